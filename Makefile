@@ -5,9 +5,9 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 generate: ## make all generated files anew: queries, diagram, OpenAPI, clients (with npm)
-	go tool -modfile=tools/go.mod sqlc generate
+	go tool -modfile=test/tools/go.mod sqlc generate
 	go generate ./...
-	cd clients/typescript && npm ci --ignore-scripts --no-audit --no-fund && npm run generate
+	cd client/typescript && npm ci --ignore-scripts --no-audit --no-fund && npm run generate
 
 check: ## everything that must hold before a change lands
 	bash .ci/run
@@ -16,11 +16,11 @@ test: ## all tests, on a real PostgreSQL that they start themselves
 	go test ./...
 
 faults: ## the fault campaigns, for ten minutes or PAWL_FAULT_SECONDS; limits are asserted
-	PAWL_FAULT_STRICT=1 PAWL_FAULT_SECONDS=$${PAWL_FAULT_SECONDS:-600} go test ./campaign -count=1 -v -timeout 12h
-	PAWL_FAULT_ROUNDS=$${PAWL_FAULT_ROUNDS:-4} go test ./faulttest -count=1 -timeout 12h -run '^Test(Matrix|Killed|DatabaseLost|Stop|Paused|SchemaChanged|OwnDatabase)'
+	PAWL_FAULT_STRICT=1 PAWL_FAULT_SECONDS=$${PAWL_FAULT_SECONDS:-600} go test ./test/campaign -count=1 -v -timeout 12h
+	PAWL_FAULT_ROUNDS=$${PAWL_FAULT_ROUNDS:-4} go test ./test/faults -count=1 -timeout 12h -run '^Test(Matrix|Killed|DatabaseLost|Stop|Paused|SchemaChanged|OwnDatabase)'
 
 bench: ## the service against a hand-written baseline on one PostgreSQL; minutes
-	go -C bench run .
+	go -C test/bench run .
 
 build: ## the program, into ./pawl
 	go build -trimpath -o pawl .

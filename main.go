@@ -5,7 +5,7 @@ package main
 import (
 	"os"
 
-	"pawl/cli"
+	"pawl/internal/cli"
 )
 
 //go:generate sh -c "go run . openapi > httpapi/openapi.yaml"

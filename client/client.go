@@ -6,7 +6,7 @@
 // strings. What is optional is the zero value where it is absent.
 package client
 
-//go:generate go tool -modfile=../tools/go.mod oapi-codegen -config codegen.yaml ../httpapi/openapi.yaml
+//go:generate go tool -modfile=../test/tools/go.mod oapi-codegen -config codegen.yaml ../httpapi/openapi.yaml
 
 import (
 	"cmp"

@@ -12,7 +12,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 // TestUnknownAdmission loses the admission of an order, and looks at what the engine makes of what it then reads.

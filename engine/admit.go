@@ -7,10 +7,11 @@ import (
 	"time"
 
 	"pawl/db"
+	"pawl/engine/ledger"
 	"pawl/fsm"
-	"pawl/ledger"
-	"pawl/orders"
-	"pawl/policy"
+	"pawl/internal/orders"
+	"pawl/internal/pg"
+	"pawl/internal/policy"
 )
 
 // admit stores new orders, and says where they and those that existed go next. Without an active policy, those that bring
@@ -65,12 +66,12 @@ func (e *remote) notAdmitted(err error, runs []*run) {
 		return
 	}
 	again := func(half []*run) { e.admit(half) }
-	switch db.FaultOf(err) {
-	case db.Bad:
+	switch pg.FaultOf(err) {
+	case pg.Bad:
 		split(runs, again, func(r *run) { end(err, r) })
-	case db.Busy:
+	case pg.Busy:
 		split(runs, again, func(r *run) { r.next = toReadmit })
-	case db.Again:
+	case pg.Again:
 		e.Stats.Retried.Add(1)
 		goTo(toReadBack, runs...)
 	default:

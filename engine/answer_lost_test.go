@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"pawl/simulator"
+	"pawl/internal/simulator"
 )
 
 // The reply of our own statement is lost: nobody has taken the order over, and no answer was fenced.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"pawl/simulator"
+	"pawl/internal/simulator"
 )
 
 // The reply of the move that begins the call of the confirmation is lost: no call was made

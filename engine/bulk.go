@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"pawl/db"
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 // BulkMost is how many orders one bulk request can be about.

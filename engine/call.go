@@ -9,12 +9,12 @@ import (
 	"github.com/govalues/decimal"
 
 	"pawl/db"
+	"pawl/engine/ledger"
 	"pawl/fsm"
-	"pawl/ledger"
-	"pawl/orders"
-	"pawl/policy"
-	"pawl/provider"
-	"pawl/provider/stripe"
+	"pawl/internal/orders"
+	"pawl/internal/policy"
+	"pawl/internal/provider"
+	"pawl/internal/provider/stripe"
 )
 
 // withoutCall has a result committed that no call gave, and that does not count as one.

@@ -13,11 +13,11 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
-	"pawl/orders"
-	"pawl/policy"
-	"pawl/provider"
-	"pawl/provider/endpoint"
-	"pawl/provider/stripe"
+	"pawl/internal/orders"
+	"pawl/internal/policy"
+	"pawl/internal/provider"
+	"pawl/internal/provider/endpoint"
+	"pawl/internal/provider/stripe"
 )
 
 // remote is core with what handlers of remote steps need besides: the call pools, and who we are to providers.

@@ -10,11 +10,12 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
-	"pawl/orders"
-	"pawl/policy"
-	"pawl/provider"
-	"pawl/provider/stripe"
-	"pawl/signing"
+	"pawl/internal/orders"
+	"pawl/internal/pg"
+	"pawl/internal/policy"
+	"pawl/internal/provider"
+	"pawl/internal/provider/stripe"
+	"pawl/internal/signing"
 )
 
 // CallbackResult is the answer of a provider that came by callback.
@@ -100,7 +101,7 @@ func (e *Engine) checkSigned(of callbackTarget, version *int32, key string, t *C
 // effect that is reported too late is undone. Once something was sent, it goes on when ctx has ended.
 func (e *Engine) store(ctx context.Context, of callbackTarget, outcome string, text provider.CallbackText) (Receipt, error) {
 	stored, err := e.storeAnswer(ctx, of, outcome, text)
-	if err != nil && db.FaultOf(err) != db.Unknown {
+	if err != nil && pg.FaultOf(err) != pg.Unknown {
 		return Receipt{}, orders.Unavailable("store an answer", err)
 	}
 	ctx = e.ctx // what was sent has to be found out, even if the caller has gone
@@ -147,7 +148,7 @@ func (e *Engine) storeAnswer(ctx context.Context, of callbackTarget, outcome str
 			WaitingIn: fsm.DoneIn(of.step), Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
 		})
 		switch {
-		case db.FaultOf(err) == db.Busy && try < storeTries:
+		case pg.FaultOf(err) == pg.Busy && try < storeTries:
 			continue // it waited for the row half a second
 		case err != nil:
 			return false, err

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"pawl/engine"
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 // TestTheCallbackSecretIsReplaced does what docs/security.md says to do when somebody has read it.

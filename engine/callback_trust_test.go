@@ -20,9 +20,9 @@ import (
 	"github.com/stripe/stripe-go/v85/webhook"
 
 	"pawl/engine"
-	"pawl/orders"
-	"pawl/provider"
-	"pawl/signing"
+	"pawl/internal/orders"
+	"pawl/internal/provider"
+	"pawl/internal/signing"
 )
 
 // A token that is not ours is known before anything is asked of the database: here nobody waits for its answer.

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"pawl/engine"
-	"pawl/orders"
-	"pawl/provider"
-	"pawl/simulator"
+	"pawl/internal/orders"
+	"pawl/internal/provider"
+	"pawl/internal/simulator"
 )
 
 // TestCallbacksRacingTheir202 has a thousand orders answered by callbacks that come before, with and right after the

@@ -12,7 +12,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/simulator"
+	"pawl/internal/simulator"
 )
 
 // poolOf reads how busy a replica is with a step of a policy.

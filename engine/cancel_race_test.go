@@ -10,7 +10,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 func TestCancelAtOnce(t *testing.T) {

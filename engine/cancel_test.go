@@ -11,7 +11,7 @@ import (
 	"pawl/db"
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 // hold stores an order of request that waits in a state for somebody.

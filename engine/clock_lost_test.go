@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"pawl/dbtest"
-	"pawl/simulator"
+	"pawl/internal/simulator"
+	"pawl/test/dbtest"
 )
 
 // A statement that the clock sends when there is something to do, or its answer, is lost: it is done all the same, and once.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"pawl/fsm"
-	"pawl/provider"
+	"pawl/internal/provider"
 )
 
 func TestClockGoesByTheDatabase(t *testing.T) {

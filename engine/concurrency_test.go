@@ -12,8 +12,8 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
-	"pawl/simulator"
+	"pawl/internal/orders"
+	"pawl/internal/simulator"
 )
 
 // watchPermits looks at how many orders of each key are under way until the test ends, and reports more than the limit.

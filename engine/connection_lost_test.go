@@ -10,11 +10,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"pawl/db"
-	"pawl/dbtest"
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
+	"pawl/internal/orders"
+	"pawl/internal/pg"
+	"pawl/test/dbtest"
 )
 
 // journey is a way that an order takes, and what takes it along.
@@ -259,7 +259,7 @@ func setupBehind(t testing.TB, cfg engine.Config) (*bundle, *proxy) {
 // startPatient starts an engine that gives up no statement while the proxy keeps it.
 func startPatient(t testing.TB, p *proxy, cfg engine.Config) *engine.Engine {
 	t.Helper()
-	pool, err := db.Open(t.Context(), p.URL, db.Options{MaxConns: 8, Patience: time.Hour})
+	pool, err := pg.Open(t.Context(), p.URL, pg.Options{MaxConns: 8, Patience: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +278,7 @@ func setupWatchful(t testing.TB, cfg engine.Config) (*bundle, *proxy) {
 
 func startWatchful(t testing.TB, p *proxy, cfg engine.Config) *engine.Engine {
 	t.Helper()
-	pool, err := db.Open(t.Context(), p.URL, db.Options{MaxConns: 8})
+	pool, err := pg.Open(t.Context(), p.URL, pg.Options{MaxConns: 8})
 	if err != nil {
 		t.Fatal(err)
 	}

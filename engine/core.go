@@ -14,8 +14,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"pawl/db"
-	"pawl/orders"
-	"pawl/policy"
+	"pawl/internal/orders"
+	"pawl/internal/pg"
+	"pawl/internal/policy"
 )
 
 // Config holds the settings of an engine. Zero values mean the defaults.
@@ -55,7 +56,7 @@ func (c Config) withDefaults() Config {
 // It knows no queue, so no handler can send an order on by itself.
 type core struct {
 	cfg   Config
-	pool  *db.Pool
+	pool  *pg.Pool
 	query *db.Queries
 	owner uuid.UUID // of this process start; who drives, in the database
 	log   *slog.Logger
@@ -71,7 +72,7 @@ type core struct {
 	lastAdmitted atomic.Pointer[int64]   // the number of the order that was admitted last; the next one names it
 
 	// ctx is that of every statement, and ends when no more may be sent. A caller who hangs up must not cut off
-	// a compare-and-set, and no time limit can tell a statement that is lost from one that waits for a standby. db.Pool
+	// a compare-and-set, and no time limit can tell a statement that is lost from one that waits for a standby. pg.Pool
 	// can, and gives up the former.
 	ctx      context.Context
 	cancel   context.CancelFunc
@@ -80,7 +81,7 @@ type core struct {
 }
 
 // init makes what works without the database.
-func (e *core) init(pool *db.Pool, cfg Config) {
+func (e *core) init(pool *pg.Pool, cfg Config) {
 	e.cfg, e.pool, e.query, e.owner, e.log = cfg, pool, db.New(pool), uuid.New(), cfg.Log
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.Orders = orders.NewReader(e.ctx, e.query)
@@ -139,7 +140,7 @@ func (e *core) readClock() {
 }
 
 // pause waits for about d, or until the engine stops.
-func (e *core) pause(d time.Duration) { db.Sleep(e.ctx, d) }
+func (e *core) pause(d time.Duration) { pg.Sleep(e.ctx, d) }
 
 // backOff waits before a statement is sent again: for 5 ms after the first try (0), and for 200 ms at most.
 func (e *core) backOff(try int) {
@@ -189,11 +190,11 @@ func (w wake) heard(ctx context.Context) bool {
 }
 
 // untilKnown repeats a read until it succeeds; nil when the engine stops first. The one error
-// it returns is that of a statement that can't run on the schema (db.SchemaMismatch).
+// it returns is that of a statement that can't run on the schema (pg.SchemaMismatch).
 func untilKnown[T any](e *core, what string, read func() ([]T, error)) ([]T, error) {
 	for try := 0; ; try++ {
 		rows, err := read()
-		if err == nil || db.SchemaMismatch(err) {
+		if err == nil || pg.SchemaMismatch(err) {
 			return rows, err
 		}
 		if e.ctx.Err() != nil {
@@ -248,7 +249,7 @@ func detached[T any](ctx context.Context, e *core, do func(context.Context) (T, 
 	}
 	done := make(chan result, 1)
 	e.wg.Go(func() {
-		value, err := do(db.WhileWanted(e.ctx, ctx))
+		value, err := do(pg.WhileWanted(e.ctx, ctx))
 		done <- result{value, err}
 	})
 	select {

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"pawl/engine"
-	"pawl/simulator"
+	"pawl/internal/simulator"
 )
 
 // A thousand orders past their deadline whose undoing waits (for a person, for a provider that is

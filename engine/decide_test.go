@@ -9,9 +9,9 @@ import (
 	"pgregory.net/rapid"
 
 	"pawl/fsm"
-	"pawl/orders"
-	"pawl/policy"
-	"pawl/provider"
+	"pawl/internal/orders"
+	"pawl/internal/policy"
+	"pawl/internal/provider"
 )
 
 func anyDuration(most time.Duration) *rapid.Generator[time.Duration] {

@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"pawl/engine"
-	"pawl/orders"
-	"pawl/simulator"
+	"pawl/internal/orders"
+	"pawl/internal/simulator"
 )
 
 // What was in doubt for 22 hours is in doubt for 22 hours when it is undone, too: the provider

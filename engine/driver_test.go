@@ -7,8 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"pawl/db"
-	"pawl/dbtest"
+	"pawl/internal/pg"
+	"pawl/test/dbtest"
 )
 
 const raise = `UPDATE pawl.counter SET n = n + 1 WHERE id = $1 RETURNING n`
@@ -49,7 +49,7 @@ func TestDriver(t *testing.T) {
 					if got := value[int](t, b.Pool, `SELECT c.n FROM counter AS c WHERE c.id = $1`, i); got != n {
 						t.Fatalf("%s, %s: executed %d times", name, f, got-n+1)
 					}
-					if db.FaultOf(err) != db.Unknown {
+					if pg.FaultOf(err) != pg.Unknown {
 						t.Errorf("%s, %s: %v is not unknown", name, f, err)
 					}
 				}
@@ -63,7 +63,7 @@ func TestDriver(t *testing.T) {
 			return err
 		}})
 		t.Logf("%v; pgx calls it safe to send again: %v", err, pgconn.SafeToRetry(err))
-		if db.FaultOf(err) != db.Unknown {
+		if pg.FaultOf(err) != pg.Unknown {
 			t.Errorf("%v is not unknown", err)
 		}
 	})

@@ -8,7 +8,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 // TestDryRunShowsTheOrderAsItWouldBe: where nothing follows from a verb at once, the order is just so afterwards.

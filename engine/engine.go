@@ -7,10 +7,10 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"pawl/batch"
+	"pawl/engine/batch"
+	"pawl/engine/ledger"
 	"pawl/fsm"
-	"pawl/ledger"
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 // Engine drives orders against one database. Its methods are safe for concurrent use

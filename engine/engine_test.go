@@ -8,8 +8,8 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
-	"pawl/simulator"
+	"pawl/internal/orders"
+	"pawl/internal/simulator"
 )
 
 // TestOrders shows where orders go whose steps the database does, and what its books then have of charges, refunds and

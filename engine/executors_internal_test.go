@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"pawl/fsm"
-	"pawl/policy"
+	"pawl/internal/policy"
 )
 
 func TestUnknownExecutors(t *testing.T) {

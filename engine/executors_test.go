@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"pawl/fsm"
-	"pawl/orders"
-	"pawl/simulator"
+	"pawl/internal/orders"
+	"pawl/internal/simulator"
 )
 
 // executor is something that charges, with what it knows of that.

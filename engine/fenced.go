@@ -8,7 +8,8 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
-	"pawl/provider"
+	"pawl/internal/pg"
+	"pawl/internal/provider"
 )
 
 // fence takes from a run the answer of a call that came when the order was not ours any more, or no longer where
@@ -54,7 +55,7 @@ func (e *core) keepUnwritten(runs []*run) []*run {
 			if err == nil {
 				break
 			}
-			if bad := db.FaultOf(err) == db.Bad; bad || try%20 == 0 {
+			if bad := pg.FaultOf(err) == pg.Bad; bad || try%20 == 0 {
 				e.log.Error("keep a fenced answer", "order_id", r.orderID, "call", r.call.number, "tries", try+1, "error", err)
 				if bad {
 					break // its own fault: the others behind it are not to wait

@@ -9,8 +9,8 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
-	"pawl/orders"
-	"pawl/policy"
+	"pawl/internal/orders"
+	"pawl/internal/policy"
 )
 
 // gate decides whether an order that is pending may start. It may wait for a time, then

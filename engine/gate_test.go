@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"pawl/engine"
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 const allAtTheSimulator = `

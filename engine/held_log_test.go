@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"pawl/dbtest"
 	"pawl/engine"
+	"pawl/test/dbtest"
 )
 
 // The log says why an order is held, in words.

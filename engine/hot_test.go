@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"pawl/fsm"
-	"pawl/provider"
+	"pawl/internal/provider"
 )
 
 // TestQueuesThatTurnCallersAway gives each queue somebody who has waited for an hour.

@@ -6,7 +6,8 @@ import (
 	"errors"
 
 	"pawl/db"
-	"pawl/orders"
+	"pawl/internal/orders"
+	"pawl/internal/pg"
 )
 
 // keyKeepTries bounds how often it is tried to keep a key that another request keeps at the same moment.
@@ -23,13 +24,13 @@ func (e *core) keepKey(ctx context.Context, r *run, in *Input) error {
 	p := db.IdempotencyKeyKeepParams{Key: in.Key.Key, Principal: in.Key.Principal, Fingerprint: in.Key.fingerprint}
 	for try := range keyKeepTries {
 		kept, err := detached(ctx, e, func(ctx context.Context) ([][]byte, error) { return e.query.IdempotencyKeyKeep(ctx, p) })
-		switch fault := db.FaultOf(err); {
-		case fault == db.None && len(kept) == 1 && !bytes.Equal(kept[0], in.Key.fingerprint):
+		switch fault := pg.FaultOf(err); {
+		case fault == pg.None && len(kept) == 1 && !bytes.Equal(kept[0], in.Key.fingerprint):
 			return reused(kept[0], in.Key.fingerprint, keyedMembers)
-		case fault == db.None && len(kept) == 1:
+		case fault == pg.None && len(kept) == 1:
 			r.kept.Store(in.Key)
 			return nil
-		case errors.Is(err, orders.ErrUnavailable), fault == db.Bad:
+		case errors.Is(err, orders.ErrUnavailable), fault == pg.Bad:
 			return orders.Unavailable("keep idempotency key", err)
 		}
 		e.backOff(try)

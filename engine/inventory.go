@@ -9,7 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pawl/db"
-	"pawl/orders"
+	"pawl/internal/orders"
+	"pawl/internal/pg"
 )
 
 // The kinds of stock movements that people ask for.
@@ -45,16 +46,16 @@ func (e *Engine) ChangeStock(ctx context.Context, q StockChange) (orders.Stock, 
 	}
 	for try := range stockTries {
 		rows, err := e.moveStock(ctx, &q)
-		switch fault := db.FaultOf(err); {
-		case fault == db.None && len(rows) == 1:
+		switch fault := pg.FaultOf(err); {
+		case fault == pg.None && len(rows) == 1:
 			return orders.Stock(rows[0]), nil
-		case fault == db.None, db.Describe(err) == "23505 stock_movements_request":
+		case fault == pg.None, pg.Describe(err) == "23505 stock_movements_request":
 			if now, err := e.stockNotMoved(ctx, &q); !errors.Is(err, errStockMoves) {
 				return now, err
 			}
 		case errors.Is(err, orders.ErrUnavailable):
 			return orders.Stock{}, err
-		case (fault == db.Unknown || fault == db.Again) && ctx.Err() == nil:
+		case (fault == pg.Unknown || fault == pg.Again) && ctx.Err() == nil:
 		default:
 			return orders.Stock{}, orders.Unavailable("change stock", err)
 		}

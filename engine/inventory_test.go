@@ -9,7 +9,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 func TestSetStock(t *testing.T) {

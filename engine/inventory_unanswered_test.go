@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pawl/engine"
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 // TestStockThatNobodyWaitsForIsNotSet has a replica without a free connection. Whoever set the stock there has long been told

@@ -10,9 +10,9 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
-	"pawl/provider"
-	"pawl/simulator"
+	"pawl/internal/orders"
+	"pawl/internal/provider"
+	"pawl/internal/simulator"
 )
 
 // To find a payment intent by a key that Stripe has forgotten is to make another one, and to cancel that.

@@ -6,8 +6,8 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
-	"pawl/provider"
+	"pawl/internal/orders"
+	"pawl/internal/provider"
 )
 
 // What a late callback calls the effect is the only name it is ever known by.

@@ -13,8 +13,8 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
-	"pawl/provider"
+	"pawl/internal/orders"
+	"pawl/internal/provider"
 )
 
 // gates holds statements back in the wire, by their names.

@@ -8,7 +8,8 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
-	"pawl/orders"
+	"pawl/internal/orders"
+	"pawl/internal/pg"
 )
 
 // claim takes up those of the orders that are due. It returns the runs that go on, and how many orders became ours: an
@@ -21,18 +22,18 @@ func (e *core) claim(orderNos []int64) (runs []*run, n int) {
 		OrderNos: orderNos, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(), Policies: e.policies.versions(),
 	})
 	claimed := writtenOrders(rows)
-	switch fault := db.FaultOf(err); {
-	case fault == db.Bad && len(orderNos) == 1:
+	switch fault := pg.FaultOf(err); {
+	case fault == pg.Bad && len(orderNos) == 1:
 		e.log.Error("order can't be claimed", "order_no", orderNos[0], "error", err)
 		return nil, 0
-	case fault == db.Bad:
+	case fault == pg.Bad:
 		half := len(orderNos) / 2
 		first, n := e.claim(orderNos[:half])
 		second, m := e.claim(orderNos[half:])
 		return append(first, second...), n + m
 	case e.standsDown("claim orders", err, nil):
 		return nil, 0
-	case fault != db.None:
+	case fault != pg.None:
 		// It may have committed. The owner tells: every statement that writes this process as the owner
 		// of an order hands it the order, so a row that names us is ours.
 		e.unknown("claim orders", err)
@@ -189,7 +190,7 @@ func (e *core) release(ctx context.Context, orderNos []int64) {
 			e.log.Warn("release leases", "orders", len(orderNos), "error", err)
 			return
 		}
-		db.Sleep(ctx, pause)
+		pg.Sleep(ctx, pause)
 	}
 }
 

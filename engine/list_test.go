@@ -14,10 +14,10 @@ import (
 	"github.com/govalues/decimal"
 	"pgregory.net/rapid"
 
-	"pawl/dbtest"
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
+	"pawl/internal/orders"
+	"pawl/test/dbtest"
 )
 
 // populate stores orders in every state there can be, for three items, over four days.

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"pawl/engine"
-	"pawl/orders"
-	"pawl/simulator"
+	"pawl/internal/orders"
+	"pawl/internal/simulator"
 )
 
 // made are the calls that the books have of an order: operation, outcome and code.

@@ -6,7 +6,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 // A machine sleeps for a day, wakes up, and its clock has not heard of it yet: what it is about to send is a day older than

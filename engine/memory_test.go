@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"testing"
 
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 // TestMetadataIsBounded has orders with much metadata wait: their number alone would not bound the memory.

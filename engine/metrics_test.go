@@ -9,10 +9,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"pawl/dbtest"
 	"pawl/engine"
-	"pawl/orders"
-	"pawl/simulator"
+	"pawl/internal/orders"
+	"pawl/internal/simulator"
+	"pawl/test/dbtest"
 )
 
 // What has ended is counted by its status and timed by what did its steps, as often as the database says.

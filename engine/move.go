@@ -9,9 +9,10 @@ import (
 	"time"
 
 	"pawl/db"
+	"pawl/engine/ledger"
 	"pawl/fsm"
-	"pawl/ledger"
-	"pawl/orders"
+	"pawl/internal/orders"
+	"pawl/internal/pg"
 )
 
 // version is what the orders of one statement have in common: it moves them if their rows still stand there.
@@ -54,11 +55,11 @@ func (m *mover) allows(from, to fsm.State) bool {
 func (e *core) move(m mover, runs []*run) (moved []*run) {
 	state := runs[0].status()
 	moved, lost, err := e.apply(&m, runs)
-	switch db.FaultOf(err) {
-	case db.None:
+	switch pg.FaultOf(err) {
+	case pg.None:
 		e.missed(lost)
 		return goTo(toStep, moved...)
-	case db.Bad:
+	case pg.Bad:
 		split(runs, func(half []*run) { moved = append(moved, e.move(m, half)...) }, func(r *run) { e.giveUp(r, err) })
 	default:
 		e.failed(fmt.Sprintf("move orders out of %s", state), err, runs, m.busy)
@@ -69,7 +70,7 @@ func (e *core) move(m mover, runs []*run) (moved []*run) {
 // apply is the one door to orders.status: it sends the statement of a move for runs that
 // stand at the same status, fence and seq, and writes its verdict into them. The runs
 // are sorted in place; those that did not move come back as lost. With an error nothing
-// is known but what db.FaultOf says of it. A verdict that the machine does not know is not believed: see halt.
+// is known but what pg.FaultOf says of it. A verdict that the machine does not know is not believed: see halt.
 func (e *core) apply(m *mover, runs []*run) (moved, lost []*run, err error) {
 	slices.SortFunc(runs, func(a, b *run) int { return cmp.Compare(a.no(), b.no()) })
 	first := runs[0].order
@@ -169,10 +170,10 @@ func (e *core) failed(doing string, err error, runs []*run, busy destination) {
 	if e.standsDown(doing, err, runs) {
 		return
 	}
-	switch db.FaultOf(err) {
-	case db.Busy:
+	switch pg.FaultOf(err) {
+	case pg.Busy:
 		goTo(busy, runs...)
-	case db.Again:
+	case pg.Again:
 		e.Stats.Retried.Add(1)
 		goTo(toRetry, runs...)
 	default:
@@ -184,7 +185,7 @@ func (e *core) failed(doing string, err error, runs []*run, busy destination) {
 // standsDown gives back a batch whose statement can't run on the schema, and reports whether
 // that is what the error says. The statement was certainly rolled back.
 func (e *core) standsDown(doing string, err error, runs []*run) bool {
-	if !db.SchemaMismatch(err) {
+	if !pg.SchemaMismatch(err) {
 		return false
 	}
 	e.schemaHealth.standStill(doing, err)
@@ -201,13 +202,13 @@ const schemaMismatchPause = time.Second
 // unknown notes that the outcome of a statement is not known.
 func (e *core) unknown(doing string, err error) {
 	e.Stats.UnknownOutcome.Add(1)
-	if db.Stale(err) {
+	if pg.Stale(err) {
 		e.pool.Reset()
 	}
 	if e.ctx.Err() == nil {
 		e.log.Warn("outcome unknown, reading back", "statement", doing, "error", err)
 	}
-	if db.SchemaMismatch(err) {
+	if pg.SchemaMismatch(err) {
 		e.pause(schemaMismatchPause)
 	}
 }
@@ -227,7 +228,7 @@ func split(runs []*run, try func([]*run), culprit func(*run)) {
 // giveUp has an order wait for a person, because it can't be moved.
 func (e *core) giveUp(r *run, why error) {
 	e.log.Error("order can't be moved", "order_id", r.orderID, "status", r.status(), "error", why)
-	reason := strings.Replace(db.Describe(why), " ", ": ", 1) // orders are listed by what is before the colon
+	reason := strings.Replace(pg.Describe(why), " ", ": ", 1) // orders are listed by what is before the colon
 	r.next, r.hold = toHold, &hold{code: fsm.HoldAttention, reason: reason}
 }
 
@@ -244,7 +245,7 @@ func (e *core) holdOrders(key holdKey, runs []*run) []*run {
 	rows, err := e.query.OrdersHold(e.ctx, db.OrdersHoldParams{OrderNos: numbersOf(runs), Expected: key.state, Fence: key.fence, Seq: key.seq,
 		Hold: key.code, HoldReason: key.reason, Seconds: key.atMost.Seconds()})
 	switch {
-	case db.FaultOf(err) == db.Bad && key.code != fsm.HoldAttention:
+	case pg.FaultOf(err) == pg.Bad && key.code != fsm.HoldAttention:
 		split(runs, func(half []*run) { e.holdOrders(key, half) }, func(r *run) { e.giveUp(r, err) })
 		return runs
 	case err != nil:
@@ -300,7 +301,7 @@ func (e *core) readIncomplete(runs []*run) {
 		return
 	}
 	rows, err := e.readUntilKnown(numbersOf(unread), false)
-	if db.SchemaMismatch(err) { // they have ended, and what is shown of them can't be read
+	if pg.SchemaMismatch(err) { // they have ended, and what is shown of them can't be read
 		e.schemaHealth.standStill("read orders", err)
 		end(errSchemaMismatch, unread...)
 		return

@@ -11,7 +11,8 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
-	"pawl/orders"
+	"pawl/internal/orders"
+	"pawl/internal/pg"
 )
 
 // Overview is how all replicas together stand. Each number goes up to CountsMost.
@@ -73,12 +74,12 @@ func (e *Engine) lookOver(ctx context.Context) (v Overview, err error) {
 		count.Status = state
 		v.Statuses = append(v.Statuses, count)
 	}
-	replicas, err := orders.Read(ctx, e.Orders, e.query.ServerReplicas, db.ServiceName)
+	replicas, err := orders.Read(ctx, e.Orders, e.query.ServerReplicas, pg.ServiceName)
 	if err != nil {
 		return v, orders.Unavailable("look for replicas", err)
 	}
 	for _, row := range replicas {
-		v.Replicas = append(v.Replicas, Replica{strings.TrimSpace(strings.TrimPrefix(row.Name, db.ServiceName)), row.Connections, row.Since})
+		v.Replicas = append(v.Replicas, Replica{strings.TrimSpace(strings.TrimPrefix(row.Name, pg.ServiceName)), row.Connections, row.Since})
 	}
 	v.At = e.now()
 	return v, nil

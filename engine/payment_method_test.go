@@ -12,8 +12,8 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
-	"pawl/provider"
+	"pawl/internal/orders"
+	"pawl/internal/provider"
 )
 
 // till is an endpoint that charges with one payment method alone, and keeps what it was sent, by key.

@@ -10,10 +10,10 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"pawl/db"
-	"pawl/dbtest"
 	"pawl/engine"
-	"pawl/orders"
+	"pawl/internal/orders"
+	"pawl/internal/pg"
+	"pawl/test/dbtest"
 )
 
 var planOrders = flag.Int64("plan-orders", int64(times(3_000, 10_000)), "orders of the test that looks for sequential scans")
@@ -23,7 +23,7 @@ var planOrders = flag.Int64("plan-orders", int64(times(3_000, 10_000)), "orders 
 func TestPlansFromTheFirstOrderOn(t *testing.T) {
 	t.Parallel()
 	database := dbtest.New(t)
-	pool, err := db.Open(t.Context(), database.URL, db.Options{MaxConns: 8})
+	pool, err := pg.Open(t.Context(), database.URL, pg.Options{MaxConns: 8})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,10 +8,10 @@ import (
 	"github.com/govalues/decimal"
 	"github.com/jackc/pgx/v5"
 
-	"pawl/books"
-	"pawl/dbtest"
 	"pawl/engine"
-	"pawl/orders"
+	"pawl/internal/books"
+	"pawl/internal/orders"
+	"pawl/test/dbtest"
 )
 
 // plants are what a role makes that may do no more than create in public, which is everybody on PostgreSQL 14. Each of them

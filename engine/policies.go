@@ -11,9 +11,9 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
-	"pawl/orders"
-	"pawl/policy"
-	"pawl/policy/store"
+	"pawl/internal/orders"
+	"pawl/internal/policy"
+	"pawl/internal/policy/store"
 )
 
 // policies are the versions this process knows. Reading takes no lock.

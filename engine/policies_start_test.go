@@ -6,10 +6,10 @@ import (
 	"testing"
 
 	"pawl/db"
-	"pawl/dbtest"
 	"pawl/fsm"
-	"pawl/orders"
-	"pawl/policy/store"
+	"pawl/internal/orders"
+	"pawl/internal/policy/store"
+	"pawl/test/dbtest"
 )
 
 // TestPoliciesThatAreReadLate has the first reads of the policies fail at the start of an engine that looks for

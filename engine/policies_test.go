@@ -13,8 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"pawl/db"
-	"pawl/dbtest"
-	"pawl/policy/store"
+	"pawl/internal/policy/store"
+	"pawl/test/dbtest"
 )
 
 // shop is the database of a shop, and what one process knows of its policies.

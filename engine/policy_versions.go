@@ -7,9 +7,9 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
-	"pawl/orders"
-	"pawl/policy"
-	"pawl/policy/store"
+	"pawl/internal/orders"
+	"pawl/internal/policy"
+	"pawl/internal/policy/store"
 )
 
 // PolicyVersion is a stored policy.

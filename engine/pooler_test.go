@@ -3,9 +3,9 @@ package engine_test
 import (
 	"testing"
 
-	"pawl/dbtest"
 	"pawl/engine"
 	"pawl/migrations"
+	"pawl/test/dbtest"
 )
 
 func TestBehindPooler(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"pawl/fsm"
-	"pawl/orders"
-	"pawl/policy"
+	"pawl/internal/orders"
+	"pawl/internal/policy"
 )
 
 // Process takes the order through its steps and answers with it as soon as it is final

@@ -14,7 +14,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 // snapshot is every row of the service with the transaction that wrote it and its place: a write of the same values

@@ -11,7 +11,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 // atOnce sends requests from a goroutine each and counts the answers.

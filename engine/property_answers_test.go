@@ -15,10 +15,10 @@ import (
 
 	"pgregory.net/rapid"
 
-	"pawl/dbtest"
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
+	"pawl/internal/orders"
+	"pawl/test/dbtest"
 )
 
 // fickle is an endpoint that answers as it is told, order by order. It keeps the contract: a key has its effect once, an

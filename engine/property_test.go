@@ -14,11 +14,11 @@ import (
 	"github.com/govalues/decimal"
 	"pgregory.net/rapid"
 
-	"pawl/db"
-	"pawl/dbtest"
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
+	"pawl/internal/orders"
+	"pawl/internal/pg"
+	"pawl/test/dbtest"
 )
 
 // TestAgainstModel does random things to engines and to a model of them in plain Go, and compares every answer; at the
@@ -57,7 +57,7 @@ func TestAgainstModel(t *testing.T) {
 // world is the engines, the model, and what is drawn for both.
 type world struct {
 	*bundle
-	pool    *db.Pool // the engines'
+	pool    *pg.Pool // the engines'
 	t       *testing.T
 	rapid   *rapid.T
 	model   model

@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"pawl/dbtest"
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
+	"pawl/internal/orders"
+	"pawl/test/dbtest"
 )
 
 const racers = 8

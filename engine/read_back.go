@@ -1,7 +1,7 @@
 package engine
 
 import (
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 // readBack finds out how orders stand after an answer that did not say: a lost

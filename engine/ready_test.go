@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"pawl/dbtest"
 	"pawl/engine"
 	"pawl/migrations"
+	"pawl/test/dbtest"
 )
 
 func TestReady(t *testing.T) {

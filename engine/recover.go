@@ -5,7 +5,7 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
-	"pawl/policy"
+	"pawl/internal/policy"
 )
 
 const (

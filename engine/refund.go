@@ -10,10 +10,11 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
-	"pawl/orders"
-	"pawl/policy"
-	"pawl/provider"
-	"pawl/provider/stripe"
+	"pawl/internal/orders"
+	"pawl/internal/pg"
+	"pawl/internal/policy"
+	"pawl/internal/provider"
+	"pawl/internal/provider/stripe"
 )
 
 // Refund is what is asked to be given back of a completed order.
@@ -106,7 +107,7 @@ func (e *Engine) followRefund(ctx context.Context, q *Request) (orders.Order, er
 		if err != nil || q.Async || ctx.Err() != nil || !slices.ContainsFunc(orders.Refunds(&order), q.isOpen) || e.stopping.Load() {
 			return order, err
 		}
-		db.Sleep(ctx, min(5*time.Millisecond<<min(try, 6), refundPoll))
+		pg.Sleep(ctx, min(5*time.Millisecond<<min(try, 6), refundPoll))
 	}
 }
 

@@ -8,9 +8,9 @@ import (
 
 	"github.com/govalues/decimal"
 
-	"pawl/dbtest"
 	"pawl/engine"
-	"pawl/orders"
+	"pawl/internal/orders"
+	"pawl/test/dbtest"
 )
 
 // A statement of a refund, or its answer, is lost: whoever asks again with the same id is told what came of it, the money

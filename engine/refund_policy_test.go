@@ -11,8 +11,8 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
-	"pawl/simulator"
+	"pawl/internal/orders"
+	"pawl/internal/simulator"
 )
 
 // An order is refunded under the policy that it goes by, which may have the refundUrl that the one that charged it lacks.

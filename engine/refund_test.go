@@ -14,12 +14,12 @@ import (
 	"github.com/google/uuid"
 	"github.com/govalues/decimal"
 
-	"pawl/books"
 	"pawl/engine"
-	"pawl/orders"
-	"pawl/provider"
-	"pawl/provider/stripe"
-	"pawl/simulator"
+	"pawl/internal/books"
+	"pawl/internal/orders"
+	"pawl/internal/provider"
+	"pawl/internal/provider/stripe"
+	"pawl/internal/simulator"
 )
 
 // refund asks for a refund of the order, of all that is left where the amount is empty, under a request id.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 // A request is still on its way when the look-up says that the key was not seen, and those that follow are turned away. The first one

@@ -8,9 +8,10 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
-	"pawl/orders"
-	"pawl/policy"
-	"pawl/provider"
+	"pawl/internal/orders"
+	"pawl/internal/pg"
+	"pawl/internal/policy"
+	"pawl/internal/provider"
 )
 
 // The way of a call, from top to bottom:
@@ -110,7 +111,7 @@ func (e *core) beginCalls(key beginKey, runs []*run) []*run {
 	}
 	rows, err := e.query.CallsBegin(e.ctx, e.beginning(key, runs))
 	switch {
-	case db.FaultOf(err) == db.Bad:
+	case pg.FaultOf(err) == pg.Bad:
 		split(runs, func(half []*run) { e.beginCalls(key, half) }, func(r *run) { dropCalls(r); e.giveUp(r, err) })
 		return runs
 	case err != nil:
@@ -179,7 +180,7 @@ func (e *remote) identify(ctx context.Context) (*identity, error) {
 	if known := e.identity.Load(); known != nil {
 		return known, nil
 	}
-	row, err := db.Repeat(ctx, e.ctx, e.query.InstallationSecret)
+	row, err := pg.Repeat(ctx, e.ctx, e.query.InstallationSecret)
 	if err != nil {
 		return nil, fmt.Errorf("read installation: %w", err)
 	}

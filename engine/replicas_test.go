@@ -12,11 +12,11 @@ import (
 	"github.com/govalues/decimal"
 	"github.com/jackc/pgx/v5"
 
-	"pawl/db"
-	"pawl/orders"
+	"pawl/internal/orders"
+	"pawl/internal/pg"
 
-	"pawl/dbtest"
 	"pawl/engine"
+	"pawl/test/dbtest"
 )
 
 // counter counts the statements of a pool.
@@ -42,7 +42,7 @@ func (*counter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData)
 func (b *bundle) counted(t *testing.T, cfg engine.Config) (*engine.Engine, *counter) {
 	t.Helper()
 	c := &counter{by: map[string]int{}}
-	pool, err := db.Open(t.Context(), b.URL, db.Options{MaxConns: 8, Tracer: c})
+	pool, err := pg.Open(t.Context(), b.URL, pg.Options{MaxConns: 8, Tracer: c})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"pawl/db"
+	"pawl/engine/ledger"
 	"pawl/fsm"
-	"pawl/ledger"
-	"pawl/orders"
-	"pawl/policy"
-	"pawl/provider"
+	"pawl/internal/orders"
+	"pawl/internal/policy"
+	"pawl/internal/provider"
 )
 
 // resultKey is what the answers of one statement have in common.

@@ -16,9 +16,9 @@ import (
 
 	"github.com/govalues/decimal"
 
-	"pawl/batch"
+	"pawl/engine/batch"
 	"pawl/fsm"
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 // Input is a checked request. A Currency or Quantity left zero was left out: it takes

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"pawl/engine"
-	"pawl/simulator"
+	"pawl/internal/simulator"
 )
 
 // A callback that comes between the commit that lets the order wait and the end of its run

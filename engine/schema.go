@@ -13,7 +13,8 @@ import (
 	"time"
 
 	"pawl/db"
-	"pawl/orders"
+	"pawl/internal/orders"
+	"pawl/internal/pg"
 )
 
 // ErrNotMigrated: the schema of the database is older than this program, or parts of it
@@ -75,23 +76,23 @@ var neededGrants = func() (p db.SchemaStateParams) {
 // the version at least, the role may use what is there, and every statement can be prepared. A
 // newer schema is that of a release that replaces this one. Errors: ErrNotMigrated,
 // orders.ErrUnavailable.
-func CheckSchema(ctx context.Context, pool *db.Pool, version int64) error {
+func CheckSchema(ctx context.Context, pool *pg.Pool, version int64) error {
 	if err := checkSchema(ctx, pool, version); err != nil {
 		return err
 	}
 	return checkStatements(ctx, pool)
 }
 
-func checkSchema(ctx context.Context, pool *db.Pool, version int64) error {
+func checkSchema(ctx context.Context, pool *pg.Pool, version int64) error {
 	query := db.New(pool)
 	state, err := orders.Read(ctx, orders.NewReader(ctx, query), query.SchemaState, neededGrants)
-	if db.SchemaMismatch(err) || err == nil && (state.Version < version || len(state.Lacking) > 0) {
-		if missing, ok := errors.AsType[*db.NoSchema](db.FindSchema(ctx, pool)); ok {
+	if pg.SchemaMismatch(err) || err == nil && (state.Version < version || len(state.Lacking) > 0) {
+		if missing, ok := errors.AsType[*pg.NoSchema](pg.FindSchema(ctx, pool)); ok {
 			return fmt.Errorf("%w: %w", ErrNotMigrated, missing)
 		}
 	}
 	switch {
-	case db.SchemaMismatch(err):
+	case pg.SchemaMismatch(err):
 		return fmt.Errorf("read state of schema: %w: %w", ErrNotMigrated, err)
 	case err != nil:
 		return orders.Unavailable("read state of schema", err)
@@ -104,9 +105,9 @@ func checkSchema(ctx context.Context, pool *db.Pool, version int64) error {
 }
 
 // checkStatements has the server parse every statement of this program, and once more if the connection is lost.
-func checkStatements(ctx context.Context, pool *db.Pool) error {
-	refused, err := db.Repeat(ctx, ctx, func(ctx context.Context) (refused, err error) {
-		if err = pool.Check(ctx); errors.Is(err, db.ErrSchemaMismatch) {
+func checkStatements(ctx context.Context, pool *pg.Pool) error {
+	refused, err := pg.Repeat(ctx, ctx, func(ctx context.Context) (refused, err error) {
+		if err = pool.Check(ctx); errors.Is(err, pg.ErrSchemaMismatch) {
 			return err, nil
 		}
 		return nil, err
@@ -130,7 +131,7 @@ const (
 // schemaHealth is what this process knows of whether its statements can run on the schema.
 //
 // When the statement of a move or an admission meets an error that says they can't
-// (db.SchemaMismatch), the engine stands still: it admits and claims nothing, Ready says so, and each
+// (pg.SchemaMismatch), the engine stands still: it admits and claims nothing, Ready says so, and each
 // order whose statement met it is handed back. Keeping them would renew their leases for
 // ever, and nothing would show that they are stuck. The standstill ends as soon as the statements can be
 // prepared again. Some errors no preparing shows, as one in the body of a trigger: then it ends
@@ -212,7 +213,7 @@ type proof struct {
 
 // prove has all statements prepared, unless that was done lately and no statement has met an
 // error since that speaks against it.
-func (h *schemaHealth) prove(ctx context.Context, pool *db.Pool) error {
+func (h *schemaHealth) prove(ctx context.Context, pool *pg.Pool) error {
 	if h.proved(pool) {
 		return nil
 	}
@@ -234,7 +235,7 @@ func (h *schemaHealth) prove(ctx context.Context, pool *db.Pool) error {
 	return nil
 }
 
-func (h *schemaHealth) proved(pool *db.Pool) bool {
+func (h *schemaHealth) proved(pool *pg.Pool) bool {
 	p := h.proof.Load()
 	return p != nil && p.met == pool.SchemaMismatches() && time.Since(p.at) < proofAge
 }

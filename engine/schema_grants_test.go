@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"pawl/engine"
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 // lines is a log that may be read while it is written.

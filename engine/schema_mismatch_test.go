@@ -9,8 +9,8 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
-	"pawl/simulator"
+	"pawl/internal/orders"
+	"pawl/internal/simulator"
 )
 
 // lasting is for engines that keep what they do not let go: no lease ends within a test.

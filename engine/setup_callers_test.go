@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"pawl/engine"
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 // answer is what a caller was told.

@@ -9,9 +9,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"pawl/db"
+	"pawl/engine/ledger"
 	"pawl/fsm"
-	"pawl/ledger"
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 // ghost is a replica that does what the test tells it, by the statements of a real one, and otherwise nothing: it

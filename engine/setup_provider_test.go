@@ -8,8 +8,8 @@ import (
 
 	"pawl/db"
 	"pawl/engine"
-	"pawl/policy/store"
-	"pawl/simulator"
+	"pawl/internal/policy/store"
+	"pawl/internal/simulator"
 )
 
 // provider is a simulator that an engine reaches over HTTP.

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"pawl/dbtest"
+	"pawl/test/dbtest"
 )
 
 type fate = dbtest.Fate

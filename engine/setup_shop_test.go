@@ -14,11 +14,11 @@ import (
 
 	"github.com/govalues/decimal"
 
-	"pawl/books"
 	"pawl/engine"
 	"pawl/httpapi"
-	"pawl/orders"
-	"pawl/simulator"
+	"pawl/internal/books"
+	"pawl/internal/orders"
+	"pawl/internal/simulator"
 )
 
 // shop is a bundle whose orders are done at a simulator, which calls back over HTTP.

@@ -11,11 +11,11 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"pawl/db"
-	"pawl/dbtest"
 	"pawl/engine"
-	"pawl/orders"
-	"pawl/policy"
+	"pawl/internal/orders"
+	"pawl/internal/pg"
+	"pawl/internal/policy"
+	"pawl/test/dbtest"
 )
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
@@ -57,7 +57,7 @@ func startEngine(t testing.TB, url string, cfg engine.Config) *engine.Engine {
 }
 
 // startOn starts an engine on a pool, and stops the engine after the test.
-func startOn(t testing.TB, pool *db.Pool, cfg engine.Config) *engine.Engine {
+func startOn(t testing.TB, pool *pg.Pool, cfg engine.Config) *engine.Engine {
 	t.Helper()
 	cfg.Bounds = policy.Bounds{SecretsDir: os.TempDir(), AllowPrivate: true} // providers are on this machine
 	e := engine.New(pool, cfg)
@@ -69,9 +69,9 @@ func startOn(t testing.TB, pool *db.Pool, cfg engine.Config) *engine.Engine {
 // openPool opens a pool as the service does, and closes it after the test. It has as few connections as the service takes:
 // each is a process that reads the catalogs and plans every statement for itself, which is most of what these tests cost.
 // And it is more patient: on a machine that stands still for a moment, no statement is given up. See setupWatchful.
-func openPool(t testing.TB, url string) *db.Pool {
+func openPool(t testing.TB, url string) *pg.Pool {
 	t.Helper()
-	pool, err := db.Open(t.Context(), url, db.Options{MaxConns: 4, Patience: 5 * time.Second})
+	pool, err := pg.Open(t.Context(), url, pg.Options{MaxConns: 4, Patience: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

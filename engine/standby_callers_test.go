@@ -9,9 +9,9 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"pawl/dbtest"
 	"pawl/engine"
-	"pawl/orders"
+	"pawl/internal/orders"
+	"pawl/test/dbtest"
 )
 
 const waitForStandby = `SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`

@@ -8,10 +8,10 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"pawl/dbtest"
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
+	"pawl/internal/orders"
+	"pawl/test/dbtest"
 )
 
 // TestAnswersWaitForTheStandby has commits wait for a standby that is cut off. Whoever is told 200 then is lied to in

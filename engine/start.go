@@ -7,12 +7,12 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"pawl/db"
-	"pawl/orders"
+	"pawl/internal/orders"
+	"pawl/internal/pg"
 )
 
 // New returns an engine that does nothing until Start.
-func New(pool *db.Pool, cfg Config) *Engine {
+func New(pool *pg.Pool, cfg Config) *Engine {
 	e := &Engine{
 		notReady: rate.Sometimes{Interval: time.Second}, badWebhooks: rate.Sometimes{Interval: time.Minute},
 		knownReads: make(chan struct{}, knownReadsMost),

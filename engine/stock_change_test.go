@@ -7,10 +7,10 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"pawl/dbtest"
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
+	"pawl/internal/orders"
+	"pawl/test/dbtest"
 )
 
 // adjustment is one of somebody who says why.

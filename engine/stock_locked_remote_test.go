@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"pawl/simulator"
+	"pawl/internal/simulator"
 )
 
 // A stock row that somebody holds stalls no other item, also where the confirmation is remote and the stock ours.

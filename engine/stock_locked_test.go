@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"pawl/dbtest"
 	"pawl/engine"
-	"pawl/orders"
+	"pawl/internal/orders"
+	"pawl/test/dbtest"
 )
 
 const (

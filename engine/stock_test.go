@@ -7,7 +7,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 func TestOutOfStock(t *testing.T) {

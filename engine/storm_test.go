@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"pawl/engine"
-	"pawl/orders"
-	"pawl/simulator"
+	"pawl/internal/orders"
+	"pawl/internal/simulator"
 )
 
 // TestStorm has everything go wrong at once: four engines, one of them on a line that loses requests and replies, a

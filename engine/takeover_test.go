@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"pawl/dbtest"
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
+	"pawl/internal/orders"
+	"pawl/test/dbtest"
 )
 
 // soon makes a replica look for due orders often, with a lease that a test can wait for.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"pawl/simulator"
+	"pawl/internal/simulator"
 )
 
 const shortly = 300 * time.Millisecond

@@ -13,8 +13,8 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
-	"pawl/provider"
+	"pawl/internal/orders"
+	"pawl/internal/provider"
 )
 
 // keeper is an endpoint that charges each key once, undoes by reference or by key, and forgets keys when it may: an undo

@@ -13,8 +13,9 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
-	"pawl/orders"
-	"pawl/provider"
+	"pawl/internal/orders"
+	"pawl/internal/pg"
+	"pawl/internal/provider"
 )
 
 // Request is a verb for one order.
@@ -433,10 +434,10 @@ func (e *Engine) write(ctx context.Context, o *orders.Order, q *Request, c *chan
 		c.next = nextDue
 	}
 	written, err := e.askUntilKnown(ctx, o, q, c)
-	switch fault := db.FaultOf(err); {
-	case fault == db.None && len(written) == 0, fault == db.Again:
+	switch fault := pg.FaultOf(err); {
+	case fault == pg.None && len(written) == 0, fault == pg.Again:
 		return false, nil
-	case fault != db.None:
+	case fault != pg.None:
 		return false, orders.Unavailable(string(q.Verb)+" order", err)
 	}
 	if hold := written[0].Hold; hold != nil && or(o.Hold) != *hold {
@@ -484,11 +485,11 @@ const settledCode = "step_result"
 // be found out.
 func (e *Engine) askUntilKnown(ctx context.Context, o *orders.Order, q *Request, c *change) ([]orders.Order, error) {
 	written, err := e.ask(ctx, o, q, c)
-	if db.FaultOf(err) != db.Unknown {
+	if pg.FaultOf(err) != pg.Unknown {
 		return written, err
 	}
-	for try := 0; !db.SchemaMismatch(err) && e.ctx.Err() == nil; try++ {
-		if fault := db.FaultOf(err); fault != db.Unknown && fault != db.Again {
+	for try := 0; !pg.SchemaMismatch(err) && e.ctx.Err() == nil; try++ {
+		if fault := pg.FaultOf(err); fault != pg.Unknown && fault != pg.Again {
 			break
 		}
 		e.unknown(string(q.Verb)+" order", err)

@@ -9,10 +9,10 @@ import (
 	"sync"
 	"testing"
 
-	"pawl/dbtest"
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
+	"pawl/internal/orders"
+	"pawl/test/dbtest"
 )
 
 // combination is one way an order's row can be.

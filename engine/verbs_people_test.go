@@ -8,8 +8,8 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
-	"pawl/simulator"
+	"pawl/internal/orders"
+	"pawl/internal/simulator"
 )
 
 func TestApproval(t *testing.T) {

@@ -9,11 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"pawl/books"
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
-	"pawl/simulator"
+	"pawl/internal/books"
+	"pawl/internal/orders"
+	"pawl/internal/simulator"
 )
 
 // impatient is a policy whose steps come to a person after their first try. Calls may take so long.

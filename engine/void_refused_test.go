@@ -11,8 +11,8 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
-	"pawl/provider"
+	"pawl/internal/orders"
+	"pawl/internal/provider"
 )
 
 // strict is an endpoint that refuses to undo by a name it never gave, and may refuse to let keys of reservations die.

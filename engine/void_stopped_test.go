@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"pawl/db"
-	"pawl/dbtest"
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
+	"pawl/internal/orders"
+	"pawl/test/dbtest"
 )
 
 // An order of the next generation whose old key is not answered for: its charge was never called for, whatever is asked.

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 // watcher waits for orders that other replicas drive, and for those that callers only look at. One

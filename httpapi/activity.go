@@ -9,9 +9,9 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"pawl/db"
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/internal/pg"
 )
 
 var getActivityOperation = failing(huma.Operation{
@@ -62,7 +62,7 @@ type activityBreakers struct {
 }
 
 func (s *server) getActivity(context.Context, *struct{}) (activityPoints, error) {
-	return activityPoints{db.ReplicaName(), each(s.engine.Activity(), activityOf)}, nil
+	return activityPoints{pg.ReplicaName(), each(s.engine.Activity(), activityOf)}, nil
 }
 
 func activityOf(a *engine.Activity) activity {

@@ -7,7 +7,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/govalues/decimal"
 
-	"pawl/iso4217"
+	"pawl/internal/iso4217"
 )
 
 // maxWhole is how many integer digits an amount may have. With the four fraction

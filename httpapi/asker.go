@@ -5,7 +5,7 @@ import (
 	"regexp"
 	"strings"
 
-	"pawl/access"
+	"pawl/internal/access"
 )
 
 // submitterOf is the principal of an order, empty where nobody was identified.

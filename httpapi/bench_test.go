@@ -15,7 +15,7 @@ import (
 	"github.com/govalues/decimal"
 
 	"pawl/fsm"
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 const benchBody = `{"orderId": "0f8fad5bd9cb469fa16570867728950e", "amount": 12345678901.23, "item": "widget-4711", "quantity": 2, "currency": "EUR"}`

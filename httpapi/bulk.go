@@ -11,7 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"pawl/engine"
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 // bulkLimit bounds the work on one bulk request. What is not done by then was not begun.

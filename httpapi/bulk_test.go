@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 // bulkOf decodes what came of a bulk request.

@@ -13,9 +13,9 @@ import (
 	"github.com/stripe/stripe-go/v85/webhook"
 
 	"pawl/db"
-	"pawl/dbtest"
 	"pawl/engine"
-	"pawl/policy/store"
+	"pawl/internal/policy/store"
+	"pawl/test/dbtest"
 )
 
 // withProvider is the API with a policy whose charge is done by a provider that answers 202; path yields where it was

@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/http"
 
-	"pawl/orders"
+	"pawl/internal/orders"
 
 	"github.com/danielgtaylor/huma/v2"
 )

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 // The clock is the database's; that of the machine may be years off.

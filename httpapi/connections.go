@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"pawl/access"
+	"pawl/internal/access"
 )
 
 // connections are the callers' connections to a server. It keeps them below a limit, so that files and memory are left

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"pawl/access"
 	"pawl/db"
+	"pawl/internal/access"
 )
 
 // crowded serves with few connections and returns where, and what frees the requests to /slow.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"pawl/events"
+	"pawl/internal/events"
 )
 
 // TestMemoryOfPages: pages and forms wait until there is memory for them, and give it back.

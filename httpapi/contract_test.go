@@ -11,7 +11,7 @@ import (
 	"sync"
 	"testing"
 
-	"pawl/orders"
+	"pawl/internal/orders"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )

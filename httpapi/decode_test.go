@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"pawl/engine"
-	"pawl/iso4217"
+	"pawl/internal/iso4217"
 )
 
 var dollars, _ = iso4217.Find("USD")

@@ -8,8 +8,8 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"pawl/orders"
-	"pawl/webhooks"
+	"pawl/internal/orders"
+	"pawl/internal/webhooks"
 )
 
 var listDeliveriesOperation = failing(huma.Operation{

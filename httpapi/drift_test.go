@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"pawl/dbtest"
+	"pawl/test/dbtest"
 )
 
 // The document lists words that only the database knows: what an order can wait for, and the like.

@@ -4,7 +4,7 @@ import (
 	"strconv"
 	"strings"
 
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 // matches reports whether If-None-Match names the entity tag (RFC 9110, 13.1.2;

@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
-	"pawl/access"
-	"pawl/events"
+	"pawl/internal/access"
+	"pawl/internal/events"
 )
 
 // Thousands may listen to events, and for each request that is being answered net/http keeps some 25 KB. So a stream takes

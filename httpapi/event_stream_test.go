@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"pawl/access"
 	"pawl/db"
-	"pawl/dbtest"
 	"pawl/engine"
-	"pawl/events"
+	"pawl/internal/access"
+	"pawl/internal/events"
+	"pawl/test/dbtest"
 )
 
 // sse is a stream of events as a caller reads it.

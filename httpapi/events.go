@@ -11,9 +11,9 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"pawl/db"
-	"pawl/events"
-	"pawl/orders"
+	"pawl/internal/events"
+	"pawl/internal/orders"
+	"pawl/internal/pg"
 )
 
 var listEventsOperation = failing(huma.Operation{
@@ -213,7 +213,7 @@ func (s *server) readCommitted(ctx context.Context, q *pageQuery) (page eventPag
 	waiting, cancelTimeout := context.WithTimeout(waiting, atMost)
 	defer cancelTimeout()
 	for err == nil && unnumbered != 0 && waiting.Err() == nil {
-		db.Sleep(waiting, numberingPoll)
+		pg.Sleep(waiting, numberingPoll)
 		page, unnumbered, err = s.readEvents(ctx, q, unnumbered)
 	}
 	return page, err

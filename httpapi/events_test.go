@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"pawl/db"
-	"pawl/events"
+	"pawl/internal/events"
 )
 
 // number starts what numbers events, and ends it with the test.

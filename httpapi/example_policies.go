@@ -3,7 +3,7 @@ package httpapi
 import (
 	"pawl/db"
 	"pawl/engine"
-	"pawl/policy"
+	"pawl/internal/policy"
 )
 
 var exampleVersion = engine.PolicyVersion{

@@ -6,11 +6,11 @@ import (
 
 	"github.com/govalues/decimal"
 
-	"pawl/access"
 	"pawl/db"
-	"pawl/events"
 	"pawl/fsm"
-	"pawl/orders"
+	"pawl/internal/access"
+	"pawl/internal/events"
+	"pawl/internal/orders"
 )
 
 func exampleRow(change func(*orders.Order)) orders.Order {

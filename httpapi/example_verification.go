@@ -1,6 +1,6 @@
 package httpapi
 
-import "pawl/books"
+import "pawl/internal/books"
 
 func exampleVerification(state books.VerificationState) verification {
 	state.StartedAt, state.StartedBy, state.Total = exampleTime, "token:operations", 1025

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"pawl/db"
-	"pawl/webhooks"
+	"pawl/internal/webhooks"
 )
 
 func exampleEndpoint(change func(*db.WebhookEndpoint)) webhookEndpoint {

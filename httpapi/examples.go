@@ -3,10 +3,10 @@ package httpapi
 import (
 	"time"
 
-	"pawl/books"
 	"pawl/fsm"
-	"pawl/orders"
-	"pawl/policy"
+	"pawl/internal/books"
+	"pawl/internal/orders"
+	"pawl/internal/policy"
 )
 
 // example is one request for an operation and what may come back. What is answered is made by the types that make the

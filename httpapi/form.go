@@ -7,7 +7,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"pawl/webhooks"
+	"pawl/internal/webhooks"
 )
 
 // Keyed documents what most requests with a body say beside it. It is exported because huma passes over embedded types that

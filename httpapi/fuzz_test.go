@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 
 	"pawl/engine"
-	"pawl/iso4217"
+	"pawl/internal/iso4217"
 )
 
 // FuzzDecodeInput holds the decoder to two things: it never panics, and what it

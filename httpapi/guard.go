@@ -9,7 +9,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"pawl/access"
+	"pawl/internal/access"
 )
 
 // guarded identifies who sends a request, and refuses what he may not do, before anything of it is read. It panics for

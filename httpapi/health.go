@@ -8,10 +8,10 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"pawl/access"
-	"pawl/db"
 	"pawl/engine"
-	"pawl/orders"
+	"pawl/internal/access"
+	"pawl/internal/orders"
+	"pawl/internal/pg"
 )
 
 var healthOperation = failing(huma.Operation{
@@ -50,7 +50,7 @@ func (s *server) health(ctx context.Context, _ *struct{}) (health, error) {
 	case <-ctx.Done():
 		err = orders.ErrUnavailable
 	}
-	missing, unmade := errors.AsType[*db.NoSchema](err)
+	missing, unmade := errors.AsType[*pg.NoSchema](err)
 	switch {
 	case errors.Is(err, orders.ErrStopping):
 		return health{}, err

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"pawl/access"
+	"pawl/internal/access"
 )
 
 // TestHosts asks a service on this machine under many names, and one that listens elsewhere, too.

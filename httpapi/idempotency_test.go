@@ -12,10 +12,10 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"pawl/access"
 	"pawl/db"
 	"pawl/engine"
-	"pawl/webhooks"
+	"pawl/internal/access"
+	"pawl/internal/webhooks"
 )
 
 // done is what a request with a key is about, by its operation: what has to be there before, and what shows that it was done.

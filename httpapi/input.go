@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"pawl/engine"
-	"pawl/iso4217"
+	"pawl/internal/iso4217"
 )
 
 // maxQuantity is the largest quantity of one order.

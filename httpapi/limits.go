@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"pawl/access"
+	"pawl/internal/access"
 )
 
 // withinLimits counts the request that is answered with w against the limits of its principal, who is told what is left of

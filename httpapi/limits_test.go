@@ -19,10 +19,10 @@ import (
 	"github.com/coreos/go-oidc/v3/oidc/oidctest"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"pawl/access"
 	"pawl/db"
-	"pawl/dbtest"
 	"pawl/engine"
+	"pawl/internal/access"
+	"pawl/test/dbtest"
 )
 
 // guardedBy is the API with a control of its own over its database.

@@ -3,7 +3,7 @@ package httpapi
 import (
 	"testing"
 
-	"pawl/dbtest"
+	"pawl/test/dbtest"
 )
 
 func TestMain(m *testing.M) {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"pawl/access"
+	"pawl/internal/access"
 )
 
 var getCallerOperation = failing(huma.Operation{

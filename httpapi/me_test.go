@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"pawl/access"
+	"pawl/internal/access"
 )
 
 type callerShape struct {

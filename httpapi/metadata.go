@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"pawl/provider"
+	"pawl/internal/provider"
 )
 
 // The limits of an order's metadata; lengths are in characters.

@@ -10,7 +10,7 @@ import (
 	"runtime/debug"
 	"time"
 
-	"pawl/access"
+	"pawl/internal/access"
 )
 
 // Recorder is a ResponseWriter that knows the status of the answer. One that is around the

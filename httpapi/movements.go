@@ -6,7 +6,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 var listMovementsOperation = failing(huma.Operation{

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"sync"
 
-	"pawl/orders"
+	"pawl/internal/orders"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"

@@ -9,7 +9,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"pawl/fsm"
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 var getOrderOperation = failing(huma.Operation{

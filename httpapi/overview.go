@@ -8,9 +8,9 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"pawl/db"
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/internal/pg"
 )
 
 var getOverviewOperation = failing(huma.Operation{
@@ -78,7 +78,7 @@ func (s *server) getOverview(ctx context.Context, _ *struct{}) (overview, error)
 
 func overviewOf(v *engine.Overview, pools []engine.CallPoolStats) overview {
 	out := overview{
-		At: v.At, Replica: db.ReplicaName(),
+		At: v.At, Replica: pg.ReplicaName(),
 		OverdueSeconds: v.Overdue.Seconds(), LateUndos: v.LateUndos, Refunds: v.Refunds, OldestRefundSeconds: v.Refund.Seconds(),
 		Statuses: each(v.Statuses, func(c *engine.StatusCount) statusCount { return statusCount{state(c.Status), c.Orders, c.More} }),
 		Replicas: each(v.Replicas, func(r *engine.Replica) replica { return replica{r.Name, r.Connections, r.Since} }),

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 
-	"pawl/access"
-	"pawl/orders"
+	"pawl/internal/access"
+	"pawl/internal/orders"
 )
 
 // mayRead reports whether a principal may read an order: with the role submit alone, what it submitted itself, and what

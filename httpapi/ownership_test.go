@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"pawl/access"
+	"pawl/internal/access"
 )
 
 // TestForeignOrders: for who may only submit, an order of somebody else is not there, whatever is asked of it. A conflict

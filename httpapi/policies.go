@@ -7,8 +7,8 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"pawl/orders"
-	"pawl/policy/store"
+	"pawl/internal/orders"
+	"pawl/internal/policy/store"
 )
 
 var listPoliciesOperation = failing(huma.Operation{

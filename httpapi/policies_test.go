@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"pawl/access"
+	"pawl/internal/access"
 )
 
 // policyBody is the body that stores a policy.

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"pawl/engine"
-	"pawl/policy"
+	"pawl/internal/policy"
 )
 
 // policyVersion is a stored policy as the API shows it.

@@ -6,10 +6,10 @@ import (
 	"slices"
 	"strings"
 
-	"pawl/access"
-	"pawl/events"
-	"pawl/orders"
-	"pawl/policy"
+	"pawl/internal/access"
+	"pawl/internal/events"
+	"pawl/internal/orders"
+	"pawl/internal/policy"
 )
 
 // problem is an answer that is not what was asked for (RFC 9457).

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"net/http"
 
-	"pawl/access"
 	"pawl/engine"
-	"pawl/events"
-	"pawl/orders"
-	"pawl/policy"
-	"pawl/webhooks"
+	"pawl/internal/access"
+	"pawl/internal/events"
+	"pawl/internal/orders"
+	"pawl/internal/policy"
+	"pawl/internal/webhooks"
 )
 
 // kind is one sort of problem: what a program, and a person, needs to know of it.

@@ -13,7 +13,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 var processOperation = withBody(huma.Operation{

@@ -10,8 +10,8 @@ import (
 	"github.com/govalues/decimal"
 
 	"pawl/engine"
-	"pawl/iso4217"
-	"pawl/orders"
+	"pawl/internal/iso4217"
+	"pawl/internal/orders"
 )
 
 var refundOperation = verbOperation(orders.Refund, "Give back money of a completed order",

@@ -9,7 +9,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"pawl/access"
+	"pawl/internal/access"
 )
 
 // readLimit bounds requests that wait for nothing but the database.

@@ -3,7 +3,7 @@ package httpapi
 import (
 	"slices"
 
-	"pawl/access"
+	"pawl/internal/access"
 )
 
 // class says what an operation is open to while no token was ever made, and to whom afterwards.

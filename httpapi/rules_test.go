@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"pawl/access"
 	"pawl/db"
 	"pawl/engine"
+	"pawl/internal/access"
 )
 
 // credentials are what requests can be sent with, by what it is called.

@@ -11,13 +11,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/singleflight"
 
-	"pawl/access"
-	"pawl/books"
 	"pawl/engine"
-	"pawl/events"
-	"pawl/iso4217"
-	"pawl/orders"
-	"pawl/webhooks"
+	"pawl/internal/access"
+	"pawl/internal/books"
+	"pawl/internal/events"
+	"pawl/internal/iso4217"
+	"pawl/internal/orders"
+	"pawl/internal/webhooks"
 )
 
 // Config is what the edge can be told.

@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"time"
 
-	"pawl/access"
+	"pawl/internal/access"
 )
 
 //go:embed login.html

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"pawl/access"
 	"pawl/db"
+	"pawl/internal/access"
 )
 
 // signedIn is the API for a token that may read, with a browser that was signed in by a link.

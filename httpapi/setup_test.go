@@ -11,13 +11,14 @@ import (
 	"testing"
 	"time"
 
-	"pawl/books"
 	"pawl/db"
-	"pawl/dbtest"
 	"pawl/engine"
-	"pawl/events"
-	"pawl/policy"
-	"pawl/webhooks"
+	"pawl/internal/books"
+	"pawl/internal/events"
+	"pawl/internal/pg"
+	"pawl/internal/policy"
+	"pawl/internal/webhooks"
+	"pawl/test/dbtest"
 )
 
 // patience is how long a test waits for what must come about, however busy the machine is.
@@ -54,17 +55,17 @@ func (b *bundle) serve(t testing.TB, url string, of engine.Config, cfg Config) {
 	b.serveOn(t, open(t, url), of, cfg)
 }
 
-func open(t testing.TB, url string) *db.Pool {
+func open(t testing.TB, url string) *pg.Pool {
 	t.Helper()
 	// No statement is given up on a machine that stands still for a moment; and each connection plans every statement for itself.
-	pool, err := db.Open(t.Context(), url, db.Options{MaxConns: 4, Patience: 5 * time.Second})
+	pool, err := pg.Open(t.Context(), url, pg.Options{MaxConns: 4, Patience: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return pool
 }
 
-func (b *bundle) serveOn(t testing.TB, pool *db.Pool, of engine.Config, cfg Config) {
+func (b *bundle) serveOn(t testing.TB, pool *pg.Pool, of engine.Config, cfg Config) {
 	t.Helper()
 	of.Bounds = policy.Bounds{SecretsDir: os.TempDir(), AllowPrivate: true} // providers are on this machine
 	e := engine.New(pool, of)

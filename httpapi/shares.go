@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
-	"pawl/access"
+	"pawl/internal/access"
 )
 
 // shares is something of which there is only so much: places for lists, bytes for bodies. One caller gets half of it

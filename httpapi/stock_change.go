@@ -8,7 +8,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"pawl/engine"
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 var setInventoryOperation = withBody(huma.Operation{

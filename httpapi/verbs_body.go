@@ -3,7 +3,7 @@ package httpapi
 import (
 	"pawl/engine"
 	"pawl/fsm"
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 // verbRequest documents what a verb reads. B is its body: a pointer where it may be left out.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 // verb asks a verb of an order, "order/verb".

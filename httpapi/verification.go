@@ -8,8 +8,8 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"pawl/books"
-	"pawl/orders"
+	"pawl/internal/books"
+	"pawl/internal/orders"
 )
 
 var startVerificationOperation = failing(huma.Operation{

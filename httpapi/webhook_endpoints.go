@@ -9,9 +9,9 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"pawl/db"
-	"pawl/events"
-	"pawl/policy"
-	"pawl/webhooks"
+	"pawl/internal/events"
+	"pawl/internal/policy"
+	"pawl/internal/webhooks"
 )
 
 var listWebhookEndpointsOperation = failing(huma.Operation{

@@ -7,7 +7,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"pawl/webhooks"
+	"pawl/internal/webhooks"
 )
 
 // endpointVerb documents what people do with an endpoint as a whole.

@@ -6,7 +6,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"pawl/db"
-	"pawl/webhooks"
+	"pawl/internal/webhooks"
 )
 
 // webhookEndpoint is an endpoint as the API shows it.

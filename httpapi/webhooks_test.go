@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"pawl/access"
-	"pawl/webhooks"
+	"pawl/internal/access"
+	"pawl/internal/webhooks"
 )
 
 // TestWebhookEndpointsAreChecked: what can't work is refused before anything is stored, and says why.

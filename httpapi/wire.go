@@ -9,7 +9,7 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 // order is an order as the API shows it. The fields of the original contract come

@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"pawl/fsm"
-	"pawl/orders"
+	"pawl/internal/orders"
 )
 
 func anyOrder(t *rapid.T) orders.Order {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"pawl/dbtest"
+	"pawl/test/dbtest"
 )
 
 // bookColumns is what reports of other people rely on: columns may follow, none may change or go.

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"testing/fstest"
 
-	"pawl/dbtest"
 	"pawl/migrations"
+	"pawl/test/dbtest"
 )
 
 // build is the files of a program that differs from this one.

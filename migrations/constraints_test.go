@@ -3,8 +3,8 @@ package migrations_test
 import (
 	"testing"
 
-	"pawl/dbtest"
 	"pawl/fsm"
+	"pawl/test/dbtest"
 )
 
 // numberOf stands for the number of the order these tests plant.

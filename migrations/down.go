@@ -13,6 +13,7 @@ import (
 	"github.com/pressly/goose/v3"
 
 	"pawl/db"
+	"pawl/internal/pg"
 )
 
 // ErrNoneApplied: there is no migration to take back.
@@ -77,7 +78,7 @@ func readRollback(ctx context.Context, p *goose.Provider, conn *pgx.Conn, files 
 	if r.Orders, err = countOrders(ctx, conn); err != nil {
 		return r, fmt.Errorf("count orders: %w", err)
 	}
-	if r.Services, err = db.New(conn).SchemaServices(ctx, db.ServiceName); err != nil {
+	if r.Services, err = db.New(conn).SchemaServices(ctx, pg.ServiceName); err != nil {
 		return r, fmt.Errorf("count connections of services: %w", err)
 	}
 	return r, nil
@@ -86,7 +87,7 @@ func readRollback(ctx context.Context, p *goose.Provider, conn *pgx.Conn, files 
 // countOrders counts none where there is no table of them.
 func countOrders(ctx context.Context, conn *pgx.Conn) (int64, error) {
 	n, err := db.New(conn).SchemaOrders(ctx)
-	if db.CodeOf(err) == "42P01" { // undefined_table
+	if pg.CodeOf(err) == "42P01" { // undefined_table
 		return 0, nil
 	}
 	return n, err

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"testing"
 
-	"pawl/dbtest"
 	"pawl/fsm"
+	"pawl/test/dbtest"
 )
 
 // The function tries a statement of somebody with psql, takes back what it did, and says which rule refused it.

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"pawl/dbtest"
 	"pawl/fsm"
+	"pawl/test/dbtest"
 )
 
 const guard = "23514 orders_guard"

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pawl/db"
+	"pawl/internal/pg"
 )
 
 // A database knows where it belongs: in which cluster and under which number, stored at the first start on it, and under which name,
@@ -23,7 +24,7 @@ type Place struct{ db.InstallationPlaceRow }
 func ReadPlace(ctx context.Context, query *db.Queries) (Place, error) {
 	row, err := query.InstallationPlace(ctx)
 	switch {
-	case db.SchemaMismatch(err), db.CodeOf(err) == "3F000": // invalid_schema_name
+	case pg.SchemaMismatch(err), pg.CodeOf(err) == "3F000": // invalid_schema_name
 		return Place{}, nil
 	case err != nil:
 		return Place{}, fmt.Errorf("read where the database belongs: %w", err)
@@ -82,7 +83,7 @@ func (e *InUse) Error() string {
 // Adopt has a database belong where it is, as the one that it was, or as an installation of its own. It needs the rights of the
 // owner, and is one transaction. Errors: ErrNotOwner, *InUse.
 func Adopt(ctx context.Context, url string, a Adoption) error {
-	config, err := db.ConnectConfig(ctx, url)
+	config, err := pg.ConnectConfig(ctx, url)
 	if err != nil {
 		return err
 	}
@@ -92,7 +93,7 @@ func Adopt(ctx context.Context, url string, a Adoption) error {
 	}
 	defer conn.Close(ctx)
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return adopt(ctx, tx, a) })
-	if db.CodeOf(err) == "42501" { // insufficient_privilege
+	if pg.CodeOf(err) == "42501" { // insufficient_privilege
 		return fmt.Errorf("adopt: %w", ErrNotOwner)
 	}
 	if err != nil {

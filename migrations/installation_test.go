@@ -5,8 +5,9 @@ import (
 	"testing"
 
 	"pawl/db"
-	"pawl/dbtest"
+	"pawl/internal/pg"
 	"pawl/migrations"
+	"pawl/test/dbtest"
 )
 
 // TestStranger is every way in which a database and a service fit together, or not.
@@ -45,7 +46,7 @@ func TestStranger(t *testing.T) {
 func TestSettleOnce(t *testing.T) {
 	t.Parallel()
 	database := dbtest.New(t)
-	pool, err := db.Open(t.Context(), database.URL, db.Options{MaxConns: 1})
+	pool, err := pg.Open(t.Context(), database.URL, pg.Options{MaxConns: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,9 +8,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"pawl/db"
-	"pawl/dbtest"
 	"pawl/fsm"
+	"pawl/internal/pg"
+	"pawl/test/dbtest"
 )
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
@@ -38,7 +38,7 @@ func connect(t *testing.T, database *dbtest.Database) *client {
 // refused sends a statement that must fail with this SQLSTATE and constraint, and leaves everything as it was.
 func (c *client) refused(want, statement string, args ...any) {
 	c.t.Helper()
-	if err := c.try(statement, args...); err == nil || db.Describe(err) != want {
+	if err := c.try(statement, args...); err == nil || pg.Describe(err) != want {
 		c.t.Errorf("%s %v: want %s, got %v", statement, args, want, err)
 	}
 }

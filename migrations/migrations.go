@@ -24,6 +24,7 @@ import (
 	"github.com/pressly/goose/v3/lock"
 
 	"pawl/db"
+	"pawl/internal/pg"
 )
 
 // ErrNotOwner: a migration is to be applied or taken back, and the role that was connected as may not do that.
@@ -168,7 +169,7 @@ type folder struct {
 
 // with opens what a command needs: goose, and a connection for the checksums.
 func with(ctx context.Context, url string, of folder, do func(*goose.Provider, *pgx.Conn) error) error {
-	config, err := db.ConnectConfig(ctx, url)
+	config, err := pg.ConnectConfig(ctx, url)
 	if err != nil {
 		return err
 	}
@@ -202,8 +203,8 @@ func with(ctx context.Context, url string, of folder, do func(*goose.Provider, *
 
 // refuseForeign: goose knows migrations by their numbers, and would take those of another program for ours.
 func refuseForeign(ctx context.Context, conn *pgx.Conn) error {
-	err := db.FindSchema(ctx, conn)
-	if missing, ok := errors.AsType[*db.NoSchema](err); ok && missing.Empty {
+	err := pg.FindSchema(ctx, conn)
+	if missing, ok := errors.AsType[*pg.NoSchema](err); ok && missing.Empty {
 		return nil
 	}
 	return err
@@ -218,7 +219,7 @@ func refuseUntrusted(ctx context.Context, conn *pgx.Conn) error {
 	}
 	if len(names) > 0 {
 		return fmt.Errorf("%w: somebody else owns the table public.%s, in which the migrations that were applied are kept",
-			db.ErrUntrusted, strings.Join(names, ", public."))
+			pg.ErrUntrusted, strings.Join(names, ", public."))
 	}
 	return nil
 }

@@ -14,8 +14,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"pawl/dbtest"
 	"pawl/migrations"
+	"pawl/test/dbtest"
 )
 
 func TestUp(t *testing.T) {

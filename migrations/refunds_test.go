@@ -8,9 +8,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"pawl/db"
-	"pawl/dbtest"
 	"pawl/fsm"
+	"pawl/internal/pg"
+	"pawl/test/dbtest"
 )
 
 const (
@@ -127,7 +127,7 @@ func askAs(t *testing.T, database *dbtest.Database, level pgx.TxIsoLevel, number
 			_, err := tx.Exec(t.Context(), askRefund, number, "3.33", 0)
 			return err
 		})
-		switch said := db.Describe(err); {
+		switch said := pg.Describe(err); {
 		case err == nil || said == refundsGuard:
 			return nil
 		case errors.Is(err, t.Context().Err()) || len(said) < 5 || said[:5] != "40001":

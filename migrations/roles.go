@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"pawl/db"
+	"pawl/internal/pg"
 )
 
 //go:embed roles/roles.sql
@@ -35,7 +35,7 @@ func Roles(ctx context.Context, url, prefix string) error {
 	if err != nil {
 		return err
 	}
-	config, err := db.ConnectConfig(ctx, url)
+	config, err := pg.ConnectConfig(ctx, url)
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func Roles(ctx context.Context, url, prefix string) error {
 		return fmt.Errorf("connect to make roles: %w", err)
 	}
 	defer conn.Close(ctx)
-	if err := db.FindSchema(ctx, conn); err != nil {
+	if err := pg.FindSchema(ctx, conn); err != nil {
 		return err
 	}
 	return runRoles(ctx, conn, prefix, text)

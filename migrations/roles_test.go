@@ -19,13 +19,14 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 
-	"pawl/access"
-	"pawl/books"
 	"pawl/db"
-	"pawl/dbtest"
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/internal/access"
+	"pawl/internal/books"
+	"pawl/internal/pg"
 	"pawl/migrations"
+	"pawl/test/dbtest"
 )
 
 // shopRoles are the roles of a database, with a few rows in its books.
@@ -165,7 +166,7 @@ func TestServiceBecomesNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn := r.as(t, "serve")
-	pool, err := db.Open(t.Context(), r.urlAs("serve"), db.Options{MaxConns: 4})
+	pool, err := pg.Open(t.Context(), r.urlAs("serve"), pg.Options{MaxConns: 4})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -371,7 +372,7 @@ func TestRolesOfAnOrdinaryOwner(t *testing.T) {
 	}
 	ready := func() error {
 		t.Helper()
-		pool, err := db.Open(t.Context(), as("_serve"), db.Options{MaxConns: 1})
+		pool, err := pg.Open(t.Context(), as("_serve"), pg.Options{MaxConns: 1})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,262 @@
+package books_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"pawl/db"
+	"pawl/engine/ledger"
+	"pawl/fsm"
+	"pawl/internal/books"
+	"pawl/test/dbtest"
+)
+
+func TestMain(m *testing.M) { dbtest.Main(m) }
+
+// failer is what the helpers need of *testing.T and *rapid.T.
+type failer interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
+// shop writes books with the statements of the service.
+type shop struct {
+	failer
+	ctx   context.Context
+	pool  *pgxpool.Pool
+	q     *db.Queries
+	owner uuid.UUID
+	last  *int64 // the order admitted last
+}
+
+func newShop(t *testing.T) *shop {
+	t.Helper()
+	pool := dbtest.New(t).Pool
+	return &shop{failer: t, ctx: t.Context(), pool: pool, q: db.New(pool), owner: uuid.New()}
+}
+
+// in is the same shop for a part of the test.
+func (s *shop) in(t *testing.T) *shop {
+	t.Helper()
+	part := *s
+	part.failer, part.ctx = t, t.Context()
+	return &part
+}
+
+func (s *shop) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatalf("%v", err)
+	}
+}
+
+// sql runs statements as they are, in one transaction.
+func (s *shop) sql(text string) {
+	s.Helper()
+	_, err := s.pool.Exec(s.ctx, text, pgx.QueryExecModeSimpleProtocol)
+	s.must(err)
+}
+
+func (s *shop) admit(id, item string) {
+	s.Helper()
+	rows, err := s.q.OrdersAdmit(s.ctx, db.OrdersAdmitParams{
+		OrderIds: []string{id}, Amounts: []string{"10.50"}, Currencies: []string{"EUR"}, Items: []string{item},
+		Quantities: []int32{2}, Metadata: []string{""}, Owner: s.owner, LeaseSeconds: 60, PreviousNo: s.last,
+	})
+	s.must(err)
+	s.last = &rows[0].OrderNo
+}
+
+// admitToWait begins an order as pending: no statement of the service does it yet.
+func (s *shop) admitToWait(id, item string) {
+	s.Helper()
+	_, err := s.pool.Exec(s.ctx, `WITH admitted AS (
+		INSERT INTO orders (order_id, status, due_at, amount, currency, item, quantity)
+		VALUES ($1, 'pending', now() + interval '1 minute', 10.50, 'EUR', $2, 2) RETURNING order_no)
+		INSERT INTO transitions (order_no, seq, to_status, fence) SELECT order_no, 1, 'pending', 0 FROM admitted`, id, item)
+	s.must(err)
+}
+
+// redrive starts the next generation of a failed order: no statement of the service does it yet.
+func (s *shop) redrive(id string) {
+	s.Helper()
+	_, err := s.pool.Exec(s.ctx, `WITH moved AS (
+		UPDATE orders SET status = 'pending', generation = generation + 1, seq = seq + 1, due_at = now() + interval '1 minute',
+			ended_as = NULL, finished_at = NULL, outcome = NULL, failure_step = NULL, failure_code = NULL
+		WHERE order_id = $1 AND status = 'failed' RETURNING *)
+		INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
+		SELECT order_no, seq, 'failed', 'pending', fence, 'redrive' FROM moved`, id)
+	s.must(err)
+}
+
+func (s *shop) order(id string) db.Order {
+	s.Helper()
+	rows, err := s.q.OrdersByID(s.ctx, db.OrdersByIDParams{OrderIds: []string{id}})
+	s.must(err)
+	if len(rows) != 1 {
+		s.Fatalf("%d orders %q", len(rows), id)
+	}
+	return rows[0]
+}
+
+// move makes the one move that is next for the order; it may lose to nobody.
+func (s *shop) move(id string) fsm.State {
+	s.Helper()
+	o := s.order(id)
+	moved, err := ledger.Moves[o.Status](s.ctx, s.q, ledger.Batch{OrderNos: []int64{o.OrderNo}, Expected: o.Status, Fence: o.Fence, Seq: o.Seq})
+	s.must(err)
+	if len(moved) != 1 {
+		s.Fatalf("order %q did not leave %s", id, o.Status)
+	}
+	return moved[0].ToStatus
+}
+
+func (s *shop) moveTo(id string, state fsm.State) {
+	s.Helper()
+	for at := s.order(id).Status; at != state; at = s.move(id) {
+		if at.Final() {
+			s.Fatalf("order %q ended as %s on its way to %s", id, at, state)
+		}
+	}
+}
+
+func (s *shop) stop(id string) {
+	s.Helper()
+	s.must(stop(s.ctx, s.pool, id))
+}
+
+// stop asks that an order be stopped, as the service does: its next move goes back.
+func stop(ctx context.Context, pool *pgxpool.Pool, id string) error {
+	_, err := pool.Exec(ctx, `WITH asked AS (
+		UPDATE orders SET stop_requested = 'cancel', seq = seq + 1, due_at = CASE WHEN hold IS NULL THEN due_at ELSE now() END,
+			take_overs = CASE WHEN hold IS NULL THEN take_overs ELSE 0 END, hold = NULL, hold_reason = NULL
+		WHERE order_id = $1 AND status NOT IN ('completed', 'failed', 'canceled')
+			AND (hold IS NOT NULL OR stop_requested IS NULL AND status NOT IN ('releasing', 'refunding'))
+			AND NOT (status = 'confirming' AND in_doubt_since IS NOT NULL)
+		RETURNING *)
+		INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
+		SELECT order_no, seq, status, status, fence, 'cancel' FROM asked`, id)
+	return err
+}
+
+func (s *shop) hold(id string) {
+	s.Helper()
+	o := s.order(id)
+	_, err := s.q.OrdersHold(s.ctx, db.OrdersHoldParams{
+		OrderNos: []int64{o.OrderNo}, Expected: o.Status, Fence: o.Fence, Seq: o.Seq, Hold: "attention", HoldReason: "test",
+	})
+	s.must(err)
+}
+
+// takeOver hands the order back and claims it for somebody else.
+func (s *shop) takeOver(id string) {
+	s.Helper()
+	o := s.order(id)
+	if o.Owner != nil {
+		_, err := s.q.LeasesRelease(s.ctx, db.LeasesReleaseParams{OrderNos: []int64{o.OrderNo}, Owner: *o.Owner})
+		s.must(err)
+	}
+	_, err := s.q.LeasesClaim(s.ctx, db.LeasesClaimParams{OrderNos: []int64{o.OrderNo}, Owner: uuid.New(), LeaseSeconds: 60})
+	s.must(err)
+}
+
+func (s *shop) stock(item string, onHand int64) {
+	s.Helper()
+	var version, before int64
+	s.must(s.pool.QueryRow(s.ctx, `SELECT coalesce(max(version), 0), coalesce(max(on_hand), 0) FROM inventory WHERE item = $1`, item).Scan(&version, &before))
+	_, err := s.q.InventoryMove(s.ctx, db.InventoryMoveParams{
+		Item: item, Change: onHand - before, IfVersion: &version, Kind: "set", RequestID: uuid.NewString()})
+	s.must(err)
+}
+
+// fill makes one order in each state, named after it, and some with a longer past.
+func (s *shop) fill() {
+	s.Helper()
+	s.stock("lamp", 100)
+	s.admitToWait("pending", "lamp")
+	for _, state := range []fsm.State{fsm.Charging, fsm.Reserving, fsm.Confirming, fsm.Completed} {
+		s.admit(string(state), "lamp")
+		s.moveTo(string(state), state)
+	}
+	for _, state := range []fsm.State{fsm.Releasing, fsm.Refunding, fsm.Canceled} {
+		s.admit(string(state), "chair")
+		s.moveTo(string(state), fsm.Confirming)
+		s.stop(string(state))
+		s.moveTo(string(state), state)
+	}
+	s.stock("sofa", 1)
+	for _, id := range []string{"failed", "redriven"} {
+		s.admit(id, "sofa")
+		s.moveTo(id, fsm.Failed)
+	}
+	s.stock("sofa", 9)
+	s.redrive("redriven")
+	s.moveTo("redriven", fsm.Completed)
+	s.admit("held", "lamp")
+	s.moveTo("held", fsm.Confirming)
+	s.takeOver("held")
+	s.hold("held")
+	s.admit("early", "lamp")
+	s.stop("early")
+	s.moveTo("early", fsm.Canceled)
+}
+
+func (s *shop) verify(opt books.Options) books.Report {
+	s.Helper()
+	return s.verifyOn(s.pool, opt)
+}
+
+// verifyWith proves the books with a fault in them, in a transaction that is taken back: one database does for all faults.
+func (s *shop) verifyWith(fault string, opt books.Options) books.Report {
+	s.Helper()
+	tx, err := s.pool.Begin(s.ctx)
+	s.must(err)
+	defer func() { _ = tx.Rollback(s.ctx) }()
+	_, err = tx.Exec(s.ctx, fault, pgx.QueryExecModeSimpleProtocol)
+	s.must(err)
+	opt.Background = true // one snapshot after the other
+	return s.verifyOn(faulty{tx}, opt)
+}
+
+// faulty is a database as one transaction sees it. The transactions of a proof are savepoints, of which nothing is left:
+// their settings of the planner end with them, as they do otherwise.
+type faulty struct{ pgx.Tx }
+
+func (f faulty) BeginTx(ctx context.Context, _ pgx.TxOptions) (pgx.Tx, error) {
+	tx, err := f.Begin(ctx)
+	return savepoint{tx}, err
+}
+
+type savepoint struct{ pgx.Tx }
+
+func (s savepoint) Commit(ctx context.Context) error { return s.Rollback(ctx) }
+
+func (s *shop) verifyOn(database books.Database, opt books.Options) books.Report {
+	s.Helper()
+	report, err := books.Verify(s.ctx, database, opt)
+	s.must(err)
+	for _, check := range report.Checks {
+		for _, offender := range check.Offenders {
+			if strings.HasPrefix(offender.Fault, ",") || strings.Contains(offender.Fault, ", ,") || offender.Fault == "" {
+				s.Fatalf("%s says of %q: %q", check.Name, offender.ID, offender.Fault)
+			}
+		}
+	}
+	return report
+}
+
+// offenders maps the checks that found something to the ids they name.
+func offenders(report books.Report) map[string][]string {
+	found := map[string][]string{}
+	for _, check := range report.Checks {
+		for _, offender := range check.Offenders {
+			found[check.Name] = append(found[check.Name], offender.ID)
+		}
+	}
+	return found
+}

@@ -1,0 +1,263 @@
+// Package books proves that what the database says happened exactly once did: one
+// charge, one reservation and one path through the machine for every completed order,
+// nothing left standing of the others, and money and stock that add up.
+//
+// It reads a database that is in use. There is no moment at which all of it is
+// looked at, because a snapshot that is kept for minutes keeps the database from
+// cleaning up behind the orders that finish meanwhile. It is read range by range, each
+// range in one snapshot of a second or so; whatever belongs to one order, and all
+// that counts for one item, is in one range. A move is one statement, so a snapshot has
+// all of it or nothing, and an order under way is as right as a finished one.
+package books
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"pawl/db"
+	"pawl/internal/pg"
+)
+
+// Options of Verify. The zero value is good.
+type Options struct {
+	// RangeSize is how many order numbers, or items, one snapshot covers: 50,000
+	// unless told. The larger, the faster and the longer the snapshot.
+	RangeSize int32
+	// MaxOffenders limits the offenders named for each check, not those counted: 20
+	// unless told.
+	MaxOffenders int32
+	// StuckAfter is how long an order may be due before it is reported that nobody
+	// picks it up: 5 minutes unless told.
+	StuckAfter time.Duration
+	// Background makes it give way to others: it uses one connection, and after each snapshot rests three times as
+	// long as that took. It costs a quarter of a core at most, and takes four times as long.
+	Background bool
+	// Provider, if set, is compared with the books.
+	Provider *Provider
+	// Progress, if set, is called with how much has been read of how much, in order
+	// numbers and items; one call at a time. Done never falls.
+	Progress func(done, total int64)
+}
+
+func (o Options) withDefaults() Options {
+	o.RangeSize = cmp.Or(max(o.RangeSize, 0), 50_000)
+	o.MaxOffenders = cmp.Or(max(o.MaxOffenders, 0), 20)
+	o.StuckAfter = cmp.Or(max(o.StuckAfter, 0), 5*time.Minute)
+	if o.Progress == nil {
+		o.Progress = func(int64, int64) {}
+	}
+	return o
+}
+
+// Database is a pool of connections.
+type Database interface {
+	db.DBTX
+	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
+}
+
+// Verify reads everything that was committed when it was called and reports what is
+// wrong with it. It writes nothing, locks no row, uses two connections of the pool (one
+// in the background, or if that is all there is) and runs on a standby as well. Orders admitted later
+// than the call are left out. The error is about reading: violations are in the report,
+// see Report.OK. Where only the comparison with the provider failed, the report is about
+// our books alone; with every other error it is empty.
+func Verify(ctx context.Context, pool Database, opt Options) (Report, error) {
+	v := &verifier{pool: pool, opt: opt.withDefaults(), ledger: newLedger(opt.withDefaults().MaxOffenders)}
+	start := time.Now()
+	for _, part := range []func(context.Context) error{v.measure, v.orders, v.items, v.late, v.access, v.stuck} {
+		if err := part(ctx); err != nil {
+			return Report{}, err
+		}
+	}
+	ours := v.ledger.report(time.Since(start))
+	if opt.Provider == nil {
+		return ours, nil
+	}
+	v.ledger.checks = append(v.ledger.checks, providerChecks...)
+	if err := v.reconcile(ctx); err != nil {
+		return ours, err
+	}
+	return v.ledger.report(time.Since(start)), nil
+}
+
+type verifier struct {
+	pool   Database
+	opt    Options
+	extent db.VerifyExtentRow
+	ledger *ledger
+
+	mu     sync.Mutex // guards proved
+	proved int64      // proofs of the present range that are done
+}
+
+func (v *verifier) measure(ctx context.Context) (err error) {
+	if v.extent, err = pg.Repeat(ctx, ctx, db.New(v.pool).VerifyExtent); err != nil {
+		return fmt.Errorf("measure books: %w", err)
+	}
+	return nil
+}
+
+// orders proves what belongs to single orders, and their sums.
+func (v *verifier) orders(ctx context.Context) error {
+	v.progress(0, 0)
+	return v.spans(ctx, func(r span) error { return v.prove(ctx, r) })
+}
+
+// spans goes through the order numbers that are known, range by range.
+func (v *verifier) spans(ctx context.Context, each func(span) error) error {
+	for next := int64(math.MinInt64); next <= v.extent.LastNumber; {
+		first, err := read(ctx, db.New(v.pool).VerifyNextNumber, next)
+		if errors.Is(err, pgx.ErrNoRows) || err == nil && first > v.extent.LastNumber {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("find next order number: %w", err)
+		}
+		r := v.span(first)
+		if err := each(r); err != nil {
+			return fmt.Errorf("verify orders %d to %d: %w", r.First, r.Last, err)
+		}
+		if r.Last == v.extent.LastNumber {
+			return nil
+		}
+		next = r.Last + 1
+	}
+	return nil
+}
+
+// span is the range that starts at a number; it ends where the books ended when we began.
+func (v *verifier) span(first int64) span {
+	last := first + int64(v.opt.RangeSize) - 1
+	if last > v.extent.LastNumber || last < first { // or it went over the largest number there is
+		last = v.extent.LastNumber
+	}
+	return span{Most: v.opt.MaxOffenders, First: first, Last: last}
+}
+
+// itemReservations is how many reservations one snapshot of items covers, in order numbers of a range: they are only
+// summed. All reservations of an item are in one.
+const itemReservations = 20
+
+// items proves the stock. Here the planner may choose a nested loop: few reservations
+// are looked up among many.
+func (v *verifier) items(ctx context.Context) error {
+	done := int64(0)
+	for after, open := "", true; open; {
+		upto, err := read(ctx, db.New(v.pool).VerifyItemsEnd, db.VerifyItemsEndParams{
+			After: after, Skip: v.opt.RangeSize - 1, SkipReservations: int32(min(int64(v.opt.RangeSize)*itemReservations, math.MaxInt32)) - 1})
+		if err != nil {
+			return fmt.Errorf("find items after %q: %w", after, err)
+		}
+		err = v.snapshot(ctx, func(q *db.Queries) error {
+			found, err := q.VerifyStock(ctx, db.VerifyStockParams{Most: v.opt.MaxOffenders, After: after, Upto: upto})
+			done += found.Checked
+			return v.ledger.enter(stock, finding(found), err)
+		})
+		if err != nil {
+			return fmt.Errorf("after item %q: %w", after, err)
+		}
+		v.progress(v.extent.LastNumber, done)
+		after, open = upto, upto != ""
+	}
+	return nil
+}
+
+// lateAfter is how long undoing what came too late may take: a provider can be away.
+const lateAfter = time.Hour
+
+func (v *verifier) late(ctx context.Context) error {
+	found, err := read(ctx, db.New(v.pool).VerifyLate, db.VerifyLateParams{Most: v.opt.MaxOffenders, LateSeconds: lateAfter.Seconds()})
+	return v.ledger.enter(late, finding(found), err)
+}
+
+func (v *verifier) access(ctx context.Context) error {
+	found, err := read(ctx, db.New(v.pool).VerifyAccess, v.opt.MaxOffenders)
+	return v.ledger.enter(entries, finding(found), err)
+}
+
+func (v *verifier) stuck(ctx context.Context) error {
+	found, err := read(ctx, db.New(v.pool).VerifyStuck, db.VerifyStuckParams{Most: v.opt.MaxOffenders, StuckSeconds: v.opt.StuckAfter.Seconds()})
+	return v.ledger.enter(stuck, finding(found), err)
+}
+
+// prove runs all proofs over one range, side by side if there are two connections for it.
+func (v *verifier) prove(ctx context.Context, r span) error {
+	v.proved = 0
+	groups, ctx := errgroup.WithContext(ctx)
+	if v.opt.Background {
+		groups.SetLimit(1)
+	}
+	for _, proofs := range orderProofs {
+		groups.Go(func() error {
+			return v.snapshot(ctx, func(q *db.Queries) error { return v.run(ctx, q, proofs, r) })
+		})
+	}
+	return groups.Wait()
+}
+
+func (v *verifier) run(ctx context.Context, q *db.Queries, proofs []proof, r span) error {
+	if _, err := q.VerifySettings(ctx); err != nil {
+		return fmt.Errorf("set planner: %w", err)
+	}
+	for _, p := range proofs {
+		if err := p(ctx, q, r, v.ledger); err != nil {
+			return err
+		}
+		v.advance(r)
+	}
+	return nil
+}
+
+// advance tells that one more proof of a range is done. A database of one range would not seem to move otherwise.
+func (v *verifier) advance(r span) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.proved++
+	left := int64(len(orderProofs[0])+len(orderProofs[1])) - v.proved
+	v.progress(r.Last-(r.Last-r.First+1)*left/int64(len(orderProofs[0])+len(orderProofs[1])), 0)
+}
+
+// read reads again for a moment if the connection is lost: a proof of minutes is not to fail with one of its connections. The pool
+// gives a connection up, too, where the server is so busy that it has not read the statement.
+func read[P, T any](ctx context.Context, statement func(context.Context, P) (T, error), params P) (T, error) {
+	return pg.Repeat(ctx, ctx, func(ctx context.Context) (T, error) { return statement(ctx, params) })
+}
+
+// snapshot runs do in a transaction that only reads and sees one state of the database, and rests after it in the background.
+func (v *verifier) snapshot(ctx context.Context, do func(*db.Queries) error) error {
+	began := time.Now()
+	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err := pgx.BeginTxFunc(ctx, v.pool, options, func(tx pgx.Tx) error { return do(db.New(tx)) })
+	if v.opt.Background && err == nil {
+		rest(ctx, restFactor*time.Since(began))
+	}
+	return err
+}
+
+// restFactor is how much longer than a snapshot took is waited until the next one, in the background.
+const restFactor = 3
+
+func rest(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// progress tells how far we are: all order numbers up to one, and some items.
+func (v *verifier) progress(number, items int64) {
+	numbers := int64(0)
+	if v.extent.LastOrder > 0 {
+		numbers = v.extent.LastOrder - v.extent.FirstOrder + 1
+	}
+	done := min(max(number-v.extent.FirstOrder+1, 0), numbers) + min(items, v.extent.Items)
+	v.opt.Progress(done, numbers+v.extent.Items)
+}

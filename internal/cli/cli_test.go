@@ -1,0 +1,455 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/spf13/pflag"
+
+	"pawl/fsm/diagram"
+	"pawl/internal/cli/remote"
+	"pawl/internal/pg"
+	"pawl/internal/pgembed"
+	"pawl/migrations"
+	"pawl/test/dbtest"
+)
+
+func TestMain(m *testing.M) { dbtest.Main(m) }
+
+// execute runs a command line in this process and returns what it printed to standard output.
+func execute(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	cmd := command()
+	cmd.SetArgs(args)
+	cmd.SetOut(&out)
+	cmd.SetErr(&bytes.Buffer{})
+	err := cmd.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+// TestCommands is what operators type, one line after the other, and what comes of it.
+func TestCommands(t *testing.T) {
+	t.Parallel()
+	at := " --database-url " + dbtest.Empty(t)
+	for _, c := range []struct {
+		line   string
+		code   int
+		prints string // a regular expression
+	}{
+		{"migrate status" + at, 0, `(?m)^00001_orders.sql +pending$`},
+		{"verify" + at, exitUnavailable, `^$`}, // an empty database has no books
+		{"migrate up" + at, 0, `^(applied \d{5}_\w+\.sql\n)+$`},
+		{"migrate up" + at, 0, `^nothing is pending\n$`},
+		{"verify" + at, 0, `(?m)^ok +completed +0$`},
+		{"policy list" + at, 0, `^version +stored +last activated`},
+		{"policy activate 1" + at, exitFailure, `^$`}, // there is none
+		{"policy schema", 0, `"title": "Pawl policy"`},
+		{"openapi", 0, `(?m)^openapi: 3\.1`},
+		{"diagram", 0, whole(diagram.Mermaid())},
+		{"diagram --format mermaid", 0, whole(diagram.Mermaid())},
+		{"diagram --format svg", 0, whole(diagram.SVG())},
+		{"diagram --format markdown", 0, whole(diagram.Markdown())},
+		{"serve --lease 0s", exitConfig, `^$`}, {"serve --auth sometimes", exitConfig, `^$`},
+		{"serve --auth required --port 0" + at, exitConfig, `^$`}, // no token was made
+		{"verify --database-url nonsense", exitConfig, `^$`},
+		{"verify --database-url postgres://127.0.0.1:1/pawl", exitUnavailable, `^$`},
+		{"diagram --format png", exitUsage, `^$`},
+		{"migrate up --pg-bin /nonexistent --data-dir " + dataFolder(t), exitConfig, `^$`},
+		{"bogus", exitUsage, `^$`}, {"--bogus", exitUsage, `^$`}, {"serve --bogus", exitUsage, `^$`}, {"verify --bogus", exitUsage, `^$`},
+		{"serve twice", exitUsage, `^$`}, {"diagram svg", exitUsage, `^$`}, {"verify everything", exitUsage, `^$`}, {"load more", exitUsage, `^$`},
+		{"migrate", exitUsage, `^$`}, {"migrate sideways", exitUsage, `^$`}, {"migrate up now", exitUsage, `^$`},
+		{"--port many", exitUsage, `^$`}, {"serve --lease soon", exitUsage, `^$`}, {"load --orders few", exitUsage, `^$`},
+		{"orders", exitUsage, `^$`}, {"orders frobnicate", exitUsage, `^$`}, {"orders process order-1 --item widget", exitUsage, `^$`},
+		{"orders show", exitUsage, `^$`}, {"orders list --url nonsense", exitUsage, `^$`}, {"holds -o yaml", exitUsage, `^$`},
+		{"holds --url http://127.0.0.1:1", exitUnavailable, `^$`},
+	} {
+		out, err := execute(t, strings.Fields(c.line)...)
+		code := 0
+		if err != nil {
+			code = exitCode(err)
+		}
+		if code != c.code || !regexp.MustCompile(c.prints).MatchString(out) {
+			t.Errorf("pawl %s: error %v, exit code %d, want %d, printed\n%s", c.line, err, code, c.code, out)
+		}
+	}
+}
+
+func whole(text string) string { return "^" + regexp.QuoteMeta(text) + "$" }
+
+func TestMigrate(t *testing.T) {
+	t.Parallel()
+	url := dbtest.Empty(t)
+	migrate := func(to string, flags ...string) string {
+		out, err := execute(t, append([]string{"migrate", to, "--database-url", url}, flags...)...)
+		if err != nil {
+			t.Fatalf("migrate %s: %v", to, err)
+		}
+		return out
+	}
+	pending := func() (names []string) {
+		return regexp.MustCompile(`(?m)^(\S+) +pending$`).FindAllString(migrate("status"), -1)
+	}
+	all := strings.Count(migrate("status"), "\n")
+	if n := len(pending()); n != all || all == 0 {
+		t.Errorf("an empty database has %d of %d migrations pending", n, all)
+	}
+	for range 2 { // again changes nothing
+		migrate("up")
+		if left := pending(); len(left) > 0 || !hasOrders(t, url) {
+			t.Errorf("still pending: %v", left)
+		}
+	}
+	if status := migrate("status"); !regexp.MustCompile(`(?m)^00001_orders\.sql +\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$`).MatchString(status) {
+		t.Errorf("status:\n%s", status)
+	}
+	if status := migrate("status", "-o", "json"); !regexp.MustCompile(`(?m)^\{"name":"00001_orders\.sql","applied":true,"appliedAt":"\S+"\}$`).MatchString(status) {
+		t.Errorf("status:\n%s", status)
+	}
+	for i := range all {
+		migrate("down")
+		if n := len(pending()); n != i+1 {
+			t.Errorf("after %d steps down %d are pending", i+1, n)
+		}
+	}
+	if hasOrders(t, url) {
+		t.Error("down leaves tables behind")
+	}
+	if _, err := execute(t, "migrate", "down", "--database-url", url); !errors.Is(err, migrations.ErrNoneApplied) {
+		t.Errorf("with nothing to take back: %v", err)
+	}
+	migrate("up")
+}
+
+// TestMigrateDownRefuses is about people who lose more than they know.
+func TestMigrateDownRefuses(t *testing.T) {
+	t.Parallel()
+	both := []string{"--yes", "--drop-data"}
+	for _, c := range []struct {
+		name         string
+		order, serve bool
+		says         string
+	}{
+		{"orders", true, false, "orders in this database: 1, connections of running services: 0"},
+		{"running services", false, true, "orders in this database: 0, connections of running services: 1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			database := dbtest.New(t)
+			if c.order {
+				admitted(t, database)
+			}
+			if c.serve {
+				pool, err := openPool(t.Context(), database.URL, pg.Options{MaxConns: 1, Serves: true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(pool.Close)
+			}
+			status := printed(t, "migrate", "status", "--database-url", database.AdminURL)
+			for _, flags := range [][]string{nil, both[:1], both[1:]} {
+				out, err := execute(t, append([]string{"migrate", "down", "--database-url", database.AdminURL}, flags...)...)
+				if exitCode(err) != exitFailure || !strings.Contains(fmt.Sprint(err), c.says) {
+					t.Errorf("%v: %v", flags, err)
+				}
+				matches(t, out, `taking back \d{5}_\w+\.sql:\n(  (DROP|DELETE|ALTER) .*\n)+`)
+			}
+			if now := printed(t, "migrate", "status", "--database-url", database.AdminURL); now != status {
+				t.Errorf("was\n%s\nis\n%s", status, now)
+			}
+			if out := printed(t, append([]string{"migrate", "down", "--database-url", database.AdminURL}, both...)...); !strings.HasSuffix(out, "\ndone\n") {
+				t.Errorf("printed %s", out)
+			}
+			if now := printed(t, "migrate", "status", "--database-url", database.AdminURL); strings.Count(now, "pending") != 1 {
+				t.Errorf("status:\n%s", now)
+			}
+		})
+	}
+}
+
+// admitted puts an order into a database.
+func admitted(t *testing.T, database *dbtest.Database) {
+	t.Helper()
+	if _, err := database.Pool.Exec(t.Context(), `WITH o AS (
+		INSERT INTO orders (status, fence, due_at, order_id, currency, item, amount) VALUES ('charging', 1, now(), 'order 1', 'EUR', 'lamp', 5) RETURNING order_no)
+		INSERT INTO transitions (order_no, seq, from_status, to_status, fence) SELECT order_no, 1, 'pending', 'charging', 1 FROM o`); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestMigrateRefusesAChangedFile has a database that remembers another file than this program holds.
+func TestMigrateRefusesAChangedFile(t *testing.T) {
+	t.Parallel()
+	database := dbtest.New(t)
+	if _, err := database.Pool.Exec(t.Context(), `UPDATE migration_checksums SET sha256 = repeat('0', 64) WHERE version = 2`); err != nil {
+		t.Fatal(err)
+	}
+	_, err := execute(t, "migrate", "up", "--database-url", database.AdminURL)
+	if exitCode(err) != exitFailure || !errors.Is(err, migrations.ErrChanged) || !strings.Contains(err.Error(), "00002_guard.sql") {
+		t.Errorf("exit code %d: %v", exitCode(err), err)
+	}
+	status, err := execute(t, "migrate", "status", "--database-url", database.AdminURL)
+	changed := regexp.MustCompile(`(?m)^(\S+) .* changed after it was applied$`).FindAllStringSubmatch(status, -1)
+	if err != nil || len(changed) != 1 || changed[0][1] != "00002_guard.sql" {
+		t.Errorf("error %v, status:\n%s", err, status)
+	}
+}
+
+func TestMigrateSaysWhatAnAttemptIsWorth(t *testing.T) {
+	t.Parallel()
+	url := dbtest.Empty(t)
+	revokeCreate(t, url)
+	with := "?"
+	if strings.Contains(url, "?") {
+		with = "&"
+	}
+	for _, c := range []struct {
+		name, url string
+		code      int
+	}{
+		{"permission denied", url + with + "options=-c%20role%3Dpg_monitor", exitFailure},
+		{"a read-only database", url + with + "options=-c%20default_transaction_read_only%3Don", exitFailure},
+		{"nobody there", "postgres://127.0.0.1:1/pawl", exitUnavailable},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			if _, err := execute(t, "migrate", "up", "--database-url", c.url); exitCode(err) != c.code || err == nil {
+				t.Errorf("exit code %d, want %d: %v", exitCode(err), c.code, err)
+			}
+		})
+	}
+}
+
+// revokeCreate does what PostgreSQL does by itself from 15 on.
+func revokeCreate(t *testing.T, url string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	if _, err := conn.Exec(t.Context(), "REVOKE CREATE ON SCHEMA public FROM PUBLIC"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestMigrationErrors(t *testing.T) {
+	t.Parallel()
+	_, unreachable := pgx.Connect(t.Context(), "postgres://127.0.0.1:1/pawl")
+	for _, c := range []struct {
+		err  error
+		code int
+	}{
+		{&pgconn.PgError{Code: "42501"}, exitFailure}, // insufficient_privilege
+		{&pgconn.PgError{Code: "42P07"}, exitFailure}, // duplicate_table
+		{errors.New("parse migration"), exitFailure},
+		{context.Canceled, exitFailure},
+		{&pgconn.PgError{Code: "57P01"}, exitUnavailable}, // admin_shutdown
+		{&pgconn.PgError{Code: "53300"}, exitUnavailable}, // too_many_connections
+		{io.ErrUnexpectedEOF, exitUnavailable},
+		{pgconn.ErrConnClosed, exitUnavailable},
+		{&net.OpError{Op: "read", Err: errors.New("reset")}, exitUnavailable},
+		{unreachable, exitUnavailable},
+	} {
+		if code := exitCode(databaseError(fmt.Errorf("migrate: %w", c.err))); code != c.code {
+			t.Errorf("%v: exit code %d, want %d", c.err, code, c.code)
+		}
+	}
+	if err := databaseError(nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCommandsFindTheRunningService is about a database of our own that another process serves: in a folder whose name
+// is too long for a socket, and with a port in the environment that is meant for another database.
+func TestCommandsFindTheRunningService(t *testing.T) {
+	t.Setenv("PGPORT", "1")
+	t.Setenv("PGHOST", "/nonexistent")
+	t.Setenv("PGUSER", "nobody")
+	parent, err := os.MkdirTemp("/tmp", "pawl-test-") // t.TempDir lets no other user pass
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(parent) })
+	if err := os.Chmod(parent, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"short", strings.Repeat("long", 25)} {
+		dir := filepath.Join(parent, name)
+		server, err := pgembed.Start(t.Context(), pgembed.Config{Dir: dir, Settings: map[string]string{"fsync": "off", "shared_buffers": "16MB"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range []string{"migrate up", "migrate status", "verify"} {
+			if _, err := execute(t, append(strings.Fields(line), "--data-dir", dir)...); err != nil {
+				t.Errorf("%s, in %s: %v", line, dir, err)
+			}
+		}
+		if !hasOrders(t, server.URL("postgres")) {
+			t.Errorf("%s: another database was migrated", dir)
+		}
+		if err := server.Stop(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func hasOrders(t *testing.T, url string) (found bool) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	if err := conn.QueryRow(t.Context(), "SELECT to_regclass('orders') IS NOT NULL").Scan(&found); err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func TestExitCode(t *testing.T) {
+	t.Parallel()
+	_, unreachable := pgx.Connect(t.Context(), "postgres://127.0.0.1:1/pawl")
+	_, misspelt := pgx.ParseConfig("nonsense")
+	for _, c := range []struct {
+		err  error
+		code int
+	}{
+		{errors.New("anything"), 1},
+		{context.DeadlineExceeded, 1},
+		{usageError{errors.New("bogus")}, 2},
+		{fmt.Errorf("find: %w", errUnavailable), 69},
+		{fmt.Errorf("migrate: %w", unreachable), 69},
+		{fmt.Errorf("%w: orders", remote.ErrUsage), 2},
+		{fmt.Errorf("%w: refused", remote.ErrUnavailable), 69},
+		{errDatabaseExited, 70},
+		{configError{errors.New("lease")}, 78},
+		{fmt.Errorf("%w: %w", errUnavailable, misspelt), 78}, // no database to wait for
+	} {
+		if code := exitCode(c.err); code != c.code {
+			t.Errorf("%v: exit code %d, want %d", c.err, code, c.code)
+		}
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	t.Parallel()
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		if out, err := execute(t, "completion", shell); err != nil || !strings.Contains(out, "pawl") {
+			t.Errorf("%s: error %v, printed %d bytes", shell, err, len(out))
+		}
+	}
+	for line, want := range map[string][]string{
+		"":         {"serve", "migrate", "verify", "load", "diagram"},
+		"migrate ": {"up", "down", "status"},
+		"serve --": {"--port", "--lease"},
+	} {
+		out, err := execute(t, append([]string{"__complete"}, strings.Split(line, " ")...)...)
+		for _, word := range want {
+			if err != nil || !regexp.MustCompile(`(?m)^`+word+`\t`).MatchString(out) {
+				t.Errorf("pawl %s<TAB> does not offer %s: error %v,\n%s", line, word, err, out)
+			}
+		}
+	}
+}
+
+// serveSettings are the flags of serve, the file's left out.
+func serveSettings() (flags []*pflag.Flag) {
+	serveCommand().Flags().VisitAll(func(f *pflag.Flag) {
+		if f.Name != "config" {
+			flags = append(flags, f)
+		}
+	})
+	return flags
+}
+
+func TestHelpMentionsEverySetting(t *testing.T) {
+	t.Parallel()
+	for _, line := range []string{"--help", "serve --help", "help serve"} {
+		out, err := execute(t, strings.Fields(line)...)
+		if err != nil {
+			t.Errorf("pawl %s: %v", line, err)
+		}
+		for _, f := range serveSettings() {
+			if !strings.Contains(out, " --"+f.Name+" ") || !strings.Contains(out, f.Usage) {
+				t.Errorf("pawl %s does not explain --%s", line, f.Name)
+			}
+		}
+		if !strings.Contains(out, " --config ") {
+			t.Errorf("pawl %s does not explain --config", line)
+		}
+	}
+}
+
+func readme(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+var (
+	settingRow = regexp.MustCompile("(?m)^\\| `--([a-z-]+)` \\| ([^|]*) \\| ([^|]*?) ?\\|")
+	quoted     = regexp.MustCompile("`([^`]+)`")
+)
+
+// TestReadmeListsTheSettings compares the table with the flags: names, variables, defaults.
+func TestReadmeListsTheSettings(t *testing.T) {
+	t.Parallel()
+	listed := map[string][]string{}
+	for _, row := range settingRow.FindAllStringSubmatch(readme(t), -1) {
+		listed[row[1]] = row[2:]
+	}
+	for _, f := range serveSettings() {
+		row, found := listed[f.Name]
+		if !found {
+			t.Errorf("--%s is not listed", f.Name)
+			continue
+		}
+		delete(listed, f.Name)
+		var names []string
+		for _, match := range quoted.FindAllStringSubmatch(row[0], -1) {
+			names = append(names, match[1])
+		}
+		slices.Sort(names)
+		if want := slices.Sorted(slices.Values(variables(f.Name))); !slices.Equal(names, want) {
+			t.Errorf("--%s is listed with %v, want %v", f.Name, names, want)
+		}
+		if f.DefValue != "" && row[1] != "`"+f.DefValue+"`" {
+			t.Errorf("--%s is listed with the default %s, want %s", f.Name, row[1], f.DefValue)
+		}
+	}
+	for name := range listed {
+		t.Errorf("--%s is listed and not a setting", name)
+	}
+}
+
+// TestReadmeListsTheCommands compares the list of commands with the command line.
+func TestReadmeListsTheCommands(t *testing.T) {
+	t.Parallel()
+	text := readme(t)
+	for _, cmd := range command().Commands() {
+		if !regexp.MustCompile(`(?m)^pawl \[?` + cmd.Name() + `\b`).MatchString(text) {
+			t.Errorf("pawl %s is not listed", cmd.Name())
+		}
+	}
+	for _, match := range regexp.MustCompile(`(?m)^pawl \[?([a-z]+)`).FindAllStringSubmatch(text, -1) {
+		if out, err := execute(t, match[1], "--help"); err != nil || !strings.Contains(out, "pawl "+match[1]) {
+			t.Errorf("pawl %s is listed: error %v", match[1], err)
+		}
+	}
+}

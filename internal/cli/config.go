@@ -1,0 +1,372 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v4"
+
+	"pawl/httpapi"
+	"pawl/internal/iso4217"
+	"pawl/internal/pg"
+	"pawl/internal/policy"
+)
+
+// config is everything the service can be told. A flag wins over its environment
+// variable (PAWL_ and the flag's name in capitals; PORT and DATABASE_URL too), which
+// wins over the file named by --config.
+type config struct {
+	File          string
+	DatabaseURL   string
+	DataDir       string
+	PostgresBin   string
+	PostgresUser  string
+	AllowDataLoss bool
+
+	Listen          string
+	Port            int
+	everywhere      bool // the environment has PORT
+	OpsListen       string
+	AllowedHosts    string
+	BehindProxy     string
+	TLSCert         string
+	TLSKey          string
+	MaxConnections  int
+	Currency        string
+	ResponseTimeout time.Duration
+	Policy          string
+
+	Installation string
+
+	PublicURL string
+	Auth      string
+	Bounds    policy.Bounds // what policies may name; AllowPrivate once the settings are loaded
+	OIDC      oidcConfig
+
+	Lease            time.Duration
+	RecoveryInterval time.Duration
+	MaxBatch         int
+	MaxInFlight      int
+	MaxConns         int
+	Grace            time.Duration
+	EventRetention   time.Duration
+
+	LogFormat string
+	LogLevel  string
+
+	settings      []any // every setting that the command has, by the name of its flag, for the log
+	makesDatabase bool  // of the command: our own database is made where there is none
+}
+
+// addTo gives a command that opens the database the flags for that, and has the settings loaded before it runs.
+func (c *config) addTo(cmd *cobra.Command) {
+	c.databaseFlags(cmd.Flags())
+	cmd.PreRunE = c.loadFirst
+}
+
+// loadFirst is what a command does before it runs that has settings.
+func (c *config) loadFirst(cmd *cobra.Command, _ []string) error {
+	if err := c.load(cmd); err != nil {
+		return configError{err}
+	}
+	return nil
+}
+
+// databaseFlags are those of every command that opens the database.
+func (c *config) databaseFlags(f *pflag.FlagSet) {
+	f.StringVar(&c.DatabaseURL, "database-url", "", "PostgreSQL to use; empty: our own in --data-dir (also DATABASE_URL)")
+	f.StringVar(&c.DataDir, "data-dir", "", "where our own PostgreSQL keeps its data; empty: the usual place for this user")
+	f.StringVar(&c.PostgresBin, "pg-bin", "", "folder of the postgres and initdb to run; empty: look for one")
+	f.StringVar(&c.PostgresUser, "pg-user", "", "user our own PostgreSQL runs as when started by root; empty: the owner of its data, else pawl")
+	f.StringVar(&c.LogFormat, "log-format", "auto", "text, json, or auto: text on a terminal")
+	f.StringVar(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
+	f.StringVar(&c.File, "config", "", "file of settings: YAML, the flags' names as keys")
+}
+
+func (c *config) serveFlags(f *pflag.FlagSet) {
+	f.StringVar(&c.Listen, "listen", "", "address to listen on; empty: this machine only, or with PORT in the environment all interfaces")
+	f.IntVar(&c.Port, "port", 3000, "port to listen on; 0 picks one (also PORT)")
+	f.StringVar(&c.OpsListen, "ops-listen", "", "host:port of a second address, which alone has metrics, details of health and what admins do")
+	f.StringVar(&c.AllowedHosts, "allowed-hosts", "", "names that requests may have in Host, with commas, beside localhost and that of the public URL")
+	f.StringVar(&c.BehindProxy, "behind-proxy", "", "networks of the reverse proxies, with commas (CIDR): they are believed where a request comes from")
+	f.StringVar(&c.TLSCert, "tls-cert", "", "file of the certificate (PEM, with its chain) to serve https with; read again when it changes")
+	f.StringVar(&c.TLSKey, "tls-key", "", "file of its key (PEM)")
+	f.IntVar(&c.MaxConnections, "max-connections", httpapi.DefaultConnections, "most connections of callers, fewer where few files can be opened")
+	f.StringVar(&c.Currency, "currency", "USD", "currency of orders that name none (ISO 4217)")
+	f.DurationVar(&c.ResponseTimeout, "response-timeout", 30*time.Second, "how long a caller waits for the end of an order")
+	f.StringVar(&c.Policy, "policy", "", "file that says how orders are done (YAML); empty: the active version")
+	c.boundsFlags(f)
+	f.StringVar(&c.Auth, "auth", authOnceThereIsAToken, "auto: open until the first token is made; required: do not start without one")
+	c.installationFlag(f)
+	f.StringVar(&c.PublicURL, "public-url", "", "where providers reach this service, for callbacks; empty: http://localhost and the port")
+	c.OIDC.addTo(f)
+	f.DurationVar(&c.Lease, "lease", 10*time.Second, "how long an order stays with a replica that gives no sign of life")
+	f.DurationVar(&c.RecoveryInterval, "recovery-interval", 500*time.Millisecond, "how often to look for orders left behind, give or take a fifth")
+	f.IntVar(&c.MaxBatch, "max-batch", 512, "most orders in one statement")
+	f.IntVar(&c.MaxInFlight, "max-in-flight", 20_000, "most orders in memory; more are answered 503")
+	f.IntVar(&c.MaxConns, "max-conns", 12, "most connections to the database")
+	f.DurationVar(&c.Grace, "grace", 20*time.Second, "how long ending may take on SIGTERM; orders that do not finish in it are handed back")
+	f.DurationVar(&c.EventRetention, "event-retention", 30*24*time.Hour, "how long events can be read by their number")
+	f.BoolVar(&c.AllowDataLoss, "allow-data-loss", false, "serve on a database that may lose what it has committed")
+}
+
+func (c *config) installationFlag(f *pflag.FlagSet) {
+	f.StringVar(&c.Installation, "installation", "", "name of this installation, such as prod, stored in the database at the first start: a service with another name only reads it")
+}
+
+// boundsFlags are those of every command that reads what a policy names.
+func (c *config) boundsFlags(f *pflag.FlagSet) {
+	f.StringVar(&c.Bounds.SecretEnvPrefix, "secret-env-prefix", policy.SecretEnvPrefix, "with which every variable begins that a policy may name as a secret")
+	f.StringVar(&c.Bounds.SecretsDir, "secrets-dir", "", "folder of the files that a policy may name as secrets; empty: none")
+	f.BoolVar(&c.Bounds.AllowPrivate, "allow-private", false, "let calls of policies go to this machine and to private networks; without it, only while listening on loopback")
+}
+
+// load fills the flags that were not given from the environment and the file, and
+// checks the whole.
+func (c *config) load(cmd *cobra.Command) error {
+	file, err := readFile(cmd.Flags())
+	if err != nil {
+		return err
+	}
+	var errs []error
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if f.Changed || f.Name == "help" || f.Name == "version" {
+			return
+		}
+		name, value, ok := lookUp(f.Name, file)
+		if !ok {
+			return
+		}
+		if err := cmd.Flags().Set(f.Name, value); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+		}
+	})
+	errs = append(errs, unknown(file, cmd.Flags())...)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	port := os.Getenv("PORT")
+	c.everywhere = port != "" && !strings.HasPrefix(port, "tcp://")
+	if flag := cmd.Flags().Lookup("allow-private"); flag != nil && !flag.Changed {
+		c.Bounds.AllowPrivate = isLoopback(c.hosts()[0])
+	}
+	c.settings = shown(cmd.Flags())
+	return c.validate(cmd.Flags())
+}
+
+// shown are the settings of a command as they hold, without passwords.
+func shown(flags *pflag.FlagSet) (settings []any) {
+	flags.VisitAll(func(f *pflag.Flag) {
+		value := f.Value.String()
+		switch {
+		case !everyFlag[f.Name]:
+			return
+		case f.Name == "database-url" && value != "": // no other setting has a password
+			value = masked(value)
+		}
+		settings = append(settings, slog.String(f.Name, value))
+	})
+	return settings
+}
+
+// lookUp finds a setting outside the command line.
+func lookUp(flag string, file map[string]string) (name, value string, ok bool) {
+	for _, name := range variables(flag) {
+		// Kubernetes sets PAWL_PORT=tcp://… in every pod beside a service that is named pawl.
+		if value := os.Getenv(name); value != "" && !strings.HasPrefix(value, "tcp://") {
+			return name, value, true
+		}
+	}
+	value, ok = file[flag]
+	return flag, value, ok
+}
+
+// variables are the environment variables of a flag; the first one that is set counts.
+func variables(flag string) []string {
+	names := []string{"PAWL_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))}
+	switch flag {
+	case "port":
+		names = append(names, "PORT")
+	case "database-url":
+		names = append(names, "DATABASE_URL")
+	}
+	return names
+}
+
+func readFile(flags *pflag.FlagSet) (map[string]string, error) {
+	named, _ := flags.GetString("config")
+	path := cmp.Or(named, os.Getenv("PAWL_CONFIG"))
+	if path == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read settings: %w", err)
+	}
+	values := map[string]string{}
+	if err := yaml.Unmarshal(text, &values); err != nil {
+		return nil, fmt.Errorf("read settings: %s: %w", path, err)
+	}
+	return values, nil
+}
+
+// unknown refuses what nobody reads: a misspelt setting is worse than a missing one.
+func unknown(file map[string]string, flags *pflag.FlagSet) []error {
+	var errs []error
+	for name := range file {
+		if flags.Lookup(name) == nil && !everyFlag[name] {
+			errs = append(errs, fmt.Errorf("the settings file has an unknown key %q", name))
+		}
+	}
+	return errs
+}
+
+// everyFlag names the flags of all commands, which share one settings file.
+var everyFlag = func() map[string]bool {
+	set := pflag.NewFlagSet("all", pflag.ContinueOnError)
+	var c config
+	c.databaseFlags(set)
+	c.serveFlags(set)
+	names := map[string]bool{}
+	set.VisitAll(func(f *pflag.Flag) { names[f.Name] = true })
+	return names
+}()
+
+// validate checks the settings that the command has.
+func (c *config) validate(flags *pflag.FlagSet) error {
+	var errs []error
+	check := func(flag string, good bool, wants string) {
+		if !good && flags.Lookup(flag) != nil {
+			errs = append(errs, fmt.Errorf("%s: %s", flag, wants))
+		}
+	}
+	check("currency", iso4217.Known(c.Currency), "not an ISO 4217 code")
+	check("response-timeout", c.ResponseTimeout >= 0 && c.ResponseTimeout <= time.Minute, "from 0s to 60s")
+	check("public-url", c.PublicURL == "" || isWebAddress(c.PublicURL), "an absolute http or https URL without query or fragment")
+	check("secret-env-prefix", envName.MatchString(c.Bounds.SecretEnvPrefix), "the beginning of the name of a variable, such as "+policy.SecretEnvPrefix)
+	check("secrets-dir", c.Bounds.SecretsDir == "" || filepath.IsAbs(c.Bounds.SecretsDir), "an absolute path")
+	check("auth", slices.Contains([]string{authOnceThereIsAToken, authRequired}, c.Auth), "auto or required")
+	check("lease", c.Lease >= time.Second, "at least 1s")
+	check("recovery-interval", c.RecoveryInterval > 0 && c.RecoveryInterval <= c.Lease, "more than 0s, and no longer than the lease")
+	check("port", c.Port >= 0 && c.Port <= 65535, "from 0 to 65535")
+	check("ops-listen", c.OpsListen == "" || isHostPort(c.OpsListen), "a host and a port, such as 127.0.0.1:9090")
+	_, badNetwork := networks(c.BehindProxy)
+	check("behind-proxy", badNetwork == nil, "networks, such as 10.0.0.0/8,192.0.2.7/32")
+	check("max-connections", c.MaxConnections >= fewestConnections, fmt.Sprint("at least ", fewestConnections))
+	check("max-batch", c.MaxBatch >= 1 && c.MaxBatch <= 10_000, "from 1 to 10000")
+	check("max-in-flight", c.MaxInFlight >= 1, "at least 1")
+	check("max-conns", c.MaxConns >= 4 && c.MaxConns <= 10_000, "from 4 to 10000")
+	check("grace", c.Grace >= 0, "at least 0s")
+	check("event-retention", c.EventRetention >= time.Hour, "at least 1h")
+	check("log-format", slices.Contains([]string{"auto", "text", "json"}, c.LogFormat), "auto, text or json")
+	check("log-level", new(slog.Level).UnmarshalText([]byte(c.LogLevel)) == nil, "debug, info, warn or error")
+	return errors.Join(errs...)
+}
+
+var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// isLoopback reports whether nobody but this machine reaches what listens there.
+func isLoopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
+}
+
+// isWebAddress reports whether paths can be added to a text to make URLs of a website.
+func isWebAddress(text string) bool {
+	_, err := policy.ParseURL(text)
+	return err == nil && !strings.Contains(text, "?")
+}
+
+func isHostPort(text string) bool {
+	_, port, err := net.SplitHostPort(text)
+	number, badNumber := strconv.ParseUint(port, 10, 16)
+	return err == nil && badNumber == nil && number <= 65535
+}
+
+// networks reads a list of CIDRs.
+func networks(text string) (all []netip.Prefix, err error) {
+	for _, one := range elements(text) {
+		network, err := netip.ParsePrefix(one)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, network.Masked())
+	}
+	return all, nil
+}
+
+// elements are those of a list with commas.
+func elements(text string) []string {
+	return strings.FieldsFunc(text, func(c rune) bool { return c == ',' || c == ' ' })
+}
+
+// proxies are the networks of the reverse proxies.
+func (c *config) proxies() []netip.Prefix {
+	all, _ := networks(c.BehindProxy) // validate has looked
+	return all
+}
+
+// allowedHosts are the names of the service beside localhost.
+func (c *config) allowedHosts() []string {
+	hosts := elements(c.AllowedHosts)
+	if public, err := url.Parse(c.PublicURL); err == nil && public.Host != "" {
+		hosts = append(hosts, public.Host)
+	}
+	return hosts
+}
+
+// hosts are the addresses to listen on: this machine only, unless somebody said otherwise. A platform does so by PORT.
+func (c *config) hosts() []string {
+	switch {
+	case c.Listen == "localhost", c.Listen == "" && !c.everywhere:
+		return loopbackHosts
+	default:
+		return []string{c.Listen}
+	}
+}
+
+// publicURL is where providers reach the service that listens at an address.
+func (c *config) publicURL(listening net.Addr) string {
+	_, port, _ := net.SplitHostPort(listening.String())
+	return cmp.Or(c.PublicURL, c.scheme()+"://localhost:"+port)
+}
+
+func (c *config) scheme() string {
+	if c.TLSCert != "" {
+		return "https"
+	}
+	return "http"
+}
+
+// masked is where a database is, without passwords, and without what only says how to connect.
+func masked(databaseURL string) string {
+	c, err := pg.ParseConfig(databaseURL)
+	if err != nil {
+		return "(set)" // whoever connects says what is wrong with it
+	}
+	port := strconv.Itoa(int(c.Port))
+	u := url.URL{Scheme: "postgres", User: url.User(c.User), Host: net.JoinHostPort(c.Host, port), Path: "/" + cmp.Or(c.Database, c.User)}
+	for _, other := range c.Fallbacks { // more hosts, or the same one without TLS
+		if host := net.JoinHostPort(other.Host, strconv.Itoa(int(other.Port))); !strings.Contains(u.Host, host) {
+			u.Host += "," + host
+		}
+	}
+	if strings.HasPrefix(c.Host, "/") { // the folder of a socket
+		u.Host, u.RawQuery = "", "host="+c.Host+"&port="+port
+	}
+	return u.String()
+}

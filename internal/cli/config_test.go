@@ -1,0 +1,284 @@
+package cli
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"pawl/internal/access"
+)
+
+// settings loads the settings of serve from a command line and whatever the test has set up.
+func settings(t *testing.T, args ...string) (*config, *pflag.FlagSet, error) {
+	t.Helper()
+	var cfg config
+	cmd := &cobra.Command{Use: "serve"}
+	cfg.databaseFlags(cmd.Flags())
+	cfg.serveFlags(cmd.Flags())
+	if err := cmd.ParseFlags(args); err != nil {
+		t.Fatal(err)
+	}
+	return &cfg, cmd.Flags(), cfg.load(cmd)
+}
+
+// bare takes the settings out of the environment for the time of a test.
+func bare(t *testing.T) {
+	t.Helper()
+	for _, entry := range os.Environ() {
+		name, _, _ := strings.Cut(entry, "=")
+		if strings.HasPrefix(name, "PAWL_") || name == "PORT" || name == "DATABASE_URL" {
+			t.Setenv(name, "")
+		}
+	}
+}
+
+func settingsFile(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "pawl.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestSettingsPrecedence(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		args []string
+		env  map[string]string
+		file string
+		port int
+		url  string
+	}{
+		{name: "nothing is set", port: 3000},
+		{name: "the file wins over the default", file: "port: 1\ndatabase-url: postgres://file", port: 1, url: "postgres://file"},
+		{name: "PORT and DATABASE_URL win over the file", file: "port: 1\ndatabase-url: postgres://file",
+			env: map[string]string{"PORT": "2", "DATABASE_URL": "postgres://env"}, port: 2, url: "postgres://env"},
+		{name: "PAWL_ variables win over those", env: map[string]string{"PORT": "2", "DATABASE_URL": "postgres://env",
+			"PAWL_PORT": "3", "PAWL_DATABASE_URL": "postgres://pawl"}, port: 3, url: "postgres://pawl"},
+		{name: "flags win over all", args: []string{"--port", "4", "--database-url", "postgres://flag"}, file: "port: 1",
+			env: map[string]string{"PAWL_PORT": "3", "PAWL_DATABASE_URL": "postgres://pawl"}, port: 4, url: "postgres://flag"},
+		{name: "an empty variable is not set", env: map[string]string{"PAWL_PORT": "", "PORT": "2"}, port: 2},
+		{name: "a flag that names the default wins too", args: []string{"--port", "3000"}, env: map[string]string{"PORT": "2"}, port: 3000},
+		{name: "what Kubernetes says of a service named pawl is not for us", env: map[string]string{"PAWL_PORT": "tcp://10.0.0.1:80"}, port: 3000},
+		{name: "nor are variables named like the flags of the command line itself", env: map[string]string{"PAWL_VERSION": "1.2", "PAWL_HELP": "me"}, port: 3000},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bare(t)
+			for name, value := range c.env {
+				t.Setenv(name, value)
+			}
+			if c.file != "" {
+				t.Setenv("PAWL_CONFIG", settingsFile(t, c.file))
+			}
+			cfg, _, err := settings(t, c.args...)
+			if err != nil || cfg.Port != c.port || cfg.DatabaseURL != c.url {
+				t.Errorf("port %d, database %q, error %v; want %d, %q", cfg.Port, cfg.DatabaseURL, err, c.port, c.url)
+			}
+		})
+	}
+}
+
+// others are values that are not the default of any flag, by type.
+var others = map[string]string{"string": "other", "int": "7", "int32": "7", "int64": "7", "duration": "7s", "bool": "true"}
+
+// otherOf is a value of a flag that is good and not its default.
+func otherOf(f *pflag.Flag) string {
+	if value, special := map[string]string{"currency": "JPY", "public-url": "https://shop.example/pawl", "log-format": "json", "log-level": "debug",
+		"ops-listen": "127.0.0.1:9090", "behind-proxy": "10.0.0.0/8", "secrets-dir": "/run/secrets", "auth": "required", "max-connections": "77", "event-retention": "9h0m0s"}[f.Name]; special {
+		return value
+	}
+	return others[f.Value.Type()]
+}
+
+func TestEverySettingCanBeSetOutsideTheCommandLine(t *testing.T) {
+	_, all, _ := settings(t)
+	all.VisitAll(func(f *pflag.Flag) {
+		if f.Name == "config" {
+			return
+		}
+		value := otherOf(f)
+		t.Run(f.Name+" by its variable", func(t *testing.T) {
+			bare(t)
+			t.Setenv(variables(f.Name)[0], value)
+			set(t, f.Name, value)
+		})
+		t.Run(f.Name+" in the file", func(t *testing.T) { //nolint:paralleltest // bare changes the environment
+			bare(t)
+			set(t, f.Name, value, "--config", settingsFile(t, f.Name+": "+value))
+		})
+	})
+}
+
+func set(t *testing.T, flag, want string, args ...string) {
+	t.Helper()
+	_, flags, err := settings(t, args...)
+	if got := flags.Lookup(flag).Value.String(); err != nil || got != want {
+		t.Errorf("%s is %q, error %v; want %q", flag, got, err, want)
+	}
+}
+
+func TestSettingsAreRefused(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		args []string
+		env  string
+		file string
+		says string
+	}{
+		{name: "a key of the file that nobody reads", file: "leese: 5s", says: `unknown key "leese"`},
+		{name: "a value of the file without sense", file: "lease: soon", says: "lease: "},
+		{name: "a file that is no list of settings", file: "- lease", says: "pawl.yaml"},
+		{name: "a file that is not there", args: []string{"--config", "/nonexistent"}, says: "/nonexistent"},
+		{name: "a variable without sense, by its name", env: "PAWL_LEASE=soon", says: "PAWL_LEASE: "},
+		{name: "all that is wrong, not only the first", args: []string{"--port=-1", "--lease=0s"}, says: "port: from 0 to 65535\n"},
+		{name: "a currency in small letters", args: []string{"--currency=usd"}, says: "currency: "},
+		{name: "a withdrawn currency", args: []string{"--currency=DEM"}, says: "currency: "},
+		{name: "no currency", args: []string{"--currency="}, says: "currency: "},
+		{name: "a wait beyond a minute", args: []string{"--response-timeout=61s"}, says: "response-timeout: from 0s to 60s"},
+		{name: "a wait before it began", args: []string{"--response-timeout=-1s"}, says: "response-timeout: "},
+		{name: "a lease that a pause outlasts", args: []string{"--lease=999ms"}, says: "lease: at least 1s"},
+		{name: "looking less often than leases end", args: []string{"--lease=2s", "--recovery-interval=3s"}, says: "recovery-interval: "},
+		{name: "looking without a pause", args: []string{"--recovery-interval=0s"}, says: "recovery-interval: "},
+		{name: "a port there is none of", args: []string{"--port=65536"}, says: "port: "},
+		{name: "an address for operations without a port", args: []string{"--ops-listen=127.0.0.1"}, says: "ops-listen: "},
+		{name: "a proxy without its network", args: []string{"--behind-proxy=proxy.example"}, says: "behind-proxy: "},
+		{name: "hardly a caller", args: []string{"--max-connections=1"}, says: "max-connections: at least 16"},
+		{name: "empty sets", args: []string{"--max-batch=0"}, says: "max-batch: "},
+		{name: "sets without end", args: []string{"--max-batch=10001"}, says: "max-batch: "},
+		{name: "no orders in memory", args: []string{"--max-in-flight=0"}, says: "max-in-flight: "},
+		{name: "too few connections, on any port", args: []string{"--max-conns=3", "--port=0"}, says: "max-conns: from 4 "},
+		{name: "events that nobody can read in time", args: []string{"--event-retention=1m"}, says: "event-retention: "},
+		{name: "an end before it began", args: []string{"--grace=-1s"}, says: "grace: "},
+		{name: "a place that no callback can be sent to", args: []string{"--public-url=shop.example:3000"}, says: "public-url: "},
+		{name: "a place with a query", args: []string{"--public-url=https://shop.example/?a"}, says: "public-url: "},
+		{name: "a log nobody can read", args: []string{"--log-format=xml"}, says: "log-format: "},
+		{name: "a level there is none of", args: []string{"--log-level=loud"}, says: "log-level: "},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bare(t)
+			if name, value, found := strings.Cut(c.env, "="); found {
+				t.Setenv(name, value)
+			}
+			if c.file != "" {
+				c.args = append(c.args, "--config", settingsFile(t, c.file))
+			}
+			if _, _, err := settings(t, c.args...); err == nil || !strings.Contains(err.Error()+"\n", c.says) {
+				t.Errorf("error %v, want %q", err, c.says)
+			}
+		})
+	}
+}
+
+func TestSettingsAtTheirLimits(t *testing.T) { //nolint:paralleltest // bare changes the environment
+	bare(t)
+	cfg, _, err := settings(t, "--response-timeout=0s", "--lease=1s", "--recovery-interval=1s", "--port=0", "--max-batch=1", "--max-in-flight=1", "--max-conns=4", "--grace=0s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.ResponseTimeout != 0 || cfg.Lease != time.Second || cfg.Port != 0 {
+		t.Errorf("%+v", cfg)
+	}
+}
+
+func TestCommandsCheckTheirOwnSettingsOnly(t *testing.T) {
+	bare(t)
+	var cfg config
+	cmd := &cobra.Command{Use: "verify"}
+	cfg.databaseFlags(cmd.Flags())
+	t.Setenv("PAWL_LEASE", "soon") // a setting of serve
+	t.Setenv("PAWL_CONFIG", settingsFile(t, "port: many\ncurrency: none\n"))
+	if err := cfg.load(cmd); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMasked(t *testing.T) {
+	t.Parallel()
+	for given, want := range map[string]string{
+		"postgres://pawl:secret@db:5433/pawl?sslmode=require":   "postgres://pawl@db:5433/pawl",
+		"postgres://pawl@db:5432/shop?password=secret":          "postgres://pawl@db:5432/shop",
+		"postgres://pawl@a:1,b:2/shop":                          "postgres://pawl@a:1,b:2/shop",
+		"postgres://pawl:secret@/shop?host=/run/pg&port=5432":   "postgres://pawl@/shop?host=/run/pg&port=5432",
+		"host=db port=5432 user=pawl password=secret":           "postgres://pawl@db:5432/pawl",
+		"host=db port=5432 user=pawl dbname=a password='s p@c'": "postgres://pawl@db:5432/a",
+		"postgres://pawl:sec%ret@db/pawl":                       "(set)",
+	} {
+		if got := masked(given); got != want {
+			t.Errorf("masked(%q) = %q, want %q", given, got, want)
+		}
+	}
+}
+
+// What is logged at the start is every setting, and no password.
+func TestSettingsThatAreLogged(t *testing.T) { //nolint:paralleltest // bare changes the environment
+	bare(t)
+	cfg, _, err := settings(t, "--database-url=postgres://pawl:hunter2@db/pawl?sslpassword=hunter2", "--lease=7s", "--public-url=https://pawl.shop.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	slog.New(slog.NewTextHandler(&log, nil)).Info("starting", slog.Group("settings", cfg.settings...))
+	for _, want := range []string{"settings.lease=7s", "settings.port=3000", "settings.public-url=https://pawl.shop.example", "settings.database-url=postgres://pawl@db:5432/pawl"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("no %s in\n%s", want, &log)
+		}
+	}
+	for _, f := range serveSettings() {
+		if !strings.Contains(log.String(), "settings."+f.Name+"=") {
+			t.Errorf("no %s in\n%s", f.Name, &log)
+		}
+	}
+	if strings.Contains(log.String(), "hunter2") {
+		t.Error(&log)
+	}
+}
+
+func TestOIDCSettings(t *testing.T) {
+	bare(t)
+	t.Setenv("PAWL_OIDC_CLIENTS", "shop-app, shop-jobs")
+	cfg, _, err := settings(t, "--oidc-issuer=https://id.example.com", "--oidc-audience=pawl", "--oidc-roles=shop=submit")
+	if err != nil || cfg.OIDC.check() != nil {
+		t.Fatal(err, cfg.OIDC.check())
+	}
+	if got := cfg.OIDC.checked.Clients; !slices.Equal(got, []string{"shop-app", "shop-jobs"}) {
+		t.Errorf("clients %q", got)
+	}
+	cfg, _, err = settings(t)
+	if err != nil || cfg.OIDC.check() == nil {
+		t.Error("clients without an issuer are taken:", err)
+	}
+}
+
+// TestLimitsOfOIDC: callers of the issuer have limits unless somebody takes them away.
+func TestLimitsOfOIDC(t *testing.T) {
+	t.Parallel()
+	issuer := []string{"--oidc-issuer=https://id.example.com", "--oidc-audience=pawl", "--oidc-roles=shop=submit"}
+	for _, c := range []struct {
+		args []string
+		want access.Limits
+	}{
+		{nil, access.Limits{Rate: 200, InFlight: 200, Bytes: 16 << 20}},
+		{[]string{"--oidc-rate=0", "--oidc-in-flight=7", "--oidc-bytes=1"}, access.Limits{InFlight: 7, Bytes: 1}},
+	} {
+		cfg, _, err := settings(t, append(c.args, issuer...)...)
+		if err == nil {
+			err = cfg.OIDC.check()
+		}
+		if err != nil || cfg.OIDC.checked.Limits != c.want {
+			t.Errorf("%v: %+v, %v", c.args, cfg.OIDC.checked.Limits, err)
+		}
+	}
+	cfg, _, err := settings(t, append(issuer, "--oidc-rate=-1")...)
+	if err == nil && cfg.OIDC.check() == nil {
+		t.Error("a negative limit")
+	}
+}

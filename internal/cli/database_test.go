@@ -1,0 +1,153 @@
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"pawl/test/dbtest"
+)
+
+// executeBoth is execute with what went to standard error.
+func executeBoth(t *testing.T, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	cmd := command()
+	cmd.SetArgs(args)
+	cmd.SetOut(&out)
+	cmd.SetErr(&errs)
+	err = cmd.ExecuteContext(t.Context())
+	return out.String(), errs.String(), err
+}
+
+// dataFolder is the name of a folder that is not there, in one that PostgreSQL's user can pass.
+func dataFolder(t *testing.T) string {
+	t.Helper()
+	parent, err := os.MkdirTemp("/tmp", "pawl-test-") // t.TempDir lets no other user pass
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(parent) })
+	if err := os.Chmod(parent, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(parent, "pawl")
+}
+
+// readers are the commands that look at a database and change nothing, or nothing that is not there.
+var readers = []string{"verify", "migrate status", "migrate down", "policy list", "policy show 1", "policy diff 1 2", "policy activate 1"}
+
+func TestOnlySomeCommandsMakeADatabase(t *testing.T) {
+	t.Parallel()
+	for _, line := range readers {
+		t.Run(line, func(t *testing.T) {
+			t.Parallel()
+			dir := dataFolder(t)
+			stdout, _, err := executeBoth(t, append(strings.Fields(line), "--data-dir", dir)...)
+			if exitCode(err) != exitUnavailable || stdout != "" || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "pawl migrate up") {
+				t.Errorf("exit code %d, printed %q: %v", exitCode(err), stdout, err)
+			}
+			if _, err := os.Stat(dir); !os.IsNotExist(err) {
+				t.Errorf("made %s: %v", dir, err)
+			}
+		})
+	}
+	t.Run("migrate up, and then the others read it", func(t *testing.T) {
+		t.Parallel()
+		dir := dataFolder(t)
+		for _, line := range []string{"migrate up", "migrate status", "verify", "doctor"} {
+			_, stderr, err := executeBoth(t, append(strings.Fields(line), "--data-dir", dir)...)
+			if err != nil || stderr != "database: "+dir+"\n" {
+				t.Errorf("%s: %v, said %q", line, err, stderr)
+			}
+		}
+	})
+}
+
+func TestCommandsSayWhichDatabaseTheyRead(t *testing.T) {
+	t.Parallel()
+	url := dbtest.New(t).URL
+	for _, line := range append(readers, "migrate up") {
+		if line == "migrate down" {
+			continue // would change what the others read
+		}
+		_, stderr, _ := executeBoth(t, append(strings.Fields(line), "--database-url", url)...)
+		if stderr != "database: "+masked(url)+"\n" || !strings.HasPrefix(masked(url), "postgres://") {
+			t.Errorf("%s says %q", line, stderr)
+		}
+	}
+	for _, flags := range [][]string{nil, {"-o", "json"}} {
+		if out := printed(t, append([]string{"verify", "--database-url", url}, flags...)...); !strings.Contains(out, masked(url)) {
+			t.Errorf("the report does not name %s:\n%s", masked(url), out)
+		}
+	}
+}
+
+func TestServeLooksAtThePortBeforeItMakesADatabase(t *testing.T) {
+	t.Parallel()
+	taken, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { taken.Close() })
+	_, port, _ := net.SplitHostPort(taken.Addr().String())
+	dir := dataFolder(t)
+	_, err = execute(t, "serve", "--listen", "127.0.0.1", "--port", port, "--data-dir", dir)
+	if _, statErr := os.Stat(dir); exitCode(err) != exitFailure || !strings.Contains(err.Error(), "in use") || !os.IsNotExist(statErr) {
+		t.Errorf("error %v; %s: %v", err, dir, statErr)
+	}
+}
+
+func TestAnnouncement(t *testing.T) {
+	t.Parallel()
+	a := announcement{url: "http://localhost:3000", data: "/var/lib/pawl", reach: (&config{everywhere: true}).reach()}
+	for format, want := range map[string]struct{ out, log string }{
+		"text": {"pawl serves http://localhost:3000, described at http://localhost:3000/docs, data in /var/lib/pawl\n" + byPort + "\n", ""},
+		"json": {"", `{"level":"INFO","msg":"pawl serves","url":"http://localhost:3000","docs":"http://localhost:3000/docs","data":"/var/lib/pawl"}` + "\n" +
+			`{"level":"INFO","msg":"` + byPort + `"}` + "\n"},
+	} {
+		var out, logged bytes.Buffer
+		timeless := &slog.HandlerOptions{ReplaceAttr: func(_ []string, attr slog.Attr) slog.Attr {
+			if attr.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return attr
+		}}
+		a.say(&out, slog.New(slog.NewJSONHandler(&logged, timeless)), &config{LogFormat: format})
+		if out.String() != want.out || logged.String() != want.log {
+			t.Errorf("%s: printed %q, logged %q", format, out.String(), logged.String())
+		}
+	}
+}
+
+func TestAddressThatIsShown(t *testing.T) {
+	t.Parallel()
+	for listen, want := range map[string][2]string{
+		"":        {"http://localhost:3000", ""},
+		"0.0.0.0": {"http://localhost:3000", everywhere}, "::": {"http://localhost:3000", everywhere},
+		"192.0.2.2": {"http://192.0.2.2:3000", ""},
+	} {
+		bound := &net.TCPAddr{IP: net.ParseIP(cmp.Or(listen, "127.0.0.1")), Port: 3000}
+		if got := [2]string{shownURL("http", listen, bound), (&config{Listen: listen}).reach()}; got != want {
+			t.Errorf("--listen %q: %q, want %q", listen, got, want)
+		}
+	}
+}
+
+func TestSuggestions(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]string{
+		"serv": "did you mean serve?", "varify": "did you mean verify?", "migrate stats": "did you mean status?", "policy shw 1": "did you mean show?",
+		"frobnicate": "", "serve twice": "",
+	} {
+		_, err := execute(t, strings.Fields(line)...)
+		if exitCode(err) != exitUsage || want != "" && !strings.HasSuffix(err.Error(), want) || want == "" && strings.Contains(err.Error(), "mean") {
+			t.Errorf("pawl %s: %v", line, err)
+		}
+	}
+}

@@ -1,0 +1,186 @@
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"pawl/httpapi"
+	"pawl/internal/events"
+)
+
+// edge is where the service is reached: the address for callers, and that for operations if there is one.
+type edge struct {
+	callers, operations []net.Listener
+	servers             []*httpapi.Server
+	tail                *events.Tail // whoever listens to it is answered until it stops; nil: nobody does
+}
+
+// openEdge begins to listen. Callers wait until serve is called.
+func openEdge(ctx context.Context, cfg *config) (_ *edge, err error) {
+	e := &edge{}
+	if e.callers, err = listenAll(ctx, cfg.hosts(), strconv.Itoa(cfg.Port)); err != nil {
+		return nil, err
+	}
+	if cfg.OpsListen != "" {
+		host, port, _ := net.SplitHostPort(cfg.OpsListen) // validate has looked
+		if e.operations, err = listenAll(ctx, []string{host}, port); err != nil {
+			e.close()
+			return nil, err
+		}
+	}
+	return e, nil
+}
+
+// listening is how the connections of an edge are taken. It finds out whether we can listen, and has the certificate,
+// before a database is started, or made, for nothing. It does not go on listening: callers would wait for answers until
+// the service is ready.
+func listening(ctx context.Context, cfg *config, log *slog.Logger) (how httpapi.Listening, err error) {
+	if (cfg.TLSCert == "") != (cfg.TLSKey == "") {
+		return how, configError{errors.New("tls-cert, tls-key: want both or neither")}
+	}
+	if cfg.TLSCert != "" {
+		if how.TLS, err = tlsConfig(cfg.TLSCert, cfg.TLSKey, log); err != nil {
+			return how, configError{err}
+		}
+	}
+	how.Connections, how.Proxies, how.Log = connections(cfg, log), cfg.proxies(), log
+	trial, err := openEdge(ctx, cfg)
+	if err != nil {
+		return how, err
+	}
+	trial.close()
+	return how, nil
+}
+
+// loopbackHosts are the addresses of this machine for itself. Programs differ in which of them localhost is.
+var loopbackHosts = []string{"127.0.0.1", "::1"}
+
+// listenAll listens on one port of some addresses. All but the first may be missing on this machine, and a port that
+// was picked for the first may be taken there.
+func listenAll(ctx context.Context, hosts []string, port string) (listeners []net.Listener, err error) {
+	for i, host := range hosts {
+		if i > 0 && port == "0" {
+			break
+		}
+		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(host, port))
+		if i > 0 && (errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.EAFNOSUPPORT)) {
+			continue
+		}
+		if err != nil {
+			closeAll(listeners)
+			return nil, fmt.Errorf("listen: %w", err)
+		}
+		listeners = append(listeners, listener)
+	}
+	return listeners, nil
+}
+
+func closeAll(listeners []net.Listener) {
+	for _, listener := range listeners {
+		_ = listener.Close()
+	}
+}
+
+// close gives up an edge that does not serve.
+func (e *edge) close() { closeAll(append(e.callers, e.operations...)) }
+
+// serve answers requests until shutdown. What it returns gets the error of a server that ends before.
+func (e *edge) serve(api, forOperations http.Handler, how httpapi.Listening) <-chan error {
+	if e.tail != nil {
+		e.tail.Start()
+	}
+	failed := make(chan error, len(e.callers)+len(e.operations))
+	e.start(httpapi.NewServer(api, how), e.callers, failed)
+	if len(e.operations) > 0 {
+		how.Connections = operationsConnections
+		if onLoopback(e.operations) {
+			how.TLS = nil // its names are not those of the certificate
+		}
+		e.start(httpapi.NewServer(forOperations, how), e.operations, failed)
+	}
+	return failed
+}
+
+func (e *edge) start(server *httpapi.Server, listeners []net.Listener, failed chan<- error) {
+	e.servers = append(e.servers, server)
+	for _, listener := range listeners {
+		go func() { failed <- server.Serve(listener) }()
+	}
+}
+
+// Shutdown waits for the requests that are being answered, until ctx ends.
+func (e *edge) Shutdown(ctx context.Context) error {
+	var listeners sync.WaitGroup
+	if e.tail != nil {
+		listeners.Go(func() { e.tail.Stop(ctx) })
+		defer listeners.Wait()
+	}
+	var errs []error
+	for _, server := range e.servers {
+		errs = append(errs, server.Shutdown(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// Close cuts off every caller.
+func (e *edge) Close() error {
+	var errs []error
+	for _, server := range e.servers {
+		errs = append(errs, server.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// address is where callers reach the service.
+func (e *edge) address() net.Addr { return e.callers[0].Addr() }
+
+func onLoopback(listeners []net.Listener) bool {
+	for _, listener := range listeners {
+		if at, ok := listener.Addr().(*net.TCPAddr); !ok || !at.IP.IsLoopback() {
+			return false
+		}
+	}
+	return true
+}
+
+// operationsConnections is how many connections the address for operations takes: supervisors and Prometheus.
+const operationsConnections = 32
+
+// fewestConnections are enough to answer somebody, even where the process may open hardly a file.
+const fewestConnections = 16
+
+// connections is how many callers may be connected: a quarter of the files that the process may open, and those for the
+// database, are left for calls to providers and everything else.
+func connections(cfg *config, log *slog.Logger) int {
+	var files syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
+		return cfg.MaxConnections
+	}
+	possible := int(min(files.Cur, 1<<30)*3/4) - cfg.MaxConns
+	if cfg.OpsListen != "" {
+		possible -= operationsConnections
+	}
+	if possible >= cfg.MaxConnections {
+		return cfg.MaxConnections
+	}
+	possible = max(possible, fewestConnections)
+	log.Warn("few files can be opened, so fewer callers can be connected than set", "files", files.Cur, "set", cfg.MaxConnections, "connections", possible)
+	return possible
+}
+
+// tlsConfig serves with a certificate that is read again when its files change.
+func tlsConfig(certFile, keyFile string, log *slog.Logger) (*tls.Config, error) {
+	pair := &keyPair{certFile: certFile, keyFile: keyFile, log: log}
+	if _, err := pair.certificate(nil); err != nil {
+		return nil, err
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.certificate}, nil
+}

@@ -1,0 +1,112 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pawl/client"
+	"pawl/internal/cli/output"
+)
+
+func eventsCommand() *cobra.Command {
+	params := client.ListEventsParams{Limit: eventsAtOnce}
+	var statuses []string
+	var follow bool
+	cmd := asking(&cobra.Command{
+		Use: "events", Short: "Print what happened, in the order in which it happened",
+		Long: "Prints the feed: every move of every order, and every change of stock, once. With -f it goes on with what\n" +
+			"happens, until it is interrupted, also through outages. A line ends with the cursor to go on after it.",
+		Example: "  pawl events -f\n" +
+			"  pawl events --order order-1\n" +
+			"  pawl events -f --type order.completed,order.failed -o json | jq --unbuffered -r .data.orderId\n" +
+			"  pawl events -f --after 29411432.17",
+	}, func(ctx context.Context, s *session, _ []string) error {
+		for _, status := range statuses {
+			params.Status = append(params.Status, client.Status(status))
+		}
+		switch {
+		case params.After == "" && follow:
+			params.After = "latest"
+		case params.After == "":
+			params.After = "oldest"
+		}
+		err := s.printEvents(ctx, params, follow)
+		if follow && ctx.Err() != nil {
+			return nil //nolint:nilerr // to be interrupted is how it ends
+		}
+		return err
+	})
+	f := cmd.Flags()
+	f.BoolVarP(&follow, "follow", "f", false, "go on with what happens")
+	f.StringVar(&params.After, "after", "", "cursor to go on after, oldest or latest; empty: oldest, with -f latest")
+	f.StringVar(&params.Order, "order", "", "only events about this order")
+	f.StringSliceVar(&params.Type, "type", nil, "only events of these types, with commas between them: order.completed, or order.* for all that begin so")
+	f.StringSliceVar(&statuses, "status", nil, "only events of orders after which they are in one of these statuses")
+	return cmd
+}
+
+const (
+	eventsAtOnce = 500             // in a page
+	eventsSoon   = 2 * time.Second // what has just happened may take so long to be in the feed
+)
+
+// printEvents prints the events that there are, and with follow those that come. Without it, what happened before the
+// command is printed, too, if it gets its number soon.
+func (s *session) printEvents(ctx context.Context, params client.ListEventsParams, follow bool) error {
+	began := time.Now()
+	for more := true; more; {
+		soon := eventsSoon - time.Since(began)
+		if params.Wait = ""; !follow && soon > 0 {
+			params.Wait = fmt.Sprintf("%.0fs", math.Ceil(soon.Seconds()))
+		}
+		page, err := s.ListEvents(ctx, &params)
+		if err != nil {
+			return err
+		}
+		for _, event := range page.Events {
+			if err := s.printEvent(&event); err != nil {
+				return err
+			}
+		}
+		params.After = page.NextCursor
+		more = page.More || params.Wait != "" && len(page.Events) > 0 // what came first may not be all
+	}
+	params.Wait = ""
+	if !follow {
+		return nil
+	}
+	for event, err := range s.Events(ctx, params) {
+		if err == nil {
+			err = s.printEvent(&event)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printEvent prints a line: when, what, of what, and the cursor. The columns are as wide as most need, because the lines that
+// come are not known.
+func (s *session) printEvent(e *client.Event) error {
+	if s.format == output.JSON {
+		return output.Line(s.out, e)
+	}
+	d := e.Data
+	about, amount := d.OrderID, strings.TrimSpace(d.Amount+" "+d.Currency)
+	if about == "" {
+		about = d.Item
+	}
+	if d.OnHand != nil {
+		amount = fmt.Sprintf("%d on hand", *d.OnHand)
+	}
+	by := strings.TrimSpace(d.Actor + " " + d.Reason)
+	_, err := fmt.Fprintf(s.out, "%s  %-20s  %-24s  %-12s  %-24s  %s\n",
+		moment(e.Timestamp), output.Clean(e.Type), output.Clean(about), amount, output.Clean(dash(by)), e.Cursor)
+	return err
+}

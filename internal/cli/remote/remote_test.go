@@ -1,0 +1,175 @@
+package remote_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+	"testing"
+
+	"pawl/client"
+	"pawl/internal/cli/remote"
+)
+
+// step is a line that somebody types, and what comes of it.
+type step struct {
+	line   string
+	says   string // a part of the error; empty: none
+	prints string // a regular expression
+}
+
+func (s step) try(t *testing.T, url string) {
+	t.Helper()
+	var out bytes.Buffer
+	err := execute(t.Context(), &out, url, s.line)
+	if (err == nil) != (s.says == "") || err != nil && !strings.Contains(err.Error(), s.says) || !regexp.MustCompile(s.prints).MatchString(out.String()) {
+		t.Errorf("pawl %s: %v, printed\n%s", s.line, err, &out)
+	}
+}
+
+// TestCommands is what people type, one line after the other, and what comes of it.
+func TestCommands(t *testing.T) {
+	t.Parallel()
+	url := service(t)
+	for _, s := range []step{
+		{"orders process order-1 --amount 99.99 --item widget --metadata shop=a", "", `^order +status .*\norder-1 +completed +- +99.99 USD +widget +1 +- +\S+Z\n$`},
+		{"orders process order-1 --amount 99.99 --item widget --metadata shop=a", "", `(?m)^order-1 +completed `},
+		{"orders process order-1 --amount 5 --item widget", "409", `^$`},
+		{"orders process order-2 --amount 600 --item lamp --customer ann", "", `(?m)^order-2 +pending +approval +600(\.00)? USD +lamp +1 +ann`},
+		{"orders process order-3 --amount 700 --item lamp", "", `(?m)^order-3 +pending +approval`},
+		{"holds", "", `^order +hold .*\norder-2 +approval +\S+Z +\S+Z +\S*approve\S* +-\norder-3 +approval`},
+		{"holds --limit 1", "", `(?m)^order-2 .*\nand 1 more\n$`},
+		{"holds --hold attention -o json", "", `^$`},
+		{"orders approve order-2 --reason fine --dry-run", "", `(?m)^order-2 .*\ndry run: it applies, and nothing was done\n$`},
+		{"orders approve order-2 order-1 --reason fine", `order "order-1": 409`, `(?m)^order-2 +completed`},
+		{"orders reject order-3 --reason no", "", `(?m)^order-3 +(failed|canceled)`},
+		{"orders process order-3 --amount 700 --item lamp", `order "order-3" is`, `(?m)^order-3 +(failed|canceled)`},
+		{"orders watch order-3 -o json", `order "order-3" is`, `^{"allowedActions".*}\n$`},
+		{"orders list --item lamp", "", `^order .*\norder-3 .*\norder-2 .*\n$`},
+		{"orders list --status completed,charging --since 24h --limit 1", "", `^order .*\norder-2 .*\n$`},
+		{"orders list --hold never", "422", `^$`},
+		{"orders refund order-1 --amount 12.50 --reason broken --request-id ticket-1", "", `(?m)^refunded +12.50$`},
+		{"orders refund order-1 --amount 12.50 --reason broken --request-id ticket-1", "", `(?m)^refunded +12.50$`},
+		{"orders show order-1", "", `(?s)^order +order-1\nstatus +completed\n.*amount +99.99 USD\nrefunded +12.50\n.*metadata +shop=a\nrefund 1 +done 12.50 broken\n\nseq +at.*completed .*refund`},
+		{"orders show order-2", "", `(?m) pending +pending +approve +local +fine$`},
+		{"orders show nothing", "404", `^$`},
+		{"orders retry order-1", "409", `^$`},
+		{"orders refund order-1 --reason rest --dry-run", "", `(?s)^order +order-1\n.*\ndry run: it applies, and nothing was done\n$`},
+		{"orders refund order-1 --reason rest --amount=", "--amount is empty", `^$`},
+		{"orders cancel order-1 --request-id=", "--request-id is empty", `^$`},
+		{"orders process order-4 --amount 5 --item lamp --quantity 0", "1 or more", `^$`},
+		{"orders list --limit -1", "--limit can't be less than 0", `^$`},
+		{"orders list --since -1h", "--since can't be less than 0", `^$`},
+		{"orders show ''", "an argument is empty", `^$`},
+		{"orders process '' --amount 5 --item lamp", "an argument is empty", `^$`},
+		{"orders list --status=", "--status is empty", `^$`},
+		{"events --after 1.1", "to go on, use --after ", `^$`},
+		{"orders refund order-1", remote.ErrUsage.Error(), `^$`},
+	} {
+		s.try(t, url)
+	}
+	var out bytes.Buffer
+	if err := execute(t.Context(), &out, url, "orders list --limit 0 -o json"); err != nil {
+		t.Fatal(err)
+	}
+	var ids []string
+	for decoder := json.NewDecoder(&out); decoder.More(); {
+		var order client.Order
+		if err := decoder.Decode(&order); err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, order.OrderID)
+	}
+	if strings.Join(ids, " ") != "order-3 order-2 order-1" {
+		t.Error(ids)
+	}
+}
+
+// follow runs a command that goes on until ctx ends, and returns what it prints, and what it ended with.
+func follow(ctx context.Context, url, line string) (out *io.PipeReader, ended chan error) {
+	read, write := io.Pipe()
+	ended = make(chan error, 1)
+	go func() {
+		err := execute(ctx, write, url, line)
+		ended <- errors.Join(err, write.Close())
+	}()
+	return read, ended
+}
+
+// TestEvents reads what there is, and goes on with what comes.
+func TestEvents(t *testing.T) {
+	t.Parallel()
+	url := service(t)
+	process := func(id string) {
+		t.Helper()
+		if err := execute(t.Context(), io.Discard, url, "orders process "+id+" --amount 5 --item lamp"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	process("order-1")
+	ctx, stop := context.WithCancel(t.Context())
+	out, ended := follow(ctx, url, "events -f --after oldest --type order.completed,order.charging -o json")
+	stream := json.NewDecoder(out)
+	var types []string
+	for next := range 4 {
+		var event client.Event
+		if err := stream.Decode(&event); err != nil {
+			t.Fatal(err)
+		}
+		types = append(types, event.Data.OrderID+" "+event.Type)
+		if next == 1 {
+			process("order-2")
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	want := "[order-1 order.charging order-1 order.completed order-2 order.charging order-2 order.completed]"
+	if fmt.Sprint(types) != want {
+		t.Error(types)
+	}
+	var text bytes.Buffer
+	if err := execute(t.Context(), &text, url, "events --order order-1 --status completed"); err != nil ||
+		!regexp.MustCompile(`^\S+Z  order.completed +order-1 +5\.00 USD +- +\d+\.\d+\n$`).MatchString(text.String()) {
+		t.Errorf("%v, printed %s", err, &text)
+	}
+	process("order-3")
+	text.Reset()
+	if err := execute(t.Context(), &text, url, "events"); err != nil || !strings.Contains(text.String(), "order.completed       order-3") {
+		t.Errorf("what has just happened is missing: %v, printed %s", err, &text)
+	}
+	if err := execute(t.Context(), io.Discard, url, "events --type order.eaten"); err == nil || !strings.Contains(err.Error(), "type") {
+		t.Error(err)
+	}
+}
+
+// TestWatch follows an order that a person approves meanwhile.
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	url := service(t)
+	if err := execute(t.Context(), io.Discard, url, "orders process order-1 --amount 600 --item lamp"); err != nil {
+		t.Fatal(err)
+	}
+	out, ended := follow(t.Context(), url, "orders watch order-1 -o json")
+	changes := json.NewDecoder(out)
+	var order client.Order
+	if err := changes.Decode(&order); err != nil || order.Hold != client.OrderHoldApproval {
+		t.Errorf("%+v: %v", order, err)
+	}
+	if err := execute(t.Context(), io.Discard, url, "orders approve order-1"); err != nil {
+		t.Error(err)
+	}
+	for !order.Status.Final() {
+		if err := changes.Decode(&order); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-ended; err != nil || order.Status != client.StatusCompleted {
+		t.Errorf("%+v: %v", order, err)
+	}
+}

@@ -1,0 +1,275 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/govalues/decimal"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"pawl/db"
+	"pawl/engine"
+	"pawl/httpapi"
+	"pawl/internal/access"
+	"pawl/internal/events"
+	"pawl/internal/pg"
+	"pawl/internal/policy"
+	"pawl/internal/policy/store"
+	"pawl/internal/signing"
+	"pawl/internal/webhooks"
+	"pawl/test/dbtest"
+)
+
+// illProvider is a policy of a charge at a provider that is away.
+const illProvider = `
+charge: {executor: http, url: "http://127.0.0.1:1/c", undoUrl: "http://127.0.0.1:1/u", breaker: {failures: 1, open: 1h}, retry: {initial: 1ms, cap: 1ms}}`
+
+// watched is a service on a database of its own, and its metrics.
+type watched struct {
+	*dbtest.Database
+	orders   *engine.Engine
+	query    *db.Queries
+	registry *prometheus.Registry
+}
+
+func watch(t *testing.T) *watched {
+	t.Helper()
+	w := &watched{Database: dbtest.New(t), registry: prometheus.NewRegistry()}
+	pool, err := pg.Open(t.Context(), w.URL, pg.Options{MaxConns: 4, Patience: 5 * time.Second, Observe: observeStatements(w.registry)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	w.query = db.New(pool)
+	w.orders = engine.New(pool, engine.Config{RecoveryInterval: 10 * time.Millisecond, Registerer: w.registry, Bounds: policy.Bounds{AllowPrivate: true}})
+	registerMetrics(w.registry, w.orders, pool)
+	return w
+}
+
+// start takes orders under a policy. Held ones are left at the end.
+func (w *watched) start(t *testing.T, policy string) (version int32) {
+	t.Helper()
+	used, err := store.Use(t.Context(), w.query, []byte(policy), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.orders.Start()
+	t.Cleanup(func() {
+		if err := w.orders.Stop(t.Context()); err != nil {
+			t.Log(err)
+		}
+	})
+	return used.Version
+}
+
+// scrape is what Prometheus reads.
+func (w *watched) scrape(t *testing.T) string {
+	t.Helper()
+	rec := httptest.NewRecorder()
+	promhttp.HandlerFor(w.registry, promhttp.HandlerOpts{}).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	return rec.Body.String()
+}
+
+// until scrapes until all lines are there, and returns what was read then.
+func (w *watched) until(t *testing.T, lines ...string) string {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; {
+		text := w.scrape(t)
+		missing := slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return strings.Contains(text, "\n"+line+"\n") })
+		if len(missing) == 0 {
+			return text
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("missing %q in\n%s", missing, text)
+		}
+	}
+}
+
+func TestMetricsOfSteps(t *testing.T) {
+	t.Parallel()
+	w := watch(t)
+	version := w.start(t, illProvider)
+	if _, err := w.orders.Admit(t.Context(), engine.Input{OrderID: "o", Amount: decimal.MustParse("1"), Item: "i"}); err != nil {
+		t.Fatal(err)
+	}
+	labels := fmt.Sprintf(`{policy="%d",step="charge"} `, version)
+	text := w.until(t,
+		`pawl_step_calls_total{operation="do",outcome="retry",step="charge"} 1`, `pawl_step_call_duration_seconds_count{operation="do",step="charge"} 1`,
+		"pawl_step_breaker_state"+labels+"2", "pawl_step_calls_in_flight"+labels+"0", "pawl_step_queue"+labels+"0",
+		`pawl_orders_on_hold{hold="retry"} 1`, `pawl_orders_on_hold{hold="attention"} 0`, `pawl_oldest_hold_age_seconds{hold="attention"} 0`,
+		`pawl_orders_held_total{hold="attention"} 0`, `pawl_orders_finished_total{status="failed"} 0`, "pawl_late_undos_open 0", "pawl_refunds_open 0", "pawl_oldest_refund_age_seconds 0", "pawl_leases_held 0",
+		"pawl_step_answers_fenced_total 0", "pawl_orders_expired_total 0", "pawl_orders_unknown_policy_total 0",
+	)
+	for _, line := range []string{
+		`pawl_oldest_hold_age_seconds\{hold="retry"\} [0-9.e-]*[1-9]`,
+		`pawl_oldest_overdue_age_seconds [0-9.e-]+`, // it may have been due just when all orders were looked at
+	} {
+		if !regexp.MustCompile("(?m)^" + line).MatchString(text) {
+			t.Errorf("no %s in\n%s", line, text)
+		}
+	}
+}
+
+// deliver has a message for a webhook endpoint at which nobody is.
+func (w *watched) deliver(t *testing.T) {
+	t.Helper()
+	if _, err := w.Pool.Exec(t.Context(), `WITH e AS (
+		INSERT INTO webhook_endpoints (url, secret, event_no, created_by) VALUES ('http://127.0.0.1:1', $1, 0, 'test') RETURNING endpoint_no)
+		INSERT INTO webhook_deliveries (endpoint_no, delivery_no, type, event_id, subject, body, due_at) SELECT endpoint_no, 1, 'x', 'x', 'x', '{}', now() FROM e`,
+		signing.NewSecret()); err != nil {
+		t.Fatal(err)
+	}
+	d := webhooks.NewDeliverer(w.query, events.NewReader(w.query, w.orders.Orders), webhooks.Config{AllowPrivate: true, Registerer: w.registry})
+	d.Start()
+	t.Cleanup(func() { d.Stop(context.WithoutCancel(t.Context())) })
+	w.until(t, `pawl_webhook_attempts_total{endpoint="whe_1",outcome="failed"} 1`)
+}
+
+// TestMetricsThatTheDocsName looks for every metric, and every label, that the documentation, the alerts and the dashboard name, in
+// what a service answers that has seen a bit of everything. The names are those that Prometheus recommends, and each is in the documentation.
+func TestMetricsThatTheDocsName(t *testing.T) {
+	t.Parallel()
+	w := watch(t)
+	control, err := access.New(t.Context(), w.query, access.Config{Registerer: w.registry})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(control.Stop)
+	events.NewRelay(w.query, events.RelayConfig{Registerer: w.registry})
+	events.NewTail(nil, events.TailConfig{Registerer: w.registry})
+	w.deliver(t)
+	api := httpapi.New(w.orders, httpapi.Config{Registerer: w.registry, Access: control})
+	process := func(body string) {
+		request := httptest.NewRequest(http.MethodPost, "/api/orders/process", strings.NewReader(body))
+		request.RemoteAddr, request.Host = "127.0.0.1:40000", "localhost" // of this machine
+		request.Header.Set("Content-Type", "application/json")
+		api.ServeHTTP(httptest.NewRecorder(), request)
+	}
+	w.start(t, illProvider+"\nconcurrency: {by: item, limit: 1}")
+	process(`{"orderId":"held","amount":1,"item":"i"}`)
+	w.until(t, `pawl_orders_on_hold{hold="retry"} 1`)
+	cancel := httptest.NewRequest(http.MethodPost, "/api/orders/held/cancel", strings.NewReader("{}"))
+	cancel.RemoteAddr, cancel.Host = "127.0.0.1:40000", "localhost"
+	cancel.Header.Set("Content-Type", "application/json")
+	api.ServeHTTP(httptest.NewRecorder(), cancel)
+	w.until(t, `pawl_orders_finished_total{status="canceled"} 1`)
+	problems, err := promlint.New(strings.NewReader(w.scrape(t))).Lint()
+	if err != nil || len(problems) > 0 {
+		t.Errorf("%v %v", problems, err)
+	}
+	labels := w.labels(t)
+	operations := documents(t, "../../docs/operations.md")
+	for name := range labels {
+		if strings.HasPrefix(name, "pawl_") && !strings.Contains(operations, "`"+name+"`") {
+			t.Errorf("docs/operations.md does not name %s", name)
+		}
+	}
+	for _, found := range metricNamed.FindAllStringSubmatch(documents(t, "../../README.md", "../../docs/*.md", "../../docs/operations/*"), -1) {
+		name := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(found[1], "")
+		if labels[name] == nil {
+			name = found[1]
+		}
+		if labels[name] == nil {
+			t.Errorf("there is no metric %s", found[1])
+		}
+		for _, label := range labelNamed.FindAllStringSubmatch(found[2], -1) {
+			if !slices.Contains(append(labels[name], "job", "instance", "le"), label[1]) {
+				t.Errorf("%s has no label %s", name, label[1])
+			}
+		}
+	}
+}
+
+var (
+	metricNamed = regexp.MustCompile(`\b((?:pawl|http_server|process)_[a-z0-9_]+_[a-z0-9_]*[a-z0-9])(?:\{([^}]*)\})?`)
+	labelNamed  = regexp.MustCompile(`(\w+)(?:=~|!~|!=|=)\\?"`)
+)
+
+// documents is the text of all files of the patterns.
+func documents(t *testing.T, patterns ...string) string {
+	t.Helper()
+	var all strings.Builder
+	for _, pattern := range patterns {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %v", pattern, err)
+		}
+		for _, file := range files {
+			if info, err := os.Stat(file); err == nil && info.IsDir() {
+				continue
+			}
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Write(text)
+		}
+	}
+	return all.String()
+}
+
+// labels are the names of the labels that each metric has, by its name.
+func (w *watched) labels(t *testing.T) map[string][]string {
+	t.Helper()
+	families, err := w.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := map[string][]string{}
+	for _, family := range families {
+		names := []string{}
+		for _, pair := range family.Metric[0].Label {
+			names = append(names, pair.GetName())
+		}
+		named[family.GetName()] = names
+	}
+	return named
+}
+
+// TestScrapesAreShared: whoever asks for metrics within a second gets what was written for the first.
+func TestScrapesAreShared(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	var looks atomic.Int64
+	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "looks"}, func() float64 { return float64(looks.Add(1)) }))
+	shared := newScrapes(registry)
+	ask := func(headers ...string) *httptest.ResponseRecorder {
+		r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+		for i := 0; i < len(headers); i += 2 {
+			r.Header.Set(headers[i], headers[i+1])
+		}
+		w := httptest.NewRecorder()
+		shared.ServeHTTP(w, r)
+		return w
+	}
+	ask()
+	shared.began = time.Now().Add(time.Hour) // a second that lasts
+	for n := range 50 {
+		plain := ask("Accept", fmt.Sprintf("text/plain;version=0.0.4;q=0.%d", n+1))
+		if !strings.Contains(plain.Body.String(), "\nlooks 1\n") || plain.Code != http.StatusOK || !strings.HasPrefix(plain.Header().Get("Content-Type"), "text/plain") {
+			t.Fatalf("%d %v %s", plain.Code, plain.Header(), plain.Body)
+		}
+		if zipped := ask("Accept-Encoding", fmt.Sprintf("gzip, x-%d", n)); zipped.Header().Get("Content-Encoding") != "gzip" {
+			t.Fatal(zipped.Header())
+		}
+	}
+	if n := looks.Load(); n != 2 {
+		t.Errorf("%d looks for two encodings", n)
+	}
+	shared.began = time.Time{}
+	if later := ask().Body.String(); !strings.Contains(later, "\nlooks 3\n") {
+		t.Error(later)
+	}
+}

@@ -1,0 +1,215 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"pawl/db"
+	"pawl/internal/access"
+	"pawl/internal/cli/output"
+	"pawl/internal/pg"
+)
+
+func tokenCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "token",
+		Short: "Make, list, replace, end and test tokens: who may use the service",
+		Long: "A service without a token is open: to this machine for everything, to others for processing and reading orders.\n" +
+			"The first token closes it for good. These commands go straight to the database. See docs/security.md.",
+		Example: "  pawl token create shop-web --roles submit\n" +
+			"  pawl token create maria --roles read,operate,approve\n" +
+			"  pawl token rotate shop-web --grace 24h\n" +
+			"  pawl token revoke shop-web",
+		RunE: func(*cobra.Command, []string) error {
+			return usageError{errors.New("token: create, list, rotate, revoke, test or link")}
+		},
+	}
+	cmd.AddCommand(tokenCreateCommand(), tokenListCommand(), tokenRotateCommand(), tokenRevokeCommand(), tokenTestCommand(), tokenLinkCommand())
+	return cmd
+}
+
+// lifetimeMost is how long a token can be good for.
+const lifetimeMost = 10 * 365 * 24 * time.Hour
+
+// tokenFlags are those of commands that make a token.
+func tokenFlags(f *pflag.FlagSet, t *access.Template) {
+	f.DurationVar(&t.Lifetime, "expires", 90*24*time.Hour, "after how long it expires")
+	actorFlag(f, &t.Actor)
+}
+
+func actorFlag(f *pflag.FlagSet, actor *string) {
+	f.StringVar(actor, "actor", userName(), "who does it, for the access log")
+}
+
+func tokenCreateCommand() *cobra.Command {
+	var t access.Template
+	var roles []string
+	cmd := tokenCommandOn("create NAME --roles ROLES", "Make a token and print it, this once", cobra.ExactArgs(1),
+		func(cmd *cobra.Command, args []string, query *db.Queries) (err error) {
+			t.Name = args[0]
+			if t.Roles, err = access.ParseRoles(roles); err != nil {
+				return usageError{fmt.Errorf("roles: %w", err)}
+			}
+			if err := checkTemplate(&t); err != nil {
+				return err
+			}
+			issued, err := access.Create(cmd.Context(), query, t)
+			if errors.Is(err, access.ErrExists) {
+				return fmt.Errorf("%w: rotate it, or revoke it first", err)
+			}
+			return printIssued(cmd, issued, err)
+		})
+	f := cmd.Flags()
+	f.StringSliceVar(&roles, "roles", nil, "what it may do: "+access.AllRoles.String())
+	f.Int32Var(&t.Limits.Rate, "rate", 0, "most requests in a second; 0: as many as come")
+	f.Int32Var(&t.Limits.InFlight, "in-flight", 0, "most requests at one time; 0: as many as come")
+	f.Int64Var(&t.Limits.Bytes, "bytes", 0, "most bytes of bodies in a second, in and out; 0: as many as come")
+	tokenFlags(f, &t)
+	return cmd
+}
+
+func checkTemplate(t *access.Template) error {
+	switch {
+	case !access.ValidName(t.Name):
+		return usageError{fmt.Errorf("name %q: want small letters, digits, dots, hyphens and underscores, 63 at most", t.Name)}
+	case t.Actor == "":
+		return usageError{errors.New("actor: want a name")}
+	case t.Lifetime <= 0 || t.Lifetime > lifetimeMost:
+		return usageError{errors.New("expires: want a duration up to 87600h")}
+	case t.Limits.Rate < 0 || t.Limits.InFlight < 0 || t.Limits.Bytes < 0:
+		return usageError{errors.New("limits: want numbers of at least 0")}
+	}
+	return nil
+}
+
+func printIssued(cmd *cobra.Command, issued access.Issued, err error) error {
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "id %s, expires %s; this is the only time that the token is shown\n", issued.ID, issued.ExpiresAt.UTC().Format(time.RFC3339))
+	_, err = fmt.Fprintln(cmd.OutOrStdout(), issued.Token)
+	return err
+}
+
+func tokenRotateCommand() *cobra.Command {
+	var t access.Template
+	var grace time.Duration
+	cmd := tokenCommandOn("rotate NAME", "Make a token in place of the one of a name, with the same roles and limits", cobra.ExactArgs(1),
+		func(cmd *cobra.Command, args []string, query *db.Queries) error {
+			if t.Name = args[0]; grace < 0 {
+				return usageError{errors.New("grace: want a duration of at least 0s")}
+			}
+			if err := checkTemplate(&t); err != nil {
+				return err
+			}
+			issued, err := access.Rotate(cmd.Context(), query, t, grace)
+			return printIssued(cmd, issued, err)
+		})
+	cmd.Flags().DurationVar(&grace, "grace", 24*time.Hour, "how long the old one can still be used")
+	tokenFlags(cmd.Flags(), &t)
+	return cmd
+}
+
+func tokenRevokeCommand() *cobra.Command {
+	var actor string
+	cmd := tokenCommandOn("revoke NAME|ID", "End all tokens of a name, or the one of an id", cobra.ExactArgs(1),
+		func(cmd *cobra.Command, args []string, query *db.Queries) error {
+			if actor == "" {
+				return usageError{errors.New("actor: want a name")}
+			}
+			ids, err := access.Revoke(cmd.Context(), query, args[0], actor)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "revoked %s; running services see it within seconds\n", strings.Join(ids, ", "))
+			return err
+		})
+	actorFlag(cmd.Flags(), &actor)
+	return cmd
+}
+
+// listedToken is a token as programs read of it.
+type listedToken struct {
+	Name      string    `json:"name"`
+	ID        string    `json:"id"`
+	State     string    `json:"state"`
+	Roles     []string  `json:"roles"`
+	CreatedAt time.Time `json:"createdAt"`
+	CreatedBy string    `json:"createdBy"`
+	ExpiresAt time.Time `json:"expiresAt"`
+	UsedAt    time.Time `json:"usedAt,omitzero"` // zero: never
+}
+
+func tokenListCommand() *cobra.Command {
+	var format output.Format
+	cmd := tokenCommandOn("list", "List all tokens, without what they are", cobra.NoArgs,
+		func(cmd *cobra.Command, _ []string, query *db.Queries) error {
+			rows, err := query.TokensList(cmd.Context())
+			if err != nil {
+				return fmt.Errorf("list tokens: %w", err)
+			}
+			list := make([]listedToken, len(rows))
+			for i, t := range rows {
+				list[i] = listedToken{t.Name, t.ID, t.State, t.Roles, t.CreatedAt.UTC(), t.CreatedBy, t.ExpiresAt.UTC(), time.Time{}}
+				if t.UsedAt != nil {
+					list[i].UsedAt = t.UsedAt.UTC()
+				}
+			}
+			columns := output.Columns[listedToken]{Titles: []any{"name", "id", "state", "roles", "created", "by", "expires", "last used"}, Of: tokenRow}
+			return columns.Print(cmd.OutOrStdout(), format, output.All(list))
+		})
+	format.AddTo(cmd.Flags())
+	return cmd
+}
+
+func tokenRow(t *listedToken) []any {
+	used := "never"
+	if !t.UsedAt.IsZero() {
+		used = t.UsedAt.Format(time.RFC3339)
+	}
+	return []any{
+		t.Name, t.ID, t.State, cmp.Or(strings.Join(t.Roles, ","), "none"),
+		t.CreatedAt.Format(time.RFC3339), fmt.Sprintf("%.40q", t.CreatedBy), t.ExpiresAt.Format(time.RFC3339), used,
+	}
+}
+
+// tokenCommandOn is a command that works on the tokens of the database.
+func tokenCommandOn(use, short string, args cobra.PositionalArgs,
+	run func(cmd *cobra.Command, args []string, query *db.Queries) error,
+) *cobra.Command {
+	var cfg config
+	cmd := &cobra.Command{
+		Use: use, Short: short, Args: args,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return withDatabase(cmd, &cfg, func(pool *pg.Pool, _ string) error { return run(cmd, args, db.New(pool)) })
+		},
+	}
+	cfg.addTo(cmd)
+	return cmd
+}
+
+// tokenMost is more than a token is long.
+const tokenMost = 1 << 10
+
+// readToken takes a token from the environment or standard input: arguments can be seen by everybody on the machine.
+func readToken(in io.Reader, environment func(string) string) (string, error) {
+	token := environment("PAWL_TOKEN")
+	if token == "" {
+		text, err := io.ReadAll(io.LimitReader(in, tokenMost))
+		if err != nil {
+			return "", fmt.Errorf("read token: %w", err)
+		}
+		token = string(text)
+	}
+	if token = strings.TrimSpace(token); token == "" {
+		return "", usageError{errors.New("token: give it in PAWL_TOKEN or on standard input")}
+	}
+	return token, nil
+}

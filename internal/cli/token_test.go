@@ -1,0 +1,85 @@
+package cli
+
+import (
+	"bytes"
+	"io"
+	"strings"
+	"testing"
+
+	"pawl/test/dbtest"
+)
+
+// TestTokenCommands makes a token, asks what it may do, replaces it and ends it.
+func TestTokenCommands(t *testing.T) {
+	t.Parallel()
+	database := dbtest.New(t)
+	run := func(args ...string) string {
+		t.Helper()
+		return printed(t, append(append([]string{"token"}, args...), "--database-url", database.AdminURL)...)
+	}
+	refused := func(want string, args ...string) {
+		t.Helper()
+		out, err := execute(t, append(append([]string{"token"}, args...), "--database-url", database.AdminURL)...)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("pawl token %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	refused(`there are submit, read`, "create", "shop-web", "--roles", "root")
+	refused(`want some of`, "create", "shop-web")
+	refused(`small letters`, "create", "Shop", "--roles", "read")
+	refused(`87600h`, "create", "shop-web", "--roles", "read", "--expires", "90000h")
+	first := strings.TrimSpace(run("create", "shop-web", "--roles", "read,submit", "--rate", "50", "--actor", "maria"))
+	matches(t, first, `pawl_[0-9A-Za-z]{59}`)
+	refused("there is a token of that name", "create", "shop-web", "--roles", "read")
+
+	said, err := testToken(t, database, first+"\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"token:shop-web", "submit, read\n", "at most 50 requests in a second", "GET /api/orders/{orderId}\n", "POST /api/orders/process"} {
+		if !strings.Contains(said, text) {
+			t.Errorf("it does not say %q:\n%s", text, said)
+		}
+	}
+	if strings.Contains(said, "cancel") || strings.Contains(said, first[20:]) {
+		t.Errorf("it says too much:\n%s", said)
+	}
+
+	second := strings.TrimSpace(run("rotate", "shop-web", "--grace", "1h"))
+	row := `shop-web +[0-9A-Za-z]{10} +%s +submit,read +\S+Z +"[^"]+" +\S+Z +never\n`
+	matches(t, run("list"), `name .*\n`+strings.ReplaceAll(row, "%s", "replaced")+strings.ReplaceAll(row, "%s", "good"))
+	matches(t, run("list", "-o", "json"), strings.Repeat(`\{"name":"shop-web","id":"[0-9A-Za-z]{10}","state":"(replaced|good)","roles":\["submit","read"\],"createdAt":"\S+Z","createdBy":".+","expiresAt":"\S+Z"\}\n`, 2))
+	if second == first {
+		t.Error("it is the same token")
+	}
+	matches(t, run("link", "shop-web", "--url", "https://pawl.shop.example/"), `https://pawl\.shop\.example/login/[0-9A-Za-z]{43}\n`)
+	refused("no such token", "link", "nobody")
+	refused("want https", "link", "shop-web", "--url", "http://pawl.shop.example")
+	matches(t, run("link", "shop-web", "--url", "http://127.0.0.1:3000"), `http://127\.0\.0\.1:3000/login/[0-9A-Za-z]{43}\n`)
+	refused("want an absolute http", "link", "shop-web", "--url", "pawl")
+	matches(t, run("revoke", "shop-web"), `revoked \S+, \S+; running services see it within seconds\n`)
+	refused("no such token", "revoke", "shop-web")
+	refused("no such token", "rotate", "shop-web")
+	if _, err := testToken(t, database, second); err == nil || !strings.Contains(err.Error(), "revoked") {
+		t.Errorf("of a revoked token it says %v", err)
+	}
+	refused("no such token", "revoke", "nobody")
+	rows := 0
+	err = database.Pool.QueryRow(t.Context(), `SELECT count(*) FROM books.access_log WHERE event LIKE 'token\_%' AND subject = 'shop-web'`).Scan(&rows)
+	if err != nil || rows != 4 {
+		t.Errorf("%d changes are in the log: %v", rows, err)
+	}
+}
+
+// testToken asks what a token may do, which comes on standard input.
+func testToken(t *testing.T, database *dbtest.Database, token string) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	cmd := command()
+	cmd.SetArgs([]string{"token", "test", "--database-url", database.AdminURL})
+	cmd.SetIn(strings.NewReader(token))
+	cmd.SetOut(&out)
+	cmd.SetErr(io.Discard)
+	err := cmd.ExecuteContext(t.Context())
+	return out.String(), err
+}

@@ -1,0 +1,153 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+
+	"pawl/db"
+	"pawl/internal/books"
+	"pawl/internal/cli/output"
+	"pawl/internal/pg"
+)
+
+func verifyCommand() *cobra.Command {
+	var cfg config
+	var opt books.Options
+	var format output.Format
+	var providers []string
+	cmd := &cobra.Command{
+		Use:   "verify",
+		Short: "Prove the books: read the whole database and look for what must not be",
+		Long: "Reads the whole database, also while it is in use, and proves that every completed order\n" +
+			"has one charge, one reservation and one path through the machine, that nothing stands of\n" +
+			"the others, and that money and stock add up. Exits 1 and names what is wrong if not, and 69 where the\n" +
+			"books could not be read.\n\n" +
+			"With --provider the books are also compared with those of providers: for each step with those of the URLs that\n" +
+			"name it, or that name no step. Steps that no URL is for are not compared.",
+		Example: "  pawl verify --provider https://payments.example.com\n" +
+			"  pawl verify --provider charge=https://payments.example.com --provider reserve=https://warehouse.example.com",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			report, err := proveBooks(cmd, &cfg, opt, providers)
+			if err != nil && report.OK() {
+				return err
+			}
+			wrong := printReport(cmd.OutOrStdout(), report, format)
+			if err != nil { // told, but not wrapped: our books were read and are wrong, whatever the provider's would say
+				return fmt.Errorf("%w; %s", wrong, err.Error())
+			}
+			return wrong
+		},
+	}
+	cfg.addTo(cmd)
+	format.AddTo(cmd.Flags())
+	cmd.Flags().StringArrayVar(&providers, "provider", nil, "compare with the books of the provider at this `[STEP=]URL` (GET URL/books); can be repeated")
+	cmd.Flags().Int32Var(&opt.MaxOffenders, "offenders", 20, "how many offenders to name for each check")
+	cmd.Flags().DurationVar(&opt.StuckAfter, "stuck-after", 5*time.Minute, "warn of orders that nobody picked up for this long")
+	return cmd
+}
+
+// errNoVerdict is wrapped by whatever kept us from reading the books to their end. Who runs verify must be able
+// to tell it from books that are wrong, so it has an exit code of its own.
+var errNoVerdict = errors.New("no verdict on the books")
+
+// proveBooks verifies the database of the settings. Its errors wrap errNoVerdict.
+func proveBooks(cmd *cobra.Command, cfg *config, opt books.Options, providers []string) (report books.Report, err error) {
+	err = withDatabase(cmd, cfg, func(pool *pg.Pool, place string) error {
+		if opt.Provider, err = providerAt(cmd.Context(), db.New(pool), providers); err != nil {
+			return err
+		}
+		report, err = readBooks(cmd.Context(), pool, opt, cmd.ErrOrStderr())
+		report.Database = place
+		return err
+	})
+	return report, noVerdict(err)
+}
+
+func noVerdict(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", errNoVerdict, err)
+}
+
+// readBooks verifies a database, with a progress bar for a person.
+func readBooks(ctx context.Context, pool *pg.Pool, opt books.Options, bars io.Writer) (books.Report, error) {
+	bar := &bookBar{start: func(total int64) *progressbar.ProgressBar { return progress(total, "books", bars) }}
+	opt.Progress = bar.show
+	defer bar.close()
+	return books.Verify(ctx, pool, opt)
+}
+
+// printReport returns an error when the books are wrong, or right and nobody could be told.
+func printReport(out io.Writer, report books.Report, format output.Format) error {
+	var text bytes.Buffer
+	if format == output.JSON {
+		_ = output.Indented(&text, report) // it is text and numbers
+	} else {
+		printChecks(&text, report)
+		printTotals(&text, report)
+	}
+	_, err := out.Write(text.Bytes())
+	wrong := 0
+	for _, check := range report.Checks {
+		if check.Violations > 0 && !check.Warning {
+			wrong++
+		}
+	}
+	switch {
+	case wrong > 0:
+		return fmt.Errorf("the books are wrong: %d of %d checks do not hold", wrong, len(report.Checks))
+	case err != nil:
+		return fmt.Errorf("%w: print report: %w", errNoVerdict, err)
+	}
+	return nil
+}
+
+// printChecks writes a line for each check and, below it, what is wrong. Identifiers
+// come from callers: they are quoted, so that they can't speak to the terminal.
+func printChecks(out io.Writer, report books.Report) {
+	for _, check := range report.Checks {
+		if check.Violations == 0 {
+			fmt.Fprintf(out, "ok     %-18s %12d\n", check.Name, check.Checked)
+			continue
+		}
+		verdict := "WRONG"
+		if check.Warning {
+			verdict = "warn"
+		}
+		fmt.Fprintf(out, "%-6s %-18s %12d  %d wrong\n", verdict, check.Name, check.Checked, check.Violations)
+		fmt.Fprintf(out, "       Not so: %s\n", check.Proves)
+		for _, offender := range check.Offenders {
+			fmt.Fprintf(out, "       %q: %s\n", offender.ID, offender.Fault)
+		}
+		if more := check.Violations - int64(len(check.Offenders)); more > 0 {
+			fmt.Fprintf(out, "       and %d more\n", more)
+		}
+	}
+}
+
+func printTotals(out io.Writer, report books.Report) {
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table)
+	for _, status := range slices.Sorted(maps.Keys(report.Orders)) {
+		fmt.Fprintf(table, "%s\t%d\t\n", status, report.Orders[status])
+	}
+	if len(report.Money) > 0 {
+		fmt.Fprintf(table, "\t\t\t\t\t\n\tcharges\tcharged\trefunded\tauthorized\tkept\t\n")
+	}
+	for _, m := range report.Money {
+		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t\n", m.Currency, m.Charges, m.Charged, m.Refunded, m.Authorized, m.Kept)
+	}
+	_ = table.Flush()
+	fmt.Fprintf(out, "\n%d checks in %.1f s of %s\n", len(report.Checks), report.Seconds, report.Database)
+}

@@ -1,0 +1,268 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/govalues/decimal"
+	"github.com/schollz/progressbar/v3"
+
+	"pawl/engine"
+	"pawl/fsm"
+	"pawl/internal/books"
+	"pawl/internal/cli/output"
+	"pawl/internal/policy/store"
+	"pawl/internal/provider"
+	"pawl/internal/simulator"
+	"pawl/test/dbtest"
+)
+
+// runVerify runs the command on a database and returns what it printed.
+func runVerify(t *testing.T, url string, more ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	var out, warnings bytes.Buffer
+	cmd := verifyCommand()
+	cmd.SetArgs(append([]string{"--database-url", url}, more...))
+	cmd.SetOut(&out)
+	cmd.SetErr(&warnings)
+	cmd.SilenceUsage, cmd.SilenceErrors = true, true
+	err = cmd.ExecuteContext(t.Context())
+	return out.String(), warnings.String(), err
+}
+
+// completedOrders makes a database of completed orders of 5 EUR, and runs one statement
+// more on it.
+func completedOrders(t *testing.T, orders int, more string) *dbtest.Database {
+	t.Helper()
+	database := dbtest.New(t)
+	_, err := database.Pool.Exec(t.Context(), `WITH o AS (
+		INSERT INTO orders (status, fence, due_at, order_id, currency, item, amount)
+		SELECT 'charging', 1, now(), 'order ' || n, 'EUR', 'lamp', 5 FROM generate_series(1, $1::integer) AS n RETURNING order_no
+	), c AS (
+		INSERT INTO charges (order_no, generation, currency, amount) SELECT order_no, 0, 'EUR', 5 FROM o
+	), r AS (
+		INSERT INTO reservations (order_no, generation, item, quantity) SELECT order_no, 0, 'lamp', 1 FROM o
+	), i AS (
+		INSERT INTO inventory (item, sold) VALUES ('lamp', $1::integer)
+	)
+	INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+	SELECT o.order_no, t.seq, t.a, t.b, 1 FROM o CROSS JOIN (VALUES (1, 'pending', 'charging'),
+		(2, 'charging', 'reserving'), (3, 'reserving', 'confirming'), (4, 'confirming', 'completed')) AS t(seq, a, b)`, orders)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, statement := range []string{
+		"UPDATE orders SET status = 'reserving', seq = 2", "UPDATE orders SET status = 'confirming', seq = 3",
+		"UPDATE orders SET status = 'completed', ended_as = 'completed', finished_at = created_at, due_at = NULL, seq = 4", more,
+	} {
+		if _, err := database.Pool.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return database
+}
+
+func TestVerifyCommand(t *testing.T) {
+	t.Parallel()
+
+	t.Run("books in order: a line for each check, totals, no error", func(t *testing.T) {
+		t.Parallel()
+		database := completedOrders(t, 3, "SELECT")
+		stdout, stderr, err := runVerify(t, database.URL)
+		if err != nil || stderr != "database: "+masked(database.URL)+"\n" {
+			t.Fatalf("error %v, printed %s", err, stderr)
+		}
+		for _, want := range []string{
+			`(?m)^ok +completed +3$`, `(?m)^ok +path +12$`, `(?m)^ok +stock +1$`, `(?m)^ok +stuck +0$`,
+			`(?m)^ +completed +3$`, `(?m)^ +EUR +3 +15 +0 +0 +15$`, `14 checks in`,
+		} {
+			if !regexp.MustCompile(want).MatchString(stdout) {
+				t.Errorf("no %s in:\n%s", want, stdout)
+			}
+		}
+	})
+
+	t.Run("books that are wrong: the offenders by name, and exit code 1", func(t *testing.T) {
+		t.Parallel()
+		database := completedOrders(t, 3, "SET LOCAL pawl.archive = on; DELETE FROM charges")
+		stdout, _, err := runVerify(t, database.URL, "--offenders", "2")
+		if err == nil || !strings.Contains(err.Error(), "2 of 14 checks") || exitCode(err) != exitFailure {
+			t.Errorf("error %v, exit code %d", err, exitCode(err))
+		}
+		for _, want := range []string{
+			`(?m)^WRONG +completed +3 +3 wrong$`, `Not so: Every completed order`, `"order 1": 0 charges stand, not 1`, `and 1 more`,
+			`(?m)^WRONG +money `, `"EUR": order_no 1 to 3: `,
+		} {
+			if !regexp.MustCompile(want).MatchString(stdout) {
+				t.Errorf("no %s in:\n%s", want, stdout)
+			}
+		}
+	})
+
+	t.Run("identifiers can't speak to the terminal", func(t *testing.T) {
+		t.Parallel()
+		database := completedOrders(t, 1, "SET LOCAL pawl.archive = on; DELETE FROM charges")
+		for _, statement := range []string{"ALTER TABLE orders DISABLE TRIGGER USER", "UPDATE orders SET order_id = E'\\x1b[2J'"} {
+			if _, err := database.Pool.Exec(t.Context(), statement); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if stdout, _, _ := runVerify(t, database.URL); strings.Contains(stdout, "\x1b") || !strings.Contains(stdout, `"\x1b[2J"`) {
+			t.Errorf("printed %q", stdout)
+		}
+	})
+
+	t.Run("JSON is the whole report, also when it is wrong", func(t *testing.T) {
+		t.Parallel()
+		database := completedOrders(t, 3, "SET LOCAL pawl.archive = on; DELETE FROM reservations WHERE order_no = 2")
+		stdout, _, err := runVerify(t, database.URL, "-o", "json")
+		var report books.Report
+		if jsonErr := json.Unmarshal([]byte(stdout), &report); jsonErr != nil || err == nil {
+			t.Fatalf("error %v, JSON error %v", err, jsonErr)
+		}
+		if report.OK() || report.Orders["completed"] != 3 || report.Checks[0].Offenders[0].ID != "order 2" {
+			t.Errorf("report %+v", report)
+		}
+	})
+
+	t.Run("a database without tables says what to do", func(t *testing.T) {
+		t.Parallel()
+		if _, _, err := runVerify(t, dbtest.Empty(t)); exitCode(err) != exitUnavailable || !strings.Contains(fmt.Sprint(err), "pawl migrate up") {
+			t.Errorf("error %v", err)
+		}
+	})
+
+	t.Run("a database that does not answer is no verdict", func(t *testing.T) {
+		t.Parallel()
+		if _, _, err := runVerify(t, "postgres://127.0.0.1:1/none"); !errors.Is(err, errUnavailable) {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+// Right books that nobody was told of are no verdict; wrong ones are wrong all the same.
+func TestReportThatCanNotBePrinted(t *testing.T) {
+	t.Parallel()
+	for faults, code := range map[int64]int{0: exitUnavailable, 1: exitFailure} {
+		for _, format := range []output.Format{output.JSON, output.Table} {
+			report := books.Report{Checks: []books.Check{{Name: "path", Violations: faults}}}
+			reader, closed, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			reader.Close()
+			closed.Close()
+			if err := printReport(closed, report, format); exitCode(err) != code {
+				t.Errorf("%d faults, %s: error %v, exit code %d", faults, format, err, exitCode(err))
+			}
+		}
+	}
+}
+
+func TestVerifyCommandWithAProvider(t *testing.T) {
+	t.Parallel()
+
+	t.Run("a provider that knows more than the books: the order by name, and exit code 1", func(t *testing.T) {
+		t.Parallel()
+		database := completedOrders(t, 1, "SELECT")
+		key := (&provider.Call{OrderID: "order 9", Step: fsm.Charge}).Key(provider.Do)
+		provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprintf(w, `{"key":%q,"orderId":"order 9","step":"charge","amount":"5","currency":"EUR","state":"live","effects":1}`, key)
+		}))
+		t.Cleanup(provider.Close)
+		stdout, _, err := runVerify(t, database.URL, "--provider", provider.URL)
+		if err == nil || exitCode(err) != exitFailure {
+			t.Errorf("error %v, exit code %d", err, exitCode(err))
+		}
+		for _, want := range []string{`(?m)^WRONG +provider_known +1 +1 wrong$`, `"order 9": charge of generation 0, live, 5 EUR: key "` + key, `22 checks in`} {
+			if !regexp.MustCompile(want).MatchString(stdout) {
+				t.Errorf("no %s in:\n%s", want, stdout)
+			}
+		}
+	})
+
+	t.Run("a provider that does not answer is no verdict", func(t *testing.T) {
+		t.Parallel()
+		database := completedOrders(t, 1, "SELECT")
+		for url, code := range map[string]int{"http://127.0.0.1:1": exitUnavailable, "127.0.0.1:1": exitConfig} {
+			if _, _, err := runVerify(t, database.URL, "--provider", url); err == nil || exitCode(err) != code {
+				t.Errorf("%s: error %v, exit code %d", url, err, exitCode(err))
+			}
+		}
+	})
+}
+
+// A shop may have its money at one provider and its goods at another. Each step is looked for in the books that are given for it.
+func TestVerifyWithAProviderForEachStep(t *testing.T) {
+	t.Parallel()
+	w := watch(t)
+	bank, warehouse := simulator.New(), simulator.New()
+	serve := func(sim *simulator.Simulator) string {
+		server := httptest.NewServer(sim)
+		t.Cleanup(func() { server.Close(); _ = sim.Close() })
+		return server.URL
+	}
+	bankURL, warehouseURL := serve(bank), serve(warehouse)
+	text := "charge: {executor: simulator, url: " + bankURL + "}\nreserve: {executor: simulator, url: " + warehouseURL + "}"
+	used, err := store.Use(t.Context(), w.query, []byte(text), "test")
+	if err == nil {
+		err = store.Activate(t.Context(), w.query, store.Activation{Version: used.Version, Actor: "test"})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.start(t, text)
+	for _, id := range []string{"one", "two"} {
+		if o, err := w.orders.Process(t.Context(), engine.Input{OrderID: id, Amount: decimal.MustParse("10.00"), Item: "i"}); err != nil || o.Status != fsm.Completed {
+			t.Fatal(o.Status, err)
+		}
+	}
+	for _, c := range []struct {
+		providers string
+		right     bool
+	}{
+		{"charge=" + bankURL + " reserve=" + warehouseURL, true}, {bankURL + " " + warehouseURL, true}, {"charge=" + bankURL, true}, {"reserve=" + warehouseURL, true},
+		{warehouseURL + " charge=" + bankURL, true},
+		{bankURL, false}, {warehouseURL, false}, {"charge=" + warehouseURL, false}, {"charge=" + bankURL + " reserve=" + bankURL, false},
+	} {
+		var args []string
+		for url := range strings.FieldsSeq(c.providers) {
+			args = append(args, "--provider", url)
+		}
+		if stdout, _, err := runVerify(t, w.URL, args...); c.right != (err == nil) || exitCode(err) > exitFailure {
+			t.Errorf("%s: %v\n%s", c.providers, err, stdout)
+		}
+	}
+	for _, wrong := range []string{"chrge=" + bankURL, "charge=", "refund=" + bankURL} {
+		if _, _, err := runVerify(t, w.URL, "--provider", wrong); exitCode(err) != exitConfig || !strings.Contains(fmt.Sprint(err), "reserve=URL") {
+			t.Errorf("%s: %v", wrong, err)
+		}
+	}
+}
+
+// TestBookBarMoves is about a bar that showed 0 % until the end. Within the bubble no time passes but at the select.
+func TestBookBarMoves(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		bar := &bookBar{start: func(total int64) *progressbar.ProgressBar { return newBar(total, "books", &out) }}
+		for _, done := range []int64{0, 50} {
+			bar.show(done, 100)
+			<-time.After(time.Second)
+		}
+		if !strings.Contains(out.String(), "50%") {
+			t.Errorf("drawn: %q", out.String())
+		}
+		bar.close()
+	})
+}

@@ -1,0 +1,281 @@
+package events
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"golang.org/x/time/rate"
+
+	"pawl/internal/pg"
+)
+
+// Tail is the newest part of the feed. It is read once for everybody in this process who listens, and only while somebody
+// does. What was read is kept for a while: whoever comes, or falls behind, finds it there. He reads the database himself only
+// for what is older.
+type Tail struct {
+	reader *Reader
+	log    *slog.Logger
+	crowd  func(many bool)
+	failed rate.Sometimes // log lines that say why it can't be read
+	wake   chan struct{}  // somebody listens
+
+	life    context.Context
+	end     context.CancelFunc
+	reading sync.WaitGroup
+
+	mu sync.Mutex
+	view
+	bytes     int // of all that is kept
+	most      int // of those
+	listeners int
+	empty     chan struct{} // closed when it is stopping and nobody listens any more
+}
+
+// view is what listeners see of a tail, at one moment.
+type view struct {
+	kept     []stretch // the oldest first, and nothing missing between them
+	from, to Cursor    // what is kept lies behind the one, up to the other
+	running  bool      // the above is known
+	stopping bool
+	round    int           // how often it has begun: events may have been lost since, or too old to be kept
+	news     chan struct{} // closed when there is something to be seen, and replaced
+}
+
+func (t *Tail) now() view {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.view
+}
+
+// has reports whether a cursor is in what the tail keeps.
+func (v *view) has(c Cursor) bool {
+	return c.Epoch == v.to.Epoch && v.from.No <= c.No && c.No <= v.to.No
+}
+
+const (
+	keptBytes   = 8 << 20               // of events, in memory
+	stretchMost = 4000                  // events in one read
+	backlog     = 2000                  // how many events before the end it begins: those who come back after a restart find them
+	wakePrice   = 40 * time.Microsecond // of the pause for each listener, so that to wake them leaves time for other things
+	crowdFrom   = 1000                  // listeners
+	failedPause = time.Second           // after a look that failed
+	lingers     = 10 * time.Second      // for how long it is read on when nobody listens any more
+)
+
+// TailConfig is what a tail can be told.
+type TailConfig struct {
+	Log        *slog.Logger          // nil: nobody is told
+	Registerer prometheus.Registerer // takes the metric; nil: nobody reads it
+	Crowd      func(many bool)       // is told when a thousand or more begin to listen, and when they have gone; nil: nobody is told
+}
+
+// NewTail returns a tail that does nothing until Start.
+func NewTail(reader *Reader, cfg TailConfig) *Tail {
+	t := &Tail{
+		reader: reader, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)), failed: rate.Sometimes{Interval: time.Minute}, crowd: cfg.Crowd,
+		wake: make(chan struct{}, 1), view: view{news: make(chan struct{})}, empty: make(chan struct{}), most: keptBytes,
+	}
+	t.life, t.end = context.WithCancel(context.Background())
+	promauto.With(cfg.Registerer).NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "pawl_events_listeners", Help: "Callers who listen to events, or wait for one.",
+	}, func() float64 { return float64(t.Listeners()) })
+	return t
+}
+
+// Reader reads all of the feed.
+func (t *Tail) Reader() *Reader { return t.reader }
+
+// Until returns a context that ends with ctx, and when the tail is stopped: for what waits for changes of other kinds.
+func (t *Tail) Until(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	forget := context.AfterFunc(t.life, cancel)
+	return ctx, func() { forget(); cancel() }
+}
+
+// Listeners is how many callers listen now.
+func (t *Tail) Listeners() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.listeners
+}
+
+// Start begins to read the feed whenever somebody listens. Call it once.
+func (t *Tail) Start() {
+	t.reading.Go(func() {
+		for {
+			select {
+			case <-t.life.Done():
+				return
+			case <-t.wake:
+				t.follow(t.life)
+			}
+		}
+	})
+}
+
+// Stop takes no more listeners, tells those who listen that it is over, and waits until they have gone or ctx ends.
+func (t *Tail) Stop(ctx context.Context) {
+	t.mu.Lock()
+	if !t.stopping {
+		t.stopping = true
+		t.tell()
+		t.closeIfEmpty()
+	}
+	t.mu.Unlock()
+	t.end()
+	t.reading.Wait()
+	select {
+	case <-t.empty:
+	case <-ctx.Done():
+	}
+}
+
+// tell wakes all listeners. The caller has the lock.
+func (t *Tail) tell() {
+	close(t.news)
+	t.news = make(chan struct{})
+}
+
+func (t *Tail) closeIfEmpty() {
+	if t.stopping && t.listeners == 0 {
+		close(t.empty)
+	}
+}
+
+// enter counts a listener; false when it is stopping.
+func (t *Tail) enter() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.stopping {
+		return false
+	}
+	t.listeners++
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+func (t *Tail) leave() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.listeners--
+	t.closeIfEmpty()
+}
+
+// follow reads the end of the feed until nobody has listened for a while.
+func (t *Tail) follow(ctx context.Context) {
+	defer t.forget()
+	many := false
+	defer func() { t.tellCrowd(&many, 0) }()
+	var came time.Time // the last event
+	for heard := time.Now(); ctx.Err() == nil && time.Since(heard) < lingers; {
+		n, before := t.Listeners(), t.to
+		t.tellCrowd(&many, n)
+		if n > 0 {
+			heard = time.Now()
+		}
+		err := t.look(ctx)
+		if t.to != before {
+			came = time.Now()
+		}
+		pause := soon
+		switch {
+		case err != nil && ctx.Err() == nil:
+			t.failed.Do(func() { t.log.Warn("read the end of the feed", "error", err) })
+			pause = failedPause
+		case time.Since(came) < time.Second:
+			pause = busy
+		}
+		pg.Sleep(ctx, max(pause, time.Duration(n)*wakePrice))
+	}
+}
+
+// tellCrowd says when it has changed whether many listen.
+func (t *Tail) tellCrowd(many *bool, listeners int) {
+	if now := listeners >= crowdFrom; now != *many && t.crowd != nil {
+		*many = now
+		t.crowd(now)
+	}
+}
+
+// look reads what has come since the last time.
+func (t *Tail) look(ctx context.Context) error {
+	if !t.running { // only this goroutine changes it
+		at, err := t.reader.Recent(ctx, backlog)
+		if err != nil {
+			return err
+		}
+		t.begin(at)
+	}
+	for {
+		page, err := t.reader.After(ctx, t.to, Filter{}, stretchMost)
+		switch expired := (*Expired)(nil); {
+		case errors.As(err, &expired) && expired.Lost:
+			t.forget() // everybody has to see whether his place is still part of the feed
+			return nil
+		case errors.As(err, &expired):
+			t.begin(expired.Continue)
+			continue
+		case err != nil:
+			return err
+		}
+		t.keep(page)
+		if !page.More {
+			return nil
+		}
+	}
+}
+
+// begin goes on behind a cursor, with nothing kept.
+func (t *Tail) begin(at Cursor) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.kept, t.bytes, t.from, t.to, t.running = nil, 0, at, at, true
+	t.round++
+}
+
+// forget lets go of everything. Whoever comes, or still listens, waits until it begins again.
+func (t *Tail) forget() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.kept, t.bytes, t.running = nil, 0, false
+	t.round++
+	t.tell()
+}
+
+// keep adds what was read, and lets go of the oldest where that is too much.
+func (t *Tail) keep(page Page) {
+	s := newStretch(page)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.to = page.Next; len(s.events) > 0 {
+		t.kept = append(t.kept, s)
+		t.bytes += s.bytes
+	}
+	if t.bytes > t.most {
+		t.shorten()
+	}
+	if !page.More {
+		t.tell()
+	}
+}
+
+// shorten lets go of an eighth of what is kept. Listeners may be reading the old slice.
+func (t *Tail) shorten() {
+	gone := 0
+	for t.bytes > t.most*7/8 && gone < len(t.kept)-1 {
+		t.bytes -= t.kept[gone].bytes
+		t.from = t.kept[gone].last()
+		gone++
+	}
+	t.kept = slices.Clone(t.kept[gone:])
+}

@@ -1,0 +1,88 @@
+package events
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"pawl/fsm"
+	"pawl/internal/orders"
+)
+
+// TestEveryVerbHasAType looks for what statements write into the history as verb: words in queries/, the verbs of people, the words
+// of holds and of states of refunds. One that is added needs a type.
+func TestEveryVerbHasAType(t *testing.T) {
+	t.Parallel()
+	verbs := []string{"callback"}
+	files, err := filepath.Glob("../../queries/*.sql")
+	if err != nil || len(files) < 10 {
+		t.Fatal(files, err)
+	}
+	history := regexp.MustCompile(`(?s)INSERT INTO pawl\.transitions \([^)]*\bverb\b.*?FROM`)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, insert := range history.FindAllString(string(regexp.MustCompile(`sqlc\.narg\('\w+'\)`).ReplaceAll(text, nil)), -1) {
+			for _, word := range regexp.MustCompile(`'([a-z_]+)'`).FindAllStringSubmatch(insert, -1) {
+				verbs = append(verbs, word[1])
+			}
+		}
+	}
+	for _, verb := range orders.Verbs {
+		verbs = append(verbs, string(verb))
+	}
+	verbs = append(verbs, fsm.HoldRetry, fsm.HoldCallback, fsm.HoldScheduled, fsm.HoldQueued, fsm.HoldApproval, fsm.HoldPaused, fsm.HoldAttention)
+	for _, state := range []string{orders.RefundPending, orders.RefundInDoubt, orders.RefundAccepted, orders.RefundDone, orders.RefundFailed} {
+		verbs = append(verbs, "refund_"+state)
+	}
+	slices.Sort(verbs)
+	for _, verb := range slices.Compact(verbs) {
+		if slices.Contains([]string{"failed", "pending", "refund_"}, verb) { // a status, or the beginning of a word
+			continue
+		}
+		if name := typeOf("charging", "charging", verb, ""); name == typeChanged {
+			t.Errorf("the verb %s has no type", verb)
+		}
+	}
+	if len(slices.Compact(verbs)) < 20 {
+		t.Errorf("%q", verbs)
+	}
+}
+
+// TestTypesAreDocumented holds docs/events.md to the list.
+func TestTypesAreDocumented(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/events.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range Types() {
+		if !strings.Contains(string(text), "`"+name+"`") {
+			t.Errorf("docs/events.md does not name %s", name)
+		}
+	}
+	for _, found := range regexp.MustCompile("`((?:order|stock)\\.[a-z_]+)`").FindAllStringSubmatch(string(text), -1) {
+		if !KnownType(found[1]) {
+			t.Errorf("there is no type %s", found[1])
+		}
+	}
+}
+
+// TestEventsAreShort: whatever is stored, and however it is escaped.
+func TestEventsAreShort(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("\x01", 5000)
+	name := strings.Repeat("\U0001F600", 255)
+	e := Event{ID: "evt_1_1", Data: EventData{Actor: clip(long), OnBehalfOf: clip(long), Reason: clip(long), OrderID: name, Item: name, CustomerID: name}}
+	if n := len(e.JSON()); n >= 20_000 {
+		t.Errorf("%d bytes", n)
+	}
+	if got := clip(strings.Repeat("é", 600)); got != strings.Repeat("é", 350)+"…" {
+		t.Errorf("%q", got)
+	}
+}

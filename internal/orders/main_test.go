@@ -1,0 +1,9 @@
+package orders_test
+
+import (
+	"testing"
+
+	"pawl/test/dbtest"
+)
+
+func TestMain(m *testing.M) { dbtest.Main(m) }

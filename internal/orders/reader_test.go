@@ -1,0 +1,62 @@
+package orders_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"pawl/db"
+	"pawl/internal/orders"
+	"pawl/test/dbtest"
+)
+
+// An order is shown with what stands of its generation, and not of an earlier one.
+func TestGet(t *testing.T) {
+	t.Parallel()
+	database := dbtest.New(t)
+	r := orders.NewReader(t.Context(), db.New(database.Pool))
+	const stored = `WITH o AS (
+		INSERT INTO orders (order_id, status, fence, due_at, generation, currency, item, amount)
+		VALUES ('order', 'charging', 1, now(), 1, 'USD', 'widget', 5) RETURNING order_no
+	), undone AS (
+		INSERT INTO charges (order_no, generation, currency, amount, refunded_at) SELECT order_no, 0, 'USD', 5, now() FROM o
+	)
+	INSERT INTO charges (order_no, generation, currency, amount, reference) SELECT order_no, 1, 'USD', 5, 'ch_2' FROM o`
+	for _, statement := range []string{`ALTER TABLE orders DISABLE TRIGGER USER`, stored} {
+		if _, err := database.Pool.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, get := range map[string]func(context.Context, string) (orders.Order, error){"Get": r.Get, "GetDurable": r.GetDurable} {
+		o, err := get(t.Context(), "order")
+		if err != nil || o.OrderID != "order" || o.ChargedAt == nil || o.RefundedAt != nil || o.ReservedAt != nil || *o.ChargeReference != "ch_2" {
+			t.Errorf("%s: %+v, %v", name, o, err)
+		}
+		if _, err := get(t.Context(), "nobody's"); !errors.Is(err, orders.ErrNotFound) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Where nobody answers, a caller is told to ask again.
+func TestReadFromADatabaseThatIsAway(t *testing.T) {
+	t.Parallel()
+	database := dbtest.New(t)
+	r := orders.NewReader(t.Context(), db.New(database.Pool))
+	database.Pool.Close()
+	for name, read := range map[string]func() error{
+		"an order":    func() error { _, err := r.Get(t.Context(), "order"); return err },
+		"a list":      func() error { _, _, err := r.List(t.Context(), orders.Filter{Limit: 1}); return err },
+		"the history": func() error { _, err := r.Transitions(t.Context(), "order", orders.Span{Limit: 1}); return err },
+		"the calls":   func() error { _, err := r.Calls(t.Context(), "order", orders.Span{Limit: 1}); return err },
+		"an item":     func() error { _, err := r.StockOf(t.Context(), "widget"); return err },
+		"all items":   func() error { _, err := r.StockList(t.Context(), "", 1); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if err := read(); !errors.Is(err, orders.ErrUnavailable) {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,290 @@
+package pg_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"pawl/db"
+	"pawl/internal/pg"
+	"pawl/test/dbtest"
+)
+
+// patience is how long a test waits for what must come about, however busy the machine is.
+const patience = time.Minute
+
+func open(t *testing.T, url string) *pg.Pool {
+	t.Helper()
+	pool, err := pg.Open(t.Context(), url, pg.Options{MaxConns: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+const emit = `SELECT pg_logical_emit_message(true, 'test', $1)`
+
+// A statement that was lost on the way ends with an error, the others are answered meanwhile, and nothing is canceled.
+func TestSilentConnectionIsGivenUp(t *testing.T) {
+	t.Parallel()
+	for _, fate := range []dbtest.Fate{dbtest.HushRequest, dbtest.HushReply} {
+		for _, way := range []string{"direct", "pooled"} {
+			t.Run(fate.String()+" "+way, func(t *testing.T) {
+				t.Parallel()
+				database := dbtest.New(t)
+				url := database.URL
+				if way == "pooled" {
+					url = dbtest.Pooler(t, url)
+				}
+				proxy := dbtest.NewProxy(t, url)
+				pool := open(t, proxy.URL)
+				var hushed atomic.Bool
+				proxy.On(func(statement string) dbtest.Fate {
+					if statement == emit[:30] && hushed.CompareAndSwap(false, true) {
+						return fate
+					}
+					return dbtest.Passes
+				})
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				_, err := pool.Exec(ctx, emit, "lost")
+				if pg.FaultOf(err) != pg.Unknown || ctx.Err() != nil {
+					t.Fatalf("%v, and the test's time: %v", err, ctx.Err())
+				}
+				untilKnown(t, func() error {
+					_, err := pool.Exec(ctx, emit, "again")
+					return err
+				})
+			})
+		}
+	}
+}
+
+// The connection on which the server is asked may be silent, too.
+func TestSilentQuestion(t *testing.T) {
+	t.Parallel()
+	proxy := dbtest.NewProxy(t, dbtest.New(t).URL)
+	pool := open(t, proxy.URL)
+	var lost, asked atomic.Int32
+	proxy.On(func(statement string) dbtest.Fate {
+		switch {
+		case statement == "StatementsRunning" && asked.Add(1) == 1:
+			return dbtest.HushReply
+		case statement == "InstallationID" && lost.Add(1) <= 2:
+			return dbtest.HushRequest
+		}
+		return dbtest.Passes
+	})
+	for range 2 {
+		if _, err := db.New(pool).InstallationID(t.Context()); pg.FaultOf(err) != pg.Unknown {
+			t.Fatal(err)
+		}
+	}
+	untilKnown(t, func() error {
+		_, err := db.New(pool).InstallationID(t.Context())
+		return err
+	})
+	if asked.Load() < 2 {
+		t.Error(asked.Load())
+	}
+}
+
+// untilKnown sends a statement until its outcome is known: a server that gets no time on a busy machine looks as if it had lost it.
+func untilKnown(t *testing.T, send func() error) {
+	t.Helper()
+	err := send()
+	for pg.FaultOf(err) == pg.Unknown && t.Context().Err() == nil {
+		err = send()
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// A statement may end just when the server is to be asked about it. Its connection is somebody else's then, or nobody's:
+// the watcher neither touches it nor gives it up.
+func TestStatementEndsWhileItIsLookedAt(t *testing.T) {
+	t.Parallel()
+	pool, err := pg.Open(t.Context(), dbtest.New(t).URL, pg.Options{MaxConns: 1, Patience: time.Hour}) // only the test looks
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	before, err := db.New(pool).BackendPID(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pool.LookAtEnded(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if after, err := db.New(pool).BackendPID(t.Context()); err != nil || after != before {
+		t.Errorf("%v; the connection was to process %d, and is now to %d", err, before, after)
+	}
+}
+
+// What the server works on is left alone, for whatever it waits.
+func TestWorkingStatementIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	for _, way := range []string{"direct", "pooled"} {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			database := dbtest.New(t)
+			url := database.URL
+			if way == "pooled" {
+				url = dbtest.Pooler(t, url)
+			}
+			proxy := dbtest.NewProxy(t, url)
+			var asked atomic.Int32
+			proxy.On(func(statement string) dbtest.Fate {
+				if statement == "StatementsRunning" {
+					asked.Add(1)
+				}
+				return dbtest.Passes
+			})
+			pool := open(t, proxy.URL)
+			holder, err := database.Pool.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer holder.Rollback(context.WithoutCancel(t.Context()))
+			if _, err := holder.Exec(t.Context(), `LOCK TABLE installation`); err != nil {
+				t.Fatal(err)
+			}
+			locked := make(chan error, 1)
+			go func() {
+				_, err := db.New(pool).InstallationID(t.Context())
+				locked <- err
+			}()
+			await(t, "the server is asked a few times", func() bool { return asked.Load() >= 5 })
+			select {
+			case err := <-locked:
+				t.Fatalf("given up: %v", err)
+			default:
+			}
+			if err := holder.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-locked; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// standbyless is a server whose commits wait for a standby that never comes.
+func standbyless(t *testing.T) (url string, watcher *pgxpool.Pool) {
+	t.Helper()
+	server := dbtest.Restartable(t)
+	watcher, err := pgxpool.New(t.Context(), server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(watcher.Close)
+	server.Set(t, "synchronous_standby_names", "*")
+	return server.URL, watcher
+}
+
+func ask(t *testing.T, pool *pgxpool.Pool, sql string) (yes bool) {
+	t.Helper()
+	if err := pool.QueryRow(t.Context(), sql).Scan(&yes); err != nil {
+		t.Fatal(err)
+	}
+	return yes
+}
+
+const (
+	oneWaits  = `SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'`
+	noneWaits = `SELECT count(*) = 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep'`
+)
+
+// On one server, one after the other: in each only one statement waits.
+func TestWaitForStandbyIsNotEnded(t *testing.T) {
+	t.Parallel()
+	url, watcher := standbyless(t)
+	pool := open(t, url)
+	cutOffWaiting(t, pool, watcher)
+	endedByAPerson(t, pool, watcher)
+	durableRead(t, pool, watcher)
+}
+
+// A context that ends does not end the wait.
+func cutOffWaiting(t *testing.T, pool *pg.Pool, watcher *pgxpool.Pool) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := pool.Exec(ctx, `UPDATE pawl.installation SET created_at = created_at WHERE singleton = $1`, true)
+		ended <- err
+	}()
+	await(t, "it waits", func() bool { return ask(t, watcher, oneWaits) })
+	cancel()
+	if err := <-ended; pg.FaultOf(err) != pg.Unknown {
+		t.Error(err)
+	}
+	// A request to cancel would have been sent by now, and the wait be over. What is read on another connection says so.
+	for range 20 {
+		if !ask(t, watcher, oneWaits) {
+			t.Fatal("the wait for the standby was ended")
+		}
+	}
+	if !ask(t, watcher, `SELECT count(pg_cancel_backend(pid)) = 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'`) {
+		t.Error("nothing to clean up")
+	}
+	await(t, "it waits no more", func() bool { return ask(t, watcher, noneWaits) })
+}
+
+// If a person ends it, the statement is no success.
+func endedByAPerson(t *testing.T, pool *pg.Pool, watcher *pgxpool.Pool) {
+	t.Helper()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := pool.Exec(t.Context(), emit, "unreplicated")
+		ended <- err
+	}()
+	await(t, "it waits", func() bool { return ask(t, watcher, oneWaits) })
+	ask(t, watcher, `SELECT bool_and(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
+	if err := <-ended; !errors.Is(err, pg.ErrNotReplicated) || pg.FaultOf(err) != pg.Unknown {
+		t.Errorf("%v", err)
+	}
+}
+
+// A durable read waits, too.
+func durableRead(t *testing.T, pool *pg.Pool, watcher *pgxpool.Pool) {
+	t.Helper()
+	read := func(durable bool) chan error {
+		ended := make(chan error, 1)
+		go func() {
+			_, err := db.New(pool).OrdersByID(t.Context(), db.OrdersByIDParams{OrderIds: []string{"none"}, Durable: durable})
+			ended <- err
+		}()
+		return ended
+	}
+	if err := <-read(false); err != nil {
+		t.Fatal(err)
+	}
+	durable := read(true)
+	await(t, "it waits", func() bool { return ask(t, watcher, oneWaits) })
+	ask(t, watcher, `SELECT bool_and(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
+	if err := <-durable; !errors.Is(err, pg.ErrNotReplicated) {
+		t.Errorf("%v", err)
+	}
+}
+
+// await looks until what is said has come about.
+func await(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.After(patience); !holds(); {
+		select {
+		case <-tick.C:
+		case <-end:
+			t.Fatalf("in vain: %s", what)
+		}
+	}
+}

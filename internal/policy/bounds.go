@@ -1,0 +1,156 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"pawl/fsm"
+	"pawl/internal/egress"
+	"pawl/internal/signing"
+)
+
+// Bounds is what the service lets its policies name. A policy is a row that somebody else may store: without bounds it
+// could have any secret of the service sent to any address.
+type Bounds struct {
+	SecretEnvPrefix string // with which every variable begins that a policy names; empty: none can be named
+	SecretsDir      string // in which every file is that a policy names; empty: none can be named
+	AllowPrivate    bool   // calls may go to this machine and to private networks
+}
+
+// SecretEnvPrefix is the usual prefix of the variables that a policy can name.
+const SecretEnvPrefix = "PAWL_SECRET_"
+
+// maxSecret is the most that is read of a file named by mistake.
+const maxSecret = 64 << 10
+
+// Read returns a secret as it is now, without blanks around it; it is never empty. Errors name the place and hold nothing
+// of what was found there. Not to be called for an empty Secret. Safe for concurrent use.
+func (b Bounds) Read(s Secret) (string, error) {
+	if !s.valid() {
+		return "", errors.New("read secret: want " + wantSecret)
+	}
+	kind, name, _ := strings.Cut(string(s), ":")
+	find := b.variable
+	if kind == "file" {
+		find = b.file
+	}
+	text, err := find(name)
+	if err != nil {
+		return "", fmt.Errorf("read secret: %w", err)
+	}
+	if text = strings.TrimSpace(text); text == "" {
+		return "", fmt.Errorf("read secret: %s is empty or not set", s)
+	}
+	return text, nil
+}
+
+func (b Bounds) variable(name string) (string, error) {
+	if b.SecretEnvPrefix == "" || !strings.HasPrefix(name, b.SecretEnvPrefix) {
+		return "", fmt.Errorf("env:%s may not be named by a policy: want a variable that begins with %s (--secret-env-prefix)", name, b.SecretEnvPrefix)
+	}
+	return os.Getenv(name), nil
+}
+
+// file reads a file in the folder of secrets. No symbolic link leads out of it.
+func (b Bounds) file(path string) (string, error) {
+	name, err := filepath.Rel(b.SecretsDir, path)
+	if b.SecretsDir == "" || err != nil || !filepath.IsLocal(name) {
+		return "", fmt.Errorf("file:%s may not be named by a policy: want a file in the folder of --secrets-dir", path)
+	}
+	folder, err := os.OpenRoot(b.SecretsDir)
+	if err != nil {
+		return "", err
+	}
+	defer folder.Close()
+	info, err := folder.Stat(name)
+	if err != nil {
+		return "", err
+	}
+	if !info.Mode().IsRegular() { // a pipe would hold up whoever needs the secret
+		return "", fmt.Errorf("%s is not a file", path)
+	}
+	file, err := folder.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxSecret+1))
+	if err == nil && len(text) > maxSecret {
+		err = fmt.Errorf("%s has more than %d KiB", path, maxSecret>>10)
+	}
+	return string(text), err
+}
+
+// ReadKey is Read for the secret of a step, empty where it has none. A key of Stripe's that moves real money is read only
+// for Stripe itself: whoever gets it at another address can use it there.
+func (b Bounds) ReadKey(s *Step) (string, error) {
+	if s.Secret == "" {
+		return "", nil
+	}
+	key, err := b.Read(s.Secret)
+	if err == nil && s.Executor == Stripe && !atStripe(s.URL) && !testKey(key) {
+		return "", fmt.Errorf("read secret: %s is no test key of Stripe's, and url is not Stripe's", s.Secret)
+	}
+	if err == nil && s.Executor != Stripe { // it signs what is sent
+		if _, err := signing.Key(key); err != nil {
+			return "", fmt.Errorf("use %s: %w", s.Secret, err)
+		}
+	}
+	return key, err
+}
+
+// ReadWebhookKey is Read for the secret that Stripe signs events with. Unlike other keys, it is the text as a whole.
+func (b Bounds) ReadWebhookKey(s Secret) (string, error) {
+	key, err := b.Read(s)
+	if err == nil && len(key) < signing.MinKey {
+		return "", fmt.Errorf("read secret: %s has less than %d bytes", s, signing.MinKey)
+	}
+	return key, err
+}
+
+func atStripe(address string) bool {
+	u, err := url.Parse(address)
+	return address == "" || err == nil && u.Scheme == "https" && strings.EqualFold(u.Host, "api.stripe.com")
+}
+
+func testKey(key string) bool {
+	return strings.HasPrefix(key, "sk_test_") || strings.HasPrefix(key, "rk_test_")
+}
+
+// Usable returns nil if a step can be called now: its secrets can be read, and its addresses may be called, as far as
+// they tell without asking for names. With anything else the step must not be tried.
+func (b Bounds) Usable(p *Policy, s fsm.Step) error {
+	how := p.Step(s)
+	_, err := b.ReadKey(how)
+	if err == nil && how.WebhookSecret != "" {
+		_, err = b.ReadWebhookKey(how.WebhookSecret)
+	}
+	for _, address := range []string{how.URL, how.UndoURL, how.RefundURL, how.LookupURL} {
+		if err == nil {
+			err = b.reaches(address)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("use %s of %s: %w", how.Executor, s, err)
+	}
+	return nil
+}
+
+// reaches returns an error for a URL whose host is an address that may not be called. Where a name leads is known when it
+// is dialed.
+func (b Bounds) reaches(address string) error {
+	u, err := url.Parse(address)
+	if err != nil {
+		return fmt.Errorf("read the URL of a step: %w", err)
+	}
+	if ip, err := netip.ParseAddr(u.Hostname()); err == nil {
+		return egress.Check(ip, b.AllowPrivate)
+	}
+	return nil // a name
+}

@@ -1,0 +1,148 @@
+package policy_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"go.yaml.in/yaml/v4"
+
+	"pawl/internal/policy"
+)
+
+// compiled is the published schema, as an editor reads it.
+func compiled(t *testing.T) *jsonschema.Schema {
+	t.Helper()
+	document, err := jsonschema.UnmarshalJSON(strings.NewReader(policy.Schema()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	compiler := jsonschema.NewCompiler()
+	if err := compiler.AddResource("policy.json", document); err != nil {
+		t.Fatal(err)
+	}
+	schema, err := compiler.Compile("policy.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return schema
+}
+
+// instance is a source as an editor sees it.
+func instance(source string) (document any, err error) {
+	err = yaml.Load([]byte(source), &document)
+	return document, err
+}
+
+// notInSchema are words in the refusals that speak of rules no schema can say.
+var notInSchema = []string{
+	"charge: unknown key; want", "want one YAML document", "is empty", "not YAML", "UTF-8", "control character", "KiB", "alias", "given twice, first",
+	"want a duration", "as 90s", "the same as url", "the same as undoUrl", "on_confirm makes", "confirms by capturing", "is less than initial", "too short", "Stripe promises",
+	"ISO 4217", "in octal", "want a whole number", "want an amount", "want an absolute URL",
+}
+
+func TestSchema(t *testing.T) {
+	t.Parallel()
+	schema := compiled(t)
+	t.Run("refuses what Parse refuses, where a schema can", func(t *testing.T) {
+		t.Parallel()
+		refused := 0
+		for _, c := range refusals {
+			document, err := instance(c.source)
+			if err != nil {
+				continue
+			}
+			err = schema.Validate(document)
+			if err != nil {
+				refused++
+				continue
+			}
+			if says := problems(t, c.source).Error(); !containsAny(says, notInSchema) {
+				t.Errorf("%s: the schema accepts\n%s\nof which Parse says\n%s", c.name, c.source, says)
+			}
+		}
+		if refused < 60 {
+			t.Errorf("the schema refuses %d of %d", refused, len(refusals))
+		}
+	})
+	t.Run("accepts what Parse accepts", func(t *testing.T) {
+		t.Parallel()
+		for _, source := range accepted(t) {
+			parse(t, source)
+			document, err := instance(source)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := schema.Validate(document); err != nil {
+				t.Errorf("%s\n%v", source, err)
+			}
+		}
+	})
+}
+
+func containsAny(text string, words []string) bool {
+	for _, word := range words {
+		if strings.Contains(text, word) {
+			return true
+		}
+	}
+	return false
+}
+
+// accepted are policies: those of the documentation, and some that reach the limits.
+func accepted(t *testing.T) []string {
+	t.Helper()
+	return append(documented(t),
+		"{}\n",
+		"charge: {}\n",
+		http("url: HTTPS://a.b:8443?x=@1\n  secret: file:/run/secrets/key\n  timeout: 1.5m\n  callbackTimeout: 1h30m\n  retry: {factor: 1}"),
+		"charge: {executor: simulator, url: 'http://127.0.0.1:4000/', secret: 'env:KEY'}\n",
+		"confirm: {executor: http, url: 'http://[::1]:8080/do', lookupUrl: 'http://a/'}\n",
+		"approval: [{}, {amountOver: 0, currency: JPY}, {amountOver: 999999999999999.9999, currency: USD, approver: another, timeout: 1h, onTimeout: approve}]\n",
+		"reservationTtl: 0s\ncompleteWithin: 8760h\nconcurrency: {by: customerId, limit: 1}\n",
+		"charge: {executor: stripe, secret: 'env:KEY', webhookSecret: 'env:HOOK', capture: on_confirm}\nconfirm: {executor: stripe, breaker: {open: 1ms}}\n",
+	)
+}
+
+// TestSchemaDefaults compares the defaults the schema speaks of with those that are filled in.
+func TestSchemaDefaults(t *testing.T) {
+	t.Parallel()
+	bare := parse(t, http("url: http://a/do"))
+	var schema struct {
+		Defs map[string]struct {
+			Default    any
+			Properties map[string]struct{ Default any }
+		} `yaml:"$defs"`
+	}
+	if err := yaml.Load([]byte(policy.Schema()), &schema); err != nil {
+		t.Fatal(err)
+	}
+	given := []string{}
+	for _, key := range []string{"keyRetention", "callbackTimeout", "inFlight", "queue"} {
+		given = append(given, key+": "+text(t, schema.Defs[key].Default))
+	}
+	for _, group := range []string{"retry", "breaker"} {
+		given = append(given, group+":")
+		for key, property := range schema.Defs[group].Properties {
+			if property.Default != nil {
+				given = append(given, "  "+key+": "+text(t, property.Default))
+			}
+		}
+	}
+	if len(given) < 12 {
+		t.Errorf("the schema has defaults for %v", given)
+	}
+	same(t, parse(t, http("url: http://a/do\n  "+strings.Join(given, "\n  "))), bare)
+}
+
+func text(t *testing.T, value any) string {
+	t.Helper()
+	if value == nil {
+		t.Fatal("no default in the schema")
+	}
+	out, err := yaml.Dump(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(out))
+}

@@ -1,0 +1,282 @@
+package store_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"pawl/internal/policy"
+	"pawl/internal/policy/store"
+)
+
+func TestUse(t *testing.T) {
+	t.Parallel()
+	t.Run("finds what is stored", func(t *testing.T) {
+		t.Parallel()
+		s := newShop(t)
+		s.use(plan(1))
+		for range 3 {
+			if got, want := s.use(plan(1)), (store.Used{Version: 1, Active: 1}); got != want {
+				t.Errorf("got %+v, want %+v", got, want)
+			}
+		}
+		if version := s.use(plan(2)).Version; version != 2 {
+			t.Errorf("version %d: finding one left a gap", version)
+		}
+	})
+	t.Run("refuses what is none", func(t *testing.T) {
+		t.Parallel()
+		s := newShop(t)
+		var all policy.Problems
+		for _, source := range []string{"teleport: {}", ""} {
+			if _, err := store.Use(t.Context(), s.query, []byte(source), "serve"); !errors.As(err, &all) {
+				t.Errorf("error %v", err)
+			}
+		}
+		s.isActive(0)
+	})
+	t.Run("makes a new file the active version", func(t *testing.T) {
+		t.Parallel()
+		s := newShop(t)
+		for n := int32(1); n <= 2; n++ {
+			if got, want := s.use(plan(int(n))), (store.Used{Version: n, Created: true, Activated: true, Active: n}); got != want {
+				t.Errorf("got %+v, want %+v", got, want)
+			}
+			s.isActive(n)
+		}
+	})
+	t.Run("does not flap between replicas with an old and a new file", func(t *testing.T) {
+		t.Parallel()
+		s := newShop(t)
+		s.use(plan(1))
+		s.use(plan(2))
+		for range 3 {
+			if got, want := s.use(plan(1)), (store.Used{Version: 1, Active: 2}); got != want {
+				t.Errorf("got %+v, want %+v", got, want)
+			}
+			s.use(plan(2))
+		}
+		if got := s.history(); got != "1 serve, 2 serve" {
+			t.Errorf("history %s", got)
+		}
+	})
+	t.Run("leaves a person's choice alone", func(t *testing.T) {
+		t.Parallel()
+		s := newShop(t)
+		s.use(plan(1))
+		s.use(plan(2))
+		s.activate(1)
+		if got, want := s.use(plan(2)), (store.Used{Version: 2, Active: 1}); got != want {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+	})
+	t.Run("activates what is stored where nothing has ever been active", func(t *testing.T) {
+		t.Parallel()
+		s := newShop(t)
+		s.insert(string(plan(1)))
+		s.insert(string(plan(2)))
+		if got, want := s.use(plan(1)), (store.Used{Version: 1, Activated: true, Active: 1}); got != want {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+	})
+}
+
+func TestVersions(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.isActive(0)
+	first, second := s.use(plan(1)).Version, s.use(plan(2)).Version
+	if first != 1 || second != 2 {
+		t.Errorf("versions %d and %d", first, second)
+	}
+	s.isActive(second)
+	s.activate(second)
+	s.activate(first) // back to an older one
+	s.activate(first)
+	s.isActive(first)
+	if got := s.history(); got != "1 serve, 2 serve, 1 ann" {
+		t.Errorf("history %s", got)
+	}
+	for want, known := range map[string][]int32{"1: 1m0s 2: 2m0s": nil, "2: 2m0s": {1}, "": {2, 1}} {
+		active, added, err := store.Read(t.Context(), s.query, known)
+		s.must(err)
+		var got []string
+		for _, v := range added {
+			got = append(got, fmt.Sprintf("%d: %s", v.Number, v.Policy.ReservationTTL))
+		}
+		if text := strings.Join(got, " "); text != want || active != first {
+			t.Errorf("besides %v: %s, active %d; want %s", known, text, active, want)
+		}
+	}
+	if source, err := store.Source(t.Context(), s.query, second); err != nil || source != string(plan(2)) {
+		t.Errorf("source %q, error %v", source, err)
+	}
+}
+
+func TestVersionOfANewerRelease(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.insert("teleport: {}\n")
+	_, added, err := store.Read(t.Context(), s.query, nil)
+	s.must(err)
+	var all policy.Problems
+	if len(added) != 1 || added[0].Policy != nil || !errors.As(added[0].Err, &all) {
+		t.Errorf("%+v", added)
+	}
+	if err := store.Activate(t.Context(), s.query, store.Activation{Version: 1, Actor: "ann"}); !errors.As(err, &all) {
+		t.Errorf("it can be activated: %v", err)
+	}
+	s.isActive(0)
+}
+
+func TestUseByManyAtOnceIsOneVersion(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var created, activated int
+	versions := map[int32]int{}
+	for range 8 {
+		wg.Go(func() {
+			used, err := store.Use(t.Context(), s.query, plan(1), "serve")
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				t.Error(err)
+			}
+			if used.Created {
+				created++
+			}
+			if used.Activated {
+				activated++
+			}
+			// Which number it has is open: those who lost the race may have used some up.
+			versions[used.Version]++
+			if used.Active != used.Version {
+				t.Errorf("%+v", used)
+			}
+		})
+	}
+	wg.Wait()
+	if created != 1 || activated != 1 || len(versions) != 1 || strings.Count(s.history(), "serve") != 1 {
+		t.Errorf("created %d times, activated %d times, versions %v, history %s", created, activated, versions, s.history())
+	}
+}
+
+func TestActivateWhatIsNotThere(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	if err := store.Activate(t.Context(), s.query, store.Activation{Version: 7, Actor: "ann"}); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("error %v", err)
+	}
+	s.isActive(0)
+}
+
+func TestVersionsAreNeverChanged(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.use(plan(1))
+	for _, sql := range []string{
+		`UPDATE policies SET source = 'x', hash = sha256('x')`, `UPDATE policies SET created_at = now()`, `DELETE FROM policies`,
+		`TRUNCATE policies CASCADE`, `UPDATE policy_activations SET actor = 'eve'`, `DELETE FROM policy_activations`, `TRUNCATE policy_activations`,
+	} {
+		if err := s.exec(sql); err == nil || !strings.Contains(err.Error(), "is only added to") {
+			t.Errorf("%s: %v", sql, err)
+		}
+	}
+	for _, sql := range []string{
+		`INSERT INTO policies (source, hash, created_by) VALUES ('x', sha256('y'), 'eve')`, `INSERT INTO policies (source, hash, created_by) VALUES ('', sha256(''), 'eve')`,
+		`INSERT INTO policies (source, hash, created_by) VALUES ('x', sha256('x'), '')`,
+		`INSERT INTO policy_activations (activation_no, version, actor) VALUES (2, 2, 'eve')`, `INSERT INTO policy_activations (activation_no, version, actor) VALUES (2, 1, '')`,
+	} {
+		if err := s.exec(sql); err == nil {
+			t.Errorf("%s: accepted", sql)
+		}
+	}
+	s.isActive(1)
+}
+
+// TestStoreLeavesTheActiveVersion: what a person stores is not used before somebody says so; a service that is started with
+// it says so.
+func TestStoreLeavesTheActiveVersion(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.use(plan(1))
+	for _, created := range []bool{true, false} {
+		got, err := store.Store(t.Context(), s.query, plan(2), "ann")
+		s.must(err)
+		if want := (store.Stored{Version: 2, Created: created}); got != want {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+	}
+	s.isActive(1)
+	if got, want := s.use(plan(2)), (store.Used{Version: 2, Activated: true, Active: 2}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got, err := store.Store(t.Context(), s.query, plan(1), "ann"); err != nil || !got.EverActive || got.Created {
+		t.Errorf("%+v, %v", got, err)
+	}
+	s.isActive(2)
+}
+
+// TestActivationsAtOneMoment: of those who have seen the same policy active, one wins, and the others are told.
+func TestActivationsAtOneMoment(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.use(plan(0))
+	for i := range 4 {
+		_, err := store.Store(t.Context(), s.query, plan(i+1), "ann")
+		s.must(err)
+	}
+	seen, err := store.Active(t.Context(), s.query)
+	s.must(err)
+	var wg sync.WaitGroup
+	errs := make([]error, 4)
+	for i := range errs {
+		wg.Go(func() {
+			errs[i] = store.Activate(t.Context(), s.query, store.Activation{Version: int32(i + 2), Actor: "ann", OnBehalfOf: "bob", Reason: "tried", After: &seen.No})
+		})
+	}
+	wg.Wait()
+	won := 0
+	for _, err := range errs {
+		if err == nil {
+			won++
+		} else if !errors.Is(err, store.ErrActivated) {
+			t.Error(err)
+		}
+	}
+	if history := s.history(); won != 1 || strings.Count(history, "ann") != 1 {
+		t.Errorf("%d won; history %s", won, history)
+	}
+}
+
+// TestPoliciesOfACopy: those of the installation that a database was copied from are not active, can't be made so, and are not found
+// for a text that is stored anew.
+func TestPoliciesOfACopy(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.use(plan(1))
+	s.must(s.exec(`ALTER TABLE policies DISABLE TRIGGER immutable`))
+	s.must(s.exec(`UPDATE policies SET copied_from = gen_random_uuid()`))
+	s.isActive(0)
+	var refused policy.Problems
+	if err := store.Activate(t.Context(), s.query, store.Activation{Version: 1, Actor: "ann"}); !errors.As(err, &refused) || !strings.Contains(err.Error(), "copied from") {
+		t.Errorf("error %v", err)
+	}
+	if version, err := store.Find(t.Context(), s.query, plan(1)); err != nil || version != 0 {
+		t.Errorf("found version %d, %v", version, err)
+	}
+	if late, err := store.OfLate(t.Context(), s.query); err != nil || len(late) > 0 {
+		t.Errorf("events of versions %v are heeded, %v", late, err)
+	}
+	if got, want := s.use(plan(1)), (store.Used{Version: 2, Created: true, Activated: true, Active: 2}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	_, read, err := store.Read(t.Context(), s.query, nil)
+	if err != nil || len(read) != 2 || !read[0].Policy.Copied || read[1].Policy.Copied {
+		t.Errorf("%+v, %v", read, err)
+	}
+}

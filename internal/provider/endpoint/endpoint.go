@@ -1,0 +1,124 @@
+// Package endpoint does steps at HTTP endpoints: those of the shop, and those of `pawl simulate`. docs/http-endpoints.md is
+// their contract.
+//
+// The engine makes an executor for each step whose policy names http or simulator, and calls it. It never decides what an
+// order does next, and never sends a request again: that is for the engine, which counts calls.
+package endpoint
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"pawl/fsm"
+	"pawl/internal/policy"
+	"pawl/internal/provider"
+	"pawl/internal/signing"
+)
+
+// endpoint is an Executor that posts to the URLs of a step.
+type endpoint struct {
+	transport *http.Transport
+	how       policy.Step
+	bounds    policy.Bounds
+}
+
+// New makes an executor of a step as a policy has it, by http or at the simulator. It is a Looker if and only if there is a
+// URL for look-ups. New calls nobody, and reads no secret: that is done with every call, so that it can be replaced.
+func New(s *policy.Step, of fsm.Step, within policy.Bounds) provider.Executor {
+	e := endpoint{provider.NewTransport(s.InFlight, within.AllowPrivate), *s, within}
+	if s.Executor == policy.Simulator {
+		e.how.URL, e.how.LookupURL = below(s.URL, string(of)), below(s.URL, "lookup")
+		if of != fsm.Confirm {
+			e.how.UndoURL = below(s.URL, string(of), "undo")
+		}
+		e.how.RefundURL = below(s.URL, string(of), "refund")
+	}
+	if e.how.LookupURL == "" {
+		return &e
+	}
+	return &lookEndpoint{e}
+}
+
+// below is an address below the base URL of a simulator.
+func below(base string, path ...string) string {
+	address, _ := url.JoinPath(base, path...) // a policy has no URL that can't be read
+	return address
+}
+
+// Do posts the call.
+func (e *endpoint) Do(ctx context.Context, c *provider.Call) provider.Result {
+	return e.post(ctx, c, provider.Do, e.how.URL)
+}
+
+// Undo posts the call to the undo URL, with a key of its own and that of the Do as undoKey.
+func (e *endpoint) Undo(ctx context.Context, c *provider.Call) provider.Result {
+	if e.how.UndoURL == "" {
+		return provider.Unknown{Code: "no_undo", Detail: "a " + string(c.Step) + " can't be undone"}
+	}
+	return e.post(ctx, c, provider.Undo, e.how.UndoURL)
+}
+
+// Refund posts the call to the refund URL, with a key of its own and that of the charge as chargeKey.
+func (e *endpoint) Refund(ctx context.Context, c *provider.Call) provider.Result {
+	if e.how.RefundURL == "" {
+		return provider.Retry{Code: "no_refund_url", Detail: "the policy has no refundUrl for the charge", Counts: true}
+	}
+	return e.post(ctx, c, provider.Refund, e.how.RefundURL)
+}
+
+func (e *endpoint) post(ctx context.Context, c *provider.Call, op provider.Operation, address string) provider.Result {
+	body, err := c.Body(op)
+	if err != nil {
+		return provider.Unsent("call_unusable", err)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewReader(body))
+	if err != nil {
+		return provider.Unsent("call_unusable", errAddress)
+	}
+	key := c.Key(op)
+	request.Header["Content-Type"] = []string{"application/json"}
+	// net/http sends a request with this header again when the other side closes a kept
+	// connection on it. The same key makes that harmless, and Exchange counts it.
+	request.Header["Idempotency-Key"] = []string{key}
+	request.Header["Fencing-Token"] = []string{strconv.FormatInt(c.Fence, 10)}
+	a, err := e.exchange(c, request, signing.Message{ID: key, Body: body})
+	if err != nil {
+		return provider.Unsent("secret_unusable", err)
+	}
+	return a.result(op)
+}
+
+// errAddress has no cause, which would repeat the address: that may hold a token.
+var errAddress = errors.New("the URL can't be used")
+
+// exchange signs a request, sends it and reads the answer. An error means that nothing
+// was sent.
+func (e *endpoint) exchange(c *provider.Call, request *http.Request, m signing.Message) (*answer, error) {
+	secret, err := e.bounds.ReadKey(&e.how) // its text must never be shown
+	if err != nil {
+		return nil, err
+	}
+	if secret != "" { // else nothing is signed
+		key, err := signing.Key(secret)
+		if err != nil {
+			return nil, err
+		}
+		signing.Sign(request.Header, m, c.Now(), key)
+	}
+	request.Header["User-Agent"] = []string{provider.UserAgent}
+	request.Header["Traceparent"] = []string{c.TraceParent()}
+	a := &answer{}
+	a.Perform(request.Context(), c, []string{strings.TrimPrefix(secret, signing.Prefix)}, func(ctx context.Context) error {
+		response, err := e.transport.RoundTrip(request.WithContext(ctx))
+		if err != nil {
+			return err
+		}
+		return a.read(response)
+	})
+	return a, nil
+}

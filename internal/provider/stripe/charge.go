@@ -1,0 +1,160 @@
+package stripe
+
+import (
+	"context"
+	"strings"
+
+	"github.com/stripe/stripe-go/v85"
+
+	"pawl/internal/provider"
+)
+
+// charge charges with two requests: create an intent, which takes nothing, and
+// confirm it. Each has a key of its own. In between there is something to cancel: an
+// intent that was made and canceled is what stops a confirmation that comes late.
+//
+// Stripe answers a key it knows with what it said at first, whatever became of the intent
+// since. So a replayed answer only names the intent; its state is read.
+type charge struct {
+	api       *api
+	onConfirm bool // authorize only
+}
+
+// intentToCreate returns what to charge, or what is known of a call without asking Stripe. It is a function of what does not change
+// between calls: Stripe compares it. Without redirects an intent can be confirmed without an address to return to.
+func (s *charge) intentToCreate(c *provider.Call) (*stripe.PaymentIntentCreateParams, provider.Result) {
+	if c.Amount.IsZero() {
+		return nil, provider.Done{} // Stripe charges no zero
+	}
+	units, ok := minorUnits(c.Amount, c.Currency)
+	switch {
+	case !ok:
+		return nil, provider.Refused{Code: "amount_not_representable", Detail: "Stripe can't charge " + c.Amount.String() + " " + provider.Text(c.Currency)}
+	case c.PaymentMethod == "":
+		return nil, provider.Refused{Code: "payment_method_missing", Detail: "the order names no payment method"}
+	}
+	order := &stripe.PaymentIntentCreateParams{
+		Params:        stripe.Params{IdempotencyKey: stripe.String(c.Key(opCreate))},
+		Amount:        stripe.Int64(units),
+		Currency:      stripe.String(strings.ToLower(c.Currency)),
+		PaymentMethod: stripe.String(c.PaymentMethod),
+		CaptureMethod: stripe.String(stripe.PaymentIntentCaptureMethodAutomatic),
+		Metadata:      metadataOf(c),
+		AutomaticPaymentMethods: &stripe.PaymentIntentCreateAutomaticPaymentMethodsParams{
+			Enabled: stripe.Bool(true), AllowRedirects: stripe.String("never"),
+		},
+	}
+	if s.onConfirm {
+		order.CaptureMethod = stripe.String(stripe.PaymentIntentCaptureMethodManual)
+	}
+	if strings.HasPrefix(c.CustomerID, "cus_") { // the shop may have names of its own for its customers
+		order.Customer = stripe.String(c.CustomerID)
+	}
+	return order, nil
+}
+
+// intentOf is the intent of a call as far as it is known.
+func intentOf(c *provider.Call) string {
+	if !isIntent(c.Reference) {
+		return ""
+	}
+	return c.Reference
+}
+
+// Do creates and confirms. A reference that is known spares the first request, and keeps
+// to one intent should Stripe have forgotten the key.
+func (s *charge) Do(ctx context.Context, c *provider.Call) provider.Result {
+	order, known := s.intentToCreate(c)
+	if known != nil {
+		return known
+	}
+	id := intentOf(c)
+	if id == "" {
+		created := s.api.create(ctx, c, order)
+		if created.failed != nil {
+			return created.failed // nothing was made that anybody could confirm
+		}
+		id = created.intent.ID
+	}
+	confirmed := s.api.confirm(ctx, c, id)
+	switch {
+	case confirmed.failed == nil && !confirmed.replayed:
+		return s.result(ctx, c, &confirmed)
+	case confirmed.failed == nil || confirmed.refused():
+		return s.settle(ctx, c, id, confirmed.fault)
+	}
+	return confirmed.failed
+}
+
+// settle says what became of an intent; fault is why Stripe would not confirm it.
+func (s *charge) settle(ctx context.Context, c *provider.Call, id string, fault *stripe.Error) provider.Result {
+	now := s.api.read(ctx, c, id)
+	if now.failed != nil {
+		return provider.InDoubt(now.failed)
+	}
+	now.fault = fault
+	return s.result(ctx, c, &now)
+}
+
+// result says what the state of an intent means. An intent that was declined, or that
+// Stripe won't confirm, is canceled before it is called refused: with its client secret, or
+// by a request that is on its way, it could still be confirmed.
+func (s *charge) result(ctx context.Context, c *provider.Call, r *reply) provider.Result {
+	switch intent := r.intent; intent.Status {
+	case stripe.PaymentIntentStatusSucceeded:
+		if refunded(intent) {
+			return provider.Refused{Code: "refunded", Detail: "the charge was refunded"}
+		}
+		return provider.Done{Reference: intent.ID}
+	case stripe.PaymentIntentStatusRequiresCapture:
+		if s.onConfirm {
+			return provider.Done{Reference: intent.ID}
+		}
+	case stripe.PaymentIntentStatusRequiresAction:
+		return provider.Waiting{Reference: intent.ID, Action: actionOf(intent)}
+	case stripe.PaymentIntentStatusProcessing:
+		return s.api.processing(intent)
+	case stripe.PaymentIntentStatusCanceled:
+		return r.declined(intent, "canceled")
+	case stripe.PaymentIntentStatusRequiresPaymentMethod, stripe.PaymentIntentStatusRequiresConfirmation:
+		if r.fault == nil && intent.LastPaymentError == nil {
+			return provider.Retry{Code: "not_seen", Detail: "the payment intent was not confirmed", Counts: true}
+		}
+		return s.refuse(ctx, c, intent.ID, r.declined(intent, "declined"))
+	}
+	return unexpected(r.intent)
+}
+
+// refuse makes a refusal true.
+func (s *charge) refuse(ctx context.Context, c *provider.Call, id string, why provider.Refused) provider.Result {
+	canceled := s.api.cancel(ctx, c, id)
+	if canceled.failed != nil {
+		return provider.InDoubt(canceled.failed)
+	}
+	return why
+}
+
+// Lookup reads the state of the intent. Without a reference it finds the intent by
+// creating it again with the key: Stripe's search finds what was made a minute ago, the key
+// finds what was made just now. At most that makes an intent nobody has confirmed, which a
+// Do that is on its way will find and confirm. A declined intent is canceled as by Do.
+func (s *charge) Lookup(ctx context.Context, c *provider.Call) provider.Result {
+	if c.RefundID != "" {
+		return s.lookupRefund(ctx, c)
+	}
+	order, known := s.intentToCreate(c)
+	if known != nil {
+		return known
+	}
+	if id := intentOf(c); id != "" {
+		return s.settle(ctx, c, id, nil)
+	}
+	created := s.api.create(ctx, c, order)
+	switch {
+	case created.failed == nil:
+		return s.settle(ctx, c, created.intent.ID, nil)
+	case created.refused(): // a Do would be told the same
+		return provider.Retry{Code: "not_seen", Detail: "there is no payment intent", Counts: true}
+	}
+	return provider.InDoubt(created.failed)
+}

@@ -1,0 +1,103 @@
+package provider_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"pawl/fsm"
+	"pawl/internal/policy"
+	"pawl/internal/provider"
+	"pawl/internal/provider/stripe"
+	"pawl/internal/simulator"
+)
+
+// TestStripeConforms holds the charge by Stripe to what every executor is held to.
+func TestStripeConforms(t *testing.T) {
+	t.Parallel()
+	for _, capture := range []string{policy.CaptureImmediately, policy.CaptureOnConfirm} {
+		t.Run(capture, func(t *testing.T) {
+			t.Parallel()
+			conform(t, func(t *testing.T, serve func(http.Handler) string) subject {
+				t.Helper()
+				sim := simulator.New()
+				t.Cleanup(func() {
+					if err := sim.Close(); err != nil {
+						t.Error(err)
+					}
+				})
+				unkept := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					w.Header().Set("Connection", "close") // on a kept one net/http sends again what was cut
+					sim.ServeHTTP(w, r)
+				})
+				how := policy.Step{Executor: policy.Stripe, URL: serve(unkept), Secret: secretOf(t, "sk_test_123"), Capture: capture}
+				return subject{
+					Executor: stripe.New(&how, fsm.Charge, local), of: fsm.Charge, decline: func(c *provider.Call) { c.PaymentMethod = "pm_card_visa_chargeDeclinedInsufficientFunds" },
+					books: func(c *provider.Call) (b books) {
+						for _, entry := range sim.Books(c.OrderID) { // money that is only authorized counts
+							if entry.Key != stripe.EffectKey(c) {
+								t.Errorf("the provider knows %s as %s", c.OrderID, entry.Key)
+							}
+							b.made += entry.Effects
+							if entry.State == simulator.Live {
+								b.standing++
+							}
+						}
+						return b
+					},
+				}
+			})
+		})
+	}
+}
+
+// TestStripeCaptureConforms holds the capture to the same, but for undo, which it has none of.
+func TestStripeCaptureConforms(t *testing.T) {
+	t.Parallel()
+	conform(t, func(t *testing.T, serve func(http.Handler) string) subject {
+		t.Helper()
+		sim := simulator.New()
+		t.Cleanup(func() {
+			if err := sim.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		direct := httptest.NewServer(sim) // the charges are not what is tried
+		t.Cleanup(direct.Close)
+		how := policy.Step{Executor: policy.Stripe, URL: direct.URL, Secret: secretOf(t, "sk_test_123"), Capture: policy.CaptureOnConfirm}
+		charge := stripe.New(&how, fsm.Charge, local)
+		how.URL = serve(sim)
+		return subject{
+			Executor: stripe.New(&how, fsm.Confirm, local), of: fsm.Confirm,
+			prepare: func(c *provider.Call) {
+				asCharge := *c
+				asCharge.Step = fsm.Charge
+				done, ok := charge.Do(t.Context(), &asCharge).(provider.Done)
+				if !ok {
+					t.Fatal("nothing was authorized")
+				}
+				c.Reference = done.Reference
+			},
+			decline: func(c *provider.Call) {
+				if err := sim.Happen(c.Reference, simulator.Expired, ""); err != nil {
+					t.Fatal(err)
+				}
+			},
+			books: func(c *provider.Call) (b books) {
+				for _, entry := range sim.Books(c.OrderID) {
+					if entry.Step != string(fsm.Confirm) {
+						continue
+					}
+					if entry.Key != stripe.EffectKey(c) {
+						t.Errorf("the provider knows %s as %s", c.OrderID, entry.Key)
+					}
+					b.made += entry.Effects
+					if entry.State == simulator.Live {
+						b.standing++
+					}
+				}
+				return b
+			},
+		}
+	})
+}

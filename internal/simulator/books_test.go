@@ -1,0 +1,197 @@
+package simulator_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"pawl/internal/simulator"
+)
+
+func TestBooks(t *testing.T) {
+	t.Parallel()
+	p := history(t)
+	p.answers(call{key: "more", order: "more", amount: "0.015"}, "200 ch_5")
+	p.answers(call{key: "unmore", undo: "more", order: "more", amount: "0.015"}, "200 refunded rf_6")
+
+	var entry simulator.Entry
+	lines := strings.Split(p.get("/books?orderId=other"), "\n")
+	if err := json.Unmarshal([]byte(lines[0]), &entry); err != nil || len(lines) != 1 {
+		t.Fatalf("%s: %v", lines, err)
+	}
+	if entry.At.IsZero() {
+		t.Error("no time")
+	}
+	entry.At = time.Time{}
+	want := simulator.Entry{
+		Key: "stock", Subject: simulator.Subject{OrderID: "other", Step: "reserve", Amount: "99.99", Currency: "USD", Quantity: 2, Item: "widget"},
+		State: simulator.Undone, Reference: "rs_2", Effects: 1, Requests: 1,
+	}
+	if entry != want {
+		t.Errorf("%+v", entry)
+	}
+	if n := strings.Count(p.get("/books"), "\n") + 1; n != 6 {
+		t.Errorf("%d lines", n)
+	}
+	if none := p.get("/books?orderId=nobody"); none != "" {
+		t.Errorf("books of nobody: %s", none)
+	}
+
+	const sum = `{"steps":{"charge":{"effects":2,"live":1,"undone":1,"refused":1,"voided":1,"pending":1},` +
+		`"confirm":{"effects":0,"live":0,"undone":0,"refused":0,"voided":0,"pending":0},` +
+		`"reserve":{"effects":1,"live":0,"undone":1,"refused":0,"voided":0,"pending":0}},` +
+		`"money":[{"currency":"USD","charged":"100.005","refunded":"0.015","kept":"99.990"}],` +
+		`"doubleLive":0,"overlaps":0,"repeatedEffects":0,"requests":8,"duplicatesSuppressed":0,"refusedAfterUndo":0}`
+	if got := p.get("/summary"); got != sum {
+		t.Errorf("%s", got)
+	}
+}
+
+func TestRequests(t *testing.T) {
+	t.Parallel()
+	p := start(t, simulator.Config{})
+	header := http.Header{"Fencing-Token": {"7"}}
+	p.answers(call{item: "error", header: header}, "500 error")
+	p.answers(call{item: "error"}, "200 ch_1")
+	p.answers(call{key: "undo", undo: "key", item: "error"}, "200 refunded rf_2")
+	p.answers(call{key: "other", order: "other"}, "200 ch_3")
+	var got []string
+	for _, text := range strings.Split(p.get("/requests?orderId=order"), "\n") {
+		var r simulator.Request
+		if err := json.Unmarshal([]byte(text), &r); err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, fmt.Sprint(r.Number, r.Key, r.UndoKey, r.TimesSent, r.Step, r.Operation, r.Fence, r.Fault, r.Outcome, r.Answered))
+	}
+	want := []string{"1key1charge" + "do7errorerrortrue", "2key2chargedo0donetrue", "3undokey1chargeundo0refundedtrue"}
+	for i := range want {
+		if i >= len(got) || strings.ReplaceAll(got[i], " ", "") != want[i] {
+			t.Errorf("%q, want %q", got, want[i])
+		}
+	}
+	if n := len(p.Requests("")); n != 4 {
+		t.Errorf("%d requests", n)
+	}
+}
+
+func TestPlan(t *testing.T) {
+	t.Parallel()
+	p := start(t, simulator.Config{})
+	post := func(text string) (int, string) {
+		t.Helper()
+		response, err := p.client.Post(p.url+"/faults", "application/json", strings.NewReader(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		got, _ := line(response)
+		return response.StatusCode, got
+	}
+	if status, got := post(`["decline:no@reserve", {"fault":"decline","amount":"13.0","code":"unlucky"}, {"fault":"slow","delay":"1ms","times":1}]`); status != http.StatusOK {
+		t.Fatalf("%d %s", status, got)
+	}
+	const plan = `[{"fault":"decline","step":"reserve","operation":"do","code":"no"},` +
+		`{"fault":"decline","amount":"13.0","operation":"do","code":"unlucky"},{"fault":"slow","operation":"do","times":1,"delay":"1ms"}]`
+	for _, bad := range []string{`[{"fault":"decline","itm":"x"}]`, `["explode"]`, `[{"fault":"slow","delay":"soon"}]`, `{}`} {
+		if status, _ := post(bad); status != http.StatusBadRequest {
+			t.Errorf("%s: %d", bad, status)
+		}
+	}
+	if got := p.get("/faults"); got != plan {
+		t.Errorf("a plan that makes no sense was taken: %s", got)
+	}
+	p.answers(call{key: "a", amount: "13"}, "402 refused unlucky")
+	p.answers(call{key: "b", step: "reserve"}, "402 refused no")
+	p.answers(call{key: "c"}, "200 ch_1")
+	p.faults()
+	p.answers(call{key: "d", amount: "13", order: "other"}, "200 ch_2")
+	p.faults("approve,order=vip-", "decline")
+	p.answers(call{key: "e", order: "vip-1"}, "200 ch_3")
+	p.answers(call{key: "f", order: "1"}, "402 refused card_declined")
+}
+
+// drawn returns which of many orders have a fault.
+func drawn(t *testing.T, seed uint64, prefix string) (orders []int) {
+	t.Helper()
+	rule, err := simulator.ParseRule("decline,fraction=0.25")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sim, err := simulator.Open(simulator.Config{Seed: seed, Faults: []simulator.Rule{rule}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 1000 {
+		order := strconv.Itoa(i)
+		if strings.HasPrefix(ask(t.Context(), sim, call{key: prefix + order, order: order}), "402") {
+			orders = append(orders, i)
+		}
+	}
+	if err := sim.Close(); err != nil {
+		t.Error(err)
+	}
+	return orders
+}
+
+func TestFraction(t *testing.T) {
+	t.Parallel()
+	one := drawn(t, 1, "a")
+	if off := math.Abs(float64(len(one)) - 250); off > 70 { // five standard deviations
+		t.Errorf("%d of 1000", len(one))
+	}
+	if again := drawn(t, 1, "b"); fmt.Sprint(again) != fmt.Sprint(one) {
+		t.Error("the key or chance decides")
+	}
+	if other := drawn(t, 2, "a"); fmt.Sprint(other) == fmt.Sprint(one) {
+		t.Error("the seed does not decide")
+	}
+}
+
+func TestParseRule(t *testing.T) {
+	t.Parallel()
+	for _, good := range []struct {
+		text string
+		rule simulator.Rule
+	}{
+		{"hang", simulator.Rule{Fault: simulator.Hang, Operation: "do"}},
+		{"error3:503@confirm", simulator.Rule{Fault: simulator.Error, Status: 503, Times: 3, Step: "confirm", Operation: "do"}},
+		{"timeout_after@charge/undo,order=a,item=b", simulator.Rule{Fault: simulator.TimeoutAfter, Step: "charge", Operation: "undo", OrderPrefix: "a", Item: "b"}},
+		{"async:1.5s,fraction=0.5,code=no", simulator.Rule{Fault: simulator.Async, Delay: 1500 * time.Millisecond, Fraction: 0.5, Code: "no", Operation: "do"}},
+		{"rate-limit", simulator.Rule{Fault: simulator.RateLimit, Delay: time.Second, Operation: "do"}},
+		{"slow", simulator.Rule{Fault: simulator.Slow, Delay: 2 * time.Second, Operation: "do"}},
+		{"forget-declines", simulator.Rule{Fault: simulator.ForgetDeclines, Code: "card_declined", Times: 1, Operation: "do"}},
+	} {
+		if got, err := simulator.ParseRule(good.text); got != good.rule || err != nil {
+			t.Errorf("%s: %+v %v", good.text, got, err)
+		}
+	}
+	for _, bad := range []string{
+		"", "explode", "Decline", "slow:soon", "slow:-1s", "error:200", "error:402", "error:x", "decline@ship", "hang,color=red", "hang,fraction=2",
+		"hang,fraction=NaN", "hang,amount=much", "async@charge/undo", "forget-declines@charge/undo", "late-after-void,code=x",
+	} {
+		if got, err := simulator.ParseRule(bad); err == nil {
+			t.Errorf("%s: %+v", bad, got)
+		}
+	}
+}
+
+func TestItems(t *testing.T) {
+	t.Parallel()
+	p := start(t, simulator.Config{})
+	p.answers(call{key: "1", item: "decline:no@reserve"}, "200 ch_1")
+	p.answers(call{key: "2", item: "decline:no@reserve", step: "reserve"}, "402 refused no")
+	p.answers(call{key: "3", item: "decline it", order: "3"}, "200 ch_2")
+	p.answers(call{key: "4", item: "Decline", order: "4"}, "200 ch_3")
+	p.answers(call{key: "5", item: "slow:soon", order: "5"}, "200 ch_4")
+	p.answers(call{key: "6", item: "error", order: "6"}, "500 error") // once for each key
+	p.answers(call{key: "6", item: "error", order: "6"}, "200 ch_5")
+	p.answers(call{key: "7", item: "error", order: "7", step: "reserve"}, "500 error")
+	for range 2 {
+		p.answers(call{key: "8", item: "error0:503", order: "8"}, "503 error")
+	}
+}

@@ -1,0 +1,196 @@
+package simulator_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"pawl/internal/simulator"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// provider is a simulator behind a real server.
+type provider struct {
+	*simulator.Simulator
+	t      *testing.T
+	url    string
+	file   string
+	client *http.Client
+}
+
+func start(t *testing.T, cfg simulator.Config) *provider {
+	t.Helper()
+	sim, err := simulator.Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(sim)
+	// A connection is used once: the transport sends a POST with an Idempotency-Key
+	// again by itself when one that was used before is closed under it.
+	transport := &http.Transport{DisableKeepAlives: true}
+	t.Cleanup(func() {
+		if err := sim.Close(); err != nil {
+			t.Error(err)
+		}
+		server.Close()
+		transport.CloseIdleConnections()
+	})
+	return &provider{Simulator: sim, t: t, url: server.URL, file: cfg.File, client: &http.Client{Transport: transport}}
+}
+
+// call is a request to be made. Its zero value is the charge of one order.
+type call struct {
+	key, order, item, amount, callback, undo string
+	step, reference                          string
+	generation                               int
+	header                                   http.Header
+}
+
+func (c call) operation() string {
+	if c.undo != "" {
+		return "undo"
+	}
+	return "do"
+}
+
+func (c call) filled() call {
+	for field, value := range map[*string]string{&c.key: "key", &c.order: "order", &c.item: "widget", &c.amount: "99.99", &c.step: "charge"} {
+		if *field == "" {
+			*field = value
+		}
+	}
+	return c
+}
+
+func (c call) request(ctx context.Context, url string) *http.Request {
+	c = c.filled()
+	path := url + "/" + c.step
+	if c.undo != "" {
+		path += "/undo"
+	}
+	body, _ := json.Marshal(map[string]any{
+		"orderId": c.order, "step": c.step, "operation": c.operation(), "generation": c.generation, "amount": c.amount, "currency": "USD",
+		"item": c.item, "quantity": 2, "metadata": map[string]string{"a": "b"}, "callbackUrl": c.callback, "undoKey": c.undo, "reference": c.reference,
+	})
+	r, _ := http.NewRequestWithContext(ctx, http.MethodPost, path, strings.NewReader(string(body)))
+	r.Header = c.header.Clone()
+	if r.Header == nil {
+		r.Header = http.Header{}
+	}
+	r.Header.Set("Idempotency-Key", c.key)
+	return r
+}
+
+// answer is what came back, in one line: status, what it says, "again" if it was replayed.
+func line(response *http.Response) (string, error) {
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return "", err
+	}
+	var body struct{ Reference, Outcome, Code, State string }
+	if err := json.Unmarshal(text, &body); err != nil {
+		return "", fmt.Errorf("%q: %w", text, err)
+	}
+	words := []string{fmt.Sprint(response.StatusCode)}
+	for _, word := range []string{body.Outcome, body.State, body.Code, body.Reference} {
+		if word != "" {
+			words = append(words, word)
+		}
+	}
+	if response.Header.Get("Idempotent-Replayed") == "true" {
+		words = append(words, "again")
+	}
+	return strings.Join(words, " "), nil
+}
+
+// send makes a request and returns what was answered.
+func (p *provider) send(c call) (string, error) { return p.sendUntil(p.t.Context(), c) }
+
+func (p *provider) sendUntil(ctx context.Context, c call) (string, error) {
+	response, err := p.client.Do(c.request(ctx, p.url))
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	return line(response)
+}
+
+func (p *provider) answers(c call, want string) {
+	p.t.Helper()
+	if got, err := p.send(c); got != want || err != nil {
+		p.t.Errorf("answered %q, %v, want %q", got, err, want)
+	}
+}
+
+// get returns the body of a GET.
+func (p *provider) get(path string) string {
+	p.t.Helper()
+	response, err := p.client.Get(p.url + path)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		p.t.Fatalf("%s: %s %v", path, response.Status, err)
+	}
+	return strings.TrimSpace(string(text))
+}
+
+func (p *provider) faults(rules ...string) {
+	p.t.Helper()
+	parsed := make([]simulator.Rule, 0, len(rules))
+	for _, text := range rules {
+		rule, err := simulator.ParseRule(text)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		parsed = append(parsed, rule)
+	}
+	if err := p.SetFaults(parsed...); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// stands checks a key: its state and how often the effect happened; "" is no such key.
+func (p *provider) stands(key, want string) {
+	p.t.Helper()
+	got := ""
+	for _, e := range p.Books("") {
+		if e.Key == key {
+			got = fmt.Sprintf("%s %d", e.State, e.Effects)
+		}
+	}
+	if got != want {
+		p.t.Errorf("%s is %q, want %q", key, got, want)
+	}
+}
+
+// crash returns a copy of a file that is in use, as an unclean stop would leave it now.
+func crash(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return write(t, text)
+}
+
+func write(t *testing.T, text []byte) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "simulator.jsonl")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}

@@ -1,0 +1,206 @@
+package simulator
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"pawl/internal/signing"
+)
+
+// Config is what a simulator can be told at its start.
+type Config struct {
+	// File is where it keeps what it did. Only one simulator at a time may use it.
+	// Empty means only in memory.
+	File string
+	// Latency is how long a do or an undo takes that is not a repetition.
+	Latency time.Duration
+	// KeyRetention is how long it remembers a key after what was done under it was done or
+	// undone, at the least. What stands is known by its reference for ever. 0: for ever.
+	KeyRetention time.Duration
+	// Faults is the plan; see SetFaults.
+	Faults []Rule
+	// Seed decides which requests a Rule with a Fraction applies to.
+	Seed uint64
+	// Secret of the Standard Webhooks signatures that requests must have, and that
+	// callbacks then have. With the prefix whsec_ it is in base64. Empty: neither.
+	Secret string
+	// StripeWebhook is where events of payment intents are sent, signed with
+	// StripeWebhookSecret as Stripe signs. Empty: nowhere.
+	StripeWebhook, StripeWebhookSecret string
+	// PublicOnly keeps callbacks and events from this machine and from private networks.
+	PublicOnly bool
+	// Log takes callbacks that nobody wanted. Nil means nobody.
+	Log *slog.Logger
+}
+
+// Simulator is a provider, served over HTTP. It is safe for concurrent use.
+type Simulator struct {
+	mux     *http.ServeMux
+	cfg     Config
+	key     []byte // of signatures
+	client  *http.Client
+	journal *journal
+
+	closing context.Context // ends when Close begins
+	close   context.CancelFunc
+	work    sync.WaitGroup // requests and jobs that may still write
+
+	mu       sync.Mutex // held for moments, never while anything is waited for
+	closed   bool
+	state    *state
+	plan     plan
+	requests map[string]int // by key, of do or undo, since the start
+	history  history
+	counts   counts
+}
+
+// counts is what happened since the start.
+type counts struct{ requests, suppressed, refusedAfterUndo int }
+
+// New returns a simulator that keeps everything in memory and has no faults.
+func New() *Simulator {
+	s, err := Open(Config{})
+	if err != nil {
+		panic(err) // only a file, a rule or a secret can be wrong, and there is none
+	}
+	return s
+}
+
+// Open returns a simulator that knows what its file knows: also after an unclean stop
+// everything that was ever answered. Callbacks that were promised and not decided yet are
+// on their way again. The caller closes it.
+func Open(cfg Config) (*Simulator, error) {
+	closing, cancel := context.WithCancel(context.Background())
+	s := &Simulator{
+		cfg: cfg, client: newClient(cfg.PublicOnly), closing: closing, close: cancel,
+		state: newState(), plan: plan{seed: cfg.Seed}, requests: map[string]int{}, history: newHistory(),
+	}
+	if s.cfg.Log == nil {
+		s.cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	s.mux = s.routes()
+	if err := s.open(cfg); err != nil {
+		cancel()
+		return nil, err
+	}
+	s.resume()
+	return s, nil
+}
+
+func (s *Simulator) open(cfg Config) (err error) {
+	if cfg.Secret != "" {
+		if s.key, err = signing.Key(cfg.Secret); err != nil {
+			return err
+		}
+	}
+	if cfg.StripeWebhookSecret != "" && len(cfg.StripeWebhookSecret) < signing.MinKey {
+		return fmt.Errorf("secret of Stripe's events: want at least %d bytes", signing.MinKey)
+	}
+	if err := s.SetFaults(cfg.Faults...); err != nil {
+		return err
+	}
+	if cfg.File != "" {
+		s.journal, err = openJournal(cfg.File, s.replay)
+	}
+	return err
+}
+
+func (s *Simulator) replay(line []byte) error {
+	var ev event
+	if err := json.Unmarshal(line, &ev); err != nil {
+		return fmt.Errorf("read event: %w", err)
+	}
+	return s.state.apply(ev)
+}
+
+// Close waits for requests and callbacks under way, cutting short those that only wait,
+// and closes the file. Requests that come later are answered 503 and do nothing. A server
+// in front of the simulator is closed after it: a request that is never answered ends
+// with Close, or when its caller leaves.
+func (s *Simulator) Close() error {
+	s.mu.Lock()
+	again := s.closed
+	s.closed = true
+	s.mu.Unlock()
+	if again {
+		return nil
+	}
+	s.close()
+	s.work.Wait()
+	s.client.CloseIdleConnections()
+	return s.journal.close()
+}
+
+// enter says whether work may begin; work.Done ends it.
+func (s *Simulator) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.work.Add(1)
+	}
+	return !s.closed
+}
+
+// start runs a job that Close waits for.
+func (s *Simulator) start(job func()) {
+	if !s.enter() {
+		return
+	}
+	go func() {
+		defer s.work.Done()
+		job()
+	}()
+}
+
+// pause returns false when the simulator is closed before the time is over.
+func (s *Simulator) pause(d time.Duration) bool {
+	if d <= 0 {
+		return s.closing.Err() == nil
+	}
+	select {
+	case <-time.After(d):
+		return true
+	case <-s.closing.Done():
+		return false
+	}
+}
+
+// SetFaults replaces the plan. For each request the first rule that matches and is not
+// used up applies; an item that is the name of a fault comes last. It returns an error,
+// and changes nothing, when a rule makes no sense.
+func (s *Simulator) SetFaults(rules ...Rule) error {
+	checked := make([]Rule, 0, len(rules))
+	for _, rule := range rules {
+		rule, err := rule.checked()
+		if err != nil {
+			return err
+		}
+		checked = append(checked, rule)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.plan.rules, s.plan.used = checked, map[use]int{}
+	return nil
+}
+
+// Faults returns the plan.
+func (s *Simulator) Faults() []Rule {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.plan.rules
+}
+
+// record makes an event happen and hands it to the file; mu is held. What it made is
+// answered when the file is durable.
+func (s *Simulator) record(ev event) {
+	ev.At = time.Now().UTC()
+	if err := s.state.apply(ev); err != nil {
+		panic(err) // we made it
+	}
+	s.journal.add(encode(ev))
+}

@@ -1,0 +1,270 @@
+package simulator_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pawl/internal/simulator"
+)
+
+const (
+	confirm = "POST /v1/payment_intents/pi_1/confirm"
+	capture = "POST /v1/payment_intents/pi_1/capture"
+	cancel  = "POST /v1/payment_intents/pi_1/cancel"
+	refund  = "POST /v1/refunds payment_intent=pi_1"
+)
+
+func TestStripeCharge(t *testing.T) {
+	t.Parallel()
+	s := openStripe(t, simulator.Config{})
+	s.says(intent("o"), "a", "200 pi_1 requires_confirmation")
+	s.entries("o", "") // nobody has confirmed it
+	s.says(confirm, "b", "200 pi_1 succeeded")
+	s.entries("o", "charge a live 1 12.50 EUR")
+	if e := s.Books("o")[0]; e.Item != "boat" || e.Generation != 3 || e.Reference != "pi_1" || e.Requests != 1 {
+		t.Errorf("%+v", e)
+	}
+	charge, _ := s.object("pi_1")["latest_charge"].(map[string]any)
+	if charge["id"] != "ch_1_1" || charge["captured"] != true || charge["refunded"] != false {
+		t.Errorf("%+v", charge)
+	}
+	s.says(confirm, "c", "400 invalid_request_error payment_intent_unexpected_state")
+	s.says(cancel, "d", "400 invalid_request_error payment_intent_unexpected_state")
+	s.says(capture, "e", "400 invalid_request_error payment_intent_unexpected_state")
+	s.says(refund, "f", "200 re_2 succeeded")
+	s.says(refund, "g", "400 invalid_request_error charge_already_refunded")
+	s.says(refund, "f", "200 re_2 succeeded again")
+	s.entries("o", "charge a undone 1 12.50 EUR")
+	if sum := s.Summary(); !sum.OK() || sum.Steps["charge"].Undone != 1 || sum.Money[0].Charged != "12.50" || sum.Money[0].Refunded != "12.50" {
+		t.Errorf("%+v", sum)
+	}
+}
+
+func TestStripeAuthorization(t *testing.T) {
+	t.Parallel()
+	t.Run("is captured once", func(t *testing.T) {
+		t.Parallel()
+		s := openStripe(t, simulator.Config{})
+		s.says(intent("o", "capture_method=manual", "confirm=true"), "a", "200 pi_1 requires_capture")
+		s.entries("o", "charge a live 1 12.50 EUR")
+		s.says(refund, "b", "400 invalid_request_error payment_intent")
+		s.says(capture, "c", "200 pi_1 succeeded")
+		s.says(capture, "d", "400 invalid_request_error payment_intent_unexpected_state")
+		s.says(cancel, "e", "400 invalid_request_error payment_intent_unexpected_state")
+		s.entries("o", "charge a live 1 12.50 EUR; confirm c live 1 12.50 EUR")
+		s.says(refund, "f", "200 re_2 succeeded")
+		s.entries("o", "charge a undone 1 12.50 EUR; confirm c undone 1 12.50 EUR")
+	})
+	t.Run("is voided", func(t *testing.T) {
+		t.Parallel()
+		s := openStripe(t, simulator.Config{})
+		s.says(intent("o", "capture_method=manual", "confirm=true"), "a", "200 pi_1 requires_capture")
+		s.says(cancel, "b", "200 pi_1 canceled")
+		s.says(capture, "c", "400 invalid_request_error payment_intent_unexpected_state")
+		s.says(confirm, "d", "400 invalid_request_error payment_intent_unexpected_state")
+		s.entries("o", "charge a undone 1 12.50 EUR")
+	})
+	t.Run("expires", func(t *testing.T) {
+		t.Parallel()
+		s := openStripe(t, simulator.Config{})
+		s.faults("decline@confirm/capture")
+		s.says(intent("o", "capture_method=manual", "confirm=true"), "a", "200 pi_1 requires_capture")
+		s.says(capture, "b", "400 invalid_request_error capture_charge_authorization_expired")
+		s.entries("o", "charge a undone 1 12.50 EUR; confirm b refused 0 12.50 EUR")
+		if why := s.object("pi_1")["cancellation_reason"]; why != "automatic" {
+			t.Errorf("canceled for %v", why)
+		}
+	})
+}
+
+func TestStripeDeclines(t *testing.T) {
+	t.Parallel()
+	for method, want := range map[string]string{
+		"pm_card_visa_chargeDeclined":                  "402 card_error card_declined generic_decline",
+		"pm_card_visa_chargeDeclinedInsufficientFunds": "402 card_error card_declined insufficient_funds",
+		"pm_card_chargeDeclinedExpiredCard":            "402 card_error expired_card expired_card",
+	} {
+		s := openStripe(t, simulator.Config{})
+		s.says(intent("o", "payment_method="+method), "a", "200 pi_1 requires_confirmation")
+		s.says(confirm, "b", want)
+		s.says(confirm, "b", want+" again")
+		s.says(confirm, "c", "400 invalid_request_error payment_intent_unexpected_state") // it has no payment method any more
+		s.entries("o", "charge a refused 0 12.50 EUR")
+		s.says(confirm+" payment_method=pm_card_visa", "d", "200 pi_1 succeeded")
+		s.entries("o", "charge a live 1 12.50 EUR")
+	}
+}
+
+func TestStripeWaits(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ method, status, happens, then, books string }{
+		{"pm_card_authenticationRequired", "requires_action", simulator.Approved, "succeeded", "live 1"},
+		{"pm_card_authenticationRequired", "requires_action", simulator.Declined, "requires_payment_method", "refused 0"},
+		{"pm_usBankAccount_processing", "processing", simulator.Approved, "succeeded", "live 1"},
+		{"pm_usBankAccount_processing", "processing", simulator.Declined, "requires_payment_method", "refused 0"},
+	} {
+		s := openStripe(t, simulator.Config{})
+		s.says(intent("o", "payment_method="+tt.method, "confirm=true"), "a", "200 pi_1 "+tt.status)
+		s.entries("o", "charge a pending 0 12.50 EUR")
+		response, err := s.client.Post(s.url+"/stripe/payment_intents/pi_1/"+tt.happens, "", nil)
+		if err != nil || response.StatusCode != http.StatusOK {
+			t.Fatalf("%v %v", response, err)
+		}
+		response.Body.Close()
+		if is := s.object("pi_1")["status"]; is != tt.then {
+			t.Errorf("%s of %s: %s", tt.happens, tt.method, is)
+		}
+		s.entries("o", "charge a "+tt.books+" 12.50 EUR")
+		if err := s.Happen("pi_1", tt.happens, ""); err == nil {
+			t.Error("it happens twice")
+		}
+	}
+	s := openStripe(t, simulator.Config{})
+	s.says(intent("o", "payment_method=pm_card_authenticationRequired", "confirm=true"), "a", "200 pi_1 requires_action")
+	s.says(cancel, "b", "200 pi_1 canceled")
+	s.entries("o", "charge a voided 0 12.50 EUR")
+}
+
+func TestStripeKeys(t *testing.T) {
+	t.Parallel()
+	t.Run("say again what they said, whatever has become of it", func(t *testing.T) {
+		t.Parallel()
+		s := openStripe(t, simulator.Config{})
+		s.says(intent("o"), "a", "200 pi_1 requires_confirmation")
+		s.says(confirm, "b", "200 pi_1 succeeded")
+		s.says(refund, "c", "200 re_2 succeeded")
+		s.says(intent("o"), "a", "200 pi_1 requires_confirmation again")
+		s.says(confirm, "b", "200 pi_1 succeeded again")
+		s.says(refund, "c", "200 re_2 succeeded again")
+		s.says(intent("o", "amount=1251"), "a", "400 idempotency_error")
+		s.says(cancel, "b", "400 idempotency_error")
+		if sum := s.Summary(); sum.DuplicatesSuppressed != 3 || !sum.OK() {
+			t.Errorf("%+v", sum)
+		}
+	})
+	t.Run("keep an error that came from within, done or not", func(t *testing.T) {
+		t.Parallel()
+		s := openStripe(t, simulator.Config{})
+		s.says(intent("o"), "a", "200 pi_1 requires_confirmation")
+		s.faults("error1@charge")
+		s.says(confirm, "b", "500 api_error")
+		s.says(confirm, "b", "500 api_error again")
+		s.faults("error-after1@charge")
+		s.says(confirm, "c", "500 api_error")
+		s.says(confirm, "c", "500 api_error again")
+		s.entries("o", "charge a live 1 12.50 EUR")
+	})
+	t.Run("keep nothing that was refused before it began", func(t *testing.T) {
+		t.Parallel()
+		s := openStripe(t, simulator.Config{})
+		s.says(intent("o", "amount=x"), "a", "400 invalid_request_error parameter_invalid_integer amount")
+		s.faults("error1:503@charge/create")
+		s.says(intent("o"), "a", "503 api_error")
+		s.faults("rate-limit1@charge/create", "error1:401@charge/create")
+		s.says(intent("o"), "a", "429 invalid_request_error rate_limit")
+		s.says(intent("o"), "a", "401 invalid_request_error")
+		s.faults("decline:resource_missing@charge/create")
+		s.says(intent("o"), "a", "400 invalid_request_error resource_missing")
+		s.faults()
+		s.says(intent("o"), "a", "200 pi_1 requires_confirmation")
+	})
+}
+
+func TestStripeKeysInTime(t *testing.T) {
+	t.Parallel()
+	t.Run("in use are 409, and another's intent is locked", func(t *testing.T) {
+		t.Parallel()
+		s := openStripe(t, simulator.Config{})
+		s.says(intent("o"), "a", "200 pi_1 requires_confirmation")
+		s.faults("hang1@charge/confirm")
+		ctx, leave := context.WithCancel(t.Context())
+		left := make(chan error, 1)
+		go func() {
+			response, err := s.ask(ctx, confirm, "b")
+			if err == nil {
+				response.Body.Close()
+			}
+			left <- err
+		}()
+		s.until("confirm", "running")
+		s.says(confirm, "b", "409 idempotency_error idempotency_key_in_use")
+		s.says(cancel, "c", "429 invalid_request_error lock_timeout")
+		s.says("GET /v1/payment_intents/pi_1", "", "200 pi_1 requires_confirmation")
+		leave()
+		if err := <-left; err == nil {
+			t.Error("answered")
+		}
+		s.until("confirm", "none")
+		s.says(cancel, "c", "200 pi_1 canceled")
+	})
+	t.Run("are forgotten after a day", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			sim := simulator.New()
+			defer sim.Close()
+			if a := serveOnce(t, sim, intent("o"), "a"); a != "200 pi_1 requires_confirmation" {
+				t.Error(a)
+			}
+			<-time.After(25 * time.Hour)
+			if a := serveOnce(t, sim, intent("o"), "a"); a != "200 pi_2 requires_confirmation" {
+				t.Error(a)
+			}
+		})
+	})
+}
+
+func TestStripeRequestsThatAreWrong(t *testing.T) {
+	t.Parallel()
+	s := openStripe(t, simulator.Config{})
+	for what, want := range map[string]string{
+		"POST /v1/payment_intents currency=eur":                     "400 invalid_request_error parameter_missing amount",
+		"POST /v1/payment_intents amount=1":                         "400 invalid_request_error parameter_missing currency",
+		intent("o", "amount=0"):                                     "400 invalid_request_error parameter_invalid_integer amount",
+		intent("o", "amount=49", "currency=usd"):                    "400 invalid_request_error amount_too_small amount",
+		intent("o", "amount=100000000", "currency=usd"):             "400 invalid_request_error amount_too_large amount",
+		intent("o", "amount=1251", "currency=kwd"):                  "400 invalid_request_error amount",
+		intent("o", "amount=1250", "currency=isk"):                  "400 invalid_request_error amount",
+		intent("o", "currency=euro"):                                "400 invalid_request_error currency",
+		intent("o", "capture_method=later"):                         "400 invalid_request_error capture_method",
+		intent("o", "tip=1"):                                        "400 invalid_request_error parameter_unknown tip",
+		"GET /v1/payment_intents/pi_9":                              "404 invalid_request_error resource_missing intent",
+		"GET /v1/refunds":                                           "400 invalid_request_error parameter_missing payment_intent",
+		"POST /v1/payment_intents/pi_9/confirm":                     "404 invalid_request_error resource_missing intent",
+		"POST /v1/refunds":                                          "400 invalid_request_error parameter_missing payment_intent",
+		"POST /v1/refunds payment_intent=pi_9":                      "400 invalid_request_error resource_missing payment_intent",
+		"GET /v1/customers":                                         "404 invalid_request_error",
+		"POST /v1/payment_intents/pi_9/capture amount_to_capture=1": "400 invalid_request_error parameter_unknown amount_to_capture",
+	} {
+		s.says(what, "", want)
+	}
+	response, err := s.client.Post(s.url+"/v1/payment_intents", "", strings.NewReader("amount=1"))
+	if err != nil || response.StatusCode != http.StatusUnauthorized {
+		t.Errorf("without a key: %v, %v", response, err)
+	}
+	response.Body.Close()
+}
+
+func TestStripeBooksOutliveTheProcess(t *testing.T) {
+	t.Parallel()
+	first := openStripe(t, simulator.Config{File: t.TempDir() + "/books.jsonl"})
+	first.says(intent("o", "capture_method=manual"), "a", "200 pi_1 requires_confirmation")
+	first.says(confirm, "b", "200 pi_1 requires_capture")
+	first.says(capture, "c", "200 pi_1 succeeded")
+	first.says(intent("p", "payment_method=pm_card_chargeDeclined", "confirm=true"), "d", "402 card_error card_declined generic_decline")
+	first.says(refund, "e", "200 re_3 succeeded")
+	first.faults("async:1ms@charge")
+	first.says(intent("q", "confirm=true"), "f", "200 pi_4 processing")
+	second := openStripe(t, simulator.Config{File: crash(t, first.file)})
+	second.says(confirm, "b", "200 pi_1 requires_capture again")
+	second.says(capture, "g", "400 invalid_request_error payment_intent_unexpected_state")
+	second.says(refund, "e", "200 re_3 succeeded again")
+	second.entries("o", "charge a undone 1 12.50 EUR; confirm c undone 1 12.50 EUR")
+	second.entries("p", "charge d refused 0 12.50 EUR")
+	await(t, func() bool { return second.object("pi_4")["status"] == "succeeded" }) // what was promised is kept
+	second.entries("q", "charge f live 1 12.50 EUR")
+	second.says(intent("r"), "h", "200 pi_5 requires_confirmation")
+}

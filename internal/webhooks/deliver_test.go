@@ -1,0 +1,252 @@
+package webhooks_test
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pawl/internal/signing"
+	"pawl/internal/webhooks"
+)
+
+// TestDelivers: every event goes to every endpoint that wants it, once, in order per order, byte by byte as the feed has it.
+func TestDelivers(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	all, some := s.receiver(nil), s.receiver(nil)
+	first, second := s.endpoint(all.URL), s.endpoint(some.URL, "stock.*")
+	s.deliver()
+	s.moves(20, 5)
+	s.exec(`INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, request_id) VALUES ('widget', 1, 'set', 5, 5, 0, 'test', 'x')`)
+	s.eventually("all is delivered", func() bool { return s.finished(first, 101)() && s.finished(second, 1)() })
+	got := all.got()
+	if len(got) != 101 {
+		t.Errorf("%d requests", len(got))
+	}
+	var ofOrders []received
+	for _, g := range got {
+		if strings.HasPrefix(g.id, "evt_") {
+			ofOrders = append(ofOrders, g)
+		}
+	}
+	s.inOrder(ofOrders, 20, 5)
+	if other := some.got(); len(other) != 1 || other[0].kind != "stock.set" || other[0].header.Get("Content-Type") != "application/json" {
+		t.Errorf("%+v", other)
+	}
+	if n := one[int](s, `SELECT count(*) FROM webhook_deliveries WHERE attempts <> 1 OR log -> 0 ->> 'status' <> '204' OR jsonb_array_length(log) <> 1`); n != 0 {
+		t.Errorf("%d deliveries have another log: %s", n, s.state())
+	}
+}
+
+// TestFlappingReceiver: a receiver that fails now and then gets every event, none before the one before it of its order.
+func TestFlappingReceiver(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	var requests atomic.Int64
+	r := s.receiver(func(w http.ResponseWriter, q *http.Request) {
+		switch n := requests.Add(1); {
+		case n%40 > 25: // it is away for a while
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case n%7 == 0: // it has the event, and says it has not
+			w.WriteHeader(http.StatusInternalServerError)
+		case n%11 == 0: // or ends without a word
+			panic(http.ErrAbortHandler)
+		}
+	})
+	r.Config.ErrorLog = nil
+	no := s.endpoint(r.URL)
+	s.deliver()
+	s.moves(30, 6)
+	s.eventually("all is delivered", func() bool {
+		s.exec(`UPDATE webhook_deliveries SET attempts = 1 WHERE attempts > 5`) // nothing is to be given up
+		s.hurry()
+		return s.finished(no, 180)()
+	})
+	s.inOrder(r.got(), 30, 6)
+	if n := one[int](s, `SELECT count(*) FROM webhook_deliveries WHERE jsonb_array_length(log) > 1`); n == 0 {
+		t.Error("no attempt has failed")
+	}
+	ids := map[string]string{}
+	for _, g := range r.got() {
+		if body, again := ids[g.id]; again && body != g.body {
+			t.Errorf("%s came again as another: %s, %s", g.id, body, g.body)
+		}
+		ids[g.id] = g.body
+	}
+}
+
+// TestSlowEndpointDelaysNobody: one that does not answer has only its own requests, and those behind them, wait.
+func TestSlowEndpointDelaysNobody(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	hold := make(chan struct{})
+	slow := s.receiver(func(_ http.ResponseWriter, q *http.Request) {
+		select {
+		case <-hold:
+		case <-q.Context().Done():
+		}
+	})
+	quick := s.receiver(nil)
+	held, free := s.endpoint(slow.URL), s.endpoint(quick.URL)
+	s.deliver()
+	s.moves(200, 2)
+	s.eventually("the quick one has all", s.finished(free, 400))
+	if n := one[int](s, `SELECT count(*) FROM webhook_deliveries WHERE endpoint_no = $1 AND finished_at IS NOT NULL`, held); n != 0 {
+		t.Errorf("%d are finished at one that does not answer", n)
+	}
+	close(hold)
+	s.eventually("the slow one has all", s.finished(held, 400))
+}
+
+// TestExhausted: a delivery that failed too often is given up. What follows of its order waits, what others have does not.
+func TestExhausted(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	r := s.receiver(func(w http.ResponseWriter, q *http.Request) {
+		if strings.HasPrefix(q.Header.Get("Webhook-Id"), "evt_3_") {
+			w.WriteHeader(http.StatusBadRequest)
+		}
+	})
+	no := s.endpoint(r.URL)
+	s.deliver()
+	s.moves(5, 3)
+	s.eventually("one is given up, and the others go on", func() bool {
+		s.hurry()
+		return s.finished(no, 12)() && one[int](s, `SELECT count(*) FROM webhook_deliveries WHERE state = 'exhausted'`) == 1
+	})
+	if waiting := one[string](s, `SELECT string_agg(concat(regexp_replace(event_id, '_[^_]*$', ''), state, attempts, due_at IS NULL), ' ' ORDER BY delivery_no) FROM webhook_deliveries WHERE finished_at IS NULL`); waiting !=
+		"evt_3_1exhausted11t evt_3_2pending0t evt_3_3pending0t" {
+		t.Error(waiting)
+	}
+}
+
+// TestRotation: while one secret takes the place of another, what is sent is signed with both.
+func TestRotation(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	r := s.receiver(nil)
+	before := signing.NewSecret()
+	no := s.endpoint(r.URL)
+	s.exec(`UPDATE webhook_endpoints SET previous_secret = $1, previous_secret_until = now() + interval '1 hour'`, before)
+	s.deliver()
+	s.moves(1, 1)
+	s.eventually("it is delivered", s.finished(no, 1))
+	s.exec(`UPDATE webhook_endpoints SET previous_secret_until = now(), seq = seq + 1`)
+	s.moves(1, 1)
+	s.eventually("the next one is delivered", s.finished(no, 2))
+	got := r.got()
+	if signing.Verify(before, got[0].header, []byte(got[0].body), time.Now()) != nil || len(strings.Fields(got[0].header.Get("Webhook-Signature"))) != 2 {
+		t.Errorf("%v", got[0].header)
+	}
+	if signing.Verify(before, got[1].header, []byte(got[1].body), time.Now()) == nil || len(strings.Fields(got[1].header.Get("Webhook-Signature"))) != 1 {
+		t.Errorf("%v", got[1].header)
+	}
+}
+
+// TestAnswersAreKept: status and answer, clipped, printable, and without the secret; and no redirect is followed.
+func TestAnswersAreKept(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	elsewhere := s.receiver(nil)
+	r := s.receiver(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Location", elsewhere.URL)
+		w.WriteHeader(http.StatusTemporaryRedirect)
+		w.Write([]byte("the key is " + strings.TrimPrefix(secret, signing.Prefix) + "\x00\n" + strings.Repeat("é", 5000))) //nolint:errcheck // it is cut off
+	})
+	s.endpoint(r.URL)
+	s.deliver()
+	s.moves(1, 1)
+	s.eventually("it is tried", func() bool { return one[int](s, `SELECT count(*) FROM webhook_deliveries WHERE attempts = 1`) == 1 })
+	answer := one[string](s, `SELECT log -> 0 ->> 'answer' FROM webhook_deliveries`)
+	if !strings.HasPrefix(answer, "the key is *** ") || len(answer) > 1024 || len(answer) < 1000 {
+		t.Errorf("%d bytes: %s", len(answer), answer)
+	}
+	if status := one[string](s, `SELECT concat(log -> 0 ->> 'status', ' ', state) FROM webhook_deliveries`); status != "307 pending" || len(elsewhere.got()) != 0 {
+		t.Errorf("%s, and %d requests elsewhere", status, len(elsewhere.got()))
+	}
+}
+
+// TestPrivateAddress: without leave, nothing is sent to this machine, and the log of the delivery says why.
+func TestPrivateAddress(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	r := s.receiver(nil)
+	s.endpoint(r.URL)
+	s.deliverer(webhooks.Config{})
+	s.moves(1, 1)
+	s.eventually("it is tried", func() bool { return one[int](s, `SELECT count(*) FROM webhook_deliveries WHERE attempts = 1`) == 1 })
+	if said := one[string](s, `SELECT log -> 0 ->> 'error' FROM webhook_deliveries`); !strings.Contains(said, "is private") || len(r.got()) != 0 {
+		t.Errorf("%s, and %d requests", said, len(r.got()))
+	}
+}
+
+// TestBodiesAreReadAgain: after a restart, what is sent has the same bytes as the feed, also if the feed has forgotten its number.
+func TestBodiesAreReadAgain(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	var well atomic.Bool
+	r := s.receiver(func(w http.ResponseWriter, _ *http.Request) {
+		if !well.Load() {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	})
+	no := s.endpoint(r.URL)
+	d := s.deliver()
+	s.moves(3, 1)
+	s.exec(`INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, request_id, reason) VALUES ('a b', 1, 'set', 5, 5, 0, 'test', 'x', 'counted')`)
+	s.eventually("all are tried", func() bool { return one[int](s, `SELECT count(*) FROM webhook_deliveries WHERE attempts = 1`) == 4 })
+	d.Stop(s.Context())
+	before := map[string]string{}
+	for _, g := range r.got() {
+		before[g.id] = g.body
+	}
+	s.exec(`INSERT INTO event_batches (first_event_no, last_event_no, position_from, position_to, epoch, whole)
+		SELECT last_event_no + 1, last_event_no + 1, position_to, position_to + 1, epoch, false FROM event_batches ORDER BY first_event_no DESC LIMIT 1`)
+	s.exec(`DELETE FROM event_batches WHERE first_event_no < (SELECT max(first_event_no) FROM event_batches)`)
+	well.Store(true)
+	s.deliver()
+	s.eventually("all are delivered", func() bool {
+		s.hurry()
+		return s.finished(no, 4)()
+	})
+	for _, g := range r.got() {
+		if before[g.id] != g.body {
+			t.Errorf("%s\nwas  %s\nis   %s", g.id, before[g.id], g.body)
+		}
+	}
+	if len(before) != 4 || strings.Count(before[r.got()[0].id], `"cursor"`) != 1 {
+		t.Errorf("%v", before)
+	}
+}
+
+// TestRunsAheadABit: of an endpoint that is away, the backlog stays in the feed.
+func TestRunsAheadABit(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	hold := make(chan struct{})
+	r := s.receiver(func(_ http.ResponseWriter, q *http.Request) {
+		select {
+		case <-hold:
+		case <-q.Context().Done():
+		}
+	})
+	no := s.endpoint(r.URL)
+	s.moves(3000, 1)
+	s.deliver()
+	s.eventually("some are stored", func() bool { return one[int](s, `SELECT count(*) FROM webhook_deliveries`) >= 1000 && len(r.got()) > 0 })
+	if n := one[int](s, `SELECT count(*) FROM webhook_deliveries`); n > 1500 {
+		t.Errorf("%d deliveries are stored before they can be sent", n)
+	}
+	close(hold)
+	s.eventually("all are delivered", s.finished(no, 3000))
+	s.inOrder(r.got(), 3000, 1)
+	if r.most > 64 {
+		t.Errorf("%d requests at one time", r.most)
+	}
+	if next := one[int64](s, `SELECT event_no FROM webhook_endpoints`); next != 3000 {
+		t.Error("the endpoint stands at ", strconv.FormatInt(next, 10))
+	}
+}

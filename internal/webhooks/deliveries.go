@@ -1,0 +1,185 @@
+package webhooks
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"pawl/db"
+	"pawl/internal/orders"
+)
+
+// ErrFinished: a delivery that was delivered or skipped can't be skipped.
+var ErrFinished = errors.New("the delivery is finished")
+
+// Filter chooses deliveries of an endpoint.
+type Filter struct {
+	State   string // empty: any
+	OrderID string // only about this order; empty: whatever they are about
+	Item    string // only about the stock of this item; not together with an order
+	Before  int64  // only with a number below this one
+	Limit   int32  // how many at most
+}
+
+// Delivery is a delivery as it is shown.
+type Delivery struct {
+	db.WebhookDeliveriesListRow
+	Log     []Entry                          // of one delivery, not of those in a list: its last 20 attempts, the oldest first
+	Changes []db.WebhookChangesOfDeliveryRow // of one delivery: what people have asked of it, the oldest first
+}
+
+// Item is the item whose stock a delivery is about, empty if it is about something else.
+func (d *Delivery) Item() string {
+	item, _ := strings.CutPrefix(d.Subject, ItemSubject(""))
+	if item == d.Subject {
+		return ""
+	}
+	return item
+}
+
+// Deliveries returns deliveries of an endpoint, newest first.
+func (s *Endpoints) Deliveries(ctx context.Context, endpointID string, f Filter) ([]Delivery, error) {
+	if _, err := s.Get(ctx, endpointID); err != nil {
+		return nil, err
+	}
+	q := db.WebhookDeliveriesListParams{EndpointNo: numberOf(endpointID), State: f.State, Before: f.Before, Most: f.Limit}
+	if f.Item != "" {
+		q.Subject = ItemSubject(f.Item)
+	}
+	if f.OrderID != "" {
+		o, err := s.reader.Get(ctx, f.OrderID)
+		if err != nil {
+			return nil, err
+		}
+		q.Subject = OrderSubject(o.OrderNo)
+	}
+	rows, err := orders.Read(ctx, s.reader, s.query.WebhookDeliveriesList, q)
+	all := make([]Delivery, len(rows))
+	for i, row := range rows {
+		all[i].WebhookDeliveriesListRow = row
+	}
+	return all, orders.Unavailable("list deliveries", err)
+}
+
+// DeliveriesOf returns what was made of the newest events of an order, for all endpoints, newest event first; and of each endpoint the
+// first delivery that is not finished, for which the others of the order wait.
+func (s *Endpoints) DeliveriesOf(ctx context.Context, orderID string, limit int32) ([]Delivery, error) {
+	o, err := s.reader.Get(ctx, orderID)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := orders.Read(ctx, s.reader, s.query.WebhookDeliveriesOfSubject, db.WebhookDeliveriesOfSubjectParams{
+		Subject: OrderSubject(o.OrderNo), OrderID: orderID, Most: limit})
+	all := make([]Delivery, len(rows))
+	for i, row := range rows {
+		all[i].WebhookDeliveriesListRow = db.WebhookDeliveriesListRow(row)
+	}
+	return all, orders.Unavailable("list deliveries of an order", err)
+}
+
+// Delivery returns one delivery with its attempts.
+func (s *Endpoints) Delivery(ctx context.Context, endpointID string, deliveryNo int64) (Delivery, error) {
+	which := db.WebhookDeliveryShowParams{EndpointNo: numberOf(endpointID), DeliveryNo: deliveryNo}
+	row, err := orders.Read(ctx, s.reader, s.query.WebhookDeliveryShow, which)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return Delivery{}, s.noDelivery(ctx, which)
+	case err != nil:
+		return Delivery{}, orders.Unavailable("read delivery", err)
+	}
+	d := Delivery{WebhookDeliveriesListRow: db.WebhookDeliveriesListRow{
+		EndpointNo: row.EndpointNo, DeliveryNo: row.DeliveryNo, EventID: row.EventID, Type: row.Type, Subject: row.Subject, State: row.State, Attempts: row.Attempts,
+		CreatedAt: row.CreatedAt, DueAt: row.DueAt, AttemptedAt: row.AttemptedAt, FinishedAt: row.FinishedAt, OrderID: row.OrderID,
+	}}
+	if err := json.Unmarshal(row.Log, &d.Log); err != nil {
+		return d, fmt.Errorf("read delivery: %w", err)
+	}
+	if last := len(d.Log) - 1; last >= 0 {
+		d.Status = int32(d.Log[last].Status)
+	}
+	d.Changes, err = orders.Read(ctx, s.reader, s.query.WebhookChangesOfDelivery, db.WebhookChangesOfDeliveryParams(which))
+	return d, orders.Unavailable("read delivery", err)
+}
+
+// noDelivery says which of the two is not there.
+func (s *Endpoints) noDelivery(ctx context.Context, which db.WebhookDeliveryShowParams) error {
+	if _, err := s.endpoint(ctx, which.EndpointNo); err != nil {
+		return err
+	}
+	return &orders.NotFound{What: "delivery at " + EndpointID(which.EndpointNo) + " with the number", Name: strconv.FormatInt(which.DeliveryNo, 10)}
+}
+
+// Resend has a delivery sent again, whatever became of it, as if it was new: at once, or when those before it of its order or item
+// are finished. Errors: orders.ErrKeyReused.
+func (s *Endpoints) Resend(ctx context.Context, endpointID string, deliveryNo int64, by By) (Delivery, error) {
+	return s.changeDelivery(ctx, deliveryChange{"resend", endpointID, deliveryNo, by}, s.query.WebhookDeliveryResend)
+}
+
+// Skip gives up a delivery for good, so that those behind it go on. Errors: ErrFinished, orders.ErrKeyReused.
+func (s *Endpoints) Skip(ctx context.Context, endpointID string, deliveryNo int64, by By) (Delivery, error) {
+	return s.changeDelivery(ctx, deliveryChange{"skip", endpointID, deliveryNo, by}, func(ctx context.Context, p db.WebhookDeliveryResendParams) (int64, error) {
+		return s.query.WebhookDeliverySkip(ctx, db.WebhookDeliverySkipParams(p))
+	})
+}
+
+// deliveryChange is what somebody asks for of a delivery.
+type deliveryChange struct {
+	verb       string // resend or skip
+	endpointID string
+	deliveryNo int64
+	by         By
+}
+
+// changeDelivery has a statement do what is asked for, and returns what the delivery is then.
+func (s *Endpoints) changeDelivery(ctx context.Context, c deliveryChange, statement func(context.Context, db.WebhookDeliveryResendParams) (int64, error)) (Delivery, error) {
+	r := requestFor(c.by, func() error {
+		d, err := s.Delivery(ctx, c.endpointID, c.deliveryNo)
+		if err == nil && d.FinishedAt != nil && c.verb == "skip" {
+			return ErrFinished
+		}
+		return err
+	}, c.verb, c.endpointID, c.deliveryNo)
+	_, _, err := once(ctx, s, r, func() (int64, error) {
+		seq, err := s.seq(ctx, c.endpointID)
+		if err != nil {
+			return 0, err
+		}
+		return statement(ctx, db.WebhookDeliveryResendParams{
+			Actor: r.Actor, OnBehalfOf: db.Optional(r.OnBehalfOf), Reason: db.Optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
+			EndpointNo: numberOf(c.endpointID), DeliveryNo: c.deliveryNo, Seq: seq,
+		})
+	})
+	if err != nil {
+		return Delivery{}, err
+	}
+	return s.Delivery(ctx, c.endpointID, c.deliveryNo)
+}
+
+// RecoverMost is how many deliveries a request has sent again at most.
+const RecoverMost = 10_000
+
+// Recover has deliveries of an endpoint sent again that were given up since a time, the oldest first, and returns how many. If it is
+// RecoverMost there may be others. Errors: orders.ErrKeyReused.
+func (s *Endpoints) Recover(ctx context.Context, endpointID string, since time.Time, by By) (int, error) {
+	r := requestFor(by, s.unless(ctx, At{ID: endpointID}), "recover", endpointID, since.UTC())
+	recovered, before, err := once(ctx, s, r, func() (int32, error) {
+		seq, err := s.seq(ctx, endpointID)
+		if err != nil {
+			return 0, err
+		}
+		return s.query.WebhookDeliveriesRecover(ctx, db.WebhookDeliveriesRecoverParams{
+			Actor: r.Actor, OnBehalfOf: db.Optional(r.OnBehalfOf), Reason: db.Optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
+			EndpointNo: numberOf(endpointID), Seq: seq, Since: since, Most: RecoverMost,
+		})
+	})
+	if before != nil && before.Deliveries != nil {
+		recovered = *before.Deliveries
+	}
+	return int(recovered), err
+}

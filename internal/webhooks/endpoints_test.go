@@ -1,0 +1,203 @@
+package webhooks_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pawl/db"
+	"pawl/internal/events"
+	"pawl/internal/orders"
+	"pawl/internal/signing"
+	"pawl/internal/webhooks"
+)
+
+func (b *bundle) last(context.Context) (events.Cursor, error) {
+	return events.Cursor{No: b.newest}, nil
+}
+
+// count reads one number from the database.
+func (b *bundle) count(t *testing.T, sql string, arguments ...any) (n int) {
+	t.Helper()
+	if err := b.Pool.QueryRow(t.Context(), sql, arguments...).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func (b *bundle) exec(t *testing.T, sql string, arguments ...any) {
+	t.Helper()
+	if _, err := b.Pool.Exec(t.Context(), sql, arguments...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// make makes an endpoint.
+func (b *bundle) make(t *testing.T, url string) db.WebhookEndpoint {
+	t.Helper()
+	made, err := b.Create(t.Context(), webhooks.Spec{URL: url}, webhooks.By{Actor: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
+}
+
+func by(requestID string) webhooks.By {
+	return webhooks.By{Actor: "token:ops", OnBehalfOf: "maria", Reason: "a test", RequestID: requestID}
+}
+
+// TestEndpointIsMadeOnce: whoever did not get the answer gets it with the same secret; nobody else gets the secret.
+func TestEndpointIsMadeOnce(t *testing.T) {
+	t.Parallel()
+	b := endpoints(t, true)
+	want := webhooks.Spec{URL: "http://127.0.0.1:9/hook", Description: "the shop", Types: []string{"order.*"}}
+	first, err := b.Create(t.Context(), want, by("1"))
+	if err != nil || !strings.HasPrefix(first.Secret, "whsec_") || first.EventNo != 41 || first.CreatedBy != "token:ops" {
+		t.Fatalf("%+v, %v", first, err)
+	}
+	again, err := b.Create(t.Context(), want, by("1"))
+	if err != nil || again.EndpointNo != first.EndpointNo || again.Secret != first.Secret {
+		t.Errorf("again: %+v, %v", again, err)
+	}
+	var at sync.WaitGroup
+	for range 8 { // the same request at once, as by a caller whose answers are lost
+		at.Go(func() {
+			if made, err := b.Create(t.Context(), want, by("2")); err != nil || made.Secret == "" {
+				t.Errorf("%+v, %v", made, err)
+			}
+		})
+	}
+	at.Wait()
+	if n := b.count(t, `SELECT count(*) FROM webhook_endpoints`); n != 2 {
+		t.Errorf("%d endpoints", n)
+	}
+	want.Description = "another"
+	if _, err := b.Create(t.Context(), want, by("1")); !errors.Is(err, orders.ErrKeyReused) {
+		t.Error("another payload:", err)
+	}
+	id := webhooks.EndpointID(first.EndpointNo)
+	read, err := b.Get(t.Context(), id)
+	if all, listErr := b.List(t.Context()); err != nil || listErr != nil || len(all) != 2 || read.Secret+all[0].Secret != "" || read.Url != first.Url {
+		t.Errorf("%+v, %v; %+v, %v", read, err, all, listErr)
+	}
+	for _, absent := range []string{"whe_0", "whe_01", "whe_99", "whe_x", "1", ""} {
+		if _, err := b.Get(t.Context(), absent); !errors.Is(err, orders.ErrNotFound) {
+			t.Errorf("%q: %v", absent, err)
+		}
+	}
+}
+
+// TestSecretsOverlap: the one before is kept until its time is over. A rotation whose answer was lost is not done again,
+// which would forget the secret that the receiver has.
+func TestSecretsOverlap(t *testing.T) {
+	t.Parallel()
+	b := endpoints(t, true)
+	made := b.make(t, "http://127.0.0.1:9/hook")
+	id := webhooks.EndpointID(made.EndpointNo)
+	rotated, err := b.RotateSecret(t.Context(), id, time.Hour, by("1"))
+	again, err2 := b.RotateSecret(t.Context(), id, time.Hour, by("1"))
+	if err != nil || err2 != nil || rotated.Secret == made.Secret || again.Secret != rotated.Secret {
+		t.Fatalf("%v %v: %+v, again %+v", err, err2, rotated, again)
+	}
+	if n := b.count(t, `SELECT count(*) FROM webhook_endpoints WHERE secret = $1 AND previous_secret = $2 AND previous_secret_until > now() + interval '50 minutes'`,
+		rotated.Secret, made.Secret); n != 1 {
+		t.Error("the secret before is not kept")
+	}
+	if _, err := b.RotateSecret(t.Context(), id, 0, by("2")); err != nil {
+		t.Fatal(err)
+	}
+	if n := b.count(t, `SELECT count(*) FROM webhook_endpoints WHERE previous_secret IS NULL AND version = 3`); n != 1 {
+		t.Error("a secret that others know is kept")
+	}
+	if late, err := b.RotateSecret(t.Context(), id, time.Hour, by("1")); err != nil || late.Secret != "" {
+		t.Errorf("the secret of another request is shown: %q, %v", late.Secret, err)
+	}
+}
+
+// TestChangesOfEndpoints: only of the version that was read, each once, and who made them is known afterwards.
+func TestChangesOfEndpoints(t *testing.T) {
+	t.Parallel()
+	b := endpoints(t, true)
+	id := webhooks.EndpointID(b.make(t, "http://127.0.0.1:9/hook").EndpointNo)
+	want := webhooks.Spec{URL: "http://127.0.0.1:9/other", Types: []string{"stock.set"}}
+	changed, err := b.Change(t.Context(), webhooks.At{ID: id, Version: new(int32(1))}, want, by("1"))
+	if err != nil || changed.Url != want.URL || !slices.Equal(changed.Types, want.Types) || changed.Version != 2 || changed.Secret != "" {
+		t.Errorf("%+v, %v", changed, err)
+	}
+	if again, err := b.Change(t.Context(), webhooks.At{ID: id, Version: new(int32(1))}, want, by("1")); err != nil || again.Version != 2 {
+		t.Errorf("again: %+v, %v", again, err)
+	}
+	if _, err := b.Change(t.Context(), webhooks.At{ID: id, Version: new(int32(1))}, want, by("2")); !errors.Is(err, orders.ErrPrecondition) {
+		t.Error("another has changed it:", err)
+	}
+	disabled, err := b.Stop(t.Context(), webhooks.At{ID: id}, webhooks.Disabled, by("3"))
+	if err != nil || disabled.State != webhooks.Disabled || disabled.DisabledReason == nil || disabled.DisabledAt == nil {
+		t.Errorf("%+v, %v", disabled, err)
+	}
+	if enabled, err := b.Enable(t.Context(), id, false, by("4")); err != nil || enabled.State != webhooks.Enabled || enabled.DisabledAt != nil {
+		t.Errorf("%+v, %v", enabled, err)
+	}
+	for range 2 {
+		if _, err := b.Stop(t.Context(), webhooks.At{ID: id}, webhooks.Deleted, by("5")); err != nil {
+			t.Error("deleted, twice:", err)
+		}
+	}
+	if _, err := b.Stop(t.Context(), webhooks.At{ID: id}, webhooks.Deleted, by("6")); !errors.Is(err, orders.ErrNotFound) {
+		t.Error("deleted by another request:", err)
+	}
+	var events []string
+	if err := b.Pool.QueryRow(t.Context(), `SELECT array_agg(event ORDER BY at) FROM books.access_log
+		WHERE subject = $1 AND (actor, on_behalf_of, detail) = ('token:ops', 'maria', 'a test')`, id).Scan(&events); err != nil ||
+		!slices.Equal(events, []string{"webhook_endpoint_changed", "webhook_endpoint_disabled", "webhook_endpoint_enabled", "webhook_endpoint_deleted"}) {
+		t.Errorf("the access log has %q, %v", events, err)
+	}
+}
+
+func TestTooManyEndpoints(t *testing.T) {
+	t.Parallel()
+	b := endpoints(t, true)
+	b.exec(t, `INSERT INTO webhook_endpoints (url, event_no, created_by, secret) SELECT 'http://127.0.0.1:9/', 0, 'test', 'whsec_' FROM generate_series(1, $1::integer)`, webhooks.MostEndpoints)
+	if _, err := b.Create(t.Context(), webhooks.Spec{URL: "http://127.0.0.1:9/"}, by("1")); !errors.Is(err, webhooks.ErrTooMany) {
+		t.Error(err)
+	}
+}
+
+// TestTestEvent: it is signed, and what came back is told, also by an endpoint that is disabled or not there.
+func TestTestEvent(t *testing.T) {
+	t.Parallel()
+	b := endpoints(t, true)
+	var secret string
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body := make([]byte, r.ContentLength)
+		_, _ = r.Body.Read(body)
+		if err := signing.Verify(secret, r.Header, body, time.Now()); err != nil || !strings.Contains(string(body), `"type":"webhook_endpoint.test"`) {
+			t.Errorf("%s: %v", body, err)
+		}
+		w.WriteHeader(http.StatusTeapot)
+		_, _ = w.Write([]byte("thanks, " + secret))
+	}))
+	t.Cleanup(receiver.Close)
+	made := b.make(t, receiver.URL)
+	secret = made.Secret
+	id := webhooks.EndpointID(made.EndpointNo)
+	if _, err := b.Stop(t.Context(), webhooks.At{ID: id}, webhooks.Disabled, by("1")); err != nil {
+		t.Fatal(err)
+	}
+	sent, err := b.Test(t.Context(), id)
+	if err != nil || sent.Delivered() || sent.Status != http.StatusTeapot || !strings.HasPrefix(sent.Answer, "thanks, ") || strings.Contains(sent.Answer, secret[6:]) {
+		t.Errorf("%+v, %v", sent, err)
+	}
+	receiver.Close()
+	if sent, err = b.Test(t.Context(), id); err != nil || sent.Status != 0 || sent.Error == "" {
+		t.Errorf("nobody there: %+v, %v", sent, err)
+	}
+	if n := b.count(t, `SELECT count(*) FROM webhook_deliveries`); n != 0 {
+		t.Errorf("%d deliveries are stored", n)
+	}
+}

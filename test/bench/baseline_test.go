@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pawl/internal/pgembed"
+)
+
+// shared is one private PostgreSQL for all tests of the package.
+var shared *pgembed.Server
+
+func TestMain(m *testing.M) {
+	os.Exit(withCluster(m))
+}
+
+func withCluster(m *testing.M) int {
+	folder, err := os.MkdirTemp("", "pawl-bench-test-")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(folder)
+	if shared, err = startCluster(context.Background(), folder, nil); err != nil {
+		panic(err)
+	}
+	defer shared.Stop(context.Background())
+	return m.Run()
+}
+
+func testDatabase(t *testing.T) *database {
+	t.Helper()
+	name := strings.ReplaceAll(strings.ToLower(t.Name()), "/", "_")
+	d, err := newDatabase(t.Context(), shared, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.drop(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+func testTarget(t *testing.T, name string) target {
+	t.Helper()
+	built, err := targets{source: "../..", folder: t.TempDir()}.build(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return built
+}
+
+func TestBaselineDoesEachOrderOnce(t *testing.T) {
+	t.Parallel()
+	d := testDatabase(t)
+	post := serveTarget(t, testTarget(t, "baseline"), d)
+	var all sync.WaitGroup
+	for range 50 {
+		all.Go(func() {
+			status, body := post(`{"orderId":"a","amount":99.99,"item":"x"}`)
+			if status != http.StatusOK || !strings.Contains(body, `"status":"completed"`) {
+				t.Errorf("%d %s", status, body)
+			}
+		})
+	}
+	all.Wait()
+	if mismatch, err := d.check(t.Context(), 0, 1); mismatch != "" || err != nil {
+		t.Error(mismatch, err)
+	}
+	if status, _ := post(`{"orderId":"a","amount":99.98,"item":"x"}`); status != http.StatusConflict {
+		t.Errorf("other amount: %d, want 409", status)
+	}
+}
+
+func TestBaselineNeverOversells(t *testing.T) {
+	t.Parallel()
+	d := testDatabase(t)
+	post := serveTarget(t, testTarget(t, "baseline"), d)
+	if _, err := d.conn.Exec(t.Context(), "INSERT INTO inventory (item, on_hand, tracked) VALUES ('x', 3, true)"); err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for n := range 20 {
+		all.Go(func() { post(`{"orderId":"o` + string(rune('a'+n)) + `","amount":1,"item":"x"}`) })
+	}
+	all.Wait()
+	var completed, failed, refunded, reserved, onHand int
+	err := d.conn.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM orders WHERE status = 'completed'),
+		(SELECT count(*) FROM orders WHERE status = 'failed'), (SELECT count(*) FROM charges WHERE refunded_at IS NOT NULL),
+		reserved, on_hand FROM inventory`).Scan(&completed, &failed, &refunded, &reserved, &onHand)
+	if err != nil || completed != 3 || failed != 17 || refunded != 17 || reserved != 0 || onHand != 0 {
+		t.Errorf("completed %d failed %d refunded %d reserved %d on hand %d, %v", completed, failed, refunded, reserved, onHand, err)
+	}
+}
+
+func TestMeasureCountsWhatWasDone(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"baseline", "pawl"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := run{setup: setup{Target: name, Callers: 4, Items: 10}, target: testTarget(t, name), database: testDatabase(t),
+				folder: t.TempDir(), window: window{warmUp: 100 * time.Millisecond, length: 500 * time.Millisecond}, stock: true}
+			out, err := r.measure(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if out.Orders == 0 || out.Errors != 0 || out.BooksMismatch != "" || out.Max < out.P50 ||
+				out.ServiceCPU <= 0 || out.PostgresCPU <= 0 || out.WALPerOrder <= 0 || out.MemoryMiB < 1 || out.HOTShare <= 0 {
+				t.Errorf("result %+v", out)
+			}
+		})
+	}
+}
+
+// serveTarget starts the target for the test and returns how to send it an order.
+func serveTarget(t *testing.T, built target, d *database) func(body string) (int, string) {
+	t.Helper()
+	s, err := built.start(t.Context(), d.url, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.stop() })
+	return func(body string) (int, string) {
+		response, err := http.Post("http://"+s.address+"/api/orders/process", "application/json", strings.NewReader(body))
+		if err != nil {
+			t.Error(err)
+			return 0, ""
+		}
+		defer response.Body.Close()
+		text, _ := io.ReadAll(response.Body)
+		return response.StatusCode, string(text)
+	}
+}

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"pawl/internal/pgembed"
+)
+
+// database is one fresh database of the cluster and a connection to look at it.
+type database struct {
+	url    string
+	name   string
+	conn   *pgx.Conn
+	admin  *pgx.Conn // to another database: the fresh one can't drop itself
+	server int       // pid of the postmaster
+}
+
+// newDatabase creates an empty database, after a checkpoint so that no run pays for
+// what the one before it wrote.
+func newDatabase(ctx context.Context, c *pgembed.Server, name string) (*database, error) {
+	admin, err := pgx.Connect(ctx, c.URL("postgres"))
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	d := &database{url: c.URL(name), name: name, admin: admin, server: c.PID()}
+	if err := execAll(ctx, admin, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)", "CREATE DATABASE "+name, "CHECKPOINT"); err != nil {
+		return nil, fmt.Errorf("create database: %w", err)
+	}
+	if d.conn, err = connect(ctx, d.url); err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	return d, nil
+}
+
+// connect finds the tables where this release has them, and where earlier ones and the baseline do.
+func connect(ctx context.Context, url string) (*pgx.Conn, error) {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	config.RuntimeParams["search_path"] = "pawl, public"
+	return pgx.ConnectConfig(ctx, config)
+}
+
+func execAll(ctx context.Context, conn *pgx.Conn, statements ...string) error {
+	for _, sql := range statements {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("%.40s: %w", sql, err)
+		}
+	}
+	return nil
+}
+
+// drop removes the database. It works when ctx has ended too.
+func (d *database) drop(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	_ = d.conn.Close(ctx)
+	defer d.admin.Close(ctx)
+	if _, err := d.admin.Exec(ctx, "DROP DATABASE "+d.name+" WITH (FORCE)"); err != nil {
+		return fmt.Errorf("drop database: %w", err)
+	}
+	return nil
+}
+
+// counters are what PostgreSQL has counted since it started.
+type counters struct {
+	WAL         int64 // bytes
+	Checkpoints int64 // begun
+}
+
+func (d *database) counters(ctx context.Context) (counters, error) {
+	checkpoints := "SELECT checkpoints_timed + checkpoints_req FROM pg_stat_bgwriter"
+	if version, _, _ := strings.Cut(d.conn.PgConn().ParameterStatus("server_version"), "."); version >= "17" {
+		checkpoints = "SELECT num_timed + num_requested FROM pg_stat_checkpointer"
+	}
+	var c counters
+	err := d.conn.QueryRow(ctx, `SELECT (pg_current_wal_lsn() - '0/0')::bigint, (`+checkpoints+`)`).Scan(&c.WAL, &c.Checkpoints)
+	if err != nil {
+		return c, fmt.Errorf("read counters: %w", err)
+	}
+	return c, nil
+}
+
+// tableUse is how the table of orders was used since the database was created: the share of updates that stayed
+// on their page, and scans of all of it. Counts of connections that are still open may be missing.
+func (d *database) tableUse(ctx context.Context) (hotShare float64, sequentialScans int64, err error) {
+	err = d.conn.QueryRow(ctx, `SELECT n_tup_hot_upd::float8 / greatest(n_tup_upd, 1), seq_scan FROM pg_stat_user_tables
+		WHERE schemaname IN ('pawl', 'public') AND relname = 'orders'`).Scan(&hotShare, &sequentialScans)
+	if err != nil {
+		return 0, 0, fmt.Errorf("read table statistics: %w", err)
+	}
+	return hotShare, sequentialScans, nil
+}
+
+// lastOrder is the highest order_no, 0 in an empty table.
+func (d *database) lastOrder(ctx context.Context) (int64, error) {
+	var no int64
+	err := d.conn.QueryRow(ctx, "SELECT coalesce(max(order_no), 0) FROM orders").Scan(&no)
+	if err != nil {
+		return 0, fmt.Errorf("read last order: %w", err)
+	}
+	return no, nil
+}
+
+// check compares what is stored of the orders after a number with how many were
+// answered: each is completed, has one charge, one reservation and four moves. It
+// says what differs, or nothing.
+func (d *database) check(ctx context.Context, after int64, answered int) (mismatch string, err error) {
+	var orders, charges, reservations, moves int
+	err = d.conn.QueryRow(ctx, `SELECT
+		(SELECT count(*) FROM orders WHERE order_no > $1 AND status = 'completed'),
+		(SELECT count(*) FROM charges WHERE order_no > $1),
+		(SELECT count(*) FROM reservations WHERE order_no > $1),
+		(SELECT count(*) FROM transitions WHERE order_no > $1 AND from_status <> to_status)`, after).Scan(&orders, &charges, &reservations, &moves)
+	if err != nil {
+		return "", fmt.Errorf("check orders: %w", err)
+	}
+	if orders != answered || charges != answered || reservations != answered || moves != 4*answered {
+		return fmt.Sprintf("%d orders answered, but %d completed, %d charges, %d reservations, %d moves stored",
+			answered, orders, charges, reservations, moves), nil
+	}
+	return "", nil
+}

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// options are the flags, checked.
+type options struct {
+	callers, items []int
+	only           []string
+	window         window
+	rounds         int
+	stored         int64
+	ordered        bool
+	stock          bool
+	targets        targets
+
+	remote       bool
+	events       bool
+	console      bool
+	rate         float64 // orders per second
+	ledgerPolicy bool
+	token        bool
+	keyed        bool
+}
+
+const help = `Measures the service and a hand-written baseline on the same PostgreSQL: closed loop,
+keep-alive connections, random order ids (or --uuidv7), each run from an empty database.
+
+  go run . [flags]                          # everything, about 5 minutes
+  go run . --callers 64 --items hot --only pawl --seconds 5
+  go run . --stored 5000000                 # also with so many orders in the table
+  go run . --remote                        # instead: every step at a provider
+  go run . --against ./old --rounds 5       # instead: beside another version
+
+Targets: pawl, baseline, earlier (the binary of --against), ledger-policy (the service
+with a stored policy that is {}), token (the service that asks for a token),
+keyed (the service, each order with an Idempotency-Key). Flags:
+`
+
+func parseOptions(args []string) (options, error) {
+	o := options{targets: targets{source: "../.."}, callers: []int{1, 16, 64, 256}, items: []int{1, 10_000}}
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.Usage = func() { fmt.Fprint(flags.Output(), help); flags.PrintDefaults() }
+	flags.Func("callers", "numbers of callers (default 1,16,64,256)", numbers(&o.callers))
+	flags.Func("items", "numbers of different items; hot is 1 (default hot,10000)", numbers(&o.items))
+	only := flags.String("only", "", "targets; default: baseline,pawl, or those of --against, --ledger-policy, --token and --idempotency-keys")
+	seconds := flags.Float64("seconds", 10, "length of the measured window")
+	flags.DurationVar(&o.window.warmUp, "warmup", 2*time.Second, "warm-up before it, 2s at most: the runs are to begin with an empty database")
+	flags.IntVar(&o.rounds, "rounds", 1, "how often to do every run, targets in turn")
+	flags.Int64Var(&o.stored, "stored", 0, "also measure the service with this many completed orders in the table; the window is then at least 90 s")
+	flags.BoolVar(&o.stock, "stock", false, "give every item stock, so that stock is checked as well as counted")
+	flags.StringVar(&o.targets.pawl, "pawl", "", "binary of the service; default: built from the parent folder")
+	flags.BoolVar(&o.remote, "remote", false, "measure the service with every step at a provider (pawl simulate) instead: orders offered at --rate, and 2,000 callers that wait")
+	flags.BoolVar(&o.events, "events", false, "measure instead how late events come to somebody who follows them, with orders offered at --rate")
+	flags.BoolVar(&o.console, "console", false, "measure instead how long the pages of the console take, and what they cost 256 callers, with --stored orders in the table")
+	flags.Float64Var(&o.rate, "rate", 500, "orders per second that --remote and --events offer")
+	flags.StringVar(&o.targets.earlier, "against", "", "binary of an earlier version, to be measured in turn with this one and compared")
+	flags.BoolVar(&o.ordered, "uuidv7", false, "order ids that begin with the time, instead of random ones")
+	flags.BoolVar(&o.ledgerPolicy, "ledger-policy", false, "measure also with a stored policy that leaves every step to the ledger, and compare")
+	flags.BoolVar(&o.keyed, "idempotency-keys", false, "measure also with an Idempotency-Key on each order, and compare")
+	flags.BoolVar(&o.token, "token", false, "measure also with callers that send a token, and compare")
+	if err := flags.Parse(args); err != nil {
+		return o, err
+	}
+	o.only = o.names(*only)
+	o.window.length = time.Duration(*seconds * float64(time.Second))
+	for _, binary := range []*string{&o.targets.pawl, &o.targets.earlier} {
+		if *binary != "" { // the servers run in another folder
+			*binary, _ = filepath.Abs(*binary)
+		}
+	}
+	return o, o.check()
+}
+
+// names are the targets that were asked for, or what the other flags are about.
+func (o options) names(only string) []string {
+	switch {
+	case only != "":
+		return strings.Split(only, ",")
+	case o.remote, o.events, o.console:
+		return []string{"pawl"}
+	}
+	wanted := map[string]bool{"pawl": true, "earlier": o.targets.earlier != "", "ledger-policy": o.ledgerPolicy, "token": o.token, keyedName: o.keyed}
+	names := slices.DeleteFunc(slices.Clone(targetNames), func(name string) bool { return !wanted[name] })
+	if len(names) == 1 {
+		return []string{"baseline", "pawl"}
+	}
+	return names
+}
+
+func (o options) check() error {
+	if (o.remote || o.events) && (o.rate <= 0 || !slices.Contains(o.only, "pawl") || o.stored > 0) {
+		return errors.New("--remote and --events measure pawl, from an empty database, at a positive rate")
+	}
+	if o.console && (o.stored == 0 || !slices.Contains(o.only, "pawl")) {
+		return errors.New("--console measures pawl, with orders stored")
+	}
+	if slices.Contains(o.only, "earlier") && o.targets.earlier == "" {
+		return errors.New("earlier is the binary of --against")
+	}
+	for _, name := range o.only {
+		if !slices.Contains(targetNames, name) {
+			return fmt.Errorf("no target %q: %s", name, strings.Join(targetNames, ", "))
+		}
+	}
+	if o.window.warmUp < 0 || o.window.warmUp > 2*time.Second {
+		return errors.New("warm-up is 2s at most")
+	}
+	if o.window.length <= 0 || o.rounds < 1 {
+		return errors.New("seconds and rounds are positive")
+	}
+	if slices.ContainsFunc(o.items, func(n int) bool { return n > maxItems }) {
+		return fmt.Errorf("items are %d at most", maxItems)
+	}
+	return nil
+}
+
+// numbers reads a list of positive numbers.
+func numbers(into *[]int) func(string) error {
+	return func(list string) error {
+		*into = nil
+		for word := range strings.SplitSeq(list, ",") {
+			if word == "hot" {
+				word = "1"
+			}
+			n, err := strconv.Atoi(word)
+			if err != nil || n < 1 {
+				return fmt.Errorf("%q is not a positive number", word)
+			}
+			*into = append(*into, n)
+		}
+		return nil
+	}
+}

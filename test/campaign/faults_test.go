@@ -1,0 +1,223 @@
+package campaign
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"pawl/test/dbtest"
+)
+
+// stepOneClock gives one replica a wall clock that can be set.
+func stepOneClock(f *field) {
+	f.offset = filepath.Join(f.t.TempDir(), "offset")
+	f.posts[0].program = f.yard.stepping()
+	f.posts[0].env = []string{offsetVariable + "=" + f.offset}
+}
+
+// stepClock sets the clock of one replica, by up to a year, and at last right again.
+func stepClock(ctx context.Context, f *field) {
+	f.what = "steps"
+	f.setClock(0)
+	steps := []int{-3600, 3600, -2 * 86400, 2 * 86400, -30, 30, 365 * 86400, 0}
+	for pause(ctx, f.dice.between(200*time.Millisecond, 1200*time.Millisecond)) {
+		f.setClock(steps[f.dice.IntN(len(steps))])
+		f.bit.Add(1)
+	}
+	f.setClock(0)
+}
+
+func (f *field) setClock(seconds int) {
+	if err := os.WriteFile(f.offset, []byte(strconv.Itoa(seconds)+"\n"), 0o644); err != nil {
+		f.t.Error(err)
+	}
+}
+
+// oneEarlier lets one replica be of an earlier version.
+func oneEarlier(f *field) {
+	f.posts[0].program = f.yard.earlier()
+}
+
+// killSome ends replicas, so that each version goes on with what the other has begun.
+func killSome(ctx context.Context, f *field) {
+	f.what = "kills, " + f.yard.earlier().note
+	for i := 0; pause(ctx, f.soon(i, 2*time.Second)); i++ {
+		f.fleet.kill(f.dice.IntN(len(f.posts)))
+		f.bit.Add(1)
+	}
+}
+
+// killAndStop ends replicas and lets others sleep for longer than their leases.
+func killAndStop(ctx context.Context, f *field) {
+	f.what = "kills and stops"
+	for pause(ctx, f.dice.between(200*time.Millisecond, 1200*time.Millisecond)) {
+		i := f.dice.IntN(len(f.posts))
+		f.bit.Add(1)
+		switch f.dice.IntN(4) {
+		case 0, 1:
+			f.fleet.kill(i)
+		case 2:
+			f.fleet.signal(i, syscall.SIGTERM)
+		default:
+			f.fleet.signal(i, syscall.SIGSTOP)
+			pause(ctx, f.dice.between(500*time.Millisecond, 3500*time.Millisecond))
+			f.fleet.signal(i, syscall.SIGCONT)
+		}
+	}
+}
+
+// serializable makes every transaction one that may fail when others are under way.
+func serializable(f *field) {
+	f.server.exec("ALTER DATABASE postgres SET default_transaction_isolation = 'serializable'")
+}
+
+// countRollbacks counts the statements that failed so.
+func countRollbacks(ctx context.Context, f *field) {
+	f.what = "rollbacks"
+	<-ctx.Done()
+	f.bit.Store(int64(f.server.ask(context.WithoutCancel(ctx), "SELECT xact_rollback FROM pg_stat_database WHERE datname = 'postgres'")))
+}
+
+// holdLocks is somebody with psql who has locked something and thinks.
+func holdLocks(ctx context.Context, f *field) {
+	f.what = "locks held"
+	statements := []string{
+		"SELECT FROM inventory WHERE item LIKE 'scarce-%' FOR UPDATE",
+		"SELECT FROM inventory WHERE item = 'widget-1' FOR UPDATE",
+		"SELECT FROM orders WHERE due_at IS NOT NULL FOR UPDATE SKIP LOCKED",
+		"SELECT FROM orders ORDER BY order_no DESC LIMIT 50 FOR UPDATE",
+		"LOCK TABLE orders IN ACCESS EXCLUSIVE MODE",
+		"LOCK TABLE inventory, step_calls IN SHARE MODE",
+	}
+	for pause(ctx, f.dice.between(100*time.Millisecond, 800*time.Millisecond)) {
+		if err := f.holdLock(ctx, statements[f.dice.IntN(len(statements))]); err != nil && ctx.Err() == nil {
+			f.t.Errorf("hold a lock: %v", err)
+		}
+	}
+}
+
+func (f *field) holdLock(ctx context.Context, statement string) error {
+	conn, err := f.server.session(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx)) // that is how a lock ends
+	if _, err := tx.Exec(ctx, statement); err != nil {
+		return err
+	}
+	f.bit.Add(1)
+	pause(ctx, f.dice.between(300*time.Millisecond, 2500*time.Millisecond))
+	return nil
+}
+
+// diskSize holds the database of the template, its log, and some seconds of orders.
+const diskSize = "200m"
+
+func noMount() string {
+	if os.Geteuid() != 0 {
+		return "a small disk takes root to mount"
+	}
+	folder, err := os.MkdirTemp("/tmp", "pawl-campaign-mount-*")
+	if err != nil {
+		return err.Error()
+	}
+	defer os.Remove(folder)
+	if said, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder).CombinedOutput(); err != nil {
+		return fmt.Sprintf("a small disk can't be mounted: %s", said)
+	}
+	if err := exec.Command("umount", folder).Run(); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// onSmallDisk puts the data of the server on a disk of its own.
+func onSmallDisk(f *field) {
+	f.disk = dbtest.Folder(f.t)
+	if said, err := exec.Command("mount", "-t", "tmpfs", "-o", "mode=0755,size="+diskSize, "tmpfs", f.disk).CombinedOutput(); err != nil {
+		f.t.Fatalf("mount: %v\n%s", err, said)
+	}
+	f.t.Cleanup(func() { _ = exec.Command("umount", "-l", f.disk).Run() })
+	f.server = f.template.copyTo(f.t, f.disk, map[string]string{"max_wal_size": "48MB", "min_wal_size": "32MB"})
+	f.server.start()
+	f.t.Cleanup(f.server.stop)
+}
+
+// fillDisk fills the disk to the last byte, and frees it a moment later. A server that has ended of it is started again,
+// as an operator does.
+func fillDisk(ctx context.Context, f *field) {
+	f.what = "statements without room"
+	ballast := filepath.Join(f.disk, "ballast")
+	for i := 0; pause(ctx, f.soon(i, 1500*time.Millisecond)); i++ {
+		f.fill(ballast)
+		if i%2 == 0 { // also in the first round: the server needs room for it, whatever callers do
+			f.fillLog(ctx)
+		}
+		pause(ctx, f.dice.between(500*time.Millisecond, 2*time.Second))
+		os.Remove(ballast)
+		f.revive(ctx)
+	}
+	logs, _ := filepath.Glob(filepath.Join(f.disk, "log", "*"))
+	for _, log := range logs {
+		text, _ := os.ReadFile(log)
+		f.bit.Add(int64(strings.Count(string(text), "No space left on device")))
+	}
+}
+
+// fillLog writes so much to the log of the server that it needs a new file, and ends for want of room. It does so to the end:
+// on a slow machine there is one round.
+func (f *field) fillLog(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startLimit)
+	defer cancel()
+	conn, err := f.server.session(ctx)
+	if err != nil {
+		return // it has ended already
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	for range 8 {
+		if _, err := conn.Exec(ctx, "SELECT pg_logical_emit_message(false, 'campaign', repeat('x', 16000000))"); err != nil {
+			return
+		}
+	}
+}
+
+// fill writes until there is no room, and goes on as room comes up.
+func (f *field) fill(path string) {
+	file, err := os.Create(path)
+	if err != nil {
+		f.t.Error(err)
+		return
+	}
+	defer file.Close()
+	for size := 1 << 20; size >= 1<<10; {
+		if _, err := file.Write(make([]byte, size)); err != nil {
+			size /= 4
+		}
+	}
+}
+
+// revive starts the server again if it has ended, and waits until it answers.
+func (f *field) revive(ctx context.Context) {
+	await(context.WithoutCancel(ctx), startLimit, func() bool {
+		if f.server.ended() {
+			f.bit.Add(1) // there may not have been the room to say so
+			f.server.end(0)
+			if err := f.server.tryStart(); err != nil {
+				f.t.Logf("start after a full disk: %v", err)
+				return false
+			}
+		}
+		return f.server.ask(context.WithoutCancel(ctx), "SELECT 1") == 1
+	})
+}

@@ -1,0 +1,170 @@
+package campaign
+
+import (
+	"context"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"pawl/internal/pgembed"
+	"pawl/test/dbtest"
+)
+
+// postgres is a server of one campaign. It keeps what it commits: fsync and the rest are on.
+type postgres struct {
+	t        *testing.T
+	folder   string
+	settings map[string]string
+	running  *pgembed.Server
+}
+
+const startLimit = 2 * time.Minute // on a busy machine; a download of the server where there is none
+
+// newTemplate makes a migrated data folder, to be copied.
+func newTemplate(t *testing.T, migrate func(url string)) *postgres {
+	t.Helper()
+	p := &postgres{t: t, folder: dbtest.Folder(t)}
+	p.start()
+	migrate(p.url())
+	p.stop()
+	return p
+}
+
+// copyTo makes a server with a copy of the data of this one, which does not run.
+func (p *postgres) copyTo(t *testing.T, folder string, settings map[string]string) *postgres {
+	t.Helper()
+	target := filepath.Join(folder, "data")
+	if said, err := exec.CommandContext(t.Context(), "cp", "-a", filepath.Join(p.folder, "data"), target).CombinedOutput(); err != nil {
+		t.Fatalf("copy a database: %v\n%s", err, said)
+	}
+	return &postgres{t: t, folder: folder, settings: settings}
+}
+
+// allowReplication has the server let a standby in where it lets us in. Of itself it lets in nobody who wants all of its log.
+func (p *postgres) allowReplication() {
+	p.t.Helper()
+	rules := filepath.Join(p.folder, "pg_hba.conf")
+	if err := os.WriteFile(rules, []byte("local  all,replication  pawl  peer  map=pawl\n"), 0o644); err != nil {
+		p.t.Fatal(err)
+	}
+	p.settings["hba_file"] = rules
+}
+
+// start starts the server and returns when it answers.
+func (p *postgres) start() {
+	p.t.Helper()
+	if err := p.tryStart(); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *postgres) tryStart() error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.t.Context()), startLimit)
+	defer cancel()
+	settings := map[string]string{"max_connections": "300", "max_wal_size": "256MB", "shared_buffers": "64MB", "wal_compression": "off"}
+	maps.Copy(settings, p.settings)
+	running, err := pgembed.Start(ctx, pgembed.Config{Dir: p.folder, Settings: settings})
+	if err == nil {
+		p.running = running
+	}
+	return err
+}
+
+func (p *postgres) url() string { return p.running.URL("postgres") }
+
+// socket is where the server listens.
+func (p *postgres) socket() (network, address string) {
+	config, err := pgconn.ParseConfig(p.url())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return pgconn.NetworkAddress(config.Host, config.Port)
+}
+
+// stop is pg_ctl stop -m fast.
+func (p *postgres) stop() { p.end(0) }
+
+// end sends a signal to the first process of the server and waits for its end: SIGQUIT is an immediate shutdown, SIGKILL
+// what the out-of-memory killer does.
+func (p *postgres) end(signal syscall.Signal) {
+	if p.running == nil {
+		return
+	}
+	if signal != 0 {
+		_ = syscall.Kill(p.running.PID(), signal)
+		<-p.running.Exited()
+	}
+	_ = p.running.Stop(context.WithoutCancel(p.t.Context())) // it may have ended by itself, on a full disk
+}
+
+func (p *postgres) ended() bool {
+	select {
+	case <-p.running.Exited():
+		return true
+	default:
+		return false
+	}
+}
+
+// session connects to the server itself, past all proxies. It is closed with the test. Whatever the default of the database
+// is, what is done here does not fail because of what the replicas do meanwhile.
+func (p *postgres) session(ctx context.Context) (*pgx.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	config, err := pgx.ParseConfig(p.url())
+	if err != nil {
+		return nil, err
+	}
+	config.RuntimeParams["default_transaction_isolation"] = "read committed"
+	return pgx.ConnectConfig(ctx, config)
+}
+
+// ask reads a number.
+func (p *postgres) ask(ctx context.Context, query string) (n int) {
+	conn, err := p.session(ctx)
+	if err != nil {
+		return 0
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	_ = conn.QueryRow(ctx, query).Scan(&n) // 0 where there is no answer
+	return n
+}
+
+// exec runs a statement that must succeed.
+func (p *postgres) exec(statement string) {
+	p.t.Helper()
+	conn, err := p.session(p.t.Context())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer conn.Close(p.t.Context())
+	if _, err := conn.Exec(p.t.Context(), statement); err != nil {
+		p.t.Fatalf("%s: %v", statement, err)
+	}
+}
+
+// user is the name that the URLs of the server have.
+func (p *postgres) user() string {
+	config, err := pgconn.ParseConfig(p.url())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return config.User
+}
+
+// throughTCP is the URL of the server's database at another address.
+func (p *postgres) throughTCP(address net.Addr) string {
+	return "postgres://" + p.user() + "@" + address.String() + "/postgres?sslmode=disable"
+}
+
+// escaped is a path within a connection string of libpq.
+func escaped(path string) string { return "'" + strings.ReplaceAll(path, "'", `\'`) + "'" }

@@ -1,0 +1,102 @@
+package clients
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+)
+
+// TestTypeScript builds the TypeScript client as it would be published, and uses it on a running service.
+func TestTypeScript(t *testing.T) {
+	t.Parallel()
+	dir := typescript(t)
+	url := serve(t).url
+	for name, command := range map[string][]string{
+		"by itself":         {"node", "--test", "test/client.js"},
+		"on all operations": {"node", "test/operations.js", url},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run(t, dir, command[0], command[1:]...)
+		})
+	}
+	t.Run("cases", func(t *testing.T) {
+		t.Parallel()
+		runCases(t, "ts", runTypeScript(dir))
+	})
+	t.Run("the program of its README", func(t *testing.T) {
+		t.Parallel()
+		program := command(t, dir, "node", "test/readme.js")
+		program.Env = append(program.Env, "PAWL_URL="+url)
+		said, err := program.CombinedOutput()
+		if want := block(t, filepath.Join(dir, "README.md"), "text"); err != nil || !bytes.Equal(said, want) {
+			t.Errorf("%v: printed\n%s\nwant\n%s", err, said, want)
+		}
+	})
+}
+
+// typescript is a copy of client/typescript, compiled with its tests and the program of its README. Its generated types are
+// those of the document.
+func typescript(t *testing.T) string {
+	t.Helper()
+	dir := packages(t, "../../client/typescript")
+	fresh := filepath.Join(dir, "fresh.ts")
+	run(t, dir, "./node_modules/.bin/openapi-typescript", absolute(t, "../../httpapi/openapi.yaml"), "-o", fresh)
+	if !bytes.Equal(read(t, fresh), read(t, filepath.Join(dir, "src/openapi.ts"))) {
+		t.Error("src/openapi.ts is not what openapi.yaml says; run npm run generate in client/typescript")
+	}
+	write(t, filepath.Join(dir, "test/readme.ts"), block(t, filepath.Join(dir, "README.md"), "ts"))
+	write(t, filepath.Join(dir, "test/receiver.ts"), block(t, "../../docs/events.md", "ts"))
+	run(t, dir, "npm", "run", "build")
+	run(t, dir, "./node_modules/.bin/tsc", "-p", "test")
+	return dir
+}
+
+// runTypeScript makes the calls of a case with the TypeScript client, and returns what they returned.
+func runTypeScript(dir string) func(*testing.T, string, clientCase) []byte {
+	return func(t *testing.T, address string, c clientCase) []byte {
+		t.Helper()
+		text, err := json.Marshal(map[string]any{"client": c.Client, "calls": c.Calls})
+		if err != nil {
+			t.Fatal(err)
+		}
+		program := command(t, dir, "node", "test/cases.js", address)
+		program.Stdin, program.Stderr = bytes.NewReader(text), os.Stderr
+		said, err := program.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return said
+	}
+}
+
+// block is the first block of code of a language in a page.
+func block(t *testing.T, page, language string) []byte {
+	t.Helper()
+	found := regexp.MustCompile("(?s)\n```" + language + "\n(.*?)```\n").FindSubmatch(read(t, page))
+	if found == nil {
+		t.Fatalf("%s has no block of %s", page, language)
+	}
+	return found[1]
+}
+
+func read(t *testing.T, file string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func absolute(t *testing.T, file string) string {
+	t.Helper()
+	path, err := filepath.Abs(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

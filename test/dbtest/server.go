@@ -1,0 +1,208 @@
+package dbtest
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"pawl/internal/pgembed"
+	"pawl/migrations"
+)
+
+// ServerVariable names the environment variable with the URL of a server to use instead of starting one.
+const ServerVariable = "PAWL_TEST_DATABASE_URL"
+
+// binVariable names the environment variable with the folder of the postgres to start, for tests of another major version.
+const binVariable = "PAWL_TEST_PG_BIN"
+
+// startLimit covers a download of the server on a machine that has none.
+const startLimit = 6 * time.Minute
+
+// server is where databases are made: one of ours, or a given one.
+type server struct {
+	url      func(database string) string
+	admin    *pgxpool.Pool   // for CREATE and DROP DATABASE, kept open: each new connection is a process of the server's
+	copying  string          // how CREATE DATABASE copies a template
+	embedded *pgembed.Server // nil if it is not ours
+	folder   string          // what to remove with it
+	template func() (name string, err error)
+	made     string // name of the template, once there is one
+	roles    string // what the names of its roles begin with
+}
+
+// shared is the server of this test binary, started by the first test that needs one.
+var shared struct {
+	sync.Mutex
+	server *server
+	err    error
+}
+
+// use returns the shared server. Where it did not start, every test says why.
+func use(t testing.TB) *server {
+	t.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.server == nil && shared.err == nil {
+		shared.server, shared.err = openServer(os.Getenv(ServerVariable))
+	}
+	require(t, shared.err)
+	return shared.server
+}
+
+func openServer(given string) (*server, error) {
+	s := &server{}
+	s.template = sync.OnceValues(s.makeTemplate)
+	if given == "" {
+		return s, s.startEmbedded()
+	}
+	u, err := url.Parse(given)
+	if err != nil || !strings.HasPrefix(u.Scheme, "postgres") {
+		return nil, fmt.Errorf("%s is not a postgres:// URL", ServerVariable)
+	}
+	s.url = func(database string) string {
+		other := *u
+		other.Path = "/" + database
+		return other.String()
+	}
+	return s, s.connect(strings.TrimPrefix(u.Path, "/"))
+}
+
+// connect opens connections to a database, from which others are made and dropped. Where the server can be told to copy a
+// template file by file (PostgreSQL 15), it is: page by page through the log takes twice as long, and leaves out the file
+// that spares each first connection reading the catalogs.
+func (s *server) connect(database string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var err error
+	if s.admin, err = pgxpool.New(ctx, s.url(database)); err != nil {
+		return fmt.Errorf("connect to the test server: %w", err)
+	}
+	var version int
+	if err := s.admin.QueryRow(ctx, "SELECT current_setting('server_version_num')::int").Scan(&version); err != nil {
+		return fmt.Errorf("connect to the test server: %w", err)
+	}
+	if version >= 150000 {
+		s.copying = " STRATEGY file_copy"
+	}
+	return nil
+}
+
+func (s *server) startEmbedded() error {
+	removeStale()
+	folder, err := newFolder(folderPattern)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+	defer cancel()
+	if s.embedded, err = pgembed.Start(ctx, config(folder)); err != nil {
+		os.RemoveAll(folder)
+		return err
+	}
+	s.folder, s.url = folder, s.embedded.URL
+	return s.connect("postgres")
+}
+
+// config gives up what only matters when the machine stops. synchronous_commit stays on, because the service looks at it.
+func config(folder string) pgembed.Config {
+	return pgembed.Config{Dir: folder, BinDir: os.Getenv(binVariable), Settings: map[string]string{
+		"fsync":            "off",
+		"full_page_writes": "off",
+		"max_connections":  "500",
+		"shared_buffers":   "128MB",
+		"max_wal_size":     "256MB",
+		"wal_compression":  "off",                // the log is in memory or short-lived: compressing it only takes time
+		"plan_cache_mode":  "force_generic_plan", // connections are short-lived: planning a statement five times takes longer than running it
+		"jit":              "off",                // compiling a statement takes longer than anything that a test asks for
+	}}
+}
+
+// close stops a server of ours. On a given one it removes the template.
+func (s *server) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if s.admin != nil {
+		defer s.admin.Close()
+	}
+	if s.embedded != nil {
+		err := s.embedded.Stop(ctx)
+		return errors.Join(err, os.RemoveAll(s.folder))
+	}
+	if s.made == "" {
+		return nil
+	}
+	if err := s.drop(ctx, s.made); err != nil {
+		return err
+	}
+	return s.run(ctx, fmt.Sprintf("DROP ROLE IF EXISTS %s_owner, %[1]s_serve, %[1]s_read", s.roles))
+}
+
+// serves is the role of the service. Each connection asks for it: given to a whole database, autovacuum would have it, too,
+// and skip the tables, which are somebody else's. Whoever has it logged in as somebody else, so that it needs a right to see what
+// becomes of its own statements.
+func (s *server) serves() string { return s.roles + "_serve" }
+
+// makeTemplate migrates a database and closes it to connections: CREATE DATABASE copies no template that is in use.
+func (s *server) makeTemplate() (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	name := newName("template")
+	if err := s.create(ctx, name, "template1"); err != nil {
+		return "", err
+	}
+	s.made = name
+	if _, err := migrations.Up(ctx, s.url(name)); err != nil {
+		return "", fmt.Errorf("migrate template: %w", err)
+	}
+	s.roles = newName("roles")
+	if err := migrations.Roles(ctx, s.url(name), s.roles); err != nil {
+		return "", fmt.Errorf("make roles: %w", err)
+	}
+	if err := s.run(ctx, "GRANT pg_read_all_stats TO "+s.serves()); err != nil {
+		return "", err
+	}
+	return name, s.run(ctx, "ALTER DATABASE "+name+" ALLOW_CONNECTIONS false")
+}
+
+// create copies template, again where somebody (the autovacuum daemon) is looking at it.
+func (s *server) create(ctx context.Context, name, template string) error {
+	for {
+		err := s.run(ctx, "CREATE DATABASE "+name+" TEMPLATE "+template+s.copying)
+		var refused *pgconn.PgError
+		if !errors.As(err, &refused) || refused.Code != "55006" { // object_in_use
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+func (s *server) drop(ctx context.Context, name string) error {
+	return s.run(ctx, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)")
+}
+
+// run executes one statement that no transaction may surround.
+func (s *server) run(ctx context.Context, statement string) error {
+	if _, err := s.admin.Exec(ctx, statement); err != nil {
+		return fmt.Errorf("%s: %w", statement, err)
+	}
+	return nil
+}
+
+// newName is unique also on a server that others test on, and needs no quotes in SQL.
+func newName(kind string) string {
+	return "pawl_" + kind + "_" + strings.ToLower(rand.Text()[:16])
+}

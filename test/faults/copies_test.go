@@ -1,0 +1,519 @@
+package faults
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"pawl/internal/simulator"
+	"pawl/test/dbtest"
+)
+
+// original is a service in use, of which copies are made: with a provider, a receiver of webhooks, and an order whose charge is in doubt.
+type original struct {
+	t        *testing.T
+	server   *postgres
+	provider *simulator.Simulator
+	policy   string // a file
+	inbox    *inbox
+	client   *client
+}
+
+func openOriginal(t *testing.T, settings ...string) *original {
+	t.Helper()
+	for _, name := range []string{"pg_dump", "pg_restore", "pg_basebackup"} {
+		if _, err := exec.LookPath(filepath.Join(postgresPrograms(t), name)); err != nil {
+			t.Skipf("NOT TESTED: there is no %s here", name)
+		}
+	}
+	o := &original{t: t, server: startPostgres(t, settings...), provider: openProvider(t, ""), inbox: openInbox(t), client: newClient(4, false)}
+	t.Cleanup(o.client.close)
+	server := httptest.NewServer(o.provider)
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+		if err := o.provider.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	o.policy = filepath.Join(t.TempDir(), "policy.yaml")
+	text := ""
+	for step, executor := range map[string]string{"charge": refunds + "  retry: {initial: 200ms, cap: 200ms, maxRetries: 900, budget: 1h}\n  breaker: {failures: 1000000, open: 1ms}\n", "reserve": blind, "confirm": final} {
+		text += step + ":\n" + fmt.Sprintf(executor, step, server.URL)
+	}
+	if err := os.WriteFile(o.policy, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.provider.SetFaults(simulator.Rule{Fault: simulator.ErrorAfter, Step: "charge", OrderPrefix: "doubt"}); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// postgresPrograms is the folder of the newest PostgreSQL here.
+func postgresPrograms(t *testing.T) string {
+	t.Helper()
+	if dir := os.Getenv("PAWL_TEST_PG_BIN"); dir != "" {
+		return dir
+	}
+	folders, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
+	if len(folders) == 0 {
+		t.Skip("NOT TESTED: there are no programs of PostgreSQL here")
+	}
+	return folders[len(folders)-1]
+}
+
+// service is a process that serves a database at one address, also after it has started anew.
+type service struct {
+	*process
+	address, database, token string
+	client                   *client
+}
+
+func (o *original) serve(database string, flags ...string) *service {
+	o.t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	port := strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)
+	listener.Close()
+	args := append([]string{"serve", "--database-url", database, "--listen", "127.0.0.1", "--port", port, "--public-url", "http://127.0.0.1:1"}, hasty...) // it is in what providers are sent
+	s := &service{process: launch(o.t, nil, append(args, flags...)...), database: database, client: o.client}
+	s.address = s.url()
+	return s
+}
+
+func (s *service) get(path string) *answer {
+	s.t.Helper()
+	return s.send(http.MethodGet, path, "")
+}
+
+func (s *service) send(method, path, body string) *answer {
+	s.t.Helper()
+	return s.client.send(s.t.Context(), request{method: method, url: s.address + path, body: body, prefer: "respond-async", token: s.token})
+}
+
+// must sends a request that is answered with 2xx.
+func (s *service) must(method, path, body string) *answer {
+	s.t.Helper()
+	a := s.send(method, path, body)
+	if a.err != nil || a.code/100 != 2 {
+		s.t.Fatalf("%s %s: %s", method, path, a)
+	}
+	return a
+}
+
+// process takes an order to its end.
+func (s *service) order(id string) {
+	s.t.Helper()
+	s.must(http.MethodPost, "/api/orders/process", fmt.Sprintf(`{"orderId":%q,"amount":9.99,"item":"boat"}`, id))
+	eventually(s.t, patience, id+" completes", func() bool { return s.get("/api/orders/"+id).state() == "completed" })
+}
+
+// until waits for a status of an order and a beginning of why it is held.
+func (s *service) until(id, status, reason string) {
+	s.t.Helper()
+	eventually(s.t, patience, id+" is "+status+" "+reason, func() bool {
+		return count(s.t, s.database, `SELECT count(*) FROM books.orders WHERE order_id = $1 AND status = $2 AND coalesce(hold_reason, '') ^@ $3`, id, status, reason) == 1
+	})
+}
+
+// work has an original do what a copy could do again: an order that is done, one in doubt, and an endpoint that was sent all events.
+func (o *original) work(s *service) {
+	o.t.Helper()
+	s.must(http.MethodPost, "/api/webhook-endpoints", fmt.Sprintf(`{"url":%q}`, o.inbox.url))
+	s.order("done")
+	s.must(http.MethodPost, "/api/orders/process", `{"orderId":"doubt","amount":9.99,"item":"boat"}`)
+	eventually(o.t, patience, "its charge is in doubt", func() bool { return len(o.provider.Requests("doubt")) > 2 })
+	o.inbox.awaits(s)
+}
+
+// quarantined checks that a service shows a database that belongs elsewhere, and that it does nothing to it and to nobody else, for far
+// longer than all leases last and an order waits for its next call.
+func (o *original) quarantined(s *service) {
+	o.t.Helper()
+	const state = `SELECT concat((SELECT count(*) FROM pawl.transitions), ' ', (SELECT count(*) FROM pawl.event_batches), ' ', (SELECT max(seq) FROM pawl.webhook_endpoints),
+		' ', (SELECT max(fence) FROM pawl.orders), ' ', (SELECT count(*) FROM pawl.step_calls))`
+	before, calls, sent := query[string](o.t, s.database, state)[0], len(o.provider.Requests("doubt")), o.inbox.count()
+	for path, code := range map[string]int{"/livez": 200, "/health": 503, "/api/orders/done": 200, "/api/orders/doubt": 200, "/api/events": 200, "/api/orders?status=completed": 200} {
+		if a := s.get(path); a.code != code || code == 503 && a.body.Code != "quarantined" {
+			o.t.Errorf("%s: %s", path, a)
+		}
+	}
+	for path, body := range map[string]string{
+		"/api/orders/process": `{"orderId":"new","amount":1,"item":"boat"}`, "/api/orders/doubt/cancel": `{"reason":"test"}`, "/api/orders/done/refunds": `{"reason":"test","requestId":"1"}`,
+		"/api/webhook-endpoints/whe_1/test": `{}`, "/api/inventory/boat/adjustments": `{"change":1,"reason":"test","requestId":"1"}`,
+	} {
+		if a := s.send(http.MethodPost, path, body); a.code != http.StatusServiceUnavailable || a.body.Code != "quarantined" {
+			o.t.Errorf("POST %s: %s", path, a)
+		}
+	}
+	if a := s.get("/metrics"); !strings.Contains(a.text, "\npawl_quarantined 1\n") {
+		o.t.Error("the metric does not say so")
+	}
+	if a := s.get("/api/me"); !strings.Contains(a.text, `"quarantined":true`) || strings.Contains(a.text, "processOrder") {
+		o.t.Error(a)
+	}
+	if a := s.get("/console"); !strings.Contains(a.text, "pawl adopt --as-copy") {
+		o.t.Errorf("the console has no banner: %s", a)
+	}
+	eventually(o.t, patience, "all leases have ended long ago", func() bool {
+		return count(o.t, s.database, `SELECT count(*) FROM (SELECT due_at FROM pawl.orders UNION ALL SELECT due_at FROM pawl.event_relay UNION ALL SELECT due_at FROM pawl.webhook_endpoints) AS l
+			WHERE l.due_at > now() - interval '4 seconds'`) == 0
+	})
+	if now := query[string](o.t, s.database, state)[0]; now != before {
+		o.t.Errorf("was %s, is %s", before, now)
+	}
+	if n := len(o.provider.Requests("doubt")); n != calls {
+		o.t.Errorf("the provider was called %d times", n-calls)
+	}
+	if n := o.inbox.count(); n != sent {
+		o.t.Errorf("%d webhooks were sent", n-sent)
+	}
+	if code, said := run(o.t, "doctor", "--database-url", s.database, "--installation", "staging"); code != 1 || !strings.Contains(said, "quarantined") {
+		o.t.Errorf("doctor: %d\n%s", code, said)
+	}
+}
+
+// shell runs the commands of docs/operations.md that a text begins, less the first few lines.
+func (o *original) shell(begin string, less int, variables ...string) string {
+	o.t.Helper()
+	page, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	printed := regexp.MustCompile("(?s)\n" + regexp.QuoteMeta(begin) + ".*?```sh\n(.*?)```").FindSubmatch(page)
+	if printed == nil {
+		o.t.Fatalf("docs/operations.md has no commands after %q", begin)
+	}
+	lines := strings.SplitAfterN(string(printed[1]), "\n", less+1)
+	cmd := exec.CommandContext(o.t.Context(), "sh", "-ec", lines[less])
+	cmd.Dir = o.t.TempDir()
+	cmd.Env = append(append(neutral(os.Environ()), "PATH="+filepath.Dir(program())+":"+postgresPrograms(o.t)+":"+os.Getenv("PATH")), variables...)
+	said, err := cmd.CombinedOutput()
+	if err != nil {
+		o.t.Fatalf("%s%v\n%s", lines[less], err, said)
+	}
+	return string(said)
+}
+
+// TestRestoredDatabase does what docs/operations.md says of a restore drill. A service on what was restored does nothing. Once that was
+// adopted, it goes on where the dump was taken, and nobody takes its new events for those that were lost.
+func TestRestoredDatabase(t *testing.T) {
+	build(t)
+	t.Parallel()
+	o := openOriginal(t)
+	first := o.serve(o.server.url, "--policy", o.policy)
+	o.work(first)
+	restored := startPostgres(t)
+	addresses := []string{"DATABASE_URL=" + o.server.url, "DRILL_DATABASE_URL=" + restored.url}
+	o.shell("### A restore drill", 0, addresses...)
+	first.order("lost")
+	o.inbox.awaits(first)
+	first.terminate()
+
+	second := o.serve(restored.url, "--policy", o.policy)
+	o.quarantined(second)
+	o.shell("`pawl serve --database-url \"$DRILL_DATABASE_URL\"`", 0, addresses...)
+	eventually(t, patience, "it goes on by itself", func() bool { return second.get("/health").code == http.StatusOK })
+	if err := o.provider.SetFaults(); err != nil {
+		t.Fatal(err)
+	}
+	second.until("doubt", "completed", "")
+	second.order("instead")
+	if a, b := numberOf(t, o.server.url, "lost"), numberOf(t, restored.url, "instead"); a != b {
+		t.Errorf("the lost order had number %d, that instead has %d", a, b)
+	}
+	o.inbox.awaits(second)
+	for _, entry := range o.provider.Books("doubt") {
+		if entry.Effects != 1 {
+			t.Errorf("%+v", entry)
+		}
+	}
+	verify(t, restored.url)
+}
+
+// TestServerIsReplaced puts another server, with what was restored, where that of a running service was.
+func TestServerIsReplaced(t *testing.T) {
+	build(t)
+	t.Parallel()
+	o := openOriginal(t)
+	s := o.serve(o.server.url, "--policy", o.policy)
+	o.work(s)
+	restored := startPostgres(t)
+	o.shell("### A restore drill", 0, "DATABASE_URL="+o.server.url, "DRILL_DATABASE_URL="+restored.url)
+	for _, server := range []*postgres{restored, o.server} {
+		server.immediate()
+	}
+	data := filepath.Join(o.server.dir, "data")
+	for _, move := range [][2]string{{data, data + ".original"}, {filepath.Join(restored.dir, "data"), data}} {
+		if err := os.Rename(move[0], move[1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o.server.start()
+	eventually(t, patience, "the service has started anew", func() bool { return s.get("/health").body.Code == "quarantined" })
+	o.quarantined(s)
+	if err := os.Rename(data+".original", filepath.Join(restored.dir, "data")); err != nil {
+		t.Fatal(err)
+	}
+	restored.start() // for its end
+}
+
+// TestCopyOfTheFiles is about a copy that only its name tells, and that becomes a database for tests, as docs/operations.md says. It
+// never calls a provider for an order that the original has.
+func TestCopyOfTheFiles(t *testing.T) {
+	build(t)
+	t.Parallel()
+	o := openOriginal(t)
+	first := o.serve(o.server.url, "--policy", o.policy, "--installation", "prod")
+	o.work(first)
+	if _, said := run(t, "token", "create", "shop", "--roles", "submit,read,operate,settle", "--database-url", o.server.url); !strings.Contains(said, "pawl_") {
+		t.Fatal(said)
+	} else {
+		first.token = tokenIn(said)
+	}
+	copied := o.backup(nil)
+	copied.start()
+	copied.url = copied.server.URL("postgres")
+	second := o.serve(copied.url, "--installation", "staging", "--policy", o.policy) // the same text is another policy there
+	second.token = first.token
+	first.terminate()
+	o.quarantined(second)
+
+	said := o.shell("### Staging from a copy", 2, "STAGING_DATABASE_URL="+copied.url)
+	eventually(t, patience, "it goes on by itself", func() bool { return second.get("/health").code == http.StatusOK })
+	if a := second.get("/api/orders/done"); a.code != http.StatusUnauthorized {
+		t.Errorf("with the token of the original: %s", a)
+	}
+	second.token = tokenIn(said)
+	calls, sent := len(o.provider.Requests("doubt"))+len(o.provider.Requests("done")), o.inbox.count()
+	second.until("doubt", "charging", "policy_unusable: it is of the installation")
+	second.order("new") // by the policy that the copy was given, under keys of its own
+	second.must(http.MethodPost, "/api/orders/done/refunds", `{"reason":"test","requestId":"1"}`)
+	if a := second.send(http.MethodPost, "/api/orders/doubt/retry", `{"reason":"test","policy":"active"}`); a.body.Code != "policy_switch_refused" {
+		t.Errorf("under the policy of the copy: %s", a)
+	}
+	for _, verb := range []string{"retry", "cancel"} {
+		second.must(http.MethodPost, "/api/orders/doubt/"+verb, `{"reason":"test"}`)
+		eventually(t, patience, "nothing can be done about it", func() bool {
+			return count(t, copied.url, `SELECT count(*) FROM books.orders WHERE order_id = 'doubt' AND hold = 'attention' AND hold_reason ^@ 'policy_unusable'`) == 1
+		})
+	}
+	second.must(http.MethodPost, "/api/orders/doubt/step-result", `{"step":"charge","outcome":"not_done","reason":"test"}`)
+	eventually(t, patience, "the refund was tried", func() bool {
+		return count(t, copied.url, `SELECT count(*) FROM books.refunds WHERE code = 'policy_unusable' AND state = 'pending'`) == 1
+	})
+	if now := len(o.provider.Requests("doubt")) + len(o.provider.Requests("done")); now != calls {
+		t.Errorf("the provider was called %d times by a copy for what the original has", now-calls)
+	}
+	if n := o.inbox.count(); n != sent {
+		t.Errorf("%d webhooks were sent by a copy", n-sent)
+	}
+	verify(t, copied.url)
+	if len(o.provider.Requests("new")) == 0 {
+		t.Error("the copy does not call the provider that its own policy names")
+	}
+	for _, left := range query[string](t, copied.url, `SELECT 'endpoint ' || url FROM pawl.webhook_endpoints WHERE state = 'enabled' UNION ALL SELECT 'token ' || name FROM pawl.tokens
+		WHERE revoked_at IS NULL AND name <> 'tester'`) {
+		t.Error("the copy has an ", left)
+	}
+
+	third := o.serve(o.server.url, "--policy", o.policy, "--installation", "prod") // the original goes on
+	third.token = first.token
+	if err := o.provider.SetFaults(); err != nil {
+		t.Fatal(err)
+	}
+	third.until("doubt", "completed", "")
+}
+
+// TestFailoverIsNoCopy has a standby that lacks the last orders take over, and then restores a backup to a point in time. Both go on by
+// themselves, and no event has the id of one that was lost.
+func TestFailoverIsNoCopy(t *testing.T) {
+	build(t)
+	t.Parallel()
+	archive := dbtest.Folder(t)
+	if err := os.Chmod(archive, 0o777); err != nil { //nolint:gosec // the server runs as another user
+		t.Fatal(err)
+	}
+	o := openOriginal(t, "archive_mode", "on", "archive_command", "cp %p "+archive+"/%f")
+	named := []string{"--policy", o.policy, "--installation", "prod"}
+	first := o.serve(o.server.url, named...)
+	standby := o.backup(map[string]string{"restore_command": "cp " + archive + "/%f %p"})
+	restored := o.backup(map[string]string{"restore_command": "cp " + archive + "/%f %p", "recovery_target_name": "drill", "recovery_target_action": "promote"})
+	o.work(first)
+	for _, statement := range []string{"SELECT pg_create_restore_point('drill')::text", "SELECT pg_walfile_name(pg_switch_wal())"} {
+		name := query[string](t, o.server.url, statement)[0]
+		if strings.HasPrefix(statement, "SELECT pg_walfile") {
+			eventually(t, patience, "the log is in the archive", func() bool { _, err := os.Stat(filepath.Join(archive, name)); return err == nil })
+		}
+	}
+	for n := range 40 { // a sequence may skip 32 numbers
+		first.order(fmt.Sprintf("lost-%d", n))
+	}
+	o.inbox.awaits(first)
+	first.kill()
+	o.server.kill()
+	for name, server := range map[string]*postgres{"standby": standby, "recovery": restored} {
+		if err := os.WriteFile(filepath.Join(server.dir, "data", name+".signal"), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		server.start()
+		server.url = server.server.URL("postgres")
+		if name == "standby" {
+			query[bool](t, server.url, "SELECT pg_promote()")
+		}
+		eventually(t, patience, "it takes writes", func() bool { return !query[bool](t, server.url, "SELECT pg_is_in_recovery()")[0] })
+		s := o.serve(server.url, named...)
+		if a := s.get("/health"); a.code != http.StatusOK {
+			t.Errorf("%s: %s", name, a)
+		}
+		if lost := count(t, server.url, `SELECT count(*) FROM pawl.orders WHERE order_id ^@ 'lost-'`); lost > 0 {
+			t.Errorf("%s: %d orders that were to be lost are there", name, lost)
+		}
+		for n := range 40 {
+			s.order(fmt.Sprintf("%s-%d", name, n))
+		}
+		o.inbox.awaits(s)
+		if shared := count(t, server.url, `SELECT count(*) FROM pawl.orders WHERE order_no = ANY($1) AND order_id ^@ $2`, o.inbox.numbersOf("lost-"), name); shared == 0 {
+			t.Errorf("%s: no order has the number of a lost one: nothing is shown", name)
+		}
+		s.terminate()
+	}
+}
+
+// backup takes a base backup of the running server, for another one that is not started yet.
+func (o *original) backup(settings map[string]string) *postgres {
+	o.t.Helper()
+	rules := filepath.Join(o.server.dir, "data", "replication.conf") // of itself it lets in nobody who wants all of it
+	if err := os.WriteFile(rules, []byte("local  all,replication  pawl  peer  map=pawl\n"), 0o644); err != nil {
+		o.t.Fatal(err)
+	}
+	if o.server.settings["hba_file"] == "" {
+		o.server.settings["hba_file"] = rules
+		o.server.immediate()
+		o.server.start()
+	}
+	copied := &postgres{t: o.t, dir: dbtest.Folder(o.t), settings: map[string]string{}}
+	for name, value := range settings {
+		copied.settings[name] = value
+	}
+	commands := `pg_basebackup -d "$FROM" -D "$TO/data" -c fast && chown -R --reference="$FROM_DATA" "$TO/data" && chmod 700 "$TO/data"`
+	cmd := exec.CommandContext(o.t.Context(), "sh", "-ec", commands)
+	cmd.Env = append(neutral(os.Environ()), "PATH="+postgresPrograms(o.t)+":"+os.Getenv("PATH"), "FROM="+o.server.url, "TO="+copied.dir, "FROM_DATA="+filepath.Join(o.server.dir, "data"))
+	if said, err := cmd.CombinedOutput(); err != nil {
+		o.t.Fatalf("%v\n%s", err, said)
+	}
+	o.t.Cleanup(func() {
+		if copied.server != nil {
+			_ = copied.server.Stop(context.WithoutCancel(o.t.Context()))
+		}
+	})
+	return copied
+}
+
+func tokenIn(said string) string {
+	return regexp.MustCompile(`pawl_[0-9A-Za-z_]{20,}`).FindString(said)
+}
+
+func numberOf(t *testing.T, url, id string) int64 {
+	t.Helper()
+	return count(t, url, `SELECT order_no FROM pawl.orders WHERE order_id = $1`, id)
+}
+
+// inbox is a receiver of webhooks that drops what has an id that it knows, as docs/events.md advises.
+type inbox struct {
+	t   *testing.T
+	url string
+
+	mu       sync.Mutex
+	requests int
+	events   map[string]string // order and seq, by id
+	numbers  map[string]int64  // of orders, as their ids have them
+}
+
+func openInbox(t *testing.T) *inbox {
+	t.Helper()
+	i := &inbox{t: t, events: map[string]string{}, numbers: map[string]int64{}}
+	server := httptest.NewServer(i)
+	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
+	i.url = server.URL
+	return i
+}
+
+func (i *inbox) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	var e struct {
+		ID   string
+		Data struct {
+			OrderID string
+			Seq     int
+		}
+	}
+	if err := json.Unmarshal(body, &e); err != nil || e.ID != r.Header.Get("Webhook-Id") {
+		i.t.Errorf("%s: %v", body, err)
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.requests++
+	is := fmt.Sprintf("%s %d", e.Data.OrderID, e.Data.Seq)
+	if was, known := i.events[e.ID]; known && was != is {
+		i.t.Errorf("%s is %s, and was %s: it would be dropped", e.ID, is, was)
+	}
+	i.events[e.ID] = is
+	i.numbers[e.Data.OrderID], _ = strconv.ParseInt(strings.Split(e.ID, "_")[1], 10, 64)
+}
+
+func (i *inbox) count() int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.requests
+}
+
+// numbersOf are the numbers of orders whose names begin so.
+func (i *inbox) numbersOf(prefix string) (numbers []int64) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for id, no := range i.numbers {
+		if strings.HasPrefix(id, prefix) {
+			numbers = append(numbers, no)
+		}
+	}
+	return numbers
+}
+
+// awaits returns when the inbox has all events of the orders that have ended at a service.
+func (i *inbox) awaits(s *service) {
+	i.t.Helper()
+	eventually(i.t, patience, "all webhooks have come", func() bool {
+		rows := query[string](i.t, s.database, `SELECT o.order_id || ' ' || t.seq FROM pawl.orders AS o JOIN pawl.transitions AS t USING (order_no) WHERE o.ended_as IS NOT NULL`)
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		have := map[string]bool{}
+		for _, is := range i.events {
+			have[is] = true
+		}
+		for _, row := range rows {
+			if !have[row] {
+				return false
+			}
+		}
+		return true
+	})
+}

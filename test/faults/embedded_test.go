@@ -1,0 +1,252 @@
+package faults
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"pawl/test/dbtest"
+)
+
+// alone is the program with nothing but a place for its data.
+func alone(t *testing.T, dir string, flags ...string) *process {
+	t.Helper()
+	return launch(t, nil, append([]string{"--data-dir", dir, "--listen", "127.0.0.1", "--port", "0"}, flags...)...)
+}
+
+// TestOwnDatabase runs the program as on a machine where nobody has set up a database.
+func TestOwnDatabase(t *testing.T) {
+	build(t)
+	t.Parallel()
+	t.Run("survives restarts, and tells who else wants its data", func(t *testing.T) {
+		t.Parallel()
+		dir := filepath.Join(dbtest.Folder(t), "pawl")
+		first := order{id: "first", amount: "99.99", item: "widget"}
+		cold := firstStart(t, dir, first)
+		warmStart(t, dir, first, cold)
+		company(t, dir)
+	})
+	t.Run("lives in any folder", func(t *testing.T) {
+		t.Parallel()
+		firstStart(t, filepath.Join(dbtest.Folder(t), "it's 100 %+ mine"), order{id: "first", amount: "99.99", item: "widget"})
+	})
+	t.Run("killed under load, and its PostgreSQL with it", func(t *testing.T) {
+		t.Parallel()
+		killAlone(t)
+	})
+	t.Run("a database that ends takes the program with it", func(t *testing.T) {
+		t.Parallel()
+		orphan(t)
+	})
+	t.Run("a given database is used, and none is made", func(t *testing.T) {
+		t.Parallel()
+		given(t)
+	})
+}
+
+// firstStart measures how long it takes to answer the first caller ever.
+func firstStart(t *testing.T, dir string, o order) (took time.Duration) {
+	t.Helper()
+	began := time.Now()
+	p := alone(t, dir)
+	url, place := p.announced()
+	if place != dir || p.stdout() != "" {
+		t.Errorf("names %s, want %s, and printed %q", place, dir, p.stdout())
+	}
+	c := newClient(1, false)
+	if a := c.process(t.Context(), url, o, ""); a.state() != "completed" || a.wrong(o) != "" {
+		t.Errorf("answered %s", a)
+	}
+	took = time.Since(began)
+	if code := p.terminate(); code != 0 {
+		t.Errorf("ended with %d", code)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "data", "postmaster.pid")); !os.IsNotExist(err) {
+		t.Errorf("PostgreSQL was not shut down: %v", err)
+	}
+	return took
+}
+
+// warmStart measures how long a caller waits after a restart: less than at the first start, when the data was made.
+func warmStart(t *testing.T, dir string, o order, cold time.Duration) {
+	t.Helper()
+	const tries = 5
+	best := time.Hour
+	for try := 0; try < tries && best >= cold; try++ {
+		began := time.Now()
+		p := alone(t, dir)
+		url := p.url()
+		c := newClient(1, false)
+		if a := c.process(t.Context(), url, o, ""); a.state() != "completed" {
+			t.Fatalf("answered %s", a)
+		}
+		took := time.Since(began)
+		t.Logf("warm start to first answer: %s; the first start took %s", took, cold)
+		best = min(best, took)
+		if try > 0 || !p.running() { // the first one ends by ^C
+			p.terminate()
+			continue
+		}
+		p.signal(syscall.SIGINT)
+		if code := p.exitCode(); code != 0 {
+			t.Errorf("ended with %d", code)
+		}
+	}
+	if best >= cold {
+		t.Errorf("the fastest of %d warm starts took %s, the first start %s", tries, best, cold)
+	}
+}
+
+// company starts others on the same data.
+func company(t *testing.T, dir string) {
+	t.Helper()
+	p := alone(t, dir)
+	p.url()
+	second := alone(t, dir)
+	code, said := second.exitCode(), second.stderr()
+	if code != 69 || !strings.Contains(said, "in use") || !strings.Contains(said, dir) || !strings.Contains(said, fmt.Sprint(p.cmd.Process.Pid)) {
+		t.Errorf("a second copy ends with %d and says %q", code, said)
+	}
+	for _, args := range [][]string{{"verify"}, {"migrate", "status"}} {
+		if code, said := run(t, append(args, "--data-dir", dir)...); code != 0 {
+			t.Errorf("%v beside the service ends with %d:\n%s", args, code, said)
+		}
+	}
+	if !p.running() {
+		t.Errorf("the first copy has ended: %s", p.stderr())
+	}
+}
+
+// killAlone kills the program under load, again and again. The kernel, or the next start, ends its PostgreSQL.
+func killAlone(t *testing.T) {
+	t.Helper()
+	s := seed(t)
+	dir := filepath.Join(dbtest.Folder(t), "pawl")
+	r := &replicas{t: t, all: make([]*process, 1), urls: make([]string, 1)}
+	start := func() { r.serves(0, alone(t, dir, hasty...)) }
+	start()
+	stockUp(t, r.urls[0], scarce, stock)
+	load := &traffic{url: r.any, cuts: true, callers: 24, seed: s, order: smallOrders("alone")}
+	load.start(t)
+	for round := range rounds(t, 1) {
+		load.flows(100)
+		spared(t, socketURL(dir))
+		if round == 0 { // later ones end at any moment
+			holdOrders(t, socketURL(dir), 10)
+		}
+		r.all[0].kill()
+		start()
+	}
+	load.flows(100)
+	load.finish()
+	url := socketURL(dir)
+	settle(t, url, patience)
+	prove(t, url, load)
+	proveStock(t, url, scarce, stock)
+	seen := load.seen()
+	t.Logf("%d orders; %s; %d take-overs", len(load.orders), seen, takeOvers(t, url))
+	if seen.suppressed == 0 {
+		t.Error("the fault did not bite")
+	}
+}
+
+// socketURL is how psql gets at the program's own database.
+func socketURL(dir string) string {
+	return "postgres://pawl@/postgres?host=" + filepath.Join(dir, "run")
+}
+
+// orphan takes its PostgreSQL away from the program, under load.
+func orphan(t *testing.T) {
+	t.Helper()
+	dir := filepath.Join(dbtest.Folder(t), "pawl")
+	r := &replicas{t: t, all: make([]*process, 1), urls: make([]string, 1)}
+	r.serves(0, alone(t, dir, append(slices.Clone(hasty), "--grace", "10m")...))
+	stockUp(t, r.urls[0], scarce, stock)
+	load := &traffic{url: r.any, cuts: true, once: true, callers: 24, seed: seed(t), order: smallOrders("orphan")}
+	load.start(t)
+	load.flows(100)
+	killDatabase(t, dir)
+	began := time.Now()
+	code := r.all[0].exitCode()
+	took := time.Since(began)
+	load.finish()
+	if code != 70 { // it does not wait for orders that can't end, or would for ten minutes
+		t.Errorf("ended with %d after %s", code, took)
+	}
+	r.serves(0, alone(t, dir, hasty...))
+	url := socketURL(dir)
+	settle(t, url, patience)
+	heard(t, url, load)
+	prove(t, url, load)
+	t.Logf("%d orders; %s; ended in %s; %d take-overs", len(load.orders), load.seen(), took, takeOvers(t, url))
+}
+
+// killDatabase kills the PostgreSQL server of a data folder.
+func killDatabase(t *testing.T, dir string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "data", "postmaster.pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	if _, err := fmt.Sscan(string(text), &pid); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// given runs the program by the two variables of a container platform.
+func given(t *testing.T) {
+	t.Helper()
+	database := dbtest.New(t)
+	dir := filepath.Join(t.TempDir(), "unused")
+	var p *process
+	var port string
+	eventually(t, startLimit, "the program serves at a port that was free", func() bool {
+		port = freePort(t)
+		p = launch(t, []string{"DATABASE_URL=" + database.URL, "PORT=" + port}, "--data-dir", dir, "--allow-data-loss")
+		for p.running() && !announcement.MatchString(p.stderr()) {
+			<-time.After(pace)
+		}
+		return p.running() || !strings.Contains(p.stderr(), "in use") // somebody was faster: another port
+	})
+	url, place := p.announced()
+	if !strings.HasSuffix(url, ":"+port) {
+		t.Errorf("serves %s, want port %s", url, port)
+	}
+	if !strings.HasPrefix(place, "postgres://") {
+		t.Errorf("says that its data is in %s", place)
+	}
+	c := newClient(1, false)
+	o := order{id: "given", amount: "1.00", item: "widget"}
+	if a := c.process(t.Context(), url, o, ""); a.state() != "completed" {
+		t.Errorf("answered %s", a)
+	}
+	prove(t, database.URL)
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("made %s: %v", dir, err)
+	}
+}
+
+// freePort is a port nobody listens on, for now.
+func freePort(t *testing.T) string {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}

@@ -1,0 +1,378 @@
+package faults
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pawl/internal/simulator"
+	"pawl/test/dbtest"
+)
+
+// parrot is a provider that repeats in every field of its answers what it was sent, and the secret that it shares. The
+// item of an order says how it answers at first.
+type parrot struct {
+	t      *testing.T
+	secret string
+	mu     sync.Mutex
+	seen   map[string]int    // requests, by key
+	echoes map[string]string // what to repeat, by key
+	tokens []string          // of callback URLs
+}
+
+func (p *parrot) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	text, _ := io.ReadAll(r.Body)
+	var body struct{ Item, PaymentMethod, CallbackURL, Operation, Step string }
+	_ = json.Unmarshal(text, &body)
+	key := r.Header.Get("Idempotency-Key") + r.URL.Query().Get("key")
+	if form, err := url.ParseQuery(string(text)); err == nil && strings.HasPrefix(r.URL.Path, "/v1/") {
+		body.PaymentMethod = form.Get("payment_method")
+	}
+	token := body.CallbackURL[strings.LastIndex(body.CallbackURL, "/")+1:]
+	p.mu.Lock()
+	if token != "" && !slices.Contains(p.tokens, token) {
+		p.tokens = append(p.tokens, token)
+	}
+	if len(text) > 0 {
+		p.echoes[key] = strings.Join([]string{body.PaymentMethod, p.secret, r.Header.Get("Authorization"), strings.ToUpper(token), url.QueryEscape(body.PaymentMethod), string(text)}, " ")
+	}
+	p.seen[key]++
+	first, echo := p.seen[key] == 1, p.echoes[key]
+	p.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	said := map[string]any{"code": echo, "detail": echo, "reference": "r " + echo[:min(len(echo), 200)], "data": map[string]any{echo: []any{echo, json.Number(digits)}}}
+	switch {
+	case strings.HasPrefix(r.URL.Path, "/v1/"):
+		w.WriteHeader(map[bool]int{true: 500, false: 402}[first])
+		said = map[string]any{"error": map[string]any{"type": "card_error", "code": echo, "decline_code": echo, "message": echo}}
+	case r.URL.Path == "/lookup":
+		said["state"] = map[bool]string{true: "in_progress", false: "done"}[p.seen[key] < 3]
+	case first && body.Item == "unknown", first && body.Operation == "undo":
+		w.WriteHeader(http.StatusInternalServerError)
+	case first && body.Item == "not_done":
+		w.WriteHeader(http.StatusServiceUnavailable)
+		said["outcome"] = "not_done"
+	case first && body.Item == "unreadable":
+		fmt.Fprint(w, echo)
+		return
+	case first && body.Item == "broken":
+		if connection, _, err := w.(http.Hijacker).Hijack(); err == nil {
+			fmt.Fprintf(connection, "%s\r\n\r\n", echo)
+			_ = connection.Close()
+		}
+		return
+	case body.Operation == "do" && (body.Item == "refused" && body.Step == "charge" || body.Item == "undone" && body.Step == "reserve"):
+		w.WriteHeader(http.StatusPaymentRequired)
+	case body.Item == "waiting" && body.Operation == "do":
+		w.WriteHeader(http.StatusAccepted)
+		said["action"] = map[string]any{"url": "https://bank.example/?" + echo, "returnUrl": "javascript:" + echo, "note": echo}
+	}
+	_ = json.NewEncoder(w).Encode(said)
+}
+
+// digits are a card number, which stands in data as a number, too.
+const digits = "4242111122223333"
+
+// leaks collects what came out of a service.
+type leaks struct {
+	*parrot
+	process *process
+	out     map[string]string // what came out, by where
+	signing []string          // secrets of a webhook endpoint
+}
+
+func (l *leaks) note(where, text string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.out[where] += text + "\n"
+}
+
+// ask makes a request, notes the answer and returns it.
+func (l *leaks) ask(method, path, body string) string {
+	l.t.Helper()
+	r, err := http.NewRequestWithContext(l.t.Context(), method, l.process.url()+path, bytes.NewReader([]byte(body)))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Prefer", "wait=1")
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	where, _, _ := strings.Cut(path, "?")
+	if strings.HasPrefix(where, "/api/callbacks/") {
+		where = "/api/callbacks/"
+	}
+	l.note(method+" "+where, fmt.Sprintln(answer.Header)+string(text))
+	return string(text)
+}
+
+// until asks for an order until it is as is said.
+func (l *leaks) until(orderID, is string) {
+	l.t.Helper()
+	var text string
+	for deadline := time.Now().Add(2 * time.Minute); !strings.Contains(text, is); {
+		text = l.ask(http.MethodGet, "/api/orders/"+orderID+"?wait=2", "")
+		if time.Now().After(deadline) || strings.Contains(text, `"hold":"attention"`) {
+			l.t.Fatalf("%s is not %s: %s", orderID, is, text)
+		}
+	}
+}
+
+// methods are payment methods: of orders, of a retry, and at Stripe.
+var methods = []string{"pm_marked_payment_method", digits, "pm_marked_method_of_a_retry", "pm_marked_method_of_stripe"}
+
+func body(id, item, method string) string {
+	return fmt.Sprintf(`{"orderId":%q,"amount":"9.50","item":%q,"paymentMethod":%q}`, id, item, method)
+}
+
+// ordersByHTTP sends orders that are answered in every way, and requests that are refused.
+func (l *leaks) ordersByHTTP() {
+	l.t.Helper()
+	for _, item := range []string{"done", "unknown", "not_done", "unreadable", "broken", "refused", "undone"} {
+		for i, method := range methods[:2] {
+			id := fmt.Sprintf("%s-%d", item, i)
+			l.ask(http.MethodPost, "/api/orders/process", body(id, item, method))
+			l.until(id, map[bool]string{true: `"status":"failed"`, false: `"status":"completed"`}[item == "refused" || item == "undone"])
+		}
+	}
+	l.ask(http.MethodPost, "/api/orders/process", body("waiting", "waiting", methods[0]))
+	for answered := map[string]bool{}; len(answered) < 3; {
+		l.until("waiting", `"hold":"callback"`)
+		l.mu.Lock()
+		token := l.tokens[len(l.tokens)-1]
+		l.mu.Unlock()
+		if !answered[token] {
+			answered[token] = true
+			echo, _ := json.Marshal(methods[0] + " " + token + " " + l.secret)
+			l.ask(http.MethodPost, "/api/callbacks/"+token, fmt.Sprintf(`{"outcome":"done","reference":%s,"code":%[1]s,"detail":%[1]s,"data":{"a":%[1]s}}`, echo))
+			l.ask(http.MethodPost, "/api/callbacks/"+token, fmt.Sprintf(`{"outcome":"refused","code":%s}`, echo))
+			l.ask(http.MethodPost, "/api/callbacks/"+token, fmt.Sprintf(`{"outcome":%s}`, echo))
+		}
+		if len(answered) == 3 {
+			l.until("waiting", `"status":"completed"`)
+		}
+	}
+	l.ask(http.MethodPost, "/api/orders/done-0/refunds", `{"amount":"1.25","reason":"test","requestId":"r-1"}`)
+	l.ask(http.MethodPost, "/api/orders/process", body("done-0", "done", methods[1])) // a conflict
+	l.ask(http.MethodPost, "/api/orders/process", body("long", "done", strings.Repeat(methods[0], 20)))
+	l.ask(http.MethodPost, "/api/orders/process", body("done-0", "done", methods[0]+"\x01"))
+	l.ask(http.MethodPost, "/api/orders/process", body("cut", "done", methods[0])[:70])
+	l.ask(http.MethodPost, "/api/orders/refused-0/retry", fmt.Sprintf(`{"reason":"test","paymentMethod":%q}`, methods[2]))
+	l.until("refused-0", `"status":"failed"`)
+	l.ask(http.MethodPost, "/api/webhooks/stripe", `{"object":"event"}`)
+}
+
+// hooks has events sent to an endpoint that repeats the secrets they are signed with, one after the other.
+func (l *leaks) hooks() {
+	l.t.Helper()
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusInternalServerError)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		fmt.Fprint(w, l.signing)
+	}))
+	l.t.Cleanup(receiver.Close)
+	id := "whe_1"
+	for _, request := range []string{"/api/webhook-endpoints", "/api/webhook-endpoints/" + id + "/rotate-secret"} {
+		answer, err := http.Post(l.process.url()+request, "application/json", strings.NewReader(fmt.Sprintf(`{"url":%q}`, receiver.URL))) //nolint:noctx // it ends with the service
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		var made struct{ ID, Secret string }
+		err = json.NewDecoder(answer.Body).Decode(&made)
+		_ = answer.Body.Close()
+		if err != nil || made.ID != id || made.Secret == "" {
+			l.t.Fatalf("%s: %+v, %v", request, made, err) // these two answers show it, and no other
+		}
+		l.mu.Lock()
+		l.signing = append(l.signing, strings.TrimPrefix(made.Secret, "whsec_"))
+		l.mu.Unlock()
+		if said := l.ask(http.MethodPost, "/api/webhook-endpoints/"+id+"/test", ""); !strings.Contains(said, "***") {
+			l.t.Errorf("the answer of the endpoint is not masked: %s", said)
+		}
+	}
+}
+
+// forgeEvent sends an event that is signed with what is no signature.
+func (l *leaks) forgeEvent(hook string) {
+	l.t.Helper()
+	r, err := http.NewRequestWithContext(l.t.Context(), http.MethodPost, l.process.url()+"/api/webhooks/stripe", strings.NewReader(`{"a":"`+hook+`"}`))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	r.Header.Set("Stripe-Signature", "t=1,v1="+hook)
+	if answer, err := http.DefaultClient.Do(r); err == nil {
+		text, _ := io.ReadAll(answer.Body)
+		_ = answer.Body.Close()
+		l.note("webhook", string(text))
+	}
+}
+
+// readAll asks for everything that the API tells.
+func (l *leaks) readAll() {
+	l.t.Helper()
+	orders := l.ask(http.MethodGet, "/api/orders?limit=200", "")
+	for _, path := range []string{"/health", "/api/inventory", "/api/orders?status=failed", "/openapi.yaml", "/api/events?limit=200",
+		"/api/webhook-endpoints", "/api/webhook-endpoints/whe_1", "/api/webhook-endpoints/whe_1/deliveries"} {
+		l.ask(http.MethodGet, path, "")
+	}
+	var list struct{ Orders []struct{ OrderID string } }
+	if err := json.Unmarshal([]byte(orders), &list); err != nil || len(list.Orders) < 16 {
+		l.t.Fatalf("%v: %s", err, orders)
+	}
+	for _, o := range list.Orders {
+		l.ask(http.MethodGet, "/api/orders/"+o.OrderID+"/calls", "")
+		l.ask(http.MethodGet, "/api/orders/"+o.OrderID+"/transitions", "")
+	}
+}
+
+// TestNothingWithheldComesOut sends marked texts through every way in and has every executor's every answer repeat them.
+// Then it looks for them in everything that comes out.
+func TestNothingWithheldComesOut(t *testing.T) {
+	build(t)
+	t.Parallel()
+	const step, hook, key = "marked_secret_of_steps", "marked_secret_of_webhooks", "sk_test_marked_key"
+	l := &leaks{parrot: &parrot{t: t, secret: step, seen: map[string]int{}, echoes: map[string]string{}}, out: map[string]string{}}
+	provider, spans := httptest.NewServer(l.parrot), &spanStore{}
+	t.Cleanup(provider.Close)
+	collector := httptest.NewServer(spans)
+	t.Cleanup(collector.Close)
+	database := dbtest.New(t)
+	at := func(of, more string) string {
+		return fmt.Sprintf("%s: {executor: http, url: %q, lookupUrl: %q, secret: 'env:PAWL_SECRET_STEP', retry: {initial: 1ms, cap: 20ms, maxRetries: 200, budget: 0s}, timeout: 20s%s}\n",
+			of, provider.URL+"/"+of, provider.URL+"/lookup", more)
+	}
+	undo := func(of string) string { return fmt.Sprintf(", undoUrl: %q", provider.URL+"/"+of+"/undo") }
+	byHTTP := at("charge", undo("charge")+fmt.Sprintf(", refundUrl: %q", provider.URL+"/charge/refund")) + at("reserve", undo("reserve")) + at("confirm", "")
+	byStripe := func(url string) string {
+		return fmt.Sprintf("charge: {executor: stripe, url: %q, secret: 'env:PAWL_SECRET_KEY', webhookSecret: 'env:PAWL_SECRET_HOOK', retry: {initial: 1ms, cap: 20ms, maxRetries: 7, budget: 0s}}\n", url)
+	}
+	stripe := &stripeParrot{simulator: simulator.New(), secrets: hook + " " + key, methods: map[string]string{
+		"pm_marked_approved": "pm_card_visa", "pm_marked_declined": "pm_card_visa_chargeDeclinedLostCard",
+		"pm_marked_to_act": "pm_card_authenticationRequired", "pm_marked_processing": "pm_usBankAccount_processing",
+	}}
+	atStripe := slices.Sorted(maps.Keys(stripe.methods))
+	likeStripe := httptest.NewServer(stripe)
+	t.Cleanup(likeStripe.Close)
+	serve := func(policy string) {
+		path := filepath.Join(t.TempDir(), "policy.yaml")
+		if err := os.WriteFile(path, []byte(policy), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		l.process = launch(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL, "PAWL_SECRET_STEP=" + step, "PAWL_SECRET_HOOK=" + hook, "PAWL_SECRET_KEY=" + key},
+			"serve", "--database-url", database.URL, "--listen", "127.0.0.1", "--port", "0", "--allow-data-loss", "--log-level", "debug", "--policy", path)
+	}
+	end := func() {
+		l.note("metrics", l.ask(http.MethodGet, "/metrics", ""))
+		l.process.terminate()
+		l.note("log", l.process.stdout()+l.process.stderr())
+	}
+	serve(byHTTP)
+	l.hooks()
+	l.ordersByHTTP()
+	end()
+
+	serve(byStripe(likeStripe.URL))
+	l.ordersAtStripe()
+	end()
+
+	l.secret = key
+	serve(byStripe(provider.URL))
+	l.ask(http.MethodPost, "/api/orders/process", body("stripe", "done", methods[3]))
+	l.until("stripe", `"status":"failed"`)
+	l.forgeEvent(hook)
+	l.readAll()
+	_, said := run(t, "verify", "--database-url", database.URL, "-o", "json")
+	l.note("verify", said)
+	end()
+	l.books(database)
+	spans.mu.Lock()
+	for _, span := range spans.spans {
+		l.note("traces", span.String())
+	}
+	spans.mu.Unlock()
+	l.search(database, append(slices.Concat(atStripe, methods, l.tokens), step, hook, key))
+}
+
+// books notes what a role sees that may read the views and nothing else.
+func (l *leaks) books(database *dbtest.Database) {
+	l.t.Helper()
+	ctx := context.WithoutCancel(l.t.Context())
+	tx, err := database.Pool.Begin(ctx)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer tx.Rollback(ctx)
+	var role string // of people and reports
+	if err := tx.QueryRow(ctx, `SELECT rolname FROM pg_catalog.pg_roles
+		WHERE rolname LIKE '%\_read' AND rolname NOT LIKE 'pg\_%' AND has_schema_privilege(oid, 'books', 'USAGE')`).Scan(&role); err != nil {
+		l.t.Fatal(err)
+	}
+	var views []string
+	if err := tx.QueryRow(ctx, "SELECT array_agg(viewname::text) FROM pg_catalog.pg_views WHERE schemaname = 'books'").Scan(&views); err != nil || len(views) < 5 {
+		l.t.Fatalf("views %q, %v", views, err)
+	}
+	if _, err := tx.Exec(ctx, "SET LOCAL ROLE "+role); err != nil {
+		l.t.Fatal(err)
+	}
+	for _, view := range views {
+		var text string
+		if err := tx.QueryRow(ctx, "SELECT coalesce(string_agg(v::text, E'\\n'), '') FROM books."+view+" AS v").Scan(&text); err != nil {
+			l.t.Fatalf("books.%s: %v", view, err)
+		}
+		l.note("books."+view, text)
+	}
+}
+
+// search looks for marked texts in all that came out. That they were repeated is seen by what stands in their place.
+func (l *leaks) search(database *dbtest.Database, marked []string) {
+	l.t.Helper()
+	var secret []byte
+	if err := database.Pool.QueryRow(context.WithoutCancel(l.t.Context()), "SELECT callback_secret FROM pawl.installation").Scan(&secret); err != nil {
+		l.t.Fatal(err)
+	}
+	marked = append(marked, hex.EncodeToString(secret))
+	repeated := strings.ToLower(fmt.Sprint(l.echoes))
+	for _, text := range slices.Concat(methods, l.tokens, []string{"marked_secret_of_steps"}) {
+		if !strings.Contains(repeated, strings.ToLower(text)) {
+			l.t.Errorf("%s was not repeated", text)
+		}
+	}
+	marked = append(marked, l.signing...)
+	for where, out := range l.out {
+		for _, text := range marked {
+			if at := strings.Index(strings.ToLower(out), strings.ToLower(text)); at >= 0 {
+				l.t.Errorf("%s came out at %s: …%s…", text, where, out[max(0, at-120):min(len(out), at+len(text)+40)])
+			}
+		}
+		if strings.Contains(out, "javascript:") {
+			l.t.Errorf("javascript: came out at %s", where)
+		}
+	}
+	for _, where := range []string{"books.step_calls", "GET /api/orders/refused-0", "log"} {
+		if !strings.Contains(l.out[where], "***") {
+			l.t.Errorf("%s: nothing was masked:\n%s", where, l.out[where])
+		}
+	}
+}

@@ -1,0 +1,162 @@
+package faults
+
+import (
+	"bufio"
+	"context"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"pawl/test/dbtest"
+)
+
+// TestPausedReplica stops a replica for longer than its lease, as a hypervisor or a laptop lid does. It wakes up in
+// the middle of what it did and does not know that time has passed. When it is stopped, a lock keeps orders from ending,
+// so that it has some.
+func TestPausedReplica(t *testing.T) {
+	build(t)
+	t.Parallel()
+	t.Run("wakes up when another has finished its orders", func(t *testing.T) {
+		t.Parallel()
+		s := newSleeper(t, hastyLease.String())
+		for range rounds(t, 1) {
+			unlock := s.fallAsleep()
+			unlock()
+			settle(t, s.database, patience)
+			s.wake()
+		}
+		s.proves("pawl_cas_misses_total")
+	})
+	t.Run("wakes up when another holds its orders and stands still", func(t *testing.T) {
+		t.Parallel()
+		s := newSleeper(t, "10m")
+		for range rounds(t, 1) {
+			fenced := s.late("pawl_moves_fenced_total")
+			unlock := s.fallAsleep()
+			eventually(t, patience, "its orders are taken over", func() bool {
+				return count(t, s.database, `SELECT count(*) FROM books.orders AS o WHERE o.due_at IS NOT NULL AND o.fence = 1`) == 0
+			})
+			s.other.signal(syscall.SIGSTOP)
+			eventually(t, patience, "no statement runs", func() bool {
+				return count(t, s.database, `SELECT count(*) FROM pg_stat_activity
+					WHERE datname = current_database() AND backend_type = 'client backend' AND state = 'active' AND pid <> pg_backend_pid()`) == 0
+			})
+			unlock()
+			s.wake() // nothing but their fence keeps it from moving the orders that it takes for its own
+			eventually(t, patience, "it finds out", func() bool { return s.late("pawl_moves_fenced_total") > fenced })
+			s.other.signal(syscall.SIGCONT)
+			eventually(t, patience, "the other finishes them", func() bool { // before it holds more, which the sleeper never had
+				return count(t, s.database, `SELECT count(*) FROM books.orders AS o WHERE o.due_at IS NOT NULL AND o.fence > 1`) == 0
+			})
+		}
+		s.proves("pawl_moves_fenced_total")
+	})
+}
+
+// sleeper is a replica under load that is stopped, and another one without callers.
+type sleeper struct {
+	t        *testing.T
+	database string
+	load     *traffic
+	url      string
+	sleeps   *process
+	other    *process
+}
+
+func newSleeper(t *testing.T, lease string) *sleeper {
+	t.Helper()
+	database := dbtest.New(t)
+	sign(t, database)
+	r := startReplicas(t, 1, database.URL, hasty...)
+	s := &sleeper{t: t, database: database.URL, url: r.addresses()[0], sleeps: r.all[0]}
+	stockUp(t, s.url, scarce, stock)
+	s.load = &traffic{url: r.any, callers: 48, seed: seed(t), order: smallOrders("pause")}
+	s.load.start(t)
+	s.other = startReplicas(t, 1, database.URL, "--recovery-interval", "100ms", "--lease", lease).all[0]
+	return s
+}
+
+// fallAsleep stops the replica with some orders in its hands, behind a lock. It knows of them: an order whose admission it
+// has not heard of yet it would read later, as any other, and see that it is somebody else's.
+func (s *sleeper) fallAsleep() (unlock func()) {
+	s.t.Helper()
+	s.load.flows(100)
+	unlock = lockStock(s.t, s.database)
+	eventually(s.t, patience, "orders wait", func() bool {
+		return unfinished(s.t, s.database) >= 20 && metric(s.t, s.url, "pawl_leases_held") >= 20
+	})
+	s.sleeps.signal(syscall.SIGSTOP)
+	return unlock
+}
+
+func (s *sleeper) wake() { s.sleeps.signal(syscall.SIGCONT) }
+
+func (s *sleeper) late(counter string) int64 {
+	s.t.Helper()
+	return metric(s.t, s.url, counter)
+}
+
+// proves ends the load and looks at what has come of it.
+func (s *sleeper) proves(counter string) {
+	s.t.Helper()
+	s.load.flows(100)
+	s.load.finish()
+	settle(s.t, s.database, patience)
+	prove(s.t, s.database, s.load)
+	proveFences(s.t, s.database)
+	proveStock(s.t, s.database, scarce, stock)
+	taken, late := takeOvers(s.t, s.database), s.late(counter)
+	s.t.Logf("%d orders; %s; %d take-overs, %d moves came late", len(s.load.orders), s.load.seen(), taken, late)
+	if taken == 0 || late == 0 {
+		s.t.Error("the fault did not bite")
+	}
+}
+
+// holdOrders locks the stock and waits until so many orders are held up by it.
+func holdOrders(t *testing.T, url string, n int64) (unlock func()) {
+	t.Helper()
+	unlock = lockStock(t, url)
+	eventually(t, patience, "orders wait for their stock", func() bool { return unfinished(t, url) >= n })
+	return unlock
+}
+
+// lockStock keeps orders from ending: whoever reserves an item with a stock waits for its row, until unlock is called.
+func lockStock(t *testing.T, url string) (unlock func()) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock = func() { _ = conn.Close(context.WithoutCancel(t.Context())) }
+	t.Cleanup(unlock)
+	for _, statement := range []string{"BEGIN", "SELECT FROM pawl.inventory FOR UPDATE"} {
+		if _, err := conn.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return unlock
+}
+
+// metric reads a counter from /metrics.
+func metric(t testing.TB, url, name string) int64 {
+	t.Helper()
+	c := newClient(1, false)
+	a := c.get(t.Context(), url+"/metrics")
+	if a.err != nil || a.code != 200 {
+		t.Fatalf("metrics: %s", a)
+	}
+	for lines := bufio.NewScanner(strings.NewReader(a.text)); lines.Scan(); {
+		if value, found := strings.CutPrefix(lines.Text(), name+" "); found {
+			n, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return int64(n)
+		}
+	}
+	t.Fatalf("no metric %s", name)
+	return 0
+}
