@@ -71,7 +71,7 @@ func TestPrometheusScrapesAsDocumented(t *testing.T) {
 
 func document(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "docs", name))
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", name))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -181,7 +181,7 @@ func TestAnotherApprover(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, page := range []string{orderPath + "o", "/console/attention"} {
-		s.get(t, page, name, own).want(t, http.StatusOK, ">Reject<", "another_approver: the policy wants somebody else").lacks(t, ">Approve<", ">Approve all<")
+		s.get(t, page, name, own).want(t, http.StatusOK, ">Reject<", "another_approver: the policy requires an approver other than the submitter").lacks(t, ">Approve<", ">Approve all<")
 		s.get(t, page, name, other).want(t, http.StatusOK, ">Reject<", ">Approve<")
 	}
 	s.get(t, "/console/attention", name, other).want(t, http.StatusOK, ">Approve all<")
