@@ -8,13 +8,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httputil"
 	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"pawl/client"
 	"pawl/internal/console"
+	"pawl/internal/pg"
 	"pawl/internal/pgembed"
 )
 
@@ -151,4 +156,100 @@ func (s *stage) close() (err error) {
 		err = errors.Join(err, os.RemoveAll(s.temporary))
 	}
 	return err
+}
+
+// open opens the console, and the address under which the provider, and anybody on this machine, reaches a replica that serves.
+func (s *stage) open(ctx context.Context) (err error) {
+	if s.pool, err = pg.Open(ctx, s.databaseURL(), pg.Options{MaxConns: 1}); err != nil {
+		return fmt.Errorf("open books: %w", err)
+	}
+	proving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s.proven, s.stopProving = make(chan struct{}), stop
+	go s.prover(proving)
+
+	replicas := &steady{stage: s}
+	asking := &http.Client{Transport: replicas}
+	pages := console.New(console.Config{Lab: s.lab(), Client: func(*http.Request) (*client.Client, error) {
+		if _, _, err := s.serving(); err != nil {
+			return nil, err
+		}
+		return client.New(s.front.Address(), client.Options{HTTPClient: asking, RetryFor: readLimit})
+	}})
+	mux := http.NewServeMux()
+	mux.Handle("/console", s.front.Private(pages))
+	mux.Handle("/console/", s.front.Private(pages))
+	mux.Handle("/", &httputil.ReverseProxy{Transport: replicas, Rewrite: passOn, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)})
+	s.front.Start(mux)
+	s.table.note("the console, with a lab where you break things yourself: " + s.front.Link("/console/lab"))
+	return nil
+}
+
+// passOn leaves a request as it is: replicas are told under which name they are asked, and that somebody stands before us.
+func passOn(r *httputil.ProxyRequest) {
+	r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", r.In.Host, r.In.Host
+	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+		if values, ok := r.In.Header[name]; ok {
+			r.Out.Header[name] = values
+		}
+	}
+}
+
+// closeConsole ends the console. It may be called again.
+func (s *stage) closeConsole() (err error) {
+	s.closing.Do(func() {
+		if s.front != nil {
+			err = s.front.Close()
+		}
+		if s.pool != nil {
+			s.stopProving()
+			<-s.proven
+			s.pool.Close()
+		}
+	})
+	return err
+}
+
+// table tells what happens: a row for each event, with what the callers have seen so far.
+type table struct {
+	out   io.Writer
+	live  bool
+	tally *tally
+	began time.Time
+}
+
+const (
+	head   = "   time    orders  completed  failed  requests   slowest\n"
+	format = "%6.1fs  %8d  %9d  %6d  %8d  %7dms  %s"
+
+	startOfLine = "\r\x1b[K" // and what was there is gone
+)
+
+// note is a line before the table.
+func (t *table) note(what string) { fmt.Fprintln(t.out, what) }
+
+func (t *table) begin() {
+	t.began = time.Now()
+	fmt.Fprint(t.out, head)
+}
+
+func (t *table) row(what string) {
+	fmt.Fprint(t.out, t.start(), t.line(t.tally.look(), what), "\n")
+}
+
+// draw shows how it is now, to a person: the next row takes the place of this one.
+func (t *table) draw() {
+	if t.live {
+		fmt.Fprint(t.out, t.start(), t.line(t.tally.peek(), ""))
+	}
+}
+
+func (t *table) start() string {
+	if t.live {
+		return startOfLine
+	}
+	return ""
+}
+
+func (t *table) line(c counts, what string) string {
+	return fmt.Sprintf(format, time.Since(t.began).Seconds(), c.sent, c.completed, c.failed, c.requests, c.slowest.Milliseconds(), what)
 }
