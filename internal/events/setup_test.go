@@ -18,6 +18,8 @@ import (
 	"pawl/test/dbtest"
 )
 
+func TestMain(m *testing.M) { dbtest.Main(m) }
+
 // feed is a database with a history that a test writes itself, and a reader of its events.
 type feed struct {
 	*testing.T

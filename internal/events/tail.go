@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"golang.org/x/time/rate"
 
+	"pawl/internal/orders"
 	"pawl/internal/pg"
 )
 
@@ -278,4 +279,163 @@ func (t *Tail) shorten() {
 		gone++
 	}
 	t.kept = slices.Clone(t.kept[gone:])
+}
+
+// Listener is somebody who follows the feed. One goroutine uses it at a time.
+type Listener struct {
+	tail   *Tail
+	filter Filter
+	at     Cursor // behind all that he was given, or that the filter did not choose
+	round  int    // of the tail: in this one at is known to be part of the feed
+}
+
+// Listen lets somebody follow the feed from behind a cursor. Whoever has a listener closes it. Errors: *Expired, orders.ErrStopping,
+// orders.ErrUnavailable.
+func (t *Tail) Listen(ctx context.Context, after Cursor, filter Filter) (*Listener, error) {
+	if !t.enter() {
+		return nil, orders.ErrStopping
+	}
+	l := &Listener{tail: t, filter: filter, at: after}
+	if err := l.begin(ctx); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// Close ends it.
+func (l *Listener) Close() { l.tail.leave() }
+
+// At is where he stands: to go on from there is to miss nothing.
+func (l *Listener) At() Cursor { return l.at }
+
+// More reports whether there is more right now than he has looked at.
+func (l *Listener) More() bool {
+	now := l.tail.now()
+	return now.running && l.at.No < now.to.No
+}
+
+// begin waits until the end of the feed is known, and finds out whether the cursor is part of the feed.
+func (l *Listener) begin(ctx context.Context) error {
+	now := l.tail.now()
+	for !now.running {
+		select {
+		case <-now.news:
+		case <-ctx.Done():
+			return orders.ErrUnavailable
+		}
+		if now = l.tail.now(); now.stopping {
+			return orders.ErrStopping
+		}
+	}
+	if !now.has(l.at) {
+		at, err := l.tail.reader.Resolve(ctx, l.at)
+		if err != nil {
+			return err
+		}
+		l.at = at
+	}
+	if l.at.Epoch == now.to.Epoch && l.at.No >= now.from.No { // also ahead of the tail, which is a little behind
+		l.round = now.round
+	}
+	return nil
+}
+
+// Take calls take with what the tail keeps for the listener, until take says no: then that event is the last one that he has been given. older
+// reports that there are events for him which the tail does not keep any more; Older reads those. When news is closed, there may be more. Errors:
+// orders.ErrStopping.
+func (l *Listener) Take(take func(*Kept) bool) (news <-chan struct{}, older bool, err error) {
+	now := l.tail.now()
+	switch {
+	case now.stopping:
+		return nil, false, orders.ErrStopping
+	case !now.running:
+		return now.news, false, nil
+	case l.round != now.round || l.at.No < now.from.No:
+		return now.news, true, nil
+	}
+	first, _ := slices.BinarySearchFunc(now.kept, l.at.No+1, func(s stretch, no int64) int { return cmp.Compare(s.last().No, no) })
+	for i := first; i < len(now.kept); i++ {
+		whole := now.kept[i].each(l.at.No, &l.filter, func(e *Kept) bool {
+			l.at = e.at
+			return take(e)
+		})
+		if !whole {
+			return now.news, false, nil
+		}
+		l.at = now.kept[i].last()
+	}
+	if l.at.No < now.to.No {
+		l.at = now.to
+	}
+	return now.news, false, nil
+}
+
+// Older reads events from the database, so many at most. Errors: *Expired, orders.ErrUnavailable.
+func (l *Listener) Older(ctx context.Context, most int) ([]Event, error) {
+	round := l.tail.now().round // before: what is found is part of the feed as it is now, or later
+	page, err := l.tail.reader.After(ctx, l.at, l.filter, most)
+	if err != nil {
+		return nil, err
+	}
+	l.at, l.round = page.Next, round
+	return page.Events, nil
+}
+
+// Kept is an event as the tail keeps it.
+type Kept struct {
+	Cursor string
+	JSON   []byte // the event as it is sent
+
+	at                    Cursor
+	orderID, kind, status string
+}
+
+// stretch is events of the tail that were read at one time. It never changes.
+type stretch struct {
+	events  []Kept
+	bytes   int
+	ofOrder map[string][]int32 // which of them are about an order: most who listen to one find that none is
+}
+
+// About what a stretch, and an event, takes in memory beside its JSON, in bytes.
+const (
+	stretchOverhead = 500
+	keptOverhead    = 250
+)
+
+func newStretch(page Page) stretch {
+	s := stretch{events: make([]Kept, len(page.Events)), ofOrder: make(map[string][]int32, len(page.Events)/2), bytes: stretchOverhead}
+	for i := range page.Events {
+		e := &page.Events[i]
+		at, _ := ParseCursor(e.Cursor) // it is ours
+		s.events[i] = Kept{Cursor: e.Cursor, JSON: e.JSON(), at: at, orderID: e.Data.OrderID, kind: e.Type, status: e.Data.Status}
+		s.bytes += len(s.events[i].JSON) + keptOverhead
+		if id := e.Data.OrderID; id != "" {
+			s.ofOrder[id] = append(s.ofOrder[id], int32(i))
+		}
+	}
+	return s
+}
+
+// last is the cursor behind the stretch.
+func (s *stretch) last() Cursor { return s.events[len(s.events)-1].at }
+
+// each calls take with the events behind a number that the filter chooses, in order, until take says no.
+func (s *stretch) each(after int64, f *Filter, take func(*Kept) bool) (whole bool) {
+	if f.OrderID != "" {
+		for _, i := range s.ofOrder[f.OrderID] {
+			if e := &s.events[i]; e.at.No > after && f.chooses(e.orderID, e.kind, e.status) && !take(e) {
+				return false
+			}
+		}
+		return true
+	}
+	first, _ := slices.BinarySearchFunc(s.events, after+1, func(e Kept, no int64) int { return cmp.Compare(e.at.No, no) })
+	for i := first; i < len(s.events); i++ {
+		if e := &s.events[i]; f.chooses(e.orderID, e.kind, e.status) && !take(e) {
+			return false
+		}
+	}
+	return true
 }
