@@ -10,6 +10,8 @@ import (
 	"pawl/test/dbtest"
 )
 
+func TestMain(m *testing.M) { dbtest.Main(m) }
+
 // An order is shown with what stands of its generation, and not of an earlier one.
 func TestGet(t *testing.T) {
 	t.Parallel()

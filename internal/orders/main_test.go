@@ -1,9 +1,0 @@
-package orders_test
-
-import (
-	"testing"
-
-	"pawl/test/dbtest"
-)
-
-func TestMain(m *testing.M) { dbtest.Main(m) }
