@@ -1,14 +1,19 @@
 package pgembed
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
+	"time"
 )
 
 // folders are the places of one server. All but the socket's lie in base.
@@ -117,4 +122,114 @@ func (f *folders) major() (major int, err error) {
 		return 0, fmt.Errorf("%s holds files but no PostgreSQL data: empty it or choose another folder", f.data)
 	}
 	return 0, nil
+}
+
+// lockFolder takes the lock of a base folder, or returns ErrInUse. The kernel drops the lock when we die, however that
+// happens; PostgreSQL's own postmaster.pid does not know about us.
+func lockFolder(base string) (*os.File, error) {
+	path := filepath.Join(base, "lock")
+	file, err := flock(path)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		holder, _ := os.ReadFile(path) // empty between taking the lock and writing the holder down
+		return nil, fmt.Errorf("%w: %s is held by process %s", ErrInUse, base, cmp.Or(strings.TrimSpace(string(holder)), "unknown"))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock data folder: %w", err)
+	}
+	if err := writeHolder(file); err != nil {
+		unlock(file)
+		return nil, fmt.Errorf("lock data folder: %w", err)
+	}
+	return file, nil
+}
+
+// awaitLock takes the lock file at path, as soon as nobody else has it.
+func awaitLock(ctx context.Context, path string) (*os.File, error) {
+	for {
+		file, err := flock(path)
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return file, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// unlock gives the lock back. To close the file would not do: a child that was forked meanwhile and has not come to its
+// exec yet holds the same open file, and with it the lock (flock(2)).
+func unlock(file *os.File) {
+	_ = syscall.Flock(int(file.Fd()), syscall.LOCK_UN) // it can only fail for what is no lock
+	file.Close()
+}
+
+// flock locks the file at path without waiting. The lock belongs to the open file.
+func flock(path string) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		file.Close()
+		return nil, err
+	}
+	return file, nil
+}
+
+func writeHolder(file *os.File) error {
+	if err := file.Truncate(0); err != nil {
+		return err
+	}
+	_, err := file.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	return err
+}
+
+// As root we meet files in the data folder that the server's user made. That user can put a link to any other file in
+// their place, so reads refuse links and writes make a new file beside and rename it (as CVE-2017-12172 was mended).
+
+const ownedLimit = 64 << 10 // bytes; the files that are read here have a few lines
+
+// readOwned reads a small regular file that the server's user can replace.
+func readOwned(path string) ([]byte, error) {
+	// Without O_NONBLOCK a FIFO would hold us up for ever.
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("is not a regular file: %s", info.Mode())}
+	}
+	return io.ReadAll(io.LimitReader(file, ownedLimit))
+}
+
+// replaceOwned puts a file of the account's in place of what is there, be that a link.
+func replaceOwned(dir, name string, content []byte, a *account) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	fresh := name + ".new"
+	if err := root.RemoveAll(fresh); err != nil {
+		return err
+	}
+	file, err := root.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(content)
+	if a != nil {
+		err = errors.Join(err, file.Chown(int(a.uid), int(a.gid)))
+	}
+	if err = errors.Join(err, file.Close()); err != nil {
+		return err
+	}
+	return root.Rename(fresh, name)
 }

@@ -2,14 +2,22 @@ package pgembed
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"math"
 	"os"
+	"os/exec"
+	"os/user"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -163,3 +171,217 @@ func lastLines(r io.Reader) string {
 	}
 	return strings.Join(lines, " / ")
 }
+
+// arguments are the command line of the server. Settings stand there rather than in postgresql.conf so that each start
+// has those of this version and of this machine's memory.
+func (s *Server) arguments() []string {
+	settings := map[string]string{
+		"listen_addresses":        "",
+		"unix_socket_directories": s.folders.socket,
+		"unix_socket_permissions": "0700",
+
+		"fsync":              "on",
+		"synchronous_commit": "on",
+		"full_page_writes":   "on",
+
+		"shared_buffers":  strconv.FormatInt(sharedBuffers(memory())/mebibyte, 10) + "MB",
+		"max_wal_size":    "4GB",
+		"wal_compression": "on",
+		"max_connections": "100",
+		"jit":             "off", // to compile a statement takes longer than any of the service's statements
+		"timezone":        "UTC",
+
+		"log_timezone":             "UTC",
+		"log_min_messages":         "warning",
+		"logging_collector":        "on",
+		"log_directory":            s.folders.log,
+		"log_filename":             "postgres-%a.log", // a week of files, each emptied when its day comes round again
+		"log_rotation_age":         "1d",
+		"log_rotation_size":        "0",
+		"log_truncate_on_rotation": "on",
+	}
+	maps.Copy(settings, s.cfg.Settings)
+	args := []string{"-D", s.folders.data, "-p", port}
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		args = append(args, "-c", name+"="+settings[name])
+	}
+	return args
+}
+
+const mebibyte = 1 << 20
+
+// sharedBuffers is a quarter of the memory, as the PostgreSQL manual advises (19.4.1), between 32 and 512 MiB: the
+// service shares the machine.
+func sharedBuffers(memory int64) int64 {
+	return min(max(memory/4, 32*mebibyte), 512*mebibyte)
+}
+
+// memory is what this process may use in bytes: the machine's or, if less, the control group's. Where neither can be read
+// (macOS) it is taken to be plenty.
+func memory() int64 {
+	size := int64(math.MaxInt64)
+	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
+		var kib int64
+		if _, err := fmt.Sscanf(string(text), "MemTotal: %d kB", &kib); err == nil {
+			size = kib << 10
+		}
+	}
+	for _, limit := range []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"} {
+		text, _ := os.ReadFile(limit)
+		if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil {
+			size = min(size, n)
+		}
+	}
+	return size
+}
+
+// Who may connect (PostgreSQL manual, 21.1 and 21.2). The kernel tells the server whose
+// process is at the other end of the socket. Roles that people make have passwords. There is no line for TCP.
+const (
+	hbaFile = `# Written at each start: changes are lost.
+local  all  %[1]s  peer  map=%[1]s
+local  all  all    scram-sha-256
+`
+	identFile = "# Written at each start: changes are lost.\n"
+)
+
+// writeAccess lets root and ourselves in as the superuser. Root could come in anyway, as any user. The server's own account
+// is let in only if it is us: it may be shared with other programs.
+func (s *Server) writeAccess() error {
+	ident := identFile
+	for _, uid := range slices.Compact([]int{0, os.Geteuid()}) {
+		name, err := userName(uid)
+		if err != nil {
+			return fmt.Errorf("say who may connect: %w", err)
+		}
+		ident += fmt.Sprintf("%s  %s  %s\n", superuser, quoted(name), superuser)
+	}
+	for name, text := range map[string]string{"pg_hba.conf": fmt.Sprintf(hbaFile, superuser), "pg_ident.conf": ident} {
+		if err := replaceOwned(s.folders.data, name, []byte(text), s.account); err != nil {
+			return fmt.Errorf("say who may connect: %w", err)
+		}
+	}
+	return nil
+}
+
+// userName is the name by which the server knows root or us. A program that was built without cgo knows local users only.
+func userName(uid int) (string, error) {
+	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
+		return u.Username, nil
+	}
+	id, err := findProgram("id")
+	if err != nil {
+		return "", err
+	}
+	printed, err := exec.Command(id, "-un").Output()
+	if err != nil {
+		return "", fmt.Errorf("user %d has no name: %w", uid, err)
+	}
+	return strings.TrimSpace(string(printed)), nil
+}
+
+// quoted is one word of pg_ident.conf, whatever the name.
+func quoted(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
+
+const (
+	fastShutdownLimit      = 20 * time.Second
+	immediateShutdownLimit = 10 * time.Second
+)
+
+// process is a child and the goroutine that waits for it. err and asked are valid once exited is closed.
+type process struct {
+	cmd      *exec.Cmd
+	exited   chan struct{}
+	err      error // what Wait returned
+	asked    bool  // the end came after a call of stop
+	stopping atomic.Bool
+}
+
+// command prepares a program of the server. Its environment is a short list: PG* variables would redirect it, and the
+// secrets in ours are none of its business. It gets its own process group, because ^C in a terminal must not
+// stop the database before the service has drained, and starts in /, because the server's user may not enter our folder.
+func (s *Server) command(name string, args ...string) *exec.Cmd {
+	return command(filepath.Join(s.bin.dir, name), s.account, args...)
+}
+
+func command(path string, a *account, args ...string) *exec.Cmd {
+	cmd := exec.Command(path, args...)
+	cmd.Dir = "/"
+	cmd.Env = append(environment("PATH", "HOME", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"), "LC_ALL=C")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: a.credential()}
+	dieWithParent(cmd.SysProcAttr, syscall.SIGKILL)
+	return cmd
+}
+
+// Launch starts a program of ours in a process group of its own, so that ^C in a terminal reaches us alone. On Linux it dies
+// with this process, however that ends. exited is closed when the program has ended; cmd.ProcessState then says how.
+func Launch(cmd *exec.Cmd) (exited <-chan struct{}, err error) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	dieWithParent(cmd.SysProcAttr, syscall.SIGKILL)
+	p, err := launch(cmd)
+	if err != nil {
+		return nil, err
+	}
+	return p.exited, nil
+}
+
+// launch starts cmd. The kernel sends the death signal when the *thread* that started the child ends, so the goroutine
+// keeps its thread until the child is gone, and the thread ends with it.
+func launch(cmd *exec.Cmd) (*process, error) {
+	p := &process{cmd: cmd, exited: make(chan struct{})}
+	started := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		defer close(p.exited)
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			p.err = cmd.Wait()
+			p.asked = p.stopping.Load()
+		}
+	}()
+	if err := <-started; err != nil {
+		<-p.exited
+		return nil, err
+	}
+	return p, nil
+}
+
+// output runs cmd to its end, or kills it at the end of ctx, and returns what it printed.
+func output(ctx context.Context, cmd *exec.Cmd) (string, error) {
+	var printed bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &printed, &printed
+	cmd.WaitDelay = 10 * time.Second // a grandchild that outlives cmd keeps the pipe open; a busy machine takes seconds to read it
+	p, err := launch(cmd)
+	if err != nil {
+		return "", err
+	}
+	select {
+	case <-p.exited:
+		return printed.String(), p.err
+	case <-ctx.Done():
+		cmd.Process.Kill()
+		<-p.exited
+		return printed.String(), ctx.Err()
+	}
+}
+
+// stop ends a server as Server.Stop says. It is nil if the process has ended before.
+func (p *process) stop(ctx context.Context) error {
+	p.stopping.Store(true)
+	limited, cancel := context.WithTimeout(ctx, fastShutdownLimit)
+	defer cancel()
+	p.signal(syscall.SIGINT)
+	select {
+	case <-p.exited:
+		return nil
+	case <-limited.Done():
+	}
+	p.signal(syscall.SIGQUIT)
+	defer time.AfterFunc(immediateShutdownLimit, func() { p.signal(syscall.SIGKILL) }).Stop()
+	<-p.exited
+	return fmt.Errorf("stop PostgreSQL: process %d was ended before its checkpoint, the next start recovers", p.cmd.Process.Pid)
+}
+
+// signal leaves out the error: it can only be that the process has ended, which exited tells.
+func (p *process) signal(sig syscall.Signal) { _ = p.cmd.Process.Signal(sig) }
