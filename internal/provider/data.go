@@ -5,8 +5,11 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // The limits of data that is kept on an order.
@@ -87,4 +90,61 @@ func checkNumber(text string) error {
 		return errors.New("has a number that is out of range")
 	}
 	return nil
+}
+
+// The longest texts that are kept, in characters.
+const (
+	maxWords     = 200 // of a code or detail
+	maxReference = 255
+)
+
+// Text makes the words of others fit to be stored, logged and shown: up to 200 characters that print. What does not print
+// becomes a blank: control characters forge lines of a log, and those that change the direction of text forge what a line
+// says. Where they may repeat what must be withheld, they go through Withheld.Text.
+func Text(words string) string {
+	words = printable(words)
+	count := 0
+	for i := range words {
+		if count++; count > maxWords {
+			return words[:i]
+		}
+	}
+	return words
+}
+
+func printable(words string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, words)
+}
+
+// CheckReference returns nil for what can be kept as the name that a provider has for something.
+func CheckReference(reference string) error {
+	if utf8.RuneCountInString(reference) > maxReference || strings.ContainsFunc(reference, unicode.IsControl) {
+		return errors.New("reference is too long or has control characters")
+	}
+	return nil
+}
+
+// CallbackText holds the texts of an answer that came without a call.
+type CallbackText struct {
+	Reference, Code, Detail string
+	Data                    json.RawMessage // a JSON object of up to 16 KiB, or nil
+}
+
+// Storable returns the texts as they can be stored and shown, under the rules for those of
+// an answer to a call: code and detail are cut, and nothing holds what is withheld. The
+// error says what of it can't be kept.
+func (t CallbackText) Storable(withheld Withheld) (CallbackText, error) {
+	if err := CheckReference(t.Reference); err != nil {
+		return CallbackText{}, err
+	}
+	data, err := StorableData(t.Data)
+	if err != nil {
+		return CallbackText{}, fmt.Errorf("data %w", err)
+	}
+	return CallbackText{Reference: withheld.Name(t.Reference), Code: withheld.Code(t.Code), Detail: withheld.Text(t.Detail), Data: withheld.Data(data)}, nil
 }
