@@ -1,10 +1,14 @@
 package stripe
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/http"
+	"strconv"
 
 	"github.com/stripe/stripe-go/v85"
 
@@ -120,4 +124,195 @@ func (r *reply) tookIntent(intent *stripe.PaymentIntent, err error) error {
 	}
 	r.intent = intent
 	return nil
+}
+
+// metadataOf is how we find back from an object of Stripe's to our order.
+func metadataOf(c *provider.Call) map[string]string {
+	return map[string]string{
+		"pawl_installation": c.Installation.String(),
+		"pawl_order":        c.OrderID,
+		"pawl_generation":   strconv.Itoa(int(c.Generation)),
+		"pawl_item":         c.Item,
+	}
+}
+
+// create makes the payment intent of a call, or is answered with the one that was made.
+func (a *api) create(ctx context.Context, c *provider.Call, params *stripe.PaymentIntentCreateParams) reply {
+	return a.send(ctx, c, func(ctx context.Context, client *stripe.Client, r *reply) error {
+		return r.tookIntent(client.V1PaymentIntents.Create(ctx, params))
+	})
+}
+
+// read returns an intent as it is now, with its charge, which knows of refunds.
+func (a *api) read(ctx context.Context, c *provider.Call, id string) reply {
+	return a.send(ctx, c, func(ctx context.Context, client *stripe.Client, r *reply) error {
+		params := &stripe.PaymentIntentRetrieveParams{}
+		params.AddExpand("latest_charge")
+		return r.tookIntent(client.V1PaymentIntents.Retrieve(ctx, id, params))
+	})
+}
+
+// confirm has an intent charged, or authorized. That it was declined is final.
+func (a *api) confirm(ctx context.Context, c *provider.Call, id string) reply {
+	return a.again(ctx, c, repeatable{opConfirm, (*reply).stumbled}, func(ctx context.Context, client *stripe.Client, with stripe.Params, r *reply) error {
+		return r.tookIntent(client.V1PaymentIntents.Confirm(ctx, id, &stripe.PaymentIntentConfirmParams{Params: with}))
+	})
+}
+
+func (a *api) capture(ctx context.Context, c *provider.Call, id string) reply {
+	return a.again(ctx, c, repeatable{opCapture, (*reply).stumbled}, func(ctx context.Context, client *stripe.Client, with stripe.Params, r *reply) error {
+		return r.tookIntent(client.V1PaymentIntents.Capture(ctx, id, &stripe.PaymentIntentCaptureParams{Params: with}))
+	})
+}
+
+// cancel sees to it that an intent is never confirmed or captured.
+func (a *api) cancel(ctx context.Context, c *provider.Call, id string) reply {
+	return a.again(ctx, c, repeatable{opCancel, (*reply).stale}, func(ctx context.Context, client *stripe.Client, with stripe.Params, r *reply) error {
+		intent, err := client.V1PaymentIntents.Cancel(ctx, id, &stripe.PaymentIntentCancelParams{Params: with})
+		if err = r.tookIntent(intent, err); err == nil && intent.Status != stripe.PaymentIntentStatusCanceled {
+			return errors.New("the answer is not a canceled payment intent")
+		}
+		return err
+	})
+}
+
+// giveBack refunds what is left of an intent.
+func (a *api) giveBack(ctx context.Context, c *provider.Call, id string) reply {
+	return a.again(ctx, c, repeatable{opRefund, (*reply).stale}, func(ctx context.Context, client *stripe.Client, with stripe.Params, r *reply) error {
+		return r.tookRefund(client.V1Refunds.Create(ctx, &stripe.RefundCreateParams{Params: with, PaymentIntent: stripe.String(id), Metadata: metadataOf(c)}))
+	})
+}
+
+// repeatable is a request that may be sent with another key, if the stored answer to its own is useless.
+type repeatable struct {
+	operation provider.Operation
+	useless   func(*reply) bool
+}
+
+// again sends a request, and once more with another key, a random one of the library's, when the stored answer to its own is
+// of no use. Only for what Stripe itself does at most once per intent: to charge it, to capture it, to
+// cancel it, or to refund all that is left. A canceled intent can be neither charged nor
+// captured, with whatever key.
+func (a *api) again(ctx context.Context, c *provider.Call, once repeatable,
+	request func(context.Context, *stripe.Client, stripe.Params, *reply) error) (r reply) {
+	for _, with := range []stripe.Params{{IdempotencyKey: stripe.String(c.Key(once.operation))}, {}} {
+		r = a.send(ctx, c, func(ctx context.Context, client *stripe.Client, r *reply) error { return request(ctx, client, with, r) })
+		if !once.useless(&r) {
+			break
+		}
+	}
+	return r
+}
+
+// stale is the refusal of an earlier request with the same key, which stands for a day even
+// if its cause has gone: the intent was processing, the account was empty.
+func (r *reply) stale() bool { return r.replayed && r.refused() }
+
+// stumbled is that an earlier request went wrong inside Stripe, which its key will be told
+// for a day whatever it did.
+func (r *reply) stumbled() bool {
+	return r.replayed && r.Status >= http.StatusInternalServerError
+}
+
+// failure says what it means for a request alone that it was not answered with what it
+// asked for; nil if it was. It follows https://docs.stripe.com/api/errors and
+// https://docs.stripe.com/error-low-level.
+func (r *reply) failure() provider.Result {
+	switch {
+	case r.Err == nil:
+		return nil
+	case r.fault != nil:
+		return r.faulty()
+	case r.unreadable():
+		return provider.Unknown{Code: "answer_unreadable", Detail: "what came is not an answer of Stripe"}
+	}
+	return r.Lost()
+}
+
+// unreadable reports whether an answer came, but not one of Stripe's.
+func (r *reply) unreadable() bool {
+	var network net.Error // also what net/http says of a request without an answer
+	return r.Sent > 0 && r.Ended == nil && !errors.As(r.Err, &network) && !errors.Is(r.Err, io.ErrUnexpectedEOF)
+}
+
+func (r *reply) faulty() provider.Result {
+	code, detail := r.Text(faultCode(r.fault)), r.Text(r.fault.Msg)
+	switch {
+	case r.Status == http.StatusTooManyRequests: // limits and locks are checked before anything is done
+		return r.notDone(provider.Retry{Code: cmp.Or(code, "rate_limit"), Detail: detail, After: r.RetryAfter()})
+	case r.Status == http.StatusUnauthorized || r.Status == http.StatusForbidden:
+		return r.notDone(provider.Retry{Code: "unauthorized", Detail: detail, After: r.RetryAfter(), Counts: true})
+	case r.fault.Type == stripe.ErrorTypeIdempotency: // the key belongs to other parameters
+		return provider.Unknown{Code: code, Detail: detail, After: r.RetryAfter()}
+	case r.Status == http.StatusBadRequest || r.Status == http.StatusPaymentRequired || r.Status == http.StatusNotFound:
+		return provider.Refused{Code: cmp.Or(code, "refused"), Detail: detail}
+	case r.Status >= http.StatusInternalServerError && r.replayed: // it went wrong in the middle, and this key will hear of nothing else
+		return provider.Refused{Code: cmp.Or(code, "http_"+strconv.Itoa(r.Status)), Detail: detail}
+	}
+	return provider.Unknown{Code: cmp.Or(code, "http_"+strconv.Itoa(r.Status)), Detail: detail, After: r.RetryAfter()}
+}
+
+// notDone is what it means that a request did nothing. When it was put on more than
+// one connection that is the answer on the last; an earlier one may have done it.
+func (r *reply) notDone(retry provider.Retry) provider.Result {
+	if r.Sent > 1 {
+		return provider.InDoubt(retry)
+	}
+	return retry
+}
+
+// faultCode is the most exact word for what is wrong: why the bank declined, or what
+// Stripe calls it.
+func faultCode(fault *stripe.Error) string {
+	return cmp.Or(string(fault.DeclineCode), string(fault.Code), string(fault.Type))
+}
+
+// refunded reports whether nothing is left of the money that was taken.
+func refunded(intent *stripe.PaymentIntent) bool {
+	return intent.LatestCharge != nil && intent.LatestCharge.Refunded
+}
+
+// declined says why an intent has not become a charge: by the request's own words, or by
+// what the intent tells of the last try to pay.
+func (r *reply) declined(intent *stripe.PaymentIntent, otherwise string) provider.Refused {
+	fault := r.fault
+	if fault == nil || fault.Code == stripe.ErrorCodePaymentIntentUnexpectedState { // that is what it has become, not why
+		fault = intent.LastPaymentError
+	}
+	if fault == nil {
+		return provider.Refused{Code: otherwise, Detail: r.Text(string(intent.CancellationReason))}
+	}
+	return provider.Refused{Code: r.Text(cmp.Or(faultCode(fault), otherwise)), Detail: r.Text(fault.Msg)}
+}
+
+// actionOf is what the customer has to do: to open a page, or what the library of
+// Stripe in the browser does with the client secret.
+func actionOf(intent *stripe.PaymentIntent) json.RawMessage {
+	var action struct {
+		Type         string `json:"type"`
+		URL          string `json:"url,omitempty"`
+		ClientSecret string `json:"clientSecret,omitempty"`
+	}
+	action.ClientSecret = intent.ClientSecret
+	if next := intent.NextAction; next != nil {
+		action.Type = string(next.Type)
+		if next.RedirectToURL != nil {
+			action.URL, action.ClientSecret = next.RedirectToURL.URL, ""
+		}
+	}
+	text, _ := json.Marshal(action) // strings can always be encoded
+	return text
+}
+
+// processing is what it means that Stripe is at work on an intent: an event says when it is done, or nobody does.
+func (a *api) processing(intent *stripe.PaymentIntent) provider.Result {
+	if a.how.WebhookSecret != "" { // events come to a webhook
+		return provider.Waiting{Reference: intent.ID}
+	}
+	return provider.Unknown{Code: provider.InProgress, Detail: "the payment is being processed", Reference: intent.ID}
+}
+
+// unexpected is what is not known of a state that nothing here leads to.
+func unexpected(intent *stripe.PaymentIntent) provider.Result {
+	return provider.Unknown{Code: "unexpected_state", Detail: provider.Text("the payment intent is " + string(intent.Status))}
 }

@@ -6,6 +6,7 @@
 package stripe
 
 import (
+	"math"
 	"strings"
 
 	"github.com/govalues/decimal"
@@ -53,3 +54,47 @@ func FoundByReference(reference string, amount decimal.Decimal) bool {
 
 // isIntent reports whether a reference is the id of a payment intent. It may also be what a person wrote down.
 func isIntent(reference string) bool { return strings.HasPrefix(reference, "pi_") }
+
+// currencyUnit says how Stripe counts a currency: with how many decimals, and what an
+// amount in them must be a multiple of.
+type currencyUnit struct {
+	digits   int
+	multiple int64
+}
+
+// currencyUnits has the currencies that are not counted in hundredths. It follows
+// https://docs.stripe.com/currencies and not ISO 4217: MGA has no decimals there, ISK and
+// UGX have two that must be zero (UGX is named among the zero-decimal currencies too; the
+// section on special cases is what the API does), and the last of three decimals must be
+// zero. A digit wrong here is an order charged at ten or a hundred times its price.
+var currencyUnits = map[string]currencyUnit{
+	"BIF": {0, 1}, "CLP": {0, 1}, "DJF": {0, 1}, "GNF": {0, 1}, "JPY": {0, 1}, "KMF": {0, 1}, "KRW": {0, 1}, "MGA": {0, 1},
+	"PYG": {0, 1}, "RWF": {0, 1}, "VND": {0, 1}, "VUV": {0, 1}, "XAF": {0, 1}, "XOF": {0, 1}, "XPF": {0, 1},
+
+	"BHD": {3, 10}, "JOD": {3, 10}, "KWD": {3, 10}, "OMR": {3, 10}, "TND": {3, 10},
+
+	"ISK": {2, 100}, "UGX": {2, 100},
+
+	// Not in hundredths in ISO 4217, and not in Stripe's list: how it would count them is
+	// not known.
+	"IQD": {}, "LYD": {}, "CLF": {}, "UYI": {}, "UYW": {},
+}
+
+// minorUnits is an amount as Stripe counts it; currency is an ISO 4217 code in upper case.
+// It is not ok for an amount that can't be charged to the last digit: nothing is rounded.
+func minorUnits(amount decimal.Decimal, currency string) (units int64, ok bool) {
+	unit, special := currencyUnits[currency]
+	if !special {
+		unit = currencyUnit{2, 1}
+	}
+	if unit.multiple == 0 || amount.IsNeg() || amount.MinScale() > unit.digits {
+		return 0, false
+	}
+	whole, fraction, ok := amount.Int64(unit.digits)
+	scale := int64(math.Pow10(unit.digits))
+	if !ok || whole > (math.MaxInt64-fraction)/scale {
+		return 0, false
+	}
+	units = whole*scale + fraction
+	return units, units%unit.multiple == 0
+}
