@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"time"
 
 	"pawl/internal/egress"
@@ -87,4 +89,90 @@ func (s *Simulator) callOnce(told message) error {
 		return fmt.Errorf("answered %s", response.Status)
 	}
 	return nil
+}
+
+// promise is a promise to answer a request later.
+func (q *request) promise() *promise {
+	p := &promise{URL: q.body.CallbackURL, From: time.Now().UTC(), Delay: q.rule.Delay, Times: 1, Code: q.rule.Code}
+	if q.rule.Fault == CallbackTwice {
+		p.Times = 2
+	}
+	return p
+}
+
+// promised takes a do on and leaves the decision to a job; mu is held.
+func (s *Simulator) promised(q *request, e *entry) reply {
+	ev := q.event(eventPending)
+	ev.Reference, ev.Promise = s.state.name(prefixes[q.step][0]), q.promise()
+	s.record(ev)
+	a := e.answer()
+	a.then = func() { s.fulfil(ev.Promise, s.keeping(e)) }
+	return a
+}
+
+// calling is the answer of a decided do, which callbacks may replace.
+func (s *Simulator) calling(q *request, e *entry) reply {
+	a := e.answer()
+	if !slices.Contains(byCallback, q.rule.Fault) {
+		return a
+	}
+	promised, told := e.promised(), s.told(q.body.CallbackURL, e)
+	tell := func() { s.call(told, 1) }
+	switch q.rule.Fault {
+	case AnswerTwice:
+		a.then = tell
+		return a
+	case CallbackBefore:
+		promised.before = tell
+	case CallbackLate:
+		promised.then = func() {
+			if s.pause(q.rule.Delay) {
+				tell()
+			}
+		}
+	default: // callback_never
+	}
+	return promised
+}
+
+// fulfil keeps a promise when its time has come: keep, under mu, decides unless something
+// else has, and says what there is to tell.
+func (s *Simulator) fulfil(p *promise, keep func() message) {
+	if s.journal.sync() != nil || !s.pause(time.Until(p.From.Add(p.Delay))) {
+		return
+	}
+	s.mu.Lock()
+	told := keep()
+	s.mu.Unlock()
+	if s.journal.sync() == nil {
+		s.call(told, p.Times)
+	}
+}
+
+// keeping decides a pending key, unless an undo was there first.
+func (s *Simulator) keeping(e *entry) func() message {
+	return func() message {
+		if e.State == Pending {
+			ev := event{Event: eventDone, Key: e.Key, Body: e.body}
+			if e.promise.Code != "" {
+				ev.Event, ev.Code, ev.Detail = eventRefused, e.promise.Code, "declined by the fault plan"
+			}
+			s.record(ev)
+		}
+		return s.told(e.promise.URL, e)
+	}
+}
+
+// resume goes on with what was promised before the start.
+func (s *Simulator) resume() {
+	for _, e := range s.state.entries {
+		if e.State == Pending && e.promise != nil {
+			s.start(func() { s.fulfil(e.promise, s.keeping(e)) })
+		}
+	}
+	for _, i := range maps.Clone(s.state.intents) { // keeping a promise changes it
+		if i.Promise != nil {
+			s.start(func() { s.fulfil(i.Promise, s.keepingIntent(i.ID)) })
+		}
+	}
 }
