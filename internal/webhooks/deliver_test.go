@@ -1,15 +1,23 @@
 package webhooks_test
 
 import (
+	"io"
+	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"pawl/db"
+	"pawl/internal/events"
+	"pawl/internal/orders"
+	"pawl/internal/pg"
 	"pawl/internal/signing"
 	"pawl/internal/webhooks"
+	"pawl/test/dbtest"
 )
 
 // TestDelivers: every event goes to every endpoint that wants it, once, in order per order, byte by byte as the feed has it.
@@ -249,4 +257,92 @@ func TestRunsAheadABit(t *testing.T) {
 	if next := one[int64](s, `SELECT event_no FROM webhook_endpoints`); next != 3000 {
 		t.Error("the endpoint stands at ", strconv.FormatInt(next, 10))
 	}
+}
+
+// TestLostStatements: whatever becomes of statements and their replies, every event is delivered, in order per order.
+func TestLostStatements(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	r := s.receiver(nil)
+	no := s.endpoint(r.URL)
+	proxy := dbtest.NewProxy(t, s.URL)
+	pool, err := pg.Open(t.Context(), proxy.URL, pg.Options{MaxConns: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	query := db.New(pool)
+	d := webhooks.NewDeliverer(query, events.NewReader(query, orders.NewReader(t.Context(), query)), webhooks.Config{AllowPrivate: true})
+	d.Start()
+	t.Cleanup(func() { d.Stop(t.Context()) })
+	proxy.On(func(statement string) dbtest.Fate {
+		switch name := dbtest.QueryName(statement); {
+		case name != "WebhookDeliveriesRecord" && name != "WebhookDeliveriesAdd" && name != "WebhookEndpointClaim" && name != "WebhookDeliveriesDue":
+			return dbtest.Passes
+		case rand.N(3) == 0:
+			return dbtest.LoseRequest
+		case rand.N(3) == 0:
+			return dbtest.LoseReply
+		}
+		return dbtest.Passes
+	})
+	for range 5 {
+		s.moves(20, 2)
+	}
+	s.eventually("all is delivered", s.finished(no, 200))
+	s.inOrder(r.got(), 20, 10)
+	if n := one[int](s, `SELECT count(DISTINCT event_no) FROM webhook_deliveries`); n != 200 {
+		t.Errorf("%d events have a delivery", n)
+	}
+}
+
+// BenchmarkDeliver delivers 20,000 events of 5,000 orders to a receiver on this machine, from the feed until the results are stored.
+func BenchmarkDeliver(b *testing.B) {
+	const ordersOfFeed, moves = 5000, 4
+	for b.Loop() {
+		b.StopTimer()
+		database := dbtest.New(b)
+		exec := func(sql string, args ...any) {
+			if _, err := database.Pool.Exec(b.Context(), sql, args...); err != nil {
+				b.Fatal(err)
+			}
+		}
+		var got atomic.Int64
+		r := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+			io.Copy(io.Discard, q.Body) //nolint:errcheck // nobody reads it
+			got.Add(1)
+			w.WriteHeader(http.StatusNoContent)
+		}))
+		pool, err := pg.Open(b.Context(), database.URL, pg.Options{MaxConns: 12})
+		if err != nil {
+			b.Fatal(err)
+		}
+		query := db.New(pool)
+		for i := range ordersOfFeed / 250 {
+			exec(`INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
+				SELECT $1 * 250 + o, m, 'pending', 'charging', 1 FROM generate_series(1, 250) AS o, generate_series(1, $2::integer) AS m ORDER BY m, o`, i, moves)
+		}
+		exec(`INSERT INTO webhook_endpoints (url, secret, event_no, created_by) VALUES ($1, $2, 0, 'test')`, r.URL, signing.NewSecret())
+		relay := events.NewRelay(query, events.RelayConfig{})
+		relay.Start()
+		d := webhooks.NewDeliverer(query, events.NewReader(query, orders.NewReader(b.Context(), query)), webhooks.Config{AllowPrivate: true})
+		b.StartTimer()
+		d.Start()
+		for stored := 0; stored < ordersOfFeed*moves; {
+			if got.Load() < ordersOfFeed*moves {
+				pg.Sleep(b.Context(), 20*time.Millisecond)
+				continue
+			}
+			if err := database.Pool.QueryRow(b.Context(), `SELECT count(*) FROM webhook_deliveries WHERE state = 'delivered'`).Scan(&stored); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.StopTimer()
+		d.Stop(b.Context())
+		relay.Stop()
+		pool.Close()
+		r.Close()
+		b.StartTimer()
+	}
+	b.ReportMetric(float64(b.N*ordersOfFeed*moves)/b.Elapsed().Seconds(), "deliveries/s")
 }

@@ -1,12 +1,18 @@
 package webhooks
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"pawl/db"
 	"pawl/internal/events"
+	"pawl/internal/signing"
 )
 
 // endpointSender delivers to one endpoint, as long as it is ours. What it knows is its goroutine's alone.
@@ -215,4 +221,272 @@ func (c *endpointSender) doubt(doing string, err error) {
 	if err != nil {
 		c.d.log.Warn("webhook statement failed", "doing", doing, "endpoint", c.id, "error", err)
 	}
+}
+
+// send starts attempts, as many as the endpoint can do with.
+func (c *endpointSender) send(ctx context.Context) {
+	for {
+		n := min(c.room(), len(c.queue))
+		if n <= 0 || c.resync || !time.Now().Before(c.validUntil) {
+			return
+		}
+		if c.doubtful() { // what has failed least comes first: one event that it never takes says little of it
+			slices.SortStableFunc(c.queue, func(a, b *dueDelivery) int { return cmp.Compare(a.attempts, b.attempts) })
+		}
+		set := c.queue[:n]
+		if err := c.readBodies(ctx, set); err != nil {
+			c.d.log.Warn("read events to deliver", "endpoint", c.id, "error", err)
+			return // after the next look
+		}
+		c.queue = c.queue[n:]
+		for _, p := range set {
+			c.start(p)
+		}
+	}
+}
+
+// nothingNew reports whether all that is due has failed before.
+func (c *endpointSender) nothingNew() bool {
+	return c.inFlight == 0 && !slices.ContainsFunc(c.queue, func(p *dueDelivery) bool { return p.attempts == 0 })
+}
+
+// room is how many more attempts may be made now: one, when its pause is over, to an endpoint that fails.
+func (c *endpointSender) room() int {
+	if until := c.endpoint.PausedUntil; until != nil && c.clock.now().Before(*until) {
+		return 0
+	}
+	if c.failing() {
+		return 1 - c.inFlight
+	}
+	return min(c.limit, c.d.atOnce()) - c.inFlight
+}
+
+// start makes an attempt in the background. There is always room for its result.
+func (c *endpointSender) start(p *dueDelivery) {
+	if p.body == nil {
+		c.outcome.archived(p, c.clock.now())
+		return
+	}
+	endpoint, at := c.endpoint, c.clock.now().UTC()
+	c.inFlight++
+	c.d.running.Go(func() {
+		a := c.d.sender.Send(c.d.sending, &endpoint, signing.Message{ID: p.eventID, Body: p.body}, at)
+		c.results <- result{p, a, endpoint.Version, c.d.sending.Err() != nil && !a.Delivered()}
+	})
+}
+
+// readBodies reads the events of those that have no body yet.
+func (c *endpointSender) readBodies(ctx context.Context, set []*dueDelivery) error {
+	var keys []events.Key
+	for _, p := range set {
+		if p.body == nil {
+			p.body = c.bodies.of(p.no)
+		}
+		if p.body == nil {
+			keys = append(keys, keyOf(p))
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	found, err := c.d.feed.ByKey(ctx, keys)
+	if err != nil {
+		return err
+	}
+	texts := make(map[int64][]byte, len(found))
+	for i := range found {
+		texts[found[i].No] = found[i].JSON()
+	}
+	for _, p := range set {
+		if p.body == nil {
+			p.body = texts[p.eventNo]
+		}
+	}
+	return nil
+}
+
+// keyOf is the row that the event of a delivery is read from.
+func keyOf(p *dueDelivery) events.Key {
+	k := events.Key{EventNo: p.eventNo, Seq: p.seq}
+	if item, ok := strings.CutPrefix(p.subject, itemPrefix); ok {
+		k.StockItem = item
+	} else {
+		k.OrderNo, _ = strconv.ParseInt(strings.TrimPrefix(p.subject, orderPrefix), 10, 64) // it was written so
+	}
+	return k
+}
+
+// readDue reads what has become due without us.
+func (c *endpointSender) readDue(ctx context.Context) {
+	if time.Now().After(c.sweepAt) {
+		c.sweepAt, c.floor, c.unread = time.Now().Add(sweepEvery), time.Time{}, true
+	}
+	if !c.unread || c.resync || len(c.queue) > mostKnown/4 {
+		return
+	}
+	floor := c.clock.now().Add(-dueFloor)
+	rows, err := c.d.query.WebhookDeliveriesDue(ctx, db.WebhookDeliveriesDueParams{EndpointNo: c.no, Floor: c.floor, Most: mostKnown})
+	if err != nil {
+		c.doubt("read due webhook deliveries", err)
+		return
+	}
+	for i := range rows {
+		r := &rows[i]
+		c.take(db.WebhookDeliveriesRecordRow{
+			DeliveryNo: r.DeliveryNo, EventNo: r.EventNo, Seq: r.Seq, Attempts: r.Attempts, EventID: r.EventID, Subject: r.Subject, Body: r.Body,
+		})
+	}
+	if len(rows) < mostKnown {
+		c.unread, c.floor = false, floor
+	}
+}
+
+// take queues a delivery that is due, if it is not known yet.
+func (c *endpointSender) take(r db.WebhookDeliveriesRecordRow) {
+	if _, known := c.known[r.DeliveryNo]; known {
+		return
+	}
+	if len(c.known) >= 2*mostKnown {
+		c.unread, c.floor = true, time.Time{}
+		return
+	}
+	p := &dueDelivery{no: r.DeliveryNo, attempts: r.Attempts, eventID: r.EventID, subject: r.Subject}
+	if r.Body != nil {
+		p.body = []byte(*r.Body)
+	} else {
+		p.eventNo, p.seq = *r.EventNo, *r.Seq
+	}
+	c.known[p.no], c.queue = p, append(c.queue, p)
+}
+
+// add stores the deliveries of the next events, if they can be sent soon. An endpoint that fails gets some, too, when all that it has
+// has failed before or was given up: else it would not be tried any more.
+func (c *endpointSender) add(ctx context.Context) {
+	for !c.resync && (!c.failing() || c.nothingNew()) && c.endpoint.EventNo < c.clock.LastEventNo && c.mayRunAhead(ctx) {
+		if err := c.readPage(ctx); err != nil {
+			c.d.log.Warn("read events for a webhook endpoint", "endpoint", c.id, "error", err)
+			return // after the next look
+		}
+		n := min(addMost, len(c.page.Events))
+		next := c.page.Next
+		if n < len(c.page.Events) {
+			next = events.Cursor{Epoch: next.Epoch, No: c.page.Events[n-1].No}
+		}
+		if !c.store(ctx, c.page.Events[:n], next) {
+			return
+		}
+		c.page.Events = c.page.Events[n:]
+	}
+}
+
+// readPage reads the next events that the endpoint wants, unless it has some that are not stored yet.
+func (c *endpointSender) readPage(ctx context.Context) error {
+	if len(c.page.Events) > 0 && c.page.Events[0].No > c.endpoint.EventNo && c.pageVersion == c.endpoint.Version {
+		return nil
+	}
+	cursor := c.page.Next
+	if cursor.No != c.endpoint.EventNo || cursor == (events.Cursor{}) {
+		var err error
+		if cursor, err = c.d.feed.CursorAt(ctx, c.endpoint.EventNo); err != nil {
+			return err
+		}
+	}
+	filter := events.Filter{Types: c.endpoint.Types}
+	page, err := c.d.feed.After(ctx, cursor, filter, pageMost)
+	if expired, ok := errors.AsType[*events.Expired](err); ok {
+		c.d.log.Error("events for a webhook endpoint are no longer kept: it goes on with the oldest that are", "endpoint", c.id,
+			"stood_at", c.endpoint.EventNo, "goes_on_at", expired.Continue.No)
+		page, err = c.d.feed.After(ctx, expired.Continue, filter, pageMost)
+	}
+	if err == nil {
+		c.page, c.pageVersion = page, c.endpoint.Version
+	}
+	return err
+}
+
+// store stores the deliveries of events and how far the endpoint has come. It returns false if it did not.
+func (c *endpointSender) store(ctx context.Context, set []events.Event, next events.Cursor) bool {
+	n := len(set)
+	params := db.WebhookDeliveriesAddParams{
+		EndpointNo: c.no, Owner: c.d.owner, Fence: c.fence, Seq: c.endpoint.Seq, EventNo: next.No,
+		EventNos: make([]int64, n), Seqs: make([]int64, n), EventIds: make([]string, n), Types: make([]string, n),
+		Subjects: make([]string, n), Firsts: make([]bool, n),
+	}
+	seen := make(map[string]bool, n)
+	for i := range set {
+		e := &set[i]
+		subject, seq := subjectOf(e)
+		params.EventNos[i], params.Seqs[i], params.EventIds[i], params.Types[i] = e.No, seq, e.ID, e.Type
+		params.Subjects[i], params.Firsts[i] = subject, !seen[subject]
+		seen[subject] = true
+	}
+	rows, err := c.d.query.WebhookDeliveriesAdd(ctx, params)
+	if err != nil || len(rows) == 0 {
+		c.doubt("store webhook deliveries", err)
+		return false
+	}
+	before := rows[0].Before
+	for i := range set {
+		c.bodies.keep(before+int64(i)+1, set[i].JSON())
+	}
+	for _, row := range rows {
+		if row.DeliveryNo == 0 {
+			continue
+		}
+		i := row.DeliveryNo - before - 1
+		c.take(db.WebhookDeliveriesRecordRow{
+			DeliveryNo: row.DeliveryNo, EventNo: &params.EventNos[i], Seq: &params.Seqs[i], EventID: params.EventIds[i], Subject: params.Subjects[i],
+		})
+	}
+	c.endpoint.EventNo = next.No
+	c.endpoint.Seq++
+	c.ahead += n
+	return true
+}
+
+// subjectOf is what an event is kept in order for, and its number there.
+func subjectOf(e *events.Event) (subject string, seq int64) {
+	if e.StockItem != "" {
+		return ItemSubject(e.StockItem), e.Data.Version
+	}
+	return OrderSubject(e.OrderNo), e.Data.Seq
+}
+
+// mayRunAhead reports whether more deliveries may be stored. Where the limit is reached, they are counted anew now and then, and
+// soon when there is nothing to send: some may have been skipped, or wait behind one that has failed.
+func (c *endpointSender) mayRunAhead(ctx context.Context) bool {
+	age := time.Since(c.countedAt)
+	if c.countedAt.IsZero() || c.ahead > mostAhead-addMost && (age > countEvery || age > lookEvery && len(c.queue) == 0) {
+		n, err := c.d.query.WebhookDeliveriesAhead(ctx, db.WebhookDeliveriesAheadParams{EndpointNo: c.no, Most: mostAhead})
+		if err != nil {
+			c.doubt("count webhook deliveries", err)
+			return false
+		}
+		c.ahead, c.countedAt = int(n), time.Now()
+	}
+	return c.ahead <= mostAhead-addMost
+}
+
+// bodies are those of deliveries that were stored lately, so that they need not be read again.
+type bodies struct {
+	texts map[int64][]byte
+	size  int
+}
+
+const bodiesMost = 2 << 20 // bytes
+
+func (b *bodies) keep(no int64, text []byte) {
+	if b.texts == nil || b.size+len(text) > bodiesMost { // those that are not sent soon would stay for ever
+		b.texts, b.size = map[int64][]byte{}, 0
+	}
+	b.texts[no] = text
+	b.size += len(text)
+}
+
+// of takes a body out; nil: it has to be read.
+func (b *bodies) of(no int64) []byte {
+	text := b.texts[no]
+	delete(b.texts, no)
+	b.size -= len(text)
+	return text
 }

@@ -1,17 +1,88 @@
 package webhooks
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"pawl/db"
+	"pawl/internal/egress"
 	"pawl/internal/events"
 	"pawl/internal/orders"
+	"pawl/internal/pg"
 	"pawl/internal/signing"
 )
+
+// MostEndpoints is how many endpoints there may be: each has a part of the requests that a replica makes at one time.
+const MostEndpoints = 64
+
+// idPrefix stands before the number of an endpoint.
+const idPrefix = "whe_"
+
+// EndpointID is the id of an endpoint by its number.
+func EndpointID(endpointNo int32) string { return idPrefix + strconv.Itoa(int(endpointNo)) }
+
+// numberOf is the number of an endpoint by its id; 0: no endpoint has such an id.
+func numberOf(id string) int32 {
+	digits, ok := strings.CutPrefix(id, idPrefix)
+	n, err := strconv.ParseInt(digits, 10, 32)
+	if !ok || err != nil || n <= 0 || EndpointID(int32(n)) != id {
+		return 0
+	}
+	return int32(n)
+}
+
+// The states of an endpoint. One that is deleted is there until its deliveries are removed, and is shown to nobody.
+const (
+	Enabled  = "enabled"
+	Disabled = "disabled"
+	Deleted  = "deleted"
+)
+
+// The states of a delivery.
+const (
+	Pending   = "pending"   // it is due at a time, or waits for the one before it of its subject
+	Delivered = "delivered" // an attempt was answered with 2xx
+	Exhausted = "exhausted" // all attempts failed: it holds back its subject until a person acts
+	Skipped   = "skipped"   // a person has given it up
+)
+
+// Entry is one attempt in the log of a delivery (db.WebhookDelivery.Log, a JSON array, oldest first).
+type Entry struct {
+	At        time.Time `json:"at"`
+	Status    int       `json:"status,omitempty"`    // of the HTTP answer; 0: there was none
+	LatencyMs int64     `json:"latencyMs,omitempty"` // until the answer was there
+	Answer    string    `json:"answer,omitempty"`    // its beginning, up to 1 KiB
+	Error     string    `json:"error,omitempty"`     // why there was no answer
+}
+
+const orderPrefix, itemPrefix = "order ", "item "
+
+// OrderSubject is what the events of an order are kept in order for.
+func OrderSubject(orderNo int64) string { return orderPrefix + strconv.FormatInt(orderNo, 10) }
+
+// ItemSubject is what the events of an item are kept in order for.
+func ItemSubject(item string) string { return itemPrefix + item }
+
+// secretsOf are the secrets that what is sent to an endpoint is signed with at a time: two while one replaces the other.
+func secretsOf(e *db.WebhookEndpoint, now time.Time) []string {
+	secrets := []string{e.Secret}
+	if e.PreviousSecret != nil && e.PreviousSecretUntil != nil && now.Before(*e.PreviousSecretUntil) {
+		secrets = append(secrets, *e.PreviousSecret)
+	}
+	return secrets
+}
 
 // ErrTooMany: there are as many endpoints as there may be.
 var ErrTooMany = errors.New("there are as many webhook endpoints as there may be")
@@ -216,3 +287,125 @@ func shown(e db.WebhookEndpoint, err error) (db.WebhookEndpoint, error) {
 
 // listOf is never nil, which is NULL.
 func listOf(types []string) []string { return append([]string{}, types...) }
+
+// By is who asks for a change, and why. A request that comes again from the same actor with the same id is answered, and not
+// done again.
+type By struct {
+	Actor      string // the principal
+	OnBehalfOf string // for whom it says that it asks; may be empty
+	Reason     string
+	RequestID  string // empty: nobody will ask again
+}
+
+// request is a change that somebody asks for, as it is known when it comes again.
+type request struct {
+	By
+	fingerprint []byte
+	refused     func() error // why it was not done; nil: something has changed meanwhile, and it may be done now
+}
+
+// requestFor makes a request of what is asked for, each part of which counts when it comes again.
+func requestFor(by By, refused func() error, what ...any) *request {
+	text, _ := json.Marshal([]any{what, by.OnBehalfOf, by.Reason}) // it can always be encoded
+	sum := sha256.Sum256(text)
+	by.RequestID = cmp.Or(by.RequestID, rand.Text()) // by which this process finds out about a lost answer
+	return &request{by, sum[:], refused}
+}
+
+// requestTries bounds how often a statement is sent whose answer was lost, or whose endpoint was written at the same moment.
+const requestTries = 50
+
+// once has a statement do what a request asks for, unless it was done before: then it returns what is known of that. Errors: that of
+// refused, orders.ErrKeyReused, orders.ErrUnavailable; after the last, it may have been done.
+func once[T any](ctx context.Context, s *Endpoints, r *request, do func() (T, error)) (done T, before *db.WebhookChangeByRequestRow, err error) {
+	for try := range requestTries {
+		if try > 0 {
+			pg.Sleep(ctx, min(time.Millisecond<<min(try, 7), 100*time.Millisecond))
+		}
+		done, err = do()
+		switch {
+		case errors.Is(err, pgx.ErrNoRows), pg.Describe(err) == "23505 webhook_changes_request":
+			before, err = s.seen(ctx, r)
+			if before == nil && err == nil {
+				err = r.refused()
+			}
+			if before != nil || err != nil {
+				return done, before, err
+			}
+		case err == nil, errors.Is(err, orders.ErrNotFound), pg.FaultOf(err) == pg.Bad:
+			return done, nil, err
+		case ctx.Err() != nil:
+			return done, nil, orders.Unavailable("change webhook endpoint", err)
+		}
+	}
+	return done, nil, fmt.Errorf("change webhook endpoint: %w", cmp.Or(orders.Unavailable("send statement", err), orders.ErrUnavailable))
+}
+
+// seen is what a request did when it came before; nil: it did not come.
+func (s *Endpoints) seen(ctx context.Context, r *request) (*db.WebhookChangeByRequestRow, error) {
+	before, err := orders.Read(ctx, s.reader, s.query.WebhookChangeByRequest, db.WebhookChangeByRequestParams{RequestID: r.RequestID, Actor: r.Actor})
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil, nil
+	case err != nil:
+		return nil, orders.Unavailable("read webhook change", err)
+	case string(before.Fingerprint) != string(r.fingerprint):
+		return nil, orders.ErrKeyReused
+	}
+	return &before, nil
+}
+
+// AddressRefused is the error of a URL to which nothing may be sent.
+type AddressRefused struct{ Reason string }
+
+func (a *AddressRefused) Error() string { return a.Reason }
+
+// resolveLimit is how long a name may take to be looked up when an endpoint is made.
+const resolveLimit = 3 * time.Second
+
+// checkAddress returns *AddressRefused for a URL to which nothing may be sent, so that whoever types it is told at once. What
+// decides is the address that is dialed: a name may lead elsewhere by then. One that leads nowhere now may lead somewhere then.
+func (s *Endpoints) checkAddress(ctx context.Context, text string) error {
+	u, err := url.Parse(text)
+	if err != nil {
+		return &AddressRefused{"must be a URL"}
+	}
+	if u.Scheme == "http" && !s.options.Private {
+		return &AddressRefused{"must be https: others could read what is sent by http. With --allow-private it may be http"}
+	}
+	if port, err := strconv.ParseUint(cmp.Or(u.Port(), "1"), 10, 16); err != nil || port == 0 {
+		return &AddressRefused{"must have a port from 1 to 65535"}
+	}
+	ctx, cancel := context.WithTimeout(ctx, resolveLimit)
+	defer cancel()
+	addresses, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname()) // none, where it leads nowhere
+	for _, address := range addresses {
+		if err := egress.Check(address, s.options.Private); err != nil {
+			return &AddressRefused{fmt.Sprintf("must lead elsewhere: %v", err)}
+		}
+	}
+	return nil
+}
+
+// TestType is the type of the events that only tell whether an endpoint can be reached.
+const TestType = "webhook_endpoint.test"
+
+// TestSent is what came of a test event.
+type TestSent struct {
+	EventID string
+	Attempt
+}
+
+// Test sends a test event to an endpoint now, whatever its state is, and returns what came back. Nothing of it is kept.
+func (s *Endpoints) Test(ctx context.Context, id string) (TestSent, error) {
+	e, err := s.endpoint(ctx, numberOf(id))
+	if err != nil {
+		return TestSent{}, err
+	}
+	sender := NewSender(s.options.Private)
+	defer sender.Close()
+	now := s.options.Now()
+	m := message{ID: "evt_test_" + strings.ToLower(rand.Text()), Type: TestType, Timestamp: now.UTC()}
+	m.Data.EndpointID = id
+	return TestSent{m.ID, sender.Send(ctx, &e, signing.Message{ID: m.ID, Body: m.json()}, now)}, nil
+}

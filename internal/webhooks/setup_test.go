@@ -24,6 +24,8 @@ import (
 	"pawl/test/dbtest"
 )
 
+func TestMain(m *testing.M) { dbtest.Main(m) }
+
 // shop is a database whose history the test writes, with a relay that numbers its events.
 type shop struct {
 	*testing.T

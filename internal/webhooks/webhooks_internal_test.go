@@ -1,8 +1,11 @@
 package webhooks
 
 import (
+	"strings"
 	"testing"
 	"time"
+
+	"pawl/internal/signing"
 )
 
 // TestSchedule: how long a delivery waits after each attempt, and when it is given up.
@@ -51,5 +54,22 @@ func TestEndpointIDs(t *testing.T) {
 		if no := numberOf(id); no != 0 {
 			t.Errorf("%q is %d", id, no)
 		}
+	}
+}
+
+// TestMaskAtTheEnd: of an answer that is cut off within a secret, no part of the secret is kept.
+func TestMaskAtTheEnd(t *testing.T) {
+	t.Parallel()
+	secret := signing.NewSecret()
+	key := strings.TrimPrefix(secret, signing.Prefix)
+	for seen := range len(key) {
+		a := Attempt{Entry: Entry{Answer: strings.Repeat(" ", maxRead-seen) + key[:seen]}}
+		if a.mask([]string{secret}); a.Answer != "" {
+			t.Fatalf("%d characters of a secret are kept: %q", seen, a.Answer)
+		}
+	}
+	a := Attempt{Entry: Entry{Answer: "the key is " + key}}
+	if a.mask([]string{secret}); a.Answer != "the key is ***" {
+		t.Error(a.Answer)
 	}
 }
