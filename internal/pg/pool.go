@@ -1,17 +1,130 @@
 package pg
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"pawl/db"
 )
+
+// Options are what a pool can be told.
+type Options struct {
+	MaxConns int32           // most connections; one more is made when a statement is overdue
+	Tracer   pgx.QueryTracer // is told of every statement; nil: nobody is
+	Patience time.Duration   // how long a statement may take before the server is asked about it; zero: DefaultPatience
+	Serves   bool            // the connections are those of a running service, and say so: ServiceName
+
+	// Connected looks at every new connection before it is used. One that it has an error for is closed. Nil: nobody looks.
+	Connected func(context.Context, *pgx.Conn) error
+
+	// Observe is told the name of every statement that has ended, and how long it took from when it had a connection to
+	// its last row. It is called by many goroutines at the same time. Nil: nobody is told.
+	Observe func(statement string, took time.Duration)
+}
+
+// ServiceName begins the application_name of every connection of a running service. The name of the replica follows, and
+// then that in the url.
+const ServiceName = "pawl serve"
+
+// ReplicaName tells this process from other running services on the same database: by its machine and its number there.
+var ReplicaName = sync.OnceValue(func() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%.40s:%d", strings.ReplaceAll(host, " ", "_"), os.Getpid())
+})
+
+// Open returns a pool on the database at url, which has answered. Its error is ErrUntrusted where others could have code of
+// theirs run by our statements. Behind a pooler (PgBouncer) prepared statements are not used, because it may hand each
+// transaction to another server; default_query_exec_mode in the url wins.
+func Open(ctx context.Context, url string, options Options) (*Pool, error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("parse database url: %w", err)
+	}
+	harden(config.ConnConfig)
+	gate := newGate(options.Tracer)
+	config.MaxConns, config.ConnConfig.Tracer = options.MaxConns, gate
+	config.PingTimeout = askLimit // a connection that has been idle is tried before it is used
+	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		readDecimalsAsText(conn)
+		if options.Connected == nil {
+			return nil
+		}
+		return options.Connected(ctx, conn)
+	}
+	if options.Serves {
+		named := config.ConnConfig.RuntimeParams
+		named["application_name"] = strings.TrimSpace(ServiceName + " " + ReplicaName() + " " + named["application_name"])
+	}
+	pooled, err := fixSearchPath(ctx, config.ConnConfig)
+	if err != nil {
+		return nil, err
+	}
+	if pooled && !strings.Contains(url, "default_query_exec_mode") {
+		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("open pool: %w", err)
+	}
+	return &Pool{pool: pool, gate: gate, observe: options.Observe, silence: newSilence(config.ConnConfig, pooled, cmp.Or(options.Patience, DefaultPatience))}, nil
+}
+
+// readDecimalsAsText has PostgreSQL send decimals as text. In its binary format, pgx reads 0.00 as 0.
+func readDecimalsAsText(conn *pgx.Conn) {
+	conn.TypeMap().RegisterType(&pgtype.Type{Name: "numeric", OID: pgtype.NumericOID, Codec: textDecimals{}})
+}
+
+type textDecimals struct{ pgtype.NumericCodec }
+
+// PreferredFormat is the format that pgx asks the server for.
+func (textDecimals) PreferredFormat() int16 { return pgtype.TextFormatCode }
+
+// BeginTx starts a transaction, to read several statements in one snapshot. Its statements are not looked after: see silence.
+func (p *Pool) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {
+	conn, err := p.acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	tx, err := conn.BeginTx(ctx, options)
+	if err != nil {
+		conn.Release()
+		return nil, err
+	}
+	return transaction{tx, conn}, nil
+}
+
+// transaction releases its connection when it ends.
+type transaction struct {
+	pgx.Tx
+	conn *pgxpool.Conn
+}
+
+// Commit commits, and releases the connection.
+func (t transaction) Commit(ctx context.Context) error {
+	defer t.conn.Release()
+	return t.Tx.Commit(ctx)
+}
+
+// Rollback rolls back, and releases the connection. After Commit it does nothing.
+func (t transaction) Rollback(ctx context.Context) error {
+	defer t.conn.Release()
+	return t.Tx.Rollback(ctx)
+}
 
 // Pool runs statements on pooled connections. It gives up a connection whose server no longer works on the
 // statement: an answer that got lost is an error within a second, not a wait without end. It never
@@ -228,4 +341,81 @@ func (r row) Scan(dest ...any) error {
 	}
 	_, err := pgx.CollectOneRow(r.rows, func(only pgx.CollectableRow) (any, error) { return nil, only.Scan(dest...) })
 	return err
+}
+
+// ErrUntrusted: other roles could have code of theirs run with the rights of the role that we connect as.
+var ErrUntrusted = errors.New("the database can't be trusted")
+
+// searchPath finds what is PostgreSQL's own and nothing else: an operator, function or table that somebody creates in
+// another schema is never taken for the one that a statement means (CVE-2018-1058). What is ours is named with its schema.
+const searchPath = "pg_catalog, pg_temp"
+
+// fixSearchPath has all connections that are made with config use searchPath. A pooler accepts no such setting. What the
+// connections behind it find is looked at instead; where that includes what others could have created, the error is
+// ErrUntrusted.
+func fixSearchPath(ctx context.Context, config *pgx.ConnConfig) (pooled bool, err error) {
+	first := config.Copy()
+	first.DefaultQueryExecMode = pgx.QueryExecModeExec // no prepared statement
+	conn, err := pgx.ConnectConfig(ctx, first)
+	if err != nil {
+		return false, fmt.Errorf("connect to database: %w", err)
+	}
+	defer conn.Close(ctx)
+	pooled, err = behindPooler(ctx, conn)
+	if err != nil {
+		return false, fmt.Errorf("connect to database: %w", err)
+	}
+	if !pooled {
+		config.RuntimeParams["search_path"] = searchPath
+		return false, nil
+	}
+	found, err := db.New(conn).SearchPathUntrusted(ctx)
+	if err != nil {
+		return true, fmt.Errorf("look at the search_path: %w", err)
+	}
+	if len(found) > 0 {
+		return true, fmt.Errorf("%w: behind this pooler the search_path leads to schema %s, where others may create functions and operators. "+
+			"REVOKE CREATE ON SCHEMA %[2]s FROM PUBLIC, or ALTER ROLE %s SET search_path = %s, and restart the pooler",
+			ErrUntrusted, strings.Join(found, ", "), config.User, searchPath)
+	}
+	return true, nil
+}
+
+// ConnectConfig is ParseConfig for connections with the search_path of a Pool. Errors: ErrUntrusted.
+func ConnectConfig(ctx context.Context, url string) (*pgx.ConnConfig, error) {
+	config, err := ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	_, err = fixSearchPath(ctx, config)
+	return config, err
+}
+
+// behindPooler finds out whether somebody stands between us and the server: a pooler
+// names a process of its own invention when a connection starts. One that pools whole
+// sessions would do with prepared statements; the url can say so.
+func behindPooler(ctx context.Context, conn *pgx.Conn) (bool, error) {
+	pid, err := db.New(conn).BackendPID(ctx)
+	return err == nil && uint32(pid) != conn.PgConn().PID(), err
+}
+
+// ErrNotReplicated: somebody ended the wait of a commit for its synchronous standby, as pg_cancel_backend does. The
+// statement has committed on this server; whether anywhere else, nobody knows. FaultOf calls it Unknown.
+var ErrNotReplicated = errors.New("committed, but the wait for the standby was ended")
+
+const notReplicated = "pawl.not_replicated"
+
+// noteUnreplicated keeps in mind that the statement under way was not waited for. PostgreSQL says so in a warning
+// and then answers as if all were well. The routine is the one part of a notice that is not translated.
+func noteUnreplicated(c *pgconn.PgConn, n *pgconn.Notice) {
+	if n.Routine == "SyncRepWaitForLSN" {
+		c.CustomData()[notReplicated] = true
+	}
+}
+
+// takeUnreplicated reports whether that was so, once.
+func takeUnreplicated(c *pgconn.PgConn) bool {
+	was := c.CustomData()[notReplicated] != nil
+	delete(c.CustomData(), notReplicated)
+	return was
 }

@@ -154,7 +154,7 @@ var houseRules = []struct {
 }, {
 	"errors say what was being done",
 	"wrapped at every level, \"failed to\" drowns what failed",
-	checkErrorTexts, map[string]string{"internal/pg/open.go": "package pg\nvar err = fmt.Errorf(\"failed to open: %w\", cause)"},
+	checkErrorTexts, map[string]string{"internal/pg/pool.go": "package pg\nvar err = fmt.Errorf(\"failed to open: %w\", cause)"},
 }}
 
 func TestHouseRules(t *testing.T) {

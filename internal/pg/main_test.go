@@ -1,9 +1,0 @@
-package pg_test
-
-import (
-	"testing"
-
-	"pawl/test/dbtest"
-)
-
-func TestMain(m *testing.M) { dbtest.Main(m) }
