@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,7 +9,9 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"pawl/client"
 	"pawl/fsm"
@@ -101,4 +104,198 @@ func (v *visit) readAround(p *orderPage) error {
 		p.Deliveries = list.Deliveries
 	}
 	return err
+}
+
+// history is a page of what happened to an order: its moves, and the calls that were made for it.
+type history struct {
+	Entries []entry
+	Oldest  bool   // the oldest first
+	Next    string // URL of the next page; empty: there is none
+}
+
+// entry is a move, a call, or both where the move recorded the call.
+type entry struct {
+	At     time.Time
+	Move   *client.Transition
+	Call   *client.Call
+	Lasted time.Duration // how long the order waited then; 0: it did not, or waits still
+	ByHand bool          // a person may say here that what the call was to undo was undone by hand
+}
+
+// Took is how long the provider took to answer.
+func (e *entry) Took() time.Duration {
+	if e.Call == nil || e.Call.FinishedAt.IsZero() {
+		return 0
+	}
+	return e.Call.FinishedAt.Sub(e.Call.StartedAt).Round(time.Millisecond)
+}
+
+// historyPage is how many entries a page has at most.
+const historyPage = 50
+
+// past is where the pages of a history have come to. There are three numberings, each of which is gone along: that of the moves,
+// that of the calls that moved the order, and that of the calls beside it, which falls from -1 on. None is 0.
+type past struct {
+	oldest              bool
+	moves, calls, aside int // the last ones that were shown; 0: none was
+}
+
+func (v *visit) history(order *client.Order) (*history, error) {
+	at := past{v.query("sort") == "oldest", number(v.query("moves")), number(v.query("calls")), number(v.query("aside"))}
+	entries, err := v.entries(order, at)
+	if err != nil {
+		return nil, err
+	}
+	h := &history{Oldest: at.oldest}
+	if len(entries) > historyPage {
+		entries = entries[:historyPage]
+		h.Next = at.behind(entries).url(order.OrderID)
+	}
+	h.Entries = entries
+	h.measure()
+	return h, v.offerByHand(order.OrderID, entries)
+}
+
+// offerByHand finds the last call for each undo that is open. All of them say that it is, and one place to act on it is enough.
+func (v *visit) offerByHand(orderID string, entries []entry) error {
+	open := func(e entry) bool { return e.Call != nil && e.Call.UndoOpen }
+	if !v.may("settleStepOfOrder") || !slices.ContainsFunc(entries, open) {
+		return nil
+	}
+	newest, err := v.api.ListCalls(v.r.Context(), orderID, &client.ListCallsParams{Before: 1, Limit: 200}) // their numbers fall
+	if err != nil {
+		return err
+	}
+	for i := range entries {
+		e := &entries[i]
+		e.ByHand = open(*e) && !slices.ContainsFunc(newest.Calls, func(c client.Call) bool {
+			return c.UndoOpen && c.Step == e.Call.Step && c.Generation == e.Call.Generation && c.Call < e.Call.Call
+		})
+	}
+	return nil
+}
+
+// entries are those of a page, and at least one more where there are more.
+func (v *visit) entries(order *client.Order, at past) ([]entry, error) {
+	ctx := v.r.Context()
+	params := at.params()
+	moves, err := v.api.ListTransitions(ctx, order.OrderID, &params)
+	if err != nil {
+		return nil, err
+	}
+	all := make([][]client.Call, 2)
+	for i, params := range at.callParams() {
+		if order.Policy == 0 && order.Calls == 0 {
+			break // all of it was done in the database
+		}
+		list, err := v.api.ListCalls(ctx, order.OrderID, &params)
+		if err != nil {
+			return nil, err
+		}
+		all[i] = list.Calls
+	}
+	moved, calls := fold(moves.Transitions, all[0])
+	return at.merge(at.merge(moved, calls), entriesOf(all[1])), nil
+}
+
+func (at past) params() client.ListTransitionsParams {
+	if at.oldest {
+		return client.ListTransitionsParams{Limit: historyPage + 1, After: at.moves}
+	}
+	return client.ListTransitionsParams{Limit: historyPage + 1, Sort: "newest", Before: at.moves}
+}
+
+// callParams ask for the calls that moved the order, and for those beside it. The newest of these have the smallest numbers, so their
+// sort is the other way about. -1 below the moving calls, and 1 above those aside, stand for all of them.
+func (at past) callParams() [2]client.ListCallsParams {
+	if at.oldest {
+		return [2]client.ListCallsParams{
+			{Limit: historyPage + 1, After: cmp.Or(at.calls, -1), Sort: "oldest"},
+			{Limit: historyPage + 1, Before: cmp.Or(at.aside, 1), Sort: "newest"},
+		}
+	}
+	return [2]client.ListCallsParams{
+		{Limit: historyPage + 1, After: -1, Before: at.calls, Sort: "newest"},
+		{Limit: historyPage + 1, After: at.aside, Before: 1},
+	}
+}
+
+// fold puts each call to the move that recorded it, which has its time. What is left are calls whose moves are on another page.
+func fold(moves []client.Transition, calls []client.Call) (moved, left []entry) {
+	for i := range moves {
+		e := entry{At: moves[i].At, Move: &moves[i]}
+		if c := slices.IndexFunc(calls, func(c client.Call) bool { return c.StartedAt.Equal(e.At) }); c >= 0 {
+			e.Call = new(calls[c])
+			calls = slices.Delete(calls, c, c+1)
+		}
+		moved = append(moved, e)
+	}
+	return moved, entriesOf(calls)
+}
+
+func entriesOf(calls []client.Call) (entries []entry) {
+	for i := range calls {
+		entries = append(entries, entry{At: calls[i].StartedAt, Call: &calls[i]})
+	}
+	return entries
+}
+
+// merge puts entries in the order in which they happened. Those of either kind stay in the order of their numbers.
+func (at past) merge(a, b []entry) (all []entry) {
+	for len(a) > 0 && len(b) > 0 {
+		if a[0].At.Equal(b[0].At) || a[0].At.Before(b[0].At) == at.oldest {
+			all, a = append(all, a[0]), a[1:]
+		} else {
+			all, b = append(all, b[0]), b[1:]
+		}
+	}
+	return append(append(all, a...), b...)
+}
+
+// behind is where the pages have come to after these entries.
+func (at past) behind(entries []entry) past {
+	for _, e := range entries {
+		if e.Move != nil {
+			at.moves = e.Move.Seq
+		}
+		switch {
+		case e.Call == nil:
+		case e.Call.Call > 0:
+			at.calls = e.Call.Call
+		default:
+			at.aside = e.Call.Call
+		}
+	}
+	return at
+}
+
+func (at past) url(orderID string) string {
+	query := url.Values{"id": {orderID}}
+	for name, n := range map[string]int{"moves": at.moves, "calls": at.calls, "aside": at.aside} {
+		if n != 0 {
+			query.Set(name, strconv.Itoa(n))
+		}
+	}
+	if at.oldest {
+		query.Set("sort", "oldest")
+	}
+	return address("/console/order", query) + "#history"
+}
+
+// measure finds how long the order waited, from a move with which a wait began to the next.
+func (h *history) measure() {
+	var next time.Time
+	for i := range h.Entries { // from the newest on
+		if h.Oldest {
+			i = len(h.Entries) - 1 - i
+		}
+		e := &h.Entries[i]
+		if e.Move == nil {
+			continue
+		}
+		if slices.Contains(holds, e.Move.Verb) && e.Move.Actor == "system" && !next.IsZero() {
+			e.Lasted = next.Sub(e.At).Round(time.Millisecond)
+		}
+		next = e.At
+	}
 }

@@ -1,7 +1,11 @@
 package console
 
 import (
+	"fmt"
+	"math"
 	"slices"
+	"strings"
+	"time"
 
 	"pawl/client"
 	"pawl/fsm"
@@ -112,4 +116,127 @@ func perSecond(n float64) string {
 		return "0"
 	}
 	return short(n)
+}
+
+// The paper of a chart. Its lines are an hour long, or as long as the replica has run.
+const (
+	chartWidth, chartHeight = 480, 120
+	chartSpan               = time.Hour
+)
+
+// spanOf is how long the lines are, and when they begin. The time is zero where that is an hour ago, or nearly.
+func spanOf(points []client.Activity) (span time.Duration, since time.Time) {
+	if len(points) == 0 {
+		return chartSpan, since
+	}
+	span = points[len(points)-1].At.Sub(points[0].At)
+	if span > chartSpan-time.Minute {
+		return chartSpan, since
+	}
+	return max(span, time.Second), points[0].At // of one point there is no line
+}
+
+// chart is what one replica did in the last hour: some lines over time, and the numbers behind them.
+type chart struct {
+	Title  string
+	Help   string
+	Top    string // what the upper rim stands for
+	Since  string // what the left rim stands for, if that is less than an hour ago
+	Lines  []line
+	Rows   []chartRow // of the table, a minute each, the newest first
+	Latest string     // in words
+
+	write func(float64) string // of a value
+	mean  bool                 // a minute is the mean of its points; otherwise its largest
+}
+
+// line is one of the quantities of a chart.
+type line struct {
+	Name  string
+	Path  string // of the SVG
+	value func(*client.Activity) float64
+}
+
+type chartRow struct {
+	At     time.Time
+	Values []string
+}
+
+// draw draws the points of the hour that ends with the last of them.
+func (c *chart) draw(points []client.Activity) {
+	span, since := spanOf(points)
+	top := 0.0
+	for _, l := range c.Lines {
+		for i := range points {
+			top = max(top, l.value(&points[i]))
+		}
+	}
+	top = roundUp(top)
+	var latest []string
+	for i := range c.Lines {
+		l := &c.Lines[i]
+		l.Path = pathOf(points, l.value, top, span)
+		if n := len(points); n > 0 {
+			latest = append(latest, l.Name+" "+c.write(l.value(&points[n-1])))
+		}
+	}
+	c.Top, c.Since, c.Latest = c.write(top), clock(since), strings.Join(latest, ", ")
+	c.Rows = c.rows(points)
+}
+
+// roundUp is the next number that is 1, 2 or 5 with zeros: a chart's upper rim.
+func roundUp(n float64) float64 {
+	if n <= 0 {
+		return 1
+	}
+	power := math.Pow(10, math.Floor(math.Log10(n)))
+	for _, digit := range []float64{1, 2, 5} {
+		if n <= digit*power {
+			return digit * power
+		}
+	}
+	return 10 * power
+}
+
+// pathOf goes from point to point. Those that lie between two of the same height are left out.
+func pathOf(points []client.Activity, value func(*client.Activity) float64, top float64, span time.Duration) string {
+	var b strings.Builder
+	height := func(i int) int { return chartHeight - int(math.Round(value(&points[i])/top*chartHeight)) }
+	for i := range points {
+		y := height(i)
+		if i > 0 && i < len(points)-1 && height(i-1) == y && height(i+1) == y {
+			continue
+		}
+		x := chartWidth - int(math.Round(points[len(points)-1].At.Sub(points[i].At).Seconds()/span.Seconds()*chartWidth))
+		command := 'L'
+		if i == 0 {
+			command = 'M'
+		}
+		fmt.Fprintf(&b, "%c%d %d", command, max(x, 0), y)
+	}
+	return b.String()
+}
+
+// rows are the minutes in which anything happened, the newest first.
+func (c *chart) rows(points []client.Activity) (rows []chartRow) {
+	for end := len(points); end > 0; end -= 6 {
+		minute := points[max(0, end-6):end]
+		row, happened := chartRow{At: minute[len(minute)-1].At}, false
+		for _, l := range c.Lines {
+			sum, most := 0.0, 0.0
+			for i := range minute {
+				n := l.value(&minute[i])
+				sum, most = sum+n, max(most, n)
+			}
+			if c.mean {
+				most = sum / float64(len(minute))
+			}
+			happened = happened || most > 0
+			row.Values = append(row.Values, c.write(most))
+		}
+		if happened {
+			rows = append(rows, row)
+		}
+	}
+	return rows
 }
