@@ -7,11 +7,14 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -205,4 +208,164 @@ func (s *server) run(ctx context.Context, statement string) error {
 // newName is unique also on a server that others test on, and needs no quotes in SQL.
 func newName(kind string) string {
 	return "pawl_" + kind + "_" + strings.ToLower(rand.Text()[:16])
+}
+
+// Server is a PostgreSQL server that belongs to one test, for tests that take it away from the service. Its methods
+// are for the test's own goroutine.
+type Server struct {
+	// URL is of a migrated database. It is the same after every Start.
+	URL string
+
+	running *pgembed.Server
+	folder  string
+}
+
+// Restartable starts a server for this test alone, and stops it after the test. It costs about a second:
+// tests that do not stop the server use New.
+func Restartable(t testing.TB) *Server {
+	t.Helper()
+	s := &Server{folder: folder(t, folderPattern)}
+	s.Start(t)
+	t.Cleanup(func() { s.Stop(t) })
+	s.URL = withOptions(s.running.URL("postgres"), findsTables)
+	_, err := migrations.Up(t.Context(), s.URL)
+	require(t, err)
+	return s
+}
+
+// Start starts the server again, after Stop or Kill, and returns when it answers.
+func (s *Server) Start(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
+	defer cancel()
+	running, err := pgembed.Start(ctx, config(s.folder))
+	require(t, err)
+	s.running = running
+}
+
+// Set changes a setting of the running server.
+func (s *Server) Set(t testing.TB, name, value string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), s.URL)
+	require(t, err)
+	defer conn.Close(t.Context())
+	for _, statement := range []string{"ALTER SYSTEM SET " + name + " = '" + value + "'", "SELECT pg_reload_conf()"} {
+		if _, err := conn.Exec(t.Context(), statement); err != nil {
+			t.Fatalf("dbtest: %s: %v", statement, err)
+		}
+	}
+	for now := ""; now != value; { // the signal takes a moment
+		require(t, conn.QueryRow(t.Context(), "SELECT current_setting($1)", name).Scan(&now))
+	}
+	if name == "synchronous_standby_names" && value != "" {
+		s.awaitSyncRep(t, conn)
+	}
+}
+
+// awaitSyncRep returns when commits wait for a standby: it is another process of the server that has them wait, and it
+// hears of the setting in its own time.
+func (s *Server) awaitSyncRep(t testing.TB, conn *pgx.Conn) {
+	t.Helper()
+	writer, err := pgx.Connect(t.Context(), s.URL)
+	require(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		for err == nil {
+			_, err = writer.Exec(ctx, "SELECT pg_logical_emit_message(true, 'dbtest', '')")
+		}
+	})
+	for waits := false; !waits; {
+		const waiting = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'SyncRep')"
+		require(t, conn.QueryRow(t.Context(), waiting, writer.PgConn().PID()).Scan(&waits))
+	}
+	cancel()
+	ended.Wait()
+	_ = writer.Close(t.Context()) // it is closed
+}
+
+// Stop shuts the server down: clients are disconnected, their transactions rolled back. A stopped server stays stopped.
+func (s *Server) Stop(t testing.TB) {
+	t.Helper()
+	if err := s.running.Stop(context.WithoutCancel(t.Context())); err != nil {
+		t.Errorf("dbtest: %v", err)
+	}
+}
+
+// Kill ends the server with SIGKILL, as the out-of-memory killer does. The next Start recovers what was committed.
+func (s *Server) Kill(t testing.TB) {
+	t.Helper()
+	if err := syscall.Kill(s.running.PID(), syscall.SIGKILL); err != nil {
+		t.Fatalf("dbtest: kill server: %v", err)
+	}
+	<-s.running.Exited()
+	s.Stop(t)
+}
+
+const (
+	folderPattern = "pawl-dbtest-*"
+	memoryFolder  = "/dev/shm"
+	diskFolder    = "/tmp" // not os.TempDir, whose path can be too long for a socket
+	memoryNeeded  = 4 << 30
+)
+
+// Folder makes an empty folder for a server that a test runs itself, and removes it when the test ends. Other users can
+// enter it, and so can the one whom root runs PostgreSQL as.
+func Folder(t testing.TB) string {
+	t.Helper()
+	return folder(t, "pawl-test-*") // removeStale leaves it alone: nothing in it is locked
+}
+
+func folder(t testing.TB, pattern string) string {
+	t.Helper()
+	dir, err := newFolder(pattern)
+	require(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// newFolder makes a folder for a server. It is open because root's server runs as another user; what it holds is closed.
+func newFolder(pattern string) (string, error) {
+	dir, err := os.MkdirTemp(parentFolder(), pattern)
+	if err != nil {
+		return "", fmt.Errorf("make server folder: %w", err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return "", fmt.Errorf("open server folder: %w", err)
+	}
+	return dir, nil
+}
+
+// parentFolder is in memory where there is plenty: a database is some 300 files, and copying them there takes a third of
+// the time and none of the disk. Containers often have only 64 MiB of it.
+func parentFolder() string {
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(memoryFolder, &fs); err == nil && fs.Bavail*uint64(fs.Bsize) >= memoryNeeded {
+		return memoryFolder
+	}
+	return diskFolder
+}
+
+// removeStale removes the folders of test binaries that ended without Main: by a panic, a time-out, a kill. A live
+// server's folder is locked; a young one may not be locked yet.
+func removeStale() {
+	inMemory, _ := filepath.Glob(filepath.Join(memoryFolder, folderPattern))
+	onDisk, _ := filepath.Glob(filepath.Join(diskFolder, folderPattern))
+	for _, dir := range append(inMemory, onDisk...) {
+		info, err := os.Stat(dir)
+		if err != nil || time.Since(info.ModTime()) < time.Minute || inUse(dir) {
+			continue
+		}
+		os.RemoveAll(dir)
+	}
+}
+
+// inUse tells whether a pgembed server holds dir, or it is not ours to look at.
+func inUse(dir string) bool {
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR, 0)
+	if err != nil {
+		return !os.IsNotExist(err)
+	}
+	defer lock.Close()
+	return syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil
 }
