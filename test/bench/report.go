@@ -125,3 +125,135 @@ func printTable(w io.Writer, rows [][]string) {
 	}
 	_ = table.Flush()
 }
+
+// comparisons are of versions of the service: what the first does of the second.
+var comparisons = [][2]string{{"pawl", "earlier"}, {"ledger-policy", "earlier"}, {"ledger-policy", "pawl"}, {"token", "pawl"}, {keyedName, "pawl"}}
+
+// printComparisons sets the median of all rounds of one target against that of another
+// under the same load. Differences smaller than those between rounds say nothing, so
+// the lowest and the highest of the rounds stand beside.
+func (r report) printComparisons(w io.Writer) {
+	for _, pair := range comparisons {
+		seen := map[setup]bool{}
+		for _, x := range r.Results {
+			other := x.setup
+			other.Target = pair[1]
+			mine, theirs := r.rounds(x.setup), r.rounds(other)
+			if x.Target != pair[0] || seen[x.setup] || len(mine) == 0 || len(theirs) == 0 {
+				continue
+			}
+			seen[x.setup] = true
+			fmt.Fprintf(w, "\n%s, against %s: %s of the orders/s (%s against %s), CPU service %s, CPU PostgreSQL %s\n",
+				x.setup, pair[1], ratio(mine, theirs, ordersPerSec), spread(mine), spread(theirs),
+				ratio(mine, theirs, func(x result) float64 { return x.ServiceCPU }),
+				ratio(mine, theirs, func(x result) float64 { return x.PostgresCPU }))
+		}
+	}
+}
+
+// rounds are the runs of a row that began with an empty database.
+func (r report) rounds(s setup) (runs []result) {
+	for _, x := range r.Results {
+		if x.setup == s && x.Stored == 0 && x.Provider == nil && x.Orders > 0 {
+			runs = append(runs, x)
+		}
+	}
+	return runs
+}
+
+func ordersPerSec(x result) float64 { return x.OrdersPerSec }
+
+// ratio is of the medians, of which the second may be nothing.
+func ratio(mine, theirs []result, of func(result) float64) string {
+	if median(theirs, of) == 0 {
+		return "not measured"
+	}
+	return fmt.Sprintf("%.3f", median(mine, of)/median(theirs, of))
+}
+
+// median of at least one run.
+func median(runs []result, of func(result) float64) float64 {
+	values := sorted(runs, of)
+	return (values[(len(values)-1)/2] + values[len(values)/2]) / 2
+}
+
+func sorted(runs []result, of func(result) float64) (values []float64) {
+	for _, x := range runs {
+		values = append(values, of(x))
+	}
+	slices.Sort(values)
+	return values
+}
+
+func spread(runs []result) string {
+	values := sorted(runs, ordersPerSec)
+	return fmt.Sprintf("%.0f, %.0f to %.0f", median(runs, ordersPerSec), values[0], values[len(values)-1])
+}
+
+var remoteColumns = []string{"load", "orders/s", "p50 ms", "p99 ms", "max ms", "errors", "calls/order", "CPU service",
+	"CPU PostgreSQL", "CPU provider", "CPU load", "others %", "RSS MiB", "WAL B/order", "HOT %"}
+
+// printRemote writes a table of the runs with remote steps; below it, for each, what
+// the provider counted and how the figures stand to the aims.
+func (r report) printRemote(w io.Writer) {
+	var runs []result
+	rows := [][]string{remoteColumns}
+	for _, x := range r.Results {
+		if x.Provider != nil {
+			runs, rows = append(runs, x), append(rows, remoteRow(x))
+		}
+	}
+	if len(runs) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "every step at a provider that takes %s; offered: latency from when the order was due\n\n", providerLatency)
+	printTable(w, rows)
+	for _, x := range runs {
+		fmt.Fprintf(w, "\n%s\n  provider: %s\n", x.load(), x.Provider.text(x.Answered))
+		for _, a := range aims {
+			if a.of == nil || a.of(x) {
+				fmt.Fprintf(w, "  %s\n", a.text(x))
+			}
+		}
+	}
+}
+
+func remoteRow(x result) []string {
+	return []string{x.load(), fmt.Sprintf("%.0f", x.OrdersPerSec),
+		fmt.Sprintf("%.1f", x.P50), fmt.Sprintf("%.1f", x.P99), fmt.Sprintf("%.0f", x.Max), strconv.Itoa(x.Errors),
+		fmt.Sprintf("%.2f", float64(x.Provider.Requests)/float64(max(x.Answered, 1))),
+		fmt.Sprintf("%.3f", x.ServiceCPU), fmt.Sprintf("%.3f", x.PostgresCPU), fmt.Sprintf("%.3f", x.ProviderCPU),
+		fmt.Sprintf("%.3f", x.LoadCPU), fmt.Sprintf("%.0f", 100*x.OtherCPU), fmt.Sprintf("%.0f", x.MemoryMiB),
+		fmt.Sprintf("%.0f", x.WALPerOrder), fmt.Sprintf("%.0f", 100*x.HOTShare)}
+}
+
+func (s *summary) text(orders int) string {
+	return fmt.Sprintf("%d calls; effects: charge %d, reserve %d, confirm %d, of %d orders; doubleLive %d, overlaps %d, repeatedEffects %d",
+		s.Requests, s.Steps["charge"].Effects, s.Steps["reserve"].Effects, s.Steps["confirm"].Effects, orders,
+		s.DoubleLive, s.Overlaps, s.RepeatedEffects)
+}
+
+// aim is an upper limit of a figure under the loads it was set for.
+type aim struct {
+	name  string
+	limit float64
+	value func(result) float64
+	of    func(result) bool // nil: all
+}
+
+var aims = []aim{
+	{"CPU of the service, s per 1,000 orders", 0.6, func(x result) float64 { return x.ServiceCPU }, nil},
+	{"CPU of PostgreSQL, s per 1,000 orders", 0.4, func(x result) float64 { return x.PostgresCPU },
+		func(x result) bool { return x.PostgresCPU > 0 }}, // else nothing was measured
+	{"p99 at 500/s offered, ms", 1000, func(x result) float64 { return x.P99 }, func(x result) bool { return x.Rate == 500 }},
+	{"memory of the service with 2,000 orders in flight, MiB", 300, func(x result) float64 { return x.MemoryMiB },
+		func(x result) bool { return x.Callers == remoteCallers }},
+}
+
+func (a aim) text(x result) string {
+	verdict := "holds"
+	if a.value(x) > a.limit {
+		verdict = "missed"
+	}
+	return fmt.Sprintf("%s: %.3g, aim %g: %s", a.name, a.value(x), a.limit, verdict)
+}

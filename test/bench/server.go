@@ -16,7 +16,89 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
+
+// target is a program to be measured.
+type target struct {
+	binary string
+	args   []string
+	ready  string // path of a GET that is answered 200 once it is; "" = /health
+	token  bool   // its callers send a token
+}
+
+// targets are built from the sources beside this module.
+type targets struct {
+	source string // the module of the service
+	folder string // where the binaries go
+	pawl   string // a binary to use instead of building one; "" = build
+
+	earlier string // binary of an earlier version of the service
+}
+
+var targetNames = []string{"pawl", "baseline", "earlier", "ledger-policy", "token", keyedName}
+
+// keyedName is the service, whose callers send an Idempotency-Key with each order.
+const keyedName = "keyed"
+
+func (t targets) build(ctx context.Context, name string) (target, error) {
+	switch name {
+	case "pawl", keyedName:
+		return t.service(ctx)
+	case "earlier":
+		return target{binary: t.earlier, args: []string{"serve"}}, nil
+	case "ledger-policy":
+		return t.ledgerPolicy(ctx)
+	case "token":
+		built, err := t.service(ctx)
+		built.token = true
+		return built, err
+	}
+	binary, err := t.compile(ctx, ".", "./baseline", name)
+	return target{binary: binary}, err
+}
+
+func (t targets) service(ctx context.Context) (target, error) {
+	binary, err := t.pawl, error(nil)
+	if binary == "" {
+		binary, err = t.compile(ctx, t.source, ".", "pawl")
+	}
+	return target{binary: binary, args: []string{"serve"}}, err
+}
+
+// ledgerPolicy is the service with a stored policy that leaves every step to the ledger:
+// what it does for an order is the same as without, but for keeping the version.
+func (t targets) ledgerPolicy(ctx context.Context) (target, error) {
+	built, err := t.service(ctx)
+	if err != nil {
+		return built, err
+	}
+	file := filepath.Join(t.folder, "ledger.yaml")
+	built.args = append(built.args, "--policy", file)
+	return built, os.WriteFile(file, []byte("{}\n"), 0o644)
+}
+
+// makeToken makes a token that may send orders. From it on the service wants one.
+func (t target) makeToken(ctx context.Context, databaseURL string) (string, error) {
+	cmd := exec.CommandContext(ctx, t.binary, "token", "create", "bench", "--roles", "submit", "--database-url", databaseURL)
+	cmd.Env = inherited()
+	token, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("make token: %w", err)
+	}
+	return strings.TrimSpace(string(token)), nil
+}
+
+func (t targets) compile(ctx context.Context, folder, path, name string) (string, error) {
+	binary := filepath.Join(t.folder, name)
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", binary, path)
+	cmd.Dir = folder
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build %s: %w: %s", name, err, out)
+	}
+	return binary, nil
+}
 
 // server is a target that runs.
 type server struct {
@@ -137,4 +219,65 @@ func freePort() (int, error) {
 	}
 	defer listener.Close()
 	return listener.Addr().(*net.TCPAddr).Port, nil
+}
+
+// The kernel counts processor time in ticks of 1/100 s on every platform Linux
+// runs Go on (USER_HZ, proc(5)).
+const tick = 10 * time.Millisecond
+
+// treeTime is the processor time of a process and of all its descendants, those that
+// have ended included: PostgreSQL starts a process per connection.
+func treeTime(root int) (time.Duration, error) {
+	processes, err := procfs.AllProcs()
+	if err != nil {
+		return 0, err
+	}
+	all := map[int]procfs.ProcStat{}
+	for _, p := range processes {
+		if s, err := p.Stat(); err == nil { // else it has just ended
+			all[p.PID] = s
+		}
+	}
+	if _, there := all[root]; !there {
+		return 0, fmt.Errorf("process %d has ended", root)
+	}
+	var sum time.Duration
+	for pid, s := range all {
+		if under(all, pid, root) {
+			sum += time.Duration(int(s.UTime+s.STime)+s.CUTime+s.CSTime) * tick
+		}
+	}
+	return sum, nil
+}
+
+func under(all map[int]procfs.ProcStat, pid, root int) bool {
+	for pid > 1 {
+		if pid == root {
+			return true
+		}
+		pid = all[pid].PPID
+	}
+	return false
+}
+
+// peakMemory is the most resident memory a process ever had, in bytes.
+func peakMemory(pid int) (uint64, error) {
+	p, err := procfs.NewProc(pid)
+	if err != nil {
+		return 0, err
+	}
+	status, err := p.NewStatus()
+	return status.VmHWM, err
+}
+
+// busyTime is the processor time the whole machine has spent on anything but idling,
+// what its host took from it included (proc(5), "steal").
+func busyTime() (time.Duration, error) {
+	machine, err := procfs.NewDefaultFS()
+	if err != nil {
+		return 0, err
+	}
+	stat, err := machine.Stat()
+	cpu := stat.CPUTotal
+	return time.Duration((cpu.User + cpu.Nice + cpu.System + cpu.IRQ + cpu.SoftIRQ + cpu.Steal) * float64(time.Second)), err
 }
