@@ -1,15 +1,32 @@
 package cli
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"math/rand/v2"
+	"net/http"
+	"net/url"
 	"os"
 	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
 
+	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"pawl/client"
+	"pawl/db"
+	"pawl/internal/books"
+	"pawl/internal/cli/output"
+	"pawl/internal/pg"
+	"pawl/internal/pgembed"
 )
 
 func loadCommand() *cobra.Command {
@@ -79,5 +96,214 @@ func (r *loadResult) print(out io.Writer) {
 	fmt.Fprintf(out, "latency    p50 %s, p99 %s, max %s\n", r.percentile(50), r.percentile(99), r.percentile(100))
 	for _, answer := range slices.Sorted(maps.Keys(r.answers)) {
 		fmt.Fprintf(out, "answers    %s: %d\n", answer, r.answers[answer])
+	}
+}
+
+// load is a closed loop of callers that send a number of new orders.
+type load struct {
+	orders, concurrency, items int
+	url, token                 string
+	seed                       uint64 // the orders are made from it and their number: it is enough to know them again
+	sent                       func() // after every order, from any caller
+}
+
+// loadResult is what the callers saw.
+type loadResult struct {
+	took      time.Duration
+	latencies []time.Duration // of the orders that were answered
+	answers   map[string]int  // by status code, and what the order was then
+	failed    int             // answers other than 2xx, or none
+	first     error           // of those
+}
+
+// run sends the orders. When ctx ends, callers stop after the order they are at.
+func (l *load) run(ctx context.Context) (*loadResult, error) {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxIdleConns, transport.MaxIdleConnsPerHost = l.concurrency, l.concurrency
+	defer transport.CloseIdleConnections()
+	service, err := client.New(l.url, client.Options{Token: l.token, HTTPClient: &http.Client{Transport: transport}, RetryFor: -1})
+	if err != nil {
+		return nil, err
+	}
+	result := &loadResult{answers: map[string]int{}}
+	var left atomic.Int64
+	left.Store(int64(l.orders))
+	var mutex sync.Mutex
+	var callers sync.WaitGroup
+	began := time.Now()
+	for range l.concurrency {
+		callers.Go(func() {
+			for ctx.Err() == nil {
+				n := left.Add(-1)
+				if n < 0 {
+					return
+				}
+				sent := time.Now()
+				answer, err := l.send(context.WithoutCancel(ctx), service, n)
+				took := time.Since(sent)
+				mutex.Lock()
+				result.add(answer, err, took)
+				mutex.Unlock()
+				l.sent()
+			}
+		})
+	}
+	callers.Wait()
+	result.took = time.Since(began)
+	return result, nil
+}
+
+func (r *loadResult) add(answer string, err error, took time.Duration) {
+	r.answers[answer]++
+	if err == nil {
+		r.latencies = append(r.latencies, took)
+		return
+	}
+	r.failed++
+	r.first = cmp.Or(r.first, err)
+}
+
+func (r *loadResult) percentile(p int) time.Duration {
+	if len(r.latencies) == 0 {
+		return 0
+	}
+	rank := min(len(r.latencies)*p/100, len(r.latencies)-1)
+	return r.latencies[rank].Round(10 * time.Microsecond)
+}
+
+// order is the order of a number, from 0, as a request has it.
+func (l *load) order(n int64) client.ProcessBody {
+	random := rand.New(rand.NewPCG(l.seed, uint64(n)))
+	return client.ProcessBody{
+		OrderID: fmt.Sprintf("%016x%016x", random.Uint64(), random.Uint64()),
+		Amount:  fmt.Sprintf("%d.%02d", random.IntN(200), random.IntN(100)),
+		Item:    fmt.Sprintf("item-%d", random.IntN(l.items)),
+	}
+}
+
+// send sends the order of a number, once, and says what came back. The error is for answers other
+// than 2xx, and for none: then it is not known what became of the order.
+func (l *load) send(ctx context.Context, service *client.Client, n int64) (answer string, err error) {
+	var response http.Response
+	order, err := service.ProcessOrder(ctx, nil, l.order(n), client.WithResponse(&response))
+	var problem *client.Problem
+	switch {
+	case errors.As(err, &problem):
+		answer = strings.TrimSpace(response.Status + " " + string(problem.Code))
+		return answer, errors.New(answer)
+	case err != nil:
+		return cmp.Or(response.Status, "none"), err
+	}
+	return response.Status + " " + string(order.Status), nil
+}
+
+// booksAfter proves the books of the database that was given, or of our own where a service on this machine uses it. It
+// claims nothing about a database that does not have the orders that were answered.
+func (l *load) booksAfter(cmd *cobra.Command, cfg *config, answered int) error {
+	switch {
+	case answered == 0:
+		fmt.Fprintln(cmd.OutOrStdout(), "books      not checked: no order was answered")
+		return nil
+	case cfg.DatabaseURL == "" && !servedHere(cfg, l.url):
+		fmt.Fprintln(cmd.OutOrStdout(), "books      not checked: the database of the service is not known, name it with --database-url")
+		return nil
+	}
+	report, err := l.proveBooks(cmd, cfg, answered)
+	switch {
+	case err != nil:
+		return fmt.Errorf("check books: %w", err)
+	case !report.OK():
+		return printReport(cmd.OutOrStdout(), report, output.Table)
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "books      proved: %d checks hold in %s (%.1f s), which has these orders\n", len(report.Checks), report.Database, report.Seconds)
+	return nil
+}
+
+// proveBooks verifies the database of the settings, if it has the orders.
+func (l *load) proveBooks(cmd *cobra.Command, cfg *config, answered int) (report books.Report, err error) {
+	err = withDatabase(cmd, cfg, func(pool *pg.Pool, place string) error {
+		stored, err := l.stored(cmd.Context(), db.New(pool))
+		switch {
+		case err != nil:
+			return noVerdict(err)
+		case stored == 0:
+			return fmt.Errorf("%w: %s has none of these orders, so it is not the database of %s", errNoVerdict, place, l.url)
+		case stored < int64(answered):
+			return fmt.Errorf("%s has only %d of the %d orders that were answered", place, stored, answered)
+		}
+		report, err = readBooks(cmd.Context(), pool, books.Options{}, cmd.ErrOrStderr())
+		report.Database = place
+		return noVerdict(err)
+	})
+	return report, err
+}
+
+// storedMost is how many orders one statement looks for.
+const storedMost = 10_000
+
+// stored counts the orders of the run that the database has.
+func (l *load) stored(ctx context.Context, query *db.Queries) (found int64, err error) {
+	ids := make([]string, 0, min(l.orders, storedMost))
+	for n := range int64(l.orders) {
+		if ids = append(ids, l.order(n).OrderID); len(ids) < storedMost && n < int64(l.orders)-1 {
+			continue
+		}
+		some, err := query.LoadStored(ctx, ids)
+		if err != nil {
+			return 0, fmt.Errorf("look for the orders: %w", err)
+		}
+		found, ids = found+some, ids[:0]
+	}
+	return found, nil
+}
+
+// servedHere tells whether the service is on this machine and our own database is running.
+func servedHere(cfg *config, service string) bool {
+	u, err := url.Parse(service)
+	if err != nil || !isLoopback(u.Hostname()) {
+		return false
+	}
+	dir, err := dataDir(cfg)
+	if err != nil {
+		return false
+	}
+	_, running := pgembed.Running(dir)
+	return running
+}
+
+// progress draws a bar for a person and nothing for a file.
+func progress(total int64, what string, out io.Writer) *progressbar.ProgressBar {
+	if file, ok := out.(*os.File); !ok || !term.IsTerminal(int(file.Fd())) {
+		return progressbar.DefaultSilent(total)
+	}
+	return newBar(total, what, out)
+}
+
+func newBar(total int64, what string, out io.Writer) *progressbar.ProgressBar {
+	return progressbar.NewOptions64(total, progressbar.OptionSetDescription(what), progressbar.OptionSetWriter(out),
+		progressbar.OptionShowCount(), progressbar.OptionShowIts(), progressbar.OptionClearOnFinish(),
+		progressbar.OptionThrottle(100*time.Millisecond))
+}
+
+// bookBar is a bar that begins when it is known how much there is to read: one without an end would turn in a goroutine
+// that outlives it.
+type bookBar struct {
+	start func(total int64) *progressbar.ProgressBar
+	bar   *progressbar.ProgressBar
+}
+
+func (b *bookBar) show(done, total int64) {
+	if b.bar == nil {
+		b.bar = b.start(total)
+	}
+	if total != b.bar.GetMax64() { // to change it draws the bar as it was, and for a tenth of a second no other
+		b.bar.ChangeMax64(total)
+	}
+	_ = b.bar.Set64(done)
+}
+
+func (b *bookBar) close() {
+	if b.bar != nil {
+		_ = b.bar.Exit()
 	}
 }

@@ -6,13 +6,16 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/spf13/cobra"
 
 	"pawl/db"
@@ -23,6 +26,7 @@ import (
 	"pawl/internal/console"
 	"pawl/internal/events"
 	"pawl/internal/pg"
+	"pawl/internal/webhooks"
 	"pawl/migrations"
 )
 
@@ -288,4 +292,132 @@ func handlers(cfg *config, orders *engine.Engine, settings httpapi.Config) (api,
 		return httpapi.New(orders, settings), nil
 	}
 	return httpapi.NewWithOperations(orders, settings)
+}
+
+// tellOpen warns of a service that is open, and refuses one that must not be.
+func tellOpen(ctx context.Context, cfg *config, control *access.Control, to telemetry) error {
+	promauto.With(to.registry).NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "pawl_open",
+		Help: "1 while no token was made and no issuer is set: everybody on the machine may do everything, and others may process and read orders.",
+	}, func() float64 {
+		if control.Open(context.WithoutCancel(ctx)) {
+			return 1
+		}
+		return 0
+	})
+	switch {
+	case !control.Open(ctx):
+	case cfg.Auth == authRequired:
+		return configError{errors.New("auth is required, and no token was made yet: " + httpapi.HowToClose + " makes one")}
+	default:
+		to.log.Warn("the service is open: no token was made yet", "this_machine", "may do everything",
+			"others", "may process orders and read them", "to_close", httpapi.HowToClose)
+	}
+	return nil
+}
+
+// What --auth can be.
+const (
+	authOnceThereIsAToken = "auto"
+	authRequired          = "required"
+)
+
+// announcement is the one thing a person needs from a service that starts.
+type announcement struct {
+	url, data string
+	reach     string // everywhere or byPort, if it listens on all interfaces
+}
+
+const (
+	everywhere = "it listens on all interfaces"
+	byPort     = everywhere + ", because PORT is set; --listen 127.0.0.1 keeps it to this machine"
+)
+
+// say prints it, or puts it into the log where that is JSON: a machine that reads it would stumble over lines that are not.
+func (a announcement) say(out io.Writer, log *slog.Logger, cfg *config) {
+	if cfg.logsJSON() {
+		log.Info("pawl serves", "url", a.url, "docs", a.url+"/docs", "data", a.data)
+		switch a.reach { // a message of the log is a constant
+		case byPort:
+			log.Info(byPort)
+		case everywhere:
+			log.Info(everywhere)
+		}
+		return
+	}
+	fmt.Fprintf(out, "pawl serves %s, described at %s/docs, data in %s\n", a.url, a.url, a.data)
+	if a.reach != "" {
+		fmt.Fprintln(out, a.reach)
+	}
+}
+
+// shownURL is where a person on this machine reaches what listens.
+func shownURL(scheme, listen string, addr net.Addr) string {
+	host, port, _ := net.SplitHostPort(addr.String())
+	if listen == "" || unspecified(listen) {
+		host = "localhost"
+	}
+	return scheme + "://" + net.JoinHostPort(host, port)
+}
+
+// reach says that it listens on all interfaces, and why; empty if it doesn't.
+func (c *config) reach() string {
+	switch {
+	case c.Listen == "" && c.everywhere:
+		return byPort
+	case unspecified(c.Listen):
+		return everywhere
+	default:
+		return ""
+	}
+}
+
+func unspecified(listen string) bool {
+	address, err := netip.ParseAddr(listen)
+	return err == nil && address.IsUnspecified()
+}
+
+// outbound is what tells others of events: it numbers them, and sends them to webhook endpoints, each where this replica is the one
+// that does. People see and change the endpoints over the API.
+type outbound struct {
+	feed      *events.Reader
+	relay     *events.Relay
+	deliverer *webhooks.Deliverer
+	endpoints *webhooks.Endpoints
+}
+
+// telemetry is where the parts of the service put what they have to tell.
+type telemetry struct {
+	registry *prometheus.Registry
+	log      *slog.Logger
+}
+
+func newOutbound(cfg *config, query *db.Queries, orders *engine.Engine, to telemetry) *outbound {
+	feed := events.NewReader(query, orders.Orders)
+	return &outbound{
+		feed:  feed,
+		relay: events.NewRelay(query, events.RelayConfig{Lease: cfg.Lease, Retention: cfg.EventRetention, Log: to.log, Registerer: to.registry}),
+		deliverer: webhooks.NewDeliverer(query, feed, webhooks.Config{
+			Lease: cfg.Lease, Retention: cfg.EventRetention, AllowPrivate: cfg.Bounds.AllowPrivate, Log: to.log, Registerer: to.registry,
+		}),
+		endpoints: webhooks.NewEndpoints(query, orders.Orders, webhooks.Options{Private: cfg.Bounds.AllowPrivate, Latest: feed.Latest, Now: orders.Now}),
+	}
+}
+
+func (o *outbound) start() {
+	o.relay.Start()
+	o.deliverer.Start()
+}
+
+// stop begins to end both, until a deadline. What it returns is closed when they have.
+func (o *outbound) stop(deadline time.Time) <-chan error {
+	stopped := make(chan error)
+	go func() {
+		defer close(stopped)
+		ctx, cancel := context.WithDeadline(context.Background(), deadline)
+		defer cancel()
+		o.deliverer.Stop(ctx)
+		o.relay.Stop()
+	}()
+	return stopped
 }

@@ -5,13 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
+	"os"
 	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"pawl/db"
+	"pawl/httpapi"
 	"pawl/internal/access"
 	"pawl/internal/cli/output"
 	"pawl/internal/pg"
@@ -212,4 +216,77 @@ func readToken(in io.Reader, environment func(string) string) (string, error) {
 		return "", usageError{errors.New("token: give it in PAWL_TOKEN or on standard input")}
 	}
 	return token, nil
+}
+
+func tokenTestCommand() *cobra.Command {
+	cmd := tokenCommandOn("test", "Say what a token may do; exit 1 if it is not good", cobra.NoArgs,
+		func(cmd *cobra.Command, _ []string, query *db.Queries) error {
+			token, err := readToken(cmd.InOrStdin(), os.Getenv)
+			if err != nil {
+				return err
+			}
+			p, expires, err := access.Test(cmd.Context(), query, token)
+			if p != nil {
+				explainToken(cmd.OutOrStdout(), p, expires)
+			}
+			return err
+		})
+	cmd.Long = "Reads a token from PAWL_TOKEN or standard input, and says whose it is, when it expires, its limits, and each operation\n" +
+		"of the API that it may do. It exits with 1 if the token is not known, has expired or was revoked."
+	cmd.Example = "  pawl token test < token.txt"
+	return cmd
+}
+
+// explainToken prints what a token may do, or might if it were good.
+func explainToken(out io.Writer, p *access.Principal, expires time.Time) {
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(table, "name\t%s\nroles\t%s\nexpires\t%s\n", p.Name, p.Roles, expires.UTC().Format(time.RFC3339))
+	limit := func(name, unit string, most int64) {
+		if most > 0 {
+			fmt.Fprintf(table, "%s\tat most %d %s\n", name, most, unit)
+			return
+		}
+		fmt.Fprintf(table, "%s\tno limit\n", name)
+	}
+	limit("rate", "requests in a second", int64(p.Limits.Rate))
+	limit("in flight", "requests at one time", int64(p.Limits.InFlight))
+	limit("bytes", "bytes of bodies in a second", p.Limits.Bytes)
+	for _, operation := range httpapi.AllowedTo(p) {
+		fmt.Fprintf(table, "may\t%s\n", operation)
+	}
+	_ = table.Flush()
+}
+
+func tokenLinkCommand() *cobra.Command {
+	var actor, service string
+	cmd := tokenCommandOn("link NAME", "Print a link that signs a browser in, once, as the holder of a token", cobra.ExactArgs(1),
+		func(cmd *cobra.Command, args []string, query *db.Queries) error {
+			if actor == "" {
+				return usageError{errors.New("actor: want a name")}
+			}
+			if !isWebAddress(service) {
+				return usageError{errors.New("url: want an absolute http or https URL without query or fragment")}
+			}
+			if !fromBrowser(service) {
+				return usageError{errors.New("url: want https: a browser takes a session over http from localhost only")}
+			}
+			link, expires, err := access.MakeLink(cmd.Context(), query, args[0], actor)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.ErrOrStderr(), "opens one session, until %s\n", expires.UTC().Format(time.RFC3339))
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), strings.TrimSuffix(service, "/")+"/login/"+link)
+			return err
+		})
+	cmd.Long = "Whoever opens the link within ten minutes can use the service in the browser for twelve hours, with the rights of the token.\n" +
+		"The session ends before that if the token does."
+	cmd.Flags().StringVar(&service, "url", "http://localhost:3000", "where the browser reaches the service: over https, or on this machine")
+	actorFlag(cmd.Flags(), &actor)
+	return cmd
+}
+
+// fromBrowser says whether a browser takes the cookie of a session from there: it is marked as Secure.
+func fromBrowser(service string) bool {
+	u, err := url.Parse(service)
+	return err == nil && (u.Scheme == "https" || isLoopback(u.Hostname()))
 }

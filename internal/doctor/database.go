@@ -1,17 +1,21 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"pawl/db"
+	"pawl/engine"
 	"pawl/internal/pg"
+	"pawl/migrations"
 )
 
 // Service is what is known of the service that is to use a database.
@@ -168,4 +172,199 @@ func bytes(n int64) string {
 		n /= 1000
 	}
 	return fmt.Sprintf("%d TB", n)
+}
+
+// spare is how many connections a replica makes beside its pool: to ask about statements that have no answer, and in
+// the place of one that is not given back yet.
+const spare = 2
+
+// connections is about whether the server has room for a replica, and for another one.
+func (p *patient) connections(ctx context.Context) ([]Finding, error) {
+	settings, err := readSettings(ctx, p.query, "max_connections", "superuser_reserved_connections", "reserved_connections")
+	if err != nil {
+		return nil, err
+	}
+	now, err := p.query.ServerConnections(ctx, pg.ServiceName)
+	if err != nil {
+		return nil, fmt.Errorf("count connections: %w", err)
+	}
+	most := number(settings["max_connections"])
+	usable := most - number(settings["superuser_reserved_connections"]) - number(settings["reserved_connections"])
+	replica := p.service.MaxConns + spare
+	found := fmt.Sprintf("max_connections is %d; in use: %d, by running services: %d. A replica has up to %d",
+		most, now.Used, now.Services, replica)
+	const advice = "raise max_connections, or lower --max-conns"
+	switch {
+	case p.pool.Pooled():
+		return []Finding{good("connections", "a pooler shares them; in use: %d", now.Used)}, nil
+	case usable < replica:
+		return []Finding{{"connections", Wrong, found, advice}}, nil
+	case usable-int(now.Used) < replica:
+		return []Finding{{"connections", Warning, found + ", and there is no room for one more", advice}}, nil
+	default:
+		return []Finding{good("connections", "%s", found)}, nil
+	}
+}
+
+func number(setting string) int {
+	n, _ := strconv.Atoi(setting) // a setting that an older server does not have is 0
+	return n
+}
+
+// clockMost is how far the clock of this machine may be off before somebody who compares logs is misled.
+const clockMost = 2 * time.Second
+
+// clock compares our clock with that of the database. The one of three answers that came back soonest tells best.
+func (p *patient) clock(ctx context.Context) ([]Finding, error) {
+	var off time.Duration
+	soonest := answerLimit
+	for range 3 {
+		sent := time.Now()
+		now, err := p.query.ServerTime(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("read clock of the server: %w", err)
+		}
+		if took := time.Since(sent); took < soonest {
+			soonest, off = took, sent.Round(0).Add(took/2).Sub(now)
+		}
+	}
+	if off.Abs() > clockMost+soonest {
+		return []Finding{{"clock", Warning, fmt.Sprintf("the clock of this machine is %s off that of the database. No order suffers, but logs mislead", off.Round(time.Millisecond)),
+			"have both set their clocks by NTP"}}, nil
+	}
+	return []Finding{good("clock", "%d ms off that of the database", off.Abs().Milliseconds())}, nil
+}
+
+// role is about the rights of the role that the service has on the server.
+func (p *patient) role(context.Context) (findings []Finding, _ error) {
+	f := p.facts
+	switch {
+	case p.service.OwnServer:
+	case f.Superuser:
+		findings = append(findings, Finding{"role", Warning, f.Role + " is a superuser: whoever gets into the service can do anything on this server",
+			"pawl migrate roles, and a role of its own for the service"})
+	case f.Owner:
+		findings = append(findings, Finding{"role", Warning, f.Role + " owns the tables: whoever gets into the service can change them, and make tokens",
+			"pawl migrate roles, and a role of its own for the service"})
+	}
+	if !f.SeesStatements {
+		findings = append(findings, Finding{"role", Warning, f.Role + " is not the role that logs in: Pawl can't see its own statements, and may take one that waits for lost",
+			"log in as a member of " + f.Role + ", without SET role"})
+	}
+	return summarize("role", f.Role, findings), nil
+}
+
+// schema is about whether the statements of this program can run, and what guards the orders is there.
+func (p *patient) schema(ctx context.Context) (findings []Finding, _ error) {
+	switch err := engine.CheckSchema(ctx, p.pool, p.service.Version); {
+	case errors.Is(err, engine.ErrNotMigrated):
+		findings = append(findings, Finding{"schema", Wrong, err.Error(), "as the owner of the tables: pawl migrate up, which grants what is missing; for the rest see docs/runbook.md, Another schema"})
+	case err != nil:
+		return nil, err
+	}
+	idle, err := p.query.SchemaSwitchedOff(ctx)
+	for _, what := range idle {
+		findings = append(findings, Finding{"schema", Wrong, what, "find out who did it and why, mend it, and run pawl verify"})
+	}
+	return summarize("schema", "all statements can run on it", findings), err
+}
+
+// migrations is about files that were not applied, or in another form. Where the role may apply them, the service does
+// when it starts.
+func (p *patient) migrations(ctx context.Context) (findings []Finding, _ error) {
+	list, err := migrations.Status(ctx, p.url)
+	if missing, ok := errors.AsType[*pg.NoSchema](err); ok {
+		p.pending = true
+		return []Finding{{"migrations", Wrong, missing.Found, missing.Advice}}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var pending, changed []string
+	for _, m := range list {
+		switch {
+		case !m.Applied:
+			pending = append(pending, m.Name)
+		case m.Changed:
+			changed = append(changed, m.Name)
+		}
+	}
+	if len(changed) > 0 {
+		findings = append(findings, Finding{"migrations", Wrong, "in this program other files than were applied: " + strings.Join(changed, ", "),
+			"see docs/operations.md, An applied migration was changed"})
+	}
+	if p.pending = len(pending) > 0; !p.pending {
+		return summarize("migrations", fmt.Sprintf("all %d are applied", len(list)), findings), nil
+	}
+	f := Finding{"migrations", Warning, fmt.Sprintf("%d of %d are pending", len(pending), len(list)), "pawl migrate up, or pawl serve, which does it, too"}
+	if may, err := p.query.SchemaMayMigrate(ctx); err != nil {
+		return nil, fmt.Errorf("look at what this role may do: %w", err)
+	} else if !may {
+		f.State, f.Advice = Wrong, "as the owner of the tables: pawl migrate up"
+	}
+	return append(findings, f), nil
+}
+
+// installation is about whether the database belongs where it is.
+func (p *patient) installation(ctx context.Context) ([]Finding, error) {
+	place, err := migrations.ReadPlace(ctx, p.query)
+	name := cmp.Or(place.Name, "without a name")
+	switch why := place.Stranger(p.service.Installation); {
+	case err != nil:
+		return nil, err
+	case why != "":
+		return []Finding{{"installation", Wrong, "quarantined, a service only reads this database: " + why, "as its owner: pawl adopt if it is the one in use now, pawl adopt --as-copy if the original is"}}, nil
+	case place.System == 0:
+		return []Finding{{"installation", Warning, name + ". A copy in another cluster can't be told: this role may not run pg_control_system()",
+			"GRANT EXECUTE ON FUNCTION pg_control_system() TO this role, and to the owner of the tables; or tell copies by a name, --installation NAME"}}, nil
+	case place.HomeDatabase == 0:
+		return []Finding{good("installation", "no service has started on this database yet")}, nil
+	default:
+		return []Finding{good("installation", "%s, where it belongs", name)}, nil
+	}
+}
+
+// lagMost is how long an event may wait for its number: a service gives it within a second or two.
+const lagMost = time.Minute
+
+// events is about whether somebody gives numbers to the events of the feed.
+func (p *patient) events(ctx context.Context) ([]Finding, error) {
+	state, err := p.query.EventRelayState(ctx)
+	lag := time.Duration(state.Lag * float64(time.Second))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read state of the relay: %w", err)
+	case lag > lagMost:
+		return []Finding{{"events", Warning, fmt.Sprintf("the oldest event without a number has waited for %s", lag.Round(time.Second)),
+			"start a service; if one runs, read its log, and look for transactions that do not end, in any database of the server"}}, nil
+	default:
+		return []Finding{good("events", "%d have numbers, and none has waited long for one", state.LastEventNo)}, nil
+	}
+}
+
+// webhooks is about endpoints that nothing is sent to.
+func (p *patient) webhooks(ctx context.Context) (findings []Finding, _ error) {
+	disabled, err := p.query.WebhookEndpointsDisabled(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read webhook endpoints: %w", err)
+	}
+	for _, e := range disabled {
+		found := fmt.Sprintf("nothing has been sent to %s since %s: it was disabled, %s", e.ID, e.DisabledAt.UTC().Format(time.RFC3339), e.Reason)
+		findings = append(findings, Finding{"webhooks", Warning, found, "when its receiver works: pawl webhooks enable " + e.ID})
+	}
+	return summarize("webhooks", "no endpoint is disabled", findings), nil
+}
+
+// tokens is about who may use the service.
+func (p *patient) tokens(ctx context.Context) ([]Finding, error) {
+	closed, err := p.query.TokensExist(ctx)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("look for tokens: %w", err)
+	case closed:
+		return []Finding{good("tokens", "who uses the service needs one")}, nil
+	default:
+		return []Finding{{"tokens", Warning, "none was made: the service is open to this machine for everything, and to others for processing and reading orders",
+			"pawl token create NAME --roles ROLES"}}, nil
+	}
 }

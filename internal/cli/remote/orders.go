@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -117,4 +118,281 @@ func (s *session) printFields(o *client.Order) error {
 		all = append(all, field{fmt.Sprintf("refund %d", r.Refund), fmt.Sprintf("%s %s %s", r.State, r.Amount, r.Reason)})
 	}
 	return s.fields(all...)
+}
+
+// notDone is the end of an order that is not what was asked for.
+type notDone struct{ order *client.Order }
+
+func (e *notDone) Error() string {
+	text := fmt.Sprintf("order %q is %s", e.order.OrderID, e.order.Status)
+	if e.order.Failure.Code != "" {
+		text += ": " + e.order.Failure.Code
+	}
+	return text
+}
+
+// ended is nil for an order that was done, or may still be.
+func ended(o *client.Order) error {
+	if o.Status == client.StatusFailed || o.Status == client.StatusCanceled {
+		return &notDone{o}
+	}
+	return nil
+}
+
+func ordersProcessCommand() *cobra.Command {
+	body := client.ProcessBody{Quantity: new(1)}
+	var wait bool
+	cmd := asking(&cobra.Command{
+		Use: "process [ORDER] --amount AMOUNT --item ITEM", Short: "Process an order", Args: cobra.MaximumNArgs(1),
+		Long: "Processes an order and prints what became of it. To give it again is safe: an order is done once. Without a\n" +
+			"name for the order, it gets a new one each time. Ends with 1 if the order failed or was canceled.",
+		Example: "  pawl orders process order-1 --amount 99.99 --item widget\n" +
+			"  pawl orders process order-1 --amount 99.99 --item widget --wait",
+	}, func(ctx context.Context, s *session, args []string) (err error) {
+		if len(args) > 0 {
+			body.OrderID = args[0]
+		}
+		if *body.Quantity < 1 {
+			return fmt.Errorf("%w: --quantity must be 1 or more", ErrUsage)
+		}
+		process := s.Process
+		if wait {
+			process = s.ProcessAndWait
+		}
+		order, err := process(ctx, body)
+		if order == nil {
+			return err
+		}
+		printed := show(s, order, nil, func(o *client.Order) error {
+			return orderRows.Print(s.out, output.Table, output.All([]client.Order{*o}))
+		})
+		return errors.Join(printed, err, ended(order))
+	})
+	f := cmd.Flags()
+	f.StringVar(&body.Amount, "amount", "", "how much to charge, as a decimal")
+	f.StringVar(&body.Currency, "currency", "", "ISO 4217; without it, the default of the service")
+	f.StringVar(&body.Item, "item", "", "what is ordered")
+	f.IntVar(body.Quantity, "quantity", 1, "how many of it")
+	f.StringVar(&body.CustomerID, "customer", "", "who buys")
+	f.StringToStringVar(&body.Metadata, "metadata", nil, "strings to keep with the order: name=value")
+	f.BoolVar(&wait, "wait", false, "wait until the order has ended, also if a person must approve it")
+	return requiring(cmd, "amount", "item")
+}
+
+// look is how long a look at an order waits for a change.
+const look = "30s"
+
+func ordersWatchCommand() *cobra.Command {
+	return asking(&cobra.Command{
+		Use: "watch ORDER", Short: "Print an order whenever it changes, until it has ended", Args: cobra.ExactArgs(1),
+		Long:    "Prints an order now and whenever it changes, until it has ended.\nEnds with 1 if the order failed or was canceled.",
+		Example: "  pawl orders watch order-1\n  pawl orders watch order-1 -o json | jq --unbuffered .status",
+	}, func(ctx context.Context, s *session, args []string) error {
+		order, err := s.GetOrder(ctx, args[0], nil)
+		if err != nil {
+			return err
+		}
+		lasting, err := s.connect(patienceForever)
+		if err != nil {
+			return err
+		}
+		s.printChange(order)
+		for !order.Status.Final() {
+			began := time.Now()
+			next, err := lasting.GetOrder(ctx, args[0], &client.GetOrderParams{Wait: look, IfNoneMatch: order.ETag()})
+			switch {
+			case errors.Is(err, client.ErrNotModified):
+				err = pauseUnless(ctx, time.Since(began) > time.Second)
+			case err == nil:
+				order = next
+				s.printChange(order)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return ended(order)
+	})
+}
+
+// pauseUnless waits a second, so that a service that does not let its callers wait is not asked without a pause.
+func pauseUnless(ctx context.Context, waited bool) error {
+	if waited {
+		return ctx.Err()
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(time.Second):
+		return nil
+	}
+}
+
+func (s *session) printChange(o *client.Order) {
+	if s.format == output.JSON {
+		_ = output.Line(s.out, o)
+		return
+	}
+	line := fmt.Sprintf("%s  %-10s", moment(time.Now()), o.Status)
+	if o.Hold != "" {
+		line += fmt.Sprintf("  %s %s", o.Hold, o.HoldReason)
+	}
+	if o.Failure.Code != "" {
+		line += fmt.Sprintf("  %s %s", o.Failure.Code, o.Failure.Detail)
+	}
+	fmt.Fprintln(s.out, output.Clean(line))
+}
+
+// verb is what a person asks of an order.
+type verb struct {
+	name, short string
+	send        func(ctx context.Context, c *client.Client, orderID string, w wish) (*client.Order, error)
+}
+
+// wish is how a verb is asked for.
+type wish struct {
+	client.VerbBody
+	dryRun bool
+}
+
+var verbs = []verb{
+	{"cancel", "Stop an order, and undo what was done", func(ctx context.Context, c *client.Client, id string, w wish) (*client.Order, error) {
+		return c.CancelOrder(ctx, id, &client.CancelOrderParams{DryRun: w.dryRun}, w.VerbBody)
+	}},
+	{"retry", "Try the step of an order again now, or start a failed order again", func(ctx context.Context, c *client.Client, id string, w wish) (*client.Order, error) {
+		return c.RetryOrder(ctx, id, &client.RetryOrderParams{DryRun: w.dryRun}, client.RetryBody{Reason: w.Reason, RequestID: w.RequestID})
+	}},
+	{"pause", "Keep an order where it is", func(ctx context.Context, c *client.Client, id string, w wish) (*client.Order, error) {
+		return c.PauseOrder(ctx, id, &client.PauseOrderParams{DryRun: w.dryRun}, w.VerbBody)
+	}},
+	{"resume", "Let a paused order go on", func(ctx context.Context, c *client.Client, id string, w wish) (*client.Order, error) {
+		return c.ResumeOrder(ctx, id, &client.ResumeOrderParams{DryRun: w.dryRun}, w.VerbBody)
+	}},
+	{"approve", "Let an order start that waits for approval", func(ctx context.Context, c *client.Client, id string, w wish) (*client.Order, error) {
+		return c.ApproveOrder(ctx, id, &client.ApproveOrderParams{DryRun: w.dryRun}, w.VerbBody)
+	}},
+	{"reject", "Refuse an order that waits for approval", func(ctx context.Context, c *client.Client, id string, w wish) (*client.Order, error) {
+		return c.RejectOrder(ctx, id, &client.RejectOrderParams{DryRun: w.dryRun}, w.VerbBody)
+	}},
+}
+
+func verbCommands() (commands []*cobra.Command) {
+	for _, v := range verbs {
+		commands = append(commands, v.command())
+	}
+	return commands
+}
+
+// command does a verb to orders, one after the other. It goes on after one that refuses it.
+func (v verb) command() *cobra.Command {
+	var w wish
+	cmd := asking(&cobra.Command{
+		Use: v.name + " ORDER...", Short: v.short, Args: cobra.MinimumNArgs(1),
+		Example: "  pawl orders " + v.name + " order-1 --reason \"the customer called\"\n  pawl orders " + v.name + " order-1 --dry-run",
+	}, func(ctx context.Context, s *session, args []string) error {
+		var done []client.Order
+		var errs []error
+		for _, id := range args {
+			order, err := v.send(ctx, s.Client, id, w)
+			switch {
+			case err != nil:
+				errs = append(errs, fmt.Errorf("order %q: %w", id, err))
+			case s.format == output.JSON:
+				errs = append(errs, output.Line(s.out, order))
+			default:
+				done = append(done, *order)
+			}
+		}
+		if len(done) > 0 {
+			errs = append(errs, orderRows.Print(s.out, s.format, output.All(done)), s.printDryRun(w.dryRun))
+		}
+		return errors.Join(errs...)
+	})
+	f := cmd.Flags()
+	f.StringVar(&w.Reason, "reason", "", "why; kept in the history")
+	f.StringVar(&w.RequestID, "request-id", "", "name of the request, so that it is done once however often it is given; without it, a new one")
+	f.BoolVar(&w.dryRun, "dry-run", false, "say whether it applies, and do nothing")
+	return cmd
+}
+
+func ordersRefundCommand() *cobra.Command {
+	var body client.RefundBody
+	var amount string
+	var dryRun bool
+	cmd := asking(&cobra.Command{
+		Use: "refund ORDER --reason TEXT", Short: "Give money of a completed order back", Args: cobra.ExactArgs(1),
+		Long: "Gives money of a completed order back. A refund with a --request-id is done once, however often it is given.",
+		Example: "  pawl orders refund order-1 --amount 12.50 --reason \"one is broken\" --request-id ticket-1\n" +
+			"  pawl orders refund order-1 --reason \"sent back\" --restock 1 --dry-run",
+	}, func(ctx context.Context, s *session, args []string) error {
+		if amount != "" { // empty, it was refused
+			body.Amount = &amount
+		}
+		order, err := s.RefundOrder(ctx, args[0], &client.RefundOrderParams{DryRun: dryRun}, body)
+		return show(s, order, err, func(o *client.Order) error {
+			return errors.Join(s.printFields(o), s.printDryRun(dryRun))
+		})
+	})
+	f := cmd.Flags()
+	f.StringVar(&amount, "amount", "", "how much, as a decimal; without it, all that is left")
+	f.StringVar(&body.Reason, "reason", "", "why; kept in the history, and told to an http provider")
+	f.StringVar(&body.RequestID, "request-id", "", "name of the refund, so that it is done once; without it, a new one")
+	f.IntVar(&body.Restock, "restock", 0, "how many units to put back into stock")
+	f.BoolVar(&dryRun, "dry-run", false, "say whether it applies, and do nothing")
+	return requiring(cmd, "reason")
+}
+
+// holds are all that an order can wait for: first what waits for people.
+var holds = []client.OrderHold{
+	client.OrderHoldAttention, client.OrderHoldApproval, client.OrderHoldPaused, client.OrderHoldCallback,
+	client.OrderHoldRetry, client.OrderHoldQueued, client.OrderHoldScheduled,
+}
+
+func holdsCommand() *cobra.Command {
+	only := ""
+	limit := 50
+	cmd := asking(&cobra.Command{
+		Use: "holds", Short: "List the orders that wait: for what, why, and what one may do",
+		Long: "Lists the orders that wait, the oldest first: for what, why, and what one may do. The runbook\n" +
+			"(docs/runbook.md) has a section on each hold and reason.",
+		Example: "  pawl holds --hold attention\n  pawl holds --limit 0 -o json | jq -r 'select(.hold==\"attention\") | .orderId'",
+	}, func(ctx context.Context, s *session, _ []string) error {
+		wanted := holds
+		if only != "" {
+			wanted = []client.OrderHold{client.OrderHold(only)}
+		}
+		waiting, err := s.waiting(ctx, wanted)
+		if err != nil {
+			return err
+		}
+		err = heldRows.Print(s.out, s.format, first(limit, output.All(waiting)))
+		if more := len(waiting) - limit; err == nil && limit > 0 && more > 0 && s.format == output.Table {
+			fmt.Fprintf(s.out, "and %d more\n", more)
+		}
+		return err
+	})
+	cmd.Flags().StringVar(&only, "hold", "", "only orders that wait for this: attention, approval, callback, paused, queued, retry or scheduled")
+	cmd.Flags().IntVar(&limit, "limit", limit, "most orders; 0: all")
+	return cmd
+}
+
+// waiting are the orders on hold, the oldest first.
+func (s *session) waiting(ctx context.Context, holds []client.OrderHold) (orders []client.Order, _ error) {
+	for _, hold := range holds {
+		for order, err := range s.Orders(ctx, client.ListOrdersParams{Hold: client.ListOrdersParamsHold(hold), Limit: pageMost}) {
+			if err != nil {
+				return nil, err
+			}
+			orders = append(orders, order)
+		}
+	}
+	slices.SortStableFunc(orders, func(a, b client.Order) int { return a.CreatedAt.Compare(b.CreatedAt) })
+	return orders, nil
+}
+
+var heldRows = output.Columns[client.Order]{
+	Titles: []any{"order", "hold", "created", "resumes", "may do", "reason"},
+	Of: func(o *client.Order) []any {
+		return []any{o.OrderID, o.Hold, moment(o.CreatedAt), dash(moment(o.ResumesAt)), dash(strings.Join(o.AllowedActions, ",")), dash(o.HoldReason)}
+	},
 }
