@@ -24,11 +24,11 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 	return &metrics{
 		inFlight: factory.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "http_server_requests_in_flight",
-			Help: "Requests being answered, by route.",
+			Help: "Requests in progress, by route.",
 		}, []string{"route"}),
 		seconds: factory.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "http_server_request_duration_seconds",
-			Help:    "Time to answer, by route and status; 499 when the caller hung up.",
+			Help:    "Request duration, by route and status; 499 if the client disconnected.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 		}, []string{"route", "code"}),
 	}

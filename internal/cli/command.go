@@ -54,7 +54,7 @@ func command() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "pawl",
 		Short:         "A retry-safe order service on PostgreSQL",
-		Long:          "Pawl takes an order through charge, reserve and confirm, each exactly once,\nwhatever breaks. Without a command it serves.",
+		Long:          "Pawl charges, reserves and confirms each order exactly once, whatever fails.\nWithout a command it runs serve.",
 		Version:       version(),
 		PreRunE:       serve.PreRunE,
 		RunE:          serve.RunE,
@@ -65,7 +65,7 @@ func command() *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(serve, migrateCommand(), diagramCommand(), verifyCommand(), loadCommand(), simulateCommand(), policyCommand(), tokenCommand(),
 		adoptCommand(), doctorCommand(), demoCommand(),
-		printCommand("openapi", "Print the description of the API (OpenAPI 3.1, YAML)", httpapi.Document))
+		printCommand("openapi", "Print the API description (OpenAPI 3.1, YAML)", httpapi.Document))
 	root.AddCommand(remote.Commands()...)
 	refuseArguments(root)
 	return root
@@ -168,7 +168,7 @@ func diagramCommand() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:     "diagram",
-		Short:   "Print the machine of an order",
+		Short:   "Print the state machine of an order",
 		Example: "  pawl diagram\n  pawl diagram --format svg > machine.svg",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			draw, ok := map[string]func() string{"mermaid": diagram.Mermaid, "svg": diagram.SVG, "markdown": diagram.Markdown}[format]

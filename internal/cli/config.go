@@ -89,51 +89,51 @@ func (c *config) loadFirst(cmd *cobra.Command, _ []string) error {
 
 // databaseFlags are those of every command that opens the database.
 func (c *config) databaseFlags(f *pflag.FlagSet) {
-	f.StringVar(&c.DatabaseURL, "database-url", "", "PostgreSQL to use; empty: our own in --data-dir (also DATABASE_URL)")
-	f.StringVar(&c.DataDir, "data-dir", "", "where our own PostgreSQL keeps its data; empty: the usual place for this user")
-	f.StringVar(&c.PostgresBin, "pg-bin", "", "folder of the postgres and initdb to run; empty: look for one")
-	f.StringVar(&c.PostgresUser, "pg-user", "", "user our own PostgreSQL runs as when started by root; empty: the owner of its data, else pawl")
-	f.StringVar(&c.LogFormat, "log-format", "auto", "text, json, or auto: text on a terminal")
+	f.StringVar(&c.DatabaseURL, "database-url", "", "URL of the PostgreSQL to use; empty: start one in --data-dir (also DATABASE_URL)")
+	f.StringVar(&c.DataDir, "data-dir", "", "data directory of Pawl's own PostgreSQL; empty: the default directory for this user")
+	f.StringVar(&c.PostgresBin, "pg-bin", "", "directory of the postgres and initdb to run; empty: search for one")
+	f.StringVar(&c.PostgresUser, "pg-user", "", "user to run Pawl's own PostgreSQL as when started by root; empty: the owner of its data, else pawl")
+	f.StringVar(&c.LogFormat, "log-format", "auto", "text, json or auto (text on a terminal, otherwise json)")
 	f.StringVar(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
-	f.StringVar(&c.File, "config", "", "file of settings: YAML, the flags' names as keys")
+	f.StringVar(&c.File, "config", "", "YAML file of settings, with flag names as keys")
 }
 
 func (c *config) serveFlags(f *pflag.FlagSet) {
-	f.StringVar(&c.Listen, "listen", "", "address to listen on; empty: this machine only, or with PORT in the environment all interfaces")
+	f.StringVar(&c.Listen, "listen", "", "address to listen on; empty: this machine only, or all interfaces if PORT is set in the environment")
 	f.IntVar(&c.Port, "port", 3000, "port to listen on; 0 picks one (also PORT)")
-	f.StringVar(&c.OpsListen, "ops-listen", "", "host:port of a second address, which alone has metrics, details of health and what admins do")
-	f.StringVar(&c.AllowedHosts, "allowed-hosts", "", "names that requests may have in Host, with commas, beside localhost and that of the public URL")
-	f.StringVar(&c.BehindProxy, "behind-proxy", "", "networks of the reverse proxies, with commas (CIDR): they are believed where a request comes from")
-	f.StringVar(&c.TLSCert, "tls-cert", "", "file of the certificate (PEM, with its chain) to serve https with; read again when it changes")
-	f.StringVar(&c.TLSKey, "tls-key", "", "file of its key (PEM)")
-	f.IntVar(&c.MaxConnections, "max-connections", httpapi.DefaultConnections, "most connections of callers, fewer where few files can be opened")
-	f.StringVar(&c.Currency, "currency", "USD", "currency of orders that name none (ISO 4217)")
-	f.DurationVar(&c.ResponseTimeout, "response-timeout", 30*time.Second, "how long a caller waits for the end of an order")
-	f.StringVar(&c.Policy, "policy", "", "file that says how orders are done (YAML); empty: the active version")
+	f.StringVar(&c.OpsListen, "ops-listen", "", "host:port of a second address; only this one then serves metrics, health details and admin operations")
+	f.StringVar(&c.AllowedHosts, "allowed-hosts", "", "comma-separated names to accept in the Host header, besides localhost and the host of --public-url")
+	f.StringVar(&c.BehindProxy, "behind-proxy", "", "comma-separated networks (CIDR) of reverse proxies whose forwarding headers are trusted")
+	f.StringVar(&c.TLSCert, "tls-cert", "", "certificate file (PEM, with its chain) for HTTPS; reloaded when it changes")
+	f.StringVar(&c.TLSKey, "tls-key", "", "private key file (PEM)")
+	f.IntVar(&c.MaxConnections, "max-connections", httpapi.DefaultConnections, "maximum number of client connections; lowered if the open file limit is too small")
+	f.StringVar(&c.Currency, "currency", "USD", "default currency of orders (ISO 4217)")
+	f.DurationVar(&c.ResponseTimeout, "response-timeout", 30*time.Second, "how long a request waits for its order to finish")
+	f.StringVar(&c.Policy, "policy", "", "policy file (YAML); empty: the active version")
 	c.boundsFlags(f)
-	f.StringVar(&c.Auth, "auth", authOnceThereIsAToken, "auto: open until the first token is made; required: do not start without one")
+	f.StringVar(&c.Auth, "auth", authOnceThereIsAToken, "auto: open until the first token is created; required: do not start without one")
 	c.installationFlag(f)
-	f.StringVar(&c.PublicURL, "public-url", "", "where providers reach this service, for callbacks; empty: http://localhost and the port")
+	f.StringVar(&c.PublicURL, "public-url", "", "base URL at which providers reach this service, for callbacks; empty: http://localhost and the port")
 	c.OIDC.addTo(f)
-	f.DurationVar(&c.Lease, "lease", 10*time.Second, "how long an order stays with a replica that gives no sign of life")
-	f.DurationVar(&c.RecoveryInterval, "recovery-interval", 500*time.Millisecond, "how often to look for orders left behind, give or take a fifth")
-	f.IntVar(&c.MaxBatch, "max-batch", 512, "most orders in one statement")
-	f.IntVar(&c.MaxInFlight, "max-in-flight", 20_000, "most orders in memory; more are answered 503")
-	f.IntVar(&c.MaxConns, "max-conns", 12, "most connections to the database")
-	f.DurationVar(&c.Grace, "grace", 20*time.Second, "how long ending may take on SIGTERM; orders that do not finish in it are handed back")
-	f.DurationVar(&c.EventRetention, "event-retention", 30*24*time.Hour, "how long events can be read by their number")
-	f.BoolVar(&c.AllowDataLoss, "allow-data-loss", false, "serve on a database that may lose what it has committed")
+	f.DurationVar(&c.Lease, "lease", 10*time.Second, "how long an order stays with a replica that has stopped responding")
+	f.DurationVar(&c.RecoveryInterval, "recovery-interval", 500*time.Millisecond, "how often to look for abandoned orders, with 20% jitter")
+	f.IntVar(&c.MaxBatch, "max-batch", 512, "maximum number of orders in one statement")
+	f.IntVar(&c.MaxInFlight, "max-in-flight", 20_000, "maximum number of orders in memory; further requests get 503")
+	f.IntVar(&c.MaxConns, "max-conns", 12, "maximum number of connections to the database")
+	f.DurationVar(&c.Grace, "grace", 20*time.Second, "how long shutdown may take after SIGTERM; unfinished orders are then handed back")
+	f.DurationVar(&c.EventRetention, "event-retention", 30*24*time.Hour, "how long events are kept in the feed")
+	f.BoolVar(&c.AllowDataLoss, "allow-data-loss", false, "serve on a database that may lose committed data")
 }
 
 func (c *config) installationFlag(f *pflag.FlagSet) {
-	f.StringVar(&c.Installation, "installation", "", "name of this installation, such as prod, stored in the database at the first start: a service with another name only reads it")
+	f.StringVar(&c.Installation, "installation", "", "name of this installation, such as prod, stored in the database at first start; a service with another name only reads the database")
 }
 
 // boundsFlags are those of every command that reads what a policy names.
 func (c *config) boundsFlags(f *pflag.FlagSet) {
-	f.StringVar(&c.Bounds.SecretEnvPrefix, "secret-env-prefix", policy.SecretEnvPrefix, "with which every variable begins that a policy may name as a secret")
-	f.StringVar(&c.Bounds.SecretsDir, "secrets-dir", "", "folder of the files that a policy may name as secrets; empty: none")
-	f.BoolVar(&c.Bounds.AllowPrivate, "allow-private", false, "let calls of policies go to this machine and to private networks; without it, only while listening on loopback")
+	f.StringVar(&c.Bounds.SecretEnvPrefix, "secret-env-prefix", policy.SecretEnvPrefix, "required prefix of the environment variables that a policy may use as secrets")
+	f.StringVar(&c.Bounds.SecretsDir, "secrets-dir", "", "directory of the files that a policy may use as secrets; empty: none")
+	f.BoolVar(&c.Bounds.AllowPrivate, "allow-private", false, "let policies call this machine and private networks; by default allowed only while listening on loopback")
 }
 
 // load fills the flags that were not given from the environment and the file, and
@@ -385,14 +385,14 @@ type oidcConfig struct {
 }
 
 func (o *oidcConfig) addTo(f *pflag.FlagSet) {
-	f.StringVar(&o.Issuer, "oidc-issuer", "", "OpenID Connect issuer whose tokens count, as they name it; empty: none")
-	f.StringVar(&o.Audience, "oidc-audience", "", "what these tokens must be for (aud)")
-	f.StringVar(&o.Clients, "oidc-clients", "", "clients, with commas, that these tokens may be issued to (azp), besides the audience")
-	f.StringVar(&o.RoleClaim, "oidc-role-claim", "roles", "claim of these tokens that says what the caller is; dots lead into objects")
-	f.StringVar(&o.Roles, "oidc-roles", "", "what each value of the claim may do, such as 'shop=submit; support=read,operate'")
-	f.Int32Var(&o.Limits.Rate, "oidc-rate", 200, "most requests in a second of a caller with such a token; 0: no limit")
-	f.Int32Var(&o.Limits.InFlight, "oidc-in-flight", 200, "most requests at one time of a caller with such a token; 0: no limit")
-	f.Int64Var(&o.Limits.Bytes, "oidc-bytes", 16<<20, "most bytes of bodies in a second of a caller with such a token, in and out; 0: no limit")
+	f.StringVar(&o.Issuer, "oidc-issuer", "", "URL of the OpenID Connect issuer to accept tokens from, exactly as in their iss claim; empty: none")
+	f.StringVar(&o.Audience, "oidc-audience", "", "required audience of these tokens (aud)")
+	f.StringVar(&o.Clients, "oidc-clients", "", "comma-separated clients that these tokens may be issued to (azp), besides the audience")
+	f.StringVar(&o.RoleClaim, "oidc-role-claim", "roles", "claim of these tokens that --oidc-roles maps to roles; dots lead into objects")
+	f.StringVar(&o.Roles, "oidc-roles", "", "roles granted to each value of the claim, such as 'shop=submit; support=read,operate'")
+	f.Int32Var(&o.Limits.Rate, "oidc-rate", 200, "maximum requests per second for a caller with such a token; 0: no limit")
+	f.Int32Var(&o.Limits.InFlight, "oidc-in-flight", 200, "maximum concurrent requests for a caller with such a token; 0: no limit")
+	f.Int64Var(&o.Limits.Bytes, "oidc-bytes", 16<<20, "maximum body bytes per second for a caller with such a token, requests and responses together; 0: no limit")
 }
 
 // check reads the settings.

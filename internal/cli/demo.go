@@ -36,7 +36,7 @@ func demoCommand() *cobra.Command {
 	var seconds int
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Show the service at work while a provider and replicas fail",
+		Short: "Demonstrate the service while a provider and replicas fail",
 		Long: "Starts a database, two replicas of the service and a simulated provider, sends orders, and has a fault\n" +
 			"every few seconds: the provider is slow, silent or wrong, a replica is killed or stands still. It tells what\n" +
 			"happens, and in the end it compares the books of the service with those of the provider. Ends with 1 if they\n" +
@@ -74,7 +74,7 @@ func demoCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.IntVar(&seconds, "seconds", 30, "how long orders are sent; 0: until Ctrl-C, and nothing breaks by itself")
 	f.StringVar(&opt.Dir, "data-dir", "", "new or empty `folder` to keep everything in; empty: a temporary one")
-	f.StringVar(&opt.PostgresBin, "pg-bin", "", "folder of the postgres and initdb to run; empty: look for one")
+	f.StringVar(&opt.PostgresBin, "pg-bin", "", "directory of the postgres and initdb to run; empty: search for one")
 	f.StringVar(&opt.PostgresUser, "pg-user", "", "user that PostgreSQL runs as when started by root; empty: pawl")
 	return cmd
 }

@@ -24,7 +24,7 @@ func doctorCommand() *cobra.Command {
 	var format output.Format
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Find what would keep the service from running well here, and say what to do",
+		Short: "Check this environment for problems and suggest fixes",
 		Long: "Looks at the settings, PostgreSQL, what may lose orders, connections, the clock, roles, the schema and the\n" +
 			"disk, as `pawl serve` would find them, and changes nothing. It takes all flags of `pawl serve`, its\n" +
 			"environment and its file of settings. Ends with 1 if something is wrong.",
@@ -97,7 +97,7 @@ func settingsFindings(cmd *cobra.Command, cfg *config) (findings []doctor.Findin
 		findings = append(findings, doctor.Finding{Subject: "settings", State: doctor.Wrong, Found: err.Error(), Advice: "see pawl serve --help"})
 	}
 	for _, name := range strangeVariables(os.Environ(), cfg.Bounds.SecretEnvPrefix) {
-		findings = append(findings, doctor.Finding{Subject: "settings", State: doctor.Warning, Found: "nobody reads the variable " + name, Advice: "correct its name, or remove it"})
+		findings = append(findings, doctor.Finding{Subject: "settings", State: doctor.Warning, Found: "unknown environment variable " + name, Advice: "correct or remove it"})
 	}
 	if len(findings) == 0 {
 		findings = append(findings, doctor.Finding{Subject: "settings", State: doctor.Good, Found: "pawl " + version() + " can use them"})

@@ -174,7 +174,7 @@ func connections(cfg *config, log *slog.Logger) int {
 		return cfg.MaxConnections
 	}
 	possible = max(possible, fewestConnections)
-	log.Warn("few files can be opened, so fewer callers can be connected than set", "files", files.Cur, "set", cfg.MaxConnections, "connections", possible)
+	log.Warn("the open file limit is too low for the configured number of connections", "files", files.Cur, "set", cfg.MaxConnections, "connections", possible)
 	return possible
 }
 
@@ -217,7 +217,7 @@ func (k *keyPair) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	case err != nil && k.loaded == nil:
 		return nil, fmt.Errorf("read certificate: %w", err)
 	case err != nil:
-		k.log.Warn("the new certificate can't be used, so the one before is", "file", k.certFile, "error", err)
+		k.log.Warn("the new certificate can't be used; keeping the previous one", "file", k.certFile, "error", err)
 	default:
 		if k.loaded != nil {
 			k.log.Info("the certificate was replaced", "file", k.certFile, "until", pair.Leaf.NotAfter)

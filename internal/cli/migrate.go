@@ -22,7 +22,7 @@ import (
 func migrateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrate",
-		Short: "Change the schema of the database",
+		Short: "Migrate the schema of the database",
 		Long: "Applies the migrations in this binary. Replicas that do it at the same time are safe.\n" +
 			"The goose command runs the same files: goose -dir migrations postgres \"$DATABASE_URL\" up",
 		RunE: func(*cobra.Command, []string) error {
@@ -30,7 +30,7 @@ func migrateCommand() *cobra.Command {
 		},
 	}
 	cmd.AddCommand(
-		migration("up", "Apply what is pending", &config{makesDatabase: true}, applyPending),
+		migration("up", "Apply pending migrations", &config{makesDatabase: true}, applyPending),
 		migrateDownCommand(),
 		migrateStatusCommand(),
 		migrateRolesCommand(),
@@ -68,7 +68,7 @@ func applyPending(ctx context.Context, url string, out io.Writer) error {
 // migrateDownCommand takes two flags to lose data: one may be in somebody's fingers.
 func migrateDownCommand() *cobra.Command {
 	var yes, dropData bool
-	cmd := migration("down", "Take back the newest migration, and its data", &config{}, func(ctx context.Context, url string, out io.Writer) error {
+	cmd := migration("down", "Roll back the newest migration, and drop its data", &config{}, func(ctx context.Context, url string, out io.Writer) error {
 		err := migrations.Down(ctx, url, func(r migrations.Rollback) error {
 			return printRollback(out, r, yes && dropData)
 		})
@@ -88,7 +88,7 @@ func migrateDownCommand() *cobra.Command {
 func migrateRolesCommand() *cobra.Command {
 	var prefix string
 	var printOnly bool
-	cmd := migration("roles", "Make roles: of the owner, of the service, and of readers", &config{}, func(ctx context.Context, url string, out io.Writer) error {
+	cmd := migration("roles", "Create database roles for the owner, the service and readers", &config{}, func(ctx context.Context, url string, out io.Writer) error {
 		if err := migrations.Roles(ctx, url, prefix); err != nil {
 			return err
 		}

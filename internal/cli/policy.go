@@ -34,7 +34,7 @@ import (
 func policyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "policy",
-		Short: "List, compare, check and activate policies: how orders are done",
+		Short: "List, compare, check and activate policies",
 		Long: "A policy says what does each step of an order, how long it is retried, and which orders a person must\n" +
 			"approve. Every policy that was served is kept as a version. See docs/policy.md.",
 		Example: "  pawl policy check shop.yaml   # any mistakes?\n" +
@@ -47,7 +47,7 @@ func policyCommand() *cobra.Command {
 	show := policyQuery("show N", "Print version N", cobra.ExactArgs(1), showPolicy)
 	diff := policyQuery("diff N M", "Print what changed from version N to version M", cobra.ExactArgs(2), diffPolicies)
 	var actor string
-	activate := policyQuery("activate N", "Make version N the one that new orders start with", cobra.ExactArgs(1),
+	activate := policyQuery("activate N", "Activate version N for new orders", cobra.ExactArgs(1),
 		func(ctx context.Context, query *db.Queries, versions []int32, out io.Writer) error {
 			if actor == "" {
 				return usageError{errors.New("actor: want a name")}
@@ -58,7 +58,7 @@ func policyCommand() *cobra.Command {
 			fmt.Fprintf(out, "policy %d is active; running services see it within seconds\n", versions[0])
 			return warnOfStock(ctx, query, versions[0], out)
 		})
-	activate.Flags().StringVar(&actor, "actor", userName(), "who does it, for the history")
+	activate.Flags().StringVar(&actor, "actor", userName(), "name to record in the history")
 	schema := printCommand("schema", "Print the JSON schema of policies, for editors", policy.Schema)
 	cmd.AddCommand(policyListCommand(), show, diff, activate, policyCheckCommand(), schema)
 	return cmd
@@ -226,7 +226,7 @@ func policyCheckCommand() *cobra.Command {
 	cfg := config{Listen: "127.0.0.1"} // as `serve` does
 	cmd := &cobra.Command{
 		Use:   "check FILE",
-		Short: "Find every mistake in a policy, and try it on an order",
+		Short: "Check a policy for mistakes, and try it on an order",
 		Long: "Reads a policy (- is standard input), prints every mistake with its line and column, and exits with 1 if\n" +
 			"there is one. It needs no database and calls nobody. Give it the settings that the service has: they bound which\n" +
 			"secrets and addresses a policy may name.",

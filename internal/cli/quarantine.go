@@ -70,7 +70,7 @@ func (s *standing) tell(registry *prometheus.Registry, log *slog.Logger) {
 			"in_place_of_the_original", "pawl adopt", "beside_it", "pawl adopt --as-copy")
 	}
 	promauto.With(registry).NewGauge(prometheus.GaugeOpts{
-		Name: "pawl_quarantined", Help: "1 while the database belongs elsewhere, so that the service only reads it.",
+		Name: "pawl_quarantined", Help: "1 while the service is quarantined and only reads the database.",
 	}).Set(quarantined)
 }
 
@@ -108,7 +108,7 @@ func (s *standing) awaitAdoption(ctx context.Context, query *db.Queries) (stop f
 func adoptCommand() *cobra.Command {
 	var cfg config
 	var a migrations.Adoption
-	cmd := migration("adopt", "Have a restored or copied database belong here", &cfg, func(ctx context.Context, url string, out io.Writer) error {
+	cmd := migration("adopt", "Adopt a restored or copied database", &cfg, func(ctx context.Context, url string, out io.Writer) error {
 		if a.Actor == "" {
 			return usageError{errors.New("actor: want a name")}
 		}

@@ -298,7 +298,7 @@ func handlers(cfg *config, orders *engine.Engine, settings httpapi.Config) (api,
 func tellOpen(ctx context.Context, cfg *config, control *access.Control, to telemetry) error {
 	promauto.With(to.registry).NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "pawl_open",
-		Help: "1 while no token was made and no issuer is set: everybody on the machine may do everything, and others may process and read orders.",
+		Help: "1 while no token exists and no issuer is set: local callers may do everything, and remote callers may process and read orders.",
 	}, func() float64 {
 		if control.Open(context.WithoutCancel(ctx)) {
 			return 1

@@ -24,7 +24,7 @@ import (
 func tokenCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
-		Short: "Make, list, replace, end and test tokens: who may use the service",
+		Short: "Create, list, rotate, revoke and test API tokens",
 		Long: "A service without a token is open: to this machine for everything, to others for processing and reading orders.\n" +
 			"The first token closes it for good. These commands go straight to the database. See docs/security.md.",
 		Example: "  pawl token create shop-web --roles submit\n" +
@@ -44,18 +44,18 @@ const lifetimeMost = 10 * 365 * 24 * time.Hour
 
 // tokenFlags are those of commands that make a token.
 func tokenFlags(f *pflag.FlagSet, t *access.Template) {
-	f.DurationVar(&t.Lifetime, "expires", 90*24*time.Hour, "after how long it expires")
+	f.DurationVar(&t.Lifetime, "expires", 90*24*time.Hour, "lifetime of the token")
 	actorFlag(f, &t.Actor)
 }
 
 func actorFlag(f *pflag.FlagSet, actor *string) {
-	f.StringVar(actor, "actor", userName(), "who does it, for the access log")
+	f.StringVar(actor, "actor", userName(), "name to record in the access log")
 }
 
 func tokenCreateCommand() *cobra.Command {
 	var t access.Template
 	var roles []string
-	cmd := tokenCommandOn("create NAME --roles ROLES", "Make a token and print it, this once", cobra.ExactArgs(1),
+	cmd := tokenCommandOn("create NAME --roles ROLES", "Create a token and print it once", cobra.ExactArgs(1),
 		func(cmd *cobra.Command, args []string, query *db.Queries) (err error) {
 			t.Name = args[0]
 			if t.Roles, err = access.ParseRoles(roles); err != nil {
@@ -72,9 +72,9 @@ func tokenCreateCommand() *cobra.Command {
 		})
 	f := cmd.Flags()
 	f.StringSliceVar(&roles, "roles", nil, "what it may do: "+access.AllRoles.String())
-	f.Int32Var(&t.Limits.Rate, "rate", 0, "most requests in a second; 0: as many as come")
-	f.Int32Var(&t.Limits.InFlight, "in-flight", 0, "most requests at one time; 0: as many as come")
-	f.Int64Var(&t.Limits.Bytes, "bytes", 0, "most bytes of bodies in a second, in and out; 0: as many as come")
+	f.Int32Var(&t.Limits.Rate, "rate", 0, "maximum requests per second; 0: no limit")
+	f.Int32Var(&t.Limits.InFlight, "in-flight", 0, "maximum concurrent requests; 0: no limit")
+	f.Int64Var(&t.Limits.Bytes, "bytes", 0, "maximum body bytes per second, requests and responses together; 0: no limit")
 	tokenFlags(f, &t)
 	return cmd
 }
@@ -105,7 +105,7 @@ func printIssued(cmd *cobra.Command, issued access.Issued, err error) error {
 func tokenRotateCommand() *cobra.Command {
 	var t access.Template
 	var grace time.Duration
-	cmd := tokenCommandOn("rotate NAME", "Make a token in place of the one of a name, with the same roles and limits", cobra.ExactArgs(1),
+	cmd := tokenCommandOn("rotate NAME", "Replace a token by a new one with the same name, roles and limits", cobra.ExactArgs(1),
 		func(cmd *cobra.Command, args []string, query *db.Queries) error {
 			if t.Name = args[0]; grace < 0 {
 				return usageError{errors.New("grace: want a duration of at least 0s")}
@@ -116,14 +116,14 @@ func tokenRotateCommand() *cobra.Command {
 			issued, err := access.Rotate(cmd.Context(), query, t, grace)
 			return printIssued(cmd, issued, err)
 		})
-	cmd.Flags().DurationVar(&grace, "grace", 24*time.Hour, "how long the old one can still be used")
+	cmd.Flags().DurationVar(&grace, "grace", 24*time.Hour, "how long the old token remains valid")
 	tokenFlags(cmd.Flags(), &t)
 	return cmd
 }
 
 func tokenRevokeCommand() *cobra.Command {
 	var actor string
-	cmd := tokenCommandOn("revoke NAME|ID", "End all tokens of a name, or the one of an id", cobra.ExactArgs(1),
+	cmd := tokenCommandOn("revoke NAME|ID", "Revoke all tokens with a name, or the one with an ID", cobra.ExactArgs(1),
 		func(cmd *cobra.Command, args []string, query *db.Queries) error {
 			if actor == "" {
 				return usageError{errors.New("actor: want a name")}
@@ -153,7 +153,7 @@ type listedToken struct {
 
 func tokenListCommand() *cobra.Command {
 	var format output.Format
-	cmd := tokenCommandOn("list", "List all tokens, without what they are", cobra.NoArgs,
+	cmd := tokenCommandOn("list", "List all tokens, without their secrets", cobra.NoArgs,
 		func(cmd *cobra.Command, _ []string, query *db.Queries) error {
 			rows, err := query.TokensList(cmd.Context())
 			if err != nil {
@@ -219,7 +219,7 @@ func readToken(in io.Reader, environment func(string) string) (string, error) {
 }
 
 func tokenTestCommand() *cobra.Command {
-	cmd := tokenCommandOn("test", "Say what a token may do; exit 1 if it is not good", cobra.NoArgs,
+	cmd := tokenCommandOn("test", "Show what a token may do; exit 1 if it is not valid", cobra.NoArgs,
 		func(cmd *cobra.Command, _ []string, query *db.Queries) error {
 			token, err := readToken(cmd.InOrStdin(), os.Getenv)
 			if err != nil {
@@ -259,7 +259,7 @@ func explainToken(out io.Writer, p *access.Principal, expires time.Time) {
 
 func tokenLinkCommand() *cobra.Command {
 	var actor, service string
-	cmd := tokenCommandOn("link NAME", "Print a link that signs a browser in, once, as the holder of a token", cobra.ExactArgs(1),
+	cmd := tokenCommandOn("link NAME", "Print a one-time link that signs a browser in with a token's rights", cobra.ExactArgs(1),
 		func(cmd *cobra.Command, args []string, query *db.Queries) error {
 			if actor == "" {
 				return usageError{errors.New("actor: want a name")}

@@ -34,7 +34,7 @@ func verifyCommand() *cobra.Command {
 	var providers []string
 	cmd := &cobra.Command{
 		Use:   "verify",
-		Short: "Prove the books: read the whole database and look for what must not be",
+		Short: "Verify the books by reading the whole database",
 		Long: "Reads the whole database, also while it is in use, and proves that every completed order\n" +
 			"has one charge, one reservation and one path through the machine, that nothing stands of\n" +
 			"the others, and that money and stock add up. Exits 1 and names what is wrong if not, and 69 where the\n" +
@@ -59,7 +59,7 @@ func verifyCommand() *cobra.Command {
 	format.AddTo(cmd.Flags())
 	cmd.Flags().StringArrayVar(&providers, "provider", nil, "compare with the books of the provider at this `[STEP=]URL` (GET URL/books); can be repeated")
 	cmd.Flags().Int32Var(&opt.MaxOffenders, "offenders", 20, "how many offenders to name for each check")
-	cmd.Flags().DurationVar(&opt.StuckAfter, "stuck-after", 5*time.Minute, "warn of orders that nobody picked up for this long")
+	cmd.Flags().DurationVar(&opt.StuckAfter, "stuck-after", 5*time.Minute, "warn about orders that no replica has picked up for this long")
 	return cmd
 }
 

@@ -230,7 +230,7 @@ func (p *patient) clock(ctx context.Context) ([]Finding, error) {
 	}
 	if off.Abs() > clockMost+soonest {
 		return []Finding{{"clock", Warning, fmt.Sprintf("the clock of this machine is %s off that of the database. No order suffers, but logs mislead", off.Round(time.Millisecond)),
-			"have both set their clocks by NTP"}}, nil
+			"synchronize both clocks with NTP"}}, nil
 	}
 	return []Finding{good("clock", "%d ms off that of the database", off.Abs().Milliseconds())}, nil
 }
@@ -241,10 +241,10 @@ func (p *patient) role(context.Context) (findings []Finding, _ error) {
 	switch {
 	case p.service.OwnServer:
 	case f.Superuser:
-		findings = append(findings, Finding{"role", Warning, f.Role + " is a superuser: whoever gets into the service can do anything on this server",
+		findings = append(findings, Finding{"role", Warning, f.Role + " is a superuser: a compromised service could do anything on this server",
 			"pawl migrate roles, and a role of its own for the service"})
 	case f.Owner:
-		findings = append(findings, Finding{"role", Warning, f.Role + " owns the tables: whoever gets into the service can change them, and make tokens",
+		findings = append(findings, Finding{"role", Warning, f.Role + " owns the tables: a compromised service could change them and create tokens",
 			"pawl migrate roles, and a role of its own for the service"})
 	}
 	if !f.SeesStatements {
@@ -362,7 +362,7 @@ func (p *patient) tokens(ctx context.Context) ([]Finding, error) {
 	case err != nil:
 		return nil, fmt.Errorf("look for tokens: %w", err)
 	case closed:
-		return []Finding{good("tokens", "who uses the service needs one")}, nil
+		return []Finding{good("tokens", "requests need a token")}, nil
 	default:
 		return []Finding{{"tokens", Warning, "none was made: the service is open to this machine for everything, and to others for processing and reading orders",
 			"pawl token create NAME --roles ROLES"}}, nil

@@ -85,7 +85,7 @@ func NewTail(reader *Reader, cfg TailConfig) *Tail {
 	}
 	t.life, t.end = context.WithCancel(context.Background())
 	promauto.With(cfg.Registerer).NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "pawl_events_listeners", Help: "Callers who listen to events, or wait for one.",
+		Name: "pawl_events_listeners", Help: "Clients that stream events or wait for one.",
 	}, func() float64 { return float64(t.Listeners()) })
 	return t
 }

@@ -15,7 +15,7 @@ import (
 	"syscall"
 )
 
-var errUntrusted = errors.New("somebody else could have put it there")
+var errUntrusted = errors.New("another user could have put it there")
 
 // trusted follows the links of a program or folder, and returns an error if somebody other than root and ourselves could
 // put something else in its place: it, all folders on the way and all links belong to root or to us, and nobody else may

@@ -85,7 +85,7 @@ func wantRefused(t *testing.T, dir, why string) {
 		t.Errorf("the log does not say %q: %s", why, &log)
 	}
 	_, err := Start(deadline(t), Config{Dir: folder(t), BinDir: dir})
-	wantError(t, err, "somebody else could have put it there", why)
+	wantError(t, err, "another user could have put it there", why)
 	if !errors.Is(err, ErrSetting) {
 		t.Errorf("no wrong setting: %v", err)
 	}

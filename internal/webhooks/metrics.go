@@ -21,10 +21,10 @@ func newMetrics(registerer prometheus.Registerer, query *db.Queries) *metrics {
 	factory := promauto.With(registerer)
 	m := &metrics{
 		attempts: factory.NewCounterVec(prometheus.CounterOpts{
-			Name: "pawl_webhook_attempts_total", Help: "Attempts to deliver to an endpoint, by outcome: delivered or failed.",
+			Name: "pawl_webhook_attempts_total", Help: "Delivery attempts, by outcome: delivered or failed.",
 		}, []string{"endpoint", "outcome"}),
 		seconds: factory.NewHistogram(prometheus.HistogramOpts{
-			Name: "pawl_webhook_attempt_duration_seconds", Help: "Time for an attempt to deliver, until its answer.",
+			Name: "pawl_webhook_attempt_duration_seconds", Help: "Duration of delivery attempts.",
 			Buckets: []float64{.005, .025, .1, .25, .5, 1, 2.5, 5, 15},
 		}),
 		disabled: factory.NewCounter(prometheus.CounterOpts{

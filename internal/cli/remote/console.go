@@ -33,7 +33,7 @@ type remoteConsole struct {
 func consoleCommand() *cobra.Command {
 	var c remoteConsole
 	cmd := &cobra.Command{
-		Use: "console", Short: "Serve the console for a service elsewhere, on this machine",
+		Use: "console", Short: "Serve the console of a remote service on this machine",
 		Long: "Serves the console of a service on an address of this machine, and prints that address. It has a key in it,\n" +
 			"so that nobody else on this machine gets in. In the browser one may do what the token may do.\n" +
 			"The service is that of --url, or PAWL_URL.",
@@ -46,7 +46,7 @@ func consoleCommand() *cobra.Command {
 			return c.serve(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().StringVar(&c.url, "url", "", "the service; else PAWL_URL, or "+defaultURL)
+	cmd.Flags().StringVar(&c.url, "url", "", "URL of the service; default: PAWL_URL, or "+defaultURL)
 	cmd.Flags().StringVar(&c.tokenFile, "token-file", "", "`file` with the token; else it is in PAWL_TOKEN. It is read again for every page")
 	cmd.Flags().IntVar(&c.port, "port", consolePort, "port of this machine; 0 picks one")
 	return cmd

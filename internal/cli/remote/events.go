@@ -18,7 +18,7 @@ func eventsCommand() *cobra.Command {
 	var statuses []string
 	var follow bool
 	cmd := asking(&cobra.Command{
-		Use: "events", Short: "Print what happened, in the order in which it happened",
+		Use: "events", Short: "Print events in order",
 		Long: "Prints the feed: every move of every order, and every change of stock, once. With -f it goes on with what\n" +
 			"happens, until it is interrupted, also through outages. A line ends with the cursor to go on after it.",
 		Example: "  pawl events -f\n" +
@@ -42,10 +42,10 @@ func eventsCommand() *cobra.Command {
 		return err
 	})
 	f := cmd.Flags()
-	f.BoolVarP(&follow, "follow", "f", false, "go on with what happens")
+	f.BoolVarP(&follow, "follow", "f", false, "keep printing new events")
 	f.StringVar(&params.After, "after", "", "cursor to go on after, oldest or latest; empty: oldest, with -f latest")
 	f.StringVar(&params.Order, "order", "", "only events about this order")
-	f.StringSliceVar(&params.Type, "type", nil, "only events of these types, with commas between them: order.completed, or order.* for all that begin so")
+	f.StringSliceVar(&params.Type, "type", nil, "only events of these types, comma-separated: order.completed, or order.* for all with that prefix")
 	f.StringSliceVar(&statuses, "status", nil, "only events of orders after which they are in one of these statuses")
 	return cmd
 }

@@ -22,7 +22,7 @@ func TestExplained(t *testing.T) {
 		unavailable bool
 		says        string
 	}{
-		{lost, true, "refused: is it running there?"},
+		{lost, true, "refused: is it running?"},
 		{answer(503), true, "503"},
 		{answer(500), false, "500"},
 		{answer(401), false, "PAWL_TOKEN"},

@@ -44,7 +44,7 @@ func ordersListCommand() *cobra.Command {
 		return orderRows.Print(s.out, s.format, first(limit, s.Orders(ctx, filter)))
 	})
 	f := cmd.Flags()
-	f.StringSliceVar(&statuses, "status", nil, "only orders in one of these statuses, with commas between them")
+	f.StringSliceVar(&statuses, "status", nil, "only orders in one of these statuses, comma-separated")
 	f.StringVar((*string)(&filter.Hold), "hold", "", "only orders that wait for this: attention, approval, callback, paused, queued, retry or scheduled")
 	f.StringVar(&filter.HoldReason, "hold-reason", "", "with --hold: only orders with this reason, or with this before a colon in it")
 	f.StringVar(&filter.CustomerID, "customer", "", "only orders of this customer")
@@ -256,22 +256,22 @@ type wish struct {
 }
 
 var verbs = []verb{
-	{"cancel", "Stop an order, and undo what was done", func(ctx context.Context, c *client.Client, id string, w wish) (*client.Order, error) {
+	{"cancel", "Cancel an order, and undo its completed steps", func(ctx context.Context, c *client.Client, id string, w wish) (*client.Order, error) {
 		return c.CancelOrder(ctx, id, &client.CancelOrderParams{DryRun: w.dryRun}, w.VerbBody)
 	}},
 	{"retry", "Try the step of an order again now, or start a failed order again", func(ctx context.Context, c *client.Client, id string, w wish) (*client.Order, error) {
 		return c.RetryOrder(ctx, id, &client.RetryOrderParams{DryRun: w.dryRun}, client.RetryBody{Reason: w.Reason, RequestID: w.RequestID})
 	}},
-	{"pause", "Keep an order where it is", func(ctx context.Context, c *client.Client, id string, w wish) (*client.Order, error) {
+	{"pause", "Pause an order", func(ctx context.Context, c *client.Client, id string, w wish) (*client.Order, error) {
 		return c.PauseOrder(ctx, id, &client.PauseOrderParams{DryRun: w.dryRun}, w.VerbBody)
 	}},
-	{"resume", "Let a paused order go on", func(ctx context.Context, c *client.Client, id string, w wish) (*client.Order, error) {
+	{"resume", "Resume a paused order", func(ctx context.Context, c *client.Client, id string, w wish) (*client.Order, error) {
 		return c.ResumeOrder(ctx, id, &client.ResumeOrderParams{DryRun: w.dryRun}, w.VerbBody)
 	}},
-	{"approve", "Let an order start that waits for approval", func(ctx context.Context, c *client.Client, id string, w wish) (*client.Order, error) {
+	{"approve", "Approve an order that waits for approval", func(ctx context.Context, c *client.Client, id string, w wish) (*client.Order, error) {
 		return c.ApproveOrder(ctx, id, &client.ApproveOrderParams{DryRun: w.dryRun}, w.VerbBody)
 	}},
-	{"reject", "Refuse an order that waits for approval", func(ctx context.Context, c *client.Client, id string, w wish) (*client.Order, error) {
+	{"reject", "Reject an order that waits for approval", func(ctx context.Context, c *client.Client, id string, w wish) (*client.Order, error) {
 		return c.RejectOrder(ctx, id, &client.RejectOrderParams{DryRun: w.dryRun}, w.VerbBody)
 	}},
 }
@@ -311,7 +311,7 @@ func (v verb) command() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&w.Reason, "reason", "", "why; kept in the history")
 	f.StringVar(&w.RequestID, "request-id", "", "name of the request, so that it is done once however often it is given; without it, a new one")
-	f.BoolVar(&w.dryRun, "dry-run", false, "say whether it applies, and do nothing")
+	f.BoolVar(&w.dryRun, "dry-run", false, "check whether the request would succeed, without changing anything")
 	return cmd
 }
 
@@ -320,8 +320,8 @@ func ordersRefundCommand() *cobra.Command {
 	var amount string
 	var dryRun bool
 	cmd := asking(&cobra.Command{
-		Use: "refund ORDER --reason TEXT", Short: "Give money of a completed order back", Args: cobra.ExactArgs(1),
-		Long: "Gives money of a completed order back. A refund with a --request-id is done once, however often it is given.",
+		Use: "refund ORDER --reason TEXT", Short: "Refund a completed order", Args: cobra.ExactArgs(1),
+		Long: "Refunds a completed order. A refund with a --request-id is made once, however often the command runs.",
 		Example: "  pawl orders refund order-1 --amount 12.50 --reason \"one is broken\" --request-id ticket-1\n" +
 			"  pawl orders refund order-1 --reason \"sent back\" --restock 1 --dry-run",
 	}, func(ctx context.Context, s *session, args []string) error {
@@ -338,7 +338,7 @@ func ordersRefundCommand() *cobra.Command {
 	f.StringVar(&body.Reason, "reason", "", "why; kept in the history, and told to an http provider")
 	f.StringVar(&body.RequestID, "request-id", "", "name of the refund, so that it is done once; without it, a new one")
 	f.IntVar(&body.Restock, "restock", 0, "how many units to put back into stock")
-	f.BoolVar(&dryRun, "dry-run", false, "say whether it applies, and do nothing")
+	f.BoolVar(&dryRun, "dry-run", false, "check whether the request would succeed, without changing anything")
 	return requiring(cmd, "reason")
 }
 
@@ -352,8 +352,8 @@ func holdsCommand() *cobra.Command {
 	only := ""
 	limit := 50
 	cmd := asking(&cobra.Command{
-		Use: "holds", Short: "List the orders that wait: for what, why, and what one may do",
-		Long: "Lists the orders that wait, the oldest first: for what, why, and what one may do. The runbook\n" +
+		Use: "holds", Short: "List orders on hold, with reasons and allowed actions",
+		Long: "Lists orders on hold, oldest first, with reasons and allowed actions. The runbook\n" +
 			"(docs/runbook.md) has a section on each hold and reason.",
 		Example: "  pawl holds --hold attention\n  pawl holds --limit 0 -o json | jq -r 'select(.hold==\"attention\") | .orderId'",
 	}, func(ctx context.Context, s *session, _ []string) error {

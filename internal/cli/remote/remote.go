@@ -56,7 +56,7 @@ const (
 // asking makes a command ask a service, and gives it the flags for that.
 func asking(cmd *cobra.Command, do func(ctx context.Context, s *session, args []string) error) *cobra.Command {
 	s := &session{}
-	cmd.Flags().StringVar(&s.address, "url", "", "the service; else PAWL_URL, or "+defaultURL)
+	cmd.Flags().StringVar(&s.address, "url", "", "URL of the service; default: PAWL_URL, or "+defaultURL)
 	s.format.AddTo(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		s.out, s.address = cmd.OutOrStdout(), cmp.Or(s.address, os.Getenv("PAWL_URL"), defaultURL)
@@ -117,7 +117,7 @@ func explained(err error) error {
 	case errors.As(err, &problem) && problem.Status >= http.StatusBadGateway && problem.Status <= http.StatusGatewayTimeout:
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	case problem == nil && errors.As(err, &lost) && !errors.Is(err, context.Canceled):
-		return fmt.Errorf("%w: %w: is it running there? --url or PAWL_URL names another", ErrUnavailable, err)
+		return fmt.Errorf("%w: %w: is it running? Set --url or PAWL_URL to use another address", ErrUnavailable, err)
 	}
 	return err
 }
@@ -176,7 +176,7 @@ func (s *session) fields(all ...field) error {
 // printDryRun says in a table that what it shows was not done. In JSON the order has dryRun.
 func (s *session) printDryRun(dryRun bool) (err error) {
 	if dryRun && s.format == output.Table {
-		_, err = fmt.Fprintln(s.out, "dry run: it applies, and nothing was done")
+		_, err = fmt.Fprintln(s.out, "dry run: the request would succeed; nothing was changed")
 	}
 	return err
 }

@@ -18,7 +18,7 @@ import (
 )
 
 func webhooksCommand() *cobra.Command {
-	return group("webhooks", "Have events sent to addresses, and see to their deliveries",
+	return group("webhooks", "Manage webhook endpoints and deliveries",
 		"  pawl webhooks create https://shop.example/pawl --type order.completed,order.failed\n"+
 			"  pawl webhooks test whe_1\n"+
 			"  pawl webhooks deliveries whe_1 --state exhausted\n"+
@@ -74,7 +74,7 @@ func until(at time.Time) string {
 func webhooksCreateCommand() *cobra.Command {
 	var body client.WebhookEndpointBody
 	cmd := asking(&cobra.Command{
-		Use: "create URL", Short: "Have events sent to a URL", Args: cobra.ExactArgs(1),
+		Use: "create URL", Short: "Create an endpoint that receives events at a URL", Args: cobra.ExactArgs(1),
 		Long: "Has every event from now on sent to a URL, those of an order in order. Prints the secret that they are signed with\n" +
 			"(Standard Webhooks): it is not shown again.",
 		Example: "  pawl webhooks create https://shop.example/pawl\n" +
@@ -83,7 +83,7 @@ func webhooksCreateCommand() *cobra.Command {
 		body.URL = args[0]
 		return s.printEndpoint(s.CreateWebhookEndpoint(ctx, nil, body))
 	})
-	cmd.Flags().StringSliceVar(&body.Types, "type", nil, "only events of these types, with commas between them: order.completed, or order.* for all that begin so")
+	cmd.Flags().StringSliceVar(&body.Types, "type", nil, "only events of these types, comma-separated: order.completed, or order.* for all with that prefix")
 	cmd.Flags().StringVar(&body.Description, "description", "", "what it is for")
 	return cmd
 }
@@ -100,7 +100,7 @@ func webhooksChangeCommand() *cobra.Command {
 	var allTypes bool
 	var description string
 	cmd := asking(&cobra.Command{
-		Use: "change ENDPOINT [URL]", Short: "Have an endpoint be at another URL, or get other events", Args: cobra.RangeArgs(1, 2),
+		Use: "change ENDPOINT [URL]", Short: "Change the URL, event types or description of an endpoint", Args: cobra.RangeArgs(1, 2),
 		Long: "Changes what is given, and leaves the rest as it is. What was not delivered yet goes to the new URL; the types\n" +
 			"count for events that are to come. Ends with 1 if somebody else has changed the endpoint at the same moment.",
 		Example: "  pawl webhooks change whe_1 https://shop.example/events\n" +
@@ -123,7 +123,7 @@ func webhooksChangeCommand() *cobra.Command {
 		return s.printEndpoint(s.ChangeWebhookEndpoint(ctx, args[0], &params, body))
 	})
 	f := cmd.Flags()
-	f.StringSliceVar(&types, "type", nil, "only events of these types, with commas between them, in the place of those before")
+	f.StringSliceVar(&types, "type", nil, "only events of these types, comma-separated, in the place of those before")
 	f.BoolVar(&allTypes, "all-types", false, "events of all types")
 	f.StringVar(&description, "description", "", "what it is for")
 	cmd.MarkFlagsMutuallyExclusive("type", "all-types")
@@ -142,7 +142,7 @@ func webhooksDeleteCommand() *cobra.Command {
 func webhooksEnableCommand() *cobra.Command {
 	var fromNow bool
 	cmd := asking(&cobra.Command{
-		Use: "enable ENDPOINT", Short: "Send to a disabled endpoint again, from where it stood", Args: cobra.ExactArgs(1),
+		Use: "enable ENDPOINT", Short: "Enable a disabled endpoint, and resume where it stopped", Args: cobra.ExactArgs(1),
 		Example: "  pawl webhooks enable whe_1\n  pawl webhooks enable whe_1 --from-now",
 	}, func(ctx context.Context, s *session, args []string) error {
 		var body client.EnableBody
@@ -151,13 +151,13 @@ func webhooksEnableCommand() *cobra.Command {
 		}
 		return s.printEndpoint(s.EnableWebhookEndpoint(ctx, args[0], nil, body))
 	})
-	cmd.Flags().BoolVar(&fromNow, "from-now", false, "skip what happened meanwhile")
+	cmd.Flags().BoolVar(&fromNow, "from-now", false, "skip the events that occurred while it was disabled")
 	return cmd
 }
 
 func webhooksDisableCommand() *cobra.Command {
 	return asking(&cobra.Command{
-		Use: "disable ENDPOINT", Short: "Send nothing to an endpoint for a while", Args: cobra.ExactArgs(1), Example: "  pawl webhooks disable whe_1",
+		Use: "disable ENDPOINT", Short: "Disable an endpoint", Args: cobra.ExactArgs(1), Example: "  pawl webhooks disable whe_1",
 	}, func(ctx context.Context, s *session, args []string) error {
 		return s.printEndpoint(s.DisableWebhookEndpoint(ctx, args[0], nil, client.AskBody{}))
 	})
@@ -166,13 +166,13 @@ func webhooksDisableCommand() *cobra.Command {
 func webhooksRotateCommand() *cobra.Command {
 	overlap := 24 * time.Hour
 	cmd := asking(&cobra.Command{
-		Use: "rotate ENDPOINT", Short: "Give an endpoint another secret, and print it", Args: cobra.ExactArgs(1),
+		Use: "rotate ENDPOINT", Short: "Rotate the secret of an endpoint, and print the new one", Args: cobra.ExactArgs(1),
 		Example: "  pawl webhooks rotate whe_1 --overlap 1h",
 	}, func(ctx context.Context, s *session, args []string) error {
 		seconds := int(overlap / time.Second)
 		return s.printEndpoint(s.RotateWebhookSecret(ctx, args[0], nil, client.RotateSecretBody{OverlapSeconds: &seconds}))
 	})
-	cmd.Flags().DurationVar(&overlap, "overlap", overlap, "for how long deliveries are signed with the secret before, too")
+	cmd.Flags().DurationVar(&overlap, "overlap", overlap, "how long deliveries are also signed with the previous secret")
 	return cmd
 }
 
@@ -314,7 +314,7 @@ func deliveryResendCommand() *cobra.Command {
 func deliverySkipCommand() *cobra.Command {
 	var body client.SkipBody
 	cmd := asking(&cobra.Command{
-		Use: "skip ENDPOINT DELIVERY --reason TEXT", Short: "Give up a delivery, so that those behind it go on", Args: cobra.ExactArgs(2),
+		Use: "skip ENDPOINT DELIVERY --reason TEXT", Short: "Skip a delivery, so that the ones behind it proceed", Args: cobra.ExactArgs(2),
 		Example: "  pawl webhooks skip whe_1 1042 --reason \"done by hand\"",
 	}, onDelivery(func(ctx context.Context, s *session, endpoint string, number int64) (*client.Delivery, error) {
 		return s.SkipDelivery(ctx, endpoint, number, nil, body)
@@ -327,7 +327,7 @@ func deliveriesRecoverCommand() *cobra.Command {
 	var since time.Duration
 	var body client.RecoverBody
 	cmd := asking(&cobra.Command{
-		Use: "recover ENDPOINT --since DURATION", Short: "Send again what was given up", Args: cobra.ExactArgs(1),
+		Use: "recover ENDPOINT --since DURATION", Short: "Resend exhausted deliveries", Args: cobra.ExactArgs(1),
 		Example: "  pawl webhooks recover whe_1 --since 24h",
 	}, func(ctx context.Context, s *session, args []string) error {
 		body.Since = time.Now().Add(-since)
