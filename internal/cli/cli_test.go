@@ -393,9 +393,9 @@ func TestHelpMentionsEverySetting(t *testing.T) {
 	}
 }
 
-func readme(t *testing.T) string {
+func page(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile("../../README.md")
+	text, err := os.ReadFile("../../" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -407,41 +407,48 @@ var (
 	quoted     = regexp.MustCompile("`([^`]+)`")
 )
 
-// TestReadmeListsTheSettings compares the table with the flags: names, variables, defaults.
-func TestReadmeListsTheSettings(t *testing.T) {
+// TestDocsListTheSettings compares the tables with the flags: names, variables, defaults. operations.md has all of them, the README ten.
+func TestDocsListTheSettings(t *testing.T) {
 	t.Parallel()
-	listed := map[string][]string{}
-	for _, row := range settingRow.FindAllStringSubmatch(readme(t), -1) {
-		listed[row[1]] = row[2:]
-	}
-	for _, f := range serveSettings() {
-		row, found := listed[f.Name]
-		if !found {
-			t.Errorf("--%s is not listed", f.Name)
-			continue
+	for name, want := range map[string]int{"docs/operations.md": len(serveSettings()), "README.md": 10} {
+		listed := map[string][]string{}
+		for _, row := range settingRow.FindAllStringSubmatch(page(t, name), -1) {
+			listed[row[1]] = row[2:]
 		}
-		delete(listed, f.Name)
-		var names []string
-		for _, match := range quoted.FindAllStringSubmatch(row[0], -1) {
-			names = append(names, match[1])
+		if len(listed) != want {
+			t.Errorf("%s lists %d settings, want %d", name, len(listed), want)
 		}
-		slices.Sort(names)
-		if want := slices.Sorted(slices.Values(variables(f.Name))); !slices.Equal(names, want) {
-			t.Errorf("--%s is listed with %v, want %v", f.Name, names, want)
+		for _, f := range serveSettings() {
+			if row, found := listed[f.Name]; found {
+				checkSettingRow(t, name, f, row)
+				delete(listed, f.Name)
+			}
 		}
-		if f.DefValue != "" && row[1] != "`"+f.DefValue+"`" {
-			t.Errorf("--%s is listed with the default %s, want %s", f.Name, row[1], f.DefValue)
+		for flag := range listed {
+			t.Errorf("%s lists --%s, which is not a setting", name, flag)
 		}
 	}
-	for name := range listed {
-		t.Errorf("--%s is listed and not a setting", name)
+}
+
+func checkSettingRow(t *testing.T, page string, f *pflag.Flag, row []string) {
+	t.Helper()
+	var names []string
+	for _, match := range quoted.FindAllStringSubmatch(row[0], -1) {
+		names = append(names, match[1])
+	}
+	slices.Sort(names)
+	if want := slices.Sorted(slices.Values(variables(f.Name))); !slices.Equal(names, want) {
+		t.Errorf("%s lists --%s with %v, want %v", page, f.Name, names, want)
+	}
+	if f.DefValue != "" && row[1] != "`"+f.DefValue+"`" {
+		t.Errorf("%s lists --%s with the default %s, want %s", page, f.Name, row[1], f.DefValue)
 	}
 }
 
 // TestReadmeListsTheCommands compares the list of commands with the command line.
 func TestReadmeListsTheCommands(t *testing.T) {
 	t.Parallel()
-	text := readme(t)
+	text := page(t, "README.md")
 	for _, cmd := range command().Commands() {
 		if !regexp.MustCompile(`(?m)^pawl \[?` + cmd.Name() + `\b`).MatchString(text) {
 			t.Errorf("pawl %s is not listed", cmd.Name())
