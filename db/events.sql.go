@@ -314,7 +314,7 @@ type EventRelayHoldRow struct {
 	Epoch int32
 }
 
-// The feed of events: who numbers them, and how they are read (see migrations/00018_events.sql).
+// The feed of events: who numbers them, and how they are read (see migrations/00005_events_and_webhooks.sql).
 // Takes the lease of the relay, or renews it. With another timeline or database than the last time begins another epoch. No row: another
 // replica has the lease, or the positions are those of another cluster, whose transactions count from another number.
 func (q *Queries) EventRelayHold(ctx context.Context, arg EventRelayHoldParams) (EventRelayHoldRow, error) {

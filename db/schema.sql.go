@@ -15,6 +15,8 @@ SELECT
   EXISTS (SELECT FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
     WHERE n.nspname = 'pawl' AND c.relname = 'installation') AS ours,
   EXISTS (SELECT FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE n.nspname = 'pawl' AND c.relname = 'migration_checksums') AS development,
+  EXISTS (SELECT FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
     WHERE n.nspname = 'public' AND c.relname = 'goose_db_version') AS recorded,
   EXISTS (SELECT FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
       JOIN pg_catalog.pg_attribute AS a ON a.attrelid = c.oid
@@ -22,10 +24,11 @@ SELECT
 `
 
 type SchemaFoundRow struct {
-	Made     bool
-	Ours     bool
-	Recorded bool
-	Readable bool
+	Made        bool
+	Ours        bool
+	Development bool
+	Recorded    bool
+	Readable    bool
 }
 
 // What there is of a schema, and whose. Only catalogs are read: that works for every role, and on every database.
@@ -35,6 +38,7 @@ func (q *Queries) SchemaFound(ctx context.Context) (SchemaFoundRow, error) {
 	err := row.Scan(
 		&i.Made,
 		&i.Ours,
+		&i.Development,
 		&i.Recorded,
 		&i.Readable,
 	)

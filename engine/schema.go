@@ -40,7 +40,6 @@ var needed = map[string][]string{
 	"pawl.installation":                            {"SELECT", "UPDATE"},
 	"pawl.inventory":                               {"SELECT", "INSERT", "UPDATE"},
 	"pawl.late_undos":                              {"SELECT", "INSERT", "UPDATE"},
-	"pawl.migration_checksums":                     {"SELECT"},
 	"pawl.no_effects":                              {"SELECT"},
 	"pawl.note_token_use(text)":                    {"EXECUTE"},
 	"pawl.open_session(bytea, bytea, bytea, inet)": {"EXECUTE"},

@@ -16,7 +16,10 @@ CREATE TABLE pawl.installation (
   -- same ones, but perhaps a service with another name.
   system_identifier bigint,           -- of the cluster; null: not known
   database_oid      oid,
-  name              text COLLATE "C"  -- given by the owner; null: none
+  name              text COLLATE "C", -- given by the owner; null: none
+
+  -- Tokens of callbacks are derived from it; whoever has it can answer for a provider.
+  callback_secret   bytea NOT NULL DEFAULT decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex')
 );
 INSERT INTO pawl.installation DEFAULT VALUES;
 
@@ -76,7 +79,28 @@ CREATE TABLE pawl.orders (
   item           pawl.given_name NOT NULL,
   amount         pawl.money_amount NOT NULL,
   metadata       jsonb,
-  submitted_by   text COLLATE "C"                 -- the principal that sent it; null: the service was open
+  submitted_by   text COLLATE "C",                -- the principal that sent it; null: the service was open
+
+  -- What remote steps, people and clocks need to know. All of it may be null, so that an order that stays in the database pays
+  -- nothing for it. There are no checks on these columns: PostgreSQL reads the text of every check of a table anew for every
+  -- statement that writes it. `pawl verify` looks for what they would say.
+  policy          integer,          -- version it started with; null: the ledger for every step
+  calls           integer,          -- calls ever made for it; the number of the last one
+  retries         integer,          -- retries asked for in the present retry window by answers that count
+  retry_window_started_at timestamptz, -- when that window began
+  in_doubt_since  timestamptz,      -- first call that may have had an effect nobody has confirmed
+  start_at        timestamptz,      -- not before
+  complete_by     timestamptz,      -- the deadline: unwinds
+  reservation_ttl double precision, -- seconds a reservation waits for its confirmation
+  reserved_until  timestamptz,      -- end of that time
+  approval_until  timestamptz,      -- set when somebody was asked; the year 9999: no time-out
+  approved_at     timestamptz,
+  permit_at       timestamptz,      -- when it got its concurrency permit
+  customer_id     text COLLATE "C",
+  payment_method  text,             -- opaque; shown to nobody
+  concurrency_key text COLLATE "C",
+  action          jsonb,            -- what the customer has to do
+  refunds         integer           -- refunds asked for, and so the number of the last one; null: none
 ) WITH (
   -- Three versions of a row fit beside the first, so moves stay on the page (HOT).
   fillfactor = 50,
@@ -101,25 +125,15 @@ CREATE INDEX orders_due ON pawl.orders (due_at, hold) WHERE due_at IS NOT NULL; 
 CREATE INDEX orders_held ON pawl.orders (hold, order_no) WHERE hold IS NOT NULL;
 CREATE INDEX orders_held_item ON pawl.orders (item, order_no) WHERE hold IS NOT NULL;
 CREATE INDEX orders_ended ON pawl.orders (ended_as, order_no) WHERE ended_as IN ('failed', 'canceled');
-CREATE INDEX orders_ended_item ON pawl.orders (item, order_no) WHERE ended_as IN ('failed', 'canceled');
-
--- Idempotency-Keys of requests that made an order, committed with it, or that asked for one again. A key
--- is for one request of one principal. Keys of other requests are in the history and in the stock movements.
-CREATE TABLE pawl.idempotency_keys (
-  created_at  timestamptz NOT NULL DEFAULT now(),
-  key         text COLLATE "C" NOT NULL,
-  principal   text COLLATE "C" NOT NULL,
-  fingerprint bytea NOT NULL, -- a hash of the whole request
-  CONSTRAINT idempotency_keys_pkey PRIMARY KEY (key, principal)
-) WITH (vacuum_truncate = false);
-ALTER TABLE pawl.idempotency_keys SET (fillfactor = 10);
-INSERT INTO pawl.idempotency_keys (key, principal, fingerprint) SELECT repeat('x', 900), page, '' FROM generate_series(1, 128) AS page;
-DELETE FROM pawl.idempotency_keys;
-ALTER TABLE pawl.idempotency_keys RESET (fillfactor);
-CREATE INDEX idempotency_keys_created ON pawl.idempotency_keys (created_at); -- for those that are old
+-- The outcome goes first: a list of an item's failed orders would read all its canceled ones otherwise.
+CREATE INDEX orders_ended_item ON pawl.orders (ended_as, item, order_no) WHERE ended_as IN ('failed', 'canceled');
+-- One index for both kinds of deadline: every index of a table costs every statement that writes it.
+CREATE INDEX orders_expiry ON pawl.orders (least(complete_by, reserved_until))
+  WHERE (complete_by IS NOT NULL OR reserved_until IS NOT NULL) AND ended_as IS NULL;
+CREATE INDEX orders_concurrency ON pawl.orders (concurrency_key, order_no) WHERE concurrency_key IS NOT NULL AND ended_as IS NULL;
+CREATE INDEX orders_customer ON pawl.orders (customer_id, order_no) WHERE customer_id IS NOT NULL;
 
 -- +goose Down
-DROP TABLE pawl.idempotency_keys;
 DROP TABLE pawl.orders;
 DROP FUNCTION pawl.system_identifier();
 DROP TABLE pawl.installation;

@@ -96,7 +96,39 @@ FOR EACH ROW WHEN (
   OR NEW.submitted_by IS DISTINCT FROM OLD.submitted_by
 ) EXECUTE FUNCTION pawl.refuse_order_change();
 
+-- Costs nothing on the way of an order: it fires only where a statement names a column. A failed order may start anew
+-- with another payment method.
+CREATE TRIGGER orders_guard_terms AFTER UPDATE OF customer_id, payment_method, concurrency_key ON pawl.orders
+FOR EACH ROW WHEN (
+  NEW.customer_id IS DISTINCT FROM OLD.customer_id
+  OR NEW.payment_method IS DISTINCT FROM OLD.payment_method AND NEW.generation = OLD.generation
+  OR NEW.concurrency_key IS DISTINCT FROM OLD.concurrency_key
+) EXECUTE FUNCTION pawl.refuse_order_change();
+
+-- Books are kept: what was written stays. The one door is a setting, for whoever moves old
+-- orders to an archive: SET LOCAL pawl.archive = 'on'. It opens no way to rewrite history.
+-- +goose StatementBegin
+CREATE FUNCTION pawl.refuse_removal() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF TG_OP = 'UPDATE' THEN
+    RAISE EXCEPTION 'rows of % are never changed', TG_TABLE_NAME USING ERRCODE = 'object_not_in_prerequisite_state';
+  ELSIF coalesce(current_setting('pawl.archive', true), '') <> 'on' THEN
+    RAISE EXCEPTION 'rows of % are never removed', TG_TABLE_NAME USING ERRCODE = 'object_not_in_prerequisite_state',
+      HINT = 'The setting pawl.archive allows it to an archive.';
+  END IF;
+  RETURN NULL;
+END $$;
+-- +goose StatementEnd
+
+CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.orders FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
+-- Another id of the installation is another key for every call: what is in doubt would be done a second time.
+CREATE TRIGGER kept BEFORE UPDATE OF id OR DELETE OR TRUNCATE ON pawl.installation FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
+
 -- +goose Down
+DROP TRIGGER kept ON pawl.installation;
+DROP TRIGGER kept ON pawl.orders;
+DROP FUNCTION pawl.refuse_removal();
+DROP TRIGGER orders_guard_terms ON pawl.orders;
 DROP TRIGGER orders_guard_insert ON pawl.orders;
 DROP TRIGGER orders_guard_input ON pawl.orders;
 DROP TRIGGER orders_guard_claim ON pawl.orders;

@@ -27,8 +27,7 @@ type Rollback struct {
 	Services int64    // connections of running services to the database
 }
 
-// Down takes back the newest migration, and its data with it. It does so with the file of
-// this program, also if that was changed since it was applied. First it asks allow, whose
+// Down takes back the newest migration, and its data with it. First it asks allow, whose
 // error ends it. Where nothing is applied, it returns ErrNoneApplied.
 func Down(ctx context.Context, url string, allow func(Rollback) error) error {
 	return down(ctx, url, files, allow)
@@ -46,14 +45,8 @@ func down(ctx context.Context, url string, files fs.FS, allow func(Rollback) err
 		if err := allow(next); err != nil {
 			return err
 		}
-		if _, err := p.Down(ctx); err != nil {
-			return err
-		}
-		sums, err := readChecksums(ctx, conn, files)
-		if err != nil {
-			return err
-		}
-		return forgetChecksums(ctx, conn, sums)
+		_, err = p.Down(ctx)
+		return err
 	})
 }
 

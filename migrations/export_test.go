@@ -5,9 +5,6 @@ import (
 	"io/fs"
 )
 
-// StatusOf is Status with the files of another build.
-var StatusOf = status
-
 // UpOf is Up with the files of another build.
 func UpOf(ctx context.Context, url string, files fs.FS) error {
 	_, err := up(ctx, url, files)

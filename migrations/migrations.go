@@ -3,8 +3,7 @@
 // The files are plain SQL, each one transaction; the stock goose command runs the
 // same folder. An applied file is never edited: what changes is added first, used
 // by the next release and dropped by the one after, because two releases of the
-// service work on one database while it is deployed. The database keeps a checksum of
-// each file that was applied, and a program with another one is refused.
+// service work on one database while it is deployed.
 package migrations
 
 import (
@@ -33,6 +32,11 @@ var ErrNotOwner = errors.New("this role may not change the schema: let the owner
 //go:embed *.sql
 var files embed.FS
 
+// The statements about the installation and about roles, which no query of the service uses.
+//
+//go:embed installation/*.sql roles/*.sql
+var statements embed.FS
+
 // versionTable is where the stock command keeps what it applied, on a database with the search_path that it was made with.
 const versionTable = "public.goose_db_version"
 
@@ -51,10 +55,6 @@ func Version() int64 {
 // migrates, the others wait for it. The lock is a row of a table, not an advisory
 // lock of a session, which would exclude nobody behind a transaction pooler.
 //
-// A file that is not the one that was applied to the database is refused with ErrChanged,
-// before anything is applied: goose compares numbers alone, and the statements of this program
-// may not run on the schema that is there.
-//
 // Where the roles of the service were made before, they are granted what was added. Their rights went with the tables that a
 // migration took away, and the goose command grants nothing.
 //
@@ -63,16 +63,6 @@ func Up(ctx context.Context, url string) (applied []string, err error) { return 
 
 func up(ctx context.Context, url string, files fs.FS) (applied []string, err error) {
 	err = changing(ctx, url, files, func(p *goose.Provider, conn *pgx.Conn) error {
-		sums, err := readChecksums(ctx, conn, files)
-		if err != nil {
-			return err
-		}
-		if err := refuseChanged(sums); err != nil {
-			return err
-		}
-		if err := forgetChecksums(ctx, conn, sums); err != nil {
-			return err
-		}
 		made, err := db.New(conn).SchemaMade(ctx)
 		if err != nil {
 			return fmt.Errorf("look for migrations: %w", err)
@@ -93,9 +83,6 @@ func up(ctx context.Context, url string, files fs.FS) (applied []string, err err
 			if applied, err = applyPending(ctx, p); err != nil {
 				return err
 			}
-		}
-		if err := recordChecksums(ctx, conn, files); err != nil {
-			return err
 		}
 		return grantAnew(ctx, conn, len(applied) > 0)
 	})
@@ -118,22 +105,15 @@ type Migration struct {
 	Name      string    `json:"name"`
 	Applied   bool      `json:"applied"`
 	AppliedAt time.Time `json:"appliedAt,omitzero"` // zero unless applied
-	Changed   bool      `json:"changed,omitempty"`  // the file is not the one that was applied: Up refuses it
 }
 
 // Status lists all migrations in their order, and changes nothing.
-func Status(ctx context.Context, url string) ([]Migration, error) { return status(ctx, url, files) }
-
-func status(ctx context.Context, url string, files fs.FS) ([]Migration, error) {
+func Status(ctx context.Context, url string) ([]Migration, error) {
 	var out []Migration
 	err := with(ctx, url, folder{files: files}, func(p *goose.Provider, conn *pgx.Conn) error {
-		sums, err := readChecksums(ctx, conn, files)
-		if err != nil {
-			return err
-		}
 		if made, err := db.New(conn).SchemaMade(ctx); err != nil || !made { // goose would make its table
-			for _, sum := range sums {
-				out = append(out, Migration{Name: sum.name})
+			for _, source := range p.ListSources() {
+				out = append(out, Migration{Name: source.Path})
 			}
 			return err
 		}
@@ -141,8 +121,8 @@ func status(ctx context.Context, url string, files fs.FS) ([]Migration, error) {
 		if err != nil {
 			return err
 		}
-		for i, m := range list { // both are all files, by version
-			out = append(out, Migration{Name: m.Source.Path, Applied: m.State == goose.StateApplied, AppliedAt: m.AppliedAt, Changed: sums[i].changed()})
+		for _, m := range list {
+			out = append(out, Migration{Name: m.Source.Path, Applied: m.State == goose.StateApplied, AppliedAt: m.AppliedAt})
 		}
 		return nil
 	})
@@ -167,7 +147,7 @@ type folder struct {
 	options []goose.ProviderOption
 }
 
-// with opens what a command needs: goose, and a connection for the checksums.
+// with opens what a command needs: goose, and a connection.
 func with(ctx context.Context, url string, of folder, do func(*goose.Provider, *pgx.Conn) error) error {
 	config, err := pg.ConnectConfig(ctx, url)
 	if err != nil {
@@ -234,4 +214,12 @@ func refuseOthers(ctx context.Context, conn *pgx.Conn) error {
 		return ErrNotOwner
 	}
 	return nil
+}
+
+func statement(name string) string {
+	text, err := statements.ReadFile(name + ".sql")
+	if err != nil {
+		panic("migrations: " + err.Error()) // the build is broken
+	}
+	return string(text)
 }

@@ -2,6 +2,8 @@ package migrations_test
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -25,9 +27,6 @@ func TestUp(t *testing.T) {
 		url := dbtest.Empty(t)
 		sixAtOnce(t, url)
 		whole(t, url)
-		if got, want := recorded(t, url), sums(t); got != want {
-			t.Errorf("the checksums are\n%s\nwant\n%s", got, want)
-		}
 		before := schema(t, url)
 		up(t, url)
 		if schema(t, url) != before {
@@ -109,7 +108,7 @@ func refuseDown(t *testing.T, url, name string) {
 	if !errors.Is(err, no) || told.Name != name || len(told.Drops) == 0 || told.Orders != 0 || told.Services != 0 {
 		t.Errorf("%s: %v, told %+v", name, err, told)
 	}
-	if name == "00014_refunds.sql" && !slices.Contains(told.Drops, "DELETE FROM pawl.refunds WHERE number <> 0") {
+	if name == "00003_effects.sql" && !slices.Contains(told.Drops, "DROP TABLE pawl.refunds") {
 		t.Errorf("it does not say that refunds will be gone: %q", told.Drops)
 	}
 }
@@ -123,6 +122,49 @@ func TestDownOfANewerReleasesMigration(t *testing.T) {
 	err := migrations.Down(t.Context(), url, func(migrations.Rollback) error { return nil })
 	if err == nil || !strings.Contains(err.Error(), "with the release that applied it") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// build is the files of a program that differs from this one.
+func build(t *testing.T, edit func(files fstest.MapFS)) fs.FS {
+	t.Helper()
+	names, err := filepath.Glob("*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := fstest.MapFS{}
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[name] = &fstest.MapFile{Data: text}
+	}
+	edit(files)
+	return files
+}
+
+// newer has a migration more, which makes a table of this name.
+func newer(t *testing.T, table string) fs.FS {
+	t.Helper()
+	return build(t, func(files fstest.MapFS) {
+		files[fmt.Sprintf("%05d_newer.sql", migrations.Version()+1)] = &fstest.MapFile{
+			Data: []byte("-- +goose Up\nCREATE TABLE public." + table + " ();\n-- +goose Down\nDROP TABLE public." + table + ";\n"),
+		}
+	})
+}
+
+// TestUpBesideANewerRelease starts the release before it beside a newer one.
+func TestUpBesideANewerRelease(t *testing.T) {
+	t.Parallel()
+	url := dbtest.Empty(t)
+	if err := migrations.UpOf(t.Context(), url, newer(t, "added")); err != nil {
+		t.Fatal(err)
+	}
+	before := schema(t, url)
+	up(t, url)
+	if newest := ask(t, url, `SELECT max(version_id)::text FROM public.goose_db_version`); newest != fmt.Sprint(migrations.Version()+1) || schema(t, url) != before {
+		t.Errorf("the newest migration is %s, and the schema may have changed", newest)
 	}
 }
 

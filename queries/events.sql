@@ -1,4 +1,4 @@
--- The feed of events: who numbers them, and how they are read (see migrations/00018_events.sql).
+-- The feed of events: who numbers them, and how they are read (see migrations/00005_events_and_webhooks.sql).
 
 -- name: EventRelayHold :one
 -- Takes the lease of the relay, or renews it. With another timeline or database than the last time begins another epoch. No row: another

@@ -189,24 +189,6 @@ func admitted(t *testing.T, database *dbtest.Database) {
 	}
 }
 
-// TestMigrateRefusesAChangedFile has a database that remembers another file than this program holds.
-func TestMigrateRefusesAChangedFile(t *testing.T) {
-	t.Parallel()
-	database := dbtest.New(t)
-	if _, err := database.Pool.Exec(t.Context(), `UPDATE migration_checksums SET sha256 = repeat('0', 64) WHERE version = 2`); err != nil {
-		t.Fatal(err)
-	}
-	_, err := execute(t, "migrate", "up", "--database-url", database.AdminURL)
-	if exitCode(err) != exitFailure || !errors.Is(err, migrations.ErrChanged) || !strings.Contains(err.Error(), "00002_guard.sql") {
-		t.Errorf("exit code %d: %v", exitCode(err), err)
-	}
-	status, err := execute(t, "migrate", "status", "--database-url", database.AdminURL)
-	changed := regexp.MustCompile(`(?m)^(\S+) .* changed after it was applied$`).FindAllStringSubmatch(status, -1)
-	if err != nil || len(changed) != 1 || changed[0][1] != "00002_guard.sql" {
-		t.Errorf("error %v, status:\n%s", err, status)
-	}
-}
-
 func TestMigrateSaysWhatAnAttemptIsWorth(t *testing.T) {
 	t.Parallel()
 	url := dbtest.Empty(t)

@@ -168,12 +168,8 @@ func migrateStatusCommand() *cobra.Command {
 }
 
 func migrationState(m *migrations.Migration) string {
-	state := "pending"
 	if m.Applied {
-		state = m.AppliedAt.UTC().Format(time.RFC3339)
+		return m.AppliedAt.UTC().Format(time.RFC3339)
 	}
-	if m.Changed {
-		state += ", changed after it was applied"
-	}
-	return state
+	return "pending"
 }

@@ -269,9 +269,9 @@ func (p *patient) schema(ctx context.Context) (findings []Finding, _ error) {
 	return summarize("schema", "all statements can run on it", findings), err
 }
 
-// migrations is about files that were not applied, or in another form. Where the role may apply them, the service does
+// migrations is about files that were not applied. Where the role may apply them, the service does
 // when it starts.
-func (p *patient) migrations(ctx context.Context) (findings []Finding, _ error) {
+func (p *patient) migrations(ctx context.Context) ([]Finding, error) {
 	list, err := migrations.Status(ctx, p.url)
 	if missing, ok := errors.AsType[*pg.NoSchema](err); ok {
 		p.pending = true
@@ -280,29 +280,22 @@ func (p *patient) migrations(ctx context.Context) (findings []Finding, _ error) 
 	if err != nil {
 		return nil, err
 	}
-	var pending, changed []string
+	pending := 0
 	for _, m := range list {
-		switch {
-		case !m.Applied:
-			pending = append(pending, m.Name)
-		case m.Changed:
-			changed = append(changed, m.Name)
+		if !m.Applied {
+			pending++
 		}
 	}
-	if len(changed) > 0 {
-		findings = append(findings, Finding{"migrations", Wrong, "in this program other files than were applied: " + strings.Join(changed, ", "),
-			"see docs/operations.md, An applied migration was changed"})
+	if p.pending = pending > 0; !p.pending {
+		return summarize("migrations", fmt.Sprintf("all %d are applied", len(list)), nil), nil
 	}
-	if p.pending = len(pending) > 0; !p.pending {
-		return summarize("migrations", fmt.Sprintf("all %d are applied", len(list)), findings), nil
-	}
-	f := Finding{"migrations", Warning, fmt.Sprintf("%d of %d are pending", len(pending), len(list)), "pawl migrate up, or pawl serve, which does it, too"}
+	f := Finding{"migrations", Warning, fmt.Sprintf("%d of %d are pending", pending, len(list)), "pawl migrate up, or pawl serve, which does it, too"}
 	if may, err := p.query.SchemaMayMigrate(ctx); err != nil {
 		return nil, fmt.Errorf("look at what this role may do: %w", err)
 	} else if !may {
 		f.State, f.Advice = Wrong, "as the owner of the tables: pawl migrate up"
 	}
-	return append(findings, f), nil
+	return []Finding{f}, nil
 }
 
 // installation is about whether the database belongs where it is.

@@ -37,7 +37,7 @@ func Check(ctx context.Context, conn *pgx.Conn) error {
 	return fmt.Errorf("%w: %d of %d: %s", ErrSchemaMismatch, len(refused), len(statements), listed(refused))
 }
 
-// NoSchema is the error of a database that has no schema of Pawl's, or only a part of it.
+// NoSchema is the error of a database that has no schema of Pawl's, only a part of it, or one from before the first release.
 type NoSchema struct {
 	Found  string // what is there instead
 	Advice string // what to do about it
@@ -48,13 +48,16 @@ func (n *NoSchema) Error() string { return n.Found + ": " + n.Advice }
 
 const ownDatabase = "give Pawl a database of its own: createdb NAME, and name it in --database-url"
 
-// FindSchema returns nil for a database that has a schema of Pawl's, of whatever version. Errors: *NoSchema.
+// FindSchema returns nil for a database that has a schema of Pawl's, of whatever released version. Errors: *NoSchema.
 func FindSchema(ctx context.Context, on db.DBTX) error {
 	found, err := db.New(on).SchemaFound(ctx)
 	if err != nil {
 		return fmt.Errorf("look for schema pawl: %w", err)
 	}
 	switch {
+	case found.Development: // its migrations had other numbers, and a table of their checksums
+		return &NoSchema{Found: "schema pawl is that of an earlier development version, which this program can't migrate",
+			Advice: "make a new database: createdb NAME, and name it in --database-url"}
 	case found.Ours && found.Recorded:
 		return nil
 	case found.Ours:

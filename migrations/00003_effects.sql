@@ -1,0 +1,273 @@
+-- +goose Up
+
+-- The history, and the event that goes out: one row per write of an order,
+-- written by the write itself. A row whose from and to are the same kept the
+-- status (a take-over, a hold, a request to stop). An order that starts at once
+-- begins with pending to charging; one admitted to wait begins with null to
+-- pending.
+CREATE TABLE pawl.transitions (
+  order_no    bigint NOT NULL,
+  at          timestamptz NOT NULL DEFAULT now(),
+  fence       bigint NOT NULL,
+  position    bigint NOT NULL DEFAULT txid_current(), -- of the event in the feed, roughly: its transaction (see pawl.event_batches)
+  previous_no bigint,    -- of the first row: the order that its replica admitted before, so that one that is gone is missed
+  seq         integer NOT NULL,
+  id_hash     integer,   -- of the first row: hashtext(order_id), so that a renamed order is found
+  from_status text COLLATE "C",
+  to_status   text COLLATE "C" NOT NULL,
+  verb        text,      -- what was done, where the status does not say it
+  actor       text,      -- the principal that asked for it; null: the service by itself
+  reason      text,
+  request_id  text,      -- the caller's, or its Idempotency-Key, so that a repeated request is known
+
+  -- What a retry with another payment method replaced, '' where there was none: what was sent under the keys of an earlier
+  -- generation is sent again as it was. It is shown to nobody.
+  payment_method text,
+
+  on_behalf_of text,     -- for whom the actor says that it asked
+  fingerprint  bytea,    -- of the request with that id: another one with the same id is refused
+  CONSTRAINT transitions_pkey PRIMARY KEY (order_no, seq)
+);
+CREATE INDEX transitions_position ON pawl.transitions (position);
+CREATE INDEX transitions_request ON pawl.transitions (request_id, actor) WHERE request_id IS NOT NULL; -- what a bulk request did
+CREATE TRIGGER kept BEFORE UPDATE OR DELETE OR TRUNCATE ON pawl.transitions FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
+
+-- What the steps did. Rows come only from the statement that moved their order,
+-- so there is no foreign key (it would cost a third of the speed); `pawl verify`
+-- looks for orphans. Keys are (order, generation): a step of one generation can't
+-- happen twice; the partial indexes let one live effect per order exist at all.
+-- executor is null for what the ledger did. in_doubt: written by the move that undid it,
+-- without knowing whether it had happened.
+
+CREATE TABLE pawl.charges (
+  order_no    bigint NOT NULL,
+  created_at  timestamptz NOT NULL DEFAULT now(),
+  refunded_at timestamptz,
+  generation  integer NOT NULL,
+  currency    text COLLATE "C" NOT NULL,
+  amount      pawl.money_amount NOT NULL,
+  executor    text COLLATE "C",
+  reference   text,
+  data        jsonb,
+  in_doubt    boolean,
+  capture     text COLLATE "C",
+  captured_at timestamptz,
+  CONSTRAINT charges_pkey PRIMARY KEY (order_no, generation)
+) WITH (vacuum_truncate = false);
+CREATE UNIQUE INDEX charges_live ON pawl.charges (order_no) WHERE refunded_at IS NULL;
+
+CREATE TABLE pawl.reservations (
+  order_no    bigint NOT NULL,
+  created_at  timestamptz NOT NULL DEFAULT now(),
+  released_at timestamptz,
+  generation  integer NOT NULL,
+  quantity    pawl.item_quantity NOT NULL,
+  item        text COLLATE "C" NOT NULL,
+  executor    text COLLATE "C",
+  reference   text,
+  data        jsonb,
+  in_doubt    boolean,
+  CONSTRAINT reservations_pkey PRIMARY KEY (order_no, generation)
+) WITH (vacuum_truncate = false);
+CREATE UNIQUE INDEX reservations_live ON pawl.reservations (order_no) WHERE released_at IS NULL;
+CREATE INDEX reservations_item ON pawl.reservations (item, order_no);
+
+-- A remote confirmation; that of the ledger is the final move itself.
+CREATE TABLE pawl.confirmations (
+  order_no   bigint NOT NULL,
+  created_at timestamptz NOT NULL DEFAULT now(),
+  generation integer NOT NULL,
+  executor   text COLLATE "C" NOT NULL,
+  reference  text,
+  data       jsonb,
+  CONSTRAINT confirmations_pkey PRIMARY KEY (order_no)
+);
+
+-- Refunds. The one that undoes a charge has the number 0, and is done when it is written. Refunds of completed orders that were
+-- asked for have the numbers above it.
+CREATE DOMAIN pawl.refund_state AS text COLLATE "C" CONSTRAINT refund_state CHECK (VALUE IN
+  ('pending', 'in_doubt', 'accepted', 'done', 'failed'));
+CREATE TABLE pawl.refunds (
+  order_no    bigint NOT NULL,
+  created_at  timestamptz NOT NULL DEFAULT now(),
+  generation  integer NOT NULL,
+  currency    text COLLATE "C" NOT NULL,
+  amount      pawl.money_amount NOT NULL,
+  reference   text,
+  number      integer NOT NULL DEFAULT 0 CONSTRAINT refunds_number CHECK (number >= 0),
+  claims      integer NOT NULL DEFAULT 0,
+  state       pawl.refund_state NOT NULL DEFAULT 'done',
+  due_at      timestamptz,          -- when it is to be sent, or looked up; null: nobody acts
+  sent_at     timestamptz,          -- when the key was sent that may have had its effect
+  finished_at timestamptz,          -- when it was done or had failed
+  restock     pawl.item_quantity,   -- units that were put back into stock
+  executor    text COLLATE "C",     -- null: the ledger
+  reason      text,
+  request_id  text,
+  code        text,                 -- why it is not done, or step_result: a person said so
+  detail      text,
+  CONSTRAINT refunds_pkey PRIMARY KEY (order_no, generation, number)
+) WITH (vacuum_truncate = false);
+CREATE UNIQUE INDEX refunds_request ON pawl.refunds (order_no, request_id) WHERE request_id IS NOT NULL; -- its key is made of it
+CREATE INDEX refunds_due ON pawl.refunds (due_at) WHERE due_at IS NOT NULL;
+
+-- +goose StatementBegin
+CREATE FUNCTION pawl.guard_refund() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  charged numeric;
+  asked numeric;
+  sold bigint;
+  restocked bigint;
+BEGIN
+  -- The charge is written and not just locked: then a transaction with an older snapshot fails
+  -- here, and does not add up what it can't see all of.
+  UPDATE pawl.charges AS c SET refunded_at = c.refunded_at
+  WHERE c.order_no = NEW.order_no AND c.generation = NEW.generation AND c.currency = NEW.currency AND c.refunded_at IS NULL
+    AND c.executor IS NOT DISTINCT FROM NEW.executor
+    AND EXISTS (SELECT FROM pawl.orders AS o WHERE o.order_no = NEW.order_no AND o.generation = NEW.generation AND o.status = 'completed')
+  RETURNING c.amount INTO charged;
+  SELECT sum(f.amount) FILTER (WHERE f.state <> 'failed'), coalesce(sum(f.restock), 0) INTO asked, restocked
+  FROM pawl.refunds AS f WHERE f.order_no = NEW.order_no AND f.generation = NEW.generation AND f.number > 0;
+  IF charged IS NULL OR asked > charged OR NEW.amount = 0 OR coalesce(NEW.request_id, '') = '' THEN
+    RAISE EXCEPTION 'order_no %: refunds of % in all, of a charge of %', NEW.order_no, asked, coalesce(charged, 0)
+      USING ERRCODE = 'check_violation', CONSTRAINT = 'refunds_guard';
+  END IF;
+  IF NEW.restock IS NOT NULL THEN
+    SELECT coalesce(sum(r.quantity), 0) INTO sold FROM pawl.reservations AS r
+    WHERE r.order_no = NEW.order_no AND r.generation = NEW.generation AND r.released_at IS NULL AND r.executor IS NULL;
+    IF restocked > sold THEN
+      RAISE EXCEPTION 'order_no %: % units put back, % sold from this stock', NEW.order_no, restocked, sold
+        USING ERRCODE = 'check_violation', CONSTRAINT = 'refunds_guard';
+    END IF;
+  END IF;
+  RETURN NULL;
+END $$;
+
+CREATE FUNCTION pawl.refuse_refund_change() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  RAISE EXCEPTION 'order_no %: what refund % is about does not change, nor what has failed', OLD.order_no, OLD.number
+    USING ERRCODE = 'check_violation', CONSTRAINT = 'refunds_guard';
+END $$;
+-- +goose StatementEnd
+
+-- The sum of all refunds that have not failed stays within the charge, and the units within the order.
+CREATE TRIGGER refunds_guard AFTER INSERT ON pawl.refunds FOR EACH ROW WHEN (NEW.number <> 0) EXECUTE FUNCTION pawl.guard_refund();
+CREATE TRIGGER refunds_guard_change AFTER UPDATE ON pawl.refunds FOR EACH ROW WHEN (OLD.number <> 0 AND (
+  (NEW.order_no, NEW.generation, NEW.number, NEW.amount, NEW.currency, coalesce(NEW.restock, 0), coalesce(NEW.executor, ''), coalesce(NEW.request_id, ''))
+  <> (OLD.order_no, OLD.generation, OLD.number, OLD.amount, OLD.currency, coalesce(OLD.restock, 0), coalesce(OLD.executor, ''), coalesce(OLD.request_id, ''))
+  OR NEW.state <> OLD.state AND OLD.state = 'failed')
+) EXECUTE FUNCTION pawl.refuse_refund_change();
+
+-- One row per item that was ever reserved or given stock. Until it is given stock
+-- an item is untracked and never runs out. Reserving raises reserved; confirming
+-- is the sale, on_hand and reserved both fall; what is left to sell is
+-- on_hand - reserved. Units sold are counted whether the item is tracked or not.
+CREATE DOMAIN pawl.stock_count AS bigint CONSTRAINT stock_count CHECK (VALUE >= 0);
+CREATE TABLE pawl.inventory (
+  on_hand    pawl.stock_count NOT NULL DEFAULT 0,
+  reserved   pawl.stock_count NOT NULL DEFAULT 0,
+  sold       pawl.stock_count NOT NULL DEFAULT 0,
+  version    bigint NOT NULL DEFAULT 1,   -- raised by every sale and every stock movement
+  tracked    boolean NOT NULL DEFAULT false,
+  item       text COLLATE "C" PRIMARY KEY,
+  CONSTRAINT inventory_not_oversold CHECK (NOT tracked OR reserved <= on_hand)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
+
+-- Every change of on_hand but sales, which their orders show: on_hand is the sum of the changes
+-- less what was sold since the first of them. A row is written by the statement that
+-- changes the stock, and is named by the version of the item that it made.
+CREATE TABLE pawl.stock_movements (
+  version    bigint NOT NULL,
+  at         timestamptz NOT NULL DEFAULT now(),
+  change     bigint NOT NULL,        -- in units: on_hand after it less on_hand before it
+  on_hand    pawl.stock_count NOT NULL,   -- after it
+  sold       pawl.stock_count NOT NULL,   -- units of the item that were sold before it
+  position   bigint NOT NULL DEFAULT txid_current(), -- as that of a transition
+  item       text COLLATE "C" NOT NULL,
+  kind       text COLLATE "C" NOT NULL,
+  actor      text COLLATE "C" NOT NULL, -- the principal that asked for it
+  on_behalf_of text,                 -- for whom it says that it asked
+  reason     text,
+  request_id text NOT NULL,          -- the caller's, or one of ours: what is asked again is done once; of a restock, the refund
+  CONSTRAINT stock_movements_pkey PRIMARY KEY (item, version),
+  CONSTRAINT stock_movements_kind CHECK (kind IN ('set', 'adjustment', 'restock'))
+);
+-- A restock is once because its refund is. No caller's id stands in its way, nor in that of another caller.
+CREATE UNIQUE INDEX stock_movements_request ON pawl.stock_movements (item, request_id, actor) WHERE kind <> 'restock';
+
+CREATE INDEX stock_movements_position ON pawl.stock_movements (position);
+
+-- Empty pages, for the reason given at orders.
+ALTER TABLE pawl.charges SET (fillfactor = 10);
+ALTER TABLE pawl.reservations SET (fillfactor = 10);
+ALTER TABLE pawl.refunds SET (fillfactor = 10);
+ALTER TABLE pawl.inventory SET (fillfactor = 10);
+INSERT INTO pawl.charges (order_no, generation, currency, amount)
+SELECT page, 0, repeat('x', 900), 0 FROM generate_series(1, 128) AS page;
+INSERT INTO pawl.reservations (order_no, generation, quantity, item)
+SELECT page, 0, 1, repeat('x', 900) FROM generate_series(1, 128) AS page;
+INSERT INTO pawl.refunds (order_no, generation, currency, amount)
+SELECT page, 0, repeat('x', 900), 0 FROM generate_series(1, 128) AS page;
+INSERT INTO pawl.inventory (item) SELECT rpad(page::text, 900, 'x') FROM generate_series(1, 128) AS page;
+DELETE FROM pawl.charges;
+DELETE FROM pawl.reservations;
+DELETE FROM pawl.refunds;
+DELETE FROM pawl.inventory;
+ALTER TABLE pawl.charges RESET (fillfactor);
+ALTER TABLE pawl.reservations RESET (fillfactor);
+ALTER TABLE pawl.refunds RESET (fillfactor);
+ALTER TABLE pawl.inventory SET (fillfactor = 50);
+
+CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.charges FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
+CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.reservations FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
+CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.confirmations FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
+CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.refunds FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
+CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.inventory FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
+CREATE TRIGGER kept BEFORE UPDATE OR DELETE OR TRUNCATE ON pawl.stock_movements FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
+
+-- An order as the service reads it: its row, with what stands and what was undone of its generation, and the refunds that were asked for.
+CREATE VIEW pawl.full_orders AS
+SELECT o.*, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
+  c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt,
+  (CASE WHEN o.refunds IS NOT NULL THEN (
+    SELECT jsonb_agg(jsonb_strip_nulls(jsonb_build_object('refund', f.number, 'state', f.state, 'amount', f.amount::text, 'restock', f.restock,
+      'reason', f.reason, 'requestId', f.request_id, 'createdAt', f.created_at, 'finishedAt', f.finished_at,
+      'reference', f.reference, 'code', f.code, 'detail', f.detail)) ORDER BY f.number)
+    FROM pawl.refunds AS f WHERE f.order_no = o.order_no AND f.generation = o.generation AND f.number > 0) END)::jsonb AS refund_list
+FROM pawl.orders AS o
+LEFT JOIN pawl.charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
+LEFT JOIN pawl.reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation;
+
+-- The same columns where no effect is read: a statement that writes orders adds them to the rows it returns.
+CREATE VIEW pawl.no_effects AS
+SELECT NULL::timestamptz AS charged_at, NULL::timestamptz AS refunded_at, NULL::timestamptz AS reserved_at, NULL::timestamptz AS released_at,
+  NULL::text AS charge_reference, NULL::text AS reserve_reference, NULL::boolean AS charge_in_doubt, NULL::boolean AS reserve_in_doubt,
+  NULL::jsonb AS refund_list;
+
+-- The orders of a page, in its order, as long as they fit into so many bytes; the last of them may be too long for it.
+-- Only what is stored compressed is unpacked to be measured.
+CREATE FUNCTION pawl.orders_within(page bigint[], bytes bigint) RETURNS SETOF bigint
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT s.order_no FROM (
+    SELECT m.order_no, m.size, sum(m.size) OVER (ORDER BY array_position(page, m.order_no)) AS total
+    FROM (
+      SELECT o.order_no, 1000 * coalesce(o.refunds, 0) + coalesce(octet_length(o.action::text), 0)
+        + coalesce(CASE WHEN pg_column_compression(o.metadata) IS NULL THEN pg_column_size(o.metadata) ELSE octet_length(o.metadata::text) END, 0) AS size
+      FROM pawl.orders AS o WHERE o.order_no = ANY(page)) AS m) AS s
+  WHERE s.total - s.size < bytes
+$$;
+
+-- +goose Down
+DROP FUNCTION pawl.orders_within(bigint[], bigint);
+DROP VIEW pawl.no_effects, pawl.full_orders;
+DROP TABLE pawl.stock_movements;
+DROP TABLE pawl.inventory;
+DROP DOMAIN pawl.stock_count;
+DROP TABLE pawl.refunds;
+DROP FUNCTION pawl.refuse_refund_change();
+DROP FUNCTION pawl.guard_refund();
+DROP DOMAIN pawl.refund_state;
+DROP TABLE pawl.confirmations;
+DROP TABLE pawl.reservations;
+DROP TABLE pawl.charges;
+DROP TABLE pawl.transitions;

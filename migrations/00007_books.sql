@@ -1,0 +1,123 @@
+-- +goose Up
+
+-- What people, reports and checks may read: views that stay as they are while
+-- the tables below change. They speak of order_id; a filter on it uses an index.
+CREATE SCHEMA books;
+
+-- refunded: what was given back, by an undo or because somebody asked for it. kept: what was taken and not given back; an
+-- authorization takes nothing. Over all orders they are the totals of `pawl verify`.
+CREATE VIEW books.orders AS
+SELECT o.order_id::text, o.status::text, o.amount::numeric, o.currency::text, o.item::text, o.quantity::integer,
+       o.generation, o.fence, o.seq, o.due_at::timestamptz, o.owner, o.hold::text, o.hold_reason, o.stop_requested::text,
+       o.outcome::text, o.failure_step::text, o.failure_code, o.failure_detail, o.metadata,
+       o.created_at::timestamptz, o.finished_at::timestamptz,
+       o.policy, o.customer_id, coalesce(o.calls, 0) AS calls, coalesce(o.retries, 0) AS retries, o.in_doubt_since,
+       o.start_at, o.complete_by, o.reserved_until, o.approval_until, o.approved_at, o.concurrency_key, o.submitted_by,
+       o.amount * 0 + coalesce((SELECT sum(f.amount) FROM pawl.refunds f WHERE f.order_no = o.order_no AND f.state = 'done'), 0) AS refunded,
+       o.amount * 0 + coalesce((SELECT sum(c.amount) FROM pawl.charges c
+         WHERE c.order_no = o.order_no AND c.refunded_at IS NULL AND (c.capture IS NULL OR c.captured_at IS NOT NULL)), 0)
+       - coalesce((SELECT sum(f.amount) FROM pawl.refunds f
+         WHERE f.order_no = o.order_no AND f.number > 0 AND f.state = 'done'), 0) AS kept
+FROM pawl.orders o;
+
+CREATE VIEW books.transitions AS
+SELECT o.order_id::text, t.seq, t.from_status, t.to_status, t.at, t.fence, t.verb,
+       coalesce(t.actor, 'system') AS actor, t.reason, t.request_id,
+       CASE WHEN t.payment_method IS NOT NULL THEN 'changed' END AS payment_method, t.on_behalf_of
+FROM pawl.orders o JOIN pawl.transitions t ON t.order_no = o.order_no;
+
+CREATE VIEW books.charges AS
+SELECT o.order_id::text, c.generation, c.amount::numeric, c.currency, c.created_at, c.refunded_at,
+       coalesce(c.executor, 'ledger') AS executor, c.reference, coalesce(c.in_doubt, false) AS in_doubt,
+       CASE WHEN c.capture = 'on_confirm' THEN c.captured_at ELSE c.created_at END AS captured_at
+FROM pawl.orders o JOIN pawl.charges c ON c.order_no = o.order_no;
+
+CREATE VIEW books.refunds AS
+SELECT o.order_id::text, r.generation, r.amount::numeric, r.currency, r.created_at, r.reference,
+  r.number AS refund, r.state::text, r.restock::integer, coalesce(r.executor, 'ledger') AS executor, r.reason, r.request_id,
+  r.claims, r.due_at, r.sent_at, CASE WHEN r.number = 0 THEN r.created_at ELSE r.finished_at END AS finished_at, r.code, r.detail
+FROM pawl.orders o JOIN pawl.refunds r ON r.order_no = o.order_no;
+
+-- state: held (counts in inventory.reserved), sold (its order is completed), released.
+CREATE VIEW books.reservations AS
+SELECT o.order_id::text, r.generation, r.item, r.quantity::integer,
+       CASE WHEN r.released_at IS NOT NULL THEN 'released'
+            WHEN o.status = 'completed' THEN 'sold' ELSE 'held' END AS state,
+       r.created_at, r.released_at,
+       coalesce(r.executor, 'ledger') AS executor, r.reference, coalesce(r.in_doubt, false) AS in_doubt
+FROM pawl.orders o JOIN pawl.reservations r ON r.order_no = o.order_no;
+
+CREATE VIEW books.inventory AS
+SELECT i.item, i.on_hand::bigint, i.reserved::bigint, i.tracked,
+       CASE WHEN i.tracked THEN i.on_hand - i.reserved END AS available, i.sold::bigint, i.version
+FROM pawl.inventory i;
+
+CREATE VIEW books.stock_movements AS
+SELECT m.item, m.version, m.kind, m.change, m.on_hand::bigint, m.sold::bigint, m.at,
+       m.actor, m.reason, m.request_id, m.on_behalf_of
+FROM pawl.stock_movements m;
+
+CREATE VIEW books.step_calls AS
+SELECT o.order_id::text, a.step, a.generation, a.call, a.operation, a.fence, a.policy, a.started_at, a.finished_at,
+       a.outcome, a.code, a.detail, a.reference, coalesce(a.fenced, false) AS fenced, a.refund
+FROM pawl.orders o JOIN pawl.step_calls a ON a.order_no = o.order_no;
+
+CREATE VIEW books.late_undos AS
+SELECT o.order_id::text, u.step, u.generation, u.reason, u.claims, u.due_at, u.created_at, u.finished_at, u.code, u.detail,
+       u.reference
+FROM pawl.orders o JOIN pawl.late_undos u ON u.order_no = o.order_no;
+
+-- The events of the feed. Name first_event_no: without it, all of the feed is read.
+CREATE VIEW books.event_batches AS
+SELECT b.first_event_no, b.last_event_no, b.epoch, b.at FROM pawl.event_batches b;
+
+CREATE VIEW books.events AS
+SELECT e.event_no, e.epoch || '.' || e.event_no AS cursor, (SELECT o.order_id FROM pawl.orders o WHERE o.order_no = e.order_no)::text AS order_id, nullif(e.item, '') AS stock_item, e.seq, e.at,
+  e.from_status, CASE WHEN e.item = '' THEN e.to_status END AS to_status, CASE WHEN e.item = '' THEN e.verb ELSE e.to_status END AS verb,
+  coalesce(e.actor, 'system') AS actor, e.on_behalf_of, e.reason, e.request_id, e.change, e.on_hand, e.first_event_no
+FROM pawl.events e;
+
+CREATE VIEW books.webhook_endpoints AS
+SELECT e.endpoint_no, e.url, e.description, e.types, e.state, e.disabled_reason, e.disabled_at,
+       e.failures, e.failing_since, e.paused_until, e.event_no, e.created_at, e.created_by
+FROM pawl.webhook_endpoints e WHERE e.state <> 'deleted';
+
+CREATE VIEW books.webhook_deliveries AS
+SELECT d.endpoint_no, d.delivery_no, d.event_no, d.event_id, d.type, d.subject, d.state, d.attempts,
+       d.created_at, d.due_at, d.attempted_at, d.finished_at, d.log
+FROM pawl.webhook_deliveries d;
+
+-- Who did what, wherever it is kept.
+CREATE VIEW books.access_log AS
+SELECT l.at, l.event, l.actor, NULL::text AS on_behalf_of, l.address, l.operation, l.subject, l.detail, l.times FROM pawl.access_log l
+UNION ALL
+SELECT p.created_at, 'policy_stored', p.created_by, NULL, NULL, NULL, p.version::text, NULL, 1 FROM pawl.policies p
+UNION ALL
+SELECT a.at, 'policy_activated', a.actor, a.on_behalf_of, NULL, NULL, a.version::text, a.reason, 1 FROM pawl.policy_activations a
+UNION ALL
+SELECT t.at, t.verb, t.actor, t.on_behalf_of, NULL, NULL, o.order_id::text, t.reason, 1
+FROM pawl.orders o JOIN pawl.transitions t ON t.order_no = o.order_no
+WHERE t.verb IN ('cancel', 'retry', 'pause', 'resume', 'approve', 'reject', 'step-result', 'refund') AND t.actor <> 'system'
+UNION ALL
+SELECT m.at, 'stock_' || m.kind, m.actor, m.on_behalf_of, NULL, NULL, m.item, m.reason, 1 FROM pawl.stock_movements m WHERE m.kind <> 'restock'
+UNION ALL
+SELECT c.at, CASE WHEN c.delivery_no IS NULL THEN 'webhook_endpoint_' ELSE 'webhook_delivery_' END || c.verb, c.actor, c.on_behalf_of, NULL, NULL, concat('whe_', c.endpoint_no, ' delivery ' || c.delivery_no), c.reason, 1
+FROM pawl.webhook_changes c;
+
+-- Views of a single table would take writes and pass them on.
+-- +goose StatementBegin
+CREATE FUNCTION books.refuse_write() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  RAISE EXCEPTION 'books.% is for reading only', TG_TABLE_NAME USING ERRCODE = 'object_not_in_prerequisite_state';
+END $$;
+-- +goose StatementEnd
+
+CREATE TRIGGER read_only INSTEAD OF INSERT OR UPDATE OR DELETE ON books.orders FOR EACH ROW EXECUTE FUNCTION books.refuse_write();
+CREATE TRIGGER read_only INSTEAD OF INSERT OR UPDATE OR DELETE ON books.inventory FOR EACH ROW EXECUTE FUNCTION books.refuse_write();
+CREATE TRIGGER read_only INSTEAD OF INSERT OR UPDATE OR DELETE ON books.stock_movements FOR EACH ROW EXECUTE FUNCTION books.refuse_write();
+CREATE TRIGGER read_only INSTEAD OF INSERT OR UPDATE OR DELETE ON books.event_batches FOR EACH ROW EXECUTE FUNCTION books.refuse_write();
+CREATE TRIGGER read_only INSTEAD OF INSERT OR UPDATE OR DELETE ON books.webhook_endpoints FOR EACH ROW EXECUTE FUNCTION books.refuse_write();
+CREATE TRIGGER read_only INSTEAD OF INSERT OR UPDATE OR DELETE ON books.webhook_deliveries FOR EACH ROW EXECUTE FUNCTION books.refuse_write();
+
+-- +goose Down
+DROP SCHEMA books CASCADE;
