@@ -30,15 +30,11 @@ type Rollback struct {
 // Down takes back the newest migration, and its data with it. First it asks allow, whose
 // error ends it. Where nothing is applied, it returns ErrNoneApplied.
 func Down(ctx context.Context, url string, allow func(Rollback) error) error {
-	return down(ctx, url, files, allow)
-}
-
-func down(ctx context.Context, url string, files fs.FS, allow func(Rollback) error) error {
 	return changing(ctx, url, files, func(p *goose.Provider, conn *pgx.Conn) error {
 		if err := refuseOthers(ctx, conn); err != nil {
 			return err
 		}
-		next, err := readRollback(ctx, p, conn, files)
+		next, err := readRollback(ctx, p, conn)
 		if err != nil {
 			return err
 		}
@@ -50,7 +46,7 @@ func down(ctx context.Context, url string, files fs.FS, allow func(Rollback) err
 	})
 }
 
-func readRollback(ctx context.Context, p *goose.Provider, conn *pgx.Conn, files fs.FS) (r Rollback, err error) {
+func readRollback(ctx context.Context, p *goose.Provider, conn *pgx.Conn) (r Rollback, err error) {
 	version, err := p.GetDBVersion(ctx)
 	if err != nil {
 		return r, fmt.Errorf("read version: %w", err)
