@@ -46,9 +46,9 @@ func parseAmount(text []byte, digits int) (amount decimal.Decimal, code, detail 
 	}
 	switch {
 	case len(coefficient)-scale > maxWhole:
-		return amount, "too_large", "must have at most " + strconv.Itoa(maxWhole) + " digits before the point"
+		return amount, "too_large", "must have at most " + strconv.Itoa(maxWhole) + " digits before the decimal point"
 	case scale > digits:
-		return amount, tooManyDigits, "must have at most " + strconv.Itoa(digits) + " digits after the point"
+		return amount, tooManyDigits, "must have at most " + strconv.Itoa(digits) + " digits after the decimal point"
 	}
 	for ; scale < digits; scale++ {
 		coefficient = append(coefficient, '0')

@@ -35,7 +35,7 @@ func requestIDOf(r *http.Request, inBody string) (string, error) {
 	case key == "":
 		return inBody, nil
 	case inBody != "" && inBody != key:
-		return "", badIdempotencyKey("must be the requestId of the body, if both are given")
+		return "", badIdempotencyKey("must equal the requestId of the body if both are given")
 	}
 	return key, nil
 }
@@ -60,7 +60,7 @@ func idempotencyKey(h http.Header) (string, error) {
 		}
 	}
 	if len(given) > 1 || bare && strings.Contains(key, `"`) || !possible(key) {
-		return "", badIdempotencyKey("must be given once, in quotes or without, in UTF-8 of 1 to 255 characters, all of which can be seen")
+		return "", badIdempotencyKey("must be a single value of 1 to 255 visible UTF-8 characters, quoted or not")
 	}
 	return key, nil
 }

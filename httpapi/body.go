@@ -75,7 +75,7 @@ func (b *buffer) fill(r *http.Request) error {
 // checkMediaType takes JSON, and a body of which nothing is said.
 func checkMediaType(h http.Header) error {
 	if encoding := h.Get("Content-Encoding"); encoding != "" && !strings.EqualFold(encoding, "identity") {
-		return newProblem("unsupported_media_type", "", fieldError{Header: "Content-Encoding", Code: "unsupported", Detail: "must not be given"})
+		return newProblem("unsupported_media_type", "", fieldError{Header: "Content-Encoding", Code: "unsupported", Detail: "is not supported; send the body uncompressed"})
 	}
 	given := h.Get("Content-Type")
 	if given == "application/json" || given == "" {
@@ -85,7 +85,7 @@ func checkMediaType(h http.Header) error {
 	json := media == "application/json" || strings.HasPrefix(media, "application/") && strings.HasSuffix(media, "+json")
 	charset, named := parameters["charset"]
 	if err != nil || !json || named && !strings.EqualFold(charset, "utf-8") {
-		return newProblem("unsupported_media_type", "", fieldError{Header: "Content-Type", Code: "unsupported", Detail: "must be application/json, in UTF-8"})
+		return newProblem("unsupported_media_type", "", fieldError{Header: "Content-Type", Code: "unsupported", Detail: "must be application/json in UTF-8"})
 	}
 	return nil
 }

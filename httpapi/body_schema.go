@@ -177,7 +177,7 @@ func (d *decoder) object(pointer string, s *huma.Schema) fields {
 			got[name] = d.value(pointer+"/"+name, property)
 			return
 		}
-		d.fault(pointer+"/"+pointerEscape.Replace(name), unknownField, "is not known here")
+		d.fault(pointer+"/"+pointerEscape.Replace(name), unknownField, "is not a known field")
 		d.skip()
 	})
 	return got

@@ -75,7 +75,7 @@ func checkBulk(verb orders.Verb) func(*decoder, fields) {
 	return func(d *decoder, got fields) {
 		d.refuseMisspelled(decidingNames...)
 		if got.has("ids") == got.has("filter") {
-			d.fault("/ids", "required", "must be given, or filter, and not both")
+			d.fault("/ids", "required", "exactly one of ids and filter is required")
 		}
 		if filter := got.object("filter"); filter != nil {
 			checkFilter(d, filter)
@@ -125,9 +125,9 @@ func checkFilter(d *decoder, f fields) {
 	}
 	switch {
 	case f.text("holdReason") != "" && f.text("hold") == "":
-		d.fault("/filter/hold", "required", "is missing: holdReason needs it")
+		d.fault("/filter/hold", "required", "is required with holdReason")
 	case chosen == 0:
-		d.fault("/filter", "empty", "must choose: all orders are not meant")
+		d.fault("/filter", "empty", "must have at least one condition")
 	}
 }
 

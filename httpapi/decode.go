@@ -87,7 +87,7 @@ func (d *decoder) body(known []string, field func(d *decoder, name string), fini
 			d.at = ""
 			return
 		case at != "":
-			d.fault("/"+at, "name_case", "is written in another case")
+			d.fault("/"+at, "name_case", "must be written in this case: "+at)
 		default:
 			d.ignored = append(d.ignored, string(name))
 		}
@@ -119,7 +119,7 @@ func (d *decoder) refuseMisspelled(deciding ...string) {
 	d.ignored = slices.DeleteFunc(d.ignored, func(name string) bool {
 		for _, meant := range deciding {
 			if slices.Contains(d.known, meant) && oneEditApart(strings.ToLower(name), strings.ToLower(meant)) {
-				d.fault("/"+pointerEscape.Replace(name), "misspelled", "unknown field "+name+": did you mean "+meant+"?")
+				d.fault("/"+pointerEscape.Replace(name), "misspelled", "unknown field "+name+"; did you mean "+meant+"?")
 				return true
 			}
 		}
@@ -143,7 +143,7 @@ func oneEditApart(a, b string) bool {
 
 func (d *decoder) require(given bool, pointer string) {
 	if !given {
-		d.fault(pointer, "required", "is missing")
+		d.fault(pointer, "required", "is required")
 	}
 }
 

@@ -307,12 +307,12 @@ func TestDetailsOfFaults(t *testing.T) {
 		{body("quantity", "0"), "must be from 1 to 1000000, not 0"},
 		{body("quantity", "-99999999999999999999"), "must be from 1 to 1000000, not -99999999999999999999"},
 		{body("quantity", strings.Repeat("9", 60_000)), "must be from 1 to 1000000, not a number of 60000 characters"},
-		{body("amount", `"99.999"`), "must have at most 2 digits after the point in USD, not 99.999"},
-		{body("amount", "1e15"), "must have at most 15 digits before the point, not 1e15"},
+		{body("amount", `"99.999"`), "must have at most 2 digits after the decimal point in USD, not 99.999"},
+		{body("amount", "1e15"), "must have at most 15 digits before the decimal point, not 1e15"},
 		{body("amount", "-0"), "must be 0 or more, not -0"},
 		{body("amount", `"s3cret"`), "must be a decimal number"},
 		{body("item", `"`+strings.Repeat("é", 256)+`"`), "must have at most 255 characters, not 256"},
-		{body("startAt", `"9000-01-01T00:00:00Z"`), "must be at most a year ahead, not 9000-01-01T00:00:00Z"},
+		{body("startAt", `"9000-01-01T00:00:00Z"`), "must be at most one year in the future, not 9000-01-01T00:00:00Z"},
 		{body("completeBy", `"2020-02-29T01:00:00+01:00"`), "must be in the future, not 2020-02-29T00:00:00Z"},
 	} {
 		_, _, err := decodeInput([]byte(c.body), dollars, time.Now)
@@ -321,7 +321,7 @@ func TestDetailsOfFaults(t *testing.T) {
 		}
 	}
 	_, _, err := decodeInput([]byte("{\"orderId\":\"o\",\xff\"amount\":1}"), dollars, time.Now)
-	if got := problemOf(err).Detail; got != "the body is not UTF-8 at byte 15" {
+	if got := problemOf(err).Detail; got != "the body is not valid UTF-8 at byte 15" {
 		t.Error(got)
 	}
 	_, err = formOf[verbRequest[stepResultBody]](checkVerb).fields([]byte(`{"step":"pay","outcome":"done","onBehalfOf":"a","reason":"r"}`), nil)

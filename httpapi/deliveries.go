@@ -50,11 +50,11 @@ func (in *listDeliveriesRequest) filter() (webhooks.Filter, error) {
 	f := webhooks.Filter{State: in.State, OrderID: in.OrderID, Item: in.Item, Before: math.MaxInt64, Limit: in.Limit + 1}
 	switch {
 	case in.OrderID != "" && !possible(in.OrderID):
-		return f, invalidParameter("orderId", "invalid", "must be the id of an order")
+		return f, invalidParameter("orderId", "invalid", "must be an order id")
 	case in.Item != "" && !possible(in.Item):
-		return f, invalidParameter("item", "invalid", "must be the name of an item")
+		return f, invalidParameter("item", "invalid", "must be an item name")
 	case in.OrderID != "" && in.Item != "":
-		return f, invalidParameter("item", "invalid", "must not be given together with orderId")
+		return f, invalidParameter("item", "invalid", "cannot be combined with orderId")
 	case in.Cursor == "":
 		return f, nil
 	}

@@ -30,7 +30,7 @@ func ifMatch[N int32 | int64](header string) (*N, error) {
 		return nil, nil
 	}
 	if strings.Contains(header, ",") {
-		return nil, invalidHeader("If-Match", "must be one entity tag")
+		return nil, invalidHeader("If-Match", "must be a single entity tag")
 	}
 	quoted, opened := strings.CutPrefix(header, `"`)
 	text, closed := strings.CutSuffix(quoted, `"`)

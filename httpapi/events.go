@@ -104,12 +104,12 @@ func (in *listEventsRequest) begin(r *http.Request) {
 
 func (in *listEventsRequest) filter() (events.Filter, error) {
 	if in.Order != "" && !possible(in.Order) {
-		return events.Filter{}, invalidParameter("order", "invalid", "must be the id of an order")
+		return events.Filter{}, invalidParameter("order", "invalid", "must be an order id")
 	}
 	f := events.Filter{OrderID: in.Order, Types: in.Type}
 	for _, name := range in.Type {
 		if !events.KnownType(name) {
-			return f, invalidParameter("type", "unknown", "must be types of events, or order.* or stock.*")
+			return f, invalidParameter("type", "unknown", "must be event types, order.* or stock.*")
 		}
 	}
 	for _, status := range in.Status {
@@ -130,7 +130,7 @@ func (s *server) placeOf(ctx context.Context, text string) (events.Cursor, error
 	}
 	after, err := events.ParseCursor(text)
 	if err != nil {
-		return after, invalidParameter("after", "invalid", "must be oldest, latest, or a cursor of the feed")
+		return after, invalidParameter("after", "invalid", "must be oldest, latest or a cursor of this feed")
 	}
 	return after, nil
 }

@@ -144,7 +144,7 @@ func exampleErrors() map[problemCode]error {
 		"invalid_policy": policy.Problems{{Line: 2, Column: 12, Path: "charge.executor", Text: "want ledger, http, stripe or simulator"}},
 		"stock_too_low":  &orders.StockTooLow{Item: orders.Stock{Item: "widget", Reserved: 2}},
 		"invalid_input": newProblem("invalid_input", "", fieldError{
-			Pointer: "/amount", Code: tooManyDigits, Detail: "must have at most 2 digits after the point"}),
+			Pointer: "/amount", Code: tooManyDigits, Detail: "must have at most 2 digits after the decimal point"}),
 		"invalid_parameter": invalidParameter("limit", "invalid", "expected number <= 200"),
 	}
 }

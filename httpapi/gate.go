@@ -20,7 +20,7 @@ func (s *server) admit(w http.ResponseWriter, r *http.Request) error {
 	if c := connectionOf(r); c != nil && c.spare {
 		w.Header().Set("Connection", "close")
 		if !vital[r.URL.Path] {
-			return newProblem("overloaded", "There are too many connections.")
+			return newProblem("overloaded", "Too many connections are open.")
 		}
 	}
 	return nil

@@ -36,7 +36,7 @@ type health struct {
 // so those who ask at the same time cost the database one check.
 func (s *server) health(ctx context.Context, _ *struct{}) (health, error) {
 	if s.Quarantine != "" {
-		return health{}, newProblem("quarantined", s.forReaders(ctx, "Nothing is driven, called or sent, because the database belongs elsewhere: "+s.Quarantine+". As its owner, run pawl adopt, or pawl adopt --as-copy."))
+		return health{}, newProblem("quarantined", s.forReaders(ctx, "The service processes no orders and sends no webhooks, because the database was restored or copied: "+s.Quarantine+". As the database's owner, run pawl adopt or pawl adopt --as-copy."))
 	}
 	checked := s.checks.DoChan("", func() (any, error) {
 		check, cancel := context.WithTimeout(context.WithoutCancel(ctx), readLimit) // others wait for it, too
@@ -57,7 +57,7 @@ func (s *server) health(ctx context.Context, _ *struct{}) (health, error) {
 	case unmade: // then nobody can be identified as one who may read
 		return health{}, newProblem("unavailable", s.forOperations(ctx, strings.ToUpper(missing.Found[:1])+missing.Error()[1:]+"."))
 	case errors.Is(err, engine.ErrNotMigrated):
-		return health{}, newProblem("unavailable", s.forReaders(ctx, "The database is not migrated to this version, was changed since, or its role may not use all of it. As its owner, run pawl migrate up. The log says more."))
+		return health{}, newProblem("unavailable", s.forReaders(ctx, "The database is not migrated to this version, was changed since, or the role lacks privileges on it. As the database's owner, run pawl migrate up. The log has the details."))
 	case err != nil:
 		return health{}, orders.ErrUnavailable
 	}

@@ -312,7 +312,7 @@ func TestReusedKeySaysWhatDiffers(t *testing.T) {
 		}
 	}
 	b.call(t, "POST /api/orders/another/retry", `{}`, "Idempotency-Key", "verb")
-	if a := b.call(t, "POST /api/orders/another/cancel", `{}`, "Idempotency-Key", "verb"); !strings.Contains(a.body, "asked for something else to be done") {
+	if a := b.call(t, "POST /api/orders/another/cancel", `{}`, "Idempotency-Key", "verb"); !strings.Contains(a.body, "used a different verb") {
 		t.Error(a.body)
 	}
 }

@@ -122,7 +122,7 @@ func shownAmount(text []byte) string {
 func (d *decoder) name(pointer string) string {
 	name := d.visibleText(pointer)
 	if name == "." || name == ".." || name == "/" {
-		d.fault(pointer, "reserved", "must not be one or two dots, nor a slash")
+		d.fault(pointer, "reserved", "must not be \".\", \"..\" or \"/\"")
 	}
 	return name
 }
@@ -135,7 +135,7 @@ func (d *decoder) amount() []byte {
 	case '0':
 		return d.scalar()
 	default:
-		d.fault("/amount", "wrong_type", "must be a number, or a string with a decimal number")
+		d.fault("/amount", "wrong_type", "must be a number or a decimal string")
 		d.skip()
 		return nil
 	}
@@ -151,7 +151,7 @@ func (d *decoder) currency() iso4217.Currency {
 	}
 	known, ok := iso4217.Find(string(code))
 	if !ok {
-		d.fault("/currency", "unknown_currency", "must be a currency code of ISO 4217, in capital letters")
+		d.fault("/currency", "unknown_currency", "must be an ISO 4217 currency code in capital letters")
 		return unknown
 	}
 	return known

@@ -36,7 +36,7 @@ func (in *input) terms(d *decoder, name string) {
 func (in *input) checkTimes(d *decoder, now time.Time) {
 	t := &in.order.Terms
 	if t.StartAt.After(now.Add(maxAhead)) {
-		d.fault("/startAt", "out_of_range", "must be at most a year ahead, not "+t.StartAt.Format(time.RFC3339Nano))
+		d.fault("/startAt", "out_of_range", "must be at most one year in the future, not "+t.StartAt.Format(time.RFC3339Nano))
 	}
 	switch {
 	case t.CompleteBy.IsZero():
@@ -64,7 +64,7 @@ func (d *decoder) time(pointer string) time.Time {
 	}
 	at := readTime(raw)
 	if at.IsZero() {
-		d.fault(pointer, "not_time", "must be a time of RFC 3339 with its zone, from 1970 to 9998")
+		d.fault(pointer, "not_time", "must be an RFC 3339 time with a time zone, from 1970 to 9998")
 		return at
 	}
 	return at.UTC().Truncate(time.Microsecond)

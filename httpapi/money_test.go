@@ -57,11 +57,11 @@ func TestRefundsHaveTheFormOfTheirOrder(t *testing.T) {
 		}
 	}
 	p := b.process(t, `{"orderId":"x","amount":"1.234","currency":"EUR","item":"i"}`).wantProblem(t, 422, "invalid_input")
-	if d := p.Errors[0].Detail; !strings.Contains(d, "2 digits after the point in EUR") {
+	if d := p.Errors[0].Detail; !strings.Contains(d, "2 digits after the decimal point in EUR") {
 		t.Error(d)
 	}
 	p = b.call(t, "POST /api/orders/o/refunds", `{"amount":"0.001","reason":"r","requestId":"digits"}`).wantProblem(t, 422, "invalid_input")
-	if d := p.Errors[0].Detail; !strings.Contains(d, "2 digits after the point in EUR") {
+	if d := p.Errors[0].Detail; !strings.Contains(d, "2 digits after the decimal point in EUR") {
 		t.Error(d)
 	}
 }

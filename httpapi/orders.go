@@ -134,7 +134,7 @@ func (in *listOrdersRequest) filter() (orders.Filter, error) {
 func (in *listOrdersRequest) check() error {
 	switch {
 	case in.Item != "" && !possible(in.Item):
-		return invalidParameter("item", "invalid", "must be the name of an item")
+		return invalidParameter("item", "invalid", "must be an item name")
 	case in.CustomerID != "" && !possible(in.CustomerID):
 		return invalidParameter("customerId", "invalid", "must be the id of a customer")
 	case in.HoldReason != "" && !storable(in.HoldReason):
@@ -142,7 +142,7 @@ func (in *listOrdersRequest) check() error {
 	case in.FailureCode != "" && !storable(in.FailureCode):
 		return invalidParameter("failureCode", "invalid", "must have up to 255 characters, without control characters")
 	case in.HoldReason != "" && in.Hold == "":
-		return invalidParameter("hold", "required", "is missing: holdReason needs it")
+		return invalidParameter("hold", "required", "is required with holdReason")
 	}
 	return nil
 }

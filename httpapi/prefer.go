@@ -85,7 +85,7 @@ func (p preference) judge(ignored []string, err error) error {
 	}
 	refused.IgnoredFields = nil
 	for _, name := range ignored[:min(len(ignored), maxFaults)] {
-		refused.Errors = append(refused.Errors, fieldError{Pointer: "/" + pointerEscape.Replace(name), Code: unknownField, Detail: "is not known here"})
+		refused.Errors = append(refused.Errors, fieldError{Pointer: "/" + pointerEscape.Replace(name), Code: unknownField, Detail: "is not a known field"})
 	}
 	return refused
 }

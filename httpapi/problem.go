@@ -104,11 +104,11 @@ func (p *problem) explain(err error) {
 		p.Detail = "T" + strings.TrimPrefix(missing.Error(), "t") + "."
 	} else if expired, ok := errors.AsType[*events.Expired](err); ok {
 		p.NextCursor = expired.Continue.String()
-		if p.Detail = "Events after it are no longer kept."; expired.Lost {
-			p.Detail = "The history that it belongs to was lost. Events may be missing since, and some may come again."
+		if p.Detail = "The events after this cursor are no longer kept."; expired.Lost {
+			p.Detail = "The history of this cursor was lost. Events may be missing, and some may be repeated."
 		}
 	} else if exceeded, ok := errors.AsType[*access.Exceeded](err); ok {
-		p.Detail, p.exceeded = "This is beyond the quota "+exceeded.Quota.Name+".", exceeded
+		p.Detail, p.exceeded = "The quota "+exceeded.Quota.Name+" is exceeded.", exceeded
 	} else if stranger, ok := errors.AsType[*access.NotIdentified](err); ok {
 		p.Detail, p.challenge = stranger.Reason, "Bearer"
 		if stranger.Invalid {
@@ -120,15 +120,15 @@ func (p *problem) explain(err error) {
 		p.Order = new(orderOf(&conflict.Order))
 		for _, d := range conflict.Differences {
 			p.Errors = append(p.Errors, fieldError{
-				Pointer: d.Pointer, Code: "differs", Detail: "is not what the order was stored with", Stored: &d.Stored, Sent: &d.Sent,
+				Pointer: d.Pointer, Code: "differs", Detail: "differs from the stored order", Stored: &d.Stored, Sent: &d.Sent,
 			})
 		}
 	} else if other, ok := errors.AsType[*orders.KeyReused](err); ok {
 		if other.Verb {
-			p.Detail = "The first request with it asked for something else to be done."
+			p.Detail = "The first request with this key used a different verb."
 		}
 		for _, member := range other.Members {
-			p.Errors = append(p.Errors, fieldError{Pointer: "/" + member, Code: "differs", Detail: "is not what the first request with this key had"})
+			p.Errors = append(p.Errors, fieldError{Pointer: "/" + member, Code: "differs", Detail: "differs from the first request with this key"})
 		}
 	} else if refusal, ok := errors.AsType[*orders.NotApplicable](err); ok {
 		p.Order = new(orderOf(&refusal.Order))

@@ -38,7 +38,7 @@ func checkQuery(query string, known []string) error {
 	}
 	given, err := url.ParseQuery(query)
 	if err != nil {
-		return newProblem("invalid_parameter", "The query string is not percent-encoded, or has a semicolon.")
+		return newProblem("invalid_parameter", "The query string is not percent-encoded, or contains a semicolon.")
 	}
 	var faults []fieldError
 	for _, name := range slices.Sorted(maps.Keys(given)) {
@@ -56,13 +56,13 @@ func checkQuery(query string, known []string) error {
 func checkParameter(name string, values, known []string) (code, detail string) {
 	switch {
 	case !slices.Contains(known, name) && len(known) == 0:
-		return "unknown_parameter", "is not known: this route takes none"
+		return "unknown_parameter", "unknown parameter; this route has none"
 	case !slices.Contains(known, name):
-		return "unknown_parameter", "is not known: this route takes " + strings.Join(known, ", ")
+		return "unknown_parameter", "unknown parameter; must be one of " + strings.Join(known, ", ")
 	case len(values) > 1:
-		return "repeated", "must be given once"
+		return "repeated", "must be sent only once"
 	case values[0] == "":
-		return "empty", "must not be empty: leave it out"
+		return "empty", "must not be empty; omit it instead"
 	}
 	return "", ""
 }

@@ -141,7 +141,7 @@ func TestMisspelledFieldsAreRefused(t *testing.T) {
 	} {
 		a := b.process(t, fmt.Sprintf(`{"orderId":"o","amount":5,"item":"i",%q:3}`, field))
 		p := a.wantProblem(t, 422, "invalid_input")
-		if e := p.Errors[0]; e.Pointer != "/"+field || e.Code != "misspelled" || e.Detail != "unknown field "+field+": did you mean "+meant+"?" || len(p.Errors) != 1 {
+		if e := p.Errors[0]; e.Pointer != "/"+field || e.Code != "misspelled" || e.Detail != "unknown field "+field+"; did you mean "+meant+"?" || len(p.Errors) != 1 {
 			t.Errorf("%s: %s", field, a.body)
 		}
 	}
@@ -266,8 +266,8 @@ func TestDetailsOfParameters(t *testing.T) {
 		"limit=-9999999999":      "expected number >= 1, not -9999999999",
 		"hold=forever":           `expected value to be one of "retry, callback, scheduled, queued, approval, paused, attention"`,
 		"status=failed,finished": `expected value to be one of "pending, charging, reserving, confirming, completed, releasing, refunding, failed, canceled"`,
-		"holdReason=x":           "is missing: holdReason needs it",
-		"Status=failed":          "is not known: this route takes status, customerId, item, hold, holdReason, failureStep, failureCode, amountFrom, amountTo, createdFrom, createdTo, sort, limit, cursor",
+		"holdReason=x":           "is required with holdReason",
+		"Status=failed":          "unknown parameter; must be one of status, customerId, item, hold, holdReason, failureStep, failureCode, amountFrom, amountTo, createdFrom, createdTo, sort, limit, cursor",
 	} {
 		p := b.get(t, "/api/orders?"+query).wantProblem(t, 422, "invalid_parameter")
 		if len(p.Errors) != 1 || p.Errors[0].Detail != detail {

@@ -45,7 +45,7 @@ func (s *server) refund(w http.ResponseWriter, r *http.Request, body fields) (er
 func (s *server) readRefund(ctx context.Context, body fields, q *engine.Request) (*engine.Refund, error) {
 	if q.RequestID == "" {
 		return nil, newProblem("invalid_input", "", fieldError{Pointer: "/requestId", Code: "required",
-			Detail: "is missing, here and as Idempotency-Key: a refund that is asked for twice would be done twice"})
+			Detail: "is required if there is no Idempotency-Key: without one, a repeated request would refund twice"})
 	}
 	refund := &engine.Refund{Restock: int32(body.integer("restock"))}
 	text, given := body["amount"].(json.RawMessage)
@@ -77,7 +77,7 @@ func refundAmount(text []byte, currency iso4217.Currency) (amount decimal.Decima
 	}
 	amount, code, detail = amountIn(numberIn(text), currency)
 	if code == "" && !amount.IsPos() {
-		code, detail = "out_of_range", "must be more than zero"
+		code, detail = "out_of_range", "must be greater than 0"
 	}
 	return amount, code, strings.TrimSpace(detail)
 }

@@ -118,7 +118,7 @@ func (r rule) allows(p *access.Principal) error {
 	case r.class == alwaysOpen, p == access.Anonymous && r.class == inContract:
 		return nil
 	case p == access.Anonymous:
-		return &access.NotIdentified{Reason: "No credential was sent, and only this machine can do this without one."}
+		return &access.NotIdentified{Reason: "No credentials were sent, and they are required for requests from other machines."}
 	case len(r.roles) == 0, slices.ContainsFunc(r.roles, p.Has):
 		return nil
 	}

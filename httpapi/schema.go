@@ -66,7 +66,7 @@ func (object) Schema(huma.Registry) *huma.Schema {
 
 const (
 	amountPattern    = `^[0-9]{1,15}(\.[0-9]{1,4})?$`
-	anAmount         = "a decimal with up to 15 digits before the point, and up to 4 after it"
+	anAmount         = "a decimal with up to 15 digits before the decimal point and 4 after it"
 	amountBoundLimit = 20
 )
 

@@ -72,7 +72,7 @@ func (s *server) adjustInventory(w http.ResponseWriter, r *http.Request, got fie
 		return err
 	}
 	if q.RequestID == "" {
-		return newProblem("invalid_input", "", fieldError{Pointer: "/requestId", Code: "required", Detail: "is missing, and there is no Idempotency-Key"})
+		return newProblem("invalid_input", "", fieldError{Pointer: "/requestId", Code: "required", Detail: "is required if there is no Idempotency-Key"})
 	}
 	q.Kind, q.Units = engine.StockAdjustment, got.integer("change")
 	return s.changeStock(w, r, q, got.ignored())
@@ -88,7 +88,7 @@ func checkAdjustment(d *decoder, got fields) {
 func readStockChange(w http.ResponseWriter, r *http.Request, got fields) (q engine.StockChange, err error) {
 	q = engine.StockChange{Item: r.PathValue("item"), OnBehalfOf: got.text("onBehalfOf"), Reason: got.text("reason")}
 	if !possible(q.Item) {
-		return q, invalidParameter("item", "invalid", "must have 1 to 255 characters, all of which can be seen, and no blank at its ends")
+		return q, invalidParameter("item", "invalid", "must be 1 to 255 visible characters, without white space at either end")
 	}
 	if q.Actor, err = actorOf(w, q.OnBehalfOf); err == nil {
 		q.RequestID, err = requestIDOf(r, got.text("requestId"))
@@ -122,9 +122,9 @@ func wantedVersion(header http.Header) (*int64, error) {
 	case absent:
 		return new(int64(0)), nil
 	case present == "":
-		return nil, newProblem("precondition_required", "", missingHeader("If-Match", "must be the ETag of the item as it was read; or send If-None-Match: * for an item that is not there"))
+		return nil, newProblem("precondition_required", "", missingHeader("If-Match", "must be the ETag of the item; to create an item, send If-None-Match: * instead"))
 	case present == "*":
-		return nil, invalidHeader("If-Match", "must be the ETag of the item as it was read")
+		return nil, invalidHeader("If-Match", "must be the ETag of the item")
 	}
 	return ifMatch[int64](present)
 }

@@ -34,9 +34,9 @@ func checkVisible(text string) (code, detail string) {
 	last, _ := utf8.DecodeLastRuneInString(text)
 	switch {
 	case unicode.IsSpace(first) || unicode.IsSpace(last):
-		return "outer_blank", "must not begin or end with a blank"
+		return "outer_blank", "must not begin or end with white space"
 	case !legible(text):
-		return "invisible_character", "must have no blank but U+0020, and no character that shows nothing or not the same everywhere, such as zero-width, bidirectional, private-use and unassigned ones"
+		return "invisible_character", "must not contain white space other than U+0020, or zero-width, bidirectional, private-use, unassigned or other invisible characters"
 	}
 	return "", ""
 }

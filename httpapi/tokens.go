@@ -155,7 +155,7 @@ func (m *malformed) text() string {
 
 var (
 	errTooDeep     = errors.New("nested deeper than " + strconv.Itoa(maxDepth) + " levels")
-	errLeadingZero = errors.New("a number begins with zero")
+	errLeadingZero = errors.New("a number has a leading zero")
 	errTrailing    = errors.New("unexpected data after the value")
 	surrogate      = regexp.MustCompile(`^\\u[dD][89a-fA-F][0-9a-fA-F]{2}`)
 )
@@ -175,7 +175,7 @@ func invalidAt(data []byte) int {
 // fail keeps an error of jsontext's in our words: its own words quote the text, and an
 // answer must not repeat what was sent, except names.
 func (t *tokens) fail(err error) {
-	m := &malformed{"", "syntax", "not JSON", int(t.json.InputOffset())}
+	m := &malformed{"", "syntax", "invalid JSON", int(t.json.InputOffset())}
 	t.err = m
 	if t.at != "" {
 		m.pointer = "/" + t.at
@@ -186,7 +186,7 @@ func (t *tokens) fail(err error) {
 	}
 	switch {
 	case !utf8.Valid(t.data):
-		*m = malformed{code: "encoding", detail: "the body is not UTF-8", offset: invalidAt(t.data)}
+		*m = malformed{code: "encoding", detail: "the body is not valid UTF-8", offset: invalidAt(t.data)}
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		m.detail, m.offset = "unexpected end", len(t.data)
 	case errors.Is(err, errTooDeep):
@@ -194,8 +194,8 @@ func (t *tokens) fail(err error) {
 	case errors.Is(err, errLeadingZero), errors.Is(err, errTrailing):
 		m.detail = err.Error()
 	case errors.Is(err, jsontext.ErrDuplicateName):
-		m.code, m.detail, m.pointer = "duplicate_name", "a name is given twice in one object", string(syntactic.JSONPointer)
+		m.code, m.detail, m.pointer = "duplicate_name", "duplicate name in an object", string(syntactic.JSONPointer)
 	case surrogate.Match(t.data[m.offset:]) && bytes.IndexByte(t.data[t.json.InputOffset():m.offset], '"') >= 0: // in a string
-		m.code, m.detail = "lone_surrogate", "half of a surrogate pair in a string"
+		m.code, m.detail = "lone_surrogate", "lone surrogate in a string"
 	}
 }

@@ -69,9 +69,9 @@ var decidingNames = []string{"generation", "outcome", "paymentMethod", "policy",
 func checkVerb(d *decoder, got fields) {
 	d.refuseMisspelled(decidingNames...)
 	if got.has("refund") && got.text("step") != "" && (got.text("step") != string(fsm.Charge) || got.has("generation")) {
-		d.fault("/refund", "not_a_charge", "must be given with the step charge and without a generation")
+		d.fault("/refund", "not_a_charge", "requires the step charge and no generation")
 	}
 	if outcome := got.text("outcome"); got.has("generation") && outcome != "" && outcome != engine.SettledDone {
-		d.fault("/outcome", "not_done", "must be done where a generation is given: an undo is closed when it was done by hand")
+		d.fault("/outcome", "not_done", "must be done if a generation is given: an undo is closed once it was done by hand")
 	}
 }

@@ -87,7 +87,7 @@ type changeWebhookEndpointRequest struct {
 
 func (s *server) changeWebhookEndpoint(ctx context.Context, q *asked) (any, error) {
 	if strings.TrimSpace(q.Header.Get("If-Match")) == "" {
-		return nil, newProblem("precondition_required", "", missingHeader("If-Match", "must be the ETag of the endpoint as it was read, or * for any"))
+		return nil, newProblem("precondition_required", "", missingHeader("If-Match", "must be the ETag of the endpoint, or * to match any version"))
 	}
 	at, err := endpointAt(q.Request)
 	if err != nil {
@@ -165,12 +165,12 @@ func (q *asked) endpoint(row db.WebhookEndpoint, err error) (any, error) {
 func checkWebhookEndpoint(d *decoder, got fields) {
 	if address := got.text("url"); address != "" {
 		if _, err := policy.ParseURL(address); err != nil {
-			d.fault("/url", "not_url", "must be an absolute URL with https and a host, without a user, a password or a fragment")
+			d.fault("/url", "not_url", "must be an absolute https URL with a host and without user, password or fragment")
 		}
 	}
 	for i, name := range got.texts("types") {
 		if !events.KnownType(name) {
-			d.fault("/types/"+decimalText(int64(i)), "unknown_type", "must be a type of events, or the beginning of some and .*")
+			d.fault("/types/"+decimalText(int64(i)), "unknown_type", "must be an event type, or a prefix followed by .*")
 		}
 	}
 }

@@ -187,9 +187,9 @@ func (c *Control) Identify(ctx context.Context, q Request) (*Principal, error) {
 	case !open && q.Session != "":
 		return c.session(ctx, q)
 	case !open:
-		return nil, &NotIdentified{Reason: "No credential was sent."}
+		return nil, &NotIdentified{Reason: "No credentials were sent."}
 	case q.Forwarded:
-		return nil, &NotIdentified{Reason: "No credential was sent, and without one the service can't be used through a proxy."}
+		return nil, &NotIdentified{Reason: "No credentials were sent, and they are required for requests through a proxy."}
 	case q.Local:
 		return Local, nil
 	default:

@@ -64,7 +64,7 @@ func TestOrders(t *testing.T) {
 		}
 		page.lacks(t, "<script>alert", "<img", `" onclick`, "\u202e")
 	}
-	s.get(t, ordersOf("item:"+strings.Repeat("x", 300))).want(t, 200, "item must be the name of an item")
+	s.get(t, ordersOf("item:"+strings.Repeat("x", 300))).want(t, 200, "item must be an item name")
 	s.get(t, ordersOf("status:nothing")).want(t, 200, "was left out: there are pending")
 	s.get(t, ordersOf("shop:17")).want(t, 200, "There is no order &#34;shop:17&#34;.")
 	s.get(t, ordersOf(`"`+strings.Repeat("x", 254)+`"`)).want(t, 200, "There is no order") // too long for an id with its quotes

@@ -26,12 +26,12 @@ func TestStock(t *testing.T) {
 	}
 	s.do(t, "/console/item/adjust"+item, "change", "many", "reason", "r").want(t, 422, "whole number", `value="many"`)
 	seen = s.do(t, "/console/item/adjust"+item, "change", "-11", "reason", "broken").want(t, 200)
-	s.post(t, "/console/item/adjust"+item, seen.fill()).want(t, 409, "Fewer units")
+	s.post(t, "/console/item/adjust"+item, seen.fill()).want(t, 409, "The units on hand cannot be fewer than those reserved")
 	counted := s.do(t, "/console/item/set"+item, "onHand", "9").want(t, 200)
 	if _, err := s.api.AdjustInventory(t.Context(), "../<b>", nil, client.AdjustInventoryBody{Change: 5, Reason: "found"}); err != nil {
 		t.Fatal(err)
 	}
-	s.post(t, "/console/item/set"+item, counted.fill()).want(t, 412, "It is not as", "on the shelf")
+	s.post(t, "/console/item/set"+item, counted.fill()).want(t, 412, "The condition in If-Match or If-None-Match was not met", "on the shelf")
 	s.do(t, "/console/item/set"+item, "onHand", "15").want(t, 422, "Nothing would change.")
 
 	// A long history is read from its end.

@@ -94,7 +94,7 @@ func TestWrongForms(t *testing.T) {
 		values, _ := url.ParseQuery(form)
 		s.post(t, "/console/order/refund?id=o", values).want(t, http.StatusOK, "Show what would change", want)
 	}
-	s.post(t, "/console/order/refund?id=o", url.Values{"amount": {"10"}}).want(t, http.StatusConflict, "More was to be given back")
+	s.post(t, "/console/order/refund?id=o", url.Values{"amount": {"10"}}).want(t, http.StatusConflict, "The refund exceeds what is left of the charge")
 	s.post(t, "/console/order/refund?id=o", url.Values{"requestId": {"1"}, "seq": {"x"}}).want(t, http.StatusNotFound)
 	name, value := s.token(t, "desk", access.Operate, access.Read, access.Delegate)
 	s.post(t, "/console/order/refund?id=o", nil, name, value).want(t, http.StatusOK, "On behalf of")

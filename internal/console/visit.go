@@ -156,7 +156,7 @@ func bulkURL(verb string, filter url.Values) string {
 func ordersURL(search string) string { return address("/console/orders", url.Values{"q": {search}}) }
 
 var (
-	errUnknown   = newProblem(http.StatusUnauthorized, "The service does not know who asks.", "")
+	errUnknown   = newProblem(http.StatusUnauthorized, "Authentication is required.", "")
 	errForbidden = newProblem(http.StatusForbidden, "Your roles do not allow this.", "")
 	errNoPage    = newProblem(http.StatusNotFound, "There is no such page.", "") // the path has no screen
 )

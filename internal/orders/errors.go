@@ -24,7 +24,7 @@ var (
 	// ErrKeyReused: the idempotency key, or request id, was used for another request.
 	ErrKeyReused = errors.New("idempotency key was used for another request")
 	// ErrStockTooHigh: more than StockMost units would be on hand.
-	ErrStockTooHigh = errors.New("more units than anybody can count")
+	ErrStockTooHigh = errors.New("stock exceeds 1,000,000,000,000 units")
 )
 
 // NotFound says what is not there. It is an ErrNotFound.
@@ -67,7 +67,7 @@ type Difference struct {
 }
 
 func (c *Conflict) Error() string {
-	return fmt.Sprintf("order %q exists with other input", c.Order.OrderID)
+	return fmt.Sprintf("order %q already exists with different input", c.Order.OrderID)
 }
 
 // NotApplicable says that the verb does not apply to the order as it is now. Nothing was
@@ -102,23 +102,23 @@ const (
 
 // sentences say so to people, where it is not just the state of the order.
 var sentences = map[string]string{
-	RefusedConfirmInDoubt: "the confirmation may have been done: its answer decides",
-	RefusedUnknown: "the outcome of the step is not known, and the provider may have forgotten its key: " +
+	RefusedConfirmInDoubt: "the order may already be confirmed: wait for the answer of the provider",
+	RefusedUnknown: "the outcome of the step is unknown, and the provider may have forgotten its idempotency key: " +
 		"only a look-up, a callback or a step-result can settle it",
-	RefusedStillUndoing: "an effect of the order stands, or is still being undone",
-	RefusedPolicySwitch: "a step that was done under the policy of the order could not be undone under the active one",
-	RefusedBusy:         "the step is being done right now",
-	RefusedAnswered:     "the step was answered, and the answer was not used yet",
-	RefusedNoLateUndo:   "no undo of a late effect is open for that step and generation",
-	RefusedNotCalled:    "the step was not called for yet in this generation of the order",
-	RefusedRetried: "the order was retried before: say which retry is meant, by the generation that failed, " +
+	RefusedStillUndoing: "an effect of the order has not been undone yet",
+	RefusedPolicySwitch: "a step that was performed under the order's own policy could not be undone under the active one",
+	RefusedBusy:         "the step is in progress",
+	RefusedAnswered:     "the step already has an answer, which has not been used yet",
+	RefusedNoLateUndo:   "there is no open undo of a late effect for this step and generation",
+	RefusedNotCalled:    "the step has not been called in this generation of the order",
+	RefusedRetried: "the order was retried before: to say which retry is meant, send the generation that failed, " +
 		"the ETag in If-Match, or a requestId",
-	RefusedPaymentMethod:   "only a failed order can go on with another payment method",
-	RefusedRefundTooLarge:  "the other refunds of the order that have not failed count, too",
-	RefusedRestockTooLarge: "what its other refunds have put back counts, too",
-	RefusedNoRefundURL:     "the policy of the order has no refundUrl for the charge",
-	RefusedOwnOrder:        "the policy wants an approval of somebody else than who submitted the order",
-	RefusedNoRefund:        "no refund of that number is open: there is none, or it is done or failed",
+	RefusedPaymentMethod:   "the payment method can only be changed once the order has failed",
+	RefusedRefundTooLarge:  "all refunds of the order that have not failed count",
+	RefusedRestockTooLarge: "the restocks of all refunds of the order count",
+	RefusedNoRefundURL:     "the policy of the order has no refundUrl for its charge",
+	RefusedOwnOrder:        "the policy requires approval by someone other than the submitter",
+	RefusedNoRefund:        "there is no open refund with this number: it does not exist, or has already succeeded or failed",
 }
 
 func (n *NotApplicable) Error() string {
@@ -127,11 +127,11 @@ func (n *NotApplicable) Error() string {
 	}
 	switch n.Code {
 	case RefusedOtherStep:
-		return fmt.Sprintf("the order is at %s, which is another step", n.Order.Status.Step())
+		return fmt.Sprintf("the order is at the step %s", n.Order.Status.Step())
 	case RefusedGeneration:
 		return fmt.Sprintf("the order is at generation %d", n.Order.Generation)
 	}
-	text := fmt.Sprintf("%s does not apply to an order that is %s", n.Verb, n.Order.Status)
+	text := fmt.Sprintf("%s is not allowed when the order is %s", n.Verb, n.Order.Status)
 	if n.Order.Hold != nil {
 		text += fmt.Sprintf(" and held (%s)", *n.Order.Hold)
 	}
