@@ -160,7 +160,7 @@ var kinds = []kind{
 		Title:  "The delivery has already been delivered or skipped.",
 		Advice: "It can no longer be skipped. To send it again, resend it."},
 	{Code: "precondition_failed", Status: http.StatusPreconditionFailed, matches: is(orders.ErrPrecondition),
-		Title:  "The condition in If-Match or If-None-Match was not met.",
+		Title:  "The resource has changed: the condition in If-Match or If-None-Match was not met.",
 		Advice: "The resource has changed, does not exist, or already exists. Read it again, and decide again."},
 	{Code: "precondition_required", Status: http.StatusPreconditionRequired,
 		Title:  "The request must include If-Match or If-None-Match.",

@@ -31,7 +31,7 @@ func TestStock(t *testing.T) {
 	if _, err := s.api.AdjustInventory(t.Context(), "../<b>", nil, client.AdjustInventoryBody{Change: 5, Reason: "found"}); err != nil {
 		t.Fatal(err)
 	}
-	s.post(t, "/console/item/set"+item, counted.fill()).want(t, 412, "The condition in If-Match or If-None-Match was not met", "on the shelf")
+	s.post(t, "/console/item/set"+item, counted.fill()).want(t, 412, "The resource has changed: the condition in If-Match or If-None-Match was not met", "on the shelf")
 	s.do(t, "/console/item/set"+item, "onHand", "15").want(t, 422, "Nothing would change.")
 
 	// A long history is read from its end.

@@ -81,7 +81,7 @@ func TestAnOrderThatHasChanged(t *testing.T) {
 	}
 	s.post(t, path, form).want(t, http.StatusPreconditionFailed, "has changed since you looked", "somebody else", `href="`+path+`"`)
 	s.count(t, 1, `SELECT count(*) FROM orders WHERE stop_requested IS NULL AND hold = 'paused'`)
-	s.get(t, "/console/order/approve?id=o").want(t, http.StatusConflict, "does not apply")
+	s.get(t, "/console/order/approve?id=o").want(t, http.StatusConflict, "is not allowed when the order is")
 	s.get(t, "/console/order/process?id=o").want(t, http.StatusNotFound)
 }
 
@@ -186,7 +186,7 @@ func TestAnotherApprover(t *testing.T) {
 	}
 	s.get(t, "/console/attention", name, other).want(t, http.StatusOK, ">Approve all<")
 	approve := "/console/order/approve?id=o"
-	s.get(t, approve, name, own).want(t, http.StatusForbidden, "Nothing was done", "somebody else").lacks(t, "Look at it as it is now")
+	s.get(t, approve, name, own).want(t, http.StatusForbidden, "Nothing was done", "someone other than the submitter").lacks(t, "Look at it as it is now")
 	form := s.get(t, approve, name, other).want(t, http.StatusOK, "What will change").fieldsOf()
 	s.post(t, approve, form, name, other).want(t, http.StatusSeeOther)
 	s.count(t, 1, `SELECT count(*) FROM books.transitions WHERE verb = 'approve' AND actor = 'token:maria'`)

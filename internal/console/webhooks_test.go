@@ -51,7 +51,7 @@ func TestWebhooks(t *testing.T) {
 		t.Error("stored is", stored)
 	}
 	s.do(t, "/console/webhook/change"+at, "url", receiver.URL+"/new", "description", "the shop", "types", "").want(t, 422, "Nothing would change.")
-	s.post(t, "/console/webhook/change"+at, seen.fill("url", receiver.URL+"/newer", "requestId", "other")).want(t, 412, "it has changed", receiver.URL+"/newer")
+	s.post(t, "/console/webhook/change"+at, seen.fill("url", receiver.URL+"/newer", "requestId", "other")).want(t, 412, "The resource has changed", receiver.URL+"/newer")
 	s.do(t, "/console/webhook/rotate"+at, "overlap", "not at all: others know it", "reason", "seen in a log").want(t, 200, "whsec_", "not shown again")
 	var previous bool
 	if s.scan(t, `SELECT previous_secret_until > now() FROM webhook_endpoints WHERE previous_secret_until IS NOT NULL UNION ALL SELECT false LIMIT 1`, &previous); previous {
@@ -101,7 +101,7 @@ func TestDeliveries(t *testing.T) {
 	s.do(t, "/console/delivery/skip"+one).want(t, 422, "reason")
 	s.do(t, "/console/delivery/skip"+one, "reason", "entered by hand").want(t, 303)
 	s.get(t, "/console/delivery"+one).want(t, 200, "skipped", "entered by hand").lacks(t, ">Skip it<")
-	s.post(t, "/console/delivery/skip"+one, url.Values{"reason": {"twice"}, "requestId": {"2"}}).want(t, 409, "delivered or skipped before")
+	s.post(t, "/console/delivery/skip"+one, url.Values{"reason": {"twice"}, "requestId": {"2"}}).want(t, 409, "already been delivered or skipped")
 	s.do(t, "/console/webhook/recover?id=whe_1", "since", "yesterday").want(t, 422, "must be like")
 	s.do(t, "/console/webhook/recover?id=whe_1").want(t, 422) // a browser sends the time that is in the field
 	since := time.Now().UTC().Add(-time.Hour).Format("2006-01-02T15:04")
