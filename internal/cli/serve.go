@@ -145,6 +145,7 @@ func (s start) serve(ctx context.Context, cfg *config, out io.Writer) error {
 		log.Info("stopping")
 	case <-database.exited:
 		err, grace = errDatabaseExited, min(grace, 2*time.Second) // no order will finish any more
+		pool.Abandon()
 	case <-place.moved:
 		err, grace = errMoved, min(grace, 2*time.Second) // its orders are those of the other one
 	case err = <-failed:

@@ -135,6 +135,7 @@ type Pool struct {
 	silence          *silence
 	observe          func(statement string, took time.Duration)
 	schemaMismatches atomic.Int64
+	abandoned        atomic.Bool // the server has ended for good
 }
 
 // SchemaMismatches is how many statements met an error so far that speaks against the schema.
@@ -195,10 +196,17 @@ func (p *Pool) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	return nil, ErrNotSent
 }
 
+// Abandon has every statement fail at once from now on, with ErrAway: the server has ended for good, and whoever stops with it has
+// no time to wait for connections.
+func (p *Pool) Abandon() { p.abandoned.Store(true) }
+
 // acquireUntil waits for a connection until ctx ends. Errors: ErrAway, if none can be made for a while and none becomes free. Once
 // the server has been away for that long, it takes one more attempt.
 func (p *Pool) acquireUntil(ctx context.Context) (*pgxpool.Conn, error) {
 	for began, failed := time.Now(), p.gate.failed(); ; {
+		if p.abandoned.Load() {
+			return nil, fmt.Errorf("%w: the server has ended", ErrAway)
+		}
 		conn, again, err := p.acquireOnce(ctx)
 		if err == nil {
 			return conn, nil
