@@ -192,6 +192,7 @@ func crashWithDefaults(t *testing.T) {
 	database := dbtest.New(t)
 	sign(t, database)
 	r := startReplicas(t, 3, database.URL)
+	stockUp(t, r.addresses()[0], scarce, stock)
 	load := &traffic{url: r.mostly(0), cuts: true, once: true, callers: 96, seed: s, order: smallOrders("default")}
 	load.start(t)
 	load.flows(300)
@@ -205,6 +206,7 @@ func crashWithDefaults(t *testing.T) {
 	took := time.Since(killed)
 	prove(t, database.URL, load)
 	proveFences(t, database.URL)
+	proveStock(t, database.URL, scarce, stock)
 	taken := takeOvers(t, database.URL)
 	t.Logf("%d orders; %s; %d left behind, %d take-overs; all ended %s after the kill", len(load.orders), load.seen(), left, taken, took)
 	if taken == 0 {
