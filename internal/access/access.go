@@ -9,7 +9,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -22,7 +21,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"pawl/db"
-	"pawl/internal/pg"
 )
 
 // Role is a right to do some operations.
@@ -106,12 +104,11 @@ type Control struct {
 	running sync.WaitGroup
 	stopped bool
 
-	closed atomic.Bool // a token was made, or there is an issuer: that never changes back
-	open   recent[bool]
-	tokens tokens
-	issuer *issuer // nil: none
-	// The sessions of browsers.
-	sessions tokens
+	closed   atomic.Bool // a token was made, or there is an issuer: that never changes back
+	open     *cache[bool]
+	tokens   *cache[*grant] // by id
+	sessions *cache[*grant] // of browsers, by cookie
+	issuer   *issuer        // nil: none
 
 	denials  denials
 	usages   usages
@@ -125,12 +122,9 @@ const openFor = time.Second
 // New returns the control of the database that the queries go to. Stop must be called. Whether the issuer answers is no
 // matter. It panics if Check finds something wrong with the issuer.
 func New(ctx context.Context, query *db.Queries, cfg Config) (*Control, error) {
-	c := &Control{
-		query: query, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)), open: recent[bool]{good: openFor},
-		attempts: newAttempts(),
-	}
-	c.tokens.control, c.tokens.read = c, c.readToken
-	c.sessions.control, c.sessions.read = c, c.readSession
+	c := &Control{query: query, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)), attempts: newAttempts()}
+	c.open = newCache(c, openFor, c.readOpen)
+	c.tokens, c.sessions = newCache(c, tokenFor, c.readToken), newCache(c, tokenFor, c.readSession)
 	c.life, c.end = context.WithCancel(context.WithoutCancel(ctx))
 	if _, err := c.isOpen(ctx); err != nil {
 		c.Stop()
@@ -155,14 +149,26 @@ func (c *Control) Stop() {
 	}
 }
 
-// begin runs f, which Stop waits for. It returns false, and does not, after Stop.
-func (c *Control) begin(f func()) bool {
+// enter reports whether something may begin that Stop waits for: until running.Done.
+func (c *Control) enter() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.stopped {
-		c.running.Go(f)
+		c.running.Add(1)
 	}
 	return !c.stopped
+}
+
+// begin runs f in the background, unless Stop was called. It returns whether it does.
+func (c *Control) begin(f func()) bool {
+	entered := c.enter()
+	if entered {
+		go func() {
+			defer c.running.Done()
+			f()
+		}()
+	}
+	return entered
 }
 
 // Request is what is known of who sends a request.
@@ -215,17 +221,18 @@ func (c *Control) isOpen(ctx context.Context) (bool, error) {
 	if c.closed.Load() {
 		return false, nil
 	}
-	return c.open.get(ctx, c, func(ctx context.Context) (bool, error) {
-		closed, err := c.query.TokensExist(ctx)
-		if closed {
-			c.closed.Store(true)
-		}
-		return !closed, err
-	})
+	return c.open.get(ctx, "")
 }
 
-// bearer identifies who sends a token. One that is known to be good is not asked for. All others cost the database or
-// the processor something, so an address may fail only so often.
+func (c *Control) readOpen(ctx context.Context, _ string) (bool, error) {
+	closed, err := c.query.TokensExist(ctx)
+	if closed {
+		c.closed.Store(true)
+	}
+	return !closed, err
+}
+
+// bearer identifies the holder of a token.
 func (c *Control) bearer(ctx context.Context, q Request) (*Principal, error) {
 	scheme, token, _ := strings.Cut(q.Authorization, " ")
 	switch {
@@ -235,25 +242,16 @@ func (c *Control) bearer(ctx context.Context, q Request) (*Principal, error) {
 		return nil, errUnknown
 	}
 	if id, ok := tokenID(token); ok {
-		if good := c.tokens.lastGood(id, token); good != nil {
-			return c.tokens.principal(ctx, id, token, good)
-		}
-	} else if c.issuer != nil {
-		if p := c.issuer.good.find(token, time.Now()); p != nil {
+		return c.holder(ctx, c.tokens, id, attemptBy{q.Address, token})
+	}
+	ask := func(context.Context) (*Principal, error) { return nil, errUnknown }
+	if c.issuer != nil && !strings.HasPrefix(token, tokenPrefix) {
+		if p := c.issuer.remembered(token); p != nil {
 			return p, nil
 		}
+		ask = func(ctx context.Context) (*Principal, error) { return c.issuer.identify(ctx, token) }
 	}
-	return c.attempt(ctx, attemptBy{q.Address, token}, func(ctx context.Context) (*Principal, error) { return c.verify(ctx, token) })
-}
-
-func (c *Control) verify(ctx context.Context, token string) (*Principal, error) {
-	if id, ok := tokenID(token); ok {
-		return c.tokens.principal(ctx, id, token, nil)
-	}
-	if c.issuer != nil && !strings.HasPrefix(token, tokenPrefix) {
-		return c.issuer.identify(ctx, token)
-	}
-	return nil, errUnknown
+	return c.attempt(ctx, attemptBy{q.Address, token}, ask)
 }
 
 func invalid(reason string) error { return &NotIdentified{Reason: reason, Invalid: true} }
@@ -263,84 +261,6 @@ var (
 	errExpired = invalid("The token has expired.")
 	errRevoked = invalid("The token was revoked.")
 )
-
-// readLimit is how long the database may take to say who somebody is: as long as for any read of a caller.
-const readLimit = 10 * time.Second
-
-// recent is a value of the database that is believed for a while. When half of the time is over, whoever asks has it read
-// again without waiting; once all of it is over, he waits. All who ask share one read.
-type recent[T any] struct {
-	good time.Duration // how long it is believed
-
-	mu    sync.Mutex
-	value T
-	at    time.Time // zero: not read yet
-	under *reading[T]
-}
-
-// reading is one read under way. The rest is set when done is closed.
-type reading[T any] struct {
-	done  chan struct{}
-	value T
-	err   error
-}
-
-// get returns the value. Errors: ErrUnavailable, or why ctx ended.
-func (r *recent[T]) get(ctx context.Context, c *Control, read func(context.Context) (T, error)) (T, error) {
-	r.mu.Lock()
-	age := time.Since(r.at)
-	under := r.under
-	if under == nil && (r.at.IsZero() || age > r.good/2) {
-		under = r.refresh(c, read)
-	}
-	value := r.value
-	r.mu.Unlock()
-	if age <= r.good {
-		return value, nil
-	}
-	select {
-	case <-under.done:
-		return under.value, under.err
-	case <-ctx.Done():
-		return value, ctx.Err()
-	}
-}
-
-// last returns the value as it was read last, however long ago; zero if it never was.
-func (r *recent[T]) last() T {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.value
-}
-
-// refresh begins a read. The lock is held.
-func (r *recent[T]) refresh(c *Control, read func(context.Context) (T, error)) *reading[T] {
-	now := &reading[T]{done: make(chan struct{})}
-	r.under = now
-	if !c.begin(func() { r.finish(c, now, read) }) {
-		now.err = fmt.Errorf("%w: stopping", ErrUnavailable)
-		r.under = nil
-		close(now.done)
-	}
-	return now
-}
-
-func (r *recent[T]) finish(c *Control, now *reading[T], read func(context.Context) (T, error)) {
-	began := time.Now()
-	ctx, cancel := context.WithTimeout(c.life, readLimit)
-	defer cancel()
-	now.value, now.err = pg.Repeat(ctx, c.life, read)
-	if now.err != nil {
-		now.err = fmt.Errorf("%w: %w", ErrUnavailable, now.err)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if now.err == nil {
-		r.value, r.at = now.value, began
-	}
-	r.under = nil
-	close(now.done)
-}
 
 type metrics struct {
 	limited *prometheus.CounterVec

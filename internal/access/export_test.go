@@ -2,13 +2,11 @@ package access
 
 import "time"
 
-// Forget has the time pass for which tokens are believed.
+// Forget has the time pass for which tokens are valid.
 func (c *Control) Forget() {
-	c.tokens.mu.Lock()
-	defer c.tokens.mu.Unlock()
-	for _, known := range c.tokens.byID {
-		known.mu.Lock()
+	for _, id := range c.tokens.last.Keys() {
+		known, _ := c.tokens.last.Peek(id)
 		known.at = time.Time{}
-		known.mu.Unlock()
+		c.tokens.last.Add(id, known)
 	}
 }

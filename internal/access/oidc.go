@@ -20,6 +20,7 @@ import (
 
 	"github.com/coreos/go-oidc/v3/oidc"
 	"github.com/go-jose/go-jose/v4"
+	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/time/rate"
 )
 
@@ -85,7 +86,7 @@ type issuer struct {
 	client  *http.Client
 	metrics *metrics
 
-	good good // tokens that were verified a short time ago
+	good *lru.Cache[[sha256.Size]byte, goodToken]
 
 	asking sync.Mutex                   // held by who asks where its keys are
 	ask    *rate.Limiter                // guarded by asking
@@ -103,6 +104,7 @@ func newIssuer(settings Issuer, m *metrics) *issuer {
 	transport.MaxConnsPerHost, transport.MaxResponseHeaderBytes = 2, 64<<10
 	return &issuer{
 		Issuer: settings, metrics: m, ask: rate.NewLimiter(rate.Every(askIssuerEvery), 1),
+		good: newLRU[[sha256.Size]byte, goodToken](),
 		client: &http.Client{
 			Transport: bounded{transport}, Timeout: askIssuerLimit,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -149,7 +151,7 @@ func (i *issuer) identify(ctx context.Context, token string) (*Principal, error)
 		return nil, err
 	}
 	p := &Principal{Name: i.principalOf(verified.Subject), Email: emailOf(claims), Roles: i.rolesOf(claims), Limits: i.Limits}
-	i.good.add(token, p, verified.Expiry)
+	i.remember(token, p, verified.Expiry)
 	return p, nil
 }
 
@@ -300,39 +302,25 @@ func claimTexts(claim any) (out []string) {
 // goodFor is how long a token of the issuer is believed without being verified again.
 const goodFor = 30 * time.Second
 
-// good are the tokens of the issuer that were verified a short time ago.
-type good struct {
-	mu     sync.Mutex
-	byHash map[[sha256.Size]byte]goodToken
-}
-
 type goodToken struct {
 	principal *Principal
 	until     time.Time
 }
 
-// find returns who has a token, nil if it was not verified lately.
-func (g *good) find(token string, now time.Time) *Principal {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	known := g.byHash[hashOf(token)]
-	if !now.Before(known.until) {
-		return nil
+// remembered returns the principal of a token that was verified a short time ago, or nil.
+func (i *issuer) remembered(token string) *Principal {
+	if known, ok := i.good.Get(hashOf(token)); ok && time.Now().Before(known.until) {
+		return known.principal
 	}
-	return known.principal
+	return nil
 }
 
-func (g *good) add(token string, p *Principal, expires time.Time) {
+func (i *issuer) remember(token string, p *Principal, expires time.Time) {
 	until := time.Now().Add(goodFor)
 	if expires.Before(until) {
 		until = expires
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.byHash == nil || len(g.byHash) >= tokensMost {
-		g.byHash = map[[sha256.Size]byte]goodToken{}
-	}
-	g.byHash[hashOf(token)] = goodToken{p, until}
+	i.good.Add(hashOf(token), goodToken{p, until})
 }
 
 const (

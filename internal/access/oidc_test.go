@@ -17,10 +17,12 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/coreos/go-oidc/v3/oidc"
@@ -402,30 +404,35 @@ func TestOIDCKeys(t *testing.T) {
 	})
 }
 
+// TestOIDCRemembers: a verified token is believed for half a minute, or until it expires.
 func TestOIDCRemembers(t *testing.T) {
 	t.Parallel()
-	var g good
-	now := time.Now()
-	maria := &Principal{Name: "oidc:https://id.example.com#u-17"}
-	g.add("long", maria, now.Add(time.Hour))
-	g.add("short", maria, now.Add(time.Second))
-	for _, c := range []struct {
-		token string
-		after time.Duration
-		want  *Principal
-	}{
-		{"long", 0, maria}, {"long", goodFor + time.Second, nil}, {"short", 0, maria}, {"short", 2 * time.Second, nil}, {"other", 0, nil},
-	} {
-		if got := g.find(c.token, now.Add(c.after)); got != c.want {
-			t.Errorf("%s after %s is of %v", c.token, c.after, got)
+	synctest.Test(t, func(t *testing.T) {
+		i := newIssuer(Issuer{}, nil)
+		maria := &Principal{Name: "oidc:https://id.example.com#u-17"}
+		want := func(token string, want *Principal) {
+			t.Helper()
+			if got := i.remembered(token); got != want {
+				t.Errorf("%s is of %v", token, got)
+			}
 		}
-	}
-	for n := range 2 * tokensMost {
-		g.add(fmt.Sprint(n), maria, now.Add(time.Hour))
-	}
-	if len(g.byHash) > tokensMost {
-		t.Error(len(g.byHash), "are remembered")
-	}
+		i.remember("long", maria, time.Now().Add(time.Hour))
+		i.remember("short", maria, time.Now().Add(time.Second))
+		want("long", maria)
+		want("short", maria)
+		want("other", nil)
+		time.Sleep(2 * time.Second)
+		want("long", maria)
+		want("short", nil)
+		time.Sleep(goodFor)
+		want("long", nil)
+		for n := range 2 * rememberedMost {
+			i.remember(strconv.Itoa(n), maria, time.Now().Add(time.Hour))
+		}
+		if n := i.good.Len(); n > rememberedMost {
+			t.Error(n, "are remembered")
+		}
+	})
 }
 
 func TestOIDCIssuerAwayAtFirst(t *testing.T) {

@@ -97,18 +97,11 @@ func (c *Control) session(ctx context.Context, q Request) (*Principal, error) {
 	if len(q.Session) != secretLength {
 		return nil, errSession
 	}
-	good := c.sessions.lastGood(q.Session, q.Session)
-	find := func(ctx context.Context) (*Principal, error) {
-		p, err := c.sessions.principal(ctx, q.Session, q.Session, good)
-		if _, refused := errors.AsType[*NotIdentified](err); refused {
-			err = errSession
-		}
-		return p, err
+	p, err := c.holder(ctx, c.sessions, q.Session, attemptBy{q.Address, q.Session})
+	if _, refused := errors.AsType[*NotIdentified](err); refused {
+		err = errSession
 	}
-	if good != nil {
-		return find(ctx)
-	}
-	return c.attempt(ctx, attemptBy{q.Address, q.Session}, find)
+	return p, err
 }
 
 // readSession reads the session of a cookie.

@@ -12,7 +12,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -135,10 +134,7 @@ func texts(roles Roles) []string {
 	return names
 }
 
-const (
-	tokenFor   = 4 * time.Second // how long a token is believed to be as it was read
-	tokensMost = 10_000          // how many are remembered
-)
+const tokenFor = 4 * time.Second // how long a token is believed to be as it was read
 
 // grant is what is known of a token.
 type grant struct {
@@ -149,41 +145,29 @@ type grant struct {
 	news      atomic.Bool // the database is to be told that it is used
 }
 
-// tokens are those that were used lately, by their ids. What is not known is not remembered: whoever makes up
-// ids would push the others out. Sessions are remembered in the same way, by their cookies.
-type tokens struct {
-	control *Control
-	read    func(ctx context.Context, id string) (*grant, error) // pgx.ErrNoRows: there is none of that id
-
-	mu   sync.Mutex
-	byID map[string]*recent[*grant]
-}
-
-// principal is who has a token. judged is what lastGood returned of it, if it was asked: that is not judged again.
-func (t *tokens) principal(ctx context.Context, id, token string, judged *grant) (*Principal, error) {
-	known, err := t.remembered(id).get(ctx, t.control, func(ctx context.Context) (*grant, error) {
-		known, err := t.read(ctx, id)
+// holder is the principal of a token or session, by its key in a cache. Other credentials than those that were good when
+// last read cost the database something, so an address may fail only so often.
+func (c *Control) holder(ctx context.Context, of *cache[*grant], key string, by attemptBy) (*Principal, error) {
+	find := func(ctx context.Context) (*Principal, error) {
+		known, err := of.get(ctx, key)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return nil, nil
+			return nil, errUnknown
 		}
-		return known, err
-	})
-	if err != nil {
-		return nil, err
-	}
-	if known == nil {
-		t.forget(id)
-		return nil, errUnknown
-	}
-	if known != judged {
-		if err := known.judge(token); err != nil {
+		if err == nil {
+			err = known.judge(by.credential)
+		}
+		if err != nil {
 			return nil, err
 		}
+		if known.news.CompareAndSwap(true, false) {
+			c.begin(func() { c.noteUse(key) })
+		}
+		return known.principal, nil
 	}
-	if known.news.CompareAndSwap(true, false) {
-		t.control.begin(func() { t.control.noteUse(id) })
+	if last, ok := of.last.Peek(key); ok && last.value.judge(by.credential) == nil {
+		return find(ctx)
 	}
-	return known.principal, nil
+	return c.attempt(ctx, by, find)
 }
 
 // judge returns nil for the token of the grant while it is good. Errors: *NotIdentified.
@@ -207,40 +191,6 @@ func (c *Control) noteUse(id string) {
 	if err := c.query.TokenUsed(ctx, id); err != nil {
 		c.log.Warn("the use of a token was not noted", "token", id, "error", err)
 	}
-}
-
-func (t *tokens) remembered(id string) *recent[*grant] {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if len(t.byID) >= tokensMost || t.byID == nil {
-		t.byID = map[string]*recent[*grant]{}
-	}
-	known, ok := t.byID[id]
-	if !ok {
-		known = &recent[*grant]{good: tokenFor}
-		t.byID[id] = known
-	}
-	return known
-}
-
-// lastGood returns what was last read of a token if that says that it is good. Whoever has it does not guess.
-func (t *tokens) lastGood(id, token string) *grant {
-	t.mu.Lock()
-	known, ok := t.byID[id]
-	t.mu.Unlock()
-	if !ok {
-		return nil
-	}
-	if last := known.last(); last != nil && last.judge(token) == nil {
-		return last
-	}
-	return nil
-}
-
-func (t *tokens) forget(id string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.byID, id)
 }
 
 // readToken reads a token.
