@@ -107,37 +107,46 @@ func (q *Queries) WebhookChangesOfDelivery(ctx context.Context, arg WebhookChang
 	return items, nil
 }
 
-const webhookDeliveriesRecover = `-- name: WebhookDeliveriesRecover :one
+const webhookDeliveriesResend = `-- name: WebhookDeliveriesResend :one
 WITH endpoint AS MATERIALIZED (
   SELECT e.endpoint_no FROM pawl.webhook_endpoints AS e
   WHERE e.endpoint_no = $1 AND e.seq = $2 AND e.state <> 'deleted' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR UPDATE
-), exhausted AS MATERIALIZED (
-  SELECT d.delivery_no FROM pawl.webhook_deliveries AS d
-  WHERE d.endpoint_no = $1 AND d.state = 'exhausted' AND d.attempted_at >= $3::timestamptz
-  ORDER BY d.delivery_no LIMIT $4
+), chosen AS MATERIALIZED (
+  SELECT d.delivery_no, d.subject FROM pawl.webhook_deliveries AS d
+  WHERE d.endpoint_no = $1 AND d.delivery_no = $3::bigint
+  UNION ALL
+  (SELECT d.delivery_no, d.subject FROM pawl.webhook_deliveries AS d
+  WHERE $3::bigint IS NULL AND d.endpoint_no = $1 AND d.state = 'exhausted' AND d.attempted_at >= $4::timestamptz
+  ORDER BY d.delivery_no LIMIT $5)
 ), asked AS (
-  INSERT INTO pawl.webhook_changes (verb, endpoint_no, deliveries, actor, on_behalf_of, reason, request_id, fingerprint)
-  SELECT 'recovered', e.endpoint_no, (SELECT count(*) FROM exhausted),
-    $5::text, $6::text, $7::text, $8::text, $9::bytea
-  FROM endpoint AS e
+  INSERT INTO pawl.webhook_changes (verb, endpoint_no, delivery_no, deliveries, actor, on_behalf_of, reason, request_id, fingerprint)
+  SELECT CASE WHEN $3::bigint IS NULL THEN 'recovered' ELSE 'resent' END, e.endpoint_no, $3::bigint,
+    CASE WHEN $3::bigint IS NULL THEN (SELECT count(*) FROM chosen) END,
+    $6::text, $7::text, $8::text, $9::text, $10::bytea
+  FROM endpoint AS e WHERE $3::bigint IS NULL OR EXISTS (SELECT FROM chosen)
   ON CONFLICT (request_id, actor) DO NOTHING
-  RETURNING webhook_changes.endpoint_no, webhook_changes.deliveries
+  RETURNING webhook_changes.endpoint_no
 ), noted AS (
   UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1 FROM asked AS a WHERE e.endpoint_no = a.endpoint_no
+), waiting AS (
+  UPDATE pawl.webhook_deliveries AS d SET due_at = NULL
+  FROM asked AS a, chosen AS c
+  WHERE d.endpoint_no = a.endpoint_no AND d.subject = c.subject AND d.delivery_no > c.delivery_no AND d.finished_at IS NULL AND d.due_at IS NOT NULL
 ), again AS (
-  UPDATE pawl.webhook_deliveries AS d SET state = 'pending', attempts = 0,
+  UPDATE pawl.webhook_deliveries AS d SET state = 'pending', attempts = 0, finished_at = NULL,
     due_at = CASE WHEN coalesce((SELECT false FROM pawl.webhook_deliveries AS w
       WHERE w.endpoint_no = $1 AND w.subject = d.subject AND w.finished_at IS NULL AND w.delivery_no < d.delivery_no LIMIT 1), true) THEN now() END
   FROM asked AS a
-  WHERE d.endpoint_no = a.endpoint_no AND d.delivery_no = ANY(ARRAY(SELECT x.delivery_no FROM exhausted AS x))
+  WHERE d.endpoint_no = a.endpoint_no AND d.delivery_no = ANY(ARRAY(SELECT c.delivery_no FROM chosen AS c))
 )
-SELECT a.deliveries::integer AS deliveries FROM asked AS a
+SELECT (SELECT count(*) FROM chosen)::integer AS deliveries FROM asked AS a
 `
 
-type WebhookDeliveriesRecoverParams struct {
+type WebhookDeliveriesResendParams struct {
 	EndpointNo  int32
 	Seq         int64
+	DeliveryNo  *int64
 	Since       time.Time
 	Most        int32
 	Actor       string
@@ -147,12 +156,14 @@ type WebhookDeliveriesRecoverParams struct {
 	Fingerprint []byte
 }
 
-// Has exhausted deliveries sent again that were given up since a time, up to a number of them, the oldest first. Its row says
-// how many.
-func (q *Queries) WebhookDeliveriesRecover(ctx context.Context, arg WebhookDeliveriesRecoverParams) (int32, error) {
-	row := q.db.QueryRow(ctx, webhookDeliveriesRecover,
+// Has deliveries sent again as if they were new: one of them (resent), or the exhausted ones that were given up since a time
+// (recovered), up to a number, the oldest first. Each is due at once unless an earlier one of its subject is not finished. Those after it
+// wait for it again. Compares seq, as every statement does that writes deliveries. Its row says how many.
+func (q *Queries) WebhookDeliveriesResend(ctx context.Context, arg WebhookDeliveriesResendParams) (int32, error) {
+	row := q.db.QueryRow(ctx, webhookDeliveriesResend,
 		arg.EndpointNo,
 		arg.Seq,
+		arg.DeliveryNo,
 		arg.Since,
 		arg.Most,
 		arg.Actor,
@@ -164,62 +175,6 @@ func (q *Queries) WebhookDeliveriesRecover(ctx context.Context, arg WebhookDeliv
 	var deliveries int32
 	err := row.Scan(&deliveries)
 	return deliveries, err
-}
-
-const webhookDeliveryResend = `-- name: WebhookDeliveryResend :one
-WITH endpoint AS MATERIALIZED (
-  SELECT e.endpoint_no FROM pawl.webhook_endpoints AS e
-  WHERE e.endpoint_no = $1 AND e.seq = $2 AND e.state <> 'deleted' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
-  FOR UPDATE
-), asked AS (
-  INSERT INTO pawl.webhook_changes (verb, endpoint_no, delivery_no, actor, on_behalf_of, reason, request_id, fingerprint)
-  SELECT 'resent', d.endpoint_no, d.delivery_no, $3::text, $4::text, $5::text, $6::text, $7::bytea
-  FROM endpoint AS e JOIN pawl.webhook_deliveries AS d ON d.endpoint_no = e.endpoint_no AND d.delivery_no = $8
-  ON CONFLICT (request_id, actor) DO NOTHING
-  RETURNING webhook_changes.endpoint_no, webhook_changes.delivery_no
-), noted AS (
-  UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1 FROM asked AS a WHERE e.endpoint_no = a.endpoint_no
-), waiting AS (
-  UPDATE pawl.webhook_deliveries AS d SET due_at = NULL
-  FROM asked AS a
-  WHERE d.endpoint_no = a.endpoint_no AND d.delivery_no > a.delivery_no AND d.finished_at IS NULL AND d.due_at IS NOT NULL
-    AND d.subject = (SELECT w.subject FROM pawl.webhook_deliveries AS w WHERE w.endpoint_no = $1 AND w.delivery_no = $8)
-)
-UPDATE pawl.webhook_deliveries AS d SET state = 'pending', attempts = 0, finished_at = NULL,
-  due_at = CASE WHEN coalesce((SELECT false FROM pawl.webhook_deliveries AS w
-    WHERE w.endpoint_no = $1 AND w.subject = d.subject AND w.finished_at IS NULL AND w.delivery_no < d.delivery_no LIMIT 1), true) THEN now() END
-FROM asked AS a
-WHERE d.endpoint_no = a.endpoint_no AND d.delivery_no = a.delivery_no
-RETURNING d.delivery_no
-`
-
-type WebhookDeliveryResendParams struct {
-	EndpointNo  int32
-	Seq         int64
-	Actor       string
-	OnBehalfOf  *string
-	Reason      *string
-	RequestID   string
-	Fingerprint []byte
-	DeliveryNo  int64
-}
-
-// Has one delivery sent again, as if it was new: at once, unless an earlier one of its subject is not finished. Those after it
-// wait for it again. Compares seq, as whoever writes deliveries does.
-func (q *Queries) WebhookDeliveryResend(ctx context.Context, arg WebhookDeliveryResendParams) (int64, error) {
-	row := q.db.QueryRow(ctx, webhookDeliveryResend,
-		arg.EndpointNo,
-		arg.Seq,
-		arg.Actor,
-		arg.OnBehalfOf,
-		arg.Reason,
-		arg.RequestID,
-		arg.Fingerprint,
-		arg.DeliveryNo,
-	)
-	var delivery_no int64
-	err := row.Scan(&delivery_no)
-	return delivery_no, err
 }
 
 const webhookDeliverySkip = `-- name: WebhookDeliverySkip :one
@@ -281,45 +236,83 @@ func (q *Queries) WebhookDeliverySkip(ctx context.Context, arg WebhookDeliverySk
 const webhookEndpointChange = `-- name: WebhookEndpointChange :one
 WITH endpoint AS MATERIALIZED (
   SELECT e.endpoint_no FROM pawl.webhook_endpoints AS e
-  WHERE e.endpoint_no = $4 AND e.state <> 'deleted' AND e.version = coalesce($5::integer, e.version)
-    AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  WHERE e.endpoint_no = $11 AND e.state <> 'deleted'
+    AND CASE WHEN $3::text = 'enabled' THEN e.seq = $12 ELSE e.version = $13 END AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR UPDATE
+), unfinished AS MATERIALIZED (
+  SELECT d.endpoint_no, d.delivery_no FROM endpoint AS e JOIN pawl.webhook_deliveries AS d ON d.endpoint_no = e.endpoint_no
+  WHERE $3::text = 'enabled' AND d.finished_at IS NULL AND ($9::boolean OR d.due_at > now())
 ), asked AS (
-  INSERT INTO pawl.webhook_changes (verb, endpoint_no, actor, on_behalf_of, reason, request_id, fingerprint)
-  SELECT 'changed', e.endpoint_no, $6::text, $7::text, $8::text, $9::text, $10::bytea
+  INSERT INTO pawl.webhook_changes (verb, endpoint_no, deliveries, actor, on_behalf_of, reason, request_id, fingerprint)
+  SELECT $3::text, e.endpoint_no, CASE WHEN $9::boolean THEN (SELECT count(*) FROM unfinished) END,
+    $7::text, $14::text, $8::text, $15::text, $16::bytea
   FROM endpoint AS e
   ON CONFLICT (request_id, actor) DO NOTHING
   RETURNING webhook_changes.endpoint_no
+), sent AS (
+  UPDATE pawl.webhook_deliveries AS d SET due_at = CASE WHEN NOT $9::boolean THEN now() END,
+    state = CASE WHEN $9::boolean THEN 'skipped' ELSE d.state END, finished_at = CASE WHEN $9::boolean THEN now() END
+  FROM asked AS a
+  WHERE d.endpoint_no = a.endpoint_no AND d.delivery_no = ANY(ARRAY(SELECT u.delivery_no FROM unfinished AS u))
 )
-UPDATE pawl.webhook_endpoints AS e SET url = $1::text, description = $2::text, types = $3::text[],
-  version = e.version + 1, seq = e.seq + 1
+UPDATE pawl.webhook_endpoints AS e SET version = e.version + 1, seq = e.seq + 1,
+  url = coalesce($1::text, e.url), types = coalesce($2::text[], e.types),
+  description = CASE WHEN $3::text = 'changed' THEN $4::text ELSE e.description END,
+  secret = coalesce($5::text, e.secret),
+  previous_secret = CASE WHEN $3::text <> 'secret_rotated' THEN e.previous_secret WHEN $6::float8 > 0 THEN e.secret END,
+  previous_secret_until = CASE WHEN $3::text <> 'secret_rotated' THEN e.previous_secret_until
+    WHEN $6::float8 > 0 THEN now() + make_interval(secs => $6::float8) END,
+  state = CASE WHEN $3::text IN ('enabled', 'disabled', 'deleted') THEN $3::text ELSE e.state END,
+  paused_until = CASE WHEN $3::text NOT IN ('enabled', 'disabled', 'deleted') THEN e.paused_until END,
+  disabled_at = CASE WHEN $3::text = 'disabled' THEN now() WHEN $3::text NOT IN ('enabled', 'deleted') THEN e.disabled_at END,
+  disabled_reason = CASE WHEN $3::text = 'disabled' THEN concat_ws(': ', 'by ' || $7::text, $8::text)
+    WHEN $3::text NOT IN ('enabled', 'deleted') THEN e.disabled_reason END,
+  failures = CASE WHEN $3::text <> 'enabled' THEN e.failures ELSE 0 END,
+  failing_since = CASE WHEN $3::text <> 'enabled' THEN e.failing_since END,
+  event_no = greatest(e.event_no, CASE WHEN $9::boolean THEN $10::bigint END)
 FROM asked AS a WHERE e.endpoint_no = a.endpoint_no
 RETURNING e.endpoint_no, e.version, e.failures, e.seq, e.event_no, e.delivery_no, e.fence, e.due_at, e.paused_until, e.failing_since, e.disabled_at, e.created_at, e.previous_secret_until, e.owner, e.state, e.disabled_reason, e.created_by, e.secret, e.previous_secret, e.url, e.description, e.types
 `
 
 type WebhookEndpointChangeParams struct {
-	Url         string
-	Description *string
-	Types       []string
-	EndpointNo  int32
-	IfVersion   *int32
-	Actor       string
-	OnBehalfOf  *string
-	Reason      *string
-	RequestID   string
-	Fingerprint []byte
+	Url            *string
+	Types          []string
+	Verb           string
+	Description    *string
+	Secret         *string
+	OverlapSeconds float64
+	Actor          string
+	Reason         *string
+	FromNow        bool
+	EventNo        int64
+	EndpointNo     int32
+	Seq            int64
+	Version        int32
+	OnBehalfOf     *string
+	RequestID      string
+	Fingerprint    []byte
 }
 
+// Changes an endpoint that is as it was read: its settings (changed), its secret (secret_rotated: the one before signs, too, for a
+// while), or its state (disabled, deleted, enabled). An enabled one goes on where it stood, with all that waits for its next attempt
+// at once; or from now on, past all that is not finished. Only that writes deliveries, so only that compares seq, which rises with
+// every delivery.
 func (q *Queries) WebhookEndpointChange(ctx context.Context, arg WebhookEndpointChangeParams) (WebhookEndpoint, error) {
 	row := q.db.QueryRow(ctx, webhookEndpointChange,
 		arg.Url,
-		arg.Description,
 		arg.Types,
-		arg.EndpointNo,
-		arg.IfVersion,
+		arg.Verb,
+		arg.Description,
+		arg.Secret,
+		arg.OverlapSeconds,
 		arg.Actor,
-		arg.OnBehalfOf,
 		arg.Reason,
+		arg.FromNow,
+		arg.EventNo,
+		arg.EndpointNo,
+		arg.Seq,
+		arg.Version,
+		arg.OnBehalfOf,
 		arg.RequestID,
 		arg.Fingerprint,
 	)
@@ -450,164 +443,12 @@ func (q *Queries) WebhookEndpointCreate(ctx context.Context, arg WebhookEndpoint
 	return i, err
 }
 
-const webhookEndpointEnable = `-- name: WebhookEndpointEnable :one
-WITH endpoint AS MATERIALIZED (
-  SELECT e.endpoint_no FROM pawl.webhook_endpoints AS e
-  WHERE e.endpoint_no = $3 AND e.state <> 'deleted' AND e.seq = $4 AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
-  FOR UPDATE
-), unfinished AS MATERIALIZED (
-  SELECT d.endpoint_no, d.delivery_no FROM endpoint AS e JOIN pawl.webhook_deliveries AS d ON d.endpoint_no = e.endpoint_no
-  WHERE d.finished_at IS NULL AND ($1::boolean OR d.due_at > now())
-), asked AS (
-  INSERT INTO pawl.webhook_changes (verb, endpoint_no, deliveries, actor, on_behalf_of, reason, request_id, fingerprint)
-  SELECT 'enabled', e.endpoint_no, CASE WHEN $1::boolean THEN (SELECT count(*) FROM unfinished) END,
-    $5::text, $6::text, $7::text, $8::text, $9::bytea
-  FROM endpoint AS e
-  ON CONFLICT (request_id, actor) DO NOTHING
-  RETURNING webhook_changes.endpoint_no
-), sent AS (
-  UPDATE pawl.webhook_deliveries AS d SET due_at = CASE WHEN NOT $1::boolean THEN now() END,
-    state = CASE WHEN $1::boolean THEN 'skipped' ELSE d.state END, finished_at = CASE WHEN $1::boolean THEN now() END
-  FROM asked AS a
-  WHERE d.endpoint_no = a.endpoint_no AND d.delivery_no = ANY(ARRAY(SELECT u.delivery_no FROM unfinished AS u))
-)
-UPDATE pawl.webhook_endpoints AS e SET state = 'enabled', disabled_at = NULL, disabled_reason = NULL, failures = 0, failing_since = NULL, paused_until = NULL,
-  version = e.version + 1, seq = e.seq + 1, event_no = greatest(e.event_no, CASE WHEN $1::boolean THEN $2::bigint ELSE 0 END)
-FROM asked AS a WHERE e.endpoint_no = a.endpoint_no
-RETURNING e.endpoint_no, e.version, e.failures, e.seq, e.event_no, e.delivery_no, e.fence, e.due_at, e.paused_until, e.failing_since, e.disabled_at, e.created_at, e.previous_secret_until, e.owner, e.state, e.disabled_reason, e.created_by, e.secret, e.previous_secret, e.url, e.description, e.types
-`
-
-type WebhookEndpointEnableParams struct {
-	FromNow     bool
-	EventNo     int64
-	EndpointNo  int32
-	Seq         int64
-	Actor       string
-	OnBehalfOf  *string
-	Reason      *string
-	RequestID   string
-	Fingerprint []byte
-}
-
-// Has an endpoint sent to again: from where it stood, what was due or waits for its next attempt at once; or from now on,
-// past all that is not finished. Compares seq, as whoever writes deliveries does.
-func (q *Queries) WebhookEndpointEnable(ctx context.Context, arg WebhookEndpointEnableParams) (WebhookEndpoint, error) {
-	row := q.db.QueryRow(ctx, webhookEndpointEnable,
-		arg.FromNow,
-		arg.EventNo,
-		arg.EndpointNo,
-		arg.Seq,
-		arg.Actor,
-		arg.OnBehalfOf,
-		arg.Reason,
-		arg.RequestID,
-		arg.Fingerprint,
-	)
-	var i WebhookEndpoint
-	err := row.Scan(
-		&i.EndpointNo,
-		&i.Version,
-		&i.Failures,
-		&i.Seq,
-		&i.EventNo,
-		&i.DeliveryNo,
-		&i.Fence,
-		&i.DueAt,
-		&i.PausedUntil,
-		&i.FailingSince,
-		&i.DisabledAt,
-		&i.CreatedAt,
-		&i.PreviousSecretUntil,
-		&i.Owner,
-		&i.State,
-		&i.DisabledReason,
-		&i.CreatedBy,
-		&i.Secret,
-		&i.PreviousSecret,
-		&i.Url,
-		&i.Description,
-		&i.Types,
-	)
-	return i, err
-}
-
 const webhookEndpointGet = `-- name: WebhookEndpointGet :one
 SELECT e.endpoint_no, e.version, e.failures, e.seq, e.event_no, e.delivery_no, e.fence, e.due_at, e.paused_until, e.failing_since, e.disabled_at, e.created_at, e.previous_secret_until, e.owner, e.state, e.disabled_reason, e.created_by, e.secret, e.previous_secret, e.url, e.description, e.types FROM pawl.webhook_endpoints AS e WHERE e.endpoint_no = $1 AND e.state <> 'deleted'
 `
 
 func (q *Queries) WebhookEndpointGet(ctx context.Context, endpointNo int32) (WebhookEndpoint, error) {
 	row := q.db.QueryRow(ctx, webhookEndpointGet, endpointNo)
-	var i WebhookEndpoint
-	err := row.Scan(
-		&i.EndpointNo,
-		&i.Version,
-		&i.Failures,
-		&i.Seq,
-		&i.EventNo,
-		&i.DeliveryNo,
-		&i.Fence,
-		&i.DueAt,
-		&i.PausedUntil,
-		&i.FailingSince,
-		&i.DisabledAt,
-		&i.CreatedAt,
-		&i.PreviousSecretUntil,
-		&i.Owner,
-		&i.State,
-		&i.DisabledReason,
-		&i.CreatedBy,
-		&i.Secret,
-		&i.PreviousSecret,
-		&i.Url,
-		&i.Description,
-		&i.Types,
-	)
-	return i, err
-}
-
-const webhookEndpointStop = `-- name: WebhookEndpointStop :one
-WITH endpoint AS MATERIALIZED (
-  SELECT e.endpoint_no FROM pawl.webhook_endpoints AS e
-  WHERE e.endpoint_no = $4 AND e.state <> 'deleted' AND e.version = coalesce($5::integer, e.version)
-    AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
-  FOR UPDATE
-), asked AS (
-  INSERT INTO pawl.webhook_changes (verb, endpoint_no, actor, on_behalf_of, reason, request_id, fingerprint)
-  SELECT $1::text, e.endpoint_no, $2::text, $6::text, $3::text, $7::text, $8::bytea
-  FROM endpoint AS e
-  ON CONFLICT (request_id, actor) DO NOTHING
-  RETURNING webhook_changes.endpoint_no
-)
-UPDATE pawl.webhook_endpoints AS e SET state = $1::text, version = e.version + 1, seq = e.seq + 1, paused_until = NULL,
-  disabled_at = CASE WHEN $1::text = 'disabled' THEN now() END,
-  disabled_reason = CASE WHEN $1::text = 'disabled' THEN concat_ws(': ', 'by ' || $2::text, $3::text) END
-FROM asked AS a WHERE e.endpoint_no = a.endpoint_no
-RETURNING e.endpoint_no, e.version, e.failures, e.seq, e.event_no, e.delivery_no, e.fence, e.due_at, e.paused_until, e.failing_since, e.disabled_at, e.created_at, e.previous_secret_until, e.owner, e.state, e.disabled_reason, e.created_by, e.secret, e.previous_secret, e.url, e.description, e.types
-`
-
-type WebhookEndpointStopParams struct {
-	State       string
-	Actor       string
-	Reason      *string
-	EndpointNo  int32
-	IfVersion   *int32
-	OnBehalfOf  *string
-	RequestID   string
-	Fingerprint []byte
-}
-
-// Disables an endpoint, or deletes it. Its deliveries stay for a while.
-func (q *Queries) WebhookEndpointStop(ctx context.Context, arg WebhookEndpointStopParams) (WebhookEndpoint, error) {
-	row := q.db.QueryRow(ctx, webhookEndpointStop,
-		arg.State,
-		arg.Actor,
-		arg.Reason,
-		arg.EndpointNo,
-		arg.IfVersion,
-		arg.OnBehalfOf,
-		arg.RequestID,
-		arg.Fingerprint,
-	)
 	var i WebhookEndpoint
 	err := row.Scan(
 		&i.EndpointNo,
@@ -681,74 +522,4 @@ func (q *Queries) WebhookEndpointsList(ctx context.Context) ([]WebhookEndpoint, 
 		return nil, err
 	}
 	return items, nil
-}
-
-const webhookSecretRotate = `-- name: WebhookSecretRotate :one
-WITH endpoint AS MATERIALIZED (
-  SELECT e.endpoint_no FROM pawl.webhook_endpoints AS e
-  WHERE e.endpoint_no = $3 AND e.state <> 'deleted' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
-  FOR UPDATE
-), asked AS (
-  INSERT INTO pawl.webhook_changes (verb, endpoint_no, actor, on_behalf_of, reason, request_id, fingerprint)
-  SELECT 'secret_rotated', e.endpoint_no, $4::text, $5::text, $6::text, $7::text, $8::bytea
-  FROM endpoint AS e
-  ON CONFLICT (request_id, actor) DO NOTHING
-  RETURNING webhook_changes.endpoint_no
-)
-UPDATE pawl.webhook_endpoints AS e SET secret = $1::text, version = e.version + 1, seq = e.seq + 1,
-  previous_secret = CASE WHEN $2::float8 > 0 THEN e.secret END,
-  previous_secret_until = CASE WHEN $2::float8 > 0 THEN now() + make_interval(secs => $2::float8) END
-FROM asked AS a WHERE e.endpoint_no = a.endpoint_no
-RETURNING e.endpoint_no, e.version, e.failures, e.seq, e.event_no, e.delivery_no, e.fence, e.due_at, e.paused_until, e.failing_since, e.disabled_at, e.created_at, e.previous_secret_until, e.owner, e.state, e.disabled_reason, e.created_by, e.secret, e.previous_secret, e.url, e.description, e.types
-`
-
-type WebhookSecretRotateParams struct {
-	Secret         string
-	OverlapSeconds float64
-	EndpointNo     int32
-	Actor          string
-	OnBehalfOf     *string
-	Reason         *string
-	RequestID      string
-	Fingerprint    []byte
-}
-
-// The secret before signs, too, for a while.
-func (q *Queries) WebhookSecretRotate(ctx context.Context, arg WebhookSecretRotateParams) (WebhookEndpoint, error) {
-	row := q.db.QueryRow(ctx, webhookSecretRotate,
-		arg.Secret,
-		arg.OverlapSeconds,
-		arg.EndpointNo,
-		arg.Actor,
-		arg.OnBehalfOf,
-		arg.Reason,
-		arg.RequestID,
-		arg.Fingerprint,
-	)
-	var i WebhookEndpoint
-	err := row.Scan(
-		&i.EndpointNo,
-		&i.Version,
-		&i.Failures,
-		&i.Seq,
-		&i.EventNo,
-		&i.DeliveryNo,
-		&i.Fence,
-		&i.DueAt,
-		&i.PausedUntil,
-		&i.FailingSince,
-		&i.DisabledAt,
-		&i.CreatedAt,
-		&i.PreviousSecretUntil,
-		&i.Owner,
-		&i.State,
-		&i.DisabledReason,
-		&i.CreatedBy,
-		&i.Secret,
-		&i.PreviousSecret,
-		&i.Url,
-		&i.Description,
-		&i.Types,
-	)
-	return i, err
 }

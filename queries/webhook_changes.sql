@@ -16,55 +16,21 @@ WITH made AS (
 SELECT m.* FROM made AS m;
 
 -- name: WebhookEndpointChange :one
+-- Changes an endpoint that is as it was read: its settings (changed), its secret (secret_rotated: the one before signs, too, for a
+-- while), or its state (disabled, deleted, enabled). An enabled one goes on where it stood, with all that waits for its next attempt
+-- at once; or from now on, past all that is not finished. Only that writes deliveries, so only that compares seq, which rises with
+-- every delivery.
 WITH endpoint AS MATERIALIZED (
   SELECT e.endpoint_no FROM pawl.webhook_endpoints AS e
-  WHERE e.endpoint_no = @endpoint_no AND e.state <> 'deleted' AND e.version = coalesce(sqlc.narg('if_version')::integer, e.version)
-    AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
-  FOR UPDATE
-), asked AS (
-  INSERT INTO pawl.webhook_changes (verb, endpoint_no, actor, on_behalf_of, reason, request_id, fingerprint)
-  SELECT 'changed', e.endpoint_no, @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, @request_id::text, @fingerprint::bytea
-  FROM endpoint AS e
-  ON CONFLICT (request_id, actor) DO NOTHING
-  RETURNING webhook_changes.endpoint_no
-)
-UPDATE pawl.webhook_endpoints AS e SET url = @url::text, description = sqlc.narg('description')::text, types = @types::text[],
-  version = e.version + 1, seq = e.seq + 1
-FROM asked AS a WHERE e.endpoint_no = a.endpoint_no
-RETURNING e.*;
-
--- name: WebhookSecretRotate :one
--- The secret before signs, too, for a while.
-WITH endpoint AS MATERIALIZED (
-  SELECT e.endpoint_no FROM pawl.webhook_endpoints AS e
-  WHERE e.endpoint_no = @endpoint_no AND e.state <> 'deleted' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
-  FOR UPDATE
-), asked AS (
-  INSERT INTO pawl.webhook_changes (verb, endpoint_no, actor, on_behalf_of, reason, request_id, fingerprint)
-  SELECT 'secret_rotated', e.endpoint_no, @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, @request_id::text, @fingerprint::bytea
-  FROM endpoint AS e
-  ON CONFLICT (request_id, actor) DO NOTHING
-  RETURNING webhook_changes.endpoint_no
-)
-UPDATE pawl.webhook_endpoints AS e SET secret = @secret::text, version = e.version + 1, seq = e.seq + 1,
-  previous_secret = CASE WHEN @overlap_seconds::float8 > 0 THEN e.secret END,
-  previous_secret_until = CASE WHEN @overlap_seconds::float8 > 0 THEN now() + make_interval(secs => @overlap_seconds::float8) END
-FROM asked AS a WHERE e.endpoint_no = a.endpoint_no
-RETURNING e.*;
-
--- name: WebhookEndpointEnable :one
--- Has an endpoint sent to again: from where it stood, what was due or waits for its next attempt at once; or from now on,
--- past all that is not finished. Compares seq, as whoever writes deliveries does.
-WITH endpoint AS MATERIALIZED (
-  SELECT e.endpoint_no FROM pawl.webhook_endpoints AS e
-  WHERE e.endpoint_no = @endpoint_no AND e.state <> 'deleted' AND e.seq = @seq AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  WHERE e.endpoint_no = @endpoint_no AND e.state <> 'deleted'
+    AND CASE WHEN @verb::text = 'enabled' THEN e.seq = @seq ELSE e.version = @version END AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR UPDATE
 ), unfinished AS MATERIALIZED (
   SELECT d.endpoint_no, d.delivery_no FROM endpoint AS e JOIN pawl.webhook_deliveries AS d ON d.endpoint_no = e.endpoint_no
-  WHERE d.finished_at IS NULL AND (@from_now::boolean OR d.due_at > now())
+  WHERE @verb::text = 'enabled' AND d.finished_at IS NULL AND (@from_now::boolean OR d.due_at > now())
 ), asked AS (
   INSERT INTO pawl.webhook_changes (verb, endpoint_no, deliveries, actor, on_behalf_of, reason, request_id, fingerprint)
-  SELECT 'enabled', e.endpoint_no, CASE WHEN @from_now::boolean THEN (SELECT count(*) FROM unfinished) END,
+  SELECT @verb::text, e.endpoint_no, CASE WHEN @from_now::boolean THEN (SELECT count(*) FROM unfinished) END,
     @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, @request_id::text, @fingerprint::bytea
   FROM endpoint AS e
   ON CONFLICT (request_id, actor) DO NOTHING
@@ -75,28 +41,21 @@ WITH endpoint AS MATERIALIZED (
   FROM asked AS a
   WHERE d.endpoint_no = a.endpoint_no AND d.delivery_no = ANY(ARRAY(SELECT u.delivery_no FROM unfinished AS u))
 )
-UPDATE pawl.webhook_endpoints AS e SET state = 'enabled', disabled_at = NULL, disabled_reason = NULL, failures = 0, failing_since = NULL, paused_until = NULL,
-  version = e.version + 1, seq = e.seq + 1, event_no = greatest(e.event_no, CASE WHEN @from_now::boolean THEN @event_no::bigint ELSE 0 END)
-FROM asked AS a WHERE e.endpoint_no = a.endpoint_no
-RETURNING e.*;
-
--- name: WebhookEndpointStop :one
--- Disables an endpoint, or deletes it. Its deliveries stay for a while.
-WITH endpoint AS MATERIALIZED (
-  SELECT e.endpoint_no FROM pawl.webhook_endpoints AS e
-  WHERE e.endpoint_no = @endpoint_no AND e.state <> 'deleted' AND e.version = coalesce(sqlc.narg('if_version')::integer, e.version)
-    AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
-  FOR UPDATE
-), asked AS (
-  INSERT INTO pawl.webhook_changes (verb, endpoint_no, actor, on_behalf_of, reason, request_id, fingerprint)
-  SELECT @state::text, e.endpoint_no, @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, @request_id::text, @fingerprint::bytea
-  FROM endpoint AS e
-  ON CONFLICT (request_id, actor) DO NOTHING
-  RETURNING webhook_changes.endpoint_no
-)
-UPDATE pawl.webhook_endpoints AS e SET state = @state::text, version = e.version + 1, seq = e.seq + 1, paused_until = NULL,
-  disabled_at = CASE WHEN @state::text = 'disabled' THEN now() END,
-  disabled_reason = CASE WHEN @state::text = 'disabled' THEN concat_ws(': ', 'by ' || @actor::text, sqlc.narg('reason')::text) END
+UPDATE pawl.webhook_endpoints AS e SET version = e.version + 1, seq = e.seq + 1,
+  url = coalesce(sqlc.narg('url')::text, e.url), types = coalesce(sqlc.narg('types')::text[], e.types),
+  description = CASE WHEN @verb::text = 'changed' THEN sqlc.narg('description')::text ELSE e.description END,
+  secret = coalesce(sqlc.narg('secret')::text, e.secret),
+  previous_secret = CASE WHEN @verb::text <> 'secret_rotated' THEN e.previous_secret WHEN @overlap_seconds::float8 > 0 THEN e.secret END,
+  previous_secret_until = CASE WHEN @verb::text <> 'secret_rotated' THEN e.previous_secret_until
+    WHEN @overlap_seconds::float8 > 0 THEN now() + make_interval(secs => @overlap_seconds::float8) END,
+  state = CASE WHEN @verb::text IN ('enabled', 'disabled', 'deleted') THEN @verb::text ELSE e.state END,
+  paused_until = CASE WHEN @verb::text NOT IN ('enabled', 'disabled', 'deleted') THEN e.paused_until END,
+  disabled_at = CASE WHEN @verb::text = 'disabled' THEN now() WHEN @verb::text NOT IN ('enabled', 'deleted') THEN e.disabled_at END,
+  disabled_reason = CASE WHEN @verb::text = 'disabled' THEN concat_ws(': ', 'by ' || @actor::text, sqlc.narg('reason')::text)
+    WHEN @verb::text NOT IN ('enabled', 'deleted') THEN e.disabled_reason END,
+  failures = CASE WHEN @verb::text <> 'enabled' THEN e.failures ELSE 0 END,
+  failing_since = CASE WHEN @verb::text <> 'enabled' THEN e.failing_since END,
+  event_no = greatest(e.event_no, CASE WHEN @from_now::boolean THEN @event_no::bigint END)
 FROM asked AS a WHERE e.endpoint_no = a.endpoint_no
 RETURNING e.*;
 
@@ -120,33 +79,43 @@ SELECT e.* FROM pawl.webhook_endpoints AS e WHERE e.endpoint_no = @endpoint_no A
 -- name: WebhookEndpointsList :many
 SELECT e.* FROM pawl.webhook_endpoints AS e WHERE e.state <> 'deleted' ORDER BY e.endpoint_no;
 
--- name: WebhookDeliveryResend :one
--- Has one delivery sent again, as if it was new: at once, unless an earlier one of its subject is not finished. Those after it
--- wait for it again. Compares seq, as whoever writes deliveries does.
+-- name: WebhookDeliveriesResend :one
+-- Has deliveries sent again as if they were new: one of them (resent), or the exhausted ones that were given up since a time
+-- (recovered), up to a number, the oldest first. Each is due at once unless an earlier one of its subject is not finished. Those after it
+-- wait for it again. Compares seq, as every statement does that writes deliveries. Its row says how many.
 WITH endpoint AS MATERIALIZED (
   SELECT e.endpoint_no FROM pawl.webhook_endpoints AS e
   WHERE e.endpoint_no = @endpoint_no AND e.seq = @seq AND e.state <> 'deleted' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR UPDATE
+), chosen AS MATERIALIZED (
+  SELECT d.delivery_no, d.subject FROM pawl.webhook_deliveries AS d
+  WHERE d.endpoint_no = @endpoint_no AND d.delivery_no = sqlc.narg('delivery_no')::bigint
+  UNION ALL
+  (SELECT d.delivery_no, d.subject FROM pawl.webhook_deliveries AS d
+  WHERE sqlc.narg('delivery_no')::bigint IS NULL AND d.endpoint_no = @endpoint_no AND d.state = 'exhausted' AND d.attempted_at >= @since::timestamptz
+  ORDER BY d.delivery_no LIMIT @most)
 ), asked AS (
-  INSERT INTO pawl.webhook_changes (verb, endpoint_no, delivery_no, actor, on_behalf_of, reason, request_id, fingerprint)
-  SELECT 'resent', d.endpoint_no, d.delivery_no, @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, @request_id::text, @fingerprint::bytea
-  FROM endpoint AS e JOIN pawl.webhook_deliveries AS d ON d.endpoint_no = e.endpoint_no AND d.delivery_no = @delivery_no
+  INSERT INTO pawl.webhook_changes (verb, endpoint_no, delivery_no, deliveries, actor, on_behalf_of, reason, request_id, fingerprint)
+  SELECT CASE WHEN sqlc.narg('delivery_no')::bigint IS NULL THEN 'recovered' ELSE 'resent' END, e.endpoint_no, sqlc.narg('delivery_no')::bigint,
+    CASE WHEN sqlc.narg('delivery_no')::bigint IS NULL THEN (SELECT count(*) FROM chosen) END,
+    @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, @request_id::text, @fingerprint::bytea
+  FROM endpoint AS e WHERE sqlc.narg('delivery_no')::bigint IS NULL OR EXISTS (SELECT FROM chosen)
   ON CONFLICT (request_id, actor) DO NOTHING
-  RETURNING webhook_changes.endpoint_no, webhook_changes.delivery_no
+  RETURNING webhook_changes.endpoint_no
 ), noted AS (
   UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1 FROM asked AS a WHERE e.endpoint_no = a.endpoint_no
 ), waiting AS (
   UPDATE pawl.webhook_deliveries AS d SET due_at = NULL
+  FROM asked AS a, chosen AS c
+  WHERE d.endpoint_no = a.endpoint_no AND d.subject = c.subject AND d.delivery_no > c.delivery_no AND d.finished_at IS NULL AND d.due_at IS NOT NULL
+), again AS (
+  UPDATE pawl.webhook_deliveries AS d SET state = 'pending', attempts = 0, finished_at = NULL,
+    due_at = CASE WHEN coalesce((SELECT false FROM pawl.webhook_deliveries AS w
+      WHERE w.endpoint_no = @endpoint_no AND w.subject = d.subject AND w.finished_at IS NULL AND w.delivery_no < d.delivery_no LIMIT 1), true) THEN now() END
   FROM asked AS a
-  WHERE d.endpoint_no = a.endpoint_no AND d.delivery_no > a.delivery_no AND d.finished_at IS NULL AND d.due_at IS NOT NULL
-    AND d.subject = (SELECT w.subject FROM pawl.webhook_deliveries AS w WHERE w.endpoint_no = @endpoint_no AND w.delivery_no = @delivery_no)
+  WHERE d.endpoint_no = a.endpoint_no AND d.delivery_no = ANY(ARRAY(SELECT c.delivery_no FROM chosen AS c))
 )
-UPDATE pawl.webhook_deliveries AS d SET state = 'pending', attempts = 0, finished_at = NULL,
-  due_at = CASE WHEN coalesce((SELECT false FROM pawl.webhook_deliveries AS w
-    WHERE w.endpoint_no = @endpoint_no AND w.subject = d.subject AND w.finished_at IS NULL AND w.delivery_no < d.delivery_no LIMIT 1), true) THEN now() END
-FROM asked AS a
-WHERE d.endpoint_no = a.endpoint_no AND d.delivery_no = a.delivery_no
-RETURNING d.delivery_no;
+SELECT (SELECT count(*) FROM chosen)::integer AS deliveries FROM asked AS a;
 
 -- name: WebhookDeliverySkip :one
 -- Gives up one delivery for good, so that those behind it go on.
@@ -175,32 +144,3 @@ WITH endpoint AS MATERIALIZED (
     ORDER BY n.delivery_no LIMIT 1)
 )
 SELECT s.delivery_no FROM skipped AS s;
-
--- name: WebhookDeliveriesRecover :one
--- Has exhausted deliveries sent again that were given up since a time, up to a number of them, the oldest first. Its row says
--- how many.
-WITH endpoint AS MATERIALIZED (
-  SELECT e.endpoint_no FROM pawl.webhook_endpoints AS e
-  WHERE e.endpoint_no = @endpoint_no AND e.seq = @seq AND e.state <> 'deleted' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
-  FOR UPDATE
-), exhausted AS MATERIALIZED (
-  SELECT d.delivery_no FROM pawl.webhook_deliveries AS d
-  WHERE d.endpoint_no = @endpoint_no AND d.state = 'exhausted' AND d.attempted_at >= @since::timestamptz
-  ORDER BY d.delivery_no LIMIT @most
-), asked AS (
-  INSERT INTO pawl.webhook_changes (verb, endpoint_no, deliveries, actor, on_behalf_of, reason, request_id, fingerprint)
-  SELECT 'recovered', e.endpoint_no, (SELECT count(*) FROM exhausted),
-    @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, @request_id::text, @fingerprint::bytea
-  FROM endpoint AS e
-  ON CONFLICT (request_id, actor) DO NOTHING
-  RETURNING webhook_changes.endpoint_no, webhook_changes.deliveries
-), noted AS (
-  UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1 FROM asked AS a WHERE e.endpoint_no = a.endpoint_no
-), again AS (
-  UPDATE pawl.webhook_deliveries AS d SET state = 'pending', attempts = 0,
-    due_at = CASE WHEN coalesce((SELECT false FROM pawl.webhook_deliveries AS w
-      WHERE w.endpoint_no = @endpoint_no AND w.subject = d.subject AND w.finished_at IS NULL AND w.delivery_no < d.delivery_no LIMIT 1), true) THEN now() END
-  FROM asked AS a
-  WHERE d.endpoint_no = a.endpoint_no AND d.delivery_no = ANY(ARRAY(SELECT x.delivery_no FROM exhausted AS x))
-)
-SELECT a.deliveries::integer AS deliveries FROM asked AS a;

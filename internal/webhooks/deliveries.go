@@ -118,47 +118,15 @@ func (s *Endpoints) noDelivery(ctx context.Context, which db.WebhookDeliveryShow
 // Resend has a delivery sent again, whatever became of it, as if it was new: at once, or when those before it of its order or item
 // are finished. Errors: orders.ErrKeyReused.
 func (s *Endpoints) Resend(ctx context.Context, endpointID string, deliveryNo int64, by By) (Delivery, error) {
-	return s.changeDelivery(ctx, deliveryChange{"resend", endpointID, deliveryNo, by}, s.query.WebhookDeliveryResend)
-}
-
-// Skip gives up a delivery for good, so that those behind it go on. Errors: ErrFinished, orders.ErrKeyReused.
-func (s *Endpoints) Skip(ctx context.Context, endpointID string, deliveryNo int64, by By) (Delivery, error) {
-	return s.changeDelivery(ctx, deliveryChange{"skip", endpointID, deliveryNo, by}, func(ctx context.Context, p db.WebhookDeliveryResendParams) (int64, error) {
-		return s.query.WebhookDeliverySkip(ctx, db.WebhookDeliverySkipParams(p))
-	})
-}
-
-// deliveryChange is what somebody asks for of a delivery.
-type deliveryChange struct {
-	verb       string // resend or skip
-	endpointID string
-	deliveryNo int64
-	by         By
-}
-
-// changeDelivery has a statement do what is asked for, and returns what the delivery is then.
-func (s *Endpoints) changeDelivery(ctx context.Context, c deliveryChange, statement func(context.Context, db.WebhookDeliveryResendParams) (int64, error)) (Delivery, error) {
-	r := requestFor(c.by, func() error {
-		d, err := s.Delivery(ctx, c.endpointID, c.deliveryNo)
-		if err == nil && d.FinishedAt != nil && c.verb == "skip" {
-			return ErrFinished
-		}
-		return err
-	}, c.verb, c.endpointID, c.deliveryNo)
-	_, _, err := once(ctx, s, r, func() (int64, error) {
-		seq, err := s.seq(ctx, c.endpointID)
-		if err != nil {
-			return 0, err
-		}
-		return statement(ctx, db.WebhookDeliveryResendParams{
-			Actor: r.Actor, OnBehalfOf: db.Optional(r.OnBehalfOf), Reason: db.Optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
-			EndpointNo: numberOf(c.endpointID), DeliveryNo: c.deliveryNo, Seq: seq,
-		})
-	})
-	if err != nil {
+	look := func() (db.WebhookEndpoint, error) {
+		now, _, err := s.lookAtDelivery(ctx, endpointID, deliveryNo)
+		return now, err
+	}
+	r := requestFor(by, "resend", endpointID, deliveryNo)
+	if _, _, err := s.resend(ctx, r, look, db.WebhookDeliveriesResendParams{DeliveryNo: &deliveryNo}); err != nil {
 		return Delivery{}, err
 	}
-	return s.Delivery(ctx, c.endpointID, c.deliveryNo)
+	return s.Delivery(ctx, endpointID, deliveryNo)
 }
 
 // RecoverMost is how many deliveries a request has sent again at most.
@@ -167,19 +135,50 @@ const RecoverMost = 10_000
 // Recover has deliveries of an endpoint sent again that were given up since a time, the oldest first, and returns how many. If it is
 // RecoverMost there may be others. Errors: orders.ErrKeyReused.
 func (s *Endpoints) Recover(ctx context.Context, endpointID string, since time.Time, by By) (int, error) {
-	r := requestFor(by, s.unless(ctx, At{ID: endpointID}), "recover", endpointID, since.UTC())
-	recovered, before, err := once(ctx, s, r, func() (int32, error) {
-		seq, err := s.seq(ctx, endpointID)
-		if err != nil {
-			return 0, err
-		}
-		return s.query.WebhookDeliveriesRecover(ctx, db.WebhookDeliveriesRecoverParams{
-			Actor: r.Actor, OnBehalfOf: db.Optional(r.OnBehalfOf), Reason: db.Optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
-			EndpointNo: numberOf(endpointID), Seq: seq, Since: since, Most: RecoverMost,
-		})
-	})
+	r := requestFor(by, "recover", endpointID, since.UTC())
+	recovered, before, err := s.resend(ctx, r, s.look(ctx, At{ID: endpointID}), db.WebhookDeliveriesResendParams{Since: since, Most: RecoverMost})
 	if before != nil && before.Deliveries != nil {
 		recovered = *before.Deliveries
 	}
 	return int(recovered), err
+}
+
+func (s *Endpoints) resend(
+	ctx context.Context, r *request, look func() (db.WebhookEndpoint, error), p db.WebhookDeliveriesResendParams,
+) (int32, *db.WebhookChangeByRequestRow, error) {
+	return once(ctx, s, r, look, func(now db.WebhookEndpoint) (int32, error) {
+		p.Actor, p.OnBehalfOf, p.Reason = r.Actor, db.Optional(r.OnBehalfOf), db.Optional(r.Reason)
+		p.RequestID, p.Fingerprint, p.EndpointNo, p.Seq = r.RequestID, r.fingerprint, now.EndpointNo, now.Seq
+		return s.query.WebhookDeliveriesResend(ctx, p)
+	})
+}
+
+// Skip gives up a delivery for good, so that those behind it go on. Errors: ErrFinished, orders.ErrKeyReused.
+func (s *Endpoints) Skip(ctx context.Context, endpointID string, deliveryNo int64, by By) (Delivery, error) {
+	look := func() (db.WebhookEndpoint, error) {
+		now, d, err := s.lookAtDelivery(ctx, endpointID, deliveryNo)
+		if err == nil && d.FinishedAt != nil {
+			err = ErrFinished
+		}
+		return now, err
+	}
+	r := requestFor(by, "skip", endpointID, deliveryNo)
+	_, _, err := once(ctx, s, r, look, func(now db.WebhookEndpoint) (int64, error) {
+		return s.query.WebhookDeliverySkip(ctx, db.WebhookDeliverySkipParams{
+			Actor: r.Actor, OnBehalfOf: db.Optional(r.OnBehalfOf), Reason: db.Optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
+			EndpointNo: now.EndpointNo, DeliveryNo: deliveryNo, Seq: now.Seq,
+		})
+	})
+	if err != nil {
+		return Delivery{}, err
+	}
+	return s.Delivery(ctx, endpointID, deliveryNo)
+}
+
+// lookAtDelivery reads a delivery, and first its endpoint: the seq of that has risen if the delivery was written since.
+func (s *Endpoints) lookAtDelivery(ctx context.Context, endpointID string, deliveryNo int64) (now db.WebhookEndpoint, d Delivery, err error) {
+	if now, err = s.look(ctx, At{ID: endpointID})(); err == nil {
+		d, err = s.Delivery(ctx, endpointID, deliveryNo)
+	}
+	return now, d, err
 }

@@ -123,14 +123,15 @@ func (s *Endpoints) Create(ctx context.Context, want Spec, by By) (db.WebhookEnd
 	if err != nil {
 		return db.WebhookEndpoint{}, err
 	}
-	r := requestFor(by, func() error {
+	room := func() (none db.WebhookEndpoint, err error) {
 		all, err := s.List(ctx)
 		if err == nil && len(all) >= MostEndpoints {
-			return ErrTooMany
+			err = ErrTooMany
 		}
-		return err
-	}, "create", want)
-	made, before, err := once(ctx, s, r, func() (db.WebhookEndpoint, error) {
+		return none, err
+	}
+	r := requestFor(by, "create", want)
+	made, before, err := once(ctx, s, r, room, func(db.WebhookEndpoint) (db.WebhookEndpoint, error) {
 		made, err := s.query.WebhookEndpointCreate(ctx, db.WebhookEndpointCreateParams{
 			Actor: r.Actor, OnBehalfOf: db.Optional(r.OnBehalfOf), Reason: db.Optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
 			Most: MostEndpoints, Url: want.URL, Description: db.Optional(want.Description), Types: listOf(want.Types),
@@ -153,73 +154,60 @@ func (s *Endpoints) Change(ctx context.Context, at At, want Spec, by By) (db.Web
 	if err := s.checkAddress(ctx, want.URL); err != nil {
 		return db.WebhookEndpoint{}, err
 	}
-	r := requestFor(by, s.unless(ctx, at), "change", at.ID, want)
-	changed, before, err := once(ctx, s, r, func() (db.WebhookEndpoint, error) {
-		return s.query.WebhookEndpointChange(ctx, db.WebhookEndpointChangeParams{
-			Actor: r.Actor, OnBehalfOf: db.Optional(r.OnBehalfOf), Reason: db.Optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
-			EndpointNo: numberOf(at.ID), IfVersion: at.Version, Url: want.URL, Description: db.Optional(want.Description), Types: listOf(want.Types),
-		})
-	})
-	return shown(s.answer(ctx, changed, before, err))
+	return s.change(ctx, at, by, db.WebhookEndpointChangeParams{
+		Verb: "changed", Url: &want.URL, Description: db.Optional(want.Description), Types: listOf(want.Types),
+	}, want)
 }
 
-// Stop disables an endpoint, or deletes it (state), if it is still at the version. Errors:
-// orders.ErrPrecondition, orders.ErrKeyReused.
+// Stop disables an endpoint, or deletes it (state), if it is still at the version. Errors: orders.ErrPrecondition,
+// orders.ErrKeyReused.
 func (s *Endpoints) Stop(ctx context.Context, at At, state string, by By) (db.WebhookEndpoint, error) {
-	r := requestFor(by, s.unless(ctx, at), state, at.ID)
-	stopped, before, err := once(ctx, s, r, func() (db.WebhookEndpoint, error) {
-		return s.query.WebhookEndpointStop(ctx, db.WebhookEndpointStopParams{
-			Actor: r.Actor, OnBehalfOf: db.Optional(r.OnBehalfOf), Reason: db.Optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
-			EndpointNo: numberOf(at.ID), IfVersion: at.Version, State: state,
-		})
-	})
-	if before != nil && state == Deleted {
-		return db.WebhookEndpoint{}, nil
-	}
-	return shown(s.answer(ctx, stopped, before, err))
+	return s.change(ctx, at, by, db.WebhookEndpointChangeParams{Verb: state})
 }
 
 // RotateSecret gives an endpoint another secret, which is in the answer. Deliveries are signed with the one before, too, as long
 // as overlap says. Errors: orders.ErrKeyReused.
 func (s *Endpoints) RotateSecret(ctx context.Context, id string, overlap time.Duration, by By) (db.WebhookEndpoint, error) {
-	r := requestFor(by, s.unless(ctx, At{ID: id}), "rotate", id, overlap)
-	rotated, before, err := once(ctx, s, r, func() (db.WebhookEndpoint, error) {
-		return s.query.WebhookSecretRotate(ctx, db.WebhookSecretRotateParams{
-			Actor: r.Actor, OnBehalfOf: db.Optional(r.OnBehalfOf), Reason: db.Optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
-			EndpointNo: numberOf(id), Secret: signing.NewSecret(), OverlapSeconds: overlap.Seconds(),
-		})
-	})
-	return s.answer(ctx, rotated, before, err)
+	return s.change(ctx, At{ID: id}, by, db.WebhookEndpointChangeParams{
+		Verb: "secret_rotated", Secret: new(signing.NewSecret()), OverlapSeconds: overlap.Seconds(),
+	}, overlap)
 }
 
-// Enable has an endpoint sent to again: from where it stood, or past all events until now. Errors: orders.ErrKeyReused.
+// Enable has events sent to an endpoint again: from where it stood, or past all events until now. Errors: orders.ErrKeyReused.
 func (s *Endpoints) Enable(ctx context.Context, id string, fromNow bool, by By) (db.WebhookEndpoint, error) {
 	latest, err := s.options.Latest(ctx)
 	if err != nil {
 		return db.WebhookEndpoint{}, err
 	}
-	r := requestFor(by, s.unless(ctx, At{ID: id}), "enable", id, fromNow)
-	enabled, before, err := once(ctx, s, r, func() (db.WebhookEndpoint, error) {
-		seq, err := s.seq(ctx, id)
-		if err != nil {
-			return db.WebhookEndpoint{}, err
-		}
-		return s.query.WebhookEndpointEnable(ctx, db.WebhookEndpointEnableParams{
-			Actor: r.Actor, OnBehalfOf: db.Optional(r.OnBehalfOf), Reason: db.Optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
-			EndpointNo: numberOf(id), Seq: seq, FromNow: fromNow, EventNo: latest.No,
-		})
-	})
-	return shown(s.answer(ctx, enabled, before, err))
+	return s.change(ctx, At{ID: id}, by, db.WebhookEndpointChangeParams{Verb: Enabled, FromNow: fromNow, EventNo: latest.No}, fromNow)
 }
 
-// unless says why a change was not made of an endpoint that was to be at a version.
-func (s *Endpoints) unless(ctx context.Context, at At) func() error {
-	return func() error {
-		now, err := s.Get(ctx, at.ID)
+// change makes one change of an endpoint. What the request asks for is the verb and details.
+func (s *Endpoints) change(ctx context.Context, at At, by By, p db.WebhookEndpointChangeParams, details ...any) (db.WebhookEndpoint, error) {
+	r := requestFor(by, p.Verb, at.ID, details)
+	changed, before, err := once(ctx, s, r, s.look(ctx, at), func(now db.WebhookEndpoint) (db.WebhookEndpoint, error) {
+		p.Actor, p.OnBehalfOf, p.Reason = r.Actor, db.Optional(r.OnBehalfOf), db.Optional(r.Reason)
+		p.RequestID, p.Fingerprint, p.EndpointNo, p.Seq, p.Version = r.RequestID, r.fingerprint, now.EndpointNo, now.Seq, now.Version
+		return s.query.WebhookEndpointChange(ctx, p)
+	})
+	if before != nil && p.Verb == Deleted {
+		return db.WebhookEndpoint{}, nil
+	}
+	changed, err = s.answer(ctx, changed, before, err)
+	if p.Secret == nil {
+		return shown(changed, err)
+	}
+	return changed, err
+}
+
+// look returns a function that reads an endpoint, if it is at the version.
+func (s *Endpoints) look(ctx context.Context, at At) func() (db.WebhookEndpoint, error) {
+	return func() (db.WebhookEndpoint, error) {
+		now, err := s.endpoint(ctx, numberOf(at.ID))
 		if err == nil && at.Version != nil && now.Version != *at.Version {
-			return orders.ErrPrecondition
+			err = orders.ErrPrecondition
 		}
-		return err
+		return now, err
 	}
 }
 
@@ -273,12 +261,6 @@ func notFound(no int32) error {
 	return e
 }
 
-// seq is what a statement compares that goes by what is stored of an endpoint's deliveries.
-func (s *Endpoints) seq(ctx context.Context, id string) (int64, error) {
-	row, err := s.endpoint(ctx, numberOf(id))
-	return row.Seq, err
-}
-
 // shown is an endpoint without its secrets.
 func shown(e db.WebhookEndpoint, err error) (db.WebhookEndpoint, error) {
 	e.Secret, e.PreviousSecret = "", nil
@@ -297,45 +279,51 @@ type By struct {
 	RequestID  string // empty: nobody will ask again
 }
 
-// request is a change that somebody asks for, as it is known when it comes again.
+// request is a change that is asked for, with what identifies it when it comes again.
 type request struct {
 	By
 	fingerprint []byte
-	refused     func() error // why it was not done; nil: something has changed meanwhile, and it may be done now
 }
 
-// requestFor makes a request of what is asked for, each part of which counts when it comes again.
-func requestFor(by By, refused func() error, what ...any) *request {
+// requestFor makes a request of what is asked for, all of which counts when it comes again.
+func requestFor(by By, what ...any) *request {
 	text, _ := json.Marshal([]any{what, by.OnBehalfOf, by.Reason}) // it can always be encoded
 	sum := sha256.Sum256(text)
 	by.RequestID = cmp.Or(by.RequestID, rand.Text()) // by which this process finds out about a lost answer
-	return &request{by, sum[:], refused}
+	return &request{by, sum[:]}
 }
 
 // requestTries bounds how often a statement is sent whose answer was lost, or whose endpoint was written at the same moment.
 const requestTries = 50
 
-// once has a statement do what a request asks for, unless it was done before: then it returns what is known of that. Errors: that of
-// refused, orders.ErrKeyReused, orders.ErrUnavailable; after the last, it may have been done.
-func once[T any](ctx context.Context, s *Endpoints, r *request, do func() (T, error)) (done T, before *db.WebhookChangeByRequestRow, err error) {
+// once does what a request asks for, unless it was done before: then it returns what is known of that. look says whether it
+// can be done, and reads the endpoint with which the statement compares. Errors: that of look, orders.ErrKeyReused,
+// orders.ErrUnavailable; after the last, it may have been done.
+func once[T any](
+	ctx context.Context, s *Endpoints, r *request, look func() (db.WebhookEndpoint, error), do func(db.WebhookEndpoint) (T, error),
+) (done T, before *db.WebhookChangeByRequestRow, err error) {
 	for try := range requestTries {
 		if try > 0 {
 			pg.Sleep(ctx, min(time.Millisecond<<min(try, 7), 100*time.Millisecond))
 		}
-		done, err = do()
-		switch {
-		case errors.Is(err, pgx.ErrNoRows), pg.Describe(err) == "23505 webhook_changes_request":
-			before, err = s.seen(ctx, r)
-			if before == nil && err == nil {
-				err = r.refused()
+		now, refused := look()
+		if refused == nil {
+			done, err = do(now)
+			switch {
+			case errors.Is(err, pgx.ErrNoRows), pg.Describe(err) == "23505 webhook_changes_request": // done before, or written since look
+			case err == nil, pg.FaultOf(err) == pg.Bad:
+				return done, nil, err
+			case ctx.Err() != nil:
+				return done, nil, orders.Unavailable("change webhook endpoint", err)
+			default:
+				continue
 			}
-			if before != nil || err != nil {
-				return done, before, err
-			}
-		case err == nil, errors.Is(err, orders.ErrNotFound), pg.FaultOf(err) == pg.Bad:
-			return done, nil, err
-		case ctx.Err() != nil:
-			return done, nil, orders.Unavailable("change webhook endpoint", err)
+		}
+		if before, err = s.seen(ctx, r); before != nil || err != nil {
+			return done, before, err
+		}
+		if refused != nil {
+			return done, nil, refused
 		}
 	}
 	return done, nil, fmt.Errorf("change webhook endpoint: %w", cmp.Or(orders.Unavailable("send statement", err), orders.ErrUnavailable))
