@@ -421,10 +421,10 @@ func TestOIDCRemembers(t *testing.T) {
 		want("long", maria)
 		want("short", maria)
 		want("other", nil)
-		time.Sleep(2 * time.Second)
+		<-time.After(2 * time.Second)
 		want("long", maria)
 		want("short", nil)
-		time.Sleep(goodFor)
+		<-time.After(goodFor)
 		want("long", nil)
 		for n := range 2 * rememberedMost {
 			i.remember(strconv.Itoa(n), maria, time.Now().Add(time.Hour))

@@ -122,8 +122,8 @@ func (s *Endpoints) Resend(ctx context.Context, endpointID string, deliveryNo in
 		now, _, err := s.lookAtDelivery(ctx, endpointID, deliveryNo)
 		return now, err
 	}
-	r := requestFor(by, "resend", endpointID, deliveryNo)
-	if _, _, err := s.resend(ctx, r, look, db.WebhookDeliveriesResendParams{DeliveryNo: &deliveryNo}); err != nil {
+	r := requestFor(by, look, "resend", endpointID, deliveryNo)
+	if _, _, err := s.resend(ctx, r, db.WebhookDeliveriesResendParams{DeliveryNo: &deliveryNo}); err != nil {
 		return Delivery{}, err
 	}
 	return s.Delivery(ctx, endpointID, deliveryNo)
@@ -135,18 +135,16 @@ const RecoverMost = 10_000
 // Recover has deliveries of an endpoint sent again that were given up since a time, the oldest first, and returns how many. If it is
 // RecoverMost there may be others. Errors: orders.ErrKeyReused.
 func (s *Endpoints) Recover(ctx context.Context, endpointID string, since time.Time, by By) (int, error) {
-	r := requestFor(by, "recover", endpointID, since.UTC())
-	recovered, before, err := s.resend(ctx, r, s.look(ctx, At{ID: endpointID}), db.WebhookDeliveriesResendParams{Since: since, Most: RecoverMost})
+	r := requestFor(by, s.look(ctx, At{ID: endpointID}), "recover", since.UTC(), endpointID)
+	recovered, before, err := s.resend(ctx, r, db.WebhookDeliveriesResendParams{Since: since, Most: RecoverMost})
 	if before != nil && before.Deliveries != nil {
 		recovered = *before.Deliveries
 	}
 	return int(recovered), err
 }
 
-func (s *Endpoints) resend(
-	ctx context.Context, r *request, look func() (db.WebhookEndpoint, error), p db.WebhookDeliveriesResendParams,
-) (int32, *db.WebhookChangeByRequestRow, error) {
-	return once(ctx, s, r, look, func(now db.WebhookEndpoint) (int32, error) {
+func (s *Endpoints) resend(ctx context.Context, r *request, p db.WebhookDeliveriesResendParams) (int32, *db.WebhookChangeByRequestRow, error) {
+	return once(ctx, s, r, func(now db.WebhookEndpoint) (int32, error) {
 		p.Actor, p.OnBehalfOf, p.Reason = r.Actor, db.Optional(r.OnBehalfOf), db.Optional(r.Reason)
 		p.RequestID, p.Fingerprint, p.EndpointNo, p.Seq = r.RequestID, r.fingerprint, now.EndpointNo, now.Seq
 		return s.query.WebhookDeliveriesResend(ctx, p)
@@ -162,8 +160,8 @@ func (s *Endpoints) Skip(ctx context.Context, endpointID string, deliveryNo int6
 		}
 		return now, err
 	}
-	r := requestFor(by, "skip", endpointID, deliveryNo)
-	_, _, err := once(ctx, s, r, look, func(now db.WebhookEndpoint) (int64, error) {
+	r := requestFor(by, look, "skip", endpointID, deliveryNo)
+	_, _, err := once(ctx, s, r, func(now db.WebhookEndpoint) (int64, error) {
 		return s.query.WebhookDeliverySkip(ctx, db.WebhookDeliverySkipParams{
 			Actor: r.Actor, OnBehalfOf: db.Optional(r.OnBehalfOf), Reason: db.Optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
 			EndpointNo: now.EndpointNo, DeliveryNo: deliveryNo, Seq: now.Seq,

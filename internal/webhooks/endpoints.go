@@ -130,8 +130,8 @@ func (s *Endpoints) Create(ctx context.Context, want Spec, by By) (db.WebhookEnd
 		}
 		return none, err
 	}
-	r := requestFor(by, "create", want)
-	made, before, err := once(ctx, s, r, room, func(db.WebhookEndpoint) (db.WebhookEndpoint, error) {
+	r := requestFor(by, room, "create", want)
+	made, before, err := once(ctx, s, r, func(db.WebhookEndpoint) (db.WebhookEndpoint, error) {
 		made, err := s.query.WebhookEndpointCreate(ctx, db.WebhookEndpointCreateParams{
 			Actor: r.Actor, OnBehalfOf: db.Optional(r.OnBehalfOf), Reason: db.Optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
 			Most: MostEndpoints, Url: want.URL, Description: db.Optional(want.Description), Types: listOf(want.Types),
@@ -156,7 +156,7 @@ func (s *Endpoints) Change(ctx context.Context, at At, want Spec, by By) (db.Web
 	}
 	return s.change(ctx, at, by, db.WebhookEndpointChangeParams{
 		Verb: "changed", Url: &want.URL, Description: db.Optional(want.Description), Types: listOf(want.Types),
-	}, want)
+	})
 }
 
 // Stop disables an endpoint, or deletes it (state), if it is still at the version. Errors: orders.ErrPrecondition,
@@ -170,7 +170,7 @@ func (s *Endpoints) Stop(ctx context.Context, at At, state string, by By) (db.We
 func (s *Endpoints) RotateSecret(ctx context.Context, id string, overlap time.Duration, by By) (db.WebhookEndpoint, error) {
 	return s.change(ctx, At{ID: id}, by, db.WebhookEndpointChangeParams{
 		Verb: "secret_rotated", Secret: new(signing.NewSecret()), OverlapSeconds: overlap.Seconds(),
-	}, overlap)
+	})
 }
 
 // Enable has events sent to an endpoint again: from where it stood, or past all events until now. Errors: orders.ErrKeyReused.
@@ -179,13 +179,12 @@ func (s *Endpoints) Enable(ctx context.Context, id string, fromNow bool, by By) 
 	if err != nil {
 		return db.WebhookEndpoint{}, err
 	}
-	return s.change(ctx, At{ID: id}, by, db.WebhookEndpointChangeParams{Verb: Enabled, FromNow: fromNow, EventNo: latest.No}, fromNow)
+	return s.change(ctx, At{ID: id}, by, db.WebhookEndpointChangeParams{Verb: Enabled, FromNow: fromNow, EventNo: latest.No})
 }
 
-// change makes one change of an endpoint. What the request asks for is the verb and details.
-func (s *Endpoints) change(ctx context.Context, at At, by By, p db.WebhookEndpointChangeParams, details ...any) (db.WebhookEndpoint, error) {
-	r := requestFor(by, p.Verb, at.ID, details)
-	changed, before, err := once(ctx, s, r, s.look(ctx, at), func(now db.WebhookEndpoint) (db.WebhookEndpoint, error) {
+func (s *Endpoints) change(ctx context.Context, at At, by By, p db.WebhookEndpointChangeParams) (db.WebhookEndpoint, error) {
+	r := requestFor(by, s.look(ctx, at), at.ID, p.Verb, p.Url, p.Description, p.Types, p.OverlapSeconds, p.FromNow)
+	changed, before, err := once(ctx, s, r, func(now db.WebhookEndpoint) (db.WebhookEndpoint, error) {
 		p.Actor, p.OnBehalfOf, p.Reason = r.Actor, db.Optional(r.OnBehalfOf), db.Optional(r.Reason)
 		p.RequestID, p.Fingerprint, p.EndpointNo, p.Seq, p.Version = r.RequestID, r.fingerprint, now.EndpointNo, now.Seq, now.Version
 		return s.query.WebhookEndpointChange(ctx, p)
@@ -279,34 +278,34 @@ type By struct {
 	RequestID  string // empty: nobody will ask again
 }
 
-// request is a change that is asked for, with what identifies it when it comes again.
+// request is a change that is asked for.
 type request struct {
 	By
-	fingerprint []byte
+	fingerprint []byte                             // identifies it when it comes again
+	look        func() (db.WebhookEndpoint, error) // whether it can be done, and the endpoint with which the statement compares
 }
 
 // requestFor makes a request of what is asked for, all of which counts when it comes again.
-func requestFor(by By, what ...any) *request {
+func requestFor(by By, look func() (db.WebhookEndpoint, error), what ...any) *request {
 	text, _ := json.Marshal([]any{what, by.OnBehalfOf, by.Reason}) // it can always be encoded
 	sum := sha256.Sum256(text)
 	by.RequestID = cmp.Or(by.RequestID, rand.Text()) // by which this process finds out about a lost answer
-	return &request{by, sum[:]}
+	return &request{by, sum[:], look}
 }
 
 // requestTries bounds how often a statement is sent whose answer was lost, or whose endpoint was written at the same moment.
 const requestTries = 50
 
-// once does what a request asks for, unless it was done before: then it returns what is known of that. look says whether it
-// can be done, and reads the endpoint with which the statement compares. Errors: that of look, orders.ErrKeyReused,
-// orders.ErrUnavailable; after the last, it may have been done.
-func once[T any](
-	ctx context.Context, s *Endpoints, r *request, look func() (db.WebhookEndpoint, error), do func(db.WebhookEndpoint) (T, error),
-) (done T, before *db.WebhookChangeByRequestRow, err error) {
+// once does what a request asks for, unless it was done before: then it returns what is known of that. Errors: that of look,
+// orders.ErrKeyReused, orders.ErrUnavailable; after the last, it may have been done.
+func once[T any](ctx context.Context, s *Endpoints, r *request, do func(db.WebhookEndpoint) (T, error)) (
+	done T, before *db.WebhookChangeByRequestRow, err error,
+) {
 	for try := range requestTries {
 		if try > 0 {
 			pg.Sleep(ctx, min(time.Millisecond<<min(try, 7), 100*time.Millisecond))
 		}
-		now, refused := look()
+		now, refused := r.look()
 		if refused == nil {
 			done, err = do(now)
 			switch {
