@@ -10,9 +10,9 @@ import (
 	"github.com/chromedp/cdproto/page"
 )
 
-var update = flag.Bool("update", false, "write the pictures of docs/console.md anew, with -run 'TestPictures|TestLab', so that nothing is in them of other tests")
+var update = flag.Bool("update", false, "write the pictures in docs/console, with -run 'TestPictures|TestLab' alone")
 
-// pictures are those of docs/console.md that show what fill has stored. Others are made where there is more to see.
+// pictures are those in docs/console that show what fill has stored. Others are made where there is more to see.
 var pictures = []struct {
 	file, path, shows string
 	look              look
