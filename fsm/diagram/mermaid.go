@@ -27,8 +27,7 @@ func Mermaid() string {
 	return b.String()
 }
 
-// Markdown is the page of the docs about the machine: the picture, its edges, and the
-// diagram for Mermaid.
+// Markdown is the page of the docs about the machine: the picture and its edges.
 func Markdown() string {
 	var b strings.Builder
 	b.WriteString("# The machine of an order\n\n" +
@@ -38,8 +37,7 @@ func Markdown() string {
 	for _, e := range machine.Edges() {
 		fmt.Fprintf(&b, "| `%s` | %s | `%s` |\n", e.From, e.Event, e.To)
 	}
-	b.WriteString("\nA write that keeps the status (a take-over, a hold, a request to stop) is a row of the history\n" +
-		"whose from and to are the same. Everything else is refused by the database, from any client.\n\n" +
-		"The same as a [Mermaid](https://mermaid.js.org) diagram:\n\n```mermaid\n" + Mermaid() + "```\n")
+	b.WriteString("\nA write that keeps the status (a take-over, a hold, a request to stop) is a history row with the same\n" +
+		"`from` and `to`. The database rejects all other changes, from any client.\n")
 	return b.String()
 }
