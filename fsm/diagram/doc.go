@@ -1,4 +1,4 @@
-// Package diagram draws the machine of an order: for the docs as a picture (SVG), for Mermaid, and as the page that holds
-// both, which `pawl diagram` prints; for pages of the console with the orders in it, or with the way of one. It reads the
+// Package diagram draws the machine of an order: as a picture (SVG), for Mermaid, and as a page of the
+// docs, which `pawl diagram` prints; for pages of the console with the orders in it, or with the way of one. It reads the
 // machine and decides nothing.
 package diagram
