@@ -83,6 +83,17 @@ const (
 	BulkFilterSortOldest BulkFilterSort = "oldest"
 )
 
+// Defines values for BulkVerb.
+const (
+	BulkVerbApprove    BulkVerb = "approve"
+	BulkVerbCancel     BulkVerb = "cancel"
+	BulkVerbPause      BulkVerb = "pause"
+	BulkVerbReject     BulkVerb = "reject"
+	BulkVerbResume     BulkVerb = "resume"
+	BulkVerbRetry      BulkVerb = "retry"
+	BulkVerbStepResult BulkVerb = "step-result"
+)
+
 // Defines values for CallOperation.
 const (
 	CallOperationDo     CallOperation = "do"
@@ -489,6 +500,7 @@ type ActivityCallsStep string
 
 // ActivityCount defines model for ActivityCount.
 type ActivityCount struct {
+	// Name Examples: completed
 	Name   string `json:"name"`
 	Orders int64  `json:"orders"`
 }
@@ -508,6 +520,8 @@ type ActivityPoints struct {
 	Points []Activity `json:"points"`
 
 	// Replica The name of the replica that answers.
+	//
+	// Examples: shop-1:4711
 	Replica string `json:"replica"`
 }
 
@@ -527,6 +541,8 @@ type AdjustInventoryBody struct {
 	Reason string `json:"reason"`
 
 	// RequestID A name for this request, so that it is done once. It must be given, here or as Idempotency-Key.
+	//
+	// Examples: claim-17
 	RequestID string `json:"requestId,omitempty,omitzero"`
 }
 
@@ -568,6 +584,8 @@ type BulkBody struct {
 	Filter BulkFilter `json:"filter,omitempty,omitzero"`
 
 	// IDs The orders. Or a filter.
+	//
+	// Examples: ["order-123","order-124"]
 	IDs []string `json:"ids,omitempty,omitzero"`
 
 	// OnBehalfOf For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate.
@@ -678,14 +696,19 @@ type BulkResult struct {
 	Currency string `json:"currency,omitempty,omitzero"`
 
 	// Detail Why it was not done.
-	Detail   string `json:"detail,omitempty,omitzero"`
-	Item     string `json:"item,omitempty,omitzero"`
+	Detail string `json:"detail,omitempty,omitzero"`
+	Item   string `json:"item,omitempty,omitzero"`
+
+	// OrderID Examples: order-123
 	OrderID  string `json:"orderId"`
 	Quantity int    `json:"quantity,omitempty,omitzero"`
 
 	// Status Where the order is. completed, failed and canceled are final.
 	Status Status `json:"status,omitempty,omitzero"`
 }
+
+// BulkVerb What to do with the orders.
+type BulkVerb string
 
 // Call defines model for Call.
 type Call struct {
@@ -759,18 +782,24 @@ type Caller struct {
 	Email string `json:"email,omitempty,omitzero"`
 
 	// Name As the history has it: token:NAME, oidc:ISSUER#SUBJECT, local or anonymous.
+	//
+	// Examples: token:support
 	Name string `json:"name"`
 
 	// Open Whether the service is open to this machine without a token, because none was ever made.
 	Open bool `json:"open"`
 
-	// Operations Ids of the operations that you may do at this address, but for those that everybody may. With submit and without read, some are only for what you submitted.
+	// Operations Ids of the operations that you may do at this address, but for those that everybody may. With submit and without read, some are only for what you submitted; applyBulkVerb is for the verbs that you may apply to one order.
+	//
+	// Examples: ["approveOrder","rejectOrder","applyBulkVerb"]
 	Operations []string `json:"operations"`
 
 	// Quarantined Whether the service only reads, because its database belongs elsewhere: nobody may do anything else.
 	Quarantined bool `json:"quarantined"`
 
 	// Roles Of submit, read, operate, approve, settle, stock, delegate, metrics and admin.
+	//
+	// Examples: ["approve"]
 	Roles []string `json:"roles"`
 }
 
@@ -889,6 +918,8 @@ type EnableBodyFrom string
 // ErrorGroup defines model for ErrorGroup.
 type ErrorGroup struct {
 	// Code The code of the failure, or the reason of the hold up to a colon, as the list of orders takes it.
+	//
+	// Examples: card_declined
 	Code    string     `json:"code"`
 	Example OrderError `json:"example"`
 
@@ -1083,8 +1114,6 @@ type Health struct {
 	Status HealthStatus `json:"status"`
 
 	// Warning That the service is open, as long as no token was made.
-	//
-	// Examples: The service is open: no token was made yet.
 	Warning string `json:"warning,omitempty,omitzero"`
 }
 
@@ -1162,6 +1191,8 @@ type Movement struct {
 	Reason string `json:"reason,omitempty,omitzero"`
 
 	// RequestID That of the request, or one that was made for it.
+	//
+	// Examples: count-1
 	RequestID string `json:"requestId"`
 
 	// Version The version of the item that it made. Sales raise the version, too, so there are gaps.
@@ -1170,6 +1201,9 @@ type Movement struct {
 
 // MovementKind restock: units that came back with a refund.
 type MovementKind string
+
+// Number A decimal number. Programs that keep it in a float may round it.
+type Number = float64
 
 // Order defines model for Order.
 type Order struct {
@@ -1217,8 +1251,6 @@ type Order struct {
 	HoldReason string    `json:"holdReason,omitempty,omitzero"`
 
 	// IgnoredFields Fields of the request that had no effect: those that are not known, which Prefer: handling=strict refuses, and metadata where the order was stored with another.
-	//
-	// Examples: ["colour"]
 	IgnoredFields []string `json:"ignoredFields,omitempty,omitzero"`
 
 	// InDoubt A call was made whose effect is not known yet.
@@ -1240,8 +1272,6 @@ type Order struct {
 	Quantity int `json:"quantity"`
 
 	// Refunded How much was given back, as a decimal: the sum of the refunds that are done. Absent where no refund was asked for.
-	//
-	// Examples: 12.50
 	Refunded string `json:"refunded,omitempty,omitzero"`
 
 	// Refunds The refunds that were asked for, the first one first.
@@ -1281,7 +1311,9 @@ type OrderStopRequested string
 // OrderError defines model for OrderError.
 type OrderError struct {
 	// Detail What is said of its failure, or the reason of its hold.
-	Detail  string `json:"detail,omitempty,omitzero"`
+	Detail string `json:"detail,omitempty,omitzero"`
+
+	// OrderID Examples: order-123
 	OrderID string `json:"orderId"`
 }
 
@@ -1317,6 +1349,8 @@ type Overview struct {
 	Refunds int64 `json:"refunds"`
 
 	// Replica The name of the replica that answers.
+	//
+	// Examples: shop-1:4711
 	Replica string `json:"replica"`
 
 	// Replicas The services that are connected to the database.
@@ -1441,8 +1475,6 @@ type ProcessBody struct {
 	ConcurrencyKey string `json:"concurrencyKey,omitempty,omitzero"`
 
 	// Currency ISO 4217. The service's default when left out.
-	//
-	// Examples: USD
 	Currency string `json:"currency,omitempty,omitzero"`
 
 	// CustomerID Who buys. Handed to providers, and what rules of a policy can go by.
@@ -1462,8 +1494,6 @@ type ProcessBody struct {
 	OrderID string `json:"orderId"`
 
 	// PaymentMethod What the charge is made with, in words of the provider's. Never logged, and never answered.
-	//
-	// Examples: pm_card_visa
 	PaymentMethod string `json:"paymentMethod,omitempty,omitzero"`
 
 	// Quantity 1 when left out.
@@ -1522,6 +1552,8 @@ type RecoverBody struct {
 	RequestID string `json:"requestId,omitempty,omitzero"`
 
 	// Since Only what was tried last at this time or later (RFC 3339).
+	//
+	// Examples: 2026-11-20T00:00:00Z
 	Since time.Time `json:"since"`
 }
 
@@ -1575,15 +1607,21 @@ type RefundState string
 // RefundBody defines model for RefundBody.
 type RefundBody struct {
 	// Amount How much, more than zero. All that is left when left out.
+	//
+	// Examples: 12.5
 	Amount *string `json:"amount,omitempty"`
 
 	// OnBehalfOf For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate.
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
 	// Reason Why; kept in the history, and told to an http provider.
+	//
+	// Examples: one is broken
 	Reason string `json:"reason"`
 
 	// RequestID A name for this refund, so that it is done once. Required, here or as Idempotency-Key.
+	//
+	// Examples: ticket-4712
 	RequestID string `json:"requestId,omitempty,omitzero"`
 
 	// Restock How many units are put back into stock at once, whatever becomes of the money.
@@ -1596,6 +1634,8 @@ type Replica struct {
 	Connections int64 `json:"connections"`
 
 	// Name Its machine and the number of its process, and what its connections are called in the URL of the database.
+	//
+	// Examples: shop-1:4711
 	Name string `json:"name"`
 
 	// Since Since when it has had one of these at least.
@@ -1611,8 +1651,6 @@ type RetryBody struct {
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
 	// PaymentMethod What a failed order is charged with from now on. Never logged, and never answered.
-	//
-	// Examples: pm_card_visa
 	PaymentMethod string `json:"paymentMethod,omitempty,omitzero"`
 
 	// Policy Which policy the order goes on with: the one it started with, or the active one. pinned when left out.
@@ -1647,7 +1685,9 @@ type RotateSecretBody struct {
 type SetInventoryBody struct {
 	// OnBehalfOf For whom the caller asks; kept with the movement beside the caller, which a token names. Needs the role delegate.
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
-	OnHand     int64  `json:"onHand"`
+
+	// OnHand Examples: 12
+	OnHand int64 `json:"onHand"`
 
 	// Reason Why; kept with the movement.
 	Reason string `json:"reason,omitempty,omitzero"`
@@ -1662,6 +1702,8 @@ type SkipBody struct {
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
 	// Reason Why; kept with the delivery.
+	//
+	// Examples: entered by hand
 	Reason string `json:"reason"`
 
 	// RequestID A name for this request, so that it is done once.
@@ -1699,6 +1741,8 @@ type StepResultBody struct {
 	Outcome StepResultBodyOutcome `json:"outcome"`
 
 	// Reason How they know; kept in the history.
+	//
+	// Examples: seen in the dashboard
 	Reason string `json:"reason"`
 
 	// Reference The provider's name for what is done.
@@ -1723,6 +1767,8 @@ type StepResultBodyStep string
 // StepState defines model for StepState.
 type StepState struct {
 	// Completed The effect of the step happened and stands.
+	//
+	// Examples: true
 	Completed bool `json:"completed"`
 
 	// Reference The provider's name for the charge or the reservation.
@@ -1836,8 +1882,10 @@ type UnfinishedOrder struct {
 	CreatedAt time.Time `json:"createdAt"`
 
 	// Hold What it waits for. Absent: a replica drives it.
-	Hold    UnfinishedOrderHold `json:"hold,omitempty,omitzero"`
-	OrderID string              `json:"orderId"`
+	Hold UnfinishedOrderHold `json:"hold,omitempty,omitzero"`
+
+	// OrderID Examples: order-123
+	OrderID string `json:"orderId"`
 
 	// Status Where the order is. completed, failed and canceled are final.
 	Status Status `json:"status"`
@@ -2042,80 +2090,8 @@ type WebhookEndpoints struct {
 	Endpoints []WebhookEndpoint `json:"endpoints"`
 }
 
-// ApproveOrdersParams defines parameters for ApproveOrders.
-type ApproveOrdersParams struct {
-	// DryRun Say of each order whether the verb applies, and do nothing.
-	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
-
-	// IdempotencyKey Another way to give the requestId; in quotes or without.
-	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
-
-	// Prefer handling=strict refuses fields that are not known (RFC 7240).
-	Prefer string `json:"Prefer,omitempty,omitzero"`
-}
-
-// CancelOrdersParams defines parameters for CancelOrders.
-type CancelOrdersParams struct {
-	// DryRun Say of each order whether the verb applies, and do nothing.
-	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
-
-	// IdempotencyKey Another way to give the requestId; in quotes or without.
-	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
-
-	// Prefer handling=strict refuses fields that are not known (RFC 7240).
-	Prefer string `json:"Prefer,omitempty,omitzero"`
-}
-
-// PauseOrdersParams defines parameters for PauseOrders.
-type PauseOrdersParams struct {
-	// DryRun Say of each order whether the verb applies, and do nothing.
-	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
-
-	// IdempotencyKey Another way to give the requestId; in quotes or without.
-	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
-
-	// Prefer handling=strict refuses fields that are not known (RFC 7240).
-	Prefer string `json:"Prefer,omitempty,omitzero"`
-}
-
-// RejectOrdersParams defines parameters for RejectOrders.
-type RejectOrdersParams struct {
-	// DryRun Say of each order whether the verb applies, and do nothing.
-	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
-
-	// IdempotencyKey Another way to give the requestId; in quotes or without.
-	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
-
-	// Prefer handling=strict refuses fields that are not known (RFC 7240).
-	Prefer string `json:"Prefer,omitempty,omitzero"`
-}
-
-// ResumeOrdersParams defines parameters for ResumeOrders.
-type ResumeOrdersParams struct {
-	// DryRun Say of each order whether the verb applies, and do nothing.
-	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
-
-	// IdempotencyKey Another way to give the requestId; in quotes or without.
-	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
-
-	// Prefer handling=strict refuses fields that are not known (RFC 7240).
-	Prefer string `json:"Prefer,omitempty,omitzero"`
-}
-
-// RetryOrdersParams defines parameters for RetryOrders.
-type RetryOrdersParams struct {
-	// DryRun Say of each order whether the verb applies, and do nothing.
-	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
-
-	// IdempotencyKey Another way to give the requestId; in quotes or without.
-	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
-
-	// Prefer handling=strict refuses fields that are not known (RFC 7240).
-	Prefer string `json:"Prefer,omitempty,omitzero"`
-}
-
-// SettleStepOfOrdersParams defines parameters for SettleStepOfOrders.
-type SettleStepOfOrdersParams struct {
+// ApplyBulkVerbParams defines parameters for ApplyBulkVerb.
+type ApplyBulkVerbParams struct {
 	// DryRun Say of each order whether the verb applies, and do nothing.
 	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
 
@@ -2575,39 +2551,9 @@ type RotateWebhookSecretParams struct {
 
 // The operations.
 
-// ApproveOrders is POST /api/bulk/approve: The verb approve for many orders.
-func (c *Client) ApproveOrders(ctx context.Context, params *ApproveOrdersParams, body BulkBody, options ...CallOption) (*BulkOutcome, error) {
-	return call[BulkOutcome](ctx, c, request{http.MethodPost, "/api/bulk/approve", params, body}, options)
-}
-
-// CancelOrders is POST /api/bulk/cancel: The verb cancel for many orders.
-func (c *Client) CancelOrders(ctx context.Context, params *CancelOrdersParams, body BulkBody, options ...CallOption) (*BulkOutcome, error) {
-	return call[BulkOutcome](ctx, c, request{http.MethodPost, "/api/bulk/cancel", params, body}, options)
-}
-
-// PauseOrders is POST /api/bulk/pause: The verb pause for many orders.
-func (c *Client) PauseOrders(ctx context.Context, params *PauseOrdersParams, body BulkBody, options ...CallOption) (*BulkOutcome, error) {
-	return call[BulkOutcome](ctx, c, request{http.MethodPost, "/api/bulk/pause", params, body}, options)
-}
-
-// RejectOrders is POST /api/bulk/reject: The verb reject for many orders.
-func (c *Client) RejectOrders(ctx context.Context, params *RejectOrdersParams, body BulkBody, options ...CallOption) (*BulkOutcome, error) {
-	return call[BulkOutcome](ctx, c, request{http.MethodPost, "/api/bulk/reject", params, body}, options)
-}
-
-// ResumeOrders is POST /api/bulk/resume: The verb resume for many orders.
-func (c *Client) ResumeOrders(ctx context.Context, params *ResumeOrdersParams, body BulkBody, options ...CallOption) (*BulkOutcome, error) {
-	return call[BulkOutcome](ctx, c, request{http.MethodPost, "/api/bulk/resume", params, body}, options)
-}
-
-// RetryOrders is POST /api/bulk/retry: The verb retry for many orders.
-func (c *Client) RetryOrders(ctx context.Context, params *RetryOrdersParams, body BulkBody, options ...CallOption) (*BulkOutcome, error) {
-	return call[BulkOutcome](ctx, c, request{http.MethodPost, "/api/bulk/retry", params, body}, options)
-}
-
-// SettleStepOfOrders is POST /api/bulk/step-result: The verb step-result for many orders.
-func (c *Client) SettleStepOfOrders(ctx context.Context, params *SettleStepOfOrdersParams, body BulkBody, options ...CallOption) (*BulkOutcome, error) {
-	return call[BulkOutcome](ctx, c, request{http.MethodPost, "/api/bulk/step-result", params, body}, options)
+// ApplyBulkVerb is POST /api/bulk/{verb}: Apply a verb to many orders.
+func (c *Client) ApplyBulkVerb(ctx context.Context, verb BulkVerb, params *ApplyBulkVerbParams, body BulkBody, options ...CallOption) (*BulkOutcome, error) {
+	return call[BulkOutcome](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/bulk/%s", url.PathEscape(fmt.Sprint(verb))), params, body}, options)
 }
 
 // AnswerStep is POST /api/callbacks/{token}: Answer a step that was called for.

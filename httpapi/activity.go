@@ -22,7 +22,7 @@ var getActivityOperation = failing(huma.Operation{
 }, "invalid_parameter", "internal")
 
 type activityPoints struct {
-	Replica string     `json:"replica" doc:"The name of the replica that answers."`
+	Replica string     `json:"replica" doc:"The name of the replica that answers." example:"shop-1:4711"`
 	Points  []activity `json:"points" nullable:"false"`
 }
 
@@ -40,7 +40,7 @@ type activity struct {
 }
 
 type activityCount struct {
-	Name   string `json:"name"`
+	Name   string `json:"name" example:"completed"`
 	Orders int64  `json:"orders"`
 }
 

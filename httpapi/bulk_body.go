@@ -14,12 +14,13 @@ import (
 
 // bulkRequest documents what bulk reads.
 type bulkRequest struct {
-	DryRun bool `query:"dryRun" doc:"Say of each order whether the verb applies, and do nothing."`
+	Verb   bulkVerb `path:"verb" doc:"What to do with the orders."`
+	DryRun bool     `query:"dryRun" doc:"Say of each order whether the verb applies, and do nothing."`
 	Keyed[bulkBody]
 }
 
 type bulkBody struct {
-	IDs        []name      `json:"ids,omitempty" nullable:"false" minItems:"1" maxItems:"1000" doc:"The orders. Or a filter."`
+	IDs        []name      `json:"ids,omitempty" nullable:"false" minItems:"1" maxItems:"1000" doc:"The orders. Or a filter." example:"[\"order-123\",\"order-124\"]"`
 	Filter     *bulkFilter `json:"filter,omitempty" doc:"Which orders. At least one field must be given beside sort and limit."`
 	OnBehalfOf string      `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate."`
 	Reason     string      `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept in the history. Required to settle a step."`
@@ -58,7 +59,7 @@ type bulkOutcome struct {
 }
 
 type bulkResult struct {
-	OrderID string      `json:"orderId"`
+	OrderID string      `json:"orderId" example:"order-123"`
 	Applied bool        `json:"applied"`
 	Status  state       `json:"status,omitempty"`
 	Code    problemCode `json:"code,omitempty"`
@@ -68,6 +69,19 @@ type bulkResult struct {
 	Currency string  `json:"currency,omitempty" doc:"ISO 4217."`
 	Item     string  `json:"item,omitempty"`
 	Quantity int32   `json:"quantity,omitempty"`
+}
+
+// bulkVerb documents the verbs that can be applied to many orders.
+type bulkVerb string
+
+// Schema lists them.
+func (bulkVerb) Schema(r huma.Registry) *huma.Schema {
+	s := &huma.Schema{Type: huma.TypeString, Description: "What to do with the orders."}
+	for _, verb := range bulkVerbs {
+		s.Enum = append(s.Enum, string(verb))
+	}
+	s.PrecomputeMessages()
+	return named(r, "BulkVerb", s)
 }
 
 // checkBulk looks at what the schema does not say of the body for a verb.

@@ -142,12 +142,12 @@ type deliveryVerbRequest[B any] struct {
 
 type skipBody struct {
 	OnBehalfOf string `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate."`
-	Reason     string `json:"reason" minLength:"1" maxLength:"1000" doc:"Why; kept with the delivery."`
+	Reason     string `json:"reason" minLength:"1" maxLength:"1000" doc:"Why; kept with the delivery." example:"entered by hand"`
 	RequestID  string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
 }
 
 type recoverBody struct {
-	Since string `json:"since" format:"date-time" doc:"Only what was tried last at this time or later (RFC 3339)."`
+	Since string `json:"since" format:"date-time" doc:"Only what was tried last at this time or later (RFC 3339)." example:"2026-11-20T00:00:00Z"`
 	AskBody
 }
 

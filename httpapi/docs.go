@@ -21,8 +21,7 @@ var docsHTML string
 
 var docsTemplate = template.Must(template.New("docs").Funcs(template.FuncMap{
 	"split": strings.Split, "trim": strings.TrimSuffix, "base": path.Base,
-	"members": membersOf, "limits": limitsOf, "request": sampleRequest, "problem": sampleProblem, "json": sampleJSON,
-	"example": func(op *huma.Operation) example { return examples[op.OperationID] },
+	"members": membersOf, "limits": limitsOf,
 }).Parse(docsHTML + loginHTML))
 
 // The pages hold no script and load nothing, so that they can be read anywhere.
@@ -57,17 +56,33 @@ func (s *server) problemPage(w http.ResponseWriter, r *http.Request) error {
 	if at < 0 {
 		return newProblem("unknown_route", "")
 	}
-	writePage(w, render("problem", kinds[at]))
+	var sample bytes.Buffer
+	if err := writeJSON(&sample, sampleProblem(kinds[at].Code)); err != nil {
+		return err
+	}
+	writePage(w, render("problem", struct {
+		kind
+		Sample string
+	}{kinds[at], indented(sample.String())}))
 	return nil
 }
 
 // docsPage is the OpenAPI document as a page. Its operations are in the order of the routes.
 func (s *server) docsPage() []byte {
-	return render("docs", struct {
+	type shown struct {
+		*huma.Operation
+		Sample  string
+		Samples map[string]string
+	}
+	page := struct {
 		*huma.OpenAPI
-		Documented []*huma.Operation
+		Documented []shown
 		Problems   []kind
-	}{s.api.OpenAPI(), s.documented, kinds})
+	}{OpenAPI: s.api.OpenAPI(), Problems: kinds}
+	for _, op := range s.documented {
+		page.Documented = append(page.Documented, shown{op, s.sampleRequest(op), s.sampleAnswers(op)})
+	}
+	return render("docs", page)
 }
 
 func render(name string, content any) []byte {

@@ -26,7 +26,7 @@ type errorGroup struct {
 	Status  state      `json:"status" doc:"failed, or where the orders are held."`
 	Hold    string     `json:"hold,omitempty" enum:"attention" doc:"Absent: the orders failed."`
 	Step    string     `json:"step,omitempty" enum:"charge,reserve,confirm" doc:"The step that failed, or is held."`
-	Code    string     `json:"code" doc:"The code of the failure, or the reason of the hold up to a colon, as the list of orders takes it."`
+	Code    string     `json:"code" doc:"The code of the failure, or the reason of the hold up to a colon, as the list of orders takes it." example:"card_declined"`
 	Orders  int64      `json:"orders"`
 	FirstAt time.Time  `json:"firstAt" doc:"When the first of them failed; when the oldest order was held."`
 	LastAt  time.Time  `json:"lastAt" doc:"When the last of them failed; when the newest order was held."`
@@ -34,7 +34,7 @@ type errorGroup struct {
 }
 
 type orderError struct {
-	OrderID string `json:"orderId"`
+	OrderID string `json:"orderId" example:"order-123"`
 	Detail  string `json:"detail,omitempty" doc:"What is said of its failure, or the reason of its hold."`
 }
 

@@ -67,7 +67,7 @@ func (s *server) sharing(pattern string, next http.HandlerFunc) http.HandlerFunc
 		next(w, r)
 		return nil
 	})
-	places := s.bounded[pattern]
+	places := s.bounded[documentedAs(pattern)]
 	if places == nil {
 		return withBody
 	}

@@ -10,19 +10,15 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"pawl/internal/access"
+	"pawl/internal/orders"
 )
 
-// guarded identifies who sends a request, and refuses what he may not do, before anything of it is read. It panics for
-// a route that has no rule.
+// guarded identifies who sends a request, and refuses what he may not do, before anything of it is read.
 func (s *server) guarded(pattern string, next http.HandlerFunc) http.HandlerFunc {
 	if s.refusedInQuarantine(pattern) {
 		return s.answered(func(w http.ResponseWriter, _ *http.Request) error { return newProblem("quarantined", "") })
 	}
-	operation := s.operationAt(pattern).OperationID
-	rule, known := rules[operation]
-	if !known {
-		panic("httpapi: no rule says who may use " + pattern)
-	}
+	operation, rule := s.operationAt(pattern).OperationID, s.ruleAt(pattern)
 	switch {
 	case rule.class != alwaysOpen:
 		return s.answered(func(w http.ResponseWriter, r *http.Request) error {
@@ -92,8 +88,22 @@ func nameOf(p *access.Principal) string {
 	return p.Name
 }
 
+// ruleAt says who may use the route with a pattern. It panics for a route that has no rule.
+func (s *server) ruleAt(pattern string) rule {
+	id := s.operationAt(pattern).OperationID
+	if _, verb, bulk := strings.Cut(pattern, bulkPath); bulk { // the role is that for one order
+		id = operationOf(orders.Verb(verb))
+	}
+	rule, known := rules[id]
+	if !known {
+		panic("httpapi: no rule says who may use " + pattern)
+	}
+	return rule
+}
+
 // operationAt is the operation at a pattern, or for what is none one that has the pattern for its id.
 func (s *server) operationAt(pattern string) *huma.Operation {
+	pattern = documentedAs(pattern)
 	for _, op := range s.documented {
 		if op.Method+" "+op.Path == pattern {
 			return op

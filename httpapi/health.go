@@ -28,7 +28,7 @@ var livezOperation = failing(huma.Operation{
 
 type health struct {
 	Status  string `json:"status" enum:"ok"`
-	Warning string `json:"warning,omitempty" doc:"That the service is open, as long as no token was made." example:"The service is open: no token was made yet."`
+	Warning string `json:"warning,omitempty" doc:"That the service is open, as long as no token was made."`
 }
 
 // health gives the database the time that every read has, for all that has to be known: guarded has begun to count it. A machine that

@@ -21,12 +21,12 @@ var getCallerOperation = failing(huma.Operation{
 
 type getCallerAnswer struct {
 	Body struct {
-		Name        string   `json:"name" doc:"As the history has it: token:NAME, oidc:ISSUER#SUBJECT, local or anonymous."`
+		Name        string   `json:"name" doc:"As the history has it: token:NAME, oidc:ISSUER#SUBJECT, local or anonymous." example:"token:support"`
 		Email       string   `json:"email,omitempty" doc:"Your address, if the OpenID Connect issuer has verified it. It is for people to read: it may change, and decides nothing."`
-		Roles       []string `json:"roles" nullable:"false" doc:"Of submit, read, operate, approve, settle, stock, delegate, metrics and admin."`
+		Roles       []string `json:"roles" nullable:"false" doc:"Of submit, read, operate, approve, settle, stock, delegate, metrics and admin." example:"[\"approve\"]"`
 		Open        bool     `json:"open" doc:"Whether the service is open to this machine without a token, because none was ever made."`
 		Quarantined bool     `json:"quarantined" doc:"Whether the service only reads, because its database belongs elsewhere: nobody may do anything else."`
-		Operations  []string `json:"operations" nullable:"false" doc:"Ids of the operations that you may do at this address, but for those that everybody may. With submit and without read, some are only for what you submitted."`
+		Operations  []string `json:"operations" nullable:"false" doc:"Ids of the operations that you may do at this address, but for those that everybody may. With submit and without read, some are only for what you submitted; applyBulkVerb is for the verbs that you may apply to one order." example:"[\"approveOrder\",\"rejectOrder\",\"applyBulkVerb\"]"`
 	} `nameHint:"Caller"`
 }
 
@@ -62,7 +62,7 @@ func (s *server) operationsAt(mux *http.ServeMux, p *access.Principal) []string 
 	for _, op := range s.documented {
 		rule := rules[op.OperationID]
 		pattern := op.Method + " " + op.Path
-		if rule.class != alwaysOpen && rule.allows(p) == nil && slices.Contains(s.muxesOf(pattern), mux) && !s.refusedInQuarantine(pattern) {
+		if rule.class != alwaysOpen && rule.allows(p) == nil && slices.Contains(s.muxesOf(patternsOf(pattern)[0]), mux) && !s.refusedInQuarantine(pattern) {
 			ids = append(ids, op.OperationID)
 		}
 	}

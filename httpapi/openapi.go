@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
@@ -21,6 +22,8 @@ import (
 // apiVersion is raised when the API changes: its first number when a caller has to
 // change with it.
 const apiVersion = "1.0.0"
+
+const problemMedia = "application/problem+json"
 
 const apiDescription = `Takes orders through charge, reserve and confirm, each exactly once.
 
@@ -223,9 +226,9 @@ func (s *server) publish() {
 	refund["200"].Description, refund["202"].Description = "The refund is done or failed.", "The refund is open, and Pawl goes on with it."
 	for _, op := range s.documented {
 		explain(op)
-		illustrate(document.Components, op)
 		ignoreUnknown(document.Components, op)
 		for _, parameter := range op.Parameters {
+			parameter.Schema.Description = ""        // the parameter has it
 			parameter.Schema.PatternDescription = "" // a word of huma's, which is in the messages by now, and in no specification
 		}
 	}
@@ -233,11 +236,68 @@ func (s *server) publish() {
 	document.Paths[listEventsOperation.Path].Get.Responses["200"].Content[eventStream] = &huma.MediaType{Schema: &huma.Schema{
 		Type: huma.TypeString, Description: "Server-sent events without an end. The data of each is an event as in the JSON.",
 	}}
+	s.shareProblems(document)
 	s.document = sync.OnceValue(func() []byte { return rendered(document.YAML()) })
 	asJSON := sync.OnceValue(func() []byte { return rendered(json.Marshal(document)) })
 	s.handle("GET /openapi.yaml", fixed("application/openapi+yaml", s.document)) // generators of clients
 	s.handle("GET /openapi.json", fixed("application/openapi+json", asJSON))
 	s.handle("GET /docs", docs(sync.OnceValue(s.docsPage))) // people
+}
+
+// shareProblems puts the problems of the operations, with their examples, among the components: most operations have the
+// same ones. What huma knows of the operations stays whole, for the page.
+func (s *server) shareProblems(document *huma.OpenAPI) {
+	document.Components.Examples = map[string]*huma.Example{}
+	document.Components.Responses = map[string]*huma.Response{}
+	for _, op := range s.documented {
+		shared := *op
+		shared.Responses = maps.Clone(op.Responses)
+		named := map[int][]problemCode{}
+		codes, _ := op.Metadata["problems"].([]problemCode)
+		for _, code := range codes {
+			named[kindOf(code).Status] = append(named[kindOf(code).Status], code)
+		}
+		for status, codes := range named {
+			name := problemsName(status, codes)
+			response := op.Responses[strconv.Itoa(status)]
+			document.Components.Responses[name] = response
+			response.Content[problemMedia].Examples = map[string]*huma.Example{}
+			for _, code := range codes {
+				document.Components.Examples[string(code)] = &huma.Example{Value: sampleProblem(code)}
+				response.Content[problemMedia].Examples[string(code)] = &huma.Example{Ref: "#/components/examples/" + string(code)}
+			}
+			shared.Responses[strconv.Itoa(status)] = &huma.Response{Ref: "#/components/responses/" + name}
+		}
+		document.Paths[op.Path] = withOperation(document.Paths[op.Path], &shared)
+	}
+}
+
+// problemsName is the name of an answer with this status that can be these problems: that of the problems, or where they are
+// many, that of the status.
+func problemsName(status int, codes []problemCode) string {
+	if len(codes) > 4 {
+		return fmt.Sprintf("%s-%d", strings.ReplaceAll(http.StatusText(status), " ", "-"), len(codes))
+	}
+	names := make([]string, len(codes))
+	for i, code := range codes {
+		names[i] = string(code)
+	}
+	slices.Sort(names)
+	return strings.Join(names, "-")
+}
+
+func withOperation(item *huma.PathItem, op *huma.Operation) *huma.PathItem {
+	switch op.Method {
+	case http.MethodGet:
+		item.Get = op
+	case http.MethodPost:
+		item.Post = op
+	case http.MethodPut:
+		item.Put = op
+	case http.MethodDelete:
+		item.Delete = op
+	}
+	return item
 }
 
 // rendered is the text of a document of which nothing depends on a request.

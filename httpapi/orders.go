@@ -79,7 +79,7 @@ type listOrdersRequest struct {
 	Status      []state     `query:"status" nullable:"false" minItems:"1" maxItems:"9" doc:"Only orders in one of these statuses, with commas between them."`
 	CustomerID  string      `query:"customerId" doc:"Only orders of this customer."`
 	Item        string      `query:"item" doc:"Only orders for this item."`
-	Hold        string      `query:"hold" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"Only orders that wait for this."`
+	Hold        string      `query:"hold" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"Only orders that wait for this." example:"attention"`
 	HoldReason  string      `query:"holdReason" doc:"Only orders with this holdReason: all of it, or what is before a colon in it. Together with hold."`
 	FailureStep string      `query:"failureStep" enum:"charge,reserve,confirm" doc:"Only orders that failed, or are being undone, because of this step."`
 	FailureCode string      `query:"failureCode" doc:"Only orders that failed, or are being undone, with this code."`

@@ -29,7 +29,7 @@ type overview struct {
 	LateUndos           int64            `json:"lateUndos" doc:"Effects that were reported too late and are not undone yet."`
 	Refunds             int64            `json:"refunds" doc:"Refunds that were asked for and are neither done nor failed."`
 	OldestRefundSeconds float64          `json:"oldestRefundSeconds" doc:"The age of the oldest of these that its provider has not accepted. 0: there is none."`
-	Replica             string           `json:"replica" doc:"The name of the replica that answers."`
+	Replica             string           `json:"replica" doc:"The name of the replica that answers." example:"shop-1:4711"`
 	Replicas            []replica        `json:"replicas" nullable:"false" doc:"The services that are connected to the database."`
 	Steps               []providerStep   `json:"providerSteps" nullable:"false" doc:"Steps that the answering replica has called providers for."`
 }
@@ -48,14 +48,14 @@ type holdCount struct {
 }
 
 type unfinishedOrder struct {
-	OrderID   string    `json:"orderId"`
+	OrderID   string    `json:"orderId" example:"order-123"`
 	Status    state     `json:"status"`
 	Hold      *string   `json:"hold,omitempty" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"What it waits for. Absent: a replica drives it."`
 	CreatedAt time.Time `json:"createdAt"`
 }
 
 type replica struct {
-	Name        string    `json:"name" doc:"Its machine and the number of its process, and what its connections are called in the URL of the database."`
+	Name        string    `json:"name" doc:"Its machine and the number of its process, and what its connections are called in the URL of the database." example:"shop-1:4711"`
 	Connections int64     `json:"connections" doc:"To the database."`
 	Since       time.Time `json:"since" doc:"Since when it has had one of these at least."`
 }

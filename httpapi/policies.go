@@ -77,7 +77,7 @@ var storePolicyOperation = failing(huma.Operation{
 
 // storePolicyRequest documents what storePolicy reads.
 type storePolicyRequest struct {
-	DryRun bool   `query:"dryRun" doc:"Check it, and store nothing."`
+	DryRun bool   `query:"dryRun" doc:"Check it, and store nothing." example:"true"`
 	Prefer string `header:"Prefer" doc:"handling=strict refuses fields that are not known (RFC 7240)."`
 	Body   storePolicyBody
 }
@@ -114,7 +114,7 @@ var activatePolicyOperation = failing(huma.Operation{
 type activatePolicyRequest struct {
 	Version int32  `path:"version" minimum:"1" maximum:"2147483646" doc:"The version."`
 	DryRun  bool   `query:"dryRun" doc:"Say whether it could be activated, and do nothing."`
-	IfMatch string `header:"If-Match" doc:"Only if no version was activated since this ETag of a policy."`
+	IfMatch string `header:"If-Match" doc:"Only if no version was activated since this ETag of a policy." example:"\"1\""`
 	Prefer  string `header:"Prefer" doc:"handling=strict refuses fields that are not known (RFC 7240)."`
 	Body    *activatePolicyBody
 }

@@ -33,8 +33,8 @@ var processOperation = withBody(huma.Operation{
 
 // processRequest documents what decodeInput reads.
 type processRequest struct {
-	Prefer string `header:"Prefer" doc:"How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses fields that are not known." example:"wait=5"`
-	Key    string `header:"Idempotency-Key" doc:"A name for this request, in quotes or without, so that it can't be used for another one. Callers' keys do not collide." example:"7c9e6679"`
+	Prefer string `header:"Prefer" doc:"How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses fields that are not known."`
+	Key    string `header:"Idempotency-Key" doc:"A name for this request, in quotes or without, so that it can't be used for another one. Callers' keys do not collide."`
 	Body   processBody
 }
 
@@ -43,11 +43,11 @@ type processBody struct {
 	Amount   amountInput `json:"amount" doc:"From 0 to 999999999999999, with no more fraction digits than the currency has; exact to the last digit. A string, or a number: many clients round large numbers before they send them." example:"99.99"`
 	Item     string      `json:"item" minLength:"1" maxLength:"255" doc:"What is ordered: a name by the same rules." example:"widget"`
 	Quantity int32       `json:"quantity,omitempty" minimum:"1" maximum:"1000000" doc:"1 when left out."`
-	Currency string      `json:"currency,omitempty" pattern:"^[A-Z]{3}$" doc:"ISO 4217. The service's default when left out." example:"USD"`
+	Currency string      `json:"currency,omitempty" pattern:"^[A-Z]{3}$" doc:"ISO 4217. The service's default when left out."`
 	Metadata metadataMap `json:"metadata,omitempty" doc:"Strings of your own, kept with the order: up to 50, names of up to 40 characters, values of up to 500."`
 
 	CustomerID     string    `json:"customerId,omitempty" minLength:"1" maxLength:"255" doc:"Who buys. Handed to providers, and what rules of a policy can go by."`
-	PaymentMethod  string    `json:"paymentMethod,omitempty" minLength:"1" maxLength:"255" doc:"What the charge is made with, in words of the provider's. Never logged, and never answered." writeOnly:"true" example:"pm_card_visa"`
+	PaymentMethod  string    `json:"paymentMethod,omitempty" minLength:"1" maxLength:"255" doc:"What the charge is made with, in words of the provider's. Never logged, and never answered." writeOnly:"true"`
 	StartAt        time.Time `json:"startAt,omitempty" doc:"Do not start before this time (RFC 3339 with zone), at most a year ahead."`
 	CompleteBy     time.Time `json:"completeBy,omitempty" doc:"The deadline (RFC 3339 with zone). An order that is not completed by then is undone, unless its confirmation is in doubt."`
 	ReservationTTL int32     `json:"reservationTtl,omitempty" minimum:"1" maximum:"31536000" doc:"Seconds that a reservation waits for its confirmation, before the order is undone."`

@@ -31,12 +31,17 @@ func parametersOf(t *testing.T) map[string][]string {
 	return of
 }
 
+// targetOf is a path with something in the place of each parameter.
+func targetOf(path string) string {
+	return pathParameter.ReplaceAllString(strings.ReplaceAll(path, "{verb}", "cancel"), "x")
+}
+
 // A parameter that is passed over is a dry run that is done, or a filter that lists everything.
 func TestEveryRouteRefusesAQueryItDoesNotTake(t *testing.T) {
 	t.Parallel()
 	b := withoutEngine()
 	for pattern, parameters := range parametersOf(t) {
-		target := pathParameter.ReplaceAllString(pattern, "x")
+		target := targetOf(pattern)
 		refused := map[string]string{"nonsense=1": "nonsense unknown_parameter", "=": " unknown_parameter", "x": "x unknown_parameter"}
 		for _, name := range parameters {
 			refused[name] = name + " empty"
@@ -236,7 +241,7 @@ func TestEveryBodyCanBeReadStrictly(t *testing.T) {
 			if dig(operation, "requestBody") == nil || path == "/api/webhooks/stripe" { // Stripe's own
 				continue
 			}
-			target := strings.ToUpper(method) + " " + pathParameter.ReplaceAllString(path, "x")
+			target := strings.ToUpper(method) + " " + targetOf(path)
 			a := b.call(t, target, `{"nonsense":{}}`, "Prefer", "handling=strict")
 			if !strings.Contains(a.body, `{"pointer":"/nonsense","code":"unknown_field"`) {
 				t.Errorf("%s: %s", target, a.body)

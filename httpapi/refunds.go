@@ -19,11 +19,11 @@ var refundOperation = verbOperation(orders.Refund, "Give back money of a complet
 		"was given back. Fields that are not known are refused. It is 200 once the refund is done or failed, and 202 as long as it is open: Pawl goes on with it.")
 
 type refundBody struct {
-	Amount     *amountInput `json:"amount,omitempty" doc:"How much, more than zero. All that is left when left out."`
+	Amount     *amountInput `json:"amount,omitempty" doc:"How much, more than zero. All that is left when left out." example:"12.50"`
 	Restock    *int32       `json:"restock,omitempty" minimum:"1" maximum:"2147483647" doc:"How many units are put back into stock at once, whatever becomes of the money."`
 	OnBehalfOf string       `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate."`
-	Reason     string       `json:"reason" minLength:"1" maxLength:"1000" doc:"Why; kept in the history, and told to an http provider."`
-	RequestID  string       `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this refund, so that it is done once. Required, here or as Idempotency-Key."`
+	Reason     string       `json:"reason" minLength:"1" maxLength:"1000" doc:"Why; kept in the history, and told to an http provider." example:"one is broken"`
+	RequestID  string       `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this refund, so that it is done once. Required, here or as Idempotency-Key." example:"ticket-4712"`
 }
 
 func (s *server) refund(w http.ResponseWriter, r *http.Request, body fields) (err error) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -38,7 +39,7 @@ func (s *server) muxesOf(pattern string) []*http.ServeMux {
 		return []*http.ServeMux{s.mux}
 	case slices.Contains(consolePatterns, pattern):
 		return []*http.ServeMux{s.ops}
-	case pattern == metricsPattern, slices.Equal(rules[s.operationAt(pattern).OperationID].roles, access.Roles{access.Admin}):
+	case pattern == metricsPattern, slices.Equal(s.ruleAt(pattern).roles, access.Roles{access.Admin}):
 		return []*http.ServeMux{s.ops, s.inside}
 	case slices.Contains(everywhere, pattern):
 		return []*http.ServeMux{s.mux, s.ops, s.inside}
@@ -150,11 +151,33 @@ func post[I, O any](s *server, op huma.Operation, h handler) {
 type humaRoutes struct{ *server }
 
 // HandleFunc serves what huma wants to serve, unless it is a route of ours.
-func (h humaRoutes) HandleFunc(pattern string, serve func(http.ResponseWriter, *http.Request)) {
-	if own, ok := h.own[pattern]; ok {
+func (h humaRoutes) HandleFunc(documented string, serve func(http.ResponseWriter, *http.Request)) {
+	if own, ok := h.own[documented]; ok {
 		serve = own
 	}
-	h.handle(pattern, serve)
+	for _, pattern := range patternsOf(documented) {
+		h.handle(pattern, serve)
+	}
+}
+
+// patternsOf are the patterns of the routes that the document has as one: each verb is a route, with its own rule.
+func patternsOf(documented string) (patterns []string) {
+	method, bulk := strings.CutSuffix(documented, bulkOperation.Path)
+	if !bulk {
+		return []string{documented}
+	}
+	for _, verb := range bulkVerbs {
+		patterns = append(patterns, method+bulkPath+string(verb))
+	}
+	return patterns
+}
+
+// documentedAs is the pattern that the document has for that of a route.
+func documentedAs(pattern string) string {
+	if method, _, bulk := strings.Cut(pattern, bulkPath); bulk {
+		return method + bulkOperation.Path
+	}
+	return pattern
 }
 
 // writeProblem writes a problem; one that can't be written has no reader left.

@@ -85,7 +85,7 @@ func TestEveryOperationForEveryRole(t *testing.T) {
 	b, sent, _ := guarded(t)
 	asked := 0
 	for _, pattern := range patterns(b) {
-		rule := rules[operationAt(b, pattern)]
+		rule := theServer().ruleAt(pattern)
 		for name, credential := range sent {
 			allowed := rule.class == alwaysOpen || slices.Contains(access.AllRoles, access.Role(name)) &&
 				(len(rule.roles) == 0 || rule.roles.Has(access.Role(name)))
@@ -147,16 +147,11 @@ func patterns(b *bundle) (out []string) {
 			}
 		}
 		if pattern != "POST /test" && pattern != "GET /metrics" { // not of this service
-			out = append(out, pattern)
+			out = append(out, patternsOf(pattern)...)
 		}
 	}
 	slices.Sort(out)
 	return out
-}
-
-func operationAt(b *bundle, pattern string) string {
-	s, _ := b.api.(*server)
-	return s.operationAt(pattern).OperationID
 }
 
 // TestEveryRuleHasARoute: a rule that nothing goes by is one that was forgotten. (A route without a rule panics.)
@@ -182,7 +177,7 @@ func TestOpenServiceFromElsewhere(t *testing.T) {
 	b := setup(t)
 	for _, pattern := range patterns(b) {
 		for name, proxy := range map[string]bool{"directly": false, "through a proxy here": true} {
-			class := rules[operationAt(b, pattern)].class
+			class := theServer().ruleAt(pattern).class
 			r := requestFor(t, pattern, strings.NewReader("{"))
 			if r.RemoteAddr = "192.0.2.7:40000"; proxy {
 				r.RemoteAddr = fromHere

@@ -159,10 +159,8 @@ func (s *server) routes() {
 	postVerb[*VerbBody](s, rejectOperation, orders.Reject)                            // POST /api/orders/{orderId}/reject: or not
 	postVerb[stepResultBody](s, stepResultOperation, orders.StepResult)               // POST /api/orders/{orderId}/step-result: say what became of a step
 	postForm[verbRequest[refundBody], orderAnswer](s, refundOperation, nil, s.refund) // POST /api/orders/{orderId}/refunds: give money back
-	for _, verb := range bulkVerbs {                                                  // POST /api/bulk/{verb}: the verb for many orders
-		s.bound(bulkOperation(verb), s.lists)
-		postForm[bulkRequest, plainAnswer[bulkOutcome]](s, bulkOperation(verb), checkBulk(verb), s.bulk(verb))
-	}
+	s.bound(bulkOperation, s.lists)
+	post[bulkRequest, plainAnswer[bulkOutcome]](s, bulkOperation, s.bulk)                                         // POST /api/bulk/{verb}: the verb for many orders
 	list(s, listInventoryOperation, s.listInventory)                                                              // GET  /api/inventory: the stock of all items
 	getWithin(s, getInventoryOperation, readWithin, s.getInventory)                                               // GET  /api/inventory/{item}: of one
 	postForm[setInventoryRequest, itemAnswer](s, setInventoryOperation, nil, s.setInventory)                      // PUT /api/inventory/{item}: say what is on the shelf

@@ -28,7 +28,7 @@ type setInventoryRequest struct {
 }
 
 type setInventoryBody struct {
-	OnHand     int64  `json:"onHand" minimum:"0" maximum:"1000000000000"`
+	OnHand     int64  `json:"onHand" minimum:"0" maximum:"1000000000000" example:"12"`
 	OnBehalfOf string `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept with the movement beside the caller, which a token names. Needs the role delegate."`
 	Reason     string `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept with the movement."`
 	RequestID  string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
@@ -63,7 +63,7 @@ type adjustInventoryBody struct {
 	Change     int64  `json:"change" minimum:"-1000000000000" maximum:"1000000000000" doc:"How many units more, or fewer; not 0." example:"-2"`
 	OnBehalfOf string `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept with the movement beside the caller, which a token names. Needs the role delegate."`
 	Reason     string `json:"reason" minLength:"1" maxLength:"1000" doc:"Why; kept with the movement." example:"broken in transit"`
-	RequestID  string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once. It must be given, here or as Idempotency-Key."`
+	RequestID  string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once. It must be given, here or as Idempotency-Key." example:"claim-17"`
 }
 
 func (s *server) adjustInventory(w http.ResponseWriter, r *http.Request, got fields) error {

@@ -23,7 +23,7 @@ func verbPath(verb orders.Verb) string {
 // verbOperation documents one verb on an order.
 func verbOperation(verb orders.Verb, summary, description string) huma.Operation {
 	return withBody(huma.Operation{
-		OperationID: operationName(verb) + "Order", Method: http.MethodPost, Path: verbPath(verb), Tags: []string{"orders"},
+		OperationID: operationOf(verb), Method: http.MethodPost, Path: verbPath(verb), Tags: []string{"orders"},
 		Summary: summary,
 		Description: description + " Waits and answers like processing. Where it does not apply it is 409, with the verbs that do. " +
 			"A request that comes again with the same requestId is answered and not done again.",
@@ -32,12 +32,12 @@ func verbOperation(verb orders.Verb, summary, description string) huma.Operation
 		"invalid_idempotency_key", "idempotency_key_reused", "precondition_failed", "stopping", "unavailable", "internal")
 }
 
-// operationName begins the operationId of a verb, for one order and for many.
-func operationName(verb orders.Verb) string {
+// operationOf is the operationId of a verb for one order.
+func operationOf(verb orders.Verb) string {
 	if verb == orders.StepResult {
-		return "settleStepOf"
+		return "settleStepOfOrder"
 	}
-	return string(verb)
+	return string(verb) + "Order"
 }
 
 var (

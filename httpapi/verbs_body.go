@@ -29,7 +29,7 @@ type retryBody struct {
 	Policy string `json:"policy,omitempty" enum:"pinned,active" doc:"Which policy the order goes on with: the one it started with, or the active one. pinned when left out."`
 
 	Generation    *int32 `json:"generation,omitempty" minimum:"0" maximum:"2147483647" doc:"Only if the order is still at this generation. A failed order that was retried before is restarted only with this, If-Match or a requestId, so that a request that comes twice restarts it once."`
-	PaymentMethod string `json:"paymentMethod,omitempty" minLength:"1" maxLength:"255" doc:"What a failed order is charged with from now on. Never logged, and never answered." writeOnly:"true" example:"pm_card_visa"`
+	PaymentMethod string `json:"paymentMethod,omitempty" minLength:"1" maxLength:"255" doc:"What a failed order is charged with from now on. Never logged, and never answered." writeOnly:"true"`
 }
 
 type stepResultBody struct {
@@ -41,7 +41,7 @@ type stepResultBody struct {
 	Code       string `json:"code,omitempty" minLength:"1" maxLength:"255" doc:"Why it is not done, for programs."`
 	Detail     string `json:"detail,omitempty" minLength:"1" maxLength:"1000" doc:"Why it is not done, for people."`
 	OnBehalfOf string `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate."`
-	Reason     string `json:"reason" minLength:"1" maxLength:"1000" doc:"How they know; kept in the history."`
+	Reason     string `json:"reason" minLength:"1" maxLength:"1000" doc:"How they know; kept in the history." example:"seen in the dashboard"`
 	RequestID  string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
 }
 

@@ -81,7 +81,7 @@ var changeWebhookEndpointOperation = withBody(huma.Operation{
 // changeWebhookEndpointRequest documents what changeWebhookEndpoint reads.
 type changeWebhookEndpointRequest struct {
 	EndpointID string `path:"endpointId" doc:"The id of the endpoint."`
-	IfMatch    string `header:"If-Match" doc:"Only if the endpoint is still at this ETag. Must be given; * is any."`
+	IfMatch    string `header:"If-Match" doc:"Only if the endpoint is still at this ETag. Must be given; * is any." example:"\"1\""`
 	Keyed[webhookEndpointBody]
 }
 

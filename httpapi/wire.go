@@ -16,7 +16,7 @@ import (
 // first. Its JSON is written by append, for lists and single orders alike.
 type order struct {
 	OrderID     string     `json:"orderId" minLength:"1" maxLength:"255" doc:"The caller's name for the order." example:"order-123"`
-	Status      state      `json:"status"`
+	Status      state      `json:"status" example:"completed"`
 	Steps       steps      `json:"steps"`
 	Amount      amount     `json:"amount" doc:"The amount, with the fraction digits of its currency." example:"99.99"`
 	Currency    string     `json:"currency" pattern:"^[A-Z]{3}$" doc:"ISO 4217." example:"USD"`
@@ -36,7 +36,7 @@ type order struct {
 	Failure        *failure   `json:"failure,omitempty" doc:"Why the order failed, or is being undone."`
 	AllowedActions []string   `json:"allowedActions" nullable:"false" doc:"The verbs that apply to the order as it is, or to a refund of it." example:"[\"cancel\"]"`
 	DryRun         bool       `json:"dryRun,omitempty" doc:"True in the answer to a dry run: nothing was done. The order is as the verb would leave it, before anything follows from that. Its seq is that at which it was judged."`
-	IgnoredFields  []string   `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that had no effect: those that are not known, which Prefer: handling=strict refuses, and metadata where the order was stored with another." example:"[\"colour\"]"`
+	IgnoredFields  []string   `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that had no effect: those that are not known, which Prefer: handling=strict refuses, and metadata where the order was stored with another."`
 }
 
 // OrderTerms is what most orders do without: nil in theirs, so that they do not pay for it.
@@ -51,7 +51,7 @@ type OrderTerms struct {
 	Calls         int32      `json:"calls,omitempty" minimum:"1" doc:"Calls made to providers."`
 	InDoubt       bool       `json:"inDoubt,omitempty" doc:"A call was made whose effect is not known yet."`
 	Action        object     `json:"action,omitempty" doc:"What the customer has to do, as the provider put it."`
-	Refunded      string     `json:"refunded,omitempty" pattern:"^[0-9]+([.][0-9]+)?$" doc:"How much was given back, as a decimal: the sum of the refunds that are done. Absent where no refund was asked for." example:"12.50"`
+	Refunded      string     `json:"refunded,omitempty" pattern:"^[0-9]+([.][0-9]+)?$" doc:"How much was given back, as a decimal: the sum of the refunds that are done. Absent where no refund was asked for."`
 	Refunds       []refund   `json:"refunds,omitempty" nullable:"false" doc:"The refunds that were asked for, the first one first."`
 }
 
@@ -78,7 +78,7 @@ type steps struct {
 
 // stepState says of a step whether its effect happened and stands.
 type stepState struct {
-	Completed bool    `json:"completed" doc:"The effect of the step happened and stands."`
+	Completed bool    `json:"completed" example:"true" doc:"The effect of the step happened and stands."`
 	Undone    bool    `json:"undone,omitempty" doc:"The effect happened, or may have, and was taken back."`
 	Reference *string `json:"reference,omitempty" maxLength:"255" doc:"The provider's name for the charge or the reservation."`
 }
@@ -92,8 +92,8 @@ type failure struct {
 // transition is one row of an order's history.
 type transition struct {
 	Seq   int32     `json:"seq" minimum:"1" doc:"Number of the row, without gaps."`
-	From  *state    `json:"from,omitempty" doc:"Absent in a row without a state before."`
-	To    state     `json:"to" doc:"The same as from when something other than the status changed."`
+	From  *state    `json:"from,omitempty" example:"charging" doc:"Absent in a row without a state before."`
+	To    state     `json:"to" example:"reserving" doc:"The same as from when something other than the status changed."`
 	At    time.Time `json:"at"`
 	Fence int64     `json:"fence" minimum:"0" doc:"Which pick-up of the order wrote the row."`
 	Verb  string    `json:"verb,omitempty" doc:"What was done, when it was not a step." example:"cancel"`
@@ -146,7 +146,7 @@ type movement struct {
 
 	OnBehalfOf string `json:"onBehalfOf,omitempty" doc:"For whom the actor says that it asked."`
 	Reason     string `json:"reason,omitempty"`
-	RequestID  string `json:"requestId" doc:"That of the request, or one that was made for it."`
+	RequestID  string `json:"requestId" doc:"That of the request, or one that was made for it." example:"count-1"`
 }
 
 func orderOf(o *orders.Order) order {

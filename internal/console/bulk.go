@@ -201,24 +201,9 @@ func (v *visit) collect(ctx context.Context, filter client.ListOrdersParams) (id
 	return ids, true, nil
 }
 
-// askMany asks the verb of many orders.
+// askMany applies the verb to many orders.
 func (a *verb) askMany(ctx context.Context, api *client.Client, dryRun bool, body client.BulkBody) (*client.BulkOutcome, error) {
-	to := client.CancelOrdersParams{DryRun: dryRun}
-	switch a.Name {
-	case "approve":
-		return api.ApproveOrders(ctx, (*client.ApproveOrdersParams)(&to), body)
-	case "reject":
-		return api.RejectOrders(ctx, (*client.RejectOrdersParams)(&to), body)
-	case "retry":
-		return api.RetryOrders(ctx, (*client.RetryOrdersParams)(&to), body)
-	case "resume":
-		return api.ResumeOrders(ctx, (*client.ResumeOrdersParams)(&to), body)
-	case "pause":
-		return api.PauseOrders(ctx, (*client.PauseOrdersParams)(&to), body)
-	case "cancel":
-		return api.CancelOrders(ctx, &to, body)
-	}
-	return api.SettleStepOfOrders(ctx, (*client.SettleStepOfOrdersParams)(&to), body)
+	return api.ApplyBulkVerb(ctx, client.BulkVerb(a.Name), &client.ApplyBulkVerbParams{DryRun: dryRun}, body)
 }
 
 // fieldsOfMany are what a person can say beside the verb.

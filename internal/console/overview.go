@@ -154,7 +154,7 @@ func (v *visit) errorGroups() error {
 	p := errorsPage{More: found.More}
 	for _, g := range found.Groups {
 		group := errorGroup{ErrorGroup: g, List: ordersURL(searchOf(&g))}
-		if g.Code != "" && v.may("retryOrders") && retryHelps(&g) {
+		if g.Code != "" && v.may("retryOrder") && retryHelps(&g) {
 			group.Retry = bulkURL("retry", filterOf(&g))
 		}
 		p.Groups = append(p.Groups, group)

@@ -29,50 +29,49 @@ type verb struct {
 
 // ofMany is what differs where a verb is asked of many orders at once.
 type ofMany struct {
-	operation string
-	Label     string // stands before "3 orders", and before "all"
-	Done      string // stands behind "3 orders", and behind "none can be"
-	Meaning   string
+	Label   string // stands before "3 orders", and before "all"
+	Done    string // stands behind "3 orders", and behind "none can be"
+	Meaning string
 }
 
 // verbs are all of them, in the order in which they are offered.
 var verbs = []*verb{
 	{
 		Name: "approve", Label: "Approve", operation: "approveOrder", Meaning: "The order starts.", asked: "The order is approved.",
-		Many: &ofMany{"approveOrders", "Approve", "approved", "Orders that wait for an approval start."},
+		Many: &ofMany{"Approve", "approved", "Orders that wait for an approval start."},
 	},
 	{
 		Name: "reject", Label: "Reject", operation: "rejectOrder", Meaning: "The order ends canceled, and nothing was charged. Its failure is rejected.",
 		asked: "The order is rejected.", Danger: true, needsReason: true,
-		Many: &ofMany{"rejectOrders", "Reject", "rejected", "Orders that wait for an approval are canceled."},
+		Many: &ofMany{"Reject", "rejected", "Orders that wait for an approval are canceled."},
 	},
 	{
 		Name: "retry", Label: "Retry", operation: "retryOrder",
 		Meaning: "A held order tries its step again at once, with all its retries before it. A failed one starts anew, under keys of its own.",
 		asked:   "The order tries again.",
-		Many:    &ofMany{"retryOrders", "Retry", "retried", "Held orders try their step again at once. Failed ones start anew."},
+		Many:    &ofMany{"Retry", "retried", "Held orders try their step again at once. Failed ones start anew."},
 	},
 	{
 		Name: "step-result", Label: "Say what became of the step", operation: "settleStepOfOrder",
 		Meaning: "Look at the provider first. The order goes on as if the provider itself had said so: if you say that a charge is done which never happened, nobody pays for the order.",
 		asked:   "What became of the step is recorded.", Danger: true, needsReason: true,
-		Many: &ofMany{"settleStepOfOrders", "Say what became of the step for", "given a result", "You have looked at the provider, and say what became of a step. The orders go on as if the provider had said so."},
+		Many: &ofMany{"Say what became of the step for", "given a result", "You have looked at the provider, and say what became of a step. The orders go on as if the provider had said so."},
 	},
 	{
 		Name: "resume", Label: "Resume", operation: "resumeOrder", Meaning: "The order goes on where it was. What it waited for before, it waits for again.",
 		asked: "The order goes on.",
-		Many:  &ofMany{"resumeOrders", "Resume", "resumed", "Paused orders go on where they were."},
+		Many:  &ofMany{"Resume", "resumed", "Paused orders go on where they were."},
 	},
 	{
 		Name: "pause", Label: "Pause", operation: "pauseOrder", Meaning: "A step that is under way is finished. Then the order waits until somebody resumes it. Deadlines go on.",
 		asked: "The order will pause.",
-		Many:  &ofMany{"pauseOrders", "Pause", "paused", "The step under way is finished; then the orders wait until somebody resumes them."},
+		Many:  &ofMany{"Pause", "paused", "The step under way is finished; then the orders wait until somebody resumes them."},
 	},
 	{
 		Name: "cancel", Label: "Cancel", confirm: "Cancel the order", operation: "cancelOrder", // "Cancel" alone could be the way back
 		Meaning: "The step under way is recorded. Then everything that was done, or may have been, is undone, and the order ends canceled.",
 		asked:   "The order is being canceled.", Danger: true, needsReason: true,
-		Many: &ofMany{"cancelOrders", "Cancel", "canceled", "The orders stop, and all that was done is undone."},
+		Many: &ofMany{"Cancel", "canceled", "The orders stop, and all that was done is undone."},
 	},
 	{
 		Name: "refund", Label: "Refund", operation: "refundOrder", Meaning: "Money goes back to the customer. The order stays completed.",
@@ -103,7 +102,7 @@ func (v *visit) actions(order *client.Order) []*verb {
 
 // bulkVerbs are the verbs that the person may ask of many orders.
 func (v *visit) bulkVerbs() []*verb {
-	return slices.DeleteFunc(slices.Clone(verbs), func(a *verb) bool { return a.Many == nil || !v.may(a.Many.operation) })
+	return slices.DeleteFunc(slices.Clone(verbs), func(a *verb) bool { return a.Many == nil || !v.may(a.operation) })
 }
 
 // bulkActions are those of them that apply to one of the orders at least.

@@ -133,7 +133,7 @@ func useBulk(t *testing.T, api *client.Client) {
 	t.Helper()
 	ctx := t.Context()
 	process(t, api, client.ProcessBody{OrderID: "go-many", Item: "yacht"})
-	out, err := api.RejectOrders(ctx, nil, client.BulkBody{IDs: []string{"go-many", "go-nobody"}, OnBehalfOf: "ann"})
+	out, err := api.ApplyBulkVerb(ctx, client.BulkVerbReject, nil, client.BulkBody{IDs: []string{"go-many", "go-nobody"}, OnBehalfOf: "ann"})
 	must(t, err == nil && out.Applied == 1 && out.Results[1].Code == client.ProblemCodeNotFound, err, out)
 	health, err := api.Health(ctx)
 	must(t, err == nil && health.Status == client.HealthStatusOk, err, health)

@@ -4,7 +4,7 @@
  */
 
 export interface paths {
-    "/api/bulk/approve": {
+    "/api/bulk/{verb}": {
         parameters: {
             query?: never;
             header?: never;
@@ -14,130 +14,10 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * The verb approve for many orders
-         * @description Asks the verb of up to 1,000 orders, by their ids or by a filter, and says of each what came of it. It does not wait for the ends of the orders. With the same requestId nothing is done twice to an order. Sent again with a filter, it answers for the orders to which it was done before, and then for those that the filter chooses now, up to limit in all. Needs the role approve.
+         * Apply a verb to many orders
+         * @description Applies the verb to up to 1,000 orders, given by their ids or by a filter, and reports the result for each. It does not wait for the orders to end. Each verb requires the role that it requires for one order. With the same requestId, the verb is applied to an order only once. If a request with a filter is repeated, the answer starts with the orders that the verb was applied to before, and continues with those that match now, up to limit in all. Needs the role operate or approve or settle.
          */
-        post: operations["approveOrders"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/bulk/cancel": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * The verb cancel for many orders
-         * @description Asks the verb of up to 1,000 orders, by their ids or by a filter, and says of each what came of it. It does not wait for the ends of the orders. With the same requestId nothing is done twice to an order. Sent again with a filter, it answers for the orders to which it was done before, and then for those that the filter chooses now, up to limit in all. Needs the role operate.
-         */
-        post: operations["cancelOrders"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/bulk/pause": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * The verb pause for many orders
-         * @description Asks the verb of up to 1,000 orders, by their ids or by a filter, and says of each what came of it. It does not wait for the ends of the orders. With the same requestId nothing is done twice to an order. Sent again with a filter, it answers for the orders to which it was done before, and then for those that the filter chooses now, up to limit in all. Needs the role operate.
-         */
-        post: operations["pauseOrders"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/bulk/reject": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * The verb reject for many orders
-         * @description Asks the verb of up to 1,000 orders, by their ids or by a filter, and says of each what came of it. It does not wait for the ends of the orders. With the same requestId nothing is done twice to an order. Sent again with a filter, it answers for the orders to which it was done before, and then for those that the filter chooses now, up to limit in all. Needs the role approve.
-         */
-        post: operations["rejectOrders"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/bulk/resume": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * The verb resume for many orders
-         * @description Asks the verb of up to 1,000 orders, by their ids or by a filter, and says of each what came of it. It does not wait for the ends of the orders. With the same requestId nothing is done twice to an order. Sent again with a filter, it answers for the orders to which it was done before, and then for those that the filter chooses now, up to limit in all. Needs the role operate.
-         */
-        post: operations["resumeOrders"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/bulk/retry": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * The verb retry for many orders
-         * @description Asks the verb of up to 1,000 orders, by their ids or by a filter, and says of each what came of it. It does not wait for the ends of the orders. With the same requestId nothing is done twice to an order. Sent again with a filter, it answers for the orders to which it was done before, and then for those that the filter chooses now, up to limit in all. Needs the role operate.
-         */
-        post: operations["retryOrders"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/bulk/step-result": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * The verb step-result for many orders
-         * @description Asks the verb of up to 1,000 orders, by their ids or by a filter, and says of each what came of it. It does not wait for the ends of the orders. With the same requestId nothing is done twice to an order. Sent again with a filter, it answers for the orders to which it was done before, and then for those that the filter chooses now, up to limit in all. Needs the role settle.
-         */
-        post: operations["settleStepOfOrders"];
+        post: operations["applyBulkVerb"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1075,6 +955,7 @@ export interface components {
             step: "charge" | "reserve" | "confirm";
         };
         ActivityCount: {
+            /** @example completed */
             name: string;
             /** Format: int64 */
             orders: number;
@@ -1087,7 +968,10 @@ export interface components {
         };
         ActivityPoints: {
             points: components["schemas"]["Activity"][];
-            /** @description The name of the replica that answers. */
+            /**
+             * @description The name of the replica that answers.
+             * @example shop-1:4711
+             */
             replica: string;
         };
         AdjustInventoryBody: {
@@ -1104,7 +988,10 @@ export interface components {
              * @example broken in transit
              */
             reason: string;
-            /** @description A name for this request, so that it is done once. It must be given, here or as Idempotency-Key. */
+            /**
+             * @description A name for this request, so that it is done once. It must be given, here or as Idempotency-Key.
+             * @example claim-17
+             */
             requestId?: string;
         } & {
             [key: string]: unknown;
@@ -1144,7 +1031,13 @@ export interface components {
             detail?: string;
             /** @description Which orders. At least one field must be given beside sort and limit. */
             filter?: components["schemas"]["BulkFilter"];
-            /** @description The orders. Or a filter. */
+            /**
+             * @description The orders. Or a filter.
+             * @example [
+             *       "order-123",
+             *       "order-124"
+             *     ]
+             */
             ids?: string[];
             /** @description For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate. */
             onBehalfOf?: string;
@@ -1242,11 +1135,17 @@ export interface components {
             /** @description Why it was not done. */
             detail?: string;
             item?: string;
+            /** @example order-123 */
             orderId: string;
             /** Format: int32 */
             quantity?: number;
             status?: components["schemas"]["Status"];
         };
+        /**
+         * @description What to do with the orders.
+         * @enum {string}
+         */
+        BulkVerb: "cancel" | "retry" | "pause" | "resume" | "approve" | "reject" | "step-result";
         Call: {
             /**
              * Format: int32
@@ -1319,15 +1218,30 @@ export interface components {
         Caller: {
             /** @description Your address, if the OpenID Connect issuer has verified it. It is for people to read: it may change, and decides nothing. */
             email?: string;
-            /** @description As the history has it: token:NAME, oidc:ISSUER#SUBJECT, local or anonymous. */
+            /**
+             * @description As the history has it: token:NAME, oidc:ISSUER#SUBJECT, local or anonymous.
+             * @example token:support
+             */
             name: string;
             /** @description Whether the service is open to this machine without a token, because none was ever made. */
             open: boolean;
-            /** @description Ids of the operations that you may do at this address, but for those that everybody may. With submit and without read, some are only for what you submitted. */
+            /**
+             * @description Ids of the operations that you may do at this address, but for those that everybody may. With submit and without read, some are only for what you submitted; applyBulkVerb is for the verbs that you may apply to one order.
+             * @example [
+             *       "approveOrder",
+             *       "rejectOrder",
+             *       "applyBulkVerb"
+             *     ]
+             */
             operations: string[];
             /** @description Whether the service only reads, because its database belongs elsewhere: nobody may do anything else. */
             quarantined: boolean;
-            /** @description Of submit, read, operate, approve, settle, stock, delegate, metrics and admin. */
+            /**
+             * @description Of submit, read, operate, approve, settle, stock, delegate, metrics and admin.
+             * @example [
+             *       "approve"
+             *     ]
+             */
             roles: string[];
         };
         Calls: {
@@ -1434,7 +1348,10 @@ export interface components {
             [key: string]: unknown;
         };
         ErrorGroup: {
-            /** @description The code of the failure, or the reason of the hold up to a colon, as the list of orders takes it. */
+            /**
+             * @description The code of the failure, or the reason of the hold up to a colon, as the list of orders takes it.
+             * @example card_declined
+             */
             code: string;
             /** @description The newest order. */
             example: components["schemas"]["OrderError"];
@@ -1624,10 +1541,7 @@ export interface components {
         Health: {
             /** @enum {string} */
             status: "ok";
-            /**
-             * @description That the service is open, as long as no token was made.
-             * @example The service is open: no token was made yet.
-             */
+            /** @description That the service is open, as long as no token was made. */
             warning?: string;
         };
         History: {
@@ -1700,7 +1614,10 @@ export interface components {
              */
             onHand: number;
             reason?: string;
-            /** @description That of the request, or one that was made for it. */
+            /**
+             * @description That of the request, or one that was made for it.
+             * @example count-1
+             */
             requestId: string;
             /**
              * Format: int64
@@ -1771,12 +1688,7 @@ export interface components {
              */
             hold?: "retry" | "callback" | "scheduled" | "queued" | "approval" | "paused" | "attention";
             holdReason?: string;
-            /**
-             * @description Fields of the request that had no effect: those that are not known, which Prefer: handling=strict refuses, and metadata where the order was stored with another.
-             * @example [
-             *       "colour"
-             *     ]
-             */
+            /** @description Fields of the request that had no effect: those that are not known, which Prefer: handling=strict refuses, and metadata where the order was stored with another. */
             ignoredFields?: string[];
             /** @description A call was made whose effect is not known yet. */
             inDoubt?: boolean;
@@ -1798,10 +1710,7 @@ export interface components {
             policy?: number;
             /** Format: int32 */
             quantity: number;
-            /**
-             * @description How much was given back, as a decimal: the sum of the refunds that are done. Absent where no refund was asked for.
-             * @example 12.50
-             */
+            /** @description How much was given back, as a decimal: the sum of the refunds that are done. Absent where no refund was asked for. */
             refunded?: string;
             /** @description The refunds that were asked for, the first one first. */
             refunds?: components["schemas"]["Refund"][];
@@ -1825,6 +1734,7 @@ export interface components {
              * @description The order does not start before.
              */
             startAt?: string;
+            /** @example completed */
             status: components["schemas"]["Status"];
             steps: components["schemas"]["Steps"];
             /**
@@ -1841,6 +1751,7 @@ export interface components {
         OrderError: {
             /** @description What is said of its failure, or the reason of its hold. */
             detail?: string;
+            /** @example order-123 */
             orderId: string;
         };
         OrderPage: {
@@ -1880,7 +1791,10 @@ export interface components {
              * @description Refunds that were asked for and are neither done nor failed.
              */
             refunds: number;
-            /** @description The name of the replica that answers. */
+            /**
+             * @description The name of the replica that answers.
+             * @example shop-1:4711
+             */
             replica: string;
             /** @description The services that are connected to the database. */
             replicas: components["schemas"]["Replica"][];
@@ -1989,10 +1903,7 @@ export interface components {
             completeBy?: string;
             /** @description Orders with the same key take turns, where the policy limits how many of them are under way. */
             concurrencyKey?: string;
-            /**
-             * @description ISO 4217. The service's default when left out.
-             * @example USD
-             */
+            /** @description ISO 4217. The service's default when left out. */
             currency?: string;
             /** @description Who buys. Handed to providers, and what rules of a policy can go by. */
             customerId?: string;
@@ -2010,10 +1921,7 @@ export interface components {
              * @example order-123
              */
             orderId: string;
-            /**
-             * @description What the charge is made with, in words of the provider's. Never logged, and never answered.
-             * @example pm_card_visa
-             */
+            /** @description What the charge is made with, in words of the provider's. Never logged, and never answered. */
             paymentMethod?: string;
             /**
              * Format: int32
@@ -2075,6 +1983,7 @@ export interface components {
             /**
              * Format: date-time
              * @description Only what was tried last at this time or later (RFC 3339).
+             * @example 2026-11-20T00:00:00Z
              */
             since: string;
         } & {
@@ -2129,13 +2038,22 @@ export interface components {
             state: "pending" | "in_doubt" | "accepted" | "done" | "failed";
         };
         RefundBody: {
-            /** @description How much, more than zero. All that is left when left out. */
+            /**
+             * @description How much, more than zero. All that is left when left out.
+             * @example 12.5
+             */
             amount?: components["schemas"]["Decimal"] | components["schemas"]["Number"];
             /** @description For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate. */
             onBehalfOf?: string;
-            /** @description Why; kept in the history, and told to an http provider. */
+            /**
+             * @description Why; kept in the history, and told to an http provider.
+             * @example one is broken
+             */
             reason: string;
-            /** @description A name for this refund, so that it is done once. Required, here or as Idempotency-Key. */
+            /**
+             * @description A name for this refund, so that it is done once. Required, here or as Idempotency-Key.
+             * @example ticket-4712
+             */
             requestId?: string;
             /**
              * Format: int32
@@ -2151,7 +2069,10 @@ export interface components {
              * @description To the database.
              */
             connections: number;
-            /** @description Its machine and the number of its process, and what its connections are called in the URL of the database. */
+            /**
+             * @description Its machine and the number of its process, and what its connections are called in the URL of the database.
+             * @example shop-1:4711
+             */
             name: string;
             /**
              * Format: date-time
@@ -2167,10 +2088,7 @@ export interface components {
             generation?: number;
             /** @description For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate. */
             onBehalfOf?: string;
-            /**
-             * @description What a failed order is charged with from now on. Never logged, and never answered.
-             * @example pm_card_visa
-             */
+            /** @description What a failed order is charged with from now on. Never logged, and never answered. */
             paymentMethod?: string;
             /**
              * @description Which policy the order goes on with: the one it started with, or the active one. pinned when left out.
@@ -2202,7 +2120,10 @@ export interface components {
         SetInventoryBody: {
             /** @description For whom the caller asks; kept with the movement beside the caller, which a token names. Needs the role delegate. */
             onBehalfOf?: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @example 12
+             */
             onHand: number;
             /** @description Why; kept with the movement. */
             reason?: string;
@@ -2214,7 +2135,10 @@ export interface components {
         SkipBody: {
             /** @description For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate. */
             onBehalfOf?: string;
-            /** @description Why; kept with the delivery. */
+            /**
+             * @description Why; kept with the delivery.
+             * @example entered by hand
+             */
             reason: string;
             /** @description A name for this request, so that it is done once. */
             requestId?: string;
@@ -2250,7 +2174,10 @@ export interface components {
              * @enum {string}
              */
             outcome: "done" | "refused" | "not_done";
-            /** @description How they know; kept in the history. */
+            /**
+             * @description How they know; kept in the history.
+             * @example seen in the dashboard
+             */
             reason: string;
             /** @description The provider's name for what is done. */
             reference?: string;
@@ -2270,7 +2197,10 @@ export interface components {
             [key: string]: unknown;
         };
         StepState: {
-            /** @description The effect of the step happened and stands. */
+            /**
+             * @description The effect of the step happened and stands.
+             * @example true
+             */
             completed: boolean;
             /** @description The provider's name for the charge or the reservation. */
             reference?: string;
@@ -2348,7 +2278,10 @@ export interface components {
              * @description Which pick-up of the order wrote the row.
              */
             fence: number;
-            /** @description Absent in a row without a state before. */
+            /**
+             * @description Absent in a row without a state before.
+             * @example charging
+             */
             from?: components["schemas"]["Status"];
             /** @description For whom the actor says that it was done. */
             onBehalfOf?: string;
@@ -2363,7 +2296,10 @@ export interface components {
              * @description Number of the row, without gaps.
              */
             seq: number;
-            /** @description The same as from when something other than the status changed. */
+            /**
+             * @description The same as from when something other than the status changed.
+             * @example reserving
+             */
             to: components["schemas"]["Status"];
             /**
              * @description What was done, when it was not a step.
@@ -2379,6 +2315,7 @@ export interface components {
              * @enum {string}
              */
             hold?: "retry" | "callback" | "scheduled" | "queued" | "approval" | "paused" | "attention";
+            /** @example order-123 */
             orderId: string;
             status: components["schemas"]["Status"];
         };
@@ -2575,7 +2512,351 @@ export interface components {
             endpoints: components["schemas"]["WebhookEndpoint"][];
         };
     };
-    responses: never;
+    responses: {
+        /** @description Problem: not_applicable, refund_too_large, restock_too_large, no_refund_url, no_refund, confirm_in_doubt, outcome_unknown, still_undoing, policy_switch_refused, busy, already_answered, no_late_undo, not_called, other_step, other_generation, retried_before, payment_method_in_use. */
+        "Conflict-17": {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
+        "Service-Unavailable-5": {
+            headers: {
+                "Retry-After"?: string;
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: bad_signature. */
+        bad_signature: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: malformed_json, bad_signature. */
+        "bad_signature-malformed_json": {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: body_too_large. */
+        body_too_large: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: cross_origin. */
+        cross_origin: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: forbidden, tls_required, cross_origin, own_order. */
+        "cross_origin-forbidden-own_order-tls_required": {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: forbidden, tls_required, cross_origin. */
+        "cross_origin-forbidden-tls_required": {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: cursor_expired. */
+        cursor_expired: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: delivery_finished. */
+        delivery_finished: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: forbidden, tls_required. */
+        "forbidden-tls_required": {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: invalid_input, invalid_parameter, idempotency_key_reused. */
+        "idempotency_key_reused-invalid_input-invalid_parameter": {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: internal. */
+        internal: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: malformed_json, invalid_idempotency_key. */
+        "invalid_idempotency_key-malformed_json": {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: invalid_input, invalid_parameter. */
+        "invalid_input-invalid_parameter": {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: invalid_input, invalid_policy, invalid_parameter. */
+        "invalid_input-invalid_parameter-invalid_policy": {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: invalid_parameter. */
+        invalid_parameter: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: issuer_unavailable, overloaded. */
+        "issuer_unavailable-overloaded": {
+            headers: {
+                "Retry-After"?: string;
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: issuer_unavailable, unavailable, overloaded, quarantined. */
+        "issuer_unavailable-overloaded-quarantined-unavailable": {
+            headers: {
+                "Retry-After"?: string;
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: issuer_unavailable, overloaded, stopping, unavailable. */
+        "issuer_unavailable-overloaded-stopping-unavailable": {
+            headers: {
+                "Retry-After"?: string;
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: issuer_unavailable, unavailable, overloaded. */
+        "issuer_unavailable-overloaded-unavailable": {
+            headers: {
+                "Retry-After"?: string;
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: malformed_json. */
+        malformed_json: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: misdirected_request. */
+        misdirected_request: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: not_found. */
+        not_found: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: order_conflict. */
+        order_conflict: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: stopping, unavailable, overloaded, quarantined. */
+        "overloaded-quarantined-stopping-unavailable": {
+            headers: {
+                "Retry-After"?: string;
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: precondition_failed. */
+        precondition_failed: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: precondition_required. */
+        precondition_required: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: stopping, quarantined, unavailable. */
+        "quarantined-stopping-unavailable": {
+            headers: {
+                "Retry-After"?: string;
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: request_timeout. */
+        request_timeout: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: stock_too_low, stock_too_high. */
+        "stock_too_high-stock_too_low": {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: stock_too_low. */
+        stock_too_low: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: tls_required. */
+        tls_required: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: too_many_endpoints. */
+        too_many_endpoints: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: too_many_requests. */
+        too_many_requests: {
+            headers: {
+                RateLimit?: string;
+                "RateLimit-Policy"?: string;
+                "Retry-After"?: string;
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: unauthenticated. */
+        unauthenticated: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: unsupported_media_type. */
+        unsupported_media_type: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+    };
     parameters: never;
     requestBodies: never;
     headers: never;
@@ -2583,7 +2864,7 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
-    approveOrders: {
+    applyBulkVerb: {
         parameters: {
             query?: {
                 /** @description Say of each order whether the verb applies, and do nothing. */
@@ -2595,21 +2876,14 @@ export interface operations {
                 /** @description handling=strict refuses fields that are not known (RFC 7240). */
                 Prefer?: string;
             };
-            path?: never;
+            path: {
+                /** @description What to do with the orders. */
+                verb: components["schemas"]["BulkVerb"];
+            };
             cookie?: never;
         };
         requestBody: {
             content: {
-                /**
-                 * @example {
-                 *       "ids": [
-                 *         "order-123",
-                 *         "order-124"
-                 *       ],
-                 *       "onBehalfOf": "maria@shop.example",
-                 *       "requestId": "ticket-4711"
-                 *     }
-                 */
                 "application/json": components["schemas"]["BulkBody"];
             };
         };
@@ -2620,1118 +2894,20 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "matched": 2,
-                     *       "applied": 1,
-                     *       "results": [
-                     *         {
-                     *           "orderId": "order-123",
-                     *           "applied": true,
-                     *           "status": "charging"
-                     *         },
-                     *         {
-                     *           "orderId": "order-124",
-                     *           "applied": false,
-                     *           "code": "not_found",
-                     *           "detail": "There is no order \"order-124\"."
-                     *         }
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["BulkOutcome"];
                 };
             };
-            /** @description Problem: malformed_json, invalid_idempotency_key. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required, cross_origin. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: request_timeout. */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: body_too_large. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unsupported_media_type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_input, invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    cancelOrders: {
-        parameters: {
-            query?: {
-                /** @description Say of each order whether the verb applies, and do nothing. */
-                dryRun?: boolean;
-            };
-            header?: {
-                /** @description Another way to give the requestId; in quotes or without. */
-                "Idempotency-Key"?: string;
-                /** @description handling=strict refuses fields that are not known (RFC 7240). */
-                Prefer?: string;
-            };
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                /**
-                 * @example {
-                 *       "ids": [
-                 *         "order-123",
-                 *         "order-124"
-                 *       ],
-                 *       "onBehalfOf": "maria@shop.example",
-                 *       "requestId": "ticket-4711"
-                 *     }
-                 */
-                "application/json": components["schemas"]["BulkBody"];
-            };
-        };
-        responses: {
-            /** @description OK */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "matched": 2,
-                     *       "applied": 1,
-                     *       "results": [
-                     *         {
-                     *           "orderId": "order-123",
-                     *           "applied": true,
-                     *           "status": "charging"
-                     *         },
-                     *         {
-                     *           "orderId": "order-124",
-                     *           "applied": false,
-                     *           "code": "not_found",
-                     *           "detail": "There is no order \"order-124\"."
-                     *         }
-                     *       ]
-                     *     }
-                     */
-                    "application/json": components["schemas"]["BulkOutcome"];
-                };
-            };
-            /** @description Problem: malformed_json, invalid_idempotency_key. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required, cross_origin. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: request_timeout. */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: body_too_large. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unsupported_media_type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_input, invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    pauseOrders: {
-        parameters: {
-            query?: {
-                /** @description Say of each order whether the verb applies, and do nothing. */
-                dryRun?: boolean;
-            };
-            header?: {
-                /** @description Another way to give the requestId; in quotes or without. */
-                "Idempotency-Key"?: string;
-                /** @description handling=strict refuses fields that are not known (RFC 7240). */
-                Prefer?: string;
-            };
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                /**
-                 * @example {
-                 *       "ids": [
-                 *         "order-123",
-                 *         "order-124"
-                 *       ],
-                 *       "onBehalfOf": "maria@shop.example",
-                 *       "requestId": "ticket-4711"
-                 *     }
-                 */
-                "application/json": components["schemas"]["BulkBody"];
-            };
-        };
-        responses: {
-            /** @description OK */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "matched": 2,
-                     *       "applied": 1,
-                     *       "results": [
-                     *         {
-                     *           "orderId": "order-123",
-                     *           "applied": true,
-                     *           "status": "charging"
-                     *         },
-                     *         {
-                     *           "orderId": "order-124",
-                     *           "applied": false,
-                     *           "code": "not_found",
-                     *           "detail": "There is no order \"order-124\"."
-                     *         }
-                     *       ]
-                     *     }
-                     */
-                    "application/json": components["schemas"]["BulkOutcome"];
-                };
-            };
-            /** @description Problem: malformed_json, invalid_idempotency_key. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required, cross_origin. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: request_timeout. */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: body_too_large. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unsupported_media_type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_input, invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    rejectOrders: {
-        parameters: {
-            query?: {
-                /** @description Say of each order whether the verb applies, and do nothing. */
-                dryRun?: boolean;
-            };
-            header?: {
-                /** @description Another way to give the requestId; in quotes or without. */
-                "Idempotency-Key"?: string;
-                /** @description handling=strict refuses fields that are not known (RFC 7240). */
-                Prefer?: string;
-            };
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                /**
-                 * @example {
-                 *       "ids": [
-                 *         "order-123",
-                 *         "order-124"
-                 *       ],
-                 *       "onBehalfOf": "maria@shop.example",
-                 *       "requestId": "ticket-4711"
-                 *     }
-                 */
-                "application/json": components["schemas"]["BulkBody"];
-            };
-        };
-        responses: {
-            /** @description OK */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "matched": 2,
-                     *       "applied": 1,
-                     *       "results": [
-                     *         {
-                     *           "orderId": "order-123",
-                     *           "applied": true,
-                     *           "status": "charging"
-                     *         },
-                     *         {
-                     *           "orderId": "order-124",
-                     *           "applied": false,
-                     *           "code": "not_found",
-                     *           "detail": "There is no order \"order-124\"."
-                     *         }
-                     *       ]
-                     *     }
-                     */
-                    "application/json": components["schemas"]["BulkOutcome"];
-                };
-            };
-            /** @description Problem: malformed_json, invalid_idempotency_key. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required, cross_origin. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: request_timeout. */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: body_too_large. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unsupported_media_type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_input, invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    resumeOrders: {
-        parameters: {
-            query?: {
-                /** @description Say of each order whether the verb applies, and do nothing. */
-                dryRun?: boolean;
-            };
-            header?: {
-                /** @description Another way to give the requestId; in quotes or without. */
-                "Idempotency-Key"?: string;
-                /** @description handling=strict refuses fields that are not known (RFC 7240). */
-                Prefer?: string;
-            };
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                /**
-                 * @example {
-                 *       "ids": [
-                 *         "order-123",
-                 *         "order-124"
-                 *       ],
-                 *       "onBehalfOf": "maria@shop.example",
-                 *       "requestId": "ticket-4711"
-                 *     }
-                 */
-                "application/json": components["schemas"]["BulkBody"];
-            };
-        };
-        responses: {
-            /** @description OK */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "matched": 2,
-                     *       "applied": 1,
-                     *       "results": [
-                     *         {
-                     *           "orderId": "order-123",
-                     *           "applied": true,
-                     *           "status": "charging"
-                     *         },
-                     *         {
-                     *           "orderId": "order-124",
-                     *           "applied": false,
-                     *           "code": "not_found",
-                     *           "detail": "There is no order \"order-124\"."
-                     *         }
-                     *       ]
-                     *     }
-                     */
-                    "application/json": components["schemas"]["BulkOutcome"];
-                };
-            };
-            /** @description Problem: malformed_json, invalid_idempotency_key. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required, cross_origin. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: request_timeout. */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: body_too_large. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unsupported_media_type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_input, invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    retryOrders: {
-        parameters: {
-            query?: {
-                /** @description Say of each order whether the verb applies, and do nothing. */
-                dryRun?: boolean;
-            };
-            header?: {
-                /** @description Another way to give the requestId; in quotes or without. */
-                "Idempotency-Key"?: string;
-                /** @description handling=strict refuses fields that are not known (RFC 7240). */
-                Prefer?: string;
-            };
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                /**
-                 * @example {
-                 *       "ids": [
-                 *         "order-123",
-                 *         "order-124"
-                 *       ],
-                 *       "onBehalfOf": "maria@shop.example",
-                 *       "requestId": "ticket-4711"
-                 *     }
-                 */
-                "application/json": components["schemas"]["BulkBody"];
-            };
-        };
-        responses: {
-            /** @description OK */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "matched": 2,
-                     *       "applied": 1,
-                     *       "results": [
-                     *         {
-                     *           "orderId": "order-123",
-                     *           "applied": true,
-                     *           "status": "charging"
-                     *         },
-                     *         {
-                     *           "orderId": "order-124",
-                     *           "applied": false,
-                     *           "code": "not_found",
-                     *           "detail": "There is no order \"order-124\"."
-                     *         }
-                     *       ],
-                     *       "dryRun": true
-                     *     }
-                     */
-                    "application/json": components["schemas"]["BulkOutcome"];
-                };
-            };
-            /** @description Problem: malformed_json, invalid_idempotency_key. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required, cross_origin. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: request_timeout. */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: body_too_large. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unsupported_media_type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_input, invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    settleStepOfOrders: {
-        parameters: {
-            query?: {
-                /** @description Say of each order whether the verb applies, and do nothing. */
-                dryRun?: boolean;
-            };
-            header?: {
-                /** @description Another way to give the requestId; in quotes or without. */
-                "Idempotency-Key"?: string;
-                /** @description handling=strict refuses fields that are not known (RFC 7240). */
-                Prefer?: string;
-            };
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                /**
-                 * @example {
-                 *       "ids": [
-                 *         "order-123",
-                 *         "order-124"
-                 *       ],
-                 *       "step": "charge",
-                 *       "outcome": "refused",
-                 *       "onBehalfOf": "maria@shop.example",
-                 *       "reason": "the provider lost them"
-                 *     }
-                 */
-                "application/json": components["schemas"]["BulkBody"];
-            };
-        };
-        responses: {
-            /** @description OK */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "matched": 2,
-                     *       "applied": 1,
-                     *       "results": [
-                     *         {
-                     *           "orderId": "order-123",
-                     *           "applied": true,
-                     *           "status": "charging"
-                     *         },
-                     *         {
-                     *           "orderId": "order-124",
-                     *           "applied": false,
-                     *           "code": "not_found",
-                     *           "detail": "There is no order \"order-124\"."
-                     *         }
-                     *       ]
-                     *     }
-                     */
-                    "application/json": components["schemas"]["BulkOutcome"];
-                };
-            };
-            /** @description Problem: malformed_json, invalid_idempotency_key. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required, cross_origin. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: request_timeout. */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: body_too_large. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unsupported_media_type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_input, invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["invalid_idempotency_key-malformed_json"];
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["cross_origin-forbidden-tls_required"];
+            408: components["responses"]["request_timeout"];
+            413: components["responses"]["body_too_large"];
+            415: components["responses"]["unsupported_media_type"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_input-invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["Service-Unavailable-5"];
         };
     };
     answerStep: {
@@ -3749,12 +2925,6 @@ export interface operations {
         };
         requestBody: {
             content: {
-                /**
-                 * @example {
-                 *       "outcome": "done",
-                 *       "reference": "ch_77"
-                 *     }
-                 */
                 "application/json": components["schemas"]["CallbackBody"];
             };
         };
@@ -3765,105 +2935,19 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "accepted": true
-                     *     }
-                     */
                     "application/json": components["schemas"]["Receipt"];
                 };
             };
-            /** @description Problem: malformed_json, bad_signature. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: cross_origin. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_found. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: request_timeout. */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: body_too_large. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unsupported_media_type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_input, invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: stopping, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["bad_signature-malformed_json"];
+            403: components["responses"]["cross_origin"];
+            404: components["responses"]["not_found"];
+            408: components["responses"]["request_timeout"];
+            413: components["responses"]["body_too_large"];
+            415: components["responses"]["unsupported_media_type"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_input-invalid_parameter"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["overloaded-quarantined-stopping-unavailable"];
         };
     };
     listErrorGroups: {
@@ -3881,108 +2965,16 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "groups": [
-                     *         {
-                     *           "status": "failed",
-                     *           "step": "charge",
-                     *           "code": "card_declined",
-                     *           "orders": 17,
-                     *           "firstAt": "2026-11-20T08:30:00.118Z",
-                     *           "lastAt": "2026-11-20T09:30:00.118Z",
-                     *           "example": {
-                     *             "orderId": "order-123",
-                     *             "detail": "the card has expired"
-                     *           }
-                     *         },
-                     *         {
-                     *           "status": "charging",
-                     *           "hold": "attention",
-                     *           "step": "charge",
-                     *           "code": "retries_exhausted",
-                     *           "orders": 2,
-                     *           "firstAt": "2026-11-20T09:30:00.118Z",
-                     *           "lastAt": "2026-11-20T09:30:00.118Z",
-                     *           "example": {
-                     *             "orderId": "order-124",
-                     *             "detail": "retries_exhausted: 37 calls in 15m14s, last timeout"
-                     *           }
-                     *         }
-                     *       ],
-                     *       "more": false
-                     *     }
-                     */
                     "application/json": components["schemas"]["ErrorGroups"];
                 };
             };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["forbidden-tls_required"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
         };
     };
     listEvents: {
@@ -4017,110 +3009,18 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "events": [
-                     *         {
-                     *           "id": "evt_1042_4_660e29dbaab52",
-                     *           "cursor": "29411432.17",
-                     *           "type": "order.completed",
-                     *           "timestamp": "2026-11-20T09:30:00.122Z",
-                     *           "data": {
-                     *             "orderId": "order-123",
-                     *             "seq": 4,
-                     *             "from": "confirming",
-                     *             "status": "completed",
-                     *             "amount": "99.99",
-                     *             "currency": "USD",
-                     *             "item": "widget",
-                     *             "quantity": 1
-                     *           }
-                     *         }
-                     *       ],
-                     *       "nextCursor": "29411432.17",
-                     *       "more": false
-                     *     }
-                     */
                     "application/json": components["schemas"]["EventPage"];
                     "text/event-stream": string;
                 };
             };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: cursor_expired. */
-            410: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, overloaded, stopping, unavailable. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["forbidden-tls_required"];
+            410: components["responses"]["cursor_expired"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-stopping-unavailable"];
         };
     };
     listInventory: {
@@ -4143,89 +3043,16 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "items": [
-                     *         {
-                     *           "item": "widget",
-                     *           "tracked": true,
-                     *           "onHand": 12,
-                     *           "reserved": 2,
-                     *           "available": 10
-                     *         }
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["ItemPage"];
                 };
             };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["forbidden-tls_required"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
         };
     };
     getInventory: {
@@ -4247,94 +3074,17 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "item": "widget",
-                     *       "tracked": true,
-                     *       "onHand": 12,
-                     *       "reserved": 2,
-                     *       "available": 10
-                     *     }
-                     */
                     "application/json": components["schemas"]["Item"];
                 };
             };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_found. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["forbidden-tls_required"];
+            404: components["responses"]["not_found"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
         };
     };
     setInventory: {
@@ -4358,14 +3108,6 @@ export interface operations {
         };
         requestBody: {
             content: {
-                /**
-                 * @example {
-                 *       "onHand": 12,
-                 *       "onBehalfOf": "maria@shop.example",
-                 *       "reason": "the first count",
-                 *       "requestId": "count-1"
-                 *     }
-                 */
                 "application/json": components["schemas"]["SetInventoryBody"];
             };
         };
@@ -4377,148 +3119,23 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "item": "widget",
-                     *       "tracked": true,
-                     *       "onHand": 12,
-                     *       "reserved": 2,
-                     *       "available": 10
-                     *     }
-                     */
                     "application/json": components["schemas"]["Item"];
                 };
             };
-            /** @description Problem: malformed_json, invalid_idempotency_key. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required, cross_origin. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: request_timeout. */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: stock_too_low. */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: precondition_failed. */
-            412: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: body_too_large. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unsupported_media_type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_input, invalid_parameter, idempotency_key_reused. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: precondition_required. */
-            428: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["invalid_idempotency_key-malformed_json"];
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["cross_origin-forbidden-tls_required"];
+            408: components["responses"]["request_timeout"];
+            409: components["responses"]["stock_too_low"];
+            412: components["responses"]["precondition_failed"];
+            413: components["responses"]["body_too_large"];
+            415: components["responses"]["unsupported_media_type"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
+            428: components["responses"]["precondition_required"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-quarantined-unavailable"];
         };
     };
     adjustInventory: {
@@ -4538,14 +3155,6 @@ export interface operations {
         };
         requestBody: {
             content: {
-                /**
-                 * @example {
-                 *       "change": -2,
-                 *       "onBehalfOf": "maria@shop.example",
-                 *       "reason": "broken in transit",
-                 *       "requestId": "claim-17"
-                 *     }
-                 */
                 "application/json": components["schemas"]["AdjustInventoryBody"];
             };
         };
@@ -4557,130 +3166,21 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "item": "widget",
-                     *       "tracked": true,
-                     *       "onHand": 12,
-                     *       "reserved": 2,
-                     *       "available": 10
-                     *     }
-                     */
                     "application/json": components["schemas"]["Item"];
                 };
             };
-            /** @description Problem: malformed_json, invalid_idempotency_key. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required, cross_origin. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: request_timeout. */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: stock_too_low, stock_too_high. */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: body_too_large. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unsupported_media_type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_input, invalid_parameter, idempotency_key_reused. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["invalid_idempotency_key-malformed_json"];
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["cross_origin-forbidden-tls_required"];
+            408: components["responses"]["request_timeout"];
+            409: components["responses"]["stock_too_high-stock_too_low"];
+            413: components["responses"]["body_too_large"];
+            415: components["responses"]["unsupported_media_type"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-quarantined-unavailable"];
         };
     };
     listStockMovements: {
@@ -4710,112 +3210,17 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "movements": [
-                     *         {
-                     *           "version": 1,
-                     *           "kind": "set",
-                     *           "change": 15,
-                     *           "onHand": 15,
-                     *           "at": "2026-11-20T09:30:00.118Z",
-                     *           "actor": "token:warehouse",
-                     *           "onBehalfOf": "maria@shop.example",
-                     *           "reason": "the first count",
-                     *           "requestId": "count-1"
-                     *         },
-                     *         {
-                     *           "version": 3,
-                     *           "kind": "adjustment",
-                     *           "change": -2,
-                     *           "onHand": 12,
-                     *           "at": "2026-11-20T09:30:00.122Z",
-                     *           "actor": "token:warehouse",
-                     *           "reason": "broken in transit",
-                     *           "requestId": "claim-17"
-                     *         }
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["StockMovements"];
                 };
             };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_found. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["forbidden-tls_required"];
+            404: components["responses"]["not_found"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
         };
     };
     getCaller: {
@@ -4833,83 +3238,15 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "name": "token:support",
-                     *       "roles": [
-                     *         "approve"
-                     *       ],
-                     *       "open": false,
-                     *       "quarantined": false,
-                     *       "operations": [
-                     *         "approveOrder",
-                     *         "rejectOrder",
-                     *         "approveOrders",
-                     *         "rejectOrders"
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["Caller"];
                 };
             };
-            /** @description Problem: tls_required. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            403: components["responses"]["tls_required"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
         };
     };
     listOrders: {
@@ -4956,114 +3293,16 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "orders": [
-                     *         {
-                     *           "orderId": "order-123",
-                     *           "status": "charging",
-                     *           "steps": {
-                     *             "charge": {
-                     *               "completed": false
-                     *             },
-                     *             "reserve": {
-                     *               "completed": false
-                     *             },
-                     *             "confirm": {
-                     *               "completed": false
-                     *             }
-                     *           },
-                     *           "amount": "99.99",
-                     *           "currency": "USD",
-                     *           "item": "widget",
-                     *           "quantity": 1,
-                     *           "generation": 0,
-                     *           "seq": 4,
-                     *           "createdAt": "2026-11-20T09:30:00.118Z",
-                     *           "policy": 1,
-                     *           "calls": 1,
-                     *           "inDoubt": true,
-                     *           "hold": "attention",
-                     *           "holdReason": "retries_exhausted: 37 calls in 15m14s, last timeout",
-                     *           "allowedActions": [
-                     *             "cancel",
-                     *             "retry",
-                     *             "step-result"
-                     *           ]
-                     *         }
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["OrderPage"];
                 };
             };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["forbidden-tls_required"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
         };
     };
     processOrder: {
@@ -5080,13 +3319,6 @@ export interface operations {
         };
         requestBody: {
             content: {
-                /**
-                 * @example {
-                 *       "orderId": "order-123",
-                 *       "amount": "99.99",
-                 *       "item": "widget"
-                 *     }
-                 */
                 "application/json": components["schemas"]["ProcessBody"];
             };
         };
@@ -5099,34 +3331,6 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "orderId": "order-123",
-                     *       "status": "completed",
-                     *       "steps": {
-                     *         "charge": {
-                     *           "completed": true
-                     *         },
-                     *         "reserve": {
-                     *           "completed": true
-                     *         },
-                     *         "confirm": {
-                     *           "completed": true
-                     *         }
-                     *       },
-                     *       "amount": "99.99",
-                     *       "currency": "USD",
-                     *       "item": "widget",
-                     *       "quantity": 1,
-                     *       "generation": 0,
-                     *       "seq": 4,
-                     *       "createdAt": "2026-11-20T09:30:00.118Z",
-                     *       "finishedAt": "2026-11-20T09:30:00.122Z",
-                     *       "allowedActions": [
-                     *         "refund"
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["Order"];
                 };
             };
@@ -5140,165 +3344,22 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "orderId": "order-123",
-                     *       "status": "charging",
-                     *       "steps": {
-                     *         "charge": {
-                     *           "completed": false
-                     *         },
-                     *         "reserve": {
-                     *           "completed": false
-                     *         },
-                     *         "confirm": {
-                     *           "completed": false
-                     *         }
-                     *       },
-                     *       "amount": "99.99",
-                     *       "currency": "USD",
-                     *       "item": "widget",
-                     *       "quantity": 1,
-                     *       "generation": 0,
-                     *       "seq": 4,
-                     *       "createdAt": "2026-11-20T09:30:00.118Z",
-                     *       "policy": 1,
-                     *       "calls": 1,
-                     *       "inDoubt": true,
-                     *       "hold": "callback",
-                     *       "resumesAt": "2026-11-20T10:30:00.118Z",
-                     *       "allowedActions": [
-                     *         "cancel",
-                     *         "retry",
-                     *         "pause",
-                     *         "step-result"
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["Order"];
                 };
             };
-            /** @description Problem: malformed_json, invalid_idempotency_key. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required, cross_origin. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_found. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: request_timeout. */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: order_conflict. */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: body_too_large. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unsupported_media_type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_input, invalid_parameter, idempotency_key_reused. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, overloaded, stopping, unavailable, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["invalid_idempotency_key-malformed_json"];
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["cross_origin-forbidden-tls_required"];
+            404: components["responses"]["not_found"];
+            408: components["responses"]["request_timeout"];
+            409: components["responses"]["order_conflict"];
+            413: components["responses"]["body_too_large"];
+            415: components["responses"]["unsupported_media_type"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["Service-Unavailable-5"];
         };
     };
     getOrder: {
@@ -5327,34 +3388,6 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "orderId": "order-123",
-                     *       "status": "completed",
-                     *       "steps": {
-                     *         "charge": {
-                     *           "completed": true
-                     *         },
-                     *         "reserve": {
-                     *           "completed": true
-                     *         },
-                     *         "confirm": {
-                     *           "completed": true
-                     *         }
-                     *       },
-                     *       "amount": "99.99",
-                     *       "currency": "USD",
-                     *       "item": "widget",
-                     *       "quantity": 1,
-                     *       "generation": 0,
-                     *       "seq": 4,
-                     *       "createdAt": "2026-11-20T09:30:00.118Z",
-                     *       "finishedAt": "2026-11-20T09:30:00.122Z",
-                     *       "allowedActions": [
-                     *         "refund"
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["Order"];
                 };
             };
@@ -5365,82 +3398,14 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_found. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["forbidden-tls_required"];
+            404: components["responses"]["not_found"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
         };
     };
     approveOrder: {
@@ -5465,13 +3430,6 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                /**
-                 * @example {
-                 *       "onBehalfOf": "maria@shop.example",
-                 *       "reason": "the customer called",
-                 *       "requestId": "ticket-4711"
-                 *     }
-                 */
                 "application/json": components["schemas"]["VerbBody"];
             };
         };
@@ -5484,34 +3442,6 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "orderId": "order-123",
-                     *       "status": "completed",
-                     *       "steps": {
-                     *         "charge": {
-                     *           "completed": true
-                     *         },
-                     *         "reserve": {
-                     *           "completed": true
-                     *         },
-                     *         "confirm": {
-                     *           "completed": true
-                     *         }
-                     *       },
-                     *       "amount": "99.99",
-                     *       "currency": "USD",
-                     *       "item": "widget",
-                     *       "quantity": 1,
-                     *       "generation": 0,
-                     *       "seq": 4,
-                     *       "createdAt": "2026-11-20T09:30:00.118Z",
-                     *       "finishedAt": "2026-11-20T09:30:00.122Z",
-                     *       "allowedActions": [
-                     *         "refund"
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["Order"];
                 };
             };
@@ -5525,174 +3455,23 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "orderId": "order-123",
-                     *       "status": "charging",
-                     *       "steps": {
-                     *         "charge": {
-                     *           "completed": false
-                     *         },
-                     *         "reserve": {
-                     *           "completed": false
-                     *         },
-                     *         "confirm": {
-                     *           "completed": false
-                     *         }
-                     *       },
-                     *       "amount": "99.99",
-                     *       "currency": "USD",
-                     *       "item": "widget",
-                     *       "quantity": 1,
-                     *       "generation": 0,
-                     *       "seq": 4,
-                     *       "createdAt": "2026-11-20T09:30:00.118Z",
-                     *       "policy": 1,
-                     *       "calls": 1,
-                     *       "inDoubt": true,
-                     *       "hold": "callback",
-                     *       "resumesAt": "2026-11-20T10:30:00.118Z",
-                     *       "allowedActions": [
-                     *         "cancel",
-                     *         "retry",
-                     *         "pause",
-                     *         "step-result"
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["Order"];
                 };
             };
-            /** @description Problem: malformed_json, invalid_idempotency_key. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required, cross_origin, own_order. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_found. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: request_timeout. */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_applicable, refund_too_large, restock_too_large, no_refund_url, no_refund, confirm_in_doubt, outcome_unknown, still_undoing, policy_switch_refused, busy, already_answered, no_late_undo, not_called, other_step, other_generation, retried_before, payment_method_in_use. */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: precondition_failed. */
-            412: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: body_too_large. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unsupported_media_type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_input, invalid_parameter, idempotency_key_reused. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["invalid_idempotency_key-malformed_json"];
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
+            404: components["responses"]["not_found"];
+            408: components["responses"]["request_timeout"];
+            409: components["responses"]["Conflict-17"];
+            412: components["responses"]["precondition_failed"];
+            413: components["responses"]["body_too_large"];
+            415: components["responses"]["unsupported_media_type"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["Service-Unavailable-5"];
         };
     };
     listCalls: {
@@ -5722,103 +3501,17 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "calls": [
-                     *         {
-                     *           "call": 1,
-                     *           "step": "charge",
-                     *           "operation": "do",
-                     *           "generation": 0,
-                     *           "policy": 1,
-                     *           "fence": 1,
-                     *           "startedAt": "2026-11-20T09:30:00.118Z",
-                     *           "finishedAt": "2026-11-20T09:30:00.122Z",
-                     *           "outcome": "done",
-                     *           "reference": "ch_77"
-                     *         }
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["Calls"];
                 };
             };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_found. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["forbidden-tls_required"];
+            404: components["responses"]["not_found"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
         };
     };
     cancelOrder: {
@@ -5843,13 +3536,6 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                /**
-                 * @example {
-                 *       "onBehalfOf": "maria@shop.example",
-                 *       "reason": "the customer called",
-                 *       "requestId": "ticket-4711"
-                 *     }
-                 */
                 "application/json": components["schemas"]["VerbBody"];
             };
         };
@@ -5862,33 +3548,6 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "orderId": "order-123",
-                     *       "status": "canceled",
-                     *       "steps": {
-                     *         "charge": {
-                     *           "completed": false,
-                     *           "undone": true
-                     *         },
-                     *         "reserve": {
-                     *           "completed": false
-                     *         },
-                     *         "confirm": {
-                     *           "completed": false
-                     *         }
-                     *       },
-                     *       "amount": "99.99",
-                     *       "currency": "USD",
-                     *       "item": "widget",
-                     *       "quantity": 1,
-                     *       "generation": 0,
-                     *       "seq": 4,
-                     *       "createdAt": "2026-11-20T09:30:00.118Z",
-                     *       "finishedAt": "2026-11-20T09:30:00.122Z",
-                     *       "allowedActions": []
-                     *     }
-                     */
                     "application/json": components["schemas"]["Order"];
                 };
             };
@@ -5902,174 +3561,23 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "orderId": "order-123",
-                     *       "status": "charging",
-                     *       "steps": {
-                     *         "charge": {
-                     *           "completed": false
-                     *         },
-                     *         "reserve": {
-                     *           "completed": false
-                     *         },
-                     *         "confirm": {
-                     *           "completed": false
-                     *         }
-                     *       },
-                     *       "amount": "99.99",
-                     *       "currency": "USD",
-                     *       "item": "widget",
-                     *       "quantity": 1,
-                     *       "generation": 0,
-                     *       "seq": 4,
-                     *       "createdAt": "2026-11-20T09:30:00.118Z",
-                     *       "policy": 1,
-                     *       "calls": 1,
-                     *       "inDoubt": true,
-                     *       "hold": "callback",
-                     *       "resumesAt": "2026-11-20T10:30:00.118Z",
-                     *       "allowedActions": [
-                     *         "cancel",
-                     *         "retry",
-                     *         "pause",
-                     *         "step-result"
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["Order"];
                 };
             };
-            /** @description Problem: malformed_json, invalid_idempotency_key. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required, cross_origin, own_order. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_found. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: request_timeout. */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_applicable, refund_too_large, restock_too_large, no_refund_url, no_refund, confirm_in_doubt, outcome_unknown, still_undoing, policy_switch_refused, busy, already_answered, no_late_undo, not_called, other_step, other_generation, retried_before, payment_method_in_use. */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: precondition_failed. */
-            412: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: body_too_large. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unsupported_media_type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_input, invalid_parameter, idempotency_key_reused. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["invalid_idempotency_key-malformed_json"];
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
+            404: components["responses"]["not_found"];
+            408: components["responses"]["request_timeout"];
+            409: components["responses"]["Conflict-17"];
+            412: components["responses"]["precondition_failed"];
+            413: components["responses"]["body_too_large"];
+            415: components["responses"]["unsupported_media_type"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["Service-Unavailable-5"];
         };
     };
     listDeliveriesOfOrder: {
@@ -6093,103 +3601,17 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "deliveries": [
-                     *         {
-                     *           "endpointId": "whe_1",
-                     *           "delivery": 1042,
-                     *           "eventId": "evt_17_4_660e29dbaab52",
-                     *           "type": "order.completed",
-                     *           "orderId": "order-123",
-                     *           "state": "exhausted",
-                     *           "createdAt": "2026-11-20T09:30:00.118Z",
-                     *           "attemptedAt": "2026-11-23T12:30:00.118Z",
-                     *           "attempts": 10,
-                     *           "status": 503
-                     *         }
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["DeliveriesOfOrder"];
                 };
             };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_found. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["forbidden-tls_required"];
+            404: components["responses"]["not_found"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
         };
     };
     pauseOrder: {
@@ -6214,13 +3636,6 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                /**
-                 * @example {
-                 *       "onBehalfOf": "maria@shop.example",
-                 *       "reason": "the customer called",
-                 *       "requestId": "ticket-4711"
-                 *     }
-                 */
                 "application/json": components["schemas"]["VerbBody"];
             };
         };
@@ -6233,34 +3648,6 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "orderId": "order-123",
-                     *       "status": "completed",
-                     *       "steps": {
-                     *         "charge": {
-                     *           "completed": true
-                     *         },
-                     *         "reserve": {
-                     *           "completed": true
-                     *         },
-                     *         "confirm": {
-                     *           "completed": true
-                     *         }
-                     *       },
-                     *       "amount": "99.99",
-                     *       "currency": "USD",
-                     *       "item": "widget",
-                     *       "quantity": 1,
-                     *       "generation": 0,
-                     *       "seq": 4,
-                     *       "createdAt": "2026-11-20T09:30:00.118Z",
-                     *       "finishedAt": "2026-11-20T09:30:00.122Z",
-                     *       "allowedActions": [
-                     *         "refund"
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["Order"];
                 };
             };
@@ -6274,168 +3661,23 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "orderId": "order-123",
-                     *       "status": "charging",
-                     *       "steps": {
-                     *         "charge": {
-                     *           "completed": false
-                     *         },
-                     *         "reserve": {
-                     *           "completed": false
-                     *         },
-                     *         "confirm": {
-                     *           "completed": false
-                     *         }
-                     *       },
-                     *       "amount": "99.99",
-                     *       "currency": "USD",
-                     *       "item": "widget",
-                     *       "quantity": 1,
-                     *       "generation": 0,
-                     *       "seq": 4,
-                     *       "createdAt": "2026-11-20T09:30:00.118Z",
-                     *       "hold": "paused",
-                     *       "allowedActions": [
-                     *         "cancel",
-                     *         "resume"
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["Order"];
                 };
             };
-            /** @description Problem: malformed_json, invalid_idempotency_key. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required, cross_origin, own_order. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_found. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: request_timeout. */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_applicable, refund_too_large, restock_too_large, no_refund_url, no_refund, confirm_in_doubt, outcome_unknown, still_undoing, policy_switch_refused, busy, already_answered, no_late_undo, not_called, other_step, other_generation, retried_before, payment_method_in_use. */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: precondition_failed. */
-            412: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: body_too_large. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unsupported_media_type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_input, invalid_parameter, idempotency_key_reused. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["invalid_idempotency_key-malformed_json"];
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
+            404: components["responses"]["not_found"];
+            408: components["responses"]["request_timeout"];
+            409: components["responses"]["Conflict-17"];
+            412: components["responses"]["precondition_failed"];
+            413: components["responses"]["body_too_large"];
+            415: components["responses"]["unsupported_media_type"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["Service-Unavailable-5"];
         };
     };
     refundOrder: {
@@ -6460,14 +3702,6 @@ export interface operations {
         };
         requestBody: {
             content: {
-                /**
-                 * @example {
-                 *       "amount": "12.50",
-                 *       "onBehalfOf": "maria@shop.example",
-                 *       "reason": "one is broken",
-                 *       "requestId": "ticket-4712"
-                 *     }
-                 */
                 "application/json": components["schemas"]["RefundBody"];
             };
         };
@@ -6480,47 +3714,6 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "orderId": "order-123",
-                     *       "status": "completed",
-                     *       "steps": {
-                     *         "charge": {
-                     *           "completed": true
-                     *         },
-                     *         "reserve": {
-                     *           "completed": true
-                     *         },
-                     *         "confirm": {
-                     *           "completed": true
-                     *         }
-                     *       },
-                     *       "amount": "99.99",
-                     *       "currency": "USD",
-                     *       "item": "widget",
-                     *       "quantity": 1,
-                     *       "generation": 0,
-                     *       "seq": 5,
-                     *       "createdAt": "2026-11-20T09:30:00.118Z",
-                     *       "finishedAt": "2026-11-20T09:30:00.122Z",
-                     *       "refunded": "12.50",
-                     *       "refunds": [
-                     *         {
-                     *           "refund": 1,
-                     *           "state": "done",
-                     *           "amount": "12.50",
-                     *           "reason": "one is broken",
-                     *           "requestId": "ticket-4712",
-                     *           "createdAt": "2026-11-20T09:30:00.118Z",
-                     *           "finishedAt": "2026-11-20T09:30:00.122Z",
-                     *           "reference": "re_7"
-                     *         }
-                     *       ],
-                     *       "allowedActions": [
-                     *         "refund"
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["Order"];
                 };
             };
@@ -6534,180 +3727,23 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "orderId": "order-123",
-                     *       "status": "completed",
-                     *       "steps": {
-                     *         "charge": {
-                     *           "completed": true
-                     *         },
-                     *         "reserve": {
-                     *           "completed": true
-                     *         },
-                     *         "confirm": {
-                     *           "completed": true
-                     *         }
-                     *       },
-                     *       "amount": "99.99",
-                     *       "currency": "USD",
-                     *       "item": "widget",
-                     *       "quantity": 1,
-                     *       "generation": 0,
-                     *       "seq": 6,
-                     *       "createdAt": "2026-11-20T09:30:00.118Z",
-                     *       "finishedAt": "2026-11-20T09:30:00.122Z",
-                     *       "refunded": "0.00",
-                     *       "refunds": [
-                     *         {
-                     *           "refund": 1,
-                     *           "state": "accepted",
-                     *           "amount": "12.50",
-                     *           "reason": "one is broken",
-                     *           "requestId": "ticket-4712",
-                     *           "createdAt": "2026-11-20T09:30:00.118Z",
-                     *           "reference": "re_7"
-                     *         }
-                     *       ],
-                     *       "allowedActions": [
-                     *         "step-result",
-                     *         "refund"
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["Order"];
                 };
             };
-            /** @description Problem: malformed_json, invalid_idempotency_key. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required, cross_origin, own_order. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_found. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: request_timeout. */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_applicable, refund_too_large, restock_too_large, no_refund_url, no_refund, confirm_in_doubt, outcome_unknown, still_undoing, policy_switch_refused, busy, already_answered, no_late_undo, not_called, other_step, other_generation, retried_before, payment_method_in_use. */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: precondition_failed. */
-            412: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: body_too_large. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unsupported_media_type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_input, invalid_parameter, idempotency_key_reused. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["invalid_idempotency_key-malformed_json"];
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
+            404: components["responses"]["not_found"];
+            408: components["responses"]["request_timeout"];
+            409: components["responses"]["Conflict-17"];
+            412: components["responses"]["precondition_failed"];
+            413: components["responses"]["body_too_large"];
+            415: components["responses"]["unsupported_media_type"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["Service-Unavailable-5"];
         };
     };
     rejectOrder: {
@@ -6732,13 +3768,6 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                /**
-                 * @example {
-                 *       "onBehalfOf": "maria@shop.example",
-                 *       "reason": "the customer called",
-                 *       "requestId": "ticket-4711"
-                 *     }
-                 */
                 "application/json": components["schemas"]["VerbBody"];
             };
         };
@@ -6751,33 +3780,6 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "orderId": "order-123",
-                     *       "status": "canceled",
-                     *       "steps": {
-                     *         "charge": {
-                     *           "completed": false,
-                     *           "undone": true
-                     *         },
-                     *         "reserve": {
-                     *           "completed": false
-                     *         },
-                     *         "confirm": {
-                     *           "completed": false
-                     *         }
-                     *       },
-                     *       "amount": "99.99",
-                     *       "currency": "USD",
-                     *       "item": "widget",
-                     *       "quantity": 1,
-                     *       "generation": 0,
-                     *       "seq": 4,
-                     *       "createdAt": "2026-11-20T09:30:00.118Z",
-                     *       "finishedAt": "2026-11-20T09:30:00.122Z",
-                     *       "allowedActions": []
-                     *     }
-                     */
                     "application/json": components["schemas"]["Order"];
                 };
             };
@@ -6791,174 +3793,23 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "orderId": "order-123",
-                     *       "status": "charging",
-                     *       "steps": {
-                     *         "charge": {
-                     *           "completed": false
-                     *         },
-                     *         "reserve": {
-                     *           "completed": false
-                     *         },
-                     *         "confirm": {
-                     *           "completed": false
-                     *         }
-                     *       },
-                     *       "amount": "99.99",
-                     *       "currency": "USD",
-                     *       "item": "widget",
-                     *       "quantity": 1,
-                     *       "generation": 0,
-                     *       "seq": 4,
-                     *       "createdAt": "2026-11-20T09:30:00.118Z",
-                     *       "policy": 1,
-                     *       "calls": 1,
-                     *       "inDoubt": true,
-                     *       "hold": "callback",
-                     *       "resumesAt": "2026-11-20T10:30:00.118Z",
-                     *       "allowedActions": [
-                     *         "cancel",
-                     *         "retry",
-                     *         "pause",
-                     *         "step-result"
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["Order"];
                 };
             };
-            /** @description Problem: malformed_json, invalid_idempotency_key. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required, cross_origin, own_order. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_found. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: request_timeout. */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_applicable, refund_too_large, restock_too_large, no_refund_url, no_refund, confirm_in_doubt, outcome_unknown, still_undoing, policy_switch_refused, busy, already_answered, no_late_undo, not_called, other_step, other_generation, retried_before, payment_method_in_use. */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: precondition_failed. */
-            412: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: body_too_large. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unsupported_media_type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_input, invalid_parameter, idempotency_key_reused. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["invalid_idempotency_key-malformed_json"];
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
+            404: components["responses"]["not_found"];
+            408: components["responses"]["request_timeout"];
+            409: components["responses"]["Conflict-17"];
+            412: components["responses"]["precondition_failed"];
+            413: components["responses"]["body_too_large"];
+            415: components["responses"]["unsupported_media_type"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["Service-Unavailable-5"];
         };
     };
     resumeOrder: {
@@ -6983,13 +3834,6 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                /**
-                 * @example {
-                 *       "onBehalfOf": "maria@shop.example",
-                 *       "reason": "the customer called",
-                 *       "requestId": "ticket-4711"
-                 *     }
-                 */
                 "application/json": components["schemas"]["VerbBody"];
             };
         };
@@ -7002,34 +3846,6 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "orderId": "order-123",
-                     *       "status": "completed",
-                     *       "steps": {
-                     *         "charge": {
-                     *           "completed": true
-                     *         },
-                     *         "reserve": {
-                     *           "completed": true
-                     *         },
-                     *         "confirm": {
-                     *           "completed": true
-                     *         }
-                     *       },
-                     *       "amount": "99.99",
-                     *       "currency": "USD",
-                     *       "item": "widget",
-                     *       "quantity": 1,
-                     *       "generation": 0,
-                     *       "seq": 4,
-                     *       "createdAt": "2026-11-20T09:30:00.118Z",
-                     *       "finishedAt": "2026-11-20T09:30:00.122Z",
-                     *       "allowedActions": [
-                     *         "refund"
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["Order"];
                 };
             };
@@ -7043,174 +3859,23 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "orderId": "order-123",
-                     *       "status": "charging",
-                     *       "steps": {
-                     *         "charge": {
-                     *           "completed": false
-                     *         },
-                     *         "reserve": {
-                     *           "completed": false
-                     *         },
-                     *         "confirm": {
-                     *           "completed": false
-                     *         }
-                     *       },
-                     *       "amount": "99.99",
-                     *       "currency": "USD",
-                     *       "item": "widget",
-                     *       "quantity": 1,
-                     *       "generation": 0,
-                     *       "seq": 4,
-                     *       "createdAt": "2026-11-20T09:30:00.118Z",
-                     *       "policy": 1,
-                     *       "calls": 1,
-                     *       "inDoubt": true,
-                     *       "hold": "callback",
-                     *       "resumesAt": "2026-11-20T10:30:00.118Z",
-                     *       "allowedActions": [
-                     *         "cancel",
-                     *         "retry",
-                     *         "pause",
-                     *         "step-result"
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["Order"];
                 };
             };
-            /** @description Problem: malformed_json, invalid_idempotency_key. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required, cross_origin, own_order. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_found. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: request_timeout. */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_applicable, refund_too_large, restock_too_large, no_refund_url, no_refund, confirm_in_doubt, outcome_unknown, still_undoing, policy_switch_refused, busy, already_answered, no_late_undo, not_called, other_step, other_generation, retried_before, payment_method_in_use. */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: precondition_failed. */
-            412: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: body_too_large. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unsupported_media_type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_input, invalid_parameter, idempotency_key_reused. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["invalid_idempotency_key-malformed_json"];
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
+            404: components["responses"]["not_found"];
+            408: components["responses"]["request_timeout"];
+            409: components["responses"]["Conflict-17"];
+            412: components["responses"]["precondition_failed"];
+            413: components["responses"]["body_too_large"];
+            415: components["responses"]["unsupported_media_type"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["Service-Unavailable-5"];
         };
     };
     retryOrder: {
@@ -7235,13 +3900,6 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                /**
-                 * @example {
-                 *       "onBehalfOf": "maria@shop.example",
-                 *       "reason": "the customer called",
-                 *       "requestId": "ticket-4711"
-                 *     }
-                 */
                 "application/json": components["schemas"]["RetryBody"];
             };
         };
@@ -7254,34 +3912,6 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "orderId": "order-123",
-                     *       "status": "completed",
-                     *       "steps": {
-                     *         "charge": {
-                     *           "completed": true
-                     *         },
-                     *         "reserve": {
-                     *           "completed": true
-                     *         },
-                     *         "confirm": {
-                     *           "completed": true
-                     *         }
-                     *       },
-                     *       "amount": "99.99",
-                     *       "currency": "USD",
-                     *       "item": "widget",
-                     *       "quantity": 1,
-                     *       "generation": 0,
-                     *       "seq": 4,
-                     *       "createdAt": "2026-11-20T09:30:00.118Z",
-                     *       "finishedAt": "2026-11-20T09:30:00.122Z",
-                     *       "allowedActions": [
-                     *         "refund"
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["Order"];
                 };
             };
@@ -7295,174 +3925,23 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "orderId": "order-123",
-                     *       "status": "charging",
-                     *       "steps": {
-                     *         "charge": {
-                     *           "completed": false
-                     *         },
-                     *         "reserve": {
-                     *           "completed": false
-                     *         },
-                     *         "confirm": {
-                     *           "completed": false
-                     *         }
-                     *       },
-                     *       "amount": "99.99",
-                     *       "currency": "USD",
-                     *       "item": "widget",
-                     *       "quantity": 1,
-                     *       "generation": 0,
-                     *       "seq": 4,
-                     *       "createdAt": "2026-11-20T09:30:00.118Z",
-                     *       "policy": 1,
-                     *       "calls": 1,
-                     *       "inDoubt": true,
-                     *       "hold": "callback",
-                     *       "resumesAt": "2026-11-20T10:30:00.118Z",
-                     *       "allowedActions": [
-                     *         "cancel",
-                     *         "retry",
-                     *         "pause",
-                     *         "step-result"
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["Order"];
                 };
             };
-            /** @description Problem: malformed_json, invalid_idempotency_key. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required, cross_origin, own_order. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_found. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: request_timeout. */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_applicable, refund_too_large, restock_too_large, no_refund_url, no_refund, confirm_in_doubt, outcome_unknown, still_undoing, policy_switch_refused, busy, already_answered, no_late_undo, not_called, other_step, other_generation, retried_before, payment_method_in_use. */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: precondition_failed. */
-            412: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: body_too_large. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unsupported_media_type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_input, invalid_parameter, idempotency_key_reused. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["invalid_idempotency_key-malformed_json"];
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
+            404: components["responses"]["not_found"];
+            408: components["responses"]["request_timeout"];
+            409: components["responses"]["Conflict-17"];
+            412: components["responses"]["precondition_failed"];
+            413: components["responses"]["body_too_large"];
+            415: components["responses"]["unsupported_media_type"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["Service-Unavailable-5"];
         };
     };
     settleStepOfOrder: {
@@ -7487,16 +3966,6 @@ export interface operations {
         };
         requestBody: {
             content: {
-                /**
-                 * @example {
-                 *       "step": "charge",
-                 *       "outcome": "done",
-                 *       "reference": "ch_77",
-                 *       "onBehalfOf": "maria@shop.example",
-                 *       "reason": "seen in the dashboard",
-                 *       "requestId": "ticket-4711"
-                 *     }
-                 */
                 "application/json": components["schemas"]["StepResultBody"];
             };
         };
@@ -7509,34 +3978,6 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "orderId": "order-123",
-                     *       "status": "completed",
-                     *       "steps": {
-                     *         "charge": {
-                     *           "completed": true
-                     *         },
-                     *         "reserve": {
-                     *           "completed": true
-                     *         },
-                     *         "confirm": {
-                     *           "completed": true
-                     *         }
-                     *       },
-                     *       "amount": "99.99",
-                     *       "currency": "USD",
-                     *       "item": "widget",
-                     *       "quantity": 1,
-                     *       "generation": 0,
-                     *       "seq": 4,
-                     *       "createdAt": "2026-11-20T09:30:00.118Z",
-                     *       "finishedAt": "2026-11-20T09:30:00.122Z",
-                     *       "allowedActions": [
-                     *         "refund"
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["Order"];
                 };
             };
@@ -7550,174 +3991,23 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "orderId": "order-123",
-                     *       "status": "charging",
-                     *       "steps": {
-                     *         "charge": {
-                     *           "completed": false
-                     *         },
-                     *         "reserve": {
-                     *           "completed": false
-                     *         },
-                     *         "confirm": {
-                     *           "completed": false
-                     *         }
-                     *       },
-                     *       "amount": "99.99",
-                     *       "currency": "USD",
-                     *       "item": "widget",
-                     *       "quantity": 1,
-                     *       "generation": 0,
-                     *       "seq": 4,
-                     *       "createdAt": "2026-11-20T09:30:00.118Z",
-                     *       "policy": 1,
-                     *       "calls": 1,
-                     *       "inDoubt": true,
-                     *       "hold": "callback",
-                     *       "resumesAt": "2026-11-20T10:30:00.118Z",
-                     *       "allowedActions": [
-                     *         "cancel",
-                     *         "retry",
-                     *         "pause",
-                     *         "step-result"
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["Order"];
                 };
             };
-            /** @description Problem: malformed_json, invalid_idempotency_key. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required, cross_origin, own_order. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_found. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: request_timeout. */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_applicable, refund_too_large, restock_too_large, no_refund_url, no_refund, confirm_in_doubt, outcome_unknown, still_undoing, policy_switch_refused, busy, already_answered, no_late_undo, not_called, other_step, other_generation, retried_before, payment_method_in_use. */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: precondition_failed. */
-            412: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: body_too_large. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unsupported_media_type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_input, invalid_parameter, idempotency_key_reused. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["invalid_idempotency_key-malformed_json"];
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
+            404: components["responses"]["not_found"];
+            408: components["responses"]["request_timeout"];
+            409: components["responses"]["Conflict-17"];
+            412: components["responses"]["precondition_failed"];
+            413: components["responses"]["body_too_large"];
+            415: components["responses"]["unsupported_media_type"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["Service-Unavailable-5"];
         };
     };
     listTransitions: {
@@ -7747,118 +4037,17 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "transitions": [
-                     *         {
-                     *           "seq": 1,
-                     *           "from": "pending",
-                     *           "to": "charging",
-                     *           "at": "2026-11-20T09:30:00.118Z",
-                     *           "fence": 1,
-                     *           "actor": "system"
-                     *         },
-                     *         {
-                     *           "seq": 2,
-                     *           "from": "charging",
-                     *           "to": "reserving",
-                     *           "at": "2026-11-20T09:30:00.122Z",
-                     *           "fence": 1,
-                     *           "actor": "system"
-                     *         },
-                     *         {
-                     *           "seq": 3,
-                     *           "from": "reserving",
-                     *           "to": "reserving",
-                     *           "at": "2026-11-20T09:30:00.122Z",
-                     *           "fence": 1,
-                     *           "verb": "cancel",
-                     *           "actor": "token:support",
-                     *           "onBehalfOf": "maria@shop.example",
-                     *           "reason": "the customer called"
-                     *         }
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["History"];
                 };
             };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_found. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["forbidden-tls_required"];
+            404: components["responses"]["not_found"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
         };
     };
     getOverview: {
@@ -7876,199 +4065,16 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "at": "2026-11-20T09:30:00.118Z",
-                     *       "statuses": [
-                     *         {
-                     *           "status": "pending",
-                     *           "orders": 0,
-                     *           "more": false
-                     *         },
-                     *         {
-                     *           "status": "charging",
-                     *           "orders": 2,
-                     *           "more": false
-                     *         },
-                     *         {
-                     *           "status": "reserving",
-                     *           "orders": 0,
-                     *           "more": false
-                     *         },
-                     *         {
-                     *           "status": "confirming",
-                     *           "orders": 0,
-                     *           "more": false
-                     *         },
-                     *         {
-                     *           "status": "completed",
-                     *           "orders": 10000,
-                     *           "more": true
-                     *         },
-                     *         {
-                     *           "status": "releasing",
-                     *           "orders": 0,
-                     *           "more": false
-                     *         },
-                     *         {
-                     *           "status": "refunding",
-                     *           "orders": 0,
-                     *           "more": false
-                     *         },
-                     *         {
-                     *           "status": "failed",
-                     *           "orders": 0,
-                     *           "more": false
-                     *         },
-                     *         {
-                     *           "status": "canceled",
-                     *           "orders": 0,
-                     *           "more": false
-                     *         }
-                     *       ],
-                     *       "holds": [
-                     *         {
-                     *           "hold": "retry",
-                     *           "orders": 0,
-                     *           "more": false,
-                     *           "longestSeconds": 0
-                     *         },
-                     *         {
-                     *           "hold": "callback",
-                     *           "orders": 0,
-                     *           "more": false,
-                     *           "longestSeconds": 0
-                     *         },
-                     *         {
-                     *           "hold": "scheduled",
-                     *           "orders": 0,
-                     *           "more": false,
-                     *           "longestSeconds": 0
-                     *         },
-                     *         {
-                     *           "hold": "queued",
-                     *           "orders": 0,
-                     *           "more": false,
-                     *           "longestSeconds": 0
-                     *         },
-                     *         {
-                     *           "hold": "approval",
-                     *           "orders": 0,
-                     *           "more": false,
-                     *           "longestSeconds": 0
-                     *         },
-                     *         {
-                     *           "hold": "paused",
-                     *           "orders": 0,
-                     *           "more": false,
-                     *           "longestSeconds": 0
-                     *         },
-                     *         {
-                     *           "hold": "attention",
-                     *           "orders": 2,
-                     *           "more": false,
-                     *           "longestSeconds": 5400
-                     *         }
-                     *       ],
-                     *       "oldest": {
-                     *         "orderId": "order-123",
-                     *         "status": "charging",
-                     *         "hold": "attention",
-                     *         "createdAt": "2026-11-20T07:30:00.118Z"
-                     *       },
-                     *       "overdueSeconds": 0,
-                     *       "lateUndos": 0,
-                     *       "refunds": 1,
-                     *       "oldestRefundSeconds": 0,
-                     *       "replica": "shop-1:4711",
-                     *       "replicas": [
-                     *         {
-                     *           "name": "shop-1:4711",
-                     *           "connections": 12,
-                     *           "since": "2026-11-20T08:30:00.118Z"
-                     *         }
-                     *       ],
-                     *       "providerSteps": [
-                     *         {
-                     *           "policy": 3,
-                     *           "step": "charge",
-                     *           "breaker": "open",
-                     *           "inFlight": 1,
-                     *           "queued": 4
-                     *         }
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["Overview"];
                 };
             };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["forbidden-tls_required"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
         };
     };
     getActivity: {
@@ -8086,140 +4092,16 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "replica": "shop-1:4711",
-                     *       "points": [
-                     *         {
-                     *           "at": "2026-11-20T09:30:00.118Z",
-                     *           "seconds": 10,
-                     *           "admitted": 120,
-                     *           "ended": [
-                     *             {
-                     *               "name": "completed",
-                     *               "orders": 118
-                     *             },
-                     *             {
-                     *               "name": "failed",
-                     *               "orders": 1
-                     *             }
-                     *           ],
-                     *           "medianSeconds": 0.004,
-                     *           "slowSeconds": 0.009,
-                     *           "onHold": [
-                     *             {
-                     *               "name": "attention",
-                     *               "orders": 2
-                     *             },
-                     *             {
-                     *               "name": "retry",
-                     *               "orders": 1
-                     *             }
-                     *           ],
-                     *           "moves": [
-                     *             {
-                     *               "from": "pending",
-                     *               "to": "charging",
-                     *               "orders": 120
-                     *             },
-                     *             {
-                     *               "from": "charging",
-                     *               "to": "failed",
-                     *               "orders": 1
-                     *             }
-                     *           ],
-                     *           "calls": [
-                     *             {
-                     *               "step": "charge",
-                     *               "outcome": "done",
-                     *               "calls": 118
-                     *             },
-                     *             {
-                     *               "step": "charge",
-                     *               "outcome": "unknown",
-                     *               "calls": 1
-                     *             }
-                     *           ],
-                     *           "breakers": [
-                     *             {
-                     *               "step": "charge",
-                     *               "breaker": "half_open"
-                     *             }
-                     *           ]
-                     *         }
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["ActivityPoints"];
                 };
             };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, overloaded. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["forbidden-tls_required"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded"];
         };
     };
     listPolicies: {
@@ -8243,97 +4125,16 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "policies": [
-                     *         {
-                     *           "version": 1,
-                     *           "active": true,
-                     *           "createdAt": "2026-11-20T09:30:00.118Z",
-                     *           "createdBy": "token:operations",
-                     *           "activatedAt": "2026-11-20T09:30:00.118Z",
-                     *           "activatedBy": "token:operations",
-                     *           "reason": "the deadline was agreed",
-                     *           "steps": {
-                     *             "charge": "ledger",
-                     *             "reserve": "ledger",
-                     *             "confirm": "ledger"
-                     *           }
-                     *         }
-                     *       ],
-                     *       "active": 1
-                     *     }
-                     */
                     "application/json": components["schemas"]["PolicyList"];
                 };
             };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["forbidden-tls_required"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
         };
     };
     storePolicy: {
@@ -8351,11 +4152,6 @@ export interface operations {
         };
         requestBody: {
             content: {
-                /**
-                 * @example {
-                 *       "source": "completeWithin: 48h\n"
-                 *     }
-                 */
                 "application/json": components["schemas"]["StorePolicyBody"];
             };
         };
@@ -8366,123 +4162,20 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "created": true,
-                     *       "steps": {
-                     *         "charge": "ledger",
-                     *         "reserve": "ledger",
-                     *         "confirm": "ledger"
-                     *       },
-                     *       "dryRun": true
-                     *     }
-                     */
                     "application/json": components["schemas"]["StoredPolicy"];
                 };
             };
-            /** @description Problem: malformed_json. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required, cross_origin. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: request_timeout. */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: body_too_large. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unsupported_media_type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_input, invalid_policy, invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["malformed_json"];
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["cross_origin-forbidden-tls_required"];
+            408: components["responses"]["request_timeout"];
+            413: components["responses"]["body_too_large"];
+            415: components["responses"]["unsupported_media_type"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_input-invalid_parameter-invalid_policy"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-quarantined-unavailable"];
         };
     };
     getPolicy: {
@@ -8504,102 +4197,17 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "version": 1,
-                     *       "active": true,
-                     *       "createdAt": "2026-11-20T09:30:00.118Z",
-                     *       "createdBy": "token:operations",
-                     *       "activatedAt": "2026-11-20T09:30:00.118Z",
-                     *       "activatedBy": "token:operations",
-                     *       "reason": "the deadline was agreed",
-                     *       "steps": {
-                     *         "charge": "ledger",
-                     *         "reserve": "ledger",
-                     *         "confirm": "ledger"
-                     *       },
-                     *       "source": "completeWithin: 48h\n"
-                     *     }
-                     */
                     "application/json": components["schemas"]["PolicyVersion"];
                 };
             };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_found. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["forbidden-tls_required"];
+            404: components["responses"]["not_found"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
         };
     };
     activatePolicy: {
@@ -8622,11 +4230,6 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                /**
-                 * @example {
-                 *       "reason": "the deadline was agreed"
-                 *     }
-                 */
                 "application/json": components["schemas"]["ActivatePolicyBody"];
             };
         };
@@ -8638,147 +4241,22 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "version": 1,
-                     *       "active": true,
-                     *       "createdAt": "2026-11-20T09:30:00.118Z",
-                     *       "createdBy": "token:operations",
-                     *       "activatedAt": "2026-11-20T09:30:00.118Z",
-                     *       "activatedBy": "token:operations",
-                     *       "reason": "the deadline was agreed",
-                     *       "steps": {
-                     *         "charge": "ledger",
-                     *         "reserve": "ledger",
-                     *         "confirm": "ledger"
-                     *       },
-                     *       "source": "completeWithin: 48h\n"
-                     *     }
-                     */
                     "application/json": components["schemas"]["PolicyVersion"];
                 };
             };
-            /** @description Problem: malformed_json, invalid_idempotency_key. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required, cross_origin. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_found. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: request_timeout. */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: precondition_failed. */
-            412: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: body_too_large. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unsupported_media_type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_input, invalid_policy, invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["invalid_idempotency_key-malformed_json"];
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["cross_origin-forbidden-tls_required"];
+            404: components["responses"]["not_found"];
+            408: components["responses"]["request_timeout"];
+            412: components["responses"]["precondition_failed"];
+            413: components["responses"]["body_too_large"];
+            415: components["responses"]["unsupported_media_type"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_input-invalid_parameter-invalid_policy"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-quarantined-unavailable"];
         };
     };
     getVerification: {
@@ -8796,120 +4274,16 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "state": "done",
-                     *       "startedAt": "2026-11-20T09:30:00.118Z",
-                     *       "startedBy": "token:operations",
-                     *       "done": 1025,
-                     *       "total": 1025,
-                     *       "report": {
-                     *         "finishedAt": "2026-11-20T09:30:00.122Z",
-                     *         "seconds": 0.004,
-                     *         "right": false,
-                     *         "checks": [
-                     *           {
-                     *             "name": "stock",
-                     *             "proves": "A tracked item never has more reserved than on hand.",
-                     *             "about": "items",
-                     *             "checked": 1,
-                     *             "violations": 1,
-                     *             "offenders": [
-                     *               {
-                     *                 "id": "widget",
-                     *                 "fault": "3 reserved, 2 on hand"
-                     *               }
-                     *             ],
-                     *             "warning": false
-                     *           }
-                     *         ],
-                     *         "orders": {
-                     *           "completed": 1023,
-                     *           "failed": 1
-                     *         },
-                     *         "money": [
-                     *           {
-                     *             "currency": "USD",
-                     *             "charges": 1024,
-                     *             "charged": "102389.76",
-                     *             "refunded": "99.99",
-                     *             "authorized": "0",
-                     *             "kept": "102289.77"
-                     *           }
-                     *         ]
-                     *       }
-                     *     }
-                     */
                     "application/json": components["schemas"]["Verification"];
                 };
             };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["forbidden-tls_required"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
         };
     };
     startVerification: {
@@ -8927,85 +4301,16 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "state": "running",
-                     *       "startedAt": "2026-11-20T09:30:00.118Z",
-                     *       "startedBy": "token:operations",
-                     *       "done": 0,
-                     *       "total": 1025
-                     *     }
-                     */
                     "application/json": components["schemas"]["Verification"];
                 };
             };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required, cross_origin. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, stopping, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["cross_origin-forbidden-tls_required"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["Service-Unavailable-5"];
         };
     };
     listWebhookEndpoints: {
@@ -9023,97 +4328,16 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "endpoints": [
-                     *         {
-                     *           "id": "whe_1",
-                     *           "url": "https://shop.example/pawl",
-                     *           "description": "the shop",
-                     *           "types": [
-                     *             "order.completed",
-                     *             "order.failed"
-                     *           ],
-                     *           "state": "enabled",
-                     *           "failures": 0,
-                     *           "eventNo": 1041,
-                     *           "version": 1,
-                     *           "createdAt": "2026-11-20T09:30:00.118Z",
-                     *           "createdBy": "token:operations"
-                     *         }
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["WebhookEndpoints"];
                 };
             };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["forbidden-tls_required"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
         };
     };
     createWebhookEndpoint: {
@@ -9130,17 +4354,6 @@ export interface operations {
         };
         requestBody: {
             content: {
-                /**
-                 * @example {
-                 *       "url": "https://shop.example/pawl",
-                 *       "description": "the shop",
-                 *       "types": [
-                 *         "order.completed",
-                 *         "order.failed"
-                 *       ],
-                 *       "requestId": "endpoint-1"
-                 *     }
-                 */
                 "application/json": components["schemas"]["WebhookEndpointBody"];
             };
         };
@@ -9152,139 +4365,21 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "id": "whe_1",
-                     *       "url": "https://shop.example/pawl",
-                     *       "description": "the shop",
-                     *       "types": [
-                     *         "order.completed",
-                     *         "order.failed"
-                     *       ],
-                     *       "state": "enabled",
-                     *       "failures": 0,
-                     *       "eventNo": 1041,
-                     *       "version": 1,
-                     *       "createdAt": "2026-11-20T09:30:00.118Z",
-                     *       "createdBy": "token:operations",
-                     *       "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-                     *     }
-                     */
                     "application/json": components["schemas"]["WebhookEndpoint"];
                 };
             };
-            /** @description Problem: malformed_json, invalid_idempotency_key. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required, cross_origin. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: request_timeout. */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_endpoints. */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: body_too_large. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unsupported_media_type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_input, invalid_parameter, idempotency_key_reused. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["invalid_idempotency_key-malformed_json"];
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["cross_origin-forbidden-tls_required"];
+            408: components["responses"]["request_timeout"];
+            409: components["responses"]["too_many_endpoints"];
+            413: components["responses"]["body_too_large"];
+            415: components["responses"]["unsupported_media_type"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-quarantined-unavailable"];
         };
     };
     getWebhookEndpoint: {
@@ -9306,102 +4401,17 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "id": "whe_1",
-                     *       "url": "https://shop.example/pawl",
-                     *       "description": "the shop",
-                     *       "types": [
-                     *         "order.completed",
-                     *         "order.failed"
-                     *       ],
-                     *       "state": "enabled",
-                     *       "failures": 0,
-                     *       "eventNo": 1041,
-                     *       "version": 1,
-                     *       "createdAt": "2026-11-20T09:30:00.118Z",
-                     *       "createdBy": "token:operations"
-                     *     }
-                     */
                     "application/json": components["schemas"]["WebhookEndpoint"];
                 };
             };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_found. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["forbidden-tls_required"];
+            404: components["responses"]["not_found"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
         };
     };
     changeWebhookEndpoint: {
@@ -9423,16 +4433,6 @@ export interface operations {
         };
         requestBody: {
             content: {
-                /**
-                 * @example {
-                 *       "url": "https://shop.example/pawl",
-                 *       "description": "the shop",
-                 *       "types": [
-                 *         "order.*"
-                 *       ],
-                 *       "requestId": "endpoint-2"
-                 *     }
-                 */
                 "application/json": components["schemas"]["WebhookEndpointBody"];
             };
         };
@@ -9444,155 +4444,23 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "id": "whe_1",
-                     *       "url": "https://shop.example/pawl",
-                     *       "description": "the shop",
-                     *       "types": [
-                     *         "order.*"
-                     *       ],
-                     *       "state": "enabled",
-                     *       "failures": 0,
-                     *       "eventNo": 1041,
-                     *       "version": 2,
-                     *       "createdAt": "2026-11-20T09:30:00.118Z",
-                     *       "createdBy": "token:operations"
-                     *     }
-                     */
                     "application/json": components["schemas"]["WebhookEndpoint"];
                 };
             };
-            /** @description Problem: malformed_json, invalid_idempotency_key. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required, cross_origin. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_found. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: request_timeout. */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: precondition_failed. */
-            412: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: body_too_large. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unsupported_media_type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_input, invalid_parameter, idempotency_key_reused. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: precondition_required. */
-            428: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["invalid_idempotency_key-malformed_json"];
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["cross_origin-forbidden-tls_required"];
+            404: components["responses"]["not_found"];
+            408: components["responses"]["request_timeout"];
+            412: components["responses"]["precondition_failed"];
+            413: components["responses"]["body_too_large"];
+            415: components["responses"]["unsupported_media_type"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
+            428: components["responses"]["precondition_required"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-quarantined-unavailable"];
         };
     };
     deleteWebhookEndpoint: {
@@ -9617,91 +4485,15 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required, cross_origin. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_found. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: precondition_failed. */
-            412: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["cross_origin-forbidden-tls_required"];
+            404: components["responses"]["not_found"];
+            412: components["responses"]["precondition_failed"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-quarantined-unavailable"];
         };
     };
     listDeliveries: {
@@ -9733,103 +4525,17 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "deliveries": [
-                     *         {
-                     *           "endpointId": "whe_1",
-                     *           "delivery": 1042,
-                     *           "eventId": "evt_17_4_660e29dbaab52",
-                     *           "type": "order.completed",
-                     *           "orderId": "order-123",
-                     *           "state": "exhausted",
-                     *           "createdAt": "2026-11-20T09:30:00.118Z",
-                     *           "attemptedAt": "2026-11-23T12:30:00.118Z",
-                     *           "attempts": 10,
-                     *           "status": 503
-                     *         }
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["DeliveryPage"];
                 };
             };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_found. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["forbidden-tls_required"];
+            404: components["responses"]["not_found"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
         };
     };
     getDelivery: {
@@ -9852,107 +4558,17 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "endpointId": "whe_1",
-                     *       "delivery": 1042,
-                     *       "eventId": "evt_17_4_660e29dbaab52",
-                     *       "type": "order.completed",
-                     *       "orderId": "order-123",
-                     *       "state": "exhausted",
-                     *       "createdAt": "2026-11-20T09:30:00.118Z",
-                     *       "attemptedAt": "2026-11-23T12:30:00.118Z",
-                     *       "attempts": 10,
-                     *       "status": 503,
-                     *       "log": [
-                     *         {
-                     *           "at": "2026-11-23T12:30:00.118Z",
-                     *           "status": 503,
-                     *           "latencyMs": 41,
-                     *           "answer": "closed for the day"
-                     *         }
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["Delivery"];
                 };
             };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_found. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["forbidden-tls_required"];
+            404: components["responses"]["not_found"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
         };
     };
     resendDelivery: {
@@ -9974,12 +4590,6 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                /**
-                 * @example {
-                 *       "reason": "the shop was down",
-                 *       "requestId": "endpoint-6"
-                 *     }
-                 */
                 "application/json": components["schemas"]["AskBody"];
             };
         };
@@ -9990,152 +4600,21 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "endpointId": "whe_1",
-                     *       "delivery": 1042,
-                     *       "eventId": "evt_17_4_660e29dbaab52",
-                     *       "type": "order.completed",
-                     *       "orderId": "order-123",
-                     *       "state": "pending",
-                     *       "createdAt": "2026-11-20T09:30:00.118Z",
-                     *       "dueAt": "2026-11-23T17:30:00.118Z",
-                     *       "attemptedAt": "2026-11-23T12:30:00.118Z",
-                     *       "attempts": 0,
-                     *       "status": 503,
-                     *       "log": [
-                     *         {
-                     *           "at": "2026-11-23T12:30:00.118Z",
-                     *           "status": 503,
-                     *           "latencyMs": 41,
-                     *           "answer": "closed for the day"
-                     *         }
-                     *       ],
-                     *       "changes": [
-                     *         {
-                     *           "at": "2026-11-23T17:30:00.118Z",
-                     *           "verb": "resent",
-                     *           "actor": "token:operations",
-                     *           "reason": "the shop was down"
-                     *         }
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["Delivery"];
                 };
             };
-            /** @description Problem: malformed_json, invalid_idempotency_key. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required, cross_origin. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_found. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: request_timeout. */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: body_too_large. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unsupported_media_type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_input, invalid_parameter, idempotency_key_reused. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["invalid_idempotency_key-malformed_json"];
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["cross_origin-forbidden-tls_required"];
+            404: components["responses"]["not_found"];
+            408: components["responses"]["request_timeout"];
+            413: components["responses"]["body_too_large"];
+            415: components["responses"]["unsupported_media_type"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-quarantined-unavailable"];
         };
     };
     skipDelivery: {
@@ -10157,12 +4636,6 @@ export interface operations {
         };
         requestBody: {
             content: {
-                /**
-                 * @example {
-                 *       "reason": "entered by hand",
-                 *       "requestId": "endpoint-7"
-                 *     }
-                 */
                 "application/json": components["schemas"]["SkipBody"];
             };
         };
@@ -10173,161 +4646,22 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "endpointId": "whe_1",
-                     *       "delivery": 1042,
-                     *       "eventId": "evt_17_4_660e29dbaab52",
-                     *       "type": "order.completed",
-                     *       "orderId": "order-123",
-                     *       "state": "skipped",
-                     *       "createdAt": "2026-11-20T09:30:00.118Z",
-                     *       "attemptedAt": "2026-11-23T12:30:00.118Z",
-                     *       "finishedAt": "2026-11-23T17:30:00.118Z",
-                     *       "attempts": 10,
-                     *       "status": 503,
-                     *       "log": [
-                     *         {
-                     *           "at": "2026-11-23T12:30:00.118Z",
-                     *           "status": 503,
-                     *           "latencyMs": 41,
-                     *           "answer": "closed for the day"
-                     *         }
-                     *       ],
-                     *       "changes": [
-                     *         {
-                     *           "at": "2026-11-23T17:30:00.118Z",
-                     *           "verb": "skipped",
-                     *           "actor": "token:operations",
-                     *           "reason": "entered by hand"
-                     *         }
-                     *       ]
-                     *     }
-                     */
                     "application/json": components["schemas"]["Delivery"];
                 };
             };
-            /** @description Problem: malformed_json, invalid_idempotency_key. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required, cross_origin. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_found. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: request_timeout. */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: delivery_finished. */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: body_too_large. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unsupported_media_type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_input, invalid_parameter, idempotency_key_reused. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["invalid_idempotency_key-malformed_json"];
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["cross_origin-forbidden-tls_required"];
+            404: components["responses"]["not_found"];
+            408: components["responses"]["request_timeout"];
+            409: components["responses"]["delivery_finished"];
+            413: components["responses"]["body_too_large"];
+            415: components["responses"]["unsupported_media_type"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-quarantined-unavailable"];
         };
     };
     disableWebhookEndpoint: {
@@ -10347,12 +4681,6 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                /**
-                 * @example {
-                 *       "reason": "the shop moves",
-                 *       "requestId": "endpoint-4"
-                 *     }
-                 */
                 "application/json": components["schemas"]["AskBody"];
             };
         };
@@ -10364,140 +4692,21 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "id": "whe_1",
-                     *       "url": "https://shop.example/pawl",
-                     *       "description": "the shop",
-                     *       "types": [
-                     *         "order.completed",
-                     *         "order.failed"
-                     *       ],
-                     *       "state": "disabled",
-                     *       "disabledAt": "2026-11-20T09:30:00.118Z",
-                     *       "disabledReason": "by token:operations: the shop moves",
-                     *       "failures": 0,
-                     *       "eventNo": 1041,
-                     *       "version": 4,
-                     *       "createdAt": "2026-11-20T09:30:00.118Z",
-                     *       "createdBy": "token:operations"
-                     *     }
-                     */
                     "application/json": components["schemas"]["WebhookEndpoint"];
                 };
             };
-            /** @description Problem: malformed_json, invalid_idempotency_key. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required, cross_origin. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_found. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: request_timeout. */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: body_too_large. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unsupported_media_type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_input, invalid_parameter, idempotency_key_reused. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["invalid_idempotency_key-malformed_json"];
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["cross_origin-forbidden-tls_required"];
+            404: components["responses"]["not_found"];
+            408: components["responses"]["request_timeout"];
+            413: components["responses"]["body_too_large"];
+            415: components["responses"]["unsupported_media_type"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-quarantined-unavailable"];
         };
     };
     enableWebhookEndpoint: {
@@ -10517,12 +4726,6 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                /**
-                 * @example {
-                 *       "from": "stopped",
-                 *       "requestId": "endpoint-5"
-                 *     }
-                 */
                 "application/json": components["schemas"]["EnableBody"];
             };
         };
@@ -10534,138 +4737,21 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "id": "whe_1",
-                     *       "url": "https://shop.example/pawl",
-                     *       "description": "the shop",
-                     *       "types": [
-                     *         "order.completed",
-                     *         "order.failed"
-                     *       ],
-                     *       "state": "enabled",
-                     *       "failures": 0,
-                     *       "eventNo": 1041,
-                     *       "version": 1,
-                     *       "createdAt": "2026-11-20T09:30:00.118Z",
-                     *       "createdBy": "token:operations"
-                     *     }
-                     */
                     "application/json": components["schemas"]["WebhookEndpoint"];
                 };
             };
-            /** @description Problem: malformed_json, invalid_idempotency_key. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required, cross_origin. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_found. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: request_timeout. */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: body_too_large. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unsupported_media_type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_input, invalid_parameter, idempotency_key_reused. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["invalid_idempotency_key-malformed_json"];
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["cross_origin-forbidden-tls_required"];
+            404: components["responses"]["not_found"];
+            408: components["responses"]["request_timeout"];
+            413: components["responses"]["body_too_large"];
+            415: components["responses"]["unsupported_media_type"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-quarantined-unavailable"];
         };
     };
     recoverDeliveries: {
@@ -10685,12 +4771,6 @@ export interface operations {
         };
         requestBody: {
             content: {
-                /**
-                 * @example {
-                 *       "since": "2026-11-20T00:00:00Z",
-                 *       "requestId": "endpoint-8"
-                 *     }
-                 */
                 "application/json": components["schemas"]["RecoverBody"];
             };
         };
@@ -10701,127 +4781,21 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "recovered": 17,
-                     *       "more": false
-                     *     }
-                     */
                     "application/json": components["schemas"]["Recovery"];
                 };
             };
-            /** @description Problem: malformed_json, invalid_idempotency_key. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required, cross_origin. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_found. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: request_timeout. */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: body_too_large. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unsupported_media_type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_input, invalid_parameter, idempotency_key_reused. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["invalid_idempotency_key-malformed_json"];
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["cross_origin-forbidden-tls_required"];
+            404: components["responses"]["not_found"];
+            408: components["responses"]["request_timeout"];
+            413: components["responses"]["body_too_large"];
+            415: components["responses"]["unsupported_media_type"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-quarantined-unavailable"];
         };
     };
     rotateWebhookSecret: {
@@ -10841,13 +4815,6 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                /**
-                 * @example {
-                 *       "overlapSeconds": 86400,
-                 *       "reason": "once a year",
-                 *       "requestId": "endpoint-3"
-                 *     }
-                 */
                 "application/json": components["schemas"]["RotateSecretBody"];
             };
         };
@@ -10859,140 +4826,21 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "id": "whe_1",
-                     *       "url": "https://shop.example/pawl",
-                     *       "description": "the shop",
-                     *       "types": [
-                     *         "order.completed",
-                     *         "order.failed"
-                     *       ],
-                     *       "state": "enabled",
-                     *       "failures": 0,
-                     *       "eventNo": 1041,
-                     *       "version": 3,
-                     *       "createdAt": "2026-11-20T09:30:00.118Z",
-                     *       "createdBy": "token:operations",
-                     *       "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
-                     *       "previousSecretUntil": "2026-11-21T09:30:00.118Z"
-                     *     }
-                     */
                     "application/json": components["schemas"]["WebhookEndpoint"];
                 };
             };
-            /** @description Problem: malformed_json, invalid_idempotency_key. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required, cross_origin. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_found. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: request_timeout. */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: body_too_large. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unsupported_media_type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_input, invalid_parameter, idempotency_key_reused. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["invalid_idempotency_key-malformed_json"];
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["cross_origin-forbidden-tls_required"];
+            404: components["responses"]["not_found"];
+            408: components["responses"]["request_timeout"];
+            413: components["responses"]["body_too_large"];
+            415: components["responses"]["unsupported_media_type"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-quarantined-unavailable"];
         };
     };
     testWebhookEndpoint: {
@@ -11013,130 +4861,21 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "delivered": true,
-                     *       "eventId": "evt_test_4xq7m2kdtnfv6hbj",
-                     *       "at": "2026-11-20T09:30:00.118Z",
-                     *       "status": 204,
-                     *       "latencyMs": 23
-                     *     }
-                     */
                     "application/json": components["schemas"]["TestOutcome"];
                 };
             };
-            /** @description Problem: malformed_json, invalid_idempotency_key. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unauthenticated. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: forbidden, tls_required, cross_origin. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: not_found. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: request_timeout. */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: body_too_large. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unsupported_media_type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_input, invalid_parameter, idempotency_key_reused. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: too_many_requests. */
-            429: {
-                headers: {
-                    RateLimit?: string;
-                    "RateLimit-Policy"?: string;
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: issuer_unavailable, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["invalid_idempotency_key-malformed_json"];
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["cross_origin-forbidden-tls_required"];
+            404: components["responses"]["not_found"];
+            408: components["responses"]["request_timeout"];
+            413: components["responses"]["body_too_large"];
+            415: components["responses"]["unsupported_media_type"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-quarantined-unavailable"];
         };
     };
     takeStripeEvent: {
@@ -11151,11 +4890,6 @@ export interface operations {
         };
         requestBody: {
             content: {
-                /**
-                 * @example {
-                 *       "type": "payment_intent.succeeded"
-                 *     }
-                 */
                 "application/json": {
                     [key: string]: unknown;
                 };
@@ -11168,96 +4902,18 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "accepted": true
-                     *     }
-                     */
                     "application/json": components["schemas"]["Receipt"];
                 };
             };
-            /** @description Problem: bad_signature. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: cross_origin. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: request_timeout. */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: body_too_large. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: unsupported_media_type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: stopping, unavailable, overloaded, quarantined. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["bad_signature"];
+            403: components["responses"]["cross_origin"];
+            408: components["responses"]["request_timeout"];
+            413: components["responses"]["body_too_large"];
+            415: components["responses"]["unsupported_media_type"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["overloaded-quarantined-stopping-unavailable"];
         };
     };
     health: {
@@ -11275,51 +4931,13 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "status": "ok"
-                     *     }
-                     */
                     "application/json": components["schemas"]["Health"];
                 };
             };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: stopping, quarantined, unavailable. */
-            503: {
-                headers: {
-                    "Retry-After"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["quarantined-stopping-unavailable"];
         };
     };
     livez: {
@@ -11337,41 +4955,12 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    /**
-                     * @example {
-                     *       "status": "ok"
-                     *     }
-                     */
                     "application/json": components["schemas"]["Health"];
                 };
             };
-            /** @description Problem: misdirected_request. */
-            421: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: invalid_parameter. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Problem: internal. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            500: components["responses"]["internal"];
         };
     };
 }

@@ -100,7 +100,7 @@ for (const [orderId, verb, status] of [["ts-large", "approve", "completed"], ["t
   assert.equal((await pawl.post(`/api/orders/{orderId}/${verb}`, { path: { orderId }, body: { onBehalfOf: "ann" } })).status, status);
 }
 await order("ts-many", "yacht");
-const bulk = await pawl.post("/api/bulk/reject", { body: { ids: ["ts-many", "ts-nobody"], onBehalfOf: "ann" } });
+const bulk = await pawl.post("/api/bulk/{verb}", { path: { verb: "reject" }, body: { ids: ["ts-many", "ts-nobody"], onBehalfOf: "ann" } });
 assert(bulk.applied === 1 && bulk.results[1]?.code === "not_found");
 
 // What happened to an order is told once and in order, whether it was before or is yet to come.
