@@ -127,7 +127,7 @@ func (s *server) sampleRequest(op *huma.Operation) string {
 // sampleProblem is an example of a problem.
 func sampleProblem(code problemCode) *problem {
 	stored := orders.Order{OrderID: "order-123", Status: "completed", Currency: "USD", Item: "widget", Quantity: 1, CreatedAt: exampleTime, Seq: 4}
-	switch code { //nolint:exhaustive // the others say no more than their kind does
+	switch code {
 	case "order_conflict":
 		return problemOf(&orders.Conflict{Order: stored, Differences: []orders.Difference{{Pointer: "/amount", Stored: "99.99", Sent: "100"}}})
 	case "not_applicable":
