@@ -38,22 +38,39 @@ func (c *Client) ProcessAndWait(ctx context.Context, body ProcessBody) (*Order, 
 // longPoll is how long the service is asked to wait for a change.
 const longPoll = "30s"
 
-// WaitFor waits until an order is final. When ctx ends before, it returns the order as it was last seen, and the error.
-// Outages do not end it.
+// WaitFor waits until an order is final. When ctx ends first, it returns the last known order, and the error. Outages do
+// not end it.
 func (c *Client) WaitFor(ctx context.Context, order *Order) (*Order, error) {
-	for !order.Status.Final() {
-		began := time.Now()
-		next, err := c.GetOrder(ctx, order.OrderID, &GetOrderParams{Wait: longPoll, IfNoneMatch: order.ETag()}, retryForever)
-		switch {
-		case err == nil:
-			order = next
-		case !errors.Is(err, ErrNotModified):
+	for next, err := range c.Watch(ctx, order) {
+		if err != nil {
 			return order, err
-		case time.Since(began) < time.Second && !sleep(ctx, time.Second): // a service that does not wait
-			return order, context.Cause(ctx)
 		}
+		order = next
 	}
 	return order, nil
+}
+
+// Watch goes through an order and each later version of it, until it is final. It ends after the first error, such as that
+// of ctx; outages do not end it.
+func (c *Client) Watch(ctx context.Context, order *Order) iter.Seq2[*Order, error] {
+	return func(yield func(*Order, error) bool) {
+		changed := true
+		for (!changed || yield(order, nil)) && !order.Status.Final() {
+			began := time.Now()
+			next, err := c.GetOrder(ctx, order.OrderID, &GetOrderParams{Wait: longPoll, IfNoneMatch: order.ETag()}, retryForever)
+			switch changed = err == nil; {
+			case changed:
+				order = next
+				continue
+			case errors.Is(err, ErrNotModified) && (time.Since(began) > time.Second || sleep(ctx, time.Second)): // a service may not wait
+				continue
+			case errors.Is(err, ErrNotModified):
+				err = context.Cause(ctx)
+			}
+			yield(order, err)
+			return
+		}
+	}
 }
 
 // Orders goes through the orders of a filter, newest first, from its cursor on. It ends after the first error.
@@ -76,6 +93,18 @@ func (c *Client) Items(ctx context.Context) iter.Seq2[Item, error] {
 			return nil, "", err
 		}
 		return page.Items, page.NextCursor, nil
+	})
+}
+
+// Deliveries goes through the deliveries of a webhook endpoint, newest first. It ends after the first error.
+func (c *Client) Deliveries(ctx context.Context, endpoint string, filter ListDeliveriesParams) iter.Seq2[Delivery, error] {
+	return pages(filter.Cursor, func(cursor string) ([]Delivery, string, error) {
+		filter.Cursor = cursor
+		page, err := c.ListDeliveries(ctx, endpoint, &filter)
+		if err != nil {
+			return nil, "", err
+		}
+		return page.Deliveries, page.NextCursor, nil
 	})
 }
 

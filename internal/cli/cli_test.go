@@ -164,7 +164,7 @@ func TestMigrateDownRefuses(t *testing.T) {
 				if exitCode(err) != exitFailure || !strings.Contains(fmt.Sprint(err), c.says) {
 					t.Errorf("%v: %v", flags, err)
 				}
-				matches(t, out, `taking back \d{5}_\w+\.sql:\n(  (DROP|DELETE|ALTER) .*\n)+`)
+				matches(t, out, `rolling back \d{5}_\w+\.sql:\n(  (DROP|DELETE|ALTER) .*\n)+`)
 			}
 			if now := printed(t, "migrate", "status", "--database-url", database.AdminURL); now != status {
 				t.Errorf("was\n%s\nis\n%s", status, now)

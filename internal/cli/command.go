@@ -1,5 +1,5 @@
-// Package cli is the command line of pawl: its commands, settings and exit codes, and what a process needs around the
-// service: the database to use, metrics, traces. main calls it, nobody else does. It holds no rule about orders.
+// Package cli is the command line of pawl: its commands, settings and exit codes, and what the process of a service
+// needs: a database, listeners, metrics and traces. It holds no rule about orders.
 package cli
 
 import (
@@ -21,31 +21,18 @@ import (
 	"pawl/internal/cli/remote"
 )
 
-// Main runs the command that the arguments of the process name and returns its exit code. SIGTERM and SIGINT ask it to
-// end; a second one ends it at once.
+// Main runs the command that the arguments of the process name and returns its exit code. SIGTERM or SIGINT ends it in
+// order; a second one ends the process at once.
 func Main() int {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	signals := make(chan os.Signal, 2) // a second one is kept that comes right after the first
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
-	go endBy(signals, cancel)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	context.AfterFunc(ctx, stop)
 	err := command().ExecuteContext(ctx)
 	if err == nil {
 		return 0
 	}
 	fmt.Fprintln(os.Stderr, "pawl:", err)
 	return exitCode(err)
-}
-
-// endBy has the first signal end what runs, and the second one the process, as if nobody had listened to it.
-func endBy(signals chan os.Signal, cancel context.CancelFunc) {
-	<-signals
-	cancel()
-	second := <-signals
-	signal.Reset()
-	if self, err := os.FindProcess(os.Getpid()); err == nil {
-		_ = self.Signal(second)
-	}
 }
 
 // command is the whole command line. Without a command it serves.
@@ -63,18 +50,18 @@ func command() *cobra.Command {
 	}
 	root.Flags().AddFlagSet(serve.Flags())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(serve, migrateCommand(), diagramCommand(), verifyCommand(), loadCommand(), simulateCommand(), policyCommand(), tokenCommand(),
-		adoptCommand(), doctorCommand(), demoCommand(),
+	root.AddCommand(serve, migrateCommand(), diagramCommand(), verifyCommand(), loadCommand(), simulateCommand(), policyCommand(),
+		tokenCommand(), adoptCommand(), doctorCommand(), demoCommand(),
 		printCommand("openapi", "Print the API description (OpenAPI 3.1, YAML)", httpapi.Document))
 	root.AddCommand(remote.Commands()...)
-	refuseArguments(root)
+	checkUsage(root)
 	return root
 }
 
-// refuseArguments makes a word too many, as a misspelt command, an error of usage.
-// Commands that say nothing of their arguments have none.
-func refuseArguments(cmd *cobra.Command) {
-	wanted := cmd.Args
+// checkUsage makes a usageError of every mistake that cobra finds in the arguments and flags of a command or those below
+// it. A command that says nothing about its arguments has none, and one without a RunE needs another command behind it.
+func checkUsage(cmd *cobra.Command) {
+	wanted, before := cmd.Args, cmd.PreRunE
 	if wanted == nil {
 		wanted = cobra.NoArgs
 	}
@@ -84,33 +71,38 @@ func refuseArguments(cmd *cobra.Command) {
 		}
 		return nil
 	}
+	if cmd.RunE == nil {
+		cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+			return usageError{fmt.Errorf("%s needs a command: see %[1]s --help", cmd.CommandPath())}
+		}
+	}
+	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
+		if err := errors.Join(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups()); err != nil {
+			return usageError{err}
+		}
+		if before == nil {
+			return nil
+		}
+		return before(cmd, args)
+	}
 	for _, sub := range cmd.Commands() {
-		refuseArguments(sub)
+		checkUsage(sub)
 	}
 }
 
-// hint is what helps after a word too many or too few.
+// hint names the commands that a misspelled one may stand for, or shows how many arguments there are.
 func hint(cmd *cobra.Command, args []string, err error) string {
-	if strings.HasPrefix(err.Error(), "unknown command") {
-		return suggestion(cmd, args)
+	if !strings.HasPrefix(err.Error(), "unknown command") {
+		return ": " + cmd.UseLine()
 	}
-	return ": " + cmd.UseLine()
+	cmd.SuggestionsMinimumDistance = 2 // as cobra does where it checks the arguments by itself
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		return "; did you mean " + strings.Join(near, " or ") + "?"
+	}
+	return ""
 }
 
-// suggestion is what a misspelt command may have meant.
-func suggestion(cmd *cobra.Command, args []string) string {
-	cmd.SuggestionsMinimumDistance = 2 // letters to change, as cobra does for commands without arguments of their own
-	if len(args) == 0 {
-		return ""
-	}
-	near := cmd.SuggestionsFor(args[0])
-	if len(near) == 0 {
-		return ""
-	}
-	return "; did you mean " + strings.Join(near, " or ") + "?"
-}
-
-// printCommand is a command that prints what the program knows.
+// printCommand prints a text that is part of the program.
 func printCommand(use, short string, text func() string) *cobra.Command {
 	return &cobra.Command{Use: use, Short: short, RunE: func(cmd *cobra.Command, _ []string) error {
 		_, err := io.WriteString(cmd.OutOrStdout(), text())
@@ -146,22 +138,24 @@ var (
 )
 
 func exitCode(err error) int {
-	var usage usageError
-	var config configError
-	var url *pgconn.ParseConfigError
-	var connect *pgconn.ConnectError
 	switch {
-	case errors.As(err, &usage), errors.Is(err, remote.ErrUsage):
+	case is[usageError](err), errors.Is(err, remote.ErrUsage):
 		return exitUsage
-	case errors.As(err, &config), errors.As(err, &url):
+	case is[configError](err), is[*pgconn.ParseConfigError](err):
 		return exitConfig
-	case errors.Is(err, errUnavailable), errors.Is(err, errNoVerdict), errors.Is(err, remote.ErrUnavailable), errors.As(err, &connect):
+	case errors.Is(err, errUnavailable), errors.Is(err, errNoVerdict), errors.Is(err, remote.ErrUnavailable), is[*pgconn.ConnectError](err):
 		return exitUnavailable
 	case errors.Is(err, errDatabaseExited):
 		return exitSoftware
 	default:
 		return exitFailure
 	}
+}
+
+// is reports whether an error of a type is in the tree of err.
+func is[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
 }
 
 func diagramCommand() *cobra.Command {
@@ -173,7 +167,7 @@ func diagramCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			draw, ok := map[string]func() string{"mermaid": diagram.Mermaid, "svg": diagram.SVG, "markdown": diagram.Markdown}[format]
 			if !ok {
-				return usageError{fmt.Errorf("format %q: mermaid, svg or markdown", format)}
+				return usageError{fmt.Errorf("--format must be mermaid, svg or markdown, not %q", format)}
 			}
 			_, err := io.WriteString(cmd.OutOrStdout(), draw())
 			return err

@@ -27,9 +27,8 @@ import (
 	"pawl/internal/policy"
 )
 
-// config is everything the service can be told. A flag wins over its environment
-// variable (PAWL_ and the flag's name in capitals; PORT and DATABASE_URL too), which
-// wins over the file named by --config.
+// config has the settings of the service. A flag wins over its environment variable (PAWL_ and the name of the flag in
+// capitals; also PORT and DATABASE_URL), which wins over the file named by --config.
 type config struct {
 	File          string
 	DatabaseURL   string
@@ -69,17 +68,17 @@ type config struct {
 	LogFormat string
 	LogLevel  string
 
-	settings      []any // every setting that the command has, by the name of its flag, for the log
-	makesDatabase bool  // of the command: our own database is made where there is none
+	settings      []any // all settings of the command by flag, for the log
+	makesDatabase bool  // the command creates our own database if there is none
 }
 
-// addTo gives a command that opens the database the flags for that, and has the settings loaded before it runs.
+// addTo adds the flags for the database to a command, and loads the settings before it runs.
 func (c *config) addTo(cmd *cobra.Command) {
 	c.databaseFlags(cmd.Flags())
 	cmd.PreRunE = c.loadFirst
 }
 
-// loadFirst is what a command does before it runs that has settings.
+// loadFirst is the PreRunE of commands with settings.
 func (c *config) loadFirst(cmd *cobra.Command, _ []string) error {
 	if err := c.load(cmd); err != nil {
 		return configError{err}
@@ -87,7 +86,7 @@ func (c *config) loadFirst(cmd *cobra.Command, _ []string) error {
 	return nil
 }
 
-// databaseFlags are those of every command that opens the database.
+// databaseFlags are those of all commands that open the database.
 func (c *config) databaseFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.DatabaseURL, "database-url", "", "URL of the PostgreSQL to use; empty: start one in --data-dir (also DATABASE_URL)")
 	f.StringVar(&c.DataDir, "data-dir", "", "data directory of Pawl's own PostgreSQL; empty: the default directory for this user")
@@ -129,15 +128,14 @@ func (c *config) installationFlag(f *pflag.FlagSet) {
 	f.StringVar(&c.Installation, "installation", "", "name of this installation, such as prod, stored in the database at first start; a service with another name only reads the database")
 }
 
-// boundsFlags are those of every command that reads what a policy names.
+// boundsFlags limit what a policy may name.
 func (c *config) boundsFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.Bounds.SecretEnvPrefix, "secret-env-prefix", policy.SecretEnvPrefix, "required prefix of the environment variables that a policy may use as secrets")
 	f.StringVar(&c.Bounds.SecretsDir, "secrets-dir", "", "directory of the files that a policy may use as secrets; empty: none")
 	f.BoolVar(&c.Bounds.AllowPrivate, "allow-private", false, "let policies call this machine and private networks; by default allowed only while listening on loopback")
 }
 
-// load fills the flags that were not given from the environment and the file, and
-// checks the whole.
+// load sets the flags that were not given from the environment and the file, and validates all.
 func (c *config) load(cmd *cobra.Command) error {
 	file, err := readFile(cmd.Flags())
 	if err != nil {
@@ -160,8 +158,7 @@ func (c *config) load(cmd *cobra.Command) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	port := os.Getenv("PORT")
-	c.everywhere = port != "" && !strings.HasPrefix(port, "tcp://")
+	_, c.everywhere = variable("PORT")
 	if flag := cmd.Flags().Lookup("allow-private"); flag != nil && !flag.Changed {
 		c.Bounds.AllowPrivate = isLoopback(c.hosts()[0])
 	}
@@ -169,17 +166,16 @@ func (c *config) load(cmd *cobra.Command) error {
 	return c.validate(cmd.Flags())
 }
 
-// shown are the settings of a command as they hold, without passwords.
+// shown are the settings of a command in effect, without passwords.
 func shown(flags *pflag.FlagSet) (settings []any) {
 	flags.VisitAll(func(f *pflag.Flag) {
 		value := f.Value.String()
-		switch {
-		case !everyFlag[f.Name]:
-			return
-		case f.Name == "database-url" && value != "": // no other setting has a password
+		if f.Name == "database-url" && value != "" { // no other setting has a password
 			value = masked(value)
 		}
-		settings = append(settings, slog.String(f.Name, value))
+		if everyFlag[f.Name] {
+			settings = append(settings, slog.String(f.Name, value))
+		}
 	})
 	return settings
 }
@@ -187,8 +183,7 @@ func shown(flags *pflag.FlagSet) (settings []any) {
 // lookUp finds a setting outside the command line.
 func lookUp(flag string, file map[string]string) (name, value string, ok bool) {
 	for _, name := range variables(flag) {
-		// Kubernetes sets PAWL_PORT=tcp://… in every pod beside a service that is named pawl.
-		if value := os.Getenv(name); value != "" && !strings.HasPrefix(value, "tcp://") {
+		if value, ok := variable(name); ok {
 			return name, value, true
 		}
 	}
@@ -196,7 +191,13 @@ func lookUp(flag string, file map[string]string) (name, value string, ok bool) {
 	return flag, value, ok
 }
 
-// variables are the environment variables of a flag; the first one that is set counts.
+// variable reads an environment variable. Kubernetes sets PAWL_PORT=tcp://… in every pod beside a service named pawl.
+func variable(name string) (value string, ok bool) {
+	value = os.Getenv(name)
+	return value, value != "" && !strings.HasPrefix(value, "tcp://")
+}
+
+// variables are the environment variables of a flag; the first one that is set wins.
 func variables(flag string) []string {
 	names := []string{"PAWL_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))}
 	switch flag {
@@ -225,7 +226,7 @@ func readFile(flags *pflag.FlagSet) (map[string]string, error) {
 	return values, nil
 }
 
-// unknown refuses what nobody reads: a misspelt setting is worse than a missing one.
+// unknown rejects other keys in the file, which may be misspelled settings.
 func unknown(file map[string]string, flags *pflag.FlagSet) []error {
 	var errs []error
 	for name := range file {
@@ -236,7 +237,7 @@ func unknown(file map[string]string, flags *pflag.FlagSet) []error {
 	return errs
 }
 
-// everyFlag names the flags of all commands, which share one settings file.
+// everyFlag has the flags of all commands, which share one settings file.
 var everyFlag = func() map[string]bool {
 	set := pflag.NewFlagSet("all", pflag.ContinueOnError)
 	var c config
@@ -247,46 +248,46 @@ var everyFlag = func() map[string]bool {
 	return names
 }()
 
-// validate checks the settings that the command has.
+// validate checks the settings of the command.
 func (c *config) validate(flags *pflag.FlagSet) error {
 	var errs []error
-	check := func(flag string, good bool, wants string) {
+	check := func(flag string, good bool, must string) {
 		if !good && flags.Lookup(flag) != nil {
-			errs = append(errs, fmt.Errorf("%s: %s", flag, wants))
+			errs = append(errs, fmt.Errorf("%s %s", flag, must))
 		}
 	}
-	check("currency", iso4217.Known(c.Currency), "not an ISO 4217 code")
-	check("response-timeout", c.ResponseTimeout >= 0 && c.ResponseTimeout <= time.Minute, "from 0s to 60s")
-	check("public-url", c.PublicURL == "" || isWebAddress(c.PublicURL), "an absolute http or https URL without query or fragment")
-	check("secret-env-prefix", envName.MatchString(c.Bounds.SecretEnvPrefix), "the beginning of the name of a variable, such as "+policy.SecretEnvPrefix)
-	check("secrets-dir", c.Bounds.SecretsDir == "" || filepath.IsAbs(c.Bounds.SecretsDir), "an absolute path")
-	check("auth", slices.Contains([]string{authOnceThereIsAToken, authRequired}, c.Auth), "auto or required")
-	check("lease", c.Lease >= time.Second, "at least 1s")
-	check("recovery-interval", c.RecoveryInterval > 0 && c.RecoveryInterval <= c.Lease, "more than 0s, and no longer than the lease")
-	check("port", c.Port >= 0 && c.Port <= 65535, "from 0 to 65535")
-	check("ops-listen", c.OpsListen == "" || isHostPort(c.OpsListen), "a host and a port, such as 127.0.0.1:9090")
+	check("currency", iso4217.Known(c.Currency), "must be an ISO 4217 code")
+	check("response-timeout", c.ResponseTimeout >= 0 && c.ResponseTimeout <= time.Minute, "must be from 0s to 60s")
+	check("public-url", c.PublicURL == "" || isWebAddress(c.PublicURL), "must be an absolute http or https URL without query or fragment")
+	check("secret-env-prefix", envName.MatchString(c.Bounds.SecretEnvPrefix), "must begin like a variable name, such as "+policy.SecretEnvPrefix)
+	check("secrets-dir", c.Bounds.SecretsDir == "" || filepath.IsAbs(c.Bounds.SecretsDir), "must be an absolute path")
+	check("auth", slices.Contains([]string{authOnceThereIsAToken, authRequired}, c.Auth), "must be auto or required")
+	check("lease", c.Lease >= time.Second, "must be at least 1s")
+	check("recovery-interval", c.RecoveryInterval > 0 && c.RecoveryInterval <= c.Lease, "must be more than 0s and at most the lease")
+	check("port", c.Port >= 0 && c.Port <= 65535, "must be from 0 to 65535")
+	check("ops-listen", c.OpsListen == "" || isHostPort(c.OpsListen), "must be a host and a port, such as 127.0.0.1:9090")
 	_, badNetwork := networks(c.BehindProxy)
-	check("behind-proxy", badNetwork == nil, "networks, such as 10.0.0.0/8,192.0.2.7/32")
-	check("max-connections", c.MaxConnections >= fewestConnections, fmt.Sprint("at least ", fewestConnections))
-	check("max-batch", c.MaxBatch >= 1 && c.MaxBatch <= 10_000, "from 1 to 10000")
-	check("max-in-flight", c.MaxInFlight >= 1, "at least 1")
-	check("max-conns", c.MaxConns >= 4 && c.MaxConns <= 10_000, "from 4 to 10000")
-	check("grace", c.Grace >= 0, "at least 0s")
-	check("event-retention", c.EventRetention >= time.Hour, "at least 1h")
-	check("log-format", slices.Contains([]string{"auto", "text", "json"}, c.LogFormat), "auto, text or json")
-	check("log-level", new(slog.Level).UnmarshalText([]byte(c.LogLevel)) == nil, "debug, info, warn or error")
+	check("behind-proxy", badNetwork == nil, "must be networks, such as 10.0.0.0/8,192.0.2.7/32")
+	check("max-connections", c.MaxConnections >= fewestConnections, fmt.Sprint("must be at least ", fewestConnections))
+	check("max-batch", c.MaxBatch >= 1 && c.MaxBatch <= 10_000, "must be from 1 to 10000")
+	check("max-in-flight", c.MaxInFlight >= 1, "must be at least 1")
+	check("max-conns", c.MaxConns >= 4 && c.MaxConns <= 10_000, "must be from 4 to 10000")
+	check("grace", c.Grace >= 0, "must not be negative")
+	check("event-retention", c.EventRetention >= time.Hour, "must be at least 1h")
+	check("log-format", slices.Contains([]string{"auto", "text", "json"}, c.LogFormat), "must be auto, text or json")
+	check("log-level", new(slog.Level).UnmarshalText([]byte(c.LogLevel)) == nil, "must be debug, info, warn or error")
 	return errors.Join(errs...)
 }
 
 var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// isLoopback reports whether nobody but this machine reaches what listens there.
+// isLoopback reports whether only this machine reaches a listener on host.
 func isLoopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
 }
 
-// isWebAddress reports whether paths can be added to a text to make URLs of a website.
+// isWebAddress reports whether a text is a URL to which paths can be added.
 func isWebAddress(text string) bool {
 	_, err := policy.ParseURL(text)
 	return err == nil && !strings.Contains(text, "?")
@@ -294,8 +295,8 @@ func isWebAddress(text string) bool {
 
 func isHostPort(text string) bool {
 	_, port, err := net.SplitHostPort(text)
-	number, badNumber := strconv.ParseUint(port, 10, 16)
-	return err == nil && badNumber == nil && number <= 65535
+	_, badPort := strconv.ParseUint(port, 10, 16)
+	return err == nil && badPort == nil
 }
 
 // networks reads a list of CIDRs.
@@ -310,18 +311,18 @@ func networks(text string) (all []netip.Prefix, err error) {
 	return all, nil
 }
 
-// elements are those of a list with commas.
+// elements splits a comma-separated list.
 func elements(text string) []string {
 	return strings.FieldsFunc(text, func(c rune) bool { return c == ',' || c == ' ' })
 }
 
 // proxies are the networks of the reverse proxies.
 func (c *config) proxies() []netip.Prefix {
-	all, _ := networks(c.BehindProxy) // validate has looked
+	all, _ := networks(c.BehindProxy) // checked by validate
 	return all
 }
 
-// allowedHosts are the names of the service beside localhost.
+// allowedHosts are the names of the service besides localhost.
 func (c *config) allowedHosts() []string {
 	hosts := elements(c.AllowedHosts)
 	if public, err := url.Parse(c.PublicURL); err == nil && public.Host != "" {
@@ -330,17 +331,15 @@ func (c *config) allowedHosts() []string {
 	return hosts
 }
 
-// hosts are the addresses to listen on: this machine only, unless somebody said otherwise. A platform does so by PORT.
+// hosts are the addresses to listen on: this machine only, unless --listen is set, or PORT, as platforms do.
 func (c *config) hosts() []string {
-	switch {
-	case c.Listen == "localhost", c.Listen == "" && !c.everywhere:
+	if c.Listen == "localhost" || c.Listen == "" && !c.everywhere {
 		return loopbackHosts
-	default:
-		return []string{c.Listen}
 	}
+	return []string{c.Listen}
 }
 
-// publicURL is where providers reach the service that listens at an address.
+// publicURL is where providers reach the service.
 func (c *config) publicURL(listening net.Addr) string {
 	_, port, _ := net.SplitHostPort(listening.String())
 	return cmp.Or(c.PublicURL, c.scheme()+"://localhost:"+port)
@@ -353,26 +352,26 @@ func (c *config) scheme() string {
 	return "http"
 }
 
-// masked is where a database is, without passwords, and without what only says how to connect.
+// masked is the URL of a database without passwords and parameters.
 func masked(databaseURL string) string {
 	c, err := pg.ParseConfig(databaseURL)
 	if err != nil {
-		return "(set)" // whoever connects says what is wrong with it
+		return "(set)" // connecting reports what is wrong with it
 	}
 	port := strconv.Itoa(int(c.Port))
 	u := url.URL{Scheme: "postgres", User: url.User(c.User), Host: net.JoinHostPort(c.Host, port), Path: "/" + cmp.Or(c.Database, c.User)}
-	for _, other := range c.Fallbacks { // more hosts, or the same one without TLS
+	for _, other := range c.Fallbacks { // other hosts, or the same one without TLS
 		if host := net.JoinHostPort(other.Host, strconv.Itoa(int(other.Port))); !strings.Contains(u.Host, host) {
 			u.Host += "," + host
 		}
 	}
-	if strings.HasPrefix(c.Host, "/") { // the folder of a socket
+	if strings.HasPrefix(c.Host, "/") { // the directory of a socket
 		u.Host, u.RawQuery = "", "host="+c.Host+"&port="+port
 	}
 	return u.String()
 }
 
-// oidcConfig are the settings of the OpenID Connect issuer whose tokens count.
+// oidcConfig has the settings of the OpenID Connect issuer whose tokens are accepted.
 type oidcConfig struct {
 	Issuer    string
 	Audience  string
@@ -381,7 +380,7 @@ type oidcConfig struct {
 	Roles     string
 	Limits    access.Limits
 
-	checked access.Issuer // what they say, once check has found them good; zero: there is no issuer
+	checked access.Issuer // set by check; zero: there is no issuer
 }
 
 func (o *oidcConfig) addTo(f *pflag.FlagSet) {
@@ -395,10 +394,10 @@ func (o *oidcConfig) addTo(f *pflag.FlagSet) {
 	f.Int64Var(&o.Limits.Bytes, "oidc-bytes", 16<<20, "maximum body bytes per second for a caller with such a token, requests and responses together; 0: no limit")
 }
 
-// check reads the settings.
+// check validates the settings.
 func (o *oidcConfig) check() error {
 	if o.Issuer == "" && o.Audience+o.Clients+o.Roles != "" {
-		return errors.New("oidc-issuer: missing: without it the other settings of OpenID Connect have no effect")
+		return errors.New("oidc-issuer must be set for the other settings of OpenID Connect to have an effect")
 	}
 	if o.Issuer == "" {
 		return nil
@@ -407,16 +406,17 @@ func (o *oidcConfig) check() error {
 	if err != nil {
 		return fmt.Errorf("oidc-roles: %w", err)
 	}
-	clients := strings.FieldsFunc(o.Clients, func(r rune) bool { return r == ',' || r == ' ' })
-	o.checked = access.Issuer{URL: o.Issuer, Audience: o.Audience, Clients: clients, RoleClaim: o.RoleClaim, Roles: roles, Limits: o.Limits}
+	o.checked = access.Issuer{
+		URL: o.Issuer, Audience: o.Audience, Clients: elements(o.Clients), RoleClaim: o.RoleClaim, Roles: roles, Limits: o.Limits,
+	}
 	if err := o.checked.Check(); err != nil {
 		return fmt.Errorf("oidc-%w", err)
 	}
 	return nil
 }
 
-// parseRoles reads what each value of a claim may do: value=role,role; value=role. A value may hold commas and equal
-// signs, as names in directories do.
+// parseRoles reads the roles of each value of a claim: value=role,role; value=role. A value may contain commas and equal
+// signs, as distinguished names do.
 func parseRoles(text string) (map[string]access.Roles, error) {
 	byValue := map[string]access.Roles{}
 	for entry := range strings.SplitSeq(text, ";") {
@@ -427,9 +427,9 @@ func parseRoles(text string) (map[string]access.Roles, error) {
 		at := strings.LastIndexByte(entry, '=')
 		value := strings.TrimSpace(entry[:max(at, 0)])
 		if value == "" {
-			return nil, fmt.Errorf("%q has no form like support=read,operate", entry)
+			return nil, fmt.Errorf("%q is not of the form support=read,operate", entry)
 		}
-		roles, err := access.ParseRoles(strings.FieldsFunc(entry[at+1:], func(r rune) bool { return r == ',' || r == ' ' }))
+		roles, err := access.ParseRoles(elements(entry[at+1:]))
 		if err != nil {
 			return nil, err
 		}

@@ -20,13 +20,13 @@ import (
 // database is the PostgreSQL in use: one that was given, or our own.
 type database struct {
 	url    string
-	place  string // where the data lies, for people
+	place  string // for people: the URL without passwords, or the data directory
 	exited <-chan struct{}
 	server *pgembed.Server // nil when the database was given
 }
 
-// openDatabase finds the database for a command, and tells the person on standard error which one it is: the one of
-// ownDatabase, or where a service is running on our own, that one.
+// openDatabase finds the database of a command and prints which one it is. It is that of ownDatabase, or the one of a
+// service that is running on the data directory.
 func openDatabase(cmd *cobra.Command, cfg *config) (*database, error) {
 	d, err := ownDatabase(cmd.Context(), cfg, newLogger(cfg))
 	if dir, dirErr := dataDir(cfg); errors.Is(err, pgembed.ErrInUse) && dirErr == nil {
@@ -40,9 +40,8 @@ func openDatabase(cmd *cobra.Command, cfg *config) (*database, error) {
 	return d, err
 }
 
-// ownDatabase finds the database to work on, starting our own if none was given. Our own
-// serves one process: it ends with it. It is made where there is none only for a command that makes databases: to
-// others an empty one would look as if all were well.
+// ownDatabase finds the database to use. If none was given it starts our own, which ends with this process. Only commands
+// that may create a database do so: to the others, an empty one would look as if everything were fine.
 func ownDatabase(ctx context.Context, cfg *config, log *slog.Logger) (*database, error) {
 	if cfg.DatabaseURL != "" {
 		return &database{url: cfg.DatabaseURL, place: masked(cfg.DatabaseURL)}, nil
@@ -51,12 +50,14 @@ func ownDatabase(ctx context.Context, cfg *config, log *slog.Logger) (*database,
 	if err != nil {
 		return nil, err
 	}
-	server, err := pgembed.Start(ctx, pgembed.Config{Dir: dir, BinDir: cfg.PostgresBin, User: cfg.PostgresUser, Log: log, Existing: !cfg.makesDatabase})
+	server, err := pgembed.Start(ctx, pgembed.Config{
+		Dir: dir, BinDir: cfg.PostgresBin, User: cfg.PostgresUser, Log: log, Existing: !cfg.makesDatabase,
+	})
 	switch {
 	case errors.Is(err, pgembed.ErrSetting):
 		return nil, configError{err}
 	case errors.Is(err, pgembed.ErrNoData):
-		return nil, fmt.Errorf("%w: %w: name the database of the service with --data-dir or --database-url; pawl serve and pawl migrate up make one",
+		return nil, fmt.Errorf("%w: %w: set --data-dir or --database-url to the database of the service; pawl serve and pawl migrate up create one",
 			errUnavailable, err)
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", errUnavailable, err)
@@ -80,7 +81,7 @@ func (d *database) close() error {
 	return d.server.Stop(ctx)
 }
 
-// withDatabase opens the database of the settings, which lies at place, for as long as do takes.
+// withDatabase opens the database of the settings while do runs. place describes it to people.
 func withDatabase(cmd *cobra.Command, cfg *config, do func(pool *pg.Pool, place string) error) error {
 	database, err := openDatabase(cmd, cfg)
 	if err != nil {
@@ -92,11 +93,31 @@ func withDatabase(cmd *cobra.Command, cfg *config, do func(pool *pg.Pool, place 
 		return notOpened(err)
 	}
 	defer pool.Close()
-	return unmigrated(cmd.Context(), pool, do(pool, database.place))
+	err = do(pool, database.place)
+	if pg.SchemaMismatch(err) {
+		if missing, ok := errors.AsType[*pg.NoSchema](pg.FindSchema(cmd.Context(), pool)); ok {
+			return fmt.Errorf("%w (%w)", missing, err)
+		}
+	}
+	return err
 }
 
-// notOpened is why there is no connection: a database that is away, for which a supervisor waits, or one that can't be
-// trusted.
+// onDatabase is a command that runs statements on the database.
+func onDatabase(use, short string, args cobra.PositionalArgs,
+	run func(cmd *cobra.Command, args []string, query *db.Queries) error,
+) *cobra.Command {
+	var cfg config
+	cmd := &cobra.Command{
+		Use: use, Short: short, Args: args,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return withDatabase(cmd, &cfg, func(pool *pg.Pool, _ string) error { return run(cmd, args, db.New(pool)) })
+		},
+	}
+	cfg.addTo(cmd)
+	return cmd
+}
+
+// notOpened tells a database that is away, for which a supervisor should wait, from one that can't be trusted.
 func notOpened(err error) error {
 	if errors.Is(err, pg.ErrUntrusted) {
 		return configError{err}
@@ -104,17 +125,7 @@ func notOpened(err error) error {
 	return fmt.Errorf("%w: %w", errUnavailable, err)
 }
 
-// unmigrated says what to do about a database on which a command failed because it has no schema of ours.
-func unmigrated(ctx context.Context, pool *pg.Pool, err error) error {
-	if pg.SchemaMismatch(err) {
-		if missing, ok := errors.AsType[*pg.NoSchema](pg.FindSchema(ctx, pool)); ok {
-			return fmt.Errorf("%w (%w)", missing, err)
-		}
-	}
-	return err
-}
-
-// checkDurable refuses a server that may lose what it has acknowledged, unless that is allowed.
+// checkDurable rejects a server that may lose what it has acknowledged, unless that is allowed.
 func checkDurable(ctx context.Context, databaseURL string, allow bool, log *slog.Logger) error {
 	config, err := pg.ConnectConfig(ctx, databaseURL)
 	if err != nil {
@@ -126,11 +137,11 @@ func checkDurable(ctx context.Context, databaseURL string, allow bool, log *slog
 		return notOpened(err)
 	}
 	defer conn.Close(ctx)
-	findings, err := doctor.Durability(ctx, db.New(conn), allow)
-	if err != nil {
+	var report doctor.Report
+	if err := report.Durability(ctx, db.New(conn), allow); err != nil {
 		return fmt.Errorf("%w: %w", errUnavailable, err)
 	}
-	for _, f := range findings {
+	for _, f := range report.Findings {
 		if f.State == doctor.Wrong {
 			return configError{fmt.Errorf("%s; %s", f.Found, f.Advice)}
 		}

@@ -16,7 +16,7 @@ import (
 	"pawl/internal/demo"
 )
 
-// lastWriter writes until it can't any more, and then calls stop.
+// lastWriter calls stop when it can't write any more.
 type lastWriter struct {
 	out  io.Writer
 	stop func()
@@ -30,24 +30,21 @@ func (w *lastWriter) Write(text []byte) (int, error) {
 	return n, err
 }
 
-// demoCommand has none of the settings of the service: what it breaks must be its own.
+// demoCommand has none of the settings of the service, because it must break only what is its own.
 func demoCommand() *cobra.Command {
 	var opt demo.Options
 	var seconds int
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Demonstrate the service while a provider and replicas fail",
-		Long: "Starts a database, two replicas of the service and a simulated provider, sends orders, and has a fault\n" +
-			"every few seconds: the provider is slow, silent or wrong, a replica is killed or stands still. It tells what\n" +
-			"happens, and in the end it compares the books of the service with those of the provider. Ends with 1 if they\n" +
-			"do not balance. Everything runs on this machine, on free ports, and is removed afterwards. Ctrl-C has it come to\n" +
-			"the books at once.\n\n" +
-			"It prints the address of its console, with a lab where you break things yourself. As soon as you do, nothing breaks\n" +
-			"by itself any more, and it goes on until Ctrl-C.",
-		Example: "  pawl demo\n  pawl demo --seconds 0   # until Ctrl-C, and all faults are yours\n  pawl demo --seconds 120 --data-dir /tmp/pawl-demo",
+		Long: "Starts a database, two replicas and a simulated provider on this machine, sends orders, and causes a fault every few\n" +
+			"seconds. At the end it compares the books of the service with those of the provider, and removes everything. Exits\n" +
+			"with 1 if they differ. Ctrl-C skips to the comparison.\n\n" +
+			"It prints the address of a console with a lab to cause faults yourself. Once you do, it runs until Ctrl-C.",
+		Example: "  pawl demo\n  pawl demo --seconds 0   # until Ctrl-C, without faults of its own\n  pawl demo --seconds 120 --data-dir /tmp/pawl-demo",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if seconds < 0 || seconds > 86400 {
-				return usageError{errors.New("seconds: from 0 to 86400")}
+				return usageError{errors.New("--seconds must be from 0 to 86400")}
 			}
 			if opt.Program, err = os.Executable(); err != nil {
 				return fmt.Errorf("find this program: %w", err)
@@ -57,24 +54,24 @@ func demoCommand() *cobra.Command {
 			opt.Live = ok && term.IsTerminal(int(file.Fd()))
 			ctx, stop := context.WithCancel(cmd.Context())
 			defer stop()
-			// Whoever reads it may leave before the end (pawl demo | head). That ends it as Ctrl-C does, and not this process alone.
-			// The signal itself says nothing: a request to a replica that was killed raises it, too.
+			// A reader that closes the pipe (pawl demo | head) ends the demo in order, not only this process. The signal itself
+			// is ignored, because a request to a killed replica raises it too.
 			signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 			opt.Out = &lastWriter{opt.Out, stop}
 			err = demo.Run(ctx, opt)
 			if errors.Is(err, demo.ErrNotEmpty) {
-				err = usageError{fmt.Errorf("data-dir: %w", err)}
+				err = usageError{fmt.Errorf("--data-dir: %w", err)}
 			}
 			if errors.Is(err, context.Canceled) && ctx.Err() != nil {
-				err = nil // asked to end before it had begun
+				err = nil // ended before it began
 			}
 			return err
 		},
 	}
 	f := cmd.Flags()
-	f.IntVar(&seconds, "seconds", 30, "how long orders are sent; 0: until Ctrl-C, and nothing breaks by itself")
-	f.StringVar(&opt.Dir, "data-dir", "", "new or empty `folder` to keep everything in; empty: a temporary one")
+	f.IntVar(&seconds, "seconds", 30, "how long to send orders; 0: until Ctrl-C, without faults of its own")
+	f.StringVar(&opt.Dir, "data-dir", "", "new or empty `directory` for all files; empty: a temporary one")
 	f.StringVar(&opt.PostgresBin, "pg-bin", "", "directory of the postgres and initdb to run; empty: search for one")
-	f.StringVar(&opt.PostgresUser, "pg-user", "", "user that PostgreSQL runs as when started by root; empty: pawl")
+	f.StringVar(&opt.PostgresUser, "pg-user", "", "user to run PostgreSQL as when started by root; empty: pawl")
 	return cmd
 }

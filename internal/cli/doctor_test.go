@@ -20,7 +20,7 @@ func TestDoctor(t *testing.T) {
 	}{
 		{"doctor --allow-data-loss" + at, 0, `(?m)^ok +schema +all statements can run on it$`},
 		{"doctor" + at, exitFailure, `(?m)^WRONG +durability +the database has fsync off and may lose .*\n +-> turn it on, or set --allow-data-loss$`},
-		{"doctor --lease 0s --allow-data-loss" + at, exitFailure, `(?m)^WRONG +settings +lease: at least 1s`},
+		{"doctor --lease 0s --allow-data-loss" + at, exitFailure, `(?m)^WRONG +settings +lease must be at least 1s`},
 		{"doctor --policy /nonexistent.yaml --allow-data-loss" + at, exitFailure, `(?m)^WRONG +settings +.*/nonexistent.yaml`},
 		{"doctor --max-connections 1000000000" + at, exitFailure, `(?m)^warn +files `},
 		{"doctor --database-url postgres://127.0.0.1:1/pawl", exitFailure, `(?m)^WRONG +database .*\n +-> start PostgreSQL there`},
@@ -43,9 +43,9 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
-func TestVariablesThatNobodyReads(t *testing.T) {
+func TestUnknownVariables(t *testing.T) {
 	t.Parallel()
-	got := strangeVariables([]string{
+	got := unknownVariables([]string{
 		"PAWL_LEASE=9s", "PAWL_MAX_CONN=3", "PAWL_SECRET_STRIPE=x", "PAWL_PORT_3000_TCP=tcp://10.0.0.1", "PAWL_SERVICE_HOST=10.0.0.1", "PAWL_TOKEN=t", "HOME=/",
 	}, "PAWL_SECRET_")
 	if strings.Join(got, " ") != "PAWL_MAX_CONN" {

@@ -22,7 +22,7 @@ import (
 type edge struct {
 	callers, operations []net.Listener
 	servers             []*httpapi.Server
-	tail                *events.Tail // whoever listens to it is answered until it stops; nil: nobody does
+	tail                *events.Tail // its listeners are answered until it stops; nil: there is none
 }
 
 // openEdge begins to listen. Callers wait until serve is called.
@@ -32,7 +32,7 @@ func openEdge(ctx context.Context, cfg *config) (_ *edge, err error) {
 		return nil, err
 	}
 	if cfg.OpsListen != "" {
-		host, port, _ := net.SplitHostPort(cfg.OpsListen) // validate has looked
+		host, port, _ := net.SplitHostPort(cfg.OpsListen) // checked by validate
 		if e.operations, err = listenAll(ctx, []string{host}, port); err != nil {
 			e.close()
 			return nil, err
@@ -41,12 +41,11 @@ func openEdge(ctx context.Context, cfg *config) (_ *edge, err error) {
 	return e, nil
 }
 
-// listening is how the connections of an edge are taken. It finds out whether we can listen, and has the certificate,
-// before a database is started, or made, for nothing. It does not go on listening: callers would wait for answers until
-// the service is ready.
+// listening reads the certificate and tries to listen, before a database is started or created in vain. It does not keep
+// listening, because callers would wait until the service is ready.
 func listening(ctx context.Context, cfg *config, log *slog.Logger) (how httpapi.Listening, err error) {
 	if (cfg.TLSCert == "") != (cfg.TLSKey == "") {
-		return how, configError{errors.New("tls-cert, tls-key: want both or neither")}
+		return how, configError{errors.New("tls-cert and tls-key must be set together")}
 	}
 	if cfg.TLSCert != "" {
 		if how.TLS, err = tlsConfig(cfg.TLSCert, cfg.TLSKey, log); err != nil {
@@ -62,11 +61,11 @@ func listening(ctx context.Context, cfg *config, log *slog.Logger) (how httpapi.
 	return how, nil
 }
 
-// loopbackHosts are the addresses of this machine for itself. Programs differ in which of them localhost is.
+// loopbackHosts are both addresses of localhost: programs differ in which one they use.
 var loopbackHosts = []string{"127.0.0.1", "::1"}
 
-// listenAll listens on one port of some addresses. All but the first may be missing on this machine, and a port that
-// was picked for the first may be taken there.
+// listenAll listens on one port of several addresses. All but the first may be missing on this machine, and are left out
+// if the port is picked for the first, because it may be taken there.
 func listenAll(ctx context.Context, hosts []string, port string) (listeners []net.Listener, err error) {
 	for i, host := range hosts {
 		if i > 0 && port == "0" {
@@ -91,10 +90,10 @@ func closeAll(listeners []net.Listener) {
 	}
 }
 
-// close gives up an edge that does not serve.
+// close stops listening, on an edge that does not serve.
 func (e *edge) close() { closeAll(append(e.callers, e.operations...)) }
 
-// serve answers requests until shutdown. What it returns gets the error of a server that ends before.
+// serve answers requests until Shutdown. The channel gets the error of a server that ends before.
 func (e *edge) serve(api, forOperations http.Handler, how httpapi.Listening) <-chan error {
 	if e.tail != nil {
 		e.tail.Start()
@@ -104,7 +103,7 @@ func (e *edge) serve(api, forOperations http.Handler, how httpapi.Listening) <-c
 	if len(e.operations) > 0 {
 		how.Connections = operationsConnections
 		if onLoopback(e.operations) {
-			how.TLS = nil // its names are not those of the certificate
+			how.TLS = nil // the certificate does not have its names
 		}
 		e.start(httpapi.NewServer(forOperations, how), e.operations, failed)
 	}
@@ -119,26 +118,24 @@ func (e *edge) start(server *httpapi.Server, listeners []net.Listener, failed ch
 }
 
 // Shutdown waits for the requests that are being answered, until ctx ends.
-func (e *edge) Shutdown(ctx context.Context) error {
+func (e *edge) Shutdown(ctx context.Context) (err error) {
 	var listeners sync.WaitGroup
 	if e.tail != nil {
 		listeners.Go(func() { e.tail.Stop(ctx) })
 		defer listeners.Wait()
 	}
-	var errs []error
 	for _, server := range e.servers {
-		errs = append(errs, server.Shutdown(ctx))
+		err = errors.Join(err, server.Shutdown(ctx))
 	}
-	return errors.Join(errs...)
+	return err
 }
 
-// Close cuts off every caller.
-func (e *edge) Close() error {
-	var errs []error
+// Close disconnects every caller.
+func (e *edge) Close() (err error) {
 	for _, server := range e.servers {
-		errs = append(errs, server.Close())
+		err = errors.Join(err, server.Close())
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 // address is where callers reach the service.
@@ -153,13 +150,13 @@ func onLoopback(listeners []net.Listener) bool {
 	return true
 }
 
-// operationsConnections is how many connections the address for operations takes: supervisors and Prometheus.
+// operationsConnections is the limit of the address for operations, which supervisors and Prometheus use.
 const operationsConnections = 32
 
-// fewestConnections are enough to answer somebody, even where the process may open hardly a file.
+// fewestConnections is used even if the process may open hardly any files.
 const fewestConnections = 16
 
-// connections is how many callers may be connected: a quarter of the files that the process may open, and those for the
+// connections is how many callers may be connected. A quarter of the files that the process may open, and those for the
 // database, are left for calls to providers and everything else.
 func connections(cfg *config, log *slog.Logger) int {
 	var files syscall.Rlimit
@@ -174,7 +171,8 @@ func connections(cfg *config, log *slog.Logger) int {
 		return cfg.MaxConnections
 	}
 	possible = max(possible, fewestConnections)
-	log.Warn("the open file limit is too low for the configured number of connections", "files", files.Cur, "set", cfg.MaxConnections, "connections", possible)
+	log.Warn("the open file limit is too low for the configured number of connections",
+		"files", files.Cur, "configured", cfg.MaxConnections, "connections", possible)
 	return possible
 }
 
@@ -194,21 +192,26 @@ type keyPair struct {
 
 	mu     sync.Mutex
 	loaded *tls.Certificate
-	read   [2]fileState // the files when they were read last, well or not
+	read   [2]fileState // the files when they were last read, valid or not
 }
 
-// fileState is what tells a file from the one that it replaces.
+// fileState tells a file from the one that replaces it.
 type fileState struct {
 	changed time.Time
 	size    int64
 }
 
-// certificate is the one that the files hold. They are looked at before each handshake, which takes a hundred times as
-// long. While they can't be used, as when only one of them is there yet, the one before goes on.
+// certificate is the one in the files, which are checked before each handshake; that takes a hundred times as long. If
+// they are not valid, as when only one of them was replaced, the previous one is used.
 func (k *keyPair) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	now := [2]fileState{stateOf(k.certFile), stateOf(k.keyFile)}
+	var now [2]fileState
+	for i, file := range []string{k.certFile, k.keyFile} {
+		if info, err := os.Stat(file); err == nil {
+			now[i] = fileState{info.ModTime(), info.Size()}
+		}
+	}
 	if k.loaded != nil && now == k.read {
 		return k.loaded, nil
 	}
@@ -226,12 +229,4 @@ func (k *keyPair) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	}
 	k.read = now
 	return k.loaded, nil
-}
-
-func stateOf(file string) fileState {
-	info, err := os.Stat(file)
-	if err != nil {
-		return fileState{}
-	}
-	return fileState{info.ModTime(), info.Size()}
 }

@@ -35,12 +35,10 @@ func loadCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "load",
 		Short: "Send orders to a running service and measure it",
-		Long: "Sends new orders to a running service, each caller one after the other, and prints how fast they\n" +
-			"were answered. Afterwards it proves the books, if it finds these orders in a database: the one given\n" +
-			"with --database-url or --data-dir, or the one a service on this machine has started itself.\n" +
-			"A service that is not open needs a token with the role submit, in PAWL_TOKEN.\n" +
-			"Ends with 1 if a request failed, an order is missing or the books are wrong, and with 69 if the\n" +
-			"database has none of the orders.",
+		Long: "Sends new orders to a running service, and prints how fast they were answered. It then verifies the books, if it\n" +
+			"finds these orders in a database: that of --database-url or --data-dir, or the one that a service on this machine\n" +
+			"has started itself. Put a token with the role submit into PAWL_TOKEN unless the service is open. Exits with 1 if a\n" +
+			"request failed, an order is missing or the books are wrong, and with 69 if the database has none of the orders.",
 		Example: "  pawl load --orders 100000 --concurrency 64 --items 1000 --database-url \"$DATABASE_URL\"",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := l.validate(); err != nil {
@@ -52,10 +50,10 @@ func loadCommand() *cobra.Command {
 	}
 	f := cmd.Flags()
 	cfg.addTo(cmd)
-	f.IntVar(&l.orders, "orders", 10_000, "how many orders to send")
-	f.IntVar(&l.concurrency, "concurrency", 64, "how many callers send them")
-	f.IntVar(&l.items, "items", 100, "over how many items; 1 makes a hot one")
-	f.StringVar(&l.url, "url", "http://127.0.0.1:3000", "the service")
+	f.IntVar(&l.orders, "orders", 10_000, "number of orders")
+	f.IntVar(&l.concurrency, "concurrency", 64, "number of callers, each sending one order at a time")
+	f.IntVar(&l.items, "items", 100, "number of different items; 1 makes a hot one")
+	f.StringVar(&l.url, "url", "http://127.0.0.1:3000", "URL of the service")
 	return cmd
 }
 
@@ -67,7 +65,7 @@ func (l *load) validate() error {
 		{"orders", l.orders, 100_000_000}, {"concurrency", l.concurrency, 10_000}, {"items", l.items, 1_000_000},
 	} {
 		if flag.value < 1 || flag.value > flag.most {
-			return fmt.Errorf("%s: from 1 to %d", flag.name, flag.most)
+			return fmt.Errorf("--%s must be from 1 to %d", flag.name, flag.most)
 		}
 	}
 	return nil
@@ -84,7 +82,7 @@ func (l *load) command(cmd *cobra.Command, cfg *config) error {
 	result.print(cmd.OutOrStdout())
 	err = l.booksAfter(cmd, cfg, len(result.latencies))
 	if result.failed > 0 {
-		err = errors.Join(fmt.Errorf("%d of %d requests went wrong: %w", result.failed, l.orders, result.first), err)
+		err = errors.Join(fmt.Errorf("%d of %d requests failed: %w", result.failed, l.orders, result.first), err)
 	}
 	return err
 }
@@ -103,20 +101,20 @@ func (r *loadResult) print(out io.Writer) {
 type load struct {
 	orders, concurrency, items int
 	url, token                 string
-	seed                       uint64 // the orders are made from it and their number: it is enough to know them again
+	seed                       uint64 // with its number, it determines an order
 	sent                       func() // after every order, from any caller
 }
 
-// loadResult is what the callers saw.
+// loadResult is the outcome for the callers.
 type loadResult struct {
 	took      time.Duration
 	latencies []time.Duration // of the orders that were answered
-	answers   map[string]int  // by status code, and what the order was then
-	failed    int             // answers other than 2xx, or none
-	first     error           // of those
+	answers   map[string]int  // by status code and status of the order
+	failed    int             // requests without an answer, or with one other than 2xx
+	first     error           // of the failed ones
 }
 
-// run sends the orders. When ctx ends, callers stop after the order they are at.
+// run sends the orders. When ctx ends, callers stop after their current order.
 func (l *load) run(ctx context.Context) (*loadResult, error) {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConns, transport.MaxIdleConnsPerHost = l.concurrency, l.concurrency
@@ -171,7 +169,7 @@ func (r *loadResult) percentile(p int) time.Duration {
 	return r.latencies[rank].Round(10 * time.Microsecond)
 }
 
-// order is the order of a number, from 0, as a request has it.
+// order is the order with a number, from 0.
 func (l *load) order(n int64) client.ProcessBody {
 	random := rand.New(rand.NewPCG(l.seed, uint64(n)))
 	return client.ProcessBody{
@@ -181,14 +179,14 @@ func (l *load) order(n int64) client.ProcessBody {
 	}
 }
 
-// send sends the order of a number, once, and says what came back. The error is for answers other
-// than 2xx, and for none: then it is not known what became of the order.
+// send sends the order with a number once. The error is for answers other than 2xx, and for none, when the outcome of the
+// order is not known.
 func (l *load) send(ctx context.Context, service *client.Client, n int64) (answer string, err error) {
 	var response http.Response
 	order, err := service.ProcessOrder(ctx, nil, l.order(n), client.WithResponse(&response))
-	var problem *client.Problem
+	problem, rejected := errors.AsType[*client.Problem](err)
 	switch {
-	case errors.As(err, &problem):
+	case rejected:
 		answer = strings.TrimSpace(response.Status + " " + string(problem.Code))
 		return answer, errors.New(answer)
 	case err != nil:
@@ -197,25 +195,25 @@ func (l *load) send(ctx context.Context, service *client.Client, n int64) (answe
 	return response.Status + " " + string(order.Status), nil
 }
 
-// booksAfter proves the books of the database that was given, or of our own where a service on this machine uses it. It
-// claims nothing about a database that does not have the orders that were answered.
+// booksAfter verifies the database that was given, or our own if a service on this machine uses it. It says nothing about
+// a database that does not have the orders.
 func (l *load) booksAfter(cmd *cobra.Command, cfg *config, answered int) error {
 	switch {
 	case answered == 0:
 		fmt.Fprintln(cmd.OutOrStdout(), "books      not checked: no order was answered")
 		return nil
 	case cfg.DatabaseURL == "" && !servedHere(cfg, l.url):
-		fmt.Fprintln(cmd.OutOrStdout(), "books      not checked: the database of the service is not known, name it with --database-url")
+		fmt.Fprintln(cmd.OutOrStdout(), "books      not checked: set --database-url to the database of the service")
 		return nil
 	}
 	report, err := l.proveBooks(cmd, cfg, answered)
 	switch {
 	case err != nil:
-		return fmt.Errorf("check books: %w", err)
+		return fmt.Errorf("verify books: %w", err)
 	case !report.OK():
 		return printReport(cmd.OutOrStdout(), report, output.Table)
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "books      proved: %d checks hold in %s (%.1f s), which has these orders\n", len(report.Checks), report.Database, report.Seconds)
+	fmt.Fprintf(cmd.OutOrStdout(), "books      right: %d checks of %s passed in %.1f s\n", len(report.Checks), report.Database, report.Seconds)
 	return nil
 }
 
@@ -257,7 +255,7 @@ func (l *load) stored(ctx context.Context, query *db.Queries) (found int64, err 
 	return found, nil
 }
 
-// servedHere tells whether the service is on this machine and our own database is running.
+// servedHere reports whether the service is on this machine and our own database is running.
 func servedHere(cfg *config, service string) bool {
 	u, err := url.Parse(service)
 	if err != nil || !isLoopback(u.Hostname()) {
@@ -271,7 +269,7 @@ func servedHere(cfg *config, service string) bool {
 	return running
 }
 
-// progress draws a bar for a person and nothing for a file.
+// progress draws a bar on a terminal, and nothing elsewhere.
 func progress(total int64, what string, out io.Writer) *progressbar.ProgressBar {
 	if file, ok := out.(*os.File); !ok || !term.IsTerminal(int(file.Fd())) {
 		return progressbar.DefaultSilent(total)
@@ -283,27 +281,4 @@ func newBar(total int64, what string, out io.Writer) *progressbar.ProgressBar {
 	return progressbar.NewOptions64(total, progressbar.OptionSetDescription(what), progressbar.OptionSetWriter(out),
 		progressbar.OptionShowCount(), progressbar.OptionShowIts(), progressbar.OptionClearOnFinish(),
 		progressbar.OptionThrottle(100*time.Millisecond))
-}
-
-// bookBar is a bar that begins when it is known how much there is to read: one without an end would turn in a goroutine
-// that outlives it.
-type bookBar struct {
-	start func(total int64) *progressbar.ProgressBar
-	bar   *progressbar.ProgressBar
-}
-
-func (b *bookBar) show(done, total int64) {
-	if b.bar == nil {
-		b.bar = b.start(total)
-	}
-	if total != b.bar.GetMax64() { // to change it draws the bar as it was, and for a tenth of a second no other
-		b.bar.ChangeMax64(total)
-	}
-	_ = b.bar.Set64(done)
-}
-
-func (b *bookBar) close() {
-	if b.bar != nil {
-		_ = b.bar.Exit()
-	}
 }

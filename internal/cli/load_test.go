@@ -91,7 +91,7 @@ func TestLoadFailsWhenARequestFails(t *testing.T) {
 		_, _ = w.Write([]byte(`{"code":"overloaded","status":503}`))
 	})
 	out, err := runLoad(t, url, "--orders", "10", "--concurrency", "2")
-	if err == nil || !strings.Contains(err.Error(), "10 of 10 requests went wrong") {
+	if err == nil || !strings.Contains(err.Error(), "10 of 10 requests failed") {
 		t.Errorf("error %v", err)
 	}
 	if !strings.Contains(out, "503 Service Unavailable overloaded: 10\n") {
@@ -115,7 +115,7 @@ func TestLoadProvesTheBooks(t *testing.T) {
 	url := realService(t, database)
 	send := []string{"--orders", "300", "--concurrency", "16", "--items", "3", "--database-url", database.URL}
 	out, err := runLoad(t, url, send...)
-	if err != nil || !strings.Contains(out, "books      proved") || !strings.Contains(out, "200 OK completed: 300\n") {
+	if err != nil || !strings.Contains(out, "books      right") || !strings.Contains(out, "200 OK completed: 300\n") {
 		t.Fatalf("error %v; printed:\n%s", err, out)
 	}
 	if _, err := database.Pool.Exec(t.Context(), "SET LOCAL pawl.archive = on; DELETE FROM charges WHERE order_no = (SELECT min(order_no) FROM charges)"); err != nil {
@@ -133,7 +133,7 @@ func TestLoadClaimsNothingAboutOrdersItDoesNotFind(t *testing.T) {
 	database, other := dbtest.New(t), dbtest.New(t)
 	url := realService(t, database)
 	out, err := runLoad(t, url, "--orders", "50", "--database-url", other.URL)
-	if exitCode(err) != exitUnavailable || !strings.Contains(err.Error(), "has none of these orders") || strings.Contains(out, "proved") {
+	if exitCode(err) != exitUnavailable || !strings.Contains(err.Error(), "has none of these orders") || strings.Contains(out, "right") {
 		t.Errorf("another database: error %v; printed:\n%s", err, out)
 	}
 	service, err := neturl.Parse(url)
@@ -150,7 +150,7 @@ func TestLoadClaimsNothingAboutOrdersItDoesNotFind(t *testing.T) {
 		real.ServeHTTP(w, r)
 	})
 	out, err = runLoad(t, forgetful, "--orders", "50", "--database-url", database.URL)
-	if exitCode(err) != exitFailure || !strings.Contains(err.Error(), "only 45 of the 50 orders") || strings.Contains(out, "proved") {
+	if exitCode(err) != exitFailure || !strings.Contains(err.Error(), "only 45 of the 50 orders") || strings.Contains(out, "right") {
 		t.Errorf("orders are lost: error %v; printed:\n%s", err, out)
 	}
 	if out, err = runLoad(t, url, "--orders", "50"); err != nil || !strings.Contains(out, "books      not checked") {

@@ -27,7 +27,7 @@ func TestAnOpenServiceSaysSo(t *testing.T) {
 		defer control.Stop()
 		var said bytes.Buffer
 		registry := prometheus.NewRegistry()
-		err = tellOpen(t.Context(), &config{Auth: auth}, control, telemetry{registry, slog.New(slog.NewTextHandler(&said, nil))})
+		err = checkOpen(t.Context(), &config{Auth: auth}, control, telemetry{registry, slog.New(slog.NewTextHandler(&said, nil))})
 		families, gatherErr := registry.Gather()
 		if gatherErr != nil || len(families) != 1 {
 			t.Fatalf("%v %v", families, gatherErr)

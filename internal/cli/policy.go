@@ -10,11 +10,9 @@ import (
 	"log/slog"
 	"math"
 	"os"
-	"os/user"
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/aymanbagabas/go-udiff"
@@ -26,7 +24,6 @@ import (
 	"pawl/internal/cli/output"
 	"pawl/internal/iso4217"
 	"pawl/internal/orders"
-	"pawl/internal/pg"
 	"pawl/internal/policy"
 	"pawl/internal/policy/store"
 )
@@ -35,36 +32,30 @@ func policyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "policy",
 		Short: "List, compare, check and activate policies",
-		Long: "A policy says what does each step of an order, how long it is retried, and which orders a person must\n" +
-			"approve. Every policy that was served is kept as a version. See docs/policy.md.",
-		Example: "  pawl policy check shop.yaml   # any mistakes?\n" +
+		Long: "A policy says how each step of an order is done and retried, and which orders need approval.\n" +
+			"Every policy that was served is kept as a version. See docs/policy.md.",
+		Example: "  pawl policy check shop.yaml   # find mistakes\n" +
 			"  pawl policy list              # which version is active?\n" +
-			"  pawl policy activate 2        # back to version 2",
-		RunE: func(*cobra.Command, []string) error {
-			return usageError{errors.New("policy: list, show, diff, activate, check or schema")}
-		},
+			"  pawl policy activate 2        # go back to version 2",
 	}
-	show := policyQuery("show N", "Print version N", cobra.ExactArgs(1), showPolicy)
-	diff := policyQuery("diff N M", "Print what changed from version N to version M", cobra.ExactArgs(2), diffPolicies)
 	var actor string
 	activate := policyQuery("activate N", "Activate version N for new orders", cobra.ExactArgs(1),
 		func(ctx context.Context, query *db.Queries, versions []int32, out io.Writer) error {
-			if actor == "" {
-				return usageError{errors.New("actor: want a name")}
-			}
 			if err := store.Activate(ctx, query, store.Activation{Version: versions[0], Actor: actor}); err != nil {
 				return err
 			}
 			fmt.Fprintf(out, "policy %d is active; running services see it within seconds\n", versions[0])
 			return warnOfStock(ctx, query, versions[0], out)
 		})
-	activate.Flags().StringVar(&actor, "actor", userName(), "name to record in the history")
-	schema := printCommand("schema", "Print the JSON schema of policies, for editors", policy.Schema)
-	cmd.AddCommand(policyListCommand(), show, diff, activate, policyCheckCommand(), schema)
+	actorFlag(activate.Flags(), &actor)
+	cmd.AddCommand(policyListCommand(), activate, policyCheckCommand(),
+		policyQuery("show N", "Print version N", cobra.ExactArgs(1), showPolicy),
+		policyQuery("diff N M", "Print what changed from version N to version M", cobra.ExactArgs(2), diffPolicies),
+		printCommand("schema", "Print the JSON schema of policies, for editors", policy.Schema))
 	return cmd
 }
 
-// warnOfStock prints if the stock that is tracked here does not count under a version.
+// warnOfStock prints a warning if a version ignores the stock that is tracked here.
 func warnOfStock(ctx context.Context, query *db.Queries, version int32, out io.Writer) error {
 	source, err := store.Source(ctx, query, version)
 	if err != nil {
@@ -81,46 +72,39 @@ func warnOfStock(ctx context.Context, query *db.Queries, version int32, out io.W
 	return err
 }
 
-// policyQuery is a command that asks the database about the versions in its arguments.
+// policyQuery is a command about the versions in its arguments.
 func policyQuery(use, short string, args cobra.PositionalArgs,
 	run func(ctx context.Context, query *db.Queries, versions []int32, out io.Writer) error,
 ) *cobra.Command {
-	var cfg config
-	cmd := &cobra.Command{
-		Use: use, Short: short, Args: args,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			versions, err := parseVersions(args)
-			if err != nil {
-				return err
-			}
-			return withDatabase(cmd, &cfg, func(pool *pg.Pool, _ string) error {
-				return run(cmd.Context(), db.New(pool), versions, cmd.OutOrStdout())
-			})
-		},
+	var versions []int32
+	parse := func(_ *cobra.Command, args []string) (err error) {
+		versions, err = parseVersions(args)
+		return err
 	}
-	cfg.addTo(cmd)
-	return cmd
+	return onDatabase(use, short, cobra.MatchAll(args, parse), func(cmd *cobra.Command, _ []string, query *db.Queries) error {
+		return run(cmd.Context(), query, versions, cmd.OutOrStdout())
+	})
 }
 
 func parseVersions(args []string) (versions []int32, err error) {
 	for _, arg := range args {
 		n, err := strconv.ParseInt(arg, 10, 32)
 		if err != nil || n < 1 {
-			return nil, usageError{fmt.Errorf("version %q: want a number from 1", arg)}
+			return nil, fmt.Errorf("version must be a positive number, not %q", arg)
 		}
 		versions = append(versions, int32(n))
 	}
 	return versions, nil
 }
 
-// listedPolicy is a version as programs read of it.
+// listedPolicy is a version in JSON.
 type listedPolicy struct {
 	Version     int32             `json:"version"`
 	Active      bool              `json:"active"`
 	CreatedAt   time.Time         `json:"createdAt"`
 	ActivatedAt time.Time         `json:"activatedAt,omitzero"` // zero: never
 	ActivatedBy string            `json:"activatedBy,omitempty"`
-	Executors   map[string]string `json:"executors"` // by step; null: this program can't run it
+	Executors   map[string]string `json:"executors"` // by step; null: this release can't run it
 }
 
 func policyListCommand() *cobra.Command {
@@ -131,8 +115,8 @@ func policyListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			columns := output.Columns[listedPolicy]{Titles: []any{"version", "stored", "last activated", "by", "charge", "reserve", "confirm"}, Of: policyRow}
-			return columns.Print(out, format, output.All(list))
+			titles := []any{"version", "stored", "last activated", "by", "charge", "reserve", "confirm"}
+			return output.Columns[listedPolicy]{Titles: titles, Of: policyRow}.Print(out, format, output.All(list))
 		})
 	format.AddTo(cmd.Flags())
 	return cmd
@@ -179,7 +163,7 @@ func policyRow(p *listedPolicy) []any {
 	return row
 }
 
-// executors are what does the steps of a policy; nil: this program can't run it.
+// executors are those of the steps of a policy; nil: this release can't run it.
 func executors(p *policy.Policy) map[string]string {
 	if p == nil {
 		return nil
@@ -201,34 +185,26 @@ func showPolicy(ctx context.Context, query *db.Queries, versions []int32, out io
 }
 
 func diffPolicies(ctx context.Context, query *db.Queries, versions []int32, out io.Writer) error {
-	var sources [2]string
+	var names, sources [2]string
 	for i, version := range versions {
 		var err error
 		if sources[i], err = store.Source(ctx, query, version); err != nil {
 			return err
 		}
+		names[i] = fmt.Sprintf("policy %d", version)
 	}
-	name := func(version int32) string { return fmt.Sprintf("policy %d", version) }
-	_, err := io.WriteString(out, udiff.Unified(name(versions[0]), name(versions[1]), sources[0], sources[1]))
+	_, err := io.WriteString(out, udiff.Unified(names[0], names[1], sources[0], sources[1]))
 	return err
-}
-
-// userName is who runs this process, as far as it can be told.
-func userName() string {
-	if current, err := user.Current(); err == nil && current.Username != "" {
-		return current.Username
-	}
-	return "uid " + strconv.Itoa(os.Getuid())
 }
 
 func policyCheckCommand() *cobra.Command {
 	var order string
-	cfg := config{Listen: "127.0.0.1"} // as `serve` does
+	cfg := config{Listen: "127.0.0.1"} // the default of serve
 	cmd := &cobra.Command{
 		Use:   "check FILE",
 		Short: "Check a policy for mistakes, and try it on an order",
-		Long: "Reads a policy (- is standard input), prints every mistake with its line and column, and exits with 1 if\n" +
-			"there is one. It needs no database and calls nobody. Give it the settings that the service has: they bound which\n" +
+		Long: "Reads a policy (- is standard input) and prints every mistake with its line and column. Exits with 1 if there\n" +
+			"is one. It needs no database and calls no provider. Use the settings of the service, because they limit which\n" +
 			"secrets and addresses a policy may name.",
 		Example: `  pawl policy check shop.yaml --order '{"amount": 700, "item": "car", "customerId": "bob"}'`,
 		Args:    cobra.ExactArgs(1),
@@ -237,8 +213,7 @@ func policyCheckCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			explainBounds(cmd.OutOrStdout(), p, cfg.Bounds)
-			explainStock(cmd.OutOrStdout(), p)
+			explainHere(cmd.OutOrStdout(), p, cfg.Bounds)
 			if order == "" {
 				return nil
 			}
@@ -246,58 +221,51 @@ func policyCheckCommand() *cobra.Command {
 			if err != nil {
 				return usageError{fmt.Errorf("order: %w", err)}
 			}
-			explainOrder(cmd.OutOrStdout(), p, o)
-			return nil
+			return explainOrder(cmd.OutOrStdout(), p, o)
 		},
 	}
 	cfg.boundsFlags(cmd.Flags())
 	cmd.PreRunE = cfg.loadFirst
-	cmd.Flags().StringVar(&order, "order", "", "an order as `JSON`, as POST /api/orders/process takes it: print what would happen to it")
-	cmd.Flags().StringVar(&cfg.Currency, "currency", "USD", "currency of an order that names none")
+	cmd.Flags().StringVar(&order, "order", "", "print what would happen to this order, `JSON` as in POST /api/orders/process")
+	cmd.Flags().StringVar(&cfg.Currency, "currency", "USD", "currency of an order without one")
 	return cmd
 }
 
-// checkPolicy prints what is wrong with a policy file, or what it comes to.
+// checkPolicy prints the mistakes of a policy file, or a summary of it.
 func checkPolicy(path string, in io.Reader, out io.Writer) (*policy.Policy, error) {
 	source, err := readPolicy(path, in)
 	if err != nil {
 		return nil, err
 	}
 	p, err := policy.Parse(source)
-	var problems policy.Problems
-	if errors.As(err, &problems) {
+	if problems, ok := errors.AsType[policy.Problems](err); ok {
 		for _, problem := range problems {
 			fmt.Fprintf(out, "%s:%d:%d: %s\n", path, problem.Line, problem.Column, problem.Says())
 		}
-		return nil, fmt.Errorf("%s: mistakes: %d", path, len(problems))
+		return nil, fmt.Errorf("mistakes in %s: %d", path, len(problems))
 	}
-	if err != nil {
-		return nil, err
+	if err == nil {
+		fmt.Fprintf(out, "%s is valid: charge %s, reserve %s, confirm %s\n", path, p.Charge.Executor, p.Reserve.Executor, p.Confirm.Executor)
 	}
-	fmt.Fprintf(out, "%s is a policy: charge %s, reserve %s, confirm %s\n", path, p.Charge.Executor, p.Reserve.Executor, p.Confirm.Executor)
-	return p, nil
+	return p, err
 }
 
-// explainBounds prints which steps could not be done with these settings, on this machine.
-func explainBounds(out io.Writer, p *policy.Policy, bounds policy.Bounds) {
+// explainHere prints what these settings do not allow, and that tracked stock is ignored where reserve is remote.
+func explainHere(out io.Writer, p *policy.Policy, bounds policy.Bounds) {
 	for _, s := range fsm.Steps() {
 		if err := bounds.Usable(p, s); err != nil {
-			fmt.Fprintf(out, "here it could not %v\n", err)
+			fmt.Fprintf(out, "not usable with these settings: %v\n", err)
 		}
 	}
-}
-
-// explainStock prints where stock that is tracked in the database does not count. Whether any is, only the database knows.
-func explainStock(out io.Writer, p *policy.Policy) {
 	if p.Reserve.Executor.Remote() {
-		fmt.Fprintf(out, "reserve is done by %s: orders take nothing from stock that is tracked here (PUT /api/inventory/…)\n", p.Reserve.Executor)
+		fmt.Fprintf(out, "reserve is done by %s: orders do not use stock that is tracked here (PUT /api/inventory/…)\n", p.Reserve.Executor)
 	}
 }
 
-// maxPolicyFile bounds what is read of a file named by mistake; Parse says what is too long.
+// maxPolicyFile bounds how much of a file is read, which may be the wrong one; Parse reports one that is too long.
 const maxPolicyFile = 1 << 20
 
-// readPolicy reads a policy file; - is in.
+// readPolicy reads a policy file; - stands for in.
 func readPolicy(path string, in io.Reader) ([]byte, error) {
 	if path != "-" {
 		file, err := os.Open(path)
@@ -314,11 +282,11 @@ func readPolicy(path string, in io.Reader) ([]byte, error) {
 	return source, nil
 }
 
-// triedOrder is an order as a request has it: what a policy asks of it, its own times, and the rest, so that a whole
+// triedOrder is an order as in a request: what the policy looks at, the order's own times, and the rest, so that a whole
 // request can be pasted.
 type triedOrder struct {
 	policy.Order
-	Amount         *decimal.Decimal // in place of the Order's until it is known that there is one
+	Amount         *decimal.Decimal // replaces the Order's, to tell a missing one
 	CompleteBy     *time.Time
 	ReservationTTL int64 // seconds; 0: that of the policy
 
@@ -334,38 +302,51 @@ func parseOrder(text, currency string) (*triedOrder, error) {
 	case err != nil:
 		return nil, err
 	case decoder.More():
-		return nil, errors.New("want one JSON object")
+		return nil, errors.New("must be one JSON object")
 	case o.Amount == nil || o.Amount.IsNeg():
-		return nil, errors.New("amount: want a number of at least 0")
+		return nil, errors.New("amount must be a number of at least 0")
 	case o.Item == "":
-		return nil, errors.New("item: want a text")
+		return nil, errors.New("item must be a non-empty string")
 	case !iso4217.Known(o.Currency):
-		return nil, errors.New("currency: not an ISO 4217 code")
+		return nil, errors.New("currency must be an ISO 4217 code")
 	case o.ReservationTTL < 0:
-		return nil, errors.New("reservationTtl: want seconds")
+		return nil, errors.New("reservationTtl must be a number of seconds")
 	}
 	o.Order.Amount = *o.Amount
 	return &o, nil
 }
 
-// explainOrder prints what would become of an order.
-func explainOrder(out io.Writer, p *policy.Policy, o *triedOrder) {
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+// explainOrder prints what would happen to an order.
+func explainOrder(out io.Writer, p *policy.Policy, o *triedOrder) error {
+	rows := output.NewRows(out)
 	for _, s := range fsm.Steps() {
-		fmt.Fprintf(table, "%s\t%s\n", s, explainStep(p.Step(s)))
+		rows.Add(s, explainStep(p.Step(s)))
 	}
-	fmt.Fprintf(table, "approval\t%s\n", explainApproval(p.ApprovalOf(o.Order)))
-	fmt.Fprintf(table, "concurrency\t%s\n", explainConcurrency(p, p.Key(o.Order)))
-	fmt.Fprintf(table, "deadline\t%s\n", explainDeadline(p, o))
-	fmt.Fprintf(table, "reservation\t%s\n", explainReservation(p, o))
-	_ = table.Flush()
+	rows.Add("approval", explainApproval(p.ApprovalOf(o.Order)))
+	concurrency, deadline, reservation := "no limit", "none", "no limit for the confirmation"
+	if key := p.Key(o.Order); key != "" {
+		concurrency = fmt.Sprintf("at most %d orders at a time with %q", p.Concurrency.Limit, key)
+	}
+	switch {
+	case o.CompleteBy != nil:
+		deadline = o.CompleteBy.Format(time.RFC3339)
+	case p.CompleteWithin > 0:
+		deadline = fmt.Sprintf("%s after it is submitted", p.CompleteWithin)
+	}
+	if ttl := cmp.Or(time.Duration(o.ReservationTTL)*time.Second, p.ReservationTTL); ttl > 0 {
+		reservation = fmt.Sprintf("must be confirmed within %s", ttl)
+	}
+	rows.Add("concurrency", concurrency)
+	rows.Add("deadline", deadline)
+	rows.Add("reservation", reservation)
+	return rows.Flush()
 }
 
 func explainStep(how *policy.Step) string {
 	if !how.Executor.Remote() {
 		return "ledger, in the database"
 	}
-	text := fmt.Sprintf("%s at %s; a call takes up to %s; a person is asked after %d retries and %s",
+	text := fmt.Sprintf("%s at %s; timeout %s; held for attention after %d retries and %s",
 		how.Executor, cmp.Or(how.URL, "its own address"), how.Timeout, how.Retry.MaxRetries, how.Retry.Budget)
 	if how.Capture != "" {
 		text += "; captured " + how.Capture
@@ -375,11 +356,11 @@ func explainStep(how *policy.Step) string {
 
 func explainApproval(rule *policy.Approval, i int) string {
 	if rule == nil {
-		return "none needed"
+		return "not needed"
 	}
-	text := fmt.Sprintf("rule %d fits: waits for a person before the charge", i+1)
+	text := fmt.Sprintf("needed by rule %d, before the charge", i+1)
 	if rule.ByAnother {
-		text += ", not the one who submitted it"
+		text += ", by another person than the submitter"
 	}
 	if rule.Timeout > 0 {
 		text += fmt.Sprintf("; after %s: %s", rule.Timeout, rule.OnTimeout)
@@ -387,33 +368,7 @@ func explainApproval(rule *policy.Approval, i int) string {
 	return text
 }
 
-func explainConcurrency(p *policy.Policy, key string) string {
-	if key == "" {
-		return "no limit"
-	}
-	return fmt.Sprintf("at most %d under way with %q", p.Concurrency.Limit, key)
-}
-
-func explainDeadline(p *policy.Policy, o *triedOrder) string {
-	switch {
-	case o.CompleteBy != nil:
-		return o.CompleteBy.Format(time.RFC3339)
-	case p.CompleteWithin > 0:
-		return fmt.Sprintf("%s after it came", p.CompleteWithin)
-	default:
-		return "none"
-	}
-}
-
-func explainReservation(p *policy.Policy, o *triedOrder) string {
-	ttl := cmp.Or(time.Duration(o.ReservationTTL)*time.Second, p.ReservationTTL)
-	if ttl == 0 {
-		return "waits for its confirmation for ever"
-	}
-	return fmt.Sprintf("waits for its confirmation for %s", ttl)
-}
-
-// loadPolicy reads the policy file of a service: nil where none is named.
+// loadPolicy reads the policy file of a service; nil if path is empty.
 func loadPolicy(path string) ([]byte, error) {
 	if path == "" {
 		return nil, nil
@@ -434,8 +389,7 @@ type newPolicy struct {
 	bounds policy.Bounds
 }
 
-// usePolicy stores the policy of a service and makes a new one the active version. What
-// is not as whoever named the file may think is said.
+// usePolicy stores the policy of a service and activates it if it is new. It logs what the operator may not expect.
 func usePolicy(ctx context.Context, query *db.Queries, of newPolicy, log *slog.Logger) error {
 	if of.source == nil {
 		return nil
@@ -443,7 +397,7 @@ func usePolicy(ctx context.Context, query *db.Queries, of newPolicy, log *slog.L
 	use := func(ctx context.Context, source []byte) (store.Used, error) {
 		return store.Use(ctx, query, source, "serve")
 	}
-	used, err := orders.Read(ctx, orders.NewReader(ctx, query), use, of.source) // done again, it has the same result
+	used, err := orders.Read(ctx, orders.NewReader(ctx, query), use, of.source) // safe to repeat
 	if err != nil {
 		return databaseError(err)
 	}
@@ -451,7 +405,7 @@ func usePolicy(ctx context.Context, query *db.Queries, of newPolicy, log *slog.L
 		log.Info("the policy is active", "version", used.Version)
 	}
 	if used.Version != used.Active {
-		log.Warn("the policy file was active before and is not the active version", "version", used.Version, "active", used.Active,
+		log.Warn("the policy file is an earlier version, and another one is active", "version", used.Version, "active", used.Active,
 			"to_activate", fmt.Sprintf("pawl policy activate %d", used.Version))
 	}
 	p, err := policy.Parse(of.source)
@@ -460,11 +414,11 @@ func usePolicy(ctx context.Context, query *db.Queries, of newPolicy, log *slog.L
 	}
 	for _, s := range fsm.Steps() {
 		if err := of.bounds.Usable(p, s); err != nil {
-			log.Warn("orders will be held at a step that can't be done", "step", s, "error", err)
+			log.Warn("orders will be held at a step that is not usable", "step", s, "error", err)
 		}
 	}
 	if err := store.CheckStock(ctx, query, p); errors.Is(err, store.ErrStockIgnored) {
-		log.Warn("stock is tracked and does not count", "error", err)
+		log.Warn("tracked stock is ignored", "error", err)
 	} else if err != nil {
 		return databaseError(err)
 	}

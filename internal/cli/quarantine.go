@@ -20,10 +20,10 @@ import (
 	"pawl/migrations"
 )
 
-// errMoved: another database answers than the one that the service was started on, or it belongs elsewhere now.
-var errMoved = errors.New("this is not the database that the service was started on")
+// errMoved says that a copy answers at the address of the database, or that a quarantined database was adopted.
+var errMoved = errors.New("the database was replaced or adopted")
 
-// standing is what a service knows of where its database belongs.
+// standing is whether the database of a service belongs here.
 type standing struct {
 	place        migrations.Place
 	installation string // the name of the service's; empty: none
@@ -33,13 +33,13 @@ type standing struct {
 	moved chan struct{} // closed when another database was seen
 }
 
-// findPlace finds out whether a database belongs here.
+// findPlace reads whether a database belongs here.
 func findPlace(ctx context.Context, cfg *config, url string) (*standing, error) {
 	s := &standing{installation: cfg.Installation, moved: make(chan struct{})}
 	return s, s.look(ctx, url, migrations.ReadPlace)
 }
 
-// settle stores where a database belongs that is in its place, at the first start on it.
+// settle stores where a database belongs, at the first start on it.
 func (s *standing) settle(ctx context.Context, url string) error {
 	return s.look(ctx, url, func(ctx context.Context, query *db.Queries) (migrations.Place, error) {
 		return migrations.Settle(ctx, query, s.installation)
@@ -53,31 +53,31 @@ func (s *standing) look(ctx context.Context, url string, read func(context.Conte
 	}
 	defer pool.Close()
 	if s.place, err = read(ctx, db.New(pool)); pg.SchemaMismatch(err) {
-		return fmt.Errorf("%w: as its owner, run pawl migrate up: %w", engine.ErrNotMigrated, err)
+		return fmt.Errorf("%w: run pawl migrate up as its owner: %w", engine.ErrNotMigrated, err)
 	} else if err != nil {
 		return databaseError(err)
 	}
-	s.stranger = s.place.Stranger(s.installation) // a replica that has started at the same moment may have given another name
+	s.stranger = s.place.Stranger(s.installation) // a replica that starts at the same time may have stored another name
 	return nil
 }
 
-// tell says that the service is quarantined, in the log and by a metric.
+// tell logs a quarantine and adds its metric.
 func (s *standing) tell(registry *prometheus.Registry, log *slog.Logger) {
 	quarantined := 0.0
 	if s.stranger != "" {
 		quarantined = 1
-		log.Warn("quarantined: nothing is driven, called or sent, because the database belongs elsewhere", "reason", s.stranger,
-			"in_place_of_the_original", "pawl adopt", "beside_it", "pawl adopt --as-copy")
+		log.Warn("quarantined: the service only reads the database, because it belongs elsewhere", "reason", s.stranger,
+			"if_it_replaces_the_original", "pawl adopt", "if_the_original_is_in_use", "pawl adopt --as-copy")
 	}
 	promauto.With(registry).NewGauge(prometheus.GaugeOpts{
 		Name: "pawl_quarantined", Help: "1 while the service is quarantined and only reads the database.",
 	}).Set(quarantined)
 }
 
-// connected looks at a new connection of the service: a server may have been replaced by another one at the same address, with a
-// copy of the database. Such a connection is not used, and the service starts anew.
+// connected checks a new connection: a copy of the database may have replaced it at the same address. Such a connection
+// is not used, and the service starts again.
 func (s *standing) connected(ctx context.Context, conn *pgx.Conn) error {
-	now, err := migrations.ReadPlace(ctx, db.New(conn)) // an error comes again where it can be told
+	now, err := migrations.ReadPlace(ctx, db.New(conn)) // an error will be met again by a statement
 	if err == nil && now != (migrations.Place{}) && !now.Same(s.place) {
 		s.once.Do(func() { close(s.moved) })
 		return errMoved
@@ -85,14 +85,14 @@ func (s *standing) connected(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// adoptedEvery is how often a quarantined service looks whether somebody has adopted the database.
+// adoptedEvery is how often a quarantined service checks whether the database was adopted.
 const adoptedEvery = 2 * time.Second
 
-// awaitAdoption begins to look for that, until stop is called or ctx ends.
+// awaitAdoption checks that until stop is called or ctx ends.
 func (s *standing) awaitAdoption(ctx context.Context, query *db.Queries) (stop func()) {
 	ctx, end := context.WithCancel(ctx)
-	var looking sync.WaitGroup
-	looking.Go(func() {
+	var checking sync.WaitGroup
+	checking.Go(func() {
 		for ctx.Err() == nil {
 			if now, err := migrations.ReadPlace(ctx, query); err == nil && now.Stranger(s.installation) == "" {
 				s.once.Do(func() { close(s.moved) })
@@ -101,7 +101,7 @@ func (s *standing) awaitAdoption(ctx context.Context, query *db.Queries) (stop f
 			pg.Sleep(ctx, adoptedEvery)
 		}
 	})
-	return func() { end(); looking.Wait() }
+	return func() { end(); checking.Wait() }
 }
 
 // adoptCommand ends the quarantine of a database.
@@ -109,25 +109,22 @@ func adoptCommand() *cobra.Command {
 	var cfg config
 	var a migrations.Adoption
 	cmd := migration("adopt", "Adopt a restored or copied database", &cfg, func(ctx context.Context, url string, out io.Writer) error {
-		if a.Actor == "" {
-			return usageError{errors.New("actor: want a name")}
-		}
 		a.Name = cfg.Installation
 		if err := migrations.Adopt(ctx, url, a); err != nil {
 			return err
 		}
-		fmt.Fprintln(out, "the database belongs here; services on it go on within seconds")
+		fmt.Fprintln(out, "adopted; running services continue within seconds")
 		return nil
 	})
-	cmd.Long = "A service that finds its database in another place than it belongs to only reads it: it was restored or copied, and\n" +
-		"the original may be in use. This command says that it is the one in use now. With --as-copy it becomes an installation of\n" +
-		"its own, for tests: with other keys at providers, without tokens, with webhook endpoints disabled, and without a policy.\n" +
-		"Stop the services that drive the database first. It needs the rights of the owner."
+	cmd.Long = "A service only reads a database that was restored or copied, because the original may be in use. This command says\n" +
+		"that this database replaces the original. With --as-copy it becomes a new installation for tests: with other keys at\n" +
+		"providers, without tokens and policy, and with disabled webhook endpoints. Stop the services on it first. The command\n" +
+		"needs the rights of the owner."
 	cmd.Example = "  pawl adopt                                    # after a restore, a pg_upgrade or a move\n" +
 		"  pawl adopt --as-copy --installation staging   # a copy of production, for tests"
 	f := cmd.Flags()
 	cfg.installationFlag(f)
-	f.BoolVar(&a.AsCopy, "as-copy", false, "the original stays in use: make this an installation of its own")
+	f.BoolVar(&a.AsCopy, "as-copy", false, "the original stays in use: make this a new installation")
 	actorFlag(f, &a.Actor)
 	return cmd
 }

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// collectGarbage says how much garbage there may be. Mostly the heap is a few megabytes: to collect it less often costs little
-// memory and saves a good part of the service's CPU time. What thousands hold who listen to events is not little.
+// collectGarbage sets how much garbage there may be. The heap is usually a few megabytes: collecting it less often costs
+// little memory and saves much CPU time. With a crowd of thousands that listen to events, it is large.
 func collectGarbage(crowd bool) {
 	switch {
 	case os.Getenv("GOGC") != "":
@@ -21,25 +21,24 @@ func collectGarbage(crowd bool) {
 	}
 }
 
-// processors decides whether Go runs the service on one processor or on all of them. As long as one is idle, Go wakes a thread for
-// each goroutine that can go on. A lone order is a dozen goroutines one after the other: each time, a thread is woken, finds
-// nothing to do and sleeps again, which took a third of the service's CPU time (https://go.dev/issue/54622). So one
-// processor has to do until it is busy for half of its time, when goroutines begin to wait for each other.
+// processors decides whether Go runs the service on one processor or on all of them. While a processor is idle, Go wakes a
+// thread for each goroutine that becomes ready. A single order is a dozen goroutines one after the other: each time a thread
+// is woken, finds no work and sleeps again, which took a third of the service's CPU time (https://go.dev/issue/54622). So the
+// service uses one processor until it is busy half of the time, when goroutines begin to wait for each other.
 type processors struct {
 	all   bool
 	since time.Time
-	pause time.Duration // before one is tried again; it doubles where one does not suffice
+	pause time.Duration // before one is tried again; it doubles while one is not enough
 }
 
 const (
 	processorsLook   = 100 * time.Millisecond
 	processorsBusy   = 0.5
-	processorsSettle = time.Second // one that has sufficed for as long has sufficed
+	processorsSettle = time.Second // how long one must be enough to count as enough
 	processorsRest   = time.Minute // the longest pause
 )
 
-// change takes how many processors the service kept busy since the last look, and reports whether it changes from one to
-// all, or from all to one.
+// change takes how many processors were busy since the last call, and reports whether to change between one and all.
 func (p *processors) change(busy float64, now time.Time) bool {
 	switch {
 	case !p.all && busy > processorsBusy && now.Sub(p.since) > processorsSettle:
@@ -54,7 +53,7 @@ func (p *processors) change(busy float64, now time.Time) bool {
 	return true
 }
 
-// useProcessors lets the service have as many processors as it needs, until stop, which waits. Whoever sets GOMAXPROCS decides.
+// useProcessors adapts the number of processors until stop, which waits. It does nothing if GOMAXPROCS is set.
 func useProcessors() (stop func()) {
 	if os.Getenv("GOMAXPROCS") != "" {
 		return func() {}
@@ -86,9 +85,9 @@ func useProcessors() (stop func()) {
 	return func() { close(end); ended.Wait() }
 }
 
-// processorTime is how long this process has kept processors busy.
+// processorTime is the CPU time of this process.
 func processorTime() time.Duration {
 	var u syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // cannot fail: both arguments are right
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // can't fail with these arguments
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

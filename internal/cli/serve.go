@@ -43,7 +43,7 @@ func serveCommand() *cobra.Command {
 			}
 			err := serve(cmd.Context(), &cfg, cmd.OutOrStdout())
 			if errors.Is(err, context.Canceled) && cmd.Context().Err() != nil {
-				err = nil // asked to end before it had begun
+				err = nil // ended before it began
 			}
 			return err
 		},
@@ -53,9 +53,8 @@ func serveCommand() *cobra.Command {
 	return cmd
 }
 
-// serve runs the service until ctx ends or the database server does. What was started
-// is stopped in the opposite order: no new orders, those in flight, the connections, the
-// database.
+// serve runs the service until ctx ends or the database server does. It stops in the opposite order of the start: new
+// orders, those in flight, the connections, the database.
 func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	log := newLogger(cfg)
 	log.Info("starting", slog.String("version", version()), slog.Group("settings", cfg.settings...))
@@ -82,11 +81,11 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 		if !errors.Is(err, errMoved) || ctx.Err() != nil {
 			return err
 		}
-		log.Warn("the service starts anew", "reason", err)
+		log.Warn("starting again", "reason", err)
 	}
 }
 
-// start is what a service is started with.
+// start has what a service is started with.
 type start struct {
 	database *database
 	policy   newPolicy
@@ -94,8 +93,8 @@ type start struct {
 	log      *slog.Logger
 }
 
-// serve runs the service on the database that answers now, until ctx ends or another one answers (errMoved). For one that belongs
-// elsewhere it is put together without what drives orders, calls providers and sends events.
+// serve runs the service on the database that answers now, until ctx ends or another one answers (errMoved). On a database
+// that belongs elsewhere it drives no orders, calls no providers and sends no events.
 func (s start) serve(ctx context.Context, cfg *config, out io.Writer) error {
 	database, log := s.database, s.log
 	registry := prometheus.NewRegistry()
@@ -106,7 +105,7 @@ func (s start) serve(ctx context.Context, cfg *config, out io.Writer) error {
 	}
 	defer pool.Close()
 	defer control.Stop()
-	if err := tellOpen(ctx, cfg, control, telemetry{registry, log}); err != nil {
+	if err := checkOpen(ctx, cfg, control, telemetry{registry, log}); err != nil {
 		return err
 	}
 	edge, err := openEdge(ctx, cfg)
@@ -114,8 +113,8 @@ func (s start) serve(ctx context.Context, cfg *config, out io.Writer) error {
 		return err
 	}
 	orders := engine.New(pool, engine.Config{
-		Lease: cfg.Lease, RecoveryInterval: cfg.RecoveryInterval, MaxBatch: cfg.MaxBatch, MaxInFlight: cfg.MaxInFlight, Currency: cfg.Currency, Log: log,
-		SchemaVersion: migrations.Version(), PublicURL: cfg.publicURL(edge.address()), Registerer: registry, Bounds: cfg.Bounds,
+		Lease: cfg.Lease, RecoveryInterval: cfg.RecoveryInterval, MaxBatch: cfg.MaxBatch, MaxInFlight: cfg.MaxInFlight,
+		Currency: cfg.Currency, Log: log, SchemaVersion: migrations.Version(), PublicURL: cfg.publicURL(edge.address()), Registerer: registry, Bounds: cfg.Bounds,
 	})
 	registerMetrics(registry, orders, pool)
 	outbound := newOutbound(cfg, db.New(pool), orders, telemetry{registry, log})
@@ -123,8 +122,8 @@ func (s start) serve(ctx context.Context, cfg *config, out io.Writer) error {
 	defer verification.Stop()
 	edge.tail = events.NewTail(outbound.feed, events.TailConfig{Log: log, Registerer: registry, Crowd: collectGarbage})
 	api, forOperations := handlers(cfg, orders, httpapi.Config{
-		Currency: cfg.Currency, ResponseTimeout: cfg.ResponseTimeout, Log: log, Access: control, Webhooks: outbound.endpoints, Books: verification, Events: edge.tail,
-		AllowedHosts: cfg.allowedHosts(), Proxies: cfg.proxies(),
+		Currency: cfg.Currency, ResponseTimeout: cfg.ResponseTimeout, Log: log, Access: control, Webhooks: outbound.endpoints,
+		Books: verification, Events: edge.tail, AllowedHosts: cfg.allowedHosts(), Proxies: cfg.proxies(),
 		Quarantine: place.stranger, Registerer: registry, Metrics: newScrapes(registry),
 		Console: func(api http.Handler) http.Handler { return console.New(console.Config{Client: console.InMemory(api)}) },
 	})
@@ -144,10 +143,10 @@ func (s start) serve(ctx context.Context, cfg *config, out io.Writer) error {
 	case <-ctx.Done():
 		log.Info("stopping")
 	case <-database.exited:
-		err, grace = errDatabaseExited, min(grace, 2*time.Second) // no order will finish any more
+		err, grace = errDatabaseExited, min(grace, 2*time.Second) // no order can finish
 		pool.Abandon()
 	case <-place.moved:
-		err, grace = errMoved, min(grace, 2*time.Second) // its orders are those of the other one
+		err, grace = errMoved, min(grace, 2*time.Second) // the orders belong to the other database
 	case err = <-failed:
 	}
 	deadline := time.Now().Add(grace)
@@ -157,8 +156,7 @@ func (s start) serve(ctx context.Context, cfg *config, out io.Writer) error {
 	return err
 }
 
-// opening is what a start needs the database for: where it belongs, its settings, its schema, the connections of the service, its
-// policy, and who may use it. To a database that belongs elsewhere nothing is written.
+// opening is what a start does with the database. It writes nothing to a database that belongs elsewhere.
 type opening struct {
 	cfg    *config
 	url    string
@@ -167,51 +165,51 @@ type opening struct {
 }
 
 func (o *opening) open(ctx context.Context) (place *standing, pool *pg.Pool, control *access.Control, err error) {
-	belongs := func() bool { return place.stranger == "" }
-	always := func() bool { return true }
-	for _, step := range []struct {
-		doing string
-		when  func() bool
-		do    func(context.Context) error
-	}{
-		{"see where the database belongs", always, func(ctx context.Context) (err error) {
-			place, err = findPlace(ctx, o.cfg, o.url)
-			return err
-		}},
-		{"check the settings of the database", belongs, func(ctx context.Context) error { return checkDurable(ctx, o.url, o.cfg.AllowDataLoss, o.log) }},
-		{"migrate the schema", belongs, func(context.Context) error { return migrate(ctx, o.url, o.log) }}, // as long as that takes
-		{"store where the database belongs", belongs, func(ctx context.Context) error { return place.settle(ctx, o.url) }},
-		{"prepare statements", always, func(ctx context.Context) (err error) {
-			pool, err = openPool(ctx, o.url, pg.Options{
-				MaxConns: int32(o.cfg.MaxConns), Serves: true, Connected: place.connected, Observe: observeStatements(o.registry),
-			})
-			return err
-		}},
-		{"store the policy", belongs, func(ctx context.Context) error { return usePolicy(ctx, db.New(pool), o.policy, o.log) }},
-		{"look for tokens", always, func(ctx context.Context) (err error) {
-			control, err = access.New(ctx, db.New(pool), access.Config{Issuer: o.cfg.OIDC.checked, Registerer: o.registry, Log: o.log})
-			return databaseError(err)
-		}},
-	} {
-		if !step.when() {
-			continue
+	step := func(doing string, do func(context.Context) error) {
+		if err == nil {
+			err = patiently(ctx, doing, o.log, do)
 		}
-		if err := patiently(ctx, step.doing, o.log, step.do); err != nil {
-			if pool != nil {
-				pool.Close()
-			}
-			return nil, nil, nil, err
+	}
+	stepAtHome := func(doing string, do func(context.Context) error) {
+		if err == nil && place.stranger == "" {
+			step(doing, do)
 		}
+	}
+	step("read the installation", func(ctx context.Context) (err error) {
+		place, err = findPlace(ctx, o.cfg, o.url)
+		return err
+	})
+	stepAtHome("check the settings of the database", func(ctx context.Context) error {
+		return checkDurable(ctx, o.url, o.cfg.AllowDataLoss, o.log)
+	})
+	stepAtHome("migrate the schema", func(context.Context) error { return migrate(ctx, o.url, o.log) }) // however long it takes
+	stepAtHome("store the installation", func(ctx context.Context) error { return place.settle(ctx, o.url) })
+	step("prepare statements", func(ctx context.Context) (err error) {
+		pool, err = openPool(ctx, o.url, pg.Options{
+			MaxConns: int32(o.cfg.MaxConns), Serves: true, Connected: place.connected, Observe: observeStatements(o.registry),
+		})
+		return err
+	})
+	stepAtHome("store the policy", func(ctx context.Context) error { return usePolicy(ctx, db.New(pool), o.policy, o.log) })
+	step("look for tokens", func(ctx context.Context) (err error) {
+		control, err = access.New(ctx, db.New(pool), access.Config{Issuer: o.cfg.OIDC.checked, Registerer: o.registry, Log: o.log})
+		return databaseError(err)
+	})
+	if err != nil {
+		if pool != nil {
+			pool.Close()
+		}
+		return nil, nil, nil, err
 	}
 	place.tell(o.registry, o.log)
 	return place, pool, control, nil
 }
 
-// startPatience is how long each step of a start waits for the database. Supervisors start things together, in no order, and wait about as
-// long. It is also how long one try may take.
+// startPatience is how long each step of a start waits for the database, and how long one attempt may take. Supervisors
+// start services together, in any order, and wait about as long.
 const startPatience = 30 * time.Second
 
-// patiently does a step of a start, again and again while the database is away or connections are lost.
+// patiently repeats a step of a start while the database is away or connections are lost.
 func patiently(ctx context.Context, doing string, log *slog.Logger, do func(context.Context) error) error {
 	try := func() error {
 		ctx, cancel := context.WithTimeout(ctx, startPatience)
@@ -232,16 +230,14 @@ func patiently(ctx context.Context, doing string, log *slog.Logger, do func(cont
 	return err
 }
 
-// comesBack reports whether an error of the database may go away by itself. A server that knows neither the role nor the database, or does not
-// let the role in, says the same again.
+// comesBack reports whether an error may go away by itself. Unknown roles and databases, and missing rights, do not.
 func comesBack(err error) bool {
-	_, misspelt := errors.AsType[*pgconn.ParseConfigError](err)
 	code := pg.CodeOf(err)
-	refused := strings.HasPrefix(code, "28") || strings.HasPrefix(code, "3D") || strings.HasPrefix(code, "42")
-	return errors.Is(err, errUnavailable) && !misspelt && !refused
+	rejected := strings.HasPrefix(code, "28") || strings.HasPrefix(code, "3D") || strings.HasPrefix(code, "42")
+	return errors.Is(err, errUnavailable) && !is[*pgconn.ParseConfigError](err) && !rejected
 }
 
-// migrate brings the schema to that of this program.
+// migrate applies the pending migrations.
 func migrate(ctx context.Context, url string, log *slog.Logger) error {
 	applied, err := migrations.Up(ctx, url)
 	if len(applied) > 0 {
@@ -263,13 +259,12 @@ func openPool(ctx context.Context, url string, options pg.Options) (*pg.Pool, er
 	return pool, nil
 }
 
-// answerTime is how much of the grace period is kept, half of it at most, for handing
-// orders back and for the answers of callers who wait for them. A database that does not
-// answer makes each take two seconds.
+// answerTime is the part of the grace period, at most half of it, that is kept for releasing orders and answering waiting
+// callers. If the database does not answer, each takes two seconds.
 const answerTime = 5 * time.Second
 
-// drain ends the service: the engine first says no to new orders and lets callers that
-// wait have their answers, then the server waits for those answers to be written.
+// drain ends the service: the engine first rejects new orders and answers waiting callers, then the server waits for those
+// answers to be written.
 func drain(orders *engine.Engine, server *edge, grace time.Duration, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
@@ -278,16 +273,16 @@ func drain(orders *engine.Engine, server *edge, grace time.Duration, log *slog.L
 	closed := make(chan error, 1)
 	go func() { closed <- server.Shutdown(ctx) }()
 	if err := orders.Stop(finish); err != nil {
-		log.Warn("orders were handed back unfinished", "error", err)
+		log.Warn("unfinished orders were released", "error", err)
 	}
 	if err := <-closed; err != nil {
-		log.Warn("callers were cut off", "error", err)
+		log.Warn("callers were disconnected", "error", err)
 		return server.Close()
 	}
 	return nil
 }
 
-// handlers are those of the two addresses. Without one for operations the first has everything.
+// handlers are those of the two addresses. Without one for operations, the first has everything.
 func handlers(cfg *config, orders *engine.Engine, settings httpapi.Config) (api, forOperations http.Handler) {
 	if cfg.OpsListen == "" {
 		return httpapi.New(orders, settings), nil
@@ -295,8 +290,8 @@ func handlers(cfg *config, orders *engine.Engine, settings httpapi.Config) (api,
 	return httpapi.NewWithOperations(orders, settings)
 }
 
-// tellOpen warns of a service that is open, and refuses one that must not be.
-func tellOpen(ctx context.Context, cfg *config, control *access.Control, to telemetry) error {
+// checkOpen warns of a service without tokens, or rejects it if they are required.
+func checkOpen(ctx context.Context, cfg *config, control *access.Control, to telemetry) error {
 	promauto.With(to.registry).NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "pawl_open",
 		Help: "1 while no token exists and no issuer is set: local callers may do everything, and remote callers may process and read orders.",
@@ -309,21 +304,21 @@ func tellOpen(ctx context.Context, cfg *config, control *access.Control, to tele
 	switch {
 	case !control.Open(ctx):
 	case cfg.Auth == authRequired:
-		return configError{errors.New("auth is required, and no token was made yet: " + httpapi.HowToClose + " makes one")}
+		return configError{errors.New("auth is required, but there is no token: " + httpapi.HowToClose + " creates one")}
 	default:
-		to.log.Warn("the service is open: no token was made yet", "this_machine", "may do everything",
-			"others", "may process orders and read them", "to_close", httpapi.HowToClose)
+		to.log.Warn("the service is open, because there is no token", "this_machine", "may do everything",
+			"others", "may process and read orders", "to_close", httpapi.HowToClose)
 	}
 	return nil
 }
 
-// What --auth can be.
+// Values of --auth.
 const (
 	authOnceThereIsAToken = "auto"
 	authRequired          = "required"
 )
 
-// announcement is the one thing a person needs from a service that starts.
+// announcement tells a person where the service is.
 type announcement struct {
 	url, data string
 	reach     string // everywhere or byPort, if it listens on all interfaces
@@ -334,11 +329,11 @@ const (
 	byPort     = everywhere + ", because PORT is set; --listen 127.0.0.1 keeps it to this machine"
 )
 
-// say prints it, or puts it into the log where that is JSON: a machine that reads it would stumble over lines that are not.
+// say prints the announcement, or logs it if the log is JSON, because programs may read only that.
 func (a announcement) say(out io.Writer, log *slog.Logger, cfg *config) {
 	if cfg.logsJSON() {
 		log.Info("pawl serves", "url", a.url, "docs", a.url+"/docs", "data", a.data)
-		switch a.reach { // a message of the log is a constant
+		switch a.reach { // messages of the log are constants
 		case byPort:
 			log.Info(byPort)
 		case everywhere:
@@ -352,7 +347,7 @@ func (a announcement) say(out io.Writer, log *slog.Logger, cfg *config) {
 	}
 }
 
-// shownURL is where a person on this machine reaches what listens.
+// shownURL is the URL of a listener for this machine.
 func shownURL(scheme, listen string, addr net.Addr) string {
 	host, port, _ := net.SplitHostPort(addr.String())
 	if listen == "" || unspecified(listen) {
@@ -361,7 +356,7 @@ func shownURL(scheme, listen string, addr net.Addr) string {
 	return scheme + "://" + net.JoinHostPort(host, port)
 }
 
-// reach says that it listens on all interfaces, and why; empty if it doesn't.
+// reach says whether the service listens on all interfaces, and why; empty: it does not.
 func (c *config) reach() string {
 	switch {
 	case c.Listen == "" && c.everywhere:
@@ -378,8 +373,7 @@ func unspecified(listen string) bool {
 	return err == nil && address.IsUnspecified()
 }
 
-// outbound is what tells others of events: it numbers them, and sends them to webhook endpoints, each where this replica is the one
-// that does. People see and change the endpoints over the API.
+// outbound numbers the events of the feed and sends them to webhook endpoints. One replica at a time does either.
 type outbound struct {
 	feed      *events.Reader
 	relay     *events.Relay
@@ -387,7 +381,7 @@ type outbound struct {
 	endpoints *webhooks.Endpoints
 }
 
-// telemetry is where the parts of the service put what they have to tell.
+// telemetry is the metrics and the log of the service.
 type telemetry struct {
 	registry *prometheus.Registry
 	log      *slog.Logger
@@ -401,7 +395,9 @@ func newOutbound(cfg *config, query *db.Queries, orders *engine.Engine, to telem
 		deliverer: webhooks.NewDeliverer(query, feed, webhooks.Config{
 			Lease: cfg.Lease, Retention: cfg.EventRetention, AllowPrivate: cfg.Bounds.AllowPrivate, Log: to.log, Registerer: to.registry,
 		}),
-		endpoints: webhooks.NewEndpoints(query, orders.Orders, webhooks.Options{Private: cfg.Bounds.AllowPrivate, Latest: feed.Latest, Now: orders.Now}),
+		endpoints: webhooks.NewEndpoints(query, orders.Orders, webhooks.Options{
+			Private: cfg.Bounds.AllowPrivate, Latest: feed.Latest, Now: orders.Now,
+		}),
 	}
 }
 
@@ -410,7 +406,7 @@ func (o *outbound) start() {
 	o.deliverer.Start()
 }
 
-// stop begins to end both, until a deadline. What it returns is closed when they have.
+// stop begins to end both, until a deadline. The channel is closed when they have ended.
 func (o *outbound) stop(deadline time.Time) <-chan error {
 	stopped := make(chan error)
 	go func() {

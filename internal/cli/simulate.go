@@ -19,8 +19,8 @@ import (
 	"pawl/internal/simulator"
 )
 
-// simulate is what the command is told. The settings of the service are none of it: a
-// provider that takes the service's port or file from the environment would be in its way.
+// simulate has the flags of the command. The settings of the service are not among them: a provider that took its port
+// from the environment would block the service.
 type simulate struct {
 	listen    string
 	port      int
@@ -36,10 +36,10 @@ func simulateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "simulate",
 		Short: "Run a simulated provider, with faults on request",
-		Long: "Runs a provider for tests. It remembers what it did under each idempotency key and counts every effect.\n" +
-			"It fails on request: by the item of an order, by --fault, or by POST /faults. When it is stopped, it prints\n" +
-			"its books, and exits with 1 if anything happened twice. See docs/simulator.md.",
-		Example: "  # every answer takes 50 ms, and one charge in twenty gets none\n" +
+		Long: "Runs a provider for tests, which counts every effect under its idempotency key. It fails on request: by the item of\n" +
+			"an order, by --fault, or by POST /faults. When it ends, it prints its books, and exits with 1 if anything was done\n" +
+			"twice. See docs/simulator.md.",
+		Example: "  # every answer takes 50 ms, and one charge in twenty times out\n" +
 			"  pawl simulate --latency 50ms --fault timeout-after@charge,fraction=0.05",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !cmd.Flags().Changed("allow-private") {
@@ -55,48 +55,45 @@ func simulateCommand() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&sim.listen, "listen", "127.0.0.1", "address to listen on; empty: all interfaces")
-	f.BoolVar(&sim.private, "allow-private", false, "call back to this machine and private networks, too; without it, only while listening on loopback")
+	f.BoolVar(&sim.private, "allow-private", false, "allow callbacks to this machine and private networks; by default only while listening on loopback")
 	f.IntVar(&sim.port, "port", 4000, "port to listen on; 0 picks one")
-	f.StringVar(&sim.config.File, "file", "simulator.jsonl", "`file` to keep what it did in; empty: only in memory")
-	f.DurationVar(&sim.config.Latency, "latency", 0, "how long a request takes")
-	f.DurationVar(&sim.config.KeyRetention, "key-retention", 0, "how long it remembers a key; 0: for ever")
-	f.Uint64Var(&sim.config.Seed, "seed", 1, "decides which requests a rule with a fraction applies to")
-	f.StringArrayVar(&sim.faults, "fault", nil, "a `rule`: which fault hits which requests, such as hang1@reserve or error@charge,item=car; may be repeated")
-	f.StringVar(&sim.secretEnv, "secret-env", "", "environment `variable` with the Standard Webhooks secret; empty: requests need no signature")
-	f.StringVar(&sim.config.StripeWebhook, "stripe-webhook", "", "`URL` to send the events of Stripe's API to; empty: none are sent")
+	f.StringVar(&sim.config.File, "file", "simulator.jsonl", "`file` to keep its books in; empty: in memory only")
+	f.DurationVar(&sim.config.Latency, "latency", 0, "duration of a request")
+	f.DurationVar(&sim.config.KeyRetention, "key-retention", 0, "how long it remembers a key; 0: forever")
+	f.Uint64Var(&sim.config.Seed, "seed", 1, "seed that decides which requests a rule with a fraction applies to")
+	f.StringArrayVar(&sim.faults, "fault", nil, "`rule` that causes a fault, such as hang1@reserve or error@charge,item=car; can be repeated")
+	f.StringVar(&sim.secretEnv, "secret-env", "", "environment `variable` with the Standard Webhooks secret of requests; empty: they need no signature")
+	f.StringVar(&sim.config.StripeWebhook, "stripe-webhook", "", "`URL` for the events of Stripe's API; empty: none are sent")
 	f.StringVar(&sim.hookEnv, "stripe-webhook-secret-env", "", "environment `variable` with the secret that signs these events")
+	cmd.MarkFlagsRequiredTogether("stripe-webhook", "stripe-webhook-secret-env")
 	return cmd
 }
 
 func (sim *simulate) validate() error {
 	switch {
 	case sim.port < 0 || sim.port > 65535:
-		return errors.New("port: from 0 to 65535")
-	case sim.config.Latency < 0:
-		return errors.New("latency: at least 0s")
-	case sim.config.KeyRetention < 0:
-		return errors.New("key-retention: at least 0s")
-	case (sim.config.StripeWebhook == "") != (sim.hookEnv == ""):
-		return errors.New("stripe-webhook: want it and stripe-webhook-secret-env, or neither")
+		return errors.New("--port must be from 0 to 65535")
+	case sim.config.Latency < 0 || sim.config.KeyRetention < 0:
+		return errors.New("--latency and --key-retention must not be negative")
 	}
 	sim.config.Secret, sim.config.StripeWebhookSecret = os.Getenv(sim.secretEnv), os.Getenv(sim.hookEnv)
 	if sim.secretEnv != "" && sim.config.Secret == "" {
-		return fmt.Errorf("secret-env: %s is not set", sim.secretEnv)
+		return fmt.Errorf("--secret-env: %s is not set", sim.secretEnv)
 	}
 	if sim.hookEnv != "" && sim.config.StripeWebhookSecret == "" {
-		return fmt.Errorf("stripe-webhook-secret-env: %s is not set", sim.hookEnv)
+		return fmt.Errorf("--stripe-webhook-secret-env: %s is not set", sim.hookEnv)
 	}
 	for _, text := range sim.faults {
 		rule, err := simulator.ParseRule(text)
 		if err != nil {
-			return fmt.Errorf("fault: %w", err)
+			return fmt.Errorf("--fault: %w", err)
 		}
 		sim.config.Faults = append(sim.config.Faults, rule)
 	}
 	return nil
 }
 
-// run serves until ctx ends, and then says what the books come to.
+// run serves until ctx ends, and then prints the books.
 func (sim *simulate) run(ctx context.Context, out io.Writer) error {
 	provider, err := simulator.Open(sim.config)
 	if err != nil {
@@ -109,13 +106,14 @@ func (sim *simulate) run(ctx context.Context, out io.Writer) error {
 	server := &http.Server{Handler: provider, ReadHeaderTimeout: 10 * time.Second}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
-	fmt.Fprintf(out, "simulated provider at %s, its books in %s\n", shownURL("http", sim.listen, listener.Addr()), cmp.Or(sim.config.File, "memory alone"))
+	fmt.Fprintf(out, "simulated provider at %s, books in %s\n",
+		shownURL("http", sim.listen, listener.Addr()), cmp.Or(sim.config.File, "memory"))
 
 	select {
 	case <-ctx.Done():
 	case err = <-failed:
 	}
-	err = errors.Join(err, provider.Close()) // before the server: it ends requests that wait for nothing
+	err = errors.Join(err, provider.Close()) // before the server, because it ends the requests that hang
 	finish, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	if server.Shutdown(finish) != nil {
@@ -124,7 +122,7 @@ func (sim *simulate) run(ctx context.Context, out io.Writer) error {
 	return errors.Join(err, printSummary(out, provider.Summary()))
 }
 
-// printSummary returns an error when something happened twice.
+// printSummary returns an error if anything was done twice.
 func printSummary(out io.Writer, sum simulator.Summary) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(table, "\n\teffects\tlive\tundone\trefused\tvoided\tpending\t\n")
@@ -137,10 +135,10 @@ func printSummary(out io.Writer, sum simulator.Summary) error {
 	for _, m := range sum.Money {
 		fmt.Fprintf(out, "%q: charged %s, refunded %s, kept %s\n", m.Currency, m.Charged, m.Refunded, m.Kept)
 	}
-	fmt.Fprintf(out, "%d requests, %d duplicates suppressed, %d refused because their key was undone\n",
+	fmt.Fprintf(out, "%d requests, %d duplicates suppressed, %d rejected because their key was undone\n",
 		sum.Requests, sum.DuplicatesSuppressed, sum.RefusedAfterUndo)
 	if !sum.OK() {
-		return fmt.Errorf("something happened twice: %d orders with two live charges, %d effects beside a live one, %d keys with more than one effect",
+		return fmt.Errorf("done twice: %d orders with two live charges, %d effects beside a live one, %d keys with more than one effect",
 			sum.DoubleLive, sum.Overlaps, sum.RepeatedEffects)
 	}
 	return nil

@@ -26,7 +26,7 @@ func TestSimulate(t *testing.T) {
 	}
 	text, err := run("a a b", "--fault", "decline1:no,order=b")
 	for _, want := range []string{
-		`its books in ` + file, `charge +1 +1 +0 +1 +0 +0\n`, `reserve +0 +0`, `refund +0 +0`, `"USD": charged 1.50, refunded 0.00, kept 1.50\n`, `3 requests, 1 duplicates suppressed, 0 refused`,
+		`, books in ` + file, `charge +1 +1 +0 +1 +0 +0\n`, `reserve +0 +0`, `refund +0 +0`, `"USD": charged 1.50, refunded 0.00, kept 1.50\n`, `3 requests, 1 duplicates suppressed, 0 rejected`,
 	} {
 		if !regexp.MustCompile(want).MatchString(text) {
 			t.Errorf("does not say %s:\n%s", want, text)

@@ -7,8 +7,9 @@ import (
 	"io"
 	"net/url"
 	"os"
+	"os/user"
+	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,7 +19,6 @@ import (
 	"pawl/httpapi"
 	"pawl/internal/access"
 	"pawl/internal/cli/output"
-	"pawl/internal/pg"
 )
 
 func tokenCommand() *cobra.Command {
@@ -26,36 +26,50 @@ func tokenCommand() *cobra.Command {
 		Use:   "token",
 		Short: "Create, list, rotate, revoke and test API tokens",
 		Long: "A service without a token is open: to this machine for everything, to others for processing and reading orders.\n" +
-			"The first token closes it for good. These commands go straight to the database. See docs/security.md.",
+			"The first token closes it. These commands work on the database. See docs/security.md.",
 		Example: "  pawl token create shop-web --roles submit\n" +
 			"  pawl token create maria --roles read,operate,approve\n" +
 			"  pawl token rotate shop-web --grace 24h\n" +
 			"  pawl token revoke shop-web",
-		RunE: func(*cobra.Command, []string) error {
-			return usageError{errors.New("token: create, list, rotate, revoke, test or link")}
-		},
 	}
 	cmd.AddCommand(tokenCreateCommand(), tokenListCommand(), tokenRotateCommand(), tokenRevokeCommand(), tokenTestCommand(), tokenLinkCommand())
 	return cmd
 }
 
-// lifetimeMost is how long a token can be good for.
+// lifetimeMost is the longest lifetime of a token.
 const lifetimeMost = 10 * 365 * 24 * time.Hour
 
-// tokenFlags are those of commands that make a token.
+// tokenFlags are those of the commands that create a token.
 func tokenFlags(f *pflag.FlagSet, t *access.Template) {
 	f.DurationVar(&t.Lifetime, "expires", 90*24*time.Hour, "lifetime of the token")
 	actorFlag(f, &t.Actor)
 }
 
 func actorFlag(f *pflag.FlagSet, actor *string) {
-	f.StringVar(actor, "actor", userName(), "name to record in the access log")
+	*actor = "uid " + strconv.Itoa(os.Getuid())
+	if current, err := user.Current(); err == nil && current.Username != "" {
+		*actor = current.Username
+	}
+	f.Var((*nonEmpty)(actor), "actor", "name to record in the history")
+}
+
+// nonEmpty is a flag that does not accept the empty string.
+type nonEmpty string
+
+func (n *nonEmpty) String() string { return string(*n) }
+func (n *nonEmpty) Type() string   { return "string" }
+func (n *nonEmpty) Set(text string) error {
+	if text == "" {
+		return errors.New("must not be empty")
+	}
+	*n = nonEmpty(text)
+	return nil
 }
 
 func tokenCreateCommand() *cobra.Command {
 	var t access.Template
 	var roles []string
-	cmd := tokenCommandOn("create NAME --roles ROLES", "Create a token and print it once", cobra.ExactArgs(1),
+	cmd := onDatabase("create NAME --roles ROLES", "Create a token and print it once", cobra.ExactArgs(1),
 		func(cmd *cobra.Command, args []string, query *db.Queries) (err error) {
 			t.Name = args[0]
 			if t.Roles, err = access.ParseRoles(roles); err != nil {
@@ -66,12 +80,12 @@ func tokenCreateCommand() *cobra.Command {
 			}
 			issued, err := access.Create(cmd.Context(), query, t)
 			if errors.Is(err, access.ErrExists) {
-				return fmt.Errorf("%w: rotate it, or revoke it first", err)
+				return fmt.Errorf("%w: rotate or revoke it", err)
 			}
 			return printIssued(cmd, issued, err)
 		})
 	f := cmd.Flags()
-	f.StringSliceVar(&roles, "roles", nil, "what it may do: "+access.AllRoles.String())
+	f.StringSliceVar(&roles, "roles", nil, "roles of the token: "+access.AllRoles.String())
 	f.Int32Var(&t.Limits.Rate, "rate", 0, "maximum requests per second; 0: no limit")
 	f.Int32Var(&t.Limits.InFlight, "in-flight", 0, "maximum concurrent requests; 0: no limit")
 	f.Int64Var(&t.Limits.Bytes, "bytes", 0, "maximum body bytes per second, requests and responses together; 0: no limit")
@@ -82,13 +96,11 @@ func tokenCreateCommand() *cobra.Command {
 func checkTemplate(t *access.Template) error {
 	switch {
 	case !access.ValidName(t.Name):
-		return usageError{fmt.Errorf("name %q: want small letters, digits, dots, hyphens and underscores, 63 at most", t.Name)}
-	case t.Actor == "":
-		return usageError{errors.New("actor: want a name")}
+		return usageError{fmt.Errorf("NAME must be up to 63 lowercase letters, digits, dots, hyphens and underscores, not %q", t.Name)}
 	case t.Lifetime <= 0 || t.Lifetime > lifetimeMost:
-		return usageError{errors.New("expires: want a duration up to 87600h")}
+		return usageError{errors.New("--expires must be more than 0s and at most 87600h")}
 	case t.Limits.Rate < 0 || t.Limits.InFlight < 0 || t.Limits.Bytes < 0:
-		return usageError{errors.New("limits: want numbers of at least 0")}
+		return usageError{errors.New("--rate, --in-flight and --bytes must not be negative")}
 	}
 	return nil
 }
@@ -97,7 +109,8 @@ func printIssued(cmd *cobra.Command, issued access.Issued, err error) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "id %s, expires %s; this is the only time that the token is shown\n", issued.ID, issued.ExpiresAt.UTC().Format(time.RFC3339))
+	fmt.Fprintf(cmd.ErrOrStderr(), "id %s, expires %s; the token is not shown again\n",
+		issued.ID, issued.ExpiresAt.UTC().Format(time.RFC3339))
 	_, err = fmt.Fprintln(cmd.OutOrStdout(), issued.Token)
 	return err
 }
@@ -105,10 +118,10 @@ func printIssued(cmd *cobra.Command, issued access.Issued, err error) error {
 func tokenRotateCommand() *cobra.Command {
 	var t access.Template
 	var grace time.Duration
-	cmd := tokenCommandOn("rotate NAME", "Replace a token by a new one with the same name, roles and limits", cobra.ExactArgs(1),
+	cmd := onDatabase("rotate NAME", "Replace a token with a new one of the same name, roles and limits", cobra.ExactArgs(1),
 		func(cmd *cobra.Command, args []string, query *db.Queries) error {
 			if t.Name = args[0]; grace < 0 {
-				return usageError{errors.New("grace: want a duration of at least 0s")}
+				return usageError{errors.New("--grace must not be negative")}
 			}
 			if err := checkTemplate(&t); err != nil {
 				return err
@@ -123,11 +136,8 @@ func tokenRotateCommand() *cobra.Command {
 
 func tokenRevokeCommand() *cobra.Command {
 	var actor string
-	cmd := tokenCommandOn("revoke NAME|ID", "Revoke all tokens with a name, or the one with an ID", cobra.ExactArgs(1),
+	cmd := onDatabase("revoke NAME|ID", "Revoke all tokens with a name, or the one with an ID", cobra.ExactArgs(1),
 		func(cmd *cobra.Command, args []string, query *db.Queries) error {
-			if actor == "" {
-				return usageError{errors.New("actor: want a name")}
-			}
 			ids, err := access.Revoke(cmd.Context(), query, args[0], actor)
 			if err != nil {
 				return err
@@ -139,7 +149,7 @@ func tokenRevokeCommand() *cobra.Command {
 	return cmd
 }
 
-// listedToken is a token as programs read of it.
+// listedToken is a token in JSON.
 type listedToken struct {
 	Name      string    `json:"name"`
 	ID        string    `json:"id"`
@@ -153,7 +163,7 @@ type listedToken struct {
 
 func tokenListCommand() *cobra.Command {
 	var format output.Format
-	cmd := tokenCommandOn("list", "List all tokens, without their secrets", cobra.NoArgs,
+	cmd := onDatabase("list", "List all tokens, without their secrets", cobra.NoArgs,
 		func(cmd *cobra.Command, _ []string, query *db.Queries) error {
 			rows, err := query.TokensList(cmd.Context())
 			if err != nil {
@@ -166,8 +176,8 @@ func tokenListCommand() *cobra.Command {
 					list[i].UsedAt = t.UsedAt.UTC()
 				}
 			}
-			columns := output.Columns[listedToken]{Titles: []any{"name", "id", "state", "roles", "created", "by", "expires", "last used"}, Of: tokenRow}
-			return columns.Print(cmd.OutOrStdout(), format, output.All(list))
+			titles := []any{"name", "id", "state", "roles", "created", "by", "expires", "last used"}
+			return output.Columns[listedToken]{Titles: titles, Of: tokenRow}.Print(cmd.OutOrStdout(), format, output.All(list))
 		})
 	format.AddTo(cmd.Flags())
 	return cmd
@@ -184,25 +194,10 @@ func tokenRow(t *listedToken) []any {
 	}
 }
 
-// tokenCommandOn is a command that works on the tokens of the database.
-func tokenCommandOn(use, short string, args cobra.PositionalArgs,
-	run func(cmd *cobra.Command, args []string, query *db.Queries) error,
-) *cobra.Command {
-	var cfg config
-	cmd := &cobra.Command{
-		Use: use, Short: short, Args: args,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return withDatabase(cmd, &cfg, func(pool *pg.Pool, _ string) error { return run(cmd, args, db.New(pool)) })
-		},
-	}
-	cfg.addTo(cmd)
-	return cmd
-}
-
-// tokenMost is more than a token is long.
+// tokenMost bounds what is read as a token.
 const tokenMost = 1 << 10
 
-// readToken takes a token from the environment or standard input: arguments can be seen by everybody on the machine.
+// readToken reads a token from the environment or standard input: every user of the machine can see arguments.
 func readToken(in io.Reader, environment func(string) string) (string, error) {
 	token := environment("PAWL_TOKEN")
 	if token == "" {
@@ -213,13 +208,13 @@ func readToken(in io.Reader, environment func(string) string) (string, error) {
 		token = string(text)
 	}
 	if token = strings.TrimSpace(token); token == "" {
-		return "", usageError{errors.New("token: give it in PAWL_TOKEN or on standard input")}
+		return "", usageError{errors.New("a token is required, in PAWL_TOKEN or on standard input")}
 	}
 	return token, nil
 }
 
 func tokenTestCommand() *cobra.Command {
-	cmd := tokenCommandOn("test", "Show what a token may do; exit 1 if it is not valid", cobra.NoArgs,
+	cmd := onDatabase("test", "Show what a token may do; exit 1 if it is not valid", cobra.NoArgs,
 		func(cmd *cobra.Command, _ []string, query *db.Queries) error {
 			token, err := readToken(cmd.InOrStdin(), os.Getenv)
 			if err != nil {
@@ -227,66 +222,64 @@ func tokenTestCommand() *cobra.Command {
 			}
 			p, expires, err := access.Test(cmd.Context(), query, token)
 			if p != nil {
-				explainToken(cmd.OutOrStdout(), p, expires)
+				err = errors.Join(explainToken(cmd.OutOrStdout(), p, expires), err)
 			}
 			return err
 		})
-	cmd.Long = "Reads a token from PAWL_TOKEN or standard input, and says whose it is, when it expires, its limits, and each operation\n" +
-		"of the API that it may do. It exits with 1 if the token is not known, has expired or was revoked."
+	cmd.Long = "Reads a token from PAWL_TOKEN or standard input, and prints its name, expiry, limits and permitted operations.\n" +
+		"Exits with 1 if the token is unknown, expired or revoked."
 	cmd.Example = "  pawl token test < token.txt"
 	return cmd
 }
 
-// explainToken prints what a token may do, or might if it were good.
-func explainToken(out io.Writer, p *access.Principal, expires time.Time) {
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(table, "name\t%s\nroles\t%s\nexpires\t%s\n", p.Name, p.Roles, expires.UTC().Format(time.RFC3339))
-	limit := func(name, unit string, most int64) {
-		if most > 0 {
-			fmt.Fprintf(table, "%s\tat most %d %s\n", name, most, unit)
-			return
+// explainToken prints what a token may do, or could if it were valid.
+func explainToken(out io.Writer, p *access.Principal, expires time.Time) error {
+	rows := output.NewRows(out)
+	rows.Add("name", p.Name)
+	rows.Add("roles", p.Roles)
+	rows.Add("expires", expires.UTC().Format(time.RFC3339))
+	for _, limit := range []struct {
+		name, unit string
+		most       int64
+	}{
+		{"rate", "requests per second", int64(p.Limits.Rate)},
+		{"in flight", "requests at a time", int64(p.Limits.InFlight)},
+		{"bytes", "body bytes per second", p.Limits.Bytes},
+	} {
+		if limit.most > 0 {
+			rows.Add(limit.name, fmt.Sprintf("at most %d %s", limit.most, limit.unit))
+		} else {
+			rows.Add(limit.name, "no limit")
 		}
-		fmt.Fprintf(table, "%s\tno limit\n", name)
 	}
-	limit("rate", "requests in a second", int64(p.Limits.Rate))
-	limit("in flight", "requests at one time", int64(p.Limits.InFlight))
-	limit("bytes", "bytes of bodies in a second", p.Limits.Bytes)
 	for _, operation := range httpapi.AllowedTo(p) {
-		fmt.Fprintf(table, "may\t%s\n", operation)
+		rows.Add("may", operation)
 	}
-	_ = table.Flush()
+	return rows.Flush()
 }
 
 func tokenLinkCommand() *cobra.Command {
 	var actor, service string
-	cmd := tokenCommandOn("link NAME", "Print a one-time link that signs a browser in with a token's rights", cobra.ExactArgs(1),
+	cmd := onDatabase("link NAME", "Print a one-time link that signs a browser in", cobra.ExactArgs(1),
 		func(cmd *cobra.Command, args []string, query *db.Queries) error {
-			if actor == "" {
-				return usageError{errors.New("actor: want a name")}
-			}
-			if !isWebAddress(service) {
-				return usageError{errors.New("url: want an absolute http or https URL without query or fragment")}
-			}
-			if !fromBrowser(service) {
-				return usageError{errors.New("url: want https: a browser takes a session over http from localhost only")}
+			u, err := url.Parse(service)
+			switch {
+			case err != nil || !isWebAddress(service):
+				return usageError{errors.New("--url must be an absolute http or https URL without query or fragment")}
+			case u.Scheme != "https" && !isLoopback(u.Hostname()): // the cookie of a session is Secure
+				return usageError{errors.New("--url must be https, unless it is on this machine")}
 			}
 			link, expires, err := access.MakeLink(cmd.Context(), query, args[0], actor)
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.ErrOrStderr(), "opens one session, until %s\n", expires.UTC().Format(time.RFC3339))
+			fmt.Fprintf(cmd.ErrOrStderr(), "valid for one session, until %s\n", expires.UTC().Format(time.RFC3339))
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), strings.TrimSuffix(service, "/")+"/login/"+link)
 			return err
 		})
-	cmd.Long = "Whoever opens the link within ten minutes can use the service in the browser for twelve hours, with the rights of the token.\n" +
-		"The session ends before that if the token does."
-	cmd.Flags().StringVar(&service, "url", "http://localhost:3000", "where the browser reaches the service: over https, or on this machine")
+	cmd.Long = "The link is valid for ten minutes and opens one session of twelve hours in a browser, with the rights of the token.\n" +
+		"The session ends earlier if the token does."
+	cmd.Flags().StringVar(&service, "url", "http://localhost:3000", "URL of the service in the browser: https, or on this machine")
 	actorFlag(cmd.Flags(), &actor)
 	return cmd
-}
-
-// fromBrowser says whether a browser takes the cookie of a session from there: it is marked as Secure.
-func fromBrowser(service string) bool {
-	u, err := url.Parse(service)
-	return err == nil && (u.Scheme == "https" || isLoopback(u.Hostname()))
 }

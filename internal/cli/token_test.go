@@ -26,7 +26,7 @@ func TestTokenCommands(t *testing.T) {
 	}
 	refused(`there are submit, read`, "create", "shop-web", "--roles", "root")
 	refused(`want some of`, "create", "shop-web")
-	refused(`small letters`, "create", "Shop", "--roles", "read")
+	refused(`lowercase letters`, "create", "Shop", "--roles", "read")
 	refused(`87600h`, "create", "shop-web", "--roles", "read", "--expires", "90000h")
 	first := strings.TrimSpace(run("create", "shop-web", "--roles", "read,submit", "--rate", "50", "--actor", "maria"))
 	matches(t, first, `pawl_[0-9A-Za-z]{59}`)
@@ -36,7 +36,7 @@ func TestTokenCommands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range []string{"token:shop-web", "submit, read\n", "at most 50 requests in a second", "GET /api/orders/{orderId}\n", "POST /api/orders/process"} {
+	for _, text := range []string{"token:shop-web", "submit, read\n", "at most 50 requests per second", "GET /api/orders/{orderId}\n", "POST /api/orders/process"} {
 		if !strings.Contains(said, text) {
 			t.Errorf("it does not say %q:\n%s", text, said)
 		}
@@ -54,9 +54,9 @@ func TestTokenCommands(t *testing.T) {
 	}
 	matches(t, run("link", "shop-web", "--url", "https://pawl.shop.example/"), `https://pawl\.shop\.example/login/[0-9A-Za-z]{43}\n`)
 	refused("no such token", "link", "nobody")
-	refused("want https", "link", "shop-web", "--url", "http://pawl.shop.example")
+	refused("must be https", "link", "shop-web", "--url", "http://pawl.shop.example")
 	matches(t, run("link", "shop-web", "--url", "http://127.0.0.1:3000"), `http://127\.0\.0\.1:3000/login/[0-9A-Za-z]{43}\n`)
-	refused("want an absolute http", "link", "shop-web", "--url", "pawl")
+	refused("must be an absolute http", "link", "shop-web", "--url", "pawl")
 	matches(t, run("revoke", "shop-web"), `revoked \S+, \S+; running services see it within seconds\n`)
 	refused("no such token", "revoke", "shop-web")
 	refused("no such token", "rotate", "shop-web")

@@ -22,17 +22,15 @@ import (
 	"pawl/httpapi"
 )
 
-// tracing sends a span for each request to an OpenTelemetry collector. Nil sends none, and
-// costs nothing.
+// tracing sends a span for each request to an OpenTelemetry collector. A nil tracing sends none, and costs nothing.
 type tracing struct {
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
 	parent   propagation.TraceContext // W3C Trace Context
 }
 
-// tracesWanted tells whether the environment names a collector (OpenTelemetry
-// specification: environment variables). Everything else there, the exporter and the
-// sampler read by themselves.
+// tracesWanted reports whether the environment names a collector (OpenTelemetry specification: environment variables).
+// The exporter and the sampler read the other variables.
 func tracesWanted(getenv func(string) string) (bool, error) {
 	endpoint := cmp.Or(getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), getenv("OTEL_EXPORTER_OTLP_ENDPOINT"))
 	exporter := getenv("OTEL_TRACES_EXPORTER")
@@ -41,13 +39,12 @@ func tracesWanted(getenv func(string) string) (bool, error) {
 	}
 	protocol := cmp.Or(getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), getenv("OTEL_EXPORTER_OTLP_PROTOCOL"))
 	if protocol != "" && protocol != "http/protobuf" {
-		return false, fmt.Errorf("traces are sent by http/protobuf only, not by %s", protocol)
+		return false, fmt.Errorf("traces can only be sent by http/protobuf, not %s", protocol)
 	}
 	return true, nil
 }
 
-// startTracing starts what sends spans, if the environment wants any. A collector that
-// can't be had never keeps the service from serving: that is a warning in the log.
+// startTracing sends spans if the environment asks for it. If that fails, it only logs a warning.
 func startTracing(ctx context.Context, getenv func(string) string, log *slog.Logger) *tracing {
 	wanted, err := tracesWanted(getenv)
 	var provider *sdktrace.TracerProvider
@@ -78,8 +75,8 @@ func newTracerProvider(ctx context.Context) (*sdktrace.TracerProvider, error) {
 	return sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(about)), nil
 }
 
-// wrap makes each request of a handler a span, below that of the caller if it sent one. It
-// is named by the route and bears nothing of an order: no path, whose ids are the caller's.
+// wrap makes a span of each request, below that of the caller if it sent one. Its name is the route, not the path, which
+// has identifiers of callers.
 func (t *tracing) wrap(next http.Handler) http.Handler {
 	if t == nil {
 		return next
@@ -95,13 +92,13 @@ func (t *tracing) wrap(next http.Handler) http.Handler {
 	})
 }
 
-// describe says what became of a request, by the semantic conventions for HTTP spans.
+// describe sets the attributes of a span, by the semantic conventions for HTTP.
 func describe(span trace.Span, r *http.Request, status int) {
-	if method, route, ok := strings.Cut(r.Pattern, " "); ok { // else it is no route of ours, and may be anything
+	if method, route, ok := strings.Cut(r.Pattern, " "); ok { // any other method or path may be a secret
 		span.SetName(method + " " + route)
 		span.SetAttributes(attribute.String("http.request.method", r.Method), attribute.String("http.route", route))
 	}
-	if status != 0 { // else the caller has gone
+	if status != 0 { // 0: the caller has disconnected
 		span.SetAttributes(attribute.Int("http.response.status_code", status))
 	}
 	if status >= http.StatusInternalServerError {
@@ -109,7 +106,7 @@ func describe(span trace.Span, r *http.Request, status int) {
 	}
 }
 
-// close sends what is left, until the deadline.
+// close sends the remaining spans, until the deadline.
 func (t *tracing) close(deadline time.Time, log *slog.Logger) {
 	if t == nil {
 		return

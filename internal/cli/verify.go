@@ -35,12 +35,10 @@ func verifyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "Verify the books by reading the whole database",
-		Long: "Reads the whole database, also while it is in use, and proves that every completed order\n" +
-			"has one charge, one reservation and one path through the machine, that nothing stands of\n" +
-			"the others, and that money and stock add up. Exits 1 and names what is wrong if not, and 69 where the\n" +
-			"books could not be read.\n\n" +
-			"With --provider the books are also compared with those of providers: for each step with those of the URLs that\n" +
-			"name it, or that name no step. Steps that no URL is for are not compared.",
+		Long: "Reads the whole database, also while it is in use, and checks that every completed order was charged, reserved and\n" +
+			"confirmed once, that nothing is left of the others, and that money and stock add up. Exits with 1 if something is\n" +
+			"wrong, and with 69 if the books could not be read.\n\n" +
+			"With --provider it also compares the books with those of providers, for the steps that the URLs name, or all steps.",
 		Example: "  pawl verify --provider https://payments.example.com\n" +
 			"  pawl verify --provider charge=https://payments.example.com --provider reserve=https://warehouse.example.com",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -49,7 +47,7 @@ func verifyCommand() *cobra.Command {
 				return err
 			}
 			wrong := printReport(cmd.OutOrStdout(), report, format)
-			if err != nil { // told, but not wrapped: our books were read and are wrong, whatever the provider's would say
+			if err != nil { // not wrapped: our books are wrong, whatever the provider's say
 				return fmt.Errorf("%w; %s", wrong, err.Error())
 			}
 			return wrong
@@ -57,14 +55,13 @@ func verifyCommand() *cobra.Command {
 	}
 	cfg.addTo(cmd)
 	format.AddTo(cmd.Flags())
-	cmd.Flags().StringArrayVar(&providers, "provider", nil, "compare with the books of the provider at this `[STEP=]URL` (GET URL/books); can be repeated")
-	cmd.Flags().Int32Var(&opt.MaxOffenders, "offenders", 20, "how many offenders to name for each check")
+	cmd.Flags().StringArrayVar(&providers, "provider", nil, "compare with the books of a provider at `[STEP=]URL` (GET URL/books); can be repeated")
+	cmd.Flags().Int32Var(&opt.MaxOffenders, "offenders", 20, "how many offenders to print for each check")
 	cmd.Flags().DurationVar(&opt.StuckAfter, "stuck-after", 5*time.Minute, "warn about orders that no replica has picked up for this long")
 	return cmd
 }
 
-// errNoVerdict is wrapped by whatever kept us from reading the books to their end. Who runs verify must be able
-// to tell it from books that are wrong, so it has an exit code of its own.
+// errNoVerdict says that the books could not be read to the end. It has an exit code of its own, to tell it from wrong books.
 var errNoVerdict = errors.New("no verdict on the books")
 
 // proveBooks verifies the database of the settings. Its errors wrap errNoVerdict.
@@ -87,19 +84,38 @@ func noVerdict(err error) error {
 	return fmt.Errorf("%w: %w", errNoVerdict, err)
 }
 
-// readBooks verifies a database, with a progress bar for a person.
+// readBooks verifies a database, with a progress bar on a terminal.
 func readBooks(ctx context.Context, pool *pg.Pool, opt books.Options, bars io.Writer) (books.Report, error) {
-	bar := &bookBar{start: func(total int64) *progressbar.ProgressBar { return progress(total, "books", bars) }}
-	opt.Progress = bar.show
-	defer bar.close()
+	show, exit := bookBar(func(total int64) *progressbar.ProgressBar { return progress(total, "books", bars) })
+	defer exit()
+	opt.Progress = show
 	return books.Verify(ctx, pool, opt)
 }
 
-// printReport returns an error when the books are wrong, or right and nobody could be told.
+// bookBar starts a bar once the total is known: one without a total draws in a goroutine that outlives it.
+func bookBar(start func(total int64) *progressbar.ProgressBar) (show func(done, total int64), exit func()) {
+	var bar *progressbar.ProgressBar
+	show = func(done, total int64) {
+		if bar == nil {
+			bar = start(total)
+		}
+		if total != bar.GetMax64() { // each change redraws the bar as it was, and blocks the next drawing for 100 ms
+			bar.ChangeMax64(total)
+		}
+		_ = bar.Set64(done)
+	}
+	return show, func() {
+		if bar != nil {
+			_ = bar.Exit()
+		}
+	}
+}
+
+// printReport returns an error if the books are wrong, or if they are right and that can't be printed.
 func printReport(out io.Writer, report books.Report, format output.Format) error {
 	var text bytes.Buffer
 	if format == output.JSON {
-		_ = output.Indented(&text, report) // it is text and numbers
+		_ = output.Indented(&text, report) // can't fail: it has only strings and numbers
 	} else {
 		printChecks(&text, report)
 		printTotals(&text, report)
@@ -113,15 +129,15 @@ func printReport(out io.Writer, report books.Report, format output.Format) error
 	}
 	switch {
 	case wrong > 0:
-		return fmt.Errorf("the books are wrong: %d of %d checks do not hold", wrong, len(report.Checks))
+		return fmt.Errorf("the books are wrong: %d of %d checks failed", wrong, len(report.Checks))
 	case err != nil:
 		return fmt.Errorf("%w: print report: %w", errNoVerdict, err)
 	}
 	return nil
 }
 
-// printChecks writes a line for each check and, below it, what is wrong. Identifiers
-// come from callers: they are quoted, so that they can't speak to the terminal.
+// printChecks prints a line for each check and its offenders. Identifiers are quoted, because callers could put control
+// sequences for terminals into them.
 func printChecks(out io.Writer, report books.Report) {
 	for _, check := range report.Checks {
 		if check.Violations == 0 {
@@ -159,8 +175,7 @@ func printTotals(out io.Writer, report books.Report) {
 	fmt.Fprintf(out, "\n%d checks in %.1f s of %s\n", len(report.Checks), report.Seconds, report.Database)
 }
 
-// providerAt is the provider whose books are at some addresses, each of them for all steps or for one (STEP=URL). Without any it
-// is nil.
+// providerAt is the provider with books at some addresses, each for all steps or for one (STEP=URL); nil without addresses.
 func providerAt(ctx context.Context, query *db.Queries, addresses []string) (*books.Provider, error) {
 	if len(addresses) == 0 {
 		return nil, nil
@@ -182,8 +197,7 @@ func providerAt(ctx context.Context, query *db.Queries, addresses []string) (*bo
 		versions[v.Number] = v.Policy
 	}
 	return &books.Provider{URLs: urls, Key: func(s books.Sent) (string, bool) {
-		// A step of a version that can't be read here is taken for the provider's: better to report what is no
-		// difference than to miss one.
+		// A step of a version that this release can't read is compared: a false difference is better than a missed one.
 		var how policy.Step
 		if p := versions[s.Policy]; p != nil {
 			how = *p.Step(s.Step)
@@ -193,8 +207,8 @@ func providerAt(ctx context.Context, query *db.Queries, addresses []string) (*bo
 	}}, nil
 }
 
-// parseProviders reads what --provider was given: where there are books, and which steps are compared with them. All books are
-// looked through for a key, so a step can have more than one provider.
+// parseProviders reads --provider: the URLs of books, and the steps to compare. Every key is looked up in all books, so a
+// step can have more than one provider.
 func parseProviders(addresses []string) (urls []string, compared map[fsm.Step]bool, err error) {
 	compared = map[fsm.Step]bool{}
 	for _, address := range addresses {
@@ -203,7 +217,7 @@ func parseProviders(addresses []string) (urls []string, compared map[fsm.Step]bo
 			steps, address = []fsm.Step{fsm.Step(name)}, url
 		}
 		if _, err := policy.ParseURL(address); err != nil {
-			return nil, nil, fmt.Errorf("--provider: want a URL, or charge=URL, reserve=URL or confirm=URL: %w", err)
+			return nil, nil, fmt.Errorf("--provider must be a URL, or charge=URL, reserve=URL or confirm=URL: %w", err)
 		}
 		for _, step := range steps {
 			compared[step] = true
@@ -215,8 +229,8 @@ func parseProviders(addresses []string) (urls []string, compared map[fsm.Step]bo
 	return urls, compared, nil
 }
 
-// keyAt is the key of a step in such books, false if it is not in them. Stripe itself has no such
-// books, what plays its part at an address of its own does; and it is not asked for nothing.
+// keyAt is the key of a step in the books of its provider. Stripe itself has no such books, but a replacement at another
+// URL does; it is not called for an amount of zero.
 func keyAt(how policy.Step, installation uuid.UUID, s books.Sent) (key string, asked bool) {
 	call := provider.Call{Installation: installation, OrderID: s.OrderID, Step: s.Step, Generation: s.Generation, RefundID: s.RefundID}
 	switch {

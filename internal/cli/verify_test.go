@@ -255,14 +255,14 @@ func TestBookBarMoves(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		bar := &bookBar{start: func(total int64) *progressbar.ProgressBar { return newBar(total, "books", &out) }}
+		show, exit := bookBar(func(total int64) *progressbar.ProgressBar { return newBar(total, "books", &out) })
 		for _, done := range []int64{0, 50} {
-			bar.show(done, 100)
+			show(done, 100)
 			<-time.After(time.Second)
 		}
 		if !strings.Contains(out.String(), "50%") {
 			t.Errorf("drawn: %q", out.String())
 		}
-		bar.close()
+		exit()
 	})
 }

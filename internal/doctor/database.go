@@ -18,267 +18,206 @@ import (
 	"pawl/migrations"
 )
 
-// Service is what is known of the service that is to use a database.
+// Service describes the service that is to use a database.
 type Service struct {
-	MaxConns      int    // most connections of a replica
+	MaxConns      int    // maximum number of connections of a replica
 	AllowDataLoss bool   // it serves on a database that may lose commits
 	OwnServer     bool   // the PostgreSQL is one of pgembed's, where the service is a superuser
 	Version       int64  // the newest migration that it has
 	Installation  string // its name; empty: none
 }
 
-// answerLimit is how long the database has for everything that is asked.
+// answerLimit bounds all questions to the database together.
 const answerLimit = 30 * time.Second
 
-// Database looks at the database at url, as a service would use it.
-func Database(ctx context.Context, url string, service Service) []Finding {
+// database is the database that is being checked.
+type database struct {
+	*Report
+	pool     *pg.Pool
+	query    *db.Queries
+	url      string
+	service  Service
+	facts    db.ServerFactsRow
+	settings map[string]string
+	pending  bool // the schema has to be migrated first
+}
+
+// Database checks the database at url, as a service would use it.
+func (r *Report) Database(ctx context.Context, url string, service Service) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
 	began := time.Now()
 	pool, err := pg.Open(ctx, url, pg.Options{MaxConns: 2})
 	if err != nil {
-		return []Finding{unreachable(err)}
+		r.unreachable(err)
+		return
 	}
 	defer pool.Close()
-	p := patient{pool: pool, query: db.New(pool), url: url, service: service}
-	if err := p.readFacts(ctx); err != nil {
-		return []Finding{{"database", Wrong, err.Error(), ""}}
+	d := &database{Report: r, pool: pool, query: db.New(pool), url: url, service: service}
+	d.facts, err = d.query.ServerFacts(ctx)
+	if err == nil {
+		d.settings, err = readSettings(ctx, d.query)
 	}
-	findings := []Finding{good("database", "%s, PostgreSQL %s, %s, connected in %d ms",
-		p.facts.Database, p.version, bytes(p.facts.Size), time.Since(began).Milliseconds())}
-	for _, look := range []struct {
-		subject string
-		at      func(context.Context) ([]Finding, error)
-		ofOurs  bool // it looks at tables of ours, as they are when no migration is pending
+	if err != nil {
+		r.Fail("database", "", "read facts of the server: %s", err)
+		return
+	}
+	r.OK("database", "%s, PostgreSQL %s, %s, connected in %d ms",
+		d.facts.Database, d.settings["server_version"], bytes(d.facts.Size), time.Since(began).Milliseconds())
+	for _, check := range []struct {
+		subject, fine string
+		run           func(context.Context) error
 	}{
-		{"server", p.server, false}, {"durability", p.durability, false}, {"connections", p.connections, false},
-		{"clock", p.clock, false}, {"role", p.role, false}, {"migrations", p.migrations, false},
-		{"schema", p.schema, true}, {"installation", p.installation, true}, {"events", p.events, true}, {"webhooks", p.webhooks, true}, {"tokens", p.tokens, true},
+		{"server", "the settings are fine", d.server}, {"durability", "commits are durable", d.durability},
+		{"connections", "", d.connections}, {"clock", "", d.clock}, {"role", d.facts.Role, d.role}, {"migrations", "", d.migrations},
+		{"schema", "all statements can run on it", d.schema}, {"installation", "", d.installation}, {"events", "", d.events},
+		{"webhooks", "no endpoint is disabled", d.webhooks}, {"tokens", "", d.tokens},
 	} {
-		if look.ofOurs && p.pending {
-			continue
+		findings := len(r.Findings)
+		if err := check.run(ctx); err != nil {
+			r.Fail(check.subject, adviceOnRights(err), "%s", err)
+		} else if len(r.Findings) == findings {
+			r.OK(check.subject, "%s", check.fine)
 		}
-		found, err := look.at(ctx)
-		if err != nil {
-			found = []Finding{{look.subject, Wrong, err.Error(), adviceOnRights(err)}}
+		if d.pending {
+			return // the remaining checks read tables that may be missing
 		}
-		findings = append(findings, found...)
 	}
-	return findings
-}
-
-// patient is a database that is being looked at.
-type patient struct {
-	pool    *pg.Pool
-	query   *db.Queries
-	url     string
-	service Service
-	facts   db.ServerFactsRow
-	version string
-	pending bool // the schema has to be migrated first
-}
-
-func (p *patient) readFacts(ctx context.Context) (err error) {
-	if p.facts, err = p.query.ServerFacts(ctx); err != nil {
-		return fmt.Errorf("read facts of the server: %w", err)
-	}
-	settings, err := readSettings(ctx, p.query, "server_version")
-	p.version = settings["server_version"]
-	return err
 }
 
 // unreachable says why there is no connection, and what to do for the usual reasons.
-func unreachable(err error) Finding {
-	f := Finding{Subject: "database", State: Wrong, Found: err.Error()}
-	var wrongURL *pgconn.ParseConfigError
-	var refused *pgconn.PgError
-	var lookUp *net.DNSError
-	switch {
-	case errors.Is(err, pg.ErrUntrusted): // says what to do
-	case errors.As(err, &wrongURL):
-		f.Advice = "write it as postgres://USER:PASSWORD@HOST:5432/DATABASE"
-	case errors.As(err, &refused):
-		f.Found = "connect to database: " + refused.Error() // without what was tried before, such as TLS
-		f.Advice = adviceOn(refused.Code)
-	case errors.As(err, &lookUp):
-		f.Advice = "correct the name of the host"
-	default:
-		f.Advice = "start PostgreSQL there, or correct host and port; look at firewalls in between"
+func (r *Report) unreachable(err error) {
+	advice := "start PostgreSQL there, or correct host and port; check firewalls in between"
+	if errors.Is(err, pg.ErrUntrusted) {
+		advice = "" // the error has it
+	} else if _, ok := errors.AsType[*pgconn.ParseConfigError](err); ok {
+		advice = "write it as postgres://USER:PASSWORD@HOST:5432/DATABASE"
+	} else if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
+		err = fmt.Errorf("connect to database: %w", refused) // without the attempts before it, such as TLS
+		advice = adviceOn(refused.Code)
+	} else if _, ok := errors.AsType[*net.DNSError](err); ok {
+		advice = "correct the name of the host"
 	}
-	return f
+	r.Fail("database", advice, "%s", err)
 }
 
-// adviceOn is what to do about the answer of a server that lets nobody in.
+// adviceOn is about the SQLSTATE of a server that refuses a connection.
 func adviceOn(sqlstate string) string {
-	switch {
-	case strings.HasPrefix(sqlstate, "28"):
+	if strings.HasPrefix(sqlstate, "28") {
 		return "correct user and password, or let the user in by pg_hba.conf"
-	case sqlstate == "3D000": // invalid_catalog_name
-		return "make the database: createdb NAME"
-	case sqlstate == "42501": // insufficient_privilege
-		return "GRANT CONNECT ON DATABASE … TO the user"
-	case sqlstate == "53300": // too_many_connections
-		return "raise max_connections, or lower what its callers use"
-	case sqlstate == "57P03": // cannot_connect_now
-		return "wait until it has started"
-	default:
-		return ""
 	}
+	return map[string]string{
+		"3D000": "create the database: createdb NAME",
+		"42501": "GRANT CONNECT ON DATABASE … TO the user",
+		"53300": "raise max_connections, or lower what its clients use",
+		"57P03": "wait until it has started",
+	}[sqlstate]
 }
 
-// adviceOnRights is what to do when the role may not look.
 func adviceOnRights(err error) string {
 	if pg.CodeOf(err) == "42501" { // insufficient_privilege
-		return "log in as a member of pawl_serve, which pawl migrate roles makes: see docs/operations.md, Roles of the database"
+		return "log in as a member of pawl_serve, which pawl migrate roles creates: see docs/operations.md, Roles of the database"
 	}
 	return "read the log of PostgreSQL"
 }
 
-// server is about what the service needs of the server, or is slower without.
-func (p *patient) server(ctx context.Context) ([]Finding, error) {
-	settings, err := readSettings(ctx, p.query, namesOf(serverRules)...)
-	findings := judge("server", settings, serverRules)
-	if p.facts.Standby {
-		findings = append(findings, Finding{"server", Wrong, "this is a standby: nothing can be written", "name the primary"})
+func (d *database) server(context.Context) error {
+	d.judge("server", d.settings, serverRules)
+	if d.facts.Standby {
+		d.Fail("server", "connect to the primary", "this is a standby: nothing can be written")
 	}
-	return summarize("server", "its settings are fine", findings), err
+	return nil
 }
 
-func (p *patient) durability(ctx context.Context) ([]Finding, error) {
-	findings, err := Durability(ctx, p.query, p.service.AllowDataLoss)
-	return summarize("durability", "what is committed stays", findings), err
+func (d *database) durability(ctx context.Context) error {
+	return d.Durability(ctx, d.query, d.service.AllowDataLoss)
 }
 
-// Durability says by what settings a database may lose what it has acknowledged; nothing if by none. Where the loss is
-// allowed, they are warnings.
-func Durability(ctx context.Context, query *db.Queries, lossAllowed bool) ([]Finding, error) {
-	settings, err := readSettings(ctx, query, append(namesOf(durabilityRules), "synchronous_standby_names")...)
-	if err != nil {
-		return nil, err
-	}
-	standbys, err := query.ServerStandbys(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read standbys: %w", err)
-	}
-	return append(durability(settings, lossAllowed), replication(settings, standbys)...), nil
-}
-
-// bytes writes a size for people.
-func bytes(n int64) string {
-	for _, unit := range []string{"bytes", "kB", "MB", "GB"} {
-		if n < 10_000 {
-			return fmt.Sprintf("%d %s", n, unit)
-		}
-		n /= 1000
-	}
-	return fmt.Sprintf("%d TB", n)
-}
-
-// spare is how many connections a replica makes beside its pool: to ask about statements that have no answer, and in
-// the place of one that is not given back yet.
+// spare is how many connections a replica makes outside its pool: to ask about statements without an answer, and to
+// replace one that is not released yet.
 const spare = 2
 
-// connections is about whether the server has room for a replica, and for another one.
-func (p *patient) connections(ctx context.Context) ([]Finding, error) {
-	settings, err := readSettings(ctx, p.query, "max_connections", "superuser_reserved_connections", "reserved_connections")
+// connections checks whether the server has room for a replica, and for another one.
+func (d *database) connections(ctx context.Context) error {
+	now, err := d.query.ServerConnections(ctx, pg.ServiceName)
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("count connections: %w", err)
 	}
-	now, err := p.query.ServerConnections(ctx, pg.ServiceName)
-	if err != nil {
-		return nil, fmt.Errorf("count connections: %w", err)
+	number := func(setting string) int {
+		n, _ := strconv.Atoi(d.settings[setting]) // 0 on a server that does not have it
+		return n
 	}
-	most := number(settings["max_connections"])
-	usable := most - number(settings["superuser_reserved_connections"]) - number(settings["reserved_connections"])
-	replica := p.service.MaxConns + spare
+	most, replica := number("max_connections"), d.service.MaxConns+spare
+	usable := most - number("superuser_reserved_connections") - number("reserved_connections")
 	found := fmt.Sprintf("max_connections is %d; in use: %d, by running services: %d. A replica has up to %d",
 		most, now.Used, now.Services, replica)
 	const advice = "raise max_connections, or lower --max-conns"
 	switch {
-	case p.pool.Pooled():
-		return []Finding{good("connections", "a pooler shares them; in use: %d", now.Used)}, nil
+	case d.pool.Pooled():
+		d.OK("connections", "a pooler shares them; in use: %d", now.Used)
 	case usable < replica:
-		return []Finding{{"connections", Wrong, found, advice}}, nil
+		d.Fail("connections", advice, "%s", found)
 	case usable-int(now.Used) < replica:
-		return []Finding{{"connections", Warning, found + ", and there is no room for one more", advice}}, nil
+		d.Warn("connections", advice, "%s, and there is no room for one more", found)
 	default:
-		return []Finding{good("connections", "%s", found)}, nil
+		d.OK("connections", "%s", found)
 	}
+	return nil
 }
 
-func number(setting string) int {
-	n, _ := strconv.Atoi(setting) // a setting that an older server does not have is 0
-	return n
-}
-
-// clockMost is how far the clock of this machine may be off before somebody who compares logs is misled.
+// clockMost is how far the clock of this machine may be off before logs of different machines are hard to compare.
 const clockMost = 2 * time.Second
 
-// clock compares our clock with that of the database. The one of three answers that came back soonest tells best.
-func (p *patient) clock(ctx context.Context) ([]Finding, error) {
+// clock compares our clock with that of the database. The fastest of three answers is the most exact.
+func (d *database) clock(ctx context.Context) error {
 	var off time.Duration
-	soonest := answerLimit
+	fastest := answerLimit
 	for range 3 {
 		sent := time.Now()
-		now, err := p.query.ServerTime(ctx)
+		now, err := d.query.ServerTime(ctx)
 		if err != nil {
-			return nil, fmt.Errorf("read clock of the server: %w", err)
+			return fmt.Errorf("read clock of the server: %w", err)
 		}
-		if took := time.Since(sent); took < soonest {
-			soonest, off = took, sent.Round(0).Add(took/2).Sub(now)
+		if took := time.Since(sent); took < fastest {
+			fastest, off = took, sent.Round(0).Add(took/2).Sub(now)
 		}
 	}
-	if off.Abs() > clockMost+soonest {
-		return []Finding{{"clock", Warning, fmt.Sprintf("the clock of this machine is %s off that of the database. No order suffers, but logs mislead", off.Round(time.Millisecond)),
-			"synchronize both clocks with NTP"}}, nil
+	if off.Abs() > clockMost+fastest {
+		d.Warn("clock", "synchronize both clocks with NTP",
+			"the clock of this machine differs from that of the database by %s. Orders are not affected, but logs are", off.Round(time.Millisecond))
+		return nil
 	}
-	return []Finding{good("clock", "%d ms off that of the database", off.Abs().Milliseconds())}, nil
+	d.OK("clock", "%d ms off that of the database", off.Abs().Milliseconds())
+	return nil
 }
 
-// role is about the rights of the role that the service has on the server.
-func (p *patient) role(context.Context) (findings []Finding, _ error) {
-	f := p.facts
+// role checks the rights of the service's role on the server.
+func (d *database) role(context.Context) error {
+	const advice = "run pawl migrate roles, and give the service a role of its own"
 	switch {
-	case p.service.OwnServer:
-	case f.Superuser:
-		findings = append(findings, Finding{"role", Warning, f.Role + " is a superuser: a compromised service could do anything on this server",
-			"pawl migrate roles, and a role of its own for the service"})
-	case f.Owner:
-		findings = append(findings, Finding{"role", Warning, f.Role + " owns the tables: a compromised service could change them and create tokens",
-			"pawl migrate roles, and a role of its own for the service"})
+	case d.service.OwnServer:
+	case d.facts.Superuser:
+		d.Warn("role", advice, "%s is a superuser: a compromised service could do anything on this server", d.facts.Role)
+	case d.facts.Owner:
+		d.Warn("role", advice, "%s owns the tables: a compromised service could change them and create tokens", d.facts.Role)
 	}
-	if !f.SeesStatements {
-		findings = append(findings, Finding{"role", Warning, f.Role + " is not the role that logs in: Pawl can't see its own statements, and may take one that waits for lost",
-			"log in as a member of " + f.Role + ", without SET role"})
+	if !d.facts.SeesStatements {
+		d.Warn("role", "log in as a member of "+d.facts.Role+", without SET role",
+			"%s is not the role that logs in: Pawl can't see its own statements, and may take a waiting one for lost", d.facts.Role)
 	}
-	return summarize("role", f.Role, findings), nil
+	return nil
 }
 
-// schema is about whether the statements of this program can run, and what guards the orders is there.
-func (p *patient) schema(ctx context.Context) (findings []Finding, _ error) {
-	switch err := engine.CheckSchema(ctx, p.pool, p.service.Version); {
-	case errors.Is(err, engine.ErrNotMigrated):
-		findings = append(findings, Finding{"schema", Wrong, err.Error(), "as the owner of the tables: pawl migrate up, which grants what is missing; for the rest see docs/runbook.md, Another schema"})
-	case err != nil:
-		return nil, err
-	}
-	idle, err := p.query.SchemaSwitchedOff(ctx)
-	for _, what := range idle {
-		findings = append(findings, Finding{"schema", Wrong, what, "find out who did it and why, mend it, and run pawl verify"})
-	}
-	return summarize("schema", "all statements can run on it", findings), err
-}
-
-// migrations is about files that were not applied. Where the role may apply them, the service does
-// when it starts.
-func (p *patient) migrations(ctx context.Context) ([]Finding, error) {
-	list, err := migrations.Status(ctx, p.url)
+// migrations looks for pending ones. A service applies them at its start if its role may.
+func (d *database) migrations(ctx context.Context) error {
+	list, err := migrations.Status(ctx, d.url)
 	if missing, ok := errors.AsType[*pg.NoSchema](err); ok {
-		p.pending = true
-		return []Finding{{"migrations", Wrong, missing.Found, missing.Advice}}, nil
+		d.pending = true
+		d.Fail("migrations", missing.Advice, "%s", missing.Found)
+		return nil
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	pending := 0
 	for _, m := range list {
@@ -286,78 +225,100 @@ func (p *patient) migrations(ctx context.Context) ([]Finding, error) {
 			pending++
 		}
 	}
-	if p.pending = pending > 0; !p.pending {
-		return summarize("migrations", fmt.Sprintf("all %d are applied", len(list)), nil), nil
+	if d.pending = pending > 0; !d.pending {
+		d.OK("migrations", "all %d are applied", len(list))
+		return nil
 	}
-	f := Finding{"migrations", Warning, fmt.Sprintf("%d of %d are pending", pending, len(list)), "pawl migrate up, or pawl serve, which does it, too"}
-	if may, err := p.query.SchemaMayMigrate(ctx); err != nil {
-		return nil, fmt.Errorf("look at what this role may do: %w", err)
-	} else if !may {
-		f.State, f.Advice = Wrong, "as the owner of the tables: pawl migrate up"
-	}
-	return []Finding{f}, nil
-}
-
-// installation is about whether the database belongs where it is.
-func (p *patient) installation(ctx context.Context) ([]Finding, error) {
-	place, err := migrations.ReadPlace(ctx, p.query)
-	name := cmp.Or(place.Name, "without a name")
-	switch why := place.Stranger(p.service.Installation); {
+	may, err := d.query.SchemaMayMigrate(ctx)
+	switch {
 	case err != nil:
-		return nil, err
-	case why != "":
-		return []Finding{{"installation", Wrong, "quarantined, a service only reads this database: " + why, "as its owner: pawl adopt if it is the one in use now, pawl adopt --as-copy if the original is"}}, nil
-	case place.System == 0:
-		return []Finding{{"installation", Warning, name + ". A copy in another cluster can't be told: this role may not run pg_control_system()",
-			"GRANT EXECUTE ON FUNCTION pg_control_system() TO this role, and to the owner of the tables; or tell copies by a name, --installation NAME"}}, nil
-	case place.HomeDatabase == 0:
-		return []Finding{good("installation", "no service has started on this database yet")}, nil
+		return fmt.Errorf("read rights on the schema: %w", err)
+	case may:
+		d.Warn("migrations", "run pawl migrate up, or pawl serve, which migrates too", "%d of %d are pending", pending, len(list))
 	default:
-		return []Finding{good("installation", "%s, where it belongs", name)}, nil
+		d.Fail("migrations", "run pawl migrate up as the owner of the tables", "%d of %d are pending", pending, len(list))
 	}
+	return nil
 }
 
-// lagMost is how long an event may wait for its number: a service gives it within a second or two.
+// schema checks whether the statements of this program can run, and whether the triggers that guard orders are active.
+func (d *database) schema(ctx context.Context) error {
+	switch err := engine.CheckSchema(ctx, d.pool, d.service.Version); {
+	case errors.Is(err, engine.ErrNotMigrated):
+		d.Fail("schema", "run pawl migrate up as the owner of the tables, which grants what is missing; "+
+			"for the rest see docs/runbook.md, Another schema", "%s", err)
+	case err != nil:
+		return err
+	}
+	inactive, err := d.query.SchemaSwitchedOff(ctx)
+	for _, what := range inactive {
+		d.Fail("schema", "find out who did it and why, repair it, and run pawl verify", "%s", what)
+	}
+	return err
+}
+
+// installation checks whether the database belongs where it is.
+func (d *database) installation(ctx context.Context) error {
+	place, err := migrations.ReadPlace(ctx, d.query)
+	if err != nil {
+		return err
+	}
+	name := cmp.Or(place.Name, "no name")
+	switch why := place.Stranger(d.service.Installation); {
+	case why != "":
+		d.Fail("installation", "as its owner, run pawl adopt if this database replaces the original, or pawl adopt --as-copy if the original is in use",
+			"a service on this database is quarantined and only reads it: %s", why)
+	case place.System == 0:
+		d.Warn("installation", "GRANT EXECUTE ON FUNCTION pg_control_system() to this role and to the owner of the tables, or tell copies by --installation NAME",
+			"%s. A copy in another cluster can't be detected: this role may not run pg_control_system()", name)
+	case place.HomeDatabase == 0:
+		d.OK("installation", "no service has started on this database yet")
+	default:
+		d.OK("installation", "%s, where it belongs", name)
+	}
+	return nil
+}
+
+// lagMost is how long an event may wait for its number, which a service assigns within seconds.
 const lagMost = time.Minute
 
-// events is about whether somebody gives numbers to the events of the feed.
-func (p *patient) events(ctx context.Context) ([]Finding, error) {
-	state, err := p.query.EventRelayState(ctx)
-	lag := time.Duration(state.Lag * float64(time.Second))
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("read state of the relay: %w", err)
-	case lag > lagMost:
-		return []Finding{{"events", Warning, fmt.Sprintf("the oldest event without a number has waited for %s", lag.Round(time.Second)),
-			"start a service; if one runs, read its log, and look for transactions that do not end, in any database of the server"}}, nil
-	default:
-		return []Finding{good("events", "%d have numbers, and none has waited long for one", state.LastEventNo)}, nil
+func (d *database) events(ctx context.Context) error {
+	state, err := d.query.EventRelayState(ctx)
+	if err != nil {
+		return fmt.Errorf("read state of the relay: %w", err)
 	}
+	if lag := time.Duration(state.Lag * float64(time.Second)); lag > lagMost {
+		d.Warn("events", "start a service; if one runs, read its log, and look for long transactions in any database of the server",
+			"the oldest event without a number has waited for %s", lag.Round(time.Second))
+		return nil
+	}
+	d.OK("events", "%d have numbers, and none has waited long for one", state.LastEventNo)
+	return nil
 }
 
-// webhooks is about endpoints that nothing is sent to.
-func (p *patient) webhooks(ctx context.Context) (findings []Finding, _ error) {
-	disabled, err := p.query.WebhookEndpointsDisabled(ctx)
+// webhooks lists the disabled endpoints.
+func (d *database) webhooks(ctx context.Context) error {
+	disabled, err := d.query.WebhookEndpointsDisabled(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("read webhook endpoints: %w", err)
+		return fmt.Errorf("read webhook endpoints: %w", err)
 	}
 	for _, e := range disabled {
-		found := fmt.Sprintf("nothing has been sent to %s since %s: it was disabled, %s", e.ID, e.DisabledAt.UTC().Format(time.RFC3339), e.Reason)
-		findings = append(findings, Finding{"webhooks", Warning, found, "when its receiver works: pawl webhooks enable " + e.ID})
+		d.Warn("webhooks", "when its receiver works: pawl webhooks enable "+e.ID,
+			"nothing has been sent to %s since %s: it was disabled, %s", e.ID, e.DisabledAt.UTC().Format(time.RFC3339), e.Reason)
 	}
-	return summarize("webhooks", "no endpoint is disabled", findings), nil
+	return nil
 }
 
-// tokens is about who may use the service.
-func (p *patient) tokens(ctx context.Context) ([]Finding, error) {
-	closed, err := p.query.TokensExist(ctx)
+func (d *database) tokens(ctx context.Context) error {
+	exist, err := d.query.TokensExist(ctx)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("look for tokens: %w", err)
-	case closed:
-		return []Finding{good("tokens", "requests need a token")}, nil
+		return fmt.Errorf("look for tokens: %w", err)
+	case exist:
+		d.OK("tokens", "requests need a token")
 	default:
-		return []Finding{{"tokens", Warning, "none was made: the service is open to this machine for everything, and to others for processing and reading orders",
-			"pawl token create NAME --roles ROLES"}}, nil
+		d.Warn("tokens", "pawl token create NAME --roles ROLES",
+			"there is none: the service is open to this machine for everything, and to others for processing and reading orders")
 	}
+	return nil
 }

@@ -1,5 +1,5 @@
-// Package doctor looks at what a service finds where it runs: PostgreSQL and its settings, roles, clock, schema. It says
-// what is wrong and what to do about it, and changes nothing.
+// Package doctor checks what a service finds where it runs: PostgreSQL and its settings, roles, clock and schema. It says
+// what is wrong and how to fix it, and changes nothing.
 package doctor
 
 import (
@@ -12,25 +12,25 @@ import (
 	"pawl/internal/pgembed"
 )
 
-// State is how a finding is.
+// State is how serious a finding is.
 type State string
 
-// A warning is something that a service runs with, though somebody may be sorry for it later.
+// A service runs with a warning, but something may go wrong later.
 const (
 	Good    State = "ok"
 	Warning State = "warning"
 	Wrong   State = "wrong"
 )
 
-// Finding is what was found where one looked.
+// Finding is the result of one check.
 type Finding struct {
 	Subject string `json:"subject"` // one word, such as durability
 	State   State  `json:"state"`
 	Found   string `json:"found"`
-	Advice  string `json:"advice,omitempty"` // what to do; empty if nothing has to be done
+	Advice  string `json:"advice,omitempty"` // empty if there is nothing to do
 }
 
-// Report is all findings, in the order in which they were made. The zero value is empty.
+// Report lists the findings in the order in which they were made. The zero value is empty.
 type Report struct {
 	Findings []Finding `json:"findings"`
 }
@@ -45,36 +45,35 @@ func (r *Report) Wrong() (n int) {
 	return n
 }
 
-// Add appends findings.
-func (r *Report) Add(findings ...Finding) { r.Findings = append(r.Findings, findings...) }
-
-// summarize is findings, or if there is none the one that all is well.
-func summarize(subject, well string, findings []Finding) []Finding {
-	if len(findings) == 0 {
-		return []Finding{good(subject, "%s", well)}
-	}
-	return findings
+// OK adds the finding that nothing has to be done.
+func (r *Report) OK(subject, format string, args ...any) {
+	r.Findings = append(r.Findings, Finding{subject, Good, fmt.Sprintf(format, args...), ""})
 }
 
-func good(subject, format string, args ...any) Finding {
-	return Finding{Subject: subject, State: Good, Found: fmt.Sprintf(format, args...)}
+// Warn adds a warning.
+func (r *Report) Warn(subject, advice, format string, args ...any) {
+	r.Findings = append(r.Findings, Finding{subject, Warning, fmt.Sprintf(format, args...), advice})
 }
 
-// Programs looks for the PostgreSQL that the service would start itself, and for those that it would pass over.
-func Programs(ctx context.Context, config pgembed.Config) (findings []Finding) {
+// Fail adds something that is wrong.
+func (r *Report) Fail(subject, advice, format string, args ...any) {
+	r.Findings = append(r.Findings, Finding{subject, Wrong, fmt.Sprintf(format, args...), advice})
+}
+
+// Programs looks for the PostgreSQL that the service would start itself, and lists those that it would skip.
+func (r *Report) Programs(ctx context.Context, config pgembed.Config) {
 	choice, err := pgembed.Look(ctx, config)
-	for _, other := range choice.PassedOver {
-		findings = append(findings, Finding{"postgres", Warning, fmt.Sprintf("%s is not run: %s", other.Dir, other.Reason), "change whose it is, or who may write there"})
+	for _, skipped := range choice.Skipped {
+		r.Warn("postgres", "change its owner or permissions", "%s is not used: %s", skipped.Dir, skipped.Reason)
 	}
 	switch {
 	case err != nil:
-		findings = append(findings, Finding{"postgres", Wrong, err.Error(), ""}) // it says what to do
+		r.Fail("postgres", "", "%s", err) // the error has the advice
 	case choice.Dir == "":
-		findings = append(findings, Finding{"postgres", Warning, "there is none on this machine; pawl serve fetches one with npm", "or install one: " + choice.Install})
+		r.Warn("postgres", "or install one: "+choice.Install, "not installed; pawl serve downloads it with npm")
 	default:
-		findings = append(findings, good("postgres", "version %d in %s", choice.Major, choice.Dir))
+		r.OK("postgres", "version %d in %s", choice.Major, choice.Dir)
 	}
-	return findings
 }
 
 // Free space below which a database is in danger, and close to it.
@@ -83,24 +82,35 @@ const (
 	diskTight = 2 << 30
 )
 
-// Disk looks at how much space is left where the service's own PostgreSQL keeps its data, or would.
-func Disk(dir string) Finding {
+// Disk checks the free space where the service's own PostgreSQL keeps its data, or would.
+func (r *Report) Disk(dir string) {
 	for _, err := os.Stat(dir); err != nil && dir != filepath.Dir(dir); _, err = os.Stat(dir) {
 		dir = filepath.Dir(dir)
 	}
 	var disk syscall.Statfs_t
 	if err := syscall.Statfs(dir, &disk); err != nil {
-		return Finding{"disk", Warning, fmt.Sprintf("look at the disk of %s: %v", dir, err), ""}
+		r.Warn("disk", "", "read free space of %s: %v", dir, err)
+		return
 	}
-	free := int64(disk.Bavail) * int64(disk.Bsize) //nolint:unconvert // on macOS it is of another type
-	found := fmt.Sprintf("%s free in %s", bytes(free), dir)
-	const advice = "make room: PostgreSQL stops when the disk is full"
+	free := int64(disk.Bavail) * int64(disk.Bsize) //nolint:unconvert // it has another type on macOS
+	const advice, found = "free some space: PostgreSQL stops when the disk is full", "%s free in %s"
 	switch {
 	case free < diskLeast:
-		return Finding{"disk", Wrong, found, advice}
+		r.Fail("disk", advice, found, bytes(free), dir)
 	case free < diskTight:
-		return Finding{"disk", Warning, found, advice}
+		r.Warn("disk", advice, found, bytes(free), dir)
 	default:
-		return good("disk", "%s", found)
+		r.OK("disk", found, bytes(free), dir)
 	}
+}
+
+// bytes formats a size.
+func bytes(n int64) string {
+	for _, unit := range []string{"bytes", "kB", "MB", "GB"} {
+		if n < 10_000 {
+			return fmt.Sprintf("%d %s", n, unit)
+		}
+		n /= 1000
+	}
+	return fmt.Sprintf("%d TB", n)
 }

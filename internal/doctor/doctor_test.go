@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,45 +28,50 @@ func setting(assignment string) string {
 	return fmt.Sprintf(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %%I SET %s', current_database()); END $$`, strings.ReplaceAll(assignment, "'", "''"))
 }
 
+// revoke takes a right from every role that an access list names.
+func revoke(right, list string) string {
+	return `DO $$ DECLARE a record; BEGIN FOR a IN SELECT DISTINCT grantee::regrole AS role FROM ` + list +
+		` LOOP EXECUTE format('REVOKE ` + right + ` FROM %s', a.role); END LOOP; END $$`
+}
+
 // TestDatabase is what may be wrong with a database, and what is said of it.
 func TestDatabase(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		change string
-		want   doctor.Finding // Found: a part of it
+		change, subject string
+		state           doctor.State
+		found           string // a part of it
 	}{
-		"nothing is wrong":     {"SELECT", doctor.Finding{Subject: "schema", State: doctor.Good, Found: "can run"}},
-		"no token":             {"SELECT", doctor.Finding{Subject: "tokens", State: doctor.Warning, Found: "none was made"}},
-		"small log":            {"SELECT", doctor.Finding{Subject: "server", State: doctor.Warning, Found: "max_wal_size is 256 MB"}},
-		"loss that is allowed": {"SELECT", doctor.Finding{Subject: "durability", State: doctor.Warning, Found: "has fsync off"}},
-		"statements compiled":  {setting("jit = on"), doctor.Finding{Subject: "server", State: doctor.Warning, Found: "jit is on"}},
-		"a time limit":         {setting("statement_timeout = '1min'"), doctor.Finding{Subject: "server", State: doctor.Warning, Found: "statement_timeout is 60000 ms"}},
-		"read only":            {setting("default_transaction_read_only = on"), doctor.Finding{Subject: "server", State: doctor.Wrong, Found: "nothing can be written"}},
-		"no triggers":          {setting("session_replication_role = replica"), doctor.Finding{Subject: "server", State: doctor.Wrong, Found: "session_replication_role is replica"}},
-		"no warnings":          {setting("client_min_messages = error"), doctor.Finding{Subject: "durability", State: doctor.Wrong, Found: "client_min_messages"}},
-		"a trigger is off":     {"ALTER TABLE pawl.orders DISABLE TRIGGER USER", doctor.Finding{Subject: "schema", State: doctor.Wrong, Found: "on pawl.orders is switched off"}},
-		"a table is unlogged":  {"ALTER TABLE pawl.transitions SET UNLOGGED", doctor.Finding{Subject: "schema", State: doctor.Wrong, Found: "table pawl.transitions is not logged"}},
-		"a column is gone":     {"ALTER TABLE pawl.orders RENAME COLUMN hold_reason TO why", doctor.Finding{Subject: "schema", State: doctor.Wrong, Found: "can't be prepared"}},
-		"not granted": {"DO $$ DECLARE a record; BEGIN FOR a IN SELECT DISTINCT grantee::regrole AS role FROM pg_class, aclexplode(relacl) WHERE oid = 'pawl.transitions'::regclass " +
-			"AND privilege_type = 'INSERT' LOOP EXECUTE format('REVOKE INSERT ON pawl.transitions FROM %s', a.role); END LOOP; END $$",
-			doctor.Finding{Subject: "schema", State: doctor.Wrong, Found: "INSERT on pawl.transitions"}},
-		"no rights": {"DO $$ DECLARE a record; BEGIN FOR a IN SELECT DISTINCT grantee::regrole AS role FROM pg_namespace, aclexplode(nspacl) WHERE nspname = 'pawl' " +
-			"LOOP EXECUTE format('REVOKE ALL ON SCHEMA pawl FROM %s', a.role); END LOOP; END $$",
-			doctor.Finding{Subject: "tokens", State: doctor.Wrong, Found: "permission denied"}},
-		"restored elsewhere": {"UPDATE pawl.installation SET system_identifier = 1", doctor.Finding{Subject: "installation", State: doctor.Wrong, Found: "another PostgreSQL cluster"}},
-		"copied within":      {"UPDATE pawl.installation SET database_oid = 1", doctor.Finding{Subject: "installation", State: doctor.Wrong, Found: "another database of this cluster"}},
-		"of another name":    {"UPDATE pawl.installation SET name = 'prod'", doctor.Finding{Subject: "installation", State: doctor.Wrong, Found: `"prod", and this is "test"`}},
+		"nothing is wrong":     {"SELECT", "schema", doctor.Good, "can run"},
+		"no token":             {"SELECT", "tokens", doctor.Warning, "there is none"},
+		"small log":            {"SELECT", "server", doctor.Warning, "max_wal_size is 256 MB"},
+		"loss that is allowed": {"SELECT", "durability", doctor.Warning, "has fsync off"},
+		"statements compiled":  {setting("jit = on"), "server", doctor.Warning, "jit is on"},
+		"a time limit":         {setting("statement_timeout = '1min'"), "server", doctor.Warning, "statement_timeout is 60000 ms"},
+		"read only":            {setting("default_transaction_read_only = on"), "server", doctor.Wrong, "nothing can be written"},
+		"no triggers":          {setting("session_replication_role = replica"), "server", doctor.Wrong, "session_replication_role is replica"},
+		"no warnings":          {setting("client_min_messages = error"), "durability", doctor.Wrong, "client_min_messages"},
+		"a trigger is off":     {"ALTER TABLE pawl.orders DISABLE TRIGGER USER", "schema", doctor.Wrong, "on pawl.orders is switched off"},
+		"a table is unlogged":  {"ALTER TABLE pawl.transitions SET UNLOGGED", "schema", doctor.Wrong, "table pawl.transitions is not logged"},
+		"a column is gone":     {"ALTER TABLE pawl.orders RENAME COLUMN hold_reason TO why", "schema", doctor.Wrong, "can't be prepared"},
+		"not granted": {revoke("INSERT ON pawl.transitions", "pg_class, aclexplode(relacl) WHERE oid = 'pawl.transitions'::regclass AND privilege_type = 'INSERT'"),
+			"schema", doctor.Wrong, "INSERT on pawl.transitions"},
+		"no rights": {revoke("ALL ON SCHEMA pawl", "pg_namespace, aclexplode(nspacl) WHERE nspname = 'pawl'"),
+			"tokens", doctor.Wrong, "permission denied"},
+		"restored elsewhere": {"UPDATE pawl.installation SET system_identifier = 1", "installation", doctor.Wrong, "another PostgreSQL cluster"},
+		"copied within":      {"UPDATE pawl.installation SET database_oid = 1", "installation", doctor.Wrong, "another database of this cluster"},
+		"of another name":    {"UPDATE pawl.installation SET name = 'prod'", "installation", doctor.Wrong, `"prod", and this is "test"`},
 		"of a cluster that can't be told": {"REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC; UPDATE pawl.installation SET system_identifier = 1",
-			doctor.Finding{Subject: "installation", State: doctor.Warning, Found: "can't be told"}},
+			"installation", doctor.Warning, "can't be detected"},
 		"nobody numbers": {"INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, at) VALUES (1, 1, 'pending', 'charging', 1, now() - interval '1 hour')",
-			doctor.Finding{Subject: "events", State: doctor.Warning, Found: "has waited for 1h"}},
+			"events", doctor.Warning, "has waited for 1h"},
 		"an endpoint is disabled": {"INSERT INTO pawl.webhook_endpoints (url, secret, event_no, created_by, state, disabled_at, disabled_reason) " +
 			"VALUES ('https://shop.example', 'whsec_', 0, 'test', 'disabled', now(), 'it answered 410 Gone')",
-			doctor.Finding{Subject: "webhooks", State: doctor.Warning, Found: "whe_1 since"}},
+			"webhooks", doctor.Warning, "whe_1 since"},
 		"a migration is pending": {"DELETE FROM public.goose_db_version WHERE version_id = (SELECT max(version_id) FROM public.goose_db_version)",
-			doctor.Finding{Subject: "migrations", State: doctor.Wrong, Found: "1 of "}},
+			"migrations", doctor.Wrong, "1 of "},
 		"of an earlier development version": {"CREATE TABLE pawl.migration_checksums ()",
-			doctor.Finding{Subject: "migrations", State: doctor.Wrong, Found: "an earlier development version"}},
+			"migrations", doctor.Wrong, "an earlier development version"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -73,7 +79,7 @@ func TestDatabase(t *testing.T) {
 			if _, err := database.Pool.Exec(t.Context(), c.change); err != nil {
 				t.Fatal(err)
 			}
-			wants(t, doctor.Database(t.Context(), database.URL, healthy), c.want)
+			wants(t, examined(t, database.URL, healthy), finding(c.subject, c.state, c.found))
 		})
 	}
 }
@@ -92,53 +98,58 @@ func wants(t *testing.T, findings []doctor.Finding, want doctor.Finding) {
 	t.Errorf("no %v in %+v", want, findings)
 }
 
-func TestHealthyDatabaseHasNothingWrong(t *testing.T) {
-	t.Parallel()
+// examined is what is found at a database.
+func examined(t *testing.T, url string, service doctor.Service) []doctor.Finding {
+	t.Helper()
 	var report doctor.Report
-	report.Add(doctor.Database(t.Context(), dbtest.New(t).URL, healthy)...)
-	var subjects []string
-	for _, f := range report.Findings {
-		subjects = append(subjects, f.Subject)
-	}
-	if report.Wrong() > 0 {
-		t.Errorf("%+v", report)
-	}
-	for _, want := range []string{"database", "server", "durability", "connections", "clock", "role", "migrations", "schema", "installation", "events", "webhooks", "tokens"} {
-		if !strings.Contains(strings.Join(subjects, " "), want) {
-			t.Errorf("nothing is said of %s: %v", want, subjects)
+	report.Database(t.Context(), url, service)
+	return report.Findings
+}
+
+func finding(subject string, state doctor.State, found string) doctor.Finding {
+	return doctor.Finding{Subject: subject, State: state, Found: found}
+}
+
+// TestHealthyDatabase has something to say on every subject, also behind a pooler, and finds nothing wrong.
+func TestHealthyDatabase(t *testing.T) {
+	t.Parallel()
+	url := dbtest.New(t).URL
+	for at, connections := range map[string]string{url: "max_connections is", dbtest.Pooler(t, url): "a pooler shares them"} {
+		findings := examined(t, at, healthy)
+		var subjects []string
+		for _, f := range findings {
+			subjects = append(subjects, f.Subject)
+			if f.State == doctor.Wrong {
+				t.Errorf("%+v", f)
+			}
 		}
+		const all = "database server durability connections clock role migrations schema installation events webhooks tokens"
+		if got := strings.Join(slices.Compact(subjects), " "); got != all {
+			t.Errorf("checked %s", got)
+		}
+		wants(t, findings, finding("connections", doctor.Good, connections))
+		wants(t, findings, finding("schema", doctor.Good, ""))
 	}
 }
 
 func TestRolesAndRoom(t *testing.T) {
 	t.Parallel()
 	database := dbtest.New(t)
-	wants(t, doctor.Database(t.Context(), database.AdminURL, healthy), doctor.Finding{Subject: "role", State: doctor.Warning, Found: "is a superuser"})
+	wants(t, examined(t, database.AdminURL, healthy), finding("role", doctor.Warning, "is a superuser"))
 	own, greedy := healthy, healthy
 	own.OwnServer, greedy.MaxConns = true, 600
-	wants(t, doctor.Database(t.Context(), database.AdminURL, own), doctor.Finding{Subject: "role", State: doctor.Good})
-	wants(t, doctor.Database(t.Context(), database.URL, greedy), doctor.Finding{Subject: "connections", State: doctor.Wrong, Found: "max_connections is 500"})
+	wants(t, examined(t, database.AdminURL, own), finding("role", doctor.Good, ""))
+	wants(t, examined(t, database.URL, greedy), finding("connections", doctor.Wrong, "max_connections is 500"))
 	strict := healthy
 	strict.AllowDataLoss = false
-	wants(t, doctor.Database(t.Context(), database.URL, strict), doctor.Finding{Subject: "durability", State: doctor.Wrong, Found: "fsync off"})
-}
-
-func TestBehindPooler(t *testing.T) {
-	t.Parallel()
-	var report doctor.Report
-	report.Add(doctor.Database(t.Context(), dbtest.Pooler(t, dbtest.New(t).URL), healthy)...)
-	wants(t, report.Findings, doctor.Finding{Subject: "connections", State: doctor.Good, Found: "a pooler shares them"})
-	wants(t, report.Findings, doctor.Finding{Subject: "schema", State: doctor.Good})
-	if report.Wrong() > 0 {
-		t.Errorf("%+v", report)
-	}
+	wants(t, examined(t, database.URL, strict), finding("durability", doctor.Wrong, "fsync off"))
 }
 
 // TestEmptyDatabaseStaysEmpty: whoever looks for what is wrong must not make tables.
 func TestEmptyDatabaseStaysEmpty(t *testing.T) {
 	t.Parallel()
 	url := dbtest.Empty(t)
-	wants(t, doctor.Database(t.Context(), url, healthy), doctor.Finding{Subject: "migrations", State: doctor.Warning, Found: "are pending"})
+	wants(t, examined(t, url, healthy), finding("migrations", doctor.Warning, "are pending"))
 	conn, err := pgx.Connect(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
@@ -158,7 +169,7 @@ func TestUnreachable(t *testing.T) {
 		"postgres://pawl.invalid/pawl":                      "name of the host",
 		strings.Replace(dbtest.Empty(t), "test", "gone", 1): "createdb",
 	} {
-		findings := doctor.Database(t.Context(), url, healthy)
+		findings := examined(t, url, healthy)
 		if len(findings) != 1 || findings[0].State != doctor.Wrong || !strings.Contains(findings[0].Advice, advice) {
 			t.Errorf("%s: %+v", url, findings)
 		}
@@ -181,7 +192,7 @@ func TestStandbyThatIsNotSynchronous(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
-	wants(t, doctor.Database(t.Context(), server.URL, healthy), doctor.Finding{Subject: "durability", State: doctor.Warning, Found: "1 standbys are connected and none is synchronous"})
+	wants(t, examined(t, server.URL, healthy), finding("durability", doctor.Warning, "1 standbys are connected and none is synchronous"))
 	if _, err := connect(t, server.URL).Exec(t.Context(), "CREATE ROLE unprivileged LOGIN PASSWORD 'secret'"); err != nil {
 		t.Fatal(err)
 	}
@@ -191,11 +202,11 @@ func TestStandbyThatIsNotSynchronous(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unprivileged.Close(context.WithoutCancel(t.Context()))
-	findings, err := doctor.Durability(t.Context(), db.New(unprivileged), true)
-	if err != nil {
+	var report doctor.Report
+	if err := report.Durability(t.Context(), db.New(unprivileged), true); err != nil {
 		t.Fatal(err)
 	}
-	wants(t, findings, doctor.Finding{Subject: "durability", State: doctor.Warning, Found: "1 standbys are connected"})
+	wants(t, report.Findings, finding("durability", doctor.Warning, "1 standbys are connected"))
 }
 
 func connect(t *testing.T, url string) *pgx.Conn {

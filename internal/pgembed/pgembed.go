@@ -73,8 +73,8 @@ type Server struct {
 	lock    *os.File
 	release sync.Once
 
-	looking    bool // for Look: nothing is made or fetched
-	passedOver []PassedOver
+	looking bool // for Look: nothing is made or fetched
+	skipped []Skipped
 }
 
 // DefaultDir is /var/lib/pawl for root, else $XDG_DATA_HOME/pawl, or ~/.local/share/pawl where that is unset

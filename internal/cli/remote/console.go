@@ -16,10 +16,7 @@ import (
 	"pawl/internal/console"
 )
 
-// consolePort is where a console is if nobody says otherwise. What a browser keeps for it, such as saved views, it keeps by port.
-const consolePort = 3001
-
-// remoteConsole is a console on this machine, of a service that may be anywhere.
+// remoteConsole is a console on this machine for a service that may be anywhere.
 type remoteConsole struct {
 	url       string // of the service
 	tokenFile string // empty: the token is in PAWL_TOKEN
@@ -34,12 +31,11 @@ func consoleCommand() *cobra.Command {
 	var c remoteConsole
 	cmd := &cobra.Command{
 		Use: "console", Short: "Serve the console of a remote service on this machine",
-		Long: "Serves the console of a service on an address of this machine, and prints that address. It has a key in it,\n" +
-			"so that nobody else on this machine gets in. In the browser one may do what the token may do.\n" +
-			"The service is that of --url, or PAWL_URL.",
+		Long: "Serves the console of the service at --url or PAWL_URL on this machine, with the rights of the token. Prints its\n" +
+			"address, which contains a key against other users of this machine.",
 		Example: "  pawl console --url https://pawl.shop.example --token-file ~/.pawl-token",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := refuseEmpty(cmd, args); err != nil {
+			if err := rejectEmpty(cmd, args); err != nil {
 				return err
 			}
 			c.url = strings.TrimSuffix(cmp.Or(c.url, os.Getenv("PAWL_URL"), defaultURL), "/")
@@ -47,16 +43,15 @@ func consoleCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&c.url, "url", "", "URL of the service; default: PAWL_URL, or "+defaultURL)
-	cmd.Flags().StringVar(&c.tokenFile, "token-file", "", "`file` with the token; else it is in PAWL_TOKEN. It is read again for every page")
-	cmd.Flags().IntVar(&c.port, "port", consolePort, "port of this machine; 0 picks one")
+	cmd.Flags().StringVar(&c.tokenFile, "token-file", "", "`file` with the token, read again for every page; default: PAWL_TOKEN")
+	cmd.Flags().IntVar(&c.port, "port", 3001, "port to listen on; 0 picks one") // browsers keep saved views by port
 	return cmd
 }
 
-// serve serves it until ctx ends.
 func (c *remoteConsole) serve(ctx context.Context, out io.Writer) error {
 	api, err := c.connect(nil)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrUsage, err)
+		return usage("%w", err)
 	}
 	me, err := api.GetCaller(ctx)
 	if err != nil {
@@ -71,13 +66,13 @@ func (c *remoteConsole) serve(ctx context.Context, out io.Writer) error {
 	mux.Handle("/console", pages)
 	mux.Handle("/console/", pages)
 	mux.Handle("GET /{$}", http.RedirectHandler("/console", http.StatusSeeOther))
-	for _, path := range []string{"GET /docs", "GET /problems/{code}"} { // to which pages link
+	for _, path := range []string{"GET /docs", "GET /problems/{code}"} { // linked by pages
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, c.url+r.URL.EscapedPath(), http.StatusSeeOther)
 		})
 	}
 	local.Start(mux)
-	fmt.Fprintf(out, "The console of %s, as %q: %s\n", c.url, me.Name, local.Link("/console"))
+	fmt.Fprintf(out, "console of %s, as %q: %s\n", c.url, me.Name, local.Link("/console"))
 	select {
 	case <-ctx.Done():
 		return local.Close()
@@ -86,7 +81,7 @@ func (c *remoteConsole) serve(ctx context.Context, out io.Writer) error {
 	}
 }
 
-// connect returns the client of a page: another one when there is another token.
+// connect returns the client for a page, a new one if the token has changed.
 func (c *remoteConsole) connect(*http.Request) (*client.Client, error) {
 	token, err := c.token()
 	if err != nil {
@@ -95,7 +90,7 @@ func (c *remoteConsole) connect(*http.Request) (*client.Client, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.api == nil || c.given != token {
-		c.api, err = client.New(c.url, client.Options{Token: token, RetryFor: patience})
+		c.api, err = client.New(c.url, client.Options{Token: token, RetryFor: retryFor})
 		c.given = token
 	}
 	return c.api, err

@@ -138,7 +138,7 @@ func TestConsoleThatCannotBegin(t *testing.T) {
 	t.Parallel()
 	for _, s := range []step{
 		{"console --token-file /nonexistent", "read token", "^$"},
-		{"console --token-file ''", "--token-file is empty", "^$"},
+		{"console --token-file ''", "--token-file must not be empty", "^$"},
 	} {
 		s.try(t, "http://127.0.0.1:1")
 	}

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -19,8 +20,8 @@ func eventsCommand() *cobra.Command {
 	var follow bool
 	cmd := asking(&cobra.Command{
 		Use: "events", Short: "Print events in order",
-		Long: "Prints the feed: every move of every order, and every change of stock, once. With -f it goes on with what\n" +
-			"happens, until it is interrupted, also through outages. A line ends with the cursor to go on after it.",
+		Long: "Prints every transition of every order and every change of stock once, in order. With -f it waits for new events,\n" +
+			"also through outages, until it is interrupted. Each line ends with the cursor to continue after it.",
 		Example: "  pawl events -f\n" +
 			"  pawl events --order order-1\n" +
 			"  pawl events -f --type order.completed,order.failed -o json | jq --unbuffered -r .data.orderId\n" +
@@ -37,26 +38,26 @@ func eventsCommand() *cobra.Command {
 		}
 		err := s.printEvents(ctx, params, follow)
 		if follow && ctx.Err() != nil {
-			return nil //nolint:nilerr // to be interrupted is how it ends
+			return nil //nolint:nilerr // an interrupt is the normal end
 		}
 		return err
 	})
 	f := cmd.Flags()
 	f.BoolVarP(&follow, "follow", "f", false, "keep printing new events")
-	f.StringVar(&params.After, "after", "", "cursor to go on after, oldest or latest; empty: oldest, with -f latest")
+	f.StringVar(&params.After, "after", "", "cursor to continue after, oldest or latest; default: oldest, with -f latest")
 	f.StringVar(&params.Order, "order", "", "only events about this order")
-	f.StringSliceVar(&params.Type, "type", nil, "only events of these types, comma-separated: order.completed, or order.* for all with that prefix")
-	f.StringSliceVar(&statuses, "status", nil, "only events of orders after which they are in one of these statuses")
+	f.StringSliceVar(&params.Type, "type", nil, typesHelp)
+	f.StringSliceVar(&statuses, "status", nil, "only events that leave an order in one of these statuses")
 	return cmd
 }
 
 const (
-	eventsAtOnce = 500             // in a page
-	eventsSoon   = 2 * time.Second // what has just happened may take so long to be in the feed
+	eventsAtOnce = 500             // page size
+	eventsSoon   = 2 * time.Second // how long it may take until an event is in the feed
 )
 
-// printEvents prints the events that there are, and with follow those that come. Without it, what happened before the
-// command is printed, too, if it gets its number soon.
+// printEvents prints the events in the feed, and with follow later ones. Without follow it waits for events that occurred
+// before the command and get their number soon.
 func (s *session) printEvents(ctx context.Context, params client.ListEventsParams, follow bool) error {
 	began := time.Now()
 	for more := true; more; {
@@ -74,7 +75,7 @@ func (s *session) printEvents(ctx context.Context, params client.ListEventsParam
 			}
 		}
 		params.After = page.NextCursor
-		more = page.More || params.Wait != "" && len(page.Events) > 0 // what came first may not be all
+		more = page.More || params.Wait != "" && len(page.Events) > 0 // there may be more
 	}
 	params.Wait = ""
 	if !follow {
@@ -91,17 +92,13 @@ func (s *session) printEvents(ctx context.Context, params client.ListEventsParam
 	return nil
 }
 
-// printEvent prints a line: when, what, of what, and the cursor. The columns are as wide as most need, because the lines that
-// come are not known.
+// printEvent prints an event and its cursor. The widths of the columns are fixed, because later lines are not known.
 func (s *session) printEvent(e *client.Event) error {
 	if s.format == output.JSON {
 		return output.Line(s.out, e)
 	}
 	d := e.Data
-	about, amount := d.OrderID, strings.TrimSpace(d.Amount+" "+d.Currency)
-	if about == "" {
-		about = d.Item
-	}
+	about, amount := cmp.Or(d.OrderID, d.Item), strings.TrimSpace(d.Amount+" "+d.Currency)
 	if d.OnHand != nil {
 		amount = fmt.Sprintf("%d on hand", *d.OnHand)
 	}

@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"pawl/client"
-	"pawl/internal/cli/remote"
 )
 
 // step is a line that somebody types, and what comes of it.
@@ -59,16 +58,16 @@ func TestCommands(t *testing.T) {
 		{"orders show nothing", "404", `^$`},
 		{"orders retry order-1", "409", `^$`},
 		{"orders refund order-1 --reason rest --dry-run", "", `(?s)^order +order-1\n.*\ndry run: the request would succeed; nothing was changed\n$`},
-		{"orders refund order-1 --reason rest --amount=", "--amount is empty", `^$`},
-		{"orders cancel order-1 --request-id=", "--request-id is empty", `^$`},
+		{"orders refund order-1 --reason rest --amount=", "--amount must not be empty", `^$`},
+		{"orders cancel order-1 --request-id=", "--request-id must not be empty", `^$`},
 		{"orders process order-4 --amount 5 --item lamp --quantity 0", "1 or more", `^$`},
-		{"orders list --limit -1", "--limit can't be less than 0", `^$`},
-		{"orders list --since -1h", "--since can't be less than 0", `^$`},
-		{"orders show ''", "an argument is empty", `^$`},
-		{"orders process '' --amount 5 --item lamp", "an argument is empty", `^$`},
-		{"orders list --status=", "--status is empty", `^$`},
-		{"events --after 1.1", "to go on, use --after ", `^$`},
-		{"orders refund order-1", remote.ErrUsage.Error(), `^$`},
+		{"orders list --limit -1", "--limit must not be negative", `^$`},
+		{"orders list --since -1h", "--since must not be negative", `^$`},
+		{"orders show ''", "arguments must not be empty", `^$`},
+		{"orders process '' --amount 5 --item lamp", "arguments must not be empty", `^$`},
+		{"orders list --status=", "--status must not be empty", `^$`},
+		{"events --after 1.1", "to continue, use --after ", `^$`},
+		{"orders refund order-1", `"reason" not set`, `^$`},
 	} {
 		s.try(t, url)
 	}

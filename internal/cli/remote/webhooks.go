@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"net/http"
 	"strconv"
 	"strings"
@@ -23,19 +22,38 @@ func webhooksCommand() *cobra.Command {
 			"  pawl webhooks test whe_1\n"+
 			"  pawl webhooks deliveries whe_1 --state exhausted\n"+
 			"  pawl webhooks recover whe_1 --since 24h",
-		webhooksListCommand(), webhooksCreateCommand(), webhooksShowCommand(), webhooksChangeCommand(), webhooksDeleteCommand(), webhooksEnableCommand(), webhooksDisableCommand(),
-		webhooksRotateCommand(), webhooksTestCommand(), deliveriesCommand(), deliveryResendCommand(), deliverySkipCommand(), deliveriesRecoverCommand())
+		endpointsCommand(), createCommand(), changeCommand(), enableCommand(), rotateCommand(), testCommand(),
+		onEndpoint("show ENDPOINT", "Show an endpoint", func(ctx context.Context, s *session, id string) (*client.WebhookEndpoint, error) {
+			return s.GetWebhookEndpoint(ctx, id)
+		}),
+		onEndpoint("disable ENDPOINT", "Disable an endpoint", func(ctx context.Context, s *session, id string) (*client.WebhookEndpoint, error) {
+			return s.DisableWebhookEndpoint(ctx, id, nil, client.AskBody{})
+		}),
+		asking(&cobra.Command{
+			Use: "delete ENDPOINT", Short: "Delete an endpoint and its deliveries", Args: cobra.ExactArgs(1),
+			Long: "Deletes an endpoint and its deliveries. To stop deliveries for a while, disable it.",
+		}, func(ctx context.Context, s *session, args []string) error {
+			return s.DeleteWebhookEndpoint(ctx, args[0], nil)
+		}),
+		deliveriesCommand(), resendCommand(), skipCommand(), recoverCommand())
 }
 
-func webhooksListCommand() *cobra.Command {
-	return asking(&cobra.Command{Use: "list", Short: "List all endpoints", Example: "  pawl webhooks list"},
-		func(ctx context.Context, s *session, _ []string) error {
-			list, err := s.ListWebhookEndpoints(ctx)
-			if err != nil {
-				return err
-			}
-			return endpointRows.Print(s.out, s.format, output.All(list.Endpoints))
+// onEndpoint is a command about the endpoint in its argument. It prints the endpoint that do returns.
+func onEndpoint(use, short string, do func(ctx context.Context, s *session, id string) (*client.WebhookEndpoint, error)) *cobra.Command {
+	return asking(&cobra.Command{Use: use, Short: short, Args: cobra.ExactArgs(1)},
+		func(ctx context.Context, s *session, args []string) error {
+			return s.printEndpoint(do(ctx, s, args[0]))
 		})
+}
+
+func endpointsCommand() *cobra.Command {
+	return asking(&cobra.Command{Use: "list", Short: "List all endpoints"}, func(ctx context.Context, s *session, _ []string) error {
+		list, err := s.ListWebhookEndpoints(ctx)
+		if err != nil {
+			return err
+		}
+		return endpointRows.Print(s.out, s.format, output.All(list.Endpoints))
+	})
 }
 
 var endpointRows = output.Columns[client.WebhookEndpoint]{
@@ -45,64 +63,49 @@ var endpointRows = output.Columns[client.WebhookEndpoint]{
 	},
 }
 
-func typesOf(e *client.WebhookEndpoint) string {
-	if len(e.Types) == 0 {
-		return "all"
-	}
-	return strings.Join(e.Types, ",")
-}
+func typesOf(e *client.WebhookEndpoint) string { return cmp.Or(strings.Join(e.Types, ","), "all") }
 
-// printEndpoint prints what is known of an endpoint that the service has answered with, and its secret where the answer has it.
+// printEndpoint prints an endpoint that the service has answered with, and its secret if the answer has it.
 func (s *session) printEndpoint(endpoint *client.WebhookEndpoint, err error) error {
 	return show(s, endpoint, err, func(e *client.WebhookEndpoint) error {
-		return s.fields(
-			field{"endpoint", e.ID}, field{"url", e.URL}, field{"description", e.Description}, field{"types", typesOf(e)},
-			field{"state", strings.TrimSpace(string(e.State) + " " + e.DisabledReason)}, field{"failing since", moment(e.FailingSince)},
-			field{"paused until", moment(e.PausedUntil)}, field{"event", fmt.Sprint(e.EventNo)},
-			field{"created", moment(e.CreatedAt) + " by " + e.CreatedBy},
-			field{"secret", e.Secret}, field{"secret before", until(e.PreviousSecretUntil)})
+		previous := ""
+		if !e.PreviousSecretUntil.IsZero() {
+			previous = "valid until " + moment(e.PreviousSecretUntil)
+		}
+		return s.fields("endpoint", e.ID, "url", e.URL, "description", e.Description, "types", typesOf(e),
+			"state", strings.TrimSpace(string(e.State)+" "+e.DisabledReason), "failing since", moment(e.FailingSince),
+			"paused until", moment(e.PausedUntil), "event", fmt.Sprint(e.EventNo),
+			"created", moment(e.CreatedAt)+" by "+e.CreatedBy, "secret", e.Secret, "previous secret", previous)
 	})
 }
 
-func until(at time.Time) string {
-	if at.IsZero() {
-		return ""
-	}
-	return "good until " + moment(at)
-}
-
-func webhooksCreateCommand() *cobra.Command {
+func createCommand() *cobra.Command {
 	var body client.WebhookEndpointBody
 	cmd := asking(&cobra.Command{
 		Use: "create URL", Short: "Create an endpoint that receives events at a URL", Args: cobra.ExactArgs(1),
-		Long: "Has every event from now on sent to a URL, those of an order in order. Prints the secret that they are signed with\n" +
-			"(Standard Webhooks): it is not shown again.",
+		Long: "Sends every event from now on to a URL, those of an order in order. Prints the secret that they are signed with\n" +
+			"(Standard Webhooks), which is not shown again.",
 		Example: "  pawl webhooks create https://shop.example/pawl\n" +
 			"  pawl webhooks create https://shop.example/pawl --type 'order.*' -o json | jq -r .secret",
 	}, func(ctx context.Context, s *session, args []string) error {
 		body.URL = args[0]
 		return s.printEndpoint(s.CreateWebhookEndpoint(ctx, nil, body))
 	})
-	cmd.Flags().StringSliceVar(&body.Types, "type", nil, "only events of these types, comma-separated: order.completed, or order.* for all with that prefix")
-	cmd.Flags().StringVar(&body.Description, "description", "", "what it is for")
+	cmd.Flags().StringSliceVar(&body.Types, "type", nil, typesHelp)
+	cmd.Flags().StringVar(&body.Description, "description", "", "purpose of the endpoint")
 	return cmd
 }
 
-func webhooksShowCommand() *cobra.Command {
-	return asking(&cobra.Command{Use: "show ENDPOINT", Short: "Show an endpoint", Args: cobra.ExactArgs(1), Example: "  pawl webhooks show whe_1"},
-		func(ctx context.Context, s *session, args []string) error {
-			return s.printEndpoint(s.GetWebhookEndpoint(ctx, args[0]))
-		})
-}
+const typesHelp = "only events of these types, comma-separated: order.completed, or order.* for all with that prefix"
 
-func webhooksChangeCommand() *cobra.Command {
+func changeCommand() *cobra.Command {
 	var types []string
 	var allTypes bool
 	var description string
 	cmd := asking(&cobra.Command{
 		Use: "change ENDPOINT [URL]", Short: "Change the URL, event types or description of an endpoint", Args: cobra.RangeArgs(1, 2),
-		Long: "Changes what is given, and leaves the rest as it is. What was not delivered yet goes to the new URL; the types\n" +
-			"count for events that are to come. Ends with 1 if somebody else has changed the endpoint at the same moment.",
+		Long: "Changes only what is given. Undelivered events go to the new URL; the types apply to new events. Exits with 1 if the\n" +
+			"endpoint was changed at the same time.",
 		Example: "  pawl webhooks change whe_1 https://shop.example/events\n" +
 			"  pawl webhooks change whe_1 --type order.completed,order.failed",
 	}, func(ctx context.Context, s *session, args []string) error {
@@ -114,77 +117,56 @@ func webhooksChangeCommand() *cobra.Command {
 		body := client.WebhookEndpointBody{
 			URL: append(args, endpoint.URL)[1], Types: endpoint.Types, Description: cmp.Or(description, endpoint.Description),
 		}
-		if allTypes {
-			body.Types = nil
-		} else if types != nil {
+		if types != nil || allTypes {
 			body.Types = types
 		}
 		params := client.ChangeWebhookEndpointParams{IfMatch: was.Header.Get("ETag")}
 		return s.printEndpoint(s.ChangeWebhookEndpoint(ctx, args[0], &params, body))
 	})
 	f := cmd.Flags()
-	f.StringSliceVar(&types, "type", nil, "only events of these types, comma-separated, in the place of those before")
+	f.StringSliceVar(&types, "type", nil, typesHelp)
 	f.BoolVar(&allTypes, "all-types", false, "events of all types")
-	f.StringVar(&description, "description", "", "what it is for")
+	f.StringVar(&description, "description", "", "purpose of the endpoint")
 	cmd.MarkFlagsMutuallyExclusive("type", "all-types")
 	return cmd
 }
 
-func webhooksDeleteCommand() *cobra.Command {
-	return asking(&cobra.Command{
-		Use: "delete ENDPOINT", Short: "Remove an endpoint, and its deliveries", Args: cobra.ExactArgs(1),
-		Long: "Removes an endpoint, and its deliveries. To stop for a while, disable it.", Example: "  pawl webhooks delete whe_1",
-	}, func(ctx context.Context, s *session, args []string) error {
-		return s.DeleteWebhookEndpoint(ctx, args[0], nil)
-	})
-}
-
-func webhooksEnableCommand() *cobra.Command {
+func enableCommand() *cobra.Command {
 	var fromNow bool
-	cmd := asking(&cobra.Command{
-		Use: "enable ENDPOINT", Short: "Enable a disabled endpoint, and resume where it stopped", Args: cobra.ExactArgs(1),
-		Example: "  pawl webhooks enable whe_1\n  pawl webhooks enable whe_1 --from-now",
-	}, func(ctx context.Context, s *session, args []string) error {
-		var body client.EnableBody
-		if fromNow {
-			body.From = client.EnableBodyFromNow
-		}
-		return s.printEndpoint(s.EnableWebhookEndpoint(ctx, args[0], nil, body))
-	})
+	cmd := onEndpoint("enable ENDPOINT", "Enable a disabled endpoint, and resume where it stopped",
+		func(ctx context.Context, s *session, id string) (*client.WebhookEndpoint, error) {
+			var body client.EnableBody
+			if fromNow {
+				body.From = client.EnableBodyFromNow
+			}
+			return s.EnableWebhookEndpoint(ctx, id, nil, body)
+		})
 	cmd.Flags().BoolVar(&fromNow, "from-now", false, "skip the events that occurred while it was disabled")
 	return cmd
 }
 
-func webhooksDisableCommand() *cobra.Command {
-	return asking(&cobra.Command{
-		Use: "disable ENDPOINT", Short: "Disable an endpoint", Args: cobra.ExactArgs(1), Example: "  pawl webhooks disable whe_1",
-	}, func(ctx context.Context, s *session, args []string) error {
-		return s.printEndpoint(s.DisableWebhookEndpoint(ctx, args[0], nil, client.AskBody{}))
-	})
-}
-
-func webhooksRotateCommand() *cobra.Command {
-	overlap := 24 * time.Hour
-	cmd := asking(&cobra.Command{
-		Use: "rotate ENDPOINT", Short: "Rotate the secret of an endpoint, and print the new one", Args: cobra.ExactArgs(1),
-		Example: "  pawl webhooks rotate whe_1 --overlap 1h",
-	}, func(ctx context.Context, s *session, args []string) error {
-		seconds := int(overlap / time.Second)
-		return s.printEndpoint(s.RotateWebhookSecret(ctx, args[0], nil, client.RotateSecretBody{OverlapSeconds: &seconds}))
-	})
-	cmd.Flags().DurationVar(&overlap, "overlap", overlap, "how long deliveries are also signed with the previous secret")
+func rotateCommand() *cobra.Command {
+	var overlap time.Duration
+	cmd := onEndpoint("rotate ENDPOINT", "Rotate the secret of an endpoint, and print the new one",
+		func(ctx context.Context, s *session, id string) (*client.WebhookEndpoint, error) {
+			return s.RotateWebhookSecret(ctx, id, nil, client.RotateSecretBody{OverlapSeconds: new(int(overlap / time.Second))})
+		})
+	cmd.Flags().DurationVar(&overlap, "overlap", 24*time.Hour, "how long deliveries are also signed with the previous secret")
 	return cmd
 }
 
-func webhooksTestCommand() *cobra.Command {
+func testCommand() *cobra.Command {
 	return asking(&cobra.Command{
 		Use: "test ENDPOINT", Short: "Send a test event to an endpoint now", Args: cobra.ExactArgs(1),
-		Long: "Sends an event of the type webhook_endpoint.test to an endpoint, now, and prints what came back.\nEnds with 1 if it was not answered with 2xx.", Example: "  pawl webhooks test whe_1",
+		Long: "Sends an event of the type webhook_endpoint.test to an endpoint now, and prints the answer.\nExits with 1 if it is not 2xx.",
 	}, func(ctx context.Context, s *session, args []string) error {
 		outcome, err := s.TestWebhookEndpoint(ctx, args[0])
 		err = show(s, outcome, err, func(o *client.TestOutcome) error {
-			return s.fields(field{"event", o.EventID}, field{"status", answered(o.Status, o.Error)},
-				field{"latency", fmt.Sprintf("%d ms", o.LatencyMs)}, field{"answer", o.Answer})
+			status := fmt.Sprint(o.Status)
+			if o.Status == 0 {
+				status = "no answer: " + o.Error
+			}
+			return s.fields("event", o.EventID, "status", status, "latency", fmt.Sprintf("%d ms", o.LatencyMs), "answer", o.Answer)
 		})
 		if err == nil && !outcome.Delivered {
 			err = errors.New("the test event was not delivered")
@@ -193,93 +175,61 @@ func webhooksTestCommand() *cobra.Command {
 	})
 }
 
-// answered is the status of an answer, or why there was none.
-func answered[N ~int | ~int32 | ~int64](status N, why string) string {
-	if status == 0 {
-		return "no answer: " + why
-	}
-	return fmt.Sprint(status)
-}
-
 func deliveriesCommand() *cobra.Command {
 	var filter client.ListDeliveriesParams
 	var limit int
 	cmd := asking(&cobra.Command{
-		Use: "deliveries ENDPOINT [DELIVERY]", Short: "List the deliveries of an endpoint, the newest first, or show one with its attempts", Args: cobra.RangeArgs(1, 2),
+		Use: "deliveries ENDPOINT [DELIVERY]", Short: "List the deliveries of an endpoint, newest first, or show one with its attempts",
+		Args:    cobra.RangeArgs(1, 2),
 		Example: "  pawl webhooks deliveries whe_1 --state exhausted\n  pawl webhooks deliveries whe_1 1042",
 	}, func(ctx context.Context, s *session, args []string) error {
 		if len(args) == 2 {
 			return showDelivery(ctx, s, args)
 		}
 		filter.Limit = pageOf(limit)
-		return deliveryRows.Print(s.out, s.format, first(limit, s.deliveries(ctx, args[0], filter)))
+		return deliveryRows.Print(s.out, s.format, first(limit, s.Deliveries(ctx, args[0], filter)))
 	})
 	f := cmd.Flags()
 	f.StringVar((*string)(&filter.State), "state", "", "only deliveries in this state: pending, delivered, exhausted or skipped")
 	f.StringVar(&filter.OrderID, "order", "", "only deliveries about this order")
 	f.StringVar(&filter.Item, "item", "", "only deliveries about the stock of this item")
-	f.IntVar(&limit, "limit", 50, "most deliveries; 0: all")
+	f.IntVar(&limit, "limit", 50, "maximum number of deliveries; 0: all")
 	return cmd
-}
-
-// deliveries goes through the deliveries that a filter finds. It ends after the first error.
-func (s *session) deliveries(ctx context.Context, endpoint string, filter client.ListDeliveriesParams) iter.Seq2[client.Delivery, error] {
-	return func(yield func(client.Delivery, error) bool) {
-		for {
-			page, err := s.ListDeliveries(ctx, endpoint, &filter)
-			if err != nil {
-				yield(client.Delivery{}, err)
-				return
-			}
-			for _, d := range page.Deliveries {
-				if !yield(d, nil) {
-					return
-				}
-			}
-			if filter.Cursor = page.NextCursor; filter.Cursor == "" {
-				return
-			}
-		}
-	}
 }
 
 var deliveryRows = output.Columns[client.Delivery]{
 	Titles: []any{"delivery", "event", "type", "about", "state", "attempts", "status", "at"},
 	Of: func(d *client.Delivery) []any {
-		return []any{d.Delivery, d.EventID, d.Type, cmp.Or(d.OrderID, d.Item), d.State, d.Attempts, dash(status(d.Status)), moment(latest(d))}
+		at := d.CreatedAt // or when it was finished, or is due
+		if !d.FinishedAt.IsZero() {
+			at = d.FinishedAt
+		} else if !d.DueAt.IsZero() {
+			at = d.DueAt
+		}
+		return []any{d.Delivery, d.EventID, d.Type, cmp.Or(d.OrderID, d.Item), d.State, d.Attempts, statusText(d.Status), moment(at)}
 	},
 }
 
-// latest is when something became of a delivery, or will.
-func latest(d *client.Delivery) time.Time {
-	for _, at := range []time.Time{d.FinishedAt, d.DueAt} {
-		if !at.IsZero() {
-			return at
-		}
-	}
-	return d.CreatedAt
-}
-
-func status(code int) string {
+func statusText[N ~int | ~int64](code N) string {
 	if code == 0 {
-		return ""
+		return "-"
 	}
-	return strconv.Itoa(code)
+	return strconv.Itoa(int(code))
 }
 
-// onDelivery is what a command does with the delivery that two arguments name: it prints what the service answers.
-func onDelivery(do func(ctx context.Context, s *session, endpoint string, number int64) (*client.Delivery, error)) func(context.Context, *session, []string) error {
+// onDelivery is what a command does with the delivery that two arguments name. It prints the delivery that do returns.
+func onDelivery(do func(ctx context.Context, s *session, endpoint string, number int64) (*client.Delivery, error),
+) func(context.Context, *session, []string) error {
 	return func(ctx context.Context, s *session, args []string) error {
 		number, err := strconv.ParseInt(args[1], 10, 64)
 		if err != nil {
-			return fmt.Errorf("%w: delivery %q: want its number", ErrUsage, args[1])
+			return usage("DELIVERY must be a number, not %q", args[1])
 		}
 		d, err := do(ctx, s, args[0], number)
 		return show(s, d, err, s.printDelivery)
 	}
 }
 
-// showDelivery shows a delivery as it is.
 var showDelivery = onDelivery(func(ctx context.Context, s *session, endpoint string, number int64) (*client.Delivery, error) {
 	return s.GetDelivery(ctx, endpoint, number)
 })
@@ -292,7 +242,7 @@ func (s *session) printDelivery(d *client.Delivery) error {
 	fmt.Fprintln(s.out)
 	attempts := output.NewRows(s.out, "at", "status", "ms", "answer")
 	for _, a := range d.Log {
-		attempts.Add(moment(a.At), dash(status(int(a.Status))), a.LatencyMs, dash(cmp.Or(a.Error, a.Answer)))
+		attempts.Add(moment(a.At), statusText(a.Status), a.LatencyMs, dash(cmp.Or(a.Error, a.Answer)))
 	}
 	for _, c := range d.Changes {
 		attempts.Add(moment(c.At), c.Verb, "-", c.Actor+" "+c.Reason)
@@ -300,50 +250,44 @@ func (s *session) printDelivery(d *client.Delivery) error {
 	return attempts.Flush()
 }
 
-func deliveryResendCommand() *cobra.Command {
+func resendCommand() *cobra.Command {
 	var body client.AskBody
-	cmd := asking(&cobra.Command{
-		Use: "resend ENDPOINT DELIVERY", Short: "Send a delivery again", Args: cobra.ExactArgs(2), Example: "  pawl webhooks resend whe_1 1042",
-	}, onDelivery(func(ctx context.Context, s *session, endpoint string, number int64) (*client.Delivery, error) {
-		return s.ResendDelivery(ctx, endpoint, number, nil, body)
-	}))
-	cmd.Flags().StringVar(&body.Reason, "reason", "", "why; kept with the delivery")
+	cmd := asking(&cobra.Command{Use: "resend ENDPOINT DELIVERY", Short: "Send a delivery again", Args: cobra.ExactArgs(2)},
+		onDelivery(func(ctx context.Context, s *session, endpoint string, number int64) (*client.Delivery, error) {
+			return s.ResendDelivery(ctx, endpoint, number, nil, body)
+		}))
+	cmd.Flags().StringVar(&body.Reason, "reason", "", "reason, for the log of the delivery")
 	return cmd
 }
 
-func deliverySkipCommand() *cobra.Command {
+func skipCommand() *cobra.Command {
 	var body client.SkipBody
 	cmd := asking(&cobra.Command{
 		Use: "skip ENDPOINT DELIVERY --reason TEXT", Short: "Skip a delivery, so that the ones behind it proceed", Args: cobra.ExactArgs(2),
-		Example: "  pawl webhooks skip whe_1 1042 --reason \"done by hand\"",
 	}, onDelivery(func(ctx context.Context, s *session, endpoint string, number int64) (*client.Delivery, error) {
 		return s.SkipDelivery(ctx, endpoint, number, nil, body)
 	}))
-	cmd.Flags().StringVar(&body.Reason, "reason", "", "why; kept with the delivery")
+	cmd.Flags().StringVar(&body.Reason, "reason", "", "reason, for the log of the delivery")
 	return requiring(cmd, "reason")
 }
 
-func deliveriesRecoverCommand() *cobra.Command {
+func recoverCommand() *cobra.Command {
 	var since time.Duration
 	var body client.RecoverBody
-	cmd := asking(&cobra.Command{
-		Use: "recover ENDPOINT --since DURATION", Short: "Resend exhausted deliveries", Args: cobra.ExactArgs(1),
-		Example: "  pawl webhooks recover whe_1 --since 24h",
-	}, func(ctx context.Context, s *session, args []string) error {
-		body.Since = time.Now().Add(-since)
-		sum := client.Recovery{More: true}
-		for sum.More {
-			some, err := s.RecoverDeliveries(ctx, args[0], nil, body)
-			if err != nil {
-				return err
+	cmd := asking(&cobra.Command{Use: "recover ENDPOINT --since DURATION", Short: "Resend exhausted deliveries", Args: cobra.ExactArgs(1)},
+		func(ctx context.Context, s *session, args []string) error {
+			body.Since = time.Now().Add(-since)
+			sum := client.Recovery{More: true}
+			for sum.More {
+				some, err := s.RecoverDeliveries(ctx, args[0], nil, body)
+				if err != nil {
+					return err
+				}
+				sum.Recovered, sum.More = sum.Recovered+some.Recovered, some.More
 			}
-			sum.Recovered, sum.More = sum.Recovered+some.Recovered, some.More
-		}
-		return show(s, &sum, nil, func(r *client.Recovery) error {
-			return s.fields(field{"recovered", strconv.FormatInt(r.Recovered, 10)})
+			return show(s, &sum, nil, func(r *client.Recovery) error { return s.fields("recovered", strconv.FormatInt(r.Recovered, 10)) })
 		})
-	})
-	cmd.Flags().DurationVar(&since, "since", 0, "what was tried last within this time, such as 24h")
-	cmd.Flags().StringVar(&body.Reason, "reason", "", "why; kept in the access log")
+	cmd.Flags().DurationVar(&since, "since", 0, "only deliveries last tried within this time, such as 24h")
+	cmd.Flags().StringVar(&body.Reason, "reason", "", "reason, for the access log")
 	return requiring(cmd, "since")
 }

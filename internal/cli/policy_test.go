@@ -121,13 +121,6 @@ func TestPolicyMisuse(t *testing.T) {
 	}
 }
 
-func TestPolicySchema(t *testing.T) {
-	t.Parallel()
-	if got := printed(t, "policy", "schema"); got != policy.Schema() || got == "" {
-		t.Errorf("printed %q", got)
-	}
-}
-
 func TestServePolicy(t *testing.T) {
 	t.Parallel()
 	t.Run("an old file does not push a new one aside, and says so", func(t *testing.T) {
@@ -190,4 +183,98 @@ func TestServePolicy(t *testing.T) {
 			t.Errorf("exit code %d, %v", exitCode(err), err)
 		}
 	})
+}
+
+func TestPolicyCheck(t *testing.T) {
+	t.Parallel()
+	t.Run("names every mistake where editors find it", func(t *testing.T) {
+		t.Parallel()
+		path := policyFile(t, "charge:\n  executor: http\n  url: payments\n  undoUrl: http://a/undo\nlimit: 5\n")
+		out, err := execute(t, "policy", "check", path)
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		if exitCode(err) != exitFailure || len(lines) != 2 || !strings.HasPrefix(lines[0], path+":3:8: charge.url: want") ||
+			!strings.HasPrefix(lines[1], path+":5:1: unknown key limit") {
+			t.Errorf("error %v, printed\n%s", err, out)
+		}
+	})
+	t.Run("says what a good one comes to, and what lacks here", func(t *testing.T) {
+		t.Parallel()
+		path := policyFile(t, "charge: {executor: stripe, secret: 'env:PAWL_SECRET_TEST_NO_SUCH_SECRET'}\n")
+		matches(t, printed(t, "policy", "check", path), `.*/shop.yaml is valid: charge stripe, reserve ledger, confirm ledger\n`+
+			`not usable with these settings: use stripe of charge: read secret: env:PAWL_SECRET_TEST_NO_SUCH_SECRET is empty or not set\n`)
+	})
+	t.Run("needs a file", func(t *testing.T) {
+		t.Parallel()
+		if _, err := execute(t, "policy", "check", "/nonexistent"); exitCode(err) != exitFailure {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+const triedPolicy = `
+charge: {executor: stripe, secret: "env:PAWL_SECRET_TEST_NO_SUCH_SECRET", capture: on_confirm}
+reserve: {executor: http, url: "http://warehouse.internal/r", undoUrl: "http://warehouse.internal/u"}
+confirm: {executor: stripe}
+approval:
+  - {customers: [mallory]}
+  - {amountOver: 500, currency: USD, timeout: 24h, onTimeout: approve}
+completeWithin: 48h
+reservationTtl: 30m
+concurrency: {by: customerId, limit: 5}
+`
+
+func TestPolicyCheckOfAnOrder(t *testing.T) {
+	t.Parallel()
+	path := policyFile(t, triedPolicy)
+	for _, c := range []struct {
+		name, order string
+		says        []string
+	}{
+		{"that waits for a person", `{"amount": 700, "item": "car", "customerId": "bob"}`, []string{
+			"reserve is done by http: orders do not use stock that is tracked here",
+			"charge       stripe at its own address; timeout 30s; held for attention after 7 retries and 15m0s; captured on_confirm",
+			"reserve      http at http://warehouse.internal/r; timeout 5s; held for attention after 19 retries and 15m0s",
+			"confirm      stripe at its own address; timeout 10s; ",
+			"approval     needed by rule 2, before the charge; after 24h0m0s: approve",
+			`concurrency  at most 5 orders at a time with "customerId:bob"`,
+			"deadline     48h0m0s after it is submitted",
+			"reservation  must be confirmed within 30m0s",
+		}},
+		{"in another currency", `{"amount": 700, "item": "car", "currency": "JPY"}`, []string{"approval     not needed", "concurrency  no limit"}},
+		{"of a customer", `{"amount": 1, "item": "car", "customerId": "mallory"}`, []string{"needed by rule 1, before the charge\n"}},
+		{"with a deadline of its own", `{"orderId": "1", "amount": 1, "item": "car", "completeBy": "2030-01-02T03:04:05Z"}`, []string{"deadline     2030-01-02T03:04:05Z"}},
+		{"that is a whole request", `{"orderId": "1", "amount": "1.50", "item": "car", "quantity": 2, "metadata": {"a": "b"}, "paymentMethod": "pm", "startAt": "2030-01-02T03:04:05Z",
+			"customerId": "bob", "concurrencyKey": "k", "reservationTtl": 60}`, []string{"reservation  must be confirmed within 1m0s"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			out := printed(t, "policy", "check", path, "--order", c.order)
+			for _, part := range c.says {
+				if !strings.Contains(out, part) {
+					t.Errorf("%q is missing in\n%s", part, out)
+				}
+			}
+		})
+	}
+	t.Run("without a policy to speak of", func(t *testing.T) {
+		t.Parallel()
+		out := printed(t, "policy", "check", policyFile(t, "{}\n"), "--order", `{"amount": 1, "item": "car"}`)
+		for _, part := range []string{"charge       ledger, in the database", "approval     not needed", "deadline     none", "reservation  no limit for the confirmation"} {
+			if !strings.Contains(out, part) {
+				t.Errorf("%q is missing in\n%s", part, out)
+			}
+		}
+	})
+	for name, order := range map[string]string{
+		"no JSON": "car", "no amount": `{"item": "car"}`, "a negative amount": `{"amount": -1, "item": "car"}`, "no item": `{"amount": 1}`,
+		"an unknown field": `{"amount": 1, "item": "car", "colour": "red"}`, "two orders": `{"amount": 1, "item": "car"} {}`,
+		"no currency there is": `{"amount": 1, "item": "car", "currency": "UDS"}`,
+	} {
+		t.Run("with "+name, func(t *testing.T) {
+			t.Parallel()
+			if _, err := execute(t, "policy", "check", path, "--order", order); exitCode(err) != exitUsage {
+				t.Errorf("exit code %d, %v", exitCode(err), err)
+			}
+		})
+	}
 }
