@@ -83,18 +83,14 @@ func (e *InUse) Error() string {
 // Adopt has a database belong where it is, as the one that it was, or as an installation of its own. It needs the rights of the
 // owner, and is one transaction. Errors: ErrNotOwner, *InUse.
 func Adopt(ctx context.Context, url string, a Adoption) error {
-	config, err := pg.ConnectConfig(ctx, url)
-	if err != nil {
-		return err
-	}
-	conn, err := pgx.ConnectConfig(ctx, config)
+	conn, err := connect(ctx, url, pgx.QueryExecModeCacheStatement)
 	if err != nil {
 		return fmt.Errorf("connect to adopt: %w", err)
 	}
 	defer conn.Close(ctx)
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return adopt(ctx, tx, a) })
 	if pg.CodeOf(err) == "42501" { // insufficient_privilege
-		return fmt.Errorf("adopt: %w", ErrNotOwner)
+		err = ErrNotOwner
 	}
 	if err != nil {
 		return fmt.Errorf("adopt: %w", err)

@@ -14,6 +14,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,7 +28,7 @@ import (
 	"pawl/internal/pg"
 )
 
-// ErrNotOwner: a migration is to be applied or taken back, and the role that was connected as may not do that.
+// ErrNotOwner is the error of a change of the schema by a role that does not own it.
 var ErrNotOwner = errors.New("this role may not change the schema: let the owner run pawl migrate up, and pawl migrate roles")
 
 //go:embed *.sql
@@ -67,20 +69,24 @@ func up(ctx context.Context, url string, files fs.FS) (applied []string, err err
 		if err != nil {
 			return fmt.Errorf("look for migrations: %w", err)
 		}
-		if !made { // goose would try to make its table
-			if err := refuseOthers(ctx, conn); err != nil {
+		pending := !made // goose would try to make its table
+		if made {
+			if pending, err = p.HasPending(ctx); err != nil {
 				return err
 			}
-		}
-		pending, err := p.HasPending(ctx)
-		if err != nil {
-			return err
 		}
 		if pending {
-			if err := refuseOthers(ctx, conn); err != nil {
+			if err := checkOwner(ctx, conn); err != nil {
 				return err
 			}
-			if applied, err = applyPending(ctx, p); err != nil {
+			results, err := p.Up(ctx)
+			if partial, ok := errors.AsType[*goose.PartialError](err); ok {
+				results = partial.Applied
+			}
+			for _, r := range results {
+				applied = append(applied, r.Source.Path)
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -89,15 +95,71 @@ func up(ctx context.Context, url string, files fs.FS) (applied []string, err err
 	return applied, err
 }
 
-func applyPending(ctx context.Context, p *goose.Provider) (applied []string, err error) {
-	results, err := p.Up(ctx)
-	if partial, ok := errors.AsType[*goose.PartialError](err); ok {
-		results = partial.Applied
+// ErrNoneApplied is the error of Down where no migration is applied.
+var ErrNoneApplied = errors.New("no migration is applied")
+
+// Rollback is a migration that is about to be rolled back, and who would miss it.
+type Rollback struct {
+	Name     string   // its file
+	Drops    []string // its statements that drop something, or delete rows
+	Orders   int64    // in the database
+	Services int64    // connections of running services to the database
+}
+
+// Down rolls back the newest migration, with its data, unless allow returns an error.
+func Down(ctx context.Context, url string, allow func(Rollback) error) error {
+	return changing(ctx, url, files, func(p *goose.Provider, conn *pgx.Conn) error {
+		if err := checkOwner(ctx, conn); err != nil {
+			return err
+		}
+		next, err := readRollback(ctx, p, conn)
+		if err == nil {
+			err = allow(next)
+		}
+		if err == nil {
+			_, err = p.Down(ctx)
+		}
+		return err
+	})
+}
+
+func readRollback(ctx context.Context, p *goose.Provider, conn *pgx.Conn) (r Rollback, err error) {
+	version, err := p.GetDBVersion(ctx)
+	switch {
+	case err != nil:
+		return r, fmt.Errorf("read version: %w", err)
+	case version == 0:
+		return r, ErrNoneApplied
 	}
-	for _, r := range results {
-		applied = append(applied, r.Source.Path)
+	sources := p.ListSources()
+	i := slices.IndexFunc(sources, func(s *goose.Source) bool { return s.Version == version })
+	if i < 0 {
+		return r, fmt.Errorf("migration %d is not in this program: roll it back with the release that applied it", version)
 	}
-	return applied, err
+	text, err := fs.ReadFile(files, sources[i].Path)
+	if err != nil {
+		return r, err
+	}
+	r.Name, r.Drops = sources[i].Path, drops(string(text))
+	query := db.New(conn)
+	if r.Orders, err = query.SchemaOrders(ctx); err != nil && pg.CodeOf(err) != "42P01" { // undefined_table: there are none
+		return r, fmt.Errorf("count orders: %w", err)
+	}
+	if r.Services, err = query.SchemaServices(ctx, pg.ServiceName); err != nil {
+		return r, fmt.Errorf("count connections of services: %w", err)
+	}
+	return r, nil
+}
+
+var dropStatement = regexp.MustCompile(`(?m)^(DROP [^;]*|DELETE FROM [^;]*|ALTER TABLE [^;]*\bDROP [^;]*);`)
+
+// drops returns the statements of a file's part Down that drop something, or delete rows, each on a line.
+func drops(file string) (statements []string) {
+	_, down, _ := strings.Cut(file, "-- +goose Down\n")
+	for _, match := range dropStatement.FindAllStringSubmatch(down, -1) {
+		statements = append(statements, strings.Join(strings.Fields(match[1]), " "))
+	}
+	return statements
 }
 
 // Migration is one file and what the database knows of it.
@@ -129,7 +191,7 @@ func Status(ctx context.Context, url string) ([]Migration, error) {
 	return out, err
 }
 
-// changing is with for a command that changes the schema, or may: one of them at a time.
+// changing is with for a command that may change the schema: one of them at a time.
 func changing(ctx context.Context, url string, files fs.FS, do func(*goose.Provider, *pgx.Conn) error) error {
 	// The lease is short, so that a process killed while it migrates holds up the next
 	// start for seconds only; a beat renews it during a long migration.
@@ -149,27 +211,18 @@ type folder struct {
 
 // with opens what a command needs: goose, and a connection.
 func with(ctx context.Context, url string, of folder, do func(*goose.Provider, *pgx.Conn) error) error {
-	config, err := pg.ConnectConfig(ctx, url)
+	conn, err := connect(ctx, url, pgx.QueryExecModeExec) // prepared statements fail behind a transaction pooler
 	if err != nil {
-		return err
+		return fmt.Errorf("connect to migrate: %w", err)
 	}
-	// No prepared statements: they fail behind a transaction pooler.
-	config.DefaultQueryExecMode = pgx.QueryExecModeExec
-	sqlDB := stdlib.OpenDB(*config) // goose needs database/sql; nothing else may use it
+	defer conn.Close(ctx)
+	sqlDB := stdlib.OpenDB(*conn.Config()) // goose needs database/sql; nothing else may use it
 	defer sqlDB.Close()
 	provider, err := goose.NewProvider(goose.DialectPostgres, sqlDB, of.files, append(of.options, goose.WithTableName(versionTable))...)
 	if err != nil {
 		return fmt.Errorf("read migrations: %w", err)
 	}
-	conn, err := pgx.ConnectConfig(ctx, config)
-	if err != nil {
-		return fmt.Errorf("connect to migrate: %w", err)
-	}
-	defer conn.Close(ctx)
-	if err := refuseUntrusted(ctx, conn); err != nil {
-		return err
-	}
-	if err := refuseForeign(ctx, conn); err != nil {
+	if err := checkTables(ctx, conn); err != nil {
 		return err
 	}
 	if err := do(provider, conn); err != nil {
@@ -181,18 +234,19 @@ func with(ctx context.Context, url string, of folder, do func(*goose.Provider, *
 	return nil
 }
 
-// refuseForeign: goose knows migrations by their numbers, and would take those of another program for ours.
-func refuseForeign(ctx context.Context, conn *pgx.Conn) error {
-	err := pg.FindSchema(ctx, conn)
-	if missing, ok := errors.AsType[*pg.NoSchema](err); ok && missing.Empty {
-		return nil
+func connect(ctx context.Context, url string, mode pgx.QueryExecMode) (*pgx.Conn, error) {
+	config, err := pg.ConnectConfig(ctx, url)
+	if err != nil {
+		return nil, err
 	}
-	return err
+	config.DefaultQueryExecMode = mode
+	return pgx.ConnectConfig(ctx, config)
 }
 
-// refuseUntrusted: a table of goose's that somebody else has made could run his triggers with our rights. So could one in
-// our own schemas, but goose stops where a migration finds one of those.
-func refuseUntrusted(ctx context.Context, conn *pgx.Conn) error {
+// checkTables refuses a database with tables of goose's that another role owns, whose triggers would run with our rights, or of
+// another program: goose knows migrations by their numbers, and would take those for ours. In our own schemas, goose
+// stops where a migration finds a table.
+func checkTables(ctx context.Context, conn *pgx.Conn) error {
 	names, err := db.New(conn).SchemaUntrusted(ctx)
 	if err != nil {
 		return fmt.Errorf("look at the tables of goose: %w", err)
@@ -201,11 +255,15 @@ func refuseUntrusted(ctx context.Context, conn *pgx.Conn) error {
 		return fmt.Errorf("%w: somebody else owns the table public.%s, in which the migrations that were applied are kept",
 			pg.ErrUntrusted, strings.Join(names, ", public."))
 	}
-	return nil
+	err = pg.FindSchema(ctx, conn)
+	if missing, ok := errors.AsType[*pg.NoSchema](err); ok && missing.Empty {
+		return nil
+	}
+	return err
 }
 
-// refuseOthers: goose would try for a minute to take its lock.
-func refuseOthers(ctx context.Context, conn *pgx.Conn) error {
+// checkOwner returns ErrNotOwner early: goose would try for a minute to take its lock.
+func checkOwner(ctx context.Context, conn *pgx.Conn) error {
 	may, err := db.New(conn).SchemaMayMigrate(ctx)
 	if err != nil {
 		return fmt.Errorf("look at what this role may do: %w", err)

@@ -53,36 +53,23 @@ func TestUp(t *testing.T) {
 	})
 }
 
-func TestVersion(t *testing.T) {
-	t.Parallel()
-	conn, err := pgx.Connect(t.Context(), dbtest.New(t).AdminURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(t.Context())
-	var stored int64
-	if err := conn.QueryRow(t.Context(), `SELECT max(version_id) FROM public.goose_db_version`).Scan(&stored); err != nil || stored != migrations.Version() {
-		t.Errorf("the newest migration is %d, applied is %d: %v", migrations.Version(), stored, err)
-	}
-}
-
 // TestDown: what it tells is what goes, what it tells nobody about does not go, and in the end nothing is left.
 func TestDown(t *testing.T) {
 	t.Parallel()
 	url := dbtest.Empty(t)
 	empty := schema(t, url)
-	names, err := migrations.Up(t.Context(), url)
-	if err != nil || len(names) != files(t) {
-		t.Fatalf("applied %v: %v", names, err)
+	all, err := migrations.Up(t.Context(), url)
+	if err != nil || len(all) != len(names(t)) {
+		t.Fatalf("applied %v: %v", all, err)
 	}
 	migrated := schema(t, url)
-	for before := migrated; len(names) > 0; names = names[:len(names)-1] {
-		if got := applied(t, url); got != len(names) {
-			t.Fatalf("%d applied, want %d", got, len(names))
+	for before := migrated; len(all) > 0; all = all[:len(all)-1] {
+		if got := applied(t, url); got != len(all) {
+			t.Fatalf("%d applied, want %d", got, len(all))
 		}
-		refuseDown(t, url, names[len(names)-1])
+		refuseDown(t, url, all[len(all)-1])
 		if schema(t, url) != before {
-			t.Fatalf("%s was taken back", names[len(names)-1])
+			t.Fatalf("%s was rolled back", all[len(all)-1])
 		}
 		down(t, url)
 		before = schema(t, url)
@@ -113,11 +100,23 @@ func refuseDown(t *testing.T, url, name string) {
 	}
 }
 
-func TestDownOfANewerReleasesMigration(t *testing.T) {
+// TestBesideANewerRelease: the release before it changes nothing, and leaves it the migration that only it has.
+func TestBesideANewerRelease(t *testing.T) {
 	t.Parallel()
 	url := dbtest.Empty(t)
-	if err := migrations.UpOf(t.Context(), url, newer(t, "added")); err != nil {
+	newest := migrations.Version() + 1
+	newer := build(t, func(files fstest.MapFS) {
+		files[fmt.Sprintf("%05d_newer.sql", newest)] = &fstest.MapFile{
+			Data: []byte("-- +goose Up\nCREATE TABLE public.added ();\n-- +goose Down\nDROP TABLE public.added;\n"),
+		}
+	})
+	if err := migrations.UpOf(t.Context(), url, newer); err != nil {
 		t.Fatal(err)
+	}
+	before := schema(t, url)
+	up(t, url)
+	if got := ask(t, url, newestApplied); got != fmt.Sprint(newest) || schema(t, url) != before {
+		t.Errorf("the newest migration is %s, and the schema may have changed", got)
 	}
 	err := migrations.Down(t.Context(), url, func(migrations.Rollback) error { return nil })
 	if err == nil || !strings.Contains(err.Error(), "with the release that applied it") {
@@ -125,15 +124,13 @@ func TestDownOfANewerReleasesMigration(t *testing.T) {
 	}
 }
 
+const newestApplied = `SELECT max(version_id)::text FROM public.goose_db_version`
+
 // build is the files of a program that differs from this one.
 func build(t *testing.T, edit func(files fstest.MapFS)) fs.FS {
 	t.Helper()
-	names, err := filepath.Glob("*.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
 	files := fstest.MapFS{}
-	for _, name := range names {
+	for _, name := range names(t) {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
@@ -142,30 +139,6 @@ func build(t *testing.T, edit func(files fstest.MapFS)) fs.FS {
 	}
 	edit(files)
 	return files
-}
-
-// newer has a migration more, which makes a table of this name.
-func newer(t *testing.T, table string) fs.FS {
-	t.Helper()
-	return build(t, func(files fstest.MapFS) {
-		files[fmt.Sprintf("%05d_newer.sql", migrations.Version()+1)] = &fstest.MapFile{
-			Data: []byte("-- +goose Up\nCREATE TABLE public." + table + " ();\n-- +goose Down\nDROP TABLE public." + table + ";\n"),
-		}
-	})
-}
-
-// TestUpBesideANewerRelease starts the release before it beside a newer one.
-func TestUpBesideANewerRelease(t *testing.T) {
-	t.Parallel()
-	url := dbtest.Empty(t)
-	if err := migrations.UpOf(t.Context(), url, newer(t, "added")); err != nil {
-		t.Fatal(err)
-	}
-	before := schema(t, url)
-	up(t, url)
-	if newest := ask(t, url, `SELECT max(version_id)::text FROM public.goose_db_version`); newest != fmt.Sprint(migrations.Version()+1) || schema(t, url) != before {
-		t.Errorf("the newest migration is %s, and the schema may have changed", newest)
-	}
 }
 
 // The folder is plain goose: whoever has the stock command needs nothing of ours.
@@ -191,7 +164,7 @@ func TestStockGooseCommand(t *testing.T) {
 	whole(t, url)
 	up(t, url) // ours finds nothing to do
 	run("down")
-	if got, want := applied(t, url), files(t)-1; got != want {
+	if got, want := applied(t, url), len(names(t))-1; got != want {
 		t.Errorf("%d applied after goose down, want %d", got, want)
 	}
 	up(t, url)
@@ -217,7 +190,7 @@ func sixAtOnce(t *testing.T, url string) {
 // whole checks that every file was applied, once.
 func whole(t *testing.T, url string) {
 	t.Helper()
-	if got, want := applied(t, url), files(t); got != want || want == 0 {
+	if got, want := applied(t, url), len(names(t)); got != want || want == 0 {
 		t.Errorf("%d of %d files applied", got, want)
 	}
 	twice := ask(t, url, `SELECT count(*)::text FROM (SELECT FROM goose_db_version GROUP BY version_id HAVING count(*) > 1) AS v`)
@@ -227,15 +200,18 @@ func whole(t *testing.T, url string) {
 	if installations := ask(t, url, `SELECT count(*)::text FROM pawl.installation`); installations != "1" {
 		t.Errorf("%s installations", installations)
 	}
+	if newest := ask(t, url, newestApplied); newest != fmt.Sprint(migrations.Version()) {
+		t.Errorf("the newest migration is %d, applied is %s", migrations.Version(), newest)
+	}
 }
 
-func files(t *testing.T) int {
+func names(t *testing.T) []string {
 	t.Helper()
 	names, err := filepath.Glob("*.sql")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return len(names)
+	return names
 }
 
 func applied(t *testing.T, url string) (n int) {

@@ -35,11 +35,7 @@ func Roles(ctx context.Context, url, prefix string) error {
 	if err != nil {
 		return err
 	}
-	config, err := pg.ConnectConfig(ctx, url)
-	if err != nil {
-		return err
-	}
-	conn, err := pgx.ConnectConfig(ctx, config)
+	conn, err := connect(ctx, url, pgx.QueryExecModeCacheStatement)
 	if err != nil {
 		return fmt.Errorf("connect to make roles: %w", err)
 	}
@@ -53,14 +49,11 @@ func Roles(ctx context.Context, url, prefix string) error {
 // grantAnew grants the roles of the service what was added, if they were made and this is the owner: after a migration of ours, and
 // after one of the goose command, which grants nothing.
 func grantAnew(ctx context.Context, conn *pgx.Conn, migrated bool) error {
-	rows, err := conn.Query(ctx, statement("roles/granted"))
-	if err != nil {
-		return fmt.Errorf("look for roles to grant: %w", err)
-	}
 	type roles struct {
 		Prefix string
 		Lack   bool
 	}
+	rows, _ := conn.Query(ctx, statement("roles/granted")) // CollectRows returns its error
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[roles])
 	if err != nil {
 		return fmt.Errorf("look for roles to grant: %w", err)
