@@ -470,26 +470,45 @@ func lookups(t trial) {
 func simulated(of fsm.Step, policyOf func(url string) policy.Step) newSubject {
 	return func(t *testing.T, serve func(http.Handler) string) subject {
 		t.Helper()
-		sim, err := simulator.Open(simulator.Config{Secret: secretText})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = sim.Close() })
+		sim := newSimulator(t, simulator.Config{Secret: secretText})
 		return subject{
 			Executor: endpoint.New(new(policyOf(serve(sim))), of, local), of: of,
 			decline: func(c *provider.Call) { c.Item = "decline" },
-			books: func(c *provider.Call) (b books) {
-				for _, entry := range sim.Books(c.OrderID) {
-					if entry.Key != c.Key(provider.Do) {
-						t.Errorf("the provider knows %s as %s", c.OrderID, entry.Key)
-					}
-					b.made += entry.Effects
-					if entry.State == simulator.Live {
-						b.standing++
-					}
-				}
-				return b
-			},
+			books:   counted(t, sim, func(c *provider.Call) string { return c.Key(provider.Do) }),
 		}
+	}
+}
+
+func newSimulator(t *testing.T, config simulator.Config) *simulator.Simulator {
+	t.Helper()
+	sim, err := simulator.Open(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := sim.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return sim
+}
+
+// counted counts what the simulator has of a step of an order, all of which must be under one key.
+func counted(t *testing.T, sim *simulator.Simulator, key func(*provider.Call) string) func(*provider.Call) books {
+	t.Helper()
+	return func(c *provider.Call) (b books) {
+		for _, entry := range sim.Books(c.OrderID) {
+			if c.Step == fsm.Confirm && entry.Step != string(fsm.Confirm) { // of what was prepared
+				continue
+			}
+			if entry.Key != key(c) {
+				t.Errorf("the provider knows %s as %s", c.OrderID, entry.Key)
+			}
+			b.made += entry.Effects
+			if entry.State == simulator.Live { // also money that is only authorized
+				b.standing++
+			}
+		}
+		return b
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -128,9 +129,14 @@ const secretText = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 // secretOf puts a secret where a policy can name it.
 func secretOf(t *testing.T, text string) policy.Secret {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(path, []byte(text+"\n"), 0o600); err != nil {
+	secret := policy.Secret("file:" + filepath.Join(t.TempDir(), "secret"))
+	rewrite(t, secret, text+"\n")
+	return secret
+}
+
+func rewrite(t *testing.T, secret policy.Secret, text string) {
+	t.Helper()
+	if err := os.WriteFile(strings.TrimPrefix(string(secret), "file:"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return policy.Secret("file:" + path)
 }

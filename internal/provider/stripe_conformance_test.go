@@ -20,12 +20,7 @@ func TestStripeConforms(t *testing.T) {
 			t.Parallel()
 			conform(t, func(t *testing.T, serve func(http.Handler) string) subject {
 				t.Helper()
-				sim := simulator.New()
-				t.Cleanup(func() {
-					if err := sim.Close(); err != nil {
-						t.Error(err)
-					}
-				})
+				sim := newSimulator(t, simulator.Config{})
 				unkept := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					w.Header().Set("Connection", "close") // on a kept one net/http sends again what was cut
 					sim.ServeHTTP(w, r)
@@ -33,18 +28,7 @@ func TestStripeConforms(t *testing.T) {
 				how := policy.Step{Executor: policy.Stripe, URL: serve(unkept), Secret: secretOf(t, "sk_test_123"), Capture: capture}
 				return subject{
 					Executor: stripe.New(&how, fsm.Charge, local), of: fsm.Charge, decline: func(c *provider.Call) { c.PaymentMethod = "pm_card_visa_chargeDeclinedInsufficientFunds" },
-					books: func(c *provider.Call) (b books) {
-						for _, entry := range sim.Books(c.OrderID) { // money that is only authorized counts
-							if entry.Key != stripe.EffectKey(c) {
-								t.Errorf("the provider knows %s as %s", c.OrderID, entry.Key)
-							}
-							b.made += entry.Effects
-							if entry.State == simulator.Live {
-								b.standing++
-							}
-						}
-						return b
-					},
+					books: counted(t, sim, stripe.EffectKey),
 				}
 			})
 		})
@@ -56,12 +40,7 @@ func TestStripeCaptureConforms(t *testing.T) {
 	t.Parallel()
 	conform(t, func(t *testing.T, serve func(http.Handler) string) subject {
 		t.Helper()
-		sim := simulator.New()
-		t.Cleanup(func() {
-			if err := sim.Close(); err != nil {
-				t.Error(err)
-			}
-		})
+		sim := newSimulator(t, simulator.Config{})
 		direct := httptest.NewServer(sim) // the charges are not what is tried
 		t.Cleanup(direct.Close)
 		how := policy.Step{Executor: policy.Stripe, URL: direct.URL, Secret: secretOf(t, "sk_test_123"), Capture: policy.CaptureOnConfirm}
@@ -83,21 +62,7 @@ func TestStripeCaptureConforms(t *testing.T) {
 					t.Fatal(err)
 				}
 			},
-			books: func(c *provider.Call) (b books) {
-				for _, entry := range sim.Books(c.OrderID) {
-					if entry.Step != string(fsm.Confirm) {
-						continue
-					}
-					if entry.Key != stripe.EffectKey(c) {
-						t.Errorf("the provider knows %s as %s", c.OrderID, entry.Key)
-					}
-					b.made += entry.Effects
-					if entry.State == simulator.Live {
-						b.standing++
-					}
-				}
-				return b
-			},
+			books: counted(t, sim, stripe.EffectKey),
 		}
 	})
 }

@@ -27,10 +27,7 @@ func TestStripeCharge(t *testing.T) {
 		"is declined, for good":    {poor, policy.CaptureImmediately, "refused insufficient_funds", "create confirm read cancel", "[canceled:1]"},
 		"has nothing to charge to": {"", policy.CaptureImmediately, "refused payment_method_missing", "", "[]"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			f := newStripeProvider(t)
-			shop := newStripeShop(t, f.URL, tt.capture)
+		atStripe(t, name, tt.capture, func(t *testing.T, f *stripeProvider, shop *stripeShop) {
 			shop.call.PaymentMethod = tt.method
 			want(t, "do", shop.do(), tt.result)
 			want(t, "sent", f.sent(), tt.sent)
@@ -49,10 +46,7 @@ func TestStripeCharge(t *testing.T) {
 		f.happens("approve", "")
 		want(t, "lookup", shop.lookup(), "done pi_1")
 	})
-	t.Run("can't be confirmed, for good", func(t *testing.T) {
-		t.Parallel()
-		f := newStripeProvider(t)
-		shop := newStripeShop(t, f.URL, policy.CaptureImmediately)
+	atStripe(t, "can't be confirmed, for good", policy.CaptureImmediately, func(t *testing.T, f *stripeProvider, shop *stripeShop) {
 		f.always["confirm"] = "error:400"
 		for range 2 {
 			want(t, "do", shop.do(), "refused invalid_request_error")
@@ -60,20 +54,14 @@ func TestStripeCharge(t *testing.T) {
 		want(t, "sent", f.sent(), "create confirm read cancel create confirm read")
 		want(t, "books", f.books(), "[canceled:1]")
 	})
-	t.Run("of zero asks for nothing", func(t *testing.T) {
-		t.Parallel()
-		f := newStripeProvider(t)
-		shop := newStripeShop(t, f.URL, policy.CaptureOnConfirm)
+	atStripe(t, "of zero asks for nothing", policy.CaptureOnConfirm, func(t *testing.T, f *stripeProvider, shop *stripeShop) {
 		shop.call.Amount = decimal.MustParse("0.00")
 		for _, result := range []string{shop.do(), shop.lookup(), shop.take(), shop.undo()} {
 			want(t, "result", result, "done")
 		}
 		want(t, "sent", f.sent(), "")
 	})
-	t.Run("that was never made is refused at once", func(t *testing.T) {
-		t.Parallel()
-		f := newStripeProvider(t)
-		shop := newStripeShop(t, f.URL, policy.CaptureImmediately)
+	atStripe(t, "that was never made is refused at once", policy.CaptureImmediately, func(t *testing.T, f *stripeProvider, shop *stripeShop) {
 		f.always["create"] = "decline:resource_missing"
 		want(t, "do", shop.do(), "refused resource_missing")
 		want(t, "lookup", shop.lookup(), "retry not_seen after 0s, counts true")
@@ -87,8 +75,7 @@ func TestStripeCharge(t *testing.T) {
 			simulator.Declined: "refused payment_intent_authentication_failure",
 		} {
 			for _, again := range []func(*stripeShop) string{(*stripeShop).do, (*stripeShop).lookup} {
-				f := newStripeProvider(t)
-				shop := newStripeShop(t, f.URL, policy.CaptureImmediately)
+				f, shop := stripeAt(t, policy.CaptureImmediately)
 				shop.call.PaymentMethod = careful
 				want(t, "do", shop.do(), customerHasToAct)
 				switch happens {
@@ -113,10 +100,7 @@ func TestStripeFaults(t *testing.T) {
 	t.Parallel()
 	for fault, result := range stripeFaults {
 		for op, method := range map[string]string{"create": "pm_card", "confirm": "pm_card", "cancel": poor} {
-			t.Run(fault+" at "+op, func(t *testing.T) {
-				t.Parallel()
-				f := newStripeProvider(t)
-				shop := newStripeShop(t, f.URL, policy.CaptureImmediately)
+			atStripe(t, fault+" at "+op, policy.CaptureImmediately, func(t *testing.T, f *stripeProvider, shop *stripeShop) {
 				shop.call.PaymentMethod = method
 				f.fail(op, fault)
 				first := result
@@ -140,10 +124,7 @@ func TestStripeFaults(t *testing.T) {
 			})
 		}
 	}
-	t.Run("what went wrong inside Stripe is asked for with another key", func(t *testing.T) {
-		t.Parallel()
-		f := newStripeProvider(t)
-		shop := newStripeShop(t, f.URL, policy.CaptureImmediately)
+	atStripe(t, "what went wrong inside Stripe is asked for with another key", policy.CaptureImmediately, func(t *testing.T, f *stripeProvider, shop *stripeShop) {
 		f.fail("confirm", "error", "", "error") // nothing was done, and the answer is kept
 		want(t, "do", shop.do(), "unknown api_error")
 		want(t, "again", shop.do(), "unknown api_error") // with another key, the same
@@ -164,10 +145,7 @@ func TestStripeFaults(t *testing.T) {
 		want(t, "books", f.books(), "[succeeded:1]")
 		want(t, "again", shop.do(), "done pi_1")
 	})
-	t.Run("nobody there", func(t *testing.T) {
-		t.Parallel()
-		f := newStripeProvider(t)
-		shop := newStripeShop(t, f.URL, policy.CaptureImmediately)
+	atStripe(t, "nobody there", policy.CaptureImmediately, func(t *testing.T, f *stripeProvider, shop *stripeShop) {
 		f.Close()
 		want(t, "do", shop.do(), "retry connection_failed after 0s, counts false")
 		want(t, "undo", shop.undo(), "retry connection_failed after 0s, counts false")
@@ -215,8 +193,7 @@ func TestStripeAnswersOfOthers(t *testing.T) {
 
 func TestStripeKeyOfOtherParameters(t *testing.T) {
 	t.Parallel()
-	f := newStripeProvider(t)
-	shop := newStripeShop(t, f.URL, policy.CaptureImmediately)
+	f, shop := stripeAt(t, policy.CaptureImmediately)
 	want(t, "do", shop.do(), "done pi_1")
 	shop.call.Amount = decimal.MustParse("11")
 	for _, result := range []string{shop.do(), shop.undo(), shop.lookup()} {
@@ -239,10 +216,7 @@ func (s *stripeShop) hangs(f *stripeProvider, op string) (result <-chan string, 
 func TestStripeTwoAtATime(t *testing.T) {
 	t.Parallel()
 	for _, op := range []string{"create", "confirm"} {
-		t.Run("the second is in doubt while the first is at "+op, func(t *testing.T) {
-			t.Parallel()
-			f := newStripeProvider(t)
-			shop := newStripeShop(t, f.URL, policy.CaptureImmediately)
+		atStripe(t, "the second is in doubt while the first is at "+op, policy.CaptureImmediately, func(t *testing.T, f *stripeProvider, shop *stripeShop) {
 			first, leave := shop.hangs(f, op)
 			want(t, "second", shop.do(), "unknown idempotency_key_in_use")
 			if op == "confirm" { // the intent is locked
@@ -255,10 +229,7 @@ func TestStripeTwoAtATime(t *testing.T) {
 			want(t, "books", f.books(), "[succeeded:1]")
 		})
 	}
-	t.Run("an undo that comes between create and confirm wins", func(t *testing.T) {
-		t.Parallel()
-		f := newStripeProvider(t)
-		shop := newStripeShop(t, f.URL, policy.CaptureImmediately)
+	atStripe(t, "an undo that comes between create and confirm wins", policy.CaptureImmediately, func(t *testing.T, f *stripeProvider, shop *stripeShop) {
 		release := f.block("confirm")
 		defer release()
 		first := make(chan string, 1)
@@ -269,10 +240,7 @@ func TestStripeTwoAtATime(t *testing.T) {
 		want(t, "do", <-first, "refused canceled")
 		want(t, "books", f.books(), "[canceled:1]")
 	})
-	t.Run("a confirmation that comes between reading and canceling is refunded", func(t *testing.T) {
-		t.Parallel()
-		f := newStripeProvider(t)
-		shop := newStripeShop(t, f.URL, policy.CaptureImmediately)
+	atStripe(t, "a confirmation that comes between reading and canceling is refunded", policy.CaptureImmediately, func(t *testing.T, f *stripeProvider, shop *stripeShop) {
 		shop.call.PaymentMethod = careful
 		want(t, "do", shop.do(), customerHasToAct)
 		release := f.block("cancel")
@@ -289,8 +257,7 @@ func TestStripeTwoAtATime(t *testing.T) {
 
 func TestStripeRequests(t *testing.T) {
 	t.Parallel()
-	f := newStripeProvider(t)
-	shop := newStripeShop(t, f.URL, policy.CaptureImmediately)
+	f, shop := stripeAt(t, policy.CaptureImmediately)
 	shop.call.CustomerID, shop.call.Item = "cus_1", "boat"
 	want(t, "do", shop.do(), "done pi_1")
 	shop.call.Fence, shop.call.Number = 7, 3
@@ -314,8 +281,7 @@ func TestStripeRequests(t *testing.T) {
 func TestStripeAmountsThatStripeRefuses(t *testing.T) {
 	t.Parallel()
 	for amount, code := range map[string]string{"0.49": "amount_too_small", "1000000": "amount_too_large"} {
-		f := newStripeProvider(t)
-		shop := newStripeShop(t, f.URL, policy.CaptureImmediately)
+		f, shop := stripeAt(t, policy.CaptureImmediately)
 		shop.call.Amount = decimal.MustParse(amount)
 		want(t, "do", shop.do(), "refused "+code)
 		want(t, "undo", shop.undo(), "done")
@@ -332,10 +298,7 @@ func TestStripeAmounts(t *testing.T) {
 		"5 ISK": "500", "5.5 ISK": "", "5.00 UGX": "500", "5.01 UGX": "",
 		"5 LYD": "", "-1 USD": "", "999999.99 USD": "99999999", "999999999999999.99 EUR": "99999999999999999", "99999999999999999.99 USD": "9999999999999999999",
 	} {
-		t.Run(amount, func(t *testing.T) {
-			t.Parallel()
-			f := newStripeProvider(t)
-			shop := newStripeShop(t, f.URL, policy.CaptureImmediately)
+		atStripe(t, amount, policy.CaptureImmediately, func(t *testing.T, f *stripeProvider, shop *stripeShop) {
 			number, currency, _ := strings.Cut(amount, " ")
 			shop.call.Amount, shop.call.Currency = decimal.MustParse(number), currency
 			if units == "" || len(units) > 18 {

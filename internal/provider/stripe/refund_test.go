@@ -41,8 +41,7 @@ func TestStripeRefund(t *testing.T) {
 	t.Parallel()
 	charged := func(t *testing.T) (*stripeProvider, *stripeShop) {
 		t.Helper()
-		f := newStripeProvider(t)
-		shop := newStripeShop(t, f.URL, policy.CaptureImmediately)
+		f, shop := stripeAt(t, policy.CaptureImmediately)
 		want(t, "charge", shop.do(), "done pi_1")
 		shop.call.Reference = "pi_1"
 		return f, shop
@@ -62,10 +61,7 @@ func TestStripeRefund(t *testing.T) {
 			t.Errorf("%d refunds of %s", n, amount)
 		}
 	})
-	t.Run("one that is pending is waited for, and one that fails is refused", func(t *testing.T) {
-		t.Parallel()
-		f := newStripeProvider(t)
-		shop := newStripeShop(t, f.URL, policy.CaptureImmediately)
+	atStripe(t, "one that is pending is waited for, and one that fails is refused", policy.CaptureImmediately, func(t *testing.T, f *stripeProvider, shop *stripeShop) {
 		shop.call.PaymentMethod = "pm_card_pendingRefund"
 		want(t, "charge", shop.do(), "done pi_1")
 		shop.call.Reference = "pi_1"

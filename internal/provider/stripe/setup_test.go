@@ -44,6 +44,23 @@ func secretOf(t *testing.T) policy.Secret {
 	return policy.Secret("file:" + path)
 }
 
+// stripeAt returns a provider and an order that is charged there.
+func stripeAt(t *testing.T, capture string) (*stripeProvider, *stripeShop) {
+	t.Helper()
+	f := newStripeProvider(t)
+	return f, newStripeShop(t, f.URL, capture)
+}
+
+// atStripe runs a part of a test at a provider of its own.
+func atStripe(t *testing.T, name, capture string, part func(*testing.T, *stripeProvider, *stripeShop)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		t.Parallel()
+		f, shop := stripeAt(t, capture)
+		part(t, f, shop)
+	})
+}
+
 func newStripeShop(t *testing.T, url, capture string) *stripeShop {
 	t.Helper()
 	shop := &stripeShop{t: t, call: provider.Call{
@@ -167,15 +184,21 @@ func (f *stripeProvider) happens(what, code string) {
 	}
 }
 
+// byHand asks the simulator for what somebody does at Stripe's own pages.
+func (f *stripeProvider) byHand(method, path string) *httptest.ResponseRecorder {
+	request := httptest.NewRequest(method, "/v1/payment_intents/"+path, nil)
+	request.Header.Set("Authorization", "Bearer sk_test_by_hand")
+	answer := httptest.NewRecorder()
+	f.sim.ServeHTTP(answer, request)
+	return answer
+}
+
 // books are the intents by what stands of them.
 func (f *stripeProvider) books() string {
 	f.t.Helper()
 	counts := map[string]int{}
 	for number := range 10 {
-		request := httptest.NewRequest(http.MethodGet, "/v1/payment_intents/pi_"+strconv.Itoa(number)+"?expand[]=latest_charge", nil)
-		request.Header.Set("Authorization", "Bearer sk_test_by_hand")
-		answer := httptest.NewRecorder()
-		f.sim.ServeHTTP(answer, request)
+		answer := f.byHand(http.MethodGet, "pi_"+strconv.Itoa(number)+"?expand[]=latest_charge")
 		var intent struct {
 			Status       string
 			LatestCharge struct{ Refunded bool } `json:"latest_charge"`
@@ -194,14 +217,10 @@ func (f *stripeProvider) books() string {
 	return strings.TrimPrefix(fmt.Sprint(counts), "map")
 }
 
-// cancelByHand cancels the one intent there is, as somebody at Stripe's own pages does.
+// cancelByHand cancels the one intent there is.
 func (f *stripeProvider) cancelByHand() {
 	f.t.Helper()
-	request := httptest.NewRequest(http.MethodPost, "/v1/payment_intents/pi_1/cancel", nil)
-	request.Header.Set("Authorization", "Bearer sk_test_by_hand")
-	answer := httptest.NewRecorder()
-	f.sim.ServeHTTP(answer, request)
-	if answer.Code != http.StatusOK {
+	if answer := f.byHand(http.MethodPost, "pi_1/cancel"); answer.Code != http.StatusOK {
 		f.t.Fatal(answer.Body)
 	}
 }

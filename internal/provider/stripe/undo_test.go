@@ -27,10 +27,7 @@ func TestStripeUndo(t *testing.T) {
 		"while the bank is at it, unknown": {"processing", "unknown processing", "[processing:1]", "waiting pi_1"},
 	} {
 		for _, known := range []bool{true, false} {
-			t.Run(name+map[bool]string{true: " by reference", false: ""}[known], func(t *testing.T) {
-				t.Parallel()
-				f := newStripeProvider(t)
-				shop := newStripeShop(t, f.URL, map[bool]string{true: policy.CaptureOnConfirm, false: policy.CaptureImmediately}[tt.is == "authorized"])
+			atStripe(t, name+map[bool]string{true: " by reference", false: ""}[known], map[bool]string{true: policy.CaptureOnConfirm, false: policy.CaptureImmediately}[tt.is == "authorized"], func(t *testing.T, f *stripeProvider, shop *stripeShop) {
 				shop.becomes(f, tt.is)
 				if known && tt.is != "" {
 					shop.call.Reference = "pi_1"
@@ -46,10 +43,7 @@ func TestStripeUndo(t *testing.T) {
 	}
 	for fault := range stripeFaults {
 		for op, is := range map[string]string{"create": "", "cancel": "waiting", "refund": "charged", "read": "charged"} {
-			t.Run(fault+" at "+op+" is tried again", func(t *testing.T) {
-				t.Parallel()
-				f := newStripeProvider(t)
-				shop := newStripeShop(t, f.URL, policy.CaptureImmediately)
+			atStripe(t, fault+" at "+op+" is tried again", policy.CaptureImmediately, func(t *testing.T, f *stripeProvider, shop *stripeShop) {
 				shop.becomes(f, is)
 				f.fail(op, fault)
 				if first := shop.undo(); !strings.HasPrefix(first, "unknown") && !strings.HasPrefix(first, "retry") {
@@ -68,10 +62,7 @@ func TestStripeUndo(t *testing.T) {
 		}
 	}
 	for op, is := range map[string]string{"cancel": "waiting", "refund": "charged"} {
-		t.Run("what went wrong inside Stripe at "+op+" is asked for with another key", func(t *testing.T) {
-			t.Parallel()
-			f := newStripeProvider(t)
-			shop := newStripeShop(t, f.URL, policy.CaptureImmediately)
+		atStripe(t, "what went wrong inside Stripe at "+op+" is asked for with another key", policy.CaptureImmediately, func(t *testing.T, f *stripeProvider, shop *stripeShop) {
 			shop.becomes(f, is)
 			f.fail(op, "error") // nothing was done, and the answer is kept
 			want(t, "undo", shop.undo(), "unknown api_error")
@@ -79,10 +70,7 @@ func TestStripeUndo(t *testing.T) {
 			want(t, "undo once more", shop.undo(), "done pi_1")
 		})
 	}
-	t.Run("of a disputed charge is refused, until it is settled", func(t *testing.T) {
-		t.Parallel()
-		f := newStripeProvider(t)
-		shop := newStripeShop(t, f.URL, policy.CaptureImmediately)
+	atStripe(t, "of a disputed charge is refused, until it is settled", policy.CaptureImmediately, func(t *testing.T, f *stripeProvider, shop *stripeShop) {
 		shop.call.PaymentMethod = "pm_card_createDispute"
 		want(t, "do", shop.do(), "done pi_1")
 		want(t, "undo", shop.undo(), "refused charge_disputed")
@@ -128,8 +116,7 @@ func TestStripeCapture(t *testing.T) {
 	t.Parallel()
 	authorized := func(t *testing.T) (*stripeProvider, *stripeShop) {
 		t.Helper()
-		f := newStripeProvider(t)
-		shop := newStripeShop(t, f.URL, policy.CaptureOnConfirm)
+		f, shop := stripeAt(t, policy.CaptureOnConfirm)
 		want(t, "do", shop.do(), "done pi_1")
 		shop.call.Reference = "pi_1"
 		return f, shop

@@ -1,4 +1,4 @@
-package endpoint_test
+package provider_test
 
 import (
 	"context"
@@ -232,4 +232,9 @@ func TestClockOfTheCall(t *testing.T) {
 	if signed != strconv.FormatInt(at.Unix(), 10) {
 		t.Errorf("signed at %s, want %d", signed, at.Unix())
 	}
+}
+
+// atURL is an http executor whose URLs are all below one address.
+func atURL(url string, of fsm.Step, secret policy.Secret) provider.Executor {
+	return endpoint.New(&policy.Step{Executor: policy.HTTP, URL: url + "/do", UndoURL: url + "/undo", RefundURL: url + "/refund", Secret: secret}, of, local)
 }

@@ -1,4 +1,4 @@
-package endpoint_test
+package provider_test
 
 import (
 	"fmt"
@@ -127,25 +127,18 @@ var answers = []struct {
 	{308, `{"outcome":"refused","code":"x"}`, provider.Unknown{Code: "redirect"}},
 }
 
-func TestAnswerToADo(t *testing.T) {
-	t.Parallel()
-	for _, a := range answers {
-		if got := withoutDetail(answered(t, provider.Do, says(a.status, a.body))); !reflect.DeepEqual(got, a.want) {
-			t.Errorf("%d %.80s: %#v, want %#v", a.status, a.body, got, a.want)
-		}
-	}
-}
-
 // An undo that was only taken on is not done, and nobody calls back for it.
-func TestAnswerToAnUndo(t *testing.T) {
+func TestAnswerToADoAndToAnUndo(t *testing.T) {
 	t.Parallel()
 	for _, a := range answers {
-		want := a.want
+		wants := map[provider.Operation]provider.Result{provider.Do: a.want, provider.Undo: a.want}
 		if a.status == 202 && a.body != "accepted" {
-			want = provider.Unknown{Code: "undo_pending"}
+			wants[provider.Undo] = provider.Unknown{Code: "undo_pending"}
 		}
-		if got := withoutDetail(answered(t, provider.Undo, says(a.status, a.body))); !reflect.DeepEqual(got, want) {
-			t.Errorf("%d %.80s: %#v, want %#v", a.status, a.body, got, want)
+		for op, want := range wants {
+			if got := withoutDetail(answered(t, op, says(a.status, a.body))); !reflect.DeepEqual(got, want) {
+				t.Errorf("%s: %d %.80s: %#v, want %#v", op, a.status, a.body, got, want)
+			}
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package endpoint_test
+package provider_test
 
 import (
 	"bufio"
@@ -229,23 +229,5 @@ func TestEndlessAnswersEndWithTheCall(t *testing.T) {
 	}))
 	if r := withoutDetail(atURL(url, fsm.Charge, "").Do(over, aCall(fsm.Charge))); r != (provider.Unknown{Code: "timeout"}) {
 		t.Errorf("%#v", r)
-	}
-}
-
-// late is a context whose deadline passes when the test says so: on a busy machine, one that is set beforehand may pass
-// before the request is sent.
-type late struct {
-	context.Context
-	passed chan struct{}
-}
-
-func (l late) Done() <-chan struct{} { return l.passed }
-
-func (l late) Err() error {
-	select {
-	case <-l.passed:
-		return context.DeadlineExceeded
-	default:
-		return nil
 	}
 }
