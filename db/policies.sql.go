@@ -63,7 +63,7 @@ func (q *Queries) PoliciesList(ctx context.Context, arg PoliciesListParams) ([]P
 	return items, nil
 }
 
-const policiesOfLate = `-- name: PoliciesOfLate :many
+const policiesRecentlyActive = `-- name: PoliciesRecentlyActive :many
 SELECT DISTINCT a.version FROM (
   SELECT p.version, lead(p.at) OVER (ORDER BY p.activation_no) AS until FROM pawl.policy_activations AS p) AS a
 JOIN pawl.policies AS p ON p.version = a.version AND p.copied_from IS NULL
@@ -71,8 +71,8 @@ WHERE a.until IS NULL OR a.until > now() - interval '31 days'
 `
 
 // The versions that are active, or were less than 31 days ago: an order waits for an event for 30 days at most.
-func (q *Queries) PoliciesOfLate(ctx context.Context) ([]int32, error) {
-	rows, err := q.db.Query(ctx, policiesOfLate)
+func (q *Queries) PoliciesRecentlyActive(ctx context.Context) ([]int32, error) {
+	rows, err := q.db.Query(ctx, policiesRecentlyActive)
 	if err != nil {
 		return nil, err
 	}

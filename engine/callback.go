@@ -202,7 +202,7 @@ func (e *Engine) StripeEvent(ctx context.Context, payload []byte, signature stri
 	return nil
 }
 
-// stripeHint tries the secrets of the policies of late: which of them signed it is known when the order is, and that is
+// stripeHint tries the secrets of the recently active policies: which of them signed it is known when the order is, and that is
 // in the payload.
 func (e *Engine) stripeHint(payload []byte, signature string) (hint stripe.Hint, by policy.Secret, err error) {
 	err = ErrSignature

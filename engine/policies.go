@@ -23,7 +23,7 @@ type policies struct {
 	now   atomic.Pointer[knownPolicies]
 	mu    sync.Mutex // one load at a time
 	seen  []int32    // versions that need not be read again, those it can't run included
-	heard time.Time  // when the versions of late were read
+	heard time.Time  // when the recently active versions were read
 }
 
 // knownPolicies is what was known at one moment. It is never changed.
@@ -74,12 +74,12 @@ func (p *policies) load(ctx context.Context) error {
 // recentlyActiveInterval is how often the recently active versions are read while the active one stays.
 const recentlyActiveInterval = 10 * time.Minute
 
-// hear reads which versions were active of late. Events of older ones are not heeded: a secret that was replaced ends.
+// hear reads which versions were recently active. Events of older ones are not heeded: a secret that was replaced ends.
 func (p *policies) hear(ctx context.Context, now *knownPolicies, active int32) (err error) {
 	if before := or(p.now.Load().active); before == active && time.Since(p.heard) < recentlyActiveInterval {
 		return nil
 	}
-	if now.recentlyActive, err = store.OfLate(ctx, p.query); err == nil {
+	if now.recentlyActive, err = store.RecentlyActive(ctx, p.query); err == nil {
 		p.heard = time.Now()
 	}
 	return err
@@ -125,7 +125,7 @@ func (p *policies) byVersion(version *int32) (*policy.Policy, bool) {
 // versions are those this process can run, rising. The slice is not to be changed.
 func (p *policies) versions() []int32 { return p.now.Load().versions }
 
-// webhookSecrets are the secrets of the policies of late that events of Stripe's are signed
+// webhookSecrets are the secrets of the recently active policies that events of Stripe's are signed
 // with, the newest first, each once.
 func (p *policies) webhookSecrets() []policy.Secret {
 	now := p.now.Load()

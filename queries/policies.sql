@@ -53,7 +53,7 @@ LEFT JOIN pawl.policy_activations AS a
 WHERE p.version < @before::integer
 ORDER BY p.version DESC LIMIT @most;
 
--- name: PoliciesOfLate :many
+-- name: PoliciesRecentlyActive :many
 -- The versions that are active, or were less than 31 days ago: an order waits for an event for 30 days at most.
 SELECT DISTINCT a.version FROM (
   SELECT p.version, lead(p.at) OVER (ORDER BY p.activation_no) AS until FROM pawl.policy_activations AS p) AS a

@@ -33,7 +33,7 @@ const maxSecret = 64 << 10
 // of what was found there. Not to be called for an empty Secret. Safe for concurrent use.
 func (b Bounds) Read(s Secret) (string, error) {
 	if !s.valid() {
-		return "", errors.New("read secret: want " + wantSecret)
+		return "", errors.New("read secret: must be " + wantSecret)
 	}
 	kind, name, _ := strings.Cut(string(s), ":")
 	find := b.variable
@@ -52,7 +52,7 @@ func (b Bounds) Read(s Secret) (string, error) {
 
 func (b Bounds) variable(name string) (string, error) {
 	if b.SecretEnvPrefix == "" || !strings.HasPrefix(name, b.SecretEnvPrefix) {
-		return "", fmt.Errorf("env:%s may not be named by a policy: want a variable that begins with %s (--secret-env-prefix)", name, b.SecretEnvPrefix)
+		return "", fmt.Errorf("env:%s may not be named by a policy: must be a variable that begins with %s (--secret-env-prefix)", name, b.SecretEnvPrefix)
 	}
 	return os.Getenv(name), nil
 }
@@ -61,7 +61,7 @@ func (b Bounds) variable(name string) (string, error) {
 func (b Bounds) file(path string) (string, error) {
 	name, err := filepath.Rel(b.SecretsDir, path)
 	if b.SecretsDir == "" || err != nil || !filepath.IsLocal(name) {
-		return "", fmt.Errorf("file:%s may not be named by a policy: want a file in the folder of --secrets-dir", path)
+		return "", fmt.Errorf("file:%s may not be named by a policy: must be a file in the folder of --secrets-dir", path)
 	}
 	folder, err := os.OpenRoot(b.SecretsDir)
 	if err != nil {

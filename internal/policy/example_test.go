@@ -28,5 +28,5 @@ approval:
 	// reserve by ledger and confirm by ledger
 	// a person must approve more than 500 USD
 	// line 2, column 13: charge.undoUrl: is missing; http needs it
-	// line 4, column 1: unknown key limit; want one of charge, reserve, confirm, approval, reservationTtl, completeWithin, concurrency
+	// line 4, column 1: unknown key limit; must be one of charge, reserve, confirm, approval, reservationTtl, completeWithin, concurrency
 }

@@ -64,10 +64,10 @@ func (r *reader) capture(p *Policy, steps map[fsm.Step]mapping) {
 	switch {
 	case onConfirm && p.Confirm.Executor != Stripe:
 		r.add(steps[fsm.Charge].at("capture"), "charge.capture",
-			"on_confirm makes the capture the confirm step: want confirm.executor stripe")
+			"on_confirm makes the capture the confirm step: confirm.executor must be stripe")
 	case !onConfirm && p.Confirm.Executor == Stripe:
 		r.add(steps[fsm.Confirm].at("executor"), "confirm.executor",
-			"stripe confirms by capturing what the charge authorized: want charge.executor stripe and charge.capture on_confirm")
+			"stripe confirms by capturing what the charge authorized: charge.executor must be stripe, and charge.capture on_confirm")
 	case onConfirm:
 		p.Confirm.URL, p.Confirm.Secret, p.Confirm.WebhookSecret = p.Charge.URL, p.Charge.Secret, p.Charge.WebhookSecret
 	}
@@ -82,13 +82,13 @@ func (r *reader) approval(n *yaml.Node, path string) Approval {
 		}
 	}
 	if m.values["amountOver"] != nil && m.values["currency"] == nil {
-		m.add(m.at("amountOver"), m.pathOf("amountOver"), "means nothing without a currency: want currency beside it")
+		m.add(m.at("amountOver"), m.pathOf("amountOver"), "needs currency beside it")
 	}
 	a.ByAnother = m.word("approver", "anybody", "anybody", "another") == "another"
 	m.duration("timeout", &a.Timeout, 0, maxTerm)
 	a.OnTimeout = m.word("onTimeout", ApprovalCancel, ApprovalCancel, ApprovalApprove)
 	if m.values["onTimeout"] != nil && a.Timeout == 0 {
-		m.add(m.at("onTimeout"), m.pathOf("onTimeout"), "there is no time-out: want timeout beside it")
+		m.add(m.at("onTimeout"), m.pathOf("onTimeout"), "needs timeout beside it")
 	}
 	return a
 }
@@ -212,7 +212,7 @@ func without(keys []string, key string) []string {
 func (m mapping) unused(key string, s fsm.Step, executor Executor) string {
 	switch {
 	case m.values["executor"] == nil:
-		return "the ledger has no use for it; want executor beside it: " + strings.Join(without(executors(s), string(Ledger)), ", ")
+		return "the ledger has no use for it; needs executor beside it: " + strings.Join(without(executors(s), string(Ledger)), ", ")
 	case executor == HTTP && key == "refundUrl":
 		return "only a charge is refunded; leave it out"
 	case executor == HTTP && key == "undoUrl":
@@ -250,20 +250,20 @@ func (m mapping) reach(how *Step) {
 	how.URL, how.UndoURL, how.LookupURL = m.address("url"), m.address("undoUrl"), m.address("lookupUrl")
 	how.RefundURL = m.address("refundUrl")
 	if how.URL != "" && how.URL == how.RefundURL {
-		m.add(m.at("refundUrl"), m.pathOf("refundUrl"), "the same as url: want a place of its own, or a refund would charge again")
+		m.add(m.at("refundUrl"), m.pathOf("refundUrl"), "the same as url: must be another, or a refund would charge again")
 	}
 	if how.RefundURL != "" && how.RefundURL == how.UndoURL {
-		m.add(m.at("refundUrl"), m.pathOf("refundUrl"), "the same as undoUrl: want a place of its own, or a refund of a part would undo all")
+		m.add(m.at("refundUrl"), m.pathOf("refundUrl"), "the same as undoUrl: must be another, or a refund of a part would undo all")
 	}
 	if how.URL != "" && how.URL == how.UndoURL {
-		m.add(m.at("undoUrl"), m.pathOf("undoUrl"), "the same as url: want a place of its own, or an undo would do the step again")
+		m.add(m.at("undoUrl"), m.pathOf("undoUrl"), "the same as url: must be another, or an undo would do the step again")
 	}
 	how.Secret, how.WebhookSecret = m.secret("secret"), m.secret("webhookSecret")
 	read(m, "signedCallbacks", &how.SignedCallbacks, kind[bool]{"true or false", isTruth, func(text string) (bool, bool) {
 		return text == "true", text == "true" || text == "false"
 	}})
 	if how.SignedCallbacks && m.values["secret"] == nil {
-		m.add(m.at("signedCallbacks"), m.pathOf("signedCallbacks"), "means nothing without a secret: want secret beside it")
+		m.add(m.at("signedCallbacks"), m.pathOf("signedCallbacks"), "needs secret beside it")
 	}
 	if m.values["capture"] != nil {
 		how.Capture = m.word("capture", how.Capture, CaptureImmediately, CaptureOnConfirm)
@@ -281,7 +281,7 @@ func ParseURL(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.Opaque != "" ||
 		strings.Contains(text, "#") || oddAddress(u.Hostname()) {
-		return nil, errors.New("not " + wantURL)
+		return nil, errors.New("must be " + wantURL)
 	}
 	return u, nil
 }
@@ -339,7 +339,7 @@ func (m mapping) tuning(how *Step) {
 		retry.duration("budget", &how.Retry.Budget, 0, maxWait)
 		how.Retry.NonRetryable = retry.texts("nonRetryable")
 		if how.Retry.Cap < how.Retry.Initial {
-			retry.add(retry.at("cap", "initial"), retry.pathOf("cap"), "is less than initial; want the longest of the delays")
+			retry.add(retry.at("cap", "initial"), retry.pathOf("cap"), "must not be less than initial: it is the longest delay")
 		}
 	}
 	if n := m.values["breaker"]; n != nil {
@@ -355,7 +355,7 @@ func (m mapping) forgotten(how *Step) {
 	retries := how.Retry.Longest(how.Timeout)
 	where := m.at("keyRetention", "callbackTimeout", "retry", "executor")
 	if how.Executor == Stripe && how.KeyRetention > 24*time.Hour {
-		m.add(where, m.pathOf("keyRetention"), "Stripe promises to remember a key for 24h: want no more")
+		m.add(where, m.pathOf("keyRetention"), "must be at most 24h: Stripe promises no more")
 	}
 	if need := retries + how.CallbackTimeout + keyMargin; need > how.KeyRetention {
 		m.add(where, m.pathOf("keyRetention"), fmt.Sprintf(

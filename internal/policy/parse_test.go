@@ -28,30 +28,30 @@ var refusals = []struct {
 	// what is no policy
 	{"nothing", "", "line 1, column 1: the policy is empty"},
 	{"a comment alone", "# charge:\n", "line 1, column 1: the policy is empty"},
-	{"a document without a value", "---\n", "line 2, column 1: no value; leave the key out, or give keys with values: charge, "},
-	{"a list", "- charge\n", "line 1, column 1: want keys with values: charge, reserve, "},
-	{"a second document", "{}\n---\n{}\n", "line 2, column 1: want one YAML document"},
+	{"a document without a value", "---\n", "line 2, column 1: no value; leave the key out, or give a mapping with the keys charge, "},
+	{"a list", "- charge\n", "line 1, column 1: must be a mapping with the keys charge, reserve, "},
+	{"a second document", "{}\n---\n{}\n", "line 2, column 1: must be one YAML document"},
 	{"a second document that is none", "{}\n---\ncharge: [\n", "line 4, column 1: not YAML: "},
 	{"no YAML, from its place on", "charge:\n  executor: http\n\tundoUrl: x\n", "line 3, column 1: not YAML: "},
 	{"an open quote", "charge:\n  executor: \"http\n", "not YAML: found unexpected end of stream"},
-	{"Latin-1", "charge:\n  url: \xe9\n", "line 2, column 8: want text in UTF-8"},
-	{"a NUL", "charge: {}\x00", "line 1, column 11: a control character"},
-	{"more than anybody writes", strings.Repeat("# long\n", 40_000), "want at most 256 KiB"},
+	{"Latin-1", "charge:\n  url: \xe9\n", "line 2, column 8: must be UTF-8"},
+	{"a NUL", "charge: {}\x00", "line 1, column 11: must not have control characters"},
+	{"more than anybody writes", strings.Repeat("# long\n", 40_000), "must be at most 256 KiB"},
 	{"an alias", "charge: &a {}\nreserve: *a\n", "line 2, column 10: reserve: aliases are not supported; write the value out"},
 	{"an alias of nothing", "reserve: *a\n", "line 1, column 10: aliases are not supported"},
-	{"a merge", "charge:\n  <<: {executor: ledger}\n", "line 2, column 3: charge: unknown key; want one of executor, "},
+	{"a merge", "charge:\n  <<: {executor: ledger}\n", "line 2, column 3: charge: unknown key; must be one of executor, "},
 
 	// keys
-	{"a key in other letters", "charge:\n  executor: http\n  url: http://a/do\n  undoUrl: http://a/undo\n  lookup_url: http://a/\n", "line 5, column 3: charge: unknown key lookup_url; want lookupUrl"},
+	{"a key in other letters", "charge:\n  executor: http\n  url: http://a/do\n  undoUrl: http://a/undo\n  lookup_url: http://a/\n", "line 5, column 3: charge: unknown key lookup_url; did you mean lookupUrl?"},
 	{"a key of another place", "retry: {maxRetries: 2}\n", "line 1, column 1: unknown key retry"},
 	{"a key given twice", "charge: {}\nreserve: {}\ncharge: {}\n", "line 3, column 1: charge: given twice, first in line 1"},
-	{"a key without a value", "charge:\nreserve: {}\n", "line 1, column 8: charge: no value; leave the key out, or give keys with values"},
-	{"a step that is a word", "charge: http\n", "line 1, column 9: charge: want keys with values: executor, url, "},
+	{"a key without a value", "charge:\nreserve: {}\n", "line 1, column 8: charge: no value; leave the key out, or give a mapping with the keys"},
+	{"a step that is a word", "charge: http\n", "line 1, column 9: charge: must be a mapping with the keys executor, url, "},
 
 	// executors
-	{"an unknown executor", "charge:\n  executor: paypal\n", "line 2, column 13: charge.executor: want http or ledger or simulator or stripe"},
-	{"stripe for reserve", "reserve: {executor: stripe, secret: 'env:KEY'}\n", "line 1, column 21: reserve.executor: want http or ledger or simulator"},
-	{"a URL for the ledger, which forgets the executor", "charge:\n  url: http://a/do\n", "line 2, column 3: charge.url: the ledger has no use for it; want executor beside it: http, simulator, stripe"},
+	{"an unknown executor", "charge:\n  executor: paypal\n", "line 2, column 13: charge.executor: must be http or ledger or simulator or stripe"},
+	{"stripe for reserve", "reserve: {executor: stripe, secret: 'env:KEY'}\n", "line 1, column 21: reserve.executor: must be http or ledger or simulator"},
+	{"a URL for the ledger, which forgets the executor", "charge:\n  url: http://a/do\n", "line 2, column 3: charge.url: the ledger has no use for it; needs executor beside it: http, simulator, stripe"},
 	{"a time-out for the ledger", "charge: {executor: ledger, timeout: 1s}\n", "charge.timeout: ledger has no use for it in charge"},
 	{"capture for http", "charge: {executor: http, url: 'http://a/do', undoUrl: 'http://a/undo', capture: immediately}\n", "charge.capture: http has no use for it in charge"},
 	{"an undo URL for stripe", "charge: {executor: stripe, secret: 'env:KEY', undoUrl: 'http://a/undo'}\n", "charge.undoUrl: stripe has no use for it in charge"},
@@ -69,55 +69,55 @@ var refusals = []struct {
 
 	// capture
 	{"a capture nobody does", "charge:\n  executor: stripe\n  secret: env:KEY\n  capture: on_confirm\nconfirm:\n  executor: http\n  url: http://a/do\n",
-		"line 4, column 12: charge.capture: on_confirm makes the capture the confirm step: want confirm.executor stripe"},
+		"line 4, column 12: charge.capture: on_confirm makes the capture the confirm step: confirm.executor must be stripe"},
 	{"a capture the ledger would do", "charge: {executor: stripe, secret: 'env:KEY', capture: on_confirm}\n", "charge.capture: on_confirm makes"},
 	{"stripe confirms what was captured", "charge: {executor: stripe, secret: 'env:KEY'}\nconfirm: {executor: stripe}\n", "line 2, column 21: confirm.executor: stripe confirms by capturing"},
 	{"stripe confirms what another charged", "confirm:\n  executor: stripe\n", "line 2, column 13: confirm.executor: stripe confirms by capturing"},
 	{"stripe confirms in another account", "charge: {executor: stripe, secret: 'env:KEY', capture: on_confirm}\nconfirm:\n  executor: stripe\n  secret: env:OTHER\n",
 		"line 4, column 3: confirm.secret: stripe has no use for it in confirm, which goes by the account of charge"},
-	{"another capture", "charge: {executor: stripe, secret: 'env:KEY', capture: later}\n", "charge.capture: want immediately or on_confirm"},
+	{"another capture", "charge: {executor: stripe, secret: 'env:KEY', capture: later}\n", "charge.capture: must be immediately or on_confirm"},
 
 	// URLs
-	{"a path", http("url: /do"), "line 4, column 8: charge.url: want an absolute URL"},
-	{"a host alone", http("url: payments.internal"), "charge.url: want an absolute URL"},
-	{"another scheme", http("url: ftp://a/do"), "charge.url: want an absolute URL"},
-	{"no host", http("url: http:///do"), "charge.url: want an absolute URL"},
-	{"a port without a host", http("url: http://:80/do"), "charge.url: want an absolute URL"},
-	{"a user", http("url: https://user@a/do"), "charge.url: want an absolute URL"},
-	{"a password", http("url: https://user:hidden@a/do"), "charge.url: want an absolute URL"},
-	{"a fragment", http("url: https://a/do#there"), "charge.url: want an absolute URL"},
-	{"an empty fragment", http("url: https://a/do#"), "charge.url: want an absolute URL"},
-	{"a number for a URL", http("url: 8080"), "charge.url: want an absolute URL"},
-	{"a URL without end", http("url: http://a/" + strings.Repeat("a", 2048)), "charge.url: want an absolute URL"},
-	{"a look-up that is no URL", http("url: http://a/do\n  lookupUrl: lookup"), "line 5, column 14: charge.lookupUrl: want an absolute URL"},
+	{"a path", http("url: /do"), "line 4, column 8: charge.url: must be an absolute URL"},
+	{"a host alone", http("url: payments.internal"), "charge.url: must be an absolute URL"},
+	{"another scheme", http("url: ftp://a/do"), "charge.url: must be an absolute URL"},
+	{"no host", http("url: http:///do"), "charge.url: must be an absolute URL"},
+	{"a port without a host", http("url: http://:80/do"), "charge.url: must be an absolute URL"},
+	{"a user", http("url: https://user@a/do"), "charge.url: must be an absolute URL"},
+	{"a password", http("url: https://user:hidden@a/do"), "charge.url: must be an absolute URL"},
+	{"a fragment", http("url: https://a/do#there"), "charge.url: must be an absolute URL"},
+	{"an empty fragment", http("url: https://a/do#"), "charge.url: must be an absolute URL"},
+	{"a number for a URL", http("url: 8080"), "charge.url: must be an absolute URL"},
+	{"a URL without end", http("url: http://a/" + strings.Repeat("a", 2048)), "charge.url: must be an absolute URL"},
+	{"a look-up that is no URL", http("url: http://a/do\n  lookupUrl: lookup"), "line 5, column 14: charge.lookupUrl: must be an absolute URL"},
 
 	// times and counts
-	{"a bare number for a duration", http("url: http://a/do\n  timeout: 30"), "line 5, column 12: charge.timeout: want a duration from 1ms to 10m, such as 90s, 15m or 24h"},
-	{"no time at all", http("url: http://a/do\n  timeout: 0s"), "charge.timeout: want a duration from 1ms to 10m"},
-	{"less than none", http("url: http://a/do\n  timeout: -1s"), "charge.timeout: want a duration"},
-	{"a time-out of more than ten minutes", http("url: http://a/do\n  timeout: 10m1ms"), "charge.timeout: want a duration"},
-	{"days", http("url: http://a/do\n  keyRetention: 2d"), "charge.keyRetention: want a duration from 1h to 87600h"},
-	{"no calls", http("url: http://a/do\n  inFlight: 0"), "charge.inFlight: want a whole number from 1 to 10000"},
-	{"no room", http("url: http://a/do\n  queue: 0"), "charge.queue: want a whole number from 1 to 1000000"},
-	{"a fraction of a count", http("url: http://a/do\n  queue: 1.5"), "charge.queue: want a whole number"},
-	{"a count in octal", http("url: http://a/do\n  queue: 010"), "charge.queue: want a whole number"},
-	{"a count in hexadecimal", http("url: http://a/do\n  queue: 0x10"), "charge.queue: want a whole number"},
-	{"a count in quotes", http("url: http://a/do\n  queue: '10'"), "charge.queue: want a whole number"},
-	{"retries that are no mapping", http("url: http://a/do\n  retry: 3"), "line 5, column 10: charge.retry: want keys with values: initial, factor, "},
-	{"less than no retries", http("url: http://a/do\n  retry: {maxRetries: -1}"), "charge.retry.maxRetries: want a whole number from 0 to 999"},
-	{"delays that shrink", http("url: http://a/do\n  retry: {factor: 0.5}"), "charge.retry.factor: want a number from 1 to 10"},
-	{"delays that explode", http("url: http://a/do\n  retry: {factor: .inf}"), "charge.retry.factor: want a number from 1 to 10"},
-	{"a factor that is none", http("url: http://a/do\n  retry: {factor: .nan}"), "charge.retry.factor: want a number from 1 to 10"},
-	{"a longest delay below the first", http("url: http://a/do\n  retry: {initial: 10s, cap: 5s}"), "charge.retry.cap: is less than initial"},
-	{"a first delay above the longest", http("url: http://a/do\n  retry: {initial: 2m}"), "charge.retry.cap: is less than initial"},
-	{"delays of an hour", http("url: http://a/do\n  retry: {cap: 1h}"), "charge.retry.cap: want a duration from 1ms to 30m"},
-	{"a code that is a number", http("url: http://a/do\n  retry: {nonRetryable: [402]}"), "charge.retry.nonRetryable[0]: want text in quotes"},
+	{"a bare number for a duration", http("url: http://a/do\n  timeout: 30"), "line 5, column 12: charge.timeout: must be a duration from 1ms to 10m, such as 90s, 15m or 24h"},
+	{"no time at all", http("url: http://a/do\n  timeout: 0s"), "charge.timeout: must be a duration from 1ms to 10m"},
+	{"less than none", http("url: http://a/do\n  timeout: -1s"), "charge.timeout: must be a duration"},
+	{"a time-out of more than ten minutes", http("url: http://a/do\n  timeout: 10m1ms"), "charge.timeout: must be a duration"},
+	{"days", http("url: http://a/do\n  keyRetention: 2d"), "charge.keyRetention: must be a duration from 1h to 87600h"},
+	{"no calls", http("url: http://a/do\n  inFlight: 0"), "charge.inFlight: must be a whole number from 1 to 10000"},
+	{"no room", http("url: http://a/do\n  queue: 0"), "charge.queue: must be a whole number from 1 to 1000000"},
+	{"a fraction of a count", http("url: http://a/do\n  queue: 1.5"), "charge.queue: must be a whole number"},
+	{"a count in octal", http("url: http://a/do\n  queue: 010"), "charge.queue: must be a whole number"},
+	{"a count in hexadecimal", http("url: http://a/do\n  queue: 0x10"), "charge.queue: must be a whole number"},
+	{"a count in quotes", http("url: http://a/do\n  queue: '10'"), "charge.queue: must be a whole number"},
+	{"retries that are no mapping", http("url: http://a/do\n  retry: 3"), "line 5, column 10: charge.retry: must be a mapping with the keys initial, factor, "},
+	{"less than no retries", http("url: http://a/do\n  retry: {maxRetries: -1}"), "charge.retry.maxRetries: must be a whole number from 0 to 999"},
+	{"delays that shrink", http("url: http://a/do\n  retry: {factor: 0.5}"), "charge.retry.factor: must be a number from 1 to 10"},
+	{"delays that explode", http("url: http://a/do\n  retry: {factor: .inf}"), "charge.retry.factor: must be a number from 1 to 10"},
+	{"a factor that is none", http("url: http://a/do\n  retry: {factor: .nan}"), "charge.retry.factor: must be a number from 1 to 10"},
+	{"a longest delay below the first", http("url: http://a/do\n  retry: {initial: 10s, cap: 5s}"), "charge.retry.cap: must not be less than initial"},
+	{"a first delay above the longest", http("url: http://a/do\n  retry: {initial: 2m}"), "charge.retry.cap: must not be less than initial"},
+	{"delays of an hour", http("url: http://a/do\n  retry: {cap: 1h}"), "charge.retry.cap: must be a duration from 1ms to 30m"},
+	{"a code that is a number", http("url: http://a/do\n  retry: {nonRetryable: [402]}"), "charge.retry.nonRetryable[0]: must be text in quotes"},
 	{"a code given twice", http("url: http://a/do\n  retry: {nonRetryable: [a, b, a]}"), "charge.retry.nonRetryable[2]: given twice"},
-	{"codes that are no list", http("url: http://a/do\n  retry: {nonRetryable: a}"), "charge.retry.nonRetryable: want a list of texts"},
-	{"a breaker that never closes", http("url: http://a/do\n  breaker: {open: 61m}"), "charge.breaker.open: want a duration from 1ms to 1h"},
-	{"a breaker that is always open", http("url: http://a/do\n  breaker: {failures: 0}"), "charge.breaker.failures: want a whole number from 1 "},
-	{"a reservation in the past", "reservationTtl: -1m\n", "line 1, column 17: reservationTtl: want a duration from 0s to 8760h"},
-	{"a deadline that is a date", "completeWithin: 2030-01-01\n", "line 1, column 17: completeWithin: want a duration from 0s to 8760h"},
+	{"codes that are no list", http("url: http://a/do\n  retry: {nonRetryable: a}"), "charge.retry.nonRetryable: must be a list of texts"},
+	{"a breaker that never closes", http("url: http://a/do\n  breaker: {open: 61m}"), "charge.breaker.open: must be a duration from 1ms to 1h"},
+	{"a breaker that is always open", http("url: http://a/do\n  breaker: {failures: 0}"), "charge.breaker.failures: must be a whole number from 1 "},
+	{"a reservation in the past", "reservationTtl: -1m\n", "line 1, column 17: reservationTtl: must be a duration from 0s to 8760h"},
+	{"a deadline that is a date", "completeWithin: 2030-01-01\n", "line 1, column 17: completeWithin: must be a duration from 0s to 8760h"},
 
 	// keys that are forgotten
 	{"a wait that outlasts the key", http("url: http://a/do\n  callbackTimeout: 24h"), "line 5, column 20: charge.keyRetention: 24h is too short: retries (up to 15m), callbackTimeout (24h) and a margin of 1h need 25h15m"},
@@ -125,32 +125,32 @@ var refusals = []struct {
 	{"retries that outlast the key, whatever the budget", http("url: http://a/do\n  timeout: 10m\n  retry: {maxRetries: 199, budget: 1s}"), "charge.keyRetention: 24h is too short"},
 	{"a key shorter than the margin", http("url: http://a/do\n  keyRetention: 1h"), "line 5, column 17: charge.keyRetention: 1h is too short"},
 	{"a key that misses the margin by a second", http("url: http://a/do\n  keyRetention: 2h14m59s"), "need 2h15m"},
-	{"a key Stripe has forgotten", "charge: {executor: stripe, secret: 'env:KEY', keyRetention: 48h}\n", "charge.keyRetention: Stripe promises to remember a key for 24h"},
+	{"a key Stripe has forgotten", "charge: {executor: stripe, secret: 'env:KEY', keyRetention: 48h}\n", "charge.keyRetention: must be at most 24h: Stripe promises no more"},
 
 	// approval
-	{"a rule that is no list", "approval: {amountOver: 5, currency: USD}\n", "line 1, column 11: approval: want a list of rules"},
-	{"an empty list of rules", "approval: []\n", "approval: want from 1 to 1000 entries, or leave the key out"},
-	{"an amount without a currency", "approval:\n  - amountOver: 500\n", "line 2, column 17: approval[0].amountOver: means nothing without a currency"},
-	{"an amount in quotes", "approval: [{amountOver: '500', currency: USD}]\n", "approval[0].amountOver: want an amount"},
-	{"an amount below zero", "approval: [{amountOver: -1, currency: USD}]\n", "approval[0].amountOver: want an amount"},
-	{"an amount no order can have", "approval: [{amountOver: 1000000000000000, currency: USD}]\n", "approval[0].amountOver: want an amount"},
-	{"an amount with an exponent", "approval: [{amountOver: 1e3, currency: USD}]\n", "approval[0].amountOver: want an amount"},
-	{"a misspelt currency", "approval:\n  - {currency: UDS}\n", "line 2, column 16: approval[0].currency: want a currency of ISO 4217"},
-	{"a currency in small letters", "approval: [{currency: usd}]\n", "approval[0].currency: want a currency of ISO 4217"},
-	{"another approver", "approval: [{approver: me}]\n", "approval[0].approver: want anybody or another"},
-	{"another outcome", "approval: [{timeout: 1h, onTimeout: fail}]\n", "approval[0].onTimeout: want cancel or approve"},
-	{"an outcome of nothing", "approval: [{onTimeout: cancel}]\n", "approval[0].onTimeout: there is no time-out"},
-	{"an item that is a number", "approval: [{items: [42]}]\n", "approval[0].items[0]: want text in quotes"},
-	{"an empty customer", "approval: [{customers: ['']}]\n", "approval[0].customers[0]: want text in quotes"},
-	{"a customer with too long a name", "approval: [{customers: [" + strings.Repeat("ä", 256) + "]}]\n", "approval[0].customers[0]: want text in quotes"},
-	{"a list of nobody", "approval: [{customers: []}]\n", "approval[0].customers: want from 1 to 1000 entries"},
+	{"a rule that is no list", "approval: {amountOver: 5, currency: USD}\n", "line 1, column 11: approval: must be a list of rules"},
+	{"an empty list of rules", "approval: []\n", "approval: must be a list of 1 to 1000 entries, or be left out"},
+	{"an amount without a currency", "approval:\n  - amountOver: 500\n", "line 2, column 17: approval[0].amountOver: needs currency beside it"},
+	{"an amount in quotes", "approval: [{amountOver: '500', currency: USD}]\n", "approval[0].amountOver: must be an amount"},
+	{"an amount below zero", "approval: [{amountOver: -1, currency: USD}]\n", "approval[0].amountOver: must be an amount"},
+	{"an amount no order can have", "approval: [{amountOver: 1000000000000000, currency: USD}]\n", "approval[0].amountOver: must be an amount"},
+	{"an amount with an exponent", "approval: [{amountOver: 1e3, currency: USD}]\n", "approval[0].amountOver: must be an amount"},
+	{"a misspelt currency", "approval:\n  - {currency: UDS}\n", "line 2, column 16: approval[0].currency: must be a currency of ISO 4217"},
+	{"a currency in small letters", "approval: [{currency: usd}]\n", "approval[0].currency: must be a currency of ISO 4217"},
+	{"another approver", "approval: [{approver: me}]\n", "approval[0].approver: must be anybody or another"},
+	{"another outcome", "approval: [{timeout: 1h, onTimeout: fail}]\n", "approval[0].onTimeout: must be cancel or approve"},
+	{"an outcome of nothing", "approval: [{onTimeout: cancel}]\n", "approval[0].onTimeout: needs timeout beside it"},
+	{"an item that is a number", "approval: [{items: [42]}]\n", "approval[0].items[0]: must be text in quotes"},
+	{"an empty customer", "approval: [{customers: ['']}]\n", "approval[0].customers[0]: must be text in quotes"},
+	{"a customer with too long a name", "approval: [{customers: [" + strings.Repeat("ä", 256) + "]}]\n", "approval[0].customers[0]: must be text in quotes"},
+	{"a list of nobody", "approval: [{customers: []}]\n", "approval[0].customers: must be a list of 1 to 1000 entries"},
 
 	// concurrency
-	{"a limit by something else", "concurrency: {by: colour, limit: 1}\n", "line 1, column 19: concurrency.by: want item or customerId or concurrencyKey"},
-	{"a limit of none", "concurrency: {by: item, limit: 0}\n", "concurrency.limit: want a whole number from 1 to 1000000"},
+	{"a limit by something else", "concurrency: {by: colour, limit: 1}\n", "line 1, column 19: concurrency.by: must be item or customerId or concurrencyKey"},
+	{"a limit of none", "concurrency: {by: item, limit: 0}\n", "concurrency.limit: must be a whole number from 1 to 1000000"},
 	{"a limit without a number", "concurrency: {by: item}\n", "concurrency.limit: is missing"},
 	{"a limit of nothing", "concurrency: {limit: 5}\n", "concurrency.by: is missing"},
-	{"a limit alone", "concurrency: 5\n", "line 1, column 14: concurrency: want keys with values: by, limit"},
+	{"a limit alone", "concurrency: 5\n", "line 1, column 14: concurrency: must be a mapping with the keys by, limit"},
 }
 
 // http is a charge by http that lacks its URL, which begins in line 4.
@@ -186,14 +186,14 @@ concurrency:
   by: item
 color: blue
 `
-	const want = `line 3, column 8: charge.url: want an absolute
-line 4, column 12: charge.timeout: want a duration
-line 5, column 23: charge.retry.maxRetries: want a whole number
-line 5, column 37: charge.retry.budget: want a duration
-line 9, column 17: approval[0].amountOver: means nothing
-line 10, column 5: approval[0]: unknown key colour; want one of
+	const want = `line 3, column 8: charge.url: must be an absolute
+line 4, column 12: charge.timeout: must be a duration
+line 5, column 23: charge.retry.maxRetries: must be a whole number
+line 5, column 37: charge.retry.budget: must be a duration
+line 9, column 17: approval[0].amountOver: needs currency
+line 10, column 5: approval[0]: unknown key colour; must be one of
 line 12, column 3: concurrency.limit: is missing
-line 13, column 1: unknown key color; want one of`
+line 13, column 1: unknown key color; must be one of`
 	got := strings.Split(problems(t, source).Error(), "\n")
 	for i, line := range strings.Split(want, "\n") {
 		if i >= len(got) || !strings.HasPrefix(got[i], line) {

@@ -38,7 +38,7 @@ type mapping struct {
 func (r *reader) mapping(n *yaml.Node, path string, known []string) mapping {
 	m := mapping{reader: r, path: path, node: n, keys: map[string]*yaml.Node{}, values: map[string]*yaml.Node{}}
 	if n.Kind != yaml.MappingNode || n.ShortTag() != "!!map" {
-		r.wants(n, path, "keys with values: "+strings.Join(known, ", "))
+		r.wants(n, path, "a mapping with the keys "+strings.Join(known, ", "))
 		return m
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -61,14 +61,14 @@ var plainKey = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,39}$`)
 // lacks its blank.
 func unknownKey(key *yaml.Node, known []string) string {
 	if key.Kind != yaml.ScalarNode || !plainKey.MatchString(key.Value) {
-		return "unknown key; want one of " + strings.Join(known, ", ")
+		return "unknown key; must be one of " + strings.Join(known, ", ")
 	}
 	for _, k := range known {
 		if strings.EqualFold(k, strings.NewReplacer("_", "", "-", "").Replace(key.Value)) {
-			return fmt.Sprintf("unknown key %s; want %s", key.Value, k)
+			return fmt.Sprintf("unknown key %s; did you mean %s?", key.Value, k)
 		}
 	}
-	return fmt.Sprintf("unknown key %s; want one of %s", key.Value, strings.Join(known, ", "))
+	return fmt.Sprintf("unknown key %s; must be one of %s", key.Value, strings.Join(known, ", "))
 }
 
 // pathOf is the path of a key.
@@ -96,7 +96,7 @@ func (r *reader) wants(n *yaml.Node, path, what string) {
 	} else if n.ShortTag() == "!!null" && n.Kind == yaml.ScalarNode {
 		what = "no value; leave the key out, or give " + what
 	} else {
-		what = "want " + what
+		what = "must be " + what
 	}
 	r.add(n, path, what)
 }
@@ -133,7 +133,7 @@ func (r *reader) document(source []byte) *yaml.Node {
 	case err != nil:
 		r.syntax(err)
 	default:
-		r.add(&second, "", "want one YAML document; this is a second one")
+		r.add(&second, "", "must be one YAML document; this is a second one")
 	}
 	return nil
 }
@@ -157,16 +157,16 @@ func (r *reader) syntax(err error) {
 // unreadable finds what is no text at all, and text that a database would not store.
 func unreadable(source []byte) (Problem, bool) {
 	if len(source) > maxSource {
-		return Problem{1, 1, "", fmt.Sprintf("want at most %d KiB", maxSource>>10)}, true
+		return Problem{1, 1, "", fmt.Sprintf("must be at most %d KiB", maxSource>>10)}, true
 	}
 	line, column := 1, 1
 	for i := 0; i < len(source); {
 		char, size := utf8.DecodeRune(source[i:])
 		switch {
 		case char == utf8.RuneError && size == 1:
-			return Problem{line, column, "", "want text in UTF-8"}, true
+			return Problem{line, column, "", "must be UTF-8"}, true
 		case char < ' ' && char != '\n' && char != '\r' && char != '\t', char == 0x7f:
-			return Problem{line, column, "", "a control character; want text"}, true
+			return Problem{line, column, "", "must not have control characters"}, true
 		case char == '\n':
 			line, column = line+1, 0
 		}
@@ -285,7 +285,7 @@ func (m mapping) list(key, want string) []*yaml.Node {
 	case n.Kind != yaml.SequenceNode || n.ShortTag() != "!!seq":
 		m.wants(n, m.pathOf(key), want)
 	case len(n.Content) == 0 || len(n.Content) > maxList:
-		m.wants(n, m.pathOf(key), fmt.Sprintf("from 1 to %d entries, or leave the key out", maxList))
+		m.wants(n, m.pathOf(key), fmt.Sprintf("a list of 1 to %d entries, or be left out", maxList))
 	default:
 		return n.Content
 	}

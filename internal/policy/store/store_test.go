@@ -269,7 +269,7 @@ func TestPoliciesOfACopy(t *testing.T) {
 	if version, err := store.Find(t.Context(), s.query, plan(1)); err != nil || version != 0 {
 		t.Errorf("found version %d, %v", version, err)
 	}
-	if late, err := store.OfLate(t.Context(), s.query); err != nil || len(late) > 0 {
+	if late, err := store.RecentlyActive(t.Context(), s.query); err != nil || len(late) > 0 {
 		t.Errorf("events of versions %v are heeded, %v", late, err)
 	}
 	if got, want := s.use(plan(1)), (store.Used{Version: 2, Created: true, Activated: true, Active: 2}); got != want {
