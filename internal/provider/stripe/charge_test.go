@@ -27,7 +27,7 @@ func TestStripeCharge(t *testing.T) {
 		"is declined, for good":    {poor, policy.CaptureImmediately, "refused insufficient_funds", "create confirm read cancel", "[canceled:1]"},
 		"has nothing to charge to": {"", policy.CaptureImmediately, "refused payment_method_missing", "", "[]"},
 	} {
-		atStripe(t, name, tt.capture, func(t *testing.T, f *stripeProvider, shop *stripeShop) {
+		atStripe(t, name, tt.capture, func(t trial, f *stripeProvider, shop *stripeShop) {
 			shop.call.PaymentMethod = tt.method
 			want(t, "do", shop.do(), tt.result)
 			want(t, "sent", f.sent(), tt.sent)
@@ -46,7 +46,7 @@ func TestStripeCharge(t *testing.T) {
 		f.happens("approve", "")
 		want(t, "lookup", shop.lookup(), "done pi_1")
 	})
-	atStripe(t, "can't be confirmed, for good", policy.CaptureImmediately, func(t *testing.T, f *stripeProvider, shop *stripeShop) {
+	atStripe(t, "can't be confirmed, for good", policy.CaptureImmediately, func(t trial, f *stripeProvider, shop *stripeShop) {
 		f.always["confirm"] = "error:400"
 		for range 2 {
 			want(t, "do", shop.do(), "refused invalid_request_error")
@@ -54,14 +54,14 @@ func TestStripeCharge(t *testing.T) {
 		want(t, "sent", f.sent(), "create confirm read cancel create confirm read")
 		want(t, "books", f.books(), "[canceled:1]")
 	})
-	atStripe(t, "of zero asks for nothing", policy.CaptureOnConfirm, func(t *testing.T, f *stripeProvider, shop *stripeShop) {
+	atStripe(t, "of zero asks for nothing", policy.CaptureOnConfirm, func(t trial, f *stripeProvider, shop *stripeShop) {
 		shop.call.Amount = decimal.MustParse("0.00")
 		for _, result := range []string{shop.do(), shop.lookup(), shop.take(), shop.undo()} {
 			want(t, "result", result, "done")
 		}
 		want(t, "sent", f.sent(), "")
 	})
-	atStripe(t, "that was never made is refused at once", policy.CaptureImmediately, func(t *testing.T, f *stripeProvider, shop *stripeShop) {
+	atStripe(t, "that was never made is refused at once", policy.CaptureImmediately, func(t trial, f *stripeProvider, shop *stripeShop) {
 		f.always["create"] = "decline:resource_missing"
 		want(t, "do", shop.do(), "refused resource_missing")
 		want(t, "lookup", shop.lookup(), "retry not_seen after 0s, counts true")
@@ -100,7 +100,7 @@ func TestStripeFaults(t *testing.T) {
 	t.Parallel()
 	for fault, result := range stripeFaults {
 		for op, method := range map[string]string{"create": "pm_card", "confirm": "pm_card", "cancel": poor} {
-			atStripe(t, fault+" at "+op, policy.CaptureImmediately, func(t *testing.T, f *stripeProvider, shop *stripeShop) {
+			atStripe(t, fault+" at "+op, policy.CaptureImmediately, func(t trial, f *stripeProvider, shop *stripeShop) {
 				shop.call.PaymentMethod = method
 				f.fail(op, fault)
 				first := result
@@ -124,7 +124,7 @@ func TestStripeFaults(t *testing.T) {
 			})
 		}
 	}
-	atStripe(t, "what went wrong inside Stripe is asked for with another key", policy.CaptureImmediately, func(t *testing.T, f *stripeProvider, shop *stripeShop) {
+	atStripe(t, "what went wrong inside Stripe is asked for with another key", policy.CaptureImmediately, func(t trial, f *stripeProvider, shop *stripeShop) {
 		f.fail("confirm", "error", "", "error") // nothing was done, and the answer is kept
 		want(t, "do", shop.do(), "unknown api_error")
 		want(t, "again", shop.do(), "unknown api_error") // with another key, the same
@@ -145,7 +145,7 @@ func TestStripeFaults(t *testing.T) {
 		want(t, "books", f.books(), "[succeeded:1]")
 		want(t, "again", shop.do(), "done pi_1")
 	})
-	atStripe(t, "nobody there", policy.CaptureImmediately, func(t *testing.T, f *stripeProvider, shop *stripeShop) {
+	atStripe(t, "nobody there", policy.CaptureImmediately, func(t trial, f *stripeProvider, shop *stripeShop) {
 		f.Close()
 		want(t, "do", shop.do(), "retry connection_failed after 0s, counts false")
 		want(t, "undo", shop.undo(), "retry connection_failed after 0s, counts false")
@@ -209,14 +209,14 @@ func (s *stripeShop) hangs(f *stripeProvider, op string) (result <-chan string, 
 	ctx, cancel := context.WithCancel(s.t.Context())
 	first := make(chan string, 1)
 	go func() { first <- words(s.charge.Do(ctx, s.as(fsm.Charge))) }()
-	f.until(s.t, op, "running")
+	f.until(op, "running")
 	return first, cancel
 }
 
 func TestStripeTwoAtATime(t *testing.T) {
 	t.Parallel()
 	for _, op := range []string{"create", "confirm"} {
-		atStripe(t, "the second is in doubt while the first is at "+op, policy.CaptureImmediately, func(t *testing.T, f *stripeProvider, shop *stripeShop) {
+		atStripe(t, "the second is in doubt while the first is at "+op, policy.CaptureImmediately, func(t trial, f *stripeProvider, shop *stripeShop) {
 			first, leave := shop.hangs(f, op)
 			want(t, "second", shop.do(), "unknown idempotency_key_in_use")
 			if op == "confirm" { // the intent is locked
@@ -224,12 +224,12 @@ func TestStripeTwoAtATime(t *testing.T) {
 			}
 			leave()
 			want(t, "first", <-first, "unknown canceled")
-			f.until(t, op, "none")
+			f.until(op, "none")
 			want(t, "third", shop.do(), "done pi_1")
 			want(t, "books", f.books(), "[succeeded:1]")
 		})
 	}
-	atStripe(t, "an undo that comes between create and confirm wins", policy.CaptureImmediately, func(t *testing.T, f *stripeProvider, shop *stripeShop) {
+	atStripe(t, "an undo that comes between create and confirm wins", policy.CaptureImmediately, func(t trial, f *stripeProvider, shop *stripeShop) {
 		release := f.block("confirm")
 		defer release()
 		first := make(chan string, 1)
@@ -240,7 +240,7 @@ func TestStripeTwoAtATime(t *testing.T) {
 		want(t, "do", <-first, "refused canceled")
 		want(t, "books", f.books(), "[canceled:1]")
 	})
-	atStripe(t, "a confirmation that comes between reading and canceling is refunded", policy.CaptureImmediately, func(t *testing.T, f *stripeProvider, shop *stripeShop) {
+	atStripe(t, "a confirmation that comes between reading and canceling is refunded", policy.CaptureImmediately, func(t trial, f *stripeProvider, shop *stripeShop) {
 		shop.call.PaymentMethod = careful
 		want(t, "do", shop.do(), customerHasToAct)
 		release := f.block("cancel")
@@ -298,7 +298,7 @@ func TestStripeAmounts(t *testing.T) {
 		"5 ISK": "500", "5.5 ISK": "", "5.00 UGX": "500", "5.01 UGX": "",
 		"5 LYD": "", "-1 USD": "", "999999.99 USD": "99999999", "999999999999999.99 EUR": "99999999999999999", "99999999999999999.99 USD": "9999999999999999999",
 	} {
-		atStripe(t, amount, policy.CaptureImmediately, func(t *testing.T, f *stripeProvider, shop *stripeShop) {
+		atStripe(t, amount, policy.CaptureImmediately, func(t trial, f *stripeProvider, shop *stripeShop) {
 			number, currency, _ := strings.Cut(amount, " ")
 			shop.call.Amount, shop.call.Currency = decimal.MustParse(number), currency
 			if units == "" || len(units) > 18 {

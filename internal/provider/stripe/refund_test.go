@@ -61,7 +61,7 @@ func TestStripeRefund(t *testing.T) {
 			t.Errorf("%d refunds of %s", n, amount)
 		}
 	})
-	atStripe(t, "one that is pending is waited for, and one that fails is refused", policy.CaptureImmediately, func(t *testing.T, f *stripeProvider, shop *stripeShop) {
+	atStripe(t, "one that is pending is waited for, and one that fails is refused", policy.CaptureImmediately, func(t trial, f *stripeProvider, shop *stripeShop) {
 		shop.call.PaymentMethod = "pm_card_pendingRefund"
 		want(t, "charge", shop.do(), "done pi_1")
 		shop.call.Reference = "pi_1"

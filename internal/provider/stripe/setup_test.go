@@ -51,13 +51,16 @@ func stripeAt(t *testing.T, capture string) (*stripeProvider, *stripeShop) {
 	return f, newStripeShop(t, f.URL, capture)
 }
 
+// trial is a part of a test.
+type trial struct{ *testing.T }
+
 // atStripe runs a part of a test at a provider of its own.
-func atStripe(t *testing.T, name, capture string, part func(*testing.T, *stripeProvider, *stripeShop)) {
+func atStripe(t *testing.T, name, capture string, part func(trial, *stripeProvider, *stripeShop)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
 		t.Parallel()
 		f, shop := stripeAt(t, capture)
-		part(t, f, shop)
+		part(trial{t}, f, shop)
 	})
 }
 
@@ -104,10 +107,10 @@ func words(r provider.Result) string {
 	return fmt.Sprintf("%#v", r)
 }
 
-func want(t *testing.T, what, got, want string) {
-	t.Helper()
+func want(tb testing.TB, what, got, want string) {
+	tb.Helper()
 	if got != want {
-		t.Errorf("%s: %s, want %s", what, got, want)
+		tb.Errorf("%s: %s, want %s", what, got, want)
 	}
 }
 
@@ -299,12 +302,12 @@ func operationOf(r *http.Request) (op string) {
 }
 
 // until waits for a request of an operation to get somewhere.
-func (f *stripeProvider) until(t *testing.T, op, outcome string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+func (f *stripeProvider) until(op, outcome string) {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(f.t.Context(), patience)
 	defer cancel()
 	if _, err := f.sim.Await(ctx, func(r simulator.Request) bool { return r.Operation == op && r.Outcome == outcome }); err != nil {
-		t.Fatal(err)
+		f.t.Fatal(err)
 	}
 }
 

@@ -27,7 +27,7 @@ func TestStripeUndo(t *testing.T) {
 		"while the bank is at it, unknown": {"processing", "unknown processing", "[processing:1]", "waiting pi_1"},
 	} {
 		for _, known := range []bool{true, false} {
-			atStripe(t, name+map[bool]string{true: " by reference", false: ""}[known], map[bool]string{true: policy.CaptureOnConfirm, false: policy.CaptureImmediately}[tt.is == "authorized"], func(t *testing.T, f *stripeProvider, shop *stripeShop) {
+			atStripe(t, name+map[bool]string{true: " by reference", false: ""}[known], map[bool]string{true: policy.CaptureOnConfirm, false: policy.CaptureImmediately}[tt.is == "authorized"], func(t trial, f *stripeProvider, shop *stripeShop) {
 				shop.becomes(f, tt.is)
 				if known && tt.is != "" {
 					shop.call.Reference = "pi_1"
@@ -43,7 +43,7 @@ func TestStripeUndo(t *testing.T) {
 	}
 	for fault := range stripeFaults {
 		for op, is := range map[string]string{"create": "", "cancel": "waiting", "refund": "charged", "read": "charged"} {
-			atStripe(t, fault+" at "+op+" is tried again", policy.CaptureImmediately, func(t *testing.T, f *stripeProvider, shop *stripeShop) {
+			atStripe(t, fault+" at "+op+" is tried again", policy.CaptureImmediately, func(t trial, f *stripeProvider, shop *stripeShop) {
 				shop.becomes(f, is)
 				f.fail(op, fault)
 				if first := shop.undo(); !strings.HasPrefix(first, "unknown") && !strings.HasPrefix(first, "retry") {
@@ -62,7 +62,7 @@ func TestStripeUndo(t *testing.T) {
 		}
 	}
 	for op, is := range map[string]string{"cancel": "waiting", "refund": "charged"} {
-		atStripe(t, "what went wrong inside Stripe at "+op+" is asked for with another key", policy.CaptureImmediately, func(t *testing.T, f *stripeProvider, shop *stripeShop) {
+		atStripe(t, "what went wrong inside Stripe at "+op+" is asked for with another key", policy.CaptureImmediately, func(t trial, f *stripeProvider, shop *stripeShop) {
 			shop.becomes(f, is)
 			f.fail(op, "error") // nothing was done, and the answer is kept
 			want(t, "undo", shop.undo(), "unknown api_error")
@@ -70,7 +70,7 @@ func TestStripeUndo(t *testing.T) {
 			want(t, "undo once more", shop.undo(), "done pi_1")
 		})
 	}
-	atStripe(t, "of a disputed charge is refused, until it is settled", policy.CaptureImmediately, func(t *testing.T, f *stripeProvider, shop *stripeShop) {
+	atStripe(t, "of a disputed charge is refused, until it is settled", policy.CaptureImmediately, func(t trial, f *stripeProvider, shop *stripeShop) {
 		shop.call.PaymentMethod = "pm_card_createDispute"
 		want(t, "do", shop.do(), "done pi_1")
 		want(t, "undo", shop.undo(), "refused charge_disputed")
