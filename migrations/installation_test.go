@@ -46,11 +46,7 @@ func TestStranger(t *testing.T) {
 func TestSettleOnce(t *testing.T) {
 	t.Parallel()
 	database := dbtest.New(t)
-	pool, err := pg.Open(t.Context(), database.URL, pg.Options{MaxConns: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
+	pool := dbtest.Open(t, database.URL, pg.Options{MaxConns: 1})
 	settle := func(name, want string) migrations.Place {
 		t.Helper()
 		place, err := migrations.Settle(t.Context(), db.New(pool), name)

@@ -165,11 +165,7 @@ func TestServiceBecomesNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn := r.as(t, "serve")
-	pool, err := pg.Open(t.Context(), r.urlAs("serve"), pg.Options{MaxConns: 4})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
+	pool := dbtest.Open(t, r.urlAs("serve"), pg.Options{MaxConns: 4})
 	if err := engine.CheckSchema(t.Context(), pool, migrations.Version()); err != nil {
 		t.Fatal("the service does not start:", err)
 	}
@@ -295,50 +291,21 @@ func TestServiceMaySendItsStatements(t *testing.T) {
 	t.Parallel()
 	r := makeRoles(t)
 	conn := r.as(t, "serve")
-	e := &explainer{conn: conn}
 	files, err := filepath.Glob("../db/*.sql.go")
 	if err != nil || len(files) < 10 {
 		t.Fatal(files, err)
 	}
-	text := regexp.MustCompile("(?s)= `-- name: (\\w+) [^\n]*\n(.*?)\n`")
-	for _, file := range files {
-		source, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
+	seen := 0
+	dbtest.Generated(t, files, func(name, sql string) {
+		seen++
+		_, err := dbtest.Explain(t.Context(), conn, name, sql)
+		if owners := slices.Contains(ownersStatements, name); owners != (denied(err) == noRight) || err != nil && !owners {
+			t.Errorf("%s: %v", name, err)
 		}
-		for _, match := range text.FindAllStringSubmatch(string(source), -1) {
-			err := e.explain(t.Context(), match[1], match[2])
-			if owners := slices.Contains(ownersStatements, match[1]); owners != (denied(err) == noRight) || err != nil && !owners {
-				t.Errorf("%s: %v", match[1], err)
-			}
-		}
+	})
+	if seen < 100 {
+		t.Errorf("%d statements", seen)
 	}
-	if e.seen < 100 {
-		t.Errorf("%d statements", e.seen)
-	}
-}
-
-// explainer has statements planned with nothing for each parameter.
-type explainer struct {
-	conn *pgx.Conn
-	seen int
-}
-
-func (e *explainer) explain(ctx context.Context, name, sql string) error {
-	e.seen++
-	if _, err := e.conn.Exec(ctx, "PREPARE "+name+" AS "+sql); err != nil {
-		return err
-	}
-	var parameters int
-	if err := e.conn.QueryRow(ctx, "SELECT cardinality(parameter_types) FROM pg_prepared_statements WHERE name = $1", strings.ToLower(name)).Scan(&parameters); err != nil {
-		return err
-	}
-	execute := "EXPLAIN EXECUTE " + name
-	if parameters > 0 {
-		execute += "(" + strings.Repeat("NULL, ", parameters-1) + "NULL)"
-	}
-	_, err := e.conn.Exec(ctx, execute)
-	return err
 }
 
 // TestRolesOfAnOrdinaryOwner: nobody has to be a superuser, and again after a migration changes nothing but what it added.

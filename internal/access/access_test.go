@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/netip"
 	"testing"
-	"time"
 
 	"pawl/db"
 	"pawl/internal/access"
@@ -13,18 +12,20 @@ import (
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
 
-// patience is how long a test waits for what must come about, however busy the machine is.
-const patience = 30 * time.Second
-
 func open(t *testing.T) (*access.Control, *dbtest.Database) {
 	t.Helper()
 	d := dbtest.New(t)
-	c, err := access.New(t.Context(), db.New(d.Pool), access.Config{})
+	return control(t, d.Pool), d
+}
+
+func control(t *testing.T, on db.DBTX) *access.Control {
+	t.Helper()
+	c, err := access.New(t.Context(), db.New(on), access.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Stop)
-	return c, d
+	return c
 }
 
 // TestOpenService has who uses a service in which no token was ever made.
@@ -58,13 +59,9 @@ func TestOpenService(t *testing.T) {
 func TestStopped(t *testing.T) {
 	t.Parallel()
 	c, d := open(t)
-	shop, err := access.Create(t.Context(), db.New(d.Pool), access.Template{Name: "shop", Roles: access.Roles{access.Submit}, Lifetime: time.Hour, Actor: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	shop := create(t, d, "shop", access.Submit)
 	c.Stop()
-	request := access.Request{Address: netip.MustParseAddr("192.0.2.7"), Authorization: "Bearer " + shop.Token}
-	if p, err := c.Identify(t.Context(), request); p != nil || !errors.Is(err, access.ErrUnavailable) {
+	if p, err := c.Identify(t.Context(), bearer(shop.Token)); p != nil || !errors.Is(err, access.ErrUnavailable) {
 		t.Error(p, err)
 	}
 }

@@ -1,7 +1,6 @@
 package access_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -9,9 +8,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"pawl/db"
 	"pawl/internal/access"
@@ -30,21 +26,6 @@ func create(t *testing.T, d *dbtest.Database, name string, roles ...access.Role)
 
 func bearer(token string) access.Request { return access.Request{Authorization: "bearer " + token} }
 
-// eventually looks until something is so.
-func eventually(t *testing.T, what string, so func() bool) {
-	t.Helper()
-	deadline := time.After(patience)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !so() {
-		select {
-		case <-deadline:
-			t.Fatalf("not so: %s", what)
-		case <-tick.C:
-		}
-	}
-}
-
 // TestTokens: who has a good one is known; the ends of a token are seen within seconds.
 func TestTokens(t *testing.T) {
 	t.Parallel()
@@ -55,7 +36,7 @@ func TestTokens(t *testing.T) {
 	if err != nil || p.Name != "token:shop" || !p.Has(access.Submit) || p.Has(access.Read) {
 		t.Fatalf("%+v, %v", p, err)
 	}
-	eventually(t, "its use is noted", func() bool {
+	dbtest.Eventually(t, "its use is noted", func() bool {
 		list, err := query.TokensList(t.Context())
 		return err == nil && len(list) == 1 && list[0].UsedAt != nil
 	})
@@ -75,45 +56,21 @@ func TestTokens(t *testing.T) {
 		t.Fatal(err)
 	}
 	for token, want := range map[string]string{first.Token: "The token was revoked.", second.Token: "The token has expired."} {
-		eventually(t, want, func() bool {
+		dbtest.Eventually(t, want, func() bool {
 			_, err := c.Identify(t.Context(), bearer(token))
 			return err != nil && err.Error() == want
 		})
 	}
 }
 
-// counting counts the statements that are sent.
-type counting struct{ statements atomic.Int32 }
-
-func (c *counting) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
-	c.statements.Add(1)
-	return ctx
-}
-
-func (*counting) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-
 // TestTokensAreRemembered: callers that come at once share one statement, and what has a wrong checksum costs none.
 func TestTokensAreRemembered(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
-	config, err := pgxpool.ParseConfig(d.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	counter := &counting{}
-	config.ConnConfig.Tracer = counter
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	counter := &dbtest.Statements{}
+	c := control(t, dbtest.Open(t, d.URL, pg.Options{MaxConns: 4, Tracer: counter}))
 	token := create(t, d, "shop", access.Submit).Token
-	c, err := access.New(t.Context(), db.New(pool), access.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Stop)
-	before, began := counter.statements.Load(), time.Now()
+	before, began := counter.Sent(), time.Now()
 	var callers sync.WaitGroup
 	for range 16 {
 		callers.Go(func() {
@@ -128,8 +85,8 @@ func TestTokensAreRemembered(t *testing.T) {
 		})
 	}
 	callers.Wait()
-	most := 2 + 2*int32(time.Since(began)/time.Second) // one, the note of its use, and one for every two seconds
-	if sent := counter.statements.Load() - before; sent > most {
+	most := 2 + 2*int(time.Since(began)/time.Second) // one, the note of its use, and one for every two seconds
+	if sent := counter.Sent() - before; sent > most {
 		t.Errorf("%d statements, want %d at most", sent, most)
 	}
 }
@@ -184,17 +141,9 @@ func TestAddressOfSomebodyWhoGuesses(t *testing.T) {
 func TestADatabaseThatIsAway(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
-	pool, err := pgxpool.New(t.Context(), d.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	token := create(t, d, "shop", access.Submit).Token
-	c, err := access.New(t.Context(), db.New(pool), access.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := dbtest.Open(t, d.URL, pg.Options{MaxConns: 2})
+	token, c := create(t, d, "shop", access.Submit).Token, control(t, pool)
 	pool.Close()
-	t.Cleanup(c.Stop)
 	if _, err := c.Identify(t.Context(), bearer(token)); !errors.Is(err, access.ErrUnavailable) {
 		t.Errorf("with a token: %v", err)
 	}
@@ -208,16 +157,7 @@ func TestLostReads(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
 	proxy := dbtest.NewProxy(t, d.URL)
-	pool, err := pg.Open(t.Context(), proxy.URL, pg.Options{MaxConns: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	c, err := access.New(t.Context(), db.New(pool), access.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Stop)
+	c := control(t, dbtest.Open(t, proxy.URL, pg.Options{MaxConns: 2}))
 	var lost atomic.Int32
 	for i, fate := range []dbtest.Fate{dbtest.LoseRequest, dbtest.LoseReply} {
 		name := fmt.Sprintf("shop-%d", i)

@@ -17,6 +17,7 @@ import (
 	"pawl/internal/events"
 	"pawl/internal/orders"
 	"pawl/internal/pg"
+	"pawl/test/dbtest"
 )
 
 // TestEveryWriteIsOneEvent has two replicas take orders, stop and start them again as people ask, and somebody write to orders in
@@ -26,11 +27,7 @@ func TestEveryWriteIsOneEvent(t *testing.T) {
 	t.Parallel()
 	const load = 15 // orders of each caller
 	f := newFeed(t)
-	pool, err := pg.Open(t.Context(), f.URL, pg.Options{MaxConns: 8, Patience: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := dbtest.Open(t, f.URL, pg.Options{MaxConns: 8, Patience: time.Minute})
 	relays := []*events.Relay{f.relay(), f.relay()}
 	var follower follower
 	follower.start(f)
@@ -64,7 +61,7 @@ func TestEveryWriteIsOneEvent(t *testing.T) {
 	}
 
 	rows := f.rows() // nobody writes any more
-	waitFor(t, "every row has been numbered and read", func() bool { return follower.count.Load() >= int64(len(rows)) })
+	dbtest.Eventually(t, "every row has been numbered and read", func() bool { return follower.count.Load() >= int64(len(rows)) })
 	follower.stop()
 	all := f.all(events.Cursor{}, events.Filter{}, 1000)
 	checkFeed(t, all, rows)

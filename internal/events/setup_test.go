@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -50,12 +49,7 @@ func (f *feed) open() {
 		f.Cleanup(admin.Close)
 		f.Pool = admin
 	}
-	pool, err := pg.Open(f.Context(), f.URL, pg.Options{MaxConns: 4})
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Cleanup(pool.Close)
-	f.query = db.New(pool)
+	f.query = db.New(dbtest.Open(f, f.URL, pg.Options{MaxConns: 4}))
 	f.reader = events.NewReader(f.query, orders.NewReader(f.Context(), f.query))
 }
 
@@ -121,7 +115,7 @@ func (f *feed) number() db.EventBatchAddRow {
 // numberUntil has the relay look until so many events have a number: other tests of the server hold the horizon, too.
 func (f *feed) numberUntil(events int64) {
 	f.Helper()
-	waitFor(f.T, fmt.Sprintf("%d events have a number", events), func() bool {
+	dbtest.Eventually(f.T, fmt.Sprintf("%d events have a number", events), func() bool {
 		f.number()
 		state, err := f.query.EventRelayState(f.Context())
 		if err != nil {
@@ -129,17 +123,6 @@ func (f *feed) numberUntil(events int64) {
 		}
 		return state.LastEventNo >= events
 	})
-}
-
-// waitFor waits until ok, far longer than it takes.
-func waitFor(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for until := time.Now().Add(2 * time.Minute); !ok(); {
-		if time.Now().After(until) {
-			t.Fatal("in vain: ", what)
-		}
-		pg.Sleep(t.Context(), 10*time.Millisecond)
-	}
 }
 
 // all reads the feed in pages of so many, from a cursor on.

@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"pawl/db"
 	"pawl/internal/events"
 	"pawl/internal/orders"
@@ -18,54 +16,21 @@ import (
 	"pawl/test/dbtest"
 )
 
-// statements counts what a connection sends, by name.
-type statements struct {
-	mu sync.Mutex
-	by map[string]int
-}
-
-// TraceQueryStart counts; it is the interface of pgx.
-func (s *statements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.by[dbtest.QueryName(data.SQL)]++
-	return ctx
-}
-
-// TraceQueryEnd does nothing; it is the interface of pgx.
-func (*statements) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-
-func (s *statements) count(name string) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.by[name]
-}
-
 // follow starts a tail of the feed, and counts what it reads.
-func (f *feed) follow() (*events.Tail, *statements) {
+func (f *feed) follow() (*events.Tail, *dbtest.Statements) {
 	f.Helper()
-	counted := &statements{by: map[string]int{}}
-	pool, err := pg.Open(f.Context(), f.URL, pg.Options{MaxConns: 2, Tracer: counted})
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Cleanup(pool.Close)
-	query := db.New(pool)
-	tail := events.NewTail(events.NewReader(query, orders.NewReader(f.Context(), query)), events.TailConfig{})
+	counted := &dbtest.Statements{}
+	query := db.New(dbtest.Open(f, f.URL, pg.Options{MaxConns: 2, Tracer: counted}))
+	return f.tail(events.NewReader(query, orders.NewReader(f.Context(), query))), counted
+}
+
+// tail starts a tail that reads by a reader.
+func (f *feed) tail(reader *events.Reader) *events.Tail {
+	f.Helper()
+	tail := events.NewTail(reader, events.TailConfig{})
 	tail.Start()
 	f.Cleanup(func() { tail.Stop(context.WithoutCancel(f.Context())) })
-	return tail, counted
-}
-
-// pool is another pool on the database, by a URL.
-func (f *feed) pool(url string) *pg.Pool {
-	f.Helper()
-	pool, err := pg.Open(f.Context(), url, pg.Options{MaxConns: 2})
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Cleanup(pool.Close)
-	return pool
+	return tail
 }
 
 // relay starts the real one.
@@ -145,7 +110,7 @@ func TestTail(t *testing.T) {
 	f := newFeed(t)
 	f.relay()
 	f.script(1, 5)
-	waitFor(t, "there are old events", func() bool { return len(f.all(events.Cursor{}, events.Filter{}, 100)) == 45 })
+	dbtest.Eventually(t, "there are old events", func() bool { return len(f.all(events.Cursor{}, events.Filter{}, 100)) == 45 })
 	tail, counted := f.follow()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -197,10 +162,10 @@ func TestTail(t *testing.T) {
 	if err := f.Pool.QueryRow(ctx, `SELECT count(*) FROM event_batches`).Scan(&batches); err != nil {
 		t.Fatal(err)
 	}
-	if n := counted.count("EventsOfBatch"); n > 2*batches+5 {
+	if n := counted.Named("EventsOfBatch"); n > 2*batches+5 {
 		t.Errorf("%d reads of %d batches for 70 listeners", n, batches)
 	}
-	waitFor(t, "nobody listens any more", func() bool { return tail.Listeners() == 0 })
+	dbtest.Eventually(t, "nobody listens any more", func() bool { return tail.Listeners() == 0 })
 }
 
 // TestTailIsShort has a listener fall behind what is kept in memory: he reads what he missed from the database.
@@ -305,12 +270,10 @@ func TestTailBehindAPooler(t *testing.T) {
 	t.Parallel()
 	f := newFeed(t)
 	direct := f.query
-	f.query = db.New(f.pool(dbtest.Pooler(t, f.URL)))
+	f.query = db.New(dbtest.Open(t, dbtest.Pooler(t, f.URL), pg.Options{MaxConns: 2}))
 	f.reader = events.NewReader(f.query, orders.NewReader(t.Context(), f.query))
 	f.relay()
-	tail := events.NewTail(f.reader, events.TailConfig{})
-	tail.Start()
-	t.Cleanup(func() { tail.Stop(context.WithoutCancel(t.Context())) })
+	tail := f.tail(f.reader)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	l, err := tail.Listen(ctx, events.Cursor{}, events.Filter{})
@@ -332,10 +295,8 @@ func TestTailWithoutADatabase(t *testing.T) {
 	f := newFeed(t)
 	f.relay()
 	proxy := dbtest.NewProxy(t, f.URL)
-	query := db.New(f.pool(proxy.URL))
-	tail := events.NewTail(events.NewReader(query, orders.NewReader(t.Context(), query)), events.TailConfig{})
-	tail.Start()
-	t.Cleanup(func() { tail.Stop(context.WithoutCancel(t.Context())) })
+	query := db.New(dbtest.Open(t, proxy.URL, pg.Options{MaxConns: 2}))
+	tail := f.tail(events.NewReader(query, orders.NewReader(t.Context(), query)))
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	l, err := tail.Listen(ctx, f.latest(), events.Filter{OrderID: "order-2"})

@@ -266,12 +266,7 @@ func TestLostStatements(t *testing.T) {
 	r := s.receiver(nil)
 	no := s.endpoint(r.URL)
 	proxy := dbtest.NewProxy(t, s.URL)
-	pool, err := pg.Open(t.Context(), proxy.URL, pg.Options{MaxConns: 4})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	query := db.New(pool)
+	query := db.New(dbtest.Open(t, proxy.URL, pg.Options{MaxConns: 4}))
 	d := webhooks.NewDeliverer(query, events.NewReader(query, orders.NewReader(t.Context(), query)), webhooks.Config{AllowPrivate: true})
 	d.Start()
 	t.Cleanup(func() { d.Stop(t.Context()) })

@@ -1,12 +1,9 @@
 package webhooks_test
 
 import (
-	"os"
 	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/jackc/pgx/v5"
 
 	"pawl/test/dbtest"
 )
@@ -24,43 +21,16 @@ func TestPlans(t *testing.T) {
 	}
 	whole := regexp.MustCompile(`Seq Scan on (webhook_deliveries|transitions|stock_movements|orders|refunds)`)
 	seen := 0
-	for _, file := range []string{"../../db/webhooks.sql.go", "../../db/events.sql.go"} {
-		source, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
+	dbtest.Generated(t, []string{"../../db/webhooks.sql.go", "../../db/webhook_changes.sql.go", "../../db/events.sql.go"}, func(name, sql string) {
+		if !strings.HasPrefix(name, "Webhook") && name != "EventsByKey" {
+			return
 		}
-		for _, match := range regexp.MustCompile("(?s)= `-- name: (Webhook\\w+|EventsByKey) [^\n]*\n(.*?)\n`").FindAllStringSubmatch(string(source), -1) {
-			seen++
-			if plan := planOf(t, conn.Conn(), match[1], match[2]); whole.MatchString(plan) {
-				t.Errorf("%s\n%s", match[1], plan)
-			}
+		seen++
+		if plan, err := dbtest.Explain(t.Context(), conn.Conn(), name, sql); err != nil || whole.MatchString(plan) {
+			t.Errorf("%s: %v\n%s", name, err, plan)
 		}
-	}
-	if seen < 10 {
+	})
+	if seen < 15 {
 		t.Errorf("%d statements", seen)
 	}
-}
-
-func planOf(t *testing.T, conn *pgx.Conn, name, statement string) string {
-	t.Helper()
-	if _, err := conn.Exec(t.Context(), "PREPARE "+name+" AS "+statement); err != nil {
-		t.Fatal(name, err)
-	}
-	var parameters int
-	if err := conn.QueryRow(t.Context(), `SELECT cardinality(parameter_types) FROM pg_prepared_statements WHERE name = $1`, strings.ToLower(name)).Scan(&parameters); err != nil {
-		t.Fatal(name, err)
-	}
-	execute := "EXPLAIN (COSTS OFF) EXECUTE " + name
-	if parameters > 0 {
-		execute += "(" + strings.Repeat("NULL, ", parameters-1) + "NULL)"
-	}
-	rows, err := conn.Query(t.Context(), execute)
-	if err != nil {
-		t.Fatal(name, err)
-	}
-	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(name, err)
-	}
-	return strings.Join(lines, "\n")
 }

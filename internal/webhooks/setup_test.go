@@ -44,12 +44,7 @@ func newShop(t *testing.T) *shop {
 // open opens a pool as the service does.
 func (s *shop) open() *pg.Pool {
 	s.Helper()
-	pool, err := pg.Open(s.Context(), s.URL, pg.Options{MaxConns: 4, Patience: 5 * time.Second})
-	if err != nil {
-		s.Fatal(err)
-	}
-	s.Cleanup(pool.Close)
-	return pool
+	return dbtest.Open(s, s.URL, pg.Options{MaxConns: 4, Patience: 5 * time.Second})
 }
 
 // deliverer starts one more replica.

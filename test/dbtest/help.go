@@ -1,0 +1,106 @@
+package dbtest
+
+import (
+	"context"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"pawl/internal/pg"
+)
+
+// patience is for what must come about, however busy the machine is. It is no measure of speed.
+const patience = 2 * time.Minute
+
+// Eventually waits until something holds.
+func Eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	for until := time.Now().Add(patience); !holds(); {
+		if time.Now().After(until) {
+			t.Fatal("in vain: ", what)
+		}
+		pg.Sleep(t.Context(), 10*time.Millisecond)
+	}
+}
+
+// Open opens a pool as the service does, and closes it after the test.
+func Open(t testing.TB, databaseURL string, o pg.Options) *pg.Pool {
+	t.Helper()
+	pool, err := pg.Open(t.Context(), databaseURL, o)
+	require(t, err)
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// Statements counts the statements of a pool, as its Tracer.
+type Statements struct {
+	mu     sync.Mutex
+	all    int
+	byName map[string]int
+}
+
+// TraceQueryStart implements pgx.QueryTracer.
+func (s *Statements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.byName == nil {
+		s.byName = map[string]int{}
+	}
+	s.all++
+	s.byName[QueryName(data.SQL)]++
+	return ctx
+}
+
+// TraceQueryEnd implements pgx.QueryTracer.
+func (*Statements) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// Sent is how many were sent.
+func (s *Statements) Sent() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all
+}
+
+// Named is how many of a name were sent.
+func (s *Statements) Named(name string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byName[name]
+}
+
+var generated = regexp.MustCompile("(?s)= `-- name: (\\w+) [^\n]*\n(.*?)\n`")
+
+// Generated calls do with each statement of files that sqlc made.
+func Generated(t testing.TB, files []string, do func(name, sql string)) {
+	t.Helper()
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		require(t, err)
+		for _, match := range generated.FindAllStringSubmatch(string(source), -1) {
+			do(match[1], match[2])
+		}
+	}
+}
+
+// Explain has a statement planned, with null for each parameter.
+func Explain(ctx context.Context, conn *pgx.Conn, name, sql string) (plan string, err error) {
+	if _, err := conn.Exec(ctx, "PREPARE "+name+" AS "+sql); err != nil {
+		return "", err
+	}
+	var parameters int
+	if err := conn.QueryRow(ctx, `SELECT cardinality(parameter_types) FROM pg_prepared_statements WHERE name = $1`, strings.ToLower(name)).Scan(&parameters); err != nil {
+		return "", err
+	}
+	execute := "EXPLAIN (COSTS OFF) EXECUTE " + name
+	if parameters > 0 {
+		execute += "(" + strings.Repeat("NULL, ", parameters-1) + "NULL)"
+	}
+	rows, _ := conn.Query(ctx, execute) // CollectRows returns its error
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	return strings.Join(lines, "\n"), err
+}
