@@ -1,6 +1,7 @@
 package house
 
 import (
+	"encoding/json"
 	"os"
 	"path"
 	"path/filepath"
@@ -8,42 +9,98 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"go.yaml.in/yaml/v4"
 )
 
-// TestLinksOfTheDocumentation follows those within the repository.
-func TestLinksOfTheDocumentation(t *testing.T) {
-	t.Parallel()
-	pages, err := filepath.Glob("docs/*.md")
-	if err != nil {
-		t.Fatal(err)
+// pages are the documents for users and contributors.
+func pages(t *testing.T) []string {
+	t.Helper()
+	found, err := filepath.Glob("docs/*.md")
+	if err != nil || len(found) < 10 {
+		t.Fatal(found, err)
 	}
+	return append(found, "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "test/model/README.md", "client/README.md",
+		"test/clients/README.md", "client/typescript/README.md")
+}
+
+func TestLinksLeadSomewhere(t *testing.T) {
+	t.Parallel()
 	link := regexp.MustCompile(`\]\(([^)#:]*)(?:#([^)]+))?\)`)
-	for _, page := range append(pages, "README.md", "CONTRIBUTING.md", "test/model/README.md", "client/README.md", "test/clients/README.md", "client/typescript/README.md") {
+	for _, page := range pages(t) {
 		for _, found := range link.FindAllStringSubmatch(read(t, page), -1) {
 			target, anchor := filepath.ToSlash(page), found[2]
 			if found[1] != "" {
 				target = path.Join(path.Dir(target), found[1])
 			}
 			if _, err := os.Stat(target); err != nil {
-				t.Errorf("%s links to %s, which is not there", page, target)
+				t.Errorf("%s links to %s, which does not exist", page, target)
 			} else if anchor != "" && !slices.Contains(anchors(read(t, target)), anchor) {
-				t.Errorf("%s links to %s#%s, which is not there", page, target, anchor)
+				t.Errorf("%s links to %s#%s, which does not exist", page, target, anchor)
 			}
 		}
 	}
 }
 
-// TestExamplesOfRequestsDoNotMeet has a reader try one page after the other: an order id in two pages would be in use by
-// another order, or charged at the provider already.
-func TestExamplesOfRequestsDoNotMeet(t *testing.T) {
-	t.Parallel()
-	pages, err := filepath.Glob("docs/*.md")
-	if err != nil {
-		t.Fatal(err)
+// anchors are the names that GitHub gives to the headings of a page.
+func anchors(page string) (names []string) {
+	for _, heading := range regexp.MustCompile(`(?m)^#+ (.+)$`).FindAllStringSubmatch(page, -1) {
+		name := regexp.MustCompile(`[^a-z0-9_ -]`).ReplaceAllString(strings.ToLower(heading[1]), "")
+		names = append(names, strings.ReplaceAll(name, " ", "-"))
 	}
+	return names
+}
+
+// TestNamesInDocsExist looks up the tests and the files that a page names.
+func TestNamesInDocsExist(t *testing.T) {
+	t.Parallel()
+	tests := regexp.MustCompile(`(?:\b([a-z]+)\.)?\b(Test[A-Z]\w*)`)
+	files := regexp.MustCompile("`((?:httpapi|engine|fsm|db|queries|migrations|internal|client|test|docs|\\.ci)/[\\w./-]*)`")
+	known := map[string]bool{}
+	for _, f := range parse(t, os.DirFS(".")).goFiles {
+		for _, found := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(f.text, -1) {
+			known[found[1]], known[path.Base(f.folder)+"."+found[1]] = true, true
+		}
+	}
+	for _, page := range pages(t) {
+		text := read(t, page)
+		for _, found := range tests.FindAllStringSubmatch(text, -1) {
+			if !known[found[0]] {
+				t.Errorf("%s names %s, which does not exist", page, found[0])
+			}
+		}
+		for _, found := range files.FindAllStringSubmatch(text, -1) {
+			if _, err := os.Stat(found[1]); err != nil {
+				t.Errorf("%s names %s, which does not exist", page, found[1])
+			}
+		}
+	}
+}
+
+// TestThreatsHaveTests: each threat in docs/security.md names a test that repeats it.
+func TestThreatsHaveTests(t *testing.T) {
+	t.Parallel()
+	section := regexp.MustCompile(`(?s)\n## Threats and answers\n.*?\|---\|---\|---\|\n(.*?)\n\n`).FindStringSubmatch(read(t, "docs/security.md"))
+	if section == nil {
+		t.Fatal("docs/security.md has no table of threats")
+	}
+	rows, names := strings.Split(section[1], "\n"), regexp.MustCompile("\\| `[a-z]+\\.Test\\w+`(, `[a-z]+\\.Test\\w+`)* \\|$")
+	if len(rows) < 50 {
+		t.Errorf("only %d threats", len(rows))
+	}
+	for _, row := range rows {
+		if !names.MatchString(row) {
+			t.Errorf("%s: name tests as `package.Test`", row)
+		}
+	}
+}
+
+// TestOrderIDsInExamplesDiffer: a reader tries one page after the other, and an order id in two pages would be in use.
+func TestOrderIDsInExamplesDiffer(t *testing.T) {
+	t.Parallel()
 	sent := regexp.MustCompile(`(?:-d|body=)\s*'\{"orderId":"([^"]+)"`)
 	first := map[string]string{}
-	for _, page := range append(pages, "README.md") {
+	for _, page := range pages(t) {
 		for _, found := range sent.FindAllStringSubmatch(read(t, page), -1) {
 			if other := first[found[1]]; other != "" && other != page {
 				t.Errorf("%s and %s both send an order %s", page, other, found[1])
@@ -56,20 +113,145 @@ func TestExamplesOfRequestsDoNotMeet(t *testing.T) {
 	}
 }
 
-func read(t *testing.T, file string) string {
-	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
+// TestReadingOrder: each function or statement on a route in docs/design.md is in the file that it links to.
+func TestReadingOrder(t *testing.T) {
+	t.Parallel()
+	r := parse(t, os.DirFS("."))
+	section := regexp.MustCompile(`(?s)\n## Reading order\n(.*?)(?:\n## |$)`).FindStringSubmatch(read(t, "docs/design.md"))
+	if section == nil {
+		t.Fatal("docs/design.md has no reading order")
 	}
-	return string(text)
+	routes := strings.Split(section[1], "\n### ")[1:]
+	if len(routes) < 2 {
+		t.Errorf("%d routes, want one of an order in the ledger and one with a remote step", len(routes))
+	}
+	step := regexp.MustCompile("(?m)^[0-9]+\\. \\[`([A-Za-z.]+)`\\]\\(\\.\\./([^)]+)\\)")
+	for _, route := range routes {
+		title, _, _ := strings.Cut(route, "\n")
+		steps := step.FindAllStringSubmatch(route, -1)
+		if items := len(regexp.MustCompile(`(?m)^[0-9]+\. `).FindAllString(route, -1)); items == 0 || items > 12 || items != len(steps) {
+			t.Errorf("%s: %d items, %d with a linked name, want 12 at most", title, items, len(steps))
+		}
+		for _, s := range steps {
+			if !r.declares(s[2], s[1]) {
+				t.Errorf("%s: there is no %s in %s", title, s[1], s[2])
+			}
+		}
+	}
 }
 
-// anchors are the names that GitHub gives to the headings of a page.
-func anchors(page string) (names []string) {
-	for _, heading := range regexp.MustCompile(`(?m)^#+ (.+)$`).FindAllStringSubmatch(page, -1) {
-		name := regexp.MustCompile(`[^a-z0-9_ -]`).ReplaceAllString(strings.ToLower(heading[1]), "")
-		names = append(names, strings.ReplaceAll(name, " ", "-"))
+// declares reports whether a Go file has the function, or Type.Method, or a file of queries the statement.
+func (r repository) declares(file, name string) bool {
+	if of, method, ok := strings.Cut(name, "."); ok {
+		name = `\(\w+ \*?` + of + `(\[\w+\])?\) ` + method
 	}
-	return names
+	function := regexp.MustCompile(`(?m)^func ` + name + `[(\[]`)
+	return slices.ContainsFunc(r.statements(), func(s statement) bool { return s.path == file && s.name == name }) ||
+		slices.ContainsFunc(r.goFiles, func(f goFile) bool { return f.path == file && function.MatchString(f.text) })
+}
+
+// TestRunbook: docs/runbook.md explains every reason why an order is held, and every code of ours after which a step is retried.
+func TestRunbook(t *testing.T) {
+	t.Parallel()
+	r, runbook := parse(t, os.DirFS(".")), read(t, "docs/runbook.md")
+	for _, rule := range []struct {
+		name  string
+		found []string
+		least int // with fewer, this test no longer understands the code
+		in    string
+	}{
+		{"a hold", r.find(`Hold\w+ += "(\w+)"`, "fsm"), 7, "(?m)^##+ `%s`$"},
+		{"a reason", r.find(`"([a-z]+(?:_[a-z]+)+): `, "engine", "internal/orders"), 7, "(?m)^##+ `%s`$"},
+		{"a reason in SQL", r.find(`hold_reason = CASE [^\n]*THEN '([^']+)'`, "queries"), 1, "(?m)^##+ `%s`$"},
+		{"a code", r.find(`(?:(?:Retry|Unknown)\{Code: |Unsent\()"([a-z_]+)"`, "engine", "internal/provider"), 15, "`%s`"},
+	} {
+		if len(rule.found) < rule.least {
+			t.Errorf("found only %q", rule.found)
+		}
+		for _, word := range rule.found {
+			if !regexp.MustCompile(strings.Replace(rule.in, "%s", regexp.QuoteMeta(word), 1)).MatchString(runbook) {
+				t.Errorf("docs/runbook.md does not explain `%s`, %s", word, rule.name)
+			}
+		}
+	}
+}
+
+// find returns what the group of a pattern matches in the service's files of some folders.
+func (r repository) find(pattern string, folders ...string) (words []string) {
+	add := func(file, text string) {
+		if slices.ContainsFunc(folders, func(folder string) bool { return strings.HasPrefix(file, folder+"/") }) {
+			for _, found := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
+				words = append(words, found[1])
+			}
+		}
+	}
+	for _, f := range r.goFiles {
+		if !f.test && !f.generated {
+			add(f.path, f.text)
+		}
+	}
+	for _, f := range r.sqlFiles {
+		add(f.path, f.text)
+	}
+	return words
+}
+
+// TestAlerts: each alert has a section in the runbook and a test, which promtool runs in .ci/run. That the metrics exist is tested
+// in internal/cli.
+func TestAlerts(t *testing.T) {
+	t.Parallel()
+	var rules struct {
+		Groups []struct {
+			Rules []struct {
+				Alert       string
+				Annotations struct{ Runbook string }
+			}
+		}
+	}
+	if err := yaml.Unmarshal([]byte(read(t, "docs/operations/alerts.yml")), &rules); err != nil {
+		t.Fatal(err)
+	}
+	tests := read(t, "docs/operations/alerts_test.yml")
+	var names, sections []string
+	for _, rule := range rules.Groups[0].Rules {
+		names = append(names, rule.Alert)
+		if section := "docs/runbook.md#" + strings.ToLower(rule.Alert); rule.Annotations.Runbook != section {
+			t.Errorf("%s names %q, want %s", rule.Alert, rule.Annotations.Runbook, section)
+		}
+		if !strings.Contains(tests, `{alertname="`+rule.Alert+`"}`) {
+			t.Errorf("alerts_test.yml does not test that %s fires", rule.Alert)
+		}
+	}
+	for _, heading := range regexp.MustCompile(`(?m)^### (Pawl\w+)$`).FindAllStringSubmatch(read(t, "docs/runbook.md"), -1) {
+		sections = append(sections, heading[1])
+	}
+	if !slices.Equal(names, sections) || len(names) == 0 {
+		t.Errorf("the alerts are %q, the sections of the runbook %q", names, sections)
+	}
+}
+
+// TestDashboard: Grafana can read the dashboard, and no panel is empty.
+func TestDashboard(t *testing.T) {
+	t.Parallel()
+	var dashboard struct {
+		UID    string
+		Panels []struct {
+			ID          int
+			Type, Title string
+			Targets     []struct{ Expr string }
+		}
+	}
+	if err := json.Unmarshal([]byte(read(t, "docs/operations/dashboard.json")), &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[int]bool{}
+	for _, p := range dashboard.Panels {
+		if seen[p.ID] || p.Type != "row" && len(p.Targets) == 0 {
+			t.Errorf("panel %d, %s", p.ID, p.Title)
+		}
+		seen[p.ID] = true
+	}
+	if dashboard.UID == "" || len(seen) < 20 {
+		t.Errorf("%d panels", len(seen))
+	}
 }

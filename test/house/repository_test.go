@@ -6,23 +6,42 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"testing"
 )
 
-// repository is what the house rules look at: the Go and SQL files of all modules.
+// TestMain runs the tests in the root of the repository.
+func TestMain(m *testing.M) {
+	if err := os.Chdir("../.."); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// repository has the Go and SQL files of all modules.
 type repository struct {
 	goFiles  []goFile
 	sqlFiles []sqlFile
 }
 
-// goFile is one parsed Go file.
 type goFile struct {
 	path      string // from the root, with slashes
 	folder    string // "main" is the root
+	text      string
 	test      bool
 	generated bool
 	set       *token.FileSet
@@ -39,61 +58,46 @@ type statement struct {
 	path, name, text string
 }
 
-// skipped are folders that hold nothing of ours.
+// skipped are folders without files of ours.
 var skipped = []string{"bin", "node_modules", "testdata"}
 
-func parseRepository(root fs.FS) (repository, error) {
-	var r repository
+func parse(t *testing.T, root fs.FS) (r repository) {
+	t.Helper()
 	set := token.NewFileSet()
 	err := fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error {
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
-		}
-		if entry.IsDir() {
+		case entry.IsDir():
 			if name != "." && (strings.HasPrefix(entry.Name(), ".") || slices.Contains(skipped, entry.Name())) {
 				return fs.SkipDir
 			}
 			return nil
+		case path.Ext(name) != ".go" && path.Ext(name) != ".sql":
+			return nil
 		}
-		switch path.Ext(name) {
-		case ".go":
-			return r.addGo(set, root, name)
-		case ".sql":
-			text, err := fs.ReadFile(root, name)
+		text, err := fs.ReadFile(root, name)
+		if path.Ext(name) == ".sql" || err != nil {
 			r.sqlFiles = append(r.sqlFiles, sqlFile{path: name, text: string(text)})
 			return err
 		}
-		return nil
+		tree, err := parser.ParseFile(set, name, text, parser.ParseComments|parser.SkipObjectResolution)
+		f := goFile{path: name, folder: path.Dir(name), text: string(text), test: strings.HasSuffix(name, "_test.go"), set: set, tree: tree}
+		if f.folder == "." {
+			f.folder = "main"
+		}
+		f.generated = err == nil && ast.IsGenerated(tree)
+		r.goFiles = append(r.goFiles, f)
+		return err
 	})
 	if err != nil {
-		return repository{}, fmt.Errorf("parse repository: %w", err)
+		t.Fatal("parse the repository:", err)
 	}
-	return r, nil
-}
-
-func (r *repository) addGo(set *token.FileSet, root fs.FS, name string) error {
-	text, err := fs.ReadFile(root, name)
-	if err != nil {
-		return err
-	}
-	tree, err := parser.ParseFile(set, name, text, parser.ParseComments|parser.SkipObjectResolution)
-	if err != nil {
-		return err
-	}
-	folder := path.Dir(name)
-	if folder == "." {
-		folder = "main"
-	}
-	r.goFiles = append(r.goFiles, goFile{
-		path: name, folder: folder, set: set, tree: tree,
-		test: strings.HasSuffix(name, "_test.go"), generated: ast.IsGenerated(tree),
-	})
-	return nil
+	return r
 }
 
 // sqlIn returns the SQL files of a folder, by name.
-func (r repository) sqlIn(folder string) []sqlFile {
-	var files []sqlFile
+func (r repository) sqlIn(folder string) (files []sqlFile) {
 	for _, f := range r.sqlFiles {
 		if path.Dir(f.path) == folder {
 			files = append(files, f)
@@ -108,8 +112,7 @@ var (
 )
 
 // statements returns the statements of all queries.
-func (r repository) statements() []statement {
-	var all []statement
+func (r repository) statements() (all []statement) {
 	for _, file := range r.sqlIn("queries") {
 		starts := queryName.FindAllStringSubmatchIndex(file.text, -1)
 		for i, start := range starts {
@@ -126,7 +129,7 @@ func (r repository) statements() []statement {
 	return all
 }
 
-// within says whether the file is one of the places, or in a folder of them.
+// within reports whether the file is one of the places, or in a folder of them.
 func (f goFile) within(places ...string) bool {
 	return slices.ContainsFunc(places, func(place string) bool {
 		return f.path == place || strings.HasPrefix(f.path, place+"/")
@@ -136,16 +139,6 @@ func (f goFile) within(places ...string) bool {
 // at is the place of a node as editors know it.
 func (f goFile) at(node ast.Node) string {
 	return fmt.Sprintf("%s:%d", f.path, f.set.Position(node.Pos()).Line)
-}
-
-// span is the number of lines a node takes.
-func (f goFile) span(node ast.Node) int {
-	return f.set.Position(node.End()).Line - f.set.Position(node.Pos()).Line + 1
-}
-
-// lines is the length of the file.
-func (f goFile) lines() int {
-	return f.set.File(f.tree.FileStart).LineCount()
 }
 
 // texts calls do for every string literal of the file.

@@ -43,8 +43,8 @@ var (
 	statusTarget = regexp.MustCompile(`(?i)(^|[\s,(])status\s*=`)
 )
 
-// statusQueries returns the names of the statements that insert orders or set their
-// status. In SET the target stands without its table, unlike in a condition.
+// statusQueries returns the names of the statements that insert orders or set their status. In SET, unlike in a condition, the
+// column is written without its table.
 func statusQueries(r repository) (names []string) {
 	for _, s := range r.statements() {
 		sets := ordersInsert.MatchString(s.text)
@@ -109,13 +109,13 @@ func checkMigrations(r repository) (broken []string) {
 	return broken
 }
 
-// statementRules are what a statement of the service must not contain, and why.
+// statementRules are patterns that no statement of the service may match.
 var statementRules = []struct {
 	pattern *regexp.Regexp
 	why     string
 }{
 	{regexp.MustCompile(`(?i)\bdelete\s+from\s+(pawl\.)?(orders|transitions|charges|refunds|reservations|confirmations|step_calls|step_answers|late_undos|inventory|stock_movements)\b`), "the books are never deleted from"},
-	{regexp.MustCompile(`(?i)\bmerge\s+into\b`), "sqlc drops the parameters of MERGE without a word"},
+	{regexp.MustCompile(`(?i)\bmerge\s+into\b`), "sqlc silently drops the parameters of MERGE"},
 	{regexp.MustCompile(`(?i)\bpg_(try_)?advisory_lock|\blisten\s|\bset\s+(session|local)\b|\bset_config\([^)]*false\s*\)`), "a session does not exist behind a transaction pooler"},
 	{regexp.MustCompile(`(?i)\bjoin\s+(rows\s+from\s*\()?unnest\b|\bfrom\s+pawl\.orders\b[^;]*,\s*unnest\b`), "the planner reads the whole table: select by = ANY(array)"},
 }
