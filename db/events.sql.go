@@ -92,7 +92,7 @@ WITH origin AS MATERIALIZED (
   INSERT INTO pawl.event_batches AS b (first_event_no, last_event_no, position_from, position_to, epoch, whole)
   SELECT s.last_event_no + 1, s.last_event_no + n.events, s.position, f.position, h.epoch, f.whole
   FROM held AS h, origin AS s, finish AS f, (SELECT (SELECT count(*) FROM found) + (SELECT count(*) FROM early) AS events) AS n
-  ON CONFLICT (first_event_no) DO NOTHING -- somebody has numbered them
+  ON CONFLICT (first_event_no) DO NOTHING -- they have been numbered
   RETURNING b.first_event_no, b.last_event_no
 ), kept AS (
   INSERT INTO pawl.early_events (first_event_no, position, order_no, item, seq)
@@ -606,7 +606,7 @@ UPDATE pawl.event_relay AS r SET wanted_until = now() + make_interval(secs => $1
 WHERE (r.wanted_until IS NULL OR r.wanted_until < now() + make_interval(secs => $1::float8) / 2) AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
 `
 
-// Somebody listens: events are numbered soon for a while.
+// There are listeners: events are numbered soon for a while.
 func (q *Queries) EventsWanted(ctx context.Context, seconds float64) (int64, error) {
 	result, err := q.db.Exec(ctx, eventsWanted, seconds)
 	if err != nil {

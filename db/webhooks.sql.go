@@ -470,8 +470,8 @@ type WebhookEndpointsLookRow struct {
 	NextDueAt       *time.Time
 }
 
-// Webhook endpoints and their deliveries. Whoever writes deliveries writes their endpoint first, which locks it, and compares
-// its seq with the one he has read: what is stored of a subject decides which of its deliveries is due, and a statement
+// Webhook endpoints and their deliveries. A statement that writes deliveries writes their endpoint first, which locks it, and compares
+// its seq with the one that was read: what is stored of a subject decides which of its deliveries is due, and a statement
 // that waited for the lock would still see what was stored before. Without a row, the caller reads again.
 // All endpoints, as a replica looks at them again and again: with the time of the database, how far the feed goes,
 // and when the next delivery that is not due yet will be.

@@ -55,7 +55,7 @@ func Version() int64 {
 
 // Up applies what is pending. Replicas that start together are safe: one of them
 // migrates, the others wait for it. The lock is a row of a table, not an advisory
-// lock of a session, which would exclude nobody behind a transaction pooler.
+// lock of a session, which would exclude no one behind a transaction pooler.
 //
 // Where the roles of the service were made before, they are granted what was added. Their rights went with the tables that a
 // migration took away, and the goose command grants nothing.
@@ -252,7 +252,7 @@ func checkTables(ctx context.Context, conn *pgx.Conn) error {
 		return fmt.Errorf("look at the tables of goose: %w", err)
 	}
 	if len(names) > 0 {
-		return fmt.Errorf("%w: somebody else owns the table public.%s, in which the migrations that were applied are kept",
+		return fmt.Errorf("%w: another role owns the table public.%s, in which the migrations that were applied are kept",
 			pg.ErrUntrusted, strings.Join(names, ", public."))
 	}
 	err = pg.FindSchema(ctx, conn)

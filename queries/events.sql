@@ -59,7 +59,7 @@ SELECT coalesce(greatest(
 FROM (SELECT coalesce((SELECT l.position_to FROM pawl.event_batches AS l ORDER BY l.first_event_no DESC LIMIT 1), 0) AS position) AS b;
 
 -- name: EventsWanted :execrows
--- Somebody listens: events are numbered soon for a while.
+-- There are listeners: events are numbered soon for a while.
 UPDATE pawl.event_relay AS r SET wanted_until = now() + make_interval(secs => @seconds::float8)
 WHERE (r.wanted_until IS NULL OR r.wanted_until < now() + make_interval(secs => @seconds::float8) / 2) AND (SELECT set_config('lock_timeout', '500ms', true)) <> '';
 
@@ -146,7 +146,7 @@ WITH origin AS MATERIALIZED (
   INSERT INTO pawl.event_batches AS b (first_event_no, last_event_no, position_from, position_to, epoch, whole)
   SELECT s.last_event_no + 1, s.last_event_no + n.events, s.position, f.position, h.epoch, f.whole
   FROM held AS h, origin AS s, finish AS f, (SELECT (SELECT count(*) FROM found) + (SELECT count(*) FROM early) AS events) AS n
-  ON CONFLICT (first_event_no) DO NOTHING -- somebody has numbered them
+  ON CONFLICT (first_event_no) DO NOTHING -- they have been numbered
   RETURNING b.first_event_no, b.last_event_no
 ), kept AS (
   INSERT INTO pawl.early_events (first_event_no, position, order_no, item, seq)

@@ -1,5 +1,5 @@
 -- name: PolicyStore :many
--- Stores a policy unless it is there, and says whether it was ever active. No row: somebody stores it at this
+-- Stores a policy unless it is there, and says whether it was ever active. No row: another stores it at this
 -- moment; asked again, it is found. The NOT EXISTS saves a number each time a stored one
 -- is found; those who store the same at one moment may still leave a gap.
 WITH given AS (

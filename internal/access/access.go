@@ -1,5 +1,5 @@
 // Package access identifies callers: by a token, a session of a browser, or the address that a request comes from. It says
-// which roles a caller has, and counts what he uses. httpapi calls it, and decides which roles an operation needs.
+// which roles a caller has, and counts its requests. httpapi calls it, and decides which roles an operation needs.
 //
 // As long as no token was ever made, the service is open: callers on this machine may do everything, others may process
 // orders. Making the first token closes it for good.
@@ -57,7 +57,7 @@ type Limits struct {
 	Bytes    int64 // of bodies in a second, in and out
 }
 
-// Principal is who sends a request. It is not changed once it was handed out.
+// Principal is the sender of a request. It is never changed.
 type Principal struct {
 	Name   string // in the history: token:shop-web, oidc:https://id.example.com#u-17, local or anonymous
 	Email  string // of an OpenID Connect caller, verified by the issuer; people are shown it, nothing is compared with it
@@ -72,13 +72,13 @@ func (p *Principal) Has(role Role) bool { return p.Roles.Has(role) }
 var (
 	Local     = &Principal{Name: "local", Roles: AllRoles}          // of an open service, on this machine
 	Anonymous = &Principal{Name: "anonymous", Roles: Roles{Submit}} // of an open service, on another machine
-	Nobody    = &Principal{Name: "anonymous"}                       // of an operation that is open to everybody: nobody was identified
+	Nobody    = &Principal{Name: "anonymous"}                       // of an operation that needs no credential
 )
 
-// ErrUnavailable: the database did not say who it is.
-var ErrUnavailable = errors.New("the database does not say who it is")
+// ErrUnavailable is wrapped where the database did not answer.
+var ErrUnavailable = errors.New("the database does not answer")
 
-// NotIdentified is the error of a request that is nobody's.
+// NotIdentified is the error of a request that is not authenticated.
 type NotIdentified struct {
 	Reason  string // a sentence for the caller
 	Invalid bool   // a credential was sent, and it is not good
@@ -89,8 +89,8 @@ func (n *NotIdentified) Error() string { return n.Reason }
 // Config is what a Control can be told.
 type Config struct {
 	Issuer     Issuer                // of the OpenID Connect tokens that count; zero: none does
-	Registerer prometheus.Registerer // of metrics; nil: nobody reads them
-	Log        *slog.Logger          // nil: nobody is told of faults
+	Registerer prometheus.Registerer // of metrics; nil: none
+	Log        *slog.Logger          // nil: discarded
 }
 
 // Control knows who may use the service. Its methods are safe for concurrent use. A nil one is that of an open service.
@@ -137,7 +137,7 @@ func New(ctx context.Context, query *db.Queries, cfg Config) (*Control, error) {
 	return c, nil
 }
 
-// Stop ends what is under way. After it nobody is identified any more.
+// Stop ends what is under way. After it no request is authenticated.
 func (c *Control) Stop() {
 	c.mu.Lock()
 	c.stopped = true
@@ -171,16 +171,16 @@ func (c *Control) begin(f func()) bool {
 	return entered
 }
 
-// Request is what is known of who sends a request.
+// Request is what a request shows of its sender.
 type Request struct {
 	Authorization string     // the header
 	Session       string     // the cookie of a browser, if the request can't come from another site
 	Address       netip.Addr // of the caller
-	Local         bool       // the caller is on this machine, and nobody is between
+	Local         bool       // the caller is on this machine, without a proxy between
 	Forwarded     bool       // it says that it came through a proxy
 }
 
-// Identify says who sends a request. Errors: *NotIdentified, *Exceeded, ErrUnavailable, ErrIssuerAway, or
+// Identify authenticates a request. Errors: *NotIdentified, *Exceeded, ErrUnavailable, ErrIssuerAway, or
 // why ctx ended.
 func (c *Control) Identify(ctx context.Context, q Request) (*Principal, error) {
 	if q.Authorization != "" {

@@ -67,7 +67,7 @@ func (c *cache[V]) get(ctx context.Context, key string) (value V, err error) {
 	}
 }
 
-// refresh reads a value for all who wait for it, whoever of them leaves.
+// refresh reads a value for all callers that wait, and goes on when one leaves.
 func (c *cache[V]) refresh(key string) (value V, err error) {
 	if !c.control.enter() {
 		return value, fmt.Errorf("%w: stopping", ErrUnavailable)
@@ -88,7 +88,7 @@ func (c *cache[V]) refresh(key string) (value V, err error) {
 	return value, err
 }
 
-// forget drops a key. A read that is under way does not count as one of the key any more.
+// forget drops a key. Its next get does not share a read that is under way.
 func (c *cache[V]) forget(key string) {
 	c.reads.Forget(key)
 	c.last.Remove(key)

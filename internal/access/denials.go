@@ -26,7 +26,7 @@ const (
 )
 
 // denials gathers what was denied. The first denial is written at once; those of the minute after it are written together,
-// the same ones as one row. So nobody can fill the database with them.
+// the same ones as one row, so that they can't fill the database.
 type denials struct {
 	mu       sync.Mutex
 	gathered map[Denial]int32

@@ -44,7 +44,7 @@ const (
 
 const (
 	window       = time.Second // of what tokens may do
-	inFlightWait = time.Second // nobody knows when a request ends
+	inFlightWait = time.Second // when a request will end is not known
 )
 
 // usage is what the holders of one name use, of one set of limits.
@@ -103,8 +103,8 @@ func exceeded(all []Quota, name string) *Exceeded {
 	panic("access: no quota " + name)
 }
 
-// Done ends the request. bytes is how long its body and its answer were: that counts for those that follow, because
-// nobody knows it before.
+// Done ends the request. bytes is how long its body and its answer were. It counts for the requests that follow, because it is
+// not known before.
 func (a *Admission) Done(bytes int64) {
 	if a != nil {
 		a.leave(time.Now(), bytes)
@@ -203,8 +203,7 @@ const (
 	unknownAtOnce = 256
 )
 
-// attempts counts the failed attempts of addresses, in as much memory as it takes at first: addresses share places, and
-// nobody can choose with whom.
+// attempts counts the failed attempts of addresses in memory of a fixed size: addresses share places, and can't choose which.
 type attempts struct {
 	shared singleflight.Group // by address and credential
 	seed   maphash.Seed
@@ -225,7 +224,7 @@ type attemptBy struct {
 	credential string
 }
 
-// attempt identifies somebody unless his address has failed too often. The requests that come with one credential while
+// attempt authenticates a request unless its address has failed too often. The requests that come with one credential while
 // it is looked up are one attempt: a client that begins with many requests at once has not failed.
 func (c *Control) attempt(ctx context.Context, by attemptBy, identify func(context.Context) (*Principal, error)) (*Principal, error) {
 	address := Network(by.address)

@@ -33,13 +33,13 @@ type Issuer struct {
 	// RoleClaim is the claim that says what a caller is: a text or a list of texts. A dot leads into an object, as in
 	// realm_access.roles, unless a claim has the whole name.
 	RoleClaim string
-	// Roles are what each value of the claim allows. Whoever has none of these values may do nothing.
+	// Roles are what each value of the claim allows. A caller with none of these values may do nothing.
 	Roles map[string]Roles
 	// Limits are those of each caller with such a token.
 	Limits Limits
 }
 
-// ErrIssuerAway is returned while the issuer could not be asked for its keys: nobody can tell whether the token is good.
+// ErrIssuerAway is returned while the issuer's keys are not known, so that no token can be verified.
 var ErrIssuerAway = errors.New("the OpenID Connect issuer does not answer")
 
 const (
@@ -64,11 +64,11 @@ func (i *Issuer) Check() error {
 	case len(i.URL) > maxIssuerLength:
 		return fmt.Errorf("issuer: longer than %d bytes", maxIssuerLength)
 	case u.Scheme != "https" && (u.Scheme != "http" || !isThisMachine(u.Hostname())):
-		return errors.New("issuer: must be https: whoever can change its answers can make tokens")
+		return errors.New("issuer: must be https, or its answers could be changed on the way")
 	case i.Audience == "":
 		return errors.New("audience: missing: tokens for other services would count")
 	case i.RoleClaim == "" || len(i.Roles) == 0:
-		return errors.New("roles: missing: nobody could do anything")
+		return errors.New("roles: missing: no caller could do anything")
 	case i.Limits.Rate < 0 || i.Limits.InFlight < 0 || i.Limits.Bytes < 0:
 		return errors.New("rate, in-flight, bytes: must not be negative")
 	}
@@ -88,7 +88,7 @@ type issuer struct {
 
 	good *lru.Cache[[sha256.Size]byte, goodToken]
 
-	asking sync.Mutex                   // held by who asks where its keys are
+	asking sync.Mutex                   // held while it is asked where its keys are
 	ask    *rate.Limiter                // guarded by asking
 	found  atomic.Pointer[verification] // nil until the issuer has answered once
 }
@@ -190,7 +190,7 @@ func ambiguous(claims map[string]any) bool {
 // has no #, so what follows the first one is the subject, whatever is in it.
 func (i *issuer) principalOf(subject string) string { return "oidc:" + i.URL + "#" + subject }
 
-// emailOf is the address that the issuer has verified, empty if there is none. People are shown it. It identifies nobody:
+// emailOf is the address that the issuer has verified, empty if there is none. It is shown, and identifies no one:
 // accounts change their address, and addresses change hands.
 func emailOf(claims map[string]any) string {
 	email, _ := claims["email"].(string)
@@ -210,7 +210,7 @@ var printableASCII = regexp.MustCompile(`^[!-~]+( [!-~]+)*$`)
 // isPrintableASCII reports whether no other text looks like this one: it has no blanks at its ends, nor two together.
 func isPrintableASCII(text string) bool { return printableASCII.MatchString(text) }
 
-// errForeign says no more, because what a token claims was written by whoever made it.
+// errForeign says no more: what a token claims may be forged.
 var errForeign = invalid("The token is not one of the issuer for this service.")
 
 func refusalOf(err error) error {
@@ -329,18 +329,18 @@ const (
 	maxKeysLength = 1 << 20
 )
 
-// The two algorithms whose key is not a secret that somebody could have, and which every issuer has.
+// The two algorithms with public keys that every issuer has.
 var algorithms = []jose.SignatureAlgorithm{jose.RS256, jose.ES256}
 
-// keySet are the keys of an issuer. go-oidc's own asks the issuer again for each token that it can't verify, so anybody
-// could have it send as many requests as he likes; and it never notices that a key was withdrawn.
+// keySet are the keys of an issuer. go-oidc's own asks the issuer again for each token that it can't verify, so any caller
+// could make it send any number of requests; and it never notices that a key was withdrawn.
 type keySet struct {
 	url     string
 	client  *http.Client
 	now     func() time.Time
 	metrics *metrics
 
-	asking sync.Mutex    // held by who asks the issuer
+	asking sync.Mutex    // held while the issuer is asked
 	ask    *rate.Limiter // guarded by asking
 
 	mu   sync.Mutex
@@ -389,7 +389,7 @@ func (k *keySet) VerifySignature(ctx context.Context, token string) ([]byte, err
 	return nil, errSignature
 }
 
-// isIdentity reports whether a token of that type (typ) says who somebody is: an ID token or an access token (RFC 9068). An issuer
+// isIdentity reports whether a token of that type (typ) identifies its holder: an ID token or an access token (RFC 9068). An issuer
 // signs others with the same keys, such as logout+jwt. Keycloak and others give none, or just JWT, to both.
 func isIdentity(typ any) bool {
 	if typ == nil {
@@ -440,7 +440,7 @@ func (k *keySet) askAgain(ctx context.Context) error {
 	return err
 }
 
-// fetch reads the keys of the issuer. The caller who asks may leave; the answer is for everybody.
+// fetch reads the keys of the issuer. It goes on if the caller leaves: the answer is for all.
 func (k *keySet) fetch(ctx context.Context) error {
 	request, err := http.NewRequestWithContext(context.WithoutCancel(ctx), http.MethodGet, k.url, nil)
 	if err != nil {

@@ -18,7 +18,7 @@ const linkLifetime = 10 * time.Minute
 var ErrLink = errors.New("the link opens nothing")
 
 // MakeLink makes a secret that opens one session of a browser as the holder of a name's token, and says until when it does.
-// actor is who asks, for the access log. Errors: ErrNotFound.
+// actor is for the access log. Errors: ErrNotFound.
 func MakeLink(ctx context.Context, query *db.Queries, name, actor string) (link string, expires time.Time, err error) {
 	link = randomDigits(secretLength)
 	hash := hashOf(link)
@@ -48,7 +48,7 @@ func (c *Control) OpenSession(ctx context.Context, link, previous string, addres
 	cookie := randomDigits(secretLength)
 	hash, linkHash, previousHash := hashOf(cookie), hashOf(link), hashOf(previous)
 	opened := db.SessionOpenRow{}
-	_, err := c.attempt(ctx, attemptBy{address, cookie}, func(ctx context.Context) (_ *Principal, err error) { // shared with nobody: of two who open a link one does
+	_, err := c.attempt(ctx, attemptBy{address, cookie}, func(ctx context.Context) (_ *Principal, err error) { // not shared: of two requests that open a link, one succeeds
 		opened, err = c.query.SessionOpen(ctx, db.SessionOpenParams{
 			CookieSha256: hash[:], LinkSha256: linkHash[:], PreviousCookieSha256: previousHash[:], Address: addressText(address),
 		})

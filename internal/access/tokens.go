@@ -88,7 +88,7 @@ func Revoke(ctx context.Context, query *db.Queries, nameOrID, actor string) ([]s
 	return ids, nil
 }
 
-// Test says who has a token, until when; also of one that was good once. Errors: *NotIdentified.
+// Test returns the principal of a token and when it expires, also of one that was good once. Errors: *NotIdentified.
 func Test(ctx context.Context, query *db.Queries, token string) (*Principal, time.Time, error) {
 	id, ok := tokenID(token)
 	if !ok {
@@ -184,7 +184,7 @@ func (g *grant) judge(token string) error {
 	return nil
 }
 
-// noteUse tells the database that a token is used. That it is not told is no reason to refuse anybody.
+// noteUse stores that a token is used. A failure of that is no reason to refuse the request.
 func (c *Control) noteUse(id string) {
 	ctx, cancel := context.WithTimeout(c.life, readLimit)
 	defer cancel()
@@ -266,5 +266,5 @@ func tokenID(token string) (id string, ok bool) {
 	return token[len(tokenPrefix) : len(tokenPrefix)+idLength], token[end:] == checksum(token[:end])
 }
 
-// hashOf is what is stored of a token. It needs no salt: nobody guesses 256 bits.
+// hashOf is what is stored of a token. It needs no salt: 256 bits can't be guessed.
 func hashOf(token string) [sha256.Size]byte { return sha256.Sum256([]byte(token)) }

@@ -36,7 +36,7 @@ type Page struct {
 type Reader struct {
 	query  *db.Queries
 	reads  *orders.Reader
-	wanted atomic.Int64 // when this process said last that somebody listens, in nanoseconds since start
+	wanted atomic.Int64 // when this process last said that there are listeners, in nanoseconds since start
 }
 
 // NewReader returns a reader. A read whose connection is lost is repeated for a moment, as those of orders are.
@@ -172,7 +172,7 @@ const wantedFor = 10 * time.Second
 
 var start = time.Now()
 
-// Want tells the relay, whichever replica it is on, that somebody listens: then events have a number within a tenth of a second,
+// Want tells the relay, whichever replica it is on, that there are listeners: then events have a number within a tenth of a second,
 // and otherwise within one or two seconds. It holds for ten seconds, and After says it, too. Many calls cost one statement in five seconds.
 func (r *Reader) Want(ctx context.Context) {
 	now, last := int64(time.Since(start)), r.wanted.Load()

@@ -19,11 +19,10 @@ import (
 
 // RelayConfig is what a relay can be told. Zero values mean the defaults.
 type RelayConfig struct {
-	Lease     time.Duration // how long events are ours to number without a sign of life; 10 s
-	Retention time.Duration // how long the numbers of events are kept; 30 days
-	Log       *slog.Logger
-	// Registerer takes the metrics. Nil means nobody reads them.
-	Registerer prometheus.Registerer
+	Lease      time.Duration // how long events are ours to number without a sign of life; 10 s
+	Retention  time.Duration // how long the numbers of events are kept; 30 days
+	Log        *slog.Logger
+	Registerer prometheus.Registerer // of metrics; nil: none
 }
 
 // Relay gives events their numbers, if no other replica does it. Where it is taken over by another one while it is asleep, it
@@ -50,9 +49,9 @@ type Relay struct {
 }
 
 const (
-	busy         = 10 * time.Millisecond // between looks while somebody listens and events come
-	soon         = 50 * time.Millisecond // while none come
-	unhurried    = time.Second           // and while nobody listens
+	busy         = 10 * time.Millisecond // between looks while there are listeners and events
+	soon         = 50 * time.Millisecond // without events
+	unhurried    = time.Second           // without listeners
 	purgeEvery   = time.Minute
 	purgedAtOnce = 1000
 )
@@ -64,7 +63,7 @@ func NewRelay(query *db.Queries, cfg RelayConfig) *Relay {
 	r := &Relay{query: query, cfg: cfg, owner: uuid.New(), log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))}
 	r.life, r.end = context.WithCancel(context.Background())
 	if cfg.Registerer != nil {
-		cfg.Registerer.MustRegister(newMetrics(r))
+		cfg.Registerer.MustRegister(metrics{r})
 	}
 	return r
 }
@@ -196,50 +195,30 @@ func (r *Relay) purge(ctx context.Context) error {
 }
 
 // metrics are read at each scrape: those of the feed from the database, those of the relay from this process.
-type metrics struct {
-	relay                     *Relay
-	holds, numbered, heldBack *prometheus.Desc
-	lastNo, lag               *prometheus.Desc
-}
+type metrics struct{ relay *Relay }
 
-func newMetrics(r *Relay) *metrics {
-	desc := func(name, help string) *prometheus.Desc {
-		return prometheus.NewDesc("pawl_events_"+name, help, nil, nil)
-	}
-	return &metrics{
-		relay:    r,
-		holds:    desc("relay", "1: this replica numbers events."),
-		numbered: desc("numbered_total", "Events that this replica has numbered."),
-		heldBack: desc("horizon_age_seconds", "For how long the oldest transaction that has not ended has been holding events back, as seen by the replica that numbers them; 0: none does."),
-		lastNo:   desc("last_number", "The number of the last event. Of all replicas."),
-		lag:      desc("lag_seconds", "For how long the oldest event that has no number yet has waited. Up to two seconds while nobody listens. Of all replicas."),
-	}
-}
-
-// Describe implements prometheus.Collector.
-func (m *metrics) Describe(to chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{m.holds, m.numbered, m.heldBack, m.lastNo, m.lag} {
-		to <- desc
-	}
-}
+// Describe implements prometheus.Collector. It names nothing, because metrics are missing while the database is away.
+func (metrics) Describe(chan<- *prometheus.Desc) {}
 
 // scrapeLimit is how long the database may take for a scrape.
 const scrapeLimit = 2 * time.Second
 
 // Collect implements prometheus.Collector. It leaves out what the database does not say in time.
-func (m *metrics) Collect(to chan<- prometheus.Metric) {
-	value := func(desc *prometheus.Desc, kind prometheus.ValueType, v float64) {
-		to <- prometheus.MustNewConstMetric(desc, kind, v)
+func (m metrics) Collect(to chan<- prometheus.Metric) {
+	metric := func(name, help string, kind prometheus.ValueType, v float64) {
+		to <- prometheus.MustNewConstMetric(prometheus.NewDesc("pawl_events_"+name, help, nil, nil), kind, v)
 	}
-	value(m.holds, prometheus.GaugeValue, float64(m.relay.holds.Load()))
-	value(m.numbered, prometheus.CounterValue, float64(m.relay.numbered.Load()))
-	value(m.heldBack, prometheus.GaugeValue, time.Duration(m.relay.heldBackNanos.Load()).Seconds())
+	metric("relay", "1: this replica numbers events.", prometheus.GaugeValue, float64(m.relay.holds.Load()))
+	metric("numbered_total", "Events that this replica has numbered.", prometheus.CounterValue, float64(m.relay.numbered.Load()))
+	metric("horizon_age_seconds", "For how long the oldest transaction that has not ended has been holding events back, "+
+		"as seen by the replica that numbers them; 0: none does.", prometheus.GaugeValue, time.Duration(m.relay.heldBackNanos.Load()).Seconds())
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeLimit)
 	defer cancel()
 	state, err := m.relay.query.EventRelayState(ctx)
 	if err != nil {
 		return
 	}
-	value(m.lastNo, prometheus.GaugeValue, float64(state.LastEventNo))
-	value(m.lag, prometheus.GaugeValue, max(state.Lag, 0))
+	metric("last_number", "The number of the last event. Of all replicas.", prometheus.GaugeValue, float64(state.LastEventNo))
+	metric("lag_seconds", "For how long the oldest event that has no number yet has waited. Up to two seconds without listeners. "+
+		"Of all replicas.", prometheus.GaugeValue, max(state.Lag, 0))
 }

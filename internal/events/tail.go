@@ -17,15 +17,14 @@ import (
 	"pawl/internal/pg"
 )
 
-// Tail is the newest part of the feed. It is read once for everybody in this process who listens, and only while somebody
-// does. What was read is kept for a while: whoever comes, or falls behind, finds it there. He reads the database himself only
-// for what is older.
+// Tail is the newest part of the feed. It is read once for all listeners in this process, and only while there are any. What
+// was read is kept for a while, for listeners that are new or fall behind. Only what is older do they read from the database.
 type Tail struct {
 	reader *Reader
 	log    *slog.Logger
 	crowd  func(many bool)
 	failed rate.Sometimes // log lines that say why it can't be read
-	wake   chan struct{}  // somebody listens
+	wake   chan struct{}  // there is a listener
 
 	life    context.Context
 	end     context.CancelFunc
@@ -36,7 +35,7 @@ type Tail struct {
 	bytes     int // of all that is kept
 	most      int // of those
 	listeners int
-	empty     chan struct{} // closed when it is stopping and nobody listens any more
+	empty     chan struct{} // closed when it is stopping and has no listeners left
 }
 
 // view is what listeners see of a tail, at one moment.
@@ -67,14 +66,14 @@ const (
 	wakePrice   = 40 * time.Microsecond // of the pause for each listener, so that to wake them leaves time for other things
 	crowdFrom   = 1000                  // listeners
 	failedPause = time.Second           // after a look that failed
-	lingers     = 10 * time.Second      // for how long it is read on when nobody listens any more
+	lingers     = 10 * time.Second      // for how long it is read on after the last listener has gone
 )
 
 // TailConfig is what a tail can be told.
 type TailConfig struct {
-	Log        *slog.Logger          // nil: nobody is told
-	Registerer prometheus.Registerer // takes the metric; nil: nobody reads it
-	Crowd      func(many bool)       // is told when a thousand or more begin to listen, and when they have gone; nil: nobody is told
+	Log        *slog.Logger          // nil: discarded
+	Registerer prometheus.Registerer // of the metric; nil: none
+	Crowd      func(many bool)       // is called when there are a thousand listeners or more, and when no longer; may be nil
 }
 
 // NewTail returns a tail that does nothing until Start.
@@ -107,7 +106,7 @@ func (t *Tail) Listeners() int {
 	return t.listeners
 }
 
-// Start begins to read the feed whenever somebody listens. Call it once.
+// Start begins to read the feed whenever there are listeners. Call it once.
 func (t *Tail) Start() {
 	t.reading.Go(func() {
 		for {
@@ -172,7 +171,7 @@ func (t *Tail) leave() {
 	t.closeIfEmpty()
 }
 
-// follow reads the end of the feed until nobody has listened for a while.
+// follow reads the end of the feed until there were no listeners for a while.
 func (t *Tail) follow(ctx context.Context) {
 	defer t.forget()
 	many := false
@@ -221,7 +220,7 @@ func (t *Tail) look(ctx context.Context) error {
 		page, err := t.reader.After(ctx, t.to, Filter{}, stretchMost)
 		switch expired := (*Expired)(nil); {
 		case errors.As(err, &expired) && expired.Lost:
-			t.forget() // everybody has to see whether his place is still part of the feed
+			t.forget() // all listeners have to check that their place is still part of the feed
 			return nil
 		case errors.As(err, &expired):
 			t.begin(expired.Continue)
@@ -244,7 +243,7 @@ func (t *Tail) begin(at Cursor) {
 	t.round++
 }
 
-// forget lets go of everything. Whoever comes, or still listens, waits until it begins again.
+// forget drops everything. Listeners wait until it begins again.
 func (t *Tail) forget() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -281,15 +280,15 @@ func (t *Tail) shorten() {
 	t.kept = slices.Clone(t.kept[gone:])
 }
 
-// Listener is somebody who follows the feed. One goroutine uses it at a time.
+// Listener follows the feed. It is for one goroutine at a time.
 type Listener struct {
 	tail   *Tail
 	filter Filter
-	at     Cursor // behind all that he was given, or that the filter did not choose
+	at     Cursor // behind all that it has returned, or that the filter did not choose
 	round  int    // of the tail: in this one at is known to be part of the feed
 }
 
-// Listen lets somebody follow the feed from behind a cursor. Whoever has a listener closes it. Errors: *Expired, orders.ErrStopping,
+// Listen returns a listener that begins behind a cursor, and must be closed. Errors: *Expired, orders.ErrStopping,
 // orders.ErrUnavailable.
 func (t *Tail) Listen(ctx context.Context, after Cursor, filter Filter) (*Listener, error) {
 	if !t.enter() {
@@ -306,10 +305,10 @@ func (t *Tail) Listen(ctx context.Context, after Cursor, filter Filter) (*Listen
 // Close ends it.
 func (l *Listener) Close() { l.tail.leave() }
 
-// At is where he stands: to go on from there is to miss nothing.
+// At is the cursor from which to go on without missing anything.
 func (l *Listener) At() Cursor { return l.at }
 
-// More reports whether there is more right now than he has looked at.
+// More reports whether there is more right now than it has looked at.
 func (l *Listener) More() bool {
 	now := l.tail.now()
 	return now.running && l.at.No < now.to.No
@@ -341,9 +340,9 @@ func (l *Listener) begin(ctx context.Context) error {
 	return nil
 }
 
-// Take calls take with what the tail keeps for the listener, until take says no: then that event is the last one that he has been given. older
-// reports that there are events for him which the tail does not keep any more; Older reads those. When news is closed, there may be more. Errors:
-// orders.ErrStopping.
+// Take calls take with what the tail keeps for the listener, until take says no: that event is the last one that it has
+// returned. older reports that there are events for it which the tail does not keep any more; Older reads those. When news is
+// closed, there may be more. Errors: orders.ErrStopping.
 func (l *Listener) Take(take func(*Kept) bool) (news <-chan struct{}, older bool, err error) {
 	now := l.tail.now()
 	switch {

@@ -125,9 +125,9 @@ func Repeat[T any](ctx, life context.Context, read func(context.Context) (T, err
 	}
 }
 
-// Sleep waits for d, give or take a fifth, or until ctx ends: what failed together is not to be tried again together.
+// Sleep waits for Jitter(d), or until ctx ends.
 func Sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(jitter(d))
+	t := time.NewTimer(Jitter(d))
 	defer t.Stop()
 	select {
 	case <-t.C:
@@ -135,4 +135,5 @@ func Sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-func jitter(d time.Duration) time.Duration { return d*4/5 + rand.N(d*2/5+1) }
+// Jitter is d, give or take a fifth: what failed together is not to be tried again together.
+func Jitter(d time.Duration) time.Duration { return d*4/5 + rand.N(d*2/5+1) }

@@ -132,7 +132,7 @@ func (g *gate) TraceConnectEnd(ctx context.Context, end pgx.TraceConnectEndData)
 			g.why.Store(&end.Err)
 		}
 		g.fails++
-		g.due = time.Now().Add(jitter(min(attemptSoonest<<min(g.fails-1, 10), attemptLatest)))
+		g.due = time.Now().Add(Jitter(min(attemptSoonest<<min(g.fails-1, 10), attemptLatest)))
 	}
 	if chosen {
 		g.trying = false

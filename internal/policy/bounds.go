@@ -15,7 +15,7 @@ import (
 	"pawl/internal/signing"
 )
 
-// Bounds is what the service lets its policies name. A policy is a row that somebody else may store: without bounds it
+// Bounds is what the service lets its policies name. A policy is a row that others may store: without bounds it
 // could have any secret of the service sent to any address.
 type Bounds struct {
 	SecretEnvPrefix string // with which every variable begins that a policy names; empty: none can be named
@@ -72,7 +72,7 @@ func (b Bounds) file(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if !info.Mode().IsRegular() { // a pipe would hold up whoever needs the secret
+	if !info.Mode().IsRegular() { // reading a pipe could block
 		return "", fmt.Errorf("%s is not a file", path)
 	}
 	file, err := folder.Open(name)
@@ -88,7 +88,7 @@ func (b Bounds) file(path string) (string, error) {
 }
 
 // ReadKey is Read for the secret of a step, empty where it has none. A key of Stripe's that moves real money is read only
-// for Stripe itself: whoever gets it at another address can use it there.
+// for Stripe itself: another address could use it there.
 func (b Bounds) ReadKey(s *Step) (string, error) {
 	if s.Secret == "" {
 		return "", nil

@@ -120,7 +120,7 @@ type Approval struct {
 	Customers  []string
 	Timeout    time.Duration // 0: no time-out
 	OnTimeout  string        // ApprovalCancel or ApprovalApprove
-	ByAnother  bool          // whoever submitted the order can't approve it
+	ByAnother  bool          // the submitter of the order can't approve it
 }
 
 // What the end of the time for an approval means.
@@ -167,7 +167,7 @@ type Order struct {
 }
 
 // ApprovalOf returns the first rule that fits the order and its place in the list, or
-// nil if the order needs nobody's approval.
+// nil if the order needs no approval.
 func (p *Policy) ApprovalOf(o Order) (*Approval, int) {
 	for i := range p.Approval {
 		if p.Approval[i].fits(o) {

@@ -22,8 +22,8 @@ const (
 	maxHeader        = 64 << 10 // bytes of an answer's header
 )
 
-// NewTransport returns a transport for this many calls at a time (0: 256). It talks to the host of a URL and to nobody
-// else: it uses no proxy of the environment and follows no redirect. Only with private it talks to private addresses.
+// NewTransport returns a transport for this many calls at a time (0: 256). It talks to the host of a URL
+// alone: it uses no proxy of the environment and follows no redirect. Only with private it talks to private addresses.
 func NewTransport(inFlight int, private bool) *http.Transport {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true) // one connection per call: its end says whose answer was lost
@@ -107,8 +107,7 @@ func (x *Exchange) Reason() string {
 	return ""
 }
 
-// unconnected counts when there was somebody, but not somebody to trust: that does not go
-// away like an outage.
+// unconnected counts when the other side answered but can't be trusted: that does not go away like an outage.
 func (x *Exchange) unconnected() Result {
 	var dial *net.OpError
 	var lookUp *net.DNSError

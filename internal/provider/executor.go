@@ -147,8 +147,8 @@ func (Retry) result()   {}
 func (Waiting) result() {}
 func (Unknown) result() {}
 
-// InProgress is the code of an Unknown that says that the other side is at work on it. Unlike with Waiting nobody calls
-// back, so it is asked again.
+// InProgress is the code of an Unknown that says that the other side is at work on it. Unlike with Waiting there is no
+// callback, so it is asked again.
 const InProgress = "in_progress"
 
 // Unsent is the result of a call that failed before anything could be sent. It counts:
@@ -305,8 +305,8 @@ func appendField[T ~string | ~[]byte](b []byte, field T) []byte {
 
 // TraceParent names the trace of a call (W3C Trace Context, version 00). All calls of one
 // generation of an order are one trace, whichever replica makes them; each has a parent
-// id of its own. It is marked as sampled: what an order did at its providers must be
-// found when somebody asks.
+// id of its own. It is marked as sampled, so that what an order did at its
+// providers can be found.
 func (c *Call) TraceParent() string {
 	b := make([]byte, 0, 256)
 	b = appendField(b, "trace")

@@ -12,7 +12,7 @@ import (
 	"unicode"
 )
 
-// Withheld are the texts that a call was made with and that nobody is shown. Others repeat them in their answers, by
+// Withheld are the texts that a call was made with and that are never shown. Providers repeat them in their answers, by
 // mistake or to find out who reads them: in what they say, as a reference, in data, as they are, escaped, or in capitals.
 type Withheld []string
 

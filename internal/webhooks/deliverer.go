@@ -22,8 +22,8 @@ type Config struct {
 	Lease        time.Duration         // how long an endpoint is ours without a sign of life; 10 s
 	Retention    time.Duration         // how long finished deliveries are kept; 30 days
 	AllowPrivate bool                  // endpoints may be on this machine and in private networks
-	Registerer   prometheus.Registerer // of metrics; nil: nobody reads them
-	Log          *slog.Logger          // nil: nobody is told
+	Registerer   prometheus.Registerer // of metrics; nil: none
+	Log          *slog.Logger          // nil: discarded
 }
 
 const (
@@ -112,7 +112,7 @@ func (d *Deliverer) end(ctx context.Context) {
 // releaseLimit is how long Stop waits for the database, which may be away.
 const releaseLimit = 2 * time.Second
 
-// step looks at all endpoints, tells the senders what it has seen of theirs, and takes up one that nobody has. It returns how
+// step looks at all endpoints, tells the senders about theirs, and claims one that has no owner. It returns how
 // long to wait until the next one.
 func (d *Deliverer) step() time.Duration {
 	d.renew()

@@ -31,7 +31,7 @@ type endpointSender struct {
 	endpoint   db.WebhookEndpoint // as we have read or written it last
 	clock      look               // the last one: what time it was in the database
 	validUntil time.Time          // until then the endpoint is certainly ours, by our clock
-	resync     bool               // somebody else has written, or we don't know what we have: nothing is written before the next look
+	resync     bool               // another has written the endpoint, or our knowledge is in doubt: nothing is written before the next look
 
 	clockSetBack bool // of the database: what waits may wait for too long
 
@@ -116,7 +116,7 @@ func (c *endpointSender) see(l *look) {
 	case <-c.looks:
 	default:
 	}
-	c.looks <- l // nobody else sends
+	c.looks <- l // the only send
 }
 
 func (c *endpointSender) run() {
@@ -175,7 +175,7 @@ func (c *endpointSender) notice(l *look) {
 	c.endpoint = e
 }
 
-// drop forgets which deliveries are due, but for those under way: somebody else has written.
+// drop forgets which deliveries are due, except those under way: another has written the endpoint.
 func (c *endpointSender) drop() {
 	for _, p := range c.queue {
 		delete(c.known, p.no)

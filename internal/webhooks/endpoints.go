@@ -43,7 +43,7 @@ func numberOf(id string) int32 {
 	return int32(n)
 }
 
-// The states of an endpoint. One that is deleted is there until its deliveries are removed, and is shown to nobody.
+// The states of an endpoint. A deleted one is kept, but not shown, until its deliveries are removed.
 const (
 	Enabled  = "enabled"
 	Disabled = "disabled"
@@ -269,13 +269,13 @@ func shown(e db.WebhookEndpoint, err error) (db.WebhookEndpoint, error) {
 // listOf is never nil, which is NULL.
 func listOf(types []string) []string { return append([]string{}, types...) }
 
-// By is who asks for a change, and why. A request that comes again from the same actor with the same id is answered, and not
+// By says who requests a change, and why. A request repeated by the same actor with the same id is answered, and not
 // done again.
 type By struct {
 	Actor      string // the principal
 	OnBehalfOf string // for whom it says that it asks; may be empty
 	Reason     string
-	RequestID  string // empty: nobody will ask again
+	RequestID  string // empty: it will not be repeated
 }
 
 // request is a change that is asked for.
@@ -350,7 +350,7 @@ func (a *AddressRefused) Error() string { return a.Reason }
 // resolveLimit is how long a name may take to be looked up when an endpoint is made.
 const resolveLimit = 3 * time.Second
 
-// checkAddress returns *AddressRefused for a URL to which nothing may be sent, so that whoever types it is told at once. What
+// checkAddress returns *AddressRefused for a URL to which nothing may be sent, so that a mistake is reported at once. What
 // decides is the address that is dialed: a name may lead elsewhere by then. One that leads nowhere now may lead somewhere then.
 func (s *Endpoints) checkAddress(ctx context.Context, text string) error {
 	u, err := url.Parse(text)

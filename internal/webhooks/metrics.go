@@ -32,7 +32,7 @@ func newMetrics(registerer prometheus.Registerer, query *db.Queries) *metrics {
 		}),
 	}
 	if registerer != nil {
-		registerer.MustRegister(newCollector(query))
+		registerer.MustRegister(collector{query})
 	}
 	return m
 }
@@ -52,38 +52,18 @@ func (m *metrics) forget(endpoint string) {
 }
 
 // collector reads, at every scrape, how the endpoints stand.
-type collector struct {
-	query                                *db.Queries
-	enabled, failing, exhausted, overdue *prometheus.Desc
-}
+type collector struct{ query *db.Queries }
 
-func newCollector(query *db.Queries) *collector {
-	desc := func(name, help string) *prometheus.Desc {
-		return prometheus.NewDesc("pawl_webhook_"+name, help+" Of all replicas.", []string{"endpoint"}, nil)
-	}
-	return &collector{
-		query:     query,
-		enabled:   desc("endpoint_enabled", "1: it is sent to. 0: it was disabled."),
-		failing:   desc("endpoint_failing_seconds", "How long nothing was delivered although it was tried; 0: the last attempt was a success."),
-		exhausted: desc("deliveries_exhausted", "Deliveries that were given up and wait for a person; counted up to 10000."),
-		overdue:   desc("oldest_due_delivery_seconds", "How long the oldest delivery has been due; 0: none is."),
-	}
-}
-
-// Describe implements prometheus.Collector.
-func (c *collector) Describe(to chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{c.enabled, c.failing, c.exhausted, c.overdue} {
-		to <- desc
-	}
-}
+// Describe implements prometheus.Collector. It names nothing, because metrics are missing while the database is away.
+func (collector) Describe(chan<- *prometheus.Desc) {}
 
 const (
 	scrapeLimit = 2 * time.Second // how long the database may take for a scrape
 	countMost   = 10_000
 )
 
-// Collect implements prometheus.Collector. It leaves out its metrics while the database does not answer.
-func (c *collector) Collect(to chan<- prometheus.Metric) {
+// Collect implements prometheus.Collector.
+func (c collector) Collect(to chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeLimit)
 	defer cancel()
 	rows, err := c.query.WebhookEndpointsState(ctx, countMost)
@@ -91,16 +71,17 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 		return
 	}
 	for _, row := range rows {
-		gauge := func(desc *prometheus.Desc, value float64) {
+		gauge := func(name, help string, value float64) {
+			desc := prometheus.NewDesc("pawl_webhook_"+name, help+" Of all replicas.", []string{"endpoint"}, nil)
 			to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, EndpointID(row.EndpointNo))
 		}
 		enabled := 0.0
 		if row.State == Enabled {
 			enabled = 1
 		}
-		gauge(c.enabled, enabled)
-		gauge(c.failing, row.FailingSeconds)
-		gauge(c.exhausted, float64(row.Exhausted))
-		gauge(c.overdue, max(row.WaitingSeconds, 0))
+		gauge("endpoint_enabled", "1: it is sent to. 0: it was disabled.", enabled)
+		gauge("endpoint_failing_seconds", "How long nothing was delivered although it was tried; 0: the last attempt was a success.", row.FailingSeconds)
+		gauge("deliveries_exhausted", "Deliveries that were given up and wait for a person; counted up to 10000.", float64(row.Exhausted))
+		gauge("oldest_due_delivery_seconds", "How long the oldest delivery has been due; 0: none is.", max(row.WaitingSeconds, 0))
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pawl/db"
+	"pawl/internal/pg"
 )
 
 // outcome is what came of attempts since the last statement that stored any.
@@ -20,7 +20,7 @@ type outcome struct {
 	results   []verdict
 	succeeded bool          // some attempt was a success
 	slower    bool          // an answer says that there is too much
-	gone      bool          // an answer says that there is nobody any more
+	gone      bool          // an answer says that the endpoint is gone for good
 	pause     time.Duration // how long answers have asked to be left alone
 	downSince *time.Time    // nothing was a success from then on until now, for long enough to be an outage
 }
@@ -147,7 +147,7 @@ func (c *endpointSender) pullForward(ctx context.Context, downSince *time.Time) 
 		EndpointNo: c.no, Owner: c.d.owner, Fence: c.fence, Seq: c.endpoint.Seq,
 		DownSince: downSince, AttemptSeconds: attemptLimit.Seconds(), LongestPauses: longestPauses(), LongestPause: longestRetryAfter.Seconds() + 1,
 	})
-	if err != nil { // no row: somebody else has written
+	if err != nil { // no row: another has written the endpoint
 		if errors.Is(err, pgx.ErrNoRows) {
 			err = nil
 		}
@@ -175,7 +175,7 @@ func (c *endpointSender) pauseFor(o *outcome) time.Duration {
 	if !c.failing() {
 		return o.pause
 	}
-	return max(o.pause, jitter(min(c.failed()/10, longestPause)))
+	return max(o.pause, pg.Jitter(min(c.failed()/10, longestPause)))
 }
 
 func (c *endpointSender) recordParams(o *outcome, pause time.Duration) db.WebhookDeliveriesRecordParams {
@@ -277,7 +277,7 @@ func pauseAfter(attempts int, retryAfter time.Duration) (time.Duration, bool) {
 	if attempts > len(pauses) {
 		return 0, false
 	}
-	return max(jitter(pauses[attempts-1]), min(retryAfter, longestRetryAfter)), true
+	return max(pg.Jitter(pauses[attempts-1]), min(retryAfter, longestRetryAfter)), true
 }
 
 // longestPauses are the longest pause of a delivery by how often it was tried, in seconds. One that was not tried is due when
@@ -285,12 +285,7 @@ func pauseAfter(attempts int, retryAfter time.Duration) (time.Duration, bool) {
 func longestPauses() []float64 {
 	longest := []float64{1}
 	for _, pause := range pauses {
-		longest = append(longest, max(pause+pause/10, longestRetryAfter).Seconds())
+		longest = append(longest, max(pause+pause/5, longestRetryAfter).Seconds())
 	}
 	return longest
-}
-
-// jitter is a duration within a tenth of d, so that what failed together is not tried together.
-func jitter(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * (0.9 + 0.2*rand.Float64()))
 }

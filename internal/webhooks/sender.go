@@ -46,7 +46,7 @@ func NewSender(private bool) *Sender {
 	return &Sender{provider.NewTransport(mostAtOnce, private)}
 }
 
-// Close closes the connections that nobody uses.
+// Close closes the idle connections.
 func (s *Sender) Close() { s.transport.CloseIdleConnections() }
 
 // Send sends a message to an endpoint, signed at a time with the secrets that it has then. What is kept of the answer has no

@@ -19,10 +19,10 @@ func TestSchedule(t *testing.T) {
 		most       time.Duration
 	}{
 		{1, 0, 4 * time.Second, 6 * time.Second},
-		{2, 0, 54 * time.Second, 66 * time.Second},
+		{2, 0, 48 * time.Second, 72 * time.Second},
 		{3, 0, 4 * time.Minute, 6 * time.Minute},
-		{4, 0, 27 * time.Minute, 33 * time.Minute},
-		{10, 0, 21 * time.Hour, 27 * time.Hour},
+		{4, 0, 24 * time.Minute, 36 * time.Minute},
+		{10, 0, 19 * time.Hour, 29 * time.Hour},
 		{11, 0, never, never},
 		{11, time.Minute, never, never},
 		{1, time.Minute, time.Minute, time.Minute},              // the endpoint knows better

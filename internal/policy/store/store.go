@@ -43,7 +43,7 @@ func Store(ctx context.Context, query *db.Queries, source []byte, by string) (St
 		switch {
 		case err != nil:
 			return Stored{}, fmt.Errorf("store policy: %w", err)
-		case len(rows) > 0: // else somebody stored the same just now; it is found next time
+		case len(rows) > 0: // else the same was stored just now; it is found next time
 			return Stored(rows[0]), nil
 		}
 	}
@@ -90,8 +90,8 @@ func Use(ctx context.Context, query *db.Queries, source []byte, by string) (Used
 // Activation asks for a version to be made the active one.
 type Activation struct {
 	Version    int32
-	Actor      string // who asks
-	OnBehalfOf string // for whom; may be empty
+	Actor      string // for the history
+	OnBehalfOf string // may be empty
 	Reason     string // may be empty
 	After      *int64 // only if this is the number of the last activation; nil: whichever is
 }

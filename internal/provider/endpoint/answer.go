@@ -146,7 +146,7 @@ func (a *answer) done(r *reply) provider.Result {
 	return provider.Done{Reference: r.Reference, Data: data}
 }
 
-// accepted is what 202 means. Nobody waits for the callback of an undo: it is asked again.
+// accepted is what 202 means. An undo has no callback: it is asked again.
 func (a *answer) accepted(r *reply, op provider.Operation) provider.Result {
 	if op == provider.Undo {
 		return provider.Unknown{Code: "undo_pending", Detail: a.Text(string(r.Detail)), After: a.RetryAfter()}

@@ -28,7 +28,7 @@ type endpoint struct {
 }
 
 // New makes an executor of a step as a policy has it, by http or at the simulator. It is a Looker if and only if there is a
-// URL for look-ups. New calls nobody, and reads no secret: that is done with every call, so that it can be replaced.
+// URL for look-ups. New reads no secret: that is done with every call, so that it can be replaced.
 func New(s *policy.Step, of fsm.Step, within policy.Bounds) provider.Executor {
 	e := endpoint{provider.NewTransport(s.InFlight, within.AllowPrivate), *s, within}
 	if s.Executor == policy.Simulator {

@@ -304,7 +304,7 @@ func actionOf(intent *stripe.PaymentIntent) json.RawMessage {
 	return text
 }
 
-// processing is what it means that Stripe is at work on an intent: an event says when it is done, or nobody does.
+// processing is what it means that Stripe is at work on an intent: an event says when it is done, or it is asked again.
 func (a *api) processing(intent *stripe.PaymentIntent) provider.Result {
 	if a.how.WebhookSecret != "" { // events come to a webhook
 		return provider.Waiting{Reference: intent.ID}

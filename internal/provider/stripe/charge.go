@@ -72,7 +72,7 @@ func (s *charge) Do(ctx context.Context, c *provider.Call) provider.Result {
 	if id == "" {
 		created := s.api.create(ctx, c, order)
 		if created.failed != nil {
-			return created.failed // nothing was made that anybody could confirm
+			return created.failed // nothing was made that could be confirmed
 		}
 		id = created.intent.ID
 	}
@@ -136,7 +136,7 @@ func (s *charge) refuse(ctx context.Context, c *provider.Call, id string, why pr
 
 // Lookup reads the state of the intent. Without a reference it finds the intent by
 // creating it again with the key: Stripe's search finds what was made a minute ago, the key
-// finds what was made just now. At most that makes an intent nobody has confirmed, which a
+// finds what was made just now. At most that makes an unconfirmed intent, which a
 // Do that is on its way will find and confirm. A declined intent is canceled as by Do.
 func (s *charge) Lookup(ctx context.Context, c *provider.Call) provider.Result {
 	if c.RefundID != "" {

@@ -33,7 +33,7 @@ const tolerance = 5 * time.Minute
 // ReadEvent verifies an event that Stripe sent to a webhook endpoint, and returns which
 // order it is about. payload is the body as it came, byte by byte; signature the header
 // Stripe-Signature; secret that of the endpoint; now the time of receipt. Any error but
-// ErrNotOurs means that this is no event of Stripe's, or an old one sent again by somebody
+// ErrNotOurs means that this is no event of Stripe's, or an old one sent again by another
 // else. The API version of the endpoint does not matter.
 func ReadEvent(payload []byte, signature, secret string, now time.Time) (Hint, error) {
 	if secret == "" { // anybody could sign with it

@@ -16,7 +16,7 @@ import (
 	"pawl/internal/provider"
 )
 
-// New makes the executor of the charge or of the confirm step as a policy has it. New calls nobody, and reads no secret:
+// New makes the executor of the charge or of the confirm step as a policy has it. New sends and reads nothing:
 // that is done with every call, so that it can be replaced.
 func New(s *policy.Step, of fsm.Step, within policy.Bounds) provider.Looker {
 	if of == fsm.Confirm {
