@@ -111,7 +111,7 @@ func TestPoliciesThatAreRefused(t *testing.T) {
 	b.exec(t, `INSERT INTO policies (source, hash, created_by) VALUES ('teleport: {}', sha256('teleport: {}'), 'a newer release')`)
 	for _, target := range []string{"POST /api/policies", "POST /api/policies?dryRun=true"} {
 		p := b.call(t, target, policyBody(t, "charge:\n  executor: paypal\n  secret: sk_live_1234\n")).wantProblem(t, http.StatusUnprocessableEntity, "invalid_policy")
-		if len(p.Errors) == 0 || p.Errors[0].Line != 2 || p.Errors[0].Column != 13 || !strings.HasPrefix(p.Errors[0].Detail, "charge.executor: want ") {
+		if len(p.Errors) == 0 || p.Errors[0].Line != 2 || p.Errors[0].Column != 13 || !strings.HasPrefix(p.Errors[0].Detail, "charge.executor: must be ") {
 			t.Errorf("%+v", p.Errors)
 		}
 		for _, source := range []string{"", "charge: [", "teleport: {}", "a: \x00", strings.Repeat("x: 1\n", 1000)} {

@@ -173,7 +173,7 @@ func TestServePolicy(t *testing.T) {
 	})
 	t.Run("a bad file is a bad setting", func(t *testing.T) {
 		t.Parallel()
-		for text, says := range map[string]string{"charge: {executor: paypal}": "line 1, column 20: charge.executor: want", "": "is empty"} {
+		for text, says := range map[string]string{"charge: {executor: paypal}": "line 1, column 20: charge.executor: must be", "": "is empty"} {
 			_, err := execute(t, "serve", "--policy", policyFile(t, text), "--database-url", "postgres://127.0.0.1:1/none")
 			if exitCode(err) != exitConfig || !strings.Contains(fmt.Sprint(err), says) {
 				t.Errorf("exit code %d, %v", exitCode(err), err)
@@ -192,7 +192,7 @@ func TestPolicyCheck(t *testing.T) {
 		path := policyFile(t, "charge:\n  executor: http\n  url: payments\n  undoUrl: http://a/undo\nlimit: 5\n")
 		out, err := execute(t, "policy", "check", path)
 		lines := strings.Split(strings.TrimSpace(out), "\n")
-		if exitCode(err) != exitFailure || len(lines) != 2 || !strings.HasPrefix(lines[0], path+":3:8: charge.url: want") ||
+		if exitCode(err) != exitFailure || len(lines) != 2 || !strings.HasPrefix(lines[0], path+":3:8: charge.url: must be") ||
 			!strings.HasPrefix(lines[1], path+":5:1: unknown key limit") {
 			t.Errorf("error %v, printed\n%s", err, out)
 		}

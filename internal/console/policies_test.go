@@ -20,7 +20,7 @@ func TestPolicyScreens(t *testing.T) {
 	s.get(t, "/console/policy/new?from=1").want(t, 200, "<textarea", "approval: [{amountOver: 500")
 
 	bad := s.post(t, "/console/policy/new", url.Values{"source": {"charge:\r\n  executor: <b>paypal\r\n"}})
-	bad.want(t, 422, "Line 2, column 13: charge.executor: want", "executor: &lt;b&gt;paypal").lacks(t, "<b>paypal", `name="store"`)
+	bad.want(t, 422, "Line 2, column 13: charge.executor: must be", "executor: &lt;b&gt;paypal").lacks(t, "<b>paypal", `name="store"`)
 
 	source := "approval: [{amountOver: 700, currency: USD, timeout: 24h}] # <b>\r\nconfirm: {executor: http, url: 'http://127.0.0.1:1/', secret: 'env:HOME'}\r\n"
 	good := s.post(t, "/console/policy/new", url.Values{"source": {source}}).
