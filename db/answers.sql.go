@@ -33,7 +33,7 @@ type AnswerOfRow struct {
 	ConsumedAt *time.Time
 }
 
-// What was answered before for this step of this generation. Durable, as OrdersByID: whoever is told that an
+// What was answered before for this step of this generation. Durable, as OrdersByID: a caller who is told that an
 // answer was taken does not send it again.
 func (q *Queries) AnswerOf(ctx context.Context, arg AnswerOfParams) (AnswerOfRow, error) {
 	row := q.db.QueryRow(ctx, answerOf, arg.OrderNo, arg.Generation, arg.Step)
@@ -331,10 +331,10 @@ type LateUndoBeginRow struct {
 }
 
 // The audit of such a call, committed before it as any. Numbers below zero: those above
-// are the driver's, who may be in a call of a later generation. No row: somebody else has
+// are the driver's, who may be in a call of a later generation. No row: another process has
 // claimed it meanwhile, it is closed, or the order was written to since it was read. What
 // the undo says is to be taken back was looked up after that read, and the driver may have
-// begun an undo of the same key with another name. For his part he finds seq raised.
+// begun an undo of the same key with another name. The driver then finds seq raised.
 func (q *Queries) LateUndoBegin(ctx context.Context, arg LateUndoBeginParams) ([]LateUndoBeginRow, error) {
 	rows, err := q.db.Query(ctx, lateUndoBegin,
 		arg.OrderNo,
@@ -387,7 +387,7 @@ type LateUndoFinishParams struct {
 	Call       int32
 }
 
-// Keeps the answer. One that was closed, opened again or claimed by somebody else
+// Keeps the answer. One that was closed, opened again or claimed by another process
 // meanwhile is left to them.
 func (q *Queries) LateUndoFinish(ctx context.Context, arg LateUndoFinishParams) error {
 	_, err := q.db.Exec(ctx, lateUndoFinish,

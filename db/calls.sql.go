@@ -28,7 +28,7 @@ type CallFencedParams struct {
 	Fence   int64
 }
 
-// An answer that came when somebody else had taken the order over: it is kept, and moves
+// An answer that came after another replica had taken the order over: it is kept, and moves
 // nothing.
 func (q *Queries) CallFenced(ctx context.Context, arg CallFencedParams) error {
 	_, err := q.db.Exec(ctx, callFenced,
@@ -103,7 +103,7 @@ type CallsBeginRow struct {
 // left as it is where it does. With a generation the call undoes a key of that earlier
 // generation. It says nothing about the step of the present one, which may not have been
 // called for yet: in_doubt_since stays as it is, or an order that is stopped then would be
-// charged in the books for a call that nobody made. If its driver dies
+// charged in the books for a call that was never made. If its driver dies
 // in such a call, that counts as a take-over without a move, so the take-overs are not forgotten before it is answered.
 func (q *Queries) CallsBegin(ctx context.Context, arg CallsBeginParams) ([]CallsBeginRow, error) {
 	rows, err := q.db.Query(ctx, callsBegin,
@@ -488,7 +488,7 @@ type CallsSuspendRow struct {
 }
 
 // Answers that leave the order where it is: it is held, or with an empty hold goes on.
-// A negative delay holds it until somebody acts.
+// A negative delay holds it until a person acts.
 func (q *Queries) CallsSuspend(ctx context.Context, arg CallsSuspendParams) ([]CallsSuspendRow, error) {
 	rows, err := q.db.Query(ctx, callsSuspend,
 		arg.OrderNos,

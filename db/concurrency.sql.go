@@ -129,7 +129,7 @@ SELECT k.key FROM (
 ) AS k ORDER BY random() LIMIT $1
 `
 
-// Keys that somebody waits for, for the sweep; others each time if they are many.
+// Keys that an order waits for, for the sweep; others each time if they are many.
 func (q *Queries) ConcurrencyKeysQueued(ctx context.Context, most int32) ([]string, error) {
 	rows, err := q.db.Query(ctx, concurrencyKeysQueued, most)
 	if err != nil {

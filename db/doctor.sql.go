@@ -88,7 +88,7 @@ type ServerFactsRow struct {
 }
 
 // Who we are on the server, and what it says of itself. A role that is not the one that logged in sees its own
-// statements in pg_stat_activity only if it has the rights of that one, or may see everybody's.
+// statements in pg_stat_activity only if it has the rights of that one, or may see those of all roles.
 func (q *Queries) ServerFacts(ctx context.Context) (ServerFactsRow, error) {
 	row := q.db.QueryRow(ctx, serverFacts)
 	var i ServerFactsRow

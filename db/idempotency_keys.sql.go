@@ -31,7 +31,7 @@ type IdempotencyKeyKeepParams struct {
 
 // The keys by which requests that come again are known. Those of new orders are kept by the statements that admit orders.
 // Keeps the key of a request about an order that is stored, and returns the fingerprint that it stands for: that of the
-// request, unless it was used for another one. No row comes back when somebody else has kept it at this moment. Durable, as
+// request, unless it was used for another one. No row comes back when another request keeps it at this moment. Durable, as
 // OrdersByID.
 func (q *Queries) IdempotencyKeyKeep(ctx context.Context, arg IdempotencyKeyKeepParams) ([][]byte, error) {
 	rows, err := q.db.Query(ctx, idempotencyKeyKeep, arg.Principal, arg.Key, arg.Fingerprint)
@@ -93,7 +93,7 @@ DELETE FROM pawl.idempotency_keys AS k WHERE k.ctid = ANY(ARRAY(
 ))
 `
 
-// Removes some of the keys that nobody will use again. Replicas that do it at the same time pass over each other's rows.
+// Removes some of the keys that have expired. Replicas that do it at the same time pass over each other's rows.
 // They are locked, so they stay where they are. A join with them, planned for fewer, compares each with all keys.
 func (q *Queries) IdempotencyKeysPurge(ctx context.Context, most int32) (int64, error) {
 	result, err := q.db.Exec(ctx, idempotencyKeysPurge, most)

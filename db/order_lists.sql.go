@@ -38,7 +38,7 @@ type OrderNoAtRow struct {
 // numbers of a page are found first (OrdersFind), along one index, and the orders are read by
 // number then (OrdersRead): the cost is that of a page. No index holds the status of an order,
 // or its amount. So OrdersFind looks at some numbers behind the cursor, and says
-// which of these orders are meant and where it stopped. Whoever asks goes on from there, or gives up.
+// which of these orders are meant and where it stopped. The caller goes on from there, or gives up.
 //
 // What looks roundabout is there to keep it cheap: (item, order_no) is compared as a row, and
 // ordered by, because the planner would walk along the primary key otherwise. What a condition
@@ -201,7 +201,7 @@ type OrdersFindRow struct {
 
 // by says along what is looked. Completed orders are found along the primary key (by number), or those of a customer, or those that reserved
 // an item. Failed and canceled ones are found by what the final move wrote. The others wait, and are found hold by hold, or by
-// their item; or somebody drives them: these are few, and all are looked at. (Those that will be tried again are due
+// their item; or a replica drives them: these are few, and all are looked at. (Those that will be tried again are due
 // some time, too, and can be many: the index leaves them out.) A range that the planner can't see, an order and a limit that is
 // never reached make it walk along orders_due: it expects a fifth of all orders there otherwise, and reads the whole table; and a
 // walk, unlike a bitmap scan, marks the entries of orders that have ended, so that the next one passes over them.

@@ -331,7 +331,7 @@ type OrdersHoldRow struct {
 }
 
 // Stops driving orders of ours until something comes: a time, a person, a concurrency permit, or the end of a pause, which also answers
-// the request for it. Nobody picks up one that is held for attention until somebody acts.
+// the request for it. One that is held for attention waits for a person.
 func (q *Queries) OrdersHold(ctx context.Context, arg OrdersHoldParams) ([]OrdersHoldRow, error) {
 	rows, err := q.db.Query(ctx, ordersHold,
 		arg.Hold,
@@ -615,7 +615,7 @@ type OrdersReserveRow struct {
 // Stock is given in the order of arrival. The first order that does not fit into what
 // those before it left is refused, and so is one that asks for more than there is at
 // all; the others behind it may still fit: they are left undecided and come again with
-// the next batch. A stock row that somebody holds is waited for half a second at most.
+// the next batch. A locked stock row is waited for half a second at most.
 //
 // What goes on and what goes back are two updates, because an update that joined its
 // verdicts would be planned for a handful of rows and compare each with each.
@@ -842,7 +842,7 @@ type OrdersStartRow struct {
 // The moves of an order, each one statement for a whole batch: lock in order, compare
 // and set, effect, history row. A batch shares its expected status, fence and seq. The
 // rows returned are the orders that moved, once the statement has ended without an
-// error; an order that is not among them was locked by somebody (SKIP LOCKED: one
+// error; an order that is not among them was locked by another session (SKIP LOCKED: one
 // locked row must not stall its neighbours) or is no longer as expected.
 //
 // Rows are found by order_no = ANY(array), never by joining unnest to orders: a plan

@@ -58,8 +58,8 @@ type OrdersAdmitRow struct {
 // Inserts the orders that do not exist yet, already leased to this process and on
 // their way: the first move and its history row are the same statement. Rows go in
 // by order_id: two replicas that admit the same orders in other orders deadlock
-// otherwise. What is not returned existed, or came to exist meanwhile: read it. Somebody
-// who inserts one of them and does not commit is waited for half a second. The first row of each
+// otherwise. What is not returned existed, or came to exist meanwhile: read it. A session that
+// inserts one of them and does not commit is waited for half a second. The first row of each
 // history names the order before it, in this batch or that this process admitted last, and so
 // holds on to its number: what verify misses by it is no gap that a rollback left.
 func (q *Queries) OrdersAdmit(ctx context.Context, arg OrdersAdmitParams) ([]OrdersAdmitRow, error) {
@@ -462,7 +462,7 @@ type OrdersByIDParams struct {
 // A row can be seen that only this server has: when its commit waited for a synchronous standby and something
 // ended the wait, or the server came back from a crash. What callers are told must not rest on such a row, so a
 // durable read writes a record of its own, in the same transaction, and its commit is waited for as the settings
-// demand. The log is kept in order: whoever has the later record has the earlier commit, too.
+// demand. The log is kept in order: a server with the later record has the earlier commit, too.
 func (q *Queries) OrdersByID(ctx context.Context, arg OrdersByIDParams) ([]Order, error) {
 	rows, err := q.db.Query(ctx, ordersByID, arg.OrderIds, arg.Durable)
 	if err != nil {
@@ -648,7 +648,7 @@ type OrdersWatchedRow struct {
 	Held    bool
 }
 
-// What somebody needs to know who waits for an order that others drive.
+// What a caller needs who waits for an order that another replica drives.
 func (q *Queries) OrdersWatched(ctx context.Context, orderNos []int64) ([]OrdersWatchedRow, error) {
 	rows, err := q.db.Query(ctx, ordersWatched, orderNos)
 	if err != nil {

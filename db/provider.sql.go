@@ -19,7 +19,7 @@ SELECT now()::timestamptz AS at
 `
 
 // Our side of a comparison with a provider.
-// What ended before now is at rest, unless somebody starts it anew.
+// What ended before now is at rest, unless it is started again.
 func (q *Queries) ProviderClock(ctx context.Context) (time.Time, error) {
 	row := q.db.QueryRow(ctx, providerClock)
 	var at time.Time

@@ -58,7 +58,7 @@ type RefundAskRow struct {
 	WrittenOrder WrittenOrder
 }
 
-// Refunds that somebody asked for. They never move an order: they raise its seq, because its
+// Requested refunds. They never move an order: they raise its seq, because its
 // answer shows them.
 // Writes a refund of a completed order, if the order is still at that seq. What the ledger charged
 // is refunded by this commit; any other refund is due at once. Units that come back are in stock
@@ -189,7 +189,7 @@ type RefundBeginRow struct {
 }
 
 // The audit of a call, committed before it. From here on the money may be back, unless it is a
-// look-up. No row: somebody else has claimed it meanwhile, or a person has settled it.
+// look-up. No row: another replica has claimed it meanwhile, or a person has settled it.
 func (q *Queries) RefundBegin(ctx context.Context, arg RefundBeginParams) ([]RefundBeginRow, error) {
 	rows, err := q.db.Query(ctx, refundBegin,
 		arg.OrderNo,
@@ -261,7 +261,7 @@ type RefundFinishParams struct {
 }
 
 // Keeps what came of a call, or why there was none. A refund that was settled or claimed by
-// somebody else meanwhile is left to them. unsent: no request with its key can have an effect any more.
+// another replica meanwhile is left to it. unsent: no request with its key can have an effect any more.
 func (q *Queries) RefundFinish(ctx context.Context, arg RefundFinishParams) error {
 	_, err := q.db.Exec(ctx, refundFinish,
 		arg.Outcome,

@@ -49,7 +49,7 @@ const schemaMade = `-- name: SchemaMade :one
 SELECT (to_regclass('public.goose_db_version') IS NOT NULL)::boolean AS made
 `
 
-// Whether a migration was ever applied: goose makes its table where somebody only asks what was applied.
+// Whether a migration was ever applied: goose creates its table even to report what was applied.
 func (q *Queries) SchemaMade(ctx context.Context) (bool, error) {
 	row := q.db.QueryRow(ctx, schemaMade)
 	var made bool

@@ -62,7 +62,7 @@ type OrdersEndedRow struct {
 }
 
 // How many orders have ended, by how. Completed ones are in no index: they are counted among so many of the newest orders,
-// and whoever knows that there are many says 0.
+// and a caller that knows there are many passes 0.
 func (q *Queries) OrdersEnded(ctx context.Context, arg OrdersEndedParams) (OrdersEndedRow, error) {
 	row := q.db.QueryRow(ctx, ordersEnded, arg.Most, arg.Newest)
 	var i OrdersEndedRow
@@ -95,7 +95,7 @@ type OrdersHeldStatsRow struct {
 	Oldest  float64
 }
 
-// Counts and ages for metrics. They stop at so many rows: whoever asks comes every few seconds.
+// Counts and ages for metrics. They stop at so many rows, because they run every few seconds.
 // How many orders wait, by what for; how long the longest wait has lasted, of as many of the oldest orders; and how old
 // the oldest order is. A wait began with the order's last row in the history. 0: none waits.
 // With an equal sign, and in the order of their numbers, the planner may look for the orders of a hold along the primary key.
@@ -151,7 +151,7 @@ type OrdersUnfinishedRow struct {
 	DrivenCut bool
 }
 
-// How many unfinished orders there are in each state and hold, and the oldest of them by number: of as many as somebody drives,
+// How many unfinished orders there are in each state and hold, and the oldest of them by number: of as many as a replica drives,
 // those that are due first, and as many of each hold. (The planner sorts all that are due, unless it can't see how many that is.)
 func (q *Queries) OrdersUnfinished(ctx context.Context, most interface{}) ([]OrdersUnfinishedRow, error) {
 	rows, err := q.db.Query(ctx, ordersUnfinished, most)

@@ -44,7 +44,7 @@ type ApprovalTimedOutRow struct {
 	At       time.Time
 }
 
-// Nobody has approved in time: the policy says whether that is a yes or a no.
+// Not approved in time: the policy says whether that approves or rejects.
 func (q *Queries) ApprovalTimedOut(ctx context.Context, arg ApprovalTimedOutParams) ([]ApprovalTimedOutRow, error) {
 	rows, err := q.db.Query(ctx, approvalTimedOut,
 		arg.Approves,
@@ -107,7 +107,7 @@ RETURNING order_no
 
 // Orders past their deadline, and reservations that waited too long for their
 // confirmation. A confirmation in doubt is left alone: its answer decides. Held orders
-// become due, so that somebody picks them up.
+// become due, so that a replica claims them.
 func (q *Queries) OrdersExpired(ctx context.Context, most int32) ([]int64, error) {
 	rows, err := q.db.Query(ctx, ordersExpired, most)
 	if err != nil {
@@ -146,7 +146,7 @@ type TimersDueRow struct {
 }
 
 // What the clock asks for. None of it moves an order: it asks it to stop, as a person
-// would, and the order's driver or whoever picks it up sees to it.
+// would, and the order's driver or its next owner handles it.
 // Which of it there is: one cheap look, where a claim of each kind would mostly find nothing. Orders that are past their time and
 // stopping already count, too. The order and the limit are for the planner, who knows no other reason to go by an index.
 func (q *Queries) TimersDue(ctx context.Context) (TimersDueRow, error) {

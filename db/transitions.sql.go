@@ -94,7 +94,7 @@ type TransitionByRequestParams struct {
 }
 
 // The request of this actor with this id that was done to the order before, by its fingerprint. A refund is known by its
-// id alone, whoever asked for it: providers know it by that. Durable, as OrdersByID: its caller is told that it was done.
+// id alone, for all callers: providers know it by that. Durable, as OrdersByID: its caller is told that it was done.
 func (q *Queries) TransitionByRequest(ctx context.Context, arg TransitionByRequestParams) ([]byte, error) {
 	row := q.db.QueryRow(ctx, transitionByRequest,
 		arg.OrderNo,

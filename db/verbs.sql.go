@@ -38,7 +38,7 @@ type OrderFactsRow struct {
 }
 
 // What the row of an order does not say: whether an effect stands or is still being
-// undone, whether somebody has retried it before, whether a step of its generation was ever
+// undone, whether it was retried before, whether a step of its generation was ever
 // called for, and whether an answer waits for it.
 func (q *Queries) OrderFacts(ctx context.Context, arg OrderFactsParams) (OrderFactsRow, error) {
 	row := q.db.QueryRow(ctx, orderFacts,
@@ -353,7 +353,7 @@ WITH asked AS (
     stop_requested = $3::text, failure_code = $4::text,
     policy = $5::integer,
     approved_at = CASE WHEN $6::boolean THEN now() ELSE o.approved_at END,
-    -- In doubt one retry stays counted: a call was made that nobody has answered for.
+    -- In doubt one retry stays counted: a call was made without an answer.
     retries = CASE WHEN NOT $7::boolean THEN o.retries WHEN o.in_doubt_since IS NOT NULL THEN 1 END,
     retry_window_started_at = CASE WHEN NOT $7::boolean THEN o.retry_window_started_at END,
     fence = o.fence + CASE WHEN $8::text = 'claimed' THEN 1 ELSE 0 END,
@@ -401,7 +401,7 @@ type OrderVerbRow struct {
 // Each waits for the row half a second at most.
 // Writes what a verb that moves no order changes in its row. An order that is to go on is
 // claimed for this process, or left due for one that can run its policy; one that is to
-// rest waits for somebody; any other is left to its driver: neither fence nor lease are
+// rest waits for a person; any other is left to its driver: neither fence nor lease are
 // touched, and the next move of the driver sees the request on its own row.
 func (q *Queries) OrderVerb(ctx context.Context, arg OrderVerbParams) ([]OrderVerbRow, error) {
 	rows, err := q.db.Query(ctx, orderVerb,

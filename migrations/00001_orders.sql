@@ -1,6 +1,6 @@
 -- +goose Up
 
--- All that is ours has a schema of its own, and is named with it: what somebody else creates in a
+-- All that is ours has a schema of its own, and is named with it: what another role creates in a
 -- schema that a search_path finds, a table or an operator, is never taken for ours. Views for people are in `books`.
 CREATE SCHEMA pawl;
 
@@ -18,7 +18,7 @@ CREATE TABLE pawl.installation (
   database_oid      oid,
   name              text COLLATE "C", -- given by the owner; null: none
 
-  -- Tokens of callbacks are derived from it; whoever has it can answer for a provider.
+  -- Tokens of callbacks are derived from it; a reader of it can answer for a provider.
   callback_secret   bytea NOT NULL DEFAULT decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex')
 );
 INSERT INTO pawl.installation DEFAULT VALUES;
@@ -57,7 +57,7 @@ CREATE DOMAIN pawl.moment AS timestamptz CONSTRAINT moment CHECK (isfinite(VALUE
 CREATE TABLE pawl.orders (
   order_no       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   created_at     pawl.moment NOT NULL DEFAULT now(),
-  due_at         pawl.moment,                          -- when anybody may pick the order up
+  due_at         pawl.moment,                          -- when any replica may claim the order
   finished_at    pawl.moment,
   owner          uuid,                            -- the process that drives it
   fence          bigint NOT NULL DEFAULT 0,       -- raised by every claim
@@ -88,16 +88,16 @@ CREATE TABLE pawl.orders (
   calls           integer,          -- calls ever made for it; the number of the last one
   retries         integer,          -- retries asked for in the present retry window by answers that count
   retry_window_started_at timestamptz, -- when that window began
-  in_doubt_since  timestamptz,      -- first call that may have had an effect nobody has confirmed
+  in_doubt_since  timestamptz,      -- first call that may have had an unconfirmed effect
   start_at        timestamptz,      -- not before
   complete_by     timestamptz,      -- the deadline: unwinds
   reservation_ttl double precision, -- seconds a reservation waits for its confirmation
   reserved_until  timestamptz,      -- end of that time
-  approval_until  timestamptz,      -- set when somebody was asked; the year 9999: no time-out
+  approval_until  timestamptz,      -- set with the request for approval; the year 9999: no timeout
   approved_at     timestamptz,
   permit_at       timestamptz,      -- when it got its concurrency permit
   customer_id     text COLLATE "C",
-  payment_method  text,             -- opaque; shown to nobody
+  payment_method  text,             -- opaque; never shown
   concurrency_key text COLLATE "C",
   action          jsonb,            -- what the customer has to do
   refunds         integer           -- refunds asked for, and so the number of the last one; null: none

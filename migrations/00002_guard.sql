@@ -8,7 +8,7 @@
 -- a trigger of their own, which fires only where a statement names one of them.
 -- A change of the machine is a new migration; a test compares the two.
 --
--- Functions have a search_path of their own: whoever fires a trigger may have one that finds operators of others. The moves of
+-- Functions have a search_path of their own: that of a session may find other roles' operators. The moves of
 -- an order that nothing happens to pay nothing for it, because they call none.
 
 -- +goose StatementBegin
@@ -52,8 +52,8 @@ BEGIN
       OLD.order_id, OLD.status, OLD.generation, OLD.seq, NEW.status, NEW.generation, NEW.seq
       USING ERRCODE = 'check_violation', CONSTRAINT = 'orders_guard';
   END IF;
-  -- Finished: nobody drives it, nothing waits. Not finished: it is due some time,
-  -- or held for a reason. Held: nobody drives it.
+  -- Finished: no replica drives it, nothing waits. Not finished: it is due some time,
+  -- or held for a reason. Held: no replica drives it.
   IF NOT (CASE
     WHEN NEW.status IN ('completed', 'failed', 'canceled')
       THEN NEW.ended_as IS NOT DISTINCT FROM NEW.status AND NEW.hold IS NULL AND NEW.due_at IS NULL AND NEW.owner IS NULL
@@ -105,7 +105,7 @@ FOR EACH ROW WHEN (
   OR NEW.concurrency_key IS DISTINCT FROM OLD.concurrency_key
 ) EXECUTE FUNCTION pawl.refuse_order_change();
 
--- Books are kept: what was written stays. The one door is a setting, for whoever moves old
+-- Books are kept: what was written stays. The one exception is a setting, for moving old
 -- orders to an archive: SET LOCAL pawl.archive = 'on'. It opens no way to rewrite history.
 -- +goose StatementBegin
 CREATE FUNCTION pawl.refuse_removal() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

@@ -21,7 +21,7 @@ CREATE TABLE pawl.transitions (
   request_id  text,      -- the caller's, or its Idempotency-Key, so that a repeated request is known
 
   -- What a retry with another payment method replaced, '' where there was none: what was sent under the keys of an earlier
-  -- generation is sent again as it was. It is shown to nobody.
+  -- generation is sent again as it was. It is never shown.
   payment_method text,
 
   on_behalf_of text,     -- for whom the actor says that it asked
@@ -97,7 +97,7 @@ CREATE TABLE pawl.refunds (
   number      integer NOT NULL DEFAULT 0 CONSTRAINT refunds_number CHECK (number >= 0),
   claims      integer NOT NULL DEFAULT 0,
   state       pawl.refund_state NOT NULL DEFAULT 'done',
-  due_at      timestamptz,          -- when it is to be sent, or looked up; null: nobody acts
+  due_at      timestamptz,          -- when it is to be sent, or looked up; null: nothing is due
   sent_at     timestamptz,          -- when the key was sent that may have had its effect
   finished_at timestamptz,          -- when it was done or had failed
   restock     pawl.item_quantity,   -- units that were put back into stock

@@ -14,8 +14,8 @@ CREATE TABLE pawl.policies (
 
 CREATE UNIQUE INDEX policies_hash ON pawl.policies (hash) WHERE copied_from IS NULL;
 
--- Which version new orders start with: that of the newest row. Its number is one more than that of the row that whoever
--- activates it has seen, so of two who do so at one moment one finds that it is taken.
+-- Which version new orders start with: that of the newest row. Its number is one more than that of the row that the process
+-- that activates it has seen, so of two who do so at one moment one finds that it is taken.
 CREATE TABLE pawl.policy_activations (
   activation_no bigint PRIMARY KEY,
   version       integer NOT NULL REFERENCES pawl.policies,
@@ -41,7 +41,7 @@ FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_policy_change();
 
 -- The audit of calls: a row is committed before its call and closed with the answer. One
 -- that was never closed belongs to a call whose process died or was stopped in it, or to
--- one that was not made, because nobody heard that its row was committed. An order's calls
+-- one that was not made, because the reply to its commit was lost. An order's calls
 -- are numbered through, over all its steps. Calls that move no order, as those of its refunds, have numbers below zero.
 CREATE TABLE pawl.step_calls (
   order_no    bigint NOT NULL,
@@ -51,7 +51,7 @@ CREATE TABLE pawl.step_calls (
   call        integer NOT NULL,
   generation  integer NOT NULL,
   policy      integer,
-  fenced      boolean,           -- the answer came after somebody else had taken the order over
+  fenced      boolean,           -- the answer came after another replica had taken the order over
   step        text COLLATE "C" NOT NULL,
   operation   text COLLATE "C" NOT NULL,
   outcome     text COLLATE "C",
@@ -71,8 +71,8 @@ CREATE TABLE pawl.step_calls (
 ) WITH (fillfactor = 70); -- closing a call stays on its page
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.step_calls FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 
--- Answers that did not come with a call: of a callback, a webhook, a person. Whoever
--- next picks the order up uses them instead of calling.
+-- Answers that did not come with a call: of a callback, a webhook, a person. The next
+-- owner of the order uses them instead of calling.
 CREATE TABLE pawl.step_answers (
   order_no    bigint NOT NULL,
   answered_at timestamptz NOT NULL DEFAULT now(),
@@ -92,7 +92,7 @@ CREATE TABLE pawl.step_answers (
 );
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.step_answers FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 
--- Somebody reported an effect that the books say is absent or undone: it is undone at
+-- A late answer reported an effect that the books say is absent or undone: it is undone at
 -- its provider, again if need be, without moving the order.
 CREATE TABLE pawl.late_undos (
   order_no    bigint NOT NULL,

@@ -38,7 +38,7 @@ CREATE INDEX early_events_batch ON pawl.early_events (first_event_no);
 CREATE TABLE pawl.event_relay (
   singleton         boolean PRIMARY KEY DEFAULT true CHECK (singleton),
   due_at            timestamptz,       -- until then only the owner numbers events
-  wanted_until      timestamptz,       -- until then somebody listens, so events are numbered soon
+  wanted_until      timestamptz,       -- until then there is a listener, so events are numbered soon
   fence             bigint NOT NULL DEFAULT 0,
   position_offset   bigint NOT NULL DEFAULT 0, -- what the default of a position adds to the number of the transaction
   epoch             integer NOT NULL DEFAULT 0,
@@ -47,7 +47,7 @@ CREATE TABLE pawl.event_relay (
 );
 INSERT INTO pawl.event_relay DEFAULT VALUES;
 
--- When a standby takes over, or an older state is restored, events may be gone that somebody has seen, and others get their
+-- When a standby takes over, or an older state is restored, events may be gone that were read, and others get their
 -- numbers. So another epoch begins with it. It is named by the minute in which it began, because the history that is gone may have had
 -- an epoch with the next number, too.
 CREATE TABLE pawl.event_epochs (

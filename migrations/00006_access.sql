@@ -1,10 +1,10 @@
 -- +goose Up
 
--- Who may use the service. Of a token only its hash is kept: whoever reads this table can use none of them. A row is
+-- Who may use the service. Of a token only its hash is kept: a reader of this table can use none of them. A row is
 -- never removed, because a service in which a token was ever made is closed for good.
 CREATE TABLE pawl.tokens (
   id              text COLLATE "C" PRIMARY KEY,     -- the part of the token that it is found by
-  name            text COLLATE "C" NOT NULL,        -- of whoever has it: token:name is who did what it was used for
+  name            text COLLATE "C" NOT NULL,        -- of its holder: token:name is the actor of what it was used for
   sha256          bytea NOT NULL,                   -- of the whole token
   roles           text[] NOT NULL,                  -- what it may do
   rate_limit      integer NOT NULL DEFAULT 0,       -- requests in a second; 0: as many as come
@@ -63,7 +63,7 @@ CREATE TABLE pawl.sessions (
 );
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.sessions FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 
--- The role of the service may not change sessions: whoever sets a hash chooses the secret of somebody else's session. It has these
+-- The role of the service may not change sessions: setting a hash is choosing the secret of another person's session. It has these
 -- functions instead, which run with the rights of the owner. To open a link takes its SHA-256, which is not stored: what is
 -- is the hash of that. The link itself is not sent, because it would be in the server's log.
 CREATE FUNCTION pawl.open_session(link_sha256 bytea, cookie_sha256 bytea, previous_cookie_sha256 bytea, address inet)

@@ -4,7 +4,7 @@
 -- the tables below change. They speak of order_id; a filter on it uses an index.
 CREATE SCHEMA books;
 
--- refunded: what was given back, by an undo or because somebody asked for it. kept: what was taken and not given back; an
+-- refunded: what was given back, by an undo or on request. kept: what was taken and not given back; an
 -- authorization takes nothing. Over all orders they are the totals of `pawl verify`.
 CREATE VIEW books.orders AS
 SELECT o.order_id::text, o.status::text, o.amount::numeric, o.currency::text, o.item::text, o.quantity::integer,

@@ -48,7 +48,7 @@ WITH target AS MATERIALIZED (
 SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM touched AS w, pawl.no_effects AS e) AS written_orders;
 
 -- name: AnswerOf :one
--- What was answered before for this step of this generation. Durable, as OrdersByID: whoever is told that an
+-- What was answered before for this step of this generation. Durable, as OrdersByID: a caller who is told that an
 -- answer was taken does not send it again.
 SELECT w.source, w.outcome, coalesce(w.code, '') AS code, coalesce(w.reference, '') AS reference, w.consumed_at
 FROM pawl.step_answers AS w WHERE w.order_no = @order_no AND w.generation = @generation AND w.step = @step AND w.operation = 'do'
@@ -91,10 +91,10 @@ FROM claimed AS c JOIN pawl.full_orders AS o ON o.order_no = c.order_no;
 
 -- name: LateUndoBegin :many
 -- The audit of such a call, committed before it as any. Numbers below zero: those above
--- are the driver's, who may be in a call of a later generation. No row: somebody else has
+-- are the driver's, who may be in a call of a later generation. No row: another process has
 -- claimed it meanwhile, it is closed, or the order was written to since it was read. What
 -- the undo says is to be taken back was looked up after that read, and the driver may have
--- begun an undo of the same key with another name. For his part he finds seq raised.
+-- begun an undo of the same key with another name. The driver then finds seq raised.
 WITH claimed AS MATERIALIZED (
   SELECT u.order_no FROM pawl.late_undos AS u
   WHERE u.order_no = @order_no AND u.generation = @generation AND u.step = @step AND u.claims = @claims AND u.finished_at IS NULL
@@ -119,7 +119,7 @@ ON CONFLICT (order_no, call) DO NOTHING -- two of one order at one moment: the o
 RETURNING call, started_at;
 
 -- name: LateUndoFinish :exec
--- Keeps the answer. One that was closed, opened again or claimed by somebody else
+-- Keeps the answer. One that was closed, opened again or claimed by another process
 -- meanwhile is left to them.
 WITH answered AS (
   UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = @outcome::text, code = nullif(@code::text, ''), detail = nullif(@detail::text, '')

@@ -8,7 +8,7 @@
 -- left as it is where it does. With a generation the call undoes a key of that earlier
 -- generation. It says nothing about the step of the present one, which may not have been
 -- called for yet: in_doubt_since stays as it is, or an order that is stopped then would be
--- charged in the books for a call that nobody made. If its driver dies
+-- charged in the books for a call that was never made. If its driver dies
 -- in such a call, that counts as a take-over without a move, so the take-overs are not forgotten before it is answered.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
@@ -40,7 +40,7 @@ FROM moved AS m;
 
 -- name: CallsSuspend :many
 -- Answers that leave the order where it is: it is held, or with an empty hold goes on.
--- A negative delay holds it until somebody acts.
+-- A negative delay holds it until a person acts.
 WITH answers AS MATERIALIZED (
   SELECT x.order_no, x.hold, x.reason, x.delay, x.counts, x.cleared, x.outcome, x.code, x.detail, x.reference, x.action
   FROM ROWS FROM (unnest(@order_nos::bigint[]), unnest(@holds::text[]), unnest(@reasons::text[]), unnest(@delays::float8[]),
@@ -79,7 +79,7 @@ SELECT m.order_no, m.seq, m.status, m.status, m.fence, coalesce(m.hold, 'answer'
 RETURNING order_no, seq, to_status, at;
 
 -- name: CallFenced :exec
--- An answer that came when somebody else had taken the order over: it is kept, and moves
+-- An answer that came after another replica had taken the order over: it is kept, and moves
 -- nothing.
 UPDATE pawl.step_calls AS t SET finished_at = now(), fenced = true, outcome = @outcome::text,
   code = nullif(@code::text, ''), detail = nullif(@detail::text, ''), reference = nullif(@ref::text, '')

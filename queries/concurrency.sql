@@ -38,7 +38,7 @@ WITH seen AS (
 SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM granted AS w, pawl.no_effects AS e) AS written_orders;
 
 -- name: ConcurrencyKeysQueued :many
--- Keys that somebody waits for, for the sweep; others each time if they are many.
+-- Keys that an order waits for, for the sweep; others each time if they are many.
 SELECT k.key FROM (
   SELECT DISTINCT o.concurrency_key::text AS key FROM pawl.orders AS o WHERE o.hold = 'queued' AND o.concurrency_key IS NOT NULL
 ) AS k ORDER BY random() LIMIT @most;

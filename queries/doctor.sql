@@ -7,7 +7,7 @@ SELECT s.name::text AS name, s.setting::text AS setting FROM pg_catalog.pg_setti
 
 -- name: ServerFacts :one
 -- Who we are on the server, and what it says of itself. A role that is not the one that logged in sees its own
--- statements in pg_stat_activity only if it has the rights of that one, or may see everybody's.
+-- statements in pg_stat_activity only if it has the rights of that one, or may see those of all roles.
 SELECT current_user::text AS role, current_database()::text AS database,
   r.rolsuper::boolean AS superuser,
   EXISTS (SELECT FROM pg_catalog.pg_namespace AS n WHERE n.nspname = 'pawl' AND pg_has_role(n.nspowner, 'USAGE'))::boolean AS owner,

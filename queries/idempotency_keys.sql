@@ -2,7 +2,7 @@
 
 -- name: IdempotencyKeyKeep :many
 -- Keeps the key of a request about an order that is stored, and returns the fingerprint that it stands for: that of the
--- request, unless it was used for another one. No row comes back when somebody else has kept it at this moment. Durable, as
+-- request, unless it was used for another one. No row comes back when another request keeps it at this moment. Durable, as
 -- OrdersByID.
 WITH kept AS (
   INSERT INTO pawl.idempotency_keys AS i (principal, key, fingerprint)
@@ -22,7 +22,7 @@ WHERE k.key = ANY((SELECT @keys::text[])::text[])
   AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL;
 
 -- name: IdempotencyKeysPurge :execrows
--- Removes some of the keys that nobody will use again. Replicas that do it at the same time pass over each other's rows.
+-- Removes some of the keys that have expired. Replicas that do it at the same time pass over each other's rows.
 -- They are locked, so they stay where they are. A join with them, planned for fewer, compares each with all keys.
 DELETE FROM pawl.idempotency_keys AS k WHERE k.ctid = ANY(ARRAY(
   SELECT o.ctid FROM pawl.idempotency_keys AS o

@@ -11,8 +11,8 @@ WHERE i.item > @after ORDER BY i.item LIMIT @most;
 
 -- name: InventoryMove :many
 -- Changes the stock on the shelf by some units, and records it. No row comes back when a request of this
--- actor with this id was recorded before, when less would be left than is reserved or more than anybody
--- can count, or when the version is another than was asked for: 0 is that of an item that is not
+-- actor with this id was recorded before, when less would be left than is reserved or more than
+-- the limit, or when the version is another than was asked for: 0 is that of an item that is not
 -- there, which no row has; null is any. The row lock orders this with the sales under way.
 WITH moved AS (
   INSERT INTO pawl.inventory AS i (item, on_hand, tracked)

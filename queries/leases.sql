@@ -1,5 +1,5 @@
 -- A lease is orders.due_at: until then the owner drives the order, from then on
--- anybody may pick it up. A claim raises the fence, so whoever had the order before
+-- any replica may claim it. A claim raises the fence, so the owner before
 -- can no longer write to it. All times are the database's.
 
 -- name: LeasesDue :many
@@ -17,7 +17,7 @@ SELECT (now() - interval '5 seconds')::timestamptz AS floor;
 -- name: LeasesShorten :many
 -- What was written before the clock of the database was set back may lie further ahead than any lease or wait can. It is
 -- shortened to the longest there is, by what the order waits for: a driver who lives renews his lease, and one who has died is
--- found when it ends. As a renewal, it is idempotent, and has no seq and no history. A start that somebody has set is no
+-- found when it ends. As a renewal, it is idempotent, and has no seq and no history. A start that a request has set is no
 -- wait of ours. A minute more is not too long: another replica may have a longer lease. Each kind is looked for on its own: hold is
 -- in the index, so only what is too long is read.
 WITH longest AS (
@@ -82,7 +82,7 @@ WITH due AS MATERIALIZED (
   UPDATE pawl.orders AS o SET
     fence = o.fence + 1, seq = o.seq + 1,
     take_overs = CASE WHEN o.hold IS NULL THEN least(o.take_overs + 1, 100) ELSE o.take_overs END,
-    -- Its driver left it in doubt, or died in the call: an answer nobody heard counts as one.
+    -- Its driver left it in doubt, or died in the call: an answer that was lost counts as one.
     retries = CASE WHEN o.hold IS NULL AND o.in_doubt_since IS NOT NULL THEN coalesce(o.retries, 0) + 1 ELSE o.retries END,
     hold = CASE WHEN o.take_overs >= 3 AND o.hold IS NULL THEN 'attention' END,
     hold_reason = CASE WHEN o.take_overs >= 3 AND o.hold IS NULL THEN 'taken over three times without a move' END,

@@ -1,7 +1,7 @@
 -- The moves of an order, each one statement for a whole batch: lock in order, compare
 -- and set, effect, history row. A batch shares its expected status, fence and seq. The
 -- rows returned are the orders that moved, once the statement has ended without an
--- error; an order that is not among them was locked by somebody (SKIP LOCKED: one
+-- error; an order that is not among them was locked by another session (SKIP LOCKED: one
 -- locked row must not stall its neighbours) or is no longer as expected.
 --
 -- Rows are found by order_no = ANY(array), never by joining unnest to orders: a plan
@@ -80,7 +80,7 @@ RETURNING order_no, seq, to_status, at;
 -- Stock is given in the order of arrival. The first order that does not fit into what
 -- those before it left is refused, and so is one that asks for more than there is at
 -- all; the others behind it may still fit: they are left undecided and come again with
--- the next batch. A stock row that somebody holds is waited for half a second at most.
+-- the next batch. A locked stock row is waited for half a second at most.
 --
 -- What goes on and what goes back are two updates, because an update that joined its
 -- verdicts would be planned for a handful of rows and compare each with each.
@@ -337,7 +337,7 @@ RETURNING order_no, seq, to_status, at;
 
 -- name: OrdersHold :many
 -- Stops driving orders of ours until something comes: a time, a person, a concurrency permit, or the end of a pause, which also answers
--- the request for it. Nobody picks up one that is held for attention until somebody acts.
+-- the request for it. One that is held for attention waits for a person.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])

@@ -2,8 +2,8 @@
 -- Inserts the orders that do not exist yet, already leased to this process and on
 -- their way: the first move and its history row are the same statement. Rows go in
 -- by order_id: two replicas that admit the same orders in other orders deadlock
--- otherwise. What is not returned existed, or came to exist meanwhile: read it. Somebody
--- who inserts one of them and does not commit is waited for half a second. The first row of each
+-- otherwise. What is not returned existed, or came to exist meanwhile: read it. A session that
+-- inserts one of them and does not commit is waited for half a second. The first row of each
 -- history names the order before it, in this batch or that this process admitted last, and so
 -- holds on to its number: what verify misses by it is no gap that a rollback left.
 WITH incoming AS (
@@ -148,7 +148,7 @@ SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM admitted AS w, pawl
 -- A row can be seen that only this server has: when its commit waited for a synchronous standby and something
 -- ended the wait, or the server came back from a crash. What callers are told must not rest on such a row, so a
 -- durable read writes a record of its own, in the same transaction, and its commit is waited for as the settings
--- demand. The log is kept in order: whoever has the later record has the earlier commit, too.
+-- demand. The log is kept in order: a server with the later record has the earlier commit, too.
 SELECT o.* FROM pawl.full_orders AS o
 WHERE o.order_id = ANY((SELECT @order_ids::text[])::text[])
   AND (NOT @durable::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL);
@@ -160,7 +160,7 @@ WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
   AND (NOT @durable::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL);
 
 -- name: OrdersWatched :many
--- What somebody needs to know who waits for an order that others drive.
+-- What a caller needs who waits for an order that another replica drives.
 SELECT o.order_no, o.owner, o.seq, (o.ended_as IS NOT NULL)::boolean AS final,
   (o.ended_as IS NOT NULL OR coalesce(o.hold IN ('approval', 'paused', 'attention'), false))::boolean AS ended,
   coalesce(o.due_at <= now(), false)::boolean AS due, (o.hold IS NOT NULL)::boolean AS held

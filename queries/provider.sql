@@ -1,7 +1,7 @@
 -- Our side of a comparison with a provider.
 
 -- name: ProviderClock :one
--- What ended before now is at rest, unless somebody starts it anew.
+-- What ended before now is at rest, unless it is started again.
 SELECT now()::timestamptz AS at;
 
 -- name: ProviderKeys :many

@@ -1,4 +1,4 @@
--- Refunds that somebody asked for. They never move an order: they raise its seq, because its
+-- Requested refunds. They never move an order: they raise its seq, because its
 -- answer shows them.
 
 -- name: RefundAsk :many
@@ -47,7 +47,7 @@ FROM claimed AS c JOIN pawl.full_orders AS o ON o.order_no = c.order_no;
 
 -- name: RefundBegin :many
 -- The audit of a call, committed before it. From here on the money may be back, unless it is a
--- look-up. No row: somebody else has claimed it meanwhile, or a person has settled it.
+-- look-up. No row: another replica has claimed it meanwhile, or a person has settled it.
 WITH claimed AS MATERIALIZED (
   SELECT f.order_no, f.generation, f.number, f.state FROM pawl.refunds AS f
   WHERE f.order_no = @order_no AND f.generation = @generation AND f.number = @number AND f.claims = @claims AND f.due_at IS NOT NULL
@@ -74,7 +74,7 @@ RETURNING call, started_at;
 
 -- name: RefundFinish :exec
 -- Keeps what came of a call, or why there was none. A refund that was settled or claimed by
--- somebody else meanwhile is left to them. unsent: no request with its key can have an effect any more.
+-- another replica meanwhile is left to it. unsent: no request with its key can have an effect any more.
 WITH answered AS (
   UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = @outcome::text, code = nullif(@code::text, ''),
     detail = nullif(@detail::text, ''), reference = nullif(@ref::text, '')

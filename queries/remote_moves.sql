@@ -239,7 +239,7 @@ WITH locked AS MATERIALIZED (
       SELECT 1 FROM pawl.step_answers AS w WHERE w.order_no = u.order_no AND w.generation = u.generation AND w.step = u.step
         AND w.operation = 'undo' AND w.outcome = 'done')
   ORDER BY u.order_no, u.generation, u.step
-  ON CONFLICT (order_no, generation, step) DO NOTHING -- it is being undone already, or somebody has closed it
+  ON CONFLICT (order_no, generation, step) DO NOTHING -- it is being undone already, or a person has closed it
 )
 INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, l.was, m.status, m.fence FROM moved AS m JOIN locked AS l ON l.order_no = m.order_no

@@ -13,7 +13,7 @@ SELECT
   )::text[] AS lacking;
 
 -- name: SchemaMade :one
--- Whether a migration was ever applied: goose makes its table where somebody only asks what was applied.
+-- Whether a migration was ever applied: goose creates its table even to report what was applied.
 SELECT (to_regclass('public.goose_db_version') IS NOT NULL)::boolean AS made;
 
 -- name: SchemaFound :one

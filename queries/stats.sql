@@ -1,4 +1,4 @@
--- Counts and ages for metrics. They stop at so many rows: whoever asks comes every few seconds.
+-- Counts and ages for metrics. They stop at so many rows, because they run every few seconds.
 
 -- name: OrdersHeldStats :many
 -- How many orders wait, by what for; how long the longest wait has lasted, of as many of the oldest orders; and how old
@@ -29,7 +29,7 @@ SELECT count(*) AS open, coalesce(max(extract(epoch FROM now() - counted.created
 FROM (SELECT f.created_at, f.state FROM pawl.refunds AS f WHERE f.due_at IS NOT NULL AND f.state <> 'done' LIMIT @most) AS counted;
 
 -- name: OrdersUnfinished :many
--- How many unfinished orders there are in each state and hold, and the oldest of them by number: of as many as somebody drives,
+-- How many unfinished orders there are in each state and hold, and the oldest of them by number: of as many as a replica drives,
 -- those that are due first, and as many of each hold. (The planner sorts all that are due, unless it can't see how many that is.)
 WITH driven AS MATERIALIZED (
   SELECT d.order_no, d.status, d.hold FROM pawl.orders AS d
@@ -49,7 +49,7 @@ FROM counted AS c JOIN pawl.orders AS o ON o.order_no = c.oldest ORDER BY o.orde
 
 -- name: OrdersEnded :one
 -- How many orders have ended, by how. Completed ones are in no index: they are counted among so many of the newest orders,
--- and whoever knows that there are many says 0.
+-- and a caller that knows there are many passes 0.
 SELECT
   (SELECT count(*) FROM (
     SELECT 1 FROM pawl.orders AS f WHERE f.ended_as IN ('failed', 'canceled')

@@ -1,5 +1,5 @@
 -- What the clock asks for. None of it moves an order: it asks it to stop, as a person
--- would, and the order's driver or whoever picks it up sees to it.
+-- would, and the order's driver or its next owner handles it.
 
 -- name: TimersDue :one
 -- Which of it there is: one cheap look, where a claim of each kind would mostly find nothing. Orders that are past their time and
@@ -15,7 +15,7 @@ SELECT
 -- name: OrdersExpired :many
 -- Orders past their deadline, and reservations that waited too long for their
 -- confirmation. A confirmation in doubt is left alone: its answer decides. Held orders
--- become due, so that somebody picks them up.
+-- become due, so that a replica claims them.
 WITH expired AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no IN (
@@ -44,7 +44,7 @@ SELECT s.order_no, s.seq, s.status, s.status, s.fence, 'deadline', s.failure_cod
 RETURNING order_no;
 
 -- name: ApprovalTimedOut :many
--- Nobody has approved in time: the policy says whether that is a yes or a no.
+-- Not approved in time: the policy says whether that approves or rejects.
 WITH moved AS (
   UPDATE pawl.orders AS o SET
     seq = o.seq + 1,

@@ -12,7 +12,7 @@ ORDER BY t.seq DESC LIMIT @most;
 
 -- name: TransitionByRequest :one
 -- The request of this actor with this id that was done to the order before, by its fingerprint. A refund is known by its
--- id alone, whoever asked for it: providers know it by that. Durable, as OrdersByID: its caller is told that it was done.
+-- id alone, for all callers: providers know it by that. Durable, as OrdersByID: its caller is told that it was done.
 SELECT t.fingerprint FROM pawl.transitions AS t
 WHERE t.order_no = @order_no AND t.request_id = @request_id::text
   AND (t.actor = @actor::text OR @verb::text = 'refund' AND t.verb = 'refund')

@@ -5,7 +5,7 @@
 -- name: OrderVerb :many
 -- Writes what a verb that moves no order changes in its row. An order that is to go on is
 -- claimed for this process, or left due for one that can run its policy; one that is to
--- rest waits for somebody; any other is left to its driver: neither fence nor lease are
+-- rest waits for a person; any other is left to its driver: neither fence nor lease are
 -- touched, and the next move of the driver sees the request on its own row.
 WITH asked AS (
   UPDATE pawl.orders AS o SET
@@ -13,7 +13,7 @@ WITH asked AS (
     stop_requested = sqlc.narg('stop_requested')::text, failure_code = sqlc.narg('failure_code')::text,
     policy = sqlc.narg('policy')::integer,
     approved_at = CASE WHEN @approves::boolean THEN now() ELSE o.approved_at END,
-    -- In doubt one retry stays counted: a call was made that nobody has answered for.
+    -- In doubt one retry stays counted: a call was made without an answer.
     retries = CASE WHEN NOT @renews::boolean THEN o.retries WHEN o.in_doubt_since IS NOT NULL THEN 1 END,
     retry_window_started_at = CASE WHEN NOT @renews::boolean THEN o.retry_window_started_at END,
     fence = o.fence + CASE WHEN @next::text = 'claimed' THEN 1 ELSE 0 END,
@@ -94,7 +94,7 @@ SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM settled AS w, pawl.
 
 -- name: OrderFacts :one
 -- What the row of an order does not say: whether an effect stands or is still being
--- undone, whether somebody has retried it before, whether a step of its generation was ever
+-- undone, whether it was retried before, whether a step of its generation was ever
 -- called for, and whether an answer waits for it.
 SELECT
   (EXISTS (SELECT 1 FROM pawl.charges AS c WHERE c.order_no = @order_no AND c.refunded_at IS NULL)

@@ -134,7 +134,7 @@ WITH matched AS (
     CASE WHEN f.order_no IS NULL THEN 'called for, but not asked for'
       WHEN f.number < 0 OR f.amount = 0 THEN 'a refund of nothing'
       WHEN f.state IN ('done', 'failed') AND f.finished_at IS NULL THEN f.state || ', but not when'
-      WHEN f.state NOT IN ('done', 'failed') AND (f.due_at IS NULL OR f.finished_at IS NOT NULL) THEN f.state || ', and nobody goes on with it'
+      WHEN f.state NOT IN ('done', 'failed') AND (f.due_at IS NULL OR f.finished_at IS NOT NULL) THEN f.state || ', and nothing continues it'
       WHEN f.executor IS NULL AND (f.state <> 'done' OR a.sent) THEN 'by the ledger, but not done by it'
       WHEN f.executor IS NOT NULL AND f.state = 'done' AND a.done IS NOT TRUE AND f.code IS DISTINCT FROM 'step_result' THEN 'done without an answer'
       WHEN a.last = 'done' AND f.state <> 'done' THEN 'answered done, but ' || f.state
@@ -342,8 +342,8 @@ WITH judged AS (
       CASE WHEN o.finished_at IS NULL THEN 'finished, but not when' END)
     ELSE concat_ws(', ',
       CASE WHEN o.ended_as IS NOT NULL OR o.finished_at IS NOT NULL THEN 'not finished, but says so' END,
-      CASE WHEN o.due_at IS NULL AND o.hold IS NULL THEN 'neither due nor held: nobody picks it up' END,
-      CASE WHEN o.due_at IS NULL AND o.hold IN ('retry', 'callback', 'scheduled') THEN 'held for ' || o.hold || ' until no time: nobody picks it up' END,
+      CASE WHEN o.due_at IS NULL AND o.hold IS NULL THEN 'neither due nor held: no replica claims it' END,
+      CASE WHEN o.due_at IS NULL AND o.hold IN ('retry', 'callback', 'scheduled') THEN 'held for ' || o.hold || ' without a time: no replica claims it' END,
       CASE WHEN o.due_at IS NOT NULL AND o.hold IN ('attention', 'paused') THEN 'waits for a person, but is due' END,
       CASE WHEN o.in_doubt_since IS NOT NULL AND (o.status = 'pending' OR coalesce(o.calls, 0) = 0) THEN 'in doubt without a call' END,
       CASE WHEN o.policy IS NULL AND (o.calls IS NOT NULL OR o.hold IN ('retry', 'callback')) THEN 'remote without a policy' END,
@@ -394,11 +394,11 @@ SELECT coalesce(least(
 
 -- name: VerifyStock :one
 -- Units reserved are those of reservations that stand, of orders that are not
--- completed; the others that stand are sold. What is reserved remotely is somebody else's stock.
+-- completed; the others that stand are sold. What is reserved remotely is not stock of Pawl.
 -- Orders under way are few and found by what makes them due or held; the array keeps the plan
 -- from reading all reservations for them. What is on hand is the sum of the stock movements, less
 -- what was sold since the first of them. Units that a refund put back are a movement of their own, if the
--- item was tracked by then: where the first movement is of the same minute, nobody can tell.
+-- item was tracked by then: if the first movement is of the same minute, it is unknown.
 WITH unfinished AS (
   SELECT o.order_no FROM pawl.orders AS o WHERE o.due_at IS NOT NULL AND o.status <> 'completed'
   UNION ALL
@@ -561,7 +561,7 @@ SELECT count(*) AS checked, count(j.fault) AS violations,
 FROM judged AS j;
 
 -- name: VerifyStuck :one
--- Orders that anybody may pick up and nobody does.
+-- Orders that are due, and that no replica claims.
 WITH judged AS (
   SELECT o.order_id, o.due_at,
     CASE WHEN o.due_at < now() - make_interval(secs => @stuck_seconds::float8)
