@@ -432,10 +432,10 @@ const (
 
 // ActivatePolicyBody defines model for ActivatePolicyBody.
 type ActivatePolicyBody struct {
-	// OnBehalfOf For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate.
+	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
-	// Reason Why; kept with the activation.
+	// Reason Why; recorded with the activation.
 	Reason string `json:"reason,omitempty,omitzero"`
 }
 
@@ -532,29 +532,17 @@ type AdjustInventoryBody struct {
 	// Examples: -2
 	Change int64 `json:"change"`
 
-	// OnBehalfOf For whom the caller asks; kept with the movement beside the caller, which a token names. Needs the role delegate.
+	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
-	// Reason Why; kept with the movement.
+	// Reason Why; recorded with the movement.
 	//
 	// Examples: broken in transit
 	Reason string `json:"reason"`
 
-	// RequestID A name for this request, so that it is done once. It must be given, here or as Idempotency-Key.
+	// RequestID A name for this request, so that it is done once. Required, here or as Idempotency-Key.
 	//
 	// Examples: claim-17
-	RequestID string `json:"requestId,omitempty,omitzero"`
-}
-
-// AskBody defines model for AskBody.
-type AskBody struct {
-	// OnBehalfOf For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate.
-	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
-
-	// Reason Why; kept in the access log.
-	Reason string `json:"reason,omitempty,omitzero"`
-
-	// RequestID A name for this request, so that it is done once.
 	RequestID string `json:"requestId,omitempty,omitzero"`
 }
 
@@ -576,44 +564,44 @@ type Attempt struct {
 
 // BulkBody defines model for BulkBody.
 type BulkBody struct {
-	// Code To settle a step: why it is not done, for programs.
+	// Code For step-result: why it is not done, for programs.
 	Code string `json:"code,omitempty,omitzero"`
 
-	// Detail To settle a step: why it is not done, for people.
+	// Detail For step-result: why it is not done, for people.
 	Detail string     `json:"detail,omitempty,omitzero"`
 	Filter BulkFilter `json:"filter,omitempty,omitzero"`
 
-	// IDs The orders. Or a filter.
+	// IDs The orders; or use a filter.
 	//
 	// Examples: ["order-123","order-124"]
 	IDs []string `json:"ids,omitempty,omitzero"`
 
-	// OnBehalfOf For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate.
+	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
-	// Outcome To settle a step, and required then: what became of it, as for one order.
+	// Outcome For step-result, which requires it: the outcome, as for one order.
 	Outcome BulkBodyOutcome `json:"outcome,omitempty,omitzero"`
 
-	// Policy To retry: which policy the orders go on with. pinned when left out.
+	// Policy For retry: the policy that the orders continue with; pinned by default.
 	Policy BulkBodyPolicy `json:"policy,omitempty,omitzero"`
 
-	// Reason Why; kept in the history. Required to settle a step.
+	// Reason Why; recorded with the change.
 	Reason string `json:"reason,omitempty,omitzero"`
 
-	// RequestID A name for this request, so that it is done once to each order.
+	// RequestID A name for this request, so that it is done once.
 	RequestID string `json:"requestId,omitempty,omitzero"`
 
-	// Step To settle a step, and required then: the step that the orders do, or undo.
+	// Step For step-result, which requires it: the step that the orders are performing or undoing.
 	Step BulkBodyStep `json:"step,omitempty,omitzero"`
 }
 
-// BulkBodyOutcome To settle a step, and required then: what became of it, as for one order.
+// BulkBodyOutcome For step-result, which requires it: the outcome, as for one order.
 type BulkBodyOutcome string
 
-// BulkBodyPolicy To retry: which policy the orders go on with. pinned when left out.
+// BulkBodyPolicy For retry: the policy that the orders continue with; pinned by default.
 type BulkBodyPolicy string
 
-// BulkBodyStep To settle a step, and required then: the step that the orders do, or undo.
+// BulkBodyStep For step-result, which requires it: the step that the orders are performing or undoing.
 type BulkBodyStep string
 
 // BulkFilter defines model for BulkFilter.
@@ -902,10 +890,10 @@ type EnableBody struct {
 	// From stopped: it gets everything that the feed still has since it was disabled. now: only what happens from now on. stopped when left out.
 	From EnableBodyFrom `json:"from,omitempty,omitzero"`
 
-	// OnBehalfOf For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate.
+	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
-	// Reason Why; kept in the access log.
+	// Reason Why; recorded with the change.
 	Reason string `json:"reason,omitempty,omitzero"`
 
 	// RequestID A name for this request, so that it is done once.
@@ -1542,16 +1530,16 @@ type Receipt struct {
 
 // RecoverBody defines model for RecoverBody.
 type RecoverBody struct {
-	// OnBehalfOf For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate.
+	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
-	// Reason Why; kept in the access log.
+	// Reason Why; recorded with the change.
 	Reason string `json:"reason,omitempty,omitzero"`
 
 	// RequestID A name for this request, so that it is done once.
 	RequestID string `json:"requestId,omitempty,omitzero"`
 
-	// Since Only what was tried last at this time or later (RFC 3339).
+	// Since Only deliveries last attempted at or after this time (RFC 3339).
 	//
 	// Examples: 2026-11-20T00:00:00Z
 	Since time.Time `json:"since"`
@@ -1611,7 +1599,7 @@ type RefundBody struct {
 	// Examples: 12.5
 	Amount *string `json:"amount,omitempty"`
 
-	// OnBehalfOf For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate.
+	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
 	// Reason Why; kept in the history, and told to an http provider.
@@ -1644,37 +1632,37 @@ type Replica struct {
 
 // RetryBody defines model for RetryBody.
 type RetryBody struct {
-	// Generation Only if the order is still at this generation. A failed order that was retried before is restarted only with this, If-Match or a requestId, so that a request that comes twice restarts it once.
+	// Generation Only if the order is still at this generation. A failed order that was retried before is restarted only with this, If-Match or a requestId, so that a duplicate request does not restart it again.
 	Generation *int `json:"generation,omitempty"`
 
-	// OnBehalfOf For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate.
+	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
-	// PaymentMethod What a failed order is charged with from now on. Never logged, and never answered.
+	// PaymentMethod What a failed order is charged with from now on. Never logged or returned.
 	PaymentMethod string `json:"paymentMethod,omitempty,omitzero"`
 
-	// Policy Which policy the order goes on with: the one it started with, or the active one. pinned when left out.
+	// Policy The policy to continue with: the one that the order started with (pinned, the default), or the active one.
 	Policy RetryBodyPolicy `json:"policy,omitempty,omitzero"`
 
-	// Reason Why; kept in the history.
+	// Reason Why; recorded with the change.
 	Reason string `json:"reason,omitempty,omitzero"`
 
 	// RequestID A name for this request, so that it is done once.
 	RequestID string `json:"requestId,omitempty,omitzero"`
 }
 
-// RetryBodyPolicy Which policy the order goes on with: the one it started with, or the active one. pinned when left out.
+// RetryBodyPolicy The policy to continue with: the one that the order started with (pinned, the default), or the active one.
 type RetryBodyPolicy string
 
 // RotateSecretBody defines model for RotateSecretBody.
 type RotateSecretBody struct {
-	// OnBehalfOf For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate.
+	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
 	// OverlapSeconds For how long deliveries are signed with the secret before, too. A day when left out. 0: it is known to others, so not at all.
 	OverlapSeconds *int `json:"overlapSeconds,omitempty"`
 
-	// Reason Why; kept in the access log.
+	// Reason Why; recorded with the change.
 	Reason string `json:"reason,omitempty,omitzero"`
 
 	// RequestID A name for this request, so that it is done once.
@@ -1683,13 +1671,13 @@ type RotateSecretBody struct {
 
 // SetInventoryBody defines model for SetInventoryBody.
 type SetInventoryBody struct {
-	// OnBehalfOf For whom the caller asks; kept with the movement beside the caller, which a token names. Needs the role delegate.
+	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
 	// OnHand Examples: 12
 	OnHand int64 `json:"onHand"`
 
-	// Reason Why; kept with the movement.
+	// Reason Why; recorded with the change.
 	Reason string `json:"reason,omitempty,omitzero"`
 
 	// RequestID A name for this request, so that it is done once.
@@ -1698,10 +1686,10 @@ type SetInventoryBody struct {
 
 // SkipBody defines model for SkipBody.
 type SkipBody struct {
-	// OnBehalfOf For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate.
+	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
-	// Reason Why; kept with the delivery.
+	// Reason Why; recorded with the delivery.
 	//
 	// Examples: entered by hand
 	Reason string `json:"reason"`
@@ -1731,37 +1719,37 @@ type StepResultBody struct {
 	// Detail Why it is not done, for people.
 	Detail string `json:"detail,omitempty,omitzero"`
 
-	// Generation Says that this is not about the step the order is at, but about the open undo of a late effect of that step in this generation. The outcome is done then: it was undone by hand.
+	// Generation Close the open undo of a late effect of the step in this generation, instead of settling the order's current step. The outcome must be done: it was undone by hand.
 	Generation *int `json:"generation,omitempty"`
 
-	// OnBehalfOf For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate.
+	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
-	// Outcome Of the step, or of its undoing where the order is being undone. done: it is. refused: it is not and never will be. not_done: it is not, and may be tried again.
+	// Outcome Of the step, or of its undo if the order is being undone. done: it has taken effect. refused: it has not, and never will. not_done: it has not, and may be tried again.
 	Outcome StepResultBodyOutcome `json:"outcome"`
 
-	// Reason How they know; kept in the history.
+	// Reason How you know; recorded in the history.
 	//
 	// Examples: seen in the dashboard
 	Reason string `json:"reason"`
 
-	// Reference The provider's name for what is done.
+	// Reference The provider's name for the effect.
 	Reference string `json:"reference,omitempty,omitzero"`
 
-	// Refund Says that this is not about the step the order is at, but about the refund of this number, which is not settled. The step is charge then.
+	// Refund Report the outcome of this open refund, not of the order's current step. The step must be charge.
 	Refund int `json:"refund,omitempty,omitzero"`
 
 	// RequestID A name for this request, so that it is done once.
 	RequestID string `json:"requestId,omitempty,omitzero"`
 
-	// Step The step that the order does, or undoes.
+	// Step The step that the order is performing or undoing.
 	Step StepResultBodyStep `json:"step"`
 }
 
-// StepResultBodyOutcome Of the step, or of its undoing where the order is being undone. done: it is. refused: it is not and never will be. not_done: it is not, and may be tried again.
+// StepResultBodyOutcome Of the step, or of its undo if the order is being undone. done: it has taken effect. refused: it has not, and never will. not_done: it has not, and may be tried again.
 type StepResultBodyOutcome string
 
-// StepResultBodyStep The step that the order does, or undoes.
+// StepResultBodyStep The step that the order is performing or undoing.
 type StepResultBodyStep string
 
 // StepState defines model for StepState.
@@ -1896,10 +1884,10 @@ type UnfinishedOrderHold string
 
 // VerbBody defines model for VerbBody.
 type VerbBody struct {
-	// OnBehalfOf For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate.
+	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
-	// Reason Why; kept in the history.
+	// Reason Why; recorded with the change.
 	Reason string `json:"reason,omitempty,omitzero"`
 
 	// RequestID A name for this request, so that it is done once.
@@ -2067,10 +2055,10 @@ type WebhookEndpointBody struct {
 	// Description What it is for.
 	Description string `json:"description,omitempty,omitzero"`
 
-	// OnBehalfOf For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate.
+	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
-	// Reason Why; kept in the access log.
+	// Reason Why; recorded with the change.
 	Reason string `json:"reason,omitempty,omitzero"`
 
 	// RequestID A name for this request, so that it is done once.
@@ -2095,10 +2083,10 @@ type ApplyBulkVerbParams struct {
 	// DryRun Say of each order whether the verb applies, and do nothing.
 	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
 
-	// IdempotencyKey Another way to give the requestId; in quotes or without.
+	// IdempotencyKey The requestId, if the body has none; quoted or not.
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 
-	// Prefer handling=strict refuses fields that are not known (RFC 7240).
+	// Prefer handling=strict refuses unknown fields (RFC 7240).
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 }
 
@@ -2149,19 +2137,19 @@ type SetInventoryParams struct {
 	// IfNoneMatch Only *: only if the item is not there.
 	IfNoneMatch string `json:"If-None-Match,omitempty,omitzero"`
 
-	// IdempotencyKey Another way to give the requestId; in quotes or without.
+	// IdempotencyKey The requestId, if the body has none; quoted or not.
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 
-	// Prefer handling=strict refuses fields that are not known (RFC 7240).
+	// Prefer handling=strict refuses unknown fields (RFC 7240).
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 }
 
 // AdjustInventoryParams defines parameters for AdjustInventory.
 type AdjustInventoryParams struct {
-	// IdempotencyKey Another way to give the requestId; in quotes or without.
+	// IdempotencyKey The requestId, if the body has none; quoted or not.
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 
-	// Prefer handling=strict refuses fields that are not known (RFC 7240).
+	// Prefer handling=strict refuses unknown fields (RFC 7240).
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 }
 
@@ -2257,16 +2245,16 @@ type GetOrderParams struct {
 
 // ApproveOrderParams defines parameters for ApproveOrder.
 type ApproveOrderParams struct {
-	// DryRun Say whether it applies and how it would leave the order, and do nothing.
+	// DryRun Report whether the verb applies and how it would leave the order, and do nothing.
 	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
 
-	// IfMatch Only if the order is still at this ETag.
+	// IfMatch Only if the order still has this ETag.
 	IfMatch string `json:"If-Match,omitempty,omitzero"`
 
-	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses fields that are not known.
+	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields.
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 
-	// IdempotencyKey Another way to give the requestId; in quotes or without.
+	// IdempotencyKey The requestId, if the body has none; quoted or not.
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 }
 
@@ -2290,16 +2278,16 @@ type ListCallsParamsSort string
 
 // CancelOrderParams defines parameters for CancelOrder.
 type CancelOrderParams struct {
-	// DryRun Say whether it applies and how it would leave the order, and do nothing.
+	// DryRun Report whether the verb applies and how it would leave the order, and do nothing.
 	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
 
-	// IfMatch Only if the order is still at this ETag.
+	// IfMatch Only if the order still has this ETag.
 	IfMatch string `json:"If-Match,omitempty,omitzero"`
 
-	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses fields that are not known.
+	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields.
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 
-	// IdempotencyKey Another way to give the requestId; in quotes or without.
+	// IdempotencyKey The requestId, if the body has none; quoted or not.
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 }
 
@@ -2311,91 +2299,91 @@ type ListDeliveriesOfOrderParams struct {
 
 // PauseOrderParams defines parameters for PauseOrder.
 type PauseOrderParams struct {
-	// DryRun Say whether it applies and how it would leave the order, and do nothing.
+	// DryRun Report whether the verb applies and how it would leave the order, and do nothing.
 	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
 
-	// IfMatch Only if the order is still at this ETag.
+	// IfMatch Only if the order still has this ETag.
 	IfMatch string `json:"If-Match,omitempty,omitzero"`
 
-	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses fields that are not known.
+	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields.
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 
-	// IdempotencyKey Another way to give the requestId; in quotes or without.
+	// IdempotencyKey The requestId, if the body has none; quoted or not.
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 }
 
 // RefundOrderParams defines parameters for RefundOrder.
 type RefundOrderParams struct {
-	// DryRun Say whether it applies and how it would leave the order, and do nothing.
+	// DryRun Report whether the verb applies and how it would leave the order, and do nothing.
 	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
 
-	// IfMatch Only if the order is still at this ETag.
+	// IfMatch Only if the order still has this ETag.
 	IfMatch string `json:"If-Match,omitempty,omitzero"`
 
-	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses fields that are not known.
+	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields.
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 
-	// IdempotencyKey Another way to give the requestId; in quotes or without.
+	// IdempotencyKey The requestId, if the body has none; quoted or not.
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 }
 
 // RejectOrderParams defines parameters for RejectOrder.
 type RejectOrderParams struct {
-	// DryRun Say whether it applies and how it would leave the order, and do nothing.
+	// DryRun Report whether the verb applies and how it would leave the order, and do nothing.
 	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
 
-	// IfMatch Only if the order is still at this ETag.
+	// IfMatch Only if the order still has this ETag.
 	IfMatch string `json:"If-Match,omitempty,omitzero"`
 
-	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses fields that are not known.
+	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields.
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 
-	// IdempotencyKey Another way to give the requestId; in quotes or without.
+	// IdempotencyKey The requestId, if the body has none; quoted or not.
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 }
 
 // ResumeOrderParams defines parameters for ResumeOrder.
 type ResumeOrderParams struct {
-	// DryRun Say whether it applies and how it would leave the order, and do nothing.
+	// DryRun Report whether the verb applies and how it would leave the order, and do nothing.
 	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
 
-	// IfMatch Only if the order is still at this ETag.
+	// IfMatch Only if the order still has this ETag.
 	IfMatch string `json:"If-Match,omitempty,omitzero"`
 
-	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses fields that are not known.
+	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields.
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 
-	// IdempotencyKey Another way to give the requestId; in quotes or without.
+	// IdempotencyKey The requestId, if the body has none; quoted or not.
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 }
 
 // RetryOrderParams defines parameters for RetryOrder.
 type RetryOrderParams struct {
-	// DryRun Say whether it applies and how it would leave the order, and do nothing.
+	// DryRun Report whether the verb applies and how it would leave the order, and do nothing.
 	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
 
-	// IfMatch Only if the order is still at this ETag.
+	// IfMatch Only if the order still has this ETag.
 	IfMatch string `json:"If-Match,omitempty,omitzero"`
 
-	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses fields that are not known.
+	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields.
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 
-	// IdempotencyKey Another way to give the requestId; in quotes or without.
+	// IdempotencyKey The requestId, if the body has none; quoted or not.
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 }
 
 // SettleStepOfOrderParams defines parameters for SettleStepOfOrder.
 type SettleStepOfOrderParams struct {
-	// DryRun Say whether it applies and how it would leave the order, and do nothing.
+	// DryRun Report whether the verb applies and how it would leave the order, and do nothing.
 	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
 
-	// IfMatch Only if the order is still at this ETag.
+	// IfMatch Only if the order still has this ETag.
 	IfMatch string `json:"If-Match,omitempty,omitzero"`
 
-	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses fields that are not known.
+	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields.
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 
-	// IdempotencyKey Another way to give the requestId; in quotes or without.
+	// IdempotencyKey The requestId, if the body has none; quoted or not.
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 }
 
@@ -2449,10 +2437,10 @@ type ActivatePolicyParams struct {
 
 // CreateWebhookEndpointParams defines parameters for CreateWebhookEndpoint.
 type CreateWebhookEndpointParams struct {
-	// IdempotencyKey Another way to give the requestId; in quotes or without.
+	// IdempotencyKey The requestId, if the body has none; quoted or not.
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 
-	// Prefer handling=strict refuses fields that are not known (RFC 7240).
+	// Prefer handling=strict refuses unknown fields (RFC 7240).
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 }
 
@@ -2467,10 +2455,10 @@ type ChangeWebhookEndpointParams struct {
 	// IfMatch Only if the endpoint is still at this ETag. Must be given; * is any.
 	IfMatch string `json:"If-Match,omitempty,omitzero"`
 
-	// IdempotencyKey Another way to give the requestId; in quotes or without.
+	// IdempotencyKey The requestId, if the body has none; quoted or not.
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 
-	// Prefer handling=strict refuses fields that are not known (RFC 7240).
+	// Prefer handling=strict refuses unknown fields (RFC 7240).
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 }
 
@@ -2497,55 +2485,55 @@ type ListDeliveriesParamsState string
 
 // ResendDeliveryParams defines parameters for ResendDelivery.
 type ResendDeliveryParams struct {
-	// IdempotencyKey Another way to give the requestId; in quotes or without.
+	// IdempotencyKey The requestId, if the body has none; quoted or not.
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 
-	// Prefer handling=strict refuses fields that are not known (RFC 7240).
+	// Prefer handling=strict refuses unknown fields (RFC 7240).
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 }
 
 // SkipDeliveryParams defines parameters for SkipDelivery.
 type SkipDeliveryParams struct {
-	// IdempotencyKey Another way to give the requestId; in quotes or without.
+	// IdempotencyKey The requestId, if the body has none; quoted or not.
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 
-	// Prefer handling=strict refuses fields that are not known (RFC 7240).
+	// Prefer handling=strict refuses unknown fields (RFC 7240).
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 }
 
 // DisableWebhookEndpointParams defines parameters for DisableWebhookEndpoint.
 type DisableWebhookEndpointParams struct {
-	// IdempotencyKey Another way to give the requestId; in quotes or without.
+	// IdempotencyKey The requestId, if the body has none; quoted or not.
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 
-	// Prefer handling=strict refuses fields that are not known (RFC 7240).
+	// Prefer handling=strict refuses unknown fields (RFC 7240).
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 }
 
 // EnableWebhookEndpointParams defines parameters for EnableWebhookEndpoint.
 type EnableWebhookEndpointParams struct {
-	// IdempotencyKey Another way to give the requestId; in quotes or without.
+	// IdempotencyKey The requestId, if the body has none; quoted or not.
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 
-	// Prefer handling=strict refuses fields that are not known (RFC 7240).
+	// Prefer handling=strict refuses unknown fields (RFC 7240).
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 }
 
 // RecoverDeliveriesParams defines parameters for RecoverDeliveries.
 type RecoverDeliveriesParams struct {
-	// IdempotencyKey Another way to give the requestId; in quotes or without.
+	// IdempotencyKey The requestId, if the body has none; quoted or not.
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 
-	// Prefer handling=strict refuses fields that are not known (RFC 7240).
+	// Prefer handling=strict refuses unknown fields (RFC 7240).
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 }
 
 // RotateWebhookSecretParams defines parameters for RotateWebhookSecret.
 type RotateWebhookSecretParams struct {
-	// IdempotencyKey Another way to give the requestId; in quotes or without.
+	// IdempotencyKey The requestId, if the body has none; quoted or not.
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 
-	// Prefer handling=strict refuses fields that are not known (RFC 7240).
+	// Prefer handling=strict refuses unknown fields (RFC 7240).
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 }
 
@@ -2748,7 +2736,7 @@ func (c *Client) GetDelivery(ctx context.Context, endpointID string, delivery in
 }
 
 // ResendDelivery is POST /api/webhook-endpoints/{endpointId}/deliveries/{delivery}/resend: Send a delivery again.
-func (c *Client) ResendDelivery(ctx context.Context, endpointID string, delivery int64, params *ResendDeliveryParams, body AskBody, options ...CallOption) (*Delivery, error) {
+func (c *Client) ResendDelivery(ctx context.Context, endpointID string, delivery int64, params *ResendDeliveryParams, body VerbBody, options ...CallOption) (*Delivery, error) {
 	return call[Delivery](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/webhook-endpoints/%s/deliveries/%s/resend", url.PathEscape(endpointID), url.PathEscape(fmt.Sprint(delivery))), params, body}, options)
 }
 
@@ -2758,7 +2746,7 @@ func (c *Client) SkipDelivery(ctx context.Context, endpointID string, delivery i
 }
 
 // DisableWebhookEndpoint is POST /api/webhook-endpoints/{endpointId}/disable: Send nothing to a webhook endpoint for a while.
-func (c *Client) DisableWebhookEndpoint(ctx context.Context, endpointID string, params *DisableWebhookEndpointParams, body AskBody, options ...CallOption) (*WebhookEndpoint, error) {
+func (c *Client) DisableWebhookEndpoint(ctx context.Context, endpointID string, params *DisableWebhookEndpointParams, body VerbBody, options ...CallOption) (*WebhookEndpoint, error) {
 	return call[WebhookEndpoint](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/webhook-endpoints/%s/disable", url.PathEscape(endpointID)), params, body}, options)
 }
 

@@ -2,16 +2,24 @@ package httpapi
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"os"
+	"reflect"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+
+	"pawl/internal/webhooks"
 )
 
 // maxBody is how long a body may be, in bytes.
@@ -88,4 +96,226 @@ func checkMediaType(h http.Header) error {
 		return newProblem("unsupported_media_type", "", fieldError{Header: "Content-Type", Code: "unsupported", Detail: "must be application/json in UTF-8"})
 	}
 	return nil
+}
+
+// VerbBody is that of a request that only says for whom it is made, and why. It is exported because huma passes over embedded
+// types that are not.
+type VerbBody struct {
+	OnBehalfOf string `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the request is made; recorded beside the caller. Requires the role delegate."`
+	Reason     string `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; recorded with the change."`
+	RequestID  string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
+}
+
+// asks is what a body says of the request. A body with a required reason has one of its own, and hides the one here.
+func (b VerbBody) asks() VerbBody { return b }
+
+// Keyed documents what most requests with a body say beside it. It is exported because huma passes over embedded types that
+// are not.
+type Keyed[B any] struct {
+	IdempotencyKey string `header:"Idempotency-Key" doc:"The requestId, if the body has none; quoted or not."`
+	Prefer         string `header:"Prefer" doc:"handling=strict refuses unknown fields (RFC 7240)."`
+	Body           B
+}
+
+// sent is a request whose body was read.
+type sent[B any] struct {
+	*http.Request
+	body    B
+	ignored []string // names in the body that are not known
+	by      webhooks.By
+	answer  http.Header
+}
+
+// postBody is post for an operation whose body is a B. Check may be nil; it looks at what the type does not say.
+func postBody[I, O, B any](s *server, op huma.Operation, check func(*decoder, *B), answer func(http.ResponseWriter, *sent[B]) error) {
+	post[I, O](s, op, func(w http.ResponseWriter, r *http.Request) error {
+		q, err := readBody(w, r, check)
+		if err != nil {
+			return err
+		}
+		return answer(w, q)
+	})
+}
+
+// postChange is postBody for a change that is recorded with who made it. It answers with what change returns, and with the
+// headers that change sets.
+func postChange[I, O any, B interface{ asks() VerbBody }](s *server, op huma.Operation, check func(*decoder, *B), change func(context.Context, *sent[B]) (any, error)) {
+	postBody[I, O](s, op, check, func(w http.ResponseWriter, q *sent[B]) (err error) {
+		asks := q.body.asks()
+		q.by, q.answer = webhooks.By{OnBehalfOf: asks.OnBehalfOf, Reason: asks.Reason}, w.Header()
+		if q.by.Actor, err = actorOf(w, asks.OnBehalfOf); err != nil {
+			return err
+		}
+		if q.by.RequestID, err = requestIDOf(q.Request, asks.RequestID); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(q.Context(), readLimit)
+		defer cancel()
+		out, err := change(ctx, q)
+		if err != nil {
+			return err
+		}
+		return answerJSON(w, out)
+	})
+}
+
+// readBody reads the body of a request as strictly as the caller prefers. No body is an empty one.
+func readBody[B any](w http.ResponseWriter, r *http.Request, check func(*decoder, *B)) (*sent[B], error) {
+	text := newBuffer()
+	defer text.free()
+	if err := text.read(w, r); err != nil {
+		return nil, err
+	}
+	return decodeBody(r, text.Bytes(), check)
+}
+
+func decodeBody[B any](r *http.Request, text []byte, check func(*decoder, *B)) (*sent[B], error) {
+	if len(text) == 0 {
+		text = []byte("{}")
+	}
+	q := &sent[B]{Request: r}
+	body, known := reflect.ValueOf(&q.body).Elem(), fieldsOf(reflect.TypeFor[B]())
+	ignored, err := decode(text, known.names, func(d *decoder, name string) {
+		d.given = append(d.given, name)
+		field, pointer := known.named[name], "/"+name
+		if name == "requestId" || name == "onBehalfOf" { // they are names, like an id
+			body.FieldByIndex(field.index).SetString(d.visibleText(pointer))
+			return
+		}
+		d.value(pointer, field.schema, body.FieldByIndex(field.index))
+	}, func(d *decoder) {
+		for _, name := range known.required {
+			d.require(d.has(name), "/"+name)
+		}
+		if check != nil {
+			check(d, &q.body)
+		}
+	})
+	q.ignored = ignored
+	return q, preferenceOf(r.Header["Prefer"], 0).judge(ignored, err)
+}
+
+// fields are those of a struct that documents an object, by their names in JSON.
+type fields struct {
+	named    map[string]field
+	names    []string
+	required []string
+}
+
+type field struct {
+	index  []int
+	schema *huma.Schema
+}
+
+// fieldsByType has those that were looked at: each struct once, however many services there are.
+var fieldsByType sync.Map
+
+// fieldsOf finds out how the fields of a struct are read: by the schemas that huma makes for the document.
+func fieldsOf(t reflect.Type) *fields {
+	if known, ok := fieldsByType.Load(t); ok {
+		f, _ := known.(*fields)
+		return f
+	}
+	registry := huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)
+	resolved := func(s *huma.Schema) *huma.Schema {
+		if s != nil && s.Ref != "" {
+			return registry.SchemaFromRef(s.Ref)
+		}
+		return s
+	}
+	object := resolved(registry.Schema(t, true, ""))
+	f := &fields{named: map[string]field{}, names: slices.Collect(maps.Keys(object.Properties)), required: object.Required}
+	for _, at := range reflect.VisibleFields(t) {
+		name, _, _ := strings.Cut(at.Tag.Get("json"), ",")
+		if schema := resolved(object.Properties[name]); schema != nil {
+			schema.Items = resolved(schema.Items)
+			f.named[name] = field{at.Index, schema}
+		}
+	}
+	fieldsByType.Store(t, f)
+	return f
+}
+
+// value reads a value by its schema, which has the shapes that types of this package make.
+func (d *decoder) value(pointer string, s *huma.Schema, v reflect.Value) {
+	if v.Kind() == reflect.Pointer {
+		v.Set(reflect.New(v.Type().Elem()))
+		v = v.Elem()
+	}
+	switch {
+	case len(s.Enum) > 0:
+		v.SetString(d.word(pointer, s.Enum))
+	case s.Format == "date-time":
+		v.Set(reflect.ValueOf(d.time(pointer)))
+	case s.Type == huma.TypeString && s.MinLength != nil:
+		v.SetString(d.text(pointer, *s.MaxLength))
+	case s.Type == huma.TypeString:
+		v.SetString(d.anyText(pointer))
+	case s.Type == huma.TypeInteger:
+		v.SetInt(d.integer(pointer, int64(*s.Minimum), int64(*s.Maximum)))
+	case s.Type == huma.TypeArray:
+		d.list(pointer, s, v)
+	case v.Kind() == reflect.Struct:
+		d.object(pointer, v)
+	default:
+		v.SetBytes(bytes.Clone(d.skip())) // whoever uses it reads it
+	}
+}
+
+// word reads one of some strings.
+func (d *decoder) word(pointer string, known []any) string {
+	raw, ok := d.stringOf(pointer)
+	word := string(raw)
+	if ok && !slices.Contains(known, any(word)) {
+		d.fault(pointer, "unknown_word", "must be one of "+strings.ReplaceAll(strings.Trim(fmt.Sprint(known), "[]"), " ", ", "))
+	}
+	return word
+}
+
+// anyText reads any string, or null for none: a provider that answers must not be turned away for how it fills in what is not
+// needed.
+func (d *decoder) anyText(pointer string) string {
+	if d.kind() == 'n' {
+		d.skip()
+		return ""
+	}
+	raw, _ := d.stringOf(pointer)
+	return string(raw)
+}
+
+func (d *decoder) list(pointer string, s *huma.Schema, v reflect.Value) {
+	if d.kind() != '[' {
+		d.fault(pointer, "wrong_type", "must be an array")
+		d.skip()
+		return
+	}
+	n := 0
+	for d.next(); d.more(']'); n++ {
+		entry := reflect.New(v.Type().Elem()).Elem()
+		d.value(pointer+"/"+strconv.Itoa(n), s.Items, entry)
+		v.Set(reflect.Append(v, entry))
+	}
+	d.next()
+	if n < *s.MinItems || n > *s.MaxItems {
+		d.fault(pointer, "out_of_range", fmt.Sprintf("must have from %d to %d entries, not %d", *s.MinItems, *s.MaxItems, n))
+	}
+}
+
+// object reads an object within the body, which knows all its names.
+func (d *decoder) object(pointer string, v reflect.Value) {
+	if d.kind() != '{' {
+		d.fault(pointer, "wrong_type", "must be a JSON object")
+		d.skip()
+		return
+	}
+	known := fieldsOf(v.Type())
+	d.members(func(raw []byte) {
+		name := string(raw)
+		if field, ok := known.named[name]; ok {
+			d.value(pointer+"/"+name, field.schema, v.FieldByIndex(field.index))
+			return
+		}
+		d.fault(pointer+"/"+pointerEscape.Replace(name), unknownField, "is not a known field")
+		d.skip()
+	})
 }

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"pawl/engine"
+	"pawl/fsm"
 	"pawl/internal/orders"
 )
 
@@ -36,13 +39,12 @@ var bulkOperation = withBody(huma.Operation{
 // bulk applies a verb to many orders.
 func (s *server) bulk(w http.ResponseWriter, r *http.Request) error {
 	verb := orders.Verb(strings.TrimPrefix(r.URL.Path, bulkPath))
-	got, err := formOf[bulkRequest](checkBulk(verb)).read(w, r)
+	q, err := readBody(w, r, checkBulk(verb))
 	if err != nil {
 		return err
 	}
-	b := bulkOf(got, verb)
-	b.Request.HTTPRequestID = w.Header().Get("X-Request-Id")
-	if err := readHead(w, r, &b.Request); err != nil {
+	b := bulkOf(&q.body, verb)
+	if err := readHead(w, r, q.body.asks(), &b.Request); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), bulkLimit)
@@ -51,7 +53,7 @@ func (s *server) bulk(w http.ResponseWriter, r *http.Request) error {
 	if err != nil && (results == nil || r.Context().Err() != nil) {
 		return err
 	}
-	out := bulkOutcome{Matched: len(results), Results: make([]bulkResult, len(results)), DryRun: b.Request.DryRun, IgnoredFields: got.ignored()}
+	out := bulkOutcome{Matched: len(results), Results: make([]bulkResult, len(results)), DryRun: b.Request.DryRun, IgnoredFields: q.ignored}
 	for i := range results {
 		out.Results[i] = s.bulkResultOf(&results[i], w.Header().Get("X-Request-Id"))
 		if out.Results[i].Applied {
@@ -76,4 +78,142 @@ func (s *server) bulkResultOf(r *engine.BulkResult, requestID string) bulkResult
 	s.logFault(requestID, p, r.Err)
 	out.Code, out.Detail = p.Code, cmp.Or(p.Detail, p.Title)
 	return out
+}
+
+// bulkRequest documents what bulk reads.
+type bulkRequest struct {
+	Verb   bulkVerb `path:"verb" doc:"What to do with the orders."`
+	DryRun bool     `query:"dryRun" doc:"Say of each order whether the verb applies, and do nothing."`
+	Keyed[bulkBody]
+}
+
+type bulkBody struct {
+	IDs     []name      `json:"ids,omitempty" nullable:"false" minItems:"1" maxItems:"1000" doc:"The orders; or use a filter." example:"[\"order-123\",\"order-124\"]"`
+	Filter  *bulkFilter `json:"filter,omitempty" doc:"Which orders. At least one field besides sort and limit is required."`
+	Policy  string      `json:"policy,omitempty" enum:"pinned,active" doc:"For retry: the policy that the orders continue with; pinned by default."`
+	Step    string      `json:"step,omitempty" enum:"charge,reserve,confirm" doc:"For step-result, which requires it: the step that the orders are performing or undoing."`
+	Outcome string      `json:"outcome,omitempty" enum:"done,refused,not_done" doc:"For step-result, which requires it: the outcome, as for one order."`
+	Code    string      `json:"code,omitempty" minLength:"1" maxLength:"255" doc:"For step-result: why it is not done, for programs."`
+	Detail  string      `json:"detail,omitempty" minLength:"1" maxLength:"1000" doc:"For step-result: why it is not done, for people."`
+	VerbBody
+}
+
+type bulkFilter struct {
+	Status      []state     `json:"status,omitempty" nullable:"false" minItems:"1" maxItems:"9" doc:"Any of these statuses."`
+	CustomerID  string      `json:"customerId,omitempty" minLength:"1" maxLength:"255"`
+	Hold        string      `json:"hold,omitempty" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"What the orders wait for."`
+	HoldReason  string      `json:"holdReason,omitempty" minLength:"1" maxLength:"255" doc:"Its reason: all of it, or what is before a colon in it. Together with hold."`
+	Item        string      `json:"item,omitempty" minLength:"1" maxLength:"255"`
+	FailureStep string      `json:"failureStep,omitempty" enum:"charge,reserve,confirm" doc:"Failed, or being undone, because of this step."`
+	FailureCode string      `json:"failureCode,omitempty" minLength:"1" maxLength:"255" doc:"Failed, or being undone, with this code."`
+	AmountFrom  amountBound `json:"amountFrom,omitempty" doc:"Of this amount or more, in whatever currency."`
+	AmountTo    amountBound `json:"amountTo,omitempty" doc:"Of this amount or less, in whatever currency."`
+	CreatedFrom *time.Time  `json:"createdFrom,omitempty" doc:"Created at this time or later (RFC 3339)."`
+	CreatedTo   *time.Time  `json:"createdTo,omitempty" doc:"Created before this time (RFC 3339)."`
+	Sort        string      `json:"sort,omitempty" enum:"newest,oldest" doc:"Which orders are meant where there are more than limit, and come first: those that were made last, or first. newest when left out."`
+	Limit       int32       `json:"limit,omitempty" minimum:"1" maximum:"1000" doc:"How many orders at most. 1000 when left out."`
+}
+
+// bulkOutcome is what came of a bulk request.
+type bulkOutcome struct {
+	Matched int          `json:"matched" minimum:"0" doc:"How many orders were asked."`
+	Applied int          `json:"applied" minimum:"0" doc:"To how many of them the verb was done, or as a dry run would be."`
+	Results []bulkResult `json:"results" nullable:"false" doc:"One of each order, in the order of the ids or of the list."`
+	DryRun  bool         `json:"dryRun,omitempty" doc:"True in the answer to a dry run: nothing was done. Each status is the one that the verb would leave."`
+
+	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that are not known, and had no effect."`
+}
+
+type bulkResult struct {
+	OrderID string      `json:"orderId" example:"order-123"`
+	Applied bool        `json:"applied"`
+	Status  state       `json:"status,omitempty"`
+	Code    problemCode `json:"code,omitempty"`
+	Detail  string      `json:"detail,omitempty" doc:"Why it was not done."`
+
+	Amount   *amount `json:"amount,omitempty" doc:"The amount of the order. This and what follows is left out where the order was not found, or not read."`
+	Currency string  `json:"currency,omitempty" doc:"ISO 4217."`
+	Item     string  `json:"item,omitempty"`
+	Quantity int32   `json:"quantity,omitempty"`
+}
+
+// bulkVerb documents the verbs that can be applied to many orders.
+type bulkVerb string
+
+// Schema lists them.
+func (bulkVerb) Schema(r huma.Registry) *huma.Schema {
+	s := &huma.Schema{Type: huma.TypeString, Description: "What to do with the orders."}
+	for _, verb := range bulkVerbs {
+		s.Enum = append(s.Enum, string(verb))
+	}
+	s.PrecomputeMessages()
+	return named(r, "BulkVerb", s)
+}
+
+// checkBulk looks at what the type does not say of the body for a verb.
+func checkBulk(verb orders.Verb) func(*decoder, *bulkBody) {
+	return func(d *decoder, body *bulkBody) {
+		d.refuseMisspelled(decidingNames...)
+		if d.has("ids") == d.has("filter") {
+			d.fault("/ids", "required", "exactly one of ids and filter is required")
+		}
+		if body.Filter != nil {
+			body.Filter.check(d)
+		}
+		if verb == orders.StepResult {
+			for _, name := range []string{"step", "outcome", "reason"} {
+				d.require(d.has(name), "/"+name)
+			}
+		}
+	}
+}
+
+// bulkOf is what a body asks for with a verb.
+func bulkOf(body *bulkBody, verb orders.Verb) engine.Bulk {
+	b := engine.Bulk{Request: engine.Request{Verb: verb}}
+	switch verb {
+	case orders.Retry:
+		b.Request.ActivePolicy = body.Policy == "active"
+	case orders.StepResult:
+		b.Request.Settle = &engine.Settled{Step: fsm.Step(body.Step), Outcome: body.Outcome, Code: body.Code, Detail: body.Detail}
+	}
+	for _, id := range body.IDs {
+		b.OrderIDs = append(b.OrderIDs, string(id))
+	}
+	if f := body.Filter; f != nil {
+		b.Filter = &orders.Filter{
+			Statuses: statesOf(f.Status), CustomerID: f.CustomerID, Item: f.Item, Hold: f.Hold, HoldReason: f.HoldReason,
+			FailureStep: f.FailureStep, FailureCode: f.FailureCode, AmountFrom: f.AmountFrom.decimal(), AmountTo: f.AmountTo.decimal(),
+			CreatedFrom: or(f.CreatedFrom, time.Time{}), CreatedTo: or(f.CreatedTo, time.Time{}), Oldest: f.Sort == oldestFirst,
+			Limit: cmp.Or(f.Limit, engine.BulkMost),
+		}
+	}
+	return b
+}
+
+var amountForm = regexp.MustCompile(amountPattern)
+
+// check refuses a filter that says less than was meant.
+func (f *bulkFilter) check(d *decoder) {
+	for name, bound := range map[string]amountBound{"amountFrom": f.AmountFrom, "amountTo": f.AmountTo} {
+		if bound != "" && !amountForm.MatchString(string(bound)) {
+			d.fault("/filter/"+name, "not_decimal", "must be "+anAmount)
+		}
+	}
+	conditions := *f
+	conditions.Sort, conditions.Limit = "", 0
+	switch {
+	case f.HoldReason != "" && f.Hold == "":
+		d.fault("/filter/hold", "required", "is required with holdReason")
+	case reflect.ValueOf(conditions).IsZero() && len(d.faults) == 0:
+		d.fault("/filter", "empty", "must have at least one condition")
+	}
+}
+
+// name is the name of an order in a list.
+type name string
+
+// Schema is that of orderId.
+func (name) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeString, MinLength: new(1), MaxLength: new(maxText)}
 }

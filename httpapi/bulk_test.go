@@ -230,7 +230,7 @@ func TestBulkBodies(t *testing.T) {
 	}
 	b.call(t, "POST /api/bulk/process", `{"ids":["a"]}`).wantProblem(t, 404, "unknown_route")
 	b.call(t, "POST /api/bulk/cancel?dryRun=no", `{"ids":["a"]}`).wantProblem(t, 422, "invalid_parameter")
-	b.call(t, "POST /api/bulk/cancel", "").wantProblem(t, 400, "malformed_json")
+	b.call(t, "POST /api/bulk/cancel", "").wantProblem(t, 422, "invalid_input")
 	b.call(t, "POST /api/bulk/cancel", `{"ids":["a"`).wantProblem(t, 400, "malformed_json")
 }
 

@@ -42,8 +42,6 @@ type receipt struct {
 	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that are not known, and had no effect."`
 }
 
-var callbackForm = formOf[callbackRequest](nil)
-
 // callback takes no authentication but the token, and a signature where the policy wants one.
 func (s *server) callback(w http.ResponseWriter, r *http.Request) error {
 	text := newBuffer()
@@ -51,21 +49,49 @@ func (s *server) callback(w http.ResponseWriter, r *http.Request) error {
 	if err := text.read(w, r); err != nil {
 		return err
 	}
-	body, err := callbackForm.fields(text.Bytes(), r.Header)
+	q, err := decodeBody[callbackBody](r, text.Bytes(), nil)
 	if err != nil {
 		return err
 	}
-	told := engine.CallbackResult{Outcome: body.text("outcome"), Header: r.Header, Body: text.Bytes()}
-	told.Reference, told.Code, told.Detail = body.text("reference"), body.text("code"), body.text("detail")
-	told.Data, _ = body["data"].(json.RawMessage)
 	ctx, cancel := context.WithTimeout(r.Context(), readLimit)
 	defer cancel()
-	got, err := s.engine.Answer(ctx, r.PathValue("token"), told)
+	result := engine.CallbackResult{Outcome: q.body.Outcome, Header: r.Header, Body: text.Bytes()}
+	result.Reference, result.Code, result.Detail, result.Data = q.body.Reference, q.body.Code, q.body.Detail, json.RawMessage(q.body.Data)
+	got, err := s.engine.Answer(ctx, r.PathValue("token"), result)
 	if invalid, ok := errors.AsType[*engine.InvalidCallback](err); ok {
 		return newProblem("invalid_input", invalid.Error()+".")
 	}
 	if err != nil {
 		return err
 	}
-	return answerJSON(w, receipt{Accepted: got.Accepted, Reason: got.Reason, IgnoredFields: body.ignored()})
+	return answerJSON(w, receipt{Accepted: got.Accepted, Reason: got.Reason, IgnoredFields: q.ignored})
+}
+
+var stripeOperation = failing(huma.Operation{
+	OperationID: "takeStripeEvent", Method: http.MethodPost, Path: "/api/webhooks/stripe", Tags: []string{"providers"},
+	Summary: "Take an event of Stripe's",
+	Description: "The address for a webhook endpoint at Stripe; its secret is the webhookSecret of the policy. " +
+		"Nothing of an event is believed: an order that waits for Stripe asks there what happened, at once instead of later. " +
+		"Events about anything else, orders that are final among them, are accepted and do nothing. " +
+		"So no event finds what Stripe did too late for an order.",
+}, "cross_origin", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_parameter", "bad_signature", "stopping", "unavailable", "internal")
+
+// stripeRequest documents what stripe reads.
+type stripeRequest struct {
+	Signature string `header:"Stripe-Signature" required:"true" doc:"Made by Stripe with the secret of the endpoint."`
+	Body      object
+}
+
+func (s *server) stripe(w http.ResponseWriter, r *http.Request) error {
+	body := newBuffer()
+	defer body.free()
+	if err := body.read(w, r); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), readLimit)
+	defer cancel()
+	if err := s.engine.StripeEvent(ctx, body.Bytes(), r.Header.Get("Stripe-Signature")); err != nil {
+		return err
+	}
+	return answerJSON(w, receipt{Accepted: true})
 }

@@ -1,9 +1,13 @@
 package httpapi
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
+	"html"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -11,9 +15,11 @@ import (
 	"sync"
 	"testing"
 
-	"pawl/internal/orders"
-
+	"github.com/danielgtaylor/huma/v2"
 	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"pawl/internal/orders"
+	"pawl/test/dbtest"
 )
 
 // contract is the served OpenAPI document, and what its schemas accept. Every answer that a test of this package gets is
@@ -221,6 +227,127 @@ func TestTheDocumentHasEveryParameter(t *testing.T) {
 					t.Errorf("%s %s: %s is not documented", method, path, name)
 				}
 			}
+		}
+	}
+}
+
+func TestOpenAPI(t *testing.T) {
+	t.Parallel()
+	handler := New(nil, Config{})
+	served := httptest.NewRecorder()
+	handler.ServeHTTP(served, httptest.NewRequest(http.MethodGet, "/openapi.yaml", nil))
+	golden, err := os.ReadFile("openapi.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(golden, served.Body.Bytes()) {
+		t.Error("openapi.yaml is not what the types say; run go generate and review the difference")
+	}
+}
+
+// The document lists words that only the database knows: what an order can wait for, and the like.
+func TestWordsAreThoseOfTheDatabase(t *testing.T) {
+	t.Parallel()
+	database := dbtest.New(t)
+	order := dig(theContract().document, "components", "schemas", "Order", "properties")
+	failure := dig(theContract().document, "components", "schemas", "Failure", "properties")
+	for domain, documented := range map[string]any{
+		"order_hold": order["hold"], "order_stop": order["stopRequested"], "order_step": failure["step"],
+	} {
+		var check string
+		if err := database.Pool.QueryRow(t.Context(),
+			`SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = $1`, domain).Scan(&check); err != nil {
+			t.Fatal(err)
+		}
+		var stored, shown []string
+		for _, word := range regexp.MustCompile(`'(.*?)'`).FindAllStringSubmatch(check, -1) {
+			stored = append(stored, word[1])
+		}
+		words, _ := dig(documented)["enum"].([]any)
+		for _, word := range words {
+			shown = append(shown, fmt.Sprint(word))
+		}
+		if !slices.Equal(stored, shown) {
+			t.Errorf("%s can be %q, documented is %q", domain, stored, shown)
+		}
+	}
+}
+
+// Every operation shows what is sent, what is answered and what can go wrong; and the schemas allow it.
+func TestEveryOperationHasExamples(t *testing.T) {
+	t.Parallel()
+	docs := html.UnescapeString(withoutEngine().get(t, "/docs").body)
+	s := theServer()
+	for _, op := range s.documented {
+		at := []string{"paths", op.Path, strings.ToLower(op.Method)}
+		body := s.sampleBody(op)
+		if body != "" {
+			theContract().validate(t, append(at, "requestBody", "content", jsonMedia, "schema"), body)
+		}
+		if !strings.Contains(docs, strings.ReplaceAll(s.sampleRequest(op), docsOrigin, "http://localhost")) {
+			t.Errorf("%s: /docs shows no example of a request", op.OperationID)
+		}
+		for status, sample := range s.sampleAnswers(op) {
+			theContract().validate(t, append(at, "responses", status, "content", jsonMedia, "schema"), sample)
+			if body += sample; !strings.Contains(docs, sample) {
+				t.Errorf("%s: /docs shows no example of %s", op.OperationID, status)
+			}
+		}
+		if strings.Contains(body, "…") {
+			t.Errorf("%s: a text without an example: %s", op.OperationID, body)
+		}
+	}
+	for code, example := range dig(theContract().document, "components", "examples") {
+		text, _ := json.Marshal(dig(example)["value"])
+		if got := theContract().validate(t, []string{"components", "schemas", "Problem"}, string(text)); got["code"] != code {
+			t.Errorf("the example of %s: %s", code, text)
+		}
+	}
+}
+
+// The commands of the page are what people copy.
+func TestExamplesAreUnderstood(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	s := theServer()
+	b.call(t, "PUT /api/inventory/widget", `{"onHand":12}`, "If-None-Match", "*").wantStatus(t, http.StatusOK)
+	b.process(t, s.sampleBody(s.operationAt("POST /api/orders/process"))).wantStatus(t, http.StatusOK)
+	b.exec(t, `INSERT INTO policies (source, hash, created_by) VALUES ('completeWithin: 48h', sha256('completeWithin: 48h'), 'test')`)
+	withEndpoint(t, b, "shop")
+	b.exec(t, `UPDATE webhook_deliveries SET delivery_no = 1042`)
+	for _, op := range s.documented {
+		_, command, _ := strings.Cut(s.sampleRequest(op), docsOrigin)
+		target, _, _ := strings.Cut(command, "'")
+		a := b.call(t, op.Method+" "+target, s.sampleBody(op), sampleHeaders(op)...)
+		unknown := op.OperationID == "answerStep" || op.OperationID == "takeStripeEvent" // a token and a signature can't be made up
+		if a.status/100 != 2 && a.status != http.StatusConflict && a.status != http.StatusPreconditionFailed && !unknown {
+			t.Errorf("%s %s: %d %s", op.Method, target, a.status, a.body)
+		}
+	}
+}
+
+// sampleHeaders are those of an example, as call takes them.
+func sampleHeaders(op *huma.Operation) (headers []string) {
+	for _, p := range op.Parameters {
+		if p.In == "header" && len(p.Schema.Examples) > 0 {
+			headers = append(headers, p.Name, fmt.Sprint(p.Schema.Examples[0]))
+		}
+	}
+	return headers
+}
+
+// theServer is for tests that only look at its operations.
+var theServer = sync.OnceValue(func() *server { return newServer(nil, Config{}) })
+
+// The page is read at any port, and behind a proxy.
+func TestTheDocsKnowWhereTheyAre(t *testing.T) {
+	t.Parallel()
+	for want, proto := range map[string]string{"http://shop.example:4567/api/orders/process": "", "https://shop.example:4567/api/orders/process": "https"} {
+		r := httptest.NewRequest(http.MethodGet, "/docs", nil)
+		r.Host = "shop.example:4567"
+		r.Header.Set("X-Forwarded-Proto", proto)
+		if a := send(t, withoutEngine().api, r); !strings.Contains(a.body, want) || strings.Contains(a.body, docsOrigin) {
+			t.Errorf("/docs does not mention %s", want)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -141,14 +142,15 @@ type deliveryVerbRequest[B any] struct {
 }
 
 type skipBody struct {
-	OnBehalfOf string `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate."`
-	Reason     string `json:"reason" minLength:"1" maxLength:"1000" doc:"Why; kept with the delivery." example:"entered by hand"`
-	RequestID  string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
+	Reason string `json:"reason" minLength:"1" maxLength:"1000" doc:"Why; recorded with the delivery." example:"entered by hand"`
+	VerbBody
 }
 
+func (b skipBody) asks() VerbBody { b.VerbBody.Reason = b.Reason; return b.VerbBody }
+
 type recoverBody struct {
-	Since string `json:"since" format:"date-time" doc:"Only what was tried last at this time or later (RFC 3339)." example:"2026-11-20T00:00:00Z"`
-	AskBody
+	Since time.Time `json:"since" doc:"Only deliveries last attempted at or after this time (RFC 3339)." example:"2026-11-20T00:00:00Z"`
+	VerbBody
 }
 
 // recovery says what is sent again.
@@ -159,27 +161,27 @@ type recovery struct {
 	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that are not known, and had no effect."`
 }
 
-func (s *server) resendDelivery(ctx context.Context, q *asked) (any, error) {
+func (s *server) resendDelivery(ctx context.Context, q *sent[VerbBody]) (any, error) {
 	return q.delivery(ctx, s.Webhooks.Resend)
 }
 
-func (s *server) skipDelivery(ctx context.Context, q *asked) (any, error) {
+func (s *server) skipDelivery(ctx context.Context, q *sent[skipBody]) (any, error) {
 	return q.delivery(ctx, s.Webhooks.Skip)
 }
 
 // delivery makes a change of a delivery and answers with it.
-func (q *asked) delivery(ctx context.Context, change func(ctx context.Context, endpointID string, deliveryNo int64, by webhooks.By) (webhooks.Delivery, error)) (any, error) {
+func (q *sent[B]) delivery(ctx context.Context, change func(ctx context.Context, endpointID string, deliveryNo int64, by webhooks.By) (webhooks.Delivery, error)) (any, error) {
 	no, err := strconv.ParseInt(q.PathValue("delivery"), 10, 64)
 	if err != nil {
 		return nil, &orders.NotFound{What: "delivery"}
 	}
 	d, err := change(ctx, q.PathValue("endpointId"), no, q.by)
 	out := deliveryOf(&d)
-	out.IgnoredFields = q.ignored()
+	out.IgnoredFields = q.ignored
 	return out, err
 }
 
-func (s *server) recoverDeliveries(ctx context.Context, q *asked) (any, error) {
-	n, err := s.Webhooks.Recover(ctx, q.PathValue("endpointId"), q.time("since"), q.by)
-	return recovery{Recovered: n, More: n == webhooks.RecoverMost, IgnoredFields: q.ignored()}, err
+func (s *server) recoverDeliveries(ctx context.Context, q *sent[recoverBody]) (any, error) {
+	n, err := s.Webhooks.Recover(ctx, q.PathValue("endpointId"), q.body.Since, q.by)
+	return recovery{Recovered: n, More: n == webhooks.RecoverMost, IgnoredFields: q.ignored}, err
 }

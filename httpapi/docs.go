@@ -4,16 +4,22 @@ import (
 	"bytes"
 	"cmp"
 	_ "embed"
+	"encoding/json"
 	"fmt"
 	"html/template"
 	"maps"
 	"net/http"
+	"net/url"
 	"path"
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+
+	"pawl/internal/orders"
+	"pawl/internal/policy"
 )
 
 //go:embed docs.html
@@ -125,4 +131,133 @@ func limitsOf(s *huma.Schema) string {
 		limits = append(limits, fmt.Sprintf("%v when left out", s.Default))
 	}
 	return strings.Join(limits, ", ")
+}
+
+// Examples of requests and answers are made of the schemas: of each object the members that are required, and those whose
+// field has an example.
+
+var exampleTime = time.Date(2026, 11, 20, 9, 30, 0, 118000000, time.UTC)
+
+// sampleOf is an example of what a schema allows, as JSON on one line.
+func sampleOf(components *huma.Components, s *huma.Schema) string {
+	return string(appendSample(nil, components, s))
+}
+
+func appendSample(b []byte, components *huma.Components, s *huma.Schema) []byte {
+	if s.Ref != "" {
+		s = components.Schemas.SchemaFromRef(s.Ref)
+	}
+	switch {
+	case len(s.Examples) > 0:
+		return appendRare(b, s.Examples[0])
+	case len(s.Enum) > 0:
+		return appendRare(b, s.Enum[0])
+	case len(s.OneOf) > 0:
+		return appendSample(b, components, s.OneOf[0])
+	case s.Format == "date-time":
+		return appendTime(b, exampleTime)
+	}
+	switch s.Type {
+	case huma.TypeObject:
+		b = append(b, '{')
+		for _, m := range membersOf(s) {
+			if m.Required || len(m.Schema.Examples) > 0 {
+				if b[len(b)-1] != '{' {
+					b = append(b, ',')
+				}
+				b = append(appendString(b, m.Name), ':')
+				b = appendSample(b, components, m.Schema)
+			}
+		}
+		return append(b, '}')
+	case huma.TypeArray:
+		return append(appendSample(append(b, '['), components, s.Items), ']')
+	case huma.TypeBoolean:
+		return append(b, "false"...)
+	case huma.TypeString:
+		return append(b, `"…"`...)
+	}
+	if s.Minimum != nil {
+		return appendRare(b, max(*s.Minimum, 0))
+	}
+	return append(b, '0')
+}
+
+// indented is JSON for people to read.
+func indented(text string) string {
+	var b bytes.Buffer
+	_ = json.Indent(&b, []byte(text), "", "  ") // it is JSON
+	return b.String()
+}
+
+// sampleBody is an example of the body of an operation, empty if it has none.
+func (s *server) sampleBody(op *huma.Operation) string {
+	if op.RequestBody == nil || op.RequestBody.Content[jsonMedia] == nil {
+		return ""
+	}
+	return sampleOf(s.api.OpenAPI().Components, op.RequestBody.Content[jsonMedia].Schema)
+}
+
+// sampleAnswers are examples of what an operation answers with if all goes well, by status.
+func (s *server) sampleAnswers(op *huma.Operation) map[string]string {
+	samples := map[string]string{}
+	for status, response := range op.Responses {
+		if media := response.Content[jsonMedia]; media != nil {
+			samples[status] = indented(sampleOf(s.api.OpenAPI().Components, media.Schema))
+		}
+	}
+	return samples
+}
+
+// samplePath has values in the place of the parameters of a path.
+var samplePath = strings.NewReplacer("{orderId}", "order-123", "{item}", "widget", "{endpointId}", "whe_1", "{delivery}", "1042", "{version}", "1",
+	"{verb}", "cancel", "{token}", "aaaaaaaaaaaad3dv4yz7k5ym2qaaaaaaaaaaazc6ahqy7m2v3fpd7x6yuebq")
+
+// sampleRequest is the command that sends an example of an operation.
+func (s *server) sampleRequest(op *huma.Operation) string {
+	query, headers := url.Values{}, ""
+	for _, p := range op.Parameters {
+		if p.Schema == nil || len(p.Schema.Examples) == 0 {
+			continue
+		}
+		value := fmt.Sprint(p.Schema.Examples[0])
+		switch p.In {
+		case "query":
+			query.Set(p.Name, value)
+		case "header":
+			headers += " \\\n  -H '" + p.Name + ": " + value + "'"
+		}
+	}
+	target := docsOrigin + samplePath.Replace(op.Path)
+	if len(query) > 0 {
+		target += "?" + query.Encode()
+	}
+	command := "curl '" + target + "'" + headers
+	if op.Method == http.MethodPut || op.Method == http.MethodDelete {
+		command = strings.Replace(command, "curl", "curl -X "+op.Method, 1)
+	}
+	if body := s.sampleBody(op); body != "" {
+		command += " \\\n  --json '" + body + "'"
+	}
+	return command
+}
+
+// sampleProblem is an example of a problem.
+func sampleProblem(code problemCode) *problem {
+	stored := orders.Order{OrderID: "order-123", Status: "completed", Currency: "USD", Item: "widget", Quantity: 1, CreatedAt: exampleTime, Seq: 4}
+	switch code {
+	case "order_conflict":
+		return problemOf(&orders.Conflict{Order: stored, Differences: []orders.Difference{{Pointer: "/amount", Stored: "99.99", Sent: "100"}}})
+	case "not_applicable":
+		return problemOf(&orders.NotApplicable{Verb: orders.Cancel, Code: orders.RefusedState, Order: stored})
+	case "invalid_policy":
+		return problemOf(policy.Problems{{Line: 2, Column: 12, Path: "charge.executor", Text: "want ledger, http, stripe or simulator"}})
+	case "stock_too_low":
+		return problemOf(&orders.StockTooLow{Item: orders.Stock{Item: "widget", Reserved: 2}})
+	case "invalid_input":
+		return newProblem(code, "", fieldError{Pointer: "/amount", Code: tooManyDigits, Detail: "must have at most 2 digits after the decimal point"})
+	case "invalid_parameter":
+		return invalidParameter("limit", "invalid", "expected number <= 200")
+	}
+	return newProblem(code, "")
 }

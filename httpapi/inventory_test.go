@@ -70,7 +70,7 @@ func TestInventory(t *testing.T) {
 			b.stock(t, "refused", body).wantProblem(t, 422, "invalid_input")
 		}
 		b.stock(t, "refused", `{"onHand":1,"onHand":2}`).wantProblem(t, 400, "malformed_json")
-		b.stock(t, "refused", ``).wantProblem(t, 400, "malformed_json")
+		b.stock(t, "refused", ``).wantProblem(t, 422, "invalid_input")
 		b.stock(t, "a\x00", `{"onHand":1}`).wantProblem(t, 422, "invalid_parameter")
 		b.get(t, "/api/inventory/refused").wantProblem(t, 404, "not_found")
 	})

@@ -2,13 +2,14 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"pawl/fsm"
+	"pawl/internal/access"
 	"pawl/internal/orders"
 )
 
@@ -112,12 +113,9 @@ func (s *server) listOrders(ctx context.Context, in *listOrdersRequest) (page or
 
 func (in *listOrdersRequest) filter() (orders.Filter, error) {
 	f := orders.Filter{
-		CustomerID: in.CustomerID, Item: in.Item, Hold: in.Hold, HoldReason: in.HoldReason,
+		Statuses: statesOf(in.Status), CustomerID: in.CustomerID, Item: in.Item, Hold: in.Hold, HoldReason: in.HoldReason,
 		FailureStep: in.FailureStep, FailureCode: in.FailureCode, AmountFrom: in.AmountFrom.decimal(), AmountTo: in.AmountTo.decimal(),
 		CreatedFrom: in.CreatedFrom, CreatedTo: in.CreatedTo, Oldest: in.Sort == oldestFirst, Limit: in.Limit,
-	}
-	for _, status := range in.Status {
-		f.Statuses = append(f.Statuses, fsm.State(status))
 	}
 	if err := in.check(); err != nil || in.Cursor == "" {
 		return f, err
@@ -155,3 +153,93 @@ func (in *listOrdersRequest) binding() []string {
 
 // oldestFirst is the order of a list that is not the usual one.
 const oldestFirst = "oldest"
+
+var listTransitionsOperation = failing(huma.Operation{
+	OperationID: "listTransitions", Method: http.MethodGet, Path: "/api/orders/{orderId}/transitions", Tags: []string{"orders"},
+	Summary:     "Read the history of an order",
+	Description: "One row for every write to the order, oldest first, without gaps. A long history is read from its end with sort=newest, and on with before.",
+}, "not_found", "invalid_parameter", "unavailable", "internal")
+
+type listTransitionsRequest struct {
+	OrderID string `path:"orderId" doc:"The id, percent-encoded."`
+	After   int32  `query:"after" minimum:"0" maximum:"2147483647" doc:"Only rows with a larger seq."`
+	Before  int32  `query:"before" minimum:"0" maximum:"2147483647" default:"2147483647" doc:"Only rows with a smaller seq."`
+	Sort    string `query:"sort" enum:"oldest,newest" default:"oldest" doc:"Which row comes first."`
+	Limit   int32  `query:"limit" minimum:"1" maximum:"200" default:"200" doc:"How many rows to answer with at most."`
+}
+
+type history struct {
+	Transitions []transition `json:"transitions" nullable:"false"`
+}
+
+func (s *server) listTransitions(ctx context.Context, in *listTransitionsRequest) (history, error) {
+	if err := s.readable(ctx, in.OrderID); err != nil {
+		return history{}, err
+	}
+	rows, err := s.engine.Orders.Transitions(ctx, in.OrderID, orders.Span{After: in.After, Before: in.Before, Descending: in.Sort == "newest", Limit: in.Limit})
+	return history{each(rows, transitionOf)}, err
+}
+
+var listCallsOperation = failing(huma.Operation{
+	OperationID: "listCalls", Method: http.MethodGet, Path: "/api/orders/{orderId}/calls", Tags: []string{"orders"},
+	Summary: "Read the calls made for an order",
+	Description: "One row for every call to a provider, by number. A row is stored before its call is made. " +
+		"Steps that are done in the database make no calls.",
+}, "not_found", "invalid_parameter", "unavailable", "internal")
+
+type listCallsRequest struct {
+	OrderID string `path:"orderId" doc:"The id, percent-encoded."`
+	After   int32  `query:"after" minimum:"-2147483648" maximum:"2147483647" default:"-2147483648" doc:"Only calls with a larger number."`
+	Before  int32  `query:"before" minimum:"-2147483648" maximum:"2147483647" default:"2147483647" doc:"Only calls with a smaller number."`
+	Sort    string `query:"sort" enum:"oldest,newest" default:"oldest" doc:"newest: the largest number comes first. Numbers below zero fall with time."`
+	Limit   int32  `query:"limit" minimum:"1" maximum:"200" default:"200" doc:"How many rows to answer with at most."`
+}
+
+type calls struct {
+	Calls []call `json:"calls" nullable:"false"`
+}
+
+func (s *server) listCalls(ctx context.Context, in *listCallsRequest) (calls, error) {
+	if err := s.readable(ctx, in.OrderID); err != nil {
+		return calls{}, err
+	}
+	rows, err := s.engine.Orders.Calls(ctx, in.OrderID, orders.Span{After: in.After, Before: in.Before, Descending: in.Sort == "newest", Limit: in.Limit})
+	return calls{each(rows, callOf)}, err
+}
+
+// mayRead reports whether a principal may read an order: with the role submit alone, what it submitted itself, and what
+// nobody knows the submitter of, because the service was open then.
+func mayRead(p *access.Principal, o *orders.Order) bool {
+	return p.Has(access.Read) || p.Has(access.Submit) && (o.SubmittedBy == nil || *o.SubmittedBy == p.Name)
+}
+
+// readable returns nil where the caller may read an order. Errors: orders.ErrNotFound for one that is not there and for
+// one of somebody else alike, or those of reading it.
+func (s *server) readable(ctx context.Context, orderID string) error {
+	if !possible(orderID) {
+		return &orders.NotFound{What: "order"}
+	}
+	p := principalOf(writerOf(ctx))
+	if p.Has(access.Read) {
+		return nil
+	}
+	o, err := s.engine.Orders.Get(ctx, orderID)
+	if err == nil && !mayRead(p, &o) {
+		return &orders.NotFound{What: "order", Name: orderID}
+	}
+	return err
+}
+
+// withheld is the error of an answer that would show an order which the principal may not read: one of
+// somebody else, whether it is what was sent or not. For other answers it is their own.
+func withheld(p *access.Principal, o *orders.Order, err error) error {
+	if conflict, ok := errors.AsType[*orders.Conflict](err); ok {
+		o = &conflict.Order
+	} else if err != nil {
+		return err
+	}
+	if mayRead(p, o) {
+		return err
+	}
+	return newProblem("order_conflict", "Somebody else has submitted an order with this id.")
+}

@@ -2,11 +2,14 @@ package httpapi
 
 import (
 	"fmt"
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"pawl/internal/access"
 )
 
 // oddIDs are order ids that a router, a proxy or a decoder could take for something else.
@@ -251,4 +254,88 @@ func TestACursorOfAnotherListIsRefused(t *testing.T) {
 	if got, _ := b.list(t, "limit=1&item=item-1&cursor="+next); got != "o3" {
 		t.Error(got)
 	}
+}
+
+// TestForeignOrders: for who may only submit, an order of somebody else is not there, whatever is asked of it. A conflict
+// shows it to those who may read it.
+func TestForeignOrders(t *testing.T) {
+	t.Parallel()
+	b, tokens := withTokens(t, map[string]access.Roles{
+		"shop": {access.Submit}, "other": {access.Submit}, "reader": {access.Submit, access.Read}, "desk": {access.Operate}})
+	b.elsewhere(t, "old") // from the time when the service was open
+	as := func(name, request, body string) answer {
+		return b.call(t, request, body, "Authorization", tokens[name])
+	}
+	const process = "POST /api/orders/process"
+	as("shop", process, `{"orderId":"mine","amount":"7.77","item":"widget"}`).wantStatus(t, http.StatusOK)
+	for _, path := range []string{"", "?wait=60", "/transitions", "/calls"} {
+		as("shop", "GET /api/orders/mine"+strings.Replace(path, "60", "1", 1), "").wantStatus(t, http.StatusOK)
+		as("reader", "GET /api/orders/mine"+path, "").wantStatus(t, http.StatusOK)
+		foreign, absent := as("other", "GET /api/orders/mine"+path, ""), as("other", "GET /api/orders/none"+path, "")
+		if foreign.wantProblem(t, http.StatusNotFound, "not_found"); strings.ReplaceAll(foreign.body, "mine", "none") != absent.body {
+			t.Errorf("%s of a foreign order %s, of none %s", path, foreign.body, absent.body)
+		}
+		as("desk", "GET /api/orders/mine"+path, "").wantProblem(t, http.StatusForbidden, "forbidden")
+	}
+	as("other", "GET /api/orders/old", "").wantStatus(t, http.StatusOK)
+	same := as("other", process, `{"orderId":"mine","amount":"7.77","item":"widget"}`)
+	different := as("other", process, `{"orderId":"mine","amount":"8.88","item":"widget"}`)
+	if same.wantProblem(t, http.StatusConflict, "order_conflict"); same.body != different.body || strings.Contains(same.body, "7.77") {
+		t.Errorf("a conflict tells what is stored:\n%s\n%s", same.body, different.body)
+	}
+	for _, name := range []string{"shop", "reader"} {
+		p := as(name, process, `{"orderId":"mine","amount":"8.88","item":"widget"}`).wantProblem(t, http.StatusConflict, "order_conflict")
+		if p.Order == nil || p.Order.Amount != "7.77" {
+			t.Errorf("%s is not shown what is stored: %+v", name, p)
+		}
+	}
+	as("reader", process, `{"orderId":"mine","amount":"7.77","item":"widget"}`).wantStatus(t, http.StatusOK)
+	if n := b.count(t, `SELECT count(*) FROM orders WHERE order_id = 'mine' AND submitted_by = 'token:shop'`); n != 1 {
+		t.Error("it has another submitter now")
+	}
+}
+
+// TestPagesOfLargeOrders lists orders that are as large as they can be: a page ends before it has all it was asked for.
+func TestPagesOfLargeOrders(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const number, page = 34, 17 // a page ends with the order that is over a megabyte
+	b.exec(t, `WITH o AS (
+		INSERT INTO pawl.orders (order_id, status, fence, hold, hold_reason, amount, currency, item, customer_id, metadata)
+		SELECT 'large-' || n, 'charging', 1, 'attention', 'look at me', 1, 'USD', 'i', 'c', jsonb_build_object('a', repeat('x', 64000))
+		FROM generate_series(1, $1::int) AS n RETURNING order_no)
+		INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence) SELECT o.order_no, 1, 'pending', 'charging', 1 FROM o`, number)
+	for _, filter := range []string{"", "&item=i", "&customerId=c", "&hold=attention", "&status=charging"} {
+		t.Run(filter, func(t *testing.T) {
+			t.Parallel()
+			var ids []string
+			cursor := ""
+			for range number/page + 1 {
+				a := b.get(t, "/api/orders?limit=200"+filter+cursor)
+				listed := a.decoded(t)
+				if len(listed.Orders) != page || len(a.body) > 5<<18 {
+					t.Errorf("a page has %d orders, %d bytes", len(listed.Orders), len(a.body))
+				}
+				for _, o := range listed.Orders {
+					ids = append(ids, o.OrderID)
+				}
+				if cursor = "&cursor=" + listed.NextCursor; listed.NextCursor == "" {
+					break
+				}
+			}
+			slices.Sort(ids)
+			if n := len(slices.Compact(ids)); n != number || len(ids) != number {
+				t.Errorf("%d orders, %d of them different", len(ids), n)
+			}
+		})
+	}
+	t.Run("many of them in bulk", func(t *testing.T) {
+		t.Parallel()
+		for _, limit := range []int{page - 1, page + 1, 2 * number} {
+			a := b.call(t, "POST /api/bulk/cancel?dryRun=true", fmt.Sprintf(`{"filter":{"item":"i","limit":%d}}`, limit))
+			if want := fmt.Sprintf(`"matched":%d,"applied":%d,`, min(limit, number), min(limit, number)); !strings.Contains(a.body, want) {
+				t.Errorf("%.200s, want %s", a.body, want)
+			}
+		}
+	})
 }

@@ -4,10 +4,13 @@ import (
 	"context"
 	"math"
 	"net/http"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"pawl/engine"
 	"pawl/internal/orders"
+	"pawl/internal/policy"
 	"pawl/internal/policy/store"
 )
 
@@ -86,19 +89,19 @@ type storePolicyBody struct {
 	Source string `json:"source" doc:"The policy, as YAML: what would be in the file of serve --policy." example:"completeWithin: 48h\n"`
 }
 
-func (s *server) storePolicy(w http.ResponseWriter, r *http.Request, body fields) error {
-	dry, err := dryRun(r)
+func (s *server) storePolicy(w http.ResponseWriter, r *sent[storePolicyBody]) error {
+	dry, err := dryRun(r.Request)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), readLimit)
 	defer cancel()
-	stored, err := s.engine.StorePolicy(ctx, []byte(body.text("source")), principalOf(w).Name, dry)
+	stored, err := s.engine.StorePolicy(ctx, []byte(r.body.Source), principalOf(w).Name, dry)
 	if err != nil {
 		return err
 	}
 	return answerJSON(w, &storedPolicy{
-		Version: stored.Version, Created: stored.Created, Steps: executorsOf(stored.Policy), Warnings: warningsOf(stored.Warnings), DryRun: dry, IgnoredFields: body.ignored(),
+		Version: stored.Version, Created: stored.Created, Steps: executorsOf(stored.Policy), Warnings: warningsOf(stored.Warnings), DryRun: dry, IgnoredFields: r.ignored,
 	})
 }
 
@@ -116,15 +119,19 @@ type activatePolicyRequest struct {
 	DryRun  bool   `query:"dryRun" doc:"Say whether it could be activated, and do nothing."`
 	IfMatch string `header:"If-Match" doc:"Only if no version was activated since this ETag of a policy." example:"\"1\""`
 	Prefer  string `header:"Prefer" doc:"handling=strict refuses fields that are not known (RFC 7240)."`
-	Body    *activatePolicyBody
+	Body    activatePolicyBody
 }
 
 type activatePolicyBody struct {
-	OnBehalfOf string `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate."`
-	Reason     string `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; kept with the activation."`
+	OnBehalfOf string `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the request is made; recorded beside the caller. Requires the role delegate."`
+	Reason     string `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; recorded with the activation."`
 }
 
-func (s *server) activatePolicy(ctx context.Context, q *asked) (any, error) {
+func (b activatePolicyBody) asks() VerbBody {
+	return VerbBody{OnBehalfOf: b.OnBehalfOf, Reason: b.Reason}
+}
+
+func (s *server) activatePolicy(ctx context.Context, q *sent[activatePolicyBody]) (any, error) {
 	a, err := readActivation(q)
 	if err != nil {
 		return nil, err
@@ -142,7 +149,7 @@ func (s *server) activatePolicy(ctx context.Context, q *asked) (any, error) {
 		return nil, err
 	}
 	out := policyVersionOf(&v)
-	out.Warnings, out.DryRun, out.IgnoredFields = warningsOf(warnings), dry, q.ignored()
+	out.Warnings, out.DryRun, out.IgnoredFields = warningsOf(warnings), dry, q.ignored
 	q.answer.Set("ETag", policyTag(active))
 	return &out, nil
 }
@@ -152,14 +159,14 @@ func (s *server) policyRoutes() {
 	s.bound(listPoliciesOperation, s.lists)
 	getWithin(s, listPoliciesOperation, readWithin, s.listPolicies)                                           // GET  /api/policies: versions, newest first
 	getWithin(s, getPolicyOperation, readWithin, s.getPolicy)                                                 // GET  /api/policies/{version}: one, with its text
-	postForm[storePolicyRequest, plainAnswer[storedPolicy]](s, storePolicyOperation, nil, s.storePolicy)      // POST /api/policies: check and store one
+	postBody[storePolicyRequest, plainAnswer[storedPolicy]](s, storePolicyOperation, nil, s.storePolicy)      // POST /api/policies: check and store one
 	postChange[activatePolicyRequest, policyVersionAnswer](s, activatePolicyOperation, nil, s.activatePolicy) // POST /api/policies/{version}/activate: have new orders start with it
 }
 
 // policyTag is the ETag of all policies. Before the first activation it is that of a version from 1 on, too.
 func policyTag(active store.Current) string { return entityTag(active.No + 1) }
 
-func readActivation(q *asked) (store.Activation, error) {
+func readActivation(q *sent[activatePolicyBody]) (store.Activation, error) {
 	version, ok := parseInteger([]byte(q.PathValue("version")))
 	if !ok || version < 1 || version >= math.MaxInt32 {
 		return store.Activation{}, &orders.NotFound{What: "policy"}
@@ -170,4 +177,73 @@ func readActivation(q *asked) (store.Activation, error) {
 		a.After = new(*tag - 1)
 	}
 	return a, err
+}
+
+// policyVersion is a stored policy as the API shows it.
+type policyVersion struct {
+	Version     int32            `json:"version" minimum:"1"`
+	Active      bool             `json:"active" doc:"New orders start with it."`
+	CreatedAt   time.Time        `json:"createdAt"`
+	CreatedBy   string           `json:"createdBy" doc:"Who stored it: serve, or as in the history of an order." example:"token:operations"`
+	ActivatedAt *time.Time       `json:"activatedAt,omitempty" doc:"When it was last made the active version. Absent: never."`
+	ActivatedBy string           `json:"activatedBy,omitempty" doc:"Who asked for that." example:"token:operations"`
+	OnBehalfOf  string           `json:"onBehalfOf,omitempty" doc:"For whom activatedBy says that it asked."`
+	Reason      string           `json:"reason,omitempty" doc:"Why."`
+	Steps       *policyExecutors `json:"steps,omitempty" doc:"What does each step. Absent where the service that answers can't run this version, or has not read it yet."`
+	Source      string           `json:"source,omitempty" doc:"The text, as it was stored. Not in lists." example:"completeWithin: 48h\n"`
+
+	Warnings      []string `json:"warnings,omitempty" nullable:"false" doc:"In the answer to an activation: which steps the service that answers can't do with it, and why, and whether orders would take nothing from stock that is tracked here."`
+	DryRun        bool     `json:"dryRun,omitempty" doc:"True in the answer to a dry run: nothing was done."`
+	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that are not known, and had no effect."`
+}
+
+// storedPolicy is what came of a policy that was to be stored.
+type storedPolicy struct {
+	Version int32            `json:"version,omitempty" minimum:"1" doc:"Absent after a dry run of a text that is not stored."`
+	Created bool             `json:"created" doc:"It is stored now, or as a dry run would be. False: the text is stored already."`
+	Steps   *policyExecutors `json:"steps"`
+
+	Warnings      []string `json:"warnings,omitempty" nullable:"false" doc:"Which steps the service that answers can't do with it, and why; their orders would wait for a person. And whether orders would take nothing from stock that is tracked here."`
+	DryRun        bool     `json:"dryRun,omitempty" doc:"True in the answer to a dry run: nothing was done."`
+	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that are not known, and had no effect."`
+}
+
+// policyExecutors is what does each step.
+type policyExecutors struct {
+	Charge  policy.Executor `json:"charge" enum:"ledger,http,stripe,simulator"`
+	Reserve policy.Executor `json:"reserve" enum:"ledger,http,stripe,simulator"`
+	Confirm policy.Executor `json:"confirm" enum:"ledger,http,stripe,simulator"`
+}
+
+func policyVersionOf(v *engine.PolicyVersion) policyVersion {
+	return policyVersion{
+		Version: v.Version, Active: v.Active, CreatedAt: v.CreatedAt.UTC(), CreatedBy: v.CreatedBy,
+		ActivatedAt: utc(v.ActivatedAt), ActivatedBy: or(v.ActivatedBy, ""), OnBehalfOf: or(v.OnBehalfOf, ""), Reason: or(v.Reason, ""),
+		Steps: executorsOf(v.Policy), Source: v.Source,
+	}
+}
+
+func executorsOf(p *policy.Policy) *policyExecutors {
+	if p == nil {
+		return nil
+	}
+	return &policyExecutors{p.Charge.Executor, p.Reserve.Executor, p.Confirm.Executor}
+}
+
+func warningsOf(warnings []error) []string {
+	var out []string
+	for _, err := range warnings {
+		out = append(out, err.Error())
+	}
+	return out
+}
+
+// policyFaults are the mistakes of a policy, or the first of many.
+func policyFaults(problems policy.Problems) (faults []fieldError) {
+	for _, problem := range problems[:min(len(problems), maxFaults)] {
+		faults = append(faults, fieldError{
+			Pointer: "/source", Code: "policy", Detail: problem.Says(), Line: int32(problem.Line), Column: int32(problem.Column),
+		})
+	}
+	return faults
 }

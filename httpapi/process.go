@@ -1,19 +1,26 @@
 package httpapi
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/internal/iso4217"
 	"pawl/internal/orders"
+	"pawl/internal/provider"
 )
 
 var processOperation = withBody(huma.Operation{
@@ -211,4 +218,284 @@ func retryAfter(o *orders.Order, clock func() time.Time) string {
 		seconds = min(max(int64(due.Sub(clock())/time.Second)+1, 1), seconds)
 	}
 	return strconv.FormatInt(seconds, 10)
+}
+
+// maxQuantity is the largest quantity of one order.
+const maxQuantity = 1_000_000
+
+var inputNames = []string{
+	"orderId", "amount", "item", "quantity", "currency", "metadata",
+	"customerId", "paymentMethod", "startAt", "completeBy", "reservationTtl", "concurrencyKey",
+}
+
+// termNames are those that say what is bought, and when.
+var termNames = slices.DeleteFunc(slices.Clone(inputNames), func(name string) bool { return name == "metadata" })
+
+// input is the body of a process request while it is read.
+type input struct {
+	order engine.Input
+	// The amount can only be checked when the currency is known, which may come
+	// behind it. Nil when there is none, or a fault has been noted.
+	amount      []byte
+	currency    iso4217.Currency
+	given       struct{ orderID, amount, item bool }
+	timed       bool             // it has times
+	clock       func() time.Time // what they are compared with
+	rejectIfNew int              // faults that only a new order has
+}
+
+// decodeInput reads and checks the body of a process request. The amount of an
+// order that names no currency is checked as if it had named the fallback; its
+// Currency stays empty. Times are compared with the clock. Ignored are the names of fields
+// that are not known. When all that is wrong would not be with an order that is stored
+// already, the error is a *rejectIfNew. Nothing in the result refers to data.
+func decodeInput(data []byte, fallback iso4217.Currency, clock func() time.Time) (order engine.Input, ignored []string, err error) {
+	in := input{currency: fallback, clock: clock}
+	ignored, err = decode(data, inputNames, in.field, in.finish)
+	if err == nil {
+		return in.order, ignored, nil
+	}
+	// What stands behind the object is another fault.
+	if p := problemOf(err); p.Code == "invalid_input" && len(p.Errors) == in.rejectIfNew {
+		err = &rejectIfNew{order: in.order, error: err}
+	}
+	return engine.Input{}, ignored, err
+}
+
+// rejectIfNew refuses an order that would be good if it were stored: the deadline was not over
+// when it came first, and its amount had no more fraction digits than the fallback of that
+// day. Only the books tell.
+type rejectIfNew struct {
+	order engine.Input
+	error
+}
+
+func (n *rejectIfNew) Unwrap() error { return n.error }
+
+func (in *input) field(d *decoder, name string) {
+	switch name {
+	case "orderId":
+		in.given.orderID = true
+		in.order.OrderID = d.name("/orderId")
+	case "amount":
+		in.given.amount = true
+		in.amount = d.amount()
+	case "item":
+		in.given.item = true
+		in.order.Item = d.name("/item")
+	case "quantity":
+		in.order.Quantity = int32(d.integer("/quantity", 1, maxQuantity))
+	case "currency":
+		in.currency = d.currency()
+		in.order.Currency = in.currency.Code
+	case "metadata":
+		in.order.Metadata = d.metadata()
+	default:
+		in.terms(d, name)
+	}
+}
+
+func (in *input) finish(d *decoder) {
+	d.require(in.given.orderID, "/orderId")
+	d.require(in.given.amount, "/amount")
+	d.require(in.given.item, "/item")
+	d.refuseMisspelled(termNames...)
+	if in.timed {
+		in.checkTimes(d, in.clock())
+	}
+	if in.amount == nil {
+		return
+	}
+	amount, code, detail := amountIn(in.amount, in.currency)
+	if code != "" {
+		d.fault("/amount", code, detail+shownAmount(in.amount))
+	}
+	if code == tooManyDigits && in.order.Currency == "" {
+		if amount, code, _ = parseAmount(in.amount, iso4217.MostDigits); code == "" {
+			amount = amount.Trim(0)
+			in.rejectIfNew++
+		}
+	}
+	in.order.Amount = amount
+}
+
+// shownAmount ends a fault with the number that was sent, if it was one.
+func shownAmount(text []byte) string {
+	if len(text) == 0 {
+		return ""
+	}
+	return ", not " + shownNumber(text)
+}
+
+// name reads the name of an order or an item. It refuses those that a path can't carry: a
+// segment that is one or two dots disappears on the way, percent-encoded or not, and one
+// that is a slash is taken for the end of the path.
+func (d *decoder) name(pointer string) string {
+	name := d.visibleText(pointer)
+	if name == "." || name == ".." || name == "/" {
+		d.fault(pointer, "reserved", "must not be \".\", \"..\" or \"/\"")
+	}
+	return name
+}
+
+// amount reads the text of an amount, which is a number or a string with one.
+func (d *decoder) amount() []byte {
+	switch d.kind() {
+	case '"':
+		return numberIn(bytes.Clone(d.string()))
+	case '0':
+		return d.scalar()
+	default:
+		d.fault("/amount", "wrong_type", "must be a number or a decimal string")
+		d.skip()
+		return nil
+	}
+}
+
+// currency reads a currency code. With one that is no currency the amount is held
+// to the digits of the finest one: an amount is not at fault for it.
+func (d *decoder) currency() iso4217.Currency {
+	unknown := iso4217.Currency{Digits: iso4217.MostDigits}
+	code, ok := d.stringOf("/currency")
+	if !ok {
+		return unknown
+	}
+	known, ok := iso4217.Find(string(code))
+	if !ok {
+		d.fault("/currency", "unknown_currency", "must be an ISO 4217 currency code in capital letters")
+		return unknown
+	}
+	return known
+}
+
+const (
+	maxTTL   = 365 * 24 * 60 * 60 // seconds
+	maxAhead = 365 * 24 * time.Hour
+)
+
+// terms reads the fields that most orders do without.
+func (in *input) terms(d *decoder, name string) {
+	t := &in.order.Terms
+	switch name {
+	case "customerId":
+		t.CustomerID = d.visibleText("/customerId")
+	case "paymentMethod":
+		t.PaymentMethod = d.text("/paymentMethod", maxText)
+	case "concurrencyKey":
+		t.ConcurrencyKey = d.visibleText("/concurrencyKey")
+	case "startAt":
+		in.timed = true
+		t.StartAt = d.time("/startAt")
+	case "completeBy":
+		in.timed = true
+		t.CompleteBy = d.time("/completeBy")
+	case "reservationTtl":
+		t.ReservationTTL = time.Duration(d.integer("/reservationTtl", 1, maxTTL)) * time.Second
+	}
+}
+
+// checkTimes compares times with each other and with now. A deadline that is over is no
+// fault of an order that is stored: the caller may only ask how it ended.
+func (in *input) checkTimes(d *decoder, now time.Time) {
+	t := &in.order.Terms
+	if t.StartAt.After(now.Add(maxAhead)) {
+		d.fault("/startAt", "out_of_range", "must be at most one year in the future, not "+t.StartAt.Format(time.RFC3339Nano))
+	}
+	switch {
+	case t.CompleteBy.IsZero():
+	case !t.CompleteBy.After(t.StartAt):
+		d.fault("/completeBy", "out_of_range", "must be after startAt, not "+t.CompleteBy.Format(time.RFC3339Nano))
+	case !t.CompleteBy.After(now):
+		d.fault("/completeBy", "in_the_past", "must be in the future, not "+t.CompleteBy.Format(time.RFC3339Nano))
+		in.rejectIfNew++
+	}
+}
+
+// readTime is zero for what is no time that an order can have.
+func readTime(raw []byte) (at time.Time) {
+	if err := at.UnmarshalText(raw); err != nil || bytes.ContainsRune(raw, ',') || at.Year() < 1970 || at.Year() > 9998 {
+		return time.Time{}
+	}
+	return at
+}
+
+// time reads a time with its zone (RFC 3339), to the microsecond.
+func (d *decoder) time(pointer string) time.Time {
+	raw, ok := d.stringOf(pointer)
+	if !ok {
+		return time.Time{}
+	}
+	at := readTime(raw)
+	if at.IsZero() {
+		d.fault(pointer, "not_time", "must be an RFC 3339 time with a time zone, from 1970 to 9998")
+		return at
+	}
+	return at.UTC().Truncate(time.Microsecond)
+}
+
+// The limits of an order's metadata; lengths are in characters.
+const (
+	maxPairs = 50
+	maxKey   = 40
+	maxValue = 500
+)
+
+// metadata reads a map of strings and returns it as a JSON object with its keys in
+// the order of jsonb, nil when it is empty. The keys in pointers are shown only when they could
+// be keys.
+func (d *decoder) metadata() []byte {
+	if d.kind() != '{' {
+		d.fault("/metadata", "wrong_type", "must be an object of strings")
+		d.skip()
+		return nil
+	}
+	pairs := map[string]string{}
+	noted := len(d.faults)
+	d.members(func(name []byte) {
+		key := string(name)
+		if code, detail := checkText(name, maxKey); code != "" {
+			d.fault("/metadata", "key_"+code, "has a key that "+detail)
+		} else {
+			d.at = "metadata/" + pointerEscape.Replace(key)
+		}
+		pointer := "/" + d.at
+		if value, ok := d.stringOf(pointer); ok {
+			if code, detail := checkText(value, maxValue); code != "" && code != "empty" {
+				d.fault(pointer, code, detail)
+			}
+			pairs[key] = string(value)
+		}
+		d.at = "metadata"
+	})
+	if len(pairs) > maxPairs {
+		d.fault("/metadata", "too_many", "must have at most "+strconv.Itoa(maxPairs)+" keys, not "+strconv.Itoa(len(pairs)))
+	}
+	if len(d.faults) > noted || len(pairs) == 0 {
+		return nil
+	}
+	return provider.AppendMetadata(nil, pairs)
+}
+
+// sameMetadata reports whether two JSON objects of strings have the same members.
+func sameMetadata(a, b []byte) bool {
+	if bytes.Equal(a, b) {
+		return true
+	}
+	var x, y map[string]string
+	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && maps.Equal(x, y)
+}
+
+// pointerEscape writes a name as a token of a JSON pointer (RFC 6901, section 3).
+var pointerEscape = strings.NewReplacer("~", "~0", "/", "~1")
+
+// compact returns JSON without the spaces that jsonb prints between its tokens.
+func compact(text []byte) []byte {
+	if len(text) == 0 {
+		return nil
+	}
+	out := bytes.NewBuffer(make([]byte, 0, len(text)))
+	if err := json.Compact(out, text); err != nil { // only what is not from a jsonb column
+		return text
+	}
+	return out.Bytes()
 }

@@ -1,16 +1,25 @@
 package httpapi
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/govalues/decimal"
+
 	"pawl/engine"
+	"pawl/fsm"
+	"pawl/internal/orders"
 )
 
 // ask is the smallest body for an order: one unit of item i for 1.
@@ -291,4 +300,290 @@ func TestProcessWhenItCannotBeDone(t *testing.T) {
 		b.call(t, "PUT /api/inventory/i", `{"onHand":1}`, "If-None-Match", "*").wantProblem(t, 503, "unavailable")
 		b.get(t, "/livez").wantStatus(t, 200)
 	})
+}
+
+func TestDecodeTerms(t *testing.T) {
+	t.Parallel()
+	at := time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond)
+	text := func(at time.Time) string { return at.Format(`"2006-01-02T15:04:05.999999Z07:00"`) }
+	t.Run("are read", func(t *testing.T) {
+		t.Parallel()
+		in, _, err := decodeInput([]byte(`{"orderId":"o","amount":1,"item":"i","customerId":"é","paymentMethod":"pm_1","concurrencyKey":"k","reservationTtl":31536000,
+			"startAt":`+text(at)+`,"completeBy":`+text(at.Add(time.Hour).In(time.FixedZone("", 5*3600)))+`}`), dollars, time.Now)
+		want := engine.Terms{CustomerID: "é", PaymentMethod: "pm_1", ConcurrencyKey: "k", ReservationTTL: 365 * 24 * time.Hour, StartAt: at, CompleteBy: at.Add(time.Hour)}
+		if err != nil || in.Terms != want {
+			t.Errorf("%+v, %v", in.Terms, err)
+		}
+	})
+	t.Run("a start that is over is one", func(t *testing.T) {
+		t.Parallel()
+		if in, _, err := decodeInput([]byte(body("startAt", `"2020-02-29T00:00:00-12:00"`)), dollars, time.Now); err != nil || in.StartAt.Year() != 2020 {
+			t.Errorf("%s, %v", in.StartAt, err)
+		}
+	})
+	for _, c := range []struct{ name, value, fault string }{
+		{"customerId", `""`, "empty"}, {"customerId", `1`, "wrong_type"}, {"customerId", `"` + strings.Repeat("é", 256) + `"`, "too_long"},
+		{"customerId", `"a\u0000"`, "control_character"}, {"paymentMethod", `"` + strings.Repeat("x", 256) + `"`, "too_long"},
+		{"paymentMethod", `{}`, "wrong_type"}, {"concurrencyKey", `""`, "empty"}, {"concurrencyKey", `null`, "wrong_type"},
+		{"reservationTtl", `0`, "out_of_range"}, {"reservationTtl", `31536001`, "out_of_range"}, {"reservationTtl", `1.5`, "not_integer"},
+		{"reservationTtl", `"60"`, "wrong_type"},
+		{"startAt", `"tomorrow"`, "not_time"}, {"startAt", `"2026-01-02T03:04:05"`, "not_time"}, {"startAt", `"2026-01-02"`, "not_time"},
+		{"startAt", `1767323045`, "wrong_type"}, {"startAt", `"2026-13-02T03:04:05Z"`, "not_time"}, {"startAt", `"2026-01-02T03:04:05,5Z"`, "not_time"},
+		{"startAt", `"2026-01-02t03:04:05+24:00"`, "not_time"}, {"startAt", `"0001-01-01T00:00:00Z"`, "not_time"},
+		{"startAt", text(time.Now().Add(366 * 24 * time.Hour)), "out_of_range"},
+		{"completeBy", `"2026-01-02"`, "not_time"}, {"completeBy", `"2020-01-02T03:04:05Z"`, "in_the_past"},
+		{"completeBy", text(at) + `,"startAt":` + text(at), "out_of_range"},
+	} {
+		t.Run(fmt.Sprintf("%s %.20s is refused", c.name, c.value), func(t *testing.T) {
+			t.Parallel()
+			_, _, err := decodeInput([]byte(body(c.name, c.value)), dollars, time.Now)
+			status, faults := faultsOf(t, err)
+			if want := "/" + c.name + " " + c.fault; status != 422 || len(faults) != 1 || faults[0] != want {
+				t.Errorf("%d %q, want %q", status, faults, want)
+			}
+		})
+	}
+}
+
+// A caller may ask again after the deadline how his order ended.
+func TestDeadlineThatIsOver(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	late := `{"orderId":"o","amount":"1.00","item":"i","completeBy":"2020-01-01T00:00:00Z"}`
+	p := b.process(t, late).wantProblem(t, 422, "invalid_input")
+	if len(p.Errors) != 1 || p.Errors[0].Code != "in_the_past" {
+		t.Errorf("%+v", p.Errors)
+	}
+	b.process(t, strings.Replace(late, "2020", strconv.Itoa(time.Now().Year()+1), 1)).wantStatus(t, 200)
+	b.exec(t, `UPDATE orders SET complete_by = '2020-01-01T00:00:00Z'`)
+	if o := b.process(t, late).wantStatus(t, 200); o.Status != "completed" {
+		t.Errorf("%+v", o)
+	}
+	b.process(t, strings.Replace(late, "1.00", "2", 1)).wantProblem(t, 409, "order_conflict")
+	b.process(t, strings.Replace(late, `"i"`, `""`, 1)).wantProblem(t, 422, "invalid_input")
+}
+
+func TestTermsAreShownButThePaymentMethod(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	start, deadline := time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond), time.Now().Add(2*time.Hour).UTC().Truncate(time.Microsecond)
+	in := fmt.Sprintf(`{"orderId":"o","amount":1,"item":"i","customerId":"me","paymentMethod":"pm_s3cret","startAt":%q,"completeBy":%q}`,
+		start.Format(time.RFC3339Nano), deadline.Format(time.RFC3339Nano))
+	a := b.process(t, in)
+	if o := a.wantStatus(t, 202); o.Hold != "scheduled" || a.header.Get("Retry-After") != "3600" {
+		t.Errorf("%+v, again after %s", o, a.header.Get("Retry-After"))
+	}
+	for _, shown := range []string{`"customerId":"me"`, `"startAt":"` + start.Format(time.RFC3339Nano), `"completeBy":"` + deadline.Format(time.RFC3339Nano),
+		`"resumesAt":"` + start.Format(time.RFC3339Nano)} {
+		if !strings.Contains(a.body, shown) {
+			t.Errorf("%s is not in %s", shown, a.body)
+		}
+	}
+	other := b.process(t, strings.NewReplacer("pm_s3cret", "pm_0ther", `"me"`, `"you"`).Replace(in))
+	p := other.wantProblem(t, 409, "order_conflict")
+	if len(p.Errors) != 2 || p.Errors[0].Pointer != "/customerId" || *p.Errors[0].Stored != "me" || p.Errors[1].Pointer != "/paymentMethod" {
+		t.Errorf("%+v", p.Errors)
+	}
+	for _, text := range []string{a.body, other.body, b.get(t, "/api/orders/o").body, b.get(t, "/api/orders").body, b.get(t, "/api/orders/o/transitions").body} {
+		if strings.Contains(text, "s3cret") || strings.Contains(text, "0ther") {
+			t.Errorf("the payment method is shown: %s", text)
+		}
+	}
+}
+
+// An amount has one form wherever it is shown: all fraction digits of its currency. It is text, because a client that reads JSON
+// numbers as floats, as most do, would read other money than is stored.
+func TestAmountsHaveOneForm(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.number(t)
+	for i, c := range []struct{ sent, currency, want, other string }{
+		{`16777217.25`, "USD", "16777217.25", "7.00"}, {`"16777217.25"`, "USD", "16777217.25", "7.00"},
+		{`999999999999999.99`, "EUR", "999999999999999.99", "7.00"}, {`"999999999999999"`, "CLF", "999999999999999.0000", "7.0000"},
+		{`5`, "EUR", "5.00", "7.00"}, {`"5.0"`, "EUR", "5.00", "7.00"}, {`5.000`, "EUR", "5.00", "7.00"}, {`99.9`, "USD", "99.90", "7.00"},
+		{`1e2`, "USD", "100.00", "7.00"}, {`"0"`, "USD", "0.00", "7.00"}, {`0.0`, "KWD", "0.000", "7.000"},
+		{`5.00`, "JPY", "5", "7"}, {`0.00`, "JPY", "0", "7"}, {`12.5`, "KWD", "12.500", "7.000"},
+	} {
+		id := fmt.Sprint("o", i)
+		a := b.process(t, fmt.Sprintf(`{"orderId":%q,"amount":%s,"currency":%q,"item":"i"}`, id, c.sent, c.currency))
+		conflict := b.process(t, fmt.Sprintf(`{"orderId":%q,"amount":7,"currency":%q,"item":"i"}`, id, c.currency)).wantProblem(t, 409, "order_conflict")
+		if e := conflict.Errors[0]; or(e.Stored, "") != c.want || or(e.Sent, "") != c.other {
+			t.Errorf("%+v: %+v", c, conflict.Errors)
+		}
+		for of, text := range map[string]string{
+			"processing": a.body, "reading": b.get(t, "/api/orders/"+id).body, "listing": b.get(t, "/api/orders?limit=1").body,
+			"a verb's problem": b.call(t, "POST /api/orders/"+id+"/cancel", "").body,
+			"its events":       b.get(t, "/api/events?wait=10&order="+id).body,
+			"the books":        `"amount":"` + b.text(t, `SELECT amount::text FROM books.orders WHERE order_id = $1`, id) + `"`,
+			"what was kept":    `"amount":"` + b.text(t, `SELECT kept::text FROM books.orders WHERE order_id = $1`, id) + `"`,
+		} {
+			if !strings.Contains(text, `"amount":"`+c.want+`"`) {
+				t.Errorf("%s, %+v: %s", of, c, text)
+			}
+		}
+	}
+}
+
+func TestRefundsHaveTheFormOfTheirOrder(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.process(t, `{"orderId":"o","amount":"20","currency":"EUR","item":"i"}`)
+	for i, c := range []struct{ body, amount, refunded, kept string }{
+		{`"amount":"2.5",`, "2.50", "2.50", "17.50"}, {`"amount":1,`, "1.00", "3.50", "16.50"}, {``, "16.50", "20.00", "0.00"},
+	} {
+		a := b.call(t, "POST /api/orders/o/refunds", fmt.Sprintf(`{%s"reason":"r","requestId":"%d"}`, c.body, i))
+		for _, want := range []string{`"amount":"20.00"`, `"amount":"` + c.amount + `"`, `"refunded":"` + c.refunded + `"`} {
+			if !strings.Contains(a.body, want) {
+				t.Errorf("no %s in %s", want, a.body)
+			}
+		}
+		if got := b.text(t, `SELECT refunded || ' ' || kept FROM books.orders`); got != c.refunded+" "+c.kept {
+			t.Errorf("the books say refunded and kept %s, want %s %s", got, c.refunded, c.kept)
+		}
+	}
+	p := b.process(t, `{"orderId":"x","amount":"1.234","currency":"EUR","item":"i"}`).wantProblem(t, 422, "invalid_input")
+	if d := p.Errors[0].Detail; !strings.Contains(d, "2 digits after the decimal point in EUR") {
+		t.Error(d)
+	}
+	p = b.call(t, "POST /api/orders/o/refunds", `{"amount":"0.001","reason":"r","requestId":"digits"}`).wantProblem(t, 422, "invalid_input")
+	if d := p.Errors[0].Detail; !strings.Contains(d, "2 digits after the decimal point in EUR") {
+		t.Error(d)
+	}
+}
+
+// text reads one text from the database.
+func (b *bundle) text(t testing.TB, sql string, arguments ...any) (text string) {
+	t.Helper()
+	if err := b.Pool.QueryRow(t.Context(), sql, arguments...).Scan(&text); err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// The clock is the database's; that of the machine may be years off.
+func TestTimesGoByTheClockOfTheDatabase(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2031, 5, 6, 7, 8, 9, 0, time.UTC)
+	clock := func() time.Time { return at }
+	deadline := func(at time.Time) []byte { return []byte(body("completeBy", at.Format(`"`+time.RFC3339+`"`))) }
+	if _, _, err := decodeInput(deadline(at.Add(time.Hour)), dollars, clock); err != nil {
+		t.Error(err)
+	}
+	_, _, err := decodeInput(deadline(at.Add(-time.Hour)), dollars, clock)
+	if _, faults := faultsOf(t, err); len(faults) != 1 || faults[0] != "/completeBy in_the_past" {
+		t.Errorf("%q", faults)
+	}
+}
+
+func TestRetryAfterFitsTheHold(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2031, 5, 6, 7, 8, 9, 0, time.UTC)
+	in := func(d time.Duration) *time.Time { return new(at.Add(d)) }
+	for _, c := range []struct {
+		hold string
+		due  *time.Time
+		want string
+	}{
+		{"retry", in(20 * time.Second), "21"},
+		{"retry", in(-time.Second), "1"},
+		{"scheduled", in(10 * time.Minute), "601"},
+		{"scheduled", in(24 * time.Hour), "3600"},
+		{"callback", in(time.Hour), "5"},
+		{"callback", in(time.Second), "2"},
+		{"queued", nil, "5"},
+		{"approval", in(24 * time.Hour), "60"},
+		{"paused", nil, "60"},
+		{"attention", nil, "60"},
+	} {
+		if got := retryAfter(&orders.Order{Hold: &c.hold, DueAt: c.due}, func() time.Time { return at }); got != c.want {
+			t.Errorf("%s until %v: Retry-After: %s, want %s", c.hold, c.due, got, c.want)
+		}
+	}
+}
+
+const benchBody = `{"orderId": "0f8fad5bd9cb469fa16570867728950e", "amount": 12345678901.23, "item": "widget-4711", "quantity": 2, "currency": "EUR"}`
+
+func finishedOrder() orders.Order {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 678901000, time.UTC)
+	return orders.Order{
+		OrderNo: 1, CreatedAt: at, FinishedAt: &at, Fence: 1, Quantity: 2, Seq: 4, Status: fsm.Completed,
+		OrderID: "0f8fad5bd9cb469fa16570867728950e", Currency: "EUR", Item: "widget-4711", Amount: decimal.MustParse("12345678901.23"),
+		ChargedAt:  &at,
+		ReservedAt: &at,
+	}
+}
+
+// The hot route without the engine: middleware, routing, metrics, reading,
+// checking and writing one order.
+func BenchmarkProcessWithoutEngine(b *testing.B) {
+	s, ok := New(nil, Config{}).(*server)
+	if !ok {
+		b.Fatal("not a server")
+	}
+	o := finishedOrder()
+	rules["POST /api/orders/bench"] = rules["processOrder"]
+	s.handle("POST /api/orders/bench", s.answered(s.sameOrigin(func(w http.ResponseWriter, r *http.Request) error {
+		if _, _, err := s.readInput(w, r); err != nil {
+			return err
+		}
+		s.writeOrder(w, &o, preferenceOf(r.Header["Prefer"], s.ResponseTimeout), nil)
+		return nil
+	})))
+	reader := bytes.NewReader([]byte(benchBody))
+	r := httptest.NewRequest(http.MethodPost, "/api/orders/bench", reader)
+	r.Header.Set("Content-Type", "application/json")
+	b.ReportAllocs()
+	for b.Loop() {
+		reader.Reset([]byte(benchBody))
+		r.Body = io.NopCloser(reader)
+		w := discard{http.Header{}}
+		s.ServeHTTP(w, r)
+	}
+}
+
+// An order from its request to its answer, with 64 callers, without a connection.
+func BenchmarkProcess(b *testing.B) {
+	s := setup(b)
+	var orders atomic.Int64
+	b.ReportAllocs()
+	b.SetParallelism(64 / runtime.GOMAXPROCS(0))
+	b.RunParallel(func(work *testing.PB) {
+		for work.Next() {
+			body := fmt.Sprintf(`{"orderId": "%032x", "amount": 99.99, "item": "widget-4711"}`, orders.Add(1))
+			r := httptest.NewRequestWithContext(b.Context(), http.MethodPost, "/api/orders/process", strings.NewReader(body))
+			r.RemoteAddr, r.Host = fromHere, "localhost"
+			r.Header.Set("Content-Type", "application/json")
+			s.api.ServeHTTP(discard{http.Header{}}, r)
+		}
+	})
+}
+
+type discard struct{ header http.Header }
+
+func (d discard) Header() http.Header         { return d.header }
+func (d discard) Write(b []byte) (int, error) { return len(b), nil }
+func (d discard) WriteHeader(status int) {
+	if status != http.StatusOK {
+		panic(status)
+	}
+}
+
+func BenchmarkDecodeInput(b *testing.B) {
+	data := []byte(benchBody)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, _, err := decodeInput(data, dollars, time.Now); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkAppendOrder(b *testing.B) {
+	o := finishedOrder()
+	var out []byte
+	b.ReportAllocs()
+	for b.Loop() {
+		wire := orderOf(&o)
+		out = wire.append(out[:0])
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestRoutes(t *testing.T) {
@@ -157,6 +158,119 @@ func TestPages(t *testing.T) {
 	for _, match := range regexp.MustCompile(`href="#([^"]*)"`).FindAllStringSubmatch(docs, -1) {
 		if !strings.Contains(docs, `id="`+match[1]+`"`) {
 			t.Errorf("/docs links to #%s, which is not there", match[1])
+		}
+	}
+}
+
+// TestWhatIsNotThere: an answer says which thing is not there, where a request names several.
+func TestWhatIsNotThere(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.exec(t, `INSERT INTO webhook_endpoints (url, secret, event_no, created_by) VALUES ('https://shop.example/', 'whsec_', 0, 'test')`)
+	for target, want := range map[string]string{
+		"/api/orders/nobody":                                     `There is no order "nobody".`,
+		"/api/orders/nobody?wait=1":                              `There is no order "nobody".`,
+		"/api/orders/nobody/transitions":                         `There is no order "nobody".`,
+		"/api/orders/nobody/deliveries":                          `There is no order "nobody".`,
+		"/api/orders/nobody/calls":                               `There is no order "nobody".`,
+		"/api/orders/%00":                                        `There is no such order.`,
+		"/api/policies/7":                                        `There is no such policy.`,
+		"/api/inventory/nothing":                                 `There is no item "nothing".`,
+		"/api/inventory/nothing/movements":                       `There is no item "nothing".`,
+		"/api/webhook-endpoints/whe_9":                           `There is no webhook endpoint "whe_9".`,
+		"/api/webhook-endpoints/9":                               `There is no such webhook endpoint.`,
+		"/api/webhook-endpoints/whe_9/deliveries/1":              `There is no webhook endpoint "whe_9".`,
+		"/api/webhook-endpoints/whe_1/deliveries/7":              `There is no delivery at whe_1 with the number "7".`,
+		"/api/webhook-endpoints/whe_9/deliveries?orderId=nobody": `There is no webhook endpoint "whe_9".`,
+		"/api/webhook-endpoints/whe_1/deliveries?orderId=nobody": `There is no order "nobody".`,
+	} {
+		if p := b.get(t, target).wantProblem(t, 404, "not_found"); p.Detail != want {
+			t.Errorf("%s: %s", target, p.Detail)
+		}
+	}
+	if p := b.verb(t, "nobody/cancel", `{}`).wantProblem(t, 404, "not_found"); p.Detail != `There is no order "nobody".` {
+		t.Error(p.Detail)
+	}
+	callback := b.call(t, "POST /api/callbacks/forged", `{"outcome":"done"}`)
+	if p := callback.wantProblem(t, 404, "not_found"); p.Detail != "There is no such callback." {
+		t.Error(p.Detail)
+	}
+}
+
+func TestRequestsOfOtherSites(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.held(t, "held", nil)
+	b.stock(t, "widget", `{"onHand":5}`).wantStatus(t, 200)
+	writes := []struct{ request, body string }{
+		{"POST /api/orders/process", ask("o")},
+		{"POST /api/orders/held/cancel", ""},
+		{"PUT /api/inventory/widget", `{"onHand":7}`},
+		{"POST /api/inventory/widget/adjustments", `{"change":2,"reason":"found","requestId":"1"}`},
+	}
+	for _, header := range [][]string{
+		{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"},
+		{"Origin", "https://elsewhere.example"}, {"Origin", "null"}, {"Origin", "http://localhost:8080"},
+	} {
+		t.Run(fmt.Sprintf("are refused: %s", header), func(t *testing.T) {
+			t.Parallel()
+			for _, write := range writes {
+				b.call(t, write.request, write.body, header...).wantProblem(t, 403, "cross_origin")
+			}
+			b.get(t, "/api/orders/held", header...).wantStatus(t, 200) // reading does nothing
+			if n := b.count(t, `SELECT (SELECT count(*) FROM orders WHERE order_id = 'o' OR stop_requested IS NOT NULL)
+				+ (SELECT count(*) FROM inventory WHERE on_hand = 7)`); n != 0 {
+				t.Error("something was written")
+			}
+		})
+	}
+	for i, header := range [][]string{
+		nil, {"Sec-Fetch-Site", "same-origin"}, {"Sec-Fetch-Site", "none"}, {"Origin", "http://localhost"},
+	} {
+		t.Run(fmt.Sprintf("our own are answered: %s", header), func(t *testing.T) {
+			t.Parallel()
+			id := fmt.Sprintf("ours-%d", i)
+			b.process(t, ask(id), header...).wantStatus(t, 200)
+			b.call(t, "POST /api/orders/"+id+"/cancel", "", header...).wantProblem(t, 409, "not_applicable")
+			b.stock(t, id, `{"onHand":8}`, header...).wantStatus(t, 200)
+		})
+	}
+}
+
+// TestTour makes one request after the other, as a client would, and says what each is answered with.
+func TestTour(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const process = "POST /api/orders/process"
+	tomorrow := time.Now().Add(24 * time.Hour).Format(time.RFC3339)
+	for _, c := range []struct {
+		request, body string
+		status        int
+		answer        string // what is in it, besides other things
+	}{
+		{"GET /health", ``, 200, `"status":"ok"`},
+		{"PUT /api/inventory/widget", `{"onHand":1}`, 428, `"code":"precondition_required"`}, // how many were there, when they were counted?
+		{"POST /api/inventory/widget/adjustments", `{"change":1,"reason":"delivery","requestId":"1"}`, 200, `"available":1`},
+		{process, `{"orderId":"order-1","amount":99.99,"item":"widget"}`, 200, `"status":"completed"`},
+		{process, `{"orderId":"order-1","amount":99.99,"item":"widget"}`, 200, `"status":"completed"`}, // nothing happens twice
+		{process, `{"orderId":"order-1","amount":50,"item":"widget"}`, 409, `"code":"order_conflict"`},
+		{process, `{"orderId":"order-2","amount":99.99,"item":"widget"}`, 200, `"code":"out_of_stock"`},
+		{process, `{"orderId":"order-3","amount":-1,"item":"widget"}`, 422, `"code":"invalid_input"`},
+		{process, `{"orderId":"order-3","amount":1,"item":"rug","startAt":"` + tomorrow + `"}`, 202, `"hold":"scheduled"`},
+		{"POST /api/orders/order-3/cancel", `{"reason":"not needed"}`, 200, `"status":"canceled"`},
+		{"POST /api/orders/order-1/cancel", `{}`, 409, `"code":"not_applicable"`},
+		{"POST /api/inventory/widget/adjustments", `{"change":1,"reason":"delivery","requestId":"2"}`, 200, `"available":1`},
+		{"POST /api/orders/order-2/retry", `{}`, 200, `"generation":1`}, // there is stock now
+		{"GET /api/orders/order-2", ``, 200, `"status":"completed"`},
+		{"GET /api/orders/order-2/transitions", ``, 200, `"to":"refunding"`},
+		{"GET /api/orders/order-2/calls", ``, 200, `{"calls":[]`}, // the database did it
+		{"GET /api/orders?status=canceled", ``, 200, `"orderId":"order-3"`},
+		{"GET /api/inventory/widget", ``, 200, `"available":0`},
+		{"GET /api/inventory/widget/movements", ``, 200, `"change":1,"onHand":1`},
+		{"GET /api/orders/order-4", ``, 404, `"code":"not_found"`},
+	} {
+		if a := b.call(t, c.request, c.body); a.status != c.status || !strings.Contains(a.body, c.answer) {
+			t.Errorf("%s %s: %d %s, want %d with %s", c.request, c.body, a.status, a.body, c.status, c.answer)
 		}
 	}
 }

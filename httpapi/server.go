@@ -1,3 +1,20 @@
+// Package httpapi is the JSON over HTTP edge of the service: it reads requests,
+// makes one call to the engine for each, and writes the answers. It decides
+// nothing about orders.
+//
+// Requests are read strictly (RFC 8259 within the limits of I-JSON, RFC 7493):
+// what is accepted has one reading, whoever reads it. Faults of the caller are
+// answered with problem documents (RFC 9457) that name the field and never repeat
+// a text; the one exception is a conflict, which shows what is stored beside
+// what was sent. Everything that is not the caller's fault is one of a few
+// answers with Retry-After, or a mute 500. Fields that are not known are named in
+// the answer, or refused if the caller prefers; query parameters are refused always.
+//
+// The OpenAPI 3.1 document is made from the types of this package; go generate
+// writes it to openapi.yaml. The same types say how bodies are read, but for that
+// of the process route: it is the hot one, and read by hand. No path of the API
+// redirects, and no path segment in the place of an id has a meaning of its own, so any id
+// can be asked for; the names that no path can carry are refused.
 package httpapi
 
 import (
@@ -151,20 +168,20 @@ func (s *server) routes() {
 	list(s, listCallsOperation, s.listCalls)                                          // GET  /api/orders/{orderId}/calls: the calls made for it
 	post[callbackRequest, plainAnswer[receipt]](s, callbackOperation, s.callback)     // POST /api/callbacks/{token}: a provider's answer to a step
 	post[stripeRequest, plainAnswer[receipt]](s, stripeOperation, s.stripe)           // POST /api/webhooks/stripe: Stripe says that something happened
-	postVerb[*VerbBody](s, cancelOperation, orders.Cancel)                            // POST /api/orders/{orderId}/cancel: stop and undo it
-	postVerb[*retryBody](s, retryOperation, orders.Retry)                             // POST /api/orders/{orderId}/retry: try it again
-	postVerb[*VerbBody](s, pauseOperation, orders.Pause)                              // POST /api/orders/{orderId}/pause: hold it before its next step
-	postVerb[*VerbBody](s, resumeOperation, orders.Resume)                            // POST /api/orders/{orderId}/resume: go on with it
-	postVerb[*VerbBody](s, approveOperation, orders.Approve)                          // POST /api/orders/{orderId}/approve: let it start
-	postVerb[*VerbBody](s, rejectOperation, orders.Reject)                            // POST /api/orders/{orderId}/reject: or not
+	postVerb[VerbBody](s, cancelOperation, orders.Cancel)                             // POST /api/orders/{orderId}/cancel: stop and undo it
+	postVerb[retryBody](s, retryOperation, orders.Retry)                              // POST /api/orders/{orderId}/retry: try it again
+	postVerb[VerbBody](s, pauseOperation, orders.Pause)                               // POST /api/orders/{orderId}/pause: hold it before its next step
+	postVerb[VerbBody](s, resumeOperation, orders.Resume)                             // POST /api/orders/{orderId}/resume: go on with it
+	postVerb[VerbBody](s, approveOperation, orders.Approve)                           // POST /api/orders/{orderId}/approve: let it start
+	postVerb[VerbBody](s, rejectOperation, orders.Reject)                             // POST /api/orders/{orderId}/reject: or not
 	postVerb[stepResultBody](s, stepResultOperation, orders.StepResult)               // POST /api/orders/{orderId}/step-result: say what became of a step
-	postForm[verbRequest[refundBody], orderAnswer](s, refundOperation, nil, s.refund) // POST /api/orders/{orderId}/refunds: give money back
+	postBody[verbRequest[refundBody], orderAnswer](s, refundOperation, nil, s.refund) // POST /api/orders/{orderId}/refunds: give money back
 	s.bound(bulkOperation, s.lists)
 	post[bulkRequest, plainAnswer[bulkOutcome]](s, bulkOperation, s.bulk)                                         // POST /api/bulk/{verb}: the verb for many orders
 	list(s, listInventoryOperation, s.listInventory)                                                              // GET  /api/inventory: the stock of all items
 	getWithin(s, getInventoryOperation, readWithin, s.getInventory)                                               // GET  /api/inventory/{item}: of one
-	postForm[setInventoryRequest, itemAnswer](s, setInventoryOperation, nil, s.setInventory)                      // PUT /api/inventory/{item}: say what is on the shelf
-	postForm[adjustInventoryRequest, itemAnswer](s, adjustInventoryOperation, checkAdjustment, s.adjustInventory) // POST /api/inventory/{item}/adjustments: add to it, or take away
+	postBody[setInventoryRequest, itemAnswer](s, setInventoryOperation, nil, s.setInventory)                      // PUT /api/inventory/{item}: say what is on the shelf
+	postBody[adjustInventoryRequest, itemAnswer](s, adjustInventoryOperation, checkAdjustment, s.adjustInventory) // POST /api/inventory/{item}/adjustments: add to it, or take away
 	list(s, listMovementsOperation, s.listMovements)                                                              // GET  /api/inventory/{item}/movements: how it came to be
 	getWithin(s, listEventsOperation, (*listEventsRequest).limit, s.listEvents)                                   // GET  /api/events: what happened
 	look(s, getOverviewOperation, s.getOverview)                                                                  // GET  /api/overview: how it stands

@@ -248,3 +248,8 @@ func (a answer) wantStatus(t testing.TB, status int) shape {
 	}
 	return a.decoded(t)
 }
+
+func TestMain(m *testing.M) {
+	rules["POST /test"] = rule{class: alwaysOpen} // a route of tests
+	dbtest.Main(m)
+}

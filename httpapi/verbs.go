@@ -1,13 +1,19 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/govalues/decimal"
 
 	"pawl/engine"
+	"pawl/fsm"
+	"pawl/internal/iso4217"
 	"pawl/internal/orders"
 )
 
@@ -64,22 +70,88 @@ var (
 			"The order is not moved by that, and may have ended.")
 )
 
+// verbRequest documents what a verb reads.
+type verbRequest[B any] struct {
+	OrderID        string `path:"orderId" doc:"The id, percent-encoded."`
+	DryRun         bool   `query:"dryRun" doc:"Report whether the verb applies and how it would leave the order, and do nothing."`
+	IfMatch        string `header:"If-Match" doc:"Only if the order still has this ETag."`
+	Prefer         string `header:"Prefer" doc:"How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields."`
+	IdempotencyKey string `header:"Idempotency-Key" doc:"The requestId, if the body has none; quoted or not."`
+	Body           B
+}
+
+// verbBody is the body of a verb.
+type verbBody interface {
+	asks() VerbBody
+	tell(*engine.Request)
+}
+
+func (VerbBody) tell(*engine.Request) {}
+
+type retryBody struct {
+	VerbBody
+	Policy        string `json:"policy,omitempty" enum:"pinned,active" doc:"The policy to continue with: the one that the order started with (pinned, the default), or the active one."`
+	Generation    *int32 `json:"generation,omitempty" minimum:"0" maximum:"2147483647" doc:"Only if the order is still at this generation. A failed order that was retried before is restarted only with this, If-Match or a requestId, so that a duplicate request does not restart it again."`
+	PaymentMethod string `json:"paymentMethod,omitempty" minLength:"1" maxLength:"255" doc:"What a failed order is charged with from now on. Never logged or returned." writeOnly:"true"`
+}
+
+func (b retryBody) tell(q *engine.Request) {
+	q.ActivePolicy, q.PaymentMethod, q.Generation = b.Policy == "active", b.PaymentMethod, b.Generation
+}
+
+type stepResultBody struct {
+	Step       string `json:"step" enum:"charge,reserve,confirm" doc:"The step that the order is performing or undoing."`
+	Refund     *int32 `json:"refund,omitempty" minimum:"1" maximum:"2147483647" doc:"Report the outcome of this open refund, not of the order's current step. The step must be charge."`
+	Generation *int32 `json:"generation,omitempty" minimum:"0" maximum:"2147483647" doc:"Close the open undo of a late effect of the step in this generation, instead of settling the order's current step. The outcome must be done: it was undone by hand."`
+	Outcome    string `json:"outcome" enum:"done,refused,not_done" doc:"Of the step, or of its undo if the order is being undone. done: it has taken effect. refused: it has not, and never will. not_done: it has not, and may be tried again."`
+	Reference  string `json:"reference,omitempty" minLength:"1" maxLength:"255" doc:"The provider's name for the effect."`
+	Code       string `json:"code,omitempty" minLength:"1" maxLength:"255" doc:"Why it is not done, for programs."`
+	Detail     string `json:"detail,omitempty" minLength:"1" maxLength:"1000" doc:"Why it is not done, for people."`
+	Reason     string `json:"reason" minLength:"1" maxLength:"1000" doc:"How you know; recorded in the history." example:"seen in the dashboard"`
+	VerbBody
+}
+
+func (b stepResultBody) asks() VerbBody { b.VerbBody.Reason = b.Reason; return b.VerbBody }
+
+func (b stepResultBody) tell(q *engine.Request) {
+	q.Settle = &engine.Settled{
+		Step: fsm.Step(b.Step), Outcome: b.Outcome, Reference: b.Reference, Code: b.Code, Detail: b.Detail, Generation: b.Generation, Refund: b.Refund,
+	}
+}
+
+// check refuses what one field allows and another does not.
+func (b *stepResultBody) check(d *decoder) {
+	if b.Refund != nil && b.Step != "" && (b.Step != string(fsm.Charge) || b.Generation != nil) {
+		d.fault("/refund", "not_a_charge", "requires the step charge and no generation")
+	}
+	if b.Generation != nil && b.Outcome != "" && b.Outcome != engine.SettledDone {
+		d.fault("/outcome", "not_done", "must be done if a generation is given: an undo is closed once it was done by hand")
+	}
+}
+
+// decidingNames are the fields of verbs that decide what is done.
+var decidingNames = []string{"generation", "outcome", "paymentMethod", "policy", "refund", "step"}
+
+func checkVerb[B any](d *decoder, body *B) {
+	d.refuseMisspelled(decidingNames...)
+	if result, ok := any(body).(*stepResultBody); ok {
+		result.check(d)
+	}
+}
+
 // leastVerbWait is what a verb is given to be stored, however short the caller waits for
 // what comes of it.
 const leastVerbWait = time.Second
 
 // postVerb serves one verb, with the body B.
-func postVerb[B any](s *server, op huma.Operation, verb orders.Verb) {
-	f := formOf[verbRequest[B]](checkVerb)
-	f.optional = true // where something is required, it is said what
-	post[verbRequest[B], orderAnswer](s, op, f.then(func(w http.ResponseWriter, r *http.Request, got fields) error {
-		q := requestOf(verb, got)
-		q.HTTPRequestID = w.Header().Get("X-Request-Id")
-		if err := readTarget(w, r, &q); err != nil {
+func postVerb[B verbBody](s *server, op huma.Operation, verb orders.Verb) {
+	postBody[verbRequest[B], orderAnswer](s, op, checkVerb, func(w http.ResponseWriter, r *sent[B]) error {
+		q, err := readVerb(w, r, verb)
+		if err != nil {
 			return err
 		}
-		return s.do(w, r, &q, got.ignored())
-	}))
+		return s.do(w, r.Request, &q, r.ignored)
+	})
 }
 
 // do does what a verb asks and answers with the order.
@@ -109,25 +181,28 @@ func (s *server) do(w http.ResponseWriter, r *http.Request, q *engine.Request, i
 	return nil
 }
 
-// readTarget reads what a request for a verb says beside its body.
-func readTarget(w http.ResponseWriter, r *http.Request, q *engine.Request) (err error) {
-	if q.OrderID = r.PathValue("orderId"); !possible(q.OrderID) {
-		return &orders.NotFound{What: "order"}
+// readVerb reads a request for a verb.
+func readVerb[B verbBody](w http.ResponseWriter, r *sent[B], verb orders.Verb) (engine.Request, error) {
+	q := engine.Request{Verb: verb, OrderID: r.PathValue("orderId")}
+	r.body.tell(&q)
+	if !possible(q.OrderID) {
+		return q, &orders.NotFound{What: "order"}
 	}
-	if err = readHead(w, r, q); err != nil {
-		return err
+	err := readHead(w, r.Request, r.body.asks(), &q)
+	if err == nil {
+		q.IfSeq, err = ifMatch[int32](r.Header.Get("If-Match"))
 	}
-	q.IfSeq, err = ifMatch[int32](r.Header.Get("If-Match"))
-	return err
+	return q, err
 }
 
-// readHead reads the dry run of a verb, for one order or many, who asks, and the request id of who gives none in the body.
-func readHead(w http.ResponseWriter, r *http.Request, q *engine.Request) (err error) {
+// readHead reads what is the same for one order and many: the dry run, and who makes the request.
+func readHead(w http.ResponseWriter, r *http.Request, asks VerbBody, q *engine.Request) (err error) {
+	q.OnBehalfOf, q.Reason, q.HTTPRequestID = asks.OnBehalfOf, asks.Reason, w.Header().Get("X-Request-Id")
 	if q.DryRun, err = dryRun(r); err != nil {
 		return err
 	}
 	if q.Actor, err = actorOf(w, q.OnBehalfOf); err == nil {
-		q.RequestID, err = requestIDOf(r, q.RequestID)
+		q.RequestID, err = requestIDOf(r, asks.RequestID)
 	}
 	return err
 }
@@ -140,4 +215,86 @@ func dryRun(r *http.Request) (bool, error) {
 		return true, nil
 	}
 	return false, invalidParameter("dryRun", "wrong_type", "must be true or false")
+}
+
+var refundOperation = verbOperation(orders.Refund, "Give back money of a completed order",
+	"Refunds a part of the charge, or all that is left of it, where it was charged. The status stays completed; refunded and refunds say what "+
+		"was given back. Fields that are not known are refused. It is 200 once the refund is done or failed, and 202 as long as it is open: Pawl goes on with it.")
+
+type refundBody struct {
+	Amount    amountInput `json:"amount,omitempty" doc:"How much, more than zero. All that is left when left out." example:"12.50"`
+	Restock   *int32      `json:"restock,omitempty" minimum:"1" maximum:"2147483647" doc:"How many units are put back into stock at once, whatever becomes of the money."`
+	Reason    string      `json:"reason" minLength:"1" maxLength:"1000" doc:"Why; kept in the history, and told to an http provider." example:"one is broken"`
+	RequestID string      `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this refund, so that it is done once. Required, here or as Idempotency-Key." example:"ticket-4712"`
+	VerbBody
+}
+
+func (b refundBody) asks() VerbBody {
+	return VerbBody{OnBehalfOf: b.OnBehalfOf, Reason: b.Reason, RequestID: b.RequestID}
+}
+
+func (refundBody) tell(*engine.Request) {}
+
+func (s *server) refund(w http.ResponseWriter, r *sent[refundBody]) error {
+	if err := (preference{handling: strict}).judge(r.ignored, nil); err != nil { // a mistyped amount would give back everything
+		return err
+	}
+	q, err := readVerb(w, r, orders.Refund)
+	if err != nil {
+		return err
+	}
+	if q.Refund, err = s.readRefund(r.Context(), &r.body, &q); err != nil {
+		return err
+	}
+	return s.do(w, r.Request, &q, nil)
+}
+
+// readRefund reads what is to be given back. How many digits an amount can have depends on the currency of the order.
+func (s *server) readRefund(ctx context.Context, body *refundBody, q *engine.Request) (*engine.Refund, error) {
+	if q.RequestID == "" {
+		return nil, newProblem("invalid_input", "", fieldError{Pointer: "/requestId", Code: "required",
+			Detail: "is required if there is no Idempotency-Key: without one, a repeated request would refund twice"})
+	}
+	refund := &engine.Refund{Restock: or(body.Restock, 0)}
+	if body.Amount == nil {
+		return refund, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
+	o, err := s.engine.Orders.Get(ctx, q.OrderID)
+	if err != nil {
+		return nil, err
+	}
+	currency, _ := iso4217.Find(o.Currency) // it was checked when the order came
+	amount, code, detail := refundAmount(body.Amount, currency)
+	if code != "" {
+		return nil, newProblem("invalid_input", "", fieldError{Pointer: "/amount", Code: code, Detail: detail})
+	}
+	refund.Amount = &amount
+	return refund, nil
+}
+
+// refundAmount reads a number, or a string with one.
+func refundAmount(text []byte, currency iso4217.Currency) (amount decimal.Decimal, code, detail string) {
+	text = bytes.TrimSpace(text)
+	if len(text) > 0 && text[0] == '"' {
+		var inner string
+		_ = json.Unmarshal(text, &inner) // it was read before
+		text = []byte(inner)
+	}
+	amount, code, detail = amountIn(numberIn(text), currency)
+	if code == "" && !amount.IsPos() {
+		code, detail = "out_of_range", "must be greater than 0"
+	}
+	return amount, code, strings.TrimSpace(detail)
+}
+
+// refundOpen reports whether something is still to come of the refund that a request is about.
+func refundOpen(o *orders.Order, q *engine.Request) bool {
+	for _, r := range orders.Refunds(o) {
+		if q.Refund != nil && r.RequestID == q.RequestID || q.Settle != nil && q.Settle.Refund != nil && r.Number == *q.Settle.Refund {
+			return !r.Settled()
+		}
+	}
+	return false
 }

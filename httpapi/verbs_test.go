@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -286,4 +287,186 @@ func TestVerbsSayWhoAndWhat(t *testing.T) {
 			t.Error("it is not stored")
 		}
 	})
+}
+
+func (b *bundle) cancel(t testing.TB, id, body string, header ...string) answer {
+	t.Helper()
+	return b.call(t, "POST /api/orders/"+id+"/cancel", body, header...)
+}
+
+func TestCancel(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	t.Run("undoes a held order, and says who asked", func(t *testing.T) {
+		t.Parallel()
+		b.held(t, "stuck", nil)
+		if before := b.get(t, "/api/orders/stuck").decoded(t); !slices.Equal(before.AllowedActions, []string{"cancel", "retry"}) {
+			t.Error(before.AllowedActions)
+		}
+		o := b.cancel(t, "stuck", `{"onBehalfOf":"eve","reason":"changed her mind","more":[]}`).wantStatus(t, 200)
+		if o.Status != "canceled" || o.StopRequested != "cancel" || len(o.AllowedActions) != 0 {
+			t.Errorf("%+v", o)
+		}
+		found := false
+		if newest := b.get(t, "/api/orders/stuck/transitions?sort=newest&before=3&limit=1").wantStatus(t, 200).Transitions; len(newest) != 1 || newest[0].Seq != 2 {
+			t.Errorf("%+v", newest)
+		}
+		for _, row := range b.get(t, "/api/orders/stuck/transitions").wantStatus(t, 200).Transitions {
+			found = found || row.Verb == "cancel" && row.Actor == "local" && row.OnBehalfOf == "eve" && row.Reason == "changed her mind" && *row.From == row.To
+		}
+		if !found {
+			t.Error("the history does not say who asked")
+		}
+		if n := b.count(t, `SELECT count(*) FROM books.access_log WHERE event = 'cancel' AND subject = 'stuck' AND actor = 'local' AND on_behalf_of = 'eve'`); n != 1 {
+			t.Errorf("%d rows in the access log", n)
+		}
+	})
+	t.Run("answers the same request again with what it did", func(t *testing.T) {
+		t.Parallel()
+		b.held(t, "twice", nil)
+		for range 2 {
+			if o := b.cancel(t, "twice", `{"requestId":"r1"}`).wantStatus(t, 200); o.Status != "canceled" {
+				t.Errorf("%+v", o)
+			}
+		}
+		b.cancel(t, "twice", `{"requestId":"r2"}`).wantProblem(t, 409, "not_applicable")
+	})
+	t.Run("of an order that is final is 409 with what applies", func(t *testing.T) {
+		t.Parallel()
+		b.process(t, ask("done")).wantStatus(t, 200)
+		for _, header := range []string{"", "*"} {
+			a := b.cancel(t, "done", "", "If-Match", header)
+			if p := a.wantProblem(t, 409, "not_applicable"); p.Order == nil || p.Order.Status != "completed" || p.Detail == "" {
+				t.Error(a.body)
+			}
+		}
+		b.call(t, "POST /api/orders/done/cancel?dryRun=true", "").wantProblem(t, 409, "not_applicable")
+	})
+	t.Run("as a dry run says how the order would be, and does nothing", func(t *testing.T) {
+		t.Parallel()
+		b.held(t, "dry", nil)
+		before := b.get(t, "/api/orders/dry").body
+		a := b.call(t, "POST /api/orders/dry/cancel?dryRun=true", "")
+		is, would := b.get(t, "/api/orders/dry").decoded(t), a.wantStatus(t, 200)
+		if would.Hold != "" || would.StopRequested != "cancel" || would.Seq != is.Seq || would.Status != is.Status || !strings.Contains(a.body, `"dryRun":true`) ||
+			a.header.Get("ETag") != entityTag(int32(is.Seq)) || b.get(t, "/api/orders/dry").body != before {
+			t.Errorf("%v %s", a.header, a.body)
+		}
+		b.call(t, "POST /api/orders/dry/cancel?dryRun=perhaps", "").wantProblem(t, 422, "invalid_parameter")
+	})
+}
+
+func TestCancelUnderConditions(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	t.Run("of another version is 412", func(t *testing.T) {
+		t.Parallel()
+		b.held(t, "versioned", nil)
+		for _, header := range []string{`"7"`, `W/"1"`, `1`, `"1`, `"x"`, `"01"`, `"99999999999999"`} {
+			b.cancel(t, "versioned", "", "If-Match", header).wantProblem(t, 412, "precondition_failed")
+		}
+		p := b.cancel(t, "versioned", "", "If-Match", `"1", "2"`).wantProblem(t, 422, "invalid_parameter")
+		if p.Errors[0].Header != "If-Match" {
+			t.Error(p.Errors)
+		}
+		tag := b.get(t, "/api/orders/versioned").header.Get("ETag")
+		if o := b.cancel(t, "versioned", "{}", "If-Match", tag).wantStatus(t, 200); o.Status != "canceled" {
+			t.Errorf("%+v", o)
+		}
+	})
+	t.Run("of an order that another replica drives is 202 at the limit", func(t *testing.T) {
+		t.Parallel()
+		b.elsewhere(t, "theirs")
+		a := b.cancel(t, "theirs", "", "Prefer", "wait=3")
+		if o := a.wantStatus(t, 202); o.StopRequested != "cancel" || a.header.Get("Location") != "/api/orders/theirs" {
+			t.Error(a)
+		}
+	})
+	t.Run("with a body that is not valid does nothing", func(t *testing.T) {
+		t.Parallel()
+		b.held(t, "safe", nil)
+		b.cancel(t, "safe", `{"onBehalfOf":""}`).wantProblem(t, 422, "invalid_input")
+		b.cancel(t, "safe", `{"reason":7,"requestId":"a\u0000"}`).wantProblem(t, 422, "invalid_input")
+		b.cancel(t, "safe", `{"onBehalfOf":"a","onBehalfOf":"b"}`).wantProblem(t, 400, "malformed_json")
+		b.cancel(t, "safe", `x`).wantProblem(t, 400, "malformed_json")
+		if o := b.get(t, "/api/orders/safe").decoded(t); o.StopRequested != "" {
+			t.Errorf("%+v", o)
+		}
+	})
+}
+
+// refunds is what the answer of an order says of its refunds.
+func (a answer) refunds(t testing.TB) string {
+	t.Helper()
+	var o struct {
+		Status, Refunded string
+		AllowedActions   []string
+		Refunds          []struct {
+			Refund                           int
+			State, Amount, Reason, RequestID string
+			Restock                          int
+		}
+	}
+	if err := json.Unmarshal([]byte(a.body), &o); err != nil {
+		t.Fatalf("%s: %v", a.body, err)
+	}
+	text := []string{o.Status, o.Refunded, fmt.Sprint(o.AllowedActions)}
+	for _, r := range o.Refunds {
+		text = append(text, fmt.Sprintf("%d %s %s %s %s %d", r.Refund, r.State, r.Amount, r.Reason, r.RequestID, r.Restock))
+	}
+	return strings.Join(text, "; ")
+}
+
+func TestRefundsOverHTTP(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.stock(t, "widget", `{"onHand":5}`).wantStatus(t, 200)
+	b.process(t, `{"orderId":"o","amount":"99.90","item":"widget","quantity":3}`).wantStatus(t, 200)
+	if got := b.get(t, "/api/orders/o").refunds(t); got != "completed; ; [refund]" {
+		t.Error(got)
+	}
+	for body, want := range map[string]string{
+		`{}`: "/reason", `{"reason":""}`: "/reason", `{"reason":"r"}`: "/requestId", `{"reason":"r","requestId":"x","amount":"0"}`: "/amount",
+		`{"reason":"r","requestId":"x","amount":-1}`: "/amount", `{"reason":"r","requestId":"x","amount":"1.001"}`: "/amount", `{"reason":"r","requestId":"x","amount":{}}`: "/amount",
+		`{"reason":"r","requestId":"x","amount":"1 "}`: "/amount", `{"reason":"r","requestId":"x","restock":0}`: "/restock",
+	} {
+		if p := b.verb(t, "o/refunds", body).wantProblem(t, 422, "invalid_input"); p.Errors[0].Pointer != want {
+			t.Errorf("%s: %+v", body, p.Errors)
+		}
+	}
+	b.verb(t, "nobody/refunds", `{"reason":"r","requestId":"x","amount":1}`).wantProblem(t, 404, "not_found")
+	b.verb(t, "o/refunds", `{"reason":"r","requestId":"x","amount":99.91}`).wantProblem(t, 409, "refund_too_large")
+	b.verb(t, "o/refunds", `{"reason":"r","requestId":"x","restock":4}`).wantProblem(t, 409, "restock_too_large")
+	before := b.get(t, "/api/orders/o")
+	for body, want := range map[string]string{
+		`{"reason":"r","requestId":"x"}`:                          "completed; 99.90; []; 1 done 99.90 r x 0",
+		`{"reason":"r","requestId":"x","amount":"9","restock":2}`: "completed; 9.00; [refund]; 1 done 9.00 r x 2",
+	} {
+		if a := b.verb(t, "o/refunds?dryRun=true", body); a.status != 200 || a.refunds(t) != want || b.get(t, "/api/orders/o").body != before.body {
+			t.Errorf("%d %s", a.status, a.body)
+		}
+	}
+	b.verb(t, "o/refunds", `{"reason":"r","requestId":"x"}`, "If-Match", `"1"`).wantProblem(t, 412, "precondition_failed")
+	const first = "completed; 12.50; [refund]; 1 done 12.50 one is broken first 2"
+	for range 2 { // it comes again
+		a := b.verb(t, "o/refunds", `{"amount":12.5,"reason":"one is broken","requestId":"first","restock":2}`, "If-Match", before.header.Get("ETag"))
+		if got := a.refunds(t); a.status != 200 || got != first {
+			t.Errorf("%d %s", a.status, got)
+		}
+	}
+	if item := b.get(t, "/api/inventory/widget").decoded(t); item.OnHand != 4 {
+		t.Errorf("%+v", item)
+	}
+	b.verb(t, "o/refunds", `{"reason":"r","requestId":"first","amount":12}`).wantProblem(t, 422, "idempotency_key_reused")
+	b.verb(t, "o/refunds", `{"reason":"all of it","amuont":1}`, "Idempotency-Key", "second").wantProblem(t, 422, "invalid_input")
+	a := b.verb(t, "o/refunds", `{"reason":"all of it"}`, "Idempotency-Key", "second")
+	if got, want := a.refunds(t), "completed; 99.90; []; 1 done 12.50 one is broken first 2; 2 done 87.40 all of it second 0"; got != want || a.status != 200 {
+		t.Errorf("%d %s, want %s", a.status, got, want)
+	}
+	if a.header.Get("ETag") == before.header.Get("ETag") || b.get(t, "/api/orders/o", "If-None-Match", before.header.Get("ETag")).status != 200 {
+		t.Error("the ETag has not changed")
+	}
+	b.verb(t, "o/refunds", `{"reason":"r","requestId":"x"}`).wantProblem(t, 409, "refund_too_large")
+	b.verb(t, "o/step-result", `{"step":"charge","refund":1,"outcome":"done","onBehalfOf":"ann","reason":"r"}`).wantProblem(t, 409, "no_refund")
+	b.verb(t, "o/step-result", `{"step":"reserve","refund":1,"outcome":"done","onBehalfOf":"ann","reason":"r"}`).wantProblem(t, 422, "invalid_input")
 }

@@ -136,7 +136,7 @@ func (v *visit) deliveryTasks(p *deliveryPage) []task {
 		asks: confirmation{Heading: "Send the delivery again?", Button: "Send it again", Back: p.url(""), Fields: []field{whyField},
 			Notes: []string{"As if it was new, with the same id: a receiver that has it already can tell. Those behind it of the same order or item wait for it."}},
 		do: func(form url.Values) error {
-			return done(v.api.ResendDelivery(v.r.Context(), p.Endpoint, no, nil, client.AskBody{Reason: form.Get("reason"), RequestID: form.Get("requestId")}))
+			return done(v.api.ResendDelivery(v.r.Context(), p.Endpoint, no, nil, client.VerbBody{Reason: form.Get("reason"), RequestID: form.Get("requestId")}))
 		},
 	}, {
 		Label: "Skip it", Link: p.url("/skip"), operation: "skipDelivery", hidden: finished,
@@ -305,7 +305,7 @@ func (v *visit) disableEndpoint(e *client.WebhookEndpoint) task {
 		asks: confirmation{Heading: "Send nothing to the endpoint for a while?", Button: "Disable it", Back: endpointURL("", e.ID), Fields: []field{whyField},
 			Notes: []string{"Events are kept for it as long as the feed keeps them."}},
 		do: func(form url.Values) error {
-			body := client.AskBody{Reason: form.Get("reason"), RequestID: form.Get("requestId")}
+			body := client.VerbBody{Reason: form.Get("reason"), RequestID: form.Get("requestId")}
 			return v.backTo(endpointURL("", e.ID))(v.api.DisableWebhookEndpoint(v.r.Context(), e.ID, nil, body))
 		},
 	}

@@ -893,9 +893,9 @@ export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
         ActivatePolicyBody: {
-            /** @description For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate. */
+            /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
             onBehalfOf?: string;
-            /** @description Why; kept with the activation. */
+            /** @description Why; recorded with the activation. */
             reason?: string;
         } & {
             [key: string]: unknown;
@@ -981,27 +981,17 @@ export interface components {
              * @example -2
              */
             change: number;
-            /** @description For whom the caller asks; kept with the movement beside the caller, which a token names. Needs the role delegate. */
+            /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
             onBehalfOf?: string;
             /**
-             * @description Why; kept with the movement.
+             * @description Why; recorded with the movement.
              * @example broken in transit
              */
             reason: string;
             /**
-             * @description A name for this request, so that it is done once. It must be given, here or as Idempotency-Key.
+             * @description A name for this request, so that it is done once. Required, here or as Idempotency-Key.
              * @example claim-17
              */
-            requestId?: string;
-        } & {
-            [key: string]: unknown;
-        };
-        AskBody: {
-            /** @description For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate. */
-            onBehalfOf?: string;
-            /** @description Why; kept in the access log. */
-            reason?: string;
-            /** @description A name for this request, so that it is done once. */
             requestId?: string;
         } & {
             [key: string]: unknown;
@@ -1025,38 +1015,38 @@ export interface components {
             status?: number;
         };
         BulkBody: {
-            /** @description To settle a step: why it is not done, for programs. */
+            /** @description For step-result: why it is not done, for programs. */
             code?: string;
-            /** @description To settle a step: why it is not done, for people. */
+            /** @description For step-result: why it is not done, for people. */
             detail?: string;
-            /** @description Which orders. At least one field must be given beside sort and limit. */
+            /** @description Which orders. At least one field besides sort and limit is required. */
             filter?: components["schemas"]["BulkFilter"];
             /**
-             * @description The orders. Or a filter.
+             * @description The orders; or use a filter.
              * @example [
              *       "order-123",
              *       "order-124"
              *     ]
              */
             ids?: string[];
-            /** @description For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate. */
+            /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
             onBehalfOf?: string;
             /**
-             * @description To settle a step, and required then: what became of it, as for one order.
+             * @description For step-result, which requires it: the outcome, as for one order.
              * @enum {string}
              */
             outcome?: "done" | "refused" | "not_done";
             /**
-             * @description To retry: which policy the orders go on with. pinned when left out.
+             * @description For retry: the policy that the orders continue with; pinned by default.
              * @enum {string}
              */
             policy?: "pinned" | "active";
-            /** @description Why; kept in the history. Required to settle a step. */
+            /** @description Why; recorded with the change. */
             reason?: string;
-            /** @description A name for this request, so that it is done once to each order. */
+            /** @description A name for this request, so that it is done once. */
             requestId?: string;
             /**
-             * @description To settle a step, and required then: the step that the orders do, or undo.
+             * @description For step-result, which requires it: the step that the orders are performing or undoing.
              * @enum {string}
              */
             step?: "charge" | "reserve" | "confirm";
@@ -1338,9 +1328,9 @@ export interface components {
              * @enum {string}
              */
             from?: "stopped" | "now";
-            /** @description For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate. */
+            /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
             onBehalfOf?: string;
-            /** @description Why; kept in the access log. */
+            /** @description Why; recorded with the change. */
             reason?: string;
             /** @description A name for this request, so that it is done once. */
             requestId?: string;
@@ -1974,15 +1964,15 @@ export interface components {
             reason?: string;
         };
         RecoverBody: {
-            /** @description For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate. */
+            /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
             onBehalfOf?: string;
-            /** @description Why; kept in the access log. */
+            /** @description Why; recorded with the change. */
             reason?: string;
             /** @description A name for this request, so that it is done once. */
             requestId?: string;
             /**
              * Format: date-time
-             * @description Only what was tried last at this time or later (RFC 3339).
+             * @description Only deliveries last attempted at or after this time (RFC 3339).
              * @example 2026-11-20T00:00:00Z
              */
             since: string;
@@ -2043,7 +2033,7 @@ export interface components {
              * @example 12.5
              */
             amount?: components["schemas"]["Decimal"] | components["schemas"]["Number"];
-            /** @description For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate. */
+            /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
             onBehalfOf?: string;
             /**
              * @description Why; kept in the history, and told to an http provider.
@@ -2083,19 +2073,19 @@ export interface components {
         RetryBody: {
             /**
              * Format: int32
-             * @description Only if the order is still at this generation. A failed order that was retried before is restarted only with this, If-Match or a requestId, so that a request that comes twice restarts it once.
+             * @description Only if the order is still at this generation. A failed order that was retried before is restarted only with this, If-Match or a requestId, so that a duplicate request does not restart it again.
              */
             generation?: number;
-            /** @description For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate. */
+            /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
             onBehalfOf?: string;
-            /** @description What a failed order is charged with from now on. Never logged, and never answered. */
+            /** @description What a failed order is charged with from now on. Never logged or returned. */
             paymentMethod?: string;
             /**
-             * @description Which policy the order goes on with: the one it started with, or the active one. pinned when left out.
+             * @description The policy to continue with: the one that the order started with (pinned, the default), or the active one.
              * @enum {string}
              */
             policy?: "pinned" | "active";
-            /** @description Why; kept in the history. */
+            /** @description Why; recorded with the change. */
             reason?: string;
             /** @description A name for this request, so that it is done once. */
             requestId?: string;
@@ -2103,14 +2093,14 @@ export interface components {
             [key: string]: unknown;
         };
         RotateSecretBody: {
-            /** @description For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate. */
+            /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
             onBehalfOf?: string;
             /**
              * Format: int32
              * @description For how long deliveries are signed with the secret before, too. A day when left out. 0: it is known to others, so not at all.
              */
             overlapSeconds?: number;
-            /** @description Why; kept in the access log. */
+            /** @description Why; recorded with the change. */
             reason?: string;
             /** @description A name for this request, so that it is done once. */
             requestId?: string;
@@ -2118,14 +2108,14 @@ export interface components {
             [key: string]: unknown;
         };
         SetInventoryBody: {
-            /** @description For whom the caller asks; kept with the movement beside the caller, which a token names. Needs the role delegate. */
+            /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
             onBehalfOf?: string;
             /**
              * Format: int64
              * @example 12
              */
             onHand: number;
-            /** @description Why; kept with the movement. */
+            /** @description Why; recorded with the change. */
             reason?: string;
             /** @description A name for this request, so that it is done once. */
             requestId?: string;
@@ -2133,10 +2123,10 @@ export interface components {
             [key: string]: unknown;
         };
         SkipBody: {
-            /** @description For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate. */
+            /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
             onBehalfOf?: string;
             /**
-             * @description Why; kept with the delivery.
+             * @description Why; recorded with the delivery.
              * @example entered by hand
              */
             reason: string;
@@ -2164,32 +2154,32 @@ export interface components {
             detail?: string;
             /**
              * Format: int32
-             * @description Says that this is not about the step the order is at, but about the open undo of a late effect of that step in this generation. The outcome is done then: it was undone by hand.
+             * @description Close the open undo of a late effect of the step in this generation, instead of settling the order's current step. The outcome must be done: it was undone by hand.
              */
             generation?: number;
-            /** @description For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate. */
+            /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
             onBehalfOf?: string;
             /**
-             * @description Of the step, or of its undoing where the order is being undone. done: it is. refused: it is not and never will be. not_done: it is not, and may be tried again.
+             * @description Of the step, or of its undo if the order is being undone. done: it has taken effect. refused: it has not, and never will. not_done: it has not, and may be tried again.
              * @enum {string}
              */
             outcome: "done" | "refused" | "not_done";
             /**
-             * @description How they know; kept in the history.
+             * @description How you know; recorded in the history.
              * @example seen in the dashboard
              */
             reason: string;
-            /** @description The provider's name for what is done. */
+            /** @description The provider's name for the effect. */
             reference?: string;
             /**
              * Format: int32
-             * @description Says that this is not about the step the order is at, but about the refund of this number, which is not settled. The step is charge then.
+             * @description Report the outcome of this open refund, not of the order's current step. The step must be charge.
              */
             refund?: number;
             /** @description A name for this request, so that it is done once. */
             requestId?: string;
             /**
-             * @description The step that the order does, or undoes.
+             * @description The step that the order is performing or undoing.
              * @enum {string}
              */
             step: "charge" | "reserve" | "confirm";
@@ -2320,9 +2310,9 @@ export interface components {
             status: components["schemas"]["Status"];
         };
         VerbBody: {
-            /** @description For whom the caller asks; kept in the history beside the caller, which a token names. Needs the role delegate. */
+            /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
             onBehalfOf?: string;
-            /** @description Why; kept in the history. */
+            /** @description Why; recorded with the change. */
             reason?: string;
             /** @description A name for this request, so that it is done once. */
             requestId?: string;
@@ -2492,9 +2482,9 @@ export interface components {
         WebhookEndpointBody: {
             /** @description What it is for. */
             description?: string;
-            /** @description For whom the caller asks; kept beside the caller, which a token names. Needs the role delegate. */
+            /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
             onBehalfOf?: string;
-            /** @description Why; kept in the access log. */
+            /** @description Why; recorded with the change. */
             reason?: string;
             /** @description A name for this request, so that it is done once. */
             requestId?: string;
@@ -2871,9 +2861,9 @@ export interface operations {
                 dryRun?: boolean;
             };
             header?: {
-                /** @description Another way to give the requestId; in quotes or without. */
+                /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
-                /** @description handling=strict refuses fields that are not known (RFC 7240). */
+                /** @description handling=strict refuses unknown fields (RFC 7240). */
                 Prefer?: string;
             };
             path: {
@@ -3095,9 +3085,9 @@ export interface operations {
                 "If-Match"?: string;
                 /** @description Only *: only if the item is not there. */
                 "If-None-Match"?: string;
-                /** @description Another way to give the requestId; in quotes or without. */
+                /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
-                /** @description handling=strict refuses fields that are not known (RFC 7240). */
+                /** @description handling=strict refuses unknown fields (RFC 7240). */
                 Prefer?: string;
             };
             path: {
@@ -3142,9 +3132,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Another way to give the requestId; in quotes or without. */
+                /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
-                /** @description handling=strict refuses fields that are not known (RFC 7240). */
+                /** @description handling=strict refuses unknown fields (RFC 7240). */
                 Prefer?: string;
             };
             path: {
@@ -3411,15 +3401,15 @@ export interface operations {
     approveOrder: {
         parameters: {
             query?: {
-                /** @description Say whether it applies and how it would leave the order, and do nothing. */
+                /** @description Report whether the verb applies and how it would leave the order, and do nothing. */
                 dryRun?: boolean;
             };
             header?: {
-                /** @description Only if the order is still at this ETag. */
+                /** @description Only if the order still has this ETag. */
                 "If-Match"?: string;
-                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses fields that are not known. */
+                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields. */
                 Prefer?: string;
-                /** @description Another way to give the requestId; in quotes or without. */
+                /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -3517,15 +3507,15 @@ export interface operations {
     cancelOrder: {
         parameters: {
             query?: {
-                /** @description Say whether it applies and how it would leave the order, and do nothing. */
+                /** @description Report whether the verb applies and how it would leave the order, and do nothing. */
                 dryRun?: boolean;
             };
             header?: {
-                /** @description Only if the order is still at this ETag. */
+                /** @description Only if the order still has this ETag. */
                 "If-Match"?: string;
-                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses fields that are not known. */
+                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields. */
                 Prefer?: string;
-                /** @description Another way to give the requestId; in quotes or without. */
+                /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -3617,15 +3607,15 @@ export interface operations {
     pauseOrder: {
         parameters: {
             query?: {
-                /** @description Say whether it applies and how it would leave the order, and do nothing. */
+                /** @description Report whether the verb applies and how it would leave the order, and do nothing. */
                 dryRun?: boolean;
             };
             header?: {
-                /** @description Only if the order is still at this ETag. */
+                /** @description Only if the order still has this ETag. */
                 "If-Match"?: string;
-                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses fields that are not known. */
+                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields. */
                 Prefer?: string;
-                /** @description Another way to give the requestId; in quotes or without. */
+                /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -3683,15 +3673,15 @@ export interface operations {
     refundOrder: {
         parameters: {
             query?: {
-                /** @description Say whether it applies and how it would leave the order, and do nothing. */
+                /** @description Report whether the verb applies and how it would leave the order, and do nothing. */
                 dryRun?: boolean;
             };
             header?: {
-                /** @description Only if the order is still at this ETag. */
+                /** @description Only if the order still has this ETag. */
                 "If-Match"?: string;
-                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses fields that are not known. */
+                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields. */
                 Prefer?: string;
-                /** @description Another way to give the requestId; in quotes or without. */
+                /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -3749,15 +3739,15 @@ export interface operations {
     rejectOrder: {
         parameters: {
             query?: {
-                /** @description Say whether it applies and how it would leave the order, and do nothing. */
+                /** @description Report whether the verb applies and how it would leave the order, and do nothing. */
                 dryRun?: boolean;
             };
             header?: {
-                /** @description Only if the order is still at this ETag. */
+                /** @description Only if the order still has this ETag. */
                 "If-Match"?: string;
-                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses fields that are not known. */
+                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields. */
                 Prefer?: string;
-                /** @description Another way to give the requestId; in quotes or without. */
+                /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -3815,15 +3805,15 @@ export interface operations {
     resumeOrder: {
         parameters: {
             query?: {
-                /** @description Say whether it applies and how it would leave the order, and do nothing. */
+                /** @description Report whether the verb applies and how it would leave the order, and do nothing. */
                 dryRun?: boolean;
             };
             header?: {
-                /** @description Only if the order is still at this ETag. */
+                /** @description Only if the order still has this ETag. */
                 "If-Match"?: string;
-                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses fields that are not known. */
+                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields. */
                 Prefer?: string;
-                /** @description Another way to give the requestId; in quotes or without. */
+                /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -3881,15 +3871,15 @@ export interface operations {
     retryOrder: {
         parameters: {
             query?: {
-                /** @description Say whether it applies and how it would leave the order, and do nothing. */
+                /** @description Report whether the verb applies and how it would leave the order, and do nothing. */
                 dryRun?: boolean;
             };
             header?: {
-                /** @description Only if the order is still at this ETag. */
+                /** @description Only if the order still has this ETag. */
                 "If-Match"?: string;
-                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses fields that are not known. */
+                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields. */
                 Prefer?: string;
-                /** @description Another way to give the requestId; in quotes or without. */
+                /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -3947,15 +3937,15 @@ export interface operations {
     settleStepOfOrder: {
         parameters: {
             query?: {
-                /** @description Say whether it applies and how it would leave the order, and do nothing. */
+                /** @description Report whether the verb applies and how it would leave the order, and do nothing. */
                 dryRun?: boolean;
             };
             header?: {
-                /** @description Only if the order is still at this ETag. */
+                /** @description Only if the order still has this ETag. */
                 "If-Match"?: string;
-                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses fields that are not known. */
+                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields. */
                 Prefer?: string;
-                /** @description Another way to give the requestId; in quotes or without. */
+                /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -4344,9 +4334,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Another way to give the requestId; in quotes or without. */
+                /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
-                /** @description handling=strict refuses fields that are not known (RFC 7240). */
+                /** @description handling=strict refuses unknown fields (RFC 7240). */
                 Prefer?: string;
             };
             path?: never;
@@ -4420,9 +4410,9 @@ export interface operations {
             header?: {
                 /** @description Only if the endpoint is still at this ETag. Must be given; * is any. */
                 "If-Match"?: string;
-                /** @description Another way to give the requestId; in quotes or without. */
+                /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
-                /** @description handling=strict refuses fields that are not known (RFC 7240). */
+                /** @description handling=strict refuses unknown fields (RFC 7240). */
                 Prefer?: string;
             };
             path: {
@@ -4575,9 +4565,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Another way to give the requestId; in quotes or without. */
+                /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
-                /** @description handling=strict refuses fields that are not known (RFC 7240). */
+                /** @description handling=strict refuses unknown fields (RFC 7240). */
                 Prefer?: string;
             };
             path: {
@@ -4590,7 +4580,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": components["schemas"]["AskBody"];
+                "application/json": components["schemas"]["VerbBody"];
             };
         };
         responses: {
@@ -4621,9 +4611,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Another way to give the requestId; in quotes or without. */
+                /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
-                /** @description handling=strict refuses fields that are not known (RFC 7240). */
+                /** @description handling=strict refuses unknown fields (RFC 7240). */
                 Prefer?: string;
             };
             path: {
@@ -4668,9 +4658,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Another way to give the requestId; in quotes or without. */
+                /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
-                /** @description handling=strict refuses fields that are not known (RFC 7240). */
+                /** @description handling=strict refuses unknown fields (RFC 7240). */
                 Prefer?: string;
             };
             path: {
@@ -4681,7 +4671,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": components["schemas"]["AskBody"];
+                "application/json": components["schemas"]["VerbBody"];
             };
         };
         responses: {
@@ -4713,9 +4703,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Another way to give the requestId; in quotes or without. */
+                /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
-                /** @description handling=strict refuses fields that are not known (RFC 7240). */
+                /** @description handling=strict refuses unknown fields (RFC 7240). */
                 Prefer?: string;
             };
             path: {
@@ -4758,9 +4748,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Another way to give the requestId; in quotes or without. */
+                /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
-                /** @description handling=strict refuses fields that are not known (RFC 7240). */
+                /** @description handling=strict refuses unknown fields (RFC 7240). */
                 Prefer?: string;
             };
             path: {
@@ -4802,9 +4792,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Another way to give the requestId; in quotes or without. */
+                /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
-                /** @description handling=strict refuses fields that are not known (RFC 7240). */
+                /** @description handling=strict refuses unknown fields (RFC 7240). */
                 Prefer?: string;
             };
             path: {

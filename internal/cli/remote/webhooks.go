@@ -27,7 +27,7 @@ func webhooksCommand() *cobra.Command {
 			return s.GetWebhookEndpoint(ctx, id)
 		}),
 		onEndpoint("disable ENDPOINT", "Disable an endpoint", func(ctx context.Context, s *session, id string) (*client.WebhookEndpoint, error) {
-			return s.DisableWebhookEndpoint(ctx, id, nil, client.AskBody{})
+			return s.DisableWebhookEndpoint(ctx, id, nil, client.VerbBody{})
 		}),
 		asking(&cobra.Command{
 			Use: "delete ENDPOINT", Short: "Delete an endpoint and its deliveries", Args: cobra.ExactArgs(1),
@@ -251,7 +251,7 @@ func (s *session) printDelivery(d *client.Delivery) error {
 }
 
 func resendCommand() *cobra.Command {
-	var body client.AskBody
+	var body client.VerbBody
 	cmd := asking(&cobra.Command{Use: "resend ENDPOINT DELIVERY", Short: "Send a delivery again", Args: cobra.ExactArgs(2)},
 		onDelivery(func(ctx context.Context, s *session, endpoint string, number int64) (*client.Delivery, error) {
 			return s.ResendDelivery(ctx, endpoint, number, nil, body)

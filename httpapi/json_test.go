@@ -1,11 +1,16 @@
 package httpapi
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math/big"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"pawl/engine"
 	"pawl/internal/iso4217"
@@ -293,7 +298,7 @@ func TestNamesThatCanBeTold(t *testing.T) {
 // Readers that ignore case fold by Unicode's rules: U+017F is an s to them.
 func TestNamesThatFoldToAKnownOneAreRefused(t *testing.T) {
 	t.Parallel()
-	_, err := formOf[verbRequest[VerbBody]](checkVerb).fields([]byte(`{"reaſon":"r"}`), nil)
+	_, err := decodeBody(&http.Request{}, []byte(`{"reaſon":"r"}`), checkVerb[VerbBody])
 	_, faults := faultsOf(t, err)
 	if len(faults) != 1 || faults[0] != "/reason name_case" {
 		t.Error(faults)
@@ -324,7 +329,7 @@ func TestDetailsOfFaults(t *testing.T) {
 	if got := problemOf(err).Detail; got != "the body is not valid UTF-8 at byte 15" {
 		t.Error(got)
 	}
-	_, err = formOf[verbRequest[stepResultBody]](checkVerb).fields([]byte(`{"step":"pay","outcome":"done","onBehalfOf":"a","reason":"r"}`), nil)
+	_, err = decodeBody(&http.Request{}, []byte(`{"step":"pay","outcome":"done","onBehalfOf":"a","reason":"r"}`), checkVerb[stepResultBody])
 	if p := problemOf(err); len(p.Errors) != 1 || p.Errors[0].Detail != "must be one of charge, reserve, confirm" {
 		t.Errorf("%+v", p.Errors)
 	}
@@ -343,5 +348,197 @@ func TestRefusalsNeverEchoTexts(t *testing.T) {
 		if got := fmt.Sprintf("%+v", *p); strings.Contains(got, secret) || p.Status >= 500 {
 			t.Errorf("%s is answered with %s", text, got)
 		}
+	}
+}
+
+// FuzzDecodeInput holds the decoder to two things: it never panics, and what it
+// accepts has one reading, that of encoding/json.
+func FuzzDecodeInput(f *testing.F) {
+	for _, seed := range []string{
+		`{"orderId": "order-123", "amount": 99.99, "item": "widget"}`,
+		`{"metadata":{"b":"2","a":"\u00e9"},"currency":"JPY","quantity":3,"item":"i","amount":"100","orderId":"o"}`,
+		`{"orderId":"\ud83d\ude00","amount":1e2,"item":"i","x":[{"y":null,"z":[true,false]}]}`,
+		body("orderId", `"a\ud800"`), body("ORDERID", `"x"`), body("amount", "-0"), manyNames(20) + "}", "[[[[", "{\"\xff\":1}",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		in, _, err := decodeInput(data, dollars, time.Now)
+		if err != nil {
+			if p := problemOf(err); p.Status != 400 && p.Status != 422 || len(p.Errors) == 0 {
+				t.Fatalf("refused with %+v", *p)
+			}
+			return
+		}
+		agrees(t, data, &in)
+	})
+}
+
+// agrees compares what was read with what encoding/json reads.
+func agrees(t *testing.T, data []byte, in *engine.Input) {
+	t.Helper()
+	var other struct {
+		OrderID, Item, Currency string
+		Amount                  any
+		Quantity                json.Number
+		Metadata                map[string]string
+	}
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.UseNumber()
+	if err := decoder.Decode(&other); err != nil {
+		t.Fatalf("encoding/json refuses %q: %v", data, err)
+	}
+	if other.OrderID != in.OrderID || other.Item != in.Item || other.Currency != in.Currency {
+		t.Fatalf("%q is read as %+v, and by encoding/json as %+v", data, *in, other)
+	}
+	if n, _ := other.Quantity.Int64(); int32(n) != in.Quantity {
+		t.Fatalf("%q: quantity %d, not %s", data, in.Quantity, other.Quantity)
+	}
+	var metadata map[string]string
+	if in.Metadata != nil {
+		if err := json.Unmarshal(in.Metadata, &metadata); err != nil {
+			t.Fatalf("metadata is stored as %q", in.Metadata)
+		}
+	}
+	if len(metadata) != len(other.Metadata) {
+		t.Fatalf("%q: metadata %q", data, in.Metadata)
+	}
+	for key, value := range other.Metadata {
+		if metadata[key] != value {
+			t.Fatalf("%q: metadata %q", data, in.Metadata)
+		}
+	}
+	text := ""
+	switch amount := other.Amount.(type) {
+	case json.Number:
+		text = amount.String()
+	case string:
+		text = amount
+	}
+	sameAmount(t, text, in.Amount.String())
+	if strings.ContainsAny(in.OrderID+in.Item, "\x00\n\x7f") || !utf8.ValidString(in.OrderID) || in.OrderID == "" || in.OrderID != strings.TrimSpace(in.OrderID) || strings.ContainsAny(in.OrderID+in.Item, "\u200b\u200d\u202e\ufeff") || utf8.RuneCountInString(in.OrderID) > maxText {
+		t.Fatalf("order id %q was accepted", in.OrderID)
+	}
+}
+
+func sameAmount(t *testing.T, text, got string) {
+	t.Helper()
+	if len(text) > 100 { // big.Rat makes all the digits of 0e999999
+		return
+	}
+	if at := strings.IndexAny(text, "eE"); at >= 0 && len(text)-at > 5 {
+		return
+	}
+	want, ok := new(big.Rat).SetString(text)
+	have, ok2 := new(big.Rat).SetString(got)
+	if !ok || !ok2 || want.Cmp(have) != 0 {
+		t.Fatalf("amount %q is read as %s", text, got)
+	}
+}
+
+// FuzzParseAmount compares with the rational numbers of math/big.
+func FuzzParseAmount(f *testing.F) {
+	for _, seed := range []string{"99.99", "1e2", "0.00", "-0", "1e-2", "999999999999999.9999", "1e15", "01", "0E-9"} {
+		f.Add(seed, 2)
+	}
+	f.Fuzz(func(t *testing.T, text string, digits int) {
+		if digits < 0 || digits > iso4217.MostDigits {
+			return
+		}
+		amount, code, detail := parseAmount(numberIn([]byte(text)), digits)
+		if code != "" {
+			if detail == "" {
+				t.Fatal("a fault without detail")
+			}
+			return
+		}
+		if amount.Scale() != digits || amount.Prec()-amount.Scale() > maxWhole || amount.IsNeg() {
+			t.Fatalf("%q with %d digits was accepted as %s", text, digits, amount)
+		}
+		sameAmount(t, text, amount.String())
+	})
+}
+
+func TestParseAmount(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		text   string
+		digits int
+		want   string // the amount, or the code of the fault
+	}{
+		{"99.99", 2, "99.99"},
+		{"99.9", 2, "99.90"},
+		{"99.90", 2, "99.90"},
+		{"99.990", 2, "99.99"},
+		{"99.9000000000000000000000000000000000", 2, "99.90"},
+		{"12345678901.23", 2, "12345678901.23"},
+		{"999999999999999", 2, "999999999999999.00"},
+		{"999999999999999.99", 2, "999999999999999.99"},
+		{"999999999999999.9999", 4, "999999999999999.9999"},
+		{"922337203685477.5807", 4, "922337203685477.5807"},
+		{"922337203685477.5808", 4, "922337203685477.5808"},
+		{"0", 2, "0.00"},
+		{"0.0", 2, "0.00"},
+		{"0.00000", 2, "0.00"},
+		{"0e0", 2, "0.00"},
+		{"0", 0, "0"},
+		{"0.00", 0, "0"},
+		{"0e99999999999999999999", 2, "0.00"},
+		{"0E-99999999999999999999", 2, "0.00"},
+		{"0.01", 2, "0.01"},
+		{"0.10", 2, "0.10"},
+		{"1e2", 2, "100.00"},
+		{"1E+2", 2, "100.00"},
+		{"1.50e1", 2, "15.00"},
+		{"1.5e0", 2, "1.50"},
+		{"150e-2", 2, "1.50"},
+		{"1e-2", 2, "0.01"},
+		{"1e14", 2, "100000000000000.00"},
+		{"999999999999999", 4, "999999999999999.0000"},
+		{"100.00", 0, "100"},
+		{"1.234", 3, "1.234"},
+		{"0.0001", 4, "0.0001"},
+
+		{"1e15", 2, "too_large"},
+		{"1000000000000000", 2, "too_large"},
+		{"1000000000000000.0", 2, "too_large"},
+		{"1e400", 2, "too_large"},
+		{"1e99999999999999999999", 2, "too_large"},
+		{"0.001", 2, "too_many_fraction_digits"},
+		{"1e-3", 2, "too_many_fraction_digits"},
+		{"1e-99999999999999999999", 2, "too_many_fraction_digits"},
+		{"99.995", 2, "too_many_fraction_digits"},
+		{"0.5", 0, "too_many_fraction_digits"},
+		{"-1", 2, "negative"},
+		{"-0", 2, "negative"},
+		{"-0.00", 2, "negative"},
+		{"-0e5", 2, "negative"},
+		{"", 2, "not_decimal"},
+		{"-", 2, "not_decimal"},
+		{"+1", 2, "not_decimal"},
+		{" 1", 2, "not_decimal"},
+		{"1 ", 2, "not_decimal"},
+		{"01", 2, "not_decimal"},
+		{".5", 2, "not_decimal"},
+		{"5.", 2, "not_decimal"},
+		{"1,000", 2, "not_decimal"},
+		{"1_000", 2, "not_decimal"},
+		{"1e", 2, "not_decimal"},
+		{"0x10", 2, "not_decimal"},
+		{"NaN", 2, "not_decimal"},
+		{"Infinity", 2, "not_decimal"},
+		{"１", 2, "not_decimal"},
+	} {
+		t.Run(c.text, func(t *testing.T) {
+			t.Parallel()
+			amount, code, _ := parseAmount(numberIn([]byte(c.text)), c.digits)
+			got := code
+			if code == "" {
+				got = amount.String()
+			}
+			if got != c.want {
+				t.Errorf("%s with %d digits: %s, want %s", c.text, c.digits, got, c.want)
+			}
+		})
 	}
 }

@@ -1,0 +1,421 @@
+package httpapi
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"pawl/internal/access"
+	"pawl/internal/orders"
+)
+
+// class says what an operation is open to while no token was ever made, and to whom afterwards.
+type class int
+
+const (
+	closedToOthers class = iota // to this machine; afterwards to those with a role
+	inContract                  // to everybody; afterwards to those with a role
+	alwaysOpen                  // to everybody, for ever: it has a key of its own, or nothing to hide from others
+)
+
+// rule is who may do an operation: those with any of the roles, or where there is none everybody who is known. What is
+// always open tells more to those with the roles.
+type rule struct {
+	class class
+	roles access.Roles
+}
+
+func needs(roles ...access.Role) rule { return rule{closedToOthers, roles} }
+
+// rules are by the id of the operation, or for what is no operation of the API by its pattern. A route without a rule
+// is not served: the service does not start.
+var rules = map[string]rule{
+	"processOrder":    {inContract, access.Roles{access.Submit}},
+	"getOrder":        {inContract, readers}, // with submit alone: what it submitted
+	"listOrders":      needs(access.Read),
+	"listTransitions": {closedToOthers, readers},
+	"listCalls":       {closedToOthers, readers},
+
+	"cancelOrder":       needs(access.Operate),
+	"retryOrder":        needs(access.Operate),
+	"pauseOrder":        needs(access.Operate),
+	"resumeOrder":       needs(access.Operate),
+	"approveOrder":      needs(access.Approve),
+	"rejectOrder":       needs(access.Approve),
+	"settleStepOfOrder": needs(access.Settle),
+	"refundOrder":       needs(access.Operate),
+
+	"applyBulkVerb": needs(access.Operate, access.Approve, access.Settle), // and each verb what it needs for one order
+
+	"listInventory":      needs(access.Read, access.Stock),
+	"getInventory":       needs(access.Read, access.Stock),
+	"setInventory":       needs(access.Stock),
+	"adjustInventory":    needs(access.Stock),
+	"listStockMovements": needs(access.Read, access.Stock),
+
+	"startVerification": needs(access.Operate),
+	"getVerification":   needs(access.Read),
+
+	"listEvents": needs(access.Read),
+
+	"getOverview":     needs(access.Read),
+	"getActivity":     needs(access.Read),
+	"listErrorGroups": needs(access.Read),
+
+	"listWebhookEndpoints":   needs(access.Read),
+	"getWebhookEndpoint":     needs(access.Read),
+	"createWebhookEndpoint":  needs(access.Admin),
+	"changeWebhookEndpoint":  needs(access.Admin),
+	"deleteWebhookEndpoint":  needs(access.Admin),
+	"rotateWebhookSecret":    needs(access.Admin),
+	"enableWebhookEndpoint":  needs(access.Admin),
+	"disableWebhookEndpoint": needs(access.Admin),
+	"testWebhookEndpoint":    needs(access.Admin),
+	"listDeliveries":         needs(access.Read),
+	"listDeliveriesOfOrder":  needs(access.Read),
+	"getDelivery":            needs(access.Read),
+	"resendDelivery":         needs(access.Operate),
+	"skipDelivery":           needs(access.Operate),
+	"recoverDeliveries":      needs(access.Operate),
+
+	"listPolicies":   needs(access.Read),
+	"getPolicy":      needs(access.Read),
+	"storePolicy":    needs(access.Admin),
+	"activatePolicy": needs(access.Admin),
+
+	"answerStep":      {class: alwaysOpen}, // the token in its path is the key
+	"takeStripeEvent": {class: alwaysOpen}, // its signature is
+
+	"health":       {alwaysOpen, access.Roles{access.Read}}, // balancers have no token
+	"livez":        {class: alwaysOpen},
+	"getCaller":    {class: alwaysOpen}, // it says to everybody who they are
+	"GET /metrics": needs(access.Read, access.Metrics),
+
+	"GET /{$}":             {class: alwaysOpen},
+	"GET /docs":            {class: alwaysOpen},
+	"GET /openapi.yaml":    {class: alwaysOpen},
+	"GET /openapi.json":    {class: alwaysOpen},
+	"GET /problems/{code}": {class: alwaysOpen},
+	"GET /login":           {class: alwaysOpen}, // it says to the holder of a cookie whose it is
+	"GET /login/{link}":    {class: alwaysOpen}, // the link is the key
+	"POST /login/{link}":   {class: alwaysOpen},
+	"POST /logout":         {class: alwaysOpen},
+	"GET /console":         {class: alwaysOpen}, // it shows and does what the operations above let its user
+	"GET /console/":        {class: alwaysOpen},
+	"GET /console/live":    {class: alwaysOpen},
+	"POST /console/":       {class: alwaysOpen},
+	"/":                    {class: alwaysOpen}, // that nothing is there
+}
+
+var readers = access.Roles{access.Submit, access.Read}
+
+// allows returns nil where a principal may do the operation. Errors: *access.NotIdentified, *forbidden.
+func (r rule) allows(p *access.Principal) error {
+	switch {
+	case r.class == alwaysOpen, p == access.Anonymous && r.class == inContract:
+		return nil
+	case p == access.Anonymous:
+		return &access.NotIdentified{Reason: "No credentials were sent, and they are required for requests from other machines."}
+	case len(r.roles) == 0, slices.ContainsFunc(r.roles, p.Has):
+		return nil
+	}
+	return &forbidden{principal: p, roles: r.roles}
+}
+
+// AllowedTo lists the operations of the API that a principal may do, as method and path.
+func AllowedTo(p *access.Principal) (operations []string) {
+	s := newServer(nil, Config{})
+	for _, op := range s.documented {
+		for _, pattern := range patternsOf(op.Method + " " + op.Path) {
+			if s.ruleAt(pattern).allows(p) != nil {
+				continue
+			}
+			if slices.Contains(submittersRead, op.OperationID) && !p.Has(access.Read) {
+				pattern += " (of orders that it submitted)"
+			}
+			operations = append(operations, pattern)
+		}
+	}
+	return operations
+}
+
+// submittersRead are the operations that with the role submit alone are about what was submitted with it.
+var submittersRead = []string{"getOrder", "listTransitions", "listCalls"}
+
+// guarded identifies who sends a request, and refuses what he may not do, before anything of it is read.
+func (s *server) guarded(pattern string, next http.HandlerFunc) http.HandlerFunc {
+	if s.refusedInQuarantine(pattern) {
+		return s.answered(func(w http.ResponseWriter, _ *http.Request) error { return newProblem("quarantined", "") })
+	}
+	operation, rule := s.operationAt(pattern).OperationID, s.ruleAt(pattern)
+	switch {
+	case rule.class != alwaysOpen:
+		return s.answered(func(w http.ResponseWriter, r *http.Request) error {
+			p, err := s.identify(w, r)
+			if err == nil {
+				err = rule.allows(p)
+			}
+			if err != nil {
+				s.logDenial(r, access.Denial{Actor: nameOf(p), Address: fromOf(w).address, Operation: operation}, err)
+				return err
+			}
+			if err := s.withinLimits(w, p); err != nil {
+				return err
+			}
+			next(w, r)
+			return nil
+		})
+	case len(rule.roles) > 0:
+		return func(w http.ResponseWriter, r *http.Request) {
+			ctx, cancel := context.WithTimeout(r.Context(), readLimit) // to find out who asks, and for the answer
+			defer cancel()
+			r = r.WithContext(ctx)
+			_, _ = s.identify(w, r) // whoever it is may ask
+			next(w, r)
+		}
+	}
+	return next
+}
+
+// refusedInQuarantine reports whether the requests of a pattern do more than read while the database belongs elsewhere. People may
+// sign in and out, to look.
+func (s *server) refusedInQuarantine(pattern string) bool {
+	method, path, _ := strings.Cut(pattern, " ")
+	return s.Quarantine != "" && path != "" && method != http.MethodGet && path != "/logout" && !strings.HasPrefix(path, "/login/") && !strings.HasPrefix(path, "/console")
+}
+
+// identify says who sends the request that is answered with w, and has principalOf say so, too.
+func (s *server) identify(w http.ResponseWriter, r *http.Request) (*access.Principal, error) {
+	if !fromOf(w).secure && r.Header["Authorization"] != nil {
+		return nil, newProblem("tls_required", "")
+	}
+	p, err := s.Access.Identify(r.Context(), s.credentialsOf(w, r))
+	if err == nil {
+		recordOf(w).principal = p
+	}
+	return p, err
+}
+
+// logDenial puts into the access log that somebody may not do something.
+func (s *server) logDenial(r *http.Request, d access.Denial, err error) {
+	problem := problemOf(err)
+	if problem.Code != "unauthenticated" && problem.Code != "forbidden" {
+		return
+	}
+	d.Event, d.Detail = string(problem.Code), problem.Detail
+	if name := cmp.Or(r.PathValue("orderId"), r.PathValue("item"), r.PathValue("endpointId"), r.PathValue("version")); d.Event == "forbidden" && possible(name) {
+		d.Subject = name // others could make up any number of them
+	}
+	s.Access.Denied(d)
+}
+
+// nameOf is the name of a principal, if there is one.
+func nameOf(p *access.Principal) string {
+	if p == nil {
+		return ""
+	}
+	return p.Name
+}
+
+// ruleAt says who may use the route with a pattern. It panics for a route that has no rule.
+func (s *server) ruleAt(pattern string) rule {
+	id := s.operationAt(pattern).OperationID
+	if _, verb, bulk := strings.Cut(pattern, bulkPath); bulk { // the role is that for one order
+		id = operationOf(orders.Verb(verb))
+	}
+	rule, known := rules[id]
+	if !known {
+		panic("httpapi: no rule says who may use " + pattern)
+	}
+	return rule
+}
+
+// operationAt is the operation at a pattern, or for what is none one that has the pattern for its id.
+func (s *server) operationAt(pattern string) *huma.Operation {
+	pattern = documentedAs(pattern)
+	for _, op := range s.documented {
+		if op.Method+" "+op.Path == pattern {
+			return op
+		}
+	}
+	return &huma.Operation{OperationID: pattern}
+}
+
+// principalOf is who sends the request that is answered with w. It is never nil.
+func principalOf(w http.ResponseWriter) *access.Principal {
+	return cmp.Or(recordOf(w).principal, access.Nobody)
+}
+
+// credentialsOf is what is known of who sends a request. Of two credentials in the header none counts: who is in between may
+// look at the other one.
+func (s *server) credentialsOf(w http.ResponseWriter, r *http.Request) access.Request {
+	from := fromOf(w)
+	return access.Request{
+		Authorization: strings.Join(r.Header["Authorization"], ", "), Session: s.sessionOf(w, r),
+		Address: from.address, Local: from.local, Forwarded: from.forwarded,
+	}
+}
+
+// forbidden is the error of a principal without the roles that an operation needs.
+type forbidden struct {
+	principal *access.Principal
+	roles     access.Roles
+}
+
+func (f *forbidden) Error() string {
+	return fmt.Sprintf("This needs the role %s; %s has %s.", anyOf(f.roles), f.principal.Name, cmp.Or(f.principal.Roles.String(), "none"))
+}
+
+func anyOf(roles access.Roles) string { return strings.ReplaceAll(roles.String(), ", ", " or ") }
+
+// tokenScheme is what the document calls a token.
+const tokenScheme = "token"
+
+// secure says in the document who may do an operation.
+func secure(op *huma.Operation) {
+	rule := rules[op.OperationID]
+	switch {
+	case rule.class == alwaysOpen && len(rule.roles) > 0:
+		op.Security = []map[string][]string{{}, {tokenScheme: {}}}
+		op.Description += " Says more to those with the role " + anyOf(rule.roles) + "."
+	case rule.class != alwaysOpen && len(rule.roles) > 0:
+		op.Description += " Needs the role " + anyOf(rule.roles) + "."
+		fallthrough
+	case rule.class != alwaysOpen:
+		op.Security = []map[string][]string{{tokenScheme: {}}}
+	}
+}
+
+// accessProblems are the problems that an operation has because not everybody may do it.
+func accessProblems(operation string) []problemCode {
+	if rules[operation].class == alwaysOpen {
+		return nil
+	}
+	return []problemCode{"unauthenticated", "forbidden", "tls_required", "too_many_requests", "issuer_unavailable"}
+}
+
+var getCallerOperation = failing(huma.Operation{
+	OperationID: "getCaller", Method: http.MethodGet, Path: "/api/me", Tags: []string{"service"},
+	Summary: "Read who you are, and what you may do",
+	Description: "Answers everybody. A caller without a credential, or with one that is not good, is anonymous. " +
+		"Where the service is not open to them, anonymous callers have no roles and no operations.",
+	Security: []map[string][]string{{}, {tokenScheme: {}}},
+}, "tls_required", "too_many_requests", "issuer_unavailable", "invalid_parameter", "unavailable", "internal")
+
+type getCallerAnswer struct {
+	Body struct {
+		Name        string   `json:"name" doc:"As the history has it: token:NAME, oidc:ISSUER#SUBJECT, local or anonymous." example:"token:support"`
+		Email       string   `json:"email,omitempty" doc:"Your address, if the OpenID Connect issuer has verified it. It is for people to read: it may change, and decides nothing."`
+		Roles       []string `json:"roles" nullable:"false" doc:"Of submit, read, operate, approve, settle, stock, delegate, metrics and admin." example:"[\"approve\"]"`
+		Open        bool     `json:"open" doc:"Whether the service is open to this machine without a token, because none was ever made."`
+		Quarantined bool     `json:"quarantined" doc:"Whether the service only reads, because its database belongs elsewhere: nobody may do anything else."`
+		Operations  []string `json:"operations" nullable:"false" doc:"Ids of the operations that you may do at this address, but for those that everybody may. With submit and without read, some are only for what you submitted; applyBulkVerb is for the verbs that you may apply to one order." example:"[\"approveOrder\",\"rejectOrder\",\"applyBulkVerb\"]"`
+	} `nameHint:"Caller"`
+}
+
+// getCaller identifies the caller itself, to answer those who are nobody as well. What keeps the service from knowing who
+// somebody is, it says.
+func (s *server) getCaller(ctx context.Context, _ *struct{}) (*getCallerAnswer, error) {
+	w := writerOf(ctx)
+	p, err := s.identify(w, httpRequestOf(ctx))
+	if _, unknown := errors.AsType[*access.NotIdentified](err); unknown {
+		p, err = access.Nobody, nil
+	}
+	if err == nil {
+		err = s.withinLimits(w, p)
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := callerOf(p, s.Access.Open(ctx), s.operationsAt(recordOf(w).mux, p))
+	out.Body.Quarantined = s.Quarantine != ""
+	return out, nil
+}
+
+func callerOf(p *access.Principal, open bool, operations []string) *getCallerAnswer {
+	out := &getCallerAnswer{}
+	out.Body.Name, out.Body.Email, out.Body.Open, out.Body.Operations = p.Name, p.Email, open, operations
+	out.Body.Roles = each(p.Roles, func(role *access.Role) string { return string(*role) })
+	return out
+}
+
+// operationsAt are the ids of the operations that an address has and a principal may do.
+func (s *server) operationsAt(mux *http.ServeMux, p *access.Principal) []string {
+	ids := []string{}
+	for _, op := range s.documented {
+		rule := rules[op.OperationID]
+		pattern := op.Method + " " + op.Path
+		if rule.class != alwaysOpen && rule.allows(p) == nil && slices.Contains(s.muxesOf(patternsOf(pattern)[0]), mux) && !s.refusedInQuarantine(pattern) {
+			ids = append(ids, op.OperationID)
+		}
+	}
+	return ids
+}
+
+// submitterOf is the principal of an order, empty where nobody was identified.
+func submitterOf(p *access.Principal) string {
+	switch p {
+	case access.Local, access.Anonymous, access.Nobody:
+		return ""
+	}
+	return p.Name
+}
+
+// actorOf is who asks, which no request can say of itself. It may say for whom it asks, with the role delegate.
+func actorOf(w http.ResponseWriter, onBehalfOf string) (string, error) {
+	p := principalOf(w)
+	if onBehalfOf != "" && !p.Has(access.Delegate) {
+		return "", &forbidden{principal: p, roles: access.Roles{access.Delegate}}
+	}
+	return p.Name, nil
+}
+
+// requestIDOf is the name that a request has from its caller, in the body or in the header. Empty: none.
+func requestIDOf(r *http.Request, inBody string) (string, error) {
+	key, err := idempotencyKey(r.Header)
+	switch {
+	case err != nil:
+		return "", err
+	case key == "":
+		return inBody, nil
+	case inBody != "" && inBody != key:
+		return "", badIdempotencyKey("must equal the requestId of the body if both are given")
+	}
+	return key, nil
+}
+
+// The header is a string of structured fields (RFC 9651). Many callers send it without the quotes.
+var (
+	quotedKey  = regexp.MustCompile(`^"((?:[^"\\]|\\["\\])*)"$`)
+	escapedKey = strings.NewReplacer(`\"`, `"`, `\\`, `\`)
+)
+
+// idempotencyKey reads the header of that name. Empty: there is none.
+func idempotencyKey(h http.Header) (string, error) {
+	given := h["Idempotency-Key"]
+	if len(given) == 0 {
+		return "", nil
+	}
+	key, bare := given[0], true
+	if strings.Contains(key, `"`) {
+		parts := quotedKey.FindStringSubmatch(key)
+		if bare = parts == nil; !bare {
+			key = escapedKey.Replace(parts[1])
+		}
+	}
+	if len(given) > 1 || bare && strings.Contains(key, `"`) || !possible(key) {
+		return "", badIdempotencyKey("must be a single value of 1 to 255 visible UTF-8 characters, quoted or not")
+	}
+	return key, nil
+}
+
+func badIdempotencyKey(detail string) error {
+	return newProblem("invalid_idempotency_key", "", fieldError{Header: "Idempotency-Key", Code: "invalid", Detail: detail})
+}
