@@ -171,10 +171,9 @@ func checkBulk(verb orders.Verb) func(*decoder, *bulkBody) {
 // bulkOf is what a body asks for with a verb.
 func bulkOf(body *bulkBody, verb orders.Verb) engine.Bulk {
 	b := engine.Bulk{Request: engine.Request{Verb: verb}}
-	switch verb {
-	case orders.Retry:
+	if verb == orders.Retry {
 		b.Request.ActivePolicy = body.Policy == "active"
-	case orders.StepResult:
+	} else if verb == orders.StepResult {
 		b.Request.Settle = &engine.Settled{Step: fsm.Step(body.Step), Outcome: body.Outcome, Code: body.Code, Detail: body.Detail}
 	}
 	for _, id := range body.IDs {
