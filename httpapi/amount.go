@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strconv"
 
+	"github.com/danielgtaylor/huma/v2"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/govalues/decimal"
 
@@ -54,6 +55,33 @@ func parseAmount(text []byte, digits int) (amount decimal.Decimal, code, detail 
 		coefficient = append(coefficient, '0')
 	}
 	return decimalOf(coefficient, scale), "", ""
+}
+
+// amountInput is the text of a number, or of a string with one; empty if the string has none. It is nil if there is no amount,
+// or a fault.
+type amountInput []byte
+
+func (a *amountInput) read(d *decoder, pointer string) {
+	switch d.kind() {
+	case '"':
+		*a = numberIn(bytes.Clone(d.string()))
+	case '0':
+		*a = bytes.Clone(d.scalar())
+	default:
+		d.fault(pointer, "wrong_type", "must be a number or a decimal string")
+		d.skip()
+	}
+}
+
+// Schema takes a decimal in a string, or a number.
+func (amountInput) Schema(r huma.Registry) *huma.Schema {
+	return &huma.Schema{OneOf: []*huma.Schema{
+		amount{}.Schema(r),
+		named(r, "Number", &huma.Schema{
+			Type: huma.TypeNumber, Format: "double", Minimum: new(0.0), // without the format, Go clients send a float32
+			Description: "A decimal number. Programs that keep it in a float may round it.",
+		}),
+	}}
 }
 
 // numberIn is a text that is a JSON number, without white space around it, and

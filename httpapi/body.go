@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"mime"
 	"net/http"
 	"os"
@@ -174,25 +173,33 @@ func decodeBody[B any](r *http.Request, text []byte, check func(*decoder, *B)) (
 		text = []byte("{}")
 	}
 	q := &sent[B]{Request: r}
-	body, known := reflect.ValueOf(&q.body).Elem(), fieldsOf(reflect.TypeFor[B]())
-	ignored, err := decode(text, known.names, func(d *decoder, name string) {
+	var err error
+	q.ignored, err = decodeFields(text, &q.body, check)
+	return q, preferenceOf(r.Header["Prefer"], 0).judge(q.ignored, err)
+}
+
+// decodeFields reads the fields of a body, and returns the names that are not known. Check may be nil.
+func decodeFields[B any](text []byte, body *B, check func(*decoder, *B)) (ignored []string, err error) {
+	into, known := reflect.ValueOf(body).Elem(), fieldsOf(reflect.TypeFor[B]())
+	return decode(text, known.names, func(d *decoder, name string) {
 		d.given = append(d.given, name)
-		field, pointer := known.named[name], "/"+name
-		if name == "requestId" || name == "onBehalfOf" { // they are names, like an id
-			body.FieldByIndex(field.index).SetString(d.visibleText(pointer))
-			return
+		field := known.named[name]
+		switch v, pointer := into.FieldByIndex(field.index), field.pointer; name {
+		case "orderId", "item":
+			v.SetString(d.name(pointer))
+		case "requestId", "onBehalfOf", "customerId", "concurrencyKey": // they are names, like an id
+			v.SetString(d.visibleText(pointer))
+		default:
+			d.value(pointer, field.schema, v)
 		}
-		d.value(pointer, field.schema, body.FieldByIndex(field.index))
 	}, func(d *decoder) {
 		for _, name := range known.required {
 			d.require(d.has(name), "/"+name)
 		}
 		if check != nil {
-			check(d, &q.body)
+			check(d, body)
 		}
 	})
-	q.ignored = ignored
-	return q, preferenceOf(r.Header["Prefer"], 0).judge(ignored, err)
 }
 
 // fields are those of a struct that documents an object, by their names in JSON.
@@ -203,8 +210,14 @@ type fields struct {
 }
 
 type field struct {
-	index  []int
-	schema *huma.Schema
+	index   []int
+	pointer string // in the object
+	schema  *huma.Schema
+}
+
+// reader is a type that reads itself.
+type reader interface {
+	read(d *decoder, pointer string)
 }
 
 // fieldsByType has those that were looked at: each struct once, however many services there are.
@@ -224,12 +237,13 @@ func fieldsOf(t reflect.Type) *fields {
 		return s
 	}
 	object := resolved(registry.Schema(t, true, ""))
-	f := &fields{named: map[string]field{}, names: slices.Collect(maps.Keys(object.Properties)), required: object.Required}
+	f := &fields{named: map[string]field{}, required: object.Required}
 	for _, at := range reflect.VisibleFields(t) {
 		name, _, _ := strings.Cut(at.Tag.Get("json"), ",")
 		if schema := resolved(object.Properties[name]); schema != nil {
 			schema.Items = resolved(schema.Items)
-			f.named[name] = field{at.Index, schema}
+			f.named[name] = field{at.Index, "/" + name, schema}
+			f.names = append(f.names, name)
 		}
 	}
 	fieldsByType.Store(t, f)
@@ -241,6 +255,10 @@ func (d *decoder) value(pointer string, s *huma.Schema, v reflect.Value) {
 	if v.Kind() == reflect.Pointer {
 		v.Set(reflect.New(v.Type().Elem()))
 		v = v.Elem()
+	}
+	if own, ok := v.Addr().Interface().(reader); ok {
+		own.read(d, pointer)
+		return
 	}
 	switch {
 	case len(s.Enum) > 0:
@@ -312,7 +330,7 @@ func (d *decoder) object(pointer string, v reflect.Value) {
 	d.members(func(raw []byte) {
 		name := string(raw)
 		if field, ok := known.named[name]; ok {
-			d.value(pointer+"/"+name, field.schema, v.FieldByIndex(field.index))
+			d.value(pointer+field.pointer, field.schema, v.FieldByIndex(field.index))
 			return
 		}
 		d.fault(pointer+"/"+pointerEscape.Replace(name), unknownField, "is not a known field")

@@ -251,7 +251,7 @@ func sampleProblem(code problemCode) *problem {
 	case "not_applicable":
 		return problemOf(&orders.NotApplicable{Verb: orders.Cancel, Code: orders.RefusedState, Order: stored})
 	case "invalid_policy":
-		return problemOf(policy.Problems{{Line: 2, Column: 12, Path: "charge.executor", Text: "want ledger, http, stripe or simulator"}})
+		return problemOf(policy.Problems{{Line: 2, Column: 12, Path: "charge.executor", Text: "must be ledger, http, stripe or simulator"}})
 	case "stock_too_low":
 		return problemOf(&orders.StockTooLow{Item: orders.Stock{Item: "widget", Reserved: 2}})
 	case "invalid_input":

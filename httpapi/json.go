@@ -233,7 +233,7 @@ var decoders = sync.Pool{New: func() any { return &decoder{} }}
 func newDecoder(data []byte) *decoder {
 	d, _ := decoders.Get().(*decoder)
 	d.reset(data)
-	d.faults, d.known, d.given, d.ignored = nil, nil, nil, nil
+	d.faults, d.known, d.given, d.ignored = nil, nil, d.given[:0], nil
 	return d
 }
 

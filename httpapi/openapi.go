@@ -390,29 +390,3 @@ func (amountBound) Schema(huma.Registry) *huma.Schema {
 	s.PrecomputeMessages()
 	return s
 }
-
-// amountInput documents what parseAmount reads.
-type amountInput []byte
-
-// Schema takes a decimal in a string, or a number.
-func (amountInput) Schema(r huma.Registry) *huma.Schema {
-	return &huma.Schema{OneOf: []*huma.Schema{
-		amount{}.Schema(r),
-		named(r, "Number", &huma.Schema{
-			Type: huma.TypeNumber, Format: "double", Minimum: new(0.0), // without the format, Go clients send a float32
-			Description: "A decimal number. Programs that keep it in a float may round it.",
-		}),
-	}}
-}
-
-// metadataMap documents what decoder.metadata reads.
-type metadataMap struct{}
-
-// Schema is that of a map with its limits.
-func (metadataMap) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{
-		Type: huma.TypeObject, MaxProperties: new(maxPairs),
-		Extensions:           map[string]any{"propertyNames": map[string]any{"minLength": 1, "maxLength": maxKey}},
-		AdditionalProperties: &huma.Schema{Type: huma.TypeString, MaxLength: new(maxValue)},
-	}
-}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -117,20 +116,6 @@ func TestStepsSayWhatStands(t *testing.T) {
 		if got := stepsOf(&c.row); got != c.want {
 			t.Errorf("%s: %+v", c.name, got)
 		}
-	}
-}
-
-// The type that documents the body of the hot route is not what reads it: their names are held together here.
-func TestTheDocumentedBodyIsTheOneThatIsRead(t *testing.T) {
-	t.Parallel()
-	var documented []string
-	for _, field := range reflect.VisibleFields(reflect.TypeFor[processBody]()) {
-		if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "" {
-			documented = append(documented, name)
-		}
-	}
-	if !slices.Equal(documented, inputNames) {
-		t.Errorf("documented are %q, read are %q", documented, inputNames)
 	}
 }
 

@@ -9,12 +9,14 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/govalues/decimal"
 
 	"pawl/engine"
 	"pawl/fsm"
@@ -38,7 +40,6 @@ var processOperation = withBody(huma.Operation{
 		"While too many requests of the caller wait, the answer is 202 at once.",
 }, "invalid_idempotency_key", "idempotency_key_reused", "not_found", "order_conflict", "overloaded", "stopping", "unavailable", "internal")
 
-// processRequest documents what decodeInput reads.
 type processRequest struct {
 	Prefer string `header:"Prefer" doc:"How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses fields that are not known."`
 	Key    string `header:"Idempotency-Key" doc:"A name for this request, in quotes or without, so that it can't be used for another one. Callers' keys do not collide."`
@@ -46,12 +47,12 @@ type processRequest struct {
 }
 
 type processBody struct {
-	OrderID  string      `json:"orderId" minLength:"1" maxLength:"255" doc:"The name of the order: any Unicode text whose characters everybody can see: no blanks at its ends or other ones than U+0020, and no control, invisible, private-use or unassigned characters. Emoji are fine. Not one or two dots, nor a slash, alone." example:"order-123"`
-	Amount   amountInput `json:"amount" doc:"From 0 to 999999999999999, with no more fraction digits than the currency has; exact to the last digit. A string, or a number: many clients round large numbers before they send them." example:"99.99"`
-	Item     string      `json:"item" minLength:"1" maxLength:"255" doc:"What is ordered: a name by the same rules." example:"widget"`
-	Quantity int32       `json:"quantity,omitempty" minimum:"1" maximum:"1000000" doc:"1 when left out."`
-	Currency string      `json:"currency,omitempty" pattern:"^[A-Z]{3}$" doc:"ISO 4217. The service's default when left out."`
-	Metadata metadataMap `json:"metadata,omitempty" doc:"Strings of your own, kept with the order: up to 50, names of up to 40 characters, values of up to 500."`
+	OrderID  string       `json:"orderId" minLength:"1" maxLength:"255" doc:"The name of the order: any Unicode text whose characters everybody can see: no blanks at its ends or other ones than U+0020, and no control, invisible, private-use or unassigned characters. Emoji are fine. Not one or two dots, nor a slash, alone." example:"order-123"`
+	Amount   amountInput  `json:"amount" doc:"From 0 to 999999999999999, with no more fraction digits than the currency has; exact to the last digit. A string, or a number: many clients round large numbers before they send them." example:"99.99"`
+	Item     string       `json:"item" minLength:"1" maxLength:"255" doc:"What is ordered: a name by the same rules." example:"widget"`
+	Quantity int32        `json:"quantity,omitempty" minimum:"1" maximum:"1000000" doc:"1 when left out."`
+	Currency currencyCode `json:"currency,omitempty" doc:"ISO 4217. The service's default when left out."`
+	Metadata metadata     `json:"metadata,omitempty" doc:"Strings of your own, kept with the order: up to 50, names of up to 40 characters, values of up to 500."`
 
 	CustomerID     string    `json:"customerId,omitempty" minLength:"1" maxLength:"255" doc:"Who buys. Handed to providers, and what rules of a policy can go by."`
 	PaymentMethod  string    `json:"paymentMethod,omitempty" minLength:"1" maxLength:"255" doc:"What the charge is made with, in words of the provider's. Never logged, and never answered." writeOnly:"true"`
@@ -70,7 +71,7 @@ type orderAnswer struct {
 	Body              order
 }
 
-// process is the hot route: it is read and written by hand.
+// process is the hot route: its answer is written by hand.
 func (s *server) process(w http.ResponseWriter, r *http.Request) error {
 	want := preferenceOf(r.Header["Prefer"], s.ResponseTimeout)
 	in, ignored, err := s.requestedInput(w, r, want)
@@ -220,44 +221,32 @@ func retryAfter(o *orders.Order, clock func() time.Time) string {
 	return strconv.FormatInt(seconds, 10)
 }
 
-// maxQuantity is the largest quantity of one order.
-const maxQuantity = 1_000_000
+// termNames are the fields that say what is bought, and when.
+var termNames = slices.DeleteFunc(slices.Clone(fieldsOf(reflect.TypeFor[processBody]()).names), func(name string) bool { return name == "metadata" })
 
-var inputNames = []string{
-	"orderId", "amount", "item", "quantity", "currency", "metadata",
-	"customerId", "paymentMethod", "startAt", "completeBy", "reservationTtl", "concurrencyKey",
-}
-
-// termNames are those that say what is bought, and when.
-var termNames = slices.DeleteFunc(slices.Clone(inputNames), func(name string) bool { return name == "metadata" })
-
-// input is the body of a process request while it is read.
-type input struct {
-	order engine.Input
-	// The amount can only be checked when the currency is known, which may come
-	// behind it. Nil when there is none, or a fault has been noted.
-	amount      []byte
-	currency    iso4217.Currency
-	given       struct{ orderID, amount, item bool }
-	timed       bool             // it has times
-	clock       func() time.Time // what they are compared with
-	rejectIfNew int              // faults that only a new order has
-}
-
-// decodeInput reads and checks the body of a process request. The amount of an
-// order that names no currency is checked as if it had named the fallback; its
-// Currency stays empty. Times are compared with the clock. Ignored are the names of fields
-// that are not known. When all that is wrong would not be with an order that is stored
-// already, the error is a *rejectIfNew. Nothing in the result refers to data.
+// decodeInput reads and checks the body of a process request. The amount of an order that names no currency is checked as if
+// it had named the fallback; its Currency stays empty. Times are compared with the clock. Ignored are the unknown fields. If
+// nothing is wrong but what would be right for an order that is stored already, the error is a *rejectIfNew. Nothing in the
+// result refers to data.
 func decodeInput(data []byte, fallback iso4217.Currency, clock func() time.Time) (order engine.Input, ignored []string, err error) {
-	in := input{currency: fallback, clock: clock}
-	ignored, err = decode(data, inputNames, in.field, in.finish)
+	var body processBody
+	onlyIfNew := 0 // faults that only a new order has
+	ignored, err = decodeFields(data, &body, func(d *decoder, body *processBody) {
+		d.refuseMisspelled(termNames...)
+		order = body.input()
+		if d.has("startAt") || d.has("completeBy") {
+			onlyIfNew += checkTimes(d, &order.Terms, clock())
+		}
+		if body.Amount != nil {
+			onlyIfNew += checkAmount(d, body, fallback, &order.Amount)
+		}
+	})
 	if err == nil {
-		return in.order, ignored, nil
+		return order, ignored, nil
 	}
 	// What stands behind the object is another fault.
-	if p := problemOf(err); p.Code == "invalid_input" && len(p.Errors) == in.rejectIfNew {
-		err = &rejectIfNew{order: in.order, error: err}
+	if p := problemOf(err); p.Code == "invalid_input" && len(p.Errors) == onlyIfNew {
+		err = &rejectIfNew{order: order, error: err}
 	}
 	return engine.Input{}, ignored, err
 }
@@ -272,51 +261,38 @@ type rejectIfNew struct {
 
 func (n *rejectIfNew) Unwrap() error { return n.error }
 
-func (in *input) field(d *decoder, name string) {
-	switch name {
-	case "orderId":
-		in.given.orderID = true
-		in.order.OrderID = d.name("/orderId")
-	case "amount":
-		in.given.amount = true
-		in.amount = d.amount()
-	case "item":
-		in.given.item = true
-		in.order.Item = d.name("/item")
-	case "quantity":
-		in.order.Quantity = int32(d.integer("/quantity", 1, maxQuantity))
-	case "currency":
-		in.currency = d.currency()
-		in.order.Currency = in.currency.Code
-	case "metadata":
-		in.order.Metadata = d.metadata()
-	default:
-		in.terms(d, name)
+func (b *processBody) input() engine.Input {
+	return engine.Input{
+		OrderID: b.OrderID, Item: b.Item, Quantity: b.Quantity, Currency: string(b.Currency), Metadata: b.Metadata,
+		Terms: engine.Terms{
+			CustomerID: b.CustomerID, PaymentMethod: b.PaymentMethod, ConcurrencyKey: b.ConcurrencyKey,
+			StartAt: b.StartAt, CompleteBy: b.CompleteBy, ReservationTTL: time.Duration(b.ReservationTTL) * time.Second,
+		},
 	}
 }
 
-func (in *input) finish(d *decoder) {
-	d.require(in.given.orderID, "/orderId")
-	d.require(in.given.amount, "/amount")
-	d.require(in.given.item, "/item")
-	d.refuseMisspelled(termNames...)
-	if in.timed {
-		in.checkTimes(d, in.clock())
-	}
-	if in.amount == nil {
-		return
-	}
-	amount, code, detail := amountIn(in.amount, in.currency)
-	if code != "" {
-		d.fault("/amount", code, detail+shownAmount(in.amount))
-	}
-	if code == tooManyDigits && in.order.Currency == "" {
-		if amount, code, _ = parseAmount(in.amount, iso4217.MostDigits); code == "" {
-			amount = amount.Trim(0)
-			in.rejectIfNew++
+// checkAmount reads the amount once the currency is known, which may stand behind it. It returns how many faults only a new
+// order has.
+func checkAmount(d *decoder, body *processBody, fallback iso4217.Currency, to *decimal.Decimal) (onlyIfNew int) {
+	currency := fallback
+	if d.has("currency") {
+		known, ok := iso4217.Find(string(body.Currency))
+		if currency = known; !ok { // the amount is not at fault for it
+			currency = iso4217.Currency{Digits: iso4217.MostDigits}
 		}
 	}
-	in.order.Amount = amount
+	amount, code, detail := amountIn(body.Amount, currency)
+	if code != "" {
+		d.fault("/amount", code, detail+shownAmount(body.Amount))
+	}
+	if code == tooManyDigits && body.Currency == "" {
+		if amount, code, _ = parseAmount(body.Amount, iso4217.MostDigits); code == "" {
+			amount = amount.Trim(0)
+			onlyIfNew++
+		}
+	}
+	*to = amount
+	return onlyIfNew
 }
 
 // shownAmount ends a fault with the number that was sent, if it was one.
@@ -338,66 +314,28 @@ func (d *decoder) name(pointer string) string {
 	return name
 }
 
-// amount reads the text of an amount, which is a number or a string with one.
-func (d *decoder) amount() []byte {
-	switch d.kind() {
-	case '"':
-		return numberIn(bytes.Clone(d.string()))
-	case '0':
-		return d.scalar()
-	default:
-		d.fault("/amount", "wrong_type", "must be a number or a decimal string")
-		d.skip()
-		return nil
+// currencyCode is a currency that is known.
+type currencyCode string
+
+func (c *currencyCode) read(d *decoder, pointer string) {
+	code, ok := d.stringOf(pointer)
+	if _, known := iso4217.Find(string(code)); known {
+		*c = currencyCode(code)
+	} else if ok {
+		d.fault(pointer, "unknown_currency", "must be an ISO 4217 currency code in capital letters")
 	}
 }
 
-// currency reads a currency code. With one that is no currency the amount is held
-// to the digits of the finest one: an amount is not at fault for it.
-func (d *decoder) currency() iso4217.Currency {
-	unknown := iso4217.Currency{Digits: iso4217.MostDigits}
-	code, ok := d.stringOf("/currency")
-	if !ok {
-		return unknown
-	}
-	known, ok := iso4217.Find(string(code))
-	if !ok {
-		d.fault("/currency", "unknown_currency", "must be an ISO 4217 currency code in capital letters")
-		return unknown
-	}
-	return known
+// Schema is that of a currency code.
+func (currencyCode) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeString, Pattern: "^[A-Z]{3}$"}
 }
 
-const (
-	maxTTL   = 365 * 24 * 60 * 60 // seconds
-	maxAhead = 365 * 24 * time.Hour
-)
-
-// terms reads the fields that most orders do without.
-func (in *input) terms(d *decoder, name string) {
-	t := &in.order.Terms
-	switch name {
-	case "customerId":
-		t.CustomerID = d.visibleText("/customerId")
-	case "paymentMethod":
-		t.PaymentMethod = d.text("/paymentMethod", maxText)
-	case "concurrencyKey":
-		t.ConcurrencyKey = d.visibleText("/concurrencyKey")
-	case "startAt":
-		in.timed = true
-		t.StartAt = d.time("/startAt")
-	case "completeBy":
-		in.timed = true
-		t.CompleteBy = d.time("/completeBy")
-	case "reservationTtl":
-		t.ReservationTTL = time.Duration(d.integer("/reservationTtl", 1, maxTTL)) * time.Second
-	}
-}
+const maxAhead = 365 * 24 * time.Hour
 
 // checkTimes compares times with each other and with now. A deadline that is over is no
-// fault of an order that is stored: the caller may only ask how it ended.
-func (in *input) checkTimes(d *decoder, now time.Time) {
-	t := &in.order.Terms
+// fault of an order that is stored: the caller may only ask how it ended. It returns how many faults only a new order has.
+func checkTimes(d *decoder, t *engine.Terms, now time.Time) (onlyIfNew int) {
 	if t.StartAt.After(now.Add(maxAhead)) {
 		d.fault("/startAt", "out_of_range", "must be at most one year in the future, not "+t.StartAt.Format(time.RFC3339Nano))
 	}
@@ -407,8 +345,9 @@ func (in *input) checkTimes(d *decoder, now time.Time) {
 		d.fault("/completeBy", "out_of_range", "must be after startAt, not "+t.CompleteBy.Format(time.RFC3339Nano))
 	case !t.CompleteBy.After(now):
 		d.fault("/completeBy", "in_the_past", "must be in the future, not "+t.CompleteBy.Format(time.RFC3339Nano))
-		in.rejectIfNew++
+		onlyIfNew++
 	}
+	return onlyIfNew
 }
 
 // readTime is zero for what is no time that an order can have.
@@ -440,14 +379,15 @@ const (
 	maxValue = 500
 )
 
-// metadata reads a map of strings and returns it as a JSON object with its keys in
-// the order of jsonb, nil when it is empty. The keys in pointers are shown only when they could
-// be keys.
-func (d *decoder) metadata() []byte {
+// metadata is a JSON object of strings with its keys in the order of jsonb, nil if it is empty.
+type metadata []byte
+
+// read shows the keys in pointers only if they could be keys.
+func (m *metadata) read(d *decoder, _ string) {
 	if d.kind() != '{' {
 		d.fault("/metadata", "wrong_type", "must be an object of strings")
 		d.skip()
-		return nil
+		return
 	}
 	pairs := map[string]string{}
 	noted := len(d.faults)
@@ -470,10 +410,18 @@ func (d *decoder) metadata() []byte {
 	if len(pairs) > maxPairs {
 		d.fault("/metadata", "too_many", "must have at most "+strconv.Itoa(maxPairs)+" keys, not "+strconv.Itoa(len(pairs)))
 	}
-	if len(d.faults) > noted || len(pairs) == 0 {
-		return nil
+	if len(d.faults) == noted && len(pairs) > 0 {
+		*m = provider.AppendMetadata(nil, pairs)
 	}
-	return provider.AppendMetadata(nil, pairs)
+}
+
+// Schema is that of a map with its limits.
+func (metadata) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{
+		Type: huma.TypeObject, MaxProperties: new(maxPairs),
+		Extensions:           map[string]any{"propertyNames": map[string]any{"minLength": 1, "maxLength": maxKey}},
+		AdditionalProperties: &huma.Schema{Type: huma.TypeString, MaxLength: new(maxValue)},
+	}
 }
 
 // sameMetadata reports whether two JSON objects of strings have the same members.

@@ -1,15 +1,11 @@
 package httpapi
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/govalues/decimal"
 
 	"pawl/engine"
 	"pawl/fsm"
@@ -266,27 +262,15 @@ func (s *server) readRefund(ctx context.Context, body *refundBody, q *engine.Req
 		return nil, err
 	}
 	currency, _ := iso4217.Find(o.Currency) // it was checked when the order came
-	amount, code, detail := refundAmount(body.Amount, currency)
+	amount, code, detail := amountIn(body.Amount, currency)
+	if code == "" && !amount.IsPos() {
+		code, detail = "out_of_range", "must be greater than 0"
+	}
 	if code != "" {
 		return nil, newProblem("invalid_input", "", fieldError{Pointer: "/amount", Code: code, Detail: detail})
 	}
 	refund.Amount = &amount
 	return refund, nil
-}
-
-// refundAmount reads a number, or a string with one.
-func refundAmount(text []byte, currency iso4217.Currency) (amount decimal.Decimal, code, detail string) {
-	text = bytes.TrimSpace(text)
-	if len(text) > 0 && text[0] == '"' {
-		var inner string
-		_ = json.Unmarshal(text, &inner) // it was read before
-		text = []byte(inner)
-	}
-	amount, code, detail = amountIn(numberIn(text), currency)
-	if code == "" && !amount.IsPos() {
-		code, detail = "out_of_range", "must be greater than 0"
-	}
-	return amount, code, strings.TrimSpace(detail)
 }
 
 // refundOpen reports whether something is still to come of the refund that a request is about.
