@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -47,15 +48,12 @@ const (
 	inFlightWait = time.Second // when a request will end is not known
 )
 
-// usage is what the holders of one name use, of one set of limits.
-type usage struct {
+// Admission is what the holders of one name use, of one set of limits. A nil one is not limited.
+type Admission struct {
 	limits          Limits
 	requests, bytes *rate.Limiter // in a second
 	inFlight        atomic.Int64
 }
-
-// Admission is a request that was admitted within the limits of its principal. A nil one is not limited.
-type Admission struct{ *usage }
 
 // Admit lets a request of a principal in, or returns *Exceeded. Done must be called when it has ended.
 func (c *Control) Admit(p *Principal) (*Admission, error) {
@@ -63,7 +61,7 @@ func (c *Control) Admit(p *Principal) (*Admission, error) {
 		return nil, nil
 	}
 	now := time.Now()
-	a := &Admission{c.usages.of(p, now)}
+	a := c.usages.of(p, now)
 	if over := a.enter(now); over != nil {
 		c.metrics.limited.WithLabelValues(over.Quota.Name).Inc()
 		return nil, over
@@ -71,36 +69,24 @@ func (c *Control) Admit(p *Principal) (*Admission, error) {
 	return a, nil
 }
 
+// enter takes a request from the quota, unless another one is used up.
 func (a *Admission) enter(now time.Time) *Exceeded {
-	a.inFlight.Add(1)
-	over := a.exceeded(now)
-	if over != nil {
-		a.inFlight.Add(-1)
-	}
-	return over
-}
-
-// exceeded takes a request from the quota, unless another one is used up.
-func (a *Admission) exceeded(now time.Time) *Exceeded {
-	switch all := a.quotas(now); {
-	case a.limits.InFlight > 0 && a.inFlight.Load() > int64(a.limits.InFlight):
-		return exceeded(all, inFlightQuota)
+	var over string
+	switch inFlight := a.inFlight.Add(1); {
+	case a.limits.InFlight > 0 && inFlight > int64(a.limits.InFlight):
+		over = inFlightQuota
 	case a.limits.Bytes > 0 && a.bytes.TokensAt(now) <= 0:
-		return exceeded(all, bytesQuota)
+		over = bytesQuota
 	case a.limits.Rate > 0 && !a.requests.AllowN(now, 1):
-		return exceeded(all, requestsQuota)
+		over = requestsQuota
+	default:
+		return nil
 	}
-	return nil
-}
-
-func exceeded(all []Quota, name string) *Exceeded {
-	for i := range all {
-		if all[i].Name == name {
-			all[i].Remaining = 0
-			return &Exceeded{Quota: all[i], All: all, Pause: max(all[i].Wait, inFlightWait)}
-		}
-	}
-	panic("access: no quota " + name)
+	a.inFlight.Add(-1)
+	all := a.quotas(now)
+	q := &all[slices.IndexFunc(all, func(q Quota) bool { return q.Name == over })]
+	q.Remaining = 0
+	return &Exceeded{Quota: *q, All: all, Pause: max(q.Wait, inFlightWait)}
 }
 
 // Done ends the request. bytes is how long its body and its answer were. It counts for the requests that follow, because it is
@@ -150,11 +136,11 @@ func quotaOf(name, unit string, limiter *rate.Limiter, now time.Time) Quota {
 	}
 }
 
-// usages are those of all principals with limits. An issuer can have any number of them, so those that use nothing are forgotten
-// when there are many.
+// usages are the admissions of all principals with limits. An issuer can have any number of them, so those that use nothing are
+// forgotten when there are many.
 type usages struct {
 	mu    sync.Mutex
-	known map[usageKey]*usage
+	known map[usageKey]*Admission
 	swept time.Time
 }
 
@@ -165,29 +151,29 @@ type usageKey struct {
 
 const usagesMost = 10_000
 
-func (all *usages) of(p *Principal, now time.Time) *usage {
+func (all *usages) of(p *Principal, now time.Time) *Admission {
 	key := usageKey{p.Name, p.Limits}
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	found, ok := all.known[key]
 	if !ok {
 		if len(all.known) >= usagesMost && now.Sub(all.swept) > window { // nothing becomes idle sooner
-			maps.DeleteFunc(all.known, func(_ usageKey, u *usage) bool { return u.idle(now) })
+			maps.DeleteFunc(all.known, func(_ usageKey, a *Admission) bool { return a.idle(now) })
 			all.swept = now
 		}
-		found = &usage{limits: p.Limits, requests: perSecond(int64(p.Limits.Rate)), bytes: perSecond(p.Limits.Bytes)}
+		found = &Admission{limits: p.Limits, requests: perSecond(int64(p.Limits.Rate)), bytes: perSecond(p.Limits.Bytes)}
 		if all.known == nil {
-			all.known = map[usageKey]*usage{}
+			all.known = map[usageKey]*Admission{}
 		}
 		all.known[key] = found
 	}
 	return found
 }
 
-// idle reports whether a new usage would be the same.
-func (u *usage) idle(now time.Time) bool {
+// idle reports whether a new admission would be the same.
+func (a *Admission) idle(now time.Time) bool {
 	full := func(l *rate.Limiter) bool { return l.TokensAt(now) >= float64(l.Burst()) }
-	return u.inFlight.Load() == 0 && full(u.requests) && full(u.bytes)
+	return a.inFlight.Load() == 0 && full(a.requests) && full(a.bytes)
 }
 
 func perSecond(n int64) *rate.Limiter { return rate.NewLimiter(rate.Limit(n), int(n)) }

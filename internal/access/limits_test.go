@@ -11,7 +11,7 @@ import (
 
 // admission is that of a principal of its own.
 func admission(limits Limits) *Admission {
-	return &Admission{new(usages).of(&Principal{Name: "token:shop", Limits: limits}, time.Now())}
+	return new(usages).of(&Principal{Name: "token:shop", Limits: limits}, time.Now())
 }
 
 // wantOver wants a request to be beyond a limit.
@@ -77,7 +77,7 @@ func TestLimits(t *testing.T) {
 	t.Run("hold for a name, whatever token it has", func(t *testing.T) {
 		t.Parallel()
 		var all usages
-		of := func(name string, rate int32) *usage {
+		of := func(name string, rate int32) *Admission {
 			return all.of(&Principal{Name: name, Limits: Limits{Rate: rate}}, start)
 		}
 		if again := of("token:a", 1); again != of("token:a", 1) || of("token:a", 1) == of("token:b", 1) || of("token:a", 1) == of("token:a", 2) {
@@ -111,7 +111,7 @@ func TestLimitsOfManyCallers(t *testing.T) {
 	start := time.Now()
 	var all usages
 	of := func(name string) *Admission {
-		return &Admission{all.of(&Principal{Name: name, Limits: Limits{Rate: 1, InFlight: 5}}, start)}
+		return all.of(&Principal{Name: name, Limits: Limits{Rate: 1, InFlight: 5}}, start)
 	}
 	working, resting := of("oidc:working"), of("oidc:resting")
 	wantIn(t, working.enter(start))
@@ -120,7 +120,7 @@ func TestLimitsOfManyCallers(t *testing.T) {
 	for n := range usagesMost {
 		of(strconv.Itoa(n))
 	}
-	if n := len(all.known); n > usagesMost || of("oidc:working").usage != working.usage || of("oidc:resting").usage == resting.usage {
+	if n := len(all.known); n > usagesMost || of("oidc:working") != working || of("oidc:resting") == resting {
 		t.Errorf("%d are known", n)
 	}
 }

@@ -26,7 +26,7 @@ func (c *Call) Withheld(secrets ...string) Withheld {
 	return WithheldOf(slices.Concat(secrets, c.Tokens, []string{c.PaymentMethod})...)
 }
 
-// WithheldOf are these texts, in all forms in which they are looked for.
+// WithheldOf are these texts, in all forms in which they are looked for, the longest first.
 func WithheldOf(secrets ...string) (w Withheld) {
 	for _, secret := range secrets {
 		if secret == "" {

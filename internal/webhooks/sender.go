@@ -110,18 +110,11 @@ func (a *Attempt) mask(secrets []string) {
 	}
 	hidden := provider.WithheldOf(withheld...)
 	cut := len(a.Answer) >= maxRead
-	if a.Answer = hidden.Hide(a.Answer); cut { // it may end within a secret
-		a.Answer = a.Answer[:max(0, len(a.Answer)-longest(hidden))]
+	if a.Answer = hidden.Hide(a.Answer); cut && len(hidden) > 0 { // it may end within a secret, of which the longest is the first
+		a.Answer = a.Answer[:max(0, len(a.Answer)-len(hidden[0]))]
 	}
 	a.Answer = clip(printable(a.Answer), maxAnswer)
 	a.Error = clip(hidden.Hide(printable(a.Error)), maxAnswer)
-}
-
-func longest(texts []string) (n int) {
-	for _, text := range texts {
-		n = max(n, len(text))
-	}
-	return n
 }
 
 func printable(text string) string {
