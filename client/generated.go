@@ -441,45 +441,45 @@ type ActivatePolicyBody struct {
 
 // Activity defines model for Activity.
 type Activity struct {
-	// Admitted Orders that were new.
+	// Admitted New orders.
 	Admitted int64 `json:"admitted,omitempty,omitzero"`
 
-	// At The end of its ten seconds.
+	// At End of the interval.
 	At time.Time `json:"at"`
 
-	// Breakers Circuit breakers that were not closed at the end.
+	// Breakers Circuit breakers that were not closed at the end of the interval.
 	Breakers []ActivityBreakers `json:"breakers,omitempty,omitzero"`
 
-	// Calls Calls to providers that ended.
+	// Calls Finished calls to providers.
 	Calls []ActivityCalls `json:"calls,omitempty,omitzero"`
 
-	// Ended Orders that ended, by their status.
+	// Ended Orders that ended, by status.
 	Ended []ActivityCount `json:"ended,omitempty,omitzero"`
 
-	// MedianSeconds What half of those took at most, from their creation on.
+	// MedianSeconds Median time from creation to end.
 	MedianSeconds float64 `json:"medianSeconds,omitempty,omitzero"`
 
-	// Moves Moves of orders.
+	// Moves Status changes of orders.
 	Moves []ActivityMove `json:"moves,omitempty,omitzero"`
 
-	// OnHold How many orders of all replicas wait, by what for, up to 10000. They are counted about once a minute, and left out if that fails.
+	// OnHold Held orders of all replicas by hold, up to 10000. Counted about once a minute; absent if that fails.
 	OnHold []ActivityCount `json:"onHold,omitempty,omitzero"`
 
-	// Seconds How long they were: no clock is exact.
+	// Seconds Length of the interval.
 	Seconds float64 `json:"seconds"`
 
-	// SlowSeconds What 95 % of those took at most.
+	// SlowSeconds 95th percentile of that time.
 	SlowSeconds float64 `json:"slowSeconds,omitempty,omitzero"`
 }
 
 // ActivityBreakers defines model for ActivityBreakers.
 type ActivityBreakers struct {
-	// Breaker The worst of all policies.
+	// Breaker The worst state of all policies.
 	Breaker ActivityBreakersBreaker `json:"breaker"`
 	Step    ActivityBreakersStep    `json:"step"`
 }
 
-// ActivityBreakersBreaker The worst of all policies.
+// ActivityBreakersBreaker The worst state of all policies.
 type ActivityBreakersBreaker string
 
 // ActivityBreakersStep defines model for ActivityBreakers.Step.
@@ -507,11 +507,11 @@ type ActivityCount struct {
 
 // ActivityMove defines model for ActivityMove.
 type ActivityMove struct {
-	// From Where the order is. completed, failed and canceled are final.
+	// From The status of the order. completed, failed and canceled are final.
 	From   Status `json:"from"`
 	Orders int64  `json:"orders"`
 
-	// To Where the order is. completed, failed and canceled are final.
+	// To The status of the order. completed, failed and canceled are final.
 	To Status `json:"to"`
 }
 
@@ -519,7 +519,7 @@ type ActivityMove struct {
 type ActivityPoints struct {
 	Points []Activity `json:"points"`
 
-	// Replica The name of the replica that answers.
+	// Replica Name of the replica that answers.
 	//
 	// Examples: shop-1:4711
 	Replica string `json:"replica"`
@@ -527,7 +527,7 @@ type ActivityPoints struct {
 
 // AdjustInventoryBody defines model for AdjustInventoryBody.
 type AdjustInventoryBody struct {
-	// Change How many units more, or fewer; not 0.
+	// Change Units to add, or if negative to remove; not 0.
 	//
 	// Examples: -2
 	Change int64 `json:"change"`
@@ -548,17 +548,17 @@ type AdjustInventoryBody struct {
 
 // Attempt defines model for Attempt.
 type Attempt struct {
-	// Answer Its beginning, up to 1 KiB.
+	// Answer The beginning of the response, up to 1 KiB.
 	Answer string    `json:"answer,omitempty,omitzero"`
 	At     time.Time `json:"at"`
 
-	// Error Why there was no answer.
+	// Error Why there was no response.
 	Error string `json:"error,omitempty,omitzero"`
 
-	// LatencyMs How long the answer took, in milliseconds.
+	// LatencyMs Time until the response, in milliseconds.
 	LatencyMs int64 `json:"latencyMs"`
 
-	// Status HTTP status of the answer. 200 to 299 is a success. Absent: there was no answer.
+	// Status HTTP status of the response. Absent if there was none.
 	Status int64 `json:"status,omitempty,omitzero"`
 }
 
@@ -606,10 +606,10 @@ type BulkBodyStep string
 
 // BulkFilter defines model for BulkFilter.
 type BulkFilter struct {
-	// AmountFrom Of this amount or more, in whatever currency.
+	// AmountFrom At least this amount, in any currency.
 	AmountFrom string `json:"amountFrom,omitempty,omitzero"`
 
-	// AmountTo Of this amount or less, in whatever currency.
+	// AmountTo At most this amount, in any currency.
 	AmountTo string `json:"amountTo,omitempty,omitzero"`
 
 	// CreatedFrom Created at this time or later (RFC 3339).
@@ -625,17 +625,17 @@ type BulkFilter struct {
 	// FailureStep Failed, or being undone, because of this step.
 	FailureStep BulkFilterFailureStep `json:"failureStep,omitempty,omitzero"`
 
-	// Hold What the orders wait for.
+	// Hold What the orders are waiting for.
 	Hold BulkFilterHold `json:"hold,omitempty,omitzero"`
 
-	// HoldReason Its reason: all of it, or what is before a colon in it. Together with hold.
+	// HoldReason The reason of the hold, or its part before a colon. Requires hold.
 	HoldReason string `json:"holdReason,omitempty,omitzero"`
 	Item       string `json:"item,omitempty,omitzero"`
 
-	// Limit How many orders at most. 1000 when left out.
+	// Limit Maximum number of orders. Defaults to 1000.
 	Limit int `json:"limit,omitempty,omitzero"`
 
-	// Sort Which orders are meant where there are more than limit, and come first: those that were made last, or first. newest when left out.
+	// Sort Which orders come first, and are chosen if more than limit match. Defaults to newest.
 	Sort BulkFilterSort `json:"sort,omitempty,omitzero"`
 
 	// Status Any of these statuses.
@@ -645,45 +645,45 @@ type BulkFilter struct {
 // BulkFilterFailureStep Failed, or being undone, because of this step.
 type BulkFilterFailureStep string
 
-// BulkFilterHold What the orders wait for.
+// BulkFilterHold What the orders are waiting for.
 type BulkFilterHold string
 
-// BulkFilterSort Which orders are meant where there are more than limit, and come first: those that were made last, or first. newest when left out.
+// BulkFilterSort Which orders come first, and are chosen if more than limit match. Defaults to newest.
 type BulkFilterSort string
 
 // BulkOutcome defines model for BulkOutcome.
 type BulkOutcome struct {
-	// Applied To how many of them the verb was done, or as a dry run would be.
+	// Applied Number of orders that the verb was applied to, or would be in a dry run.
 	Applied int64 `json:"applied"`
 
-	// DryRun True in the answer to a dry run: nothing was done. Each status is the one that the verb would leave.
+	// DryRun True for a dry run: nothing was done, and each status is what the verb would lead to.
 	DryRun bool `json:"dryRun,omitempty,omitzero"`
 
-	// IgnoredFields Fields of the request that are not known, and had no effect.
+	// IgnoredFields Unknown fields of the request, which had no effect.
 	IgnoredFields []string `json:"ignoredFields,omitempty,omitzero"`
 
-	// Matched How many orders were asked.
+	// Matched Number of orders that the verb was tried on.
 	Matched int64 `json:"matched"`
 
-	// Results One of each order, in the order of the ids or of the list.
+	// Results One result for each order, in the order of the ids or of the list.
 	Results []BulkResult `json:"results"`
 }
 
 // BulkResult defines model for BulkResult.
 type BulkResult struct {
-	// Amount A decimal number as text, so that no program rounds it.
+	// Amount A decimal number as a string, so that it is not rounded.
 	//
 	// Examples: 99.99
 	Amount  Decimal `json:"amount,omitempty,omitzero"`
 	Applied bool    `json:"applied"`
 
-	// Code What happened, for programs. Stable.
+	// Code A stable code, for programs.
 	Code ProblemCode `json:"code,omitempty,omitzero"`
 
 	// Currency ISO 4217.
 	Currency string `json:"currency,omitempty,omitzero"`
 
-	// Detail Why it was not done.
+	// Detail Why the verb was not applied.
 	Detail string `json:"detail,omitempty,omitzero"`
 	Item   string `json:"item,omitempty,omitzero"`
 
@@ -691,7 +691,7 @@ type BulkResult struct {
 	OrderID  string `json:"orderId"`
 	Quantity int    `json:"quantity,omitempty,omitzero"`
 
-	// Status Where the order is. completed, failed and canceled are final.
+	// Status The status of the order. completed, failed and canceled are final.
 	Status Status `json:"status,omitempty,omitzero"`
 }
 
@@ -700,44 +700,44 @@ type BulkVerb string
 
 // Call defines model for Call.
 type Call struct {
-	// Call Number of the call, over all steps of the order. Below zero: it moved no order, but refunded it or undid an effect that was reported too late.
+	// Call Number of the call, over all steps of the order. Negative for refunds and undos of late effects, which do not move the order.
 	Call   int    `json:"call"`
 	Code   string `json:"code,omitempty,omitzero"`
 	Detail string `json:"detail,omitempty,omitzero"`
 
-	// Fence Which pick-up of the order made the call.
+	// Fence The fencing token of the caller.
 	Fence int64 `json:"fence"`
 
-	// Fenced The answer came when somebody else had taken the order over, and moved nothing.
+	// Fenced The response came after another replica took over the order, and had no effect.
 	Fenced bool `json:"fenced,omitempty,omitzero"`
 
-	// FinishedAt Absent while the call is under way, and for ever when the process ended in it.
+	// FinishedAt Absent while the call is in progress, and if the process ended during it.
 	FinishedAt time.Time `json:"finishedAt,omitempty,omitzero"`
 
-	// Generation The generation whose key was sent.
+	// Generation The generation of the order.
 	Generation int           `json:"generation"`
 	Operation  CallOperation `json:"operation"`
 
-	// Outcome retry: certainly not done. unknown: done or not.
+	// Outcome retry: not done. unknown: may have been done.
 	Outcome   CallOutcome `json:"outcome,omitempty,omitzero"`
 	Policy    int         `json:"policy,omitempty,omitzero"`
 	Reference string      `json:"reference,omitempty,omitzero"`
 
-	// Refund The number of the refund that the call was about.
+	// Refund Number of the refund.
 	Refund int `json:"refund,omitempty,omitzero"`
 
-	// StartedAt Stored before the call was made.
+	// StartedAt Recorded before the call was made.
 	StartedAt time.Time `json:"startedAt"`
 	Step      CallStep  `json:"step"`
 
-	// UndoOpen What the call was to undo came too late, and still stands: it is tried again until it is done, or until a person says that it was undone by hand.
+	// UndoOpen The late effect that this call should undo still stands. It is retried until it is undone, or a person reports that it was undone by hand.
 	UndoOpen bool `json:"undoOpen,omitempty,omitzero"`
 }
 
 // CallOperation defines model for Call.Operation.
 type CallOperation string
 
-// CallOutcome retry: certainly not done. unknown: done or not.
+// CallOutcome retry: not done. unknown: may have been done.
 type CallOutcome string
 
 // CallStep defines model for Call.Step.
@@ -748,44 +748,44 @@ type CallbackBody struct {
 	// Code Why it was refused or not done, for programs.
 	Code string `json:"code,omitempty,omitzero"`
 
-	// Data What to keep with the effect: an object of up to 16 KiB.
+	// Data Data to store with the effect: an object of up to 16 KiB.
 	Data map[string]interface{} `json:"data,omitempty,omitzero"`
 
-	// Detail The same for people. Cut after 200 characters, like code.
+	// Detail Why, for people. Truncated to 200 characters, like code.
 	Detail string `json:"detail,omitempty,omitzero"`
 
-	// Outcome done: the effect is there. refused: it is not, and never will be under this key. not_done: nothing was done, and the step may be called for again.
+	// Outcome done: it has taken effect. refused: it has not, and never will under this key. not_done: it has not, and may be called again.
 	Outcome CallbackBodyOutcome `json:"outcome"`
 
-	// Reference Your name for the effect, kept on the order.
+	// Reference Your name for the effect; stored with the order.
 	Reference string `json:"reference,omitempty,omitzero"`
 }
 
-// CallbackBodyOutcome done: the effect is there. refused: it is not, and never will be under this key. not_done: nothing was done, and the step may be called for again.
+// CallbackBodyOutcome done: it has taken effect. refused: it has not, and never will under this key. not_done: it has not, and may be called again.
 type CallbackBodyOutcome string
 
 // Caller defines model for Caller.
 type Caller struct {
-	// Email Your address, if the OpenID Connect issuer has verified it. It is for people to read: it may change, and decides nothing.
+	// Email Your email address, if the OpenID Connect issuer has verified it. For display only.
 	Email string `json:"email,omitempty,omitzero"`
 
-	// Name As the history has it: token:NAME, oidc:ISSUER#SUBJECT, local or anonymous.
+	// Name As in the history: token:NAME, oidc:ISSUER#SUBJECT, local or anonymous.
 	//
 	// Examples: token:support
 	Name string `json:"name"`
 
-	// Open Whether the service is open to this machine without a token, because none was ever made.
+	// Open Whether the service can be used from this machine without a token, because none was created yet.
 	Open bool `json:"open"`
 
-	// Operations Ids of the operations that you may do at this address, but for those that everybody may. With submit and without read, some are only for what you submitted; applyBulkVerb is for the verbs that you may apply to one order.
+	// Operations Ids of the operations that you may use at this address, except public ones. With submit but not read, some are limited to orders that you submitted; applyBulkVerb is for the verbs that you may apply to one order.
 	//
 	// Examples: ["approveOrder","rejectOrder","applyBulkVerb"]
 	Operations []string `json:"operations"`
 
-	// Quarantined Whether the service only reads, because its database belongs elsewhere: nobody may do anything else.
+	// Quarantined Whether the service is read-only, because its database was restored or copied.
 	Quarantined bool `json:"quarantined"`
 
-	// Roles Of submit, read, operate, approve, settle, stock, delegate, metrics and admin.
+	// Roles Any of submit, read, operate, approve, settle, stock, delegate, metrics and admin.
 	//
 	// Examples: ["approve"]
 	Roles []string `json:"roles"`
@@ -796,7 +796,7 @@ type Calls struct {
 	Calls []Call `json:"calls"`
 }
 
-// Decimal A decimal number as text, so that no program rounds it.
+// Decimal A decimal number as a string, so that it is not rounded.
 //
 // Examples: 99.99
 type Decimal = string
@@ -808,23 +808,23 @@ type DeliveriesOfOrder struct {
 
 // Delivery defines model for Delivery.
 type Delivery struct {
-	// AttemptedAt When it was sent last.
+	// AttemptedAt When it was last sent.
 	AttemptedAt time.Time `json:"attemptedAt,omitempty,omitzero"`
 
-	// Attempts How often it was sent, since it was stored or somebody had it sent again.
+	// Attempts Attempts since it was created or resent.
 	Attempts int `json:"attempts"`
 
-	// Changes What people have asked of it, the oldest first. Not in lists.
+	// Changes Changes that people made, oldest first. Not in lists.
 	Changes   []DeliveryChange `json:"changes,omitempty,omitzero"`
 	CreatedAt time.Time        `json:"createdAt"`
 
 	// Delivery Its number at this endpoint.
 	Delivery int64 `json:"delivery"`
 
-	// DueAt When it is sent next. Absent where it is finished, and where one before it of its order is not.
+	// DueAt When it is sent next. Absent if it is finished, or waits for an earlier delivery of its order.
 	DueAt time.Time `json:"dueAt,omitempty,omitzero"`
 
-	// EndpointID The endpoint that it is for.
+	// EndpointID The endpoint.
 	//
 	// Examples: whe_1
 	EndpointID string `json:"endpointId"`
@@ -835,40 +835,40 @@ type Delivery struct {
 	EventID    string    `json:"eventId"`
 	FinishedAt time.Time `json:"finishedAt,omitempty,omitzero"`
 
-	// IgnoredFields Fields of the request that are not known, and had no effect.
+	// IgnoredFields Unknown fields of the request, which had no effect.
 	IgnoredFields []string `json:"ignoredFields,omitempty,omitzero"`
 
-	// Item The item whose stock the event is about.
+	// Item The item of the event.
 	Item string `json:"item,omitempty,omitzero"`
 
-	// Log The last 20 attempts, the oldest first. Not in lists.
+	// Log The last 20 attempts, oldest first. Not in lists.
 	Log []Attempt `json:"log,omitempty,omitzero"`
 
-	// OrderID The order that the event is about.
+	// OrderID The order of the event.
 	OrderID string `json:"orderId,omitempty,omitzero"`
 
-	// State exhausted: all attempts failed. It holds back what follows of its order at this endpoint until somebody has it sent again or skips it.
+	// State exhausted: all attempts failed. Later deliveries of the order at this endpoint wait until it is resent or skipped.
 	State DeliveryState `json:"state"`
 
-	// Status HTTP status of the last answer. Absent: there was none.
+	// Status HTTP status of the last response. Absent if there was none.
 	Status int `json:"status,omitempty,omitzero"`
 
 	// Type Examples: order.completed
 	Type string `json:"type"`
 }
 
-// DeliveryState exhausted: all attempts failed. It holds back what follows of its order at this endpoint until somebody has it sent again or skips it.
+// DeliveryState exhausted: all attempts failed. Later deliveries of the order at this endpoint wait until it is resent or skipped.
 type DeliveryState string
 
 // DeliveryChange defines model for DeliveryChange.
 type DeliveryChange struct {
-	// Actor Who asked, as in the history of an order.
+	// Actor Who requested it, as in the history of an order.
 	//
 	// Examples: token:operations
 	Actor string    `json:"actor"`
 	At    time.Time `json:"at"`
 
-	// OnBehalfOf For whom the actor says that it asked.
+	// OnBehalfOf On whose behalf, as stated by the actor.
 	OnBehalfOf string             `json:"onBehalfOf,omitempty,omitzero"`
 	Reason     string             `json:"reason,omitempty,omitzero"`
 	Verb       DeliveryChangeVerb `json:"verb"`
@@ -881,13 +881,13 @@ type DeliveryChangeVerb string
 type DeliveryPage struct {
 	Deliveries []Delivery `json:"deliveries"`
 
-	// NextCursor Absent on the last page. Opaque; it does not expire.
+	// NextCursor Absent on the last page. It does not expire.
 	NextCursor string `json:"nextCursor,omitempty,omitzero"`
 }
 
 // EnableBody defines model for EnableBody.
 type EnableBody struct {
-	// From stopped: it gets everything that the feed still has since it was disabled. now: only what happens from now on. stopped when left out.
+	// From stopped (the default): send everything since it was disabled that the feed still has. now: only new events.
 	From EnableBodyFrom `json:"from,omitempty,omitzero"`
 
 	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
@@ -900,45 +900,45 @@ type EnableBody struct {
 	RequestID string `json:"requestId,omitempty,omitzero"`
 }
 
-// EnableBodyFrom stopped: it gets everything that the feed still has since it was disabled. now: only what happens from now on. stopped when left out.
+// EnableBodyFrom stopped (the default): send everything since it was disabled that the feed still has. now: only new events.
 type EnableBodyFrom string
 
 // ErrorGroup defines model for ErrorGroup.
 type ErrorGroup struct {
-	// Code The code of the failure, or the reason of the hold up to a colon, as the list of orders takes it.
+	// Code The failure code, or the hold reason up to a colon; usable as a filter for orders.
 	//
 	// Examples: card_declined
 	Code    string     `json:"code"`
 	Example OrderError `json:"example"`
 
-	// FirstAt When the first of them failed; when the oldest order was held.
+	// FirstAt When the first order failed or was held.
 	FirstAt time.Time `json:"firstAt"`
 
-	// Hold Absent: the orders failed.
+	// Hold Absent if the orders failed.
 	Hold ErrorGroupHold `json:"hold,omitempty,omitzero"`
 
-	// LastAt When the last of them failed; when the newest order was held.
+	// LastAt When the last order failed or was held.
 	LastAt time.Time `json:"lastAt"`
 	Orders int64     `json:"orders"`
 
-	// Status Where the order is. completed, failed and canceled are final.
+	// Status The status of the order. completed, failed and canceled are final.
 	Status Status `json:"status"`
 
-	// Step The step that failed, or is held.
+	// Step The step that failed or is held.
 	Step ErrorGroupStep `json:"step,omitempty,omitzero"`
 }
 
-// ErrorGroupHold Absent: the orders failed.
+// ErrorGroupHold Absent if the orders failed.
 type ErrorGroupHold string
 
-// ErrorGroupStep The step that failed, or is held.
+// ErrorGroupStep The step that failed or is held.
 type ErrorGroupStep string
 
 // ErrorGroups defines model for ErrorGroups.
 type ErrorGroups struct {
 	Groups []ErrorGroup `json:"groups"`
 
-	// More Older orders, or smaller groups, were left out.
+	// More Older orders or smaller groups were omitted.
 	More bool `json:"more"`
 }
 
@@ -1043,10 +1043,10 @@ type EventData struct {
 type EventPage struct {
 	Events []Event `json:"events"`
 
-	// More There is more to look at right now.
+	// More More events are available now.
 	More bool `json:"more"`
 
-	// NextCursor To go on behind all that was looked at.
+	// NextCursor Continue here.
 	//
 	// Examples: 29411432.17
 	NextCursor string `json:"nextCursor"`
@@ -1065,7 +1065,7 @@ type FailureStep string
 
 // FieldError defines model for FieldError.
 type FieldError struct {
-	// Code What is wrong, for programs.
+	// Code A code for programs.
 	//
 	// Examples: too_many_fraction_digits
 	Code string `json:"code"`
@@ -1073,7 +1073,7 @@ type FieldError struct {
 	// Column In a policy: its column.
 	Column int `json:"column,omitempty,omitzero"`
 
-	// Detail What is wrong, for people.
+	// Detail A description for people.
 	Detail string `json:"detail"`
 
 	// Header The header field.
@@ -1093,7 +1093,7 @@ type FieldError struct {
 	// Sent In a conflict: the value in this request.
 	Sent string `json:"sent,omitempty,omitzero"`
 
-	// Stored In a conflict: the value the order was stored with.
+	// Stored In a conflict: the stored value.
 	Stored string `json:"stored,omitempty,omitzero"`
 }
 
@@ -1101,7 +1101,7 @@ type FieldError struct {
 type Health struct {
 	Status HealthStatus `json:"status"`
 
-	// Warning That the service is open, as long as no token was made.
+	// Warning Shown while the service is open because no token was created.
 	Warning string `json:"warning,omitempty,omitzero"`
 }
 
@@ -1117,7 +1117,7 @@ type History struct {
 type HoldCount struct {
 	Hold HoldCountHold `json:"hold"`
 
-	// LongestSeconds How long the longest wait of the 1000 oldest orders has lasted.
+	// LongestSeconds The longest wait among the 1000 oldest orders.
 	LongestSeconds float64 `json:"longestSeconds"`
 
 	// More There may be more.
@@ -1130,22 +1130,22 @@ type HoldCountHold string
 
 // Item defines model for Item.
 type Item struct {
-	// Available What is left to sell: onHand - reserved. Null when the item is not tracked.
+	// Available onHand - reserved: what is left to sell. Null if the item is not tracked.
 	Available *int64 `json:"available"`
 
-	// IgnoredFields Fields of the request that are not known, and had no effect.
+	// IgnoredFields Unknown fields of the request, which had no effect.
 	IgnoredFields []string `json:"ignoredFields,omitempty,omitzero"`
 
 	// Item Examples: widget
 	Item string `json:"item"`
 
-	// OnHand Units on the shelf; sold units are gone from it.
+	// OnHand Units on the shelf, without sold ones.
 	OnHand int64 `json:"onHand"`
 
 	// Reserved Units reserved by orders that are not finished.
 	Reserved int64 `json:"reserved"`
 
-	// Tracked Whether the stock is counted. An item that was never given stock is not tracked and never runs out.
+	// Tracked Whether stock is counted. An item that was never given stock is not tracked and never runs out.
 	Tracked bool `json:"tracked"`
 }
 
@@ -1153,65 +1153,65 @@ type Item struct {
 type ItemPage struct {
 	Items []Item `json:"items"`
 
-	// NextCursor Absent on the last page. Opaque; it does not expire.
+	// NextCursor Absent on the last page. It does not expire.
 	NextCursor string `json:"nextCursor,omitempty,omitzero"`
 }
 
 // Movement defines model for Movement.
 type Movement struct {
-	// Actor Who asked, as in the history of an order.
+	// Actor Who requested it, as in the history of an order.
 	//
 	// Examples: token:warehouse
 	Actor string    `json:"actor"`
 	At    time.Time `json:"at"`
 
-	// Change By how many units it changed onHand.
+	// Change The change of onHand, in units.
 	Change int64 `json:"change"`
 
-	// Kind restock: units that came back with a refund.
+	// Kind restock: units returned with a refund.
 	Kind MovementKind `json:"kind"`
 
-	// OnBehalfOf For whom the actor says that it asked.
+	// OnBehalfOf On whose behalf, as stated by the actor.
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
-	// OnHand Units on the shelf after it.
+	// OnHand Units on the shelf afterward.
 	OnHand int64  `json:"onHand"`
 	Reason string `json:"reason,omitempty,omitzero"`
 
-	// RequestID That of the request, or one that was made for it.
+	// RequestID The requestId of the request, or a generated one.
 	//
 	// Examples: count-1
 	RequestID string `json:"requestId"`
 
-	// Version The version of the item that it made. Sales raise the version, too, so there are gaps.
+	// Version The version of the item after the change. Sales also raise it, so there are gaps.
 	Version int64 `json:"version"`
 }
 
-// MovementKind restock: units that came back with a refund.
+// MovementKind restock: units returned with a refund.
 type MovementKind string
 
-// Number A decimal number. Programs that keep it in a float may round it.
+// Number A decimal number. Floating-point types may round it.
 type Number = float64
 
 // Order defines model for Order.
 type Order struct {
-	// Action What the customer has to do, as the provider put it.
+	// Action What the customer must do, as the provider described it.
 	Action map[string]interface{} `json:"action,omitempty,omitzero"`
 
-	// AllowedActions The verbs that apply to the order as it is, or to a refund of it.
+	// AllowedActions The verbs that currently apply to the order, or to a refund of it.
 	//
 	// Examples: ["cancel"]
 	AllowedActions []string `json:"allowedActions"`
 
-	// Amount A decimal number as text, so that no program rounds it.
+	// Amount A decimal number as a string, so that it is not rounded.
 	//
 	// Examples: 99.99
 	Amount Decimal `json:"amount"`
 
-	// ApprovalUntil Until when a person can approve; then the policy decides. Absent also where there is no such time.
+	// ApprovalUntil When the approval times out and the policy decides. Absent if it does not.
 	ApprovalUntil time.Time `json:"approvalUntil,omitempty,omitzero"`
 
-	// Calls Calls made to providers.
+	// Calls Number of calls made to providers.
 	Calls int `json:"calls,omitempty,omitzero"`
 
 	// CompleteBy The deadline: an order that is not completed by then is undone.
@@ -1226,7 +1226,7 @@ type Order struct {
 	// CustomerID As given with the first request.
 	CustomerID string `json:"customerId,omitempty,omitzero"`
 
-	// DryRun True in the answer to a dry run: nothing was done. The order is as the verb would leave it, before anything follows from that. Its seq is that at which it was judged.
+	// DryRun True for a dry run: nothing was done. The order is as the verb would leave it; its seq is the current one.
 	DryRun     bool      `json:"dryRun,omitempty,omitzero"`
 	Failure    Failure   `json:"failure,omitempty,omitzero"`
 	FinishedAt time.Time `json:"finishedAt,omitempty,omitzero"`
@@ -1234,14 +1234,14 @@ type Order struct {
 	// Generation Raised by every redrive.
 	Generation int `json:"generation"`
 
-	// Hold What the order waits for. Absent while it is driven or finished.
+	// Hold What the order is waiting for. Absent while it is in progress or finished.
 	Hold       OrderHold `json:"hold,omitempty,omitzero"`
 	HoldReason string    `json:"holdReason,omitempty,omitzero"`
 
-	// IgnoredFields Fields of the request that had no effect: those that are not known, which Prefer: handling=strict refuses, and metadata where the order was stored with another.
+	// IgnoredFields Fields of the request that had no effect: unknown ones, and metadata if the stored metadata differs.
 	IgnoredFields []string `json:"ignoredFields,omitempty,omitzero"`
 
-	// InDoubt A call was made whose effect is not known yet.
+	// InDoubt A call was made, and its outcome is not known yet.
 	InDoubt bool `json:"inDoubt,omitempty,omitzero"`
 
 	// Item Examples: widget
@@ -1255,50 +1255,50 @@ type Order struct {
 	// Examples: order-123
 	OrderID string `json:"orderId"`
 
-	// Policy Version of the policy the order started with. Absent: the database does every step.
+	// Policy Policy version that the order started with. Absent if every step runs in the database.
 	Policy   int `json:"policy,omitempty,omitzero"`
 	Quantity int `json:"quantity"`
 
-	// Refunded How much was given back, as a decimal: the sum of the refunds that are done. Absent where no refund was asked for.
+	// Refunded The sum of the refunds that succeeded, as a decimal. Absent if no refund was requested.
 	Refunded string `json:"refunded,omitempty,omitzero"`
 
-	// Refunds The refunds that were asked for, the first one first.
+	// Refunds The requested refunds, oldest first.
 	Refunds []Refund `json:"refunds,omitempty,omitzero"`
 
-	// ReservedUntil Until when the reservation waits for its confirmation.
+	// ReservedUntil When the reservation expires if the order is not confirmed.
 	ReservedUntil time.Time `json:"reservedUntil,omitempty,omitzero"`
 
-	// ResumesAt When a held order goes on at the latest. Absent where only a person, or the end of another order of its concurrency key, lets it go on.
+	// ResumesAt When a held order continues at the latest. Absent if it waits for a person, or for another order with its concurrency key.
 	ResumesAt time.Time `json:"resumesAt,omitempty,omitzero"`
 
 	// Seq Raised by every write to the order; also its ETag.
 	Seq int `json:"seq"`
 
-	// StartAt The order does not start before.
+	// StartAt The order does not start before this time.
 	StartAt time.Time `json:"startAt,omitempty,omitzero"`
 
-	// Status Where the order is. completed, failed and canceled are final.
+	// Status The status of the order. completed, failed and canceled are final.
 	Status Status `json:"status"`
 	Steps  Steps  `json:"steps"`
 
-	// StopRequested Somebody asked to stop the order.
+	// StopRequested A requested stop of the order.
 	StopRequested OrderStopRequested `json:"stopRequested,omitempty,omitzero"`
 
-	// SubmittedBy Who sent the order first: token:NAME or oidc:ISSUER#SUBJECT. Absent where nobody was identified.
+	// SubmittedBy Who submitted the order: token:NAME or oidc:ISSUER#SUBJECT. Absent if the caller was not identified.
 	//
 	// Examples: token:shop-web
 	SubmittedBy string `json:"submittedBy,omitempty,omitzero"`
 }
 
-// OrderHold What the order waits for. Absent while it is driven or finished.
+// OrderHold What the order is waiting for. Absent while it is in progress or finished.
 type OrderHold string
 
-// OrderStopRequested Somebody asked to stop the order.
+// OrderStopRequested A requested stop of the order.
 type OrderStopRequested string
 
 // OrderError defines model for OrderError.
 type OrderError struct {
-	// Detail What is said of its failure, or the reason of its hold.
+	// Detail Detail of its failure, or the reason of its hold.
 	Detail string `json:"detail,omitempty,omitzero"`
 
 	// OrderID Examples: order-123
@@ -1307,44 +1307,44 @@ type OrderError struct {
 
 // OrderPage defines model for OrderPage.
 type OrderPage struct {
-	// NextCursor Absent on the last page. Opaque; it does not expire.
+	// NextCursor Absent on the last page. It does not expire.
 	NextCursor string  `json:"nextCursor,omitempty,omitzero"`
 	Orders     []Order `json:"orders"`
 }
 
 // Overview defines model for Overview.
 type Overview struct {
-	// At When it was looked up.
+	// At When the numbers were read.
 	At time.Time `json:"at"`
 
-	// Holds Of each hold.
+	// Holds Orders by hold.
 	Holds []HoldCount `json:"holds"`
 
-	// LateUndos Effects that were reported too late and are not undone yet.
+	// LateUndos Late effects that are not undone yet.
 	LateUndos int64           `json:"lateUndos"`
 	Oldest    UnfinishedOrder `json:"oldest,omitempty,omitzero"`
 
-	// OldestRefundSeconds The age of the oldest of these that its provider has not accepted. 0: there is none.
+	// OldestRefundSeconds Age of the oldest open refund that its provider has not accepted; 0 if there is none.
 	OldestRefundSeconds float64 `json:"oldestRefundSeconds"`
 
-	// OverdueSeconds How long an order was due without anybody taking it up, at the last look of this replica. 0: none was.
+	// OverdueSeconds How long the most overdue order had not been picked up when this replica last looked; 0 if none.
 	OverdueSeconds float64 `json:"overdueSeconds"`
 
-	// ProviderSteps Steps that the answering replica has called providers for.
+	// ProviderSteps Steps for which this replica has called providers.
 	ProviderSteps []ProviderStep `json:"providerSteps"`
 
-	// Refunds Refunds that were asked for and are neither done nor failed.
+	// Refunds Open refunds.
 	Refunds int64 `json:"refunds"`
 
-	// Replica The name of the replica that answers.
+	// Replica Name of the replica that answers.
 	//
 	// Examples: shop-1:4711
 	Replica string `json:"replica"`
 
-	// Replicas The services that are connected to the database.
+	// Replicas The replicas connected to the database.
 	Replicas []Replica `json:"replicas"`
 
-	// Statuses Of each state.
+	// Statuses Orders by status.
 	Statuses []StatusCount `json:"statuses"`
 }
 
@@ -1366,17 +1366,17 @@ type PolicyExecutorsReserve string
 
 // PolicyList defines model for PolicyList.
 type PolicyList struct {
-	// Active The version that new orders start with. Absent: there has never been one, and the database does every step.
+	// Active The version that new orders start with. Absent if there was none yet: every step runs in the database.
 	Active   int             `json:"active,omitempty,omitzero"`
 	Policies []PolicyVersion `json:"policies"`
 }
 
 // PolicyVersion defines model for PolicyVersion.
 type PolicyVersion struct {
-	// ActivatedAt When it was last made the active version. Absent: never.
+	// ActivatedAt When it was last activated.
 	ActivatedAt time.Time `json:"activatedAt,omitempty,omitzero"`
 
-	// ActivatedBy Who asked for that.
+	// ActivatedBy Who activated it.
 	//
 	// Examples: token:operations
 	ActivatedBy string `json:"activatedBy,omitempty,omitzero"`
@@ -1385,40 +1385,40 @@ type PolicyVersion struct {
 	Active    bool      `json:"active"`
 	CreatedAt time.Time `json:"createdAt"`
 
-	// CreatedBy Who stored it: serve, or as in the history of an order.
+	// CreatedBy Who stored it: serve, or an actor as in the history of an order.
 	//
 	// Examples: token:operations
 	CreatedBy string `json:"createdBy"`
 
-	// DryRun True in the answer to a dry run: nothing was done.
+	// DryRun True for a dry run: nothing was done.
 	DryRun bool `json:"dryRun,omitempty,omitzero"`
 
-	// IgnoredFields Fields of the request that are not known, and had no effect.
+	// IgnoredFields Unknown fields of the request, which had no effect.
 	IgnoredFields []string `json:"ignoredFields,omitempty,omitzero"`
 
-	// OnBehalfOf For whom activatedBy says that it asked.
+	// OnBehalfOf On whose behalf, as stated by activatedBy.
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
 	// Reason Why.
 	Reason string `json:"reason,omitempty,omitzero"`
 
-	// Source The text, as it was stored. Not in lists.
+	// Source The source, as stored. Not in lists.
 	//
 	// Examples: completeWithin: 48h
 	Source  string          `json:"source,omitempty,omitzero"`
 	Steps   PolicyExecutors `json:"steps,omitempty,omitzero"`
 	Version int             `json:"version"`
 
-	// Warnings In the answer to an activation: which steps the service that answers can't do with it, and why, and whether orders would take nothing from stock that is tracked here.
+	// Warnings After an activation: steps that the replica that answers cannot perform, and why; and whether orders would not use the stock that is tracked here.
 	Warnings []string `json:"warnings,omitempty,omitzero"`
 }
 
 // ProblemBody defines model for Problem.
 type ProblemBody struct {
-	// AllowedActions The verbs that apply to the order as it is, or to a refund of it.
+	// AllowedActions The verbs that currently apply to the order, or to a refund of it.
 	AllowedActions []string `json:"allowedActions,omitempty,omitzero"`
 
-	// Code What happened, for programs. Stable.
+	// Code A stable code, for programs.
 	Code ProblemCode `json:"code"`
 
 	// Detail What happened this time.
@@ -1427,10 +1427,10 @@ type ProblemBody struct {
 	// Errors What is wrong with the request, field by field.
 	Errors []FieldError `json:"errors,omitempty,omitzero"`
 
-	// IgnoredFields With invalid_input: fields of the request that are not known.
+	// IgnoredFields With invalid_input: unknown fields of the request.
 	IgnoredFields []string `json:"ignoredFields,omitempty,omitzero"`
 
-	// NextCursor With cursor_expired: where to go on.
+	// NextCursor With cursor_expired: where to continue.
 	NextCursor string `json:"nextCursor,omitempty,omitzero"`
 	Order      Order  `json:"order,omitempty,omitzero"`
 
@@ -1446,12 +1446,12 @@ type ProblemBody struct {
 	Type string `json:"type"`
 }
 
-// ProblemCode What happened, for programs. Stable.
+// ProblemCode A stable code, for programs.
 type ProblemCode string
 
 // ProcessBody defines model for ProcessBody.
 type ProcessBody struct {
-	// Amount From 0 to 999999999999999, with no more fraction digits than the currency has; exact to the last digit. A string, or a number: many clients round large numbers before they send them.
+	// Amount From 0 to 999999999999999, with no more fraction digits than the currency has; exact to the last digit. A string or a number; many clients round large numbers before sending them.
 	//
 	// Examples: 99.99
 	Amount string `json:"amount"`
@@ -1459,35 +1459,35 @@ type ProcessBody struct {
 	// CompleteBy The deadline (RFC 3339 with zone). An order that is not completed by then is undone, unless its confirmation is in doubt.
 	CompleteBy time.Time `json:"completeBy,omitempty,omitzero"`
 
-	// ConcurrencyKey Orders with the same key take turns, where the policy limits how many of them are under way.
+	// ConcurrencyKey The policy can limit how many orders with the same key are processed at a time.
 	ConcurrencyKey string `json:"concurrencyKey,omitempty,omitzero"`
 
-	// Currency ISO 4217. The service's default when left out.
+	// Currency ISO 4217. Defaults to the currency of the service.
 	Currency string `json:"currency,omitempty,omitzero"`
 
-	// CustomerID Who buys. Handed to providers, and what rules of a policy can go by.
+	// CustomerID The customer. Sent to providers, and usable in policy rules.
 	CustomerID string `json:"customerId,omitempty,omitzero"`
 
-	// Item What is ordered: a name by the same rules.
+	// Item What is ordered. The same rules apply as for orderId.
 	//
 	// Examples: widget
 	Item string `json:"item"`
 
-	// Metadata Strings of your own, kept with the order: up to 50, names of up to 40 characters, values of up to 500.
+	// Metadata Your own strings, stored with the order: up to 50, with keys of up to 40 characters and values of up to 500.
 	Metadata map[string]string `json:"metadata,omitempty,omitzero"`
 
-	// OrderID The name of the order: any Unicode text whose characters everybody can see: no blanks at its ends or other ones than U+0020, and no control, invisible, private-use or unassigned characters. Emoji are fine. Not one or two dots, nor a slash, alone.
+	// OrderID The name of the order. Any visible Unicode text: no leading or trailing white space, no white space other than U+0020, and no control, invisible, private-use or unassigned characters. Not just a dot, two dots or a slash.
 	//
 	// Examples: order-123
 	OrderID string `json:"orderId"`
 
-	// PaymentMethod What the charge is made with, in words of the provider's. Never logged, and never answered.
+	// PaymentMethod The payment method, in the terms of the provider. Never logged or returned.
 	PaymentMethod string `json:"paymentMethod,omitempty,omitzero"`
 
-	// Quantity 1 when left out.
+	// Quantity Defaults to 1.
 	Quantity *int `json:"quantity,omitempty"`
 
-	// ReservationTTL Seconds that a reservation waits for its confirmation, before the order is undone.
+	// ReservationTTL How many seconds a reservation may wait for its confirmation before the order is undone.
 	ReservationTTL int `json:"reservationTtl,omitempty,omitzero"`
 
 	// StartAt Do not start before this time (RFC 3339 with zone), at most a year ahead.
@@ -1496,21 +1496,21 @@ type ProcessBody struct {
 
 // ProviderStep defines model for ProviderStep.
 type ProviderStep struct {
-	// Breaker closed: calls are made. half_open: one is tried. open: the provider is left alone.
+	// Breaker closed: calls are made. half_open: one call is tried. open: no calls are made.
 	Breaker ProviderStepBreaker `json:"breaker"`
 
-	// InFlight Calls under way.
+	// InFlight Calls in progress.
 	InFlight int64 `json:"inFlight"`
 
 	// Policy The version of the policy.
 	Policy int `json:"policy"`
 
-	// Queued Orders that wait for a call.
+	// Queued Orders waiting for a call.
 	Queued int64            `json:"queued"`
 	Step   ProviderStepStep `json:"step"`
 }
 
-// ProviderStepBreaker closed: calls are made. half_open: one is tried. open: the provider is left alone.
+// ProviderStepBreaker closed: calls are made. half_open: one call is tried. open: no calls are made.
 type ProviderStepBreaker string
 
 // ProviderStepStep defines model for ProviderStep.Step.
@@ -1518,13 +1518,13 @@ type ProviderStepStep string
 
 // Receipt defines model for Receipt.
 type Receipt struct {
-	// Accepted It is the answer of the step.
+	// Accepted Whether this is the result of the step.
 	Accepted bool `json:"accepted"`
 
-	// IgnoredFields Fields of the request that are not known, and had no effect.
+	// IgnoredFields Unknown fields of the request, which had no effect.
 	IgnoredFields []string `json:"ignoredFields,omitempty,omitzero"`
 
-	// Reason Why it is not.
+	// Reason Why it was not accepted.
 	Reason string `json:"reason,omitempty,omitzero"`
 }
 
@@ -1547,13 +1547,13 @@ type RecoverBody struct {
 
 // Recovery defines model for Recovery.
 type Recovery struct {
-	// IgnoredFields Fields of the request that are not known, and had no effect.
+	// IgnoredFields Unknown fields of the request, which had no effect.
 	IgnoredFields []string `json:"ignoredFields,omitempty,omitzero"`
 
-	// More There may be others: ask again, with another requestId.
+	// More There may be more: repeat the request with another requestId.
 	More bool `json:"more"`
 
-	// Recovered How many deliveries are sent again.
+	// Recovered Number of deliveries that are sent again.
 	Recovered int64 `json:"recovered"`
 }
 
@@ -1564,14 +1564,14 @@ type Refund struct {
 	// Examples: 12.50
 	Amount string `json:"amount"`
 
-	// Code Why it is not done, for programs. step_result: a person said what became of it.
+	// Code Why it is not done, for programs. step_result: a person reported the outcome.
 	Code      string    `json:"code,omitempty,omitzero"`
 	CreatedAt time.Time `json:"createdAt"`
 
 	// Detail Why it is not done, for people.
 	Detail string `json:"detail,omitempty,omitzero"`
 
-	// FinishedAt When it was done or had failed.
+	// FinishedAt When it succeeded or failed.
 	FinishedAt time.Time `json:"finishedAt,omitempty,omitzero"`
 	Reason     string    `json:"reason,omitempty,omitzero"`
 
@@ -1582,19 +1582,19 @@ type Refund struct {
 	Refund    int    `json:"refund"`
 	RequestID string `json:"requestId,omitempty,omitzero"`
 
-	// Restock Units that were put back into stock.
+	// Restock Units returned to stock.
 	Restock int `json:"restock,omitempty,omitzero"`
 
-	// State pending: nothing was given back yet. in_doubt: it was sent, and nobody knows. accepted: the provider will do it. done and failed are final; but done may become failed where a bank returns the money.
+	// State pending: not refunded yet. in_doubt: it was sent, and the outcome is unknown. accepted: the provider will do it. done and failed are final, except that done becomes failed if a bank returns the money.
 	State RefundState `json:"state"`
 }
 
-// RefundState pending: nothing was given back yet. in_doubt: it was sent, and nobody knows. accepted: the provider will do it. done and failed are final; but done may become failed where a bank returns the money.
+// RefundState pending: not refunded yet. in_doubt: it was sent, and the outcome is unknown. accepted: the provider will do it. done and failed are final, except that done becomes failed if a bank returns the money.
 type RefundState string
 
 // RefundBody defines model for RefundBody.
 type RefundBody struct {
-	// Amount How much, more than zero. All that is left when left out.
+	// Amount How much; more than 0. Defaults to all that is left.
 	//
 	// Examples: 12.5
 	Amount *string `json:"amount,omitempty"`
@@ -1602,7 +1602,7 @@ type RefundBody struct {
 	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
-	// Reason Why; kept in the history, and told to an http provider.
+	// Reason Why; recorded in the history, and sent to an http provider.
 	//
 	// Examples: one is broken
 	Reason string `json:"reason"`
@@ -1612,21 +1612,21 @@ type RefundBody struct {
 	// Examples: ticket-4712
 	RequestID string `json:"requestId,omitempty,omitzero"`
 
-	// Restock How many units are put back into stock at once, whatever becomes of the money.
+	// Restock Units to return to stock at once, whatever the outcome of the refund.
 	Restock int `json:"restock,omitempty,omitzero"`
 }
 
 // Replica defines model for Replica.
 type Replica struct {
-	// Connections To the database.
+	// Connections Number of connections to the database.
 	Connections int64 `json:"connections"`
 
-	// Name Its machine and the number of its process, and what its connections are called in the URL of the database.
+	// Name Host name and process id, and the application name of its connections if the database URL sets one.
 	//
 	// Examples: shop-1:4711
 	Name string `json:"name"`
 
-	// Since Since when it has had one of these at least.
+	// Since When the oldest of them was opened.
 	Since time.Time `json:"since"`
 }
 
@@ -1659,7 +1659,7 @@ type RotateSecretBody struct {
 	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
-	// OverlapSeconds For how long deliveries are signed with the secret before, too. A day when left out. 0: it is known to others, so not at all.
+	// OverlapSeconds How long deliveries are also signed with the previous secret. Defaults to a day. Use 0 if the secret leaked.
 	OverlapSeconds *int `json:"overlapSeconds,omitempty"`
 
 	// Reason Why; recorded with the change.
@@ -1698,7 +1698,7 @@ type SkipBody struct {
 	RequestID string `json:"requestId,omitempty,omitzero"`
 }
 
-// Status Where the order is. completed, failed and canceled are final.
+// Status The status of the order. completed, failed and canceled are final.
 type Status string
 
 // StatusCount defines model for StatusCount.
@@ -1707,7 +1707,7 @@ type StatusCount struct {
 	More   bool  `json:"more"`
 	Orders int64 `json:"orders"`
 
-	// Status Where the order is. completed, failed and canceled are final.
+	// Status The status of the order. completed, failed and canceled are final.
 	Status Status `json:"status"`
 }
 
@@ -1754,7 +1754,7 @@ type StepResultBodyStep string
 
 // StepState defines model for StepState.
 type StepState struct {
-	// Completed The effect of the step happened and stands.
+	// Completed The step has taken effect, which was not undone.
 	//
 	// Examples: true
 	Completed bool `json:"completed"`
@@ -1762,7 +1762,7 @@ type StepState struct {
 	// Reference The provider's name for the charge or the reservation.
 	Reference string `json:"reference,omitempty,omitzero"`
 
-	// Undone The effect happened, or may have, and was taken back.
+	// Undone The step took effect, or may have, and was undone.
 	Undone bool `json:"undone,omitempty,omitzero"`
 }
 
@@ -1780,7 +1780,7 @@ type StockMovements struct {
 
 // StorePolicyBody defines model for StorePolicyBody.
 type StorePolicyBody struct {
-	// Source The policy, as YAML: what would be in the file of serve --policy.
+	// Source The policy in YAML, as in a file for serve --policy.
 	//
 	// Examples: completeWithin: 48h
 	Source string `json:"source"`
@@ -1788,33 +1788,33 @@ type StorePolicyBody struct {
 
 // StoredPolicy defines model for StoredPolicy.
 type StoredPolicy struct {
-	// Created It is stored now, or as a dry run would be. False: the text is stored already.
+	// Created Whether the source is new, and was stored unless this is a dry run.
 	Created bool `json:"created"`
 
-	// DryRun True in the answer to a dry run: nothing was done.
+	// DryRun True for a dry run: nothing was done.
 	DryRun bool `json:"dryRun,omitempty,omitzero"`
 
-	// IgnoredFields Fields of the request that are not known, and had no effect.
+	// IgnoredFields Unknown fields of the request, which had no effect.
 	IgnoredFields []string        `json:"ignoredFields,omitempty,omitzero"`
 	Steps         PolicyExecutors `json:"steps"`
 
-	// Version Absent after a dry run of a text that is not stored.
+	// Version Absent after a dry run of a new source.
 	Version int `json:"version,omitempty,omitzero"`
 
-	// Warnings Which steps the service that answers can't do with it, and why; their orders would wait for a person. And whether orders would take nothing from stock that is tracked here.
+	// Warnings Steps that the replica that answers cannot perform, and why: their orders would wait for a person. And whether orders would not use the stock that is tracked here.
 	Warnings []string `json:"warnings,omitempty,omitzero"`
 }
 
 // TestOutcome defines model for TestOutcome.
 type TestOutcome struct {
-	// Answer Its beginning, up to 1 KiB.
+	// Answer The beginning of the response, up to 1 KiB.
 	Answer string    `json:"answer,omitempty,omitzero"`
 	At     time.Time `json:"at"`
 
-	// Delivered It was answered with 2xx.
+	// Delivered Whether the response was 2xx.
 	Delivered bool `json:"delivered"`
 
-	// Error Why there was no answer.
+	// Error Why there was no response.
 	Error string `json:"error,omitempty,omitzero"`
 
 	// EventID The id of the event, and the webhook-id of the request.
@@ -1822,64 +1822,64 @@ type TestOutcome struct {
 	// Examples: evt_test_4xq7m2kd
 	EventID string `json:"eventId"`
 
-	// LatencyMs How long the answer took, in milliseconds.
+	// LatencyMs Time until the response, in milliseconds.
 	LatencyMs int64 `json:"latencyMs"`
 
-	// Status HTTP status of the answer. Absent: there was no answer.
+	// Status HTTP status of the response. Absent if there was none.
 	Status int64 `json:"status,omitempty,omitzero"`
 }
 
 // Transition defines model for Transition.
 type Transition struct {
-	// Actor Who did it. token:NAME or oidc:ISSUER#SUBJECT: whoever has that token or login. local, anonymous: somebody on this or another machine, while no token was needed. system: the service by itself.
+	// Actor Who did it: token:NAME, oidc:ISSUER#SUBJECT, or system for the service itself. local or anonymous: a caller on this or another machine, while no token was required.
 	//
 	// Examples: system
 	Actor string    `json:"actor"`
 	At    time.Time `json:"at"`
 
-	// Fence Which pick-up of the order wrote the row.
+	// Fence The fencing token of the writer.
 	Fence int64 `json:"fence"`
 
-	// From Where the order is. completed, failed and canceled are final.
+	// From The status of the order. completed, failed and canceled are final.
 	From Status `json:"from,omitempty,omitzero"`
 
-	// OnBehalfOf For whom the actor says that it was done.
+	// OnBehalfOf On whose behalf, as stated by the actor.
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
-	// PaymentMethod A retry brought another one, which is not shown.
+	// PaymentMethod A retry changed it. It is not shown.
 	PaymentMethod TransitionPaymentMethod `json:"paymentMethod,omitempty,omitzero"`
 	Reason        string                  `json:"reason,omitempty,omitzero"`
 
 	// Seq Number of the row, without gaps.
 	Seq int `json:"seq"`
 
-	// To Where the order is. completed, failed and canceled are final.
+	// To The status of the order. completed, failed and canceled are final.
 	To Status `json:"to"`
 
-	// Verb What was done, when it was not a step.
+	// Verb The verb, if it was not a step.
 	//
 	// Examples: cancel
 	Verb string `json:"verb,omitempty,omitzero"`
 }
 
-// TransitionPaymentMethod A retry brought another one, which is not shown.
+// TransitionPaymentMethod A retry changed it. It is not shown.
 type TransitionPaymentMethod string
 
 // UnfinishedOrder defines model for UnfinishedOrder.
 type UnfinishedOrder struct {
 	CreatedAt time.Time `json:"createdAt"`
 
-	// Hold What it waits for. Absent: a replica drives it.
+	// Hold What it is waiting for. Absent if it is in progress.
 	Hold UnfinishedOrderHold `json:"hold,omitempty,omitzero"`
 
 	// OrderID Examples: order-123
 	OrderID string `json:"orderId"`
 
-	// Status Where the order is. completed, failed and canceled are final.
+	// Status The status of the order. completed, failed and canceled are final.
 	Status Status `json:"status"`
 }
 
-// UnfinishedOrderHold What it waits for. Absent: a replica drives it.
+// UnfinishedOrderHold What it is waiting for. Absent if it is in progress.
 type UnfinishedOrderHold string
 
 // VerbBody defines model for VerbBody.
@@ -1896,32 +1896,32 @@ type VerbBody struct {
 
 // Verification defines model for Verification.
 type Verification struct {
-	// Done How much was read, in orders and items.
+	// Done Orders and items read.
 	Done      int64              `json:"done"`
 	Report    VerificationReport `json:"report,omitempty,omitzero"`
 	StartedAt time.Time          `json:"startedAt,omitempty,omitzero"`
 
-	// StartedBy Who asked for it, as in the history of an order.
+	// StartedBy Who requested it, as in the history of an order.
 	//
 	// Examples: token:operations
 	StartedBy string `json:"startedBy,omitempty,omitzero"`
 
-	// State Of the one started last. none: this server has started none yet. failed: it could not read everything, which says nothing about the books; the log says why.
+	// State State of the last verification. none: not started on this server. failed: it could not read everything, which says nothing about the books; see the log.
 	State VerificationState `json:"state"`
 
-	// Total Of how much.
+	// Total Orders and items in total.
 	Total int64 `json:"total"`
 }
 
-// VerificationState Of the one started last. none: this server has started none yet. failed: it could not read everything, which says nothing about the books; the log says why.
+// VerificationState State of the last verification. none: not started on this server. failed: it could not read everything, which says nothing about the books; see the log.
 type VerificationState string
 
 // VerificationCheck defines model for VerificationCheck.
 type VerificationCheck struct {
-	// About What the ids of its offenders are. numbers: order_no and a number, where there is no order. keys: of a provider. entries: entry_no of the access log.
+	// About What the ids of the offenders are. numbers: order_no, without an order. keys: keys at a provider. entries: entry_no of the access log.
 	About VerificationCheckAbout `json:"about"`
 
-	// Checked How many rows were judged.
+	// Checked Number of rows checked.
 	Checked int64 `json:"checked"`
 
 	// Name Examples: completed
@@ -1930,7 +1930,7 @@ type VerificationCheck struct {
 	// Offenders The first 20 violations.
 	Offenders []VerificationOffender `json:"offenders"`
 
-	// Proves One sentence. It is true where there are no violations.
+	// Proves A sentence that is true if there are no violations.
 	Proves     string `json:"proves"`
 	Violations int64  `json:"violations"`
 
@@ -1938,12 +1938,12 @@ type VerificationCheck struct {
 	Warning bool `json:"warning"`
 }
 
-// VerificationCheckAbout What the ids of its offenders are. numbers: order_no and a number, where there is no order. keys: of a provider. entries: entry_no of the access log.
+// VerificationCheckAbout What the ids of the offenders are. numbers: order_no, without an order. keys: keys at a provider. entries: entry_no of the access log.
 type VerificationCheckAbout string
 
 // VerificationMoney defines model for VerificationMoney.
 type VerificationMoney struct {
-	// Authorized What stands and is not captured yet.
+	// Authorized Authorized and not captured yet.
 	Authorized string `json:"authorized"`
 
 	// Charged Their sum, as a decimal.
@@ -1951,16 +1951,16 @@ type VerificationMoney struct {
 	// Examples: 99.99
 	Charged string `json:"charged"`
 
-	// Charges How many there are.
+	// Charges Number of charges.
 	Charges int64 `json:"charges"`
 
 	// Currency Examples: USD
 	Currency string `json:"currency"`
 
-	// Kept What stands and took the money.
+	// Kept Captured and not refunded.
 	Kept string `json:"kept"`
 
-	// Refunded What was given back of it.
+	// Refunded The sum refunded, as a decimal.
 	Refunded string `json:"refunded"`
 }
 
@@ -1975,14 +1975,14 @@ type VerificationOffender struct {
 
 // VerificationReport defines model for VerificationReport.
 type VerificationReport struct {
-	// Checks What was proved, or not.
+	// Checks The checks and their results.
 	Checks     []VerificationCheck `json:"checks"`
 	FinishedAt time.Time           `json:"finishedAt"`
 
 	// Money What was charged and refunded, by currency.
 	Money []VerificationMoney `json:"money"`
 
-	// Orders How many orders there are, by status.
+	// Orders Number of orders by status.
 	Orders map[string]int64 `json:"orders"`
 
 	// Right No check is violated, but for warnings.
@@ -1996,7 +1996,7 @@ type VerificationReport struct {
 type WebhookEndpoint struct {
 	CreatedAt time.Time `json:"createdAt"`
 
-	// CreatedBy Who made it, as in the history of an order.
+	// CreatedBy Who created it, as in the history of an order.
 	//
 	// Examples: token:operations
 	CreatedBy   string    `json:"createdBy"`
@@ -2006,44 +2006,44 @@ type WebhookEndpoint struct {
 	// DisabledReason Why it is disabled.
 	DisabledReason string `json:"disabledReason,omitempty,omitzero"`
 
-	// EventNo Up to this number of the feed its deliveries were made.
+	// EventNo Events of the feed up to this number have deliveries.
 	EventNo int64 `json:"eventNo"`
 
-	// FailingSince When the first of them was. After five days without a success it is disabled.
+	// FailingSince When the first of them was. After five days without success the endpoint is disabled.
 	FailingSince time.Time `json:"failingSince,omitempty,omitzero"`
 
-	// Failures Attempts that failed since the last one that succeeded.
+	// Failures Failed attempts since the last success.
 	Failures int `json:"failures"`
 
 	// ID Examples: whe_1
 	ID string `json:"id"`
 
-	// IgnoredFields Fields of the request that are not known, and had no effect.
+	// IgnoredFields Unknown fields of the request, which had no effect.
 	IgnoredFields []string `json:"ignoredFields,omitempty,omitzero"`
 
-	// PausedUntil Nothing is sent before, because it fails or has asked for it.
+	// PausedUntil Nothing is sent until then, because attempts failed or the endpoint asked to wait.
 	PausedUntil time.Time `json:"pausedUntil,omitempty,omitzero"`
 
-	// PreviousSecretUntil Until then its deliveries are signed with the secret before, too.
+	// PreviousSecretUntil Until then, deliveries are also signed with the previous secret.
 	PreviousSecretUntil time.Time `json:"previousSecretUntil,omitempty,omitzero"`
 
-	// Secret What its deliveries are signed with. Only in the answer to the request that made it, also when that comes again.
+	// Secret The secret that deliveries are signed with. Only in the response to the request that created it.
 	//
 	// Examples: whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw
 	Secret string               `json:"secret,omitempty,omitzero"`
 	State  WebhookEndpointState `json:"state"`
 
-	// Types The types of the events that it gets: exact ones, or order.* for all that begin so. Empty: all.
+	// Types The event types that are sent; order.* matches all that begin with order. Empty means all.
 	//
 	// Examples: ["order.*"]
 	Types []string `json:"types"`
 
-	// URL Where events are posted to.
+	// URL The URL that events are posted to.
 	//
 	// Examples: https://shop.example/pawl
 	URL string `json:"url"`
 
-	// Version Raised by every change of it; also its ETag.
+	// Version Raised by every change; also its ETag.
 	Version int `json:"version"`
 }
 
@@ -2064,10 +2064,10 @@ type WebhookEndpointBody struct {
 	// RequestID A name for this request, so that it is done once.
 	RequestID string `json:"requestId,omitempty,omitzero"`
 
-	// Types The types of the events that it gets: exact ones, or order.* for all that begin so. All when left out.
+	// Types The event types to send; order.* matches all that begin with order. Defaults to all.
 	Types []string `json:"types,omitempty,omitzero"`
 
-	// URL Where events are posted to: https, or with --allow-private http, too. Callers with the role read see it, so no secret belongs into it.
+	// URL The URL to post events to: https, or with --allow-private also http. It is visible with the role read, so it must not contain secrets.
 	//
 	// Examples: https://shop.example/pawl
 	URL string `json:"url"`
@@ -2080,67 +2080,67 @@ type WebhookEndpoints struct {
 
 // ApplyBulkVerbParams defines parameters for ApplyBulkVerb.
 type ApplyBulkVerbParams struct {
-	// DryRun Say of each order whether the verb applies, and do nothing.
+	// DryRun Report for each order whether the verb applies, and do nothing.
 	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
 
 	// IdempotencyKey The requestId, if the body has none; quoted or not.
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 
-	// Prefer handling=strict refuses unknown fields (RFC 7240).
+	// Prefer handling=strict rejects unknown fields (RFC 7240).
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 }
 
 // AnswerStepParams defines parameters for AnswerStep.
 type AnswerStepParams struct {
-	// Prefer handling=strict refuses fields that are not known (RFC 7240).
+	// Prefer handling=strict rejects unknown fields (RFC 7240).
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 }
 
 // ListEventsParams defines parameters for ListEvents.
 type ListEventsParams struct {
-	// After nextCursor of the page before, or the cursor of an event. oldest: from the first event that is kept. latest: what comes from now on.
+	// After nextCursor of the previous page, or the cursor of an event. oldest: from the first event kept. latest: from now on.
 	After string `form:"after,omitempty" json:"after,omitempty,omitzero"`
 
 	// Order Only events about this order.
 	Order string `form:"order,omitempty" json:"order,omitempty,omitzero"`
 
-	// Type Only events of one of these types, with commas between them: order.completed, or order.* for all that begin so.
+	// Type Only events of these types, separated by commas. order.* matches all types that begin with order.
 	Type []string `form:"type,omitempty" json:"type,omitempty,omitzero"`
 
-	// Status Only events of orders after which they are in one of these statuses, with commas between them.
+	// Status Only events that left their order in one of these statuses, separated by commas.
 	Status []Status `form:"status,omitempty" json:"status,omitempty,omitzero"`
 
-	// Limit How many events to answer with at most.
+	// Limit Maximum number of events.
 	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
 
-	// Wait How long to wait for an event. Up to 60 seconds. Streams do without.
+	// Wait How long to wait for an event, up to 60 seconds. Ignored by streams.
 	Wait string `form:"wait,omitempty" json:"wait,omitempty,omitzero"`
 
-	// LastEventID Of a stream: the id of the last event of the one before it.
+	// LastEventID For streams: the id of the last event received.
 	LastEventID string `json:"Last-Event-ID,omitempty,omitzero"`
 }
 
 // ListInventoryParams defines parameters for ListInventory.
 type ListInventoryParams struct {
-	// Limit How many items to answer with at most.
+	// Limit Maximum number of items.
 	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
 
-	// Cursor nextCursor of the page before.
+	// Cursor nextCursor of the previous page.
 	Cursor string `form:"cursor,omitempty" json:"cursor,omitempty,omitzero"`
 }
 
 // SetInventoryParams defines parameters for SetInventory.
 type SetInventoryParams struct {
-	// IfMatch Only if the item is still at this ETag. This or If-None-Match must be given.
+	// IfMatch Only if the item still has this ETag. Either this or If-None-Match is required.
 	IfMatch string `json:"If-Match,omitempty,omitzero"`
 
-	// IfNoneMatch Only *: only if the item is not there.
+	// IfNoneMatch Must be *: only if the item does not exist.
 	IfNoneMatch string `json:"If-None-Match,omitempty,omitzero"`
 
 	// IdempotencyKey The requestId, if the body has none; quoted or not.
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 
-	// Prefer handling=strict refuses unknown fields (RFC 7240).
+	// Prefer handling=strict rejects unknown fields (RFC 7240).
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 }
 
@@ -2149,7 +2149,7 @@ type AdjustInventoryParams struct {
 	// IdempotencyKey The requestId, if the body has none; quoted or not.
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 
-	// Prefer handling=strict refuses unknown fields (RFC 7240).
+	// Prefer handling=strict rejects unknown fields (RFC 7240).
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 }
 
@@ -2164,7 +2164,7 @@ type ListStockMovementsParams struct {
 	// Sort Which row comes first.
 	Sort ListStockMovementsParamsSort `form:"sort,omitempty" json:"sort,omitempty,omitzero"`
 
-	// Limit How many rows to answer with at most.
+	// Limit Maximum number of rows.
 	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
 }
 
@@ -2173,7 +2173,7 @@ type ListStockMovementsParamsSort string
 
 // ListOrdersParams defines parameters for ListOrders.
 type ListOrdersParams struct {
-	// Status Only orders in one of these statuses, with commas between them.
+	// Status Only orders in these statuses, separated by commas.
 	Status []Status `form:"status,omitempty" json:"status,omitempty,omitzero"`
 
 	// CustomerID Only orders of this customer.
@@ -2182,10 +2182,10 @@ type ListOrdersParams struct {
 	// Item Only orders for this item.
 	Item string `form:"item,omitempty" json:"item,omitempty,omitzero"`
 
-	// Hold Only orders that wait for this.
+	// Hold Only orders that are waiting for this.
 	Hold ListOrdersParamsHold `form:"hold,omitempty" json:"hold,omitempty,omitzero"`
 
-	// HoldReason Only orders with this holdReason: all of it, or what is before a colon in it. Together with hold.
+	// HoldReason Only orders with this holdReason, or its part before a colon. Requires hold.
 	HoldReason string `form:"holdReason,omitempty" json:"holdReason,omitempty,omitzero"`
 
 	// FailureStep Only orders that failed, or are being undone, because of this step.
@@ -2194,10 +2194,10 @@ type ListOrdersParams struct {
 	// FailureCode Only orders that failed, or are being undone, with this code.
 	FailureCode string `form:"failureCode,omitempty" json:"failureCode,omitempty,omitzero"`
 
-	// AmountFrom Only orders of this amount or more, in whatever currency.
+	// AmountFrom Only orders of at least this amount, in any currency.
 	AmountFrom string `form:"amountFrom,omitempty" json:"amountFrom,omitempty,omitzero"`
 
-	// AmountTo Only orders of this amount or less, in whatever currency.
+	// AmountTo Only orders of at most this amount, in any currency.
 	AmountTo string `form:"amountTo,omitempty" json:"amountTo,omitempty,omitzero"`
 
 	// CreatedFrom Only orders created at this time or later (RFC 3339).
@@ -2206,13 +2206,13 @@ type ListOrdersParams struct {
 	// CreatedTo Only orders created before this time (RFC 3339).
 	CreatedTo time.Time `form:"createdTo,omitempty" json:"createdTo,omitempty,omitzero"`
 
-	// Sort Which orders come first: those that were made last, or first.
+	// Sort Sort order, by creation.
 	Sort ListOrdersParamsSort `form:"sort,omitempty" json:"sort,omitempty,omitzero"`
 
-	// Limit How many orders to answer with at most.
+	// Limit Maximum number of orders.
 	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
 
-	// Cursor nextCursor of the page before, with the same filters.
+	// Cursor nextCursor of the previous page, with the same filters.
 	Cursor string `form:"cursor,omitempty" json:"cursor,omitempty,omitzero"`
 }
 
@@ -2227,7 +2227,7 @@ type ListOrdersParamsSort string
 
 // ProcessOrderParams defines parameters for ProcessOrder.
 type ProcessOrderParams struct {
-	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses fields that are not known.
+	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict rejects unknown fields.
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 
 	// IdempotencyKey A name for this request, in quotes or without, so that it can't be used for another one. Callers' keys do not collide.
@@ -2236,10 +2236,10 @@ type ProcessOrderParams struct {
 
 // GetOrderParams defines parameters for GetOrder.
 type GetOrderParams struct {
-	// Wait How long to wait for the order to end, or to change. Up to 60 seconds.
+	// Wait How long to wait for the order to end or change, up to 60 seconds.
 	Wait string `form:"wait,omitempty" json:"wait,omitempty,omitzero"`
 
-	// IfNoneMatch The ETag of the order as the caller knows it.
+	// IfNoneMatch The ETag that you have.
 	IfNoneMatch string `json:"If-None-Match,omitempty,omitzero"`
 }
 
@@ -2251,7 +2251,7 @@ type ApproveOrderParams struct {
 	// IfMatch Only if the order still has this ETag.
 	IfMatch string `json:"If-Match,omitempty,omitzero"`
 
-	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields.
+	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict rejects unknown fields.
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 
 	// IdempotencyKey The requestId, if the body has none; quoted or not.
@@ -2266,10 +2266,10 @@ type ListCallsParams struct {
 	// Before Only calls with a smaller number.
 	Before int `form:"before,omitempty" json:"before,omitempty,omitzero"`
 
-	// Sort newest: the largest number comes first. Numbers below zero fall with time.
+	// Sort newest: largest number first. Negative numbers fall with time.
 	Sort ListCallsParamsSort `form:"sort,omitempty" json:"sort,omitempty,omitzero"`
 
-	// Limit How many rows to answer with at most.
+	// Limit Maximum number of rows.
 	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
 }
 
@@ -2284,7 +2284,7 @@ type CancelOrderParams struct {
 	// IfMatch Only if the order still has this ETag.
 	IfMatch string `json:"If-Match,omitempty,omitzero"`
 
-	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields.
+	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict rejects unknown fields.
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 
 	// IdempotencyKey The requestId, if the body has none; quoted or not.
@@ -2293,7 +2293,7 @@ type CancelOrderParams struct {
 
 // ListDeliveriesOfOrderParams defines parameters for ListDeliveriesOfOrder.
 type ListDeliveriesOfOrderParams struct {
-	// Limit How many deliveries to answer with at most, beside those that others wait for.
+	// Limit Maximum number of deliveries, not counting those that others wait for.
 	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
 }
 
@@ -2305,7 +2305,7 @@ type PauseOrderParams struct {
 	// IfMatch Only if the order still has this ETag.
 	IfMatch string `json:"If-Match,omitempty,omitzero"`
 
-	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields.
+	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict rejects unknown fields.
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 
 	// IdempotencyKey The requestId, if the body has none; quoted or not.
@@ -2320,7 +2320,7 @@ type RefundOrderParams struct {
 	// IfMatch Only if the order still has this ETag.
 	IfMatch string `json:"If-Match,omitempty,omitzero"`
 
-	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields.
+	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict rejects unknown fields.
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 
 	// IdempotencyKey The requestId, if the body has none; quoted or not.
@@ -2335,7 +2335,7 @@ type RejectOrderParams struct {
 	// IfMatch Only if the order still has this ETag.
 	IfMatch string `json:"If-Match,omitempty,omitzero"`
 
-	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields.
+	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict rejects unknown fields.
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 
 	// IdempotencyKey The requestId, if the body has none; quoted or not.
@@ -2350,7 +2350,7 @@ type ResumeOrderParams struct {
 	// IfMatch Only if the order still has this ETag.
 	IfMatch string `json:"If-Match,omitempty,omitzero"`
 
-	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields.
+	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict rejects unknown fields.
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 
 	// IdempotencyKey The requestId, if the body has none; quoted or not.
@@ -2365,7 +2365,7 @@ type RetryOrderParams struct {
 	// IfMatch Only if the order still has this ETag.
 	IfMatch string `json:"If-Match,omitempty,omitzero"`
 
-	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields.
+	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict rejects unknown fields.
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 
 	// IdempotencyKey The requestId, if the body has none; quoted or not.
@@ -2380,7 +2380,7 @@ type SettleStepOfOrderParams struct {
 	// IfMatch Only if the order still has this ETag.
 	IfMatch string `json:"If-Match,omitempty,omitzero"`
 
-	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields.
+	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict rejects unknown fields.
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 
 	// IdempotencyKey The requestId, if the body has none; quoted or not.
@@ -2398,7 +2398,7 @@ type ListTransitionsParams struct {
 	// Sort Which row comes first.
 	Sort ListTransitionsParamsSort `form:"sort,omitempty" json:"sort,omitempty,omitzero"`
 
-	// Limit How many rows to answer with at most.
+	// Limit Maximum number of rows.
 	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
 }
 
@@ -2410,7 +2410,7 @@ type ListPoliciesParams struct {
 	// Before Only versions below this one.
 	Before int `form:"before,omitempty" json:"before,omitempty,omitzero"`
 
-	// Limit How many versions to answer with at most.
+	// Limit Maximum number of versions.
 	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
 }
 
@@ -2419,19 +2419,19 @@ type StorePolicyParams struct {
 	// DryRun Check it, and store nothing.
 	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
 
-	// Prefer handling=strict refuses fields that are not known (RFC 7240).
+	// Prefer handling=strict rejects unknown fields (RFC 7240).
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 }
 
 // ActivatePolicyParams defines parameters for ActivatePolicy.
 type ActivatePolicyParams struct {
-	// DryRun Say whether it could be activated, and do nothing.
+	// DryRun Check whether it could be activated, and do nothing.
 	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
 
-	// IfMatch Only if no version was activated since this ETag of a policy.
+	// IfMatch Only if no version was activated since this ETag.
 	IfMatch string `json:"If-Match,omitempty,omitzero"`
 
-	// Prefer handling=strict refuses fields that are not known (RFC 7240).
+	// Prefer handling=strict rejects unknown fields (RFC 7240).
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 }
 
@@ -2440,25 +2440,25 @@ type CreateWebhookEndpointParams struct {
 	// IdempotencyKey The requestId, if the body has none; quoted or not.
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 
-	// Prefer handling=strict refuses unknown fields (RFC 7240).
+	// Prefer handling=strict rejects unknown fields (RFC 7240).
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 }
 
 // DeleteWebhookEndpointParams defines parameters for DeleteWebhookEndpoint.
 type DeleteWebhookEndpointParams struct {
-	// IfMatch Only if the endpoint is still at this ETag.
+	// IfMatch Only if the endpoint still has this ETag.
 	IfMatch string `json:"If-Match,omitempty,omitzero"`
 }
 
 // ChangeWebhookEndpointParams defines parameters for ChangeWebhookEndpoint.
 type ChangeWebhookEndpointParams struct {
-	// IfMatch Only if the endpoint is still at this ETag. Must be given; * is any.
+	// IfMatch Only if the endpoint still has this ETag. Required; * matches any.
 	IfMatch string `json:"If-Match,omitempty,omitzero"`
 
 	// IdempotencyKey The requestId, if the body has none; quoted or not.
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 
-	// Prefer handling=strict refuses unknown fields (RFC 7240).
+	// Prefer handling=strict rejects unknown fields (RFC 7240).
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 }
 
@@ -2470,13 +2470,13 @@ type ListDeliveriesParams struct {
 	// OrderID Only deliveries about this order.
 	OrderID string `form:"orderId,omitempty" json:"orderId,omitempty,omitzero"`
 
-	// Item Only deliveries about the stock of this item. Not together with orderId.
+	// Item Only deliveries about the stock of this item. Cannot be combined with orderId.
 	Item string `form:"item,omitempty" json:"item,omitempty,omitzero"`
 
-	// Limit How many deliveries to answer with at most.
+	// Limit Maximum number of deliveries.
 	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
 
-	// Cursor nextCursor of the page before, with the same filters.
+	// Cursor nextCursor of the previous page, with the same filters.
 	Cursor string `form:"cursor,omitempty" json:"cursor,omitempty,omitzero"`
 }
 
@@ -2488,7 +2488,7 @@ type ResendDeliveryParams struct {
 	// IdempotencyKey The requestId, if the body has none; quoted or not.
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 
-	// Prefer handling=strict refuses unknown fields (RFC 7240).
+	// Prefer handling=strict rejects unknown fields (RFC 7240).
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 }
 
@@ -2497,7 +2497,7 @@ type SkipDeliveryParams struct {
 	// IdempotencyKey The requestId, if the body has none; quoted or not.
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 
-	// Prefer handling=strict refuses unknown fields (RFC 7240).
+	// Prefer handling=strict rejects unknown fields (RFC 7240).
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 }
 
@@ -2506,7 +2506,7 @@ type DisableWebhookEndpointParams struct {
 	// IdempotencyKey The requestId, if the body has none; quoted or not.
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 
-	// Prefer handling=strict refuses unknown fields (RFC 7240).
+	// Prefer handling=strict rejects unknown fields (RFC 7240).
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 }
 
@@ -2515,7 +2515,7 @@ type EnableWebhookEndpointParams struct {
 	// IdempotencyKey The requestId, if the body has none; quoted or not.
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 
-	// Prefer handling=strict refuses unknown fields (RFC 7240).
+	// Prefer handling=strict rejects unknown fields (RFC 7240).
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 }
 
@@ -2524,7 +2524,7 @@ type RecoverDeliveriesParams struct {
 	// IdempotencyKey The requestId, if the body has none; quoted or not.
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 
-	// Prefer handling=strict refuses unknown fields (RFC 7240).
+	// Prefer handling=strict rejects unknown fields (RFC 7240).
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 }
 
@@ -2533,7 +2533,7 @@ type RotateWebhookSecretParams struct {
 	// IdempotencyKey The requestId, if the body has none; quoted or not.
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 
-	// Prefer handling=strict refuses unknown fields (RFC 7240).
+	// Prefer handling=strict rejects unknown fields (RFC 7240).
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 }
 
@@ -2544,47 +2544,47 @@ func (c *Client) ApplyBulkVerb(ctx context.Context, verb BulkVerb, params *Apply
 	return call[BulkOutcome](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/bulk/%s", url.PathEscape(fmt.Sprint(verb))), params, body}, options)
 }
 
-// AnswerStep is POST /api/callbacks/{token}: Answer a step that was called for.
+// AnswerStep is POST /api/callbacks/{token}: Report the result of a step.
 func (c *Client) AnswerStep(ctx context.Context, token string, params *AnswerStepParams, body CallbackBody, options ...CallOption) (*Receipt, error) {
 	return call[Receipt](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/callbacks/%s", url.PathEscape(token)), params, body}, options)
 }
 
-// ListErrorGroups is GET /api/error-groups: See what goes wrong, over many orders.
+// ListErrorGroups is GET /api/error-groups: List groups of failed and held orders.
 func (c *Client) ListErrorGroups(ctx context.Context, options ...CallOption) (*ErrorGroups, error) {
 	return call[ErrorGroups](ctx, c, request{http.MethodGet, "/api/error-groups", nil, nil}, options)
 }
 
-// ListEvents is GET /api/events: Read what happened, in the order in which it happened.
+// ListEvents is GET /api/events: List or stream events, in order.
 func (c *Client) ListEvents(ctx context.Context, params *ListEventsParams, options ...CallOption) (*EventPage, error) {
 	return call[EventPage](ctx, c, request{http.MethodGet, "/api/events", params, nil}, options)
 }
 
-// ListInventory is GET /api/inventory: List the stock of all items.
+// ListInventory is GET /api/inventory: List stock.
 func (c *Client) ListInventory(ctx context.Context, params *ListInventoryParams, options ...CallOption) (*ItemPage, error) {
 	return call[ItemPage](ctx, c, request{http.MethodGet, "/api/inventory", params, nil}, options)
 }
 
-// GetInventory is GET /api/inventory/{item}: Read the stock of an item.
+// GetInventory is GET /api/inventory/{item}: Get the stock of an item.
 func (c *Client) GetInventory(ctx context.Context, item string, options ...CallOption) (*Item, error) {
 	return call[Item](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/inventory/%s", url.PathEscape(item)), nil, nil}, options)
 }
 
-// SetInventory is PUT /api/inventory/{item}: Say how many units of an item are on the shelf.
+// SetInventory is PUT /api/inventory/{item}: Set the stock of an item.
 func (c *Client) SetInventory(ctx context.Context, item string, params *SetInventoryParams, body SetInventoryBody, options ...CallOption) (*Item, error) {
 	return call[Item](ctx, c, request{http.MethodPut, fmt.Sprintf("/api/inventory/%s", url.PathEscape(item)), params, body}, options)
 }
 
-// AdjustInventory is POST /api/inventory/{item}/adjustments: Add units of an item to the shelf, or take some away.
+// AdjustInventory is POST /api/inventory/{item}/adjustments: Add or remove units of an item.
 func (c *Client) AdjustInventory(ctx context.Context, item string, params *AdjustInventoryParams, body AdjustInventoryBody, options ...CallOption) (*Item, error) {
 	return call[Item](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/inventory/%s/adjustments", url.PathEscape(item)), params, body}, options)
 }
 
-// ListStockMovements is GET /api/inventory/{item}/movements: Read the stock movements of an item.
+// ListStockMovements is GET /api/inventory/{item}/movements: List the stock movements of an item.
 func (c *Client) ListStockMovements(ctx context.Context, item string, params *ListStockMovementsParams, options ...CallOption) (*StockMovements, error) {
 	return call[StockMovements](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/inventory/%s/movements", url.PathEscape(item)), params, nil}, options)
 }
 
-// GetCaller is GET /api/me: Read who you are, and what you may do.
+// GetCaller is GET /api/me: Get your identity and permissions.
 func (c *Client) GetCaller(ctx context.Context, options ...CallOption) (*Caller, error) {
 	return call[Caller](ctx, c, request{http.MethodGet, "/api/me", nil, nil}, options)
 }
@@ -2594,12 +2594,12 @@ func (c *Client) ListOrders(ctx context.Context, params *ListOrdersParams, optio
 	return call[OrderPage](ctx, c, request{http.MethodGet, "/api/orders", params, nil}, options)
 }
 
-// ProcessOrder is POST /api/orders/process: Take an order through its steps.
+// ProcessOrder is POST /api/orders/process: Process an order.
 func (c *Client) ProcessOrder(ctx context.Context, params *ProcessOrderParams, body ProcessBody, options ...CallOption) (*Order, error) {
 	return call[Order](ctx, c, request{http.MethodPost, "/api/orders/process", params, body}, options)
 }
 
-// GetOrder is GET /api/orders/{orderId}: Read an order.
+// GetOrder is GET /api/orders/{orderId}: Get an order.
 func (c *Client) GetOrder(ctx context.Context, orderID string, params *GetOrderParams, options ...CallOption) (*Order, error) {
 	return call[Order](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/orders/%s", url.PathEscape(orderID)), params, nil}, options)
 }
@@ -2609,12 +2609,12 @@ func (c *Client) ApproveOrder(ctx context.Context, orderID string, params *Appro
 	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/approve", url.PathEscape(orderID)), params, body}, options)
 }
 
-// ListCalls is GET /api/orders/{orderId}/calls: Read the calls made for an order.
+// ListCalls is GET /api/orders/{orderId}/calls: List the provider calls of an order.
 func (c *Client) ListCalls(ctx context.Context, orderID string, params *ListCallsParams, options ...CallOption) (*Calls, error) {
 	return call[Calls](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/orders/%s/calls", url.PathEscape(orderID)), params, nil}, options)
 }
 
-// CancelOrder is POST /api/orders/{orderId}/cancel: Stop an order and undo it.
+// CancelOrder is POST /api/orders/{orderId}/cancel: Cancel an order.
 func (c *Client) CancelOrder(ctx context.Context, orderID string, params *CancelOrderParams, body VerbBody, options ...CallOption) (*Order, error) {
 	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/cancel", url.PathEscape(orderID)), params, body}, options)
 }
@@ -2624,12 +2624,12 @@ func (c *Client) ListDeliveriesOfOrder(ctx context.Context, orderID string, para
 	return call[DeliveriesOfOrder](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/orders/%s/deliveries", url.PathEscape(orderID)), params, nil}, options)
 }
 
-// PauseOrder is POST /api/orders/{orderId}/pause: Hold an order before its next step.
+// PauseOrder is POST /api/orders/{orderId}/pause: Pause an order.
 func (c *Client) PauseOrder(ctx context.Context, orderID string, params *PauseOrderParams, body VerbBody, options ...CallOption) (*Order, error) {
 	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/pause", url.PathEscape(orderID)), params, body}, options)
 }
 
-// RefundOrder is POST /api/orders/{orderId}/refunds: Give back money of a completed order.
+// RefundOrder is POST /api/orders/{orderId}/refunds: Refund a completed order.
 func (c *Client) RefundOrder(ctx context.Context, orderID string, params *RefundOrderParams, body RefundBody, options ...CallOption) (*Order, error) {
 	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/refunds", url.PathEscape(orderID)), params, body}, options)
 }
@@ -2639,88 +2639,88 @@ func (c *Client) RejectOrder(ctx context.Context, orderID string, params *Reject
 	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/reject", url.PathEscape(orderID)), params, body}, options)
 }
 
-// ResumeOrder is POST /api/orders/{orderId}/resume: Go on with a paused order.
+// ResumeOrder is POST /api/orders/{orderId}/resume: Resume a paused order.
 func (c *Client) ResumeOrder(ctx context.Context, orderID string, params *ResumeOrderParams, body VerbBody, options ...CallOption) (*Order, error) {
 	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/resume", url.PathEscape(orderID)), params, body}, options)
 }
 
-// RetryOrder is POST /api/orders/{orderId}/retry: Try a held or failed order again.
+// RetryOrder is POST /api/orders/{orderId}/retry: Retry a held or failed order.
 func (c *Client) RetryOrder(ctx context.Context, orderID string, params *RetryOrderParams, body RetryBody, options ...CallOption) (*Order, error) {
 	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/retry", url.PathEscape(orderID)), params, body}, options)
 }
 
-// SettleStepOfOrder is POST /api/orders/{orderId}/step-result: Say what became of a step.
+// SettleStepOfOrder is POST /api/orders/{orderId}/step-result: Report the outcome of a step.
 func (c *Client) SettleStepOfOrder(ctx context.Context, orderID string, params *SettleStepOfOrderParams, body StepResultBody, options ...CallOption) (*Order, error) {
 	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/step-result", url.PathEscape(orderID)), params, body}, options)
 }
 
-// ListTransitions is GET /api/orders/{orderId}/transitions: Read the history of an order.
+// ListTransitions is GET /api/orders/{orderId}/transitions: List the history of an order.
 func (c *Client) ListTransitions(ctx context.Context, orderID string, params *ListTransitionsParams, options ...CallOption) (*History, error) {
 	return call[History](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/orders/%s/transitions", url.PathEscape(orderID)), params, nil}, options)
 }
 
-// GetOverview is GET /api/overview: See how the service stands.
+// GetOverview is GET /api/overview: Get an overview of the service.
 func (c *Client) GetOverview(ctx context.Context, options ...CallOption) (*Overview, error) {
 	return call[Overview](ctx, c, request{http.MethodGet, "/api/overview", nil, nil}, options)
 }
 
-// GetActivity is GET /api/overview/activity: See what this replica did in the last hour.
+// GetActivity is GET /api/overview/activity: Get the activity of this replica in the last hour.
 func (c *Client) GetActivity(ctx context.Context, options ...CallOption) (*ActivityPoints, error) {
 	return call[ActivityPoints](ctx, c, request{http.MethodGet, "/api/overview/activity", nil, nil}, options)
 }
 
-// ListPolicies is GET /api/policies: List the versions of the policy.
+// ListPolicies is GET /api/policies: List policy versions.
 func (c *Client) ListPolicies(ctx context.Context, params *ListPoliciesParams, options ...CallOption) (*PolicyList, error) {
 	return call[PolicyList](ctx, c, request{http.MethodGet, "/api/policies", params, nil}, options)
 }
 
-// StorePolicy is POST /api/policies: Check a policy, and store it as a version.
+// StorePolicy is POST /api/policies: Check and store a policy.
 func (c *Client) StorePolicy(ctx context.Context, params *StorePolicyParams, body StorePolicyBody, options ...CallOption) (*StoredPolicy, error) {
 	return call[StoredPolicy](ctx, c, request{http.MethodPost, "/api/policies", params, body}, options)
 }
 
-// GetPolicy is GET /api/policies/{version}: Read a version of the policy.
+// GetPolicy is GET /api/policies/{version}: Get a policy version.
 func (c *Client) GetPolicy(ctx context.Context, version int, options ...CallOption) (*PolicyVersion, error) {
 	return call[PolicyVersion](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/policies/%s", url.PathEscape(fmt.Sprint(version))), nil, nil}, options)
 }
 
-// ActivatePolicy is POST /api/policies/{version}/activate: Make a version the one that new orders start with.
+// ActivatePolicy is POST /api/policies/{version}/activate: Activate a policy version.
 func (c *Client) ActivatePolicy(ctx context.Context, version int, params *ActivatePolicyParams, body ActivatePolicyBody, options ...CallOption) (*PolicyVersion, error) {
 	return call[PolicyVersion](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/policies/%s/activate", url.PathEscape(fmt.Sprint(version))), params, body}, options)
 }
 
-// GetVerification is GET /api/verification: How far the proof of the books is, and what the last one found.
+// GetVerification is GET /api/verification: Get the verification of the books.
 func (c *Client) GetVerification(ctx context.Context, options ...CallOption) (*Verification, error) {
 	return call[Verification](ctx, c, request{http.MethodGet, "/api/verification", nil, nil}, options)
 }
 
-// StartVerification is POST /api/verification: Prove the books.
+// StartVerification is POST /api/verification: Start a verification of the books.
 func (c *Client) StartVerification(ctx context.Context, options ...CallOption) (*Verification, error) {
 	return call[Verification](ctx, c, request{http.MethodPost, "/api/verification", nil, nil}, options)
 }
 
-// ListWebhookEndpoints is GET /api/webhook-endpoints: List all webhook endpoints.
+// ListWebhookEndpoints is GET /api/webhook-endpoints: List webhook endpoints.
 func (c *Client) ListWebhookEndpoints(ctx context.Context, options ...CallOption) (*WebhookEndpoints, error) {
 	return call[WebhookEndpoints](ctx, c, request{http.MethodGet, "/api/webhook-endpoints", nil, nil}, options)
 }
 
-// CreateWebhookEndpoint is POST /api/webhook-endpoints: Have events sent to an address.
+// CreateWebhookEndpoint is POST /api/webhook-endpoints: Create a webhook endpoint.
 func (c *Client) CreateWebhookEndpoint(ctx context.Context, params *CreateWebhookEndpointParams, body WebhookEndpointBody, options ...CallOption) (*WebhookEndpoint, error) {
 	return call[WebhookEndpoint](ctx, c, request{http.MethodPost, "/api/webhook-endpoints", params, body}, options)
 }
 
-// DeleteWebhookEndpoint is DELETE /api/webhook-endpoints/{endpointId}: Remove a webhook endpoint.
+// DeleteWebhookEndpoint is DELETE /api/webhook-endpoints/{endpointId}: Delete a webhook endpoint.
 func (c *Client) DeleteWebhookEndpoint(ctx context.Context, endpointID string, params *DeleteWebhookEndpointParams, options ...CallOption) error {
 	_, err := call[struct{}](ctx, c, request{http.MethodDelete, fmt.Sprintf("/api/webhook-endpoints/%s", url.PathEscape(endpointID)), params, nil}, options)
 	return err
 }
 
-// GetWebhookEndpoint is GET /api/webhook-endpoints/{endpointId}: Read a webhook endpoint.
+// GetWebhookEndpoint is GET /api/webhook-endpoints/{endpointId}: Get a webhook endpoint.
 func (c *Client) GetWebhookEndpoint(ctx context.Context, endpointID string, options ...CallOption) (*WebhookEndpoint, error) {
 	return call[WebhookEndpoint](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/webhook-endpoints/%s", url.PathEscape(endpointID)), nil, nil}, options)
 }
 
-// ChangeWebhookEndpoint is PUT /api/webhook-endpoints/{endpointId}: Change the URL, the description and the types of a webhook endpoint.
+// ChangeWebhookEndpoint is PUT /api/webhook-endpoints/{endpointId}: Update a webhook endpoint.
 func (c *Client) ChangeWebhookEndpoint(ctx context.Context, endpointID string, params *ChangeWebhookEndpointParams, body WebhookEndpointBody, options ...CallOption) (*WebhookEndpoint, error) {
 	return call[WebhookEndpoint](ctx, c, request{http.MethodPut, fmt.Sprintf("/api/webhook-endpoints/%s", url.PathEscape(endpointID)), params, body}, options)
 }
@@ -2730,7 +2730,7 @@ func (c *Client) ListDeliveries(ctx context.Context, endpointID string, params *
 	return call[DeliveryPage](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/webhook-endpoints/%s/deliveries", url.PathEscape(endpointID)), params, nil}, options)
 }
 
-// GetDelivery is GET /api/webhook-endpoints/{endpointId}/deliveries/{delivery}: Read a delivery.
+// GetDelivery is GET /api/webhook-endpoints/{endpointId}/deliveries/{delivery}: Get a delivery.
 func (c *Client) GetDelivery(ctx context.Context, endpointID string, delivery int64, options ...CallOption) (*Delivery, error) {
 	return call[Delivery](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/webhook-endpoints/%s/deliveries/%s", url.PathEscape(endpointID), url.PathEscape(fmt.Sprint(delivery))), nil, nil}, options)
 }
@@ -2740,27 +2740,27 @@ func (c *Client) ResendDelivery(ctx context.Context, endpointID string, delivery
 	return call[Delivery](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/webhook-endpoints/%s/deliveries/%s/resend", url.PathEscape(endpointID), url.PathEscape(fmt.Sprint(delivery))), params, body}, options)
 }
 
-// SkipDelivery is POST /api/webhook-endpoints/{endpointId}/deliveries/{delivery}/skip: Give up a delivery.
+// SkipDelivery is POST /api/webhook-endpoints/{endpointId}/deliveries/{delivery}/skip: Skip a delivery.
 func (c *Client) SkipDelivery(ctx context.Context, endpointID string, delivery int64, params *SkipDeliveryParams, body SkipBody, options ...CallOption) (*Delivery, error) {
 	return call[Delivery](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/webhook-endpoints/%s/deliveries/%s/skip", url.PathEscape(endpointID), url.PathEscape(fmt.Sprint(delivery))), params, body}, options)
 }
 
-// DisableWebhookEndpoint is POST /api/webhook-endpoints/{endpointId}/disable: Send nothing to a webhook endpoint for a while.
+// DisableWebhookEndpoint is POST /api/webhook-endpoints/{endpointId}/disable: Disable a webhook endpoint.
 func (c *Client) DisableWebhookEndpoint(ctx context.Context, endpointID string, params *DisableWebhookEndpointParams, body VerbBody, options ...CallOption) (*WebhookEndpoint, error) {
 	return call[WebhookEndpoint](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/webhook-endpoints/%s/disable", url.PathEscape(endpointID)), params, body}, options)
 }
 
-// EnableWebhookEndpoint is POST /api/webhook-endpoints/{endpointId}/enable: Send to a disabled webhook endpoint again.
+// EnableWebhookEndpoint is POST /api/webhook-endpoints/{endpointId}/enable: Enable a webhook endpoint.
 func (c *Client) EnableWebhookEndpoint(ctx context.Context, endpointID string, params *EnableWebhookEndpointParams, body EnableBody, options ...CallOption) (*WebhookEndpoint, error) {
 	return call[WebhookEndpoint](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/webhook-endpoints/%s/enable", url.PathEscape(endpointID)), params, body}, options)
 }
 
-// RecoverDeliveries is POST /api/webhook-endpoints/{endpointId}/recover: Send again what was given up.
+// RecoverDeliveries is POST /api/webhook-endpoints/{endpointId}/recover: Resend exhausted deliveries.
 func (c *Client) RecoverDeliveries(ctx context.Context, endpointID string, params *RecoverDeliveriesParams, body RecoverBody, options ...CallOption) (*Recovery, error) {
 	return call[Recovery](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/webhook-endpoints/%s/recover", url.PathEscape(endpointID)), params, body}, options)
 }
 
-// RotateWebhookSecret is POST /api/webhook-endpoints/{endpointId}/rotate-secret: Give a webhook endpoint another secret.
+// RotateWebhookSecret is POST /api/webhook-endpoints/{endpointId}/rotate-secret: Rotate the secret of a webhook endpoint.
 func (c *Client) RotateWebhookSecret(ctx context.Context, endpointID string, params *RotateWebhookSecretParams, body RotateSecretBody, options ...CallOption) (*WebhookEndpoint, error) {
 	return call[WebhookEndpoint](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/webhook-endpoints/%s/rotate-secret", url.PathEscape(endpointID)), params, body}, options)
 }
@@ -2770,12 +2770,12 @@ func (c *Client) TestWebhookEndpoint(ctx context.Context, endpointID string, opt
 	return call[TestOutcome](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/webhook-endpoints/%s/test", url.PathEscape(endpointID)), nil, nil}, options)
 }
 
-// Health is GET /health: Is the service ready?.
+// Health is GET /health: Readiness.
 func (c *Client) Health(ctx context.Context, options ...CallOption) (*Health, error) {
 	return call[Health](ctx, c, request{http.MethodGet, "/health", nil, nil}, options)
 }
 
-// Livez is GET /livez: Is the process up?.
+// Livez is GET /livez: Liveness.
 func (c *Client) Livez(ctx context.Context, options ...CallOption) (*Health, error) {
 	return call[Health](ctx, c, request{http.MethodGet, "/livez", nil, nil}, options)
 }

@@ -303,20 +303,20 @@ func accessProblems(operation string) []problemCode {
 
 var getCallerOperation = failing(huma.Operation{
 	OperationID: "getCaller", Method: http.MethodGet, Path: "/api/me", Tags: []string{"service"},
-	Summary: "Read who you are, and what you may do",
-	Description: "Answers everybody. A caller without a credential, or with one that is not good, is anonymous. " +
-		"Where the service is not open to them, anonymous callers have no roles and no operations.",
+	Summary: "Get your identity and permissions",
+	Description: "Every caller gets an answer. A caller without a valid credential is anonymous. " +
+		"Anonymous callers have no roles and no operations, unless the service is open to them.",
 	Security: []map[string][]string{{}, {tokenScheme: {}}},
 }, "tls_required", "too_many_requests", "issuer_unavailable", "invalid_parameter", "unavailable", "internal")
 
 type getCallerAnswer struct {
 	Body struct {
-		Name        string   `json:"name" doc:"As the history has it: token:NAME, oidc:ISSUER#SUBJECT, local or anonymous." example:"token:support"`
-		Email       string   `json:"email,omitempty" doc:"Your address, if the OpenID Connect issuer has verified it. It is for people to read: it may change, and decides nothing."`
-		Roles       []string `json:"roles" nullable:"false" doc:"Of submit, read, operate, approve, settle, stock, delegate, metrics and admin." example:"[\"approve\"]"`
-		Open        bool     `json:"open" doc:"Whether the service is open to this machine without a token, because none was ever made."`
-		Quarantined bool     `json:"quarantined" doc:"Whether the service only reads, because its database belongs elsewhere: nobody may do anything else."`
-		Operations  []string `json:"operations" nullable:"false" doc:"Ids of the operations that you may do at this address, but for those that everybody may. With submit and without read, some are only for what you submitted; applyBulkVerb is for the verbs that you may apply to one order." example:"[\"approveOrder\",\"rejectOrder\",\"applyBulkVerb\"]"`
+		Name        string   `json:"name" doc:"As in the history: token:NAME, oidc:ISSUER#SUBJECT, local or anonymous." example:"token:support"`
+		Email       string   `json:"email,omitempty" doc:"Your email address, if the OpenID Connect issuer has verified it. For display only."`
+		Roles       []string `json:"roles" nullable:"false" doc:"Any of submit, read, operate, approve, settle, stock, delegate, metrics and admin." example:"[\"approve\"]"`
+		Open        bool     `json:"open" doc:"Whether the service can be used from this machine without a token, because none was created yet."`
+		Quarantined bool     `json:"quarantined" doc:"Whether the service is read-only, because its database was restored or copied."`
+		Operations  []string `json:"operations" nullable:"false" doc:"Ids of the operations that you may use at this address, except public ones. With submit but not read, some are limited to orders that you submitted; applyBulkVerb is for the verbs that you may apply to one order." example:"[\"approveOrder\",\"rejectOrder\",\"applyBulkVerb\"]"`
 	} `nameHint:"Caller"`
 }
 

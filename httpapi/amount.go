@@ -79,7 +79,7 @@ func (amountInput) Schema(r huma.Registry) *huma.Schema {
 		amount{}.Schema(r),
 		named(r, "Number", &huma.Schema{
 			Type: huma.TypeNumber, Format: "double", Minimum: new(0.0), // without the format, Go clients send a float32
-			Description: "A decimal number. Programs that keep it in a float may round it.",
+			Description: "A decimal number. Floating-point types may round it.",
 		}),
 	}}
 }

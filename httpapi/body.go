@@ -112,7 +112,7 @@ func (b VerbBody) asks() VerbBody { return b }
 // are not.
 type Keyed[B any] struct {
 	IdempotencyKey string `header:"Idempotency-Key" doc:"The requestId, if the body has none; quoted or not."`
-	Prefer         string `header:"Prefer" doc:"handling=strict refuses unknown fields (RFC 7240)."`
+	Prefer         string `header:"Prefer" doc:"handling=strict rejects unknown fields (RFC 7240)."`
 	Body           B
 }
 

@@ -83,7 +83,7 @@ func (s *server) bulkResultOf(r *engine.BulkResult, requestID string) bulkResult
 // bulkRequest documents what bulk reads.
 type bulkRequest struct {
 	Verb   bulkVerb `path:"verb" doc:"What to do with the orders."`
-	DryRun bool     `query:"dryRun" doc:"Say of each order whether the verb applies, and do nothing."`
+	DryRun bool     `query:"dryRun" doc:"Report for each order whether the verb applies, and do nothing."`
 	Keyed[bulkBody]
 }
 
@@ -101,27 +101,27 @@ type bulkBody struct {
 type bulkFilter struct {
 	Status      []state     `json:"status,omitempty" nullable:"false" minItems:"1" maxItems:"9" doc:"Any of these statuses."`
 	CustomerID  string      `json:"customerId,omitempty" minLength:"1" maxLength:"255"`
-	Hold        string      `json:"hold,omitempty" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"What the orders wait for."`
-	HoldReason  string      `json:"holdReason,omitempty" minLength:"1" maxLength:"255" doc:"Its reason: all of it, or what is before a colon in it. Together with hold."`
+	Hold        string      `json:"hold,omitempty" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"What the orders are waiting for."`
+	HoldReason  string      `json:"holdReason,omitempty" minLength:"1" maxLength:"255" doc:"The reason of the hold, or its part before a colon. Requires hold."`
 	Item        string      `json:"item,omitempty" minLength:"1" maxLength:"255"`
 	FailureStep string      `json:"failureStep,omitempty" enum:"charge,reserve,confirm" doc:"Failed, or being undone, because of this step."`
 	FailureCode string      `json:"failureCode,omitempty" minLength:"1" maxLength:"255" doc:"Failed, or being undone, with this code."`
-	AmountFrom  amountBound `json:"amountFrom,omitempty" doc:"Of this amount or more, in whatever currency."`
-	AmountTo    amountBound `json:"amountTo,omitempty" doc:"Of this amount or less, in whatever currency."`
+	AmountFrom  amountBound `json:"amountFrom,omitempty" doc:"At least this amount, in any currency."`
+	AmountTo    amountBound `json:"amountTo,omitempty" doc:"At most this amount, in any currency."`
 	CreatedFrom *time.Time  `json:"createdFrom,omitempty" doc:"Created at this time or later (RFC 3339)."`
 	CreatedTo   *time.Time  `json:"createdTo,omitempty" doc:"Created before this time (RFC 3339)."`
-	Sort        string      `json:"sort,omitempty" enum:"newest,oldest" doc:"Which orders are meant where there are more than limit, and come first: those that were made last, or first. newest when left out."`
-	Limit       int32       `json:"limit,omitempty" minimum:"1" maximum:"1000" doc:"How many orders at most. 1000 when left out."`
+	Sort        string      `json:"sort,omitempty" enum:"newest,oldest" doc:"Which orders come first, and are chosen if more than limit match. Defaults to newest."`
+	Limit       int32       `json:"limit,omitempty" minimum:"1" maximum:"1000" doc:"Maximum number of orders. Defaults to 1000."`
 }
 
 // bulkOutcome is what came of a bulk request.
 type bulkOutcome struct {
-	Matched int          `json:"matched" minimum:"0" doc:"How many orders were asked."`
-	Applied int          `json:"applied" minimum:"0" doc:"To how many of them the verb was done, or as a dry run would be."`
-	Results []bulkResult `json:"results" nullable:"false" doc:"One of each order, in the order of the ids or of the list."`
-	DryRun  bool         `json:"dryRun,omitempty" doc:"True in the answer to a dry run: nothing was done. Each status is the one that the verb would leave."`
+	Matched int          `json:"matched" minimum:"0" doc:"Number of orders that the verb was tried on."`
+	Applied int          `json:"applied" minimum:"0" doc:"Number of orders that the verb was applied to, or would be in a dry run."`
+	Results []bulkResult `json:"results" nullable:"false" doc:"One result for each order, in the order of the ids or of the list."`
+	DryRun  bool         `json:"dryRun,omitempty" doc:"True for a dry run: nothing was done, and each status is what the verb would lead to."`
 
-	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that are not known, and had no effect."`
+	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Unknown fields of the request, which had no effect."`
 }
 
 type bulkResult struct {
@@ -129,9 +129,9 @@ type bulkResult struct {
 	Applied bool        `json:"applied"`
 	Status  state       `json:"status,omitempty"`
 	Code    problemCode `json:"code,omitempty"`
-	Detail  string      `json:"detail,omitempty" doc:"Why it was not done."`
+	Detail  string      `json:"detail,omitempty" doc:"Why the verb was not applied."`
 
-	Amount   *amount `json:"amount,omitempty" doc:"The amount of the order. This and what follows is left out where the order was not found, or not read."`
+	Amount   *amount `json:"amount,omitempty" doc:"The amount of the order. Absent, like the fields below, if the order was not found or not read."`
 	Currency string  `json:"currency,omitempty" doc:"ISO 4217."`
 	Item     string  `json:"item,omitempty"`
 	Quantity int32   `json:"quantity,omitempty"`

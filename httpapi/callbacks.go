@@ -13,33 +13,34 @@ import (
 
 var callbackOperation = withBody(huma.Operation{
 	OperationID: "answerStep", Method: http.MethodPost, Path: "/api/callbacks/{token}", Tags: []string{"providers"},
-	Summary: "Answer a step that was called for",
-	Description: "For providers that answered a call with 202: the callbackUrl of the call is such a path. The token is a credential; a policy with signedCallbacks wants a Standard Webhooks signature, too, with the Idempotency-Key of the call as the webhook-id. " +
-		"An answer may come before that 202 was recorded, late, and more than once. The first one counts: another one than that is answered with accepted: false. " +
+	Summary: "Report the result of a step",
+	Description: "For providers that answered a call with 202: the callbackUrl of the call is such a path. The token is a credential. " +
+		"If the policy sets signedCallbacks, a Standard Webhooks signature is also required, with the Idempotency-Key of the call as the webhook-id. " +
+		"A result may arrive before that 202 was recorded, late, or more than once. The first one counts; a different one gets accepted: false. " +
 		"An effect that is reported too late for the order is undone. An unknown token stores nothing.",
 }, "not_found", "bad_signature", "stopping", "unavailable", "internal")
 
 // callbackRequest documents what callback reads.
 type callbackRequest struct {
 	Token  string `path:"token" doc:"The last segment of the callbackUrl."`
-	Prefer string `header:"Prefer" doc:"handling=strict refuses fields that are not known (RFC 7240)."`
+	Prefer string `header:"Prefer" doc:"handling=strict rejects unknown fields (RFC 7240)."`
 	Body   callbackBody
 }
 
 type callbackBody struct {
-	Outcome   string `json:"outcome" enum:"done,refused,not_done" doc:"done: the effect is there. refused: it is not, and never will be under this key. not_done: nothing was done, and the step may be called for again."`
-	Reference string `json:"reference,omitempty" maxLength:"255" doc:"Your name for the effect, kept on the order."`
+	Outcome   string `json:"outcome" enum:"done,refused,not_done" doc:"done: it has taken effect. refused: it has not, and never will under this key. not_done: it has not, and may be called again."`
+	Reference string `json:"reference,omitempty" maxLength:"255" doc:"Your name for the effect; stored with the order."`
 	Code      string `json:"code,omitempty" doc:"Why it was refused or not done, for programs."`
-	Detail    string `json:"detail,omitempty" doc:"The same for people. Cut after 200 characters, like code."`
-	Data      object `json:"data,omitempty" doc:"What to keep with the effect: an object of up to 16 KiB."`
+	Detail    string `json:"detail,omitempty" doc:"Why, for people. Truncated to 200 characters, like code."`
+	Data      object `json:"data,omitempty" doc:"Data to store with the effect: an object of up to 16 KiB."`
 }
 
 // receipt says what became of an answer.
 type receipt struct {
-	Accepted bool   `json:"accepted" doc:"It is the answer of the step."`
-	Reason   string `json:"reason,omitempty" doc:"Why it is not."`
+	Accepted bool   `json:"accepted" doc:"Whether this is the result of the step."`
+	Reason   string `json:"reason,omitempty" doc:"Why it was not accepted."`
 
-	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that are not known, and had no effect."`
+	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Unknown fields of the request, which had no effect."`
 }
 
 // callback takes no authentication but the token, and a signature where the policy wants one.
@@ -69,16 +70,16 @@ func (s *server) callback(w http.ResponseWriter, r *http.Request) error {
 
 var stripeOperation = failing(huma.Operation{
 	OperationID: "takeStripeEvent", Method: http.MethodPost, Path: "/api/webhooks/stripe", Tags: []string{"providers"},
-	Summary: "Take an event of Stripe's",
-	Description: "The address for a webhook endpoint at Stripe; its secret is the webhookSecret of the policy. " +
-		"Nothing of an event is believed: an order that waits for Stripe asks there what happened, at once instead of later. " +
-		"Events about anything else, orders that are final among them, are accepted and do nothing. " +
-		"So no event finds what Stripe did too late for an order.",
+	Summary: "Receive a Stripe event",
+	Description: "The URL for a webhook endpoint at Stripe; its secret is the webhookSecret of the policy. " +
+		"An event is only a hint: Pawl asks Stripe for the state of the order that waits for it. " +
+		"Other events, and events about finished orders, are accepted and ignored. " +
+		"Effects that come too late for an order are not discovered this way.",
 }, "cross_origin", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_parameter", "bad_signature", "stopping", "unavailable", "internal")
 
 // stripeRequest documents what stripe reads.
 type stripeRequest struct {
-	Signature string `header:"Stripe-Signature" required:"true" doc:"Made by Stripe with the secret of the endpoint."`
+	Signature string `header:"Stripe-Signature" required:"true" doc:"Signature made by Stripe with the secret of the endpoint."`
 	Body      object
 }
 

@@ -16,21 +16,21 @@ import (
 var listDeliveriesOperation = failing(huma.Operation{
 	OperationID: "listDeliveries", Method: http.MethodGet, Path: "/api/webhook-endpoints/{endpointId}/deliveries", Tags: []string{"webhooks"},
 	Summary:     "List the deliveries of a webhook endpoint, newest first",
-	Description: "Filters can be combined. A page ends with the cursor of the next one, as long as there is one. Finished deliveries are forgotten with their events.",
+	Description: "Filters can be combined. nextCursor leads to the next page. Finished deliveries are removed with their events.",
 }, "not_found", "invalid_parameter", "unavailable", "internal")
 
 type listDeliveriesRequest struct {
 	EndpointID string `path:"endpointId" doc:"The id of the endpoint."`
 	State      string `query:"state" enum:"pending,delivered,exhausted,skipped" doc:"Only deliveries in this state."`
 	OrderID    string `query:"orderId" doc:"Only deliveries about this order."`
-	Item       string `query:"item" doc:"Only deliveries about the stock of this item. Not together with orderId."`
-	Limit      int32  `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"How many deliveries to answer with at most."`
-	Cursor     string `query:"cursor" doc:"nextCursor of the page before, with the same filters."`
+	Item       string `query:"item" doc:"Only deliveries about the stock of this item. Cannot be combined with orderId."`
+	Limit      int32  `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"Maximum number of deliveries."`
+	Cursor     string `query:"cursor" doc:"nextCursor of the previous page, with the same filters."`
 }
 
 type deliveryPage struct {
 	Deliveries []delivery `json:"deliveries" nullable:"false"`
-	NextCursor string     `json:"nextCursor,omitempty" doc:"Absent on the last page. Opaque; it does not expire."`
+	NextCursor string     `json:"nextCursor,omitempty" doc:"Absent on the last page. It does not expire."`
 }
 
 func (s *server) listDeliveries(ctx context.Context, in *listDeliveriesRequest) (page deliveryPage, err error) {
@@ -75,13 +75,13 @@ func (in *listDeliveriesRequest) binding() []string {
 var listDeliveriesOfOrderOperation = failing(huma.Operation{
 	OperationID: "listDeliveriesOfOrder", Method: http.MethodGet, Path: "/api/orders/{orderId}/deliveries", Tags: []string{"webhooks"},
 	Summary: "List the deliveries of an order, at all webhook endpoints",
-	Description: "Those of its newest events first. The first one of each endpoint that is not finished is there, too, whatever the limit: the others of the order wait for it. " +
+	Description: "Newest events first. The first unfinished delivery of each endpoint is always included, whatever the limit: the order's other deliveries wait for it. " +
 		"For older ones, list the deliveries of an endpoint with this orderId.",
 }, "not_found", "invalid_parameter", "unavailable", "internal")
 
 type listDeliveriesOfOrderRequest struct {
 	OrderID string `path:"orderId" doc:"The id, percent-encoded."`
-	Limit   int32  `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"How many deliveries to answer with at most, beside those that others wait for."`
+	Limit   int32  `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"Maximum number of deliveries, not counting those that others wait for."`
 }
 
 type deliveriesOfOrder struct {
@@ -98,8 +98,8 @@ func (s *server) listDeliveriesOfOrder(ctx context.Context, in *listDeliveriesOf
 
 var getDeliveryOperation = failing(huma.Operation{
 	OperationID: "getDelivery", Method: http.MethodGet, Path: "/api/webhook-endpoints/{endpointId}/deliveries/{delivery}", Tags: []string{"webhooks"},
-	Summary:     "Read a delivery",
-	Description: "With its attempts, what the endpoint answered, and what people have asked of it.",
+	Summary:     "Get a delivery",
+	Description: "Includes its attempts with their responses, and the changes that people made.",
 }, "not_found", "invalid_parameter", "unavailable", "internal")
 
 type getDeliveryRequest struct {
@@ -115,22 +115,22 @@ func (s *server) getDelivery(ctx context.Context, in *getDeliveryRequest) (deliv
 // deliveryVerb documents what people do with a delivery, or with many.
 func deliveryVerb(op huma.Operation, more ...problemCode) huma.Operation {
 	op.Method, op.Path, op.Tags = http.MethodPost, "/api/webhook-endpoints/{endpointId}/"+op.Path, []string{"webhooks"}
-	op.Description += " A request that comes again with the same requestId is answered and not done again."
+	op.Description += " A repeated request with the same requestId has no further effect."
 	return withBody(op, append([]problemCode{"not_found", "invalid_idempotency_key", "idempotency_key_reused", "unavailable", "internal"}, more...)...)
 }
 
 var (
 	resendOperation = deliveryVerb(huma.Operation{
 		OperationID: "resendDelivery", Path: "deliveries/{delivery}/resend", Summary: "Send a delivery again",
-		Description: "Whatever became of it: as if it was new, with the same webhook-id. If one before it of its order is not finished, after that one; those behind it wait for it again.",
+		Description: "Sends it as if it were new, whatever its state, with the same webhook-id. Earlier unfinished deliveries of the order go first; later ones wait for it again.",
 	})
 	skipOperation = deliveryVerb(huma.Operation{
-		OperationID: "skipDelivery", Path: "deliveries/{delivery}/skip", Summary: "Give up a delivery",
-		Description: "It is not sent any more, and those behind it of the same order go on. The receiver misses an event: say why.",
+		OperationID: "skipDelivery", Path: "deliveries/{delivery}/skip", Summary: "Skip a delivery",
+		Description: "It is not sent again, and later deliveries of the same order continue. The receiver misses an event, so a reason is required.",
 	}, "delivery_finished")
 	recoverOperation = deliveryVerb(huma.Operation{
-		OperationID: "recoverDeliveries", Path: "recover", Summary: "Send again what was given up",
-		Description: "All deliveries of the endpoint that are exhausted, and were tried last at or after a time, are sent again as if they were new: 10,000 of them at most, the oldest first.",
+		OperationID: "recoverDeliveries", Path: "recover", Summary: "Resend exhausted deliveries",
+		Description: "Sends all exhausted deliveries of the endpoint that were last attempted at or after a time as if they were new: up to 10,000, oldest first.",
 	})
 )
 
@@ -155,10 +155,10 @@ type recoverBody struct {
 
 // recovery says what is sent again.
 type recovery struct {
-	Recovered int  `json:"recovered" minimum:"0" doc:"How many deliveries are sent again."`
-	More      bool `json:"more" doc:"There may be others: ask again, with another requestId."`
+	Recovered int  `json:"recovered" minimum:"0" doc:"Number of deliveries that are sent again."`
+	More      bool `json:"more" doc:"There may be more: repeat the request with another requestId."`
 
-	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that are not known, and had no effect."`
+	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Unknown fields of the request, which had no effect."`
 }
 
 func (s *server) resendDelivery(ctx context.Context, q *sent[VerbBody]) (any, error) {

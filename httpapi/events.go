@@ -18,36 +18,37 @@ import (
 
 var listEventsOperation = failing(huma.Operation{
 	OperationID: "listEvents", Method: http.MethodGet, Path: "/api/events", Tags: []string{"events"},
-	Summary: "Read what happened, in the order in which it happened",
-	Description: "Every row of the history of every order, and every stock movement, once. The events of an order come in the order of their seq. " +
-		"Go on with nextCursor, also when the page is empty: filters move it, too. With wait the answer comes with the first event that the filters choose; while too many requests of the caller wait, it comes at once. " +
-		"With Accept: text/event-stream events are answered as they come, as server-sent events: each with its cursor as id, and every 15 seconds a sign of life. " +
-		"A stream goes on after Last-Event-ID, or else after. Without either it begins with what comes from now on.",
+	Summary: "List or stream events, in order",
+	Description: "Every history entry of every order and every stock movement, once. The events of an order are in the order of their seq. " +
+		"Continue at nextCursor, even if the page is empty. With wait, the response is sent with the first matching event, " +
+		"or at once if too many of your requests are waiting. " +
+		"With Accept: text/event-stream, events are sent as they happen, as server-sent events, each with its cursor as id, and a heartbeat every 15 seconds. " +
+		"A stream continues after Last-Event-ID, or else after the parameter after. Without either, it starts now.",
 }, "invalid_parameter", "cursor_expired", "overloaded", "stopping", "unavailable", "internal")
 
 type listEventsRequest struct {
-	After  string   `query:"after" maxLength:"30" doc:"nextCursor of the page before, or the cursor of an event. oldest: from the first event that is kept. latest: what comes from now on." default:"oldest"`
+	After  string   `query:"after" maxLength:"30" doc:"nextCursor of the previous page, or the cursor of an event. oldest: from the first event kept. latest: from now on." default:"oldest"`
 	Order  string   `query:"order" doc:"Only events about this order."`
-	Type   []string `query:"type" nullable:"false" maxItems:"20" doc:"Only events of one of these types, with commas between them: order.completed, or order.* for all that begin so."`
-	Status []state  `query:"status" nullable:"false" maxItems:"9" doc:"Only events of orders after which they are in one of these statuses, with commas between them."`
-	Limit  int32    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"How many events to answer with at most."`
-	Wait   waitTime `query:"wait" doc:"How long to wait for an event. Up to 60 seconds. Streams do without."`
+	Type   []string `query:"type" nullable:"false" maxItems:"20" doc:"Only events of these types, separated by commas. order.* matches all types that begin with order."`
+	Status []state  `query:"status" nullable:"false" maxItems:"9" doc:"Only events that left their order in one of these statuses, separated by commas."`
+	Limit  int32    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"Maximum number of events."`
+	Wait   waitTime `query:"wait" doc:"How long to wait for an event, up to 60 seconds. Ignored by streams."`
 
-	LastEventID string `header:"Last-Event-ID" maxLength:"30" doc:"Of a stream: the id of the last event of the one before it."`
+	LastEventID string `header:"Last-Event-ID" maxLength:"30" doc:"For streams: the id of the last event received."`
 }
 
 func (in *listEventsRequest) limit() time.Duration { return in.Wait.duration() + readLimit }
 
 type listEventsAnswer struct {
-	CacheControl string `header:"Cache-Control" doc:"no-store: there may be more a moment later."`
+	CacheControl string `header:"Cache-Control" doc:"no-store."`
 	Body         eventPage
 }
 
 type eventPage struct {
 	_          struct{}    `nameHint:"EventPage"`
 	Events     []wireEvent `json:"events" nullable:"false"`
-	NextCursor string      `json:"nextCursor" doc:"To go on behind all that was looked at." example:"29411432.17"`
-	More       bool        `json:"more" doc:"There is more to look at right now."`
+	NextCursor string      `json:"nextCursor" doc:"Continue here." example:"29411432.17"`
+	More       bool        `json:"more" doc:"More events are available now."`
 }
 
 // wireEvent is an event as it is sent.

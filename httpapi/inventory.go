@@ -13,8 +13,8 @@ import (
 
 var getInventoryOperation = failing(huma.Operation{
 	OperationID: "getInventory", Method: http.MethodGet, Path: "/api/inventory/{item}", Tags: []string{"inventory"},
-	Summary:     "Read the stock of an item",
-	Description: "What is on the shelf, what orders have reserved of it, and what is left to sell.",
+	Summary:     "Get the stock of an item",
+	Description: "Units on hand, units reserved by orders, and units available to sell.",
 }, "not_found", "invalid_parameter", "unavailable", "internal")
 
 type getInventoryRequest struct {
@@ -22,7 +22,7 @@ type getInventoryRequest struct {
 }
 
 type itemAnswer struct {
-	ETag string `header:"ETag" doc:"Raised by every change of the stock and by every sale."`
+	ETag string `header:"ETag" doc:"Changes with every stock change and every sale."`
 	Body item
 }
 
@@ -39,18 +39,18 @@ func (s *server) getInventory(ctx context.Context, in *getInventoryRequest) (*it
 
 var listInventoryOperation = failing(huma.Operation{
 	OperationID: "listInventory", Method: http.MethodGet, Path: "/api/inventory", Tags: []string{"inventory"},
-	Summary:     "List the stock of all items",
-	Description: "Every item that was ever reserved or given stock, in the order of the bytes of their names.",
+	Summary:     "List stock",
+	Description: "Every item that ever had stock or a reservation, in byte order of the names.",
 }, "invalid_parameter", "unavailable", "internal")
 
 type listInventoryRequest struct {
-	Limit  int32  `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"How many items to answer with at most."`
-	Cursor string `query:"cursor" doc:"nextCursor of the page before."`
+	Limit  int32  `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"Maximum number of items."`
+	Cursor string `query:"cursor" doc:"nextCursor of the previous page."`
 }
 
 type itemPage struct {
 	Items      []item `json:"items" nullable:"false"`
-	NextCursor string `json:"nextCursor,omitempty" doc:"Absent on the last page. Opaque; it does not expire."`
+	NextCursor string `json:"nextCursor,omitempty" doc:"Absent on the last page. It does not expire."`
 }
 
 func (s *server) listInventory(ctx context.Context, in *listInventoryRequest) (page itemPage, err error) {
@@ -73,17 +73,18 @@ func (s *server) listInventory(ctx context.Context, in *listInventoryRequest) (p
 
 var setInventoryOperation = withBody(huma.Operation{
 	OperationID: "setInventory", Method: http.MethodPut, Path: "/api/inventory/{item}", Tags: []string{"inventory"},
-	Summary: "Say how many units of an item are on the shelf",
-	Description: "From then on the item is tracked and never oversold. Sold units are gone from the shelf already, so the number is what can be counted there. " +
-		"It can't be less than what is reserved. It is set only if nothing was sold or changed since the ETag in If-Match, or, with If-None-Match: *, if the item is not there. " +
-		"A request that comes again with the same requestId is answered and not done again.",
+	Summary: "Set the stock of an item",
+	Description: "From then on the item is tracked and never oversold. onHand is what can be counted on the shelf; sold units are no longer part of it. " +
+		"It cannot be less than the units reserved. It is set only if nothing was sold or changed since the ETag in If-Match, " +
+		"or, with If-None-Match: *, if the item does not exist. " +
+		"A repeated request with the same requestId has no further effect.",
 }, "stock_too_low", "invalid_idempotency_key", "idempotency_key_reused", "precondition_failed", "precondition_required", "unavailable", "internal")
 
 // setInventoryRequest documents what setInventory reads.
 type setInventoryRequest struct {
 	Item        string `path:"item" maxLength:"255" doc:"The item, percent-encoded."`
-	IfMatch     string `header:"If-Match" doc:"Only if the item is still at this ETag. This or If-None-Match must be given."`
-	IfNoneMatch string `header:"If-None-Match" doc:"Only *: only if the item is not there." example:"*"`
+	IfMatch     string `header:"If-Match" doc:"Only if the item still has this ETag. Either this or If-None-Match is required."`
+	IfNoneMatch string `header:"If-None-Match" doc:"Must be *: only if the item does not exist." example:"*"`
 	Keyed[setInventoryBody]
 }
 
@@ -106,9 +107,9 @@ func (s *server) setInventory(w http.ResponseWriter, r *sent[setInventoryBody]) 
 
 var adjustInventoryOperation = withBody(huma.Operation{
 	OperationID: "adjustInventory", Method: http.MethodPost, Path: "/api/inventory/{item}/adjustments", Tags: []string{"inventory"},
-	Summary: "Add units of an item to the shelf, or take some away",
-	Description: "For goods that arrive, break or come back. It is right however much is sold meanwhile. From then on the item is tracked; one that was not has nothing on the shelf before. " +
-		"A request that comes again with the same requestId is answered and not done again.",
+	Summary: "Add or remove units of an item",
+	Description: "For goods that arrive, break or are returned. It does not depend on sales in the meantime. From then on the item is tracked; an item that was not starts at 0. " +
+		"A repeated request with the same requestId has no further effect.",
 }, "stock_too_low", "stock_too_high", "invalid_idempotency_key", "idempotency_key_reused", "unavailable", "internal")
 
 // adjustInventoryRequest documents what adjustInventory reads.
@@ -118,7 +119,7 @@ type adjustInventoryRequest struct {
 }
 
 type adjustInventoryBody struct {
-	Change    int64  `json:"change" minimum:"-1000000000000" maximum:"1000000000000" doc:"How many units more, or fewer; not 0." example:"-2"`
+	Change    int64  `json:"change" minimum:"-1000000000000" maximum:"1000000000000" doc:"Units to add, or if negative to remove; not 0." example:"-2"`
 	Reason    string `json:"reason" minLength:"1" maxLength:"1000" doc:"Why; recorded with the movement." example:"broken in transit"`
 	RequestID string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once. Required, here or as Idempotency-Key." example:"claim-17"`
 	VerbBody
@@ -193,8 +194,8 @@ func wantedVersion(header http.Header) (*int64, error) {
 
 var listMovementsOperation = failing(huma.Operation{
 	OperationID: "listStockMovements", Method: http.MethodGet, Path: "/api/inventory/{item}/movements", Tags: []string{"inventory"},
-	Summary:     "Read the stock movements of an item",
-	Description: "One row for every change of the stock but sales, oldest first. The last ones are read with sort=newest, and those before them with before. onHand is the sum of the changes, less what was sold since the first of them.",
+	Summary:     "List the stock movements of an item",
+	Description: "One row for each change of the stock except sales, oldest first. To page backward, use sort=newest and before. onHand is the sum of the changes, less what was sold since the first one.",
 }, "not_found", "invalid_parameter", "unavailable", "internal")
 
 type listMovementsRequest struct {
@@ -202,7 +203,7 @@ type listMovementsRequest struct {
 	After  int64  `query:"after" minimum:"0" doc:"Only rows with a larger version."`
 	Before int64  `query:"before" minimum:"1" doc:"Only rows with a smaller version."`
 	Sort   string `query:"sort" enum:"oldest,newest" default:"oldest" doc:"Which row comes first."`
-	Limit  int32  `query:"limit" minimum:"1" maximum:"200" default:"200" doc:"How many rows to answer with at most."`
+	Limit  int32  `query:"limit" minimum:"1" maximum:"200" default:"200" doc:"Maximum number of rows."`
 }
 
 type stockMovements struct {

@@ -210,9 +210,9 @@ type fieldError struct {
 	Pointer   string  `json:"pointer,omitempty" doc:"The field of the body, as a JSON pointer (RFC 6901)." example:"/amount"`
 	Parameter string  `json:"parameter,omitempty" doc:"The parameter of the path or the query string."`
 	Header    string  `json:"header,omitempty" doc:"The header field."`
-	Code      string  `json:"code" doc:"What is wrong, for programs." example:"too_many_fraction_digits"`
-	Detail    string  `json:"detail" doc:"What is wrong, for people."`
-	Stored    *string `json:"stored,omitempty" doc:"In a conflict: the value the order was stored with."`
+	Code      string  `json:"code" doc:"A code for programs." example:"too_many_fraction_digits"`
+	Detail    string  `json:"detail" doc:"A description for people."`
+	Stored    *string `json:"stored,omitempty" doc:"In a conflict: the stored value."`
 	Sent      *string `json:"sent,omitempty" doc:"In a conflict: the value in this request."`
 	Line      int32   `json:"line,omitempty" minimum:"1" doc:"In a policy: the line of the mistake."`
 	Column    int32   `json:"column,omitempty" minimum:"1" doc:"In a policy: its column."`

@@ -26,13 +26,14 @@ const apiVersion = "1.0.0"
 
 const problemMedia = "application/problem+json"
 
-const apiDescription = `Takes orders through charge, reserve and confirm, each exactly once.
+const apiDescription = `Processes orders through charge, reserve and confirm, each exactly once.
 
-Any request can be sent again when its answer was lost: nothing is done twice.
+Any request can be repeated if its response was lost: nothing is done twice.
 Errors are application/problem+json (RFC 9457) with a stable code.
-Unknown fields of a body have no effect: the answer lists them in ignoredFields, and with Prefer: handling=strict they are refused. So is one whose name is one letter off that of a field that decides what is done.
-Unknown, empty and repeated parameters of a query string are always refused. No path of the API redirects.
-Every answer has an X-Request-Id: that of the request, or a new one.`
+Unknown fields in a body have no effect: the response lists them in ignoredFields. With Prefer: handling=strict they are rejected.
+A field whose name is one letter off that of an important field is always rejected.
+Unknown, empty and repeated query parameters are always rejected. No path redirects.
+Every response has an X-Request-Id: that of the request, or a new one.`
 
 // Huma makes its errors with a variable of its package. Ours never hold a value of
 // the request; huma's do.
@@ -50,21 +51,21 @@ func newAPI(s *server) huma.API {
 				Title: "Pawl", Version: apiVersion, Description: apiDescription,
 				Contact: &huma.Contact{Name: "Pawl"}, License: &huma.License{Name: "UNLICENSED", Identifier: "LicenseRef-UNLICENSED"},
 			},
-			Servers:  []*huma.Server{{URL: "/", Description: "The service that answers with this document."}},
+			Servers:  []*huma.Server{{URL: "/", Description: "The service that served this document."}},
 			Security: []map[string][]string{}, // each operation has its own, and linters want that said
 			Components: &huma.Components{
 				Schemas:         huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer),
-				SecuritySchemes: map[string]*huma.SecurityScheme{tokenScheme: {Type: "http", Scheme: "bearer", Description: "A token of `pawl token create`. As long as none was made, the service can be used without one."}},
+				SecuritySchemes: map[string]*huma.SecurityScheme{tokenScheme: {Type: "http", Scheme: "bearer", Description: "A token from `pawl token create`. Until the first one is created, the service can be used without."}},
 			},
 			OnAddOperation: []huma.AddOpFunc{func(_ *huma.OpenAPI, op *huma.Operation) { s.documented = append(s.documented, op) }},
 			Tags: []*huma.Tag{
 				{Name: "orders", Description: "Orders and their history."},
-				{Name: "providers", Description: "What providers send."},
-				{Name: "inventory", Description: "Stock of items."},
-				{Name: "events", Description: "What happened, as it happens."},
-				{Name: "policies", Description: "How orders are done."},
-				{Name: "webhooks", Description: "Where events are sent to, and what became of them."},
-				{Name: "service", Description: "Is it running?"},
+				{Name: "providers", Description: "Requests from providers."},
+				{Name: "inventory", Description: "Stock."},
+				{Name: "events", Description: "Events, as they happen."},
+				{Name: "policies", Description: "Policies: how orders are processed."},
+				{Name: "webhooks", Description: "Webhook endpoints and deliveries."},
+				{Name: "service", Description: "State of the service."},
 			},
 		},
 		Formats:       map[string]huma.Format{"application/json": format, "json": format}, // the second is what ends in +json
@@ -151,7 +152,7 @@ func accepted(op *huma.Operation) {
 	final := op.Responses["200"]
 	final.Description = "The order is final: completed, failed or canceled."
 	op.Responses["202"] = &huma.Response{
-		Description: "The order is not final, and goes on without the caller.",
+		Description: "The order is not final; it continues without the caller.",
 		Headers:     maps.Clone(final.Headers), Content: map[string]*huma.MediaType{jsonMedia: {Schema: final.Content[jsonMedia].Schema}},
 	}
 	delete(final.Headers, "Location")
@@ -192,12 +193,12 @@ func explain(op *huma.Operation) {
 		response.Description = "Problem: " + strings.Join(named[k.Status], ", ") + "."
 		if k.retryAfter != "" {
 			response.Headers = map[string]*huma.Param{"Retry-After": {Schema: &huma.Schema{
-				Type: huma.TypeString, Description: "Seconds until it is worth asking again.",
+				Type: huma.TypeString, Description: "Seconds to wait before retrying.",
 			}}}
 		}
 		if k.Status == http.StatusTooManyRequests {
-			response.Headers["RateLimit-Policy"] = &huma.Param{Schema: &huma.Schema{Type: huma.TypeString, Description: "How much a token may do."}}
-			response.Headers["RateLimit"] = &huma.Param{Schema: &huma.Schema{Type: huma.TypeString, Description: "What is left of it."}}
+			response.Headers["RateLimit-Policy"] = &huma.Param{Schema: &huma.Schema{Type: huma.TypeString, Description: "The limits of the token."}}
+			response.Headers["RateLimit"] = &huma.Param{Schema: &huma.Schema{Type: huma.TypeString, Description: "What is left of the limits."}}
 		}
 	}
 	if named[http.StatusUnprocessableEntity] == nil {
@@ -225,7 +226,7 @@ func (s *server) publish() {
 		accepted(document.Paths[verbPath(verb)].Post)
 	}
 	refund := document.Paths[refundOperation.Path].Post.Responses
-	refund["200"].Description, refund["202"].Description = "The refund is done or failed.", "The refund is open, and Pawl goes on with it."
+	refund["200"].Description, refund["202"].Description = "The refund has succeeded or failed.", "The refund is open; Pawl continues it."
 	for _, op := range s.documented {
 		explain(op)
 		ignoreUnknown(document.Components, op)
@@ -235,9 +236,9 @@ func (s *server) publish() {
 		}
 	}
 	document.Paths[bulkOperation.Path].Post.RequestBody.Required = true // ids or a filter
-	document.Paths[getOrderOperation.Path].Get.Responses["304"] = &huma.Response{Description: "The order is still at the seq in If-None-Match."}
+	document.Paths[getOrderOperation.Path].Get.Responses["304"] = &huma.Response{Description: "The order has not changed since the ETag in If-None-Match."}
 	document.Paths[listEventsOperation.Path].Get.Responses["200"].Content[eventStream] = &huma.MediaType{Schema: &huma.Schema{
-		Type: huma.TypeString, Description: "Server-sent events without an end. The data of each is an event as in the JSON.",
+		Type: huma.TypeString, Description: "An endless stream of server-sent events. The data of each is an event, as in the JSON response.",
 	}}
 	s.shareProblems(document)
 	s.document = sync.OnceValue(func() []byte { return rendered(document.YAML()) })
@@ -335,7 +336,7 @@ func named(r huma.Registry, name string, s *huma.Schema) *huma.Schema {
 func (state) Schema(r huma.Registry) *huma.Schema {
 	s := &huma.Schema{
 		Type:        huma.TypeString,
-		Description: "Where the order is. completed, failed and canceled are final.",
+		Description: "The status of the order. completed, failed and canceled are final.",
 	}
 	for _, known := range fsm.States() {
 		s.Enum = append(s.Enum, string(known))
@@ -346,7 +347,7 @@ func (state) Schema(r huma.Registry) *huma.Schema {
 
 // Schema lists the codes of the table of problems.
 func (problemCode) Schema(r huma.Registry) *huma.Schema {
-	s := &huma.Schema{Type: huma.TypeString, Description: "What happened, for programs. Stable."}
+	s := &huma.Schema{Type: huma.TypeString, Description: "A stable code, for programs."}
 	for i := range kinds {
 		s.Enum = append(s.Enum, string(kinds[i].Code))
 	}
@@ -357,7 +358,7 @@ func (problemCode) Schema(r huma.Registry) *huma.Schema {
 func (amount) Schema(r huma.Registry) *huma.Schema {
 	return named(r, "Decimal", &huma.Schema{
 		Type: huma.TypeString, Pattern: `^(0|[1-9][0-9]*)(\.[0-9]+)?$`, Examples: []any{"99.99"},
-		Description: "A decimal number as text, so that no program rounds it.",
+		Description: "A decimal number as a string, so that it is not rounded.",
 	})
 }
 

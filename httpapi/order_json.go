@@ -29,46 +29,46 @@ type order struct {
 	Seq         int32      `json:"seq" minimum:"1" doc:"Raised by every write to the order; also its ETag."`
 	CreatedAt   time.Time  `json:"createdAt"`
 	FinishedAt  *time.Time `json:"finishedAt,omitempty"`
-	SubmittedBy *string    `json:"submittedBy,omitempty" doc:"Who sent the order first: token:NAME or oidc:ISSUER#SUBJECT. Absent where nobody was identified." example:"token:shop-web"`
+	SubmittedBy *string    `json:"submittedBy,omitempty" doc:"Who submitted the order: token:NAME or oidc:ISSUER#SUBJECT. Absent if the caller was not identified." example:"token:shop-web"`
 	*OrderTerms
-	Hold           *string    `json:"hold,omitempty" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"What the order waits for. Absent while it is driven or finished."`
+	Hold           *string    `json:"hold,omitempty" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"What the order is waiting for. Absent while it is in progress or finished."`
 	HoldReason     *string    `json:"holdReason,omitempty"`
-	ResumesAt      *time.Time `json:"resumesAt,omitempty" doc:"When a held order goes on at the latest. Absent where only a person, or the end of another order of its concurrency key, lets it go on."`
-	StopRequested  *string    `json:"stopRequested,omitempty" enum:"cancel,pause,deadline" doc:"Somebody asked to stop the order."`
+	ResumesAt      *time.Time `json:"resumesAt,omitempty" doc:"When a held order continues at the latest. Absent if it waits for a person, or for another order with its concurrency key."`
+	StopRequested  *string    `json:"stopRequested,omitempty" enum:"cancel,pause,deadline" doc:"A requested stop of the order."`
 	Failure        *failure   `json:"failure,omitempty" doc:"Why the order failed, or is being undone."`
-	AllowedActions []string   `json:"allowedActions" nullable:"false" doc:"The verbs that apply to the order as it is, or to a refund of it." example:"[\"cancel\"]"`
-	DryRun         bool       `json:"dryRun,omitempty" doc:"True in the answer to a dry run: nothing was done. The order is as the verb would leave it, before anything follows from that. Its seq is that at which it was judged."`
-	IgnoredFields  []string   `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that had no effect: those that are not known, which Prefer: handling=strict refuses, and metadata where the order was stored with another."`
+	AllowedActions []string   `json:"allowedActions" nullable:"false" doc:"The verbs that currently apply to the order, or to a refund of it." example:"[\"cancel\"]"`
+	DryRun         bool       `json:"dryRun,omitempty" doc:"True for a dry run: nothing was done. The order is as the verb would leave it; its seq is the current one."`
+	IgnoredFields  []string   `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that had no effect: unknown ones, and metadata if the stored metadata differs."`
 }
 
 // OrderTerms is what most orders do without: nil in theirs, so that they do not pay for it.
 // It is exported because encoding/json and huma pass over embedded pointers that are not.
 type OrderTerms struct {
-	Policy        *int32     `json:"policy,omitempty" minimum:"1" doc:"Version of the policy the order started with. Absent: the database does every step."`
+	Policy        *int32     `json:"policy,omitempty" minimum:"1" doc:"Policy version that the order started with. Absent if every step runs in the database."`
 	CustomerID    *string    `json:"customerId,omitempty" maxLength:"255" doc:"As given with the first request."`
-	StartAt       *time.Time `json:"startAt,omitempty" doc:"The order does not start before."`
+	StartAt       *time.Time `json:"startAt,omitempty" doc:"The order does not start before this time."`
 	CompleteBy    *time.Time `json:"completeBy,omitempty" doc:"The deadline: an order that is not completed by then is undone."`
-	ReservedUntil *time.Time `json:"reservedUntil,omitempty" doc:"Until when the reservation waits for its confirmation."`
-	ApprovalUntil *time.Time `json:"approvalUntil,omitempty" doc:"Until when a person can approve; then the policy decides. Absent also where there is no such time."`
-	Calls         int32      `json:"calls,omitempty" minimum:"1" doc:"Calls made to providers."`
-	InDoubt       bool       `json:"inDoubt,omitempty" doc:"A call was made whose effect is not known yet."`
-	Action        object     `json:"action,omitempty" doc:"What the customer has to do, as the provider put it."`
-	Refunded      string     `json:"refunded,omitempty" pattern:"^[0-9]+([.][0-9]+)?$" doc:"How much was given back, as a decimal: the sum of the refunds that are done. Absent where no refund was asked for."`
-	Refunds       []refund   `json:"refunds,omitempty" nullable:"false" doc:"The refunds that were asked for, the first one first."`
+	ReservedUntil *time.Time `json:"reservedUntil,omitempty" doc:"When the reservation expires if the order is not confirmed."`
+	ApprovalUntil *time.Time `json:"approvalUntil,omitempty" doc:"When the approval times out and the policy decides. Absent if it does not."`
+	Calls         int32      `json:"calls,omitempty" minimum:"1" doc:"Number of calls made to providers."`
+	InDoubt       bool       `json:"inDoubt,omitempty" doc:"A call was made, and its outcome is not known yet."`
+	Action        object     `json:"action,omitempty" doc:"What the customer must do, as the provider described it."`
+	Refunded      string     `json:"refunded,omitempty" pattern:"^[0-9]+([.][0-9]+)?$" doc:"The sum of the refunds that succeeded, as a decimal. Absent if no refund was requested."`
+	Refunds       []refund   `json:"refunds,omitempty" nullable:"false" doc:"The requested refunds, oldest first."`
 }
 
 // refund is one that was asked for.
 type refund struct {
 	Refund     int32      `json:"refund" minimum:"1" doc:"Its number, from 1."`
-	State      string     `json:"state" enum:"pending,in_doubt,accepted,done,failed" doc:"pending: nothing was given back yet. in_doubt: it was sent, and nobody knows. accepted: the provider will do it. done and failed are final; but done may become failed where a bank returns the money."`
+	State      string     `json:"state" enum:"pending,in_doubt,accepted,done,failed" doc:"pending: not refunded yet. in_doubt: it was sent, and the outcome is unknown. accepted: the provider will do it. done and failed are final, except that done becomes failed if a bank returns the money."`
 	Amount     string     `json:"amount" pattern:"^[0-9]+([.][0-9]+)?$" doc:"A decimal." example:"12.50"`
-	Restock    int32      `json:"restock,omitempty" minimum:"1" doc:"Units that were put back into stock."`
+	Restock    int32      `json:"restock,omitempty" minimum:"1" doc:"Units returned to stock."`
 	Reason     string     `json:"reason,omitempty"`
 	RequestID  string     `json:"requestId,omitempty"`
 	CreatedAt  time.Time  `json:"createdAt"`
-	FinishedAt *time.Time `json:"finishedAt,omitempty" doc:"When it was done or had failed."`
+	FinishedAt *time.Time `json:"finishedAt,omitempty" doc:"When it succeeded or failed."`
 	Reference  string     `json:"reference,omitempty" doc:"The provider's name for the refund."`
-	Code       string     `json:"code,omitempty" doc:"Why it is not done, for programs. step_result: a person said what became of it."`
+	Code       string     `json:"code,omitempty" doc:"Why it is not done, for programs. step_result: a person reported the outcome."`
 	Detail     string     `json:"detail,omitempty" doc:"Why it is not done, for people."`
 }
 
@@ -80,8 +80,8 @@ type steps struct {
 
 // stepState says of a step whether its effect happened and stands.
 type stepState struct {
-	Completed bool    `json:"completed" example:"true" doc:"The effect of the step happened and stands."`
-	Undone    bool    `json:"undone,omitempty" doc:"The effect happened, or may have, and was taken back."`
+	Completed bool    `json:"completed" example:"true" doc:"The step has taken effect, which was not undone."`
+	Undone    bool    `json:"undone,omitempty" doc:"The step took effect, or may have, and was undone."`
 	Reference *string `json:"reference,omitempty" maxLength:"255" doc:"The provider's name for the charge or the reservation."`
 }
 
@@ -94,33 +94,33 @@ type failure struct {
 // transition is one row of an order's history.
 type transition struct {
 	Seq   int32     `json:"seq" minimum:"1" doc:"Number of the row, without gaps."`
-	From  *state    `json:"from,omitempty" example:"charging" doc:"Absent in a row without a state before."`
-	To    state     `json:"to" example:"reserving" doc:"The same as from when something other than the status changed."`
+	From  *state    `json:"from,omitempty" example:"charging" doc:"Absent in the first row."`
+	To    state     `json:"to" example:"reserving" doc:"Same as from if only something else changed."`
 	At    time.Time `json:"at"`
-	Fence int64     `json:"fence" minimum:"0" doc:"Which pick-up of the order wrote the row."`
-	Verb  string    `json:"verb,omitempty" doc:"What was done, when it was not a step." example:"cancel"`
-	Actor string    `json:"actor" doc:"Who did it. token:NAME or oidc:ISSUER#SUBJECT: whoever has that token or login. local, anonymous: somebody on this or another machine, while no token was needed. system: the service by itself." example:"system"`
+	Fence int64     `json:"fence" minimum:"0" doc:"The fencing token of the writer."`
+	Verb  string    `json:"verb,omitempty" doc:"The verb, if it was not a step." example:"cancel"`
+	Actor string    `json:"actor" doc:"Who did it: token:NAME, oidc:ISSUER#SUBJECT, or system for the service itself. local or anonymous: a caller on this or another machine, while no token was required." example:"system"`
 
-	OnBehalfOf string `json:"onBehalfOf,omitempty" doc:"For whom the actor says that it was done."`
+	OnBehalfOf string `json:"onBehalfOf,omitempty" doc:"On whose behalf, as stated by the actor."`
 	Reason     string `json:"reason,omitempty"`
 
-	PaymentMethod string `json:"paymentMethod,omitempty" enum:"changed" doc:"A retry brought another one, which is not shown."`
+	PaymentMethod string `json:"paymentMethod,omitempty" enum:"changed" doc:"A retry changed it. It is not shown."`
 }
 
 // call is one call of a remote step.
 type call struct {
-	Call       int32      `json:"call" doc:"Number of the call, over all steps of the order. Below zero: it moved no order, but refunded it or undid an effect that was reported too late."`
+	Call       int32      `json:"call" doc:"Number of the call, over all steps of the order. Negative for refunds and undos of late effects, which do not move the order."`
 	Step       string     `json:"step" enum:"charge,reserve,confirm"`
 	Operation  string     `json:"operation" enum:"do,undo,lookup,refund"`
-	Refund     int32      `json:"refund,omitempty" minimum:"1" doc:"The number of the refund that the call was about."`
-	Generation int32      `json:"generation" minimum:"0" doc:"The generation whose key was sent."`
+	Refund     int32      `json:"refund,omitempty" minimum:"1" doc:"Number of the refund."`
+	Generation int32      `json:"generation" minimum:"0" doc:"The generation of the order."`
 	Policy     *int32     `json:"policy,omitempty" minimum:"1"`
-	Fence      int64      `json:"fence" minimum:"0" doc:"Which pick-up of the order made the call."`
-	StartedAt  time.Time  `json:"startedAt" doc:"Stored before the call was made."`
-	FinishedAt *time.Time `json:"finishedAt,omitempty" doc:"Absent while the call is under way, and for ever when the process ended in it."`
-	Outcome    string     `json:"outcome,omitempty" enum:"done,refused,retry,waiting,unknown" doc:"retry: certainly not done. unknown: done or not."`
-	Fenced     bool       `json:"fenced,omitempty" doc:"The answer came when somebody else had taken the order over, and moved nothing."`
-	UndoOpen   bool       `json:"undoOpen,omitempty" doc:"What the call was to undo came too late, and still stands: it is tried again until it is done, or until a person says that it was undone by hand."`
+	Fence      int64      `json:"fence" minimum:"0" doc:"The fencing token of the caller."`
+	StartedAt  time.Time  `json:"startedAt" doc:"Recorded before the call was made."`
+	FinishedAt *time.Time `json:"finishedAt,omitempty" doc:"Absent while the call is in progress, and if the process ended during it."`
+	Outcome    string     `json:"outcome,omitempty" enum:"done,refused,retry,waiting,unknown" doc:"retry: not done. unknown: may have been done."`
+	Fenced     bool       `json:"fenced,omitempty" doc:"The response came after another replica took over the order, and had no effect."`
+	UndoOpen   bool       `json:"undoOpen,omitempty" doc:"The late effect that this call should undo still stands. It is retried until it is undone, or a person reports that it was undone by hand."`
 	Code       string     `json:"code,omitempty"`
 	Detail     string     `json:"detail,omitempty"`
 	Reference  string     `json:"reference,omitempty"`
@@ -129,26 +129,26 @@ type call struct {
 // item is the stock of one item.
 type item struct {
 	Item      string `json:"item" minLength:"1" maxLength:"255" example:"widget"`
-	Tracked   bool   `json:"tracked" doc:"Whether the stock is counted. An item that was never given stock is not tracked and never runs out."`
-	OnHand    int64  `json:"onHand" minimum:"0" doc:"Units on the shelf; sold units are gone from it."`
+	Tracked   bool   `json:"tracked" doc:"Whether stock is counted. An item that was never given stock is not tracked and never runs out."`
+	OnHand    int64  `json:"onHand" minimum:"0" doc:"Units on the shelf, without sold ones."`
 	Reserved  int64  `json:"reserved" minimum:"0" doc:"Units reserved by orders that are not finished."`
-	Available *int64 `json:"available" nullable:"true" minimum:"0" doc:"What is left to sell: onHand - reserved. Null when the item is not tracked."`
+	Available *int64 `json:"available" nullable:"true" minimum:"0" doc:"onHand - reserved: what is left to sell. Null if the item is not tracked."`
 
-	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that are not known, and had no effect."`
+	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Unknown fields of the request, which had no effect."`
 }
 
 // movement is one change of the stock of an item.
 type movement struct {
-	Version int64     `json:"version" minimum:"1" doc:"The version of the item that it made. Sales raise the version, too, so there are gaps."`
-	Kind    string    `json:"kind" enum:"set,adjustment,restock" doc:"restock: units that came back with a refund."`
-	Change  int64     `json:"change" doc:"By how many units it changed onHand."`
-	OnHand  int64     `json:"onHand" minimum:"0" doc:"Units on the shelf after it."`
+	Version int64     `json:"version" minimum:"1" doc:"The version of the item after the change. Sales also raise it, so there are gaps."`
+	Kind    string    `json:"kind" enum:"set,adjustment,restock" doc:"restock: units returned with a refund."`
+	Change  int64     `json:"change" doc:"The change of onHand, in units."`
+	OnHand  int64     `json:"onHand" minimum:"0" doc:"Units on the shelf afterward."`
 	At      time.Time `json:"at"`
-	Actor   string    `json:"actor" doc:"Who asked, as in the history of an order." example:"token:warehouse"`
+	Actor   string    `json:"actor" doc:"Who requested it, as in the history of an order." example:"token:warehouse"`
 
-	OnBehalfOf string `json:"onBehalfOf,omitempty" doc:"For whom the actor says that it asked."`
+	OnBehalfOf string `json:"onBehalfOf,omitempty" doc:"On whose behalf, as stated by the actor."`
 	Reason     string `json:"reason,omitempty"`
-	RequestID  string `json:"requestId" doc:"That of the request, or one that was made for it." example:"count-1"`
+	RequestID  string `json:"requestId" doc:"The requestId of the request, or a generated one." example:"count-1"`
 }
 
 func orderOf(o *orders.Order) order {

@@ -15,15 +15,15 @@ import (
 
 var getOrderOperation = failing(huma.Operation{
 	OperationID: "getOrder", Method: http.MethodGet, Path: "/api/orders/{orderId}", Tags: []string{"orders"},
-	Summary: "Read an order",
-	Description: "With wait the answer comes when the order is final; together with If-None-Match, when the order has another ETag. " +
-		"When the time is up, it is the order as it is then, or 304 if that has the ETag still. While too many requests of the caller wait, the time is up at once.",
+	Summary: "Get an order",
+	Description: "With wait, the response is sent when the order is final, or, with If-None-Match, when its ETag changes. " +
+		"When the time is up, the response is the order as it is, or 304 if its ETag is unchanged. If too many of your requests are waiting, it is sent at once.",
 }, "not_found", "invalid_parameter", "unavailable", "internal")
 
 type getOrderRequest struct {
 	OrderID     string   `path:"orderId" doc:"The id, percent-encoded."`
-	Wait        waitTime `query:"wait" doc:"How long to wait for the order to end, or to change. Up to 60 seconds."`
-	IfNoneMatch string   `header:"If-None-Match" doc:"The ETag of the order as the caller knows it."`
+	Wait        waitTime `query:"wait" doc:"How long to wait for the order to end or change, up to 60 seconds."`
+	IfNoneMatch string   `header:"If-None-Match" doc:"The ETag that you have."`
 }
 
 func (in *getOrderRequest) limit() time.Duration { return in.Wait.duration() + readLimit }
@@ -39,7 +39,7 @@ func (in *getOrderRequest) enough(seq int32, final bool) bool {
 type getOrderAnswer struct {
 	Status       int
 	ETag         string `header:"ETag" doc:"The order's seq, in quotes."`
-	CacheControl string `header:"Cache-Control" doc:"Ask again each time; it is cheap with If-None-Match."`
+	CacheControl string `header:"Cache-Control" doc:"no-cache: revalidate with If-None-Match, which is cheap."`
 	Body         order
 }
 
@@ -72,30 +72,30 @@ func (s *server) readOrder(ctx context.Context, in *getOrderRequest) (orders.Ord
 var listOrdersOperation = failing(huma.Operation{
 	OperationID: "listOrders", Method: http.MethodGet, Path: "/api/orders", Tags: []string{"orders"},
 	Summary: "List orders, newest first",
-	Description: "Filters can be combined. A page ends with the cursor of the next one, as long as there is one. A page of large orders may have fewer than limit. " +
-		"So may one whose filter leaves out much: at most 10,000 orders are looked at for a page, and the next page goes on behind them.",
+	Description: "Filters can be combined. nextCursor leads to the next page. A page can have fewer orders than limit: " +
+		"if orders are large, or if few match, because a page examines at most 10,000 orders.",
 }, "invalid_parameter", "unavailable", "internal")
 
 type listOrdersRequest struct {
-	Status      []state     `query:"status" nullable:"false" minItems:"1" maxItems:"9" doc:"Only orders in one of these statuses, with commas between them."`
+	Status      []state     `query:"status" nullable:"false" minItems:"1" maxItems:"9" doc:"Only orders in these statuses, separated by commas."`
 	CustomerID  string      `query:"customerId" doc:"Only orders of this customer."`
 	Item        string      `query:"item" doc:"Only orders for this item."`
-	Hold        string      `query:"hold" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"Only orders that wait for this." example:"attention"`
-	HoldReason  string      `query:"holdReason" doc:"Only orders with this holdReason: all of it, or what is before a colon in it. Together with hold."`
+	Hold        string      `query:"hold" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"Only orders that are waiting for this." example:"attention"`
+	HoldReason  string      `query:"holdReason" doc:"Only orders with this holdReason, or its part before a colon. Requires hold."`
 	FailureStep string      `query:"failureStep" enum:"charge,reserve,confirm" doc:"Only orders that failed, or are being undone, because of this step."`
 	FailureCode string      `query:"failureCode" doc:"Only orders that failed, or are being undone, with this code."`
-	AmountFrom  amountBound `query:"amountFrom" doc:"Only orders of this amount or more, in whatever currency."`
-	AmountTo    amountBound `query:"amountTo" doc:"Only orders of this amount or less, in whatever currency."`
+	AmountFrom  amountBound `query:"amountFrom" doc:"Only orders of at least this amount, in any currency."`
+	AmountTo    amountBound `query:"amountTo" doc:"Only orders of at most this amount, in any currency."`
 	CreatedFrom time.Time   `query:"createdFrom" doc:"Only orders created at this time or later (RFC 3339)."`
 	CreatedTo   time.Time   `query:"createdTo" doc:"Only orders created before this time (RFC 3339)."`
-	Sort        string      `query:"sort" enum:"newest,oldest" default:"newest" doc:"Which orders come first: those that were made last, or first."`
-	Limit       int32       `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"How many orders to answer with at most."`
-	Cursor      string      `query:"cursor" doc:"nextCursor of the page before, with the same filters."`
+	Sort        string      `query:"sort" enum:"newest,oldest" default:"newest" doc:"Sort order, by creation."`
+	Limit       int32       `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"Maximum number of orders."`
+	Cursor      string      `query:"cursor" doc:"nextCursor of the previous page, with the same filters."`
 }
 
 type orderPage struct {
 	Orders     []order `json:"orders" nullable:"false"`
-	NextCursor string  `json:"nextCursor,omitempty" doc:"Absent on the last page. Opaque; it does not expire."`
+	NextCursor string  `json:"nextCursor,omitempty" doc:"Absent on the last page. It does not expire."`
 }
 
 func (s *server) listOrders(ctx context.Context, in *listOrdersRequest) (page orderPage, err error) {
@@ -156,8 +156,8 @@ const oldestFirst = "oldest"
 
 var listTransitionsOperation = failing(huma.Operation{
 	OperationID: "listTransitions", Method: http.MethodGet, Path: "/api/orders/{orderId}/transitions", Tags: []string{"orders"},
-	Summary:     "Read the history of an order",
-	Description: "One row for every write to the order, oldest first, without gaps. A long history is read from its end with sort=newest, and on with before.",
+	Summary:     "List the history of an order",
+	Description: "One row for each write to the order, oldest first, without gaps. To page backward, use sort=newest and before.",
 }, "not_found", "invalid_parameter", "unavailable", "internal")
 
 type listTransitionsRequest struct {
@@ -165,7 +165,7 @@ type listTransitionsRequest struct {
 	After   int32  `query:"after" minimum:"0" maximum:"2147483647" doc:"Only rows with a larger seq."`
 	Before  int32  `query:"before" minimum:"0" maximum:"2147483647" default:"2147483647" doc:"Only rows with a smaller seq."`
 	Sort    string `query:"sort" enum:"oldest,newest" default:"oldest" doc:"Which row comes first."`
-	Limit   int32  `query:"limit" minimum:"1" maximum:"200" default:"200" doc:"How many rows to answer with at most."`
+	Limit   int32  `query:"limit" minimum:"1" maximum:"200" default:"200" doc:"Maximum number of rows."`
 }
 
 type history struct {
@@ -182,17 +182,17 @@ func (s *server) listTransitions(ctx context.Context, in *listTransitionsRequest
 
 var listCallsOperation = failing(huma.Operation{
 	OperationID: "listCalls", Method: http.MethodGet, Path: "/api/orders/{orderId}/calls", Tags: []string{"orders"},
-	Summary: "Read the calls made for an order",
-	Description: "One row for every call to a provider, by number. A row is stored before its call is made. " +
-		"Steps that are done in the database make no calls.",
+	Summary: "List the provider calls of an order",
+	Description: "One row for each call to a provider, by number, stored before the call is made. " +
+		"Steps that run in the database make no calls.",
 }, "not_found", "invalid_parameter", "unavailable", "internal")
 
 type listCallsRequest struct {
 	OrderID string `path:"orderId" doc:"The id, percent-encoded."`
 	After   int32  `query:"after" minimum:"-2147483648" maximum:"2147483647" default:"-2147483648" doc:"Only calls with a larger number."`
 	Before  int32  `query:"before" minimum:"-2147483648" maximum:"2147483647" default:"2147483647" doc:"Only calls with a smaller number."`
-	Sort    string `query:"sort" enum:"oldest,newest" default:"oldest" doc:"newest: the largest number comes first. Numbers below zero fall with time."`
-	Limit   int32  `query:"limit" minimum:"1" maximum:"200" default:"200" doc:"How many rows to answer with at most."`
+	Sort    string `query:"sort" enum:"oldest,newest" default:"oldest" doc:"newest: largest number first. Negative numbers fall with time."`
+	Limit   int32  `query:"limit" minimum:"1" maximum:"200" default:"200" doc:"Maximum number of rows."`
 }
 
 type calls struct {

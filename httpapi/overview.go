@@ -17,23 +17,23 @@ import (
 
 var getOverviewOperation = failing(huma.Operation{
 	OperationID: "getOverview", Method: http.MethodGet, Path: "/api/overview", Tags: []string{"service"},
-	Summary: "See how the service stands",
-	Description: "How many orders are in each state and wait for what, the oldest of them, the replicas, and what keeps the provider steps of the answering one busy. " +
-		"Numbers go up to 10000: that many or more. They are at most a second old, or longer where counting them takes long.",
+	Summary: "Get an overview of the service",
+	Description: "Orders by status and by what they wait for, the oldest unfinished order, the replicas, and the provider steps of the replica that answers. " +
+		"Counts stop at 10000, which means that many or more. They are usually at most a second old.",
 }, "invalid_parameter", "unavailable", "internal")
 
 type overview struct {
-	At                  time.Time        `json:"at" doc:"When it was looked up."`
-	Statuses            []statusCount    `json:"statuses" nullable:"false" doc:"Of each state."`
-	Holds               []holdCount      `json:"holds" nullable:"false" doc:"Of each hold."`
-	Oldest              *unfinishedOrder `json:"oldest,omitempty" doc:"The oldest order that has not ended. Absent: there is none."`
-	OverdueSeconds      float64          `json:"overdueSeconds" doc:"How long an order was due without anybody taking it up, at the last look of this replica. 0: none was."`
-	LateUndos           int64            `json:"lateUndos" doc:"Effects that were reported too late and are not undone yet."`
-	Refunds             int64            `json:"refunds" doc:"Refunds that were asked for and are neither done nor failed."`
-	OldestRefundSeconds float64          `json:"oldestRefundSeconds" doc:"The age of the oldest of these that its provider has not accepted. 0: there is none."`
-	Replica             string           `json:"replica" doc:"The name of the replica that answers." example:"shop-1:4711"`
-	Replicas            []replica        `json:"replicas" nullable:"false" doc:"The services that are connected to the database."`
-	Steps               []providerStep   `json:"providerSteps" nullable:"false" doc:"Steps that the answering replica has called providers for."`
+	At                  time.Time        `json:"at" doc:"When the numbers were read."`
+	Statuses            []statusCount    `json:"statuses" nullable:"false" doc:"Orders by status."`
+	Holds               []holdCount      `json:"holds" nullable:"false" doc:"Orders by hold."`
+	Oldest              *unfinishedOrder `json:"oldest,omitempty" doc:"The oldest unfinished order. Absent if there is none."`
+	OverdueSeconds      float64          `json:"overdueSeconds" doc:"How long the most overdue order had not been picked up when this replica last looked; 0 if none."`
+	LateUndos           int64            `json:"lateUndos" doc:"Late effects that are not undone yet."`
+	Refunds             int64            `json:"refunds" doc:"Open refunds."`
+	OldestRefundSeconds float64          `json:"oldestRefundSeconds" doc:"Age of the oldest open refund that its provider has not accepted; 0 if there is none."`
+	Replica             string           `json:"replica" doc:"Name of the replica that answers." example:"shop-1:4711"`
+	Replicas            []replica        `json:"replicas" nullable:"false" doc:"The replicas connected to the database."`
+	Steps               []providerStep   `json:"providerSteps" nullable:"false" doc:"Steps for which this replica has called providers."`
 }
 
 type statusCount struct {
@@ -46,28 +46,28 @@ type holdCount struct {
 	Hold           string  `json:"hold" enum:"retry,callback,scheduled,queued,approval,paused,attention"`
 	Orders         int64   `json:"orders"`
 	More           bool    `json:"more" doc:"There may be more."`
-	LongestSeconds float64 `json:"longestSeconds" doc:"How long the longest wait of the 1000 oldest orders has lasted."`
+	LongestSeconds float64 `json:"longestSeconds" doc:"The longest wait among the 1000 oldest orders."`
 }
 
 type unfinishedOrder struct {
 	OrderID   string    `json:"orderId" example:"order-123"`
 	Status    state     `json:"status"`
-	Hold      *string   `json:"hold,omitempty" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"What it waits for. Absent: a replica drives it."`
+	Hold      *string   `json:"hold,omitempty" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"What it is waiting for. Absent if it is in progress."`
 	CreatedAt time.Time `json:"createdAt"`
 }
 
 type replica struct {
-	Name        string    `json:"name" doc:"Its machine and the number of its process, and what its connections are called in the URL of the database." example:"shop-1:4711"`
-	Connections int64     `json:"connections" doc:"To the database."`
-	Since       time.Time `json:"since" doc:"Since when it has had one of these at least."`
+	Name        string    `json:"name" doc:"Host name and process id, and the application name of its connections if the database URL sets one." example:"shop-1:4711"`
+	Connections int64     `json:"connections" doc:"Number of connections to the database."`
+	Since       time.Time `json:"since" doc:"When the oldest of them was opened."`
 }
 
 type providerStep struct {
 	Policy   int32  `json:"policy" doc:"The version of the policy."`
 	Step     string `json:"step" enum:"charge,reserve,confirm"`
-	Breaker  string `json:"breaker" enum:"closed,half_open,open" doc:"closed: calls are made. half_open: one is tried. open: the provider is left alone."`
-	InFlight int    `json:"inFlight" doc:"Calls under way."`
-	Queued   int    `json:"queued" doc:"Orders that wait for a call."`
+	Breaker  string `json:"breaker" enum:"closed,half_open,open" doc:"closed: calls are made. half_open: one call is tried. open: no calls are made."`
+	InFlight int    `json:"inFlight" doc:"Calls in progress."`
+	Queued   int    `json:"queued" doc:"Orders waiting for a call."`
 }
 
 func (s *server) getOverview(ctx context.Context, _ *struct{}) (overview, error) {
@@ -103,27 +103,27 @@ func breakerWord(name string) string { return strings.ReplaceAll(name, "-", "_")
 
 var getActivityOperation = failing(huma.Operation{
 	OperationID: "getActivity", Method: http.MethodGet, Path: "/api/overview/activity", Tags: []string{"service"},
-	Summary: "See what this replica did in the last hour",
-	Description: "A point for each ten seconds, the oldest first. They are kept in memory: a replica that was started later has fewer, and others have points of their own. " +
-		"What did not happen is left out.",
+	Summary: "Get the activity of this replica in the last hour",
+	Description: "One point for every ten seconds, oldest first. Each replica keeps its own points in memory since its start. " +
+		"Zero values are omitted.",
 }, "invalid_parameter", "internal")
 
 type activityPoints struct {
-	Replica string     `json:"replica" doc:"The name of the replica that answers." example:"shop-1:4711"`
+	Replica string     `json:"replica" doc:"Name of the replica that answers." example:"shop-1:4711"`
 	Points  []activity `json:"points" nullable:"false"`
 }
 
 type activity struct {
-	At            time.Time          `json:"at" doc:"The end of its ten seconds."`
-	Seconds       float64            `json:"seconds" doc:"How long they were: no clock is exact."`
-	Admitted      int64              `json:"admitted,omitempty" doc:"Orders that were new."`
-	Ended         []activityCount    `json:"ended,omitempty" nullable:"false" doc:"Orders that ended, by their status."`
-	MedianSeconds float64            `json:"medianSeconds,omitempty" doc:"What half of those took at most, from their creation on."`
-	SlowSeconds   float64            `json:"slowSeconds,omitempty" doc:"What 95 % of those took at most."`
-	OnHold        []activityCount    `json:"onHold,omitempty" nullable:"false" doc:"How many orders of all replicas wait, by what for, up to 10000. They are counted about once a minute, and left out if that fails."`
-	Moves         []activityMove     `json:"moves,omitempty" nullable:"false" doc:"Moves of orders."`
-	Calls         []activityCalls    `json:"calls,omitempty" nullable:"false" doc:"Calls to providers that ended."`
-	Breakers      []activityBreakers `json:"breakers,omitempty" nullable:"false" doc:"Circuit breakers that were not closed at the end."`
+	At            time.Time          `json:"at" doc:"End of the interval."`
+	Seconds       float64            `json:"seconds" doc:"Length of the interval."`
+	Admitted      int64              `json:"admitted,omitempty" doc:"New orders."`
+	Ended         []activityCount    `json:"ended,omitempty" nullable:"false" doc:"Orders that ended, by status."`
+	MedianSeconds float64            `json:"medianSeconds,omitempty" doc:"Median time from creation to end."`
+	SlowSeconds   float64            `json:"slowSeconds,omitempty" doc:"95th percentile of that time."`
+	OnHold        []activityCount    `json:"onHold,omitempty" nullable:"false" doc:"Held orders of all replicas by hold, up to 10000. Counted about once a minute; absent if that fails."`
+	Moves         []activityMove     `json:"moves,omitempty" nullable:"false" doc:"Status changes of orders."`
+	Calls         []activityCalls    `json:"calls,omitempty" nullable:"false" doc:"Finished calls to providers."`
+	Breakers      []activityBreakers `json:"breakers,omitempty" nullable:"false" doc:"Circuit breakers that were not closed at the end of the interval."`
 }
 
 type activityCount struct {
@@ -145,7 +145,7 @@ type activityCalls struct {
 
 type activityBreakers struct {
 	Step    string `json:"step" enum:"charge,reserve,confirm"`
-	Breaker string `json:"breaker" enum:"half_open,open" doc:"The worst of all policies."`
+	Breaker string `json:"breaker" enum:"half_open,open" doc:"The worst state of all policies."`
 }
 
 func (s *server) getActivity(context.Context, *struct{}) (activityPoints, error) {
@@ -178,30 +178,30 @@ func activityOf(a *engine.Activity) activity {
 
 var listErrorGroupsOperation = failing(huma.Operation{
 	OperationID: "listErrorGroups", Method: http.MethodGet, Path: "/api/error-groups", Tags: []string{"orders"},
-	Summary: "See what goes wrong, over many orders",
-	Description: "Orders that failed, and those that are held for attention, put together by where they stand and why; the largest group first, 200 at most. " +
-		"The newest 10000 orders of each kind are looked at. Groups are at most a second old, or longer where finding them takes long.",
+	Summary: "List groups of failed and held orders",
+	Description: "Orders that failed and orders held for attention, grouped by step and cause; the largest group first, up to 200. " +
+		"Covers the newest 10000 orders of each kind. Groups are usually at most a second old.",
 }, "invalid_parameter", "unavailable", "internal")
 
 type errorGroups struct {
 	Groups []errorGroup `json:"groups" nullable:"false"`
-	More   bool         `json:"more" doc:"Older orders, or smaller groups, were left out."`
+	More   bool         `json:"more" doc:"Older orders or smaller groups were omitted."`
 }
 
 type errorGroup struct {
-	Status  state      `json:"status" doc:"failed, or where the orders are held."`
-	Hold    string     `json:"hold,omitempty" enum:"attention" doc:"Absent: the orders failed."`
-	Step    string     `json:"step,omitempty" enum:"charge,reserve,confirm" doc:"The step that failed, or is held."`
-	Code    string     `json:"code" doc:"The code of the failure, or the reason of the hold up to a colon, as the list of orders takes it." example:"card_declined"`
+	Status  state      `json:"status" doc:"failed, or the status in which the orders are held."`
+	Hold    string     `json:"hold,omitempty" enum:"attention" doc:"Absent if the orders failed."`
+	Step    string     `json:"step,omitempty" enum:"charge,reserve,confirm" doc:"The step that failed or is held."`
+	Code    string     `json:"code" doc:"The failure code, or the hold reason up to a colon; usable as a filter for orders." example:"card_declined"`
 	Orders  int64      `json:"orders"`
-	FirstAt time.Time  `json:"firstAt" doc:"When the first of them failed; when the oldest order was held."`
-	LastAt  time.Time  `json:"lastAt" doc:"When the last of them failed; when the newest order was held."`
+	FirstAt time.Time  `json:"firstAt" doc:"When the first order failed or was held."`
+	LastAt  time.Time  `json:"lastAt" doc:"When the last order failed or was held."`
 	Example orderError `json:"example" doc:"The newest order."`
 }
 
 type orderError struct {
 	OrderID string `json:"orderId" example:"order-123"`
-	Detail  string `json:"detail,omitempty" doc:"What is said of its failure, or the reason of its hold."`
+	Detail  string `json:"detail,omitempty" doc:"Detail of its failure, or the reason of its hold."`
 }
 
 func (s *server) listErrorGroups(ctx context.Context, _ *struct{}) (errorGroups, error) {

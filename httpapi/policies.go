@@ -16,23 +16,23 @@ import (
 
 var listPoliciesOperation = failing(huma.Operation{
 	OperationID: "listPolicies", Method: http.MethodGet, Path: "/api/policies", Tags: []string{"policies"},
-	Summary:     "List the versions of the policy",
-	Description: "Newest first, without their texts. New orders start with the active version; an order keeps the one that it started with.",
+	Summary:     "List policy versions",
+	Description: "Newest first, without source. New orders start with the active version; an order keeps the version that it started with.",
 }, "invalid_parameter", "unavailable", "internal")
 
 type listPoliciesRequest struct {
 	Before int32 `query:"before" minimum:"1" doc:"Only versions below this one."`
-	Limit  int32 `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"How many versions to answer with at most."`
+	Limit  int32 `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"Maximum number of versions."`
 }
 
 type listPoliciesAnswer struct {
-	ETag string `header:"ETag" doc:"Raised by every activation."`
+	ETag string `header:"ETag" doc:"Changes with every activation."`
 	Body policyList
 }
 
 type policyList struct {
 	Policies []policyVersion `json:"policies" nullable:"false"`
-	Active   int32           `json:"active,omitempty" minimum:"1" doc:"The version that new orders start with. Absent: there has never been one, and the database does every step."`
+	Active   int32           `json:"active,omitempty" minimum:"1" doc:"The version that new orders start with. Absent if there was none yet: every step runs in the database."`
 }
 
 func (s *server) listPolicies(ctx context.Context, in *listPoliciesRequest) (*listPoliciesAnswer, error) {
@@ -49,8 +49,8 @@ func (s *server) listPolicies(ctx context.Context, in *listPoliciesRequest) (*li
 
 var getPolicyOperation = failing(huma.Operation{
 	OperationID: "getPolicy", Method: http.MethodGet, Path: "/api/policies/{version}", Tags: []string{"policies"},
-	Summary:     "Read a version of the policy",
-	Description: "With its text. A policy names secrets and holds none.",
+	Summary:     "Get a policy version",
+	Description: "Includes its source. A policy refers to secrets and contains none.",
 }, "not_found", "invalid_parameter", "unavailable", "internal")
 
 type getPolicyRequest struct {
@@ -58,7 +58,7 @@ type getPolicyRequest struct {
 }
 
 type policyVersionAnswer struct {
-	ETag string `header:"ETag" doc:"Raised by every activation, of any version."`
+	ETag string `header:"ETag" doc:"Changes with every activation, of any version."`
 	Body policyVersion
 }
 
@@ -72,21 +72,21 @@ func (s *server) getPolicy(ctx context.Context, in *getPolicyRequest) (*policyVe
 
 var storePolicyOperation = failing(huma.Operation{
 	OperationID: "storePolicy", Method: http.MethodPost, Path: "/api/policies", Tags: []string{"policies"},
-	Summary: "Check a policy, and store it as a version",
-	Description: "It is not activated by that. A text that is stored already keeps its version. With dryRun it is checked only. " +
-		"Every mistake is answered with its line and column, as `pawl policy check` prints them.",
+	Summary: "Check and store a policy",
+	Description: "The new version is not activated. A source that is already stored keeps its version. With dryRun, it is only checked. " +
+		"Every mistake is reported with its line and column, as by `pawl policy check`.",
 }, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_policy", "invalid_parameter",
 	"unavailable", "internal")
 
 // storePolicyRequest documents what storePolicy reads.
 type storePolicyRequest struct {
 	DryRun bool   `query:"dryRun" doc:"Check it, and store nothing." example:"true"`
-	Prefer string `header:"Prefer" doc:"handling=strict refuses fields that are not known (RFC 7240)."`
+	Prefer string `header:"Prefer" doc:"handling=strict rejects unknown fields (RFC 7240)."`
 	Body   storePolicyBody
 }
 
 type storePolicyBody struct {
-	Source string `json:"source" doc:"The policy, as YAML: what would be in the file of serve --policy." example:"completeWithin: 48h\n"`
+	Source string `json:"source" doc:"The policy in YAML, as in a file for serve --policy." example:"completeWithin: 48h\n"`
 }
 
 func (s *server) storePolicy(w http.ResponseWriter, r *sent[storePolicyBody]) error {
@@ -107,18 +107,18 @@ func (s *server) storePolicy(w http.ResponseWriter, r *sent[storePolicyBody]) er
 
 var activatePolicyOperation = failing(huma.Operation{
 	OperationID: "activatePolicy", Method: http.MethodPost, Path: "/api/policies/{version}/activate", Tags: []string{"policies"},
-	Summary: "Make a version the one that new orders start with",
-	Description: "An older one, too. Orders that have started keep theirs. The replica that answers goes by it at once, others within seconds. " +
-		"Where it is active already, nothing is done.",
+	Summary: "Activate a policy version",
+	Description: "New orders start with this version, which may be an older one. Orders that have started keep theirs. " +
+		"The replica that answers uses it at once, others within seconds. Activating the active version has no effect.",
 }, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_policy", "invalid_parameter",
 	"not_found", "invalid_idempotency_key", "precondition_failed", "unavailable", "internal")
 
 // activatePolicyRequest documents what activatePolicy reads.
 type activatePolicyRequest struct {
 	Version int32  `path:"version" minimum:"1" maximum:"2147483646" doc:"The version."`
-	DryRun  bool   `query:"dryRun" doc:"Say whether it could be activated, and do nothing."`
-	IfMatch string `header:"If-Match" doc:"Only if no version was activated since this ETag of a policy." example:"\"1\""`
-	Prefer  string `header:"Prefer" doc:"handling=strict refuses fields that are not known (RFC 7240)."`
+	DryRun  bool   `query:"dryRun" doc:"Check whether it could be activated, and do nothing."`
+	IfMatch string `header:"If-Match" doc:"Only if no version was activated since this ETag." example:"\"1\""`
+	Prefer  string `header:"Prefer" doc:"handling=strict rejects unknown fields (RFC 7240)."`
 	Body    activatePolicyBody
 }
 
@@ -157,10 +157,10 @@ func (s *server) activatePolicy(ctx context.Context, q *sent[activatePolicyBody]
 // policyRoutes are those of policies.
 func (s *server) policyRoutes() {
 	s.bound(listPoliciesOperation, s.lists)
-	getWithin(s, listPoliciesOperation, readWithin, s.listPolicies)                                           // GET  /api/policies: versions, newest first
-	getWithin(s, getPolicyOperation, readWithin, s.getPolicy)                                                 // GET  /api/policies/{version}: one, with its text
-	postBody[storePolicyRequest, plainAnswer[storedPolicy]](s, storePolicyOperation, nil, s.storePolicy)      // POST /api/policies: check and store one
-	postChange[activatePolicyRequest, policyVersionAnswer](s, activatePolicyOperation, nil, s.activatePolicy) // POST /api/policies/{version}/activate: have new orders start with it
+	getWithin(s, listPoliciesOperation, readWithin, s.listPolicies)
+	getWithin(s, getPolicyOperation, readWithin, s.getPolicy)
+	postBody[storePolicyRequest, plainAnswer[storedPolicy]](s, storePolicyOperation, nil, s.storePolicy)
+	postChange[activatePolicyRequest, policyVersionAnswer](s, activatePolicyOperation, nil, s.activatePolicy)
 }
 
 // policyTag is the ETag of all policies. Before the first activation it is that of a version from 1 on, too.
@@ -184,28 +184,28 @@ type policyVersion struct {
 	Version     int32            `json:"version" minimum:"1"`
 	Active      bool             `json:"active" doc:"New orders start with it."`
 	CreatedAt   time.Time        `json:"createdAt"`
-	CreatedBy   string           `json:"createdBy" doc:"Who stored it: serve, or as in the history of an order." example:"token:operations"`
-	ActivatedAt *time.Time       `json:"activatedAt,omitempty" doc:"When it was last made the active version. Absent: never."`
-	ActivatedBy string           `json:"activatedBy,omitempty" doc:"Who asked for that." example:"token:operations"`
-	OnBehalfOf  string           `json:"onBehalfOf,omitempty" doc:"For whom activatedBy says that it asked."`
+	CreatedBy   string           `json:"createdBy" doc:"Who stored it: serve, or an actor as in the history of an order." example:"token:operations"`
+	ActivatedAt *time.Time       `json:"activatedAt,omitempty" doc:"When it was last activated."`
+	ActivatedBy string           `json:"activatedBy,omitempty" doc:"Who activated it." example:"token:operations"`
+	OnBehalfOf  string           `json:"onBehalfOf,omitempty" doc:"On whose behalf, as stated by activatedBy."`
 	Reason      string           `json:"reason,omitempty" doc:"Why."`
-	Steps       *policyExecutors `json:"steps,omitempty" doc:"What does each step. Absent where the service that answers can't run this version, or has not read it yet."`
-	Source      string           `json:"source,omitempty" doc:"The text, as it was stored. Not in lists." example:"completeWithin: 48h\n"`
+	Steps       *policyExecutors `json:"steps,omitempty" doc:"The executor of each step. Absent if the replica that answers cannot run this version, or has not read it yet."`
+	Source      string           `json:"source,omitempty" doc:"The source, as stored. Not in lists." example:"completeWithin: 48h\n"`
 
-	Warnings      []string `json:"warnings,omitempty" nullable:"false" doc:"In the answer to an activation: which steps the service that answers can't do with it, and why, and whether orders would take nothing from stock that is tracked here."`
-	DryRun        bool     `json:"dryRun,omitempty" doc:"True in the answer to a dry run: nothing was done."`
-	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that are not known, and had no effect."`
+	Warnings      []string `json:"warnings,omitempty" nullable:"false" doc:"After an activation: steps that the replica that answers cannot perform, and why; and whether orders would not use the stock that is tracked here."`
+	DryRun        bool     `json:"dryRun,omitempty" doc:"True for a dry run: nothing was done."`
+	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Unknown fields of the request, which had no effect."`
 }
 
 // storedPolicy is what came of a policy that was to be stored.
 type storedPolicy struct {
-	Version int32            `json:"version,omitempty" minimum:"1" doc:"Absent after a dry run of a text that is not stored."`
-	Created bool             `json:"created" doc:"It is stored now, or as a dry run would be. False: the text is stored already."`
+	Version int32            `json:"version,omitempty" minimum:"1" doc:"Absent after a dry run of a new source."`
+	Created bool             `json:"created" doc:"Whether the source is new, and was stored unless this is a dry run."`
 	Steps   *policyExecutors `json:"steps"`
 
-	Warnings      []string `json:"warnings,omitempty" nullable:"false" doc:"Which steps the service that answers can't do with it, and why; their orders would wait for a person. And whether orders would take nothing from stock that is tracked here."`
-	DryRun        bool     `json:"dryRun,omitempty" doc:"True in the answer to a dry run: nothing was done."`
-	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that are not known, and had no effect."`
+	Warnings      []string `json:"warnings,omitempty" nullable:"false" doc:"Steps that the replica that answers cannot perform, and why: their orders would wait for a person. And whether orders would not use the stock that is tracked here."`
+	DryRun        bool     `json:"dryRun,omitempty" doc:"True for a dry run: nothing was done."`
+	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Unknown fields of the request, which had no effect."`
 }
 
 // policyExecutors is what does each step.

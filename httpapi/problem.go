@@ -23,10 +23,10 @@ type problem struct {
 	Code           problemCode  `json:"code"`
 	Detail         string       `json:"detail,omitempty" doc:"What happened this time."`
 	Errors         []fieldError `json:"errors,omitempty" nullable:"false" doc:"What is wrong with the request, field by field."`
-	Order          *order       `json:"order,omitempty" doc:"The order as it is, when it is the reason."`
-	AllowedActions []string     `json:"allowedActions,omitempty" nullable:"false" doc:"The verbs that apply to the order as it is, or to a refund of it."`
-	IgnoredFields  []string     `json:"ignoredFields,omitempty" nullable:"false" doc:"With invalid_input: fields of the request that are not known."`
-	NextCursor     string       `json:"nextCursor,omitempty" doc:"With cursor_expired: where to go on."`
+	Order          *order       `json:"order,omitempty" doc:"The order, if it is the reason."`
+	AllowedActions []string     `json:"allowedActions,omitempty" nullable:"false" doc:"The verbs that currently apply to the order, or to a refund of it."`
+	IgnoredFields  []string     `json:"ignoredFields,omitempty" nullable:"false" doc:"With invalid_input: unknown fields of the request."`
+	NextCursor     string       `json:"nextCursor,omitempty" doc:"With cursor_expired: where to continue."`
 
 	kind      *kind
 	allow     string           // the Allow header of a 405

@@ -27,47 +27,47 @@ import (
 
 var processOperation = withBody(huma.Operation{
 	OperationID: "processOrder", Method: http.MethodPost, Path: "/api/orders/process", Tags: []string{"orders"},
-	Summary: "Take an order through its steps",
-	Description: "Charges, reserves and confirms the order, each exactly once, and answers when it is final. " +
-		"An order that exists is not started again: with the same input the answer is its current state, and what is unfinished goes on; " +
-		"with another amount, item, quantity, currency, customerId, paymentMethod, startAt, completeBy, reservationTtl or concurrencyKey it is a conflict. Fields left out match what is stored. " +
-		"Metadata never conflicts: what is stored stays, and ignoredFields names metadata that is another. " +
-		"A field whose name is one letter off one of these is refused. " +
-		"An order that failed is an answer like any other, 200 with status failed. " +
-		"An order that is not final in time is answered with 202 and goes on without the caller: at once when it waits for a person, or until a time after the caller's. " +
-		"With an Idempotency-Key, the same key with any other request is refused for 30 days; with this one the answer is the current state. " +
-		"One that waits for the callback of a provider is waited for, unless the customer has to act first. " +
-		"While too many requests of the caller wait, the answer is 202 at once.",
+	Summary: "Process an order",
+	Description: "Charges, reserves and confirms the order, each exactly once, and responds when it is final. " +
+		"An existing order is not started again: with the same input, the response is its current state, and an unfinished order continues; " +
+		"with a different amount, item, quantity, currency, customerId, paymentMethod, startAt, completeBy, reservationTtl or concurrencyKey it is a conflict. Omitted fields match what is stored. " +
+		"Metadata never conflicts: the stored metadata is kept, and ignoredFields names metadata if it differs. " +
+		"A field whose name is one letter off one of these is rejected. " +
+		"A failed order is a normal response: 200 with status failed. " +
+		"An order that is not final in time gets 202 and continues without the caller. " +
+		"The 202 is sent at once if the order waits for a person, for a time after the limit, or for the customer to act, " +
+		"and if too many of your requests are waiting; a provider's callback is waited for. " +
+		"An Idempotency-Key cannot be used for a different request for 30 days; the same request gets the current state.",
 }, "invalid_idempotency_key", "idempotency_key_reused", "not_found", "order_conflict", "overloaded", "stopping", "unavailable", "internal")
 
 type processRequest struct {
-	Prefer string `header:"Prefer" doc:"How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses fields that are not known."`
+	Prefer string `header:"Prefer" doc:"How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict rejects unknown fields."`
 	Key    string `header:"Idempotency-Key" doc:"A name for this request, in quotes or without, so that it can't be used for another one. Callers' keys do not collide."`
 	Body   processBody
 }
 
 type processBody struct {
-	OrderID  string       `json:"orderId" minLength:"1" maxLength:"255" doc:"The name of the order: any Unicode text whose characters everybody can see: no blanks at its ends or other ones than U+0020, and no control, invisible, private-use or unassigned characters. Emoji are fine. Not one or two dots, nor a slash, alone." example:"order-123"`
-	Amount   amountInput  `json:"amount" doc:"From 0 to 999999999999999, with no more fraction digits than the currency has; exact to the last digit. A string, or a number: many clients round large numbers before they send them." example:"99.99"`
-	Item     string       `json:"item" minLength:"1" maxLength:"255" doc:"What is ordered: a name by the same rules." example:"widget"`
-	Quantity int32        `json:"quantity,omitempty" minimum:"1" maximum:"1000000" doc:"1 when left out."`
-	Currency currencyCode `json:"currency,omitempty" doc:"ISO 4217. The service's default when left out."`
-	Metadata metadata     `json:"metadata,omitempty" doc:"Strings of your own, kept with the order: up to 50, names of up to 40 characters, values of up to 500."`
+	OrderID  string       `json:"orderId" minLength:"1" maxLength:"255" doc:"The name of the order. Any visible Unicode text: no leading or trailing white space, no white space other than U+0020, and no control, invisible, private-use or unassigned characters. Not just a dot, two dots or a slash." example:"order-123"`
+	Amount   amountInput  `json:"amount" doc:"From 0 to 999999999999999, with no more fraction digits than the currency has; exact to the last digit. A string or a number; many clients round large numbers before sending them." example:"99.99"`
+	Item     string       `json:"item" minLength:"1" maxLength:"255" doc:"What is ordered. The same rules apply as for orderId." example:"widget"`
+	Quantity int32        `json:"quantity,omitempty" minimum:"1" maximum:"1000000" doc:"Defaults to 1."`
+	Currency currencyCode `json:"currency,omitempty" doc:"ISO 4217. Defaults to the currency of the service."`
+	Metadata metadata     `json:"metadata,omitempty" doc:"Your own strings, stored with the order: up to 50, with keys of up to 40 characters and values of up to 500."`
 
-	CustomerID     string    `json:"customerId,omitempty" minLength:"1" maxLength:"255" doc:"Who buys. Handed to providers, and what rules of a policy can go by."`
-	PaymentMethod  string    `json:"paymentMethod,omitempty" minLength:"1" maxLength:"255" doc:"What the charge is made with, in words of the provider's. Never logged, and never answered." writeOnly:"true"`
+	CustomerID     string    `json:"customerId,omitempty" minLength:"1" maxLength:"255" doc:"The customer. Sent to providers, and usable in policy rules."`
+	PaymentMethod  string    `json:"paymentMethod,omitempty" minLength:"1" maxLength:"255" doc:"The payment method, in the terms of the provider. Never logged or returned." writeOnly:"true"`
 	StartAt        time.Time `json:"startAt,omitempty" doc:"Do not start before this time (RFC 3339 with zone), at most a year ahead."`
 	CompleteBy     time.Time `json:"completeBy,omitempty" doc:"The deadline (RFC 3339 with zone). An order that is not completed by then is undone, unless its confirmation is in doubt."`
-	ReservationTTL int32     `json:"reservationTtl,omitempty" minimum:"1" maximum:"31536000" doc:"Seconds that a reservation waits for its confirmation, before the order is undone."`
-	ConcurrencyKey string    `json:"concurrencyKey,omitempty" minLength:"1" maxLength:"255" doc:"Orders with the same key take turns, where the policy limits how many of them are under way."`
+	ReservationTTL int32     `json:"reservationTtl,omitempty" minimum:"1" maximum:"31536000" doc:"How many seconds a reservation may wait for its confirmation before the order is undone."`
+	ConcurrencyKey string    `json:"concurrencyKey,omitempty" minLength:"1" maxLength:"255" doc:"The policy can limit how many orders with the same key are processed at a time."`
 }
 
 // orderAnswer documents an answer with an order.
 type orderAnswer struct {
 	ETag              string `header:"ETag" doc:"The order's seq, in quotes."`
-	Location          string `header:"Location" doc:"Where the order can be read. With 202."`
-	RetryAfter        string `header:"Retry-After" doc:"Seconds until it is worth asking again. With 202."`
-	PreferenceApplied string `header:"Preference-Applied" doc:"What of Prefer shaped the answer."`
+	Location          string `header:"Location" doc:"The URL of the order. With 202."`
+	RetryAfter        string `header:"Retry-After" doc:"Seconds to wait before reading the order. With 202."`
+	PreferenceApplied string `header:"Preference-Applied" doc:"The preferences that were applied."`
 	Body              order
 }
 

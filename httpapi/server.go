@@ -161,35 +161,35 @@ func newServer(e *engine.Engine, cfg Config) *server {
 // only documented by huma; huma serves the others. No literal ever stands where
 // an id can: an order may be called process.
 func (s *server) routes() {
-	post[processRequest, orderAnswer](s, processOperation, s.process)                 // POST /api/orders/process: take an order through its steps
-	getWithin(s, getOrderOperation, (*getOrderRequest).limit, s.getOrder)             // GET  /api/orders/{orderId}: one order
-	list(s, listOrdersOperation, s.listOrders)                                        // GET  /api/orders: many, newest first
-	list(s, listTransitionsOperation, s.listTransitions)                              // GET  /api/orders/{orderId}/transitions: its history
-	list(s, listCallsOperation, s.listCalls)                                          // GET  /api/orders/{orderId}/calls: the calls made for it
-	post[callbackRequest, plainAnswer[receipt]](s, callbackOperation, s.callback)     // POST /api/callbacks/{token}: a provider's answer to a step
-	post[stripeRequest, plainAnswer[receipt]](s, stripeOperation, s.stripe)           // POST /api/webhooks/stripe: Stripe says that something happened
-	postVerb[VerbBody](s, cancelOperation, orders.Cancel)                             // POST /api/orders/{orderId}/cancel: stop and undo it
-	postVerb[retryBody](s, retryOperation, orders.Retry)                              // POST /api/orders/{orderId}/retry: try it again
-	postVerb[VerbBody](s, pauseOperation, orders.Pause)                               // POST /api/orders/{orderId}/pause: hold it before its next step
-	postVerb[VerbBody](s, resumeOperation, orders.Resume)                             // POST /api/orders/{orderId}/resume: go on with it
-	postVerb[VerbBody](s, approveOperation, orders.Approve)                           // POST /api/orders/{orderId}/approve: let it start
-	postVerb[VerbBody](s, rejectOperation, orders.Reject)                             // POST /api/orders/{orderId}/reject: or not
-	postVerb[stepResultBody](s, stepResultOperation, orders.StepResult)               // POST /api/orders/{orderId}/step-result: say what became of a step
-	postBody[verbRequest[refundBody], orderAnswer](s, refundOperation, nil, s.refund) // POST /api/orders/{orderId}/refunds: give money back
+	post[processRequest, orderAnswer](s, processOperation, s.process)
+	getWithin(s, getOrderOperation, (*getOrderRequest).limit, s.getOrder)
+	list(s, listOrdersOperation, s.listOrders)
+	list(s, listTransitionsOperation, s.listTransitions)
+	list(s, listCallsOperation, s.listCalls)
+	post[callbackRequest, plainAnswer[receipt]](s, callbackOperation, s.callback)
+	post[stripeRequest, plainAnswer[receipt]](s, stripeOperation, s.stripe)
+	postVerb[VerbBody](s, cancelOperation, orders.Cancel)
+	postVerb[retryBody](s, retryOperation, orders.Retry)
+	postVerb[VerbBody](s, pauseOperation, orders.Pause)
+	postVerb[VerbBody](s, resumeOperation, orders.Resume)
+	postVerb[VerbBody](s, approveOperation, orders.Approve)
+	postVerb[VerbBody](s, rejectOperation, orders.Reject)
+	postVerb[stepResultBody](s, stepResultOperation, orders.StepResult)
+	postBody[verbRequest[refundBody], orderAnswer](s, refundOperation, nil, s.refund)
 	s.bound(bulkOperation, s.lists)
-	post[bulkRequest, plainAnswer[bulkOutcome]](s, bulkOperation, s.bulk)                                         // POST /api/bulk/{verb}: the verb for many orders
-	list(s, listInventoryOperation, s.listInventory)                                                              // GET  /api/inventory: the stock of all items
-	getWithin(s, getInventoryOperation, readWithin, s.getInventory)                                               // GET  /api/inventory/{item}: of one
-	postBody[setInventoryRequest, itemAnswer](s, setInventoryOperation, nil, s.setInventory)                      // PUT /api/inventory/{item}: say what is on the shelf
-	postBody[adjustInventoryRequest, itemAnswer](s, adjustInventoryOperation, checkAdjustment, s.adjustInventory) // POST /api/inventory/{item}/adjustments: add to it, or take away
-	list(s, listMovementsOperation, s.listMovements)                                                              // GET  /api/inventory/{item}/movements: how it came to be
-	getWithin(s, listEventsOperation, (*listEventsRequest).limit, s.listEvents)                                   // GET  /api/events: what happened
-	look(s, getOverviewOperation, s.getOverview)                                                                  // GET  /api/overview: how it stands
-	look(s, getActivityOperation, s.getActivity)                                                                  // GET  /api/overview/activity: what this replica did lately
-	list(s, listErrorGroupsOperation, s.listErrorGroups)                                                          // GET  /api/error-groups: what goes wrong
-	getWithin(s, getCallerOperation, readWithin, s.getCaller)                                                     // GET  /api/me: who asks, and what they may do
-	get(s, healthOperation, s.health)                                                                             // GET  /health: load balancers
-	get(s, livezOperation, s.livez)                                                                               // GET  /livez: supervisors
+	post[bulkRequest, plainAnswer[bulkOutcome]](s, bulkOperation, s.bulk)
+	list(s, listInventoryOperation, s.listInventory)
+	getWithin(s, getInventoryOperation, readWithin, s.getInventory)
+	postBody[setInventoryRequest, itemAnswer](s, setInventoryOperation, nil, s.setInventory)
+	postBody[adjustInventoryRequest, itemAnswer](s, adjustInventoryOperation, checkAdjustment, s.adjustInventory)
+	list(s, listMovementsOperation, s.listMovements)
+	getWithin(s, listEventsOperation, (*listEventsRequest).limit, s.listEvents)
+	look(s, getOverviewOperation, s.getOverview)
+	look(s, getActivityOperation, s.getActivity)
+	list(s, listErrorGroupsOperation, s.listErrorGroups)
+	getWithin(s, getCallerOperation, readWithin, s.getCaller)
+	get(s, healthOperation, s.health)
+	get(s, livezOperation, s.livez)
 
 	s.verificationRoutes()
 	s.webhookRoutes()

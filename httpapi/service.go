@@ -18,19 +18,19 @@ import (
 
 var healthOperation = failing(huma.Operation{
 	OperationID: "health", Method: http.MethodGet, Path: "/health", Tags: []string{"service"},
-	Summary:     "Is the service ready?",
-	Description: "Whether the database belongs here, is migrated and answers, and the service is not shutting down. For load balancers.",
+	Summary:     "Readiness",
+	Description: "Checks that the database answers, is migrated and belongs to this installation, and that the service is not shutting down. For load balancers.",
 }, "invalid_parameter", "stopping", "quarantined", "unavailable", "internal")
 
 var livezOperation = failing(huma.Operation{
 	OperationID: "livez", Method: http.MethodGet, Path: "/livez", Tags: []string{"service"},
-	Summary:     "Is the process up?",
-	Description: "Never asks the database. For supervisors.",
+	Summary:     "Liveness",
+	Description: "Does not use the database. For supervisors.",
 }, "invalid_parameter", "internal")
 
 type health struct {
 	Status  string `json:"status" enum:"ok"`
-	Warning string `json:"warning,omitempty" doc:"That the service is open, as long as no token was made."`
+	Warning string `json:"warning,omitempty" doc:"Shown while the service is open because no token was created."`
 }
 
 // health gives the database the time that every read has, for all that has to be known: guarded has begun to count it. A machine that
@@ -93,9 +93,9 @@ func (s *server) livez(context.Context, *struct{}) (health, error) { return heal
 
 var startVerificationOperation = failing(huma.Operation{
 	OperationID: "startVerification", Method: http.MethodPost, Path: "/api/verification", Tags: []string{"service"}, DefaultStatus: http.StatusAccepted,
-	Summary: "Prove the books",
-	Description: "As `pawl verify` does: reads the whole database and looks for what must not be. The server that takes the request does it in the background, on one connection, " +
-		"unless it is at it already. It writes nothing.",
+	Summary: "Start a verification of the books",
+	Description: "Like `pawl verify`: reads the whole database and looks for violations. The server that takes the request does it in the background, on one connection, " +
+		"unless one is already running. It writes nothing.",
 }, "cross_origin", "invalid_parameter", "stopping", "unavailable", "internal")
 
 func (s *server) startVerification(w http.ResponseWriter, _ *http.Request) error {
@@ -110,8 +110,8 @@ func (s *server) startVerification(w http.ResponseWriter, _ *http.Request) error
 
 var getVerificationOperation = failing(huma.Operation{
 	OperationID: "getVerification", Method: http.MethodGet, Path: "/api/verification", Tags: []string{"service"},
-	Summary:     "How far the proof of the books is, and what the last one found",
-	Description: "Each server answers for itself, and keeps it in memory: another one, or this one after a start, knows nothing of it.",
+	Summary:     "Get the verification of the books",
+	Description: "The progress of the current verification, and the last report. Each server keeps its own in memory, until it is restarted.",
 }, "invalid_parameter", "unavailable", "internal")
 
 func (s *server) getVerification(context.Context, *struct{}) (verification, error) {
@@ -120,19 +120,19 @@ func (s *server) getVerification(context.Context, *struct{}) (verification, erro
 
 // verificationRoutes are those of the proof of the books.
 func (s *server) verificationRoutes() {
-	post[struct{}, plainAnswer[verification]](s, startVerificationOperation, s.startVerification) // POST /api/verification: prove the books
-	get(s, getVerificationOperation, s.getVerification)                                           // GET  /api/verification: how far that is, and what was found
+	post[struct{}, plainAnswer[verification]](s, startVerificationOperation, s.startVerification)
+	get(s, getVerificationOperation, s.getVerification)
 }
 
 // verification is how far a proof of the books is, and what came of the last one.
 type verification struct {
-	State     string     `json:"state" enum:"none,running,done,failed" doc:"Of the one started last. none: this server has started none yet. failed: it could not read everything, which says nothing about the books; the log says why."`
+	State     string     `json:"state" enum:"none,running,done,failed" doc:"State of the last verification. none: not started on this server. failed: it could not read everything, which says nothing about the books; see the log."`
 	StartedAt *time.Time `json:"startedAt,omitempty"`
-	StartedBy string     `json:"startedBy,omitempty" doc:"Who asked for it, as in the history of an order." example:"token:operations"`
-	Done      int64      `json:"done" minimum:"0" doc:"How much was read, in orders and items."`
-	Total     int64      `json:"total" minimum:"0" doc:"Of how much."`
+	StartedBy string     `json:"startedBy,omitempty" doc:"Who requested it, as in the history of an order." example:"token:operations"`
+	Done      int64      `json:"done" minimum:"0" doc:"Orders and items read."`
+	Total     int64      `json:"total" minimum:"0" doc:"Orders and items in total."`
 
-	Report *verificationReport `json:"report,omitempty" doc:"What the last one that reached the end found: the one before, as long as one is running, or if the last one failed. Absent: none has."`
+	Report *verificationReport `json:"report,omitempty" doc:"The report of the last verification that finished. Absent if there is none."`
 }
 
 // verificationReport is what a proof of the books found.
@@ -140,17 +140,17 @@ type verificationReport struct {
 	FinishedAt time.Time           `json:"finishedAt"`
 	Seconds    float64             `json:"seconds" minimum:"0" doc:"How long it took."`
 	Right      bool                `json:"right" doc:"No check is violated, but for warnings."`
-	Checks     []verificationCheck `json:"checks" nullable:"false" doc:"What was proved, or not."`
-	Orders     map[string]int64    `json:"orders" doc:"How many orders there are, by status."`
+	Checks     []verificationCheck `json:"checks" nullable:"false" doc:"The checks and their results."`
+	Orders     map[string]int64    `json:"orders" doc:"Number of orders by status."`
 	Money      []verificationMoney `json:"money" nullable:"false" doc:"What was charged and refunded, by currency."`
 }
 
 // verificationCheck is one thing that was proved, or not.
 type verificationCheck struct {
 	Name       string                 `json:"name" example:"completed"`
-	Proves     string                 `json:"proves" doc:"One sentence. It is true where there are no violations."`
-	About      string                 `json:"about" enum:"orders,items,currencies,numbers,keys,entries" doc:"What the ids of its offenders are. numbers: order_no and a number, where there is no order. keys: of a provider. entries: entry_no of the access log."`
-	Checked    int64                  `json:"checked" minimum:"0" doc:"How many rows were judged."`
+	Proves     string                 `json:"proves" doc:"A sentence that is true if there are no violations."`
+	About      string                 `json:"about" enum:"orders,items,currencies,numbers,keys,entries" doc:"What the ids of the offenders are. numbers: order_no, without an order. keys: keys at a provider. entries: entry_no of the access log."`
+	Checked    int64                  `json:"checked" minimum:"0" doc:"Number of rows checked."`
 	Violations int64                  `json:"violations" minimum:"0"`
 	Offenders  []verificationOffender `json:"offenders" nullable:"false" doc:"The first 20 violations."`
 	Warning    bool                   `json:"warning" doc:"Violations do not make the books wrong."`
@@ -165,11 +165,11 @@ type verificationOffender struct {
 // verificationMoney is the total of one currency.
 type verificationMoney struct {
 	Currency   string `json:"currency" example:"USD"`
-	Charges    int64  `json:"charges" minimum:"0" doc:"How many there are."`
+	Charges    int64  `json:"charges" minimum:"0" doc:"Number of charges."`
 	Charged    string `json:"charged" doc:"Their sum, as a decimal." example:"99.99"`
-	Refunded   string `json:"refunded" doc:"What was given back of it."`
-	Authorized string `json:"authorized" doc:"What stands and is not captured yet."`
-	Kept       string `json:"kept" doc:"What stands and took the money."`
+	Refunded   string `json:"refunded" doc:"The sum refunded, as a decimal."`
+	Authorized string `json:"authorized" doc:"Authorized and not captured yet."`
+	Kept       string `json:"kept" doc:"Captured and not refunded."`
 }
 
 func verificationOf(s books.VerificationState) verification {

@@ -27,8 +27,8 @@ func verbOperation(verb orders.Verb, summary, description string) huma.Operation
 	return withBody(huma.Operation{
 		OperationID: operationOf(verb), Method: http.MethodPost, Path: verbPath(verb), Tags: []string{"orders"},
 		Summary: summary,
-		Description: description + " Waits and answers like processing. Where it does not apply it is 409, with the verbs that do. " +
-			"A request that comes again with the same requestId is answered and not done again.",
+		Description: description + " Waits and responds as for processing. If the verb does not apply, the response is 409 with the verbs that do. " +
+			"A repeated request with the same requestId has no further effect.",
 	}, "not_found", "not_applicable", "refund_too_large", "restock_too_large", "no_refund_url", "no_refund", "confirm_in_doubt", "outcome_unknown", "still_undoing", "policy_switch_refused", "busy", "already_answered", "no_late_undo", "not_called", "other_step",
 		"other_generation", "retried_before", "payment_method_in_use", "own_order",
 		"invalid_idempotency_key", "idempotency_key_reused", "precondition_failed", "stopping", "unavailable", "internal")
@@ -43,27 +43,27 @@ func operationOf(verb orders.Verb) string {
 }
 
 var (
-	cancelOperation = verbOperation(orders.Cancel, "Stop an order and undo it",
-		"Asks that the order be stopped: the step under way is recorded, then everything done is undone and the order ends canceled. "+
-			"A cancellation of an order that is being canceled waits with the first. A confirmation that may have been done is not stopped.")
-	retryOperation = verbOperation(orders.Retry, "Try a held or failed order again",
-		"Retries the step of a held order again at once, with all its retries before it. For an order that waits for a callback, the provider is asked at once. A failed order, of which nothing stands any more, "+
-			"starts anew as its next generation, with another payment method if one is given. One that was retried before must be told which retry is meant: "+
-			"by the generation that failed, by If-Match or by a requestId.")
-	pauseOperation = verbOperation(orders.Pause, "Hold an order before its next step",
-		"A step under way is finished and recorded; then the order waits until it is resumed. Deadlines go on.")
-	resumeOperation = verbOperation(orders.Resume, "Go on with a paused order",
-		"The order goes on where it was. What it waited for before the pause, a time, an approval or a concurrency permit, it waits for again.")
+	cancelOperation = verbOperation(orders.Cancel, "Cancel an order",
+		"Stops the order: the result of the current step is recorded, then everything done is undone, and the order ends canceled. "+
+			"If it is already being canceled, the request waits for that. A confirmation that may have been performed cannot be stopped.")
+	retryOperation = verbOperation(orders.Retry, "Retry a held or failed order",
+		"Retries the step of a held order at once, with all its attempts available again. If the order waits for a callback, the provider is asked at once. "+
+			"A failed order that is fully undone starts again as its next generation, with another payment method if one is given. "+
+			"If it was retried before, the request must say which retry is meant: by the generation that failed, by If-Match or by a requestId.")
+	pauseOperation = verbOperation(orders.Pause, "Pause an order",
+		"The current step is finished and recorded; then the order waits until it is resumed. Deadlines still apply.")
+	resumeOperation = verbOperation(orders.Resume, "Resume a paused order",
+		"The order continues where it was. If it was waiting for a time, an approval or a concurrency permit, it waits for it again.")
 	approveOperation = verbOperation(orders.Approve, "Approve an order",
-		"Lets an order start that a rule of its policy holds for a person.")
+		"Starts an order that its policy holds for approval.")
 	rejectOperation = verbOperation(orders.Reject, "Reject an order",
-		"Cancels an order that a rule of its policy holds for a person. Its failure code is rejected.")
-	stepResultOperation = verbOperation(orders.StepResult, "Say what became of a step",
-		"Settles a step whose outcome nobody knows, or that waits for an answer or another try: a person has looked at the provider. "+
-			"The order goes on as if the provider had said so. While the step is being done it is 409. "+
-			"With the number of a refund it settles that refund; not_done has it sent again. "+
-			"With a generation it closes the open undo of an effect that was reported too late, which a person has done by hand. "+
-			"The order is not moved by that, and may have ended.")
+		"Cancels an order that its policy holds for approval. Its failure code is rejected.")
+	stepResultOperation = verbOperation(orders.StepResult, "Report the outcome of a step",
+		"Settles a step whose outcome is unknown, or that waits for a callback or a retry, after a person has looked at the provider. "+
+			"The order continues as if the provider had reported it. While the step is in progress, the response is 409. "+
+			"With a refund number, it settles that refund; not_done sends it again. "+
+			"With a generation, it closes the open undo of a late effect that was undone by hand; "+
+			"the order itself does not change, and may have ended.")
 )
 
 // verbRequest documents what a verb reads.
@@ -71,7 +71,7 @@ type verbRequest[B any] struct {
 	OrderID        string `path:"orderId" doc:"The id, percent-encoded."`
 	DryRun         bool   `query:"dryRun" doc:"Report whether the verb applies and how it would leave the order, and do nothing."`
 	IfMatch        string `header:"If-Match" doc:"Only if the order still has this ETag."`
-	Prefer         string `header:"Prefer" doc:"How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields."`
+	Prefer         string `header:"Prefer" doc:"How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict rejects unknown fields."`
 	IdempotencyKey string `header:"Idempotency-Key" doc:"The requestId, if the body has none; quoted or not."`
 	Body           B
 }
@@ -213,14 +213,15 @@ func dryRun(r *http.Request) (bool, error) {
 	return false, invalidParameter("dryRun", "wrong_type", "must be true or false")
 }
 
-var refundOperation = verbOperation(orders.Refund, "Give back money of a completed order",
-	"Refunds a part of the charge, or all that is left of it, where it was charged. The status stays completed; refunded and refunds say what "+
-		"was given back. Fields that are not known are refused. It is 200 once the refund is done or failed, and 202 as long as it is open: Pawl goes on with it.")
+var refundOperation = verbOperation(orders.Refund, "Refund a completed order",
+	"Refunds a part of the charge, or all that is left of it, through the provider that charged it. The status stays completed; "+
+		"refunded and refunds report what was refunded. Unknown fields are rejected. "+
+		"The response is 200 once the refund has succeeded or failed, and 202 while it is open; Pawl continues it.")
 
 type refundBody struct {
-	Amount    amountInput `json:"amount,omitempty" doc:"How much, more than zero. All that is left when left out." example:"12.50"`
-	Restock   *int32      `json:"restock,omitempty" minimum:"1" maximum:"2147483647" doc:"How many units are put back into stock at once, whatever becomes of the money."`
-	Reason    string      `json:"reason" minLength:"1" maxLength:"1000" doc:"Why; kept in the history, and told to an http provider." example:"one is broken"`
+	Amount    amountInput `json:"amount,omitempty" doc:"How much; more than 0. Defaults to all that is left." example:"12.50"`
+	Restock   *int32      `json:"restock,omitempty" minimum:"1" maximum:"2147483647" doc:"Units to return to stock at once, whatever the outcome of the refund."`
+	Reason    string      `json:"reason" minLength:"1" maxLength:"1000" doc:"Why; recorded in the history, and sent to an http provider." example:"one is broken"`
 	RequestID string      `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this refund, so that it is done once. Required, here or as Idempotency-Key." example:"ticket-4712"`
 	VerbBody
 }

@@ -17,8 +17,8 @@ import (
 
 var listWebhookEndpointsOperation = failing(huma.Operation{
 	OperationID: "listWebhookEndpoints", Method: http.MethodGet, Path: "/api/webhook-endpoints", Tags: []string{"webhooks"},
-	Summary:     "List all webhook endpoints",
-	Description: "In the order in which they were made. Their secrets are not shown.",
+	Summary:     "List webhook endpoints",
+	Description: "In order of creation. Secrets are not included.",
 }, "invalid_parameter", "unavailable", "internal")
 
 type webhookEndpoints struct {
@@ -32,8 +32,8 @@ func (s *server) listWebhookEndpoints(ctx context.Context, _ *struct{}) (webhook
 
 var getWebhookEndpointOperation = failing(huma.Operation{
 	OperationID: "getWebhookEndpoint", Method: http.MethodGet, Path: "/api/webhook-endpoints/{endpointId}", Tags: []string{"webhooks"},
-	Summary:     "Read a webhook endpoint",
-	Description: "Its secret is not shown.",
+	Summary:     "Get a webhook endpoint",
+	Description: "The secret is not included.",
 }, "not_found", "invalid_parameter", "unavailable", "internal")
 
 // endpointRequest names an endpoint.
@@ -56,15 +56,16 @@ func (s *server) getWebhookEndpoint(ctx context.Context, in *endpointRequest) (*
 
 var createWebhookEndpointOperation = withBody(huma.Operation{
 	OperationID: "createWebhookEndpoint", Method: http.MethodPost, Path: "/api/webhook-endpoints", Tags: []string{"webhooks"},
-	Summary: "Have events sent to an address",
-	Description: "Every event from now on that is of one of the types is posted to the URL, those of an order in order, until it answers with 2xx. " +
-		"The answer has the secret that deliveries are signed with (Standard Webhooks 1.0.0); it is not shown again, except when this request comes again with the same requestId.",
+	Summary: "Create a webhook endpoint",
+	Description: "Every new event of the given types is posted to the URL until it responds with 2xx; the events of an order are sent in order. " +
+		"The response contains the secret that deliveries are signed with (Standard Webhooks 1.0.0). " +
+		"It is shown only here, and if the request is repeated with the same requestId.",
 }, "too_many_endpoints", "invalid_idempotency_key", "idempotency_key_reused", "unavailable", "internal")
 
 type webhookEndpointBody struct {
-	URL         string      `json:"url" minLength:"1" maxLength:"2000" doc:"Where events are posted to: https, or with --allow-private http, too. Callers with the role read see it, so no secret belongs into it." example:"https://shop.example/pawl"`
+	URL         string      `json:"url" minLength:"1" maxLength:"2000" doc:"The URL to post events to: https, or with --allow-private also http. It is visible with the role read, so it must not contain secrets." example:"https://shop.example/pawl"`
 	Description string      `json:"description,omitempty" minLength:"1" maxLength:"1000" doc:"What it is for."`
-	Types       []eventType `json:"types,omitempty" nullable:"false" minItems:"1" maxItems:"100" doc:"The types of the events that it gets: exact ones, or order.* for all that begin so. All when left out."`
+	Types       []eventType `json:"types,omitempty" nullable:"false" minItems:"1" maxItems:"100" doc:"The event types to send; order.* matches all that begin with order. Defaults to all."`
 	VerbBody
 }
 
@@ -74,15 +75,15 @@ func (s *server) createWebhookEndpoint(ctx context.Context, q *sent[webhookEndpo
 
 var changeWebhookEndpointOperation = withBody(huma.Operation{
 	OperationID: "changeWebhookEndpoint", Method: http.MethodPut, Path: "/api/webhook-endpoints/{endpointId}", Tags: []string{"webhooks"},
-	Summary: "Change the URL, the description and the types of a webhook endpoint",
-	Description: "All three become as they are sent. What was not delivered yet goes to the new URL; the types count for events that no deliveries were made of yet. " +
-		"It is changed only if nobody has since the ETag in If-Match, which must be given.",
+	Summary: "Update a webhook endpoint",
+	Description: "Replaces the URL, description and types. Pending deliveries go to the new URL; the new types apply to events without deliveries yet. " +
+		"If-Match is required: the endpoint is changed only if it still has that ETag.",
 }, "not_found", "invalid_idempotency_key", "idempotency_key_reused", "precondition_failed", "precondition_required", "unavailable", "internal")
 
 // changeWebhookEndpointRequest documents what changeWebhookEndpoint reads.
 type changeWebhookEndpointRequest struct {
 	EndpointID string `path:"endpointId" doc:"The id of the endpoint."`
-	IfMatch    string `header:"If-Match" doc:"Only if the endpoint is still at this ETag. Must be given; * is any." example:"\"1\""`
+	IfMatch    string `header:"If-Match" doc:"Only if the endpoint still has this ETag. Required; * matches any." example:"\"1\""`
 	Keyed[webhookEndpointBody]
 }
 
@@ -99,14 +100,14 @@ func (s *server) changeWebhookEndpoint(ctx context.Context, q *sent[webhookEndpo
 
 var deleteWebhookEndpointOperation = failing(huma.Operation{
 	OperationID: "deleteWebhookEndpoint", Method: http.MethodDelete, Path: "/api/webhook-endpoints/{endpointId}", Tags: []string{"webhooks"},
-	Summary:     "Remove a webhook endpoint",
-	Description: "Nothing is sent to it any more, and its deliveries are forgotten. It can't be brought back; to stop for a while, disable it.",
+	Summary:     "Delete a webhook endpoint",
+	Description: "Nothing more is sent to it, and its deliveries are removed. This cannot be undone; to stop for a while, disable it.",
 }, "cross_origin", "invalid_parameter", "not_found", "precondition_failed", "unavailable", "internal")
 
 // deleteWebhookEndpointRequest documents what deleteWebhookEndpoint reads.
 type deleteWebhookEndpointRequest struct {
 	EndpointID string `path:"endpointId" doc:"The id of the endpoint."`
-	IfMatch    string `header:"If-Match" doc:"Only if the endpoint is still at this ETag."`
+	IfMatch    string `header:"If-Match" doc:"Only if the endpoint still has this ETag."`
 }
 
 func (s *server) deleteWebhookEndpoint(w http.ResponseWriter, r *http.Request) error {
@@ -124,21 +125,21 @@ func (s *server) deleteWebhookEndpoint(w http.ResponseWriter, r *http.Request) e
 
 // webhookRoutes are those of webhook endpoints and their deliveries.
 func (s *server) webhookRoutes() {
-	list(s, listWebhookEndpointsOperation, s.listWebhookEndpoints)                                                                                    // GET    /api/webhook-endpoints: all
-	postChange[Keyed[webhookEndpointBody], webhookEndpointAnswer](s, createWebhookEndpointOperation, checkWebhookEndpoint, s.createWebhookEndpoint)   // POST   /api/webhook-endpoints: make one
-	getWithin(s, getWebhookEndpointOperation, readWithin, s.getWebhookEndpoint)                                                                       // GET    /api/webhook-endpoints/{endpointId}: one
-	postChange[changeWebhookEndpointRequest, webhookEndpointAnswer](s, changeWebhookEndpointOperation, checkWebhookEndpoint, s.changeWebhookEndpoint) // PUT    /api/webhook-endpoints/{endpointId}: change it
-	postChange[endpointVerbRequest[rotateSecretBody], webhookEndpointAnswer](s, rotateSecretOperation, nil, s.rotateSecret)                           // POST   /api/webhook-endpoints/{endpointId}/rotate-secret: sign with another
-	postChange[endpointVerbRequest[enableBody], webhookEndpointAnswer](s, enableOperation, nil, s.enableEndpoint)                                     // POST   /api/webhook-endpoints/{endpointId}/enable: send to it again
-	postChange[endpointVerbRequest[VerbBody], webhookEndpointAnswer](s, disableOperation, nil, s.disableEndpoint)                                     // POST   /api/webhook-endpoints/{endpointId}/disable: send nothing
-	post[endpointRequest, plainAnswer[testOutcome]](s, testOperation, s.testEndpoint)                                                                 // POST   /api/webhook-endpoints/{endpointId}/test: send a test event
-	list(s, listDeliveriesOfOrderOperation, s.listDeliveriesOfOrder)                                                                                  // GET    /api/orders/{orderId}/deliveries: of its newest events
-	list(s, listDeliveriesOperation, s.listDeliveries)                                                                                                // GET    /api/webhook-endpoints/{endpointId}/deliveries: newest first
-	get(s, getDeliveryOperation, s.getDelivery)                                                                                                       // GET    /api/webhook-endpoints/{endpointId}/deliveries/{delivery}: with its attempts
-	postChange[deliveryVerbRequest[VerbBody], plainAnswer[delivery]](s, resendOperation, nil, s.resendDelivery)                                       // POST   /api/webhook-endpoints/{endpointId}/deliveries/{delivery}/resend: once more
-	postChange[deliveryVerbRequest[skipBody], plainAnswer[delivery]](s, skipOperation, nil, s.skipDelivery)                                           // POST   /api/webhook-endpoints/{endpointId}/deliveries/{delivery}/skip: give it up
-	postChange[endpointVerbRequest[recoverBody], plainAnswer[recovery]](s, recoverOperation, nil, s.recoverDeliveries)                                // POST   /api/webhook-endpoints/{endpointId}/recover: what was given up
-	post[deleteWebhookEndpointRequest, struct{}](s, deleteWebhookEndpointOperation, s.deleteWebhookEndpoint)                                          // DELETE /api/webhook-endpoints/{endpointId}: remove it
+	list(s, listWebhookEndpointsOperation, s.listWebhookEndpoints)
+	postChange[Keyed[webhookEndpointBody], webhookEndpointAnswer](s, createWebhookEndpointOperation, checkWebhookEndpoint, s.createWebhookEndpoint)
+	getWithin(s, getWebhookEndpointOperation, readWithin, s.getWebhookEndpoint)
+	postChange[changeWebhookEndpointRequest, webhookEndpointAnswer](s, changeWebhookEndpointOperation, checkWebhookEndpoint, s.changeWebhookEndpoint)
+	postChange[endpointVerbRequest[rotateSecretBody], webhookEndpointAnswer](s, rotateSecretOperation, nil, s.rotateSecret)
+	postChange[endpointVerbRequest[enableBody], webhookEndpointAnswer](s, enableOperation, nil, s.enableEndpoint)
+	postChange[endpointVerbRequest[VerbBody], webhookEndpointAnswer](s, disableOperation, nil, s.disableEndpoint)
+	post[endpointRequest, plainAnswer[testOutcome]](s, testOperation, s.testEndpoint)
+	list(s, listDeliveriesOfOrderOperation, s.listDeliveriesOfOrder)
+	list(s, listDeliveriesOperation, s.listDeliveries)
+	get(s, getDeliveryOperation, s.getDelivery)
+	postChange[deliveryVerbRequest[VerbBody], plainAnswer[delivery]](s, resendOperation, nil, s.resendDelivery)
+	postChange[deliveryVerbRequest[skipBody], plainAnswer[delivery]](s, skipOperation, nil, s.skipDelivery)
+	postChange[endpointVerbRequest[recoverBody], plainAnswer[recovery]](s, recoverOperation, nil, s.recoverDeliveries)
+	post[deleteWebhookEndpointRequest, struct{}](s, deleteWebhookEndpointOperation, s.deleteWebhookEndpoint)
 }
 
 // endpointAt is the endpoint that a request names, at the version that If-Match wants.
@@ -193,15 +194,15 @@ func endpointVerb(id, path, summary, description string) huma.Operation {
 }
 
 var (
-	rotateSecretOperation = endpointVerb("rotateWebhookSecret", "rotate-secret", "Give a webhook endpoint another secret",
-		"The answer has it; it is not shown again, except when this request comes again with the same requestId. For a while deliveries have two signatures, "+
-			"one for each secret, so that a receiver can change over when it likes.")
-	enableOperation = endpointVerb("enableWebhookEndpoint", "enable", "Send to a disabled webhook endpoint again",
-		"From where it stood, beginning at once; or from now on: what is not finished is skipped then. An endpoint that is enabled is not left alone for its failures any more.")
-	disableOperation = endpointVerb("disableWebhookEndpoint", "disable", "Send nothing to a webhook endpoint for a while",
-		"Events are kept for it as long as the feed keeps them.")
+	rotateSecretOperation = endpointVerb("rotateWebhookSecret", "rotate-secret", "Rotate the secret of a webhook endpoint",
+		"The response contains the new secret. It is shown only here, and if the request is repeated with the same requestId. For a while, deliveries have two signatures, "+
+			"one for each secret, so that the receiver can switch in the meantime.")
+	enableOperation = endpointVerb("enableWebhookEndpoint", "enable", "Enable a webhook endpoint",
+		"Deliveries continue where they stopped, at once; or from now on, and unfinished ones are skipped. Earlier failures no longer delay them.")
+	disableOperation = endpointVerb("disableWebhookEndpoint", "disable", "Disable a webhook endpoint",
+		"Nothing is sent to it. Its events are kept as long as the feed keeps them.")
 	testOperation = endpointVerb("testWebhookEndpoint", "test", "Send a test event to a webhook endpoint",
-		"At once, also to one that is disabled. It is of the type webhook_endpoint.test, and signed like all others. The answer says what came back. Nothing of it is kept, and it is not sent again.")
+		"Sends an event of type webhook_endpoint.test at once, even to a disabled endpoint, signed like any other, and returns the result. It is not stored or retried.")
 )
 
 // endpointVerbRequest documents what a verb of an endpoint reads.
@@ -214,12 +215,12 @@ type endpointVerbRequest[B any] struct {
 const day = 24 * time.Hour
 
 type rotateSecretBody struct {
-	OverlapSeconds *int32 `json:"overlapSeconds,omitempty" minimum:"0" maximum:"2592000" doc:"For how long deliveries are signed with the secret before, too. A day when left out. 0: it is known to others, so not at all."`
+	OverlapSeconds *int32 `json:"overlapSeconds,omitempty" minimum:"0" maximum:"2592000" doc:"How long deliveries are also signed with the previous secret. Defaults to a day. Use 0 if the secret leaked."`
 	VerbBody
 }
 
 type enableBody struct {
-	From string `json:"from,omitempty" enum:"stopped,now" doc:"stopped: it gets everything that the feed still has since it was disabled. now: only what happens from now on. stopped when left out."`
+	From string `json:"from,omitempty" enum:"stopped,now" doc:"stopped (the default): send everything since it was disabled that the feed still has. now: only new events."`
 	VerbBody
 }
 
@@ -241,14 +242,14 @@ func (s *server) disableEndpoint(ctx context.Context, q *sent[VerbBody]) (any, e
 
 // testOutcome says what came of a test event.
 type testOutcome struct {
-	Delivered bool   `json:"delivered" doc:"It was answered with 2xx."`
+	Delivered bool   `json:"delivered" doc:"Whether the response was 2xx."`
 	EventID   string `json:"eventId" doc:"The id of the event, and the webhook-id of the request." example:"evt_test_4xq7m2kd"`
 
 	At        time.Time `json:"at"`
-	Status    int       `json:"status,omitempty" doc:"HTTP status of the answer. Absent: there was no answer."`
-	LatencyMs int64     `json:"latencyMs" minimum:"0" doc:"How long the answer took, in milliseconds."`
-	Answer    string    `json:"answer,omitempty" doc:"Its beginning, up to 1 KiB."`
-	Error     string    `json:"error,omitempty" doc:"Why there was no answer."`
+	Status    int       `json:"status,omitempty" doc:"HTTP status of the response. Absent if there was none."`
+	LatencyMs int64     `json:"latencyMs" minimum:"0" doc:"Time until the response, in milliseconds."`
+	Answer    string    `json:"answer,omitempty" doc:"The beginning of the response, up to 1 KiB."`
+	Error     string    `json:"error,omitempty" doc:"Why there was no response."`
 }
 
 // testLimit is how long a test may take: the time that an attempt has, and some to read the endpoint.
@@ -275,63 +276,63 @@ func (s *server) testEndpoint(w http.ResponseWriter, r *http.Request) error {
 // webhookEndpoint is an endpoint as the API shows it.
 type webhookEndpoint struct {
 	ID             string     `json:"id" example:"whe_1"`
-	URL            string     `json:"url" maxLength:"2000" doc:"Where events are posted to." example:"https://shop.example/pawl"`
+	URL            string     `json:"url" maxLength:"2000" doc:"The URL that events are posted to." example:"https://shop.example/pawl"`
 	Description    string     `json:"description,omitempty"`
-	Types          []string   `json:"types" nullable:"false" doc:"The types of the events that it gets: exact ones, or order.* for all that begin so. Empty: all." example:"[\"order.*\"]"`
+	Types          []string   `json:"types" nullable:"false" doc:"The event types that are sent; order.* matches all that begin with order. Empty means all." example:"[\"order.*\"]"`
 	State          string     `json:"state" enum:"enabled,disabled"`
 	DisabledAt     *time.Time `json:"disabledAt,omitempty"`
 	DisabledReason string     `json:"disabledReason,omitempty" doc:"Why it is disabled."`
-	Failures       int32      `json:"failures" minimum:"0" doc:"Attempts that failed since the last one that succeeded."`
-	FailingSince   *time.Time `json:"failingSince,omitempty" doc:"When the first of them was. After five days without a success it is disabled."`
-	PausedUntil    *time.Time `json:"pausedUntil,omitempty" doc:"Nothing is sent before, because it fails or has asked for it."`
-	EventNo        int64      `json:"eventNo" minimum:"0" doc:"Up to this number of the feed its deliveries were made."`
-	Version        int32      `json:"version" minimum:"1" doc:"Raised by every change of it; also its ETag."`
+	Failures       int32      `json:"failures" minimum:"0" doc:"Failed attempts since the last success."`
+	FailingSince   *time.Time `json:"failingSince,omitempty" doc:"When the first of them was. After five days without success the endpoint is disabled."`
+	PausedUntil    *time.Time `json:"pausedUntil,omitempty" doc:"Nothing is sent until then, because attempts failed or the endpoint asked to wait."`
+	EventNo        int64      `json:"eventNo" minimum:"0" doc:"Events of the feed up to this number have deliveries."`
+	Version        int32      `json:"version" minimum:"1" doc:"Raised by every change; also its ETag."`
 	CreatedAt      time.Time  `json:"createdAt"`
-	CreatedBy      string     `json:"createdBy" doc:"Who made it, as in the history of an order." example:"token:operations"`
-	Secret         string     `json:"secret,omitempty" doc:"What its deliveries are signed with. Only in the answer to the request that made it, also when that comes again." example:"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"`
+	CreatedBy      string     `json:"createdBy" doc:"Who created it, as in the history of an order." example:"token:operations"`
+	Secret         string     `json:"secret,omitempty" doc:"The secret that deliveries are signed with. Only in the response to the request that created it." example:"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"`
 
-	PreviousSecretUntil *time.Time `json:"previousSecretUntil,omitempty" doc:"Until then its deliveries are signed with the secret before, too."`
+	PreviousSecretUntil *time.Time `json:"previousSecretUntil,omitempty" doc:"Until then, deliveries are also signed with the previous secret."`
 
-	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that are not known, and had no effect."`
+	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Unknown fields of the request, which had no effect."`
 }
 
 // delivery is an event for an endpoint.
 type delivery struct {
-	EndpointID  string     `json:"endpointId" doc:"The endpoint that it is for." example:"whe_1"`
+	EndpointID  string     `json:"endpointId" doc:"The endpoint." example:"whe_1"`
 	Delivery    int64      `json:"delivery" minimum:"1" doc:"Its number at this endpoint."`
 	EventID     string     `json:"eventId" doc:"The id of the event, and the webhook-id of every attempt." example:"evt_1042_5_660e29dbaab52"`
 	Type        string     `json:"type" example:"order.completed"`
-	OrderID     string     `json:"orderId,omitempty" doc:"The order that the event is about."`
-	Item        string     `json:"item,omitempty" doc:"The item whose stock the event is about."`
-	State       string     `json:"state" enum:"pending,delivered,exhausted,skipped" doc:"exhausted: all attempts failed. It holds back what follows of its order at this endpoint until somebody has it sent again or skips it."`
+	OrderID     string     `json:"orderId,omitempty" doc:"The order of the event."`
+	Item        string     `json:"item,omitempty" doc:"The item of the event."`
+	State       string     `json:"state" enum:"pending,delivered,exhausted,skipped" doc:"exhausted: all attempts failed. Later deliveries of the order at this endpoint wait until it is resent or skipped."`
 	CreatedAt   time.Time  `json:"createdAt"`
-	DueAt       *time.Time `json:"dueAt,omitempty" doc:"When it is sent next. Absent where it is finished, and where one before it of its order is not."`
-	AttemptedAt *time.Time `json:"attemptedAt,omitempty" doc:"When it was sent last."`
+	DueAt       *time.Time `json:"dueAt,omitempty" doc:"When it is sent next. Absent if it is finished, or waits for an earlier delivery of its order."`
+	AttemptedAt *time.Time `json:"attemptedAt,omitempty" doc:"When it was last sent."`
 	FinishedAt  *time.Time `json:"finishedAt,omitempty"`
-	Attempts    int16      `json:"attempts" minimum:"0" doc:"How often it was sent, since it was stored or somebody had it sent again."`
-	Status      int32      `json:"status,omitempty" doc:"HTTP status of the last answer. Absent: there was none."`
+	Attempts    int16      `json:"attempts" minimum:"0" doc:"Attempts since it was created or resent."`
+	Status      int32      `json:"status,omitempty" doc:"HTTP status of the last response. Absent if there was none."`
 
-	Log     []attempt        `json:"log,omitempty" nullable:"false" doc:"The last 20 attempts, the oldest first. Not in lists."`
-	Changes []deliveryChange `json:"changes,omitempty" nullable:"false" doc:"What people have asked of it, the oldest first. Not in lists."`
+	Log     []attempt        `json:"log,omitempty" nullable:"false" doc:"The last 20 attempts, oldest first. Not in lists."`
+	Changes []deliveryChange `json:"changes,omitempty" nullable:"false" doc:"Changes that people made, oldest first. Not in lists."`
 
-	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that are not known, and had no effect."`
+	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Unknown fields of the request, which had no effect."`
 }
 
 // attempt is one time that a delivery was sent.
 type attempt struct {
 	At        time.Time `json:"at"`
-	Status    int       `json:"status,omitempty" doc:"HTTP status of the answer. 200 to 299 is a success. Absent: there was no answer."`
-	LatencyMs int64     `json:"latencyMs" minimum:"0" doc:"How long the answer took, in milliseconds."`
-	Answer    string    `json:"answer,omitempty" doc:"Its beginning, up to 1 KiB."`
-	Error     string    `json:"error,omitempty" doc:"Why there was no answer."`
+	Status    int       `json:"status,omitempty" doc:"HTTP status of the response. Absent if there was none."`
+	LatencyMs int64     `json:"latencyMs" minimum:"0" doc:"Time until the response, in milliseconds."`
+	Answer    string    `json:"answer,omitempty" doc:"The beginning of the response, up to 1 KiB."`
+	Error     string    `json:"error,omitempty" doc:"Why there was no response."`
 }
 
 // deliveryChange is what somebody has asked of a delivery.
 type deliveryChange struct {
 	At         time.Time `json:"at"`
 	Verb       string    `json:"verb" enum:"resent,skipped"`
-	Actor      string    `json:"actor" doc:"Who asked, as in the history of an order." example:"token:operations"`
-	OnBehalfOf string    `json:"onBehalfOf,omitempty" doc:"For whom the actor says that it asked."`
+	Actor      string    `json:"actor" doc:"Who requested it, as in the history of an order." example:"token:operations"`
+	OnBehalfOf string    `json:"onBehalfOf,omitempty" doc:"On whose behalf, as stated by the actor."`
 	Reason     string    `json:"reason,omitempty"`
 }
 

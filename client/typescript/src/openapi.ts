@@ -34,8 +34,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Answer a step that was called for
-         * @description For providers that answered a call with 202: the callbackUrl of the call is such a path. The token is a credential; a policy with signedCallbacks wants a Standard Webhooks signature, too, with the Idempotency-Key of the call as the webhook-id. An answer may come before that 202 was recorded, late, and more than once. The first one counts: another one than that is answered with accepted: false. An effect that is reported too late for the order is undone. An unknown token stores nothing.
+         * Report the result of a step
+         * @description For providers that answered a call with 202: the callbackUrl of the call is such a path. The token is a credential. If the policy sets signedCallbacks, a Standard Webhooks signature is also required, with the Idempotency-Key of the call as the webhook-id. A result may arrive before that 202 was recorded, late, or more than once. The first one counts; a different one gets accepted: false. An effect that is reported too late for the order is undone. An unknown token stores nothing.
          */
         post: operations["answerStep"];
         delete?: never;
@@ -52,8 +52,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * See what goes wrong, over many orders
-         * @description Orders that failed, and those that are held for attention, put together by where they stand and why; the largest group first, 200 at most. The newest 10000 orders of each kind are looked at. Groups are at most a second old, or longer where finding them takes long. Needs the role read.
+         * List groups of failed and held orders
+         * @description Orders that failed and orders held for attention, grouped by step and cause; the largest group first, up to 200. Covers the newest 10000 orders of each kind. Groups are usually at most a second old. Needs the role read.
          */
         get: operations["listErrorGroups"];
         put?: never;
@@ -72,8 +72,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read what happened, in the order in which it happened
-         * @description Every row of the history of every order, and every stock movement, once. The events of an order come in the order of their seq. Go on with nextCursor, also when the page is empty: filters move it, too. With wait the answer comes with the first event that the filters choose; while too many requests of the caller wait, it comes at once. With Accept: text/event-stream events are answered as they come, as server-sent events: each with its cursor as id, and every 15 seconds a sign of life. A stream goes on after Last-Event-ID, or else after. Without either it begins with what comes from now on. Needs the role read.
+         * List or stream events, in order
+         * @description Every history entry of every order and every stock movement, once. The events of an order are in the order of their seq. Continue at nextCursor, even if the page is empty. With wait, the response is sent with the first matching event, or at once if too many of your requests are waiting. With Accept: text/event-stream, events are sent as they happen, as server-sent events, each with its cursor as id, and a heartbeat every 15 seconds. A stream continues after Last-Event-ID, or else after the parameter after. Without either, it starts now. Needs the role read.
          */
         get: operations["listEvents"];
         put?: never;
@@ -92,8 +92,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List the stock of all items
-         * @description Every item that was ever reserved or given stock, in the order of the bytes of their names. Needs the role read or stock.
+         * List stock
+         * @description Every item that ever had stock or a reservation, in byte order of the names. Needs the role read or stock.
          */
         get: operations["listInventory"];
         put?: never;
@@ -112,13 +112,13 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read the stock of an item
-         * @description What is on the shelf, what orders have reserved of it, and what is left to sell. Needs the role read or stock.
+         * Get the stock of an item
+         * @description Units on hand, units reserved by orders, and units available to sell. Needs the role read or stock.
          */
         get: operations["getInventory"];
         /**
-         * Say how many units of an item are on the shelf
-         * @description From then on the item is tracked and never oversold. Sold units are gone from the shelf already, so the number is what can be counted there. It can't be less than what is reserved. It is set only if nothing was sold or changed since the ETag in If-Match, or, with If-None-Match: *, if the item is not there. A request that comes again with the same requestId is answered and not done again. Needs the role stock.
+         * Set the stock of an item
+         * @description From then on the item is tracked and never oversold. onHand is what can be counted on the shelf; sold units are no longer part of it. It cannot be less than the units reserved. It is set only if nothing was sold or changed since the ETag in If-Match, or, with If-None-Match: *, if the item does not exist. A repeated request with the same requestId has no further effect. Needs the role stock.
          */
         put: operations["setInventory"];
         post?: never;
@@ -138,8 +138,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Add units of an item to the shelf, or take some away
-         * @description For goods that arrive, break or come back. It is right however much is sold meanwhile. From then on the item is tracked; one that was not has nothing on the shelf before. A request that comes again with the same requestId is answered and not done again. Needs the role stock.
+         * Add or remove units of an item
+         * @description For goods that arrive, break or are returned. It does not depend on sales in the meantime. From then on the item is tracked; an item that was not starts at 0. A repeated request with the same requestId has no further effect. Needs the role stock.
          */
         post: operations["adjustInventory"];
         delete?: never;
@@ -156,8 +156,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read the stock movements of an item
-         * @description One row for every change of the stock but sales, oldest first. The last ones are read with sort=newest, and those before them with before. onHand is the sum of the changes, less what was sold since the first of them. Needs the role read or stock.
+         * List the stock movements of an item
+         * @description One row for each change of the stock except sales, oldest first. To page backward, use sort=newest and before. onHand is the sum of the changes, less what was sold since the first one. Needs the role read or stock.
          */
         get: operations["listStockMovements"];
         put?: never;
@@ -176,8 +176,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read who you are, and what you may do
-         * @description Answers everybody. A caller without a credential, or with one that is not good, is anonymous. Where the service is not open to them, anonymous callers have no roles and no operations.
+         * Get your identity and permissions
+         * @description Every caller gets an answer. A caller without a valid credential is anonymous. Anonymous callers have no roles and no operations, unless the service is open to them.
          */
         get: operations["getCaller"];
         put?: never;
@@ -197,7 +197,7 @@ export interface paths {
         };
         /**
          * List orders, newest first
-         * @description Filters can be combined. A page ends with the cursor of the next one, as long as there is one. A page of large orders may have fewer than limit. So may one whose filter leaves out much: at most 10,000 orders are looked at for a page, and the next page goes on behind them. Needs the role read.
+         * @description Filters can be combined. nextCursor leads to the next page. A page can have fewer orders than limit: if orders are large, or if few match, because a page examines at most 10,000 orders. Needs the role read.
          */
         get: operations["listOrders"];
         put?: never;
@@ -218,8 +218,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Take an order through its steps
-         * @description Charges, reserves and confirms the order, each exactly once, and answers when it is final. An order that exists is not started again: with the same input the answer is its current state, and what is unfinished goes on; with another amount, item, quantity, currency, customerId, paymentMethod, startAt, completeBy, reservationTtl or concurrencyKey it is a conflict. Fields left out match what is stored. Metadata never conflicts: what is stored stays, and ignoredFields names metadata that is another. A field whose name is one letter off one of these is refused. An order that failed is an answer like any other, 200 with status failed. An order that is not final in time is answered with 202 and goes on without the caller: at once when it waits for a person, or until a time after the caller's. With an Idempotency-Key, the same key with any other request is refused for 30 days; with this one the answer is the current state. One that waits for the callback of a provider is waited for, unless the customer has to act first. While too many requests of the caller wait, the answer is 202 at once. Needs the role submit.
+         * Process an order
+         * @description Charges, reserves and confirms the order, each exactly once, and responds when it is final. An existing order is not started again: with the same input, the response is its current state, and an unfinished order continues; with a different amount, item, quantity, currency, customerId, paymentMethod, startAt, completeBy, reservationTtl or concurrencyKey it is a conflict. Omitted fields match what is stored. Metadata never conflicts: the stored metadata is kept, and ignoredFields names metadata if it differs. A field whose name is one letter off one of these is rejected. A failed order is a normal response: 200 with status failed. An order that is not final in time gets 202 and continues without the caller. The 202 is sent at once if the order waits for a person, for a time after the limit, or for the customer to act, and if too many of your requests are waiting; a provider's callback is waited for. An Idempotency-Key cannot be used for a different request for 30 days; the same request gets the current state. Needs the role submit.
          */
         post: operations["processOrder"];
         delete?: never;
@@ -236,8 +236,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read an order
-         * @description With wait the answer comes when the order is final; together with If-None-Match, when the order has another ETag. When the time is up, it is the order as it is then, or 304 if that has the ETag still. While too many requests of the caller wait, the time is up at once. Needs the role submit or read.
+         * Get an order
+         * @description With wait, the response is sent when the order is final, or, with If-None-Match, when its ETag changes. When the time is up, the response is the order as it is, or 304 if its ETag is unchanged. If too many of your requests are waiting, it is sent at once. Needs the role submit or read.
          */
         get: operations["getOrder"];
         put?: never;
@@ -259,7 +259,7 @@ export interface paths {
         put?: never;
         /**
          * Approve an order
-         * @description Lets an order start that a rule of its policy holds for a person. Waits and answers like processing. Where it does not apply it is 409, with the verbs that do. A request that comes again with the same requestId is answered and not done again. Needs the role approve.
+         * @description Starts an order that its policy holds for approval. Waits and responds as for processing. If the verb does not apply, the response is 409 with the verbs that do. A repeated request with the same requestId has no further effect. Needs the role approve.
          */
         post: operations["approveOrder"];
         delete?: never;
@@ -276,8 +276,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read the calls made for an order
-         * @description One row for every call to a provider, by number. A row is stored before its call is made. Steps that are done in the database make no calls. Needs the role submit or read.
+         * List the provider calls of an order
+         * @description One row for each call to a provider, by number, stored before the call is made. Steps that run in the database make no calls. Needs the role submit or read.
          */
         get: operations["listCalls"];
         put?: never;
@@ -298,8 +298,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Stop an order and undo it
-         * @description Asks that the order be stopped: the step under way is recorded, then everything done is undone and the order ends canceled. A cancellation of an order that is being canceled waits with the first. A confirmation that may have been done is not stopped. Waits and answers like processing. Where it does not apply it is 409, with the verbs that do. A request that comes again with the same requestId is answered and not done again. Needs the role operate.
+         * Cancel an order
+         * @description Stops the order: the result of the current step is recorded, then everything done is undone, and the order ends canceled. If it is already being canceled, the request waits for that. A confirmation that may have been performed cannot be stopped. Waits and responds as for processing. If the verb does not apply, the response is 409 with the verbs that do. A repeated request with the same requestId has no further effect. Needs the role operate.
          */
         post: operations["cancelOrder"];
         delete?: never;
@@ -317,7 +317,7 @@ export interface paths {
         };
         /**
          * List the deliveries of an order, at all webhook endpoints
-         * @description Those of its newest events first. The first one of each endpoint that is not finished is there, too, whatever the limit: the others of the order wait for it. For older ones, list the deliveries of an endpoint with this orderId. Needs the role read.
+         * @description Newest events first. The first unfinished delivery of each endpoint is always included, whatever the limit: the order's other deliveries wait for it. For older ones, list the deliveries of an endpoint with this orderId. Needs the role read.
          */
         get: operations["listDeliveriesOfOrder"];
         put?: never;
@@ -338,8 +338,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Hold an order before its next step
-         * @description A step under way is finished and recorded; then the order waits until it is resumed. Deadlines go on. Waits and answers like processing. Where it does not apply it is 409, with the verbs that do. A request that comes again with the same requestId is answered and not done again. Needs the role operate.
+         * Pause an order
+         * @description The current step is finished and recorded; then the order waits until it is resumed. Deadlines still apply. Waits and responds as for processing. If the verb does not apply, the response is 409 with the verbs that do. A repeated request with the same requestId has no further effect. Needs the role operate.
          */
         post: operations["pauseOrder"];
         delete?: never;
@@ -358,8 +358,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Give back money of a completed order
-         * @description Refunds a part of the charge, or all that is left of it, where it was charged. The status stays completed; refunded and refunds say what was given back. Fields that are not known are refused. It is 200 once the refund is done or failed, and 202 as long as it is open: Pawl goes on with it. Waits and answers like processing. Where it does not apply it is 409, with the verbs that do. A request that comes again with the same requestId is answered and not done again. Needs the role operate.
+         * Refund a completed order
+         * @description Refunds a part of the charge, or all that is left of it, through the provider that charged it. The status stays completed; refunded and refunds report what was refunded. Unknown fields are rejected. The response is 200 once the refund has succeeded or failed, and 202 while it is open; Pawl continues it. Waits and responds as for processing. If the verb does not apply, the response is 409 with the verbs that do. A repeated request with the same requestId has no further effect. Needs the role operate.
          */
         post: operations["refundOrder"];
         delete?: never;
@@ -379,7 +379,7 @@ export interface paths {
         put?: never;
         /**
          * Reject an order
-         * @description Cancels an order that a rule of its policy holds for a person. Its failure code is rejected. Waits and answers like processing. Where it does not apply it is 409, with the verbs that do. A request that comes again with the same requestId is answered and not done again. Needs the role approve.
+         * @description Cancels an order that its policy holds for approval. Its failure code is rejected. Waits and responds as for processing. If the verb does not apply, the response is 409 with the verbs that do. A repeated request with the same requestId has no further effect. Needs the role approve.
          */
         post: operations["rejectOrder"];
         delete?: never;
@@ -398,8 +398,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Go on with a paused order
-         * @description The order goes on where it was. What it waited for before the pause, a time, an approval or a concurrency permit, it waits for again. Waits and answers like processing. Where it does not apply it is 409, with the verbs that do. A request that comes again with the same requestId is answered and not done again. Needs the role operate.
+         * Resume a paused order
+         * @description The order continues where it was. If it was waiting for a time, an approval or a concurrency permit, it waits for it again. Waits and responds as for processing. If the verb does not apply, the response is 409 with the verbs that do. A repeated request with the same requestId has no further effect. Needs the role operate.
          */
         post: operations["resumeOrder"];
         delete?: never;
@@ -418,8 +418,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Try a held or failed order again
-         * @description Retries the step of a held order again at once, with all its retries before it. For an order that waits for a callback, the provider is asked at once. A failed order, of which nothing stands any more, starts anew as its next generation, with another payment method if one is given. One that was retried before must be told which retry is meant: by the generation that failed, by If-Match or by a requestId. Waits and answers like processing. Where it does not apply it is 409, with the verbs that do. A request that comes again with the same requestId is answered and not done again. Needs the role operate.
+         * Retry a held or failed order
+         * @description Retries the step of a held order at once, with all its attempts available again. If the order waits for a callback, the provider is asked at once. A failed order that is fully undone starts again as its next generation, with another payment method if one is given. If it was retried before, the request must say which retry is meant: by the generation that failed, by If-Match or by a requestId. Waits and responds as for processing. If the verb does not apply, the response is 409 with the verbs that do. A repeated request with the same requestId has no further effect. Needs the role operate.
          */
         post: operations["retryOrder"];
         delete?: never;
@@ -438,8 +438,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Say what became of a step
-         * @description Settles a step whose outcome nobody knows, or that waits for an answer or another try: a person has looked at the provider. The order goes on as if the provider had said so. While the step is being done it is 409. With the number of a refund it settles that refund; not_done has it sent again. With a generation it closes the open undo of an effect that was reported too late, which a person has done by hand. The order is not moved by that, and may have ended. Waits and answers like processing. Where it does not apply it is 409, with the verbs that do. A request that comes again with the same requestId is answered and not done again. Needs the role settle.
+         * Report the outcome of a step
+         * @description Settles a step whose outcome is unknown, or that waits for a callback or a retry, after a person has looked at the provider. The order continues as if the provider had reported it. While the step is in progress, the response is 409. With a refund number, it settles that refund; not_done sends it again. With a generation, it closes the open undo of a late effect that was undone by hand; the order itself does not change, and may have ended. Waits and responds as for processing. If the verb does not apply, the response is 409 with the verbs that do. A repeated request with the same requestId has no further effect. Needs the role settle.
          */
         post: operations["settleStepOfOrder"];
         delete?: never;
@@ -456,8 +456,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read the history of an order
-         * @description One row for every write to the order, oldest first, without gaps. A long history is read from its end with sort=newest, and on with before. Needs the role submit or read.
+         * List the history of an order
+         * @description One row for each write to the order, oldest first, without gaps. To page backward, use sort=newest and before. Needs the role submit or read.
          */
         get: operations["listTransitions"];
         put?: never;
@@ -476,8 +476,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * See how the service stands
-         * @description How many orders are in each state and wait for what, the oldest of them, the replicas, and what keeps the provider steps of the answering one busy. Numbers go up to 10000: that many or more. They are at most a second old, or longer where counting them takes long. Needs the role read.
+         * Get an overview of the service
+         * @description Orders by status and by what they wait for, the oldest unfinished order, the replicas, and the provider steps of the replica that answers. Counts stop at 10000, which means that many or more. They are usually at most a second old. Needs the role read.
          */
         get: operations["getOverview"];
         put?: never;
@@ -496,8 +496,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * See what this replica did in the last hour
-         * @description A point for each ten seconds, the oldest first. They are kept in memory: a replica that was started later has fewer, and others have points of their own. What did not happen is left out. Needs the role read.
+         * Get the activity of this replica in the last hour
+         * @description One point for every ten seconds, oldest first. Each replica keeps its own points in memory since its start. Zero values are omitted. Needs the role read.
          */
         get: operations["getActivity"];
         put?: never;
@@ -516,14 +516,14 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List the versions of the policy
-         * @description Newest first, without their texts. New orders start with the active version; an order keeps the one that it started with. Needs the role read.
+         * List policy versions
+         * @description Newest first, without source. New orders start with the active version; an order keeps the version that it started with. Needs the role read.
          */
         get: operations["listPolicies"];
         put?: never;
         /**
-         * Check a policy, and store it as a version
-         * @description It is not activated by that. A text that is stored already keeps its version. With dryRun it is checked only. Every mistake is answered with its line and column, as `pawl policy check` prints them. Needs the role admin.
+         * Check and store a policy
+         * @description The new version is not activated. A source that is already stored keeps its version. With dryRun, it is only checked. Every mistake is reported with its line and column, as by `pawl policy check`. Needs the role admin.
          */
         post: operations["storePolicy"];
         delete?: never;
@@ -540,8 +540,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read a version of the policy
-         * @description With its text. A policy names secrets and holds none. Needs the role read.
+         * Get a policy version
+         * @description Includes its source. A policy refers to secrets and contains none. Needs the role read.
          */
         get: operations["getPolicy"];
         put?: never;
@@ -562,8 +562,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Make a version the one that new orders start with
-         * @description An older one, too. Orders that have started keep theirs. The replica that answers goes by it at once, others within seconds. Where it is active already, nothing is done. Needs the role admin.
+         * Activate a policy version
+         * @description New orders start with this version, which may be an older one. Orders that have started keep theirs. The replica that answers uses it at once, others within seconds. Activating the active version has no effect. Needs the role admin.
          */
         post: operations["activatePolicy"];
         delete?: never;
@@ -580,14 +580,14 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * How far the proof of the books is, and what the last one found
-         * @description Each server answers for itself, and keeps it in memory: another one, or this one after a start, knows nothing of it. Needs the role read.
+         * Get the verification of the books
+         * @description The progress of the current verification, and the last report. Each server keeps its own in memory, until it is restarted. Needs the role read.
          */
         get: operations["getVerification"];
         put?: never;
         /**
-         * Prove the books
-         * @description As `pawl verify` does: reads the whole database and looks for what must not be. The server that takes the request does it in the background, on one connection, unless it is at it already. It writes nothing. Needs the role operate.
+         * Start a verification of the books
+         * @description Like `pawl verify`: reads the whole database and looks for violations. The server that takes the request does it in the background, on one connection, unless one is already running. It writes nothing. Needs the role operate.
          */
         post: operations["startVerification"];
         delete?: never;
@@ -604,14 +604,14 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List all webhook endpoints
-         * @description In the order in which they were made. Their secrets are not shown. Needs the role read.
+         * List webhook endpoints
+         * @description In order of creation. Secrets are not included. Needs the role read.
          */
         get: operations["listWebhookEndpoints"];
         put?: never;
         /**
-         * Have events sent to an address
-         * @description Every event from now on that is of one of the types is posted to the URL, those of an order in order, until it answers with 2xx. The answer has the secret that deliveries are signed with (Standard Webhooks 1.0.0); it is not shown again, except when this request comes again with the same requestId. Needs the role admin.
+         * Create a webhook endpoint
+         * @description Every new event of the given types is posted to the URL until it responds with 2xx; the events of an order are sent in order. The response contains the secret that deliveries are signed with (Standard Webhooks 1.0.0). It is shown only here, and if the request is repeated with the same requestId. Needs the role admin.
          */
         post: operations["createWebhookEndpoint"];
         delete?: never;
@@ -628,19 +628,19 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read a webhook endpoint
-         * @description Its secret is not shown. Needs the role read.
+         * Get a webhook endpoint
+         * @description The secret is not included. Needs the role read.
          */
         get: operations["getWebhookEndpoint"];
         /**
-         * Change the URL, the description and the types of a webhook endpoint
-         * @description All three become as they are sent. What was not delivered yet goes to the new URL; the types count for events that no deliveries were made of yet. It is changed only if nobody has since the ETag in If-Match, which must be given. Needs the role admin.
+         * Update a webhook endpoint
+         * @description Replaces the URL, description and types. Pending deliveries go to the new URL; the new types apply to events without deliveries yet. If-Match is required: the endpoint is changed only if it still has that ETag. Needs the role admin.
          */
         put: operations["changeWebhookEndpoint"];
         post?: never;
         /**
-         * Remove a webhook endpoint
-         * @description Nothing is sent to it any more, and its deliveries are forgotten. It can't be brought back; to stop for a while, disable it. Needs the role admin.
+         * Delete a webhook endpoint
+         * @description Nothing more is sent to it, and its deliveries are removed. This cannot be undone; to stop for a while, disable it. Needs the role admin.
          */
         delete: operations["deleteWebhookEndpoint"];
         options?: never;
@@ -657,7 +657,7 @@ export interface paths {
         };
         /**
          * List the deliveries of a webhook endpoint, newest first
-         * @description Filters can be combined. A page ends with the cursor of the next one, as long as there is one. Finished deliveries are forgotten with their events. Needs the role read.
+         * @description Filters can be combined. nextCursor leads to the next page. Finished deliveries are removed with their events. Needs the role read.
          */
         get: operations["listDeliveries"];
         put?: never;
@@ -676,8 +676,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read a delivery
-         * @description With its attempts, what the endpoint answered, and what people have asked of it. Needs the role read.
+         * Get a delivery
+         * @description Includes its attempts with their responses, and the changes that people made. Needs the role read.
          */
         get: operations["getDelivery"];
         put?: never;
@@ -699,7 +699,7 @@ export interface paths {
         put?: never;
         /**
          * Send a delivery again
-         * @description Whatever became of it: as if it was new, with the same webhook-id. If one before it of its order is not finished, after that one; those behind it wait for it again. A request that comes again with the same requestId is answered and not done again. Needs the role operate.
+         * @description Sends it as if it were new, whatever its state, with the same webhook-id. Earlier unfinished deliveries of the order go first; later ones wait for it again. A repeated request with the same requestId has no further effect. Needs the role operate.
          */
         post: operations["resendDelivery"];
         delete?: never;
@@ -718,8 +718,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Give up a delivery
-         * @description It is not sent any more, and those behind it of the same order go on. The receiver misses an event: say why. A request that comes again with the same requestId is answered and not done again. Needs the role operate.
+         * Skip a delivery
+         * @description It is not sent again, and later deliveries of the same order continue. The receiver misses an event, so a reason is required. A repeated request with the same requestId has no further effect. Needs the role operate.
          */
         post: operations["skipDelivery"];
         delete?: never;
@@ -738,8 +738,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Send nothing to a webhook endpoint for a while
-         * @description Events are kept for it as long as the feed keeps them. Needs the role admin.
+         * Disable a webhook endpoint
+         * @description Nothing is sent to it. Its events are kept as long as the feed keeps them. Needs the role admin.
          */
         post: operations["disableWebhookEndpoint"];
         delete?: never;
@@ -758,8 +758,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Send to a disabled webhook endpoint again
-         * @description From where it stood, beginning at once; or from now on: what is not finished is skipped then. An endpoint that is enabled is not left alone for its failures any more. Needs the role admin.
+         * Enable a webhook endpoint
+         * @description Deliveries continue where they stopped, at once; or from now on, and unfinished ones are skipped. Earlier failures no longer delay them. Needs the role admin.
          */
         post: operations["enableWebhookEndpoint"];
         delete?: never;
@@ -778,8 +778,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Send again what was given up
-         * @description All deliveries of the endpoint that are exhausted, and were tried last at or after a time, are sent again as if they were new: 10,000 of them at most, the oldest first. A request that comes again with the same requestId is answered and not done again. Needs the role operate.
+         * Resend exhausted deliveries
+         * @description Sends all exhausted deliveries of the endpoint that were last attempted at or after a time as if they were new: up to 10,000, oldest first. A repeated request with the same requestId has no further effect. Needs the role operate.
          */
         post: operations["recoverDeliveries"];
         delete?: never;
@@ -798,8 +798,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Give a webhook endpoint another secret
-         * @description The answer has it; it is not shown again, except when this request comes again with the same requestId. For a while deliveries have two signatures, one for each secret, so that a receiver can change over when it likes. Needs the role admin.
+         * Rotate the secret of a webhook endpoint
+         * @description The response contains the new secret. It is shown only here, and if the request is repeated with the same requestId. For a while, deliveries have two signatures, one for each secret, so that the receiver can switch in the meantime. Needs the role admin.
          */
         post: operations["rotateWebhookSecret"];
         delete?: never;
@@ -819,7 +819,7 @@ export interface paths {
         put?: never;
         /**
          * Send a test event to a webhook endpoint
-         * @description At once, also to one that is disabled. It is of the type webhook_endpoint.test, and signed like all others. The answer says what came back. Nothing of it is kept, and it is not sent again. Needs the role admin.
+         * @description Sends an event of type webhook_endpoint.test at once, even to a disabled endpoint, signed like any other, and returns the result. It is not stored or retried. Needs the role admin.
          */
         post: operations["testWebhookEndpoint"];
         delete?: never;
@@ -838,8 +838,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Take an event of Stripe's
-         * @description The address for a webhook endpoint at Stripe; its secret is the webhookSecret of the policy. Nothing of an event is believed: an order that waits for Stripe asks there what happened, at once instead of later. Events about anything else, orders that are final among them, are accepted and do nothing. So no event finds what Stripe did too late for an order.
+         * Receive a Stripe event
+         * @description The URL for a webhook endpoint at Stripe; its secret is the webhookSecret of the policy. An event is only a hint: Pawl asks Stripe for the state of the order that waits for it. Other events, and events about finished orders, are accepted and ignored. Effects that come too late for an order are not discovered this way.
          */
         post: operations["takeStripeEvent"];
         delete?: never;
@@ -856,8 +856,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Is the service ready?
-         * @description Whether the database belongs here, is migrated and answers, and the service is not shutting down. For load balancers. Says more to those with the role read.
+         * Readiness
+         * @description Checks that the database answers, is migrated and belongs to this installation, and that the service is not shutting down. For load balancers. Says more to those with the role read.
          */
         get: operations["health"];
         put?: never;
@@ -876,8 +876,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Is the process up?
-         * @description Never asks the database. For supervisors.
+         * Liveness
+         * @description Does not use the database. For supervisors.
          */
         get: operations["livez"];
         put?: never;
@@ -903,43 +903,43 @@ export interface components {
         Activity: {
             /**
              * Format: int64
-             * @description Orders that were new.
+             * @description New orders.
              */
             admitted?: number;
             /**
              * Format: date-time
-             * @description The end of its ten seconds.
+             * @description End of the interval.
              */
             at: string;
-            /** @description Circuit breakers that were not closed at the end. */
+            /** @description Circuit breakers that were not closed at the end of the interval. */
             breakers?: components["schemas"]["ActivityBreakers"][];
-            /** @description Calls to providers that ended. */
+            /** @description Finished calls to providers. */
             calls?: components["schemas"]["ActivityCalls"][];
-            /** @description Orders that ended, by their status. */
+            /** @description Orders that ended, by status. */
             ended?: components["schemas"]["ActivityCount"][];
             /**
              * Format: double
-             * @description What half of those took at most, from their creation on.
+             * @description Median time from creation to end.
              */
             medianSeconds?: number;
-            /** @description Moves of orders. */
+            /** @description Status changes of orders. */
             moves?: components["schemas"]["ActivityMove"][];
-            /** @description How many orders of all replicas wait, by what for, up to 10000. They are counted about once a minute, and left out if that fails. */
+            /** @description Held orders of all replicas by hold, up to 10000. Counted about once a minute; absent if that fails. */
             onHold?: components["schemas"]["ActivityCount"][];
             /**
              * Format: double
-             * @description How long they were: no clock is exact.
+             * @description Length of the interval.
              */
             seconds: number;
             /**
              * Format: double
-             * @description What 95 % of those took at most.
+             * @description 95th percentile of that time.
              */
             slowSeconds?: number;
         };
         ActivityBreakers: {
             /**
-             * @description The worst of all policies.
+             * @description The worst state of all policies.
              * @enum {string}
              */
             breaker: "half_open" | "open";
@@ -969,7 +969,7 @@ export interface components {
         ActivityPoints: {
             points: components["schemas"]["Activity"][];
             /**
-             * @description The name of the replica that answers.
+             * @description Name of the replica that answers.
              * @example shop-1:4711
              */
             replica: string;
@@ -977,7 +977,7 @@ export interface components {
         AdjustInventoryBody: {
             /**
              * Format: int64
-             * @description How many units more, or fewer; not 0.
+             * @description Units to add, or if negative to remove; not 0.
              * @example -2
              */
             change: number;
@@ -997,20 +997,20 @@ export interface components {
             [key: string]: unknown;
         };
         Attempt: {
-            /** @description Its beginning, up to 1 KiB. */
+            /** @description The beginning of the response, up to 1 KiB. */
             answer?: string;
             /** Format: date-time */
             at: string;
-            /** @description Why there was no answer. */
+            /** @description Why there was no response. */
             error?: string;
             /**
              * Format: int64
-             * @description How long the answer took, in milliseconds.
+             * @description Time until the response, in milliseconds.
              */
             latencyMs: number;
             /**
              * Format: int64
-             * @description HTTP status of the answer. 200 to 299 is a success. Absent: there was no answer.
+             * @description HTTP status of the response. Absent if there was none.
              */
             status?: number;
         };
@@ -1054,9 +1054,9 @@ export interface components {
             [key: string]: unknown;
         };
         BulkFilter: {
-            /** @description Of this amount or more, in whatever currency. */
+            /** @description At least this amount, in any currency. */
             amountFrom?: string;
-            /** @description Of this amount or less, in whatever currency. */
+            /** @description At most this amount, in any currency. */
             amountTo?: string;
             /**
              * Format: date-time
@@ -1077,20 +1077,20 @@ export interface components {
              */
             failureStep?: "charge" | "reserve" | "confirm";
             /**
-             * @description What the orders wait for.
+             * @description What the orders are waiting for.
              * @enum {string}
              */
             hold?: "retry" | "callback" | "scheduled" | "queued" | "approval" | "paused" | "attention";
-            /** @description Its reason: all of it, or what is before a colon in it. Together with hold. */
+            /** @description The reason of the hold, or its part before a colon. Requires hold. */
             holdReason?: string;
             item?: string;
             /**
              * Format: int32
-             * @description How many orders at most. 1000 when left out.
+             * @description Maximum number of orders. Defaults to 1000.
              */
             limit?: number;
             /**
-             * @description Which orders are meant where there are more than limit, and come first: those that were made last, or first. newest when left out.
+             * @description Which orders come first, and are chosen if more than limit match. Defaults to newest.
              * @enum {string}
              */
             sort?: "newest" | "oldest";
@@ -1100,29 +1100,29 @@ export interface components {
         BulkOutcome: {
             /**
              * Format: int64
-             * @description To how many of them the verb was done, or as a dry run would be.
+             * @description Number of orders that the verb was applied to, or would be in a dry run.
              */
             applied: number;
-            /** @description True in the answer to a dry run: nothing was done. Each status is the one that the verb would leave. */
+            /** @description True for a dry run: nothing was done, and each status is what the verb would lead to. */
             dryRun?: boolean;
-            /** @description Fields of the request that are not known, and had no effect. */
+            /** @description Unknown fields of the request, which had no effect. */
             ignoredFields?: string[];
             /**
              * Format: int64
-             * @description How many orders were asked.
+             * @description Number of orders that the verb was tried on.
              */
             matched: number;
-            /** @description One of each order, in the order of the ids or of the list. */
+            /** @description One result for each order, in the order of the ids or of the list. */
             results: components["schemas"]["BulkResult"][];
         };
         BulkResult: {
-            /** @description The amount of the order. This and what follows is left out where the order was not found, or not read. */
+            /** @description The amount of the order. Absent, like the fields below, if the order was not found or not read. */
             amount?: components["schemas"]["Decimal"];
             applied: boolean;
             code?: components["schemas"]["ProblemCode"];
             /** @description ISO 4217. */
             currency?: string;
-            /** @description Why it was not done. */
+            /** @description Why the verb was not applied. */
             detail?: string;
             item?: string;
             /** @example order-123 */
@@ -1139,32 +1139,32 @@ export interface components {
         Call: {
             /**
              * Format: int32
-             * @description Number of the call, over all steps of the order. Below zero: it moved no order, but refunded it or undid an effect that was reported too late.
+             * @description Number of the call, over all steps of the order. Negative for refunds and undos of late effects, which do not move the order.
              */
             call: number;
             code?: string;
             detail?: string;
             /**
              * Format: int64
-             * @description Which pick-up of the order made the call.
+             * @description The fencing token of the caller.
              */
             fence: number;
-            /** @description The answer came when somebody else had taken the order over, and moved nothing. */
+            /** @description The response came after another replica took over the order, and had no effect. */
             fenced?: boolean;
             /**
              * Format: date-time
-             * @description Absent while the call is under way, and for ever when the process ended in it.
+             * @description Absent while the call is in progress, and if the process ended during it.
              */
             finishedAt?: string;
             /**
              * Format: int32
-             * @description The generation whose key was sent.
+             * @description The generation of the order.
              */
             generation: number;
             /** @enum {string} */
             operation: "do" | "undo" | "lookup" | "refund";
             /**
-             * @description retry: certainly not done. unknown: done or not.
+             * @description retry: not done. unknown: may have been done.
              * @enum {string}
              */
             outcome?: "done" | "refused" | "retry" | "waiting" | "unknown";
@@ -1173,50 +1173,50 @@ export interface components {
             reference?: string;
             /**
              * Format: int32
-             * @description The number of the refund that the call was about.
+             * @description Number of the refund.
              */
             refund?: number;
             /**
              * Format: date-time
-             * @description Stored before the call was made.
+             * @description Recorded before the call was made.
              */
             startedAt: string;
             /** @enum {string} */
             step: "charge" | "reserve" | "confirm";
-            /** @description What the call was to undo came too late, and still stands: it is tried again until it is done, or until a person says that it was undone by hand. */
+            /** @description The late effect that this call should undo still stands. It is retried until it is undone, or a person reports that it was undone by hand. */
             undoOpen?: boolean;
         };
         CallbackBody: {
             /** @description Why it was refused or not done, for programs. */
             code?: string;
-            /** @description What to keep with the effect: an object of up to 16 KiB. */
+            /** @description Data to store with the effect: an object of up to 16 KiB. */
             data?: {
                 [key: string]: unknown;
             };
-            /** @description The same for people. Cut after 200 characters, like code. */
+            /** @description Why, for people. Truncated to 200 characters, like code. */
             detail?: string;
             /**
-             * @description done: the effect is there. refused: it is not, and never will be under this key. not_done: nothing was done, and the step may be called for again.
+             * @description done: it has taken effect. refused: it has not, and never will under this key. not_done: it has not, and may be called again.
              * @enum {string}
              */
             outcome: "done" | "refused" | "not_done";
-            /** @description Your name for the effect, kept on the order. */
+            /** @description Your name for the effect; stored with the order. */
             reference?: string;
         } & {
             [key: string]: unknown;
         };
         Caller: {
-            /** @description Your address, if the OpenID Connect issuer has verified it. It is for people to read: it may change, and decides nothing. */
+            /** @description Your email address, if the OpenID Connect issuer has verified it. For display only. */
             email?: string;
             /**
-             * @description As the history has it: token:NAME, oidc:ISSUER#SUBJECT, local or anonymous.
+             * @description As in the history: token:NAME, oidc:ISSUER#SUBJECT, local or anonymous.
              * @example token:support
              */
             name: string;
-            /** @description Whether the service is open to this machine without a token, because none was ever made. */
+            /** @description Whether the service can be used from this machine without a token, because none was created yet. */
             open: boolean;
             /**
-             * @description Ids of the operations that you may do at this address, but for those that everybody may. With submit and without read, some are only for what you submitted; applyBulkVerb is for the verbs that you may apply to one order.
+             * @description Ids of the operations that you may use at this address, except public ones. With submit but not read, some are limited to orders that you submitted; applyBulkVerb is for the verbs that you may apply to one order.
              * @example [
              *       "approveOrder",
              *       "rejectOrder",
@@ -1224,10 +1224,10 @@ export interface components {
              *     ]
              */
             operations: string[];
-            /** @description Whether the service only reads, because its database belongs elsewhere: nobody may do anything else. */
+            /** @description Whether the service is read-only, because its database was restored or copied. */
             quarantined: boolean;
             /**
-             * @description Of submit, read, operate, approve, settle, stock, delegate, metrics and admin.
+             * @description Any of submit, read, operate, approve, settle, stock, delegate, metrics and admin.
              * @example [
              *       "approve"
              *     ]
@@ -1238,7 +1238,7 @@ export interface components {
             calls: components["schemas"]["Call"][];
         };
         /**
-         * @description A decimal number as text, so that no program rounds it.
+         * @description A decimal number as a string, so that it is not rounded.
          * @example 99.99
          */
         Decimal: string;
@@ -1248,15 +1248,15 @@ export interface components {
         Delivery: {
             /**
              * Format: date-time
-             * @description When it was sent last.
+             * @description When it was last sent.
              */
             attemptedAt?: string;
             /**
              * Format: int32
-             * @description How often it was sent, since it was stored or somebody had it sent again.
+             * @description Attempts since it was created or resent.
              */
             attempts: number;
-            /** @description What people have asked of it, the oldest first. Not in lists. */
+            /** @description Changes that people made, oldest first. Not in lists. */
             changes?: components["schemas"]["DeliveryChange"][];
             /** Format: date-time */
             createdAt: string;
@@ -1267,11 +1267,11 @@ export interface components {
             delivery: number;
             /**
              * Format: date-time
-             * @description When it is sent next. Absent where it is finished, and where one before it of its order is not.
+             * @description When it is sent next. Absent if it is finished, or waits for an earlier delivery of its order.
              */
             dueAt?: string;
             /**
-             * @description The endpoint that it is for.
+             * @description The endpoint.
              * @example whe_1
              */
             endpointId: string;
@@ -1282,22 +1282,22 @@ export interface components {
             eventId: string;
             /** Format: date-time */
             finishedAt?: string;
-            /** @description Fields of the request that are not known, and had no effect. */
+            /** @description Unknown fields of the request, which had no effect. */
             ignoredFields?: string[];
-            /** @description The item whose stock the event is about. */
+            /** @description The item of the event. */
             item?: string;
-            /** @description The last 20 attempts, the oldest first. Not in lists. */
+            /** @description The last 20 attempts, oldest first. Not in lists. */
             log?: components["schemas"]["Attempt"][];
-            /** @description The order that the event is about. */
+            /** @description The order of the event. */
             orderId?: string;
             /**
-             * @description exhausted: all attempts failed. It holds back what follows of its order at this endpoint until somebody has it sent again or skips it.
+             * @description exhausted: all attempts failed. Later deliveries of the order at this endpoint wait until it is resent or skipped.
              * @enum {string}
              */
             state: "pending" | "delivered" | "exhausted" | "skipped";
             /**
              * Format: int32
-             * @description HTTP status of the last answer. Absent: there was none.
+             * @description HTTP status of the last response. Absent if there was none.
              */
             status?: number;
             /** @example order.completed */
@@ -1305,13 +1305,13 @@ export interface components {
         };
         DeliveryChange: {
             /**
-             * @description Who asked, as in the history of an order.
+             * @description Who requested it, as in the history of an order.
              * @example token:operations
              */
             actor: string;
             /** Format: date-time */
             at: string;
-            /** @description For whom the actor says that it asked. */
+            /** @description On whose behalf, as stated by the actor. */
             onBehalfOf?: string;
             reason?: string;
             /** @enum {string} */
@@ -1319,12 +1319,12 @@ export interface components {
         };
         DeliveryPage: {
             deliveries: components["schemas"]["Delivery"][];
-            /** @description Absent on the last page. Opaque; it does not expire. */
+            /** @description Absent on the last page. It does not expire. */
             nextCursor?: string;
         };
         EnableBody: {
             /**
-             * @description stopped: it gets everything that the feed still has since it was disabled. now: only what happens from now on. stopped when left out.
+             * @description stopped (the default): send everything since it was disabled that the feed still has. now: only new events.
              * @enum {string}
              */
             from?: "stopped" | "now";
@@ -1339,7 +1339,7 @@ export interface components {
         };
         ErrorGroup: {
             /**
-             * @description The code of the failure, or the reason of the hold up to a colon, as the list of orders takes it.
+             * @description The failure code, or the hold reason up to a colon; usable as a filter for orders.
              * @example card_declined
              */
             code: string;
@@ -1347,32 +1347,32 @@ export interface components {
             example: components["schemas"]["OrderError"];
             /**
              * Format: date-time
-             * @description When the first of them failed; when the oldest order was held.
+             * @description When the first order failed or was held.
              */
             firstAt: string;
             /**
-             * @description Absent: the orders failed.
+             * @description Absent if the orders failed.
              * @enum {string}
              */
             hold?: "attention";
             /**
              * Format: date-time
-             * @description When the last of them failed; when the newest order was held.
+             * @description When the last order failed or was held.
              */
             lastAt: string;
             /** Format: int64 */
             orders: number;
-            /** @description failed, or where the orders are held. */
+            /** @description failed, or the status in which the orders are held. */
             status: components["schemas"]["Status"];
             /**
-             * @description The step that failed, or is held.
+             * @description The step that failed or is held.
              * @enum {string}
              */
             step?: "charge" | "reserve" | "confirm";
         };
         ErrorGroups: {
             groups: components["schemas"]["ErrorGroup"][];
-            /** @description Older orders, or smaller groups, were left out. */
+            /** @description Older orders or smaller groups were omitted. */
             more: boolean;
         };
         Event: {
@@ -1481,10 +1481,10 @@ export interface components {
         };
         EventPage: {
             events: components["schemas"]["Event"][];
-            /** @description There is more to look at right now. */
+            /** @description More events are available now. */
             more: boolean;
             /**
-             * @description To go on behind all that was looked at.
+             * @description Continue here.
              * @example 29411432.17
              */
             nextCursor: string;
@@ -1498,7 +1498,7 @@ export interface components {
         };
         FieldError: {
             /**
-             * @description What is wrong, for programs.
+             * @description A code for programs.
              * @example too_many_fraction_digits
              */
             code: string;
@@ -1507,7 +1507,7 @@ export interface components {
              * @description In a policy: its column.
              */
             column?: number;
-            /** @description What is wrong, for people. */
+            /** @description A description for people. */
             detail: string;
             /** @description The header field. */
             header?: string;
@@ -1525,13 +1525,13 @@ export interface components {
             pointer?: string;
             /** @description In a conflict: the value in this request. */
             sent?: string;
-            /** @description In a conflict: the value the order was stored with. */
+            /** @description In a conflict: the stored value. */
             stored?: string;
         };
         Health: {
             /** @enum {string} */
             status: "ok";
-            /** @description That the service is open, as long as no token was made. */
+            /** @description Shown while the service is open because no token was created. */
             warning?: string;
         };
         History: {
@@ -1542,7 +1542,7 @@ export interface components {
             hold: "retry" | "callback" | "scheduled" | "queued" | "approval" | "paused" | "attention";
             /**
              * Format: double
-             * @description How long the longest wait of the 1000 oldest orders has lasted.
+             * @description The longest wait among the 1000 oldest orders.
              */
             longestSeconds: number;
             /** @description There may be more. */
@@ -1553,16 +1553,16 @@ export interface components {
         Item: {
             /**
              * Format: int64
-             * @description What is left to sell: onHand - reserved. Null when the item is not tracked.
+             * @description onHand - reserved: what is left to sell. Null if the item is not tracked.
              */
             available: number | null;
-            /** @description Fields of the request that are not known, and had no effect. */
+            /** @description Unknown fields of the request, which had no effect. */
             ignoredFields?: string[];
             /** @example widget */
             item: string;
             /**
              * Format: int64
-             * @description Units on the shelf; sold units are gone from it.
+             * @description Units on the shelf, without sold ones.
              */
             onHand: number;
             /**
@@ -1570,17 +1570,17 @@ export interface components {
              * @description Units reserved by orders that are not finished.
              */
             reserved: number;
-            /** @description Whether the stock is counted. An item that was never given stock is not tracked and never runs out. */
+            /** @description Whether stock is counted. An item that was never given stock is not tracked and never runs out. */
             tracked: boolean;
         };
         ItemPage: {
             items: components["schemas"]["Item"][];
-            /** @description Absent on the last page. Opaque; it does not expire. */
+            /** @description Absent on the last page. It does not expire. */
             nextCursor?: string;
         };
         Movement: {
             /**
-             * @description Who asked, as in the history of an order.
+             * @description Who requested it, as in the history of an order.
              * @example token:warehouse
              */
             actor: string;
@@ -1588,45 +1588,45 @@ export interface components {
             at: string;
             /**
              * Format: int64
-             * @description By how many units it changed onHand.
+             * @description The change of onHand, in units.
              */
             change: number;
             /**
-             * @description restock: units that came back with a refund.
+             * @description restock: units returned with a refund.
              * @enum {string}
              */
             kind: "set" | "adjustment" | "restock";
-            /** @description For whom the actor says that it asked. */
+            /** @description On whose behalf, as stated by the actor. */
             onBehalfOf?: string;
             /**
              * Format: int64
-             * @description Units on the shelf after it.
+             * @description Units on the shelf afterward.
              */
             onHand: number;
             reason?: string;
             /**
-             * @description That of the request, or one that was made for it.
+             * @description The requestId of the request, or a generated one.
              * @example count-1
              */
             requestId: string;
             /**
              * Format: int64
-             * @description The version of the item that it made. Sales raise the version, too, so there are gaps.
+             * @description The version of the item after the change. Sales also raise it, so there are gaps.
              */
             version: number;
         };
         /**
          * Format: double
-         * @description A decimal number. Programs that keep it in a float may round it.
+         * @description A decimal number. Floating-point types may round it.
          */
         Number: number;
         Order: {
-            /** @description What the customer has to do, as the provider put it. */
+            /** @description What the customer must do, as the provider described it. */
             action?: {
                 [key: string]: unknown;
             };
             /**
-             * @description The verbs that apply to the order as it is, or to a refund of it.
+             * @description The verbs that currently apply to the order, or to a refund of it.
              * @example [
              *       "cancel"
              *     ]
@@ -1639,12 +1639,12 @@ export interface components {
             amount: components["schemas"]["Decimal"];
             /**
              * Format: date-time
-             * @description Until when a person can approve; then the policy decides. Absent also where there is no such time.
+             * @description When the approval times out and the policy decides. Absent if it does not.
              */
             approvalUntil?: string;
             /**
              * Format: int32
-             * @description Calls made to providers.
+             * @description Number of calls made to providers.
              */
             calls?: number;
             /**
@@ -1661,7 +1661,7 @@ export interface components {
             currency: string;
             /** @description As given with the first request. */
             customerId?: string;
-            /** @description True in the answer to a dry run: nothing was done. The order is as the verb would leave it, before anything follows from that. Its seq is that at which it was judged. */
+            /** @description True for a dry run: nothing was done. The order is as the verb would leave it; its seq is the current one. */
             dryRun?: boolean;
             /** @description Why the order failed, or is being undone. */
             failure?: components["schemas"]["Failure"];
@@ -1673,14 +1673,14 @@ export interface components {
              */
             generation: number;
             /**
-             * @description What the order waits for. Absent while it is driven or finished.
+             * @description What the order is waiting for. Absent while it is in progress or finished.
              * @enum {string}
              */
             hold?: "retry" | "callback" | "scheduled" | "queued" | "approval" | "paused" | "attention";
             holdReason?: string;
-            /** @description Fields of the request that had no effect: those that are not known, which Prefer: handling=strict refuses, and metadata where the order was stored with another. */
+            /** @description Fields of the request that had no effect: unknown ones, and metadata if the stored metadata differs. */
             ignoredFields?: string[];
-            /** @description A call was made whose effect is not known yet. */
+            /** @description A call was made, and its outcome is not known yet. */
             inDoubt?: boolean;
             /** @example widget */
             item: string;
@@ -1695,23 +1695,23 @@ export interface components {
             orderId: string;
             /**
              * Format: int32
-             * @description Version of the policy the order started with. Absent: the database does every step.
+             * @description Policy version that the order started with. Absent if every step runs in the database.
              */
             policy?: number;
             /** Format: int32 */
             quantity: number;
-            /** @description How much was given back, as a decimal: the sum of the refunds that are done. Absent where no refund was asked for. */
+            /** @description The sum of the refunds that succeeded, as a decimal. Absent if no refund was requested. */
             refunded?: string;
-            /** @description The refunds that were asked for, the first one first. */
+            /** @description The requested refunds, oldest first. */
             refunds?: components["schemas"]["Refund"][];
             /**
              * Format: date-time
-             * @description Until when the reservation waits for its confirmation.
+             * @description When the reservation expires if the order is not confirmed.
              */
             reservedUntil?: string;
             /**
              * Format: date-time
-             * @description When a held order goes on at the latest. Absent where only a person, or the end of another order of its concurrency key, lets it go on.
+             * @description When a held order continues at the latest. Absent if it waits for a person, or for another order with its concurrency key.
              */
             resumesAt?: string;
             /**
@@ -1721,74 +1721,74 @@ export interface components {
             seq: number;
             /**
              * Format: date-time
-             * @description The order does not start before.
+             * @description The order does not start before this time.
              */
             startAt?: string;
             /** @example completed */
             status: components["schemas"]["Status"];
             steps: components["schemas"]["Steps"];
             /**
-             * @description Somebody asked to stop the order.
+             * @description A requested stop of the order.
              * @enum {string}
              */
             stopRequested?: "cancel" | "pause" | "deadline";
             /**
-             * @description Who sent the order first: token:NAME or oidc:ISSUER#SUBJECT. Absent where nobody was identified.
+             * @description Who submitted the order: token:NAME or oidc:ISSUER#SUBJECT. Absent if the caller was not identified.
              * @example token:shop-web
              */
             submittedBy?: string;
         };
         OrderError: {
-            /** @description What is said of its failure, or the reason of its hold. */
+            /** @description Detail of its failure, or the reason of its hold. */
             detail?: string;
             /** @example order-123 */
             orderId: string;
         };
         OrderPage: {
-            /** @description Absent on the last page. Opaque; it does not expire. */
+            /** @description Absent on the last page. It does not expire. */
             nextCursor?: string;
             orders: components["schemas"]["Order"][];
         };
         Overview: {
             /**
              * Format: date-time
-             * @description When it was looked up.
+             * @description When the numbers were read.
              */
             at: string;
-            /** @description Of each hold. */
+            /** @description Orders by hold. */
             holds: components["schemas"]["HoldCount"][];
             /**
              * Format: int64
-             * @description Effects that were reported too late and are not undone yet.
+             * @description Late effects that are not undone yet.
              */
             lateUndos: number;
-            /** @description The oldest order that has not ended. Absent: there is none. */
+            /** @description The oldest unfinished order. Absent if there is none. */
             oldest?: components["schemas"]["UnfinishedOrder"];
             /**
              * Format: double
-             * @description The age of the oldest of these that its provider has not accepted. 0: there is none.
+             * @description Age of the oldest open refund that its provider has not accepted; 0 if there is none.
              */
             oldestRefundSeconds: number;
             /**
              * Format: double
-             * @description How long an order was due without anybody taking it up, at the last look of this replica. 0: none was.
+             * @description How long the most overdue order had not been picked up when this replica last looked; 0 if none.
              */
             overdueSeconds: number;
-            /** @description Steps that the answering replica has called providers for. */
+            /** @description Steps for which this replica has called providers. */
             providerSteps: components["schemas"]["ProviderStep"][];
             /**
              * Format: int64
-             * @description Refunds that were asked for and are neither done nor failed.
+             * @description Open refunds.
              */
             refunds: number;
             /**
-             * @description The name of the replica that answers.
+             * @description Name of the replica that answers.
              * @example shop-1:4711
              */
             replica: string;
-            /** @description The services that are connected to the database. */
+            /** @description The replicas connected to the database. */
             replicas: components["schemas"]["Replica"][];
-            /** @description Of each state. */
+            /** @description Orders by status. */
             statuses: components["schemas"]["StatusCount"][];
         };
         PolicyExecutors: {
@@ -1802,7 +1802,7 @@ export interface components {
         PolicyList: {
             /**
              * Format: int32
-             * @description The version that new orders start with. Absent: there has never been one, and the database does every step.
+             * @description The version that new orders start with. Absent if there was none yet: every step runs in the database.
              */
             active?: number;
             policies: components["schemas"]["PolicyVersion"][];
@@ -1810,11 +1810,11 @@ export interface components {
         PolicyVersion: {
             /**
              * Format: date-time
-             * @description When it was last made the active version. Absent: never.
+             * @description When it was last activated.
              */
             activatedAt?: string;
             /**
-             * @description Who asked for that.
+             * @description Who activated it.
              * @example token:operations
              */
             activatedBy?: string;
@@ -1823,43 +1823,43 @@ export interface components {
             /** Format: date-time */
             createdAt: string;
             /**
-             * @description Who stored it: serve, or as in the history of an order.
+             * @description Who stored it: serve, or an actor as in the history of an order.
              * @example token:operations
              */
             createdBy: string;
-            /** @description True in the answer to a dry run: nothing was done. */
+            /** @description True for a dry run: nothing was done. */
             dryRun?: boolean;
-            /** @description Fields of the request that are not known, and had no effect. */
+            /** @description Unknown fields of the request, which had no effect. */
             ignoredFields?: string[];
-            /** @description For whom activatedBy says that it asked. */
+            /** @description On whose behalf, as stated by activatedBy. */
             onBehalfOf?: string;
             /** @description Why. */
             reason?: string;
             /**
-             * @description The text, as it was stored. Not in lists.
+             * @description The source, as stored. Not in lists.
              * @example completeWithin: 48h
              */
             source?: string;
-            /** @description What does each step. Absent where the service that answers can't run this version, or has not read it yet. */
+            /** @description The executor of each step. Absent if the replica that answers cannot run this version, or has not read it yet. */
             steps?: components["schemas"]["PolicyExecutors"];
             /** Format: int32 */
             version: number;
-            /** @description In the answer to an activation: which steps the service that answers can't do with it, and why, and whether orders would take nothing from stock that is tracked here. */
+            /** @description After an activation: steps that the replica that answers cannot perform, and why; and whether orders would not use the stock that is tracked here. */
             warnings?: string[];
         };
         Problem: {
-            /** @description The verbs that apply to the order as it is, or to a refund of it. */
+            /** @description The verbs that currently apply to the order, or to a refund of it. */
             allowedActions?: string[];
             code: components["schemas"]["ProblemCode"];
             /** @description What happened this time. */
             detail?: string;
             /** @description What is wrong with the request, field by field. */
             errors?: components["schemas"]["FieldError"][];
-            /** @description With invalid_input: fields of the request that are not known. */
+            /** @description With invalid_input: unknown fields of the request. */
             ignoredFields?: string[];
-            /** @description With cursor_expired: where to go on. */
+            /** @description With cursor_expired: where to continue. */
             nextCursor?: string;
-            /** @description The order as it is, when it is the reason. */
+            /** @description The order, if it is the reason. */
             order?: components["schemas"]["Order"];
             /**
              * Format: int64
@@ -1876,13 +1876,13 @@ export interface components {
             type: string;
         };
         /**
-         * @description What happened, for programs. Stable.
+         * @description A stable code, for programs.
          * @enum {string}
          */
         ProblemCode: "malformed_json" | "unauthenticated" | "forbidden" | "too_many_requests" | "request_timeout" | "body_too_large" | "unsupported_media_type" | "invalid_input" | "invalid_policy" | "invalid_parameter" | "invalid_idempotency_key" | "cross_origin" | "misdirected_request" | "tls_required" | "quarantined" | "bad_signature" | "not_found" | "unknown_route" | "method_not_allowed" | "cursor_expired" | "order_conflict" | "confirm_in_doubt" | "outcome_unknown" | "still_undoing" | "policy_switch_refused" | "busy" | "already_answered" | "no_late_undo" | "not_called" | "other_step" | "other_generation" | "retried_before" | "payment_method_in_use" | "own_order" | "refund_too_large" | "restock_too_large" | "no_refund_url" | "no_refund" | "not_applicable" | "idempotency_key_reused" | "stock_too_low" | "stock_too_high" | "too_many_endpoints" | "delivery_finished" | "precondition_failed" | "precondition_required" | "overloaded" | "stopping" | "unavailable" | "issuer_unavailable" | "internal";
         ProcessBody: {
             /**
-             * @description From 0 to 999999999999999, with no more fraction digits than the currency has; exact to the last digit. A string, or a number: many clients round large numbers before they send them.
+             * @description From 0 to 999999999999999, with no more fraction digits than the currency has; exact to the last digit. A string or a number; many clients round large numbers before sending them.
              * @example 99.99
              */
             amount: components["schemas"]["Decimal"] | components["schemas"]["Number"];
@@ -1891,36 +1891,36 @@ export interface components {
              * @description The deadline (RFC 3339 with zone). An order that is not completed by then is undone, unless its confirmation is in doubt.
              */
             completeBy?: string;
-            /** @description Orders with the same key take turns, where the policy limits how many of them are under way. */
+            /** @description The policy can limit how many orders with the same key are processed at a time. */
             concurrencyKey?: string;
-            /** @description ISO 4217. The service's default when left out. */
+            /** @description ISO 4217. Defaults to the currency of the service. */
             currency?: string;
-            /** @description Who buys. Handed to providers, and what rules of a policy can go by. */
+            /** @description The customer. Sent to providers, and usable in policy rules. */
             customerId?: string;
             /**
-             * @description What is ordered: a name by the same rules.
+             * @description What is ordered. The same rules apply as for orderId.
              * @example widget
              */
             item: string;
-            /** @description Strings of your own, kept with the order: up to 50, names of up to 40 characters, values of up to 500. */
+            /** @description Your own strings, stored with the order: up to 50, with keys of up to 40 characters and values of up to 500. */
             metadata?: {
                 [key: string]: string;
             };
             /**
-             * @description The name of the order: any Unicode text whose characters everybody can see: no blanks at its ends or other ones than U+0020, and no control, invisible, private-use or unassigned characters. Emoji are fine. Not one or two dots, nor a slash, alone.
+             * @description The name of the order. Any visible Unicode text: no leading or trailing white space, no white space other than U+0020, and no control, invisible, private-use or unassigned characters. Not just a dot, two dots or a slash.
              * @example order-123
              */
             orderId: string;
-            /** @description What the charge is made with, in words of the provider's. Never logged, and never answered. */
+            /** @description The payment method, in the terms of the provider. Never logged or returned. */
             paymentMethod?: string;
             /**
              * Format: int32
-             * @description 1 when left out.
+             * @description Defaults to 1.
              */
             quantity?: number;
             /**
              * Format: int32
-             * @description Seconds that a reservation waits for its confirmation, before the order is undone.
+             * @description How many seconds a reservation may wait for its confirmation before the order is undone.
              */
             reservationTtl?: number;
             /**
@@ -1933,13 +1933,13 @@ export interface components {
         };
         ProviderStep: {
             /**
-             * @description closed: calls are made. half_open: one is tried. open: the provider is left alone.
+             * @description closed: calls are made. half_open: one call is tried. open: no calls are made.
              * @enum {string}
              */
             breaker: "closed" | "half_open" | "open";
             /**
              * Format: int64
-             * @description Calls under way.
+             * @description Calls in progress.
              */
             inFlight: number;
             /**
@@ -1949,18 +1949,18 @@ export interface components {
             policy: number;
             /**
              * Format: int64
-             * @description Orders that wait for a call.
+             * @description Orders waiting for a call.
              */
             queued: number;
             /** @enum {string} */
             step: "charge" | "reserve" | "confirm";
         };
         Receipt: {
-            /** @description It is the answer of the step. */
+            /** @description Whether this is the result of the step. */
             accepted: boolean;
-            /** @description Fields of the request that are not known, and had no effect. */
+            /** @description Unknown fields of the request, which had no effect. */
             ignoredFields?: string[];
-            /** @description Why it is not. */
+            /** @description Why it was not accepted. */
             reason?: string;
         };
         RecoverBody: {
@@ -1980,13 +1980,13 @@ export interface components {
             [key: string]: unknown;
         };
         Recovery: {
-            /** @description Fields of the request that are not known, and had no effect. */
+            /** @description Unknown fields of the request, which had no effect. */
             ignoredFields?: string[];
-            /** @description There may be others: ask again, with another requestId. */
+            /** @description There may be more: repeat the request with another requestId. */
             more: boolean;
             /**
              * Format: int64
-             * @description How many deliveries are sent again.
+             * @description Number of deliveries that are sent again.
              */
             recovered: number;
         };
@@ -1996,7 +1996,7 @@ export interface components {
              * @example 12.50
              */
             amount: string;
-            /** @description Why it is not done, for programs. step_result: a person said what became of it. */
+            /** @description Why it is not done, for programs. step_result: a person reported the outcome. */
             code?: string;
             /** Format: date-time */
             createdAt: string;
@@ -2004,7 +2004,7 @@ export interface components {
             detail?: string;
             /**
              * Format: date-time
-             * @description When it was done or had failed.
+             * @description When it succeeded or failed.
              */
             finishedAt?: string;
             reason?: string;
@@ -2018,25 +2018,25 @@ export interface components {
             requestId?: string;
             /**
              * Format: int32
-             * @description Units that were put back into stock.
+             * @description Units returned to stock.
              */
             restock?: number;
             /**
-             * @description pending: nothing was given back yet. in_doubt: it was sent, and nobody knows. accepted: the provider will do it. done and failed are final; but done may become failed where a bank returns the money.
+             * @description pending: not refunded yet. in_doubt: it was sent, and the outcome is unknown. accepted: the provider will do it. done and failed are final, except that done becomes failed if a bank returns the money.
              * @enum {string}
              */
             state: "pending" | "in_doubt" | "accepted" | "done" | "failed";
         };
         RefundBody: {
             /**
-             * @description How much, more than zero. All that is left when left out.
+             * @description How much; more than 0. Defaults to all that is left.
              * @example 12.5
              */
             amount?: components["schemas"]["Decimal"] | components["schemas"]["Number"];
             /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
             onBehalfOf?: string;
             /**
-             * @description Why; kept in the history, and told to an http provider.
+             * @description Why; recorded in the history, and sent to an http provider.
              * @example one is broken
              */
             reason: string;
@@ -2047,7 +2047,7 @@ export interface components {
             requestId?: string;
             /**
              * Format: int32
-             * @description How many units are put back into stock at once, whatever becomes of the money.
+             * @description Units to return to stock at once, whatever the outcome of the refund.
              */
             restock?: number;
         } & {
@@ -2056,17 +2056,17 @@ export interface components {
         Replica: {
             /**
              * Format: int64
-             * @description To the database.
+             * @description Number of connections to the database.
              */
             connections: number;
             /**
-             * @description Its machine and the number of its process, and what its connections are called in the URL of the database.
+             * @description Host name and process id, and the application name of its connections if the database URL sets one.
              * @example shop-1:4711
              */
             name: string;
             /**
              * Format: date-time
-             * @description Since when it has had one of these at least.
+             * @description When the oldest of them was opened.
              */
             since: string;
         };
@@ -2097,7 +2097,7 @@ export interface components {
             onBehalfOf?: string;
             /**
              * Format: int32
-             * @description For how long deliveries are signed with the secret before, too. A day when left out. 0: it is known to others, so not at all.
+             * @description How long deliveries are also signed with the previous secret. Defaults to a day. Use 0 if the secret leaked.
              */
             overlapSeconds?: number;
             /** @description Why; recorded with the change. */
@@ -2136,7 +2136,7 @@ export interface components {
             [key: string]: unknown;
         };
         /**
-         * @description Where the order is. completed, failed and canceled are final.
+         * @description The status of the order. completed, failed and canceled are final.
          * @enum {string}
          */
         Status: "pending" | "charging" | "reserving" | "confirming" | "completed" | "releasing" | "refunding" | "failed" | "canceled";
@@ -2188,13 +2188,13 @@ export interface components {
         };
         StepState: {
             /**
-             * @description The effect of the step happened and stands.
+             * @description The step has taken effect, which was not undone.
              * @example true
              */
             completed: boolean;
             /** @description The provider's name for the charge or the reservation. */
             reference?: string;
-            /** @description The effect happened, or may have, and was taken back. */
+            /** @description The step took effect, or may have, and was undone. */
             undone?: boolean;
         };
         Steps: {
@@ -2207,7 +2207,7 @@ export interface components {
         };
         StorePolicyBody: {
             /**
-             * @description The policy, as YAML: what would be in the file of serve --policy.
+             * @description The policy in YAML, as in a file for serve --policy.
              * @example completeWithin: 48h
              */
             source: string;
@@ -2215,29 +2215,29 @@ export interface components {
             [key: string]: unknown;
         };
         StoredPolicy: {
-            /** @description It is stored now, or as a dry run would be. False: the text is stored already. */
+            /** @description Whether the source is new, and was stored unless this is a dry run. */
             created: boolean;
-            /** @description True in the answer to a dry run: nothing was done. */
+            /** @description True for a dry run: nothing was done. */
             dryRun?: boolean;
-            /** @description Fields of the request that are not known, and had no effect. */
+            /** @description Unknown fields of the request, which had no effect. */
             ignoredFields?: string[];
             steps: components["schemas"]["PolicyExecutors"];
             /**
              * Format: int32
-             * @description Absent after a dry run of a text that is not stored.
+             * @description Absent after a dry run of a new source.
              */
             version?: number;
-            /** @description Which steps the service that answers can't do with it, and why; their orders would wait for a person. And whether orders would take nothing from stock that is tracked here. */
+            /** @description Steps that the replica that answers cannot perform, and why: their orders would wait for a person. And whether orders would not use the stock that is tracked here. */
             warnings?: string[];
         };
         TestOutcome: {
-            /** @description Its beginning, up to 1 KiB. */
+            /** @description The beginning of the response, up to 1 KiB. */
             answer?: string;
             /** Format: date-time */
             at: string;
-            /** @description It was answered with 2xx. */
+            /** @description Whether the response was 2xx. */
             delivered: boolean;
-            /** @description Why there was no answer. */
+            /** @description Why there was no response. */
             error?: string;
             /**
              * @description The id of the event, and the webhook-id of the request.
@@ -2246,18 +2246,18 @@ export interface components {
             eventId: string;
             /**
              * Format: int64
-             * @description How long the answer took, in milliseconds.
+             * @description Time until the response, in milliseconds.
              */
             latencyMs: number;
             /**
              * Format: int64
-             * @description HTTP status of the answer. Absent: there was no answer.
+             * @description HTTP status of the response. Absent if there was none.
              */
             status?: number;
         };
         Transition: {
             /**
-             * @description Who did it. token:NAME or oidc:ISSUER#SUBJECT: whoever has that token or login. local, anonymous: somebody on this or another machine, while no token was needed. system: the service by itself.
+             * @description Who did it: token:NAME, oidc:ISSUER#SUBJECT, or system for the service itself. local or anonymous: a caller on this or another machine, while no token was required.
              * @example system
              */
             actor: string;
@@ -2265,18 +2265,18 @@ export interface components {
             at: string;
             /**
              * Format: int64
-             * @description Which pick-up of the order wrote the row.
+             * @description The fencing token of the writer.
              */
             fence: number;
             /**
-             * @description Absent in a row without a state before.
+             * @description Absent in the first row.
              * @example charging
              */
             from?: components["schemas"]["Status"];
-            /** @description For whom the actor says that it was done. */
+            /** @description On whose behalf, as stated by the actor. */
             onBehalfOf?: string;
             /**
-             * @description A retry brought another one, which is not shown.
+             * @description A retry changed it. It is not shown.
              * @enum {string}
              */
             paymentMethod?: "changed";
@@ -2287,12 +2287,12 @@ export interface components {
              */
             seq: number;
             /**
-             * @description The same as from when something other than the status changed.
+             * @description Same as from if only something else changed.
              * @example reserving
              */
             to: components["schemas"]["Status"];
             /**
-             * @description What was done, when it was not a step.
+             * @description The verb, if it was not a step.
              * @example cancel
              */
             verb?: string;
@@ -2301,7 +2301,7 @@ export interface components {
             /** Format: date-time */
             createdAt: string;
             /**
-             * @description What it waits for. Absent: a replica drives it.
+             * @description What it is waiting for. Absent if it is in progress.
              * @enum {string}
              */
             hold?: "retry" | "callback" | "scheduled" | "queued" | "approval" | "paused" | "attention";
@@ -2322,45 +2322,45 @@ export interface components {
         Verification: {
             /**
              * Format: int64
-             * @description How much was read, in orders and items.
+             * @description Orders and items read.
              */
             done: number;
-            /** @description What the last one that reached the end found: the one before, as long as one is running, or if the last one failed. Absent: none has. */
+            /** @description The report of the last verification that finished. Absent if there is none. */
             report?: components["schemas"]["VerificationReport"];
             /** Format: date-time */
             startedAt?: string;
             /**
-             * @description Who asked for it, as in the history of an order.
+             * @description Who requested it, as in the history of an order.
              * @example token:operations
              */
             startedBy?: string;
             /**
-             * @description Of the one started last. none: this server has started none yet. failed: it could not read everything, which says nothing about the books; the log says why.
+             * @description State of the last verification. none: not started on this server. failed: it could not read everything, which says nothing about the books; see the log.
              * @enum {string}
              */
             state: "none" | "running" | "done" | "failed";
             /**
              * Format: int64
-             * @description Of how much.
+             * @description Orders and items in total.
              */
             total: number;
         };
         VerificationCheck: {
             /**
-             * @description What the ids of its offenders are. numbers: order_no and a number, where there is no order. keys: of a provider. entries: entry_no of the access log.
+             * @description What the ids of the offenders are. numbers: order_no, without an order. keys: keys at a provider. entries: entry_no of the access log.
              * @enum {string}
              */
             about: "orders" | "items" | "currencies" | "numbers" | "keys" | "entries";
             /**
              * Format: int64
-             * @description How many rows were judged.
+             * @description Number of rows checked.
              */
             checked: number;
             /** @example completed */
             name: string;
             /** @description The first 20 violations. */
             offenders: components["schemas"]["VerificationOffender"][];
-            /** @description One sentence. It is true where there are no violations. */
+            /** @description A sentence that is true if there are no violations. */
             proves: string;
             /** Format: int64 */
             violations: number;
@@ -2368,7 +2368,7 @@ export interface components {
             warning: boolean;
         };
         VerificationMoney: {
-            /** @description What stands and is not captured yet. */
+            /** @description Authorized and not captured yet. */
             authorized: string;
             /**
              * @description Their sum, as a decimal.
@@ -2377,14 +2377,14 @@ export interface components {
             charged: string;
             /**
              * Format: int64
-             * @description How many there are.
+             * @description Number of charges.
              */
             charges: number;
             /** @example USD */
             currency: string;
-            /** @description What stands and took the money. */
+            /** @description Captured and not refunded. */
             kept: string;
-            /** @description What was given back of it. */
+            /** @description The sum refunded, as a decimal. */
             refunded: string;
         };
         VerificationOffender: {
@@ -2394,13 +2394,13 @@ export interface components {
             id: string;
         };
         VerificationReport: {
-            /** @description What was proved, or not. */
+            /** @description The checks and their results. */
             checks: components["schemas"]["VerificationCheck"][];
             /** Format: date-time */
             finishedAt: string;
             /** @description What was charged and refunded, by currency. */
             money: components["schemas"]["VerificationMoney"][];
-            /** @description How many orders there are, by status. */
+            /** @description Number of orders by status. */
             orders: {
                 [key: string]: number;
             };
@@ -2416,7 +2416,7 @@ export interface components {
             /** Format: date-time */
             createdAt: string;
             /**
-             * @description Who made it, as in the history of an order.
+             * @description Who created it, as in the history of an order.
              * @example token:operations
              */
             createdBy: string;
@@ -2427,55 +2427,55 @@ export interface components {
             disabledReason?: string;
             /**
              * Format: int64
-             * @description Up to this number of the feed its deliveries were made.
+             * @description Events of the feed up to this number have deliveries.
              */
             eventNo: number;
             /**
              * Format: date-time
-             * @description When the first of them was. After five days without a success it is disabled.
+             * @description When the first of them was. After five days without success the endpoint is disabled.
              */
             failingSince?: string;
             /**
              * Format: int32
-             * @description Attempts that failed since the last one that succeeded.
+             * @description Failed attempts since the last success.
              */
             failures: number;
             /** @example whe_1 */
             id: string;
-            /** @description Fields of the request that are not known, and had no effect. */
+            /** @description Unknown fields of the request, which had no effect. */
             ignoredFields?: string[];
             /**
              * Format: date-time
-             * @description Nothing is sent before, because it fails or has asked for it.
+             * @description Nothing is sent until then, because attempts failed or the endpoint asked to wait.
              */
             pausedUntil?: string;
             /**
              * Format: date-time
-             * @description Until then its deliveries are signed with the secret before, too.
+             * @description Until then, deliveries are also signed with the previous secret.
              */
             previousSecretUntil?: string;
             /**
-             * @description What its deliveries are signed with. Only in the answer to the request that made it, also when that comes again.
+             * @description The secret that deliveries are signed with. Only in the response to the request that created it.
              * @example whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw
              */
             secret?: string;
             /** @enum {string} */
             state: "enabled" | "disabled";
             /**
-             * @description The types of the events that it gets: exact ones, or order.* for all that begin so. Empty: all.
+             * @description The event types that are sent; order.* matches all that begin with order. Empty means all.
              * @example [
              *       "order.*"
              *     ]
              */
             types: string[];
             /**
-             * @description Where events are posted to.
+             * @description The URL that events are posted to.
              * @example https://shop.example/pawl
              */
             url: string;
             /**
              * Format: int32
-             * @description Raised by every change of it; also its ETag.
+             * @description Raised by every change; also its ETag.
              */
             version: number;
         };
@@ -2488,10 +2488,10 @@ export interface components {
             reason?: string;
             /** @description A name for this request, so that it is done once. */
             requestId?: string;
-            /** @description The types of the events that it gets: exact ones, or order.* for all that begin so. All when left out. */
+            /** @description The event types to send; order.* matches all that begin with order. Defaults to all. */
             types?: string[];
             /**
-             * @description Where events are posted to: https, or with --allow-private http, too. Callers with the role read see it, so no secret belongs into it.
+             * @description The URL to post events to: https, or with --allow-private also http. It is visible with the role read, so it must not contain secrets.
              * @example https://shop.example/pawl
              */
             url: string;
@@ -2857,13 +2857,13 @@ export interface operations {
     applyBulkVerb: {
         parameters: {
             query?: {
-                /** @description Say of each order whether the verb applies, and do nothing. */
+                /** @description Report for each order whether the verb applies, and do nothing. */
                 dryRun?: boolean;
             };
             header?: {
                 /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
-                /** @description handling=strict refuses unknown fields (RFC 7240). */
+                /** @description handling=strict rejects unknown fields (RFC 7240). */
                 Prefer?: string;
             };
             path: {
@@ -2904,7 +2904,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description handling=strict refuses fields that are not known (RFC 7240). */
+                /** @description handling=strict rejects unknown fields (RFC 7240). */
                 Prefer?: string;
             };
             path: {
@@ -2970,21 +2970,21 @@ export interface operations {
     listEvents: {
         parameters: {
             query?: {
-                /** @description nextCursor of the page before, or the cursor of an event. oldest: from the first event that is kept. latest: what comes from now on. */
+                /** @description nextCursor of the previous page, or the cursor of an event. oldest: from the first event kept. latest: from now on. */
                 after?: string;
                 /** @description Only events about this order. */
                 order?: string;
-                /** @description Only events of one of these types, with commas between them: order.completed, or order.* for all that begin so. */
+                /** @description Only events of these types, separated by commas. order.* matches all types that begin with order. */
                 type?: string[];
-                /** @description Only events of orders after which they are in one of these statuses, with commas between them. */
+                /** @description Only events that left their order in one of these statuses, separated by commas. */
                 status?: components["schemas"]["Status"][];
-                /** @description How many events to answer with at most. */
+                /** @description Maximum number of events. */
                 limit?: number;
-                /** @description How long to wait for an event. Up to 60 seconds. Streams do without. */
+                /** @description How long to wait for an event, up to 60 seconds. Ignored by streams. */
                 wait?: string;
             };
             header?: {
-                /** @description Of a stream: the id of the last event of the one before it. */
+                /** @description For streams: the id of the last event received. */
                 "Last-Event-ID"?: string;
             };
             path?: never;
@@ -3016,9 +3016,9 @@ export interface operations {
     listInventory: {
         parameters: {
             query?: {
-                /** @description How many items to answer with at most. */
+                /** @description Maximum number of items. */
                 limit?: number;
-                /** @description nextCursor of the page before. */
+                /** @description nextCursor of the previous page. */
                 cursor?: string;
             };
             header?: never;
@@ -3081,13 +3081,13 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Only if the item is still at this ETag. This or If-None-Match must be given. */
+                /** @description Only if the item still has this ETag. Either this or If-None-Match is required. */
                 "If-Match"?: string;
-                /** @description Only *: only if the item is not there. */
+                /** @description Must be *: only if the item does not exist. */
                 "If-None-Match"?: string;
                 /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
-                /** @description handling=strict refuses unknown fields (RFC 7240). */
+                /** @description handling=strict rejects unknown fields (RFC 7240). */
                 Prefer?: string;
             };
             path: {
@@ -3134,7 +3134,7 @@ export interface operations {
             header?: {
                 /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
-                /** @description handling=strict refuses unknown fields (RFC 7240). */
+                /** @description handling=strict rejects unknown fields (RFC 7240). */
                 Prefer?: string;
             };
             path: {
@@ -3182,7 +3182,7 @@ export interface operations {
                 before?: number;
                 /** @description Which row comes first. */
                 sort?: "oldest" | "newest";
-                /** @description How many rows to answer with at most. */
+                /** @description Maximum number of rows. */
                 limit?: number;
             };
             header?: never;
@@ -3242,33 +3242,33 @@ export interface operations {
     listOrders: {
         parameters: {
             query?: {
-                /** @description Only orders in one of these statuses, with commas between them. */
+                /** @description Only orders in these statuses, separated by commas. */
                 status?: components["schemas"]["Status"][];
                 /** @description Only orders of this customer. */
                 customerId?: string;
                 /** @description Only orders for this item. */
                 item?: string;
-                /** @description Only orders that wait for this. */
+                /** @description Only orders that are waiting for this. */
                 hold?: "retry" | "callback" | "scheduled" | "queued" | "approval" | "paused" | "attention";
-                /** @description Only orders with this holdReason: all of it, or what is before a colon in it. Together with hold. */
+                /** @description Only orders with this holdReason, or its part before a colon. Requires hold. */
                 holdReason?: string;
                 /** @description Only orders that failed, or are being undone, because of this step. */
                 failureStep?: "charge" | "reserve" | "confirm";
                 /** @description Only orders that failed, or are being undone, with this code. */
                 failureCode?: string;
-                /** @description Only orders of this amount or more, in whatever currency. */
+                /** @description Only orders of at least this amount, in any currency. */
                 amountFrom?: string;
-                /** @description Only orders of this amount or less, in whatever currency. */
+                /** @description Only orders of at most this amount, in any currency. */
                 amountTo?: string;
                 /** @description Only orders created at this time or later (RFC 3339). */
                 createdFrom?: string;
                 /** @description Only orders created before this time (RFC 3339). */
                 createdTo?: string;
-                /** @description Which orders come first: those that were made last, or first. */
+                /** @description Sort order, by creation. */
                 sort?: "newest" | "oldest";
-                /** @description How many orders to answer with at most. */
+                /** @description Maximum number of orders. */
                 limit?: number;
-                /** @description nextCursor of the page before, with the same filters. */
+                /** @description nextCursor of the previous page, with the same filters. */
                 cursor?: string;
             };
             header?: never;
@@ -3299,7 +3299,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses fields that are not known. */
+                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict rejects unknown fields. */
                 Prefer?: string;
                 /** @description A name for this request, in quotes or without, so that it can't be used for another one. Callers' keys do not collide. */
                 "Idempotency-Key"?: string;
@@ -3324,7 +3324,7 @@ export interface operations {
                     "application/json": components["schemas"]["Order"];
                 };
             };
-            /** @description The order is not final, and goes on without the caller. */
+            /** @description The order is not final; it continues without the caller. */
             202: {
                 headers: {
                     ETag?: string;
@@ -3355,11 +3355,11 @@ export interface operations {
     getOrder: {
         parameters: {
             query?: {
-                /** @description How long to wait for the order to end, or to change. Up to 60 seconds. */
+                /** @description How long to wait for the order to end or change, up to 60 seconds. */
                 wait?: string;
             };
             header?: {
-                /** @description The ETag of the order as the caller knows it. */
+                /** @description The ETag that you have. */
                 "If-None-Match"?: string;
             };
             path: {
@@ -3381,7 +3381,7 @@ export interface operations {
                     "application/json": components["schemas"]["Order"];
                 };
             };
-            /** @description The order is still at the seq in If-None-Match. */
+            /** @description The order has not changed since the ETag in If-None-Match. */
             304: {
                 headers: {
                     [name: string]: unknown;
@@ -3407,7 +3407,7 @@ export interface operations {
             header?: {
                 /** @description Only if the order still has this ETag. */
                 "If-Match"?: string;
-                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields. */
+                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict rejects unknown fields. */
                 Prefer?: string;
                 /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
@@ -3435,7 +3435,7 @@ export interface operations {
                     "application/json": components["schemas"]["Order"];
                 };
             };
-            /** @description The order is not final, and goes on without the caller. */
+            /** @description The order is not final; it continues without the caller. */
             202: {
                 headers: {
                     ETag?: string;
@@ -3471,9 +3471,9 @@ export interface operations {
                 after?: number;
                 /** @description Only calls with a smaller number. */
                 before?: number;
-                /** @description newest: the largest number comes first. Numbers below zero fall with time. */
+                /** @description newest: largest number first. Negative numbers fall with time. */
                 sort?: "oldest" | "newest";
-                /** @description How many rows to answer with at most. */
+                /** @description Maximum number of rows. */
                 limit?: number;
             };
             header?: never;
@@ -3513,7 +3513,7 @@ export interface operations {
             header?: {
                 /** @description Only if the order still has this ETag. */
                 "If-Match"?: string;
-                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields. */
+                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict rejects unknown fields. */
                 Prefer?: string;
                 /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
@@ -3541,7 +3541,7 @@ export interface operations {
                     "application/json": components["schemas"]["Order"];
                 };
             };
-            /** @description The order is not final, and goes on without the caller. */
+            /** @description The order is not final; it continues without the caller. */
             202: {
                 headers: {
                     ETag?: string;
@@ -3573,7 +3573,7 @@ export interface operations {
     listDeliveriesOfOrder: {
         parameters: {
             query?: {
-                /** @description How many deliveries to answer with at most, beside those that others wait for. */
+                /** @description Maximum number of deliveries, not counting those that others wait for. */
                 limit?: number;
             };
             header?: never;
@@ -3613,7 +3613,7 @@ export interface operations {
             header?: {
                 /** @description Only if the order still has this ETag. */
                 "If-Match"?: string;
-                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields. */
+                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict rejects unknown fields. */
                 Prefer?: string;
                 /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
@@ -3641,7 +3641,7 @@ export interface operations {
                     "application/json": components["schemas"]["Order"];
                 };
             };
-            /** @description The order is not final, and goes on without the caller. */
+            /** @description The order is not final; it continues without the caller. */
             202: {
                 headers: {
                     ETag?: string;
@@ -3679,7 +3679,7 @@ export interface operations {
             header?: {
                 /** @description Only if the order still has this ETag. */
                 "If-Match"?: string;
-                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields. */
+                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict rejects unknown fields. */
                 Prefer?: string;
                 /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
@@ -3696,7 +3696,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description The refund is done or failed. */
+            /** @description The refund has succeeded or failed. */
             200: {
                 headers: {
                     ETag?: string;
@@ -3707,7 +3707,7 @@ export interface operations {
                     "application/json": components["schemas"]["Order"];
                 };
             };
-            /** @description The refund is open, and Pawl goes on with it. */
+            /** @description The refund is open; Pawl continues it. */
             202: {
                 headers: {
                     ETag?: string;
@@ -3745,7 +3745,7 @@ export interface operations {
             header?: {
                 /** @description Only if the order still has this ETag. */
                 "If-Match"?: string;
-                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields. */
+                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict rejects unknown fields. */
                 Prefer?: string;
                 /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
@@ -3773,7 +3773,7 @@ export interface operations {
                     "application/json": components["schemas"]["Order"];
                 };
             };
-            /** @description The order is not final, and goes on without the caller. */
+            /** @description The order is not final; it continues without the caller. */
             202: {
                 headers: {
                     ETag?: string;
@@ -3811,7 +3811,7 @@ export interface operations {
             header?: {
                 /** @description Only if the order still has this ETag. */
                 "If-Match"?: string;
-                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields. */
+                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict rejects unknown fields. */
                 Prefer?: string;
                 /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
@@ -3839,7 +3839,7 @@ export interface operations {
                     "application/json": components["schemas"]["Order"];
                 };
             };
-            /** @description The order is not final, and goes on without the caller. */
+            /** @description The order is not final; it continues without the caller. */
             202: {
                 headers: {
                     ETag?: string;
@@ -3877,7 +3877,7 @@ export interface operations {
             header?: {
                 /** @description Only if the order still has this ETag. */
                 "If-Match"?: string;
-                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields. */
+                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict rejects unknown fields. */
                 Prefer?: string;
                 /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
@@ -3905,7 +3905,7 @@ export interface operations {
                     "application/json": components["schemas"]["Order"];
                 };
             };
-            /** @description The order is not final, and goes on without the caller. */
+            /** @description The order is not final; it continues without the caller. */
             202: {
                 headers: {
                     ETag?: string;
@@ -3943,7 +3943,7 @@ export interface operations {
             header?: {
                 /** @description Only if the order still has this ETag. */
                 "If-Match"?: string;
-                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict refuses unknown fields. */
+                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict rejects unknown fields. */
                 Prefer?: string;
                 /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
@@ -3971,7 +3971,7 @@ export interface operations {
                     "application/json": components["schemas"]["Order"];
                 };
             };
-            /** @description The order is not final, and goes on without the caller. */
+            /** @description The order is not final; it continues without the caller. */
             202: {
                 headers: {
                     ETag?: string;
@@ -4009,7 +4009,7 @@ export interface operations {
                 before?: number;
                 /** @description Which row comes first. */
                 sort?: "oldest" | "newest";
-                /** @description How many rows to answer with at most. */
+                /** @description Maximum number of rows. */
                 limit?: number;
             };
             header?: never;
@@ -4099,7 +4099,7 @@ export interface operations {
             query?: {
                 /** @description Only versions below this one. */
                 before?: number;
-                /** @description How many versions to answer with at most. */
+                /** @description Maximum number of versions. */
                 limit?: number;
             };
             header?: never;
@@ -4134,7 +4134,7 @@ export interface operations {
                 dryRun?: boolean;
             };
             header?: {
-                /** @description handling=strict refuses fields that are not known (RFC 7240). */
+                /** @description handling=strict rejects unknown fields (RFC 7240). */
                 Prefer?: string;
             };
             path?: never;
@@ -4203,13 +4203,13 @@ export interface operations {
     activatePolicy: {
         parameters: {
             query?: {
-                /** @description Say whether it could be activated, and do nothing. */
+                /** @description Check whether it could be activated, and do nothing. */
                 dryRun?: boolean;
             };
             header?: {
-                /** @description Only if no version was activated since this ETag of a policy. */
+                /** @description Only if no version was activated since this ETag. */
                 "If-Match"?: string;
-                /** @description handling=strict refuses fields that are not known (RFC 7240). */
+                /** @description handling=strict rejects unknown fields (RFC 7240). */
                 Prefer?: string;
             };
             path: {
@@ -4336,7 +4336,7 @@ export interface operations {
             header?: {
                 /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
-                /** @description handling=strict refuses unknown fields (RFC 7240). */
+                /** @description handling=strict rejects unknown fields (RFC 7240). */
                 Prefer?: string;
             };
             path?: never;
@@ -4408,11 +4408,11 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Only if the endpoint is still at this ETag. Must be given; * is any. */
+                /** @description Only if the endpoint still has this ETag. Required; * matches any. */
                 "If-Match"?: string;
                 /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
-                /** @description handling=strict refuses unknown fields (RFC 7240). */
+                /** @description handling=strict rejects unknown fields (RFC 7240). */
                 Prefer?: string;
             };
             path: {
@@ -4457,7 +4457,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Only if the endpoint is still at this ETag. */
+                /** @description Only if the endpoint still has this ETag. */
                 "If-Match"?: string;
             };
             path: {
@@ -4493,11 +4493,11 @@ export interface operations {
                 state?: "pending" | "delivered" | "exhausted" | "skipped";
                 /** @description Only deliveries about this order. */
                 orderId?: string;
-                /** @description Only deliveries about the stock of this item. Not together with orderId. */
+                /** @description Only deliveries about the stock of this item. Cannot be combined with orderId. */
                 item?: string;
-                /** @description How many deliveries to answer with at most. */
+                /** @description Maximum number of deliveries. */
                 limit?: number;
-                /** @description nextCursor of the page before, with the same filters. */
+                /** @description nextCursor of the previous page, with the same filters. */
                 cursor?: string;
             };
             header?: never;
@@ -4567,7 +4567,7 @@ export interface operations {
             header?: {
                 /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
-                /** @description handling=strict refuses unknown fields (RFC 7240). */
+                /** @description handling=strict rejects unknown fields (RFC 7240). */
                 Prefer?: string;
             };
             path: {
@@ -4613,7 +4613,7 @@ export interface operations {
             header?: {
                 /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
-                /** @description handling=strict refuses unknown fields (RFC 7240). */
+                /** @description handling=strict rejects unknown fields (RFC 7240). */
                 Prefer?: string;
             };
             path: {
@@ -4660,7 +4660,7 @@ export interface operations {
             header?: {
                 /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
-                /** @description handling=strict refuses unknown fields (RFC 7240). */
+                /** @description handling=strict rejects unknown fields (RFC 7240). */
                 Prefer?: string;
             };
             path: {
@@ -4705,7 +4705,7 @@ export interface operations {
             header?: {
                 /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
-                /** @description handling=strict refuses unknown fields (RFC 7240). */
+                /** @description handling=strict rejects unknown fields (RFC 7240). */
                 Prefer?: string;
             };
             path: {
@@ -4750,7 +4750,7 @@ export interface operations {
             header?: {
                 /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
-                /** @description handling=strict refuses unknown fields (RFC 7240). */
+                /** @description handling=strict rejects unknown fields (RFC 7240). */
                 Prefer?: string;
             };
             path: {
@@ -4794,7 +4794,7 @@ export interface operations {
             header?: {
                 /** @description The requestId, if the body has none; quoted or not. */
                 "Idempotency-Key"?: string;
-                /** @description handling=strict refuses unknown fields (RFC 7240). */
+                /** @description handling=strict rejects unknown fields (RFC 7240). */
                 Prefer?: string;
             };
             path: {
@@ -4872,7 +4872,7 @@ export interface operations {
         parameters: {
             query?: never;
             header: {
-                /** @description Made by Stripe with the secret of the endpoint. */
+                /** @description Signature made by Stripe with the secret of the endpoint. */
                 "Stripe-Signature": string;
             };
             path?: never;
