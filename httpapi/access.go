@@ -16,17 +16,17 @@ import (
 	"pawl/internal/orders"
 )
 
-// class says what an operation is open to while no token was ever made, and to whom afterwards.
+// class says who an operation is open to, before and after the first token was created.
 type class int
 
 const (
-	closedToOthers class = iota // to this machine; afterwards to those with a role
-	inContract                  // to everybody; afterwards to those with a role
-	alwaysOpen                  // to everybody, for ever: it has a key of its own, or nothing to hide from others
+	closedToOthers class = iota // this machine; once a token exists, callers with a role
+	inContract                  // everyone; once a token exists, callers with a role
+	alwaysOpen                  // everyone, always: it has a key of its own, or nothing to hide
 )
 
-// rule is who may do an operation: those with any of the roles, or where there is none everybody who is known. What is
-// always open tells more to those with the roles.
+// rule says who may use an operation: callers with any of the roles, or if there are none all that are identified. What is
+// always open tells callers with the roles more.
 type rule struct {
 	class class
 	roles access.Roles
@@ -95,7 +95,7 @@ var rules = map[string]rule{
 
 	"health":       {alwaysOpen, access.Roles{access.Read}}, // balancers have no token
 	"livez":        {class: alwaysOpen},
-	"getCaller":    {class: alwaysOpen}, // it says to everybody who they are
+	"getCaller":    {class: alwaysOpen}, // it tells callers who they are
 	"GET /metrics": needs(access.Read, access.Metrics),
 
 	"GET /{$}":             {class: alwaysOpen},
@@ -149,7 +149,7 @@ func AllowedTo(p *access.Principal) (operations []string) {
 // submittersRead are the operations that with the role submit alone are about what was submitted with it.
 var submittersRead = []string{"getOrder", "listTransitions", "listCalls"}
 
-// guarded identifies who sends a request, and refuses what he may not do, before anything of it is read.
+// guarded identifies the caller, and rejects a request without permission before anything of it is read.
 func (s *server) guarded(pattern string, next http.HandlerFunc) http.HandlerFunc {
 	if s.refusedInQuarantine(pattern) {
 		return s.answered(func(w http.ResponseWriter, _ *http.Request) error { return newProblem("quarantined", "") })
@@ -174,10 +174,10 @@ func (s *server) guarded(pattern string, next http.HandlerFunc) http.HandlerFunc
 		})
 	case len(rule.roles) > 0:
 		return func(w http.ResponseWriter, r *http.Request) {
-			ctx, cancel := context.WithTimeout(r.Context(), readLimit) // to find out who asks, and for the answer
+			ctx, cancel := context.WithTimeout(r.Context(), readLimit) // to identify the caller, and for the answer
 			defer cancel()
 			r = r.WithContext(ctx)
-			_, _ = s.identify(w, r) // whoever it is may ask
+			_, _ = s.identify(w, r) // everyone is permitted
 			next(w, r)
 		}
 	}
@@ -188,10 +188,11 @@ func (s *server) guarded(pattern string, next http.HandlerFunc) http.HandlerFunc
 // sign in and out, to look.
 func (s *server) refusedInQuarantine(pattern string) bool {
 	method, path, _ := strings.Cut(pattern, " ")
-	return s.Quarantine != "" && path != "" && method != http.MethodGet && path != "/logout" && !strings.HasPrefix(path, "/login/") && !strings.HasPrefix(path, "/console")
+	return s.Quarantine != "" && path != "" && method != http.MethodGet && path != "/logout" &&
+		!strings.HasPrefix(path, "/login/") && !strings.HasPrefix(path, "/console")
 }
 
-// identify says who sends the request that is answered with w, and has principalOf say so, too.
+// identify returns the principal of the request that is answered with w, and keeps it for principalOf.
 func (s *server) identify(w http.ResponseWriter, r *http.Request) (*access.Principal, error) {
 	if !fromOf(w).secure && r.Header["Authorization"] != nil {
 		return nil, newProblem("tls_required", "")
@@ -203,14 +204,15 @@ func (s *server) identify(w http.ResponseWriter, r *http.Request) (*access.Princ
 	return p, err
 }
 
-// logDenial puts into the access log that somebody may not do something.
+// logDenial records a denied request in the access log.
 func (s *server) logDenial(r *http.Request, d access.Denial, err error) {
 	problem := problemOf(err)
 	if problem.Code != "unauthenticated" && problem.Code != "forbidden" {
 		return
 	}
 	d.Event, d.Detail = string(problem.Code), problem.Detail
-	if name := cmp.Or(r.PathValue("orderId"), r.PathValue("item"), r.PathValue("endpointId"), r.PathValue("version")); d.Event == "forbidden" && possible(name) {
+	if name := cmp.Or(r.PathValue("orderId"), r.PathValue("item"), r.PathValue("endpointId"),
+		r.PathValue("version")); d.Event == "forbidden" && possible(name) {
 		d.Subject = name // others could make up any number of them
 	}
 	s.Access.Denied(d)
@@ -224,7 +226,7 @@ func nameOf(p *access.Principal) string {
 	return p.Name
 }
 
-// ruleAt says who may use the route with a pattern. It panics for a route that has no rule.
+// ruleAt is the rule of the route with a pattern. It panics if there is none.
 func (s *server) ruleAt(pattern string) rule {
 	id := s.operationAt(pattern).OperationID
 	if _, verb, bulk := strings.Cut(pattern, bulkPath); bulk { // the role is that for one order
@@ -232,7 +234,7 @@ func (s *server) ruleAt(pattern string) rule {
 	}
 	rule, known := rules[id]
 	if !known {
-		panic("httpapi: no rule says who may use " + pattern)
+		panic("httpapi: no access rule for " + pattern)
 	}
 	return rule
 }
@@ -248,13 +250,12 @@ func (s *server) operationAt(pattern string) *huma.Operation {
 	return &huma.Operation{OperationID: pattern}
 }
 
-// principalOf is who sends the request that is answered with w. It is never nil.
+// principalOf is the principal of the request that is answered with w. It is never nil.
 func principalOf(w http.ResponseWriter) *access.Principal {
 	return cmp.Or(recordOf(w).principal, access.Nobody)
 }
 
-// credentialsOf is what is known of who sends a request. Of two credentials in the header none counts: who is in between may
-// look at the other one.
+// credentialsOf are the credentials of a request. Of two in the header neither counts: a proxy may have checked the other one.
 func (s *server) credentialsOf(w http.ResponseWriter, r *http.Request) access.Request {
 	from := fromOf(w)
 	return access.Request{
@@ -278,7 +279,7 @@ func anyOf(roles access.Roles) string { return strings.ReplaceAll(roles.String()
 // tokenScheme is what the document calls a token.
 const tokenScheme = "token"
 
-// secure says in the document who may do an operation.
+// secure documents who may use an operation.
 func secure(op *huma.Operation) {
 	rule := rules[op.OperationID]
 	switch {
@@ -293,7 +294,7 @@ func secure(op *huma.Operation) {
 	}
 }
 
-// accessProblems are the problems that an operation has because not everybody may do it.
+// accessProblems are the problems of an operation that is not open to everyone.
 func accessProblems(operation string) []problemCode {
 	if rules[operation].class == alwaysOpen {
 		return nil
@@ -320,8 +321,8 @@ type getCallerAnswer struct {
 	} `nameHint:"Caller"`
 }
 
-// getCaller identifies the caller itself, to answer those who are nobody as well. What keeps the service from knowing who
-// somebody is, it says.
+// getCaller identifies the caller itself, because it also answers callers without an identity. Errors of the identification
+// are answered.
 func (s *server) getCaller(ctx context.Context, _ *struct{}) (*getCallerAnswer, error) {
 	w := writerOf(ctx)
 	p, err := s.identify(w, httpRequestOf(ctx))
@@ -359,7 +360,7 @@ func (s *server) operationsAt(mux *http.ServeMux, p *access.Principal) []string 
 	return ids
 }
 
-// submitterOf is the principal of an order, empty where nobody was identified.
+// submitterOf is the principal of an order, empty if the caller was not identified.
 func submitterOf(p *access.Principal) string {
 	switch p {
 	case access.Local, access.Anonymous, access.Nobody:
@@ -368,7 +369,7 @@ func submitterOf(p *access.Principal) string {
 	return p.Name
 }
 
-// actorOf is who asks, which no request can say of itself. It may say for whom it asks, with the role delegate.
+// actorOf is the caller, which no request can state itself. With the role delegate, it can state on whose behalf it acts.
 func actorOf(w http.ResponseWriter, onBehalfOf string) (string, error) {
 	p := principalOf(w)
 	if onBehalfOf != "" && !p.Has(access.Delegate) {

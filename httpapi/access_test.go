@@ -119,7 +119,8 @@ func TestEveryOperationForEveryRole(t *testing.T) {
 func TestTwoCredentials(t *testing.T) {
 	t.Parallel()
 	b, sent, _ := guarded(t)
-	for _, credentials := range [][]string{{sent["read"], sent["wrong"]}, {sent["wrong"], sent["read"]}, {sent["read"], sent["read"]}, {sent["read"], ""}, {"", sent["read"]}} {
+	for _, credentials := range [][]string{{sent["read"], sent["wrong"]}, {sent["wrong"], sent["read"]},
+		{sent["read"], sent["read"]}, {sent["read"], ""}, {"", sent["read"]}} {
 		r := requestFor(t, "GET /api/orders", unread{t})
 		r.Header["Authorization"] = credentials
 		send(t, b.api, r).wantProblem(t, http.StatusUnauthorized, "unauthenticated")
@@ -209,7 +210,8 @@ func TestTheFirstTokenClosesTheService(t *testing.T) {
 		t.Errorf("it does not say that it is open: %s", health.body)
 	}
 	query := db.New(b.Pool)
-	if _, err := access.Create(t.Context(), query, access.Template{Name: "shop", Roles: access.Roles{access.Submit}, Lifetime: time.Hour, Actor: "test"}); err != nil {
+	if _, err := access.Create(t.Context(), query, access.Template{Name: "shop", Roles: access.Roles{access.Submit},
+		Lifetime: time.Hour, Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := access.Revoke(t.Context(), query, "shop", "test"); err != nil {
@@ -349,7 +351,8 @@ func TestWhoAmIOnAnOpenService(t *testing.T) {
 func TestWhoAmIInABrowser(t *testing.T) {
 	t.Parallel()
 	b, cookie := signedIn(t)
-	if c := whoAmI(t, b.api, fromHere, "Cookie", cookie, "Sec-Fetch-Site", "same-origin"); c.Name != "token:maria" || !slices.Contains(c.Operations, "pauseOrder") {
+	if c := whoAmI(t, b.api, fromHere, "Cookie", cookie, "Sec-Fetch-Site", "same-origin"); c.Name != "token:maria" ||
+		!slices.Contains(c.Operations, "pauseOrder") {
 		t.Errorf("%+v", c)
 	}
 	if c := whoAmI(t, b.api, fromHere, "Cookie", cookie, "Sec-Fetch-Site", "cross-site"); c.Name != "anonymous" || len(c.Operations) != 0 {

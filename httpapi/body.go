@@ -82,7 +82,8 @@ func (b *buffer) fill(r *http.Request) error {
 // checkMediaType takes JSON, and a body of which nothing is said.
 func checkMediaType(h http.Header) error {
 	if encoding := h.Get("Content-Encoding"); encoding != "" && !strings.EqualFold(encoding, "identity") {
-		return newProblem("unsupported_media_type", "", fieldError{Header: "Content-Encoding", Code: "unsupported", Detail: "is not supported; send the body uncompressed"})
+		return newProblem("unsupported_media_type", "", fieldError{Header: "Content-Encoding", Code: "unsupported",
+			Detail: "is not supported; send the body uncompressed"})
 	}
 	given := h.Get("Content-Type")
 	if given == "application/json" || given == "" {
@@ -92,7 +93,8 @@ func checkMediaType(h http.Header) error {
 	json := media == "application/json" || strings.HasPrefix(media, "application/") && strings.HasSuffix(media, "+json")
 	charset, named := parameters["charset"]
 	if err != nil || !json || named && !strings.EqualFold(charset, "utf-8") {
-		return newProblem("unsupported_media_type", "", fieldError{Header: "Content-Type", Code: "unsupported", Detail: "must be application/json in UTF-8"})
+		return newProblem("unsupported_media_type", "", fieldError{Header: "Content-Type", Code: "unsupported",
+			Detail: "must be application/json in UTF-8"})
 	}
 	return nil
 }
@@ -138,7 +140,8 @@ func postBody[I, O, B any](s *server, op huma.Operation, check func(*decoder, *B
 
 // postChange is postBody for a change that is recorded with who made it. It answers with what change returns, and with the
 // headers that change sets.
-func postChange[I, O any, B interface{ asks() VerbBody }](s *server, op huma.Operation, check func(*decoder, *B), change func(context.Context, *sent[B]) (any, error)) {
+func postChange[I, O any, B interface{ asks() VerbBody }](s *server, op huma.Operation, check func(*decoder, *B),
+	change func(context.Context, *sent[B]) (any, error)) {
 	postBody[I, O](s, op, check, func(w http.ResponseWriter, q *sent[B]) (err error) {
 		asks := q.body.asks()
 		q.by, q.answer = webhooks.By{OnBehalfOf: asks.OnBehalfOf, Reason: asks.Reason}, w.Header()
@@ -276,7 +279,7 @@ func (d *decoder) value(pointer string, s *huma.Schema, v reflect.Value) {
 	case v.Kind() == reflect.Struct:
 		d.object(pointer, v)
 	default:
-		v.SetBytes(bytes.Clone(d.skip())) // whoever uses it reads it
+		v.SetBytes(bytes.Clone(d.skip())) // read where it is used
 	}
 }
 

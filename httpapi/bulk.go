@@ -21,7 +21,7 @@ import (
 // bulkLimit bounds the work on one bulk request. What is not done by then was not begun.
 const bulkLimit = time.Minute
 
-// bulkVerbs are those that can be asked of many orders at once: all but refund, whose amount is that of one order.
+// bulkVerbs can be applied to many orders at once: all but refund, which has an amount for one order.
 var bulkVerbs = slices.DeleteFunc(slices.Clone(orders.Verbs), func(v orders.Verb) bool { return v == orders.Refund })
 
 // bulkPath is where a verb for many orders is asked for. The document has one operation for all of them.
@@ -212,7 +212,7 @@ func (f *bulkFilter) check(d *decoder) {
 // name is the name of an order in a list.
 type name string
 
-// Schema is that of orderId.
+// Schema implements huma.SchemaProvider.
 func (name) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeString, MinLength: new(1), MaxLength: new(maxText)}
 }

@@ -244,7 +244,8 @@ func TestListHeldOrders(t *testing.T) {
 	for query, want := range map[string]string{
 		"hold=paused": "p3 p2 p1", "hold=attention": "q", "hold=retry": "", "hold=paused&status=charging": "p2 p1",
 		"hold=paused&item=widget": "p3 p2 p1", "hold=paused&item=other": "",
-		"hold=paused&status=reserving,charging": "p3 p2 p1", "hold=paused&holdReason=because": "p3 p2 p1", "hold=paused&holdReason=becaus": "", "hold=attention&holdReason=because%3A+of+this": "q",
+		"hold=paused&status=reserving,charging": "p3 p2 p1", "hold=paused&holdReason=because": "p3 p2 p1",
+		"hold=paused&holdReason=becaus": "", "hold=attention&holdReason=because%3A+of+this": "q",
 		"hold=paused&holdReason=why": "", "hold=paused&customerId=ann": "", "hold=paused&createdTo=2000-01-01T00:00:00Z": "",
 	} {
 		var ids []string

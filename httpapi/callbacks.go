@@ -75,7 +75,8 @@ var stripeOperation = failing(huma.Operation{
 		"An event is only a hint: Pawl asks Stripe for the state of the order that waits for it. " +
 		"Other events, and events about finished orders, are accepted and ignored. " +
 		"Effects that come too late for an order are not discovered this way.",
-}, "cross_origin", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_parameter", "bad_signature", "stopping", "unavailable", "internal")
+}, "cross_origin", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_parameter", "bad_signature",
+	"stopping", "unavailable", "internal")
 
 // stripeRequest documents what stripe reads.
 type stripeRequest struct {

@@ -10,14 +10,14 @@ import (
 
 // caller is where a request comes from.
 type caller struct {
-	address   netip.Addr // behind trusted proxies that of their caller; zero: nobody knows
+	address   netip.Addr // behind trusted proxies, that of their caller; zero: unknown
 	forwarded bool       // a proxy sent it
 	local     bool       // it comes from this machine itself, by no proxy
-	secure    bool       // nobody else could read it on the way: by TLS, from this machine, or by a trusted proxy
+	secure    bool       // it cannot be read in transit: by TLS, from this machine, or by a trusted proxy
 }
 
-// callerFrom finds out where a request comes from. Only trusted proxies are believed what they say of it. That it was
-// forwarded, anybody is believed: such a request is never local.
+// callerFrom finds out where a request comes from. Only headers of trusted proxies count for that. But any sign that it was
+// forwarded makes it not local.
 func callerFrom(r *http.Request, proxies []netip.Prefix) caller {
 	peer := addressOf(r.RemoteAddr)
 	trusted := contains(proxies, peer)
@@ -51,8 +51,7 @@ func forwarded(h http.Header) bool {
 	return false
 }
 
-// behind is the address of the caller of trusted proxies: the last one that is no proxy. What stands before it anybody
-// can have written.
+// behind is the address of the caller of trusted proxies: the last one that is no proxy. Addresses before it can be forged.
 func behind(h http.Header, peer netip.Addr, proxies []netip.Prefix) netip.Addr {
 	hops := splitList(h["X-Forwarded-For"])
 	if len(hops) == 0 {
@@ -121,8 +120,8 @@ func newHosts(allowed []string) hosts {
 	return h
 }
 
-// allow says whether a request may go on. Who listens on this machine only is asked under its names alone. Elsewhere
-// the service may have names that nobody told it, so only requests of browsers are looked at, and those that have the
+// allow reports whether the Host of a request is allowed. A service that listens on this machine only has only the names of
+// this machine. Others may have names that are not configured, so only requests of browsers are checked, and those with the
 // rights of this machine.
 func (h hosts) allow(r *http.Request, local bool) bool {
 	c := connectionOf(r)
@@ -135,7 +134,7 @@ func (h hosts) allow(r *http.Request, local bool) bool {
 		return true // HTTP/1.0 knows no names, and no browser sends it
 	}
 	address, err := netip.ParseAddr(name)
-	return err == nil && (address.IsLoopback() || !loopback) // an address in Host was resolved by nobody
+	return err == nil && (address.IsLoopback() || !loopback) // an address in Host was not resolved through DNS
 }
 
 // ofBrowser says whether a browser sent a request. Sec-Fetch-Mode alone is no sign: fetch of Node.js sends it.

@@ -31,7 +31,8 @@ func TestHosts(t *testing.T) {
 		{"evil.example:3000", "Sec-Fetch-Site: same-origin", false, false, false},
 		{"evil.example:3000", "X-Forwarded-For: 127.0.0.1", false, true, true}, // it has no rights of this machine then
 		{"localhost.evil.example", "Sec-Fetch-Site: none", false, false, false},
-		{"192.0.2.7:3000", "Origin: http://192.0.2.7:3000", false, true, true}, {"[2001:db8::1]:3000", "Origin: http://[2001:db8::1]:3000", false, true, true},
+		{"192.0.2.7:3000", "Origin: http://192.0.2.7:3000", false, true, true},
+		{"[2001:db8::1]:3000", "Origin: http://[2001:db8::1]:3000", false, true, true},
 		{"0x7f.1", "Origin: http://0x7f.1", false, false, false}, {"", "", true, true, true},
 	} {
 		t.Run(fmt.Sprintf("%q %s", c.host, c.header), func(t *testing.T) {
@@ -117,12 +118,16 @@ func TestCallers(t *testing.T) {
 		// proxies that are named
 		{"127.0.0.2:1", nil, caller{address: addr("127.0.0.2"), forwarded: true, secure: true}},
 		{"10.0.0.1:1", http.Header{"X-Forwarded-For": {"203.0.113.9"}}, caller{address: addr("203.0.113.9"), forwarded: true, secure: true}},
-		{"10.0.0.1:1", http.Header{"X-Forwarded-For": {"127.0.0.1, 203.0.113.9, 10.1.2.3"}}, caller{address: addr("203.0.113.9"), forwarded: true, secure: true}},
-		{"10.0.0.1:1", http.Header{"X-Forwarded-For": {"198.51.100.1", "203.0.113.9:4711"}}, caller{address: addr("203.0.113.9"), forwarded: true, secure: true}},
+		{"10.0.0.1:1", http.Header{"X-Forwarded-For": {"127.0.0.1, 203.0.113.9, 10.1.2.3"}},
+			caller{address: addr("203.0.113.9"), forwarded: true, secure: true}},
+		{"10.0.0.1:1", http.Header{"X-Forwarded-For": {"198.51.100.1", "203.0.113.9:4711"}},
+			caller{address: addr("203.0.113.9"), forwarded: true, secure: true}},
 		{"10.0.0.1:1", http.Header{"X-Forwarded-For": {"203.0.113.9, nonsense"}}, caller{address: addr("10.0.0.1"), forwarded: true, secure: true}},
-		{"10.0.0.1:1", http.Header{"Forwarded": {`for=127.0.0.1, For="[2001:db8::7]:4711";proto=https`}}, caller{address: addr("2001:db8::7"), forwarded: true, secure: true}},
+		{"10.0.0.1:1", http.Header{"Forwarded": {`for=127.0.0.1, For="[2001:db8::7]:4711";proto=https`}},
+			caller{address: addr("2001:db8::7"), forwarded: true, secure: true}},
 		{"10.0.0.1:1", http.Header{"Forwarded": {"for=unknown"}}, caller{address: addr("10.0.0.1"), forwarded: true, secure: true}},
-		{"10.0.0.1:1", http.Header{"X-Forwarded-For": {"203.0.113.9"}, "Forwarded": {"for=198.51.100.1"}}, caller{address: addr("203.0.113.9"), forwarded: true, secure: true}},
+		{"10.0.0.1:1", http.Header{"X-Forwarded-For": {"203.0.113.9"}, "Forwarded": {"for=198.51.100.1"}},
+			caller{address: addr("203.0.113.9"), forwarded: true, secure: true}},
 		{"[2001:db8:aaaa::5]:1", http.Header{"X-Forwarded-For": {"10.0.0.7, 10.0.0.8"}}, caller{address: addr("10.0.0.7"), forwarded: true, secure: true}},
 	} {
 		r := &http.Request{RemoteAddr: c.peer, Header: c.header}
@@ -130,7 +135,8 @@ func TestCallers(t *testing.T) {
 			t.Errorf("%s %v: %+v, want %+v", c.peer, c.header, got, c.want)
 		}
 	}
-	if access.Network(addr("2001:db8::1")) != access.Network(addr("2001:db8::2")) || access.Network(addr("2001:db8::1")) == access.Network(addr("2001:db8:0:1::1")) ||
+	if access.Network(addr("2001:db8::1")) != access.Network(addr("2001:db8::2")) ||
+		access.Network(addr("2001:db8::1")) == access.Network(addr("2001:db8:0:1::1")) ||
 		access.Network(addr("192.0.2.1")) == access.Network(addr("192.0.2.2")) {
 		t.Error("one caller has a network of IPv6, and an address of IPv4")
 	}
@@ -146,7 +152,8 @@ func TestCredentialsInTheOpen(t *testing.T) {
 		from, path string
 		code       string
 	}{
-		{"203.0.113.9:1", "/api/orders", "tls_required"}, {"203.0.113.9:1", "/api/orders/o", "tls_required"}, {"203.0.113.9:1", "/api/inventory", "tls_required"},
+		{"203.0.113.9:1", "/api/orders", "tls_required"}, {"203.0.113.9:1", "/api/orders/o", "tls_required"},
+		{"203.0.113.9:1", "/api/inventory", "tls_required"},
 		{"127.0.0.1:1", "/api/orders", "unauthenticated"}, {"10.0.0.1:1", "/api/orders", "unauthenticated"}, // looked at, and not good
 	} {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, c.path, nil)
@@ -175,7 +182,8 @@ func TestOperationsHaveAnAddress(t *testing.T) {
 		path                string
 		callers, operations int
 	}{
-		{"/metrics", 404, 200}, {"/livez", 200, 200}, {"/health", 503, 503}, {"/api/inventory", 200, 404}, {"/docs", 200, 200}, {"/problems/internal", 200, 200}, {"/nothing", 404, 404},
+		{"/metrics", 404, 200}, {"/livez", 200, 200}, {"/health", 503, 503}, {"/api/inventory", 200, 404}, {"/docs", 200, 200},
+		{"/problems/internal", 200, 200}, {"/nothing", 404, 404},
 	} {
 		for handler, want := range map[http.Handler]int{api: c.callers, forOperations: c.operations} {
 			if a := (&bundle{api: handler}).get(t, c.path); a.status != want {

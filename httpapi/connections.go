@@ -40,7 +40,7 @@ type Listening struct {
 	Proxies []netip.Prefix
 	// TLS is the certificate to serve with. Nil means plain HTTP.
 	TLS *tls.Config
-	// Log takes what goes wrong with connections, at debug: anybody can cause it, as often as he likes. Nil means nobody.
+	// Log takes errors of connections, at debug, because any caller can cause them. Nil means that they are not logged.
 	Log *slog.Logger
 }
 
@@ -75,10 +75,9 @@ func (s *Server) Serve(listener net.Listener) error {
 	return s.Server.Serve(bound)
 }
 
-// connections are the callers' connections to a server. It keeps them below a limit, so that files and memory are left
-// for the work: when there are too many, the one that has waited for its next request for the longest is closed. Where
-// none waits, a few more are taken in as spare ones: supervisors are answered there, and everybody else is told to come
-// back.
+// connections are the connections to a server, kept below a limit so that files and memory are left for the work. If there are
+// too many, the one that has been idle for the longest is closed. If none is idle, a few more are accepted as spare ones:
+// supervisors are answered there, and other callers are told to retry.
 type connections struct {
 	most, spare int            // normal ones, and spare ones
 	each        int            // of one address, but for this machine and proxies: they stand for many callers
@@ -265,7 +264,7 @@ func (p place) leave() {
 	}
 }
 
-// standsForMany says of an address that its connections are those of many callers, or of somebody who can do worse.
+// standsForMany reports whether the connections of an address belong to many callers (a proxy), or to this machine.
 func (a *connections) standsForMany(peer netip.Addr) bool {
 	return peer.IsLoopback() || contains(a.proxies, peer)
 }

@@ -146,7 +146,8 @@ func TestWhoMakesRoom(t *testing.T) {
 	}{
 		{"there is room", []string{"192.0.2.1", "192.0.2.2"}, "192.0.2.3", -1, false},
 		{"the address that has most", []string{"192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.2"}, "192.0.2.4", 1, false},
-		{"of addresses with as many, the one that waits for the longest", []string{"192.0.2.1!", "192.0.2.2", "192.0.2.3", "192.0.2.4"}, "192.0.2.5", 1, false},
+		{"of addresses with as many, the one that waits for the longest",
+			[]string{"192.0.2.1!", "192.0.2.2", "192.0.2.3", "192.0.2.4"}, "192.0.2.5", 1, false},
 		{"nobody waits", []string{"192.0.2.1!", "192.0.2.2!", "192.0.2.3!", "192.0.2.4!"}, "192.0.2.5", -1, true},
 		{"an address that has its half", []string{"192.0.2.2", "192.0.2.1", "192.0.2.1"}, "192.0.2.1", 1, false},
 		{"an address that has its half and works with all of it", []string{"192.0.2.2", "192.0.2.1!", "192.0.2.1!"}, "192.0.2.1", -1, true},

@@ -195,9 +195,11 @@ func TestTheDocumentListsEveryRoute(t *testing.T) {
 		"POST /api/callbacks/{token}", "POST /api/inventory/{item}/adjustments", "POST /api/orders/process",
 		"POST /api/orders/{orderId}/approve", "POST /api/orders/{orderId}/cancel", "POST /api/orders/{orderId}/pause",
 		"POST /api/orders/{orderId}/refunds", "POST /api/orders/{orderId}/reject", "POST /api/orders/{orderId}/resume", "POST /api/orders/{orderId}/retry",
-		"POST /api/orders/{orderId}/step-result", "POST /api/policies", "POST /api/policies/{version}/activate", "POST /api/verification", "POST /api/webhook-endpoints",
+		"POST /api/orders/{orderId}/step-result", "POST /api/policies", "POST /api/policies/{version}/activate",
+		"POST /api/verification", "POST /api/webhook-endpoints",
 		"POST /api/webhook-endpoints/{endpointId}/deliveries/{delivery}/resend", "POST /api/webhook-endpoints/{endpointId}/deliveries/{delivery}/skip",
-		"POST /api/webhook-endpoints/{endpointId}/disable", "POST /api/webhook-endpoints/{endpointId}/enable", "POST /api/webhook-endpoints/{endpointId}/recover",
+		"POST /api/webhook-endpoints/{endpointId}/disable", "POST /api/webhook-endpoints/{endpointId}/enable",
+		"POST /api/webhook-endpoints/{endpointId}/recover",
 		"POST /api/webhook-endpoints/{endpointId}/rotate-secret", "POST /api/webhook-endpoints/{endpointId}/test",
 		"POST /api/webhooks/stripe", "PUT /api/inventory/{item}", "PUT /api/webhook-endpoints/{endpointId}",
 	}
@@ -342,7 +344,8 @@ var theServer = sync.OnceValue(func() *server { return newServer(nil, Config{}) 
 // The page is read at any port, and behind a proxy.
 func TestTheDocsKnowWhereTheyAre(t *testing.T) {
 	t.Parallel()
-	for want, proto := range map[string]string{"http://shop.example:4567/api/orders/process": "", "https://shop.example:4567/api/orders/process": "https"} {
+	for want, proto := range map[string]string{"http://shop.example:4567/api/orders/process": "",
+		"https://shop.example:4567/api/orders/process": "https"} {
 		r := httptest.NewRequest(http.MethodGet, "/docs", nil)
 		r.Host = "shop.example:4567"
 		r.Header.Set("X-Forwarded-Proto", proto)

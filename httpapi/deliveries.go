@@ -170,7 +170,8 @@ func (s *server) skipDelivery(ctx context.Context, q *sent[skipBody]) (any, erro
 }
 
 // delivery makes a change of a delivery and answers with it.
-func (q *sent[B]) delivery(ctx context.Context, change func(ctx context.Context, endpointID string, deliveryNo int64, by webhooks.By) (webhooks.Delivery, error)) (any, error) {
+func (q *sent[B]) delivery(ctx context.Context, change func(ctx context.Context, endpointID string, deliveryNo int64,
+	by webhooks.By) (webhooks.Delivery, error)) (any, error) {
 	no, err := strconv.ParseInt(q.PathValue("delivery"), 10, 64)
 	if err != nil {
 		return nil, &orders.NotFound{What: "delivery"}

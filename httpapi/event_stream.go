@@ -22,7 +22,7 @@ const (
 	eventStream = "text/event-stream"
 	heartbeat   = 15 * time.Second // between signs of life
 	streamLasts = 15 * time.Minute // then its caller comes again, to another replica perhaps
-	rightsHold  = 4 * time.Second  // for how long nobody looks again whether the caller may listen
+	rightsHold  = 4 * time.Second  // how long a check of the caller's rights is good for
 	streamPiece = 8 << 10          // about how much is written at once, in bytes
 	olderEvents = 1000             // how many are read at once that are not in memory
 )
@@ -30,7 +30,7 @@ const (
 // streamTimes are the times of streams that tests want shorter.
 type streamTimes struct{ heartbeat, rightsHold time.Duration }
 
-// stream is somebody who listens to events.
+// stream is a listener to events, with its connection.
 type stream struct {
 	*server
 	net.Conn
@@ -96,7 +96,7 @@ func (st *stream) takeOver(w http.ResponseWriter) error {
 	header.Set("Cache-Control", "no-store")
 	header.Set("X-Accel-Buffering", "no") // of nginx
 	header.Set("Date", time.Now().UTC().Format(http.TimeFormat))
-	header.Set("Connection", "close") // its end is that of the answer
+	header.Set("Connection", "close") // its end is the end of the answer
 	var head bytes.Buffer
 	head.WriteString("HTTP/1.1 200 OK\r\n")
 	_ = header.Write(&head)
@@ -134,7 +134,7 @@ func (st *stream) end() {
 	}
 }
 
-// sendHeartbeat also says how far the caller is: events that he did not choose are behind him.
+// sendHeartbeat includes the position: it moves past events that the filter leaves out.
 func (st *stream) sendHeartbeat() error {
 	return st.send([]byte(":\nid: " + st.listener.At().String() + "\n\n"))
 }
@@ -220,7 +220,7 @@ func (st *stream) write(text []byte) error {
 	return err
 }
 
-// checkRights finds out now and then whether the caller still may listen. While nobody can tell, he may.
+// checkRights checks now and then whether the caller still may listen. If that cannot be determined, it may.
 func (st *stream) checkRights() error {
 	if time.Since(st.checked) < st.streams.rightsHold {
 		return nil

@@ -54,7 +54,7 @@ type eventPage struct {
 // wireEvent is an event as it is sent.
 type wireEvent struct{ json.RawMessage }
 
-// Schema is that of an event.
+// Schema implements huma.SchemaProvider.
 func (wireEvent) Schema(r huma.Registry) *huma.Schema {
 	return r.Schema(reflect.TypeFor[events.Event](), true, "Event")
 }
@@ -94,7 +94,7 @@ func (s *server) listEvents(ctx context.Context, in *listEventsRequest) (*listEv
 	return out, err
 }
 
-// begin says where a stream begins: after what the caller has heard of the one before it, or else where he wants it to.
+// begin sets where a stream begins: after the last event that the caller received, or else where it asks to.
 func (in *listEventsRequest) begin(r *http.Request) {
 	if in.LastEventID != "" {
 		in.After = in.LastEventID
@@ -186,8 +186,8 @@ func (s *server) hear(ctx context.Context, listener *events.Listener, limit int)
 	}
 }
 
-// numberingLimit is how long a caller waits at most for events to get their numbers. After a pause, when nobody listened, it takes
-// a second or more; while an older transaction is open, it takes as long as that is.
+// numberingLimit is how long a caller waits at most for events to get their numbers. Without listeners before, that takes a
+// second or more; while an older transaction is open, as long as that is.
 const (
 	numberingLimit = 5 * time.Second
 	numberingPoll  = 50 * time.Millisecond

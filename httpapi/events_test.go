@@ -158,7 +158,8 @@ type sse struct {
 func openStream(t *testing.T, address, target string, header ...string) *sse {
 	t.Helper()
 	s, status, head := askForStream(t, address, target, header...)
-	if status != http.StatusOK || head.Get("Content-Type") != "text/event-stream" || head.Get("Cache-Control") != "no-store" || head.Get("X-Request-Id") == "" {
+	if status != http.StatusOK || head.Get("Content-Type") != "text/event-stream" || head.Get("Cache-Control") != "no-store" ||
+		head.Get("X-Request-Id") == "" {
 		t.Fatalf("%d %v", status, head)
 	}
 	if first := s.block(); len(first) != 2 || !strings.HasPrefix(first[0], "retry: ") || s.id == "" {
@@ -301,7 +302,8 @@ func TestStreamEndsWithTheRight(t *testing.T) {
 	if lines := s.block(); lines == nil {
 		t.Fatal("it ended before")
 	}
-	if _, err := access.Create(t.Context(), db.New(b.Pool), access.Template{Name: "shop", Roles: access.Roles{access.Submit}, Lifetime: time.Hour, Actor: "test"}); err != nil {
+	if _, err := access.Create(t.Context(), db.New(b.Pool),
+		access.Template{Name: "shop", Roles: access.Roles{access.Submit}, Lifetime: time.Hour, Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	if got := s.event(); got != "end" {

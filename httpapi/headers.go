@@ -153,9 +153,8 @@ func ifMatch[N int32 | int64](header string) (*N, error) {
 	return &version, nil
 }
 
-// ifNoneMatch reads If-None-Match of a write (RFC 9110, 13.1.2): whether the caller
-// wants to find nothing. Anything but * is refused: a write unless it is some version
-// is asked for by nobody, and to ignore it would overwrite what was to be kept.
+// ifNoneMatch reads If-None-Match of a write (RFC 9110, 13.1.2): whether the resource must not exist. Anything but * is
+// rejected: ignoring it could overwrite what the caller wanted to keep.
 func ifNoneMatch(header string) (absent bool, err error) {
 	switch strings.TrimSpace(header) {
 	case "":
@@ -180,7 +179,7 @@ func (s *server) checked(pattern string, next http.HandlerFunc) http.HandlerFunc
 	})
 }
 
-// queryParameters are those that the document has for a route.
+// queryParameters are the documented ones of a route.
 func (s *server) queryParameters(pattern string) (names []string) {
 	for _, parameter := range s.operationAt(pattern).Parameters {
 		if parameter.In == "query" {

@@ -131,7 +131,8 @@ func TestAllFaultsOfAQueryAreNamed(t *testing.T) {
 }
 
 // mistyped are dry runs that are none.
-var mistyped = []string{"dryrun=true", "dryRun", "dryRun=", "dryRun=false&dryRun=true", "dryRun=true&dryRun=true", "dryRun=1", "dryRun=True", "dry_run=true", "dryRun=true&x=1"}
+var mistyped = []string{"dryrun=true", "dryRun", "dryRun=", "dryRun=false&dryRun=true", "dryRun=true&dryRun=true",
+	"dryRun=1", "dryRun=True", "dry_run=true", "dryRun=true&x=1"}
 
 func TestAMistypedDryRunDoesNothing(t *testing.T) {
 	t.Parallel()
@@ -198,7 +199,8 @@ func TestMisspelledFieldsAreRefused(t *testing.T) {
 	} {
 		a := b.process(t, fmt.Sprintf(`{"orderId":"o","amount":5,"item":"i",%q:3}`, field))
 		p := a.wantProblem(t, 422, "invalid_input")
-		if e := p.Errors[0]; e.Pointer != "/"+field || e.Code != "misspelled" || e.Detail != "unknown field "+field+"; did you mean "+meant+"?" || len(p.Errors) != 1 {
+		if e := p.Errors[0]; e.Pointer != "/"+field || e.Code != "misspelled" ||
+			e.Detail != "unknown field "+field+"; did you mean "+meant+"?" || len(p.Errors) != 1 {
 			t.Errorf("%s: %s", field, a.body)
 		}
 	}
@@ -231,14 +233,16 @@ func TestRepeatedOrdersWithOtherInput(t *testing.T) {
 	}
 	timed := `,"startAt":"` + soon + `","completeBy":"` + end + `","reservationTtl":60,"metadata":{"b":"2","a":"\u00e9"}`
 	for _, request := range []struct{ orderID, terms string }{{"timed", timed}, {"plain", ""}} {
-		if a := b.process(t, terms(request.orderID, request.terms), "Prefer", "respond-async"); a.status > 202 || strings.Contains(a.body, "ignoredFields") {
+		if a := b.process(t, terms(request.orderID, request.terms), "Prefer", "respond-async"); a.status > 202 ||
+			strings.Contains(a.body, "ignoredFields") {
 			t.Fatal(a.body)
 		}
 	}
 	for _, c := range []struct{ orderID, more, differs, stored string }{
 		{"timed", `,"startAt":"` + later + `"`, "/startAt", soon}, {"timed", `,"completeBy":"` + in(4) + `"`, "/completeBy", end},
 		{"timed", `,"reservationTtl":61`, "/reservationTtl", "60"}, {"timed", timed[:len(timed)-1] + `},"quantity":2`, "/quantity", "1"},
-		{"plain", `,"startAt":"` + later + `"`, "/startAt", ""}, {"plain", `,"completeBy":"` + end + `"`, "/completeBy", ""}, {"plain", `,"reservationTtl":61`, "/reservationTtl", ""},
+		{"plain", `,"startAt":"` + later + `"`, "/startAt", ""}, {"plain", `,"completeBy":"` + end + `"`, "/completeBy", ""},
+		{"plain", `,"reservationTtl":61`, "/reservationTtl", ""},
 	} {
 		p := b.process(t, terms(c.orderID, c.more), "Prefer", "respond-async").wantProblem(t, 409, "order_conflict")
 		if len(p.Errors) != 1 || p.Errors[0].Pointer != c.differs || or(p.Errors[0].Stored, "none") != c.stored {
@@ -305,7 +309,8 @@ func TestEveryBodyCanBeReadStrictly(t *testing.T) {
 func TestNamesThatLookLikeAnotherAreRefusedInPaths(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	for _, name := range []string{" widget", "widget ", "wid\u200bget", "\u202ewidget", "widget\u00ad", "widget\u3000", "wid\u00a0get", "wid\u2028get", "widget\ufe0f", "wid\ue000get", "widget\ufffd"} {
+	for _, name := range []string{" widget", "widget ", "wid\u200bget", "\u202ewidget", "widget\u00ad", "widget\u3000",
+		"wid\u00a0get", "wid\u2028get", "widget\ufe0f", "wid\ue000get", "widget\ufffd"} {
 		b.stock(t, name, `{"onHand":1}`).wantProblem(t, 422, "invalid_parameter")
 		b.get(t, "/api/orders?item="+url.QueryEscape(name)).wantProblem(t, 422, "invalid_parameter")
 	}

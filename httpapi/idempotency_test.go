@@ -143,7 +143,8 @@ func (b *bundle) doneOnce(t *testing.T, op *huma.Operation, once done) {
 		other = sent(name+" key", strings.ReplaceAll(body, "the reason", "another"))
 	}
 	if strings.Contains(op.Path, "/bulk/") {
-		if !strings.Contains(again.body, `"applied":1`) || !strings.Contains(other.body, `"applied":0`) || !strings.Contains(other.body, `"code":"idempotency_key_reused"`) {
+		if !strings.Contains(again.body, `"applied":1`) || !strings.Contains(other.body, `"applied":0`) ||
+			!strings.Contains(other.body, `"code":"idempotency_key_reused"`) {
 			t.Errorf("again %s\nother payload %s", again.body, other.body)
 		}
 	} else {
@@ -284,7 +285,8 @@ func TestReusedKeySaysWhatDiffers(t *testing.T) {
 	b.process(t, `{"orderId":"sold","amount":5,"item":"s3cret"}`).wantStatus(t, 200)
 	b.process(t, `{"orderId":"shelf","amount":5,"item":"shelf"}`).wantStatus(t, 200)
 	for _, c := range []struct{ request, first, second, differs string }{
-		{"POST /api/orders/process", `{"orderId":"new","amount":5,"item":"i","metadata":{"a":"1"}}`, `{"orderId":"new","amount":"5.00","item":"i","metadata":{"a":"s3cret"},"customerId":"s3cret"}`, "/metadata /customerId"},
+		{"POST /api/orders/process", `{"orderId":"new","amount":5,"item":"i","metadata":{"a":"1"}}`,
+			`{"orderId":"new","amount":"5.00","item":"i","metadata":{"a":"s3cret"},"customerId":"s3cret"}`, "/metadata /customerId"},
 		{"POST /api/orders/process", `{"orderId":"one","amount":5,"item":"i"}`, `{"orderId":"two","amount":6,"item":"i"}`, "/orderId /amount"},
 		{"POST /api/orders/held/retry", `{"reason":"a","policy":"pinned"}`, `{"reason":"s3cret","policy":"active"}`, "/reason /policy"},
 		{"POST /api/orders/sold/refunds", `{"reason":"a","amount":1}`, `{"reason":"a","amount":"2.00","restock":1}`, "/amount /restock"},
@@ -314,7 +316,8 @@ func TestMissingPreconditionsAreNamed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	withEndpoint(t, b, "precondition")
-	for request, names := range map[string]string{"PUT /api/inventory/none": "If-Match If-None-Match", "PUT /api/webhook-endpoints/" + b.endpointCalled(t, "precondition"): "If-Match"} {
+	for request, names := range map[string]string{"PUT /api/inventory/none": "If-Match If-None-Match",
+		"PUT /api/webhook-endpoints/" + b.endpointCalled(t, "precondition"): "If-Match"} {
 		p := b.call(t, request, `{"onHand":7,"url":"http://127.0.0.1:9/other"}`).wantProblem(t, 428, "precondition_required")
 		if len(p.Errors) != 1 || p.Errors[0].Header != "If-Match" || p.Errors[0].Code != "required" {
 			t.Fatalf("%s: %+v", request, p)

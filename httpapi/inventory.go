@@ -57,7 +57,7 @@ func (s *server) listInventory(ctx context.Context, in *listInventoryRequest) (p
 	after, ok := "", true
 	if in.Cursor != "" {
 		after, ok = openCursor([]string{"inventory"}, in.Cursor)
-		ok = ok && possible(after) // the sum is no secret: anybody can make a cursor
+		ok = ok && possible(after) // the sum is no secret: any caller can forge a cursor
 	}
 	if !ok {
 		return page, errCursor()
@@ -172,8 +172,8 @@ func (s *server) changeStock(w http.ResponseWriter, r *http.Request, q engine.St
 	return answerJSON(w, out)
 }
 
-// wantedVersion is the version of the item to be set, 0 for one that is not there. Who names none might bring back
-// units that were sold since he counted.
+// wantedVersion is the version of the item to be set, 0 for one that does not exist. Without one, units sold since they were
+// counted could reappear.
 func wantedVersion(header http.Header) (*int64, error) {
 	present := strings.TrimSpace(header.Get("If-Match"))
 	absent, err := ifNoneMatch(header.Get("If-None-Match"))
@@ -185,7 +185,8 @@ func wantedVersion(header http.Header) (*int64, error) {
 	case absent:
 		return new(int64(0)), nil
 	case present == "":
-		return nil, newProblem("precondition_required", "", missingHeader("If-Match", "must be the ETag of the item; to create an item, send If-None-Match: * instead"))
+		return nil, newProblem("precondition_required", "",
+			missingHeader("If-Match", "must be the ETag of the item; to create an item, send If-None-Match: * instead"))
 	case present == "*":
 		return nil, invalidHeader("If-Match", "must be the ETag of the item")
 	}
@@ -214,6 +215,7 @@ func (s *server) listMovements(ctx context.Context, in *listMovementsRequest) (s
 	if !possible(in.Item) {
 		return stockMovements{}, &orders.NotFound{What: "item"}
 	}
-	rows, err := s.engine.Orders.StockMovements(ctx, in.Item, orders.StockSpan{After: in.After, Before: in.Before, Descending: in.Sort == "newest", Limit: in.Limit})
+	rows, err := s.engine.Orders.StockMovements(ctx, in.Item,
+		orders.StockSpan{After: in.After, Before: in.Before, Descending: in.Sort == "newest", Limit: in.Limit})
 	return stockMovements{each(rows, movementOf)}, err
 }

@@ -172,7 +172,8 @@ func TestAdjustments(t *testing.T) {
 	b.adjust(t, "widget", `{"change":1000000000000,"reason":"found","requestId":"4"}`).wantProblem(t, 409, "stock_too_high")
 	for body, pointer := range map[string]string{
 		`{"change":1,"reason":"found"}`: "/requestId", `{"change":0,"reason":"found","requestId":"5"}`: "/change",
-		`{"change":1,"requestId":"5"}`: "/reason", `{"reason":"found","requestId":"5"}`: "/change", `{"change":1.5,"reason":"found","requestId":"5"}`: "/change",
+		`{"change":1,"requestId":"5"}`: "/reason", `{"reason":"found","requestId":"5"}`: "/change",
+		`{"change":1.5,"reason":"found","requestId":"5"}`: "/change",
 	} {
 		if p := b.adjust(t, "widget", body).wantProblem(t, 422, "invalid_input"); len(p.Errors) != 1 || p.Errors[0].Pointer != pointer {
 			t.Errorf("%s: %+v", body, p.Errors)
@@ -193,7 +194,8 @@ func TestAdjustments(t *testing.T) {
 	if page := b.get(t, "/api/inventory/widget/movements?limit=1").wantStatus(t, 200).Movements; len(page) != 1 || page[0].Version != 1 {
 		t.Errorf("%+v", page)
 	}
-	if page := b.get(t, "/api/inventory/widget/movements?limit=1&sort=newest").wantStatus(t, 200).Movements; len(page) != 1 || page[0].Version != moves[len(moves)-1].Version {
+	if page := b.get(t, "/api/inventory/widget/movements?limit=1&sort=newest").wantStatus(t, 200).Movements; len(page) != 1 ||
+		page[0].Version != moves[len(moves)-1].Version {
 		t.Errorf("the last one: %+v", page)
 	}
 	if page := b.get(t, "/api/inventory/widget/movements?sort=newest&before=2").wantStatus(t, 200).Movements; len(page) != 1 || page[0].Version != 1 {

@@ -310,8 +310,8 @@ func lookup(known []string, name []byte) (at string, found bool) {
 	return "", false
 }
 
-// refuseMisspelled refuses fields whose name is one letter off that of a field that decides what is done. If they were ignored,
-// something else would be done than the caller wrote, before anybody reads ignoredFields.
+// refuseMisspelled rejects fields whose name is one letter off that of an important field. If they were ignored, something else
+// than intended would be done before the caller reads ignoredFields.
 func (d *decoder) refuseMisspelled(deciding ...string) {
 	d.ignored = slices.DeleteFunc(d.ignored, func(name string) bool {
 		for _, meant := range deciding {

@@ -67,9 +67,11 @@ func TestDecodeAccepts(t *testing.T) {
 		{"escapes", body("orderId", `"\u0061\/\"\\\ud83d\ude00"`), engine.Input{OrderID: `a/"\😀`, Item: "i"}, "1.00"},
 		{"a name with escapes", `{"order\u0049d":"o","amount":1,"item":"i"}`, engine.Input{OrderID: "o", Item: "i"}, "1.00"},
 		{"any Unicode in ids", body("orderId", `"日本- é… 👩🏽‍💻❤️"`), engine.Input{OrderID: "日本- é… 👩🏽\u200d💻❤\ufe0f", Item: "i"}, "1.00"},
-		{"blanks at the ends of what is no name", body("paymentMethod", `" pm "`), engine.Input{OrderID: "o", Item: "i", Terms: engine.Terms{PaymentMethod: " pm "}}, "1.00"},
+		{"blanks at the ends of what is no name", body("paymentMethod", `" pm "`),
+			engine.Input{OrderID: "o", Item: "i", Terms: engine.Terms{PaymentMethod: " pm "}}, "1.00"},
 		{"255 characters", body("orderId", `"`+long+`"`), engine.Input{OrderID: long, Item: "i"}, "1.00"},
-		{"unknown fields, whatever is in them", body("more", `{"a":[1,-2.5e3,{"b":null}],"c":"\u0000","d":true}`), engine.Input{OrderID: "o", Item: "i"}, "1.00"},
+		{"unknown fields, whatever is in them", body("more", `{"a":[1,-2.5e3,{"b":null}],"c":"\u0000","d":true}`),
+			engine.Input{OrderID: "o", Item: "i"}, "1.00"},
 		{"sixteen levels", body("more", strings.Repeat("[", 15)+strings.Repeat("]", 15)), engine.Input{OrderID: "o", Item: "i"}, "1.00"},
 		{"empty metadata is none", body("metadata", `{}`), engine.Input{OrderID: "o", Item: "i"}, "1.00"},
 		{"metadata with empty values", body("metadata", `{"k":""}`), engine.Input{OrderID: "o", Item: "i", Metadata: []byte(`{"k":""}`)}, "1.00"},
@@ -277,8 +279,9 @@ func TestNamesThatCanBeTold(t *testing.T) {
 		"a\u205fb": "invisible_character", "a\u3000b": "invisible_character", "a\u2800b": "invisible_character", // blanks
 		"a\ufffdb": "invisible_character", "a\ufffcb": "invisible_character", "a\xff": "invisible_character", "\xf0\x9f": "invisible_character", // lost
 		"a\ue000": "invisible_character", "\U000f0000": "invisible_character", "\U0010fffd": "invisible_character", // private
-		"a\u0378": "invisible_character", "a\ufdd0": "invisible_character", "a\uffff": "invisible_character", "\U000e0fff": "invisible_character", // unassigned
-		"a\u200bb": "invisible_character", "a\u2060": "invisible_character", "\u202ea": "invisible_character", "a\u00ad": "invisible_character",
+		"a\u0378": "invisible_character", "a\ufdd0": "invisible_character", "a\uffff": "invisible_character",
+		"\U000e0fff": "invisible_character", // unassigned
+		"a\u200bb":   "invisible_character", "a\u2060": "invisible_character", "\u202ea": "invisible_character", "a\u00ad": "invisible_character",
 		"a\u034fb": "invisible_character", "a\u115f": "invisible_character", "a\u3164": "invisible_character", "\U0001d159": "invisible_character",
 		"\ufe0f": "invisible_character", "a\ufe0f": "invisible_character", "1\ufe0f": "invisible_character", "a\ufe0f\u20e3": "invisible_character",
 		"❤\ufe0e": "invisible_character", "❤\ufe0f\ufe0f": "invisible_character", "❤\ufe00": "invisible_character", "\u2800\ufe0f": "invisible_character",
@@ -416,7 +419,9 @@ func agrees(t *testing.T, data []byte, in *engine.Input) {
 		text = amount
 	}
 	sameAmount(t, text, in.Amount.String())
-	if strings.ContainsAny(in.OrderID+in.Item, "\x00\n\x7f") || !utf8.ValidString(in.OrderID) || in.OrderID == "" || in.OrderID != strings.TrimSpace(in.OrderID) || strings.ContainsAny(in.OrderID+in.Item, "\u200b\u200d\u202e\ufeff") || utf8.RuneCountInString(in.OrderID) > maxText {
+	if strings.ContainsAny(in.OrderID+in.Item, "\x00\n\x7f") || !utf8.ValidString(in.OrderID) || in.OrderID == "" ||
+		in.OrderID != strings.TrimSpace(in.OrderID) || strings.ContainsAny(in.OrderID+in.Item, "\u200b\u200d\u202e\ufeff") ||
+		utf8.RuneCountInString(in.OrderID) > maxText {
 		t.Fatalf("order id %q was accepted", in.OrderID)
 	}
 }

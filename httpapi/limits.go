@@ -19,7 +19,7 @@ import (
 	"pawl/internal/access"
 )
 
-// withinLimits counts the request that is answered with w against the limits of its principal, who is told what is left of
+// withinLimits counts the request that is answered with w against the limits of its principal, and writes what is left of
 // them. It returns the error of a request beyond a limit.
 func (s *server) withinLimits(w http.ResponseWriter, p *access.Principal) error {
 	admission, err := s.Access.Admit(p)
@@ -31,8 +31,7 @@ func (s *server) withinLimits(w http.ResponseWriter, p *access.Principal) error 
 	return nil
 }
 
-// writeQuotas tells a caller of the quotas that hold for him, by draft 11 of "RateLimit header fields for HTTP". Whoever
-// follows another draft changes nothing else.
+// writeQuotas writes the quotas of a caller, by draft 11 of "RateLimit header fields for HTTP". Only this depends on the draft.
 func writeQuotas(header http.Header, quotas []access.Quota) {
 	var policies, left []string
 	for _, q := range quotas {
@@ -50,7 +49,7 @@ func writeQuotas(header http.Header, quotas []access.Quota) {
 	header.Set("RateLimit", strings.Join(left, ", "))
 }
 
-// wholeSeconds is a time in seconds, rounded up: who comes earlier comes in vain.
+// wholeSeconds is a time in seconds, rounded up, so that the retry succeeds.
 func wholeSeconds(d time.Duration) string { return strconv.Itoa(int(math.Ceil(d.Seconds()))) }
 
 // shares is something of which there is only so much: places for lists, bytes for bodies. One caller gets half of it
@@ -190,7 +189,7 @@ func (s *server) admit(w http.ResponseWriter, r *http.Request) error {
 // told from a request without it, so all of these are the last of their connection.
 func unclearEnd(r *http.Request) bool { return len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) }
 
-// vital are the paths that are answered by spare connections, too: whoever gets no answer there ends the process.
+// vital are the paths that spare connections answer, too: a supervisor without an answer ends the process.
 var vital = map[string]bool{"/livez": true, "/health": true, "/metrics": true}
 
 // edgeProblems are the problems that an operation has whatever it does, but for those that it names itself.
@@ -251,7 +250,7 @@ func (s *shares) first(share func(*http.Request) int64, next http.HandlerFunc) h
 func (s *server) takeBody(w http.ResponseWriter, r *http.Request) (release func(), err error) {
 	size := r.ContentLength
 	if size < 0 {
-		size = 2 * maxBody // nobody knows: it is read into a buffer that doubles
+		size = 2 * maxBody // unknown: it is read into a buffer that doubles
 	} else if size <= smallBody || size > maxBody {
 		return func() {}, nil
 	}

@@ -133,7 +133,8 @@ func TestTokensWithLimits(t *testing.T) {
 			return a.status == http.StatusTooManyRequests
 		})
 		p := refused.wantProblem(t, 429, "too_many_requests")
-		if left := refused.header.Get("RateLimit"); refused.header.Get("Retry-After") != "1" || !strings.HasPrefix(left, `"requests";r=0;t=1, "in-flight";r=`) || !strings.Contains(p.Detail, "requests") {
+		if left := refused.header.Get("RateLimit"); refused.header.Get("Retry-After") != "1" ||
+			!strings.HasPrefix(left, `"requests";r=0;t=1, "in-flight";r=`) || !strings.Contains(p.Detail, "requests") {
 			t.Errorf("%v %s", refused.header, refused.body)
 		}
 	})
@@ -251,7 +252,8 @@ func TestOIDCAddressIsNobody(t *testing.T) {
 	} {
 		b.get(t, "/api/orders/marias", as(eve)...).wantProblem(t, 404, "not_found")
 		b.process(t, order("marias"), append(as(eve), "Prefer", "wait=0")...).wantProblem(t, 409, "order_conflict")
-		b.process(t, order("of "+eve.subject+eve.email), append(as(eve), "Idempotency-Key", "k", "Prefer", "wait=0")...).wantStatus(t, 202) // a key of her own
+		b.process(t, order("of "+eve.subject+eve.email),
+			append(as(eve), "Idempotency-Key", "k", "Prefer", "wait=0")...).wantStatus(t, 202) // a key of her own
 	}
 	if n := b.count(t, `SELECT count(DISTINCT submitted_by) FROM orders`); n != 9 {
 		t.Errorf("%d principals have sent orders", n)

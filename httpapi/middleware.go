@@ -25,12 +25,12 @@ type Recorder struct {
 	http.ResponseWriter
 	status           int
 	orderID, outcome string            // for the log: what the request was about, and what came of it
-	principal        *access.Principal // who sends the request, once that is known
+	principal        *access.Principal // of the request, once it is known
 	length           int64             // of what was read and written of bodies
 	caller           caller            // where it comes from
 	mux              *http.ServeMux    // of the address that the request came to
-	done             func(int64)       // what is to be done at the end of the request, with its length; whoever answers on takes it away
-	taken            bool              // the connection is somebody else's: the answer has begun, and goes on without the handler
+	done             func(int64)       // called at the end of the request, with its length; a stream takes it over
+	taken            bool              // a stream has taken the connection over: the answer has begun, and goes on without the handler
 }
 
 // Status is what has been answered, 0 until something is written.
@@ -65,7 +65,7 @@ func (rec *Recorder) Unwrap() http.ResponseWriter { return rec.ResponseWriter }
 
 var noSniff = []string{"nosniff"}
 
-// ServeHTTP answers a request to the address for everybody.
+// ServeHTTP answers a request to the public address.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.serve(w, r, s.mux) }
 
 // operations answers requests to the address for operations.
@@ -113,7 +113,7 @@ func note(w http.ResponseWriter, orderID, outcome string) {
 	rec.orderID, rec.outcome = orderID, outcome
 }
 
-// noteProblem says for the log why a request was refused.
+// noteProblem keeps for the log why a request was rejected.
 func noteProblem(w http.ResponseWriter, p *problem) { recordOf(w).outcome = string(p.Code) }
 
 // logRequest logs a request that was answered, or whose caller has gone (status 0). Not its path, which may hold a
@@ -191,7 +191,7 @@ func (m *metrics) measured(route string, next http.HandlerFunc) http.HandlerFunc
 		inFlight.Inc()
 		defer func() {
 			inFlight.Dec()
-			code := http.StatusInternalServerError // nothing was answered: a panic, or nobody to be answered
+			code := http.StatusInternalServerError // nothing was answered: a panic, or the caller disconnected
 			if answered := recordOf(w).status; answered != 0 {
 				code = answered
 			}

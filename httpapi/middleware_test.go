@@ -102,7 +102,8 @@ func TestRequestsAreLogged(t *testing.T) {
 	t.Parallel()
 	for level, lines := range map[slog.Level]int{slog.LevelInfo: 0, slog.LevelDebug: 4} {
 		var logged bytes.Buffer
-		b := setupWith(t, engine.Config{}, Config{ResponseTimeout: patience, Log: slog.New(slog.NewTextHandler(&logged, &slog.HandlerOptions{Level: level}))})
+		b := setupWith(t, engine.Config{}, Config{ResponseTimeout: patience,
+			Log: slog.New(slog.NewTextHandler(&logged, &slog.HandlerOptions{Level: level}))})
 		b.call(t, "POST /api/orders/process", `{"orderId":"o1","amount":1,"item":"i"}`, "X-Request-Id", "first")
 		b.call(t, "POST /api/orders/process", `{"orderId":"o1","amount":2,"item":"i"}`, "X-Request-Id", "second")
 		b.call(t, "GET /api/orders/o1/transitions", "", "X-Request-Id", "third")

@@ -54,8 +54,9 @@ func newAPI(s *server) huma.API {
 			Servers:  []*huma.Server{{URL: "/", Description: "The service that served this document."}},
 			Security: []map[string][]string{}, // each operation has its own, and linters want that said
 			Components: &huma.Components{
-				Schemas:         huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer),
-				SecuritySchemes: map[string]*huma.SecurityScheme{tokenScheme: {Type: "http", Scheme: "bearer", Description: "A token from `pawl token create`. Until the first one is created, the service can be used without."}},
+				Schemas: huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer),
+				SecuritySchemes: map[string]*huma.SecurityScheme{tokenScheme: {Type: "http", Scheme: "bearer",
+					Description: "A token from `pawl token create`. Until the first one is created, the service can be used without."}},
 			},
 			OnAddOperation: []huma.AddOpFunc{func(_ *huma.OpenAPI, op *huma.Operation) { s.documented = append(s.documented, op) }},
 			Tags: []*huma.Tag{
@@ -218,7 +219,7 @@ func ignoreUnknown(components *huma.Components, op *huma.Operation) {
 }
 
 // publish serves the OpenAPI document and the page made from it. It runs last: the
-// document is complete then. Each is rendered for the first who asks: it takes longer than the rest of a start.
+// document is complete then. Each is rendered on the first request, because that takes longer than the rest of a start.
 func (s *server) publish() {
 	document := s.api.OpenAPI()
 	accepted(document.Paths[processOperation.Path].Post)
@@ -354,7 +355,7 @@ func (problemCode) Schema(r huma.Registry) *huma.Schema {
 	return named(r, "ProblemCode", s)
 }
 
-// Schema is that of a decimal in a string.
+// Schema implements huma.SchemaProvider.
 func (amount) Schema(r huma.Registry) *huma.Schema {
 	return named(r, "Decimal", &huma.Schema{
 		Type: huma.TypeString, Pattern: `^(0|[1-9][0-9]*)(\.[0-9]+)?$`, Examples: []any{"99.99"},
@@ -362,19 +363,19 @@ func (amount) Schema(r huma.Registry) *huma.Schema {
 	})
 }
 
-// Schema is that of a number of seconds, with or without their unit.
+// Schema implements huma.SchemaProvider.
 func (waitTime) Schema(huma.Registry) *huma.Schema {
 	s := &huma.Schema{Type: huma.TypeString, Pattern: `^([1-5]?[0-9]|60)s?$`, PatternDescription: "0 to 60 seconds", Examples: []any{"20s"}}
 	s.PrecomputeMessages()
 	return s
 }
 
-// Schema is that of a map.
+// Schema implements huma.SchemaProvider.
 func (stringMap) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeObject, AdditionalProperties: &huma.Schema{Type: huma.TypeString}}
 }
 
-// Schema is that of an object of which nothing more is known.
+// Schema implements huma.SchemaProvider.
 func (object) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeObject, AdditionalProperties: true}
 }
@@ -385,7 +386,7 @@ const (
 	amountBoundLimit = 20
 )
 
-// Schema is that of a decimal in a string that an amount can be.
+// Schema implements huma.SchemaProvider.
 func (amountBound) Schema(huma.Registry) *huma.Schema {
 	s := &huma.Schema{Type: huma.TypeString, Pattern: amountPattern, MinLength: new(1), MaxLength: new(amountBoundLimit)}
 	s.PrecomputeMessages()

@@ -209,8 +209,7 @@ func each[R, S any](rows []R, show func(*R) S) []S {
 	return out
 }
 
-// stepsOf does not call a step completed that is being undone without anybody knowing
-// whether it was done.
+// stepsOf does not call a step completed that is being undone while it is unknown whether it was done.
 func stepsOf(o *orders.Order) steps {
 	return steps{
 		Charge: stepState{
@@ -245,7 +244,8 @@ func refundOf(r *orders.AskedRefund) refund {
 
 func callOf(row *db.CallsOfRow) call {
 	return call{
-		Call: row.Call, Step: row.Step, Operation: row.Operation, Refund: or(row.Refund, 0), Generation: row.Generation, Policy: row.Policy, Fence: row.Fence,
+		Call: row.Call, Step: row.Step, Operation: row.Operation, Refund: or(row.Refund, 0), Generation: row.Generation,
+		Policy: row.Policy, Fence: row.Fence,
 		StartedAt: row.StartedAt.UTC(), FinishedAt: utc(row.FinishedAt), Outcome: or(row.Outcome, ""), Fenced: or(row.Fenced, false),
 		Code: or(row.Code, ""), Detail: or(row.Detail, ""), Reference: or(row.Reference, ""), UndoOpen: row.UndoOpen,
 	}

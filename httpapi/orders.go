@@ -147,7 +147,8 @@ func (in *listOrdersRequest) check() error {
 
 // binding ties a cursor to the filters it was made with.
 func (in *listOrdersRequest) binding() []string {
-	return []string{"orders", fmt.Sprint(in.Status), in.CustomerID, in.Item, in.Hold, in.HoldReason, in.CreatedFrom.UTC().String(), in.CreatedTo.UTC().String(),
+	return []string{"orders", fmt.Sprint(in.Status), in.CustomerID, in.Item, in.Hold, in.HoldReason,
+		in.CreatedFrom.UTC().String(), in.CreatedTo.UTC().String(),
 		in.FailureStep, in.FailureCode, string(in.AmountFrom), string(in.AmountTo), in.Sort}
 }
 
@@ -176,7 +177,8 @@ func (s *server) listTransitions(ctx context.Context, in *listTransitionsRequest
 	if err := s.readable(ctx, in.OrderID); err != nil {
 		return history{}, err
 	}
-	rows, err := s.engine.Orders.Transitions(ctx, in.OrderID, orders.Span{After: in.After, Before: in.Before, Descending: in.Sort == "newest", Limit: in.Limit})
+	rows, err := s.engine.Orders.Transitions(ctx, in.OrderID,
+		orders.Span{After: in.After, Before: in.Before, Descending: in.Sort == "newest", Limit: in.Limit})
 	return history{each(rows, transitionOf)}, err
 }
 
@@ -203,18 +205,19 @@ func (s *server) listCalls(ctx context.Context, in *listCallsRequest) (calls, er
 	if err := s.readable(ctx, in.OrderID); err != nil {
 		return calls{}, err
 	}
-	rows, err := s.engine.Orders.Calls(ctx, in.OrderID, orders.Span{After: in.After, Before: in.Before, Descending: in.Sort == "newest", Limit: in.Limit})
+	rows, err := s.engine.Orders.Calls(ctx, in.OrderID,
+		orders.Span{After: in.After, Before: in.Before, Descending: in.Sort == "newest", Limit: in.Limit})
 	return calls{each(rows, callOf)}, err
 }
 
-// mayRead reports whether a principal may read an order: with the role submit alone, what it submitted itself, and what
-// nobody knows the submitter of, because the service was open then.
+// mayRead reports whether a principal may read an order: with the role submit alone, what it submitted itself, and orders
+// without a submitter, from when the service was open.
 func mayRead(p *access.Principal, o *orders.Order) bool {
 	return p.Has(access.Read) || p.Has(access.Submit) && (o.SubmittedBy == nil || *o.SubmittedBy == p.Name)
 }
 
 // readable returns nil where the caller may read an order. Errors: orders.ErrNotFound for one that is not there and for
-// one of somebody else alike, or those of reading it.
+// one of another submitter alike, or those of reading it.
 func (s *server) readable(ctx context.Context, orderID string) error {
 	if !possible(orderID) {
 		return &orders.NotFound{What: "order"}
@@ -231,7 +234,7 @@ func (s *server) readable(ctx context.Context, orderID string) error {
 }
 
 // withheld is the error of an answer that would show an order which the principal may not read: one of
-// somebody else, whether it is what was sent or not. For other answers it is their own.
+// another submitter, whether it matches what was sent or not. For other answers it is their own.
 func withheld(p *access.Principal, o *orders.Order, err error) error {
 	if conflict, ok := errors.AsType[*orders.Conflict](err); ok {
 		o = &conflict.Order
@@ -241,5 +244,5 @@ func withheld(p *access.Principal, o *orders.Order, err error) error {
 	if mayRead(p, o) {
 		return err
 	}
-	return newProblem("order_conflict", "Somebody else has submitted an order with this id.")
+	return newProblem("order_conflict", "An order with this id was submitted by another caller.")
 }

@@ -173,7 +173,8 @@ func TestListOrders(t *testing.T) {
 		"createdTo=2026-01-01": "createdTo", "item=s3cret%00": "item", "item=%FF": "item", "stauts=failed": "stauts",
 		"status=failed,": "status", "status=failed,s3cret": "status", "status=failed&status=canceled": "status", "customerId=%FF": "customerId",
 		"customerId=s3cret%20": "customerId", "holdReason=s3cret": "hold", "holdReason=%00&hold=retry": "holdReason",
-		"sort=s3cret": "sort", "failureStep=s3cret": "failureStep", "failureCode=%00": "failureCode", "amountFrom=-1": "amountFrom", "amountFrom=s3cret": "amountFrom",
+		"sort=s3cret": "sort", "failureStep=s3cret": "failureStep", "failureCode=%00": "failureCode",
+		"amountFrom=-1": "amountFrom", "amountFrom=s3cret": "amountFrom",
 		"amountTo=1e3": "amountTo", "amountTo=1.00001": "amountTo", "amountTo=1234567890123456": "amountTo", "amountFrom=0x1": "amountFrom",
 	} {
 		t.Run("?"+query+" is refused, and not echoed", func(t *testing.T) {

@@ -75,7 +75,8 @@ var storePolicyOperation = failing(huma.Operation{
 	Summary: "Check and store a policy",
 	Description: "The new version is not activated. A source that is already stored keeps its version. With dryRun, it is only checked. " +
 		"Every mistake is reported with its line and column, as by `pawl policy check`.",
-}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_policy", "invalid_parameter",
+}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input",
+	"invalid_policy", "invalid_parameter",
 	"unavailable", "internal")
 
 // storePolicyRequest documents what storePolicy reads.
@@ -101,7 +102,8 @@ func (s *server) storePolicy(w http.ResponseWriter, r *sent[storePolicyBody]) er
 		return err
 	}
 	return answerJSON(w, &storedPolicy{
-		Version: stored.Version, Created: stored.Created, Steps: executorsOf(stored.Policy), Warnings: warningsOf(stored.Warnings), DryRun: dry, IgnoredFields: r.ignored,
+		Version: stored.Version, Created: stored.Created, Steps: executorsOf(stored.Policy),
+		Warnings: warningsOf(stored.Warnings), DryRun: dry, IgnoredFields: r.ignored,
 	})
 }
 
@@ -110,7 +112,8 @@ var activatePolicyOperation = failing(huma.Operation{
 	Summary: "Activate a policy version",
 	Description: "New orders start with this version, which may be an older one. Orders that have started keep theirs. " +
 		"The replica that answers uses it at once, others within seconds. Activating the active version has no effect.",
-}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input", "invalid_policy", "invalid_parameter",
+}, "cross_origin", "malformed_json", "request_timeout", "body_too_large", "unsupported_media_type", "invalid_input",
+	"invalid_policy", "invalid_parameter",
 	"not_found", "invalid_idempotency_key", "precondition_failed", "unavailable", "internal")
 
 // activatePolicyRequest documents what activatePolicy reads.
@@ -154,7 +157,7 @@ func (s *server) activatePolicy(ctx context.Context, q *sent[activatePolicyBody]
 	return &out, nil
 }
 
-// policyRoutes are those of policies.
+// policyRoutes registers the routes of policies.
 func (s *server) policyRoutes() {
 	s.bound(listPoliciesOperation, s.lists)
 	getWithin(s, listPoliciesOperation, readWithin, s.listPolicies)
@@ -163,7 +166,7 @@ func (s *server) policyRoutes() {
 	postChange[activatePolicyRequest, policyVersionAnswer](s, activatePolicyOperation, nil, s.activatePolicy)
 }
 
-// policyTag is the ETag of all policies. Before the first activation it is that of a version from 1 on, too.
+// policyTag is the ETag of all policies. It is that of a version from 1 on, even before the first activation.
 func policyTag(active store.Current) string { return entityTag(active.No + 1) }
 
 func readActivation(q *sent[activatePolicyBody]) (store.Activation, error) {

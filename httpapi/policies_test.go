@@ -54,7 +54,8 @@ func TestPolicyOverHTTP(t *testing.T) {
 		}
 	}
 	stored := b.call(t, "POST /api/policies", policyBody(t, second))
-	if !strings.Contains(stored.body, `"version":2`) || !strings.Contains(stored.body, `"warnings":["use http of confirm: read secret: env:DATABASE_URL may not be named by a policy`) {
+	if !strings.Contains(stored.body, `"version":2`) ||
+		!strings.Contains(stored.body, `"warnings":["use http of confirm: read secret: env:DATABASE_URL may not be named by a policy`) {
 		t.Errorf("%s", stored.body)
 	}
 	if n := b.count(t, `SELECT count(*) FROM policy_activations`); n != 0 {
@@ -65,7 +66,8 @@ func TestPolicyOverHTTP(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	list := b.get(t, "/api/policies?limit=1")
-	if !strings.HasPrefix(list.body, `{"policies":[{"version":2,"active":false`) || !strings.HasSuffix(list.body, `"active":1}`) || strings.Contains(list.body, "source") {
+	if !strings.HasPrefix(list.body, `{"policies":[{"version":2,"active":false`) ||
+		!strings.HasSuffix(list.body, `"active":1}`) || strings.Contains(list.body, "source") {
 		t.Errorf("%s", list.body)
 	}
 	if list = b.get(t, "/api/policies?before=2"); !strings.HasPrefix(list.body, `{"policies":[{"version":1,"active":true`) {
@@ -110,7 +112,8 @@ func TestPoliciesThatAreRefused(t *testing.T) {
 	b := setup(t)
 	b.exec(t, `INSERT INTO policies (source, hash, created_by) VALUES ('teleport: {}', sha256('teleport: {}'), 'a newer release')`)
 	for _, target := range []string{"POST /api/policies", "POST /api/policies?dryRun=true"} {
-		p := b.call(t, target, policyBody(t, "charge:\n  executor: paypal\n  secret: sk_live_1234\n")).wantProblem(t, http.StatusUnprocessableEntity, "invalid_policy")
+		p := b.call(t, target, policyBody(t, "charge:\n  executor: paypal\n  secret: sk_live_1234\n")).wantProblem(t,
+			http.StatusUnprocessableEntity, "invalid_policy")
 		if len(p.Errors) == 0 || p.Errors[0].Line != 2 || p.Errors[0].Column != 13 || !strings.HasPrefix(p.Errors[0].Detail, "charge.executor: must be ") {
 			t.Errorf("%+v", p.Errors)
 		}
@@ -141,10 +144,12 @@ func TestPoliciesAreForAdmins(t *testing.T) {
 	t.Parallel()
 	b, sent, control := guarded(t)
 	b.call(t, "POST /api/policies", policyBody(t, "reservationTtl: 1m\n"), "Authorization", sent["admin"])
-	b.call(t, "POST /api/policies/1/activate", `{"onBehalfOf":"maria"}`, "Authorization", sent["admin"]).wantProblem(t, http.StatusForbidden, "forbidden")
+	b.call(t, "POST /api/policies/1/activate", `{"onBehalfOf":"maria"}`, "Authorization", sent["admin"]).wantProblem(t,
+		http.StatusForbidden, "forbidden")
 	b.call(t, "POST /api/policies/1/activate", "", "Authorization", sent["operate"]).wantProblem(t, http.StatusForbidden, "forbidden")
 	policyIn(t, b.call(t, "POST /api/policies/1/activate", "", "Authorization", sent["admin"]))
-	if p := policyIn(t, b.get(t, "/api/policies/1", "Authorization", sent["read"])); p.CreatedBy != "token:only-admin" || p.ActivatedBy != "token:only-admin" {
+	if p := policyIn(t, b.get(t, "/api/policies/1", "Authorization", sent["read"])); p.CreatedBy != "token:only-admin" ||
+		p.ActivatedBy != "token:only-admin" {
 		t.Errorf("%+v", p)
 	}
 	control.Stop()

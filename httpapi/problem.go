@@ -143,7 +143,8 @@ func (p *problem) explain(err error) {
 	} else if mistakes, ok := errors.AsType[policy.Problems](err); ok {
 		p.Errors = policyFaults(mistakes)
 	} else if low, ok := errors.AsType[*orders.StockTooLow](err); ok {
-		p.Errors = []fieldError{{Pointer: low.Pointer, Code: "below_reserved", Detail: "must leave at least " + decimalText(low.Item.Reserved) + ", the units reserved"}}
+		p.Errors = []fieldError{{Pointer: low.Pointer, Code: "below_reserved", Detail: "must leave at least " +
+			decimalText(low.Item.Reserved) + ", the units reserved"}}
 	}
 }
 

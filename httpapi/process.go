@@ -208,8 +208,8 @@ var askAgain = map[string]time.Duration{
 	fsm.HoldApproval: time.Minute, fsm.HoldPaused: time.Minute, fsm.HoldAttention: time.Minute, // people take their time
 }
 
-// retryAfter is a second while somebody drives the order, or a refund of it is open, and for one that is held
-// the time until it is due by the clock, or less where it may go on sooner.
+// retryAfter is a second while the order is in progress or a refund of it is open. For a held order it is the time until it is
+// due by the clock, or less if it may continue sooner.
 func retryAfter(o *orders.Order, clock func() time.Time) string {
 	if o.Hold == nil {
 		return "1"
@@ -326,7 +326,7 @@ func (c *currencyCode) read(d *decoder, pointer string) {
 	}
 }
 
-// Schema is that of a currency code.
+// Schema implements huma.SchemaProvider.
 func (currencyCode) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeString, Pattern: "^[A-Z]{3}$"}
 }
@@ -415,7 +415,7 @@ func (m *metadata) read(d *decoder, _ string) {
 	}
 }
 
-// Schema is that of a map with its limits.
+// Schema implements huma.SchemaProvider.
 func (metadata) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{
 		Type: huma.TypeObject, MaxProperties: new(maxPairs),

@@ -310,7 +310,8 @@ func TestDecodeTerms(t *testing.T) {
 		t.Parallel()
 		in, _, err := decodeInput([]byte(`{"orderId":"o","amount":1,"item":"i","customerId":"é","paymentMethod":"pm_1","concurrencyKey":"k","reservationTtl":31536000,
 			"startAt":`+text(at)+`,"completeBy":`+text(at.Add(time.Hour).In(time.FixedZone("", 5*3600)))+`}`), dollars, time.Now)
-		want := engine.Terms{CustomerID: "é", PaymentMethod: "pm_1", ConcurrencyKey: "k", ReservationTTL: 365 * 24 * time.Hour, StartAt: at, CompleteBy: at.Add(time.Hour)}
+		want := engine.Terms{CustomerID: "é", PaymentMethod: "pm_1", ConcurrencyKey: "k", ReservationTTL: 365 * 24 * time.Hour,
+			StartAt: at, CompleteBy: at.Add(time.Hour)}
 		if err != nil || in.Terms != want {
 			t.Errorf("%+v, %v", in.Terms, err)
 		}
@@ -373,7 +374,8 @@ func TestTermsAreShownButThePaymentMethod(t *testing.T) {
 	if o := a.wantStatus(t, 202); o.Hold != "scheduled" || a.header.Get("Retry-After") != "3600" {
 		t.Errorf("%+v, again after %s", o, a.header.Get("Retry-After"))
 	}
-	for _, shown := range []string{`"customerId":"me"`, `"startAt":"` + start.Format(time.RFC3339Nano), `"completeBy":"` + deadline.Format(time.RFC3339Nano),
+	for _, shown := range []string{`"customerId":"me"`, `"startAt":"` + start.Format(time.RFC3339Nano), `"completeBy":"` +
+		deadline.Format(time.RFC3339Nano),
 		`"resumesAt":"` + start.Format(time.RFC3339Nano)} {
 		if !strings.Contains(a.body, shown) {
 			t.Errorf("%s is not in %s", shown, a.body)
@@ -384,7 +386,8 @@ func TestTermsAreShownButThePaymentMethod(t *testing.T) {
 	if len(p.Errors) != 2 || p.Errors[0].Pointer != "/customerId" || *p.Errors[0].Stored != "me" || p.Errors[1].Pointer != "/paymentMethod" {
 		t.Errorf("%+v", p.Errors)
 	}
-	for _, text := range []string{a.body, other.body, b.get(t, "/api/orders/o").body, b.get(t, "/api/orders").body, b.get(t, "/api/orders/o/transitions").body} {
+	for _, text := range []string{a.body, other.body, b.get(t, "/api/orders/o").body, b.get(t, "/api/orders").body,
+		b.get(t, "/api/orders/o/transitions").body} {
 		if strings.Contains(text, "s3cret") || strings.Contains(text, "0ther") {
 			t.Errorf("the payment method is shown: %s", text)
 		}

@@ -50,8 +50,7 @@ func (s *server) muxesOf(pattern string) []*http.ServeMux {
 
 const metricsPattern = "GET /metrics"
 
-// everywhere are the routes that an address for operations has, too: those of whoever looks whether it is there, and those
-// by which people sign in.
+// everywhere are the routes that an address for operations also has: for health checks, for reading, and for signing in.
 var everywhere = []string{
 	"GET /health", "GET /livez", "GET /api/me", "GET /problems/{code}", "GET /{$}", "/",
 	"GET /login", "GET /login/{link}", "POST /login/{link}", "POST /logout", "GET /docs", "GET /openapi.yaml", "GET /openapi.json",
@@ -66,7 +65,7 @@ func (s *server) answered(h handler) http.HandlerFunc {
 		}
 		p := problemOf(err)
 		if p.Status >= http.StatusInternalServerError && r.Context().Err() == context.Canceled {
-			return // the caller has hung up: that is the fault, and nobody is left to be told
+			return // the caller disconnected, which is the cause
 		}
 		s.logFault(w.Header().Get("X-Request-Id"), p, err)
 		writeProblem(w, p)

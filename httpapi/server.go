@@ -3,7 +3,7 @@
 // nothing about orders.
 //
 // Requests are read strictly (RFC 8259 within the limits of I-JSON, RFC 7493):
-// what is accepted has one reading, whoever reads it. Faults of the caller are
+// what is accepted has one reading. Faults of the caller are
 // answered with problem documents (RFC 9457) that name the field and never repeat
 // a text; the one exception is a conflict, which shows what is stored beside
 // what was sent. Everything that is not the caller's fault is one of a few
@@ -51,16 +51,16 @@ type Config struct {
 	AllowedHosts []string
 	// Proxies are the networks of the reverse proxies that are believed where a request comes from.
 	Proxies []netip.Prefix
-	// Registerer takes the metrics of requests. Nil means nobody reads them.
+	// Registerer takes the metrics of requests. Nil means that there are none.
 	Registerer prometheus.Registerer
-	// Events is the feed, and its end for those who wait for more. Nil means that there are no events to be had now.
+	// Events is the feed, and its tail for callers that wait for more. Nil means that events are unavailable.
 	Events *events.Tail
-	// Access says who may use the service. Nil is that of an open one: all of it from this machine, and from others
-	// what its contract has.
+	// Access identifies callers. Nil means that the service is open: entirely to this machine, and to others for the
+	// operations of the contract.
 	Access *access.Control
-	// Webhooks are the endpoints that events are sent to. Nil means that nobody asks for them.
+	// Webhooks are the endpoints that events are sent to. Nil is only for handlers that never use them.
 	Webhooks *webhooks.Endpoints
-	// Books proves the books. Nil means that nobody asks for it.
+	// Books proves the books. Nil is only for handlers that never use it.
 	Books *books.Verification
 	// Console makes the handler of /console of that of the API, which it asks for all it shows and does. Where there is an address
 	// for operations it is there only. Nil means there is none.
@@ -68,7 +68,7 @@ type Config struct {
 	// Quarantine says why nothing may be done with the database, which belongs elsewhere: then all requests but reads are refused.
 	// Empty means that it belongs here.
 	Quarantine string
-	// Log takes faults of the service, with the request id. Nil means nobody.
+	// Log takes faults of the service, with the request id. Nil means that they are not logged.
 	Log *slog.Logger
 
 	operations bool // they have an address of their own
@@ -81,7 +81,7 @@ type server struct {
 	engine   *engine.Engine
 	clock    func() time.Time // the database's
 	currency iso4217.Currency
-	mux      *http.ServeMux // of the address for everybody
+	mux      *http.ServeMux // of the public address
 	ops      *http.ServeMux // of the address for operations; the same one where there is none
 	inside   *http.ServeMux // of the console: everything; the same one again where there is no other address
 	hosts    hosts
@@ -197,5 +197,5 @@ func (s *server) routes() {
 	s.sessionRoutes()
 	s.handle("GET /{$}", s.home)                                // people who type the address alone
 	s.handle("GET /problems/{code}", s.answered(s.problemPage)) // people who follow the type of a problem
-	s.handleAnyQuery("/", s.answered(s.unknown))                // everybody else
+	s.handleAnyQuery("/", s.answered(s.unknown))                // everything else
 }

@@ -38,7 +38,8 @@ type health struct {
 // so those who ask at the same time cost the database one check.
 func (s *server) health(ctx context.Context, _ *struct{}) (health, error) {
 	if s.Quarantine != "" {
-		return health{}, newProblem("quarantined", s.forReaders(ctx, "The service processes no orders and sends no webhooks, because the database was restored or copied: "+s.Quarantine+". As the database's owner, run pawl adopt or pawl adopt --as-copy."))
+		return health{}, newProblem("quarantined", s.forReaders(ctx,
+			"The service processes no orders and sends no webhooks, because the database was restored or copied: "+s.Quarantine+". As the database's owner, run pawl adopt or pawl adopt --as-copy."))
 	}
 	checked := s.checks.DoChan("", func() (any, error) {
 		check, cancel := context.WithTimeout(context.WithoutCancel(ctx), readLimit) // others wait for it, too
@@ -56,10 +57,11 @@ func (s *server) health(ctx context.Context, _ *struct{}) (health, error) {
 	switch {
 	case errors.Is(err, orders.ErrStopping):
 		return health{}, err
-	case unmade: // then nobody can be identified as one who may read
+	case unmade: // then no caller can be identified as a reader
 		return health{}, newProblem("unavailable", s.forOperations(ctx, strings.ToUpper(missing.Found[:1])+missing.Error()[1:]+"."))
 	case errors.Is(err, engine.ErrNotMigrated):
-		return health{}, newProblem("unavailable", s.forReaders(ctx, "The database is not migrated to this version, was changed since, or the role lacks privileges on it. As the database's owner, run pawl migrate up. The log has the details."))
+		return health{}, newProblem("unavailable", s.forReaders(ctx,
+			"The database is not migrated to this version, was changed since, or the role lacks privileges on it. As the database's owner, run pawl migrate up. The log has the details."))
 	case err != nil:
 		return health{}, orders.ErrUnavailable
 	}
@@ -81,7 +83,7 @@ func (s *server) forOperations(ctx context.Context, text string) string {
 	return text
 }
 
-// forReaders is forOperations, and empty for those who may not read.
+// forReaders is forOperations, and empty for callers without the role read.
 func (s *server) forReaders(ctx context.Context, text string) string {
 	if !principalOf(writerOf(ctx)).Has(access.Read) {
 		return ""
@@ -118,7 +120,7 @@ func (s *server) getVerification(context.Context, *struct{}) (verification, erro
 	return verificationOf(s.Books.State()), nil
 }
 
-// verificationRoutes are those of the proof of the books.
+// verificationRoutes registers the routes of the verification of the books.
 func (s *server) verificationRoutes() {
 	post[struct{}, plainAnswer[verification]](s, startVerificationOperation, s.startVerification)
 	get(s, getVerificationOperation, s.getVerification)

@@ -28,7 +28,8 @@ func TestVerification(t *testing.T) {
 	b.call(t, "POST /api/verification", "").wantStatus(t, http.StatusAccepted)
 	wrong := b.proved(t)
 	for _, check := range wrong.Report.Checks {
-		if check.Name == "stock" && (check.About != "items" || len(check.Offenders) != 1 || check.Offenders[0].ID != "lamp") || check.Name != "stock" && check.Violations > 0 {
+		if check.Name == "stock" && (check.About != "items" || len(check.Offenders) != 1 || check.Offenders[0].ID != "lamp") ||
+			check.Name != "stock" && check.Violations > 0 {
 			t.Errorf("check: %+v", check)
 		}
 	}
@@ -67,7 +68,8 @@ func TestOverviewOnTheWire(t *testing.T) {
 	b.held(t, "held", nil)
 	b.process(t, `{"orderId":"done","amount":1,"item":"widget"}`).wantStatus(t, http.StatusOK)
 	for target, wants := range map[string][]string{
-		"/api/overview":          {`{"status":"completed","orders":1,"more":false}`, `"hold":"attention","orders":`, `"oldest":{"orderId":"held"`, `"replicas":[]`, `"providerSteps":[]`},
+		"/api/overview": {`{"status":"completed","orders":1,"more":false}`, `"hold":"attention","orders":`,
+			`"oldest":{"orderId":"held"`, `"replicas":[]`, `"providerSteps":[]`},
 		"/api/overview/activity": {`"replica":"`, `"points":[`}, // the first comes after ten seconds
 		"/api/error-groups":      {`"groups":[`, `"more":false`},
 	} {

@@ -18,9 +18,8 @@ var loginHTML string
 // machine), and only for the very host that sets it.
 const sessionCookie = "__Host-pawl-session"
 
-// sessionOf is the cookie of a request. It counts only if nobody on the way could read it, and if the request can't come from
-// a page of another site: then nobody but the person in front of the browser has sent it. (A request with a cookie got
-// here only under a name of ours.)
+// sessionOf is the session cookie of a request. It counts only if it could not be read in transit, and if the request cannot
+// come from a page of another site. (A request with a cookie got here only under an allowed host name.)
 func (s *server) sessionOf(w http.ResponseWriter, r *http.Request) string {
 	if r.Header["Cookie"] == nil || !fromOf(w).secure {
 		return ""

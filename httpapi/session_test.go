@@ -89,7 +89,8 @@ func TestSessions(t *testing.T) {
 	})
 	t.Run("cookies that are none", func(t *testing.T) {
 		t.Parallel()
-		for _, other := range []string{"__Host-pawl-session=", "__Host-pawl-session=x", strings.ToUpper(cookie), "pawl-session" + cookie[len("__Host-pawl-session"):]} {
+		for _, other := range []string{"__Host-pawl-session=", "__Host-pawl-session=x", strings.ToUpper(cookie), "pawl-session" +
+			cookie[len("__Host-pawl-session"):]} {
 			b.browse(t, "GET /api/orders", "Cookie", other).wantProblem(t, 401, "unauthenticated")
 		}
 	})

@@ -27,8 +27,8 @@ func checkText(text []byte, limit int) (code, detail string) {
 	return "", ""
 }
 
-// checkVisible looks at what a name has beside the characters that people see and can tell apart. Who copies a
-// name from a page or types it gets another one without them.
+// checkVisible rejects characters in a name that people cannot see or tell apart: a name that is copied from a page or typed
+// would be another one.
 func checkVisible(text string) (code, detail string) {
 	first, _ := utf8.DecodeRuneInString(text)
 	last, _ := utf8.DecodeLastRuneInString(text)
@@ -41,7 +41,7 @@ func checkVisible(text string) (code, detail string) {
 	return "", ""
 }
 
-// legible reports whether all characters of a text show something of their own, the same to everybody.
+// legible reports whether all characters of a text are visible, in the same way everywhere.
 func legible(text string) bool {
 	before := rune(-1)
 	for i, c := range text {

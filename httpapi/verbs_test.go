@@ -123,7 +123,8 @@ func TestVerbBodies(t *testing.T) {
 		{"resume", `{"reason":"` + strings.Repeat("x", 1001) + `"}`, "/reason too_long"},
 		{"pause", `{"requestId":null}`, "/requestId wrong_type"},
 		{"step-result", "", "/step required, /outcome required, /reason required"},
-		{"step-result", `{"step":"pay","outcome":"perhaps","onBehalfOf":"a","reason":"r","code":""}`, "/step unknown_word, /outcome unknown_word, /code empty"},
+		{"step-result", `{"step":"pay","outcome":"perhaps","onBehalfOf":"a","reason":"r","code":""}`,
+			"/step unknown_word, /outcome unknown_word, /code empty"},
 		{"step-result", `{"step":"charge","generation":-1,"outcome":"done","onBehalfOf":"a","reason":"r"}`, "/generation out_of_range"},
 		{"step-result", `{"step":"charge","generation":0,"outcome":"refused","onBehalfOf":"a","reason":"r"}`, "/outcome not_done"},
 		{"retry", `{"generation":-1,"paymentMethod":""}`, "/generation out_of_range, /paymentMethod empty"},
@@ -308,7 +309,8 @@ func TestCancel(t *testing.T) {
 			t.Errorf("%+v", o)
 		}
 		found := false
-		if newest := b.get(t, "/api/orders/stuck/transitions?sort=newest&before=3&limit=1").wantStatus(t, 200).Transitions; len(newest) != 1 || newest[0].Seq != 2 {
+		if newest := b.get(t, "/api/orders/stuck/transitions?sort=newest&before=3&limit=1").wantStatus(t,
+			200).Transitions; len(newest) != 1 || newest[0].Seq != 2 {
 			t.Errorf("%+v", newest)
 		}
 		for _, row := range b.get(t, "/api/orders/stuck/transitions").wantStatus(t, 200).Transitions {
@@ -348,7 +350,8 @@ func TestCancel(t *testing.T) {
 		before := b.get(t, "/api/orders/dry").body
 		a := b.call(t, "POST /api/orders/dry/cancel?dryRun=true", "")
 		is, would := b.get(t, "/api/orders/dry").decoded(t), a.wantStatus(t, 200)
-		if would.Hold != "" || would.StopRequested != "cancel" || would.Seq != is.Seq || would.Status != is.Status || !strings.Contains(a.body, `"dryRun":true`) ||
+		if would.Hold != "" || would.StopRequested != "cancel" || would.Seq != is.Seq || would.Status != is.Status ||
+			!strings.Contains(a.body, `"dryRun":true`) ||
 			a.header.Get("ETag") != entityTag(int32(is.Seq)) || b.get(t, "/api/orders/dry").body != before {
 			t.Errorf("%v %s", a.header, a.body)
 		}
@@ -427,7 +430,8 @@ func TestRefundsOverHTTP(t *testing.T) {
 	}
 	for body, want := range map[string]string{
 		`{}`: "/reason", `{"reason":""}`: "/reason", `{"reason":"r"}`: "/requestId", `{"reason":"r","requestId":"x","amount":"0"}`: "/amount",
-		`{"reason":"r","requestId":"x","amount":-1}`: "/amount", `{"reason":"r","requestId":"x","amount":"1.001"}`: "/amount", `{"reason":"r","requestId":"x","amount":{}}`: "/amount",
+		`{"reason":"r","requestId":"x","amount":-1}`: "/amount", `{"reason":"r","requestId":"x","amount":"1.001"}`: "/amount",
+		`{"reason":"r","requestId":"x","amount":{}}`:   "/amount",
 		`{"reason":"r","requestId":"x","amount":"1 "}`: "/amount", `{"reason":"r","requestId":"x","restock":0}`: "/restock",
 	} {
 		if p := b.verb(t, "o/refunds", body).wantProblem(t, 422, "invalid_input"); p.Errors[0].Pointer != want {

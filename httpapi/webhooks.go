@@ -123,7 +123,7 @@ func (s *server) deleteWebhookEndpoint(w http.ResponseWriter, r *http.Request) e
 	return err
 }
 
-// webhookRoutes are those of webhook endpoints and their deliveries.
+// webhookRoutes registers the routes of webhook endpoints and their deliveries.
 func (s *server) webhookRoutes() {
 	list(s, listWebhookEndpointsOperation, s.listWebhookEndpoints)
 	postChange[Keyed[webhookEndpointBody], webhookEndpointAnswer](s, createWebhookEndpointOperation, checkWebhookEndpoint, s.createWebhookEndpoint)
@@ -327,7 +327,7 @@ type attempt struct {
 	Error     string    `json:"error,omitempty" doc:"Why there was no response."`
 }
 
-// deliveryChange is what somebody has asked of a delivery.
+// deliveryChange is a change of a delivery that a person made.
 type deliveryChange struct {
 	At         time.Time `json:"at"`
 	Verb       string    `json:"verb" enum:"resent,skipped"`
@@ -347,7 +347,8 @@ func webhookEndpointOf(e *db.WebhookEndpoint) webhookEndpoint {
 
 func deliveryOf(d *webhooks.Delivery) delivery {
 	return delivery{
-		EndpointID: webhooks.EndpointID(d.EndpointNo), Delivery: d.DeliveryNo, EventID: d.EventID, Type: d.Type, OrderID: d.OrderID, Item: d.Item(), State: d.State,
+		EndpointID: webhooks.EndpointID(d.EndpointNo), Delivery: d.DeliveryNo, EventID: d.EventID, Type: d.Type,
+		OrderID: d.OrderID, Item: d.Item(), State: d.State,
 		CreatedAt: d.CreatedAt.UTC(), DueAt: utc(d.DueAt), AttemptedAt: utc(d.AttemptedAt), FinishedAt: utc(d.FinishedAt),
 		Attempts: d.Attempts, Status: d.Status,
 		Log: each(d.Log, attemptOf), Changes: each(d.Changes, deliveryChangeOf),
@@ -365,7 +366,7 @@ func deliveryChangeOf(c *db.WebhookChangesOfDeliveryRow) deliveryChange {
 // eventType is a type of events, or the beginning of several.
 type eventType string
 
-// Schema is that of a short text.
+// Schema implements huma.SchemaProvider.
 func (eventType) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeString, MinLength: new(1), MaxLength: new(maxText), Examples: []any{"order.completed"}}
 }

@@ -41,10 +41,12 @@ func TestWebhookEndpointOverHTTP(t *testing.T) {
 	b := setup(t)
 	const one = "/api/webhook-endpoints/whe_1"
 	made := b.call(t, "POST /api/webhook-endpoints", `{"url":"http://127.0.0.1:9/pawl","types":["order.*"],"colour":"red"}`)
-	if made.status != http.StatusOK || made.header.Get("ETag") != `"1"` || !strings.Contains(made.body, `"secret":"whsec_`) || !strings.Contains(made.body, `"ignoredFields":["colour"]`) {
+	if made.status != http.StatusOK || made.header.Get("ETag") != `"1"` || !strings.Contains(made.body, `"secret":"whsec_`) ||
+		!strings.Contains(made.body, `"ignoredFields":["colour"]`) {
 		t.Fatalf("%v %s", made.header, made.body)
 	}
-	for _, shown := range []answer{b.get(t, one), b.get(t, "/api/webhook-endpoints"), b.call(t, "POST "+one+"/disable", ""), b.call(t, "POST "+one+"/enable", "")} {
+	for _, shown := range []answer{b.get(t, one), b.get(t, "/api/webhook-endpoints"), b.call(t, "POST "+one+"/disable", ""),
+		b.call(t, "POST "+one+"/enable", "")} {
 		if shown.status != http.StatusOK || strings.Contains(shown.body, "whsec_") || !strings.Contains(shown.body, "http://127.0.0.1:9/pawl") {
 			t.Errorf("%d %s", shown.status, shown.body)
 		}
@@ -54,7 +56,8 @@ func TestWebhookEndpointOverHTTP(t *testing.T) {
 	}
 	change("").wantProblem(t, http.StatusPreconditionRequired, "precondition_required")
 	change(`"1"`).wantProblem(t, http.StatusPreconditionFailed, "precondition_failed")
-	if changed := change(`"3"`); changed.status != http.StatusOK || changed.header.Get("ETag") != `"4"` || !strings.Contains(changed.body, `"types":[]`) {
+	if changed := change(`"3"`); changed.status != http.StatusOK || changed.header.Get("ETag") != `"4"` ||
+		!strings.Contains(changed.body, `"types":[]`) {
 		t.Errorf("%d %s", changed.status, changed.body)
 	}
 	b.call(t, "POST "+one+"/deliveries/1/skip", `{"reason":"none"}`).wantProblem(t, http.StatusNotFound, "not_found")
@@ -125,7 +128,8 @@ func TestWhoChangesEndpoints(t *testing.T) {
 	}
 	as("ops", "POST /api/webhook-endpoints", `{"url":"http://127.0.0.1:9/","onBehalfOf":"maria"}`).wantProblem(t, http.StatusForbidden, "forbidden")
 	as("ops", "POST /api/webhook-endpoints", `{"url":"http://127.0.0.1:9/","requestId":"1"}`).wantStatus(t, http.StatusOK)
-	as("desk", "POST /api/webhook-endpoints/"+webhooks.EndpointID(1)+"/rotate-secret", `{"onBehalfOf":"maria","reason":"it was in a log","requestId":"1"}`).wantStatus(t, http.StatusOK)
+	as("desk", "POST /api/webhook-endpoints/"+webhooks.EndpointID(1)+"/rotate-secret",
+		`{"onBehalfOf":"maria","reason":"it was in a log","requestId":"1"}`).wantStatus(t, http.StatusOK)
 	for _, row := range []string{
 		`(event, actor, subject) = ('webhook_endpoint_created', 'token:ops', 'whe_1')`,
 		`(event, actor, on_behalf_of, detail) = ('webhook_endpoint_secret_rotated', 'token:desk', 'maria', 'it was in a log')`,
