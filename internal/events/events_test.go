@@ -97,9 +97,7 @@ func TestRelayIsFenced(t *testing.T) {
 	t.Parallel()
 	f := newFeed(t)
 	f.hold()
-	tx := f.begin()
-	f.write(tx, 1, 1)
-	f.commit(tx)
+	f.add(1, 1)
 	f.exec(`UPDATE event_relay SET owner = gen_random_uuid(), fence = fence + 1`)
 	dbtest.Eventually(t, "the row is below the horizon", func() bool {
 		added := f.number()

@@ -51,9 +51,7 @@ func TestEventsAfterARestore(t *testing.T) {
 	f.write(tx, 2, 1)
 	f.commit(tx)
 	f.numberUntil(2)
-	tx = f.begin()
-	f.write(tx, 1, 2) // it has no number yet when the dump is taken
-	f.commit(tx)
+	f.add(1, 2) // it has no number yet when the dump is taken
 	before := f.all(events.Cursor{}, events.Filter{}, 10)
 	if _, err := f.query.EventRelayRelease(t.Context(), db.EventRelayReleaseParams{Owner: f.owner, Fence: f.fence}); err != nil {
 		t.Fatal(err)
@@ -62,9 +60,7 @@ func TestEventsAfterARestore(t *testing.T) {
 	if out, err := exec.CommandContext(t.Context(), dump, "--no-owner", "--no-privileges", "-f", file, f.AdminURL).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	tx = f.begin()
-	f.write(tx, 1, 3) // the dump does not have it
-	f.commit(tx)
+	f.add(1, 3) // the dump does not have it
 	f.hold()
 	f.numberUntil(4)
 	lost := f.all(events.Cursor{}, events.Filter{}, 10)
@@ -86,9 +82,7 @@ func TestEventsAfterARestore(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.hold()
-	tx = r.begin()
-	r.write(tx, 1, 3)
-	r.commit(tx)
+	r.add(1, 3)
 	r.numberUntil(4)
 	want := []string{"1 evt_1_1", "2 evt_2_1", "3 evt_1_2", "4 evt_1_3"}
 	after := r.all(events.Cursor{}, events.Filter{}, 10)
@@ -112,9 +106,7 @@ func TestEventsOfAnotherCluster(t *testing.T) {
 	t.Parallel()
 	f := newFeed(t)
 	f.hold()
-	tx := f.begin()
-	f.write(tx, 1, 1)
-	f.commit(tx)
+	f.add(1, 1)
 	f.numberUntil(1)
 	f.exec(`INSERT INTO transitions (order_no, seq, to_status, fence, position) VALUES (1, 2, 'charging', 1, 1000000000000)`)
 	f.exec(`UPDATE installation SET system_identifier = 17`)
@@ -131,9 +123,7 @@ func TestEventsOfAnotherCluster(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	tx = f.begin()
-	f.write(tx, 1, 3)
-	f.commit(tx)
+	f.add(1, 3)
 	f.exec(`INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, request_id) VALUES ('widget', 1, 'set', 5, 5, 0, 'local', 'x')`)
 	f.hold()
 	f.numberUntil(4)
@@ -150,9 +140,7 @@ func TestCursorsOfALostHistory(t *testing.T) {
 	f.hold()
 	write := func(seq int) {
 		t.Helper()
-		tx := f.begin()
-		f.write(tx, 1, seq)
-		f.commit(tx)
+		f.add(1, seq)
 		f.numberUntil(int64(seq))
 	}
 	write(1)
@@ -168,9 +156,7 @@ func TestCursorsOfALostHistory(t *testing.T) {
 		}
 		return events.Cursor{Epoch: cursor.Epoch - 1000, No: no}
 	}
-	tx := f.begin()
-	f.write(tx, 1, 3)
-	f.commit(tx)
+	f.add(1, 3)
 	if added := f.number(); added.Ours || added.Events != 0 {
 		t.Errorf("an event of another timeline is numbered as one of the old: %+v", added)
 	}
@@ -219,9 +205,7 @@ func TestNumbersAreKeptForEndpoints(t *testing.T) {
 	f := newFeed(t)
 	f.hold()
 	for seq := range 3 {
-		tx := f.begin()
-		f.write(tx, 1, seq+1)
-		f.commit(tx)
+		f.add(1, seq+1)
 		f.numberUntil(int64(seq + 1))
 	}
 	f.exec(`UPDATE event_batches SET at = now() - interval '2 days'`)

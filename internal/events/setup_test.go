@@ -83,6 +83,16 @@ func (f *feed) write(tx pgx.Tx, orderNo int64, seq int) {
 	}
 }
 
+// add adds rows to the history of an order, in a transaction of its own.
+func (f *feed) add(orderNo int64, seqs ...int) {
+	f.Helper()
+	tx := f.begin()
+	for _, seq := range seqs {
+		f.write(tx, orderNo, seq)
+	}
+	f.commit(tx)
+}
+
 func (f *feed) commit(txs ...pgx.Tx) {
 	f.Helper()
 	for _, tx := range txs {

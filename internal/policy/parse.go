@@ -82,13 +82,13 @@ func (r *reader) approval(n *yaml.Node, path string) Approval {
 		}
 	}
 	if m.values["amountOver"] != nil && m.values["currency"] == nil {
-		m.add(m.at("amountOver"), m.pathOf("amountOver"), "needs currency beside it")
+		m.wrong("amountOver", "needs currency beside it")
 	}
 	a.ByAnother = m.word("approver", "anybody", "anybody", "another") == "another"
 	m.duration("timeout", &a.Timeout, 0, maxTerm)
 	a.OnTimeout = m.word("onTimeout", ApprovalCancel, ApprovalCancel, ApprovalApprove)
 	if m.values["onTimeout"] != nil && a.Timeout == 0 {
-		m.add(m.at("onTimeout"), m.pathOf("onTimeout"), "needs timeout beside it")
+		m.wrong("onTimeout", "needs timeout beside it")
 	}
 	return a
 }
@@ -249,21 +249,21 @@ func defaults(s fsm.Step, executor Executor) Step {
 func (m mapping) reach(how *Step) {
 	how.URL, how.UndoURL, how.LookupURL = m.address("url"), m.address("undoUrl"), m.address("lookupUrl")
 	how.RefundURL = m.address("refundUrl")
-	if how.URL != "" && how.URL == how.RefundURL {
-		m.add(m.at("refundUrl"), m.pathOf("refundUrl"), "the same as url: must be another, or a refund would charge again")
-	}
-	if how.RefundURL != "" && how.RefundURL == how.UndoURL {
-		m.add(m.at("refundUrl"), m.pathOf("refundUrl"), "the same as undoUrl: must be another, or a refund of a part would undo all")
-	}
-	if how.URL != "" && how.URL == how.UndoURL {
-		m.add(m.at("undoUrl"), m.pathOf("undoUrl"), "the same as url: must be another, or an undo would do the step again")
+	for _, c := range []struct{ key, address, other, same, or string }{
+		{"refundUrl", how.RefundURL, "url", how.URL, "a refund would charge again"},
+		{"refundUrl", how.RefundURL, "undoUrl", how.UndoURL, "a refund of a part would undo all"},
+		{"undoUrl", how.UndoURL, "url", how.URL, "an undo would do the step again"},
+	} {
+		if c.address != "" && c.address == c.same {
+			m.wrong(c.key, "the same as "+c.other+": must be another, or "+c.or)
+		}
 	}
 	how.Secret, how.WebhookSecret = m.secret("secret"), m.secret("webhookSecret")
 	read(m, "signedCallbacks", &how.SignedCallbacks, kind[bool]{"true or false", isTruth, func(text string) (bool, bool) {
 		return text == "true", text == "true" || text == "false"
 	}})
 	if how.SignedCallbacks && m.values["secret"] == nil {
-		m.add(m.at("signedCallbacks"), m.pathOf("signedCallbacks"), "needs secret beside it")
+		m.wrong("signedCallbacks", "needs secret beside it")
 	}
 	if m.values["capture"] != nil {
 		how.Capture = m.word("capture", how.Capture, CaptureImmediately, CaptureOnConfirm)

@@ -89,6 +89,9 @@ func (m mapping) at(keys ...string) *yaml.Node {
 	return m.node
 }
 
+// wrong says what is wrong with the value of a key.
+func (m mapping) wrong(key, text string) { m.add(m.at(key), m.pathOf(key), text) }
+
 // wants says what a value should have been.
 func (r *reader) wants(n *yaml.Node, path, what string) {
 	if n.Kind == yaml.AliasNode {

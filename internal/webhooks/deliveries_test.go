@@ -15,15 +15,15 @@ import (
 
 // deliver stores deliveries of an endpoint, each as "number subject state", as they stand when the subject's first one that
 // is not finished is due.
-func (b *bundle) deliver(t *testing.T, endpointNo int32, deliveries ...string) {
-	t.Helper()
+func (b *bundle) deliver(endpointNo int32, deliveries ...string) {
+	b.Helper()
 	for _, d := range deliveries {
 		var no int64
 		var subject, state string
 		if _, err := fmt.Sscan(d, &no, &subject, &state); err != nil {
-			t.Fatal(err)
+			b.Fatal(err)
 		}
-		b.exec(t, `INSERT INTO webhook_deliveries (endpoint_no, delivery_no, event_no, seq, type, event_id, subject, state, attempts, attempted_at, finished_at, due_at)
+		b.exec(`INSERT INTO webhook_deliveries (endpoint_no, delivery_no, event_no, seq, type, event_id, subject, state, attempts, attempted_at, finished_at, due_at)
 			SELECT $1::integer, $2::bigint, $2::bigint, 1, 'order.completed', 'evt_' || $2::bigint, $3::text, $4::text, 3, now(), CASE WHEN $4::text IN ('delivered', 'skipped') THEN now() END,
 				CASE WHEN $4::text = 'pending' AND NOT EXISTS (SELECT FROM webhook_deliveries WHERE endpoint_no = $1::integer AND subject = $3::text AND finished_at IS NULL) THEN now() + interval '1 hour' END`,
 			endpointNo, no, strings.ReplaceAll(subject, "_", " "), state)
@@ -31,13 +31,10 @@ func (b *bundle) deliver(t *testing.T, endpointNo int32, deliveries ...string) {
 }
 
 // standing is how the deliveries of an endpoint stand: "number state", with ! if one is due.
-func (b *bundle) standing(t *testing.T, endpointNo int32) (all string) {
-	t.Helper()
-	if err := b.Pool.QueryRow(t.Context(), `SELECT string_agg(delivery_no || ' ' || state || CASE WHEN due_at IS NOT NULL THEN '!' ELSE '' END, ', ' ORDER BY delivery_no)
-		FROM webhook_deliveries WHERE endpoint_no = $1`, endpointNo).Scan(&all); err != nil {
-		t.Fatal(err)
-	}
-	return all
+func (b *bundle) standing(endpointNo int32) string {
+	b.Helper()
+	return one[string](b.shop, `SELECT string_agg(delivery_no || ' ' || state || CASE WHEN due_at IS NOT NULL THEN '!' ELSE '' END, ', ' ORDER BY delivery_no)
+		FROM webhook_deliveries WHERE endpoint_no = $1`, endpointNo)
 }
 
 // TestWhatPeopleAskOfDeliveries: of an order, only the first delivery that is not finished is ever due.
@@ -87,22 +84,23 @@ func TestWhatPeopleAskOfDeliveries(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			no := b.make(t, "http://127.0.0.1:9/").EndpointNo
-			b.exec(t, `UPDATE webhook_endpoints SET event_no = 1 WHERE endpoint_no = $1`, no)
-			b.deliver(t, no, c.deliveries...)
+			b := &bundle{&shop{t, b.Database}, b.Endpoints}
+			no := b.make("http://127.0.0.1:9/").EndpointNo
+			b.exec(`UPDATE webhook_endpoints SET event_no = 1 WHERE endpoint_no = $1`, no)
+			b.deliver(no, c.deliveries...)
 			for range 2 { // it is done once
 				if err := c.ask(webhooks.EndpointID(no), by(c.name)); err != nil {
 					t.Error(err)
 				}
 			}
-			if got := b.standing(t, no); got != c.want {
+			if got := b.standing(no); got != c.want {
 				t.Errorf("%s, want %s", got, c.want)
 			}
-			changes := b.count(t, `SELECT count(*) FROM webhook_changes WHERE request_id = $2 AND endpoint_no = $1`, no, c.name)
-			if seq := b.count(t, `SELECT seq FROM webhook_endpoints WHERE endpoint_no = $1`, no); changes != 1 || seq != 1 {
+			changes := one[int](b.shop, `SELECT count(*) FROM webhook_changes WHERE request_id = $2 AND endpoint_no = $1`, no, c.name)
+			if seq := one[int](b.shop, `SELECT seq FROM webhook_endpoints WHERE endpoint_no = $1`, no); changes != 1 || seq != 1 {
 				t.Errorf("%d changes, seq %d", changes, seq)
 			}
-			if at := b.count(t, `SELECT event_no FROM webhook_endpoints WHERE endpoint_no = $1`, no); (at == 41) != strings.Contains(c.name, "from now") {
+			if at := one[int](b.shop, `SELECT event_no FROM webhook_endpoints WHERE endpoint_no = $1`, no); (at == 41) != strings.Contains(c.name, "from now") {
 				t.Errorf("it stands at %d", at)
 			}
 		})
@@ -113,11 +111,11 @@ func TestWhatPeopleAskOfDeliveries(t *testing.T) {
 func TestDeliveriesAreListed(t *testing.T) {
 	t.Parallel()
 	b := endpoints(t, true)
-	b.exec(t, `INSERT INTO orders (order_no, order_id, status, fence, owner, due_at, amount, currency, item) OVERRIDING SYSTEM VALUE
+	b.exec(`INSERT INTO orders (order_no, order_id, status, fence, owner, due_at, amount, currency, item) OVERRIDING SYSTEM VALUE
 		VALUES (7, 'order-7', 'charging', 1, gen_random_uuid(), now(), 1, 'USD', 'i')`)
-	no := b.make(t, "http://127.0.0.1:9/").EndpointNo
+	no := b.make("http://127.0.0.1:9/").EndpointNo
 	id := webhooks.EndpointID(no)
-	b.deliver(t, no, "1 order_7 delivered", "2 item_widget delivered", "3 order_7 exhausted", "4 order_7 pending", "5 order_8 skipped", "6 item_widget pending")
+	b.deliver(no, "1 order_7 delivered", "2 item_widget delivered", "3 order_7 exhausted", "4 order_7 pending", "5 order_8 skipped", "6 item_widget pending")
 	for _, c := range []struct {
 		filter webhooks.Filter
 		want   string
@@ -160,17 +158,17 @@ func TestDeliveriesAreListed(t *testing.T) {
 func TestDeliveriesOfAnOrder(t *testing.T) {
 	t.Parallel()
 	b := endpoints(t, true)
-	b.exec(t, `INSERT INTO orders (order_no, order_id, status, fence, owner, due_at, amount, currency, item) OVERRIDING SYSTEM VALUE
+	b.exec(`INSERT INTO orders (order_no, order_id, status, fence, owner, due_at, amount, currency, item) OVERRIDING SYSTEM VALUE
 		VALUES (7, 'order-7', 'charging', 1, gen_random_uuid(), now(), 1, 'USD', 'i'), (8, 'order-8', 'charging', 1, gen_random_uuid(), now(), 1, 'USD', 'i')`)
 	for _, deliveries := range [][]string{
 		{"1 order_7 delivered", "2 order_7 exhausted", "3 item_widget pending", "4 order_7 pending", "5 order_7 pending"},
 		{"9 order_7 delivered", "10 order_7 delivered", "11 order_7 delivered"},
 		{"5 order_7 delivered"},
 	} {
-		b.deliver(t, b.make(t, "http://127.0.0.1:9/").EndpointNo, deliveries...)
+		b.deliver(b.make("http://127.0.0.1:9/").EndpointNo, deliveries...)
 	}
-	b.exec(t, `UPDATE webhook_deliveries SET seq = CASE WHEN endpoint_no = 2 THEN delivery_no - 8 ELSE delivery_no END`)
-	b.exec(t, `UPDATE webhook_endpoints SET state = 'deleted' WHERE endpoint_no = 3`)
+	b.exec(`UPDATE webhook_deliveries SET seq = CASE WHEN endpoint_no = 2 THEN delivery_no - 8 ELSE delivery_no END`)
+	b.exec(`UPDATE webhook_endpoints SET state = 'deleted' WHERE endpoint_no = 3`)
 	for limit, want := range map[int32]string{50: "1/5 1/4 2/11 1/2 2/10 1/1 2/9", 2: "1/5 1/4 1/2", 4: "1/5 1/4 2/11 1/2"} {
 		rows, err := b.DeliveriesOf(t.Context(), "order-7", limit)
 		var got []string
@@ -195,10 +193,10 @@ func TestDeliveriesOfAnOrder(t *testing.T) {
 func TestDeliveryShowsItsHistory(t *testing.T) {
 	t.Parallel()
 	b := endpoints(t, true)
-	no := b.make(t, "http://127.0.0.1:9/").EndpointNo
+	no := b.make("http://127.0.0.1:9/").EndpointNo
 	id := webhooks.EndpointID(no)
-	b.deliver(t, no, "1 a exhausted")
-	b.exec(t, `UPDATE webhook_deliveries SET log = '[{"at":"2026-11-22T19:00:00Z","status":503,"latencyMs":12,"answer":"later"}]'`)
+	b.deliver(no, "1 a exhausted")
+	b.exec(`UPDATE webhook_deliveries SET log = '[{"at":"2026-11-22T19:00:00Z","status":503,"latencyMs":12,"answer":"later"}]'`)
 	d, err := b.Skip(t.Context(), id, 1, by("1"))
 	if err != nil || d.Status != 503 || len(d.Log) != 1 || d.Log[0].Answer != "later" || d.Log[0].LatencyMs != 12 {
 		t.Errorf("%+v, %v", d, err)
@@ -221,12 +219,12 @@ func TestDeliveryShowsItsHistory(t *testing.T) {
 func TestPeopleAndOwnersMeet(t *testing.T) {
 	t.Parallel()
 	b := endpoints(t, true)
-	no := b.make(t, "http://127.0.0.1:9/").EndpointNo
+	no := b.make("http://127.0.0.1:9/").EndpointNo
 	var all []string
 	for i := range 20 {
 		all = append(all, fmt.Sprintf("%d a pending", i+1))
 	}
-	b.deliver(t, no, all...)
+	b.deliver(no, all...)
 	stop := make(chan struct{})
 	var owner, people sync.WaitGroup
 	owner.Go(func() {
@@ -251,7 +249,7 @@ func TestPeopleAndOwnersMeet(t *testing.T) {
 	people.Wait()
 	close(stop)
 	owner.Wait()
-	if left := b.count(t, `SELECT count(*) FROM webhook_deliveries WHERE state <> 'skipped' OR due_at IS NOT NULL`); left != 0 {
-		t.Errorf("%d are left: %s", left, b.standing(t, no))
+	if left := one[int](b.shop, `SELECT count(*) FROM webhook_deliveries WHERE state <> 'skipped' OR due_at IS NOT NULL`); left != 0 {
+		t.Errorf("%d are left: %s", left, b.standing(no))
 	}
 }

@@ -10,9 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"pawl/db"
-	"pawl/internal/events"
-	"pawl/internal/orders"
 	"pawl/internal/webhooks"
 )
 
@@ -388,22 +385,12 @@ func eventID(orderNo int) string {
 	return fmt.Sprintf(`(SELECT 'evt_%d_1_' || to_hex((extract(epoch FROM t.at) * 1000000)::bigint) FROM transitions AS t WHERE t.order_no = %[1]d AND t.seq = 1)`, orderNo)
 }
 
-// people is what they change endpoints by.
-func (s *shop) people() *webhooks.Endpoints {
-	s.Helper()
-	query := db.New(s.open())
-	return webhooks.NewEndpoints(query, orders.NewReader(context.WithoutCancel(s.Context()), query), webhooks.Options{
-		Private: true, Now: time.Now,
-		Latest: func(context.Context) (events.Cursor, error) { return events.Cursor{}, nil },
-	})
-}
-
 // TestChangesWhileAnAttemptIsUnderWay: an endpoint is disabled, deleted, or gets another secret while its receiver works on a delivery.
 // What the receiver answers then counts, nothing else is sent that should not be, and nothing twice.
 func TestChangesWhileAnAttemptIsUnderWay(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
-	people := s.people()
+	people := s.people(true)
 	arrived, answer := make(chan struct{}, 3*6), make(chan struct{})
 	held := func() (*receiver, int32, string) {
 		r := s.receiver(func(http.ResponseWriter, *http.Request) {
@@ -480,7 +467,7 @@ func TestGoneFromBeforeEnable(t *testing.T) {
 			s.exec(`UPDATE webhook_endpoints SET event_no = 1, delivery_no = 1`)
 			s.deliver()
 			<-arrived
-			people, id := s.people(), webhooks.EndpointID(no)
+			people, id := s.people(true), webhooks.EndpointID(no)
 			if _, err := people.Stop(t.Context(), webhooks.At{ID: id}, webhooks.Disabled, by("off")); err != nil {
 				t.Fatal(err)
 			}

@@ -19,32 +19,12 @@ import (
 	"pawl/test/dbtest"
 )
 
-func (b *bundle) last(context.Context) (events.Cursor, error) {
-	return events.Cursor{No: b.newest}, nil
-}
-
-// count reads one number from the database.
-func (b *bundle) count(t *testing.T, sql string, arguments ...any) (n int) {
-	t.Helper()
-	if err := b.Pool.QueryRow(t.Context(), sql, arguments...).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
-
-func (b *bundle) exec(t *testing.T, sql string, arguments ...any) {
-	t.Helper()
-	if _, err := b.Pool.Exec(t.Context(), sql, arguments...); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // make makes an endpoint.
-func (b *bundle) make(t *testing.T, url string) db.WebhookEndpoint {
-	t.Helper()
-	made, err := b.Create(t.Context(), webhooks.Spec{URL: url}, webhooks.By{Actor: "test"})
+func (b *bundle) make(url string) db.WebhookEndpoint {
+	b.Helper()
+	made, err := b.Create(b.Context(), webhooks.Spec{URL: url}, webhooks.By{Actor: "test"})
 	if err != nil {
-		t.Fatal(err)
+		b.Fatal(err)
 	}
 	return made
 }
@@ -75,7 +55,7 @@ func TestEndpointIsMadeOnce(t *testing.T) {
 		})
 	}
 	at.Wait()
-	if n := b.count(t, `SELECT count(*) FROM webhook_endpoints`); n != 2 {
+	if n := one[int](b.shop, `SELECT count(*) FROM webhook_endpoints`); n != 2 {
 		t.Errorf("%d endpoints", n)
 	}
 	want.Description = "another"
@@ -99,21 +79,21 @@ func TestEndpointIsMadeOnce(t *testing.T) {
 func TestSecretsOverlap(t *testing.T) {
 	t.Parallel()
 	b := endpoints(t, true)
-	made := b.make(t, "http://127.0.0.1:9/hook")
+	made := b.make("http://127.0.0.1:9/hook")
 	id := webhooks.EndpointID(made.EndpointNo)
 	rotated, err := b.RotateSecret(t.Context(), id, time.Hour, by("1"))
 	again, err2 := b.RotateSecret(t.Context(), id, time.Hour, by("1"))
 	if err != nil || err2 != nil || rotated.Secret == made.Secret || again.Secret != rotated.Secret {
 		t.Fatalf("%v %v: %+v, again %+v", err, err2, rotated, again)
 	}
-	if n := b.count(t, `SELECT count(*) FROM webhook_endpoints WHERE secret = $1 AND previous_secret = $2 AND previous_secret_until > now() + interval '50 minutes'`,
+	if n := one[int](b.shop, `SELECT count(*) FROM webhook_endpoints WHERE secret = $1 AND previous_secret = $2 AND previous_secret_until > now() + interval '50 minutes'`,
 		rotated.Secret, made.Secret); n != 1 {
 		t.Error("the secret before is not kept")
 	}
 	if _, err := b.RotateSecret(t.Context(), id, 0, by("2")); err != nil {
 		t.Fatal(err)
 	}
-	if n := b.count(t, `SELECT count(*) FROM webhook_endpoints WHERE previous_secret IS NULL AND version = 3`); n != 1 {
+	if n := one[int](b.shop, `SELECT count(*) FROM webhook_endpoints WHERE previous_secret IS NULL AND version = 3`); n != 1 {
 		t.Error("a secret that others know is kept")
 	}
 	if late, err := b.RotateSecret(t.Context(), id, time.Hour, by("1")); err != nil || late.Secret != "" {
@@ -125,7 +105,7 @@ func TestSecretsOverlap(t *testing.T) {
 func TestChangesOfEndpoints(t *testing.T) {
 	t.Parallel()
 	b := endpoints(t, true)
-	id := webhooks.EndpointID(b.make(t, "http://127.0.0.1:9/hook").EndpointNo)
+	id := webhooks.EndpointID(b.make("http://127.0.0.1:9/hook").EndpointNo)
 	want := webhooks.Spec{URL: "http://127.0.0.1:9/other", Types: []string{"stock.set"}}
 	changed, err := b.Change(t.Context(), webhooks.At{ID: id, Version: new(int32(1))}, want, by("1"))
 	if err != nil || changed.Url != want.URL || !slices.Equal(changed.Types, want.Types) || changed.Version != 2 || changed.Secret != "" {
@@ -163,7 +143,7 @@ func TestChangesOfEndpoints(t *testing.T) {
 func TestTooManyEndpoints(t *testing.T) {
 	t.Parallel()
 	b := endpoints(t, true)
-	b.exec(t, `INSERT INTO webhook_endpoints (url, event_no, created_by, secret) SELECT 'http://127.0.0.1:9/', 0, 'test', 'whsec_' FROM generate_series(1, $1::integer)`, webhooks.MostEndpoints)
+	b.exec(`INSERT INTO webhook_endpoints (url, event_no, created_by, secret) SELECT 'http://127.0.0.1:9/', 0, 'test', 'whsec_' FROM generate_series(1, $1::integer)`, webhooks.MostEndpoints)
 	if _, err := b.Create(t.Context(), webhooks.Spec{URL: "http://127.0.0.1:9/"}, by("1")); !errors.Is(err, webhooks.ErrTooMany) {
 		t.Error(err)
 	}
@@ -184,7 +164,7 @@ func TestTestEvent(t *testing.T) {
 		_, _ = w.Write([]byte("thanks, " + secret))
 	}))
 	t.Cleanup(receiver.Close)
-	made := b.make(t, receiver.URL)
+	made := b.make(receiver.URL)
 	secret = made.Secret
 	id := webhooks.EndpointID(made.EndpointNo)
 	if _, err := b.Stop(t.Context(), webhooks.At{ID: id}, webhooks.Disabled, by("1")); err != nil {
@@ -198,7 +178,7 @@ func TestTestEvent(t *testing.T) {
 	if sent, err = b.Test(t.Context(), id); err != nil || sent.Status != 0 || sent.Error == "" {
 		t.Errorf("nobody there: %+v, %v", sent, err)
 	}
-	if n := b.count(t, `SELECT count(*) FROM webhook_deliveries`); n != 0 {
+	if n := one[int](b.shop, `SELECT count(*) FROM webhook_deliveries`); n != 0 {
 		t.Errorf("%d deliveries are stored", n)
 	}
 }
@@ -234,20 +214,26 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// bundle is the endpoints of a database of the test's own.
+// bundle is what people see and change of the endpoints of a database, in which nothing is delivered.
 type bundle struct {
+	*shop
 	*webhooks.Endpoints
-	*dbtest.Database
-	query  *db.Queries
-	newest int64 // the last event of the feed
 }
 
 func endpoints(t *testing.T, private bool) *bundle {
 	t.Helper()
-	d := dbtest.New(t)
-	b := &bundle{Database: d, query: db.New(d.Pool), newest: 41}
-	b.Endpoints = webhooks.NewEndpoints(b.query, orders.NewReader(t.Context(), b.query), webhooks.Options{
-		Private: private, Latest: b.last, Now: time.Now,
+	s := &shop{t, dbtest.New(t)}
+	return &bundle{s, s.people(private)}
+}
+
+// newest is the last event of the feed, as Endpoints is told.
+const newest = 41
+
+func (s *shop) people(private bool) *webhooks.Endpoints {
+	s.Helper()
+	query := db.New(s.open())
+	return webhooks.NewEndpoints(query, orders.NewReader(context.WithoutCancel(s.Context()), query), webhooks.Options{
+		Private: private, Now: time.Now,
+		Latest: func(context.Context) (events.Cursor, error) { return events.Cursor{No: newest}, nil },
 	})
-	return b
 }
