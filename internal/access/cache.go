@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -28,6 +29,9 @@ type cache[V any] struct {
 
 	last  *lru.Cache[string, reading[V]]
 	reads singleflight.Group
+
+	mu      sync.Mutex
+	forgets int // how often forget was called: what was read before is not remembered after it
 }
 
 type reading[V any] struct {
@@ -73,23 +77,30 @@ func (c *cache[V]) refresh(key string) (value V, err error) {
 		return value, fmt.Errorf("%w: stopping", ErrUnavailable)
 	}
 	defer c.control.running.Done()
-	began := time.Now()
+	c.mu.Lock()
+	began, forgets := time.Now(), c.forgets
+	c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(c.control.life, readLimit)
 	defer cancel()
 	value, err = pg.Repeat(ctx, c.control.life, func(ctx context.Context) (V, error) { return c.read(ctx, key) })
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		c.last.Remove(key)
 	case err != nil:
 		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
-	default:
+	case c.forgets == forgets:
 		c.last.Add(key, reading[V]{value, began})
 	}
 	return value, err
 }
 
-// forget drops a key. Its next get does not share a read that is under way.
+// forget drops a key. A read that is under way does not bring it back.
 func (c *cache[V]) forget(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.forgets++
 	c.reads.Forget(key)
 	c.last.Remove(key)
 }
