@@ -109,7 +109,7 @@ func (t *report) add(r *result, strict bool) {
 		r.ended.Sub(r.began).Seconds(), len(r.callers.orders), f.answers, errors, gap, len(r.violations))
 }
 
-// print writes the table, as it stands in docs/guarantees.md.
+// print writes the table.
 func (t *report) print(w io.Writer) {
 	fmt.Fprintf(w, "\nPAWL_FAULT_SEED=%d PAWL_FAULT_SECONDS=%d\n\n", t.seed, t.seconds)
 	fmt.Fprintln(w, "| campaign | faults that bit | orders | answers | errors | longest without an answer | violations |")
