@@ -1,7 +1,6 @@
 package engine_test
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"sync"
@@ -10,44 +9,18 @@ import (
 	"time"
 
 	"github.com/govalues/decimal"
-	"github.com/jackc/pgx/v5"
-
-	"pawl/internal/orders"
-	"pawl/internal/pg"
 
 	"pawl/engine"
+	"pawl/internal/orders"
+	"pawl/internal/pg"
 	"pawl/test/dbtest"
 )
 
-// counter counts the statements of a pool.
-type counter struct {
-	sent atomic.Int64
-	mu   sync.Mutex
-	by   map[string]int
-}
-
-// TraceQueryStart counts; it is the interface of pgx.
-func (c *counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	c.sent.Add(1)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.by[dbtest.QueryName(data.SQL)]++
-	return ctx
-}
-
-// TraceQueryEnd does nothing; it is the interface of pgx.
-func (*counter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-
 // counted starts a replica whose statements are counted.
-func (b *bundle) counted(t *testing.T, cfg engine.Config) (*engine.Engine, *counter) {
+func (b *bundle) counted(t *testing.T, cfg engine.Config) (*engine.Engine, *dbtest.Statements) {
 	t.Helper()
-	c := &counter{by: map[string]int{}}
-	pool, err := pg.Open(t.Context(), b.URL, pg.Options{MaxConns: 8, Tracer: c})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	return startOn(t, pool, cfg), c
+	c := &dbtest.Statements{}
+	return startOn(t, dbtest.Open(t, b.URL, pg.Options{MaxConns: 8, Observe: c.Observe}), cfg), c
 }
 
 // TestOneOrderManyCallers asks three replicas for one order 50 times at once.
@@ -58,7 +31,7 @@ func TestOneOrderManyCallers(t *testing.T) {
 	first := ask(t, b.engine, request("one"))
 	eventually(t, "the first replica has stored the order", func() bool { return atReserve.Load() == 1 })
 	began := time.Now()
-	others := make([]*counter, 2)
+	others := make([]*dbtest.Statements, 2)
 	replicas := []*engine.Engine{b.engine, nil, nil}
 	for i := range others {
 		replicas[i+1], others[i] = b.counted(t, byCallers)
@@ -77,9 +50,7 @@ func TestOneOrderManyCallers(t *testing.T) {
 	}
 	for _, c := range others {
 		eventually(t, "the other replicas have looked several times", func() bool {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			return c.by["OrdersWatched"] >= 5
+			return c.Named("OrdersWatched") >= 5
 		})
 	}
 	release()
@@ -99,11 +70,11 @@ func TestOneOrderManyCallers(t *testing.T) {
 	}
 	proveBooks(t, b.Pool)
 	slices.Sort(after)
-	extra, asked := others[0].sent.Load()+others[1].sent.Load(), time.Since(began)
+	extra, asked := others[0].Sent()+others[1].Sent(), time.Since(began)
 	t.Logf("%d statements of the other replicas; answers %v after the last move at the median, %v at the most", extra, after[24], after[48])
 	// A replica asks in pauses that grow to a quarter of a second, for all its callers at once.
-	if most := 40 + 2*int64(asked/(200*time.Millisecond)); extra > most {
-		t.Errorf("%d statements within %v: %v, %v", extra, asked, others[0].by, others[1].by)
+	if most := 40 + 2*int64(asked/(200*time.Millisecond)); int64(extra) > most {
+		t.Errorf("%d statements within %v", extra, asked)
 	}
 }
 

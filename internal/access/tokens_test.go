@@ -68,7 +68,7 @@ func TestTokensAreRemembered(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
 	counter := &dbtest.Statements{}
-	c := control(t, dbtest.Open(t, d.URL, pg.Options{MaxConns: 4, Tracer: counter}))
+	c := control(t, dbtest.Open(t, d.URL, pg.Options{MaxConns: 4, Observe: counter.Observe}))
 	token := create(t, d, "shop", access.Submit).Token
 	before, began := counter.Sent(), time.Now()
 	var callers sync.WaitGroup

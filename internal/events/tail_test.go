@@ -20,7 +20,7 @@ import (
 func (f *feed) follow() (*events.Tail, *dbtest.Statements) {
 	f.Helper()
 	counted := &dbtest.Statements{}
-	query := db.New(dbtest.Open(f, f.URL, pg.Options{MaxConns: 2, Tracer: counted}))
+	query := db.New(dbtest.Open(f, f.URL, pg.Options{MaxConns: 2, Observe: counted.Observe}))
 	return f.tail(events.NewReader(query, orders.NewReader(f.Context(), query))), counted
 }
 

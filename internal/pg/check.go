@@ -13,18 +13,15 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// ErrSchemaMismatch: the schema of the database is not one that the statements of this program can
-// run on.
+// ErrSchemaMismatch says that the statements of this program can't run on the schema of the database.
 var ErrSchemaMismatch = errors.New("statements can't be prepared")
 
-// Check has the server parse every statement of Queries, and executes none. An error that
-// is ErrSchemaMismatch names those that it refuses, each with the SQLSTATE and the message of the
-// server; any other error says nothing about the schema. The statements are prepared without
-// a name, so it works behind a pooler, too, and leaves nothing behind on the connection.
+// Check makes the server parse every statement of Queries, without executing any. An ErrSchemaMismatch names those that fail,
+// with SQLSTATE and message; any other error says nothing about the schema. The statements are prepared without a name, so
+// it works behind a pooler and leaves nothing behind on the connection.
 //
-// The server looks at tables, columns, types and functions when it parses. It does not look at
-// privileges, at the index that an ON CONFLICT needs, or into the bodies of functions and
-// triggers: that only running a statement does.
+// Parsing checks tables, columns, types and functions. It does not check privileges, the index that an ON CONFLICT needs,
+// or the bodies of functions and triggers.
 func Check(ctx context.Context, conn *pgx.Conn) error {
 	statements := allStatements(ctx)
 	refused, err := prepare(ctx, conn.PgConn(), statements)
@@ -37,7 +34,7 @@ func Check(ctx context.Context, conn *pgx.Conn) error {
 	return fmt.Errorf("%w: %d of %d: %s", ErrSchemaMismatch, len(refused), len(statements), listed(refused))
 }
 
-// NoSchema is the error of a database that has no schema of Pawl's, only a part of it, or one from before the first release.
+// NoSchema is the error for a database without a complete schema of a release.
 type NoSchema struct {
 	Found  string // what is there instead
 	Advice string // what to do about it
@@ -46,39 +43,39 @@ type NoSchema struct {
 
 func (n *NoSchema) Error() string { return n.Found + ": " + n.Advice }
 
-const ownDatabase = "give Pawl a database of its own: createdb NAME, and name it in --database-url"
+const ownDatabase = "give Pawl a database of its own: createdb NAME, and set --database-url to it"
 
-// FindSchema returns nil for a database that has a schema of Pawl's, of whatever released version. Errors: *NoSchema.
+// FindSchema returns nil for a database with the schema of any release. Errors: *NoSchema.
 func FindSchema(ctx context.Context, on db.DBTX) error {
 	found, err := db.New(on).SchemaFound(ctx)
 	if err != nil {
 		return fmt.Errorf("look for schema pawl: %w", err)
 	}
+	const partly = " exists, but not public.goose_db_version, the table of applied migrations"
 	switch {
-	case found.Development: // its migrations had other numbers, and a table of their checksums
+	case found.Development: // has other migration numbers, and a table of their checksums
 		return &NoSchema{Found: "schema pawl is that of an earlier development version, which this program can't migrate",
-			Advice: "make a new database: createdb NAME, and name it in --database-url"}
+			Advice: "create a new database: createdb NAME, and set --database-url to it"}
 	case found.Ours && found.Recorded:
 		return nil
 	case found.Ours:
-		return &NoSchema{Found: "schema pawl is there, but not public.goose_db_version, the table of the migrations that were applied",
-			Advice: "restore it from the backup that the schema is from"}
+		return &NoSchema{Found: "schema pawl" + partly, Advice: "restore it from the backup of the schema"}
 	case found.Made:
-		return &NoSchema{Found: "the database has a schema pawl that Pawl did not make", Advice: ownDatabase}
+		return &NoSchema{Found: "the database has a schema pawl that Pawl did not create", Advice: ownDatabase}
 	case found.Recorded && !found.Readable:
-		return &NoSchema{Found: "schema pawl is missing, and the table public.goose_db_version is another program's", Advice: ownDatabase}
+		return &NoSchema{Found: "schema pawl is missing, and the table public.goose_db_version belongs to another program", Advice: ownDatabase}
 	case found.Recorded:
 		state, err := db.New(on).SchemaState(ctx, db.SchemaStateParams{})
 		if err == nil && state.Version > 0 {
-			return &NoSchema{Found: "schema pawl is missing, although public.goose_db_version says that migrations were applied", Advice: "if that table is another program's, " + ownDatabase +
-				". If somebody dropped schema pawl, restore a backup, or to begin without data DROP SCHEMA IF EXISTS books CASCADE, DROP TABLE public.goose_db_version, and run pawl migrate up"}
+			return &NoSchema{Found: "schema pawl is missing, although public.goose_db_version says that migrations were applied",
+				Advice: "if that table belongs to another program, " + ownDatabase + ". If schema pawl was dropped, restore a backup, " +
+					"or to begin without data DROP SCHEMA IF EXISTS books CASCADE, DROP TABLE public.goose_db_version, and run pawl migrate up"}
 		}
 	}
 	return &NoSchema{Found: "schema pawl is missing", Advice: "run pawl migrate up", Empty: true}
 }
 
-// allStatements calls every method of the queries that sends a statement, with zero values for its arguments, and notes
-// the statement. One that is added is noted without anybody having to list it.
+// allStatements calls every method of the queries that sends a statement, with zero arguments, and records the statement.
 func allStatements(ctx context.Context) []string {
 	var noted notepad
 	queries := reflect.ValueOf(db.New(&noted))
@@ -101,14 +98,14 @@ func allStatements(ctx context.Context) []string {
 	return noted
 }
 
-// prepare has the server parse the statements, and names those that it refuses. All are sent at once: on a machine that
-// is busy each answer that is waited for costs a turn of both sides, and a hundred of them cost seconds.
+// prepare makes the server parse the statements, and names those that fail. All are sent at once: on a busy machine, waiting
+// for a hundred answers one by one takes seconds.
 func prepare(ctx context.Context, conn *pgconn.PgConn, statements []string) (refused []string, err error) {
 	pipeline := conn.StartPipeline(ctx)
 	defer func() { err = errors.Join(err, pipeline.Close()) }()
 	for _, sql := range statements {
 		pipeline.SendPrepare("", sql, nil)
-		pipeline.SendPipelineSync() // what is after one that is refused is parsed all the same
+		pipeline.SendPipelineSync() // so that the next ones are parsed after a failure
 	}
 	if err := pipeline.Flush(); err != nil {
 		return nil, err
@@ -125,13 +122,13 @@ func prepare(ctx context.Context, conn *pgconn.PgConn, statements []string) (ref
 	return refused, nil
 }
 
-// parsed reads what the server says of the next statement. Its error is no verdict on the statement.
+// parsed reads the answer for the next statement. An error says nothing about the statement.
 func parsed(pipeline *pgconn.Pipeline) (refusal *pgconn.PgError, err error) {
 	_, err = pipeline.GetResults()
 	if err != nil && (!errors.As(err, &refusal) || passes(refusal.Code)) {
 		return nil, err
 	}
-	_, err = pipeline.GetResults() // of the sync behind it
+	_, err = pipeline.GetResults() // of the sync after it
 	return refusal, err
 }
 
@@ -145,8 +142,8 @@ func listed(refused []string) string {
 	return strings.Join(refused, "; ")
 }
 
-// passes tells the SQLSTATEs that are no verdict on the statement: the connection or the server
-// is going, busy or short of something, or a table is locked.
+// passes reports SQLSTATEs that say nothing about the statement: the connection or the server is ending, busy or out of
+// resources, or a table is locked.
 func passes(code string) bool {
 	switch code[:2] {
 	case "08", "40", "53", "57", "58", "XX":
@@ -156,27 +153,27 @@ func passes(code string) bool {
 	}
 }
 
-// notepad is a DBTX that notes what it should execute.
+// notepad is a DBTX that records statements instead of executing them.
 type notepad []string
 
-var errNoted = errors.New("noted, not executed")
+var errNoted = errors.New("recorded, not executed")
 
 func (n *notepad) note(sql string) error {
 	*n = append(*n, sql)
 	return errNoted
 }
 
-// Exec notes a statement of Queries.
+// Exec records a statement.
 func (n *notepad) Exec(_ context.Context, sql string, _ ...any) (pgconn.CommandTag, error) {
 	return pgconn.CommandTag{}, n.note(sql)
 }
 
-// Query notes a statement of Queries.
+// Query records a statement.
 func (n *notepad) Query(_ context.Context, sql string, _ ...any) (pgx.Rows, error) {
 	return nil, n.note(sql)
 }
 
-// QueryRow notes a statement of Queries.
+// QueryRow records a statement.
 func (n *notepad) QueryRow(_ context.Context, sql string, _ ...any) pgx.Row {
 	return row{err: n.note(sql)}
 }

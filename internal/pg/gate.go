@@ -10,36 +10,34 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ErrAway: the server accepts no new connections, so the statement was not sent. The error also has the reason. FaultOf calls
-// it Again.
+// ErrAway says that the server accepts no new connections, so the statement was not sent. The error also has the reason.
+// FaultOf calls it Again.
 var ErrAway = errors.New("the database accepts no connections")
 
-// gate spares a server that is down or starting up. Each new connection passes it. When one can't be made, the gate closes: from
-// then on a process makes one attempt at a time, with growing pauses, and everything else that needs a new connection waits.
-// The first success opens it for all who wait; there are at most as many as the pool has places. While connections can be
-// made, the gate delays none of them. A connection that breaks later is no reason to close it.
+// gate spares a server that is down or starting. Each new connection passes it. When one can't be made, the gate closes: the
+// process then makes one attempt at a time, with growing pauses, and everything else that needs a new connection waits. The
+// first success opens it for all who wait, who are at most as many as the pool has places. An open gate delays nothing, and a
+// connection that breaks later does not close it.
 //
-// It is a pgx.ConnectTracer, because the driver tells nothing else of the end of every attempt: a pool goes on with an attempt when the
-// statement that wanted it has given up. As a tracer of statements it passes everything on to next.
+// It is a pgx.ConnectTracer, because the driver reports the end of every attempt only there: a pool continues an attempt when
+// the statement that wanted it has given up.
 type gate struct {
-	next pgx.QueryTracer // nil: nobody wants to know of statements
-
-	why atomic.Pointer[error] // of the last attempt that failed; nil: the gate is open
+	why atomic.Pointer[error] // of the last failed attempt; nil: the gate is open
 
 	mu      sync.Mutex    // for the rest, and to change why
 	closed  time.Time     // since when it is closed
-	fails   int           // attempts in a row, those that were under way when it closed counted once
+	fails   int           // failed attempts in a row; those that were in progress when it closed count once
 	due     time.Time     // of the next attempt
-	trying  bool          // one attempt is under way
+	trying  bool          // an attempt is in progress
 	changed chan struct{} // closed when the gate opens, or an attempt of a closed gate ends
 }
 
 const (
-	attemptSoonest = 20 * time.Millisecond  // the pause after the first attempt that failed; it doubles from then on
-	attemptLatest  = 500 * time.Millisecond // shorter than awayAfter: no statement is refused without a new attempt
+	attemptSoonest = 20 * time.Millisecond  // the pause after the first failed attempt; it doubles from then on
+	attemptLatest  = 500 * time.Millisecond // shorter than repeatFor: no statement fails without a new attempt
 )
 
-func newGate(next pgx.QueryTracer) *gate { return &gate{next: next, changed: make(chan struct{})} }
+func newGate() *gate { return &gate{changed: make(chan struct{})} }
 
 // away is why no connection can be made; nil: the gate is open.
 func (g *gate) away() error {
@@ -63,14 +61,14 @@ func (g *gate) awayFor(d time.Duration, failed int) bool {
 	return g.fails > failed && time.Since(g.closed) >= d
 }
 
-// attemptKey marks the context of the one attempt that a closed gate lets through.
+// attemptKey marks the context of the attempt that a closed gate permits.
 type attemptKey struct{}
 
-// waiterKey leads to the context of the statement for which a pool makes a connection. The pool's own context lasts longer.
+// waiterKey has the context of the statement for which a pool makes a connection. The pool's own context lasts longer.
 type waiterKey struct{}
 
-// TraceConnectStart waits until the attempt may be made. When nothing waits for the connection any more, the context that it
-// returns has ended, and nothing is sent.
+// TraceConnectStart waits until the attempt may be made. When nothing waits for the connection any more, it returns a context
+// that has ended, and nothing is sent.
 func (g *gate) TraceConnectStart(ctx context.Context, _ pgx.TraceConnectStartData) context.Context {
 	waiting, stop := context.WithCancel(ctx)
 	defer stop()
@@ -96,8 +94,8 @@ func (g *gate) TraceConnectStart(ctx context.Context, _ pgx.TraceConnectStartDat
 	return waiting
 }
 
-// ask reports whether the caller makes the next attempt of a closed gate, or how long to wait at most before it asks again.
-// Without changed the gate is open.
+// ask reports whether the caller makes the next attempt of a closed gate, or how long it waits at most before it asks again.
+// The gate is open if changed is nil.
 func (g *gate) ask() (chosen bool, pause time.Duration, changed <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -113,7 +111,7 @@ func (g *gate) ask() (chosen bool, pause time.Duration, changed <-chan struct{})
 	return true, 0, nil
 }
 
-// TraceConnectEnd opens or closes the gate. An attempt that ended with its context says nothing of the server.
+// TraceConnectEnd opens or closes the gate. An attempt that ended with its context says nothing about the server.
 func (g *gate) TraceConnectEnd(ctx context.Context, end pgx.TraceConnectEndData) {
 	chosen := ctx.Value(attemptKey{}) != nil
 	g.mu.Lock()
@@ -141,17 +139,10 @@ func (g *gate) TraceConnectEnd(ctx context.Context, end pgx.TraceConnectEndData)
 	g.changed = make(chan struct{})
 }
 
-// TraceQueryStart passes the statement on.
-func (g *gate) TraceQueryStart(ctx context.Context, conn *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if g.next == nil {
-		return ctx
-	}
-	return g.next.TraceQueryStart(ctx, conn, data)
+// TraceQueryStart does nothing. pgx takes only a tracer of queries.
+func (*gate) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
 }
 
-// TraceQueryEnd passes the end of the statement on.
-func (g *gate) TraceQueryEnd(ctx context.Context, conn *pgx.Conn, data pgx.TraceQueryEndData) {
-	if g.next != nil {
-		g.next.TraceQueryEnd(ctx, conn, data)
-	}
-}
+// TraceQueryEnd does nothing.
+func (*gate) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}

@@ -1,3 +1,5 @@
+// Package pg connects to PostgreSQL: a pool that cancels no statement, a watchdog for statements without an answer, what
+// errors mean, and what a connection must be before Pawl trusts it.
 package pg
 
 import (
@@ -19,26 +21,25 @@ import (
 	"pawl/db"
 )
 
-// Options are what a pool can be told.
+// Options of a pool.
 type Options struct {
-	MaxConns int32           // most connections; one more is made when a statement is overdue
-	Tracer   pgx.QueryTracer // is told of every statement; nil: nobody is
-	Patience time.Duration   // how long a statement may take before the server is asked about it; zero: DefaultPatience
-	Serves   bool            // the connections are those of a running service, and say so: ServiceName
+	MaxConns int32         // maximum number of connections, besides one of the watchdog
+	Patience time.Duration // how long a statement may take before the server is asked about it; 0: DefaultPatience
+	Serves   bool          // the pool is that of a running service: its connections have ServiceName
 
-	// Connected looks at every new connection before it is used. One that it has an error for is closed. Nil: nobody looks.
+	// Connected checks every new connection. If it returns an error, the connection is closed. Nil: no check.
 	Connected func(context.Context, *pgx.Conn) error
 
-	// Observe is told the name of every statement that has ended, and how long it took from when it had a connection to
-	// its last row. It is called by many goroutines at the same time. Nil: nobody is told.
+	// Observe is called with the name of every statement that has ended, and the time from when it had a connection to its
+	// last row. It must be safe for concurrent use. Nil: not called.
 	Observe func(statement string, took time.Duration)
 }
 
-// ServiceName begins the application_name of every connection of a running service. The name of the replica follows, and
-// then that in the url.
+// ServiceName begins the application_name of every connection of a running service. The name of the replica and the
+// application_name in the url follow.
 const ServiceName = "pawl serve"
 
-// ReplicaName tells this process from other running services on the same database: by its machine and its number there.
+// ReplicaName tells this process from other services on the same database: host name and process ID.
 var ReplicaName = sync.OnceValue(func() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -47,16 +48,16 @@ var ReplicaName = sync.OnceValue(func() string {
 	return fmt.Sprintf("%.40s:%d", strings.ReplaceAll(host, " ", "_"), os.Getpid())
 })
 
-// Open returns a pool on the database at url, which has answered. Its error is ErrUntrusted where others could have code of
-// theirs run by our statements. Behind a pooler (PgBouncer) prepared statements are not used, because it may hand each
-// transaction to another server; default_query_exec_mode in the url wins.
+// Open connects to the database at url and returns a pool. The error is ErrUntrusted if other roles could make our statements
+// run their code. Behind a pooler (PgBouncer), which may send each transaction to another server connection, prepared
+// statements are not used, unless default_query_exec_mode in the url says so.
 func Open(ctx context.Context, url string, options Options) (*Pool, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("parse database url: %w", err)
 	}
 	harden(config.ConnConfig)
-	gate := newGate(options.Tracer)
+	gate := newGate()
 	config.MaxConns, config.ConnConfig.Tracer = options.MaxConns, gate
 	config.PingTimeout = askLimit // a connection that has been idle is tried before it is used
 	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
@@ -81,20 +82,21 @@ func Open(ctx context.Context, url string, options Options) (*Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open pool: %w", err)
 	}
-	return &Pool{pool: pool, gate: gate, observe: options.Observe, silence: newSilence(config.ConnConfig, pooled, cmp.Or(options.Patience, DefaultPatience))}, nil
+	watchdog := newWatchdog(config.ConnConfig, pooled, cmp.Or(options.Patience, DefaultPatience))
+	return &Pool{pool: pool, gate: gate, observe: options.Observe, watchdog: watchdog}, nil
 }
 
-// readDecimalsAsText has PostgreSQL send decimals as text. In its binary format, pgx reads 0.00 as 0.
+// readDecimalsAsText makes PostgreSQL send decimals as text: from the binary format, pgx reads 0.00 as 0.
 func readDecimalsAsText(conn *pgx.Conn) {
 	conn.TypeMap().RegisterType(&pgtype.Type{Name: "numeric", OID: pgtype.NumericOID, Codec: textDecimals{}})
 }
 
 type textDecimals struct{ pgtype.NumericCodec }
 
-// PreferredFormat is the format that pgx asks the server for.
+// PreferredFormat is the format that pgx requests.
 func (textDecimals) PreferredFormat() int16 { return pgtype.TextFormatCode }
 
-// BeginTx starts a transaction, to read several statements in one snapshot. Its statements are not looked after: see silence.
+// BeginTx starts a transaction, to read several statements in one snapshot. The watchdog does not watch them.
 func (p *Pool) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {
 	conn, err := p.acquire(ctx)
 	if err != nil {
@@ -126,19 +128,19 @@ func (t transaction) Rollback(ctx context.Context) error {
 	return t.Tx.Rollback(ctx)
 }
 
-// Pool runs statements on pooled connections. It gives up a connection whose server no longer works on the
-// statement: an answer that got lost is an error within a second, not a wait without end. It never
-// ends a statement that the server works on. Its methods are safe for concurrent use.
+// Pool runs statements on pooled connections. It gives up a connection whose server does not work on the statement: a lost
+// answer is an error within a second, not an endless wait. It never ends a statement that the server works on. Its methods
+// are safe for concurrent use.
 type Pool struct {
 	pool             *pgxpool.Pool
 	gate             *gate
-	silence          *silence
+	watchdog         *watchdog
 	observe          func(statement string, took time.Duration)
 	schemaMismatches atomic.Int64
 	abandoned        atomic.Bool // the server has ended for good
 }
 
-// SchemaMismatches is how many statements met an error so far that speaks against the schema.
+// SchemaMismatches counts the statements so far that did not fit the schema.
 func (p *Pool) SchemaMismatches() int64 { return p.schemaMismatches.Load() }
 
 func (p *Pool) note(err error) error {
@@ -148,7 +150,7 @@ func (p *Pool) note(err error) error {
 	return err
 }
 
-// Check has the server prepare every statement of this program, as the function Check does.
+// Check is the function Check on a connection of the pool.
 func (p *Pool) Check(ctx context.Context) error {
 	conn, err := p.acquire(ctx)
 	if err != nil {
@@ -158,26 +160,26 @@ func (p *Pool) Check(ctx context.Context) error {
 	return Check(ctx, conn.Conn())
 }
 
-// acquireTry is how long to wait for one connection before asking the pool anew: the connection that is being
-// made for us may be to somebody who does not answer, while another becomes free.
+// acquireTry is how long to wait for a connection before asking the pool again: the connection that is being made may be to a
+// server that does not answer, while another one becomes free.
 const acquireTry = 400 * time.Millisecond
 
-// acquireTryAway is acquireTry while no connections can be made: only one that becomes free helps.
+// acquireTryAway is acquireTry while no connections can be made, and only one that becomes free helps.
 const acquireTryAway = 100 * time.Millisecond
 
-// ErrNotSent: whoever wanted the statement had gone before there was a connection for it. FaultOf calls it Again.
-var ErrNotSent = errors.New("not sent: nobody waits for it any more")
+// ErrNotSent says that the caller of the statement had gone before there was a connection. FaultOf calls it Again.
+var ErrNotSent = errors.New("not sent: the caller has gone")
 
 type callerKey struct{}
 
-// WhileWanted returns a context for statements that are sent only while their caller waits: one that is sent long after its
-// caller was told that its outcome is not known could overwrite what he wrote since. Once sent, a statement
-// runs until ctx ends.
+// WhileWanted returns a context for statements that are sent only while their caller waits: if the caller was told that the
+// outcome is unknown, a statement that is sent later could overwrite what the caller has written since. Once sent, a
+// statement runs until ctx ends.
 func WhileWanted(ctx, caller context.Context) context.Context {
 	return context.WithValue(ctx, callerKey{}, caller)
 }
 
-// acquire waits for a connection until ctx ends, or whoever wants it has gone.
+// acquire waits for a connection until ctx ends or the caller has gone.
 func (p *Pool) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	caller, _ := ctx.Value(callerKey{}).(context.Context)
 	if caller == nil {
@@ -196,12 +198,12 @@ func (p *Pool) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	return nil, ErrNotSent
 }
 
-// Abandon has every statement fail at once from now on, with ErrAway: the server has ended for good, and whoever stops with it has
-// no time to wait for connections.
+// Abandon makes every statement fail with ErrAway at once: the server has ended for good, and a service that stops with it
+// must not wait for connections.
 func (p *Pool) Abandon() { p.abandoned.Store(true) }
 
-// acquireUntil waits for a connection until ctx ends. Errors: ErrAway, if none can be made for a while and none becomes free. Once
-// the server has been away for that long, it takes one more attempt.
+// acquireUntil waits for a connection until ctx ends. The error is ErrAway if none can be made for repeatFor, with at least one
+// attempt, and none becomes free.
 func (p *Pool) acquireUntil(ctx context.Context) (*pgxpool.Conn, error) {
 	for began, failed := time.Now(), p.gate.failed(); ; {
 		if p.abandoned.Load() {
@@ -224,7 +226,7 @@ func (p *Pool) acquireUntil(ctx context.Context) (*pgxpool.Conn, error) {
 	}
 }
 
-// acquireOnce asks the pool for a connection. Again reports that it may have one later.
+// acquireOnce asks the pool for a connection. again reports that asking again may help.
 func (p *Pool) acquireOnce(ctx context.Context) (conn *pgxpool.Conn, again bool, err error) {
 	try, away := acquireTry, p.gate.away() != nil
 	if away {
@@ -246,8 +248,8 @@ func (p *Pool) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, er
 	if err != nil {
 		return nil, err
 	}
-	s := p.silence.begin(conn, sql)
-	rows, err := conn.Query(ctx, sql, args...) //nolint:rowserrcheck // whoever reads them does
+	s := p.watchdog.begin(conn, sql)
+	rows, err := conn.Query(ctx, sql, args...) //nolint:rowserrcheck // the caller does
 	if err != nil {
 		return nil, errors.Join(p.note(err), p.end(s))
 	}
@@ -266,12 +268,12 @@ func (p *Pool) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comman
 	if err != nil {
 		return pgconn.CommandTag{}, err
 	}
-	s := p.silence.begin(conn, sql)
+	s := p.watchdog.begin(conn, sql)
 	tag, err := conn.Exec(ctx, sql, args...)
 	return tag, errors.Join(p.note(err), p.end(s))
 }
 
-// end ends a statement and tells how long it took.
+// end ends a statement and reports its duration.
 func (p *Pool) end(s *statement) error {
 	if p.observe != nil {
 		p.observe(nameOf(s.text), time.Since(s.began))
@@ -289,23 +291,23 @@ func nameOf(sql string) string {
 	return name
 }
 
-// Close waits for the statements under way and closes all connections.
+// Close waits for the running statements and closes all connections.
 func (p *Pool) Close() {
-	p.silence.dropAll()
+	p.watchdog.dropAll()
 	p.pool.Close()
-	p.silence.close()
+	p.watchdog.close()
 }
 
-// Reset closes all connections as they become free: after a failover they lead to the wrong server.
+// Reset closes all connections as they become free, because after a failover they lead to the wrong server.
 func (p *Pool) Reset() { p.pool.Reset() }
 
-// Pooled tells whether a pooler stands between us and the server.
-func (p *Pool) Pooled() bool { return p.silence.pooled }
+// Pooled reports whether there is a pooler in front of the server.
+func (p *Pool) Pooled() bool { return p.watchdog.pooled }
 
-// Stat tells how many connections there are, and how many are in use.
+// Stat counts the connections.
 func (p *Pool) Stat() *pgxpool.Stat { return p.pool.Stat() }
 
-// watchedRows are the rows of a statement under way. Their error, once they are closed, is the verdict on the statement.
+// watchedRows are the rows of a running statement. Their error is final only once they are closed.
 type watchedRows struct {
 	pgx.Rows
 	pool      *Pool
@@ -317,7 +319,7 @@ type watchedRows struct {
 func (r *watchedRows) Next() bool {
 	more := r.Rows.Next()
 	if !more {
-		r.end() // the rows close themselves after the last one
+		r.end() // after the last row they are closed
 	}
 	return more
 }
@@ -336,7 +338,7 @@ func (r *watchedRows) end() {
 	}
 }
 
-// row is the one row of a statement, or why there is none.
+// row is the single row of a statement, or its error.
 type row struct {
 	rows pgx.Rows
 	err  error
@@ -351,16 +353,15 @@ func (r row) Scan(dest ...any) error {
 	return err
 }
 
-// ErrUntrusted: other roles could have code of theirs run with the rights of the role that we connect as.
+// ErrUntrusted says that other roles could have their code run with the rights of our role.
 var ErrUntrusted = errors.New("the database can't be trusted")
 
-// searchPath finds what is PostgreSQL's own and nothing else: an operator, function or table that somebody creates in
-// another schema is never taken for the one that a statement means (CVE-2018-1058). What is ours is named with its schema.
+// searchPath has only what belongs to PostgreSQL, so that an operator, function or table that someone creates in another
+// schema is never used by mistake (CVE-2018-1058). Our own objects are named with their schema.
 const searchPath = "pg_catalog, pg_temp"
 
-// fixSearchPath has all connections that are made with config use searchPath. A pooler accepts no such setting. What the
-// connections behind it find is looked at instead; where that includes what others could have created, the error is
-// ErrUntrusted.
+// fixSearchPath sets searchPath for all connections of config. A pooler does not accept that setting, so the path of the
+// connections behind it is checked: if others could create objects there, the error is ErrUntrusted.
 func fixSearchPath(ctx context.Context, config *pgx.ConnConfig) (pooled bool, err error) {
 	first := config.Copy()
 	first.DefaultQueryExecMode = pgx.QueryExecModeExec // no prepared statement
@@ -379,10 +380,10 @@ func fixSearchPath(ctx context.Context, config *pgx.ConnConfig) (pooled bool, er
 	}
 	found, err := db.New(conn).SearchPathUntrusted(ctx)
 	if err != nil {
-		return true, fmt.Errorf("look at the search_path: %w", err)
+		return true, fmt.Errorf("read search_path: %w", err)
 	}
 	if len(found) > 0 {
-		return true, fmt.Errorf("%w: behind this pooler the search_path leads to schema %s, where others may create functions and operators. "+
+		return true, fmt.Errorf("%w: behind this pooler the search_path contains schema %s, where other roles may create functions and operators. "+
 			"REVOKE CREATE ON SCHEMA %[2]s FROM PUBLIC, or ALTER ROLE %s SET search_path = %s, and restart the pooler",
 			ErrUntrusted, strings.Join(found, ", "), config.User, searchPath)
 	}
@@ -399,29 +400,28 @@ func ConnectConfig(ctx context.Context, url string) (*pgx.ConnConfig, error) {
 	return config, err
 }
 
-// behindPooler finds out whether somebody stands between us and the server: a pooler
-// names a process of its own invention when a connection starts. One that pools whole
-// sessions would do with prepared statements; the url can say so.
+// behindPooler detects a pooler, which invents a process ID when a connection starts. One that pools whole sessions could
+// handle prepared statements; the url can say so.
 func behindPooler(ctx context.Context, conn *pgx.Conn) (bool, error) {
 	pid, err := db.New(conn).BackendPID(ctx)
 	return err == nil && uint32(pid) != conn.PgConn().PID(), err
 }
 
-// ErrNotReplicated: somebody ended the wait of a commit for its synchronous standby, as pg_cancel_backend does. The
-// statement has committed on this server; whether anywhere else, nobody knows. FaultOf calls it Unknown.
+// ErrNotReplicated says that the wait of a commit for its synchronous standby was canceled, as by pg_cancel_backend. The
+// statement has committed on this server, and perhaps nowhere else. FaultOf calls it Unknown.
 var ErrNotReplicated = errors.New("committed, but the wait for the standby was ended")
 
 const notReplicated = "pawl.not_replicated"
 
-// noteUnreplicated keeps in mind that the statement under way was not waited for. PostgreSQL says so in a warning
-// and then answers as if all were well. The routine is the one part of a notice that is not translated.
+// noteUnreplicated records that the wait of the current statement was canceled. PostgreSQL sends only a warning about it. The
+// routine is the only part of a notice that is not translated.
 func noteUnreplicated(c *pgconn.PgConn, n *pgconn.Notice) {
 	if n.Routine == "SyncRepWaitForLSN" {
 		c.CustomData()[notReplicated] = true
 	}
 }
 
-// takeUnreplicated reports whether that was so, once.
+// takeUnreplicated reports whether that was recorded, and clears it.
 func takeUnreplicated(c *pgconn.PgConn) bool {
 	was := c.CustomData()[notReplicated] != nil
 	delete(c.CustomData(), notReplicated)

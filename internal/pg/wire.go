@@ -1,12 +1,16 @@
 package pg
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
+	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,10 +18,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 )
 
-// ParseConfig reads the url of a database. Connections made with the result never send a request to cancel
-// a statement: where the server waits for a synchronous standby, such a request ends the wait and not the commit,
-// which then stands on this server alone and is lost in a failover (PostgreSQL manual, "Synchronous
-// Replication"). When a context ends under a statement, nothing more is read or written, and the server carries on.
+// ParseConfig parses the url of a database. Its connections never send a request to cancel a statement: while a commit waits
+// for a synchronous standby, such a request ends only the wait. The commit then exists on this server alone, and a failover
+// loses it (PostgreSQL manual, "Synchronous Replication"). When the context of a statement ends, nothing more is read or
+// written, and the server continues.
 func ParseConfig(url string) (*pgx.ConnConfig, error) {
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
@@ -27,7 +31,7 @@ func ParseConfig(url string) (*pgx.ConnConfig, error) {
 	return config, nil
 }
 
-// connectTimeout bounds the making of a connection. A server that takes longer to let anybody in is one to try again.
+// connectTimeout bounds one attempt to connect.
 const connectTimeout = 5 * time.Second
 
 func harden(config *pgx.ConnConfig) {
@@ -37,24 +41,23 @@ func harden(config *pgx.ConnConfig) {
 	config.OnNotice = noteUnreplicated
 }
 
-// wire is the socket of a connection. pgx asks it for the address to send a request to cancel to, and gets
-// one that dial refuses. Where the context of a statement that silence watches over ends, the wire is cut off from the
-// driver, which reads and writes nothing more, and stays open: the server may go on with the statement for long, and a
-// connection that is closed makes room for another, whose statement may wait in the server as well. So callers
-// who come and go would leave ever more server processes behind.
+// wire is the socket of a connection. pgx asks it for the address of cancel requests, and gets one that dial rejects. When
+// the context of a watched statement ends, the wire is cut off from the driver, which reads and writes nothing more, but it
+// stays open: the server may work on the statement for long, and closing the connection would make room for another one,
+// whose statement may wait as well. Callers who come and go would leave ever more server processes behind.
 type wire struct {
 	net.Conn
-	watched atomic.Bool // silence knows of the statement under way
+	watched atomic.Bool // the watchdog knows the current statement
 	cutOff  atomic.Bool
-	moved   atomic.Int64 // when a piece last went through, in nanoseconds of this process's monotonic clock
+	moved   atomic.Int64 // when data was last transferred, in nanoseconds since processStart
 }
 
-// pieceMost is how much is written at a time, so that a large statement on its way can be told from a silent wire.
+// pieceMost bounds one write, so that a large statement in transfer can be told from a silent wire.
 const pieceMost = 64 << 10
 
 var processStart = time.Now()
 
-// still is for how long nothing has gone through.
+// still is for how long no data was transferred.
 func (w *wire) still() time.Duration { return time.Since(processStart) - time.Duration(w.moved.Load()) }
 
 func (w *wire) note() { w.moved.Store(int64(time.Since(processStart))) }
@@ -80,7 +83,7 @@ func (w *wire) Write(b []byte) (sent int, err error) {
 	return sent, err
 }
 
-// Close closes the socket, unless it was cut off: that is for silence to drop.
+// Close closes the socket, unless it was cut off: the watchdog drops that one.
 func (w *wire) Close() error {
 	if w.cutOff.Load() {
 		return nil
@@ -101,9 +104,8 @@ func (*wire) RemoteAddr() net.Addr { return noAddress{} }
 
 var errUncancelable = errors.New("statements are not canceled")
 
-// A peer that has gone without a word is noticed by the kernel: an idle connection after eight seconds, one with
-// unanswered data after userTimeout. What the kernel can't see, a peer that takes bytes and does nothing, is
-// silence's business.
+// userTimeout is after how long the kernel notices that a peer is gone which has not acknowledged data. On an idle connection
+// it takes eight seconds. The watchdog notices a peer that takes data and does nothing.
 const userTimeout = 5 * time.Second
 
 var dialer = net.Dialer{
@@ -123,8 +125,19 @@ func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	return &wire{Conn: conn}, nil
 }
 
-// wireOf is the socket under a connection, below its encryption: to close an encrypted connection politely one writes to
-// it, which may block.
+// limitUnanswered sets userTimeout on Linux; elsewhere keep-alive probes have to do.
+func limitUnanswered(network, _ string, socket syscall.RawConn) (err error) {
+	const tcpUserTimeout = 0x12 // TCP_USER_TIMEOUT of tcp(7), which package syscall does not have
+	if runtime.GOOS != "linux" || !strings.HasPrefix(network, "tcp") {
+		return nil
+	}
+	controlErr := socket.Control(func(fd uintptr) {
+		err = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpUserTimeout, int(userTimeout.Milliseconds()))
+	})
+	return cmp.Or(controlErr, err)
+}
+
+// wireOf is the socket of a connection, below its encryption: closing an encrypted connection writes to it, which may block.
 func wireOf(c *pgconn.PgConn) *wire {
 	conn := c.Conn()
 	if encrypted, ok := conn.(*tls.Conn); ok {
@@ -133,8 +146,8 @@ func wireOf(c *pgconn.PgConn) *wire {
 	return conn.(*wire) //nolint:forcetypeassert // dial makes no other
 }
 
-// closer ends a statement for this process when its context ends. pgx would set a deadline, send a request to cancel, and
-// hold on to the connection for 15 more seconds.
+// closer ends a statement for this process when its context ends. pgx would set a deadline, send a cancel request, and keep
+// the connection for 15 seconds more.
 type closer struct{ wire *wire }
 
 func (c closer) HandleCancel(context.Context) {
@@ -143,6 +156,6 @@ func (c closer) HandleCancel(context.Context) {
 		return
 	}
 	c.wire.cutOff.Store(true)
-	c.wire.SetDeadline(time.Unix(1, 0)) //nolint:errcheck // then it is closed already
+	c.wire.SetDeadline(time.Unix(1, 0)) //nolint:errcheck // it is already closed then
 }
 func (closer) HandleUnwatchAfterCancel() {}

@@ -37,27 +37,23 @@ func Open(t testing.TB, databaseURL string, o pg.Options) *pg.Pool {
 	return pool
 }
 
-// Statements counts the statements of a pool, as its Tracer.
+// Statements counts the statements of a pool that have ended.
 type Statements struct {
 	mu     sync.Mutex
 	all    int
 	byName map[string]int
 }
 
-// TraceQueryStart implements pgx.QueryTracer.
-func (s *Statements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+// Observe counts a statement, as that of pg.Options.
+func (s *Statements) Observe(name string, _ time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.byName == nil {
 		s.byName = map[string]int{}
 	}
 	s.all++
-	s.byName[QueryName(data.SQL)]++
-	return ctx
+	s.byName[name]++
 }
-
-// TraceQueryEnd implements pgx.QueryTracer.
-func (*Statements) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 // Sent is how many were sent.
 func (s *Statements) Sent() int {

@@ -68,7 +68,7 @@ func TestNoSchema(t *testing.T) {
 	t.Parallel()
 	const (
 		goose     = `CREATE TABLE public.goose_db_version (id serial PRIMARY KEY, version_id bigint NOT NULL, is_applied boolean NOT NULL, tstamp timestamp DEFAULT now())`
-		elsewhere = "give Pawl a database of its own: createdb NAME, and name it in --database-url"
+		elsewhere = "give Pawl a database of its own: createdb NAME, and set --database-url to it"
 	)
 	serves := []string{"serve", "--listen", "127.0.0.1", "--port", "0", "--allow-data-loss"}
 	reads := [][]string{{"verify"}, {"token", "list"}, {"policy", "list"}, {"migrate", "roles", "--prefix", "other"}}
@@ -82,12 +82,12 @@ func TestNoSchema(t *testing.T) {
 		says     []string
 	}{
 		{"an empty database", false, `SELECT 1`, reads, []string{"schema pawl is missing: run pawl migrate up"}},
-		{"a schema of the same name", false, `CREATE SCHEMA pawl; CREATE TABLE pawl.orders (id int)`, all, []string{"the database has a schema pawl that Pawl did not make", elsewhere}},
+		{"a schema of the same name", false, `CREATE SCHEMA pawl; CREATE TABLE pawl.orders (id int)`, all, []string{"the database has a schema pawl that Pawl did not create", elsewhere}},
 		{"first migrations of another program", false, goose + `; INSERT INTO public.goose_db_version (version_id, is_applied) VALUES (0, true), (1, true)`, all,
 			[]string{"schema pawl is missing, although", elsewhere}},
 		{"later migrations of another program", false, goose + `; INSERT INTO public.goose_db_version (version_id, is_applied) VALUES (0, true), (20260101120000, true)`, all,
 			[]string{"schema pawl is missing, although", elsewhere}},
-		{"a table of the same name as goose's", false, `CREATE TABLE public.goose_db_version (id int)`, all, []string{"public.goose_db_version is another program's", elsewhere}},
+		{"a table of the same name as goose's", false, `CREATE TABLE public.goose_db_version (id int)`, all, []string{"public.goose_db_version belongs to another program", elsewhere}},
 		{"a schema that was dropped", true, `DROP SCHEMA pawl CASCADE`, all, []string{"schema pawl is missing, although", "DROP TABLE public.goose_db_version, and run pawl migrate up"}},
 		{"migrations of an earlier development version", true, `CREATE TABLE pawl.migration_checksums ()`, writes,
 			[]string{"schema pawl is that of an earlier development version", "createdb NAME"}},
