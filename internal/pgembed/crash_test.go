@@ -13,45 +13,39 @@ import (
 
 func TestParentKilled(t *testing.T) {
 	t.Parallel()
-	t.Run("the server shuts down when its parent is killed", func(t *testing.T) {
-		t.Parallel()
-		if runtime.GOOS != "linux" {
-			t.Skip("only Linux tells a child of its parent's death")
-		}
-		dir := filled(t)
-		c := runChild(t, dir, nil)
-		pid, url := c.ready(t)
-		keepRow(t, url)
-		c.kill()
-		eventually(t, "the server has gone", func() bool { return !alive(pid) })
-		if exists(filepath.Join(dir, "data", "postmaster.pid")) {
-			t.Fatal("it did not shut down cleanly")
-		}
-		rowKept(t, start(t, Config{Dir: dir}).URL("postgres"))
-	})
-	t.Run("a start right after the kill waits for the shutdown", func(t *testing.T) {
-		t.Parallel()
-		dir := filled(t)
-		c := runChild(t, dir, nil)
-		_, url := c.ready(t)
-		keepRow(t, url)
-		c.kill()
-		rowKept(t, start(t, Config{Dir: dir}).URL("postgres"))
-	})
-	t.Run("an orphaned server is stopped by the next start", func(t *testing.T) {
-		t.Parallel()
-		dir := filled(t)
-		c := runChild(t, dir, func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, "PGEMBED_HELPER_ORPHANS=1") })
-		pid, url := c.ready(t)
-		keepRow(t, url)
-		c.kill()
-		query(t, url, "SELECT 'the orphan answers'")
-		s := start(t, Config{Dir: dir})
-		if s.PID() == pid || alive(pid) {
-			t.Fatal("the orphan is still there")
-		}
-		rowKept(t, s.URL("postgres"))
-	})
+	for name, orphan := range map[string]bool{"the server ends with its parent": false, "an orphaned server is stopped by the next start": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if !orphan && runtime.GOOS != "linux" {
+				t.Skip("only Linux sends a signal when a parent dies")
+			}
+			for _, wait := range []bool{false, true} {
+				dir := filled(t)
+				c := runChild(t, dir, func(cmd *exec.Cmd) {
+					if orphan {
+						cmd.Env = append(cmd.Env, "PGEMBED_HELPER_ORPHANS=1")
+					}
+				})
+				pid, url := c.ready(t)
+				keepRow(t, url)
+				c.kill()
+				switch {
+				case orphan:
+					query(t, url, "SELECT 'the orphan answers'")
+				case wait: // else the next start does
+					eventually(t, "the server has ended", func() bool { return !alive(pid) })
+					if exists(filepath.Join(dir, "data", "postmaster.pid")) {
+						t.Error("it did not shut down cleanly")
+					}
+				}
+				s := start(t, Config{Dir: dir})
+				rowKept(t, s.URL("postgres"))
+				if s.PID() == pid || alive(pid) {
+					t.Error("the first server is still there")
+				}
+			}
+		})
+	}
 	t.Run("killed half-way through initdb", func(t *testing.T) {
 		t.Parallel()
 		for range 20 {
@@ -143,13 +137,10 @@ func TestStalePIDFile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cfg := Config{Dir: filled(t)}
-			s := start(t, cfg)
-			keepRow(t, s.URL("postgres"))
-			killServer(t, s)
-			stop(t, s)
+			s := killed(t, cfg)
 			number := pid(t, s)
 			replacePID(t, s.folders.data, number)
-			rowKept(t, start(t, cfg).URL("postgres"))
+			query(t, start(t, cfg).URL("postgres"), "SELECT 'works'")
 			if number != s.PID() && syscall.Kill(number, 0) != nil {
 				t.Fatal("a process that is not ours was ended")
 			}
@@ -169,11 +160,8 @@ func replacePID(t *testing.T, data string, pid int) {
 	}
 }
 
-// nobodys is a process number that nobody has any more.
-func nobodys(t *testing.T, s *Server) int {
-	t.Helper()
-	return s.PID()
-}
+// nobodys is the ID of a process that has ended.
+func nobodys(_ *testing.T, s *Server) int { return s.PID() }
 
 // otherServer is a live PostgreSQL server on another folder.
 func otherServer(t *testing.T, _ *Server) int {

@@ -16,14 +16,14 @@ import (
 	"time"
 )
 
-// folders are the places of one server. All but the socket's lie in base.
+// folders are those of one server. All are in base, perhaps except socket.
 type folders struct {
 	base, data, log, socket string
-	temporary               bool // socket lies outside base, because base's path is too long for one
+	temporary               bool // socket is outside base, whose path is too long for a socket
 }
 
-// openFolders creates base where it is missing. Its path is resolved, so that a left-over server is recognised by the
-// data folder in its command line whichever way base was named.
+// openFolders creates base if it is missing, and resolves its path, because a left-over server is recognised by the data folder
+// in its command line.
 func openFolders(base string) (folders, error) {
 	base, err := filepath.Abs(base)
 	if err == nil {
@@ -38,8 +38,8 @@ func openFolders(base string) (folders, error) {
 	return folders{base: base, data: filepath.Join(base, "data"), log: filepath.Join(base, "log"), socket: filepath.Join(base, "run")}, nil
 }
 
-// makeFolder creates dir and its missing parents. As root they are opened to all, whatever the umask: the server's user
-// has to pass through them; what is private in them has a closed folder of its own.
+// makeFolder creates dir and its missing parents. As root it opens them to all, whatever the umask, because the user of the
+// server has to pass through them; private files have closed folders of their own.
 func makeFolder(dir string) error {
 	mode := fs.FileMode(0o700)
 	if os.Geteuid() == 0 {
@@ -63,21 +63,21 @@ func makeFolder(dir string) error {
 	return nil
 }
 
-// prepare makes the folders of socket and log, private to the server's user.
+// prepare creates the folders of socket and log, private to the user of the server.
 func (f *folders) prepare(a *account) error {
 	if len(f.socket)+len("/.s.PGSQL."+port) > socketPathLimit {
 		short, err := os.MkdirTemp("/tmp", "pawl-postgres-")
 		if err != nil {
-			return fmt.Errorf("make socket folder: %w", err)
+			return fmt.Errorf("create socket folder: %w", err)
 		}
 		f.socket, f.temporary = short, true
 	}
 	for _, dir := range []string{f.socket, f.log} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return fmt.Errorf("prepare data folder: %w", err)
+			return fmt.Errorf("create folders of PostgreSQL: %w", err)
 		}
 		if err := a.own(dir); err != nil {
-			return fmt.Errorf("prepare data folder: %w", err)
+			return fmt.Errorf("create folders of PostgreSQL: %w", err)
 		}
 	}
 	return nil
@@ -85,8 +85,8 @@ func (f *folders) prepare(a *account) error {
 
 func (f *folders) startupLog() string { return filepath.Join(f.base, "startup.log") }
 
-// openStartupLog opens an empty file for what the server says before its own log begins. It is not in the log folder:
-// the server's user can put a link there, to a file that root would then empty. For the same reason it is always a new file.
+// openStartupLog creates the file for what the server prints before its own log begins. It is not in the log folder, where the
+// user of the server could put a link to a file that root would then empty. For the same reason it is always a new file.
 func (f *folders) openStartupLog() (*os.File, error) {
 	if err := os.Remove(f.startupLog()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("open server log: %w", err)
@@ -98,11 +98,10 @@ func (f *folders) openStartupLog() (*os.File, error) {
 	return file, nil
 }
 
-// socketPathLimit is the size of sockaddr_un.sun_path less its final NUL where it is shortest: on macOS and BSD (unix(4)).
+// socketPathLimit is the size of sockaddr_un.sun_path without the final NUL where it is shortest, on macOS and BSD (unix(4)).
 const socketPathLimit = 103
 
-// major is the PostgreSQL major the data folder was made by, 0 where there is none yet. A folder with something else in
-// it is an error: it is not ours to write to.
+// major is the PostgreSQL major of the data folder; 0: there is none yet. A folder with other files is an error.
 func (f *folders) major() (major int, err error) {
 	text, err := readOwned(filepath.Join(f.data, "PG_VERSION"))
 	if err == nil {
@@ -119,31 +118,35 @@ func (f *folders) major() (major int, err error) {
 		return 0, fmt.Errorf("read data folder: %w", err)
 	}
 	if len(entries) > 0 {
-		return 0, fmt.Errorf("%s holds files but no PostgreSQL data: empty it or choose another folder", f.data)
+		return 0, fmt.Errorf("%s has files but no PostgreSQL data: empty it or choose another folder", f.data)
 	}
 	return 0, nil
 }
 
-// lockFolder takes the lock of a base folder, or returns ErrInUse. The kernel drops the lock when we die, however that
-// happens; PostgreSQL's own postmaster.pid does not know about us.
+// lockFolder locks a base folder, or returns ErrInUse. The kernel releases the lock when this process dies; PostgreSQL's own
+// postmaster.pid does not know this process.
 func lockFolder(base string) (*os.File, error) {
 	path := filepath.Join(base, "lock")
 	file, err := flock(path)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		holder, _ := os.ReadFile(path) // empty between taking the lock and writing the holder down
+		holder, _ := os.ReadFile(path) // empty until the holder has written its process ID
 		return nil, fmt.Errorf("%w: %s is held by process %s", ErrInUse, base, cmp.Or(strings.TrimSpace(string(holder)), "unknown"))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lock data folder: %w", err)
 	}
-	if err := writeHolder(file); err != nil {
+	err = file.Truncate(0)
+	if err == nil {
+		_, err = file.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	}
+	if err != nil {
 		unlock(file)
 		return nil, fmt.Errorf("lock data folder: %w", err)
 	}
 	return file, nil
 }
 
-// awaitLock takes the lock file at path, as soon as nobody else has it.
+// awaitLock locks the file at path, as soon as it is free.
 func awaitLock(ctx context.Context, path string) (*os.File, error) {
 	for {
 		file, err := flock(path)
@@ -158,10 +161,10 @@ func awaitLock(ctx context.Context, path string) (*os.File, error) {
 	}
 }
 
-// unlock gives the lock back. To close the file would not do: a child that was forked meanwhile and has not come to its
-// exec yet holds the same open file, and with it the lock (flock(2)).
+// unlock releases the lock. Closing the file is not enough: a child that was forked meanwhile, and has not called exec yet, has
+// the same open file, and with it the lock (flock(2)).
 func unlock(file *os.File) {
-	_ = syscall.Flock(int(file.Fd()), syscall.LOCK_UN) // it can only fail for what is no lock
+	_ = syscall.Flock(int(file.Fd()), syscall.LOCK_UN) // can't fail on a locked file
 	file.Close()
 }
 
@@ -178,22 +181,14 @@ func flock(path string) (*os.File, error) {
 	return file, nil
 }
 
-func writeHolder(file *os.File) error {
-	if err := file.Truncate(0); err != nil {
-		return err
-	}
-	_, err := file.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
-	return err
-}
+// Files in the data folder belong to the user of the server, who could replace them by links to other files. So root does not
+// follow links when it reads, and writes to a new file that it then renames (as in the fix of CVE-2017-12172).
 
-// As root we meet files in the data folder that the server's user made. That user can put a link to any other file in
-// their place, so reads refuse links and writes make a new file beside and rename it (as CVE-2017-12172 was mended).
+const ownedLimit = 64 << 10 // bytes; the files have only a few lines
 
-const ownedLimit = 64 << 10 // bytes; the files that are read here have a few lines
-
-// readOwned reads a small regular file that the server's user can replace.
+// readOwned reads a small regular file that the user of the server can replace.
 func readOwned(path string) ([]byte, error) {
-	// Without O_NONBLOCK a FIFO would hold us up for ever.
+	// Without O_NONBLOCK, opening a FIFO would block.
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -209,7 +204,7 @@ func readOwned(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, ownedLimit))
 }
 
-// replaceOwned puts a file of the account's in place of what is there, be that a link.
+// replaceOwned replaces a file, or a link, by a file of the account.
 func replaceOwned(dir, name string, content []byte, a *account) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

@@ -114,16 +114,20 @@ func wantContent(t *testing.T, path, want string) {
 	}
 }
 
+// TestRunning finds the server of a folder, also one whose name is too long for a socket, which then lies elsewhere until Stop.
 func TestRunning(t *testing.T) {
 	t.Parallel()
-	for name, dir := range map[string]string{"short": "base", "too long for a socket": strings.Repeat("long", 25)} {
-		t.Run("finds the server of a folder whose name is "+name, func(t *testing.T) {
+	for _, name := range []string{"base", strings.Repeat("long", 25)} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg := Config{Dir: filepath.Join(folder(t), dir)}
+			cfg := Config{Dir: filepath.Join(folder(t), name)}
 			if _, ok := Running(cfg.Dir); ok {
 				t.Fatal("found before the start")
 			}
 			s := start(t, cfg)
+			if s.folders.temporary != (name != "base") || len(s.folders.socket) > 60 {
+				t.Errorf("%+v", s.folders)
+			}
 			got, ok := Running(cfg.Dir)
 			if !ok || got != s.URL("postgres") {
 				t.Fatalf("%q %v, want %q", got, ok, s.URL("postgres"))
@@ -131,7 +135,10 @@ func TestRunning(t *testing.T) {
 			query(t, got, "SELECT 'works'")
 			killServer(t, s)
 			// A child that was forked a moment before may have the socket open a moment longer.
-			eventually(t, "it is not found behind its end", func() bool { _, ok := Running(cfg.Dir); return !ok })
+			eventually(t, "it is not found after its end", func() bool { _, ok := Running(cfg.Dir); return !ok })
+			if stop(t, s); s.folders.temporary && exists(s.folders.socket) {
+				t.Error("the folder of the socket was left behind")
+			}
 		})
 	}
 }

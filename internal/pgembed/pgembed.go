@@ -1,15 +1,14 @@
-// Package pgembed runs a real PostgreSQL server as a child process, for machines where nobody has set one up.
+// Package pgembed runs a PostgreSQL server as a child process, for machines on which nobody has set one up.
 //
-// It is a default, not a toy: fsync, synchronous_commit and full_page_writes stay on, data pages carry checksums, and
-// an existing data folder is never initialised again or removed. The server listens on a unix socket only, in a folder
-// that no other user can enter. Behind it, PostgreSQL asks the kernel who connects: only root and the user of this
-// process may do so without a password.
+// It is meant for production: fsync, synchronous_commit and full_page_writes stay on, data pages have checksums, and existing
+// data is never initialised again or removed. The server listens only on a Unix socket, in a folder that other users can't
+// enter, and PostgreSQL asks the kernel who connects: only root and the user of this process need no password.
 //
-// The server ends with this process, also after SIGKILL: Linux sends it SIGINT when its parent dies (prctl(2),
-// PR_SET_PDEATHSIG); elsewhere the next Start finds the left-over server and stops it first.
+// The server ends with this process, even after SIGKILL: Linux sends it SIGINT when its parent dies (prctl(2),
+// PR_SET_PDEATHSIG); elsewhere the next Start stops the left-over server first.
 //
-// Supported are Linux and macOS, as root (the server then runs as an unprivileged user, because initdb and postgres
-// refuse root) and as an ordinary user. Programs that somebody else could have put in the place of PostgreSQL are not run.
+// Linux and macOS are supported, as an ordinary user and as root, who runs the server as an unprivileged user, because initdb
+// and postgres reject root. Programs that another user could have put in place of PostgreSQL are not run.
 package pgembed
 
 import (
@@ -26,41 +25,41 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ErrInUse says that another process holds the data folder. The error that wraps it names the folder and the process.
+// ErrInUse says that another process holds the data folder. The error that wraps it names both.
 var ErrInUse = errors.New("data folder is in use")
 
-// ErrNoData says that there is no data in the folder, and that Config.Existing forbids to make it.
+// ErrNoData says that the folder has no data, and that Config.Existing forbids creating it.
 var ErrNoData = errors.New("there is no PostgreSQL data")
 
-// ErrSetting says that BinDir or User names something that can't be used. To start again does not help.
-var ErrSetting = errors.New("wrong setting")
+// ErrSetting says that BinDir or User can't be used. Starting again does not help.
+var ErrSetting = errors.New("invalid setting")
 
 const (
 	superuser = "pawl"
 	port      = "5432" // names the socket file only: the server has no TCP port
 )
 
-// Config says where the server keeps its data and what it runs. The zero value is usable.
+// Config says where the server keeps its data and which programs it runs. The zero value is usable.
 type Config struct {
-	// Dir is the base folder: data (the cluster), run (the socket), log, lock and startup.log live in it. "" is DefaultDir.
+	// Dir is the base folder, with data (the cluster), run (the socket), log, lock and startup.log. "": DefaultDir.
 	Dir string
-	// BinDir is the folder of postgres and initdb. "" looks for one: the highest installed major from 14 on, a download
-	// cached in CacheDir. An existing data folder is opened by its own major only.
+	// BinDir is the folder of postgres and initdb. "": the highest installed major from 14 on, else a download in CacheDir.
+	// Existing data is only opened by its own major.
 	BinDir string
-	// CacheDir keeps the downloaded server. "" is pawl/postgres in the user's cache folder, /var/cache/pawl as root.
+	// CacheDir keeps the download. "": pawl/postgres in the user's cache folder; /var/cache/pawl as root.
 	CacheDir string
-	// User is the account the server runs as when this process is root, neither root nor nobody. "" takes the owner of an
-	// existing data folder, else the user pawl, which is made where there is none. Other users run the server as themselves.
+	// User runs the server when this process is root; neither root nor nobody. "": the owner of existing data, else the user
+	// pawl, who is created if missing. Without root, the server always runs as the current user.
 	User string
-	// Existing forbids to make anything where there is no data yet: Start returns an error that wraps ErrNoData.
+	// Existing makes Start return ErrNoData instead of creating anything where there is no data yet.
 	Existing bool
-	// Settings are server settings that win over those of this package.
+	// Settings are settings of the server that override those of this package.
 	Settings map[string]string
-	// Log is told about starts, stops, downloads and left-over servers. nil is silent.
+	// Log is for starts, stops, downloads and left-over servers. nil: none.
 	Log *slog.Logger
 
-	binDirs            func() []string // installed servers to choose from; installedBinDirs but in tests
-	withoutDeathSignal bool            // behave as where the kernel does not tell a child of its parent's death
+	binDirs            func() []string // installed servers to choose from; tests replace installedBinDirs
+	withoutDeathSignal bool            // for tests: behave as where the kernel sends no signal when a parent dies
 }
 
 // Server is a running PostgreSQL server. Its methods are safe for concurrent use.
@@ -73,7 +72,7 @@ type Server struct {
 	lock    *os.File
 	release sync.Once
 
-	looking bool // for Look: nothing is made or fetched
+	looking bool // for Look: nothing is created or downloaded
 	skipped []Skipped
 }
 
@@ -93,11 +92,10 @@ func DefaultDir() (string, error) {
 	return filepath.Join(home, ".local", "share", "pawl"), nil
 }
 
-// Start starts the server on cfg.Dir and returns when it answers queries. An empty folder is initialised first, and a
-// server that an earlier process left running there is stopped. Recovery after a crash takes as long as ctx allows;
-// once Start has returned, ctx no longer matters. The caller must call Stop, also after the server has ended by itself.
-// Start returns an error that wraps ErrInUse when another process holds the folder, and ErrSetting for a BinDir or User
-// that can't be used.
+// Start starts the server on cfg.Dir and returns when it answers queries. It initialises an empty folder first, and stops a
+// server that an earlier process has left running there. Recovery after a crash may take as long as ctx; ctx does not matter
+// once Start has returned. The caller must call Stop, even after the server has ended by itself. Errors: ErrInUse, ErrNoData,
+// ErrSetting.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	began := time.Now()
 	s, err := open(cfg)
@@ -114,16 +112,16 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// URL is the connection string of a database on this server, for pgx, database/sql and psql. It holds no password: root
-// and the user of this process may connect without one.
+// URL is the connection string of a database on this server, for pgx and psql. It has no password, because root and the user
+// of this process need none.
 func (s *Server) URL(database string) string {
 	return socketURL(s.folders.socket, port, database)
 }
 
-// PID is the process id of the server's first process.
+// PID is the process ID of the postmaster.
 func (s *Server) PID() int { return s.process.cmd.Process.Pid }
 
-// Exited is closed when the server process has ended, whoever ended it.
+// Exited is closed when the server process has ended, for whatever reason.
 func (s *Server) Exited() <-chan struct{} { return s.process.exited }
 
 // Err says why the server ended without Stop. It is nil while the server runs and after Stop ended it.
@@ -136,19 +134,19 @@ func (s *Server) Err() error {
 	if s.process.asked {
 		return nil
 	}
-	return fmt.Errorf("PostgreSQL process %d ended unasked: %s (log in %s)", s.PID(), s.process.cmd.ProcessState, s.folders.log)
+	return fmt.Errorf("PostgreSQL process %d ended unexpectedly: %s (log in %s)", s.PID(), s.process.cmd.ProcessState, s.folders.log)
 }
 
-// Stop ends the server and gives the folder free. It asks for a fast shutdown, which disconnects clients and writes a
-// checkpoint; after 20 seconds, or when ctx ends, for an immediate one, which loses nothing committed but makes the
-// next start recover. Only the latter is an error. Calling Stop again is harmless.
+// Stop ends the server and releases the folder. It asks for a fast shutdown, which disconnects clients and writes a
+// checkpoint; after 20 seconds, or when ctx ends, for an immediate one, which loses nothing committed but makes the next
+// start recover. Only that is an error. Calling Stop again is harmless.
 func (s *Server) Stop(ctx context.Context) error {
 	err := s.process.stop(ctx)
 	s.close()
 	return err
 }
 
-// complete fills in what was left out.
+// complete sets the defaults.
 func (cfg *Config) complete() (err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -166,7 +164,7 @@ func open(cfg Config) (*Server, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	if cfg.Existing { // a folder that we may not look into may have data
+	if cfg.Existing { // a folder that can't be read may have data
 		if _, err := os.Stat(filepath.Join(cfg.Dir, "data", "PG_VERSION")); errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("%w in %s", ErrNoData, cfg.Dir)
 		}
@@ -213,7 +211,7 @@ func (s *Server) start(ctx context.Context) (version string, err error) {
 	return s.run(ctx)
 }
 
-// close gives the folder free. It must come after the end of the process: the lock is what keeps a second server away.
+// close releases the folder. It must come after the end of the process, because the lock keeps a second server away.
 func (s *Server) close() {
 	s.release.Do(func() {
 		if s.folders.temporary {
@@ -223,7 +221,7 @@ func (s *Server) close() {
 	})
 }
 
-// answer asks the server for its version: a server that is ready may still refuse us.
+// answer asks the server for its version: one that is ready may still reject us.
 func (s *Server) answer(ctx context.Context) (version string, err error) {
 	conn, err := pgx.Connect(ctx, s.URL("postgres"))
 	if err != nil {

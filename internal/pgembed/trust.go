@@ -15,12 +15,12 @@ import (
 	"syscall"
 )
 
-var errUntrusted = errors.New("another user could have put it there")
+var errUntrusted = errors.New("another user could have replaced it")
 
-// trusted follows the links of a program or folder, and returns an error if somebody other than root and ourselves could
-// put something else in its place: it, all folders on the way and all links belong to root or to us, and nobody else may
-// write there. A folder above may be one like /tmp (sticky): others may make files in it, but replace only their own.
-// Run what it returns: nothing on that path is a link.
+// trusted resolves the links of a program or folder. It returns an error if anyone but root and the current user could replace
+// it: it, all folders and all links on the way must belong to one of them, and nobody else may write there. A parent folder
+// may be sticky like /tmp, where others can create files but not replace ours. The path that it returns, which has no links,
+// is the one to run.
 func trusted(path string) (resolved string, err error) {
 	if path, err = filepath.Abs(path); err != nil {
 		return "", err
@@ -60,8 +60,7 @@ func trusted(path string) (resolved string, err error) {
 
 const maxLinks = 40 // as on Linux
 
-// findProgram finds a program of the system, and returns the path to run it by. Programs that are not trusted are passed
-// over, as if PATH did not have them. Not every root has /usr/sbin in PATH.
+// findProgram finds a program in PATH, and in /usr/sbin, which may be missing there. It skips programs that are not trusted.
 func findProgram(name string) (string, error) {
 	err := fmt.Errorf("%s is not installed", name)
 	for _, folder := range append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin") {
@@ -73,13 +72,13 @@ func findProgram(name string) (string, error) {
 		if untrusted == nil {
 			return resolved, nil
 		}
-		err = fmt.Errorf("%s is not run: %w", name, untrusted)
+		err = fmt.Errorf("%s is not used: %w", name, untrusted)
 	}
 	return "", err
 }
 
-// environment are the variables of ours with these names. Programs are not told of folders where others could put programs,
-// libraries or settings for them.
+// environment is the part of our environment with these names, without folders in which others could put programs, libraries
+// or settings.
 func environment(names ...string) (env []string) {
 	for _, name := range names {
 		value, ok := os.LookupEnv(name)
@@ -94,7 +93,7 @@ func environment(names ...string) (env []string) {
 	return env
 }
 
-// trustedFolders is a list of folders without those where others could put something, and without links.
+// trustedFolders is a list without untrusted folders and without links.
 func trustedFolders(folders []string) string {
 	var kept []string
 	for _, folder := range folders {
@@ -106,26 +105,26 @@ func trustedFolders(folders []string) string {
 	return strings.Join(kept, string(filepath.ListSeparator))
 }
 
-// replaceable says why somebody else could change what info describes; passing says that others may write there.
+// replaceable says why another user could change a file; empty: none could. passing permits others to write there.
 func replaceable(info fs.FileInfo, passing bool) string {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	switch mode := info.Mode().Perm(); {
 	case !ok:
-		return "does not say whose it is"
+		return "has no owner"
 	case stat.Uid != 0 && int(stat.Uid) != os.Geteuid():
 		return fmt.Sprintf("belongs to user %d", stat.Uid)
 	case passing, info.Mode()&fs.ModeSymlink != 0: // the mode of a link means nothing
 		return ""
 	case mode&0o002 != 0:
-		return "can be written by everybody (chmod o-w)"
+		return "is writable by everyone (chmod o-w)"
 	case mode&0o020 != 0 && !ownGroup(stat.Uid, stat.Gid):
-		return fmt.Sprintf("can be written by group %d (chmod g-w)", stat.Gid)
+		return fmt.Sprintf("is writable by group %d (chmod g-w)", stat.Gid)
 	}
 	return ""
 }
 
-// ownGroup tells whether a group has only its user in it, as far as its name says: systems that make one for each user
-// leave it the right to write. On macOS, who is in the group admin may become root.
+// ownGroup reports whether a group has only its user as a member, judging by its name: some systems create one for each user,
+// which may write. On macOS, members of the group admin may become root.
 func ownGroup(uid, gid uint32) bool {
 	const admin = 80
 	if runtime.GOOS == "darwin" && (gid == 0 || gid == admin) {

@@ -47,12 +47,12 @@ func TestPlantedServerIsRefused(t *testing.T) {
 		{"a folder in one of another user", ".", "belongs to user", anothers},
 		{"a program of another user", "bin/postgres", "belongs to user", anothers},
 		{"the other program of another user", "bin/initdb", "belongs to user", anothers},
-		{"a folder that everybody may write", "bin", "written by everybody", mode(0o777)},
-		{"a folder in one that everybody may write", ".", "written by everybody", mode(0o777)},
-		{"a folder like /tmp", "bin", "written by everybody", mode(0o777 | os.ModeSticky)},
-		{"a program that everybody may write", "bin/postgres", "written by everybody", mode(0o777)},
-		{"a folder that another group may write", "bin", "written by group", group},
-		{"a folder in one that another group may write", ".", "written by group", group},
+		{"a folder that everybody may write", "bin", "writable by everyone", mode(0o777)},
+		{"a folder in one that everybody may write", ".", "writable by everyone", mode(0o777)},
+		{"a folder like /tmp", "bin", "writable by everyone", mode(0o777 | os.ModeSticky)},
+		{"a program that everybody may write", "bin/postgres", "writable by everyone", mode(0o777)},
+		{"a folder that another group may write", "bin", "writable by group", group},
+		{"a folder in one that another group may write", ".", "writable by group", group},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			t.Parallel()
@@ -85,7 +85,7 @@ func wantRefused(t *testing.T, dir, why string) {
 		t.Errorf("the log does not say %q: %s", why, &log)
 	}
 	_, err := Start(deadline(t), Config{Dir: folder(t), BinDir: dir})
-	wantError(t, err, "another user could have put it there", why)
+	wantError(t, err, "another user could have replaced it", why)
 	if !errors.Is(err, ErrSetting) {
 		t.Errorf("no wrong setting: %v", err)
 	}
@@ -223,7 +223,7 @@ func TestProgramsOfAnotherUserAreNotRun(t *testing.T) {
 		}
 	}
 	t.Setenv("PATH", bin)
-	wantError(t, install(), "node is not run", "belongs to user")
+	wantError(t, install(), "node is not used", "belongs to user")
 	if ran() {
 		t.Error("a program of theirs ran")
 	}
