@@ -198,9 +198,7 @@ func TestManyOnlookers(t *testing.T) {
 			t.Errorf("%v, %s", a.err, brief(a.order))
 		}
 	}
-	counter.mu.Lock()
-	defer counter.mu.Unlock()
-	if n := counter.by["OrdersByNo"]; n > 50 {
+	if n := counter.Named("OrdersByNo"); n > 50 {
 		t.Errorf("%d statements read 100 orders", n)
 	}
 }
