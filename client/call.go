@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// request is what a method of an operation hands over: a body is nil or a struct that becomes JSON, and params is nil or points to a
-// struct, itself perhaps nil, whose tags say where each field goes.
+// request is made by the method of an operation: body is nil or a struct for JSON, and params is nil or a pointer,
+// which may be nil, to a struct whose tags say where each field goes.
 type request struct {
 	method, path string
 	params, body any
@@ -27,12 +27,12 @@ type request struct {
 // CallOption changes one call.
 type CallOption func(*exchange)
 
-// WithResponse copies what came with the answer to a call: status and header, such as the ETag. The body was read.
+// WithResponse copies the status and headers of the answer, such as the ETag. The body is closed.
 func WithResponse(into *http.Response) CallOption {
 	return func(e *exchange) { e.response = into }
 }
 
-// retryForever tries until the context of the call ends.
+// retryForever retries until the context of the call ends.
 func retryForever(e *exchange) { e.retryFor = forever }
 
 // exchange is one call with all of its attempts.
@@ -44,7 +44,7 @@ type exchange struct {
 	response    *http.Response
 }
 
-// ErrNotModified is returned where the request had If-None-Match and nothing has changed.
+// ErrNotModified is returned for a request with If-None-Match if nothing has changed.
 var ErrNotModified = errors.New("not modified")
 
 func call[T any](ctx context.Context, c *Client, r request, options []CallOption) (*T, error) {
@@ -55,7 +55,7 @@ func call[T any](ctx context.Context, c *Client, r request, options []CallOption
 	return out, nil
 }
 
-// do sends a request until there is an answer, and reads it into out.
+// do sends a request until there is an answer, and decodes it into out.
 func (c *Client) do(ctx context.Context, r request, out any, options []CallOption) error {
 	e, err := c.prepare(r)
 	if err != nil {
@@ -67,7 +67,7 @@ func (c *Client) do(ctx context.Context, r request, out any, options []CallOptio
 	return e.repeat(ctx, func() error { return c.attempt(ctx, e, out) })
 }
 
-// prepare makes what is the same in all attempts. That includes the idempotency key.
+// prepare makes what is the same in all attempts, including the idempotency key.
 func (c *Client) prepare(r request) (*exchange, error) {
 	e := &exchange{method: r.method, header: http.Header{"Accept": {"application/json"}}, retryFor: c.retryFor, response: new(http.Response)}
 	query := url.Values{}
@@ -93,7 +93,7 @@ func (c *Client) prepare(r request) (*exchange, error) {
 
 const keyHeader = "Idempotency-Key"
 
-// named says whether a body names the request itself, so that it needs no key.
+// named reports whether a body identifies the request, so that it needs no key.
 func named(body any) bool {
 	value := reflect.ValueOf(body)
 	if body == nil {
@@ -107,7 +107,7 @@ func named(body any) bool {
 	return false
 }
 
-// addParams adds the parameters that are given. It says whether an Idempotency-Key is among those that could be.
+// addParams adds the given parameters. It reports whether an Idempotency-Key is a possible parameter.
 func (e *exchange) addParams(params any, query url.Values) (keyed bool) {
 	if params == nil {
 		return false
@@ -120,7 +120,7 @@ func (e *exchange) addParams(params any, query url.Values) (keyed bool) {
 		keyed = keyed || name == keyHeader
 		switch {
 		case pointer.IsNil() || pointer.Elem().Field(i).IsZero():
-		case tag.Get("form") != "": // the generator gives parameters of the query one tag more than those of the header
+		case tag.Get("form") != "": // only parameters of the query have this tag
 			query.Set(name, paramText(pointer.Elem().Field(i)))
 		default:
 			e.header.Set(name, paramText(pointer.Elem().Field(i)))
@@ -143,7 +143,7 @@ func paramText(value reflect.Value) string {
 	return strings.Join(parts, ",")
 }
 
-// lostError says that there was no answer, so that nobody knows whether the request was done.
+// lostError says that there was no answer, so the outcome is unknown.
 type lostError struct{ error }
 
 func (e lostError) Unwrap() error { return e.error }
@@ -185,13 +185,13 @@ func read(answer *http.Response, text []byte, out any) error {
 	return nil
 }
 
-// Pauses between attempts where the service does not say how long.
+// Pauses between attempts, unless the service says how long.
 const (
 	firstPause = 100 * time.Millisecond
 	mostPause  = 5 * time.Second
 )
 
-// repeat makes attempts until one has an answer that is not worth another, or the next one would come too late.
+// repeat makes attempts until one should not be retried, or the next one would be too late.
 func (e *exchange) repeat(ctx context.Context, attempt func() error) error {
 	began := time.Now()
 	for tries := 1; ; tries++ {
@@ -206,7 +206,7 @@ func (e *exchange) repeat(ctx context.Context, attempt func() error) error {
 	}
 }
 
-// lastly takes it for success that there is nothing to delete any more where an earlier attempt may have deleted it.
+// lastly returns success if there is nothing to delete because an earlier attempt may have deleted it.
 func (e *exchange) lastly(err error, tries int) error {
 	if problem, ok := errors.AsType[*Problem](err); ok && e.method == http.MethodDelete && tries > 1 && problem.Status == http.StatusNotFound {
 		return nil
@@ -214,8 +214,8 @@ func (e *exchange) lastly(err error, tries int) error {
 	return err
 }
 
-// retryable says whether the same request may do better: the service asks for it, or the connection was lost. Whether
-// the service did what was asked does not matter, because of the key.
+// retryable reports whether the same request may succeed: the service asks for a retry, or the connection was lost.
+// Because of the key, it does not matter whether the request was done.
 func retryable(err error) bool {
 	if problem, ok := errors.AsType[*Problem](err); ok {
 		switch problem.Status {
@@ -228,7 +228,7 @@ func retryable(err error) bool {
 	return lost && !uncertified
 }
 
-// pauseAfter is how long to wait: at least Retry-After, and with a part by chance, so that not all callers come back at once.
+// pauseAfter is how long to wait: at least Retry-After, with jitter, so that not all callers return at once.
 func pauseAfter(err error, tries int) time.Duration {
 	if problem, ok := errors.AsType[*Problem](err); ok && problem.RetryAfter > 0 {
 		return problem.RetryAfter + rand.N(firstPause)
@@ -237,7 +237,7 @@ func pauseAfter(err error, tries int) time.Duration {
 	return pause/2 + rand.N(pause/2)
 }
 
-// sleep waits, and says whether ctx did not end meanwhile.
+// sleep waits, and reports whether ctx has not ended.
 func sleep(ctx context.Context, pause time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -247,17 +247,16 @@ func sleep(ctx context.Context, pause time.Duration) bool {
 	}
 }
 
-// Problem is the error of a call that was answered, and not with success. errors.As finds it. A proxy in between may
-// have answered: then there is no Code.
+// Problem is the error of a call that was answered without success. If a proxy has answered, there is no Code.
 type Problem struct {
 	ProblemBody
-	// RequestID is by what the logs of the service know the request.
+	// RequestID identifies the request in the logs of the service.
 	RequestID string
-	// RetryAfter is when to come again, if the answer says so.
+	// RetryAfter is when to retry, if the answer says so.
 	RetryAfter time.Duration
 }
 
-// Error names status, code and what is wrong with which field.
+// Error has status, code and what is wrong with which field.
 func (p *Problem) Error() string {
 	text := strings.TrimSpace(fmt.Sprintf("%d %s", p.Status, p.Code)) + ": " + p.Title
 	if p.Detail != "" {
@@ -281,7 +280,7 @@ func problemOf(answer *http.Response, text []byte) *Problem {
 	return p
 }
 
-// retryAfter reads seconds or a date (RFC 9110, 10.2.3). What is neither counts as nothing.
+// retryAfter parses seconds or a date (RFC 9110, 10.2.3); anything else is 0.
 func retryAfter(header string) time.Duration {
 	if seconds, err := strconv.ParseUint(header, 10, 31); err == nil {
 		return time.Duration(seconds) * time.Second

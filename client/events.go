@@ -14,16 +14,16 @@ import (
 	"time"
 )
 
-// Events follows the feed behind filter.After: a cursor, "oldest", or "latest", which it is if it is empty. It goes through
-// what there is, and waits for what will happen. It ends when the loop is left, with the error of ctx when that ends, and
-// with a Problem; outages do not end it. Of the problems, cursor_expired says in NextCursor where to go on. Keep the
-// Cursor of the last event that was dealt with, and give it as After the next time.
+// Events follows the feed after filter.After: a cursor, "oldest", or "latest", which is the default. It goes through
+// existing events and waits for new ones. It ends when the loop is left, with the error of ctx, or with a Problem;
+// outages do not end it. After the problem cursor_expired, NextCursor says where to continue. Store the Cursor of the
+// last event that was processed, to pass it as After the next time.
 func (c *Client) Events(ctx context.Context, filter ListEventsParams) iter.Seq2[Event, error] {
 	filter.After, filter.Wait = cmp.Or(filter.After, latest), cmp.Or(filter.Wait, longPoll)
 	return func(yield func(Event, error) bool) {
 		for params := filter; ; {
 			if params.Wait = filter.Wait; params.After == latest {
-				params.Wait = "" // an answer that is lost later has a place to go on from
+				params.Wait = "" // to get a cursor at once, from which to continue after a lost answer
 			}
 			began := time.Now()
 			page, err := c.ListEvents(ctx, &params, retryForever)
@@ -38,28 +38,28 @@ func (c *Client) Events(ctx context.Context, filter ListEventsParams) iter.Seq2[
 			}
 			params.After = page.NextCursor
 			if params.Wait != "" && len(page.Events) == 0 && !page.More && time.Since(began) < time.Second {
-				sleep(ctx, time.Second) // a service that does not wait, as it is shutting down
+				sleep(ctx, time.Second) // the service does not wait while it is shutting down
 			}
 		}
 	}
 }
 
-// latest is the place behind all events that there are.
+// latest is the cursor after all existing events.
 const latest = "latest"
 
-// ErrSignature is returned for a webhook that is not signed with any of the secrets, or not about now. It does not say
-// what is wrong: who guesses is told nothing.
-var ErrSignature = errors.New("the signature of the webhook does not fit")
+// ErrSignature is returned for a webhook without a valid and recent signature. It does not say what is wrong, because
+// that could help an attacker.
+var ErrSignature = errors.New("invalid webhook signature")
 
-// webhookTolerance is how far the clocks may be apart, and how late a webhook may come.
+// webhookTolerance is how much clocks may differ and how late a webhook may arrive.
 const webhookTolerance = 5 * time.Minute
 
-// minWebhookKey is the shortest key, in bytes. With a shorter one, or none, anybody could sign.
+// minWebhookKey is the shortest key, in bytes. A shorter one could be guessed.
 const minWebhookKey = 16
 
-// VerifyWebhook returns nil if a webhook was signed with one of the secrets (whsec_…) at about this time, as Standard
-// Webhooks 1.0.0 says. Body is that of the request, byte by byte. While a secret is being replaced, give both. A webhook
-// may come more than once: its header Webhook-Id is the same each time.
+// VerifyWebhook returns nil if a webhook was recently signed with one of the secrets (whsec_…), as defined by Standard
+// Webhooks 1.0.0. body is the body of the request, byte by byte. While a secret is being rotated, pass both. A webhook
+// may arrive more than once, each time with the same header Webhook-Id.
 func VerifyWebhook(secrets []string, header http.Header, body []byte, now time.Time) error {
 	id, at := header.Get("Webhook-Id"), header.Get("Webhook-Timestamp")
 	seconds, err := strconv.ParseInt(at, 10, 64)
@@ -69,7 +69,7 @@ func VerifyWebhook(secrets []string, header http.Header, body []byte, now time.T
 	for _, secret := range secrets {
 		key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_"))
 		if err != nil || len(key) < minWebhookKey {
-			return errors.New("secret of the webhook: what follows whsec_ is not base64 of 16 bytes or more")
+			return errors.New("webhook secret must be whsec_ and base64 of at least 16 bytes")
 		}
 		mac := hmac.New(sha256.New, key)
 		mac.Write([]byte(id + "." + at + "."))

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Final says whether an order of this status moves no more.
+// Final reports whether the status of an order can no longer change.
 func (s Status) Final() bool {
 	return s == StatusCompleted || s == StatusFailed || s == StatusCanceled
 }
@@ -16,8 +16,8 @@ func (s Status) Final() bool {
 // ETag is the version of the order, for If-Match and If-None-Match.
 func (o *Order) ETag() string { return strconv.Quote(strconv.Itoa(o.Seq)) }
 
-// Process sends an order, and returns it as it is when it is final, or when the service lets its caller wait no longer.
-// The order id is the idempotency key. Without one, the call makes one.
+// Process sends an order, and returns it when it is final, or when the service stops waiting for it. The order ID is
+// the idempotency key; if it is empty, Process creates one.
 func (c *Client) Process(ctx context.Context, body ProcessBody) (*Order, error) {
 	if body.OrderID == "" {
 		body.OrderID = NewID()
@@ -25,8 +25,8 @@ func (c *Client) Process(ctx context.Context, body ProcessBody) (*Order, error) 
 	return c.ProcessOrder(ctx, nil, body)
 }
 
-// ProcessAndWait sends an order and waits until it is final, also if that takes a person's approval. When ctx ends
-// before, it returns the order as it was last seen, if it was, and the error.
+// ProcessAndWait sends an order and waits until it is final, even if that takes an approval. When ctx ends first, it
+// returns the last known order, if any, and the error.
 func (c *Client) ProcessAndWait(ctx context.Context, body ProcessBody) (*Order, error) {
 	order, err := c.Process(ctx, body)
 	if err != nil {
@@ -38,8 +38,8 @@ func (c *Client) ProcessAndWait(ctx context.Context, body ProcessBody) (*Order, 
 // longPoll is how long the service is asked to wait for a change.
 const longPoll = "30s"
 
-// WaitFor waits until an order is final. When ctx ends first, it returns the last known order, and the error. Outages do
-// not end it.
+// WaitFor waits until an order is final. When ctx ends first, it returns the last known order, and the error. Outages
+// do not end it.
 func (c *Client) WaitFor(ctx context.Context, order *Order) (*Order, error) {
 	for next, err := range c.Watch(ctx, order) {
 		if err != nil {
@@ -50,8 +50,8 @@ func (c *Client) WaitFor(ctx context.Context, order *Order) (*Order, error) {
 	return order, nil
 }
 
-// Watch goes through an order and each later version of it, until it is final. It ends after the first error, such as that
-// of ctx; outages do not end it.
+// Watch goes through an order and each later version of it, until it is final. It ends after the first error, such as
+// that of ctx; outages do not end it.
 func (c *Client) Watch(ctx context.Context, order *Order) iter.Seq2[*Order, error] {
 	return func(yield func(*Order, error) bool) {
 		changed := true
@@ -85,7 +85,7 @@ func (c *Client) Orders(ctx context.Context, filter ListOrdersParams) iter.Seq2[
 	})
 }
 
-// Items goes through the items whose stock is known, by name. It ends after the first error.
+// Items goes through the items with known stock, by name. It ends after the first error.
 func (c *Client) Items(ctx context.Context) iter.Seq2[Item, error] {
 	return pages("", func(cursor string) ([]Item, string, error) {
 		page, err := c.ListInventory(ctx, &ListInventoryParams{Cursor: cursor})
@@ -108,7 +108,7 @@ func (c *Client) Deliveries(ctx context.Context, endpoint string, filter ListDel
 	})
 }
 
-// Transitions goes through the history of an order, oldest first, behind a seq. It ends after the first error.
+// Transitions goes through the history of an order after a seq, oldest first. It ends after the first error.
 func (c *Client) Transitions(ctx context.Context, orderID string, after int) iter.Seq2[Transition, error] {
 	return pages(after, func(after int) ([]Transition, int, error) {
 		page, err := c.ListTransitions(ctx, orderID, &ListTransitionsParams{After: after})
@@ -119,8 +119,8 @@ func (c *Client) Transitions(ctx context.Context, orderID string, after int) ite
 	})
 }
 
-// pages goes through the rows of all pages: next returns the rows behind a cursor, and the cursor behind them, which is
-// zero behind the last page.
+// pages goes through the rows of all pages: next returns the rows after a cursor, and the cursor after them, which is
+// zero after the last page.
 func pages[T any, C comparable](cursor C, next func(C) ([]T, C, error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var none T

@@ -58,8 +58,9 @@ func command() *cobra.Command {
 	return root
 }
 
-// checkUsage makes a usageError of every mistake that cobra finds in the arguments and flags of a command or those below
-// it. A command that says nothing about its arguments has none, and one without a RunE needs another command behind it.
+// checkUsage makes a usageError of every mistake that cobra finds in the arguments and flags of a command or those
+// below it. A command that says nothing about its arguments has none, and one without a RunE needs another command
+// behind it.
 func checkUsage(cmd *cobra.Command) {
 	wanted, before := cmd.Args, cmd.PreRunE
 	if wanted == nil {

@@ -415,8 +415,8 @@ func (o *oidcConfig) check() error {
 	return nil
 }
 
-// parseRoles reads the roles of each value of a claim: value=role,role; value=role. A value may contain commas and equal
-// signs, as distinguished names do.
+// parseRoles reads the roles of each value of a claim: value=role,role; value=role. A value may contain commas and
+// equal signs, as distinguished names do.
 func parseRoles(text string) (map[string]access.Roles, error) {
 	byValue := map[string]access.Roles{}
 	for entry := range strings.SplitSeq(text, ";") {

@@ -40,8 +40,8 @@ func openDatabase(cmd *cobra.Command, cfg *config) (*database, error) {
 	return d, err
 }
 
-// ownDatabase finds the database to use. If none was given it starts our own, which ends with this process. Only commands
-// that may create a database do so: to the others, an empty one would look as if everything were fine.
+// ownDatabase finds the database to use. If none was given it starts our own, which ends with this process. Only
+// commands that may create a database do so: to the others, an empty one would look as if everything were fine.
 func ownDatabase(ctx context.Context, cfg *config, log *slog.Logger) (*database, error) {
 	if cfg.DatabaseURL != "" {
 		return &database{url: cfg.DatabaseURL, place: masked(cfg.DatabaseURL)}, nil

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"encoding/json"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -28,14 +27,7 @@ func TestDoctor(t *testing.T) {
 		{"doctor --pg-bin /nonexistent --data-dir " + dataFolder(t), exitFailure, `(?m)^WRONG +postgres .*/nonexistent`},
 		{"doctor -o yaml", exitUsage, `^$`},
 	} {
-		out, err := execute(t, strings.Fields(c.line)...)
-		code := 0
-		if err != nil {
-			code = exitCode(err)
-		}
-		if code != c.code || !regexp.MustCompile(c.prints).MatchString(out) {
-			t.Errorf("pawl %s: error %v, exit code %d, printed\n%s", c.line, err, code, out)
-		}
+		checkLine(t, c.line, c.code, c.prints)
 	}
 	var report doctor.Report
 	if err := json.Unmarshal([]byte(printed(t, strings.Fields("doctor -o json --allow-data-loss"+at)...)), &report); err != nil || len(report.Findings) < 9 {

@@ -41,8 +41,8 @@ func openEdge(ctx context.Context, cfg *config) (_ *edge, err error) {
 	return e, nil
 }
 
-// listening reads the certificate and tries to listen, before a database is started or created in vain. It does not keep
-// listening, because callers would wait until the service is ready.
+// listening reads the certificate and tries to listen, before a database is started or created in vain. It does not
+// keep listening, because callers would wait until the service is ready.
 func listening(ctx context.Context, cfg *config, log *slog.Logger) (how httpapi.Listening, err error) {
 	if (cfg.TLSCert == "") != (cfg.TLSKey == "") {
 		return how, configError{errors.New("tls-cert and tls-key must be set together")}
@@ -64,8 +64,8 @@ func listening(ctx context.Context, cfg *config, log *slog.Logger) (how httpapi.
 // loopbackHosts are both addresses of localhost: programs differ in which one they use.
 var loopbackHosts = []string{"127.0.0.1", "::1"}
 
-// listenAll listens on one port of several addresses. All but the first may be missing on this machine, and are left out
-// if the port is picked for the first, because it may be taken there.
+// listenAll listens on one port of several addresses. All but the first may be missing on this machine, and are left
+// out if the port is picked for the first, because it may be taken there.
 func listenAll(ctx context.Context, hosts []string, port string) (listeners []net.Listener, err error) {
 	for i, host := range hosts {
 		if i > 0 && port == "0" {

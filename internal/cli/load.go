@@ -179,8 +179,8 @@ func (l *load) order(n int64) client.ProcessBody {
 	}
 }
 
-// send sends the order with a number once. The error is for answers other than 2xx, and for none, when the outcome of the
-// order is not known.
+// send sends the order with a number once. The error is for answers other than 2xx, and for none, when the outcome of
+// the order is not known.
 func (l *load) send(ctx context.Context, service *client.Client, n int64) (answer string, err error) {
 	var response http.Response
 	order, err := service.ProcessOrder(ctx, nil, l.order(n), client.WithResponse(&response))
@@ -195,8 +195,8 @@ func (l *load) send(ctx context.Context, service *client.Client, n int64) (answe
 	return response.Status + " " + string(order.Status), nil
 }
 
-// booksAfter verifies the database that was given, or our own if a service on this machine uses it. It says nothing about
-// a database that does not have the orders.
+// booksAfter verifies the database that was given, or our own if a service on this machine uses it. It says nothing
+// about a database that does not have the orders.
 func (l *load) booksAfter(cmd *cobra.Command, cfg *config, answered int) error {
 	switch {
 	case answered == 0:

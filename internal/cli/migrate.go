@@ -126,8 +126,8 @@ func migrateRolesCommand() *cobra.Command {
 	return cmd
 }
 
-// databaseError marks the errors of a database that is away, for which a supervisor should wait. A database that refuses a
-// migration, or has another schema, does so every time.
+// databaseError marks the errors of a database that is away, for which a supervisor should wait. A database that
+// refuses a migration, or has another schema, does so every time.
 func databaseError(err error) error {
 	refused, _ := errors.AsType[*pgconn.PgError](err)
 	switch {

@@ -282,8 +282,8 @@ func readPolicy(path string, in io.Reader) ([]byte, error) {
 	return source, nil
 }
 
-// triedOrder is an order as in a request: what the policy looks at, the order's own times, and the rest, so that a whole
-// request can be pasted.
+// triedOrder is an order as in a request: what the policy looks at, the order's own times, and the rest, so that a
+// whole request can be pasted.
 type triedOrder struct {
 	policy.Order
 	Amount         *decimal.Decimal // replaces the Order's, to tell a missing one

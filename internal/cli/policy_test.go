@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -15,16 +14,6 @@ import (
 	"pawl/test/dbtest"
 )
 
-// printed runs a command line that must succeed.
-func printed(t *testing.T, args ...string) string {
-	t.Helper()
-	out, err := execute(t, args...)
-	if err != nil {
-		t.Fatalf("pawl %s: %v\n%s", strings.Join(args, " "), err, out)
-	}
-	return out
-}
-
 func policyFile(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "shop.yaml")
@@ -32,14 +21,6 @@ func policyFile(t *testing.T, text string) string {
 		t.Fatal(err)
 	}
 	return path
-}
-
-// matches compares a text with lines of regular expressions.
-func matches(t *testing.T, got, want string) {
-	t.Helper()
-	if !regexp.MustCompile(`^` + want + `$`).MatchString(got) {
-		t.Errorf("printed\n%s\nwant\n%s", got, want)
-	}
 }
 
 const (
@@ -55,7 +36,8 @@ func served(t *testing.T, query *db.Queries, text string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := usePolicy(t.Context(), query, newPolicy{source: source, bounds: policy.Bounds{SecretEnvPrefix: policy.SecretEnvPrefix, AllowPrivate: true}}, slog.New(slog.NewTextHandler(&said, nil))); err != nil {
+	bounds := policy.Bounds{SecretEnvPrefix: policy.SecretEnvPrefix, AllowPrivate: true}
+	if err := usePolicy(t.Context(), query, newPolicy{source, bounds}, slog.New(slog.NewTextHandler(&said, nil))); err != nil {
 		t.Fatal(err)
 	}
 	return said.String()

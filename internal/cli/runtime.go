@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// collectGarbage sets how much garbage there may be. The heap is usually a few megabytes: collecting it less often costs
-// little memory and saves much CPU time. With a crowd of thousands that listen to events, it is large.
+// collectGarbage sets how much garbage there may be. The heap is usually a few megabytes: collecting it less often
+// costs little memory and saves much CPU time. With a crowd of thousands that listen to events, it is large.
 func collectGarbage(crowd bool) {
 	switch {
 	case os.Getenv("GOGC") != "":
@@ -21,10 +21,11 @@ func collectGarbage(crowd bool) {
 	}
 }
 
-// processors decides whether Go runs the service on one processor or on all of them. While a processor is idle, Go wakes a
-// thread for each goroutine that becomes ready. A single order is a dozen goroutines one after the other: each time a thread
-// is woken, finds no work and sleeps again, which took a third of the service's CPU time (https://go.dev/issue/54622). So the
-// service uses one processor until it is busy half of the time, when goroutines begin to wait for each other.
+// processors decides whether Go runs the service on one processor or on all of them. While a processor is idle, Go
+// wakes a thread for each goroutine that becomes ready. A single order is a dozen goroutines one after the other: each
+// time a thread is woken, finds no work and sleeps again, which took a third of the service's CPU time
+// (https://go.dev/issue/54622). So the service uses one processor until it is busy half of the time, when goroutines
+// begin to wait for each other.
 type processors struct {
 	all   bool
 	since time.Time

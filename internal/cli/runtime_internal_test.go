@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// One processor has to do until it is busy for half of its time. Where it does not suffice it is tried again ever more rarely.
+// One processor has to do until it is busy for half of its time. Where it does not suffice it is tried again ever more
+// rarely.
 func TestProcessors(t *testing.T) {
 	t.Parallel()
 	type look struct {

@@ -93,8 +93,8 @@ type start struct {
 	log      *slog.Logger
 }
 
-// serve runs the service on the database that answers now, until ctx ends or another one answers (errMoved). On a database
-// that belongs elsewhere it drives no orders, calls no providers and sends no events.
+// serve runs the service on the database that answers now, until ctx ends or another one answers (errMoved). On a
+// database that belongs elsewhere it drives no orders, calls no providers and sends no events.
 func (s start) serve(ctx context.Context, cfg *config, out io.Writer) error {
 	database, log := s.database, s.log
 	registry := prometheus.NewRegistry()
@@ -136,7 +136,7 @@ func (s start) serve(ctx context.Context, cfg *config, out io.Writer) error {
 		outbound.start()
 	}
 	failed := edge.serve(traces.wrap(api), forOperations, s.how)
-	announcement{url: shownURL(cfg.scheme(), cfg.Listen, edge.address()), data: database.place, reach: cfg.reach()}.say(out, log, cfg)
+	announcement{shownURL(cfg.scheme(), cfg.Listen, edge.address()), database.place, cfg.reach()}.say(out, log, cfg.logsJSON())
 
 	grace := cfg.Grace
 	select {
@@ -259,12 +259,12 @@ func openPool(ctx context.Context, url string, options pg.Options) (*pg.Pool, er
 	return pool, nil
 }
 
-// answerTime is the part of the grace period, at most half of it, that is kept for releasing orders and answering waiting
-// callers. If the database does not answer, each takes two seconds.
+// answerTime is the part of the grace period, at most half of it, that is kept for releasing orders and answering
+// waiting callers. If the database does not answer, each takes two seconds.
 const answerTime = 5 * time.Second
 
-// drain ends the service: the engine first rejects new orders and answers waiting callers, then the server waits for those
-// answers to be written.
+// drain ends the service: the engine first rejects new orders and answers waiting callers, then the server waits for
+// those answers to be written.
 func drain(orders *engine.Engine, server *edge, grace time.Duration, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
@@ -321,7 +321,7 @@ const (
 // announcement tells a person where the service is.
 type announcement struct {
 	url, data string
-	reach     string // everywhere or byPort, if it listens on all interfaces
+	reach     string // of config
 }
 
 const (
@@ -330,15 +330,9 @@ const (
 )
 
 // say prints the announcement, or logs it if the log is JSON, because programs may read only that.
-func (a announcement) say(out io.Writer, log *slog.Logger, cfg *config) {
-	if cfg.logsJSON() {
-		log.Info("pawl serves", "url", a.url, "docs", a.url+"/docs", "data", a.data)
-		switch a.reach { // messages of the log are constants
-		case byPort:
-			log.Info(byPort)
-		case everywhere:
-			log.Info(everywhere)
-		}
+func (a announcement) say(out io.Writer, log *slog.Logger, json bool) {
+	if json {
+		log.Info("pawl serves", "url", a.url, "docs", a.url+"/docs", "data", a.data, "reach", a.reach)
 		return
 	}
 	fmt.Fprintf(out, "pawl serves %s, described at %s/docs, data in %s\n", a.url, a.url, a.data)

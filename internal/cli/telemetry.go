@@ -109,7 +109,8 @@ func (waiting) Describe(chan<- *prometheus.Desc) {}
 // scrapeLimit is how long the database may take for a scrape.
 const scrapeLimit = 2 * time.Second
 
-// Collect implements prometheus.Collector. Without an answer of the database it collects the rest, which is needed most then.
+// Collect implements prometheus.Collector. Without an answer of the database it collects the rest, which is needed most
+// then.
 func (c waiting) Collect(to chan<- prometheus.Metric) {
 	gauge := func(name, help string, value float64, labels prometheus.Labels) {
 		to <- prometheus.MustNewConstMetric(prometheus.NewDesc("pawl_"+name, help, nil, labels), prometheus.GaugeValue, value)

@@ -75,8 +75,8 @@ func newTracerProvider(ctx context.Context) (*sdktrace.TracerProvider, error) {
 	return sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(about)), nil
 }
 
-// wrap makes a span of each request, below that of the caller if it sent one. Its name is the route, not the path, which
-// has identifiers of callers.
+// wrap makes a span of each request, below that of the caller if it sent one. Its name is the route, not the path,
+// which has identifiers of callers.
 func (t *tracing) wrap(next http.Handler) http.Handler {
 	if t == nil {
 		return next

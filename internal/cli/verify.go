@@ -61,7 +61,8 @@ func verifyCommand() *cobra.Command {
 	return cmd
 }
 
-// errNoVerdict says that the books could not be read to the end. It has an exit code of its own, to tell it from wrong books.
+// errNoVerdict says that the books could not be read to the end. It has an exit code of its own, to tell it from wrong
+// books.
 var errNoVerdict = errors.New("no verdict on the books")
 
 // proveBooks verifies the database of the settings. Its errors wrap errNoVerdict.
@@ -175,7 +176,8 @@ func printTotals(out io.Writer, report books.Report) {
 	fmt.Fprintf(out, "\n%d checks in %.1f s of %s\n", len(report.Checks), report.Seconds, report.Database)
 }
 
-// providerAt is the provider with books at some addresses, each for all steps or for one (STEP=URL); nil without addresses.
+// providerAt is the provider with books at some addresses, each for all steps or for one (STEP=URL); nil without
+// addresses.
 func providerAt(ctx context.Context, query *db.Queries, addresses []string) (*books.Provider, error) {
 	if len(addresses) == 0 {
 		return nil, nil
@@ -207,8 +209,8 @@ func providerAt(ctx context.Context, query *db.Queries, addresses []string) (*bo
 	}}, nil
 }
 
-// parseProviders reads --provider: the URLs of books, and the steps to compare. Every key is looked up in all books, so a
-// step can have more than one provider.
+// parseProviders reads --provider: the URLs of books, and the steps to compare. Every key is looked up in all books, so
+// a step can have more than one provider.
 func parseProviders(addresses []string) (urls []string, compared map[fsm.Step]bool, err error) {
 	compared = map[fsm.Step]bool{}
 	for _, address := range addresses {
@@ -229,8 +231,8 @@ func parseProviders(addresses []string) (urls []string, compared map[fsm.Step]bo
 	return urls, compared, nil
 }
 
-// keyAt is the key of a step in the books of its provider. Stripe itself has no such books, but a replacement at another
-// URL does; it is not called for an amount of zero.
+// keyAt is the key of a step in the books of its provider. Stripe itself has no such books, but a replacement at
+// another URL does; it is not called for an amount of zero.
 func keyAt(how policy.Step, installation uuid.UUID, s books.Sent) (key string, asked bool) {
 	call := provider.Call{Installation: installation, OrderID: s.OrderID, Step: s.Step, Generation: s.Generation, RefundID: s.RefundID}
 	switch {

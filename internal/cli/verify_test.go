@@ -30,14 +30,7 @@ import (
 // runVerify runs the command on a database and returns what it printed.
 func runVerify(t *testing.T, url string, more ...string) (stdout, stderr string, err error) {
 	t.Helper()
-	var out, warnings bytes.Buffer
-	cmd := verifyCommand()
-	cmd.SetArgs(append([]string{"--database-url", url}, more...))
-	cmd.SetOut(&out)
-	cmd.SetErr(&warnings)
-	cmd.SilenceUsage, cmd.SilenceErrors = true, true
-	err = cmd.ExecuteContext(t.Context())
-	return out.String(), warnings.String(), err
+	return executeBoth(t, append([]string{"verify", "--database-url", url}, more...)...)
 }
 
 // completedOrders makes a database of completed orders of 5 EUR, and runs one statement
@@ -202,7 +195,8 @@ func TestVerifyCommandWithAProvider(t *testing.T) {
 	})
 }
 
-// A shop may have its money at one provider and its goods at another. Each step is looked for in the books that are given for it.
+// A shop may have its money at one provider and its goods at another. Each step is looked for in the books that are
+// given for it.
 func TestVerifyWithAProviderForEachStep(t *testing.T) {
 	t.Parallel()
 	w := watch(t)

@@ -97,7 +97,8 @@ func (r *Report) judge(subject string, settings map[string]string, rules []rule)
 	}
 }
 
-// Durability adds the settings with which a database may lose what it has acknowledged. With lossAllowed they are warnings.
+// Durability adds the settings with which a database may lose what it has acknowledged. With lossAllowed they are
+// warnings.
 func (r *Report) Durability(ctx context.Context, query *db.Queries, lossAllowed bool) error {
 	settings, err := readSettings(ctx, query)
 	if err != nil {
@@ -125,8 +126,8 @@ func (r *Report) durability(settings map[string]string, lossAllowed bool) {
 // standbyNames reads synchronous_standby_names: [FIRST] n (names), ANY n (names), or names, which is FIRST 1.
 var standbyNames = regexp.MustCompile(`(?is)^\s*(?:(?:(FIRST|ANY)\s+)?(\d+)\s*\((.*)\)|(.*?))\s*$`)
 
-// replication checks whether a standby that takes over has everything that was acknowledged, as far as the primary knows.
-// The primary can't tell that it is the only one.
+// replication checks whether a standby that takes over has everything that was acknowledged, as far as the primary
+// knows. The primary can't tell that it is the only one.
 func (r *Report) replication(settings map[string]string, standbys db.ServerStandbysRow) {
 	warn := func(advice, found string, args ...any) {
 		r.Warn("durability", advice+": see docs/guarantees.md, Failover", found, args...)

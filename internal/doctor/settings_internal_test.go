@@ -34,7 +34,8 @@ func TestDurability(t *testing.T) {
 	}
 }
 
-// TestReplication is what a primary can tell of a set-up in which a standby that takes over may lack what was acknowledged.
+// TestReplication is what a primary can tell of a set-up in which a standby that takes over may lack what was
+// acknowledged.
 func TestReplication(t *testing.T) {
 	t.Parallel()
 	var none, hidden, one, two = db.ServerStandbysRow{}, db.ServerStandbysRow{Connected: 1, Hidden: 1}, db.ServerStandbysRow{Connected: 1, Synchronous: 1},

@@ -16,12 +16,12 @@ import (
 // ErrSchemaMismatch says that the statements of this program can't run on the schema of the database.
 var ErrSchemaMismatch = errors.New("statements can't be prepared")
 
-// Check makes the server parse every statement of Queries, without executing any. An ErrSchemaMismatch names those that fail,
-// with SQLSTATE and message; any other error says nothing about the schema. The statements are prepared without a name, so
-// it works behind a pooler and leaves nothing behind on the connection.
+// Check makes the server parse every statement of Queries, without executing any. An ErrSchemaMismatch names those that
+// fail, with SQLSTATE and message; any other error says nothing about the schema. The statements are prepared without a
+// name, so it works behind a pooler and leaves nothing behind on the connection.
 //
-// Parsing checks tables, columns, types and functions. It does not check privileges, the index that an ON CONFLICT needs,
-// or the bodies of functions and triggers.
+// Parsing checks tables, columns, types and functions. It does not check privileges, the index that an ON CONFLICT
+// needs, or the bodies of functions and triggers.
 func Check(ctx context.Context, conn *pgx.Conn) error {
 	statements := allStatements(ctx)
 	refused, err := prepare(ctx, conn.PgConn(), statements)
@@ -75,7 +75,8 @@ func FindSchema(ctx context.Context, on db.DBTX) error {
 	return &NoSchema{Found: "schema pawl is missing", Advice: "run pawl migrate up", Empty: true}
 }
 
-// allStatements calls every method of the queries that sends a statement, with zero arguments, and records the statement.
+// allStatements calls every method of the queries that sends a statement, with zero arguments, and records the
+// statement.
 func allStatements(ctx context.Context) []string {
 	var noted notepad
 	queries := reflect.ValueOf(db.New(&noted))
@@ -98,8 +99,8 @@ func allStatements(ctx context.Context) []string {
 	return noted
 }
 
-// prepare makes the server parse the statements, and names those that fail. All are sent at once: on a busy machine, waiting
-// for a hundred answers one by one takes seconds.
+// prepare makes the server parse the statements, and names those that fail. All are sent at once: on a busy machine,
+// waiting for a hundred answers one by one takes seconds.
 func prepare(ctx context.Context, conn *pgconn.PgConn, statements []string) (refused []string, err error) {
 	pipeline := conn.StartPipeline(ctx)
 	defer func() { err = errors.Join(err, pipeline.Close()) }()

@@ -91,8 +91,8 @@ func TestCheck(t *testing.T) {
 
 var parsedName = regexp.MustCompile(`-- name: (\w+)`)
 
-// TestCheckReachesEveryStatement looks at the wire: each statement of queries/ is parsed by the server, once, and nothing
-// is executed. All are sent before the first answer is waited for.
+// TestCheckReachesEveryStatement looks at the wire: each statement of queries/ is parsed by the server, once, and
+// nothing is executed. All are sent before the first answer is waited for.
 func TestCheckReachesEveryStatement(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, dbtest.New(t).AdminURL)

@@ -37,15 +37,16 @@ var again = map[string]bool{
 	"0A000": true, // cached plan must not change result type: a migration ran
 }
 
-// environment lists the classes of errors that say nothing about the data of the statement: the connection, the server, its
-// disk, a shutdown, a missing schema. All others, including codes that triggers raise, are about the data and will recur.
+// environment lists the classes of errors that say nothing about the data of the statement: the connection, the server,
+// its disk, a shutdown, a missing schema. All others, including codes that triggers raise, are about the data and will
+// recur.
 var environment = map[string]bool{
 	"08": true, "0A": true, "25": true, "26": true, "28": true, "2D": true, "3D": true, "40": true, "42": true,
 	"53": true, "54": true, "55": true, "57": true, "58": true, "F0": true, "XX": true,
 }
 
-// FaultOf classifies the error of a single statement. An error without an SQLSTATE (a lost connection, a deadline) is Unknown
-// whatever the driver says: pgx calls some lost replies safe to retry.
+// FaultOf classifies the error of a single statement. An error without an SQLSTATE (a lost connection, a deadline) is
+// Unknown whatever the driver says: pgx calls some lost replies safe to retry.
 func FaultOf(err error) Fault {
 	if err == nil {
 		return None
@@ -77,8 +78,8 @@ func CodeOf(err error) string {
 }
 
 // SchemaMismatch reports that a table, column or function of the statement is missing, or that the role may not use it
-// (SQLSTATE class 42). The statement was certainly rolled back, and will be until the database is changed: repeat it rarely,
-// and blame no order for it.
+// (SQLSTATE class 42). The statement was certainly rolled back, and will be until the database is changed: repeat it
+// rarely, and blame no order for it.
 func SchemaMismatch(err error) bool {
 	code := CodeOf(err)
 	return strings.HasPrefix(code, "42") && !again[code]
@@ -96,18 +97,19 @@ func Describe(err error) string {
 	return pg.Code
 }
 
-// Stale reports that the other connections of the pool are probably no better: the server is a standby, as after a failover
-// while the address still leads to the old primary (SQLSTATE 25006), or it shut down or crashed (57P01, 57P02).
+// Stale reports that the other connections of the pool are probably no better: the server is a standby, as after a
+// failover while the address still leads to the old primary (SQLSTATE 25006), or it shut down or crashed (57P01,
+// 57P02).
 func Stale(err error) bool {
 	return slices.Contains([]string{"25006", "57P01", "57P02"}, CodeOf(err))
 }
 
-// repeatFor is how long a read is repeated after its connection was lost, and how long a statement waits for the gate. A caller
-// should hear of a database that is away for longer.
+// repeatFor is how long a read is repeated after its connection was lost, and how long a statement waits for the gate.
+// A caller should hear of a database that is away for longer.
 const repeatFor = time.Second
 
-// Repeat reads, and again for a moment if the connection is lost, at least once more, until ctx or life ends. It does not
-// repeat ErrAway, for which the pool has waited. The error is that of the database.
+// Repeat reads, and again for a moment if the connection is lost, at least once more, until ctx or life ends. It does
+// not repeat ErrAway, for which the pool has waited. The error is that of the database.
 func Repeat[T any](ctx, life context.Context, read func(context.Context) (T, error)) (T, error) {
 	for began, try := time.Now(), 0; ; try++ {
 		v, err := read(ctx)

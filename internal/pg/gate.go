@@ -10,17 +10,17 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ErrAway says that the server accepts no new connections, so the statement was not sent. The error also has the reason.
-// FaultOf calls it Again.
+// ErrAway says that the server accepts no new connections, so the statement was not sent. The error also has the
+// reason. FaultOf calls it Again.
 var ErrAway = errors.New("the database accepts no connections")
 
-// gate spares a server that is down or starting. Each new connection passes it. When one can't be made, the gate closes: the
-// process then makes one attempt at a time, with growing pauses, and everything else that needs a new connection waits. The
-// first success opens it for all who wait, who are at most as many as the pool has places. An open gate delays nothing, and a
-// connection that breaks later does not close it.
+// gate spares a server that is down or starting. Each new connection passes it. When one can't be made, the gate
+// closes: the process then makes one attempt at a time, with growing pauses, and everything else that needs a new
+// connection waits. The first success opens it for all who wait, who are at most as many as the pool has places. An
+// open gate delays nothing, and a connection that breaks later does not close it.
 //
-// It is a pgx.ConnectTracer, because the driver reports the end of every attempt only there: a pool continues an attempt when
-// the statement that wanted it has given up.
+// It is a pgx.ConnectTracer, because the driver reports the end of every attempt only there: a pool continues an
+// attempt when the statement that wanted it has given up.
 type gate struct {
 	why atomic.Pointer[error] // of the last failed attempt; nil: the gate is open
 
@@ -67,8 +67,8 @@ type attemptKey struct{}
 // waiterKey has the context of the statement for which a pool makes a connection. The pool's own context lasts longer.
 type waiterKey struct{}
 
-// TraceConnectStart waits until the attempt may be made. When nothing waits for the connection any more, it returns a context
-// that has ended, and nothing is sent.
+// TraceConnectStart waits until the attempt may be made. When nothing waits for the connection any more, it returns a
+// context that has ended, and nothing is sent.
 func (g *gate) TraceConnectStart(ctx context.Context, _ pgx.TraceConnectStartData) context.Context {
 	waiting, stop := context.WithCancel(ctx)
 	defer stop()
@@ -94,8 +94,8 @@ func (g *gate) TraceConnectStart(ctx context.Context, _ pgx.TraceConnectStartDat
 	return waiting
 }
 
-// ask reports whether the caller makes the next attempt of a closed gate, or how long it waits at most before it asks again.
-// The gate is open if changed is nil.
+// ask reports whether the caller makes the next attempt of a closed gate, or how long it waits at most before it asks
+// again. The gate is open if changed is nil.
 func (g *gate) ask() (chosen bool, pause time.Duration, changed <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -89,9 +89,9 @@ func together(ctx context.Context, t *testing.T, callers int, read func(context.
 	return &answered
 }
 
-// TestOneAttemptAtATime: while a server accepts no connections, a process makes a few attempts, however many callers there are. When it
-// accepts them again, all callers are answered, and about as many connections are made as the pool may have: one that nothing waited
-// for when it was made is tried first, and replaced if that takes too long.
+// TestOneAttemptAtATime: while a server accepts no connections, a process makes a few attempts, however many callers
+// there are. When it accepts them again, all callers are answered, and about as many connections are made as the pool
+// may have: one that nothing waited for when it was made is tried first, and replaced if that takes too long.
 func TestOneAttemptAtATime(t *testing.T) {
 	t.Parallel()
 	const most, callers, seen = 8, 64, 20
@@ -142,8 +142,8 @@ func TestAwayIsSaid(t *testing.T) {
 	}
 }
 
-// TestLostConnectionsDoNotCloseTheGate: where connections can be made, one that is lost costs one new connection, and whoever has none waits
-// for those there are.
+// TestLostConnectionsDoNotCloseTheGate: where connections can be made, one that is lost costs one new connection, and
+// whoever has none waits for those there are.
 func TestLostConnectionsDoNotCloseTheGate(t *testing.T) {
 	t.Parallel()
 	database := dbtest.New(t)

@@ -130,9 +130,9 @@ func connectPlainly(t testing.TB, url string) *pgx.Conn {
 }
 
 // stored makes 200,000 orders as they lie in a database in use: half of them for one item, nearly all completed, one in
-// fifty failed or canceled, the latter all for one item, and some under way or held; one came every five seconds. A third
-// of them is of one customer, a third of customers with a few orders, and a third of none. No trigger looks at them, nor a
-// foreign key.
+// fifty failed or canceled, the latter all for one item, and some under way or held; one came every five seconds. A
+// third of them is of one customer, a third of customers with a few orders, and a third of none. No trigger looks at
+// them, nor a foreign key.
 const stored = `
 SET session_replication_role = replica;
 INSERT INTO orders (order_id, created_at, currency, item, amount, status, seq, fence, ended_as, finished_at, due_at, hold, outcome, customer_id)
@@ -169,7 +169,8 @@ var someItems = []string{"'hot'", "'withdrawn'", "'rare'", "'item 77'", "'nobody
 // pagesOfList bounds the pages read to find fifty orders, measure and read them, each by a few pages of an index.
 const pagesOfList = 900
 
-// TestPlansInUse checks the plans of lists and of metrics in one database in use, because creating it takes most of the time.
+// TestPlansInUse checks the plans of lists and of metrics in one database in use, because creating it takes most of the
+// time.
 func TestPlansInUse(t *testing.T) {
 	t.Parallel()
 	conn := connectPlainly(t, dbtest.New(t).AdminURL)
@@ -178,8 +179,8 @@ func TestPlansInUse(t *testing.T) {
 	stats(t, conn)
 }
 
-// lists finds fifty orders of every list, for the newest, the oldest and a window in between, from either end, and reads a
-// page of them.
+// lists finds fifty orders of every list, for the newest, the oldest and a window in between, from either end, and
+// reads a page of them.
 func lists(t *testing.T, conn *pgx.Conn) {
 	t.Helper()
 	windows := []args{
@@ -268,8 +269,8 @@ func stats(t *testing.T, conn *pgx.Conn) {
 		}
 	}
 	metrics(map[string]int{"OrdersEnded": 3000, "ErrorGroups": 3000}) // 20,000 orders; 2,000 of them failed, far apart
-	// A provider fails, and 30,000 orders wait for a person. Nearly all held orders do, so the planner expects to find them
-	// by any index.
+	// A provider fails, and 30,000 orders wait for a person. Nearly all held orders do, so the planner expects to find
+	// them by any index.
 	script(t, conn, waiting)
 	script(t, conn, history)
 	metrics(map[string]int{"OrdersEnded": 3000, "ErrorGroups": 4000, "OrdersHeldStats": 6000, "OrdersUnfinished": 1500})
@@ -289,8 +290,8 @@ func listsOfWaiting(t *testing.T, conn *pgx.Conn) {
 	script(t, conn, triedAgain)
 	// None has this item: the cost is to see that the others are not being driven.
 	values["by"], values["name"], values["holds"], values["looks"] = "'item'", "'nobody''s'", "'{}'", "50"
-	// While orders are placed, a bitmap scan would read the entries of all that have ended since the last vacuum, every time,
-	// and a table scan all orders. The pages of a database at rest do not show that.
+	// While orders are placed, a bitmap scan would read the entries of all that have ended since the last vacuum, every
+	// time, and a table scan all orders. The pages of a database at rest do not show that.
 	wantScan(t, cheap(t, conn, 500, "OrdersFind", values), "Index Scan using orders_due on orders u ")
 	wantScan(t, explain(t, conn, "force_generic_plan", "ANALYZE", "OrdersUnfinished", args{"most": "10000"}), "Index Scan using orders_due on orders d ")
 }
@@ -318,8 +319,8 @@ SELECT 'tried again ' || n, now() + make_interval(secs => n), 'USD', 'hot', 10, 
 RESET session_replication_role;
 VACUUM (ANALYZE) orders;`
 
-// TestClaimScan looks for due orders after 60,000 have finished within an hour, while none of their index entries could be
-// removed, because of an old snapshot.
+// TestClaimScan looks for due orders after 60,000 have finished within an hour, while none of their index entries could
+// be removed, because of an old snapshot.
 func TestClaimScan(t *testing.T) {
 	t.Parallel()
 	url := dbtest.New(t).AdminURL
@@ -359,8 +360,8 @@ func TestShortenScan(t *testing.T) {
 	}
 }
 
-// TestPlansOfEvents: numbering and reading events finds rows by keys, in an empty database and in a large one, and is not
-// expensive enough to be compiled (JIT), which takes longer than all of it.
+// TestPlansOfEvents: numbering and reading events finds rows by keys, in an empty database and in a large one, and is
+// not expensive enough to be compiled (JIT), which takes longer than all of it.
 func TestPlansOfEvents(t *testing.T) {
 	t.Parallel()
 	conn := connectPlainly(t, dbtest.New(t).AdminURL)
@@ -407,8 +408,8 @@ func TestHistoryPlans(t *testing.T) {
 	}
 }
 
-// sent makes 100,000 deliveries of three endpoints, nearly all delivered; four of each order, and as many of one item as of
-// all orders together.
+// sent makes 100,000 deliveries of three endpoints, nearly all delivered; four of each order, and as many of one item
+// as of all orders together.
 const sent = `
 INSERT INTO webhook_deliveries (endpoint_no, delivery_no, type, event_id, subject, state, finished_at, due_at, attempted_at, body)
 SELECT n % 3 + 1, n, 'order.completed', 'evt_' || n, CASE WHEN n % 2 = 0 THEN 'item hot' ELSE 'order ' || n / 12 END, state,
@@ -419,8 +420,8 @@ VACUUM ANALYZE webhook_deliveries;
 INSERT INTO webhook_endpoints (url, event_no, created_by, secret)
 SELECT 'https://shop.example/', 0, 'test', 'whsec_' FROM generate_series(1, 3);`
 
-// TestDeliveryListPlans reads a page of fifty deliveries by each filter, from the newest on and from the middle, and the
-// newest of an order with many. Reading all would take thousands of pages.
+// TestDeliveryListPlans reads a page of fifty deliveries by each filter, from the newest on and from the middle, and
+// the newest of an order with many. Reading all would take thousands of pages.
 func TestDeliveryListPlans(t *testing.T) {
 	t.Parallel()
 	const most = 600

@@ -1,5 +1,5 @@
-// Package pg connects to PostgreSQL: a pool that cancels no statement, a watchdog for statements without an answer, what
-// errors mean, and what a connection must be before Pawl trusts it.
+// Package pg connects to PostgreSQL: a pool that cancels no statement, a watchdog for statements without an answer,
+// what errors mean, and what a connection must be before Pawl trusts it.
 package pg
 
 import (
@@ -48,9 +48,9 @@ var ReplicaName = sync.OnceValue(func() string {
 	return fmt.Sprintf("%.40s:%d", strings.ReplaceAll(host, " ", "_"), os.Getpid())
 })
 
-// Open connects to the database at url and returns a pool. The error is ErrUntrusted if other roles could make our statements
-// run their code. Behind a pooler (PgBouncer), which may send each transaction to another server connection, prepared
-// statements are not used, unless default_query_exec_mode in the url says so.
+// Open connects to the database at url and returns a pool. The error is ErrUntrusted if other roles could make our
+// statements run their code. Behind a pooler (PgBouncer), which may send each transaction to another server connection,
+// prepared statements are not used, unless default_query_exec_mode in the url says so.
 func Open(ctx context.Context, url string, options Options) (*Pool, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -128,9 +128,9 @@ func (t transaction) Rollback(ctx context.Context) error {
 	return t.Tx.Rollback(ctx)
 }
 
-// Pool runs statements on pooled connections. It gives up a connection whose server does not work on the statement: a lost
-// answer is an error within a second, not an endless wait. It never ends a statement that the server works on. Its methods
-// are safe for concurrent use.
+// Pool runs statements on pooled connections. It gives up a connection whose server does not work on the statement: a
+// lost answer is an error within a second, not an endless wait. It never ends a statement that the server works on. Its
+// methods are safe for concurrent use.
 type Pool struct {
 	pool             *pgxpool.Pool
 	gate             *gate
@@ -160,8 +160,8 @@ func (p *Pool) Check(ctx context.Context) error {
 	return Check(ctx, conn.Conn())
 }
 
-// acquireTry is how long to wait for a connection before asking the pool again: the connection that is being made may be to a
-// server that does not answer, while another one becomes free.
+// acquireTry is how long to wait for a connection before asking the pool again: the connection that is being made may
+// be to a server that does not answer, while another one becomes free.
 const acquireTry = 400 * time.Millisecond
 
 // acquireTryAway is acquireTry while no connections can be made, and only one that becomes free helps.
@@ -172,9 +172,9 @@ var ErrNotSent = errors.New("not sent: the caller has gone")
 
 type callerKey struct{}
 
-// WhileWanted returns a context for statements that are sent only while their caller waits: if the caller was told that the
-// outcome is unknown, a statement that is sent later could overwrite what the caller has written since. Once sent, a
-// statement runs until ctx ends.
+// WhileWanted returns a context for statements that are sent only while their caller waits: if the caller was told that
+// the outcome is unknown, a statement that is sent later could overwrite what the caller has written since. Once sent,
+// a statement runs until ctx ends.
 func WhileWanted(ctx, caller context.Context) context.Context {
 	return context.WithValue(ctx, callerKey{}, caller)
 }
@@ -198,12 +198,12 @@ func (p *Pool) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	return nil, ErrNotSent
 }
 
-// Abandon makes every statement fail with ErrAway at once: the server has ended for good, and a service that stops with it
-// must not wait for connections.
+// Abandon makes every statement fail with ErrAway at once: the server has ended for good, and a service that stops with
+// it must not wait for connections.
 func (p *Pool) Abandon() { p.abandoned.Store(true) }
 
-// acquireUntil waits for a connection until ctx ends. The error is ErrAway if none can be made for repeatFor, with at least one
-// attempt, and none becomes free.
+// acquireUntil waits for a connection until ctx ends. The error is ErrAway if none can be made for repeatFor, with at
+// least one attempt, and none becomes free.
 func (p *Pool) acquireUntil(ctx context.Context) (*pgxpool.Conn, error) {
 	for began, failed := time.Now(), p.gate.failed(); ; {
 		if p.abandoned.Load() {
@@ -356,12 +356,12 @@ func (r row) Scan(dest ...any) error {
 // ErrUntrusted says that other roles could have their code run with the rights of our role.
 var ErrUntrusted = errors.New("the database can't be trusted")
 
-// searchPath has only what belongs to PostgreSQL, so that an operator, function or table that someone creates in another
-// schema is never used by mistake (CVE-2018-1058). Our own objects are named with their schema.
+// searchPath has only what belongs to PostgreSQL, so that an operator, function or table that someone creates in
+// another schema is never used by mistake (CVE-2018-1058). Our own objects are named with their schema.
 const searchPath = "pg_catalog, pg_temp"
 
-// fixSearchPath sets searchPath for all connections of config. A pooler does not accept that setting, so the path of the
-// connections behind it is checked: if others could create objects there, the error is ErrUntrusted.
+// fixSearchPath sets searchPath for all connections of config. A pooler does not accept that setting, so the path of
+// the connections behind it is checked: if others could create objects there, the error is ErrUntrusted.
 func fixSearchPath(ctx context.Context, config *pgx.ConnConfig) (pooled bool, err error) {
 	first := config.Copy()
 	first.DefaultQueryExecMode = pgx.QueryExecModeExec // no prepared statement
@@ -400,21 +400,21 @@ func ConnectConfig(ctx context.Context, url string) (*pgx.ConnConfig, error) {
 	return config, err
 }
 
-// behindPooler detects a pooler, which invents a process ID when a connection starts. One that pools whole sessions could
-// handle prepared statements; the url can say so.
+// behindPooler detects a pooler, which invents a process ID when a connection starts. One that pools whole sessions
+// could handle prepared statements; the url can say so.
 func behindPooler(ctx context.Context, conn *pgx.Conn) (bool, error) {
 	pid, err := db.New(conn).BackendPID(ctx)
 	return err == nil && uint32(pid) != conn.PgConn().PID(), err
 }
 
-// ErrNotReplicated says that the wait of a commit for its synchronous standby was canceled, as by pg_cancel_backend. The
-// statement has committed on this server, and perhaps nowhere else. FaultOf calls it Unknown.
+// ErrNotReplicated says that the wait of a commit for its synchronous standby was canceled, as by pg_cancel_backend.
+// The statement has committed on this server, and perhaps nowhere else. FaultOf calls it Unknown.
 var ErrNotReplicated = errors.New("committed, but the wait for the standby was ended")
 
 const notReplicated = "pawl.not_replicated"
 
-// noteUnreplicated records that the wait of the current statement was canceled. PostgreSQL sends only a warning about it. The
-// routine is the only part of a notice that is not translated.
+// noteUnreplicated records that the wait of the current statement was canceled. PostgreSQL sends only a warning about
+// it. The routine is the only part of a notice that is not translated.
 func noteUnreplicated(c *pgconn.PgConn, n *pgconn.Notice) {
 	if n.Routine == "SyncRepWaitForLSN" {
 		c.CustomData()[notReplicated] = true

@@ -171,7 +171,8 @@ func TestSearchPathBehindPooler(t *testing.T) {
 	}
 }
 
-// TestPlantedTableOfMigrations: on PostgreSQL 14 anybody may make the table that goose would make, with triggers of his.
+// TestPlantedTableOfMigrations: on PostgreSQL 14 anybody may make the table that goose would make, with triggers of
+// his.
 func TestPlantedTableOfMigrations(t *testing.T) {
 	t.Parallel()
 	for _, table := range []string{"goose_db_version", "goose_lock"} {

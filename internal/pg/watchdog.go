@@ -12,11 +12,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// watchdog finds statements that will never be answered. A connection can go silent without ending: a firewall that forgot
-// it, a pooler that hangs, a server that is a standby now. A time limit can't tell that from a commit that waits for a
-// standby, and giving that up would leave one more waiting server process behind with every retry. So the watchdog asks the
-// server on a connection of its own which statements it works on. If that gets no answer either, it gives up nothing: the
-// server is away, and waiting is all there is to do.
+// watchdog finds statements that will never be answered. A connection can go silent without ending: a firewall that
+// forgot it, a pooler that hangs, a server that is a standby now. A time limit can't tell that from a commit that waits
+// for a standby, and giving that up would leave one more waiting server process behind with every retry. So the
+// watchdog asks the server on a connection of its own which statements it works on. If that gets no answer either, it
+// gives up nothing: the server is away, and waiting is all there is to do.
 type watchdog struct {
 	config   *pgx.ConnConfig // of its own connection
 	pooled   bool            // the process IDs of the server are not known
@@ -88,8 +88,8 @@ func (w *watchdog) begin(conn *pgxpool.Conn, sql string) *statement {
 	return st
 }
 
-// end releases the connection, unless the statement was cut off: then it keeps its place in the pool until the server has
-// finished. The error is one that the driver does not report.
+// end releases the connection, unless the statement was cut off: then it keeps its place in the pool until the server
+// has finished. The error is one that the driver does not report.
 func (st *statement) end() error {
 	unreplicated := takeUnreplicated(st.conn.Conn().PgConn())
 	if !st.leave(st.wire.cutOff.Load()) {
@@ -170,8 +170,8 @@ func (w *watchdog) loop(ctx context.Context) {
 	}
 }
 
-// late are the overdue statements without a recent transfer: a large one takes time on the wire. overdue reports whether
-// any statement has been running for longer than patience.
+// late are the overdue statements without a recent transfer: a large one takes time on the wire. overdue reports
+// whether any statement has been running for longer than patience.
 func (w *watchdog) late() (late []*statement, overdue bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

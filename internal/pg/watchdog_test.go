@@ -95,7 +95,8 @@ func TestSilentQuestion(t *testing.T) {
 	}
 }
 
-// untilKnown sends a statement until its outcome is known: a server that gets no time on a busy machine looks as if it had lost it.
+// untilKnown sends a statement until its outcome is known: a server that gets no time on a busy machine looks as if it
+// had lost it.
 func untilKnown(t *testing.T, send func() error) {
 	t.Helper()
 	err := send()
@@ -107,8 +108,8 @@ func untilKnown(t *testing.T, send func() error) {
 	}
 }
 
-// A statement may end just when the server is to be asked about it. Its connection is somebody else's then, or nobody's:
-// the watcher neither touches it nor gives it up.
+// A statement may end just when the server is to be asked about it. Its connection is somebody else's then, or
+// nobody's: the watcher neither touches it nor gives it up.
 func TestStatementEndsWhileItIsLookedAt(t *testing.T) {
 	t.Parallel()
 	pool, err := pg.Open(t.Context(), dbtest.New(t).URL, pg.Options{MaxConns: 1, Patience: time.Hour}) // only the test looks

@@ -18,10 +18,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 )
 
-// ParseConfig parses the url of a database. Its connections never send a request to cancel a statement: while a commit waits
-// for a synchronous standby, such a request ends only the wait. The commit then exists on this server alone, and a failover
-// loses it (PostgreSQL manual, "Synchronous Replication"). When the context of a statement ends, nothing more is read or
-// written, and the server continues.
+// ParseConfig parses the url of a database. Its connections never send a request to cancel a statement: while a commit
+// waits for a synchronous standby, such a request ends only the wait. The commit then exists on this server alone, and
+// a failover loses it (PostgreSQL manual, "Synchronous Replication"). When the context of a statement ends, nothing
+// more is read or written, and the server continues.
 func ParseConfig(url string) (*pgx.ConnConfig, error) {
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
@@ -41,10 +41,11 @@ func harden(config *pgx.ConnConfig) {
 	config.OnNotice = noteUnreplicated
 }
 
-// wire is the socket of a connection. pgx asks it for the address of cancel requests, and gets one that dial rejects. When
-// the context of a watched statement ends, the wire is cut off from the driver, which reads and writes nothing more, but it
-// stays open: the server may work on the statement for long, and closing the connection would make room for another one,
-// whose statement may wait as well. Callers who come and go would leave ever more server processes behind.
+// wire is the socket of a connection. pgx asks it for the address of cancel requests, and gets one that dial rejects.
+// When the context of a watched statement ends, the wire is cut off from the driver, which reads and writes nothing
+// more, but it stays open: the server may work on the statement for long, and closing the connection would make room
+// for another one, whose statement may wait as well. Callers who come and go would leave ever more server processes
+// behind.
 type wire struct {
 	net.Conn
 	watched atomic.Bool // the watchdog knows the current statement
@@ -104,8 +105,8 @@ func (*wire) RemoteAddr() net.Addr { return noAddress{} }
 
 var errUncancelable = errors.New("statements are not canceled")
 
-// userTimeout is after how long the kernel notices that a peer is gone which has not acknowledged data. On an idle connection
-// it takes eight seconds. The watchdog notices a peer that takes data and does nothing.
+// userTimeout is after how long the kernel notices that a peer is gone which has not acknowledged data. On an idle
+// connection it takes eight seconds. The watchdog notices a peer that takes data and does nothing.
 const userTimeout = 5 * time.Second
 
 var dialer = net.Dialer{
@@ -137,7 +138,8 @@ func limitUnanswered(network, _ string, socket syscall.RawConn) (err error) {
 	return cmp.Or(controlErr, err)
 }
 
-// wireOf is the socket of a connection, below its encryption: closing an encrypted connection writes to it, which may block.
+// wireOf is the socket of a connection, below its encryption: closing an encrypted connection writes to it, which may
+// block.
 func wireOf(c *pgconn.PgConn) *wire {
 	conn := c.Conn()
 	if encrypted, ok := conn.(*tls.Conn); ok {
@@ -146,8 +148,8 @@ func wireOf(c *pgconn.PgConn) *wire {
 	return conn.(*wire) //nolint:forcetypeassert // dial makes no other
 }
 
-// closer ends a statement for this process when its context ends. pgx would set a deadline, send a cancel request, and keep
-// the connection for 15 seconds more.
+// closer ends a statement for this process when its context ends. pgx would set a deadline, send a cancel request, and
+// keep the connection for 15 seconds more.
 type closer struct{ wire *wire }
 
 func (c closer) HandleCancel(context.Context) {

@@ -23,8 +23,8 @@ const ownName = "pawl"
 // nobody is used by many programs. Linux also shows its ID for owners that it can't map.
 const nobody = 65534
 
-// chooseAccount returns nil unless we are root. The owner of existing data comes first, because PostgreSQL does not open the
-// folder of another user.
+// chooseAccount returns nil unless we are root. The owner of existing data comes first, because PostgreSQL does not
+// open the folder of another user.
 func (s *Server) chooseAccount(ctx context.Context) (*account, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -69,8 +69,8 @@ func namedAccount(name string, owner *account, data string) (*account, error) {
 
 func (a *account) isNobody() bool { return a.uid == nobody || a.name == "nobody" }
 
-// ownAccount is a user only for our servers, created if missing. As nobody or postgres, other programs could read the data,
-// and initdb requires a user with a name.
+// ownAccount is a user only for our servers, created if missing. As nobody or postgres, other programs could read the
+// data, and initdb requires a user with a name.
 func (s *Server) ownAccount(ctx context.Context, name string) (*account, error) {
 	own, err := lookupAccount(name)
 	if !errors.Is(err, user.UnknownUserError(name)) {
@@ -151,8 +151,8 @@ func (a *account) credential() *syscall.Credential {
 	return &syscall.Credential{Uid: a.uid, Gid: a.gid}
 }
 
-// checkReach checks whether the user of the server can reach its folders, before initdb reports it less clearly. Only the
-// kernel knows (access lists, mount options), so a program is run there.
+// checkReach checks whether the user of the server can reach its folders, before initdb reports it less clearly. Only
+// the kernel knows (access lists, mount options), so a program is run there.
 func (s *Server) checkReach(ctx context.Context) error {
 	if s.account == nil {
 		return nil

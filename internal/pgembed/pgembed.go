@@ -1,14 +1,15 @@
 // Package pgembed runs a PostgreSQL server as a child process, for machines on which nobody has set one up.
 //
-// It is meant for production: fsync, synchronous_commit and full_page_writes stay on, data pages have checksums, and existing
-// data is never initialised again or removed. The server listens only on a Unix socket, in a folder that other users can't
-// enter, and PostgreSQL asks the kernel who connects: only root and the user of this process need no password.
+// It is meant for production: fsync, synchronous_commit and full_page_writes stay on, data pages have checksums, and
+// existing data is never initialised again or removed. The server listens only on a Unix socket, in a folder that other
+// users can't enter, and PostgreSQL asks the kernel who connects: only root and the user of this process need no
+// password.
 //
 // The server ends with this process, even after SIGKILL: Linux sends it SIGINT when its parent dies (prctl(2),
 // PR_SET_PDEATHSIG); elsewhere the next Start stops the left-over server first.
 //
-// Linux and macOS are supported, as an ordinary user and as root, who runs the server as an unprivileged user, because initdb
-// and postgres reject root. Programs that another user could have put in place of PostgreSQL are not run.
+// Linux and macOS are supported, as an ordinary user and as root, who runs the server as an unprivileged user, because
+// initdb and postgres reject root. Programs that another user could have put in place of PostgreSQL are not run.
 package pgembed
 
 import (
@@ -43,13 +44,13 @@ const (
 type Config struct {
 	// Dir is the base folder, with data (the cluster), run (the socket), log, lock and startup.log. "": DefaultDir.
 	Dir string
-	// BinDir is the folder of postgres and initdb. "": the highest installed major from 14 on, else a download in CacheDir.
-	// Existing data is only opened by its own major.
+	// BinDir is the folder of postgres and initdb. "": the highest installed major from 14 on, else a download in
+	// CacheDir. Existing data is only opened by its own major.
 	BinDir string
 	// CacheDir keeps the download. "": pawl/postgres in the user's cache folder; /var/cache/pawl as root.
 	CacheDir string
-	// User runs the server when this process is root; neither root nor nobody. "": the owner of existing data, else the user
-	// pawl, who is created if missing. Without root, the server always runs as the current user.
+	// User runs the server when this process is root; neither root nor nobody. "": the owner of existing data, else the
+	// user pawl, who is created if missing. Without root, the server always runs as the current user.
 	User string
 	// Existing makes Start return ErrNoData instead of creating anything where there is no data yet.
 	Existing bool
@@ -92,10 +93,10 @@ func DefaultDir() (string, error) {
 	return filepath.Join(home, ".local", "share", "pawl"), nil
 }
 
-// Start starts the server on cfg.Dir and returns when it answers queries. It initialises an empty folder first, and stops a
-// server that an earlier process has left running there. Recovery after a crash may take as long as ctx; ctx does not matter
-// once Start has returned. The caller must call Stop, even after the server has ended by itself. Errors: ErrInUse, ErrNoData,
-// ErrSetting.
+// Start starts the server on cfg.Dir and returns when it answers queries. It initialises an empty folder first, and
+// stops a server that an earlier process has left running there. Recovery after a crash may take as long as ctx; ctx
+// does not matter once Start has returned. The caller must call Stop, even after the server has ended by itself.
+// Errors: ErrInUse, ErrNoData, ErrSetting.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	began := time.Now()
 	s, err := open(cfg)
@@ -112,8 +113,8 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// URL is the connection string of a database on this server, for pgx and psql. It has no password, because root and the user
-// of this process need none.
+// URL is the connection string of a database on this server, for pgx and psql. It has no password, because root and the
+// user of this process need none.
 func (s *Server) URL(database string) string {
 	return socketURL(s.folders.socket, port, database)
 }
@@ -138,8 +139,8 @@ func (s *Server) Err() error {
 }
 
 // Stop ends the server and releases the folder. It asks for a fast shutdown, which disconnects clients and writes a
-// checkpoint; after 20 seconds, or when ctx ends, for an immediate one, which loses nothing committed but makes the next
-// start recover. Only that is an error. Calling Stop again is harmless.
+// checkpoint; after 20 seconds, or when ctx ends, for an immediate one, which loses nothing committed but makes the
+// next start recover. Only that is an error. Calling Stop again is harmless.
 func (s *Server) Stop(ctx context.Context) error {
 	err := s.process.stop(ctx)
 	s.close()

@@ -42,7 +42,8 @@ func TestSharedBuffersFollowMemory(t *testing.T) {
 	}
 }
 
-// TestServerIsApartFromItsParent: it has a process group and an environment of its own, and no privileges. psql reaches it too.
+// TestServerIsApartFromItsParent: it has a process group and an environment of its own, and no privileges. psql reaches
+// it too.
 func TestServerIsApartFromItsParent(t *testing.T) {
 	t.Parallel()
 	s := start(t, Config{Dir: filled(t)})

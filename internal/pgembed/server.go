@@ -119,7 +119,8 @@ func (s *Server) runOnce(ctx context.Context) error {
 	return nil
 }
 
-// awaitReady waits until postmaster.pid names our child and says ready. Connecting alone could reach a left-over server.
+// awaitReady waits until postmaster.pid names our child and says ready. Connecting alone could reach a left-over
+// server.
 func (s *Server) awaitReady(ctx context.Context) error {
 	tick := time.NewTicker(4 * time.Millisecond)
 	defer tick.Stop()
@@ -165,8 +166,8 @@ func lastLines(r io.Reader) string {
 	return strings.Join(lines, " / ")
 }
 
-// arguments are those of postgres. Settings are there rather than in postgresql.conf so that each start uses those of this
-// version and of the memory of this machine.
+// arguments are those of postgres. Settings are there rather than in postgresql.conf so that each start uses those of
+// this version and of the memory of this machine.
 func (s *Server) arguments() []string {
 	settings := map[string]string{
 		"listen_addresses":        "",
@@ -203,14 +204,14 @@ func (s *Server) arguments() []string {
 
 const mebibyte = 1 << 20
 
-// sharedBuffers is a quarter of the memory, as the PostgreSQL manual recommends (19.4.1), between 32 and 512 MiB, because the
-// service is on the same machine.
+// sharedBuffers is a quarter of the memory, as the PostgreSQL manual recommends (19.4.1), between 32 and 512 MiB,
+// because the service is on the same machine.
 func sharedBuffers(memory int64) int64 {
 	return min(max(memory/4, 32*mebibyte), 512*mebibyte)
 }
 
-// memory is how many bytes this process may use: those of the machine or, if less, of the control group. Where neither can be
-// read (macOS), it is assumed to be plenty.
+// memory is how many bytes this process may use: those of the machine or, if less, of the control group. Where neither
+// can be read (macOS), it is assumed to be plenty.
 func memory() int64 {
 	size := int64(math.MaxInt64)
 	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
@@ -238,8 +239,8 @@ local  all  all    scram-sha-256
 	identFile = "# Written at each start: changes are lost.\n"
 )
 
-// writeAccess lets root and the current user connect as the superuser. Root could do so anyway, as any user. The user of the
-// server may only if it is the current one, because other programs may run as it.
+// writeAccess lets root and the current user connect as the superuser. Root could do so anyway, as any user. The user
+// of the server may only if it is the current one, because other programs may run as it.
 func (s *Server) writeAccess() error {
 	ident := identFile
 	for _, uid := range slices.Compact([]int{0, os.Geteuid()}) {
@@ -290,10 +291,10 @@ type process struct {
 	stopping atomic.Bool
 }
 
-// command prepares a program of the server. Its environment is a short list, because PG* variables would redirect it and our
-// secrets are none of its business. It gets a process group of its own, because ^C in a terminal must not stop the database
-// before the service has finished, and starts in /, because its user may not be able to enter our folder. When this process
-// dies, it gets the signal death.
+// command prepares a program of the server. Its environment is a short list, because PG* variables would redirect it
+// and our secrets are none of its business. It gets a process group of its own, because ^C in a terminal must not stop
+// the database before the service has finished, and starts in /, because its user may not be able to enter our folder.
+// When this process dies, it gets the signal death.
 func (s *Server) command(death syscall.Signal, name string, args ...string) *exec.Cmd {
 	cmd := command(filepath.Join(s.bin.dir, name), s.account, args...)
 	if s.cfg.withoutDeathSignal {
@@ -312,8 +313,8 @@ func command(path string, a *account, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Launch starts a program of ours in a process group of its own, so that ^C in a terminal reaches only this process. On Linux
-// it dies with this process. exited is closed when the program has ended; cmd.ProcessState then says how.
+// Launch starts a program of ours in a process group of its own, so that ^C in a terminal reaches only this process. On
+// Linux it dies with this process. exited is closed when the program has ended; cmd.ProcessState then says how.
 func Launch(cmd *exec.Cmd) (exited <-chan struct{}, err error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	dieWithParent(cmd.SysProcAttr, syscall.SIGKILL)
@@ -324,8 +325,8 @@ func Launch(cmd *exec.Cmd) (exited <-chan struct{}, err error) {
 	return p.exited, nil
 }
 
-// launch starts cmd. The kernel sends the death signal when the *thread* that started the child ends, so the goroutine keeps
-// its thread until the child has ended.
+// launch starts cmd. The kernel sends the death signal when the *thread* that started the child ends, so the goroutine
+// keeps its thread until the child has ended.
 func launch(cmd *exec.Cmd) (*process, error) {
 	p := &process{cmd: cmd, exited: make(chan struct{})}
 	started := make(chan error, 1)
@@ -450,8 +451,8 @@ func (s *Server) awaitGone(ctx context.Context, pid int, limit time.Duration) (g
 	return false, nil
 }
 
-// serves reports whether pid is a live server on our data folder, by its command line. The process ID alone proves nothing,
-// because it may have been reused, and a zombie has no command line.
+// serves reports whether pid is a live server on our data folder, by its command line. The process ID alone proves
+// nothing, because it may have been reused, and a zombie has no command line.
 func (s *Server) serves(pid int) bool {
 	line, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
 	if err != nil {
@@ -463,9 +464,9 @@ func (s *Server) serves(pid int) bool {
 	return strings.Contains(words, "postgres") && strings.Contains(words, " "+s.folders.data+" ")
 }
 
-// replacePID handles a process ID that now belongs to another program, which PostgreSQL would take for a live server and not
-// start, unless the process is its own parent, which is this process. The other lines of the file are kept: by the shared
-// memory in them PostgreSQL notices backends that outlived their server, which could corrupt the data.
+// replacePID handles a process ID that now belongs to another program, which PostgreSQL would take for a live server
+// and not start, unless the process is its own parent, which is this process. The other lines of the file are kept: by
+// the shared memory in them PostgreSQL notices backends that outlived their server, which could corrupt the data.
 func (s *Server) replacePID(f pidFile) error {
 	if taken := syscall.Kill(f.pid, 0) == nil; !taken {
 		return nil // PostgreSQL handles that
@@ -478,8 +479,9 @@ func (s *Server) replacePID(f pidFile) error {
 	return nil
 }
 
-// Running finds the server that runs on a base folder, and returns the connection string of its database postgres. ok is false
-// if no server accepts connections there, or if we can't see it: only root and the user of the server can open its folders.
+// Running finds the server that runs on a base folder, and returns the connection string of its database postgres. ok
+// is false if no server accepts connections there, or if we can't see it: only root and the user of the server can open
+// its folders.
 func Running(dir string) (databaseURL string, ok bool) {
 	f, err := readPIDFile(filepath.Join(dir, "data"))
 	if err != nil || f.status != "ready" {

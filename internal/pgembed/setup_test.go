@@ -19,7 +19,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// TestMain turns the test binary into a small program of its own when a test runs it again: a process that can be killed.
+// TestMain turns the test binary into a small program of its own when a test runs it again: a process that can be
+// killed.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("PGEMBED_HELPER_DIR"); dir != "" {
 		os.Exit(helper(dir))

@@ -17,10 +17,10 @@ import (
 
 var errUntrusted = errors.New("another user could have replaced it")
 
-// trusted resolves the links of a program or folder. It returns an error if anyone but root and the current user could replace
-// it: it, all folders and all links on the way must belong to one of them, and nobody else may write there. A parent folder
-// may be sticky like /tmp, where others can create files but not replace ours. The path that it returns, which has no links,
-// is the one to run.
+// trusted resolves the links of a program or folder. It returns an error if anyone but root and the current user could
+// replace it: it, all folders and all links on the way must belong to one of them, and nobody else may write there. A
+// parent folder may be sticky like /tmp, where others can create files but not replace ours. The path that it returns,
+// which has no links, is the one to run.
 func trusted(path string) (resolved string, err error) {
 	if path, err = filepath.Abs(path); err != nil {
 		return "", err
@@ -60,7 +60,8 @@ func trusted(path string) (resolved string, err error) {
 
 const maxLinks = 40 // as on Linux
 
-// findProgram finds a program in PATH, and in /usr/sbin, which may be missing there. It skips programs that are not trusted.
+// findProgram finds a program in PATH, and in /usr/sbin, which may be missing there. It skips programs that are not
+// trusted.
 func findProgram(name string) (string, error) {
 	err := fmt.Errorf("%s is not installed", name)
 	for _, folder := range append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin") {
@@ -77,8 +78,8 @@ func findProgram(name string) (string, error) {
 	return "", err
 }
 
-// environment is the part of our environment with these names, without folders in which others could put programs, libraries
-// or settings.
+// environment is the part of our environment with these names, without folders in which others could put programs,
+// libraries or settings.
 func environment(names ...string) (env []string) {
 	for _, name := range names {
 		value, ok := os.LookupEnv(name)
@@ -123,8 +124,8 @@ func replaceable(info fs.FileInfo, passing bool) string {
 	return ""
 }
 
-// ownGroup reports whether a group has only its user as a member, judging by its name: some systems create one for each user,
-// which may write. On macOS, members of the group admin may become root.
+// ownGroup reports whether a group has only its user as a member, judging by its name: some systems create one for each
+// user, which may write. On macOS, members of the group admin may become root.
 func ownGroup(uid, gid uint32) bool {
 	const admin = 80
 	if runtime.GOOS == "darwin" && (gid == 0 || gid == admin) {

@@ -172,8 +172,8 @@ func TestNpmGetsACleanEnvironment(t *testing.T) {
 	}
 }
 
-// As root, with a folder of another user first in PATH: neither what is there nor what it leads to is run, nor is another
-// program told of the folder.
+// As root, with a folder of another user first in PATH: neither what is there nor what it leads to is run, nor is
+// another program told of the folder.
 func TestProgramsOfAnotherUserAreNotRun(t *testing.T) {
 	onlyRoot(t)
 	daemon := lookup(t, "daemon")
@@ -229,7 +229,8 @@ func TestProgramsOfAnotherUserAreNotRun(t *testing.T) {
 	}
 }
 
-// A link is not trusted if it or the folder it is in is another user's, wherever it leads, nor one that leads in a circle.
+// A link is not trusted if it or the folder it is in is another user's, wherever it leads, nor one that leads in a
+// circle.
 func TestLinksOnTheWay(t *testing.T) {
 	t.Parallel()
 	onlyRoot(t)

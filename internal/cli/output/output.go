@@ -90,8 +90,8 @@ type Columns[T any] struct {
 	Of     func(*T) []any
 }
 
-// Print prints values as they come: each as a line of JSON, or as a row of a table. It returns the first error among them,
-// and prints no table then.
+// Print prints values as they come: each as a line of JSON, or as a row of a table. It returns the first error among
+// them, and prints no table then.
 func (c Columns[T]) Print(out io.Writer, f Format, values iter.Seq2[T, error]) error {
 	if f == JSON {
 		c.Titles = nil // the table stays empty

@@ -142,5 +142,5 @@ func TestConsoleThatCannotBegin(t *testing.T) {
 	} {
 		s.try(t, "http://127.0.0.1:1")
 	}
-	(step{"console", "address of the service", "^$"}).try(t, "ftp://elsewhere")
+	(step{"console", "URL of the service", "^$"}).try(t, "ftp://elsewhere")
 }

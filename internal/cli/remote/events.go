@@ -56,8 +56,8 @@ const (
 	eventsSoon   = 2 * time.Second // how long it may take until an event is in the feed
 )
 
-// printEvents prints the events in the feed, and with follow later ones. Without follow it waits for events that occurred
-// before the command and get their number soon.
+// printEvents prints the events in the feed, and with follow later ones. Without follow it waits for events that
+// occurred before the command and get their number soon.
 func (s *session) printEvents(ctx context.Context, params client.ListEventsParams, follow bool) error {
 	began := time.Now()
 	for more := true; more; {

@@ -9,21 +9,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"pawl/db"
+	"pawl/internal/access"
 	"pawl/test/dbtest"
 )
-
-// executeBoth is execute with what went to standard error.
-func executeBoth(t *testing.T, args ...string) (stdout, stderr string, err error) {
-	t.Helper()
-	var out, errs bytes.Buffer
-	cmd := command()
-	cmd.SetArgs(args)
-	cmd.SetOut(&out)
-	cmd.SetErr(&errs)
-	err = cmd.ExecuteContext(t.Context())
-	return out.String(), errs.String(), err
-}
 
 // dataFolder is the name of a folder that is not there, in one that PostgreSQL's user can pass.
 func dataFolder(t *testing.T) string {
@@ -106,22 +99,17 @@ func TestServeLooksAtThePortBeforeItMakesADatabase(t *testing.T) {
 func TestAnnouncement(t *testing.T) {
 	t.Parallel()
 	a := announcement{url: "http://localhost:3000", data: "/var/lib/pawl", reach: (&config{everywhere: true}).reach()}
-	for format, want := range map[string]struct{ out, log string }{
-		"text": {"pawl serves http://localhost:3000, described at http://localhost:3000/docs, data in /var/lib/pawl\n" + byPort + "\n", ""},
-		"json": {"", `{"level":"INFO","msg":"pawl serves","url":"http://localhost:3000","docs":"http://localhost:3000/docs","data":"/var/lib/pawl"}` + "\n" +
-			`{"level":"INFO","msg":"` + byPort + `"}` + "\n"},
-	} {
-		var out, logged bytes.Buffer
-		timeless := &slog.HandlerOptions{ReplaceAttr: func(_ []string, attr slog.Attr) slog.Attr {
-			if attr.Key == slog.TimeKey {
-				return slog.Attr{}
-			}
-			return attr
-		}}
-		a.say(&out, slog.New(slog.NewJSONHandler(&logged, timeless)), &config{LogFormat: format})
-		if out.String() != want.out || logged.String() != want.log {
-			t.Errorf("%s: printed %q, logged %q", format, out.String(), logged.String())
-		}
+	var out, logged bytes.Buffer
+	log := slog.New(slog.NewJSONHandler(&logged, nil))
+	a.say(&out, log, false)
+	if want := "pawl serves http://localhost:3000, described at http://localhost:3000/docs, data in /var/lib/pawl\n" + byPort + "\n"; out.String() != want || logged.Len() > 0 {
+		t.Errorf("printed %q, logged %q", &out, &logged)
+	}
+	out.Reset()
+	a.say(&out, log, true)
+	const fields = `"msg":"pawl serves","url":"http://localhost:3000","docs":"http://localhost:3000/docs","data":"/var/lib/pawl","reach":"` + byPort + `"}`
+	if !strings.HasSuffix(logged.String(), fields+"\n") || out.Len() > 0 {
+		t.Errorf("printed %q, logged %q", &out, &logged)
 	}
 }
 
@@ -149,5 +137,57 @@ func TestSuggestions(t *testing.T) {
 		if exitCode(err) != exitUsage || want != "" && !strings.HasSuffix(err.Error(), want) || want == "" && strings.Contains(err.Error(), "mean") {
 			t.Errorf("pawl %s: %v", line, err)
 		}
+	}
+}
+
+// TestAnOpenServiceSaysSo: in the log, with the command that closes it, and as a metric. Where a token is required it
+// does not start.
+func TestAnOpenServiceSaysSo(t *testing.T) {
+	t.Parallel()
+	database := dbtest.New(t)
+	start := func(auth string) (log string, open float64, err error) {
+		t.Helper()
+		control, err := access.New(t.Context(), db.New(database.Pool), access.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer control.Stop()
+		var said bytes.Buffer
+		registry := prometheus.NewRegistry()
+		err = checkOpen(t.Context(), &config{Auth: auth}, control, telemetry{registry, slog.New(slog.NewTextHandler(&said, nil))})
+		families, gatherErr := registry.Gather()
+		if gatherErr != nil || len(families) != 1 {
+			t.Fatalf("%v %v", families, gatherErr)
+		}
+		return said.String(), families[0].GetMetric()[0].GetGauge().GetValue(), err
+	}
+	if log, open, err := start(authOnceThereIsAToken); err != nil || open != 1 || !strings.Contains(log, "pawl token create") || !strings.Contains(log, "WARN") {
+		t.Errorf("open: %v, %v: %s", err, open, log)
+	}
+	if _, _, err := start(authRequired); exitCode(err) != exitConfig || !strings.Contains(err.Error(), "pawl token create") {
+		t.Errorf("where a token is required: %v", err)
+	}
+	if _, err := access.Create(t.Context(), db.New(database.Pool), access.Template{Name: "shop", Lifetime: time.Hour, Actor: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, auth := range []string{authOnceThereIsAToken, authRequired} {
+		if log, open, err := start(auth); err != nil || open != 0 || log != "" {
+			t.Errorf("closed, with auth %s: %v, %v: %s", auth, err, open, log)
+		}
+	}
+}
+
+func TestServeRejectsARoleWithoutWarnings(t *testing.T) {
+	t.Parallel()
+	database := dbtest.New(t)
+	check := func() error { return checkDurable(t.Context(), database.URL, true, slog.New(slog.DiscardHandler)) }
+	if err := check(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := database.Pool.Exec(t.Context(), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET client_min_messages = error', current_database()); END $$`); err != nil {
+		t.Fatal(err)
+	}
+	if check() == nil {
+		t.Error("accepted")
 	}
 }
