@@ -1,8 +1,8 @@
-// Package egress says where calls may go whose address somebody else has named: in a policy, or in a request to a
-// simulated provider.
+// Package egress limits calls to addresses that users have chosen: in a policy, for a webhook endpoint, or in a request to
+// a simulated provider.
 //
-// An address is judged when it is about to be dialed, after its name was resolved. So it does not matter how it was
-// written, nor that a name leads elsewhere the next time it is asked for.
+// An address is checked when it is about to be dialed, after its name was resolved, so neither its notation nor a later
+// change in DNS matters.
 package egress
 
 import (
@@ -17,14 +17,14 @@ import (
 	"code.dny.dev/ssrf"
 )
 
-// ErrRefused is the error of a dial to an address that may not be called.
-var ErrRefused = errors.New("calls may not go to this address")
+// ErrRefused is the error of a dial to an address that must not be called.
+var ErrRefused = errors.New("calls to this address are not allowed")
 
-// dialTimeout ends a dial that its call has given up: it goes on, to serve the next call.
+// dialTimeout ends a dial that continues for the next call when its own call has given up.
 const dialTimeout = 10 * time.Second
 
-// Dialer returns a dialer that connects to public addresses only or, with private, also to this machine and to the
-// networks of whoever runs it. Any other dial ends with ErrRefused, and nothing is sent.
+// Dialer returns a dialer that connects to public addresses only or, with private, also to this machine and private
+// networks. Any other dial ends with ErrRefused, and nothing is sent.
 func Dialer(private bool) *net.Dialer {
 	return &net.Dialer{Timeout: dialTimeout, Control: func(_, address string, _ syscall.RawConn) error {
 		to, err := netip.ParseAddrPort(address)
@@ -35,9 +35,9 @@ func Dialer(private bool) *net.Dialer {
 	}}
 }
 
-// Check returns nil for an address that may be called, else ErrRefused with the reason. With private, the networks that
-// are private may be called too, but never what stands for no machine or for many, nor what tells every program of a
-// cloud's machine that asks who it is.
+// Check returns nil for an address that may be called, else ErrRefused with the reason. private permits private networks,
+// but never unspecified, multicast or similar addresses, or the metadata services of clouds, which give credentials to
+// every program on the machine.
 func Check(address netip.Addr, private bool) error {
 	address = address.Unmap().WithZone("")
 	if isMetadataService(address) {
@@ -55,14 +55,14 @@ func Check(address netip.Addr, private bool) error {
 	return nil
 }
 
-// public knows the registries of special addresses.
+// public has the registries of special addresses.
 var public = ssrf.New(ssrf.WithAnyPort(), ssrf.WithAnyNetwork())
 
-// privateNetworks are this machine's own addresses and those that anybody may use at home.
+// privateNetworks are loopback addresses and private networks.
 var privateNetworks = prefixes("127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
 
-// metadataServices are those that a list of special addresses does not have, that are among the private ones, or that an
-// IPv6 address can lead to.
+// metadataServices are those that the registries of special addresses lack, that are in private networks, or that an IPv6
+// address can lead to.
 var metadataServices = prefixes(
 	"169.254.169.254/32",                    // AWS, Azure, Google Cloud, Oracle Cloud, OpenStack and most others
 	"169.254.170.2/32", "169.254.170.23/32", // AWS: tasks of ECS, pods of EKS
@@ -76,8 +76,8 @@ var metadataServices = prefixes(
 	"fd00:a9fe:a9fe::1/128", // Akamai
 )
 
-// isMetadataService also knows an IPv6 address that ends with the IPv4 address of one: Oracle Cloud and OpenStack have such
-// ones, and networks of their own for NAT64 (RFC 6052) lead there.
+// isMetadataService also detects an IPv6 address that ends with the IPv4 address of one: Oracle Cloud and OpenStack have
+// them, and NAT64 networks (RFC 6052) lead there.
 func isMetadataService(address netip.Addr) bool {
 	if isListed(metadataServices, address) {
 		return true

@@ -1,4 +1,4 @@
-// Package iso4217 knows the currencies an order can have. It is safe for concurrent use.
+// Package iso4217 has the currencies of ISO 4217. It is safe for concurrent use.
 package iso4217
 
 import (
@@ -9,9 +9,9 @@ import (
 // MostDigits is the largest number of fraction digits of any currency.
 const MostDigits = 4
 
-// Currency is a code with its fraction digits.
+// Currency is a currency.
 type Currency struct {
-	Code   string // the one string all orders share
+	Code   string // shared by all orders, which saves memory
 	Digits int
 }
 
@@ -32,14 +32,13 @@ func parse(list string) map[string]Currency {
 	return all
 }
 
-// Find returns the currency of a code of ISO 4217 that has a minor unit; false when
-// there is none. Codes are in capital letters.
+// Find returns the currency with a code in capital letters; false if there is none with a minor unit.
 func Find(code string) (Currency, bool) {
 	found, ok := currencies[code]
 	return found, ok
 }
 
-// Known reports whether there is such a currency.
+// Known reports whether Find finds a currency.
 func Known(code string) bool {
 	_, known := Find(code)
 	return known

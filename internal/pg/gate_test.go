@@ -40,12 +40,7 @@ func newEntrance(t *testing.T, databaseURL string) *entrance {
 
 func (e *entrance) pool(t *testing.T, most int32) *pg.Pool {
 	t.Helper()
-	pool, err := pg.Open(t.Context(), e.URL, pg.Options{MaxConns: most, Patience: time.Hour}) // no connection looks for lost statements
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	return pool
+	return dbtest.Open(t, e.URL, pg.Options{MaxConns: most, Patience: time.Hour}) // no connection looks for lost statements
 }
 
 // close refuses connections from now on, and ends those that are there.

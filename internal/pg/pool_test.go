@@ -29,32 +29,25 @@ func TestOpen(t *testing.T) {
 				t.Fatal(pooled, err)
 			}
 		}
-		if config.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement {
-			t.Errorf("the caller's settings were changed to %s", config.DefaultQueryExecMode)
-		}
 	})
-	t.Run("the pool prepares statements and is as large as asked", func(t *testing.T) {
+	t.Run("the pool prepares statements, unless the url says otherwise, and is as large as asked", func(t *testing.T) {
 		t.Parallel()
-		pool, err := pg.Open(t.Context(), database.URL, pg.Options{MaxConns: 3})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer pool.Close()
-		if mode := pool.ConnConfig().DefaultQueryExecMode; pool.Stat().MaxConns() != 3 || mode != pgx.QueryExecModeCacheStatement {
-			t.Errorf("%d connections, %s", pool.Stat().MaxConns(), mode)
-		}
-		if _, err := db.New(pool).InstallationID(t.Context()); err != nil {
-			t.Error(err)
+		for url, want := range map[string]pgx.QueryExecMode{
+			database.URL: pgx.QueryExecModeCacheStatement, database.URL + "&default_query_exec_mode=exec": pgx.QueryExecModeExec,
+		} {
+			pool := dbtest.Open(t, url, pg.Options{MaxConns: 3})
+			if mode := pool.ConnConfig().DefaultQueryExecMode; pool.Stat().MaxConns() != 3 || mode != want {
+				t.Errorf("%d connections, %s", pool.Stat().MaxConns(), mode)
+			}
+			if _, err := db.New(pool).InstallationID(t.Context()); err != nil {
+				t.Error(err)
+			}
 		}
 	})
 	t.Run("connections of a service can be told from others", func(t *testing.T) {
 		t.Parallel()
 		for name, options := range map[string]pg.Options{"shop": {MaxConns: 1}, "pawl serve " + pg.ReplicaName() + " shop": {MaxConns: 1, Serves: true}} {
-			pool, err := pg.Open(t.Context(), database.URL+"&application_name=shop", options)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer pool.Close()
+			pool := dbtest.Open(t, database.URL+"&application_name=shop", options)
 			var got string
 			if err := pool.QueryRow(t.Context(), "SHOW application_name").Scan(&got); err != nil || got != name {
 				t.Errorf("named %q, want %q: %v", got, name, err)
@@ -65,21 +58,10 @@ func TestOpen(t *testing.T) {
 				}
 				continue
 			}
-			await(t, "the server knows the one connection of the pool", func() bool { // that of Open may still be ending
+			dbtest.Eventually(t, "the server knows the one connection of the pool", func() bool { // that of Open may still be ending
 				found := service(t, pool, name)
 				return found != nil && found.Connections == 1
 			})
-		}
-	})
-	t.Run("a mode named in the url wins", func(t *testing.T) {
-		t.Parallel()
-		pool, err := pg.Open(t.Context(), database.URL+"&default_query_exec_mode=exec", pg.Options{MaxConns: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer pool.Close()
-		if mode := pool.ConnConfig().DefaultQueryExecMode; mode != pgx.QueryExecModeExec {
-			t.Error(mode)
 		}
 	})
 	t.Run("a url that is none, or leads nowhere, is an error without its password", func(t *testing.T) {
@@ -124,7 +106,7 @@ func TestSearchPathOfConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, more := range []string{"", "&search_path=public", "&options=-csearch_path%3Dpublic"} {
-		pool := open(t, strings.Replace(database.URL, "&options=-csearch_path%3Dpawl%2Cpublic", more, 1))
+		pool := dbtest.Open(t, strings.Replace(database.URL, "&options=-csearch_path%3Dpawl%2Cpublic", more, 1), pg.Options{MaxConns: 4})
 		var path string
 		if err := pool.QueryRow(t.Context(), "SELECT current_setting('search_path')").Scan(&path); err != nil || path != "pg_catalog, pg_temp" {
 			t.Errorf("with %q it finds %s: %v", more, path, err)

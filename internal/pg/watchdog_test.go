@@ -20,49 +20,52 @@ const patience = time.Minute
 
 func open(t *testing.T, url string) *pg.Pool {
 	t.Helper()
-	pool, err := pg.Open(t.Context(), url, pg.Options{MaxConns: 4})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	return pool
+	return dbtest.Open(t, url, pg.Options{MaxConns: 4})
 }
 
 const emit = `SELECT pg_logical_emit_message(true, 'test', $1)`
+
+// ways are a database reached directly and behind a pooler.
+func ways(t *testing.T, run func(t *testing.T, database *dbtest.Database, proxy *dbtest.Proxy)) {
+	t.Helper()
+	for _, way := range []string{"direct", "pooled"} {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			database := dbtest.New(t)
+			url := database.URL
+			if way == "pooled" {
+				url = dbtest.Pooler(t, url)
+			}
+			run(t, database, dbtest.NewProxy(t, url))
+		})
+	}
+}
 
 // A statement that was lost on the way ends with an error, the others are answered meanwhile, and nothing is canceled.
 func TestSilentConnectionIsGivenUp(t *testing.T) {
 	t.Parallel()
 	for _, fate := range []dbtest.Fate{dbtest.HushRequest, dbtest.HushReply} {
-		for _, way := range []string{"direct", "pooled"} {
-			t.Run(fate.String()+" "+way, func(t *testing.T) {
-				t.Parallel()
-				database := dbtest.New(t)
-				url := database.URL
-				if way == "pooled" {
-					url = dbtest.Pooler(t, url)
+		ways(t, func(t *testing.T, _ *dbtest.Database, proxy *dbtest.Proxy) {
+			t.Helper()
+			pool := open(t, proxy.URL)
+			var hushed atomic.Bool
+			proxy.On(func(statement string) dbtest.Fate {
+				if statement == emit[:30] && hushed.CompareAndSwap(false, true) {
+					return fate
 				}
-				proxy := dbtest.NewProxy(t, url)
-				pool := open(t, proxy.URL)
-				var hushed atomic.Bool
-				proxy.On(func(statement string) dbtest.Fate {
-					if statement == emit[:30] && hushed.CompareAndSwap(false, true) {
-						return fate
-					}
-					return dbtest.Passes
-				})
-				ctx, cancel := context.WithTimeout(t.Context(), patience)
-				defer cancel()
-				_, err := pool.Exec(ctx, emit, "lost")
-				if pg.FaultOf(err) != pg.Unknown || ctx.Err() != nil {
-					t.Fatalf("%v, and the test's time: %v", err, ctx.Err())
-				}
-				untilKnown(t, func() error {
-					_, err := pool.Exec(ctx, emit, "again")
-					return err
-				})
+				return dbtest.Passes
 			})
-		}
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			_, err := pool.Exec(ctx, emit, "lost")
+			if pg.FaultOf(err) != pg.Unknown || ctx.Err() != nil {
+				t.Fatalf("%s: %v, and the test's time: %v", fate, err, ctx.Err())
+			}
+			untilKnown(t, func() error {
+				_, err := pool.Exec(ctx, emit, "again")
+				return err
+			})
+		})
 	}
 }
 
@@ -112,11 +115,7 @@ func untilKnown(t *testing.T, send func() error) {
 // nobody's: the watcher neither touches it nor gives it up.
 func TestStatementEndsWhileItIsLookedAt(t *testing.T) {
 	t.Parallel()
-	pool, err := pg.Open(t.Context(), dbtest.New(t).URL, pg.Options{MaxConns: 1, Patience: time.Hour}) // only the test looks
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := dbtest.Open(t, dbtest.New(t).URL, pg.Options{MaxConns: 1, Patience: time.Hour}) // only the test looks
 	before, err := db.New(pool).BackendPID(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -132,50 +131,42 @@ func TestStatementEndsWhileItIsLookedAt(t *testing.T) {
 // What the server works on is left alone, for whatever it waits.
 func TestWorkingStatementIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	for _, way := range []string{"direct", "pooled"} {
-		t.Run(way, func(t *testing.T) {
-			t.Parallel()
-			database := dbtest.New(t)
-			url := database.URL
-			if way == "pooled" {
-				url = dbtest.Pooler(t, url)
+	ways(t, func(t *testing.T, database *dbtest.Database, proxy *dbtest.Proxy) {
+		t.Helper()
+		var asked atomic.Int32
+		proxy.On(func(statement string) dbtest.Fate {
+			if statement == "StatementsRunning" {
+				asked.Add(1)
 			}
-			proxy := dbtest.NewProxy(t, url)
-			var asked atomic.Int32
-			proxy.On(func(statement string) dbtest.Fate {
-				if statement == "StatementsRunning" {
-					asked.Add(1)
-				}
-				return dbtest.Passes
-			})
-			pool := open(t, proxy.URL)
-			holder, err := database.Pool.Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer holder.Rollback(context.WithoutCancel(t.Context()))
-			if _, err := holder.Exec(t.Context(), `LOCK TABLE installation`); err != nil {
-				t.Fatal(err)
-			}
-			locked := make(chan error, 1)
-			go func() {
-				_, err := db.New(pool).InstallationID(t.Context())
-				locked <- err
-			}()
-			await(t, "the server is asked a few times", func() bool { return asked.Load() >= 5 })
-			select {
-			case err := <-locked:
-				t.Fatalf("given up: %v", err)
-			default:
-			}
-			if err := holder.Commit(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if err := <-locked; err != nil {
-				t.Error(err)
-			}
+			return dbtest.Passes
 		})
-	}
+		pool := open(t, proxy.URL)
+		holder, err := database.Pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer holder.Rollback(context.WithoutCancel(t.Context()))
+		if _, err := holder.Exec(t.Context(), `LOCK TABLE installation`); err != nil {
+			t.Fatal(err)
+		}
+		locked := make(chan error, 1)
+		go func() {
+			_, err := db.New(pool).InstallationID(t.Context())
+			locked <- err
+		}()
+		dbtest.Eventually(t, "the server is asked a few times", func() bool { return asked.Load() >= 5 })
+		select {
+		case err := <-locked:
+			t.Fatalf("given up: %v", err)
+		default:
+		}
+		if err := holder.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-locked; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // standbyless is a server whose commits wait for a standby that never comes.
@@ -223,7 +214,7 @@ func cutOffWaiting(t *testing.T, pool *pg.Pool, watcher *pgxpool.Pool) {
 		_, err := pool.Exec(ctx, `UPDATE pawl.installation SET created_at = created_at WHERE singleton = $1`, true)
 		ended <- err
 	}()
-	await(t, "it waits", func() bool { return ask(t, watcher, oneWaits) })
+	dbtest.Eventually(t, "it waits", func() bool { return ask(t, watcher, oneWaits) })
 	cancel()
 	if err := <-ended; pg.FaultOf(err) != pg.Unknown {
 		t.Error(err)
@@ -237,7 +228,7 @@ func cutOffWaiting(t *testing.T, pool *pg.Pool, watcher *pgxpool.Pool) {
 	if !ask(t, watcher, `SELECT count(pg_cancel_backend(pid)) = 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'`) {
 		t.Error("nothing to clean up")
 	}
-	await(t, "it waits no more", func() bool { return ask(t, watcher, noneWaits) })
+	dbtest.Eventually(t, "it waits no more", func() bool { return ask(t, watcher, noneWaits) })
 }
 
 // If a person ends it, the statement is no success.
@@ -248,7 +239,7 @@ func endedByAPerson(t *testing.T, pool *pg.Pool, watcher *pgxpool.Pool) {
 		_, err := pool.Exec(t.Context(), emit, "unreplicated")
 		ended <- err
 	}()
-	await(t, "it waits", func() bool { return ask(t, watcher, oneWaits) })
+	dbtest.Eventually(t, "it waits", func() bool { return ask(t, watcher, oneWaits) })
 	ask(t, watcher, `SELECT bool_and(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
 	if err := <-ended; !errors.Is(err, pg.ErrNotReplicated) || pg.FaultOf(err) != pg.Unknown {
 		t.Errorf("%v", err)
@@ -270,35 +261,17 @@ func durableRead(t *testing.T, pool *pg.Pool, watcher *pgxpool.Pool) {
 		t.Fatal(err)
 	}
 	durable := read(true)
-	await(t, "it waits", func() bool { return ask(t, watcher, oneWaits) })
+	dbtest.Eventually(t, "it waits", func() bool { return ask(t, watcher, oneWaits) })
 	ask(t, watcher, `SELECT bool_and(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
 	if err := <-durable; !errors.Is(err, pg.ErrNotReplicated) {
 		t.Errorf("%v", err)
 	}
 }
 
-// await looks until what is said has come about.
-func await(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.After(patience); !holds(); {
-		select {
-		case <-tick.C:
-		case <-end:
-			t.Fatalf("in vain: %s", what)
-		}
-	}
-}
-
 // A statement may end while the question about it is being put together: its connection is somebody else's by then.
 func TestStatementsThatEndWhileTheyAreAskedAbout(t *testing.T) {
 	t.Parallel()
-	pool, err := pg.Open(t.Context(), dbtest.New(t).URL, pg.Options{MaxConns: 8, Patience: time.Nanosecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := dbtest.Open(t, dbtest.New(t).URL, pg.Options{MaxConns: 8, Patience: time.Nanosecond})
 	var callers sync.WaitGroup
 	for range 8 {
 		callers.Go(func() {
@@ -349,7 +322,7 @@ func TestCutOffStatementKeepsItsPlace(t *testing.T) {
 	if _, err := db.New(pool).InstallationID(t.Context()); err != nil {
 		t.Error(err)
 	}
-	await(t, "the places come back", func() bool { return pool.Stat().AcquiredConns() == 0 })
+	dbtest.Eventually(t, "the places come back", func() bool { return pool.Stat().AcquiredConns() == 0 })
 }
 
 // A statement that waited in the pooler's queue for most of its time, and is being worked on.
@@ -366,7 +339,7 @@ func TestQueuedInThePoolerIsLeftAlone(t *testing.T) {
 	}
 	sent := time.Now()
 	go func() { _, _ = database.Pool.Exec(t.Context(), "SELECT pg_sleep(60)") }() // ends with the test
-	await(t, "it runs for 200 ms", func() bool {
+	dbtest.Eventually(t, "it runs for 200 ms", func() bool {
 		return ask(t, database.Pool, `SELECT count(*) = 1 FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(60)' AND query_start < clock_timestamp() - interval '200 milliseconds'`)
 	})
 	if got := running(time.Since(sent)); len(got) != 1 {

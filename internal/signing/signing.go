@@ -1,5 +1,5 @@
-// Package signing signs messages as Standard Webhooks 1.0.0 says, and checks what others have signed so: requests to
-// endpoints, their callbacks, and webhooks.
+// Package signing signs messages as defined by Standard Webhooks 1.0.0, and verifies such signatures: of requests to
+// endpoints, callbacks and webhooks.
 package signing
 
 import (
@@ -16,27 +16,27 @@ import (
 	"time"
 )
 
-// Prefix stands before a key in base64.
+// Prefix precedes a key in base64.
 const Prefix = "whsec_"
 
-// MinKey is the shortest key, in bytes. A signature under a key that can be guessed, or is empty, proves nothing.
+// MinKey is the shortest key, in bytes. A shorter one could be guessed.
 const MinKey = 16
 
-// The errors for secrets have no cause: the text of a secret must not get into a log.
+// These errors have no cause, because a secret must not get into a log.
 var (
-	errSecret = errors.New("read secret: what follows whsec_ is not base64")
+	errSecret = errors.New("read secret: the part after whsec_ is not base64")
 	errShort  = fmt.Errorf("read secret: the key has less than %d bytes", MinKey)
 )
 
-// NewSecret makes a secret: whsec_ and 32 random bytes in base64.
+// NewSecret creates a secret: whsec_ and 32 random bytes in base64.
 func NewSecret() string {
 	key := make([]byte, 32)
 	rand.Read(key)
 	return Prefix + base64.StdEncoding.EncodeToString(key)
 }
 
-// Key reads a secret and returns the key of the HMAC: what follows `whsec_` in base64, or the text itself. A key shorter
-// than MinKey is an error.
+// Key returns the HMAC key of a secret: the base64 after `whsec_`, or the text itself. A key shorter than MinKey is an
+// error.
 func Key(secret string) ([]byte, error) {
 	key := []byte(secret)
 	if encoded, ok := strings.CutPrefix(secret, Prefix); ok {
@@ -51,14 +51,14 @@ func Key(secret string) ([]byte, error) {
 	return key, nil
 }
 
-// Message is what a signature covers, beside the time.
+// Message is what a signature covers, besides the time.
 type Message struct {
 	ID   string
 	Body []byte
 }
 
-// Sign puts the three headers of a message under one key or more: HMAC-SHA256 over id, time and body, scheme v1. By the id a
-// receiver knows a message that it has seen; by the time, it can drop what somebody recorded.
+// Sign sets the three headers of a message signed with one or more keys: HMAC-SHA256 over ID, time and body, scheme v1. The
+// ID lets a receiver recognise a repeated message, and the time a replayed one.
 func Sign(h http.Header, m Message, now time.Time, keys ...[]byte) {
 	at := strconv.FormatInt(now.Unix(), 10)
 	signatures := make([]string, len(keys))
@@ -70,13 +70,13 @@ func Sign(h http.Header, m Message, now time.Time, keys ...[]byte) {
 	h["Webhook-Signature"] = []string{strings.Join(signatures, " ")}
 }
 
-// tolerance is how far the clock of whoever signs may be off, and how late a message may be.
+// tolerance is how much clocks may differ, and how late a message may be.
 const tolerance = 5 * time.Minute
 
-// errSignature does not say what is wrong: who guesses is told nothing.
-var errSignature = errors.New("the signature does not fit")
+// errSignature does not say what is wrong, because that could help an attacker.
+var errSignature = errors.New("invalid signature")
 
-// Verify returns nil if a message is signed with a secret at about this time. body is the message byte by byte.
+// Verify returns nil if a message was recently signed with a secret. body is the message byte by byte.
 func Verify(secret string, h http.Header, body []byte, now time.Time) error {
 	key, err := Key(secret)
 	if err != nil {

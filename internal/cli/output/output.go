@@ -1,4 +1,4 @@
-// Package output prints what commands found: tables for people, JSON for programs.
+// Package output prints results of commands: tables for people, JSON for programs.
 package output
 
 import (
@@ -14,53 +14,53 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Format is what a command prints.
+// Format is the format of the output.
 type Format string
 
-// The formats that there are. The zero value of Format is Table.
+// All formats.
 const (
 	Table Format = "table"
 	JSON  Format = "json"
 )
 
-// AddTo gives a command the flag -o.
+// AddTo adds the flag -o, with the default Table.
 func (f *Format) AddTo(flags *pflag.FlagSet) {
 	*f = Table
 	flags.VarP(f, "output", "o", "`table` or json")
 }
 
-// Set reads the value of the flag.
+// Set implements pflag.Value.
 func (f *Format) Set(value string) error {
 	if value != string(Table) && value != string(JSON) {
-		return errors.New("want table or json")
+		return errors.New("must be table or json")
 	}
 	*f = Format(value)
 	return nil
 }
 
-// String is the value of the flag.
+// String implements pflag.Value.
 func (f *Format) String() string { return string(*f) }
 
-// Type names the values of the flag.
+// Type implements pflag.Value.
 func (f *Format) Type() string { return "format" }
 
-// Indented prints one value, with lines for people who read along.
+// Indented prints one value as JSON, indented.
 func Indented(out io.Writer, value any) error {
 	encoder := newEncoder(out)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(value)
 }
 
-// Line prints one value of many, in a line.
+// Line prints one value of many as JSON, in a line.
 func Line(out io.Writer, value any) error { return newEncoder(out).Encode(value) }
 
 func newEncoder(out io.Writer) *json.Encoder {
 	encoder := json.NewEncoder(out)
-	encoder.SetEscapeHTML(false) // the address of a database has &
+	encoder.SetEscapeHTML(false) // URLs of databases have &
 	return encoder
 }
 
-// Rows are the lines of a table, in columns.
+// Rows is a table.
 type Rows struct{ writer *tabwriter.Writer }
 
 // NewRows begins a table, with a line of titles if there are any.
@@ -72,26 +72,28 @@ func NewRows(out io.Writer, titles ...any) Rows {
 	return rows
 }
 
-// Add writes a line. Texts of others can't speak to the terminal: see Clean.
+// Add writes a line. Each cell is cleaned: see Clean.
 func (r Rows) Add(cells ...any) {
-	texts := make([]string, len(cells))
 	for i, cell := range cells {
-		texts[i] = Clean(fmt.Sprint(cell))
+		if i > 0 {
+			fmt.Fprint(r.writer, "\t")
+		}
+		fmt.Fprint(r.writer, Clean(fmt.Sprint(cell)))
 	}
-	fmt.Fprintln(r.writer, strings.Join(texts, "\t"))
+	fmt.Fprintln(r.writer)
 }
 
 // Flush prints the table.
 func (r Rows) Flush() error { return r.writer.Flush() }
 
-// Columns are those of a table of values.
+// Columns describes a table of values.
 type Columns[T any] struct {
-	Titles []any // nil: it has no line of titles
+	Titles []any // nil: no line of titles
 	Of     func(*T) []any
 }
 
-// Print prints values as they come: each as a line of JSON, or as a row of a table. It returns the first error among
-// them, and prints no table then.
+// Print prints values, each as a line of JSON or as a row of a table. It returns the first error among them, without
+// printing a table.
 func (c Columns[T]) Print(out io.Writer, f Format, values iter.Seq2[T, error]) error {
 	if f == JSON {
 		c.Titles = nil // the table stays empty
@@ -110,7 +112,7 @@ func (c Columns[T]) Print(out io.Writer, f Format, values iter.Seq2[T, error]) e
 	return rows.Flush()
 }
 
-// All goes through values that are all there.
+// All iterates over values without errors.
 func All[T any](values []T) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		for _, value := range values {
@@ -121,7 +123,8 @@ func All[T any](values []T) iter.Seq2[T, error] {
 	}
 }
 
-// Clean makes one line of a text, without what a terminal would not print: identifiers and reasons come from others.
+// Clean makes one printable line of a text. Identifiers and reasons come from callers, and could have control sequences
+// for terminals.
 func Clean(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
