@@ -246,9 +246,9 @@ func TestMigrationErrors(t *testing.T) {
 // TestCommandsFindTheRunningService is about our own database while another process uses it: in a folder whose name is
 // too long for a socket, and with variables in the environment that are meant for another database.
 func TestCommandsFindTheRunningService(t *testing.T) {
-	for name, value := range map[string]string{"PGPORT": "1", "PGHOST": "/nonexistent", "PGUSER": "nobody"} {
-		t.Setenv(name, value)
-	}
+	t.Setenv("PGPORT", "1")
+	t.Setenv("PGHOST", "/nonexistent")
+	t.Setenv("PGUSER", "nobody")
 	dir := filepath.Join(filepath.Dir(dataFolder(t)), strings.Repeat("long", 25))
 	server, err := pgembed.Start(t.Context(), pgembed.Config{Dir: dir, Settings: map[string]string{"fsync": "off", "shared_buffers": "16MB"}})
 	if err != nil {

@@ -49,9 +49,15 @@ func queryText(t testing.TB, name string) string {
 	return ""
 }
 
-// explain prepares a statement of queries/ and explains its plan, of the kind force_custom_plan or force_generic_plan.
-// PostgreSQL may use the generic plan from the sixth execution on.
-func explain(t testing.TB, conn *pgx.Conn, kind, options, name string, values args) string {
+// planner is a connection without a cache of statements.
+type planner struct{ *pgx.Conn }
+
+// explanation is the kind of a plan, force_custom_plan or force_generic_plan, and the options of EXPLAIN. PostgreSQL may
+// use the generic plan from the sixth execution on.
+type explanation struct{ kind, options string }
+
+// explain prepares a statement of queries/ and explains its plan.
+func (conn planner) explain(t testing.TB, how explanation, name string, values args) string {
 	t.Helper()
 	var parameters, given []string
 	text := parameter.ReplaceAllStringFunc(queryText(t, name), func(match string) string {
@@ -65,8 +71,8 @@ func explain(t testing.TB, conn *pgx.Conn, kind, options, name string, values ar
 	if slices.Contains(given, "") {
 		t.Fatalf("%s: arguments are missing: %q for %q", name, given, parameters)
 	}
-	exec(t, conn, "PREPARE explained AS "+text, "SET plan_cache_mode = "+kind)
-	rows, err := conn.Query(t.Context(), fmt.Sprintf("EXPLAIN (%s) EXECUTE explained(%s)", options, strings.Join(given, ", ")))
+	exec(t, conn, "PREPARE explained AS "+text, "SET plan_cache_mode = "+how.kind)
+	rows, err := conn.Query(t.Context(), fmt.Sprintf("EXPLAIN (%s) EXECUTE explained(%s)", how.options, strings.Join(given, ", ")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,10 +86,10 @@ func explain(t testing.TB, conn *pgx.Conn, kind, options, name string, values ar
 
 // cheap runs a statement with both kinds of plans and fails the test if one reads as many pages as most. It returns the
 // generic plan.
-func cheap(t testing.TB, conn *pgx.Conn, most int, name string, values args) (generic string) {
+func (conn planner) cheap(t testing.TB, most int, name string, values args) (generic string) {
 	t.Helper()
 	for _, kind := range []string{"force_custom_plan", "force_generic_plan"} {
-		generic = explain(t, conn, kind, "ANALYZE, BUFFERS, TIMING OFF", name, values)
+		generic = conn.explain(t, explanation{kind, "ANALYZE, BUFFERS, TIMING OFF"}, name, values)
 		execution, _, _ := strings.Cut(generic, "\nPlanning:")
 		pages := 0
 		if read := buffersRead.FindStringSubmatch(execution); read != nil { // the first is that of all nodes together
@@ -98,7 +104,7 @@ func cheap(t testing.TB, conn *pgx.Conn, most int, name string, values args) (ge
 	return generic
 }
 
-func exec(t testing.TB, conn *pgx.Conn, statements ...string) {
+func exec(t testing.TB, conn planner, statements ...string) {
 	t.Helper()
 	for _, statement := range statements {
 		if _, err := conn.Exec(t.Context(), statement); err != nil {
@@ -108,13 +114,12 @@ func exec(t testing.TB, conn *pgx.Conn, statements ...string) {
 }
 
 // script runs the statements of a text, each in a transaction of its own.
-func script(t testing.TB, conn *pgx.Conn, text string) {
+func script(t testing.TB, conn planner, text string) {
 	t.Helper()
 	exec(t, conn, strings.SplitAfter(text, ";\n")...)
 }
 
-// connectPlainly opens a connection without a cache of statements.
-func connectPlainly(t testing.TB, url string) *pgx.Conn {
+func connectPlainly(t testing.TB, url string) planner {
 	t.Helper()
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
@@ -126,7 +131,7 @@ func connectPlainly(t testing.TB, url string) *pgx.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close(context.WithoutCancel(t.Context())) })
-	return conn
+	return planner{conn}
 }
 
 // stored makes 200,000 orders as they lie in a database in use: half of them for one item, nearly all completed, one in
@@ -181,7 +186,7 @@ func TestPlansInUse(t *testing.T) {
 
 // lists finds fifty orders of every list, for the newest, the oldest and a window in between, from either end, and
 // reads a page of them.
-func lists(t *testing.T, conn *pgx.Conn) {
+func lists(t *testing.T, conn planner) {
 	t.Helper()
 	windows := []args{
 		span(t, conn, "", ""), span(t, conn, "1 day", ""), span(t, conn, "", "11 days"), span(t, conn, "6 days", "5 days"),
@@ -194,12 +199,12 @@ func lists(t *testing.T, conn *pgx.Conn) {
 					values := wanted(list.by, name, list.statuses)
 					values["oldest"] = oldest
 					maps.Copy(values, window)
-					cheap(t, conn, pagesOfList, "OrdersFind", values)
+					conn.cheap(t, pagesOfList, "OrdersFind", values)
 				}
 			}
 		}
 	}
-	cheap(t, conn, pagesOfList, "OrdersRead", args{
+	conn.cheap(t, pagesOfList, "OrdersRead", args{
 		"order_nos": "'{199950,190000,180050,170000,160050,150000,140050,130000,120050,110000}'", "bytes": "1048576",
 	})
 }
@@ -223,11 +228,11 @@ func wanted(by, name, statuses string) args {
 }
 
 // span is a window of time that began and ended that long ago, with the numbers the engine finds for it.
-func span(t testing.TB, conn *pgx.Conn, began, ended string) args {
+func span(t testing.TB, conn planner, began, ended string) args {
 	t.Helper()
 	w := args{"after": "0", "before": "9223372036854775807", "created_from": "'-infinity'", "created_to": "'infinity'"}
 	numberAt := func(at, what string) (no string) {
-		cheap(t, conn, 200, "OrderNoAt", args{"at": at})
+		conn.cheap(t, 200, "OrderNoAt", args{"at": at})
 		find := "SELECT " + what + "::text FROM (" + strings.ReplaceAll(queryText(t, "OrderNoAt"), "@at", at) + ") AS found"
 		if err := conn.QueryRow(t.Context(), find).Scan(&no); err != nil {
 			t.Fatal(err)
@@ -253,7 +258,7 @@ RESET session_replication_role;
 VACUUM (ANALYZE) transitions;`
 
 // stats reads what the metrics show every few seconds, which must not read a whole table.
-func stats(t *testing.T, conn *pgx.Conn) {
+func stats(t *testing.T, conn planner) {
 	t.Helper()
 	script(t, conn, history)
 	metrics := func(most map[string]int) {
@@ -265,7 +270,7 @@ func stats(t *testing.T, conn *pgx.Conn) {
 			"OrdersEnded":      {"most": "10000", "newest": "20000"},
 			"ErrorGroups":      {"most": "10000", "groups": "200"},
 		} {
-			cheap(t, conn, cmp.Or(most[name], 500), name, values)
+			conn.cheap(t, cmp.Or(most[name], 500), name, values)
 		}
 	}
 	metrics(map[string]int{"OrdersEnded": 3000, "ErrorGroups": 3000}) // 20,000 orders; 2,000 of them failed, far apart
@@ -278,22 +283,22 @@ func stats(t *testing.T, conn *pgx.Conn) {
 }
 
 // listsOfWaiting finds many orders among those on hold, and few among those that will be retried.
-func listsOfWaiting(t *testing.T, conn *pgx.Conn) {
+func listsOfWaiting(t *testing.T, conn planner) {
 	t.Helper()
 	values := wanted("uncompleted", "''", every)
 	values["looks"] = "1000"
 	maps.Copy(values, span(t, conn, "", ""))
 	for _, oldest := range []string{"false", "true"} {
 		values["oldest"] = oldest
-		cheap(t, conn, 6000, "OrdersFind", values) // three pages of an index lead to each of 1,000 orders
+		conn.cheap(t, 6000, "OrdersFind", values) // three pages of an index lead to each of 1,000 orders
 	}
 	script(t, conn, triedAgain)
 	// None has this item: the cost is to see that the others are not being driven.
 	values["by"], values["name"], values["holds"], values["looks"] = "'item'", "'nobody''s'", "'{}'", "50"
 	// While orders are placed, a bitmap scan would read the entries of all that have ended since the last vacuum, every
 	// time, and a table scan all orders. The pages of a database at rest do not show that.
-	wantScan(t, cheap(t, conn, 500, "OrdersFind", values), "Index Scan using orders_due on orders u ")
-	wantScan(t, explain(t, conn, "force_generic_plan", "ANALYZE", "OrdersUnfinished", args{"most": "10000"}), "Index Scan using orders_due on orders d ")
+	wantScan(t, conn.cheap(t, 500, "OrdersFind", values), "Index Scan using orders_due on orders u ")
+	wantScan(t, conn.explain(t, explanation{"force_generic_plan", "ANALYZE"}, "OrdersUnfinished", args{"most": "10000"}), "Index Scan using orders_due on orders d ")
 }
 
 func wantScan(t *testing.T, plan, scan string) {
@@ -333,7 +338,7 @@ func TestClaimScan(t *testing.T) {
 	exec(t, reader, `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM orders LIMIT 1`)
 	exec(t, conn, `UPDATE orders SET status = 'completed', ended_as = 'completed', due_at = NULL`,
 		`INSERT INTO orders (order_id, status, due_at, currency, item, amount) VALUES ('left behind', 'charging', now(), 'USD', 'widget', 1)`)
-	cheap(t, conn, 300, "LeasesDue", args{"floor": "now() - interval '1 minute'", "most": "500"})
+	conn.cheap(t, 300, "LeasesDue", args{"floor": "now() - interval '1 minute'", "most": "500"})
 	found, err := db.New(conn).LeasesDue(t.Context(), db.LeasesDueParams{Most: 500})
 	if err != nil || len(found) != 1 {
 		t.Errorf("%v, %d due", err, len(found))
@@ -351,7 +356,7 @@ func TestShortenScan(t *testing.T) {
 			'USD', 'widget', 1 FROM generate_series(1, 120000) AS n ORDER BY hashint4(n);
 		INSERT INTO orders (order_id, status, due_at, currency, item, amount)
 		VALUES ('far', 'charging', now() + interval '1 day', 'USD', 'widget', 1)`)
-	cheap(t, conn, 15_000, "LeasesShorten", args{"holds": "ARRAY['', 'retry', 'callback', 'approval']",
+	conn.cheap(t, 15_000, "LeasesShorten", args{"holds": "ARRAY['', 'retry', 'callback', 'approval']",
 		"seconds": "ARRAY[31, 960, 3600, 7200]", "policies": "ARRAY[1]", "most": "10000"})
 	var left int
 	err := conn.QueryRow(t.Context(), `SELECT count(*) FROM orders WHERE hold IS NULL AND due_at < now() + interval '1 minute'`).Scan(&left)
@@ -377,7 +382,7 @@ func TestPlansOfEvents(t *testing.T) {
 				`ANALYZE orders, transitions, event_batches`)
 		}
 		for _, name := range []string{"EventBatchAdd", "EventBatchesFrom", "EventBatchesOfOrder", "EventsOfBatch"} {
-			plan := explain(t, conn, "force_generic_plan", "COSTS", name, args{
+			plan := conn.explain(t, explanation{"force_generic_plan", "COSTS"}, name, args{
 				"owner": "'00000000-0000-0000-0000-000000000000'", "fence": "1", "first_event_no": "1", "after": "0", "most": "4000",
 				"order_id": "'order-7'", "event_no": "17",
 			})
@@ -403,7 +408,7 @@ func TestHistoryPlans(t *testing.T) {
 		`VACUUM ANALYZE stock_movements`, `VACUUM ANALYZE transitions`, `VACUUM ANALYZE step_calls`)
 	for _, name := range []string{"TransitionsOf", "TransitionsOfNewest", "CallsOf", "CallsOfNewest", "StockMovementsOf", "StockMovementsOfNewest"} {
 		for _, span := range [][2]string{{"-2147483648", "2147483647"}, {"10000", "2147483647"}, {"-2147483648", "10000"}} {
-			cheap(t, conn, 30, name, args{"order_no": "7", "item": "'lamp'", "after": span[0], "before": span[1], "most": "50", "durable": "false"})
+			conn.cheap(t, 30, name, args{"order_no": "7", "item": "'lamp'", "after": span[0], "before": span[1], "most": "50", "durable": "false"})
 		}
 	}
 }
@@ -432,10 +437,10 @@ func TestDeliveryListPlans(t *testing.T) {
 		{"'order 77'", "''"}, {"'item hot'", "''"}, {"'item hot'", "'delivered'"}, {"'order none'", "''"},
 	} {
 		for _, before := range []string{"9223372036854775807", "50000"} {
-			cheap(t, conn, most, "WebhookDeliveriesList", args{
+			conn.cheap(t, most, "WebhookDeliveriesList", args{
 				"subject": filter[0], "state": filter[1], "endpoint_no": "2", "before": before, "most": "51",
 			})
 		}
-		cheap(t, conn, most, "WebhookDeliveriesOfSubject", args{"subject": filter[0], "order_id": "'x'", "most": "50"})
+		conn.cheap(t, most, "WebhookDeliveriesOfSubject", args{"subject": filter[0], "order_id": "'x'", "most": "50"})
 	}
 }

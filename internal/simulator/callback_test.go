@@ -192,7 +192,7 @@ func TestCallbacksToPublicAddressesOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = response.Body.Close()
-	for deadline := time.Now().Add(time.Minute); !strings.Contains(said.String(), "calls may not go to this address"); runtime.Gosched() {
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(said.String(), "calls to this address are not allowed"); runtime.Gosched() {
 		if time.Now().After(deadline) {
 			t.Fatalf("it is not said that the callback was refused:\n%s", said.String())
 		}
