@@ -115,15 +115,17 @@ func (s *sleeper) proves(counter string) {
 	}
 }
 
-// holdOrders locks the stock and waits until so many orders are held up by it.
+// holdOrders locks the stock and waits until that keeps so many orders from ending: the reservation of one waits for the
+// lock, and the others wait behind it.
 func holdOrders(t *testing.T, url string, n int64) (unlock func()) {
 	t.Helper()
 	unlock = lockStock(t, url)
-	eventually(t, patience, "orders wait for their stock", func() bool { return unfinished(t, url) >= n })
+	const waiting = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`
+	eventually(t, patience, "orders wait for their stock", func() bool { return count(t, url, waiting) > 0 && unfinished(t, url) >= n })
 	return unlock
 }
 
-// lockStock keeps orders from ending: whoever reserves an item with a stock waits for its row, until unlock is called.
+// lockStock blocks every reservation of an item that has a stock until unlock is called.
 func lockStock(t *testing.T, url string) (unlock func()) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
@@ -132,10 +134,12 @@ func lockStock(t *testing.T, url string) (unlock func()) {
 	}
 	unlock = func() { _ = conn.Close(context.WithoutCancel(t.Context())) }
 	t.Cleanup(unlock)
-	for _, statement := range []string{"BEGIN", "SELECT FROM pawl.inventory FOR UPDATE"} {
-		if _, err := conn.Exec(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
+	if _, err := conn.Exec(t.Context(), "BEGIN"); err != nil {
+		t.Fatal(err)
+	}
+	locked, err := conn.Exec(t.Context(), "SELECT FROM pawl.inventory WHERE item = $1 FOR UPDATE", scarce)
+	if err != nil || locked.RowsAffected() != 1 {
+		t.Fatalf("lock the stock: %v, %s", err, locked)
 	}
 	return unlock
 }

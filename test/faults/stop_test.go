@@ -83,6 +83,7 @@ func stopWithoutHope(t *testing.T) {
 	sign(t, database)
 	flags := []string{"--grace", grace.String(), "--lease", lease.String()}
 	r := startReplicas(t, 1, database.URL, flags...)
+	stockUp(t, r.addresses()[0], scarce, stock)
 	load := &traffic{url: r.any, cuts: true, once: true, callers: 32, seed: s, order: smallOrders("hope")}
 	load.start(t)
 	load.flows(200)
