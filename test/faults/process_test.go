@@ -5,11 +5,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"pawl/internal/pgembed"
 )
 
 const (
@@ -21,8 +22,8 @@ const (
 type process struct {
 	t      testing.TB
 	cmd    *exec.Cmd
-	dir    string        // holds what it prints
-	exited chan struct{} // closed when it has ended
+	dir    string          // holds what it prints
+	exited <-chan struct{} // closed when it has ended
 }
 
 // launch starts the program. Settings of the machine do not reach it: env is added to an environment without any.
@@ -34,26 +35,16 @@ func launch(t testing.TB, env []string, args ...string) *process {
 // launchProgram starts a build of the program.
 func launchProgram(t testing.TB, path string, env []string, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, dir: t.TempDir(), exited: make(chan struct{})}
+	p := &process{t: t, dir: t.TempDir()}
 	p.cmd = exec.Command(path, args...)
 	p.cmd.Env = append(neutral(os.Environ()), env...)
 	p.cmd.Dir = p.dir
-	p.cmd.SysProcAttr = withUs()
 	out, errs := p.create("stdout"), p.create("stderr")
 	defer out.Close()
 	defer errs.Close()
 	p.cmd.Stdout, p.cmd.Stderr = out, errs
-	started := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // a child that dies with us dies with the thread that started it
-		defer close(p.exited)
-		err := p.cmd.Start()
-		started <- err
-		if err == nil {
-			_ = p.cmd.Wait()
-		}
-	}()
-	if err := <-started; err != nil {
+	var err error
+	if p.exited, err = pgembed.Launch(p.cmd); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.cleanup)
