@@ -18,8 +18,8 @@ import (
 	"pawl/internal/simulator"
 )
 
-// watched is what the lab shows of the books, and who reads them. They are read while somebody looks, and not more often than
-// those who look can see: then the reading is no part of what the demonstration shows.
+// watched is what the lab shows of the books, and who reads them. They are read while the page is open, and not more often than
+// a person can see: then the reading is no part of what the demonstration shows.
 type watched struct {
 	pool   *pg.Pool
 	prove  chan struct{} // wakes the prover
@@ -110,7 +110,7 @@ func (s *stage) summary(ctx context.Context) (sum simulator.Summary, err error) 
 	return sum, json.NewDecoder(response.Body).Decode(&sum)
 }
 
-// prover proves the books of both sides while somebody looks, until ctx ends.
+// prover proves the books of both sides while the page is open, until ctx ends.
 func (s *stage) prover(ctx context.Context) {
 	defer close(s.proven)
 	for {
@@ -132,7 +132,7 @@ func (s *stage) prover(ctx context.Context) {
 	}
 }
 
-// proveOnce runs pawl verify, as anybody could.
+// proveOnce runs pawl verify.
 func (s *stage) proveOnce(ctx context.Context) console.LabProof {
 	var out bytes.Buffer
 	complaint, _, err := s.verify(ctx, &out, "--output", "json")

@@ -26,7 +26,7 @@ import (
 // Options say what to show, and where.
 type Options struct {
 	Program string        // the file of this program
-	Length  time.Duration // how long orders are sent, if nobody uses the lab; 0: until Run is ended, and all faults are made by hand
+	Length  time.Duration // how long orders are sent, unless the lab is used; 0: until Run is ended, and all faults are made by hand
 	Out     io.Writer     // is told what happens, a line for each event
 	Live    bool          // Out is a terminal: its last line is kept up to date
 
@@ -83,7 +83,7 @@ type stage struct {
 	watched
 }
 
-// openFolder makes the folder. Others may enter it: root's PostgreSQL runs as somebody else.
+// openFolder makes the folder. Others may enter it: root's PostgreSQL runs as another user.
 func (s *stage) openFolder() (err error) {
 	if s.Dir == "" {
 		if s.temporary, err = os.MkdirTemp("", "pawl-demo-"); err != nil {
@@ -158,7 +158,7 @@ func (s *stage) close() (err error) {
 	return err
 }
 
-// open opens the console, and the address under which the provider, and anybody on this machine, reaches a replica that serves.
+// open opens the console, and the address under which the provider, and programs on this machine, reach a replica that serves.
 func (s *stage) open(ctx context.Context) (err error) {
 	if s.pool, err = pg.Open(ctx, s.databaseURL(), pg.Options{MaxConns: 1}); err != nil {
 		return fmt.Errorf("open books: %w", err)
@@ -184,7 +184,7 @@ func (s *stage) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// passOn leaves a request as it is: replicas are told under which name they are asked, and that somebody stands before us.
+// passOn leaves a request as it is: replicas are told under which name they are asked, and that there is a proxy before us.
 func passOn(r *httputil.ProxyRequest) {
 	r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", r.In.Host, r.In.Host
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {

@@ -11,7 +11,7 @@ import (
 	"pawl/internal/pgembed"
 )
 
-// TestProofThatFails: nobody takes a proof that says nothing for one that found nothing wrong.
+// TestProofThatFails: a proof without a result does not count as a success.
 func TestProofThatFails(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ program, says string }{
@@ -30,7 +30,7 @@ func TestProofThatFails(t *testing.T) {
 	}
 }
 
-// TestReplicaThatDoesNotStart: nobody says that it serves, and the demonstration ends.
+// TestReplicaThatDoesNotStart: it is not reported as serving, and the demonstration ends.
 func TestReplicaThatDoesNotStart(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer

@@ -112,7 +112,7 @@ func (s *stage) signal(i int, what syscall.Signal) {
 	}
 }
 
-// errNobodyServes is told to whoever looks at the console.
+// errNobodyServes is shown in the console.
 var errNobodyServes = errors.New("no replica serves: start one in the lab")
 
 // serving is a replica that serves.
@@ -151,7 +151,7 @@ func (t *steady) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// aimed is a request to another address. It keeps its Host: whoever gets it looks whether that is a name of this machine.
+// aimed is a request to another address. It keeps its Host, which the service compares with the names of this machine.
 func aimed(ctx context.Context, r *http.Request, address string) *http.Request {
 	r = r.Clone(ctx)
 	r.URL.Scheme, r.URL.Host, _ = strings.Cut(address, "://")
@@ -248,7 +248,7 @@ func (s *stage) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// verify runs pawl verify on the books of both sides, as anybody could, until ctx ends. It returns what that has complained of,
+// verify runs pawl verify on the books of both sides, until ctx ends. It returns what that has complained of,
 // and whether it found nothing wrong.
 func (s *stage) verify(ctx context.Context, out io.Writer, args ...string) (complaint string, holds bool, err error) {
 	var said bytes.Buffer

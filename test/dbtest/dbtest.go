@@ -37,7 +37,7 @@ type Database struct {
 	// AdminURL is URL with all rights, which the service has not: for tests that change the schema, or look into other places.
 	AdminURL string
 	// URL is for pgx, for the service under test and, on a failure, for psql. A test finds the tables of `pawl` without
-	// that name; the service, whose connections have a search_path of their own, does not. Whoever connects has the role of
+	// that name; the service, whose connections have a search_path of their own, does not. Connections have the role of
 	// the service, as pawl migrate roles makes it, also through a proxy or a pooler.
 	URL string
 	// Pool has all rights, and at most 8 connections. It is closed after the test.

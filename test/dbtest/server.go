@@ -177,7 +177,7 @@ func (s *server) makeTemplate() (string, error) {
 	return name, s.run(ctx, "ALTER DATABASE "+name+" ALLOW_CONNECTIONS false")
 }
 
-// create copies template, again where somebody (the autovacuum daemon) is looking at it.
+// create copies template, and retries while the autovacuum daemon uses it.
 func (s *server) create(ctx context.Context, name, template string) error {
 	for {
 		err := s.run(ctx, "CREATE DATABASE "+name+" TEMPLATE "+template+s.copying)

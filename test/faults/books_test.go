@@ -119,7 +119,7 @@ func count(t testing.TB, url, sql string, args ...any) int64 {
 	return query[int64](t, url, sql, args...)[0]
 }
 
-// unfinished counts the orders that somebody still has to finish.
+// unfinished counts the orders that have not ended.
 func unfinished(t testing.TB, url string) int64 {
 	t.Helper()
 	return count(t, url, `SELECT count(*) FROM books.orders AS o WHERE o.due_at IS NOT NULL OR o.hold IS NOT NULL`)
@@ -223,7 +223,7 @@ func sign(t testing.TB, database *dbtest.Database) {
 	}
 }
 
-// proveFences fails for orders to which anybody wrote but the process that had admitted or claimed them last: a write
+// proveFences fails for orders to which another process wrote than the one that had admitted or claimed them last: a write
 // that came too late.
 func proveFences(t testing.TB, url string) {
 	t.Helper()

@@ -75,7 +75,7 @@ func (a *answer) wrong(o order) string {
 		}
 		return ""
 	default:
-		return "an answer nobody should get"
+		return "an answer that no caller should get"
 	}
 }
 

@@ -36,7 +36,7 @@ type deaf struct {
 	mu      sync.Mutex
 	calls   []string         // the keys of all charges and undos, in order
 	signed  []time.Time      // when, as they say themselves
-	swallow func(n int) bool // whether nobody hears the answer to the n-th of them
+	swallow func(n int) bool // whether the answer to the n-th of them is lost
 }
 
 func (d *deaf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -72,7 +72,7 @@ func openDeafShop(t *testing.T, retry string, swallow func(n int) bool) (*shop, 
 	t.Cleanup(server.Close)
 	d.url = server.URL
 	secret := filepath.Join(t.TempDir(), "secret")
-	write(t, secret, "a secret of nobody")
+	write(t, secret, "a secret")
 	s.write(fmt.Sprintf("charge: {executor: http, url: %[1]s/charge, undoUrl: %[1]s/charge/undo, keyRetention: 24h, secret: 'file:%[4]s', retry: {%[2]s}}\n"+
 		"reserve: {executor: simulator, url: %[3]s}\nconfirm: {executor: simulator, url: %[3]s}\n", d.url, retry, s.url, secret))
 	return s, d
@@ -130,7 +130,7 @@ func TestWallClockStepsForward(t *testing.T) {
 	if calls := d.seen(); len(calls) != 2 || calls[0] != calls[1] {
 		t.Errorf("the charge was called for %q, want twice with one key", calls)
 	}
-	for _, at := range d.signed { // nobody calls any more
+	for _, at := range d.signed { // no call is under way any more
 		if time.Since(at).Abs() > 5*time.Minute {
 			t.Errorf("a call is signed as of %s", at)
 		}

@@ -141,7 +141,7 @@ func (o *original) work(s *service) {
 	o.inbox.awaits(s)
 }
 
-// quarantined checks that a service shows a database that belongs elsewhere, and that it does nothing to it and to nobody else, for far
+// quarantined checks that a service shows a database that belongs elsewhere, and changes neither it nor anything outside, for far
 // longer than all leases last and an order waits for its next call.
 func (o *original) quarantined(s *service) {
 	o.t.Helper()
@@ -211,7 +211,7 @@ func (o *original) shell(begin string, less int, variables ...string) string {
 }
 
 // TestRestoredDatabase does what docs/operations.md says of a restore drill. A service on what was restored does nothing. Once that was
-// adopted, it goes on where the dump was taken, and nobody takes its new events for those that were lost.
+// adopted, it goes on where the dump was taken, and its new events are not taken for those that were lost.
 func TestRestoredDatabase(t *testing.T) {
 	build(t)
 	t.Parallel()
@@ -398,7 +398,7 @@ func TestFailoverIsNoCopy(t *testing.T) {
 // backup takes a base backup of the running server, for another one that is not started yet.
 func (o *original) backup(settings map[string]string) *postgres {
 	o.t.Helper()
-	rules := filepath.Join(o.server.dir, "data", "replication.conf") // of itself it lets in nobody who wants all of it
+	rules := filepath.Join(o.server.dir, "data", "replication.conf") // the usual rules refuse replication
 	if err := os.WriteFile(rules, []byte("local  all,replication  pawl  peer  map=pawl\n"), 0o644); err != nil {
 		o.t.Fatal(err)
 	}

@@ -64,7 +64,7 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// TestDemoWhoseReaderLeaves has nobody read what the demonstration says: it ends, and leaves nothing behind.
+// TestDemoWhoseReaderLeaves closes the pipe that the demonstration prints to: it ends, and leaves nothing behind.
 func TestDemoWhoseReaderLeaves(t *testing.T) {
 	build(t)
 	t.Parallel()
@@ -118,7 +118,7 @@ var (
 	serves  = regexp.MustCompile(`<th scope="row">1<td>[^/]*serves`)
 )
 
-// person is somebody with a browser, in the lab of a demonstration.
+// person uses the lab of a demonstration with a browser.
 type person struct {
 	t       *testing.T
 	address string
@@ -190,14 +190,14 @@ func TestDemoByHand(t *testing.T) {
 	p.sees("/console/lab", regexp.MustCompile(`The books balance:`))
 	p.press(url.Values{"do": {"stop"}, "replica": {"2"}})
 	p.press(url.Values{"do": {"kill"}, "replica": {"1"}})
-	p.sees("/console/lab", dead) // though nobody serves
+	p.sees("/console/lab", dead) // though no replica serves
 	if status, body := p.ask(http.MethodPost, "/console/lab", url.Values{"do": {"kill"}, "replica": {"1"}}); status != http.StatusConflict {
 		t.Errorf("killed twice: %d %s", status, body)
 	}
 	p.press(url.Values{"do": {"start"}, "replica": {"1"}})
 	p.sees("/console/lab", serves)
 	p.sees("/console", regexp.MustCompile(`<bdi>local</bdi>`))
-	p.sees("/health", regexp.MustCompile(`.`)) // whoever serves, by the one address
+	p.sees("/health", regexp.MustCompile(`.`)) // the replica that serves, at the one address
 	if said := demo.stdout(); strings.Contains(said, "ms  the provider is slow") || !strings.Contains(said, "by hand: replica 1 is killed (SIGKILL)") {
 		t.Error("nothing breaks by itself, and what is broken by hand is told")
 	}

@@ -3,7 +3,7 @@
 // between any two statements, callers hang up in the middle of a byte stream, wall clocks are set.
 //
 // What callers were told is written down outside the service, and compared with what the database says: an answer that
-// was given must be true for ever, an order that was stored must end although nobody asks for it again, and
+// was given must be true for ever, an order that was stored must end although no caller asks again, and
 // no effect may be there twice. Each test logs how often its fault bit.
 //
 // Two environment variables change a run:

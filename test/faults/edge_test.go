@@ -53,7 +53,7 @@ func TestContractFromAnotherMachine(t *testing.T) {
 	}
 }
 
-// TestThisMachineOnly is a service that nobody configured.
+// TestThisMachineOnly runs the service without any setting.
 func TestThisMachineOnly(t *testing.T) {
 	build(t)
 	t.Parallel()

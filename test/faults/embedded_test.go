@@ -20,7 +20,7 @@ func alone(t *testing.T, dir string, flags ...string) *process {
 	return launch(t, nil, append([]string{"--data-dir", dir, "--listen", "127.0.0.1", "--port", "0"}, flags...)...)
 }
 
-// TestOwnDatabase runs the program as on a machine where nobody has set up a database.
+// TestOwnDatabase runs the program on a machine without a database.
 func TestOwnDatabase(t *testing.T) {
 	build(t)
 	t.Parallel()
@@ -216,7 +216,7 @@ func given(t *testing.T) {
 		for p.running() && !announcement.MatchString(p.stderr()) {
 			<-time.After(pace)
 		}
-		return p.running() || !strings.Contains(p.stderr(), "in use") // somebody was faster: another port
+		return p.running() || !strings.Contains(p.stderr(), "in use") // another process was faster: another port
 	})
 	url, place := p.announced()
 	if !strings.HasSuffix(url, ":"+port) {
@@ -236,7 +236,7 @@ func given(t *testing.T) {
 	}
 }
 
-// freePort is a port nobody listens on, for now.
+// freePort is a port that is free for now.
 func freePort(t *testing.T) string {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")

@@ -12,8 +12,8 @@ import (
 )
 
 // TestFeed takes away from the replica that numbers events whatever can go, under load: it is killed, it stands still, it is
-// cut off from the database, what it has sent arrives late. Somebody who follows the feed meanwhile gets every event once, those
-// of an order in order, with numbers without a gap. Whoever reads it again later gets the same to the byte.
+// cut off from the database, what it has sent arrives late. A follower of the feed gets every event once, those
+// of an order in order, with numbers without a gap. Reading it again later gives the same bytes.
 func TestFeed(t *testing.T) {
 	build(t)
 	t.Parallel()
@@ -89,7 +89,7 @@ type feedReader struct {
 	events []json.RawMessage
 }
 
-// page reads a page, and waits for one for some seconds. It is false where there is none, also where nobody answers.
+// page reads a page, and waits for one for some seconds. It is false without one, or without an answer.
 func (r *feedReader) page(wait int) (more bool) {
 	client := newClient(1, false)
 	defer client.close()

@@ -69,7 +69,7 @@ func (f *fleet) holder() (i int) {
 	f.mu.Lock()
 	f.times = 0
 	f.mu.Unlock()
-	eventually(f.t, patience, "somebody holds", func() bool {
+	eventually(f.t, patience, "one of them holds", func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		i = f.sender
@@ -78,7 +78,7 @@ func (f *fleet) holder() (i int) {
 	return i
 }
 
-// fleetFault is what becomes of the holder when it sends its statement. Afterwards it is as it was before, or somebody new.
+// fleetFault is what becomes of the holder when it sends its statement. Afterwards it is as before, or replaced.
 type fleetFault struct {
 	name   string
 	fate   dbtest.Fate

@@ -78,7 +78,7 @@ func TestFiveThousandListeners(t *testing.T) {
 		}
 	}
 	var happened []json.RawMessage
-	// Whoever writes for long in another database of the server holds the feed back, as other tests do.
+	// A long transaction in another database of the server, such as that of another test, holds the feed back.
 	eventually(t, 5*patience, "the feed has all events", func() bool {
 		happened, _ = newest(begin)
 		return len(happened) >= 12*4

@@ -80,7 +80,7 @@ func newSleeper(t *testing.T, lease string) *sleeper {
 }
 
 // fallAsleep stops the replica with some orders in its hands, behind a lock. It knows of them: an order whose admission it
-// has not heard of yet it would read later, as any other, and see that it is somebody else's.
+// has not heard of yet it would read later, as any other, and see that another replica has it.
 func (s *sleeper) fallAsleep() (unlock func()) {
 	s.t.Helper()
 	s.load.flows(100)

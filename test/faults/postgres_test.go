@@ -124,7 +124,7 @@ func (s *postgres) ps(arguments ...string) string {
 	return string(said)
 }
 
-// freeze stops all processes of the server until thaw is called: connections stay, nobody answers.
+// freeze stops all processes of the server until thaw is called: connections stay, without an answer.
 func (s *postgres) freeze() (thaw func()) {
 	s.t.Helper()
 	pids := s.all(syscall.SIGSTOP)

@@ -89,7 +89,7 @@ func (s *shop) endAt(p *dbtest.Proxy, victim *process, statement string, after b
 func (s *shop) refundAfter(victim *process) {
 	s.t.Helper()
 	ask := pawl.RefundBody{Amount: new("0.50"), Reason: "broken", RequestID: "ticket"}
-	for api := s.api(s.any()); victim.running(); { // where the answer is kept, nobody hears of the process's end in it
+	for api := s.api(s.any()); victim.running(); { // a lost reply does not show that the process has ended
 		_, _ = api.RefundOrder(s.t.Context(), "one", nil, ask)
 		<-time.After(pace)
 	}

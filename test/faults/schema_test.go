@@ -91,7 +91,7 @@ func TestNoSchema(t *testing.T) {
 		{"a schema that was dropped", true, `DROP SCHEMA pawl CASCADE`, all, []string{"schema pawl is missing, although", "DROP TABLE public.goose_db_version, and run pawl migrate up"}},
 		{"migrations of an earlier development version", true, `CREATE TABLE pawl.migration_checksums ()`, writes,
 			[]string{"schema pawl is that of an earlier development version", "createdb NAME"}},
-		{"migrations that nobody recorded", true, `DROP TABLE public.goose_db_version`, writes, []string{"not public.goose_db_version", "restore it from the backup"}},
+		{"migrations without a record", true, `DROP TABLE public.goose_db_version`, writes, []string{"not public.goose_db_version", "restore it from the backup"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -117,7 +117,7 @@ func TestNoSchema(t *testing.T) {
 	}
 }
 
-// TestSchemaDroppedUnderService takes the schema away from a service that nobody may read from. It says what is missing all the same.
+// TestSchemaDroppedUnderService takes the schema away from a service that requires a token. It says what is missing all the same.
 func TestSchemaDroppedUnderService(t *testing.T) {
 	build(t)
 	t.Parallel()

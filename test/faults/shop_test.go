@@ -76,7 +76,7 @@ func executorOf(executor, step string) string {
 }
 
 // callLimit is the time-out of calls some of which are to run into it; overlong is longer than that, and longest than
-// anybody waits for a callback.
+// the callback time-out.
 const (
 	callLimit = 2 * time.Second
 	overlong  = 5 * time.Second
@@ -188,7 +188,7 @@ func (s *shop) faults(rules ...simulator.Rule) {
 	}
 }
 
-// order sends an order until somebody has taken it. Nobody waits for its end.
+// order sends an order until it is accepted, and does not wait for its end.
 func (s *shop) order(id string) {
 	s.t.Helper()
 	s.orderAs(id, "respond-async")

@@ -105,7 +105,7 @@ func (s *stage) play(t *testing.T) {
 	s.check(t, database.URL, stored)
 }
 
-// check looks at the history: the moves are there once each, whoever made them.
+// check looks at the history: each move is there once.
 func (s *stage) check(t *testing.T, url string, stored bool) {
 	t.Helper()
 	path := strings.Join(query[string](t, url, `SELECT t.to_status FROM books.transitions AS t
@@ -147,7 +147,7 @@ func (p *proxy) watch(fatal int, after bool, kill func()) {
 	p.On(p.fate)
 }
 
-// byTheClock are statements that belong to no order: they come when it is time, when somebody asks how the program is, or
+// byTheClock are statements that belong to no order: they come when it is time, with a health check, or
 // when a machine stands still for so long that a statement may be lost.
 var byTheClock = []string{"SchemaState", "TimersDue", "OrdersExpired", "ConcurrencyKeysQueued", "LateUndosClaim", "RefundsClaim", "PolicyActive", "PoliciesUnknown",
 	"TokensExist", "TokenUsed", "AccessLogAdd", "IdempotencyKeysPurge", "StatementsRunning", "OrdersHeldStats", "LeasesShorten", "SideCallsShorten", "ReservationsShorten", "-- ping"}

@@ -31,7 +31,7 @@ func TestStop(t *testing.T) {
 	})
 }
 
-// stopUnderLoad replaces replicas one after the other. Nobody comes again: whoever was heard gets an answer.
+// stopUnderLoad replaces replicas one after the other. No caller retries: every request that arrived is answered.
 func stopUnderLoad(t *testing.T) {
 	t.Helper()
 	s := seed(t)
@@ -112,7 +112,7 @@ func stopWithoutHope(t *testing.T) {
 	proveFences(t, database.URL)
 }
 
-// stopTwice is somebody who does not want to wait.
+// stopTwice sends a second signal.
 func stopTwice(t *testing.T) {
 	t.Helper()
 	database := dbtest.New(t)
@@ -159,7 +159,7 @@ func TestExitCodes(t *testing.T) {
 		{"an unknown command", nil, "bogus", 2, `unknown command "bogus"`},
 		{"an unknown flag", nil, "serve --bogus", 2, "unknown flag: --bogus"},
 		{"a word too many", nil, "verify everything", 2, `"everything"`},
-		{"a migration nobody knows", nil, "migrate sideways", 2, `"sideways"`},
+		{"an unknown migration", nil, "migrate sideways", 2, `"sideways"`},
 		{"a flag without sense", nil, "--port many", 2, "--port"},
 		{"a variable without sense", []string{"PORT=many"}, "", 78, "PORT"},
 		{"a setting out of range", nil, "--lease 1ms", 78, "lease must be at least 1s"},
@@ -170,7 +170,7 @@ func TestExitCodes(t *testing.T) {
 		{"no database URL", []string{"DATABASE_URL=nonsense"}, "", 78, "database url"},
 		{"a database that loses what it commits", []string{"DATABASE_URL=" + database}, "", 78, "--allow-data-loss"},
 		{"nobody at the database URL", []string{"DATABASE_URL=" + nobody}, "", 69, "read the installation: waited 30s for the database: database unavailable: connect to database: failed to connect"},
-		{"no such database", []string{"DATABASE_URL=" + database + "&dbname=nowhere"}, "", 69, `database "nowhere" does not exist`}, // which nobody waits for
+		{"no such database", []string{"DATABASE_URL=" + database + "&dbname=nowhere"}, "", 69, `database "nowhere" does not exist`}, // waiting would not help
 		{"nobody to migrate", []string{"DATABASE_URL=" + nobody}, "migrate up", 69, "refused"},
 		{"nobody to verify", []string{"DATABASE_URL=" + nobody}, "verify", 69, "refused"},
 		{"no PostgreSQL where it was said to be", nil, "--pg-bin /nonexistent --data-dir " + filepath.Join(dbtest.Folder(t), "pawl"), 78, "/nonexistent"},

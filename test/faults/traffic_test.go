@@ -11,7 +11,7 @@ import (
 )
 
 // traffic is a closed loop of callers that send new orders. Most of them send an order until they know how it ended;
-// every third order is sent once, whatever comes back: nobody but the service will finish it.
+// every third order is sent once, whatever comes back: only the service will finish it.
 type traffic struct {
 	t       testing.TB
 	url     func(*rand.Rand) string

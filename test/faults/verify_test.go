@@ -12,8 +12,8 @@ import (
 	"pawl/test/dbtest"
 )
 
-// TestVerifyThatCanNotFindOut: whoever runs verify every night is told that the books are wrong (1) only where they are,
-// and else that nobody knows (69).
+// TestVerifyThatCanNotFindOut: verify ends with 1 only where the books are wrong,
+// and with 69 where it could not find out.
 func TestVerifyThatCanNotFindOut(t *testing.T) {
 	build(t)
 	t.Parallel()

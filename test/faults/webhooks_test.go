@@ -58,7 +58,7 @@ func (f *fleet) subscribe(url string) {
 	}
 }
 
-// delivered waits until nothing is to be sent any more. Nobody waits here for pauses of minutes.
+// delivered waits until nothing is to be sent any more. It skips pauses of minutes.
 func (f *fleet) delivered() {
 	f.t.Helper()
 	eventually(f.t, 2*patience, "all is delivered", func() bool {
