@@ -106,7 +106,7 @@ func TestMeasureCountsWhatWasDone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := run{setup: setup{Target: name, Callers: 4, Items: 10}, target: testTarget(t, name), database: testDatabase(t),
-				folder: t.TempDir(), window: window{warmUp: 100 * time.Millisecond, length: 500 * time.Millisecond}, stock: true}
+				folder: t.TempDir(), window: window{warmUp: 100 * time.Millisecond, length: 500 * time.Millisecond}}
 			out, err := r.measure(t.Context())
 			if err != nil {
 				t.Fatal(err)

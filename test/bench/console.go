@@ -91,7 +91,7 @@ func (o *onlooker) stop(from, to time.Duration) (map[string]lags, error) {
 	return found, errors.Join(o.err, o.deaf)
 }
 
-// withConsole measures the service with many orders in the table, in turn with nobody at its console and with somebody who
+// withConsole measures the service with many orders in the table, in turn without the console and with a person who
 // looks at one page after the other.
 func (p *plan) withConsole(ctx context.Context, d *database) error {
 	if err := d.fillConsole(ctx); err != nil {
@@ -168,7 +168,7 @@ func (r report) printConsole(w io.Writer) {
 	if len(with) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "\n%d callers, with somebody at the console: %s of the orders/s (%s against %s), %s of the CPU per order\n", with[0].Callers,
+	fmt.Fprintf(w, "\n%d callers, with the console open: %s of the orders/s (%s against %s), %s of the CPU per order\n", with[0].Callers,
 		ratio(with, without, ordersPerSec), spread(with), spread(without), ratio(with, without, cpuPerOrder))
 	for _, page := range slices.SortedFunc(maps.Keys(all), func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(strings.Split(a, "?")), len(strings.Split(b, "?"))), cmp.Compare(a, b))

@@ -142,7 +142,7 @@ var settings = map[string]string{
 const walFiles = 64
 
 // startCluster makes and starts the private PostgreSQL that all targets of a run are measured on, in folder, reachable by
-// a unix socket only. Whoever gets it stops it.
+// a unix socket only. The caller stops it.
 func startCluster(ctx context.Context, folder string, extra map[string]string) (*pgembed.Server, error) {
 	if err := os.Chmod(folder, 0o711); err != nil { // the user of PostgreSQL must get through
 		return nil, err

@@ -20,8 +20,8 @@ type follower struct {
 	events  []lateness
 }
 
-// catchUp is how long a follower has before the window begins. Nobody has wanted the events before him, so there is a heap of
-// them when he comes, which goes away at the rate by which the feed is faster than the orders.
+// catchUp is how long a follower has before the window begins. There was no reader of events before it, so there is a backlog of
+// them at first, which goes away at the rate by which the feed is faster than the orders.
 const catchUp = 10 * time.Second
 
 type lateness struct{ came, lag time.Duration } // came is on the load's clock
@@ -73,12 +73,12 @@ func inWindow(all []lateness, from, to time.Duration) (found lags) {
 	return found
 }
 
-// withFollower measures the service with orders offered at a rate while somebody follows its events.
+// withFollower measures the service with orders offered at a rate while a reader follows its events.
 func (p *plan) withFollower(ctx context.Context) error {
 	for range p.rounds {
 		for _, items := range p.items {
 			s := setup{Target: "pawl", Rate: p.rate, Items: items}
-			if err := p.do(ctx, run{setup: s, window: p.window, stock: p.stock, follow: true}); err != nil {
+			if err := p.do(ctx, run{setup: s, window: p.window, follow: true}); err != nil {
 				return err
 			}
 		}

@@ -116,7 +116,7 @@ func (p *plan) all(ctx context.Context) error {
 			for round := range p.rounds {
 				for _, name := range inTurn(p.only, round) {
 					s := setup{Target: name, Callers: callers, Items: items}
-					if err := p.do(ctx, run{setup: s, window: p.window, stock: p.stock}); err != nil {
+					if err := p.do(ctx, run{setup: s, window: p.window}); err != nil {
 						return err
 					}
 				}

@@ -19,7 +19,6 @@ type run struct {
 	database *database
 	folder   string
 	window   window
-	stock    bool      // give every item stock first, so that it is checked
 	provider *provider // nil: the ledger does every step
 	follow   bool      // the events are followed meanwhile
 }
@@ -48,7 +47,8 @@ func (r run) measure(ctx context.Context) (result, error) {
 }
 
 func (r run) drive(ctx context.Context, s *server, out *result) (outcome, error) {
-	if err := r.prepare(ctx, out); err != nil {
+	var err error
+	if out.Stored, err = r.database.lastOrder(ctx); err != nil {
 		return outcome{}, err
 	}
 	if r.target.token {
@@ -70,33 +70,6 @@ func (r run) drive(ctx context.Context, s *server, out *result) (outcome, error)
 	out.MemoryMiB = float64(peak) / (1 << 20)
 	return seen, err
 }
-
-func (r run) prepare(ctx context.Context, out *result) (err error) {
-	if out.Stored, err = r.database.lastOrder(ctx); err != nil || !r.stock {
-		return err
-	}
-	var recorded bool // neither the baseline nor earlier versions have movements
-	if err := r.database.conn.QueryRow(ctx, "SELECT to_regclass('stock_movements') IS NOT NULL").Scan(&recorded); err != nil {
-		return fmt.Errorf("look for stock movements: %w", err)
-	}
-	sql := giveSQL
-	if recorded {
-		sql = giveRecordedSQL
-	}
-	_, err = r.database.conn.Exec(ctx, sql, r.Items)
-	if err != nil {
-		return fmt.Errorf("give stock: %w", err)
-	}
-	return nil
-}
-
-const giveSQL = `INSERT INTO inventory AS i (item, on_hand, tracked)
-	SELECT 'item-' || lpad(n::text, 5, '0'), 1000000000, true FROM generate_series(0, $1 - 1) AS n
-	ON CONFLICT (item) DO UPDATE SET on_hand = i.on_hand + excluded.on_hand, tracked = true`
-
-const giveRecordedSQL = "WITH stocked AS (" + giveSQL + `, version = i.version + 1 RETURNING i.*)
-	INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, request_id)
-	SELECT s.item, s.version, 'adjustment', 1000000000, s.on_hand, s.sold, 'local', 'version ' || s.version FROM stocked AS s`
 
 // watched is watch, while the events are followed or the console is looked at, if that is wanted.
 func (r run) watched(ctx context.Context, s *server, l *load, out *result) (from, to sample, err error) {
@@ -187,7 +160,7 @@ type setup struct {
 	Callers, Items int
 	Ordered        bool    // ids
 	Rate           float64 // orders per second offered, instead of callers that wait
-	Console        bool    // somebody looks at its pages
+	Console        bool    // its pages are looked at
 }
 
 func (s setup) String() string {

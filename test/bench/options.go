@@ -19,7 +19,6 @@ type options struct {
 	rounds         int
 	stored         int64
 	ordered        bool
-	stock          bool
 	targets        targets
 
 	remote       bool
@@ -56,10 +55,9 @@ func parseOptions(args []string) (options, error) {
 	flags.DurationVar(&o.window.warmUp, "warmup", 2*time.Second, "warm-up before it, 2s at most: the runs are to begin with an empty database")
 	flags.IntVar(&o.rounds, "rounds", 1, "how often to do every run, targets in turn")
 	flags.Int64Var(&o.stored, "stored", 0, "also measure the service with this many completed orders in the table; the window is then at least 90 s")
-	flags.BoolVar(&o.stock, "stock", false, "give every item stock, so that stock is checked as well as counted")
 	flags.StringVar(&o.targets.pawl, "pawl", "", "binary of the service; default: built from the parent folder")
 	flags.BoolVar(&o.remote, "remote", false, "measure the service with every step at a provider (pawl simulate) instead: orders offered at --rate, and 2,000 callers that wait")
-	flags.BoolVar(&o.events, "events", false, "measure instead how late events come to somebody who follows them, with orders offered at --rate")
+	flags.BoolVar(&o.events, "events", false, "measure instead how late events reach a reader, with orders offered at --rate")
 	flags.BoolVar(&o.console, "console", false, "measure instead how long the pages of the console take, and what they cost 256 callers, with --stored orders in the table")
 	flags.Float64Var(&o.rate, "rate", 500, "orders per second that --remote and --events offer")
 	flags.StringVar(&o.targets.earlier, "against", "", "binary of an earlier version, to be measured in turn with this one and compared")

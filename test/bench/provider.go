@@ -107,7 +107,7 @@ func (p *plan) withProvider(ctx context.Context) error {
 	for range p.rounds {
 		for _, s := range []setup{{Rate: p.rate}, {Callers: remoteCallers}} {
 			s.Target, s.Items = "pawl", remoteItems
-			r := run{setup: s, window: w, stock: p.stock, provider: newProvider(p.built[s.Target].binary)}
+			r := run{setup: s, window: w, provider: newProvider(p.built[s.Target].binary)}
 			if err := p.do(ctx, r); err != nil {
 				return err
 			}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -84,27 +83,5 @@ func TestOutcomeOfAnOpenLoopIsOfTheOrdersDueInTheWindow(t *testing.T) {
 	out := l.outcome(2, 10)
 	if out.completed != 2 || len(out.latencies) != 2 || out.latencies[0] != 3 || out.latencies[1] != 6 {
 		t.Errorf("outcome %+v, want 2 completed, latencies 3 and 6", out)
-	}
-}
-
-func TestReportSaysHowAimsStand(t *testing.T) {
-	t.Parallel()
-	r := report{Results: []result{
-		{setup: setup{Target: "pawl", Items: 10, Rate: 500}, ServiceCPU: 0.5, PostgresCPU: 0.5, P99: 200, Answered: 2, Provider: &summary{Requests: 6}},
-		{setup: setup{Target: "pawl", Items: 10, Callers: 2000}, ServiceCPU: 0.5, MemoryMiB: 301, P99: 2000, Provider: &summary{}},
-	}}
-	var out bytes.Buffer
-	r.print(&out)
-	text := out.String()
-	for _, want := range []string{
-		"PostgreSQL, s per 1,000 orders: 0.5, aim 0.4: missed", "p99 at 500/s offered, ms: 200, aim 1000: holds",
-		"in flight, MiB: 301, aim 300: missed", "6 calls; effects: charge 0",
-	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %q in:\n%s", want, text)
-		}
-	}
-	if n := strings.Count(text, "aim"); n != 5 {
-		t.Errorf("%d aims, want 5:\n%s", n, text)
 	}
 }

@@ -193,8 +193,8 @@ func spread(runs []result) string {
 var remoteColumns = []string{"load", "orders/s", "p50 ms", "p99 ms", "max ms", "errors", "calls/order", "CPU service",
 	"CPU PostgreSQL", "CPU provider", "CPU load", "others %", "RSS MiB", "WAL B/order", "HOT %"}
 
-// printRemote writes a table of the runs with remote steps; below it, for each, what
-// the provider counted and how the figures stand to the aims.
+// printRemote writes a table of the runs with remote steps; below it, for each,
+// what the provider counted.
 func (r report) printRemote(w io.Writer) {
 	var runs []result
 	rows := [][]string{remoteColumns}
@@ -210,11 +210,6 @@ func (r report) printRemote(w io.Writer) {
 	printTable(w, rows)
 	for _, x := range runs {
 		fmt.Fprintf(w, "\n%s\n  provider: %s\n", x.load(), x.Provider.text(x.Answered))
-		for _, a := range aims {
-			if a.of == nil || a.of(x) {
-				fmt.Fprintf(w, "  %s\n", a.text(x))
-			}
-		}
 	}
 }
 
@@ -231,29 +226,4 @@ func (s *summary) text(orders int) string {
 	return fmt.Sprintf("%d calls; effects: charge %d, reserve %d, confirm %d, of %d orders; doubleLive %d, overlaps %d, repeatedEffects %d",
 		s.Requests, s.Steps["charge"].Effects, s.Steps["reserve"].Effects, s.Steps["confirm"].Effects, orders,
 		s.DoubleLive, s.Overlaps, s.RepeatedEffects)
-}
-
-// aim is an upper limit of a figure under the loads it was set for.
-type aim struct {
-	name  string
-	limit float64
-	value func(result) float64
-	of    func(result) bool // nil: all
-}
-
-var aims = []aim{
-	{"CPU of the service, s per 1,000 orders", 0.6, func(x result) float64 { return x.ServiceCPU }, nil},
-	{"CPU of PostgreSQL, s per 1,000 orders", 0.4, func(x result) float64 { return x.PostgresCPU },
-		func(x result) bool { return x.PostgresCPU > 0 }}, // else nothing was measured
-	{"p99 at 500/s offered, ms", 1000, func(x result) float64 { return x.P99 }, func(x result) bool { return x.Rate == 500 }},
-	{"memory of the service with 2,000 orders in flight, MiB", 300, func(x result) float64 { return x.MemoryMiB },
-		func(x result) bool { return x.Callers == remoteCallers }},
-}
-
-func (a aim) text(x result) string {
-	verdict := "holds"
-	if a.value(x) > a.limit {
-		verdict = "missed"
-	}
-	return fmt.Sprintf("%s: %.3g, aim %g: %s", a.name, a.value(x), a.limit, verdict)
 }

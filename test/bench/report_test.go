@@ -70,14 +70,6 @@ func TestOptionsChooseTargets(t *testing.T) {
 	}
 }
 
-func TestTargetsTakeTurns(t *testing.T) {
-	t.Parallel()
-	names := []string{"a", "b"}
-	if got := slices.Concat(inTurn(names, 0), inTurn(names, 1), inTurn(names, 2)); !slices.Equal(got, []string{"a", "b", "b", "a", "a", "b"}) {
-		t.Error(got)
-	}
-}
-
 func TestLedgerPolicyIsServed(t *testing.T) {
 	t.Parallel()
 	d := testDatabase(t)

@@ -26,7 +26,7 @@ func (p *plan) withStored(ctx context.Context, d *database) error {
 	w.length = max(w.length, storedWindow)
 	for _, callers := range storedCallers {
 		for round := range 2 * p.rounds {
-			r := run{setup: setup{Target: "pawl", Callers: callers, Items: storedItems}, window: w, stock: p.stock}
+			r := run{setup: setup{Target: "pawl", Callers: callers, Items: storedItems}, window: w}
 			if round%4 == 1 || round%4 == 2 { // empty, stored, stored, empty
 				r.database = d
 			}

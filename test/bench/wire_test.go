@@ -65,48 +65,29 @@ func TestWireSendsOrders(t *testing.T) {
 
 func TestWireReadsAnswers(t *testing.T) {
 	t.Parallel()
-	long := strings.Repeat(" ", 10_000)
-	for name, handle := range map[string]http.HandlerFunc{
-		"with a length": func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = w.Write([]byte(`{"status":"completed"}`))
-		},
-		"in chunks": func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = w.Write([]byte(long))
+	for name, c := range map[string]struct {
+		handle  http.HandlerFunc
+		refused bool
+	}{
+		"with a length": {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"status":"completed"}`)) }, false},
+		"in chunks": {func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte(strings.Repeat(" ", 10_000)))
 			_ = http.NewResponseController(w).Flush()
 			_, _ = w.Write([]byte(`{"status":"completed"}`))
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := serve(t, handle)
-			for range 3 {
-				if err := w.send(); err != nil {
-					t.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
-func TestWireCountsAnythingElseAsRefused(t *testing.T) {
-	t.Parallel()
-	for name, handle := range map[string]http.HandlerFunc{
-		"other status": func(w http.ResponseWriter, _ *http.Request) {
+		}, false},
+		"another status": {func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, `{"status":"completed"}`, http.StatusServiceUnavailable)
-		},
-		"not completed": func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = w.Write([]byte(`{"status":"charging"}`))
-		},
-		"no body": func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(http.StatusNoContent)
-		},
+		}, true},
+		"not completed": {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"status":"charging"}`)) }, true},
+		"no body":       {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := serve(t, handle)
-			for range 2 { // the connection goes on
-				if _, ok := errors.AsType[*refused](w.send()); !ok {
-					t.Fatal("not refused")
+			w := serve(t, c.handle)
+			for range 3 { // the connection goes on
+				err := w.send()
+				if _, refused := errors.AsType[*refused](err); refused != c.refused || !refused && err != nil {
+					t.Fatal(err)
 				}
 			}
 		})

@@ -37,7 +37,6 @@ type options struct {
 	orders int
 	rounds int
 	items  int
-	stock  bool
 	files  [][]string // of each variant
 	names  []string
 }
@@ -65,7 +64,6 @@ func parse(args []string) (options, error) {
 	flags.IntVar(&o.orders, "orders", 2000, "most orders of one round; sets of one do a quarter of them")
 	flags.IntVar(&o.rounds, "rounds", 9, "how often every variant is measured with every size, in turn")
 	flags.IntVar(&o.items, "items", 10_000, "different items")
-	flags.BoolVar(&o.stock, "stock", false, "track the stock of every item; there is enough")
 	flags.Func("variant", "name=file.sql[,file.sql…], to be measured beside the base; may be repeated", func(text string) error {
 		name, files, _ := strings.Cut(text, "=")
 		o.names, o.files = append(o.names, name), append(o.files, strings.FieldsFunc(files, func(r rune) bool { return r == ',' }))

@@ -49,11 +49,7 @@ func open(ctx context.Context, server *pgembed.Server, number int, o options) (*
 			return nil, err
 		}
 	}
-	if o.stock {
-		_, err = conn.Exec(ctx, `INSERT INTO pawl.inventory (item, on_hand, tracked)
-			SELECT 'item ' || n, 1000000, true FROM generate_series(0, $1 - 1) AS n`, o.items)
-	}
-	return &variant{name: o.names[number], conn: conn, query: db.New(r), items: o.items, figures: map[int][]figures{}}, err
+	return &variant{name: o.names[number], conn: conn, query: db.New(r), items: o.items, figures: map[int][]figures{}}, nil
 }
 
 // replacing is a connection that sends other statements in the place of some.
