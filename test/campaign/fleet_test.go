@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,13 +14,15 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"pawl/internal/pgembed"
 )
 
 // replica is a run of the program as a server.
 type replica struct {
 	cmd    *exec.Cmd
 	folder string
-	exited chan struct{}
+	exited <-chan struct{}
 	asked  bool // somebody ended it
 	served bool
 }
@@ -39,7 +40,6 @@ type fleet struct {
 	posts   []post
 	folder  string
 	keepers sync.WaitGroup
-	running sync.WaitGroup
 
 	mu        sync.Mutex
 	all       []*replica
@@ -75,7 +75,7 @@ func (f *fleet) launch(i int) {
 	defer f.mu.Unlock()
 	f.starts++
 	folder := filepath.Join(f.folder, strconv.Itoa(f.starts))
-	r := &replica{folder: folder, exited: make(chan struct{})}
+	r := &replica{folder: folder}
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		f.t.Error(err)
 	}
@@ -83,29 +83,17 @@ func (f *fleet) launch(i int) {
 	r.cmd = exec.Command(p.program.path, append([]string{"serve", "--listen", "127.0.0.1", "--port", "0", "--log-format", "json"}, p.flags...)...)
 	r.cmd.Env = append(withoutSettings(os.Environ()), p.env...)
 	r.cmd.Dir = folder
-	r.cmd.SysProcAttr = endsWithUs(&syscall.SysProcAttr{})
 	out, err := os.Create(filepath.Join(folder, "stdout"))
 	log, err2 := os.Create(filepath.Join(folder, "stderr"))
 	if err != nil || err2 != nil {
 		f.t.Error(err, err2)
 	}
 	r.cmd.Stdout, r.cmd.Stderr = out, log
-	started := make(chan error, 1)
-	f.running.Go(func() {
-		runtime.LockOSThread() // the child ends with the thread that has started it
-		defer runtime.UnlockOSThread()
-		defer close(r.exited)
-		defer out.Close()
-		defer log.Close()
-		err := r.cmd.Start()
-		started <- err
-		if err == nil {
-			_ = r.cmd.Wait()
-		}
-	})
-	if err := <-started; err != nil {
-		f.t.Error(err)
+	if r.exited, err = pgembed.Launch(r.cmd); err != nil {
+		panic(err) // the harness is broken, and this is not the test's goroutine
 	}
+	out.Close()
+	log.Close()
 	f.all[i] = r
 }
 
@@ -217,8 +205,8 @@ func (f *fleet) close() {
 	f.keepers.Wait()
 	for i := range f.posts {
 		f.kill(i)
+		<-f.all[i].exited
 	}
-	f.running.Wait()
 }
 
 // broken reads the logs of all replicas for words that no log may have.
