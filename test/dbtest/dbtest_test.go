@@ -57,7 +57,7 @@ func TestNew(t *testing.T) {
 			})
 		}
 	})
-	t.Run("whoever asks for nothing may vacuum its tables, as autovacuum does", func(t *testing.T) {
+	t.Run("a connection without options may vacuum the tables, as autovacuum does", func(t *testing.T) {
 		t.Parallel()
 		db := New(t)
 		config, err := pgx.ParseConfig(use(t).url(db.Pool.Config().ConnConfig.Database))
@@ -74,7 +74,7 @@ func TestNew(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	t.Run("a database ends with its test, whoever is connected", func(t *testing.T) {
+	t.Run("a database ends with its test, open connections too", func(t *testing.T) {
 		t.Parallel()
 		var url string
 		t.Run("a test", func(t *testing.T) { //nolint:paralleltest // its end is what is looked at
@@ -86,12 +86,6 @@ func TestNew(t *testing.T) {
 		})
 		if _, err := pgx.Connect(t.Context(), url); err == nil || !strings.Contains(err.Error(), "3D000") { // invalid_catalog_name
 			t.Fatal("still there", err)
-		}
-	})
-	t.Run("the pool is small", func(t *testing.T) {
-		t.Parallel()
-		if got := New(t).Pool.Config().MaxConns; got != 8 {
-			t.Fatal(got)
 		}
 	})
 	t.Run("a connection that is not released is reported", func(t *testing.T) {
@@ -221,15 +215,6 @@ func age(t *testing.T, dir string) {
 	}
 }
 
-func BenchmarkNew(b *testing.B) {
-	New(b) // the server and the template
-	for b.Loop() {
-		if err := New(b).Pool.Ping(b.Context()); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 // variable makes this test binary, run again, do one of the things below in its only test.
 const variable = "DBTEST_CHILD"
 
@@ -259,7 +244,7 @@ func TestMainOfAPackage(t *testing.T) {
 	}
 }
 
-// Most tests wait, so more of them run at a time than there are cores; who asks for a number gets it.
+// Most tests wait, so more of them run at a time than there are cores, unless -parallel says how many.
 func TestMainRunsMoreTestsThanCores(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -30,9 +30,9 @@ var doing = []simulator.Rule{
 	{Fault: simulator.TimeoutAfter, Times: 2},
 	{Fault: simulator.CutAfter, Times: 2},
 	{Fault: simulator.Slow, Delay: 100 * time.Millisecond},
-	{Fault: simulator.Slow, Delay: overlong}, // longer than the time-out: done when nobody listens any more
+	{Fault: simulator.Slow, Delay: overlong}, // longer than the time-out: done after the caller has given up
 	{Fault: simulator.Async, Delay: 100 * time.Millisecond},
-	{Fault: simulator.Async, Delay: longest}, // longer than anybody waits for it
+	{Fault: simulator.Async, Delay: longest}, // longer than the callback time-out
 	{Fault: simulator.AnswerTwice},
 	{Fault: simulator.CallbackTwice, Delay: 50 * time.Millisecond},
 	{Fault: simulator.CallbackLate, Delay: 200 * time.Millisecond},
@@ -157,23 +157,31 @@ func (c cell) wrong(o outcome) bool {
 	return o.Status != c.ends
 }
 
-// TestMatrixOfFaults sends an order into every cell at once, round by round, and looks at the books of the provider when they have ended.
+// TestMatrixOfFaults sends an order into every cell at once, round by round, and looks at the books of the provider when
+// they have ended.
 func TestMatrixOfFaults(t *testing.T) {
 	build(t)
 	t.Parallel()
-	t.Run("a replica that asks before it calls again", matrixOfFaults(looking, 1))
-	t.Run("replicas that can only call again", matrixOfFaults(blind, several()))
-	if repeated() {
-		t.Run("replicas that ask before they call again", matrixOfFaults(looking, several()))
-		t.Run("a replica that can only call again", matrixOfFaults(blind, 1))
-	}
-}
-
-func matrixOfFaults(executor string, n int) func(*testing.T) {
-	return func(t *testing.T) {
-		t.Parallel()
-		s := openShop(t, executor, callLimit)
-		s.meetFaults(executor, n)
+	for _, c := range []struct {
+		name, executor string
+		replicas       int
+		repeated       bool // only where faults are repeated
+	}{
+		{"a replica that asks before it calls again", looking, 1, false},
+		{"replicas that ask before they call again", looking, several(), true},
+		{"a replica that can only call again", blind, 1, true},
+		{"replicas that can only call again", blind, several(), false},
+		{"a replica that takes the money at once", stripeNow, 1, true},
+		{"replicas that take the money at once", stripeNow, several(), false},
+		{"a replica that captures it at the end", stripeLater, 1, false},
+		{"replicas that capture it at the end", stripeLater, several(), true},
+	} {
+		if !c.repeated || repeated() {
+			t.Run(c.name, func(t *testing.T) {
+				t.Parallel()
+				openShop(t, c.executor, callLimit).meetFaults(c.executor, c.replicas)
+			})
+		}
 	}
 }
 
@@ -252,7 +260,7 @@ func stripeCells(executor string) (all []cell) {
 		if rule.Fault != simulator.Decline {
 			all = append(all, newCell("charge", undo, rule, "failed").refusedAt("reserve"))
 		}
-		if asks && rule.Fault != simulator.Decline && rule.Fault != simulator.Slow { // nobody hears of the charge, and then of its state
+		if asks && rule.Fault != simulator.Decline && rule.Fault != simulator.Slow { // the charge is unknown, and then its state
 			c := newCell("charge", "read", rule, "completed")
 			c.rules = append(c.rules, simulator.Rule{Fault: simulator.TimeoutAfter, Times: 1, Step: "charge", Operation: "confirm", OrderPrefix: c.name})
 			all = append(all, c)
@@ -278,43 +286,4 @@ func stripeDoing(step, request string) (all []cell) {
 func (c cell) refusedAt(step string) cell {
 	c.rules = append(c.rules, simulator.Rule{Fault: simulator.Decline, Step: step, OrderPrefix: c.name})
 	return c
-}
-
-// TestMatrixOfStripe is TestMatrixOfFaults for charges by Stripe's API.
-func TestMatrixOfStripe(t *testing.T) {
-	build(t)
-	t.Parallel()
-	t.Run("replicas that take the money at once", matrixOfFaults(stripeNow, several()))
-	t.Run("a replica that captures it at the end", matrixOfFaults(stripeLater, 1))
-	if repeated() {
-		t.Run("a replica that takes the money at once", matrixOfFaults(stripeNow, 1))
-		t.Run("replicas that capture it at the end", matrixOfFaults(stripeLater, several()))
-	}
-}
-
-// TestMatrixOfKillsAtStripe is TestMatrixOfKills for charges by Stripe's API.
-func TestMatrixOfKillsAtStripe(t *testing.T) {
-	build(t)
-	t.Parallel()
-	t.Run("a lone replica, and one that comes after it", func(t *testing.T) {
-		t.Parallel()
-		matrixOfKills(t, stripeLater, 0)
-	})
-	t.Run("one of several", func(t *testing.T) {
-		t.Parallel()
-		matrixOfKills(t, stripeNow, several()-1)
-	})
-}
-
-// TestStripeThatBreaksTheContract charges an order whose payment intent was canceled. Nothing that the service does can
-// keep it from that; the comparison of the books names the order.
-func TestStripeThatBreaksTheContract(t *testing.T) {
-	build(t)
-	t.Parallel()
-	s := openShop(t, stripeNow, callLimit)
-	s.faults(simulator.Rule{Fault: simulator.LateAfterVoid, Step: "charge", Delay: longest, OrderPrefix: "late"})
-	s.open(1)
-	s.order("good")
-	s.order("late")
-	s.lateCharge()
 }

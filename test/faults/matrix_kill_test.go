@@ -33,13 +33,13 @@ var paths = []path{
 		[]string{"OrdersAdmitWithTerms", "RemoteCharged", "RemoteReserved", "RemoteRefused",
 			"CallsBegin", "OrdersRelease", "CallsBegin", "OrdersRefund"}, 3},
 	{"again", []simulator.Rule{{Fault: simulator.NotDone, Step: "charge", Times: 1}}, "completed",
-		[]string{"OrdersAdmitWithTerms", "CallsSuspend"}, 0}, // then it is due for anybody
+		[]string{"OrdersAdmitWithTerms", "CallsSuspend"}, 0}, // then any replica may take it
 	{"later", []simulator.Rule{{Fault: simulator.Async, Step: "reserve", Delay: 100 * time.Millisecond}}, "completed",
 		[]string{"OrdersAdmitWithTerms", "RemoteCharged", "CallsSuspend"}, 0},
 }
 
 // calls are the moments in a call at which its process ends: when the provider has the request and its effect is still to
-// come, and when it has happened and nobody hears of it.
+// come, and when it has happened and the answer is lost.
 var calls = []struct {
 	fault   simulator.Rule
 	outcome []string // in the provider's log, when the process is to end
@@ -73,7 +73,7 @@ func allDoomed(executor string) (all []doomed) {
 				d := doomed{id: fmt.Sprintf("%s-%s-%d-%s-", p.name, when, n, statement), ends: p.ends, statement: n + 1, after: when == "after", moves: p.moves[:n+1]}
 				d.pivot = p.pivot > 0 && (d.after && d.statement == p.pivot || !d.after && d.statement == p.pivot+1)
 				if d.pivot && !looks {
-					d.ends = "held: refused_in_doubt" // nobody knows whether the first call is still to arrive
+					d.ends = "held: refused_in_doubt" // the first call may still arrive
 				}
 				d.add(p.rules...)
 				all = append(all, d)
@@ -117,24 +117,30 @@ func (d *doomed) add(rules ...simulator.Rule) {
 	}
 }
 
-// TestMatrixOfKills ends a process before and after every commit of an order, and in every call of it; nobody but the
-// others, or one that is started afterwards, finishes the order.
+// TestMatrixOfKills ends a process before and after every commit of an order, and in every call of it. Only the other
+// replicas, or one that is started afterwards, finish the order.
 func TestMatrixOfKills(t *testing.T) {
 	build(t)
 	t.Parallel()
-	t.Run("a lone replica, and one that comes after it", func(t *testing.T) {
-		t.Parallel()
-		matrixOfKills(t, blind, 0)
-	})
-	t.Run("one of several", func(t *testing.T) {
-		t.Parallel()
-		matrixOfKills(t, looking, several()-1)
-	})
+	for name, c := range map[string]struct {
+		executor string
+		others   int
+	}{
+		"a lone replica, and one that comes after it": {blind, 0},
+		"one of several": {looking, several() - 1},
+		"a lone replica that captures, and one that comes after": {stripeLater, 0},
+		"one of several that take the money at once":             {stripeNow, several() - 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			matrixOfKills(t, c.executor, c.others)
+		})
+	}
 }
 
 func matrixOfKills(t *testing.T, executor string, others int) {
 	t.Helper()
-	s := openShop(t, executor, 20*time.Second) // a call lasts until its process has ended, and nobody takes its order over before that time
+	s := openShop(t, executor, 20*time.Second) // a call lasts until its process has ended, and its order is not taken over before
 	var rules []simulator.Rule
 	all := allDoomed(executor)
 	if !repeated() {
@@ -235,7 +241,7 @@ func spread(n int, do func(i int)) {
 	group.Wait()
 }
 
-// doom starts a process that takes up nobody's orders, sends it orders, and ends it at its moment: the statement of the one
+// doom starts a process that takes over no orders, sends it orders, and ends it at its moment: the statement of the one
 // order, or when all of them are in their calls.
 func (s *shop) doom(orders []doomed) {
 	s.t.Helper()
@@ -294,7 +300,7 @@ func (s *shop) doom(orders []doomed) {
 	}
 }
 
-// place sends an order, and once more where a machine that stood still has refused it. Whether anybody is answered does not matter.
+// place sends an order, and once more where a machine that stood still has refused it. The answer does not matter.
 func (s *shop) place(c *client, url, id string, again func() bool) {
 	for refused := true; refused; refused = refused && again() {
 		a := c.process(context.WithoutCancel(s.t.Context()), url, order{id: id, amount: "12.50", item: "boat", card: visa}, "wait=60")
