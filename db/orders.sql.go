@@ -14,87 +14,6 @@ import (
 
 const ordersAdmit = `-- name: OrdersAdmit :many
 WITH incoming AS (
-  SELECT x.order_id, x.amount, x.currency, x.item, x.quantity, x.metadata, x.submitted_by
-  FROM ROWS FROM (unnest($1::text[]), unnest($2::text[]), unnest($3::text[]),
-                  unnest($4::text[]), unnest($5::integer[]), unnest($6::text[]),
-                  unnest($7::text[]))
-    AS x(order_id, amount, currency, item, quantity, metadata, submitted_by)
-), admitted AS (
-  INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, amount, currency, item, quantity, metadata, submitted_by)
-  SELECT i.order_id, 'charging', 1, $8::uuid, clock_timestamp() + make_interval(secs => $9::float8),
-    i.amount::numeric, i.currency, i.item, i.quantity, nullif(i.metadata, '')::jsonb, nullif(i.submitted_by, '')
-  FROM incoming AS i WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
-  ORDER BY i.order_id COLLATE "C"
-  ON CONFLICT (order_id) DO NOTHING
-  RETURNING orders.order_no, orders.order_id, orders.created_at
-), history AS (
-  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
-  SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id),
-    lag(a.order_no, 1, $10::bigint) OVER (ORDER BY a.order_no)
-  FROM admitted AS a
-)
-SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a
-`
-
-type OrdersAdmitParams struct {
-	OrderIds     []string
-	Amounts      []string
-	Currencies   []string
-	Items        []string
-	Quantities   []int32
-	Metadata     []string
-	SubmittedBy  []string
-	Owner        uuid.UUID
-	LeaseSeconds float64
-	PreviousNo   *int64
-}
-
-type OrdersAdmitRow struct {
-	OrderNo   int64
-	OrderID   string
-	CreatedAt time.Time
-}
-
-// Inserts the orders that do not exist yet, already leased to this process and on
-// their way: the first move and its history row are the same statement. Rows go in
-// by order_id: two replicas that admit the same orders in other orders deadlock
-// otherwise. What is not returned existed, or came to exist meanwhile: read it. A session that
-// inserts one of them and does not commit is waited for half a second. The first row of each
-// history names the order before it, in this batch or that this process admitted last, and so
-// holds on to its number: what verify misses by it is no gap that a rollback left.
-func (q *Queries) OrdersAdmit(ctx context.Context, arg OrdersAdmitParams) ([]OrdersAdmitRow, error) {
-	rows, err := q.db.Query(ctx, ordersAdmit,
-		arg.OrderIds,
-		arg.Amounts,
-		arg.Currencies,
-		arg.Items,
-		arg.Quantities,
-		arg.Metadata,
-		arg.SubmittedBy,
-		arg.Owner,
-		arg.LeaseSeconds,
-		arg.PreviousNo,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []OrdersAdmitRow
-	for rows.Next() {
-		var i OrdersAdmitRow
-		if err := rows.Scan(&i.OrderNo, &i.OrderID, &i.CreatedAt); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const ordersAdmitKeyed = `-- name: OrdersAdmitKeyed :many
-WITH incoming AS (
   SELECT x.order_id, x.amount, x.currency, x.item, x.quantity, x.metadata, x.submitted_by, x.principal, x.key, x.fingerprint
   FROM ROWS FROM (unnest($1::text[]), unnest($2::text[]), unnest($3::text[]),
                   unnest($4::text[]), unnest($5::integer[]), unnest($6::text[]),
@@ -126,7 +45,7 @@ WITH incoming AS (
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a
 `
 
-type OrdersAdmitKeyedParams struct {
+type OrdersAdmitParams struct {
 	OrderIds     []string
 	Amounts      []string
 	Currencies   []string
@@ -142,18 +61,26 @@ type OrdersAdmitKeyedParams struct {
 	PreviousNo   *int64
 }
 
-type OrdersAdmitKeyedRow struct {
+type OrdersAdmitRow struct {
 	OrderNo   int64
 	OrderID   string
 	CreatedAt time.Time
 }
 
-// The same where some of the requests have an Idempotency-Key, which commits with the order. An order whose
-// key is there already is left out: either it is stored, or the key stands for another request. All keys go in before the
-// first order, in an order of their own, so that two replicas wait for each other and never deadlock. The fingerprint
-// has the order id in it, so it tells which order of the batch a key is of.
-func (q *Queries) OrdersAdmitKeyed(ctx context.Context, arg OrdersAdmitKeyedParams) ([]OrdersAdmitKeyedRow, error) {
-	rows, err := q.db.Query(ctx, ordersAdmitKeyed,
+// Inserts the orders that do not exist yet, already leased to this process and on their way: the first move and its history
+// row are the same statement. Rows go in by order_id: two replicas that admit the same orders in other orders deadlock
+// otherwise. An order that is not returned existed, or came to exist meanwhile: read it. If another transaction inserts one of
+// them and does not commit, this one waits for half a second.
+//
+// The first row of each history names the order before it, in this batch or that this process admitted last, and so
+// holds on to its number: what verify misses by it is no gap that a rollback left.
+//
+// An Idempotency-Key commits with its order; keys is null where no request has one. An order whose key is there already is
+// left out: either it is stored, or the key stands for another request. All keys go in before the first order, in an order of
+// their own, so that two replicas wait for each other and never deadlock. The fingerprint has the order id in it, so it tells
+// which order of the batch a key is of.
+func (q *Queries) OrdersAdmit(ctx context.Context, arg OrdersAdmitParams) ([]OrdersAdmitRow, error) {
+	rows, err := q.db.Query(ctx, ordersAdmit,
 		arg.OrderIds,
 		arg.Amounts,
 		arg.Currencies,
@@ -172,9 +99,9 @@ func (q *Queries) OrdersAdmitKeyed(ctx context.Context, arg OrdersAdmitKeyedPara
 		return nil, err
 	}
 	defer rows.Close()
-	var items []OrdersAdmitKeyedRow
+	var items []OrdersAdmitRow
 	for rows.Next() {
-		var i OrdersAdmitKeyedRow
+		var i OrdersAdmitRow
 		if err := rows.Scan(&i.OrderNo, &i.OrderID, &i.CreatedAt); err != nil {
 			return nil, err
 		}
@@ -221,7 +148,7 @@ type OrdersAdmitOneRow struct {
 	CreatedAt time.Time
 }
 
-// The same for a batch of one order, which needs no arrays and no sort.
+// The same for one order without a key, which needs no arrays and no sort.
 func (q *Queries) OrdersAdmitOne(ctx context.Context, arg OrdersAdmitOneParams) ([]OrdersAdmitOneRow, error) {
 	rows, err := q.db.Query(ctx, ordersAdmitOne,
 		arg.OrderID,
@@ -347,7 +274,7 @@ type OrdersAdmitWithTermsRow struct {
 // so many may be under way, or a rule that asks a person first. One that has to wait starts as
 // pending and is held, for the first of what it waits for; the others go on like any,
 // and where the charge is remote and can be made at once, its call begins with them.
-// Keys are as in OrdersAdmitKeyed.
+// Keys are as in OrdersAdmit.
 func (q *Queries) OrdersAdmitWithTerms(ctx context.Context, arg OrdersAdmitWithTermsParams) ([]OrdersAdmitWithTermsRow, error) {
 	rows, err := q.db.Query(ctx, ordersAdmitWithTerms,
 		arg.OrderIds,

@@ -80,9 +80,9 @@ func (e *remote) notAdmitted(err error, runs []*run) {
 	}
 }
 
-func (e *core) admission(runs []*run) db.OrdersAdmitKeyedParams {
+func (e *core) admission(runs []*run) db.OrdersAdmitParams {
 	n := len(runs)
-	p := db.OrdersAdmitKeyedParams{
+	p := db.OrdersAdmitParams{
 		OrderIds: make([]string, n), Amounts: make([]string, n), Currencies: make([]string, n),
 		Items: make([]string, n), Quantities: make([]int32, n), Metadata: make([]string, n),
 		Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(), PreviousNo: e.lastAdmitted.Load(),
@@ -108,7 +108,7 @@ func (e *core) admission(runs []*run) db.OrdersAdmitKeyedParams {
 }
 
 // addSubmitters says who sent the orders, unless no caller of the batch was identified.
-func addSubmitters(p *db.OrdersAdmitKeyedParams, runs []*run) {
+func addSubmitters(p *db.OrdersAdmitParams, runs []*run) {
 	if !slices.ContainsFunc(runs, func(r *run) bool { return r.input.SubmittedBy != "" }) {
 		return
 	}
@@ -118,7 +118,7 @@ func addSubmitters(p *db.OrdersAdmitKeyedParams, runs []*run) {
 }
 
 // addKeys adds the keys of the requests that have one, if there are any.
-func addKeys(p *db.OrdersAdmitKeyedParams, runs []*run) {
+func addKeys(p *db.OrdersAdmitParams, runs []*run) {
 	if !slices.ContainsFunc(runs, func(r *run) bool { return r.input.Key != nil }) {
 		return
 	}

@@ -176,7 +176,7 @@ func TestKeyedOrdersWithoutTheirAnswer(t *testing.T) {
 	for _, c := range []struct {
 		statement string
 		fate      fate
-	}{{"OrdersAdmitKeyed", loseReply}, {"OrdersAdmitKeyed", loseRequest}, {"IdempotencyKeyKeep", loseReply}, {"IdempotencyKeysOf", loseReply}} {
+	}{{"OrdersAdmit", loseReply}, {"OrdersAdmit", loseRequest}, {"IdempotencyKeyKeep", loseReply}, {"IdempotencyKeysOf", loseReply}} {
 		t.Run(fmt.Sprintf("%v of %s", c.fate, c.statement), func(t *testing.T) {
 			t.Parallel()
 			b, p := setupBehind(t, byCallers)
@@ -211,7 +211,7 @@ func TestCallersBesideATakenKey(t *testing.T) {
 	t.Parallel()
 	b, p := setupBehind(t, byCallers)
 	b.process(t, keyed(request("first"), "taken"))
-	arrived, release := p.stall(t, named("OrdersAdmitKeyed"))
+	arrived, release := p.stall(t, named("OrdersAdmit"))
 	refused := ask(t, b.engine, keyed(request("order"), "taken"))
 	eventually(t, "its order is to be admitted", func() bool { return arrived.Load() == 1 })
 	served := ask(t, b.engine, request("order"), keyed(request("order"), "free"))

@@ -1,54 +1,16 @@
 -- name: OrdersAdmit :many
--- Inserts the orders that do not exist yet, already leased to this process and on
--- their way: the first move and its history row are the same statement. Rows go in
--- by order_id: two replicas that admit the same orders in other orders deadlock
--- otherwise. What is not returned existed, or came to exist meanwhile: read it. A session that
--- inserts one of them and does not commit is waited for half a second. The first row of each
--- history names the order before it, in this batch or that this process admitted last, and so
+-- Inserts the orders that do not exist yet, already leased to this process and on their way: the first move and its history
+-- row are the same statement. Rows go in by order_id: two replicas that admit the same orders in other orders deadlock
+-- otherwise. An order that is not returned existed, or came to exist meanwhile: read it. If another transaction inserts one of
+-- them and does not commit, this one waits for half a second.
+--
+-- The first row of each history names the order before it, in this batch or that this process admitted last, and so
 -- holds on to its number: what verify misses by it is no gap that a rollback left.
-WITH incoming AS (
-  SELECT x.order_id, x.amount, x.currency, x.item, x.quantity, x.metadata, x.submitted_by
-  FROM ROWS FROM (unnest(@order_ids::text[]), unnest(@amounts::text[]), unnest(@currencies::text[]),
-                  unnest(@items::text[]), unnest(@quantities::integer[]), unnest(@metadata::text[]),
-                  unnest(@submitted_by::text[]))
-    AS x(order_id, amount, currency, item, quantity, metadata, submitted_by)
-), admitted AS (
-  INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, amount, currency, item, quantity, metadata, submitted_by)
-  SELECT i.order_id, 'charging', 1, @owner::uuid, clock_timestamp() + make_interval(secs => @lease_seconds::float8),
-    i.amount::numeric, i.currency, i.item, i.quantity, nullif(i.metadata, '')::jsonb, nullif(i.submitted_by, '')
-  FROM incoming AS i WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
-  ORDER BY i.order_id COLLATE "C"
-  ON CONFLICT (order_id) DO NOTHING
-  RETURNING orders.order_no, orders.order_id, orders.created_at
-), history AS (
-  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
-  SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id),
-    lag(a.order_no, 1, sqlc.narg('previous_no')::bigint) OVER (ORDER BY a.order_no)
-  FROM admitted AS a
-)
-SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a;
-
--- name: OrdersAdmitOne :many
--- The same for a batch of one order, which needs no arrays and no sort.
-WITH admitted AS (
-  INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, amount, currency, item, quantity, metadata, submitted_by)
-  SELECT @order_id::text, 'charging', 1, @owner::uuid, clock_timestamp() + make_interval(secs => @lease_seconds::float8),
-    (@amount::text)::numeric, @currency::text, @item::text, @quantity::integer, nullif(@metadata::text, '')::jsonb,
-    nullif(@submitted_by::text, '')
-  WHERE set_config('lock_timeout', '500ms', true) <> ''
-  ON CONFLICT (order_id) DO NOTHING
-  RETURNING orders.order_no, orders.order_id, orders.created_at
-), history AS (
-  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
-  SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id), sqlc.narg('previous_no')::bigint FROM admitted AS a
-)
-SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a;
-
--- name: OrdersAdmitKeyed :many
--- The same where some of the requests have an Idempotency-Key, which commits with the order. An order whose
--- key is there already is left out: either it is stored, or the key stands for another request. All keys go in before the
--- first order, in an order of their own, so that two replicas wait for each other and never deadlock. The fingerprint
--- has the order id in it, so it tells which order of the batch a key is of.
+--
+-- An Idempotency-Key commits with its order; keys is null where no request has one. An order whose key is there already is
+-- left out: either it is stored, or the key stands for another request. All keys go in before the first order, in an order of
+-- their own, so that two replicas wait for each other and never deadlock. The fingerprint has the order id in it, so it tells
+-- which order of the batch a key is of.
 WITH incoming AS (
   SELECT x.order_id, x.amount, x.currency, x.item, x.quantity, x.metadata, x.submitted_by, x.principal, x.key, x.fingerprint
   FROM ROWS FROM (unnest(@order_ids::text[]), unnest(@amounts::text[]), unnest(@currencies::text[]),
@@ -80,12 +42,28 @@ WITH incoming AS (
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a;
 
+-- name: OrdersAdmitOne :many
+-- The same for one order without a key, which needs no arrays and no sort.
+WITH admitted AS (
+  INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, amount, currency, item, quantity, metadata, submitted_by)
+  SELECT @order_id::text, 'charging', 1, @owner::uuid, clock_timestamp() + make_interval(secs => @lease_seconds::float8),
+    (@amount::text)::numeric, @currency::text, @item::text, @quantity::integer, nullif(@metadata::text, '')::jsonb,
+    nullif(@submitted_by::text, '')
+  WHERE set_config('lock_timeout', '500ms', true) <> ''
+  ON CONFLICT (order_id) DO NOTHING
+  RETURNING orders.order_no, orders.order_id, orders.created_at
+), history AS (
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
+  SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id), sqlc.narg('previous_no')::bigint FROM admitted AS a
+)
+SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a;
+
 -- name: OrdersAdmitWithTerms :many
 -- The same for orders that bring more: a policy, a customer, times, a key of which only
 -- so many may be under way, or a rule that asks a person first. One that has to wait starts as
 -- pending and is held, for the first of what it waits for; the others go on like any,
 -- and where the charge is remote and can be made at once, its call begins with them.
--- Keys are as in OrdersAdmitKeyed.
+-- Keys are as in OrdersAdmit.
 WITH incoming AS (
   SELECT x.*
   FROM ROWS FROM (unnest(@order_ids::text[]), unnest(@amounts::text[]), unnest(@currencies::text[]),

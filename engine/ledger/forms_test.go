@@ -158,7 +158,7 @@ func TestFormsOfAdmissionAgree(t *testing.T) {
 	stored := func(batches ...[]int) string {
 		l := open(t)
 		l.order("known", 1)
-		all := db.OrdersAdmitKeyedParams{
+		all := db.OrdersAdmitParams{
 			OrderIds: []string{"b", "order 1", "a", "c"}, Amounts: []string{"1.10", "2", "0", "99999.9999"},
 			Currencies: []string{"USD", "EUR", "JPY", "KWD"}, Items: []string{"x", "y", "z", "z"},
 			Quantities: []int32{1, 2, 3, 2_000_000_000}, Metadata: []string{"", "{}", `{"a": [1, null]}`, ""},
@@ -167,7 +167,7 @@ func TestFormsOfAdmissionAgree(t *testing.T) {
 		}
 		fresh := 0
 		for _, batch := range batches {
-			p := db.OrdersAdmitKeyedParams{Owner: all.Owner, LeaseSeconds: all.LeaseSeconds}
+			p := db.OrdersAdmitParams{Owner: all.Owner, LeaseSeconds: all.LeaseSeconds}
 			for _, i := range batch {
 				p.OrderIds, p.Amounts, p.Currencies = append(p.OrderIds, all.OrderIds[i]), append(p.Amounts, all.Amounts[i]), append(p.Currencies, all.Currencies[i])
 				p.SubmittedBy = append(p.SubmittedBy, all.SubmittedBy[i])

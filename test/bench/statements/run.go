@@ -87,7 +87,7 @@ func (v *variant) set(ctx context.Context, size int, f *figures) error {
 var owner = uuid.New()
 
 func (v *variant) admit(ctx context.Context, size int) ([]int64, error) {
-	p := db.OrdersAdmitKeyedParams{Owner: owner, LeaseSeconds: 10}
+	p := db.OrdersAdmitParams{Owner: owner, LeaseSeconds: 10}
 	for range size {
 		v.made++
 		p.OrderIds = append(p.OrderIds, fmt.Sprintf("%016x%016x", uint64(v.made)*0x9E3779B97F4A7C15, v.made))
