@@ -90,14 +90,8 @@ func (e *core) admission(runs []*run) db.OrdersAdmitParams {
 	for i, r := range runs {
 		r.sent = true
 		o := &r.order
-		o.Amount, o.Currency, o.Item, o.Quantity, o.Metadata =
-			r.input.Amount, r.input.Currency, r.input.Item, r.input.Quantity, r.input.Metadata
-		if o.Currency == "" {
-			o.Currency = e.cfg.Currency
-		}
-		if o.Quantity == 0 {
-			o.Quantity = 1
-		}
+		o.Amount, o.Item, o.Metadata = r.input.Amount, r.input.Item, r.input.Metadata
+		o.Currency, o.Quantity = cmp.Or(r.input.Currency, e.cfg.Currency), cmp.Or(r.input.Quantity, 1)
 		p.OrderIds[i], p.Amounts[i], p.Currencies[i] = o.OrderID, o.Amount.String(), o.Currency
 		p.Items[i], p.Quantities[i], p.Metadata[i] = o.Item, o.Quantity, string(o.Metadata)
 		o.SubmittedBy = db.Optional(r.input.SubmittedBy)
@@ -132,10 +126,7 @@ func addKeys(p *db.OrdersAdmitParams, runs []*run) {
 
 // admitted says where the orders of a batch go: the new ones to their first step. The others existed, or came to exist, and are read.
 func (e *core) admitted(runs []*run, rows []db.OrdersAdmitRow) {
-	byID := make(map[string]*run, len(runs))
-	for _, r := range runs {
-		byID[r.orderID] = r
-	}
+	byID := byOrderID(runs)
 	fresh := make([]*run, 0, len(rows))
 	for _, row := range rows {
 		r := byID[row.OrderID]
@@ -148,15 +139,28 @@ func (e *core) admitted(runs []*run, rows []db.OrdersAdmitRow) {
 		fresh = append(fresh, r)
 	}
 	if n := len(rows); n > 0 {
-		e.lastAdmitted.Store(new(rows[n-1].OrderNo))
+		e.noteAdmitted(rows[n-1].OrderNo, n, n)
 	}
-	e.Stats.Admitted.Add(int64(len(fresh)))
-	e.metrics.count(fsm.Pending, fsm.Charging, len(fresh))
 	e.own(fresh)
 	e.foundStored(byID)
 }
 
-// foundStored sends the orders of a batch that were there before to be read.
+func byOrderID(runs []*run) map[string]*run {
+	byID := make(map[string]*run, len(runs))
+	for _, r := range runs {
+		byID[r.orderID] = r
+	}
+	return byID
+}
+
+// noteAdmitted counts new orders, and keeps the number of the last one: the next order names it.
+func (e *core) noteAdmitted(last int64, admitted, started int) {
+	e.lastAdmitted.Store(&last)
+	e.Stats.Admitted.Add(int64(admitted))
+	e.metrics.count(fsm.Pending, fsm.Charging, started)
+}
+
+// foundStored sends the orders of a batch that existed before to be read.
 func (e *core) foundStored(byID map[string]*run) {
 	e.Stats.Known.Add(int64(len(byID)))
 	for _, r := range byID {
@@ -260,10 +264,7 @@ func termsOf(in *Terms, o *orders.Order, p *policy.Policy) orderTerms {
 
 // admittedWith is admitted for orders with terms: those that are held have no driver.
 func (e *core) admittedWith(runs []*run, rows []db.OrdersAdmitWithTermsRow, with *permits) {
-	byID := make(map[string]*run, len(runs))
-	for _, r := range runs {
-		byID[r.orderID] = r
-	}
+	byID := byOrderID(runs)
 	var driven, begun []*run
 	started := 0
 	for _, o := range writtenOrders(rows) {
@@ -286,10 +287,8 @@ func (e *core) admittedWith(runs []*run, rows []db.OrdersAdmitWithTermsRow, with
 		}
 	}
 	if n := len(rows); n > 0 {
-		e.lastAdmitted.Store(new(rows[n-1].WrittenOrder.OrderNo))
+		e.noteAdmitted(rows[n-1].WrittenOrder.OrderNo, n, started)
 	}
-	e.Stats.Admitted.Add(int64(len(rows)))
-	e.metrics.count(fsm.Pending, fsm.Charging, started)
 	e.runs.own(begun)
 	for _, r := range begun {
 		o := &r.order

@@ -229,7 +229,7 @@ func (e *Engine) concerns(o *orders.Order, hint stripe.Hint, secret policy.Secre
 	p, _ := e.policies.byVersion(o.Policy)
 	return p != nil && p.Charge.WebhookSecret == secret && p.Step(o.Status.Step()).Executor == policy.Stripe &&
 		o.Generation == hint.Generation && o.InDoubtSince != nil &&
-		o.Hold != nil && (*o.Hold == fsm.HoldCallback || *o.Hold == fsm.HoldRetry)
+		orders.HeldFor(o, fsm.HoldCallback, fsm.HoldRetry)
 }
 
 // tokenLife is how long a token holds after the last call of its step, once the order has left the step. It is longer than

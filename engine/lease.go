@@ -50,7 +50,7 @@ func (e *core) takeUp(httpRequestID string, rows []orders.Order) (runs []*run, n
 	takenOver := 0
 	for i := range rows {
 		o := &rows[i]
-		if o.Hold != nil && *o.Hold == fsm.HoldAttention {
+		if orders.HeldFor(o, fsm.HoldAttention) {
 			e.metrics.countHeld(fsm.HoldAttention, 1)
 			e.log.Error("order held", "order_id", o.OrderID, "status", o.Status, "reason", or(o.HoldReason))
 			continue

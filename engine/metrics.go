@@ -38,14 +38,14 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		return factory.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
 	}
 	m := &metrics{
-		finished: counter("pawl_orders_finished_total", "Orders that ended by a move of this replica, by their last status.", "status"),
-		orderSeconds: histogram("pawl_order_duration_seconds", "From the creation of an order to its end, by what does its steps (mixed: more than one executor) and its last status.",
+		finished: counter("pawl_orders_finished_total", "Orders that this replica finished, by their last status.", "status"),
+		orderSeconds: histogram("pawl_order_duration_seconds", "Time from the creation of an order to its end, by executor of its steps (mixed: more than one) and last status.",
 			orderBuckets, "executor", "status"),
-		held:  counter("pawl_orders_held_total", "Times that this replica put an order on hold, by what for.", "hold"),
-		calls: counter("pawl_step_calls_total", "Calls to providers that this replica made.", "step", "operation", "outcome"),
-		callSeconds: histogram("pawl_step_call_duration_seconds", "From the start of a call to a provider to its answer, or to the end of waiting for one.",
+		held:  counter("pawl_orders_held_total", "Holds placed by this replica, by hold.", "hold"),
+		calls: counter("pawl_step_calls_total", "Calls to providers made by this replica.", "step", "operation", "outcome"),
+		callSeconds: histogram("pawl_step_call_duration_seconds", "Time from the start of a call to a provider to its answer or timeout.",
 			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}, "step", "operation"),
-		batchOrders: histogram("pawl_batch_orders", "Orders that were handed over together, by the queue in which they waited.",
+		batchOrders: histogram("pawl_batch_orders", "Orders in a batch, by queue.",
 			prometheus.ExponentialBuckets(1, 2, 10), "queue"),
 	}
 	m.moves = map[[2]fsm.State]*atomic.Int64{}

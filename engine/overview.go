@@ -187,8 +187,8 @@ func (e *Engine) groupErrors(ctx context.Context) (found ErrorGroups, err error)
 	return found, nil
 }
 
-// shared is what was looked up in the database for everybody who asks within a while: however many people look at it, and
-// however much is stored, it costs a replica little.
+// shared is a read whose result serves all callers for a while: however many ask, and however much is stored, it costs a
+// replica little.
 type shared[T any] struct {
 	reads singleflight.Group
 	last  atomic.Pointer[lookedUp[T]]

@@ -69,11 +69,20 @@ func (e *core) refundRefusal(o *orders.Order, r *Refund) string {
 
 // refundsAfter are the refunds of an order after one more is asked for, or one is settled.
 func (e *Engine) refundsAfter(o *orders.Order, q *Request) []orders.AskedRefund {
-	if q.Refund != nil {
-		return e.withRefund(o, q.Refund, q.Reason, q.RequestID)
-	}
-	states := map[string]string{SettledDone: orders.RefundDone, SettledRefused: orders.RefundFailed, SettledNotDone: orders.RefundPending}
 	refunds := orders.Refunds(o)
+	if q.Refund != nil {
+		state := orders.RefundPending
+		if p, known := e.policies.byVersion(o.Policy); known && !p.Step(fsm.Charge).Executor.Remote() {
+			state = orders.RefundDone
+		}
+		return append(refunds, orders.AskedRefund{
+			Number: int32(len(refunds)) + 1, State: state, Amount: q.Refund.amountOf(o), Restock: q.Refund.Restock,
+			Reason: q.Reason, RequestID: q.RequestID, CreatedAt: e.now(),
+		})
+	}
+	states := map[string]string{
+		SettledDone: orders.RefundDone, SettledRefused: orders.RefundFailed, SettledNotDone: orders.RefundPending,
+	}
 	for i := range refunds {
 		if r := &refunds[i]; r.Number == *q.Settle.Refund {
 			r.State, r.Reference = states[q.Settle.Outcome], cmp.Or(q.Settle.Reference, r.Reference)
@@ -81,19 +90,6 @@ func (e *Engine) refundsAfter(o *orders.Order, q *Request) []orders.AskedRefund 
 		}
 	}
 	return refunds
-}
-
-// withRefund are the refunds of an order after one more is asked for.
-func (e *core) withRefund(o *orders.Order, r *Refund, reason, requestID string) []orders.AskedRefund {
-	refunds := orders.Refunds(o)
-	state := orders.RefundPending
-	if p, known := e.policies.byVersion(o.Policy); known && !p.Step(fsm.Charge).Executor.Remote() {
-		state = orders.RefundDone
-	}
-	return append(refunds, orders.AskedRefund{
-		Number: int32(len(refunds)) + 1, State: state, Amount: r.amountOf(o), Restock: r.Restock,
-		Reason: reason, RequestID: requestID, CreatedAt: e.now(),
-	})
 }
 
 // refundPoll is how often a caller who waits for a refund looks for its end, at most.
@@ -267,50 +263,36 @@ func (c *refundCall) keyOld(now time.Time) bool {
 	return c.row.SentAt != nil && now.Sub(*c.row.SentAt) > c.how.KeyRetention-retentionMargin
 }
 
-// state is the state of the refund after the call. One in doubt stays in doubt until it is known what became of it.
+// state is the state of the refund after the call. One in doubt stays in doubt until it is known what became of it, and of
+// one that is done, only a failure is news.
 func (c *refundCall) state() string {
+	before := c.row.State
+	done, pending := before == orders.RefundDone, before == orders.RefundPending
 	switch c.result.(type) {
 	case provider.Done:
 		return orders.RefundDone
-	case provider.Refused:
-		return c.stateRefused()
+	case provider.Refused: // as with steps, it says nothing of an earlier request, unless the provider remembers what it refused
+		if _, remembers := c.exec.(provider.Looker); remembers || pending {
+			return orders.RefundFailed
+		}
+		return before
 	case provider.Waiting:
-		return c.unlessDone(orders.RefundAccepted)
+		if !done {
+			return orders.RefundAccepted
+		}
 	case provider.Retry:
-		if c.unseen() { // it is sent again
-			return c.unlessDone(orders.RefundPending)
+		if c.unseen() && !done {
+			return orders.RefundPending // it is sent again
 		}
 	case provider.Unknown:
-		if c.row.State == orders.RefundPending && c.number != 0 {
+		if pending && c.number != 0 {
 			return orders.RefundInDoubt
 		}
 	}
-	return c.stateUnanswered()
-}
-
-// stateUnanswered: that the key was not seen says nothing of an earlier request, which may still be on its way.
-func (c *refundCall) stateUnanswered() string {
-	if c.row.State == orders.RefundPending && c.row.SentAt != nil {
+	if pending && c.row.SentAt != nil { // an earlier request may still be on its way
 		return orders.RefundInDoubt
 	}
-	return c.row.State
-}
-
-// stateRefused: as with steps, a refusal says nothing of an earlier request with the key, unless the provider remembers what it
-// refused.
-func (c *refundCall) stateRefused() string {
-	if _, remembers := c.exec.(provider.Looker); remembers || c.row.State == orders.RefundPending {
-		return orders.RefundFailed
-	}
-	return c.row.State
-}
-
-// unlessDone: of a refund that is done, only a failure is news.
-func (c *refundCall) unlessDone(state string) string {
-	if c.row.State == orders.RefundDone {
-		return orders.RefundDone
-	}
-	return state
+	return before
 }
 
 // unseen reports whether a look-up found that the provider has not seen the key.

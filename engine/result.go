@@ -215,16 +215,12 @@ type undecided struct {
 // decide says what becomes of the order. It depends on nothing else.
 func (u undecided) decide() ledger.Suspension {
 	s, c, o := u.meaning(), u.call, u.order
-	ofStep := c.operation == provider.Do && !isAttention(c.result) && !c.uncalled && !c.lookOnly
+	_, unasked := c.result.(attention)
+	ofStep := c.operation == provider.Do && !unasked && !c.uncalled && !c.lookOnly
 	if s.Hold != "" && (ofStep || c.voids(o)) && orders.Stopping(o) && !o.Status.Undoing() && (s.Cleared || !o.Status.Pivot()) {
 		s.Hold, s.Reason, s.Delay = "", "", 0 // neither step nor void is waited for: the order is to be undone
 	}
 	return s
-}
-
-func isAttention(result provider.Result) bool {
-	_, is := result.(attention)
-	return is
 }
 
 func (u undecided) meaning() (s ledger.Suspension) {

@@ -34,13 +34,13 @@ type Queue[T any] struct {
 	options Options
 	flush   func([]T)
 	place   *place
-	made    time.Time // times are counted from here, by the monotonic clock, which nobody sets
+	made    time.Time // times are counted from here, by the monotonic clock, which cannot be set
 
 	mu      sync.Mutex
 	waiting []T
 	spare   []T // the last batch's array, used again
 	wake    chan struct{}
-	oldest  atomic.Int64 // since when somebody waits; 0: nobody
+	oldest  atomic.Int64 // since when an item waits; 0: none does
 	began   atomic.Int64 // when the flush under way began; 0: there is none
 }
 
@@ -50,7 +50,7 @@ func New[T any](options Options, flush func([]T)) *Queue[T] {
 	return &Queue[T]{options: options, flush: flush, place: options.Turns.join(options.Pace == nil), made: time.Now(), wake: make(chan struct{}, 1)}
 }
 
-// Add never blocks. Nothing here bounds the memory: whoever adds sees to that.
+// Add never blocks. The queue is not bounded: callers limit what they add.
 func (q *Queue[T]) Add(items ...T) {
 	if len(items) == 0 {
 		return

@@ -8,9 +8,9 @@ import (
 
 // Turns has the queues that share it flush one batch at a time, where that is better. Then a batch has longer to grow, and
 // the database does less for each item: with 64 callers two thirds of the work. But while a batch waits for
-// its commit, nobody computes. Where commits take long, each queue is better off by itself. So both are tried now and then.
+// its commit, the processors are idle. Where commits take long, each queue is better off by itself. So both are tried now and then.
 // A batch that takes much longer than usual, because of a lock or a connection that fell silent, loses its turn, so that
-// it holds up nobody else.
+// it does not hold up the others.
 //
 // Turns go round in the order in which the queues were made. Where that is the order in which items pass them, the items
 // that wait in one queue are joined by those that come from the queue before it.
@@ -160,7 +160,7 @@ func (p *place) during(n int, flush func()) {
 	patience := t.patience()
 	p.late.Reset(patience)
 	flush()
-	p.late.Stop() // one that comes too late all the same lets somebody have a turn early
+	p.late.Stop() // if it fires all the same, another queue has its turn early
 	now := time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -3,6 +3,6 @@
 // if and only if the move won.
 //
 // Moves are for steps that the database does itself. SaveResults and Suspend commit what came of calls to
-// providers. The engine calls all of them through one function, and nobody else does; which move leads where is the
-// machine's business (fsm). This package calls nobody outside the database and keeps nothing in memory.
+// providers. Only the engine calls them, through one function; which move leads where is the
+// machine's business (fsm). This package makes no calls outside the database and keeps nothing in memory.
 package ledger

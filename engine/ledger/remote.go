@@ -82,7 +82,7 @@ func (a *Results) each(field func(Answer) string) []string {
 type Suspension struct {
 	Hold    string // empty: the order goes on
 	Reason  string
-	Delay   time.Duration // negative: until somebody acts
+	Delay   time.Duration // negative: until a person acts
 	Counts  bool          // the answer counts against the limit of the policy
 	Cleared bool          // nothing is in doubt any more
 	Outcome string        // of the call; empty: there was none

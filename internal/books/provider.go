@@ -101,7 +101,7 @@ func eachAccount(ctx context.Context, url string, each func(*account) error) err
 }
 
 // errNoKey is for a line that is none of the books: a report of an error, or a list that wraps the books, and
-// maybe only the first page of them. Taken for somebody else's key, it would look as if nothing had been done.
+// maybe only the first page of them. Taken for a key of another service, it would look as if nothing had been done.
 var errNoKey = errors.New("no key: want a line of JSON for each key")
 
 // incomplete says why an answer is not, or may not be, all of the books.
@@ -165,9 +165,9 @@ func (c *comparison) span(ctx context.Context, q *db.Queries, r span, before tim
 	}
 	slices.SortStableFunc(keys, func(a, b db.ProviderKeysRow) int { return cmp.Compare(a.OrderNo, b.OrderNo) })
 	for len(keys) > 0 {
-		n := 1
-		for n < len(keys) && keys[n].OrderNo == keys[0].OrderNo {
-			n++
+		n := slices.IndexFunc(keys, func(k db.ProviderKeysRow) bool { return k.OrderNo != keys[0].OrderNo })
+		if n < 0 {
+			n = len(keys)
 		}
 		c.order(keys[:n])
 		keys = keys[n:]
@@ -297,7 +297,7 @@ func (c *comparison) stranger(id, fault string) {
 	c.ledger.add(known, finding{Violations: 1, Offenders: []string{id}, Faults: []string{fault}})
 }
 
-// ourKeys are as the service makes them. Others in the provider's books are somebody else's.
+// ourKeys are as the service makes them. Other keys in the provider's books are of other services.
 var ourKeys = regexp.MustCompile("^pawl-[a-z2-7]{52}$")
 
 // entry is what is kept of a line.

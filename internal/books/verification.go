@@ -27,7 +27,7 @@ type Verification struct {
 type VerificationConfig struct {
 	Options Options          // but for Background and Progress, which are its own
 	Now     func() time.Time // nil: the clock of this machine
-	Log     *slog.Logger     // is told when one has ended; nil: nobody is
+	Log     *slog.Logger     // logs the end of each verification; nil: no log
 }
 
 // VerificationState is how far the last verification is, and what came of the last one that reached the end.
@@ -56,7 +56,7 @@ func NewVerification(pool Database, cfg VerificationConfig) *Verification {
 	return v
 }
 
-// Start begins a verification on behalf of somebody, unless one is running, and returns the state of it. Errors: ErrStopped.
+// Start begins a verification on behalf of a principal, unless one is running, and returns the state of it. Errors: ErrStopped.
 func (v *Verification) Start(by string) (VerificationState, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -35,8 +35,8 @@ type Options struct {
 	// MaxOffenders limits the offenders named for each check, not those counted: 20
 	// unless told.
 	MaxOffenders int32
-	// StuckAfter is how long an order may be due before it is reported that nobody
-	// picks it up: 5 minutes unless told.
+	// StuckAfter is how long an order may be due before it is reported that no
+	// replica picks it up: 5 minutes unless told.
 	StuckAfter time.Duration
 	// Background makes it give way to others: it uses one connection, and after each snapshot rests three times as
 	// long as that took. It costs a quarter of a core at most, and takes four times as long.
@@ -73,7 +73,7 @@ type Database interface {
 func Verify(ctx context.Context, pool Database, opt Options) (Report, error) {
 	v := &verifier{pool: pool, opt: opt.withDefaults(), ledger: newLedger(opt.withDefaults().MaxOffenders)}
 	start := time.Now()
-	for _, part := range []func(context.Context) error{v.measure, v.orders, v.items, v.late, v.access, v.stuck} {
+	for _, part := range []func(context.Context) error{v.measure, v.orders, v.items, v.whole} {
 		if err := part(ctx); err != nil {
 			return Report{}, err
 		}
@@ -174,19 +174,19 @@ func (v *verifier) items(ctx context.Context) error {
 // lateAfter is how long undoing what came too late may take: a provider can be away.
 const lateAfter = time.Hour
 
-func (v *verifier) late(ctx context.Context) error {
-	found, err := read(ctx, db.New(v.pool).VerifyLate, db.VerifyLateParams{Most: v.opt.MaxOffenders, LateSeconds: lateAfter.Seconds()})
-	return v.ledger.enter(late, finding(found), err)
-}
-
-func (v *verifier) access(ctx context.Context) error {
-	found, err := read(ctx, db.New(v.pool).VerifyAccess, v.opt.MaxOffenders)
-	return v.ledger.enter(entries, finding(found), err)
-}
-
-func (v *verifier) stuck(ctx context.Context) error {
-	found, err := read(ctx, db.New(v.pool).VerifyStuck, db.VerifyStuckParams{Most: v.opt.MaxOffenders, StuckSeconds: v.opt.StuckAfter.Seconds()})
-	return v.ledger.enter(stuck, finding(found), err)
+// whole proves what no range of orders or items has.
+func (v *verifier) whole(ctx context.Context) error {
+	q, most := db.New(v.pool), v.opt.MaxOffenders
+	found, err := read(ctx, q.VerifyLate, db.VerifyLateParams{Most: most, LateSeconds: lateAfter.Seconds()})
+	if err := v.ledger.enter(late, finding(found), err); err != nil {
+		return err
+	}
+	logged, err := read(ctx, q.VerifyAccess, most)
+	if err := v.ledger.enter(entries, finding(logged), err); err != nil {
+		return err
+	}
+	due, err := read(ctx, q.VerifyStuck, db.VerifyStuckParams{Most: most, StuckSeconds: v.opt.StuckAfter.Seconds()})
+	return v.ledger.enter(stuck, finding(due), err)
 }
 
 // prove runs all proofs over one range, side by side if there are two connections for it.

@@ -88,15 +88,15 @@ const (
 	RefusedBusy            = "busy"                  // the step is being done right now
 	RefusedAnswered        = "already_answered"      // an answer is there, and was not used yet
 	RefusedNoLateUndo      = "no_late_undo"          // no undo of a late effect is open for that step and generation
-	RefusedNotCalled       = "not_called"            // nobody was asked yet to do the step, in this generation
+	RefusedNotCalled       = "not_called"            // the step was not called for yet, in this generation
 	RefusedOtherStep       = "other_step"            // the order is at another step than the one that was named
 	RefusedGeneration      = "other_generation"      // the order is at another generation than the one that was named
-	RefusedRetried         = "retried_before"        // somebody has retried the failed order: which retry is meant must be said
+	RefusedRetried         = "retried_before"        // the failed order was retried before: the request must say which retry it means
 	RefusedPaymentMethod   = "payment_method_in_use" // what was sent with it is not void: only a failed order can have another one
 	RefusedRefundTooLarge  = "refund_too_large"      // more was to be given back than is left of the charge
 	RefusedRestockTooLarge = "restock_too_large"     // more units were to be put back than the order took from this stock
 	RefusedNoRefundURL     = "no_refund_url"         // the policy of the order does not say where its charge is refunded
-	RefusedOwnOrder        = "own_order"             // who asks for the approval has submitted the order, and the policy wants another one
+	RefusedOwnOrder        = "own_order"             // the approver has submitted the order, and the policy requires another one
 	RefusedNoRefund        = "no_refund"             // there is no refund of that number which is not settled
 )
 

@@ -29,7 +29,7 @@ type Reader struct {
 }
 
 // NewReader returns a reader on the database of these queries. Once life has ended, as when the process is about to, no
-// read is repeated: whoever waits for it is answered while there is still time.
+// read is repeated: its caller is answered while there is still time.
 func NewReader(life context.Context, query *db.Queries) *Reader { return &Reader{query, life} }
 
 // Get reads one order as the database shows it, which may be a moment before it is as durable as the settings
@@ -95,7 +95,7 @@ func (r *Reader) Calls(ctx context.Context, orderID string, s Span) (rows []db.C
 	return rows, Unavailable("read calls", err)
 }
 
-// Read sends a read for a caller, and repeats it for a moment while nobody answers it. The error is the database's own.
+// Read sends a read for a caller, and repeats it for a moment while the database does not answer. The error is the database's own.
 func Read[P, T any](ctx context.Context, r *Reader, read func(context.Context, P) (T, error), params P) (T, error) {
 	return pg.Repeat(ctx, r.life, func(ctx context.Context) (T, error) { return read(ctx, params) })
 }

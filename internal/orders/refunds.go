@@ -27,7 +27,7 @@ type AskedRefund struct {
 // The states of a refund.
 const (
 	RefundPending  = "pending"  // nothing was given back yet
-	RefundInDoubt  = "in_doubt" // it was sent, and nobody knows what came of it
+	RefundInDoubt  = "in_doubt" // it was sent, and its outcome is not known
 	RefundAccepted = "accepted" // the provider will do it
 	RefundDone     = "done"     // the money is back
 	RefundFailed   = "failed"   // it is not, and never will be by this refund

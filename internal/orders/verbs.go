@@ -13,7 +13,7 @@ type Verb string
 
 // Actors that are no principal's name.
 const (
-	ActorAnonymous = "anonymous" // somebody who was not identified
+	ActorAnonymous = "anonymous" // a caller that was not identified
 	ActorSystem    = "system"    // the service by itself
 )
 
@@ -25,7 +25,7 @@ const (
 	Resume     Verb = "resume"      // go on with a paused order
 	Approve    Verb = "approve"     // let an order start that waits for it
 	Reject     Verb = "reject"      // cancel an order that waits for approval
-	StepResult Verb = "step-result" // say what became of a step that nobody knows about
+	StepResult Verb = "step-result" // say what became of a step whose outcome is not known
 	Refund     Verb = "refund"      // give back money of a completed order
 )
 
@@ -99,7 +99,7 @@ func HeldFor(o *Order, holds ...string) bool {
 	return o.Hold != nil && slices.Contains(holds, *o.Hold)
 }
 
-// HeldAsUnknown reports whether the order is held because nobody can find out what came of its step.
+// HeldAsUnknown reports whether the order is held because the outcome of its step can't be found out.
 func HeldAsUnknown(o *Order) bool {
 	return o.HoldReason != nil && strings.HasPrefix(*o.HoldReason, RefusedUnknown)
 }
@@ -107,7 +107,7 @@ func HeldAsUnknown(o *Order) bool {
 // Pausing reports whether the order is to be held before its next step.
 func Pausing(o *Order) bool { return o.StopRequested != nil && *o.StopRequested == string(Pause) }
 
-// Stopping reports whether the order is to be undone, because somebody canceled it or its time is up.
+// Stopping reports whether the order is to be undone, because it was canceled or its time is up.
 func Stopping(o *Order) bool { return o.StopRequested != nil && !Pausing(o) }
 
 // confirmInDoubt: nothing stops an order whose confirmation may have been done.
