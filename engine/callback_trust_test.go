@@ -102,15 +102,11 @@ func TestCallbacksAreMasked(t *testing.T) {
 	q := asked(orders.StepResult)
 	q.OrderID, q.Async = "o", true
 	q.Settle = &engine.Settled{Step: "reserve", Outcome: engine.SettledRefused, Code: "PM_MARKED_CARD", Detail: "no " + token}
-	if _, err := d.engine.Do(t.Context(), q); err != nil {
-		t.Fatal(err)
-	}
+	d.do(t, q)
 	d.until(t, "o", "failed")
 	for _, marked := range []string{token, "pm_marked_card"} {
 		for _, table := range []string{"step_answers", "step_calls", "charges", "reservations", "transitions", "late_undos"} {
-			if n := value[int](t, d.Pool, `SELECT count(*) FROM `+table+` AS t WHERE t::text ILIKE '%' || $1 || '%'`, marked); n != 0 {
-				t.Errorf("%s in %s: %d rows", marked, table, n)
-			}
+			d.counts(t, 0, `SELECT count(*) FROM `+table+` AS t WHERE t::text ILIKE '%' || $1 || '%'`, marked)
 		}
 	}
 }
@@ -221,9 +217,7 @@ func TestSignedCallbacks(t *testing.T) {
 			t.Errorf("signed %s: %d", name, status)
 		}
 	}
-	if n := value[int](t, d.Pool, `SELECT count(*) FROM step_answers`); n != 0 {
-		t.Errorf("%d answers are stored", n)
-	}
+	d.counts(t, 0, `SELECT count(*) FROM step_answers`)
 	signed := signedBy(t, path, m, time.Now())
 	if status := post(token, body, signed); status != http.StatusOK {
 		t.Errorf("signed: %d", status)
@@ -240,7 +234,34 @@ func TestSignedCallbacks(t *testing.T) {
 			t.Errorf("signed for a charge, %s: %d", step, status)
 		}
 	}
-	if n := value[int](t, d.Pool, `SELECT count(*) FROM step_answers`); n != 1 {
-		t.Errorf("%d answers are stored", n)
+	d.counts(t, 1, `SELECT count(*) FROM step_answers`)
+}
+
+// TestTheCallbackSecretIsReplaced does what docs/security.md says to do when somebody has read it.
+func TestTheCallbackSecretIsReplaced(t *testing.T) {
+	t.Parallel()
+	d := openDesk(t, "")
+	d.admit(t, request("before"))
+	old := d.token(t, "charge")
+	d.until(t, "before", "callback")
+	d.exec(t, `UPDATE pawl.installation SET callback_secret = DEFAULT`)
+
+	d.engine = d.replica(t, d.cfg) // the one after the restart
+	if err := d.engine.LoadPolicies(t.Context()); err != nil {
+		t.Fatal(err)
 	}
+	if _, err := d.engine.Answer(t.Context(), old, engine.CallbackResult{Outcome: "done"}); !errors.Is(err, orders.ErrNotFound) {
+		t.Errorf("a token of the old secret: %v", err)
+	}
+	d.mu.Lock()
+	delete(d.tokens, "charge")
+	d.mu.Unlock()
+	d.admit(t, request("after"))
+	token := d.token(t, "charge")
+	if token == old {
+		t.Error("the token is the same")
+	}
+	d.until(t, "after", "callback")
+	d.tell(t, token, "done", "ch_after")
+	d.token(t, "reserve")
 }

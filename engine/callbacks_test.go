@@ -203,9 +203,7 @@ func TestCallbacksOutOfTurn(t *testing.T) {
 			return 202, `{}`
 		}
 		d.mu.Unlock()
-		if o := d.process(t, request("o")); o.Status != "completed" {
-			t.Errorf("%s", brief(o))
-		}
+		isNow(t, d.process(t, request("o")), "completed")
 		if d.made("charge") != 1 {
 			t.Error("called again")
 		}
@@ -376,7 +374,6 @@ func TestCallbackWhoseStatementIsLost(t *testing.T) {
 
 func (d *desk) lateUndone(t *testing.T, orderID, of string) {
 	t.Helper()
-	eventually(t, "it is undone at the provider", func() bool {
-		return value[int64](t, d.Pool, `SELECT count(*) FROM books.late_undos WHERE order_id = $1 AND step = $2 AND finished_at IS NOT NULL`, orderID, of) == 1
-	})
+	eventually(t, "it is undone at the provider", d.answers(t, 1,
+		`SELECT count(*) FROM books.late_undos WHERE order_id = $1 AND step = $2 AND finished_at IS NOT NULL`, orderID, of))
 }

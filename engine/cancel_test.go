@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"pawl/engine"
 	"pawl/fsm"
 	"pawl/internal/orders"
+	"pawl/internal/simulator"
 )
 
 // hold stores an order of request that waits in a state for somebody.
@@ -192,9 +194,7 @@ func TestCancelConditions(t *testing.T) {
 		}
 	})
 	b.hold(t, fsm.Charging, "another") // the id is that of a request for one order
-	if order := b.cancel(t, engine.Request{OrderID: "another", RequestID: "1"}); order.Status != fsm.Canceled {
-		t.Errorf("%+v", order)
-	}
+	isNow(t, b.cancel(t, engine.Request{OrderID: "another", RequestID: "1"}), fsm.Canceled)
 	b.undone(t, "order", canceledWay[fsm.Reserving])
 }
 
@@ -205,7 +205,202 @@ func TestCancelAfterTooManyTakeOvers(t *testing.T) {
 	b := setup(t)
 	b.hold(t, fsm.Reserving, "tired")
 	b.exec(t, "UPDATE orders SET take_overs = 4 WHERE order_id = 'tired'")
-	if o := b.cancel(t, engine.Request{OrderID: "tired"}); o.Status != fsm.Canceled {
-		t.Errorf("status %s, hold %v", o.Status, o.Hold)
+	isNow(t, b.cancel(t, engine.Request{OrderID: "tired"}), fsm.Canceled)
+}
+
+func TestCancelAtOnce(t *testing.T) {
+	t.Parallel()
+	b := setupWith(t, byCallers)
+	b.setStock(t, "widget", 5)
+	b.hold(t, fsm.Confirming, "order")
+	var callers sync.WaitGroup
+	for i := range 20 {
+		callers.Go(func() {
+			order, err := b.engine.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: "order", RequestID: fmt.Sprint(i % 2)})
+			var late *orders.NotApplicable // came when everything was over
+			if errors.As(err, &late) {
+				order, err = late.Order, nil
+			}
+			if err != nil || order.Status != fsm.Canceled {
+				t.Errorf("%v %+v", err, order)
+			}
+		})
 	}
+	callers.Wait()
+	// Of two requests the second joins the first, and is known by its id too, unless everything was over.
+	asked := verbs(t, b.Pool, "order")
+	if !slices.Equal(asked, []string{"paused", "cancel"}) && !slices.Equal(asked, []string{"paused", "cancel", "cancel"}) {
+		t.Errorf("%q", asked)
+	}
+	b.undone(t, "order", canceledWay[fsm.Confirming])
+}
+
+// A cancel that meets a running order ends in one of two ways, and both sides are told the same one.
+func TestCancelRaces(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	other := b.replica(t, engine.Config{})
+	ended := map[fsm.State]int{}
+	rounds, looks := 0, 2
+	seldom := func() bool { return ended[fsm.Completed] == 0 || ended[fsm.Canceled] == 0 }
+	for began := time.Now(); rounds < times(15, 50) || seldom() && time.Since(began) < patience; rounds++ {
+		if ended[fsm.Completed] == 0 {
+			looks = min(looks*2, 100) // on a busy machine orders take long
+		}
+		var mu sync.Mutex
+		var races sync.WaitGroup
+		for i := range 8 {
+			races.Go(func() {
+				status := racing{b.engine, []*engine.Engine{b.engine, other}[i%2], fmt.Sprintf("race %d/%d", rounds, i), i * looks}.run(t)
+				mu.Lock()
+				defer mu.Unlock()
+				ended[status]++
+			})
+		}
+		races.Wait()
+	}
+	if ended[fsm.Completed]+ended[fsm.Canceled] != 8*rounds || seldom() {
+		t.Errorf("%v", ended)
+	}
+	t.Logf("%v", ended)
+	standing := column[string](t, b.Pool, `SELECT o.order_id || ' ' || o.status FROM books.orders AS o
+		LEFT JOIN books.charges AS c ON c.order_id = o.order_id AND c.refunded_at IS NULL
+		LEFT JOIN books.reservations AS r ON r.order_id = o.order_id AND r.released_at IS NULL
+		WHERE (o.status = 'completed') <> (c.order_id IS NOT NULL) OR (o.status = 'completed') <> (r.order_id IS NOT NULL)
+		OR o.status = 'completed' AND o.stop_requested IS NOT NULL`)
+	if len(standing) > 0 {
+		t.Errorf("%q", standing)
+	}
+	proveBooks(t, b.Pool)
+}
+
+// racing is an order that one engine drives and one cancels.
+type racing struct {
+	driver, canceler *engine.Engine
+	orderID          string
+	looks            int
+}
+
+// run processes the order and cancels it, from the first moment it can be or after some looks at it.
+func (r racing) run(t testing.TB) fsm.State {
+	t.Helper()
+	processed := ask(t, r.driver, request(r.orderID))
+	canceled, err := orders.Order{}, orders.ErrNotFound
+	for range r.looks {
+		_, _ = r.canceler.Orders.Get(t.Context(), r.orderID)
+	}
+	for errors.Is(err, orders.ErrNotFound) {
+		canceled, err = r.canceler.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: r.orderID})
+	}
+	var late *orders.NotApplicable
+	if errors.As(err, &late) {
+		canceled = late.Order
+	} else if err != nil {
+		t.Errorf("%s: %v", r.orderID, err)
+	}
+	if late != nil && canceled.Status != fsm.Completed || late == nil && canceled.Status != fsm.Canceled {
+		t.Errorf("%s: cancel says %v, %s", r.orderID, err, canceled.Status)
+	}
+	a := <-processed
+	if a.err != nil || a.order.Status != canceled.Status {
+		t.Errorf("%s: process says %v %s, cancel says %v %s", r.orderID, a.err, a.order.Status, err, canceled.Status)
+	}
+	return canceled.Status
+}
+
+func TestPause(t *testing.T) {
+	t.Parallel()
+	t.Run("during a call records its answer and holds before the next step", func(t *testing.T) {
+		t.Parallel()
+		p := newProvider(t)
+		called, open := p.door.shut(t, "/charge")
+		b := remote(t, engine.Config{}, p.quick(""))
+		answers := ask(t, b.engine, request("order"))
+		eventually(t, "a call is under way", func() bool { return called.Load() == 1 })
+		paused := make(chan orders.Order, 1)
+		go func() {
+			order, err := b.engine.Do(t.Context(), asked(orders.Pause))
+			if err != nil {
+				t.Error(err)
+			}
+			paused <- order
+		}()
+		eventually(t, "the pause is asked for", b.answers(t, 1, `SELECT count(*) FROM orders WHERE stop_requested = 'pause'`))
+		open()
+		o := (<-paused)
+		if o.Status != fsm.Reserving || text(o.Hold) != "paused" || o.StopRequested != nil {
+			t.Errorf("%s, held %s", o.Status, text(o.Hold))
+		}
+		if a := <-answers; a.err != nil || text(a.order.Hold) != "paused" {
+			t.Errorf("%v, held %s", a.err, text(a.order.Hold))
+		}
+		b.ends(t, b.do(t, asked(orders.Resume)), p, fsm.Completed)
+	})
+	t.Run("of an order that another replica drives can be taken back", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		g := newGhost(b.Pool)
+		g.admit(t, time.Minute, "order")
+		q := asked(orders.Pause)
+		q.Async = true
+		if o := b.do(t, q); text(o.StopRequested) != "pause" || o.Hold != nil {
+			t.Errorf("%+v", o)
+		}
+		q.Verb = orders.Resume
+		if o := b.do(t, q); o.StopRequested != nil || *o.Owner != g.owner {
+			t.Errorf("%+v", o)
+		}
+		g.advance(t, fsm.Completed, "order")
+		b.verified(t)
+	})
+	t.Run("keeps an answer that comes meanwhile for the resumption", func(t *testing.T) {
+		t.Parallel()
+		p := newProvider(t)
+		p.fail(t, simulator.Rule{Fault: simulator.CallbackNever, Step: "charge"})
+		b := remote(t, engine.Config{RecoveryInterval: often}, p.quick(""))
+		b.admit(t, request("order"))
+		eventually(t, "it waits for its callback", b.answers(t, "callback", `SELECT coalesce(hold, '') FROM orders`))
+		b.do(t, asked(orders.Pause))
+		q := asked(orders.StepResult)
+		q.Settle = &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledDone, Reference: "ch_7"}
+		if o := b.do(t, q); o.Status != fsm.Charging || text(o.Hold) != "paused" {
+			t.Errorf("%s, held %s", o.Status, text(o.Hold))
+		}
+		b.refused(t, q, orders.RefusedAnswered)
+		b.ends(t, b.do(t, asked(orders.Resume)), p, fsm.Completed)
+		if calls := value[int](t, b.Pool, `SELECT count(*) FROM books.step_calls WHERE step = 'charge'`); calls != 1 {
+			t.Errorf("%d calls", calls)
+		}
+	})
+}
+
+func TestPauseOfWhatWaits(t *testing.T) {
+	t.Parallel()
+	t.Run("does not stop the time of a deadline", func(t *testing.T) {
+		t.Parallel()
+		b := setupWith(t, engine.Config{RecoveryInterval: often})
+		in := request("order")
+		in.StartAt, in.CompleteBy = time.Now().Add(time.Hour), time.Now().Add(2*time.Hour)
+		b.admit(t, in)
+		if o := b.do(t, asked(orders.Pause)); o.Status != fsm.Pending || text(o.Hold) != "paused" {
+			t.Errorf("%s, held %s", o.Status, text(o.Hold))
+		}
+		b.overdue(t, "order")
+		reaches(t, b.Pool, "order", "canceled")
+	})
+	t.Run("of a scheduled order ends in the wait for its time", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		in := request("order")
+		in.StartAt = time.Now().Add(time.Hour)
+		b.admit(t, in)
+		b.do(t, asked(orders.Pause))
+		q := asked(orders.Resume)
+		q.Async = true
+		b.do(t, q)
+		eventually(t, "it is scheduled again", func() bool {
+			o, err := b.engine.Orders.Get(t.Context(), "order")
+			return err == nil && text(o.Hold) == "scheduled" && o.DueAt.Equal(*o.StartAt)
+		})
+	})
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"pawl/fsm"
 	"pawl/internal/orders"
 	"pawl/internal/pg"
+	"pawl/internal/simulator"
 	"pawl/test/dbtest"
 )
 
@@ -90,7 +93,7 @@ func takenOver(t *testing.T, b *bundle, orderID string) orders.Order {
 	t.Helper()
 	g := newGhost(b.Pool)
 	g.admit(t, 0, orderID)
-	eventually(t, orderID+" is taken over and completed", func() bool { return status(t, b.Pool, orderID) == "completed" })
+	reaches(t, b.Pool, orderID, "completed")
 	return g.stored(t, orderID)[0]
 }
 
@@ -237,7 +240,7 @@ func TestStatementExecutedAfterItsConnectionIsLost(t *testing.T) {
 		atWork()
 		eventually(t, "the claim is lost, and tried again in vain", func() bool { return claims.Load() >= 3 })
 		unlock()
-		eventually(t, "the order is completed", func() bool { return status(t, b.Pool, "one") == "completed" })
+		reaches(t, b.Pool, "one", "completed")
 		// The row named a driver that did not know of it, until that lease had ended.
 		if got := verbs(t, b.Pool, "one"); !slices.Equal(got, []string{"take_over", "take_over"}) {
 			t.Errorf("to the order was done: %q", got)
@@ -259,12 +262,7 @@ func setupBehind(t testing.TB, cfg engine.Config) (*bundle, *proxy) {
 // startPatient starts an engine that gives up no statement while the proxy keeps it.
 func startPatient(t testing.TB, p *proxy, cfg engine.Config) *engine.Engine {
 	t.Helper()
-	pool, err := pg.Open(t.Context(), p.URL, pg.Options{MaxConns: 8, Patience: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	return startOn(t, pool, cfg)
+	return startOn(t, dbtest.Open(t, p.URL, pg.Options{MaxConns: 8, Patience: time.Hour}), cfg)
 }
 
 // setupWatchful is setupBehind with the service's own patience: what the proxy keeps is asked about, and given up.
@@ -278,10 +276,143 @@ func setupWatchful(t testing.TB, cfg engine.Config) (*bundle, *proxy) {
 
 func startWatchful(t testing.TB, p *proxy, cfg engine.Config) *engine.Engine {
 	t.Helper()
-	pool, err := pg.Open(t.Context(), p.URL, pg.Options{MaxConns: 8})
-	if err != nil {
-		t.Fatal(err)
+	return startOn(t, dbtest.Open(t, p.URL, pg.Options{MaxConns: 8}), cfg)
+}
+
+// The reply of our own statement is lost: nobody has taken the order over, and no answer was fenced.
+func TestLostReplyIsNoFencedAnswer(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"CallsSuspend", "RemoteCharged", "RemoteReserved", "RemoteConfirmed"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := openBehind(t)
+			s.faults(t, simulator.Rule{Fault: simulator.NotDone, Step: "charge", Times: 1})
+			lost := s.proxy.loseOne(name, loseReply)
+			s.admit(t, request("one"))
+			reaches(t, s.Pool, "one", "completed")
+			eventually(t, "it was lost", lost.Load)
+			if n := s.engine.Stats.FencedAnswers.Load(); n != 0 {
+				t.Errorf("%d answers were fenced", n)
+			}
+		})
 	}
-	t.Cleanup(pool.Close)
-	return startOn(t, pool, cfg)
+}
+
+// The reply of the statement that keeps a callback is lost: the provider tells again, and nobody
+// drives the order until a lease ends that names a process which does not know of it.
+func TestCallbackRepeatedAfterALostReply(t *testing.T) {
+	t.Parallel()
+	s := openBehind(t)
+	s.faults(t, simulator.Rule{Fault: simulator.CallbackLate, Step: "charge", Delay: 100 * time.Millisecond})
+	lost := s.proxy.loseOne("AnswerStore", loseReply)
+	s.admit(t, request("one"))
+	reaches(t, s.Pool, "one", "completed")
+	if !lost.Load() {
+		t.Error("no reply was lost")
+	}
+}
+
+// The reply of the move that begins the call of the confirmation is lost: no call was made
+// under it, and this process knows. The first call is refused: a person is asked all the same.
+func TestRefusalAfterALostBeginAsksNobody(t *testing.T) {
+	t.Parallel()
+	s := openBehind(t)
+	s.faults(t, simulator.Rule{Fault: simulator.Decline, Step: "confirm"})
+	lost := s.proxy.loseOne("RemoteReserved", loseReply)
+	s.admit(t, request("one"))
+	start := time.Now()
+	eventually(t, "it is at rest", s.answers(t, true,
+		`SELECT ended_as IS NOT NULL OR coalesce(hold = 'attention', false) FROM orders`))
+	if got := status(t, s.Pool, "one"); got != "failed" {
+		t.Errorf("after %s %s, held: %s", time.Since(start), got, value[string](t, s.Pool, `SELECT coalesce(hold_reason, '') FROM orders`))
+	}
+	for _, row := range column[string](t, s.Pool, `SELECT format('%s %s %s %s', call, step, operation, outcome) FROM step_calls ORDER BY call`) {
+		t.Log(row)
+	}
+	if !lost.Load() {
+		t.Error("nothing was lost")
+	}
+}
+
+// A callback that comes between the commit that lets the order wait and the end of its run
+// is given an order whose run is about to be forgotten: nobody drives it until its lease ends.
+func TestCallbackWhileTheRunEndsDrivesTheOrder(t *testing.T) {
+	t.Parallel()
+	s := openBehind(t)
+	s.faults(t, simulator.Rule{Fault: simulator.CallbackNever, Step: "charge"})
+	held, release := s.holdRead(t, "CallsSuspend")
+	s.admit(t, request("one"))
+	eventually(t, "the order waits", func() bool {
+		return held.Load() && value[bool](t, s.Pool, `SELECT coalesce(hold = 'callback', false) FROM orders`)
+	})
+	if r, err := s.engine.Answer(t.Context(), s.tokenOf(t, "one"), engine.CallbackResult{Outcome: "done"}); err != nil || !r.Accepted {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	eventually(t, "the order is woken", s.answers(t, true, `SELECT hold IS NULL FROM orders`))
+	release()
+	reaches(t, s.Pool, "one", "completed")
+}
+
+// holdRead keeps the first read of an order that follows a statement: that of a run which is about to be told to its callers.
+func (s *behind) holdRead(t *testing.T, after string) (held *atomic.Bool, release func()) {
+	t.Helper()
+	var came atomic.Bool
+	held = &atomic.Bool{}
+	gate := make(chan struct{})
+	release = sync.OnceFunc(func() { close(gate) })
+	t.Cleanup(release)
+	s.proxy.On(func(statement string) fate {
+		switch {
+		case statement == after:
+			came.Store(true)
+		case statement == "OrdersByNo" && came.Load() && !held.Swap(true):
+			<-gate
+		}
+		return passes
+	})
+	return held, release
+}
+
+type behind struct {
+	*shop
+	proxy *proxy
+}
+
+// openBehind is a shop whose engine reaches the database through a proxy. Its leases last longer than a test: what nobody
+// drives stays where it is.
+func openBehind(t *testing.T) *behind {
+	t.Helper()
+	s := openShop(t, 0+1, quick)
+	p := newProxy(t, s.URL)
+	e := startEngine(t, p.URL, engine.Config{RecoveryInterval: often, Lease: time.Hour, PublicURL: s.cfg.PublicURL})
+	stop(t, s.engine)
+	s.only(e)
+	s.use(t, allAtTheSimulator)
+	return &behind{s, p}
+}
+
+// The same for a permit: granted between the commit of the wait and the end of the run.
+func TestPermitGrantedWhileTheRunEndsDrivesTheOrder(t *testing.T) {
+	t.Parallel()
+	s := openBehind(t)
+	s.use(t, allAtTheSimulator+"\nconcurrency: {by: item, limit: 1}\n")
+	s.faults(t, simulator.Rule{Fault: simulator.CallbackNever, Step: "charge", OrderPrefix: "first"})
+	s.admit(t, request("first"))
+	s.until(t, "first", "callback") // and keeps its permit
+	in := request("second")
+	// Held for a time first: it comes to its permit by way of OrdersHold.
+	in.StartAt = time.Now().Add(time.Hour)
+	s.admit(t, in)
+	s.until(t, "second", "scheduled")
+	held, release := s.holdRead(t, "OrdersHold")
+	s.startNow(t, "second")
+	eventually(t, "the second waits for its permit", func() bool {
+		return held.Load() && value[bool](t, s.Pool, `SELECT coalesce(hold = 'queued', false) FROM orders WHERE order_id = 'second'`)
+	})
+	if r, err := s.engine.Answer(t.Context(), s.tokenOf(t, "first"), engine.CallbackResult{Outcome: "done"}); err != nil || !r.Accepted {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	eventually(t, "the second was given its permit", s.answers(t, 2, `SELECT count(*) FROM transitions WHERE verb = 'permit'`))
+	release()
+	reaches(t, s.Pool, "second", "completed")
 }

@@ -73,9 +73,7 @@ func TestOrderAtAProvider(t *testing.T) {
 			faults = append(faults, rule)
 		}
 	}
-	if err := p.SetFaults(faults...); err != nil {
-		t.Fatal(err)
-	}
+	p.fail(t, faults...)
 	b := remote(t, engine.Config{RecoveryInterval: often}, p.within(2*time.Second, "")) // some are never answered
 	var callers sync.WaitGroup
 	for _, test := range tests {

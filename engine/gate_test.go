@@ -1,12 +1,19 @@
 package engine_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"pawl/engine"
+	"pawl/fsm"
 	"pawl/internal/orders"
+	"pawl/internal/simulator"
 )
 
 const allAtTheSimulator = `
@@ -35,9 +42,7 @@ func TestScheduledStart(t *testing.T) {
 			}
 			in = request("later")
 			in.StartAt = time.Now().Add(time.Second)
-			if order := s.process(t, in); order.Status != "completed" {
-				t.Errorf("%s", brief(order))
-			}
+			isNow(t, s.process(t, in), "completed")
 			early := value[bool](t, s.Pool, `SELECT bool_or(t.at < o.start_at) FROM transitions AS t JOIN orders AS o USING (order_no)
 				WHERE t.to_status <> 'pending'`)
 			if early {
@@ -50,9 +55,7 @@ func TestScheduledStart(t *testing.T) {
 		s := openShop(t, 1, quick)
 		in := request("past")
 		in.StartAt = time.Now().Add(-time.Hour)
-		if order := s.process(t, in); order.Status != "completed" {
-			t.Errorf("%s", brief(order))
-		}
+		isNow(t, s.process(t, in), "completed")
 	})
 }
 
@@ -85,9 +88,7 @@ approval: [{items: [widget], amountOver: 50, currency: USD, timeout: 1h, onTimeo
 		t.Parallel()
 		s := openShop(t, 1, quick)
 		s.use(t, `approval: [{amountOver: 100, currency: USD}]`)
-		if order := s.process(t, request("small")); order.Status != "completed" {
-			t.Errorf("%s", brief(order))
-		}
+		isNow(t, s.process(t, request("small")), "completed")
 	})
 	t.Run("an order that is scheduled is asked for at its start", func(t *testing.T) {
 		t.Parallel()
@@ -128,10 +129,9 @@ concurrency: {by: concurrencyKey, limit: 1}`)
 	t.Run("not for a person", func(t *testing.T) {
 		t.Parallel()
 		s.admit(t, request("held"))
-		eventually(t, "it can be held", func() bool {
-			return value[int64](t, s.Pool, `WITH held AS (UPDATE orders SET hold = 'attention', hold_reason = 'look', due_at = NULL, owner = NULL, seq = seq + 1
-				WHERE order_id = 'held' AND hold = 'retry' RETURNING 1) SELECT count(*) FROM held`) == 1
-		})
+		eventually(t, "it can be held", s.answers(t, 1,
+			`WITH held AS (UPDATE orders SET hold = 'attention', hold_reason = 'look', due_at = NULL, owner = NULL, seq = seq + 1
+				WHERE order_id = 'held' AND hold = 'retry' RETURNING 1) SELECT count(*) FROM held`))
 		limit := within(t, patience)
 		order, err := s.engine.Process(limit, request("held"))
 		if err != nil || limit.Err() != nil || order.Hold == nil || *order.Hold != "attention" {
@@ -170,9 +170,7 @@ func TestCustomerIsPartOfTheInput(t *testing.T) {
 	s.process(t, in)
 	same := request("whose")
 	same.Metadata, same.ConcurrencyKey = []byte(`{"a":"other"}`), "other" // the policy limits nothing by the key
-	if order := s.process(t, same); order.Status != "completed" {
-		t.Errorf("%s", brief(order))
-	}
+	isNow(t, s.process(t, same), "completed")
 	other := in
 	other.StartAt, other.CompleteBy, other.ReservationTTL = time.Now().Add(time.Hour), time.Now().Add(2*time.Hour), time.Minute
 	_, err := s.engine.Process(t.Context(), other)
@@ -196,4 +194,209 @@ func wantConflict(t *testing.T, err error) *orders.Conflict {
 		t.Fatalf("no conflict: %v", err)
 	}
 	return conflict
+}
+
+// watchPermits looks at how many orders of each key are under way until the test ends, and reports more than the limit.
+func (s *shop) watchPermits(t *testing.T, limit int64) (stop func() (most int64)) {
+	t.Helper()
+	done, ended := make(chan struct{}), make(chan int64)
+	go func() {
+		most := int64(0)
+		look := time.NewTicker(5 * time.Millisecond)
+		defer look.Stop()
+		for {
+			select {
+			case <-done:
+				ended <- most
+				return
+			case <-look.C:
+			}
+			most = max(most, value[int64](t, s.Pool, `SELECT coalesce(max(n), 0) FROM (SELECT count(*) AS n FROM orders
+				WHERE concurrency_key IS NOT NULL AND ended_as IS NULL AND status <> 'pending' GROUP BY concurrency_key) AS under_way`))
+		}
+	}()
+	return func() int64 {
+		close(done)
+		most := <-ended
+		if most > limit {
+			t.Errorf("%d orders of one key were under way, the limit is %d", most, limit)
+		}
+		return most
+	}
+}
+
+// flood sends orders of some customers to all replicas at once and waits for their ends.
+func (s *shop) flood(t *testing.T, n, customers int) {
+	t.Helper()
+	var callers sync.WaitGroup
+	for i := range n {
+		callers.Go(func() {
+			in := request(fmt.Sprintf("o%03d", i))
+			in.CustomerID = fmt.Sprintf("c%d", i%customers)
+			limit := within(t, 3*patience) // for all of them together
+			if order, err := insist(func() (orders.Order, error) { return s.anyone().Process(limit, in) }); err != nil || order.Status != "completed" {
+				t.Errorf("%s: %v, %s", in.OrderID, err, brief(order))
+			}
+		})
+	}
+	callers.Wait()
+}
+
+const twoPerCustomer = `
+charge: {executor: simulator, url: SIM, retry: {initial: 5ms, cap: 10ms}}
+concurrency: {by: customerId, limit: 2}`
+
+func TestConcurrencyPermits(t *testing.T) {
+	t.Parallel()
+	t.Run("are never more than the limit, over three replicas, and all orders finish", func(t *testing.T) {
+		t.Parallel()
+		s := openShop(t, 3, quick)
+		s.use(t, twoPerCustomer)
+		s.faults(t, simulator.Rule{Fault: simulator.Error, Fraction: 0.2, Times: 1}, simulator.Rule{Fault: simulator.Slow, Delay: 2 * time.Millisecond})
+		stop := s.watchPermits(t, 2)
+		s.flood(t, 120, 3)
+		if most := stop(); most != 2 {
+			t.Errorf("at most %d were under way", most)
+		}
+	})
+	t.Run("are given in the order of arrival", func(t *testing.T) {
+		t.Parallel()
+		s := openShop(t, 2, quick)
+		s.use(t, `
+charge: {executor: simulator, url: SIM}
+concurrency: {by: item, limit: 1}`)
+		for i := range 30 {
+			if _, err := insist(func() (orders.Order, error) { return s.anyone().Admit(t.Context(), request(fmt.Sprintf("o%03d", i))) }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		eventually(t, "all have ended", s.answers(t, 30, `SELECT count(*) FROM orders WHERE ended_as = 'completed'`))
+		started := column[string](t, s.Pool, `SELECT o.order_id FROM orders AS o JOIN transitions AS t USING (order_no)
+			WHERE t.to_status = 'charging' AND t.from_status = 'pending' ORDER BY t.at, o.order_no`)
+		if !slices.IsSorted(started) {
+			t.Errorf("started %q", started)
+		}
+	})
+	t.Run("other keys do not wait", func(t *testing.T) {
+		t.Parallel()
+		s := openShop(t, 1, quick)
+		s.use(t, `
+charge: {executor: simulator, url: SIM, timeout: 20s}
+concurrency: {by: customerId, limit: 1}`)
+		s.faults(t, simulator.Rule{Fault: simulator.Hang, OrderPrefix: "hangs"})
+		stuck, free, none := request("hangs"), request("flows"), request("nobody's")
+		stuck.CustomerID, free.CustomerID = "a", "b"
+		s.admit(t, stuck)
+		for _, in := range []engine.Input{free, none} {
+			isNow(t, s.process(t, in), "completed")
+		}
+	})
+}
+
+// An order keeps its permit until it has ended, also when it is held for a person.
+func TestConcurrencyPermitOfAHeldOrder(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 2, quick)
+	s.use(t, `
+charge: {executor: simulator, url: SIM, retry: {initial: 1ms, cap: 2ms, maxRetries: 1, budget: 0s}}
+concurrency: {by: concurrencyKey, limit: 2}`)
+	s.faults(t, simulator.Rule{Fault: simulator.Error, OrderPrefix: "stuck"})
+	stuck := request("stuck")
+	stuck.ConcurrencyKey = "k"
+	s.admit(t, stuck)
+	s.until(t, "stuck", "attention")
+	stop := s.watchPermits(t, 2)
+	for i := range 10 {
+		in := request(fmt.Sprintf("o%d", i))
+		in.ConcurrencyKey = "k"
+		s.admit(t, in)
+	}
+	eventually(t, "the others go on beside it", s.answers(t, 10, `SELECT count(*) FROM orders WHERE ended_as = 'completed'`))
+	stop()
+	ends := column[time.Time](t, s.Pool, `SELECT at FROM transitions WHERE to_status = 'completed' ORDER BY at`)
+	starts := column[time.Time](t, s.Pool, `SELECT at FROM transitions WHERE to_status = 'charging' AND from_status = 'pending' ORDER BY at OFFSET 1`)
+	for i := 1; i < len(starts); i++ { // one at a time: the other permit is taken
+		if starts[i].Before(ends[i-1]) {
+			t.Fatalf("the %d. began before the one before it had ended", i+1)
+		}
+	}
+}
+
+// Replicas are stopped in the middle, again and again: no permit is lost.
+func TestConcurrencyPermitsSurviveStops(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 2, engine.Config{RecoveryInterval: often, Lease: time.Second})
+	s.use(t, twoPerCustomer)
+	s.faults(t, simulator.Rule{Fault: simulator.Slow, Delay: 5 * time.Millisecond})
+	const orders = 60
+	for i := range orders {
+		in := request(fmt.Sprintf("o%03d", i))
+		in.CustomerID = fmt.Sprintf("c%d", i%2)
+		s.admit(t, in)
+	}
+	stop := s.watchPermits(t, 2)
+	for range 4 {
+		mark := value[int64](t, s.Pool, `SELECT count(*) FROM orders WHERE ended_as = 'completed'`)
+		eventually(t, "some more have ended", func() bool {
+			return value[int64](t, s.Pool, `SELECT count(*) FROM orders WHERE ended_as = 'completed'`) >= min(mark+5, orders)
+		})
+		s.replace(t, rand.IntN(2))
+	}
+	eventually(t, "all have ended", s.answers(t, orders, `SELECT count(*) FROM orders WHERE ended_as = 'completed'`))
+	stop()
+}
+
+// replace ends a replica without giving it time to finish anything, and starts another one.
+func (s *shop) replace(t *testing.T, i int) {
+	t.Helper()
+	e := s.replica(t, s.cfg)
+	s.mu.Lock()
+	old := s.engines[i]
+	s.engines[i] = e
+	s.mu.Unlock()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_ = old.Stop(ctx) // it says that orders were left
+}
+
+// Whoever sends an order again with another concurrencyKey would be told that it takes its turn with others than it does.
+func TestRepeatedOrderWithAnotherConcurrencyKey(t *testing.T) {
+	t.Parallel()
+	b := remote(t, quick, "concurrency: {by: concurrencyKey, limit: 1}")
+	keyed := func(orderID, key string) engine.Input {
+		in := request(orderID)
+		in.ConcurrencyKey = key
+		return in
+	}
+	b.process(t, keyed("with", "a"))
+	b.process(t, keyed("without", ""))
+	b.activate(t, "concurrency: {by: item, limit: 1}")
+	b.process(t, keyed("by item", "a"))
+	for _, c := range []struct{ orderID, key, stored string }{{"with", "b", "a"}, {"without", "b", ""}} {
+		conflict := &orders.Conflict{}
+		if _, err := b.engine.Process(t.Context(), keyed(c.orderID, c.key)); !errors.As(err, &conflict) || len(conflict.Differences) != 1 ||
+			conflict.Differences[0] != (orders.Difference{Pointer: "/concurrencyKey", Stored: c.stored, Sent: c.key}) {
+			t.Errorf("%s: %v, %+v", c.orderID, err, conflict)
+		}
+	}
+	b.process(t, keyed("with", "a"))
+	b.process(t, keyed("with", ""))
+	b.process(t, keyed("by item", "b")) // no key is kept where none counts
+}
+
+// A retry removes a deadline that has passed. The first request can be sent again all the same.
+func TestRepeatedOrderAfterItsDeadlineWasRemoved(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.setStock(t, "widget", 0)
+	in := request("late")
+	in.CompleteBy = time.Now().Add(time.Hour).Truncate(time.Microsecond)
+	isNow(t, b.process(t, in), fsm.Failed)
+	b.exec(t, `UPDATE orders SET complete_by = now() - interval '1 second'`)
+	if o, err := b.engine.Do(t.Context(), engine.Request{Verb: orders.Retry, OrderID: "late", Actor: "ann"}); err != nil || o.Generation != 1 || o.CompleteBy != nil {
+		t.Fatal(brief(o), err)
+	}
+	if o := b.process(t, in); o.Status != fsm.Failed || o.Generation != 1 {
+		t.Error(brief(o))
+	}
 }

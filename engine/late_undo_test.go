@@ -79,14 +79,11 @@ func openToldLate(t *testing.T) (s *shop, k *keeper, p *proxy, tell func()) {
 	s.until(t, "one", "failed")
 	stop(t, s.engine)
 	p = newProxy(t, s.URL)
-	s.engine = startEngine(t, p.URL, s.cfg)
-	s.engines = []*engine.Engine{s.engine}
+	s.only(startEngine(t, p.URL, s.cfg))
 	k.says(func(k *keeper) { k.mute = false })
 	return s, k, p, func() {
 		t.Helper()
-		if _, err := s.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: "done", CallbackText: provider.CallbackText{Reference: "ch_1"}}); err != nil {
-			t.Error(err)
-		}
+		s.reports(t, token, "ch_1")
 	}
 }
 
@@ -160,8 +157,7 @@ func TestALateUndoOfAReplicaThatDied(t *testing.T) {
 	if calls := value[int](t, s.Pool, `SELECT count(*) FROM step_calls WHERE call < 0`); calls != 1 || len(k.named()) != 1 {
 		t.Errorf("%d calls, undone %q", calls, k.named())
 	}
-	s.engine = startEngine(t, s.URL, s.cfg)
-	s.engines = []*engine.Engine{s.engine}
+	s.only(startEngine(t, s.URL, s.cfg))
 	s.undone(t, k, fsm.Failed)
 }
 
@@ -183,18 +179,13 @@ func TestALateUndoThatHangs(t *testing.T) {
 	s.admit(t, request("one"))
 	s.until(t, "one", "failed")
 	s.exec(t, `INSERT INTO late_undos (order_no, generation, step, reason) SELECT order_no, 0, 'charge', 'test' FROM orders`)
-	eventually(t, "it is called for, and the lease outlasts the call", func() bool {
-		return value[bool](t, s.Pool, `SELECT due_at > now() + interval '50 seconds' FROM late_undos`)
-	})
+	eventually(t, "it is called for, and the lease outlasts the call", s.answers(t, true,
+		`SELECT due_at > now() + interval '50 seconds' FROM late_undos`))
 	q := engine.Request{Verb: orders.StepResult, OrderID: "one", Actor: "ann", Reason: "seen to it",
 		Settle: &engine.Settled{Step: fsm.Charge, Generation: new(int32(0)), Outcome: engine.SettledDone}}
-	if _, err := s.engine.Do(t.Context(), q); err != nil {
-		t.Error(err)
-	}
+	s.do(t, q)
 	close(hang)
-	eventually(t, "the call is answered", func() bool {
-		return value[bool](t, s.Pool, `SELECT finished_at IS NOT NULL FROM step_calls WHERE call = -1`)
-	})
+	eventually(t, "the call is answered", s.answers(t, true, `SELECT finished_at IS NOT NULL FROM step_calls WHERE call = -1`))
 	if !value[bool](t, s.Pool, `SELECT finished_at IS NOT NULL AND code IS NULL AND detail = 'undone by hand' FROM late_undos`) {
 		t.Error("it is open again")
 	}
@@ -245,17 +236,121 @@ func TestACallbackAboutALateEffectIsNotTakenBeforeItsUndoIsOpen(t *testing.T) {
 	t.Parallel()
 	s, k, p, tell := openToldLate(t)
 	token := s.tokenOf(t, "one")
-	var lost atomic.Bool
-	p.On(func(statement string) fate {
-		if statement == "LateUndoOpen" && !lost.Swap(true) {
-			return loseRequest
-		}
-		return passes
-	})
+	p.loseOne("LateUndoOpen", loseRequest)
 	if _, err := s.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: "done", CallbackText: provider.CallbackText{Reference: "ch_1"}}); !errors.Is(err, orders.ErrUnavailable) {
 		t.Errorf("answered %v", err)
 	}
 	tell()
 	s.lateUndosDone(t)
 	s.undone(t, k, fsm.Failed)
+}
+
+// What a late callback calls the effect is the only name it is ever known by.
+func TestALateEffectIsUndoneByItsName(t *testing.T) {
+	t.Parallel()
+	failed := func(t *testing.T) (s *shop, k *keeper, tell func(reference string)) {
+		t.Helper()
+		k = &keeper{mute: true}
+		s = openKeeper(t, k)
+		token := s.tokenOf(t, "one")
+		s.aDayPasses(t, k)
+		s.verb(t, orders.StepResult, &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledRefused})
+		s.until(t, "one", "failed")
+		return s, k, func(reference string) {
+			t.Helper()
+			s.reports(t, token, reference)
+		}
+	}
+	finished := func(t *testing.T, s *shop) {
+		t.Helper()
+		eventually(t, "it is undone", s.answers(t, true,
+			`SELECT coalesce(bool_and(finished_at IS NOT NULL AND code IS NULL), false) FROM late_undos`))
+	}
+	byPerson := func(t *testing.T, s *shop) {
+		t.Helper()
+		eventually(t, "it says that a person must", s.answers(t, true,
+			`SELECT coalesce(bool_or(code = 'outcome_unknown'), false) FROM late_undos`))
+	}
+	named := func(t *testing.T, k *keeper) {
+		t.Helper()
+		if names := k.named(); !slices.Equal(names, []string{"ch_1"}) {
+			t.Errorf("named: %q", names)
+		}
+	}
+	t.Run("though a person has said refused", func(t *testing.T) {
+		t.Parallel()
+		s, k, tell := failed(t)
+		tell("ch_1")
+		finished(t, s)
+		s.undone(t, k, fsm.Failed)
+		named(t, k)
+	})
+	t.Run("that is told after an undo was opened without it", func(t *testing.T) {
+		t.Parallel()
+		s, k, tell := failed(t)
+		tell("")
+		byPerson(t, s)
+		tell("ch_1")
+		finished(t, s)
+		s.undone(t, k, fsm.Failed)
+		named(t, k)
+	})
+	t.Run("and one that was closed by hand is told of again", func(t *testing.T) {
+		t.Parallel()
+		s, k, tell := failed(t)
+		tell("")
+		byPerson(t, s)
+		s.exec(t, `UPDATE late_undos SET finished_at = now(), detail = 'undone by hand', claims = 9`)
+		tell("")
+		if claims := value[int](t, s.Pool, `SELECT claims FROM late_undos`); claims > 1 {
+			t.Errorf("opened again after %d claims", claims)
+		}
+		byPerson(t, s)
+		if names := k.named(); len(names) > 0 {
+			t.Errorf("undone: %q", names)
+		}
+	})
+}
+
+// The answer to a replica that had lost the order reports a charge, and the database is away just then: nobody else has
+// heard of that charge, and it must be undone.
+func TestAFencedAnswerIsKeptWhenTheDatabaseIsBack(t *testing.T) {
+	t.Parallel()
+	for _, statement := range []string{"CallFenced", "LateUndoOpen"} {
+		t.Run(statement, func(t *testing.T) {
+			t.Parallel()
+			var calls, lost atomic.Int32
+			hang := make(chan struct{})
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				switch {
+				case strings.HasSuffix(r.URL.Path, "/undo"): // done
+				case calls.Add(1) == 1:
+					<-hang
+					_, _ = w.Write([]byte(`{"reference":"ch_1"}`))
+				default:
+					w.WriteHeader(http.StatusPaymentRequired)
+				}
+			}))
+			t.Cleanup(server.Close)
+			s := openBehind(t)
+			s.use(t, strings.ReplaceAll(`charge: {executor: http, url: "URL/do", undoUrl: "URL/undo", timeout: 60s}`, "URL", server.URL))
+			s.admit(t, request("one"))
+			eventually(t, "it is called for", func() bool { return calls.Load() == 1 })
+			startEngine(t, s.URL, engine.Config{RecoveryInterval: often})
+			s.exec(t, `UPDATE orders SET due_at = now()`)
+			s.until(t, "one", "failed")
+			s.proxy.On(func(name string) fate {
+				if name == statement && lost.Add(1) <= 3 {
+					return loseRequest
+				}
+				return passes
+			})
+			close(hang)
+			eventually(t, "the late charge is undone", s.answers(t, true,
+				`SELECT EXISTS (SELECT FROM late_undos WHERE finished_at IS NOT NULL AND reference = 'ch_1')`))
+			if fenced := column[string](t, s.Pool, `SELECT reference FROM step_calls WHERE fenced`); len(fenced) != 1 || fenced[0] != "ch_1" || lost.Load() < 4 {
+				t.Errorf("fenced: %q, lost %d times", fenced, lost.Load())
+			}
+		})
+	}
 }

@@ -176,3 +176,279 @@ func TestConflictIsToldAtOnce(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// atOnce sends requests from a goroutine each and counts the answers.
+func (b *bundle) atOnce(t testing.TB, inputs []engine.Input) (completed, conflicts int) {
+	t.Helper()
+	answers := ask(t, b.engine, inputs...)
+	for range inputs {
+		a := <-answers
+		var conflict *orders.Conflict
+		switch {
+		case a.err == nil && a.order.Status == fsm.Completed:
+			completed++
+			b.sameAsStored(t, a.order)
+		case errors.As(a.err, &conflict):
+			conflicts++
+		default:
+			t.Errorf("%q: %v, %s", a.orderID, a.err, a.order.Status)
+		}
+	}
+	return completed, conflicts
+}
+
+func TestProcessAtOnce(t *testing.T) {
+	t.Parallel()
+	t.Run("fifty callers with one id make one run", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		if completed, conflicts := b.atOnce(t, slices.Repeat([]engine.Input{request("one")}, 50)); completed != 50 || conflicts != 0 {
+			t.Errorf("%d completed, %d conflicts", completed, conflicts)
+		}
+		if admitted, moves := b.engine.Stats.Admitted.Load(), b.engine.Stats.Moves.Load(); admitted != 1 || moves != 3 {
+			t.Errorf("%d admitted, %d moves", admitted, moves)
+		}
+		proveBooks(t, b.Pool)
+	})
+	t.Run("fifty callers with one id and two amounts make one run", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		other := request("one")
+		other.Amount = decimal.MustParse("1")
+		if completed, conflicts := b.atOnce(t, slices.Repeat([]engine.Input{request("one"), other}, 25)); completed != 25 || conflicts != 25 {
+			t.Errorf("%d completed, %d conflicts", completed, conflicts)
+		}
+		b.counts(t, 1, `SELECT count(*) FROM books.charges`)
+	})
+}
+
+// inVain waits for an order that does not end, just long enough for the database to say how far it is.
+func inVain(t testing.TB, wait func(context.Context) (orders.Order, error)) (order orders.Order, err error) {
+	t.Helper()
+	for limit := 10 * time.Millisecond; limit < patience; limit *= 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		order, err = wait(ctx)
+		cancel()
+		if !errors.Is(err, orders.ErrUnavailable) {
+			break
+		}
+	}
+	return order, err
+}
+
+func TestProcessUnfinished(t *testing.T) {
+	t.Parallel()
+	t.Run("a caller who has waited long enough is told how far it is", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		g := newGhost(b.Pool)
+		g.admit(t, time.Minute, "elsewhere")
+		g.advance(t, fsm.Reserving, "elsewhere")
+		b.writesNothing(t, func() {
+			order, err := inVain(t, func(ctx context.Context) (orders.Order, error) { return b.engine.Process(ctx, request("elsewhere")) })
+			if err != nil || order.Status != fsm.Reserving || order.ChargedAt == nil {
+				t.Errorf("%v %+v", err, order)
+			}
+			b.sameAsStored(t, order)
+		})
+		g.advance(t, fsm.Completed, "elsewhere")
+		b.sameAsStored(t, b.process(t, request("elsewhere")))
+	})
+	t.Run("a caller who leaves does not stop the order", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := b.engine.Process(ctx, request("left")); err != nil && !errors.Is(err, context.Canceled) {
+			t.Error(err) // no error: the order was faster than the caller
+		}
+		if order := b.process(t, request("left")); order.Status != fsm.Completed || order.Seq != 4 {
+			t.Errorf("%+v", order)
+		}
+	})
+	t.Run("one that was left behind is finished by whoever asks", func(t *testing.T) {
+		t.Parallel()
+		for _, state := range []fsm.State{fsm.Charging, fsm.Reserving, fsm.Confirming} {
+			b := setupWith(t, byCallers)
+			g := newGhost(b.Pool)
+			g.admit(t, time.Minute, "left behind")
+			g.advance(t, state, "left behind")
+			g.letGo(t, "left behind")
+			if order := b.process(t, request("left behind")); order.Status != fsm.Completed || order.Fence != 2 {
+				t.Errorf("left %s: %+v", state, order)
+			}
+			proveBooks(t, b.Pool)
+		}
+	})
+	t.Run("one that is held is told at once, and stays as it is", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.hold(t, fsm.Reserving, "held")
+		b.writesNothing(t, func() {
+			if order := b.process(t, request("held")); order.Status != fsm.Reserving || text(order.Hold) != "paused" {
+				t.Errorf("%+v", order)
+			}
+		})
+	})
+}
+
+func TestAdmit(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	order, err := b.engine.Admit(t.Context(), request("stored"))
+	if err != nil || order.OrderNo == 0 || order.OrderID != "stored" {
+		t.Fatalf("%v %+v", err, order)
+	}
+	reaches(t, b.Pool, "stored", "completed")
+	order, err = b.engine.Admit(t.Context(), request("stored"))
+	if err != nil || order.Status != fsm.Completed {
+		t.Errorf("%v %+v", err, order)
+	}
+}
+
+func TestTurnedAway(t *testing.T) {
+	t.Parallel()
+	t.Run("when there are too many orders in memory", func(t *testing.T) {
+		t.Parallel()
+		b := setupWith(t, engine.Config{MaxInFlight: 1})
+		b.process(t, request("known"))
+		newGhost(b.Pool).admit(t, time.Minute, "elsewhere")
+		ctx, leave := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() {
+			_, err := b.engine.Process(ctx, request("elsewhere"))
+			done <- err
+		}()
+		eventually(t, "the first is in memory", func() bool { return b.engine.InFlight() == 1 })
+		b.writesNothing(t, func() {
+			if o, err := b.engine.Process(t.Context(), request("known")); err != nil || o.Status != fsm.Completed {
+				t.Errorf("an order that is stored: %s, %v", o.Status, err)
+			}
+			if _, err := b.engine.Process(t.Context(), request("too many")); !errors.Is(err, orders.ErrOverloaded) {
+				t.Error(err)
+			}
+		})
+		if n := b.engine.Stats.Overloaded.Load(); n != 1 {
+			t.Errorf("%d counted", n)
+		}
+		leave()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+	t.Run("when the engine stops", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		e := b.replica(t, engine.Config{})
+		stop(t, e)
+		b.writesNothing(t, func() {
+			_, processed := e.Process(t.Context(), request("late"))
+			_, admitted := e.Admit(t.Context(), request("late"))
+			_, canceled := e.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: "late"})
+			for _, err := range []error{processed, admitted, canceled, e.Ready(t.Context())} {
+				if !errors.Is(err, orders.ErrStopping) {
+					t.Error(err)
+				}
+			}
+		})
+	})
+}
+
+// An order deleted while somebody waits for it is gone for its watcher, and new for a
+// request that brings it again.
+func TestOrderDeletedWhileWatched(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	newGhost(b.Pool).admit(t, time.Minute, "watched")
+	outcome := make(chan error, 1)
+	go func() {
+		_, err := b.engine.Do(context.WithoutCancel(t.Context()), engine.Request{Verb: orders.Cancel, OrderID: "watched"})
+		outcome <- err
+	}()
+	eventually(t, "the stop is written", b.answers(t, 1, `SELECT count(*) FROM orders WHERE stop_requested IS NOT NULL`))
+	b.exec(t, `SET LOCAL pawl.archive = on; DELETE FROM transitions; DELETE FROM orders`)
+	if err := <-outcome; !errors.Is(err, orders.ErrNotFound) {
+		t.Errorf("the watcher is told %v", err)
+	}
+	isNow(t, b.process(t, request("watched")), fsm.Completed)
+}
+
+// ids that are easily taken for each other, or for something else.
+var ids = []string{
+	" ", "  ", " lead", "trail ", "a", "A", "ａ", "á", "a\u0301", "\u00c5", "\u212b", "ß", "ss", "ı", "i", "I", "İ",
+	"日本語", "שלום", "שלום\u200f", "👩‍👩‍👧", "👩", "\U0010ffff", "\uffff", "\ufeffbom", "bom\ufeff", "\u200b", "\u2028",
+	"a/b", "a%2Fb", "..", ".", "%", "%00", "_", "a_b", "a%b", `a\b`, `a\\b`, "'", "''", `"`, "$1", "{}", "{a,b}", "NULL", "null",
+	"1", "01", "1.0", "a\tb", "a b", strings.Repeat("x", 255), strings.Repeat("x", 254), strings.Repeat("界", 255), strings.Repeat("👩", 255),
+}
+
+func TestIDs(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var inputs []engine.Input
+	for _, id := range ids {
+		in := request(id)
+		in.Item = "item " + id // items are names of the same kind
+		inputs = append(inputs, in)
+	}
+	if completed, _ := b.atOnce(t, inputs); completed != len(ids) {
+		t.Fatalf("%d of %d completed", completed, len(ids))
+	}
+	if n := b.engine.Stats.Admitted.Load(); n != int64(len(ids)) {
+		t.Errorf("%d orders from %d ids", n, len(ids))
+	}
+	for _, id := range ids {
+		order, err := b.engine.Orders.Get(t.Context(), id)
+		if err != nil || order.OrderID != id || order.Item != "item "+id {
+			t.Errorf("%q: %v, stored as %q for %q", id, err, order.OrderID, order.Item)
+		}
+		b.counts(t, 1, `SELECT count(*) FROM books.charges WHERE order_id = $1`, id)
+	}
+	proveBooks(t, b.Pool)
+}
+
+func TestAmounts(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.setStock(t, "none", 0)
+	for _, amount := range []string{
+		"99.99", "12345678901.23", "0", "999999999999999.99", "999999999999999.9999", "5", "5.5", "5.50", "0.01", "0.10",
+		"1000000", "100.00", "100000000000000", "0.0001", "9007199254740993",
+	} {
+		in := engine.Input{OrderID: amount, Amount: decimal.MustParse(amount), Item: "widget"}
+		if strings.HasPrefix(amount, "9007") { // the limit of a float64, and over ours
+			_, err := b.engine.Process(t.Context(), in)
+			if n := value[int](t, b.Pool, `SELECT count(*) FROM orders WHERE order_id = $1`, amount); err == nil || n != 0 {
+				t.Errorf("%s: %v, stored %d times", amount, err, n)
+			}
+			continue
+		}
+		if order := b.process(t, in); order.Status != fsm.Completed || order.Amount.String() != amount {
+			t.Errorf("%s: told %s", amount, order.Amount)
+		}
+		in.OrderID, in.Item = amount+" refunded", "none"
+		b.process(t, in)
+		for query, want := range map[string]string{
+			`SELECT amount::text FROM books.orders WHERE order_id = $1`:                 amount,
+			`SELECT amount::text FROM books.charges WHERE order_id = $1`:                amount,
+			`SELECT amount::text FROM books.refunds WHERE order_id = $1 || ' refunded'`: amount,
+		} {
+			if got := value[string](t, b.Pool, query, amount); got != want {
+				t.Errorf("%s: stored %s", amount, got)
+			}
+		}
+		if order, err := b.engine.Orders.Get(t.Context(), amount); err != nil || order.Amount.String() != amount {
+			t.Errorf("%s: %v, read %s", amount, err, order.Amount)
+		}
+	}
+	zero := b.process(t, engine.Input{OrderID: "zero", Amount: decimal.MustParse("0.00"), Item: "widget"})
+	if b.sameAsStored(t, zero); zero.Amount.Sign() != 0 {
+		t.Errorf("%+v", zero)
+	}
+	sums := value[string](t, b.Pool, `SELECT format('%s %s', (SELECT sum(amount) FROM books.charges WHERE refunded_at IS NOT NULL) =
+		(SELECT sum(amount) FROM books.refunds), (SELECT sum(amount) FROM books.charges WHERE refunded_at IS NULL) =
+		(SELECT sum(amount) FROM books.orders WHERE status = 'completed'))`)
+	if sums != "t t" {
+		t.Error("the money does not balance")
+	}
+	proveBooks(t, b.Pool)
+}

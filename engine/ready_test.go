@@ -1,16 +1,25 @@
 package engine_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/govalues/decimal"
+	"github.com/jackc/pgx/v5"
+
 	"pawl/engine"
+	"pawl/fsm"
+	"pawl/internal/books"
+	"pawl/internal/orders"
+	"pawl/internal/simulator"
 	"pawl/migrations"
 	"pawl/test/dbtest"
 )
@@ -94,4 +103,392 @@ func (b *bundle) asRole(t *testing.T, name string) *bundle {
 	query.Set("role", role)
 	u.RawQuery = query.Encode()
 	return &bundle{Database: &dbtest.Database{URL: u.String(), Pool: b.Pool}}
+}
+
+// lines is a log that may be read while it is written.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func (l *lines) count(of string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), of)
+}
+
+// TestMissingGrant has a role that may not write what a statement writes, beside a replica that may. That is no order's
+// fault: the orders are handed to the other replica although their leases would last, callers are told to come again, and
+// the log is not flooded.
+func TestMissingGrant(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		table  string
+		stored int
+	}{{"charges", 200}, {"orders", 0}} {
+		t.Run("on "+c.table, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			log := &lines{}
+			e := b.asRole(t, "poor").replica(t, engine.Config{Lease: time.Hour, Log: slog.New(slog.NewTextHandler(log, nil))})
+			role := b.role("poor")
+			b.exec(t, `REVOKE INSERT ON `+c.table+` FROM `+role)
+			comeAgain(t, ask(t, e, requests("order", 200)...), 200)
+			if err := e.Ready(t.Context()); !errors.Is(err, engine.ErrNotMigrated) || !strings.Contains(err.Error(), "INSERT on pawl."+c.table) {
+				t.Errorf("it says of itself: %v", err)
+			}
+			if _, err := e.Process(t.Context(), request("one more")); !errors.Is(err, engine.ErrNotMigrated) {
+				t.Errorf("a new order: %v", err)
+			}
+			eventually(t, "the other replica completes them", b.answers(t, 0,
+				`SELECT count(*) FROM orders AS o WHERE o.status <> 'completed'`))
+			if stored := value[int](t, b.Pool, `SELECT count(*) FROM orders`); stored > c.stored || stored == 0 && c.stored > 0 {
+				t.Errorf("%d orders are stored", stored)
+			}
+			if said := log.count("can't run on this schema"); said != 1 {
+				t.Errorf("%d lines in the log:\n%s", said, log)
+			}
+			b.exec(t, `GRANT INSERT ON `+c.table+` TO `+role)
+			eventually(t, "it takes orders again", func() bool { return e.Ready(t.Context()) == nil })
+			b.completes(t, ask(t, e, requests("order", 200)...), 200)
+			proveBooks(t, b.Pool)
+		})
+	}
+}
+
+// comeAgain waits for n answers, all of which must be to come again.
+func comeAgain(t *testing.T, answers <-chan answer, n int) {
+	t.Helper()
+	for range n {
+		if a := <-answers; !errors.Is(a.err, orders.ErrUnavailable) {
+			t.Fatalf("%s: told %v, %s", a.orderID, a.err, brief(a.order))
+		}
+	}
+}
+
+// lasting is for engines that keep what they do not let go: no lease ends within a test.
+func lasting(log *lines) engine.Config {
+	return engine.Config{Lease: time.Hour, RecoveryInterval: often, Log: slog.New(slog.NewTextHandler(log, nil))}
+}
+
+// TestSchemaChangesUnderOrders changes the schema under an engine whose orders are stored and on their way. None is kept:
+// they are released, or, where that can't be done either, their leases are renewed no more. When the schema is as before,
+// everything goes on by itself.
+func TestSchemaChangesUnderOrders(t *testing.T) {
+	t.Parallel()
+	const many = 100
+	for _, c := range []struct {
+		name, spoil, mend string
+		keeps             bool // the statement that releases leases can't run either
+	}{
+		{"the charge can't be written", `ALTER TABLE charges RENAME COLUMN amount TO sum`, `ALTER TABLE charges RENAME COLUMN sum TO amount`, false},
+		{"a table is gone", `ALTER TABLE charges RENAME TO kept`, `ALTER TABLE kept RENAME TO charges`, false},
+		{"leases can't be released", `ALTER TABLE transitions RENAME COLUMN fence TO mark`, `ALTER TABLE transitions RENAME COLUMN mark TO fence`, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b, log := setupWith(t, byCallers), &lines{}
+			cfg := lasting(log)
+			if c.keeps {
+				cfg.Lease = 2 * time.Second
+			}
+			e := b.replica(t, cfg)
+			unlock := b.delay(t, "reserving")
+			first := ask(t, e, request("first"))
+			eventually(t, "a move is under way", func() bool { return b.atWork(t, "OrdersCharge") > 0 })
+			answers := ask(t, e, requests("order", many)...)
+			eventually(t, "the others wait for theirs", b.answers(t, many+1,
+				`SELECT count(*) FROM orders AS o WHERE o.status = 'charging'`))
+			spoiled := make(chan error, 1)
+			go func() { // it may wait for the move under way; then no move passes it
+				_, err := b.Pool.Exec(t.Context(), c.spoil)
+				spoiled <- err
+			}()
+			eventually(t, "the schema changes", func() bool {
+				return len(spoiled) == 1 || value[int](t, b.Pool, `SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query = $1`, c.spoil) == 1
+			})
+			unlock()
+			if err := <-spoiled; err != nil {
+				t.Fatal(err)
+			}
+			comeAgain(t, answers, many)
+			if a := <-first; !errors.Is(a.err, orders.ErrUnavailable) && (a.err != nil || a.order.Status != fsm.Completed) {
+				t.Errorf("the first one: told %v, %s", a.err, brief(a.order)) // its charge may have been before the change
+			}
+			stuck := `SELECT count(*) FROM orders AS o WHERE o.owner IS NOT NULL`
+			if c.keeps {
+				stuck += ` AND o.due_at > now()`
+			}
+			eventually(t, "no order is kept", func() bool { return e.InFlight() == 0 && value[int](t, b.Pool, stuck) == 0 })
+			if err := e.Ready(t.Context()); !errors.Is(err, engine.ErrNotMigrated) || !strings.Contains(err.Error(), "charges") && !strings.Contains(err.Error(), "can't be prepared: ") {
+				t.Errorf("it says of itself: %v", err)
+			}
+			if _, err := e.Process(t.Context(), request("one more")); !errors.Is(err, engine.ErrNotMigrated) {
+				t.Errorf("a new order: %v", err)
+			}
+			if n := value[int](t, b.Pool, `SELECT count(*) FROM orders AS o WHERE o.hold IS NOT NULL OR o.take_overs > 0`); n > 0 {
+				t.Errorf("%d orders were blamed, or claimed in vain", n)
+			}
+			b.exec(t, c.mend) // nobody moves orders now
+			eventually(t, "the orders are completed", b.answers(t, many+1,
+				`SELECT count(*) FROM orders AS o WHERE o.status = 'completed'`))
+			b.completes(t, ask(t, e, request("one more")), 1)
+			if said := log.count("can't run on this schema"); said != 1 {
+				t.Errorf("%d lines in the log:\n%s", said, log)
+			}
+			proveBooks(t, b.Pool)
+		})
+	}
+}
+
+// TestRowsThatCannotBeRead has a move that is lost, and a caller who comes again: what the row says can't be found out. The
+// caller is not told that there is no such order, and the order is not kept.
+func TestRowsThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	b, p := setupBehind(t, lasting(&lines{}))
+	b.process(t, request("ended"))
+	atMove, release := p.stall(t, named("OrdersCharge"))
+	answers := ask(t, b.engine, request("lost"))
+	eventually(t, "a move is under way", func() bool { return atMove.Load() == 1 })
+	b.exec(t, `UPDATE orders SET seq = seq + 1 WHERE order_id = 'lost'`)
+	b.exec(t, `ALTER VIEW full_orders RENAME COLUMN charged_at TO made_at`)
+	if _, err := b.engine.Process(t.Context(), request("ended")); !errors.Is(err, orders.ErrUnavailable) {
+		t.Errorf("the caller who comes again: %v", err)
+	}
+	release()
+	comeAgain(t, answers, 1)
+	eventually(t, "no order is kept", func() bool {
+		return b.engine.InFlight() == 0 && value[int](t, b.Pool, `SELECT count(*) FROM orders AS o WHERE o.owner IS NOT NULL`) == 0
+	})
+	b.exec(t, `ALTER VIEW full_orders RENAME COLUMN made_at TO charged_at`)
+	reaches(t, b.Pool, "lost", "completed")
+}
+
+// TestTriggerThatCannotRun has what no preparing shows: the error comes from the body of a trigger. The orders are handed
+// back all the same, and tried again after pauses that grow.
+func TestTriggerThatCannotRun(t *testing.T) {
+	t.Parallel()
+	b, log := setupWith(t, byCallers), &lines{}
+	e := b.replica(t, lasting(log))
+	b.exec(t, `CREATE FUNCTION broken() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM * FROM nowhere; RETURN NULL; END $$`)
+	b.exec(t, `CREATE TRIGGER broken AFTER INSERT ON charges EXECUTE FUNCTION broken()`)
+	began := time.Now()
+	comeAgain(t, ask(t, e, requests("order", 50)...), 50)
+	eventually(t, "it says so of itself, in one of the pauses between two tries", func() bool {
+		err := e.Ready(t.Context())
+		return errors.Is(err, engine.ErrNotMigrated) && strings.Contains(err.Error(), "42P01")
+	})
+	eventually(t, "they are tried again", func() bool { return log.count("can't run on this schema") == 3 })
+	if took := time.Since(began); took < 3*time.Second {
+		t.Errorf("tried three times within %v", took)
+	}
+	b.exec(t, `DROP TRIGGER broken ON charges`)
+	eventually(t, "the orders are completed", b.answers(t, 0,
+		`SELECT count(*) FROM orders AS o WHERE o.status <> 'completed'`))
+	proveBooks(t, b.Pool)
+}
+
+// TestSchemaChangesAtAProvider changes the schema while an order is at a provider: whichever statement meets it, the order
+// is let go, and it is done once in the end.
+func TestSchemaChangesAtAProvider(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, spoil, mend string }{
+		{"the answer can't be recorded", `ALTER TABLE step_calls RENAME COLUMN finished_at TO over_at`, `ALTER TABLE step_calls RENAME COLUMN over_at TO finished_at`},
+		{"answers without a call can't be looked for", `ALTER TABLE step_answers RENAME COLUMN source TO origin`, `ALTER TABLE step_answers RENAME COLUMN origin TO source`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			p := newProvider(t)
+			b, log := setupWith(t, byCallers), &lines{}
+			e := b.replica(t, lasting(log))
+			b.engine = e
+			b.activate(t, p.quick(""))
+			p.fail(t, rules("charge", simulator.CutAfter)...) // tried again and again: it is done, and nobody knows
+			answers := ask(t, e, request("order"))
+			eventually(t, "it is charged", func() bool { return p.standing("order") == "charge 1 reserve 0 confirm 0" })
+			b.exec(t, c.spoil)
+			eventually(t, "the order is let go", func() bool {
+				return e.InFlight() == 0 && value[int](t, b.Pool, `SELECT count(*) FROM orders AS o WHERE o.owner IS NOT NULL`) == 0
+			})
+			comeAgain(t, answers, 1)
+			if err := e.Ready(t.Context()); !errors.Is(err, engine.ErrNotMigrated) {
+				t.Errorf("it says of itself: %v", err)
+			}
+			p.fail(t)
+			b.exec(t, c.mend)
+			eventually(t, "it takes orders again", func() bool { return e.Ready(t.Context()) == nil })
+			isNow(t, b.process(t, request("order")), fsm.Completed)
+			if got := p.standing("order"); got != "charge 1 reserve 1 confirm 1" {
+				t.Error(got)
+			}
+			proveBooks(t, b.Pool)
+		})
+	}
+}
+
+// TestReadyBelievesAProof asks often: the statements are prepared once in a while, and at once when one of them has failed.
+func TestReadyBelievesAProof(t *testing.T) {
+	t.Parallel()
+	b := setupWith(t, byCallers)
+	if err := b.engine.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.exec(t, `ALTER TABLE transitions RENAME COLUMN actor TO who`)
+	if err := b.engine.Ready(t.Context()); err != nil {
+		t.Errorf("a moment later nobody has met it yet: %v", err)
+	}
+	if _, err := b.engine.Process(t.Context(), request("one")); err != nil {
+		t.Errorf("an order that does not meet it: %v", err)
+	}
+	if _, err := b.engine.Orders.Transitions(t.Context(), "one", orders.Span{Before: 9, Limit: 10}); !errors.Is(err, orders.ErrUnavailable) {
+		t.Errorf("a statement that meets it: %v", err)
+	}
+	if err := b.engine.Ready(t.Context()); !errors.Is(err, engine.ErrNotMigrated) || !strings.Contains(err.Error(), `column "actor"`) {
+		t.Errorf("once it was met: %v", err)
+	}
+	if _, err := b.engine.Process(t.Context(), request("two")); err != nil {
+		t.Errorf("orders go on as long as their statements can run: %v", err)
+	}
+	b.exec(t, `ALTER TABLE transitions RENAME COLUMN who TO actor`)
+	if err := b.engine.Ready(t.Context()); err != nil {
+		t.Errorf("mended: %v", err)
+	}
+}
+
+// plants are what a role makes that may do no more than create in public, which is everybody on PostgreSQL 14. Each of them
+// suits what our statements have better than what PostgreSQL has, and writes down who ran it.
+var plants = []string{
+	`CREATE TABLE public.loot (victim text)`,
+	`GRANT INSERT, SELECT, DELETE ON public.loot TO PUBLIC`,
+	`CREATE FUNCTION public.unnest(text[]) RETURNS SETOF text LANGUAGE plpgsql AS $$ BEGIN
+		INSERT INTO public.loot VALUES (current_user); RETURN QUERY SELECT pg_catalog.unnest($1); END $$`,
+	`CREATE FUNCTION public.unnest(bigint[]) RETURNS SETOF bigint LANGUAGE plpgsql AS $$ BEGIN
+		INSERT INTO public.loot VALUES (current_user); RETURN QUERY SELECT pg_catalog.unnest($1); END $$`,
+	`CREATE FUNCTION public.concat_ws(text, text, text) RETURNS text LANGUAGE plpgsql AS $$ BEGIN
+		INSERT INTO public.loot VALUES (current_user); RETURN $2; END $$`,
+	`CREATE FUNCTION public.array_position(bigint[], bigint) RETURNS integer LANGUAGE plpgsql AS $$ BEGIN
+		INSERT INTO public.loot VALUES (current_user); RETURN pg_catalog.array_position($1, $2); END $$`,
+	`CREATE FUNCTION public.is_equal(numeric, integer) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
+		INSERT INTO public.loot VALUES (current_user); RETURN $1 OPERATOR(pg_catalog.=) $2::numeric; END $$`,
+	`CREATE OPERATOR public.= (FUNCTION = public.is_equal, LEFTARG = numeric, RIGHTARG = integer)`,
+	`CREATE FUNCTION public.join_text(text, integer) RETURNS text LANGUAGE plpgsql AS $$ BEGIN
+		INSERT INTO public.loot VALUES (current_user); RETURN $1; END $$`,
+	`CREATE OPERATOR public.|| (FUNCTION = public.join_text, LEFTARG = text, RIGHTARG = integer)`,
+	`CREATE TABLE public.orders (order_id text)`, `CREATE TABLE public.transitions (seq integer)`, `CREATE TABLE public.full_orders ()`,
+	`CREATE TABLE public.installation (id uuid, callback_secret bytea)`, `CREATE TABLE public.policies (version integer, source text)`,
+}
+
+// plant has a role of no rights make what it can, and returns who the service is.
+func plant(t *testing.T, b *bundle) {
+	t.Helper()
+	role := b.role("mallory")
+	b.exec(t, `CREATE ROLE `+role)
+	t.Cleanup(func() {
+		for _, sql := range []string{`DROP OWNED BY ` + role + ` CASCADE`, `DROP ROLE ` + role} {
+			if _, err := b.Pool.Exec(context.WithoutCancel(t.Context()), sql); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	b.exec(t, `GRANT CREATE ON SCHEMA public TO `+role)
+	err := pgx.BeginFunc(t.Context(), b.Pool, func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), `SET LOCAL ROLE `+role+`; `+strings.Join(plants, "; "), pgx.QueryExecModeSimpleProtocol)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// looted tells how often code of that role was run by somebody else since the last look.
+func looted(t *testing.T, b *bundle) int {
+	t.Helper()
+	return value[int](t, b.Pool, `WITH gone AS (DELETE FROM public.loot RETURNING 1) SELECT count(*) FROM gone`)
+}
+
+// TestPlantedNamesAreNotRun repeats the attack of CVE-2018-1058 on a service at work. First it shows that the attack works:
+// on whoever uses the search_path that PostgreSQL has by default.
+func TestPlantedNamesAreNotRun(t *testing.T) {
+	t.Parallel()
+	b := &bundle{Database: dbtest.New(t)}
+	plant(t, b)
+	careless := b.connectWith(t, `"$user", public`)
+	for _, sql := range []string{`SELECT unnest(ARRAY['a'])`, `SELECT unnest(ARRAY[1::bigint])`, `SELECT concat_ws(','::text, 'a'::text, 'b'::text)`,
+		`SELECT array_position(ARRAY[1::bigint], 1::bigint)`, `SELECT 1::numeric = 1`, `SELECT 'a'::text || 1`} {
+		if careless(sql); looted(t, b) == 0 {
+			t.Errorf("the attack on %s is none", sql)
+		}
+	}
+	b.engine = b.replica(t, engine.Config{})
+	b.work(t)
+	// Triggers run with the search_path of whoever fires them, if they have none of their own.
+	careless(`UPDATE pawl.orders SET seq = seq + 1, hold = NULL WHERE order_id = 'sold'`)
+	careless(`INSERT INTO pawl.refunds (order_no, generation, number, currency, amount, request_id)
+		SELECT order_no, 0, 9, 'USD', 1, 'nine' FROM pawl.orders WHERE order_id = 'sold'`)
+	if n := looted(t, b); n != 0 {
+		t.Errorf("code of a role without rights was run %d times", n)
+	}
+}
+
+// connectWith returns what sends statements on a connection with a search_path.
+func (b *bundle) connectWith(t *testing.T, path string) func(sql string) {
+	t.Helper()
+	conn, err := b.Pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Release)
+	send := func(sql string) {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	send(`SET search_path = ` + path)
+	return send
+}
+
+// work has the service do what it does: orders, stock, a refund, lists, its checks and those of the books.
+func (b *bundle) work(t *testing.T) {
+	t.Helper()
+	b.setStock(t, "widget", 60)
+	b.completes(t, ask(t, b.engine, requests("order", 50)...), 50)
+	b.process(t, request("sold"))
+	refund := engine.Request{Verb: orders.Refund, OrderID: "sold", Actor: "ann", Reason: "broken", RequestID: "one",
+		Refund: &engine.Refund{Amount: new(decimal.MustParse("1"))}}
+	b.do(t, refund)
+	if found, _, err := b.engine.Orders.List(t.Context(), orders.Filter{Limit: 10}); err != nil || len(found) != 10 {
+		t.Errorf("%d orders: %v", len(found), err)
+	}
+	if _, err := b.engine.Waiting(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := b.engine.Ready(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if report, err := books.Verify(t.Context(), openPool(t, b.URL), books.Options{}); err != nil || !report.OK() {
+		t.Errorf("%v: %v", report, err)
+	}
+}
+
+// TestFunctionsHaveTheirOwnSearchPath looks at all functions of the migrations.
+func TestFunctionsHaveTheirOwnSearchPath(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, name := range column[string](t, b.Pool, `SELECT p.oid::regprocedure::text FROM pg_proc AS p
+		WHERE p.pronamespace IN ('pawl'::regnamespace, 'books'::regnamespace) AND NOT coalesce('search_path=pg_catalog, pg_temp' = ANY(p.proconfig), false)`) {
+		t.Errorf("%s has not", name)
+	}
 }

@@ -13,8 +13,10 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/govalues/decimal"
+	"github.com/stripe/stripe-go/v85/webhook"
 
 	"pawl/engine"
+	"pawl/fsm"
 	"pawl/internal/books"
 	"pawl/internal/orders"
 	"pawl/internal/provider"
@@ -124,9 +126,7 @@ func (s *shop) sold(t *testing.T, policy string) {
 	s.use(t, policy)
 	in := paid(s.refunded)
 	in.Quantity = 3
-	if o := s.process(t, in); o.Status != "completed" {
-		t.Fatal(brief(o))
-	}
+	isNow(t, s.process(t, in), "completed")
 }
 
 // compare compares the books with the simulator's, as verify --provider does.
@@ -346,35 +346,6 @@ func TestNoRefund(t *testing.T) {
 	}
 }
 
-// A replica dies between the commit of a call and the call, or before its answer is kept: another one finds out what came of it.
-func TestRefundOfAReplicaThatDied(t *testing.T) {
-	t.Parallel()
-	for _, at := range []string{"RefundBegin", "RefundFinish"} {
-		t.Run(at, func(t *testing.T) {
-			t.Parallel()
-			s := openShop(t, 1, quick)
-			s.sold(t, executors(t, s)["simulator"].policy)
-			p := newProxy(t, s.URL)
-			dying := startEngine(t, p.URL, s.cfg)
-			stop(t, s.engine)
-			s.engine, s.engines = dying, []*engine.Engine{dying}
-			g := newDeath(t, p, at)
-			var caller sync.WaitGroup
-			caller.Go(func() { _, _ = dying.Do(t.Context(), refundOfAll) }) // who may get no answer
-			g.wait(t, at)
-			s.exec(t, `UPDATE refunds SET due_at = now()`) // its lease is over
-			other := startEngine(t, s.URL, s.cfg)
-			s.untilRefunds(t, "1 done")
-			g[at].release()
-			caller.Wait()
-			stop(t, dying)
-			s.engine, s.engines = other, []*engine.Engine{other}
-			s.refundsAre(t, s.get(t, "o"), "1 done 99.99")
-			s.given(t, "1 of 99.99")
-		})
-	}
-}
-
 // openRefunds checks what the metrics show of refunds that are not settled.
 func (s *shop) openRefunds(t *testing.T, want int64) {
 	t.Helper()
@@ -395,14 +366,10 @@ func TestRefundIsSettledByAPerson(t *testing.T) {
 			s.refundAsync(t)
 			s.untilRefunds(t, "1 in_doubt")
 			s.exec(t, `UPDATE refunds SET sent_at = now() - interval '1 day', due_at = now()`)
-			eventually(t, "nobody knows", func() bool {
-				return value[bool](t, s.Pool, `SELECT coalesce(code = 'outcome_unknown', false) FROM refunds`)
-			})
+			eventually(t, "nobody knows", s.answers(t, true, `SELECT coalesce(code = 'outcome_unknown', false) FROM refunds`))
 			sent := len(s.calls("o"))
 			s.exec(t, `UPDATE refunds SET due_at = now()`)
-			eventually(t, "looked at again", func() bool {
-				return value[bool](t, s.Pool, `SELECT due_at > now() + interval '5 minutes' FROM refunds`)
-			})
+			eventually(t, "looked at again", s.answers(t, true, `SELECT due_at > now() + interval '5 minutes' FROM refunds`))
 			if now := len(s.calls("o")); now != sent {
 				t.Errorf("sent %d times more", now-sent)
 			}
@@ -411,9 +378,7 @@ func TestRefundIsSettledByAPerson(t *testing.T) {
 			q := engine.Request{Verb: orders.StepResult, OrderID: "o", Actor: "ann", Reason: "seen to it", RequestID: "settle",
 				Settle: &engine.Settled{Step: "charge", Refund: new(int32(1)), Outcome: outcome}}
 			for range 2 { // it comes again
-				if _, err := s.engine.Do(t.Context(), q); err != nil {
-					t.Fatal(err)
-				}
+				s.do(t, q)
 			}
 			s.untilRefunds(t, want)
 			s.openRefunds(t, 0)
@@ -429,9 +394,7 @@ var refundOfAll = engine.Request{Verb: orders.Refund, OrderID: "o", RequestID: "
 // refundAsync asks for all that is left, and waits for nothing.
 func (s *shop) refundAsync(t *testing.T) {
 	t.Helper()
-	if _, err := s.engine.Do(t.Context(), refundOfAll); err != nil {
-		t.Fatal(err)
-	}
+	s.do(t, refundOfAll)
 }
 
 // What Stripe has not paid yet is accepted; its events have Pawl ask, also when the bank returns what was done.
@@ -465,4 +428,66 @@ func TestRefundThatStripePaysLater(t *testing.T) {
 		t.Errorf("allowed %q", orders.AllowedActions(&o))
 	}
 	s.compare(t)
+}
+
+// An order is refunded under the policy that it goes by, which may have the refundUrl that the one that charged it lacks.
+func TestRefundGoesByThePolicyOfTheOrder(t *testing.T) {
+	t.Parallel()
+	const charge = "charge: {executor: http, url: SIM/charge, undoUrl: SIM/charge/undo"
+	s := openShop(t, 1, quick)
+	s.use(t, charge+"}\nreserve: {executor: http, url: 'http://127.0.0.1:1/', undoUrl: SIM/reserve/undo}")
+	s.admit(t, request("o"))
+	eventually(t, "reserving", func() bool { o := s.get(t, "o"); return o.Status == fsm.Reserving && o.Hold != nil })
+	s.use(t, charge+", refundUrl: SIM/charge/refund}")
+	eventually(t, "retried", func() bool { // it does not apply while the step is tried
+		_, err := s.engine.Do(t.Context(), engine.Request{Verb: orders.Retry, OrderID: "o", ActivePolicy: true})
+		return err == nil
+	})
+	s.refundsAre(t, s.asks(t, "a", ""), "1 done 99.99")
+	s.given(t, "1 of 99.99")
+}
+
+// Of a refund that is done, nobody but its provider tells that the bank has returned it. Pawl asks until it has an answer, and
+// takes no event of an order whose policy this process can't run.
+func TestRefundThatIsReturnedIsHeardOf(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 1, quick)
+	s.stripe = true
+	b := &bank{Server: &httptest.Server{URL: s.urls.Replace("SIM")}}
+	s.useStripe(t, b, "}")
+	isNow(t, s.process(t, paid("o")), fsm.Completed)
+	s.refundsAre(t, s.asks(t, "a", ""), "1 done 99.99")
+	stop(t, s.engine)
+	source := value[string](t, s.Pool, `SELECT source FROM policies`)
+	write := `UPDATE policies SET source = $1, hash = sha256(convert_to($1, 'UTF8')) WHERE version = 1`
+	s.exec(t, `ALTER TABLE policies DISABLE TRIGGER USER`)
+	s.exec(t, write, "of: a newer release")
+	s.only(s.replica(t, s.cfg))
+	s.use(t, source+"\n")
+	payload, header := refundEvent(t, s)
+	if err := s.engine.StripeEvent(t.Context(), payload, header); !errors.Is(err, orders.ErrUnavailable) {
+		t.Errorf("an event that can't be heeded: %v", err)
+	}
+	s.exec(t, `UPDATE refunds SET due_at = now()`) // another one has heeded it
+	eventually(t, "tried", s.answers(t, true, `SELECT coalesce(code = 'policy_unusable', false) FROM refunds`))
+	if !value[bool](t, s.Pool, `SELECT due_at IS NOT NULL FROM refunds`) {
+		t.Error("nobody asks any more")
+	}
+	if err := s.sim.Happen(text(s.get(t, "o").ChargeReference), simulator.RefundReturned, ""); err != nil {
+		t.Fatal(err)
+	}
+	stop(t, s.engine)
+	s.exec(t, write, source+" ")
+	s.only(s.replica(t, s.cfg))
+	s.exec(t, `UPDATE refunds SET due_at = now()`)
+	s.untilRefunds(t, "1 failed")
+}
+
+// refundEvent is an event of refund "a" of order "o", signed.
+func refundEvent(t *testing.T, s *shop) (payload []byte, header string) {
+	t.Helper()
+	payload = fmt.Appendf(nil, `{"object":"event","id":"evt_1","type":"refund.updated","data":{"object":{"object":"refund","id":"re_1","payment_intent":%q,
+		"metadata":{"pawl_installation":%q,"pawl_order":"o","pawl_generation":"0","pawl_refund":"a"}}}}`,
+		text(s.get(t, "o").ChargeReference), value[string](t, s.Pool, `SELECT id::text FROM installation`))
+	return payload, webhook.GenerateTestSignedPayload(&webhook.UnsignedPayload{Payload: payload, Secret: "whsec_of_stripes_hook", Timestamp: time.Now()}).Header
 }

@@ -122,29 +122,6 @@ func TestOneOrderTwice(t *testing.T) {
 	proveBooks(t, b.Pool)
 }
 
-// TestManyOrdersManyReplicas has three replicas race for the same orders.
-func TestManyOrdersManyReplicas(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	replicas := []*engine.Engine{b.engine, b.replica(t, engine.Config{}), b.replica(t, engine.Config{})}
-	const n = 300
-	inputs := requests("order", n)
-	var answers []<-chan answer
-	for range 2 {
-		for _, e := range replicas {
-			answers = append(answers, ask(t, e, inputs...))
-		}
-		slices.Reverse(inputs)
-	}
-	for _, a := range answers {
-		b.completes(t, a, n)
-	}
-	if n := value[int](t, b.Pool, `SELECT count(*) FROM books.transitions AS t WHERE t.verb IS NOT NULL`); n != 0 {
-		t.Errorf("%d take-overs of orders that nobody left", n)
-	}
-	proveBooks(t, b.Pool)
-}
-
 // TestWatchUnderLoad has a caller wait for another replica's order while newcomers wait for others all the time.
 func TestWatchUnderLoad(t *testing.T) {
 	t.Parallel()

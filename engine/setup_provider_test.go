@@ -1,16 +1,218 @@
 package engine_test
 
 import (
+	"context"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/govalues/decimal"
+
 	"pawl/db"
 	"pawl/engine"
+	"pawl/fsm"
+	"pawl/httpapi"
+	"pawl/internal/books"
+	"pawl/internal/orders"
 	"pawl/internal/policy/store"
+	"pawl/internal/provider"
 	"pawl/internal/simulator"
+	"pawl/test/dbtest"
 )
+
+// shop is a bundle whose orders are done at a simulator, which calls back over HTTP.
+type shop struct {
+	*bundle
+	sim     *simulator.Simulator
+	door    *door             // of the simulator
+	urls    *strings.Replacer // of a policy: SIM
+	stripe  bool              // the simulator is asked as Stripe
+	cfg     engine.Config
+	mu      sync.Mutex
+	engines []*engine.Engine
+	fronts  map[*engine.Engine]http.Handler
+	next    atomic.Int64
+
+	refunded string          // the order whose refunds are looked at
+	before   decimal.Decimal // what was given back of others
+}
+
+// often is how often an engine looks for what is due, so that tests do not wait: and no more often, because looking is
+// work, too, and keeps other tests from theirs.
+const often = 50 * time.Millisecond
+
+var quick = engine.Config{RecoveryInterval: often}
+
+// openShop starts a simulator, replicas of the engine and the front that providers call back. At the end the books must
+// prove right, and at the simulator nothing may have been done twice.
+func openShop(t testing.TB, replicas int, cfg engine.Config) *shop {
+	t.Helper()
+	s := &shop{sim: simulator.New(), refunded: "o", fronts: map[*engine.Engine]http.Handler{}}
+	s.door = &door{behind: s.sim}
+	behind, front := httptest.NewServer(s.door), httptest.NewServer(http.HandlerFunc(s.front))
+	cfg.PublicURL = front.URL
+	s.urls, s.cfg = strings.NewReplacer("SIM", behind.URL), cfg
+	t.Cleanup(func() {
+		front.Close()
+		behind.Close()
+	})
+	s.bundle = setupWith(t, cfg)
+	s.engines = []*engine.Engine{s.engine}
+	for range replicas - 1 {
+		s.engines = append(s.engines, s.replica(t, cfg))
+	}
+	t.Cleanup(func() { // calls that hang end, and engines with them
+		s.audit(t)
+		if err := s.sim.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// front hands what providers send to one replica after the other.
+func (s *shop) front(w http.ResponseWriter, r *http.Request) {
+	e := s.anyone()
+	s.mu.Lock()
+	if s.fronts[e] == nil {
+		s.fronts[e] = httpapi.New(e, httpapi.Config{})
+	}
+	handler := s.fronts[e]
+	s.mu.Unlock()
+	handler.ServeHTTP(w, r)
+}
+
+func (s *shop) anyone() *engine.Engine {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.engines[int(s.next.Add(1))%len(s.engines)]
+}
+
+// use makes a policy the one that new orders of all replicas start with.
+func (s *shop) use(t testing.TB, policy string) (version int32) {
+	t.Helper()
+	version = s.activate(t, s.urls.Replace(policy))
+	for _, e := range s.engines {
+		if err := e.LoadPolicies(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return version
+}
+
+func (s *shop) faults(t testing.TB, rules ...simulator.Rule) {
+	t.Helper()
+	if err := s.sim.SetFaults(rules...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// audit holds the database and the simulator to what must always be so.
+func (s *shop) audit(t testing.TB) {
+	t.Helper()
+	report, err := books.Verify(context.WithoutCancel(t.Context()), s.Pool, books.Options{})
+	if err != nil || !report.OK() {
+		t.Errorf("the books: %v\n%+v", err, report)
+	}
+	if sum := s.sim.Summary(); !sum.OK() {
+		t.Errorf("at the provider: %+v", sum)
+	}
+}
+
+// startNow has the time come that an order waits for.
+func (s *shop) startNow(t testing.TB, orderID string) {
+	t.Helper()
+	s.exec(t, `UPDATE orders SET start_at = now(), due_at = now() WHERE order_id = $1 AND hold = 'scheduled'`, orderID)
+}
+
+// get reads an order.
+func (s *shop) get(t testing.TB, orderID string) orders.Order {
+	t.Helper()
+	order, err := s.anyone().Orders.Get(t.Context(), orderID)
+	if err != nil {
+		t.Fatalf("get %q: %v", orderID, err)
+	}
+	return order
+}
+
+// until waits for an order to be as is said: its status, or what it is held for. In vain, it says how the order is instead.
+func (s *shop) until(t testing.TB, orderID, is string) (order orders.Order) {
+	t.Helper()
+	came := false
+	defer func() {
+		if !came {
+			t.Logf("%s; calls %q", brief(order), s.made(t, orderID))
+		}
+	}()
+	eventually(t, orderID+" is "+is, func() bool {
+		order = s.get(t, orderID)
+		return string(order.Status) == is || order.Hold != nil && *order.Hold == is
+	})
+	came = true
+	return order
+}
+
+// calls are the requests of an order at the simulator, as step/operation.
+func (s *shop) calls(orderID string) (calls []string) {
+	for _, r := range s.sim.Requests(orderID) {
+		calls = append(calls, r.Step+"/"+r.Operation)
+	}
+	return calls
+}
+
+func (s *shop) called(t testing.TB, orderID string, want ...string) {
+	t.Helper()
+	if got := s.calls(orderID); !slices.Equal(got, want) {
+		t.Errorf("%s: called %q, want %q", orderID, got, want)
+	}
+}
+
+// stands checks what stands at the simulator for an order: step and state of each key.
+func (s *shop) stands(t testing.TB, orderID string, want ...string) {
+	t.Helper()
+	var got []string
+	for _, e := range s.sim.Books(orderID) {
+		got = append(got, e.Step+" "+string(e.State))
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: at the provider stand %q, want %q", orderID, got, want)
+	}
+}
+
+// brief is what a test says of an order that is not as it should be.
+func brief(o orders.Order) string {
+	text := func(s *string) string {
+		if s == nil {
+			return "-"
+		}
+		return *s
+	}
+	row := &o
+	return fmt.Sprintf("%s: %s, held for %s (%s), due %v, seq %d, failure %s, in doubt since %v",
+		row.OrderID, row.Status, text(row.Hold), text(row.HoldReason), row.DueAt, row.Seq, text(row.FailureCode), row.InDoubtSince)
+}
+
+func failureCode(o orders.Order) string {
+	if o.FailureCode == nil {
+		return ""
+	}
+	return *o.FailureCode
+}
+
+// within bounds a caller.
+func within(t testing.TB, limit time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	t.Cleanup(cancel)
+	return ctx
+}
 
 // provider is a simulator that an engine reaches over HTTP.
 type simulated struct {
@@ -108,4 +310,169 @@ func (b *bundle) settled(t testing.TB) {
 	if err := rows.Err(); err != nil {
 		t.Error(err)
 	}
+}
+
+// door stands before a provider and keeps calls waiting where a test says so: they are under way for as long as the test
+// needs them to be, on any machine.
+type door struct {
+	behind http.Handler
+
+	mu     sync.Mutex
+	path   string
+	opened chan struct{} // nil: it never was shut
+	came   *atomic.Int32
+}
+
+// ServeHTTP implements http.Handler.
+func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	d.mu.Lock()
+	path, opened, came := d.path, d.opened, d.came
+	d.mu.Unlock()
+	if opened != nil && r.URL.Path == path {
+		came.Add(1)
+		<-opened
+	}
+	d.behind.ServeHTTP(w, r)
+}
+
+// shut keeps calls to a path of a provider until open is called, at the latest by the end of the test. came counts them.
+func (d *door) shut(t testing.TB, path string) (came *atomic.Int32, open func()) {
+	t.Helper()
+	opened := make(chan struct{})
+	d.mu.Lock()
+	d.path, d.opened, d.came = path, opened, &atomic.Int32{}
+	came = d.came
+	d.mu.Unlock()
+	open = sync.OnceFunc(func() { close(opened) })
+	t.Cleanup(open)
+	return came, open
+}
+
+type fate = dbtest.Fate
+
+const (
+	passes      = dbtest.Passes
+	loseRequest = dbtest.LoseRequest
+	loseReply   = dbtest.LoseReply
+	loseClient  = dbtest.LoseClient
+)
+
+// proxy stands between an engine and the server.
+type proxy struct{ *dbtest.Proxy }
+
+// newProxy listens in front of the server of a database. It ends with the test.
+func newProxy(t testing.TB, databaseURL string) *proxy {
+	t.Helper()
+	return &proxy{dbtest.NewProxy(t, databaseURL)}
+}
+
+// formed is the end of the names of statements that are another form of a move. Here a move has one name.
+var formed = regexp.MustCompile(`(One|All)$`)
+
+// On asks f, or nobody, about every statement.
+func (p *proxy) On(f func(statement string) fate) {
+	if f == nil {
+		p.Proxy.On(nil)
+		return
+	}
+	p.Proxy.On(func(statement string) fate { return f(formed.ReplaceAllString(statement, "")) })
+}
+
+// cut loses the statements from the first-th to the last-th and tells their names. What an engine does by the clock
+// (looking for orders, undos and refunds that are due, counting held orders, renewing leases) passes and does not count.
+func (p *proxy) cut(first, last int, f fate) (lost func() []string) {
+	var mu sync.Mutex
+	var names []string
+	count := 0
+	p.On(func(statement string) fate {
+		if strings.HasPrefix(statement, "LeasesDue") || slices.Contains([]string{"LeasesRenew", "LateUndosClaim", "RefundsClaim", "OrdersExpired", "OrdersHeldStats", "TimersDue"}, statement) {
+			return passes
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if count++; count < first || count > last {
+			return passes
+		}
+		names = append(names, statement)
+		return f
+	})
+	return func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return names
+	}
+}
+
+// stall keeps the statements that match in the wire until release is called, at the latest by the end of the test.
+// arrived tells how many came.
+func (p *proxy) stall(t testing.TB, match func(statement string) bool) (arrived *atomic.Int32, release func()) {
+	t.Helper()
+	gate := make(chan struct{})
+	arrived = &atomic.Int32{}
+	p.On(func(statement string) fate {
+		if match(statement) {
+			arrived.Add(1)
+			<-gate
+		}
+		return passes
+	})
+	release = sync.OnceFunc(func() { close(gate) })
+	t.Cleanup(release)
+	return arrived, release
+}
+
+// loseFirst loses the client of the first statement of that name. The others are kept in the wire until atWork is called:
+// one of them could come to the server before the first.
+func (p *proxy) loseFirst(statement string) (tries *atomic.Int32, atWork func()) {
+	gate := make(chan struct{})
+	tries = &atomic.Int32{}
+	p.On(func(s string) fate {
+		if s != statement {
+			return passes
+		}
+		if tries.Add(1) == 1 {
+			return loseClient
+		}
+		<-gate
+		return passes
+	})
+	return tries, sync.OnceFunc(func() { close(gate) })
+}
+
+// named matches the statement of that name; everything matches all.
+func named(name string) func(string) bool { return func(s string) bool { return s == name } }
+
+func everything(string) bool { return true }
+
+// only leaves one replica in the shop.
+func (s *shop) only(e *engine.Engine) { s.engine, s.engines = e, []*engine.Engine{e} }
+
+// undoUnanswered waits until order "one" is on its way back, and its undo was sent and not answered.
+func (s *shop) undoUnanswered(t testing.TB) {
+	t.Helper()
+	eventually(t, "its undo was not answered", func() bool {
+		o := s.get(t, "one")
+		return o.Status == fsm.Refunding && o.Hold != nil
+	})
+}
+
+// reports tells by a callback that a step is done.
+func (s *shop) reports(t testing.TB, token, reference string) {
+	t.Helper()
+	done := engine.CallbackResult{Outcome: "done", CallbackText: provider.CallbackText{Reference: reference}}
+	if _, err := s.engine.Answer(t.Context(), token, done); err != nil {
+		t.Error(err)
+	}
+}
+
+// loseOne has a fate for the first statement of that name. The others pass.
+func (p *proxy) loseOne(name string, f fate) *atomic.Bool {
+	var lost atomic.Bool
+	p.On(func(statement string) fate {
+		if statement == name && !lost.Swap(true) {
+			return f
+		}
+		return passes
+	})
+	return &lost
 }

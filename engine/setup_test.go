@@ -2,16 +2,27 @@ package engine_test
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/govalues/decimal"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"pawl/engine"
+	"pawl/fsm"
 	"pawl/internal/orders"
 	"pawl/internal/pg"
 	"pawl/internal/policy"
@@ -71,12 +82,7 @@ func startOn(t testing.TB, pool *pg.Pool, cfg engine.Config) *engine.Engine {
 // And it is more patient: on a machine that stands still for a moment, no statement is given up. See setupWatchful.
 func openPool(t testing.TB, url string) *pg.Pool {
 	t.Helper()
-	pool, err := pg.Open(t.Context(), url, pg.Options{MaxConns: 4, Patience: 5 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	return pool
+	return dbtest.Open(t, url, pg.Options{MaxConns: 4, Patience: 5 * time.Second})
 }
 
 // stop ends an engine whatever is left in it.
@@ -193,4 +199,250 @@ func eventually(t testing.TB, what string, holds func() bool) {
 			t.Fatalf("in vain: %s", what)
 		}
 	}
+}
+
+// answer is what a caller was told.
+type answer struct {
+	orderID string
+	order   orders.Order
+	err     error
+}
+
+// ask sends every request from a goroutine of its own. The answers come in their own order; all goroutines have ended
+// when the test has.
+func ask(t testing.TB, e *engine.Engine, inputs ...engine.Input) <-chan answer {
+	t.Helper()
+	answers := make(chan answer, len(inputs))
+	var wg sync.WaitGroup
+	for _, in := range inputs {
+		wg.Go(func() {
+			order, err := insist(func() (orders.Order, error) { return e.Process(t.Context(), in) })
+			answers <- answer{in.OrderID, order, err}
+		})
+	}
+	t.Cleanup(wg.Wait)
+	return answers
+}
+
+// requests makes n requests whose ids begin with a prefix.
+func requests(prefix string, n int) []engine.Input {
+	inputs := make([]engine.Input, n)
+	for i := range inputs {
+		inputs[i] = request(fmt.Sprintf("%s %03d", prefix, i))
+	}
+	return inputs
+}
+
+// completes waits for n answers and fails the test for every one that is not a completed order, in the database, too.
+func (b *bundle) completes(t testing.TB, answers <-chan answer, n int) {
+	t.Helper()
+	var orderIDs []string
+	for range n {
+		a := <-answers
+		orderIDs = append(orderIDs, a.orderID)
+		o := a.order
+		if a.err != nil {
+			t.Errorf("%s: %v", a.orderID, a.err)
+		} else if o.OrderID != a.orderID || o.Status != "completed" {
+			t.Errorf("%s: told that %q is %s (held: %s)", a.orderID, o.OrderID, o.Status, text(o.HoldReason))
+		}
+	}
+	stored := value[int](t, b.Pool, `SELECT count(*) FROM books.orders AS o WHERE o.order_id = ANY($1) AND o.status = 'completed'`, orderIDs)
+	if stored != n {
+		t.Errorf("told that %d orders are completed, and %d are", n, stored)
+	}
+}
+
+// text is what a pointer points at.
+func text(s *string) string {
+	if s == nil {
+		return "none"
+	}
+	return *s
+}
+
+// gather sends the requests as one set, and keeps the statement of that name that moves it in the wire until release
+// is called. It returns when the statement is there.
+func (b *bundle) gather(t testing.TB, p *proxy, statement string, inputs ...engine.Input) (answers <-chan answer, release func()) {
+	t.Helper()
+	decoy := request("decoy")
+	b.process(t, decoy) // a known order goes no further than admission
+	atAdmission, admit := p.stall(t, named("OrdersAdmit"))
+	ask(t, b.engine, decoy)
+	eventually(t, "the line at the admission is held up", func() bool { return atAdmission.Load() == 1 })
+	answers = ask(t, b.engine, inputs...)
+	eventually(t, "all requests stand in it", func() bool { return b.engine.Admitting() == len(inputs) })
+	atStatement, release := p.stall(t, named(statement))
+	admit()
+	eventually(t, "the set is on its way", func() bool { return atStatement.Load() == 1 })
+	return answers, release
+}
+
+// withItem makes the requests ask for another item.
+func withItem(item string, inputs []engine.Input) []engine.Input {
+	inputs = slices.Clone(inputs)
+	for i := range inputs {
+		inputs[i].Item = item
+	}
+	return inputs
+}
+
+// wrongBooks lists what must not be, whatever happened: an effect twice, an effect without its move or the other way
+// round, a history with a gap, stock that is reserved for nobody.
+const wrongBooks = `
+WITH moves AS NOT MATERIALIZED (
+  SELECT t.order_id, t.from_status, t.to_status FROM books.transitions AS t
+  WHERE t.from_status IS DISTINCT FROM t.to_status
+), counts AS (
+  SELECT o.order_id,
+    (SELECT count(*) FROM moves AS m WHERE m.order_id = o.order_id AND m.to_status = 'reserving') AS charging,
+    (SELECT count(*) FROM books.charges AS c WHERE c.order_id = o.order_id AND c.amount = o.amount AND c.currency = o.currency) AS charges,
+    (SELECT count(*) FROM books.charges AS c WHERE c.order_id = o.order_id AND c.refunded_at IS NOT NULL) AS refunded,
+    (SELECT count(*) FROM moves AS m WHERE m.order_id = o.order_id AND m.from_status = 'refunding') AS refunding,
+    (SELECT count(*) FROM books.refunds AS r WHERE r.order_id = o.order_id AND r.amount = o.amount) AS refunds,
+    (SELECT count(*) FROM moves AS m WHERE m.order_id = o.order_id AND m.to_status = 'confirming') AS reserving,
+    (SELECT count(*) FROM books.reservations AS r WHERE r.order_id = o.order_id AND r.item = o.item AND r.quantity = o.quantity) AS reservations,
+    (SELECT count(*) FROM moves AS m WHERE m.order_id = o.order_id AND m.from_status = 'releasing') AS releasing,
+    (SELECT count(*) FROM books.reservations AS r WHERE r.order_id = o.order_id AND r.state = 'released') AS released
+  FROM books.orders AS o
+), paths AS (
+  SELECT t.order_id, t.seq, row_number() OVER w AS place, t.from_status, lag(t.to_status) OVER w AS came_from
+  FROM books.transitions AS t WINDOW w AS (PARTITION BY t.order_id ORDER BY t.seq)
+)
+SELECT c.order_id || ': effects and moves differ: ' || c::text FROM counts AS c
+WHERE (c.charging, c.refunding, c.refunding, c.reserving, c.releasing) <> (c.charges, c.refunds, c.refunded, c.reservations, c.released)
+UNION ALL
+SELECT m.order_id || ': moved to ' || m.to_status || ' ' || count(*) || ' times' FROM moves AS m
+GROUP BY m.order_id, m.to_status HAVING count(*) > 1
+UNION ALL
+SELECT p.order_id || ': history breaks at seq ' || p.seq FROM paths AS p
+WHERE p.seq <> p.place OR p.place > 1 AND p.from_status IS DISTINCT FROM p.came_from
+UNION ALL
+SELECT o.order_id || ': seq and history differ' FROM books.orders AS o
+WHERE o.seq <> (SELECT count(*) FROM books.transitions AS t WHERE t.order_id = o.order_id)
+UNION ALL
+SELECT o.order_id || ': is ' || o.status || ', history says otherwise' FROM books.orders AS o
+WHERE o.status <> (SELECT t.to_status FROM books.transitions AS t WHERE t.order_id = o.order_id ORDER BY t.seq DESC LIMIT 1)
+UNION ALL
+SELECT i.item || ': ' || i.reserved || ' reserved' FROM books.inventory AS i
+WHERE i.reserved <> (SELECT coalesce(sum(r.quantity), 0) FROM books.reservations AS r WHERE r.item = i.item AND r.state = 'held' AND r.executor = 'ledger')
+UNION ALL
+SELECT i.item || ': ' || i.sold || ' sold' FROM books.inventory AS i
+WHERE i.sold <> (SELECT coalesce(sum(r.quantity), 0) FROM books.reservations AS r WHERE r.item = i.item AND r.state = 'sold' AND r.executor = 'ledger')
+UNION ALL
+SELECT i.item || ': ' || i.on_hand || ' on hand' FROM books.inventory AS i
+WHERE i.on_hand <> (SELECT coalesce(sum(m.change) - i.sold + min(m.sold), 0) FROM books.stock_movements AS m WHERE m.item = i.item)
+LIMIT 20`
+
+// proveBooks fails the test for everything that is wrong in a database.
+func proveBooks(t testing.TB, pool *pgxpool.Pool) {
+	t.Helper()
+	for _, wrong := range column[string](t, pool, wrongBooks) {
+		t.Error(wrong)
+	}
+}
+
+// states reads the way an order took, take-overs and the like left out.
+func states(t testing.TB, pool *pgxpool.Pool, orderID string) []string {
+	t.Helper()
+	return column[string](t, pool, `SELECT t.to_status FROM books.transitions AS t
+		WHERE t.order_id = $1 AND t.from_status IS DISTINCT FROM t.to_status ORDER BY t.seq`, orderID)
+}
+
+// verbs reads what was done to an order besides moving it.
+func verbs(t testing.TB, pool *pgxpool.Pool, orderID string) []string {
+	t.Helper()
+	return column[string](t, pool, `SELECT coalesce(t.verb, '') FROM books.transitions AS t
+		WHERE t.order_id = $1 AND t.from_status = t.to_status ORDER BY t.seq`, orderID)
+}
+
+// status reads where an order stands.
+func status(t testing.TB, pool *pgxpool.Pool, orderID string) string {
+	t.Helper()
+	return value[string](t, pool, `SELECT o.status FROM books.orders AS o WHERE o.order_id = $1`, orderID)
+}
+
+// metric reads a metric with these values of its labels, in the order of the labels' names; of a histogram, how often
+// something was observed. -1: there is none.
+func metric(t testing.TB, registry *prometheus.Registry, name, labels string) float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		for _, m := range family.Metric {
+			if family.GetName() == name && valuesOf(m) == labels {
+				return m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			}
+		}
+	}
+	return -1
+}
+
+func valuesOf(m *dto.Metric) string {
+	var values []string
+	for _, label := range m.Label {
+		values = append(values, label.GetValue())
+	}
+	return strings.Join(values, " ")
+}
+
+// tokenOf is the callback token of the charge of an order, once it was called for.
+func (s *shop) tokenOf(t testing.TB, orderID string) string {
+	t.Helper()
+	eventually(t, "the charge was called for", func() bool {
+		return value[int](t, s.Pool, `SELECT count(*) FROM books.step_calls WHERE order_id = $1`, orderID) > 0
+	})
+	no := value[int64](t, s.Pool, `SELECT order_no FROM orders WHERE order_id = $1`, orderID)
+	secret := value[[]byte](t, s.Pool, `SELECT callback_secret FROM installation`)
+	f := binary.BigEndian.AppendUint64(nil, uint64(no))
+	id := sha256.Sum256([]byte(orderID))
+	f = append(f, id[:8]...)
+	f = append(f, 0, 0, 0, 0, 0)
+	mac := hmac.New(sha256.New, secret)
+	mac.Write([]byte("callback"))
+	mac.Write(f)
+	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(append(f, mac.Sum(nil)[:16]...)))
+}
+
+// answers reports whether a query answers with a value, whenever it is asked.
+func (b *bundle) answers(t testing.TB, want any, sql string, args ...any) func() bool {
+	t.Helper()
+	return func() bool {
+		t.Helper()
+		return fmt.Sprint(value[any](t, b.Pool, sql, args...)) == fmt.Sprint(want)
+	}
+}
+
+// reaches waits until an order has a status.
+func reaches(t testing.TB, pool *pgxpool.Pool, orderID, want string) {
+	t.Helper()
+	eventually(t, orderID+" is "+want, func() bool { return status(t, pool, orderID) == want })
+}
+
+// counts fails the test unless a query answers with a value.
+func (b *bundle) counts(t testing.TB, want any, sql string, args ...any) {
+	t.Helper()
+	if got := value[any](t, b.Pool, sql, args...); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%s: %v, want %v", sql, got, want)
+	}
+}
+
+// isNow checks the status of an order.
+func isNow(t testing.TB, o orders.Order, want fsm.State) {
+	t.Helper()
+	if o.Status != want {
+		t.Errorf("%s, want %s", brief(o), want)
+	}
+}
+
+// admit stores an order and does not wait for it.
+func (b *bundle) admit(t testing.TB, in engine.Input) orders.Order {
+	t.Helper()
+	order, err := insist(func() (orders.Order, error) { return b.engine.Admit(t.Context(), in) })
+	if err != nil {
+		t.Fatalf("admit %q: %v", in.OrderID, err)
+	}
+	return order
 }

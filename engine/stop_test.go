@@ -3,8 +3,6 @@ package engine_test
 import (
 	"context"
 	"errors"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,46 +33,6 @@ const (
 	notHanded  = `SELECT count(*) FROM books.orders AS o WHERE o.due_at IS NOT NULL AND (o.owner IS NOT NULL OR o.due_at > now())`
 )
 
-func TestStopUnderLoad(t *testing.T) {
-	t.Parallel()
-	b := &bundle{Database: dbtest.New(t)}
-	e := b.stoppable(t, b.URL, engine.Config{Lease: time.Minute}) // nobody is turned away while it is no longer
-	var told, turnedAway atomic.Int64
-	var wg sync.WaitGroup
-	for _, in := range requests("caller", 64) {
-		wg.Go(func() {
-			for i := 0; ; i++ {
-				in := in
-				in.OrderID += time.Now().String()
-				order, err := e.Process(t.Context(), in)
-				switch {
-				case err == nil && order.Status == "completed":
-					told.Add(1)
-				case errors.Is(err, orders.ErrStopping):
-					turnedAway.Add(1)
-					return
-				default:
-					t.Errorf("told %s: %v", order.Status, err)
-					return
-				}
-			}
-		})
-	}
-	eventually(t, "it is under load", func() bool { return told.Load() >= 200 })
-	stop(t, e)
-	wg.Wait()
-	if n := value[int64](t, b.Pool, `SELECT count(*) FROM books.orders AS o WHERE o.status = 'completed'`); n != told.Load() {
-		t.Errorf("%d orders completed, %d callers told", n, told.Load())
-	}
-	if n := value[int](t, b.Pool, unfinished); n != 0 {
-		t.Errorf("%d orders left", n)
-	}
-	if e.InFlight() != 0 {
-		t.Errorf("%d orders in memory", e.InFlight())
-	}
-	proveBooks(t, b.Pool)
-}
-
 // TestStopWithoutGrace stops an engine whose orders can't finish, and wants them finished by another at once, long
 // before a lease could end.
 func TestStopWithoutGrace(t *testing.T) {
@@ -96,9 +54,8 @@ func TestStopWithoutGrace(t *testing.T) {
 				b.exec(t, `INSERT INTO inventory (item) VALUES ('widget')`)
 				unlock = b.lock(t, `SELECT i.item FROM inventory AS i FOR UPDATE`)
 				answers = ask(t, e, requests("order", 30)...)
-				eventually(t, "the orders wait", func() bool {
-					return value[int](t, b.Pool, `SELECT count(*) FROM books.orders AS o WHERE o.status = 'reserving'`) == 30
-				})
+				eventually(t, "the orders wait", b.answers(t, 30,
+					`SELECT count(*) FROM books.orders AS o WHERE o.status = 'reserving'`))
 			} else {
 				answers, _ = b.gather(t, p, c.statement, requests("order", 30)...)
 			}
@@ -178,9 +135,7 @@ func TestStopWhileWatching(t *testing.T) {
 	if _, err := e.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: "one"}); !errors.Is(err, orders.ErrStopping) {
 		t.Errorf("cancel after the stop: %v", err)
 	}
-	if n := value[int](t, b.Pool, `SELECT count(*) FROM books.transitions`); n != 1 {
-		t.Errorf("%d history rows", n)
-	}
+	b.counts(t, 1, `SELECT count(*) FROM books.transitions`)
 }
 
 // TestOverload fills the memory that an engine was given.
@@ -197,9 +152,7 @@ func TestOverload(t *testing.T) {
 	}
 	release()
 	b.completes(t, answers, 10)
-	if n := value[int](t, b.Pool, `SELECT count(*) FROM books.orders`); n != 10 {
-		t.Errorf("%d orders stored", n)
-	}
+	b.counts(t, 10, `SELECT count(*) FROM books.orders`)
 	if n := b.engine.Stats.Overloaded.Load(); n != 10 {
 		t.Errorf("%d requests counted as turned away", n)
 	}

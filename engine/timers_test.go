@@ -1,11 +1,16 @@
 package engine_test
 
 import (
+	"fmt"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"pawl/engine"
 	"pawl/internal/simulator"
+	"pawl/test/dbtest"
 )
 
 const shortly = 300 * time.Millisecond
@@ -95,9 +100,7 @@ func TestDeadlineOnTheWay(t *testing.T) {
 		s.faults(t, simulator.Rule{Fault: simulator.CallbackNever, Step: "charge"})
 		in := request("never")
 		in.CompleteBy = time.Now().Add(time.Millisecond)
-		if order := s.process(t, in); order.Status != "canceled" {
-			t.Errorf("%s", brief(order))
-		}
+		isNow(t, s.process(t, in), "canceled")
 	})
 }
 
@@ -218,4 +221,110 @@ confirm: {executor: simulator, url: SIM, retry: {initial: 10ms, cap: 20ms, maxRe
 		t.Errorf("history %q", seen)
 	}
 	s.stands(t, "pivot", "charge live", "reserve live", "confirm live")
+}
+
+// A thousand orders past their deadline whose undoing waits (for a person, for a provider that is
+// down) are found first each time: no other deadline is ever kept.
+func TestDeadlineBehindAThousandThatAreBeingUndone(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 1, quick)
+	s.exec(t, `SET session_replication_role = replica; INSERT INTO orders (order_id, status, hold, outcome, stop_requested, complete_by, currency, item, amount, seq, generation)
+		SELECT 'stuck ' || i, 'refunding', 'attention', 'canceled', 'deadline', now() - interval '1 hour', 'USD', 'x', 1, 1, 0
+		FROM generate_series(1, 1000) AS i; SET session_replication_role = origin`)
+	s.use(t, allAtTheSimulator+`approval: [{items: [widget]}]`)
+	in := request("late")
+	in.CompleteBy = time.Now().Add(50 * time.Millisecond)
+	s.admit(t, in)
+	s.until(t, "late", "canceled")
+	s.exec(t, `SET session_replication_role = replica; DELETE FROM orders WHERE order_id LIKE 'stuck %'; SET session_replication_role = origin`)
+}
+
+// One late effect at a provider that does not answer keeps deadlines of all orders waiting.
+func TestDeadlineWhileALateEffectIsUndone(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 1, engine.Config{RecoveryInterval: often})
+	s.use(t, strings.Replace(allAtTheSimulator, "url: SIM", "url: SIM, timeout: 10m", 1)) // longer than anybody looks
+	s.faults(t, simulator.Rule{Fault: simulator.Decline, Step: "reserve", OrderPrefix: "old"})
+	for _, id := range []string{"old 1", "old 2", "old 3"} {
+		s.process(t, request(id))
+	}
+	s.faults(t, simulator.Rule{Fault: simulator.Hang, Step: "charge", Operation: "undo"})
+	s.use(t, allAtTheSimulator+`approval: [{items: [widget]}]`)
+	s.exec(t, `INSERT INTO late_undos (order_no, generation, step, reason) SELECT order_no, 0, 'charge', 'test' FROM orders`)
+	eventually(t, "a late effect is being undone", func() bool { return value[int](t, s.Pool, `SELECT max(claims) FROM late_undos`) > 0 })
+	in := request("late")
+	in.CompleteBy = time.Now().Add(50 * time.Millisecond)
+	s.admit(t, in)
+	s.until(t, "late", "canceled") // while the undo hangs, for as long as its time-out
+	s.faults(t)
+}
+
+// A statement that the clock sends when there is something to do, or its answer, is lost: it is done all the same, and once.
+func TestClockWithoutItsAnswer(t *testing.T) { //nolint:tparallel // one proxy loses statements for one of them at a time
+	t.Parallel()
+	s := openBehind(t)
+	s.use(t, allAtTheSimulator+`approval: [{items: [dear]}]`)
+	s.faults(t, simulator.Rule{Fault: simulator.Decline, Step: "reserve", OrderPrefix: "undone"})
+	for _, f := range []fate{loseRequest, loseReply, loseClient, dbtest.HushReply} { //nolint:paralleltest // as above
+		t.Run(fmt.Sprintf("a deadline, %v", f), func(t *testing.T) { s.expiresWithLoss(t, fmt.Sprintf("late, %v", f), f) })
+		t.Run(fmt.Sprintf("a late effect, %v", f), func(t *testing.T) { s.undoesLateWithLoss(t, fmt.Sprintf("undone, %v", f), f) })
+	}
+	s.proxy.On(nil)
+	if sum := s.sim.Summary(); !sum.OK() {
+		t.Errorf("at the provider: %+v", sum)
+	}
+	proveBooks(t, s.Pool)
+}
+
+// loses keeps a statement from the server until due is called. Then the next one of it has a fate, and the others pass.
+func (s *behind) loses(t *testing.T, statement string, f fate) (due func()) {
+	t.Helper()
+	var is, lost atomic.Bool
+	s.proxy.On(func(sent string) fate {
+		switch {
+		case sent != statement || lost.Load():
+			return passes
+		case !is.Load():
+			return loseRequest
+		case lost.Swap(true):
+			return passes
+		}
+		return f
+	})
+	return func() {
+		is.Store(true)
+		eventually(t, statement+" is lost", lost.Load)
+	}
+}
+
+// expiresWithLoss loses what stops an order whose time is up.
+func (s *behind) expiresWithLoss(t *testing.T, id string, f fate) {
+	t.Helper()
+	due := s.loses(t, "OrdersExpired", f)
+	in := withItem("dear", requests(id, 1))[0]
+	in.CompleteBy = time.Now().Add(50 * time.Millisecond)
+	s.admit(t, in)
+	eventually(t, "its time is up", s.answers(t, true,
+		`SELECT complete_by < now() FROM orders WHERE order_id = $1`, in.OrderID))
+	due()
+	s.until(t, in.OrderID, "canceled")
+	s.counts(t, 1,
+		`SELECT count(*) FROM books.transitions WHERE order_id = $1 AND verb = 'deadline' AND reason = 'deadline_exceeded'`, in.OrderID)
+}
+
+// undoesLateWithLoss loses what finds a late effect. Who claimed it without hearing of it does not come back for it before
+// his lease has ended, which is made to be at once.
+func (s *behind) undoesLateWithLoss(t *testing.T, id string, f fate) {
+	t.Helper()
+	isNow(t, s.process(t, request(id)), "failed")
+	due := s.loses(t, "LateUndosClaim", f)
+	s.exec(t, `INSERT INTO late_undos (order_no, generation, step, reason) SELECT order_no, 0, 'charge', 'test' FROM orders WHERE order_id = $1`, id)
+	due()
+	eventually(t, "it is undone", func() bool {
+		s.exec(t, `UPDATE late_undos SET due_at = now() WHERE finished_at IS NULL AND due_at > now() + interval '30 minutes'`)
+		return value[bool](t, s.Pool, `SELECT finished_at IS NOT NULL FROM books.late_undos WHERE order_id = $1`, id)
+	})
+	if calls := value[string](t, s.Pool, `SELECT string_agg(concat_ws(' ', call, operation, outcome), ', ') FROM books.step_calls WHERE order_id = $1 AND call < 0`, id); calls != "-1 undo done" {
+		t.Errorf("its calls: %s", calls)
+	}
 }

@@ -2,18 +2,23 @@ package engine_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/govalues/decimal"
 
 	"pawl/engine"
 	"pawl/fsm"
 	"pawl/internal/books"
 	"pawl/internal/orders"
 	"pawl/internal/simulator"
+	"pawl/test/dbtest"
 )
 
 // impatient is a policy whose steps come to a person after their first try. Calls may take so long.
@@ -166,14 +171,7 @@ func TestVerbsOnLockedRows(t *testing.T) {
 	b := setup(t)
 	newGhost(b.Pool).admit(t, time.Minute, "locked")
 	b.setStock(t, "shelf", 5)
-	tx, err := b.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback(context.WithoutCancel(t.Context()))
-	if _, err := tx.Exec(t.Context(), `SELECT 1 FROM orders, inventory FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
+	b.lock(t, `SELECT 1 FROM orders, inventory FOR UPDATE`)
 	var callers sync.WaitGroup
 	for range 20 {
 		callers.Go(func() {
@@ -193,4 +191,397 @@ func TestVerbsOnLockedRows(t *testing.T) {
 		t.Errorf("another order meanwhile: %v %s", err, o.Status)
 	}
 	callers.Wait()
+}
+
+// combination is one way an order's row can be.
+type combination struct {
+	status         fsm.State
+	hold, stop     string
+	doubted, tried bool
+}
+
+// combinations are those that the database takes.
+func combinations() (all []combination) {
+	for _, status := range fsm.States() {
+		for _, stop := range []string{"", "cancel", "pause", "deadline"} {
+			if status.Final() {
+				all = append(all, combination{status: status, stop: stop})
+				continue
+			}
+			for _, hold := range []string{"", "retry", "callback", "scheduled", "queued", "approval", "paused", "attention"} {
+				all = append(all, combination{status, hold, stop, false, false}, combination{status, hold, stop, false, true},
+					combination{status, hold, stop, true, true})
+			}
+		}
+	}
+	return all
+}
+
+// combined stores every combination once for every verb.
+const combined = `WITH stored AS (
+	INSERT INTO orders (order_id, status, hold, stop_requested, in_doubt_since, calls, retries, fence, seq, owner, due_at, ended_as, finished_at,
+		outcome, failure_step, failure_code, currency, item, amount)
+	SELECT order_id, status, nullif(hold, ''), nullif(stop, ''), CASE WHEN doubted THEN now() END, CASE WHEN tried THEN 1 END,
+		CASE WHEN tried THEN 1 END, 1, 1, CASE WHEN ended IS NULL AND hold = '' THEN gen_random_uuid() END,
+		CASE WHEN ended IS NULL AND hold = '' THEN now() + interval '1 hour' END, ended, CASE WHEN ended IS NOT NULL THEN now() END,
+		nullif(ended, 'completed'), CASE WHEN ended = 'failed' THEN 'charge' END, CASE WHEN ended = 'failed' THEN 'declined' END, 'USD', 'widget', 1
+	FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::boolean[]) AS x(order_id, status, hold, stop, doubted, tried),
+	LATERAL (SELECT CASE WHEN status IN ('completed', 'failed', 'canceled') THEN status END) AS e(ended)
+	RETURNING order_no, status)
+	INSERT INTO transitions (order_no, seq, to_status, fence) SELECT order_no, 1, status, 1 FROM stored`
+
+func (b *bundle) combine(t testing.TB) (orderIDs []string) {
+	t.Helper()
+	var statuses, holds, stops []string
+	var doubts, calls []bool
+	for _, c := range combinations() {
+		for _, verb := range orders.Verbs {
+			orderIDs = append(orderIDs, fmt.Sprintf("%s, held %q, stop %q, in doubt %t, tried %t: %s", c.status, c.hold, c.stop, c.doubted, c.tried, verb))
+			statuses, holds, stops = append(statuses, string(c.status)), append(holds, c.hold), append(stops, c.stop)
+			doubts, calls = append(doubts, c.doubted), append(calls, c.tried)
+		}
+	}
+	b.exec(t, "ALTER TABLE orders DISABLE TRIGGER orders_guard_insert")
+	b.exec(t, combined, orderIDs, statuses, holds, stops, doubts, calls)
+	return orderIDs
+}
+
+// byVersion is a request for a verb that lacks nothing.
+func of(verb orders.Verb, orderID string, at fsm.State) engine.Request {
+	q := engine.Request{Verb: verb, OrderID: orderID, Actor: "ann", Reason: "a test", Async: true}
+	if verb == orders.StepResult {
+		q.Settle = &engine.Settled{Step: stepIn(at), Outcome: engine.SettledDone}
+	}
+	if verb == orders.Refund {
+		q.Refund = &engine.Refund{}
+	}
+	return q
+}
+
+func stepIn(s fsm.State) fsm.Step {
+	switch s {
+	case fsm.Reserving, fsm.Releasing:
+		return fsm.Reserve
+	case fsm.Confirming:
+		return fsm.Confirm
+	default:
+		return fsm.Charge
+	}
+}
+
+// verdict is what came of a verb.
+type verdict struct {
+	before, answer, after orders.Order
+	err                   error
+	said                  string // by the history, last: who asked for what, and why
+}
+
+// The engine is not started: what is written stays as it was written.
+func TestVerbsApplyWhereTheyAreListed(t *testing.T) {
+	t.Parallel()
+	database := dbtest.New(t)
+	b := &bundle{Database: database, engine: engine.New(openPool(t, database.URL), engine.Config{})}
+	listed := map[orders.Verb]bool{}
+	for id, v := range b.verdicts(t, b.combine(t)) {
+		verb := orders.Verb(id[strings.LastIndex(id, " ")+1:])
+		listed[verb] = v.appliesWhereListed(t, verb) || listed[verb]
+	}
+	for _, verb := range orders.Verbs {
+		if !listed[verb] {
+			t.Errorf("%s applies to nothing", verb)
+		}
+	}
+}
+
+// verdicts asks for the verb that each order is there for. What is stored is read once for all: there are thousands.
+func (b *bundle) verdicts(t *testing.T, ids []string) map[string]*verdict {
+	t.Helper()
+	all, g := make([]verdict, len(ids)), newGhost(b.Pool)
+	for n, order := range g.stored(t, ids...) {
+		all[n].before = order
+	}
+	var people sync.WaitGroup
+	for i, verb := range orders.Verbs { // one person for each, at the same time
+		people.Go(func() {
+			for n := i; n < len(ids); n += len(orders.Verbs) {
+				all[n].answer, all[n].err = b.asksTwice(t, of(verb, ids[n], all[n].before.Status))
+			}
+		})
+	}
+	people.Wait()
+	said, of := b.said(t), map[string]*verdict{}
+	for n, order := range g.stored(t, ids...) {
+		all[n].after, all[n].said, of[ids[n]] = order, said[ids[n]], &all[n]
+	}
+	return of
+}
+
+// appliesWhereListed checks that a verb is done where the order lists it, and refused elsewhere, and reports which.
+func (v *verdict) appliesWhereListed(t *testing.T, verb orders.Verb) (applies bool) {
+	t.Helper()
+	id, seq := v.before.OrderID, v.after.Seq
+	if v.err == nil && v.answer.Seq != seq {
+		t.Errorf("%s: answered with seq %d, and %d is stored", id, v.answer.Seq, seq)
+	}
+	applies = slices.Contains(orders.AllowedActions(&v.before), string(verb))
+	if verb == orders.Cancel && !applies && v.err == nil && text(v.before.StopRequested) == "cancel" && seq == v.before.Seq {
+		return false // it waits with the one under way
+	}
+	if applies != (v.err == nil) || applies != (seq == v.before.Seq+1) {
+		t.Errorf("%s: listed %t, answered %v, seq %d to %d", id, applies, v.err, v.before.Seq, seq)
+	}
+	if applies && v.said != string(verb)+" ann a test" {
+		t.Errorf("%s: the history says %q", id, v.said)
+	}
+	return applies
+}
+
+// heard checks that the history says who asked for what, last.
+func (b *bundle) heard(t testing.TB, orderID string, verb orders.Verb) {
+	t.Helper()
+	if said := b.said(t)[orderID]; said != string(verb)+" ann a test" {
+		t.Errorf("%s: the history says %q", orderID, said)
+	}
+}
+
+// asksTwice asks for a verb, first as a dry run. Both must be refused, or neither.
+func (b *bundle) asksTwice(t *testing.T, q engine.Request) (orders.Order, error) {
+	t.Helper()
+	q.DryRun = true
+	_, dry := b.engine.Do(t.Context(), q)
+	q.DryRun = false
+	after, err := b.engine.Do(t.Context(), q)
+	var refusal *orders.NotApplicable
+	if err != nil && !errors.As(err, &refusal) || (dry == nil) != (err == nil) {
+		t.Errorf("%s: %v, as a dry run %v", q.OrderID, err, dry)
+	}
+	return after, err
+}
+
+// said is what the history says last of each order: who asked for what, and why.
+func (b *bundle) said(t testing.TB) map[string]string {
+	t.Helper()
+	of := map[string]string{}
+	for _, line := range column[[]string](t, b.Pool, `SELECT DISTINCT ON (order_id) ARRAY[order_id, concat_ws(' ', verb, actor, reason)]
+		FROM books.transitions ORDER BY order_id, seq DESC`) {
+		of[line[0]] = line[1]
+	}
+	return of
+}
+
+func (b *bundle) do(t testing.TB, q engine.Request) orders.Order {
+	t.Helper()
+	order, err := b.engine.Do(t.Context(), q)
+	if err != nil {
+		t.Fatalf("%s %q: %v", q.Verb, q.OrderID, err)
+	}
+	return order
+}
+
+// refused checks that a verb is refused for a reason, and that nothing is written.
+func (b *bundle) refused(t testing.TB, q engine.Request, code string) {
+	t.Helper()
+	for _, dry := range []bool{true, false} {
+		q.DryRun = dry
+		b.writesNothing(t, func() {
+			_, err := b.engine.Do(context.WithoutCancel(t.Context()), q)
+			var refusal *orders.NotApplicable
+			if !errors.As(err, &refusal) || refusal.Code != code || refusal.Error() == "" {
+				t.Errorf("%s %q: %v, want %s", q.Verb, q.OrderID, err, code)
+			}
+		})
+	}
+}
+
+func TestApproval(t *testing.T) {
+	t.Parallel()
+	const large = "approval:\n  - {amountOver: 50, currency: USD, timeout: 1h}\n"
+	waiting := func(t *testing.T) *bundle {
+		t.Helper()
+		b := remote(t, engine.Config{}, large)
+		if o := b.process(t, request("order")); text(o.Hold) != "approval" || o.Status != fsm.Pending {
+			t.Fatalf("%s, held %s", o.Status, text(o.Hold))
+		}
+		return b
+	}
+	t.Run("approve lets the order start", func(t *testing.T) {
+		t.Parallel()
+		b := waiting(t)
+		if o := b.do(t, asked(orders.Approve)); o.Status != fsm.Completed || o.ApprovedAt == nil {
+			t.Errorf("%+v", o)
+		}
+		b.verified(t)
+	})
+	t.Run("reject cancels it", func(t *testing.T) {
+		t.Parallel()
+		b := waiting(t)
+		o := b.do(t, asked(orders.Reject))
+		if o.Status != fsm.Canceled || text(o.FailureCode) != "rejected" {
+			t.Errorf("%+v", o)
+		}
+		b.verified(t)
+	})
+	t.Run("another approves where the policy wants it", func(t *testing.T) {
+		t.Parallel()
+		b := remote(t, engine.Config{}, "approval:\n  - {approver: another}\n")
+		in := request("order")
+		in.SubmittedBy = "token:shop"
+		b.process(t, in)
+		if reason := value[string](t, b.Pool, `SELECT hold_reason FROM books.orders`); !strings.HasPrefix(reason, "another_approver: ") {
+			t.Errorf("held with %q, which does not tell who can't approve it", reason)
+		}
+		own, other := asked(orders.Approve), asked(orders.Approve)
+		own.Actor, other.Actor = "token:shop", "token:maria"
+		b.refused(t, own, orders.RefusedOwnOrder)
+		isNow(t, b.do(t, other), fsm.Completed)
+	})
+	t.Run("a pause is no way around it", func(t *testing.T) {
+		t.Parallel()
+		b := waiting(t)
+		b.do(t, asked(orders.Pause))
+		b.refused(t, asked(orders.Approve), orders.RefusedState)
+		if o := b.do(t, asked(orders.Resume)); text(o.Hold) != "approval" {
+			t.Errorf("%s, held %s", o.Status, text(o.Hold))
+		}
+		isNow(t, b.do(t, asked(orders.Approve)), fsm.Completed)
+	})
+	t.Run("of many at once one decides", func(t *testing.T) {
+		t.Parallel()
+		b := waiting(t)
+		var callers sync.WaitGroup
+		for i := range 20 {
+			callers.Go(func() {
+				_, err := b.engine.Do(t.Context(), asked([]orders.Verb{orders.Approve, orders.Reject}[i%2]))
+				var refusal *orders.NotApplicable
+				if err != nil && !errors.As(err, &refusal) {
+					t.Error(err)
+				}
+			})
+		}
+		callers.Wait()
+		b.counts(t, 1, `SELECT count(*) FROM books.transitions WHERE verb IN ('approve', 'reject')`)
+	})
+}
+
+// settled is what somebody says became of a step.
+func settled(of fsm.Step, outcome string) engine.Request {
+	q := asked(orders.StepResult)
+	q.Settle = &engine.Settled{Step: of, Outcome: outcome, Code: "seen", Detail: "in the books of the provider", Reference: "r"}
+	return q
+}
+
+func TestStepResult(t *testing.T) {
+	t.Parallel()
+	t.Run("done goes on without a call", func(t *testing.T) {
+		t.Parallel()
+		b, p := stuck(t, simulator.Rule{Fault: simulator.CutAfter, Step: "reserve"})
+		b.ends(t, b.do(t, settled(fsm.Reserve, engine.SettledDone)), p, fsm.Completed)
+		if reference := value[string](t, b.Pool, `SELECT reference FROM books.reservations`); reference != "r" {
+			t.Error(reference)
+		}
+	})
+	t.Run("refused undoes what was done before", func(t *testing.T) {
+		t.Parallel()
+		b, p := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "reserve"})
+		o := b.do(t, settled(fsm.Reserve, engine.SettledRefused))
+		b.ends(t, o, p, fsm.Failed)
+		if text(o.FailureCode) != "seen" || text(o.FailureStep) != "reserve" {
+			t.Errorf("%+v", o)
+		}
+	})
+	t.Run("not_done ends the doubt, so that a cancellation undoes nothing", func(t *testing.T) {
+		t.Parallel()
+		b, p := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "charge"})
+		if o := b.do(t, settled(fsm.Charge, engine.SettledNotDone)); o.InDoubtSince != nil || text(o.Hold) != "attention" {
+			t.Errorf("held %s, in doubt since %v", text(o.Hold), o.InDoubtSince)
+		}
+		p.fail(t)
+		b.ends(t, b.do(t, asked(orders.Cancel)), p, fsm.Canceled)
+		b.counts(t, 0, `SELECT count(*) FROM books.charges`)
+	})
+	t.Run("without a code has one", func(t *testing.T) {
+		t.Parallel()
+		b, p := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "charge"})
+		q := settled(fsm.Charge, engine.SettledRefused)
+		q.Settle.Code = ""
+		o := b.do(t, q)
+		b.ends(t, o, p, fsm.Failed)
+		if text(o.FailureCode) != "step_result" {
+			t.Errorf("%+v", o)
+		}
+	})
+	t.Run("of another step says so", func(t *testing.T) {
+		t.Parallel()
+		b, _ := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "charge"})
+		b.refused(t, settled(fsm.Reserve, engine.SettledDone), orders.RefusedOtherStep)
+	})
+	t.Run("while the step is being done is busy", func(t *testing.T) {
+		t.Parallel()
+		p := newProvider(t)
+		called, open := p.door.shut(t, "/charge")
+		b := remote(t, engine.Config{}, p.quick(""))
+		answers := ask(t, b.engine, request("order"))
+		eventually(t, "a call is under way", func() bool { return called.Load() == 1 })
+		var refusal *orders.NotApplicable
+		if _, err := b.engine.Do(t.Context(), settled(fsm.Charge, engine.SettledDone)); !errors.As(err, &refusal) || refusal.Code != orders.RefusedBusy {
+			t.Error(err)
+		}
+		open()
+		b.ends(t, (<-answers).order, p, fsm.Completed)
+	})
+}
+
+func TestStepResultOfAnUndo(t *testing.T) {
+	t.Parallel()
+	t.Run("settles an undo that nobody else can, because its key may be forgotten", func(t *testing.T) {
+		t.Parallel()
+		b, p := stuck(t, simulator.Rule{Fault: simulator.Decline, Step: "reserve"},
+			simulator.Rule{Fault: simulator.CutAfter, Step: "charge", Operation: "undo"})
+		b.exec(t, `UPDATE orders SET in_doubt_since = now() - interval '2 days'`)
+		b.exec(t, `UPDATE step_calls SET undo_reference = NULL`) // it goes by the key
+		b.refused(t, asked(orders.Retry), orders.RefusedUnknown)
+		o := b.do(t, settled(fsm.Charge, engine.SettledDone))
+		b.ends(t, o, p, fsm.Failed)
+		if text(o.FailureCode) != "card_declined" || value[string](t, b.Pool, `SELECT reference FROM books.refunds`) != "r" {
+			t.Errorf("%+v", o)
+		}
+	})
+	t.Run("done of an undo goes on with the undoing", func(t *testing.T) {
+		t.Parallel()
+		b, _ := stuck(t, simulator.Rule{Fault: simulator.Decline, Step: "reserve"}, simulator.Rule{Fault: simulator.Decline, Step: "charge", Operation: "undo"})
+		isNow(t, b.do(t, settled(fsm.Charge, engine.SettledDone)), fsm.Failed)
+		b.verified(t)
+	})
+}
+
+// TestDryRunShowsTheOrderAsItWouldBe: where nothing follows from a verb at once, the order is just so afterwards.
+func TestDryRunShowsTheOrderAsItWouldBe(t *testing.T) {
+	t.Parallel()
+	b := setupWith(t, byCallers)
+	b.hold(t, fsm.Confirming, "held")
+	b.process(t, request("completed"))
+	half := decimal.MustParse("4")
+	for _, q := range []engine.Request{
+		{OrderID: "held", Verb: orders.Resume, Async: true},
+		{OrderID: "completed", Verb: orders.Refund, RequestID: "1", Reason: "broken", Refund: &engine.Refund{Amount: &half}},
+		{OrderID: "completed", Verb: orders.Refund, RequestID: "2", Reason: "all of it", Refund: &engine.Refund{}},
+	} {
+		q.DryRun = true
+		would := b.do(t, q)
+		q.DryRun = false
+		is := b.do(t, q)
+		if shown(&would) != shown(&is) && q.Verb == orders.Refund || would.Hold != nil {
+			t.Errorf("%s\nwould leave %s\nit left     %s", q.Verb, shown(&would), shown(&is))
+		}
+	}
+}
+
+// shown is what a verb changes of an order.
+func shown(o *orders.Order) string {
+	refunds := orders.Refunds(o)
+	for i := range refunds {
+		refunds[i].CreatedAt, refunds[i].FinishedAt = o.CreatedAt, nil
+	}
+	line, _ := json.Marshal([]any{o.Status, o.Hold, o.HoldReason, o.StopRequested, o.FailureCode, o.Generation, o.Policy, orders.AllowedActions(o), refunds})
+	return string(line)
 }

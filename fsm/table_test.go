@@ -1,10 +1,12 @@
 package fsm
 
 import (
+	"context"
 	"slices"
 	"testing"
 
 	"github.com/looplab/fsm"
+	"pgregory.net/rapid"
 )
 
 // written is the machine once more, by hand: what the compiled table must say.
@@ -162,4 +164,124 @@ func BenchmarkEventOf(b *testing.B) {
 	for b.Loop() {
 		EventOf(Refunding, Canceled)
 	}
+}
+
+// The plain way of an order, and the way back, in one look.
+func TestDuties(t *testing.T) {
+	t.Parallel()
+	for s, want := range map[State]struct {
+		step    Step
+		undoing bool
+		next    map[Outcome]State
+	}{
+		Pending:    {"", false, map[Outcome]State{Done: Charging, Stopped: Canceled}},
+		Charging:   {Charge, false, map[Outcome]State{Done: Reserving, Refused: Failed, Stopped: Canceled}},
+		Reserving:  {Reserve, false, map[Outcome]State{Done: Confirming, Refused: Refunding, Stopped: Refunding}},
+		Confirming: {Confirm, false, map[Outcome]State{Done: Completed, Refused: Releasing, Stopped: Releasing}},
+		Releasing:  {Reserve, true, map[Outcome]State{Done: Refunding}},
+		Refunding:  {Charge, true, map[Outcome]State{Done: Failed}},
+		Completed:  {}, Failed: {}, Canceled: {},
+	} {
+		if s.Step() != want.step || s.Undoing() != want.undoing || s.Final() != (want.next == nil) {
+			t.Errorf("%s: step %q, undoing %t, final %t", s, s.Step(), s.Undoing(), s.Final())
+		}
+		for _, o := range []Outcome{Done, Refused, Stopped} {
+			to, ok := s.Next(o)
+			if wanted, has := want.next[o]; ok != has || to != wanted || ok && !s.Leads(o, to) {
+				t.Errorf("%s, %s: %q, %t", s, o, to, ok)
+			}
+		}
+	}
+	for _, step := range Steps() {
+		if s := DoneIn(step); s.Step() != step || s.Undoing() {
+			t.Errorf("%s is done in %q", step, s)
+		}
+	}
+	if s := DoneIn(""); s != "" {
+		t.Errorf("no step is done in %q", s)
+	}
+}
+
+// Whatever the machine has an edge for is some outcome, and the other way round: neither table says more than the other.
+func TestOutcomesAreTheEdges(t *testing.T) {
+	t.Parallel()
+	outcomes := []Outcome{Done, Refused, Stopped}
+	for _, e := range Edges() {
+		if e.Event == Redrive {
+			continue // a person's, of a final state
+		}
+		if !slices.ContainsFunc(outcomes, func(o Outcome) bool { return e.From.Leads(o, e.To) }) {
+			t.Errorf("%v is no outcome", e)
+		}
+	}
+	for s, d := range duties {
+		for o, events := range d.outcomes {
+			for _, event := range events {
+				if _, ok := target(s, event); !ok {
+					t.Errorf("%s, %s: the machine has no edge for %s", s, o, event)
+				}
+			}
+		}
+	}
+}
+
+// A state that comes from the database is the text that came; the memory of one that is known is that of the machine.
+func TestScanBytes(t *testing.T) { //nolint:paralleltest // it counts what all goroutines allocate
+	for _, text := range []string{"charging", "completed", "gone", ""} {
+		var s State
+		if err := s.ScanBytes([]byte(text)); err != nil || string(s) != text {
+			t.Errorf("%q: %q, %v", text, s, err)
+		}
+	}
+	s, completed := Pending, []byte("completed")
+	if s.ScanBytes(nil) == nil || s != Pending {
+		t.Errorf("NULL is %q", s)
+	}
+	if n := testing.AllocsPerRun(100, func() { _ = s.ScanBytes(completed) }); n > 0 {
+		t.Errorf("%v pieces of memory", n)
+	}
+}
+
+// The library walks along events, the table is asked for pairs of states. Whatever
+// comes, both must stand at the same place, and refuse the same.
+func TestWalks(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		library := fsm.NewFSM(string(Pending), Lifecycle, nil)
+		at := Pending
+		for range rapid.IntRange(1, 60).Draw(t, "length") {
+			event := rapid.SampledFrom(events()).Draw(t, "event")
+			to, legal := follows(at, event)
+			if can := library.Can(string(event)); can != legal {
+				t.Fatalf("%s in %s: library %v, table %v", event, at, can, legal)
+			}
+			err := library.Event(context.Background(), string(event)) //nolint:usetesting // rapid's own t
+			if (err == nil) != legal {
+				t.Fatalf("%s in %s: %v", event, at, err)
+			}
+			if legal {
+				at = to
+			}
+			if State(library.Current()) != at {
+				t.Fatalf("%s: library at %s, table at %s", event, library.Current(), at)
+			}
+		}
+	})
+}
+
+func events() (out []Event) {
+	for _, desc := range Lifecycle {
+		out = append(out, Event(desc.Name))
+	}
+	return out
+}
+
+// follows finds where an event leads, by the pairs alone.
+func follows(from State, event Event) (State, bool) {
+	for _, to := range States() {
+		if e, ok := EventOf(from, to); ok && e == event {
+			return to, true
+		}
+	}
+	return "", false
 }

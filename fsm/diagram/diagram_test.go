@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -80,6 +81,92 @@ func TestSVG(t *testing.T) {
 	for event, n := range want {
 		if texts[string(event)] != n {
 			t.Errorf("%s is drawn %d times, want %d", event, texts[string(event)], n)
+		}
+	}
+}
+
+// groups are the drawn states and edges: their classes by the texts in them, and where they lead.
+func groups(t *testing.T, picture string) (classes map[string][]string, links map[string]string) {
+	t.Helper()
+	classes, links = map[string][]string{}, map[string]string{}
+	var class, link string
+	decoder := xml.NewDecoder(strings.NewReader(picture))
+	for {
+		token, err := decoder.Token()
+		if errors.Is(err, io.EOF) {
+			return classes, links
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch token := token.(type) {
+		case xml.StartElement:
+			for _, a := range token.Attr {
+				switch {
+				case a.Name.Local == "style", token.Name.Local == "style", strings.HasPrefix(a.Name.Local, "on"):
+					t.Errorf("%s has %s: the page's policy refuses it", token.Name.Local, a.Name.Local)
+				case token.Name.Local == "a":
+					link = a.Value
+				case a.Name.Local == "class":
+					class = a.Value
+				}
+			}
+		case xml.EndElement:
+			if token.Name.Local == "a" {
+				link = ""
+			}
+		case xml.CharData:
+			if text := strings.TrimSpace(string(token)); text != "" {
+				classes[text] = append(classes[text], class)
+				links[text] = link
+			}
+		}
+	}
+}
+
+func TestPictureOfMany(t *testing.T) {
+	t.Parallel()
+	p := Picture{
+		Label:  `<script>"`,
+		States: map[fsm.State]Mark{fsm.Charging: {Text: "10,000+", Title: `</title><b>"`, Link: "/console/orders?q=status%3Acharging&x=1"}},
+		Edges:  map[[2]fsm.State]Mark{{fsm.Pending, fsm.Charging}: {Text: "12/s"}},
+	}
+	classes, links := groups(t, string(p.HTML()))
+	for text, class := range map[string]string{"10,000+": "count", "12/s": "rate", "charging": "name", `</title><b>"`: "ahead"} {
+		if !slices.Equal(classes[text], []string{class}) {
+			t.Errorf("%s is drawn as %q", text, classes[text])
+		}
+	}
+	if links["charging"] != p.States[fsm.Charging].Link || links["10,000+"] != links["charging"] || links["failed"] != "" {
+		t.Errorf("links: %q", links)
+	}
+	for _, trick := range []string{"<script", "walked", "now", "path\""} {
+		if strings.Contains(string(p.HTML()), trick) {
+			t.Errorf("the picture of no order in particular has %s", trick)
+		}
+	}
+}
+
+func TestPictureOfOne(t *testing.T) {
+	t.Parallel()
+	p := Picture{At: fsm.Charging, Walked: map[[2]fsm.State]int{
+		{fsm.Pending, fsm.Charging}: 3, {fsm.Charging, fsm.Failed}: 2, {fsm.Failed, fsm.Pending}: 2, {fsm.Reserving, fsm.Confirming}: 0,
+	}}
+	text := string(p.HTML())
+	for want, times := range map[string]int{
+		`<svg class="machine path"`:         1,
+		`<g class="ahead walked now" trans`: 1, // charging
+		`<g class="ahead walked" trans`:     1, // pending
+		`<g class="final walked" trans`:     1, // failed
+		`<g class="ahead" trans`:            2, // reserving and confirming
+		`<g class="again walked"><path`:     1,
+		`<g class="back walked"><path`:      1,
+		`<g class="ahead walked"><path`:     1,
+		`>×3</text>`:                        1,
+		`>×2</text>`:                        2,
+	} {
+		if n := strings.Count(text, want); n != times {
+			t.Errorf("%d times %s, want %d", n, want, times)
 		}
 	}
 }

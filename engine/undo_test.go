@@ -10,11 +10,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"pawl/engine"
 	"pawl/fsm"
 	"pawl/internal/orders"
-	"pawl/internal/provider"
+	"pawl/internal/simulator"
 )
 
 // keeper is an endpoint that charges each key once, undoes by reference or by key, and forgets keys when it may: an undo
@@ -200,19 +201,14 @@ func TestAnOldUndoDoesNotGoByAForgottenKey(t *testing.T) {
 		k := &keeper{mute: true, dead: true}
 		s := openKeeper(t, k)
 		s.verb(t, orders.Cancel, nil)
-		eventually(t, "its undo was not answered", func() bool {
-			o := s.get(t, "one")
-			return o.Status == fsm.Refunding && o.Hold != nil
-		})
+		s.undoUnanswered(t)
 		s.aDayPasses(t, k)
 		k.says(func(k *keeper) { k.dead = false })
 		s.exec(t, `UPDATE orders SET due_at = now()`)
 		s.until(t, "one", "attention")
 		since := value[string](t, s.Pool, `SELECT in_doubt_since::text FROM orders`)
 		s.verb(t, orders.StepResult, &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledNotDone})
-		eventually(t, "the answer is used", func() bool {
-			return value[bool](t, s.Pool, `SELECT bool_and(consumed_at IS NOT NULL) FROM step_answers`)
-		})
+		eventually(t, "the answer is used", s.answers(t, true, `SELECT bool_and(consumed_at IS NOT NULL) FROM step_answers`))
 		if now := value[string](t, s.Pool, `SELECT coalesce(in_doubt_since::text, 'not in doubt') FROM orders`); now != since {
 			t.Errorf("in doubt since %s, then %s", since, now)
 		}
@@ -223,10 +219,7 @@ func TestAnOldUndoDoesNotGoByAForgottenKey(t *testing.T) {
 		t.Parallel()
 		k := &keeper{shy: true, dead: true, full: true}
 		s := openKeeper(t, k)
-		eventually(t, "its undo was not answered", func() bool {
-			o := s.get(t, "one")
-			return o.Status == fsm.Refunding && o.Hold != nil
-		})
+		s.undoUnanswered(t)
 		s.verb(t, orders.Pause, nil)
 		s.until(t, "one", "paused")
 		s.exec(t, `UPDATE orders SET in_doubt_since = NULL`) // only the charge is old
@@ -265,10 +258,7 @@ func TestAnOldUndoGoesByReference(t *testing.T) {
 		k := &keeper{dead: true}
 		s := openKeeper(t, k)
 		s.verb(t, orders.Cancel, nil)
-		eventually(t, "its undo was not answered", func() bool {
-			o := s.get(t, "one")
-			return o.Status == fsm.Refunding && o.Hold != nil
-		})
+		s.undoUnanswered(t)
 		s.aDayPasses(t, k)
 		k.says(func(k *keeper) { k.dead = false })
 		s.exec(t, `UPDATE orders SET due_at = now()`)
@@ -283,17 +273,165 @@ func TestAnUndoKeepsTheBodyItBeganWith(t *testing.T) {
 	s := openKeeper(t, k)
 	token := s.tokenOf(t, "one")
 	s.verb(t, orders.Cancel, nil)
-	eventually(t, "its undo was not answered", func() bool {
-		o := s.get(t, "one")
-		return o.Status == fsm.Refunding && o.Hold != nil
-	})
-	if _, err := s.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: "done", CallbackText: provider.CallbackText{Reference: "ch_1"}}); err != nil {
-		t.Fatal(err)
-	}
+	s.undoUnanswered(t)
+	s.reports(t, token, "ch_1")
 	k.says(func(k *keeper) { k.dead = false })
 	s.exec(t, `UPDATE orders SET due_at = now()`)
 	s.undone(t, k, fsm.Canceled)
 	if names := k.named(); !slices.Equal(names, []string{""}) {
 		t.Errorf("named: %q", names)
 	}
+}
+
+// To find a payment intent by a key that Stripe has forgotten is to make another one, and to cancel that.
+func TestAnOldUndoAtStripe(t *testing.T) {
+	t.Parallel()
+	for name, known := range map[string]bool{"goes by the payment intent": true, "makes no other one where that is not known": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			stock := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) }))
+			t.Cleanup(stock.Close)
+			s, b := openShop(t, 1, quick), openBank(t, "succeeded")
+			s.useStripe(t, b, fmt.Sprintf("}\nreserve: {executor: http, url: %q, undoUrl: %q, retry: {initial: 30m, cap: 30m}}", stock.URL, stock.URL+"/undo"))
+			s.admit(t, paid("one"))
+			s.until(t, "one", "retry")
+			s.aDayPasses(t, &keeper{})
+			ends := "canceled"
+			if !known {
+				s.exec(t, `UPDATE charges SET reference = NULL`)
+				s.exec(t, `UPDATE step_calls SET reference = NULL`)
+				ends = "attention"
+			}
+			s.verb(t, orders.Cancel, nil)
+			s.until(t, "one", ends)
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			if n := len(slices.DeleteFunc(slices.Clone(b.requests), func(r string) bool { return r != "POST " })); n != 1 {
+				t.Errorf("%d payment intents are asked for: %s", n, strings.Join(b.requests, ", "))
+			}
+		})
+	}
+}
+
+func TestAnOldLateUndo(t *testing.T) {
+	t.Parallel()
+	t.Run("that goes by a forgotten key is not sent, and says so", func(t *testing.T) {
+		t.Parallel()
+		k := &keeper{mute: true}
+		s := openKeeper(t, k)
+		s.verb(t, orders.Cancel, nil)
+		s.until(t, "one", "canceled")
+		s.aDayPasses(t, k)
+		k.says(func(k *keeper) { clear(k.undos) })
+		s.exec(t, `INSERT INTO late_undos (order_no, generation, step, reason) SELECT order_no, 0, 'charge', 'test' FROM orders`)
+		eventually(t, "it says that a person must", s.answers(t, true,
+			`SELECT coalesce(code = 'outcome_unknown' AND detail <> '' AND finished_at IS NULL, false) FROM books.late_undos`))
+		if names := k.named(); len(names) > 0 {
+			t.Errorf("undone: %q", names)
+		}
+	})
+	t.Run("of what has a name goes by it", func(t *testing.T) {
+		t.Parallel()
+		k := &keeper{}
+		s := openKeeper(t, k)
+		k.says(func(k *keeper) { k.full = true })
+		s.exec(t, `UPDATE orders SET due_at = now()`)
+		s.until(t, "one", "failed")
+		s.exec(t, `UPDATE step_calls SET operation = 'lookup' WHERE operation = 'undo'`) // as if none had been sent
+		s.aDayPasses(t, k)
+		k.says(func(k *keeper) {
+			clear(k.undos)
+			k.live["ch_1"] = true
+		})
+		s.exec(t, `INSERT INTO late_undos (order_no, generation, step, reason) SELECT order_no, 0, 'charge', 'test' FROM orders`)
+		eventually(t, "it is undone", s.answers(t, true, `SELECT finished_at IS NOT NULL FROM late_undos`))
+		s.undone(t, k, fsm.Failed)
+	})
+	t.Run("says the same on every call", func(t *testing.T) {
+		t.Parallel()
+		k := &keeper{mute: true, dead: true}
+		s := openKeeper(t, k)
+		token := s.tokenOf(t, "one")
+		s.verb(t, orders.Cancel, nil)
+		s.undoUnanswered(t)
+		k.says(func(k *keeper) { k.dead = false })
+		s.verb(t, orders.Cancel, nil)
+		s.until(t, "one", "canceled")
+		s.reports(t, token, "ch_1")
+		eventually(t, "it is undone again", s.answers(t, true,
+			`SELECT EXISTS (SELECT FROM late_undos WHERE finished_at IS NOT NULL)`))
+		s.undone(t, k, fsm.Canceled)
+	})
+}
+
+// A policy can't make a provider remember for longer what it was sent under another one.
+func TestRetryUnderAPolicyWithALongerRetention(t *testing.T) {
+	t.Parallel()
+	p := newProvider(t)
+	p.fail(t, simulator.Rule{Fault: simulator.CutAfter, Step: "charge"})
+	b := remote(t, engine.Config{}, p.deaf())
+	b.process(t, request("order"))
+	active := asked(orders.Retry)
+	active.ActivePolicy = true
+	b.activate(t, strings.Replace(p.deaf(), "  timeout", "  keyRetention: 72h\n  timeout", 1))
+	b.refused(t, active, orders.RefusedPolicySwitch)
+	b.activate(t, strings.Replace(p.deaf(), "  timeout", "  keyRetention: 23h\n  timeout", 1))
+	active.DryRun = true
+	b.do(t, active)
+}
+
+// A machine sleeps for a day, wakes up, and its clock has not heard of it yet: what it is about to send is a day older than
+// it thinks. The statement that begins the call knows.
+func TestAMachineThatSlept(t *testing.T) {
+	t.Parallel()
+	hourly := engine.Config{RecoveryInterval: time.Hour} // the database's time is not heard by the way
+	t.Run("does not charge by a forgotten key", func(t *testing.T) {
+		t.Parallel()
+		k := &keeper{mute: true}
+		s := openKeeperWith(t, k, hourly)
+		s.aDayPasses(t, k)
+		s.engine.Sleeps(26 * time.Hour)
+		s.verb(t, orders.Retry, nil)
+		s.until(t, "one", "attention")
+		k.says(func(k *keeper) {
+			if len(k.keys) > 0 {
+				t.Errorf("a key was sent that had been forgotten: %v", k.keys)
+			}
+		})
+		if reason := *s.get(t, "one").HoldReason; reason[:len(orders.RefusedUnknown)] != orders.RefusedUnknown {
+			t.Error(reason)
+		}
+		s.verb(t, orders.StepResult, &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledRefused})
+		s.until(t, "one", "failed")
+	})
+	t.Run("does not undo by a forgotten key", func(t *testing.T) {
+		t.Parallel()
+		k := &keeper{mute: true, dead: true}
+		s := openKeeperWith(t, k, hourly)
+		s.verb(t, orders.Cancel, nil)
+		s.undoUnanswered(t)
+		s.aDayPasses(t, k)
+		k.says(func(k *keeper) { k.dead = false })
+		s.engine.Sleeps(26 * time.Hour)
+		s.verb(t, orders.Retry, nil)
+		s.heldForgotten(t, k, fsm.Canceled)
+	})
+	t.Run("does not undo a late effect by a forgotten key", func(t *testing.T) {
+		t.Parallel()
+		k := &keeper{mute: true}
+		s := openKeeperWith(t, k, hourly)
+		s.verb(t, orders.Cancel, nil)
+		s.until(t, "one", "canceled")
+		s.aDayPasses(t, k)
+		k.says(func(k *keeper) { clear(k.undos) })
+		s.exec(t, `INSERT INTO late_undos (order_no, generation, step, reason) SELECT order_no, 0, 'charge', 'test' FROM orders`)
+		s.engine.Sleeps(26 * time.Hour)
+		s.engine.UndoLate()
+		if !value[bool](t, s.Pool, `SELECT coalesce(code = 'outcome_unknown' AND finished_at IS NULL, false) FROM late_undos`) {
+			t.Error("it does not say that a person must")
+		}
+		if names := k.named(); len(names) > 0 {
+			t.Errorf("undone: %q", names)
+		}
+	})
 }

@@ -1,13 +1,19 @@
 package engine_test
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/test/dbtest"
 )
 
 const neighbours = 50
@@ -182,7 +188,136 @@ func TestHoldOfAnOrderWithARowInTheWay(t *testing.T) {
 		SELECT order_no, seq + 2, 'charging', 1 FROM orders WHERE order_id = 'blocked'`)
 	b.exec(t, `UPDATE orders SET hold = NULL, hold_reason = NULL, due_at = now() WHERE order_id = 'blocked'`)
 	b.replica(t, engine.Config{})
-	eventually(t, "it is held for attention", func() bool {
-		return value[int64](t, b.Pool, `SELECT count(*) FROM orders WHERE hold = 'attention' AND hold_reason LIKE '23505%'`) == 1
-	})
+	eventually(t, "it is held for attention", b.answers(t, 1,
+		`SELECT count(*) FROM orders WHERE hold = 'attention' AND hold_reason LIKE '23505%'`))
+}
+
+const racers = 8
+
+// shuffled is the same elements in another order.
+func shuffled[T any](of []T) []T {
+	of = slices.Clone(of)
+	rand.Shuffle(len(of), func(i, j int) { of[i], of[j] = of[j], of[i] })
+	return of
+}
+
+// TestShuffledBatches has connections move the same orders at once, each in an order of its own.
+func TestShuffledBatches(t *testing.T) {
+	t.Parallel()
+	b := &bundle{Database: dbtest.New(t)}
+	var orderIDs []string
+	for i := range 60 {
+		orderIDs = append(orderIDs, fmt.Sprint("order ", i))
+	}
+	newGhost(b.Pool).admit(t, time.Minute, orderIDs...)
+	b.exec(t, `ALTER TABLE orders DISABLE TRIGGER orders_guard_input`) // what an order is about does not change
+	b.exec(t, `UPDATE orders SET item = 'item ' || order_no % 7`)
+	b.exec(t, `ALTER TABLE orders ENABLE TRIGGER orders_guard_input`)
+	for _, state := range []fsm.State{fsm.Charging, fsm.Reserving, fsm.Confirming} {
+		orders := newGhost(b.Pool).stored(t, orderIDs...)
+		var moved atomic.Int64
+		var wg sync.WaitGroup
+		for range racers {
+			wg.Go(func() {
+				for moved.Load() < int64(len(orders)) {
+					won, err := newGhost(b.Pool).try(t, shuffled(orders)[:40])
+					if err != nil {
+						t.Errorf("out of %s: %v", state, err)
+						return
+					}
+					moved.Add(int64(len(won)))
+				}
+			})
+		}
+		wg.Wait()
+		if n := moved.Load(); n != int64(len(orders)) {
+			t.Errorf("%d orders moved out of %s", n, state)
+		}
+	}
+	proveBooks(t, b.Pool)
+}
+
+// TestShuffledAdmissions has replicas admit the same orders at once, each in an order of its own.
+func TestShuffledAdmissions(t *testing.T) {
+	t.Parallel()
+	b := &bundle{Database: dbtest.New(t)}
+	for round := range 10 {
+		var orderIDs []string
+		for i := range 100 {
+			orderIDs = append(orderIDs, fmt.Sprintf("order %d of %d", i, round))
+		}
+		var admitted atomic.Int64
+		var wg sync.WaitGroup
+		for range racers {
+			wg.Go(func() {
+				g := newGhost(b.Pool)
+				rows, err := g.query.OrdersAdmit(t.Context(), g.admission(time.Minute, shuffled(orderIDs)))
+				if err != nil {
+					t.Error(err)
+				}
+				admitted.Add(int64(len(rows)))
+			})
+		}
+		wg.Wait()
+		if n := admitted.Load(); n != 100 {
+			t.Errorf("%d orders admitted", n)
+		}
+	}
+	proveBooks(t, b.Pool)
+}
+
+// TestRolledBack has every statement fail as the loser of a deadlock or of a serialization conflict does, a few times.
+func TestRolledBack(t *testing.T) {
+	t.Parallel()
+	for _, code := range []string{"40001", "40P01"} {
+		for _, toStatus := range []string{"charging", "reserving", "confirming", "completed"} {
+			t.Run(code+" on the way to "+toStatus, func(t *testing.T) {
+				t.Parallel()
+				b := setupWith(t, byCallers)
+				b.exec(t, `CREATE SEQUENCE tries`)
+				b.exec(t, `GRANT USAGE ON SEQUENCE tries TO PUBLIC`)
+				b.exec(t, `CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+					IF nextval('pawl.tries') <= 3 THEN RAISE EXCEPTION 'lost' USING ERRCODE = '`+code+`'; END IF; RETURN NULL; END $$`)
+				b.exec(t, `CREATE CONSTRAINT TRIGGER lose AFTER INSERT ON transitions DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+					WHEN (NEW.to_status = '`+toStatus+`') EXECUTE FUNCTION lose()`)
+				b.completes(t, ask(t, b.engine, request("one")), 1)
+				if n := b.engine.Stats.Retried.Load(); n != 3 {
+					t.Errorf("tried again %d times", n)
+				}
+				proveBooks(t, b.Pool)
+			})
+		}
+	}
+}
+
+// TestMoveTheMachineDoesNotKnow has the database complete an order that is to be charged, as a statement or a schema that
+// went wrong would. Nobody is told that it is completed, and nothing is done for it.
+func TestMoveTheMachineDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	for to, heldFor := range map[string]string{"confirming": "unknown_move: charging to confirming", "completed": "none"} {
+		t.Run(to, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			b.exec(t, `ALTER TABLE orders DISABLE TRIGGER orders_guard`)
+			b.exec(t, `CREATE FUNCTION jump() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+				IF TG_TABLE_NAME = 'orders' AND NEW.status = 'reserving' THEN
+					NEW.status := '`+to+`';
+					IF NEW.status = 'completed' THEN
+						NEW.ended_as := 'completed'; NEW.finished_at := now(); NEW.due_at := NULL; NEW.owner := NULL;
+					END IF;
+				END IF;
+				RETURN NEW;
+			END $$`)
+			b.exec(t, `CREATE TRIGGER jump BEFORE UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION jump()`)
+			o, err := b.engine.Process(within(t, patience), request("order"))
+			if err == nil || o.Status != "" {
+				t.Fatalf("told %s, %v", o.Status, err)
+			}
+			stored := newGhost(b.Pool).stored(t, "order")[0]
+			if string(stored.Status) != to || text(stored.HoldReason) != heldFor {
+				t.Errorf("%s, held for %q", stored.Status, text(stored.HoldReason))
+			}
+			b.counts(t, 0, `SELECT count(*) FROM reservations`)
+		})
+	}
 }

@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -44,7 +45,7 @@ func TestTakeOver(t *testing.T) {
 // takenOver waits for the end of an order that its driver left, and looks at how it came about.
 func (b *bundle) takenOver(t *testing.T, before orders.Order) {
 	t.Helper()
-	eventually(t, before.OrderID+" is completed", func() bool { return status(t, b.Pool, before.OrderID) == "completed" })
+	reaches(t, b.Pool, before.OrderID, "completed")
 	if got := verbs(t, b.Pool, before.OrderID); !slices.Equal(got, []string{"take_over"}) {
 		t.Errorf("to %s was done: %q", before.OrderID, got)
 	}
@@ -100,14 +101,12 @@ func TestStalledReplica(t *testing.T) {
 			other := newProxy(t, b.URL)
 			_, goOn := other.stall(t, named("OrdersReserve"))
 			startPatient(t, other, engine.Config{RecoveryInterval: often})
-			eventually(t, "the other replica has taken the orders over", func() bool {
-				return value[int](t, b.Pool, `SELECT count(*) FROM books.orders AS o WHERE o.status = 'reserving' AND o.fence = 2`) == n
-			})
+			eventually(t, "the other replica has taken the orders over", b.answers(t, n,
+				`SELECT count(*) FROM books.orders AS o WHERE o.status = 'reserving' AND o.fence = 2`))
 			if finished {
 				goOn()
-				eventually(t, "it has finished them", func() bool {
-					return value[int](t, b.Pool, `SELECT count(*) FROM books.orders AS o WHERE o.status = 'completed' AND o.fence = 2`) == n
-				})
+				eventually(t, "it has finished them", b.answers(t, n,
+					`SELECT count(*) FROM books.orders AS o WHERE o.status = 'completed' AND o.fence = 2`))
 			}
 			release()
 			resume()
@@ -154,9 +153,7 @@ func TestMoveForgetsTakeOvers(t *testing.T) {
 		g.advance(t, state, "one")
 	}
 	b.engine = startEngine(t, b.URL, soon)
-	if order := b.process(t, request("one")); order.Status != "completed" {
-		t.Errorf("%s, held for %s", order.Status, text(order.Hold))
-	}
+	isNow(t, b.process(t, request("one")), "completed")
 	proveBooks(t, b.Pool)
 }
 
@@ -169,14 +166,11 @@ func TestLeaseIsRenewed(t *testing.T) {
 	b.replica(t, soon)
 	unlock := b.lock(t, lockStock)
 	answers := ask(t, b.engine, withItem("hot", requests("hot", 5))...)
-	eventually(t, "the lease would have ended twice", func() bool {
-		return value[bool](t, b.Pool, `SELECT count(*) = 5 AND bool_and(o.created_at < now() - interval '11 s') FROM orders AS o`)
-	})
+	eventually(t, "the lease would have ended twice", b.answers(t, true,
+		`SELECT count(*) = 5 AND bool_and(o.created_at < now() - interval '11 s') FROM orders AS o`))
 	unlock()
 	b.completes(t, answers, 5)
-	if n := value[int](t, b.Pool, `SELECT count(*) FROM books.transitions AS t WHERE t.verb IS NOT NULL`); n != 0 {
-		t.Errorf("%d take-overs of orders whose driver was there", n)
-	}
+	b.counts(t, 0, `SELECT count(*) FROM books.transitions AS t WHERE t.verb IS NOT NULL`)
 	proveBooks(t, b.Pool)
 }
 
@@ -202,9 +196,7 @@ func TestLostRenewals(t *testing.T) {
 	eventually(t, "renewals were lost in every way", func() bool { return renewals.Load() >= 6 })
 	release()
 	b.completes(t, answers, 3)
-	if n := value[int](t, b.Pool, `SELECT count(*) FROM books.transitions AS t WHERE t.verb IS NOT NULL`); n != 0 {
-		t.Errorf("%d take-overs of orders whose driver was there", n)
-	}
+	b.counts(t, 0, `SELECT count(*) FROM books.transitions AS t WHERE t.verb IS NOT NULL`)
 	proveBooks(t, b.Pool)
 }
 
@@ -217,12 +209,78 @@ func TestLeaseOfLockedRow(t *testing.T) {
 	unlock := b.lock(t, `SELECT o.seq FROM orders AS o WHERE o.order_id = 'order 000' FOR UPDATE`)
 	b.replica(t, soon)
 	release()
-	eventually(t, "the lease has ended", func() bool {
-		return value[bool](t, b.Pool, `SELECT o.due_at < now() FROM orders AS o WHERE o.order_id = 'order 000'`)
-	})
+	eventually(t, "the lease has ended", b.answers(t, true,
+		`SELECT o.due_at < now() FROM orders AS o WHERE o.order_id = 'order 000'`))
 	b.completes(t, answers, 1)
 	unlock()
 	b.completes(t, answers, 1)
 	t.Logf("to the locked order was done: %q, to the other: %q", verbs(t, b.Pool, "order 000"), verbs(t, b.Pool, "order 001"))
 	proveBooks(t, b.Pool)
+}
+
+// An order that can't be claimed, because a row stands in the way of its history, does
+// not keep its neighbours from being taken over.
+func TestOneOrderThatCannotBeClaimed(t *testing.T) {
+	t.Parallel()
+	b := setupWith(t, byCallers)
+	g := newGhost(b.Pool)
+	var ids []string
+	for i := range 20 {
+		ids = append(ids, fmt.Sprint("left ", i))
+	}
+	g.admit(t, time.Millisecond, ids...)
+	b.exec(t, `INSERT INTO transitions (order_no, seq, to_status, fence)
+		SELECT order_no, 2, 'charging', 1 FROM orders WHERE order_id = 'left 7'`)
+	b.replica(t, engine.Config{})
+	eventually(t, "the neighbours are completed", b.answers(t, 19, `SELECT count(*) FROM orders WHERE status = 'completed'`))
+}
+
+// More due orders than one look takes, all of them locked, do not hide those behind them.
+func TestLockedPageOfDueOrders(t *testing.T) {
+	t.Parallel()
+	b := setupWith(t, byCallers)
+	b.exec(t, `WITH due AS (
+		INSERT INTO orders (order_id, status, due_at, owner, fence, currency, item, amount)
+		SELECT 'due ' || n, 'charging', now() - interval '1 hour' + n * interval '1 ms', gen_random_uuid(), 1, 'USD', 'widget', 1
+		FROM generate_series(1, 520) AS n RETURNING order_no)
+		INSERT INTO transitions (order_no, seq, from_status, to_status, fence) SELECT order_no, 1, 'pending', 'charging', 1 FROM due`)
+	b.lock(t, `SELECT 1 FROM orders ORDER BY due_at LIMIT 500 FOR UPDATE`)
+	b.replica(t, engine.Config{})
+	eventually(t, "the orders behind the locked ones are completed", b.answers(t, 20,
+		`SELECT count(*) FROM orders WHERE status = 'completed'`))
+}
+
+// TestClockOfTheDatabaseSetBack: leases, waits and the times of reservations that were written before the clock was set back by three
+// days end when the longest of their kind would. A start that the caller has set stays.
+func TestClockOfTheDatabaseSetBack(t *testing.T) {
+	t.Parallel()
+	b := setupWith(t, byCallers)
+	g := newGhost(b.Pool)
+	g.admit(t, time.Minute, "driven")
+	version := b.activate(t, `
+charge: {executor: http, url: "http://127.0.0.1:9/charge", undoUrl: "http://127.0.0.1:9/undo", timeout: 1s, callbackTimeout: 50m, retry: {cap: 5m, budget: 20m}}
+approval: [{amountOver: 10, currency: USD, timeout: 2h}]`)
+	for i, hold := range []string{fsm.HoldRetry, fsm.HoldCallback, fsm.HoldApproval, fsm.HoldScheduled} {
+		b.exec(t, `WITH held AS (
+			INSERT INTO orders (order_id, status, hold, due_at, approval_until, start_at, fence, currency, item, amount, policy, calls, retries, retry_window_started_at)
+			SELECT $1::text, CASE WHEN $2::integer < 2 THEN 'charging' ELSE 'pending' END, $1::text, now() + interval '3 days', CASE $1::text WHEN 'approval' THEN now() + interval '3 days' END,
+				CASE $1::text WHEN 'scheduled' THEN now() + interval '3 days' END, 1, 'USD', 'widget', 99.99, $3, 0, 0, now() + interval '3 days' RETURNING order_no, status)
+			INSERT INTO transitions (order_no, seq, to_status, fence) SELECT order_no, 1, status, 1 FROM held`, hold, i, version)
+	}
+	b.exec(t, `UPDATE orders SET due_at = due_at + interval '3 days' WHERE hold IS NULL`)
+	b.exec(t, `UPDATE orders SET reservation_ttl = 600, reserved_until = now() + interval '3 days' WHERE hold = 'retry'`)
+	b.exec(t, `INSERT INTO late_undos (order_no, generation, step, reason, due_at) SELECT order_no, 0, 'charge', 'a test', now() + interval '3 days' FROM orders WHERE hold = 'retry'`)
+	b.replica(t, engine.Config{Lease: time.Second, RecoveryInterval: often})
+	reaches(t, b.Pool, "driven", "completed")
+	for what, of := range map[string]struct{ sql, want string }{
+		"waits": {`SELECT string_agg(concat(hold, ' ', round(extract(epoch FROM due_at - now()) / 60)), ', ' ORDER BY order_no) FROM orders WHERE hold IS NOT NULL`,
+			"retry 25, callback 50, approval 120, scheduled 4320"},
+		"approvals":    {`SELECT string_agg(round(extract(epoch FROM approval_until - now()) / 60)::text, '') FROM orders`, "120"},
+		"reservations": {`SELECT string_agg(round(extract(epoch FROM reserved_until - now()) / 60)::text, '') FROM orders`, "10"},
+		"late undos":   {`SELECT string_agg(round(extract(epoch FROM due_at - now()) / 60)::text, '') FROM late_undos`, "60"},
+	} {
+		if got := value[string](t, b.Pool, of.sql); got != of.want {
+			t.Errorf("%s: %s, want %s", what, got, of.want)
+		}
+	}
 }

@@ -1,0 +1,432 @@
+package engine_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sony/gobreaker/v2"
+
+	"pawl/db"
+	"pawl/engine"
+	"pawl/fsm"
+	"pawl/internal/orders"
+	"pawl/internal/policy/store"
+	"pawl/internal/simulator"
+	"pawl/test/dbtest"
+)
+
+// poolOf reads how busy a replica is with a step of a policy.
+func poolOf(e *engine.Engine, version int32, of fsm.Step) engine.CallPoolStats {
+	pools := e.CallPools()
+	if i := slices.IndexFunc(pools, func(l engine.CallPoolStats) bool { return l.Policy == version && l.Step == of }); i >= 0 {
+		return pools[i]
+	}
+	return engine.CallPoolStats{}
+}
+
+// A provider that hangs fills its own call pool, and holds up nobody else.
+func TestProviderThatHangs(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 1, quick)
+	hangs := s.use(t, `
+charge: {executor: simulator, url: SIM, timeout: 60s, inFlight: 3, queue: 5, retry: {initial: 30m, cap: 30m}, breaker: {failures: 1000}, keyRetention: 8760h}`)
+	s.faults(t, simulator.Rule{Fault: simulator.Hang, OrderPrefix: "stuck"})
+	const orders = 20
+	for i := range orders {
+		s.admit(t, request(fmt.Sprintf("stuck%d", i)))
+	}
+	eventually(t, "the call pool is full, and who finds no place is held", func() bool {
+		pool := poolOf(s.engine, hangs, fsm.Charge)
+		held := value[int64](t, s.Pool, `SELECT count(*) FROM orders WHERE hold = 'retry' AND hold_reason = 'queue_full'`)
+		return pool.InFlight == 3 && pool.Queued == 5 && held == orders-8
+	})
+	s.counts(t, 3, `SELECT count(*) FROM step_calls`)
+	if w, err := s.engine.Waiting(t.Context()); err != nil || w.Held["retry"].Orders != orders-8 || w.Held["attention"].Orders != 0 || len(w.Held) != 7 {
+		t.Errorf("%+v, %v", w, err)
+	}
+	for name, policy := range map[string]string{"ledger": `{}`, "other": `reserve: {executor: simulator, url: SIM}`} {
+		s.use(t, policy)
+		var callers sync.WaitGroup
+		for i := range 50 {
+			callers.Go(func() {
+				isNow(t, s.process(t, request(fmt.Sprintf("%s%d", name, i))), "completed")
+			})
+		}
+		callers.Wait()
+	}
+}
+
+func TestBreaker(t *testing.T) {
+	t.Parallel()
+	registry, cfg := prometheus.NewRegistry(), quick
+	cfg.Registerer = registry
+	s := openShop(t, 1, cfg)
+	version := s.use(t, `
+charge: {executor: simulator, url: SIM, inFlight: 1, retry: {initial: 5ms, cap: 10ms, maxRetries: 999}, breaker: {failures: 3, open: 200ms}}`)
+	s.faults(t, simulator.Rule{Fault: simulator.Error, Status: 500})
+	for i := range 6 {
+		s.admit(t, request(fmt.Sprintf("o%d", i)))
+	}
+	eventually(t, "it opens", func() bool { return poolOf(s.engine, version, fsm.Charge).Breaker == gobreaker.StateOpen })
+	eventually(t, "orders are held for it", func() bool {
+		return value[int64](t, s.Pool, `SELECT count(*) FROM orders WHERE hold = 'retry' AND hold_reason = 'breaker_open'`) > 0
+	})
+	s.faults(t)
+	eventually(t, "all go on when the provider is well", s.answers(t, 6,
+		`SELECT count(*) FROM orders WHERE ended_as = 'completed'`))
+	if pool := poolOf(s.engine, version, fsm.Charge); pool.Breaker != gobreaker.StateClosed || pool.InFlight != 0 || pool.Queued != 0 {
+		t.Errorf("%+v", pool)
+	}
+	counted := value[int64](t, s.Pool, `SELECT count(*) FROM step_calls WHERE outcome = 'unknown'`)
+	made := int64(metric(t, registry, "pawl_step_calls_total", "do unknown charge"))
+	if made != counted || made < 3 {
+		t.Errorf("counted %d of %d calls", made, counted)
+	}
+}
+
+// To ask for patience is no illness, and to refuse is none.
+func TestBreakerStaysClosed(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 1, quick)
+	version := s.use(t, `
+charge: {executor: simulator, url: SIM, retry: {initial: 1ms, cap: 2ms}, breaker: {failures: 1, open: 1h}}`)
+	s.faults(t, simulator.Rule{Fault: simulator.RateLimit, Delay: time.Millisecond, Times: 2, OrderPrefix: "patient"}, simulator.Rule{Fault: simulator.Decline, OrderPrefix: "poor"})
+	for id, want := range map[string]fsm.State{"patient": "completed", "poor": "failed"} {
+		isNow(t, s.process(t, request(id)), want)
+	}
+	if pool := poolOf(s.engine, version, fsm.Charge); pool.Breaker != gobreaker.StateClosed {
+		t.Errorf("%+v", pool)
+	}
+}
+
+// When an order is tried next is in the database: a replica that starts later goes by it.
+func TestRetrySurvivesARestart(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 1, quick)
+	s.use(t, `charge: {executor: simulator, url: SIM, retry: {initial: 1s, cap: 1s}}`)
+	s.faults(t, simulator.Rule{Fault: simulator.RateLimit, Delay: 5 * time.Second, Times: 1})
+	s.admit(t, request("later"))
+	held := s.until(t, "later", "retry")
+	if held.DueAt == nil || held.HoldReason == nil || *held.Calls != 1 {
+		t.Fatal(brief(held))
+	}
+	stop(t, s.engine)
+	if now := s.get(t, "later"); !now.DueAt.Equal(*held.DueAt) || now.Seq != held.Seq {
+		t.Errorf("it was %s, it is %s", brief(held), brief(now))
+	}
+	s.only(s.replica(t, s.cfg))
+	s.until(t, "later", "completed")
+	second := value[time.Time](t, s.Pool, `SELECT started_at FROM step_calls WHERE call = 2`)
+	if second.Before(*held.DueAt) {
+		t.Errorf("tried at %s, before %s", second, held.DueAt)
+	}
+}
+
+// An order keeps the policy it started with, whatever is active meanwhile, also over a restart.
+func TestPolicyIsPinned(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 2, quick)
+	first := s.use(t, `
+charge: {executor: simulator, url: SIM, retry: {initial: 1ms, cap: 5ms, maxRetries: 999}}
+reserve: {executor: simulator, url: SIM}`)
+	s.faults(t, simulator.Rule{Fault: simulator.NotDone, Step: "charge"})
+	s.admit(t, request("old"))
+	s.until(t, "old", "retry")
+	second := s.use(t, `confirm: {executor: simulator, url: SIM}`)
+	s.process(t, request("new"))
+	s.replace(t, 0)
+	s.replace(t, 1)
+	s.faults(t)
+	s.until(t, "old", "completed")
+	for id, want := range map[string]struct {
+		version int32
+		steps   []string
+	}{"old": {first, []string{"charge live", "reserve live"}}, "new": {second, []string{"confirm live"}}} {
+		if o := s.get(t, id); *o.Policy != want.version {
+			t.Errorf("%s has policy %d", id, *o.Policy)
+		}
+		s.stands(t, id, want.steps...)
+	}
+}
+
+// An order whose policy a replica does not know is left to those that do.
+func TestUnknownPolicyIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	b := setupWith(t, quick)
+	b.exec(t, `INSERT INTO orders (order_id, status, fence, owner, due_at, amount, currency, item, policy)
+		VALUES ('newer', 'charging', 1, gen_random_uuid(), now(), 1, 'USD', 'i', 4711)`)
+	eventually(t, "it is seen again and again", func() bool { return b.engine.Stats.UnknownPolicy.Load() > 2 })
+	if o, err := b.engine.Orders.Get(t.Context(), "newer"); err != nil || o.Fence != 1 || o.Seq != 1 {
+		t.Error(err, brief(o))
+	}
+}
+
+// made are the calls that the books have of an order: operation, outcome and code.
+func (b *bundle) made(t testing.TB, orderID string) []string {
+	t.Helper()
+	return column[string](t, b.Pool, `SELECT concat_ws(' ', operation, outcome, code) FROM books.step_calls WHERE order_id = $1 ORDER BY call`, orderID)
+}
+
+// lingering is a provider that loses the connection of each charge, goes on working on it until it is asked often enough,
+// and tells who asks. No clock has a part in it.
+type lingering struct {
+	sent, asked atomic.Int32
+	doneAt      atomic.Int32 // the look-up that says that it is done
+}
+
+// ServeHTTP implements http.Handler.
+func (l *lingering) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet {
+		l.sent.Add(1)
+		panic(http.ErrAbortHandler)
+	}
+	said := `{"state":"in_progress"}`
+	if l.asked.Add(1) >= l.doneAt.Load() {
+		said = `{"state":"done","reference":"ch_1"}`
+	}
+	_, _ = w.Write([]byte(said))
+}
+
+// openLingering is a shop whose charges are done by such a provider.
+func openLingering(t testing.TB, doneAt int32, retry string) (*shop, *lingering) {
+	t.Helper()
+	l := &lingering{}
+	l.doneAt.Store(doneAt)
+	server := httptest.NewServer(l)
+	t.Cleanup(server.Close)
+	s := openShop(t, 1, quick)
+	s.use(t, strings.ReplaceAll(`charge: {executor: http, url: URL/do, undoUrl: URL/undo, lookupUrl: URL/lookup, timeout: 1m, retry: `+retry+`}`, "URL", server.URL))
+	return s, l
+}
+
+// A provider that has not answered and is at work is asked until it is done. Nobody calls back, so nothing else would tell.
+func TestAProviderThatTakesItsTime(t *testing.T) {
+	t.Parallel()
+	s, l := openLingering(t, 5, `{initial: 1ms, cap: 50ms, maxRetries: 2}`)
+	isNow(t, s.process(t, request("slow")), "completed")
+	want := append([]string{"do unknown connection_lost"}, slices.Repeat([]string{"lookup unknown in_progress"}, 4)...)
+	if made := s.made(t, "slow"); !slices.Equal(made, append(want, "lookup done")) || l.sent.Load() != 1 {
+		t.Errorf("calls: %q, sent %d times", made, l.sent.Load())
+	}
+}
+
+// What is in progress for longer than retries and budget last comes to a person, and a retry asks at once.
+func TestAProviderThatIsNeverDone(t *testing.T) {
+	t.Parallel()
+	s, l := openLingering(t, math.MaxInt32, `{initial: 30m, cap: 30m, maxRetries: 1, budget: 0s}`)
+	s.admit(t, request("one"))
+	s.until(t, "one", "retry")
+	s.exec(t, `UPDATE orders SET due_at = now()`)
+	held := s.until(t, "one", "attention")
+	if made := s.made(t, "one"); !slices.Equal(made, []string{"do unknown connection_lost", "lookup unknown in_progress"}) || text(held.HoldReason) == "" {
+		t.Errorf("%s, calls %q", brief(held), made)
+	}
+	l.doneAt.Store(0)
+	s.do(t, engine.Request{Verb: orders.Retry, OrderID: "one", Actor: "ann", Async: true})
+	s.until(t, "one", "completed")
+	if made := s.made(t, "one"); made[len(made)-1] != "lookup done" {
+		t.Errorf("calls: %q", made)
+	}
+}
+
+// Whoever does not want to wait for a callback asks: by a look-up, or with the same key where there is none.
+func TestRetryOfAnOrderThatWaitsForACallback(t *testing.T) {
+	t.Parallel()
+	for policy, last := range map[string]string{
+		`charge: {executor: simulator, url: SIM}`:                             "lookup done",
+		`charge: {executor: http, url: SIM/charge, undoUrl: SIM/charge/undo}`: "do done",
+	} {
+		t.Run(last, func(t *testing.T) {
+			t.Parallel()
+			s := openShop(t, 1, quick)
+			s.use(t, policy)
+			s.faults(t, simulator.Rule{Fault: simulator.CallbackNever, Times: 1})
+			s.admit(t, request("one"))
+			held := s.until(t, "one", "callback")
+			if !slices.Contains(orders.AllowedActions(&held), "retry") {
+				t.Errorf("allowed: %q", orders.AllowedActions(&held))
+			}
+			isNow(t, s.do(t, engine.Request{Verb: orders.Retry, OrderID: "one", Actor: "ann"}), "completed")
+			s.calledFor(t, "one", "do waiting", last)
+			s.stands(t, "one", "charge live")
+		})
+	}
+	t.Run("that is still owed leaves it waiting", func(t *testing.T) {
+		t.Parallel()
+		s := openShop(t, 1, quick)
+		s.use(t, `charge: {executor: simulator, url: SIM}`)
+		s.faults(t, simulator.Rule{Fault: simulator.Async, Delay: time.Hour})
+		s.admit(t, request("one"))
+		held := s.until(t, "one", "callback")
+		s.do(t, engine.Request{Verb: orders.Retry, OrderID: "one", Actor: "ann", Async: true})
+		eventually(t, "it was asked, and waits again", func() bool {
+			o := s.get(t, "one")
+			return o.Seq > held.Seq+1 && text(o.Hold) == "callback"
+		})
+		s.calledFor(t, "one", "do waiting", "lookup waiting")
+	})
+}
+
+// A request that never arrived is sent again at once when the look-up says so, by a call of its own.
+func TestARequestThatNeverArrived(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 1, quick)
+	s.use(t, `charge: {executor: simulator, url: SIM, timeout: 1m, retry: {initial: 1ms, cap: 1ms}}`)
+	s.faults(t, simulator.Rule{Fault: simulator.RefuseConnection, Times: 1})
+	isNow(t, s.process(t, request("one")), "completed")
+	s.calledFor(t, "one", "do unknown connection_lost", "lookup retry unseen", "do done")
+	s.called(t, "one", "charge/do", "charge/do")
+}
+
+// executor is something that charges, with what it knows of that.
+type executor struct {
+	policy string
+	// charged says how often it has charged an order, and how often it took that back.
+	charged func(t *testing.T, s *shop, orderID string) (times, undone int)
+}
+
+// executors are all there are: the ledger, which charges in the commit of its move, and those that are remote. Stock is
+// the ledger's, so that an order is refused after its charge wherever that was made.
+func executors(t *testing.T, s *shop) map[string]executor {
+	t.Helper()
+	ofSimulator := func(_ *testing.T, s *shop, orderID string) (times, undone int) {
+		for _, e := range s.sim.Books(orderID) {
+			if e.Step != "charge" {
+				continue
+			}
+			times += e.Effects
+			if e.State == simulator.Undone {
+				undone++
+			}
+		}
+		return times, undone
+	}
+	key := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(key, []byte("sk_test_1"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stripe := fmt.Sprintf("charge: {executor: stripe, url: SIM, secret: %q", "file:"+key)
+	return map[string]executor{
+		"ledger": {"{}", func(t *testing.T, s *shop, orderID string) (times, undone int) {
+			t.Helper()
+			return value[int](t, s.Pool, `SELECT count(*) FROM books.charges WHERE order_id = $1`, orderID),
+				value[int](t, s.Pool, `SELECT count(*) FROM books.refunds WHERE order_id = $1`, orderID)
+		}},
+		"simulator":                   {"charge: {executor: simulator, url: SIM}", ofSimulator},
+		"http":                        {"charge: {executor: http, url: SIM/charge, undoUrl: SIM/charge/undo, refundUrl: SIM/charge/refund}", ofSimulator},
+		"stripe":                      {stripe + "}", ofSimulator},
+		"stripe, captured on confirm": {stripe + ", capture: on_confirm}\nconfirm: {executor: stripe}", ofSimulator},
+	}
+}
+
+// TestEveryExecutor runs whole orders: what an order is promised does not depend on who does its steps.
+func TestEveryExecutor(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"ledger", "simulator", "http", "stripe", "stripe, captured on confirm"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := openShop(t, 2, quick)
+			x := executors(t, s)[name]
+			s.use(t, x.policy)
+			keeps(t, s, func(orderID string) (int, int) { return x.charged(t, s, orderID) })
+			taken := map[string]int{"well": 1, "crowd": 1, "refused": 0}
+			for _, e := range s.sim.Books("") { // what was only authorized is taken, of orders that were not refused
+				if e.Step == "confirm" && (e.State != simulator.Live || e.Effects != taken[e.OrderID]) {
+					t.Errorf("captured: %+v", e)
+				}
+			}
+		})
+	}
+}
+
+// keeps sends three orders: one that goes well and is sent again, one that fifty send at once, one that is refused.
+func keeps(t *testing.T, s *shop, charged func(orderID string) (times, undone int)) {
+	t.Helper()
+	check := func(orderID string, o orders.Order, want fsm.State, wantUndone int) {
+		if times, undone := charged(orderID); o.Status != want || times != 1 || undone != wantUndone {
+			t.Errorf("%s: %s, charged %d times and undone %d times", orderID, brief(o), times, undone)
+		}
+	}
+	well := paid("well")
+	s.process(t, well)
+	check("well", s.process(t, well), fsm.Completed, 0)
+
+	crowd := paid("crowd")
+	var callers sync.WaitGroup
+	for i := range 50 {
+		callers.Go(func() {
+			o, err := s.engines[i%2].Process(t.Context(), crowd)
+			if err != nil || o.Status != fsm.Completed {
+				t.Errorf("one of a crowd: %v, %s", err, brief(o))
+			}
+		})
+	}
+	callers.Wait()
+	check("crowd", s.get(t, "crowd"), fsm.Completed, 0)
+
+	refused := paid("refused")
+	refused.Item = fmt.Sprintf("gone for %s", t.Name())
+	s.setStock(t, refused.Item, 0)
+	check("refused", s.process(t, refused), fsm.Failed, 1)
+}
+
+// TestPoliciesThatAreReadLate has the first reads of the policies fail at the start of an engine that looks for
+// orders once in an hour. It reads them again soon, and turns away what comes meanwhile.
+func TestPoliciesThatAreReadLate(t *testing.T) {
+	t.Parallel()
+	for _, statement := range []string{"PolicyActive", "PoliciesUnknown"} {
+		for _, f := range []fate{loseRequest, loseReply, dbtest.HushReply} {
+			t.Run(statement+", "+f.String(), func(t *testing.T) {
+				t.Parallel()
+				b := &bundle{Database: dbtest.New(t)}
+				used, err := store.Use(t.Context(), db.New(b.Pool), []byte("completeWithin: 1h\n"), "test")
+				if err != nil {
+					t.Fatal(err)
+				}
+				p := newProxy(t, b.URL)
+				var reads atomic.Int32
+				p.On(func(name string) fate {
+					if name == statement && reads.Add(1) <= 3 {
+						return f
+					}
+					return passes
+				})
+				b.engine = startWatchful(t, p, byCallers)
+				var order orders.Order
+				eventually(t, "an order is taken", func() bool {
+					order, err = b.engine.Process(t.Context(), request("order"))
+					if err != nil && !errors.Is(err, orders.ErrUnavailable) {
+						t.Fatal(err)
+					}
+					return err == nil
+				})
+				if o := order; o.Status != fsm.Completed || o.Policy == nil || *o.Policy != used.Version || o.CompleteBy == nil {
+					t.Errorf("%s, by policy %v", brief(order), o.Policy)
+				}
+				if n := reads.Load(); n < 4 {
+					t.Errorf("read %d times", n)
+				}
+			})
+		}
+	}
+}
+
+// calledFor checks the calls that the books have of an order.
+func (b *bundle) calledFor(t testing.TB, orderID string, want ...string) {
+	t.Helper()
+	if made := b.made(t, orderID); !slices.Equal(made, want) {
+		t.Errorf("%s: calls %q, want %q", orderID, made, want)
+	}
+}

@@ -1,0 +1,210 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"pawl/fsm"
+	"pawl/internal/policy"
+	"pawl/internal/provider"
+)
+
+// TestQueuesThatTurnCallersAway gives each queue somebody who has waited for an hour.
+func TestQueuesThatTurnCallersAway(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		queue func(*Engine) *queue
+		want  bool
+	}{
+		"orders to be admitted":          {func(e *Engine) *queue { return e.admits }, true},
+		"orders to be charged":           {func(e *Engine) *queue { return e.moves[fsm.Charging] }, true},
+		"answers to be recorded":         {func(e *Engine) *queue { return e.results }, true},
+		"orders that may have an answer": {func(e *Engine) *queue { return e.preflights }, true},
+		"orders to be held":              {func(e *Engine) *queue { return e.waits }, false},
+		"orders to be released":          {func(e *Engine) *queue { return e.leaves }, false},
+		"orders of a locked item":        {func(e *Engine) *queue { return e.hot.queue }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				e := New(nil, Config{})
+				defer e.cancel()
+				c.queue(e).Add(newRun("waits", Input{}))
+				if e.overloaded("") {
+					t.Error("turned away at once")
+				}
+				<-time.After(time.Hour)
+				if got := e.overloaded(""); got != c.want {
+					t.Error(got)
+				}
+			})
+		})
+	}
+}
+
+func TestHotItemsAreWhatWritesStockRows(t *testing.T) {
+	t.Parallel()
+	e := New(nil, Config{})
+	defer e.cancel()
+	of := func(state fsm.State, item string) *run {
+		r := newRun(string(state)+item, Input{})
+		r.order.Status, r.order.Item = state, item
+		return r
+	}
+	e.hot.add([]*run{of(fsm.Reserving, "locked")})
+	if n := e.hot.holds("locked"); n != 1 {
+		t.Fatalf("%d orders of the locked item", n)
+	}
+	runs := []*run{of(fsm.Charging, "locked"), of(fsm.Confirming, "locked"), of(fsm.Reserving, "free"), of(fsm.Refunding, "locked")}
+	if fast := e.hot.divert(runs); len(fast) != 3 || fast[0] != runs[0] || fast[1] != runs[2] || fast[2] != runs[3] {
+		t.Errorf("%d go the fast way", len(fast))
+	}
+	stale := of(fsm.Reserving, "locked")
+	stale.call = &call{state: fsm.Charging, result: provider.Done{}} // it was committed, and the reply was lost
+	if fast := e.hot.divert([]*run{stale}); len(fast) != 0 {
+		t.Error("an order with the answer of the step before goes the fast way")
+	}
+	if n := e.hot.holds("locked"); n != 3 {
+		t.Errorf("%d orders of the locked item, want 3", n)
+	}
+	e.hot.unblock("locked")
+	if fast := e.hot.divert(runs); len(fast) != 4 {
+		t.Errorf("%d go the fast way when the item is free", len(fast))
+	}
+}
+
+func TestClockGoesByTheDatabase(t *testing.T) {
+	t.Parallel()
+	e := &Engine{}
+	near := func(want time.Time) {
+		t.Helper()
+		if off := e.Now().Sub(want); off < 0 || off > time.Minute {
+			t.Errorf("the clock is off by %s", off)
+		}
+	}
+	database := time.Now().Round(0).Add(-300 * time.Hour)
+	e.tickOn(database)
+	near(database)
+	e.tickOn(database.Add(-time.Hour)) // it waited for an hour
+	near(database)
+	e.tickOn(database.Add(time.Hour))
+	near(database.Add(time.Hour))
+	e.tick(database.Add(-time.Hour)) // another server
+	near(database.Add(-time.Hour))
+}
+
+func TestStoodStill(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for name, c := range map[string]struct {
+		asked time.Time
+		want  bool
+	}{
+		"just now":                       {now, false},
+		"a statement that took long":     {now.Add(-time.Minute / 2), false},
+		"a process that was stopped":     {now.Add(-retentionMargin), true},
+		"a machine that slept":           {now.Round(0).Add(-retentionMargin), true},
+		"a wall clock that was set back": {now.Round(0).Add(retentionMargin), false},
+	} {
+		called := false
+		made := &call{pool: &callPool{exec: caller(func() { called = true })}, operation: provider.Do, step: fsm.Charge, asked: c.asked}
+		result := made.perform(t.Context(), &provider.Call{})
+		retry, _ := result.(provider.Retry)
+		if called == c.want || c.want != (retry.Code == stoodStillCode && errors.Is(failureOf(result), errUncalled)) {
+			t.Errorf("%s: called %v, %+v", name, called, result)
+		}
+	}
+}
+
+// caller is an executor that only notes that it was called.
+type caller func()
+
+func (c caller) Do(context.Context, *provider.Call) provider.Result {
+	c()
+	return provider.Done{}
+}
+
+func (c caller) Refund(context.Context, *provider.Call) provider.Result {
+	c()
+	return provider.Done{}
+}
+
+func (c caller) Undo(context.Context, *provider.Call) provider.Result {
+	c()
+	return provider.Done{}
+}
+
+// What preparing the statements shows is over as soon as it no longer shows. What it does not show comes again, maybe: the
+// engine stands still twice as long each time.
+func TestStandstill(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		shown bool
+		wants []time.Duration
+	}{
+		"a column is missing, again and again": {true, []time.Duration{0, 0, 0}},
+		"a trigger fails, again and again":     {false, []time.Duration{standMin, 2 * standMin, 4 * standMin}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f := newSchemaHealth(slog.New(slog.DiscardHandler))
+				for _, want := range c.wants {
+					f.standStill("move orders", errors.New("undefined column"))
+					if c.shown {
+						f.failed(ErrNotMigrated)
+					}
+					f.failed(errors.New("the connection was lost"))
+					begin := time.Now()
+					for f.goOn() != nil {
+						<-time.After(standMin / 10)
+					}
+					if lasted := time.Since(begin); lasted != want {
+						t.Errorf("stood still for %s, want %s", lasted, want)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestQuantiles(t *testing.T) {
+	t.Parallel()
+	h := prometheus.NewHistogram(prometheus.HistogramOpts{Buckets: orderBuckets})
+	for _, seconds := range []float64{.001, .004, .011, .012, .013, .014, .015, .02, .3, 1e9} {
+		h.Observe(seconds)
+	}
+	var m dto.Metric
+	if err := h.Write(&m); err != nil {
+		t.Fatal(err)
+	}
+	d := durations{}
+	d.add(m.Histogram)
+	for share, want := range map[float64]time.Duration{
+		.1: 2500 * time.Microsecond, .2: 5 * time.Millisecond, .5: 17500 * time.Microsecond, .9: 500 * time.Millisecond, .95: 24 * time.Hour,
+	} {
+		if got := d.quantile(share); math.Abs((got - want).Seconds()) > 1e-9 {
+			t.Errorf("%v: %v, want %v", share, got, want)
+		}
+	}
+	if got := (durations{}).quantile(.5); got != 0 {
+		t.Errorf("of none: %v", got)
+	}
+}
+
+func TestUnknownExecutors(t *testing.T) {
+	t.Parallel()
+	for _, name := range []policy.Executor{policy.Ledger, "smoke", ""} {
+		if e, err := newExecutor(&policy.Step{Executor: name, URL: "http://shop.example/do"}, fsm.Charge, policy.Bounds{}); err == nil {
+			t.Errorf("%q is %v", name, e)
+		}
+	}
+}

@@ -1,0 +1,343 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"pawl/engine"
+	"pawl/fsm"
+	"pawl/internal/orders"
+	"pawl/internal/pg"
+	"pawl/migrations"
+	"pawl/test/dbtest"
+)
+
+// load is callers that send one order after the other and remember what they were told.
+type load struct {
+	acknowledged atomic.Int64 // told that it is completed
+	unavailable  atomic.Int64 // told to ask again
+	end          func()
+}
+
+// startLoad starts callers, whose orders go to the engines in turn. end stops them and waits for the last answers.
+func startLoad(t *testing.T, callers int, engines ...*engine.Engine) *load {
+	t.Helper()
+	l := &load{}
+	var stopped atomic.Bool
+	var wg sync.WaitGroup
+	for c := range callers {
+		wg.Go(func() {
+			for i := 0; !stopped.Load(); i++ {
+				l.send(t, engines[i%len(engines)], fmt.Sprintf("caller %d order %d", c, i))
+			}
+		})
+	}
+	l.end = sync.OnceFunc(func() { stopped.Store(true); wg.Wait() })
+	t.Cleanup(l.end)
+	return l
+}
+
+// send asks for an order until it is told how it ended.
+func (l *load) send(t *testing.T, e *engine.Engine, orderID string) {
+	t.Helper()
+	for {
+		order, err := e.Process(context.WithoutCancel(t.Context()), request(orderID))
+		switch {
+		case err == nil && order.OrderID == orderID && order.Status == "completed":
+			l.acknowledged.Add(1)
+			return
+		case errors.Is(err, orders.ErrUnavailable), errors.Is(err, orders.ErrOverloaded):
+			l.unavailable.Add(1)
+		default:
+			t.Errorf("%s: told %s (held: %s): %v", orderID, order.Status, text(order.HoldReason), err)
+			return
+		}
+	}
+}
+
+// more waits until so many more orders are acknowledged.
+func (l *load) more(t *testing.T, n int64) {
+	t.Helper()
+	enough := l.acknowledged.Load() + n
+	eventually(t, fmt.Sprint(n, " more orders are acknowledged"), func() bool { return l.acknowledged.Load() >= enough || t.Failed() })
+}
+
+// allCompleted fails the test unless what was acknowledged, and whatever else was stored, is completed.
+func (l *load) allCompleted(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	eventually(t, "every order is completed", func() bool {
+		return value[int](t, pool, `SELECT count(*) FROM books.orders AS o WHERE o.status <> 'completed'`) == 0
+	})
+	if n := value[int64](t, pool, `SELECT count(*) FROM books.orders`); n != l.acknowledged.Load() {
+		t.Errorf("%d orders are stored, %d were acknowledged", n, l.acknowledged.Load())
+	}
+	proveBooks(t, pool)
+}
+
+func TestConnectionsKilled(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	two := b.replica(t, engine.Config{})
+	l := startLoad(t, 16, b.engine, two)
+	killed := 0
+	for range times(8, 25) {
+		l.more(t, 20)
+		killed += value[int](t, b.Pool, `SELECT count(*) FILTER (WHERE pg_terminate_backend(a.pid)) FROM pg_stat_activity AS a
+			WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() AND a.query LIKE '-- name: %'`)
+	}
+	l.more(t, 20)
+	l.end()
+	l.allCompleted(t, b.Pool)
+	t.Logf("%d connections killed, %d orders acknowledged, %d times told to ask again, %d outcomes unknown", killed,
+		l.acknowledged.Load(), l.unavailable.Load(), b.engine.Stats.UnknownOutcome.Load()+two.Stats.UnknownOutcome.Load())
+}
+
+// TestAnswersWaitForTheStandby has commits wait for a standby that is cut off. Whoever is told 200 then is lied to in
+// a failover, also about rows that the primary shows after a crash.
+func TestAnswersWaitForTheStandby(t *testing.T) {
+	t.Parallel()
+	server := dbtest.Restartable(t)
+	watcher, err := pgxpool.New(t.Context(), server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(watcher.Close)
+	b := &bundle{Database: &dbtest.Database{URL: server.URL, Pool: watcher}}
+	e := startEngine(t, server.URL, engine.Config{Lease: time.Second})
+	b.engine = e
+	b.process(t, request("before"))
+	waits := request("waits")
+	waits.StartAt = time.Now().Add(time.Hour)
+	if _, err := e.Admit(t.Context(), waits); err != nil {
+		t.Fatal(err)
+	}
+	server.Set(t, "synchronous_standby_names", "*")
+
+	unanswered := func(what string, do func(context.Context) error) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
+		defer cancel()
+		if err := do(ctx); !errors.Is(err, orders.ErrUnavailable) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	process := func(id string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			_, err := e.Process(ctx, request(id))
+			return err
+		}
+	}
+	verb := func(id string, v orders.Verb) func(context.Context) error {
+		return func(ctx context.Context) error {
+			_, err := e.Do(ctx, engine.Request{Verb: v, OrderID: id, Actor: "ann"})
+			return err
+		}
+	}
+	eventually(t, "its commit waits", func() bool {
+		unanswered("a new order", process("cut off"))
+		return value[int](t, watcher, `SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`) > 0
+	})
+	unanswered("a known order", process("before"))
+	unanswered("a cancellation", verb("waits", orders.Cancel))
+	unanswered("stock", func(ctx context.Context) error {
+		_, err := setStock(ctx, e, "widget", 5)
+		return err
+	})
+
+	server.Kill(t)
+	server.Start(t)
+	watcher.Reset()
+	// What was committed without a standby is visible now.
+	eventually(t, "the order is there after the crash", func() bool {
+		return value[int](t, watcher, `SELECT count(*) FROM orders WHERE order_id = 'cut off'`) == 1
+	})
+	unanswered("the same order after the crash", process("cut off"))
+	unanswered("the same cancellation after the crash", verb("waits", orders.Cancel))
+
+	server.Set(t, "synchronous_standby_names", "")
+	isNow(t, b.process(t, request("cut off")), fsm.Completed)
+	proveBooks(t, watcher)
+}
+
+const waitForStandby = `SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`
+
+// cutOff starts an engine with an order that waits for its time on a server that then waits for a standby in vain.
+func cutOff(t *testing.T) (*engine.Engine, *dbtest.Server, *pgxpool.Pool) {
+	t.Helper()
+	server := dbtest.Restartable(t)
+	watcher, err := pgxpool.New(t.Context(), server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(watcher.Close)
+	e := startEngine(t, server.URL, engine.Config{Lease: time.Minute})
+	waits := request("waits")
+	waits.StartAt = time.Now().Add(time.Hour)
+	if _, err := e.Admit(t.Context(), waits); err != nil {
+		t.Fatal(err)
+	}
+	server.Set(t, "synchronous_standby_names", "*")
+	return e, server, watcher
+}
+
+// TestCallersLeaveNoWaitingProcesses has callers come and go while commits wait for a standby. What each leaves behind in the
+// server goes on waiting, and without an end to it the server has no place for anybody.
+func TestCallersLeaveNoWaitingProcesses(t *testing.T) {
+	t.Parallel()
+	e, _, watcher := cutOff(t)
+	const poolSize = 8
+	for range 10 {
+		var callers sync.WaitGroup
+		for range 2 * poolSize {
+			callers.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+				defer cancel()
+				if _, err := e.Do(ctx, engine.Request{Verb: orders.Pause, OrderID: "waits", Actor: "ann"}); !errors.Is(err, orders.ErrUnavailable) {
+					t.Error(err)
+				}
+			})
+		}
+		callers.Wait()
+	}
+	if n := value[int](t, watcher, waitForStandby); n > poolSize {
+		t.Errorf("%d server processes wait for a pool of %d connections", n, poolSize)
+	}
+}
+
+func TestBehindPooler(t *testing.T) {
+	t.Parallel()
+	t.Run("orders are completed", func(t *testing.T) {
+		t.Parallel()
+		b := &bundle{Database: dbtest.New(t)}
+		pool := openPool(t, dbtest.Pooler(t, b.URL))
+		b.engine = startOn(t, pool, engine.Config{})
+		for range 2 * int(pool.Stat().MaxConns()) { // one server after the other, by chance
+			if err := engine.CheckSchema(t.Context(), pool, migrations.Version()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.setStock(t, "few", 10)
+		b.completes(t, ask(t, b.engine, requests("order", 500)...), 500)
+		answers := ask(t, b.engine, withItem("few", requests("few", 20))...)
+		for range 20 {
+			if a := <-answers; a.err != nil || !a.order.Status.Final() {
+				t.Errorf("%s: told %s: %v", a.orderID, a.order.Status, a.err)
+			}
+		}
+		proveBooks(t, b.Pool)
+	})
+	t.Run("migrations are applied", func(t *testing.T) {
+		t.Parallel()
+		behind := dbtest.Pooler(t, dbtest.Empty(t))
+		for range 2 {
+			if _, err := migrations.Up(t.Context(), behind); err != nil {
+				t.Fatal(err)
+			}
+		}
+		list, err := migrations.Status(t.Context(), behind)
+		if err != nil || len(list) == 0 {
+			t.Fatal(list, err)
+		}
+		for _, m := range list {
+			if !m.Applied {
+				t.Errorf("%s is not applied", m.Name)
+			}
+		}
+	})
+}
+
+const raise = `UPDATE pawl.counter SET n = n + 1 WHERE id = $1 RETURNING n`
+
+// TestDriver is about pgx, not about us: it is what lets us say that a write is sent once.
+func TestDriver(t *testing.T) {
+	t.Parallel()
+	b := &bundle{Database: dbtest.New(t)}
+	b.exec(t, `CREATE TABLE counter (id integer PRIMARY KEY, n integer NOT NULL)`)
+	b.exec(t, `GRANT SELECT, UPDATE ON counter TO PUBLIC`)
+	for i, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec,
+	} {
+		t.Run(mode.String(), func(t *testing.T) {
+			t.Parallel()
+			b.exec(t, `INSERT INTO counter VALUES ($1, 0)`, i)
+			n := 0
+			for name, send := range map[string]func(context.Context, *pgx.Conn) error{
+				"Exec": func(ctx context.Context, c *pgx.Conn) error { _, err := c.Exec(ctx, raise, i); return err },
+				"QueryRow": func(ctx context.Context, c *pgx.Conn) error {
+					var n int
+					return c.QueryRow(ctx, raise, i).Scan(&n)
+				},
+				"Query": func(ctx context.Context, c *pgx.Conn) error {
+					rows, err := c.Query(ctx, raise, i)
+					if err != nil {
+						return err
+					}
+					_, err = pgx.CollectRows(rows, pgx.RowTo[int])
+					return err
+				},
+			} {
+				for _, f := range []fate{loseRequest, loseReply} {
+					if f == loseReply {
+						n++
+					}
+					err := sendInVain(t, b, vain{mode, f, send})
+					if got := value[int](t, b.Pool, `SELECT c.n FROM counter AS c WHERE c.id = $1`, i); got != n {
+						t.Fatalf("%s, %s: executed %d times", name, f, got-n+1)
+					}
+					if pg.FaultOf(err) != pg.Unknown {
+						t.Errorf("%s, %s: %v is not unknown", name, f, err)
+					}
+				}
+			}
+		})
+	}
+	t.Run("a commit", func(t *testing.T) {
+		t.Parallel()
+		err := sendInVain(t, b, vain{pgx.QueryExecModeCacheStatement, loseReply, func(ctx context.Context, c *pgx.Conn) error {
+			_, err := c.Exec(ctx, "COMMIT")
+			return err
+		}})
+		t.Logf("%v; pgx calls it safe to send again: %v", err, pgconn.SafeToRetry(err))
+		if pg.FaultOf(err) != pg.Unknown {
+			t.Errorf("%v is not unknown", err)
+		}
+	})
+}
+
+// vain is a statement that is not answered.
+type vain struct {
+	mode pgx.QueryExecMode
+	fate fate
+	send func(context.Context, *pgx.Conn) error
+}
+
+// sendInVain sends a statement and returns its error when the server is certainly done with it.
+func sendInVain(t *testing.T, b *bundle, v vain) error {
+	t.Helper()
+	p := newProxy(t, b.URL)
+	config, err := pgx.ParseConfig(p.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.DefaultQueryExecMode = v.mode
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	lost := p.cut(1, 1, v.fate)
+	err = v.send(t.Context(), conn)
+	if len(lost()) != 1 {
+		t.Fatalf("lost %q", lost())
+	}
+	return err
+}
