@@ -16,14 +16,13 @@ import (
 	"pawl/fsm"
 )
 
-// attentionPage is the screen of what waits for a person: why orders wait, and those that wait for one of these reasons, with
-// what the runbook says of it.
+// attentionPage shows why orders need a person, and the orders with one of these reasons.
 type attentionPage struct {
 	Groups []waitingGroup
 	Chosen *waitingGroup
 	Orders []waitingOrder
-	First  int     // which of the orders of the group comes first on this page, from 1
-	Next   string  // where the next page is
+	First  int     // the number of the first order on this page, from 1
+	Next   string  // the URL of the next page
 	ForAll []*verb // what the person may do with all orders of the group
 }
 
@@ -31,20 +30,19 @@ type attentionPage struct {
 type waitingGroup struct {
 	reason
 	Count  int
-	More   bool // there may be more than that
+	More   bool // there may be more
 	Oldest time.Time
 	URL    string
 }
 
-// waitingOrder is one of them, with what is known of it.
 type waitingOrder struct {
 	client.Order
-	Made    []client.Call // the last ones, the newest first
-	Actions []*verb       // what the person can do, in the order in which to try it
+	Made    []client.Call // the last ones, newest first
+	Actions []*verb       // in the order in which to try them
 }
 
 const (
-	waitingLooked = 100 // at an end of the orders of a hold, to see why they wait
+	waitingLooked = 100 // orders at either end of a hold, to see their reasons
 	waitingOfPage = 10
 	callsOfOrder  = 3
 	callsAtOnce   = 4
@@ -64,7 +62,7 @@ func (v *visit) attention() error {
 	return v.show("attention", page{Title: "Needs a person", Data: p})
 }
 
-// chosen is the group that the URL names, even where no order is left in it, or the one with the oldest order.
+// chosen is the group that the URL names, even if no order is left in it, or the one with the oldest order.
 func chosen(groups []waitingGroup, hold, key string) *waitingGroup {
 	named := hold != "" || key != ""
 	hold = cmp.Or(hold, fsm.HoldAttention)
@@ -79,7 +77,7 @@ func chosen(groups []waitingGroup, hold, key string) *waitingGroup {
 	return &waitingGroup{reason: reasonOf(client.OrderHold(hold), key)}
 }
 
-// waitingGroups looks at the orders that have waited longest, and at the newest ones, whose reasons may be others. The group with the
+// waitingGroups groups the orders that have waited longest, and the newest ones, which may have other reasons. The group with the
 // oldest order comes first.
 func (v *visit) waitingGroups() (groups []waitingGroup, err error) {
 	seen := map[string]bool{}
@@ -109,7 +107,9 @@ func counted(groups []waitingGroup, order *client.Order, more bool) []waitingGro
 	i := slices.IndexFunc(groups, func(g waitingGroup) bool { return g.Hold() == why.Hold() && g.Key == why.Key })
 	if i < 0 {
 		i = len(groups)
-		groups = append(groups, waitingGroup{reason: why, Oldest: order.CreatedAt, URL: address("/console/attention", why.query())})
+		groups = append(groups, waitingGroup{
+			reason: why, Oldest: order.CreatedAt, URL: address("/console/attention", why.query()),
+		})
 	}
 	groups[i].Count++
 	groups[i].More = groups[i].More || more
@@ -119,7 +119,7 @@ func counted(groups []waitingGroup, order *client.Order, more bool) []waitingGro
 	return groups
 }
 
-// query names a reason in a URL of the page.
+// query is the reason in a URL of the page.
 func (r reason) query() url.Values {
 	query := url.Values{"hold": {r.Hold()}}
 	if r.Key != "" {
@@ -147,13 +147,13 @@ func (v *visit) waiting(p *attentionPage) error {
 		query.Set("first", strconv.Itoa(p.First+len(list.Orders)))
 		p.Next = address("/console/attention", query)
 	}
-	if why.Hold() != fsm.HoldAttention || why.Key != "" { // else it would be asked of whoever is on hold for other reasons, too
+	if why.Hold() != fsm.HoldAttention || why.Key != "" { // otherwise it would include orders with other reasons
 		p.ForAll = why.ranked(v.bulkActions(list.Orders))
 	}
 	return nil
 }
 
-// withCalls adds their last calls to orders, and what a person can do.
+// withCalls adds the last calls of orders, and what a person can do.
 func (v *visit) withCalls(list []client.Order, why reason) ([]waitingOrder, error) {
 	all := make([]waitingOrder, len(list))
 	var readers errgroup.Group
@@ -165,7 +165,8 @@ func (v *visit) withCalls(list []client.Order, why reason) ([]waitingOrder, erro
 			continue
 		}
 		readers.Go(func() error {
-			last, err := v.api.ListCalls(v.r.Context(), one.OrderID, &client.ListCallsParams{Sort: client.ListCallsParamsSortNewest, Limit: callsOfOrder})
+			last, err := v.api.ListCalls(v.r.Context(), one.OrderID,
+				&client.ListCallsParams{Sort: client.ListCallsParamsSortNewest, Limit: callsOfOrder})
 			if err == nil {
 				one.Made = last.Calls
 			}
@@ -184,66 +185,62 @@ func (g *waitingGroup) AllURL(verb string) string {
 	return bulkURL(verb, filter)
 }
 
-// reason is why orders wait for a person.
+// reason is why orders need a person.
 type reason struct {
-	Key     string // what is before the colon in holdReason; of an approval, nothing
-	Title   string // in words
-	Meaning string // what is known then, in a sentence
+	Key     string // what is before the colon in holdReason
+	Title   string
 	Section string // of the runbook
-	try     []string
+	try     string // verbs, in the order in which the runbook says to try them
+	Meaning string // what is known, in a sentence
 }
 
-const (
-	stepInDoubt = "The step may have been done or not, and nobody knows."
-	dataRefused = "sqlstate"
-)
+const dataRefused = "sqlstate"
 
-// reasons are what the runbook has a section on, with the actions in the order in which it says to try them.
+// reasons are those that the runbook has a section on.
 var reasons = []reason{
-	{"retries_exhausted", "Retries are used up", "Every call of the step failed or got no answer. It may have been done, so the customer may have been charged.",
-		"retries_exhausted", []string{"retry", "cancel", "step-result"}},
-	{"outcome_unknown", "Nobody knows the outcome", stepInDoubt + " The provider may have forgotten the key, so nothing is sent again. Look at the provider first.",
-		"outcome_unknown", []string{"step-result", "cancel"}},
-	{"policy_unusable", "The policy can't be used", "A secret is missing, or the policy names a step that can't be done. Nothing was sent.",
-		"policy_unusable", []string{"retry", "cancel"}},
-	{"undo_refused", "The provider refuses the undo", "Money or goods stand at the provider until they are taken back there.",
-		"undo_refused", []string{"step-result", "retry", "cancel"}},
-	{"void_refused", "The provider refuses to void an earlier try", "Nothing of the present try was sent. What stands of the earlier one must be gone first.",
-		"void_refused", []string{"retry", "cancel"}},
-	{"refused_in_doubt", "Refused, but perhaps confirmed before", "The confirmation was refused, and an earlier call of it got no answer. Look at the provider first.",
-		"refused_in_doubt", []string{"step-result", "retry"}},
-	{"retry_after", "The provider asks to wait", "It asks for a longer pause than the policy allows.",
-		"retry_after", []string{"retry", "cancel"}},
-	{"non_retryable", "Not to be tried again", stepInDoubt + " The policy says not to try again after this answer.",
-		"non_retryable", []string{"retry", "cancel", "step-result"}},
-	{"taken over three times without a move", "Replicas fail on it", "Three replicas in a row took it over and did not move it. See their logs first.",
-		"taken-over-three-times-without-a-move", []string{"retry", "cancel"}},
-	{"unknown_move", "A move that nobody knows", "The program and the schema of the database do not agree. Find out which of them is wrong first.",
-		"unknown_move", []string{"retry", "cancel"}},
-	{dataRefused, "The database refuses its data", "The statement that moves it fails each time, because of rows that the service did not write.",
-		"an-sqlstate", []string{"retry", "cancel"}},
+	{"retries_exhausted", "Retries are used up", "retries_exhausted", "retry cancel step-result",
+		"Every call of the step failed or got no answer. It may have been done, so the customer may have been charged."},
+	{"outcome_unknown", "The outcome is unknown", "outcome_unknown", "step-result cancel",
+		"The step may have been done or not. The provider may have forgotten the key, so nothing is sent again. Look at the provider first."},
+	{"policy_unusable", "The policy can't be used", "policy_unusable", "retry cancel",
+		"A secret is missing, or the policy names a step that can't be done. Nothing was sent."},
+	{"undo_refused", "The provider refuses the undo", "undo_refused", "step-result retry cancel",
+		"Money or goods stay with the provider until they are returned there."},
+	{"void_refused", "The provider refuses to void an earlier try", "void_refused", "retry cancel",
+		"Nothing of the present try was sent. The effects of the earlier one must be gone first."},
+	{"refused_in_doubt", "Refused, but perhaps confirmed before", "refused_in_doubt", "step-result retry",
+		"The confirmation was refused, and an earlier call of it got no answer. Look at the provider first."},
+	{"retry_after", "The provider asks to wait", "retry_after", "retry cancel",
+		"It asks for a longer pause than the policy allows."},
+	{"non_retryable", "Not to be retried", "non_retryable", "retry cancel step-result",
+		"The step may have been done or not. The policy says not to retry after this answer."},
+	{"taken over three times without a move", "Replicas fail on it", "taken-over-three-times-without-a-move", "retry cancel",
+		"Three replicas in a row took it over and did not move it. See their logs first."},
+	{"unknown_move", "An unknown move", "unknown_move", "retry cancel",
+		"The program and the schema of the database do not agree. Find out first which of them is wrong."},
+	{dataRefused, "The database refuses its data", "an-sqlstate", "retry cancel",
+		"The statement that moves it fails each time, because of rows that the service did not write."},
 }
 
-var approval = reason{"", "Waits for approval", "A rule of the policy wants a person to look at it before anything is charged.",
-	"approval", []string{"approve", "reject"}}
+var approval = reason{"", "Waits for approval", "approval", "approve reject",
+	"A rule of the policy requires a person to look at it before anything is charged."}
 
 var anSQLState = regexp.MustCompile(`^[0-9A-Z]{5}$`)
 
-// reasonOf finds the reason in the words that an order is held with.
+// reasonOf is the reason of an order's hold.
 func reasonOf(hold client.OrderHold, words string) reason {
 	if hold == client.OrderHoldApproval {
 		return approval
 	}
 	key, _, _ := strings.Cut(words, ":")
-	named := func(name string) int { return slices.IndexFunc(reasons, func(r reason) bool { return r.Key == name }) }
-	if i := named(key); i >= 0 {
-		return reasons[i]
-	}
-	if anSQLState.MatchString(key) {
-		r := reasons[named(dataRefused)]
-		r.Key = key
-		r.Title += " (" + key + ")"
-		return r
+	for _, r := range reasons {
+		switch {
+		case r.Key == key:
+			return r
+		case r.Key == dataRefused && anSQLState.MatchString(key):
+			r.Key, r.Title = key, r.Title+" ("+key+")"
+			return r
+		}
 	}
 	return reason{Key: key, Title: cmp.Or(key, "Without a reason"), Section: "attention"}
 }
@@ -251,7 +248,7 @@ func reasonOf(hold client.OrderHold, words string) reason {
 // Runbook is what the runbook says about it.
 func (r reason) Runbook() template.HTML { return runbook.sections[r.Section] }
 
-// Hold is what orders wait for with this reason.
+// Hold is the hold of orders with this reason.
 func (r reason) Hold() string {
 	if r.Section == approval.Section {
 		return fsm.HoldApproval
@@ -259,14 +256,10 @@ func (r reason) Hold() string {
 	return fsm.HoldAttention
 }
 
-// ranked puts verbs into the order in which to try them.
+// ranked sorts verbs into the order in which to try them.
 func (r reason) ranked(verbs []*verb) []*verb {
-	rank := func(a *verb) int {
-		if i := slices.Index(r.try, a.Name); i >= 0 {
-			return i
-		}
-		return len(r.try)
-	}
-	slices.SortStableFunc(verbs, func(a, b *verb) int { return rank(a) - rank(b) })
+	try := strings.Fields(r.try)
+	rank := func(a *verb) uint { return uint(slices.Index(try, a.Name)) } // others come last, because -1 becomes the largest
+	slices.SortStableFunc(verbs, func(a, b *verb) int { return cmp.Compare(rank(a), rank(b)) })
 	return verbs
 }

@@ -11,30 +11,30 @@ import (
 	"pawl/fsm"
 )
 
-// charts are those of the last hour.
+// charts draws what this replica did in the last hour.
 func charts(points []client.Activity) []chart {
 	all := []chart{
-		{Title: "Throughput", Help: "orders a second", write: perSecond, mean: true, Lines: []line{
+		{Title: "Throughput", Help: "orders per second", write: short, mean: true, Lines: []line{
 			{Name: "admitted", value: rate(func(a *client.Activity) int64 { return a.Admitted })},
-			{Name: "completed", value: rate(func(a *client.Activity) int64 { return named(a.Ended, "completed") })},
-			{Name: "failed or canceled", value: rate(func(a *client.Activity) int64 { return named(a.Ended, "failed", "canceled") })},
+			{Name: "completed", value: rate(func(a *client.Activity) int64 { return ordersOf(a.Ended, "completed") })},
+			{Name: "failed or canceled", value: rate(func(a *client.Activity) int64 { return ordersOf(a.Ended, "failed", "canceled") })},
 		}},
-		{Title: "Time to the end", Help: "of the orders that ended, from their creation on", write: duration, Lines: []line{
+		{Title: "Time to the end", Help: "from the creation of an order", write: duration, Lines: []line{
 			{Name: "half took at most", value: func(a *client.Activity) float64 { return a.MedianSeconds }},
 			{Name: "95 % took at most", value: func(a *client.Activity) float64 { return a.SlowSeconds }},
 		}},
-		{Title: "Orders that wait", Help: "of all replicas, 10,000 of each kind at most", write: wholeOrders, Lines: []line{
+		{Title: "Waiting orders", Help: "of all replicas, at most 10,000 of each kind", write: wholeNumber, Lines: []line{
 			{Name: "for a person", value: waiting("attention", "approval")},
 			{Name: "for a retry or a callback", value: waiting("retry", "callback")},
 			{Name: "for anything else", value: waiting("queued", "scheduled", "paused")},
 		}},
-		{Title: "Provider calls", Help: "a second, by outcome", write: perSecond, mean: true, Lines: []line{
+		{Title: "Provider calls", Help: "per second, by outcome", write: short, mean: true, Lines: []line{
 			{Name: "done or waiting", value: rate(func(a *client.Activity) int64 { return outcomes(a, "done", "waiting") })},
 			{Name: "refused", value: rate(func(a *client.Activity) int64 { return outcomes(a, "refused") })},
-			{Name: "not known, or to be tried again", value: rate(func(a *client.Activity) int64 { return outcomes(a, "unknown", "retry") })},
+			{Name: "unknown, or retried", value: rate(func(a *client.Activity) int64 { return outcomes(a, "unknown", "retry") })},
 		}},
-		{Title: "Calls that failed", Help: "of all calls for a step", write: percent, Lines: ofSteps(failing)},
-		{Title: "Circuit breakers", Help: "of the steps", write: breakerName, Lines: ofSteps(breaker)},
+		{Title: "Failed calls", Help: "of all calls for a step", write: percent, Lines: ofSteps(failing)},
+		{Title: "Circuit breakers", Help: "of the steps", write: breakerState, Lines: ofSteps(breaker)},
 	}
 	for i := range all {
 		all[i].draw(points)
@@ -64,36 +64,34 @@ func failing(a *client.Activity, step string) float64 {
 	return float64(failed) / float64(max(all, 1))
 }
 
-// breaker is the state of the breaker of a step as the metrics have it.
+func wholeNumber(n float64) string { return count(int64(n)) }
+
+func percent(share float64) string { return short(100*share) + " %" }
+
+func breakerState(number float64) string { return breakers[int(number)] }
+
+// breakers are the states of a circuit breaker, by their number in the metrics.
+var breakers = []string{"closed", "half open", "open"}
+
 func breaker(a *client.Activity, step string) float64 {
 	for _, b := range a.Breakers {
-		switch {
-		case string(b.Step) != step:
-		case b.Breaker == "open":
-			return 2
-		default:
-			return 1
+		if string(b.Step) == step {
+			return float64(slices.Index(breakers, strings.ReplaceAll(string(b.Breaker), "_", " ")))
 		}
 	}
 	return 0
 }
 
-func breakerName(state float64) string { return []string{"closed", "half open", "open"}[int(state)] }
-
-func percent(share float64) string { return perSecond(100*share) + " %" }
-
-// waiting is how many orders wait for one of some things.
+// waiting is how many orders have one of some holds.
 func waiting(holds ...string) func(*client.Activity) float64 {
-	return func(a *client.Activity) float64 { return float64(named(a.OnHold, holds...)) }
+	return func(a *client.Activity) float64 { return float64(ordersOf(a.OnHold, holds...)) }
 }
-
-func wholeOrders(n float64) string { return count(int64(n)) }
 
 func rate(of func(*client.Activity) int64) func(*client.Activity) float64 {
 	return func(a *client.Activity) float64 { return float64(of(a)) / max(a.Seconds, .001) }
 }
 
-func named(counts []client.ActivityCount, names ...string) (n int64) {
+func ordersOf(counts []client.ActivityCount, names ...string) (n int64) {
 	for _, c := range counts {
 		if slices.Contains(names, c.Name) {
 			n += c.Orders
@@ -111,20 +109,13 @@ func outcomes(a *client.Activity, names ...client.ActivityCallsOutcome) (n int64
 	return n
 }
 
-func perSecond(n float64) string {
-	if n == 0 {
-		return "0"
-	}
-	return short(n)
-}
-
-// The paper of a chart. Its lines are an hour long, or as long as the replica has run.
+// The size of a chart. Its lines are an hour long, or as long as the replica has run.
 const (
 	chartWidth, chartHeight = 480, 120
 	chartSpan               = time.Hour
 )
 
-// spanOf is how long the lines are, and when they begin. The time is zero where that is an hour ago, or nearly.
+// spanOf is how long the lines are, and when they begin: a zero time for about an hour ago.
 func spanOf(points []client.Activity) (span time.Duration, since time.Time) {
 	if len(points) == 0 {
 		return chartSpan, since
@@ -136,18 +127,18 @@ func spanOf(points []client.Activity) (span time.Duration, since time.Time) {
 	return max(span, time.Second), points[0].At // of one point there is no line
 }
 
-// chart is what one replica did in the last hour: some lines over time, and the numbers behind them.
+// chart has some lines over time, and the numbers behind them.
 type chart struct {
 	Title  string
 	Help   string
-	Top    string // what the upper rim stands for
-	Since  string // what the left rim stands for, if that is less than an hour ago
+	Top    string // the value at its top
+	Since  string // the time at its left, if less than an hour ago
 	Lines  []line
-	Rows   []chartRow // of the table, a minute each, the newest first
+	Rows   []chartRow // of the table, one per minute, the newest first
 	Latest string     // in words
 
 	write func(float64) string // of a value
-	mean  bool                 // a minute is the mean of its points; otherwise its largest
+	mean  bool                 // a minute is the mean of its points, and not the maximum
 }
 
 // line is one of the quantities of a chart.
@@ -162,7 +153,6 @@ type chartRow struct {
 	Values []string
 }
 
-// draw draws the points of the hour that ends with the last of them.
 func (c *chart) draw(points []client.Activity) {
 	span, since := spanOf(points)
 	top := 0.0
@@ -184,7 +174,7 @@ func (c *chart) draw(points []client.Activity) {
 	c.Rows = c.rows(points)
 }
 
-// roundUp is the next number that is 1, 2 or 5 with zeros: a chart's upper rim.
+// roundUp is the next number that is 1, 2 or 5 with zeros.
 func roundUp(n float64) float64 {
 	if n <= 0 {
 		return 1
@@ -198,7 +188,7 @@ func roundUp(n float64) float64 {
 	return 10 * power
 }
 
-// pathOf goes from point to point. Those that lie between two of the same height are left out.
+// pathOf goes from point to point. Points between two of the same height are left out.
 func pathOf(points []client.Activity, value func(*client.Activity) float64, top float64, span time.Duration) string {
 	var b strings.Builder
 	height := func(i int) int { return chartHeight - int(math.Round(value(&points[i])/top*chartHeight)) }

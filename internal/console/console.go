@@ -1,9 +1,8 @@
-// Package console is the web console of people who run the service: pages of links and forms, made on the server. It knows
-// the service by its public API alone, through the Go client, with the rights of whoever looks at it; so it can do nothing that
-// its user could not do with curl.
+// Package console is the web console: pages of links and forms, rendered on the server. It uses the public API alone, through the Go
+// client, with the rights of its user; so it can do nothing that the user could not do with curl.
 //
-// A file is a screen. The state of a page is its URL. An order's id is in the query and never in the path: browsers take some
-// ids, such as "..", for a way up.
+// A file is a screen; task.go is the form of everything that people do. The state of a page is its URL. Ids are in the query and never
+// in the path, because browsers resolve ids such as "..".
 package console
 
 import (
@@ -20,11 +19,11 @@ import (
 	"pawl/client"
 )
 
-// Config says whose console it is.
+// Config configures a console.
 type Config struct {
-	// Client returns the API with the rights of whoever sends the request. See InMemory.
+	// Client returns the API with the rights of the sender of the request. See InMemory.
 	Client func(*http.Request) (*client.Client, error)
-	// Lab is what can be broken here. Nil, and so for a service that matters: nothing.
+	// Lab is what can be broken in a demonstration. Nil: nothing.
 	Lab *Lab
 }
 
@@ -34,14 +33,14 @@ type console struct {
 	assets assets
 }
 
-// New returns the handler of /console and all paths below it. Requests under names that are not the service's must have been
-// refused before. It is safe for concurrent use and keeps nothing of anybody.
+// New returns the handler of /console and all paths below it. Requests with a Host that is not the service's must already have been
+// refused. It is safe for concurrent use and has no state.
 func New(cfg Config) http.Handler {
 	c := &console{Config: cfg, mux: http.NewServeMux(), assets: newAssets()}
 	c.screens()
 	all := http.NewServeMux()
 	all.Handle("/", gzhttp.GzipHandler(c.mux))
-	// Not compressed: that would wait for more to send.
+	// Not compressed: the compressor would buffer events.
 	all.HandleFunc("GET /console/live", c.answered((*visit).pokes))
 	if c.Lab != nil {
 		c.mux.HandleFunc("GET /console/lab", c.inLab((*visit).showLab))
@@ -51,7 +50,6 @@ func New(cfg Config) http.Handler {
 	return secured(http.NewCrossOriginProtection().Handler(all))
 }
 
-// screens serves all that there is of every service.
 func (c *console) screens() {
 	c.mux.Handle("GET /console/static/{name}", c.assets)
 	c.mux.HandleFunc("/", c.answered(func(*visit) error { return errNoPage }))
@@ -59,8 +57,7 @@ func (c *console) screens() {
 	c.getLive("/console/attention", (*visit).attention)
 	c.getLive("/console/orders", (*visit).orders)
 	c.get("/console/order", (*visit).showOrder)
-	c.get("/console/order/{verb}", (*visit).askVerb)
-	c.post("/console/order/{verb}", (*visit).submitVerb)
+	c.form("/console/order/{task}", (*visit).doVerb)
 	c.form("/console/bulk", (*visit).bulk)
 	c.getLive("/console/errors", (*visit).errorGroups)
 	c.getLive("/console/webhooks", (*visit).showEndpoints)
@@ -72,8 +69,7 @@ func (c *console) screens() {
 	c.get("/console/policy", (*visit).policy)
 	c.get("/console/policy/new", (*visit).writePolicy)
 	c.post("/console/policy/new", (*visit).checkPolicy)
-	c.get("/console/policy/activate", (*visit).activation)
-	c.post("/console/policy/activate", (*visit).activate)
+	c.form("/console/policy/{task}", (*visit).activatePolicy)
 	c.getLive("/console/stock", (*visit).showStock)
 	c.getLive("/console/item", (*visit).showItem)
 	c.form("/console/item/{task}", (*visit).doItem)
@@ -82,7 +78,7 @@ func (c *console) screens() {
 	c.get("/console/runbook", (*visit).showRunbook)
 }
 
-// contentPolicy lets a page load what the service itself has, and nothing written into the page runs or counts as style.
+// contentPolicy lets a page load files of the service alone. Inline scripts and styles have no effect.
 const contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
@@ -91,7 +87,7 @@ func secured(next http.Handler) http.Handler {
 		header := w.Header()
 		header.Set("Content-Security-Policy", contentPolicy)
 		header.Set("X-Content-Type-Options", "nosniff")
-		header.Set("Referrer-Policy", "same-origin") // without one, a browser does not say where a form was sent from
+		header.Set("Referrer-Policy", "same-origin") // with none, a browser does not say which page sent a form
 		next.ServeHTTP(w, r)
 	})
 }
@@ -101,18 +97,18 @@ func (c *console) get(path string, show func(*visit) error) {
 	c.mux.HandleFunc("GET "+path, c.answered(show))
 }
 
-// getLive serves a screen that keeps itself up to date with everything that happens.
+// getLive serves a screen that is reloaded after every event.
 func (c *console) getLive(path string, show func(*visit) error) {
 	c.get(path, func(v *visit) error {
 		if v.may("listEvents") {
-			after, _ := v.latest(v.r.Context()) // a page that does not know loads itself once more
+			after, _ := v.latest(v.r.Context()) // without it, the page reloads once more
 			v.live = "/console/live?after=" + url.QueryEscape(after)
 		}
 		return show(v)
 	})
 }
 
-// post serves the forms of a screen. Nothing is read of those of somebody who may do nothing.
+// post serves the forms of a screen. A form of a person without rights is not read.
 func (c *console) post(path string, do func(*visit) error) {
 	c.mux.HandleFunc("POST "+path, c.answered(func(v *visit) error {
 		if len(v.me.Operations) == 0 {
@@ -122,7 +118,7 @@ func (c *console) post(path string, do func(*visit) error) {
 	}))
 }
 
-// form serves a screen that is a form, and the form.
+// form serves a page with a form, and the form.
 func (c *console) form(path string, serve func(*visit) error) {
 	c.get(path, serve)
 	c.post(path, serve)
@@ -133,7 +129,7 @@ func (c *console) form(path string, serve func(*visit) error) {
 //go:embed static
 var staticFiles embed.FS
 
-// assets are what pages load, each with a part of its hash, which is in its URL, so that a browser keeps it for good.
+// assets are the files that pages load, with a part of their hash. It is in their URLs, so that a browser caches them for ever.
 type assets map[string]string
 
 func newAssets() assets {

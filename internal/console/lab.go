@@ -3,35 +3,36 @@ package console
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
 
-// Lab is what a person can break, in the console of pawl demo. The screen works when no replica does.
+// Lab is what a person can break in pawl demo. Its screen works when no replica does.
 type Lab struct {
-	// State is how everything is now. It takes no longer than a moment.
+	// State is the present state. It returns at once.
 	State func(context.Context) LabState
-	// Do breaks something, or mends it. Its error is told to the person.
+	// Do breaks or repairs something. The person sees its error.
 	Do func(context.Context, LabAction) error
 }
 
-// LabAction is what a button of the lab asks for.
+// LabAction is the action of a button.
 type LabAction struct {
 	Verb    string   // LabKill and the others
-	Replica int      // from 1 on; not with LabProvider
-	Rules   []string // with LabProvider: what goes wrong there from now on, in the short form of docs/simulator.md
+	Replica int      // from 1; not with LabProvider
+	Rules   []string // with LabProvider: its faults from now on, in the short form of docs/simulator.md
 }
 
 // The verbs of the lab.
 const (
 	LabKill     = "kill"     // end a replica at once (SIGKILL)
-	LabStop     = "stop"     // have it stand still (SIGSTOP)
-	LabGoOn     = "go-on"    // and go on
-	LabStart    = "start"    // start one that was killed
-	LabProvider = "provider" // change what the provider does
+	LabStop     = "stop"     // freeze it (SIGSTOP)
+	LabGoOn     = "go-on"    // let it continue (SIGCONT)
+	LabStart    = "start"    // start a killed one
+	LabProvider = "provider" // set the faults of the provider
 )
 
-// What a replica of the lab is doing.
+// The states of a replica of the lab.
 const (
 	LabServes   = "serves"
 	LabStopped  = "stopped"
@@ -39,11 +40,11 @@ const (
 	LabStarting = "starting"
 )
 
-// LabState is how everything in the lab is.
+// LabState is the state of the lab.
 type LabState struct {
 	Replicas []LabReplica
-	Faults   []LabFault // that the provider can have at the press of a button
-	Rules    []string   // that the provider goes by now
+	Faults   []LabFault // of the provider, each with a button
+	Rules    []string   // of the provider now
 	Orders   LabOrders
 	ByHand   bool // nothing breaks by itself
 	Books    LabBooks
@@ -57,37 +58,37 @@ type LabReplica struct {
 	State  string
 }
 
-// LabFault is something that can be wrong with the provider.
+// LabFault is a fault of the provider.
 type LabFault struct {
 	Name  string
-	Says  string // what it does, in words
+	Says  string // its effect, in words
 	Rules []string
 }
 
 // LabOrders is what the callers of the lab have seen.
 type LabOrders struct{ Sent, Completed, Failed int }
 
-// LabBooks are the books of both sides, read one right after the other.
+// LabBooks are the books of both sides, read at almost the same time.
 type LabBooks struct {
 	Lines      []LabLine
 	Unfinished int64  // orders that have not ended
-	Repeated   int    // requests that the provider had had before
-	Twice      int    // what happened twice at the provider
-	Wrong      string // why the books can't be read; empty: they were
+	Repeated   int    // repeated requests to the provider
+	Twice      int    // effects that happened twice at the provider
+	Wrong      string // why the books can't be read
 }
 
-// LabLine is one thing that both sides have in their books.
+// LabLine is a line of both books.
 type LabLine struct{ What, Pawl, Provider string }
 
-// LabProof is what pawl verify last said of both books.
+// LabProof is the last result of pawl verify for both books.
 type LabProof struct {
-	At     time.Time // zero: it has not said anything yet
-	Checks int       // that were made
-	Broken []string  // what should be and is not
-	Wrong  string    // why it could not say anything
+	At     time.Time // zero: there is none yet
+	Checks int
+	Broken []string // checks that failed
+	Wrong  string   // why it could not run
 }
 
-// inLab serves a page also when no replica can say who asks: then a person must be able to start one.
+// inLab serves a page even if no replica can identify the person, who must be able to start one.
 func (c *console) inLab(serve func(*visit) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		v := c.visit(w, r)
@@ -101,7 +102,7 @@ func (c *console) inLab(serve func(*visit) error) http.HandlerFunc {
 // labPage is what the screen shows.
 type labPage struct {
 	LabState
-	Refused string // why what was asked for was not done
+	Refused string // why the action failed
 	Typed   string // the rules in the form
 }
 
@@ -115,42 +116,35 @@ func (v *visit) showLabWith(refused, typed string) error {
 		typed = strings.Join(state.Rules, "\n")
 	}
 	p := page{Title: "Lab", Data: labPage{state, refused, typed}}
-	if refused != "" { // to load itself anew would take away what was refused, and why
+	if refused != "" { // a reload would remove the error and the typed rules
 		return v.showAs(http.StatusConflict, "lab", p)
 	}
 	v.live = "/console/lab/live"
 	return v.show("lab", p)
 }
 
-// doInLab does what a button says. There is no page in between: everything here is there to be broken.
+// doInLab does the action of a button, without confirmation: everything here is made to be broken.
 func (v *visit) doInLab() error {
 	if err := v.r.ParseForm(); err != nil {
 		return err
 	}
 	typed := v.r.PostForm.Get("rules")
-	action := LabAction{Verb: v.r.PostForm.Get("do"), Replica: number(v.r.PostForm.Get("replica")), Rules: lines(typed)}
+	action := LabAction{Verb: v.r.PostForm.Get("do"), Replica: number(v.r.PostForm.Get("replica"))}
+	for line := range strings.Lines(typed) {
+		if line = strings.TrimSpace(line); line != "" {
+			action.Rules = append(action.Rules, line)
+		}
+	}
 	if err := v.console.Lab.Do(v.r.Context(), action); err != nil {
 		return v.showLabWith(err.Error(), typed)
 	}
 	return v.redirect("/console/lab")
 }
 
-// lines are those of a text that are not empty.
-func lines(text string) (all []string) {
-	for line := range strings.Lines(text) {
-		if line = strings.TrimSpace(line); line != "" {
-			all = append(all, line)
-		}
-	}
-	return all
-}
+// Is reports whether these are the rules of the fault.
+func (f LabFault) Is(rules []string) bool { return slices.Equal(f.Rules, rules) }
 
-// Is says whether these are the rules of a fault.
-func (f LabFault) Is(rules []string) bool {
-	return strings.Join(f.Rules, "\n") == strings.Join(rules, "\n")
-}
-
-// labPokes has the page load itself anew every second: orders come all the time, and what is broken has no feed.
+// labPokes reloads the page every second: the lab has no feed.
 func (v *visit) labPokes() error {
 	return v.stream(func(context.Context) (string, error) { return time.Now().String(), nil }, "")
 }

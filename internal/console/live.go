@@ -10,37 +10,37 @@ import (
 	"pawl/client"
 )
 
-// A page hears that something has changed, and loads itself anew. What has changed it does not hear: one poke stands for
-// all that happened in a second, so that a busy service costs a page no more than a quiet one. The address of the stream says
-// what the page shows, so that a page also hears of what happened while it was on its way.
+// A page hears that something has changed, and reloads itself. One poke stands for everything that happened in a second, so that a busy
+// service costs a page no more than a quiet one. The URL of the stream says what the page shows, so that the page also hears of changes
+// while it was loading.
 //
-// It is asked for once a second. To listen to the events would be as simple, but each of them has to be numbered and read at once while
-// somebody listens: with one page open, callers lost 3 to 8 % of the orders/s.
+// Changes are polled. Listening to the feed would have every event numbered and read at once: with one page open, callers lost 3 to 8 %
+// of the orders/s.
 const pokeEvery = time.Second
 
-// pokes tells a page of changes of what it shows.
+// pokes tells a page when it is out of date.
 func (v *visit) pokes() error { return v.stream(v.sign()) }
 
-// stream answers with server-sent events until the person has gone, or the service does: one whenever the sign is another.
+// stream sends an event whenever the sign differs from what is shown, until the page or the service is closed.
 func (v *visit) stream(sign func(context.Context) (string, error), shown string) error {
 	now, err := sign(v.r.Context())
 	if err != nil {
 		return err
 	}
 	stream := http.NewResponseController(v.w)
-	_ = stream.SetReadDeadline(time.Time{}) // not every writer has a connection
+	_ = stream.SetReadDeadline(time.Time{}) // not every writer has one
 	header := v.w.Header()
 	header.Set("Content-Type", "text/event-stream")
 	header.Set("Cache-Control", "no-store")
 	header.Set("X-Accel-Buffering", "no") // of nginx
 	text, next := "retry: 3000\n\n", time.NewTicker(pokeEvery)
 	defer next.Stop()
-	for ctx := v.r.Context(); err == nil; now, err = sign(ctx) { // after an error the browser comes again, and hears why
+	for ctx := v.r.Context(); err == nil; now, err = sign(ctx) { // after an error the browser connects again, and gets it
 		if now != shown {
 			text, shown = text+"event: poke\ndata:\n\n", now
 		}
 		if _, err := io.WriteString(v.w, text); err != nil || stream.Flush() != nil {
-			return nil // the person has gone
+			return nil // the page is closed
 		}
 		text = ": still here\n\n"
 		select {
@@ -52,7 +52,7 @@ func (v *visit) stream(sign func(context.Context) (string, error), shown string)
 	return nil
 }
 
-// sign returns what tells the state of what a page shows, which is another one after each change, and the state the page was made in.
+// sign returns a function for the present version of what a page shows, and the version that it shows.
 func (v *visit) sign() (now func(context.Context) (string, error), shown string) {
 	if id := v.query("order"); id != "" {
 		return func(ctx context.Context) (string, error) {
@@ -75,7 +75,7 @@ func (v *visit) sign() (now func(context.Context) (string, error), shown string)
 	return v.latest, v.query("after")
 }
 
-// latest is the place behind all events.
+// latest is the cursor after all events.
 func (v *visit) latest(ctx context.Context) (string, error) {
 	page, err := v.api.ListEvents(ctx, &client.ListEventsParams{After: "latest", Limit: 1})
 	if err != nil {

@@ -15,10 +15,9 @@ import (
 	"time"
 )
 
-// Local serves a console on this machine that has no log-in of its own, as those of pawl console and pawl demo: to the person who
-// has its address from the terminal. Other users of the machine reach it, too, and so do the web pages that its
-// browsers show. So there is a key in the address, which a browser keeps in a cookie, and names in Host that are not this machine's
-// are refused.
+// Local serves a console without a login on this machine, as pawl console and pawl demo do, to the person who has its address from the
+// terminal. Other users of the machine and web pages in its browsers can reach it, too. So its address has a key, which a browser keeps in
+// a cookie, and a Host that is not this machine is refused.
 type Local struct {
 	address  string // http://127.0.0.1 and the port
 	key      string
@@ -50,18 +49,18 @@ func (l *Local) Start(handler http.Handler) {
 	l.server = &http.Server{
 		BaseContext: func(net.Listener) context.Context { return requests },
 		Handler:     thisMachine(handler), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute,
-		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug), // the terminal is for what the command says
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug), // the terminal is for the command's own output
 	}
 	go func() { l.served <- l.server.Serve(l.listener) }()
 }
 
-// Failed hears when it can't serve any more.
+// Failed receives the error that ended it.
 func (l *Local) Failed() <-chan error { return l.served }
 
-// closeLimit is how long requests may take to end that are told to.
+// closeLimit is how long Close waits for requests.
 const closeLimit = 5 * time.Second
 
-// Close ends it, and with it the streams that pages listen to. It waits for the handler.
+// Close ends it and the streams of its pages. It waits for the handler.
 func (l *Local) Close() error {
 	if l.server == nil {
 		return l.listener.Close()
@@ -79,20 +78,20 @@ func (l *Local) Close() error {
 	return err
 }
 
-// thisMachine refuses requests under a name that may lead to this machine for a while, and be somebody else's.
+// thisMachine refuses requests to other host names, which may belong to a web page (DNS rebinding).
 func thisMachine(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := (&url.URL{Host: r.Host}).Hostname()
 		address, err := netip.ParseAddr(host)
 		if !strings.EqualFold(host, "localhost") && (err != nil || !address.IsLoopback()) {
-			http.Error(w, "This is known as localhost or 127.0.0.1 only.", http.StatusMisdirectedRequest)
+			http.Error(w, "Use the name localhost or 127.0.0.1.", http.StatusMisdirectedRequest)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// Private lets nobody to a handler who does not have the key. The handler sees neither it nor the cookie.
+// Private requires the key. The handler sees neither the key nor the cookie.
 func (l *Local) Private(next http.Handler) http.Handler {
 	_, port, _ := net.SplitHostPort(l.listener.Addr().String())
 	name := "pawl-console-" + port // browsers don't tell ports apart
@@ -105,7 +104,7 @@ func (l *Local) Private(next http.Handler) http.Handler {
 			return
 		}
 		if cookie, err := r.Cookie(name); err != nil || !l.opens(cookie.Value) {
-			http.Error(w, "Open the address that the command has printed: it has a key in it.", http.StatusForbidden)
+			http.Error(w, "Open the address that the command printed: it has a key in it.", http.StatusForbidden)
 			return
 		}
 		w.Header().Del("Cache-Control")

@@ -2,17 +2,23 @@ package console_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/cookiejar"
+	"net/url"
+	"reflect"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"pawl/client"
 	"pawl/internal/console"
 )
 
-// local serves a handler to whoever has the key.
+// local serves a handler to those who have the key.
 func local(t *testing.T, handler http.Handler) *console.Local {
 	t.Helper()
 	l, err := console.ListenLocal(0)
@@ -30,7 +36,7 @@ func local(t *testing.T, handler http.Handler) *console.Local {
 	return l
 }
 
-// TestLocal: a console without a log-in is for the person who has its address, under names of this machine.
+// TestLocal: a console without a login is for the person who has its address, under names of this machine.
 func TestLocal(t *testing.T) {
 	t.Parallel()
 	l := local(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -51,7 +57,7 @@ func TestLocal(t *testing.T) {
 		{"with the key in a cookie", "/console/lab?a=b", "", "other=1; " + cookie, 200, `cookie "", query "a=b"`},
 		{"with the key in a cookie, under a name that leads here", "/console/lab", "evil.example:" + port, cookie, 421, ""},
 		{"under an address of another machine", "/console/lab", "192.0.2.1:" + port, cookie, 421, ""},
-		{"without a key", "/console/lab", "", "", 403, "the address that the command has printed"},
+		{"without a key", "/console/lab", "", "", 403, "the address that the command printed"},
 		{"with another key", "/console/lab?key=" + strings.Repeat("A", len(key)), "", "", 403, ""},
 		{"with no key in a cookie", "/console/lab", "", "pawl-console-" + port + "=", 403, ""},
 		{"with the key of another port", "/console/lab", "", "pawl-console-1=" + key, 403, ""},
@@ -81,7 +87,7 @@ func TestLocal(t *testing.T) {
 	}
 }
 
-// TestLocalCloses: who listens to a stream does not keep it from closing.
+// TestLocalCloses: a stream does not keep it from closing.
 func TestLocalCloses(t *testing.T) {
 	t.Parallel()
 	ended := make(chan struct{})
@@ -134,4 +140,86 @@ func visitor(t *testing.T, l *console.Local) func(method, path, form string) (st
 	}
 	ask(http.MethodGet, l.Link("/console/lab"), "")
 	return func(method, path, form string) (int, string) { return ask(method, l.Address()+path, form) }
+}
+
+// TestLab: the lab shows its state, offers what can be done to it, and works while no replica does.
+func TestLab(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var asked []console.LabAction
+	state := console.LabState{
+		Replicas: []console.LabReplica{{1, "http://127.0.0.1:1", console.LabServes}, {2, "http://127.0.0.1:2", console.LabDead}},
+		Faults:   []console.LabFault{{Name: "Works"}, {Name: "Slow", Says: "it is <b>slow</b>", Rules: []string{"slow:1s"}}},
+		Rules:    []string{"slow:1s"},
+		Books:    console.LabBooks{Unfinished: 1, Lines: []console.LabLine{{What: "charges that stand", Pawl: "41", Provider: "42"}}},
+	}
+	l := local(t, console.New(console.Config{
+		Client: func(*http.Request) (*client.Client, error) { return nil, errors.New("no replica serves") },
+		Lab: &console.Lab{
+			State: func(context.Context) console.LabState {
+				mu.Lock()
+				defer mu.Unlock()
+				return state
+			},
+			Do: func(_ context.Context, action console.LabAction) error {
+				mu.Lock()
+				defer mu.Unlock()
+				asked = append(asked, action)
+				if len(action.Rules) == 1 && action.Rules[0] == "nonsense" {
+					return errors.New("unknown <nonsense>")
+				}
+				return nil
+			},
+		},
+	}))
+	ask := visitor(t, l)
+	_, page := ask(http.MethodGet, "/console/lab", "")
+	for text, want := range map[string]bool{
+		`value="kill"`: true, `value="stop"`: true, `value="start"`: true, `value="go-on"`: false, `<button aria-pressed="true">Slow`: true,
+		"it is &lt;b&gt;slow&lt;/b&gt;": true, "<b>slow": false, ">41<": true, ">42<": true, "are under way": true, `href="/console/lab"`: true,
+		"is comparing the books": true, `data-live="/console/lab/live"`: true, "<style": false, " style=": false,
+	} {
+		if strings.Contains(page, text) != want {
+			t.Errorf("%q on the page: %t; %s", text, !want, page)
+		}
+	}
+	for _, form := range []url.Values{{"do": {"kill"}, "replica": {"1"}}, {"do": {"provider"}, "rules": {" hang \r\n\r\nslow:1s\n"}}} {
+		status, body := ask(http.MethodPost, "/console/lab", form.Encode())
+		if status != http.StatusOK || !strings.Contains(body, "<h1>Lab</h1>") {
+			t.Errorf("%d %s", status, body)
+		}
+	}
+	if status, body := ask(http.MethodPost, "/console/lab", "do=provider&rules=nonsense"); status != http.StatusConflict ||
+		!strings.Contains(body, "unknown &lt;nonsense&gt;") || !strings.Contains(body, ">nonsense</textarea>") ||
+		strings.Contains(body, "data-live") {
+		t.Errorf("%d %s", status, body)
+	}
+	mu.Lock()
+	if want := []console.LabAction{
+		{Verb: "kill", Replica: 1}, {Verb: "provider", Rules: []string{"hang", "slow:1s"}}, {Verb: "provider", Rules: []string{"nonsense"}},
+	}; !reflect.DeepEqual(asked, want) {
+		t.Errorf("asked for %+v", asked)
+	}
+	state.Proof = console.LabProof{At: time.Now(), Checks: 21, Broken: []string{"Nothing happened twice."}}
+	mu.Unlock()
+	if _, page = ask(http.MethodGet, "/console/lab", ""); !strings.Contains(page, "The books are wrong") {
+		t.Error(page)
+	}
+	status, body := ask(http.MethodGet, "/console", "")
+	if status != http.StatusBadGateway || !strings.Contains(body, "no replica serves") || !strings.Contains(body, `href="/console/lab"`) {
+		t.Errorf("%d %s", status, body)
+	}
+}
+
+// TestNoLab: only the demonstration has a lab.
+func TestNoLab(t *testing.T) {
+	t.Parallel()
+	l := local(t, console.New(console.Config{Client: func(*http.Request) (*client.Client, error) { return nil, errors.New("away") }}))
+	ask := visitor(t, l)
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		status, body := ask(method, "/console/lab", "do=kill&replica=1")
+		if status == http.StatusOK || strings.Contains(body, "Kill") || strings.Contains(body, ">Lab</a>") {
+			t.Errorf("%d %s", status, body)
+		}
+	}
 }

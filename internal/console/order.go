@@ -18,14 +18,14 @@ import (
 	"pawl/fsm/diagram"
 )
 
-// orderPage is all that there is to know of an order, or a page of it.
+// orderPage is everything that is known of an order, with a page of its history.
 type orderPage struct {
 	*client.Order
-	Done       string // what the person has just asked for, in a sentence
+	Done       string // what the person has just done, in a sentence
 	Actions    []*verb
 	Picture    template.HTML
-	Way        []string // of the order, in words
-	Cut        bool     // the way is longer
+	Way        []string // its path, in words
+	Cut        bool     // the path is longer
 	History    *history
 	Item       *client.Item
 	Deliveries []client.Delivery
@@ -38,8 +38,8 @@ func (v *visit) showOrder() error {
 		return err
 	}
 	p := &orderPage{Order: order, Actions: v.actions(order)}
-	if done := verbNamed(verbs, v.query("done")); done != nil {
-		p.Done = done.asked
+	if done := verbByName(verbs, v.query("done")); done != nil {
+		p.Done = done.done
 	}
 	if err := errors.Join(v.readPast(p), v.readAround(p)); err != nil {
 		return err
@@ -53,9 +53,9 @@ func (v *visit) showOrder() error {
 	return v.show("order", page{Title: "Order " + visible(order.OrderID), Data: p})
 }
 
-// readPast reads a page of the history, and the way of the order.
+// readPast reads a page of the history, and the path of the order.
 func (v *visit) readPast(p *orderPage) (err error) {
-	const drawn = 200 // moves, which is all that there is of nearly every order
+	const drawn = 200 // moves, which nearly no order exceeds
 	moves, err := v.api.ListTransitions(v.r.Context(), p.OrderID, &client.ListTransitionsParams{Sort: "newest", Limit: drawn})
 	if err != nil {
 		return err
@@ -66,7 +66,7 @@ func (v *visit) readPast(p *orderPage) (err error) {
 	return err
 }
 
-// draw draws the machine with the way of the order, of which the newest move comes first.
+// draw draws the state machine with the path of the order. The newest move comes first.
 func (p *orderPage) draw(moves []client.Transition) {
 	picture := diagram.Picture{At: fsm.State(p.Status), Walked: map[[2]fsm.State]int{}}
 	for _, m := range slices.Backward(moves) {
@@ -79,14 +79,14 @@ func (p *orderPage) draw(moves []client.Transition) {
 		}
 		p.Way = append(p.Way, string(m.To))
 	}
-	picture.Label = "The way of this order: " + strings.Join(p.Way, ", ")
+	picture.Label = "The path of this order: " + strings.Join(p.Way, ", ")
 	if p.Way == nil {
 		picture.Label = fmt.Sprintf("The order is %s and has not moved.", p.Status)
 	}
 	p.Picture = picture.HTML()
 }
 
-// readAround reads what is elsewhere: the stock of the item, and what was told to webhook endpoints.
+// readAround reads the stock of the item, and the deliveries to webhook endpoints.
 func (v *visit) readAround(p *orderPage) error {
 	ctx := v.r.Context()
 	if v.may("getInventory") {
@@ -94,7 +94,7 @@ func (v *visit) readAround(p *orderPage) error {
 		if err != nil && !hasStatus(err, http.StatusNotFound) {
 			return err
 		}
-		p.Item = item // none, where nothing was ever reserved of it
+		p.Item = item // none if it was never reserved
 	}
 	if !v.may("listDeliveriesOfOrder") {
 		return nil
@@ -106,20 +106,20 @@ func (v *visit) readAround(p *orderPage) error {
 	return err
 }
 
-// history is a page of what happened to an order: its moves, and the calls that were made for it.
+// history is a page of the moves of an order and the calls for it.
 type history struct {
 	Entries []entry
-	Oldest  bool   // the oldest first
-	Next    string // URL of the next page; empty: there is none
+	Oldest  bool   // oldest first
+	Next    string // the URL of the next page
 }
 
-// entry is a move, a call, or both where the move recorded the call.
+// entry is a move, a call, or both if the move recorded the call.
 type entry struct {
 	At     time.Time
 	Move   *client.Transition
 	Call   *client.Call
-	Lasted time.Duration // how long the order waited then; 0: it did not, or waits still
-	ByHand bool          // a person may say here that what the call was to undo was undone by hand
+	Lasted time.Duration // how long the order waited afterwards; 0: it did not, or still does
+	ByHand bool          // a person can record here that the effect was undone by hand
 }
 
 // Took is how long the provider took to answer.
@@ -130,14 +130,13 @@ func (e *entry) Took() time.Duration {
 	return e.Call.FinishedAt.Sub(e.Call.StartedAt).Round(time.Millisecond)
 }
 
-// historyPage is how many entries a page has at most.
 const historyPage = 50
 
-// past is where the pages of a history have come to. There are three numberings, each of which is gone along: that of the moves,
-// that of the calls that moved the order, and that of the calls beside it, which falls from -1 on. None is 0.
+// past is the cursor of a history, in three numberings: of moves, of calls that moved the order, and of calls beside it, which count down
+// from -1. None is 0.
 type past struct {
 	oldest              bool
-	moves, calls, aside int // the last ones that were shown; 0: none was
+	moves, calls, aside int // the last ones shown; 0: none
 }
 
 func (v *visit) history(order *client.Order) (*history, error) {
@@ -156,13 +155,13 @@ func (v *visit) history(order *client.Order) (*history, error) {
 	return h, v.offerByHand(order.OrderID, entries)
 }
 
-// offerByHand finds the last call for each undo that is open. All of them say that it is, and one place to act on it is enough.
+// offerByHand finds the last call for each open undo: all of its calls say that it is open, and one link is enough.
 func (v *visit) offerByHand(orderID string, entries []entry) error {
 	open := func(e entry) bool { return e.Call != nil && e.Call.UndoOpen }
 	if !v.may("settleStepOfOrder") || !slices.ContainsFunc(entries, open) {
 		return nil
 	}
-	newest, err := v.api.ListCalls(v.r.Context(), orderID, &client.ListCallsParams{Before: 1, Limit: 200}) // their numbers fall
+	newest, err := v.api.ListCalls(v.r.Context(), orderID, &client.ListCallsParams{Before: 1, Limit: 200}) // they count down
 	if err != nil {
 		return err
 	}
@@ -175,7 +174,7 @@ func (v *visit) offerByHand(orderID string, entries []entry) error {
 	return nil
 }
 
-// entries are those of a page, and at least one more where there are more.
+// entries are those of a page, and at least one more if there are more.
 func (v *visit) entries(order *client.Order, at past) ([]entry, error) {
 	ctx := v.r.Context()
 	params := at.params()
@@ -186,7 +185,7 @@ func (v *visit) entries(order *client.Order, at past) ([]entry, error) {
 	all := make([][]client.Call, 2)
 	for i, params := range at.callParams() {
 		if order.Policy == 0 && order.Calls == 0 {
-			break // all of it was done in the database
+			break // everything was done in the database
 		}
 		list, err := v.api.ListCalls(ctx, order.OrderID, &params)
 		if err != nil {
@@ -205,8 +204,8 @@ func (at past) params() client.ListTransitionsParams {
 	return client.ListTransitionsParams{Limit: historyPage + 1, Sort: "newest", Before: at.moves}
 }
 
-// callParams ask for the calls that moved the order, and for those beside it. The newest of these have the smallest numbers, so their
-// sort is the other way about. -1 below the moving calls, and 1 above those aside, stand for all of them.
+// callParams are for the calls that moved the order, and for those beside it. These count down, so their sort is reversed. -1 is below
+// all moving calls, and 1 above all others.
 func (at past) callParams() [2]client.ListCallsParams {
 	if at.oldest {
 		return [2]client.ListCallsParams{
@@ -220,7 +219,7 @@ func (at past) callParams() [2]client.ListCallsParams {
 	}
 }
 
-// fold puts each call to the move that recorded it, which has its time. What is left are calls whose moves are on another page.
+// fold joins each call with the move that recorded it, which has its time. The moves of the calls that are left are on another page.
 func fold(moves []client.Transition, calls []client.Call) (moved, left []entry) {
 	for i := range moves {
 		e := entry{At: moves[i].At, Move: &moves[i]}
@@ -240,7 +239,7 @@ func entriesOf(calls []client.Call) (entries []entry) {
 	return entries
 }
 
-// merge puts entries in the order in which they happened. Those of either kind stay in the order of their numbers.
+// merge sorts two lists into one by time. Each list keeps its order.
 func (at past) merge(a, b []entry) (all []entry) {
 	for len(a) > 0 && len(b) > 0 {
 		if a[0].At.Equal(b[0].At) || a[0].At.Before(b[0].At) == at.oldest {
@@ -252,7 +251,7 @@ func (at past) merge(a, b []entry) (all []entry) {
 	return append(append(all, a...), b...)
 }
 
-// behind is where the pages have come to after these entries.
+// behind is the cursor after these entries.
 func (at past) behind(entries []entry) past {
 	for _, e := range entries {
 		if e.Move != nil {
@@ -282,10 +281,10 @@ func (at past) url(orderID string) string {
 	return address("/console/order", query) + "#history"
 }
 
-// measure finds how long the order waited, from a move with which a wait began to the next.
+// measure finds how long the order waited: from the move that began a wait to the next one.
 func (h *history) measure() {
 	var next time.Time
-	for i := range h.Entries { // from the newest on
+	for i := range h.Entries { // from the newest
 		if h.Oldest {
 			i = len(h.Entries) - 1 - i
 		}

@@ -17,45 +17,45 @@ type ordersPage struct {
 	Notes  []string
 	Views  []view
 	Orders []client.Order
-	First  int     // which of the orders that were found comes first on this page, from 1
-	Next   string  // where the next page is
-	Verbs  []*verb // for those that are chosen
+	First  int     // the number of the first order on this page, from 1
+	Next   string  // the URL of the next page
+	Verbs  []*verb // for the chosen orders
 	Help   [][2]string
 }
 
-// view is a search that many people need.
+// view is a search with a name.
 type view struct{ Name, Search string }
 
 var views = []view{
 	{Name: "All"},
 	{Name: "Open", Search: "status:open"},
-	{Name: "Held for a person", Search: "hold:attention sort:oldest"},
+	{Name: "Needs a person", Search: "hold:attention sort:oldest"},
 	{Name: "To approve", Search: "hold:approval sort:oldest"},
-	{Name: "Tried again", Search: "hold:retry"},
+	{Name: "Retrying", Search: "hold:retry"},
 	{Name: "Failed today", Search: "status:failed from:today"},
 	{Name: "Failed this week", Search: "status:failed from:7d"},
 	{Name: "Canceled this week", Search: "status:canceled from:7d"},
 }
 
-// searchHelp says what can be typed.
+// searchHelp lists what can be typed.
 var searchHelp = [][2]string{
-	{`status:failed,canceled`, "in one of these states; open: in any that is not the last"},
-	{`hold:attention`, "that wait for it: attention, approval, retry, callback, queued, scheduled, paused"},
-	{`reason:retries_exhausted`, "held with this reason, or with this before a colon in it"},
+	{`status:failed,canceled`, "in one of these states; open: not ended"},
+	{`hold:attention`, "on hold: attention, approval, retry, callback, queued, scheduled or paused"},
+	{`reason:retries_exhausted`, "on hold for this reason; the part before a colon is enough"},
 	{`item:widget`, "for the item"},
-	{`customer:"ann smith"`, "of the customer; quotes keep blanks together"},
-	{`amount:>100`, "also >=100, <100, 100..200, in whatever currency"},
-	{`from:2026-11-01`, "created on that day or later; also a time, today, yesterday, 90m, 24h, 7d (UTC)"},
-	{`to:2026-11-01`, "created on that day or earlier"},
-	{`code:out_of_stock`, "failed, or being undone, with this code"},
-	{`step:reserve`, "failed, or being undone, because of this step"},
-	{`sort:oldest`, "the oldest first"},
-	{`order-123`, "the order with this id; in quotes if it has a colon that could be meant otherwise; two quotes in there stand for one"},
+	{`customer:"ann smith"`, "of the customer; use quotes for blanks"},
+	{`amount:>100`, "also >=100, <100, 100..200, in any currency"},
+	{`from:2026-11-01`, "created on or after that day; also a time, today, yesterday, 90m, 24h, 7d (UTC)"},
+	{`to:2026-11-01`, "created on or before that day"},
+	{`code:out_of_stock`, "failed or being undone, with this code"},
+	{`step:reserve`, "failed or being undone, because of this step"},
+	{`sort:oldest`, "oldest first"},
+	{`order-123`, "the order with this id; in quotes if it looks like one of the above, with quotes doubled"},
 }
 
 const ordersOfPage = 50
 
-// orders answers with a list, or leads to the order whose id was looked for.
+// orders shows a list, or redirects to the order whose id was typed.
 func (v *visit) orders() error {
 	s := parseSearch(v.query("q"), time.Now())
 	if s.id != "" {
@@ -68,7 +68,9 @@ func (v *visit) orders() error {
 		}
 		s.note("There is no order %q.", s.id)
 	}
-	p := &ordersPage{Search: v.query("q"), Views: views, Help: searchHelp, First: max(1, number(v.query("first"))), Verbs: v.bulkVerbs()}
+	p := &ordersPage{
+		Search: v.query("q"), Views: views, Help: searchHelp, First: max(1, number(v.query("first"))), Verbs: v.bulkVerbs(),
+	}
 	if s.id == "" {
 		if err := v.find(s, p); err != nil {
 			return err
@@ -78,19 +80,18 @@ func (v *visit) orders() error {
 	return v.show("orders", page{Title: "Orders", Data: p})
 }
 
-// findByID returns the id of an order among those that a search can mean: what was typed may be an id as it is, with its quotes.
-// Empty: there is none.
+// findByID returns the first id that an order has, or an empty one. What was typed may itself be an id, with its quotes.
 func (v *visit) findByID(ids ...string) (string, error) {
 	for _, id := range slices.Compact(ids) {
 		_, err := v.api.GetOrder(v.r.Context(), id, nil)
-		if err == nil || !hasStatus(err, http.StatusNotFound) && refusedInput(err) == nil { // quotes may make an id too long
+		if err == nil || !hasStatus(err, http.StatusNotFound) && refusedInput(err) == nil { // with its quotes, an id may be too long
 			return id, err
 		}
 	}
 	return "", nil
 }
 
-// find reads a page of the orders that are looked for. What the API does not take becomes a note.
+// find reads a page of the matching orders. What the API refuses becomes a note.
 func (v *visit) find(s *search, p *ordersPage) error {
 	filter := s.filter
 	filter.Limit, filter.Cursor = ordersOfPage, v.query("cursor")
@@ -112,17 +113,16 @@ func (v *visit) find(s *search, p *ordersPage) error {
 	return nil
 }
 
-// Range says which of the orders that were found are on the page. How many there are in all is not counted: that would take as
-// long as there are orders.
+// Range says which orders are on the page. Counting all of them would take too long.
 func (p *ordersPage) Range() string {
-	switch n := len(p.Orders); {
+	n := len(p.Orders)
+	switch {
 	case n == 0:
 		return ""
-	case n == 1 && p.First == 1 && p.Next == "":
-		return "1 order"
-	case p.First == 1 && p.Next == "":
-		return fmt.Sprintf("%d orders", n)
-	default:
+	case p.First > 1 || p.Next != "":
 		return fmt.Sprintf("Orders %d to %d", p.First, p.First+n-1)
+	case n == 1:
+		return "1 order"
 	}
+	return fmt.Sprintf("%d orders", n)
 }

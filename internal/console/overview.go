@@ -17,7 +17,7 @@ import (
 // overviewPage is the start page: how the service stands.
 type overviewPage struct {
 	*client.Overview
-	Host    string // under which the person reached the service
+	Host    string // that the person has used
 	Orders  bool   // there are any
 	Persons int64  // how many orders wait for a person
 	Machine template.HTML
@@ -34,7 +34,7 @@ type edgeRate struct {
 	Rate  string
 }
 
-// overview shows somebody who may not see it the way to what they may see.
+// overview is the start page: also of a person who may not see it, but other screens.
 func (v *visit) overview() error {
 	if !v.may("getOverview") {
 		return v.show("overview", page{Title: "Overview"})
@@ -47,9 +47,10 @@ func (v *visit) overview() error {
 	if err != nil {
 		return err
 	}
-	p := overviewPage{Overview: found, Host: v.r.Host, Moves: edgeRates(activity.Points), Charts: charts(activity.Points), Points: len(activity.Points)}
-	for _, count := range found.Statuses {
-		p.Orders = p.Orders || count.Orders > 0
+	p := overviewPage{
+		Overview: found, Host: v.r.Host, Points: len(activity.Points),
+		Moves: edgeRates(activity.Points), Charts: charts(activity.Points),
+		Orders: slices.ContainsFunc(found.Statuses, func(c client.StatusCount) bool { return c.Orders > 0 }),
 	}
 	for _, hold := range found.Holds {
 		if hold.Hold == fsm.HoldAttention || hold.Hold == fsm.HoldApproval {
@@ -63,7 +64,8 @@ func (v *visit) overview() error {
 
 // machineOf draws the machine with the orders in it. The rates are those of one replica.
 func machineOf(found *client.Overview, rates []edgeRate) template.HTML {
-	picture := diagram.Picture{Label: "How many orders are in each state, and how fast they move", States: map[fsm.State]diagram.Mark{}, Edges: map[[2]fsm.State]diagram.Mark{}}
+	picture := diagram.Picture{Label: "How many orders are in each state, and how fast they move",
+		States: map[fsm.State]diagram.Mark{}, Edges: map[[2]fsm.State]diagram.Mark{}}
 	for _, c := range found.Statuses {
 		text := atLeast(c.Orders, c.More)
 		picture.States[fsm.State(c.Status)] = diagram.Mark{
@@ -72,18 +74,11 @@ func machineOf(found *client.Overview, rates []edgeRate) template.HTML {
 	}
 	for _, m := range rates {
 		picture.Edges[[2]fsm.State{fsm.State(m.From), fsm.State(m.To)}] = diagram.Mark{
-			Text: m.Rate + "/s", Title: fmt.Sprintf("%s orders a second went from %s to %s in the last minute", m.Rate, m.From, m.To),
+			Text:  m.Rate + "/s",
+			Title: fmt.Sprintf("%s orders per second went from %s to %s in the last minute", m.Rate, m.From, m.To),
 		}
 	}
 	return picture.HTML()
-}
-
-// atLeast is a number of orders that may be larger.
-func atLeast(n int64, more bool) string {
-	if more {
-		return count(n) + "+"
-	}
-	return count(n)
 }
 
 // edgeRates are the moves of the last minute.
@@ -105,9 +100,11 @@ func edgeRates(points []client.Activity) (rates []edgeRate) {
 	return rates
 }
 
-// short writes a number above 0 with two digits, or as many as it has before the point.
+// short writes a number with two digits, or as many as it has before the point.
 func short(n float64) string {
 	switch {
+	case n == 0:
+		return "0"
 	case n >= 9.95:
 		return strconv.FormatFloat(n, 'f', 0, 64)
 	case n >= .095:
@@ -116,7 +113,7 @@ func short(n float64) string {
 	return strconv.FormatFloat(n, 'g', 1, 64)
 }
 
-// duration puts seconds into words that are short.
+// duration writes seconds in a unit that fits.
 func duration(seconds float64) string {
 	switch {
 	case seconds <= 0:
@@ -131,14 +128,13 @@ func duration(seconds float64) string {
 	return short(seconds/3600) + " h"
 }
 
-// holdURL is the list of the orders that wait for something, the oldest first.
+// holdURL is the list of the orders with a hold, the oldest first.
 func holdURL(hold string) string { return ordersURL("hold:" + hold + " sort:oldest") }
 
-// errorGroup is a group with the ways that lead on from it. Empty: there is none.
 type errorGroup struct {
 	client.ErrorGroup
-	List  string // its orders
-	Retry string // of the newest of them, as many as can be retried at a time
+	List  string // the URL of its orders
+	Retry string // the URL where the newest of them are retried; empty: retrying does not help
 }
 
 type errorsPage struct {
@@ -162,16 +158,16 @@ func (v *visit) errorGroups() error {
 	return v.show("errors", page{Title: "Errors", Data: p})
 }
 
-// retryHelps says whether the runbook has orders of a group retried. Those whose outcome nobody knows would be refused.
+// retryHelps reports whether the runbook says to retry the orders of a group. Those with an unknown outcome would be refused.
 func retryHelps(g *client.ErrorGroup) bool {
 	if g.Hold == "" {
 		return true
 	}
 	try := reasonOf(client.OrderHold(g.Hold), g.Code).try
-	return try == nil || slices.Contains(try, "retry")
+	return try == "" || strings.Contains(try, "retry")
 }
 
-// filterOf chooses the orders of a group, as the API does.
+// filterOf selects the orders of a group, in the parameters of the API.
 func filterOf(g *client.ErrorGroup) url.Values {
 	filter := url.Values{"status": {string(g.Status)}}
 	if g.Hold != "" {
@@ -186,25 +182,22 @@ func filterOf(g *client.ErrorGroup) url.Values {
 	return filter
 }
 
-// searchOf is filterOf, as a person would type it.
+// searchOf is filterOf as a search.
 func searchOf(g *client.ErrorGroup) string {
-	words := []string{"status:" + string(g.Status)}
-	code := `"` + strings.ReplaceAll(g.Code, `"`, `""`) + `"`
+	search, code := "status:"+string(g.Status), `"`+strings.ReplaceAll(g.Code, `"`, `""`)+`"`
 	switch {
 	case g.Hold != "":
-		words = append(words, "hold:"+string(g.Hold), "reason:"+code)
+		return search + " hold:" + string(g.Hold) + " reason:" + code
 	case g.Step != "":
-		words = append(words, "step:"+string(g.Step), "code:"+code)
-	default:
-		words = append(words, "code:"+code)
+		search += " step:" + string(g.Step)
 	}
-	return strings.Join(words, " ")
+	return search + " code:" + code
 }
 
-// booksPage is how far the proof of the books is, and what the last one found.
+// booksPage is the progress of the verification of the books, and what the last one found.
 type booksPage struct {
 	*client.Verification
-	Wrong []client.VerificationCheck // violated, warnings last
+	Wrong []client.VerificationCheck // warnings last
 	Right []client.VerificationCheck
 }
 

@@ -2,6 +2,7 @@ package console
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -12,10 +13,10 @@ import (
 	"pawl/client"
 )
 
-// policies shows the versions, a page of them at a time.
 func (v *visit) policies() error {
 	const most = 50
-	list, err := v.api.ListPolicies(v.r.Context(), &client.ListPoliciesParams{Before: max(number(v.query("before")), 0), Limit: most})
+	params := client.ListPoliciesParams{Before: max(number(v.query("before")), 0), Limit: most}
+	list, err := v.api.ListPolicies(v.r.Context(), &params)
 	if err != nil {
 		return err
 	}
@@ -29,7 +30,6 @@ func (v *visit) policies() error {
 	}{list, older}})
 }
 
-// policyPage is a version, and what it changes.
 type policyPage struct {
 	*client.PolicyVersion
 	comparison
@@ -59,15 +59,14 @@ func (v *visit) readPolicy(parameter string, options ...client.CallOption) (*cli
 	return v.api.GetPolicy(v.r.Context(), version, options...)
 }
 
-// policyForm is a policy that a person writes.
 type policyForm struct {
 	Source  string
-	Checked *client.StoredPolicy // the API found no mistake
-	Problem *client.Problem      // what it found
+	Checked *client.StoredPolicy // without mistakes
+	Problem *client.Problem      // its mistakes
 	comparison
 }
 
-// writePolicy shows the text of a version, to be changed.
+// writePolicy shows the text of a version for a new one.
 func (v *visit) writePolicy() error {
 	if err := v.needs("storePolicy"); err != nil {
 		return err
@@ -83,17 +82,18 @@ func (v *visit) writePolicy() error {
 	return v.showPolicyForm(form)
 }
 
-// checkPolicy says what is wrong with a text, or what it would change. It stores a text that was checked.
+// checkPolicy says what is wrong with a text, or what it would change. It stores a checked text.
 func (v *visit) checkPolicy() error {
 	if err := v.needs("storePolicy"); err != nil {
 		return err
 	}
-	text := func(name string) string { return strings.ReplaceAll(v.r.PostFormValue(name), "\r\n", "\n") } // browsers end lines so
+	text := func(name string) string { return strings.ReplaceAll(v.r.PostFormValue(name), "\r\n", "\n") } // of browsers
 	source := text("source")
 	store := text("store") != "" && text("checked") == source
-	stored, err := v.api.StorePolicy(v.r.Context(), &client.StorePolicyParams{DryRun: !store}, client.StorePolicyBody{Source: source})
+	body := client.StorePolicyBody{Source: source}
+	stored, err := v.api.StorePolicy(v.r.Context(), &client.StorePolicyParams{DryRun: !store}, body)
 	form := policyForm{Source: source}
-	form.Problem, _ = errors.AsType[*client.Problem](err) // whatever it is, the text is not to be lost
+	form.Problem, _ = errors.AsType[*client.Problem](err) // whatever it is, the text must not be lost
 	if err != nil && form.Problem == nil {
 		return err
 	}
@@ -141,53 +141,40 @@ func (v *visit) compared(against int, p *client.PolicyVersion) (c comparison, er
 	return comparison{against, diff(other, p)}, nil
 }
 
-// policyActivation is the page between a version and its activation.
-type policyActivation struct {
-	*client.PolicyVersion        // as a dry run says
-	comparison                   // what changes for new orders
-	ETag                  string // of what the person has seen
-	Fields                []field
-	Changed               bool // another version was activated since the person looked
-}
-
-func (v *visit) activation() error { return v.showActivation(false) }
-
-func (v *visit) showActivation(changed bool) error {
+// activatePolicy serves the pages of activating a version.
+func (v *visit) activatePolicy() error {
 	var answer http.Response
 	p, err := v.readPolicy("version", client.WithResponse(&answer))
 	if err != nil {
 		return err
 	}
+	if err := v.needs("activatePolicy"); err != nil {
+		return err
+	}
+	query := url.Values{"version": {strconv.Itoa(p.Version)}}
+	t := &task{
+		Name: "activate", operation: "activatePolicy",
+		Heading: fmt.Sprintf("Activate policy %d?", p.Version), Button: fmt.Sprintf("Activate policy %d", p.Version),
+		Notes:  []string{"New orders start with it. Orders that have started keep their policy."},
+		fields: []field{whyField}, seen: map[string]string{"etag": answer.Header.Get("ETag")},
+		do: func(form url.Values) error {
+			seen := client.ActivatePolicyParams{IfMatch: form.Get("etag")}
+			_, err := v.api.ActivatePolicy(v.r.Context(), p.Version, &seen, client.ActivatePolicyBody{Reason: form.Get("reason")})
+			return v.backTo(policyURL(p.Version))(nil, err)
+		},
+	}
+	if v.r.Method == http.MethodGet && p.Active {
+		return v.tell(result{Heading: fmt.Sprintf("Policy %d is already the active version", p.Version), Back: policyURL(p.Version)})
+	}
 	tried, err := v.api.ActivatePolicy(v.r.Context(), p.Version, &client.ActivatePolicyParams{DryRun: true}, client.ActivatePolicyBody{})
 	if err != nil {
 		return err
 	}
-	data := policyActivation{PolicyVersion: tried, ETag: answer.Header.Get("ETag"), Changed: changed,
-		Fields: []field{{Name: "reason", Label: "Reason", Help: "Kept with the activation.", Value: v.r.PostForm.Get("reason")}}}
-	if data.comparison, err = v.compared(0, &client.PolicyVersion{Source: p.Source}); err != nil {
+	t.Danger, t.Warnings = len(tried.Warnings) > 0, tried.Warnings
+	if t.comparison, err = v.compared(0, p); err != nil {
 		return err
 	}
-	status := http.StatusOK
-	if changed {
-		status = http.StatusPreconditionFailed
-	}
-	return v.showAs(status, "policy_activate", page{Title: "Activate policy " + strconv.Itoa(p.Version), Data: data})
-}
-
-func (v *visit) activate() error {
-	if err := v.needs("activatePolicy"); err != nil {
-		return err
-	}
-	p, err := v.readPolicy("version")
-	if err != nil {
-		return err
-	}
-	seen := client.ActivatePolicyParams{IfMatch: v.r.PostFormValue("etag")}
-	_, err = v.api.ActivatePolicy(v.r.Context(), p.Version, &seen, client.ActivatePolicyBody{Reason: v.r.PostFormValue("reason")})
-	if hasStatus(err, http.StatusPreconditionFailed) {
-		return v.showActivation(true)
-	}
-	return v.backTo(policyURL(p.Version))(nil, err)
+	return v.perform(tasksOf("/console/policy", query, t))
 }
 
 // policyURL is the page of a version.
@@ -195,13 +182,13 @@ func policyURL(version int) string {
 	return address("/console/policy", url.Values{"version": {strconv.Itoa(version)}})
 }
 
-// diffLine is a line of a comparison. Its first character says what becomes of it, so that nobody needs colours.
+// diffLine is a line of a comparison. Its first character says what changes, so that colours are not needed.
 type diffLine struct {
 	Kind string // added, removed, place or same
 	Text string
 }
 
-// diff compares the texts of two policies. There are no lines where nothing has changed.
+// diff compares the texts of two policies. Without a difference it is empty.
 func diff(before, after *client.PolicyVersion) (lines []diffLine) {
 	text := udiff.Unified(policyName(before), policyName(after), before.Source, after.Source)
 	for line := range strings.Lines(text) {

@@ -20,15 +20,15 @@ func (v *visit) showRunbook() error {
 	return v.show("runbook", page{Title: "Runbook", Data: runbook.whole})
 }
 
-// runbook is docs/runbook.md as pages have it.
+// runbook is docs/runbook.md in HTML.
 var runbook = readRunbook(docs.Runbook)
 
 type manual struct {
 	whole    template.HTML
-	sections map[string]template.HTML // by the name of the heading, which is in a link to it; without the heading
+	sections map[string]template.HTML // by the anchor of the heading; without the heading
 }
 
-// markdown is what the runbook is written in. Nothing in it is taken as HTML.
+// markdown renders the runbook. HTML in it is escaped.
 var markdown = goldmark.New(
 	goldmark.WithExtensions(extension.Table),
 	goldmark.WithParserOptions(parser.WithASTTransformers(util.Prioritized(linksOfConsole{}, 1))),
@@ -53,12 +53,12 @@ func readRunbook(source []byte) manual {
 func rendered(node ast.Node, source []byte) template.HTML {
 	var html bytes.Buffer
 	if err := markdown.Renderer().Render(&html, source, node); err != nil {
-		panic("console: runbook: " + err.Error()) // it is a file of ours
+		panic("console: runbook: " + err.Error()) // it is embedded
 	}
 	return template.HTML(html.String())
 }
 
-// anchor is the name of a heading in links, as GitHub makes it.
+// anchor is the anchor of a heading, as on GitHub.
 func anchor(heading *ast.Heading, source []byte) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -71,8 +71,8 @@ func anchor(heading *ast.Heading, source []byte) string {
 	}, string(heading.Lines().Value(source)))
 }
 
-// linksOfConsole names headings, and has links lead to the runbook in the console. What they say of other pages is left, without
-// a link: the service does not serve those.
+// linksOfConsole adds anchors, and makes links lead to the runbook in the console. Links to other pages become text: the service does not
+// serve those.
 type linksOfConsole struct{}
 
 // Transform implements parser.ASTTransformer.

@@ -15,8 +15,8 @@ import (
 	"pawl/fsm"
 )
 
-// search is what a person typed into the field above the orders, as the API takes it. Nothing typed there is an error: what
-// is not understood is left out, and a note says so.
+// search is what a person typed into the search field. Nothing typed there is an error: what is not understood is left out, with a
+// note.
 type search struct {
 	filter client.ListOrdersParams
 	id     string // of one order
@@ -24,7 +24,7 @@ type search struct {
 	now    time.Time
 }
 
-// qualifiers are the words that may stand before a colon. Each returns what is wrong with its value.
+// qualifiers are the words before a colon. Each returns what is wrong with its value.
 var qualifiers = map[string]func(s *search, value string) (wrong string){
 	"status":   (*search).status,
 	"hold":     func(s *search, value string) string { return oneOf(holds, value, &s.filter.Hold) },
@@ -36,16 +36,17 @@ var qualifiers = map[string]func(s *search, value string) (wrong string){
 	"amount":   (*search).amount,
 	"from":     (*search).from,
 	"to":       (*search).to,
-	"sort":     (*search).sort,
+	"sort":     func(s *search, value string) string { return oneOf(sorts, value, &s.filter.Sort) },
 }
 
-// otherNames are what people type who know the fields of the API, or another console.
+// otherNames are those of the API's fields, and of other consoles.
 var otherNames = map[string]string{
-	"state": "status", "is": "status", "holdreason": "reason", "customerid": "customer", "sku": "item", "failurestep": "step", "failurecode": "code",
-	"created": "from", "createdfrom": "from", "since": "from", "after": "from", "createdto": "to", "until": "to", "before": "to", "order": "sort",
+	"state": "status", "is": "status", "holdreason": "reason", "customerid": "customer", "sku": "item", "failurestep": "step",
+	"failurecode": "code", "created": "from", "createdfrom": "from", "since": "from", "after": "from", "createdto": "to", "until": "to",
+	"before": "to", "order": "sort",
 }
 
-// parseSearch reads a text such as `status:failed amount:>100 customer:"ann smith"`. Words without a colon are an order's id.
+// parseSearch reads a text such as `status:failed amount:>100 customer:"ann smith"`. Words without a colon are the id of an order.
 func parseSearch(text string, now time.Time) *search {
 	s := &search{now: now}
 	var id []string
@@ -57,7 +58,7 @@ func parseSearch(text string, now time.Time) *search {
 		case word.quoted || !colon || set == nil:
 			id = append(id, word.text)
 		case value == "":
-			s.note("%s: says nothing, so it was left out", key)
+			s.note("%s: has no value and was left out", key)
 		default:
 			if wrong := set(s, value); wrong != "" {
 				s.note("%s:%s was left out: %s", key, value, wrong)
@@ -80,8 +81,7 @@ type word struct {
 	quoted bool // from its beginning
 }
 
-// wordsOf takes a text apart at its blanks, but for those in double quotes. In there, two quotes stand for one. A quote that is
-// not closed ends with the text.
+// wordsOf splits a text at blanks outside of double quotes. Inside, two quotes stand for one. An open quote ends with the text.
 func wordsOf(text string) (words []word) {
 	var w word
 	var open, begun, doubled bool
@@ -111,7 +111,7 @@ func wordsOf(text string) (words []word) {
 	return words
 }
 
-// open are the states of orders that have not ended.
+// openStates are those of orders that have not ended.
 func openStates() (open []client.Status) {
 	for _, state := range fsm.States() {
 		if !state.Final() {
@@ -131,7 +131,7 @@ func (s *search) status(value string) (wrong string) {
 		case slices.Contains(fsm.States(), fsm.State(name)):
 			s.filter.Status = append(s.filter.Status, client.Status(name))
 		default:
-			wrong = "there are " + wordList(fsm.States()) + " and open"
+			wrong = "use " + wordList(fsm.States()) + " or open"
 		}
 	}
 	slices.Sort(s.filter.Status)
@@ -139,34 +139,29 @@ func (s *search) status(value string) (wrong string) {
 	return wrong
 }
 
-var holds = []string{fsm.HoldAttention, fsm.HoldApproval, fsm.HoldRetry, fsm.HoldCallback, fsm.HoldQueued, fsm.HoldScheduled, fsm.HoldPaused}
+var holds = []string{
+	fsm.HoldAttention, fsm.HoldApproval, fsm.HoldRetry, fsm.HoldCallback, fsm.HoldQueued, fsm.HoldScheduled, fsm.HoldPaused,
+}
 
-// oneOf sets a field of the filter to a value that is one of some words.
+var sorts = []client.ListOrdersParamsSort{client.ListOrdersParamsSortNewest, client.ListOrdersParamsSortOldest}
+
+// oneOf sets a field of the filter to one of some words.
 func oneOf[W, F ~string](words []W, value string, field *F) (wrong string) {
 	value = strings.ToLower(value)
 	if !slices.Contains(words, W(value)) {
-		return "there are " + wordList(words)
+		return "use " + wordList(words)
 	}
 	*field = F(value)
 	return ""
 }
 
-func (s *search) sort(value string) string {
-	if value = strings.ToLower(value); value != "oldest" && value != "newest" {
-		return "there are newest and oldest"
-	}
-	s.filter.Sort = client.ListOrdersParamsSort(value)
-	return ""
-}
-
 var (
 	anAmount = regexp.MustCompile(`^(>=|<=|>|<|=)?([0-9]{1,15}(?:\.[0-9]{1,4})?)$`)
-	finest   = decimal.MustParse("0.0001") // no amount has more digits
+	finest   = decimal.MustParse("0.0001") // amounts have no more digits
 )
 
-// amount takes 10, >10, >=10, <10, <=10 and 10..20. The API takes bounds that are included.
+// amount takes 10, >10, >=10, <10, <=10 and 10..20. The bounds of the API are inclusive.
 func (s *search) amount(value string) (wrong string) {
-	const form = "it takes a number, >100, <=100 or 100..200"
 	if least, most, ok := strings.Cut(value, ".."); ok {
 		if least != "" {
 			wrong = s.amount(">=" + least)
@@ -178,15 +173,15 @@ func (s *search) amount(value string) (wrong string) {
 	}
 	parts := anAmount.FindStringSubmatch(value)
 	if parts == nil {
-		return form
+		return "use a number, >100, <=100 or 100..200"
 	}
 	bound, sign := decimal.MustParse(parts[2]), parts[1]
 	switch sign {
 	case ">":
-		bound, _ = bound.Add(finest) // 19 digits are enough
+		bound, _ = bound.Add(finest) // it fits into 19 digits
 	case "<":
 		if bound.IsZero() {
-			return "no amount is below zero"
+			return "no amount is below 0"
 		}
 		bound, _ = bound.Sub(finest)
 	}
@@ -207,7 +202,7 @@ func (s *search) from(value string) (wrong string) {
 	return wrong
 }
 
-// to takes a whole day in, where a day is all that is said.
+// to includes the whole day, if only a day is given.
 func (s *search) to(value string) (wrong string) {
 	at, day, wrong := s.time(value)
 	if day {
@@ -221,7 +216,7 @@ func (s *search) to(value string) (wrong string) {
 
 var anAge = regexp.MustCompile(`^([0-9]{1,4})([mhd])$`)
 
-// time reads a day, a time, or how long ago it was, in UTC.
+// time reads a day, a time or an age, in UTC.
 func (s *search) time(value string) (at time.Time, day bool, wrong string) {
 	today := s.now.UTC().Truncate(24 * time.Hour)
 	switch strings.ToLower(value) {
@@ -240,13 +235,15 @@ func (s *search) time(value string) (at time.Time, day bool, wrong string) {
 			return at, layout == time.DateOnly, ""
 		}
 	}
-	return at, false, "it takes a day such as 2026-11-01, a time such as 2026-11-01T09:30Z, today, yesterday, or an age such as 90m, 24h or 7d"
+	return at, false, "use a day such as 2026-11-01, a time such as 2026-11-01T09:30Z, today, yesterday, or an age such as 90m, 24h or 7d"
 }
 
-func wordList[T ~string](words []T) string {
-	var text []string
-	for _, w := range words {
-		text = append(text, string(w))
+func wordList[T ~string](words []T) (text string) {
+	for i, w := range words {
+		if i > 0 {
+			text += ", "
+		}
+		text += string(w)
 	}
-	return strings.Join(text, ", ")
+	return text
 }

@@ -11,7 +11,7 @@ import (
 
 type stockPage struct {
 	Items []client.Item
-	Next  string // the URL of the next page; empty on the last one
+	Next  string // the URL of the next page
 }
 
 func (v *visit) showStock() error {
@@ -19,51 +19,50 @@ func (v *visit) showStock() error {
 	if err != nil {
 		return err
 	}
-	return v.show("stock", page{Title: "Stock", Data: stockPage{list.Items, v.behind(list.NextCursor)}})
+	return v.show("stock", page{Title: "Stock", Data: stockPage{list.Items, v.nextPage(list.NextCursor)}})
 }
 
 // itemPage is an item with the last changes of its stock.
 type itemPage struct {
 	*stockItem
-	Tasks     []task
+	Tasks     []*task
 	Movements []client.Movement
-	Older     string // the URL of those before; empty: there are none
+	Older     string // the URL of the page with older ones
 }
 
 const movementsOnPage = 50
 
 func (v *visit) showItem() error {
-	name := v.query("item")
-	item, err := v.item(name)
+	item, err := v.item()
 	if err != nil {
 		return err
 	}
-	p := itemPage{stockItem: item, Tasks: v.offered(v.itemTasks(item)...)}
-	if !item.Known() {
-		return v.show("item", page{Title: name, Data: p})
+	p := itemPage{stockItem: item, Tasks: v.offered(v.itemTasks(item))}
+	if item.Known() {
+		list, err := v.api.ListStockMovements(v.r.Context(), item.Item.Item, &client.ListStockMovementsParams{
+			Sort: client.ListStockMovementsParamsSortNewest, Before: int64(number(v.query("before"))), Limit: movementsOnPage})
+		if err != nil {
+			return err
+		}
+		if p.Movements = list.Movements; len(p.Movements) == movementsOnPage {
+			p.Older = v.with("before", strconv.FormatInt(p.Movements[movementsOnPage-1].Version, 10))
+		}
 	}
-	list, err := v.api.ListStockMovements(v.r.Context(), name, &client.ListStockMovementsParams{
-		Sort: client.ListStockMovementsParamsSortNewest, Before: int64(number(v.query("before"))), Limit: movementsOnPage})
-	if err != nil {
-		return err
-	}
-	if p.Movements = list.Movements; len(p.Movements) == movementsOnPage {
-		p.Older = v.with("before", strconv.FormatInt(p.Movements[movementsOnPage-1].Version, 10))
-	}
-	return v.show("item", page{Title: name, Data: p})
+	return v.show("item", page{Title: item.Item.Item, Data: p})
 }
 
-// stockItem is an item as it was read, or the name of one that is not there: nobody has ordered it, nor given it stock.
+// stockItem is an item, or only a name if it was never ordered or stocked.
 type stockItem struct {
 	client.Item
 	etag string
 }
 
-// Known says whether the item is there.
+// Known reports whether the item exists.
 func (i *stockItem) Known() bool { return i.etag != "" }
 
-func (v *visit) item(name string) (*stockItem, error) {
+func (v *visit) item() (*stockItem, error) {
 	var answer http.Response
+	name := v.query("item")
 	found, err := v.api.GetInventory(v.r.Context(), name, client.WithResponse(&answer))
 	if hasStatus(err, http.StatusNotFound) && name != "" {
 		return &stockItem{Item: client.Item{Item: name}}, nil
@@ -75,80 +74,77 @@ func (v *visit) item(name string) (*stockItem, error) {
 }
 
 func (v *visit) doItem() error {
-	item, err := v.item(v.query("item"))
+	item, err := v.item()
 	if err != nil {
 		return err
 	}
-	return v.perform(v.itemTasks(item)...)
+	return v.perform(v.itemTasks(item))
 }
 
-// itemURL is the page of an item, or of a task that it is asked for.
-func itemURL(task, name string) string {
-	return address("/console/item"+task, url.Values{"item": {name}})
+func (v *visit) itemTasks(i *stockItem) []*task {
+	ctx, name, query := v.r.Context(), i.Item.Item, url.Values{"item": {i.Item.Item}}
+	done := v.backTo(address("/console/item", query))
+	return tasksOf("/console/item", query,
+		&task{
+			Name: "adjust", Label: "Add or remove units", operation: "adjustInventory",
+			Heading: "Add or remove units of " + visible(name), Button: "Change the stock",
+			Notes: []string{"For goods that arrive, break or are returned. Sales in the meantime do not matter. " +
+				"From then on the item is tracked, and never oversold."},
+			questions: []field{{Name: "change", Label: "Units", Type: "number", Required: true, Help: "To remove units, use a minus sign."}},
+			fields:    []field{required(whyField)},
+			preview: func(form url.Values) ([]change, []string, error) {
+				units, err := units(form, "change")
+				return i.preview(i.OnHand+units, err)
+			},
+			do: func(form url.Values) error {
+				units, err := units(form, "change")
+				if err != nil {
+					return err
+				}
+				return done(v.api.AdjustInventory(ctx, name, nil, client.AdjustInventoryBody{
+					Change: units, Reason: form.Get("reason"), RequestID: form.Get("requestId")}))
+			},
+		},
+		&task{
+			Name: "set", Label: "Set after a count", operation: "setInventory",
+			Heading: "Set the units of " + visible(name) + " on the shelf", Button: "Set the stock",
+			Notes: []string{"It is set only if nothing is sold or changed from now on. " +
+				"From then on the item is tracked, and never oversold."},
+			questions: []field{{Name: "onHand", Label: "Units on the shelf", Type: "number", Required: true,
+				Help: "With reserved units, without sold ones."}},
+			fields: []field{whyField},
+			seen:   map[string]string{"etag": i.etag},
+			preview: func(form url.Values) ([]change, []string, error) {
+				units, err := units(form, "onHand")
+				return i.preview(units, err)
+			},
+			do: func(form url.Values) error {
+				units, err := units(form, "onHand")
+				if err != nil {
+					return err
+				}
+				params := client.SetInventoryParams{IfMatch: form.Get("etag")}
+				if params.IfMatch == "" {
+					params.IfNoneMatch = "*"
+				}
+				return done(v.api.SetInventory(ctx, name, &params, client.SetInventoryBody{
+					OnHand: units, Reason: form.Get("reason"), RequestID: form.Get("requestId")}))
+			},
+		},
+	)
 }
 
-func (v *visit) itemTasks(i *stockItem) []task { return []task{v.adjustItem(i), v.setItem(i)} }
-
-func (v *visit) adjustItem(i *stockItem) task {
-	return task{
-		Label: "Add or take away", Link: itemURL("/adjust", i.Item.Item), operation: "adjustInventory",
-		asks: confirmation{Heading: "Add units of " + visible(i.Item.Item) + ", or take some away", Button: "Change the stock", Back: itemURL("", i.Item.Item),
-			Fields: []field{{Name: "change", Label: "Units", Type: "number", Required: true, Help: "How many more; with a minus, how many fewer."}, needed(whyField)},
-			Notes:  []string{"For goods that arrive, break or come back. It is right however much is sold meanwhile. From then on the item is tracked, and never oversold."}},
-		changes: func(form url.Values) ([]change, error) {
-			units, err := units(form, "change")
-			return i.changed(i.OnHand + units), err
-		},
-		do: func(form url.Values) error {
-			units, err := units(form, "change")
-			if err != nil {
-				return err
-			}
-			body := client.AdjustInventoryBody{Change: units, Reason: form.Get("reason"), RequestID: form.Get("requestId")}
-			return v.backTo(itemURL("", i.Item.Item))(v.api.AdjustInventory(v.r.Context(), i.Item.Item, nil, body))
-		},
+// preview is what another number on the shelf changes. An item that was not tracked is tracked then.
+func (i *stockItem) preview(onHand int64, err error) ([]change, []string, error) {
+	if err != nil {
+		return nil, nil, err
 	}
-}
-
-func (v *visit) setItem(i *stockItem) task {
-	return task{
-		Label: "Set after a count", Link: itemURL("/set", i.Item.Item), operation: "setInventory",
-		asks: confirmation{Heading: "Say how many units of " + visible(i.Item.Item) + " are on the shelf", Button: "Set the stock", Back: itemURL("", i.Item.Item),
-			Hidden: map[string]string{"etag": i.etag},
-			Fields: []field{{Name: "onHand", Label: "Units on the shelf", Type: "number", Required: true, Help: "Sold units are gone from it; what is reserved is still there."}, whyField},
-			Notes:  []string{"It is set only if nothing is sold or changed from now on. From then on the item is tracked, and never oversold."}},
-		changes: func(form url.Values) ([]change, error) {
-			units, err := units(form, "onHand")
-			return i.changed(units), err
-		},
-		do: func(form url.Values) error {
-			units, err := units(form, "onHand")
-			if err != nil {
-				return err
-			}
-			params := client.SetInventoryParams{IfMatch: form.Get("etag")}
-			if params.IfMatch == "" {
-				params.IfNoneMatch = "*"
-			}
-			body := client.SetInventoryBody{OnHand: units, Reason: form.Get("reason"), RequestID: form.Get("requestId")}
-			return v.backTo(itemURL("", i.Item.Item))(v.api.SetInventory(v.r.Context(), i.Item.Item, &params, body))
-		},
-	}
-}
-
-// changed is what another number on the shelf makes of an item.
-func (i *stockItem) changed(onHand int64) []change {
-	free := "not tracked"
+	available := "not tracked"
 	if i.Available != nil {
-		free = strconv.FormatInt(*i.Available, 10)
+		available = strconv.FormatInt(*i.Available, 10)
 	}
-	if i.Tracked && onHand == i.OnHand {
-		return nil
-	}
-	return []change{
-		{"On hand", strconv.FormatInt(i.OnHand, 10), strconv.FormatInt(onHand, 10)},
-		{"Left to sell", free, strconv.FormatInt(onHand-i.Reserved, 10)},
-	}
+	return previewOf(change{"On hand", strconv.FormatInt(i.OnHand, 10), strconv.FormatInt(onHand, 10)},
+		change{"Available", available, strconv.FormatInt(onHand-i.Reserved, 10)})
 }
 
 // units reads a number of units from a form.

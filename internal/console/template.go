@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"strings"
 	"time"
+	"unicode"
 )
 
 //go:embed templates/*.html
@@ -50,7 +51,7 @@ var functions = template.FuncMap{
 	"list":      func(values ...any) []any { return values },
 }
 
-// ago is a time, as how long ago it was. A script keeps it true; without one it is what it was when the page was made.
+// ago is how long ago a time was. A script keeps it up to date.
 func ago(at time.Time) template.HTML {
 	if at.IsZero() {
 		return ""
@@ -68,26 +69,27 @@ func clock(at time.Time) string {
 	return at.UTC().Format("15:04 UTC")
 }
 
-// distance puts a time before now into words, or with a negative one a time that will come.
+// distance puts the time since an event into words; a negative one is the time until it.
 func distance(d time.Duration) string {
+	if d.Abs() < time.Second {
+		return "now"
+	}
 	form := "%s ago"
 	if d < 0 {
 		form, d = "in %s", -d
 	}
-	switch {
-	case d < time.Second:
-		return "now"
-	case d < time.Minute:
-		return fmt.Sprintf(form, fmt.Sprintf("%d s", int(d.Seconds())))
-	case d < time.Hour:
-		return fmt.Sprintf(form, fmt.Sprintf("%d min", int(d.Minutes())))
-	case d < 48*time.Hour:
-		return fmt.Sprintf(form, fmt.Sprintf("%d h", int(d.Hours())))
+	for _, unit := range []struct {
+		name     string
+		most, is time.Duration
+	}{{"s", time.Minute, time.Second}, {"min", time.Hour, time.Minute}, {"h", 48 * time.Hour, time.Hour}} {
+		if d < unit.most {
+			return fmt.Sprintf(form, fmt.Sprint(int(d/unit.is), " ", unit.name))
+		}
 	}
-	return fmt.Sprintf(form, fmt.Sprintf("%d days", int(d.Hours()/24)))
+	return fmt.Sprintf(form, fmt.Sprint(int(d.Hours()/24), " days"))
 }
 
-// badge shows a status, a hold or another word that stands for a state, in the colour of its class in console.css.
+// badge shows a status, a hold or the like, in the colour of its class in console.css.
 func badge(word any) template.HTML {
 	text := template.HTMLEscapeString(fmt.Sprint(word))
 	if text == "" {
@@ -96,7 +98,7 @@ func badge(word any) template.HTML {
 	return template.HTML(`<span class="badge ` + text + `">` + strings.ReplaceAll(text, "_", " ") + `</span>`)
 }
 
-// rowID is the id of an element that shows an order: it stays the same when the page is made anew.
+// rowID is the id of an element that shows an order: the same whenever the page is rendered.
 func rowID(orderID string) string { return fmt.Sprintf("order-%x", orderID) }
 
 // countedTo is where the API stops counting.
@@ -111,13 +113,21 @@ func count(n any) string {
 	return text
 }
 
+// atLeast is a number of orders that may be larger.
+func atLeast(n int64, more bool) string {
+	if more {
+		return count(n) + "+"
+	}
+	return count(n)
+}
+
 // upTo is a number that the API has counted up to countedTo.
 func upTo(n int64) string { return atLeast(n, n >= countedTo) }
 
-// visible shows what can't be seen: an id may hold characters that have no look, or that turn others around.
+// visible escapes invisible characters of a text, and those that reverse others.
 func visible(text string) string { return visibleBut(text, "") }
 
-// visibleLines is visible for a text of lines: somebody who reads a policy before it is activated must see what it says, in its order.
+// visibleLines is visible for a text of several lines: a policy must not look other than it reads.
 func visibleLines(text string) string { return visibleBut(text, "\n\t") }
 
 func visibleBut(text, kept string) string {
@@ -133,5 +143,5 @@ func visibleBut(text, kept string) string {
 }
 
 func hidden(r rune) bool {
-	return r < ' ' || r >= 0x7f && r < 0xa0 || r >= 0x200b && r <= 0x200f || r >= 0x2028 && r <= 0x202e || r >= 0x2060 && r <= 0x206f || r == 0xfeff
+	return unicode.Is(unicode.Cc, r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp)
 }

@@ -10,14 +10,14 @@ import (
 	"pawl/client"
 )
 
-// InMemory returns the Client of a console in the same process as its API. A request of the console comes to the API as if the
-// person's browser had sent it: by the same connection, with the same credentials, from the same page. So the rules about roles,
-// sessions, addresses and other sites are the API's own.
+// InMemory returns the Client of a console in the process of its API. A request of the console reaches the API as if the person's browser
+// had sent it: with the same address, credentials and origin. So the rules about roles, sessions, addresses and other sites are the
+// API's own.
 func InMemory(api http.Handler) func(*http.Request) (*client.Client, error) {
 	return func(person *http.Request) (*client.Client, error) {
 		return client.New("http://api.invalid", client.Options{
 			HTTPClient: &http.Client{Transport: inMemory{api, person}},
-			RetryFor:   -1, // the person sees what is wrong, and can try again
+			RetryFor:   -1, // the person sees the error and can try again
 		})
 	}
 }
@@ -27,8 +27,8 @@ type inMemory struct {
 	person *http.Request
 }
 
-// personal says of a header that it tells who sends a request, or from where. The API takes each that proxies write for the mark
-// of one, and then nobody has the rights of this machine: not one of them may be left out.
+// personal reports whether a header says who sends a request, or from where. None that proxies write may be left out: with any of them,
+// the API does not give the request the rights of this machine.
 func personal(header string) bool {
 	switch header {
 	case "Authorization", "Cookie", "Origin", "Sec-Fetch-Site", "Forwarded", "Via", "X-Real-Ip":
@@ -37,12 +37,11 @@ func personal(header string) bool {
 	return strings.HasPrefix(header, "X-Forwarded-")
 }
 
-// errCutOff is what a caller elsewhere would see of an answer that was cut off.
 var errCutOff = errors.New("the answer was cut off")
 
 // RoundTrip answers a request with the handler.
 func (t inMemory) RoundTrip(r *http.Request) (_ *http.Response, err error) {
-	defer func() { // a page reads with goroutines, where nobody else would catch it, and the process would end
+	defer func() { // a panic in a goroutine of a page would end the process
 		if cause := recover(); cause != nil {
 			err = errCutOff
 		}

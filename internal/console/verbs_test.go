@@ -1,14 +1,20 @@
 package console_test
 
 import (
-	"net/http"
+	"fmt"
+	"html"
 	"net/url"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"pawl/client"
+	"pawl/fsm"
 	"pawl/internal/access"
 )
+
+const orderPath = "/console/order?id="
 
 // TestVerbs asks each verb of an order: what would change is shown, nothing is done before it is confirmed, and it is done once.
 func TestVerbs(t *testing.T) {
@@ -16,9 +22,9 @@ func TestVerbs(t *testing.T) {
 	s := setup(t)
 	for _, c := range []struct {
 		verb, is, hold string
-		decided        url.Values // what has to be known first
+		answers        url.Values // to its questions
 		shows          string     // of what would change
-		leaves         string     // of the order, as JSON in the page
+		leaves         client.Status
 	}{
 		{"cancel", "charging", "attention", nil, "<bdi>cancel</bdi>", "canceled"},
 		{"retry", "charging", "attention", url.Values{"policy": {"pinned"}}, "<bdi>attention</bdi><td><bdi>–</bdi>", "completed"},
@@ -32,148 +38,141 @@ func TestVerbs(t *testing.T) {
 			t.Parallel()
 			id := "o-" + c.verb
 			s.order(t, id, c.is, c.hold)
-			path := "/console/order/" + c.verb + "?id=" + url.QueryEscape(id)
-			s.get(t, orderPath+url.QueryEscape(id)).want(t, http.StatusOK, `href="`+path+`"`)
+			path := "/console/order/" + c.verb + "?id=" + id
+			s.get(t, orderPath+id).want(t, 200, `href="`+path+`"`)
 			page := s.get(t, path)
-			if c.decided != nil {
-				page.want(t, http.StatusOK, "Show what would change")
-				page = s.post(t, path, c.decided)
+			if c.answers != nil {
+				page.want(t, 200, "Show what will change")
+				page = s.post(t, path, page.fill("amount", c.answers.Get("amount"), "policy", c.answers.Get("policy")))
 			}
-			page.want(t, http.StatusOK, "What will change", c.shows, `name="reason"`)
-			asked := `SELECT count(*) FROM books.transitions WHERE reason = 'a test' AND verb = '` + c.verb + `' AND order_id = '` + id + `'`
-			form := page.fieldsOf()
-			form.Set("reason", "a test")
+			form := page.want(t, 200, "What will change", c.shows, `name="reason"`).fill("reason", "a test")
 			for range 2 { // a double click
-				done := s.post(t, path, form).want(t, http.StatusSeeOther)
-				s.get(t, done.header.Get("Location")).want(t, http.StatusOK, `role="status"`, "a test")
+				done := s.post(t, path, form).want(t, 303)
+				s.get(t, done.header.Get("Location")).want(t, 200, `role="status"`, "a test")
 			}
-			s.count(t, 1, asked)
-			order, err := s.api.GetOrder(t.Context(), id, &client.GetOrderParams{})
-			if err != nil || string(order.Status) != c.leaves {
-				t.Errorf("%+v, %v", order, err)
-			}
+			s.count(t, 1, `SELECT count(*) FROM books.transitions WHERE reason = 'a test' AND verb = '`+c.verb+`' AND order_id = '`+id+`'`)
+			s.are(t, c.leaves, id)
 		})
 	}
 }
 
-// order stores one as it would be, or has one done.
-func (s *service) order(t *testing.T, id, status, hold string) {
+// are fails the test unless each order has the status.
+func (s *service) are(t *testing.T, status client.Status, ids ...string) {
 	t.Helper()
-	if hold == "" {
-		s.process(t, client.ProcessBody{OrderID: id, Amount: "9", Item: "i"})
-		return
+	for _, id := range ids {
+		params := &client.GetOrderParams{}
+		if fsm.State(status).Final() {
+			params.Wait = "20s"
+		}
+		if order, err := s.api.GetOrder(t.Context(), id, params); err != nil || order.Status != status {
+			t.Errorf("%s is not %s: %+v, %v", id, status, order, err)
+		}
 	}
-	s.sql(t, `INSERT INTO orders (order_id, status, hold, hold_reason, amount, currency, item, due_at) VALUES ('`+id+`', '`+status+`', '`+hold+`', 'a test', 9, 'USD', 'i',
-		CASE WHEN '`+hold+`' = 'retry' THEN now() + interval '1 hour' END)`)
-	s.sql(t, `INSERT INTO transitions (order_no, seq, from_status, to_status, fence) SELECT order_no, 1, 'pending', '`+status+`', 0 FROM orders WHERE order_id = '`+id+`'`)
 }
 
-// TestAnOrderThatHasChanged is not touched by a form that was about it as it was before.
+// TestAnOrderThatHasChanged is not touched by a form from before, whichever page the person had seen last.
 func TestAnOrderThatHasChanged(t *testing.T) {
 	t.Parallel()
 	s := setup(t)
 	s.order(t, "o", "charging", "retry")
 	path := "/console/order/cancel?id=o"
-	form := s.get(t, path).want(t, http.StatusOK).fieldsOf()
-	form.Set("reason", "a test")
+	cancel, retry := s.get(t, path).want(t, 200), s.get(t, "/console/order/retry?id=o").want(t, 200)
 	if _, err := s.api.PauseOrder(t.Context(), "o", nil, client.VerbBody{Reason: "somebody else"}); err != nil {
 		t.Fatal(err)
 	}
-	s.post(t, path, form).want(t, http.StatusPreconditionFailed, "has changed since you looked", "somebody else", `href="`+path+`"`)
+	for page, form := range map[string]url.Values{
+		path: cancel.fill("reason", "a test"), "/console/order/retry?id=o": retry.fill("policy", "pinned"),
+	} {
+		s.post(t, page, form).want(t, 412, "has changed since you looked", "somebody else")
+	}
+	s.post(t, path, cancel.fill("reason", "a test")).want(t, 412, `href="`+path+`"`)
 	s.count(t, 1, `SELECT count(*) FROM orders WHERE stop_requested IS NULL AND hold = 'paused'`)
-	s.get(t, "/console/order/approve?id=o").want(t, http.StatusConflict, "is not allowed when the order is")
-	s.get(t, "/console/order/process?id=o").want(t, http.StatusNotFound)
+	s.get(t, "/console/order/approve?id=o").want(t, 409, "is not allowed when the order is")
+	s.get(t, "/console/order/process?id=o").want(t, 404)
 }
 
-// TestWrongForms are shown again, with what is wrong.
+// TestWrongForms are shown again, with what is wrong and what was typed.
 func TestWrongForms(t *testing.T) {
 	t.Parallel()
 	s := setup(t)
 	s.order(t, "o", "completed", "")
 	for form, want := range map[string]string{"amount=x": "amount ", "restock=some": "restock ", "amount=1.234": "amount "} {
 		values, _ := url.ParseQuery(form)
-		s.post(t, "/console/order/refund?id=o", values).want(t, http.StatusOK, "Show what would change", want)
+		s.post(t, "/console/order/refund?id=o", values).want(t, 422, "Show what will change", want)
 	}
-	s.post(t, "/console/order/refund?id=o", url.Values{"amount": {"10"}}).want(t, http.StatusConflict, "The refund exceeds what is left of the charge")
-	s.post(t, "/console/order/refund?id=o", url.Values{"requestId": {"1"}, "seq": {"x"}}).want(t, http.StatusNotFound)
-	name, value := s.token(t, "desk", access.Operate, access.Read, access.Delegate)
-	s.post(t, "/console/order/refund?id=o", nil, name, value).want(t, http.StatusOK, "On behalf of")
-	s.post(t, "/console/order/refund?id=o", nil, name, value, "Sec-Fetch-Site", "cross-site").want(t, http.StatusForbidden)
+	s.post(t, "/console/order/refund?id=o", url.Values{"amount": {"10"}}).want(t, 409, "The refund exceeds what is left of the charge")
+	s.post(t, "/console/order/refund?id=o", url.Values{"requestId": {"1"}, "seq": {"x"}}).want(t, 404)
+	s.post(t, "/console/order/refund?id=o", url.Values{"requestId": {"1"}}).want(t, 404)
+	header := s.token(t, "desk", access.Operate, access.Read, access.Delegate)
+	s.post(t, "/console/order/refund?id=o", nil, header...).want(t, 200, "On behalf of")
 	s.count(t, 0, `SELECT count(*) FROM refunds`)
 	s.order(t, "held", "charging", "attention")
 	for path, first := range map[string]shown{
-		"refund?id=o":    s.post(t, "/console/order/refund?id=o", url.Values{"amount": {"4"}}, name, value),
-		"cancel?id=held": s.get(t, "/console/order/cancel?id=held", name, value),
+		"refund?id=o":    s.post(t, "/console/order/refund?id=o", url.Values{"amount": {"4"}}, header...),
+		"cancel?id=held": s.get(t, "/console/order/cancel?id=held", header...),
 	} {
-		form := first.fieldsOf()
-		form.Set("reason", strings.Repeat("long ", 201))
-		again := s.post(t, "/console/order/"+path, form, name, value).want(t, http.StatusOK, "What will change", "reason ", form.Get("reason"))
-		form = again.fieldsOf()
-		form.Set("reason", "short")
-		s.post(t, "/console/order/"+path, form, name, value).want(t, http.StatusSeeOther)
+		long := strings.Repeat("long ", 201)
+		again := s.post(t, "/console/order/"+path, first.fill("reason", long), header...).want(t, 422, "What will change", "reason ", long)
+		s.post(t, "/console/order/"+path, again.fill("reason", "short"), header...).want(t, 303)
 	}
 	s.count(t, 1, `SELECT count(*) FROM refunds WHERE amount = 4`)
 }
 
-// TestSettling: a person says what became of a step, of a refund, and of an undo that came too late.
+// TestSettling: a person records the result of a step, of a refund, and of an undo that came too late.
 func TestSettling(t *testing.T) {
 	t.Parallel()
 	s := setup(t)
-	s.order(t, "step", "charging", "attention")
-	s.sql(t, `UPDATE orders SET policy = 1, calls = 1, in_doubt_since = now(), hold_reason = 'outcome_unknown: asked' WHERE order_id = 'step'`)
-	s.sql(t, `INSERT INTO step_calls (order_no, call, fence, generation, step, operation) SELECT order_no, 1, 0, 0, 'charge', 'do' FROM orders`)
-	s.settle(t, "step", url.Values{"outcome": {"done"}, "reference": {"ch_1"}}, "What became of the charge")
-	if o, err := s.api.GetOrder(t.Context(), "step", nil); err != nil || o.Status != "completed" {
-		t.Errorf("%+v, %v", o, err)
-	}
+	s.doubt(t, "step")
+	s.settle(t, "step", "What happened to the charge", "outcome", "done", "reference", "ch_1")
+	s.are(t, "completed", "step")
+
 	s.order(t, "refund", "completed", "")
 	s.sql(t, `UPDATE orders SET refunds = 1 WHERE order_id = 'refund'`)
 	s.sql(t, `UPDATE charges SET executor = 'http' WHERE order_no = (SELECT order_no FROM orders WHERE order_id = 'refund')`)
 	s.sql(t, `INSERT INTO refunds (order_no, generation, number, currency, amount, state, executor, request_id, sent_at)
 		SELECT order_no, 0, 1, 'USD', 5, 'in_doubt', 'http', 'r', now() FROM orders WHERE order_id = 'refund'`)
-	s.get(t, orderPath+"refund").want(t, http.StatusOK, "Say what became of refund 1")
-	s.settle(t, "refund&refund=1", url.Values{"outcome": {"refused"}, "code": {"closed"}}, "What became of refund 1")
+	s.get(t, orderPath+"refund").want(t, 200, "Record the result of refund 1")
+	s.settle(t, "refund&refund=1", "What happened to refund 1", "outcome", "refused", "code", "closed")
 	if o, err := s.api.GetOrder(t.Context(), "refund", nil); err != nil || o.Refunds[0].State != "failed" || o.Refunds[0].Code != "closed" {
 		t.Errorf("%+v, %v", o, err)
 	}
+
 	s.order(t, "late", "completed", "")
 	s.sql(t, `UPDATE orders SET policy = 1 WHERE order_id = 'late'`)
-	s.sql(t, `INSERT INTO late_undos (order_no, generation, step, reason, due_at) SELECT order_no, 0, 'charge', 'a test', now() + interval '1 hour' FROM orders WHERE order_id = 'late'`)
+	s.sql(t, `INSERT INTO late_undos (order_no, generation, step, reason, due_at)
+		SELECT order_no, 0, 'charge', 'a test', now() + interval '1 hour' FROM orders WHERE order_id = 'late'`)
 	s.sql(t, `INSERT INTO step_calls (order_no, call, fence, generation, step, operation, started_at)
-		SELECT order_no, -n, 0, 0, 'charge', 'undo', now() - (60 - n) * interval '1 s' FROM orders, generate_series(1, 60) AS n WHERE order_id = 'late'`)
+		SELECT order_no, -n, 0, 0, 'charge', 'undo', now() - (60 - n) * interval '1 s' FROM orders, generate_series(1, 60) AS n
+		WHERE order_id = 'late'`)
 	for page, links := range map[string]int{"": 1, "&aside=-50": 0, "&sort=oldest": 0} { // the last try is on the first page
-		shown := s.get(t, orderPath+"late"+page).want(t, http.StatusOK, "charge undo")
-		if n := strings.Count(shown.body, "Say that it was undone by hand"); n != links {
+		shown := s.get(t, orderPath+"late"+page).want(t, 200, "charge undo")
+		if n := strings.Count(shown.body, "Record that it was undone by hand"); n != links {
 			t.Errorf("%q has %d links to settle the undo, want %d", page, n, links)
 		}
 	}
-	s.get(t, orderPath+"late").want(t, http.StatusOK, "step=charge&amp;generation=0")
-	s.settle(t, "late&step=charge&generation=0", url.Values{"outcome": {"done"}}, "What became of the undo of the charge in generation 0")
+	s.get(t, orderPath+"late").want(t, 200, "step=charge&amp;generation=0")
+	s.settle(t, "late&step=charge&generation=0", "What happened to the undo of the charge in generation 0", "outcome", "done")
 	s.count(t, 1, `SELECT count(*) FROM late_undos WHERE finished_at IS NOT NULL`)
-	s.get(t, orderPath+"late").want(t, http.StatusOK, "step-result").lacks(t, "Say that it was undone by hand")
+	s.get(t, orderPath+"late").want(t, 200, "step-result", "!Record that it was undone by hand")
 }
 
 // settle goes through the pages of step-result about something, which is the query of their URL.
-func (s *service) settle(t *testing.T, about string, decided url.Values, question string) {
+func (s *service) settle(t *testing.T, about, question string, answers ...string) {
 	t.Helper()
 	path := "/console/order/step-result?id=" + about
-	s.get(t, path).want(t, http.StatusOK, question, `name="outcome" required`).lacks(t, " selected>It")
-	words := map[string]string{"done": "It happened (done)", "refused": "It did not happen, and never will (refused)"}[decided.Get("outcome")]
-	page := s.post(t, path, decided).want(t, http.StatusOK, `name="reason"`, question+": "+words)
-	form := page.fieldsOf()
-	if form.Set("reason", "seen there"); strings.Contains(page.body, "preview") {
-		t.Error(page.body)
-	}
-	s.post(t, path, form).want(t, http.StatusSeeOther)
+	first := s.get(t, path).want(t, 200, question, `name="outcome" required`, "! selected>It")
+	words := map[string]string{"done": "It happened (done)", "refused": "It did not happen, and never will (refused)"}[answers[1]]
+	page := s.post(t, path, first.fill(answers...)).want(t, 200, `name="reason"`, question+": "+words, "!preview")
+	s.post(t, path, page.fill("reason", "seen there")).want(t, 303)
 }
 
-// TestAnotherApprover: who may not approve an order is not offered to, and told why if he asks.
+// TestAnotherApprover: the submitter is not offered to approve, and told why if they try.
 func TestAnotherApprover(t *testing.T) {
 	t.Parallel()
 	s := setupWith(t, "approval: [{approver: another}]\n")
-	name, own := s.token(t, "shop", access.Submit, access.Read, access.Approve)
-	_, other := s.token(t, "maria", access.Read, access.Approve)
-	shop, err := client.New(s.url, client.Options{Token: strings.TrimPrefix(own, "Bearer ")})
+	own := s.token(t, "shop", access.Submit, access.Read, access.Approve)
+	other := s.token(t, "maria", access.Read, access.Approve)
+	shop, err := client.New(s.url, client.Options{Token: strings.TrimPrefix(own[1], "Bearer ")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,13 +180,160 @@ func TestAnotherApprover(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, page := range []string{orderPath + "o", "/console/attention"} {
-		s.get(t, page, name, own).want(t, http.StatusOK, ">Reject<", "another_approver: the policy requires an approver other than the submitter").lacks(t, ">Approve<", ">Approve all<")
-		s.get(t, page, name, other).want(t, http.StatusOK, ">Reject<", ">Approve<")
+		s.get(t, page, own...).want(t, 200, ">Reject<", "another_approver: the policy requires an approver other than the submitter",
+			"!>Approve<", "!>Approve all<")
+		s.get(t, page, other...).want(t, 200, ">Reject<", ">Approve<")
 	}
-	s.get(t, "/console/attention", name, other).want(t, http.StatusOK, ">Approve all<")
+	s.get(t, "/console/attention", other...).want(t, 200, ">Approve all<")
 	approve := "/console/order/approve?id=o"
-	s.get(t, approve, name, own).want(t, http.StatusForbidden, "Nothing was done", "someone other than the submitter").lacks(t, "Look at it as it is now")
-	form := s.get(t, approve, name, other).want(t, http.StatusOK, "What will change").fieldsOf()
-	s.post(t, approve, form, name, other).want(t, http.StatusSeeOther)
+	s.get(t, approve, own...).want(t, 403, "Nothing was done", "someone other than the submitter", "!Look at it again")
+	s.post(t, approve, s.get(t, approve, other...).want(t, 200, "What will change").fill(), other...).want(t, 303)
 	s.count(t, 1, `SELECT count(*) FROM books.transitions WHERE verb = 'approve' AND actor = 'token:maria'`)
+}
+
+// TestBulk: a dry run is shown first and does nothing, then each order has a result, and the form that is sent again does
+// nothing twice.
+func TestBulk(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.wait(t, "a", "b", "c")
+	s.order(t, "done", "completed", "")
+	s.get(t, "/console/bulk").want(t, 200, "Many orders", `<option value="cancel"`, `<option value="step-result"`)
+
+	look := s.post(t, "/console/bulk", url.Values{"verb": {"cancel"}, "ids": {"a\r\n b \r\n\r\nb\r\ndone"}, "id": {"c", "<i>none"}})
+	look.want(t, 200, "Cancel 3 orders?", "Not possible for 2", "&lt;i&gt;none", "not_applicable", "not_found", "!<i>none")
+	s.are(t, "pending", "a", "b", "c")
+
+	form := look.fill("confirm", "yes", "reason", "the shop is closed")
+	if got := strings.Join(form["id"], " "); got != "c a b" {
+		t.Errorf("offered are %s", got)
+	}
+	form["id"] = []string{"a", "b", "done"} // c was left out, and one has ended meanwhile
+	first := s.post(t, "/console/bulk", form).want(t, 200, "2 orders canceled, 1 not", `href="/console/order?id=done"`, "Try these again")
+	if failed, done := strings.Index(first.body, "Not done"), strings.Index(first.body, `id="done"`); failed < 0 || failed > done {
+		t.Error("failures are not first")
+	}
+	s.post(t, "/console/bulk", form).want(t, 200, "2 orders canceled, 1 not")
+	s.are(t, "canceled", "a", "b")
+	s.are(t, "pending", "c")
+	request := form.Get("requestId")
+	s.count(t, 2, `SELECT count(*) FROM books.transitions
+		WHERE verb = 'cancel' AND reason = 'the shop is closed' AND request_id = '`+request+`'`)
+	again := first.fill()
+	if got := []string{again.Get("requestId"), again.Get("id"), again.Get("reason"), again.Get("confirm")}; !slices.Equal(got,
+		[]string{request, "done", "the shop is closed", ""}) {
+		t.Errorf("the others are tried again with %v", again)
+	}
+	s.post(t, "/console/bulk", again).want(t, 200, "Not possible for 1", "There is nothing to do", `!name="confirm"`)
+}
+
+// TestBulkVerbs asks each verb of two orders that allow it and one that does not.
+func TestBulkVerbs(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.order(t, "ended", "completed", "")
+	for _, c := range []struct{ verb, is, hold, button, done, becomes string }{
+		{"retry", "charging", "attention", "Retry 2 orders", "2 orders retried", "completed"},
+		{"approve", "pending", "approval", "Approve 2 orders", "2 orders approved", "completed"},
+		{"reject", "pending", "approval", "Reject 2 orders", "2 orders rejected", "canceled"},
+		{"pause", "charging", "retry", "Pause 2 orders", "2 orders paused", "charging"},
+		{"resume", "charging", "paused", "Resume 2 orders", "2 orders resumed", "completed"},
+		{"cancel", "charging", "retry", "Cancel 2 orders", "2 orders canceled", "canceled"},
+		{"step-result", "charging", "attention", "Record a step&#39;s result for 2 orders", "2 orders given a result", "completed"},
+	} {
+		ids := []string{c.verb + "-1", c.verb + "-2"}
+		for _, id := range ids {
+			if c.verb == "step-result" {
+				s.doubt(t, id)
+			} else {
+				s.order(t, id, c.is, c.hold)
+			}
+		}
+		form := url.Values{"verb": {c.verb}, "id": append(slices.Clone(ids), "ended")}
+		if c.verb == "step-result" { // it asks before it tries
+			s.post(t, "/console/bulk", form).want(t, 200, `name="outcome" required`, "See what would be done", `!name="confirm"`)
+			form.Set("step", "charge")
+			form.Set("reason", "seen")
+			form.Set("outcome", "maybe")
+			s.post(t, "/console/bulk", form).want(t, 200, `role="alert"`, "/outcome", "must be one of")
+			form.Set("outcome", "done")
+		}
+		page := s.post(t, "/console/bulk", form).want(t, 200, c.button+"?", ">"+c.button+"<", "Not possible for 1")
+		confirmed := page.fill("confirm", "yes", "reason", "seen by hand", "step", "charge", "outcome", form.Get("outcome"))
+		s.post(t, "/console/bulk", confirmed).want(t, 200, c.done)
+		s.are(t, client.Status(c.becomes), ids...)
+		s.count(t, 2, `SELECT count(*) FROM books.transitions WHERE verb = '`+c.verb+`' AND reason = 'seen by hand' AND actor = 'local'`)
+	}
+}
+
+// TestBulkOfAFilter: a link has a filter as the API does, and one that is not understood means no order.
+func TestBulkOfAFilter(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.wait(t, "a", "b")
+	s.process(t, client.ProcessBody{OrderID: "other", Amount: "700", Item: "chair"})
+	s.get(t, "/console/bulk?verb=approve&hold=approval&item=lamp&customerId=ann&status=pending,charging&amountTo=650&sort=oldest").
+		want(t, 200, "Approve 2 orders?", `600.00 USD<td><bdi>lamp</bdi>`, "!other")
+	s.are(t, "pending", "a", "b", "other")
+	for _, link := range []string{"colour=red", "sort=oldest", "status=", "createdFrom=yesterday", "limit=3"} {
+		s.get(t, "/console/bulk?verb=cancel&"+link).want(t, 422, "does not say which orders")
+	}
+	s.get(t, "/console/bulk?verb=cancel&status=none").want(t, 422)
+	s.get(t, "/console/bulk?verb=cancel&item=none").want(t, 200, "Many orders")
+}
+
+// TestBulkOfMany: a thousand ids are the most; long ones need several requests; and a form with more costs no more.
+func TestBulkOfMany(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	var ids []string
+	for i := range 1000 {
+		ids = append(ids, fmt.Sprintf("%0250d", i))
+	}
+	s.wait(t, ids[0], ids[999])
+	pause := func(ids ...string) shown {
+		return s.post(t, "/console/bulk", url.Values{"verb": {"pause"}, "ids": {strings.Join(ids, "\n")}})
+	}
+	pause(append(ids, "one more")...).want(t, 200, "At most 1,000 orders")
+	form := pause(ids...).want(t, 200, "Pause 2 orders?", "Not possible for 998").fill("confirm", "yes")
+	form["id"] = ids
+	s.post(t, "/console/bulk", form).want(t, 200, "2 orders paused, 998 not")
+}
+
+// TestLookingAgain: refused orders are tried again with what was chosen since, and nothing is done to them before that.
+func TestLookingAgain(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.doubt(t, "a")
+	s.doubt(t, "b")
+	form := s.post(t, "/console/bulk", url.Values{"verb": {"retry"}, "id": {"a", "b"}}).
+		want(t, 200, "Not possible for 2", "Look again").fill("policy", "active")
+	s.post(t, "/console/bulk", form).want(t, 200, "Retry 2 orders?", `!name="refused"`)
+	form.Set("confirm", "yes")
+	s.post(t, "/console/bulk", form).want(t, 200, "Many orders")
+	s.count(t, 0, `SELECT count(*) FROM books.transitions WHERE verb = 'retry'`)
+}
+
+// TestErrorGroupsAreExact: the button of a group is about its orders, and not about those whose reason only begins like it.
+func TestErrorGroupsAreExact(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	for id, reason := range map[string]string{
+		"a": "non_retryable: insufficient", "b": "non_retryable: insufficient_funds", "c": "non_retryable: insufficient: of card 2",
+		"d": "retry_after: later", "e": "retry_after_all", "f": "23505: charges_pkey", "never retried": "outcome_unknown: charge",
+	} {
+		s.plant(t, "attention", reason, id)
+	}
+	page := s.get(t, "/console/errors").want(t, 200, "outcome_unknown")
+	var groups []string
+	for _, match := range regexp.MustCompile(`href="([^"]+)">Retry all of these`).FindAllStringSubmatch(page.body, -1) {
+		ids := s.get(t, html.UnescapeString(match[1])).want(t, 200).fieldsOf()["id"]
+		slices.Sort(ids)
+		groups = append(groups, strings.Join(ids, " "))
+	}
+	slices.Sort(groups)
+	if got := strings.Join(groups, ", "); got != "a c, b, d, e, f" {
+		t.Errorf("the groups are %s", got)
+	}
+	s.get(t, "/console/orders?q=reason:retry_after").want(t, 200, "<bdi>d</bdi>", "!<bdi>e</bdi>")
 }

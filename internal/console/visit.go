@@ -3,10 +3,12 @@ package console
 import (
 	"bytes"
 	"errors"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 
 	"pawl/client"
 )
@@ -17,14 +19,14 @@ type visit struct {
 	w       http.ResponseWriter
 	r       *http.Request
 	api     *client.Client
-	me      *client.Caller // who may do nothing, as long as it is not known who asks
-	live    string         // where the page hears that it has changed; empty: it stays as it is
+	me      *client.Caller // without rights until it is identified
+	live    string         // the URL where the page hears of changes; empty: it does not
 }
 
-// may says whether the API would let the person do an operation, by its id in the description of the API.
+// may reports whether the person may do an operation of the API, by its operationId.
 func (v *visit) may(operation string) bool { return slices.Contains(v.me.Operations, operation) }
 
-// needs is the error of a person who may not do an operation. It comes before a form is read.
+// needs returns an error if the person may not do an operation.
 func (v *visit) needs(operation string) error {
 	switch {
 	case v.may(operation):
@@ -38,16 +40,20 @@ func (v *visit) needs(operation string) error {
 // query is a parameter of the page, or empty.
 func (v *visit) query(name string) string { return v.r.URL.Query().Get(name) }
 
-// number is that of a parameter or a field, or 0.
-func number(text string) int {
+// number reads a parameter or a field. What is no number is 0.
+func number(text string) int { return numberOr(text, 0) }
+
+// numberOr reads a number. An empty text is 0.
+func numberOr(text string, otherwise int) int {
+	text = strings.TrimSpace(text)
 	n, err := strconv.Atoi(text)
-	if err != nil {
-		return 0 // and not the largest, for what is larger
+	if err != nil && text != "" {
+		return otherwise
 	}
 	return n
 }
 
-// page is what a screen shows in the frame that all have.
+// page is what a screen shows in the frame of all pages.
 type page struct {
 	Title string
 	Data  any
@@ -75,9 +81,10 @@ func (v *visit) show(name string, p page) error { return v.showAs(http.StatusOK,
 
 func (v *visit) showAs(status int, name string, p page) error {
 	f := frame{
-		page: p, Me: v.me, Path: v.r.URL.Path, Live: v.live, Reload: v.r.URL.RequestURI(), Asset: v.console.assets.path, May: v.may, Query: v.query, Lab: v.console.Lab != nil,
+		page: p, Me: v.me, Path: v.r.URL.Path, Live: v.live, Reload: v.r.URL.RequestURI(),
+		Asset: v.console.assets.path, May: v.may, Query: v.query, Lab: v.console.Lab != nil,
 	}
-	_, err := v.r.Cookie(sessionCookie) // and not one that something else on this machine has set
+	_, err := v.r.Cookie(sessionCookie) // other cookies may be of another service on this machine
 	f.SignedIn = err == nil && len(v.me.Roles) > 0
 	var body bytes.Buffer
 	if err := templates[name].ExecuteTemplate(&body, "layout", f); err != nil {
@@ -91,16 +98,16 @@ func (v *visit) showAs(status int, name string, p page) error {
 	return nil
 }
 
-// redirect leads to another page after a form was dealt with.
+// redirect leads to another page.
 func (v *visit) redirect(to string) error {
 	http.Redirect(v.w, v.r, to, http.StatusSeeOther)
 	return nil
 }
 
-// maxForm is how long a form may be, in bytes: a thousand ids of 255 characters, each of them perhaps escaped.
+// maxForm is the size limit of a form in bytes: a thousand ids of 255 escaped characters.
 const maxForm = 4 << 20
 
-// answered identifies the person, and shows what goes wrong.
+// answered identifies the person, and shows errors.
 func (c *console) answered(serve func(*visit) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		v := c.visit(w, r)
@@ -134,6 +141,21 @@ func (v *visit) identify() (err error) {
 
 func address(path string, query url.Values) string { return path + "?" + query.Encode() }
 
+// with is the URL of the page with another value of a parameter.
+func (v *visit) with(name, value string) string {
+	query := v.r.URL.Query()
+	query.Set(name, value)
+	return address(v.r.URL.Path, query)
+}
+
+// nextPage is the URL of the page at a cursor, or empty.
+func (v *visit) nextPage(cursor string) string {
+	if cursor == "" {
+		return ""
+	}
+	return v.with("cursor", cursor)
+}
+
 // orderURL is the page of an order.
 func orderURL(id string) string { return address("/console/order", url.Values{"id": {id}}) }
 
@@ -142,13 +164,10 @@ func actionURL(verb, id string) string {
 	return address("/console/order/"+verb, url.Values{"id": {id}})
 }
 
-// bulkURL is the page where a verb is asked of many orders: of those of a filter, whose fields have the names that the API
-// gives them. A form posted to /console/bulk names the orders, each as id, and the verb.
+// bulkURL is the page where a verb is asked of the orders of a filter, in parameters of the API.
 func bulkURL(verb string, filter url.Values) string {
 	query := url.Values{"verb": {verb}}
-	for name, values := range filter {
-		query[name] = values
-	}
+	maps.Copy(query, filter)
 	return address("/console/bulk", query)
 }
 
@@ -161,15 +180,15 @@ var (
 	errNoPage    = newProblem(http.StatusNotFound, "There is no such page.", "") // the path has no screen
 )
 
-// newProblem is a problem that the console itself has found, as the API would put it.
+// newProblem is a problem that the console itself has found.
 func newProblem(status int64, title, detail string) *client.Problem {
 	return &client.Problem{ProblemBody: client.ProblemBody{Status: status, Title: title, Detail: detail}}
 }
 
-// unusable is the error of a form that nothing can be made of.
+// unusable is the error of a wrong form.
 func unusable(why string) error { return newProblem(http.StatusUnprocessableEntity, why, "") }
 
-// showError shows an error in the frame. What is not the API's is the console's fault, or the API can't be reached.
+// showError shows a problem. Any other error means that the API did not answer.
 func (v *visit) showError(err error) {
 	problem, ok := errors.AsType[*client.Problem](err)
 	if !ok {
@@ -177,20 +196,21 @@ func (v *visit) showError(err error) {
 	}
 	v.live = ""
 	if err := v.showAs(int(problem.Status), "problem", page{Title: problem.Title, Data: problem}); err != nil {
-		http.Error(v.w, "This page could not be made: "+err.Error(), http.StatusInternalServerError)
+		http.Error(v.w, "The page could not be rendered: "+err.Error(), http.StatusInternalServerError)
 	}
 }
 
-// hasStatus says whether the API has answered with a status.
+// hasStatus reports whether an error is an answer of the API with a status.
 func hasStatus(err error, status int64) bool {
 	problem, ok := errors.AsType[*client.Problem](err)
 	return ok && problem.Status == status
 }
 
-// refusedInput is the problem of an input that the API refuses, nil for all other errors.
+// refusedInput is the problem of an input that the API refuses, or nil.
 func refusedInput(err error) *client.Problem {
-	if problem, ok := errors.AsType[*client.Problem](err); ok && problem.Status == http.StatusUnprocessableEntity {
-		return problem
+	if !hasStatus(err, http.StatusUnprocessableEntity) {
+		return nil
 	}
-	return nil
+	problem, _ := errors.AsType[*client.Problem](err)
+	return problem
 }

@@ -1,14 +1,178 @@
 package simulator
 
 import (
+	"fmt"
 	"maps"
 	"math/big"
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/govalues/decimal"
 )
 
-// Books returns the keys of an order, the oldest first; those of all orders when orderID
-// is empty. A key under which nothing was done, refused or voided is not in them.
+// State is what has become of the do of a key.
+type State string
+
+// The states of a key. A key without one has been requested and nothing was done.
+const (
+	Pending State = "pending" // accepted, not decided; a callback will tell
+	Live    State = "live"    // the effect exists
+	Refused State = "refused" // the effect does not exist and never will
+	Undone  State = "undone"  // the effect existed and has been undone
+	Voided  State = "voided"  // undone before there was an effect: there never will be one
+)
+
+// Subject is what a request and its effect are about.
+type Subject struct {
+	OrderID    string `json:"orderId"`
+	Step       string `json:"step"`
+	Generation int32  `json:"generation"`
+	Amount     string `json:"amount"` // decimal, as it was sent
+	Currency   string `json:"currency"`
+	Quantity   int32  `json:"quantity"`
+	Item       string `json:"item"`
+	RefundID   string `json:"refundId,omitempty"`
+}
+
+// Entry is what the books say of the key of a do.
+type Entry struct {
+	Key string `json:"key"`
+	Subject
+	State     State  `json:"state"`
+	Reference string `json:"reference,omitempty"` // our name for the latest effect
+	Code      string `json:"code,omitempty"`      // why it was refused
+	Detail    string `json:"detail,omitempty"`
+	// Effects is how many times the effect happened under this key, undone or not. More than one is a double charge, or the like.
+	Effects int `json:"effects"`
+	// Requests is how many times the do was requested since the simulator was started.
+	Requests int       `json:"requests"`
+	At       time.Time `json:"at"` // when the state last changed
+}
+
+// entry is an Entry and what is needed to continue with it, as the file has it.
+type entry struct {
+	Entry
+	Number   int             `json:"number,omitempty"` // in the books, from 1; 0: nothing has happened yet
+	Body     string          `json:"body,omitempty"`   // fingerprint of the do; empty while none was accepted
+	UndoName string          `json:"undoName,omitempty"`
+	Promise  *promise        `json:"promise,omitempty"`
+	Refunded decimal.Decimal `json:"refunded,omitzero"` // of a charge: the sum of its refunds
+
+	running bool // a request is between the check of the key and the effect
+}
+
+// promise is an answer owed by callback. The file has it, so that it outlives a restart.
+type promise struct {
+	URL   string        `json:"url"`
+	Delay time.Duration `json:"delay"` // in nanoseconds
+	Times int           `json:"times"`
+	Code  string        `json:"code,omitempty"` // of a refusal
+	From  time.Time     `json:"from"`           // when it was made
+}
+
+// record is a line of the file: things as they are from then on. The last line about a thing counts.
+type record struct {
+	At      time.Time `json:"at"`
+	Entries []*entry  `json:"entries,omitempty"`
+	Undo    *undo     `json:"undo,omitempty"`
+	Forgot  string    `json:"forgot,omitempty"` // a key that is no longer known
+	Intent  *intent   `json:"intent,omitempty"` // of Stripe's side
+	Answer  *answer   `json:"answer,omitempty"` // of Stripe's side
+}
+
+// undo is an undo request that was done.
+type undo struct {
+	Key  string `json:"key"`
+	Body string `json:"body"` // fingerprint of the request
+	Of   string `json:"of"`   // the key of the do
+}
+
+// state is everything the simulator knows for good. It is not safe for concurrent use.
+type state struct {
+	entries    []*entry            // in the order in which they were first entered
+	keys       map[string]*entry   // by key of the do, including keys under which nothing has happened
+	names      map[string]*entry   // by our name for the effect; they are never forgotten
+	undos      map[string]string   // fingerprints by key of the undo
+	orders     map[string][]*entry // by order id
+	overlaps   int                 // effects while another of that order and step was live
+	references int                 // given out so far
+	intents    map[string]*intent  // of Stripe's side, as are its answers
+	answers    map[string]*answer
+	refunds    map[string]*entry // by id of the refund of an intent
+}
+
+func newState() *state {
+	return &state{
+		keys: map[string]*entry{}, names: map[string]*entry{}, undos: map[string]string{}, orders: map[string][]*entry{},
+		intents: map[string]*intent{}, answers: map[string]*answer{}, refunds: map[string]*entry{},
+	}
+}
+
+// entry returns what is known of the key of a do.
+func (s *state) entry(key string) *entry {
+	if s.keys[key] == nil {
+		s.keys[key] = &entry{Entry: Entry{Key: key}}
+	}
+	return s.keys[key]
+}
+
+func (s *state) apply(r record) error {
+	for _, now := range r.Entries {
+		e := s.entry(now.Key)
+		switch {
+		case now.Number > len(s.entries):
+			return fmt.Errorf("entry %d comes before entry %d", now.Number, len(s.entries)+1)
+		case now.Number > 0:
+			e = s.entries[now.Number-1] // also if its key was forgotten
+		}
+		if now.Reference != e.Reference {
+			s.references, s.names[now.Reference] = s.references+1, e
+		}
+		if now.UndoName != e.UndoName {
+			s.references++
+		}
+		now.At = r.At
+		s.enter(e, now)
+		if r.Undo != nil {
+			s.keys[r.Undo.Of] = e
+		}
+	}
+	if r.Undo != nil {
+		s.undos[r.Undo.Key] = r.Undo.Body
+	}
+	delete(s.keys, r.Forgot)
+	if r.Answer != nil {
+		r.Answer.at = r.At
+		s.answers[r.Answer.Key] = r.Answer
+	}
+	if r.Intent != nil {
+		s.enterIntent(r.Intent, r.At)
+	}
+	return nil
+}
+
+// enter writes an entry as it is now into the books. It counts an effect that happens while another one is live.
+func (s *state) enter(e, now *entry) {
+	live := func(other *entry) bool { return other.Step == now.Step && other.State == Live } // also under the key itself
+	if now.Effects > e.Effects && now.Step != stepRefund && slices.ContainsFunc(s.orders[now.OrderID], live) {
+		s.overlaps++
+	}
+	number := e.Number
+	*e = *now
+	if e.Number = number; number == 0 {
+		s.entries, s.orders[e.OrderID] = append(s.entries, e), append(s.orders[e.OrderID], e)
+		e.Number = len(s.entries)
+	}
+}
+
+// prefixes of our names for effects and for their undos.
+var prefixes = map[string][2]string{"charge": {"ch", "rf"}, "reserve": {"rs", "rl"}, "confirm": {"cf", ""}}
+
+func (s *state) name(prefix string) string { return fmt.Sprintf("%s_%d", prefix, s.references+1) }
+
+// Books returns the entries of an order, oldest first, or of all orders if orderID is empty. A key under which nothing was done, refused
+// or voided has none.
 func (s *Simulator) Books(orderID string) []Entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -36,7 +200,7 @@ type Summary struct {
 	// Since the start:
 	Requests             int `json:"requests"`
 	DuplicatesSuppressed int `json:"duplicatesSuppressed"` // requests with a key that was in progress, or answered before
-	RefusedAfterUndo     int `json:"refusedAfterUndo"`     // dos that came when their key was undone
+	RefusedAfterUndo     int `json:"refusedAfterUndo"`     // dos whose key was already undone
 }
 
 // Tally counts the keys of a step by their state, and the effects under them.
@@ -97,18 +261,10 @@ func (s *Simulator) Summary() Summary {
 func (s *Summary) count(e *entry) {
 	tally := s.Steps[e.Step]
 	tally.Effects += e.Effects
-	switch e.State {
-	case Live:
-		tally.Live++
-	case Undone:
-		tally.Undone++
-	case Refused:
-		tally.Refused++
-	case Voided:
-		tally.Voided++
-	case Pending:
-		tally.Pending++
+	states := map[State]*int{
+		Live: &tally.Live, Undone: &tally.Undone, Refused: &tally.Refused, Voided: &tally.Voided, Pending: &tally.Pending,
 	}
+	*states[e.State]++
 	s.Steps[e.Step] = tally
 	if e.Effects > 1 {
 		s.RepeatedEffects++
@@ -125,7 +281,7 @@ type total struct {
 func (t *total) add(e *entry) {
 	amount, ok := new(big.Rat).SetString(e.Amount)
 	if !ok {
-		return // it was checked when it came
+		return // it was checked on arrival
 	}
 	_, decimals, _ := strings.Cut(e.Amount, ".")
 	t.scale = max(t.scale, len(decimals))

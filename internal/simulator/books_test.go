@@ -92,7 +92,8 @@ func TestPlan(t *testing.T) {
 		got, _ := line(response)
 		return response.StatusCode, got
 	}
-	if status, got := post(`["decline:no@reserve", {"fault":"decline","amount":"13.0","code":"unlucky"}, {"fault":"slow","delay":"1ms","times":1}]`); status != http.StatusOK {
+	status, got := post(`["decline:no@reserve", {"fault":"decline","amount":"13.0","code":"unlucky"}, {"fault":"slow","delay":"1ms","times":1}]`)
+	if status != http.StatusOK {
 		t.Fatalf("%d %s", status, got)
 	}
 	const plan = `[{"fault":"decline","step":"reserve","operation":"do","code":"no"},` +
@@ -128,7 +129,7 @@ func drawn(t *testing.T, seed uint64, prefix string) (orders []int) {
 	}
 	for i := range 1000 {
 		order := strconv.Itoa(i)
-		if strings.HasPrefix(ask(t.Context(), sim, call{key: prefix + order, order: order}), "402") {
+		if strings.HasPrefix(ask(sim, call{key: prefix + order, order: order}.request(t.Context(), "http://provider")), "402") {
 			orders = append(orders, i)
 		}
 	}
@@ -160,8 +161,10 @@ func TestParseRule(t *testing.T) {
 	}{
 		{"hang", simulator.Rule{Fault: simulator.Hang, Operation: "do"}},
 		{"error3:503@confirm", simulator.Rule{Fault: simulator.Error, Status: 503, Times: 3, Step: "confirm", Operation: "do"}},
-		{"timeout_after@charge/undo,order=a,item=b", simulator.Rule{Fault: simulator.TimeoutAfter, Step: "charge", Operation: "undo", OrderPrefix: "a", Item: "b"}},
-		{"async:1.5s,fraction=0.5,code=no", simulator.Rule{Fault: simulator.Async, Delay: 1500 * time.Millisecond, Fraction: 0.5, Code: "no", Operation: "do"}},
+		{"timeout_after@charge/undo,order=a,item=b",
+			simulator.Rule{Fault: simulator.TimeoutAfter, Step: "charge", Operation: "undo", OrderPrefix: "a", Item: "b"}},
+		{"async:1.5s,fraction=0.5,code=no",
+			simulator.Rule{Fault: simulator.Async, Delay: 1500 * time.Millisecond, Fraction: 0.5, Code: "no", Operation: "do"}},
 		{"rate-limit", simulator.Rule{Fault: simulator.RateLimit, Delay: time.Second, Operation: "do"}},
 		{"slow", simulator.Rule{Fault: simulator.Slow, Delay: 2 * time.Second, Operation: "do"}},
 		{"forget-declines", simulator.Rule{Fault: simulator.ForgetDeclines, Code: "card_declined", Times: 1, Operation: "do"}},

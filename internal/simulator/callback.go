@@ -6,7 +6,6 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"slices"
 	"time"
 
 	"pawl/internal/egress"
@@ -19,8 +18,7 @@ const (
 	callbackTimeout  = 10 * time.Second
 )
 
-// newClient returns the client of callbacks. Requests name where they go: so they use no proxy, which would call an address
-// that we may not.
+// newClient returns the client of callbacks. Callers choose the addresses: so it uses no proxy, which could reach forbidden ones.
 func newClient(publicOnly bool) *http.Client {
 	return &http.Client{
 		Timeout: callbackTimeout,
@@ -30,15 +28,15 @@ func newClient(publicOnly bool) *http.Client {
 	}
 }
 
-// message is something to be told to an address; without one, nobody is told.
+// message is a callback. Without an address it is not sent.
 type message struct {
 	url, id string
 	body    []byte
 	sign    func(header http.Header, at time.Time)
 }
 
-// told is the answer to a do as it is told by callback, signed by Standard Webhooks if there is a secret. Its id is the key
-// that it is about: so nobody can send it for another one.
+// told is the callback about a do, with a signature of Standard Webhooks if there is a secret. Its id is the key of the do, so that it
+// can't be replayed for another one.
 func (s *Simulator) told(url string, e *entry) message {
 	id, body := e.Key, encode(e.says())
 	return message{url, id, body, func(header http.Header, at time.Time) {
@@ -50,8 +48,7 @@ func (s *Simulator) told(url string, e *entry) message {
 	}}
 }
 
-// call tells a message, as often as asked. Who can't be reached, or answers 5xx, is
-// called again some times.
+// call sends a message some times. It retries a few times without an answer, and after a 5xx.
 func (s *Simulator) call(told message, times int) {
 	if told.url == "" {
 		return
@@ -100,43 +97,32 @@ func (q *request) promise() *promise {
 	return p
 }
 
-// promised takes a do on and leaves the decision to a job; mu is held.
-func (s *Simulator) promised(q *request, e *entry) reply {
-	ev := q.event(eventPending)
-	ev.Reference, ev.Promise = s.state.name(prefixes[q.step][0]), q.promise()
-	s.record(ev)
-	a := e.answer()
-	a.then = func() { s.fulfil(ev.Promise, s.keeping(e)) }
+// telling has a message told after the answer, or as the fault plan says.
+func (s *Simulator) telling(q *request, told message, a reply) reply {
+	times, delay := 1, time.Duration(0)
+	switch q.rule.Fault {
+	case AnswerTwice:
+		if q.stripe {
+			times = 2 // of the two, the answer is no event
+		}
+	case CallbackLate:
+		delay = q.rule.Delay
+	case CallbackNever:
+		times = 0
+	case CallbackBefore:
+		a.before = func() { s.call(told, 1) }
+		return a
+	default:
+	}
+	a.then = func() {
+		if s.pause(delay) {
+			s.call(told, times)
+		}
+	}
 	return a
 }
 
-// calling is the answer of a decided do, which callbacks may replace.
-func (s *Simulator) calling(q *request, e *entry) reply {
-	a := e.answer()
-	if !slices.Contains(byCallback, q.rule.Fault) {
-		return a
-	}
-	promised, told := e.promised(), s.told(q.body.CallbackURL, e)
-	tell := func() { s.call(told, 1) }
-	switch q.rule.Fault {
-	case AnswerTwice:
-		a.then = tell
-		return a
-	case CallbackBefore:
-		promised.before = tell
-	case CallbackLate:
-		promised.then = func() {
-			if s.pause(q.rule.Delay) {
-				tell()
-			}
-		}
-	default: // callback_never
-	}
-	return promised
-}
-
-// fulfil keeps a promise when its time has come: keep, under mu, decides unless something
-// else has, and says what there is to tell.
+// fulfil keeps a promise at its time: keep, under mu, decides if that is still open, and returns what to send.
 func (s *Simulator) fulfil(p *promise, keep func() message) {
 	if s.journal.sync() != nil || !s.pause(time.Until(p.From.Add(p.Delay))) {
 		return
@@ -149,25 +135,27 @@ func (s *Simulator) fulfil(p *promise, keep func() message) {
 	}
 }
 
-// keeping decides a pending key, unless an undo was there first.
+// keeping decides a pending key, unless an undo came first.
 func (s *Simulator) keeping(e *entry) func() message {
 	return func() message {
 		if e.State == Pending {
-			ev := event{Event: eventDone, Key: e.Key, Body: e.body}
-			if e.promise.Code != "" {
-				ev.Event, ev.Code, ev.Detail = eventRefused, e.promise.Code, "declined by the fault plan"
+			now := *e
+			if e.Promise.Code != "" {
+				now.refuse(e.Promise.Code, byPlan)
+			} else {
+				now.State, now.Effects = Live, e.Effects+1
 			}
-			s.record(ev)
+			s.record(record{Entries: []*entry{&now}})
 		}
-		return s.told(e.promise.URL, e)
+		return s.told(e.Promise.URL, e)
 	}
 }
 
-// resume goes on with what was promised before the start.
+// resume keeps the promises from before the start.
 func (s *Simulator) resume() {
 	for _, e := range s.state.entries {
-		if e.State == Pending && e.promise != nil {
-			s.start(func() { s.fulfil(e.promise, s.keeping(e)) })
+		if e.State == Pending && e.Promise != nil {
+			s.start(func() { s.fulfil(e.Promise, s.keeping(e)) })
 		}
 	}
 	for _, i := range maps.Clone(s.state.intents) { // keeping a promise changes it

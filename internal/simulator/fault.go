@@ -55,15 +55,13 @@ var faults = []Fault{
 	RateLimit, Async, CallbackTwice, CallbackLate, CallbackNever, CallbackBefore, AnswerTwice, LateAfterVoid,
 }
 
-// byCallback are the faults that need somebody to call back. Without a callbackUrl the
-// request is answered as if they were not.
+// byCallback are the faults with a callback. Without a callbackUrl they do not apply.
 var byCallback = []Fault{Async, CallbackTwice, CallbackLate, CallbackNever, CallbackBefore, AnswerTwice}
 
 // doOnly are the faults that only a do can have.
 var doOnly = append([]Fault{ForgetDeclines, LateAfterVoid}, byCallback...)
 
-// Rule says what goes wrong, and for whom: for requests that match all that is given.
-// What is left out matches everything, but for Operation.
+// Rule is a fault and the requests that have it: those that match all given fields.
 type Rule struct {
 	Fault Fault `json:"fault"`
 
@@ -180,8 +178,7 @@ func (p *plan) spend(u use, times int) bool {
 	return p.used[u] <= times
 }
 
-// drawn throws the dice. The seed and what the request is about decide: not its key, and
-// not what else goes on, so that the same run has the same faults.
+// drawn throws the dice. The seed and the subject of the request decide, and not its key or timing, so that the same run has the same faults.
 func (p *plan) drawn(rule int, q *request, number int) bool {
 	fraction := p.rules[rule].Fraction
 	if fraction == 0 {
@@ -266,11 +263,10 @@ func (r *Rule) match(pair string) (err error) {
 	return err
 }
 
-// once are the faults that an item without a number has for one request of each key.
-// With them on every request an order would have no end.
+// once are the faults that an item without a number has for one request of each key: otherwise an order would never end.
 var once = []Fault{Hang, RefuseConnection, TimeoutBefore, TimeoutAfter, CutAfter, Error, ErrorAfter, NotDone, RateLimit}
 
-// magic returns the rule that an item is the name of.
+// magic returns the rule that an item names.
 func magic(item string) (Rule, bool) {
 	part := short.FindStringSubmatch(item)
 	if part == nil {

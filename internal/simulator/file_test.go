@@ -119,8 +119,8 @@ func TestBadFile(t *testing.T) {
 	t.Run("that is damaged is refused, and the place named", func(t *testing.T) {
 		t.Parallel()
 		for text, want := range map[string]string{
-			"{\"event\":\"done\",\"key\":\"a\"}\n{\"ev\n{\"event\":\"done\",\"key\":\"b\"}\n": "line 2: read event",
-			"{\"event\":\"burnt\",\"key\":\"a\"}\n":                                           `line 1: unknown event "burnt"`,
+			"{\"entries\":[{\"key\":\"a\"}]}\n{\"en\n{\"forgot\":\"a\"}\n": "line 2: read record",
+			"{\"entries\":[{\"key\":\"a\",\"number\":2}]}\n":               "line 1: entry 2 comes before entry 1",
 		} {
 			if _, err := simulator.Open(simulator.Config{File: write(t, []byte(text))}); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%q: %v", text, err)

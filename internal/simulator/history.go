@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// Request is a do or undo that has arrived, in the order of arrival. The log of them is
-// in memory, and long, not endless.
+// Request is a request that has arrived. The log of them is in memory, and bounded.
 type Request struct {
 	Number     int       `json:"number"`
 	At         time.Time `json:"at"`
@@ -43,7 +42,7 @@ func (h *history) change() {
 	h.changed = make(chan struct{})
 }
 
-// arrive counts a request, puts it into the log and picks what goes wrong with it.
+// arrive counts a request, logs it and picks its fault.
 func (s *Simulator) arrive(q *request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,7 +67,7 @@ func (s *Simulator) arrive(q *request) {
 	s.history.change()
 }
 
-// leave notes what came of a request, before it is told.
+// leave logs the outcome of a request, before it is answered.
 func (s *Simulator) leave(q *request, a reply) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,8 +75,7 @@ func (s *Simulator) leave(q *request, a reply) {
 	s.history.change()
 }
 
-// Requests returns the latest requests of an order, at least 20,000 of all orders; of all
-// of them when orderID is empty.
+// Requests returns the latest requests of an order, or of all orders if orderID is empty, from at least 20,000 of all.
 func (s *Simulator) Requests(orderID string) []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,8 +88,7 @@ func (s *Simulator) Requests(orderID string) []Request {
 	return all
 }
 
-// Await returns the first request that matches, waiting for it if there is none yet:
-// also for one to be decided. It returns the error of ctx when that ends first.
+// Await returns the first request that matches, now or later. It returns the error of ctx when that ends first.
 func (s *Simulator) Await(ctx context.Context, match func(Request) bool) (Request, error) {
 	for {
 		s.mu.Lock()

@@ -13,19 +13,17 @@ type ending struct {
 	decide  func() reply
 }
 
-// attempt answers a request that changes something: by what is known of its key, or else
-// by what is decided when its time has come. Between begin and decide the key is in
-// progress; an undo that comes meanwhile does not wait: decide finds the key voided and
-// refuses. A caller who leaves changes nothing of it.
+// attempt answers a request that changes something: with what is known of its key, or else with what decide says when its time has come.
+// Between the two the key is in progress. An undo in the meantime does not wait: decide finds the key voided and refuses. It makes no
+// difference if the caller leaves.
 func (s *Simulator) attempt(caller context.Context, q *request, known *reply, then ending) reply {
 	hang := q.rule.Fault == Hang
-	if known != nil && hang && known.outcome != "in_progress" {
+	switch {
+	case known != nil && hang && known.outcome != "in_progress":
 		return reply{outcome: "none", delivery: silent}
-	}
-	if known != nil {
+	case known != nil:
 		return s.durable(*known)
-	}
-	if hang {
+	case hang:
 		s.untilLeft(caller)
 		then.abandon()
 		return reply{outcome: "none", delivery: dropped}
@@ -41,7 +39,7 @@ func (s *Simulator) attempt(caller context.Context, q *request, known *reply, th
 	return s.durable(then.decide())
 }
 
-// begin either finds the answer to a key or takes it on.
+// begin finds the answer of a key, or takes it on.
 func (s *Simulator) begin(q *request) (*entry, *reply) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,19 +48,20 @@ func (s *Simulator) begin(q *request) (*entry, *reply) {
 	_, isUndo := s.state.undos[q.key]
 	var known reply
 	switch {
-	case isUndo || e.body != "" && e.body != q.fingerprint:
+	case isUndo || e.Body != "" && e.Body != q.fingerprint:
 		known = mismatch("the key was used for another request")
 	case e.running:
 		s.counts.suppressed++
-		known = reply{status: http.StatusConflict, outcome: "in_progress", body: said{Code: "in_progress", Detail: "a request with this key is being processed"}}
+		known = reply{status: http.StatusConflict, outcome: "in_progress",
+			body: said{Code: "in_progress", Detail: "a request with this key is being processed"}}
 	case e.State == "", q.rule.Fault == LateAfterVoid && (e.State == Voided || e.State == Undone):
-		e.running, e.body = true, q.fingerprint
+		e.running, e.Body = true, q.fingerprint
 		q.logged.Outcome = "running"
 		s.history.change()
 		return e, nil
 	default:
 		known = s.known(e)
-		e.body = q.fingerprint // a key that was voided had none
+		e.Body = q.fingerprint // a key that was voided had none
 	}
 	return e, &known
 }
@@ -70,7 +69,7 @@ func (s *Simulator) begin(q *request) (*entry, *reply) {
 // known is the stored answer of a key; mu is held.
 func (s *Simulator) known(e *entry) reply {
 	a := e.answer()
-	a.replayed = e.body != "" // not if it was voided before anybody asked for it
+	a.replayed = e.Body != "" // not if it was voided before it was requested
 	if a.replayed {
 		s.counts.suppressed++
 	}
@@ -85,41 +84,62 @@ func (s *Simulator) abandon(e *entry) {
 	defer s.mu.Unlock()
 	e.running = false
 	if e.State == "" {
-		e.body = ""
+		e.Body = ""
 	}
 }
 
-// decide makes the effect happen, or not. It is one moment: an undo comes before it and
-// prevents the effect, or after it and takes it back.
+const byPlan = "declined by the fault plan"
+
+// decide makes the effect happen, or not. It is atomic: an undo comes before it and prevents the effect, or after it and undoes it.
 func (s *Simulator) decide(q *request, e *entry) reply {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e.running = false
-	rule := q.rule
-	switch {
+	now := q.entry(e)
+	switch rule := q.rule; {
 	case e.State != "" && rule.Fault != LateAfterVoid:
 		s.counts.refusedAfterUndo++
 		return e.answer()
 	case rule.Fault == ForgetDeclines:
-		e.body = ""
-		return refusal(rule.Code, "declined by the fault plan, and forgotten")
+		e.Body = ""
+		return refusal(rule.Code, byPlan+", and forgotten")
 	case rule.Fault == Async || rule.Fault == CallbackTwice:
-		return s.promised(q, e)
+		now.State, now.Reference, now.Promise = Pending, s.state.name(prefixes[q.step][0]), q.promise()
+		s.record(record{Entries: []*entry{now}})
+		a := e.answer()
+		a.then = func() { s.fulfil(e.Promise, s.keeping(e)) }
+		return a
 	case rule.Code != "":
-		ev := q.event(eventRefused)
-		ev.Code, ev.Detail = rule.Code, "declined by the fault plan"
-		s.record(ev)
+		now.refuse(rule.Code, byPlan)
 	default:
-		ev := q.event(eventDone)
-		ev.Reference = s.state.name(prefixes[q.step][0])
-		s.record(ev)
+		now.State, now.Reference = Live, s.state.name(prefixes[q.step][0])
+		now.Effects++
 	}
-	return s.calling(q, e)
+	s.record(record{Entries: []*entry{now}})
+	a := e.answer()
+	switch q.rule.Fault {
+	case CallbackLate, CallbackNever, CallbackBefore:
+		a = e.promised()
+	case AnswerTwice:
+	default:
+		return a // nothing is told
+	}
+	return s.telling(q, s.told(q.body.CallbackURL, e), a)
 }
 
-// undo answers a request to take back what was done under another key, or to see to it
-// that it never will be. It is one moment: a do that is in progress has had its effect
-// and it is taken back, or it will be refused. Nothing is waited for.
+// entry is what a request makes of an entry, to be changed and recorded.
+func (q *request) entry(e *entry) *entry {
+	now := *e
+	if e.State == "" {
+		now.Subject = q.body.Subject
+	}
+	return &now
+}
+
+func (e *entry) refuse(code, detail string) { e.State, e.Code, e.Detail = Refused, code, detail }
+
+// undo undoes what was done under another key, or makes sure that it never will be. It is atomic, and waits for nothing: a do in progress
+// has had its effect, which is undone, or it will be refused.
 func (s *Simulator) undo(q *request) reply {
 	wait := s.cfg.Latency
 	if q.rule.Fault == Slow {
@@ -141,53 +161,55 @@ func (s *Simulator) takeBack(q *request) reply {
 	if repeated && body != q.fingerprint {
 		return mismatch("the key was used for another request")
 	}
-	e, ev, wrong := s.meant(q)
+	e, wrong := s.meant(q)
 	if wrong != nil {
 		return *wrong
 	}
 	if q.rule.Code != "" {
-		return refusal(q.rule.Code, "declined by the fault plan")
+		return refusal(q.rule.Code, byPlan)
 	}
 	if repeated {
 		s.counts.suppressed++
 	}
 	if !repeated || e.State == Live { // live after an undo: the contract was broken
-		if e.State == Live {
-			ev.Reference = s.state.name(prefixes[q.step][1])
+		now := q.entry(e)
+		switch e.State {
+		case Live:
+			now.State, now.UndoName = Undone, s.state.name(prefixes[q.step][1])
+		case Refused, Undone, Voided:
+		default:
+			now.State = Voided
 		}
-		s.record(ev)
+		s.record(record{Entries: []*entry{now}, Undo: &undo{q.key, q.fingerprint, q.body.UndoKey}})
 	}
 	return e.undone(repeated)
 }
 
-// meant finds what an undo is about: what its reference names, or what was done under its
-// key. A key that is not known may have been forgotten, and a reference that was never
-// given is no reason to say that nothing stands. mu is held.
-func (s *Simulator) meant(q *request) (*entry, event, *reply) {
+// meant finds what an undo is about: what was done under its undoKey, or, if that may have been forgotten, what its reference names. An
+// unknown reference is no reason to say that nothing exists. mu is held.
+func (s *Simulator) meant(q *request) (*entry, *reply) {
 	s.forget(q.body.UndoKey)
-	e, ev := s.state.entry(q.body.UndoKey), q.event(eventUndone)
-	named := s.state.names[q.body.Reference]
-	var wrong reply
+	e, named := s.state.entry(q.body.UndoKey), s.state.names[q.body.Reference]
+	wrong := mismatch("the undoKey is of another step or order")
 	switch {
 	case e.State == "" && q.body.Reference != "" && named == nil:
 		wrong = refusal("unknown_reference", "neither the reference nor the undoKey is known")
-		return e, ev, &wrong
+		return e, &wrong
 	case e.State == "" && named != nil:
-		e, ev.Undoes = named, q.body.Reference
+		e = named
 	case named != nil && named != e:
 		wrong = mismatch("the reference and the undoKey are of two things")
-		return e, ev, &wrong
+		return e, &wrong
 	}
 	if e.State != "" && (e.Step != q.step || e.OrderID != q.body.OrderID) {
-		wrong = mismatch("the undoKey is of another step or order")
-		return e, ev, &wrong
+		return e, &wrong
 	}
-	return e, ev, nil
+	return e, nil
 }
 
 const stepRefund = "refund" // in the books
 
-// decideRefund gives back a part of a charge that stands, or refuses for good.
+// decideRefund refunds a part of a charge that is live, or refuses for good.
 func (s *Simulator) decideRefund(q *request, e *entry) reply {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,54 +217,35 @@ func (s *Simulator) decideRefund(q *request, e *entry) reply {
 	if e.State != "" {
 		return e.answer()
 	}
-	ev := q.event(eventDone)
-	ev.Step, ev.Refunds, ev.ChargeKey = stepRefund, q.body.Reference, q.body.ChargeKey
-	ev.Code, ev.Detail = s.refundFault(q)
-	if ev.Code == "" {
-		ev.Reference = s.state.name("re")
-	} else {
-		ev.Event = eventRefused
+	now, charge := q.entry(e), s.state.names[q.body.Reference]
+	if charge == nil {
+		charge = s.state.keys[q.body.ChargeKey]
 	}
-	s.record(ev)
+	now.Step = stepRefund
+	if code, detail := q.refundFault(charge); code != "" {
+		now.refuse(code, detail)
+		s.record(record{Entries: []*entry{now}})
+		return e.answer()
+	}
+	left := *charge
+	left.Refunded, _ = charge.Refunded.Add(q.amount) // refundFault has added them
+	now.State, now.Reference, now.Effects = Live, s.state.name("re"), 1
+	s.record(record{Entries: []*entry{now, &left}})
 	return e.answer()
 }
 
-// refundFault says why a refund is refused; mu is held.
-func (s *Simulator) refundFault(q *request) (code, detail string) {
-	if q.rule.Code != "" {
-		return q.rule.Code, "declined by the fault plan"
+// refundFault says why a refund of a charge is refused.
+func (q *request) refundFault(charge *entry) (code, detail string) {
+	switch {
+	case q.rule.Code != "":
+		return q.rule.Code, byPlan
+	case charge == nil || charge.State != Live || charge.Step != "charge" || charge.OrderID != q.body.OrderID:
+		return "unknown_charge", "neither the reference nor the chargeKey is that of a live charge of the order"
 	}
-	charge := s.state.charged(q.body.Reference, q.body.ChargeKey)
-	if charge == nil || charge.OrderID != q.body.OrderID {
-		return "unknown_charge", "neither the reference nor the chargeKey is that of a charge of the order that stands"
-	}
-	whole, _ := decimal.Parse(charge.Amount) // it was checked when it came
-	asked, err := charge.refunded.Add(q.amount)
-	if err != nil || asked.Cmp(whole) > 0 || charge.Currency != q.body.Currency {
+	whole, _ := decimal.Parse(charge.Amount) // it was checked on arrival
+	refunded, err := charge.Refunded.Add(q.amount)
+	if err != nil || refunded.Cmp(whole) > 0 || charge.Currency != q.body.Currency {
 		return "refund_too_large", "more than is left of the charge"
 	}
 	return "", ""
-}
-
-// charged is the charge that a refund is of, if it stands.
-func (s *state) charged(reference, key string) *entry {
-	e := s.names[reference]
-	if e == nil {
-		e = s.keys[key]
-	}
-	if e == nil || e.State != Live || e.Step != "charge" {
-		return nil
-	}
-	return e
-}
-
-// refund enters what was given back of a charge.
-func (s *state) refund(e *entry, ev event) {
-	charge := s.charged(ev.Refunds, ev.ChargeKey)
-	if charge == nil {
-		return // of Stripe's side, which has its own sums
-	}
-	if amount, err := decimal.Parse(e.Amount); err == nil {
-		charge.refunded, _ = charge.refunded.Add(amount)
-	}
 }

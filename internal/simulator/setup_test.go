@@ -1,10 +1,12 @@
 package simulator_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -51,6 +53,17 @@ func start(t *testing.T, cfg simulator.Config) *provider {
 	return &provider{Simulator: sim, t: t, url: server.URL, file: cfg.File, client: &http.Client{Transport: transport}}
 }
 
+// each runs subtests, each with a provider of its own.
+func each(t *testing.T, tests map[string]func(*provider)) {
+	t.Helper()
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(start(t, simulator.Config{File: write(t, nil)}))
+		})
+	}
+}
+
 // call is a request to be made. Its zero value is the charge of one order.
 type call struct {
 	key, order, item, amount, callback, undo string
@@ -59,61 +72,46 @@ type call struct {
 	header                                   http.Header
 }
 
-func (c call) operation() string {
-	if c.undo != "" {
-		return "undo"
-	}
-	return "do"
-}
-
-func (c call) filled() call {
-	for field, value := range map[*string]string{&c.key: "key", &c.order: "order", &c.item: "widget", &c.amount: "99.99", &c.step: "charge"} {
-		if *field == "" {
-			*field = value
-		}
-	}
-	return c
-}
-
 func (c call) request(ctx context.Context, url string) *http.Request {
-	c = c.filled()
-	path := url + "/" + c.step
+	for field, value := range map[*string]string{&c.key: "key", &c.order: "order", &c.item: "widget", &c.amount: "99.99", &c.step: "charge"} {
+		*field = cmp.Or(*field, value)
+	}
+	path, operation := url+"/"+c.step, "do"
 	if c.undo != "" {
-		path += "/undo"
+		path, operation = path+"/undo", "undo"
 	}
 	body, _ := json.Marshal(map[string]any{
-		"orderId": c.order, "step": c.step, "operation": c.operation(), "generation": c.generation, "amount": c.amount, "currency": "USD",
+		"orderId": c.order, "step": c.step, "operation": operation, "generation": c.generation, "amount": c.amount, "currency": "USD",
 		"item": c.item, "quantity": 2, "metadata": map[string]string{"a": "b"}, "callbackUrl": c.callback, "undoKey": c.undo, "reference": c.reference,
 	})
 	r, _ := http.NewRequestWithContext(ctx, http.MethodPost, path, strings.NewReader(string(body)))
-	r.Header = c.header.Clone()
-	if r.Header == nil {
-		r.Header = http.Header{}
-	}
+	maps.Copy(r.Header, c.header)
 	r.Header.Set("Idempotency-Key", c.key)
 	return r
 }
 
-// answer is what came back, in one line: status, what it says, "again" if it was replayed.
+// line is an answer in one line: the status, what it says, and "again" if it is a stored one.
 func line(response *http.Response) (string, error) {
 	text, err := io.ReadAll(response.Body)
 	if err != nil {
 		return "", err
 	}
-	var body struct{ Reference, Outcome, Code, State string }
+	var body struct {
+		ID, Status, Outcome, State, Code, Reference string
+		Error                                       struct {
+			Type, Code, Param string
+			DeclineCode       string `json:"decline_code"`
+		}
+	}
 	if err := json.Unmarshal(text, &body); err != nil {
 		return "", fmt.Errorf("%q: %w", text, err)
 	}
-	words := []string{fmt.Sprint(response.StatusCode)}
-	for _, word := range []string{body.Outcome, body.State, body.Code, body.Reference} {
-		if word != "" {
-			words = append(words, word)
-		}
-	}
+	words := []string{fmt.Sprint(response.StatusCode), body.ID, body.Status, body.Outcome, body.State, body.Code, body.Reference,
+		body.Error.Type, body.Error.Code, body.Error.DeclineCode, body.Error.Param}
 	if response.Header.Get("Idempotent-Replayed") == "true" {
 		words = append(words, "again")
 	}
-	return strings.Join(words, " "), nil
+	return strings.Join(slices.DeleteFunc(words, func(word string) bool { return word == "" }), " "), nil
 }
 
 // send makes a request and returns what was answered.
@@ -198,84 +196,46 @@ func write(t *testing.T, text []byte) string {
 	return file
 }
 
-// shop makes requests of Stripe's API.
-type shop struct {
-	*provider
-	t *testing.T
+// stripe makes a request of Stripe's API, such as "POST /v1/refunds payment_intent=pi_1", with a key.
+func (p *provider) stripe(ctx context.Context, what, key string) (*http.Response, error) {
+	return p.client.Do(stripeRequest(ctx, p.url, what, key))
 }
 
-func openStripe(t *testing.T, cfg simulator.Config) *shop {
-	t.Helper()
-	return &shop{start(t, cfg), t}
-}
-
-// asked is a request, as "POST /v1/refunds payment_intent=pi_1", and its key.
-func (s *shop) ask(ctx context.Context, what, key string) (*http.Response, error) {
+func stripeRequest(ctx context.Context, url, what, key string) *http.Request {
 	method, rest, _ := strings.Cut(what, " ")
 	path, form, _ := strings.Cut(rest, " ")
-	r, err := http.NewRequestWithContext(ctx, method, s.url+path, strings.NewReader(form))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	r, _ := http.NewRequestWithContext(ctx, method, url+path, strings.NewReader(form))
 	r.Header.Set("Authorization", "Bearer sk_test_1")
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	if key != "" {
 		r.Header.Set("Idempotency-Key", key)
 	}
-	return s.client.Do(r)
+	return r
 }
 
-// told is an answer in one line: its status, what the object is or the error, and "again" if it is a stored one.
-func told(response *http.Response) (string, error) {
-	text, err := io.ReadAll(response.Body)
+func (p *provider) says(what, key, want string) {
+	p.t.Helper()
+	response, err := p.stripe(p.t.Context(), what, key)
 	if err != nil {
-		return "", err
-	}
-	var body struct {
-		ID, Status string
-		Error      struct {
-			Type, Code, Param string
-			DeclineCode       string `json:"decline_code"`
-		}
-	}
-	if err := json.Unmarshal(text, &body); err != nil {
-		return "", fmt.Errorf("%q: %w", text, err)
-	}
-	words := []string{fmt.Sprint(response.StatusCode)}
-	for _, word := range []string{body.ID, body.Status, body.Error.Type, body.Error.Code, body.Error.DeclineCode, body.Error.Param} {
-		if word != "" {
-			words = append(words, word)
-		}
-	}
-	if response.Header.Get("Idempotent-Replayed") == "true" {
-		words = append(words, "again")
-	}
-	return strings.Join(words, " "), nil
-}
-
-func (s *shop) says(what, key, want string) {
-	s.t.Helper()
-	response, err := s.ask(s.t.Context(), what, key)
-	if err != nil {
-		s.t.Errorf("%s: %v, want %q", what, err, want)
+		p.t.Errorf("%s: %v, want %q", what, err, want)
 		return
 	}
 	defer response.Body.Close()
-	if got, err := told(response); got != want || err != nil {
-		s.t.Errorf("%s: %q, %v, want %q", what, got, err, want)
+	if got, err := line(response); got != want || err != nil {
+		p.t.Errorf("%s: %q, %v, want %q", what, got, err, want)
 	}
 }
 
 // object reads an intent with its charge.
-func (s *shop) object(id string) (object map[string]any) {
-	s.t.Helper()
-	response, err := s.ask(s.t.Context(), "GET /v1/payment_intents/"+id+"?expand[]=latest_charge", "")
+func (p *provider) object(id string) (object map[string]any) {
+	p.t.Helper()
+	response, err := p.stripe(p.t.Context(), "GET /v1/payment_intents/"+id+"?expand[]=latest_charge", "")
 	if err != nil {
-		s.t.Fatal(err)
+		p.t.Fatal(err)
 	}
 	defer response.Body.Close()
 	if err := json.NewDecoder(response.Body).Decode(&object); err != nil {
-		s.t.Fatal(err)
+		p.t.Fatal(err)
 	}
 	return object
 }
@@ -292,46 +252,28 @@ func intent(order string, more ...string) string {
 }
 
 // entries are the books of an order in short.
-func (s *shop) entries(order, want string) {
-	s.t.Helper()
+func (p *provider) entries(order, want string) {
+	p.t.Helper()
 	var lines []string
-	for _, e := range s.Books(order) {
+	for _, e := range p.Books(order) {
 		lines = append(lines, fmt.Sprintf("%s %s %s %d %s %s", e.Step, e.Key, e.State, e.Effects, e.Amount, e.Currency))
 	}
 	if got := strings.Join(lines, "; "); got != want {
-		s.t.Errorf("books of %s: %q, want %q", order, got, want)
+		p.t.Errorf("books of %s: %q, want %q", order, got, want)
 	}
 }
 
 // until waits for a request of an operation to get somewhere.
-func (s *shop) until(operation string, outcomes ...string) {
-	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+func (p *provider) until(operation string, outcomes ...string) {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.t.Context(), time.Minute)
 	defer cancel()
-	_, err := s.Await(ctx, func(r simulator.Request) bool {
+	_, err := p.Await(ctx, func(r simulator.Request) bool {
 		return r.Operation == operation && slices.Contains(outcomes, r.Outcome)
 	})
 	if err != nil {
-		s.t.Fatal(err)
+		p.t.Fatal(err)
 	}
-}
-
-// serveOnce makes a request without a network.
-func serveOnce(t *testing.T, sim *simulator.Simulator, what, key string) string {
-	t.Helper()
-	method, rest, _ := strings.Cut(what, " ")
-	path, form, _ := strings.Cut(rest, " ")
-	r := httptest.NewRequest(method, path, strings.NewReader(form))
-	r.Header.Set("Authorization", "Bearer sk_test_1")
-	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	r.Header.Set("Idempotency-Key", key)
-	w := httptest.NewRecorder()
-	sim.ServeHTTP(w, r)
-	text, err := told(w.Result())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
 }
 
 // await waits until something holds.
@@ -344,4 +286,17 @@ func await(t *testing.T, holds func() bool) {
 			t.Fatal("never happened")
 		}
 	}
+}
+
+// ask makes a request without a network, in the time of a bubble. An answer that is not whole is "".
+func ask(sim *simulator.Simulator, r *http.Request) (answer string) {
+	w := httptest.NewRecorder()
+	defer func() {
+		if recover() != nil {
+			answer = ""
+		}
+	}()
+	sim.ServeHTTP(w, r)
+	answer, _ = line(w.Result())
+	return answer
 }

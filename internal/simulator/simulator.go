@@ -1,3 +1,8 @@
+// Package simulator is a payment provider and warehouse that is not real but behaves: it remembers what it did under each idempotency
+// key, in a file of its own, and can be told to fail in every way a provider does.
+//
+// What it did is counted when it is done, not when it is answered. Its books are therefore a judge of "exactly once" that knows nothing
+// of the service it judges.
 package simulator
 
 import (
@@ -12,29 +17,28 @@ import (
 	"pawl/internal/signing"
 )
 
-// Config is what a simulator can be told at its start.
+// Config configures a simulator.
 type Config struct {
 	// File is where it keeps what it did. Only one simulator at a time may use it.
 	// Empty means only in memory.
 	File string
 	// Latency is how long a do or an undo takes that is not a repetition.
 	Latency time.Duration
-	// KeyRetention is how long it remembers a key after what was done under it was done or
-	// undone, at the least. What stands is known by its reference for ever. 0: for ever.
+	// KeyRetention is how long it remembers a key after it was last done or undone, at least. 0: for ever. References are remembered for
+	// ever.
 	KeyRetention time.Duration
 	// Faults is the plan; see SetFaults.
 	Faults []Rule
 	// Seed decides which requests a Rule with a Fraction applies to.
 	Seed uint64
-	// Secret of the Standard Webhooks signatures that requests must have, and that
-	// callbacks then have. With the prefix whsec_ it is in base64. Empty: neither.
+	// Secret of the Standard Webhooks signatures of requests and callbacks. With the prefix whsec_ it is in base64. Empty: neither is
+	// signed.
 	Secret string
-	// StripeWebhook is where events of payment intents are sent, signed with
-	// StripeWebhookSecret as Stripe signs. Empty: nowhere.
+	// StripeWebhook is the URL for events of payment intents, signed with StripeWebhookSecret as by Stripe. Empty: none.
 	StripeWebhook, StripeWebhookSecret string
 	// PublicOnly keeps callbacks and events from this machine and from private networks.
 	PublicOnly bool
-	// Log takes callbacks that nobody wanted. Nil means nobody.
+	// Log gets callbacks that failed. Nil: none.
 	Log *slog.Logger
 }
 
@@ -71,9 +75,8 @@ func New() *Simulator {
 	return s
 }
 
-// Open returns a simulator that knows what its file knows: also after an unclean stop
-// everything that was ever answered. Callbacks that were promised and not decided yet are
-// on their way again. The caller closes it.
+// Open returns a simulator with the contents of its file, which has everything that was ever answered, even after an unclean stop. Promised
+// callbacks are on their way again. The caller closes it.
 func Open(cfg Config) (*Simulator, error) {
 	closing, cancel := context.WithCancel(context.Background())
 	s := &Simulator{
@@ -111,17 +114,15 @@ func (s *Simulator) open(cfg Config) (err error) {
 }
 
 func (s *Simulator) replay(line []byte) error {
-	var ev event
-	if err := json.Unmarshal(line, &ev); err != nil {
-		return fmt.Errorf("read event: %w", err)
+	var r record
+	if err := json.Unmarshal(line, &r); err != nil {
+		return fmt.Errorf("read record: %w", err)
 	}
-	return s.state.apply(ev)
+	return s.state.apply(r)
 }
 
-// Close waits for requests and callbacks under way, cutting short those that only wait,
-// and closes the file. Requests that come later are answered 503 and do nothing. A server
-// in front of the simulator is closed after it: a request that is never answered ends
-// with Close, or when its caller leaves.
+// Close waits for requests and callbacks under way, except those that only wait, and closes the file. Later requests are answered 503 and do
+// nothing. Close a server in front of the simulator after it: a request that is never answered ends with Close, or when its caller leaves.
 func (s *Simulator) Close() error {
 	s.mu.Lock()
 	again := s.closed
@@ -136,7 +137,7 @@ func (s *Simulator) Close() error {
 	return s.journal.close()
 }
 
-// enter says whether work may begin; work.Done ends it.
+// enter reports whether work may begin; work.Done ends it.
 func (s *Simulator) enter() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,9 +171,8 @@ func (s *Simulator) pause(d time.Duration) bool {
 	}
 }
 
-// SetFaults replaces the plan. For each request the first rule that matches and is not
-// used up applies; an item that is the name of a fault comes last. It returns an error,
-// and changes nothing, when a rule makes no sense.
+// SetFaults replaces the plan. The first rule that matches a request and is not used up applies; an item that names a fault comes last. If a
+// rule is wrong, it returns an error and changes nothing.
 func (s *Simulator) SetFaults(rules ...Rule) error {
 	checked := make([]Rule, 0, len(rules))
 	for _, rule := range rules {
@@ -195,23 +195,23 @@ func (s *Simulator) Faults() []Rule {
 	return s.plan.rules
 }
 
-// record makes an event happen and hands it to the file; mu is held. What it made is
-// answered when the file is durable.
-func (s *Simulator) record(ev event) {
-	ev.At = time.Now().UTC()
-	if err := s.state.apply(ev); err != nil {
-		panic(err) // we made it
+// record makes a change and adds it to the file; mu is held. It is answered when the file is durable.
+func (s *Simulator) record(r record) {
+	r.At = time.Now().UTC()
+	line := encode(r)
+	if err := s.state.apply(r); err != nil {
+		panic(err) // the numbers of its entries are ours
 	}
-	s.journal.add(encode(ev))
+	s.journal.add(line)
 }
 
-// forget forgets a key that is older than keys are remembered, as far as nothing is being
-// done under it. What was done is still in the books, and is known by its name; a do that
-// comes with the key is new. mu is held.
+// forget forgets a key after KeyRetention, unless something is being done under it. What was done stays in the books, and is known by its
+// name; a do with the key is new. mu is held.
 func (s *Simulator) forget(key string) {
 	e := s.state.keys[key]
-	if s.cfg.KeyRetention == 0 || e == nil || e.State == "" || e.State == Pending || e.running || time.Since(e.At) < s.cfg.KeyRetention {
+	kept := e == nil || e.State == "" || e.State == Pending || e.running
+	if s.cfg.KeyRetention == 0 || kept || time.Since(e.At) < s.cfg.KeyRetention {
 		return
 	}
-	s.record(event{Event: eventForgot, Key: key})
+	s.record(record{Forgot: key})
 }

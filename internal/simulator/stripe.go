@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/govalues/decimal"
 )
@@ -43,7 +42,7 @@ func (s *Simulator) stripeRoutes(mux *http.ServeMux) {
 func (s *Simulator) stripe(call string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		q, fault := s.readStripe(w, r, call)
-		if fault != nil { // before a key is looked at: it can come again, and be right
+		if fault != nil { // before its key is used: it can be corrected and sent again
 			s.deliver(w, r, fault.reply())
 			return
 		}
@@ -54,18 +53,19 @@ func (s *Simulator) stripe(call string) http.HandlerFunc {
 			if call == stripeRead {
 				return s.lookAt(q)
 			}
-			return s.attempt(r.Context(), &q.request, s.beginStripe(q), ending{func() { s.abandonStripe(q) }, func() reply { return s.decideStripe(q) }})
+			return s.attempt(r.Context(), &q.request, s.beginStripe(q),
+				ending{func() { s.abandonStripe(q) }, func() reply { return s.decideStripe(q) }})
 		})
 	}
 }
 
-// broken reports whether the request is to go wrong inside Stripe, which then keeps the 500
-// for its key, be it done or not.
+// broken reports whether the request fails inside Stripe, which then keeps the 500 for its key, done or not.
 func (q *request) broken() bool {
-	return q.stripe && q.operation != stripeRead && (q.rule.Fault == Error || q.rule.Fault == ErrorAfter) && q.rule.Status == http.StatusInternalServerError
+	fails := (q.rule.Fault == Error || q.rule.Fault == ErrorAfter) && q.rule.Status == http.StatusInternalServerError
+	return fails && q.stripe && q.operation != stripeRead
 }
 
-// worded puts a reply of our own API into the words of the API that was asked.
+// worded translates a reply of our own API for Stripe's.
 func (q *request) worded(a reply) reply {
 	if _, ours := a.body.(said); ours && q.stripe {
 		a.body = serverFault(a.status).reply().body
@@ -87,7 +87,7 @@ func (s *Simulator) lookAt(q *stripeRequest) reply {
 	return s.durable(reply{status: http.StatusOK, outcome: "read", body: shown})
 }
 
-// decideStripe makes happen what was asked for, or not, in one moment.
+// decideStripe makes a request happen, or not, atomically.
 func (s *Simulator) decideStripe(q *stripeRequest) reply {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,13 +98,23 @@ func (s *Simulator) decideStripe(q *stripeRequest) reply {
 	if v.unsaved {
 		return a
 	}
-	before := s.state.intents[q.intent]
-	s.record(event{Event: eventStripe, Key: q.idempotency, Subject: q.body.Subject, Body: q.fingerprint,
-		Stripe: &change{Intent: v.after, Status: a.status, Answer: text, Outcome: v.outcome}})
+	before, r := s.state.intents[q.intent], record{Intent: v.after}
+	if q.idempotency != "" {
+		r.Answer = &answer{Key: q.idempotency, Request: q.fingerprint, Status: a.status, Body: text, Outcome: v.outcome}
+	}
+	s.record(r)
 	if v.after == nil {
 		return a
 	}
-	return s.telling(q, before, v.after, a)
+	a = s.telling(&q.request, s.eventMessage(before, v.after), a)
+	if promise := v.after.Promise; promise != nil && (before == nil || before.Promise == nil) {
+		tell := a.then
+		a.then = func() {
+			tell()
+			s.fulfil(promise, s.keepingIntent(v.after.ID))
+		}
+	}
+	return a
 }
 
 // stripeRequest is a request of Stripe's API, checked.
@@ -118,8 +128,7 @@ type stripeRequest struct {
 	currency    string
 }
 
-// stripeParameters are those that are known. Stripe refuses all others, and so does what
-// simulates it: also those that it knows and this does not.
+// stripeParameters are the known ones. All others are refused, as Stripe does with those that it does not know.
 var stripeParameters = map[string][]string{
 	stripeCreate: {"amount", "currency", "payment_method", "capture_method", "customer", "confirm", "description", "expand", "metadata",
 		"payment_method_types", "automatic_payment_methods"},
@@ -138,8 +147,7 @@ func (s *Simulator) readStripe(w http.ResponseWriter, r *http.Request, call stri
 	if err := r.ParseForm(); err != nil {
 		return nil, invalid("", "", "The request can't be read: "+err.Error())
 	}
-	q := &stripeRequest{form: r.Form, intent: r.PathValue("intent"), refund: r.PathValue("refund")}
-	s.findIntent(r, q)
+	q := &stripeRequest{form: r.Form, refund: r.PathValue("refund"), intent: cmp.Or(r.PathValue("intent"), r.Form.Get("payment_intent"))}
 	if r.Method == http.MethodPost {
 		q.idempotency = r.Header.Get("Idempotency-Key")
 	}
@@ -148,12 +156,13 @@ func (s *Simulator) readStripe(w http.ResponseWriter, r *http.Request, call stri
 	}
 	sum := sha256.Sum256([]byte(r.URL.Path + "\x00" + r.Form.Encode()))
 	q.fingerprint, q.stripe, q.operation, q.step = hex.EncodeToString(sum[:16]), true, call, "charge"
-	q.means = map[string]string{stripeConfirm: operationDo, stripeCapture: operationDo, stripeCancel: operationUndo, stripeRefund: operationUndo}[call]
 	switch {
+	case call == stripeConfirm, call == stripeCreate && q.form.Get("confirm") == "true":
+		q.means = operationDo
 	case call == stripeCapture:
-		q.step = "confirm"
-	case r.Form.Get("metadata[pawl_refund]") != "": // one that is asked for undoes nothing
-		q.means = ""
+		q.means, q.step = operationDo, "confirm"
+	case call == stripeCancel, call == stripeRefund && q.form.Get("metadata[pawl_refund]") == "": // other refunds undo nothing
+		q.means = operationUndo
 	}
 	if fault := q.checkParameters(); fault != nil {
 		return nil, fault
@@ -173,42 +182,19 @@ func (q *stripeRequest) checkParameters() *stripeFault {
 			return invalid("", "expand", "This property cannot be expanded ("+expanded+").")
 		}
 	}
-	switch q.operation {
-	case stripeCreate:
-		return q.checkCreate()
-	case stripeRefund:
-		if q.intent = q.form.Get("payment_intent"); q.intent == "" {
-			return invalid("parameter_missing", "payment_intent", "Missing required param: payment_intent.")
-		}
-		return q.checkRefund()
-	}
-	return nil
-}
-
-// checkRefund reads how much is to be given back: 0, if nothing is said, for all that is left.
-func (q *stripeRequest) checkRefund() *stripeFault {
-	text := q.form.Get("amount")
-	if text == "" {
-		return nil
-	}
-	units, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || units < 1 {
-		return invalid("parameter_invalid_integer", "amount", "Invalid integer: "+text)
-	}
-	q.amount = units
-	return nil
-}
-
-// findIntent finds the intent that a look at refunds is about.
-func (s *Simulator) findIntent(r *http.Request, q *stripeRequest) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	switch {
-	case q.refund != "":
-		q.intent = s.state.ofRefund(q.refund)
-	case r.Method == http.MethodGet && q.intent == "":
-		q.intent = r.Form.Get("payment_intent")
+	case q.operation == stripeCreate:
+		return q.checkCreate()
+	case q.intent == "" && q.refund == "": // Stripe would list the refunds of all intents
+		return invalid("parameter_missing", "payment_intent", "Missing required param: payment_intent.")
+	case q.operation == stripeRefund && q.form.Get("amount") != "":
+		if units, err := strconv.ParseInt(q.form.Get("amount"), 10, 64); err == nil && units > 0 {
+			q.amount = units
+			return nil
+		}
+		return invalid("parameter_invalid_integer", "amount", "Invalid integer: "+q.form.Get("amount"))
 	}
+	return nil
 }
 
 var currencyName = regexp.MustCompile(`^[a-z]{3}$`)
@@ -229,9 +215,6 @@ func (q *stripeRequest) checkCreate() *stripeFault {
 	}
 	if method := q.form.Get("capture_method"); !slices.Contains([]string{"", "automatic", "automatic_async", "manual"}, method) {
 		return invalid("", "capture_method", "Invalid capture_method: must be one of automatic, automatic_async, or manual")
-	}
-	if q.form.Get("confirm") == "true" {
-		q.means = operationDo
 	}
 	return checkAmount(units, q.currency)
 }
@@ -259,45 +242,36 @@ func (q *stripeRequest) metadata() map[string]string {
 func (s *Simulator) about(q *stripeRequest) *stripeFault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	i := &intent{Amount: q.amount, Currency: q.currency, Metadata: q.metadata()}
-	switch {
-	case q.intent != "" || q.operation != stripeRead:
-	case q.refund != "":
-		return missing("refund", "refund", q.refund).status(http.StatusNotFound)
-	default: // Stripe would list those of all intents
-		return invalid("parameter_missing", "payment_intent", "Missing required param: payment_intent.")
-	}
-	if q.intent != "" {
-		i = s.state.intents[q.intent]
-		if i == nil && (q.operation == stripeRefund || q.operation == stripeRead && q.form.Has("payment_intent")) {
-			return missing("payment_intent", "payment_intent", q.intent)
+	if q.refund != "" {
+		if q.intent = s.state.ofRefund(q.refund); q.intent == "" {
+			return missing("refund", "refund", q.refund).status(http.StatusNotFound)
 		}
-		if i == nil {
+	}
+	i, about := &intent{Amount: q.amount, Currency: q.currency, Metadata: q.metadata()}, q.operation+" "+q.intent
+	if q.operation != stripeCreate {
+		q.counted = about // after an error, a request may come with another key
+		switch i = s.state.intents[q.intent]; {
+		case i == nil && q.form.Has("payment_intent"):
+			return missing("payment_intent", "payment_intent", q.intent)
+		case i == nil:
 			return missing("payment_intent", "intent", q.intent).status(http.StatusNotFound)
 		}
 	}
-	q.body.Step = q.step
-	q.body.OrderID, q.body.Generation, q.body.Item = i.Metadata["pawl_order"], i.generation(), i.Metadata["pawl_item"]
+	q.body.Step, q.body.OrderID, q.body.Generation, q.body.Item = q.step, i.Metadata["pawl_order"], i.generation(), i.Metadata["pawl_item"]
 	q.request.amount, q.body.Currency = stripeDecimal(i.Amount, i.Currency), strings.ToUpper(i.Currency)
-	q.body.Amount = q.request.amount.String()
-	about := q.operation + " " + q.intent
-	q.key = cmp.Or(q.idempotency, about)
-	if q.intent != "" { // who is told of an old error may come with another key
-		q.counted = about
-	}
+	q.body.Amount, q.key = q.request.amount.String(), cmp.Or(q.idempotency, about)
 	return nil
 }
 
-// beginStripe finds the answer to a key, or takes it on and locks the intent. Stripe stores
-// no answer of a request that conflicts with another one, and compares what a key was used
-// for: https://docs.stripe.com/api/idempotent_requests.
+// beginStripe finds the answer of a key, or takes it on and locks the intent. Stripe stores no answer of a request that conflicts with
+// another one, and compares the requests of a key: https://docs.stripe.com/api/idempotent_requests.
 func (s *Simulator) beginStripe(q *stripeRequest) *reply {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	known := s.state.stripeKey(q.idempotency)
+	known := s.state.answer(q.idempotency)
 	var a reply
 	switch {
-	case known != nil && known.body != q.fingerprint:
+	case known != nil && known.Request != q.fingerprint:
 		a = (&stripeFault{Type: "idempotency_error", httpStatus: http.StatusBadRequest,
 			Message: "Keys for idempotent requests can only be used with the same parameters they were first used with."}).reply()
 	case known != nil && known.running:
@@ -306,9 +280,9 @@ func (s *Simulator) beginStripe(q *stripeRequest) *reply {
 			Message: "There is currently another in-progress request using this Idempotent Key."}).reply()
 	case known != nil:
 		s.counts.suppressed++
-		return &known.answer
+		return &reply{status: known.Status, body: known.Body, outcome: known.Outcome, replayed: true}
 	case q.locks() && s.state.intents[q.intent].busy:
-		a = invalid("lock_timeout", "", "This object cannot be accessed right now because another API request or Stripe process is currently accessing it.").
+		a = invalid("lock_timeout", "", "This object cannot be accessed right now because another request is accessing it.").
 			status(http.StatusTooManyRequests).reply()
 	default:
 		s.take(q)
@@ -317,34 +291,24 @@ func (s *Simulator) beginStripe(q *stripeRequest) *reply {
 	return &a
 }
 
-// stripeKey is what is known of a key that is still kept.
-func (s *state) stripeKey(name string) *stripeKey {
-	known := s.stripeKeys[name]
-	if known == nil || !known.running && time.Since(known.at) > keyRetention {
-		return nil
-	}
-	return known
-}
-
-// locks reports whether a request keeps others away from its intent. What breaks the
-// contract does not.
+// locks reports whether a request locks its intent. One that breaks the contract does not.
 func (q *stripeRequest) locks() bool { return q.intent != "" && q.rule.Fault != LateAfterVoid }
 
-// take takes a key on, and locks the intent; mu is held.
+// take begins a request with a key, and locks the intent; mu is held.
 func (s *Simulator) take(q *stripeRequest) {
 	q.logged.Outcome = "running"
 	s.history.change()
 	if q.idempotency != "" {
-		s.state.stripeKeys[q.idempotency] = &stripeKey{body: q.fingerprint, running: true}
+		s.state.answers[q.idempotency] = &answer{Request: q.fingerprint, running: true}
 	}
 	if q.locks() {
 		s.state.intents[q.intent].busy = true
 	}
 }
 
-// release gives back what take took; mu is held.
+// release undoes take; mu is held.
 func (s *Simulator) release(q *stripeRequest) {
-	delete(s.state.stripeKeys, q.idempotency)
+	delete(s.state.answers, q.idempotency)
 	if q.locks() {
 		s.state.intents[q.intent].busy = false
 	}
@@ -356,12 +320,12 @@ func (s *Simulator) abandonStripe(q *stripeRequest) {
 	s.release(q)
 }
 
-// Currencies that Stripe does not count in hundredths, or not all of them:
-// https://docs.stripe.com/currencies. The table is not the service's, which it judges.
+// Currencies that Stripe does not count in hundredths: https://docs.stripe.com/currencies. The service has its own table, which this one
+// judges.
 var (
 	withoutDecimals = strings.Fields("bif clp djf gnf jpy kmf krw mga pyg rwf vnd vuv xaf xof xpf")
-	threeDecimals   = strings.Fields("bhd jod kwd omr tnd") // the last is to be 0
-	zeroDecimals    = strings.Fields("isk ugx")             // two, and both are to be 0
+	threeDecimals   = strings.Fields("bhd jod kwd omr tnd") // the last must be 0
+	zeroDecimals    = strings.Fields("isk ugx")             // two, and both must be 0
 )
 
 // stripeDecimal is an amount in Stripe's units as a decimal number.
@@ -376,8 +340,7 @@ func stripeDecimal(units int64, currency string) decimal.Decimal {
 	return decimal.MustNew(units, scale)
 }
 
-// checkAmount refuses what Stripe can't charge. The least and the most are known here for
-// US dollars alone.
+// checkAmount refuses amounts that Stripe can't charge. The limits are known for US dollars alone.
 func checkAmount(units int64, currency string) *stripeFault {
 	switch {
 	case units < 1:
@@ -438,7 +401,7 @@ func missing(what, param, id string) *stripeFault {
 	return invalid("resource_missing", param, "No such "+what+": '"+id+"'")
 }
 
-// serverFault is an error that says nothing but its status.
+// serverFault is an error without more than a status.
 func serverFault(status int) *stripeFault {
 	fault := &stripeFault{Type: "api_error", Message: "An error by the fault plan, or of the simulator.", httpStatus: status}
 	if status < http.StatusInternalServerError {
@@ -450,13 +413,14 @@ func serverFault(status int) *stripeFault {
 	return fault
 }
 
-// ownCodes are refusals of a card that Stripe gives a code of their own; all others are
-// card_declined with a decline code. See https://docs.stripe.com/declines/codes.
+// ownCodes are refusals of a card with a code of their own; all others are card_declined with a decline code. See
+// https://docs.stripe.com/declines/codes.
 var ownCodes = []string{"card_declined", "expired_card", "incorrect_cvc", "incorrect_number", "processing_error", "authentication_required"}
 
-// declined is what a refusal of the bank is answered with.
+// declined is the answer after a refusal of the bank.
 func declined(code string, i *intent) *stripeFault {
-	fault := &stripeFault{Type: "card_error", Code: "card_declined", DeclineCode: code, Message: "Your card was declined.", httpStatus: http.StatusPaymentRequired}
+	fault := &stripeFault{Type: "card_error", Code: "card_declined", DeclineCode: code, Message: "Your card was declined.",
+		httpStatus: http.StatusPaymentRequired}
 	if slices.Contains(ownCodes, code) {
 		fault.Code = code
 	}
@@ -477,7 +441,8 @@ const (
 	codeExpired         = "capture_charge_authorization_expired"
 )
 
-// unexpected refuses what an intent can't be asked for in its state.
+// unexpected refuses a request that the state of an intent does not allow.
 func unexpected(i *intent, what string) *stripeFault {
-	return invalid("payment_intent_unexpected_state", "", "This PaymentIntent can't be "+what+" because it has a status of "+cmp.Or(i.Status, "none")+".")
+	return invalid("payment_intent_unexpected_state", "",
+		"This PaymentIntent can't be "+what+" because it has a status of "+cmp.Or(i.Status, "none")+".")
 }

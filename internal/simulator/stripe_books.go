@@ -2,66 +2,76 @@ package simulator
 
 import (
 	"cmp"
+	"encoding/json"
+	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// stripeKey is what is known of an idempotency key.
-type stripeKey struct {
-	body    string // fingerprint of its request
-	running bool   // there is no answer yet
-	answer  reply
+// answer is the answer of an idempotency key, as the file has it.
+type answer struct {
+	Key     string          `json:"key"`
+	Request string          `json:"request"` // its fingerprint
+	Status  int             `json:"status"`
+	Body    json.RawMessage `json:"body"`
+	Outcome string          `json:"outcome"` // in the log of requests
+
+	running bool // there is none yet
 	at      time.Time
 }
 
 // keyRetention is how long Stripe promises to keep a key: https://docs.stripe.com/api/idempotent_requests.
 const keyRetention = 24 * time.Hour
 
-// applyStripe is apply for an event of Stripe's side.
-func (s *state) applyStripe(ev event) {
-	c := ev.Stripe
-	if c.Status != 0 && ev.Key != "" {
-		s.stripeKeys[ev.Key] = &stripeKey{body: ev.Body, at: ev.At, answer: reply{status: c.Status, body: c.Answer, outcome: c.Outcome, replayed: true}}
+// answer is what is known of a key that is still kept, or nil.
+func (s *state) answer(key string) *answer {
+	known := s.answers[key]
+	if known == nil || !known.running && time.Since(known.at) > keyRetention {
+		return nil
 	}
-	if c.Intent == nil {
-		return
-	}
-	now, was := c.Intent, s.intents[c.Intent.ID]
+	return known
+}
+
+// enterIntent replaces an intent, and writes into the books what it says of each step.
+func (s *state) enterIntent(now *intent, at time.Time) {
+	was := s.intents[now.ID]
 	if was == nil {
 		was = &intent{}
 		s.references++
 	}
-	s.enterRefunds(now, was, ev)
+	s.enterRefunds(now, was, at)
 	s.intents[now.ID] = now
 	now.charge, now.capture = was.charge, was.capture
-	if state := now.chargeState(); state != "" {
-		now.charge = s.enter(now.charge, now, Entry{Key: now.Key, Subject: now.subject("charge", now.Amount), State: state, Effects: now.Charges, At: ev.At})
-	}
-	if state := now.captureState(); state != "" {
-		now.capture = s.enter(now.capture, now, Entry{Key: now.CaptureKey, Subject: now.subject("confirm", now.Amount), State: state, Effects: now.Captures, At: ev.At})
+	for _, step := range []struct {
+		entry     **entry
+		name, key string
+		state     State
+		effects   int
+	}{
+		{&now.charge, "charge", now.Key, now.chargeState(), now.Charges},
+		{&now.capture, "confirm", now.CaptureKey, now.captureState(), now.Captures},
+	} {
+		if step.state == "" {
+			continue
+		}
+		if *step.entry == nil {
+			*step.entry = &entry{}
+		}
+		e := &entry{Entry: Entry{Key: cmp.Or((*step.entry).Key, step.key), Subject: now.subject(step.name, now.Amount), State: step.state,
+			Effects: step.effects, At: at, Reference: now.ID}}
+		if step.state == Refused && now.LastError != nil {
+			e.Code, e.Detail = cmp.Or(now.LastError.DeclineCode, now.LastError.Code), now.LastError.Message
+		}
+		s.enter(*step.entry, e)
 	}
 }
 
-// enter writes into the books what an intent says of a step.
-func (s *state) enter(e *entry, i *intent, now Entry) *entry {
-	if e == nil {
-		e = s.list(&entry{Entry: Entry{Key: now.Key, Subject: now.Subject}})
-	}
-	if now.Effects > e.Effects {
-		s.overlap(e)
-	}
-	e.State, e.Effects, e.At, e.Reference, e.Code, e.Detail = now.State, now.Effects, now.At, i.ID, "", ""
-	if now.State == Refused && i.LastError != nil {
-		e.Code, e.Detail = cmp.Or(i.LastError.DeclineCode, i.LastError.Code), i.LastError.Message
-	}
-	return e
-}
-
-// subject is what the books say that something is about which was done with so much of the money of an intent.
+// subject is what a step with an amount of the intent is about.
 func (i *intent) subject(step string, units int64) Subject {
-	return Subject{OrderID: i.orderID(), Step: step, Generation: i.generation(), Amount: stripeDecimal(units, i.Currency).String(),
-		Currency: strings.ToUpper(i.Currency), Item: i.Metadata["pawl_item"]}
+	return Subject{OrderID: i.orderID(), Step: step, Generation: i.generation(), Item: i.Metadata["pawl_item"],
+		Amount: stripeDecimal(units, i.Currency).String(), Currency: strings.ToUpper(i.Currency)}
 }
 
 func (i *intent) generation() int32 {
@@ -72,8 +82,7 @@ func (i *intent) generation() int32 {
 	return int32(generation)
 }
 
-// chargeState is what the books say of the charge of an intent, money on hold being as good
-// as taken. An intent that nobody has confirmed is nothing yet.
+// chargeState is the state of the charge of an intent. An authorization is live, too. An unconfirmed intent has no charge.
 func (i *intent) chargeState() State {
 	switch {
 	case i.standing():
@@ -90,8 +99,7 @@ func (i *intent) chargeState() State {
 	return ""
 }
 
-// captureState is what the books say of the capture of an intent that is captured by a
-// request of its own.
+// captureState is the state of the separate capture of an intent.
 func (i *intent) captureState() State {
 	switch {
 	case i.CaptureKey == "":
@@ -104,6 +112,159 @@ func (i *intent) captureState() State {
 		return Pending
 	case i.Status == canceled:
 		return Refused
+	}
+	return ""
+}
+
+// What a refund is; failed ones gave nothing back.
+const (
+	refundPending   = "pending"
+	refundSucceeded = "succeeded"
+	refundFailed    = "failed"
+)
+
+// stripeGiven is a refund of a payment intent.
+type stripeGiven struct {
+	ID       string            `json:"id"`
+	Key      string            `json:"key"` // of the request that made it
+	Amount   int64             `json:"amount"`
+	Status   string            `json:"status"`
+	Reason   string            `json:"reason,omitempty"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+	Created  int64             `json:"created"`
+}
+
+// asked reports whether it is a refund that a shop asked for, and not the undoing of a charge.
+func (g *stripeGiven) asked() bool { return g.Metadata["pawl_refund"] != "" }
+
+func (g *stripeGiven) json(i *intent) map[string]any {
+	object := map[string]any{
+		"id": g.ID, "object": "refund", "payment_intent": i.ID, "charge": i.Charge, "amount": g.Amount, "currency": i.Currency,
+		"status": g.Status, "reason": orNull(g.Reason), "metadata": g.Metadata, "created": g.Created,
+	}
+	if g.Status == refundFailed {
+		object["failure_reason"] = "lost_or_stolen_card"
+	}
+	return object
+}
+
+// given is how much of an intent was given back, or is about to be.
+func (i *intent) given() (units int64) {
+	for n := range i.Refunds {
+		if i.Refunds[n].Status != refundFailed {
+			units += i.Refunds[n].Amount
+		}
+	}
+	return units
+}
+
+// refund gives back a part of a charge, or all that is left of it.
+func (s *Simulator) refund(q *stripeRequest, i *intent) verdict {
+	left := i.Amount - i.given()
+	units := left
+	if q.amount > 0 {
+		units = q.amount
+	}
+	if fault := refundStripeFault(q, i, left, units); fault != nil {
+		return verdict{fault: fault, outcome: "refused"}
+	}
+	made := stripeGiven{ID: s.state.name("re"), Key: q.idempotency, Amount: units, Status: refundSucceeded, Reason: q.form.Get("reason"),
+		Metadata: q.metadata(), Created: time.Now().Unix()}
+	if i.PaymentMethod == methodPendingRefund {
+		made.Status = refundPending
+	}
+	i.Refunds = append(slices.Clone(i.Refunds), made)
+	i.Refunded = i.Refunded || !made.asked() && units == left
+	return verdict{after: i, shown: i, refund: made.json(i), outcome: "refunded"}
+}
+
+func refundStripeFault(q *stripeRequest, i *intent, left, units int64) *stripeFault {
+	switch {
+	case i.Status != succeeded:
+		return invalid("", "payment_intent", "This PaymentIntent ("+i.ID+") does not have a successful charge to refund.")
+	case left == 0:
+		return invalid("charge_already_refunded", "", "Charge "+i.Charge+" has already been refunded.")
+	case units > left:
+		return invalid("", "amount", "Refund amount is greater than unrefunded amount on charge.")
+	case i.Disputed:
+		return invalid("charge_disputed", "", "Charge "+i.Charge+" has been charged back; cannot issue a refund.")
+	case q.rule.Code != "":
+		return invalid(q.rule.Code, "", "By the fault plan.")
+	}
+	return nil
+}
+
+// refundHappens does what a bank does to the last refund: it pays it, or sends the money back.
+func (i *intent) refundHappens(what string) bool {
+	n := len(i.Refunds) - 1
+	if n < 0 || i.Refunds[n].Status == refundFailed || what == RefundPaid && i.Refunds[n].Status != refundPending {
+		return false
+	}
+	i.Refunds = slices.Clone(i.Refunds)
+	i.Refunds[n].Status = map[string]string{RefundPaid: refundSucceeded, RefundReturned: refundFailed}[what]
+	i.Refunded = i.Refunded && what != RefundReturned
+	return true
+}
+
+// refundEvent is what there is to tell of the refunds of an intent, or nothing.
+func refundEvent(before, after *intent) (kind string, object map[string]any) {
+	for n := range after.Refunds {
+		now := &after.Refunds[n]
+		switch {
+		case n >= len(before.Refunds) && now.asked():
+			return "refund.created", now.json(after)
+		case n < len(before.Refunds) && now.Status != before.Refunds[n].Status:
+			return map[string]string{refundSucceeded: "refund.updated", refundFailed: "refund.failed"}[now.Status], now.json(after)
+		}
+	}
+	return "", nil
+}
+
+// enterRefunds writes the refunds of an intent into the books, except the undo of its charge.
+func (s *state) enterRefunds(now, was *intent, at time.Time) {
+	s.references += len(now.Refunds) - len(was.Refunds)
+	for n := range now.Refunds {
+		g := &now.Refunds[n]
+		if !g.asked() {
+			continue
+		}
+		e := s.refunds[g.ID]
+		if e == nil {
+			e = &entry{Entry: Entry{At: at}}
+			s.refunds[g.ID] = e
+		}
+		then := &entry{Entry: Entry{Key: g.Key, Subject: now.subject(stepRefund, g.Amount), Reference: g.ID, At: e.At, Effects: e.Effects,
+			State: map[string]State{refundPending: Pending, refundSucceeded: Live, refundFailed: Refused}[g.Status]}}
+		if then.State == Live {
+			then.Effects = 1
+		}
+		s.enter(e, then)
+	}
+}
+
+// lookAtRefunds answers with one refund, or those of an intent.
+func (s *Simulator) lookAtRefunds(q *stripeRequest) reply {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := s.state.intents[q.intent]
+	list := []any{}
+	for n := range i.Refunds {
+		if i.Refunds[n].ID == q.refund {
+			return reply{status: http.StatusOK, outcome: "read", body: i.Refunds[n].json(i)}
+		}
+		list = append(list, i.Refunds[n].json(i))
+	}
+	slices.Reverse(list) // the newest first
+	refunds := map[string]any{"object": "list", "url": "/v1/refunds", "has_more": false, "data": list}
+	return reply{status: http.StatusOK, outcome: "read", body: refunds}
+}
+
+// ofRefund is the intent that a refund is of.
+func (s *state) ofRefund(id string) string {
+	for _, i := range s.intents {
+		if slices.ContainsFunc(i.Refunds, func(g stripeGiven) bool { return g.ID == id }) {
+			return i.ID
+		}
 	}
 	return ""
 }

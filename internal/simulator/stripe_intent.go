@@ -2,7 +2,9 @@ package simulator
 
 import (
 	"cmp"
-	"encoding/json"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -57,7 +59,7 @@ type intent struct {
 	charge, capture *entry // what the books say of it
 }
 
-// next is a copy to be changed.
+// next is a copy to change.
 func (i *intent) next() *intent {
 	n := *i
 	n.Metadata = maps.Clone(i.Metadata)
@@ -65,7 +67,7 @@ func (i *intent) next() *intent {
 	return &n
 }
 
-// orderID is the order that the intent is about. One that names none is one by itself.
+// orderID is the order of the intent. Without one, the intent is its own order.
 func (i *intent) orderID() string {
 	if id := i.Metadata["pawl_order"]; id != "" {
 		return id
@@ -73,12 +75,12 @@ func (i *intent) orderID() string {
 	return i.ID
 }
 
-// standing is whether money is taken, or on hold.
+// standing reports whether money is charged or authorized.
 func (i *intent) standing() bool {
 	return i.Charges > 0 && !i.Refunded && i.Status != canceled
 }
 
-// json is the intent as Stripe shows it, as far as it has what is asked for here.
+// json is the intent as Stripe shows it, without what is not simulated.
 func (i *intent) json(expand []string) map[string]any {
 	object := map[string]any{
 		"id": i.ID, "object": "payment_intent", "status": i.Status, "amount": i.Amount, "currency": i.Currency, "created": i.Created,
@@ -127,15 +129,6 @@ func orNull(text string) any {
 		return nil
 	}
 	return text
-}
-
-// change is what a line of the file says of Stripe's side: the intent as it is from
-// then on, and the answer that is kept for the key of the request.
-type change struct {
-	Intent  *intent         `json:"intent,omitempty"`
-	Status  int             `json:"status,omitempty"`
-	Answer  json.RawMessage `json:"answer,omitempty"`
-	Outcome string          `json:"outcome,omitempty"` // in the log of requests
 }
 
 // verdict is what comes of a request.
@@ -195,7 +188,7 @@ func (s *Simulator) verdict(q *stripeRequest) (v verdict) {
 	return v
 }
 
-// asked notes that a capture was begun under this key, whatever comes of it.
+// asked notes that a capture was begun under this key, whatever its result.
 func (s *Simulator) asked(q *stripeRequest) *intent {
 	if q.operation != stripeCapture || s.state.intents[q.intent].CaptureKey != "" {
 		return nil
@@ -266,7 +259,7 @@ func (s *Simulator) charge(i *intent) {
 	}
 }
 
-// decline has the bank refuse. Another try needs another payment method.
+// decline has the bank refuse. The next try needs another payment method.
 func decline(i *intent, code string) verdict {
 	fault := declined(code, i)
 	kept := *fault
@@ -274,14 +267,13 @@ func decline(i *intent, code string) verdict {
 	return verdict{after: i, shown: i, fault: fault, outcome: "refused"}
 }
 
-// promisedStripe takes a request on and leaves the decision to a job.
+// promisedStripe accepts a request and leaves the decision to a job.
 func promisedStripe(q *stripeRequest, i *intent) verdict {
 	i.Status, i.Promise = processing, q.promise()
 	return verdict{after: i, shown: i, outcome: string(Pending)}
 }
 
-// hidden answers that what was decided is being processed, for those who are to hear of it
-// later, if at all.
+// hidden answers that a decided request is still being processed: the decision is told later, if at all.
 func hidden(q *stripeRequest, v verdict) verdict {
 	if !slices.Contains([]Fault{CallbackLate, CallbackNever, CallbackBefore}, q.rule.Fault) {
 		return v
@@ -292,8 +284,8 @@ func hidden(q *stripeRequest, v verdict) verdict {
 	return v
 }
 
-// capture takes what is on hold. One that is declined finds that the hold has expired, and
-// the intent canceled for it: https://docs.stripe.com/payments/place-a-hold-on-a-payment-method.
+// capture captures an authorization. If it is declined, the authorization has expired, and the intent is canceled:
+// https://docs.stripe.com/payments/place-a-hold-on-a-payment-method.
 func (s *Simulator) capture(q *stripeRequest, i *intent) verdict {
 	if i.CaptureKey == "" {
 		i.CaptureKey = q.key
@@ -321,8 +313,8 @@ func expire(i *intent) verdict {
 	return verdict{after: i, shown: i, fault: fault, outcome: "refused"}
 }
 
-// cancelable are the states of an intent that can be canceled. Of those that are being
-// processed it is the few: https://docs.stripe.com/api/payment_intents/cancel.
+// cancelable are the states in which an intent can be canceled. Few that are being processed can be, too:
+// https://docs.stripe.com/api/payment_intents/cancel.
 var cancelable = []string{needsMethod, needsConfirmation, needsAction, needsCapture}
 
 func (s *Simulator) cancel(q *stripeRequest, i *intent) verdict {
@@ -336,21 +328,20 @@ func (s *Simulator) cancel(q *stripeRequest, i *intent) verdict {
 	return verdict{after: i, shown: i, outcome: string(Voided)}
 }
 
-// What happens to a payment intent without a request of its shop.
+// What can happen to a payment intent without a request.
 const (
 	Approved  = "approve"   // the customer has authenticated, the bank has paid
 	Declined  = "decline"   // one of them has not
 	Expired   = "expire"    // an authorization was not captured in time
 	Disputed  = "dispute"   // the customer disputes the charge
-	Undispute = "undispute" // and does not any more
+	Undispute = "undispute" // the dispute is over
 
 	RefundPaid     = "refund-paid"     // the last refund, which was pending, has reached the customer
-	RefundReturned = "refund-returned" // or his bank has sent it back
+	RefundReturned = "refund-returned" // the customer's bank has returned it
 )
 
-// Happen does what the customer, the bank or the time does to a payment intent, and sends
-// the event. Code is why it is declined; empty: card_declined, or that the customer has not
-// authenticated. The error says that it can't happen to the intent as it is.
+// Happen does what the customer, the bank or time does to a payment intent, and sends the event. Code is why it is declined; empty:
+// card_declined, or a missing authentication. It returns an error if this can't happen in the state of the intent.
 func (s *Simulator) Happen(id, what, code string) error {
 	if !s.enter() {
 		return errors.New("the simulator is being stopped")
@@ -369,7 +360,7 @@ func (s *Simulator) Happen(id, what, code string) error {
 	return nil
 }
 
-// happen does it, and returns what there is to tell; mu is held.
+// happen does it, and returns the event; mu is held.
 func (s *Simulator) happen(id, what, code string) (message, error) {
 	before := s.state.intents[id]
 	if before == nil {
@@ -396,7 +387,7 @@ func (s *Simulator) happen(id, what, code string) (message, error) {
 	default:
 		return message{}, fmt.Errorf("%s: does not happen to a payment intent that is %s", what, i.Status)
 	}
-	s.record(event{Event: eventStripe, Stripe: &change{Intent: i}})
+	s.record(record{Intent: i})
 	return s.eventMessage(before, i), nil
 }
 
@@ -408,12 +399,11 @@ func (s *Simulator) postHappening(w http.ResponseWriter, r *http.Request) {
 	s.deliver(w, r, ok(map[string]string{"at": time.Now().UTC().Format(time.RFC3339)}))
 }
 
-// The payment methods of https://docs.stripe.com/testing that something comes of. With all
-// others a charge is approved.
+// The payment methods of https://docs.stripe.com/testing with an effect. With all others a charge is approved.
 const (
 	methodDisputed      = "pm_card_createDispute"       // charged, and then disputed
 	methodPendingRefund = "pm_card_pendingRefund"       // charged; its refund is pending
-	methodProcessing    = "pm_usBankAccount_processing" // processing until it is canceled, or somebody says
+	methodProcessing    = "pm_usBankAccount_processing" // processing until it is canceled or Happen decides
 )
 
 var methodsWithAction = []string{"pm_card_authenticationRequired", "pm_card_threeDSecureRequired", "pm_card_threeDSecure2Required"}
@@ -428,11 +418,72 @@ var declines = map[string]string{
 	"VelocityLimitExceeded": "card_velocity_exceeded",
 }
 
-// declinedMethod is why a payment method is always declined; empty: it is not.
+// declinedMethod is the code with which a payment method is always declined, or empty.
 func declinedMethod(name string) string {
 	_, why, ok := strings.Cut(name, "_chargeDeclined")
 	if !ok || !strings.HasPrefix(name, "pm_card_") {
 		return ""
 	}
 	return cmp.Or(declines[why], "card_declined")
+}
+
+var eventTypes = map[string]string{
+	needsMethod:       "payment_intent.payment_failed",
+	needsConfirmation: "payment_intent.created",
+	needsAction:       "payment_intent.requires_action",
+	processing:        "payment_intent.processing",
+	needsCapture:      "payment_intent.amount_capturable_updated",
+	succeeded:         "payment_intent.succeeded",
+	canceled:          "payment_intent.canceled",
+}
+
+// eventOf is the event of a change, or nothing.
+func eventOf(before, after *intent) (kind string, object map[string]any) {
+	if before == nil {
+		before = &intent{}
+	}
+	kind, object = refundEvent(before, after)
+	switch {
+	case object != nil:
+		return kind, object
+	case after.Refunded && !before.Refunded:
+		return "charge.refunded", after.charged()
+	case after.Status != before.Status:
+		return eventTypes[after.Status], after.json(nil)
+	}
+	return "", nil
+}
+
+// eventMessage is the event of a change for the webhook endpoint (https://docs.stripe.com/api/events), with its signature
+// (https://docs.stripe.com/webhooks/signature). It is empty without an event or an endpoint.
+func (s *Simulator) eventMessage(before, after *intent) message {
+	kind, object := eventOf(before, after)
+	if object == nil {
+		return message{}
+	}
+	id, now := fmt.Sprintf("evt_%s_%d", strings.TrimPrefix(after.ID, "pi_"), after.Version), time.Now().Unix()
+	body := encode(map[string]any{
+		"id": id, "object": "event", "api_version": "simulated", "created": now, "livemode": false, "pending_webhooks": 1, "type": kind,
+		"data": map[string]any{"object": object},
+	})
+	return message{s.cfg.StripeWebhook, id, body, func(header http.Header, at time.Time) {
+		mac := hmac.New(sha256.New, []byte(s.cfg.StripeWebhookSecret))
+		fmt.Fprintf(mac, "%d.%s", at.Unix(), body)
+		header.Set("Stripe-Signature", fmt.Sprintf("t=%d,v1=%s", at.Unix(), hex.EncodeToString(mac.Sum(nil))))
+	}}
+}
+
+// keepingIntent decides an intent that is being processed, if it still is.
+func (s *Simulator) keepingIntent(id string) func() message {
+	return func() message {
+		promise, what := s.state.intents[id].Promise, Approved
+		if promise == nil {
+			return message{}
+		}
+		if promise.Code != "" {
+			what = Declined
+		}
+		told, _ := s.happen(id, what, promise.Code) // both can happen while it is processing
+		return told
+	}
 }

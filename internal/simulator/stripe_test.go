@@ -2,11 +2,18 @@ package simulator_test
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stripe/stripe-go/v85/webhook"
 
 	"pawl/internal/simulator"
 )
@@ -20,7 +27,7 @@ const (
 
 func TestStripeCharge(t *testing.T) {
 	t.Parallel()
-	s := openStripe(t, simulator.Config{})
+	s := start(t, simulator.Config{})
 	s.says(intent("o"), "a", "200 pi_1 requires_confirmation")
 	s.entries("o", "") // nobody has confirmed it
 	s.says(confirm, "b", "200 pi_1 succeeded")
@@ -46,38 +53,34 @@ func TestStripeCharge(t *testing.T) {
 
 func TestStripeAuthorization(t *testing.T) {
 	t.Parallel()
-	t.Run("is captured once", func(t *testing.T) {
-		t.Parallel()
-		s := openStripe(t, simulator.Config{})
-		s.says(intent("o", "capture_method=manual", "confirm=true"), "a", "200 pi_1 requires_capture")
-		s.entries("o", "charge a live 1 12.50 EUR")
-		s.says(refund, "b", "400 invalid_request_error payment_intent")
-		s.says(capture, "c", "200 pi_1 succeeded")
-		s.says(capture, "d", "400 invalid_request_error payment_intent_unexpected_state")
-		s.says(cancel, "e", "400 invalid_request_error payment_intent_unexpected_state")
-		s.entries("o", "charge a live 1 12.50 EUR; confirm c live 1 12.50 EUR")
-		s.says(refund, "f", "200 re_2 succeeded")
-		s.entries("o", "charge a undone 1 12.50 EUR; confirm c undone 1 12.50 EUR")
-	})
-	t.Run("is voided", func(t *testing.T) {
-		t.Parallel()
-		s := openStripe(t, simulator.Config{})
-		s.says(intent("o", "capture_method=manual", "confirm=true"), "a", "200 pi_1 requires_capture")
-		s.says(cancel, "b", "200 pi_1 canceled")
-		s.says(capture, "c", "400 invalid_request_error payment_intent_unexpected_state")
-		s.says(confirm, "d", "400 invalid_request_error payment_intent_unexpected_state")
-		s.entries("o", "charge a undone 1 12.50 EUR")
-	})
-	t.Run("expires", func(t *testing.T) {
-		t.Parallel()
-		s := openStripe(t, simulator.Config{})
-		s.faults("decline@confirm/capture")
-		s.says(intent("o", "capture_method=manual", "confirm=true"), "a", "200 pi_1 requires_capture")
-		s.says(capture, "b", "400 invalid_request_error capture_charge_authorization_expired")
-		s.entries("o", "charge a undone 1 12.50 EUR; confirm b refused 0 12.50 EUR")
-		if why := s.object("pi_1")["cancellation_reason"]; why != "automatic" {
-			t.Errorf("canceled for %v", why)
-		}
+	each(t, map[string]func(*provider){
+		"is captured once": func(p *provider) {
+			p.says(intent("o", "capture_method=manual", "confirm=true"), "a", "200 pi_1 requires_capture")
+			p.entries("o", "charge a live 1 12.50 EUR")
+			p.says(refund, "b", "400 invalid_request_error payment_intent")
+			p.says(capture, "c", "200 pi_1 succeeded")
+			p.says(capture, "d", "400 invalid_request_error payment_intent_unexpected_state")
+			p.says(cancel, "e", "400 invalid_request_error payment_intent_unexpected_state")
+			p.entries("o", "charge a live 1 12.50 EUR; confirm c live 1 12.50 EUR")
+			p.says(refund, "f", "200 re_2 succeeded")
+			p.entries("o", "charge a undone 1 12.50 EUR; confirm c undone 1 12.50 EUR")
+		},
+		"is voided": func(p *provider) {
+			p.says(intent("o", "capture_method=manual", "confirm=true"), "a", "200 pi_1 requires_capture")
+			p.says(cancel, "b", "200 pi_1 canceled")
+			p.says(capture, "c", "400 invalid_request_error payment_intent_unexpected_state")
+			p.says(confirm, "d", "400 invalid_request_error payment_intent_unexpected_state")
+			p.entries("o", "charge a undone 1 12.50 EUR")
+		},
+		"expires": func(p *provider) {
+			p.faults("decline@confirm/capture")
+			p.says(intent("o", "capture_method=manual", "confirm=true"), "a", "200 pi_1 requires_capture")
+			p.says(capture, "b", "400 invalid_request_error capture_charge_authorization_expired")
+			p.entries("o", "charge a undone 1 12.50 EUR; confirm b refused 0 12.50 EUR")
+			if why := p.object("pi_1")["cancellation_reason"]; why != "automatic" {
+				p.t.Errorf("canceled for %v", why)
+			}
+		},
 	})
 }
 
@@ -88,7 +91,7 @@ func TestStripeDeclines(t *testing.T) {
 		"pm_card_visa_chargeDeclinedInsufficientFunds": "402 card_error card_declined insufficient_funds",
 		"pm_card_chargeDeclinedExpiredCard":            "402 card_error expired_card expired_card",
 	} {
-		s := openStripe(t, simulator.Config{})
+		s := start(t, simulator.Config{})
 		s.says(intent("o", "payment_method="+method), "a", "200 pi_1 requires_confirmation")
 		s.says(confirm, "b", want)
 		s.says(confirm, "b", want+" again")
@@ -107,7 +110,7 @@ func TestStripeWaits(t *testing.T) {
 		{"pm_usBankAccount_processing", "processing", simulator.Approved, "succeeded", "live 1"},
 		{"pm_usBankAccount_processing", "processing", simulator.Declined, "requires_payment_method", "refused 0"},
 	} {
-		s := openStripe(t, simulator.Config{})
+		s := start(t, simulator.Config{})
 		s.says(intent("o", "payment_method="+tt.method, "confirm=true"), "a", "200 pi_1 "+tt.status)
 		s.entries("o", "charge a pending 0 12.50 EUR")
 		response, err := s.client.Post(s.url+"/stripe/payment_intents/pi_1/"+tt.happens, "", nil)
@@ -123,7 +126,7 @@ func TestStripeWaits(t *testing.T) {
 			t.Error("it happens twice")
 		}
 	}
-	s := openStripe(t, simulator.Config{})
+	s := start(t, simulator.Config{})
 	s.says(intent("o", "payment_method=pm_card_authenticationRequired", "confirm=true"), "a", "200 pi_1 requires_action")
 	s.says(cancel, "b", "200 pi_1 canceled")
 	s.entries("o", "charge a voided 0 12.50 EUR")
@@ -131,46 +134,42 @@ func TestStripeWaits(t *testing.T) {
 
 func TestStripeKeys(t *testing.T) {
 	t.Parallel()
-	t.Run("say again what they said, whatever has become of it", func(t *testing.T) {
-		t.Parallel()
-		s := openStripe(t, simulator.Config{})
-		s.says(intent("o"), "a", "200 pi_1 requires_confirmation")
-		s.says(confirm, "b", "200 pi_1 succeeded")
-		s.says(refund, "c", "200 re_2 succeeded")
-		s.says(intent("o"), "a", "200 pi_1 requires_confirmation again")
-		s.says(confirm, "b", "200 pi_1 succeeded again")
-		s.says(refund, "c", "200 re_2 succeeded again")
-		s.says(intent("o", "amount=1251"), "a", "400 idempotency_error")
-		s.says(cancel, "b", "400 idempotency_error")
-		if sum := s.Summary(); sum.DuplicatesSuppressed != 3 || !sum.OK() {
-			t.Errorf("%+v", sum)
-		}
-	})
-	t.Run("keep an error that came from within, done or not", func(t *testing.T) {
-		t.Parallel()
-		s := openStripe(t, simulator.Config{})
-		s.says(intent("o"), "a", "200 pi_1 requires_confirmation")
-		s.faults("error1@charge")
-		s.says(confirm, "b", "500 api_error")
-		s.says(confirm, "b", "500 api_error again")
-		s.faults("error-after1@charge")
-		s.says(confirm, "c", "500 api_error")
-		s.says(confirm, "c", "500 api_error again")
-		s.entries("o", "charge a live 1 12.50 EUR")
-	})
-	t.Run("keep nothing that was refused before it began", func(t *testing.T) {
-		t.Parallel()
-		s := openStripe(t, simulator.Config{})
-		s.says(intent("o", "amount=x"), "a", "400 invalid_request_error parameter_invalid_integer amount")
-		s.faults("error1:503@charge/create")
-		s.says(intent("o"), "a", "503 api_error")
-		s.faults("rate-limit1@charge/create", "error1:401@charge/create")
-		s.says(intent("o"), "a", "429 invalid_request_error rate_limit")
-		s.says(intent("o"), "a", "401 invalid_request_error")
-		s.faults("decline:resource_missing@charge/create")
-		s.says(intent("o"), "a", "400 invalid_request_error resource_missing")
-		s.faults()
-		s.says(intent("o"), "a", "200 pi_1 requires_confirmation")
+	each(t, map[string]func(*provider){
+		"say again what they said, whatever has become of it": func(p *provider) {
+			p.says(intent("o"), "a", "200 pi_1 requires_confirmation")
+			p.says(confirm, "b", "200 pi_1 succeeded")
+			p.says(refund, "c", "200 re_2 succeeded")
+			p.says(intent("o"), "a", "200 pi_1 requires_confirmation again")
+			p.says(confirm, "b", "200 pi_1 succeeded again")
+			p.says(refund, "c", "200 re_2 succeeded again")
+			p.says(intent("o", "amount=1251"), "a", "400 idempotency_error")
+			p.says(cancel, "b", "400 idempotency_error")
+			if sum := p.Summary(); sum.DuplicatesSuppressed != 3 || !sum.OK() {
+				p.t.Errorf("%+v", sum)
+			}
+		},
+		"keep an error that came from within, done or not": func(p *provider) {
+			p.says(intent("o"), "a", "200 pi_1 requires_confirmation")
+			p.faults("error1@charge")
+			p.says(confirm, "b", "500 api_error")
+			p.says(confirm, "b", "500 api_error again")
+			p.faults("error-after1@charge")
+			p.says(confirm, "c", "500 api_error")
+			p.says(confirm, "c", "500 api_error again")
+			p.entries("o", "charge a live 1 12.50 EUR")
+		},
+		"keep nothing that was refused before it began": func(p *provider) {
+			p.says(intent("o", "amount=x"), "a", "400 invalid_request_error parameter_invalid_integer amount")
+			p.faults("error1:503@charge/create")
+			p.says(intent("o"), "a", "503 api_error")
+			p.faults("rate-limit1@charge/create", "error1:401@charge/create")
+			p.says(intent("o"), "a", "429 invalid_request_error rate_limit")
+			p.says(intent("o"), "a", "401 invalid_request_error")
+			p.faults("decline:resource_missing@charge/create")
+			p.says(intent("o"), "a", "400 invalid_request_error resource_missing")
+			p.faults()
+			p.says(intent("o"), "a", "200 pi_1 requires_confirmation")
+		},
 	})
 }
 
@@ -178,13 +177,13 @@ func TestStripeKeysInTime(t *testing.T) {
 	t.Parallel()
 	t.Run("in use are 409, and another's intent is locked", func(t *testing.T) {
 		t.Parallel()
-		s := openStripe(t, simulator.Config{})
+		s := start(t, simulator.Config{})
 		s.says(intent("o"), "a", "200 pi_1 requires_confirmation")
 		s.faults("hang1@charge/confirm")
 		ctx, leave := context.WithCancel(t.Context())
 		left := make(chan error, 1)
 		go func() {
-			response, err := s.ask(ctx, confirm, "b")
+			response, err := s.stripe(ctx, confirm, "b")
 			if err == nil {
 				response.Body.Close()
 			}
@@ -206,11 +205,11 @@ func TestStripeKeysInTime(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			sim := simulator.New()
 			defer sim.Close()
-			if a := serveOnce(t, sim, intent("o"), "a"); a != "200 pi_1 requires_confirmation" {
+			if a := ask(sim, stripeRequest(t.Context(), "http://provider", intent("o"), "a")); a != "200 pi_1 requires_confirmation" {
 				t.Error(a)
 			}
 			<-time.After(25 * time.Hour)
-			if a := serveOnce(t, sim, intent("o"), "a"); a != "200 pi_2 requires_confirmation" {
+			if a := ask(sim, stripeRequest(t.Context(), "http://provider", intent("o"), "a")); a != "200 pi_2 requires_confirmation" {
 				t.Error(a)
 			}
 		})
@@ -219,7 +218,7 @@ func TestStripeKeysInTime(t *testing.T) {
 
 func TestStripeRequestsThatAreWrong(t *testing.T) {
 	t.Parallel()
-	s := openStripe(t, simulator.Config{})
+	s := start(t, simulator.Config{})
 	for what, want := range map[string]string{
 		"POST /v1/payment_intents currency=eur":                     "400 invalid_request_error parameter_missing amount",
 		"POST /v1/payment_intents amount=1":                         "400 invalid_request_error parameter_missing currency",
@@ -250,7 +249,7 @@ func TestStripeRequestsThatAreWrong(t *testing.T) {
 
 func TestStripeBooksOutliveTheProcess(t *testing.T) {
 	t.Parallel()
-	first := openStripe(t, simulator.Config{File: t.TempDir() + "/books.jsonl"})
+	first := start(t, simulator.Config{File: t.TempDir() + "/books.jsonl"})
 	first.says(intent("o", "capture_method=manual"), "a", "200 pi_1 requires_confirmation")
 	first.says(confirm, "b", "200 pi_1 requires_capture")
 	first.says(capture, "c", "200 pi_1 succeeded")
@@ -258,7 +257,7 @@ func TestStripeBooksOutliveTheProcess(t *testing.T) {
 	first.says(refund, "e", "200 re_3 succeeded")
 	first.faults("async:1ms@charge")
 	first.says(intent("q", "confirm=true"), "f", "200 pi_4 processing")
-	second := openStripe(t, simulator.Config{File: crash(t, first.file)})
+	second := start(t, simulator.Config{File: crash(t, first.file)})
 	second.says(confirm, "b", "200 pi_1 requires_capture again")
 	second.says(capture, "g", "400 invalid_request_error payment_intent_unexpected_state")
 	second.says(refund, "e", "200 re_3 succeeded again")
@@ -271,7 +270,7 @@ func TestStripeBooksOutliveTheProcess(t *testing.T) {
 
 func TestStripeRefunds(t *testing.T) {
 	t.Parallel()
-	s := openStripe(t, simulator.Config{})
+	s := start(t, simulator.Config{})
 	s.says(intent("o"), "a", "200 pi_1 requires_confirmation")
 	const part = "POST /v1/refunds payment_intent=pi_1&amount=500&metadata[pawl_refund]=r1"
 	s.says(part, "r1", "400 invalid_request_error payment_intent")
@@ -298,4 +297,175 @@ func TestStripeRefunds(t *testing.T) {
 	if money := s.Summary().Money[0]; money.Refunded != "5.00" || !s.Summary().OK() {
 		t.Errorf("%+v", s.Summary())
 	}
+}
+
+const hookSecret = "whsec_of_the_simulator"
+
+// endpoint takes events, if Stripe's own library takes their signatures.
+type endpoint struct {
+	*httptest.Server
+	mu     sync.Mutex
+	events []string // type and id
+}
+
+func newEndpoint(t *testing.T) *endpoint {
+	t.Helper()
+	e := &endpoint{}
+	e.Server = httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		ev, err := webhook.ConstructEventWithOptions(body, r.Header.Get("Stripe-Signature"), hookSecret,
+			webhook.ConstructEventOptions{IgnoreAPIVersionMismatch: true})
+		if err != nil {
+			t.Errorf("%v: %s", err, body)
+		}
+		metadata, _ := ev.Data.Object["metadata"].(map[string]any)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.events = append(e.events, fmt.Sprint(strings.TrimPrefix(string(ev.Type), "payment_intent."), " ", ev.ID, " ", metadata["pawl_order"]))
+	}))
+	t.Cleanup(e.Close)
+	return e
+}
+
+func (e *endpoint) heard() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.events)
+}
+
+func TestStripeEvents(t *testing.T) {
+	t.Parallel()
+	for fault, want := range map[string]string{
+		"approve":            "created evt_1_1 o, succeeded evt_1_2 o",
+		"decline":            "created evt_1_1 o, payment_failed evt_1_2 o",
+		"answer-twice":       "created evt_1_1 o, succeeded evt_1_2 o, succeeded evt_1_2 o",
+		"callback-late:1ms":  "created evt_1_1 o, succeeded evt_1_2 o",
+		"callback-before":    "created evt_1_1 o, succeeded evt_1_2 o",
+		"callback-never":     "created evt_1_1 o",
+		"async:1ms":          "created evt_1_1 o, processing evt_1_2 o, succeeded evt_1_3 o",
+		"callback-twice:1ms": "created evt_1_1 o, processing evt_1_2 o, succeeded evt_1_3 o, succeeded evt_1_3 o",
+		"async:1ms,code=no":  "created evt_1_1 o, processing evt_1_2 o, payment_failed evt_1_3 o",
+	} {
+		t.Run(fault, func(t *testing.T) {
+			t.Parallel()
+			e := newEndpoint(t)
+			s := start(t, simulator.Config{StripeWebhook: e.URL, StripeWebhookSecret: hookSecret})
+			s.faults(fault)
+			s.says(intent("o"), "a", "200 pi_1 requires_confirmation")
+			await(t, func() bool { return len(e.heard()) > 0 }) // events that are told at the same time come in any order
+			is := "processing"                                  // those that are told later are not told now
+			switch {
+			case fault == "decline":
+				s.says(confirm, "b", "402 card_error card_declined generic_decline")
+			case fault == "approve" || fault == "answer-twice":
+				is = "succeeded"
+				fallthrough
+			default:
+				s.says(confirm, "b", "200 pi_1 "+is)
+			}
+			if fault == "callback-before" && len(e.heard()) != 2 {
+				t.Errorf("not told before: %v", e.heard())
+			}
+			await(t, func() bool { return len(e.heard()) > strings.Count(want, ",") })
+			if err := s.Close(); err != nil { // waits for what is still to be told
+				t.Error(err)
+			}
+			if got := strings.Join(e.heard(), ", "); got != want {
+				t.Errorf("told %s, want %s", got, want)
+			}
+		})
+	}
+}
+
+func TestStripeEventsOfWhatHappens(t *testing.T) {
+	t.Parallel()
+	e := newEndpoint(t)
+	s := start(t, simulator.Config{StripeWebhook: e.URL, StripeWebhookSecret: hookSecret})
+	heard := func(want ...string) {
+		t.Helper()
+		await(t, func() bool { return len(e.heard()) >= len(want) })
+		if got := e.heard(); !slices.Equal(got, want) {
+			t.Errorf("told %q, want %q", got, want)
+		}
+	}
+	s.says(intent("o", "payment_method=pm_card_authenticationRequired", "confirm=true", "capture_method=manual"), "a", "200 pi_1 requires_action")
+	heard("requires_action evt_1_1 o")
+	if err := s.Happen("pi_1", simulator.Approved, ""); err != nil {
+		t.Fatal(err)
+	}
+	heard("requires_action evt_1_1 o", "amount_capturable_updated evt_1_2 o")
+	s.says(capture, "b", "200 pi_1 succeeded")
+	heard("requires_action evt_1_1 o", "amount_capturable_updated evt_1_2 o", "succeeded evt_1_3 o")
+	s.says(refund, "c", "200 re_2 succeeded")
+	heard("requires_action evt_1_1 o", "amount_capturable_updated evt_1_2 o", "succeeded evt_1_3 o", "charge.refunded evt_1_4 o")
+}
+
+func TestStripeFaults(t *testing.T) {
+	t.Parallel()
+	for fault, books := range map[string]string{
+		"refuse-connection1": "", "cut-after1": "charge a live 1 12.50 EUR", "timeout-before1": "", "timeout-after1": "charge a live 1 12.50 EUR",
+		"timeout-after1,code=no": "charge a refused 0 12.50 EUR",
+	} {
+		t.Run(fault+" is not answered", func(t *testing.T) {
+			t.Parallel()
+			s := start(t, simulator.Config{})
+			s.says(intent("o"), "a", "200 pi_1 requires_confirmation")
+			s.faults(fault)
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			left := make(chan error, 1)
+			go func() {
+				response, err := s.stripe(ctx, confirm, "b")
+				if err == nil {
+					defer response.Body.Close()
+					_, err = line(response)
+				}
+				left <- err
+			}()
+			if strings.HasPrefix(fault, "timeout") {
+				s.until("confirm", map[bool]string{true: "none", false: "done"}[books == ""], "refused")
+				leave()
+			}
+			if err := <-left; err == nil {
+				t.Error("answered")
+			}
+			s.entries("o", books)
+		})
+	}
+	each(t, map[string]func(*provider){
+		"a charge that comes after a cancellation is seen": func(p *provider) {
+			p.says(intent("o"), "a", "200 pi_1 requires_confirmation")
+			p.says(cancel, "b", "200 pi_1 canceled")
+			p.says(confirm, "c", "400 invalid_request_error payment_intent_unexpected_state")
+			p.entries("o", "charge a voided 0 12.50 EUR")
+			p.faults("late-after-void@charge")
+			p.says(confirm, "d", "200 pi_1 succeeded")
+			p.entries("o", "charge a live 1 12.50 EUR")
+			if sum := p.Summary(); sum.RefusedAfterUndo != 1 {
+				p.t.Errorf("%+v", sum)
+			}
+		},
+		"a second charge of an order is counted": func(p *provider) {
+			p.says(intent("o", "confirm=true"), "a", "200 pi_1 succeeded")
+			p.says(intent("o", "confirm=true"), "b", "200 pi_2 succeeded")
+			if sum := p.Summary(); sum.OK() || sum.DoubleLive != 1 || sum.Overlaps != 1 {
+				p.t.Errorf("%+v", sum)
+			}
+		},
+		"the item of an order is a fault, and so is the name of a request": func(p *provider) {
+			p.says(intent("o", "metadata[pawl_item]=decline:lost_card"), "a", "200 pi_1 requires_confirmation")
+			p.says(confirm, "b", "402 card_error card_declined lost_card")
+			p.says(intent("p", "metadata[pawl_item]=error1:503@charge/cancel"), "c", "200 pi_2 requires_confirmation")
+			p.says("POST /v1/payment_intents/pi_2/cancel", "d", "503 api_error")
+			p.says("POST /v1/payment_intents/pi_2/cancel", "d", "200 pi_2 canceled")
+			for _, rule := range []string{"async@charge/cancel", "late-after-void@charge/create", "slow@charge/nothing"} {
+				if _, err := simulator.ParseRule(rule); err == nil {
+					p.t.Errorf("%s is a rule", rule)
+				}
+			}
+		},
+	})
 }

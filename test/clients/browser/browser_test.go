@@ -1,13 +1,19 @@
-// Package browser looks at the console as people do: in Chromium, on a service that runs. It needs Chromium, npm and a network.
+// Package browser looks at the console as people do: in Chromium, on a running service. It has what only a browser can see; what
+// pages say and what forms do is tested in internal/console. It needs Chromium, npm and a network.
 package browser
 
 import (
+	"flag"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/chromedp/cdproto/page"
 )
 
-// screens are the pages of the console, and those beside it, each with what it must show of what fill has stored.
+// screens are the pages of the console, and those beside it, with what each must show of what fill has stored.
 var screens = []struct {
 	name, path string
 	shows      []string
@@ -18,15 +24,15 @@ var screens = []struct {
 	{"needs a person", "/console/attention", []string{"stuck-1", "Retry", "What the runbook says"}},
 	{"approvals", "/console/attention?hold=approval", []string{"waits-1", "Approve"}},
 	{"runbook", "/console/runbook", []string{"Runbook"}},
-	{"orders", "/console/orders?q=item:lamp", []string{"done-1", "With those chosen", "Keep this search"}},
+	{"orders", "/console/orders?q=item:lamp", []string{"done-1", "With the chosen orders", "Keep this search"}},
 	{"orders found", "/console/orders?q=status:failed+item:declined", []string{"declined-1", "card_declined"}},
-	{"no orders found", "/console/orders?q=item:nothing", []string{"No order is found"}},
+	{"no orders found", "/console/orders?q=item:nothing", []string{"No orders found"}},
 	{"completed order", "/console/order?id=done-1", []string{"12.50", "one is broken", "Deliveries"}},
 	{"failed order", "/console/order?id=declined-1", []string{"the bank says no", "Retry"}},
 	{"stuck order", "/console/order?id=stuck-1", []string{"back on Monday"}},
 	{"no order", "/console/order?id=none", []string{`There is no order "none".`}},
 	{"cancel", "/console/order/cancel?id=waits-1", []string{"What will change", "Reason"}},
-	{"step-result", "/console/order/step-result?id=stuck-1", []string{"What became of the charge"}},
+	{"step-result", "/console/order/step-result?id=stuck-1", []string{"What happened to the charge"}},
 	{"refund", "/console/order/refund?id=done-1", []string{"Amount in USD"}},
 	{"bulk", "/console/bulk", []string{"Many orders"}},
 	{"bulk preview", "/console/bulk?verb=retry&status=failed&item=declined", []string{"declined-1"}},
@@ -34,19 +40,19 @@ var screens = []struct {
 	{"webhooks", "/console/webhooks", []string{"the warehouse, which is away"}},
 	{"webhook", "/console/webhook?id={broken}", []string{"order.completed", "Rotate the secret"}},
 	{"delivery", "/console/delivery?endpoint={broken}&delivery=1", []string{"the database is away"}},
-	{"rotate", "/console/webhook/rotate?id={broken}", []string{"Give the endpoint another secret?"}},
+	{"rotate", "/console/webhook/rotate?id={broken}", []string{"Rotate the secret?"}},
 	{"policies", "/console/policies", []string{"Versions, newest first"}},
 	{"policy", "/console/policy?version=1", []string{"Policy 1", "undoUrl"}},
 	{"new policy", "/console/policy/new?from=1", []string{"New policy"}},
 	{"stock", "/console/stock", []string{"lamp"}},
 	{"item", "/console/item?item=lamp", []string{"two are broken", "counted"}},
-	{"adjust", "/console/item/adjust?item=lamp", []string{"Add units of lamp"}},
-	{"no item", "/console/item?item=none", []string{"Nobody has ordered this item"}},
-	{"books", "/console/books", []string{"A proof reads the whole database"}},
+	{"adjust", "/console/item/adjust?item=lamp", []string{"Add or remove units of lamp"}},
+	{"no item", "/console/item?item=none", []string{"This item was never ordered or stocked"}},
+	{"books", "/console/books", []string{"Verification reads the whole database"}},
 	{"nothing", "/console/nothing", []string{"There is no such page."}},
 }
 
-// looks are those in which every screen is looked at. The colors of the first two differ, the shape of the last.
+// looks are how every screen is looked at.
 var looks = []look{{"light", 1280}, {"dark", 1280}, {"light", 390}}
 
 // TestScreens looks at every screen in light, in dark and on a telephone. axe must find nothing on it.
@@ -61,10 +67,7 @@ func TestScreens(t *testing.T) {
 			for _, text := range screen.shows {
 				b.shows(text)
 			}
-			for _, l := range looks {
-				b.look(l)
-				b.hasNoBarrier(l)
-			}
+			b.hasNoBarriers()
 			if screen.name == "nothing" || screen.name == "no order" {
 				b.forgive("404")
 			}
@@ -72,19 +75,23 @@ func TestScreens(t *testing.T) {
 	}
 }
 
-// hasNoBarrier fails the test if a page is wider than the screen, or if axe finds something.
-func (b *tab) hasNoBarrier(l look) {
+// hasNoBarriers fails the test if a page is wider than the screen, or if axe finds something, in any look.
+func (b *tab) hasNoBarriers() {
 	b.t.Helper()
-	if wide := eval[float64](b, "document.documentElement.scrollWidth"); wide > float64(l.width) {
-		b.t.Errorf("%v: the page is %v wide: %s", l, wide, eval[string](b, widest))
+	for _, l := range looks {
+		b.look(l)
+		if wide := eval[float64](b, "document.documentElement.scrollWidth"); wide > float64(l.width) {
+			b.t.Errorf("%v: the page is %v wide: %s", l, wide, eval[string](b, widest))
+		}
+		rules := "undefined"
+		if l.scheme == "dark" {
+			rules = `["color-contrast"]` // only colors differ from light
+		}
+		for _, found := range b.axe(rules) {
+			b.t.Errorf("%v: %s", l, found)
+		}
 	}
-	rules := "undefined"
-	if l.scheme == "dark" {
-		rules = `["color-contrast"]` // all others found what there is in light
-	}
-	for _, found := range b.axe(rules) {
-		b.t.Errorf("%v: %s", l, found)
-	}
+	b.look(looks[0])
 }
 
 // TestFirstLoad: the page people begin with takes under 60 kB over the wire, and the next one next to nothing.
@@ -104,14 +111,10 @@ func TestFirstLoad(t *testing.T) {
 	}
 }
 
-func (b *tab) bytes() float64 {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.received
-}
-
-// widest names what stands out on the right, and can't be scrolled into view by itself.
-const widest = `[...document.querySelectorAll("body *")].filter(e => e.getBoundingClientRect().right > 390 && !e.parentElement.closest("table, pre, div.wide, .drawing")).map(e => e.outerHTML.slice(0, 150)).slice(0, 5).join("\n")`
+// widest names what is cut off on the right and can't be scrolled into view by itself.
+const widest = `[...document.querySelectorAll("body *")]
+	.filter(e => e.getBoundingClientRect().right > 390 && !e.parentElement.closest("table, pre, div.wide, .drawing"))
+	.map(e => e.outerHTML.slice(0, 150)).slice(0, 5).join("\n")`
 
 // axe says what axe-core finds by some rules; undefined: by all.
 func (b *tab) axe(rules string) (found []string) {
@@ -125,7 +128,50 @@ func (b *tab) axe(rules string) (found []string) {
 		Nodes []struct{ HTML, FailureSummary string }
 	}
 	for _, v := range eval[[]violation](b, `axe.run(document, {resultTypes: ["violations"], runOnly: `+rules+`}).then(r => r.violations)`) {
-		found = append(found, fmt.Sprintf("%s: %s (%d times)\n%s\n%s", v.ID, v.Help, len(v.Nodes), v.Nodes[0].HTML, v.Nodes[0].FailureSummary))
+		node := v.Nodes[0]
+		found = append(found, fmt.Sprintf("%s: %s (%d times)\n%s\n%s", v.ID, v.Help, len(v.Nodes), node.HTML, node.FailureSummary))
 	}
 	return found
+}
+
+var update = flag.Bool("update", false,
+	"write the pictures in docs/console, with -run 'TestPictures|TestLab' alone")
+
+// TestPictures writes the pictures in docs/console that show what fill has stored, with -update.
+func TestPictures(t *testing.T) {
+	t.Parallel()
+	if !*update {
+		t.Skip("it is asked for with -update")
+	}
+	for _, picture := range []struct {
+		file, path, shows string
+		look              look
+		ends              string // what the picture goes down to, if it is below the window
+	}{
+		{"attention", "/console/attention", "stuck-1", look{"light", 1280}, "header"},
+		{"orders", "/console/orders", "declined-1", look{"dark", 1280}, "header"},
+		{"order", "/console/order?id=done-1", "12.50", look{"light", 1280}, "section:has(#history)"},
+		{"telephone", "/console/order?id=stuck-1", "back on Monday", look{"light", 390}, "header"},
+		{"action", "/console/order/cancel?id=stuck-2", "What will change", look{"light", 1280}, "header"},
+	} {
+		b := maria(t)
+		b.look(picture.look)
+		b.visit(picture.path)
+		b.shows(picture.shows)
+		b.picture(picture.file, picture.ends)
+	}
+}
+
+// picture writes what the window shows, and what is below it down to the end of an element, with -update.
+func (b *tab) picture(name, selector string) {
+	b.t.Helper()
+	if !*update {
+		return
+	}
+	view := eval[page.Viewport](b, fmt.Sprintf(`({x: 0, y: 0, width: innerWidth, scale: 1,
+		height: Math.max(innerHeight, document.querySelector(%q).getBoundingClientRect().bottom + scrollY)})`, selector))
+	made := call(b, page.CaptureScreenshot, page.CaptureScreenshotParams{Clip: &view, CaptureBeyondViewport: new(true)})
+	if err := os.WriteFile(filepath.Join("../../../docs/console", name+".png"), made.Data, 0o644); err != nil {
+		b.t.Fatal(err)
+	}
 }

@@ -68,7 +68,9 @@ func TestHostileTexts(t *testing.T) {
 			b.hasOnlyText()
 		}
 	}
-	for _, path := range []string{"/console", "/console/attention?hold=approval", "/console/orders", "/console/errors", "/console/stock", "/console/webhooks"} {
+	for _, path := range []string{
+		"/console", "/console/attention?hold=approval", "/console/orders", "/console/errors", "/console/stock", "/console/webhooks",
+	} {
 		b.visit(path)
 		b.hasOnlyText()
 	}
@@ -90,7 +92,8 @@ func storeHostile(t *testing.T, trick string) (ids []string) {
 	ctx := t.Context()
 	short := string([]rune(trick)[:min(len([]rune(trick)), 40)])
 	for i, item := range []string{"hostile:", "yacht", "hostile-refusal:"} {
-		body := client.ProcessBody{OrderID: trick, Amount: "5", Item: item, CustomerID: trick, Metadata: map[string]string{strings.TrimSpace(short): trick}}
+		body := client.ProcessBody{OrderID: trick, Amount: "5", Item: item, CustomerID: trick,
+			Metadata: map[string]string{strings.TrimSpace(short): trick}}
 		if i > 0 {
 			body.OrderID = fmt.Sprintf("%s %d", trick, i)
 		}
@@ -106,10 +109,13 @@ func storeHostile(t *testing.T, trick string) (ids []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := shared.api.SetInventory(ctx, trick, &client.SetInventoryParams{IfNoneMatch: "*"}, client.SetInventoryBody{OnHand: 1, Reason: trick, OnBehalfOf: trick}); err != nil {
+	counted := client.SetInventoryBody{OnHand: 1, Reason: trick, OnBehalfOf: trick}
+	if _, err := shared.api.SetInventory(ctx, trick, &client.SetInventoryParams{IfNoneMatch: "*"}, counted); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := shared.api.CreateWebhookEndpoint(ctx, nil, client.WebhookEndpointBody{URL: "http://" + shared.shop.address() + "/hook?" + escaped(trick), Description: trick, Types: []string{"stock.*"}, Reason: trick}); err != nil {
+	endpoint := client.WebhookEndpointBody{URL: "http://" + shared.shop.address() + "/hook?" + escaped(trick), Description: trick,
+		Types: []string{"stock.*"}, Reason: trick}
+	if _, err := shared.api.CreateWebhookEndpoint(ctx, nil, endpoint); err != nil {
 		t.Fatal(err)
 	}
 	return ids
@@ -131,10 +137,13 @@ func hostilePages(trick string, orders []string) (paths []string) {
 func (b *tab) hasOnlyText() {
 	b.t.Helper()
 	found := eval[[]string](b, `[
-		...[...document.querySelectorAll("*")].flatMap(e => [...e.attributes].filter(a => /^(on|hx-|data-hx-|style$|srcdoc$)/.test(a.name)).map(a => e.localName + " has " + a.name)),
-		...[...document.querySelectorAll("x-hostile, img, iframe, object, embed, base, template, hx-partial, main script, main style, main link, main meta")].map(e => "there is a " + e.localName),
-		...[...document.querySelectorAll("[href], [src], [action], [formaction]")].flatMap(e => ["href", "src", "action", "formaction"].filter(a => e.hasAttribute(a))
-			.map(a => new URL(e.getAttribute(a), location).href).filter(u => !u.startsWith(location.origin + "/") && u !== "data:,").map(u => e.localName + " leads to " + u)),
+		...[...document.querySelectorAll("*")].flatMap(e => [...e.attributes]
+			.filter(a => /^(on|hx-|data-hx-|style$|srcdoc$)/.test(a.name)).map(a => e.localName + " has " + a.name)),
+		...[...document.querySelectorAll("x-hostile, img, iframe, object, embed, base, template, hx-partial, main :is(script, style, link, meta)")]
+			.map(e => "there is a " + e.localName),
+		...[...document.querySelectorAll("[href], [src], [action], [formaction]")].flatMap(e =>
+			["href", "src", "action", "formaction"].filter(a => e.hasAttribute(a)).map(a => new URL(e.getAttribute(a), location).href)
+			.filter(u => !u.startsWith(location.origin + "/") && u !== "data:,").map(u => e.localName + " leads to " + u)),
 		...("hacked" in window || document.cookie ? ["a script ran, or a cookie was set"] : []),
 		...(document.documentElement.scrollWidth > innerWidth ? ["the page is " + document.documentElement.scrollWidth + " wide"] : []),
 	]`)

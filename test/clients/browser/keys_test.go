@@ -43,9 +43,14 @@ func TestKeys(t *testing.T) {
 	b.wait("help is gone", `!document.querySelector("dialog")`)
 	b.keys("j/")
 	b.wait("keys do nothing", `!document.activeElement.matches("input, tbody a")`)
+	b.visit("/console/orders?q=item:declined") // chosen rows are sent
+	b.fill("verb", "retry")
+	eval[any](b, `document.querySelector("main input[name=id]").click()`)
+	b.press("See what would be done")
+	b.shows("Retry 1 order?")
 }
 
-// TestKeyboardAlone approves an order with nothing but Tab and Enter, and sees at each step where it is.
+// TestKeyboardAlone approves an order with Tab and Enter alone, and always sees the focus.
 func TestKeyboardAlone(t *testing.T) {
 	t.Parallel()
 	order := process(t, client.ProcessBody{Item: "yacht"})
@@ -60,7 +65,8 @@ func TestKeyboardAlone(t *testing.T) {
 				break
 			}
 			b.keys(kb.Tab)
-			if !eval[bool](b, `document.activeElement === document.body || getComputedStyle(document.activeElement).outlineStyle !== "none" || document.activeElement.closest("svg")`) {
+			if !eval[bool](b, `document.activeElement === document.body || document.activeElement.closest("svg") ||
+				getComputedStyle(document.activeElement).outlineStyle !== "none"`) {
 				t.Errorf("the focus can't be seen on %s", eval[string](b, "document.activeElement.outerHTML.slice(0, 200)"))
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -55,7 +56,7 @@ func stopAll() {
 	}
 }
 
-// began starts what all tests share, for the first one that needs it.
+// began starts what all tests share.
 func began(t *testing.T) {
 	t.Helper()
 	shared.start.Do(func() {
@@ -102,39 +103,48 @@ func startService() error {
 	if err := os.WriteFile(policy, []byte(shared.shop.policy()), 0o644); err != nil { //nolint:gosec // it has no secrets
 		return err
 	}
-	service := exec.Command(shared.program, "serve", "--listen", "127.0.0.1", "--port", "0", "--data-dir", shared.data,
-		"--policy", policy, "--log-format", "text", "--log-level", "error", "--response-timeout", "2s")
-	service.Stderr = os.Stderr
-	out, err := service.StdoutPipe()
+	found, stop, err := announced(`^pawl serves http://[^\s,]+:(\d+)`, syscall.SIGTERM, "serve", "--listen", "127.0.0.1", "--port", "0",
+		"--data-dir", shared.data, "--policy", policy, "--log-format", "text", "--log-level", "error", "--response-timeout", "2s")
 	if err != nil {
 		return err
 	}
-	if err := service.Start(); err != nil {
-		return err
-	}
 	shared.stops = append(shared.stops, func() {
-		_ = service.Process.Signal(syscall.SIGTERM)
-		_, _ = io.Copy(io.Discard, out)
-		if err := service.Wait(); err != nil {
+		if err := stop(); err != nil {
 			panic(fmt.Sprintf("the service ended with %v", err))
 		}
 	})
-	announcement := regexp.MustCompile(`^pawl serves http://[^\s,]+:(\d+)`)
-	for lines := bufio.NewScanner(out); lines.Scan(); {
-		if match := announcement.FindStringSubmatch(lines.Text()); match != nil {
-			shared.url = "http://localhost:" + match[1]
-			return nil
-		}
-	}
-	return io.ErrUnexpectedEOF
+	shared.url = "http://localhost:" + found[1]
+	return nil
 }
 
-// allRoles are those of the person whose browser most tests look at.
-const allRoles = "submit,read,operate,approve,settle,stock,delegate,admin"
+// announced runs a command of the program, and returns the match in the line that says where it listens. stop ends it.
+func announced(pattern string, end os.Signal, arguments ...string) (found []string, stop func() error, err error) {
+	program := exec.Command(shared.program, arguments...)
+	program.Stderr = os.Stderr
+	out, err := program.StdoutPipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := program.Start(); err != nil {
+		return nil, nil, err
+	}
+	stop = func() error {
+		_ = program.Process.Signal(end)
+		_, _ = io.Copy(io.Discard, out)
+		return program.Wait()
+	}
+	announcement := regexp.MustCompile(pattern)
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		if found := announcement.FindStringSubmatch(lines.Text()); found != nil {
+			return found, stop, nil
+		}
+	}
+	return nil, nil, errors.Join(fmt.Errorf("pawl %q announced nothing", arguments), stop())
+}
 
-// makeAdmin closes the service and makes a client that may do everything.
+// makeAdmin closes the service and makes a client with all roles.
 func makeAdmin() error {
-	said, err := pawl("token", "create", "maria", "--roles", allRoles)
+	said, err := pawl("token", "create", "maria", "--roles", "submit,read,operate,approve,settle,stock,delegate,admin")
 	if err != nil {
 		return err
 	}
@@ -166,15 +176,10 @@ func say(dir, name string, arguments ...string) (said string, err error) {
 	return out.String(), nil
 }
 
-// linkFor makes a link that signs a browser in as the holder of a token. For roles that had none yet, it makes a token.
-func linkFor(t *testing.T, name, roles string) string {
+// linkFor makes a link that signs a browser in as the holder of a token.
+func linkFor(t *testing.T, name string) string {
 	t.Helper()
 	began(t)
-	if roles != "" {
-		if _, err := pawl("token", "create", name, "--roles", roles); err != nil {
-			t.Fatal(err)
-		}
-	}
 	said, err := pawl("token", "link", name, "--url", shared.url)
 	if err != nil {
 		t.Fatal(err)
@@ -182,7 +187,7 @@ func linkFor(t *testing.T, name, roles string) string {
 	return regexp.MustCompile(`http\S+`).FindString(said)
 }
 
-// session opens a link as a browser does whose person presses the button, and returns the cookie.
+// session opens a link as the button does, and returns the cookie.
 func session(t *testing.T, link string) *http.Cookie {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, link, nil)
@@ -199,4 +204,54 @@ func session(t *testing.T, link string) *http.Cookie {
 		t.Fatalf("%s: %s", link, response.Status)
 	}
 	return response.Cookies()[0]
+}
+
+// fill stores something of every kind, so that no screen is empty. Tests that change orders make their own.
+func fill() error {
+	ctx := context.Background()
+	return errors.Join(fillStock(ctx), fillWebhooks(ctx), fillOrders(ctx))
+}
+
+func fillStock(ctx context.Context) error {
+	counted := client.SetInventoryBody{OnHand: 40, Reason: "counted"}
+	_, err := shared.api.SetInventory(ctx, "lamp", &client.SetInventoryParams{IfNoneMatch: "*"}, counted)
+	if err == nil {
+		_, err = shared.api.AdjustInventory(ctx, "lamp", nil, client.AdjustInventoryBody{Change: -2, Reason: "two are broken"})
+	}
+	return err
+}
+
+func fillWebhooks(ctx context.Context) error {
+	for path, about := range map[string]string{"/hook": "the shop", "/broken": "the warehouse, which is away"} {
+		body := client.WebhookEndpointBody{URL: "http://" + shared.shop.address() + path, Description: about}
+		made, err := shared.api.CreateWebhookEndpoint(ctx, nil, body)
+		if err != nil {
+			return err
+		}
+		if path == "/broken" {
+			shared.broken = made.ID
+		}
+	}
+	return nil
+}
+
+func fillOrders(ctx context.Context) error {
+	for _, body := range []client.ProcessBody{
+		{OrderID: "done-1", Amount: "49.90", Item: "lamp", Quantity: new(2), CustomerID: "c-17", Metadata: map[string]string{"cart": "c-1"}},
+		{OrderID: "done-2", Amount: "9.99", Item: "widget"},
+		{OrderID: "declined-1", Amount: "250", Item: "declined"},
+		{OrderID: "declined-2", Amount: "99", Item: "declined"},
+		{OrderID: "declined-3", Amount: "1.50", Item: "declined"},
+		{OrderID: "stuck-1", Amount: "120", Item: "stuck", CustomerID: "c-18"},
+		{OrderID: "stuck-2", Amount: "33", Item: "stuck"},
+		{OrderID: "waits-1", Amount: "990000", Item: "yacht", CustomerID: "c-19"},
+		{OrderID: "later-1", Amount: "15", Item: "later"},
+		{OrderID: "scheduled-1", Amount: "15", Item: "widget", StartAt: time.Now().Add(100 * time.Hour)},
+	} {
+		if _, err := shared.api.ProcessOrder(ctx, &client.ProcessOrderParams{Prefer: "wait=1"}, body); err != nil {
+			return err
+		}
+	}
+	_, err := shared.api.RefundOrder(ctx, "done-1", nil, client.RefundBody{Amount: new("12.50"), Reason: "one is broken", RequestID: "ticket-1"})
+	return err
 }

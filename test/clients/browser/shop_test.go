@@ -7,14 +7,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 )
 
-// shop is the provider that charges, and the receiver of webhooks. The item says what becomes of a charge.
+// shop is the provider of charges, and the receiver of webhooks. The item decides the answer.
 type shop struct {
 	server *httptest.Server
-	tried  sync.Map // ids of orders with an item that works at the second try
-	mended sync.Map // addresses of receivers that took nothing at first
 }
 
 func startShop() error {
@@ -24,14 +21,9 @@ func startShop() error {
 	mux.HandleFunc("POST /undo", func(w http.ResponseWriter, _ *http.Request) { answer(w, 200, "{}") })
 	mux.HandleFunc("POST /refund", func(w http.ResponseWriter, _ *http.Request) { answer(w, 200, `{"reference":"re_1"}`) })
 	mux.HandleFunc("POST /hook", func(w http.ResponseWriter, _ *http.Request) { answer(w, 200, "{}") })
-	mux.HandleFunc("POST /mended/{name}", func(w http.ResponseWriter, r *http.Request) {
-		status := 500
-		if _, mended := s.mended.Load(r.URL.Path); mended {
-			status = 200
-		}
-		answer(w, status, "{}")
+	mux.HandleFunc("POST /broken", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, 500, `{"error":"the database is away"}`)
 	})
-	mux.HandleFunc("POST /broken", func(w http.ResponseWriter, _ *http.Request) { answer(w, 500, `{"error":"the database is away"}`) })
 	s.server = httptest.NewServer(mux)
 	shared.shop, shared.stops = s, append(shared.stops, s.server.Close)
 	return nil
@@ -55,17 +47,10 @@ func (s *shop) charge(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	item, _, _ := strings.Cut(order.Item, ":")
-	if once, works := strings.CutPrefix(item, "once-"); works {
-		if _, tried := s.tried.LoadOrStore(order.OrderID, true); !tried {
-			item = once
-		}
-	}
 	switch item {
 	case "declined":
 		answer(w, 402, `{"outcome":"refused","code":"card_declined","detail":"the bank says no"}`)
-	case "limited":
-		answer(w, 402, `{"outcome":"refused","code":"limit_reached","detail":"tomorrow there is more"}`)
-	case "stuck": // no pause may be so long, so a person is asked
+	case "stuck": // the policy allows no such pause, so the order needs a person
 		w.Header().Set("Retry-After", "999999")
 		answer(w, 503, `{"code":"maintenance","detail":"back on Monday"}`)
 	case "later":

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -61,8 +62,8 @@ func open(t *testing.T, cookie *http.Cookie) *tab {
 	b.start(chromedp.WithNewBrowserContext())
 	if cookie != nil {
 		yes := true
-		call(b, network.SetCookie, network.SetCookieParams{Name: cookie.Name, Value: cookie.Value, URL: strings.Replace(shared.url, "http:", "https:", 1),
-			Path: "/", Secure: &yes, HTTPOnly: &yes, SameSite: network.CookieSameSiteLax})
+		call(b, network.SetCookie, network.SetCookieParams{Name: cookie.Name, Value: cookie.Value, Path: "/", Secure: &yes, HTTPOnly: &yes,
+			URL: strings.Replace(shared.url, "http:", "https:", 1), SameSite: network.CookieSameSiteLax})
 	}
 	return b
 }
@@ -71,7 +72,7 @@ func open(t *testing.T, cookie *http.Cookie) *tab {
 func maria(t *testing.T) *tab {
 	t.Helper()
 	began(t)
-	shared.signIn.Do(func() { shared.session = session(t, linkFor(t, "maria", "")) })
+	shared.signIn.Do(func() { shared.session = session(t, linkFor(t, "maria")) })
 	return open(t, shared.session)
 }
 
@@ -135,6 +136,13 @@ func (b *tab) forgive(part string) {
 		b.t.Errorf("no trouble with %q in %q", part, b.troubles)
 	}
 	b.troubles = rest
+}
+
+// bytes is what has come over the wire so far.
+func (b *tab) bytes() float64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.received
 }
 
 // sent are the requests so far.
@@ -220,34 +228,22 @@ func (b *tab) shows(text string) {
 	b.wait("shows "+text, fmt.Sprintf(arrived+`document.body.innerText.includes(%s)`, quoted(text)))
 }
 
-// press presses what has a text: a link, a button, a box with its label. In the page before what is in the frame.
+// press presses a link, a button or a box by its text, preferably in main.
 func (b *tab) press(text string) {
 	b.t.Helper()
-	b.pressIn(text, "")
-}
-
-// pressIn presses it in the row of a table that has another text.
-func (b *tab) pressIn(text, row string) {
-	b.t.Helper()
-	b.wait("can press "+text, fmt.Sprintf(arrived+`(window.pressed = [...document.querySelectorAll("main :is(a, button, summary, label)"), ...document.querySelectorAll("a, button, label")]
-		.find(e => e.checkVisibility() && e.innerText?.trim() === %s && (e.closest("tr") ?? document.body).innerText.includes(%s)))`, quoted(text), quoted(row)))
+	b.wait("can press "+text, fmt.Sprintf(arrived+`(window.pressed =
+		[...document.querySelectorAll("main :is(a, button, summary, label)"), ...document.querySelectorAll("a, button, label")]
+		.find(e => e.checkVisibility() && e.innerText?.trim() === %s))`, quoted(text)))
 	eval[any](b, `window.left = pressed.matches("a, form:not([method=dialog]) button:not([type=button])"); window.pressed.click()`)
 }
 
-// fill writes a text into the field of a name.
+// fill writes a text into the field with a name.
 func (b *tab) fill(name, text string) {
 	b.t.Helper()
 	field := fmt.Sprintf(`document.querySelector("main :is(input:not([type=hidden]), select, textarea)[name=%s]")`, name)
 	b.wait("has the field "+name, arrived+field)
-	eval[any](b, fmt.Sprintf(`{ const field = %s; field.value = %s; field.dispatchEvent(new Event("change", {bubbles: true})) }`, field, quoted(text)))
-}
-
-// choose ticks the box of an order.
-func (b *tab) choose(id string) {
-	b.t.Helper()
-	box := fmt.Sprintf(`document.querySelector("main input[type=checkbox][name=id][value=" + CSS.escape(%s) + "]")`, quoted(id))
-	b.wait("can choose "+id, arrived+box)
-	eval[any](b, box+".click()")
+	eval[any](b, fmt.Sprintf(`{ const field = %s; field.value = %s; field.dispatchEvent(new Event("change", {bubbles: true})) }`,
+		field, quoted(text)))
 }
 
 // look is how a page is looked at.
@@ -258,7 +254,8 @@ type look struct {
 
 func (b *tab) look(l look) {
 	b.t.Helper()
-	call(b, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: l.width, Height: 900, DeviceScaleFactor: 1, Mobile: l.width < 500})
+	call(b, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{
+		Width: l.width, Height: 900, DeviceScaleFactor: 1, Mobile: l.width < 500})
 	call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
 		{Name: "prefers-color-scheme", Value: l.scheme}, {Name: "prefers-reduced-motion", Value: "reduce"},
 	}})
@@ -269,3 +266,12 @@ func (b *tab) look(l look) {
 func escaped(text string) string { return url.QueryEscape(text) }
 
 const isLive = `document.querySelector(".live")?.dataset.state === "live"`
+
+// axe is the text of axe-core.
+var axe = sync.OnceValue(func() string {
+	text, err := os.ReadFile(filepath.Join(shared.dir, "node_modules/axe-core/axe.min.js"))
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
+})

@@ -1,0 +1,305 @@
+package console_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"pawl/client"
+	"pawl/db"
+	"pawl/internal/access"
+	"pawl/internal/console"
+)
+
+// TestRoles: a page offers what the API would let its user do.
+func TestRoles(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.get(t, "/console").want(t, 200, "<bdi>local</bdi>", ">Orders<")
+	s.get(t, "/console", "Cookie", "of=another port").want(t, 200, "<bdi>local</bdi>", "!Sign out")
+	s.plant(t, "attention", "retry_after: later", "one")
+	s.wait(t, "a")
+	s.process(t, client.ProcessBody{OrderID: "done", Amount: "12.50", Item: "i"})
+	s.get(t, "/console/orders").want(t, 200, `type="checkbox" name="id" value="one"`, `<option value="cancel">`)
+	tokens := map[string][]string{
+		"reader": s.token(t, "reader", access.Read), "shop": s.token(t, "shop", access.Submit), "clerk": s.token(t, "clerk", access.Stock),
+		"approver": s.token(t, "approver", access.Read, access.Approve),
+	}
+	for _, c := range []struct {
+		name, path string
+		status     int
+		texts      []string
+	}{
+		{"reader", "/console", 200, []string{"token:reader", ">Overview<", ">Needs a person<", ">Orders<", ">Errors<", ">Webhooks<",
+			">Policies<", ">Stock<", ">Books<", "!Sign out"}},
+		{"reader", "/console/orders", 200, []string{"<bdi>one</bdi>", "!checkbox", "!<option"}},
+		{"reader", "/console/attention", 200, []string{"<bdi>one</bdi>", "You have no role", "!Retry", "!Cancel"}},
+		{"reader", orderPath + "done", 200, []string{"12.50 USD", "!/console/order/refund"}},
+		{"reader", "/console/order/refund?id=done", 403, nil},
+		{"reader", "/console/bulk", 200, []string{"No role of yours", "!<option"}},
+		{"shop", "/console", 200, []string{"token:shop", "your roles do not include", "!>Stock<", "!>Orders<", "!machine", "!is open"}},
+		{"shop", orderPath + "done", 200, []string{"12.50 USD", "!Deliveries", "!/console/item"}},
+		{"shop", "/console/attention", 403, []string{"token:shop"}},
+		{"shop", "/console/errors", 403, []string{"needs the role read"}},
+		{"clerk", "/console", 200, []string{">Stock<", "!>Orders<"}},
+		{"clerk", "/console/orders", 403, []string{"token:clerk"}},
+		{"approver", "/console/orders", 200, []string{`<option value="approve">`, `!<option value="cancel">`}},
+		{"approver", "/console/bulk", 200, []string{`<option value="approve"`, `<option value="reject"`, `!<option value="cancel"`}},
+	} {
+		s.get(t, c.path, tokens[c.name]...).want(t, c.status, c.texts...)
+	}
+	confirmed := func(verb string) url.Values { return url.Values{"verb": {verb}, "id": {"a"}, "confirm": {"yes"}} }
+	s.post(t, "/console/bulk", confirmed("cancel"), tokens["approver"]...).want(t, 200, "Many orders")
+	s.post(t, "/console/bulk", confirmed("approve"), tokens["approver"]...).want(t, 200, "1 order approved")
+}
+
+// forms are all forms that the console takes, by their paths, with the role that may send them. They would do something.
+func forms(endpoint string) map[string]access.Role {
+	all := map[string]access.Role{
+		"/console/item/adjust?item=i": access.Stock, "/console/item/set?item=new": access.Stock,
+		"/console/policy/new": access.Admin, "/console/policy/activate?version=1": access.Admin, "/console/webhook/new": access.Admin,
+		"/console/webhook/recover?id=" + endpoint: access.Operate, "/console/books": access.Operate,
+	}
+	for verb, role := range map[string]access.Role{
+		"cancel": access.Operate, "retry": access.Operate, "pause": access.Operate, "resume": access.Operate, "approve": access.Approve,
+		"reject": access.Approve, "step-result": access.Settle, "refund": access.Operate,
+	} {
+		all["/console/order/"+verb+"?id=o"] = role
+		if verb != "refund" {
+			all["/console/bulk?as="+verb] = role
+		}
+	}
+	for _, task := range []string{"change", "rotate", "enable", "disable", "test", "delete"} {
+		all["/console/webhook/"+task+"?id="+endpoint] = access.Admin
+	}
+	return all
+}
+
+// TestFormsOfOthers sends each form of the console as everybody who may not: nothing is done.
+func TestFormsOfOthers(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.wait(t, "o")
+	endpoint, err := s.api.CreateWebhookEndpoint(t.Context(), nil, client.WebhookEndpointBody{URL: "https://shop.example"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const done = `SELECT count(*) FROM books.access_log WHERE event NOT IN ('forbidden', 'unauthenticated')`
+	for _, role := range append(slices.Clone(access.AllRoles), "") {
+		var header []string // nobody
+		if role != "" {
+			header = s.token(t, string(role), role, access.Read)
+		} else {
+			// A service may take itself for open for a second after its first token was made.
+			eventually(t, "the service is closed", func() bool { return s.get(t, "/api/overview").status == http.StatusUnauthorized })
+		}
+		before := 0
+		s.scan(t, done, &before)
+		for path, allowed := range forms(endpoint.ID) {
+			if allowed == role {
+				continue
+			}
+			path, verb, bulk := strings.Cut(path, "?as=")
+			form := url.Values{
+				"reason": {"an attack"}, "requestId": {client.NewID()}, "seq": {"1"}, "verb": {verb}, "confirm": {"yes"}, "id": {"o"},
+				"change": {"3"}, "onHand": {"3"}, "source": {"version: 1\n"}, "checked": {"version: 1\n"}, "store": {"yes"},
+				"url": {"https://thief.example"}, "since": {"2026-01-01T00:00"}, "version": {"1"},
+				"step": {"charge"}, "outcome": {"done"}, "amount": {"1"}, "policy": {"pinned"},
+			}
+			want := map[bool]int{true: http.StatusUnauthorized, false: http.StatusForbidden}[role == ""]
+			answer := s.post(t, path, form, header...)
+			if answer.status != want && (!bulk || strings.Contains(answer.body, ": results")) {
+				t.Errorf("%q sends %s: %d, want %d: %s", role, path, answer.status, want, answer.body)
+			}
+		}
+		s.count(t, before, done)
+	}
+	s.count(t, 1, `SELECT count(*) FROM orders WHERE order_id = 'o' AND status = 'pending' AND seq = 1`)
+}
+
+// TestFormsOfOtherSites: a page of another site can have a browser send a form here.
+func TestFormsOfOtherSites(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.wait(t, "o")
+	for _, path := range []string{"/console/orders", "/console/order/cancel?id=o"} {
+		s.post(t, path, nil, "Sec-Fetch-Site", "cross-site").want(t, 403)
+		s.post(t, path, nil, "Origin", "https://elsewhere.example").want(t, 403)
+	}
+}
+
+// TestMarksOfProxies: a request through a proxy does not have the rights of this machine, whichever header shows it.
+func TestMarksOfProxies(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	for _, mark := range []string{
+		"X-Forwarded-For", "X-Forwarded-Ssl", "X-Forwarded-Server", "X-Forwarded-Anything", "Forwarded", "Via", "X-Real-Ip",
+	} {
+		if page := s.get(t, "/console", mark, "x"); strings.Contains(page.body, "<bdi>local</bdi>") {
+			t.Errorf("%s: %s", mark, page.body)
+		}
+		s.get(t, "/console/orders", mark, "x").want(t, http.StatusUnauthorized)
+	}
+}
+
+// TestLinksThatDecide: what a link says does not go into the form, unless its page shows it.
+func TestLinksThatDecide(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.wait(t, "o")
+	const theirs = "&onBehalfOf=the+boss&seq=99&reason=none&requestId=mine&x=y&amount=1&reference=theirs&policy=pinned&outcome=done"
+	s.order(t, "paid", "completed", "")
+	s.doubt(t, "held")
+	for path, first := range map[string]url.Values{
+		"cancel?id=o": {}, "refund?id=paid": {"amount": {""}, "restock": {""}}, "retry?id=held": {"policy": {"active"}},
+		"step-result?id=held": {"outcome": {"done"}, "reference": {""}},
+	} {
+		verb, _, _ := strings.Cut(path, "?")
+		link := "/console/order/" + path + theirs
+		page := s.get(t, link).want(t, 200, "!the boss", `!"99"`, `!"mine"`, `!"none"`, "!theirs")
+		if len(first) > 0 {
+			page = s.post(t, link, first)
+		}
+		form := page.want(t, 200, "What will change", "!the boss", `!"99"`, `!"mine"`, `!"none"`, "!theirs").fieldsOf()
+		if form.Get("amount") != "" || form.Get("policy") == "pinned" || form.Has("onBehalfOf") || form.Has("x") {
+			t.Errorf("%s: the form has %v", verb, form)
+		}
+		s.count(t, 0, `SELECT count(*) FROM books.transitions WHERE verb = '`+verb+`'`)
+	}
+	s.count(t, 0, `SELECT count(*) FROM refunds`)
+	bulk := "/console/bulk?verb=cancel&id=held&requestId=mine&confirm=yes&reason=theirs"
+	s.get(t, bulk).want(t, http.StatusUnprocessableEntity)
+	s.post(t, bulk, nil).want(t, 200, "Many orders")
+	s.count(t, 0, `SELECT count(*) FROM orders WHERE stop_requested IS NOT NULL`)
+}
+
+// TestAMillionIDs: a form with more ids than can be asked for costs no more than one with as many.
+func TestAMillionIDs(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	var ids strings.Builder
+	for i := range 300_000 {
+		fmt.Fprintf(&ids, "%d\n", i)
+	}
+	page := s.post(t, "/console/bulk", url.Values{"verb": {"cancel"}, "ids": {ids.String()}}).want(t, 200, "At most 1,000 orders")
+	if len(page.body) > 100_000 {
+		t.Errorf("the page has %d bytes", len(page.body))
+	}
+	long := url.Values{"verb": {"cancel"}, "ids": {strings.Repeat(ids.String(), 3)}}
+	s.post(t, "/console/bulk", long).want(t, http.StatusRequestEntityTooLarge)
+}
+
+// TestAnswersThatAreCutOff: a page reads with goroutines, and a panic in one of them must not end the process.
+func TestAnswersThatAreCutOff(t *testing.T) {
+	t.Parallel()
+	api := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusOK)
+		panic(http.ErrAbortHandler)
+	})
+	c, err := console.InMemory(api)(&http.Request{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.GetCaller(t.Context()); err == nil || !strings.Contains(err.Error(), "cut off") {
+		t.Error(err)
+	}
+}
+
+func TestPagesLoadNothingForeign(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	page := s.get(t, "/console").want(t, 200, "!<style", "! style=", "! onclick", "!http://", "!https://", "!<script>")
+	policy, cache := page.header.Get("Content-Security-Policy"), page.header.Get("Cache-Control")
+	if !strings.Contains(policy, "default-src 'none'") || strings.Contains(policy, "unsafe") || cache != "no-store" {
+		t.Errorf("headers %v", page.header)
+	}
+	_, rest, _ := strings.Cut(page.body, `src="/console/static/`)
+	name, _, _ := strings.Cut(rest, `"`)
+	script := s.get(t, "/console/static/"+name).want(t, 200, "EventSource")
+	kind := script.header.Get("Content-Type")
+	cache = script.header.Get("Cache-Control")
+	if !strings.Contains(cache, "immutable") || !strings.HasPrefix(kind, "text/javascript") {
+		t.Errorf("headers %v", script.header)
+	}
+	s.get(t, "/console/static/console.js", "If-None-Match", script.header.Get("Etag")).want(t, 304)
+	s.get(t, "/console/static/none.js").want(t, 404)
+}
+
+// TestLive: a page hears of what happens, and that of an order only of what happens to it. It also hears of what happened before it
+// listened. Events are not numbered in a hurry because a page is open.
+func TestLive(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.wait(t, "big")
+	list, order := s.get(t, "/console/orders"), s.get(t, "/console/order?id=big")
+	one := s.listen(t, order.live(t))
+	s.process(t, client.ProcessBody{OrderID: "small", Amount: "6", Item: "lamp"})
+	s.listen(t, list.live(t)).poked(t)
+	s.count(t, 0, `SELECT count(*) FROM event_relay WHERE wanted_until IS NOT NULL`)
+	if _, err := s.api.ApproveOrder(t.Context(), "big", nil, client.VerbBody{Reason: "fine"}); err != nil {
+		t.Fatal(err)
+	}
+	one.poked(t)
+	s.listen(t, order.live(t)).poked(t)
+	s.get(t, "/console/live?order=none").want(t, 404)
+}
+
+// TestWhatIsLive: only a page that hears of all events asks for the latest one.
+func TestWhatIsLive(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.wait(t, "o")
+	for path, asks := range map[string]int64{
+		"/console": 1, "/console/attention": 1, "/console/orders": 1, "/console/errors": 1, "/console/webhooks": 1, "/console/stock": 1,
+		"/console/item?item=lamp": 1,
+		"/console/order?id=o":     0, "/console/books": 0, // these hear of something else
+		"/console/order/cancel?id=o": 0, "/console/bulk?verb=approve&id=o": 0, "/console/item/set?item=lamp": 0, "/console/webhook/new": 0,
+		"/console/policies": 0, "/console/policy?version=1": 0, "/console/policy/new": 0, "/console/policy/activate?version=1": 0,
+		"/console/runbook": 0,
+	} {
+		before := s.latest.Load()
+		page := s.get(t, path).want(t, 200)
+		all := strings.Contains(page.body, ` data-live="/console/live?after=`)
+		if asked := s.latest.Load() - before; asked != asks || all != (asks == 1) {
+			t.Errorf("%s asks %d times for the latest event, want %d; it is live with all that happens: %t", path, asked, asks, all)
+		}
+	}
+}
+
+// TestLiveUntilTheSessionEnds: a page that listens hears nothing any more once its person has signed out.
+func TestLiveUntilTheSessionEnds(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.token(t, "maria", access.Read)
+	link, _, err := access.MakeLink(t.Context(), db.New(s.Pool), "maria", "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cookie, _, _ := strings.Cut(s.post(t, "/login/"+link, nil).want(t, 200).header.Get("Set-Cookie"), ";")
+	page := s.listen(t, "/console/live", "Cookie", cookie)
+	s.post(t, "/logout", nil, "Cookie", cookie).want(t, 200)
+	for page.lines.Scan() { // until the answer ends
+	}
+}
+
+// TestLiveEnds: pages that listen do not keep the service from stopping.
+func TestLiveEnds(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.wait(t, "o")
+	var pages []listener
+	for _, path := range []string{"/console/live", "/console/live?order=o", "/console/live?books=yes"} {
+		pages = append(pages, s.listen(t, path))
+	}
+	s.tail.Stop(t.Context())
+	for _, page := range pages {
+		for page.lines.Scan() { // until the answer ends
+		}
+		if err := page.lines.Err(); err != nil {
+			t.Error(err)
+		}
+	}
+}

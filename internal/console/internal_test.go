@@ -1,0 +1,313 @@
+package console
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"pawl/client"
+)
+
+func TestParseSearch(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 22, 9, 30, 0, 0, time.UTC)
+	day := func(d int) time.Time { return time.Date(2026, 11, d, 0, 0, 0, 0, time.UTC) }
+	type filter = client.ListOrdersParams
+	for _, c := range []struct {
+		text   string
+		filter filter
+		id     string
+		notes  string // words of each, with commas between them
+	}{
+		{text: ""},
+		{text: "status:failed item:widget amount:>100",
+			filter: filter{Status: []client.Status{"failed"}, Item: "widget", AmountFrom: "100.0001"}},
+		{text: `STATUS:Failed,cancelled customer:"ann smith"`,
+			filter: filter{Status: []client.Status{"canceled", "failed"}, CustomerID: "ann smith"}},
+		{text: `"order 1"`, id: "order 1"},
+		{text: `order-1`, id: "order-1"},
+		{text: `"status:failed"`, id: "status:failed"},
+		{text: "shop:17", id: "shop:17"},
+		{text: `"say ""hi"""`, id: `say "hi"`},
+		{text: `"status:""x"`, id: `status:"x`},
+		{text: `customer:"""ann"" smith" ""`, filter: filter{CustomerID: `"ann" smith`}},
+		{text: `item:"never closed`, filter: filter{Item: "never closed"}},
+		{text: "hold:attention reason:retries_exhausted sort:oldest",
+			filter: filter{Hold: "attention", HoldReason: "retries_exhausted", Sort: "oldest"}},
+		{text: "reason:retry_after", filter: filter{Hold: "attention", HoldReason: "retry_after"}},
+		{text: "amount:100..200.50", filter: filter{AmountFrom: "100", AmountTo: "200.50"}},
+		{text: "amount:<0.5", filter: filter{AmountTo: "0.4999"}},
+		{text: "amount:>=7", filter: filter{AmountFrom: "7"}},
+		{text: "amount:7", filter: filter{AmountFrom: "7", AmountTo: "7"}},
+		{text: "amount:<0", notes: "below 0"},
+		{text: "amount:1e3 amount:-1 amount:1,5 amount:1..x", filter: filter{AmountFrom: "1"}, notes: "a number,a number,a number,a number"},
+		{text: "from:2026-11-01 to:2026-11-03", filter: filter{CreatedFrom: day(1), CreatedTo: day(4)}},
+		{text: "from:today", filter: filter{CreatedFrom: day(22)}},
+		{text: "since:24h", filter: filter{CreatedFrom: now.AddDate(0, 0, -1)}},
+		{text: "to:2026-11-01T09:30Z from:soon", notes: "use a day,use a day"},
+		{text: "to:2026-11-01T09:30:00+01:00", filter: filter{CreatedTo: day(1).Add(8*time.Hour + 30*time.Minute)}},
+		{text: "step:reserve code:out_of_stock", filter: filter{FailureStep: "reserve", FailureCode: "out_of_stock"}},
+		{text: "status:done hold:never step:ship sort:up item:", notes: "completed,attention,reserve,oldest,has no value"},
+	} {
+		s := parseSearch(c.text, now)
+		s.filter.CreatedFrom, s.filter.CreatedTo = s.filter.CreatedFrom.UTC(), s.filter.CreatedTo.UTC()
+		if s.id != c.id || !reflect.DeepEqual(s.filter, c.filter) {
+			t.Errorf("%s: %+v, id %q", c.text, s.filter, s.id)
+		}
+		want := strings.FieldsFunc(c.notes, func(r rune) bool { return r == ',' })
+		if len(s.notes) != len(want) {
+			t.Errorf("%s: notes %q", c.text, s.notes)
+			continue
+		}
+		for i := range want {
+			if !strings.Contains(s.notes[i], want[i]) {
+				t.Errorf("%s: %q lacks %q", c.text, s.notes[i], want[i])
+			}
+		}
+	}
+}
+
+// FuzzParseSearch: nothing that a person types is an error.
+func FuzzParseSearch(f *testing.F) {
+	for _, text := range []string{`a "b`, "amount:..", "status:,", "from:9999d", "\"\"", "to:0000-01-01", "::"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(_ *testing.T, text string) { parseSearch(text, time.Now()) })
+}
+
+// TestReasonsAreThoseOfTheRunbook: of every order that needs a person, the console says what to do.
+func TestReasonsAreThoseOfTheRunbook(t *testing.T) {
+	t.Parallel()
+	known := map[string]bool{}
+	for _, r := range append(reasons, approval) {
+		known[r.Section] = true
+		if len(r.Runbook()) < 100 || r.Meaning == "" || len(r.try) == 0 {
+			t.Errorf("%+v: the runbook says %q", r, r.Runbook())
+		}
+	}
+	whole := string(runbook.whole)
+	_, rest, _ := strings.Cut(whole, `<h2 id="attention">`)
+	rest, _, _ = strings.Cut(rest, "<h2")
+	for _, part := range strings.Split(rest, `<h3 id="`)[1:] {
+		if id, _, _ := strings.Cut(part, `"`); !known[id] {
+			t.Errorf("nothing is advised on %q of the runbook", id)
+		}
+	}
+	for _, part := range strings.Split(whole, `href="`)[1:] {
+		to, _, _ := strings.Cut(part, `"`)
+		if name, ok := strings.CutPrefix(to, "/console/runbook#"); !ok || !strings.Contains(whole, ` id="`+name+`"`) {
+			t.Errorf("a link of the runbook leads to %q", to)
+		}
+	}
+	if strings.Contains(whole, "style=") || strings.Contains(whole, "<!--") {
+		t.Error("the runbook has what a page may not have")
+	}
+	for words, title := range map[string]string{
+		"23505: charges_pkey": "The database refuses its data (23505)", "taken over three times without a move": "Replicas fail on it",
+		"something new: of tomorrow": "something new", "": "Without a reason", "retry_after: later": "The provider asks to wait",
+	} {
+		if r := reasonOf("attention", words); r.Title != title || r.Runbook() == "" || !strings.HasPrefix(words, r.Key) {
+			t.Errorf("%q: %+v", words, r)
+		}
+	}
+}
+
+// hour is an hour of points: ten orders a second at first, and none in the second half.
+func hour() (points []client.Activity) {
+	began := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	for i := range 361 {
+		p := client.Activity{At: began.Add(time.Duration(i) * 10 * time.Second), Seconds: 10}
+		if i <= 180 {
+			p.Admitted, p.MedianSeconds, p.SlowSeconds = 100, .004, 2.5
+			p.Ended = []client.ActivityCount{{Name: "completed", Orders: 90}, {Name: "failed", Orders: 10}}
+			p.Moves = []client.ActivityMove{{From: "pending", To: "charging", Orders: 100}}
+		} else {
+			p.OnHold = []client.ActivityCount{{Name: "attention", Orders: 1500}, {Name: "approval", Orders: 3}, {Name: "retry", Orders: 40}}
+			p.Calls = []client.ActivityCalls{{Step: "charge", Outcome: "done", Calls: 3}, {Step: "charge", Outcome: "unknown", Calls: 1},
+				{Step: "reserve", Outcome: "refused", Calls: 2}}
+			p.Breakers = []client.ActivityBreakers{{Step: "charge", Breaker: "open"}, {Step: "confirm", Breaker: "half_open"}}
+		}
+		points = append(points, p)
+	}
+	return points
+}
+
+func TestCharts(t *testing.T) {
+	t.Parallel()
+	all := charts(hour())
+	throughput, took, holds := all[0], all[1], all[2]
+	if got := throughput.Lines[0].Path; got != "M0 0L240 0L241 120L480 120" || throughput.Top != "10" {
+		t.Errorf("up to %s: %s", throughput.Top, got)
+	}
+	if got := throughput.Lines[2].Path; got != "M0 108L240 108L241 120L480 120" {
+		t.Error(got)
+	}
+	if took.Top != "5.0 s" || took.Rows[0].Values[0] != "4.0 ms" || took.Rows[0].Values[1] != "2.5 s" {
+		t.Errorf("up to %s: %v", took.Top, took.Rows[0])
+	}
+	if n := len(throughput.Rows); n != 31 || strings.Join(throughput.Rows[5].Values, " ") != "10 9.0 1.0" {
+		t.Errorf("%d rows, %v", n, throughput.Rows[5])
+	}
+	for _, c := range []struct {
+		chart      chart
+		title, top string
+		rows, path string // of the newest minute, and of the first line
+	}{
+		{holds, "Waiting orders", "2,000", "1,503 40 0", "M0 120L240 120L241 30L480 30"},
+		{all[4], "Failed calls", "50 %", "25 % 0 % 0 %", "M0 120L240 120L241 60L480 60"},
+		{all[5], "Circuit breakers", "open", "open closed half open", "M0 120L240 120L241 0L480 0"},
+	} {
+		got := fmt.Sprintln(c.chart.Title, c.chart.Top, c.chart.Rows[0].Values, c.chart.Lines[0].Path, len(c.chart.Rows))
+		if got != fmt.Sprintln(c.title, c.top, "["+c.rows+"]", c.path, 30) {
+			t.Error(got)
+		}
+	}
+	if !strings.HasPrefix(throughput.Latest, "admitted 0, completed 0") {
+		t.Error(throughput.Latest)
+	}
+	for _, c := range charts(nil) {
+		if len(c.Rows) != 0 || c.Lines[0].Path != "" {
+			t.Errorf("of nothing: %+v", c)
+		}
+	}
+}
+
+// TestChartsOfAFewMinutes: from the second point on there is a line, as wide as the chart, and its length is named.
+func TestChartsOfAFewMinutes(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		points      int
+		since, path string // of the orders that were admitted
+	}{
+		{1, "12:00 UTC", "M480 0"}, // which shows nothing
+		{2, "12:00 UTC", "M0 0L480 0"},
+		{182, "12:00 UTC", "M0 0L477 0L480 120"},
+		{360, "", "M1 0L241 0L243 120L480 120"}, // as many as are kept
+	} {
+		if throughput := charts(hour()[:c.points])[0]; throughput.Since != c.since || throughput.Lines[0].Path != c.path {
+			t.Errorf("of %d points, since %q: %s", c.points, throughput.Since, throughput.Lines[0].Path)
+		}
+	}
+}
+
+func TestRatesOfMoves(t *testing.T) {
+	t.Parallel()
+	points := hour()
+	if rates := edgeRates(points[:181]); len(rates) != 1 || rates[0].Rate != "10" || rates[0].Event != "start" {
+		t.Errorf("%+v", rates)
+	}
+	if rates := edgeRates(points[:184]); len(rates) != 1 || rates[0].Rate != "5.0" {
+		t.Errorf("%+v", rates)
+	}
+	if rates := edgeRates(points); rates != nil {
+		t.Errorf("%+v", rates)
+	}
+}
+
+func TestNumbers(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[float64]string{1234.5: "1234", 10: "10", 9.96: "10", 9.94: "9.9", .1: "0.1", .02: "0.02"} {
+		if got := short(n); got != want {
+			t.Errorf("%v is written %s, want %s", n, got, want)
+		}
+	}
+	for seconds, want := range map[float64]string{0: "0", .004: "4.0 ms", .05: "50 ms", 2.5: "2.5 s", 90: "90 s", 600: "10 min", 7200: "2.0 h"} {
+		if got := duration(seconds); got != want {
+			t.Errorf("%v s are written %s, want %s", seconds, got, want)
+		}
+	}
+	for got, want := range map[string]string{
+		count(7): "7", count(999): "999", count(int64(10_000)): "10,000", count(1_234_567): "1,234,567",
+		upTo(9_999): "9,999", upTo(countedTo): "10,000+", atLeast(5_000, true): "5,000+",
+	} {
+		if got != want {
+			t.Errorf("%s instead of %s", got, want)
+		}
+	}
+	for n, want := range map[float64]float64{0: 1, .3: .5, 1: 1, 7: 10, 110: 200} {
+		if got := roundUp(n); got != want {
+			t.Errorf("%v is rounded to %v, want %v", n, got, want)
+		}
+	}
+}
+
+// TestOverviewOfALot: everything that an overview has is on the page, and none of it is markup.
+func TestOverviewOfALot(t *testing.T) {
+	t.Parallel()
+	trick := `"><script>alert(1)</script>`
+	found := &client.Overview{
+		Replica:  "shop-1:7 " + trick,
+		Replicas: []client.Replica{{Name: "shop-1:7 " + trick, Connections: 12}, {Name: "shop-2:8", Connections: 3}},
+		Statuses: []client.StatusCount{{Status: "charging", Orders: 7, More: true}, {Status: "completed", Orders: countedTo, More: true}},
+		Holds:    []client.HoldCount{{Hold: "attention", Orders: 1234, LongestSeconds: 5400}},
+		Oldest:   client.UnfinishedOrder{OrderID: trick, Status: "charging", Hold: "attention", CreatedAt: time.Now()},
+		ProviderSteps: []client.ProviderStep{{Policy: 3, Step: "charge", Breaker: "half_open", InFlight: 5, Queued: 6},
+			{Policy: 4, Step: "charge", Breaker: "open"}, {Policy: 4, Step: "reserve", Breaker: "closed"}},
+		Refunds: 2, OldestRefundSeconds: 60, LateUndos: 3, OverdueSeconds: 90,
+	}
+	points := hour()[:181]
+	rates := edgeRates(points)
+	data := overviewPage{Overview: found, Orders: true, Persons: 1234, Moves: rates, Charts: charts(points), Points: len(points),
+		Since: points[0].At, Machine: machineOf(found, rates)}
+	text := render(t, "overview", client.Caller{Open: true}, data)
+	for _, want := range []string{
+		"The service is open.", "1,234</strong> need a person", `href="/console/order?id=%22%3E%3Cscript`, ">7&#43;<", ">10,000&#43;<",
+		`href="/console/orders?q=status%3Acharging"`,
+		">10/s<", "90 min", "shop-2:8", "(this one)", "90 s</strong> overdue", "Throughput as a table",
+		`<path class="line line-0" d="M0 0L480 0"/>`, ">since 12:00 UTC<", "only since 12:00 UTC (",
+		`<a href="/console/runbook#a-provider-is-away"><strong class="bad">charge</strong> is not called`, `<span class="badge open">open</span>, policy 4`,
+		`<strong class="bad">charge</strong> is tried with one call`, `<span class="badge half_open">half open</span>, policy 3`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	if strings.Contains(text, `<strong class="bad">reserve`) {
+		t.Error("a breaker that is closed is news")
+	}
+	if runbook.sections["a-provider-is-away"] == "" {
+		t.Error("the runbook does not say what to do about a breaker")
+	}
+	if strings.Contains(text, "<script>") || strings.Contains(text, " style=") {
+		t.Error("the page has markup of others, or a style")
+	}
+}
+
+// TestNoneOnThisPage: a page without orders says that no order waits only if there is no next page.
+func TestNoneOnThisPage(t *testing.T) {
+	t.Parallel()
+	for next, want := range map[string]string{"": "No order waits for this any more", "/console/attention?cursor=c": "None was found among the last 10,000"} {
+		text := render(t, "attention", client.Caller{}, attentionPage{Chosen: &waitingGroup{reason: reasons[0]}, Next: next})
+		if !strings.Contains(text, want) || strings.Contains(text, "Search further") != (next != "") {
+			t.Error(text)
+		}
+	}
+}
+
+// render makes a page for a person who may do everything.
+func render(t *testing.T, name string, me client.Caller, data any) string {
+	t.Helper()
+	var text bytes.Buffer
+	f := frame{page: page{Data: data}, Me: &me, Asset: func(string) string { return "" }, May: func(string) bool { return true }}
+	if err := templates[name].ExecuteTemplate(&text, "layout", f); err != nil {
+		t.Fatal(err)
+	}
+	return text.String()
+}
+
+// TestHeaderNamesThePerson by the address that people know; the title says what the history calls them.
+func TestHeaderNamesThePerson(t *testing.T) {
+	t.Parallel()
+	for want, me := range map[string]client.Caller{
+		`<span title="Your roles: read"><bdi>token:maria</bdi></span>`: {Name: "token:maria", Roles: []string{"read"}},
+		`<span title="oidc:https://id.example.com#u-17. Your roles: read"><bdi>maria@example.com</bdi></span>`: {
+			Name: "oidc:https://id.example.com#u-17", Email: "maria@example.com", Roles: []string{"read"}},
+	} {
+		if text := render(t, "problem", me, client.Problem{}); !strings.Contains(text, want) {
+			t.Errorf("want %s in %s", want, text)
+		}
+	}
+}

@@ -1,0 +1,238 @@
+package console_test
+
+import (
+	"fmt"
+	"html"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+
+	"pawl/client"
+	"pawl/internal/access"
+)
+
+// TestEmptyScreens say what will be there, and how to get it there.
+func TestEmptyScreens(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.get(t, "/").want(t, 303)
+	for path, text := range map[string]string{
+		"/console/attention": "No order needs a person.", "/console/orders": "api/orders/process", "/console/errors": "No order has failed",
+		"/console": "There are no orders yet.", "/console/runbook": `id="retries_exhausted"`,
+	} {
+		s.get(t, path).want(t, 200, text)
+	}
+	s.get(t, "/console").want(t, 200, "The service is open.", "curl "+strings.TrimPrefix(s.url, "http://"), "Nothing in the last hour.",
+		"has called no provider")
+	s.get(t, "/console/nothing").want(t, 404, "There is no such page.", `href="/console"`)
+	s.get(t, orderPath+"none").want(t, 404, "There is no order", "!data-live")
+	s.get(t, "/console/webhook?id=none").want(t, 404, "!data-live")
+}
+
+func TestOverview(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.process(t, client.ProcessBody{OrderID: "done", Amount: "5", Item: "lamp"})
+	s.process(t, client.ProcessBody{OrderID: `<b>"big`, Amount: "600", Item: "lamp"})
+	eventually(t, "the orders are shown", func() bool { // what is shown may be a second old
+		return strings.Contains(s.get(t, "/console").body, "1 orders are completed")
+	})
+	s.get(t, "/console").want(t, 200, "1 orders are pending", `href="/console/orders?q=status%3Apending"`,
+		`<strong class="bad">1</strong> need a person`,
+		`href="/console/order?id=%3Cb%3E%22big"`, `<bdi>&lt;b&gt;&#34;big</bdi>`, "!There are no orders yet.", `!<b>"big`)
+}
+
+func TestErrors(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	none := client.SetInventoryBody{OnHand: 0, Reason: "sold"}
+	if _, err := s.api.SetInventory(t.Context(), "gone", &client.SetInventoryParams{IfNoneMatch: "*"}, none); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"first", `<i>second`} {
+		if o := s.process(t, client.ProcessBody{OrderID: id, Amount: "5", Item: "gone"}); o.Status != client.StatusFailed {
+			t.Fatalf("%+v", o)
+		}
+	}
+	eventually(t, "both are shown", func() bool { return strings.Contains(s.get(t, "/console/errors").body, "List the 2 orders") })
+	filter := url.Values{"verb": {"retry"}, "status": {"failed"}, "failureStep": {"reserve"}, "failureCode": {"out_of_stock"}}
+	escaped := strings.NewReplacer("&", "&amp;", "+", "&#43;").Replace
+	s.get(t, "/console/errors").want(t, 200, "out_of_stock", `<bdi>&lt;i&gt;second</bdi>`,
+		`href="`+escaped("/console/bulk?"+filter.Encode())+`"`, `href="`+escaped(ordersOf(`status:failed step:reserve code:"out_of_stock"`))+`"`)
+	s.get(t, "/console/errors", s.token(t, "reader", access.Read)...).want(t, 200, "out_of_stock", "!Retry all")
+}
+
+func TestAttention(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	const unknown = "/console/attention?hold=attention&reason=outcome_unknown"
+	s.plant(t, "attention", "outcome_unknown: the provider may have <b>forgotten</b> the key", "u <i>&")
+	s.wait(t, "big")
+	page := s.get(t, unknown).want(t, 200, "<bdi>u &lt;i&gt;&amp;</bdi>", "raise <code>keyRetention</code>",
+		"!<b>forgotten", "!<i>&", "!>Retry<", "!<bdi>big</bdi>")
+	settle, cancel := strings.Index(page.body, ">Record the step&#39;s result<"), strings.Index(page.body, ">Cancel<")
+	if settle < 0 || cancel < settle {
+		t.Error("what to try first does not come first")
+	}
+	if to := page.link(t, "Cancel all"); to != "/console/bulk?hold=attention&holdReason=outcome_unknown&sort=oldest&verb=cancel" {
+		t.Error(to)
+	}
+	if to := page.link(t, "Cancel"); to != "/console/order/cancel?id=u+%3Ci%3E%26" {
+		t.Error(to)
+	}
+	page = s.get(t, "/console/attention?hold=approval").want(t, 200, "<bdi>big</bdi>", "600", "the policy decides", ">Approve<", ">Reject<")
+	if strings.Index(page.body, ">Approve<") > strings.Index(page.body, ">Reject<") {
+		t.Error("reject comes first")
+	}
+	for i := range 12 {
+		s.plant(t, "attention", fmt.Sprintf("retries_exhausted: 37 calls in %d minutes, last timeout", 10+i), fmt.Sprintf("r%02d", i))
+	}
+	s.plant(t, "attention", "23505: charges_pkey", "sql")
+	// The reason of the oldest order comes first, and with it its oldest orders.
+	s.get(t, "/console/attention").want(t, 200, "<strong>12</strong> Retries are used up", "The outcome is unknown", "(23505)",
+		"Waits for approval", "<bdi>u &lt;i&gt;")
+	s.get(t, "/console/attention?hold=attention&reason=retries_exhausted").want(t, 200, "37 calls in 10 minutes", "no answer in time to try 7",
+		"no answer in time to try 5", "ch_7", ">of 7<", "In doubt", "Don't: tell the customer", `href="/console/runbook#retries_exhausted"`)
+	if _, err := s.api.ApproveOrder(t.Context(), "big", nil, client.VerbBody{}); err != nil {
+		t.Fatal(err)
+	}
+	s.get(t, "/console/attention?hold=approval").want(t, 200, "No order waits for this any more")
+	s.get(t, "/console/attention?hold=attention&reason=nothing+like+it").want(t, 200, "No order waits for this any more")
+
+	// Among many orders that wait for one reason, a new one is seen.
+	s.sql(t, `INSERT INTO orders (order_id, status, hold, hold_reason, fence, amount, currency, item, created_at)
+		SELECT 'many-' || n, 'charging', 'attention', 'retry_after: later', 1, 5, 'USD', 'widget', now() - interval '1 day'
+		FROM generate_series(1, 300) AS n`)
+	s.plant(t, "attention", "policy_unusable: no secret", "new")
+	s.get(t, "/console/attention").want(t, 200, "+</strong> The provider asks to wait", "+</strong> The policy can&#39;t be used",
+		"<bdi>many-1</bdi>")
+	s.get(t, "/console/attention?hold=attention&reason=policy_unusable").want(t, 200, "<bdi>new</bdi>", "!<bdi>many-1</bdi>")
+}
+
+func ordersOf(search string) string { return "/console/orders?" + url.Values{"q": {search}}.Encode() }
+
+func TestOrders(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	for i := range 4 {
+		s.process(t, client.ProcessBody{OrderID: fmt.Sprintf("o%d", i), Amount: fmt.Sprintf("%d.50", i), Item: "widget", CustomerID: "ann smith"})
+	}
+	s.process(t, client.ProcessBody{OrderID: "big", Amount: "600", Item: "lamp"})
+	const tricky = `../o "><img src=x>`
+	s.plant(t, "attention", `retry_after: <script>alert(1)</script>" onclick="x`+"\u202e", tricky)
+	for search, want := range map[string]string{
+		"":                                     tricky + `|big|o3|o2|o1|o0`,
+		"status:completed amount:>1.5":         "o3|o2",
+		"amount:1.5..2.50 sort:oldest":         "o1|o2",
+		`customer:"ann smith" sort:oldest`:     "o0|o1|o2|o3",
+		"hold:approval":                        "big",
+		"reason:retry_after":                   tricky,
+		"status:open item:lamp":                "big",
+		"to:2001-01-01":                        "",
+		"status:failed from:today":             "",
+		"code:out_of_stock":                    "",
+		"item:lamp amount:>=600 nonsense:x":    "",
+		"status:nothing item:lamp":             "big",
+		"item:" + strings.Repeat("x", 300):     "",
+		"customer:nobody sort:oldest item:lag": "",
+	} {
+		page := s.get(t, ordersOf(search)).want(t, 200, `name="q"`, "!<script>alert", "!<img", `!" onclick`, "!\u202e")
+		if got := strings.Join(page.found(), "|"); got != want {
+			t.Errorf("%s: %q, want %q", search, got, want)
+		}
+	}
+	for search, note := range map[string]string{
+		"item:" + strings.Repeat("x", 300): "item must be an item name", "status:nothing": "was left out: use pending",
+		"shop:17": "There is no order &#34;shop:17&#34;.", `"` + strings.Repeat("x", 254) + `"`: "There is no order", // too long with its quotes
+	} {
+		s.get(t, ordersOf(search)).want(t, 200, note)
+	}
+	for typed, id := range map[string]string{tricky: tricky, `"../o ""><img src=x>"`: tricky, "o1": "o1"} { // as it is, and in quotes
+		if to := s.get(t, ordersOf(typed)).want(t, 303).header.Get("Location"); to != "/console/order?"+(url.Values{"id": {id}}).Encode() {
+			t.Errorf("%s leads to %s", typed, to)
+		}
+	}
+}
+
+// TestOrdersPageByPage: the URL of a page is all that makes it, and orders that come meanwhile move nothing.
+func TestOrdersPageByPage(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	for i := range 120 {
+		s.plant(t, "paused", "", fmt.Sprintf("p%03d", i))
+	}
+	first := s.get(t, ordersOf("hold:paused")).want(t, 200, "Orders 1 to 50", `value="hold:paused"`)
+	s.plant(t, "paused", "", "meanwhile")
+	second := s.get(t, first.link(t, "Next page")).want(t, 200, "Orders 51 to 100", `value="hold:paused"`)
+	third := s.get(t, second.link(t, "Next page")).want(t, 200, "Orders 101 to 120", "!Next page")
+	if all := append(append(first.found(), second.found()...), third.found()...); len(all) != 120 || all[0] != "p119" || all[119] != "p000" {
+		t.Errorf("%d orders: %q", len(all), all)
+	}
+	if again := s.get(t, third.link(t, "First page")).found(); again[0] != "meanwhile" {
+		t.Errorf("the first page begins with %q", again[0])
+	}
+	s.get(t, ordersOf("hold:attention")+strings.TrimPrefix(first.link(t, "Next page"), ordersOf("hold:paused"))).want(t, 200)
+	s.get(t, ordersOf("hold:attention")+"&cursor=x").want(t, 200, "cursor must be the nextCursor")
+}
+
+// TestOrderPage: what is known of an order is on its page, as text.
+func TestOrderPage(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.process(t, client.ProcessBody{OrderID: "o 1", Amount: "12.50", Item: `<img src=x onerror=alert(1)>"'&`, CustomerID: `"><script>`,
+		Metadata: map[string]string{"<b>": "</dl>\u202eabc"}})
+	s.get(t, orderPath+"o+1").want(t, 200, "<bdi>o 1</bdi>", `class="badge completed"`, `class="machine path"`, "confirming → completed",
+		"12.50 USD: charged.", "The stock of the item is not tracked.", "No webhook endpoint was notified", "&#34;orderId&#34;: &#34;o 1&#34;",
+		`href="/console/order/refund?id=o&#43;1"`, "!<img", "!<script>", "!</dl>\u202e", "!\u202e", "!/console/order/cancel")
+	s.sql(t, `INSERT INTO webhook_endpoints (url, event_no, created_by, secret) VALUES ('https://shop.example/', 0, 'test', 'whsec_')`)
+	s.sql(t, `INSERT INTO webhook_deliveries (endpoint_no, delivery_no, event_no, seq, type, event_id, subject, state, attempts, log)
+		SELECT 1, 1, 1, 1, 'order.completed', 'evt_1', 'order ' || order_no, 'exhausted', 10, '[{"status":503}]' FROM orders`)
+	s.get(t, orderPath+"o+1").want(t, 200, `/console/delivery?endpoint=whe_1&amp;delivery=1`, `class="badge exhausted"`, "503")
+}
+
+var rowOfHistory = regexp.MustCompile(`<th scope="row" class="number">(\d+)?(?s:.*?)(?:<div>call (-?\d+):|</tr>)`)
+
+// TestLongHistory goes through 1,300 moves and 660 calls from either end: each is on one page, and no page has more than fifty.
+func TestLongHistory(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.process(t, client.ProcessBody{OrderID: "long", Amount: "1", Item: "i"})
+	s.sql(t, `UPDATE orders SET calls = 600, policy = 1 WHERE order_id = 'long'`)
+	s.sql(t, `INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, at)
+		SELECT order_no, n, 'charging', 'charging', 1, 'call', now() + n * interval '1 s' FROM orders, generate_series(5, 1300) AS n`)
+	s.sql(t, `INSERT INTO step_calls (order_no, call, fence, generation, step, operation, started_at)
+		SELECT order_no, n, 1, 0, 'charge', 'do', now() + (5 + n * 2) * interval '1 s' FROM orders, generate_series(1, 600) AS n
+		UNION ALL SELECT order_no, -n, 1, 0, 'charge', 'undo', now() + (5 + n * 20) * interval '1 s' FROM orders, generate_series(1, 60) AS n`)
+	next := regexp.MustCompile(`<a href="([^"]*)#history" rel="next">`)
+	for sort, end := range map[string]string{"": "1", "&sort=oldest": "1300"} {
+		seen, pages, last := map[string]int{}, 0, ""
+		for path := orderPath + "long" + sort; path != ""; pages++ {
+			page := s.get(t, path).want(t, 200)
+			rows := rowOfHistory.FindAllStringSubmatch(page.body, -1)
+			for _, row := range rows {
+				last = row[1]
+				seen["move "+row[1]]++
+				seen["call "+row[2]]++
+			}
+			if len(rows) > 50 || pages > 60 {
+				t.Fatalf("%d rows on page %d, %s", len(rows), pages, path)
+			}
+			path = ""
+			if link := next.FindStringSubmatch(page.body); link != nil {
+				path = html.UnescapeString(link[1])
+			}
+		}
+		delete(seen, "move ")
+		delete(seen, "call ")
+		for what, times := range seen {
+			if times != 1 {
+				t.Errorf("%s: %s is shown %d times", sort, what, times)
+			}
+		}
+		if len(seen) != 1300+600+60 || last != end {
+			t.Errorf("%s: %d moves and calls, the last of them %s", sort, len(seen), last)
+		}
+	}
+	s.get(t, orderPath+"long").want(t, 200, "These are its last 200 moves.")
+}

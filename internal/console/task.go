@@ -1,0 +1,216 @@
+package console
+
+import (
+	"cmp"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"pawl/client"
+)
+
+// task is something a person can do to an order, an item, an endpoint or a delivery. The first page asks the questions; the
+// second shows what will change and takes the other fields; its button does it. Without questions there is only the second.
+type task struct {
+	Name      string // the last part of the path of its pages
+	Label     string // of the link to it
+	operation string // of the API
+	hidden    bool   // the API would refuse it now
+
+	Heading, Button string
+	Danger          bool     // it can't be undone
+	Notes           []string // what to know before
+	questions       []field
+	fields          []field
+	seen            map[string]string // what the person has looked at, such as a version: sent along from the first page on
+
+	comparison          // of the texts of policies
+	Warnings   []string // of a policy
+	Link, Back string   // the URLs of its page, and of the page of the thing
+
+	preview  func(form url.Values) ([]change, []string, error) // what will change, and notes on it; nil: nothing to show
+	do       func(form url.Values) error                       // does it, and answers
+	conflict func(*client.Problem) error                       // answers if the thing has changed; nil: the form again
+}
+
+// tasksOf gives tasks their URLs: below a path, with the query that names the thing.
+func tasksOf(path string, query url.Values, tasks ...*task) []*task {
+	for _, t := range tasks {
+		t.Link, t.Back = address(path+"/"+t.Name, query), address(path, query)
+	}
+	return tasks
+}
+
+// offered are the tasks that would not be refused.
+func (v *visit) offered(tasks []*task) []*task {
+	return slices.DeleteFunc(tasks, func(t *task) bool { return t.hidden || !v.may(t.operation) })
+}
+
+// perform serves the pages of the task that the path names. Only what a page has shown counts: a link decides nothing.
+func (v *visit) perform(tasks []*task) error {
+	i := slices.IndexFunc(tasks, func(t *task) bool { return t.Name == v.r.PathValue("task") })
+	if i < 0 {
+		return errNoPage
+	}
+	t := tasks[i]
+	if err := v.needs(t.operation); err != nil {
+		return err
+	}
+	if err := v.r.ParseForm(); err != nil {
+		return unusable("The form could not be read.")
+	}
+	switch {
+	case v.r.Method == http.MethodGet && t.questions != nil:
+		return v.ask(t, nil)
+	case !v.r.PostForm.Has("requestId"):
+		return v.confirm(t, nil)
+	}
+	return v.mend(t, t.do(v.r.PostForm), v.confirm)
+}
+
+// ask shows the questions of a task; after a refusal, with what was answered and why that was refused.
+func (v *visit) ask(t *task, refused *client.Problem) error {
+	if t.questions == nil {
+		return v.confirm(t, refused)
+	}
+	p := v.formOf(t, t.questions, refused)
+	p.Button = "Show what will change"
+	return v.showAs(p.status, "confirm", page{Title: t.Heading, Data: p})
+}
+
+// confirm shows what will change, and the button that does it.
+func (v *visit) confirm(t *task, refused *client.Problem) error {
+	p, form := v.formOf(t, t.fields, refused), v.r.PostForm
+	p.Hidden["requestId"] = client.NewID() // the same form does nothing twice
+	for _, question := range t.questions {
+		p.Hidden[question.Name] = form.Get(question.Name)
+	}
+	if t.preview != nil {
+		changes, notes, err := t.preview(form)
+		if err != nil {
+			return v.mend(t, err, func(t *task, refused *client.Problem) error {
+				if t.questions == nil {
+					return err
+				}
+				return v.ask(t, refused)
+			})
+		}
+		p.Changes, p.Notes = changes, slices.Concat(p.Notes, notes)
+	}
+	p.Notes = slices.Concat(p.Notes, t.Notes)
+	return v.showAs(p.status, "confirm", page{Title: t.Heading, Data: p})
+}
+
+// mend answers a refusal that a person can do something about; other errors it returns.
+func (v *visit) mend(t *task, err error, again func(*task, *client.Problem) error) error {
+	problem, ok := errors.AsType[*client.Problem](err)
+	if !ok {
+		return err
+	}
+	changed := problem.Status == http.StatusConflict || problem.Status == http.StatusPreconditionFailed
+	switch {
+	case t.conflict != nil && (changed || problem.Code == "own_order"):
+		return t.conflict(problem)
+	case changed:
+		for name := range t.seen {
+			v.r.PostForm.Del(name) // it is out of date
+		}
+		return v.ask(t, problem)
+	case problem.Status == http.StatusBadRequest || problem.Status == http.StatusUnprocessableEntity:
+		return again(t, problem)
+	}
+	return err
+}
+
+// formPage is a page of a task. Its button sends the form to the URL of the page.
+type formPage struct {
+	*task
+	Button  string
+	Changes []change
+	Notes   []string
+	Hidden  map[string]string // what was answered before, with the request id and what the person has looked at
+	Fields  []field
+	status  int
+}
+
+func (v *visit) formOf(t *task, fields []field, refused *client.Problem) formPage {
+	p := formPage{task: t, Button: t.Button, Hidden: map[string]string{}, Fields: slices.Clone(fields), status: http.StatusOK}
+	form := v.r.PostForm
+	for name, value := range t.seen {
+		p.Hidden[name] = cmp.Or(form.Get(name), value)
+	}
+	for i := range p.Fields {
+		if f := &p.Fields[i]; form.Has(f.Name) {
+			f.Value = form.Get(f.Name)
+		}
+	}
+	if refused != nil {
+		p.status, p.Notes = int(refused.Status), sentences(refused)
+	}
+	return p
+}
+
+// sentences say why something was refused.
+func sentences(p *client.Problem) []string {
+	said := []string{strings.TrimSpace(p.Title + " " + p.Detail)}
+	for _, fault := range p.Errors {
+		said = append(said, strings.TrimPrefix(fault.Pointer, "/")+fault.Parameter+fault.Header+" "+fault.Detail+".")
+	}
+	return said
+}
+
+// change is something that will be different.
+type change struct{ What, Before, After string }
+
+// different returns those that are changes.
+func different(all ...change) []change {
+	return slices.DeleteFunc(all, func(c change) bool { return c.Before == c.After })
+}
+
+// previewOf shows changes; a form that changes nothing is refused.
+func previewOf(changes ...change) ([]change, []string, error) {
+	if changes = different(changes...); len(changes) == 0 {
+		return nil, nil, unusable("Nothing would change.")
+	}
+	return changes, nil, nil
+}
+
+// field is an input of a form.
+type field struct {
+	Name, Label, Help, Value string
+	Type                     string // of the input; also textarea and select
+	Options                  []string
+	Words                    map[string]string // of options, where the option itself is not what a person reads
+	Required                 bool
+	secret                   bool // not shown again
+}
+
+// whyField asks for the reason.
+var whyField = field{Name: "reason", Label: "Reason", Help: "It is kept, with your name."}
+
+func required(f field) field {
+	f.Required = true
+	return f
+}
+
+// result is the page after a task that has something to say which no other page shows.
+type result struct {
+	Heading string
+	Notes   []string
+	Text    string // as it is, to be copied or read
+	Back    string
+}
+
+func (v *visit) tell(r result) error { return v.show("result", page{Title: r.Heading, Data: r}) }
+
+// backTo leads to a page after something was done, or returns why it was not.
+func (v *visit) backTo(page string) func(done any, err error) error {
+	return func(_ any, err error) error {
+		if err != nil {
+			return err
+		}
+		return v.redirect(page)
+	}
+}

@@ -1,0 +1,259 @@
+package console_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pawl/client"
+	"pawl/internal/access"
+)
+
+// TestStock: a change is shown before it is made, made once, and not made of what has changed meanwhile.
+func TestStock(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.get(t, "/console/stock").want(t, 200, "There are no items yet")
+	const item = `?item=%2e%2e%2f%3Cb%3E`
+	s.get(t, "/console/item"+item).want(t, 200, "This item was never ordered or stocked", "<bdi>../&lt;b&gt;</bdi>", ">Set after a count<")
+	set, adjust := "/console/item/set"+item, "/console/item/adjust"+item
+
+	seen := s.do(t, set, "onHand", "12").want(t, 200, "What will change", "not tracked", "<bdi>12</bdi>")
+	for range 2 { // a double click
+		s.post(t, set, seen.fill("reason", "the first\u202e count")).want(t, 303)
+	}
+	s.get(t, "/console/item"+item).want(t, 200, "<strong>12</strong> on hand", "&#43;12", `the first\u202e count`)
+	seen = s.do(t, adjust, "change", "-2").want(t, 200, "<bdi>10</bdi>")
+	s.post(t, adjust, seen.fill()).want(t, 422, "reason", "What will change")
+	s.post(t, adjust, seen.fill("reason", "broken")).want(t, 303)
+	s.count(t, 10, `SELECT on_hand FROM inventory`)
+	s.count(t, 2, `SELECT count(*) FROM stock_movements`)
+	s.do(t, adjust, "change", "many").want(t, 422, "whole number", `value="many"`)
+	seen = s.do(t, adjust, "change", "-11").want(t, 200)
+	s.post(t, adjust, seen.fill("reason", "broken")).want(t, 409, "The units on hand cannot be fewer than those reserved")
+	asked, counted := s.get(t, set), s.do(t, set, "onHand", "9").want(t, 200)
+	if _, err := s.api.AdjustInventory(t.Context(), "../<b>", nil, client.AdjustInventoryBody{Change: 5, Reason: "found"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, form := range []url.Values{counted.fill(), s.post(t, set, asked.fill("onHand", "9")).want(t, 200).fill()} { // since either page
+		again := s.post(t, set, form).want(t, 412, "The resource has changed", "on the shelf", `value="9"`)
+		s.post(t, set, again.fill("onHand", "15")).want(t, 422, "Nothing would change.")
+	}
+
+	// A long history is read from its end.
+	s.sql(t, `INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, request_id)
+		SELECT 'lamp', n, 'adjustment', 1, n, 0, 'ann', 'request-' || n FROM generate_series(1, 120) AS n`)
+	s.sql(t, `INSERT INTO inventory (item, on_hand, tracked, version)
+		SELECT 'item ' || n, n, true, 1 FROM generate_series(1, 60) AS n UNION ALL SELECT 'lamp', 120, true, 120`)
+	s.get(t, "/console/item?item=lamp").want(t, 200, "request-120", "before=71", "!request-70<", "!>Newest<")
+	s.get(t, "/console/item?item=lamp&before=71").want(t, 200, "request-70<", "before=21", ">Newest<", "!request-71<")
+	s.get(t, "/console/item?item=lamp&before=21").want(t, 200, "request-1<", `!rel="next"`)
+	s.get(t, "/console/stock").want(t, 200, "Next page", "item=..%2f%3cb%3e", "!>lamp<")
+}
+
+func TestWebhooks(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	var taken atomic.Int32
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		taken.Add(1)
+		fmt.Fprint(w, "<b>thanks</b>")
+	}))
+	defer receiver.Close()
+	s.get(t, "/console/webhooks").want(t, 200, "There are no endpoints yet", "/console/webhook/new")
+
+	// The secret is shown once: to the form that made it, however often that is sent.
+	page := s.get(t, "/console/webhook/new").want(t, 200)
+	s.post(t, "/console/webhook/new", page.fill("url", "ftp://x", "description", "the shop", "types", "order.*")).
+		want(t, 422, "url must be", `value="the shop"`, ">order.*<")
+	form := page.fill("url", receiver.URL, "description", "the <shop>", "types", "order.*")
+	secret := regexp.MustCompile(`whsec_[A-Za-z0-9&#;+/=]+`)
+	first := s.post(t, "/console/webhook/new", form).want(t, 200, "whsec_")
+	again := s.post(t, "/console/webhook/new", form).want(t, 200, "whsec_")
+	if secret.FindString(first.body) != secret.FindString(again.body) || first.header.Get("Cache-Control") != "no-store" {
+		t.Error("the same form made another secret")
+	}
+	s.get(t, "/console/webhooks").want(t, 200, "whe_1", "the &lt;shop&gt;", "!whsec_", "!whe_2", "!<shop>")
+	const at = "?id=whe_1"
+	s.get(t, "/console/webhook"+at).want(t, 200, "There are no deliveries yet", ">enabled<", ">Disable<", ">Delete<", "!whsec_", "!>Enable<")
+
+	// A change is shown before it is made, and is not made of what has changed meanwhile.
+	change := "/console/webhook/change" + at
+	is := func(url string) {
+		t.Helper()
+		s.count(t, 1, `SELECT count(*) FROM webhook_endpoints WHERE url = '`+url+`'`)
+	}
+	changed := []string{"url", receiver.URL + "/new", "description", "the shop", "types", ""}
+	seen := s.do(t, change, changed...).want(t, 200, "/new", "What will change", ">all<")
+	is(receiver.URL)
+	s.post(t, change, seen.fill()).want(t, 303)
+	is(receiver.URL + "/new")
+	s.do(t, change, changed...).want(t, 422, "Nothing would change.")
+	s.post(t, change, seen.fill("url", receiver.URL+"/newer", "requestId", "other")).
+		want(t, 412, "The resource has changed", receiver.URL+"/newer")
+	s.do(t, "/console/webhook/rotate"+at, "overlap", "no time: it has leaked", "reason", "seen in a log").
+		want(t, 200, "whsec_", "not shown again")
+	s.count(t, 0, `SELECT count(*) FROM webhook_endpoints WHERE previous_secret_until > now()`)
+	s.do(t, "/console/webhook/test"+at).want(t, 200, "was accepted", "200 OK", "&lt;b&gt;thanks&lt;/b&gt;")
+	if taken.Load() != 1 {
+		t.Errorf("the receiver has taken %d", taken.Load())
+	}
+	s.do(t, "/console/webhook/disable"+at, "reason", "it moves").want(t, 303)
+	s.get(t, "/console/webhook"+at).want(t, 200, ">Enable<", "it moves", "!>Disable<")
+	s.do(t, "/console/webhook/enable"+at, "from", "only new events").want(t, 303)
+	s.get(t, "/console/webhook"+at).want(t, 200, ">Disable<")
+	s.do(t, "/console/webhook/delete"+at).want(t, 303)
+	s.get(t, "/console/webhook"+at).want(t, 404)
+	s.get(t, "/console/webhook/nothing").want(t, 404)
+}
+
+// exhausted gives an endpoint sixty deliveries whose attempts are used up.
+func (s *service) exhausted(t *testing.T) {
+	t.Helper()
+	if _, err := s.api.CreateWebhookEndpoint(t.Context(), nil, client.WebhookEndpointBody{URL: "http://127.0.0.1:9"}); err != nil {
+		t.Fatal(err)
+	}
+	s.sql(t, `INSERT INTO webhook_deliveries (endpoint_no, delivery_no, type, event_id, subject, state, body, attempts, attempted_at, log)
+		SELECT 1, n, 'inventory.adjusted', 'evt_' || n, 'item lamp', 'exhausted', '{}', 10, now(),
+			jsonb_build_array(jsonb_build_object('at', now(), 'status', 503, 'latencyMs', 7, 'answer', '<script>alert(1)</script>'))
+		FROM generate_series(1, 60) AS n`)
+}
+
+func TestDeliveries(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.exhausted(t)
+	list := s.get(t, "/console/webhook?id=whe_1&state=exhausted").
+		want(t, 200, "used up their attempts", "delivery=60\"", `rel="next"`, "item=lamp", "!delivery=10\"")
+	s.get(t, list.link(t, "Older")).want(t, 200, "delivery=10\"", ">Newest<", "selected>exhausted", "!delivery=60\"", `!rel="next"`)
+	s.get(t, "/console/webhook?id=whe_1&orderId=none").want(t, 404)
+	s.get(t, "/console/webhook?id=whe_1&orderId=o&item=lamp").want(t, 200, `role="alert"`, `value="lamp"`)
+	s.get(t, "/console/webhook?id=whe_1&state=skipped").want(t, 200, "No deliveries match")
+
+	const one = "?endpoint=whe_1&delivery=60"
+	s.get(t, "/console/delivery"+one).want(t, 200, "&lt;script&gt;alert(1)", "503", ">Resend<", ">Skip<", "!<script>alert")
+	s.do(t, "/console/delivery/resend"+one, "reason", "it is back").want(t, 303)
+	s.get(t, "/console/delivery"+one).want(t, 200, "resent", "it is back", "pending")
+	s.do(t, "/console/delivery/skip"+one).want(t, 422, "reason")
+	s.do(t, "/console/delivery/skip"+one, "reason", "entered by hand").want(t, 303)
+	s.get(t, "/console/delivery"+one).want(t, 200, "skipped", "entered by hand", "!>Skip<")
+	s.post(t, "/console/delivery/skip"+one, url.Values{"reason": {"twice"}, "requestId": {"2"}}).
+		want(t, 409, "already been delivered or skipped")
+	s.do(t, "/console/webhook/recover?id=whe_1", "since", "yesterday").want(t, 422, "must be like")
+	since := time.Now().UTC().Add(-time.Hour).Format("2006-01-02T15:04")
+	s.do(t, "/console/webhook/recover?id=whe_1", "since", since).want(t, 200, "59 deliveries are sent again")
+	s.get(t, "/console/delivery?endpoint=whe_1&delivery=99").want(t, 404)
+	s.get(t, "/console/delivery?endpoint=whe_1&delivery=x").want(t, 404)
+}
+
+// TestPolicyScreens: a text is written, checked, stored, compared and activated, each by a step of its own.
+func TestPolicyScreens(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	const path, activate = "/console/policy/new", "/console/policy/activate?version="
+	s.get(t, "/console/policies").want(t, 200, `href="/console/policy?version=1"`, "active", "ledger", "by <bdi>test</bdi>")
+	s.get(t, "/console/policy?version=1").want(t, 200, "approval: [{amountOver: 500", "!Activate…")
+	s.get(t, path+"?from=1").want(t, 200, "<textarea", "approval: [{amountOver: 500")
+	s.post(t, path, url.Values{"source": {"charge:\r\n  executor: <b>paypal\r\n"}}).
+		want(t, 422, "Line 2, column 13: charge.executor", "executor: &lt;b&gt;paypal", "!<b>paypal", `!name="store"`)
+
+	source := "approval: [{amountOver: 700, currency: USD, timeout: 24h}] # <b>\r\n" +
+		"confirm: {executor: http, url: 'http://127.0.0.1:1/', secret: 'env:HOME'}\r\n"
+	diff := []string{"<ins>&#43;approval: [{amountOver: 700", "env:HOME may not be named"}
+	s.post(t, path, url.Values{"source": {source}}).want(t, 200, append(diff, "No mistakes", "<del>-approval: [{amountOver: 500",
+		`name="store"`, `name="checked"`, "!<b>")...)
+	// A text that was changed after it was checked is checked, and not stored.
+	s.post(t, path, url.Values{"source": {"reservationTtl: 1m\n"}, "checked": {source}, "store": {"yes"}}).want(t, 200, "No mistakes")
+	s.count(t, 1, `SELECT count(*) FROM policies`)
+	stored := s.post(t, path, url.Values{"source": {source}, "checked": {source}, "store": {"yes"}}).want(t, 303)
+	if to := stored.header.Get("Location"); to != "/console/policy?version=2" {
+		t.Errorf("leads to %s", to)
+	}
+	s.get(t, "/console/policy?version=2").want(t, 200, "Activate…", "Compared with policy 1", "never", "!<b>")
+	s.get(t, "/console/policy?version=2&against=2").want(t, 200, "They are the same.")
+	s.count(t, 1, `SELECT count(*) FROM policy_activations`)
+	long := "# too long" + strings.Repeat(" ", 1<<20)
+	if page := s.post(t, path, url.Values{"source": {long}}); page.status < 400 || !strings.Contains(page.body, long) {
+		t.Errorf("%d, and the text is gone", page.status)
+	}
+
+	// Two people who have seen the same version activate it.
+	form := s.get(t, activate+"2").want(t, 200, append(diff, "Activate policy 2?")...).fill("reason", "agreed <i>")
+	s.post(t, activate+"2", form).want(t, 303)
+	s.post(t, activate+"2", form).want(t, 303) // the button was pressed twice
+	s.post(t, activate+"1", form).want(t, 412, "Activate policy 1?", "The resource has changed", `name="etag"`)
+	s.count(t, 1, `SELECT count(*) FROM policy_activations WHERE version = 2 AND actor = 'local' AND reason = 'agreed <i>'`)
+	s.count(t, 2, `SELECT count(*) FROM policy_activations`)
+	s.get(t, "/console/policies").want(t, 200, "agreed &lt;i&gt;")
+	s.get(t, activate+"2").want(t, 200, "already the active version", "!<button")
+
+	// A text must not look other than it reads.
+	turned := "# \u202e }h1 :niWetelpmoc{ \u202c\ncompleteWithin: 2h\n"
+	s.post(t, path, url.Values{"source": {turned}, "checked": {turned}, "store": {"yes"}}).want(t, 303)
+	s.get(t, "/console/policy?version=3").want(t, 200, `# \u202e`, "!\u202e")
+	for _, path := range []string{"/console/policy", "/console/policy?version=x", "/console/policy?version=9", activate + "9"} {
+		s.get(t, path).want(t, 404)
+	}
+}
+
+// TestNoPolicyYet: the screen says what a policy is for, and how to get one.
+func TestNoPolicyYet(t *testing.T) {
+	t.Parallel()
+	s := setupWith(t, "")
+	s.get(t, "/console/policies").want(t, 200, "There is no policy", "pawl serve --policy", `href="/console/policy/new"`)
+	s.post(t, "/console/policy/new", url.Values{"source": {"completeWithin: 48h"}}).want(t, 200, "&#43;completeWithin: 48h", "!the active one")
+}
+
+func TestBooks(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.process(t, client.ProcessBody{OrderID: "../1 <b>", Amount: "6", Item: "lamp"})
+	prove := func() shown {
+		t.Helper()
+		s.post(t, "/console/books", nil).want(t, 303)
+		eventually(t, "the verification ends", func() bool {
+			state, err := s.api.GetVerification(t.Context())
+			return err != nil || state.State == client.VerificationStateDone
+		})
+		return s.get(t, "/console/books")
+	}
+	before := s.get(t, "/console/books").want(t, 200, "has verified nothing", "Verify the books now")
+	prove().want(t, 200, "The books are right", "14 checks hold", "status:completed", ">6<", "!The books are wrong")
+	s.listen(t, before.live(t)).poked(t) // though it listens late
+
+	s.sql(t, `SET session_replication_role = replica; UPDATE charges SET amount = 7; UPDATE inventory SET sold = 3;
+		RESET session_replication_role`)
+	prove().want(t, 200, "The books are wrong", `/console/order?id=..%2f1%20%3cb%3e`, "<bdi>../1 &lt;b&gt;</bdi>", "/console/item?item=lamp",
+		"charged another amount", "!The books are right", "!<b>")
+}
+
+// TestReadersChangeNothing: the pages of things offer a reader nothing, and their forms are refused.
+func TestReadersChangeNothing(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.exhausted(t)
+	reader := s.token(t, "reader", access.Read)
+	for _, page := range []string{
+		"/console/webhooks", "/console/webhook?id=whe_1", "/console/delivery?endpoint=whe_1&delivery=60", "/console/stock",
+		"/console/item?item=lamp", "/console/books", "/console/policies", "/console/policy?version=1",
+	} {
+		s.get(t, page, reader...).want(t, 200, `!class="button" href="/console/webhook`, `!class="button" href="/console/delivery`,
+			`!class="button" href="/console/item`, `!method="post"`, "!Write a new version", "!Activate…")
+	}
+	for _, task := range []string{
+		"/console/webhook/new", "/console/webhook/delete?id=whe_1", "/console/delivery/resend?endpoint=whe_1&delivery=60",
+		"/console/item/set?item=lamp", "/console/policy/new", "/console/policy/activate?version=1", "/console/books",
+	} {
+		if task != "/console/books" {
+			s.get(t, task, reader...).want(t, 403)
+		}
+		form := url.Values{"url": {"https://shop.example"}, "reason": {"r"}, "onHand": {"1"}, "requestId": {"r"}, "source": {"{}"}}
+		s.post(t, task, form, reader...).want(t, 403)
+	}
+}

@@ -1,0 +1,112 @@
+package browser
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/chromedp/cdproto/network"
+
+	"pawl/client"
+)
+
+// TestSigningIn signs in as people do, with the button behind a link, and out again.
+func TestSigningIn(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	b.visit("/console/orders")
+	b.shows("You are not signed in")
+	b.forgive("401")
+	link := strings.TrimPrefix(linkFor(t, "maria"), shared.url)
+	b.visit(link)
+	b.press("Sign in")
+	b.shows("token:maria")
+	b.visit("/console")
+	b.shows("Overview")
+	b.press("Sign out")
+	b.shows("You are signed out.")
+	b.visit("/console/orders")
+	b.shows("You are not signed in")
+	b.forgive("401")
+	b.visit(link) // it is used up
+	b.press("Sign in")
+	b.shows("This link was used")
+	b.forgive("404")
+}
+
+// signOut deletes the cookie without the page.
+func (b *tab) signOut() {
+	b.t.Helper()
+	call(b, network.ClearBrowserCookies, struct{}{})
+}
+
+// TestElsewhere approves an order in pawl console, with a token that can do nothing else.
+func TestElsewhere(t *testing.T) {
+	t.Parallel()
+	order := process(t, client.ProcessBody{Item: "yacht"}).OrderID
+	token, err := pawl("token", "create", "approver", "--roles", "read,approve")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte(lastLine(token)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b := program(t, `(http://127[\d.]+:\d+)(/console\S*)`, syscall.SIGTERM,
+		"console", "--url", shared.url, "--token-file", file, "--port", "0")
+	b.shows("token:approver")
+	b.visit("/console/order?id=" + order)
+	b.wait("is live", isLive)
+	if eval[bool](b, `[...document.querySelectorAll("main a, main button")].some(e => /Cancel|Pause/.test(e.innerText))`) {
+		t.Error("a person who can only approve is offered more")
+	}
+	b.press("Approve")
+	b.shows("What will change")
+	b.fill("reason", "fine")
+	b.press("Approve")
+	b.shows("The order is approved.")
+}
+
+// TestLab opens the lab of a demonstration, kills a replica there and starts it again.
+func TestLab(t *testing.T) {
+	t.Parallel()
+	b := program(t, `(http://[\w.]+:\d+)(/console/lab\S*)`, syscall.SIGINT, "demo", "--seconds", "0")
+	b.shows("Books of both sides")
+	b.wait("is live", isLive)
+	b.hasNoBarriers()
+	b.press("Kill")
+	b.wait("a replica is dead", arrived+`document.querySelector("main .badge.dead")`)
+	b.picture("lab", "header")
+	b.press("Start")
+	b.wait("no replica is dead", arrived+`document.querySelector("main .badge") && !document.querySelector("main .badge.dead")`)
+	b.wait("both replicas serve", `document.querySelectorAll("main .badge.serves").length === 2`)
+	b.visit("/console")
+	b.shows("The machine")
+	b.hasNoBarriers()
+	if *update {
+		b.wait("there is a curve", `document.querySelector(".chart path.line")?.getAttribute("d").split(/[ML]/).length > 3`)
+		b.picture("overview", "section:has(#hour)")
+	}
+}
+
+// program runs a command of the program until the end of the test, and opens the console that it announces.
+func program(t *testing.T, announces string, end os.Signal, arguments ...string) *tab {
+	t.Helper()
+	began(t)
+	found, stop, err := announced(announces, end, arguments...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // after the window is closed
+		if err := stop(); err != nil {
+			t.Errorf("pawl %q: %v", arguments, err)
+		}
+	})
+	b := open(t, nil)
+	b.address = found[1]
+	b.look(looks[0])
+	b.visit(found[2])
+	return b
+}
