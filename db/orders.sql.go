@@ -32,14 +32,14 @@ WITH incoming AS (
     i.amount::numeric, i.currency, i.item, i.quantity, nullif(i.metadata, '')::jsonb, nullif(i.submitted_by, '')
   FROM incoming AS i
   WHERE (coalesce(i.key, '') = '' OR i.fingerprint IN (SELECT k.fingerprint FROM kept AS k))
-    AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+    AND (SELECT set_config('lock_timeout', '500ms', true) || set_config('synchronous_commit', 'off', true)) <> ''
   ORDER BY i.order_id COLLATE "C"
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.order_no, orders.order_id, orders.created_at
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
   SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id),
-    lag(a.order_no, 1, $13::bigint) OVER (ORDER BY a.order_no)
+    lag(a.order_no, 1, (SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = $13::bigint)) OVER (ORDER BY a.order_no)
   FROM admitted AS a
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a
@@ -72,8 +72,10 @@ type OrdersAdmitRow struct {
 // otherwise. An order that is not returned existed, or came to exist meanwhile: read it. If another transaction inserts one of
 // them and does not commit, this one waits for half a second.
 //
-// The first row of each history names the order before it, in this batch or that this process admitted last, and so
-// holds on to its number: what verify misses by it is no gap that a rollback left.
+// The first row of each history names the order before it, in this batch or that this process admitted last if it is still
+// there, and so holds on to its number: what verify misses by it is no gap that a rollback or a crash left.
+//
+// The admission does not wait for the disk: see order_moves.sql.
 //
 // An Idempotency-Key commits with its order; keys is null where no request has one. An order whose key is there already is
 // left out: either it is stored, or the key stands for another request. All keys go in before the first order, in an order of
@@ -119,12 +121,12 @@ WITH admitted AS (
   SELECT $1::text, 'charging', 1, $2::uuid, clock_timestamp() + make_interval(secs => $3::float8),
     ($4::text)::numeric, $5::text, $6::text, $7::integer, nullif($8::text, '')::jsonb,
     nullif($9::text, '')
-  WHERE set_config('lock_timeout', '500ms', true) <> ''
+  WHERE set_config('lock_timeout', '500ms', true) || set_config('synchronous_commit', 'off', true) <> ''
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.order_no, orders.order_id, orders.created_at
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
-  SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id), $10::bigint FROM admitted AS a
+  SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id), (SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = $10::bigint) FROM admitted AS a
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a
 `
@@ -229,7 +231,7 @@ WITH incoming AS (
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason, id_hash, previous_no)
   SELECT a.order_no, 1, CASE WHEN a.hold IS NULL THEN 'pending' END, a.status, a.fence, a.hold, a.hold_reason, hashtext(a.order_id),
-    lag(a.order_no, 1, $25::bigint) OVER (ORDER BY a.order_no)
+    lag(a.order_no, 1, (SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = $25::bigint)) OVER (ORDER BY a.order_no)
   FROM admitted AS a
 ), begun AS (
   INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation)

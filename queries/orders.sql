@@ -4,8 +4,10 @@
 -- otherwise. An order that is not returned existed, or came to exist meanwhile: read it. If another transaction inserts one of
 -- them and does not commit, this one waits for half a second.
 --
--- The first row of each history names the order before it, in this batch or that this process admitted last, and so
--- holds on to its number: what verify misses by it is no gap that a rollback left.
+-- The first row of each history names the order before it, in this batch or that this process admitted last if it is still
+-- there, and so holds on to its number: what verify misses by it is no gap that a rollback or a crash left.
+--
+-- The admission does not wait for the disk: see order_moves.sql.
 --
 -- An Idempotency-Key commits with its order; keys is null where no request has one. An order whose key is there already is
 -- left out: either it is stored, or the key stands for another request. All keys go in before the first order, in an order of
@@ -30,14 +32,14 @@ WITH incoming AS (
     i.amount::numeric, i.currency, i.item, i.quantity, nullif(i.metadata, '')::jsonb, nullif(i.submitted_by, '')
   FROM incoming AS i
   WHERE (coalesce(i.key, '') = '' OR i.fingerprint IN (SELECT k.fingerprint FROM kept AS k))
-    AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+    AND (SELECT set_config('lock_timeout', '500ms', true) || set_config('synchronous_commit', 'off', true)) <> ''
   ORDER BY i.order_id COLLATE "C"
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.order_no, orders.order_id, orders.created_at
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
   SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id),
-    lag(a.order_no, 1, sqlc.narg('previous_no')::bigint) OVER (ORDER BY a.order_no)
+    lag(a.order_no, 1, (SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = sqlc.narg('previous_no')::bigint)) OVER (ORDER BY a.order_no)
   FROM admitted AS a
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a;
@@ -49,12 +51,12 @@ WITH admitted AS (
   SELECT @order_id::text, 'charging', 1, @owner::uuid, clock_timestamp() + make_interval(secs => @lease_seconds::float8),
     (@amount::text)::numeric, @currency::text, @item::text, @quantity::integer, nullif(@metadata::text, '')::jsonb,
     nullif(@submitted_by::text, '')
-  WHERE set_config('lock_timeout', '500ms', true) <> ''
+  WHERE set_config('lock_timeout', '500ms', true) || set_config('synchronous_commit', 'off', true) <> ''
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.order_no, orders.order_id, orders.created_at
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
-  SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id), sqlc.narg('previous_no')::bigint FROM admitted AS a
+  SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id), (SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = sqlc.narg('previous_no')::bigint) FROM admitted AS a
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a;
 
@@ -112,7 +114,7 @@ WITH incoming AS (
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason, id_hash, previous_no)
   SELECT a.order_no, 1, CASE WHEN a.hold IS NULL THEN 'pending' END, a.status, a.fence, a.hold, a.hold_reason, hashtext(a.order_id),
-    lag(a.order_no, 1, sqlc.narg('previous_no')::bigint) OVER (ORDER BY a.order_no)
+    lag(a.order_no, 1, (SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = sqlc.narg('previous_no')::bigint)) OVER (ORDER BY a.order_no)
   FROM admitted AS a
 ), begun AS (
   INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation)

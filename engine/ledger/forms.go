@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"slices"
 
 	"pawl/db"
 )
@@ -32,8 +31,14 @@ func (f forms) move(ctx context.Context, q *db.Queries, batch Batch) ([]Moved, e
 	for _, m := range moved {
 		gone[m.OrderNo] = true
 	}
-	batch.OrderNos = slices.DeleteFunc(slices.Clone(batch.OrderNos), func(no int64) bool { return gone[no] })
-	others, err := f.full(ctx, q, batch)
+	left := batch
+	left.OrderNos, left.OrderIds = nil, nil
+	for i, no := range batch.OrderNos {
+		if !gone[no] {
+			left.OrderNos, left.OrderIds = append(left.OrderNos, no), append(left.OrderIds, batch.OrderIds[i])
+		}
+	}
+	others, err := f.full(ctx, q, left)
 	if err != nil {
 		return nil, err
 	}
