@@ -43,7 +43,7 @@ func TestBatches(t *testing.T) {
 		l := open(t)
 		l.orders(fsm.Charging, "widget", 1)
 		for state := range ledger.Moves {
-			l.stays(ledger.Batch{OrderNos: []int64{}, Expected: state, Fence: 1, Seq: 1})
+			l.stays(ledger.Batch{OrderNos: []int64{}, OrderIds: []string{}, Expected: state, Fence: 1, Seq: 1})
 		}
 	})
 	t.Run("only those that are as expected move", func(t *testing.T) {

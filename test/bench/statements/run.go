@@ -62,7 +62,7 @@ func (v *variant) set(ctx context.Context, size int, f *figures) error {
 		clock = now
 		return err
 	}
-	nos, err := v.admit(ctx, size)
+	batch, err := v.admit(ctx, size)
 	if err != nil {
 		return err
 	}
@@ -70,7 +70,8 @@ func (v *variant) set(ctx context.Context, size int, f *figures) error {
 		return err
 	}
 	for i, state := range []fsm.State{fsm.Charging, fsm.Reserving, fsm.Confirming} {
-		moved, err := ledger.Moves[state](ctx, v.query, ledger.Batch{OrderNos: nos, Expected: state, Fence: 1, Seq: int32(i) + 1})
+		batch.Expected, batch.Fence, batch.Seq = state, 1, int32(i)+1
+		moved, err := ledger.Moves[state](ctx, v.query, batch)
 		if err != nil {
 			return fmt.Errorf("%s: %w", steps[i+1], err)
 		}
@@ -86,7 +87,7 @@ func (v *variant) set(ctx context.Context, size int, f *figures) error {
 
 var owner = uuid.New()
 
-func (v *variant) admit(ctx context.Context, size int) ([]int64, error) {
+func (v *variant) admit(ctx context.Context, size int) (batch ledger.Batch, err error) {
 	p := db.OrdersAdmitParams{Owner: owner, LeaseSeconds: 10}
 	for range size {
 		v.made++
@@ -100,13 +101,12 @@ func (v *variant) admit(ctx context.Context, size int) ([]int64, error) {
 		err = fmt.Errorf("%d of %d orders admitted", len(rows), size)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("admit: %w", err)
+		return batch, fmt.Errorf("admit: %w", err)
 	}
-	nos := make([]int64, size)
-	for i, row := range rows {
-		nos[i] = row.OrderNo
+	for _, row := range rows {
+		batch.OrderNos, batch.OrderIds = append(batch.OrderNos, row.OrderNo), append(batch.OrderIds, row.OrderID)
 	}
-	return nos, nil
+	return batch, nil
 }
 
 // cpu is the processor time of the connection's process so far, in nanoseconds.
