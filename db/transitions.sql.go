@@ -110,24 +110,23 @@ func (q *Queries) TransitionByRequest(ctx context.Context, arg TransitionByReque
 const transitionsOf = `-- name: TransitionsOf :many
 SELECT t.order_no, t.at, t.fence, t.position, t.previous_no, t.seq, t.id_hash, t.from_status, t.to_status, t.verb, t.actor, t.reason, t.request_id, t.payment_method, t.on_behalf_of, t.fingerprint FROM pawl.transitions AS t
 WHERE t.order_no = $1 AND t.seq > $2 AND t.seq < $3
-  AND (NOT $4::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL) -- as OrdersByID
-ORDER BY t.seq LIMIT $5
+  AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
+ORDER BY t.seq LIMIT $4
 `
 
 type TransitionsOfParams struct {
 	OrderNo int64
 	After   int32
 	Before  int32
-	Durable bool
 	Most    int32
 }
 
+// The history of an order, by seq. Durable, as OrdersByID.
 func (q *Queries) TransitionsOf(ctx context.Context, arg TransitionsOfParams) ([]Transition, error) {
 	rows, err := q.db.Query(ctx, transitionsOf,
 		arg.OrderNo,
 		arg.After,
 		arg.Before,
-		arg.Durable,
 		arg.Most,
 	)
 	if err != nil {
@@ -168,6 +167,7 @@ func (q *Queries) TransitionsOf(ctx context.Context, arg TransitionsOfParams) ([
 const transitionsOfNewest = `-- name: TransitionsOfNewest :many
 SELECT t.order_no, t.at, t.fence, t.position, t.previous_no, t.seq, t.id_hash, t.from_status, t.to_status, t.verb, t.actor, t.reason, t.request_id, t.payment_method, t.on_behalf_of, t.fingerprint FROM pawl.transitions AS t
 WHERE t.order_no = $1 AND t.seq > $2 AND t.seq < $3
+  AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
 ORDER BY t.seq DESC LIMIT $4
 `
 
@@ -178,7 +178,7 @@ type TransitionsOfNewestParams struct {
 	Most    int32
 }
 
-// The end of a history, newest first.
+// The end of a history, newest first. Durable, as OrdersByID.
 func (q *Queries) TransitionsOfNewest(ctx context.Context, arg TransitionsOfNewestParams) ([]Transition, error) {
 	rows, err := q.db.Query(ctx, transitionsOfNewest,
 		arg.OrderNo,

@@ -1,13 +1,15 @@
 -- name: TransitionsOf :many
+-- The history of an order, by seq. Durable, as OrdersByID.
 SELECT t.* FROM pawl.transitions AS t
 WHERE t.order_no = @order_no AND t.seq > @after AND t.seq < @before
-  AND (NOT @durable::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL) -- as OrdersByID
+  AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
 ORDER BY t.seq LIMIT @most;
 
 -- name: TransitionsOfNewest :many
--- The end of a history, newest first.
+-- The end of a history, newest first. Durable, as OrdersByID.
 SELECT t.* FROM pawl.transitions AS t
 WHERE t.order_no = @order_no AND t.seq > @after AND t.seq < @before
+  AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
 ORDER BY t.seq DESC LIMIT @most;
 
 -- name: TransitionByRequest :one
