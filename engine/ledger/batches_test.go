@@ -160,3 +160,57 @@ func (l *books) race(set ledger.Batch, state fsm.State) {
 		}
 	}
 }
+
+// TestNumberOfAnotherOrder: after a crash, the number of an order that was lost can be another one's. What was meant for the lost
+// one does not touch it.
+func TestNumberOfAnotherOrder(t *testing.T) {
+	t.Parallel()
+	for _, m := range moves {
+		t.Run(fmt.Sprintf("%s to %s%s", m.from, m.to, after(m.outcome)), func(t *testing.T) {
+			t.Parallel()
+			l := open(t)
+			l.stock("widget", 10)
+			lost := l.set(l.plant(m.from, m.outcome))
+			lost.OrderIds = []string{"lost"}
+			l.stays(lost)
+			if m.from == fsm.Pending { // there is one of it
+				return
+			}
+			other := l.set(l.plant(m.from, m.outcome))
+			both := lost
+			both.OrderNos, both.OrderIds = []int64{lost.OrderNos[0], other.OrderNos[0]}, []string{"lost", other.OrderIds[0]}
+			if moved := l.move(both); len(moved) != 1 || moved[0].OrderNo != other.OrderNos[0] {
+				t.Errorf("moved %+v", moved)
+			}
+		})
+	}
+}
+
+// TestWhichCommitsWait: an order that goes on does not wait for the disk, and one that ends does.
+func TestWhichCommitsWait(t *testing.T) {
+	t.Parallel()
+	for _, m := range moves {
+		t.Run(fmt.Sprintf("%s to %s%s", m.from, m.to, after(m.outcome)), func(t *testing.T) {
+			t.Parallel()
+			l := open(t)
+			l.stock("widget", 10)
+			set := l.set(l.plant(m.from, m.outcome))
+			tx := l.begin()
+			move := ledger.Moves[m.from]
+			if m.to == fsm.Canceled && m.from == fsm.Charging { // the form for one order leaves it to this one, in a transaction of its own
+				move = full
+			}
+			moved, err := move(t.Context(), l.query.WithTx(tx), set)
+			l.must(err)
+			if len(moved) != 1 || moved[0].ToStatus != m.to {
+				t.Fatalf("moved %+v", moved)
+			}
+			var waits string
+			l.must(tx.QueryRow(t.Context(), `SHOW synchronous_commit`).Scan(&waits))
+			l.must(tx.Rollback(t.Context()))
+			if relaxed := waits == "off"; relaxed && m.to.Final() || !relaxed && (m.to == fsm.Reserving || m.to == fsm.Confirming) {
+				t.Errorf("synchronous_commit is %s", waits)
+			}
+		})
+	}
+}
