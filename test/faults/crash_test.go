@@ -74,6 +74,7 @@ type watcher struct {
 }
 
 func watch(t *testing.T, r *replicas, loads ...*traffic) *watcher {
+	t.Helper()
 	w := &watcher{t: t, stop: make(chan struct{}), told: map[string]string{}}
 	w.done.Go(func() {
 		c := newClient(1, true)
