@@ -26,7 +26,7 @@ func withCluster(m *testing.M) int {
 		panic(err)
 	}
 	defer os.RemoveAll(folder)
-	if shared, err = startCluster(context.Background(), folder, nil); err != nil {
+	if shared, err = startCluster(context.Background(), folder, nil, 0); err != nil {
 		panic(err)
 	}
 	defer shared.Stop(context.Background())

@@ -75,15 +75,21 @@ func (d *database) drop(ctx context.Context) error {
 type counters struct {
 	WAL         int64 // bytes
 	Checkpoints int64 // begun
+	Flushes     int64 // of the log
 }
 
 func (d *database) counters(ctx context.Context) (counters, error) {
 	checkpoints := "SELECT checkpoints_timed + checkpoints_req FROM pg_stat_bgwriter"
-	if version, _, _ := strings.Cut(d.conn.PgConn().ParameterStatus("server_version"), "."); version >= "17" {
+	version, _, _ := strings.Cut(d.conn.PgConn().ParameterStatus("server_version"), ".")
+	if version >= "17" {
 		checkpoints = "SELECT num_timed + num_requested FROM pg_stat_checkpointer"
 	}
+	flushes := "SELECT wal_sync FROM pg_stat_wal"
+	if version >= "18" {
+		flushes = "SELECT sum(fsyncs)::bigint FROM pg_stat_io WHERE object = 'wal'"
+	}
 	var c counters
-	err := d.conn.QueryRow(ctx, `SELECT (pg_current_wal_lsn() - '0/0')::bigint, (`+checkpoints+`)`).Scan(&c.WAL, &c.Checkpoints)
+	err := d.conn.QueryRow(ctx, `SELECT (pg_current_wal_lsn() - '0/0')::bigint, (`+checkpoints+`), (`+flushes+`)`).Scan(&c.WAL, &c.Checkpoints, &c.Flushes)
 	if err != nil {
 		return c, fmt.Errorf("read counters: %w", err)
 	}
@@ -142,14 +148,24 @@ var settings = map[string]string{
 const walFiles = 64
 
 // startCluster makes and starts the private PostgreSQL that all targets of a run are measured on, in folder, reachable by
-// a unix socket only. The caller stops it.
-func startCluster(ctx context.Context, folder string, extra map[string]string) (*pgembed.Server, error) {
+// a unix socket only. Commits take commitLatency longer than the disk does. The caller stops it.
+func startCluster(ctx context.Context, folder string, extra map[string]string, commitLatency time.Duration) (*pgembed.Server, error) {
 	if err := os.Chmod(folder, 0o711); err != nil { // the user of PostgreSQL must get through
 		return nil, err
 	}
 	all := maps.Clone(settings)
 	maps.Copy(all, extra)
-	return pgembed.Start(ctx, pgembed.Config{Dir: filepath.Join(folder, "postgres"), BinDir: os.Getenv("PAWL_PG_BIN"), Settings: all})
+	bin := os.Getenv("PAWL_PG_BIN")
+	if commitLatency > 0 {
+		usual, err := programs(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if bin, err = slowPrograms(ctx, folder, usual, commitLatency); err != nil {
+			return nil, fmt.Errorf("make a slow disk: %w", err)
+		}
+	}
+	return pgembed.Start(ctx, pgembed.Config{Dir: filepath.Join(folder, "postgres"), BinDir: bin, Settings: all})
 }
 
 // age makes the files of the write-ahead log that an older server would have.

@@ -74,7 +74,7 @@ func (o options) cluster(ctx context.Context, folder string) (*pgembed.Server, e
 	if o.stored > 0 {
 		extra = storedSettings
 	}
-	c, err := startCluster(ctx, folder, extra)
+	c, err := startCluster(ctx, folder, extra, o.commitLatency)
 	if err != nil {
 		return nil, err
 	}

@@ -189,6 +189,7 @@ type result struct {
 	BooksMismatch    string
 	MemoryMiB        float64
 	WALPerOrder      float64
+	FlushesPerOrder  float64 // of the log
 	HOTShare         float64
 	SeqScans         int64
 	Checkpoints      int64
@@ -218,6 +219,7 @@ func (out *result) fill(seen outcome, from, to sample) {
 	ours := to.service + to.postgres + to.load + to.provider - from.service - from.postgres - from.load - from.provider
 	out.OtherCPU = max(0, (to.busy-from.busy-ours).Seconds()/out.Seconds/float64(runtime.NumCPU()))
 	out.WALPerOrder = float64(to.WAL-from.WAL) / orders
+	out.FlushesPerOrder = float64(to.Flushes-from.Flushes) / orders
 	out.Checkpoints = to.Checkpoints - from.Checkpoints
 }
 

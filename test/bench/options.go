@@ -21,13 +21,14 @@ type options struct {
 	ordered        bool
 	targets        targets
 
-	remote       bool
-	events       bool
-	console      bool
-	rate         float64 // orders per second
-	ledgerPolicy bool
-	token        bool
-	keyed        bool
+	remote        bool
+	events        bool
+	console       bool
+	rate          float64 // orders per second
+	commitLatency time.Duration
+	ledgerPolicy  bool
+	token         bool
+	keyed         bool
 }
 
 const help = `Measures the service and a hand-written baseline on the same PostgreSQL: closed loop,
@@ -38,6 +39,7 @@ keep-alive connections, random order ids (or --uuidv7), each run from an empty d
   go run . --stored 5000000                 # also with so many orders in the table
   go run . --remote                        # instead: every step at a provider
   go run . --against ./old --rounds 5       # instead: beside another version
+  go run . --commit-latency 1ms             # on a disk that is a network away
 
 Targets: pawl, baseline, earlier (the binary of --against), ledger-policy (the service
 with a stored policy that is {}), token (the service that asks for a token),
@@ -61,6 +63,7 @@ func parseOptions(args []string) (options, error) {
 	flags.BoolVar(&o.console, "console", false, "measure instead how long the pages of the console take, and what they cost 256 callers, with --stored orders in the table")
 	flags.Float64Var(&o.rate, "rate", 500, "orders per second that --remote and --events offer")
 	flags.StringVar(&o.targets.earlier, "against", "", "binary of an earlier version, to be measured in turn with this one and compared")
+	flags.DurationVar(&o.commitLatency, "commit-latency", 0, "add this to every commit, as a network disk does; needs gcc")
 	flags.BoolVar(&o.ordered, "uuidv7", false, "order ids that begin with the time, instead of random ones")
 	flags.BoolVar(&o.ledgerPolicy, "ledger-policy", false, "measure also with a stored policy that leaves every step to the ledger, and compare")
 	flags.BoolVar(&o.keyed, "idempotency-keys", false, "measure also with an Idempotency-Key on each order, and compare")

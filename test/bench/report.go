@@ -18,7 +18,7 @@ type report struct {
 }
 
 var columns = []string{"items", "callers", "stored", "target", "orders/s", "ratio", "p50 ms", "p99 ms", "max ms", "errors",
-	"CPU service", "CPU PostgreSQL", "CPU load", "others %", "RSS MiB", "WAL B/order", "HOT %", "checkpoints"}
+	"CPU service", "CPU PostgreSQL", "CPU load", "others %", "RSS MiB", "WAL B/order", "flushes/order", "HOT %", "checkpoints"}
 
 // print writes one Markdown table that is aligned for a terminal, and below it what
 // went wrong.
@@ -88,7 +88,7 @@ func (r report) row(x result) []string {
 		fmt.Sprintf("%.1f", x.P50), fmt.Sprintf("%.1f", x.P99), fmt.Sprintf("%.0f", x.Max), strconv.Itoa(x.Errors),
 		fmt.Sprintf("%.3f", x.ServiceCPU), fmt.Sprintf("%.3f", x.PostgresCPU), fmt.Sprintf("%.3f", x.LoadCPU),
 		fmt.Sprintf("%.0f", 100*x.OtherCPU),
-		fmt.Sprintf("%.0f", x.MemoryMiB), fmt.Sprintf("%.0f", x.WALPerOrder), fmt.Sprintf("%.0f", 100*x.HOTShare),
+		fmt.Sprintf("%.0f", x.MemoryMiB), fmt.Sprintf("%.0f", x.WALPerOrder), fmt.Sprintf("%.2f", x.FlushesPerOrder), fmt.Sprintf("%.0f", 100*x.HOTShare),
 		strconv.FormatInt(x.Checkpoints, 10)}
 }
 
