@@ -155,12 +155,14 @@ func (s *Simulator) keeping(e *entry) func() message {
 func (s *Simulator) resume() {
 	for _, e := range s.state.entries {
 		if e.State == Pending && e.Promise != nil {
-			s.start(func() { s.fulfil(e.Promise, s.keeping(e)) })
+			promise := e.Promise
+			s.start(func() { s.fulfil(promise, s.keeping(e)) })
 		}
 	}
 	for _, i := range maps.Clone(s.state.intents) { // keeping a promise changes it
 		if i.Promise != nil {
-			s.start(func() { s.fulfil(i.Promise, s.keepingIntent(i.ID)) })
+			promise := i.Promise
+			s.start(func() { s.fulfil(promise, s.keepingIntent(i.ID)) })
 		}
 	}
 }

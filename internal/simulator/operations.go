@@ -107,7 +107,7 @@ func (s *Simulator) decide(q *request, e *entry) reply {
 		now.State, now.Reference, now.Promise = Pending, s.state.name(prefixes[q.step][0]), q.promise()
 		s.record(record{Entries: []*entry{now}})
 		a := e.answer()
-		a.then = func() { s.fulfil(e.Promise, s.keeping(e)) }
+		a.then = func() { s.fulfil(now.Promise, s.keeping(e)) } // e is another request's by then, too
 		return a
 	case rule.Code != "":
 		now.refuse(rule.Code, byPlan)
