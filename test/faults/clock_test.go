@@ -72,7 +72,7 @@ func openDeafShop(t *testing.T, retry string, swallow func(n int) bool) (*shop, 
 	t.Cleanup(server.Close)
 	d.url = server.URL
 	secret := filepath.Join(t.TempDir(), "secret")
-	write(t, secret, "a secret")
+	write(t, secret, "a secret of 16 bytes or more")
 	s.write(fmt.Sprintf("charge: {executor: http, url: %[1]s/charge, undoUrl: %[1]s/charge/undo, keyRetention: 24h, secret: 'file:%[4]s', retry: {%[2]s}}\n"+
 		"reserve: {executor: simulator, url: %[3]s}\nconfirm: {executor: simulator, url: %[3]s}\n", d.url, retry, s.url, secret))
 	return s, d
