@@ -1,12 +1,16 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
+	"net/url"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,7 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
 	"golang.org/x/term"
 
 	"pawl/engine"
@@ -82,23 +86,60 @@ func registerMetrics(registry *prometheus.Registry, orders *engine.Engine, pool 
 // scrapeEvery is how old metrics may be when they are answered.
 const scrapeEvery = time.Second
 
-// newScrapes serves metrics. They are gathered once for all requests within a second, because the database is asked.
-func newScrapes(of prometheus.Gatherer) http.Handler {
-	var mu sync.Mutex
-	var gathered time.Time
-	var families []*dto.MetricFamily
-	var err error
-	shared := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		if time.Since(gathered) >= scrapeEvery {
-			families, err = of.Gather()
-			gathered = time.Now()
-		}
-		return families, err
-	})
-	return promhttp.HandlerFor(shared, promhttp.HandlerOpts{OfferedCompressions: []promhttp.Compression{promhttp.Identity, promhttp.Gzip}})
+// scrapes serves metrics. They are gathered and encoded once for all requests within a second: to gather them the database is
+// asked, and to encode them takes milliseconds, which a caller in a loop would take from the orders.
+type scrapes struct {
+	encode http.Handler
+
+	mu      sync.Mutex
+	began   time.Time
+	encoded map[[2]string]*scrape // by format and compression
 }
+
+func newScrapes(of prometheus.Gatherer) *scrapes {
+	compressions := []promhttp.Compression{promhttp.Identity, promhttp.Gzip}
+	return &scrapes{encode: promhttp.HandlerFor(of, promhttp.HandlerOpts{OfferedCompressions: compressions})}
+}
+
+// ServeHTTP ignores what a request says beside the format and the compression: there would be as many answers as requests.
+func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	format := string(expfmt.NegotiateAccept(r.Header, expfmt.DefaultAcceptedFormats()...))
+	compression := "identity"
+	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		compression = "gzip"
+	}
+	found := s.find([2]string{format, compression})
+	maps.Copy(w.Header(), found.header)
+	w.WriteHeader(found.status)
+	_, _ = w.Write(found.body.Bytes()) // the caller has gone
+}
+
+func (s *scrapes) find(of [2]string) *scrape {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now := time.Now(); now.Sub(s.began) >= scrapeEvery {
+		s.began, s.encoded = now, map[[2]string]*scrape{}
+	}
+	found := s.encoded[of]
+	if found == nil {
+		found = &scrape{header: http.Header{}, status: http.StatusOK}
+		header := http.Header{"Accept": of[:1], "Accept-Encoding": of[1:]}
+		s.encode.ServeHTTP(found, &http.Request{Method: http.MethodGet, URL: &url.URL{Path: "/metrics"}, Header: header})
+		s.encoded[of] = found
+	}
+	return found
+}
+
+// scrape is an answer that is kept. It implements http.ResponseWriter.
+type scrape struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+func (s *scrape) Header() http.Header         { return s.header }
+func (s *scrape) WriteHeader(status int)      { s.status = status }
+func (s *scrape) Write(b []byte) (int, error) { return s.body.Write(b) }
 
 // waiting collects what waits in this replica's memory for remote steps, and what waits in the database.
 type waiting struct{ orders *engine.Engine }

@@ -244,7 +244,7 @@ func (w *watched) labels(t *testing.T) map[string][]string {
 	return named
 }
 
-// TestScrapesAreShared: all requests within a second get the metrics that were gathered for the first.
+// TestScrapesAreShared: all requests within a second get what was encoded for the first of their format, whatever else they say.
 func TestScrapesAreShared(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -259,17 +259,20 @@ func TestScrapesAreShared(t *testing.T) {
 			shared.ServeHTTP(w, r)
 			return w
 		}
-		for range 50 {
-			plain := ask("Accept", "text/plain;version=0.0.4")
+		for n := range 50 {
+			plain := ask("Accept", fmt.Sprintf("text/plain;version=0.0.4;q=0.%d", n+1))
 			if !strings.Contains(plain.Body.String(), "\nlooks 1\n") || !strings.HasPrefix(plain.Header().Get("Content-Type"), "text/plain") {
 				t.Fatalf("%v %s", plain.Header(), plain.Body)
 			}
-			if zipped := ask("Accept-Encoding", "gzip"); zipped.Header().Get("Content-Encoding") != "gzip" {
+			if zipped := ask("Accept-Encoding", fmt.Sprintf("gzip, x-%d", n)); zipped.Header().Get("Content-Encoding") != "gzip" {
 				t.Fatal(zipped.Header())
 			}
 		}
+		if n := looks.Load(); n != 2 {
+			t.Errorf("%d looks for two encodings", n)
+		}
 		<-time.After(scrapeEvery)
-		if later := ask("Accept", "*/*").Body.String(); !strings.Contains(later, "\nlooks 2\n") {
+		if later := ask("Accept", "*/*").Body.String(); !strings.Contains(later, "\nlooks 3\n") {
 			t.Error(later)
 		}
 	})
