@@ -10,7 +10,7 @@ import (
 )
 
 const inventoryGet = `-- name: InventoryGet :one
-SELECT i.on_hand, i.reserved, i.sold, i.version, i.tracked, i.item FROM pawl.inventory AS i WHERE i.item = $1 AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
+SELECT i.on_hand, i.reserved, i.sold, i.version, i.tracked, i.item FROM pawl.inventory AS i WHERE i.item = $1 AND (SELECT set_config('synchronous_commit', 'local', true) || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
 `
 
 // The stock of an item. Durable, as OrdersByID.
@@ -30,7 +30,7 @@ func (q *Queries) InventoryGet(ctx context.Context, item string) (Inventory, err
 
 const inventoryList = `-- name: InventoryList :many
 SELECT i.on_hand, i.reserved, i.sold, i.version, i.tracked, i.item FROM pawl.inventory AS i
-WHERE i.item > $1 AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL ORDER BY i.item LIMIT $2
+WHERE i.item > $1 AND (SELECT set_config('synchronous_commit', 'local', true) || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL ORDER BY i.item LIMIT $2
 `
 
 type InventoryListParams struct {

@@ -110,14 +110,16 @@ func (q *Queries) TransitionByRequest(ctx context.Context, arg TransitionByReque
 const transitionsOf = `-- name: TransitionsOf :many
 SELECT t.order_no, t.at, t.fence, t.position, t.previous_no, t.seq, t.id_hash, t.from_status, t.to_status, t.verb, t.actor, t.reason, t.request_id, t.payment_method, t.on_behalf_of, t.fingerprint FROM pawl.transitions AS t
 WHERE t.order_no = $1 AND t.seq > $2 AND t.seq < $3
-  AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
-ORDER BY t.seq LIMIT $4
+  AND (SELECT set_config('synchronous_commit', CASE WHEN $4::boolean THEN current_setting('synchronous_commit') ELSE 'local' END, true)
+    || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
+ORDER BY t.seq LIMIT $5
 `
 
 type TransitionsOfParams struct {
 	OrderNo int64
 	After   int32
 	Before  int32
+	Durable bool
 	Most    int32
 }
 
@@ -127,6 +129,7 @@ func (q *Queries) TransitionsOf(ctx context.Context, arg TransitionsOfParams) ([
 		arg.OrderNo,
 		arg.After,
 		arg.Before,
+		arg.Durable,
 		arg.Most,
 	)
 	if err != nil {
@@ -167,7 +170,7 @@ func (q *Queries) TransitionsOf(ctx context.Context, arg TransitionsOfParams) ([
 const transitionsOfNewest = `-- name: TransitionsOfNewest :many
 SELECT t.order_no, t.at, t.fence, t.position, t.previous_no, t.seq, t.id_hash, t.from_status, t.to_status, t.verb, t.actor, t.reason, t.request_id, t.payment_method, t.on_behalf_of, t.fingerprint FROM pawl.transitions AS t
 WHERE t.order_no = $1 AND t.seq > $2 AND t.seq < $3
-  AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
+  AND (SELECT set_config('synchronous_commit', 'local', true) || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
 ORDER BY t.seq DESC LIMIT $4
 `
 

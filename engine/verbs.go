@@ -560,7 +560,7 @@ func replacedBy(o *orders.Order, q *Request) *string {
 // history is there. No order without an error: another row is there, so it was not.
 func (e *Engine) asked(ctx context.Context, o *orders.Order, q *Request) ([]orders.Order, error) {
 	rows, err := untilKnown(&e.core, "read history", func() ([]db.Transition, error) {
-		return e.query.TransitionsOf(ctx, db.TransitionsOfParams{OrderNo: o.OrderNo, After: o.Seq, Before: math.MaxInt32, Most: 1})
+		return e.query.TransitionsOf(ctx, db.TransitionsOfParams{OrderNo: o.OrderNo, After: o.Seq, Before: math.MaxInt32, Most: 1, Durable: true})
 	})
 	if err != nil || len(rows) == 0 {
 		return nil, cmp.Or(err, orders.ErrUnavailable) // the engine stops

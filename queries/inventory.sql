@@ -1,6 +1,6 @@
 -- name: InventoryGet :one
 -- The stock of an item. Durable, as OrdersByID.
-SELECT i.* FROM pawl.inventory AS i WHERE i.item = @item AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL;
+SELECT i.* FROM pawl.inventory AS i WHERE i.item = @item AND (SELECT set_config('synchronous_commit', 'local', true) || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL;
 
 -- name: InventoryTracked :one
 -- Whether the stock of any item is tracked.
@@ -9,7 +9,7 @@ SELECT EXISTS (SELECT FROM pawl.inventory AS i WHERE i.tracked)::boolean AS trac
 -- name: InventoryList :many
 -- Durable, as OrdersByID.
 SELECT i.* FROM pawl.inventory AS i
-WHERE i.item > @after AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL ORDER BY i.item LIMIT @most;
+WHERE i.item > @after AND (SELECT set_config('synchronous_commit', 'local', true) || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL ORDER BY i.item LIMIT @most;
 
 -- name: InventoryMove :many
 -- Changes the stock on the shelf by some units, and records it. No row comes back when a request of this

@@ -129,9 +129,12 @@ SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM admitted AS w, pawl
 -- ended the wait, or the server came back from a crash. What callers are told must not rest on such a row, so a
 -- durable read writes a record of its own, in the same transaction, and its commit is waited for as the settings
 -- demand. The log is kept in order: a server with the later record has the earlier commit, too.
+--
+-- The last steps of an order that is driven may not be on the disk yet. To read it is to wait until they are, on this server at least.
 SELECT o.* FROM pawl.full_orders AS o
 WHERE o.order_id = ANY((SELECT @order_ids::text[])::text[])
-  AND (NOT @durable::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL);
+  AND (o.owner IS NULL AND NOT @durable::boolean OR (SELECT set_config('synchronous_commit', CASE WHEN @durable::boolean THEN current_setting('synchronous_commit') ELSE 'local' END, true)
+    || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL);
 
 -- name: OrdersByNo :many
 -- The same by number.

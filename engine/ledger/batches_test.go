@@ -5,6 +5,7 @@ import (
 	"sync"
 	"testing"
 
+	"pawl/db"
 	"pawl/engine/ledger"
 	"pawl/fsm"
 	"pawl/internal/pg"
@@ -212,5 +213,54 @@ func TestWhichCommitsWait(t *testing.T) {
 				t.Errorf("synchronous_commit is %s", waits)
 			}
 		})
+	}
+}
+
+// TestReadsOfWhatIsDrivenWait: what is read of an order, its history and the stock is on the disk of this server when it is told.
+func TestReadsOfWhatIsDrivenWait(t *testing.T) {
+	t.Parallel()
+	l := open(t)
+	l.stock("widget", 10)
+	driven, ended := l.orders(fsm.Reserving, "widget", 1)[0], l.orders(fsm.Confirming, "widget", 1)[0]
+	l.all(l.set(ended))
+	ids := l.ids([]int64{driven, ended})
+	for name, read := range map[string]struct {
+		read  func(q *db.Queries) error
+		waits bool
+	}{
+		"an order that is driven": {func(q *db.Queries) error {
+			_, err := q.OrdersByID(t.Context(), db.OrdersByIDParams{OrderIds: ids[:1]})
+			return err
+		}, true},
+		"an order that has ended": {func(q *db.Queries) error {
+			_, err := q.OrdersByID(t.Context(), db.OrdersByIDParams{OrderIds: ids[1:]})
+			return err
+		}, false},
+		"a list": {func(q *db.Queries) error {
+			_, err := q.OrdersRead(t.Context(), db.OrdersReadParams{OrderNos: []int64{driven, ended}, Bytes: 1 << 20})
+			return err
+		}, true},
+		"a history": {func(q *db.Queries) error {
+			_, err := q.TransitionsOf(t.Context(), db.TransitionsOfParams{OrderNo: driven, Before: 100, Most: 10})
+			return err
+		}, true},
+		"a history, newest first": {func(q *db.Queries) error {
+			_, err := q.TransitionsOfNewest(t.Context(), db.TransitionsOfNewestParams{OrderNo: driven, Before: 100, Most: 10})
+			return err
+		}, true},
+		"stock": {func(q *db.Queries) error { _, err := q.InventoryGet(t.Context(), "widget"); return err }, true},
+		"a list of stock": {func(q *db.Queries) error {
+			_, err := q.InventoryList(t.Context(), db.InventoryListParams{Most: 10})
+			return err
+		}, true},
+	} {
+		tx := l.begin()
+		l.must(read.read(l.query.WithTx(tx)))
+		var setting string
+		l.must(tx.QueryRow(t.Context(), `SHOW synchronous_commit`).Scan(&setting))
+		l.must(tx.Rollback(t.Context()))
+		if waits := setting == "local"; waits != read.waits {
+			t.Errorf("%s: synchronous_commit is %s", name, setting)
+		}
 	}
 }
