@@ -10,10 +10,9 @@ import (
 )
 
 const inventoryGet = `-- name: InventoryGet :one
-SELECT i.on_hand, i.reserved, i.sold, i.version, i.tracked, i.item FROM pawl.inventory AS i WHERE i.item = $1 AND (SELECT set_config('synchronous_commit', 'local', true) || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
+SELECT i.on_hand, i.reserved, i.sold, i.version, i.tracked, i.item FROM pawl.inventory AS i WHERE i.item = $1
 `
 
-// The stock of an item. Durable, as OrdersByID.
 func (q *Queries) InventoryGet(ctx context.Context, item string) (Inventory, error) {
 	row := q.db.QueryRow(ctx, inventoryGet, item)
 	var i Inventory
@@ -30,7 +29,7 @@ func (q *Queries) InventoryGet(ctx context.Context, item string) (Inventory, err
 
 const inventoryList = `-- name: InventoryList :many
 SELECT i.on_hand, i.reserved, i.sold, i.version, i.tracked, i.item FROM pawl.inventory AS i
-WHERE i.item > $1 AND (SELECT set_config('synchronous_commit', 'local', true) || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL ORDER BY i.item LIMIT $2
+WHERE i.item > $1 ORDER BY i.item LIMIT $2
 `
 
 type InventoryListParams struct {
@@ -38,7 +37,6 @@ type InventoryListParams struct {
 	Most  int32
 }
 
-// Durable, as OrdersByID.
 func (q *Queries) InventoryList(ctx context.Context, arg InventoryListParams) ([]Inventory, error) {
 	rows, err := q.db.Query(ctx, inventoryList, arg.After, arg.Most)
 	if err != nil {

@@ -16,8 +16,6 @@ const ordersCharge = `-- name: OrdersCharge :many
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
-    AND ((o.order_no, o.order_id) IN (SELECT x.order_no, x.order_id
-      FROM ROWS FROM (unnest((SELECT $1::bigint[])::bigint[]), unnest((SELECT $2::text[])::text[])) AS x(order_no, order_id))) = true
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE pawl.orders AS o SET
@@ -29,7 +27,7 @@ WITH locked AS MATERIALIZED (
     due_at = CASE WHEN o.stop_requested IS NULL THEN o.due_at END,
     owner = CASE WHEN o.stop_requested IS NULL THEN o.owner END
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
-    AND o.status = $3 AND o.fence = $4 AND o.seq = $5
+    AND o.status = $2 AND o.fence = $3 AND o.seq = $4
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount
 ), charged AS (
   INSERT INTO pawl.charges (order_no, generation, currency, amount)
@@ -37,13 +35,11 @@ WITH locked AS MATERIALIZED (
 )
 INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'charging', m.status, m.fence FROM moved AS m
-WHERE (SELECT set_config('synchronous_commit', 'off', true) WHERE NOT EXISTS (SELECT FROM moved AS n WHERE n.status = 'canceled')) IS DISTINCT FROM ''
 RETURNING order_no, seq, to_status, at
 `
 
 type OrdersChargeParams struct {
 	OrderNos []int64
-	OrderIds []string
 	Expected fsm.State
 	Fence    int64
 	Seq      int32
@@ -56,11 +52,10 @@ type OrdersChargeRow struct {
 	At       time.Time
 }
 
-// Stopped before its charge, an order is certainly not charged: it is canceled, and that waits for the disk.
+// Stopped before its charge, an order is certainly not charged: it is canceled.
 func (q *Queries) OrdersCharge(ctx context.Context, arg OrdersChargeParams) ([]OrdersChargeRow, error) {
 	rows, err := q.db.Query(ctx, ordersCharge,
 		arg.OrderNos,
-		arg.OrderIds,
 		arg.Expected,
 		arg.Fence,
 		arg.Seq,
@@ -92,8 +87,7 @@ const ordersChargeOne = `-- name: OrdersChargeOne :many
 WITH moved AS (
   UPDATE pawl.orders AS o SET status = 'reserving', seq = o.seq + 1, take_overs = 0
   WHERE o.order_no = (SELECT l.order_no FROM pawl.orders AS l WHERE l.order_no = $1 FOR NO KEY UPDATE SKIP LOCKED)
-    AND o.order_id = $2 AND o.status = $3 AND o.fence = $4 AND o.seq = $5 AND o.stop_requested IS NULL
-    AND (SELECT set_config('synchronous_commit', 'off', true)) <> ''
+    AND o.status = $2 AND o.fence = $3 AND o.seq = $4 AND o.stop_requested IS NULL
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount
 ), charged AS (
   INSERT INTO pawl.charges (order_no, generation, currency, amount)
@@ -106,7 +100,6 @@ RETURNING order_no, seq, to_status, at
 
 type OrdersChargeOneParams struct {
 	OrderNo  int64
-	OrderID  string
 	Expected fsm.State
 	Fence    int64
 	Seq      int32
@@ -122,7 +115,6 @@ type OrdersChargeOneRow struct {
 func (q *Queries) OrdersChargeOne(ctx context.Context, arg OrdersChargeOneParams) ([]OrdersChargeOneRow, error) {
 	rows, err := q.db.Query(ctx, ordersChargeOne,
 		arg.OrderNo,
-		arg.OrderID,
 		arg.Expected,
 		arg.Fence,
 		arg.Seq,
@@ -154,8 +146,6 @@ const ordersConfirm = `-- name: OrdersConfirm :many
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
-    AND ((o.order_no, o.order_id) IN (SELECT x.order_no, x.order_id
-      FROM ROWS FROM (unnest((SELECT $1::bigint[])::bigint[]), unnest((SELECT $2::text[])::text[])) AS x(order_no, order_id))) = true
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE pawl.orders AS o SET
@@ -167,7 +157,7 @@ WITH locked AS MATERIALIZED (
     due_at = CASE WHEN o.stop_requested IS NOT NULL THEN o.due_at END,
     owner = CASE WHEN o.stop_requested IS NOT NULL THEN o.owner END
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
-    AND o.status = $3 AND o.fence = $4 AND o.seq = $5
+    AND o.status = $2 AND o.fence = $3 AND o.seq = $4
   RETURNING o.order_no, o.fence, o.seq, o.status, o.item, o.quantity
 ), sold AS (
   INSERT INTO pawl.inventory AS i (item, reserved)
@@ -186,7 +176,6 @@ RETURNING order_no, seq, to_status, at
 
 type OrdersConfirmParams struct {
 	OrderNos []int64
-	OrderIds []string
 	Expected fsm.State
 	Fence    int64
 	Seq      int32
@@ -205,7 +194,6 @@ type OrdersConfirmRow struct {
 func (q *Queries) OrdersConfirm(ctx context.Context, arg OrdersConfirmParams) ([]OrdersConfirmRow, error) {
 	rows, err := q.db.Query(ctx, ordersConfirm,
 		arg.OrderNos,
-		arg.OrderIds,
 		arg.Expected,
 		arg.Fence,
 		arg.Seq,
@@ -238,7 +226,7 @@ WITH moved AS (
   UPDATE pawl.orders AS o SET status = 'completed', seq = o.seq + 1, take_overs = 0,
     ended_as = 'completed', finished_at = now(), due_at = NULL, owner = NULL
   WHERE o.order_no = (SELECT l.order_no FROM pawl.orders AS l WHERE l.order_no = $1 FOR NO KEY UPDATE SKIP LOCKED)
-    AND o.order_id = $2 AND o.status = $3 AND o.fence = $4 AND o.seq = $5 AND o.stop_requested IS NULL
+    AND o.status = $2 AND o.fence = $3 AND o.seq = $4 AND o.stop_requested IS NULL
   RETURNING o.order_no, o.fence, o.seq, o.status, o.item, o.quantity
 ), sold AS (
   INSERT INTO pawl.inventory AS i (item, reserved)
@@ -256,7 +244,6 @@ RETURNING order_no, seq, to_status, at
 
 type OrdersConfirmOneParams struct {
 	OrderNo  int64
-	OrderID  string
 	Expected fsm.State
 	Fence    int64
 	Seq      int32
@@ -272,7 +259,6 @@ type OrdersConfirmOneRow struct {
 func (q *Queries) OrdersConfirmOne(ctx context.Context, arg OrdersConfirmOneParams) ([]OrdersConfirmOneRow, error) {
 	rows, err := q.db.Query(ctx, ordersConfirmOne,
 		arg.OrderNo,
-		arg.OrderID,
 		arg.Expected,
 		arg.Fence,
 		arg.Seq,
@@ -304,22 +290,20 @@ const ordersHold = `-- name: OrdersHold :many
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT $3::bigint[])::bigint[])
-    AND ((o.order_no, o.order_id) IN (SELECT x.order_no, x.order_id
-      FROM ROWS FROM (unnest((SELECT $3::bigint[])::bigint[]), unnest((SELECT $4::text[])::text[])) AS x(order_no, order_id))) = true
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE pawl.orders AS o SET
     hold = $1::text, hold_reason = nullif($2::text, ''), seq = o.seq + 1, owner = NULL, take_overs = 0,
-    due_at = CASE WHEN $1::text = 'approval' AND o.approval_until IS NULL AND $5::float8 > 0
-        THEN now() + make_interval(secs => $5::float8)
+    due_at = CASE WHEN $1::text = 'approval' AND o.approval_until IS NULL AND $4::float8 > 0
+        THEN now() + make_interval(secs => $4::float8)
       WHEN $1::text = 'approval' AND o.approval_until < '9999-01-01 00:00:00+00' THEN o.approval_until
       WHEN $1::text = 'scheduled' THEN o.start_at END,
     approval_until = CASE WHEN $1::text <> 'approval' THEN o.approval_until
       WHEN o.approval_until IS NOT NULL THEN o.approval_until
-      WHEN $5::float8 > 0 THEN now() + make_interval(secs => $5::float8) ELSE '9999-01-01 00:00:00+00' END,
+      WHEN $4::float8 > 0 THEN now() + make_interval(secs => $4::float8) ELSE '9999-01-01 00:00:00+00' END,
     stop_requested = CASE WHEN $1::text = 'paused' AND o.stop_requested = 'pause' THEN NULL ELSE o.stop_requested END
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
-    AND o.status = $6 AND o.fence = $7 AND o.seq = $8
+    AND o.status = $5 AND o.fence = $6 AND o.seq = $7
   RETURNING o.order_no, o.fence, o.seq, o.status
 )
 INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason)
@@ -333,7 +317,6 @@ type OrdersHoldParams struct {
 	Hold       string
 	HoldReason string
 	OrderNos   []int64
-	OrderIds   []string
 	Seconds    float64
 	Expected   fsm.State
 	Fence      int64
@@ -354,7 +337,6 @@ func (q *Queries) OrdersHold(ctx context.Context, arg OrdersHoldParams) ([]Order
 		arg.Hold,
 		arg.HoldReason,
 		arg.OrderNos,
-		arg.OrderIds,
 		arg.Seconds,
 		arg.Expected,
 		arg.Fence,
@@ -390,8 +372,6 @@ WITH answers AS MATERIALIZED (
 ), locked AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
-    AND ((o.order_no, o.order_id) IN (SELECT x.order_no, x.order_id
-      FROM ROWS FROM (unnest((SELECT $1::bigint[])::bigint[]), unnest((SELECT $3::text[])::text[])) AS x(order_no, order_id))) = true
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE pawl.orders AS o SET
@@ -399,7 +379,7 @@ WITH answers AS MATERIALIZED (
     finished_at = now(), due_at = NULL, owner = NULL,
     seq = o.seq + 1, take_overs = 0, retries = NULL, retry_window_started_at = NULL, in_doubt_since = NULL, action = NULL
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
-    AND o.status = $4 AND o.fence = $5 AND o.seq = $6
+    AND o.status = $3 AND o.fence = $4 AND o.seq = $5
   RETURNING o.order_no, o.fence, o.seq, o.status, o.calls
 ), returned AS (
   UPDATE pawl.charges AS c SET refunded_at = now()
@@ -416,7 +396,7 @@ WITH answers AS MATERIALIZED (
     AND t.finished_at IS NULL
 ), consumed AS (
   UPDATE pawl.step_answers AS w SET consumed_at = now()
-  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND $7::boolean
+  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND $6::boolean
 )
 INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'refunding', m.status, m.fence FROM moved AS m
@@ -426,7 +406,6 @@ RETURNING order_no, seq, to_status, at
 type OrdersRefundParams struct {
 	OrderNos []int64
 	Refs     []string
-	OrderIds []string
 	Expected fsm.State
 	Fence    int64
 	Seq      int32
@@ -446,7 +425,6 @@ func (q *Queries) OrdersRefund(ctx context.Context, arg OrdersRefundParams) ([]O
 	rows, err := q.db.Query(ctx, ordersRefund,
 		arg.OrderNos,
 		arg.Refs,
-		arg.OrderIds,
 		arg.Expected,
 		arg.Fence,
 		arg.Seq,
@@ -479,15 +457,13 @@ const ordersRelease = `-- name: OrdersRelease :many
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
-    AND ((o.order_no, o.order_id) IN (SELECT x.order_no, x.order_id
-      FROM ROWS FROM (unnest((SELECT $1::bigint[])::bigint[]), unnest((SELECT $2::text[])::text[])) AS x(order_no, order_id))) = true
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE pawl.orders AS o SET
     status = 'refunding', outcome = coalesce(o.outcome, 'failed'),
     seq = o.seq + 1, take_overs = 0, retries = NULL, retry_window_started_at = NULL, in_doubt_since = NULL, action = NULL
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
-    AND o.status = $3 AND o.fence = $4 AND o.seq = $5
+    AND o.status = $2 AND o.fence = $3 AND o.seq = $4
   RETURNING o.order_no, o.fence, o.seq, o.status, o.calls
 ), released AS (
   UPDATE pawl.reservations AS r SET released_at = now()
@@ -505,7 +481,7 @@ WITH locked AS MATERIALIZED (
     AND t.finished_at IS NULL
 ), consumed AS (
   UPDATE pawl.step_answers AS w SET consumed_at = now()
-  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND $6::boolean
+  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND $5::boolean
 )
 INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'releasing', m.status, m.fence FROM moved AS m
@@ -514,7 +490,6 @@ RETURNING order_no, seq, to_status, at
 
 type OrdersReleaseParams struct {
 	OrderNos []int64
-	OrderIds []string
 	Expected fsm.State
 	Fence    int64
 	Seq      int32
@@ -533,7 +508,6 @@ type OrdersReleaseRow struct {
 func (q *Queries) OrdersRelease(ctx context.Context, arg OrdersReleaseParams) ([]OrdersReleaseRow, error) {
 	rows, err := q.db.Query(ctx, ordersRelease,
 		arg.OrderNos,
-		arg.OrderIds,
 		arg.Expected,
 		arg.Fence,
 		arg.Seq,
@@ -564,20 +538,18 @@ func (q *Queries) OrdersRelease(ctx context.Context, arg OrdersReleaseParams) ([
 
 const ordersReserve = `-- name: OrdersReserve :many
 WITH asked AS (
-  SELECT $1::bigint[] AS order_nos, $2::text[] AS order_ids
+  SELECT $1::bigint[] AS order_nos
 ), locked AS MATERIALIZED (
   -- The condition is a column here, not a filter, lest one row be expected of it.
   SELECT o.order_no, o.item, o.quantity, o.stop_requested,
-    (o.status = $3 AND o.fence = $4 AND o.seq = $5) AS expected
+    (o.status = $2 AND o.fence = $3 AND o.seq = $4) AS expected
   FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT a.order_nos FROM asked AS a)::bigint[])
-    AND ((o.order_no, o.order_id) IN (SELECT x.order_no, x.order_id
-      FROM ROWS FROM (unnest((SELECT a.order_nos FROM asked AS a)::bigint[]), unnest((SELECT a.order_ids FROM asked AS a)::text[])) AS x(order_no, order_id))) = true
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), stock AS MATERIALIZED (
   SELECT i.item, i.tracked, i.on_hand - i.reserved AS available FROM pawl.inventory AS i
   WHERE i.item = ANY(ARRAY(SELECT DISTINCT l.item FROM locked AS l WHERE l.expected AND l.stop_requested IS NULL))
-    AND (SELECT set_config('lock_timeout', '500ms', true) || set_config('synchronous_commit', 'off', true)) <> ''
+    AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   ORDER BY i.item FOR NO KEY UPDATE
 ), queued AS (
   SELECT l.order_no, l.item, l.quantity, coalesce(s.tracked, false) AS tracked, coalesce(s.available, 0) AS available,
@@ -602,7 +574,7 @@ WITH asked AS (
     reserved_until = now() + make_interval(secs => o.reservation_ttl)
   WHERE o.order_no = ANY(ARRAY(
       SELECT d.order_no FROM decided AS d WHERE d.fits AND (d.item IN (SELECT t.item FROM taken AS t)) = true))
-    AND o.status = $3 AND o.fence = $4 AND o.seq = $5
+    AND o.status = $2 AND o.fence = $3 AND o.seq = $4
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity
 ), stopped AS (
   UPDATE pawl.orders AS o SET
@@ -613,7 +585,7 @@ WITH asked AS (
   WHERE o.order_no = ANY(ARRAY(
       SELECT d.order_no FROM decided AS d WHERE NOT d.fits AND d.refused
       UNION ALL SELECT l.order_no FROM locked AS l WHERE l.expected AND l.stop_requested IS NOT NULL))
-    AND o.status = $3 AND o.fence = $4 AND o.seq = $5
+    AND o.status = $2 AND o.fence = $3 AND o.seq = $4
   RETURNING o.order_no, o.fence, o.seq, o.status, o.failure_code
 ), reserved AS (
   INSERT INTO pawl.reservations (order_no, generation, item, quantity)
@@ -628,7 +600,6 @@ RETURNING order_no, seq, to_status, at
 
 type OrdersReserveParams struct {
 	OrderNos []int64
-	OrderIds []string
 	Expected fsm.State
 	Fence    int64
 	Seq      int32
@@ -651,7 +622,6 @@ type OrdersReserveRow struct {
 func (q *Queries) OrdersReserve(ctx context.Context, arg OrdersReserveParams) ([]OrdersReserveRow, error) {
 	rows, err := q.db.Query(ctx, ordersReserve,
 		arg.OrderNos,
-		arg.OrderIds,
 		arg.Expected,
 		arg.Fence,
 		arg.Seq,
@@ -681,20 +651,18 @@ func (q *Queries) OrdersReserve(ctx context.Context, arg OrdersReserveParams) ([
 
 const ordersReserveAll = `-- name: OrdersReserveAll :many
 WITH asked AS (
-  SELECT $1::bigint[] AS order_nos, $2::text[] AS order_ids
+  SELECT $1::bigint[] AS order_nos
 ), locked AS MATERIALIZED (
   -- The condition is a column here, not a filter, lest one row be expected of it.
   SELECT o.order_no, o.item, o.quantity,
-    (o.status = $3 AND o.fence = $4 AND o.seq = $5 AND o.stop_requested IS NULL) AS asks
+    (o.status = $2 AND o.fence = $3 AND o.seq = $4 AND o.stop_requested IS NULL) AS asks
   FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT a.order_nos FROM asked AS a)::bigint[])
-    AND ((o.order_no, o.order_id) IN (SELECT x.order_no, x.order_id
-      FROM ROWS FROM (unnest((SELECT a.order_nos FROM asked AS a)::bigint[]), unnest((SELECT a.order_ids FROM asked AS a)::text[])) AS x(order_no, order_id))) = true
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), taken AS (
   INSERT INTO pawl.inventory AS i (item, reserved)
   SELECT l.item, sum(l.quantity) FROM locked AS l
-  WHERE l.asks AND (SELECT set_config('lock_timeout', '500ms', true) || set_config('synchronous_commit', 'off', true)) <> ''
+  WHERE l.asks AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   GROUP BY l.item ORDER BY l.item
   ON CONFLICT (item) DO UPDATE SET reserved = i.reserved + excluded.reserved
     WHERE NOT i.tracked OR i.reserved + excluded.reserved <= i.on_hand
@@ -704,7 +672,7 @@ WITH asked AS (
     reserved_until = now() + make_interval(secs => o.reservation_ttl)
   WHERE o.order_no = ANY(ARRAY(
       SELECT l.order_no FROM locked AS l WHERE l.asks AND (l.item IN (SELECT t.item FROM taken AS t)) = true))
-    AND o.status = $3 AND o.fence = $4 AND o.seq = $5
+    AND o.status = $2 AND o.fence = $3 AND o.seq = $4
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity
 ), reserved AS (
   INSERT INTO pawl.reservations (order_no, generation, item, quantity)
@@ -717,7 +685,6 @@ RETURNING order_no, seq, to_status, at
 
 type OrdersReserveAllParams struct {
 	OrderNos []int64
-	OrderIds []string
 	Expected fsm.State
 	Fence    int64
 	Seq      int32
@@ -735,7 +702,6 @@ type OrdersReserveAllRow struct {
 func (q *Queries) OrdersReserveAll(ctx context.Context, arg OrdersReserveAllParams) ([]OrdersReserveAllRow, error) {
 	rows, err := q.db.Query(ctx, ordersReserveAll,
 		arg.OrderNos,
-		arg.OrderIds,
 		arg.Expected,
 		arg.Fence,
 		arg.Seq,
@@ -766,12 +732,12 @@ func (q *Queries) OrdersReserveAll(ctx context.Context, arg OrdersReserveAllPara
 const ordersReserveOne = `-- name: OrdersReserveOne :many
 WITH asking AS MATERIALIZED (
   SELECT o.order_no, o.item, o.quantity FROM pawl.orders AS o
-  WHERE o.order_no = $1 AND o.order_id = $2 AND o.status = $3 AND o.fence = $4 AND o.seq = $5
+  WHERE o.order_no = $1 AND o.status = $2 AND o.fence = $3 AND o.seq = $4
     AND o.stop_requested IS NULL
   FOR NO KEY UPDATE SKIP LOCKED
 ), taken AS (
   INSERT INTO pawl.inventory AS i (item, reserved)
-  SELECT a.item, a.quantity FROM asking AS a WHERE (SELECT set_config('lock_timeout', '500ms', true) || set_config('synchronous_commit', 'off', true)) <> ''
+  SELECT a.item, a.quantity FROM asking AS a WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   ON CONFLICT (item) DO UPDATE SET reserved = i.reserved + excluded.reserved
     WHERE NOT i.tracked OR i.reserved + excluded.reserved <= i.on_hand
   RETURNING i.item
@@ -779,7 +745,7 @@ WITH asking AS MATERIALIZED (
   UPDATE pawl.orders AS o SET status = 'confirming', seq = o.seq + 1, take_overs = 0,
     reserved_until = now() + make_interval(secs => o.reservation_ttl)
   WHERE o.order_no = (SELECT a.order_no FROM asking AS a, taken AS t)
-    AND o.status = $3 AND o.fence = $4 AND o.seq = $5
+    AND o.status = $2 AND o.fence = $3 AND o.seq = $4
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity
 ), reserved AS (
   INSERT INTO pawl.reservations (order_no, generation, item, quantity)
@@ -792,7 +758,6 @@ RETURNING order_no, seq, to_status, at
 
 type OrdersReserveOneParams struct {
 	OrderNo  int64
-	OrderID  string
 	Expected fsm.State
 	Fence    int64
 	Seq      int32
@@ -809,7 +774,6 @@ type OrdersReserveOneRow struct {
 func (q *Queries) OrdersReserveOne(ctx context.Context, arg OrdersReserveOneParams) ([]OrdersReserveOneRow, error) {
 	rows, err := q.db.Query(ctx, ordersReserveOne,
 		arg.OrderNo,
-		arg.OrderID,
 		arg.Expected,
 		arg.Fence,
 		arg.Seq,
@@ -842,8 +806,6 @@ const ordersStart = `-- name: OrdersStart :many
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
-    AND ((o.order_no, o.order_id) IN (SELECT x.order_no, x.order_id
-      FROM ROWS FROM (unnest((SELECT $1::bigint[])::bigint[]), unnest((SELECT $2::text[])::text[])) AS x(order_no, order_id))) = true
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE pawl.orders AS o SET
@@ -855,7 +817,7 @@ WITH locked AS MATERIALIZED (
     due_at = CASE WHEN o.stop_requested IS NULL THEN o.due_at END,
     owner = CASE WHEN o.stop_requested IS NULL THEN o.owner END
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
-    AND o.status = $3 AND o.fence = $4 AND o.seq = $5
+    AND o.status = $2 AND o.fence = $3 AND o.seq = $4
   RETURNING o.order_no, o.fence, o.seq, o.status
 )
 INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
@@ -865,7 +827,6 @@ RETURNING order_no, seq, to_status, at
 
 type OrdersStartParams struct {
 	OrderNos []int64
-	OrderIds []string
 	Expected fsm.State
 	Fence    int64
 	Seq      int32
@@ -884,10 +845,6 @@ type OrdersStartRow struct {
 // error; an order that is not among them was locked by another session (SKIP LOCKED: one
 // locked row must not stall its neighbours) or is no longer as expected.
 //
-// An order is found by number and id together: the admission that gave it the number may not have been durable, and
-// after a crash the number can belong to another order. The charge and the reservation do not wait for the disk: nothing
-// is told before a later commit that does, and the log is in order (docs/design.md, "One wait for the disk").
-//
 // Rows are found by order_no = ANY(array), never by joining unnest to orders: a plan
 // cached while the table was empty would read all of it for every batch. The array stands
 // in a sub-select, out of the planner's sight: a plan for arrays of one would look cheaper
@@ -900,7 +857,6 @@ type OrdersStartRow struct {
 func (q *Queries) OrdersStart(ctx context.Context, arg OrdersStartParams) ([]OrdersStartRow, error) {
 	rows, err := q.db.Query(ctx, ordersStart,
 		arg.OrderNos,
-		arg.OrderIds,
 		arg.Expected,
 		arg.Fence,
 		arg.Seq,

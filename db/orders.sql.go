@@ -32,14 +32,14 @@ WITH incoming AS (
     i.amount::numeric, i.currency, i.item, i.quantity, nullif(i.metadata, '')::jsonb, nullif(i.submitted_by, '')
   FROM incoming AS i
   WHERE (coalesce(i.key, '') = '' OR i.fingerprint IN (SELECT k.fingerprint FROM kept AS k))
-    AND (SELECT set_config('lock_timeout', '500ms', true) || set_config('synchronous_commit', 'off', true)) <> ''
+    AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   ORDER BY i.order_id COLLATE "C"
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.order_no, orders.order_id, orders.created_at
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
   SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id),
-    lag(a.order_no, 1, (SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = $13::bigint)) OVER (ORDER BY a.order_no)
+    lag(a.order_no, 1, $13::bigint) OVER (ORDER BY a.order_no)
   FROM admitted AS a
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a
@@ -72,10 +72,8 @@ type OrdersAdmitRow struct {
 // otherwise. An order that is not returned existed, or came to exist meanwhile: read it. If another transaction inserts one of
 // them and does not commit, this one waits for half a second.
 //
-// The first row of each history names the order before it, in this batch or that this process admitted last if it is still
-// there, and so holds on to its number: what verify misses by it is no gap that a rollback or a crash left.
-//
-// The admission does not wait for the disk: see order_moves.sql.
+// The first row of each history names the order before it, in this batch or that this process admitted last, and so
+// holds on to its number: what verify misses by it is no gap that a rollback left.
 //
 // An Idempotency-Key commits with its order; keys is null where no request has one. An order whose key is there already is
 // left out: either it is stored, or the key stands for another request. All keys go in before the first order, in an order of
@@ -121,12 +119,12 @@ WITH admitted AS (
   SELECT $1::text, 'charging', 1, $2::uuid, clock_timestamp() + make_interval(secs => $3::float8),
     ($4::text)::numeric, $5::text, $6::text, $7::integer, nullif($8::text, '')::jsonb,
     nullif($9::text, '')
-  WHERE set_config('lock_timeout', '500ms', true) || set_config('synchronous_commit', 'off', true) <> ''
+  WHERE set_config('lock_timeout', '500ms', true) <> ''
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.order_no, orders.order_id, orders.created_at
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
-  SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id), (SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = $10::bigint) FROM admitted AS a
+  SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id), $10::bigint FROM admitted AS a
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a
 `
@@ -231,7 +229,7 @@ WITH incoming AS (
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason, id_hash, previous_no)
   SELECT a.order_no, 1, CASE WHEN a.hold IS NULL THEN 'pending' END, a.status, a.fence, a.hold, a.hold_reason, hashtext(a.order_id),
-    lag(a.order_no, 1, (SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = $25::bigint)) OVER (ORDER BY a.order_no)
+    lag(a.order_no, 1, $25::bigint) OVER (ORDER BY a.order_no)
   FROM admitted AS a
 ), begun AS (
   INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation)
@@ -378,8 +376,7 @@ func (q *Queries) OrdersAdmitWithTerms(ctx context.Context, arg OrdersAdmitWithT
 const ordersByID = `-- name: OrdersByID :many
 SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM pawl.full_orders AS o
 WHERE o.order_id = ANY((SELECT $1::text[])::text[])
-  AND (o.owner IS NULL AND NOT $2::boolean OR (SELECT set_config('synchronous_commit', CASE WHEN $2::boolean THEN current_setting('synchronous_commit') ELSE 'local' END, true)
-    || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
+  AND (NOT $2::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
 `
 
 type OrdersByIDParams struct {
@@ -393,8 +390,6 @@ type OrdersByIDParams struct {
 // ended the wait, or the server came back from a crash. What callers are told must not rest on such a row, so a
 // durable read writes a record of its own, in the same transaction, and its commit is waited for as the settings
 // demand. The log is kept in order: a server with the later record has the earlier commit, too.
-//
-// The last steps of an order that is driven may not be on the disk yet. To read it is to wait until they are, on this server at least.
 func (q *Queries) OrdersByID(ctx context.Context, arg OrdersByIDParams) ([]Order, error) {
 	rows, err := q.db.Query(ctx, ordersByID, arg.OrderIds, arg.Durable)
 	if err != nil {

@@ -31,7 +31,7 @@ func (b *bundle) hold(t testing.TB, state fsm.State, orderID string) {
 	g.advance(t, state, orderID)
 	o := g.stored(t, orderID)[0]
 	moved, err := g.query.OrdersHold(t.Context(), db.OrdersHoldParams{
-		OrderNos: []int64{o.OrderNo}, OrderIds: []string{o.OrderID}, Expected: o.Status, Fence: o.Fence, Seq: o.Seq, Hold: "paused", HoldReason: "by a test"})
+		OrderNos: []int64{o.OrderNo}, Expected: o.Status, Fence: o.Fence, Seq: o.Seq, Hold: "paused", HoldReason: "by a test"})
 	if err != nil || len(moved) != 1 {
 		t.Fatalf("hold %q: %v %v", orderID, moved, err)
 	}

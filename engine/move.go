@@ -73,11 +73,8 @@ func (e *core) move(m mover, runs []*run) (moved []*run) {
 // is known but what pg.FaultOf says of it. A verdict that the machine does not know is not believed: see halt.
 func (e *core) apply(m *mover, runs []*run) (moved, lost []*run, err error) {
 	slices.SortFunc(runs, func(a, b *run) int { return cmp.Compare(a.no(), b.no()) })
-	if runs, lost = withoutTwins(runs); len(runs) == 0 {
-		return nil, lost, nil
-	}
 	first := runs[0].order
-	batch := ledger.Batch{OrderNos: numbersOf(runs), OrderIds: idsOf(runs), Expected: first.Status, Fence: first.Fence, Seq: first.Seq}
+	batch := ledger.Batch{OrderNos: numbersOf(runs), Expected: first.Status, Fence: first.Fence, Seq: first.Seq}
 	verdicts, err := m.statement(e.ctx, e.query, batch)
 	if err != nil {
 		return nil, nil, err
@@ -115,27 +112,6 @@ func (e *core) apply(m *mover, runs []*run) (moved, lost []*run, err error) {
 	return moved, lost, nil
 }
 
-// withoutTwins leaves out runs, sorted by number, that have the same number: a crash took the admission of one of them with it, and
-// the number came again. The rows tell which.
-func withoutTwins(runs []*run) (others, twins []*run) {
-	same := func(i, j int) bool { return i >= 0 && j < len(runs) && runs[i].no() == runs[j].no() }
-	twin := 1
-	for twin < len(runs) && !same(twin-1, twin) {
-		twin++
-	}
-	if twin >= len(runs) {
-		return runs, nil // as always
-	}
-	for i, r := range runs {
-		if same(i-1, i) || same(i, i+1) {
-			twins = append(twins, r)
-		} else {
-			others = append(others, r)
-		}
-	}
-	return others, twins
-}
-
 // applyVerdict writes a verdict into the run, which refers to it from then on. The effects of the forward path are
 // known from the move itself; an order that goes back is read before it is shown.
 func (r *run) applyVerdict(v *ledger.Moved) {
@@ -163,7 +139,7 @@ func (e *core) halt(r *run, v ledger.Moved) {
 	e.log.Error("order stopped", "order_id", r.orderID, "error", err)
 	r.order.Status, r.order.Seq = v.ToStatus, v.Seq
 	if !v.ToStatus.Final() {
-		_, holdErr := e.query.OrdersHold(e.ctx, db.OrdersHoldParams{OrderNos: []int64{r.no()}, OrderIds: []string{r.orderID}, Expected: v.ToStatus,
+		_, holdErr := e.query.OrdersHold(e.ctx, db.OrdersHoldParams{OrderNos: []int64{r.no()}, Expected: v.ToStatus,
 			Fence: r.order.Fence, Seq: v.Seq, Hold: fsm.HoldAttention, HoldReason: err.Error()})
 		if holdErr != nil {
 			e.log.Error("hold order", "order_id", r.orderID, "error", holdErr)
@@ -266,7 +242,7 @@ func holdKeyOf(r *run) holdKey { return holdKey{versionOf(r), *r.hold} }
 
 // holdOrders holds orders without a result.
 func (e *core) holdOrders(key holdKey, runs []*run) []*run {
-	rows, err := e.query.OrdersHold(e.ctx, db.OrdersHoldParams{OrderNos: numbersOf(runs), OrderIds: idsOf(runs), Expected: key.state, Fence: key.fence, Seq: key.seq,
+	rows, err := e.query.OrdersHold(e.ctx, db.OrdersHoldParams{OrderNos: numbersOf(runs), Expected: key.state, Fence: key.fence, Seq: key.seq,
 		Hold: key.code, HoldReason: key.reason, Seconds: key.atMost.Seconds()})
 	switch {
 	case pg.FaultOf(err) == pg.Bad && key.code != fsm.HoldAttention:
@@ -339,8 +315,6 @@ func (e *core) readIncomplete(runs []*run) {
 		byNo[r.no()] = r
 	}
 	for _, row := range rows {
-		if r := byNo[row.OrderNo]; r.orderID == row.OrderID {
-			r.order = row
-		}
+		byNo[row.OrderNo].order = row
 	}
 }

@@ -58,7 +58,7 @@ func (e *Engine) admitAsync(ctx context.Context, in Input) (orders.Order, error)
 		if err := e.agrees(ctx, r, &in); err != nil {
 			return orders.Order{}, err
 		}
-		return e.stored(ctx, in.OrderID)
+		return e.getAsync(ctx, in.OrderID)
 	case <-r.done:
 		return e.outcome(ctx, r, &in)
 	case <-ctx.Done():
@@ -66,13 +66,12 @@ func (e *Engine) admitAsync(ctx context.Context, in Input) (orders.Order, error)
 	}
 }
 
-// stored reads an order that this process has admitted or found, and waits until what it read is durable. It was durable
-// before if it is there: a crash may have taken back an admission that did not wait for the disk. Then the run admits it again, and
-// its caller asks again.
-func (e *Engine) stored(ctx context.Context, orderID string) (orders.Order, error) {
-	order, err := e.Orders.GetDurable(ctx, orderID)
-	if errors.Is(err, orders.ErrNotFound) {
-		err = orders.ErrUnavailable
+// getAsync reads an order that is known to be stored, which is all that its caller is told while it is under way. That it
+// has ended is more than that.
+func (e *Engine) getAsync(ctx context.Context, orderID string) (orders.Order, error) {
+	order, err := e.Orders.Get(ctx, orderID)
+	if err == nil && order.Status.Final() {
+		return e.Orders.GetDurable(ctx, orderID)
 	}
 	return order, err
 }
@@ -209,7 +208,7 @@ func (e *Engine) asStored(ctx context.Context, r *run, in *Input) (orders.Order,
 			return orders.Order{}, err
 		}
 	}
-	return e.stored(short, r.orderID)
+	return e.Orders.GetDurable(short, r.orderID)
 }
 
 // agrees is nil if what a request brought agrees with what is stored, and else a conflict.
@@ -218,7 +217,7 @@ func (e *Engine) agrees(ctx context.Context, r *run, in *Input) error {
 	if err != nil || d == nil {
 		return err
 	}
-	order, err := e.stored(ctx, in.OrderID)
+	order, err := e.Orders.Get(ctx, in.OrderID)
 	if err != nil {
 		return err
 	}

@@ -493,17 +493,6 @@ func numbersOf(runs []*run) []int64 {
 	return out
 }
 
-// idsOf are the ids of the runs that numbersOf has the numbers of.
-func idsOf(runs []*run) []string {
-	out := make([]string, 0, len(runs))
-	for _, r := range runs {
-		if r.no() != 0 {
-			out = append(out, r.orderID)
-		}
-	}
-	return out
-}
-
 // or returns the value of a column, and the zero value where it is null.
 func or[T any](column *T) (value T) {
 	if column != nil {

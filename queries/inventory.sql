@@ -1,15 +1,13 @@
 -- name: InventoryGet :one
--- The stock of an item. Durable, as OrdersByID.
-SELECT i.* FROM pawl.inventory AS i WHERE i.item = @item AND (SELECT set_config('synchronous_commit', 'local', true) || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL;
+SELECT i.* FROM pawl.inventory AS i WHERE i.item = @item;
 
 -- name: InventoryTracked :one
 -- Whether the stock of any item is tracked.
 SELECT EXISTS (SELECT FROM pawl.inventory AS i WHERE i.tracked)::boolean AS tracked;
 
 -- name: InventoryList :many
--- Durable, as OrdersByID.
 SELECT i.* FROM pawl.inventory AS i
-WHERE i.item > @after AND (SELECT set_config('synchronous_commit', 'local', true) || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL ORDER BY i.item LIMIT @most;
+WHERE i.item > @after ORDER BY i.item LIMIT @most;
 
 -- name: InventoryMove :many
 -- Changes the stock on the shelf by some units, and records it. No row comes back when a request of this

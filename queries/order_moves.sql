@@ -4,10 +4,6 @@
 -- error; an order that is not among them was locked by another session (SKIP LOCKED: one
 -- locked row must not stall its neighbours) or is no longer as expected.
 --
--- An order is found by number and id together: the admission that gave it the number may not have been durable, and
--- after a crash the number can belong to another order. The charge and the reservation do not wait for the disk: nothing
--- is told before a later commit that does, and the log is in order (docs/design.md, "One wait for the disk").
---
 -- Rows are found by order_no = ANY(array), never by joining unnest to orders: a plan
 -- cached while the table was empty would read all of it for every batch. The array stands
 -- in a sub-select, out of the planner's sight: a plan for arrays of one would look cheaper
@@ -22,8 +18,6 @@
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
-    AND ((o.order_no, o.order_id) IN (SELECT x.order_no, x.order_id
-      FROM ROWS FROM (unnest((SELECT @order_nos::bigint[])::bigint[]), unnest((SELECT @order_ids::text[])::text[])) AS x(order_no, order_id))) = true
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE pawl.orders AS o SET
@@ -43,12 +37,10 @@ SELECT m.order_no, m.seq, 'pending', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
 -- name: OrdersCharge :many
--- Stopped before its charge, an order is certainly not charged: it is canceled, and that waits for the disk.
+-- Stopped before its charge, an order is certainly not charged: it is canceled.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
-    AND ((o.order_no, o.order_id) IN (SELECT x.order_no, x.order_id
-      FROM ROWS FROM (unnest((SELECT @order_nos::bigint[])::bigint[]), unnest((SELECT @order_ids::text[])::text[])) AS x(order_no, order_id))) = true
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE pawl.orders AS o SET
@@ -68,15 +60,13 @@ WITH locked AS MATERIALIZED (
 )
 INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'charging', m.status, m.fence FROM moved AS m
-WHERE (SELECT set_config('synchronous_commit', 'off', true) WHERE NOT EXISTS (SELECT FROM moved AS n WHERE n.status = 'canceled')) IS DISTINCT FROM ''
 RETURNING order_no, seq, to_status, at;
 
 -- name: OrdersChargeOne :many
 WITH moved AS (
   UPDATE pawl.orders AS o SET status = 'reserving', seq = o.seq + 1, take_overs = 0
   WHERE o.order_no = (SELECT l.order_no FROM pawl.orders AS l WHERE l.order_no = @order_no FOR NO KEY UPDATE SKIP LOCKED)
-    AND o.order_id = @order_id AND o.status = @expected AND o.fence = @fence AND o.seq = @seq AND o.stop_requested IS NULL
-    AND (SELECT set_config('synchronous_commit', 'off', true)) <> ''
+    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq AND o.stop_requested IS NULL
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount
 ), charged AS (
   INSERT INTO pawl.charges (order_no, generation, currency, amount)
@@ -95,20 +85,18 @@ RETURNING order_no, seq, to_status, at;
 -- What goes on and what goes back are two updates, because an update that joined its
 -- verdicts would be planned for a handful of rows and compare each with each.
 WITH asked AS (
-  SELECT @order_nos::bigint[] AS order_nos, @order_ids::text[] AS order_ids
+  SELECT @order_nos::bigint[] AS order_nos
 ), locked AS MATERIALIZED (
   -- The condition is a column here, not a filter, lest one row be expected of it.
   SELECT o.order_no, o.item, o.quantity, o.stop_requested,
     (o.status = @expected AND o.fence = @fence AND o.seq = @seq) AS expected
   FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT a.order_nos FROM asked AS a)::bigint[])
-    AND ((o.order_no, o.order_id) IN (SELECT x.order_no, x.order_id
-      FROM ROWS FROM (unnest((SELECT a.order_nos FROM asked AS a)::bigint[]), unnest((SELECT a.order_ids FROM asked AS a)::text[])) AS x(order_no, order_id))) = true
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), stock AS MATERIALIZED (
   SELECT i.item, i.tracked, i.on_hand - i.reserved AS available FROM pawl.inventory AS i
   WHERE i.item = ANY(ARRAY(SELECT DISTINCT l.item FROM locked AS l WHERE l.expected AND l.stop_requested IS NULL))
-    AND (SELECT set_config('lock_timeout', '500ms', true) || set_config('synchronous_commit', 'off', true)) <> ''
+    AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   ORDER BY i.item FOR NO KEY UPDATE
 ), queued AS (
   SELECT l.order_no, l.item, l.quantity, coalesce(s.tracked, false) AS tracked, coalesce(s.available, 0) AS available,
@@ -160,20 +148,18 @@ RETURNING order_no, seq, to_status, at;
 -- Takes what all orders of an item ask for, or nothing: it needs no running sums. The row of
 -- the item decides, as it is now.
 WITH asked AS (
-  SELECT @order_nos::bigint[] AS order_nos, @order_ids::text[] AS order_ids
+  SELECT @order_nos::bigint[] AS order_nos
 ), locked AS MATERIALIZED (
   -- The condition is a column here, not a filter, lest one row be expected of it.
   SELECT o.order_no, o.item, o.quantity,
     (o.status = @expected AND o.fence = @fence AND o.seq = @seq AND o.stop_requested IS NULL) AS asks
   FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT a.order_nos FROM asked AS a)::bigint[])
-    AND ((o.order_no, o.order_id) IN (SELECT x.order_no, x.order_id
-      FROM ROWS FROM (unnest((SELECT a.order_nos FROM asked AS a)::bigint[]), unnest((SELECT a.order_ids FROM asked AS a)::text[])) AS x(order_no, order_id))) = true
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), taken AS (
   INSERT INTO pawl.inventory AS i (item, reserved)
   SELECT l.item, sum(l.quantity) FROM locked AS l
-  WHERE l.asks AND (SELECT set_config('lock_timeout', '500ms', true) || set_config('synchronous_commit', 'off', true)) <> ''
+  WHERE l.asks AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   GROUP BY l.item ORDER BY l.item
   ON CONFLICT (item) DO UPDATE SET reserved = i.reserved + excluded.reserved
     WHERE NOT i.tracked OR i.reserved + excluded.reserved <= i.on_hand
@@ -197,12 +183,12 @@ RETURNING order_no, seq, to_status, at;
 -- The order is moved if its item had enough: the row of the item decides, as it is now.
 WITH asking AS MATERIALIZED (
   SELECT o.order_no, o.item, o.quantity FROM pawl.orders AS o
-  WHERE o.order_no = @order_no AND o.order_id = @order_id AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+  WHERE o.order_no = @order_no AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
     AND o.stop_requested IS NULL
   FOR NO KEY UPDATE SKIP LOCKED
 ), taken AS (
   INSERT INTO pawl.inventory AS i (item, reserved)
-  SELECT a.item, a.quantity FROM asking AS a WHERE (SELECT set_config('lock_timeout', '500ms', true) || set_config('synchronous_commit', 'off', true)) <> ''
+  SELECT a.item, a.quantity FROM asking AS a WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   ON CONFLICT (item) DO UPDATE SET reserved = i.reserved + excluded.reserved
     WHERE NOT i.tracked OR i.reserved + excluded.reserved <= i.on_hand
   RETURNING i.item
@@ -227,8 +213,6 @@ RETURNING order_no, seq, to_status, at;
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
-    AND ((o.order_no, o.order_id) IN (SELECT x.order_no, x.order_id
-      FROM ROWS FROM (unnest((SELECT @order_nos::bigint[])::bigint[]), unnest((SELECT @order_ids::text[])::text[])) AS x(order_no, order_id))) = true
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE pawl.orders AS o SET
@@ -261,7 +245,7 @@ WITH moved AS (
   UPDATE pawl.orders AS o SET status = 'completed', seq = o.seq + 1, take_overs = 0,
     ended_as = 'completed', finished_at = now(), due_at = NULL, owner = NULL
   WHERE o.order_no = (SELECT l.order_no FROM pawl.orders AS l WHERE l.order_no = @order_no FOR NO KEY UPDATE SKIP LOCKED)
-    AND o.order_id = @order_id AND o.status = @expected AND o.fence = @fence AND o.seq = @seq AND o.stop_requested IS NULL
+    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq AND o.stop_requested IS NULL
   RETURNING o.order_no, o.fence, o.seq, o.status, o.item, o.quantity
 ), sold AS (
   INSERT INTO pawl.inventory AS i (item, reserved)
@@ -282,8 +266,6 @@ RETURNING order_no, seq, to_status, at;
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
-    AND ((o.order_no, o.order_id) IN (SELECT x.order_no, x.order_id
-      FROM ROWS FROM (unnest((SELECT @order_nos::bigint[])::bigint[]), unnest((SELECT @order_ids::text[])::text[])) AS x(order_no, order_id))) = true
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE pawl.orders AS o SET
@@ -323,8 +305,6 @@ WITH answers AS MATERIALIZED (
 ), locked AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
-    AND ((o.order_no, o.order_id) IN (SELECT x.order_no, x.order_id
-      FROM ROWS FROM (unnest((SELECT @order_nos::bigint[])::bigint[]), unnest((SELECT @order_ids::text[])::text[])) AS x(order_no, order_id))) = true
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE pawl.orders AS o SET
@@ -361,8 +341,6 @@ RETURNING order_no, seq, to_status, at;
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
-    AND ((o.order_no, o.order_id) IN (SELECT x.order_no, x.order_id
-      FROM ROWS FROM (unnest((SELECT @order_nos::bigint[])::bigint[]), unnest((SELECT @order_ids::text[])::text[])) AS x(order_no, order_id))) = true
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE pawl.orders AS o SET

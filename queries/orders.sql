@@ -4,10 +4,8 @@
 -- otherwise. An order that is not returned existed, or came to exist meanwhile: read it. If another transaction inserts one of
 -- them and does not commit, this one waits for half a second.
 --
--- The first row of each history names the order before it, in this batch or that this process admitted last if it is still
--- there, and so holds on to its number: what verify misses by it is no gap that a rollback or a crash left.
---
--- The admission does not wait for the disk: see order_moves.sql.
+-- The first row of each history names the order before it, in this batch or that this process admitted last, and so
+-- holds on to its number: what verify misses by it is no gap that a rollback left.
 --
 -- An Idempotency-Key commits with its order; keys is null where no request has one. An order whose key is there already is
 -- left out: either it is stored, or the key stands for another request. All keys go in before the first order, in an order of
@@ -32,14 +30,14 @@ WITH incoming AS (
     i.amount::numeric, i.currency, i.item, i.quantity, nullif(i.metadata, '')::jsonb, nullif(i.submitted_by, '')
   FROM incoming AS i
   WHERE (coalesce(i.key, '') = '' OR i.fingerprint IN (SELECT k.fingerprint FROM kept AS k))
-    AND (SELECT set_config('lock_timeout', '500ms', true) || set_config('synchronous_commit', 'off', true)) <> ''
+    AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   ORDER BY i.order_id COLLATE "C"
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.order_no, orders.order_id, orders.created_at
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
   SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id),
-    lag(a.order_no, 1, (SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = sqlc.narg('previous_no')::bigint)) OVER (ORDER BY a.order_no)
+    lag(a.order_no, 1, sqlc.narg('previous_no')::bigint) OVER (ORDER BY a.order_no)
   FROM admitted AS a
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a;
@@ -51,12 +49,12 @@ WITH admitted AS (
   SELECT @order_id::text, 'charging', 1, @owner::uuid, clock_timestamp() + make_interval(secs => @lease_seconds::float8),
     (@amount::text)::numeric, @currency::text, @item::text, @quantity::integer, nullif(@metadata::text, '')::jsonb,
     nullif(@submitted_by::text, '')
-  WHERE set_config('lock_timeout', '500ms', true) || set_config('synchronous_commit', 'off', true) <> ''
+  WHERE set_config('lock_timeout', '500ms', true) <> ''
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.order_no, orders.order_id, orders.created_at
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
-  SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id), (SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = sqlc.narg('previous_no')::bigint) FROM admitted AS a
+  SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id), sqlc.narg('previous_no')::bigint FROM admitted AS a
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a;
 
@@ -114,7 +112,7 @@ WITH incoming AS (
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason, id_hash, previous_no)
   SELECT a.order_no, 1, CASE WHEN a.hold IS NULL THEN 'pending' END, a.status, a.fence, a.hold, a.hold_reason, hashtext(a.order_id),
-    lag(a.order_no, 1, (SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = sqlc.narg('previous_no')::bigint)) OVER (ORDER BY a.order_no)
+    lag(a.order_no, 1, sqlc.narg('previous_no')::bigint) OVER (ORDER BY a.order_no)
   FROM admitted AS a
 ), begun AS (
   INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation)
@@ -129,12 +127,9 @@ SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM admitted AS w, pawl
 -- ended the wait, or the server came back from a crash. What callers are told must not rest on such a row, so a
 -- durable read writes a record of its own, in the same transaction, and its commit is waited for as the settings
 -- demand. The log is kept in order: a server with the later record has the earlier commit, too.
---
--- The last steps of an order that is driven may not be on the disk yet. To read it is to wait until they are, on this server at least.
 SELECT o.* FROM pawl.full_orders AS o
 WHERE o.order_id = ANY((SELECT @order_ids::text[])::text[])
-  AND (o.owner IS NULL AND NOT @durable::boolean OR (SELECT set_config('synchronous_commit', CASE WHEN @durable::boolean THEN current_setting('synchronous_commit') ELSE 'local' END, true)
-    || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL);
+  AND (NOT @durable::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL);
 
 -- name: OrdersByNo :many
 -- The same by number.

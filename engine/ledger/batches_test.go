@@ -5,7 +5,6 @@ import (
 	"sync"
 	"testing"
 
-	"pawl/db"
 	"pawl/engine/ledger"
 	"pawl/fsm"
 	"pawl/internal/pg"
@@ -44,7 +43,7 @@ func TestBatches(t *testing.T) {
 		l := open(t)
 		l.orders(fsm.Charging, "widget", 1)
 		for state := range ledger.Moves {
-			l.stays(ledger.Batch{OrderNos: []int64{}, OrderIds: []string{}, Expected: state, Fence: 1, Seq: 1})
+			l.stays(ledger.Batch{OrderNos: []int64{}, Expected: state, Fence: 1, Seq: 1})
 		}
 	})
 	t.Run("only those that are as expected move", func(t *testing.T) {
@@ -158,109 +157,6 @@ func (l *books) race(set ledger.Batch, state fsm.State) {
 	for _, no := range set.OrderNos {
 		if won[no] != 1 {
 			l.t.Errorf("order %d left %s %d times", no, state, won[no])
-		}
-	}
-}
-
-// TestNumberOfAnotherOrder: after a crash, the number of an order that was lost can be another one's. What was meant for the lost
-// one does not touch it.
-func TestNumberOfAnotherOrder(t *testing.T) {
-	t.Parallel()
-	for _, m := range moves {
-		t.Run(fmt.Sprintf("%s to %s%s", m.from, m.to, after(m.outcome)), func(t *testing.T) {
-			t.Parallel()
-			l := open(t)
-			l.stock("widget", 10)
-			lost := l.set(l.plant(m.from, m.outcome))
-			lost.OrderIds = []string{"lost"}
-			l.stays(lost)
-			if m.from == fsm.Pending { // there is one of it
-				return
-			}
-			other := l.set(l.plant(m.from, m.outcome))
-			both := lost
-			both.OrderNos, both.OrderIds = []int64{lost.OrderNos[0], other.OrderNos[0]}, []string{"lost", other.OrderIds[0]}
-			if moved := l.move(both); len(moved) != 1 || moved[0].OrderNo != other.OrderNos[0] {
-				t.Errorf("moved %+v", moved)
-			}
-		})
-	}
-}
-
-// TestWhichCommitsWait: an order that goes on does not wait for the disk, and one that ends does.
-func TestWhichCommitsWait(t *testing.T) {
-	t.Parallel()
-	for _, m := range moves {
-		t.Run(fmt.Sprintf("%s to %s%s", m.from, m.to, after(m.outcome)), func(t *testing.T) {
-			t.Parallel()
-			l := open(t)
-			l.stock("widget", 10)
-			set := l.set(l.plant(m.from, m.outcome))
-			tx := l.begin()
-			move := ledger.Moves[m.from]
-			if m.to == fsm.Canceled && m.from == fsm.Charging { // the form for one order leaves it to this one, in a transaction of its own
-				move = full
-			}
-			moved, err := move(t.Context(), l.query.WithTx(tx), set)
-			l.must(err)
-			if len(moved) != 1 || moved[0].ToStatus != m.to {
-				t.Fatalf("moved %+v", moved)
-			}
-			var waits string
-			l.must(tx.QueryRow(t.Context(), `SHOW synchronous_commit`).Scan(&waits))
-			l.must(tx.Rollback(t.Context()))
-			if relaxed := waits == "off"; relaxed && m.to.Final() || !relaxed && (m.to == fsm.Reserving || m.to == fsm.Confirming) {
-				t.Errorf("synchronous_commit is %s", waits)
-			}
-		})
-	}
-}
-
-// TestReadsOfWhatIsDrivenWait: what is read of an order, its history and the stock is on the disk of this server when it is told.
-func TestReadsOfWhatIsDrivenWait(t *testing.T) {
-	t.Parallel()
-	l := open(t)
-	l.stock("widget", 10)
-	driven, ended := l.orders(fsm.Reserving, "widget", 1)[0], l.orders(fsm.Confirming, "widget", 1)[0]
-	l.all(l.set(ended))
-	ids := l.ids([]int64{driven, ended})
-	for name, read := range map[string]struct {
-		read  func(q *db.Queries) error
-		waits bool
-	}{
-		"an order that is driven": {func(q *db.Queries) error {
-			_, err := q.OrdersByID(t.Context(), db.OrdersByIDParams{OrderIds: ids[:1]})
-			return err
-		}, true},
-		"an order that has ended": {func(q *db.Queries) error {
-			_, err := q.OrdersByID(t.Context(), db.OrdersByIDParams{OrderIds: ids[1:]})
-			return err
-		}, false},
-		"a list": {func(q *db.Queries) error {
-			_, err := q.OrdersRead(t.Context(), db.OrdersReadParams{OrderNos: []int64{driven, ended}, Bytes: 1 << 20})
-			return err
-		}, true},
-		"a history": {func(q *db.Queries) error {
-			_, err := q.TransitionsOf(t.Context(), db.TransitionsOfParams{OrderNo: driven, Before: 100, Most: 10})
-			return err
-		}, true},
-		"a history, newest first": {func(q *db.Queries) error {
-			_, err := q.TransitionsOfNewest(t.Context(), db.TransitionsOfNewestParams{OrderNo: driven, Before: 100, Most: 10})
-			return err
-		}, true},
-		"stock": {func(q *db.Queries) error { _, err := q.InventoryGet(t.Context(), "widget"); return err }, true},
-		"a list of stock": {func(q *db.Queries) error {
-			_, err := q.InventoryList(t.Context(), db.InventoryListParams{Most: 10})
-			return err
-		}, true},
-	} {
-		tx := l.begin()
-		l.must(read.read(l.query.WithTx(tx)))
-		var setting string
-		l.must(tx.QueryRow(t.Context(), `SHOW synchronous_commit`).Scan(&setting))
-		l.must(tx.Rollback(t.Context()))
-		if waits := setting == "local"; waits != read.waits {
-			t.Errorf("%s: synchronous_commit is %s", name, setting)
 		}
 	}
 }

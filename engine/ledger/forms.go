@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"slices"
 
 	"pawl/db"
 )
@@ -31,14 +32,8 @@ func (f forms) move(ctx context.Context, q *db.Queries, batch Batch) ([]Moved, e
 	for _, m := range moved {
 		gone[m.OrderNo] = true
 	}
-	left := batch
-	left.OrderNos, left.OrderIds = nil, nil
-	for i, no := range batch.OrderNos {
-		if !gone[no] {
-			left.OrderNos, left.OrderIds = append(left.OrderNos, no), append(left.OrderIds, batch.OrderIds[i])
-		}
-	}
-	others, err := f.full(ctx, q, left)
+	batch.OrderNos = slices.DeleteFunc(slices.Clone(batch.OrderNos), func(no int64) bool { return gone[no] })
+	others, err := f.full(ctx, q, batch)
 	if err != nil {
 		return nil, err
 	}

@@ -8,11 +8,10 @@ import (
 	"pawl/fsm"
 )
 
-// Batch is a group of orders that are expected at the same status, fence and seq. OrderNos and OrderIds name the same orders,
-// in any order: the statements lock in theirs. A number alone does not: after a crash it may belong to another order.
+// Batch is a group of orders that are expected at the same status, fence and seq. The
+// numbers need no order: the statements lock in theirs.
 type Batch = struct {
 	OrderNos []int64
-	OrderIds []string
 	Expected fsm.State
 	Fence    int64
 	Seq      int32
@@ -55,7 +54,6 @@ type (
 	row         interface{ ~Moved }
 	batchOfOne  = struct {
 		OrderNo  int64
-		OrderID  string
 		Expected fsm.State
 		Fence    int64
 		Seq      int32
@@ -70,19 +68,19 @@ func moveOf[P params, R row](statement func(*db.Queries, context.Context, P) ([]
 
 func moveOfOne[P paramsOfOne, R row](statement func(*db.Queries, context.Context, P) ([]R, error)) Move {
 	return func(ctx context.Context, q *db.Queries, b Batch) ([]Moved, error) {
-		return movedBy(statement(q, ctx, P(batchOfOne{b.OrderNos[0], b.OrderIds[0], b.Expected, b.Fence, b.Seq})))
+		return movedBy(statement(q, ctx, P(batchOfOne{b.OrderNos[0], b.Expected, b.Fence, b.Seq})))
 	}
 }
 
 // release takes reservations back, of the ledger or of another system.
 func release(ctx context.Context, q *db.Queries, b Batch, consumes bool) ([]Moved, error) {
 	return movedBy(q.OrdersRelease(ctx, db.OrdersReleaseParams{
-		OrderNos: b.OrderNos, OrderIds: b.OrderIds, Expected: b.Expected, Fence: b.Fence, Seq: b.Seq, Consumes: consumes}))
+		OrderNos: b.OrderNos, Expected: b.Expected, Fence: b.Fence, Seq: b.Seq, Consumes: consumes}))
 }
 
 // refund takes charges back, of the ledger or of a provider, with its names for the refunds.
 func refund(ctx context.Context, q *db.Queries, a *Results) ([]Moved, error) {
 	return movedBy(q.OrdersRefund(ctx, db.OrdersRefundParams{
-		OrderNos: a.OrderNos, OrderIds: a.OrderIds, Refs: a.each(func(x Answer) string { return x.Reference }),
+		OrderNos: a.OrderNos, Refs: a.each(func(x Answer) string { return x.Reference }),
 		Expected: a.Expected, Fence: a.Fence, Seq: a.Seq, Consumes: a.Consumes}))
 }

@@ -129,17 +129,7 @@ func (l *books) set(orderNos ...int64) ledger.Batch {
 	rows, err := l.query.OrdersByNo(l.t.Context(), db.OrdersByNoParams{OrderNos: orderNos[:1]})
 	l.must(err)
 	o := rows[0]
-	return ledger.Batch{OrderNos: orderNos, OrderIds: l.ids(orderNos), Expected: o.Status, Fence: o.Fence, Seq: o.Seq}
-}
-
-// ids are the ids of orders, empty where there is none.
-func (l *books) ids(orderNos []int64) []string {
-	l.t.Helper()
-	ids := make([]string, len(orderNos))
-	for i, no := range orderNos {
-		ids[i] = value[string](l, `SELECT coalesce((SELECT order_id FROM orders WHERE order_no = $1), '')`, no)
-	}
-	return ids
+	return ledger.Batch{OrderNos: orderNos, Expected: o.Status, Fence: o.Fence, Seq: o.Seq}
 }
 
 // move sends the statement of the state the set is expected in.

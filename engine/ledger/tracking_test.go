@@ -77,7 +77,7 @@ func (l *books) reserveDuring(item string, nos []int64) {
 		var moved []ledger.Moved
 		go func() {
 			var err error
-			moved, err = ledger.Moves[fsm.Reserving](l.t.Context(), l.query, ledger.Batch{OrderNos: nos, OrderIds: l.ids(nos), Expected: fsm.Reserving, Fence: 1, Seq: 2})
+			moved, err = ledger.Moves[fsm.Reserving](l.t.Context(), l.query, ledger.Batch{OrderNos: nos, Expected: fsm.Reserving, Fence: 1, Seq: 2})
 			verdict <- err
 		}()
 		l.untilBlocked(verdict)
@@ -97,7 +97,7 @@ func (l *books) reserveDuring(item string, nos []int64) {
 		}
 		l.must(err)
 		for len(moved) < len(nos) { // who is left undecided comes again
-			more := l.move(ledger.Batch{OrderNos: nos, OrderIds: l.ids(nos), Expected: fsm.Reserving, Fence: 1, Seq: 2})
+			more := l.move(ledger.Batch{OrderNos: nos, Expected: fsm.Reserving, Fence: 1, Seq: 2})
 			if len(more) == 0 {
 				l.t.Fatal("nobody is decided")
 			}

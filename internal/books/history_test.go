@@ -183,17 +183,16 @@ func (w *writer) move(ctx context.Context, numbers []int64) (left int, err error
 	if err != nil {
 		return 0, err
 	}
-	sets := map[version]ledger.Batch{}
+	sets := map[version][]int64{}
 	for _, row := range orders {
 		if o := row; !o.Status.Final() && o.Hold == nil {
 			v := version{o.Status, o.Fence, o.Seq}
-			set := sets[v]
-			sets[v] = ledger.Batch{OrderNos: append(set.OrderNos, o.OrderNo), OrderIds: append(set.OrderIds, o.OrderID), Expected: v.state, Fence: v.fence, Seq: v.seq}
+			sets[v] = append(sets[v], o.OrderNo)
 			left++
 		}
 	}
 	for v, set := range sets {
-		if _, err := ledger.Moves[v.state](ctx, w.q, set); err != nil {
+		if _, err := ledger.Moves[v.state](ctx, w.q, ledger.Batch{OrderNos: set, Expected: v.state, Fence: v.fence, Seq: v.seq}); err != nil {
 			return 0, fmt.Errorf("move from %s: %w", v.state, err)
 		}
 	}

@@ -110,7 +110,7 @@ func (s *shop) order(id string) db.Order {
 func (s *shop) move(id string) fsm.State {
 	s.Helper()
 	o := s.order(id)
-	moved, err := ledger.Moves[o.Status](s.ctx, s.q, ledger.Batch{OrderNos: []int64{o.OrderNo}, OrderIds: []string{o.OrderID}, Expected: o.Status, Fence: o.Fence, Seq: o.Seq})
+	moved, err := ledger.Moves[o.Status](s.ctx, s.q, ledger.Batch{OrderNos: []int64{o.OrderNo}, Expected: o.Status, Fence: o.Fence, Seq: o.Seq})
 	s.must(err)
 	if len(moved) != 1 {
 		s.Fatalf("order %q did not leave %s", id, o.Status)
@@ -150,7 +150,7 @@ func (s *shop) hold(id string) {
 	s.Helper()
 	o := s.order(id)
 	_, err := s.q.OrdersHold(s.ctx, db.OrdersHoldParams{
-		OrderNos: []int64{o.OrderNo}, OrderIds: []string{o.OrderID}, Expected: o.Status, Fence: o.Fence, Seq: o.Seq, Hold: "attention", HoldReason: "test",
+		OrderNos: []int64{o.OrderNo}, Expected: o.Status, Fence: o.Fence, Seq: o.Seq, Hold: "attention", HoldReason: "test",
 	})
 	s.must(err)
 }
@@ -272,7 +272,7 @@ func (s *shop) admitRemote(id, item string) {
 
 func (s *shop) set(id string) ledger.Batch {
 	o := s.order(id)
-	return ledger.Batch{OrderNos: []int64{o.OrderNo}, OrderIds: []string{o.OrderID}, Expected: o.Status, Fence: o.Fence, Seq: o.Seq}
+	return ledger.Batch{OrderNos: []int64{o.OrderNo}, Expected: o.Status, Fence: o.Fence, Seq: o.Seq}
 }
 
 // call begins a call: its answer is still to come.

@@ -27,9 +27,6 @@ const (
 	sameUndo      = "an undo says the same on every call"
 	eventsInOrder = "each event once, and in the order of seq"
 	noEventLost   = "no event is left out"
-	atDisk        = "what is told is at the disk"
-	ownKind       = "the ledger charges no order of a provider"
-	namesStored   = "no order names one that is lost"
 )
 
 // safe variants hold. Of those with drivers, each statement of theirs is come to: what
@@ -43,7 +40,6 @@ var safe = []struct{ name, model, switches, drivers string }{
 	{"callback, seq raised", "callback", "RAISESEQ", "replica callback"},
 	{"retention", "retention", "", "driver people time"},
 	{"feed", "feed", "", "writer relay"},
-	{"commit", "commit", "", "server replica1 replica2 reader relay"},
 	{"retention, the keys of what stands are never forgotten", "retention", "KEEPSDONE DOUBTAGE", ""},
 }
 
@@ -79,15 +75,6 @@ var weakened = []struct {
 	{"feed", "NOHORIZON", []string{noEventLost}},
 	{"feed", "FORGETS", []string{eventsInOrder}},
 	{"feed", "BLIND", []string{eventsInOrder}},
-	{"commit", "NOIDLAST", []string{atDisk}},
-	{"commit", "NOID", []string{atDisk, ownKind}},
-	{"commit", "EARLYANSWER", []string{atDisk}},
-	{"commit", "EARLY202", []string{atDisk}},
-	{"commit", "BLIND202", []string{atDisk}},
-	{"commit", "EARLYREAD", []string{atDisk}},
-	{"commit", "EARLYCALL", []string{atDisk}},
-	{"commit", "EARLYEVENT", []string{atDisk}},
-	{"commit", "NAMESLOST", []string{namesStored}},
 	{"retention", "SENDSOLD", []string{single, inTheBooks}},
 	{"retention", "UNDOESOLD", []string{nothingLive}},
 	{"retention", "DOUBTAGE", []string{nothingLive}},

@@ -62,7 +62,7 @@ func (v *variant) set(ctx context.Context, size int, f *figures) error {
 		clock = now
 		return err
 	}
-	batch, err := v.admit(ctx, size)
+	nos, err := v.admit(ctx, size)
 	if err != nil {
 		return err
 	}
@@ -70,8 +70,7 @@ func (v *variant) set(ctx context.Context, size int, f *figures) error {
 		return err
 	}
 	for i, state := range []fsm.State{fsm.Charging, fsm.Reserving, fsm.Confirming} {
-		batch.Expected, batch.Fence, batch.Seq = state, 1, int32(i)+1
-		moved, err := ledger.Moves[state](ctx, v.query, batch)
+		moved, err := ledger.Moves[state](ctx, v.query, ledger.Batch{OrderNos: nos, Expected: state, Fence: 1, Seq: int32(i) + 1})
 		if err != nil {
 			return fmt.Errorf("%s: %w", steps[i+1], err)
 		}
@@ -87,7 +86,7 @@ func (v *variant) set(ctx context.Context, size int, f *figures) error {
 
 var owner = uuid.New()
 
-func (v *variant) admit(ctx context.Context, size int) (batch ledger.Batch, err error) {
+func (v *variant) admit(ctx context.Context, size int) ([]int64, error) {
 	p := db.OrdersAdmitParams{Owner: owner, LeaseSeconds: 10}
 	for range size {
 		v.made++
@@ -101,12 +100,13 @@ func (v *variant) admit(ctx context.Context, size int) (batch ledger.Batch, err 
 		err = fmt.Errorf("%d of %d orders admitted", len(rows), size)
 	}
 	if err != nil {
-		return batch, fmt.Errorf("admit: %w", err)
+		return nil, fmt.Errorf("admit: %w", err)
 	}
-	for _, row := range rows {
-		batch.OrderNos, batch.OrderIds = append(batch.OrderNos, row.OrderNo), append(batch.OrderIds, row.OrderID)
+	nos := make([]int64, size)
+	for i, row := range rows {
+		nos[i] = row.OrderNo
 	}
-	return batch, nil
+	return nos, nil
 }
 
 // cpu is the processor time of the connection's process so far, in nanoseconds.
