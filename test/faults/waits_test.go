@@ -172,7 +172,7 @@ func TestOneTokenThatWaits(t *testing.T) {
 		t.Log(kind.name)
 		all := &crowd{answered: map[int]int{}}
 		all.ask(t, g.address, kind.request)
-		eventually(t, patience, "half of the connections wait", func() bool { return all.waiting(kind.waits) == 4096/2 })
+		eventually(t, 3*patience, "half of the connections wait", func() bool { return all.waiting(kind.waits) == 4096/2 })
 		g.goesOn()
 		all.leave()
 		t.Logf("answered by status: %v", all.answered)
