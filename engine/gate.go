@@ -58,10 +58,10 @@ func approvalReason(rule *policy.Approval, o *orders.Order) string {
 	return fsm.AnotherApprover + ": the policy requires an approver other than the submitter of the order"
 }
 
-// wantsAnother reports whether the order must be approved by another person, because the actor has submitted it. The
-// submitter of an order of an open service is not known.
-func (e *core) wantsAnother(o *orders.Order, actor string) (bool, error) {
-	if o.SubmittedBy == nil || *o.SubmittedBy != actor {
+// wantsAnother reports whether someone else must approve the order, because the actor, or the person it acts for, has
+// submitted it. The submitter of an order of an open service is not known.
+func (e *core) wantsAnother(o *orders.Order, q *Request) (bool, error) {
+	if o.SubmittedBy == nil || *o.SubmittedBy != q.Actor && *o.SubmittedBy != q.OnBehalfOf {
 		return false, nil
 	}
 	p, known := e.policies.byVersion(o.Policy)

@@ -288,7 +288,7 @@ func (e *Engine) joins(o *orders.Order, q *Request) (*change, error) {
 // refusal finds what the row does not say, and stands in the way.
 func (e *Engine) refusal(ctx context.Context, o *orders.Order, q *Request, c *change) (code string, err error) {
 	if q.Verb == orders.Approve {
-		own, err := e.wantsAnother(o, q.Actor)
+		own, err := e.wantsAnother(o, q)
 		if own || err != nil {
 			return orders.RefusedOwnOrder, err
 		}

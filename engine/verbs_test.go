@@ -430,9 +430,11 @@ func TestApproval(t *testing.T) {
 		if reason := value[string](t, b.Pool, `SELECT hold_reason FROM books.orders`); !strings.HasPrefix(reason, "another_approver: ") {
 			t.Errorf("held with %q, which does not tell who can't approve it", reason)
 		}
-		own, other := asked(orders.Approve), asked(orders.Approve)
-		own.Actor, other.Actor = "token:shop", "token:maria"
+		own, behalf, other := asked(orders.Approve), asked(orders.Approve), asked(orders.Approve)
+		own.Actor, behalf.Actor, other.Actor = "token:shop", "token:maria", "token:maria"
+		behalf.OnBehalfOf = "token:shop"
 		b.refused(t, own, orders.RefusedOwnOrder)
+		b.refused(t, behalf, orders.RefusedOwnOrder)
 		isNow(t, b.do(t, other), fsm.Completed)
 	})
 	t.Run("a pause is no way around it", func(t *testing.T) {

@@ -107,6 +107,8 @@ func TestRolesAreDenied(t *testing.T) {
 			`SET session_replication_role = replica`: noRight, `CREATE OR REPLACE FUNCTION pawl.guard_order() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`: noRight,
 			`UPDATE pawl.transitions SET actor = 'somebody else'`: noRight, `DELETE FROM pawl.transitions`: noRight,
 			`UPDATE pawl.stock_movements SET change = 1`: noRight, `DELETE FROM pawl.stock_movements`: noRight,
+			`INSERT INTO pawl.transitions (order_no, seq, to_status, fence, at) VALUES (1, 1, 'charging', 1, '2020-01-01')`:                                           noRight,
+			`INSERT INTO pawl.stock_movements (item, version, kind, change, on_hand, sold, actor, request_id, position) VALUES ('x', 1, 'set', 1, 1, 0, 'x', 'x', 1)`: noRight,
 			`UPDATE pawl.access_log SET actor = 'x'`: noRight, `DELETE FROM pawl.access_log`: noRight,
 			`DELETE FROM pawl.orders`: noRight, `DELETE FROM pawl.charges`: noRight, `DELETE FROM pawl.refunds`: noRight,
 			`DELETE FROM pawl.reservations`: noRight, `DELETE FROM pawl.confirmations`: noRight, `DELETE FROM pawl.step_calls`: noRight,

@@ -332,7 +332,11 @@ const (
 // say prints the announcement, or logs it if the log is JSON, because programs may read only that.
 func (a announcement) say(out io.Writer, log *slog.Logger, json bool) {
 	if json {
-		log.Info("pawl serves", "url", a.url, "docs", a.url+"/docs", "data", a.data, "reach", a.reach)
+		fields := []any{"url", a.url, "docs", a.url + "/docs", "data", a.data}
+		if a.reach != "" {
+			fields = append(fields, "reach", a.reach)
+		}
+		log.Info("pawl serves", fields...)
 		return
 	}
 	fmt.Fprintf(out, "pawl serves %s, described at %s/docs, data in %s\n", a.url, a.url, a.data)

@@ -66,8 +66,11 @@ GRANT EXECUTE ON FUNCTION pawl.orders_within(bigint[], bigint), pawl.system_iden
 GRANT UPDATE (system_identifier, database_oid, name) ON pawl.installation TO pawl_serve;
 -- Who a caller is and what it may do is the owner's to say: tokens, links and sessions are changed by these functions alone.
 GRANT EXECUTE ON FUNCTION pawl.note_token_use(text), pawl.open_session(bytea, bytea, bytea, inet), pawl.end_session(bytea, inet) TO pawl_serve;
--- What only grows: history, and what orders refer to. The time of an entry of the access log is the server's.
-GRANT INSERT ON pawl.transitions, pawl.stock_movements, pawl.webhook_changes, pawl.confirmations, pawl.policies, pawl.policy_activations TO pawl_serve;
+-- What only grows: history, and what orders refer to. The server sets when it was written, and its position in the feed.
+GRANT INSERT (order_no, seq, from_status, to_status, fence, previous_no, id_hash, verb, actor, on_behalf_of, reason, request_id, fingerprint,
+  payment_method) ON pawl.transitions TO pawl_serve;
+GRANT INSERT (item, version, kind, change, on_hand, sold, actor, on_behalf_of, reason, request_id) ON pawl.stock_movements TO pawl_serve;
+GRANT INSERT ON pawl.webhook_changes, pawl.confirmations, pawl.policies, pawl.policy_activations TO pawl_serve;
 GRANT INSERT (event, actor, address, operation, subject, detail, times) ON pawl.access_log TO pawl_serve;
 -- Orders and their effects: what a move, a verb or an answer changes, and not what they are about (amount, item, customer, submitter).
 GRANT INSERT ON pawl.orders, pawl.charges, pawl.refunds, pawl.reservations, pawl.inventory, pawl.step_calls, pawl.step_answers,
