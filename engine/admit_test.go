@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,6 +15,7 @@ import (
 	"pawl/engine"
 	"pawl/fsm"
 	"pawl/internal/orders"
+	"pawl/test/assert"
 )
 
 // TestUnknownAdmission loses the admission of an order, and looks at what the engine makes of what it then reads.
@@ -42,9 +42,7 @@ func TestUnknownAdmission(t *testing.T) {
 		})
 		unlock()
 		b.completes(t, answers, 1)
-		if !slices.Equal(lost(), []string{"OrdersAdmit"}) {
-			t.Errorf("lost %q", lost())
-		}
+		assert.Equal(t, lost(), []string{"OrdersAdmit"}, "lost")
 		proveBooks(t, b.Pool)
 	})
 	t.Run("of an order that another replica stored meanwhile waits for that", func(t *testing.T) {
@@ -63,9 +61,7 @@ func TestUnknownAdmission(t *testing.T) {
 		b, p := setupBehind(t, byCallers)
 		p.meanwhile(func() { newGhost(b.Pool).admit(t, 0, "one") })
 		b.completes(t, ask(t, b.engine, request("one")), 1)
-		if got := verbs(t, b.Pool, "one"); !slices.Equal(got, []string{"take_over"}) {
-			t.Errorf("to the order was done: %q", got)
-		}
+		assert.Equal(t, verbs(t, b.Pool, "one"), []string{"take_over"}, "to the order was done")
 		proveBooks(t, b.Pool)
 	})
 	t.Run("of an order that another replica stored with other input is a conflict", func(t *testing.T) {
@@ -105,9 +101,7 @@ func (b *bundle) completesWithout(t *testing.T, p *proxy, f fate) {
 	t.Helper()
 	lost := p.cut(1, 1, f)
 	b.completes(t, ask(t, b.engine, requests("order", 30)...), 30)
-	if !slices.Equal(lost(), []string{"OrdersAdmit"}) {
-		t.Errorf("lost %q", lost())
-	}
+	assert.Equal(t, lost(), []string{"OrdersAdmit"}, "lost")
 	proveBooks(t, b.Pool)
 }
 
@@ -262,9 +256,7 @@ func TestOneKeyForManyOrders(t *testing.T) {
 	for key := range won {
 		n := 0
 		won[key].Range(func(any, any) bool { n++; return true })
-		if n != 1 {
-			t.Errorf("key %d was used for %d orders", key, n)
-		}
+		assert.Equal(t, n, 1, "key", key, "was used for orders")
 	}
 	b.keysAre(t, keys, keys)
 	proveBooks(t, b.Pool)
@@ -292,9 +284,7 @@ func TestKeys(t *testing.T) {
 				"waits": func() (orders.Order, error) { return b.engine.Process(t.Context(), keyed(in, "k")) },
 				"async": func() (orders.Order, error) { return b.engine.Admit(t.Context(), keyed(in, "k")) },
 			} {
-				if _, err := ask(); !errors.Is(err, orders.ErrKeyReused) {
-					t.Errorf("%s: %+v: %v", name, in, err)
-				}
+				assert.ErrorIs(t, assert.Err(ask()), orders.ErrKeyReused, name, in)
 			}
 		}
 		b.keysAre(t, 1, 1)
@@ -312,9 +302,7 @@ func TestKeys(t *testing.T) {
 	})
 	then("an order that was there gets one more key, for one request", func() {
 		b.process(t, keyed(request("one"), "k2"))
-		if _, err := b.engine.Process(t.Context(), keyed(request("three"), "k2")); !errors.Is(err, orders.ErrKeyReused) {
-			t.Error(err)
-		}
+		assert.ErrorIs(t, assert.Err(b.engine.Process(t.Context(), keyed(request("three"), "k2"))), orders.ErrKeyReused)
 		b.keysAre(t, 3, 2)
 	})
 	then("a conflict is one again", func() {
@@ -329,9 +317,7 @@ func TestKeys(t *testing.T) {
 	})
 	then("an order that an archive took is not done again", func() {
 		b.exec(t, `SET pawl.archive = 'on'; DELETE FROM orders WHERE order_id = 'one'; RESET pawl.archive`)
-		if _, err := b.engine.Process(t.Context(), keyed(request("one"), "k")); !errors.Is(err, orders.ErrNotFound) {
-			t.Error(err)
-		}
+		assert.ErrorIs(t, assert.Err(b.engine.Process(t.Context(), keyed(request("one"), "k"))), orders.ErrNotFound)
 	})
 }
 
@@ -357,9 +343,7 @@ func TestKeyedOrdersWithoutTheirAnswer(t *testing.T) {
 			for _, id := range []string{"new", "known"} {
 				isNow(t, b.process(t, keyed(request(id), "of "+id)), fsm.Completed)
 			}
-			if _, err := b.engine.Process(t.Context(), keyed(request("never"), "taken")); !errors.Is(err, orders.ErrKeyReused) {
-				t.Error(err)
-			}
+			assert.ErrorIs(t, assert.Err(b.engine.Process(t.Context(), keyed(request("never"), "taken"))), orders.ErrKeyReused)
 			if !lost.Load() {
 				t.Error("nothing was lost")
 			}
@@ -379,15 +363,11 @@ func TestCallersBesideATakenKey(t *testing.T) {
 	eventually(t, "its order is to be admitted", func() bool { return arrived.Load() == 1 })
 	served := ask(t, b.engine, request("order"), keyed(request("order"), "free"))
 	release()
-	if a := <-refused; !errors.Is(a.err, orders.ErrKeyReused) {
-		t.Error(a.err)
-	}
+	assert.ErrorIs(t, (<-refused).err, orders.ErrKeyReused)
 	for range 2 {
 		b.completes(t, served, 1)
 	}
-	if n := column[string](t, b.Pool, `SELECT key FROM idempotency_keys ORDER BY key`); !slices.Equal(n, []string{"free", "taken"}) {
-		t.Error(n)
-	}
+	assert.Equal(t, column[string](t, b.Pool, `SELECT key FROM idempotency_keys ORDER BY key`), []string{"free", "taken"})
 	proveBooks(t, b.Pool)
 }
 
@@ -417,9 +397,7 @@ func TestWhoseOrder(t *testing.T) {
 		first := b.process(t, in)
 		in.SubmittedBy = "token:another"
 		for _, o := range []orders.Order{first, b.process(t, in)} {
-			if text(o.SubmittedBy) != want {
-				t.Errorf("%s: %q, want %q", name, text(o.SubmittedBy), want)
-			}
+			assert.Equal(t, text(o.SubmittedBy), want, name)
 		}
 		if got := value[*string](t, b.Pool, `SELECT submitted_by FROM books.orders WHERE order_id = $1`, name); text(got) != want {
 			t.Errorf("%s is stored as %q's", name, text(got))

@@ -11,6 +11,7 @@ import (
 	"pawl/fsm"
 	"pawl/internal/orders"
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 )
 
 // waiters are the two ways to wait for an order.
@@ -72,9 +73,7 @@ func TestWhatIsNotWaitedFor(t *testing.T) {
 	t.Run("an order that nobody knows", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		if _, err := b.engine.Await(within(t, patience), "one", final); !errors.Is(err, orders.ErrNotFound) {
-			t.Error(err)
-		}
+		assert.ErrorIs(t, assert.Err(b.engine.Await(within(t, patience), "one", final)), orders.ErrNotFound)
 	})
 }
 
@@ -155,9 +154,7 @@ func TestAwaitAChange(t *testing.T) {
 		told := awaiting(t, b.engine, "one", final)
 		eventually(t, "somebody waits", func() bool { return b.engine.Onlookers() == 1 })
 		b.exec(t, `SET LOCAL pawl.archive = on; DELETE FROM transitions; DELETE FROM orders`)
-		if a := <-told; !errors.Is(a.err, orders.ErrNotFound) {
-			t.Error(a.err)
-		}
+		assert.ErrorIs(t, (<-told).err, orders.ErrNotFound)
 	})
 	t.Run("who waits when the service stops is told how far it is", func(t *testing.T) {
 		t.Parallel()

@@ -24,6 +24,7 @@ import (
 	"pawl/internal/orders"
 	"pawl/internal/policy/store"
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -314,9 +315,7 @@ func executors(t *testing.T, s *shop) map[string]executor {
 		return times, undone
 	}
 	key := filepath.Join(t.TempDir(), "key")
-	if err := os.WriteFile(key, []byte("sk_test_1"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(key, []byte("sk_test_1"), 0o600))
 	stripe := fmt.Sprintf("charge: {executor: stripe, url: SIM, secret: %q", "file:"+key)
 	return map[string]executor{
 		"ledger": {"{}", func(t *testing.T, s *shop, orderID string) (times, undone int) {
@@ -392,9 +391,7 @@ func TestPoliciesThatAreReadLate(t *testing.T) {
 				t.Parallel()
 				b := &bundle{Database: dbtest.New(t)}
 				used, err := store.Use(t.Context(), db.New(b.Pool), []byte("completeWithin: 1h\n"), "test")
-				if err != nil {
-					t.Fatal(err)
-				}
+				assert.NoError(t, err)
 				p := newProxy(t, b.URL)
 				var reads atomic.Int32
 				p.On(func(name string) fate {
@@ -426,7 +423,5 @@ func TestPoliciesThatAreReadLate(t *testing.T) {
 // calledFor checks the calls that the books have of an order.
 func (b *bundle) calledFor(t testing.TB, orderID string, want ...string) {
 	t.Helper()
-	if made := b.made(t, orderID); !slices.Equal(made, want) {
-		t.Errorf("%s: calls %q, want %q", orderID, made, want)
-	}
+	assert.Equal(t, b.made(t, orderID), want, orderID, "calls")
 }

@@ -23,6 +23,8 @@ import (
 	"pawl/internal/orders"
 	"pawl/internal/provider"
 	"pawl/internal/signing"
+	"pawl/test/assert"
+	"pawl/test/dbtest"
 )
 
 // A token that is not ours is known before anything is asked of the database: here nobody waits for its answer.
@@ -89,9 +91,7 @@ func TestCallbacksAreMasked(t *testing.T) {
 	d.until(t, "o", "callback")
 	_, err := d.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: "done", CallbackText: provider.CallbackText{
 		Reference: "ch_" + token, Data: []byte(`{"token":"` + strings.ToUpper(token) + `","with":"pm_marked_card"}`)}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	d.token(t, "reserve")
 	held := d.until(t, "o", "callback")
 	d.exec(t, `UPDATE orders SET hold = 'attention', hold_reason = 'test', due_at = NULL, seq = seq + 1`)
@@ -115,15 +115,13 @@ func TestCallbacksAreMasked(t *testing.T) {
 // The secret of a policy that was replaced long ago signs nothing any more.
 func TestWebhookSecretsEnd(t *testing.T) {
 	t.Parallel()
-	var said lines
+	var said dbtest.Log
 	cfg := quick
 	cfg.Log = slog.New(slog.NewTextHandler(&said, nil))
 	b := setupWith(t, cfg)
 	folder := t.TempDir()
 	for _, name := range []string{"key", "old", "new"} {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte("sk_test_of_the_"+name), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.WriteFile(filepath.Join(folder, name), []byte("sk_test_of_the_"+name), 0o600))
 	}
 	for _, name := range []string{"old", "gone", "lost", "new"} {
 		b.activate(t, fmt.Sprintf("charge: {executor: stripe, secret: 'file:%s/key', webhookSecret: 'file:%[1]s/%s'}", folder, name))
@@ -149,9 +147,7 @@ func TestWebhookSecretsEnd(t *testing.T) {
 	b.exec(t, `ALTER TABLE policy_activations DISABLE TRIGGER USER`)
 	b.exec(t, `UPDATE policy_activations SET at = at - interval '32 days'`)
 	later := b.replica(t, cfg) // the one that runs looks again within minutes
-	if err := send(later, "old"); !errors.Is(err, engine.ErrSignature) {
-		t.Errorf("of a policy that was replaced a month ago: %v", err)
-	}
+	assert.ErrorIs(t, send(later, "old"), engine.ErrSignature, "of a policy that was replaced a month ago")
 	if err := send(later, "new"); err != nil {
 		t.Errorf("of the active policy: %v", err)
 	}
@@ -163,9 +159,7 @@ func signedBy(t *testing.T, path string, m signing.Message, at time.Time) http.H
 	key := []byte("of somebody else")
 	if path != "" {
 		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		if key, err = base64.StdEncoding.DecodeString(strings.TrimPrefix(string(text), "whsec_")); err != nil {
 			t.Fatal(err)
 		}
@@ -185,23 +179,17 @@ func signedBy(t *testing.T, path string, m signing.Message, at time.Time) http.H
 func TestSignedCallbacks(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(path, []byte("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(path, []byte("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"), 0o600))
 	d := openDesk(t, fmt.Sprintf(", secret: 'file:%s', signedCallbacks: true", path))
 	d.admit(t, request("o"))
 	token, key := d.token(t, "charge"), d.keys["charge"]
 	d.until(t, "o", "callback")
 	post := func(token, body string, header http.Header) int {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.cfg.PublicURL+"/api/callbacks/"+token, bytes.NewReader([]byte(body)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		r.Header = header
 		response, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		_ = response.Body.Close()
 		return response.StatusCode
 	}
@@ -213,15 +201,11 @@ func TestSignedCallbacks(t *testing.T) {
 		"by somebody else": signedBy(t, "", m, now), "with another id": signedBy(t, path, signing.Message{ID: "msg_1", Body: m.Body}, now),
 		"without an id": signedBy(t, path, signing.Message{Body: m.Body}, now),
 	} {
-		if status := post(token, body, header); status != http.StatusBadRequest {
-			t.Errorf("signed %s: %d", name, status)
-		}
+		assert.Equal(t, post(token, body, header), http.StatusBadRequest, "signed", name)
 	}
 	d.counts(t, 0, `SELECT count(*) FROM step_answers`)
 	signed := signedBy(t, path, m, time.Now())
-	if status := post(token, body, signed); status != http.StatusOK {
-		t.Errorf("signed: %d", status)
-	}
+	assert.Equal(t, post(token, body, signed), http.StatusOK, "signed")
 	reserve := d.token(t, "reserve")
 
 	// Whoever has seen it can't complete the next step of the order with it, nor another order.
@@ -230,9 +214,7 @@ func TestSignedCallbacks(t *testing.T) {
 	d.mu.Unlock()
 	d.admit(t, request("p"))
 	for step, token := range map[string]string{"reserve of the same order": reserve, "charge of another order": d.token(t, "charge")} {
-		if status := post(token, body, signed); status != http.StatusBadRequest {
-			t.Errorf("signed for a charge, %s: %d", step, status)
-		}
+		assert.Equal(t, post(token, body, signed), http.StatusBadRequest, "signed for a charge", step)
 	}
 	d.counts(t, 1, `SELECT count(*) FROM step_answers`)
 }
@@ -247,9 +229,7 @@ func TestTheCallbackSecretIsReplaced(t *testing.T) {
 	d.exec(t, `UPDATE pawl.installation SET callback_secret = DEFAULT`)
 
 	d.engine = d.replica(t, d.cfg) // the one after the restart
-	if err := d.engine.LoadPolicies(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, d.engine.LoadPolicies(t.Context()))
 	if _, err := d.engine.Answer(t.Context(), old, engine.CallbackResult{Outcome: "done"}); !errors.Is(err, orders.ErrNotFound) {
 		t.Errorf("a token of the old secret: %v", err)
 	}

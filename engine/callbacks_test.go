@@ -15,6 +15,7 @@ import (
 	"pawl/internal/orders"
 	"pawl/internal/provider"
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 )
 
 // TestCallbacksRacingTheir202 has a thousand orders answered by callbacks that come before, with and right after the
@@ -135,9 +136,7 @@ func (d *desk) token(t *testing.T, of string) (token string) {
 func (d *desk) tell(t *testing.T, token, outcome, reference string) engine.Receipt {
 	t.Helper()
 	receipt, err := d.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: outcome, CallbackText: provider.CallbackText{Reference: reference}})
-	if err != nil {
-		t.Fatalf("tell %s: %v", outcome, err)
-	}
+	assert.NoError(t, err, "tell", outcome)
 	return receipt
 }
 
@@ -181,9 +180,7 @@ func TestCallbacks(t *testing.T) {
 		d.until(t, "o", "callback")
 		d.tell(t, token, "not_done", "")
 		eventually(t, "it is called for again", func() bool { return d.made("charge") == 2 })
-		if again := d.token(t, "charge"); again != token {
-			t.Error("with another token: the body would differ")
-		}
+		assert.Equal(t, d.token(t, "charge"), token, "with another token: the body would differ")
 		if o := d.until(t, "o", "callback"); o.InDoubtSince == nil {
 			t.Error("nothing is in doubt any more")
 		}
@@ -204,9 +201,7 @@ func TestCallbacksOutOfTurn(t *testing.T) {
 		}
 		d.mu.Unlock()
 		isNow(t, d.process(t, request("o")), "completed")
-		if d.made("charge") != 1 {
-			t.Error("called again")
-		}
+		assert.Equal(t, d.made("charge"), 1, "called again")
 	})
 	t.Run("that come twice count once, and another one does not count", func(t *testing.T) {
 		t.Parallel()
@@ -242,9 +237,7 @@ func TestCallbacksWithAWrongToken(t *testing.T) {
 		if _, err := d.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: "done"}); !errors.Is(err, orders.ErrNotFound) {
 			t.Errorf("%q: %v", token, err)
 		}
-		if after := value[int64](t, d.Pool, `SELECT count(*) FROM step_answers`); after != before {
-			t.Error("something was stored")
-		}
+		assert.Equal(t, value[int64](t, d.Pool, `SELECT count(*) FROM step_answers`), before, "something was stored")
 	}
 	for name, forged := range map[string]string{
 		"nothing":             "",
@@ -324,9 +317,7 @@ func TestLateCallbacks(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 		d.lateUndone(t, "o", "reserve")
-		if d.made("reserve/undo") != 1 {
-			t.Errorf("undone %d times", d.made("reserve/undo"))
-		}
+		assert.Equal(t, d.made("reserve/undo"), 1, "undone times")
 	})
 	t.Run("about a completed order change nothing", func(t *testing.T) {
 		t.Parallel()

@@ -14,6 +14,7 @@ import (
 	"pawl/fsm"
 	"pawl/internal/orders"
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 )
 
 // hold stores an order of request that waits in a state for somebody.
@@ -60,9 +61,7 @@ func TestCancel(t *testing.T) {
 			b.sameAsStored(t, order)
 			b.undone(t, "held", way)
 			said := value[string](t, b.Pool, `SELECT actor || ': ' || reason FROM books.transitions WHERE verb = 'cancel'`)
-			if said != "ann: changed her mind" {
-				t.Error(said)
-			}
+			assert.Equal(t, said, "ann: changed her mind")
 		})
 		if state == fsm.Pending {
 			continue // nobody drives an order that waits to start
@@ -94,16 +93,12 @@ func TestCancel(t *testing.T) {
 // undone checks that an order was canceled, went this way, and that nothing it did stands.
 func (b *bundle) undone(t testing.TB, orderID string, way []string) {
 	t.Helper()
-	if got := states(t, b.Pool, orderID); !slices.Equal(got, way) {
-		t.Errorf("went %q, want %q", got, way)
-	}
+	assert.Equal(t, states(t, b.Pool, orderID), way, "went")
 	standing := value[string](t, b.Pool, `SELECT format('%s charges, %s reservations, %s reserved, %s on hand',
 		(SELECT count(*) FROM books.charges WHERE order_id = $1 AND refunded_at IS NULL),
 		(SELECT count(*) FROM books.reservations WHERE order_id = $1 AND released_at IS NULL),
 		reserved, on_hand) FROM books.inventory WHERE item = 'widget'`, orderID)
-	if standing != "0 charges, 0 reservations, 0 reserved, 5 on hand" {
-		t.Error(standing)
-	}
+	assert.Equal(t, standing, "0 charges, 0 reservations, 0 reserved, 5 on hand")
 	proveBooks(t, b.Pool)
 }
 
@@ -148,9 +143,7 @@ func (b *bundle) cancel(t testing.TB, s engine.Request) orders.Order {
 	t.Helper()
 	s.Verb = orders.Cancel
 	order, err := b.engine.Do(t.Context(), s)
-	if err != nil {
-		t.Fatalf("cancel %q: %v", s.OrderID, err)
-	}
+	assert.NoError(t, err, "cancel", s.OrderID)
 	return order
 }
 
@@ -168,9 +161,7 @@ func TestCancelConditions(t *testing.T) {
 			{OrderID: "order", IfSeq: &stale, DryRun: true},
 		} {
 			s.Verb = orders.Cancel
-			if _, err := b.engine.Do(t.Context(), s); !errors.Is(err, orders.ErrPrecondition) {
-				t.Errorf("%+v: %v", s, err)
-			}
+			assert.ErrorIs(t, assert.Err(b.engine.Do(t.Context(), s)), orders.ErrPrecondition, s)
 		}
 		for _, ifSeq := range []*int32{nil, &seq} {
 			order := b.cancel(t, engine.Request{OrderID: "order", IfSeq: ifSeq, DryRun: true})
@@ -180,9 +171,7 @@ func TestCancelConditions(t *testing.T) {
 		}
 	})
 	first := b.cancel(t, engine.Request{OrderID: "order", IfSeq: &seq, RequestID: "1"})
-	if first.Status != fsm.Canceled {
-		t.Errorf("%+v", first)
-	}
+	assert.Equal(t, first.Status, fsm.Canceled, first)
 	b.writesNothing(t, func() {
 		for _, ifSeq := range []*int32{nil, &seq, &first.Seq} {
 			if again := b.cancel(t, engine.Request{OrderID: "order", IfSeq: ifSeq, RequestID: "1"}); asJSON(t, again) != asJSON(t, first) {
@@ -368,9 +357,7 @@ func TestPause(t *testing.T) {
 		}
 		b.refused(t, q, orders.RefusedAnswered)
 		b.ends(t, b.do(t, asked(orders.Resume)), p, fsm.Completed)
-		if calls := value[int](t, b.Pool, `SELECT count(*) FROM books.step_calls WHERE step = 'charge'`); calls != 1 {
-			t.Errorf("%d calls", calls)
-		}
+		assert.Equal(t, value[int](t, b.Pool, `SELECT count(*) FROM books.step_calls WHERE step = 'charge'`), 1, "calls")
 	})
 }
 

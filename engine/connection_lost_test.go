@@ -17,6 +17,7 @@ import (
 	"pawl/internal/orders"
 	"pawl/internal/pg"
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -178,9 +179,7 @@ func (j journey) arrived(t *testing.T, b *bundle, orderID string, told orders.Or
 	if last := j.path[len(j.path)-1]; told.OrderID != orderID || string(told.Status) != last {
 		t.Errorf("%s: the caller is told that %q is %s", orderID, told.OrderID, told.Status)
 	}
-	if got := states(t, b.Pool, orderID); !slices.Equal(got, j.path) {
-		t.Errorf("%s: went %q", orderID, got)
-	}
+	assert.Equal(t, states(t, b.Pool, orderID), j.path, orderID, "went")
 	canceled := 0
 	for _, verb := range verbs(t, b.Pool, orderID) {
 		if verb == "cancel" {
@@ -202,9 +201,7 @@ func (l *losses) counted(t *testing.T, j journey, before float64) {
 	}
 	finished := func() float64 { return max(metric(t, l.registry, "pawl_orders_finished_total", last), 0) - before }
 	eventually(t, "all are counted", func() bool { return finished() >= float64(ended) }) // the row ends before the engine hears of it
-	if n := finished(); n != float64(ended) {
-		t.Errorf("%v orders are counted as %s, of %d", n, last, ended)
-	}
+	assert.Equal(t, finished(), float64(ended), "orders are counted as", last, ended)
 }
 
 // TestStatementExecutedAfterItsConnectionIsLost has statements that are still at work, for as long as it takes, when their client has lost its
@@ -242,9 +239,7 @@ func TestStatementExecutedAfterItsConnectionIsLost(t *testing.T) {
 		unlock()
 		reaches(t, b.Pool, "one", "completed")
 		// The row named a driver that did not know of it, until that lease had ended.
-		if got := verbs(t, b.Pool, "one"); !slices.Equal(got, []string{"take_over", "take_over"}) {
-			t.Errorf("to the order was done: %q", got)
-		}
+		assert.Equal(t, verbs(t, b.Pool, "one"), []string{"take_over", "take_over"}, "to the order was done")
 		proveBooks(t, b.Pool)
 	})
 }
@@ -291,9 +286,7 @@ func TestLostReplyIsNoFencedAnswer(t *testing.T) {
 			s.admit(t, request("one"))
 			reaches(t, s.Pool, "one", "completed")
 			eventually(t, "it was lost", lost.Load)
-			if n := s.engine.Stats.FencedAnswers.Load(); n != 0 {
-				t.Errorf("%d answers were fenced", n)
-			}
+			assert.Equal(t, s.engine.Stats.FencedAnswers.Load(), 0, "answers were fenced")
 		})
 	}
 }

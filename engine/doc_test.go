@@ -10,15 +10,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"pawl/test/assert"
 )
 
 // readingOrder is the list of files in the comment of the package.
 func readingOrder(t *testing.T) (names []string) {
 	t.Helper()
 	doc, err := os.ReadFile("doc.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	_, list, _ := strings.Cut(string(doc), "The order in which to read the files.")
 	for line := range strings.Lines(list) {
 		files, isList := strings.CutPrefix(line, "//\t")
@@ -39,14 +39,10 @@ func TestReadingOrder(t *testing.T) {
 	t.Parallel()
 	listed := readingOrder(t)
 	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	files = slices.DeleteFunc(files, func(f string) bool { return f == "doc.go" || strings.HasSuffix(f, "_test.go") })
 	slices.Sort(listed)
-	if !slices.Equal(listed, files) {
-		t.Errorf("the list has %v, the package %v", listed, files)
-	}
+	assert.Equal(t, listed, files, "the list has the package")
 }
 
 // TestReadingOrderIsTheCode: a file refers to those below it in the list. Of ten arrows between files, one may run up at
@@ -76,9 +72,7 @@ func uses(t *testing.T, paths []string) (all []use) {
 	var files []*ast.File
 	for _, path := range paths {
 		file, err := parser.ParseFile(set, path, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		files = append(files, file)
 	}
 	info := types.Info{Uses: map[*ast.Ident]types.Object{}}

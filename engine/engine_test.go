@@ -10,6 +10,7 @@ import (
 	"pawl/fsm"
 	"pawl/internal/orders"
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 )
 
 // TestOrders shows where orders go whose steps the database does, and what its books then have of charges, refunds and
@@ -32,9 +33,7 @@ func TestOrders(t *testing.T) {
 		}
 		stands := value[string](t, b.Pool, `SELECT concat_ws(' ', (SELECT count(*) FROM books.charges WHERE order_id = $1),
 			(SELECT count(*) FROM books.refunds WHERE order_id = $1), (SELECT count(*) FROM books.reservations WHERE order_id = $1))`, c.orderID)
-		if stands != c.stands {
-			t.Errorf("%s: charges, refunds and reservations are %s, want %s", c.orderID, stands, c.stands)
-		}
+		assert.Equal(t, stands, c.stands, c.orderID, "charges, refunds and reservations are")
 	}
 	proveBooks(t, b.Pool)
 }
@@ -82,9 +81,7 @@ func TestOrderAtAProvider(t *testing.T) {
 			if err != nil || o.Status != test.status {
 				t.Errorf("%s: ended %s, want %s: %v, %v", test.name, o.Status, test.status, o, err)
 			}
-			if got := p.standing(test.name + "."); got != test.stands {
-				t.Errorf("%s: at the provider: %s, want %s: %+v", test.name, got, test.stands, p.Books(test.name+"."))
-			}
+			assert.Equal(t, p.standing(test.name+"."), test.stands, test.name, "at the provider", p.Books(test.name+"."))
 		})
 	}
 	callers.Wait()

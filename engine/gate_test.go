@@ -14,6 +14,7 @@ import (
 	"pawl/fsm"
 	"pawl/internal/orders"
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 )
 
 const allAtTheSimulator = `
@@ -255,9 +256,7 @@ func TestConcurrencyPermits(t *testing.T) {
 		s.faults(t, simulator.Rule{Fault: simulator.Error, Fraction: 0.2, Times: 1}, simulator.Rule{Fault: simulator.Slow, Delay: 2 * time.Millisecond})
 		stop := s.watchPermits(t, 2)
 		s.flood(t, 120, 3)
-		if most := stop(); most != 2 {
-			t.Errorf("at most %d were under way", most)
-		}
+		assert.Equal(t, stop(), 2, "at most were under way")
 	})
 	t.Run("are given in the order of arrival", func(t *testing.T) {
 		t.Parallel()

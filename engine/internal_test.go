@@ -15,6 +15,7 @@ import (
 	"pawl/fsm"
 	"pawl/internal/policy"
 	"pawl/internal/provider"
+	"pawl/test/assert"
 )
 
 // TestQueuesThatTurnCallersAway gives each queue somebody who has waited for an hour.
@@ -42,9 +43,7 @@ func TestQueuesThatTurnCallersAway(t *testing.T) {
 					t.Error("turned away at once")
 				}
 				<-time.After(time.Hour)
-				if got := e.overloaded(""); got != c.want {
-					t.Error(got)
-				}
+				assert.Equal(t, e.overloaded(""), c.want)
 			})
 		})
 	}
@@ -72,9 +71,7 @@ func TestHotItemsAreWhatWritesStockRows(t *testing.T) {
 	if fast := e.hot.divert([]*run{stale}); len(fast) != 0 {
 		t.Error("an order with the answer of the step before goes the fast way")
 	}
-	if n := e.hot.holds("locked"); n != 3 {
-		t.Errorf("%d orders of the locked item, want 3", n)
-	}
+	assert.Equal(t, e.hot.holds("locked"), 3, "orders of the locked item, want 3")
 	e.hot.unblock("locked")
 	if fast := e.hot.divert(runs); len(fast) != 4 {
 		t.Errorf("%d go the fast way when the item is free", len(fast))
@@ -167,9 +164,7 @@ func TestStandstill(t *testing.T) {
 					for f.goOn() != nil {
 						<-time.After(standMin / 10)
 					}
-					if lasted := time.Since(begin); lasted != want {
-						t.Errorf("stood still for %s, want %s", lasted, want)
-					}
+					assert.Equal(t, time.Since(begin), want, "stood still for")
 				}
 			})
 		})
@@ -183,9 +178,7 @@ func TestQuantiles(t *testing.T) {
 		h.Observe(seconds)
 	}
 	var m dto.Metric
-	if err := h.Write(&m); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, h.Write(&m))
 	d := durations{}
 	d.add(m.Histogram)
 	for share, want := range map[float64]time.Duration{
@@ -195,9 +188,7 @@ func TestQuantiles(t *testing.T) {
 			t.Errorf("%v: %v, want %v", share, got, want)
 		}
 	}
-	if got := (durations{}).quantile(.5); got != 0 {
-		t.Errorf("of none: %v", got)
-	}
+	assert.Equal(t, (durations{}).quantile(.5), 0, "of none")
 }
 
 func TestUnknownExecutors(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +14,7 @@ import (
 	"pawl/fsm"
 	"pawl/internal/orders"
 	"pawl/internal/provider"
+	"pawl/test/assert"
 )
 
 // gates holds statements back in the wire, by their names.
@@ -106,9 +106,7 @@ func TestAVoidAndALateUndoOfOneKeySayTheSame(t *testing.T) {
 				t.Errorf("charged: %v; %q", k.live, k.faults)
 			}
 		})
-		if names := k.named(); !slices.Equal(names, []string{name}) {
-			t.Errorf("named: %q, want %q", names, name)
-		}
+		assert.Equal(t, k.named(), []string{name}, "named", name)
 		s.verified(t)
 	}
 	t.Run("the late undo begins first", func(t *testing.T) {
@@ -273,9 +271,7 @@ func TestALateEffectIsUndoneByItsName(t *testing.T) {
 	}
 	named := func(t *testing.T, k *keeper) {
 		t.Helper()
-		if names := k.named(); !slices.Equal(names, []string{"ch_1"}) {
-			t.Errorf("named: %q", names)
-		}
+		assert.Equal(t, k.named(), []string{"ch_1"}, "named")
 	}
 	t.Run("though a person has said refused", func(t *testing.T) {
 		t.Parallel()

@@ -17,6 +17,7 @@ import (
 	"pawl/engine"
 	"pawl/fsm"
 	"pawl/internal/orders"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -90,9 +91,7 @@ func amountOr(amount *decimal.Decimal, otherwise string) string {
 func (b *bundle) list(t testing.TB, f orders.Filter) (page []orders.Order, ids []string) {
 	t.Helper()
 	page, _, err := b.engine.Orders.List(t.Context(), f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for _, order := range page {
 		ids = append(ids, order.OrderID)
 	}
@@ -318,9 +317,7 @@ func TestListCursor(t *testing.T) {
 			t.Errorf("%+v: %d of %d orders", f, len(seen), came)
 		}
 		for _, in := range requests("there", there) {
-			if seen[in.OrderID] != 1 {
-				t.Errorf("%+v: %q seen %d times", f, in.OrderID, seen[in.OrderID])
-			}
+			assert.Equal(t, seen[in.OrderID], 1, f, in.OrderID, "seen times")
 		}
 	}
 	close(stop)
@@ -345,9 +342,7 @@ func TestTransitions(t *testing.T) {
 		var got strings.Builder
 		for after := int32(0); ; {
 			page, err := b.engine.Orders.Transitions(t.Context(), "order", orders.Span{After: after, Before: math.MaxInt32, Limit: limit})
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, err)
 			for _, tr := range page {
 				dash := func(s *string) string { return strings.Replace(text(s), "none", "-", 1) }
 				fmt.Fprintf(&got, "%d %s %s %d %s %s\n", tr.Seq, *tr.FromStatus, tr.ToStatus, tr.Fence, dash(tr.Verb), dash(tr.Actor))
@@ -357,9 +352,7 @@ func TestTransitions(t *testing.T) {
 				break
 			}
 		}
-		if got.String() != want {
-			t.Errorf("%d at a time:\n%s", limit, got.String())
-		}
+		assert.Equal(t, got.String(), want, limit, "at a time")
 	}
 	for _, c := range []struct {
 		span orders.Span
@@ -380,9 +373,7 @@ func TestTransitions(t *testing.T) {
 	if _, err := b.engine.Orders.Transitions(t.Context(), "nobody's", orders.Span{Limit: 10}); !errors.Is(err, orders.ErrNotFound) {
 		t.Error(err)
 	}
-	if _, err := b.engine.Orders.Get(t.Context(), "nobody's"); !errors.Is(err, orders.ErrNotFound) {
-		t.Error(err)
-	}
+	assert.ErrorIs(t, assert.Err(b.engine.Orders.Get(t.Context(), "nobody's")), orders.ErrNotFound)
 }
 
 // The time an order bears is that of the beginning of its admission, so it can be some seconds older than that of an
@@ -408,9 +399,7 @@ func TestListWindows(t *testing.T) {
 			f.Item, f.Oldest = []string{"", "item 1", "nobody's"}[n%3], n%5 == 0
 			for range 4 { // and the pages after it
 				page, ids := b.list(t, f)
-				if want := b.expected(t, f); !slices.Equal(ids, want) {
-					t.Errorf("%+v\nis   %q\nwant %q", f, ids, want)
-				}
+				assert.Equal(t, b.expected(t, f), ids, f)
 				if len(page) == 0 {
 					break
 				}

@@ -16,6 +16,7 @@ import (
 	"pawl/internal/orders"
 	"pawl/internal/pg"
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -119,13 +120,9 @@ func TestPlansFromTheFirstOrderOn(t *testing.T) {
 	t.Parallel()
 	b := &bundle{Database: dbtest.New(t)}
 	pool, err := pg.Open(t.Context(), b.URL, pg.Options{MaxConns: 8})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	e := startOn(t, pool, engine.Config{Lease: time.Minute}) // nobody is turned away
-	if _, err := setStock(t.Context(), e, "few", 10); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(setStock(t.Context(), e, "few", 10)))
 	var n atomic.Int64
 	var callers sync.WaitGroup
 	for range 64 {
@@ -186,9 +183,7 @@ func scans(t testing.TB, pool *pgxpool.Pool) {
 		}
 	}
 	inserted := value[int64](t, pool, `SELECT n_tup_ins FROM pg_stat_user_tables WHERE relname = 'orders'`)
-	if inserted != *planOrders {
-		t.Errorf("statistics of %d orders, want %d", inserted, *planOrders)
-	}
+	assert.Equal(t, inserted, *planOrders, "statistics of orders")
 	// Of the three moves of an order only the last changes what an index holds; the others stay, as far as there is room.
 	hot := value[float64](t, pool, `SELECT n_tup_hot_upd::float8 / n_tup_upd FROM pg_stat_user_tables WHERE relname = 'orders'`)
 	if hot < 0.4 {

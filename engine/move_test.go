@@ -13,6 +13,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -52,9 +53,7 @@ func (b *bundle) held(t *testing.T, answers <-chan answer, at, reason string) {
 			t.Errorf("the culprit is %s, held for %s: %s", o.Status, text(o.Hold), text(o.HoldReason))
 		}
 	}
-	if got := verbs(t, b.Pool, "culprit"); !slices.Equal(got, []string{"hold"}) {
-		t.Errorf("to the culprit was done: %q", got)
-	}
+	assert.Equal(t, verbs(t, b.Pool, "culprit"), []string{"hold"}, "to the culprit was done")
 	proveBooks(t, b.Pool)
 }
 
@@ -88,9 +87,7 @@ func TestDataThatFailsItsBatch(t *testing.T) {
 	t.Run("a refusal that fails when the others have moved holds the one order", func(t *testing.T) {
 		t.Parallel()
 		b, p := setupBehind(t, byCallers)
-		if _, err := setStock(t.Context(), b.engine, "none", 0); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, assert.Err(setStock(t.Context(), b.engine, "none", 0)))
 		b.raiseFor(t, "refunding", "", "ERRCODE = '22003'")
 		inputs := withCulprit()
 		for i := range inputs {
@@ -140,22 +137,14 @@ func TestRowsBeforeTheCommit(t *testing.T) {
 func (b *bundle) lock(t *testing.T, sql string, args ...any) (unlock func()) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), b.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { conn.Close(t.Context()) })
 	tx, err := conn.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
+	assert.NoError(t, err)
+	assert.NoError(t, assert.Err(tx.Exec(t.Context(), sql, args...)), sql)
 	return func() {
 		t.Helper()
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, tx.Rollback(t.Context()))
 	}
 }
 
@@ -169,9 +158,7 @@ func TestLockedOrder(t *testing.T) {
 			unlock := b.lock(t, `SELECT o.seq FROM orders AS o WHERE o.order_id = 'culprit' FOR UPDATE`)
 			release()
 			b.completes(t, answers, neighbours)
-			if got := status(t, b.Pool, "culprit"); got != at {
-				t.Errorf("the locked order is %s", got)
-			}
+			assert.Equal(t, status(t, b.Pool, "culprit"), at, "the locked order is")
 			unlock()
 			b.completes(t, answers, 1)
 			proveBooks(t, b.Pool)
@@ -230,9 +217,7 @@ func TestShuffledBatches(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if n := moved.Load(); n != int64(len(orders)) {
-			t.Errorf("%d orders moved out of %s", n, state)
-		}
+		assert.Equal(t, moved.Load(), int64(len(orders)), "orders moved out of", state)
 	}
 	proveBooks(t, b.Pool)
 }
@@ -259,9 +244,7 @@ func TestShuffledAdmissions(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if n := admitted.Load(); n != 100 {
-			t.Errorf("%d orders admitted", n)
-		}
+		assert.Equal(t, admitted.Load(), 100, "orders admitted")
 	}
 	proveBooks(t, b.Pool)
 }
@@ -281,9 +264,7 @@ func TestRolledBack(t *testing.T) {
 				b.exec(t, `CREATE CONSTRAINT TRIGGER lose AFTER INSERT ON transitions DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
 					WHEN (NEW.to_status = '`+toStatus+`') EXECUTE FUNCTION lose()`)
 				b.completes(t, ask(t, b.engine, request("one")), 1)
-				if n := b.engine.Stats.Retried.Load(); n != 3 {
-					t.Errorf("tried again %d times", n)
-				}
+				assert.Equal(t, b.engine.Stats.Retried.Load(), 3, "tried again times")
 				proveBooks(t, b.Pool)
 			})
 		}

@@ -14,6 +14,7 @@ import (
 
 	"pawl/db"
 	"pawl/internal/policy/store"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -112,9 +113,7 @@ func TestPoliciesAreKnown(t *testing.T) {
 	if p, known := s.byVersion(&unknown); p != nil || known {
 		t.Errorf("version 3 is %v, %v", p, known)
 	}
-	if !slices.Equal(s.versions(), []int32{1, 2}) {
-		t.Errorf("versions %v", s.versions())
-	}
+	assert.Equal(t, s.versions(), []int32{1, 2}, "versions")
 	if s.said.Len() > 0 {
 		t.Errorf("said %s", s.said)
 	}
@@ -127,19 +126,13 @@ func TestPolicyCommittedAfterAHigherVersion(t *testing.T) {
 	s := newShop(t)
 	tx, err := s.pool.Begin(t.Context())
 	s.must(err)
-	if _, err := store.Store(t.Context(), s.query.WithTx(tx), plan(1), "serve"); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(store.Store(t.Context(), s.query.WithTx(tx), plan(1), "serve")))
 	s.use(plan(2))
 	s.must(s.load(t.Context()))
-	if !slices.Equal(s.versions(), []int32{2}) {
-		t.Errorf("versions %v", s.versions())
-	}
+	assert.Equal(t, s.versions(), []int32{2}, "versions")
 	s.must(tx.Commit(t.Context()))
 	s.must(s.load(t.Context()))
-	if !slices.Equal(s.versions(), []int32{1, 2}) {
-		t.Errorf("versions %v", s.versions())
-	}
+	assert.Equal(t, s.versions(), []int32{1, 2}, "versions")
 }
 
 func TestPoliciesOfANewerRelease(t *testing.T) {
@@ -154,9 +147,7 @@ func TestPoliciesOfANewerRelease(t *testing.T) {
 	if _, known := s.byVersion(&newer); known || !slices.Equal(s.versions(), []int32{1}) {
 		t.Errorf("version 2 is known; versions %v", s.versions())
 	}
-	if n := strings.Count(s.said.String(), "unknown key teleport"); n != 1 {
-		t.Errorf("said %d times:\n%s", n, s.said)
-	}
+	assert.Equal(t, strings.Count(s.said.String(), "unknown key teleport"), 1, "said times", s.said)
 	s.said.Reset()
 	s.must(s.exec(`INSERT INTO policy_activations (activation_no, version, actor) VALUES (2, 2, 'a newer release')`))
 	for range 3 {
@@ -165,9 +156,7 @@ func TestPoliciesOfANewerRelease(t *testing.T) {
 			t.Errorf("active is %v, %v: an order would start without its policy", version, p)
 		}
 	}
-	if n := strings.Count(s.said.String(), "takes no new orders"); n != 1 {
-		t.Errorf("said %d times:\n%s", n, s.said)
-	}
+	assert.Equal(t, strings.Count(s.said.String(), "takes no new orders"), 1, "said times", s.said)
 	s.activate(1)
 	s.isActive(1)
 }

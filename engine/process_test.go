@@ -15,6 +15,7 @@ import (
 	"pawl/engine"
 	"pawl/fsm"
 	"pawl/internal/orders"
+	"pawl/test/assert"
 )
 
 // snapshot is every row of the service with the transaction that wrote it and its place: a write of the same values
@@ -35,9 +36,7 @@ func (b *bundle) writesNothing(t testing.TB, do func()) {
 	t.Helper()
 	before := snapshot(t, b.Pool)
 	do()
-	if after := snapshot(t, b.Pool); after != before {
-		t.Errorf("was\n%s\nis\n%s", before, after)
-	}
+	assert.Equal(t, snapshot(t, b.Pool), before, "was")
 }
 
 // asJSON makes orders comparable: their fields are pointers, and PostgreSQL keeps the values of metadata, not its spaces.
@@ -45,15 +44,11 @@ func asJSON(t testing.TB, order orders.Order) string {
 	t.Helper()
 	var metadata map[string]string
 	if order.Metadata != nil {
-		if err := json.Unmarshal(order.Metadata, &metadata); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, json.Unmarshal(order.Metadata, &metadata))
 	}
 	order.Metadata = nil
 	text, err := json.Marshal([]any{order, metadata})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return string(text)
 }
 
@@ -61,9 +56,7 @@ func asJSON(t testing.TB, order orders.Order) string {
 func (b *bundle) sameAsStored(t testing.TB, told orders.Order) {
 	t.Helper()
 	stored, err := b.engine.Orders.Get(t.Context(), told.OrderID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	if told, stored := asJSON(t, told), asJSON(t, stored); told != stored {
 		t.Errorf("told   %s\nstored %s", told, stored)
 	}
@@ -324,17 +317,11 @@ func TestTurnedAway(t *testing.T) {
 			if o, err := b.engine.Process(t.Context(), request("known")); err != nil || o.Status != fsm.Completed {
 				t.Errorf("an order that is stored: %s, %v", o.Status, err)
 			}
-			if _, err := b.engine.Process(t.Context(), request("too many")); !errors.Is(err, orders.ErrOverloaded) {
-				t.Error(err)
-			}
+			assert.ErrorIs(t, assert.Err(b.engine.Process(t.Context(), request("too many"))), orders.ErrOverloaded)
 		})
-		if n := b.engine.Stats.Overloaded.Load(); n != 1 {
-			t.Errorf("%d counted", n)
-		}
+		assert.Equal(t, b.engine.Stats.Overloaded.Load(), 1, "counted")
 		leave()
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
+		assert.ErrorIs(t, <-done, context.Canceled)
 	})
 	t.Run("when the engine stops", func(t *testing.T) {
 		t.Parallel()
@@ -346,9 +333,7 @@ func TestTurnedAway(t *testing.T) {
 			_, admitted := e.Admit(t.Context(), request("late"))
 			_, canceled := e.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: "late"})
 			for _, err := range []error{processed, admitted, canceled, e.Ready(t.Context())} {
-				if !errors.Is(err, orders.ErrStopping) {
-					t.Error(err)
-				}
+				assert.ErrorIs(t, err, orders.ErrStopping)
 			}
 		})
 	})
@@ -367,9 +352,7 @@ func TestOrderDeletedWhileWatched(t *testing.T) {
 	}()
 	eventually(t, "the stop is written", b.answers(t, 1, `SELECT count(*) FROM orders WHERE stop_requested IS NOT NULL`))
 	b.exec(t, `SET LOCAL pawl.archive = on; DELETE FROM transitions; DELETE FROM orders`)
-	if err := <-outcome; !errors.Is(err, orders.ErrNotFound) {
-		t.Errorf("the watcher is told %v", err)
-	}
+	assert.ErrorIs(t, <-outcome, orders.ErrNotFound, "the watcher is told")
 	isNow(t, b.process(t, request("watched")), fsm.Completed)
 }
 
@@ -393,9 +376,7 @@ func TestIDs(t *testing.T) {
 	if completed, _ := b.atOnce(t, inputs); completed != len(ids) {
 		t.Fatalf("%d of %d completed", completed, len(ids))
 	}
-	if n := b.engine.Stats.Admitted.Load(); n != int64(len(ids)) {
-		t.Errorf("%d orders from %d ids", n, len(ids))
-	}
+	assert.Equal(t, b.engine.Stats.Admitted.Load(), int64(len(ids)), "orders from", len(ids), "ids")
 	for _, id := range ids {
 		order, err := b.engine.Orders.Get(t.Context(), id)
 		if err != nil || order.OrderID != id || order.Item != "item "+id {
@@ -432,9 +413,7 @@ func TestAmounts(t *testing.T) {
 			`SELECT amount::text FROM books.charges WHERE order_id = $1`:                amount,
 			`SELECT amount::text FROM books.refunds WHERE order_id = $1 || ' refunded'`: amount,
 		} {
-			if got := value[string](t, b.Pool, query, amount); got != want {
-				t.Errorf("%s: stored %s", amount, got)
-			}
+			assert.Equal(t, value[string](t, b.Pool, query, amount), want, amount, "stored")
 		}
 		if order, err := b.engine.Orders.Get(t.Context(), amount); err != nil || order.Amount.String() != amount {
 			t.Errorf("%s: %v, read %s", amount, err, order.Amount)
@@ -447,8 +426,6 @@ func TestAmounts(t *testing.T) {
 	sums := value[string](t, b.Pool, `SELECT format('%s %s', (SELECT sum(amount) FROM books.charges WHERE refunded_at IS NOT NULL) =
 		(SELECT sum(amount) FROM books.refunds), (SELECT sum(amount) FROM books.charges WHERE refunded_at IS NULL) =
 		(SELECT sum(amount) FROM books.orders WHERE status = 'completed'))`)
-	if sums != "t t" {
-		t.Error("the money does not balance")
-	}
+	assert.Equal(t, sums, "t t", "the money does not balance")
 	proveBooks(t, b.Pool)
 }

@@ -1,14 +1,11 @@
 package engine_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"net/url"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,6 +18,7 @@ import (
 	"pawl/internal/orders"
 	"pawl/internal/simulator"
 	"pawl/migrations"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -43,7 +41,7 @@ func TestReady(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			log := &lines{}
+			log := &dbtest.Log{}
 			e := b.asRole(t, "ready").replica(t, engine.Config{
 				SchemaVersion: migrations.Version(), Log: slog.New(slog.NewTextHandler(log, nil)),
 			})
@@ -56,7 +54,7 @@ func TestReady(t *testing.T) {
 				}
 			}
 			most := 1 + int(time.Since(began)/time.Second) // one a second
-			if n := log.count("not ready"); c.says == "" && n > 0 || c.says != "" && (n < 1 || n > most) {
+			if n := strings.Count(log.String(), "not ready"); c.says == "" && n > 0 || c.says != "" && (n < 1 || n > most) {
 				t.Errorf("%d lines in the log, at most %d are due:\n%s", n, most, log)
 			}
 		})
@@ -72,9 +70,7 @@ func TestReadyLooksAtEverything(t *testing.T) {
 		UNION ALL SELECT 'pawl.' || proname || '(' || oidvectortypes(proargtypes) || ')' FROM pg_proc
 			WHERE pronamespace = 'pawl'::regnamespace AND prorettype <> 'trigger'::regtype
 		ORDER BY 1`)
-	if looked := engine.Needed(); !slices.Equal(all, looked) {
-		t.Errorf("Ready looks at %q, there are %q", looked, all)
-	}
+	assert.Equal(t, engine.Needed(), all, "Ready looks at there are")
 }
 
 // role is the name of a role of this database's own: roles belong to the whole server.
@@ -96,37 +92,11 @@ func (b *bundle) asRole(t *testing.T, name string) *bundle {
 	b.exec(t, `GRANT ALL ON ALL TABLES IN SCHEMA pawl, public TO `+role)
 	b.exec(t, `GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA pawl TO `+role)
 	u, err := url.Parse(b.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	query := u.Query()
 	query.Set("role", role)
 	u.RawQuery = query.Encode()
 	return &bundle{Database: &dbtest.Database{URL: u.String(), Pool: b.Pool}}
-}
-
-// lines is a log that may be read while it is written.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
-func (l *lines) count(of string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.text.String(), of)
 }
 
 // TestMissingGrant has a role that may not write what a statement writes, beside a replica that may. That is no order's
@@ -141,7 +111,7 @@ func TestMissingGrant(t *testing.T) {
 		t.Run("on "+c.table, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			log := &lines{}
+			log := &dbtest.Log{}
 			e := b.asRole(t, "poor").replica(t, engine.Config{Lease: time.Hour, Log: slog.New(slog.NewTextHandler(log, nil))})
 			role := b.role("poor")
 			b.exec(t, `REVOKE INSERT ON `+c.table+` FROM `+role)
@@ -149,17 +119,13 @@ func TestMissingGrant(t *testing.T) {
 			if err := e.Ready(t.Context()); !errors.Is(err, engine.ErrNotMigrated) || !strings.Contains(err.Error(), "INSERT on pawl."+c.table) {
 				t.Errorf("it says of itself: %v", err)
 			}
-			if _, err := e.Process(t.Context(), request("one more")); !errors.Is(err, engine.ErrNotMigrated) {
-				t.Errorf("a new order: %v", err)
-			}
+			assert.ErrorIs(t, assert.Err(e.Process(t.Context(), request("one more"))), engine.ErrNotMigrated, "a new order")
 			eventually(t, "the other replica completes them", b.answers(t, 0,
 				`SELECT count(*) FROM orders AS o WHERE o.status <> 'completed'`))
 			if stored := value[int](t, b.Pool, `SELECT count(*) FROM orders`); stored > c.stored || stored == 0 && c.stored > 0 {
 				t.Errorf("%d orders are stored", stored)
 			}
-			if said := log.count("can't run on this schema"); said != 1 {
-				t.Errorf("%d lines in the log:\n%s", said, log)
-			}
+			assert.Equal(t, strings.Count(log.String(), "can't run on this schema"), 1, "lines in the log", log)
 			b.exec(t, `GRANT INSERT ON `+c.table+` TO `+role)
 			eventually(t, "it takes orders again", func() bool { return e.Ready(t.Context()) == nil })
 			b.completes(t, ask(t, e, requests("order", 200)...), 200)
@@ -179,7 +145,7 @@ func comeAgain(t *testing.T, answers <-chan answer, n int) {
 }
 
 // lasting is for engines that keep what they do not let go: no lease ends within a test.
-func lasting(log *lines) engine.Config {
+func lasting(log *dbtest.Log) engine.Config {
 	return engine.Config{Lease: time.Hour, RecoveryInterval: often, Log: slog.New(slog.NewTextHandler(log, nil))}
 }
 
@@ -199,7 +165,7 @@ func TestSchemaChangesUnderOrders(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			b, log := setupWith(t, byCallers), &lines{}
+			b, log := setupWith(t, byCallers), &dbtest.Log{}
 			cfg := lasting(log)
 			if c.keeps {
 				cfg.Lease = 2 * time.Second
@@ -220,9 +186,7 @@ func TestSchemaChangesUnderOrders(t *testing.T) {
 				return len(spoiled) == 1 || value[int](t, b.Pool, `SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query = $1`, c.spoil) == 1
 			})
 			unlock()
-			if err := <-spoiled; err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, <-spoiled)
 			comeAgain(t, answers, many)
 			if a := <-first; !errors.Is(a.err, orders.ErrUnavailable) && (a.err != nil || a.order.Status != fsm.Completed) {
 				t.Errorf("the first one: told %v, %s", a.err, brief(a.order)) // its charge may have been before the change
@@ -235,9 +199,7 @@ func TestSchemaChangesUnderOrders(t *testing.T) {
 			if err := e.Ready(t.Context()); !errors.Is(err, engine.ErrNotMigrated) || !strings.Contains(err.Error(), "charges") && !strings.Contains(err.Error(), "can't be prepared: ") {
 				t.Errorf("it says of itself: %v", err)
 			}
-			if _, err := e.Process(t.Context(), request("one more")); !errors.Is(err, engine.ErrNotMigrated) {
-				t.Errorf("a new order: %v", err)
-			}
+			assert.ErrorIs(t, assert.Err(e.Process(t.Context(), request("one more"))), engine.ErrNotMigrated, "a new order")
 			if n := value[int](t, b.Pool, `SELECT count(*) FROM orders AS o WHERE o.hold IS NOT NULL OR o.take_overs > 0`); n > 0 {
 				t.Errorf("%d orders were blamed, or claimed in vain", n)
 			}
@@ -245,9 +207,7 @@ func TestSchemaChangesUnderOrders(t *testing.T) {
 			eventually(t, "the orders are completed", b.answers(t, many+1,
 				`SELECT count(*) FROM orders AS o WHERE o.status = 'completed'`))
 			b.completes(t, ask(t, e, request("one more")), 1)
-			if said := log.count("can't run on this schema"); said != 1 {
-				t.Errorf("%d lines in the log:\n%s", said, log)
-			}
+			assert.Equal(t, strings.Count(log.String(), "can't run on this schema"), 1, "lines in the log", log)
 			proveBooks(t, b.Pool)
 		})
 	}
@@ -257,7 +217,7 @@ func TestSchemaChangesUnderOrders(t *testing.T) {
 // caller is not told that there is no such order, and the order is not kept.
 func TestRowsThatCannotBeRead(t *testing.T) {
 	t.Parallel()
-	b, p := setupBehind(t, lasting(&lines{}))
+	b, p := setupBehind(t, lasting(&dbtest.Log{}))
 	b.process(t, request("ended"))
 	atMove, release := p.stall(t, named("OrdersCharge"))
 	answers := ask(t, b.engine, request("lost"))
@@ -280,7 +240,7 @@ func TestRowsThatCannotBeRead(t *testing.T) {
 // back all the same, and tried again after pauses that grow.
 func TestTriggerThatCannotRun(t *testing.T) {
 	t.Parallel()
-	b, log := setupWith(t, byCallers), &lines{}
+	b, log := setupWith(t, byCallers), &dbtest.Log{}
 	e := b.replica(t, lasting(log))
 	b.exec(t, `CREATE FUNCTION broken() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM * FROM nowhere; RETURN NULL; END $$`)
 	b.exec(t, `CREATE TRIGGER broken AFTER INSERT ON charges EXECUTE FUNCTION broken()`)
@@ -290,7 +250,7 @@ func TestTriggerThatCannotRun(t *testing.T) {
 		err := e.Ready(t.Context())
 		return errors.Is(err, engine.ErrNotMigrated) && strings.Contains(err.Error(), "42P01")
 	})
-	eventually(t, "they are tried again", func() bool { return log.count("can't run on this schema") == 3 })
+	eventually(t, "they are tried again", func() bool { return strings.Count(log.String(), "can't run on this schema") == 3 })
 	if took := time.Since(began); took < 3*time.Second {
 		t.Errorf("tried three times within %v", took)
 	}
@@ -311,7 +271,7 @@ func TestSchemaChangesAtAProvider(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			p := newProvider(t)
-			b, log := setupWith(t, byCallers), &lines{}
+			b, log := setupWith(t, byCallers), &dbtest.Log{}
 			e := b.replica(t, lasting(log))
 			b.engine = e
 			b.activate(t, p.quick(""))
@@ -323,16 +283,12 @@ func TestSchemaChangesAtAProvider(t *testing.T) {
 				return e.InFlight() == 0 && value[int](t, b.Pool, `SELECT count(*) FROM orders AS o WHERE o.owner IS NOT NULL`) == 0
 			})
 			comeAgain(t, answers, 1)
-			if err := e.Ready(t.Context()); !errors.Is(err, engine.ErrNotMigrated) {
-				t.Errorf("it says of itself: %v", err)
-			}
+			assert.ErrorIs(t, e.Ready(t.Context()), engine.ErrNotMigrated, "it says of itself")
 			p.fail(t)
 			b.exec(t, c.mend)
 			eventually(t, "it takes orders again", func() bool { return e.Ready(t.Context()) == nil })
 			isNow(t, b.process(t, request("order")), fsm.Completed)
-			if got := p.standing("order"); got != "charge 1 reserve 1 confirm 1" {
-				t.Error(got)
-			}
+			assert.Equal(t, p.standing("order"), "charge 1 reserve 1 confirm 1")
 			proveBooks(t, b.Pool)
 		})
 	}
@@ -342,9 +298,7 @@ func TestSchemaChangesAtAProvider(t *testing.T) {
 func TestReadyBelievesAProof(t *testing.T) {
 	t.Parallel()
 	b := setupWith(t, byCallers)
-	if err := b.engine.Ready(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, b.engine.Ready(t.Context()))
 	b.exec(t, `ALTER TABLE transitions RENAME COLUMN actor TO who`)
 	if err := b.engine.Ready(t.Context()); err != nil {
 		t.Errorf("a moment later nobody has met it yet: %v", err)
@@ -407,9 +361,7 @@ func plant(t *testing.T, b *bundle) {
 		_, err := tx.Exec(t.Context(), `SET LOCAL ROLE `+role+`; `+strings.Join(plants, "; "), pgx.QueryExecModeSimpleProtocol)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 }
 
 // looted tells how often code of that role was run by somebody else since the last look.
@@ -437,24 +389,18 @@ func TestPlantedNamesAreNotRun(t *testing.T) {
 	careless(`UPDATE pawl.orders SET seq = seq + 1, hold = NULL WHERE order_id = 'sold'`)
 	careless(`INSERT INTO pawl.refunds (order_no, generation, number, currency, amount, request_id)
 		SELECT order_no, 0, 9, 'USD', 1, 'nine' FROM pawl.orders WHERE order_id = 'sold'`)
-	if n := looted(t, b); n != 0 {
-		t.Errorf("code of a role without rights was run %d times", n)
-	}
+	assert.Equal(t, looted(t, b), 0, "code of a role without rights was run times")
 }
 
 // connectWith returns what sends statements on a connection with a search_path.
 func (b *bundle) connectWith(t *testing.T, path string) func(sql string) {
 	t.Helper()
 	conn, err := b.Pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(conn.Release)
 	send := func(sql string) {
 		t.Helper()
-		if _, err := conn.Exec(t.Context(), sql); err != nil {
-			t.Fatalf("%s: %v", sql, err)
-		}
+		assert.NoError(t, assert.Err(conn.Exec(t.Context(), sql)), sql)
 	}
 	send(`SET search_path = ` + path)
 	return send

@@ -2,7 +2,6 @@ package engine_test
 
 import (
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,6 +10,7 @@ import (
 	"pawl/engine"
 	"pawl/fsm"
 	"pawl/internal/orders"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -34,9 +34,7 @@ func TestTakeOver(t *testing.T) {
 			if moved := g.move(t, seen); len(moved) != 0 {
 				t.Errorf("a late write moved %v", moved)
 			}
-			if b.engine.Stats.TakenOver.Load() != 2 {
-				t.Errorf("%d orders counted as taken over", b.engine.Stats.TakenOver.Load())
-			}
+			assert.Equal(t, b.engine.Stats.TakenOver.Load(), 2, "orders counted as taken over")
 			proveBooks(t, b.Pool)
 		})
 	}
@@ -46,9 +44,7 @@ func TestTakeOver(t *testing.T) {
 func (b *bundle) takenOver(t *testing.T, before orders.Order) {
 	t.Helper()
 	reaches(t, b.Pool, before.OrderID, "completed")
-	if got := verbs(t, b.Pool, before.OrderID); !slices.Equal(got, []string{"take_over"}) {
-		t.Errorf("to %s was done: %q", before.OrderID, got)
-	}
+	assert.Equal(t, verbs(t, b.Pool, before.OrderID), []string{"take_over"}, before.OrderID, "was done")
 	if fence := value[int64](t, b.Pool, `SELECT o.fence FROM books.orders AS o WHERE o.order_id = $1`, before.OrderID); fence != before.Fence+1 {
 		t.Errorf("%s has fence %d, had %d", before.OrderID, fence, before.Fence)
 	}
@@ -74,9 +70,7 @@ func TestLateWrites(t *testing.T) {
 		if moved := g.move(t, seen); len(moved) != 0 {
 			t.Errorf("%s: moved %v", orderID, moved)
 		}
-		if value[string](t, b.Pool, everythingStored) != before {
-			t.Errorf("%s: a late write left something", orderID)
-		}
+		assert.Equal(t, value[string](t, b.Pool, everythingStored), before, orderID, "a late write left something")
 	}
 }
 
@@ -134,9 +128,7 @@ func TestTakenOverInVain(t *testing.T) {
 	if text(order.Hold) != "attention" || order.Status != "charging" || order.Owner != nil || order.DueAt != nil {
 		t.Errorf("%s, held for %s (%s)", order.Status, text(order.Hold), text(order.HoldReason))
 	}
-	if got := verbs(t, b.Pool, "cursed"); !slices.Equal(got, []string{"take_over", "take_over", "take_over", "hold"}) {
-		t.Errorf("to the order was done: %q", got)
-	}
+	assert.Equal(t, verbs(t, b.Pool, "cursed"), []string{"take_over", "take_over", "take_over", "hold"}, "to the order was done")
 	proveBooks(t, b.Pool)
 }
 
@@ -279,8 +271,6 @@ approval: [{amountOver: 10, currency: USD, timeout: 2h}]`)
 		"reservations": {`SELECT string_agg(round(extract(epoch FROM reserved_until - now()) / 60)::text, '') FROM orders`, "10"},
 		"late undos":   {`SELECT string_agg(round(extract(epoch FROM due_at - now()) / 60)::text, '') FROM late_undos`, "60"},
 	} {
-		if got := value[string](t, b.Pool, of.sql); got != of.want {
-			t.Errorf("%s: %s, want %s", what, got, of.want)
-		}
+		assert.Equal(t, value[string](t, b.Pool, of.sql), of.want, what)
 	}
 }

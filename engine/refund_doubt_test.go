@@ -13,6 +13,7 @@ import (
 
 	"pawl/engine"
 	"pawl/internal/orders"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -65,9 +66,7 @@ func (s *behind) refundsWithLoss(t *testing.T, charge, statement string, f fate)
 func (s *behind) restocked(t *testing.T) orders.Stock {
 	t.Helper()
 	stock, err := setStock(t.Context(), s.engine, "widget", 10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return stock
 }
 
@@ -117,7 +116,5 @@ func TestRefundNotSeenIsStillInDoubt(t *testing.T) {
 		eventually(t, "nobody knows", s.answers(t, true, `SELECT coalesce(code = 'outcome_unknown', false) FROM refunds`))
 		s.untilRefunds(t, "1 in_doubt")
 	}
-	if sent.Load() != 2 {
-		t.Errorf("sent %d times", sent.Load())
-	}
+	assert.Equal(t, sent.Load(), 2, "sent times")
 }

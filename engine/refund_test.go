@@ -22,6 +22,7 @@ import (
 	"pawl/internal/provider"
 	"pawl/internal/provider/stripe"
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 )
 
 // refund asks for a refund of the order, of all that is left where the amount is empty, under a request id.
@@ -38,9 +39,7 @@ func (s *shop) refund(t *testing.T, id, amount string, restock int32) (orders.Or
 func (s *shop) asks(t *testing.T, id, amount string) orders.Order {
 	t.Helper()
 	o, err := s.refund(t, id, amount, 0)
-	if err != nil {
-		t.Fatalf("refund %s of %q: %v", id, amount, err)
-	}
+	assert.NoError(t, err, "refund", id, amount)
 	return o
 }
 
@@ -61,9 +60,7 @@ func (s *shop) refundsAre(t *testing.T, o orders.Order, want string) {
 	for _, r := range orders.Refunds(&o) {
 		got = append(got, fmt.Sprintf("%d %s %s", r.Number, r.State, r.Amount))
 	}
-	if strings.Join(got, ", ") != want {
-		t.Errorf("refunds %q, want %q", got, want)
-	}
+	assert.Equal(t, strings.Join(got, ", "), want, "refunds", got)
 }
 
 // untilRefunds waits for the refunds of the order to be as is said.
@@ -97,12 +94,8 @@ func (s *shop) given(t *testing.T, want string) {
 		}
 	}
 	money, err := s.givenInAll(t).Sub(s.before)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := fmt.Sprintf("%d of %s", effects, money); got != want {
-		t.Errorf("the provider has given %s, want %s", got, want)
-	}
+	assert.NoError(t, err)
+	assert.Equal(t, fmt.Sprintf("%d of %s", effects, money), want, "the provider has given")
 }
 
 // givenInAll is what the simulator has given back of all orders.
@@ -161,9 +154,7 @@ func TestRefunds(t *testing.T) {
 			s.refundRefused(t, orders.RefusedRestockTooLarge, "1", 4)
 			s.refundsAre(t, s.asks(t, "first", "12.50"), "1 done 12.50")
 			s.refundsAre(t, s.asks(t, "first", "12.50"), "1 done 12.50") // it comes again
-			if _, err := s.refund(t, "first", "12.51", 0); !errors.Is(err, orders.ErrKeyReused) {
-				t.Error(err)
-			}
+			assert.ErrorIs(t, assert.Err(s.refund(t, "first", "12.51", 0)), orders.ErrKeyReused)
 			s.refundRefused(t, orders.RefusedRefundTooLarge, "87.50", 0)
 			o := s.asks(t, "rest", "")
 			s.refundsAre(t, o, "1 done 12.50, 2 done 87.49")
@@ -217,9 +208,7 @@ func (s *shop) refundsWithFault(t *testing.T, policy, rule, want string) {
 	}
 	s.sold(t, strings.Replace(policy, "url: SIM", "timeout: "+timeout+", url: SIM", 1))
 	r, err := simulator.ParseRule(rule + "@charge/refund")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	s.faults(t, r)
 	s.do(t, engine.Request{Verb: orders.Refund, OrderID: s.refunded, RequestID: "a", Async: true, Refund: &engine.Refund{Amount: new(decimal.MustParse("40"))}})
 	s.hurryRefunds(t, want)
@@ -289,9 +278,7 @@ func TestRestock(t *testing.T) {
 	s := openShop(t, 1, quick)
 	s.setStock(t, "widget", 10)
 	s.sold(t, "{}")
-	if _, err := s.refund(t, "a", "1", 2); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(s.refund(t, "a", "1", 2)))
 	s.refundRefused(t, orders.RefusedRestockTooLarge, "1", 2)
 	s.stock(t, "widget", orders.Stock{Item: "widget", OnHand: 9, Sold: 3, Tracked: true, Version: 3})
 	moves, err := s.engine.Orders.StockMovements(t.Context(), "widget", orders.StockSpan{After: 2, Limit: 2})
@@ -313,12 +300,8 @@ func TestRestockAndRequestIDs(t *testing.T) {
 	s.sold(t, "{}")
 	for i, id := range []string{"refund 1 of o", "refund 2 of o"} {
 		if i == 1 {
-			if _, err := s.refund(t, "a", "1", 2); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := s.refund(t, "b", "1", 1); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, assert.Err(s.refund(t, "a", "1", 2)))
+			assert.NoError(t, assert.Err(s.refund(t, "b", "1", 1)))
 		}
 		for range 2 {
 			if got, err := s.engine.ChangeStock(t.Context(), adjustment("widget", 5, id)); err != nil || got.OnHand != []int64{12, 20}[i] {
@@ -413,14 +396,10 @@ func TestRefundThatStripePaysLater(t *testing.T) {
 	}
 	for _, happens := range []struct{ what, state string }{{simulator.RefundPaid, "1 done"}, {simulator.RefundReturned, "1 failed"}} {
 		s.exec(t, `UPDATE refunds SET due_at = now() + interval '1 hour' WHERE due_at IS NOT NULL`)
-		if err := s.sim.Happen(text(s.get(t, "o").ChargeReference), happens.what, ""); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, s.sim.Happen(text(s.get(t, "o").ChargeReference), happens.what, ""))
 		payload, header := refundEvent(t, s)
 		eventually(t, happens.state, func() bool { // it may come while the refund is being asked after
-			if err := s.engine.StripeEvent(t.Context(), payload, header); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, s.engine.StripeEvent(t.Context(), payload, header))
 			return value[string](t, s.Pool, `SELECT refund || ' ' || state FROM books.refunds`) == happens.state
 		})
 	}
@@ -465,17 +444,13 @@ func TestRefundThatIsReturnedIsHeardOf(t *testing.T) {
 	s.only(s.replica(t, s.cfg))
 	s.use(t, source+"\n")
 	payload, header := refundEvent(t, s)
-	if err := s.engine.StripeEvent(t.Context(), payload, header); !errors.Is(err, orders.ErrUnavailable) {
-		t.Errorf("an event that can't be heeded: %v", err)
-	}
+	assert.ErrorIs(t, s.engine.StripeEvent(t.Context(), payload, header), orders.ErrUnavailable, "an event that can't be heeded")
 	s.exec(t, `UPDATE refunds SET due_at = now()`) // another one has heeded it
 	eventually(t, "tried", s.answers(t, true, `SELECT coalesce(code = 'policy_unusable', false) FROM refunds`))
 	if !value[bool](t, s.Pool, `SELECT due_at IS NOT NULL FROM refunds`) {
 		t.Error("nobody asks any more")
 	}
-	if err := s.sim.Happen(text(s.get(t, "o").ChargeReference), simulator.RefundReturned, ""); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, s.sim.Happen(text(s.get(t, "o").ChargeReference), simulator.RefundReturned, ""))
 	stop(t, s.engine)
 	s.exec(t, write, source+" ")
 	s.only(s.replica(t, s.cfg))

@@ -13,6 +13,7 @@ import (
 	"pawl/engine"
 	"pawl/internal/orders"
 	"pawl/internal/pg"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -65,9 +66,7 @@ func TestOneOrderManyCallers(t *testing.T) {
 		}
 		after = append(after, a.at.Sub(finished))
 	}
-	if n := value[int](t, b.Pool, `SELECT count(*) FROM books.charges`); n != 1 {
-		t.Errorf("%d charges", n)
-	}
+	assert.Equal(t, value[int](t, b.Pool, `SELECT count(*) FROM books.charges`), 1, "charges")
 	proveBooks(t, b.Pool)
 	slices.Sort(after)
 	extra, asked := others[0].Sent()+others[1].Sent(), time.Since(began)
@@ -116,9 +115,7 @@ func TestOneOrderTwice(t *testing.T) {
 	if a, c := sent[0].Load(), sent[1].Load(); a+c != 30 || a != 0 && c != 0 {
 		t.Errorf("%d callers of one version and %d of the other were told it is completed", a, c)
 	}
-	if n := value[int](t, b.Pool, `SELECT count(*) FROM books.charges`); n != 1 {
-		t.Errorf("%d charges", n)
-	}
+	assert.Equal(t, value[int](t, b.Pool, `SELECT count(*) FROM books.charges`), 1, "charges")
 	proveBooks(t, b.Pool)
 }
 

@@ -18,6 +18,7 @@ import (
 	"pawl/internal/orders"
 	"pawl/internal/provider"
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 )
 
 func TestRetry(t *testing.T) {
@@ -46,9 +47,7 @@ func TestRetry(t *testing.T) {
 		t.Parallel()
 		b, _ := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "charge"})
 		before, err := b.engine.Orders.Get(t.Context(), "order")
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		if o := b.do(t, asked(orders.Retry)); text(o.Hold) != "attention" || !o.RetryWindowStartedAt.After(*before.RetryWindowStartedAt) {
 			t.Errorf("held %s, window from %s", text(o.Hold), o.RetryWindowStartedAt)
 		}
@@ -170,9 +169,7 @@ func TestRedriveThatComesTwice(t *testing.T) {
 		}
 		callers.Wait()
 		b.refused(t, asked(orders.Retry), orders.RefusedRetried)
-		if generation := value[int](t, b.Pool, `SELECT generation FROM books.orders`); generation != 1 {
-			t.Errorf("restarted %d times", generation)
-		}
+		assert.Equal(t, value[int](t, b.Pool, `SELECT generation FROM books.orders`), 1, "restarted times")
 		q := asked(orders.Retry)
 		q.Generation = new(int32(0))
 		b.refused(t, q, orders.RefusedGeneration)
@@ -372,9 +369,7 @@ func TestRetryWithAnotherPaymentMethod(t *testing.T) {
 	for name, want := range map[string]string{
 		"charge do 0": "one", "charge undo 0": "one", "charge do 1": "two", "charge undo 1": "two", "charge do 2": "three",
 	} {
-		if k.used[name] != want {
-			t.Errorf("%s was sent with %q, want %q", name, k.used[name], want)
-		}
+		assert.Equal(t, k.used[name], want, name, "was sent with")
 	}
 	for _, fault := range k.faults {
 		t.Error(fault)
@@ -383,9 +378,7 @@ func TestRetryWithAnotherPaymentMethod(t *testing.T) {
 		t.Error("a payment method is kept with an answer")
 	}
 	changes := column[string](t, s.Pool, `SELECT concat_ws(' ', seq > 1, verb, actor, payment_method) FROM books.transitions WHERE payment_method IS NOT NULL ORDER BY seq`)
-	if fmt.Sprint(changes) != "[t retry ann changed t retry ann changed]" {
-		t.Errorf("history: %q", changes)
-	}
+	assert.Equal(t, fmt.Sprint(changes), "[t retry ann changed t retry ann changed]", "history", changes)
 	for _, of := range []string{"one", "three"} {
 		in.PaymentMethod = of
 		isNow(t, s.process(t, in), fsm.Completed)

@@ -18,6 +18,7 @@ import (
 	"pawl/internal/orders"
 	"pawl/internal/pg"
 	"pawl/migrations"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -107,9 +108,7 @@ func TestAnswersWaitForTheStandby(t *testing.T) {
 	t.Parallel()
 	server := dbtest.Restartable(t)
 	watcher, err := pgxpool.New(t.Context(), server.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(watcher.Close)
 	b := &bundle{Database: &dbtest.Database{URL: server.URL, Pool: watcher}}
 	e := startEngine(t, server.URL, engine.Config{Lease: time.Second})
@@ -117,18 +116,14 @@ func TestAnswersWaitForTheStandby(t *testing.T) {
 	b.process(t, request("before"))
 	waits := request("waits")
 	waits.StartAt = time.Now().Add(time.Hour)
-	if _, err := e.Admit(t.Context(), waits); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(e.Admit(t.Context(), waits)))
 	server.Set(t, "synchronous_standby_names", "*")
 
 	unanswered := func(what string, do func(context.Context) error) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
 		defer cancel()
-		if err := do(ctx); !errors.Is(err, orders.ErrUnavailable) {
-			t.Errorf("%s: %v", what, err)
-		}
+		assert.ErrorIs(t, do(ctx), orders.ErrUnavailable, what)
 	}
 	process := func(id string) func(context.Context) error {
 		return func(ctx context.Context) error {
@@ -175,16 +170,12 @@ func cutOff(t *testing.T) (*engine.Engine, *dbtest.Server, *pgxpool.Pool) {
 	t.Helper()
 	server := dbtest.Restartable(t)
 	watcher, err := pgxpool.New(t.Context(), server.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(watcher.Close)
 	e := startEngine(t, server.URL, engine.Config{Lease: time.Minute})
 	waits := request("waits")
 	waits.StartAt = time.Now().Add(time.Hour)
-	if _, err := e.Admit(t.Context(), waits); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(e.Admit(t.Context(), waits)))
 	server.Set(t, "synchronous_standby_names", "*")
 	return e, server, watcher
 }
@@ -221,9 +212,7 @@ func TestBehindPooler(t *testing.T) {
 		pool := openPool(t, dbtest.Pooler(t, b.URL))
 		b.engine = startOn(t, pool, engine.Config{})
 		for range 2 * int(pool.Stat().MaxConns()) { // one server after the other, by chance
-			if err := engine.CheckSchema(t.Context(), pool, migrations.Version()); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, engine.CheckSchema(t.Context(), pool, migrations.Version()))
 		}
 		b.setStock(t, "few", 10)
 		b.completes(t, ask(t, b.engine, requests("order", 500)...), 500)
@@ -239,9 +228,7 @@ func TestBehindPooler(t *testing.T) {
 		t.Parallel()
 		behind := dbtest.Pooler(t, dbtest.Empty(t))
 		for range 2 {
-			if _, err := migrations.Up(t.Context(), behind); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, assert.Err(migrations.Up(t.Context(), behind)))
 		}
 		list, err := migrations.Status(t.Context(), behind)
 		if err != nil || len(list) == 0 {
@@ -293,9 +280,7 @@ func TestDriver(t *testing.T) {
 					if got := value[int](t, b.Pool, `SELECT c.n FROM counter AS c WHERE c.id = $1`, i); got != n {
 						t.Fatalf("%s, %s: executed %d times", name, f, got-n+1)
 					}
-					if pg.FaultOf(err) != pg.Unknown {
-						t.Errorf("%s, %s: %v is not unknown", name, f, err)
-					}
+					assert.Equal(t, pg.FaultOf(err), pg.Unknown, name, f, err, "is not unknown")
 				}
 			}
 		})
@@ -307,9 +292,7 @@ func TestDriver(t *testing.T) {
 			return err
 		}})
 		t.Logf("%v; pgx calls it safe to send again: %v", err, pgconn.SafeToRetry(err))
-		if pg.FaultOf(err) != pg.Unknown {
-			t.Errorf("%v is not unknown", err)
-		}
+		assert.Equal(t, pg.FaultOf(err), pg.Unknown, err, "is not unknown")
 	})
 }
 
@@ -325,14 +308,10 @@ func sendInVain(t *testing.T, b *bundle, v vain) error {
 	t.Helper()
 	p := newProxy(t, b.URL)
 	config, err := pgx.ParseConfig(p.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	config.DefaultQueryExecMode = v.mode
 	conn, err := pgx.ConnectConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer conn.Close(t.Context())
 	lost := p.cut(1, 1, v.fate)
 	err = v.send(t.Context(), conn)

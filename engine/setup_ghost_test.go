@@ -12,6 +12,7 @@ import (
 	"pawl/engine/ledger"
 	"pawl/fsm"
 	"pawl/internal/orders"
+	"pawl/test/assert"
 )
 
 // ghost is a replica that does what the test tells it, by the statements of a real one, and otherwise nothing: it
@@ -28,9 +29,7 @@ func newGhost(pool *pgxpool.Pool) *ghost {
 // admit stores orders of one widget at 99.99, charging, under a lease of its own.
 func (g *ghost) admit(t testing.TB, lease time.Duration, orderIDs ...string) {
 	t.Helper()
-	if _, err := g.query.OrdersAdmit(t.Context(), g.admission(lease, orderIDs)); err != nil {
-		t.Fatalf("admit: %v", err)
-	}
+	assert.NoError(t, assert.Err(g.query.OrdersAdmit(t.Context(), g.admission(lease, orderIDs))), "admit")
 }
 
 func (g *ghost) admission(lease time.Duration, orderIDs []string) db.OrdersAdmitParams {
@@ -46,9 +45,7 @@ func (g *ghost) admission(lease time.Duration, orderIDs []string) db.OrdersAdmit
 func (g *ghost) stored(t testing.TB, orderIDs ...string) []orders.Order {
 	t.Helper()
 	rows, err := g.query.OrdersByID(t.Context(), db.OrdersByIDParams{OrderIds: orderIDs})
-	if err != nil {
-		t.Fatalf("read orders: %v", err)
-	}
+	assert.NoError(t, err, "read orders")
 	place := map[string]int{}
 	for i, orderID := range orderIDs {
 		place[orderID] = i
@@ -64,9 +61,7 @@ func (g *ghost) stored(t testing.TB, orderIDs ...string) []orders.Order {
 func (g *ghost) move(t testing.TB, seen []orders.Order) []ledger.Moved {
 	t.Helper()
 	moved, err := g.try(t, seen)
-	if err != nil {
-		t.Fatalf("move out of %s: %v", seen[0].Status, err)
-	}
+	assert.NoError(t, err, "move out of", seen[0].Status)
 	return moved
 }
 

@@ -24,6 +24,7 @@ import (
 	"pawl/internal/policy/store"
 	"pawl/internal/provider"
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -100,18 +101,14 @@ func (s *shop) use(t testing.TB, policy string) (version int32) {
 	t.Helper()
 	version = s.activate(t, s.urls.Replace(policy))
 	for _, e := range s.engines {
-		if err := e.LoadPolicies(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, e.LoadPolicies(t.Context()))
 	}
 	return version
 }
 
 func (s *shop) faults(t testing.TB, rules ...simulator.Rule) {
 	t.Helper()
-	if err := s.sim.SetFaults(rules...); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, s.sim.SetFaults(rules...))
 }
 
 // audit holds the database and the simulator to what must always be so.
@@ -136,9 +133,7 @@ func (s *shop) startNow(t testing.TB, orderID string) {
 func (s *shop) get(t testing.TB, orderID string) orders.Order {
 	t.Helper()
 	order, err := s.anyone().Orders.Get(t.Context(), orderID)
-	if err != nil {
-		t.Fatalf("get %q: %v", orderID, err)
-	}
+	assert.NoError(t, err, "get", orderID)
 	return order
 }
 
@@ -169,9 +164,7 @@ func (s *shop) calls(orderID string) (calls []string) {
 
 func (s *shop) called(t testing.TB, orderID string, want ...string) {
 	t.Helper()
-	if got := s.calls(orderID); !slices.Equal(got, want) {
-		t.Errorf("%s: called %q, want %q", orderID, got, want)
-	}
+	assert.Equal(t, s.calls(orderID), want, orderID, "called")
 }
 
 // stands checks what stands at the simulator for an order: step and state of each key.
@@ -181,9 +174,7 @@ func (s *shop) stands(t testing.TB, orderID string, want ...string) {
 	for _, e := range s.sim.Books(orderID) {
 		got = append(got, e.Step+" "+string(e.State))
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("%s: at the provider stand %q, want %q", orderID, got, want)
-	}
+	assert.Equal(t, got, want, orderID, "at the provider stand")
 }
 
 // brief is what a test says of an order that is not as it should be.
@@ -272,9 +263,7 @@ func (b *bundle) activate(t testing.TB, policy string) int32 {
 	if err == nil {
 		err = b.engine.LoadPolicies(t.Context())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return used.Version
 }
 
@@ -296,15 +285,11 @@ func (b *bundle) settled(t testing.TB) {
 		FROM books.step_calls WHERE finished_at IS NULL
 		UNION ALL SELECT format('%s: %s history rows, seq %s', o.order_id, count(t), o.seq) FROM books.orders o
 		LEFT JOIN books.transitions t USING (order_id) GROUP BY o.order_id, o.seq HAVING count(t) <> o.seq`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer rows.Close()
 	for rows.Next() {
 		var fault string
-		if err := rows.Scan(&fault); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, rows.Scan(&fault))
 		t.Error(fault)
 	}
 	if err := rows.Err(); err != nil {

@@ -26,6 +26,7 @@ import (
 	"pawl/internal/orders"
 	"pawl/internal/pg"
 	"pawl/internal/policy"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -34,6 +35,8 @@ func TestMain(m *testing.M) { dbtest.Main(m) }
 // patience is how long a test waits for what must come about. It is no measure of speed: a machine that is busy with
 // other things must not fail a test.
 const patience = time.Minute
+
+var eventually = assert.Eventually
 
 // bundle is a database of the test's own with an engine at work on it. Its SQL helpers use a pool that is not the
 // engine's.
@@ -116,18 +119,14 @@ func insist(call func() (orders.Order, error)) (order orders.Order, err error) {
 func (b *bundle) process(t testing.TB, in engine.Input) orders.Order {
 	t.Helper()
 	order, err := insist(func() (orders.Order, error) { return b.engine.Process(t.Context(), in) })
-	if err != nil {
-		t.Fatalf("process %q: %v", in.OrderID, err)
-	}
+	assert.NoError(t, err, "process", in.OrderID)
 	return order
 }
 
 // setStock gives an item stock, which tracks it from then on.
 func (b *bundle) setStock(t testing.TB, item string, onHand int64) {
 	t.Helper()
-	if _, err := setStock(t.Context(), b.engine, item, onHand); err != nil {
-		t.Fatalf("set stock of %q: %v", item, err)
-	}
+	assert.NoError(t, assert.Err(setStock(t.Context(), b.engine, item, onHand)), "set stock of", item)
 }
 
 // setStock sets the stock as somebody who counts again when some was sold meanwhile.
@@ -159,17 +158,13 @@ func (b *bundle) overdue(t testing.TB, orderID string) {
 // exec runs a statement behind the engine's back.
 func (b *bundle) exec(t testing.TB, sql string, args ...any) {
 	t.Helper()
-	if _, err := b.Pool.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
+	assert.NoError(t, assert.Err(b.Pool.Exec(t.Context(), sql, args...)), sql)
 }
 
 // value reads the one value that a query answers with.
 func value[T any](t testing.TB, pool *pgxpool.Pool, sql string, args ...any) (v T) {
 	t.Helper()
-	if err := pool.QueryRow(t.Context(), sql, args...).Scan(&v); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
+	assert.NoError(t, pool.QueryRow(t.Context(), sql, args...).Scan(&v), sql)
 	return v
 }
 
@@ -177,28 +172,10 @@ func value[T any](t testing.TB, pool *pgxpool.Pool, sql string, args ...any) (v 
 func column[T any](t testing.TB, pool *pgxpool.Pool, sql string, args ...any) []T {
 	t.Helper()
 	rows, err := pool.Query(t.Context(), sql, args...)
-	if err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
+	assert.NoError(t, err, sql)
 	values, err := pgx.CollectRows(rows, pgx.RowTo[T])
-	if err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
+	assert.NoError(t, err, sql)
 	return values
-}
-
-// eventually looks until what is said has come about, at first at once, then less and less often: looking keeps the
-// machine from what is waited for.
-func eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.After(patience)
-	for pause := time.Millisecond; !holds(); pause = min(pause*5/4, 50*time.Millisecond) {
-		select {
-		case <-time.After(pause):
-		case <-deadline:
-			t.Fatalf("in vain: %s", what)
-		}
-	}
 }
 
 // answer is what a caller was told.
@@ -248,9 +225,7 @@ func (b *bundle) completes(t testing.TB, answers <-chan answer, n int) {
 		}
 	}
 	stored := value[int](t, b.Pool, `SELECT count(*) FROM books.orders AS o WHERE o.order_id = ANY($1) AND o.status = 'completed'`, orderIDs)
-	if stored != n {
-		t.Errorf("told that %d orders are completed, and %d are", n, stored)
-	}
+	assert.Equal(t, stored, n, "told that orders are completed, and are")
 }
 
 // text is what a pointer points at.
@@ -367,9 +342,7 @@ func status(t testing.TB, pool *pgxpool.Pool, orderID string) string {
 func metric(t testing.TB, registry *prometheus.Registry, name, labels string) float64 {
 	t.Helper()
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for _, family := range families {
 		for _, m := range family.Metric {
 			if family.GetName() == name && valuesOf(m) == labels {
@@ -432,17 +405,13 @@ func (b *bundle) counts(t testing.TB, want any, sql string, args ...any) {
 // isNow checks the status of an order.
 func isNow(t testing.TB, o orders.Order, want fsm.State) {
 	t.Helper()
-	if o.Status != want {
-		t.Errorf("%s, want %s", brief(o), want)
-	}
+	assert.Equal(t, o.Status, want, brief(o))
 }
 
 // admit stores an order and does not wait for it.
 func (b *bundle) admit(t testing.TB, in engine.Input) orders.Order {
 	t.Helper()
 	order, err := insist(func() (orders.Order, error) { return b.engine.Admit(t.Context(), in) })
-	if err != nil {
-		t.Fatalf("admit %q: %v", in.OrderID, err)
-	}
+	assert.NoError(t, err, "admit", in.OrderID)
 	return order
 }

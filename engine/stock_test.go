@@ -16,22 +16,19 @@ import (
 	"pawl/fsm"
 	"pawl/internal/orders"
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
 func TestSetStock(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	if _, err := b.engine.Orders.StockOf(t.Context(), "widget"); !errors.Is(err, orders.ErrNotFound) {
-		t.Error(err)
-	}
+	assert.ErrorIs(t, assert.Err(b.engine.Orders.StockOf(t.Context(), "widget")), orders.ErrNotFound)
 	set := func(onHand, version int64) (orders.Stock, error) {
 		return b.engine.ChangeStock(t.Context(), setTo("widget", onHand, version))
 	}
 	b.writesNothing(t, func() {
-		if _, err := set(5, 1); !errors.Is(err, orders.ErrPrecondition) {
-			t.Errorf("a version of an item that is not there: %v", err)
-		}
+		assert.ErrorIs(t, assert.Err(set(5, 1)), orders.ErrPrecondition, "a version of an item that is not there")
 	})
 	b.process(t, request("untracked"))
 	b.stock(t, "widget", orders.Stock{Item: "widget", Sold: 1, Version: 2})
@@ -45,9 +42,7 @@ func TestSetStock(t *testing.T) {
 	}
 	b.writesNothing(t, func() {
 		for _, stale := range []int64{0, 1, 7, 9} {
-			if _, err := set(3, stale); !errors.Is(err, orders.ErrPrecondition) {
-				t.Errorf("version %d: %v", stale, err)
-			}
+			assert.ErrorIs(t, assert.Err(set(3, stale)), orders.ErrPrecondition, "version", stale)
 		}
 	})
 	proveBooks(t, b.Pool)
@@ -59,9 +54,7 @@ func TestSetStockTooLow(t *testing.T) {
 	b.hold(t, fsm.Confirming, "one")
 	b.hold(t, fsm.Confirming, "two")
 	b.writesNothing(t, func() {
-		if _, err := b.engine.ChangeStock(t.Context(), setTo("widget", 1, 0)); !errors.Is(err, orders.ErrPrecondition) {
-			t.Error(err)
-		}
+		assert.ErrorIs(t, assert.Err(b.engine.ChangeStock(t.Context(), setTo("widget", 1, 0))), orders.ErrPrecondition)
 		var low *orders.StockTooLow
 		if _, err := b.engine.ChangeStock(t.Context(), setTo("widget", 1, 1)); !errors.As(err, &low) || low.Item.Reserved != 2 || low.Item.Tracked {
 			t.Errorf("%v %+v", err, low)
@@ -138,9 +131,7 @@ func TestStockList(t *testing.T) {
 		b.setStock(t, name, int64(i))
 	}
 	for limit := int32(1); limit < 10; limit++ {
-		if got := b.allItems(t, limit); !slices.Equal(got, names) {
-			t.Errorf("%d at a time: %q", limit, got)
-		}
+		assert.Equal(t, b.allItems(t, limit), names, limit, "at a time")
 	}
 	page, err := b.engine.Orders.StockList(t.Context(), "b", 2)
 	want := []orders.Stock{{Item: "b b", OnHand: 3, Tracked: true, Version: 1}, {Item: "c", OnHand: 4, Tracked: true, Version: 1}}
@@ -154,9 +145,7 @@ func (b *bundle) allItems(t testing.TB, limit int32) (items []string) {
 	t.Helper()
 	for after := ""; ; after = items[len(items)-1] {
 		page, err := b.engine.Orders.StockList(t.Context(), after, limit)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		for _, stock := range page {
 			items = append(items, stock.Item)
 		}
@@ -227,9 +216,7 @@ func TestNeverOversold(t *testing.T) {
 		t.Errorf("%d are left, and an order for %d was refused", stock.OnHand, smallest)
 	}
 	units := value[int32](t, b.Pool, `SELECT sum(quantity)::integer FROM books.reservations WHERE state = 'sold'`)
-	if units != sold {
-		t.Errorf("%d units sold in the books, callers were told %d", units, sold)
-	}
+	assert.Equal(t, units, sold, "units sold in the books, callers were told")
 	proveBooks(t, b.Pool)
 }
 
@@ -258,9 +245,7 @@ func TestStockIsNotSetAgainAfterItIsSold(t *testing.T) {
 	var absent int64
 	set := engine.StockChange{Item: "widget", Kind: engine.StockSet, Units: 1, IfVersion: &absent, RequestID: "first"}
 	for range 2 {
-		if _, err := b.engine.ChangeStock(t.Context(), set); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, assert.Err(b.engine.ChangeStock(t.Context(), set)))
 	}
 	isNow(t, b.process(t, request("one")), fsm.Completed)
 	b.writesNothing(t, func() {
@@ -516,9 +501,7 @@ func TestStockThatNobodyWaitsForIsNotSet(t *testing.T) {
 	var holders []pgx.Tx
 	for range pool.Stat().MaxConns() {
 		tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		holders = append(holders, tx)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
@@ -528,14 +511,10 @@ func TestStockThatNobodyWaitsForIsNotSet(t *testing.T) {
 	}
 	b.setStock(t, "widget", 1000)
 	for _, tx := range holders {
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, tx.Rollback(t.Context()))
 	}
 	for n := range 20 { // whatever was to be sent is sent before these are answered
-		if _, err := setStock(t.Context(), busy, fmt.Sprint("other ", n), 1); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, assert.Err(setStock(t.Context(), busy, fmt.Sprint("other ", n), 1)))
 	}
 	if is := value[int64](t, b.Pool, `SELECT on_hand FROM inventory WHERE item = 'widget'`); is != 1000 {
 		t.Errorf("1000 were set last, and answered; there are %d", is)

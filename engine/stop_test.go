@@ -8,6 +8,7 @@ import (
 
 	"pawl/engine"
 	"pawl/internal/orders"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -59,18 +60,14 @@ func TestStopWithoutGrace(t *testing.T) {
 			} else {
 				answers, _ = b.gather(t, p, c.statement, requests("order", 30)...)
 			}
-			if err := e.Stop(expired(t)); !errors.Is(err, context.Canceled) {
-				t.Errorf("stop: %v", err)
-			}
+			assert.ErrorIs(t, e.Stop(expired(t)), context.Canceled, "stop")
 			for range 30 {
 				a := <-answers
 				if a.err != nil && !errors.Is(a.err, orders.ErrStopping) || a.err == nil && string(a.order.Status) != status(t, b.Pool, a.orderID) {
 					t.Errorf("%s: told %s: %v", a.orderID, a.order.Status, a.err)
 				}
 			}
-			if n := value[int](t, b.Pool, notHanded); n != 0 {
-				t.Errorf("%d orders still belong to the engine that is gone", n)
-			}
+			assert.Equal(t, value[int](t, b.Pool, notHanded), 0, "orders still belong to the engine that is gone")
 			unlock()
 			b.engine = startEngine(t, b.URL, engine.Config{RecoveryInterval: often})
 			eventually(t, "another has finished the orders", func() bool { return value[int](t, b.Pool, unfinished) == 0 })
@@ -88,12 +85,8 @@ func TestStopWithAdmissionInDoubt(t *testing.T) {
 	unlock := b.delay(t, "charging")
 	answers := ask(t, e, request("one"))
 	eventually(t, "the admission is at work", func() bool { return b.atWork(t, "OrdersAdmit") == 1 })
-	if err := e.Stop(expired(t)); !errors.Is(err, context.Canceled) {
-		t.Errorf("stop: %v", err)
-	}
-	if a := <-answers; !errors.Is(a.err, orders.ErrUnavailable) {
-		t.Errorf("told %q: %v", a.order.Status, a.err)
-	}
+	assert.ErrorIs(t, e.Stop(expired(t)), context.Canceled, "stop")
+	assert.ErrorIs(t, (<-answers).err, orders.ErrUnavailable)
 	unlock()
 }
 
@@ -106,9 +99,7 @@ func TestStopWithoutDatabase(t *testing.T) {
 	p.On(func(string) fate { return loseRequest })
 	answers := ask(t, e, requests("order", 10)...)
 	eventually(t, "the engine has noticed", func() bool { return e.Stats.UnknownOutcome.Load() > 0 })
-	if err := e.Stop(expired(t)); !errors.Is(err, context.Canceled) {
-		t.Errorf("stop: %v", err)
-	}
+	assert.ErrorIs(t, e.Stop(expired(t)), context.Canceled, "stop")
 	for range 10 {
 		if a := <-answers; !errors.Is(a.err, orders.ErrStopping) && !errors.Is(a.err, orders.ErrUnavailable) {
 			t.Errorf("told %q: %v", a.order.Status, a.err)
@@ -129,9 +120,7 @@ func TestStopWhileWatching(t *testing.T) {
 	if a := <-answers; a.err != nil || a.order.Status != "charging" || *a.order.Owner != g.owner {
 		t.Errorf("told %s: %v", a.order.Status, a.err)
 	}
-	if _, err := e.Process(t.Context(), request("two")); !errors.Is(err, orders.ErrStopping) {
-		t.Errorf("after the stop: %v", err)
-	}
+	assert.ErrorIs(t, assert.Err(e.Process(t.Context(), request("two"))), orders.ErrStopping, "after the stop")
 	if _, err := e.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: "one"}); !errors.Is(err, orders.ErrStopping) {
 		t.Errorf("cancel after the stop: %v", err)
 	}
@@ -146,15 +135,11 @@ func TestOverload(t *testing.T) {
 	answers := ask(t, b.engine, requests("order", 10)...)
 	eventually(t, "the memory is full", func() bool { return b.engine.InFlight() == 10 && atCharge.Load() == 1 })
 	for _, in := range requests("late", 10) {
-		if _, err := b.engine.Process(t.Context(), in); !errors.Is(err, orders.ErrOverloaded) {
-			t.Errorf("%s: %v", in.OrderID, err)
-		}
+		assert.ErrorIs(t, assert.Err(b.engine.Process(t.Context(), in)), orders.ErrOverloaded, in.OrderID)
 	}
 	release()
 	b.completes(t, answers, 10)
 	b.counts(t, 10, `SELECT count(*) FROM books.orders`)
-	if n := b.engine.Stats.Overloaded.Load(); n != 10 {
-		t.Errorf("%d requests counted as turned away", n)
-	}
+	assert.Equal(t, b.engine.Stats.Overloaded.Load(), 10, "requests counted as turned away")
 	b.completes(t, ask(t, b.engine, request("late 000")), 1)
 }

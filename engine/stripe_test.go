@@ -18,6 +18,7 @@ import (
 	"github.com/stripe/stripe-go/v85/webhook"
 
 	"pawl/engine"
+	"pawl/test/assert"
 )
 
 // bank is as much of Stripe as one payment intent needs. What it does with a confirmation is told before.
@@ -81,9 +82,7 @@ func (s *shop) useStripe(t *testing.T, b *bank, tuning string) {
 	t.Helper()
 	folder := t.TempDir()
 	for name, secret := range map[string]string{"key": "sk_test_1", "webhook": "whsec_of_stripes_hook"} {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(secret), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.WriteFile(filepath.Join(folder, name), []byte(secret), 0o600))
 	}
 	s.use(t, fmt.Sprintf("charge: {executor: stripe, url: %q, secret: \"file:%s/key\", webhookSecret: \"file:%s/webhook\"%s", b.URL, folder, folder, tuning))
 }
@@ -140,9 +139,7 @@ func TestStripeEventIsAHint(t *testing.T) {
 		return o.Hold != nil && *o.Hold == "callback" && o.Seq > held.Seq+1
 	})
 	b.set("succeeded") // and the event says canceled
-	if err := send("o", "whsec_of_stripes_hook"); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, send("o", "whsec_of_stripes_hook"))
 	done := s.until(t, "o", "completed")
 	if err := send("o", "whsec_of_stripes_hook"); err != nil || s.get(t, "o").Seq != done.Seq {
 		t.Errorf("%v, %s", err, brief(s.get(t, "o")))

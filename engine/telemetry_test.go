@@ -17,6 +17,7 @@ import (
 	"pawl/fsm"
 	"pawl/internal/orders"
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -45,9 +46,7 @@ confirm: {executor: simulator, url: SIM}`)
 		"pawl_batch_orders":               {"fenced_answer": 0},
 	} {
 		for labels, n := range want {
-			if got := metric(t, registry, name, labels); got != n {
-				t.Errorf("%s{%s} is %v, want %v", name, labels, got, n)
-			}
+			assert.Equal(t, metric(t, registry, name, labels), n, name, "{", labels, "} is")
 		}
 	}
 	s.counts(t, 5, `SELECT count(*) FROM orders WHERE ended_as = 'completed'`)
@@ -81,17 +80,13 @@ approval: [{items: [dear]}]`)
 		eventually(t, "it is counted as held for "+hold, func() bool { return metric(t, registry, "pawl_orders_held_total", hold) == n })
 	}
 	waiting, err := s.engine.Waiting(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for hold, n := range map[string]int64{"approval": 1, "callback": 1, "paused": 1, "retry": 0} {
 		if held := waiting.Held[hold]; held.Orders != n || (held.Longest > 0) != (n > 0) || (held.Longest > 2*time.Hour) != (hold == "callback") {
 			t.Errorf("%s: %+v", hold, held)
 		}
 	}
-	if waiting.Unfinished.Round(time.Hour) != 2*time.Hour {
-		t.Errorf("the oldest order is %v old", waiting.Unfinished)
-	}
+	assert.Equal(t, waiting.Unfinished.Round(time.Hour), 2*time.Hour, "the oldest order is", waiting.Unfinished, "old")
 }
 
 // A look-up and a refund are calls like any other: counted and timed by what came of them.
@@ -111,9 +106,7 @@ func TestLookUpsAndRefundsAreCounted(t *testing.T) {
 		"pawl_step_call_duration_seconds": {"do charge": 2, "lookup charge": 1, "refund charge": 2},
 	} {
 		for labels, n := range want {
-			if got := metric(t, registry, name, labels); got != n {
-				t.Errorf("%s{%s} is %v, want %v", name, labels, got, n)
-			}
+			assert.Equal(t, metric(t, registry, name, labels), n, name, "{", labels, "} is")
 		}
 	}
 	if waiting, err := s.engine.Waiting(t.Context()); err != nil || waiting.Refunds != 0 {
@@ -157,7 +150,7 @@ func TestCallsAreLogged(t *testing.T) {
 	} {
 		t.Run(level.String(), func(t *testing.T) {
 			t.Parallel()
-			log, cfg := &lines{}, quick
+			log, cfg := &dbtest.Log{}, quick
 			cfg.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: level}))
 			s := openShop(t, 1, cfg)
 			s.use(t, `charge: {executor: simulator, url: SIM, retry: {initial: 30m, cap: 30m}}`)
@@ -175,9 +168,7 @@ func TestCallsAreLogged(t *testing.T) {
 			s.until(t, "ill", "completed")
 			text := log.String()
 			for _, line := range want {
-				if strings.Count(text, line) != 1 {
-					t.Errorf("no line, or more than one, begins with\n%s in\n%s", line, text)
-				}
+				assert.Equal(t, strings.Count(text, line), 1, "no line, or more than one, begins with", line, text)
 			}
 			if retried := strings.Contains(text, "operation=do call=3 fence=2 request_id=of-retry outcome=done"); retried != (level == slog.LevelDebug) {
 				t.Errorf("the request was sent again: %v, in\n%s", retried, text)
@@ -215,9 +206,7 @@ func TestOverview(t *testing.T) {
 	t.Parallel()
 	s := troubled(t)
 	v, err := s.engine.Overview(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for _, count := range v.Statuses {
 		if n := value[int64](t, s.Pool, `SELECT count(*) FROM orders WHERE status = $1`, string(count.Status)); count.Orders != n || count.More {
 			t.Errorf("%+v, want %d", count, n)
@@ -243,9 +232,7 @@ func TestOverview(t *testing.T) {
 	edges := 0
 	for _, edge := range fsm.Edges() {
 		n := value[int64](t, s.Pool, `SELECT count(*) FROM transitions WHERE from_status = $1 AND to_status = $2`, string(edge.From), string(edge.To))
-		if got := all.Moves[[2]fsm.State{edge.From, edge.To}]; got != n {
-			t.Errorf("%d moves from %s to %s, want %d", got, edge.From, edge.To, n)
-		}
+		assert.Equal(t, all.Moves[[2]fsm.State{edge.From, edge.To}], n, "moves from", edge.From, edge.To)
 		edges += int(min(n, 1))
 	}
 	if calls := all.Calls[fsm.Charge]; edges < 7 || calls["refused"] != 1 || calls["done"]+calls["unknown"] == 0 {
@@ -308,9 +295,7 @@ func TestErrorGroups(t *testing.T) {
 	for _, g := range found.Groups {
 		got += fmt.Sprintf(", %s %s %s %d", g.Status, g.Step, g.Code, g.Orders)
 	}
-	if want := "3, failed reserve out_of_stock 2, charging charge retries_exhausted 1, failed charge card_declined 1"; got != want {
-		t.Errorf("%s\nwant %s", got, want)
-	}
+	assert.Equal(t, "3, failed reserve out_of_stock 2, charging charge retries_exhausted 1, failed charge card_declined 1", got)
 }
 
 // However many ask, and however long it takes, one look serves them all for a while.
@@ -347,9 +332,7 @@ func TestLooksAreShared(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if reads.Load() != 3 {
-		t.Errorf("%d reads: what failed is not kept", reads.Load())
-	}
+	assert.Equal(t, reads.Load(), 3, "reads: what failed is not kept")
 }
 
 // The log says why an order is held, in words.
@@ -357,10 +340,8 @@ func TestTheLogSaysWhyAnOrderIsHeld(t *testing.T) {
 	t.Parallel()
 	database := dbtest.New(t)
 	newGhost(database.Pool).admit(t, time.Minute, "one")
-	if _, err := database.Pool.Exec(t.Context(), `UPDATE orders SET take_overs = 3, due_at = now()`); err != nil {
-		t.Fatal(err)
-	}
-	log := &lines{}
+	assert.NoError(t, assert.Err(database.Pool.Exec(t.Context(), `UPDATE orders SET take_overs = 3, due_at = now()`)))
+	log := &dbtest.Log{}
 	startEngine(t, database.URL, engine.Config{RecoveryInterval: often, Log: slog.New(slog.NewTextHandler(log, nil))})
 	eventually(t, "it is held", func() bool { return strings.Contains(log.String(), "order held") })
 	if !strings.Contains(log.String(), `reason="taken over three times without a move"`) {

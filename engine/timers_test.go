@@ -10,6 +10,7 @@ import (
 
 	"pawl/engine"
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -167,9 +168,7 @@ func TestReservationExpires(t *testing.T) {
 		if order.ReleasedAt.Sub(*order.ReservedAt) < shortly {
 			t.Errorf("released after %s", order.ReleasedAt.Sub(*order.ReservedAt))
 		}
-		if left := value[int64](t, s.Pool, `SELECT reserved FROM inventory`); left != 0 {
-			t.Errorf("%d units stay reserved", left)
-		}
+		assert.Equal(t, value[int64](t, s.Pool, `SELECT reserved FROM inventory`), 0, "units stay reserved")
 	})
 	t.Run("by the time of the policy", func(t *testing.T) {
 		t.Parallel()

@@ -16,6 +16,7 @@ import (
 	"pawl/fsm"
 	"pawl/internal/orders"
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 )
 
 // keeper is an endpoint that charges each key once, undoes by reference or by key, and forgets keys when it may: an undo
@@ -154,9 +155,7 @@ func (s *shop) heldForgotten(t *testing.T, k *keeper, status fsm.State) {
 		t.Errorf("%s, held: %v", held.Status, held.HoldReason)
 	}
 	k.says(func(k *keeper) {
-		if len(k.live) != 1 {
-			t.Errorf("charged: %v", k.live)
-		}
+		assert.Equal(t, len(k.live), 1, "charged", k.live)
 		clear(k.live)
 	})
 	s.refused(t, engine.Request{Verb: orders.Retry, OrderID: "one", Actor: "t"}, orders.RefusedUnknown)
@@ -239,9 +238,7 @@ func TestAnOldUndoGoesByReference(t *testing.T) {
 		s.aDayPasses(t, k)
 		s.verb(t, orders.Cancel, nil)
 		s.undone(t, k, fsm.Canceled)
-		if names := k.named(); !slices.Equal(names, []string{"ch_1"}) {
-			t.Errorf("named: %q", names)
-		}
+		assert.Equal(t, k.named(), []string{"ch_1"}, "named")
 	})
 	t.Run("that a person gave", func(t *testing.T) {
 		t.Parallel()
@@ -278,9 +275,7 @@ func TestAnUndoKeepsTheBodyItBeganWith(t *testing.T) {
 	k.says(func(k *keeper) { k.dead = false })
 	s.exec(t, `UPDATE orders SET due_at = now()`)
 	s.undone(t, k, fsm.Canceled)
-	if names := k.named(); !slices.Equal(names, []string{""}) {
-		t.Errorf("named: %q", names)
-	}
+	assert.Equal(t, k.named(), []string{""}, "named")
 }
 
 // To find a payment intent by a key that Stripe has forgotten is to make another one, and to cancel that.

@@ -18,6 +18,7 @@ import (
 	"pawl/internal/books"
 	"pawl/internal/orders"
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -38,9 +39,7 @@ func (p *simulated) impatient(timeout time.Duration) string {
 
 func (p *simulated) fail(t testing.TB, rules ...simulator.Rule) {
 	t.Helper()
-	if err := p.SetFaults(rules...); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, p.SetFaults(rules...))
 }
 
 // stuck is a bundle whose order is held for a person, because of what the provider does.
@@ -101,9 +100,7 @@ func (b *bundle) verified(t testing.TB) {
 	t.Helper()
 	b.settled(t)
 	report, err := books.Verify(t.Context(), b.Pool, books.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for _, check := range report.Checks {
 		if check.Violations > 0 {
 			t.Errorf("%s: %+v", check.Name, check)
@@ -132,9 +129,7 @@ func TestRequestIDs(t *testing.T) {
 	b.do(t, q)
 	q.Verb = orders.Cancel
 	b.writesNothing(t, func() {
-		if _, err := b.engine.Do(t.Context(), q); !errors.Is(err, orders.ErrKeyReused) {
-			t.Error(err)
-		}
+		assert.ErrorIs(t, assert.Err(b.engine.Do(t.Context(), q)), orders.ErrKeyReused)
 	})
 }
 
@@ -339,9 +334,7 @@ func (v *verdict) appliesWhereListed(t *testing.T, verb orders.Verb) (applies bo
 // heard checks that the history says who asked for what, last.
 func (b *bundle) heard(t testing.TB, orderID string, verb orders.Verb) {
 	t.Helper()
-	if said := b.said(t)[orderID]; said != string(verb)+" ann a test" {
-		t.Errorf("%s: the history says %q", orderID, said)
-	}
+	assert.Equal(t, b.said(t)[orderID], string(verb)+" ann a test", orderID, "the history says")
 }
 
 // asksTwice asks for a verb, first as a dry run. Both must be refused, or neither.
@@ -372,9 +365,7 @@ func (b *bundle) said(t testing.TB) map[string]string {
 func (b *bundle) do(t testing.TB, q engine.Request) orders.Order {
 	t.Helper()
 	order, err := b.engine.Do(t.Context(), q)
-	if err != nil {
-		t.Fatalf("%s %q: %v", q.Verb, q.OrderID, err)
-	}
+	assert.NoError(t, err, q.Verb, q.OrderID)
 	return order
 }
 
@@ -478,9 +469,7 @@ func TestStepResult(t *testing.T) {
 		t.Parallel()
 		b, p := stuck(t, simulator.Rule{Fault: simulator.CutAfter, Step: "reserve"})
 		b.ends(t, b.do(t, settled(fsm.Reserve, engine.SettledDone)), p, fsm.Completed)
-		if reference := value[string](t, b.Pool, `SELECT reference FROM books.reservations`); reference != "r" {
-			t.Error(reference)
-		}
+		assert.Equal(t, value[string](t, b.Pool, `SELECT reference FROM books.reservations`), "r")
 	})
 	t.Run("refused undoes what was done before", func(t *testing.T) {
 		t.Parallel()
@@ -508,9 +497,7 @@ func TestStepResult(t *testing.T) {
 		q.Settle.Code = ""
 		o := b.do(t, q)
 		b.ends(t, o, p, fsm.Failed)
-		if text(o.FailureCode) != "step_result" {
-			t.Errorf("%+v", o)
-		}
+		assert.Equal(t, text(o.FailureCode), "step_result", o)
 	})
 	t.Run("of another step says so", func(t *testing.T) {
 		t.Parallel()

@@ -17,6 +17,7 @@ import (
 	"pawl/internal/orders"
 	"pawl/internal/provider"
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -156,9 +157,7 @@ func TestVoidRefused(t *testing.T) {
 	charges := func(t *testing.T, k *strict, want int) {
 		t.Helper()
 		k.says(func(k *strict) {
-			if len(k.dos) != want {
-				t.Errorf("charges sent: %d", len(k.dos))
-			}
+			assert.Equal(t, len(k.dos), want, "charges sent")
 		})
 	}
 	t.Run("takes no result of the step", func(t *testing.T) {
@@ -288,9 +287,7 @@ func TestAVoidThatKillsItsDriverIsHeld(t *testing.T) {
 		if err != nil || len(rows) != 1 {
 			t.Fatalf("%v, begun: %v", err, rows)
 		}
-		if _, err := database.Pool.Exec(t.Context(), `UPDATE orders SET due_at = now()`); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, assert.Err(database.Pool.Exec(t.Context(), `UPDATE orders SET due_at = now()`)))
 		g.claim(t, "one")
 	}
 }
@@ -364,9 +361,7 @@ func TestCancelDuringTheLastTryUndoesTheStep(t *testing.T) {
 	open()
 	var o orders.Order
 	eventually(t, "it is at rest", func() bool { o = s.get(t, "one"); return o.Hold != nil || o.Status.Final() })
-	if o.Status != "canceled" {
-		t.Errorf("%s, held: %s", o.Status, *o.HoldReason)
-	}
+	assert.Equal(t, o.Status, "canceled", brief(o))
 }
 
 // A provider that first says not done, and then done, before we had the time for the first.
@@ -383,9 +378,7 @@ func TestDoneAfterANotDoneThatWasNotUsedYet(t *testing.T) {
 	token := s.tokenOf(t, "one")
 	for _, outcome := range []string{"not_done", "done"} {
 		r, err := s.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: outcome})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		if !r.Accepted {
 			t.Errorf("%s is not accepted: %s", outcome, r.Reason)
 		}
@@ -407,9 +400,7 @@ func TestDoneByCallbackBeforeARefusalIsUndone(t *testing.T) {
 	s.faults(t, simulator.Rule{Fault: simulator.Decline})
 	_, open := s.door.shut(t, "/charge")
 	s.admit(t, request("one"))
-	if _, err := s.engine.Answer(t.Context(), s.tokenOf(t, "one"), engine.CallbackResult{Outcome: "done"}); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(s.engine.Answer(t.Context(), s.tokenOf(t, "one"), engine.CallbackResult{Outcome: "done"})))
 	open()
 	o := s.process(t, request("one"))
 	eventually(t, "what was reported as done stands, or is undone", func() bool {

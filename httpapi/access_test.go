@@ -15,6 +15,7 @@ import (
 	"pawl/db"
 	"pawl/engine"
 	"pawl/internal/access"
+	"pawl/test/assert"
 )
 
 // credentials are what requests can be sent with, by what it is called.
@@ -27,9 +28,7 @@ func guarded(t testing.TB) (*bundle, credentials, *access.Control) {
 	query, made := db.New(b.Pool), credentials{"no token": "", "no bearer": "Basic YTpi", "wrong": "Bearer pawl_"}
 	create := func(name string, roles ...access.Role) string {
 		issued, err := access.Create(t.Context(), query, access.Template{Name: name, Roles: roles, Lifetime: time.Hour, Actor: "test"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		return issued.Token
 	}
 	for _, role := range access.AllRoles {
@@ -37,9 +36,7 @@ func guarded(t testing.TB) (*bundle, credentials, *access.Control) {
 	}
 	expired, revoked := create("expired", access.AllRoles...), create("revoked", access.AllRoles...)
 	b.exec(t, `UPDATE tokens SET expires_at = now() - interval '1 second' WHERE name = 'expired'`)
-	if _, err := access.Revoke(t.Context(), query, "revoked", "test"); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(access.Revoke(t.Context(), query, "revoked", "test")))
 	good := create("good", access.AllRoles...)
 	made["expired"], made["revoked"] = "Bearer "+expired, "Bearer "+revoked
 	made["of the id of another"] = "Bearer " + good[:20] + made[string(access.Submit)][len("Bearer ")+20:]
@@ -51,9 +48,7 @@ func (b *bundle) guard(t testing.TB) *access.Control {
 	t.Helper()
 	pool := open(t, b.URL)
 	control, err := access.New(t.Context(), db.New(pool), access.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	b.api = New(b.engine, Config{Access: control, ResponseTimeout: patience, Webhooks: b.webhooks, Books: b.books})
 	t.Cleanup(pool.Close)
 	t.Cleanup(control.Stop)
@@ -194,9 +189,7 @@ func TestOpenServiceFromElsewhere(t *testing.T) {
 			}
 		}
 	}
-	if n := b.count(t, `SELECT count(*) FROM tokens`); n != 0 {
-		t.Errorf("%d tokens", n)
-	}
+	assert.Equal(t, b.count(t, `SELECT count(*) FROM tokens`), 0, "tokens")
 }
 
 // TestTheFirstTokenClosesTheService on this machine, too, and for good.
@@ -214,9 +207,7 @@ func TestTheFirstTokenClosesTheService(t *testing.T) {
 		Lifetime: time.Hour, Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := access.Revoke(t.Context(), query, "shop", "test"); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(access.Revoke(t.Context(), query, "shop", "test")))
 	eventually(t, "the service is closed", func() bool { return b.process(t, order).status == http.StatusUnauthorized })
 	b.get(t, "/livez").wantStatus(t, http.StatusOK)
 }
@@ -244,13 +235,9 @@ func TestHealthIsForEverybody(t *testing.T) {
 	for name := range sent {
 		a := ask(name)
 		a.wantProblem(t, http.StatusServiceUnavailable, "unavailable")
-		if told := strings.Contains(a.body, "migrated"); told != (name == string(access.Read)) {
-			t.Errorf("with %s: %s", name, a.body)
-		}
+		assert.Equal(t, strings.Contains(a.body, "migrated"), (name == string(access.Read)), "with", name, a.body)
 	}
-	if n := b.count(t, `SELECT count(*) FROM books.access_log WHERE operation = 'health'`); n != 0 {
-		t.Error("a denial was logged")
-	}
+	assert.Equal(t, b.count(t, `SELECT count(*) FROM books.access_log WHERE operation = 'health'`), 0, "a denial was logged")
 }
 
 // TestDenialsAreLogged: once for all that are the same, and never with a credential in it.
@@ -316,9 +303,7 @@ func TestWhoAmI(t *testing.T) {
 		}
 		for operation, rule := range rules {
 			may := len(want) > 0 && rule.roles.Has(want[0]) && operation != "GET /metrics" && operation != "health"
-			if slices.Contains(c.Operations, operation) != may {
-				t.Errorf("with %s: %s is %v in what it may do", name, operation, !may)
-			}
+			assert.Equal(t, slices.Contains(c.Operations, operation), may, "with", name, operation, !may, "in what it may do")
 		}
 	}
 	if n := b.count(t, `SELECT count(*) FROM books.access_log WHERE operation = 'getCaller'`); n != 0 {

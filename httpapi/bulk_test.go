@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pawl/internal/orders"
+	"pawl/test/assert"
 )
 
 // bulkOf decodes what came of a bulk request.
@@ -26,9 +27,7 @@ func (b *bundle) bulkOf(t testing.TB, target, body string, header ...string) (ou
 	if a.status != 200 {
 		t.Fatalf("%d %s", a.status, a.body)
 	}
-	if err := json.Unmarshal([]byte(a.body), &out); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, json.Unmarshal([]byte(a.body), &out))
 	return out
 }
 
@@ -80,9 +79,7 @@ func TestBulk(t *testing.T) {
 		if out := b.bulkOf(t, "resume", `{"filter":{"hold":"paused"}}`, "Idempotency-Key", "k"); out.Matched != 1 || out.Applied != 1 {
 			t.Errorf("%+v", out)
 		}
-		if n := b.count(t, `SELECT count(*) FROM books.transitions WHERE request_id = 'k'`); n != 1 {
-			t.Errorf("%d rows", n)
-		}
+		assert.Equal(t, b.count(t, `SELECT count(*) FROM books.transitions WHERE request_id = 'k'`), 1, "rows")
 	})
 	t.Run("approves many", func(t *testing.T) {
 		t.Parallel()
@@ -117,9 +114,7 @@ func TestBulkAfterALostAnswer(t *testing.T) {
 			t.Errorf("%+v", out)
 		}
 	}
-	if n := b.count(t, `SELECT count(*) FROM books.transitions WHERE verb = 'cancel' AND request_id = 'r'`); n != 3 {
-		t.Errorf("%d rows", n)
-	}
+	assert.Equal(t, b.count(t, `SELECT count(*) FROM books.transitions WHERE verb = 'cancel' AND request_id = 'r'`), 3, "rows")
 	if out := b.bulkOf(t, "cancel", `{"filter":{"hold":"attention"},"requestId":"other"}`); out.Matched != 0 {
 		t.Errorf("%+v", out)
 	}
@@ -224,9 +219,7 @@ func TestBulkBodies(t *testing.T) {
 		for _, f := range p.Errors {
 			faults = append(faults, f.Pointer+" "+f.Code)
 		}
-		if got := strings.Join(faults, ", "); got != c.faults {
-			t.Errorf("%.60s: %s", c.body, got)
-		}
+		assert.Equal(t, strings.Join(faults, ", "), c.faults, c.body)
 	}
 	b.call(t, "POST /api/bulk/process", `{"ids":["a"]}`).wantProblem(t, 404, "unknown_route")
 	b.call(t, "POST /api/bulk/cancel?dryRun=no", `{"ids":["a"]}`).wantProblem(t, 422, "invalid_parameter")
@@ -259,9 +252,7 @@ func TestListHeldOrders(t *testing.T) {
 			}
 			cursor = "&cursor=" + page.NextCursor
 		}
-		if got := strings.Join(ids, " "); got != want {
-			t.Errorf("%s: %q, want %q", query, got, want)
-		}
+		assert.Equal(t, strings.Join(ids, " "), want, query)
 	}
 	b.get(t, "/api/orders?hold=forever").wantProblem(t, 422, "invalid_parameter")
 }

@@ -15,6 +15,7 @@ import (
 	"pawl/db"
 	"pawl/engine"
 	"pawl/internal/policy/store"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -58,9 +59,7 @@ func withProvider(t *testing.T) (b *bundle, path func() string) {
 // activate makes a policy the active one, which an engine knows that is started after it.
 func (b *bundle) activate(t *testing.T, policy string) {
 	t.Helper()
-	if _, err := store.Use(t.Context(), db.New(b.Pool), []byte(policy), "test"); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(store.Use(t.Context(), db.New(b.Pool), []byte(policy), "test")))
 }
 
 func TestCallback(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"pawl/internal/access"
+	"pawl/test/assert"
 )
 
 // TestHosts asks a service on this machine under many names, and one that listens elsewhere, too.
@@ -92,9 +93,7 @@ func TestRebinding(t *testing.T) {
 			a.wantProblem(t, 421, "misdirected_request")
 		}
 	}
-	if n := b.count(t, `SELECT count(*) FROM orders WHERE order_id = 'theirs'`); n != 0 {
-		t.Error("the order was processed")
-	}
+	assert.Equal(t, b.count(t, `SELECT count(*) FROM orders WHERE order_id = 'theirs'`), 0, "the order was processed")
 }
 
 func TestCallers(t *testing.T) {
@@ -163,9 +162,7 @@ func TestCredentialsInTheOpen(t *testing.T) {
 		api.ServeHTTP(w, r)
 		a := answer{w.Code, w.Header(), w.Body.String()}
 		checkAnswer(t, r.Pattern, a)
-		if got := a.decoded(t).Code; got != c.code {
-			t.Errorf("%s from %s: %s", c.path, c.from, a.body)
-		}
+		assert.Equal(t, a.decoded(t).Code, c.code, c.path, "from", c.from, a.body)
 	}
 }
 

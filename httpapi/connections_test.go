@@ -3,7 +3,6 @@ package httpapi
 import (
 	"bufio"
 	"bytes"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -15,6 +14,7 @@ import (
 
 	"pawl/db"
 	"pawl/internal/access"
+	"pawl/test/assert"
 )
 
 // crowded serves with few connections and returns where, and what frees the requests to /slow.
@@ -32,16 +32,12 @@ func crowded(t *testing.T, most int) (address string, server *Server, free func(
 func serveOn(t *testing.T, server *Server) (address string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	t.Cleanup(func() {
 		_ = server.Close()
-		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
-			t.Error(err)
-		}
+		assert.ErrorIs(t, <-served, http.ErrServerClosed)
 	})
 	return listener.Addr().String()
 }
@@ -218,9 +214,7 @@ func TestShares(t *testing.T) {
 	var held []func()
 	for _, who := range []payer{greedy, greedy, other, other} {
 		free, err := take(who)
-		if err != nil {
-			t.Fatalf("%v: %v", who, err)
-		}
+		assert.NoError(t, err, who)
 		held = append(held, free)
 	}
 	waiting := make(chan error, 1)
@@ -267,9 +261,7 @@ func TestPlacesToWait(t *testing.T) {
 	tokens := map[string]string{}
 	for _, name := range []string{"greedy", "other"} {
 		issued, err := access.Create(t.Context(), db.New(b.Pool), access.Template{Name: name, Roles: access.AllRoles, Lifetime: time.Hour, Actor: "test"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		tokens[name] = "Bearer " + issued.Token
 	}
 	b.api = New(b.engine, Config{Access: b.guard(t), ResponseTimeout: patience, Events: b.tail})

@@ -19,6 +19,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"pawl/internal/orders"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -92,9 +93,7 @@ func checkAnswer(t testing.TB, pattern string, a answer) {
 	}
 	checkHeaders(t, pattern, response, a.header)
 	if response["content"] == nil {
-		if a.body != "" {
-			t.Errorf("%s: %d has a body: %s", pattern, a.status, a.body)
-		}
+		assert.Equal(t, a.body, "", pattern, a.status, "has a body")
 		return
 	}
 	media := a.header.Get("Content-Type")
@@ -149,9 +148,7 @@ func (c *contract) validate(t testing.TB, at []string, body string) map[string]a
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	schema, err := c.compiler.Compile(pointer)
-	if err != nil {
-		t.Fatalf("%s: %v", pointer, err)
-	}
+	assert.NoError(t, err, pointer)
 	if err := schema.Validate(value); err != nil {
 		t.Errorf("%s: %v", body, err)
 	}
@@ -203,9 +200,7 @@ func TestTheDocumentListsEveryRoute(t *testing.T) {
 		"POST /api/webhook-endpoints/{endpointId}/rotate-secret", "POST /api/webhook-endpoints/{endpointId}/test",
 		"POST /api/webhooks/stripe", "PUT /api/inventory/{item}", "PUT /api/webhook-endpoints/{endpointId}",
 	}
-	if !slices.Equal(documented, want) {
-		t.Errorf("documented are\n%s", strings.Join(documented, "\n"))
-	}
+	assert.Equal(t, documented, want, "documented are", strings.Join(documented, "\n"))
 }
 
 var pathParameter = regexp.MustCompile(`\{(\w+)\}`)
@@ -239,9 +234,7 @@ func TestOpenAPI(t *testing.T) {
 	served := httptest.NewRecorder()
 	handler.ServeHTTP(served, httptest.NewRequest(http.MethodGet, "/openapi.yaml", nil))
 	golden, err := os.ReadFile("openapi.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	if !bytes.Equal(golden, served.Body.Bytes()) {
 		t.Error("openapi.yaml is not what the types say; run go generate and review the difference")
 	}
@@ -257,10 +250,8 @@ func TestWordsAreThoseOfTheDatabase(t *testing.T) {
 		"order_hold": order["hold"], "order_stop": order["stopRequested"], "order_step": failure["step"],
 	} {
 		var check string
-		if err := database.Pool.QueryRow(t.Context(),
-			`SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = $1`, domain).Scan(&check); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, database.Pool.QueryRow(t.Context(),
+			`SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = $1`, domain).Scan(&check))
 		var stored, shown []string
 		for _, word := range regexp.MustCompile(`'(.*?)'`).FindAllStringSubmatch(check, -1) {
 			stored = append(stored, word[1])
@@ -269,9 +260,7 @@ func TestWordsAreThoseOfTheDatabase(t *testing.T) {
 		for _, word := range words {
 			shown = append(shown, fmt.Sprint(word))
 		}
-		if !slices.Equal(stored, shown) {
-			t.Errorf("%s can be %q, documented is %q", domain, stored, shown)
-		}
+		assert.Equal(t, stored, shown, domain, "can be documented is")
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"pawl/engine"
 	"pawl/internal/access"
 	"pawl/internal/events"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -37,9 +37,7 @@ func (b *bundle) eventsAt(t *testing.T, query string) (page struct {
 	t.Helper()
 	a := b.get(t, "/api/events"+query)
 	a.wantStatus(t, 200)
-	if err := json.Unmarshal([]byte(a.body), &page); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, json.Unmarshal([]byte(a.body), &page))
 	return page
 }
 
@@ -48,9 +46,7 @@ func typesOf(t *testing.T, page []json.RawMessage) (all []string) {
 	t.Helper()
 	for _, raw := range page {
 		var e events.Event
-		if err := json.Unmarshal(raw, &e); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, json.Unmarshal(raw, &e))
 		all = append(all, e.Type)
 	}
 	return all
@@ -97,9 +93,7 @@ func TestEventsOfOrders(t *testing.T) {
 			bodies = append(bodies, string(body))
 		}
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("%q", got)
-	}
+	assert.Equal(t, got, want)
 	text := strings.Join(bodies, "\n")
 	for _, part := range []string{`"orderId":"o-1","seq":5,"from":"completed","status":"completed","verb":"refund","amount":"9.99","currency":"USD",` +
 		`"customerId":"c-1","refund":1,"refundAmount":"2.5`, `"item":"widget","version":1,"change":5,"onHand":5,`, `"reason":"<new> & good"`} {
@@ -112,9 +106,7 @@ func TestEventsOfOrders(t *testing.T) {
 	}
 	again := b.eventsAt(t, "")
 	for i := range again.Events {
-		if string(again.Events[i]) != bodies[i] {
-			t.Errorf("read again it is %s, and was %s", again.Events[i], bodies[i])
-		}
+		assert.Equal(t, string(again.Events[i]), bodies[i], "read again it is", again.Events[i], "and was")
 	}
 	for query, want := range map[string][]string{
 		"?order=o-1&type=order.completed": {"order.completed"},
@@ -131,9 +123,7 @@ func TestEventsOfOrders(t *testing.T) {
 			page = b.eventsAt(t, query+"&after="+page.NextCursor)
 			got = append(got, typesOf(t, page.Events)...)
 		}
-		if !slices.Equal(got, want) {
-			t.Errorf("%s: %q", query, got)
-		}
+		assert.Equal(t, got, want, query)
 		if page.NextCursor != cursor && !page.More {
 			t.Errorf("%s leads to %s, not to the end, %s", query, page.NextCursor, cursor)
 		}
@@ -178,9 +168,7 @@ func askForStream(t *testing.T, address, target string, header ...string) (_ *ss
 	write(t, conn, request+"\r\n")
 	reader := bufio.NewReader(conn)
 	response, err := http.ReadResponse(reader, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { response.Body.Close() })
 	return &sse{T: t, Conn: conn, lines: bufio.NewScanner(response.Body)}, response.StatusCode, response.Header
 }
@@ -247,9 +235,7 @@ func TestStreamOfEvents(t *testing.T) {
 	one := openStream(t, address, "/api/events?order=o%2F1&type=order.reserving,order.completed")
 	old := openStream(t, address, "/api/events?after=oldest&order=old")
 	old.wants(completedWay...)
-	if old.id != page.NextCursor {
-		t.Errorf("%s, in the feed %s", old.id, page.NextCursor)
-	}
+	assert.Equal(t, old.id, page.NextCursor, "in the feed")
 	b.process(t, ask("o/1")).wantStatus(t, 200)
 	all.wants(completedWay[:2]...)
 	all.Close()
@@ -291,9 +277,7 @@ func TestStreamEndsWithTheRight(t *testing.T) {
 	b := &bundle{Database: dbtest.New(t), grace: patience}
 	pool := open(t, b.URL)
 	control, err := access.New(t.Context(), db.New(pool), access.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	b.serveOn(t, pool, engine.Config{}, Config{
 		Access: control, streams: streamTimes{heartbeat: 20 * time.Millisecond, rightsHold: time.Millisecond},
 	})
@@ -306,9 +290,7 @@ func TestStreamEndsWithTheRight(t *testing.T) {
 		access.Template{Name: "shop", Roles: access.Roles{access.Submit}, Lifetime: time.Hour, Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.event(); got != "end" {
-		t.Error(got)
-	}
+	assert.Equal(t, s.event(), "end")
 }
 
 // TestTooManyStreams: half of the connections is left for other callers.
@@ -404,9 +386,7 @@ func TestStreamsEndWithTheService(t *testing.T) {
 	go func() { waiting <- b.get(t, "/api/events?wait=60&after=latest") }()
 	eventually(t, "two listen", func() bool { return b.tail.Listeners() == 2 })
 	b.tail.Stop(t.Context())
-	if got := s.event(); got != "end" {
-		t.Error(got)
-	}
+	assert.Equal(t, s.event(), "end")
 	if a := <-waiting; a.status != 200 || !strings.Contains(a.body, `"events":[]`) {
 		t.Error(a)
 	}

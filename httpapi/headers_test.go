@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pawl/test/assert"
 )
 
 func TestPreference(t *testing.T) {
@@ -122,9 +124,7 @@ func TestAllFaultsOfAQueryAreNamed(t *testing.T) {
 	for _, f := range p.Errors {
 		faults = append(faults, f.Parameter+" "+f.Code)
 	}
-	if got := strings.Join(faults, ", "); got != "item repeated, limit empty, stauts unknown_parameter,  unknown_parameter" {
-		t.Error(got)
-	}
+	assert.Equal(t, strings.Join(faults, ", "), "item repeated, limit empty, stauts unknown_parameter,  unknown_parameter")
 	if !strings.Contains(p.Errors[2].Detail, "status") {
 		t.Error(p.Errors[2].Detail, "does not say what there is")
 	}
@@ -204,9 +204,7 @@ func TestMisspelledFieldsAreRefused(t *testing.T) {
 			t.Errorf("%s: %s", field, a.body)
 		}
 	}
-	if n := b.count(t, `SELECT count(*) FROM orders`); n != 0 {
-		t.Errorf("%d orders", n)
-	}
+	assert.Equal(t, b.count(t, `SELECT count(*) FROM orders`), 0, "orders")
 	a := b.process(t, `{"orderId":"o","amount":5,"item":"i","metadat":{},"qty":1,"currencyCode":"EUR","quantities":3,"it":1,"":2}`)
 	wantIgnored(t, a, 200, `["metadat","qty","currencyCode","quantities","it",""]`)
 	b.held(t, "held", nil)
@@ -315,9 +313,7 @@ func TestNamesThatLookLikeAnotherAreRefusedInPaths(t *testing.T) {
 		b.get(t, "/api/orders?item="+url.QueryEscape(name)).wantProblem(t, 422, "invalid_parameter")
 	}
 	b.call(t, "POST /api/orders/x/cancel", "", "Idempotency-Key", "k\u200b").wantProblem(t, 400, "invalid_idempotency_key")
-	if n := b.count(t, `SELECT count(*) FROM inventory`); n != 0 {
-		t.Errorf("%d items", n)
-	}
+	assert.Equal(t, b.count(t, `SELECT count(*) FROM inventory`), 0, "items")
 }
 
 func TestDetailsOfParameters(t *testing.T) {

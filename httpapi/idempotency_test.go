@@ -16,6 +16,7 @@ import (
 	"pawl/engine"
 	"pawl/internal/access"
 	"pawl/internal/webhooks"
+	"pawl/test/assert"
 )
 
 // done is what a request with a key is about, by its operation: what has to be there before, and what shows that it was done.
@@ -150,18 +151,14 @@ func (b *bundle) doneOnce(t *testing.T, op *huma.Operation, once done) {
 	} else {
 		other.wantProblem(t, http.StatusUnprocessableEntity, "idempotency_key_reused")
 	}
-	if n := b.count(t, once.count, name); n != 1 {
-		t.Errorf("it was done %d times", n)
-	}
+	assert.Equal(t, b.count(t, once.count, name), 1, "it was done times")
 }
 
 // payload is the example of an operation, about an order or item of that name.
 func payload(t *testing.T, operation *huma.Operation, name string) string {
 	t.Helper()
 	var fields map[string]any
-	if err := json.Unmarshal([]byte(theServer().sampleBody(operation)), &fields); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, json.Unmarshal([]byte(theServer().sampleBody(operation)), &fields))
 	for field, value := range map[string]any{"orderId": name, "ids": []string{name}} {
 		if _, ok := fields[field]; ok {
 			fields[field] = value
@@ -172,9 +169,7 @@ func payload(t *testing.T, operation *huma.Operation, name string) string {
 		fields["reason"] = "the reason"
 	}
 	text, err := json.Marshal(fields)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return string(text)
 }
 
@@ -205,9 +200,7 @@ func TestWhatWasRefusedHasUsedNoKey(t *testing.T) {
 	b.process(t, `{"orderId":"o","amount":"x"}`, "Idempotency-Key", "k").wantProblem(t, 422, "invalid_input")
 	b.process(t, ask("o"), "Idempotency-Key", `"k`).wantProblem(t, 400, "invalid_idempotency_key")
 	b.process(t, ask("o"), "Idempotency-Key", "k", "Sec-Fetch-Site", "cross-site").wantProblem(t, 403, "cross_origin")
-	if n := b.count(t, `SELECT count(*) FROM idempotency_keys`); n != 0 {
-		t.Errorf("%d keys", n)
-	}
+	assert.Equal(t, b.count(t, `SELECT count(*) FROM idempotency_keys`), 0, "keys")
 	b.process(t, ask("p"), "Idempotency-Key", "k").wantStatus(t, 200)
 	b.process(t, ask("o"), "Idempotency-Key", "k").wantProblem(t, 422, "idempotency_key_reused")
 	b.get(t, "/api/orders/o").wantProblem(t, 404, "not_found")
@@ -220,9 +213,7 @@ func withTokens(t *testing.T, roles map[string]access.Roles) (*bundle, map[strin
 	tokens := map[string]string{}
 	for name, roles := range roles {
 		issued, err := access.Create(t.Context(), db.New(b.Pool), access.Template{Name: name, Roles: roles, Lifetime: time.Hour, Actor: "test"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		tokens[name] = "Bearer " + issued.Token
 	}
 	b.guard(t)

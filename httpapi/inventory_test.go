@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"pawl/test/assert"
 )
 
 // stock sets the stock of an item, as it is now unless a header says more.
@@ -59,9 +61,7 @@ func TestInventory(t *testing.T) {
 			"/onHand": b.stock(t, "reserved", `{"onHand":3}`).wantProblem(t, 409, "stock_too_low"),
 			"/change": b.adjust(t, "reserved", `{"change":-2,"reason":"broken","requestId":"1"}`).wantProblem(t, 409, "stock_too_low"),
 		} {
-			if p.Errors[0].Pointer != pointer {
-				t.Error(p.Errors)
-			}
+			assert.Equal(t, p.Errors[0].Pointer, pointer, p.Errors)
 		}
 	})
 	t.Run("a body that is not valid sets nothing", func(t *testing.T) {
@@ -140,9 +140,7 @@ func TestInventoryPreconditions(t *testing.T) {
 			}
 			wg.Wait()
 		}
-		if made.Load() != 8 {
-			t.Errorf("8 items were made %d times", made.Load())
-		}
+		assert.Equal(t, made.Load(), 8, "8 items were made times")
 	})
 }
 
@@ -231,9 +229,7 @@ func TestListInventory(t *testing.T) {
 		}
 		query = "&cursor=" + page.NextCursor
 	}
-	if seen != len(oddIDs) {
-		t.Errorf("%d items, want %d", seen, len(oddIDs))
-	}
+	assert.Equal(t, seen, len(oddIDs), "items")
 	for _, query := range []string{"cursor=x", "limit=0", "item=widget", "cursor=" + sealCursor([]string{"orders"}, "1"),
 		"cursor=" + sealCursor([]string{"inventory"}, "a\x00"), "cursor=" + sealCursor([]string{"inventory"}, "\xff"),
 		"cursor=" + sealCursor([]string{"inventory"}, strings.Repeat("x", 256))} {
@@ -271,21 +267,15 @@ func TestHealthWaitsForADatabaseThatIsBusy(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	busy, err := b.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer func() { _ = busy.Rollback(context.WithoutCancel(t.Context())) }() // it holds the lock only
-	if _, err := busy.Exec(t.Context(), `LOCK TABLE charges`); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(busy.Exec(t.Context(), `LOCK TABLE charges`)))
 	answers := make(chan answer, 1)
 	go func() { answers <- b.get(t, "/health") }()
 	eventually(t, "it has waited for three seconds", func() bool {
 		return b.count(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query_start < now() - interval '3 s'`) > 0
 	})
-	if err := busy.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, busy.Rollback(t.Context()))
 	if a := <-answers; a.status != 200 {
 		t.Errorf("%d: %s", a.status, a.body)
 	}

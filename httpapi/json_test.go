@@ -14,6 +14,7 @@ import (
 
 	"pawl/engine"
 	"pawl/internal/iso4217"
+	"pawl/test/assert"
 )
 
 var dollars, _ = iso4217.Find("USD")
@@ -87,9 +88,7 @@ func TestDecodeAccepts(t *testing.T) {
 				_, faults := faultsOf(t, err)
 				t.Fatal(err, faults)
 			}
-			if got := in.Amount.String(); got != c.amount {
-				t.Errorf("amount %s, want %s", got, c.amount)
-			}
+			assert.Equal(t, in.Amount.String(), c.amount, "amount")
 			in.Amount = c.want.Amount
 			if got, want := fmt.Sprintf("%+v", in), fmt.Sprintf("%+v", c.want); got != want {
 				t.Errorf("got  %s\nwant %s", got, want)
@@ -292,9 +291,7 @@ func TestNamesThatCanBeTold(t *testing.T) {
 		if got, _ := checkVisible(text); got != want {
 			t.Errorf("%+q: %q, want %q", text, got, want)
 		}
-		if possible(text) != (want == "") {
-			t.Errorf("%+q in a path: %t", text, possible(text))
-		}
+		assert.Equal(t, possible(text), (want == ""), text, "in a path")
 	}
 }
 
@@ -329,9 +326,7 @@ func TestDetailsOfFaults(t *testing.T) {
 		}
 	}
 	_, _, err := decodeInput([]byte("{\"orderId\":\"o\",\xff\"amount\":1}"), dollars, time.Now)
-	if got := problemOf(err).Detail; got != "the body is not valid UTF-8 at byte 15" {
-		t.Error(got)
-	}
+	assert.Equal(t, problemOf(err).Detail, "the body is not valid UTF-8 at byte 15")
 	_, err = decodeBody(&http.Request{}, []byte(`{"step":"pay","outcome":"done","onBehalfOf":"a","reason":"r"}`), checkVerb[stepResultBody])
 	if p := problemOf(err); len(p.Errors) != 1 || p.Errors[0].Detail != "must be one of charge, reserve, confirm" {
 		t.Errorf("%+v", p.Errors)
@@ -388,9 +383,7 @@ func agrees(t *testing.T, data []byte, in *engine.Input) {
 	}
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.UseNumber()
-	if err := decoder.Decode(&other); err != nil {
-		t.Fatalf("encoding/json refuses %q: %v", data, err)
-	}
+	assert.NoError(t, decoder.Decode(&other), "encoding/json refuses", data)
 	if other.OrderID != in.OrderID || other.Item != in.Item || other.Currency != in.Currency {
 		t.Fatalf("%q is read as %+v, and by encoding/json as %+v", data, *in, other)
 	}
@@ -399,9 +392,7 @@ func agrees(t *testing.T, data []byte, in *engine.Input) {
 	}
 	var metadata map[string]string
 	if in.Metadata != nil {
-		if err := json.Unmarshal(in.Metadata, &metadata); err != nil {
-			t.Fatalf("metadata is stored as %q", in.Metadata)
-		}
+		assert.NoError(t, json.Unmarshal(in.Metadata, &metadata), "metadata is stored as", in.Metadata)
 	}
 	if len(metadata) != len(other.Metadata) {
 		t.Fatalf("%q: metadata %q", data, in.Metadata)
@@ -541,9 +532,7 @@ func TestParseAmount(t *testing.T) {
 			if code == "" {
 				got = amount.String()
 			}
-			if got != c.want {
-				t.Errorf("%s with %d digits: %s, want %s", c.text, c.digits, got, c.want)
-			}
+			assert.Equal(t, got, c.want, c.text, "with", c.digits, "digits")
 		})
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"pawl/db"
 	"pawl/engine"
 	"pawl/internal/access"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -34,9 +35,7 @@ func guardedBy(t *testing.T, cfg access.Config, policies ...string) *bundle {
 	}
 	pool := open(t, b.URL)
 	control, err := access.New(t.Context(), db.New(pool), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	b.serveOn(t, pool, engine.Config{}, Config{ResponseTimeout: patience, Access: control})
 	t.Cleanup(control.Stop) // before the pool is closed
 	return b
@@ -54,9 +53,7 @@ func (b *bundle) getFrom(t testing.TB, address, target string, header ...string)
 func counters(t testing.TB, registry *prometheus.Registry, name string) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	values := map[string]float64{}
 	for _, family := range families {
 		for _, metric := range family.GetMetric() {
@@ -110,9 +107,7 @@ func limited(t testing.TB, limits access.Limits) (*bundle, string) {
 	issued, err := access.Create(t.Context(), db.New(b.Pool), access.Template{
 		Name: "shop", Roles: access.AllRoles, Limits: limits, Lifetime: time.Hour, Actor: "test",
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	b.guard(t)
 	return b, "Bearer " + issued.Token
 }
@@ -188,9 +183,7 @@ type account struct{ subject, email, group string }
 func withIssuer(t *testing.T, path string, policies ...string) (b *bundle, issuerURL string, bearer func(audience string, of account) string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	provider := &oidctest.Server{PublicKeys: []oidctest.PublicKey{{PublicKey: key.Public(), KeyID: "k", Algorithm: oidc.ES256}}}
 	server := httptest.NewServer(http.StripPrefix(path, provider))
 	t.Cleanup(server.Close)
@@ -255,9 +248,7 @@ func TestOIDCAddressIsNobody(t *testing.T) {
 		b.process(t, order("of "+eve.subject+eve.email),
 			append(as(eve), "Idempotency-Key", "k", "Prefer", "wait=0")...).wantStatus(t, 202) // a key of her own
 	}
-	if n := b.count(t, `SELECT count(DISTINCT submitted_by) FROM orders`); n != 9 {
-		t.Errorf("%d principals have sent orders", n)
-	}
+	assert.Equal(t, b.count(t, `SELECT count(DISTINCT submitted_by) FROM orders`), 9, "principals have sent orders")
 	b.call(t, "POST /api/orders/marias/approve", "", as(account{"e-2", "maria@shop.example", "shop"})...).wantStatus(t, 200)
 	if by := b.text(t, `SELECT string_agg(actor, ' ') FROM transitions WHERE verb = 'approve'`); by != "oidc:"+issuer+"#e-2" {
 		t.Errorf("approved by %s", by)
@@ -277,9 +268,7 @@ func TestOIDCLongest(t *testing.T) {
 	for range 2 {
 		b.adjust(t, wide.String(), fmt.Sprintf(`{"change":10,"reason":"delivery","requestId":%q}`, wide.String()), "Authorization", by).wantStatus(t, 200)
 	}
-	if n := b.count(t, `SELECT count(*) FROM stock_movements WHERE length(actor) > 500`); n != 1 {
-		t.Errorf("%d movements", n)
-	}
+	assert.Equal(t, b.count(t, `SELECT count(*) FROM stock_movements WHERE length(actor) > 500`), 1, "movements")
 }
 
 func TestOIDCIssuerIsAway(t *testing.T) {
@@ -289,8 +278,6 @@ func TestOIDCIssuerIsAway(t *testing.T) {
 	}})
 	a := b.get(t, "/api/orders", "Authorization", "Bearer a.b.c")
 	a.wantProblem(t, 503, "issuer_unavailable")
-	if a.header.Get("Retry-After") != "30" {
-		t.Error("Retry-After", a.header.Get("Retry-After"))
-	}
+	assert.Equal(t, a.header.Get("Retry-After"), "30", "Retry-After")
 	b.get(t, "/livez").wantStatus(t, 200)
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -18,15 +17,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"pawl/engine"
+	"pawl/test/assert"
 )
 
 // listen serves the API on a real connection, with a short time for requests to arrive.
 func listen(t *testing.T, api http.Handler, arrive time.Duration) (address string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	server := NewServer(api, Listening{})
 	server.ReadHeaderTimeout, server.ReadTimeout = arrive, arrive
 	served := make(chan error, 1)
@@ -35,9 +33,7 @@ func listen(t *testing.T, api http.Handler, arrive time.Duration) (address strin
 		if err := server.Shutdown(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
 		}
-		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
-			t.Error(err)
-		}
+		assert.ErrorIs(t, <-served, http.ErrServerClosed)
 	})
 	return listener.Addr().String()
 }
@@ -46,34 +42,24 @@ func listen(t *testing.T, api http.Handler, arrive time.Duration) (address strin
 func dial(t *testing.T, address string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
 	return conn
 }
 
 func write(t *testing.T, conn net.Conn, text string) {
 	t.Helper()
-	if _, err := io.WriteString(conn, text); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(io.WriteString(conn, text)))
 }
 
 func readAnswer(t *testing.T, r *bufio.Reader) answer {
 	t.Helper()
 	response, err := http.ReadResponse(r, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	if response.Close { // the header is taken off by ReadResponse
 		response.Header.Set("Connection", "close")
 	}
@@ -248,9 +234,7 @@ func TestRequestsWithAnUnclearEnd(t *testing.T) {
 				}
 				got = append(got, readAnswer(t, r).status)
 			}
-			if !slices.Equal(got, c.want) {
-				t.Errorf("answers %d, want %d", got, c.want)
-			}
+			assert.Equal(t, got, c.want, "answers")
 		})
 	}
 }
@@ -263,14 +247,10 @@ func TestACallerWhoHangsUpAtAnyByte(t *testing.T) {
 	for n := range len(whole) {
 		conn := dial(t, address)
 		write(t, conn, whole[:n])
-		if err := conn.Close(); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, conn.Close())
 	}
 	b.process(t, ask("cut")).wantStatus(t, 200)
-	if n := b.count(t, `SELECT count(*) FROM charges`); n != 1 {
-		t.Errorf("%d charges", n)
-	}
+	assert.Equal(t, b.count(t, `SELECT count(*) FROM charges`), 1, "charges")
 }
 
 func TestACallerWhoHangsUpWhileWaiting(t *testing.T) {
@@ -283,22 +263,16 @@ func TestACallerWhoHangsUpWhileWaiting(t *testing.T) {
 	write(t, conn, request("theirs", ""))
 	waiting := func() bool { return inFlight(t, registry, "POST /api/orders/process") == 1 }
 	eventually(t, "the request is in flight", waiting)
-	if err := conn.Close(); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, conn.Close())
 	eventually(t, "the request has ended", func() bool { return !waiting() })
 	eventually(t, "it is counted as one whose caller has gone", func() bool { return codesOf(t, registry, "POST /api/orders/process") == "499" })
-	if n := b.count(t, `SELECT count(*) FROM orders WHERE stop_requested IS NULL`); n != 1 {
-		t.Error("the order did not go on")
-	}
+	assert.Equal(t, b.count(t, `SELECT count(*) FROM orders WHERE stop_requested IS NULL`), 1, "the order did not go on")
 }
 
 func inFlight(t *testing.T, registry *prometheus.Registry, route string) float64 {
 	t.Helper()
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for _, family := range families {
 		for _, metric := range family.Metric {
 			if family.GetName() == "http_server_requests_in_flight" && labelsOf(metric)["route"] == route {
@@ -309,17 +283,4 @@ func inFlight(t *testing.T, registry *prometheus.Registry, route string) float64
 	return 0
 }
 
-// eventually looks until something is so.
-func eventually(t *testing.T, what string, so func() bool) {
-	t.Helper()
-	deadline := time.After(patience)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !so() {
-		select {
-		case <-deadline:
-			t.Fatalf("not so: %s", what)
-		case <-tick.C:
-		}
-	}
-}
+var eventually = assert.Eventually

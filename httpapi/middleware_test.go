@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"pawl/engine"
+	"pawl/test/assert"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
@@ -89,9 +90,7 @@ func TestFaultsOfTheServiceShowNoDetails(t *testing.T) {
 		})
 		defer func() {
 			cause, _ := recover().(error)
-			if !errors.Is(cause, http.ErrAbortHandler) {
-				t.Errorf("recovered %v", cause)
-			}
+			assert.ErrorIs(t, cause, http.ErrAbortHandler, "recovered")
 		}()
 		s.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/test", nil))
 	})
@@ -108,18 +107,14 @@ func TestRequestsAreLogged(t *testing.T) {
 		b.call(t, "POST /api/orders/process", `{"orderId":"o1","amount":2,"item":"i"}`, "X-Request-Id", "second")
 		b.call(t, "GET /api/orders/o1/transitions", "", "X-Request-Id", "third")
 		b.call(t, "GET /api/orders/o2", "", "X-Request-Id", "fourth")
-		if n := strings.Count(logged.String(), "msg=request"); n != lines {
-			t.Errorf("%d lines at %s:\n%s", n, level, &logged)
-		}
+		assert.Equal(t, strings.Count(logged.String(), "msg=request"), lines, "lines at", level, &logged)
 		for _, want := range []string{
 			`request_id=first method=POST route="POST /api/orders/process" status=200 order_id=o1 outcome=completed duration_seconds=`,
 			`request_id=second method=POST route="POST /api/orders/process" status=409 order_id=o1 outcome=order_conflict duration_seconds=`,
 			`request_id=third method=GET route="GET /api/orders/{orderId}/transitions" status=200 order_id=o1 outcome="" duration_seconds=`,
 			`request_id=fourth method=GET route="GET /api/orders/{orderId}" status=404 order_id=o2 outcome=not_found duration_seconds=`,
 		} {
-			if strings.Contains(logged.String(), want) != (lines > 0) {
-				t.Errorf("at %s: %s in\n%s", level, want, &logged)
-			}
+			assert.Equal(t, strings.Contains(logged.String(), want), (lines > 0), "at", level, want, &logged)
 		}
 	}
 }
@@ -138,9 +133,7 @@ func TestACallerWhoHungUp(t *testing.T) {
 	if w.Body.Len() > 0 || logged.Len() > 0 {
 		t.Errorf("answered %q, logged %q", w.Body, logged)
 	}
-	if codes := codesOf(t, registry, "POST /test"); codes != "499" {
-		t.Errorf("counted as %s", codes)
-	}
+	assert.Equal(t, codesOf(t, registry, "POST /test"), "499", "counted as")
 }
 
 func TestMetrics(t *testing.T) {
@@ -152,12 +145,8 @@ func TestMetrics(t *testing.T) {
 	b.process(t, "{}")
 	b.process(t, "{")
 	b.get(t, "/api/orders/o1/nothing")
-	if got := codesOf(t, registry, "POST /api/orders/process"); got != "400 422" {
-		t.Error(got)
-	}
-	if got := codesOf(t, registry, "/"); got != "404" {
-		t.Error(got)
-	}
+	assert.Equal(t, codesOf(t, registry, "POST /api/orders/process"), "400 422")
+	assert.Equal(t, codesOf(t, registry, "/"), "404")
 	if a := b.get(t, "/metrics"); a.body != "metrics" {
 		t.Error(a.body)
 	}
@@ -167,9 +156,7 @@ func TestMetrics(t *testing.T) {
 func codesOf(t *testing.T, registry *prometheus.Registry, route string) string {
 	t.Helper()
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	var codes []string
 	for _, family := range families {
 		for _, metric := range family.Metric {

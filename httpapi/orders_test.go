@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pawl/internal/access"
+	"pawl/test/assert"
 )
 
 // oddIDs are order ids that a router, a proxy or a decoder could take for something else.
@@ -103,9 +104,7 @@ func TestListTransitions(t *testing.T) {
 		}
 		states = append(states, string(row.To))
 	}
-	if got := strings.Join(states, " "); got != "charging reserving confirming completed" {
-		t.Error(got)
-	}
+	assert.Equal(t, strings.Join(states, " "), "charging reserving confirming completed")
 	page := b.get(t, "/api/orders/o/transitions?after=1&limit=2").wantStatus(t, 200).Transitions
 	if len(page) != 2 || page[0].Seq != 2 || page[1].Seq != 3 {
 		t.Error(page)
@@ -223,14 +222,10 @@ func TestListOrdersPageByPage(t *testing.T) {
 	b.process(t, ask("meanwhile")).wantStatus(t, 200)
 	second, next := b.list(t, "limit=3&cursor="+next)
 	third, next := b.list(t, "limit=200&cursor="+next)
-	if got := []string{first, second, third, next}; !slices.Equal(got, []string{"o6 o5 o4", "o3 o2 o1", "o0", ""}) {
-		t.Errorf("%q", got)
-	}
+	assert.Equal(t, []string{first, second, third, next}, []string{"o6 o5 o4", "o3 o2 o1", "o0", ""})
 	first, next = b.list(t, "limit=5&sort=oldest")
 	second, last := b.list(t, "limit=5&sort=oldest&cursor="+next)
-	if got := []string{first, second, last}; !slices.Equal(got, []string{"o0 o1 o2 o3 o4", "o5 o6 meanwhile", ""}) {
-		t.Errorf("%q", got)
-	}
+	assert.Equal(t, []string{first, second, last}, []string{"o0 o1 o2 o3 o4", "o5 o6 meanwhile", ""})
 	b.get(t, "/api/orders?limit=5&cursor="+next).wantProblem(t, 422, "invalid_parameter")
 }
 

@@ -7,15 +7,14 @@ import (
 	"testing"
 
 	"pawl/internal/access"
+	"pawl/test/assert"
 )
 
 // policyBody is the body that stores a policy.
 func policyBody(t testing.TB, source string) string {
 	t.Helper()
 	body, err := json.Marshal(map[string]string{"source": source})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return string(body)
 }
 
@@ -25,9 +24,7 @@ func policyIn(t testing.TB, a answer) (p policyVersion) {
 	if a.status != http.StatusOK {
 		t.Fatalf("%d %s", a.status, a.body)
 	}
-	if err := json.Unmarshal([]byte(a.body), &p); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, json.Unmarshal([]byte(a.body), &p))
 	return p
 }
 
@@ -37,16 +34,12 @@ func TestPolicyOverHTTP(t *testing.T) {
 	b := setup(t)
 	const first, second = "reservationTtl: 30m\n", "completeWithin: 48h\nconfirm: {executor: http, url: 'http://127.0.0.1:1/', secret: 'env:DATABASE_URL'}\n"
 	none := b.get(t, "/api/policies")
-	if none.body != `{"policies":[]}` {
-		t.Errorf("before the first: %s", none.body)
-	}
+	assert.Equal(t, none.body, `{"policies":[]}`, "before the first")
 	dry := b.call(t, "POST /api/policies?dryRun=true", policyBody(t, first))
 	if dry.status != http.StatusOK || dry.body != `{"created":true,"steps":{"charge":"ledger","reserve":"ledger","confirm":"ledger"},"dryRun":true}` {
 		t.Errorf("%d %s", dry.status, dry.body)
 	}
-	if n := b.count(t, `SELECT count(*) FROM policies`); n != 0 {
-		t.Errorf("a dry run has stored %d", n)
-	}
+	assert.Equal(t, b.count(t, `SELECT count(*) FROM policies`), 0, "a dry run has stored")
 	for i, created := range []string{"true", "false"} {
 		stored := b.call(t, "POST /api/policies", policyBody(t, first))
 		if want := `{"version":1,"created":` + created + `,"steps":{"charge":"ledger","reserve":"ledger","confirm":"ledger"}}`; stored.body != want {
@@ -58,9 +51,7 @@ func TestPolicyOverHTTP(t *testing.T) {
 		!strings.Contains(stored.body, `"warnings":["use http of confirm: read secret: env:DATABASE_URL may not be named by a policy`) {
 		t.Errorf("%s", stored.body)
 	}
-	if n := b.count(t, `SELECT count(*) FROM policy_activations`); n != 0 {
-		t.Error("storing has activated a policy")
-	}
+	assert.Equal(t, b.count(t, `SELECT count(*) FROM policy_activations`), 0, "storing has activated a policy")
 	b.activatesPolicies(t, none.header.Get("ETag"))
 	if p := policyIn(t, b.get(t, "/api/policies/2")); p.Source != second || p.Active || p.Steps.Confirm != "http" || p.CreatedBy != access.Local.Name {
 		t.Errorf("%+v", p)
@@ -101,9 +92,7 @@ func (b *bundle) activatesPolicies(t *testing.T, tag string) {
 		t.Errorf("warnings %q", warned.Warnings)
 	}
 	b.ignoresStock(t)
-	if n := b.count(t, `SELECT count(*) FROM policy_activations`); n != 1 {
-		t.Errorf("%d activations", n)
-	}
+	assert.Equal(t, b.count(t, `SELECT count(*) FROM policy_activations`), 1, "activations")
 }
 
 // TestPoliciesThatAreRefused: each mistake with its place, and nothing of a value that may be a secret.
@@ -134,9 +123,7 @@ func TestPoliciesThatAreRefused(t *testing.T) {
 	if p := policyIn(t, b.get(t, "/api/policies/1")); p.Steps != nil || p.Source != "teleport: {}" {
 		t.Errorf("%+v", p)
 	}
-	if n := b.count(t, `SELECT (SELECT count(*) FROM policies) + (SELECT count(*) FROM policy_activations)`); n != 1 {
-		t.Errorf("%d rows", n)
-	}
+	assert.Equal(t, b.count(t, `SELECT (SELECT count(*) FROM policies) + (SELECT count(*) FROM policy_activations)`), 1, "rows")
 }
 
 // TestPoliciesAreForAdmins: who may read sees how orders are done, and only an admin says it.

@@ -20,6 +20,7 @@ import (
 	"pawl/engine"
 	"pawl/fsm"
 	"pawl/internal/orders"
+	"pawl/test/assert"
 )
 
 // ask is the smallest body for an order: one unit of item i for 1.
@@ -83,9 +84,7 @@ func TestProcess(t *testing.T) {
 		b.process(t, `{"orderId":"no","amount":-1,"item":"i"}`).wantProblem(t, 422, "invalid_input")
 		b.process(t, `{"orderId":"no","amount":1,"item":"i"} x`).wantProblem(t, 400, "malformed_json")
 		b.process(t, `{"orderId":"no","amount":1,"item":"i","metadata":{"k":"\u0000"}}`).wantProblem(t, 422, "invalid_input")
-		if n := b.count(t, `SELECT count(*) FROM orders WHERE order_id = $1`, "no"); n != 0 {
-			t.Error("it was stored")
-		}
+		assert.Equal(t, b.count(t, `SELECT count(*) FROM orders WHERE order_id = $1`, "no"), 0, "it was stored")
 	})
 }
 
@@ -109,9 +108,7 @@ func TestProcessKnownOrder(t *testing.T) {
 	t.Run("with other input is a conflict for those who do not wait, too", func(t *testing.T) {
 		t.Parallel()
 		p := b.process(t, ask("o"), "Prefer", "respond-async").wantProblem(t, 409, "order_conflict")
-		if len(p.Errors) != 2 {
-			t.Errorf("%+v", p)
-		}
+		assert.Equal(t, len(p.Errors), 2, p)
 	})
 	t.Run("with fields left out, other digits and other metadata is no conflict", func(t *testing.T) {
 		t.Parallel()
@@ -159,9 +156,7 @@ func TestProcessAfterTheDefaultCurrencyChanged(t *testing.T) {
 			yen.process(t, refused).wantProblem(t, 422, "invalid_input")
 		}
 		yen.process(t, body+" x").wantProblem(t, 400, "malformed_json")
-		if n := b.count(t, `SELECT count(*) FROM orders`); n != 1 {
-			t.Errorf("%d orders", n)
-		}
+		assert.Equal(t, b.count(t, `SELECT count(*) FROM orders`), 1, "orders")
 	})
 }
 
@@ -185,9 +180,7 @@ func TestProcessFiftyAtOnce(t *testing.T) {
 			t.Fatalf("%d %s", a.status, a.body)
 		}
 	}
-	if n := b.count(t, `SELECT count(*) FROM charges`); n != 1 {
-		t.Errorf("%d charges", n)
-	}
+	assert.Equal(t, b.count(t, `SELECT count(*) FROM charges`), 1, "charges")
 }
 
 func TestProcessThatIsNotFinal(t *testing.T) {
@@ -269,16 +262,12 @@ func TestProcessWhenItCannotBeDone(t *testing.T) {
 		if a.wantProblem(t, 503, "overloaded"); a.header.Get("Retry-After") != "1" {
 			t.Error(a.header)
 		}
-		if n := b.count(t, `SELECT count(*) FROM orders`); n != 1 {
-			t.Errorf("%d orders", n)
-		}
+		assert.Equal(t, b.count(t, `SELECT count(*) FROM orders`), 1, "orders")
 	})
 	t.Run("shutting down is 503 stopping", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		if err := b.engine.Stop(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, b.engine.Stop(t.Context()))
 		a := b.process(t, ask("o"))
 		if a.wantProblem(t, 503, "stopping"); a.header.Get("Retry-After") != "1" {
 			t.Error(a.header)
@@ -457,9 +446,7 @@ func TestRefundsHaveTheFormOfTheirOrder(t *testing.T) {
 // text reads one text from the database.
 func (b *bundle) text(t testing.TB, sql string, arguments ...any) (text string) {
 	t.Helper()
-	if err := b.Pool.QueryRow(t.Context(), sql, arguments...).Scan(&text); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, b.Pool.QueryRow(t.Context(), sql, arguments...).Scan(&text))
 	return text
 }
 

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pawl/test/assert"
 )
 
 func TestRoutes(t *testing.T) {
@@ -57,9 +59,7 @@ func TestRoutes(t *testing.T) {
 			a := send(t, b.api, r)
 			status := map[string]int{"unknown_route": 404, "method_not_allowed": 405}[c.code]
 			a.wantProblem(t, status, c.code)
-			if a.header.Get("Allow") != c.allow {
-				t.Errorf("Allow: %s", a.header.Get("Allow"))
-			}
+			assert.Equal(t, a.header.Get("Allow"), c.allow, "Allow")
 		})
 	}
 }
@@ -219,10 +219,8 @@ func TestRequestsOfOtherSites(t *testing.T) {
 				b.call(t, write.request, write.body, header...).wantProblem(t, 403, "cross_origin")
 			}
 			b.get(t, "/api/orders/held", header...).wantStatus(t, 200) // reading does nothing
-			if n := b.count(t, `SELECT (SELECT count(*) FROM orders WHERE order_id = 'o' OR stop_requested IS NOT NULL)
-				+ (SELECT count(*) FROM inventory WHERE on_hand = 7)`); n != 0 {
-				t.Error("something was written")
-			}
+			assert.Equal(t, b.count(t, `SELECT (SELECT count(*) FROM orders WHERE order_id = 'o' OR stop_requested IS NOT NULL)
+				+ (SELECT count(*) FROM inventory WHERE on_hand = 7)`), 0, "something was written")
 		})
 	}
 	for i, header := range [][]string{

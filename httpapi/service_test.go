@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pawl/test/assert"
 )
 
 func TestVerification(t *testing.T) {
@@ -42,9 +44,7 @@ func TestVerification(t *testing.T) {
 
 func (b *bundle) verified(t *testing.T, a answer) (out verification) {
 	t.Helper()
-	if err := json.Unmarshal([]byte(a.body), &out); err != nil {
-		t.Fatalf("%s: %v", a.body, err)
-	}
+	assert.NoError(t, json.Unmarshal([]byte(a.body), &out), a.body)
 	return out
 }
 

@@ -12,6 +12,7 @@ import (
 	"pawl/db"
 	"pawl/internal/access"
 	"pawl/internal/events"
+	"pawl/test/assert"
 )
 
 // signedIn is the API for a token that may read, with a browser that was signed in by a link.
@@ -19,9 +20,7 @@ func signedIn(t testing.TB) (b *bundle, cookie string) {
 	t.Helper()
 	b = setup(t)
 	template := access.Template{Name: "maria", Roles: access.Roles{access.Read, access.Operate}, Lifetime: time.Hour, Actor: "test"}
-	if _, err := access.Create(t.Context(), db.New(b.Pool), template); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(access.Create(t.Context(), db.New(b.Pool), template)))
 	b.guard(t)
 	return b, b.open(t, b.link(t))
 }
@@ -30,9 +29,7 @@ func signedIn(t testing.TB) (b *bundle, cookie string) {
 func (b *bundle) link(t testing.TB) string {
 	t.Helper()
 	link, _, err := access.MakeLink(t.Context(), db.New(b.Pool), "maria", "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return "/login/" + link
 }
 
@@ -115,10 +112,8 @@ func TestSessions(t *testing.T) {
 		t.Parallel()
 		link := b.link(t)
 		for _, secret := range []string{strings.TrimPrefix(link, "/login/"), cookie[strings.Index(cookie, "=")+1:]} {
-			if n := b.count(t, `SELECT (SELECT count(*) FROM pawl.sessions AS s WHERE strpos(s::text, $1) > 0)
-				+ (SELECT count(*) FROM pawl.access_log AS l WHERE strpos(l::text, $1) > 0)`, secret); n != 0 {
-				t.Error("a secret is stored")
-			}
+			assert.Equal(t, b.count(t, `SELECT (SELECT count(*) FROM pawl.sessions AS s WHERE strpos(s::text, $1) > 0)
+				+ (SELECT count(*) FROM pawl.access_log AS l WHERE strpos(l::text, $1) > 0)`, secret), 0, "a secret is stored")
 		}
 		if n := b.count(t, `SELECT count(*) FROM pawl.access_log WHERE event = 'session_opened' AND actor = 'token:maria' AND address = '127.0.0.1'`); n == 0 {
 			t.Error("nobody wrote down who signed in")
@@ -221,9 +216,7 @@ func TestSessionsEnd(t *testing.T) {
 		t.Parallel()
 		b, cookie := signedIn(t)
 		link := b.link(t)
-		if _, err := access.Revoke(t.Context(), db.New(b.Pool), "maria", "test"); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, assert.Err(access.Revoke(t.Context(), db.New(b.Pool), "maria", "test")))
 		b.wantSession(t, cookie, 401)
 		if a := b.browse(t, "POST "+link); a.status != 404 {
 			t.Error("the link of a revoked token opens a session", a.status)
@@ -269,20 +262,12 @@ func TestMemoryOfPages(t *testing.T) {
 			t.Errorf("another form of %d bytes: %d", length, code)
 		}
 	}
-	if code := send(t.Context(), "GET", "/console/orders", 0); code != http.StatusOK {
-		t.Errorf("a page: %d", code)
-	}
+	assert.Equal(t, send(t.Context(), "GET", "/console/orders", 0), http.StatusOK, "a page")
 	const some = 2 << 20
-	if code := send(t.Context(), "POST", "/console/form", some); code != http.StatusOK {
-		t.Errorf("a shorter form: %d", code)
-	}
+	assert.Equal(t, send(t.Context(), "POST", "/console/form", some), http.StatusOK, "a shorter form")
 	close(end)
-	if code := <-slow; code != http.StatusOK {
-		t.Error(code)
-	}
-	if code := send(t.Context(), "POST", "/console/form", maxForm); code != http.StatusOK {
-		t.Errorf("there is room again: %d", code)
-	}
+	assert.Equal(t, <-slow, http.StatusOK)
+	assert.Equal(t, send(t.Context(), "POST", "/console/form", maxForm), http.StatusOK, "there is room again")
 }
 
 // TestPagesThatListen: pages count as those who listen to events do, and hear of the end of the service.

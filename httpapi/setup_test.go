@@ -18,6 +18,7 @@ import (
 	"pawl/internal/pg"
 	"pawl/internal/policy"
 	"pawl/internal/webhooks"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -59,9 +60,7 @@ func open(t testing.TB, url string) *pg.Pool {
 	t.Helper()
 	// No statement is given up on a machine that stands still for a moment; and each connection plans every statement for itself.
 	pool, err := pg.Open(t.Context(), url, pg.Options{MaxConns: 4, Patience: 5 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return pool
 }
 
@@ -105,17 +104,13 @@ func withoutDatabase(t testing.TB) *bundle {
 // exec changes the database behind the service's back.
 func (b *bundle) exec(t testing.TB, sql string, arguments ...any) {
 	t.Helper()
-	if _, err := b.Pool.Exec(t.Context(), sql, arguments...); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(b.Pool.Exec(t.Context(), sql, arguments...)))
 }
 
 // count reads one number from the database.
 func (b *bundle) count(t testing.TB, sql string, arguments ...any) (n int) {
 	t.Helper()
-	if err := b.Pool.QueryRow(t.Context(), sql, arguments...).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, b.Pool.QueryRow(t.Context(), sql, arguments...).Scan(&n))
 	return n
 }
 
@@ -170,9 +165,7 @@ func send(t testing.TB, api http.Handler, r *http.Request, header ...string) ans
 	w := httptest.NewRecorder()
 	api.ServeHTTP(w, r)
 	text, err := io.ReadAll(w.Result().Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	a := answer{w.Code, w.Header(), string(text)}
 	checkAnswer(t, r.Pattern, a)
 	return a
@@ -222,9 +215,7 @@ func (a answer) decoded(t testing.TB) shape {
 	if a.status >= 400 {
 		text = strings.Replace(text, `"status":`, `"httpStatus":`, 1)
 	}
-	if err := json.Unmarshal([]byte(text), &s); err != nil {
-		t.Fatalf("%s: %v", a.body, err)
-	}
+	assert.NoError(t, json.Unmarshal([]byte(text), &s), a.body)
 	return s
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pawl/internal/orders"
+	"pawl/test/assert"
 )
 
 // verb asks a verb of an order, "order/verb".
@@ -137,14 +138,10 @@ func TestVerbBodies(t *testing.T) {
 		for _, f := range p.Errors {
 			faults = append(faults, f.Pointer+" "+f.Code)
 		}
-		if got := strings.Join(faults, ", "); got != c.faults {
-			t.Errorf("%s %s: %s", c.verb, c.body, got)
-		}
+		assert.Equal(t, strings.Join(faults, ", "), c.faults, c.verb, c.body)
 	}
 	p := b.call(t, "POST /api/orders/o/pause", "", "Idempotency-Key", strings.Repeat("x", 256)).wantProblem(t, 400, "invalid_idempotency_key")
-	if p.Errors[0].Header != "Idempotency-Key" {
-		t.Error(p.Errors)
-	}
+	assert.Equal(t, p.Errors[0].Header, "Idempotency-Key", p.Errors)
 }
 
 func TestVerbRequestIDs(t *testing.T) {
@@ -187,9 +184,7 @@ func TestVerbRequestIDs(t *testing.T) {
 		b.elsewhere(t, "joined")
 		for _, id := range []string{"first", "second", "second", ""} {
 			o := b.cancel(t, "joined", fmt.Sprintf(`{"onBehalfOf":"ann","requestId":%q}`, id+"!"), "Prefer", "respond-async").wantStatus(t, 202)
-			if o.StopRequested != "cancel" {
-				t.Errorf("%+v", o)
-			}
+			assert.Equal(t, o.StopRequested, "cancel", o)
 		}
 		b.cancel(t, "joined", "", "Prefer", "respond-async").wantStatus(t, 202)
 		if n := b.count(t, `SELECT count(*) FROM books.transitions WHERE order_id = 'joined' AND verb = 'cancel'`); n != 3 {
@@ -280,9 +275,7 @@ func TestVerbsSayWhoAndWhat(t *testing.T) {
 		b.waitsFor(t, "paused", "charging", "nameless")
 		b.verb(t, "nameless/resume", "").wantStatus(t, 200)
 		for _, row := range b.get(t, "/api/orders/nameless/transitions").wantStatus(t, 200).Transitions {
-			if want := map[bool]string{true: "local", false: "system"}[row.Verb == "resume"]; row.Actor != want {
-				t.Errorf("%+v", row)
-			}
+			assert.Equal(t, map[bool]string{true: "local", false: "system"}[row.Verb == "resume"], row.Actor, row)
 		}
 		if n := b.count(t, `SELECT count(*) FROM transitions WHERE actor = 'local'`); n == 0 {
 			t.Error("it is not stored")
@@ -369,9 +362,7 @@ func TestCancelUnderConditions(t *testing.T) {
 			b.cancel(t, "versioned", "", "If-Match", header).wantProblem(t, 412, "precondition_failed")
 		}
 		p := b.cancel(t, "versioned", "", "If-Match", `"1", "2"`).wantProblem(t, 422, "invalid_parameter")
-		if p.Errors[0].Header != "If-Match" {
-			t.Error(p.Errors)
-		}
+		assert.Equal(t, p.Errors[0].Header, "If-Match", p.Errors)
 		tag := b.get(t, "/api/orders/versioned").header.Get("ETag")
 		if o := b.cancel(t, "versioned", "{}", "If-Match", tag).wantStatus(t, 200); o.Status != "canceled" {
 			t.Errorf("%+v", o)
@@ -410,9 +401,7 @@ func (a answer) refunds(t testing.TB) string {
 			Restock                          int
 		}
 	}
-	if err := json.Unmarshal([]byte(a.body), &o); err != nil {
-		t.Fatalf("%s: %v", a.body, err)
-	}
+	assert.NoError(t, json.Unmarshal([]byte(a.body), &o), a.body)
 	text := []string{o.Status, o.Refunded, fmt.Sprint(o.AllowedActions)}
 	for _, r := range o.Refunds {
 		text = append(text, fmt.Sprintf("%d %s %s %s %s %d", r.Refund, r.State, r.Amount, r.Reason, r.RequestID, r.Restock))
@@ -425,9 +414,7 @@ func TestRefundsOverHTTP(t *testing.T) {
 	b := setup(t)
 	b.stock(t, "widget", `{"onHand":5}`).wantStatus(t, 200)
 	b.process(t, `{"orderId":"o","amount":"99.90","item":"widget","quantity":3}`).wantStatus(t, 200)
-	if got := b.get(t, "/api/orders/o").refunds(t); got != "completed; ; [refund]" {
-		t.Error(got)
-	}
+	assert.Equal(t, b.get(t, "/api/orders/o").refunds(t), "completed; ; [refund]")
 	for body, want := range map[string]string{
 		`{}`: "/reason", `{"reason":""}`: "/reason", `{"reason":"r"}`: "/requestId", `{"reason":"r","requestId":"x","amount":"0"}`: "/amount",
 		`{"reason":"r","requestId":"x","amount":-1}`: "/amount", `{"reason":"r","requestId":"x","amount":"1.001"}`: "/amount",

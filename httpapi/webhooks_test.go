@@ -7,6 +7,7 @@ import (
 
 	"pawl/internal/access"
 	"pawl/internal/webhooks"
+	"pawl/test/assert"
 )
 
 // TestWebhookEndpointsAreChecked: what can't work is refused before anything is stored, and says why.
@@ -30,9 +31,7 @@ func TestWebhookEndpointsAreChecked(t *testing.T) {
 			t.Errorf("%s: %+v", c.body, p.Errors)
 		}
 	}
-	if n := b.count(t, `SELECT count(*) FROM webhook_endpoints`); n != 0 {
-		t.Errorf("%d endpoints are stored", n)
-	}
+	assert.Equal(t, b.count(t, `SELECT count(*) FROM webhook_endpoints`), 0, "endpoints are stored")
 }
 
 // TestWebhookEndpointOverHTTP: what each request is answered with, from the first to the last.
@@ -92,9 +91,7 @@ func TestDeliveriesPageByPage(t *testing.T) {
 			}
 			cursor = "&cursor=" + page.NextCursor
 		}
-		if strings.Join(got, " ") != want {
-			t.Errorf("%s: %s, want %s", filter, got, want)
-		}
+		assert.Equal(t, strings.Join(got, " "), want, filter, got)
 	}
 }
 
@@ -112,9 +109,7 @@ func TestDeliveriesOfAnOrderOverHTTP(t *testing.T) {
 		FROM orders, generate_series(1, 2) AS e, generate_series(1, 3) AS s`)
 	page := b.get(t, path+"?limit=1").wantStatus(t, http.StatusOK)
 	got := each(page.Deliveries, func(d *delivery) string { return d.EndpointID + " " + decimalText(d.Delivery) + " " + d.OrderID })
-	if want := "whe_1 3 o, whe_1 1 o, whe_2 1 o"; strings.Join(got, ", ") != want {
-		t.Errorf("%s, want %s", got, want)
-	}
+	assert.Equal(t, "whe_1 3 o, whe_1 1 o, whe_2 1 o", strings.Join(got, ", "), got)
 	b.get(t, "/api/orders/none/deliveries").wantProblem(t, http.StatusNotFound, "not_found")
 	b.get(t, path+"?limit=0").wantProblem(t, http.StatusUnprocessableEntity, "invalid_parameter")
 }
@@ -134,8 +129,6 @@ func TestWhoChangesEndpoints(t *testing.T) {
 		`(event, actor, subject) = ('webhook_endpoint_created', 'token:ops', 'whe_1')`,
 		`(event, actor, on_behalf_of, detail) = ('webhook_endpoint_secret_rotated', 'token:desk', 'maria', 'it was in a log')`,
 	} {
-		if n := b.count(t, `SELECT count(*) FROM books.access_log WHERE `+row); n != 1 {
-			t.Errorf("%d rows with %s", n, row)
-		}
+		assert.Equal(t, b.count(t, `SELECT count(*) FROM books.access_log WHERE `+row), 1, "rows with", row)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pawl/engine/batch"
+	"pawl/test/assert"
 )
 
 // started is a queue whose batches are kept with the time at which each was flushed.
@@ -71,9 +72,7 @@ func TestBehind(t *testing.T) {
 				<-time.After(time.Nanosecond)
 				q.Add(20) // waits until those before it are through
 				<-time.After(10*time.Second + time.Nanosecond)
-				if got := q.Behind(5 * time.Second); got != c.want {
-					t.Error(got)
-				}
+				assert.Equal(t, q.Behind(5*time.Second), c.want)
 				if q.Behind(time.Minute) {
 					t.Error("nobody has waited for a minute")
 				}
@@ -94,9 +93,7 @@ func TestEndLeavesWhatWaits(t *testing.T) {
 		q.Add(2)
 		end()
 		<-ran
-		if q.Len() != 1 {
-			t.Errorf("%d wait", q.Len())
-		}
+		assert.Equal(t, q.Len(), 1, "wait")
 	})
 }
 

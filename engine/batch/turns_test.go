@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pawl/engine/batch"
+	"pawl/test/assert"
 )
 
 // service is four queues whose flushes share one core and then wait for their commits. Its callers send an order, and the
@@ -77,9 +78,7 @@ func TestTurns(t *testing.T) {
 				batches, moved := service(t, turns, c.callers, c.commit)
 				<-time.After(time.Minute)
 				t.Logf("%d at once: %d items in %d batches", turns.AtOnce(), moved.Load(), batches.Load())
-				if got := turns.AtOnce(); got != c.atOnce {
-					t.Errorf("%d at once, want %d", got, c.atOnce)
-				}
+				assert.Equal(t, turns.AtOnce(), c.atOnce, "at once")
 			})
 		})
 	}

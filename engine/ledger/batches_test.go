@@ -8,6 +8,7 @@ import (
 	"pawl/engine/ledger"
 	"pawl/fsm"
 	"pawl/internal/pg"
+	"pawl/test/assert"
 )
 
 func TestBatches(t *testing.T) {
@@ -32,9 +33,7 @@ func TestBatches(t *testing.T) {
 				fsm.Reserving:  "charges 3/0 reservations 3/0 stock 6 of 10",
 				fsm.Confirming: "charges 3/0 reservations 3/0 stock 0 of 4",
 			}[state]
-			if got := l.books(); got != want {
-				t.Errorf("books: %s, want %s", got, want)
-			}
+			assert.Equal(t, l.books(), want, "books")
 			l.stays(set)
 		})
 	}
@@ -65,9 +64,7 @@ func TestBatches(t *testing.T) {
 		nos := l.orders(fsm.Charging, "widget", 1, 2)
 		for _, want := range []fsm.State{fsm.Reserving, fsm.Confirming, fsm.Completed} {
 			tx := l.begin()
-			if _, err := tx.Exec(t.Context(), `SELECT FROM orders WHERE order_no = $1 FOR UPDATE`, nos[0]); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, assert.Err(tx.Exec(t.Context(), `SELECT FROM orders WHERE order_no = $1 FOR UPDATE`, nos[0])))
 			moved := l.move(l.set(nos...))
 			if len(moved) != 1 || moved[0].OrderNo != nos[1] || moved[0].ToStatus != want {
 				t.Errorf("moved %+v", moved)
@@ -92,9 +89,7 @@ func TestEffectsExistIfAndOnlyIfTheMoveWon(t *testing.T) {
 				tx := l.begin()
 				l.within(tx).all(set)
 				l.must(tx.Rollback(t.Context()))
-				if after := l.snapshot(); after != before {
-					t.Errorf("was\n%s\nis\n%s", before, after)
-				}
+				assert.Equal(t, l.snapshot(), before, "was")
 				l.all(set)
 			})
 		}
@@ -109,9 +104,7 @@ func TestEffectsExistIfAndOnlyIfTheMoveWon(t *testing.T) {
 		if len(moved) > 0 || pg.FaultOf(err) != pg.Bad {
 			t.Errorf("moved %v, error %v", moved, err)
 		}
-		if l.snapshot() != before {
-			t.Error("something was written")
-		}
+		assert.Equal(t, l.snapshot(), before, "something was written")
 	})
 	t.Run("whoever comes at the same time, each order moves once", func(t *testing.T) {
 		t.Parallel()

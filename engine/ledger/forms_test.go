@@ -11,6 +11,7 @@ import (
 	"pawl/db"
 	"pawl/engine/ledger"
 	"pawl/fsm"
+	"pawl/test/assert"
 )
 
 // TestFormsOfAMoveAgree sends the same random orders, in transactions that are rolled back, by the full form, by what the
@@ -177,9 +178,7 @@ func TestFormsOfAdmissionAgree(t *testing.T) {
 			l.must(err)
 			fresh += len(rows)
 		}
-		if fresh != 3 {
-			t.Errorf("%d of 3 new orders in %v", fresh, batches)
-		}
+		assert.Equal(t, fresh, 3, "of 3 new orders in", batches)
 		return value[string](l, `SELECT string_agg((to_jsonb(o) - '{order_no,created_at,due_at}'::text[])::text
 			|| round(extract(epoch FROM o.due_at - o.created_at) / 1000)
 			|| (SELECT jsonb_agg(to_jsonb(t) - '{order_no,at,previous_no,position}'::text[]) FROM transitions AS t WHERE t.order_no = o.order_no), E'\n' ORDER BY o.order_id)

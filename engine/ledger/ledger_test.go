@@ -9,6 +9,7 @@ import (
 	"pawl/db"
 	"pawl/engine/ledger"
 	"pawl/fsm"
+	"pawl/test/assert"
 )
 
 // moves is what each state leads to, and what is then in the books: charges that stand and were refunded, reservations
@@ -94,9 +95,7 @@ func TestMoves(t *testing.T) {
 				t.Fatalf("moved %+v", moved)
 			}
 			l.stands(set, moved[0], m.outcome)
-			if got := l.books(); got != m.books {
-				t.Errorf("books: %s, want %s", got, m.books)
-			}
+			assert.Equal(t, l.books(), m.books, "books")
 			l.stays(set) // the compare-and-set is lost the second time
 		})
 	}

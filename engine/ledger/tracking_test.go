@@ -12,6 +12,7 @@ import (
 	"pawl/engine/ledger"
 	"pawl/fsm"
 	"pawl/internal/pg"
+	"pawl/test/assert"
 )
 
 // Somebody may begin to track an item while reservations of it are on their way. What was reserved before counts, and is
@@ -149,13 +150,9 @@ func TestLockedStock(t *testing.T) {
 				t.Errorf("after %s: %v", waited, err)
 			}
 			l.must(tx.Rollback(t.Context()))
-			if l.snapshot() != before {
-				t.Error("something was written")
-			}
+			assert.Equal(t, l.snapshot(), before, "something was written")
 			l.all(set)
-			if limit := l.lockTimeout(); limit != "0" {
-				t.Errorf("the connection keeps lock_timeout %s", limit)
-			}
+			assert.Equal(t, l.lockTimeout(), "0", "the connection keeps lock_timeout")
 		})
 	}
 }

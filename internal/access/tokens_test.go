@@ -12,6 +12,7 @@ import (
 	"pawl/db"
 	"pawl/internal/access"
 	"pawl/internal/pg"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -36,7 +37,7 @@ func TestTokens(t *testing.T) {
 	if err != nil || p.Name != "token:shop" || !p.Has(access.Submit) || p.Has(access.Read) {
 		t.Fatalf("%+v, %v", p, err)
 	}
-	dbtest.Eventually(t, "its use is noted", func() bool {
+	assert.Eventually(t, "its use is noted", func() bool {
 		list, err := query.TokensList(t.Context())
 		return err == nil && len(list) == 1 && list[0].UsedAt != nil
 	})
@@ -56,7 +57,7 @@ func TestTokens(t *testing.T) {
 		t.Fatal(err)
 	}
 	for token, want := range map[string]string{first.Token: "The token was revoked.", second.Token: "The token has expired."} {
-		dbtest.Eventually(t, want, func() bool {
+		assert.Eventually(t, want, func() bool {
 			_, err := c.Identify(t.Context(), bearer(token))
 			return err != nil && err.Error() == want
 		})

@@ -3,7 +3,6 @@ package books_test
 import (
 	"crypto/sha256"
 	"encoding/base32"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +14,7 @@ import (
 
 	"pawl/fsm"
 	"pawl/internal/books"
+	"pawl/test/assert"
 )
 
 // keyOf is a key as the service makes them, of less.
@@ -74,9 +74,7 @@ func forget(id string, of fsm.Step) func([]line) []line {
 func serve(t *testing.T, lines []line, more string) *books.Provider {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/provider/books" {
-			t.Errorf("asked for %s", r.URL)
-		}
+		assert.Equal(t, r.URL.Path, "/provider/books", "asked for", r.URL)
 		for _, l := range lines {
 			fmt.Fprintf(w, `{"key":%q,"orderId":%q,"step":%q,"generation":0,"amount":%q,"currency":%q,"state":%q,"effects":%d,"reference":%q}`+"\n",
 				keyOf(l.id, l.step, 0), l.id, l.step, l.amount, l.currency, l.state, l.effects, l.reference)
@@ -160,9 +158,7 @@ func TestEveryDifferenceToTheProviderIsFound(t *testing.T) { //nolint:tparallel 
 			if len(got)+len(difference.want) > 0 && !reflect.DeepEqual(got, difference.want) {
 				t.Errorf("found %v, want %v", got, difference.want)
 			}
-			if report.OK() != (difference.want == nil) {
-				t.Errorf("OK() = %v", report.OK())
-			}
+			assert.Equal(t, report.OK(), (difference.want == nil), "OK() =")
 		})
 	}
 }
@@ -336,9 +332,7 @@ func TestProviderWhoseBooksCanNotBeRead(t *testing.T) { //nolint:tparallel // th
 			t.Cleanup(server.Close)
 			s := empty.in(t)
 			report, err := books.Verify(s.ctx, s.pool, books.Options{Provider: &books.Provider{URLs: []string{server.URL}, Key: everyKey}})
-			if !errors.Is(err, books.ErrProvider) {
-				t.Errorf("error %v", err)
-			}
+			assert.ErrorIs(t, err, books.ErrProvider, "error")
 			if len(report.Checks) != 14 || !report.OK() {
 				t.Errorf("of our own books: %+v", report.Checks)
 			}

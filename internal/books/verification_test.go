@@ -2,7 +2,6 @@ package books_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -10,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"pawl/internal/books"
+	"pawl/test/assert"
 )
 
 func TestVerification(t *testing.T) {
@@ -40,9 +40,7 @@ func TestVerification(t *testing.T) {
 	if state.Failed || state.Report == nil || !state.Report.OK() || state.Done != state.Total {
 		t.Errorf("state %+v", state)
 	}
-	if got := pool.Stat().TotalConns(); got != 1 {
-		t.Errorf("%d connections", got)
-	}
+	assert.Equal(t, pool.Stat().TotalConns(), 1, "connections")
 
 	s.sql(noGuards + "UPDATE inventory SET sold = sold + 1 WHERE item = 'lamp'")
 	_, err = v.Start("bob")
@@ -74,9 +72,7 @@ func TestVerificationStops(t *testing.T) {
 	if state := v.State(); state.Running || !state.Failed {
 		t.Errorf("state %+v", state)
 	}
-	if _, err := v.Start("ann"); !errors.Is(err, books.ErrStopped) {
-		t.Errorf("error %v", err)
-	}
+	assert.ErrorIs(t, assert.Err(v.Start("ann")), books.ErrStopped, "error")
 }
 
 // lock keeps everybody from a table until it is released.

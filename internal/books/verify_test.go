@@ -2,7 +2,6 @@ package books_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -15,6 +14,7 @@ import (
 
 	"pawl/internal/books"
 	"pawl/internal/pg"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -88,9 +88,7 @@ func TestVerify(t *testing.T) {
 		s := filled.in(t)
 		ctx, cancel := context.WithCancel(s.ctx)
 		_, err := books.Verify(ctx, s.pool, books.Options{RangeSize: 1, Progress: func(int64, int64) { cancel() }})
-		if !errors.Is(err, context.Canceled) {
-			t.Errorf("error %v", err)
-		}
+		assert.ErrorIs(t, err, context.Canceled, "error")
 	})
 }
 
@@ -108,9 +106,7 @@ func TestVerifyOfOrdersWithRemoteSteps(t *testing.T) {
 			t.Errorf("money %v, want %v", report.Money, want)
 		}
 		i := slices.IndexFunc(report.Checks, func(c books.Check) bool { return c.Name == "calls" })
-		if got := report.Checks[i].Checked; got != 17 {
-			t.Errorf("judged %d calls, want 17", got)
-		}
+		assert.Equal(t, report.Checks[i].Checked, 17, "judged calls, want 17")
 	}
 }
 
@@ -133,9 +129,7 @@ func checkTotals(t *testing.T, report books.Report) {
 		"money": 10, "stock": 3, "orphans": 71, "numbers": 10, "calls": 0, "late": 0, "access_log": 0, "stuck": 6,
 	}
 	for _, check := range report.Checks {
-		if check.Checked != want[check.Name] {
-			t.Errorf("%s judged %d rows, want %d", check.Name, check.Checked, want[check.Name])
-		}
+		assert.Equal(t, check.Checked, want[check.Name], check.Name, "judged rows")
 		if check.Proves == "" || check.Offenders == nil {
 			t.Errorf("%s: %+v", check.Name, check)
 		}

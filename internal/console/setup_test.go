@@ -27,6 +27,7 @@ import (
 	"pawl/internal/policy"
 	"pawl/internal/policy/store"
 	"pawl/internal/webhooks"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -352,12 +353,4 @@ func (l listener) poked(t *testing.T) {
 	t.Fatal("no poke came:", l.lines.Err())
 }
 
-// eventually waits for a condition.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for limit := time.Now().Add(patience); !holds(); {
-		if time.Now().After(limit) {
-			t.Fatal("never: " + what)
-		}
-	}
-}
+var eventually = assert.Eventually

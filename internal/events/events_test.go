@@ -10,7 +10,7 @@ import (
 
 	"pawl/db"
 	"pawl/internal/events"
-	"pawl/test/dbtest"
+	"pawl/test/assert"
 )
 
 // TestFeed shows which events come of the histories of two orders and a shelf, and which of them a filter chooses.
@@ -99,7 +99,7 @@ func TestRelayIsFenced(t *testing.T) {
 	f.hold()
 	f.add(1, 1)
 	f.exec(`UPDATE event_relay SET owner = gen_random_uuid(), fence = fence + 1`)
-	dbtest.Eventually(t, "the row is below the horizon", func() bool {
+	assert.Eventually(t, "the row is below the horizon", func() bool {
 		added := f.number()
 		if added.Ours || added.Events != 0 {
 			t.Fatalf("%+v", added)
@@ -134,7 +134,7 @@ func TestSmallTransactions(t *testing.T) {
 		f.write(tx, 1, i+1)
 	}
 	f.commit(txs...)
-	dbtest.Eventually(t, "all rows are below the horizon", func() bool {
+	assert.Eventually(t, "all rows are below the horizon", func() bool {
 		var below bool
 		if err := f.Pool.QueryRow(t.Context(), `SELECT max(t.position) < r.position_offset + pg_snapshot_xmin(pg_current_snapshot())::text::bigint
 			FROM transitions AS t, event_relay AS r GROUP BY r.position_offset`).Scan(&below); err != nil {

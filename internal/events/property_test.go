@@ -17,6 +17,7 @@ import (
 	"pawl/internal/events"
 	"pawl/internal/orders"
 	"pawl/internal/pg"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -61,7 +62,7 @@ func TestEveryWriteIsOneEvent(t *testing.T) {
 	}
 
 	rows := f.rows() // nobody writes any more
-	dbtest.Eventually(t, "every row has been numbered and read", func() bool { return follower.count.Load() >= int64(len(rows)) })
+	assert.Eventually(t, "every row has been numbered and read", func() bool { return follower.count.Load() >= int64(len(rows)) })
 	follower.stop()
 	all := f.all(events.Cursor{}, events.Filter{}, 1000)
 	checkFeed(t, all, rows)

@@ -14,6 +14,7 @@ import (
 	"pawl/internal/events"
 	"pawl/internal/orders"
 	"pawl/internal/pg"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -125,7 +126,7 @@ func (f *feed) number() db.EventBatchAddRow {
 // numberUntil has the relay look until so many events have a number: other tests of the server hold the horizon, too.
 func (f *feed) numberUntil(events int64) {
 	f.Helper()
-	dbtest.Eventually(f.T, fmt.Sprintf("%d events have a number", events), func() bool {
+	assert.Eventually(f.T, fmt.Sprintf("%d events have a number", events), func() bool {
 		f.number()
 		state, err := f.query.EventRelayState(f.Context())
 		if err != nil {

@@ -13,6 +13,7 @@ import (
 	"pawl/internal/events"
 	"pawl/internal/orders"
 	"pawl/internal/pg"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -110,7 +111,7 @@ func TestTail(t *testing.T) {
 	f := newFeed(t)
 	f.relay()
 	f.script(1, 5)
-	dbtest.Eventually(t, "there are old events", func() bool { return len(f.all(events.Cursor{}, events.Filter{}, 100)) == 45 })
+	assert.Eventually(t, "there are old events", func() bool { return len(f.all(events.Cursor{}, events.Filter{}, 100)) == 45 })
 	tail, counted := f.follow()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -165,7 +166,7 @@ func TestTail(t *testing.T) {
 	if n := counted.Named("EventsOfBatch"); n > 2*batches+5 {
 		t.Errorf("%d reads of %d batches for 70 listeners", n, batches)
 	}
-	dbtest.Eventually(t, "nobody listens any more", func() bool { return tail.Listeners() == 0 })
+	assert.Eventually(t, "nobody listens any more", func() bool { return tail.Listeners() == 0 })
 }
 
 // TestTailIsShort has a listener fall behind what is kept in memory: he reads what he missed from the database.

@@ -10,6 +10,7 @@ import (
 	"pawl/db"
 	"pawl/internal/pg"
 	"pawl/migrations"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -58,7 +59,7 @@ func TestOpen(t *testing.T) {
 				}
 				continue
 			}
-			dbtest.Eventually(t, "the server knows the one connection of the pool", func() bool { // that of Open may still be ending
+			assert.Eventually(t, "the server knows the one connection of the pool", func() bool { // that of Open may still be ending
 				found := service(t, pool, name)
 				return found != nil && found.Connections == 1
 			})

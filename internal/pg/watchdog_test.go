@@ -12,6 +12,7 @@ import (
 
 	"pawl/db"
 	"pawl/internal/pg"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -154,7 +155,7 @@ func TestWorkingStatementIsLeftAlone(t *testing.T) {
 			_, err := db.New(pool).InstallationID(t.Context())
 			locked <- err
 		}()
-		dbtest.Eventually(t, "the server is asked a few times", func() bool { return asked.Load() >= 5 })
+		assert.Eventually(t, "the server is asked a few times", func() bool { return asked.Load() >= 5 })
 		select {
 		case err := <-locked:
 			t.Fatalf("given up: %v", err)
@@ -214,7 +215,7 @@ func cutOffWaiting(t *testing.T, pool *pg.Pool, watcher *pgxpool.Pool) {
 		_, err := pool.Exec(ctx, `UPDATE pawl.installation SET created_at = created_at WHERE singleton = $1`, true)
 		ended <- err
 	}()
-	dbtest.Eventually(t, "it waits", func() bool { return ask(t, watcher, oneWaits) })
+	assert.Eventually(t, "it waits", func() bool { return ask(t, watcher, oneWaits) })
 	cancel()
 	if err := <-ended; pg.FaultOf(err) != pg.Unknown {
 		t.Error(err)
@@ -228,7 +229,7 @@ func cutOffWaiting(t *testing.T, pool *pg.Pool, watcher *pgxpool.Pool) {
 	if !ask(t, watcher, `SELECT count(pg_cancel_backend(pid)) = 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'`) {
 		t.Error("nothing to clean up")
 	}
-	dbtest.Eventually(t, "it waits no more", func() bool { return ask(t, watcher, noneWaits) })
+	assert.Eventually(t, "it waits no more", func() bool { return ask(t, watcher, noneWaits) })
 }
 
 // If a person ends it, the statement is no success.
@@ -239,7 +240,7 @@ func endedByAPerson(t *testing.T, pool *pg.Pool, watcher *pgxpool.Pool) {
 		_, err := pool.Exec(t.Context(), emit, "unreplicated")
 		ended <- err
 	}()
-	dbtest.Eventually(t, "it waits", func() bool { return ask(t, watcher, oneWaits) })
+	assert.Eventually(t, "it waits", func() bool { return ask(t, watcher, oneWaits) })
 	ask(t, watcher, `SELECT bool_and(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
 	if err := <-ended; !errors.Is(err, pg.ErrNotReplicated) || pg.FaultOf(err) != pg.Unknown {
 		t.Errorf("%v", err)
@@ -261,7 +262,7 @@ func durableRead(t *testing.T, pool *pg.Pool, watcher *pgxpool.Pool) {
 		t.Fatal(err)
 	}
 	durable := read(true)
-	dbtest.Eventually(t, "it waits", func() bool { return ask(t, watcher, oneWaits) })
+	assert.Eventually(t, "it waits", func() bool { return ask(t, watcher, oneWaits) })
 	ask(t, watcher, `SELECT bool_and(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
 	if err := <-durable; !errors.Is(err, pg.ErrNotReplicated) {
 		t.Errorf("%v", err)
@@ -322,7 +323,7 @@ func TestCutOffStatementKeepsItsPlace(t *testing.T) {
 	if _, err := db.New(pool).InstallationID(t.Context()); err != nil {
 		t.Error(err)
 	}
-	dbtest.Eventually(t, "the places come back", func() bool { return pool.Stat().AcquiredConns() == 0 })
+	assert.Eventually(t, "the places come back", func() bool { return pool.Stat().AcquiredConns() == 0 })
 }
 
 // A statement that waited in the pooler's queue for most of its time, and is being worked on.
@@ -339,7 +340,7 @@ func TestQueuedInThePoolerIsLeftAlone(t *testing.T) {
 	}
 	sent := time.Now()
 	go func() { _, _ = database.Pool.Exec(t.Context(), "SELECT pg_sleep(60)") }() // ends with the test
-	dbtest.Eventually(t, "it runs for 200 ms", func() bool {
+	assert.Eventually(t, "it runs for 200 ms", func() bool {
 		return ask(t, database.Pool, `SELECT count(*) = 1 FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(60)' AND query_start < clock_timestamp() - interval '200 milliseconds'`)
 	})
 	if got := running(time.Since(sent)); len(got) != 1 {

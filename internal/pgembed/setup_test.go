@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"pawl/test/assert"
+
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 )
@@ -244,17 +246,7 @@ func (c *child) finish(t *testing.T) {
 	}
 }
 
-// eventually polls, for what another process does in its own time.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(time.Minute); !holds(); <-tick.C {
-		if time.Now().After(end) {
-			t.Fatalf("never happened: %s", what)
-		}
-	}
-}
+var eventually = assert.Eventually
 
 func alive(pid int) bool {
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))

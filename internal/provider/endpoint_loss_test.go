@@ -17,6 +17,7 @@ import (
 
 	"pawl/fsm"
 	"pawl/internal/provider"
+	"pawl/test/assert"
 )
 
 // nobody is an address where nobody listens.
@@ -32,9 +33,7 @@ func nobody(t *testing.T) string {
 func talk(t *testing.T, connections ...func(*bufio.ReadWriter)) (url string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
@@ -166,9 +165,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 			t.Errorf("%d: %#v", status, r)
 		}
 	}
-	if n := len(elsewhere.seen()); n != 0 {
-		t.Errorf("%d requests went elsewhere", n)
-	}
+	assert.Equal(t, len(elsewhere.seen()), 0, "requests went elsewhere")
 }
 
 func mustLay(t *testing.T, provider http.Handler) string {
@@ -200,9 +197,7 @@ func TestTLSThatFailsDidNothingAndCounts(t *testing.T) {
 			t.Errorf("%s: %#v", name, r)
 		}
 	}
-	if served.Load() != 0 {
-		t.Error("a request was served")
-	}
+	assert.Equal(t, served.Load(), 0, "a request was served")
 }
 
 // What accepts a connection and never shakes hands has had no request either.

@@ -18,6 +18,7 @@ import (
 	"pawl/internal/policy"
 	"pawl/internal/provider"
 	"pawl/internal/provider/endpoint"
+	"pawl/test/assert"
 )
 
 // done is a provider that does everything and remembers nothing.
@@ -105,9 +106,7 @@ func checkSignature(t *testing.T, r *request) {
 		t.Errorf("webhook-timestamp: %q", at)
 	}
 	key, err := base64.StdEncoding.DecodeString(secretText[len("whsec_"):])
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	mac := hmac.New(sha256.New, key)
 	mac.Write([]byte(r.header.Get("webhook-id") + "." + at + "." + r.body))
 	if want, got := "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)), r.header.Get("webhook-signature"); got != want {
@@ -140,9 +139,7 @@ func TestASecretThatCantBeReadSendsNothing(t *testing.T) {
 			t.Errorf("a secret that %s: %#v", name, result)
 		}
 	}
-	if n := len(w.seen()); n != 0 {
-		t.Errorf("%d requests", n)
-	}
+	assert.Equal(t, len(w.seen()), 0, "requests")
 }
 
 func TestASecretIsReadWithEveryCall(t *testing.T) {
@@ -229,9 +226,7 @@ func TestClockOfTheCall(t *testing.T) {
 	if retry, _ := result.(provider.Retry); retry.After != time.Hour {
 		t.Errorf("%+v, want to wait for an hour", result)
 	}
-	if signed != strconv.FormatInt(at.Unix(), 10) {
-		t.Errorf("signed at %s, want %d", signed, at.Unix())
-	}
+	assert.Equal(t, signed, strconv.FormatInt(at.Unix(), 10), "signed at", at.Unix())
 }
 
 // atURL is an http executor whose URLs are all below one address.

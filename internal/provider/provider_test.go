@@ -12,6 +12,7 @@ import (
 	"pawl/internal/provider"
 	"pawl/internal/provider/endpoint"
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 )
 
 func TestExecutorsConform(t *testing.T) {
@@ -482,9 +483,7 @@ func simulated(of fsm.Step, policyOf func(url string) policy.Step) newSubject {
 func newSimulator(t *testing.T, config simulator.Config) *simulator.Simulator {
 	t.Helper()
 	sim, err := simulator.Open(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() {
 		if err := sim.Close(); err != nil {
 			t.Error(err)
@@ -501,9 +500,7 @@ func counted(t *testing.T, sim *simulator.Simulator, key func(*provider.Call) st
 			if c.Step == fsm.Confirm && entry.Step != string(fsm.Confirm) { // of what was prepared
 				continue
 			}
-			if entry.Key != key(c) {
-				t.Errorf("the provider knows %s as %s", c.OrderID, entry.Key)
-			}
+			assert.Equal(t, entry.Key, key(c), "the provider knows", c.OrderID, "as")
 			b.made += entry.Effects
 			if entry.State == simulator.Live { // also money that is only authorized
 				b.standing++

@@ -18,6 +18,7 @@ import (
 	"pawl/fsm"
 	"pawl/internal/policy"
 	"pawl/internal/provider"
+	"pawl/test/assert"
 )
 
 // local are the bounds of tests: their providers are on this machine, their secrets in its temporary folder.
@@ -136,7 +137,5 @@ func secretOf(t *testing.T, text string) policy.Secret {
 
 func rewrite(t *testing.T, secret policy.Secret, text string) {
 	t.Helper()
-	if err := os.WriteFile(strings.TrimPrefix(string(secret), "file:"), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(strings.TrimPrefix(string(secret), "file:"), []byte(text), 0o600))
 }

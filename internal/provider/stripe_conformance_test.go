@@ -10,6 +10,7 @@ import (
 	"pawl/internal/provider"
 	"pawl/internal/provider/stripe"
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 )
 
 // TestStripeConforms holds the charge by Stripe to what every executor is held to.
@@ -58,9 +59,7 @@ func TestStripeCaptureConforms(t *testing.T) {
 				c.Reference = done.Reference
 			},
 			decline: func(c *provider.Call) {
-				if err := sim.Happen(c.Reference, simulator.Expired, ""); err != nil {
-					t.Fatal(err)
-				}
+				assert.NoError(t, sim.Happen(c.Reference, simulator.Expired, ""))
 			},
 			books: counted(t, sim, stripe.EffectKey),
 		}

@@ -1,7 +1,6 @@
 package simulator_test
 
 import (
-	"bytes"
 	"cmp"
 	"io"
 	"log/slog"
@@ -17,6 +16,7 @@ import (
 	"time"
 
 	"pawl/internal/simulator"
+	"pawl/test/dbtest"
 )
 
 // callbackFaults are those of TestCallbacks.
@@ -182,7 +182,7 @@ func TestCallbacksToPublicAddressesOnly(t *testing.T) {
 	var called atomic.Int32
 	desk := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called.Add(1) }))
 	t.Cleanup(desk.Close)
-	var said lines
+	var said dbtest.Log
 	p := start(t, simulator.Config{PublicOnly: true, Log: slog.New(slog.NewTextHandler(&said, nil))})
 	if err := p.SetFaults(simulator.Rule{Fault: simulator.Async}); err != nil {
 		t.Fatal(err)
@@ -201,24 +201,6 @@ func TestCallbacksToPublicAddressesOnly(t *testing.T) {
 	if n := called.Load(); n != 0 {
 		t.Errorf("called back %d times", n)
 	}
-}
-
-// lines is a log that may be read while it is written.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 // TestRequestsOfOtherSites: a browser sends them in the name of whoever looks at a page, also where the page's own name

@@ -14,18 +14,24 @@ import (
 	"pawl/internal/pg"
 )
 
-// patience is for what must come about, however busy the machine is. It is no measure of speed.
-const patience = 2 * time.Minute
+// Log is a log that can be read while it is written.
+type Log struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
 
-// Eventually waits until something holds.
-func Eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	for until := time.Now().Add(patience); !holds(); {
-		if time.Now().After(until) {
-			t.Fatal("in vain: ", what)
-		}
-		pg.Sleep(t.Context(), 10*time.Millisecond)
-	}
+// Write implements io.Writer.
+func (l *Log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// String is what was written until now.
+func (l *Log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 // Open opens a pool as the service does, and closes it after the test.

@@ -54,6 +54,7 @@ var mayImport = map[string][]string{
 	"test/house": {},
 
 	// For tests only: no folder above lists them.
+	"test/assert": {},
 	"test/dbtest": {"migrations", "internal/pg", "internal/pgembed"},
 	"test/faults": {"internal/access", "client", "internal/demo", "fsm", "migrations", "db", "internal/pg", "internal/policy", "engine/ledger", "internal/orders", "internal/provider", "engine", "internal/books", "httpapi", "internal/pgembed", "internal/simulator", "test/dbtest"},
 	"test/model":  {"fsm"},

@@ -13,6 +13,7 @@ import (
 	"pawl/fsm"
 	"pawl/internal/policy"
 	"pawl/internal/provider"
+	"pawl/test/assert"
 )
 
 // local are the bounds of tests, whose providers are on this machine.
@@ -73,9 +74,7 @@ func TestTransportKeepsAConnectionForEachCallInFlight(t *testing.T) {
 		}
 		calls.Wait()
 	}
-	if n := opened.Load(); n != inFlight {
-		t.Errorf("%d connections for %d calls at a time", n, inFlight)
-	}
+	assert.Equal(t, opened.Load(), inFlight, "connections for calls at a time")
 }
 
 // TestCallsToPrivateAddresses: a name is judged by the address that it leads to. The call certainly did nothing, and it
@@ -93,7 +92,5 @@ func TestCallsToPrivateAddresses(t *testing.T) {
 			t.Errorf("%s: %#v", url, r)
 		}
 	}
-	if n := called.Load(); n != 0 {
-		t.Errorf("called %d times", n)
-	}
+	assert.Equal(t, called.Load(), 0, "called times")
 }

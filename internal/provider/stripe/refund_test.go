@@ -8,6 +8,7 @@ import (
 	"pawl/fsm"
 	"pawl/internal/policy"
 	"pawl/internal/provider"
+	"pawl/test/assert"
 )
 
 // refund refunds a part under an id.
@@ -79,9 +80,7 @@ func TestStripeRefund(t *testing.T) {
 			f, shop := charged(t)
 			f.fail("refund", fault)
 			want(t, "refund", shop.refund("a", "4"), answer)
-			if again := shop.refund("a", "4"); again != "done re_2" {
-				t.Errorf("again: %s", again)
-			}
+			assert.Equal(t, shop.refund("a", "4"), "done re_2", "again")
 			want(t, "looked up", shop.refundLookup("a", "4"), "done re_2")
 			if n, amount := f.given(); n != 1 || amount != "4.00" {
 				t.Errorf("%d refunds of %s", n, amount)

@@ -23,6 +23,7 @@ import (
 	"pawl/internal/provider"
 	"pawl/internal/provider/stripe"
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 )
 
 // stripeShop is an order and what charges and captures it.
@@ -38,9 +39,7 @@ var local = policy.Bounds{SecretsDir: os.TempDir(), AllowPrivate: true}
 func secretOf(t *testing.T) policy.Secret {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(path, []byte("sk_test_123\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(path, []byte("sk_test_123\n"), 0o600))
 	return policy.Secret("file:" + path)
 }
 
@@ -109,9 +108,7 @@ func words(r provider.Result) string {
 
 func want(tb testing.TB, what, got, want string) {
 	tb.Helper()
-	if got != want {
-		tb.Errorf("%s: %s, want %s", what, got, want)
-	}
+	assert.Equal(tb, got, want, what)
 }
 
 const customerHasToAct = `waiting pi_1 {"type":"use_stripe_sdk","clientSecret":"pi_1_secret_simulated"}`

@@ -18,6 +18,7 @@ import (
 	"testing"
 
 	"pawl/internal/policy"
+	"pawl/test/assert"
 )
 
 // TestStripeWire sends every request to stripe-mock, Stripe's own check of requests against
@@ -29,15 +30,11 @@ func TestStripeWire(t *testing.T) {
 	t.Run("stripe-mock refuses what is not in the API", func(t *testing.T) {
 		t.Parallel()
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, mock.String()+"/v1/payment_intents", strings.NewReader("amount=ten&currency=usd"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		request.Header.Set("Authorization", "Bearer sk_test_123")
 		request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		response, err := http.DefaultTransport.RoundTrip(request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		defer response.Body.Close()
 		want(t, "status", response.Status, "400 Bad Request")
 	})
@@ -87,9 +84,7 @@ func startStripeMock(t *testing.T) *url.URL {
 	if err == nil {
 		err = mock.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() {
 		if err := mock.Process.Kill(); err != nil {
 			t.Error(err)
@@ -137,9 +132,7 @@ func putState(t *testing.T, response *http.Response, state string) error {
 	if err := json.NewDecoder(response.Body).Decode(&object); err != nil {
 		return err
 	}
-	if response.StatusCode != http.StatusOK {
-		t.Errorf("%s %s: %d %v", response.Request.Method, response.Request.URL.Path, response.StatusCode, object)
-	}
+	assert.Equal(t, response.StatusCode, http.StatusOK, response.Request.Method, response.Request.URL.Path, object)
 	if object["object"] == "payment_intent" {
 		object["status"] = state
 		if strings.HasSuffix(response.Request.URL.Path, "/cancel") {
