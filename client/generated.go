@@ -10,35 +10,6 @@ import (
 	"time"
 )
 
-// Defines values for ActivityBreakersBreaker.
-const (
-	ActivityBreakersBreakerHalfOpen ActivityBreakersBreaker = "half_open"
-	ActivityBreakersBreakerOpen     ActivityBreakersBreaker = "open"
-)
-
-// Defines values for ActivityBreakersStep.
-const (
-	ActivityBreakersStepCharge  ActivityBreakersStep = "charge"
-	ActivityBreakersStepConfirm ActivityBreakersStep = "confirm"
-	ActivityBreakersStepReserve ActivityBreakersStep = "reserve"
-)
-
-// Defines values for ActivityCallsOutcome.
-const (
-	ActivityCallsOutcomeDone    ActivityCallsOutcome = "done"
-	ActivityCallsOutcomeRefused ActivityCallsOutcome = "refused"
-	ActivityCallsOutcomeRetry   ActivityCallsOutcome = "retry"
-	ActivityCallsOutcomeUnknown ActivityCallsOutcome = "unknown"
-	ActivityCallsOutcomeWaiting ActivityCallsOutcome = "waiting"
-)
-
-// Defines values for ActivityCallsStep.
-const (
-	ActivityCallsStepCharge  ActivityCallsStep = "charge"
-	ActivityCallsStepConfirm ActivityCallsStep = "confirm"
-	ActivityCallsStepReserve ActivityCallsStep = "reserve"
-)
-
 // Defines values for BulkBodyOutcome.
 const (
 	BulkBodyOutcomeDone    BulkBodyOutcome = "done"
@@ -437,92 +408,6 @@ type ActivatePolicyBody struct {
 
 	// Reason Why; recorded with the activation.
 	Reason string `json:"reason,omitempty,omitzero"`
-}
-
-// Activity defines model for Activity.
-type Activity struct {
-	// Admitted New orders.
-	Admitted int64 `json:"admitted,omitempty,omitzero"`
-
-	// At End of the interval.
-	At time.Time `json:"at"`
-
-	// Breakers Circuit breakers that were not closed at the end of the interval.
-	Breakers []ActivityBreakers `json:"breakers,omitempty,omitzero"`
-
-	// Calls Finished calls to providers.
-	Calls []ActivityCalls `json:"calls,omitempty,omitzero"`
-
-	// Ended Orders that ended, by status.
-	Ended []ActivityCount `json:"ended,omitempty,omitzero"`
-
-	// MedianSeconds Median time from creation to end.
-	MedianSeconds float64 `json:"medianSeconds,omitempty,omitzero"`
-
-	// Moves Status changes of orders.
-	Moves []ActivityMove `json:"moves,omitempty,omitzero"`
-
-	// OnHold Held orders of all replicas by hold, up to 10000. Counted about once a minute; absent if that fails.
-	OnHold []ActivityCount `json:"onHold,omitempty,omitzero"`
-
-	// Seconds Length of the interval.
-	Seconds float64 `json:"seconds"`
-
-	// SlowSeconds 95th percentile of that time.
-	SlowSeconds float64 `json:"slowSeconds,omitempty,omitzero"`
-}
-
-// ActivityBreakers defines model for ActivityBreakers.
-type ActivityBreakers struct {
-	// Breaker The worst state of all policies.
-	Breaker ActivityBreakersBreaker `json:"breaker"`
-	Step    ActivityBreakersStep    `json:"step"`
-}
-
-// ActivityBreakersBreaker The worst state of all policies.
-type ActivityBreakersBreaker string
-
-// ActivityBreakersStep defines model for ActivityBreakers.Step.
-type ActivityBreakersStep string
-
-// ActivityCalls defines model for ActivityCalls.
-type ActivityCalls struct {
-	Calls   int64                `json:"calls"`
-	Outcome ActivityCallsOutcome `json:"outcome"`
-	Step    ActivityCallsStep    `json:"step"`
-}
-
-// ActivityCallsOutcome defines model for ActivityCalls.Outcome.
-type ActivityCallsOutcome string
-
-// ActivityCallsStep defines model for ActivityCalls.Step.
-type ActivityCallsStep string
-
-// ActivityCount defines model for ActivityCount.
-type ActivityCount struct {
-	// Name Examples: completed
-	Name   string `json:"name"`
-	Orders int64  `json:"orders"`
-}
-
-// ActivityMove defines model for ActivityMove.
-type ActivityMove struct {
-	// From The status of the order. completed, failed and canceled are final.
-	From   Status `json:"from"`
-	Orders int64  `json:"orders"`
-
-	// To The status of the order. completed, failed and canceled are final.
-	To Status `json:"to"`
-}
-
-// ActivityPoints defines model for ActivityPoints.
-type ActivityPoints struct {
-	Points []Activity `json:"points"`
-
-	// Replica Name of the replica that answers.
-	//
-	// Examples: shop-1:4711
-	Replica string `json:"replica"`
 }
 
 // AdjustInventoryBody defines model for AdjustInventoryBody.
@@ -2662,11 +2547,6 @@ func (c *Client) ListTransitions(ctx context.Context, orderID string, params *Li
 // GetOverview is GET /api/overview: Get an overview of the service.
 func (c *Client) GetOverview(ctx context.Context, options ...CallOption) (*Overview, error) {
 	return call[Overview](ctx, c, request{http.MethodGet, "/api/overview", nil, nil}, options)
-}
-
-// GetActivity is GET /api/overview/activity: Get the activity of this replica in the last hour.
-func (c *Client) GetActivity(ctx context.Context, options ...CallOption) (*ActivityPoints, error) {
-	return call[ActivityPoints](ctx, c, request{http.MethodGet, "/api/overview/activity", nil, nil}, options)
 }
 
 // ListPolicies is GET /api/policies: List policy versions.

@@ -12,28 +12,40 @@ import (
 	"pawl/fsm"
 )
 
-const lateUndosCount = `-- name: LateUndosCount :one
-SELECT count(*) AS open FROM (SELECT 1 FROM pawl.late_undos AS u WHERE u.finished_at IS NULL LIMIT $1) AS counted
+const openWork = `-- name: OpenWork :one
+SELECT
+  coalesce((SELECT extract(epoch FROM now() - o.created_at) FROM pawl.orders AS o WHERE o.order_no = $1), 0)::float8 AS oldest_order,
+  (SELECT count(*) FROM (SELECT 1 FROM pawl.late_undos AS u WHERE u.finished_at IS NULL LIMIT $2) AS late) AS late_undos,
+  count(*) AS refunds,
+  coalesce(max(extract(epoch FROM now() - open.created_at)) FILTER (WHERE open.state <> 'accepted'), 0)::float8 AS oldest_refund
+FROM (SELECT f.created_at, f.state FROM pawl.refunds AS f WHERE f.due_at IS NOT NULL AND f.state <> 'done' LIMIT $2) AS open
 `
 
-// How many effects that were reported too late are not undone yet.
-func (q *Queries) LateUndosCount(ctx context.Context, most int32) (int64, error) {
-	row := q.db.QueryRow(ctx, lateUndosCount, most)
-	var open int64
-	err := row.Scan(&open)
-	return open, err
+type OpenWorkParams struct {
+	OrderNo int64
+	Most    int32
 }
 
-const orderAge = `-- name: OrderAge :one
-SELECT coalesce((SELECT extract(epoch FROM now() - o.created_at) FROM pawl.orders AS o WHERE o.order_no = $1), 0)::float8 AS seconds
-`
+type OpenWorkRow struct {
+	OldestOrder  float64
+	LateUndos    int64
+	Refunds      int64
+	OldestRefund float64
+}
 
-// How old an order is; 0: there is none.
-func (q *Queries) OrderAge(ctx context.Context, orderNo int64) (float64, error) {
-	row := q.db.QueryRow(ctx, orderAge, orderNo)
-	var seconds float64
-	err := row.Scan(&seconds)
-	return seconds, err
+// The age of an order, 0 if it does not exist; how many effects that were reported too late are not undone yet; and how many
+// refunds are neither done nor failed, with the age of the oldest that its provider has not accepted, or 0. A bank may take
+// days for one that is accepted.
+func (q *Queries) OpenWork(ctx context.Context, arg OpenWorkParams) (OpenWorkRow, error) {
+	row := q.db.QueryRow(ctx, openWork, arg.OrderNo, arg.Most)
+	var i OpenWorkRow
+	err := row.Scan(
+		&i.OldestOrder,
+		&i.LateUndos,
+		&i.Refunds,
+		&i.OldestRefund,
+	)
+	return i, err
 }
 
 const ordersEnded = `-- name: OrdersEnded :one
@@ -178,25 +190,6 @@ func (q *Queries) OrdersUnfinished(ctx context.Context, most interface{}) ([]Ord
 		return nil, err
 	}
 	return items, nil
-}
-
-const refundsOpen = `-- name: RefundsOpen :one
-SELECT count(*) AS open, coalesce(max(extract(epoch FROM now() - counted.created_at)) FILTER (WHERE counted.state <> 'accepted'), 0)::float8 AS oldest
-FROM (SELECT f.created_at, f.state FROM pawl.refunds AS f WHERE f.due_at IS NOT NULL AND f.state <> 'done' LIMIT $1) AS counted
-`
-
-type RefundsOpenRow struct {
-	Open   int64
-	Oldest float64
-}
-
-// How many refunds that were asked for are neither done nor failed, and how old the oldest of them is that its provider has
-// not accepted; 0: there is none. One that is accepted may take a bank days.
-func (q *Queries) RefundsOpen(ctx context.Context, most int32) (RefundsOpenRow, error) {
-	row := q.db.QueryRow(ctx, refundsOpen, most)
-	var i RefundsOpenRow
-	err := row.Scan(&i.Open, &i.Oldest)
-	return i, err
 }
 
 const serverReplicas = `-- name: ServerReplicas :many

@@ -139,7 +139,7 @@ func (e *core) admitted(runs []*run, rows []db.OrdersAdmitRow) {
 		fresh = append(fresh, r)
 	}
 	if n := len(rows); n > 0 {
-		e.noteAdmitted(rows[n-1].OrderNo, n, n)
+		e.noteAdmitted(rows[n-1].OrderNo, n)
 	}
 	e.own(fresh)
 	e.foundStored(byID)
@@ -154,10 +154,9 @@ func byOrderID(runs []*run) map[string]*run {
 }
 
 // noteAdmitted counts new orders, and keeps the number of the last one: the next order names it.
-func (e *core) noteAdmitted(last int64, admitted, started int) {
+func (e *core) noteAdmitted(last int64, admitted int) {
 	e.lastAdmitted.Store(&last)
 	e.Stats.Admitted.Add(int64(admitted))
-	e.metrics.count(fsm.Pending, fsm.Charging, started)
 }
 
 // foundStored sends the orders of a batch that existed before to be read.
@@ -266,7 +265,6 @@ func termsOf(in *Terms, o *orders.Order, p *policy.Policy) orderTerms {
 func (e *core) admittedWith(runs []*run, rows []db.OrdersAdmitWithTermsRow, with *permits) {
 	byID := byOrderID(runs)
 	var driven, begun []*run
-	started := 0
 	for _, o := range writtenOrders(rows) {
 		r := byID[o.OrderID]
 		delete(byID, o.OrderID)
@@ -282,12 +280,9 @@ func (e *core) admittedWith(runs []*run, rows []db.OrdersAdmitWithTermsRow, with
 		default:
 			driven = append(driven, r)
 		}
-		if o.Status == fsm.Charging {
-			started++
-		}
 	}
 	if n := len(rows); n > 0 {
-		e.noteAdmitted(rows[n-1].WrittenOrder.OrderNo, n, started)
+		e.noteAdmitted(rows[n-1].WrittenOrder.OrderNo, n)
 	}
 	e.runs.own(begun)
 	for _, r := range begun {

@@ -54,7 +54,7 @@ charge: {executor: simulator, url: SIM, timeout: 60s, inFlight: 3, queue: 5, ret
 		return pool.InFlight == 3 && pool.Queued == 5 && held == orders-8
 	})
 	s.counts(t, 3, `SELECT count(*) FROM step_calls`)
-	if w, err := s.engine.Waiting(t.Context()); err != nil || w.Held["retry"].Orders != orders-8 || w.Held["attention"].Orders != 0 || len(w.Held) != 7 {
+	if w, err := s.engine.Orders.Waiting(t.Context(), s.engine.Backlog()); err != nil || w.Held["retry"].Orders != orders-8 || w.Held["attention"].Orders != 0 || len(w.Held) != 7 {
 		t.Errorf("%+v, %v", w, err)
 	}
 	for name, policy := range map[string]string{"ledger": `{}`, "other": `reserve: {executor: simulator, url: SIM}`} {

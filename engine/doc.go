@@ -48,7 +48,6 @@
 //	bulk verbs callback refund process inventory policy_versions recover
 //	                  what callers ask for, and what happens by itself
 //	engine            the way of an order
-//	overview activity what the console shows
 //	hot admit idempotency result side_calls remote watch gate read_back lease fenced move
 //	                  handlers: each takes runs, does one thing, and says where they go next
 //	call_pool call    permits, and one call

@@ -25,21 +25,11 @@ type Engine struct {
 
 	lateUndos *sideCalls
 	refunds   *sideCalls
-	overdue   atomic.Pointer[overdue]
-	activity  *activity
-
-	overview    overview
-	errorGroups shared[ErrorGroups]
+	overdue   atomic.Pointer[orders.Backlog] // the most overdue order when this replica last looked at all
 
 	notReady    rate.Sometimes // log lines that say why
 	badWebhooks rate.Sometimes // log lines of webhooks that can't be verified, which anyone can send
 	knownReads  chan struct{}  // a place for each read of an order while new ones are turned away
-}
-
-// overdue is the order that had been due for longest when this replica last looked at all that are due.
-type overdue struct {
-	orderNo int64 // 0: none was
-	age     time.Duration
 }
 
 // queues are where runs wait. Only this file adds to them, but for a new order, which waits to be admitted.

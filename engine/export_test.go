@@ -38,26 +38,3 @@ func (e *Engine) UndoLate() {
 
 // LoadPolicies looks for new policies, as the timers do now and then.
 func (e *Engine) LoadPolicies(ctx context.Context) error { return e.policies.load(ctx) }
-
-// NoteActivity does what happens every ten seconds. Nobody has counted the held orders lately.
-func (e *Engine) NoteActivity(ctx context.Context) {
-	e.activity.mu.Lock()
-	e.activity.heldAt = time.Time{}
-	e.activity.mu.Unlock()
-	e.activity.note(ctx)
-}
-
-// HeldCountedLately reports whether the held orders are left alone, because somebody counted them lately, or tried.
-func (e *Engine) HeldCountedLately() bool {
-	e.activity.mu.Lock()
-	defer e.activity.mu.Unlock()
-	return time.Since(e.activity.heldAt) < heldEvery
-}
-
-// Shared is what was looked up for everybody.
-type Shared[T any] struct{ shared[T] }
-
-// Get is get.
-func (s *Shared[T]) Get(ctx context.Context, read func(context.Context) (T, error)) (T, error) {
-	return s.get(ctx, read)
-}

@@ -4,13 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 
 	"pawl/fsm"
 	"pawl/internal/policy"
@@ -169,26 +165,6 @@ func TestStandstill(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestQuantiles(t *testing.T) {
-	t.Parallel()
-	h := prometheus.NewHistogram(prometheus.HistogramOpts{Buckets: orderBuckets})
-	for _, seconds := range []float64{.001, .004, .011, .012, .013, .014, .015, .02, .3, 1e9} {
-		h.Observe(seconds)
-	}
-	var m dto.Metric
-	assert.NoError(t, h.Write(&m))
-	d := durations{}
-	d.add(m.Histogram)
-	for share, want := range map[float64]time.Duration{
-		.1: 2500 * time.Microsecond, .2: 5 * time.Millisecond, .5: 17500 * time.Microsecond, .9: 500 * time.Millisecond, .95: 24 * time.Hour,
-	} {
-		if got := d.quantile(share); math.Abs((got - want).Seconds()) > 1e-9 {
-			t.Errorf("%v: %v, want %v", share, got, want)
-		}
-	}
-	assert.Equal(t, (durations{}).quantile(.5), 0, "of none")
 }
 
 func TestUnknownExecutors(t *testing.T) {

@@ -214,7 +214,7 @@ func TestListLooksAtSomeOrders(t *testing.T) {
 	}
 	// Those that are due first are others than those with the lowest numbers.
 	b.exec(t, `UPDATE orders SET hold = 'retry', hold_reason = NULL, due_at = now() + interval '12 hours' - make_interval(secs => order_no)`)
-	b.overviewCuts(t, "all wait for a retry", map[string]int64{"retry": engine.CountsMost})
+	b.overviewCuts(t, "all wait for a retry", map[string]int64{"retry": orders.CountsMost})
 	b.exec(t, `UPDATE orders SET hold = NULL`)
 	b.overviewCuts(t, "all are driven by somebody", map[string]int64{})
 }
@@ -224,7 +224,7 @@ func TestListLooksAtSomeOrders(t *testing.T) {
 func (b *bundle) overviewCuts(t *testing.T, what string, want map[string]int64) {
 	t.Helper()
 	eventually(t, what, func() bool {
-		v, err := b.engine.Overview(t.Context())
+		v, err := b.engine.Orders.Overview(t.Context(), b.engine.Backlog())
 		held := map[string]int64{}
 		for hold, h := range v.Held {
 			if h.Orders > 0 {
@@ -233,11 +233,11 @@ func (b *bundle) overviewCuts(t *testing.T, what string, want map[string]int64) 
 		}
 		cut := len(v.Statuses) > 0
 		for _, count := range v.Statuses {
-			orders := int64(0)
+			n := int64(0)
 			if count.Status == fsm.Charging {
-				orders = engine.CountsMost
+				n = orders.CountsMost
 			}
-			cut = cut && count.Orders == orders && count.More != count.Status.Final()
+			cut = cut && count.Orders == n && count.More != count.Status.Final()
 		}
 		return err == nil && cut && maps.Equal(held, want)
 	})

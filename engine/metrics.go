@@ -7,7 +7,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"pawl/engine/ledger"
 	"pawl/fsm"
 	"pawl/internal/orders"
 	"pawl/internal/policy"
@@ -22,8 +21,6 @@ type metrics struct {
 	calls        *prometheus.CounterVec   // step, operation, outcome
 	callSeconds  *prometheus.HistogramVec // step, operation
 	batchOrders  *prometheus.HistogramVec // queue
-
-	moves map[[2]fsm.State]*atomic.Int64 // orders moved, by edge of the machine: for Activity
 }
 
 // orderBuckets are bounds of how long orders take, in seconds.
@@ -47,10 +44,6 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}, "step", "operation"),
 		batchOrders: histogram("pawl_batch_orders", "Orders in a batch, by queue.",
 			prometheus.ExponentialBuckets(1, 2, 10), "queue"),
-	}
-	m.moves = map[[2]fsm.State]*atomic.Int64{}
-	for _, edge := range fsm.Edges() {
-		m.moves[[2]fsm.State{edge.From, edge.To}] = new(atomic.Int64)
 	}
 	for _, state := range fsm.States() {
 		if state.Final() {
@@ -99,26 +92,6 @@ func executorsOf(p *policy.Policy) string {
 // countHeld counts orders that this replica has put on hold.
 func (m *metrics) countHeld(hold string, orders int) {
 	m.held.WithLabelValues(hold).Add(float64(orders))
-}
-
-// moved counts orders that were moved together: nearly always all to the same state.
-func (m *metrics) moved(from fsm.State, verdicts []ledger.Moved) {
-	for len(verdicts) > 0 {
-		to := verdicts[0].ToStatus
-		n := 1
-		for n < len(verdicts) && verdicts[n].ToStatus == to {
-			n++
-		}
-		m.count(from, to, n)
-		verdicts = verdicts[n:]
-	}
-}
-
-// count counts moves of orders; what is no edge of the machine is none.
-func (m *metrics) count(from, to fsm.State, orders int) {
-	if counter := m.moves[[2]fsm.State{from, to}]; counter != nil {
-		counter.Add(int64(orders))
-	}
 }
 
 // Stats counts what the engine did since it was made. The counters only rise; read

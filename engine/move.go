@@ -81,7 +81,6 @@ func (e *core) apply(m *mover, runs []*run) (moved, lost []*run, err error) {
 	}
 	e.Stats.Batches.Add(1)
 	e.Stats.Moves.Add(int64(len(verdicts)))
-	e.metrics.moved(first.Status, verdicts)
 	if len(verdicts) > 0 {
 		e.tickOn(verdicts[0].At)
 	}
@@ -154,7 +153,6 @@ func (e *core) halt(r *run, v ledger.Moved) {
 // is not as it was read, or something of it stands.
 func (e *core) redrive(ctx context.Context, p db.OrderRedriveParams) ([]orders.Order, error) {
 	rows, err := e.query.OrderRedrive(ctx, p)
-	e.metrics.count(fsm.Failed, fsm.Pending, len(rows))
 	return writtenOrders(rows), err
 }
 

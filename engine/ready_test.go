@@ -418,7 +418,7 @@ func (b *bundle) work(t *testing.T) {
 	if found, _, err := b.engine.Orders.List(t.Context(), orders.Filter{Limit: 10}); err != nil || len(found) != 10 {
 		t.Errorf("%d orders: %v", len(found), err)
 	}
-	if _, err := b.engine.Waiting(t.Context()); err != nil {
+	if _, err := b.engine.Orders.Waiting(t.Context(), b.engine.Backlog()); err != nil {
 		t.Error(err)
 	}
 	if err := b.engine.Ready(t.Context()); err != nil {

@@ -5,6 +5,7 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
+	"pawl/internal/orders"
 	"pawl/internal/policy"
 )
 
@@ -139,11 +140,21 @@ func (e *Engine) longestWaits() map[string]time.Duration {
 // noteOverdue keeps the first of all orders that are due, in their order. The metrics don't look for it: where orders come and go,
 // the index begins with entries of orders that have ended.
 func (e *Engine) noteOverdue(rows []db.LeasesDueRow) {
-	first := &overdue{}
+	first := &orders.Backlog{}
 	if len(rows) > 0 {
-		first.orderNo, first.age = rows[0].OrderNo, max(e.now().Sub(rows[0].DueAt), 0)
+		first.Oldest, first.Overdue = rows[0].OrderNo, max(e.now().Sub(rows[0].DueAt), 0)
 	}
 	e.overdue.Store(first)
+}
+
+// Backlog returns what this replica knows about unfinished orders of all replicas.
+func (e *Engine) Backlog() orders.Backlog {
+	b := *e.overdue.Load()
+	b.At = e.now()
+	if own := e.runs.oldest(); b.Oldest == 0 || own != 0 && own < b.Oldest {
+		b.Oldest = own
+	}
+	return b
 }
 
 const (

@@ -332,7 +332,7 @@ func TestNoRefund(t *testing.T) {
 // openRefunds checks what the metrics show of refunds that are not settled.
 func (s *shop) openRefunds(t *testing.T, want int64) {
 	t.Helper()
-	if w, err := s.engine.Waiting(t.Context()); err != nil || w.Refunds != want || (w.Refund > 0) != (want > 0) {
+	if w, err := s.engine.Orders.Waiting(t.Context(), s.engine.Backlog()); err != nil || w.Refunds != want || (w.Refund > 0) != (want > 0) {
 		t.Errorf("%d refunds are open, the oldest for %s: %v", w.Refunds, w.Refund, err)
 	}
 }
@@ -391,7 +391,7 @@ func TestRefundThatStripePaysLater(t *testing.T) {
 	s.process(t, in)
 	s.refundAsync(t)
 	s.untilRefunds(t, "1 accepted")
-	if w, err := s.engine.Waiting(t.Context()); err != nil || w.Refunds != 1 || w.Refund != 0 {
+	if w, err := s.engine.Orders.Waiting(t.Context(), s.engine.Backlog()); err != nil || w.Refunds != 1 || w.Refund != 0 {
 		t.Errorf("%d refunds are open, the oldest for %s, which a bank takes its time with: %v", w.Refunds, w.Refund, err)
 	}
 	for _, happens := range []struct{ what, state string }{{simulator.RefundPaid, "1 done"}, {simulator.RefundReturned, "1 failed"}} {

@@ -19,13 +19,12 @@ func New(pool *pg.Pool, cfg Config) *Engine {
 	}
 	e.init(pool, cfg.withDefaults())
 	e.callPools.byStep, e.callPools.send = map[poolKey]*callPool{}, e.dispatch
-	e.overdue.Store(&overdue{})
+	e.overdue.Store(&orders.Backlog{})
 	e.limiter = newConcurrencyLimiter(&e.core)
 	e.watches = newWatcher(&e.core)
 	e.makeQueues()
 	e.lateUndos = newSideCalls(&e.core, e.claimLateUndos)
 	e.refunds = newSideCalls(&e.core, e.claimRefunds)
-	e.activity = newActivity(&e.remote)
 	return e
 }
 
@@ -39,7 +38,7 @@ func (e *Engine) StartReading() {
 }
 
 // Start starts the goroutines: those of StartReading, one for each queue, and the loops that claim what is due, renew
-// leases, give concurrency permits, look for deadlines, make side calls, and note what was done.
+// leases, give concurrency permits, look for deadlines, and make side calls.
 func (e *Engine) Start() {
 	e.StartReading()
 	e.readIdentity()
@@ -53,7 +52,6 @@ func (e *Engine) Start() {
 	e.wg.Go(e.timerLoop)
 	e.wg.Go(func() { e.lateUndos.loop(e.ctx) })
 	e.wg.Go(func() { e.refunds.loop(e.ctx) })
-	e.wg.Go(func() { e.every(activityEvery, func() { e.activity.note(e.ctx) }) })
 }
 
 func (e *Engine) watchLoop() {

@@ -1,13 +1,9 @@
 package engine_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -79,7 +75,7 @@ approval: [{items: [dear]}]`)
 		// The row is on hold before the engine hears of it.
 		eventually(t, "it is counted as held for "+hold, func() bool { return metric(t, registry, "pawl_orders_held_total", hold) == n })
 	}
-	waiting, err := s.engine.Waiting(t.Context())
+	waiting, err := s.engine.Orders.Waiting(t.Context(), s.engine.Backlog())
 	assert.NoError(t, err)
 	for hold, n := range map[string]int64{"approval": 1, "callback": 1, "paused": 1, "retry": 0} {
 		if held := waiting.Held[hold]; held.Orders != n || (held.Longest > 0) != (n > 0) || (held.Longest > 2*time.Hour) != (hold == "callback") {
@@ -109,7 +105,7 @@ func TestLookUpsAndRefundsAreCounted(t *testing.T) {
 			assert.Equal(t, metric(t, registry, name, labels), n, name, "{", labels, "} is")
 		}
 	}
-	if waiting, err := s.engine.Waiting(t.Context()); err != nil || waiting.Refunds != 0 {
+	if waiting, err := s.engine.Orders.Waiting(t.Context(), s.engine.Backlog()); err != nil || waiting.Refunds != 0 {
 		t.Errorf("%d refunds are open, %v", waiting.Refunds, err)
 	}
 }
@@ -121,10 +117,10 @@ func TestOrdersThatNobodyTakesUp(t *testing.T) {
 	b.exec(t, `INSERT INTO orders (order_id, status, fence, owner, created_at, due_at, amount, currency, item, policy)
 		VALUES ('newer', 'charging', 1, gen_random_uuid(), now() - interval '2 hours', now() - interval '1 hour', 1, 'USD', 'i', 4711)`)
 	b.engine = startEngine(t, b.URL, quick)
-	var waiting engine.Waiting
+	var waiting orders.Waiting
 	eventually(t, "it is seen", func() (seen bool) {
 		var err error
-		if waiting, err = b.engine.Waiting(t.Context()); err != nil {
+		if waiting, err = b.engine.Orders.Waiting(t.Context(), b.engine.Backlog()); err != nil {
 			t.Fatal(err)
 		}
 		return waiting.Overdue > 0
@@ -205,7 +201,7 @@ approval: [{items: [dear]}]`)
 func TestOverview(t *testing.T) {
 	t.Parallel()
 	s := troubled(t)
-	v, err := s.engine.Overview(t.Context())
+	v, err := s.engine.Orders.Overview(t.Context(), s.engine.Backlog())
 	assert.NoError(t, err)
 	for _, count := range v.Statuses {
 		if n := value[int64](t, s.Pool, `SELECT count(*) FROM orders WHERE status = $1`, string(count.Status)); count.Orders != n || count.More {
@@ -221,66 +217,12 @@ func TestOverview(t *testing.T) {
 			t.Errorf("%s: %+v, want %d", hold, v.Held[hold], n)
 		}
 	}
-	s.engine.NoteActivity(t.Context())
-	s.engine.NoteActivity(t.Context()) // in which nothing happened
-	points := s.engine.Activity()
-	last := points[len(points)-1]
-	all := together(points)
-	if all.Admitted != 8 || all.Ended[fsm.Failed] != 4 || last.OnHold["attention"] != 1 || last.OnHold["approval"] != 1 || all.Median <= 0 || all.Slow < all.Median {
-		t.Fatalf("%+v", points)
-	}
-	edges := 0
-	for _, edge := range fsm.Edges() {
-		n := value[int64](t, s.Pool, `SELECT count(*) FROM transitions WHERE from_status = $1 AND to_status = $2`, string(edge.From), string(edge.To))
-		assert.Equal(t, all.Moves[[2]fsm.State{edge.From, edge.To}], n, "moves from", edge.From, edge.To)
-		edges += int(min(n, 1))
-	}
-	if calls := all.Calls[fsm.Charge]; edges < 7 || calls["refused"] != 1 || calls["done"]+calls["unknown"] == 0 {
-		t.Errorf("%d edges were taken; calls: %v", edges, calls)
-	}
-	if last.Admitted != 0 || last.Ended != nil || last.Moves != nil || len(last.OnHold) != 2 || last.Calls != nil || last.Median != 0 || last.Breakers[fsm.Charge].String() != "open" {
-		t.Errorf("%+v", last)
-	}
-	gone, end := context.WithCancel(t.Context())
-	end()
-	s.engine.NoteActivity(gone)
-	points = s.engine.Activity()
-	if last = points[len(points)-1]; last.OnHold != nil {
-		t.Errorf("nobody could count, and %v wait", last.OnHold)
-	}
-	if !s.engine.HeldCountedLately() {
-		t.Error("it is tried again before a minute is over")
-	}
-}
-
-// together is what was done in all the points: on a slow machine ten seconds have passed by themselves before the test asks.
-func together(points []engine.Activity) engine.Activity {
-	all := engine.Activity{Ended: map[fsm.State]int64{}, Moves: map[[2]fsm.State]int64{}, Calls: map[fsm.Step]map[string]int64{}}
-	for _, p := range points {
-		all.Admitted += p.Admitted
-		all.Median, all.Slow = max(all.Median, p.Median), max(all.Slow, p.Slow)
-		sum(all.Ended, p.Ended)
-		sum(all.Moves, p.Moves)
-		for step, calls := range p.Calls {
-			if all.Calls[step] == nil {
-				all.Calls[step] = map[string]int64{}
-			}
-			sum(all.Calls[step], calls)
-		}
-	}
-	return all
-}
-
-func sum[K comparable](to, counts map[K]int64) {
-	for key, n := range counts {
-		to[key] += n
-	}
 }
 
 func TestErrorGroups(t *testing.T) {
 	t.Parallel()
 	s := troubled(t)
-	found, err := s.engine.ErrorGroups(t.Context())
+	found, err := s.engine.Orders.ErrorGroups(t.Context())
 	if err != nil || found.More {
 		t.Fatal(found, err)
 	}
@@ -296,43 +238,6 @@ func TestErrorGroups(t *testing.T) {
 		got += fmt.Sprintf(", %s %s %s %d", g.Status, g.Step, g.Code, g.Orders)
 	}
 	assert.Equal(t, "3, failed reserve out_of_stock 2, charging charge retries_exhausted 1, failed charge card_declined 1", got)
-}
-
-// However many ask, and however long it takes, one look serves them all for a while.
-func TestLooksAreShared(t *testing.T) {
-	t.Parallel()
-	var shared engine.Shared[int64]
-	var reads atomic.Int64
-	slow, release := make(chan struct{}), make(chan struct{})
-	read := func(ctx context.Context) (int64, error) {
-		close(slow)
-		<-release
-		return reads.Add(1), ctx.Err()
-	}
-	gone, leave := context.WithCancel(t.Context())
-	var callers sync.WaitGroup
-	for range 20 {
-		callers.Go(func() {
-			if n, err := shared.Get(gone, read); n != 1 || err != nil {
-				t.Errorf("%d, %v", n, err)
-			}
-		})
-	}
-	<-slow
-	leave() // the others still wait for it
-	close(release)
-	callers.Wait()
-	if n, err := shared.Get(t.Context(), read); n != 1 || err != nil {
-		t.Errorf("%d, %v", n, err)
-	}
-	var failing engine.Shared[int64]
-	broken := errors.New("broken")
-	for range 2 {
-		if _, err := failing.Get(t.Context(), func(context.Context) (int64, error) { reads.Add(1); return 0, broken }); !errors.Is(err, broken) {
-			t.Error(err)
-		}
-	}
-	assert.Equal(t, reads.Load(), 3, "reads: what failed is not kept")
 }
 
 // The log says why an order is held, in words.

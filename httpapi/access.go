@@ -66,7 +66,6 @@ var rules = map[string]rule{
 	"listEvents": needs(access.Read),
 
 	"getOverview":     needs(access.Read),
-	"getActivity":     needs(access.Read),
 	"listErrorGroups": needs(access.Read),
 
 	"listWebhookEndpoints":   needs(access.Read),

@@ -2,9 +2,7 @@ package httpapi
 
 import (
 	"context"
-	"maps"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -12,6 +10,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/internal/orders"
 	"pawl/internal/pg"
 )
 
@@ -71,26 +70,26 @@ type providerStep struct {
 }
 
 func (s *server) getOverview(ctx context.Context, _ *struct{}) (overview, error) {
-	v, err := s.engine.Overview(ctx)
+	v, err := s.engine.Orders.Overview(ctx, s.engine.Backlog())
 	if err != nil {
 		return overview{}, err
 	}
 	return overviewOf(&v, s.engine.CallPools()), nil
 }
 
-func overviewOf(v *engine.Overview, pools []engine.CallPoolStats) overview {
+func overviewOf(v *orders.Overview, pools []engine.CallPoolStats) overview {
 	out := overview{
 		At: v.At, Replica: pg.ReplicaName(),
 		OverdueSeconds: v.Overdue.Seconds(), LateUndos: v.LateUndos, Refunds: v.Refunds, OldestRefundSeconds: v.Refund.Seconds(),
-		Statuses: each(v.Statuses, func(c *engine.StatusCount) statusCount { return statusCount{state(c.Status), c.Orders, c.More} }),
-		Replicas: each(v.Replicas, func(r *engine.Replica) replica { return replica{r.Name, r.Connections, r.Since} }),
+		Statuses: each(v.Statuses, func(c *orders.StatusCount) statusCount { return statusCount{state(c.Status), c.Orders, c.More} }),
+		Replicas: each(v.Replicas, func(r *orders.Replica) replica { return replica{r.Name, r.Connections, r.Since} }),
 		Steps: each(pools, func(p *engine.CallPoolStats) providerStep {
 			return providerStep{p.Policy, string(p.Step), breakerWord(p.Breaker.String()), p.InFlight, p.Queued}
 		}),
 	}
 	for _, hold := range fsm.Holds() {
 		held := v.Held[hold]
-		out.Holds = append(out.Holds, holdCount{hold, held.Orders, held.Orders >= engine.CountsMost, held.Longest.Seconds()})
+		out.Holds = append(out.Holds, holdCount{hold, held.Orders, held.Orders >= orders.CountsMost, held.Longest.Seconds()})
 	}
 	if o := v.Oldest; o != nil {
 		out.Oldest = &unfinishedOrder{o.OrderID, state(o.Status), o.Hold, o.CreatedAt}
@@ -100,81 +99,6 @@ func overviewOf(v *engine.Overview, pools []engine.CallPoolStats) overview {
 
 // breakerWord is the state of a breaker in the words of the API.
 func breakerWord(name string) string { return strings.ReplaceAll(name, "-", "_") }
-
-var getActivityOperation = failing(huma.Operation{
-	OperationID: "getActivity", Method: http.MethodGet, Path: "/api/overview/activity", Tags: []string{"service"},
-	Summary: "Get the activity of this replica in the last hour",
-	Description: "One point for every ten seconds, oldest first. Each replica keeps its own points in memory since its start. " +
-		"Zero values are omitted.",
-}, "invalid_parameter", "internal")
-
-type activityPoints struct {
-	Replica string     `json:"replica" doc:"Name of the replica that answers." example:"shop-1:4711"`
-	Points  []activity `json:"points" nullable:"false"`
-}
-
-type activity struct {
-	At            time.Time          `json:"at" doc:"End of the interval."`
-	Seconds       float64            `json:"seconds" doc:"Length of the interval."`
-	Admitted      int64              `json:"admitted,omitempty" doc:"New orders."`
-	Ended         []activityCount    `json:"ended,omitempty" nullable:"false" doc:"Orders that ended, by status."`
-	MedianSeconds float64            `json:"medianSeconds,omitempty" doc:"Median time from creation to end."`
-	SlowSeconds   float64            `json:"slowSeconds,omitempty" doc:"95th percentile of that time."`
-	OnHold        []activityCount    `json:"onHold,omitempty" nullable:"false" doc:"Held orders of all replicas by hold, up to 10000. Counted about once a minute; absent if that fails."`
-	Moves         []activityMove     `json:"moves,omitempty" nullable:"false" doc:"Status changes of orders."`
-	Calls         []activityCalls    `json:"calls,omitempty" nullable:"false" doc:"Finished calls to providers."`
-	Breakers      []activityBreakers `json:"breakers,omitempty" nullable:"false" doc:"Circuit breakers that were not closed at the end of the interval."`
-}
-
-type activityCount struct {
-	Name   string `json:"name" example:"completed"`
-	Orders int64  `json:"orders"`
-}
-
-type activityMove struct {
-	From   state `json:"from"`
-	To     state `json:"to"`
-	Orders int64 `json:"orders"`
-}
-
-type activityCalls struct {
-	Step    string `json:"step" enum:"charge,reserve,confirm"`
-	Outcome string `json:"outcome" enum:"done,refused,waiting,retry,unknown"`
-	Calls   int64  `json:"calls"`
-}
-
-type activityBreakers struct {
-	Step    string `json:"step" enum:"charge,reserve,confirm"`
-	Breaker string `json:"breaker" enum:"half_open,open" doc:"The worst state of all policies."`
-}
-
-func (s *server) getActivity(context.Context, *struct{}) (activityPoints, error) {
-	return activityPoints{pg.ReplicaName(), each(s.engine.Activity(), activityOf)}, nil
-}
-
-func activityOf(a *engine.Activity) activity {
-	out := activity{At: a.At, Seconds: a.Seconds, Admitted: a.Admitted, MedianSeconds: a.Median.Seconds(), SlowSeconds: a.Slow.Seconds()}
-	for _, status := range slices.Sorted(maps.Keys(a.Ended)) {
-		out.Ended = append(out.Ended, activityCount{string(status), a.Ended[status]})
-	}
-	for _, hold := range slices.Sorted(maps.Keys(a.OnHold)) {
-		out.OnHold = append(out.OnHold, activityCount{hold, a.OnHold[hold]})
-	}
-	for _, edge := range fsm.Edges() {
-		if n := a.Moves[[2]fsm.State{edge.From, edge.To}]; n > 0 {
-			out.Moves = append(out.Moves, activityMove{state(edge.From), state(edge.To), n})
-		}
-	}
-	for _, step := range fsm.Steps() {
-		for _, outcome := range slices.Sorted(maps.Keys(a.Calls[step])) {
-			out.Calls = append(out.Calls, activityCalls{string(step), outcome, a.Calls[step][outcome]})
-		}
-		if breaker, troubled := a.Breakers[step]; troubled {
-			out.Breakers = append(out.Breakers, activityBreakers{string(step), breakerWord(breaker.String())})
-		}
-	}
-	return out
-}
 
 var listErrorGroupsOperation = failing(huma.Operation{
 	OperationID: "listErrorGroups", Method: http.MethodGet, Path: "/api/error-groups", Tags: []string{"orders"},
@@ -205,11 +129,11 @@ type orderError struct {
 }
 
 func (s *server) listErrorGroups(ctx context.Context, _ *struct{}) (errorGroups, error) {
-	found, err := s.engine.ErrorGroups(ctx)
+	found, err := s.engine.Orders.ErrorGroups(ctx)
 	return errorGroups{each(found.Groups, errorGroupOf), found.More}, err
 }
 
-func errorGroupOf(g *engine.ErrorGroup) errorGroup {
+func errorGroupOf(g *orders.ErrorGroup) errorGroup {
 	group := errorGroup{state(g.Status), "", string(g.Step), g.Code, g.Orders, g.First, g.Last, orderError{g.Example, g.Detail}}
 	if !g.Status.Final() {
 		group.Hold = "attention"

@@ -185,7 +185,6 @@ func (s *server) routes() {
 	list(s, listMovementsOperation, s.listMovements)
 	getWithin(s, listEventsOperation, (*listEventsRequest).limit, s.listEvents)
 	look(s, getOverviewOperation, s.getOverview)
-	look(s, getActivityOperation, s.getActivity)
 	list(s, listErrorGroupsOperation, s.listErrorGroups)
 	getWithin(s, getCallerOperation, readWithin, s.getCaller)
 	get(s, healthOperation, s.health)

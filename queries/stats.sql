@@ -14,19 +14,16 @@ SELECT h.hold::text AS hold,
     WHERE o.hold BETWEEN h.hold AND h.hold ORDER BY o.hold, o.order_no LIMIT 1), 0)::float8 AS oldest
 FROM unnest(ARRAY['retry', 'callback', 'scheduled', 'queued', 'approval', 'paused', 'attention']) AS h(hold);
 
--- name: OrderAge :one
--- How old an order is; 0: there is none.
-SELECT coalesce((SELECT extract(epoch FROM now() - o.created_at) FROM pawl.orders AS o WHERE o.order_no = @order_no), 0)::float8 AS seconds;
-
--- name: LateUndosCount :one
--- How many effects that were reported too late are not undone yet.
-SELECT count(*) AS open FROM (SELECT 1 FROM pawl.late_undos AS u WHERE u.finished_at IS NULL LIMIT @most) AS counted;
-
--- name: RefundsOpen :one
--- How many refunds that were asked for are neither done nor failed, and how old the oldest of them is that its provider has
--- not accepted; 0: there is none. One that is accepted may take a bank days.
-SELECT count(*) AS open, coalesce(max(extract(epoch FROM now() - counted.created_at)) FILTER (WHERE counted.state <> 'accepted'), 0)::float8 AS oldest
-FROM (SELECT f.created_at, f.state FROM pawl.refunds AS f WHERE f.due_at IS NOT NULL AND f.state <> 'done' LIMIT @most) AS counted;
+-- name: OpenWork :one
+-- The age of an order, 0 if it does not exist; how many effects that were reported too late are not undone yet; and how many
+-- refunds are neither done nor failed, with the age of the oldest that its provider has not accepted, or 0. A bank may take
+-- days for one that is accepted.
+SELECT
+  coalesce((SELECT extract(epoch FROM now() - o.created_at) FROM pawl.orders AS o WHERE o.order_no = @order_no), 0)::float8 AS oldest_order,
+  (SELECT count(*) FROM (SELECT 1 FROM pawl.late_undos AS u WHERE u.finished_at IS NULL LIMIT @most) AS late) AS late_undos,
+  count(*) AS refunds,
+  coalesce(max(extract(epoch FROM now() - open.created_at)) FILTER (WHERE open.state <> 'accepted'), 0)::float8 AS oldest_refund
+FROM (SELECT f.created_at, f.state FROM pawl.refunds AS f WHERE f.due_at IS NOT NULL AND f.state <> 'done' LIMIT @most) AS open;
 
 -- name: OrdersUnfinished :many
 -- How many unfinished orders there are in each state and hold, and the oldest of them by number: of as many as a replica drives,

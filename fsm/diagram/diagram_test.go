@@ -129,10 +129,9 @@ func TestPictureOfMany(t *testing.T) {
 	p := Picture{
 		Label:  `<script>"`,
 		States: map[fsm.State]Mark{fsm.Charging: {Text: "10,000+", Title: `</title><b>"`, Link: "/console/orders?q=status%3Acharging&x=1"}},
-		Edges:  map[[2]fsm.State]Mark{{fsm.Pending, fsm.Charging}: {Text: "12/s"}},
 	}
 	classes, links := groups(t, string(p.HTML()))
-	for text, class := range map[string]string{"10,000+": "count", "12/s": "rate", "charging": "name", `</title><b>"`: "ahead"} {
+	for text, class := range map[string]string{"10,000+": "count", "charging": "name", `</title><b>"`: "ahead"} {
 		if !slices.Equal(classes[text], []string{class}) {
 			t.Errorf("%s is drawn as %q", text, classes[text])
 		}

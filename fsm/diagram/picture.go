@@ -7,20 +7,19 @@ import (
 	"pawl/fsm"
 )
 
-// Picture is the machine with what is known of orders: how many there are, how fast they move, where one of them went.
+// Picture is the machine with what is known of orders: how many there are, or where one of them went.
 type Picture struct {
-	Label  string                // what the picture is of, for those who have it read to them
-	States map[fsm.State]Mark    // what is written in a state
-	Edges  map[[2]fsm.State]Mark // what is written at an edge, by where it comes from and leads to
-	Walked map[[2]fsm.State]int  // the edges that an order took, and how often; all others are drawn faintly
-	At     fsm.State             // where that order is; empty: no order's picture
+	Label  string               // what the picture is of, for those who have it read to them
+	States map[fsm.State]Mark   // what is written in a state
+	Walked map[[2]fsm.State]int // the edges that an order took, and how often; all others are drawn faintly
+	At     fsm.State            // where that order is; empty: no order's picture
 }
 
-// Mark is what is added to a state or an edge.
+// Mark is what is added to a state.
 type Mark struct {
-	Text  string // a few letters, such as a count or a rate
+	Text  string // a few letters, such as a count
 	Title string // a sentence, for those who point at it
-	Link  string // where it leads; only states lead anywhere
+	Link  string // where it leads
 }
 
 // HTML draws the picture as an <svg> for a page. It holds no styles: its parts have classes. The root is machine, and path
@@ -28,13 +27,12 @@ type Mark struct {
 // there, and now if it is. In them are box, rim, name, count; edge, tip, label, rate; note.
 func (p *Picture) HTML() template.HTML { return draw(p, true) }
 
-// edgeMark is the mark of an edge. One that was taken more than once says so.
-func (p *Picture) edgeMark(pair [2]fsm.State) Mark {
-	mark := p.Edges[pair]
-	if times := p.Walked[pair]; mark.Text == "" && times > 1 {
-		mark.Text = "×" + strconv.Itoa(times)
+// edgeText says how often an edge was taken, if more than once.
+func (p *Picture) edgeText(pair [2]fsm.State) string {
+	if times := p.Walked[pair]; times > 1 {
+		return "×" + strconv.Itoa(times)
 	}
-	return mark
+	return ""
 }
 
 func (p *Picture) edgeClass(e fsm.Edge) string {

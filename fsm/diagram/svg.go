@@ -28,8 +28,8 @@ type (
 		Class, Path, Tip string
 		Event            fsm.Event
 		X, Y, TextY      float64 // of its label, and of the text below
-		Mark
-		Walked bool
+		Text             string
+		Walked           bool
 	}
 	drawnState struct {
 		fsm.State
@@ -49,7 +49,7 @@ func draw(p *Picture, page bool) template.HTML {
 	for _, e := range fsm.Edges() {
 		r, pair := routeOf(e), [2]fsm.State{e.From, e.To}
 		d.Edges = append(d.Edges, drawnEdge{
-			p.edgeClass(e), pathOf(r.way), tipOf(r.way), e.Event, r.label.x, r.label.y + 4, r.textY() + 4, p.edgeMark(pair), p.Walked[pair] > 0,
+			p.edgeClass(e), pathOf(r.way), tipOf(r.way), e.Event, r.label.x, r.label.y + 4, r.textY() + 4, p.edgeText(pair), p.Walked[pair] > 0,
 		})
 	}
 	for _, s := range fsm.States() {

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/term"
 
 	"pawl/engine"
+	"pawl/internal/orders"
 	"pawl/internal/pg"
 )
 
@@ -164,12 +165,12 @@ func (c waiting) Collect(to chan<- prometheus.Metric) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeLimit)
 	defer cancel()
-	waiting, err := c.orders.Waiting(ctx)
+	waiting, err := c.orders.Orders.Waiting(ctx, c.orders.Backlog())
 	if err != nil {
 		return
 	}
-	upTo := fmt.Sprintf(" Of all replicas; counted up to %d.", engine.CountsMost)
-	longest := fmt.Sprintf("Age of the longest hold among the %d oldest of each kind; 0: there is none. Of all replicas.", engine.OldestMost)
+	upTo := fmt.Sprintf(" Of all replicas; counted up to %d.", orders.CountsMost)
+	longest := fmt.Sprintf("Age of the longest hold among the %d oldest of each kind; 0: there is none. Of all replicas.", orders.OldestMost)
 	for hold, held := range waiting.Held {
 		gauge("orders_on_hold", "Orders on hold, by what they wait for; attention is a person."+upTo, float64(held.Orders), prometheus.Labels{"hold": hold})
 		gauge("oldest_hold_age_seconds", longest, held.Longest.Seconds(), prometheus.Labels{"hold": hold})

@@ -2,7 +2,6 @@ package console
 
 import (
 	"bytes"
-	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -115,98 +114,6 @@ func TestReasonsAreThoseOfTheRunbook(t *testing.T) {
 	}
 }
 
-// hour is an hour of points: ten orders a second at first, and none in the second half.
-func hour() (points []client.Activity) {
-	began := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
-	for i := range 361 {
-		p := client.Activity{At: began.Add(time.Duration(i) * 10 * time.Second), Seconds: 10}
-		if i <= 180 {
-			p.Admitted, p.MedianSeconds, p.SlowSeconds = 100, .004, 2.5
-			p.Ended = []client.ActivityCount{{Name: "completed", Orders: 90}, {Name: "failed", Orders: 10}}
-			p.Moves = []client.ActivityMove{{From: "pending", To: "charging", Orders: 100}}
-		} else {
-			p.OnHold = []client.ActivityCount{{Name: "attention", Orders: 1500}, {Name: "approval", Orders: 3}, {Name: "retry", Orders: 40}}
-			p.Calls = []client.ActivityCalls{{Step: "charge", Outcome: "done", Calls: 3}, {Step: "charge", Outcome: "unknown", Calls: 1},
-				{Step: "reserve", Outcome: "refused", Calls: 2}}
-			p.Breakers = []client.ActivityBreakers{{Step: "charge", Breaker: "open"}, {Step: "confirm", Breaker: "half_open"}}
-		}
-		points = append(points, p)
-	}
-	return points
-}
-
-func TestCharts(t *testing.T) {
-	t.Parallel()
-	all := charts(hour())
-	throughput, took, holds := all[0], all[1], all[2]
-	if got := throughput.Lines[0].Path; got != "M0 0L240 0L241 120L480 120" || throughput.Top != "10" {
-		t.Errorf("up to %s: %s", throughput.Top, got)
-	}
-	if got := throughput.Lines[2].Path; got != "M0 108L240 108L241 120L480 120" {
-		t.Error(got)
-	}
-	if took.Top != "5.0 s" || took.Rows[0].Values[0] != "4.0 ms" || took.Rows[0].Values[1] != "2.5 s" {
-		t.Errorf("up to %s: %v", took.Top, took.Rows[0])
-	}
-	if n := len(throughput.Rows); n != 31 || strings.Join(throughput.Rows[5].Values, " ") != "10 9.0 1.0" {
-		t.Errorf("%d rows, %v", n, throughput.Rows[5])
-	}
-	for _, c := range []struct {
-		chart      chart
-		title, top string
-		rows, path string // of the newest minute, and of the first line
-	}{
-		{holds, "Waiting orders", "2,000", "1,503 40 0", "M0 120L240 120L241 30L480 30"},
-		{all[4], "Failed calls", "50 %", "25 % 0 % 0 %", "M0 120L240 120L241 60L480 60"},
-		{all[5], "Circuit breakers", "open", "open closed half open", "M0 120L240 120L241 0L480 0"},
-	} {
-		got := fmt.Sprintln(c.chart.Title, c.chart.Top, c.chart.Rows[0].Values, c.chart.Lines[0].Path, len(c.chart.Rows))
-		if got != fmt.Sprintln(c.title, c.top, "["+c.rows+"]", c.path, 30) {
-			t.Error(got)
-		}
-	}
-	if !strings.HasPrefix(throughput.Latest, "admitted 0, completed 0") {
-		t.Error(throughput.Latest)
-	}
-	for _, c := range charts(nil) {
-		if len(c.Rows) != 0 || c.Lines[0].Path != "" {
-			t.Errorf("of nothing: %+v", c)
-		}
-	}
-}
-
-// TestChartsOfAFewMinutes: from the second point on there is a line, as wide as the chart, and its length is named.
-func TestChartsOfAFewMinutes(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		points      int
-		since, path string // of the orders that were admitted
-	}{
-		{1, "12:00 UTC", "M480 0"}, // which shows nothing
-		{2, "12:00 UTC", "M0 0L480 0"},
-		{182, "12:00 UTC", "M0 0L477 0L480 120"},
-		{360, "", "M1 0L241 0L243 120L480 120"}, // as many as are kept
-	} {
-		if throughput := charts(hour()[:c.points])[0]; throughput.Since != c.since || throughput.Lines[0].Path != c.path {
-			t.Errorf("of %d points, since %q: %s", c.points, throughput.Since, throughput.Lines[0].Path)
-		}
-	}
-}
-
-func TestRatesOfMoves(t *testing.T) {
-	t.Parallel()
-	points := hour()
-	if rates := edgeRates(points[:181]); len(rates) != 1 || rates[0].Rate != "10" || rates[0].Event != "start" {
-		t.Errorf("%+v", rates)
-	}
-	if rates := edgeRates(points[:184]); len(rates) != 1 || rates[0].Rate != "5.0" {
-		t.Errorf("%+v", rates)
-	}
-	if rates := edgeRates(points); rates != nil {
-		t.Errorf("%+v", rates)
-	}
-}
-
 func TestNumbers(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[float64]string{1234.5: "1234", 10: "10", 9.96: "10", 9.94: "9.9", .1: "0.1", .02: "0.02"} {
@@ -227,11 +134,6 @@ func TestNumbers(t *testing.T) {
 			t.Errorf("%s instead of %s", got, want)
 		}
 	}
-	for n, want := range map[float64]float64{0: 1, .3: .5, 1: 1, 7: 10, 110: 200} {
-		if got := roundUp(n); got != want {
-			t.Errorf("%v is rounded to %v, want %v", n, got, want)
-		}
-	}
 }
 
 // TestOverviewOfALot: everything that an overview has is on the page, and none of it is markup.
@@ -248,16 +150,12 @@ func TestOverviewOfALot(t *testing.T) {
 			{Policy: 4, Step: "charge", Breaker: "open"}, {Policy: 4, Step: "reserve", Breaker: "closed"}},
 		Refunds: 2, OldestRefundSeconds: 60, LateUndos: 3, OverdueSeconds: 90,
 	}
-	points := hour()[:181]
-	rates := edgeRates(points)
-	data := overviewPage{Overview: found, Orders: true, Persons: 1234, Moves: rates, Charts: charts(points), Points: len(points),
-		Since: points[0].At, Machine: machineOf(found, rates)}
+	data := overviewPage{Overview: found, Orders: true, Persons: 1234, Machine: machineOf(found)}
 	text := render(t, "overview", client.Caller{Open: true}, data)
 	for _, want := range []string{
 		"The service is open.", "1,234</strong> need a person", `href="/console/order?id=%22%3E%3Cscript`, ">7&#43;<", ">10,000&#43;<",
 		`href="/console/orders?q=status%3Acharging"`,
-		">10/s<", "90 min", "shop-2:8", "(this one)", "90 s</strong> overdue", "Throughput as a table",
-		`<path class="line line-0" d="M0 0L480 0"/>`, ">since 12:00 UTC<", "only since 12:00 UTC (",
+		"90 min", "shop-2:8", "(this one)", "90 s</strong> overdue",
 		`<a href="/console/runbook#a-provider-is-away"><strong class="bad">charge</strong> is not called`, `<span class="badge open">open</span>, policy 4`,
 		`<strong class="bad">charge</strong> is tried with one call`, `<span class="badge half_open">half open</span>, policy 3`,
 	} {

@@ -7,31 +7,19 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"pawl/client"
 	"pawl/fsm"
 	"pawl/fsm/diagram"
 )
 
-// overviewPage is the start page: how the service stands.
+// overviewPage is the start page.
 type overviewPage struct {
 	*client.Overview
-	Host    string // that the person has used
-	Orders  bool   // there are any
-	Persons int64  // how many orders wait for a person
+	Host    string // as in the request
+	Orders  bool   // there are orders
+	Persons int64  // orders that wait for a person
 	Machine template.HTML
-	Moves   []edgeRate
-	Charts  []chart
-	Points  int       // of the charts
-	Since   time.Time // of the first of them, if that is less than an hour ago
-}
-
-// edgeRate is how fast orders take an edge of the machine.
-type edgeRate struct {
-	client.ActivityMove
-	Event fsm.Event
-	Rate  string
 }
 
 // overview is the start page: also of a person who may not see it, but other screens.
@@ -43,13 +31,8 @@ func (v *visit) overview() error {
 	if err != nil {
 		return err
 	}
-	activity, err := v.api.GetActivity(v.r.Context())
-	if err != nil {
-		return err
-	}
 	p := overviewPage{
-		Overview: found, Host: v.r.Host, Points: len(activity.Points),
-		Moves: edgeRates(activity.Points), Charts: charts(activity.Points),
+		Overview: found, Host: v.r.Host, Machine: machineOf(found),
 		Orders: slices.ContainsFunc(found.Statuses, func(c client.StatusCount) bool { return c.Orders > 0 }),
 	}
 	for _, hold := range found.Holds {
@@ -57,47 +40,19 @@ func (v *visit) overview() error {
 			p.Persons = min(p.Persons+hold.Orders, countedTo)
 		}
 	}
-	_, p.Since = spanOf(activity.Points)
-	p.Machine = machineOf(found, p.Moves)
 	return v.show("overview", page{Title: "Overview", Data: p})
 }
 
-// machineOf draws the machine with the orders in it. The rates are those of one replica.
-func machineOf(found *client.Overview, rates []edgeRate) template.HTML {
-	picture := diagram.Picture{Label: "How many orders are in each state, and how fast they move",
-		States: map[fsm.State]diagram.Mark{}, Edges: map[[2]fsm.State]diagram.Mark{}}
+// machineOf draws the machine with the number of orders in each state.
+func machineOf(found *client.Overview) template.HTML {
+	picture := diagram.Picture{Label: "How many orders are in each state", States: map[fsm.State]diagram.Mark{}}
 	for _, c := range found.Statuses {
 		text := atLeast(c.Orders, c.More)
 		picture.States[fsm.State(c.Status)] = diagram.Mark{
 			Text: text, Title: fmt.Sprintf("%s orders are %s", text, c.Status), Link: ordersURL("status:" + string(c.Status)),
 		}
 	}
-	for _, m := range rates {
-		picture.Edges[[2]fsm.State{fsm.State(m.From), fsm.State(m.To)}] = diagram.Mark{
-			Text:  m.Rate + "/s",
-			Title: fmt.Sprintf("%s orders per second went from %s to %s in the last minute", m.Rate, m.From, m.To),
-		}
-	}
 	return picture.HTML()
-}
-
-// edgeRates are the moves of the last minute.
-func edgeRates(points []client.Activity) (rates []edgeRate) {
-	points = points[max(0, len(points)-6):]
-	seconds, moves := 0.0, map[client.ActivityMove]int64{}
-	for _, point := range points {
-		seconds += point.Seconds
-		for _, m := range point.Moves {
-			moves[client.ActivityMove{From: m.From, To: m.To}] += m.Orders
-		}
-	}
-	for _, e := range fsm.Edges() {
-		m := client.ActivityMove{From: client.Status(e.From), To: client.Status(e.To)}
-		if n := moves[m]; n > 0 {
-			rates = append(rates, edgeRate{m, e.Event, short(float64(n) / seconds)})
-		}
-	}
-	return rates
 }
 
 // short writes a number with two digits, or as many as it has before the point.

@@ -33,7 +33,6 @@ func parseTemplates() map[string]*template.Template {
 // functions are what templates may call.
 var functions = template.FuncMap{
 	"ago":   ago,
-	"clock": clock,
 	"lines": visibleLines,
 	"id": func(id string) template.HTML {
 		return template.HTML("<bdi>" + template.HTMLEscapeString(visible(id)) + "</bdi>")
@@ -59,14 +58,6 @@ func ago(at time.Time) template.HTML {
 	text, utc := distance(time.Since(at)), at.UTC()
 	return template.HTML(fmt.Sprintf(`<time datetime="%s" title="%s">%s</time>`,
 		utc.Format(time.RFC3339Nano), utc.Format("2006-01-02 15:04:05 UTC"), text))
-}
-
-// clock is the minute of a time.
-func clock(at time.Time) string {
-	if at.IsZero() {
-		return ""
-	}
-	return at.UTC().Format("15:04 UTC")
 }
 
 // distance puts the time since an event into words; a negative one is the time until it.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/govalues/decimal"
@@ -26,11 +27,17 @@ type Order = db.Order
 type Reader struct {
 	query *db.Queries
 	life  context.Context
+
+	overview      shared[Overview]
+	errorGroups   shared[ErrorGroups]
+	manyCompleted atomic.Bool // there were CountsMost completed orders, which never become fewer
 }
 
 // NewReader returns a reader on the database of these queries. Once life has ended, as when the process is about to, no
 // read is repeated: its caller is answered while there is still time.
-func NewReader(life context.Context, query *db.Queries) *Reader { return &Reader{query, life} }
+func NewReader(life context.Context, query *db.Queries) *Reader {
+	return &Reader{query: query, life: life}
+}
 
 // Get reads one order as the database shows it, which may be a moment before it is as durable as the settings
 // demand. Errors: ErrNotFound, ErrUnavailable.

@@ -264,8 +264,7 @@ func stats(t *testing.T, conn planner) {
 	metrics := func(most map[string]int) {
 		for name, values := range map[string]args{
 			"OrdersHeldStats":  {"most": "10000", "oldest": "1000"},
-			"OrderAge":         {"order_no": "1000"},
-			"LateUndosCount":   {"most": "10000"},
+			"OpenWork":         {"order_no": "1000", "most": "10000"},
 			"OrdersUnfinished": {"most": "10000"},
 			"OrdersEnded":      {"most": "10000", "newest": "20000"},
 			"ErrorGroups":      {"most": "10000", "groups": "200"},

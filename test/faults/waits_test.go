@@ -188,7 +188,7 @@ func TestOneTokenThatLooks(t *testing.T) {
 	t.Parallel()
 	g := newGreed(t)
 	g.goesOn() // alone
-	for _, target := range []string{"/metrics", "/api/overview", "/api/overview/activity", "/console", "/console/orders"} {
+	for _, target := range []string{"/metrics", "/api/overview", "/console", "/console/orders"} {
 		t.Log(target)
 		stop := g.loop("http://"+g.address+target, 64)
 		g.goesOn()

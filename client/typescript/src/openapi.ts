@@ -488,26 +488,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/overview/activity": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Get the activity of this replica in the last hour
-         * @description One point for every ten seconds, oldest first. Each replica keeps its own points in memory since its start. Zero values are omitted. Needs the role read.
-         */
-        get: operations["getActivity"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/api/policies": {
         parameters: {
             query?: never;
@@ -899,80 +879,6 @@ export interface components {
             reason?: string;
         } & {
             [key: string]: unknown;
-        };
-        Activity: {
-            /**
-             * Format: int64
-             * @description New orders.
-             */
-            admitted?: number;
-            /**
-             * Format: date-time
-             * @description End of the interval.
-             */
-            at: string;
-            /** @description Circuit breakers that were not closed at the end of the interval. */
-            breakers?: components["schemas"]["ActivityBreakers"][];
-            /** @description Finished calls to providers. */
-            calls?: components["schemas"]["ActivityCalls"][];
-            /** @description Orders that ended, by status. */
-            ended?: components["schemas"]["ActivityCount"][];
-            /**
-             * Format: double
-             * @description Median time from creation to end.
-             */
-            medianSeconds?: number;
-            /** @description Status changes of orders. */
-            moves?: components["schemas"]["ActivityMove"][];
-            /** @description Held orders of all replicas by hold, up to 10000. Counted about once a minute; absent if that fails. */
-            onHold?: components["schemas"]["ActivityCount"][];
-            /**
-             * Format: double
-             * @description Length of the interval.
-             */
-            seconds: number;
-            /**
-             * Format: double
-             * @description 95th percentile of that time.
-             */
-            slowSeconds?: number;
-        };
-        ActivityBreakers: {
-            /**
-             * @description The worst state of all policies.
-             * @enum {string}
-             */
-            breaker: "half_open" | "open";
-            /** @enum {string} */
-            step: "charge" | "reserve" | "confirm";
-        };
-        ActivityCalls: {
-            /** Format: int64 */
-            calls: number;
-            /** @enum {string} */
-            outcome: "done" | "refused" | "waiting" | "retry" | "unknown";
-            /** @enum {string} */
-            step: "charge" | "reserve" | "confirm";
-        };
-        ActivityCount: {
-            /** @example completed */
-            name: string;
-            /** Format: int64 */
-            orders: number;
-        };
-        ActivityMove: {
-            from: components["schemas"]["Status"];
-            /** Format: int64 */
-            orders: number;
-            to: components["schemas"]["Status"];
-        };
-        ActivityPoints: {
-            points: components["schemas"]["Activity"][];
-            /**
-             * @description Name of the replica that answers.
-             * @example shop-1:4711
-             */
-            replica: string;
         };
         AdjustInventoryBody: {
             /**
@@ -2657,16 +2563,6 @@ export interface components {
                 "application/problem+json": components["schemas"]["Problem"];
             };
         };
-        /** @description Problem: issuer_unavailable, overloaded. */
-        "issuer_unavailable-overloaded": {
-            headers: {
-                "Retry-After"?: string;
-                [name: string]: unknown;
-            };
-            content: {
-                "application/problem+json": components["schemas"]["Problem"];
-            };
-        };
         /** @description Problem: issuer_unavailable, unavailable, overloaded, quarantined. */
         "issuer_unavailable-overloaded-quarantined-unavailable": {
             headers: {
@@ -4065,33 +3961,6 @@ export interface operations {
             429: components["responses"]["too_many_requests"];
             500: components["responses"]["internal"];
             503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
-        };
-    };
-    getActivity: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description OK */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ActivityPoints"];
-                };
-            };
-            401: components["responses"]["unauthenticated"];
-            403: components["responses"]["forbidden-tls_required"];
-            421: components["responses"]["misdirected_request"];
-            422: components["responses"]["invalid_parameter"];
-            429: components["responses"]["too_many_requests"];
-            500: components["responses"]["internal"];
-            503: components["responses"]["issuer_unavailable-overloaded"];
         };
     };
     listPolicies: {

@@ -85,10 +85,7 @@ func TestLab(t *testing.T) {
 	b.visit("/console")
 	b.shows("The machine")
 	b.hasNoBarriers()
-	if *update {
-		b.wait("there is a curve", `document.querySelector(".chart path.line")?.getAttribute("d").split(/[ML]/).length > 3`)
-		b.picture("overview", "section:has(#hour)")
-	}
+	b.picture("overview", "section:has(#waiting)")
 }
 
 // program runs a command of the program until the end of the test, and opens the console that it announces.

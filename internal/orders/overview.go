@@ -1,0 +1,260 @@
+package orders
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+
+	"pawl/db"
+	"pawl/fsm"
+	"pawl/internal/pg"
+)
+
+const (
+	// CountsMost is where the counts of Waiting and Overview stop.
+	CountsMost = 10_000
+	// OldestMost is how many of the oldest orders of each hold Waiting reads to find the longest wait.
+	OldestMost = 1000
+)
+
+// Backlog is what one replica knows about unfinished orders and no statement can cheaply find.
+type Backlog struct {
+	At      time.Time     // by the clock of the database
+	Oldest  int64         // number of the oldest order that was overdue or that the replica drives; 0: none
+	Overdue time.Duration // how long the most overdue order had been due when the replica last looked at all of them; 0: none
+}
+
+// Waiting counts the work that waits in the database, for all replicas together. Each number goes up to CountsMost.
+type Waiting struct {
+	Held       map[string]Held // by hold, also those that no order has
+	Overdue    time.Duration   // as in Backlog
+	Unfinished time.Duration   // age of the oldest order that is held, overdue, or driven by this replica; 0: none
+	LateUndos  int64           // effects that were reported too late and are not undone yet
+	Refunds    int64           // refunds that are neither done nor failed
+	Refund     time.Duration   // age of the oldest of them that its provider has not accepted; 0: none
+}
+
+// Held counts the orders with one hold.
+type Held struct {
+	Orders  int64
+	Longest time.Duration // the longest wait among the OldestMost oldest orders
+}
+
+// Waiting asks the database. Errors: ErrUnavailable.
+func (r *Reader) Waiting(ctx context.Context, b Backlog) (Waiting, error) {
+	return r.waiting(ctx, b, CountsMost)
+}
+
+// waiting counts held orders up to a number. With 0, the caller counts them.
+func (r *Reader) waiting(ctx context.Context, b Backlog, most int32) (w Waiting, err error) {
+	held, err := Read(ctx, r, r.query.OrdersHeldStats, db.OrdersHeldStatsParams{Most: most, Oldest: OldestMost})
+	if err != nil {
+		return w, Unavailable("count held orders", err)
+	}
+	open, err := Read(ctx, r, r.query.OpenWork, db.OpenWorkParams{OrderNo: b.Oldest, Most: CountsMost})
+	if err != nil {
+		return w, Unavailable("count open work", err)
+	}
+	w = Waiting{Held: map[string]Held{}, Overdue: b.Overdue, LateUndos: open.LateUndos, Refunds: open.Refunds, Refund: seconds(open.OldestRefund)}
+	oldest := open.OldestOrder
+	for _, row := range held {
+		w.Held[row.Hold] = Held{Orders: row.Orders, Longest: seconds(row.Longest)}
+		oldest = max(oldest, row.Oldest)
+	}
+	w.Unfinished = seconds(oldest)
+	return w, nil
+}
+
+func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
+
+// Overview describes all replicas together. Each number goes up to CountsMost.
+type Overview struct {
+	At time.Time
+	Waiting
+	Statuses []StatusCount // one for each state, in their order
+	Oldest   *OldestOrder  // that has not ended; nil: none
+	Replicas []Replica     // by name
+}
+
+// StatusCount is how many orders are in a state.
+type StatusCount struct {
+	Status fsm.State
+	Orders int64
+	More   bool // there may be more
+}
+
+// OldestOrder is an unfinished order. Hold is nil while a replica drives it.
+type OldestOrder struct {
+	OrderID   string
+	Status    fsm.State
+	Hold      *string
+	CreatedAt time.Time
+}
+
+// Replica is a running service on the same database, known by the name of its connections.
+type Replica struct {
+	Name        string
+	Connections int64
+	Since       time.Time // when the oldest connection began
+}
+
+// Overview asks the database at most once a second for all callers. Errors: ErrUnavailable.
+func (r *Reader) Overview(ctx context.Context, b Backlog) (Overview, error) {
+	return r.overview.get(ctx, func(ctx context.Context) (Overview, error) { return r.readOverview(ctx, b) })
+}
+
+func (r *Reader) readOverview(ctx context.Context, b Backlog) (v Overview, err error) {
+	if v.Waiting, err = r.waiting(ctx, b, 0); err != nil {
+		return v, err
+	}
+	counts := map[fsm.State]StatusCount{}
+	if err := r.countUnfinished(ctx, &v, counts); err != nil {
+		return v, Unavailable("count unfinished orders", err)
+	}
+	if err := r.countEnded(ctx, counts); err != nil {
+		return v, Unavailable("count orders that have ended", err)
+	}
+	for _, state := range fsm.States() {
+		count := counts[state]
+		count.Status = state
+		v.Statuses = append(v.Statuses, count)
+	}
+	replicas, err := Read(ctx, r, r.query.ServerReplicas, pg.ServiceName)
+	for _, row := range replicas {
+		v.Replicas = append(v.Replicas, Replica{strings.TrimSpace(strings.TrimPrefix(row.Name, pg.ServiceName)), row.Connections, row.Since})
+	}
+	v.At = b.At
+	return v, Unavailable("list replicas", err)
+}
+
+func (r *Reader) countUnfinished(ctx context.Context, v *Overview, counts map[fsm.State]StatusCount) error {
+	rows, err := Read(ctx, r, r.query.OrdersUnfinished, CountsMost)
+	if err != nil || len(rows) == 0 {
+		return err
+	}
+	v.Oldest = &OldestOrder{rows[0].OrderID, rows[0].Status, rows[0].Hold, rows[0].CreatedAt}
+	cut := false // orders were left out, of any unfinished state
+	for _, row := range rows {
+		counts[row.Status] = StatusCount{Orders: min(counts[row.Status].Orders+row.Orders, CountsMost)}
+		cut = cut || row.DrivenCut
+		if row.Hold != nil {
+			held := v.Held[*row.Hold]
+			held.Orders = min(held.Orders+row.Orders, CountsMost)
+			v.Held[*row.Hold] = held
+			cut = cut || held.Orders == CountsMost
+		}
+	}
+	for _, state := range fsm.States() {
+		if count := counts[state]; !state.Final() {
+			count.More = cut || count.Orders == CountsMost
+			counts[state] = count
+		}
+	}
+	return nil
+}
+
+// countEnded looks for completed orders among twice as many of the newest, until it has once found CountsMost.
+func (r *Reader) countEnded(ctx context.Context, counts map[fsm.State]StatusCount) error {
+	p := db.OrdersEndedParams{Most: CountsMost}
+	many := r.manyCompleted.Load()
+	if !many {
+		p.Newest = 2 * CountsMost
+	}
+	row, err := Read(ctx, r, r.query.OrdersEnded, p)
+	if err != nil {
+		return err
+	}
+	if many || row.Completed >= CountsMost {
+		r.manyCompleted.Store(true)
+		row.Completed = CountsMost
+	}
+	all := row.Completed + row.Failed + row.Canceled
+	counts[fsm.Failed] = StatusCount{Orders: row.Failed, More: row.Failed >= CountsMost}
+	counts[fsm.Canceled] = StatusCount{Orders: row.Canceled, More: row.Canceled >= CountsMost}
+	counts[fsm.Completed] = StatusCount{Orders: row.Completed, More: all >= CountsMost}
+	return nil
+}
+
+const (
+	errorOrdersMost = 10_000 // of failed orders, and of held ones
+	errorGroupsMost = 200
+)
+
+// ErrorGroup counts the orders that failed, or are held for attention, at the same step for the same reason.
+type ErrorGroup struct {
+	Status      fsm.State // failed, or the state in which they are held
+	Step        fsm.Step  // empty: no step failed
+	Code        string    // of the failure; of a hold, its reason up to a colon
+	Orders      int64
+	First, Last time.Time
+	Example     string // id of the newest
+	Detail      string // of the newest: what the failure says, or the whole reason of the hold
+}
+
+// ErrorGroups are the groups of the newest orders, the largest first.
+type ErrorGroups struct {
+	Groups []ErrorGroup
+	More   bool // older orders, or smaller groups, were left out
+}
+
+// ErrorGroups asks the database at most once a second for all callers. Errors: ErrUnavailable.
+func (r *Reader) ErrorGroups(ctx context.Context) (ErrorGroups, error) {
+	return r.errorGroups.get(ctx, r.readErrorGroups)
+}
+
+func (r *Reader) readErrorGroups(ctx context.Context) (found ErrorGroups, err error) {
+	rows, err := Read(ctx, r, r.query.ErrorGroups, db.ErrorGroupsParams{Most: errorOrdersMost, Groups: errorGroupsMost})
+	failed, held := int64(0), int64(0)
+	for _, row := range rows {
+		g := ErrorGroup{fsm.State(row.Status), fsm.Step(row.Step), row.Code, row.Orders, row.FirstAt, row.LastAt, row.Example, row.Detail}
+		if g.Status == fsm.Failed {
+			failed += g.Orders
+		} else {
+			held += g.Orders
+			g.Step = g.Status.Step()
+		}
+		found.Groups = append(found.Groups, g)
+	}
+	found.More = len(rows) == errorGroupsMost || max(failed, held) >= errorOrdersMost
+	return found, Unavailable("group errors", err)
+}
+
+// shared is a read whose result serves all callers for a while, so that many viewers of a large database cost a replica
+// little.
+type shared[T any] struct {
+	reads singleflight.Group
+	last  atomic.Pointer[result[T]]
+}
+
+type result[T any] struct {
+	value T
+	until time.Time
+}
+
+const (
+	sharedFor   = time.Second      // how long a result is good, at least
+	sharedTimes = 50               // and at least this many times as long as the read took
+	sharedLimit = 10 * time.Second // how long a read may take
+)
+
+// get returns the last result while it is good, or reads. A caller that leaves does not end the read for the others.
+func (s *shared[T]) get(ctx context.Context, read func(context.Context) (T, error)) (T, error) {
+	if last := s.last.Load(); last != nil && time.Now().Before(last.until) {
+		return last.value, nil
+	}
+	found, err, _ := s.reads.Do("", func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sharedLimit)
+		defer cancel()
+		began := time.Now()
+		value, err := read(ctx)
+		if err == nil {
+			s.last.Store(&result[T]{value, time.Now().Add(max(sharedFor, sharedTimes*time.Since(began)))})
+		}
+		return value, err
+	})
+	value, _ := found.(T)
+	return value, err
+}
