@@ -10,7 +10,6 @@ import (
 	"pawl/engine"
 	"pawl/fsm"
 	"pawl/internal/orders"
-	"pawl/internal/simulator"
 	"pawl/test/assert"
 )
 
@@ -38,7 +37,7 @@ func TestACallbackIsWaitedFor(t *testing.T) {
 			t.Parallel()
 			s := openShop(t, 1, quick)
 			s.use(t, `{charge: {executor: simulator, url: SIM}, reserve: {executor: simulator, url: SIM}}`)
-			s.faults(t, simulator.Rule{Fault: simulator.Async, Delay: 300 * time.Millisecond})
+			s.faults(t, "async:300ms")
 			in := request("one")
 			s.admit(t, in)
 			s.until(t, "one", "callback")
@@ -53,12 +52,12 @@ func TestWhatIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	t.Run("a customer who has to act must be told", func(t *testing.T) {
 		t.Parallel()
-		d := openDesk(t, "")
-		d.says(202, `{"reference":"r","action":{"url":"https://bank.example"}}`)
+		s := with(atEndpoint("", "charge"))(t)
+		s.provider.says(`charge/do: 202 {"reference":"r","action":{"url":"https://bank.example"}}`)
 		in := request("one")
-		d.admit(t, in)
-		d.until(t, "one", "callback")
-		if o, err := d.engine.Process(within(t, patience), in); err != nil || text(o.Hold) != "callback" || len(o.Action) == 0 {
+		s.admit(t, in)
+		s.until(t, "one", "callback")
+		if o, err := s.engine.Process(within(t, patience), in); err != nil || text(o.Hold) != "callback" || len(o.Action) == 0 {
 			t.Errorf("%v, %s", err, brief(o))
 		}
 	})
@@ -82,7 +81,7 @@ func TestAwaitEndsInTime(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, 1, quick)
 	s.use(t, `charge: {executor: simulator, url: SIM}`)
-	s.faults(t, simulator.Rule{Fault: simulator.Async, Delay: time.Hour})
+	s.faults(t, "async:1h")
 	in := request("one")
 	s.admit(t, in)
 	s.until(t, "one", "callback")

@@ -3,9 +3,6 @@ package engine_test
 import (
 	"errors"
 	"fmt"
-	"math"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,7 +40,7 @@ func TestProviderThatHangs(t *testing.T) {
 	s := openShop(t, 1, quick)
 	hangs := s.use(t, `
 charge: {executor: simulator, url: SIM, timeout: 60s, inFlight: 3, queue: 5, retry: {initial: 30m, cap: 30m}, breaker: {failures: 1000}, keyRetention: 8760h}`)
-	s.faults(t, simulator.Rule{Fault: simulator.Hang, OrderPrefix: "stuck"})
+	s.faults(t, "hang,order=stuck")
 	const orders = 20
 	for i := range orders {
 		s.admit(t, request(fmt.Sprintf("stuck%d", i)))
@@ -76,7 +73,7 @@ func TestBreaker(t *testing.T) {
 	s := openShop(t, 1, cfg)
 	version := s.use(t, `
 charge: {executor: simulator, url: SIM, inFlight: 1, retry: {initial: 5ms, cap: 10ms, maxRetries: 999}, breaker: {failures: 3, open: 200ms}}`)
-	s.faults(t, simulator.Rule{Fault: simulator.Error, Status: 500})
+	s.faults(t, "error:500")
 	for i := range 6 {
 		s.admit(t, request(fmt.Sprintf("o%d", i)))
 	}
@@ -103,7 +100,7 @@ func TestBreakerStaysClosed(t *testing.T) {
 	s := openShop(t, 1, quick)
 	version := s.use(t, `
 charge: {executor: simulator, url: SIM, retry: {initial: 1ms, cap: 2ms}, breaker: {failures: 1, open: 1h}}`)
-	s.faults(t, simulator.Rule{Fault: simulator.RateLimit, Delay: time.Millisecond, Times: 2, OrderPrefix: "patient"}, simulator.Rule{Fault: simulator.Decline, OrderPrefix: "poor"})
+	s.faults(t, "rate-limit2:1ms,order=patient", "decline,order=poor")
 	for id, want := range map[string]fsm.State{"patient": "completed", "poor": "failed"} {
 		isNow(t, s.process(t, request(id)), want)
 	}
@@ -117,7 +114,7 @@ func TestRetrySurvivesARestart(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, 1, quick)
 	s.use(t, `charge: {executor: simulator, url: SIM, retry: {initial: 1s, cap: 1s}}`)
-	s.faults(t, simulator.Rule{Fault: simulator.RateLimit, Delay: 5 * time.Second, Times: 1})
+	s.faults(t, "rate-limit1:5s")
 	s.admit(t, request("later"))
 	held := s.until(t, "later", "retry")
 	if held.DueAt == nil || held.HoldReason == nil || *held.Calls != 1 {
@@ -142,7 +139,7 @@ func TestPolicyIsPinned(t *testing.T) {
 	first := s.use(t, `
 charge: {executor: simulator, url: SIM, retry: {initial: 1ms, cap: 5ms, maxRetries: 999}}
 reserve: {executor: simulator, url: SIM}`)
-	s.faults(t, simulator.Rule{Fault: simulator.NotDone, Step: "charge"})
+	s.faults(t, "not-done@charge")
 	s.admit(t, request("old"))
 	s.until(t, "old", "retry")
 	second := s.use(t, `confirm: {executor: simulator, url: SIM}`)
@@ -180,115 +177,69 @@ func (b *bundle) made(t testing.TB, orderID string) []string {
 	return column[string](t, b.Pool, `SELECT concat_ws(' ', operation, outcome, code) FROM books.step_calls WHERE order_id = $1 ORDER BY call`, orderID)
 }
 
-// lingering is a provider that loses the connection of each charge, goes on working on it until it is asked often enough,
-// and tells who asks. No clock has a part in it.
-type lingering struct {
-	sent, asked atomic.Int32
-	doneAt      atomic.Int32 // the look-up that says that it is done
-}
-
-// ServeHTTP implements http.Handler.
-func (l *lingering) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodGet {
-		l.sent.Add(1)
-		panic(http.ErrAbortHandler)
+// lingering is an endpoint that loses the connection of a charge and goes on working on it; it tells those who ask how far it
+// is. No clock has a part in it.
+func lingering(retry string, lookups ...string) func(*testing.T) *shop {
+	return func(t *testing.T) *shop {
+		t.Helper()
+		s := with(atEndpoint(", lookupUrl: ENDPOINT/charge/lookup, retry: "+retry, "charge"))(t)
+		s.provider.says("charge/do: cut", "charge/lookup: "+strings.Join(lookups, "; "))
+		return s
 	}
-	said := `{"state":"in_progress"}`
-	if l.asked.Add(1) >= l.doneAt.Load() {
-		said = `{"state":"done","reference":"ch_1"}`
-	}
-	_, _ = w.Write([]byte(said))
 }
 
-// openLingering is a shop whose charges are done by such a provider.
-func openLingering(t testing.TB, doneAt int32, retry string) (*shop, *lingering) {
-	t.Helper()
-	l := &lingering{}
-	l.doneAt.Store(doneAt)
-	server := httptest.NewServer(l)
-	t.Cleanup(server.Close)
-	s := openShop(t, 1, quick)
-	s.use(t, strings.ReplaceAll(`charge: {executor: http, url: URL/do, undoUrl: URL/undo, lookupUrl: URL/lookup, timeout: 1m, retry: `+retry+`}`, "URL", server.URL))
-	return s, l
+const inProgress, isDone = `200 {"state":"in_progress"}`, `200 {"state":"done","reference":"ch_1"}`
+
+// calledFor checks the calls that the books have of the order.
+func calledFor(want ...string) act {
+	return func(t *testing.T, s *shop) { t.Helper(); assert.Equal(t, s.made(t, "order"), want, "calls") }
 }
 
-// A provider that has not answered and is at work is asked until it is done. Nobody calls back, so nothing else would tell.
 func TestAProviderThatTakesItsTime(t *testing.T) {
 	t.Parallel()
-	s, l := openLingering(t, 5, `{initial: 1ms, cap: 50ms, maxRetries: 2}`)
-	isNow(t, s.process(t, request("slow")), "completed")
-	want := append([]string{"do unknown connection_lost"}, slices.Repeat([]string{"lookup unknown in_progress"}, 4)...)
-	if made := s.made(t, "slow"); !slices.Equal(made, append(want, "lookup done")) || l.sent.Load() != 1 {
-		t.Errorf("calls: %q, sent %d times", made, l.sent.Load())
-	}
-}
-
-// What is in progress for longer than retries and budget last comes to a person, and a retry asks at once.
-func TestAProviderThatIsNeverDone(t *testing.T) {
-	t.Parallel()
-	s, l := openLingering(t, math.MaxInt32, `{initial: 30m, cap: 30m, maxRetries: 1, budget: 0s}`)
-	s.admit(t, request("one"))
-	s.until(t, "one", "retry")
-	s.exec(t, `UPDATE orders SET due_at = now()`)
-	held := s.until(t, "one", "attention")
-	if made := s.made(t, "one"); !slices.Equal(made, []string{"do unknown connection_lost", "lookup unknown in_progress"}) || text(held.HoldReason) == "" {
-		t.Errorf("%s, calls %q", brief(held), made)
-	}
-	l.doneAt.Store(0)
-	s.do(t, engine.Request{Verb: orders.Retry, OrderID: "one", Actor: "ann", Async: true})
-	s.until(t, "one", "completed")
-	if made := s.made(t, "one"); made[len(made)-1] != "lookup done" {
-		t.Errorf("calls: %q", made)
-	}
-}
-
-// Whoever does not want to wait for a callback asks: by a look-up, or with the same key where there is none.
-func TestRetryOfAnOrderThatWaitsForACallback(t *testing.T) {
-	t.Parallel()
-	for policy, last := range map[string]string{
-		`charge: {executor: simulator, url: SIM}`:                             "lookup done",
-		`charge: {executor: http, url: SIM/charge, undoUrl: SIM/charge/undo}`: "do done",
-	} {
-		t.Run(last, func(t *testing.T) {
-			t.Parallel()
-			s := openShop(t, 1, quick)
-			s.use(t, policy)
-			s.faults(t, simulator.Rule{Fault: simulator.CallbackNever, Times: 1})
-			s.admit(t, request("one"))
-			held := s.until(t, "one", "callback")
-			if !slices.Contains(orders.AllowedActions(&held), "retry") {
-				t.Errorf("allowed: %q", orders.AllowedActions(&held))
-			}
-			isNow(t, s.do(t, engine.Request{Verb: orders.Retry, OrderID: "one", Actor: "ann"}), "completed")
-			s.calledFor(t, "one", "do waiting", last)
-			s.stands(t, "one", "charge live")
-		})
-	}
-	t.Run("that is still owed leaves it waiting", func(t *testing.T) {
-		t.Parallel()
-		s := openShop(t, 1, quick)
-		s.use(t, `charge: {executor: simulator, url: SIM}`)
-		s.faults(t, simulator.Rule{Fault: simulator.Async, Delay: time.Hour})
-		s.admit(t, request("one"))
-		held := s.until(t, "one", "callback")
-		s.do(t, engine.Request{Verb: orders.Retry, OrderID: "one", Actor: "ann", Async: true})
+	asked := asked(orders.Retry)
+	askedAgain := func(t *testing.T, s *shop) {
+		t.Helper()
+		held := s.get(t, "order")
+		retry(t, s)
 		eventually(t, "it was asked, and waits again", func() bool {
-			o := s.get(t, "one")
+			o := s.get(t, "order")
 			return o.Seq > held.Seq+1 && text(o.Hold) == "callback"
 		})
-		s.calledFor(t, "one", "do waiting", "lookup waiting")
+	}
+	play(t, []scene{
+		// It is asked until it is done. Nobody calls back, so nothing else would tell.
+		{"is asked until it is done", lingering("{initial: 1ms, cap: 50ms, maxRetries: 2}", inProgress, inProgress, inProgress, inProgress, isDone),
+			acts{processes("completed"), charges(1), calledFor("do unknown connection_lost", "lookup unknown in_progress", "lookup unknown in_progress",
+				"lookup unknown in_progress", "lookup unknown in_progress", "lookup done")}},
+		// What is in progress for longer than retries and budget last comes to a person, and a retry asks at once.
+		{"and is never done comes to a person", lingering("{initial: 30m, cap: 30m, maxRetries: 1, budget: 0s}", inProgress), acts{
+			admits(), is("retry"), due, is("charging attention"), calledFor("do unknown connection_lost", "lookup unknown in_progress"),
+			says("charge/lookup: " + isDone), retry, is("completed"),
+			calledFor("do unknown connection_lost", "lookup unknown in_progress", "lookup done")}},
+		// Whoever does not want to wait for a callback asks: by a look-up, or with the same key where there is none.
+		{"is asked by a retry", with(`charge: {executor: simulator, url: SIM}`), acts{fails("callback-never1"), admits(), is("callback"),
+			allows("cancel", "retry", "pause", "step-result"), does(asked, "completed"), calledFor("do waiting", "lookup done")}},
+		{"and can't be asked is sent the same again", with(`charge: {executor: http, url: SIM/charge, undoUrl: SIM/charge/undo}`), acts{
+			fails("callback-never1"), admits(), is("callback"), does(asked, "completed"), calledFor("do waiting", "do done"), liveAtSimulator("charge")}},
+		{"and still owes the callback is waited for", with(`charge: {executor: simulator, url: SIM}`), acts{fails("async:1h"), admits(), is("callback"),
+			askedAgain, calledFor("do waiting", "lookup waiting")}},
+		// A request that never arrived is sent again at once when the look-up says so, by a call of its own.
+		{"and got no request is sent another one", with(`charge: {executor: simulator, url: SIM, timeout: 1m, retry: {initial: 1ms, cap: 1ms}}`), acts{
+			fails("refuse-connection1"), processes("completed"), calledFor("do unknown connection_lost", "lookup retry unseen", "do done"),
+			func(t *testing.T, s *shop) { t.Helper(); s.called(t, "order", "charge/do", "charge/do") }}},
 	})
 }
 
-// A request that never arrived is sent again at once when the look-up says so, by a call of its own.
-func TestARequestThatNeverArrived(t *testing.T) {
-	t.Parallel()
-	s := openShop(t, 1, quick)
-	s.use(t, `charge: {executor: simulator, url: SIM, timeout: 1m, retry: {initial: 1ms, cap: 1ms}}`)
-	s.faults(t, simulator.Rule{Fault: simulator.RefuseConnection, Times: 1})
-	isNow(t, s.process(t, request("one")), "completed")
-	s.calledFor(t, "one", "do unknown connection_lost", "lookup retry unseen", "do done")
-	s.called(t, "one", "charge/do", "charge/do")
+// liveAtSimulator checks which steps stand at the simulator, and that nothing else was made there.
+func liveAtSimulator(steps ...string) act {
+	return func(t *testing.T, s *shop) {
+		t.Helper()
+		for i := range steps {
+			steps[i] += " live"
+		}
+		s.stands(t, "order", steps...)
+	}
 }
 
 // executor is something that charges, with what it knows of that.
@@ -418,10 +369,4 @@ func TestPoliciesThatAreReadLate(t *testing.T) {
 			})
 		}
 	}
-}
-
-// calledFor checks the calls that the books have of an order.
-func (b *bundle) calledFor(t testing.TB, orderID string, want ...string) {
-	t.Helper()
-	assert.Equal(t, b.made(t, orderID), want, orderID, "calls")
 }

@@ -30,9 +30,9 @@ import (
 // A token that is not ours is known before anything is asked of the database: here nobody waits for its answer.
 func TestForgedTokensCostNoRead(t *testing.T) {
 	t.Parallel()
-	d := openDesk(t, "")
+	d := waiting("")(t)
 	d.admit(t, request("o"))
-	token := d.token(t, "charge")
+	token := d.provider.token(t, "charge")
 	d.until(t, "o", "callback")
 	gone, leave := context.WithCancel(t.Context())
 	leave()
@@ -49,9 +49,9 @@ func TestForgedTokensCostNoRead(t *testing.T) {
 // however long that takes.
 func TestCallbackTokensEndWithTheirStep(t *testing.T) {
 	t.Parallel()
-	d := openDesk(t, "")
+	d := waiting("")(t)
 	d.admit(t, request("o"))
-	charge := d.token(t, "charge")
+	charge := d.provider.token(t, "charge")
 	d.until(t, "o", "callback")
 	age := func(by string) {
 		d.exec(t, fmt.Sprintf(`UPDATE step_calls SET started_at = started_at - interval '%s', finished_at = finished_at - interval '%[1]s'`, by))
@@ -60,12 +60,12 @@ func TestCallbackTokensEndWithTheirStep(t *testing.T) {
 	if r := d.tell(t, charge, "done", "r"); !r.Accepted {
 		t.Errorf("at the step: %+v", r)
 	}
-	reserve := d.token(t, "reserve")
+	reserve := d.provider.token(t, "reserve")
 	if _, err := d.engine.Answer(t.Context(), charge, engine.CallbackResult{Outcome: "done"}); !errors.Is(err, orders.ErrNotFound) {
 		t.Errorf("after the step, 32 days old: %v", err)
 	}
 	d.tell(t, reserve, "done", "r")
-	d.tell(t, d.token(t, "confirm"), "done", "r")
+	d.tell(t, d.provider.token(t, "confirm"), "done", "r")
 	d.until(t, "o", "completed")
 	if r := d.tell(t, reserve, "done", "r"); !r.Accepted {
 		t.Errorf("sent again after the end: %+v", r)
@@ -83,16 +83,16 @@ func TestCallbackTokensEndWithTheirStep(t *testing.T) {
 // What a callback repeats of the call is masked as in an answer, and so is what a person says.
 func TestCallbacksAreMasked(t *testing.T) {
 	t.Parallel()
-	d := openDesk(t, "")
+	d := waiting("")(t)
 	in := request("o")
 	in.PaymentMethod = "pm_marked_card"
 	d.admit(t, in)
-	token := d.token(t, "charge")
+	token := d.provider.token(t, "charge")
 	d.until(t, "o", "callback")
 	_, err := d.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: "done", CallbackText: provider.CallbackText{
 		Reference: "ch_" + token, Data: []byte(`{"token":"` + strings.ToUpper(token) + `","with":"pm_marked_card"}`)}})
 	assert.NoError(t, err)
-	d.token(t, "reserve")
+	d.provider.token(t, "reserve")
 	held := d.until(t, "o", "callback")
 	d.exec(t, `UPDATE orders SET hold = 'attention', hold_reason = 'test', due_at = NULL, seq = seq + 1`)
 	d.exec(t, `INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb) SELECT order_no, seq, status, status, fence, 'attention' FROM orders`)
@@ -180,9 +180,9 @@ func TestSignedCallbacks(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "secret")
 	assert.NoError(t, os.WriteFile(path, []byte("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"), 0o600))
-	d := openDesk(t, fmt.Sprintf(", secret: 'file:%s', signedCallbacks: true", path))
+	d := waiting(fmt.Sprintf(", secret: 'file:%s', signedCallbacks: true", path))(t)
 	d.admit(t, request("o"))
-	token, key := d.token(t, "charge"), d.keys["charge"]
+	token, key := d.provider.token(t, "charge"), d.provider.made("charge/do")[0].key
 	d.until(t, "o", "callback")
 	post := func(token, body string, header http.Header) int {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.cfg.PublicURL+"/api/callbacks/"+token, bytes.NewReader([]byte(body)))
@@ -206,14 +206,12 @@ func TestSignedCallbacks(t *testing.T) {
 	d.counts(t, 0, `SELECT count(*) FROM step_answers`)
 	signed := signedBy(t, path, m, time.Now())
 	assert.Equal(t, post(token, body, signed), http.StatusOK, "signed")
-	reserve := d.token(t, "reserve")
+	reserve := d.provider.token(t, "reserve")
 
 	// Whoever has seen it can't complete the next step of the order with it, nor another order.
-	d.mu.Lock()
-	delete(d.tokens, "charge")
-	d.mu.Unlock()
+	d.provider.reset()
 	d.admit(t, request("p"))
-	for step, token := range map[string]string{"reserve of the same order": reserve, "charge of another order": d.token(t, "charge")} {
+	for step, token := range map[string]string{"reserve of the same order": reserve, "charge of another order": d.provider.token(t, "charge")} {
 		assert.Equal(t, post(token, body, signed), http.StatusBadRequest, "signed for a charge", step)
 	}
 	d.counts(t, 1, `SELECT count(*) FROM step_answers`)
@@ -222,9 +220,9 @@ func TestSignedCallbacks(t *testing.T) {
 // TestTheCallbackSecretIsReplaced does what docs/security.md says to do when somebody has read it.
 func TestTheCallbackSecretIsReplaced(t *testing.T) {
 	t.Parallel()
-	d := openDesk(t, "")
+	d := waiting("")(t)
 	d.admit(t, request("before"))
-	old := d.token(t, "charge")
+	old := d.provider.token(t, "charge")
 	d.until(t, "before", "callback")
 	d.exec(t, `UPDATE pawl.installation SET callback_secret = DEFAULT`)
 
@@ -233,15 +231,13 @@ func TestTheCallbackSecretIsReplaced(t *testing.T) {
 	if _, err := d.engine.Answer(t.Context(), old, engine.CallbackResult{Outcome: "done"}); !errors.Is(err, orders.ErrNotFound) {
 		t.Errorf("a token of the old secret: %v", err)
 	}
-	d.mu.Lock()
-	delete(d.tokens, "charge")
-	d.mu.Unlock()
+	d.provider.reset()
 	d.admit(t, request("after"))
-	token := d.token(t, "charge")
+	token := d.provider.token(t, "charge")
 	if token == old {
 		t.Error("the token is the same")
 	}
 	d.until(t, "after", "callback")
 	d.tell(t, token, "done", "ch_after")
-	d.token(t, "reserve")
+	d.provider.token(t, "reserve")
 }

@@ -1,20 +1,15 @@
 package engine_test
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"pawl/engine"
 	"pawl/internal/orders"
 	"pawl/internal/provider"
-	"pawl/internal/simulator"
 	"pawl/test/assert"
 )
 
@@ -25,11 +20,11 @@ func TestCallbacksRacingTheir202(t *testing.T) {
 	s := openShop(t, 2, engine.Config{RecoveryInterval: often})
 	s.use(t, `charge: {executor: simulator, url: SIM, callbackTimeout: 1h}`)
 	s.faults(t,
-		simulator.Rule{Fault: simulator.CallbackBefore, Fraction: 0.3},
-		simulator.Rule{Fault: simulator.CallbackTwice, Fraction: 0.3},
-		simulator.Rule{Fault: simulator.AnswerTwice, Fraction: 0.2},
-		simulator.Rule{Fault: simulator.CallbackLate, Fraction: 0.5, Delay: time.Millisecond},
-		simulator.Rule{Fault: simulator.Async})
+		"callback-before,fraction=0.3",
+		"callback-twice,fraction=0.3",
+		"answer-twice,fraction=0.2",
+		"callback-late:1ms,fraction=0.5",
+		"async")
 	orders := times(300, 1000)
 	var callers sync.WaitGroup
 	turn := make(chan struct{}, 100)
@@ -54,182 +49,91 @@ func TestCallbacksRacingTheir202(t *testing.T) {
 	}
 }
 
-// desk is a provider that does as it is told, and remembers where it was asked to call back.
-type desk struct {
-	*shop
-	mu     sync.Mutex
-	answer func(path string) (status int, body string)
-	tokens map[string]string // of the last call by path
-	keys   map[string]string // likewise
-	calls  []string
+// waiting opens a shop whose steps are answered 202: their results come by callbacks.
+func waiting(tuning string) func(*testing.T) *shop {
+	return func(t *testing.T) *shop {
+		t.Helper()
+		s := with(atEndpoint(tuning, "charge", "reserve", "confirm"))(t)
+		s.provider.says("charge/do: waiting", "reserve/do: waiting", "confirm/do: waiting")
+		return s
+	}
 }
 
-// openDesk opens a shop whose charge, reserve and confirm are done by a desk that answers 202.
-func openDesk(t *testing.T, tuning string) *desk {
+// tell reports what became of a call.
+func (s *shop) tell(t testing.TB, token, outcome, reference string) engine.Receipt {
 	t.Helper()
-	d := &desk{tokens: map[string]string{}, keys: map[string]string{}, answer: func(string) (int, string) { return 202, `{"reference":"r"}` }}
-	server := httptest.NewServer(http.HandlerFunc(d.serve))
-	t.Cleanup(server.Close)
-	d.shop = openShop(t, 1, quick)
-	policy := ""
-	for _, of := range []string{"charge", "reserve", "confirm"} {
-		undo := fmt.Sprintf(", undoUrl: %q", server.URL+"/"+of+"/undo")
-		if of == "confirm" {
-			undo = ""
-		}
-		policy += fmt.Sprintf("%s: {executor: http, url: %q, timeout: 60s%s%s}\n", of, server.URL+"/"+of, undo, tuning)
-	}
-	d.use(t, policy)
-	return d
-}
-
-func (d *desk) serve(w http.ResponseWriter, r *http.Request) {
-	var call struct{ CallbackURL string }
-	if err := json.NewDecoder(r.Body).Decode(&call); err != nil {
-		panic(err)
-	}
-	d.mu.Lock()
-	of := strings.TrimPrefix(r.URL.Path, "/")
-	d.calls = append(d.calls, of)
-	status, body := http.StatusOK, `{}`
-	if !strings.HasSuffix(of, "/undo") {
-		d.keys[of] = r.Header.Get("Idempotency-Key")
-		d.tokens[of] = call.CallbackURL[strings.LastIndex(call.CallbackURL, "/")+1:]
-		status, body = d.answer(of)
-	}
-	d.mu.Unlock()
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_, _ = w.Write([]byte(body))
-}
-
-// says changes what the desk answers.
-func (d *desk) says(status int, body string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.answer = func(string) (int, string) { return status, body }
-}
-
-func (d *desk) made(call string) (n int) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, made := range d.calls {
-		if made == call {
-			n++
-		}
-	}
-	return n
-}
-
-// token waits for the call of a step, and returns where it is to be answered.
-func (d *desk) token(t *testing.T, of string) (token string) {
-	t.Helper()
-	eventually(t, of+" is called for", func() bool {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		token = d.tokens[of]
-		return token != ""
-	})
-	return token
-}
-
-func (d *desk) tell(t *testing.T, token, outcome, reference string) engine.Receipt {
-	t.Helper()
-	receipt, err := d.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: outcome, CallbackText: provider.CallbackText{Reference: reference}})
+	receipt, err := s.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: outcome, CallbackText: provider.CallbackText{Reference: reference}})
 	assert.NoError(t, err, "tell", outcome)
 	return receipt
 }
 
-func TestCallbacks(t *testing.T) {
-	t.Parallel()
-	t.Run("take an order through all its steps", func(t *testing.T) {
-		t.Parallel()
-		d := openDesk(t, "")
-		d.admit(t, request("o"))
-		for _, of := range []string{"charge", "reserve", "confirm"} {
-			token := d.token(t, of)
-			d.until(t, "o", "callback")
-			if of == "charge" && *d.get(t, "o").Hold != "callback" {
-				t.Error("not held")
-			}
-			if r := d.tell(t, token, "done", "ref-"+of); !r.Accepted {
-				t.Errorf("%+v", r)
-			}
+// tells reports what became of a step, once it was called for.
+func tells(step, outcome, reference string) act {
+	return func(t *testing.T, s *shop) {
+		t.Helper()
+		if r := s.tell(t, s.provider.token(t, step), outcome, reference); !r.Accepted {
+			t.Errorf("%s: %+v", step, r)
 		}
-		order := d.until(t, "o", "completed")
-		if *order.ChargeReference != "ref-charge" || *order.ReserveReference != "ref-reserve" {
-			t.Errorf("%s, %s", *order.ChargeReference, *order.ReserveReference)
-		}
-	})
-	t.Run("that refuse undo what was done", func(t *testing.T) {
-		t.Parallel()
-		d := openDesk(t, "")
-		d.admit(t, request("o"))
-		d.tell(t, d.token(t, "charge"), "done", "r")
-		d.tell(t, d.token(t, "reserve"), "refused", "")
-		order := d.until(t, "o", "failed")
-		if *order.FailureStep != "reserve" || order.RefundedAt == nil || d.made("charge/undo") != 1 || d.made("reserve/undo") != 0 {
-			t.Errorf("%s", brief(order))
-		}
-	})
-	t.Run("that say not done let the step be tried again", func(t *testing.T) {
-		t.Parallel()
-		d := openDesk(t, ", retry: {initial: 1ms, cap: 1ms}")
-		d.admit(t, request("o"))
-		token := d.token(t, "charge")
-		d.until(t, "o", "callback")
-		d.tell(t, token, "not_done", "")
-		eventually(t, "it is called for again", func() bool { return d.made("charge") == 2 })
-		assert.Equal(t, d.token(t, "charge"), token, "with another token: the body would differ")
-		if o := d.until(t, "o", "callback"); o.InDoubtSince == nil {
-			t.Error("nothing is in doubt any more")
-		}
-	})
+	}
 }
 
-func TestCallbacksOutOfTurn(t *testing.T) {
+// made checks how often something was called for.
+func made(want int, call string) act {
+	return func(t *testing.T, s *shop) { t.Helper(); assert.Equal(t, len(s.provider.made(call)), want, call) }
+}
+
+// madeAgain waits for a call to be made once more.
+func madeAgain(call string) act {
+	return func(t *testing.T, s *shop) {
+		t.Helper()
+		eventually(t, call+" is made again", func() bool { return len(s.provider.made(call)) == 2 })
+	}
+}
+
+func TestCallbacks(t *testing.T) {
 	t.Parallel()
-	t.Run("that come before their answer are used when it comes", func(t *testing.T) {
-		t.Parallel()
-		d := openDesk(t, "")
-		d.mu.Lock()
-		d.answer = func(of string) (int, string) {
-			if r, err := d.engine.Answer(t.Context(), d.tokens[of], engine.CallbackResult{Outcome: "done"}); err != nil || !r.Accepted {
+	soon := ", retry: {initial: 1ms, cap: 1ms}"
+	sameToken := func(t *testing.T, s *shop) {
+		t.Helper()
+		made := s.provider.made("charge/do")
+		assert.Equal(t, made[1].CallbackURL, made[0].CallbackURL, "with another token the body would differ")
+	}
+	during := func(t *testing.T, s *shop) {
+		t.Helper()
+		s.provider.during = func(c received) {
+			token := c.CallbackURL[strings.LastIndex(c.CallbackURL, "/")+1:]
+			if r, err := s.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: "done"}); err != nil || !r.Accepted {
 				t.Errorf("%+v, %v", r, err)
 			}
-			return 202, `{}`
 		}
-		d.mu.Unlock()
-		isNow(t, d.process(t, request("o")), "completed")
-		assert.Equal(t, d.made("charge"), 1, "called again")
-	})
-	t.Run("that come twice count once, and another one does not count", func(t *testing.T) {
-		t.Parallel()
-		d := openDesk(t, "")
-		d.admit(t, request("o"))
-		token := d.token(t, "charge")
-		for range 2 {
-			if r := d.tell(t, token, "done", "r"); !r.Accepted {
-				t.Errorf("%+v", r)
-			}
-		}
+	}
+	another := func(t *testing.T, s *shop) {
+		t.Helper()
 		for _, other := range [][2]string{{"refused", ""}, {"done", "another"}} {
-			if r := d.tell(t, token, other[0], other[1]); r.Accepted || r.Reason == "" {
+			if r := s.tell(t, s.provider.token(t, "charge"), other[0], other[1]); r.Accepted || r.Reason == "" {
 				t.Errorf("%q: %+v", other, r)
 			}
 		}
-		d.token(t, "reserve")
-		if o := d.get(t, "o"); *o.ChargeReference != "r" {
-			t.Errorf("%s", brief(o))
-		}
+	}
+	play(t, []scene{
+		{"take an order through all its steps", waiting(""), acts{admits(), is("charging callback"), tells("charge", "done", "ref-charge"),
+			is("reserving callback"), tells("reserve", "done", "ref-reserve"), is("confirming callback"), tells("confirm", "done", "ref-confirm"),
+			is("completed"), shows("ref-charge ref-reserve", `SELECT charge_reference || ' ' || reserve_reference FROM full_orders`)}},
+		{"that refuse undo what was done", waiting(""), acts{admits(), tells("charge", "done", "r"), tells("reserve", "refused", ""), is("failed"),
+			shows("reserve true", `SELECT failure_step || ' ' || (refunded_at IS NOT NULL) FROM full_orders`), made(1, "charge/undo"), made(0, "reserve/undo")}},
+		{"that say not done let the step be tried again", waiting(soon), acts{admits(), is("callback"), tells("charge", "not_done", ""),
+			madeAgain("charge/do"), sameToken, is("callback"), shows(true, `SELECT in_doubt_since IS NOT NULL FROM orders`)}},
+		{"that come before their answer are used when it comes", waiting(""), acts{during, processes("completed"), made(1, "charge/do")}},
+		{"that come twice count once, and another one does not count", waiting(""), acts{admits(), tells("charge", "done", "r"),
+			tells("charge", "done", "r"), another, is("reserving"), shows("r", `SELECT charge_reference FROM full_orders`)}},
 	})
 }
 
 func TestCallbacksWithAWrongToken(t *testing.T) {
 	t.Parallel()
-	d := openDesk(t, "")
+	d := waiting("")(t)
 	d.admit(t, request("o"))
-	token := d.token(t, "charge")
+	token := d.provider.token(t, "charge")
 	d.until(t, "o", "callback")
 	refused := func(t *testing.T, token string) {
 		t.Helper()
@@ -279,57 +183,39 @@ func flip(letter string) string {
 // What is reported when the books say it is absent or undone is undone at its provider.
 func TestLateCallbacks(t *testing.T) {
 	t.Parallel()
-	t.Run("about a canceled order are undone, once", func(t *testing.T) {
-		t.Parallel()
-		d := openDesk(t, "")
-		in := request("o")
-		in.CompleteBy = time.Now().Add(time.Hour)
-		d.admit(t, in)
-		token := d.token(t, "charge")
-		d.overdue(t, "o")
-		order := d.until(t, "o", "canceled")
-		undone := d.made("charge/undo")
-		if r := d.tell(t, token, "done", "late"); !r.Accepted {
-			t.Errorf("%+v", r)
+	late := func(step string) act {
+		return comes(1, `SELECT count(*) FROM late_undos WHERE step = '`+step+`' AND finished_at IS NOT NULL`)
+	}
+	unchanged := func(do act) act { // it has ended
+		return func(t *testing.T, s *shop) {
+			t.Helper()
+			before := s.get(t, "order").Seq
+			do(t, s)
+			assert.Equal(t, s.get(t, "order").Seq, before, "seq")
 		}
-		d.lateUndone(t, "o", "charge")
-		if n := d.made("charge/undo"); n != undone+1 {
-			t.Errorf("undone %d times", n-undone)
-		}
-		if after := d.get(t, "o"); after.Status != "canceled" || after.Seq != order.Seq {
-			t.Errorf("%s", brief(after))
-		}
-		calls, err := d.engine.Orders.Calls(t.Context(), "o", orders.Span{After: -1000, Before: 1000, Limit: 10})
+	}
+	listed := func(t *testing.T, s *shop) {
+		t.Helper()
+		calls, err := s.engine.Orders.Calls(t.Context(), "order", orders.Span{After: -1000, Before: 1000, Limit: 10})
 		if err != nil || len(calls) == 0 || calls[0].Call >= 0 || calls[0].Operation != "undo" || *calls[0].Outcome != "done" {
 			t.Errorf("%+v, %v", calls, err)
 		}
-	})
-	t.Run("about a step that was refused are undone while the order is", func(t *testing.T) {
-		t.Parallel()
-		d := openDesk(t, ", retry: {initial: 1ms, cap: 1ms}")
-		d.admit(t, request("o"))
-		d.tell(t, d.token(t, "charge"), "done", "r")
-		token := d.token(t, "reserve")
-		d.until(t, "o", "callback")
-		d.tell(t, token, "refused", "")
-		d.until(t, "o", "failed")
-		if r := d.tell(t, token, "done", "after all"); r.Accepted {
+	}
+	notAccepted := func(t *testing.T, s *shop) {
+		t.Helper()
+		if r := s.tell(t, s.provider.token(t, "reserve"), "done", "after all"); r.Accepted {
 			t.Errorf("%+v", r)
 		}
-		d.lateUndone(t, "o", "reserve")
-		assert.Equal(t, d.made("reserve/undo"), 1, "undone times")
-	})
-	t.Run("about a completed order change nothing", func(t *testing.T) {
-		t.Parallel()
-		d := openDesk(t, "")
-		d.says(200, `{"reference":"r"}`)
-		order := d.process(t, request("o"))
-		for _, of := range []string{"charge", "reserve", "confirm"} {
-			d.tell(t, d.token(t, of), "done", "r")
-		}
-		if n := value[int64](t, d.Pool, `SELECT count(*) FROM late_undos`); n != 0 || d.get(t, "o").Seq != order.Seq {
-			t.Errorf("%d late undos, %+v", n, brief(d.get(t, "o")))
-		}
+	}
+	play(t, []scene{
+		{"about a canceled order are undone, once", waiting(""), acts{admits(), is("callback"), cancel, is("canceled"),
+			unchanged(tells("charge", "done", "late")), late("charge"), made(2, "charge/undo"), unchanged(listed)}},
+		{"about a step that was refused are undone while the order is", waiting(", retry: {initial: 1ms, cap: 1ms}"), acts{admits(),
+			tells("charge", "done", "r"), is("reserving callback"), tells("reserve", "refused", ""), is("failed"), notAccepted,
+			late("reserve"), made(1, "reserve/undo")}},
+		{"about a completed order change nothing", waiting(""), acts{says("charge/do: done", "reserve/do: done", "confirm/do: done"),
+			processes("completed"), unchanged(tells("charge", "done", "ch_1")), unchanged(tells("reserve", "done", "ch_2")),
+			unchanged(tells("confirm", "done", "ch_3")), shows(0, `SELECT count(*) FROM late_undos`)}},
 	})
 }
 
@@ -337,15 +223,13 @@ func TestLateCallbacks(t *testing.T) {
 // database: whoever sent it must come again, and not be told that the one before it counts.
 func TestCallbackWhoseStatementIsLost(t *testing.T) {
 	t.Parallel()
-	d := openDesk(t, ", retry: {initial: 1ms, cap: 1ms}")
-	p := newProxy(t, d.URL)
+	s := waiting(", retry: {initial: 1ms, cap: 1ms}")(t)
+	p := newProxy(t, s.URL)
 	behind := startEngine(t, p.URL, byCallers)
-	d.admit(t, request("o"))
-	token := d.token(t, "charge")
-	d.until(t, "o", "callback")
-	d.tell(t, token, "not_done", "")
-	eventually(t, "it is called for again", func() bool { return d.made("charge") == 2 })
-	d.until(t, "o", "callback")
+	for _, do := range []act{admits(), is("callback"), tells("charge", "not_done", ""), madeAgain("charge/do"), is("callback")} {
+		do(t, s)
+	}
+	token := s.provider.token(t, "charge")
 	p.On(func(statement string) fate {
 		if statement == "AnswerStore" {
 			return loseRequest
@@ -360,11 +244,5 @@ func TestCallbackWhoseStatementIsLost(t *testing.T) {
 	if receipt, err := behind.Answer(t.Context(), token, done); err != nil || !receipt.Accepted {
 		t.Errorf("%+v, %v", receipt, err)
 	}
-	eventually(t, "it is charged", func() bool { return d.get(t, "o").ChargedAt != nil })
-}
-
-func (d *desk) lateUndone(t *testing.T, orderID, of string) {
-	t.Helper()
-	eventually(t, "it is undone at the provider", d.answers(t, 1,
-		`SELECT count(*) FROM books.late_undos WHERE order_id = $1 AND step = $2 AND finished_at IS NOT NULL`, orderID, of))
+	comes(true, `SELECT charged_at IS NOT NULL FROM full_orders`)(t, s)
 }

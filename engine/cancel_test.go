@@ -13,7 +13,6 @@ import (
 	"pawl/engine"
 	"pawl/fsm"
 	"pawl/internal/orders"
-	"pawl/internal/simulator"
 	"pawl/test/assert"
 )
 
@@ -301,29 +300,28 @@ func TestPause(t *testing.T) {
 	t.Parallel()
 	t.Run("during a call records its answer and holds before the next step", func(t *testing.T) {
 		t.Parallel()
-		p := newProvider(t)
-		called, open := p.door.shut(t, "/charge")
-		b := remote(t, engine.Config{}, p.quick(""))
-		answers := ask(t, b.engine, request("order"))
+		s := with(eager)(t)
+		called, open := s.door.shut(t, "/charge")
+		answers := ask(t, s.engine, request("order"))
 		eventually(t, "a call is under way", func() bool { return called.Load() == 1 })
 		paused := make(chan orders.Order, 1)
 		go func() {
-			order, err := b.engine.Do(t.Context(), asked(orders.Pause))
+			order, err := s.engine.Do(t.Context(), asked(orders.Pause))
 			if err != nil {
 				t.Error(err)
 			}
 			paused <- order
 		}()
-		eventually(t, "the pause is asked for", b.answers(t, 1, `SELECT count(*) FROM orders WHERE stop_requested = 'pause'`))
+		eventually(t, "the pause is asked for", s.answers(t, 1, `SELECT count(*) FROM orders WHERE stop_requested = 'pause'`))
 		open()
-		o := (<-paused)
+		o := <-paused
 		if o.Status != fsm.Reserving || text(o.Hold) != "paused" || o.StopRequested != nil {
-			t.Errorf("%s, held %s", o.Status, text(o.Hold))
+			t.Error(brief(o))
 		}
 		if a := <-answers; a.err != nil || text(a.order.Hold) != "paused" {
 			t.Errorf("%v, held %s", a.err, text(a.order.Hold))
 		}
-		b.ends(t, b.do(t, asked(orders.Resume)), p, fsm.Completed)
+		s.ends(t, s.do(t, asked(orders.Resume)), fsm.Completed)
 	})
 	t.Run("of an order that another replica drives can be taken back", func(t *testing.T) {
 		t.Parallel()
@@ -342,52 +340,17 @@ func TestPause(t *testing.T) {
 		g.advance(t, fsm.Completed, "order")
 		b.verified(t)
 	})
-	t.Run("keeps an answer that comes meanwhile for the resumption", func(t *testing.T) {
-		t.Parallel()
-		p := newProvider(t)
-		p.fail(t, simulator.Rule{Fault: simulator.CallbackNever, Step: "charge"})
-		b := remote(t, engine.Config{RecoveryInterval: often}, p.quick(""))
-		b.admit(t, request("order"))
-		eventually(t, "it waits for its callback", b.answers(t, "callback", `SELECT coalesce(hold, '') FROM orders`))
-		b.do(t, asked(orders.Pause))
-		q := asked(orders.StepResult)
-		q.Settle = &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledDone, Reference: "ch_7"}
-		if o := b.do(t, q); o.Status != fsm.Charging || text(o.Hold) != "paused" {
-			t.Errorf("%s, held %s", o.Status, text(o.Hold))
-		}
-		b.refused(t, q, orders.RefusedAnswered)
-		b.ends(t, b.do(t, asked(orders.Resume)), p, fsm.Completed)
-		assert.Equal(t, value[int](t, b.Pool, `SELECT count(*) FROM books.step_calls WHERE step = 'charge'`), 1, "calls")
-	})
-}
-
-func TestPauseOfWhatWaits(t *testing.T) {
-	t.Parallel()
-	t.Run("does not stop the time of a deadline", func(t *testing.T) {
-		t.Parallel()
-		b := setupWith(t, engine.Config{RecoveryInterval: often})
-		in := request("order")
+	answer := settled(fsm.Charge, engine.SettledDone, "ch_7")
+	later := func(in *engine.Input) {
 		in.StartAt, in.CompleteBy = time.Now().Add(time.Hour), time.Now().Add(2*time.Hour)
-		b.admit(t, in)
-		if o := b.do(t, asked(orders.Pause)); o.Status != fsm.Pending || text(o.Hold) != "paused" {
-			t.Errorf("%s, held %s", o.Status, text(o.Hold))
-		}
-		b.overdue(t, "order")
-		reaches(t, b.Pool, "order", "canceled")
-	})
-	t.Run("of a scheduled order ends in the wait for its time", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
-		in := request("order")
-		in.StartAt = time.Now().Add(time.Hour)
-		b.admit(t, in)
-		b.do(t, asked(orders.Pause))
-		q := asked(orders.Resume)
-		q.Async = true
-		b.do(t, q)
-		eventually(t, "it is scheduled again", func() bool {
-			o, err := b.engine.Orders.Get(t.Context(), "order")
-			return err == nil && text(o.Hold) == "scheduled" && o.DueAt.Equal(*o.StartAt)
-		})
+	}
+	play(t, []scene{
+		{"keeps an answer that comes meanwhile for the resumption", with(eager), acts{fails("callback-never@charge"), admits(), is("callback"),
+			pause, does(answer, "charging paused"), refuses(answer, orders.RefusedAnswered),
+			ends(asked(orders.Resume), fsm.Completed), shows(1, `SELECT count(*) FROM books.step_calls WHERE step = 'charge'`)}},
+		{"does not stop the time of a deadline", with("{}"), acts{admits(later), pause, is("pending paused"),
+			sql(`UPDATE orders SET complete_by = now()`), is("canceled")}},
+		{"of a scheduled order ends in the wait for its time", with("{}"), acts{admits(later), pause, is("paused"), resume, is("scheduled"),
+			shows(true, `SELECT due_at = start_at FROM orders`)}},
 	})
 }

@@ -16,7 +16,6 @@ import (
 	"pawl/fsm"
 	"pawl/internal/orders"
 	"pawl/internal/pg"
-	"pawl/internal/simulator"
 	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
@@ -281,7 +280,7 @@ func TestLostReplyIsNoFencedAnswer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := openBehind(t)
-			s.faults(t, simulator.Rule{Fault: simulator.NotDone, Step: "charge", Times: 1})
+			s.faults(t, "not-done1@charge")
 			lost := s.proxy.loseOne(name, loseReply)
 			s.admit(t, request("one"))
 			reaches(t, s.Pool, "one", "completed")
@@ -296,7 +295,7 @@ func TestLostReplyIsNoFencedAnswer(t *testing.T) {
 func TestCallbackRepeatedAfterALostReply(t *testing.T) {
 	t.Parallel()
 	s := openBehind(t)
-	s.faults(t, simulator.Rule{Fault: simulator.CallbackLate, Step: "charge", Delay: 100 * time.Millisecond})
+	s.faults(t, "callback-late:100ms@charge")
 	lost := s.proxy.loseOne("AnswerStore", loseReply)
 	s.admit(t, request("one"))
 	reaches(t, s.Pool, "one", "completed")
@@ -310,7 +309,7 @@ func TestCallbackRepeatedAfterALostReply(t *testing.T) {
 func TestRefusalAfterALostBeginAsksNobody(t *testing.T) {
 	t.Parallel()
 	s := openBehind(t)
-	s.faults(t, simulator.Rule{Fault: simulator.Decline, Step: "confirm"})
+	s.faults(t, "decline@confirm")
 	lost := s.proxy.loseOne("RemoteReserved", loseReply)
 	s.admit(t, request("one"))
 	start := time.Now()
@@ -332,7 +331,7 @@ func TestRefusalAfterALostBeginAsksNobody(t *testing.T) {
 func TestCallbackWhileTheRunEndsDrivesTheOrder(t *testing.T) {
 	t.Parallel()
 	s := openBehind(t)
-	s.faults(t, simulator.Rule{Fault: simulator.CallbackNever, Step: "charge"})
+	s.faults(t, "callback-never@charge")
 	held, release := s.holdRead(t, "CallsSuspend")
 	s.admit(t, request("one"))
 	eventually(t, "the order waits", func() bool {
@@ -389,7 +388,7 @@ func TestPermitGrantedWhileTheRunEndsDrivesTheOrder(t *testing.T) {
 	t.Parallel()
 	s := openBehind(t)
 	s.use(t, allAtTheSimulator+"\nconcurrency: {by: item, limit: 1}\n")
-	s.faults(t, simulator.Rule{Fault: simulator.CallbackNever, Step: "charge", OrderPrefix: "first"})
+	s.faults(t, "callback-never@charge,order=first")
 	s.admit(t, request("first"))
 	s.until(t, "first", "callback") // and keeps its permit
 	in := request("second")

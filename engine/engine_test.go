@@ -1,15 +1,12 @@
 package engine_test
 
 import (
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
-	"pawl/engine"
-	"pawl/fsm"
 	"pawl/internal/orders"
-	"pawl/internal/simulator"
 	"pawl/test/assert"
 )
 
@@ -42,59 +39,43 @@ func TestOrders(t *testing.T) {
 // wrong on the way.
 func TestOrderAtAProvider(t *testing.T) {
 	t.Parallel()
-	p := newProvider(t)
-	const all, none = "charge 1 reserve 1 confirm 1", "charge 0 reserve 0 confirm 0"
+	s := openShop(t, 1, quick)
+	s.use(t, strings.ReplaceAll(eager, "timeout: 1m", "timeout: 2s")) // some are never answered
 	tests := []struct {
 		name   string
-		rules  []simulator.Rule
-		status fsm.State
-		stands string
+		faults string // in the simulator's short form
+		want   string
 	}{
-		{"everything goes well", nil, fsm.Completed, all},
-		{"the charge is declined", rules("charge", simulator.Decline), fsm.Failed, none},
-		{"the reservation is refused", rules("reserve", simulator.Decline), fsm.Failed, none},
-		{"the confirmation is refused", rules("confirm", simulator.Decline), fsm.Failed, none},
-		{"the charge fails twice", twice("charge", simulator.Error), fsm.Completed, all},
-		{"the reservation is not answered, before its effect", twice("reserve", simulator.TimeoutBefore), fsm.Completed, all},
-		{"the reservation is not answered, after its effect", twice("reserve", simulator.TimeoutAfter), fsm.Completed, all},
-		{"the answer of the confirmation is cut off", twice("confirm", simulator.CutAfter), fsm.Completed, all},
-		{"the connection is refused", twice("charge", simulator.RefuseConnection), fsm.Completed, all},
-		{"nothing was done, twice", twice("charge", simulator.NotDone), fsm.Completed, all},
-		{"the undo of the charge fails twice", append(rules("reserve", simulator.Decline),
-			simulator.Rule{Fault: simulator.Error, Step: "charge", Operation: "undo", Times: 2}), fsm.Failed, none},
-		{"the undo of the charge is not answered", append(rules("confirm", simulator.Decline),
-			simulator.Rule{Fault: simulator.TimeoutAfter, Step: "charge", Operation: "undo", Times: 1}), fsm.Failed, none},
+		{"everything goes well", "", "completed: " + allStands},
+		{"the charge is declined", "decline@charge", "failed: " + noneStands},
+		{"the reservation is refused", "decline@reserve", "failed: " + noneStands},
+		{"the confirmation is refused", "decline@confirm", "failed: " + noneStands},
+		{"the charge fails twice", "error2@charge", "completed: " + allStands},
+		{"the reservation is not answered, before its effect", "timeout-before2@reserve", "completed: " + allStands},
+		{"the reservation is not answered, after its effect", "timeout-after2@reserve", "completed: " + allStands},
+		{"the answer of the confirmation is cut off", "cut-after2@confirm", "completed: " + allStands},
+		{"the connection is refused", "refuse-connection2@charge", "completed: " + allStands},
+		{"nothing was done, twice", "not-done2@charge", "completed: " + allStands},
+		{"the undo of the charge fails twice", "decline@reserve error2@charge/undo", "failed: " + noneStands},
+		{"the undo of the charge is not answered", "decline@confirm timeout-after1@charge/undo", "failed: " + noneStands},
 	}
-	var faults []simulator.Rule
-	for _, test := range tests {
-		for _, rule := range test.rules {
-			rule.OrderPrefix = test.name + "."
-			faults = append(faults, rule)
+	var faults []string
+	for i, test := range tests {
+		for _, fault := range strings.Fields(test.faults) {
+			faults = append(faults, fmt.Sprintf("%s,order=%d.", fault, i))
 		}
 	}
-	p.fail(t, faults...)
-	b := remote(t, engine.Config{RecoveryInterval: often}, p.within(2*time.Second, "")) // some are never answered
+	s.faults(t, faults...)
 	var callers sync.WaitGroup
-	for _, test := range tests {
+	for i, test := range tests {
 		callers.Go(func() {
-			o, err := insist(func() (orders.Order, error) { return b.engine.Process(t.Context(), request(test.name+".")) })
-			if err != nil || o.Status != test.status {
-				t.Errorf("%s: ended %s, want %s: %v, %v", test.name, o.Status, test.status, o, err)
+			id := fmt.Sprintf("%d.", i)
+			o, err := insist(func() (orders.Order, error) { return s.engine.Process(t.Context(), request(id)) })
+			if ends := string(o.Status) + ": " + s.standing(id); err != nil || ends != test.want {
+				t.Errorf("%s: %s, want %s: %v, %+v", test.name, ends, test.want, err, s.sim.Books(id))
 			}
-			assert.Equal(t, p.standing(test.name+"."), test.stands, test.name, "at the provider", p.Books(test.name+"."))
 		})
 	}
 	callers.Wait()
-	if sum := p.Summary(); !sum.OK() {
-		t.Errorf("something happened twice: %+v", sum)
-	}
-	b.settled(t)
-}
-
-func rules(step string, fault simulator.Fault) []simulator.Rule {
-	return []simulator.Rule{{Fault: fault, Step: step}}
-}
-
-func twice(step string, fault simulator.Fault) []simulator.Rule {
-	return []simulator.Rule{{Fault: fault, Step: step, Times: 2}}
+	s.settled(t)
 }

@@ -13,15 +13,8 @@ import (
 	"pawl/engine"
 	"pawl/fsm"
 	"pawl/internal/orders"
-	"pawl/internal/simulator"
 	"pawl/test/assert"
 )
-
-const allAtTheSimulator = `
-charge: {executor: simulator, url: SIM}
-reserve: {executor: simulator, url: SIM}
-confirm: {executor: simulator, url: SIM}
-`
 
 func TestScheduledStart(t *testing.T) {
 	t.Parallel()
@@ -253,7 +246,7 @@ func TestConcurrencyPermits(t *testing.T) {
 		t.Parallel()
 		s := openShop(t, 3, quick)
 		s.use(t, twoPerCustomer)
-		s.faults(t, simulator.Rule{Fault: simulator.Error, Fraction: 0.2, Times: 1}, simulator.Rule{Fault: simulator.Slow, Delay: 2 * time.Millisecond})
+		s.faults(t, "error1,fraction=0.2", "slow:2ms")
 		stop := s.watchPermits(t, 2)
 		s.flood(t, 120, 3)
 		assert.Equal(t, stop(), 2, "at most were under way")
@@ -282,7 +275,7 @@ concurrency: {by: item, limit: 1}`)
 		s.use(t, `
 charge: {executor: simulator, url: SIM, timeout: 20s}
 concurrency: {by: customerId, limit: 1}`)
-		s.faults(t, simulator.Rule{Fault: simulator.Hang, OrderPrefix: "hangs"})
+		s.faults(t, "hang,order=hangs")
 		stuck, free, none := request("hangs"), request("flows"), request("nobody's")
 		stuck.CustomerID, free.CustomerID = "a", "b"
 		s.admit(t, stuck)
@@ -299,7 +292,7 @@ func TestConcurrencyPermitOfAHeldOrder(t *testing.T) {
 	s.use(t, `
 charge: {executor: simulator, url: SIM, retry: {initial: 1ms, cap: 2ms, maxRetries: 1, budget: 0s}}
 concurrency: {by: concurrencyKey, limit: 2}`)
-	s.faults(t, simulator.Rule{Fault: simulator.Error, OrderPrefix: "stuck"})
+	s.faults(t, "error,order=stuck")
 	stuck := request("stuck")
 	stuck.ConcurrencyKey = "k"
 	s.admit(t, stuck)
@@ -326,7 +319,7 @@ func TestConcurrencyPermitsSurviveStops(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, 2, engine.Config{RecoveryInterval: often, Lease: time.Second})
 	s.use(t, twoPerCustomer)
-	s.faults(t, simulator.Rule{Fault: simulator.Slow, Delay: 5 * time.Millisecond})
+	s.faults(t, "slow:5ms")
 	const orders = 60
 	for i := range orders {
 		in := request(fmt.Sprintf("o%03d", i))
@@ -361,7 +354,7 @@ func (s *shop) replace(t *testing.T, i int) {
 // Whoever sends an order again with another concurrencyKey would be told that it takes its turn with others than it does.
 func TestRepeatedOrderWithAnotherConcurrencyKey(t *testing.T) {
 	t.Parallel()
-	b := remote(t, quick, "concurrency: {by: concurrencyKey, limit: 1}")
+	b := with("concurrency: {by: concurrencyKey, limit: 1}")(t)
 	keyed := func(orderID, key string) engine.Input {
 		in := request(orderID)
 		in.ConcurrencyKey = key

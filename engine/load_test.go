@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,7 +16,6 @@ import (
 	"pawl/engine"
 	"pawl/internal/orders"
 	"pawl/internal/pg"
-	"pawl/internal/simulator"
 	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
@@ -65,16 +65,20 @@ func TestStorm(t *testing.T) {
 }
 
 // allFaults is a little of each fault.
-func allFaults() (rules []simulator.Rule) {
-	for _, fault := range []simulator.Fault{
-		simulator.Decline, simulator.Slow, simulator.Hang, simulator.RefuseConnection, simulator.TimeoutBefore, simulator.TimeoutAfter,
-		simulator.CutAfter, simulator.Error, simulator.ErrorAfter, simulator.NotDone, simulator.RateLimit, simulator.Async,
-		simulator.CallbackTwice, simulator.CallbackLate, simulator.CallbackNever, simulator.CallbackBefore, simulator.AnswerTwice,
+func allFaults() (rules []string) {
+	for _, fault := range []string{
+		"decline", "slow", "hang", "refuse-connection", "timeout-before", "timeout-after", "cut-after", "error", "error-after", "not-done",
+		"rate-limit", "async", "callback-twice", "callback-late", "callback-never", "callback-before", "answer-twice",
 	} {
-		rules = append(rules, simulator.Rule{Fault: fault, Fraction: 0.03, Delay: time.Duration(rand.IntN(150)) * time.Millisecond})
+		if !slices.Contains([]string{"decline", "error", "error-after"}, fault) {
+			fault += fmt.Sprintf(":%dms", 1+rand.IntN(150))
+		}
+		rules = append(rules, fault+",fraction=0.03")
 	}
-	for _, fault := range []simulator.Fault{simulator.Error, simulator.TimeoutAfter, simulator.NotDone} {
-		rules = append(rules, simulator.Rule{Fault: fault, Fraction: 0.05, Operation: "undo"})
+	for _, step := range []string{"charge", "reserve"} {
+		for _, fault := range []string{"error", "timeout-after", "not-done"} {
+			rules = append(rules, fault+"@"+step+"/undo,fraction=0.05")
+		}
 	}
 	return rules
 }

@@ -16,7 +16,6 @@ import (
 	"pawl/fsm"
 	"pawl/internal/books"
 	"pawl/internal/orders"
-	"pawl/internal/simulator"
 	"pawl/migrations"
 	"pawl/test/assert"
 	"pawl/test/dbtest"
@@ -270,25 +269,24 @@ func TestSchemaChangesAtAProvider(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			p := newProvider(t)
-			b, log := setupWith(t, byCallers), &dbtest.Log{}
-			e := b.replica(t, lasting(log))
-			b.engine = e
-			b.activate(t, p.quick(""))
-			p.fail(t, rules("charge", simulator.CutAfter)...) // tried again and again: it is done, and nobody knows
+			log := &dbtest.Log{}
+			s := openShop(t, 1, lasting(log))
+			b, e := s.bundle, s.engine
+			s.use(t, eager)
+			s.faults(t, "cut-after@charge") // tried again and again: it is done, and nobody knows
 			answers := ask(t, e, request("order"))
-			eventually(t, "it is charged", func() bool { return p.standing("order") == "charge 1 reserve 0 confirm 0" })
+			eventually(t, "it is charged", func() bool { return s.standing("order") == "charge 1 reserve 0 confirm 0" })
 			b.exec(t, c.spoil)
 			eventually(t, "the order is let go", func() bool {
 				return e.InFlight() == 0 && value[int](t, b.Pool, `SELECT count(*) FROM orders AS o WHERE o.owner IS NOT NULL`) == 0
 			})
 			comeAgain(t, answers, 1)
 			assert.ErrorIs(t, e.Ready(t.Context()), engine.ErrNotMigrated, "it says of itself")
-			p.fail(t)
+			s.faults(t)
 			b.exec(t, c.mend)
 			eventually(t, "it takes orders again", func() bool { return e.Ready(t.Context()) == nil })
 			isNow(t, b.process(t, request("order")), fsm.Completed)
-			assert.Equal(t, p.standing("order"), "charge 1 reserve 1 confirm 1")
+			assert.Equal(t, s.standing("order"), "charge 1 reserve 1 confirm 1")
 			proveBooks(t, b.Pool)
 		})
 	}

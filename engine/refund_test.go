@@ -23,6 +23,7 @@ import (
 	"pawl/internal/provider/stripe"
 	"pawl/internal/simulator"
 	"pawl/test/assert"
+	"pawl/test/dbtest"
 )
 
 // refund asks for a refund of the order, of all that is left where the amount is empty, under a request id.
@@ -207,9 +208,7 @@ func (s *shop) refundsWithFault(t *testing.T, policy, rule, want string) {
 		timeout = "500ms" // it is waited for
 	}
 	s.sold(t, strings.Replace(policy, "url: SIM", "timeout: "+timeout+", url: SIM", 1))
-	r, err := simulator.ParseRule(rule + "@charge/refund")
-	assert.NoError(t, err)
-	s.faults(t, r)
+	s.faults(t, rule+"@charge/refund")
 	s.do(t, engine.Request{Verb: orders.Refund, OrderID: s.refunded, RequestID: "a", Async: true, Refund: &engine.Refund{Amount: new(decimal.MustParse("40"))}})
 	s.hurryRefunds(t, want)
 	s.faults(t)
@@ -344,20 +343,18 @@ func TestRefundIsSettledByAPerson(t *testing.T) {
 		t.Run(outcome, func(t *testing.T) {
 			t.Parallel()
 			s := openShop(t, 1, quick)
-			s.sold(t, strings.Replace(executors(t, s)["http"].policy, "url: SIM", "timeout: 250ms, url: SIM", 1))
-			s.faults(t, simulator.Rule{Fault: simulator.TimeoutBefore, Operation: "refund"})
+			s.sold(t, strings.ReplaceAll(atEndpoint(", refundUrl: ENDPOINT/charge/refund", "charge"), "timeout: 60s, ", ""))
+			s.provider.says("charge/refund: error")
 			s.refundAsync(t)
 			s.untilRefunds(t, "1 in_doubt")
 			s.exec(t, `UPDATE refunds SET sent_at = now() - interval '1 day', due_at = now()`)
-			eventually(t, "nobody knows", s.answers(t, true, `SELECT coalesce(code = 'outcome_unknown', false) FROM refunds`))
-			sent := len(s.calls("o"))
+			comes(true, `SELECT coalesce(code = 'outcome_unknown', false) FROM refunds`)(t, s)
+			sent := len(s.provider.made("charge/refund"))
 			s.exec(t, `UPDATE refunds SET due_at = now()`)
-			eventually(t, "looked at again", s.answers(t, true, `SELECT due_at > now() + interval '5 minutes' FROM refunds`))
-			if now := len(s.calls("o")); now != sent {
-				t.Errorf("sent %d times more", now-sent)
-			}
+			comes(true, `SELECT due_at > now() + interval '5 minutes' FROM refunds`)(t, s)
+			made(sent, "charge/refund")(t, s)
 			s.openRefunds(t, 1)
-			s.faults(t)
+			s.provider.says("charge/refund: done")
 			q := engine.Request{Verb: orders.StepResult, OrderID: "o", Actor: "ann", Reason: "seen to it", RequestID: "settle",
 				Settle: &engine.Settled{Step: "charge", Refund: new(int32(1)), Outcome: outcome}}
 			for range 2 { // it comes again
@@ -465,4 +462,94 @@ func refundEvent(t *testing.T, s *shop) (payload []byte, header string) {
 		"metadata":{"pawl_installation":%q,"pawl_order":"o","pawl_generation":"0","pawl_refund":"a"}}}}`,
 		text(s.get(t, "o").ChargeReference), value[string](t, s.Pool, `SELECT id::text FROM installation`))
 	return payload, webhook.GenerateTestSignedPayload(&webhook.UnsignedPayload{Payload: payload, Secret: "whsec_of_stripes_hook", Timestamp: time.Now()}).Header
+}
+
+// A statement of a refund, or its answer, is lost: whoever asks again with the same id is told what came of it, the money
+// is back once, and so are the units.
+func TestRefundsWithoutTheirAnswer(t *testing.T) {
+	t.Parallel()
+	for charge, statements := range map[string][]string{
+		"{}": {"RefundAsk"},
+		"charge: {executor: simulator, url: SIM}": {"RefundAsk", "RefundsClaim", "RefundBegin", "RefundFinish"},
+	} {
+		t.Run(charge, func(t *testing.T) {
+			t.Parallel()
+			s := openBehind(t)
+			for _, statement := range statements {
+				for _, f := range []fate{loseRequest, loseReply, loseClient, dbtest.HushReply} {
+					t.Run(fmt.Sprintf("%v of %s", f, statement), func(t *testing.T) {
+						s.another(t, fmt.Sprintf("%v of %s", f, statement))
+						s.refundsWithLoss(t, charge, statement, f)
+					})
+				}
+			}
+			if charge != "{}" {
+				s.compare(t)
+			}
+			proveBooks(t, s.Pool)
+		})
+	}
+}
+
+// refundsWithLoss loses one statement of a refund.
+func (s *behind) refundsWithLoss(t *testing.T, charge, statement string, f fate) {
+	t.Helper()
+	before := s.restocked(t)
+	s.sold(t, charge)
+	lost := s.proxy.loseOne(statement, f)
+	s.refundUntilDone(t)
+	s.proxy.On(nil)
+	if !lost.Load() {
+		t.Error("nothing was lost")
+	}
+	s.refundsAre(t, s.get(t, s.refunded), "1 done 40")
+	s.stock(t, "widget", orders.Stock{Item: "widget", OnHand: 9, Sold: before.Sold + 3, Tracked: true, Version: before.Version + 2})
+	if charge != "{}" {
+		s.given(t, "1 of 40.00")
+	}
+}
+
+// restocked has ten widgets there.
+func (s *behind) restocked(t *testing.T) orders.Stock {
+	t.Helper()
+	stock, err := setStock(t.Context(), s.engine, "widget", 10)
+	assert.NoError(t, err)
+	return stock
+}
+
+// refundUntilDone asks for one refund again and again, and has leases end that nobody keeps, until it is done.
+func (s *behind) refundUntilDone(t *testing.T) {
+	t.Helper()
+	eventually(t, "it is refunded", func() bool {
+		o, err := s.engine.Do(t.Context(), engine.Request{Verb: orders.Refund, OrderID: s.refunded, Actor: "ann", Reason: "broken", RequestID: "a", Async: true,
+			Refund: &engine.Refund{Amount: new(decimal.MustParse("40")), Restock: 2}})
+		if err != nil && !errors.Is(err, orders.ErrUnavailable) {
+			t.Fatal(err)
+		}
+		s.exec(t, `UPDATE refunds SET due_at = now() WHERE state <> 'done'`)
+		return err == nil && len(orders.Refunds(&o)) == 1 && orders.Refunds(&o)[0].Settled()
+	})
+}
+
+// A request is still on its way when the look-up says that the key was not seen, and those that follow are turned away. The first one
+// arrives; a day later the provider has forgotten the key. To send it again would give the money back twice.
+func TestRefundNotSeenIsStillInDoubt(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 1, quick)
+	s.provider.says("charge/refund: error; not done", "charge/lookup: 404") // a gateway gives up on the first
+	s.sold(t, "charge: {executor: http, url: SIM/charge, undoUrl: SIM/charge/undo, refundUrl: ENDPOINT/charge/refund, lookupUrl: ENDPOINT/charge/lookup}")
+	s.refundAsync(t)
+	s.untilRefunds(t, "1 in_doubt")
+	s.exec(t, `UPDATE refunds SET due_at = now()`)
+	eventually(t, "sent again", func() bool { return len(s.provider.made("charge/refund")) == 2 })
+	comes(true, `SELECT coalesce(code = 'too_many_requests', false) FROM refunds`)(t, s)
+	s.untilRefunds(t, "1 in_doubt")
+	// The age of the key counts from when it was sent first.
+	s.counts(t, true, `SELECT r.sent_at <= (SELECT min(started_at) FROM step_calls WHERE operation = 'refund') FROM refunds r`)
+	for _, state := range []string{orders.RefundInDoubt, orders.RefundPending} { // the second: the replica died before it sent it again
+		s.exec(t, `UPDATE refunds SET sent_at = now() - interval '1 day', due_at = now(), code = NULL, state = $1`, state)
+		comes(true, `SELECT coalesce(code = 'outcome_unknown', false) FROM refunds`)(t, s)
+		s.untilRefunds(t, "1 in_doubt")
+	}
+	made(2, "charge/refund")(t, s)
 }

@@ -1,68 +1,51 @@
 package engine_test
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
-	"net/http/httptest"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"pawl/engine"
 	"pawl/fsm"
 	"pawl/internal/orders"
 	"pawl/internal/provider"
-	"pawl/internal/simulator"
 	"pawl/test/assert"
 )
 
 func TestRetry(t *testing.T) {
 	t.Parallel()
-	for _, fault := range []simulator.Fault{simulator.Error, simulator.TimeoutAfter, simulator.NotDone} {
-		t.Run(fmt.Sprintf("of a step that was answered %s goes on with the same key", fault), func(t *testing.T) {
+	for _, fault := range []string{"error", "timeout-after", "not-done"} {
+		t.Run("of a step that was answered "+fault+" goes on with the same key", func(t *testing.T) {
 			t.Parallel()
-			b, p := impatient(t, fault)
+			policy := impatient
+			if fault == "timeout-after" {
+				policy = strings.ReplaceAll(impatient, "timeout: 1m", "timeout: 1s") // it is waited for
+			}
+			s := with(policy)(t)
 			for _, step := range []string{"charge", "reserve", "confirm"} {
-				t.Run(step, func(t *testing.T) { //nolint:paralleltest // the provider has one fault at a time
-					p.fail(t, simulator.Rule{Fault: fault, Step: step})
-					b.sticks(t, step)
-					p.fail(t)
-					b.retriesWithTheSameKey(t, step, p)
-				})
+				s.faults(t, fault+"@"+step)
+				s.sticks(t, step)
+				s.faults(t)
+				tried := value[int32](t, s.Pool, `SELECT calls FROM books.orders WHERE order_id = $1`, step)
+				q := asked(orders.Retry)
+				q.OrderID = step
+				s.ends(t, s.do(t, q), fsm.Completed)
+				s.counts(t, true, `SELECT max(call) > $2 FROM books.step_calls WHERE order_id = $1`, step, tried)
 			}
 		})
 	}
-	t.Run("of an undo that was refused does it", func(t *testing.T) {
-		t.Parallel()
-		b, p := stuck(t, simulator.Rule{Fault: simulator.Decline, Step: "reserve"}, simulator.Rule{Fault: simulator.Decline, Step: "charge", Operation: "undo"})
-		p.fail(t)
-		b.ends(t, b.do(t, asked(orders.Retry)), p, fsm.Failed)
+	play(t, []scene{
+		{"of an undo that was refused does it", stuck("decline@reserve", "decline@charge/undo"), acts{fails(), ends(asked(orders.Retry), fsm.Failed)}},
+		{"begins a new window", stuck("error@charge"), acts{func(t *testing.T, s *shop) {
+			t.Helper()
+			before := s.get(t, "order")
+			if o := s.do(t, asked(orders.Retry)); text(o.Hold) != "attention" || !o.RetryWindowStartedAt.After(*before.RetryWindowStartedAt) {
+				t.Errorf("%s, window from %s", brief(o), o.RetryWindowStartedAt)
+			}
+		}}},
 	})
-	t.Run("begins a new window", func(t *testing.T) {
-		t.Parallel()
-		b, _ := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "charge"})
-		before, err := b.engine.Orders.Get(t.Context(), "order")
-		assert.NoError(t, err)
-		if o := b.do(t, asked(orders.Retry)); text(o.Hold) != "attention" || !o.RetryWindowStartedAt.After(*before.RetryWindowStartedAt) {
-			t.Errorf("held %s, window from %s", text(o.Hold), o.RetryWindowStartedAt)
-		}
-	})
-}
-
-func (b *bundle) retriesWithTheSameKey(t *testing.T, orderID string, p *simulated) {
-	t.Helper()
-	tried := value[int32](t, b.Pool, `SELECT calls FROM books.orders WHERE order_id = $1`, orderID)
-	q := asked(orders.Retry)
-	q.OrderID = orderID
-	b.ends(t, b.do(t, q), p, fsm.Completed)
-	if last := value[int32](t, b.Pool, `SELECT max(call) FROM books.step_calls WHERE order_id = $1`, orderID); last <= tried {
-		t.Errorf("call %d after %d", last, tried)
-	}
 }
 
 func TestRedrive(t *testing.T) {
@@ -130,23 +113,18 @@ func TestRedrive(t *testing.T) {
 }
 
 // A redrive after a refusal kills the earlier keys first.
-func TestRedriveKillsEarlierKeys(t *testing.T) { //nolint:tparallel // the provider has one fault at a time
+func TestRedriveKillsEarlierKeys(t *testing.T) {
 	t.Parallel()
-	p := newProvider(t)
-	b := remote(t, quick, p.quick(""))
-	for _, declined := range []string{"charge", "reserve", "confirm"} { //nolint:paralleltest // as above
-		t.Run(declined, func(t *testing.T) {
-			p.fail(t, simulator.Rule{Fault: simulator.Decline, Step: declined})
-			b.ends(t, b.process(t, request(declined)), p, fsm.Failed)
-			p.fail(t)
-			q := asked(orders.Retry)
-			q.OrderID = declined
-			b.ends(t, b.do(t, q), p, fsm.Completed)
-			if n := value[int](t, b.Pool, `SELECT count(*) FROM books.step_calls
-				WHERE order_id = $1 AND generation = 0 AND step = 'charge' AND operation = 'undo' AND outcome = 'done'`, declined); n == 0 {
-				t.Error("the charge of generation 0 was not voided")
-			}
-		})
+	s := with(eager)(t)
+	for _, declined := range []string{"charge", "reserve", "confirm"} {
+		s.faults(t, "decline@"+declined)
+		s.ends(t, s.process(t, request(declined)), fsm.Failed)
+		s.faults(t)
+		q := asked(orders.Retry)
+		q.OrderID = declined
+		s.ends(t, s.do(t, q), fsm.Completed)
+		s.counts(t, true, `SELECT EXISTS (SELECT FROM books.step_calls
+			WHERE order_id = $1 AND generation = 0 AND step = 'charge' AND operation = 'undo' AND outcome = 'done')`, declined)
 	}
 }
 
@@ -186,155 +164,70 @@ func TestRedriveThatComesTwice(t *testing.T) {
 		}
 		b.verified(t)
 	})
-	t.Run("is not what a retry means that was sent while the order was held", func(t *testing.T) {
-		t.Parallel()
-		b, p := stuck(t, simulator.Rule{Fault: simulator.NotDone, Step: "charge"})
-		p.fail(t, simulator.Rule{Fault: simulator.Decline, Step: "charge"})
-		b.ends(t, b.do(t, asked(orders.Retry)), p, fsm.Failed)
-		b.refused(t, asked(orders.Retry), orders.RefusedRetried)
-	})
+	play(t, []scene{{"is not what a retry means that was sent while the order was held", stuck("not-done@charge"), acts{
+		fails("decline@charge"), ends(asked(orders.Retry), fsm.Failed), refuses(asked(orders.Retry), orders.RefusedRetried)}}})
 }
 
 // deaf is a policy whose provider can't be asked what became of a key.
-func (p *simulated) deaf() string {
-	return fmt.Sprintf(`
-charge:
-  executor: http
-  url: %s/charge
-  undoUrl: %s/charge/undo
-  timeout: 1m
-  retry: {initial: 1ms, cap: 5ms, maxRetries: 0, budget: 1ms}
-`, p.url, p.url)
+const deaf = "charge: {executor: http, url: SIM/charge, undoUrl: SIM/charge/undo, timeout: 1m, retry: {initial: 1ms, cap: 5ms, maxRetries: 0, budget: 1ms}"
+
+// doubted opens a shop whose charge is in doubt for so long.
+func doubted(policy, since string) func(*testing.T) *shop {
+	return func(t *testing.T) *shop {
+		t.Helper()
+		s := with(policy)(t)
+		s.faults(t, "cut-after@charge")
+		s.sticks(t, "order")
+		s.exec(t, `UPDATE orders SET in_doubt_since = now() - $1::text::interval`, since)
+		return s
+	}
+}
+
+// byActive is a retry under the policy that is active by then.
+func byActive() engine.Request {
+	q := asked(orders.Retry)
+	q.ActivePolicy = true
+	return q
+}
+
+// dry is a request that only looks.
+func dry(q engine.Request) act {
+	q.DryRun = true
+	return func(t *testing.T, s *shop) { t.Helper(); s.do(t, q) }
 }
 
 func TestForgottenKeys(t *testing.T) {
 	t.Parallel()
-	forgotten := func(t *testing.T) (*bundle, *simulated) {
-		t.Helper()
-		p := newProvider(t)
-		p.fail(t, simulator.Rule{Fault: simulator.CutAfter, Step: "charge"})
-		b := remote(t, engine.Config{}, p.deaf())
-		b.process(t, request("order"))
-		b.exec(t, `UPDATE orders SET in_doubt_since = now() - interval '23 hours'`)
-		return b, p
-	}
-	t.Run("are not sent again by a retry", func(t *testing.T) {
-		t.Parallel()
-		b, _ := forgotten(t)
-		b.refused(t, asked(orders.Retry), orders.RefusedUnknown)
-		b.exec(t, `UPDATE orders SET in_doubt_since = now() - interval '22 hours'`)
-		q := asked(orders.Retry)
-		q.DryRun = true
-		b.do(t, q)
-	})
-	t.Run("are not sent again by a resumption", func(t *testing.T) {
-		t.Parallel()
-		b, _ := forgotten(t)
-		b.exec(t, `UPDATE orders SET hold = 'paused'`)
-		b.refused(t, asked(orders.Resume), orders.RefusedUnknown)
-		q := asked(orders.StepResult)
-		q.Settle = &engine.Settled{Step: fsm.Charge, Outcome: engine.SettledDone}
-		b.do(t, q)
-		isNow(t, b.do(t, asked(orders.Resume)), fsm.Completed)
-	})
-	t.Run("are asked after where that is possible", func(t *testing.T) {
-		t.Parallel()
-		b, p := stuck(t, simulator.Rule{Fault: simulator.CutAfter, Step: "charge"})
-		b.exec(t, `UPDATE orders SET in_doubt_since = now() - interval '3 days'`)
-		p.fail(t)
-		b.ends(t, b.do(t, asked(orders.Retry)), p, fsm.Completed)
+	unknown := refuses(asked(orders.Retry), orders.RefusedUnknown)
+	play(t, []scene{
+		{"are not sent again by a retry", doubted(deaf+"}", "23 hours"), acts{unknown,
+			sql(`UPDATE orders SET in_doubt_since = now() - interval '22 hours'`), dry(asked(orders.Retry))}},
+		{"are not sent again by a resumption", doubted(deaf+"}", "23 hours"), acts{sql(`UPDATE orders SET hold = 'paused'`),
+			refuses(asked(orders.Resume), orders.RefusedUnknown), asks(settled(fsm.Charge, engine.SettledDone, "")), does(asked(orders.Resume), "completed")}},
+		{"are asked after where that is possible", doubted(impatient, "3 days"), acts{fails(), ends(asked(orders.Retry), fsm.Completed)}},
+		// A policy can't make a provider remember for longer what it was sent under another one.
+		{"are not remembered by a policy with a longer retention", doubted(deaf+"}", "1 s"), acts{uses(deaf + ", keyRetention: 72h}"),
+			refuses(byActive(), orders.RefusedPolicySwitch), uses(deaf + ", keyRetention: 23h}"), dry(byActive())}},
 	})
 }
 
 func TestRetryUnderTheActivePolicy(t *testing.T) {
 	t.Parallel()
-	active := asked(orders.Retry)
-	active.ActivePolicy = true
-	t.Run("goes on with it", func(t *testing.T) {
-		t.Parallel()
-		p := newProvider(t)
-		b := remote(t, engine.Config{}, "reserve:\n  executor: http\n  url: http://127.0.0.1:1/reserve\n  undoUrl: http://127.0.0.1:1/undo\n"+
-			"  retry: {initial: 30m, cap: 30m, maxRetries: 0, budget: 1ms, nonRetryable: [connect]}\n"+p.deaf())
-		b.admit(t, request("order"))
-		eventually(t, "it waits", func() bool {
-			o, err := b.engine.Orders.Get(t.Context(), "order")
-			return err == nil && o.Status == fsm.Reserving && slices.Contains([]string{"retry", "attention"}, text(o.Hold))
-		})
-		version := b.activate(t, p.deaf())
-		if o := b.do(t, active); o.Status != fsm.Completed || *o.Policy != version {
-			t.Errorf("%s under policy %d, held %s", o.Status, *o.Policy, text(o.Hold))
-		}
+	play(t, []scene{
+		{"goes on with it", with(deaf + "}\nreserve: {executor: http, url: 'http://127.0.0.1:1/reserve', undoUrl: 'http://127.0.0.1:1/undo', " +
+			"retry: {initial: 30m, cap: 30m, maxRetries: 0, budget: 1ms, nonRetryable: [connect]}}"), acts{admits(),
+			comes(true, `SELECT status = 'reserving' AND coalesce(hold IN ('retry', 'attention'), false) FROM orders`),
+			uses(deaf + "}"), does(byActive(), "completed"), shows(2, `SELECT policy FROM orders`)}},
+		{"asks after a forgotten key, where the other could not", doubted(deaf+"}", "3 days"), acts{
+			sql(`UPDATE orders SET hold_reason = 'outcome_unknown: so it says'`), refuses(asked(orders.Retry), orders.RefusedUnknown),
+			refuses(byActive(), orders.RefusedUnknown), // it is the same policy
+			uses(deaf + ", lookupUrl: SIM/lookup}"), does(byActive(), "completed")}},
+		{"is refused while a step could not be undone under it", stuck("error@reserve"), acts{
+			uses(strings.ReplaceAll(impatient, "SIM", "http://127.0.0.1:1")), refuses(byActive(), orders.RefusedPolicySwitch), fails(),
+			ends(asked(orders.Retry), fsm.Completed)}},
+		{"of a failed order is refused where its keys would stay alive", with(eager), acts{fails("decline@charge"), processes("failed: card_declined"),
+			uses("reservationTtl: 1h"), refuses(byActive(), orders.RefusedPolicySwitch)}},
 	})
-	t.Run("asks after a forgotten key, where the other could not", func(t *testing.T) {
-		t.Parallel()
-		p := newProvider(t)
-		p.fail(t, simulator.Rule{Fault: simulator.CutAfter, Step: "charge"})
-		b := remote(t, engine.Config{}, p.deaf())
-		b.process(t, request("order"))
-		b.exec(t, `UPDATE orders SET in_doubt_since = now() - interval '3 days', hold_reason = 'outcome_unknown: so it says'`)
-		b.refused(t, asked(orders.Retry), orders.RefusedUnknown)
-		b.refused(t, active, orders.RefusedUnknown) // it is the same policy
-		b.activate(t, strings.Replace(p.deaf(), "  timeout", "  lookupUrl: "+p.url+"/lookup\n  timeout", 1))
-		isNow(t, b.do(t, active), fsm.Completed)
-	})
-	t.Run("is refused while a step could not be undone under it", func(t *testing.T) {
-		t.Parallel()
-		b, p := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "reserve"})
-		b.activate(t, newProvider(t).impatient(time.Minute))
-		b.refused(t, active, orders.RefusedPolicySwitch)
-		p.fail(t)
-		b.ends(t, b.do(t, asked(orders.Retry)), p, fsm.Completed)
-	})
-	t.Run("of a failed order is refused where its keys would stay alive", func(t *testing.T) {
-		t.Parallel()
-		p := newProvider(t)
-		p.fail(t, simulator.Rule{Fault: simulator.Decline, Step: "charge"})
-		b := remote(t, engine.Config{}, p.quick(""))
-		b.process(t, request("order"))
-		b.activate(t, "reservationTtl: 1h\n")
-		b.refused(t, active, orders.RefusedPolicySwitch)
-	})
-}
-
-// till is an endpoint that charges with one payment method alone, and keeps what it was sent, by key.
-type till struct {
-	mu     sync.Mutex
-	takes  string
-	bodies map[string]string
-	faults []string
-	used   map[string]string // payment methods, as step operation generation
-	tokens map[string]string // callback URLs, in the same way
-}
-
-func (k *till) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	text, _ := io.ReadAll(r.Body)
-	var body struct {
-		Step, Operation, PaymentMethod, CallbackURL string
-		Generation                                  int
-	}
-	_ = json.Unmarshal(text, &body)
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	key := r.Header.Get("Idempotency-Key")
-	if known, again := k.bodies[key]; again && known != string(text) {
-		k.faults = append(k.faults, fmt.Sprintf("another body under the same key: %s, then %s", known, text))
-	}
-	k.bodies[key] = string(text)
-	name := fmt.Sprintf("%s %s %d", body.Step, body.Operation, body.Generation)
-	k.used[name], k.tokens[name] = body.PaymentMethod, body.CallbackURL
-	if body.Operation == "do" && body.PaymentMethod != k.takes {
-		w.WriteHeader(http.StatusPaymentRequired)
-	}
-}
-
-func openTill(t *testing.T) (*shop, *till) {
-	t.Helper()
-	k := &till{bodies: map[string]string{}, used: map[string]string{}, tokens: map[string]string{}}
-	server := httptest.NewServer(k)
-	t.Cleanup(server.Close)
-	s := openShop(t, 1, quick)
-	s.use(t, fmt.Sprintf("charge: {executor: http, url: %q, undoUrl: %q, timeout: 60s}", server.URL+"/charge", server.URL+"/undo"))
-	return s, k
 }
 
 func retryWith(paymentMethod string, generation int32) engine.Request {
@@ -346,8 +239,8 @@ func retryWith(paymentMethod string, generation int32) engine.Request {
 // A declined card does not make the order id unusable. What was sent with it is sent again as it was.
 func TestRetryWithAnotherPaymentMethod(t *testing.T) {
 	t.Parallel()
-	s, k := openTill(t)
-	k.takes = "three"
+	s := with(atEndpoint("", "charge"))(t)
+	s.provider.says("charge/do: only three")
 	in := request("order")
 	in.PaymentMethod = "one"
 	isNow(t, s.process(t, in), fsm.Failed)
@@ -357,26 +250,17 @@ func TestRetryWithAnotherPaymentMethod(t *testing.T) {
 	if o := s.do(t, retryWith("three", 1)); o.Status != fsm.Completed || o.Generation != 2 || *o.PaymentMethod != "three" {
 		t.Error(brief(o))
 	}
-	token := k.tokens["charge do 0"]
-	token = token[len(token)-len(s.tokenOf(t, "order")):]
-	if _, err := s.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: "done", CallbackText: provider.CallbackText{Detail: "one"}}); err != nil {
-		t.Fatal(err)
+	done := engine.CallbackResult{Outcome: "done", CallbackText: provider.CallbackText{Detail: "one"}}
+	assert.NoError(t, assert.Err(s.engine.Answer(t.Context(), s.tokenOf(t, "order"), done)))
+	comes(true, finished)(t, s) // the late effect of the first charge is undone
+	used := map[string]string{}
+	for _, call := range []string{"charge/do", "charge/undo"} {
+		for _, c := range s.provider.made(call) {
+			used[fmt.Sprint(call, " ", c.Generation)] = c.PaymentMethod
+		}
 	}
-	eventually(t, "the late effect of the first charge is undone", s.answers(t, true,
-		`SELECT count(*) > 0 AND bool_and(finished_at IS NOT NULL) FROM late_undos`))
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for name, want := range map[string]string{
-		"charge do 0": "one", "charge undo 0": "one", "charge do 1": "two", "charge undo 1": "two", "charge do 2": "three",
-	} {
-		assert.Equal(t, k.used[name], want, name, "was sent with")
-	}
-	for _, fault := range k.faults {
-		t.Error(fault)
-	}
-	if n := value[int](t, s.Pool, `SELECT count(*) FROM step_answers WHERE detail LIKE '%one%'`); n > 0 {
-		t.Error("a payment method is kept with an answer")
-	}
+	assert.Equal(t, used, map[string]string{"charge/do 0": "one", "charge/undo 0": "one", "charge/do 1": "two", "charge/undo 1": "two", "charge/do 2": "three"})
+	s.counts(t, 0, `SELECT count(*) FROM step_answers WHERE detail LIKE '%one%'`)
 	changes := column[string](t, s.Pool, `SELECT concat_ws(' ', seq > 1, verb, actor, payment_method) FROM books.transitions WHERE payment_method IS NOT NULL ORDER BY seq`)
 	assert.Equal(t, fmt.Sprint(changes), "[t retry ann changed t retry ann changed]", "history", changes)
 	for _, of := range []string{"one", "three"} {
@@ -395,8 +279,8 @@ func TestRetryWithAnotherPaymentMethod(t *testing.T) {
 // A request id stands for one request. Whoever sends it with another payment method is not told that this one was used.
 func TestRetryAgainWithAnotherPaymentMethod(t *testing.T) {
 	t.Parallel()
-	s, k := openTill(t)
-	k.takes = "three"
+	s := with(atEndpoint("", "charge"))(t)
+	s.provider.says("charge/do: only three")
 	in := request("order")
 	in.PaymentMethod = "one"
 	s.process(t, in)

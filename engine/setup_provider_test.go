@@ -22,24 +22,24 @@ import (
 	"pawl/internal/books"
 	"pawl/internal/orders"
 	"pawl/internal/policy/store"
-	"pawl/internal/provider"
 	"pawl/internal/simulator"
 	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
-// shop is a bundle whose orders are done at a simulator, which calls back over HTTP.
+// shop is a bundle whose orders are done at a simulator, or at an endpoint that does as it is told. Both call back over HTTP.
 type shop struct {
 	*bundle
-	sim     *simulator.Simulator
-	door    *door             // of the simulator
-	urls    *strings.Replacer // of a policy: SIM
-	stripe  bool              // the simulator is asked as Stripe
-	cfg     engine.Config
-	mu      sync.Mutex
-	engines []*engine.Engine
-	fronts  map[*engine.Engine]http.Handler
-	next    atomic.Int64
+	sim      *simulator.Simulator
+	door     *door // of the simulator
+	provider *endpoint
+	urls     *strings.Replacer // of a policy: SIM and ENDPOINT
+	stripe   bool              // the simulator is asked as Stripe
+	cfg      engine.Config
+	mu       sync.Mutex
+	engines  []*engine.Engine
+	fronts   map[*engine.Engine]http.Handler
+	next     atomic.Int64
 
 	refunded string          // the order whose refunds are looked at
 	before   decimal.Decimal // what was given back of others
@@ -59,7 +59,8 @@ func openShop(t testing.TB, replicas int, cfg engine.Config) *shop {
 	s.door = &door{behind: s.sim}
 	behind, front := httptest.NewServer(s.door), httptest.NewServer(http.HandlerFunc(s.front))
 	cfg.PublicURL = front.URL
-	s.urls, s.cfg = strings.NewReplacer("SIM", behind.URL), cfg
+	provider, url := openEndpoint(t)
+	s.provider, s.urls, s.cfg = provider, strings.NewReplacer("SIM", behind.URL, "ENDPOINT", url), cfg
 	t.Cleanup(func() {
 		front.Close()
 		behind.Close()
@@ -106,8 +107,15 @@ func (s *shop) use(t testing.TB, policy string) (version int32) {
 	return version
 }
 
-func (s *shop) faults(t testing.TB, rules ...simulator.Rule) {
+// faults changes what goes wrong at the simulator, by its short rules: "decline@reserve".
+func (s *shop) faults(t testing.TB, short ...string) {
 	t.Helper()
+	rules := make([]simulator.Rule, len(short))
+	for i, rule := range short {
+		parsed, err := simulator.ParseRule(rule)
+		assert.NoError(t, err)
+		rules[i] = parsed
+	}
 	assert.NoError(t, s.sim.SetFaults(rules...))
 }
 
@@ -121,6 +129,9 @@ func (s *shop) audit(t testing.TB) {
 	if sum := s.sim.Summary(); !sum.OK() {
 		t.Errorf("at the provider: %+v", sum)
 	}
+	s.provider.mu.Lock()
+	defer s.provider.mu.Unlock()
+	assert.Equal(t, s.provider.faults, nil, "at the endpoint")
 }
 
 // startNow has the time come that an order waits for.
@@ -148,7 +159,7 @@ func (s *shop) until(t testing.TB, orderID, is string) (order orders.Order) {
 	}()
 	eventually(t, orderID+" is "+is, func() bool {
 		order = s.get(t, orderID)
-		return string(order.Status) == is || order.Hold != nil && *order.Hold == is
+		return string(order.Status) == is || text(order.Hold) == is || strings.HasPrefix(where(order), is+":") || where(order) == is
 	})
 	came = true
 	return order
@@ -177,17 +188,23 @@ func (s *shop) stands(t testing.TB, orderID string, want ...string) {
 	assert.Equal(t, got, want, orderID, "at the provider stand")
 }
 
+// where is an order in short: its status, what it is held for, and why it is held or has failed.
+func where(o orders.Order) string {
+	line := string(o.Status)
+	if o.Hold != nil {
+		line += " " + *o.Hold
+	}
+	for _, why := range []*string{o.HoldReason, o.FailureCode} {
+		if why != nil {
+			line += ": " + *why
+		}
+	}
+	return line
+}
+
 // brief is what a test says of an order that is not as it should be.
 func brief(o orders.Order) string {
-	text := func(s *string) string {
-		if s == nil {
-			return "-"
-		}
-		return *s
-	}
-	row := &o
-	return fmt.Sprintf("%s: %s, held for %s (%s), due %v, seq %d, failure %s, in doubt since %v",
-		row.OrderID, row.Status, text(row.Hold), text(row.HoldReason), row.DueAt, row.Seq, text(row.FailureCode), row.InDoubtSince)
+	return fmt.Sprintf("%s: %s, due %v, seq %d, in doubt since %v", o.OrderID, where(o), o.DueAt, o.Seq, o.InDoubtSince)
 }
 
 func failureCode(o orders.Order) string {
@@ -205,52 +222,21 @@ func within(t testing.TB, limit time.Duration) context.Context {
 	return ctx
 }
 
-// provider is a simulator that an engine reaches over HTTP.
-type simulated struct {
-	*simulator.Simulator
-	door *door
-	url  string
-}
-
-func newProvider(t testing.TB) *simulated {
-	t.Helper()
-	s := simulator.New()
-	way := &door{behind: s}
-	server := httptest.NewServer(way)
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-		server.Close()
-	})
-	return &simulated{s, way, server.URL}
-}
-
-// quick is a policy with all steps at the provider, tried again at once. No call ends by its time-out.
-func (p *simulated) quick(more string) string { return p.within(time.Minute, more) }
-
-// within is quick with calls that may take so long.
-func (p *simulated) within(timeout time.Duration, more string) string {
-	text := more
+// everyStep is a policy with all steps at the simulator.
+func everyStep(tuning string) string {
+	policy := ""
 	for _, step := range []string{"charge", "reserve", "confirm"} {
-		text += fmt.Sprintf(`
-%s:
-  executor: simulator
-  url: %s
-  timeout: %s
-  retry: {initial: 1ms, cap: 5ms, maxRetries: 7, budget: 5m}
-`, step, p.url, timeout)
+		policy += step + ": {executor: simulator, url: SIM" + tuning + "}\n"
 	}
-	return text
+	return policy
 }
 
-// remote is an engine whose orders go by a policy.
-func remote(t testing.TB, cfg engine.Config, policy string) *bundle {
-	t.Helper()
-	b := setupWith(t, cfg)
-	b.activate(t, policy)
-	return b
-}
+// eager has steps tried again at once, impatient has a person asked after the first try. No call ends by its time-out.
+var (
+	allAtTheSimulator = everyStep("")
+	eager             = everyStep(", timeout: 1m, retry: {initial: 1ms, cap: 5ms, maxRetries: 7, budget: 5m}")
+	impatient         = everyStep(", timeout: 1m, retry: {initial: 1ms, cap: 5ms, maxRetries: 0, budget: 0s}")
+)
 
 // activate makes a policy the active one, which the engine knows at once.
 func (b *bundle) activate(t testing.TB, policy string) int32 {
@@ -267,10 +253,12 @@ func (b *bundle) activate(t testing.TB, policy string) int32 {
 	return used.Version
 }
 
-// standing is what the provider did for an order, net: how often each step stands.
-func (p *simulated) standing(orderID string) string {
+const allStands, noneStands = "charge 1 reserve 1 confirm 1", "charge 0 reserve 0 confirm 0"
+
+// standing is what the simulator did for an order, net: how often each step stands.
+func (s *shop) standing(orderID string) string {
 	n := map[string]int{}
-	for _, e := range p.Books(orderID) {
+	for _, e := range s.sim.Books(orderID) {
 		if e.State == simulator.Live {
 			n[e.Step]++
 		}
@@ -278,22 +266,25 @@ func (p *simulated) standing(orderID string) string {
 	return fmt.Sprintf("charge %d reserve %d confirm %d", n["charge"], n["reserve"], n["confirm"])
 }
 
+// ends checks how the order ended, here and at the simulator.
+func (s *shop) ends(t testing.TB, o orders.Order, want fsm.State) {
+	t.Helper()
+	stands := noneStands
+	if want == fsm.Completed {
+		stands = allStands
+	}
+	assert.Equal(t, string(o.Status)+": "+s.standing(o.OrderID), string(want)+": "+stands, brief(o))
+	s.verified(t)
+}
+
 // settled checks that the calls of all orders are closed and their histories whole.
 func (b *bundle) settled(t testing.TB) {
 	t.Helper()
-	rows, err := b.Pool.Query(t.Context(), `SELECT format('%s: %s %s %s %s', order_id, step, operation, call, outcome)
+	for _, fault := range column[string](t, b.Pool, `SELECT format('%s: %s %s %s %s', order_id, step, operation, call, outcome)
 		FROM books.step_calls WHERE finished_at IS NULL
 		UNION ALL SELECT format('%s: %s history rows, seq %s', o.order_id, count(t), o.seq) FROM books.orders o
-		LEFT JOIN books.transitions t USING (order_id) GROUP BY o.order_id, o.seq HAVING count(t) <> o.seq`)
-	assert.NoError(t, err)
-	defer rows.Close()
-	for rows.Next() {
-		var fault string
-		assert.NoError(t, rows.Scan(&fault))
+		LEFT JOIN books.transitions t USING (order_id) GROUP BY o.order_id, o.seq HAVING count(t) <> o.seq`) {
 		t.Error(fault)
-	}
-	if err := rows.Err(); err != nil {
-		t.Error(err)
 	}
 }
 
@@ -431,24 +422,6 @@ func everything(string) bool { return true }
 
 // only leaves one replica in the shop.
 func (s *shop) only(e *engine.Engine) { s.engine, s.engines = e, []*engine.Engine{e} }
-
-// undoUnanswered waits until order "one" is on its way back, and its undo was sent and not answered.
-func (s *shop) undoUnanswered(t testing.TB) {
-	t.Helper()
-	eventually(t, "its undo was not answered", func() bool {
-		o := s.get(t, "one")
-		return o.Status == fsm.Refunding && o.Hold != nil
-	})
-}
-
-// reports tells by a callback that a step is done.
-func (s *shop) reports(t testing.TB, token, reference string) {
-	t.Helper()
-	done := engine.CallbackResult{Outcome: "done", CallbackText: provider.CallbackText{Reference: reference}}
-	if _, err := s.engine.Answer(t.Context(), token, done); err != nil {
-		t.Error(err)
-	}
-}
 
 // loseOne has a fate for the first statement of that name. The others pass.
 func (p *proxy) loseOne(name string, f fate) *atomic.Bool {

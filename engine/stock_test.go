@@ -15,7 +15,6 @@ import (
 	"pawl/engine"
 	"pawl/fsm"
 	"pawl/internal/orders"
-	"pawl/internal/simulator"
 	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
@@ -468,7 +467,7 @@ func TestLockedStockRowRemote(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, 1, quick)
 	s.use(t, "charge: {executor: simulator, url: SIM}\nconfirm: {executor: simulator, url: SIM, retry: {initial: 1ms, cap: 20ms}, breaker: {open: 10ms}}\n")
-	s.faults(t, simulator.Rule{Fault: simulator.RefuseConnection, Step: "confirm"})
+	s.faults(t, "refuse-connection@confirm")
 	for i := range 20 {
 		in := request(fmt.Sprintf("order %d", i))
 		in.Item = "free"

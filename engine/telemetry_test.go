@@ -12,7 +12,6 @@ import (
 	"pawl/engine"
 	"pawl/fsm"
 	"pawl/internal/orders"
-	"pawl/internal/simulator"
 	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
@@ -60,7 +59,7 @@ func TestOrdersOnHoldAreCounted(t *testing.T) {
 	s.use(t, `
 charge: {executor: simulator, url: SIM, retry: {initial: 30m, cap: 30m}}
 approval: [{items: [dear]}]`)
-	s.faults(t, simulator.Rule{Fault: simulator.Error, Status: 500, OrderPrefix: "ill"}, simulator.Rule{Fault: simulator.CallbackNever, OrderPrefix: "slow"})
+	s.faults(t, "error:500,order=ill", "callback-never,order=slow")
 	s.admit(t, withItem("dear", requests("approval", 1))[0])
 	s.admit(t, request("slow"))
 	s.until(t, "slow", "callback")
@@ -91,9 +90,9 @@ func TestLookUpsAndRefundsAreCounted(t *testing.T) {
 	registry, cfg := prometheus.NewRegistry(), quick
 	cfg.Registerer = registry
 	s := openShop(t, 1, cfg)
-	s.faults(t, simulator.Rule{Fault: simulator.Error, Status: 500, Times: 1})
+	s.faults(t, "error1:500")
 	s.sold(t, `charge: {executor: simulator, url: SIM, retry: {initial: 10ms}}`)
-	s.faults(t, simulator.Rule{Fault: simulator.Decline, Step: "charge", Operation: "refund", Times: 1})
+	s.faults(t, "decline1@charge/refund")
 	s.refundsAre(t, s.asks(t, "first", "1"), "1 failed 1")
 	s.faults(t)
 	s.refundsAre(t, s.asks(t, "second", "1"), "1 failed 1, 2 done 1")
@@ -150,7 +149,7 @@ func TestCallsAreLogged(t *testing.T) {
 			cfg.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: level}))
 			s := openShop(t, 1, cfg)
 			s.use(t, `charge: {executor: simulator, url: SIM, retry: {initial: 30m, cap: 30m}}`)
-			s.faults(t, simulator.Rule{Fault: simulator.Error, Status: 500, OrderPrefix: "ill", Times: 1}, simulator.Rule{Fault: simulator.Decline, OrderPrefix: "poor"})
+			s.faults(t, "error1:500,order=ill", "decline,order=poor")
 			for _, id := range []string{"rich", "poor", "ill"} {
 				in := request(id)
 				in.HTTPRequestID = "of-" + id
@@ -189,7 +188,7 @@ func troubled(t *testing.T) *shop {
 	s.use(t, `
 charge: {executor: simulator, url: SIM, retry: {initial: 1ms, cap: 2ms, maxRetries: 1, budget: 0s}, breaker: {failures: 2, open: 1h}}
 approval: [{items: [dear]}]`)
-	s.faults(t, simulator.Rule{Fault: simulator.Error, Status: 500, OrderPrefix: "ill"}, simulator.Rule{Fault: simulator.Decline, OrderPrefix: "declined"})
+	s.faults(t, "error:500,order=ill", "decline,order=declined")
 	s.admit(t, withItem("dear", requests("approval", 1))[0])
 	s.process(t, request("declined"))
 	s.admit(t, request("ill"))

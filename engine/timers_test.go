@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"pawl/engine"
-	"pawl/internal/simulator"
 	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
@@ -47,7 +46,7 @@ func TestDeadlineOnTheWay(t *testing.T) {
 		t.Parallel()
 		s := openShop(t, 1, quick)
 		s.use(t, `charge: {executor: simulator, url: SIM, retry: {initial: 20ms, cap: 20ms}, breaker: {failures: 1000000}}`)
-		s.faults(t, simulator.Rule{Fault: simulator.Error})
+		s.faults(t, "error")
 		in := request("doubt")
 		in.CompleteBy = time.Now().Add(time.Hour)
 		s.admit(t, in)
@@ -82,7 +81,7 @@ func TestDeadlineOnTheWay(t *testing.T) {
 		t.Parallel()
 		s := openShop(t, 1, quick)
 		s.use(t, allAtTheSimulator)
-		s.faults(t, simulator.Rule{Fault: simulator.CallbackNever, Step: "reserve"})
+		s.faults(t, "callback-never@reserve")
 		in := request("never")
 		in.CompleteBy = time.Now().Add(time.Hour)
 		s.admit(t, in)
@@ -98,7 +97,7 @@ func TestDeadlineOnTheWay(t *testing.T) {
 		t.Parallel()
 		s := openShop(t, 1, quick)
 		s.use(t, allAtTheSimulator)
-		s.faults(t, simulator.Rule{Fault: simulator.CallbackNever, Step: "charge"})
+		s.faults(t, "callback-never@charge")
 		in := request("never")
 		in.CompleteBy = time.Now().Add(time.Millisecond)
 		isNow(t, s.process(t, in), "canceled")
@@ -198,7 +197,7 @@ func TestConfirmationInDoubtIsNotStopped(t *testing.T) {
 charge: {executor: simulator, url: SIM}
 reserve: {executor: simulator, url: SIM}
 confirm: {executor: simulator, url: SIM, retry: {initial: 10ms, cap: 20ms, maxRetries: 999}, breaker: {failures: 1000000}}`)
-	s.faults(t, simulator.Rule{Fault: simulator.Error, Step: "confirm"})
+	s.faults(t, "error@confirm")
 	in := request("pivot")
 	in.CompleteBy, in.ReservationTTL = time.Now().Add(time.Hour), time.Hour
 	s.admit(t, in)
@@ -243,11 +242,11 @@ func TestDeadlineWhileALateEffectIsUndone(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, 1, engine.Config{RecoveryInterval: often})
 	s.use(t, strings.Replace(allAtTheSimulator, "url: SIM", "url: SIM, timeout: 10m", 1)) // longer than anybody looks
-	s.faults(t, simulator.Rule{Fault: simulator.Decline, Step: "reserve", OrderPrefix: "old"})
+	s.faults(t, "decline@reserve,order=old")
 	for _, id := range []string{"old 1", "old 2", "old 3"} {
 		s.process(t, request(id))
 	}
-	s.faults(t, simulator.Rule{Fault: simulator.Hang, Step: "charge", Operation: "undo"})
+	s.faults(t, "hang@charge/undo")
 	s.use(t, allAtTheSimulator+`approval: [{items: [widget]}]`)
 	s.exec(t, `INSERT INTO late_undos (order_no, generation, step, reason) SELECT order_no, 0, 'charge', 'test' FROM orders`)
 	eventually(t, "a late effect is being undone", func() bool { return value[int](t, s.Pool, `SELECT max(claims) FROM late_undos`) > 0 })
@@ -263,7 +262,7 @@ func TestClockWithoutItsAnswer(t *testing.T) { //nolint:tparallel // one proxy l
 	t.Parallel()
 	s := openBehind(t)
 	s.use(t, allAtTheSimulator+`approval: [{items: [dear]}]`)
-	s.faults(t, simulator.Rule{Fault: simulator.Decline, Step: "reserve", OrderPrefix: "undone"})
+	s.faults(t, "decline@reserve,order=undone")
 	for _, f := range []fate{loseRequest, loseReply, loseClient, dbtest.HushReply} { //nolint:paralleltest // as above
 		t.Run(fmt.Sprintf("a deadline, %v", f), func(t *testing.T) { s.expiresWithLoss(t, fmt.Sprintf("late, %v", f), f) })
 		t.Run(fmt.Sprintf("a late effect, %v", f), func(t *testing.T) { s.undoesLateWithLoss(t, fmt.Sprintf("undone, %v", f), f) })

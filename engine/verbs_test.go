@@ -17,82 +17,32 @@ import (
 	"pawl/fsm"
 	"pawl/internal/books"
 	"pawl/internal/orders"
-	"pawl/internal/simulator"
 	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
-// impatient is a policy whose steps come to a person after their first try. Calls may take so long.
-func (p *simulated) impatient(timeout time.Duration) string {
-	text := ""
-	for _, step := range []string{"charge", "reserve", "confirm"} {
-		text += fmt.Sprintf(`
-%s:
-  executor: simulator
-  url: %s
-  timeout: %s
-  retry: {initial: 1ms, cap: 5ms, maxRetries: 0, budget: 0s}
-`, step, p.url, timeout)
+// stuck opens a shop whose order is held for a person, because of what goes wrong at the simulator.
+func stuck(rules ...string) func(*testing.T) *shop {
+	return func(t *testing.T) *shop {
+		t.Helper()
+		s := with(impatient)(t)
+		s.faults(t, rules...)
+		s.sticks(t, "order")
+		return s
 	}
-	return text
-}
-
-func (p *simulated) fail(t testing.TB, rules ...simulator.Rule) {
-	t.Helper()
-	assert.NoError(t, p.SetFaults(rules...))
-}
-
-// stuck is a bundle whose order is held for a person, because of what the provider does.
-func stuck(t testing.TB, rules ...simulator.Rule) (*bundle, *simulated) {
-	t.Helper()
-	var faults []simulator.Fault
-	for _, rule := range rules {
-		faults = append(faults, rule.Fault)
-	}
-	b, p := impatient(t, faults...)
-	p.fail(t, rules...)
-	b.sticks(t, "order")
-	return b, p
-}
-
-// impatient is a bundle whose steps come to a person after their first try, with a provider that will have these faults.
-func impatient(t testing.TB, faults ...simulator.Fault) (*bundle, *simulated) {
-	t.Helper()
-	p, timeout := newProvider(t), time.Minute
-	if slices.Contains(faults, simulator.TimeoutAfter) {
-		timeout = 2 * time.Second // it is waited for
-	}
-	return remote(t, quick, p.impatient(timeout)), p
 }
 
 // sticks has an order held for a person.
-func (b *bundle) sticks(t testing.TB, orderID string) {
+func (s *shop) sticks(t testing.TB, orderID string) {
 	t.Helper()
-	if o := b.process(t, request(orderID)); text(o.Hold) != "attention" {
-		t.Fatalf("%s, held %s", o.Status, text(o.Hold))
+	if o := s.process(t, request(orderID)); text(o.Hold) != "attention" {
+		t.Fatal(brief(o))
 	}
 }
 
-func asked(verb orders.Verb) engine.Request {
-	return engine.Request{Verb: verb, OrderID: "order", Actor: "ann", Reason: "a test"}
-}
-
-const allStands, noneStands = "charge 1 reserve 1 confirm 1", "charge 0 reserve 0 confirm 0"
-
-// ends checks how the order ended, here and at the provider.
-func (b *bundle) ends(t testing.TB, o orders.Order, p *simulated, want fsm.State) {
-	t.Helper()
-	stands := noneStands
-	if want == fsm.Completed {
-		stands = allStands
-	}
-	if o.Status != want || p.standing(o.OrderID) != stands {
-		t.Errorf("%s, held %s (%s); at the provider %s", o.Status, text(o.Hold), text(o.HoldReason), p.standing(o.OrderID))
-	}
-	if sum := p.Summary(); !sum.OK() {
-		t.Errorf("something happened twice: %+v", sum)
-	}
-	b.verified(t)
+// ends checks that a verb brings the order to its end, and that the simulator has what it says, and nothing else.
+func ends(q engine.Request, want fsm.State) act {
+	return func(t *testing.T, s *shop) { t.Helper(); s.ends(t, s.do(t, q), want) }
 }
 
 // verified proves the books, over all generations.
@@ -110,14 +60,12 @@ func (b *bundle) verified(t testing.TB) {
 
 func TestConfirmInDoubt(t *testing.T) {
 	t.Parallel()
-	b, p := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "confirm"})
-	b.refused(t, asked(orders.Cancel), orders.RefusedConfirmInDoubt)
-	o, err := b.engine.Orders.Get(t.Context(), "order")
-	if allowed := orders.AllowedActions(&o); err != nil || !slices.Equal(allowed, []string{"retry", "step-result"}) {
-		t.Errorf("%v, allowed %q", err, allowed)
-	}
-	p.fail(t)
-	b.ends(t, b.do(t, asked(orders.Retry)), p, fsm.Completed)
+	s := stuck("error@confirm")(t)
+	s.refused(t, asked(orders.Cancel), orders.RefusedConfirmInDoubt)
+	o := s.get(t, "order")
+	assert.Equal(t, orders.AllowedActions(&o), []string{"retry", "step-result"})
+	s.faults(t)
+	s.ends(t, s.do(t, asked(orders.Retry)), fsm.Completed)
 }
 
 func TestRequestIDs(t *testing.T) {
@@ -386,160 +334,78 @@ func (b *bundle) refused(t testing.TB, q engine.Request, code string) {
 
 func TestApproval(t *testing.T) {
 	t.Parallel()
-	const large = "approval:\n  - {amountOver: 50, currency: USD, timeout: 1h}\n"
-	waiting := func(t *testing.T) *bundle {
+	const large = "approval: [{amountOver: 50, currency: USD, timeout: 1h}]"
+	own, other := asked(orders.Approve), asked(orders.Approve)
+	own.Actor, other.Actor = "token:shop", "token:maria"
+	submitted := func(t *testing.T, s *shop) {
 		t.Helper()
-		b := remote(t, engine.Config{}, large)
-		if o := b.process(t, request("order")); text(o.Hold) != "approval" || o.Status != fsm.Pending {
-			t.Fatalf("%s, held %s", o.Status, text(o.Hold))
-		}
-		return b
-	}
-	t.Run("approve lets the order start", func(t *testing.T) {
-		t.Parallel()
-		b := waiting(t)
-		if o := b.do(t, asked(orders.Approve)); o.Status != fsm.Completed || o.ApprovedAt == nil {
-			t.Errorf("%+v", o)
-		}
-		b.verified(t)
-	})
-	t.Run("reject cancels it", func(t *testing.T) {
-		t.Parallel()
-		b := waiting(t)
-		o := b.do(t, asked(orders.Reject))
-		if o.Status != fsm.Canceled || text(o.FailureCode) != "rejected" {
-			t.Errorf("%+v", o)
-		}
-		b.verified(t)
-	})
-	t.Run("another approves where the policy wants it", func(t *testing.T) {
-		t.Parallel()
-		b := remote(t, engine.Config{}, "approval:\n  - {approver: another}\n")
 		in := request("order")
 		in.SubmittedBy = "token:shop"
-		b.process(t, in)
-		if reason := value[string](t, b.Pool, `SELECT hold_reason FROM books.orders`); !strings.HasPrefix(reason, "another_approver: ") {
-			t.Errorf("held with %q, which does not tell who can't approve it", reason)
+		if why := text(s.process(t, in).HoldReason); !strings.HasPrefix(why, "another_approver: ") {
+			t.Errorf("held with %q, which does not tell who can't approve it", why)
 		}
-		own, behalf, other := asked(orders.Approve), asked(orders.Approve), asked(orders.Approve)
-		own.Actor, behalf.Actor, other.Actor = "token:shop", "token:maria", "token:maria"
-		behalf.OnBehalfOf = "token:shop"
-		b.refused(t, own, orders.RefusedOwnOrder)
-		b.refused(t, behalf, orders.RefusedOwnOrder)
-		isNow(t, b.do(t, other), fsm.Completed)
-	})
-	t.Run("a pause is no way around it", func(t *testing.T) {
-		t.Parallel()
-		b := waiting(t)
-		b.do(t, asked(orders.Pause))
-		b.refused(t, asked(orders.Approve), orders.RefusedState)
-		if o := b.do(t, asked(orders.Resume)); text(o.Hold) != "approval" {
-			t.Errorf("%s, held %s", o.Status, text(o.Hold))
-		}
-		isNow(t, b.do(t, asked(orders.Approve)), fsm.Completed)
-	})
-	t.Run("of many at once one decides", func(t *testing.T) {
-		t.Parallel()
-		b := waiting(t)
+	}
+	oneDecides := func(t *testing.T, s *shop) {
+		t.Helper()
 		var callers sync.WaitGroup
 		for i := range 20 {
 			callers.Go(func() {
-				_, err := b.engine.Do(t.Context(), asked([]orders.Verb{orders.Approve, orders.Reject}[i%2]))
-				var refusal *orders.NotApplicable
-				if err != nil && !errors.As(err, &refusal) {
+				_, err := s.engine.Do(t.Context(), asked([]orders.Verb{orders.Approve, orders.Reject}[i%2]))
+				if err != nil && !errors.As(err, new(*orders.NotApplicable)) {
 					t.Error(err)
 				}
 			})
 		}
 		callers.Wait()
-		b.counts(t, 1, `SELECT count(*) FROM books.transitions WHERE verb IN ('approve', 'reject')`)
+	}
+	waits, approve := processes("pending approval"), asked(orders.Approve)
+	play(t, []scene{
+		{"approve lets the order start", with(large), acts{waits, does(approve, "completed"), shows(true, `SELECT approved_at IS NOT NULL FROM orders`)}},
+		{"reject cancels it", with(large), acts{waits, does(asked(orders.Reject), "canceled: rejected")}},
+		{"another approves where the policy wants it", with("approval: [{approver: another}]"), acts{submitted,
+			refuses(own, orders.RefusedOwnOrder), does(other, "completed")}},
+		{"a pause is no way around it", with(large), acts{waits, pause, is("paused"), refuses(approve, orders.RefusedState),
+			does(asked(orders.Resume), "pending approval"), does(approve, "completed")}},
+		{"of many at once one decides", with(large), acts{waits, oneDecides,
+			shows(1, `SELECT count(*) FROM books.transitions WHERE verb IN ('approve', 'reject')`)}},
 	})
-}
-
-// settled is what somebody says became of a step.
-func settled(of fsm.Step, outcome string) engine.Request {
-	q := asked(orders.StepResult)
-	q.Settle = &engine.Settled{Step: of, Outcome: outcome, Code: "seen", Detail: "in the books of the provider", Reference: "r"}
-	return q
 }
 
 func TestStepResult(t *testing.T) {
 	t.Parallel()
-	t.Run("done goes on without a call", func(t *testing.T) {
-		t.Parallel()
-		b, p := stuck(t, simulator.Rule{Fault: simulator.CutAfter, Step: "reserve"})
-		b.ends(t, b.do(t, settled(fsm.Reserve, engine.SettledDone)), p, fsm.Completed)
-		assert.Equal(t, value[string](t, b.Pool, `SELECT reference FROM books.reservations`), "r")
-	})
-	t.Run("refused undoes what was done before", func(t *testing.T) {
-		t.Parallel()
-		b, p := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "reserve"})
-		o := b.do(t, settled(fsm.Reserve, engine.SettledRefused))
-		b.ends(t, o, p, fsm.Failed)
-		if text(o.FailureCode) != "seen" || text(o.FailureStep) != "reserve" {
-			t.Errorf("%+v", o)
-		}
-	})
-	t.Run("not_done ends the doubt, so that a cancellation undoes nothing", func(t *testing.T) {
-		t.Parallel()
-		b, p := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "charge"})
-		if o := b.do(t, settled(fsm.Charge, engine.SettledNotDone)); o.InDoubtSince != nil || text(o.Hold) != "attention" {
-			t.Errorf("held %s, in doubt since %v", text(o.Hold), o.InDoubtSince)
-		}
-		p.fail(t)
-		b.ends(t, b.do(t, asked(orders.Cancel)), p, fsm.Canceled)
-		b.counts(t, 0, `SELECT count(*) FROM books.charges`)
-	})
-	t.Run("without a code has one", func(t *testing.T) {
-		t.Parallel()
-		b, p := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "charge"})
-		q := settled(fsm.Charge, engine.SettledRefused)
-		q.Settle.Code = ""
-		o := b.do(t, q)
-		b.ends(t, o, p, fsm.Failed)
-		assert.Equal(t, text(o.FailureCode), "step_result", o)
-	})
-	t.Run("of another step says so", func(t *testing.T) {
-		t.Parallel()
-		b, _ := stuck(t, simulator.Rule{Fault: simulator.Error, Step: "charge"})
-		b.refused(t, settled(fsm.Reserve, engine.SettledDone), orders.RefusedOtherStep)
+	withoutCode := settled(fsm.Charge, engine.SettledRefused, "r")
+	withoutCode.Settle.Code = ""
+	play(t, []scene{
+		{"done goes on without a call", stuck("cut-after@reserve"), acts{ends(settled(fsm.Reserve, engine.SettledDone, "r"), fsm.Completed),
+			shows("r", `SELECT reference FROM books.reservations`)}},
+		{"refused undoes what was done before", stuck("error@reserve"), acts{ends(settled(fsm.Reserve, engine.SettledRefused, "r"), fsm.Failed),
+			shows("reserve seen", `SELECT failure_step || ' ' || failure_code FROM orders`)}},
+		{"not_done ends the doubt, so that a cancellation undoes nothing", stuck("error@charge"), acts{
+			asks(settled(fsm.Charge, engine.SettledNotDone, "r")),
+			comes(true, `SELECT in_doubt_since IS NULL AND hold = 'attention' FROM orders`), fails(),
+			ends(asked(orders.Cancel), fsm.Canceled), shows(0, `SELECT count(*) FROM books.charges`)}},
+		{"without a code has one", stuck("error@charge"), acts{ends(withoutCode, fsm.Failed), shows("step_result", `SELECT failure_code FROM orders`)}},
+		{"of another step says so", stuck("error@charge"), acts{refuses(settled(fsm.Reserve, engine.SettledDone, "r"), orders.RefusedOtherStep)}},
+		{"settles an undo that nobody else can, because its key may be forgotten", stuck("decline@reserve", "cut-after@charge/undo"), acts{
+			sql(`UPDATE orders SET in_doubt_since = now() - interval '2 days'`),
+			sql(`UPDATE step_calls SET undo_reference = NULL`), // it goes by the key
+			refuses(asked(orders.Retry), orders.RefusedUnknown), ends(settled(fsm.Charge, engine.SettledDone, "r"), fsm.Failed),
+			shows("card_declined", `SELECT failure_code FROM orders`), shows("r", `SELECT reference FROM books.refunds`)}},
+		{"done of an undo goes on with the undoing", stuck("decline@reserve", "decline@charge/undo"), acts{
+			does(settled(fsm.Charge, engine.SettledDone, "r"), "failed: card_declined")}},
 	})
 	t.Run("while the step is being done is busy", func(t *testing.T) {
 		t.Parallel()
-		p := newProvider(t)
-		called, open := p.door.shut(t, "/charge")
-		b := remote(t, engine.Config{}, p.quick(""))
-		answers := ask(t, b.engine, request("order"))
+		s := with(eager)(t)
+		called, open := s.door.shut(t, "/charge")
+		answers := ask(t, s.engine, request("order"))
 		eventually(t, "a call is under way", func() bool { return called.Load() == 1 })
 		var refusal *orders.NotApplicable
-		if _, err := b.engine.Do(t.Context(), settled(fsm.Charge, engine.SettledDone)); !errors.As(err, &refusal) || refusal.Code != orders.RefusedBusy {
+		if _, err := s.engine.Do(t.Context(), settled(fsm.Charge, engine.SettledDone, "")); !errors.As(err, &refusal) || refusal.Code != orders.RefusedBusy {
 			t.Error(err)
 		}
 		open()
-		b.ends(t, (<-answers).order, p, fsm.Completed)
-	})
-}
-
-func TestStepResultOfAnUndo(t *testing.T) {
-	t.Parallel()
-	t.Run("settles an undo that nobody else can, because its key may be forgotten", func(t *testing.T) {
-		t.Parallel()
-		b, p := stuck(t, simulator.Rule{Fault: simulator.Decline, Step: "reserve"},
-			simulator.Rule{Fault: simulator.CutAfter, Step: "charge", Operation: "undo"})
-		b.exec(t, `UPDATE orders SET in_doubt_since = now() - interval '2 days'`)
-		b.exec(t, `UPDATE step_calls SET undo_reference = NULL`) // it goes by the key
-		b.refused(t, asked(orders.Retry), orders.RefusedUnknown)
-		o := b.do(t, settled(fsm.Charge, engine.SettledDone))
-		b.ends(t, o, p, fsm.Failed)
-		if text(o.FailureCode) != "card_declined" || value[string](t, b.Pool, `SELECT reference FROM books.refunds`) != "r" {
-			t.Errorf("%+v", o)
-		}
-	})
-	t.Run("done of an undo goes on with the undoing", func(t *testing.T) {
-		t.Parallel()
-		b, _ := stuck(t, simulator.Rule{Fault: simulator.Decline, Step: "reserve"}, simulator.Rule{Fault: simulator.Decline, Step: "charge", Operation: "undo"})
-		isNow(t, b.do(t, settled(fsm.Charge, engine.SettledDone)), fsm.Failed)
-		b.verified(t)
+		s.ends(t, (<-answers).order, fsm.Completed)
 	})
 }
 
