@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -201,6 +202,36 @@ func (s *server) identify(w http.ResponseWriter, r *http.Request) (*access.Princ
 		recordOf(w).principal = p
 	}
 	return p, err
+}
+
+// rights are those of a caller whose answer lasts: they are checked now and then, because tokens end.
+type rights struct {
+	*server
+	caller  access.Request
+	rule    rule
+	checked time.Time
+}
+
+func (s *server) rightsOf(w http.ResponseWriter, r *http.Request, operation string) rights {
+	return rights{s, s.credentialsOf(w, r), rules[operation], time.Now()}
+}
+
+// check returns an error if the caller has lost its rights. If that cannot be determined, it has not.
+func (r *rights) check() error {
+	if time.Since(r.checked) < r.streams.rightsHold {
+		return nil
+	}
+	r.checked = time.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), rightsHold)
+	defer cancel()
+	p, err := r.Access.Identify(ctx, r.caller)
+	if err == nil {
+		return r.rule.allows(p)
+	}
+	if _, refused := errors.AsType[*access.NotIdentified](err); refused {
+		return err
+	}
+	return nil
 }
 
 // logDenial records a denied request in the access log.

@@ -54,7 +54,7 @@ func (b *buffer) read(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if b.Len() > 0 {
-		return checkMediaType(r.Header)
+		return checkMediaType(r.Header, jsonMedia)
 	}
 	return nil
 }
@@ -79,22 +79,22 @@ func (b *buffer) fill(r *http.Request) error {
 	return nil
 }
 
-// checkMediaType takes JSON, and a body of which nothing is said.
-func checkMediaType(h http.Header) error {
+// checkMediaType takes a media type, the types that end in +json for JSON, and a body of which nothing is said.
+func checkMediaType(h http.Header, taken string) error {
 	if encoding := h.Get("Content-Encoding"); encoding != "" && !strings.EqualFold(encoding, "identity") {
 		return newProblem("unsupported_media_type", "", fieldError{Header: "Content-Encoding", Code: "unsupported",
 			Detail: "is not supported; send the body uncompressed"})
 	}
 	given := h.Get("Content-Type")
-	if given == "application/json" || given == "" {
+	if given == taken || given == "" {
 		return nil
 	}
 	media, parameters, err := mime.ParseMediaType(given)
-	json := media == "application/json" || strings.HasPrefix(media, "application/") && strings.HasSuffix(media, "+json")
+	fits := media == taken || taken == jsonMedia && strings.HasPrefix(media, "application/") && strings.HasSuffix(media, "+json")
 	charset, named := parameters["charset"]
-	if err != nil || !json || named && !strings.EqualFold(charset, "utf-8") {
+	if err != nil || !fits || named && !strings.EqualFold(charset, "utf-8") {
 		return newProblem("unsupported_media_type", "", fieldError{Header: "Content-Type", Code: "unsupported",
-			Detail: "must be application/json in UTF-8"})
+			Detail: "must be " + taken + " in UTF-8"})
 	}
 	return nil
 }

@@ -58,12 +58,14 @@ func NewServer(handler http.Handler, how Listening) *Server {
 	}
 	versions := new(http.Protocols)
 	versions.SetHTTP1(true) // the limits are those of a connection, and HTTP/2 has hundreds of requests on one
-	return &Server{connections: newConnections(how.Connections, how.Proxies), Server: &http.Server{
+	s := &Server{connections: newConnections(how.Connections, how.Proxies), Server: &http.Server{
 		Handler: handler, Protocols: versions, TLSConfig: how.TLS,
 		ReadHeaderTimeout: readHeaderTimeout, ReadTimeout: readTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 		ErrorLog:  slog.NewLogLogger(cmp.Or(how.Log, slog.New(slog.DiscardHandler)).Handler(), slog.LevelDebug),
 		ConnState: noteState, ConnContext: withConnection,
 	}}
+	s.RegisterOnShutdown(s.connections.stop)
+	return s
 }
 
 // Serve serves on a listener until the server is shut down. It may be called for more than one.
@@ -90,6 +92,9 @@ type connections struct {
 	of     map[netip.Addr]int       // normal ones by address
 
 	waits places
+
+	stopping context.Context //nolint:containedctx // of the server: it ends when the server is told to shut down
+	stop     context.CancelFunc
 }
 
 // connection is one that was accepted.
@@ -104,8 +109,9 @@ type connection struct {
 }
 
 func newConnections(most int, proxies []netip.Prefix) *connections {
+	stopping, stop := context.WithCancel(context.Background())
 	return &connections{
-		most: most, each: (most + 1) / 2, spare: min(max(most/8, 4), 64), proxies: proxies, stall: stallTimeout,
+		stopping: stopping, stop: stop, most: most, each: (most + 1) / 2, spare: min(max(most/8, 4), 64), proxies: proxies, stall: stallTimeout,
 		open: map[*connection]struct{}{}, of: map[netip.Addr]int{},
 		waits: places{most: most * 3 / 4, each: (most + 1) / 2, of: map[string]int{}},
 	}

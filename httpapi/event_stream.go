@@ -3,7 +3,6 @@ package httpapi
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -12,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"pawl/internal/access"
 	"pawl/internal/events"
 )
 
@@ -35,10 +33,9 @@ type stream struct {
 	*server
 	net.Conn
 	listener *events.Listener
-	caller   access.Request
+	rights   rights
 	place    place
-	payer    payer     // of the places for lists
-	checked  time.Time // when the caller had the right to listen
+	payer    payer // of the places for lists
 	ends     time.Time
 	written  int64
 	done     func(written int64) // nil: nothing is to be done
@@ -67,10 +64,9 @@ func (s *server) streamEvents(ctx context.Context, after events.Cursor, filter e
 		place.leave()
 		return err
 	}
-	now := time.Now()
 	st := &stream{
-		server: s, listener: listener, caller: s.credentialsOf(w, r), place: place, payer: payerOf(w),
-		checked: now, ends: now.Add(streamLasts + rand.N(streamLasts/4)),
+		server: s, listener: listener, rights: s.rightsOf(w, r, listEventsOperation.OperationID), place: place, payer: payerOf(w),
+		ends: time.Now().Add(streamLasts + rand.N(streamLasts/4)),
 	}
 	if err := st.takeOver(w); err != nil {
 		place.leave()
@@ -208,7 +204,7 @@ func (st *stream) send(text []byte) error {
 	if len(text) == 0 {
 		return nil
 	}
-	if err := st.checkRights(); err != nil {
+	if err := st.rights.check(); err != nil {
 		return err
 	}
 	return st.write(text)
@@ -218,22 +214,4 @@ func (st *stream) write(text []byte) error {
 	n, err := st.Write(text)
 	st.written += int64(n)
 	return err
-}
-
-// checkRights checks now and then whether the caller still may listen. If that cannot be determined, it may.
-func (st *stream) checkRights() error {
-	if time.Since(st.checked) < st.streams.rightsHold {
-		return nil
-	}
-	st.checked = time.Now()
-	ctx, cancel := context.WithTimeout(context.Background(), rightsHold)
-	defer cancel()
-	p, err := st.Access.Identify(ctx, st.caller)
-	if err == nil {
-		return rules[listEventsOperation.OperationID].allows(p)
-	}
-	if _, refused := errors.AsType[*access.NotIdentified](err); refused {
-		return err
-	}
-	return nil
 }

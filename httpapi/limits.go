@@ -103,13 +103,13 @@ func (s *shares) take(ctx context.Context, w http.ResponseWriter, r *http.Reques
 		return nil, newProblem("overloaded", "")
 	}
 	defer place.leave()
+	ctx, cancel := context.WithTimeout(ctx, shareTimeout)
+	defer cancel()
 	return s.acquire(ctx, at, n)
 }
 
 // acquire waits for a share, half of everything at most, and returns what gives it back.
 func (s *shares) acquire(ctx context.Context, by payer, n int64) (release func(), err error) {
-	ctx, cancel := context.WithTimeout(ctx, shareTimeout)
-	defer cancel()
 	own := s.enter(by)
 	if own.Acquire(ctx, n) != nil {
 		s.leave(by, own)
@@ -208,6 +208,7 @@ const (
 	listPlaces = 16       // lists and bulk requests at a time
 	lookPlaces = 4        // scrapes and overviews at a time
 	bodyBytes  = 16 << 20 // of bodies that are arriving
+	lineBytes  = 8 << 20  // of orders that came in streams and are not answered
 	catchUps   = 64       // streams at a time that send what is not in memory
 	smallBody  = 4 << 10  // a body up to this length, in bytes, is read without asking: nearly all are
 )
@@ -216,6 +217,10 @@ const (
 // in memory for them is bounded.
 func (s *server) sharing(pattern string, next http.HandlerFunc) http.HandlerFunc {
 	withBody := s.answered(func(w http.ResponseWriter, r *http.Request) error {
+		if hasOrderLines(r) { // each line takes what it needs
+			next(w, r)
+			return nil
+		}
 		release, err := s.takeBody(w, r)
 		if err != nil {
 			return err

@@ -30,6 +30,7 @@ type Recorder struct {
 	caller           caller            // where it comes from
 	mux              *http.ServeMux    // of the address that the request came to
 	done             func(int64)       // called at the end of the request, with its length; a stream takes it over
+	inLines          bool              // the answer has many lines: each is observed, and not the whole
 	taken            bool              // a stream has taken the connection over: the answer has begun, and goes on without the handler
 }
 
@@ -135,12 +136,16 @@ func (s *server) recover(rec *Recorder, r *http.Request) {
 	if err, ok := cause.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 		panic(cause)
 	}
-	s.Log.Error("panic in a request", "request_id", rec.Header().Get("X-Request-Id"), "route", r.Pattern,
-		"panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
+	s.logPanic(rec.Header().Get("X-Request-Id"), r, cause)
 	if rec.status != 0 {
 		panic(http.ErrAbortHandler)
 	}
 	writeProblem(rec, newProblem("internal", ""))
+}
+
+func (s *server) logPanic(requestID string, r *http.Request, cause any) {
+	s.Log.Error("panic in a request", "request_id", requestID, "route", r.Pattern,
+		"panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
 }
 
 // requestID takes the caller's id of the request when it is short and harmless in
@@ -191,6 +196,9 @@ func (m *metrics) measured(route string, next http.HandlerFunc) http.HandlerFunc
 		inFlight.Inc()
 		defer func() {
 			inFlight.Dec()
+			if recordOf(w).inLines {
+				return
+			}
 			code := http.StatusInternalServerError // nothing was answered: a panic, or the caller disconnected
 			if answered := recordOf(w).status; answered != 0 {
 				code = answered

@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -160,6 +161,14 @@ func accepted(op *huma.Operation) {
 	delete(final.Headers, "Retry-After")
 }
 
+// streams documents that an operation also takes many orders, each on a line of the body.
+func streams(op *huma.Operation, schemas huma.Registry) {
+	op.RequestBody.Description = "An order; or as " + ndjson + " an order on each line."
+	op.RequestBody.Content[ndjson] = &huma.MediaType{Schema: op.RequestBody.Content[jsonMedia].Schema}
+	op.Responses["200"].Description = "The order is final: completed, failed or canceled. To " + ndjson + ": a line for each order."
+	op.Responses["200"].Content[ndjson] = &huma.MediaType{Schema: schemas.Schema(reflect.TypeFor[processedLine](), true, "")}
+}
+
 // failing adds the problems an operation can answer with.
 func failing(op huma.Operation, codes ...problemCode) huma.Operation {
 	secure(&op)
@@ -226,6 +235,7 @@ func (s *server) publish() {
 	for _, verb := range orders.Verbs {
 		accepted(document.Paths[verbPath(verb)].Post)
 	}
+	streams(document.Paths[processOperation.Path].Post, document.Components.Schemas)
 	refund := document.Paths[refundOperation.Path].Post.Responses
 	refund["200"].Description, refund["202"].Description = "The refund has succeeded or failed.", "The refund is open; Pawl continues it."
 	for _, op := range s.documented {

@@ -20,6 +20,7 @@ import (
 
 	"pawl/engine"
 	"pawl/fsm"
+	"pawl/internal/access"
 	"pawl/internal/iso4217"
 	"pawl/internal/orders"
 	"pawl/internal/provider"
@@ -37,7 +38,11 @@ var processOperation = withBody(huma.Operation{
 		"An order that is not final in time gets 202 and continues without the caller. " +
 		"The 202 is sent at once if the order waits for a person, for a time after the limit, or for the customer to act, " +
 		"and if too many of your requests are waiting; a provider's callback is waited for. " +
-		"An Idempotency-Key cannot be used for a different request for 30 days; the same request gets the current state.",
+		"An Idempotency-Key cannot be used for a different request for 30 days; the same request gets the current state. " +
+		"With Content-Type: application/x-ndjson, each line of the body is an order, of up to 65536 bytes. The response has a line for each, in the order in which they end, while the request is still being sent. " +
+		"A line that is rejected does not affect the others. Prefer applies to each line; there must be no Idempotency-Key. " +
+		"A caller has up to 1024 lines in progress, and is not read from while it does not read. " +
+		"A response that ends early, or without a line for each order, was cut off: send the orders without a line again.",
 }, "invalid_idempotency_key", "idempotency_key_reused", "not_found", "order_conflict", "overloaded", "stopping", "unavailable", "internal")
 
 type processRequest struct {
@@ -73,56 +78,64 @@ type orderAnswer struct {
 
 // process is the hot route: its answer is written by hand.
 func (s *server) process(w http.ResponseWriter, r *http.Request) error {
-	want := preferenceOf(r.Header["Prefer"], s.ResponseTimeout)
-	in, ignored, err := s.requestedInput(w, r, want)
+	if hasOrderLines(r) {
+		return s.processStream(w, r)
+	}
+	q := s.submissionOf(w, r)
+	body := newBuffer()
+	defer body.free()
+	if err := body.read(w, r); err != nil {
+		return err
+	}
+	in, ignored, err := q.input(r.Context(), body.Bytes(), r.Header)
 	if err != nil {
 		return err
 	}
-	in.HTTPRequestID = w.Header().Get("X-Request-Id")
 	note(w, in.OrderID, "")
-	o, err := s.run(w, r, in, &want)
-	if err = withheld(principalOf(w), &o, err); err != nil {
+	place := q.want.placeToWait(w, r)
+	defer place.leave()
+	o, err := q.run(r.Context(), in)
+	if err != nil {
 		return err
 	}
-	if in.Metadata != nil && !sameMetadata(in.Metadata, o.Metadata) {
-		ignored = append(ignored, "metadata")
-	}
-	s.writeOrder(w, &o, want, ignored)
+	s.writeOrder(w, &o, q.want, withMetadata(ignored, &in, &o))
 	return nil
 }
 
-// requestedInput is all that a request says of an order.
-func (s *server) requestedInput(w http.ResponseWriter, r *http.Request, want preference) (in engine.Input, ignored []string, err error) {
-	in, ignored, err = s.readInput(w, r)
-	err = want.judge(ignored, err)
+// submission is what a request says beside its orders.
+type submission struct {
+	*server
+	principal *access.Principal
+	requestID string
+	want      preference
+}
+
+func (s *server) submissionOf(w http.ResponseWriter, r *http.Request) submission {
+	return submission{s, principalOf(w), w.Header().Get("X-Request-Id"), preferenceOf(r.Header["Prefer"], s.ResponseTimeout)}
+}
+
+// input is all that a request says of an order: in its body, or in one line of it, and in the header that is for this order alone.
+func (s *submission) input(ctx context.Context, body []byte, header http.Header) (in engine.Input, ignored []string, err error) {
+	in, ignored, err = decodeInput(body, s.currency, s.clock)
+	err = s.want.judge(ignored, err)
 	var ifKnown *rejectIfNew
 	if errors.As(err, &ifKnown) {
 		in = ifKnown.order
 	} else if err != nil {
 		return in, nil, err
 	}
-	p := principalOf(w)
-	in.SubmittedBy = submitterOf(p)
-	key, keyErr := idempotencyKey(r.Header)
+	in.SubmittedBy, in.HTTPRequestID = submitterOf(s.principal), s.requestID
+	key, keyErr := idempotencyKey(header)
 	switch {
 	case keyErr != nil:
 		return in, nil, keyErr
 	case key != "":
-		in.SetKey(p.Name, key)
+		in.SetKey(s.principal.Name, key)
 	}
 	if ifKnown != nil {
-		in, err = s.knownInput(r.Context(), in, err)
+		in, err = s.knownInput(ctx, in, err)
 	}
 	return in, ignored, err
-}
-
-func (s *server) readInput(w http.ResponseWriter, r *http.Request) (in engine.Input, ignored []string, err error) {
-	body := newBuffer()
-	defer body.free()
-	if err := body.read(w, r); err != nil {
-		return engine.Input{}, nil, err
-	}
-	return decodeInput(body.Bytes(), s.currency, s.clock)
 }
 
 // knownInput is the input of an order that was refused for what only a new one must not
@@ -144,15 +157,23 @@ func (s *server) knownInput(ctx context.Context, in engine.Input, refused error)
 
 // run waits for the end of the order, or with no time to wait only until it is
 // stored: an order that is answered with 202 exists.
-func (s *server) run(w http.ResponseWriter, r *http.Request, in engine.Input, want *preference) (orders.Order, error) {
-	place := want.placeToWait(w, r)
-	defer place.leave()
-	ctx, cancel := context.WithTimeout(r.Context(), cmp.Or(want.atMost, readLimit))
+func (s *submission) run(ctx context.Context, in engine.Input) (o orders.Order, err error) {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.want.atMost, readLimit))
 	defer cancel()
-	if want.atMost == 0 {
-		return s.engine.Admit(ctx, in)
+	if s.want.atMost == 0 {
+		o, err = s.engine.Admit(ctx, in)
+	} else {
+		o, err = s.engine.Process(ctx, in)
 	}
-	return s.engine.Process(ctx, in)
+	return o, withheld(s.principal, &o, err)
+}
+
+// withMetadata adds metadata to the ignored fields if it differs from what is stored.
+func withMetadata(ignored []string, in *engine.Input, o *orders.Order) []string {
+	if in.Metadata != nil && !sameMetadata(in.Metadata, o.Metadata) {
+		ignored = append(ignored, "metadata")
+	}
+	return ignored
 }
 
 const jsonMedia = "application/json"

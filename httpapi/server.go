@@ -89,6 +89,7 @@ type server struct {
 	lists    *shares            // places for requests that read much at once
 	looks    *shares            // places for requests whose answer takes the processor
 	bodies   *shares            // bytes for bodies that are not small
+	lines    *shares            // bytes for lines of order streams
 	catchUps *shares            // places for streams that send what was read for them alone
 	bounded  map[string]*shares // which places requests need, by their patterns
 	api      huma.API
@@ -134,6 +135,7 @@ func newServer(e *engine.Engine, cfg Config) *server {
 		lists:    newShares(listPlaces),
 		looks:    newShares(lookPlaces),
 		bodies:   newShares(bodyBytes),
+		lines:    newShares(lineBytes),
 		catchUps: newShares(catchUps),
 		bounded:  map[string]*shares{},
 		own:      map[string]http.HandlerFunc{},

@@ -46,6 +46,7 @@ const (
 const (
 	window       = time.Second // of what tokens may do
 	inFlightWait = time.Second // when a request will end is not known
+	inFlightPoll = 5 * time.Millisecond
 )
 
 // Admission is what the holders of one name use, of one set of limits. A nil one is not limited.
@@ -67,6 +68,26 @@ func (c *Control) Admit(p *Principal) (*Admission, error) {
 		return nil, over
 	}
 	return a, nil
+}
+
+// AdmitSoon is Admit for a caller that waits until its limits allow another request, or until ctx ends.
+func (c *Control) AdmitSoon(ctx context.Context, p *Principal) (*Admission, error) {
+	if p.Limits == (Limits{}) {
+		return nil, ctx.Err()
+	}
+	for {
+		now := time.Now()
+		a := c.usages.of(p, now)
+		over := a.enter(now)
+		if over == nil {
+			return a, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(max(over.Quota.Wait, inFlightPoll)):
+		}
+	}
 }
 
 // enter takes a request from the quota, unless another one is used up.
