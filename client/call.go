@@ -42,6 +42,8 @@ type exchange struct {
 	body        []byte
 	retryFor    time.Duration
 	response    *http.Response
+	began       time.Time // since when there was no progress
+	tries       int       // since then
 }
 
 // ErrNotModified is returned for a request with If-None-Match if nothing has changed.
@@ -193,22 +195,22 @@ const (
 
 // repeat makes attempts until one should not be retried, or the next one would be too late.
 func (e *exchange) repeat(ctx context.Context, attempt func() error) error {
-	began := time.Now()
-	for tries := 1; ; tries++ {
+	e.began = time.Now()
+	for e.tries = 1; ; e.tries++ {
 		err := attempt()
 		if err == nil || !retryable(err) || ctx.Err() != nil {
-			return e.lastly(err, tries)
+			return e.lastly(err)
 		}
-		pause := pauseAfter(err, tries)
-		if end, ok := ctx.Deadline(); ok && time.Until(end) < pause || time.Since(began)+pause > e.retryFor || !sleep(ctx, pause) {
-			return fmt.Errorf("%w (tried %d times in %s)", err, tries, time.Since(began).Round(time.Millisecond))
+		pause := pauseAfter(err, e.tries)
+		if end, ok := ctx.Deadline(); ok && time.Until(end) < pause || time.Since(e.began)+pause > e.retryFor || !sleep(ctx, pause) {
+			return fmt.Errorf("%w (tried %d times in %s)", err, e.tries, time.Since(e.began).Round(time.Millisecond))
 		}
 	}
 }
 
 // lastly returns success if there is nothing to delete because an earlier attempt may have deleted it.
-func (e *exchange) lastly(err error, tries int) error {
-	if problem, ok := errors.AsType[*Problem](err); ok && e.method == http.MethodDelete && tries > 1 && problem.Status == http.StatusNotFound {
+func (e *exchange) lastly(err error) error {
+	if problem, ok := errors.AsType[*Problem](err); ok && e.method == http.MethodDelete && e.tries > 1 && problem.Status == http.StatusNotFound {
 		return nil
 	}
 	return err

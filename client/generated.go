@@ -1379,6 +1379,22 @@ type ProcessBody struct {
 	StartAt time.Time `json:"startAt,omitempty,omitzero"`
 }
 
+// ProcessedLine defines model for ProcessedLine.
+type ProcessedLine struct {
+	// Line Number of the line in the request, from 1. Empty lines count.
+	Line    int          `json:"line"`
+	Order   *Order       `json:"order,omitempty"`
+	Problem *ProblemBody `json:"problem,omitempty"`
+
+	// RetryAfter Seconds to wait before sending the order again, or before reading it.
+	RetryAfter int `json:"retryAfter,omitempty,omitzero"`
+
+	// Status The HTTP status that a request with this order alone would get.
+	//
+	// Examples: 200
+	Status int `json:"status"`
+}
+
 // ProviderStep defines model for ProviderStep.
 type ProviderStep struct {
 	// Breaker closed: calls are made. half_open: one call is tried. open: no calls are made.
