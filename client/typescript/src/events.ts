@@ -1,4 +1,4 @@
-import { backoff, pause } from "./http.js";
+import { backoff, parts, pause } from "./http.js";
 import { PawlError } from "./problem.js";
 import type { PawlEvent } from "./types.js";
 
@@ -14,7 +14,7 @@ export async function* follow(open: Open, signal: AbortSignal | undefined): Asyn
   for (let attempt = 1; ; attempt++) {
     let retry = 0;
     try {
-      for await (const block of blocks(await open(cursor, signal), signal)) {
+      for await (const block of parts(await open(cursor, signal), "\n\n", signal, longestSilence)) {
         attempt = 1;
         retry = Number(field(block, "retry") ?? retry);
         const data = field(block, "data");
@@ -25,27 +25,6 @@ export async function* follow(open: Open, signal: AbortSignal | undefined): Asyn
       if (error instanceof PawlError || signal?.aborted) throw error;
     }
     await pause(Math.max(retry, backoff(attempt)), signal);
-  }
-}
-
-/** The blocks of lines of a stream. What comes before the end of a block is none. */
-async function* blocks(response: Response, signal: AbortSignal | undefined): AsyncGenerator<string, void> {
-  if (!response.body) return;
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  const close = () => void reader.cancel().catch(() => undefined); // Node may have forgotten the signal of an old request
-  signal?.addEventListener("abort", close);
-  try {
-    for (let rest = ""; ; ) {
-      const silence = setTimeout(close, longestSilence);
-      const { done, value } = await reader.read().finally(() => clearTimeout(silence));
-      if (done) return;
-      const read = (rest + value).split("\n\n");
-      rest = read.pop() ?? "";
-      yield* read;
-    }
-  } finally {
-    signal?.removeEventListener("abort", close);
-    close(); // also when the caller leaves the loop
   }
 }
 

@@ -17,7 +17,6 @@ export interface Retrying {
   retryFor: number;
 }
 
-const again = [429, 502, 503, 504];
 const firstPause = 100;
 const mostPause = 5_000;
 
@@ -48,7 +47,7 @@ export async function send<T>(request: Request, how: Retrying, read: (response: 
 /** How many milliseconds to wait after a failure; undefined where another attempt would not help. */
 function pauseAfter(failure: unknown, attempt: number): number | undefined {
   if (!(failure instanceof PawlError)) return backoff(attempt); // nobody knows whether it was done
-  if (!again.includes(failure.status)) return undefined;
+  if (!failure.mayRetry) return undefined;
   return failure.retryAfter > 0 ? failure.retryAfter + Math.random() * firstPause : backoff(attempt);
 }
 
@@ -77,4 +76,28 @@ export function pause(milliseconds: number, signal: AbortSignal | undefined): Pr
     if (signal?.aborted) stop();
     signal?.addEventListener("abort", stop, { once: true });
   });
+}
+
+/**
+ * The parts of a body, without the separators behind them. What comes before the end of a part is none. The body is cut off
+ * after milliseconds of silence, if they are given.
+ */
+export async function* parts(response: Response, separator: string, signal: AbortSignal | undefined, silence?: number): AsyncGenerator<string, void> {
+  if (!response.body) return;
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  const close = () => void reader.cancel().catch(() => undefined); // Node may have forgotten the signal of an old request
+  signal?.addEventListener("abort", close);
+  try {
+    for (let rest = ""; ; ) {
+      const late = silence ? setTimeout(close, silence) : undefined;
+      const { done, value } = await reader.read().finally(() => clearTimeout(late));
+      if (done) return;
+      const read = (rest + value).split(separator);
+      rest = read.pop() ?? "";
+      yield* read;
+    }
+  } finally {
+    signal?.removeEventListener("abort", close);
+    close(); // also when the caller leaves the loop
+  }
 }

@@ -1,4 +1,5 @@
 export { Pawl, type PawlOptions, type ProcessOptions, type Reply, type WaitOptions } from "./pawl.js";
+export type { Processed } from "./process.js";
 export { PawlError } from "./problem.js";
 export { newId } from "./id.js";
 export { SignatureError, verifyWebhook, type WebhookHeaders } from "./webhook.js";

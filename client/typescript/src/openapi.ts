@@ -219,7 +219,7 @@ export interface paths {
         put?: never;
         /**
          * Process an order
-         * @description Charges, reserves and confirms the order, each exactly once, and responds when it is final. An existing order is not started again: with the same input, the response is its current state, and an unfinished order continues; with a different amount, item, quantity, currency, customerId, paymentMethod, startAt, completeBy, reservationTtl or concurrencyKey it is a conflict. Omitted fields match what is stored. Metadata never conflicts: the stored metadata is kept, and ignoredFields names metadata if it differs. A field whose name is one letter off one of these is rejected. A failed order is a normal response: 200 with status failed. An order that is not final in time gets 202 and continues without the caller. The 202 is sent at once if the order waits for a person, for a time after the limit, or for the customer to act, and if too many of your requests are waiting; a provider's callback is waited for. An Idempotency-Key cannot be used for a different request for 30 days; the same request gets the current state. Needs the role submit.
+         * @description Charges, reserves and confirms the order, each exactly once, and responds when it is final. An existing order is not started again: with the same input, the response is its current state, and an unfinished order continues; with a different amount, item, quantity, currency, customerId, paymentMethod, startAt, completeBy, reservationTtl or concurrencyKey it is a conflict. Omitted fields match what is stored. Metadata never conflicts: the stored metadata is kept, and ignoredFields names metadata if it differs. A field whose name is one letter off one of these is rejected. A failed order is a normal response: 200 with status failed. An order that is not final in time gets 202 and continues without the caller. The 202 is sent at once if the order waits for a person, for a time after the limit, or for the customer to act, and if too many of your requests are waiting; a provider's callback is waited for. An Idempotency-Key cannot be used for a different request for 30 days; the same request gets the current state. With Content-Type: application/x-ndjson, each line of the body is an order, of up to 65536 bytes. The response has a line for each, in the order in which they end, while the request is still being sent. A line that is rejected does not affect the others. Prefer applies to each line; there must be no Idempotency-Key. A caller has up to 1024 lines in progress, and is not read from while it does not read. A response that ends early, or without a line for each order, was cut off: send the orders without a line again. Needs the role submit.
          */
         post: operations["processOrder"];
         delete?: never;
@@ -1837,6 +1837,28 @@ export interface components {
         } & {
             [key: string]: unknown;
         };
+        ProcessedLine: {
+            /**
+             * Format: int32
+             * @description Number of the line in the request, from 1. Empty lines count.
+             */
+            line: number;
+            /** @description The order. With status 200 and 202. */
+            order?: components["schemas"]["Order"];
+            /** @description Why the order was rejected. With any other status. */
+            problem?: components["schemas"]["Problem"];
+            /**
+             * Format: int32
+             * @description Seconds to wait before sending the order again, or before reading it.
+             */
+            retryAfter?: number;
+            /**
+             * Format: int32
+             * @description The HTTP status that a request with this order alone would get.
+             * @example 200
+             */
+            status: number;
+        };
         ProviderStep: {
             /**
              * @description closed: calls are made. half_open: one call is tried. open: no calls are made.
@@ -3203,13 +3225,15 @@ export interface operations {
             path?: never;
             cookie?: never;
         };
+        /** @description An order; or as application/x-ndjson an order on each line. */
         requestBody: {
             content: {
                 "application/json": components["schemas"]["ProcessBody"];
+                "application/x-ndjson": components["schemas"]["ProcessBody"];
             };
         };
         responses: {
-            /** @description The order is final: completed, failed or canceled. */
+            /** @description The order is final: completed, failed or canceled. To application/x-ndjson: a line for each order. */
             200: {
                 headers: {
                     ETag?: string;
@@ -3218,6 +3242,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Order"];
+                    "application/x-ndjson": components["schemas"]["ProcessedLine"];
                 };
             };
             /** @description The order is not final; it continues without the caller. */

@@ -1,6 +1,7 @@
 import { follow } from "./events.js";
 import { pause, type Request, type Retrying, send } from "./http.js";
 import { newId } from "./id.js";
+import { type Give, type Line, processLines, type Processed, sendLines } from "./process.js";
 import type * as api from "./types.js";
 
 export interface PawlOptions {
@@ -56,6 +57,31 @@ export class Pawl {
   process(order: api.NewOrder, { wait, signal }: ProcessOptions = {}): Promise<api.Order> {
     const header = wait === undefined ? {} : { Prefer: `wait=${wait}` };
     return this.post("/api/orders/process", { body: { ...order, orderId: order.orderId ?? newId() }, header, signal });
+  }
+
+  /**
+   * Sends many orders as they come, up to a thousand at a time, and goes through what became of each, in the order in which they
+   * end. An order that is rejected does not affect the others. What was not answered because a connection was lost or the service
+   * was busy is sent again, until nothing has been answered for `retryFor`. Orders that were sent go on when the loop ends; it is
+   * safe to send all of them again.
+   */
+  async *processAll(orders: AsyncIterable<api.NewOrder> | Iterable<api.NewOrder>, { wait, signal }: ProcessOptions = {}): AsyncGenerator<Processed, void> {
+    const header = { "Content-Type": "application/x-ndjson", Prefer: wait === undefined ? undefined : `wait=${wait}` };
+    const stop = new AbortController();
+    const all = signal ? AbortSignal.any([signal, stop.signal]) : stop.signal;
+    const texts = async function* () {
+      for await (const order of orders) yield JSON.stringify({ ...order, orderId: order.orderId ?? newId() });
+    };
+    const sendAll = async (lines: Line[], give: Give) => {
+      const request = await this.#prepare("post", "/api/orders/process", { header, signal: all });
+      request.headers.delete("Idempotency-Key"); // each order has its id
+      await sendLines(request, lines, this.#how, give);
+    };
+    try {
+      yield* processLines(texts(), sendAll, all);
+    } finally {
+      stop.abort();
+    }
   }
 
   /** Sends an order, and returns it when it is final: completed, failed or canceled. That takes days, where a person is asked. */

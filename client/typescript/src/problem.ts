@@ -14,6 +14,11 @@ export class PawlError extends Error {
   /** In how many milliseconds to come again, if the answer says so; else 0. */
   readonly retryAfter: number;
 
+  /** Whether the same request may succeed later. */
+  get mayRetry(): boolean {
+    return [429, 502, 503, 504].includes(this.status);
+  }
+
   constructor(status: number, problem: Problem | undefined, headers = new Headers()) {
     const code: PawlError["code"] = problem?.code ?? `http_${status}`;
     super([code, problem?.detail ?? problem?.title].filter(Boolean).join(": "));
