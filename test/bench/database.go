@@ -155,17 +155,20 @@ func startCluster(ctx context.Context, folder string, extra map[string]string, c
 	}
 	all := maps.Clone(settings)
 	maps.Copy(all, extra)
-	bin := os.Getenv("PAWL_PG_BIN")
+	config := pgembed.Config{Dir: filepath.Join(folder, "postgres"), BinDir: os.Getenv("PAWL_PG_BIN"), Settings: all}
 	if commitLatency > 0 {
-		usual, err := programs(ctx)
-		if err != nil {
-			return nil, err
+		usual, err := pgembed.Look(ctx, config)
+		if err == nil && usual.Dir == "" {
+			err = fmt.Errorf("PostgreSQL is not installed: %s", usual.Install)
 		}
-		if bin, err = slowPrograms(ctx, folder, usual, commitLatency); err != nil {
+		if err == nil {
+			config.BinDir, err = slowPrograms(ctx, folder, usual.Dir, commitLatency)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("make a slow disk: %w", err)
 		}
 	}
-	return pgembed.Start(ctx, pgembed.Config{Dir: filepath.Join(folder, "postgres"), BinDir: bin, Settings: all})
+	return pgembed.Start(ctx, config)
 }
 
 // age makes the files of the write-ahead log that an older server would have.

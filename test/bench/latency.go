@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"time"
 )
 
@@ -46,19 +45,4 @@ func slowPrograms(ctx context.Context, folder, bin string, latency time.Duration
 	}
 	script := fmt.Sprintf("#!/bin/sh\nLD_PRELOAD='%s' exec '%s' \"$@\"\n", library, filepath.Join(bin, "postgres"))
 	return slow, os.WriteFile(filepath.Join(slow, "postgres"), []byte(script), 0o755)
-}
-
-// programs is the folder of PostgreSQL's programs: PAWL_PG_BIN, or what pg_config names.
-func programs(ctx context.Context) (string, error) {
-	if bin := os.Getenv("PAWL_PG_BIN"); bin != "" {
-		return bin, nil
-	}
-	if newest, _ := filepath.Glob("/usr/lib/postgresql/*/bin"); len(newest) > 0 { // where Debian has them
-		return newest[len(newest)-1], nil
-	}
-	bin, err := exec.CommandContext(ctx, "pg_config", "--bindir").Output()
-	if err != nil {
-		return "", fmt.Errorf("find PostgreSQL; PAWL_PG_BIN names its folder: %w", err)
-	}
-	return strings.TrimSpace(string(bin)), nil
 }

@@ -108,9 +108,6 @@ func (p *plan) all(ctx context.Context) error {
 	if p.events {
 		return p.withFollower(ctx)
 	}
-	if p.console {
-		return p.filled(ctx, p.withConsole)
-	}
 	for _, items := range p.items {
 		for _, callers := range p.callers {
 			for round := range p.rounds {
@@ -124,7 +121,7 @@ func (p *plan) all(ctx context.Context) error {
 		}
 	}
 	if p.stored > 0 {
-		return p.filled(ctx, p.withStored)
+		return p.withStored(ctx)
 	}
 	return nil
 }

@@ -71,27 +71,20 @@ func (r run) drive(ctx context.Context, s *server, out *result) (outcome, error)
 	return seen, err
 }
 
-// watched is watch, while the events are followed or the console is looked at, if that is wanted.
+// watched is watch, while a reader follows the events if that is wanted.
 func (r run) watched(ctx context.Context, s *server, l *load, out *result) (from, to sample, err error) {
-	switch {
-	case r.follow:
-		f, err := follow(ctx, s, l)
-		if err != nil {
-			return from, to, err
-		}
-		if err = pause(ctx, catchUp); err == nil {
-			from, to, err = r.watch(ctx, s, l)
-		}
-		out.EventLags = f.stop(from.at, to.at)
-		return from, to, err
-	case r.Console:
-		o := look(ctx, s, l)
-		from, to, err = r.watch(ctx, s, l)
-		var failed error
-		out.Pages, failed = o.stop(from.at, to.at)
-		return from, to, errors.Join(err, failed)
+	if !r.follow {
+		return r.watch(ctx, s, l)
 	}
-	return r.watch(ctx, s, l)
+	f, err := follow(ctx, s, l)
+	if err != nil {
+		return from, to, err
+	}
+	if err = pause(ctx, catchUp); err == nil {
+		from, to, err = r.watch(ctx, s, l)
+	}
+	out.EventLags = f.stop(from.at, to.at)
+	return from, to, err
 }
 
 // watch waits for the warm-up and the window and samples at both ends of the window.
@@ -160,7 +153,6 @@ type setup struct {
 	Callers, Items int
 	Ordered        bool    // ids
 	Rate           float64 // orders per second offered, instead of callers that wait
-	Console        bool    // its pages are looked at
 }
 
 func (s setup) String() string {
@@ -195,8 +187,7 @@ type result struct {
 	Checkpoints      int64
 	Provider         *summary // nil: the ledger did every step
 	EventLags        lags     // of the events, if they were followed
-	Pages            map[string]lags
-	OtherCPU         float64 // of the machine, used by processes that are no part of this
+	OtherCPU         float64  // of the machine, used by processes that are no part of this
 
 	ServiceCPU, PostgresCPU, LoadCPU, ProviderCPU float64
 }

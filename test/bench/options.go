@@ -23,12 +23,8 @@ type options struct {
 
 	remote        bool
 	events        bool
-	console       bool
 	rate          float64 // orders per second
 	commitLatency time.Duration
-	ledgerPolicy  bool
-	token         bool
-	keyed         bool
 }
 
 const help = `Measures the service and a hand-written baseline on the same PostgreSQL: closed loop,
@@ -42,8 +38,9 @@ keep-alive connections, random order ids (or --uuidv7), each run from an empty d
   go run . --commit-latency 1ms             # on a disk that is a network away
 
 Targets: pawl, baseline, earlier (the binary of --against), ledger-policy (the service
-with a stored policy that is {}), token (the service that asks for a token),
-keyed (the service, each order with an Idempotency-Key). Flags:
+with a stored policy that is {}), token (the service, which requires a token),
+keyed (the service, each order with an Idempotency-Key). Compared with each other if
+measured together: --only pawl,token. Flags:
 `
 
 func parseOptions(args []string) (options, error) {
@@ -52,7 +49,7 @@ func parseOptions(args []string) (options, error) {
 	flags.Usage = func() { fmt.Fprint(flags.Output(), help); flags.PrintDefaults() }
 	flags.Func("callers", "numbers of callers (default 1,16,64,256)", numbers(&o.callers))
 	flags.Func("items", "numbers of different items; hot is 1 (default hot,10000)", numbers(&o.items))
-	only := flags.String("only", "", "targets; default: baseline,pawl, or those of --against, --ledger-policy, --token and --idempotency-keys")
+	only := flags.String("only", "", "targets, in turn; default: baseline,pawl, or pawl,earlier with --against")
 	seconds := flags.Float64("seconds", 10, "length of the measured window")
 	flags.DurationVar(&o.window.warmUp, "warmup", 2*time.Second, "warm-up before it, 2s at most: the runs are to begin with an empty database")
 	flags.IntVar(&o.rounds, "rounds", 1, "how often to do every run, targets in turn")
@@ -60,14 +57,10 @@ func parseOptions(args []string) (options, error) {
 	flags.StringVar(&o.targets.pawl, "pawl", "", "binary of the service; default: built from the parent folder")
 	flags.BoolVar(&o.remote, "remote", false, "measure the service with every step at a provider (pawl simulate) instead: orders offered at --rate, and 2,000 callers that wait")
 	flags.BoolVar(&o.events, "events", false, "measure instead how late events reach a reader, with orders offered at --rate")
-	flags.BoolVar(&o.console, "console", false, "measure instead how long the pages of the console take, and what they cost 256 callers, with --stored orders in the table")
 	flags.Float64Var(&o.rate, "rate", 500, "orders per second that --remote and --events offer")
 	flags.StringVar(&o.targets.earlier, "against", "", "binary of an earlier version, to be measured in turn with this one and compared")
 	flags.DurationVar(&o.commitLatency, "commit-latency", 0, "add this to every commit, as a network disk does; needs gcc")
 	flags.BoolVar(&o.ordered, "uuidv7", false, "order ids that begin with the time, instead of random ones")
-	flags.BoolVar(&o.ledgerPolicy, "ledger-policy", false, "measure also with a stored policy that leaves every step to the ledger, and compare")
-	flags.BoolVar(&o.keyed, "idempotency-keys", false, "measure also with an Idempotency-Key on each order, and compare")
-	flags.BoolVar(&o.token, "token", false, "measure also with callers that send a token, and compare")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
@@ -81,28 +74,22 @@ func parseOptions(args []string) (options, error) {
 	return o, o.check()
 }
 
-// names are the targets that were asked for, or what the other flags are about.
+// names are the targets to measure.
 func (o options) names(only string) []string {
 	switch {
 	case only != "":
 		return strings.Split(only, ",")
-	case o.remote, o.events, o.console:
+	case o.remote, o.events:
 		return []string{"pawl"}
+	case o.targets.earlier != "":
+		return []string{"pawl", "earlier"}
 	}
-	wanted := map[string]bool{"pawl": true, "earlier": o.targets.earlier != "", "ledger-policy": o.ledgerPolicy, "token": o.token, keyedName: o.keyed}
-	names := slices.DeleteFunc(slices.Clone(targetNames), func(name string) bool { return !wanted[name] })
-	if len(names) == 1 {
-		return []string{"baseline", "pawl"}
-	}
-	return names
+	return []string{"baseline", "pawl"}
 }
 
 func (o options) check() error {
 	if (o.remote || o.events) && (o.rate <= 0 || !slices.Contains(o.only, "pawl") || o.stored > 0) {
 		return errors.New("--remote and --events measure pawl, from an empty database, at a positive rate")
-	}
-	if o.console && (o.stored == 0 || !slices.Contains(o.only, "pawl")) {
-		return errors.New("--console measures pawl, with orders stored")
 	}
 	if slices.Contains(o.only, "earlier") && o.targets.earlier == "" {
 		return errors.New("earlier is the binary of --against")

@@ -42,7 +42,6 @@ func (r report) print(w io.Writer) {
 			fmt.Fprintf(w, "\n%s: %.0f orders/s, %s\n", x.setup, x.OrdersPerSec, x.EventLags)
 		}
 	}
-	r.printConsole(w)
 	for _, x := range r.Results {
 		for _, problem := range x.problems() {
 			fmt.Fprintf(w, "\n%s: %s\n", x.setup, problem)

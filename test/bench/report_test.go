@@ -48,16 +48,15 @@ func TestReportShowsWhatWentWrong(t *testing.T) {
 func TestOptionsChooseTargets(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
-		"":                               "baseline,pawl",
-		"--remote":                       "pawl",
-		"--ledger-policy":                "pawl,ledger-policy",
-		"--token":                        "pawl,token",
-		"--against /old --ledger-policy": "pawl,earlier,ledger-policy",
-		"--against /old --only earlier":  "earlier",
-		"--only earlier":                 "",
-		"--remote --rate 0":              "",
-		"--remote --stored 5":            "",
-		"--remote --only baseline":       "",
+		"":                                "baseline,pawl",
+		"--remote":                        "pawl",
+		"--only pawl,ledger-policy,token": "pawl,ledger-policy,token",
+		"--against /old":                  "pawl,earlier",
+		"--against /old --only earlier":   "earlier",
+		"--only earlier":                  "",
+		"--remote --rate 0":               "",
+		"--remote --stored 5":             "",
+		"--remote --only baseline":        "",
 	} {
 		o, err := parseOptions(strings.Fields(args))
 		if want == "" {

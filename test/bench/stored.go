@@ -21,7 +21,12 @@ const storedItems = 10_000
 
 // withStored measures the service on an empty database and on one with many orders in
 // the table, in turn, under the same load and for the same time.
-func (p *plan) withStored(ctx context.Context, d *database) error {
+func (p *plan) withStored(ctx context.Context) (err error) {
+	d, err := p.filled(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.drop(ctx)) }()
 	w := p.window
 	w.length = max(w.length, storedWindow)
 	for _, callers := range storedCallers {
@@ -41,25 +46,24 @@ func (p *plan) withStored(ctx context.Context, d *database) error {
 	return nil
 }
 
-// filled measures on a database in which the service has made its schema, with completed
-// orders, as the service would have left them.
-func (p *plan) filled(ctx context.Context, measure func(context.Context, *database) error) (err error) {
+// filled is a database in which the service has made its schema, with completed orders,
+// as the service would have left them.
+func (p *plan) filled(ctx context.Context) (*database, error) {
 	d, err := p.database(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer func() { err = errors.Join(err, d.drop(ctx)) }()
 	s, err := p.built["pawl"].start(ctx, d.url, p.folder)
+	if err == nil {
+		err = s.stop()
+	}
+	if err == nil {
+		err = d.fill(ctx, p.stored, storedItems, p.ordered)
+	}
 	if err != nil {
-		return err
+		return nil, errors.Join(err, d.drop(ctx))
 	}
-	if err := s.stop(); err != nil {
-		return err
-	}
-	if err := d.fill(ctx, p.stored, storedItems, p.ordered); err != nil {
-		return err
-	}
-	return measure(ctx, d)
+	return d, nil
 }
 
 // fillSize orders are one transaction.
@@ -67,31 +71,18 @@ const fillSize = 250_000
 
 // fill adds completed orders while no service runs. Their ids are uuidv7 (ordered) or random.
 func (d *database) fill(ctx context.Context, orders int64, items int, ordered bool) error {
-	err := d.withoutTriggers(ctx, func() error {
-		for done := int64(0); done < orders; done += fillSize {
-			fmt.Fprintf(os.Stderr, "\rstoring orders: %d of %d", done, orders)
-			if _, err := d.conn.Exec(ctx, fillSQL, min(fillSize, orders-done), items, ordered); err != nil {
-				return fmt.Errorf("store orders: %w", err)
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(os.Stderr, "\rstoring orders: %d of %d\n", orders, orders)
-	return execAll(ctx, d.conn, fillItemsSQL, fillBatchesSQL, "VACUUM (ANALYZE)", "SELECT pg_stat_reset()")
-}
-
-// withoutTriggers has rows written that the triggers rightly refuse: of orders that begin at their end.
-func (d *database) withoutTriggers(ctx context.Context, write func() error) error {
+	// The triggers rightly refuse orders that begin at their end.
 	if err := execAll(ctx, d.conn, "SET session_replication_role = replica"); err != nil {
 		return err
 	}
-	if err := write(); err != nil {
-		return err
+	for done := int64(0); done < orders; done += fillSize {
+		fmt.Fprintf(os.Stderr, "\rstoring orders: %d of %d", done, orders)
+		if _, err := d.conn.Exec(ctx, fillSQL, min(fillSize, orders-done), items, ordered); err != nil {
+			return fmt.Errorf("store orders: %w", err)
+		}
 	}
-	return execAll(ctx, d.conn, "RESET session_replication_role")
+	fmt.Fprintf(os.Stderr, "\rstoring orders: %d of %d\n", orders, orders)
+	return execAll(ctx, d.conn, "RESET session_replication_role", fillItemsSQL, fillBatchesSQL, "VACUUM (ANALYZE)", "SELECT pg_stat_reset()")
 }
 
 const fillSQL = `
