@@ -110,7 +110,7 @@ var rowsOfTable = []row{
 	{name: "wire-silent", weight: 1.2, people: true, policies: true, disturb: silence, gap: atMost(time.Second), refused: 1},
 	{name: "wire-cut", onlyHere: true, weight: 1, people: true, policies: true, disturb: cutReplies, refused: 1},
 	{name: "pooler-restarts", onlyHere: true, weight: 1, skip: noPooler, people: true, prepare: behindPooler, disturb: restartPooler, gap: outage, refused: 100},
-	{name: "postgres-restarts", weight: 1, people: true, disturb: restartPostgres, gap: outage, refused: 100},
+	{name: "postgres-restarts", onlyHere: true, weight: 1, people: true, disturb: restartPostgres, gap: outage, refused: 100},
 	{name: "failover", onlyHere: true, weight: 1.5, least: 13 * time.Second, people: true, servers: primaryAndStandby, disturb: failOver},
 	{name: "clock-steps", weight: 1, people: true, policies: true, prepare: stepOneClock, disturb: stepClock},
 	{name: "earlier-version", weight: 0.8, people: true, policies: true, prepare: oneEarlier, disturb: killSome},
@@ -118,7 +118,7 @@ var rowsOfTable = []row{
 	{name: "locks", weight: 1, people: true, policies: true, disturb: holdLocks},
 	{name: "serializable", onlyHere: true, quiet: true, weight: 0.8, people: true, policies: true, prepare: serializable, disturb: countRollbacks},
 	{name: "policies", weight: 0.8, people: true, policies: true, disturb: nothing},
-	{name: "kill-and-stop", weight: 1.2, people: true, policies: true, disturb: killAndStop},
+	{name: "kill-and-stop", onlyHere: true, weight: 1.2, people: true, policies: true, disturb: killAndStop},
 }
 
 // TestCampaigns runs them one after the other: what is measured is measured on a machine that does nothing else of ours. Where

@@ -13,31 +13,26 @@ import (
 	"syscall"
 	"time"
 
+	"pawl/test/clocks"
 	"pawl/test/dbtest"
 )
 
 // stepOneClock gives one replica a wall clock that can be set.
 func stepOneClock(f *field) {
-	f.offset = filepath.Join(f.t.TempDir(), "offset")
+	f.clock = clocks.New(f.t, f.t.TempDir())
 	f.posts[0].program = f.yard.stepping()
-	f.posts[0].env = []string{offsetVariable + "=" + f.offset}
+	f.posts[0].env = f.clock.Env()
 }
 
 // stepClock sets the clock of one replica, by up to a year, and at last right again.
 func stepClock(ctx context.Context, f *field) {
 	f.what = "steps"
-	f.setClock(0)
-	steps := []int{-3600, 3600, -2 * 86400, 2 * 86400, -30, 30, 365 * 86400, 0}
+	defer f.clock.Step(0)
+	const day = 24 * time.Hour
+	steps := []time.Duration{-time.Hour, time.Hour, -2 * day, 2 * day, -30 * time.Second, 30 * time.Second, 365 * day, 0}
 	for pause(ctx, f.dice.between(200*time.Millisecond, 1200*time.Millisecond)) {
-		f.setClock(steps[f.dice.IntN(len(steps))])
+		f.clock.Step(steps[f.dice.IntN(len(steps))])
 		f.bit.Add(1)
-	}
-	f.setClock(0)
-}
-
-func (f *field) setClock(seconds int) {
-	if err := os.WriteFile(f.offset, []byte(strconv.Itoa(seconds)+"\n"), 0o644); err != nil {
-		f.t.Error(err)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"pawl/test/clocks"
 	"pawl/test/dbtest"
 )
 
@@ -36,8 +37,8 @@ type field struct {
 	standby     *postgres
 	replication *wire // between the two servers
 	pooler      *pooler
-	disk        string // the folder that a small disk is mounted at
-	offset      string // the file that says how wrong a clock is
+	disk        string       // the folder that a small disk is mounted at
+	clock       *clocks.Wall // of one replica
 
 	database string // what the replicas connect to
 	posts    []post

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -271,8 +272,12 @@ func TestContract(t *testing.T) { //nolint:tparallel // the scenarios are; the b
 	build(t)
 	t.Parallel()
 	database := dbtest.New(t)
-	p := launch(t, []string{"DATABASE_URL=" + database.URL, "PORT=0"}, "--allow-data-loss")
-	url := p.url()
+	unused := filepath.Join(t.TempDir(), "unused")
+	p := launch(t, []string{"DATABASE_URL=" + database.URL, "PORT=0"}, "--allow-data-loss", "--data-dir", unused)
+	url, place := p.announced()
+	if _, err := os.Stat(unused); !os.IsNotExist(err) || !strings.HasPrefix(place, "postgres://") {
+		t.Errorf("with a given database, its data is in %s; in the data folder: %v", place, err)
+	}
 	c := newClient(4, true)
 	defer c.close()
 	widget := func(id string) order { return order{id: id, amount: "99.99", item: "widget"} }

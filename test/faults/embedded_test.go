@@ -2,7 +2,6 @@ package faults
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -28,8 +27,8 @@ func TestOwnDatabase(t *testing.T) {
 		t.Parallel()
 		dir := filepath.Join(dbtest.Folder(t), "pawl")
 		first := order{id: "first", amount: "99.99", item: "widget"}
-		cold := firstStart(t, dir, first)
-		warmStart(t, dir, first, cold)
+		firstStart(t, dir, first)
+		restart(t, dir, first)
 		company(t, dir)
 	})
 	t.Run("lives in any folder", func(t *testing.T) {
@@ -44,62 +43,36 @@ func TestOwnDatabase(t *testing.T) {
 		t.Parallel()
 		orphan(t)
 	})
-	t.Run("a given database is used, and none is made", func(t *testing.T) {
-		t.Parallel()
-		given(t)
-	})
 }
 
-// firstStart measures how long it takes to answer the first caller ever.
-func firstStart(t *testing.T, dir string, o order) (took time.Duration) {
+// firstStart makes a database, and takes the first order ever.
+func firstStart(t *testing.T, dir string, o order) {
 	t.Helper()
-	began := time.Now()
 	p := alone(t, dir)
 	url, place := p.announced()
 	if place != dir || p.stdout() != "" {
 		t.Errorf("names %s, want %s, and printed %q", place, dir, p.stdout())
 	}
-	c := newClient(1, false)
-	if a := c.process(t.Context(), url, o, ""); a.state() != "completed" || a.wrong(o) != "" {
-		t.Errorf("answered %s", a)
-	}
-	took = time.Since(began)
+	newClient(1, false).completes(t, url, o)
 	if code := p.terminate(); code != 0 {
 		t.Errorf("ended with %d", code)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "data", "postmaster.pid")); !os.IsNotExist(err) {
 		t.Errorf("PostgreSQL was not shut down: %v", err)
 	}
-	return took
 }
 
-// warmStart measures how long a caller waits after a restart: less than at the first start, when the data was made.
-func warmStart(t *testing.T, dir string, o order, cold time.Duration) {
+// restart starts on the same data, and ends by Ctrl-C.
+func restart(t *testing.T, dir string, o order) {
 	t.Helper()
-	const tries = 5
-	best := time.Hour
-	for try := 0; try < tries && best >= cold; try++ {
-		began := time.Now()
-		p := alone(t, dir)
-		url := p.url()
-		c := newClient(1, false)
-		if a := c.process(t.Context(), url, o, ""); a.state() != "completed" {
-			t.Fatalf("answered %s", a)
-		}
-		took := time.Since(began)
-		t.Logf("warm start to first answer: %s; the first start took %s", took, cold)
-		best = min(best, took)
-		if try > 0 || !p.running() { // the first one ends by ^C
-			p.terminate()
-			continue
-		}
-		p.signal(syscall.SIGINT)
-		if code := p.exitCode(); code != 0 {
-			t.Errorf("ended with %d", code)
-		}
+	p := alone(t, dir)
+	newClient(1, false).completes(t, p.url(), o)
+	if n := count(t, socketURL(dir), `SELECT count(*) FROM books.charges`); n != 1 {
+		t.Errorf("%d charges", n)
 	}
-	if best >= cold {
-		t.Errorf("the fastest of %d warm starts took %s, the first start %s", tries, best, cold)
+	p.signal(syscall.SIGINT)
+	if code := p.exitCode(); code != 0 {
+		t.Errorf("ended with %d", code)
 	}
 }
 
@@ -201,52 +174,4 @@ func killDatabase(t *testing.T, dir string) {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// given runs the program by the two variables of a container platform.
-func given(t *testing.T) {
-	t.Helper()
-	database := dbtest.New(t)
-	dir := filepath.Join(t.TempDir(), "unused")
-	var p *process
-	var port string
-	eventually(t, startLimit, "the program serves at a port that was free", func() bool {
-		port = freePort(t)
-		p = launch(t, []string{"DATABASE_URL=" + database.URL, "PORT=" + port}, "--data-dir", dir, "--allow-data-loss")
-		for p.running() && !announcement.MatchString(p.stderr()) {
-			<-time.After(pace)
-		}
-		return p.running() || !strings.Contains(p.stderr(), "in use") // another process was faster: another port
-	})
-	url, place := p.announced()
-	if !strings.HasSuffix(url, ":"+port) {
-		t.Errorf("serves %s, want port %s", url, port)
-	}
-	if !strings.HasPrefix(place, "postgres://") {
-		t.Errorf("says that its data is in %s", place)
-	}
-	c := newClient(1, false)
-	o := order{id: "given", amount: "1.00", item: "widget"}
-	if a := c.process(t.Context(), url, o, ""); a.state() != "completed" {
-		t.Errorf("answered %s", a)
-	}
-	prove(t, database.URL)
-	if _, err := os.Stat(dir); !os.IsNotExist(err) {
-		t.Errorf("made %s: %v", dir, err)
-	}
-}
-
-// freePort is a port that is free for now.
-func freePort(t *testing.T) string {
-	t.Helper()
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	_, port, err := net.SplitHostPort(listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
 }

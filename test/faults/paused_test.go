@@ -13,47 +13,33 @@ import (
 	"pawl/test/dbtest"
 )
 
-// TestPausedReplica stops a replica for longer than its lease, as a hypervisor or a laptop lid does. It wakes up in
-// the middle of what it did and does not know that time has passed. When it is stopped, a lock keeps orders from ending,
-// so that it has some.
+// TestPausedReplica stops a replica for longer than its lease, as a hypervisor or a laptop lid does, and the other one as soon as
+// that has taken over its orders. It wakes up in the middle of what it did, and nothing but their fence keeps it from moving
+// the orders that it takes for its own. When it is stopped, a lock keeps orders from ending, so that it has some.
 func TestPausedReplica(t *testing.T) {
 	build(t)
 	t.Parallel()
-	t.Run("wakes up when another has finished its orders", func(t *testing.T) {
-		t.Parallel()
-		s := newSleeper(t, hastyLease.String())
-		for range rounds(t, 1) {
-			unlock := s.fallAsleep()
-			unlock()
-			settle(t, s.database, patience)
-			s.wake()
-		}
-		s.proves("pawl_cas_misses_total")
-	})
-	t.Run("wakes up when another holds its orders and stands still", func(t *testing.T) {
-		t.Parallel()
-		s := newSleeper(t, "10m")
-		for range rounds(t, 1) {
-			fenced := s.late("pawl_moves_fenced_total")
-			unlock := s.fallAsleep()
-			eventually(t, patience, "its orders are taken over", func() bool {
-				return count(t, s.database, `SELECT count(*) FROM books.orders AS o WHERE o.due_at IS NOT NULL AND o.fence = 1`) == 0
-			})
-			s.other.signal(syscall.SIGSTOP)
-			eventually(t, patience, "no statement runs", func() bool {
-				return count(t, s.database, `SELECT count(*) FROM pg_stat_activity
-					WHERE datname = current_database() AND backend_type = 'client backend' AND state = 'active' AND pid <> pg_backend_pid()`) == 0
-			})
-			unlock()
-			s.wake() // nothing but their fence keeps it from moving the orders that it takes for its own
-			eventually(t, patience, "it finds out", func() bool { return s.late("pawl_moves_fenced_total") > fenced })
-			s.other.signal(syscall.SIGCONT)
-			eventually(t, patience, "the other finishes them", func() bool { // before it holds more, which the sleeper never had
-				return count(t, s.database, `SELECT count(*) FROM books.orders AS o WHERE o.due_at IS NOT NULL AND o.fence > 1`) == 0
-			})
-		}
-		s.proves("pawl_moves_fenced_total")
-	})
+	s := newSleeper(t, "10m")
+	for range rounds(t, 1) {
+		fenced := s.late()
+		unlock := s.fallAsleep()
+		eventually(t, patience, "its orders are taken over", func() bool {
+			return count(t, s.database, `SELECT count(*) FROM books.orders AS o WHERE o.due_at IS NOT NULL AND o.fence = 1`) == 0
+		})
+		s.other.signal(syscall.SIGSTOP)
+		eventually(t, patience, "no statement runs", func() bool {
+			return count(t, s.database, `SELECT count(*) FROM pg_stat_activity
+				WHERE datname = current_database() AND backend_type = 'client backend' AND state = 'active' AND pid <> pg_backend_pid()`) == 0
+		})
+		unlock()
+		s.sleeps.signal(syscall.SIGCONT)
+		eventually(t, patience, "it finds out", func() bool { return s.late() > fenced })
+		s.other.signal(syscall.SIGCONT)
+		eventually(t, patience, "the other finishes them", func() bool { // before it holds more, which the sleeper never had
+			return count(t, s.database, `SELECT count(*) FROM books.orders AS o WHERE o.due_at IS NOT NULL AND o.fence > 1`) == 0
+		})
+	}
+	s.proves()
 }
 
 // sleeper is a replica under load that is stopped, and another one without callers.
@@ -92,15 +78,14 @@ func (s *sleeper) fallAsleep() (unlock func()) {
 	return unlock
 }
 
-func (s *sleeper) wake() { s.sleeps.signal(syscall.SIGCONT) }
-
-func (s *sleeper) late(counter string) int64 {
+// late counts the moves that came too late.
+func (s *sleeper) late() int64 {
 	s.t.Helper()
-	return metric(s.t, s.url, counter)
+	return metric(s.t, s.url, "pawl_moves_fenced_total")
 }
 
 // proves ends the load and looks at what has come of it.
-func (s *sleeper) proves(counter string) {
+func (s *sleeper) proves() {
 	s.t.Helper()
 	s.load.flows(100)
 	s.load.finish()
@@ -108,7 +93,7 @@ func (s *sleeper) proves(counter string) {
 	prove(s.t, s.database, s.load)
 	proveFences(s.t, s.database)
 	proveStock(s.t, s.database, scarce, stock)
-	taken, late := takeOvers(s.t, s.database), s.late(counter)
+	taken, late := takeOvers(s.t, s.database), s.late()
 	s.t.Logf("%d orders; %s; %d take-overs, %d moves came late", len(s.load.orders), s.load.seen(), taken, late)
 	if taken == 0 || late == 0 {
 		s.t.Error("the fault did not bite")

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"pawl/test/clocks"
 	"pawl/test/dbtest"
 )
 
@@ -25,7 +26,7 @@ type replicas struct {
 	t        testing.TB
 	database string
 	flags    []string
-	clock    *wallClock // of their machine; nil: it is right
+	clock    *clocks.Wall // of their machine; nil: it is right
 
 	mu      sync.Mutex
 	all     []*process
@@ -65,7 +66,7 @@ func (r *replicas) launch() *process {
 	// The databases of the tests run with fsync off: our faults end processes, not the machine.
 	args := append([]string{"serve", "--database-url", database.String(), "--listen", "127.0.0.1", "--port", "0", "--allow-data-loss", "--secrets-dir", os.TempDir()}, r.flags...)
 	if r.clock != nil {
-		return launchProgram(r.t, stepped(), r.clock.env(), args...)
+		return launchProgram(r.t, stepped(), r.clock.Env(), args...)
 	}
 	return launch(r.t, nil, args...)
 }
@@ -98,68 +99,8 @@ func (r *replicas) any(random *rand.Rand) string {
 	return urls[random.IntN(len(urls))]
 }
 
-// mostly sends two of three requests to one replica.
-func (r *replicas) mostly(i int) func(*rand.Rand) string {
-	return func(random *rand.Rand) string {
-		if random.IntN(3) > 0 {
-			return r.addresses()[i]
-		}
-		return r.any(random)
-	}
-}
-
 // stock is fewer than will be asked for.
 const stock = 40
-
-// TestKilledReplicas kills a replica that has orders in hand. A lone one is started again; those of several go on, whether
-// callers come again or not.
-func TestKilledReplicas(t *testing.T) {
-	build(t)
-	t.Parallel()
-	t.Run("a lone replica, again and again", func(t *testing.T) { t.Parallel(); crash(t, 1, true, hasty...) })
-	t.Run("one of three, again and again", func(t *testing.T) { t.Parallel(); crash(t, 3, true, hasty...) })
-	t.Run("one of three with the default settings, and no caller asks again", func(t *testing.T) { t.Parallel(); crash(t, 3, false) })
-}
-
-// crash kills the replica that gets most orders while a lock holds them. With again it does so repeatedly.
-func crash(t *testing.T, n int, again bool, flags ...string) {
-	t.Helper()
-	s := seed(t)
-	database := dbtest.New(t)
-	sign(t, database)
-	r := startReplicas(t, n, database.URL, flags...)
-	stockUp(t, r.addresses()[0], scarce, stock)
-	load := &traffic{url: r.mostly(0), cuts: true, once: !again, callers: 48, seed: s, order: smallOrders("crash")}
-	load.start(t)
-	kills := 1
-	if again {
-		kills = rounds(t, 2)
-	}
-	for range kills {
-		load.flows(100)
-		spared(t, database.URL)
-		unlock := holdOrders(t, database.URL, 30)
-		eventually(t, patience, "the replica has orders in hand", func() bool { return metric(t, r.addresses()[0], "pawl_leases_held") >= 5 })
-		r.all[0].kill()
-		unlock()
-		if again {
-			r.replace(0)
-		}
-	}
-	if again {
-		load.flows(100)
-	}
-	load.finish()
-	took := settle(t, database.URL, patience)
-	prove(t, database.URL, load)
-	proveFences(t, database.URL)
-	proveStock(t, database.URL, scarce, stock)
-	seen, taken := load.seen(), takeOvers(t, database.URL)
-	t.Logf("%d replicas killed: %d orders; %s; %d take-overs; settled in %s", kills, len(load.orders), seen, taken, took)
-	if taken == 0 || again && seen.suppressed == 0 {
-		t.Error("the fault did not bite")
-	}
-}
 
 // spared waits until another end or two of processes can't get an order held: three in a row that end before they move it
 // are taken for its victims. On a busy machine kills can come as fast as that, and hundreds of orders may wait for calls.

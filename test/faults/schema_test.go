@@ -45,19 +45,11 @@ func TestSchemaChangedUnderLoad(t *testing.T) {
 func TestSchemaOfAnotherProgram(t *testing.T) {
 	build(t)
 	t.Parallel()
-	for _, c := range []struct{ name, spoil, says string }{
-		{"a column that is missing", `ALTER TABLE late_undos RENAME COLUMN claims TO claimed`, `LateUndo`},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			database := dbtest.New(t)
-			query[string](t, database.AdminURL, c.spoil)
-			code, said := run(t, "serve", "--database-url", database.URL, "--listen", "127.0.0.1", "--port", "0", "--allow-data-loss")
-			if code != 1 || !strings.Contains(said, c.says) || strings.Contains(said, "pawl serves") {
-				t.Errorf("ends with %d and says %s", code, said)
-			}
-			t.Log(said)
-		})
+	database := dbtest.New(t)
+	query[string](t, database.AdminURL, `ALTER TABLE late_undos RENAME COLUMN claims TO claimed`)
+	code, said := run(t, "serve", "--database-url", database.URL, "--listen", "127.0.0.1", "--port", "0", "--allow-data-loss")
+	if code != 1 || !strings.Contains(said, "LateUndo") || strings.Contains(said, "pawl serves") {
+		t.Errorf("ends with %d and says %s", code, said)
 	}
 }
 

@@ -55,8 +55,9 @@ var mayImport = map[string][]string{
 
 	// For tests only: no folder above lists them.
 	"test/assert": {},
+	"test/clocks": {"internal/pgembed"},
 	"test/dbtest": {"migrations", "internal/pg", "internal/pgembed"},
-	"test/faults": {"internal/access", "client", "internal/demo", "fsm", "migrations", "db", "internal/pg", "internal/policy", "engine/ledger", "internal/orders", "internal/provider", "engine", "internal/books", "httpapi", "internal/pgembed", "internal/simulator", "test/dbtest"},
+	"test/faults": {"internal/access", "client", "internal/demo", "fsm", "migrations", "db", "internal/pg", "internal/policy", "engine/ledger", "internal/orders", "internal/provider", "engine", "internal/books", "httpapi", "internal/pgembed", "internal/simulator", "test/clocks", "test/dbtest"},
 	"test/model":  {"fsm"},
 
 	// For programs of others, too: whatever it imported, they would import.
@@ -67,7 +68,7 @@ var mayImport = map[string][]string{
 	"test/clients/browser": {"client", "internal/pgembed"},
 
 	// Only what starts PostgreSQL: what it shared with the service, it could not find wrong there.
-	"test/campaign": {"test/dbtest", "internal/pgembed"},
+	"test/campaign": {"test/clocks", "test/dbtest", "internal/pgembed"},
 }
 
 // strangers obey mayImport in their tests, too.
