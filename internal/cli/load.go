@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
@@ -25,13 +24,14 @@ import (
 	"pawl/db"
 	"pawl/internal/books"
 	"pawl/internal/cli/output"
+	"pawl/internal/load"
 	"pawl/internal/pg"
 	"pawl/internal/pgembed"
 )
 
 func loadCommand() *cobra.Command {
 	var cfg config
-	var l load
+	var l orderLoad
 	cmd := &cobra.Command{
 		Use:   "load",
 		Short: "Send orders to a running service and measure it",
@@ -57,7 +57,7 @@ func loadCommand() *cobra.Command {
 	return cmd
 }
 
-func (l *load) validate() error {
+func (l *orderLoad) validate() error {
 	for _, flag := range []struct {
 		name        string
 		value, most int
@@ -71,7 +71,7 @@ func (l *load) validate() error {
 	return nil
 }
 
-func (l *load) command(cmd *cobra.Command, cfg *config) error {
+func (l *orderLoad) command(cmd *cobra.Command, cfg *config) error {
 	bar := progress(int64(l.orders), "orders", cmd.ErrOrStderr())
 	l.sent = func() { _ = bar.Add(1) }
 	result, err := l.run(cmd.Context())
@@ -80,42 +80,39 @@ func (l *load) command(cmd *cobra.Command, cfg *config) error {
 		return usageError{err}
 	}
 	result.print(cmd.OutOrStdout())
-	err = l.booksAfter(cmd, cfg, len(result.latencies))
-	if result.failed > 0 {
-		err = errors.Join(fmt.Errorf("%d of %d requests failed: %w", result.failed, l.orders, result.first), err)
+	err = l.booksAfter(cmd, cfg, result.All)
+	if result.Errors > 0 {
+		err = errors.Join(fmt.Errorf("%d of %d requests failed: %w", result.Errors, l.orders, result.First), err)
 	}
 	return err
 }
 
 func (r *loadResult) print(out io.Writer) {
-	slices.Sort(r.latencies)
-	done := len(r.latencies)
-	fmt.Fprintf(out, "orders     %d in %.1f s, %.0f/s\n", done, r.took.Seconds(), float64(done)/max(r.took.Seconds(), 1e-9))
-	fmt.Fprintf(out, "latency    p50 %s, p99 %s, max %s\n", r.percentile(50), r.percentile(99), r.percentile(100))
+	percentile := func(p float64) time.Duration { return load.Percentile(r.Latencies, p).Round(10 * time.Microsecond) }
+	fmt.Fprintf(out, "orders     %d in %.1f s, %.0f/s\n", r.All, r.took.Seconds(), float64(r.All)/max(r.took.Seconds(), 1e-9))
+	fmt.Fprintf(out, "latency    p50 %s, p99 %s, max %s\n", percentile(50), percentile(99), percentile(100))
 	for _, answer := range slices.Sorted(maps.Keys(r.answers)) {
 		fmt.Fprintf(out, "answers    %s: %d\n", answer, r.answers[answer])
 	}
 }
 
-// load is a closed loop of callers that send a number of new orders.
-type load struct {
+// orderLoad is a closed loop of callers that send a number of new orders.
+type orderLoad struct {
 	orders, concurrency, items int
 	url, token                 string
 	seed                       uint64 // with its number, it determines an order
 	sent                       func() // after every order, from any caller
 }
 
-// loadResult is the outcome for the callers.
+// loadResult is the outcome for the callers. An error is a request without an answer, or with one other than 2xx.
 type loadResult struct {
-	took      time.Duration
-	latencies []time.Duration // of the orders that were answered
-	answers   map[string]int  // by status code and status of the order
-	failed    int             // requests without an answer, or with one other than 2xx
-	first     error           // of the failed ones
+	load.Outcome
+	took    time.Duration
+	answers map[string]int // by status code and status of the order
 }
 
 // run sends the orders. When ctx ends, callers stop after their current order.
-func (l *load) run(ctx context.Context) (*loadResult, error) {
+func (l *orderLoad) run(ctx context.Context) (*loadResult, error) {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConns, transport.MaxIdleConnsPerHost = l.concurrency, l.concurrency
 	defer transport.CloseIdleConnections()
@@ -124,53 +121,25 @@ func (l *load) run(ctx context.Context) (*loadResult, error) {
 		return nil, err
 	}
 	result := &loadResult{answers: map[string]int{}}
-	var left atomic.Int64
-	left.Store(int64(l.orders))
 	var mutex sync.Mutex
-	var callers sync.WaitGroup
-	began := time.Now()
-	for range l.concurrency {
-		callers.Go(func() {
-			for ctx.Err() == nil {
-				n := left.Add(-1)
-				if n < 0 {
-					return
-				}
-				sent := time.Now()
-				answer, err := l.send(context.WithoutCancel(ctx), service, n)
-				took := time.Since(sent)
-				mutex.Lock()
-				result.add(answer, err, took)
-				mutex.Unlock()
-				l.sent()
-			}
-		})
+	send := func(n int) error {
+		answer, err := l.send(context.WithoutCancel(ctx), service, n)
+		mutex.Lock()
+		result.answers[answer]++
+		mutex.Unlock()
+		l.sent()
+		return err
 	}
-	callers.Wait()
-	result.took = time.Since(began)
+	running := load.Load{Callers: l.concurrency, Most: l.orders, Caller: func(int) (func(int) error, func()) { return send, func() {} }}.Start()
+	defer context.AfterFunc(ctx, running.Halt)()
+	running.Wait()
+	result.took = running.Since()
+	result.Outcome = running.Outcome(0, result.took)
 	return result, nil
 }
 
-func (r *loadResult) add(answer string, err error, took time.Duration) {
-	r.answers[answer]++
-	if err == nil {
-		r.latencies = append(r.latencies, took)
-		return
-	}
-	r.failed++
-	r.first = cmp.Or(r.first, err)
-}
-
-func (r *loadResult) percentile(p int) time.Duration {
-	if len(r.latencies) == 0 {
-		return 0
-	}
-	rank := min(len(r.latencies)*p/100, len(r.latencies)-1)
-	return r.latencies[rank].Round(10 * time.Microsecond)
-}
-
 // order is the order with a number, from 0.
-func (l *load) order(n int64) client.ProcessBody {
+func (l *orderLoad) order(n int) client.ProcessBody {
 	random := rand.New(rand.NewPCG(l.seed, uint64(n)))
 	return client.ProcessBody{
 		OrderID: fmt.Sprintf("%016x%016x", random.Uint64(), random.Uint64()),
@@ -181,7 +150,7 @@ func (l *load) order(n int64) client.ProcessBody {
 
 // send sends the order with a number once. The error is for answers other than 2xx, and for none, when the outcome of
 // the order is not known.
-func (l *load) send(ctx context.Context, service *client.Client, n int64) (answer string, err error) {
+func (l *orderLoad) send(ctx context.Context, service *client.Client, n int) (answer string, err error) {
 	var response http.Response
 	order, err := service.ProcessOrder(ctx, nil, l.order(n), client.WithResponse(&response))
 	problem, rejected := errors.AsType[*client.Problem](err)
@@ -197,7 +166,7 @@ func (l *load) send(ctx context.Context, service *client.Client, n int64) (answe
 
 // booksAfter verifies the database that was given, or our own if a service on this machine uses it. It says nothing
 // about a database that does not have the orders.
-func (l *load) booksAfter(cmd *cobra.Command, cfg *config, answered int) error {
+func (l *orderLoad) booksAfter(cmd *cobra.Command, cfg *config, answered int) error {
 	switch {
 	case answered == 0:
 		fmt.Fprintln(cmd.OutOrStdout(), "books      not checked: no order was answered")
@@ -218,7 +187,7 @@ func (l *load) booksAfter(cmd *cobra.Command, cfg *config, answered int) error {
 }
 
 // proveBooks verifies the database of the settings, if it has the orders.
-func (l *load) proveBooks(cmd *cobra.Command, cfg *config, answered int) (report books.Report, err error) {
+func (l *orderLoad) proveBooks(cmd *cobra.Command, cfg *config, answered int) (report books.Report, err error) {
 	err = withDatabase(cmd, cfg, func(pool *pg.Pool, place string) error {
 		stored, err := l.stored(cmd.Context(), db.New(pool))
 		switch {
@@ -240,10 +209,10 @@ func (l *load) proveBooks(cmd *cobra.Command, cfg *config, answered int) (report
 const storedMost = 10_000
 
 // stored counts the orders of the run that the database has.
-func (l *load) stored(ctx context.Context, query *db.Queries) (found int64, err error) {
+func (l *orderLoad) stored(ctx context.Context, query *db.Queries) (found int64, err error) {
 	ids := make([]string, 0, min(l.orders, storedMost))
-	for n := range int64(l.orders) {
-		if ids = append(ids, l.order(n).OrderID); len(ids) < storedMost && n < int64(l.orders)-1 {
+	for n := range l.orders {
+		if ids = append(ids, l.order(n).OrderID); len(ids) < storedMost && n < l.orders-1 {
 			continue
 		}
 		some, err := query.LoadStored(ctx, ids)

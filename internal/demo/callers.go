@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pawl/client"
+	"pawl/internal/load"
 )
 
 const (
@@ -75,17 +76,16 @@ func (s *stage) send(ctx context.Context) error {
 	}
 	waiting, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
-	var running sync.WaitGroup
-	for range callers {
-		running.Go(func() {
-			for ctx.Err() == nil {
-				s.order(waiting, shop)
-				s.pause(ctx)
-			}
-		})
-	}
+	running := load.Load{Callers: callers, Caller: func(int) (send func(int) error, end func()) {
+		return func(int) error {
+			s.order(waiting, shop)
+			s.pause(ctx)
+			return nil
+		}, func() {}
+	}}.Start()
 	<-ctx.Done()
 	defer time.AfterFunc(s.patience(), giveUp).Stop()
+	running.Halt()
 	running.Wait()
 	return nil
 }

@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -185,3 +187,150 @@ func age(ctx context.Context, c *pgembed.Server) error {
 	}
 	return execAll(ctx, conn, "CHECKPOINT")
 }
+
+// A commit waits for fdatasync. This one is as far away as a network disk.
+const slowSync = `
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <time.h>
+
+int fdatasync(int fd) {
+	static int (*next)(int);
+	struct timespec wait = {0, NANOSECONDS};
+	if (!next) next = (int (*)(int))dlsym(RTLD_NEXT, "fdatasync");
+	nanosleep(&wait, 0);
+	return next(fd);
+}
+`
+
+// slowPrograms makes a folder with the programs of PostgreSQL in bin, of which the server's fdatasync takes longer. It needs gcc.
+// LD_PRELOAD comes by a script: pgembed passes no such variable on.
+func slowPrograms(ctx context.Context, folder, bin string, latency time.Duration) (string, error) {
+	source, library, slow := filepath.Join(folder, "sync.c"), filepath.Join(folder, "sync.so"), filepath.Join(folder, "slow")
+	if err := os.WriteFile(source, []byte(slowSync), 0o644); err != nil {
+		return "", err
+	}
+	said, err := exec.CommandContext(ctx, "gcc", fmt.Sprintf("-DNANOSECONDS=%d", latency.Nanoseconds()), "-shared", "-fPIC", "-o", library, source, "-ldl").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("compile: %w: %s", err, said)
+	}
+	if err := os.Mkdir(slow, 0o755); err != nil {
+		return "", err
+	}
+	for _, program := range []string{"initdb", "pg_ctl", "psql", "pg_controldata"} {
+		if err := os.Symlink(filepath.Join(bin, program), filepath.Join(slow, program)); err != nil {
+			return "", err
+		}
+	}
+	script := fmt.Sprintf("#!/bin/sh\nLD_PRELOAD='%s' exec '%s' \"$@\"\n", library, filepath.Join(bin, "postgres"))
+	return slow, os.WriteFile(filepath.Join(slow, "postgres"), []byte(script), 0o755)
+}
+
+// A full table costs most after a checkpoint, when the first change of each page is
+// written whole. Ten times the usual number of checkpoints, spread as usual, makes
+// every run span two of them, and errs against the service.
+var storedSettings = map[string]string{"checkpoint_timeout": "30s"}
+
+const storedWindow = 90 * time.Second
+
+var storedCallers = []int{64, 256}
+
+const storedItems = 10_000
+
+// withStored measures the service on an empty database and on one with many orders in
+// the table, in turn, under the same load and for the same time.
+func (p *plan) withStored(ctx context.Context) (err error) {
+	d, err := p.filled(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.drop(ctx)) }()
+	w := p.window
+	w.length = max(w.length, storedWindow)
+	for _, callers := range storedCallers {
+		for round := range 2 * p.rounds {
+			r := run{setup: setup{Target: "pawl", Callers: callers, Items: storedItems}, window: w}
+			if round%4 == 1 || round%4 == 2 { // empty, stored, stored, empty
+				r.database = d
+			}
+			if err := execAll(ctx, d.conn, "CHECKPOINT"); err != nil {
+				return err
+			}
+			if err := p.do(ctx, r); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// filled is a database in which the service has made its schema, with completed orders,
+// as the service would have left them.
+func (p *plan) filled(ctx context.Context) (*database, error) {
+	d, err := p.database(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s, err := p.built["pawl"].start(ctx, d.url, p.folder)
+	if err == nil {
+		err = s.stop()
+	}
+	if err == nil {
+		err = d.fill(ctx, p.stored, storedItems, p.ordered)
+	}
+	if err != nil {
+		return nil, errors.Join(err, d.drop(ctx))
+	}
+	return d, nil
+}
+
+// fillSize orders are one transaction.
+const fillSize = 250_000
+
+// fill adds completed orders while no service runs. Their ids are uuidv7 (ordered) or random.
+func (d *database) fill(ctx context.Context, orders int64, items int, ordered bool) error {
+	// The triggers rightly refuse orders that begin at their end.
+	if err := execAll(ctx, d.conn, "SET session_replication_role = replica"); err != nil {
+		return err
+	}
+	for done := int64(0); done < orders; done += fillSize {
+		fmt.Fprintf(os.Stderr, "\rstoring orders: %d of %d", done, orders)
+		if _, err := d.conn.Exec(ctx, fillSQL, min(fillSize, orders-done), items, ordered); err != nil {
+			return fmt.Errorf("store orders: %w", err)
+		}
+	}
+	fmt.Fprintf(os.Stderr, "\rstoring orders: %d of %d\n", orders, orders)
+	return execAll(ctx, d.conn, "RESET session_replication_role", fillItemsSQL, fillBatchesSQL, "VACUUM (ANALYZE)", "SELECT pg_stat_reset()")
+}
+
+const fillSQL = `
+WITH stored AS (
+  INSERT INTO orders (order_id, status, ended_as, fence, seq, created_at, finished_at, amount, currency, item)
+  SELECT CASE WHEN $3::boolean THEN lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0') ELSE '' END
+      || right(encode(uuid_send(gen_random_uuid()), 'hex'), CASE WHEN $3::boolean THEN 20 ELSE 32 END), 'completed', 'completed', 1, 4, now(), now(), 99.99, 'USD',
+    'item-' || lpad((floor(random() * $2::integer))::text, 5, '0')
+  FROM generate_series(1, $1::bigint)
+  RETURNING order_no, order_id, item, quantity, amount, currency
+), charged AS (
+  INSERT INTO charges (order_no, generation, currency, amount) SELECT order_no, 0, currency, amount FROM stored
+), reserved AS (
+  INSERT INTO reservations (order_no, generation, item, quantity) SELECT order_no, 0, item, quantity FROM stored
+)
+INSERT INTO transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
+SELECT s.order_no, m.seq, m.from_status, m.to_status, 1,
+  CASE WHEN m.seq = 1 THEN hashtext(s.order_id) END, CASE WHEN m.seq = 1 AND s.order_no > 1 THEN s.order_no - 1 END
+FROM stored AS s CROSS JOIN (VALUES
+  (1, 'pending', 'charging'), (2, 'charging', 'reserving'), (3, 'reserving', 'confirming'), (4, 'confirming', 'completed')
+) AS m(seq, from_status, to_status)`
+
+// Everything stored is sold: nothing is reserved, and untracked items have no stock.
+const fillItemsSQL = `INSERT INTO inventory (item, sold) SELECT item, sum(quantity) FROM reservations GROUP BY item
+  ON CONFLICT (item) DO UPDATE SET sold = excluded.sold`
+
+// All events have their numbers, as they would have long since: a relay that numbers millions is not what is measured.
+const fillBatchesSQL = `WITH last AS (SELECT coalesce(max(last_event_no), 0) AS event_no, coalesce(max(position_to), 0) AS position FROM event_batches)
+  INSERT INTO event_batches (first_event_no, last_event_no, position_from, position_to, epoch, whole)
+  SELECT l.event_no + sum(t.events) OVER w - t.events + 1, l.event_no + sum(t.events) OVER w, lag(t.position + 1, 1, l.position) OVER w,
+    t.position + 1, (SELECT coalesce(max(e.epoch), 0) FROM event_epochs AS e), true
+  FROM (SELECT position, count(*) AS events FROM transitions WHERE position >= (SELECT position FROM last) GROUP BY position) AS t, last AS l
+  WINDOW w AS (ORDER BY t.position)`

@@ -2,91 +2,47 @@ package main
 
 import (
 	"bufio"
-	"cmp"
-	"context"
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
-	"slices"
-	"sync"
-	"sync/atomic"
+	"net/http"
+	"strconv"
+	"strings"
 	"time"
+
+	"pawl/internal/load"
 )
 
-// answer is one order that was answered as completed.
-type answer struct {
-	at   time.Duration // since the load began
-	took time.Duration
+// startLoad begins sending orders to a server, in a closed loop or at a rate.
+func startLoad(to *server, s setup) *load.Running {
+	return load.Load{Callers: s.Callers, Rate: s.Rate, Caller: func(int) (send func(int) error, end func()) {
+		w := newWire(to.address, to.token, s.Target == keyedName)
+		return func(int) error { return w.order(s.Items, s.Ordered) }, w.close
+	}}.Start()
 }
 
-// load is a closed loop, in which each caller has one connection, sends an order, reads
-// the answer and sends the next, or an open one (see offer).
-type load struct {
-	setup
-	to      *server
-	began   time.Time
-	stopped atomic.Bool
-	callers []*caller
-	running sync.WaitGroup
-}
-
-type caller struct {
-	answers []answer
-	errors  int
-	first   error
-}
-
-// startLoad begins sending to a server. The load runs until stop.
-func startLoad(to *server, s setup) *load {
-	l := &load{setup: s, to: to, began: time.Now()}
-	if l.Rate > 0 {
-		l.running.Go(l.offer)
-		return l
-	}
-	for range s.Callers {
-		c := &caller{answers: make([]answer, 0, 1<<12)}
-		l.callers = append(l.callers, c)
-		l.running.Go(func() { l.run(c) })
-	}
-	return l
-}
-
-func (l *load) run(c *caller) {
-	w := newWire(l.to.address, l.to.token, l.Target == keyedName)
-	defer w.close()
-	for !l.stopped.Load() {
-		if !l.order(w, c, l.since()) {
-			time.Sleep(5 * time.Millisecond) // a server that is down is not to be hammered
-		}
-	}
-}
-
-// order sends a new order and keeps how long after it was due it was completed.
-func (l *load) order(w *wire, c *caller, due time.Duration) (done bool) {
-	w.next(l.Items, l.Ordered)
+// order sends a new order, on a new connection if the last one was lost.
+func (w *wire) order(items int, ordered bool) error {
+	w.next(items, ordered)
 	err := w.open()
 	if err == nil {
 		err = w.send()
 	}
-	if err != nil {
-		c.errors++
-		c.first = cmp.Or(c.first, err)
-		if _, ok := errors.AsType[*refused](err); !ok {
-			w.close()
-		}
-		return false
+	if _, answered := errors.AsType[*refused](err); err != nil && !answered {
+		w.close()
 	}
-	now := l.since()
-	c.answers = append(c.answers, answer{at: now, took: now - due})
-	return true
+	return err
 }
 
 func (w *wire) open() error {
 	if w.conn != nil {
 		return nil
 	}
-	dialer := net.Dialer{Timeout: 5 * time.Second}
-	conn, err := dialer.DialContext(context.Background(), "tcp", w.address)
+	conn, err := net.DialTimeout("tcp", w.address, 5*time.Second)
 	if err != nil {
 		return err
 	}
@@ -101,94 +57,105 @@ func (w *wire) close() {
 	}
 }
 
-// since is the time on the load's clock, that of the answers.
-func (l *load) since() time.Duration { return time.Since(l.began) }
+// The generator shares its cores with what it measures, so it does without a client of
+// HTTP: one request is built in advance, of which only the order id, the item and the key change.
+const (
+	bodyFormat = `{"orderId":"%032d","amount":99.99,"item":"` + itemFormat + `"}`
+	itemFormat = "item-%05d"
+	maxItems   = 100_000 // five digits: all requests are of one length
 
-// stop lets every order that was begun finish.
-func (l *load) stop() {
-	l.stopped.Store(true)
-	l.running.Wait()
+	keyHeader = "Idempotency-Key: "
+
+	answerLimit = 60 * time.Second // twice what the service lets a caller wait
+)
+
+var completed = []byte(`"status":"completed"`)
+
+// wire is one keep-alive connection and the request that goes over it.
+type wire struct {
+	address string
+	conn    net.Conn
+	reader  *bufio.Reader
+	request []byte
+	orderID []byte // in request
+	key     []byte // in request; empty: it has no Idempotency-Key
+	item    []byte // in request
+	body    bytes.Buffer
 }
 
-// outcome is what the callers saw. Latencies are in ascending order: in a closed loop
-// of the orders completed in the window; in an open one of those due in it, so that the
-// slow ones that end after it are not left out.
-type outcome struct {
-	latencies []time.Duration
-	completed int // in the window
-	answered  int // these and the errors are of the whole load
-	errors    int
-	first     error
-}
-
-// outcome may be called after stop.
-func (l *load) outcome(from, to time.Duration) outcome {
-	var out outcome
-	for _, c := range l.callers {
-		out.answered += len(c.answers)
-		out.errors += c.errors
-		out.first = cmp.Or(out.first, c.first)
-		for _, a := range c.answers {
-			if a.at >= from && a.at < to {
-				out.completed++
-			}
-			counts := a.at
-			if l.Rate > 0 {
-				counts = a.at - a.took
-			}
-			if counts >= from && counts < to {
-				out.latencies = append(out.latencies, a.took)
-			}
-		}
+// newWire is for requests with a token, or without one where it is empty.
+func newWire(address, token string, keyed bool) *wire {
+	credential := ""
+	if token != "" {
+		credential = "\r\nAuthorization: Bearer " + token
 	}
-	slices.Sort(out.latencies)
-	return out
-}
-
-// percentile is that of the nearest rank; 0 of nothing is 0.
-func percentile(sorted []time.Duration, p float64) time.Duration {
-	if len(sorted) == 0 {
-		return 0
+	body := fmt.Sprintf(bodyFormat, 0, 0)
+	head := "POST /api/orders/process HTTP/1.1\r\nHost: " + address +
+		credential + "\r\nContent-Type: application/json\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n"
+	at := len(head) + len(keyHeader)
+	if keyed {
+		head += keyHeader + strings.Repeat("0", 32) + "\r\n"
 	}
-	rank := int(p / 100 * float64(len(sorted)))
-	return sorted[min(rank, len(sorted)-1)]
+	head += "\r\n"
+	w := &wire{address: address, request: []byte(head + body)}
+	if keyed {
+		w.key = w.request[at : at+32]
+	}
+	id := len(head) + len(`{"orderId":"`)
+	w.orderID = w.request[id : id+32]
+	w.item = w.request[len(w.request)-len(`00000"}`) : len(w.request)-len(`"}`)]
+	return w
 }
 
-// offer is an open loop: orders are due at random moments (a Poisson process of the
-// load's rate), whatever became of those before, as from callers who know nothing of
-// each other. The time of an order counts from when it was due, so that a service that
-// stops for a second is charged with everyone who came in that second, and not with one
-// caller (coordinated omission).
-func (l *load) offer() {
-	due := make(chan time.Duration)
-	defer close(due)
-	for next := l.gap(); ; next += l.gap() {
-		time.Sleep(next - l.since())
-		if l.stopped.Load() {
-			return
-		}
-		select {
-		case due <- next: // to a connection that waits for one
-		default:
-			l.connect(next, due)
-		}
+// next makes the request that of a new order. Its id is 32 random hex digits, as a caller
+// would send, so that the unique index is hit at random places; or, if ordered, begins
+// with the time in milliseconds, as a uuidv7 does (RFC 9562).
+func (w *wire) next(items int, ordered bool) {
+	var id [16]byte
+	binary.LittleEndian.PutUint64(id[:8], rand.Uint64())
+	binary.LittleEndian.PutUint64(id[8:], rand.Uint64())
+	if ordered {
+		binary.BigEndian.PutUint64(id[:8], uint64(time.Now().UnixMilli())<<16|rand.Uint64N(1<<16))
+	}
+	hex.Encode(w.orderID, id[:])
+	if len(w.key) > 0 {
+		binary.LittleEndian.PutUint64(id[:8], rand.Uint64())
+		hex.Encode(w.key, id[:])
+	}
+	n := rand.IntN(items)
+	for i := len(w.item) - 1; i >= 0; i-- {
+		w.item[i] = byte('0' + n%10)
+		n /= 10
 	}
 }
 
-func (l *load) gap() time.Duration {
-	return time.Duration(rand.ExpFloat64() / l.Rate * float64(time.Second))
+// send does one round trip. The order must be answered as completed.
+func (w *wire) send() error {
+	if err := w.conn.SetReadDeadline(time.Now().Add(answerLimit)); err != nil {
+		return err
+	}
+	if _, err := w.conn.Write(w.request); err != nil {
+		return fmt.Errorf("write request: %w", err)
+	}
+	response, err := http.ReadResponse(w.reader, nil)
+	if err != nil {
+		return fmt.Errorf("read answer: %w", err)
+	}
+	defer response.Body.Close()
+	w.body.Reset()
+	if _, err := w.body.ReadFrom(response.Body); err != nil {
+		return fmt.Errorf("read body: %w", err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return &refused{fmt.Sprintf("status %d: %.200s", response.StatusCode, w.body.Bytes())}
+	}
+	if !bytes.Contains(w.body.Bytes(), completed) {
+		return &refused{fmt.Sprintf("not completed: %.200s", w.body.Bytes())}
+	}
+	return nil
 }
 
-// connect adds a connection. It sends the order that is due and then takes others.
-func (l *load) connect(first time.Duration, due <-chan time.Duration) {
-	c := &caller{}
-	l.callers = append(l.callers, c)
-	l.running.Go(func() {
-		w := newWire(l.to.address, l.to.token, l.Target == keyedName)
-		defer w.close()
-		l.order(w, c, first)
-		for next := range due {
-			l.order(w, c, next)
-		}
-	})
-}
+// refused is an answer that was read to its end: the connection can go on.
+type refused struct{ text string }
+
+func (r *refused) Error() string { return r.text }

@@ -1,6 +1,6 @@
 // Command bench measures the service against a hand-written baseline: one load, one
 // PostgreSQL, one table of figures. It drives the real binaries over HTTP and imports
-// nothing of the service but what runs a PostgreSQL.
+// nothing of the service but what runs a PostgreSQL and a load.
 package main
 
 import (
@@ -10,9 +10,13 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"syscall"
+	"time"
 
 	"pawl/internal/pgembed"
 )
@@ -166,4 +170,122 @@ func (p *plan) measured(ctx context.Context, r run) (out result, err error) {
 		return r.measureRemote(ctx)
 	}
 	return r.measure(ctx)
+}
+
+// options are the flags, checked.
+type options struct {
+	callers, items []int
+	only           []string
+	window         window
+	rounds         int
+	stored         int64
+	ordered        bool
+	targets        targets
+
+	remote        bool
+	events        bool
+	rate          float64 // orders per second
+	commitLatency time.Duration
+}
+
+const help = `Measures the service and a hand-written baseline on the same PostgreSQL: closed loop,
+keep-alive connections, random order ids (or --uuidv7), each run from an empty database.
+
+  go run . [flags]                          # everything, about 5 minutes
+  go run . --callers 64 --items hot --only pawl --seconds 5
+  go run . --stored 5000000                 # also with so many orders in the table
+  go run . --remote                        # instead: every step at a provider
+  go run . --against ./old --rounds 5       # instead: beside another version
+  go run . --commit-latency 1ms             # on a disk that is a network away
+
+Targets: pawl, baseline, earlier (the binary of --against), ledger-policy (the service
+with a stored policy that is {}), token (the service, which requires a token),
+keyed (the service, each order with an Idempotency-Key). Compared with each other if
+measured together: --only pawl,token. Flags:
+`
+
+func parseOptions(args []string) (options, error) {
+	o := options{targets: targets{source: "../.."}, callers: []int{1, 16, 64, 256}, items: []int{1, 10_000}}
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.Usage = func() { fmt.Fprint(flags.Output(), help); flags.PrintDefaults() }
+	flags.Func("callers", "numbers of callers (default 1,16,64,256)", numbers(&o.callers))
+	flags.Func("items", "numbers of different items; hot is 1 (default hot,10000)", numbers(&o.items))
+	only := flags.String("only", "", "targets, in turn; default: baseline,pawl, or pawl,earlier with --against")
+	seconds := flags.Float64("seconds", 10, "length of the measured window")
+	flags.DurationVar(&o.window.warmUp, "warmup", 2*time.Second, "warm-up before it, 2s at most: the runs are to begin with an empty database")
+	flags.IntVar(&o.rounds, "rounds", 1, "how often to do every run, targets in turn")
+	flags.Int64Var(&o.stored, "stored", 0, "also measure the service with this many completed orders in the table; the window is then at least 90 s")
+	flags.StringVar(&o.targets.pawl, "pawl", "", "binary of the service; default: built from the parent folder")
+	flags.BoolVar(&o.remote, "remote", false, "measure the service with every step at a provider (pawl simulate) instead: orders offered at --rate, and 2,000 callers that wait")
+	flags.BoolVar(&o.events, "events", false, "measure instead how late events reach a reader, with orders offered at --rate")
+	flags.Float64Var(&o.rate, "rate", 500, "orders per second that --remote and --events offer")
+	flags.StringVar(&o.targets.earlier, "against", "", "binary of an earlier version, to be measured in turn with this one and compared")
+	flags.DurationVar(&o.commitLatency, "commit-latency", 0, "add this to every commit, as a network disk does; needs gcc")
+	flags.BoolVar(&o.ordered, "uuidv7", false, "order ids that begin with the time, instead of random ones")
+	if err := flags.Parse(args); err != nil {
+		return o, err
+	}
+	o.only = o.names(*only)
+	o.window.length = time.Duration(*seconds * float64(time.Second))
+	for _, binary := range []*string{&o.targets.pawl, &o.targets.earlier} {
+		if *binary != "" { // the servers run in another folder
+			*binary, _ = filepath.Abs(*binary)
+		}
+	}
+	return o, o.check()
+}
+
+// names are the targets to measure.
+func (o options) names(only string) []string {
+	switch {
+	case only != "":
+		return strings.Split(only, ",")
+	case o.remote, o.events:
+		return []string{"pawl"}
+	case o.targets.earlier != "":
+		return []string{"pawl", "earlier"}
+	}
+	return []string{"baseline", "pawl"}
+}
+
+func (o options) check() error {
+	if (o.remote || o.events) && (o.rate <= 0 || !slices.Contains(o.only, "pawl") || o.stored > 0) {
+		return errors.New("--remote and --events measure pawl, from an empty database, at a positive rate")
+	}
+	if slices.Contains(o.only, "earlier") && o.targets.earlier == "" {
+		return errors.New("earlier is the binary of --against")
+	}
+	for _, name := range o.only {
+		if !slices.Contains(targetNames, name) {
+			return fmt.Errorf("no target %q: %s", name, strings.Join(targetNames, ", "))
+		}
+	}
+	if o.window.warmUp < 0 || o.window.warmUp > 2*time.Second {
+		return errors.New("warm-up is 2s at most")
+	}
+	if o.window.length <= 0 || o.rounds < 1 {
+		return errors.New("seconds and rounds are positive")
+	}
+	if slices.ContainsFunc(o.items, func(n int) bool { return n > maxItems }) {
+		return fmt.Errorf("items are %d at most", maxItems)
+	}
+	return nil
+}
+
+// numbers reads a list of positive numbers.
+func numbers(into *[]int) func(string) error {
+	return func(list string) error {
+		*into = nil
+		for word := range strings.SplitSeq(list, ",") {
+			if word == "hot" {
+				word = "1"
+			}
+			n, err := strconv.Atoi(word)
+			if err != nil || n < 1 {
+				return fmt.Errorf("%q is not a positive number", word)
+			}
+			*into = append(*into, n)
+		}
+		return nil
+	}
 }

@@ -1,12 +1,19 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"runtime"
+	"slices"
+	"sync"
 	"syscall"
 	"time"
+
+	"pawl/internal/load"
 )
 
 // window is how long to measure, after how long a warm-up.
@@ -46,25 +53,26 @@ func (r run) measure(ctx context.Context) (result, error) {
 	return out, r.inspect(ctx, seen, &out)
 }
 
-func (r run) drive(ctx context.Context, s *server, out *result) (outcome, error) {
+func (r run) drive(ctx context.Context, s *server, out *result) (load.Outcome, error) {
 	var err error
 	if out.Stored, err = r.database.lastOrder(ctx); err != nil {
-		return outcome{}, err
+		return load.Outcome{}, err
 	}
 	if r.target.token {
 		token, err := r.target.makeToken(ctx, r.database.url)
 		if err != nil {
-			return outcome{}, err
+			return load.Outcome{}, err
 		}
 		s.token = token
 	}
 	l := startLoad(s, r.setup)
 	from, to, err := r.watched(ctx, s, l, out)
-	l.stop()
+	l.Halt()
+	l.Wait()
 	if err != nil {
-		return outcome{}, err
+		return load.Outcome{}, err
 	}
-	seen := l.outcome(from.at, to.at)
+	seen := l.Outcome(from.at, to.at)
 	out.fill(seen, from, to)
 	peak, err := peakMemory(s.pid)
 	out.MemoryMiB = float64(peak) / (1 << 20)
@@ -72,7 +80,7 @@ func (r run) drive(ctx context.Context, s *server, out *result) (outcome, error)
 }
 
 // watched is watch, while a reader follows the events if that is wanted.
-func (r run) watched(ctx context.Context, s *server, l *load, out *result) (from, to sample, err error) {
+func (r run) watched(ctx context.Context, s *server, l *load.Running, out *result) (from, to sample, err error) {
 	if !r.follow {
 		return r.watch(ctx, s, l)
 	}
@@ -88,7 +96,7 @@ func (r run) watched(ctx context.Context, s *server, l *load, out *result) (from
 }
 
 // watch waits for the warm-up and the window and samples at both ends of the window.
-func (r run) watch(ctx context.Context, s *server, l *load) (from, to sample, err error) {
+func (r run) watch(ctx context.Context, s *server, l *load.Running) (from, to sample, err error) {
 	if err = pause(ctx, r.window.warmUp); err != nil {
 		return from, to, err
 	}
@@ -111,8 +119,8 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func (r run) sample(ctx context.Context, s *server, l *load) (now sample, err error) {
-	now.at = l.since()
+func (r run) sample(ctx context.Context, s *server, l *load.Running) (now sample, err error) {
+	now.at = l.Since()
 	trees := map[*time.Duration]int{&now.service: s.pid, &now.postgres: r.database.server}
 	if r.provider != nil {
 		trees[&now.provider] = r.provider.server.pid
@@ -136,14 +144,14 @@ func (r run) sample(ctx context.Context, s *server, l *load) (now sample, err er
 
 // inspect runs after the service has ended: its connections have handed in their
 // counts, and nothing moves any more.
-func (r run) inspect(ctx context.Context, seen outcome, out *result) (err error) {
+func (r run) inspect(ctx context.Context, seen load.Outcome, out *result) (err error) {
 	if out.HOTShare, out.SeqScans, err = r.database.tableUse(ctx); err != nil {
 		return err
 	}
-	if seen.errors > 0 {
+	if seen.Errors > 0 {
 		return nil // an order that was not answered may have been completed
 	}
-	out.BooksMismatch, err = r.database.check(ctx, out.Stored, seen.answered)
+	out.BooksMismatch, err = r.database.check(ctx, out.Stored, seen.All)
 	return err
 }
 
@@ -192,17 +200,17 @@ type result struct {
 	ServiceCPU, PostgresCPU, LoadCPU, ProviderCPU float64
 }
 
-func (out *result) fill(seen outcome, from, to sample) {
-	out.Orders, out.Answered, out.Errors = seen.completed, seen.answered, seen.errors
-	if seen.first != nil {
-		out.FirstError = seen.first.Error()
+func (out *result) fill(seen load.Outcome, from, to sample) {
+	out.Orders, out.Answered, out.Errors = seen.Succeeded, seen.All, seen.Errors
+	if seen.First != nil {
+		out.FirstError = seen.First.Error()
 	}
 	out.Seconds = (to.at - from.at).Seconds()
 	orders := float64(max(out.Orders, 1))
 	out.OrdersPerSec = float64(out.Orders) / out.Seconds
-	out.P50 = milliseconds(percentile(seen.latencies, 50))
-	out.P99 = milliseconds(percentile(seen.latencies, 99))
-	out.Max = milliseconds(percentile(seen.latencies, 100))
+	out.P50 = milliseconds(load.Percentile(seen.Latencies, 50))
+	out.P99 = milliseconds(load.Percentile(seen.Latencies, 99))
+	out.Max = milliseconds(load.Percentile(seen.Latencies, 100))
 	out.ServiceCPU = (to.service - from.service).Seconds() / orders * 1000
 	out.PostgresCPU = (to.postgres - from.postgres).Seconds() / orders * 1000
 	out.LoadCPU = (to.load - from.load).Seconds() / orders * 1000
@@ -230,3 +238,83 @@ func (out *result) problems() []string {
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// follower reads the stream of events of a service, as one listener does, and notes how late each event comes: from the
+// time that it has, which is when its transaction began.
+type follower struct {
+	body    io.ReadCloser
+	running sync.WaitGroup
+	load    *load.Running
+	events  []lateness
+}
+
+// catchUp is how long a follower has before the window begins. There was no reader of events before it, so there is a backlog of
+// them at first, which goes away at the rate by which the feed is faster than the orders.
+const catchUp = 10 * time.Second
+
+type lateness struct{ came, lag time.Duration } // came is on the load's clock
+
+// lags are how late the events of a window came, in ascending order.
+type lags []time.Duration
+
+// follow returns when the service has begun to answer, so that no event is missed. The clock of the database is this machine's.
+func follow(ctx context.Context, to *server, l *load.Running) (*follower, error) {
+	body, err := to.get(ctx, "/api/events", "text/event-stream")
+	if err != nil {
+		return nil, fmt.Errorf("follow events: %w", err)
+	}
+	f := &follower{load: l, body: body}
+	f.running.Go(f.read)
+	return f, nil
+}
+
+var timestampOf = []byte(`"timestamp":"`)
+
+func (f *follower) read() {
+	lines := bufio.NewScanner(f.body)
+	for lines.Scan() {
+		_, rest, found := bytes.Cut(lines.Bytes(), timestampOf)
+		text, _, ended := bytes.Cut(rest, []byte(`"`))
+		if !found || !ended {
+			continue // the other lines of an event, and signs of life
+		}
+		if at, err := time.Parse(time.RFC3339Nano, string(text)); err == nil {
+			f.events = append(f.events, lateness{f.load.Since(), time.Since(at)})
+		}
+	}
+}
+
+// stop ends it and returns the lags of the events that came in a window.
+func (f *follower) stop(from, to time.Duration) lags {
+	f.body.Close()
+	f.running.Wait()
+	return inWindow(f.events, from, to)
+}
+
+func inWindow(all []lateness, from, to time.Duration) (found lags) {
+	for _, l := range all {
+		if l.came >= from && l.came < to {
+			found = append(found, l.lag)
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// withFollower measures the service with orders offered at a rate while a reader follows its events.
+func (p *plan) withFollower(ctx context.Context) error {
+	for range p.rounds {
+		for _, items := range p.items {
+			s := setup{Target: "pawl", Rate: p.rate, Items: items}
+			if err := p.do(ctx, run{setup: s, window: p.window, follow: true}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (l lags) String() string {
+	return fmt.Sprintf("%d events, late by p50 %.0f ms, p99 %.0f ms, at most %.0f ms", len(l),
+		milliseconds(load.Percentile(l, 50)), milliseconds(load.Percentile(l, 99)), milliseconds(load.Percentile(l, 100)))
+}

@@ -6,7 +6,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 	"text/tabwriter"
 )
 
@@ -17,38 +16,95 @@ type report struct {
 	Results      []result
 }
 
-var columns = []string{"items", "callers", "stored", "target", "orders/s", "ratio", "p50 ms", "p99 ms", "max ms", "errors",
-	"CPU service", "CPU PostgreSQL", "CPU load", "others %", "RSS MiB", "WAL B/order", "flushes/order", "HOT %", "checkpoints"}
+// column is one of a table. CPU is in seconds per 1,000 orders.
+type column struct {
+	name string
+	of   func(report, result) string
+}
 
-// print writes one Markdown table that is aligned for a terminal, and below it what
+func number(format string, of func(result) float64) func(report, result) string {
+	return func(_ report, x result) string { return fmt.Sprintf(format, of(x)) }
+}
+
+// Columns of both tables stand in both, in this order.
+var (
+	speed = []column{
+		{"orders/s", number("%.0f", ordersPerSec)},
+		{"ratio", report.ratio},
+		{"p50 ms", number("%.1f", func(x result) float64 { return x.P50 })},
+		{"p99 ms", number("%.1f", func(x result) float64 { return x.P99 })},
+		{"max ms", number("%.0f", func(x result) float64 { return x.Max })},
+		{"errors", number("%.0f", func(x result) float64 { return float64(x.Errors) })},
+		{"CPU service", number("%.3f", func(x result) float64 { return x.ServiceCPU })},
+		{"CPU PostgreSQL", number("%.3f", func(x result) float64 { return x.PostgresCPU })},
+		{"CPU load", number("%.3f", func(x result) float64 { return x.LoadCPU })},
+		{"others %", number("%.0f", func(x result) float64 { return 100 * x.OtherCPU })},
+		{"RSS MiB", number("%.0f", func(x result) float64 { return x.MemoryMiB })},
+		{"WAL B/order", number("%.0f", walPerOrder)},
+		{"flushes/order", number("%.2f", func(x result) float64 { return x.FlushesPerOrder })},
+		{"HOT %", number("%.0f", func(x result) float64 { return 100 * x.HOTShare })},
+		{"checkpoints", number("%.0f", func(x result) float64 { return float64(x.Checkpoints) })},
+	}
+	ledgerColumns = append([]column{
+		{"items", func(_ report, x result) string { return itemsName(x.Items) }},
+		{"callers", number("%.0f", func(x result) float64 { return float64(x.Callers) })},
+		{"stored", number("%.0f", func(x result) float64 { return float64(x.Stored) })},
+		{"target", func(_ report, x result) string { return x.Target }},
+	}, speed...)
+	remoteColumns = append([]column{
+		{"load", func(_ report, x result) string { return x.load() }},
+		{"calls/order", number("%.2f", func(x result) float64 { return float64(x.Provider.Requests) / float64(max(x.Answered, 1)) })},
+		{"CPU provider", number("%.3f", func(x result) float64 { return x.ProviderCPU })},
+	}, speed...)
+)
+
+// print writes Markdown tables that are aligned for a terminal, and below them what
 // went wrong.
 func (r report) print(w io.Writer) {
 	fmt.Fprintf(w, "\n%d cores, PostgreSQL %s, %s; CPU in seconds per 1,000 orders;\n"+
 		"others: share of the cores that went to processes outside this benchmark\n",
 		r.Cores, r.Postgres, r.Go)
-	rows := [][]string{columns}
+	r.printTable(w, "ratio: to the baseline's orders/s", ledgerColumns, func(x result) bool { return x.Provider == nil })
+	r.printTable(w, "every step at a provider that takes "+providerLatency+"; offered: latency from when the order was due",
+		remoteColumns, func(x result) bool { return x.Provider != nil })
 	for _, x := range r.Results {
-		if x.Provider == nil {
-			rows = append(rows, r.row(x))
+		if x.Provider != nil {
+			fmt.Fprintf(w, "\n%s\n  provider: %s\n", x.load(), x.Provider.text(x.Answered))
 		}
-	}
-	if len(rows) > 1 {
-		fmt.Fprint(w, "ratio: to the baseline's orders/s\n\n")
-		printTable(w, rows)
-	}
-	r.printRemote(w)
-	for _, x := range r.Results {
 		if x.EventLags != nil {
 			fmt.Fprintf(w, "\n%s: %.0f orders/s, %s\n", x.setup, x.OrdersPerSec, x.EventLags)
 		}
-	}
-	for _, x := range r.Results {
 		for _, problem := range x.problems() {
 			fmt.Fprintf(w, "\n%s: %s\n", x.setup, problem)
 		}
 	}
 	r.printStored(w)
 	r.printComparisons(w)
+}
+
+// printTable writes the runs that a table has, if there are any.
+func (r report) printTable(w io.Writer, about string, columns []column, has func(result) bool) {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight|tabwriter.Debug)
+	line := func(cell func(column) string) {
+		for _, c := range columns {
+			fmt.Fprint(table, "\t", cell(c))
+		}
+		fmt.Fprintln(table, "\t")
+	}
+	empty := true
+	for _, x := range r.Results {
+		if !has(x) {
+			continue
+		}
+		if empty {
+			fmt.Fprintf(w, "%s\n\n", about)
+			line(func(c column) string { return c.name })
+			line(func(column) string { return "--:" })
+			empty = false
+		}
+		line(func(c column) string { return c.of(r, x) })
+	}
+	_ = table.Flush()
 }
 
 // printStored sets the runs on a full table against those that had the same load for
@@ -81,16 +137,6 @@ func (r report) lasting(as result, stored bool) (runs []result) {
 	return runs
 }
 
-func (r report) row(x result) []string {
-	return []string{itemsName(x.Items), strconv.Itoa(x.Callers), strconv.FormatInt(x.Stored, 10), x.Target,
-		fmt.Sprintf("%.0f", x.OrdersPerSec), r.ratio(x),
-		fmt.Sprintf("%.1f", x.P50), fmt.Sprintf("%.1f", x.P99), fmt.Sprintf("%.0f", x.Max), strconv.Itoa(x.Errors),
-		fmt.Sprintf("%.3f", x.ServiceCPU), fmt.Sprintf("%.3f", x.PostgresCPU), fmt.Sprintf("%.3f", x.LoadCPU),
-		fmt.Sprintf("%.0f", 100*x.OtherCPU),
-		fmt.Sprintf("%.0f", x.MemoryMiB), fmt.Sprintf("%.0f", x.WALPerOrder), fmt.Sprintf("%.2f", x.FlushesPerOrder), fmt.Sprintf("%.0f", 100*x.HOTShare),
-		strconv.FormatInt(x.Checkpoints, 10)}
-}
-
 // ratio is to the baseline under the same load; of several rounds to their median.
 func (r report) ratio(x result) string {
 	base := x.setup
@@ -111,18 +157,6 @@ func itemsName(n int) string {
 		return "hot"
 	}
 	return strconv.Itoa(n)
-}
-
-// printTable writes a table of Markdown whose columns stand below each other in a terminal, too.
-func printTable(w io.Writer, rows [][]string) {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight|tabwriter.Debug)
-	for n, row := range rows {
-		fmt.Fprintln(table, "\t"+strings.Join(row, "\t")+"\t")
-		if n == 0 {
-			fmt.Fprintln(table, strings.Repeat("\t--:", len(row))+"\t")
-		}
-	}
-	_ = table.Flush()
 }
 
 // comparisons are of versions of the service: what the first does of the second.
@@ -187,38 +221,6 @@ func sorted(runs []result, of func(result) float64) (values []float64) {
 func spread(runs []result) string {
 	values := sorted(runs, ordersPerSec)
 	return fmt.Sprintf("%.0f, %.0f to %.0f", median(runs, ordersPerSec), values[0], values[len(values)-1])
-}
-
-var remoteColumns = []string{"load", "orders/s", "p50 ms", "p99 ms", "max ms", "errors", "calls/order", "CPU service",
-	"CPU PostgreSQL", "CPU provider", "CPU load", "others %", "RSS MiB", "WAL B/order", "HOT %"}
-
-// printRemote writes a table of the runs with remote steps; below it, for each,
-// what the provider counted.
-func (r report) printRemote(w io.Writer) {
-	var runs []result
-	rows := [][]string{remoteColumns}
-	for _, x := range r.Results {
-		if x.Provider != nil {
-			runs, rows = append(runs, x), append(rows, remoteRow(x))
-		}
-	}
-	if len(runs) == 0 {
-		return
-	}
-	fmt.Fprintf(w, "every step at a provider that takes %s; offered: latency from when the order was due\n\n", providerLatency)
-	printTable(w, rows)
-	for _, x := range runs {
-		fmt.Fprintf(w, "\n%s\n  provider: %s\n", x.load(), x.Provider.text(x.Answered))
-	}
-}
-
-func remoteRow(x result) []string {
-	return []string{x.load(), fmt.Sprintf("%.0f", x.OrdersPerSec),
-		fmt.Sprintf("%.1f", x.P50), fmt.Sprintf("%.1f", x.P99), fmt.Sprintf("%.0f", x.Max), strconv.Itoa(x.Errors),
-		fmt.Sprintf("%.2f", float64(x.Provider.Requests)/float64(max(x.Answered, 1))),
-		fmt.Sprintf("%.3f", x.ServiceCPU), fmt.Sprintf("%.3f", x.PostgresCPU), fmt.Sprintf("%.3f", x.ProviderCPU),
-		fmt.Sprintf("%.3f", x.LoadCPU), fmt.Sprintf("%.0f", 100*x.OtherCPU), fmt.Sprintf("%.0f", x.MemoryMiB),
-		fmt.Sprintf("%.0f", x.WALPerOrder), fmt.Sprintf("%.0f", 100*x.HOTShare)}
 }
 
 func (s *summary) text(orders int) string {

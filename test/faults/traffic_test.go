@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"pawl/internal/load"
 )
 
 // traffic is a closed loop of callers that send new orders. Most of them send an order until they know how it ended;
@@ -23,9 +25,8 @@ type traffic struct {
 	idle    time.Duration // that a caller waits before the next order
 	seed    uint64
 
-	client *client
-	stop   context.CancelFunc // callers finish what they are at
-	done   sync.WaitGroup
+	client  *client
+	running *load.Running
 
 	mu     sync.Mutex
 	orders []*sent
@@ -70,33 +71,24 @@ const patience = 60 * time.Second
 func (f *traffic) start(t testing.TB) {
 	t.Helper()
 	f.t = t
-	ctx, stop := context.WithCancel(t.Context())
-	f.stop = stop
 	f.client = newClient(f.callers, true)
-	t.Cleanup(f.finish)
-	var mu sync.Mutex
-	n := 0
-	for caller := range f.callers {
+	f.running = load.Load{Callers: f.callers, Caller: func(caller int) (send func(int) error, end func()) {
 		random := rand.New(rand.NewPCG(f.seed, uint64(caller)))
-		f.done.Go(func() {
-			for ctx.Err() == nil {
-				mu.Lock()
-				n++
-				mine := n
-				mu.Unlock()
-				f.deliver(&sent{order: f.order(mine, random)}, f.once || mine%3 == 0, random)
-				if f.idle > 0 {
-					<-time.After(f.idle)
-				}
+		return func(n int) error {
+			f.deliver(&sent{order: f.order(n+1, random)}, f.once || n%3 == 2, random)
+			if f.idle > 0 {
+				<-time.After(f.idle)
 			}
-		})
-	}
+			return nil
+		}, func() {}
+	}}.Start()
+	t.Cleanup(f.finish)
 }
 
 // finish lets the callers finish what they are at. Calling it again is harmless.
 func (f *traffic) finish() {
-	f.stop()
-	f.done.Wait()
+	f.running.Halt()
+	f.running.Wait()
 	f.client.close()
 }
 

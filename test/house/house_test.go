@@ -38,10 +38,11 @@ var mayImport = map[string][]string{
 	"docs":                {},
 	"internal/doctor":     {"db", "internal/pg", "engine", "migrations", "internal/pgembed"},
 	"internal/pgembed":    {},
-	"internal/demo":       {"internal/books", "client", "internal/console", "db", "internal/pg", "internal/pgembed", "internal/simulator"},
+	"internal/demo":       {"internal/books", "client", "internal/console", "db", "internal/load", "internal/pg", "internal/pgembed", "internal/simulator"},
+	"internal/load":       {},
 	"internal/simulator":  {"internal/egress", "internal/signing"},
 	"main":                {"internal/cli"},
-	"internal/cli":        {"internal/access", "client", "internal/console", "internal/demo", "internal/events", "fsm", "fsm/diagram", "internal/iso4217", "migrations", "db", "internal/pg", "internal/policy", "internal/policy/store", "internal/provider", "internal/provider/stripe", "internal/orders", "engine", "internal/books", "internal/doctor", "httpapi", "internal/pgembed", "internal/simulator", "internal/webhooks", "internal/cli/output", "internal/cli/remote"},
+	"internal/cli":        {"internal/access", "client", "internal/console", "internal/demo", "internal/events", "fsm", "fsm/diagram", "internal/iso4217", "internal/load", "migrations", "db", "internal/pg", "internal/policy", "internal/policy/store", "internal/provider", "internal/provider/stripe", "internal/orders", "engine", "internal/books", "internal/doctor", "httpapi", "internal/pgembed", "internal/simulator", "internal/webhooks", "internal/cli/output", "internal/cli/remote"},
 	"internal/cli/output": {},
 	"internal/cli/remote": {"client", "internal/console", "internal/cli/output"},
 
@@ -57,7 +58,7 @@ var mayImport = map[string][]string{
 	"test/assert": {},
 	"test/clocks": {"internal/pgembed"},
 	"test/dbtest": {"migrations", "internal/pg", "internal/pgembed"},
-	"test/faults": {"internal/access", "client", "internal/demo", "fsm", "migrations", "db", "internal/pg", "internal/policy", "engine/ledger", "internal/orders", "internal/provider", "engine", "internal/books", "httpapi", "internal/pgembed", "internal/simulator", "test/clocks", "test/dbtest"},
+	"test/faults": {"internal/access", "client", "internal/demo", "fsm", "migrations", "db", "internal/pg", "internal/policy", "engine/ledger", "internal/orders", "internal/provider", "engine", "internal/books", "httpapi", "internal/load", "internal/pgembed", "internal/simulator", "test/clocks", "test/dbtest"},
 	"test/model":  {"fsm"},
 
 	// For programs of others, too: whatever it imported, they would import.

@@ -12,13 +12,27 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/signal"
+	"reflect"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+	"text/tabwriter"
+	"time"
 
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/procfs"
+
+	"pawl/db"
+	"pawl/engine/ledger"
+	"pawl/fsm"
 	"pawl/internal/pgembed"
+	"pawl/migrations"
 )
 
 const help = `Measures the processor time of PostgreSQL for each order, by statement, in sets of several sizes.
@@ -110,4 +124,298 @@ func measure(ctx context.Context, args []string) (err error) {
 		variants = append(variants, v)
 	}
 	return compare(ctx, o, variants)
+}
+
+// variant is one database, and the one connection that its orders are made on.
+type variant struct {
+	name    string
+	conn    *pgx.Conn
+	query   *db.Queries
+	items   int
+	made    int // orders so far
+	figures map[int][]figures
+}
+
+// open makes the database of a variant: migrations, then its files.
+func open(ctx context.Context, server *pgembed.Server, number int, o options) (*variant, error) {
+	admin, err := pgx.Connect(ctx, server.URL("postgres"))
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	defer admin.Close(ctx)
+	url := server.URL(fmt.Sprintf("variant%d", number))
+	if _, err := admin.Exec(ctx, fmt.Sprintf("CREATE DATABASE variant%d", number)); err != nil {
+		return nil, fmt.Errorf("create database: %w", err)
+	}
+	if _, err := migrations.Up(ctx, url); err != nil {
+		return nil, err
+	}
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	r := &replacing{Conn: conn, texts: map[string]string{}}
+	for _, file := range o.files[number] {
+		if err := r.read(ctx, file); err != nil {
+			return nil, err
+		}
+	}
+	return &variant{name: o.names[number], conn: conn, query: db.New(r), items: o.items, figures: map[int][]figures{}}, nil
+}
+
+// replacing is a connection that sends other statements in the place of some.
+type replacing struct {
+	*pgx.Conn
+	texts map[string]string // by name
+}
+
+var named = regexp.MustCompile(`(?m)^-- name: (\w+).*$`)
+
+// read takes a file of a variant.
+func (r *replacing) read(ctx context.Context, file string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	starts := named.FindAllSubmatchIndex(text, -1)
+	if starts == nil {
+		if _, err := r.Conn.Exec(ctx, string(text)); err != nil {
+			return fmt.Errorf("run %s: %w", file, err)
+		}
+	}
+	for i, at := range starts {
+		end := len(text)
+		if i+1 < len(starts) {
+			end = starts[i+1][0]
+		}
+		r.texts[string(text[at[2]:at[3]])] = strings.TrimRight(string(text[at[0]:end]), "; \n")
+	}
+	return nil
+}
+
+// Query sends a statement, or the one that takes its place.
+func (r *replacing) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	name := named.FindStringSubmatch(sql)[1]
+	if other, ok := r.texts[name+"One"]; ok {
+		if elements, ok := single(args); ok {
+			return r.Conn.Query(ctx, other, elements...) //nolint:rowserrcheck // whoever reads them does
+		}
+	}
+	if other, ok := r.texts[name]; ok {
+		sql = other
+	}
+	return r.Conn.Query(ctx, sql, args...) //nolint:rowserrcheck // whoever reads them does
+}
+
+// single returns the arguments of a set of one with its element in the place of each array.
+func single(args []any) ([]any, bool) {
+	out := make([]any, len(args))
+	for i, arg := range args {
+		out[i] = arg
+		if v := reflect.ValueOf(arg); v.Kind() == reflect.Slice {
+			if v.Len() != 1 {
+				return nil, false
+			}
+			out[i] = v.Index(0).Interface()
+		}
+	}
+	return out, true
+}
+
+// steps are the statements of an order.
+var steps = []string{"admit", "charge", "reserve", "confirm"}
+
+// figures are those of one order, as the mean of a round, or sums on the way there.
+type figures struct {
+	cpu  [4]float64 // microseconds, by step
+	wal  float64    // bytes
+	hot  float64    // updates of its row that stayed on the page
+	wall float64    // microseconds
+}
+
+func (f figures) total() float64 { return f.cpu[0] + f.cpu[1] + f.cpu[2] + f.cpu[3] }
+
+// add runs some sets of a size and adds what they took.
+func (v *variant) add(ctx context.Context, sum *figures, size, sets int) error {
+	if err := v.count(ctx, sum, -1); err != nil {
+		return err
+	}
+	began := time.Now()
+	for range sets {
+		if err := v.set(ctx, size, sum); err != nil {
+			return fmt.Errorf("variant %s, sets of %d: %w", v.name, size, err)
+		}
+	}
+	sum.wall += float64(time.Since(began).Microseconds())
+	return v.count(ctx, sum, 1)
+}
+
+// each divides what was added up by the number of orders.
+func (f figures) each(orders int) figures {
+	for _, sum := range []*float64{&f.cpu[0], &f.cpu[1], &f.cpu[2], &f.cpu[3], &f.wal, &f.hot, &f.wall} {
+		*sum /= float64(orders)
+	}
+	return f
+}
+
+// set takes one set of new orders through all steps and adds up what that took.
+func (v *variant) set(ctx context.Context, size int, f *figures) error {
+	clock, err := v.cpu()
+	if err != nil {
+		return err
+	}
+	lap := func(step int) error {
+		now, err := v.cpu()
+		f.cpu[step] += float64(now-clock) / 1000
+		clock = now
+		return err
+	}
+	nos, err := v.admit(ctx, size)
+	if err != nil {
+		return err
+	}
+	if err := lap(0); err != nil {
+		return err
+	}
+	for i, state := range []fsm.State{fsm.Charging, fsm.Reserving, fsm.Confirming} {
+		moved, err := ledger.Moves[state](ctx, v.query, ledger.Batch{OrderNos: nos, Expected: state, Fence: 1, Seq: int32(i) + 1})
+		if err != nil {
+			return fmt.Errorf("%s: %w", steps[i+1], err)
+		}
+		if len(moved) != size {
+			return fmt.Errorf("%s: %d of %d orders moved", steps[i+1], len(moved), size)
+		}
+		if err := lap(i + 1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var owner = uuid.New()
+
+func (v *variant) admit(ctx context.Context, size int) ([]int64, error) {
+	p := db.OrdersAdmitParams{Owner: owner, LeaseSeconds: 10}
+	for range size {
+		v.made++
+		p.OrderIds = append(p.OrderIds, fmt.Sprintf("%016x%016x", uint64(v.made)*0x9E3779B97F4A7C15, v.made))
+		p.Amounts, p.Currencies = append(p.Amounts, "99.99"), append(p.Currencies, "USD")
+		p.Items = append(p.Items, fmt.Sprintf("item %d", rand.IntN(v.items)))
+		p.Quantities, p.Metadata = append(p.Quantities, 1), append(p.Metadata, "")
+	}
+	rows, err := ledger.Admit(ctx, v.query, p)
+	if err == nil && len(rows) != size {
+		err = fmt.Errorf("%d of %d orders admitted", len(rows), size)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("admit: %w", err)
+	}
+	nos := make([]int64, size)
+	for i, row := range rows {
+		nos[i] = row.OrderNo
+	}
+	return nos, nil
+}
+
+// cpu is the processor time of the connection's process so far, in nanoseconds.
+func (v *variant) cpu() (uint64, error) {
+	process, err := procfs.NewProc(int(v.conn.PgConn().PID()))
+	if err != nil {
+		return 0, fmt.Errorf("look at the process of PostgreSQL: %w", err)
+	}
+	stat, err := process.Schedstat()
+	return stat.RunningNanoseconds, err
+}
+
+// count adds, with a sign, the bytes of log that were written so far, and the updates of orders that stayed on their page.
+func (v *variant) count(ctx context.Context, sum *figures, sign float64) error {
+	var wal, hot float64
+	_, err := v.conn.Exec(ctx, "SELECT pg_stat_force_next_flush()")
+	if err == nil {
+		err = v.conn.QueryRow(ctx, `SELECT (pg_current_wal_insert_lsn() - '0/0')::float8,
+			(SELECT n_tup_hot_upd::float8 FROM pg_stat_user_tables WHERE schemaname = 'pawl' AND relname = 'orders')`).Scan(&wal, &hot)
+	}
+	if err != nil {
+		return fmt.Errorf("read counters: %w", err)
+	}
+	sum.wal, sum.hot = sum.wal+sign*wal, sum.hot+sign*hot
+	return nil
+}
+
+// atOnce is how many sets of a variant come in a row. Few: the speed of a shared machine changes within seconds.
+const atOnce = 5
+
+// compare measures all variants in turn, so that what the machine does meanwhile comes to all of them, and prints medians.
+func compare(ctx context.Context, o options, variants []*variant) error {
+	for round := range o.rounds + 1 { // the first one makes the plans and is not counted
+		for _, size := range o.sizes {
+			sums, err := inTurn(ctx, o, variants, size)
+			if err != nil {
+				return err
+			}
+			for i, v := range variants {
+				if round > 0 {
+					v.figures[size] = append(v.figures[size], sums[i])
+				}
+			}
+		}
+	}
+	return report(o, variants)
+}
+
+// inTurn is one round of all variants with one size.
+func inTurn(ctx context.Context, o options, variants []*variant, size int) ([]figures, error) {
+	sums := make([]figures, len(variants))
+	turns := max(1, o.orders/size/atOnce)
+	if size == 1 {
+		turns = max(1, turns/4)
+	}
+	for range turns {
+		for _, i := range rand.Perm(len(variants)) {
+			if err := variants[i].add(ctx, &sums[i], size, atOnce); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for i := range sums {
+		sums[i] = sums[i].each(turns * atOnce * size)
+	}
+	return sums, nil
+}
+
+// report prints a table for each size. The ratio is that to the first variant in the same round.
+func report(o options, variants []*variant) error {
+	for _, size := range o.sizes {
+		fmt.Printf("\nsets of %d, µs of PostgreSQL for each order, medians of %d rounds\n", size, o.rounds)
+		w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+		fmt.Fprintln(w, "variant\tadmit\tcharge\treserve\tconfirm\tall\tratio\tof\tto\tWAL B\tHOT\twall µs\t")
+		for _, v := range variants {
+			of := func(figure func(figures) float64) float64 { return median(v.figures[size], figure) }
+			fmt.Fprintf(w, "%s\t", v.name)
+			for step := range steps {
+				fmt.Fprintf(w, "%.1f\t", of(func(f figures) float64 { return f.cpu[step] }))
+			}
+			ratios := make([]float64, o.rounds)
+			for i, f := range v.figures[size] {
+				ratios[i] = f.total() / variants[0].figures[size][i].total()
+			}
+			slices.Sort(ratios)
+			fmt.Fprintf(w, "%.1f\t%.3f\t%.2f\t%.2f\t%.0f\t%.2f\t%.0f\t\n", of(figures.total),
+				ratios[len(ratios)/2], ratios[0], ratios[len(ratios)-1],
+				of(func(f figures) float64 { return f.wal }), of(func(f figures) float64 { return f.hot }), of(func(f figures) float64 { return f.wall }))
+		}
+		if err := w.Flush(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func median(rounds []figures, figure func(figures) float64) float64 {
+	values := make([]float64, len(rounds))
+	for i, f := range rounds {
+		values[i] = figure(f)
+	}
+	slices.Sort(values)
+	return values[len(values)/2]
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -136,5 +137,104 @@ func serveTarget(t *testing.T, built target, d *database) func(body string) (int
 		defer response.Body.Close()
 		text, _ := io.ReadAll(response.Body)
 		return response.StatusCode, string(text)
+	}
+}
+
+func TestStoredOrdersAreAsTheServiceLeavesThem(t *testing.T) {
+	t.Parallel()
+	d := testDatabase(t)
+	service := testTarget(t, "pawl")
+	start := func() *server {
+		s, err := service.start(t.Context(), d.url, t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	if err := start().stop(); err != nil { // it has made its schema
+		t.Fatal(err)
+	}
+	for range 2 { // the second time, some events have numbers
+		if err := d.fill(t.Context(), 1000, 10, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if mismatch, err := d.check(t.Context(), 0, 2000); mismatch != "" || err != nil {
+		t.Error(mismatch, err)
+	}
+	var events, numbered int
+	if err := d.conn.QueryRow(t.Context(), "SELECT count(*), max(event_no) FROM events").Scan(&events, &numbered); err != nil || events != 4*2000 || numbered != events {
+		t.Errorf("%d events, the last is number %d (%v)", events, numbered, err)
+	}
+	s := start()
+	t.Cleanup(func() { _ = s.stop() })
+	// The service works on them, and its own proof of the books holds.
+	load := exec.CommandContext(t.Context(), service.binary, "load", "--url", "http://"+s.address, "--orders", "200", "--items", "10", "--database-url", d.url)
+	if out, err := load.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+func TestTreeTimeCountsChildrenThatHaveEnded(t *testing.T) {
+	t.Parallel()
+	before, err := treeTime(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	child := exec.Command("sh", "-c", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done")
+	if err := child.Run(); err != nil {
+		t.Fatal(err)
+	}
+	used := child.ProcessState.UserTime() + child.ProcessState.SystemTime()
+	after, err := treeTime(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after-before < used-2*tick {
+		t.Errorf("tree used %v more, the child alone %v", after-before, used)
+	}
+}
+
+func TestPeakMemoryIsOfTheProcess(t *testing.T) {
+	t.Parallel()
+	if peak, err := peakMemory(os.Getpid()); err != nil || peak < 1<<20 {
+		t.Errorf("peak %d, %v", peak, err)
+	}
+}
+
+func TestMeasureRemoteCountsWhatTheProviderDid(t *testing.T) {
+	t.Parallel()
+	service := testTarget(t, "pawl")
+	for name, s := range map[string]setup{
+		"at a rate":    {Target: "pawl", Items: 10, Rate: 100},
+		"with callers": {Target: "pawl", Items: 10, Callers: 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := run{setup: s, target: service, database: testDatabase(t), folder: t.TempDir(),
+				window: window{warmUp: 300 * time.Millisecond, length: time.Second}, provider: newProvider(service.binary)}
+			out, err := r.measureRemote(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if out.Orders == 0 || out.Errors != 0 || out.BooksMismatch != "" || out.P50 < 150 || out.ProviderCPU <= 0 ||
+				out.Provider.Requests < 3*out.Answered || out.Provider.Steps["confirm"].Effects != out.Answered {
+				t.Errorf("result %+v, provider %+v", out, out.Provider)
+			}
+		})
+	}
+}
+
+func TestProviderMismatchIsNamed(t *testing.T) {
+	t.Parallel()
+	s := &summary{RepeatedEffects: 1, Requests: 9}
+	if got := s.mismatch(2, false); got != "0 orders with two live charges, 0 effects beside a live one, 1 keys with more than one effect" {
+		t.Error(got)
+	}
+	if got := s.mismatch(2, true); !strings.HasSuffix(got, "; 2 orders answered, but confirm was done 0 times") {
+		t.Error(got)
+	}
+	if got := (&summary{}).mismatch(0, true); got != "" {
+		t.Error(got)
 	}
 }

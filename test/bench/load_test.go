@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 )
 
 // serve answers every order with handle and returns a wire to it.
@@ -91,37 +90,5 @@ func TestWireReadsAnswers(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func TestLoadCountsTheWindowOnly(t *testing.T) {
-	t.Parallel()
-	l := &load{callers: []*caller{
-		{answers: []answer{{at: 1, took: 9}, {at: 2, took: 5}, {at: 3, took: 4}}, errors: 1, first: errors.New("x")},
-		{answers: []answer{{at: 2, took: 3}, {at: 4, took: 9}}},
-	}}
-	out := l.outcome(2, 4)
-	if got := out.latencies; len(got) != 3 || got[0] != 3 || got[2] != 5 {
-		t.Errorf("latencies %v, want 3 4 5", got)
-	}
-	if out.answered != 5 || out.errors != 1 || out.first == nil {
-		t.Errorf("outcome %+v", out)
-	}
-}
-
-func TestPercentileIsOfTheNearestRank(t *testing.T) {
-	t.Parallel()
-	var sorted []time.Duration
-	for n := range time.Duration(1000) {
-		sorted = append(sorted, n)
-	}
-	if got := percentile(sorted, 99); got != 990 {
-		t.Errorf("p99 %d, want 990", got)
-	}
-	if got := percentile(sorted, 100); got != 999 {
-		t.Errorf("max %d, want 999", got)
-	}
-	if got := percentile(nil, 50); got != 0 {
-		t.Errorf("p50 of nothing %d", got)
 	}
 }
