@@ -9,16 +9,19 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httputil"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"pawl/client"
 	"pawl/internal/console"
+	"pawl/internal/load"
 	"pawl/internal/pg"
 	"pawl/internal/pgembed"
 )
@@ -26,35 +29,30 @@ import (
 // Options say what to show, and where.
 type Options struct {
 	Program string        // the file of this program
-	Length  time.Duration // how long orders are sent, unless the lab is used; 0: until Run is ended, and all faults are made by hand
-	Out     io.Writer     // is told what happens, a line for each event
+	Length  time.Duration // how long orders are sent, unless the lab is used; 0: until ctx ends, and all faults are caused by hand
+	Out     io.Writer     // gets a line for each event
 	Live    bool          // Out is a terminal: its last line is kept up to date
 
 	Dir                       string // a new or empty folder, which is kept; "" is one that is removed
 	PostgresBin, PostgresUser string // as in pgembed.Config, and may be empty
 }
 
-// ErrNotEmpty says that there is something in Options.Dir. Whatever it is, it is not the demo's to change.
+// ErrNotEmpty says that Options.Dir has files, which are not the demonstration's to change.
 var ErrNotEmpty = errors.New("folder is not empty")
 
-// Run shows it once. When ctx ends, no more orders are sent and the end comes early. It returns an error where an order did
-// not come to its end, or the books do not balance.
+// Run shows it once. When ctx ends, no more orders are sent and the end comes early. It returns an error if an order did
+// not end, or the books do not balance.
 func Run(ctx context.Context, opt Options) (err error) {
-	s := &stage{Options: opt, restarted: make(chan restart), asked: make(chan asked), over: make(chan struct{}), watched: watched{prove: make(chan struct{}, 1)}}
+	s := &stage{Options: opt, table: table{out: opt.Out, live: opt.Live}}
+	s.table.tally = &s.tally
 	s.byHand.Store(opt.Length == 0)
-	s.table = table{out: opt.Out, live: opt.Live, tally: &s.tally}
+	ctx, s.stop = context.WithCancel(ctx)
+	defer s.stop()
 	defer func() { err = errors.Join(err, s.close()) }()
-	if err := s.openFolder(); err != nil {
-		return err
-	}
-	if err := s.start(ctx); err != nil {
-		return err
-	}
-	if err := s.open(ctx); err != nil {
-		return err
-	}
-	if err := errors.Join(s.play(ctx), s.closeConsole()); err != nil {
-		return err
+	for _, part := range []func(context.Context) error{s.openFolder, s.start, s.openConsole, s.play, s.closeConsole} {
+		if err := part(ctx); err != nil {
+			return err
+		}
 	}
 	return s.balance()
 }
@@ -64,27 +62,41 @@ type stage struct {
 	Options
 	temporary string // the folder to remove
 	database  *pgembed.Server
-	provider  *child
+	provider  *process
+	front     *console.Local
+	pool      *pg.Pool
 	tally     tally
-	table     table
-	struck    int          // faults so far
-	starting  int          // replicas that are being started again
-	restarted chan restart // hears from them
+	restarts  sync.WaitGroup
+	stop      context.CancelFunc // no more orders are sent, and no more faults caused
+	byHand    atomic.Bool        // a person breaks things, and nothing breaks by itself
 
-	front  *console.Local
-	asked  chan asked    // what is asked for in the lab
-	over   chan struct{} // closed when nothing can be asked for any more
-	byHand atomic.Bool   // a person breaks things, and nothing breaks by itself
+	// acting is held while something is broken, mended or told. It guards these:
+	acting sync.Mutex
+	table  table
+	struck int   // faults so far
+	over   bool  // nothing may be broken any more
+	failed error // why the demonstration ended early
 
-	mu       sync.Mutex
+	mu       sync.Mutex // guards these:
 	replicas [2]replica
-	rules    []string // of the provider, but for the usual ones
+	rules    []string // of the provider, without the usual ones
+	proof    console.LabProof
+	proving  bool
 
-	watched
+	proveNext  time.Time
+	proofs     context.Context
+	stopProofs context.CancelFunc
+	provers    sync.WaitGroup
+}
+
+// fail ends the demonstration. The caller holds acting.
+func (s *stage) fail(err error) {
+	s.failed = errors.Join(s.failed, err)
+	s.stop()
 }
 
 // openFolder makes the folder. Others may enter it: root's PostgreSQL runs as another user.
-func (s *stage) openFolder() (err error) {
+func (s *stage) openFolder(context.Context) (err error) {
 	if s.Dir == "" {
 		if s.temporary, err = os.MkdirTemp("", "pawl-demo-"); err != nil {
 			return fmt.Errorf("make folder: %w", err)
@@ -104,7 +116,7 @@ func (s *stage) openFolder() (err error) {
 	return nil
 }
 
-// policy has the provider do all steps. It is called until it answers: no order of a demo waits for a person.
+// policy has the provider do all steps. Calls are repeated until it answers: no order of a demonstration waits for a person.
 const policy = `charge: {executor: simulator, url: %[1]q, timeout: 1s, retry: {initial: 50ms, cap: 500ms, maxRetries: 100, budget: 10m}}
 reserve: {executor: simulator, url: %[1]q, timeout: 1s, retry: {initial: 50ms, cap: 500ms, maxRetries: 100, budget: 10m}}
 confirm: {executor: simulator, url: %[1]q, timeout: 1s, retry: {initial: 50ms, cap: 500ms, maxRetries: 100, budget: 10m}}
@@ -112,7 +124,7 @@ confirm: {executor: simulator, url: %[1]q, timeout: 1s, retry: {initial: 50ms, c
 
 // start starts everything but the callers.
 func (s *stage) start(ctx context.Context) (err error) {
-	s.table.note("starting PostgreSQL, a simulated provider and two replicas of the service")
+	fmt.Fprintln(s.Out, "starting PostgreSQL, a simulated provider and two replicas of the service")
 	s.database, err = pgembed.Start(ctx, pgembed.Config{Dir: s.Dir, BinDir: s.PostgresBin, User: s.PostgresUser})
 	if err != nil {
 		return err
@@ -139,12 +151,146 @@ func (s *stage) file(name string) string { return filepath.Join(s.Dir, name) }
 
 func (s *stage) databaseURL() string { return s.database.URL("postgres") }
 
-// close ends what still runs, the one that others need last, and removes the folder.
+// openConsole opens the console, and the address under which the provider, and programs on this machine, reach a replica that
+// serves.
+func (s *stage) openConsole(ctx context.Context) (err error) {
+	if s.pool, err = pg.Open(ctx, s.databaseURL(), pg.Options{MaxConns: 1}); err != nil {
+		return fmt.Errorf("open books: %w", err)
+	}
+	s.proofs, s.stopProofs = context.WithCancel(context.WithoutCancel(ctx))
+	replicas := &steady{stage: s}
+	asking := &http.Client{Transport: replicas}
+	lab := &console.Lab{State: s.look, Do: s.act}
+	pages := console.New(console.Config{Lab: lab, Client: func(*http.Request) (*client.Client, error) {
+		if _, _, err := s.serving(); err != nil {
+			return nil, err
+		}
+		return client.New(s.front.Address(), client.Options{HTTPClient: asking, RetryFor: readLimit})
+	}})
+	mux := http.NewServeMux()
+	mux.Handle("/console", s.front.Private(pages))
+	mux.Handle("/console/", s.front.Private(pages))
+	mux.Handle("/", &httputil.ReverseProxy{Transport: replicas, Rewrite: passOn, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)})
+	fmt.Fprintln(s.Out, "the console, with a lab where you break things yourself: "+s.front.Link("/console/lab"))
+	s.table.begin()
+	s.table.row(fmt.Sprintf("%d callers send orders", callers))
+	s.front.Start(mux)
+	return nil
+}
+
+// passOn leaves a request as it is: replicas see the name they were asked under, and that there is a proxy.
+func passOn(r *httputil.ProxyRequest) {
+	r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", r.In.Host, r.In.Host
+	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+		if values, ok := r.In.Header[name]; ok {
+			r.Out.Header[name] = values
+		}
+	}
+}
+
+// play sends orders and causes a fault every few seconds, until it is time or ctx ends. It returns when all orders have ended
+// and all replicas serve again.
+func (s *stage) play(ctx context.Context) error {
+	sent := make(chan error, 1)
+	go func() {
+		defer s.stop()
+		sent <- s.send(ctx)
+	}()
+	pause := min(max(s.Length/time.Duration(len(faults)+1), time.Second), 4*time.Second)
+	end := time.Now().Add(s.Length)
+	next, redraw := time.NewTicker(pause), time.NewTicker(200*time.Millisecond)
+	defer next.Stop()
+	defer redraw.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-next.C:
+			if time.Until(end) > pause/2 {
+				s.strike()
+			}
+		case <-redraw.C:
+			if !s.byHand.Load() && !time.Now().Before(end) {
+				s.stop()
+			}
+			s.draw()
+		}
+	}
+	s.mend()
+	var err error
+	for waiting := true; waiting; {
+		select {
+		case err = <-sent:
+			waiting = false
+		case <-redraw.C:
+			s.draw()
+		}
+	}
+	s.restarts.Wait()
+	if c := s.tally.look(false); c.sent == c.completed+c.failed {
+		s.table.row("every order has ended")
+	}
+	return errors.Join(s.failed, err)
+}
+
+func (s *stage) draw() {
+	s.acting.Lock()
+	defer s.acting.Unlock()
+	s.table.draw()
+}
+
+// balance compares the books of both sides and prints the totals.
+func (s *stage) balance() error {
+	fmt.Fprintln(s.Out, "\npawl verify compares the books of the service with those of the provider:")
+	complaint, holds, err := s.verify(context.Background(), s.Out)
+	if err != nil {
+		return err
+	}
+	if !holds {
+		return fmt.Errorf("pawl verify: %s", complaint)
+	}
+	s.provider.end()
+	_, summary, _ := strings.Cut(s.provider.out.String(), "\n") // the first line was its address
+	fmt.Fprintf(s.Out, "\nthe provider's own count:\n%s\n", strings.TrimPrefix(summary, "\n"))
+	if !s.provider.cmd.ProcessState.Success() {
+		return errors.New("the provider did something twice")
+	}
+	c := s.tally.look(false)
+	waiting := ""
+	if lost := c.sent - c.completed - c.failed; lost > 0 && s.byHand.Load() {
+		waiting = fmt.Sprintf(", %d wait for a person", lost)
+	} else if lost > 0 {
+		return fmt.Errorf("%d of %d orders have not ended", lost, c.sent)
+	}
+	fmt.Fprintf(s.Out, "%d orders through %d faults: %d completed, %d failed and were undone%s, none is lost, none was charged twice.\n",
+		c.sent, s.struck, c.completed, c.failed, waiting)
+	fmt.Fprintln(s.Out, "The books balance, on both sides.")
+	if s.temporary == "" {
+		fmt.Fprintf(s.Out, "The data is kept: pawl verify --data-dir %s\n", s.Dir)
+	}
+	return nil
+}
+
+// closeConsole ends the console. It may be called again.
+func (s *stage) closeConsole(context.Context) (err error) {
+	if s.front != nil {
+		err = s.front.Close()
+		s.front = nil
+	}
+	if s.pool != nil {
+		s.stopProofs()
+		s.provers.Wait()
+		s.pool.Close()
+		s.pool = nil
+	}
+	return err
+}
+
+// close ends what still runs, the database last, and removes the folder.
 func (s *stage) close() (err error) {
-	err = s.closeConsole()
-	for _, c := range []*child{s.replicas[0].child, s.replicas[1].child, s.provider} {
-		if c != nil {
-			c.end()
+	err = s.closeConsole(context.Background())
+	for _, p := range []*process{s.replicas[0].process, s.replicas[1].process, s.provider} {
+		if p != nil {
+			p.end()
 		}
 	}
 	if s.database != nil {
@@ -158,58 +304,99 @@ func (s *stage) close() (err error) {
 	return err
 }
 
-// open opens the console, and the address under which the provider, and programs on this machine, reach a replica that serves.
-func (s *stage) open(ctx context.Context) (err error) {
-	if s.pool, err = pg.Open(ctx, s.databaseURL(), pg.Options{MaxConns: 1}); err != nil {
-		return fmt.Errorf("open books: %w", err)
-	}
-	proving, stop := context.WithCancel(context.WithoutCancel(ctx))
-	s.proven, s.stopProving = make(chan struct{}), stop
-	go s.prover(proving)
+const (
+	callers  = 16
+	patience = 2 * time.Minute // of callers, after the last order was sent. An order that has not ended then counts as lost
 
-	replicas := &steady{stage: s}
-	asking := &http.Client{Transport: replicas}
-	pages := console.New(console.Config{Lab: s.lab(), Client: func(*http.Request) (*client.Client, error) {
-		if _, _, err := s.serving(); err != nil {
-			return nil, err
-		}
-		return client.New(s.front.Address(), client.Options{HTTPClient: asking, RetryFor: readLimit})
-	}})
-	mux := http.NewServeMux()
-	mux.Handle("/console", s.front.Private(pages))
-	mux.Handle("/console/", s.front.Private(pages))
-	mux.Handle("/", &httputil.ReverseProxy{Transport: replicas, Rewrite: passOn, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)})
-	s.front.Start(mux)
-	s.table.note("the console, with a lab where you break things yourself: " + s.front.Link("/console/lab"))
+	// While a person breaks things, for hours perhaps, callers send no more than a small machine can keep, and in the end an
+	// order may wait for that person.
+	pauseByHand    = 1200 * time.Millisecond // at most, between two orders of a caller
+	patienceByHand = 20 * time.Second
+)
+
+// send has callers send orders, each one after the other, until ctx ends. It returns when all their orders have ended.
+func (s *stage) send(ctx context.Context) error {
+	replicas := &balancer{stage: s, transport: http.Transport{MaxIdleConnsPerHost: callers}}
+	defer replicas.transport.CloseIdleConnections()
+	shop, err := client.New(s.front.Address(), client.Options{
+		HTTPClient: &http.Client{Transport: replicas}, Timeout: 2 * time.Second, RetryFor: 1000 * time.Hour})
+	if err != nil {
+		return err
+	}
+	waiting, giveUp := context.WithCancel(context.WithoutCancel(ctx))
+	defer giveUp()
+	running := load.Load{Callers: callers, Caller: func(int) (send func(int) error, end func()) {
+		return func(int) error {
+			s.order(waiting, shop)
+			if s.byHand.Load() {
+				select {
+				case <-ctx.Done():
+				case <-time.After(rand.N(pauseByHand)):
+				}
+			}
+			return nil
+		}, func() {}
+	}}.Start()
+	<-ctx.Done()
+	running.Halt()
+	limit := patience
+	if s.byHand.Load() {
+		limit = patienceByHand
+	}
+	defer time.AfterFunc(limit, giveUp).Stop()
+	running.Wait()
 	return nil
 }
 
-// passOn leaves a request as it is: replicas are told under which name they are asked, and that there is a proxy before us.
-func passOn(r *httputil.ProxyRequest) {
-	r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", r.In.Host, r.In.Host
-	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
-		if values, ok := r.In.Header[name]; ok {
-			r.Out.Header[name] = values
-		}
+// order sends a new order and waits until it has ended. One that does not is neither completed nor failed, and missing in the end.
+func (s *stage) order(ctx context.Context, shop *client.Client) {
+	s.tally.add(func(c *counts) { c.sent++ })
+	began := time.Now()
+	order, err := shop.ProcessAndWait(ctx, client.ProcessBody{
+		Amount: fmt.Sprintf("%d.%02d", 1+rand.IntN(200), rand.IntN(100)), Item: fmt.Sprintf("item-%d", rand.IntN(50))})
+	if err != nil {
+		return
 	}
+	s.tally.add(func(c *counts) {
+		if order.Status == client.StatusCompleted {
+			c.completed++
+		} else {
+			c.failed++
+		}
+		c.slowest = max(c.slowest, time.Since(began))
+	})
 }
 
-// closeConsole ends the console. It may be called again.
-func (s *stage) closeConsole() (err error) {
-	s.closing.Do(func() {
-		if s.front != nil {
-			err = s.front.Close()
-		}
-		if s.pool != nil {
-			s.stopProving()
-			<-s.proven
-			s.pool.Close()
+// tally is what the callers saw.
+type tally struct {
+	mu     sync.Mutex
+	counts counts
+}
+
+type counts struct {
+	sent, completed, failed int           // orders
+	requests                int           // for them, including repeated ones
+	slowest                 time.Duration // until an order had ended, since the last row
+}
+
+// look returns the counts. With a new row, the slowest order is looked for anew.
+func (t *tally) look(row bool) (c counts) {
+	t.add(func(now *counts) {
+		c = *now
+		if row {
+			now.slowest = 0
 		}
 	})
-	return err
+	return c
 }
 
-// table tells what happens: a row for each event, with what the callers have seen so far.
+func (t *tally) add(change func(*counts)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	change(&t.counts)
+}
+
+// table has a row for each event, with what the callers have seen so far. On a terminal, its last line is the present state.
 type table struct {
 	out   io.Writer
 	live  bool
@@ -217,39 +404,24 @@ type table struct {
 	began time.Time
 }
 
-const (
-	head   = "   time    orders  completed  failed  requests   slowest\n"
-	format = "%6.1fs  %8d  %9d  %6d  %8d  %7dms  %s"
-
-	startOfLine = "\r\x1b[K" // and what was there is gone
-)
-
-// note is a line before the table.
-func (t *table) note(what string) { fmt.Fprintln(t.out, what) }
-
 func (t *table) begin() {
 	t.began = time.Now()
-	fmt.Fprint(t.out, head)
+	fmt.Fprint(t.out, "   time    orders  completed  failed  requests   slowest\n")
 }
 
-func (t *table) row(what string) {
-	fmt.Fprint(t.out, t.start(), t.line(t.tally.look(), what), "\n")
-}
+func (t *table) row(what string) { t.print(t.tally.look(true), what+"\n") }
 
-// draw shows how it is now, to a person: the next row takes the place of this one.
 func (t *table) draw() {
 	if t.live {
-		fmt.Fprint(t.out, t.start(), t.line(t.tally.peek(), ""))
+		t.print(t.tally.look(false), "")
 	}
 }
 
-func (t *table) start() string {
+func (t *table) print(c counts, what string) {
+	begin := ""
 	if t.live {
-		return startOfLine
+		begin = "\r\x1b[K" // over the last line
 	}
-	return ""
-}
-
-func (t *table) line(c counts, what string) string {
-	return fmt.Sprintf(format, time.Since(t.began).Seconds(), c.sent, c.completed, c.failed, c.requests, c.slowest.Milliseconds(), what)
+	fmt.Fprintf(t.out, "%s%6.1fs  %8d  %9d  %6d  %8d  %7dms  %s",
+		begin, time.Since(t.began).Seconds(), c.sent, c.completed, c.failed, c.requests, c.slowest.Milliseconds(), what)
 }

@@ -3,11 +3,11 @@ package demo
 import (
 	"bytes"
 	"context"
-	"errors"
 	"os/exec"
 	"strings"
 	"testing"
 
+	"pawl/internal/console"
 	"pawl/internal/pgembed"
 )
 
@@ -23,8 +23,8 @@ func TestProofThatFails(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := &stage{Options: Options{Program: program, Dir: t.TempDir()}, database: &pgembed.Server{}, provider: &child{}}
-		if proof := s.proveOnce(t.Context()); proof.Checks != 0 || !strings.Contains(proof.Wrong, c.says) {
+		s := &stage{Options: Options{Program: program, Dir: t.TempDir()}, database: &pgembed.Server{}, provider: &process{}}
+		if proof := s.prove(t.Context()); proof.Checks != 0 || !strings.Contains(proof.Wrong, c.says) {
 			t.Errorf("%s: %+v", c.program, proof)
 		}
 	}
@@ -33,13 +33,26 @@ func TestProofThatFails(t *testing.T) {
 // TestReplicaThatDoesNotStart: it is not reported as serving, and the demonstration ends.
 func TestReplicaThatDoesNotStart(t *testing.T) {
 	t.Parallel()
+	program, err := exec.LookPath("false")
+	if err != nil {
+		t.Fatal(err)
+	}
+	front, err := console.ListenLocal(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = front.Close() })
 	var out bytes.Buffer
-	s := &stage{starting: 1, restarted: make(chan restart, 1), over: make(chan struct{})}
+	s := &stage{Options: Options{Program: program, Dir: t.TempDir()}, database: &pgembed.Server{}, front: front}
 	s.table = table{out: &out, tally: &s.tally}
-	wrong := errors.New("it has ended")
-	s.restarted <- restart{1, wrong}
-	err := s.disturb(context.WithoutCancel(t.Context()), func() {}, make(chan struct{}))
-	if !errors.Is(err, wrong) || strings.Contains(out.String(), "serves again") {
-		t.Errorf("%v\n%s", err, &out)
+	ctx, stop := context.WithCancel(t.Context())
+	s.stop = stop
+	exited := make(chan struct{})
+	close(exited)
+	s.replicas[0].process = &process{exited: exited}
+	s.restart(0)
+	s.restarts.Wait()
+	if ctx.Err() == nil || s.failed == nil || !strings.Contains(s.failed.Error(), "pawl serve has ended: exit status 1") || out.Len() > 0 {
+		t.Errorf("%v; %v\n%s", ctx.Err(), s.failed, &out)
 	}
 }

@@ -1,0 +1,290 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"pawl/db"
+	"pawl/internal/books"
+	"pawl/internal/console"
+	"pawl/internal/simulator"
+)
+
+// Faults of the provider, in the short form of docs/simulator.md.
+var (
+	slow    = console.LabFault{Name: "Slow", Says: "the provider is slow: it takes half a second for every second request", Rules: []string{"slow:500ms,fraction=0.5"}}
+	silent  = console.LabFault{Name: "Silent", Says: "the provider is silent: one request in five is done and never answered", Rules: []string{"timeout-after,fraction=0.2"}}
+	wrong   = console.LabFault{Name: "Wrong", Says: "the provider is wrong: one request in five is done and answered with 500", Rules: []string{"error-after,fraction=0.2"}}
+	hangsUp = console.LabFault{Name: "Hangs up", Says: "the provider hangs up in the middle of one answer in five", Rules: []string{"cut-after,fraction=0.2"}}
+	busy    = console.LabFault{Name: "Busy", Says: "the provider is busy: it answers one request in three with 429", Rules: []string{"rate-limit,fraction=0.33"}}
+	twice   = console.LabFault{Name: "Answers twice", Says: "the provider answers twice: one answer in two comes again, by callback", Rules: []string{"answer-twice,fraction=0.5"}}
+	away    = console.LabFault{Name: "Broken", Says: "the provider is broken: it answers every request with 500, and does nothing", Rules: []string{"error"}}
+
+	// labFaults are the buttons of the lab.
+	labFaults = []console.LabFault{{Name: "Works", Says: "nothing is wrong with the provider"}, slow, silent, wrong, hangsUp, busy, twice, away}
+)
+
+// fault lasts until the next one: of the provider, or of a replica that gets a signal.
+type fault struct {
+	console.LabFault
+	replica int // from 1; 0: none
+	signal  syscall.Signal
+}
+
+var faults = []fault{
+	{LabFault: slow},
+	{LabFault: console.LabFault{Says: "replica 1 is killed (SIGKILL)"}, replica: 1, signal: syscall.SIGKILL},
+	{LabFault: silent},
+	{LabFault: console.LabFault{Says: "replica 2 stands still (SIGSTOP)"}, replica: 2, signal: syscall.SIGSTOP},
+	{LabFault: wrong},
+	{LabFault: console.LabFault{Says: "replica 2 is killed (SIGKILL)"}, replica: 2, signal: syscall.SIGKILL},
+	{LabFault: hangsUp},
+	{LabFault: busy},
+}
+
+// usual are the declines that any provider has. Their orders fail, and what was done for them is undone.
+var usual = []string{"decline:card_declined@charge,fraction=0.03", "decline:out_of_stock@reserve,fraction=0.03"}
+
+// plan sets the faults of the provider.
+func (s *stage) plan(rules ...string) error {
+	body, err := json.Marshal(slices.Concat(rules, usual))
+	if err != nil {
+		return err
+	}
+	response, err := http.Post(s.provider.url+"/faults", "application/json", bytes.NewReader(body))
+	if err != nil {
+		return fmt.Errorf("set the faults of the provider: %w", err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		var why struct{ Detail string }
+		_ = json.NewDecoder(response.Body).Decode(&why) // as much of the reason as there is
+		return fmt.Errorf("set the faults of the provider: %s: %s", response.Status, why.Detail)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rules = rules
+	return nil
+}
+
+// strike ends the last fault and begins the next one, unless a replica is still being started or a person breaks things.
+func (s *stage) strike() {
+	s.acting.Lock()
+	defer s.acting.Unlock()
+	if s.byHand.Load() || slices.ContainsFunc(s.states(), func(r console.LabReplica) bool { return r.State == console.LabStarting }) {
+		return
+	}
+	f := faults[s.struck%len(faults)]
+	s.struck++
+	if err := s.heal(f.Rules...); err != nil {
+		s.fail(err)
+		return
+	}
+	s.table.row(f.Says)
+	if f.replica > 0 {
+		s.signal(f.replica-1, f.signal)
+	}
+	if f.signal == syscall.SIGKILL {
+		s.restart(f.replica - 1)
+	}
+}
+
+// heal ends the last fault. The provider continues with these rules.
+func (s *stage) heal(rules ...string) error {
+	for i := range s.replicas {
+		s.signal(i, syscall.SIGCONT)
+	}
+	return s.plan(rules...)
+}
+
+// mend ends all faults for good, and starts the replicas that a person has killed.
+func (s *stage) mend() {
+	s.acting.Lock()
+	defer s.acting.Unlock()
+	s.over = true
+	if err := s.heal(); err != nil {
+		s.fail(err)
+	}
+	for i, r := range s.states() {
+		if r.State == console.LabDead {
+			s.restart(i)
+		}
+	}
+	s.table.row("no more new orders, no more faults")
+}
+
+// look is the state that the lab shows.
+func (s *stage) look(ctx context.Context) console.LabState {
+	seen := s.tally.look(false)
+	s.mu.Lock()
+	rules := s.rules
+	s.mu.Unlock()
+	return console.LabState{
+		Replicas: s.states(), Faults: labFaults, Rules: rules, ByHand: s.byHand.Load(), Books: s.readBooks(ctx), Proof: s.lastProof(),
+		Orders: console.LabOrders{Sent: seen.sent, Completed: seen.completed, Failed: seen.failed},
+	}
+}
+
+var errOver = errors.New("the demonstration is ending, and everything is mended")
+
+// act does what a person asks for in the lab. From then on nothing breaks by itself.
+func (s *stage) act(_ context.Context, action console.LabAction) error {
+	s.acting.Lock()
+	defer s.acting.Unlock()
+	if s.over {
+		return errOver
+	}
+	says, err := s.do(action)
+	if err != nil {
+		return err
+	}
+	if !s.byHand.Swap(true) {
+		s.table.row("from now on things are broken by hand, until Ctrl-C")
+	}
+	s.table.row("by hand: " + says)
+	return nil
+}
+
+// possible are the states of a replica in which a verb can be done.
+var possible = map[string][]string{
+	console.LabKill:  {console.LabServes, console.LabStopped},
+	console.LabStop:  {console.LabServes},
+	console.LabGoOn:  {console.LabStopped},
+	console.LabStart: {console.LabDead},
+}
+
+func (s *stage) do(action console.LabAction) (says string, err error) {
+	if action.Verb == console.LabProvider {
+		s.struck++
+		says = "the faults of the provider are " + strings.Join(action.Rules, "; ")
+		if i := slices.IndexFunc(labFaults, func(f console.LabFault) bool { return f.Is(action.Rules) }); i >= 0 {
+			says = labFaults[i].Says
+		}
+		return says, s.plan(action.Rules...)
+	}
+	i := action.Replica - 1
+	if i < 0 || i >= len(s.replicas) {
+		return "", fmt.Errorf("there is no replica %d", action.Replica)
+	}
+	if state := s.states()[i].State; !slices.Contains(possible[action.Verb], state) {
+		return "", fmt.Errorf("replica %d can't do that now: %s", action.Replica, state)
+	}
+	switch action.Verb {
+	case console.LabKill:
+		s.struck++
+		<-s.signal(i, syscall.SIGKILL).exited
+		says = "is killed (SIGKILL)"
+	case console.LabStop:
+		s.struck++
+		s.signal(i, syscall.SIGSTOP)
+		says = "stands still (SIGSTOP)"
+	case console.LabGoOn:
+		s.signal(i, syscall.SIGCONT)
+		says = "continues (SIGCONT)"
+	case console.LabStart:
+		s.restart(i)
+		says = "is started again"
+	}
+	return fmt.Sprintf("replica %d %s", action.Replica, says), nil
+}
+
+const (
+	readLimit   = 3 * time.Second
+	proveEvery  = 5 * time.Second
+	proveSparse = 4 // at least so many times as long as a proof took, until the next one
+)
+
+// currency of all orders that the callers send.
+const currency = "USD"
+
+// readBooks reads the books of both sides. Something may be done in between, so they need not agree.
+func (s *stage) readBooks(ctx context.Context) console.LabBooks {
+	ctx, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
+	ours, err := db.New(s.pool).DemoBooks(ctx, currency)
+	if err != nil {
+		return console.LabBooks{Wrong: "Pawl's: " + err.Error()}
+	}
+	theirs, err := s.summary(ctx)
+	if err != nil {
+		return console.LabBooks{Wrong: "the provider's: " + err.Error()}
+	}
+	kept := "0"
+	for _, m := range theirs.Money {
+		if m.Currency == currency {
+			kept = m.Kept
+		}
+	}
+	line := func(what string, ours, theirs any) console.LabLine {
+		return console.LabLine{What: what, Pawl: fmt.Sprint(ours), Provider: fmt.Sprint(theirs)}
+	}
+	return console.LabBooks{
+		Lines: []console.LabLine{
+			line("charges that stand", ours.Charges, theirs.Steps["charge"].Live),
+			line("reservations that stand", ours.Reservations, theirs.Steps["reserve"].Live),
+			line("confirmations", ours.Confirmations, theirs.Steps["confirm"].Live),
+			line("refunds that were asked for", ours.Refunds, theirs.Steps["refund"].Live),
+			line("money kept, "+currency, ours.Kept, kept),
+		},
+		Unfinished: ours.Unfinished, Repeated: theirs.DuplicatesSuppressed,
+		Twice: theirs.DoubleLive + theirs.Overlaps + theirs.RepeatedEffects,
+	}
+}
+
+func (s *stage) summary(ctx context.Context) (sum simulator.Summary, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.provider.url+"/summary", nil)
+	if err != nil {
+		return sum, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return sum, err
+	}
+	defer response.Body.Close()
+	return sum, json.NewDecoder(response.Body).Decode(&sum)
+}
+
+// lastProof is the last result of pawl verify, which runs in the background while the page is open.
+func (s *stage) lastProof() console.LabProof {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.proving && time.Now().After(s.proveNext) {
+		s.proving = true
+		s.provers.Go(func() {
+			began := time.Now()
+			proof := s.prove(s.proofs)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.proof, s.proving, s.proveNext = proof, false, time.Now().Add(max(proveEvery, proveSparse*time.Since(began)))
+		})
+	}
+	return s.proof
+}
+
+// prove runs pawl verify.
+func (s *stage) prove(ctx context.Context) console.LabProof {
+	var out bytes.Buffer
+	complaint, _, err := s.verify(ctx, &out, "--output", "json")
+	if err != nil {
+		return console.LabProof{At: time.Now(), Wrong: err.Error()}
+	}
+	var report books.Report
+	if err := json.Unmarshal(out.Bytes(), &report); err != nil {
+		return console.LabProof{At: time.Now(), Wrong: complaint}
+	}
+	proof := console.LabProof{At: time.Now(), Checks: len(report.Checks)}
+	for _, check := range report.Checks {
+		if check.Violations > 0 && !check.Warning {
+			proof.Broken = append(proof.Broken, fmt.Sprintf("%s %d times it is not so", check.Proves, check.Violations))
+		}
+	}
+	return proof
+}
