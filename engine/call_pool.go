@@ -20,14 +20,14 @@ import (
 	"pawl/internal/provider/stripe"
 )
 
-// remote is core with what handlers of remote steps need besides: the call pools, and who we are to providers.
+// remote extends core for handlers of remote steps, with the call pools and our identity towards providers.
 type remote struct {
 	core
 	callPools callPools
 	identity  atomic.Pointer[identity]
 }
 
-// callPools are the pools of this replica. A pool is a queue: it sends an order on as soon as there is a permit for it.
+// callPools are the pools of this replica. A pool is a queue that sends an order on as soon as it has a permit for it.
 type callPools struct {
 	send func([]*run)
 
@@ -35,19 +35,19 @@ type callPools struct {
 	byStep map[poolKey]*callPool
 }
 
-// callPool is the bulkhead of one step of one policy. It limits how many orders wait for a call of its executor, and by
-// permits how many calls are under way, so a slow provider fills only its own pool.
+// callPool is the bulkhead of one step of one policy. It limits the orders that wait for a call and, by permits, the calls
+// under way, so a slow provider fills only its own pool.
 type callPool struct {
 	e       *remote
 	step    fsm.Step
 	policy  *policy.Policy
 	cfg     *policy.Step
-	exec    provider.Executor // nil: could not be made, and unusable says why
+	exec    provider.Executor // nil: see unusable
 	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
 
 	mu       sync.Mutex
 	waiting  []*run
-	calling  int // permits in use: by a call, or a statement that is to begin calls
+	calling  int // permits in use, by calls and by statements that begin calls
 	unusable error
 	checked  time.Time
 }
@@ -57,8 +57,9 @@ type poolKey struct {
 	step    fsm.Step
 }
 
-// errCopied: the provider knows the order by the keys of another installation, and would do it a second time.
-var errCopied = errors.New("it is of the installation that this database was copied from, whose providers are not called")
+// errCopied is the error of policies in a copied database. The provider knows their orders by the keys of the original
+// installation, and would repeat the steps under ours.
+var errCopied = errors.New("the policy belongs to the installation that this database was copied from, whose providers are not called")
 
 // callPool returns the one pool of a step of a policy.
 func (e *remote) callPool(version int32, of fsm.Step, p *policy.Policy) *callPool {
@@ -84,7 +85,7 @@ func (e *remote) callPool(version int32, of fsm.Step, p *policy.Policy) *callPoo
 	return pool
 }
 
-// newExecutor makes the executor that a policy names for a remote step. Nothing that it withholds comes back from it.
+// newExecutor makes the executor that a policy names for a remote step. Its answers are masked.
 func newExecutor(s *policy.Step, of fsm.Step, within policy.Bounds) (provider.Executor, error) {
 	switch s.Executor {
 	case policy.HTTP, policy.Simulator:
@@ -92,18 +93,18 @@ func newExecutor(s *policy.Step, of fsm.Step, within policy.Bounds) (provider.Ex
 	case policy.Stripe:
 		return provider.Masking(stripe.New(s, of, within)), nil
 	default:
-		return nil, fmt.Errorf("make executor: %q does no remote step", s.Executor)
+		return nil, fmt.Errorf("make executor: %q does not run remote steps", s.Executor)
 	}
 }
 
-// poolOf returns the pool of the step that an order is at. Its policy has one, and is known.
+// poolOf returns the pool of the step that an order is at. The step must be remote, and its policy loaded.
 func (e *remote) poolOf(o *orders.Order) *callPool {
 	p, _ := e.policies.byVersion(o.Policy)
 	return e.callPool(*o.Policy, o.Status.Step(), p)
 }
 
-// waitForPermit has orders wait for a permit of the pool of their step. It returns those that the pool does not take, with
-// the reason as their result.
+// waitForPermit adds orders to the pools of their steps. It returns those that a pool rejects, with the reason as their
+// result.
 func (e *remote) waitForPermit(runs []*run) (refused []*run) {
 	for _, r := range runs {
 		pool := e.poolOf(&r.order)
@@ -115,7 +116,7 @@ func (e *remote) waitForPermit(runs []*run) (refused []*run) {
 	return refused
 }
 
-// enqueue has an order wait for a permit, or returns why the pool does not take it.
+// enqueue adds an order to the pool, or returns why the pool rejects it.
 func (p *callPool) enqueue(r *run) provider.Result {
 	if err := p.usable(); err != nil {
 		return attention{reason: "policy_unusable: " + err.Error()}
@@ -133,8 +134,8 @@ func (p *callPool) enqueue(r *run) provider.Result {
 	return nil
 }
 
-// usable returns nil if calls can be made, or else the reason. A secret may be corrected while
-// the service runs, so it is checked again after a second.
+// usable returns why no calls can be made, or nil. Secrets can be corrected while the service runs, so it checks again
+// every second.
 func (p *callPool) usable() error {
 	if p.exec == nil {
 		return p.unusable
@@ -147,8 +148,7 @@ func (p *callPool) usable() error {
 	return p.unusable
 }
 
-// pump sends orders on that wait, as many as there are free permits. Each call gives its own back; a call that is not
-// made gives it back when it is dropped.
+// pump sends on as many waiting orders as there are free permits. A call returns its permit when it ends or is dropped.
 func (p *callPool) pump() {
 	send := p.e.callPools.send
 	if p.e.stopping.Load() {
@@ -163,7 +163,7 @@ func (p *callPool) pump() {
 	}
 }
 
-// prepareCall asks the circuit breaker, and makes the call of an order that has a permit ready.
+// prepareCall prepares the call of an order that has a permit, if the circuit breaker allows it.
 func (p *callPool) prepareCall(r *run) destination {
 	if o := &r.order; o.Status.Undoing() && r.preflight.own.undoKeyExpired(p.cfg, o, o.InDoubtSince, p.e.now()) {
 		p.release()
@@ -193,7 +193,7 @@ func (p *callPool) next() []*run {
 	return taken
 }
 
-// drain returns all orders that wait: none of them gets a permit any more.
+// drain empties the pool and returns the orders that were waiting.
 func (p *callPool) drain() []*run {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -202,22 +202,21 @@ func (p *callPool) drain() []*run {
 	return waiting
 }
 
-// free gives a permit back and lets the next waiting orders begin.
+// free returns a permit, and sends on the next waiting orders.
 func (p *callPool) free() {
 	p.release()
 	p.pump()
 }
 
-// release gives a permit back and wakes no order: it is for pump's own loop, which looks for free permits again.
+// release returns a permit without sending orders on. It is for the loop in pump, which does that.
 func (p *callPool) release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.calling--
 }
 
-// stepKeyExpired reports whether the provider may have forgotten the key of the step in doubt at
-// that time. Sending it again could do the step twice, so only a look-up, a callback or a
-// person settles the step.
+// stepKeyExpired reports whether the provider may have forgotten the key of a step in doubt. Sending the key again could
+// then repeat the step, so only a look-up, a callback or a person can settle it.
 func (p *callPool) stepKeyExpired(o *orders.Order, now time.Time) bool {
 	return o.InDoubtSince != nil && now.Sub(*o.InDoubtSince) > p.cfg.KeyRetention-retentionMargin
 }
@@ -225,19 +224,19 @@ func (p *callPool) stepKeyExpired(o *orders.Order, now time.Time) bool {
 // retentionMargin is how long before a provider may forget a key we stop sending it.
 const retentionMargin = time.Hour
 
-// unread reports whether the order may have been called for before: then that is read first.
+// unread reports whether there may be earlier calls for the order, which must be read before the next one.
 func (p *callPool) unread(r *run) bool {
 	o := &r.order
 	return r.preflight == nil && (o.InDoubtSince != nil || o.Retries != nil || o.Generation > 0 || o.Status.Undoing() || p.lacksReference(r))
 }
 
-// lacksReference reports whether a call goes by what the provider calls the charge, and the run does not know
-// it: the order may have been taken up after that was said.
+// lacksReference reports whether a call needs the provider's reference of the charge, and the run lacks it because the
+// order was claimed after the provider returned it.
 func (p *callPool) lacksReference(r *run) bool {
 	return p.cfg.Executor == policy.Stripe && r.order.Calls != nil && or(r.order.ChargeReference) == ""
 }
 
-// newCall makes the next call of a run ready.
+// newCall prepares the next call of a run.
 func (p *callPool) newCall(r *run) *call {
 	o := &r.order
 	c := &call{pool: p, permit: p, state: o.Status, step: p.step, generation: o.Generation, operation: operationIn(o.Status),
@@ -248,27 +247,27 @@ func (p *callPool) newCall(r *run) *call {
 		c.unseen = r.preflight.unseen
 	case len(r.preflight.voids) > 0:
 		c.toVoid(&r.preflight.voids[0])
-	case c.operation == provider.Undo: // one that must not be sent has not come this far
+	case c.operation == provider.Undo: // prepareCall has rejected those whose key expired
 		c.undoReference, c.lookOnly = r.preflight.own.referenceToUndo(p.cfg.Executor), false
 	}
 	return c
 }
 
-// toVoid makes the call undo a key of an earlier generation. What the row says about doubt is
-// about the current generation, so it does not count here. Only the executor that did the step can
-// undo it; if this process can't use that executor, a person is asked.
+// toVoid turns the call into the undo of a key of an earlier generation. The doubt in the row concerns the current
+// generation, so it is ignored here. Only the executor that did the step can undo it. If this process can't use that
+// executor, the order is held for a person.
 func (c *call) toVoid(key *sentKey) {
 	e := c.pool.e
 	c.step, c.generation, c.operation, c.doubted, c.lookOnly = key.step, key.generation, provider.Undo, false, false
 	if p, ok := e.policies.byVersion(&key.policy); ok && p != nil && p.Step(key.step).Executor.Remote() {
 		c.pool = e.callPool(key.policy, key.step, p)
 	} else {
-		c.pool = &callPool{e: e, step: key.step, cfg: c.pool.cfg, unusable: fmt.Errorf("no policy %d here to undo the %s with", key.policy, key.step)}
+		c.pool = &callPool{e: e, step: key.step, cfg: c.pool.cfg, unusable: fmt.Errorf("policy %d, which the undo of the %s needs, is not available", key.policy, key.step)}
 	}
 	c.undoReference = key.referenceToVoid(c.pool.cfg.Executor)
 }
 
-// callOfAnswer is the call of an answer that came without one, so that both go one way.
+// callOfAnswer wraps an answer that arrived without a call, such as a callback, so that it is processed like any other.
 func (p *callPool) callOfAnswer(o *orders.Order, row *db.CallsPreflightRow) *call {
 	c := &call{pool: p, state: o.Status, generation: o.Generation, step: p.step, operation: operationIn(o.Status),
 		number: or(o.Calls), doubted: or(o.Retries) > 0, source: row.Source}
@@ -283,16 +282,16 @@ func (p *callPool) callOfAnswer(o *orders.Order, row *db.CallsPreflightRow) *cal
 	return c
 }
 
-// permits are taken before the commit that moves orders into the state of a step and begins their calls with it. Each
-// order that was moved takes one along; those that are left are freed after the statement.
+// permits are acquired before a statement that moves orders into the state of a step and begins their calls in the same
+// commit. Each moved order uses one; the rest are freed after the statement.
 type permits struct {
-	pool  *callPool // nil: none were taken
+	pool  *callPool // nil: none were acquired
 	left  int
-	asked time.Time // just before the statement that uses them is sent
+	asked time.Time // just before the statement is sent
 }
 
-// acquire takes up to most permits, which the caller has to use or to give back: see permits. It takes none while
-// orders wait for one: they come first.
+// acquire takes up to most permits, which the caller must use or free. It takes none while orders wait for one, because
+// those come first.
 func (p *callPool) acquire(most int) int {
 	if p.e.stopping.Load() || p.usable() != nil || p.breaker.State() != gobreaker.StateClosed {
 		return 0
@@ -307,12 +306,12 @@ func (p *callPool) acquire(most int) int {
 	return n
 }
 
-// leaseMargin is how much longer than a call the lease of its order lasts: no other
-// replica starts the same call meanwhile.
+// leaseMargin is how much longer than a call the lease of its order lasts, so that no other replica starts the same call
+// meanwhile.
 const leaseMargin = time.Second
 
-// leastLease is how long a call of the step may take, with a margin: a lease that ends sooner is extended to lease. Both are
-// 0 without permits.
+// leastLease is the timeout of a call plus a margin. A lease that ends sooner is extended to lease. Both are 0 without
+// permits.
 func (p *permits) leastLease() time.Duration {
 	if p.pool == nil {
 		return 0
@@ -327,8 +326,8 @@ func (p *permits) lease() time.Duration {
 	return max(p.pool.e.cfg.Lease, p.leastLease())
 }
 
-// use hands a permit to the call of an order that was committed with its move. If the circuit
-// breaker has opened meanwhile, the call is made all the same.
+// use gives a permit to a call that was committed together with the move of its order. The call is made even if the
+// circuit breaker has opened meanwhile.
 func (p *permits) use(r *run) {
 	p.left--
 	r.call = p.pool.newCall(r)
@@ -346,11 +345,11 @@ func (p *permits) freeUnused() {
 	}
 }
 
-// CallPoolStats is how busy this replica is with a step of a policy that is done remotely.
+// CallPoolStats is the load on one remote step of a policy, in this replica.
 type CallPoolStats struct {
 	Policy   int32
 	Step     fsm.Step
-	InFlight int // calls under way, or about to be
+	InFlight int // calls under way or about to begin
 	Queued   int // orders that wait for a call
 	Breaker  gobreaker.State
 }

@@ -16,36 +16,36 @@ import (
 	"pawl/internal/policy/store"
 )
 
-// policies are the versions this process knows. Reading takes no lock.
+// policies are the loaded policy versions. Reading takes no lock.
 type policies struct {
 	query *db.Queries
 	log   *slog.Logger
 	now   atomic.Pointer[knownPolicies]
 	mu    sync.Mutex // one load at a time
-	seen  []int32    // versions that need not be read again, those it can't run included
+	seen  []int32    // versions that were read, including those this process can't run
 	heard time.Time  // when the recently active versions were read
 }
 
-// knownPolicies is what was known at one moment. It is never changed.
+// knownPolicies is an immutable snapshot.
 type knownPolicies struct {
 	byVersion      map[int32]*policy.Policy
 	versions       []int32 // of byVersion, rising
 	active         *int32
-	recentlyActive []int32 // versions that are active, or were so recently that an event of theirs may come
+	recentlyActive []int32 // versions that are active, or were so recently that the provider may still send events for them
 }
 
-// notLoaded is the version that is active before the policies are read: one that does not exist.
-// No order must start without a policy because it was not read yet.
+// notLoaded is the active version until the policies have been read. It does not exist, so no order starts without its
+// policy.
 const notLoaded = -1
 
-// newPolicies knows nothing before the first load.
+// newPolicies returns policies that are empty until the first load.
 func newPolicies(query *db.Queries, log *slog.Logger) *policies {
 	p := &policies{query: query, log: log, seen: []int32{}}
 	p.now.Store(&knownPolicies{byVersion: map[int32]*policy.Policy{}, active: new(int32(notLoaded))})
 	return p
 }
 
-// load reads what has been added since the last load. On an error all stays as it was.
+// load reads what was added since the last load. On an error, nothing changes.
 func (p *policies) load(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -74,7 +74,7 @@ func (p *policies) load(ctx context.Context) error {
 // recentlyActiveInterval is how often the recently active versions are read while the active one stays.
 const recentlyActiveInterval = 10 * time.Minute
 
-// hear reads which versions were recently active. Events of older ones are not heeded: a secret that was replaced ends.
+// hear reads which versions were recently active. Events of older ones are ignored, so that a replaced secret expires.
 func (p *policies) hear(ctx context.Context, now *knownPolicies, active int32) (err error) {
 	if before := or(p.now.Load().active); before == active && time.Since(p.heard) < recentlyActiveInterval {
 		return nil
@@ -85,8 +85,8 @@ func (p *policies) hear(ctx context.Context, now *knownPolicies, active int32) (
 	return err
 }
 
-// add puts versions to those known. One that can't be run, as it may be from a newer
-// release, is left out: its orders are left to others.
+// add adds versions to the known ones. A version that this process can't run, for example of a newer release, is left out,
+// and its orders are left to other replicas.
 func (p *policies) add(now *knownPolicies, added []store.Version) {
 	now.byVersion = maps.Clone(now.byVersion)
 	for _, v := range added {
@@ -101,9 +101,8 @@ func (p *policies) add(now *knownPolicies, added []store.Version) {
 	now.versions = slices.Sorted(maps.Keys(now.byVersion))
 }
 
-// active returns the version new orders start with: nil, nil when there has never been
-// one. A version without a policy is one this process can't run, or does not know yet:
-// it must not take new orders then. The policy is not to be changed.
+// active returns the version that new orders start with, or nil, nil if there has never been one. If this process can't run
+// the version or has not loaded it, the policy is nil, and it must not take new orders. The policy must not be changed.
 func (p *policies) active() (*int32, *policy.Policy) {
 	now := p.now.Load()
 	if now.active == nil {
@@ -112,8 +111,8 @@ func (p *policies) active() (*int32, *policy.Policy) {
 	return now.active, now.byVersion[*now.active]
 }
 
-// byVersion returns the policy of an order. No version means the ledger for every step: nil,
-// true. false means that the order must be left alone.
+// byVersion returns the policy of an order: nil, true without a version, which means the ledger for every step, or false
+// if the order must be left to other replicas.
 func (p *policies) byVersion(version *int32) (*policy.Policy, bool) {
 	if version == nil {
 		return nil, true
@@ -122,11 +121,10 @@ func (p *policies) byVersion(version *int32) (*policy.Policy, bool) {
 	return found, known
 }
 
-// versions are those this process can run, rising. The slice is not to be changed.
+// versions are those that this process can run, in ascending order. The slice must not be changed.
 func (p *policies) versions() []int32 { return p.now.Load().versions }
 
-// webhookSecrets are the secrets of the recently active policies that events of Stripe's are signed
-// with, the newest first, each once.
+// webhookSecrets are the distinct secrets that sign Stripe's events under the recently active policies, newest first.
 func (p *policies) webhookSecrets() []policy.Secret {
 	now := p.now.Load()
 	var secrets []policy.Secret
@@ -139,21 +137,20 @@ func (p *policies) webhookSecrets() []policy.Secret {
 	return secrets
 }
 
-// needsPinned reports whether a step that stands, or may stand, is undone elsewhere under
-// the other policy, or that one takes its key to be remembered for longer. It was sent
-// under the pinned one, and the provider's memory is no longer than that says.
+// needsPinned reports whether a step that was done, or may have been, would be undone at a different place under the other
+// policy, or whether that policy assumes a longer key retention. The provider keeps the key as the pinned policy says.
 func needsPinned(o *orders.Order, pinned, other *policy.Policy) bool {
-	var stands []fsm.Step
+	var done []fsm.Step
 	if o.ChargedAt != nil && o.RefundedAt == nil {
-		stands = append(stands, fsm.Charge)
+		done = append(done, fsm.Charge)
 	}
 	if o.ReservedAt != nil && o.ReleasedAt == nil {
-		stands = append(stands, fsm.Reserve)
+		done = append(done, fsm.Reserve)
 	}
 	if o.InDoubtSince != nil {
-		stands = append(stands, o.Status.Step())
+		done = append(done, o.Status.Step())
 	}
-	return slices.ContainsFunc(stands, func(s fsm.Step) bool {
+	return slices.ContainsFunc(done, func(s fsm.Step) bool {
 		was, is := pinned.Step(s), other.Step(s)
 		return was.Executor != is.Executor || was.URL != is.URL || was.UndoURL != is.UndoURL || was.Capture != is.Capture ||
 			was.Executor.Remote() && (pinned.Copied || was.KeyRetention < is.KeyRetention)

@@ -14,17 +14,15 @@ import (
 	"pawl/internal/provider"
 )
 
-// The way of a call, from top to bottom:
+// The path of a call:
 //
 //	nextCall ──▶ preflight ──▶ permit ──▶ beginCalls ──▶ makeCall ──▶ commitResults
 //	  │          one read                 commit         no lock      commit
-//	  └─ to be stopped, or answered without a call ──────────────────▶
+//	  └─ stopped, or answered without a call ────────────────────────▶
 //
-// An order that was just moved or admitted, and for which there is a permit, comes in at makeCall: its
-// call was committed with the move.
+// An order that was just moved or admitted, and has a permit, enters at makeCall: its call was committed with the move.
 
-// nextCall decides what comes first for an order that stands at a remote step. When the engine is stopping, no call is
-// begun any more.
+// nextCall decides where an order at a remote step goes first. While the engine is stopping, it begins no calls.
 func (e *remote) nextCall(r *run) destination {
 	o := &r.order
 	pool := e.poolOf(o)
@@ -40,8 +38,7 @@ func (e *remote) nextCall(r *run) destination {
 	}
 }
 
-// confirmInLedger confirms in the database what was reserved elsewhere: there is no stock
-// of ours to sell.
+// confirmInLedger confirms in the database what a provider has reserved. No stock changes here.
 func (e *remote) confirmInLedger(r *run) destination {
 	o := &r.order
 	var result provider.Result = ledgerConfirm{}
@@ -51,8 +48,8 @@ func (e *remote) confirmInLedger(r *run) destination {
 	return r.withoutCall(e.poolOf(o), result)
 }
 
-// preflightCalls reads what has to be known of orders that may have been called for before. An answer that came without a
-// call takes the place of one.
+// preflightCalls reads the earlier calls of orders that may have some. A stored answer, such as a callback, replaces the
+// next call.
 func (e *remote) preflightCalls(runs []*run) []*run {
 	found, err := e.readPreflight(e.ctx, runs)
 	if e.standsDown("look for what was sent before", err, runs) {
@@ -75,7 +72,7 @@ func (e *remote) preflightCalls(runs []*run) []*run {
 	return runs
 }
 
-// readPreflight reads what has to be known before the next call of each order, by order number. Without an error none is missing.
+// readPreflight reads the earlier calls of each order, by order number. Every order has an entry.
 func (e *core) readPreflight(ctx context.Context, runs []*run) (map[int64]*preflight, error) {
 	p := db.CallsPreflightParams{}
 	for _, r := range runs {
@@ -94,7 +91,7 @@ type beginKey struct {
 	operation  provider.Operation
 	voids      bool
 	generation int32
-	call       time.Duration // how long it may take
+	call       time.Duration // the longest it can take
 }
 
 func beginKeyOf(r *run) beginKey {
@@ -155,8 +152,8 @@ func (e *core) beginning(key beginKey, runs []*run) db.CallsBeginParams {
 	return p
 }
 
-// makeCall makes one call, with no transaction open and no lock held. It ends with its own timeout, not when the caller
-// of the order hangs up.
+// makeCall makes one call, with no transaction open and no lock held. It ends by its own timeout, not when the client that
+// submitted the order disconnects.
 func (e *remote) makeCall(r *run) *run {
 	c := r.call
 	ctx, cancel := context.WithTimeout(e.ctx, c.pool.cfg.Timeout)
@@ -175,7 +172,7 @@ func (e *remote) makeCall(r *run) *run {
 	return r
 }
 
-// identify reads it once; it never changes.
+// identify reads our identity towards providers, once. It never changes.
 func (e *remote) identify(ctx context.Context) (*identity, error) {
 	if known := e.identity.Load(); known != nil {
 		return known, nil
@@ -188,16 +185,16 @@ func (e *remote) identify(ctx context.Context) (*identity, error) {
 	return e.identity.Load(), nil
 }
 
-// readIdentity reads it at the start, so that no forged token costs a read later.
+// readIdentity reads the identity at the start, so that forged tokens never cost a read.
 func (e *remote) readIdentity() {
 	ctx, cancel := context.WithTimeout(e.ctx, 5*time.Second)
 	defer cancel()
 	if _, err := e.identify(ctx); err != nil {
-		e.log.Warn("read who we are to providers", "error", err)
+		e.log.Warn("read installation", "error", err)
 	}
 }
 
-// callOf is what the executor is told of a run's call.
+// callOf is the request of a run's call.
 func (e *remote) callOf(ctx context.Context, r *run) (*provider.Call, error) {
 	o, c := &r.order, r.call
 	request, err := e.requestFor(ctx, o, c.step, c.generation)
@@ -214,13 +211,13 @@ func (e *remote) callOf(ctx context.Context, r *run) (*provider.Call, error) {
 	default:
 		request.Reference = or(o.ChargeReference)
 	}
-	if request.Reference == "" && r.preflight != nil && c.pool.cfg.Executor == policy.Stripe { // to others a do is sent without one
+	if request.Reference == "" && r.preflight != nil && c.pool.cfg.Executor == policy.Stripe { // other executors need none
 		request.Reference = r.preflight.own.reference
 	}
 	return request, nil
 }
 
-// requestFor is what the executor is told of any call about a step of a generation of an order.
+// requestFor is what all requests about a step of one generation of an order have in common.
 func (e *remote) requestFor(ctx context.Context, o *orders.Order, of fsm.Step, generation int32) (*provider.Call, error) {
 	who, err := e.identify(ctx)
 	if err != nil {
@@ -239,8 +236,8 @@ func (e *remote) requestFor(ctx context.Context, o *orders.Order, of fsm.Step, g
 	}, nil
 }
 
-// paymentMethodOf is what a generation of an order is charged with. A retry may have brought another one since, and
-// providers compare what they are sent under the key of an earlier generation.
+// paymentMethodOf is the payment method of a generation of an order. A retry may have replaced it since, and providers
+// compare requests that share a key.
 func (e *core) paymentMethodOf(ctx context.Context, o *orders.Order, generation int32) (string, error) {
 	if generation >= o.Generation {
 		return or(o.PaymentMethod), nil
@@ -256,7 +253,7 @@ func (e *core) storedPaymentMethod(ctx context.Context, orderNo int64, generatio
 	return was, nil
 }
 
-// keyOf reads what is known of one key, for a caller who waits for it, or for a late undo.
+// keyOf reads the earlier calls with one key, for a waiting caller or a late undo.
 func (e *core) keyOf(ctx context.Context, orderNo int64, key sentKey, operation provider.Operation) (*preflight, error) {
 	found, err := preflights(orders.Read(ctx, e.Orders, e.query.CallsPreflight, db.CallsPreflightParams{OrderNos: []int64{orderNo}, Generations: []int32{key.generation},
 		Steps: []string{string(key.step)}, Operations: []string{string(operation)}}))
@@ -266,8 +263,8 @@ func (e *core) keyOf(ctx context.Context, orderNo int64, key sentKey, operation 
 	return found[orderNo], nil
 }
 
-// unsafeToRepeat reports whether the provider may have forgotten the key that would be sent
-// again, and can't look it up either. An undo is not looked up; it may go by a reference.
+// unsafeToRepeat reports whether the provider may have forgotten the key of the next call and has no look-up. An undo is
+// never looked up, but may use a reference.
 func (e *remote) unsafeToRepeat(ctx context.Context, o *orders.Order, version *int32) (bool, error) {
 	p, known := e.policies.byVersion(version)
 	if !known || p == nil || o.Status.Step() == "" || !p.Step(o.Status.Step()).Executor.Remote() {
@@ -282,12 +279,12 @@ func (e *remote) unsafeToRepeat(ctx context.Context, o *orders.Order, version *i
 	return !looks && pool.stepKeyExpired(o, e.now()), nil
 }
 
-// hasKeysToVoid reports whether the order has keys of earlier generations that must be dead
-// before it is charged. Only a remote charge is preceded by their undoing.
+// hasKeysToVoid reports whether keys of earlier generations must be voided before the order is charged. Only a remote
+// charge does that.
 func (e *remote) hasKeysToVoid(ctx context.Context, o *orders.Order) (bool, error) {
 	generation := o.Generation
 	if o.Status == fsm.Failed {
-		generation++ // it is to start again
+		generation++ // of the restart
 	} else if generation == 0 || o.Status.Undoing() {
 		return false, nil
 	}
@@ -297,7 +294,7 @@ func (e *remote) hasKeysToVoid(ctx context.Context, o *orders.Order) (bool, erro
 
 // answeredCall is a call to a provider that has ended.
 type answeredCall struct {
-	orderID, requestID string // requestID: of the request that led to it, if it is known
+	orderID, requestID string // requestID: of the HTTP request that led to the call, if known
 	step               fsm.Step
 	operation          provider.Operation
 	number             int32
@@ -306,7 +303,7 @@ type answeredCall struct {
 	took               time.Duration
 }
 
-// wasMade reports whether the provider was asked at all.
+// wasMade reports whether a call reached the network.
 func wasMade(result provider.Result) bool {
 	switch result := result.(type) {
 	case attention:

@@ -22,49 +22,50 @@ import (
 type Request struct {
 	OrderID   string
 	Verb      orders.Verb
-	Actor     string // the principal that asks; kept in the history. Empty: orders.ActorAnonymous
+	Actor     string // the authenticated principal, for the history. Empty: orders.ActorAnonymous
 	Reason    string
-	RequestID string // a request that comes again with the same id is answered, not done again
-	IfSeq     *int32 // only if the order is still at this seq
-	DryRun    bool   // say whether it applies and how it would leave the order, and do nothing
-	Async     bool   // answer as soon as it is stored
+	RequestID string // repeating a request with the same id has no further effect
+	IfSeq     *int32 // apply only if the order is still at this seq
+	DryRun    bool   // only return the order as the verb would leave it
+	Async     bool   // return as soon as the verb is stored
 
-	OnBehalfOf string // for whom the actor says that it asks; kept beside it
+	OnBehalfOf string // as stated by the actor, for the history
 
-	HTTPRequestID string // X-Request-Id of the request, for the log; stored nowhere
+	HTTPRequestID string // X-Request-Id of the request; only for the log
 
-	ActivePolicy  bool     // Retry: go on under the active policy, not the one the order started with
-	Generation    *int32   // Retry: only if the order is still at this generation
-	PaymentMethod string   // Retry: what a failed order is charged with from now on; empty: as before
-	Settle        *Settled // StepResult: what became of the step
-	Refund        *Refund  // Refund: what is given back
+	ActivePolicy  bool     // Retry: continue under the active policy instead of the pinned one
+	Generation    *int32   // Retry: apply only if the order is still at this generation
+	PaymentMethod string   // Retry: a new payment method for a failed order; empty: as before
+	Settle        *Settled // StepResult
+	Refund        *Refund  // Refund
 }
 
-// Settled is what a person says became of a step, or of the undo of a late effect.
+// Settled is the result of a step, of a refund, or of the undo of a late effect, as recorded by a person. Without Generation
+// and Refund, it is the result of the step that the order is at.
 type Settled struct {
 	Step         fsm.Step
-	Generation   *int32 // of the open undo of a late effect that this is about; nil: the step the order is at
-	Refund       *int32 // the number of the refund that this is about; nil: the step the order is at
+	Generation   *int32 // the generation of the late effect
+	Refund       *int32 // the number of the refund
 	Outcome      string // SettledDone, SettledRefused or SettledNotDone
-	Reference    string // of what is done: the provider's name for it
-	Code, Detail string // of what is not
+	Reference    string // SettledDone: the provider's reference
+	Code, Detail string // otherwise: the reason
 }
 
-// What can have become of a step.
+// The outcomes that a person can record.
 const (
 	SettledDone    = "done"
-	SettledRefused = "refused"  // it is not done and never will be
-	SettledNotDone = "not_done" // it is not done and may be tried again
+	SettledRefused = "refused"  // not done, and never will be
+	SettledNotDone = "not_done" // not done, and can be retried
 )
 
-// verbTries bounds how often a verb is judged anew because the order has changed
-// meanwhile. An order passes through fewer states.
+// verbTries bounds how often a verb is judged again because the order changed after it was read. An order passes through
+// fewer states.
 const verbTries = 12
 
-// Do does what a verb asks and waits, like Process, for what comes of it; asynchronously it
-// answers with the order as it was stored. A request that was seen before waits with the
-// first, and so does a cancellation of an order that is being canceled. Errors:
-// orders.ErrNotFound, *orders.NotApplicable, orders.ErrPrecondition, orders.ErrKeyReused, orders.ErrStopping, orders.ErrUnavailable.
+// Do applies a verb and, like Process, waits for the result; with Async it returns the order as stored. A repeated request
+// waits together with the first one, and so does a cancellation of an order that is being canceled. Errors:
+// orders.ErrNotFound, *orders.NotApplicable, orders.ErrPrecondition, orders.ErrKeyReused, orders.ErrStopping,
+// orders.ErrUnavailable.
 func (e *Engine) Do(ctx context.Context, q Request) (orders.Order, error) {
 	if e.stopping.Load() {
 		return orders.Order{}, orders.ErrStopping
@@ -86,8 +87,7 @@ func (e *Engine) Do(ctx context.Context, q Request) (orders.Order, error) {
 	return orders.Order{}, orders.ErrUnavailable
 }
 
-// try judges the order as it is and writes what the verb asks for. done is false when the
-// order has changed between the two.
+// try reads the order, judges the verb and writes it. done is false if the order changed between the read and the write.
 func (e *Engine) try(ctx context.Context, q *Request) (order orders.Order, done bool, err error) {
 	order, err = e.Orders.GetDurable(ctx, q.OrderID)
 	if err != nil {
@@ -118,7 +118,7 @@ func (e *Engine) try(ctx context.Context, q *Request) (order orders.Order, done 
 	return order, done, err
 }
 
-// withhold masks what a person says became of a step, as an executor's answer is masked.
+// withhold masks secrets in a result that a person records, as in the answers of executors.
 func (e *Engine) withhold(ctx context.Context, q *Request, o *orders.Order) error {
 	if q.Settle == nil {
 		return nil
@@ -135,8 +135,8 @@ func (e *Engine) withhold(ctx context.Context, q *Request, o *orders.Order) erro
 	return nil
 }
 
-// overtaken reports whether a refusal is about an order that has changed since it was read:
-// what else was read for it may be of the order as it is now.
+// overtaken reports whether the order changed before it was refused. The refusal may then mix facts from before and after
+// the change.
 func (e *Engine) overtaken(ctx context.Context, o *orders.Order, refusal error) bool {
 	if _, refused := errors.AsType[*orders.NotApplicable](refusal); !refused {
 		return false
@@ -145,8 +145,8 @@ func (e *Engine) overtaken(ctx context.Context, o *orders.Order, refusal error) 
 	return err == nil && now.Seq != o.Seq
 }
 
-// seen reports whether this request was done to the order before. Errors: orders.ErrKeyReused if its id was used for
-// another one, orders.ErrUnavailable.
+// seen reports whether this request was applied before. Errors: orders.ErrKeyReused if its id belongs to a different
+// request, orders.ErrUnavailable.
 func (e *Engine) seen(ctx context.Context, o *orders.Order, q *Request) (bool, error) {
 	if q.RequestID == "" {
 		return false, nil
@@ -164,7 +164,7 @@ func (e *Engine) seen(ctx context.Context, o *orders.Order, q *Request) (bool, e
 	return true, nil
 }
 
-// fingerprint tells the request from others with the same id; nil for one without.
+// fingerprint distinguishes the request from others with the same id. A request without an id has none.
 func (q *Request) fingerprint() []byte {
 	if q.RequestID == "" {
 		return nil
@@ -185,7 +185,7 @@ func (q *Request) fingerprint() []byte {
 
 const verbPart = "verb"
 
-// fingerprintNames are the members whose values fingerprint takes, in its order.
+// fingerprintNames are the JSON members that fingerprint covers, in its order.
 func (q *Request) fingerprintNames() []string {
 	names := []string{verbPart, "onBehalfOf", "reason", "policy", "generation", "paymentMethod"}
 	if q.Settle != nil {
@@ -204,7 +204,7 @@ func digits(n *int32) string {
 	return strconv.Itoa(int(*n))
 }
 
-// follow answers with what comes of a verb that is written.
+// follow waits for the result of a verb that was written.
 func (e *Engine) follow(ctx context.Context, o *orders.Order, async bool) (orders.Order, error) {
 	order, err := e.readFor(ctx, o.OrderID)
 	if err != nil || async || order.Status.Final() || order.Hold != nil && !resumesWithin(ctx, &order, e.now()) {
@@ -216,8 +216,8 @@ func (e *Engine) follow(ctx context.Context, o *orders.Order, async bool) (order
 	return order, nil
 }
 
-// judge says what a verb changes in the order, or why it does not apply: *orders.NotApplicable.
-// Nil without an error: there is nothing to write, because the same was asked for before.
+// judge returns what a verb changes in the order, or *orders.NotApplicable. It returns nil if the verb is already in effect
+// and there is nothing to write.
 func (e *Engine) judge(ctx context.Context, o *orders.Order, q *Request) (*change, error) {
 	switch {
 	case q.aboutLateUndo():
@@ -228,7 +228,7 @@ func (e *Engine) judge(ctx context.Context, o *orders.Order, q *Request) (*chang
 	if q.Generation != nil && *q.Generation != o.Generation {
 		return nil, &orders.NotApplicable{Verb: q.Verb, Code: orders.RefusedGeneration, Order: *o}
 	}
-	// Under the active policy the provider may be asked what became of the key.
+	// The active policy may have a look-up that the pinned one lacks.
 	canAsk := q.Verb == orders.Retry && q.ActivePolicy && orders.HeldFor(o, fsm.HoldAttention) && orders.HeldAsUnknown(o)
 	if !q.Verb.Applies(o) && !canAsk {
 		return e.joins(o, q)
@@ -249,15 +249,14 @@ func (e *Engine) judge(ctx context.Context, o *orders.Order, q *Request) (*chang
 	return c, nil
 }
 
-// saysWhich reports whether the request tells itself from an earlier one: sent twice, it restarts a failed order once.
+// saysWhich reports whether the request can be told from an earlier one, so that sending it twice restarts a failed order
+// only once.
 func (q *Request) saysWhich() bool { return q.RequestID != "" || q.IfSeq != nil || q.Generation != nil }
 
-// aboutLateUndo: not the step that the order is at is settled, but the undo of an effect that
-// was reported too late.
+// aboutLateUndo reports whether the request settles the undo of a late effect, and not the step that the order is at.
 func (q *Request) aboutLateUndo() bool { return q.Settle != nil && q.Settle.Generation != nil }
 
-// judgeLateUndo lets a person close an open late undo, of an order that may have ended. The
-// order stays as it is.
+// judgeLateUndo judges a request that closes an open late undo. The order may have ended, and does not change.
 func (e *Engine) judgeLateUndo(ctx context.Context, o *orders.Order, q *Request) (*change, error) {
 	if q.Settle.Outcome != SettledDone {
 		return nil, &orders.NotApplicable{Verb: q.Verb, Code: orders.RefusedState, Order: *o}
@@ -272,8 +271,8 @@ func (e *Engine) judgeLateUndo(ctx context.Context, o *orders.Order, q *Request)
 	return sameAs(o), nil
 }
 
-// joins lets a cancellation wait with the one under way. If it has an id it is written
-// down, so that it is known when it comes again.
+// joins accepts a cancellation of an order that is being canceled. A cancellation with an id is recorded, so that a repeat
+// is recognized.
 func (e *Engine) joins(o *orders.Order, q *Request) (*change, error) {
 	underway := q.Verb == orders.Cancel && or(o.StopRequested) == string(orders.Cancel) && !o.Status.Final()
 	switch {
@@ -285,7 +284,7 @@ func (e *Engine) joins(o *orders.Order, q *Request) (*change, error) {
 	return sameAs(o), nil
 }
 
-// refusal finds what the row does not say, and stands in the way.
+// refusal returns the code of an obstacle that the row of the order does not show.
 func (e *Engine) refusal(ctx context.Context, o *orders.Order, q *Request, c *change) (code string, err error) {
 	if q.Verb == orders.Approve {
 		own, err := e.wantsAnother(o, q)
@@ -321,19 +320,19 @@ func (e *Engine) refusal(ctx context.Context, o *orders.Order, q *Request, c *ch
 	case unsafe && !facts.Answered:
 		return orders.RefusedUnknown, nil
 	case q.Verb == orders.StepResult && o.Generation > 0 && !o.Status.Undoing() && !facts.Called:
-		return orders.RefusedNotCalled, nil // who knows of an effect has seen one of an earlier generation
+		return orders.RefusedNotCalled, nil // an effect that a person has seen is of an earlier generation
 	case q.Verb == orders.StepResult && facts.Answered:
 		return orders.RefusedAnswered, nil
 	}
 	return "", nil
 }
 
-// switchPolicy lets an order go on under the active policy, unless a step that was done
-// under its own, or may have been, could not be undone then.
+// switchPolicy moves an order to the active policy, unless a step that was done under the pinned one, or may have been,
+// could then not be undone.
 func (e *Engine) switchPolicy(ctx context.Context, o *orders.Order, c *change) (err error) {
 	version, active := e.policies.active()
 	if version != nil && active == nil {
-		return orders.ErrUnavailable // not known here, or not yet
+		return orders.ErrUnavailable // this process has not loaded the policy, or can't run it
 	}
 	pinned, known := e.policies.byVersion(o.Policy)
 	refused := !known || needsPinned(o, pinned, active)
@@ -349,31 +348,31 @@ func (e *Engine) switchPolicy(ctx context.Context, o *orders.Order, c *change) (
 	return nil
 }
 
-// change is what a verb makes of the row of an order, which is written as a whole.
+// change is the new state of an order's row, written as a whole.
 type change struct {
 	hold, holdReason, stopRequested, failureCode *string
 
 	policy   *int32
 	approves bool
-	renews   bool // the window of retries
+	renews   bool // starts a new window of retries
 	next     string
 }
 
-// What becomes of an order after a verb.
+// Who drives an order after a verb.
 const (
-	nextSame    = "same"    // its driver, or its hold, goes on
-	nextClaimed = "claimed" // this process drives it
-	nextDue     = "due"     // another process does: this one can't run its policy
-	nextRests   = "rests"   // no process does until a person acts
+	nextSame    = "same"    // its driver, if it has one
+	nextClaimed = "claimed" // this process
+	nextDue     = "due"     // another process: this one can't run its policy
+	nextRests   = "rests"   // no process, until a person acts
 )
 
-// sameAs changes nothing but the history.
+// sameAs is the change of a verb that only adds to the history.
 func sameAs(o *orders.Order) *change {
 	return &change{hold: o.Hold, holdReason: o.HoldReason, stopRequested: o.StopRequested, failureCode: o.FailureCode,
 		policy: o.Policy, next: nextSame}
 }
 
-// changeOf is what a verb makes of an order that it applies to.
+// changeOf is the change that a verb makes to an order it applies to.
 func changeOf(row *orders.Order, q *Request) *change {
 	c := sameAs(row)
 	switch q.Verb {
@@ -390,7 +389,7 @@ func changeOf(row *orders.Order, q *Request) *change {
 		}
 	case orders.Pause:
 		if row.Hold == nil {
-			c.stopRequested = new(string(orders.Pause)) // its driver holds it before the next step
+			c.stopRequested = new(string(orders.Pause)) // its driver puts it on hold before the next step
 		} else {
 			c.hold, c.holdReason, c.next = new(fsm.HoldPaused), nil, nextRests
 		}
@@ -411,7 +410,7 @@ func changeOf(row *orders.Order, q *Request) *change {
 		if !orders.HeldFor(row, fsm.HoldPaused) { // else the answer waits for the end of the pause
 			c.goesOn()
 		}
-	case orders.Refund: // it has a judge of its own
+	case orders.Refund: // see judgeRefund
 	}
 	return c
 }
@@ -422,13 +421,13 @@ func (c *change) unpause() {
 	}
 }
 
-// goesOn takes the order out of its hold. write says who drives it.
+// goesOn ends the hold. write decides which process drives the order.
 func (c *change) goesOn() {
 	c.hold, c.holdReason, c.next = nil, nil, nextClaimed
 }
 
-// write sends the statement of a verb, and takes up the order if it is to go on. False
-// without an error: the order has changed since it was read, and nothing was written.
+// write sends the statement of a verb, and drives the order on if needed. It returns false if the order changed after it
+// was read and nothing was written.
 func (e *Engine) write(ctx context.Context, o *orders.Order, q *Request, c *change) (bool, error) {
 	if _, runs := e.policies.byVersion(c.policy); c.next == nextClaimed && !runs {
 		c.next = nextDue
@@ -451,10 +450,10 @@ func (e *Engine) write(ctx context.Context, o *orders.Order, q *Request, c *chan
 	return true, nil
 }
 
-// would is the order as a verb would leave it, before anything follows from that. It keeps the seq at which it was judged.
+// would is the order right after the verb, for a dry run. It keeps the seq at which it was judged.
 func (e *Engine) would(o orders.Order, q *Request, c *change) orders.Order {
 	switch {
-	case c == nil || q.aboutLateUndo(): // nothing of the order
+	case c == nil || q.aboutLateUndo(): // the order does not change
 	case q.aboutRefund():
 		refunds := e.refundsAfter(&o, q)
 		o.Refunds = new(int32(len(refunds)))
@@ -467,7 +466,7 @@ func (e *Engine) would(o orders.Order, q *Request, c *change) orders.Order {
 	return o
 }
 
-// startedAnew is a failed order that starts again, with what it has of its beginning.
+// startedAnew is a failed order after its restart. It keeps the fields it was submitted with.
 func startedAnew(o orders.Order, c *change) orders.Order {
 	return orders.Order{
 		OrderNo: o.OrderNo, OrderID: o.OrderID, CreatedAt: o.CreatedAt, SubmittedBy: o.SubmittedBy, Seq: o.Seq,
@@ -477,12 +476,12 @@ func startedAnew(o orders.Order, c *change) orders.Order {
 	}
 }
 
-// settledCode is why a step is not done, where the person who said so gave no code.
+// settledCode is the failure code of a step that a person settled without giving one.
 const settledCode = "step_result"
 
-// askUntilKnown sends the statement until it has a verdict. It compares seq, so of all tries one counts at most; when
-// the last one finds another seq, an earlier one may have raised it. After the first try the caller may go: what was sent has to
-// be found out.
+// askUntilKnown sends the statement until its outcome is known. The statement compares seq, so at most one try takes
+// effect. If the last try finds a higher seq, an earlier one may have raised it. After the first try the caller may leave,
+// but the outcome still has to be found out.
 func (e *Engine) askUntilKnown(ctx context.Context, o *orders.Order, q *Request, c *change) ([]orders.Order, error) {
 	written, err := e.ask(ctx, o, q, c)
 	if pg.FaultOf(err) != pg.Unknown {
@@ -548,7 +547,7 @@ func (e *Engine) ask(ctx context.Context, o *orders.Order, q *Request, c *change
 	return writtenOrders(rows), err
 }
 
-// replacedBy is the payment method of the order that a request replaces by another, empty where it has none; nil: it does not.
+// replacedBy is the payment method that the request replaces, possibly empty; nil if it replaces none.
 func replacedBy(o *orders.Order, q *Request) *string {
 	if q.PaymentMethod == "" || q.PaymentMethod == or(o.PaymentMethod) {
 		return nil
@@ -556,14 +555,14 @@ func replacedBy(o *orders.Order, q *Request) *string {
 	return new(or(o.PaymentMethod))
 }
 
-// asked looks whether a statement whose answer was lost was executed: then the row that it would have written to the
-// history is there. No order without an error: another row is there, so it was not.
+// asked finds out whether a statement whose reply was lost was executed, by the row it would have added to the history. It
+// returns no order if a different row took that place.
 func (e *Engine) asked(ctx context.Context, o *orders.Order, q *Request) ([]orders.Order, error) {
 	rows, err := untilKnown(&e.core, "read history", func() ([]db.Transition, error) {
 		return e.query.TransitionsOf(ctx, db.TransitionsOfParams{OrderNo: o.OrderNo, After: o.Seq, Before: math.MaxInt32, Most: 1, Durable: true})
 	})
 	if err != nil || len(rows) == 0 {
-		return nil, cmp.Or(err, orders.ErrUnavailable) // the engine stops
+		return nil, cmp.Or(err, orders.ErrUnavailable) // the engine is stopping
 	}
 	t := &rows[0]
 	if or(t.Verb) != string(q.Verb) || or(t.Actor) != q.Actor || or(t.OnBehalfOf) != q.OnBehalfOf || or(t.Reason) != q.Reason ||
