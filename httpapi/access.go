@@ -17,7 +17,7 @@ import (
 	"pawl/internal/orders"
 )
 
-// class says who an operation is open to, before and after the first token was created.
+// class says which callers an operation is open to, before and after the first token is created.
 type class int
 
 const (
@@ -26,8 +26,8 @@ const (
 	alwaysOpen                  // everyone, always: it has a key of its own, or nothing to hide
 )
 
-// rule says who may use an operation: callers with any of the roles, or if there are none all that are identified. What is
-// always open tells callers with the roles more.
+// rule says which callers may use an operation: those with any of the roles, or without roles all authenticated ones. An
+// operation that is always open shows more to callers with the roles.
 type rule struct {
 	class class
 	roles access.Roles
@@ -35,11 +35,11 @@ type rule struct {
 
 func needs(roles ...access.Role) rule { return rule{closedToOthers, roles} }
 
-// rules are by the id of the operation, or for what is no operation of the API by its pattern. A route without a rule
-// is not served: the service does not start.
+// rules are by operation id, or by pattern for routes that are not operations. The service does not start if a route has no
+// rule.
 var rules = map[string]rule{
 	"processOrder":    {inContract, access.Roles{access.Submit}},
-	"getOrder":        {inContract, readers}, // with submit alone: what it submitted
+	"getOrder":        {inContract, readers}, // with submit alone: own orders
 	"listOrders":      needs(access.Read),
 	"listTransitions": {closedToOthers, readers},
 	"listCalls":       {closedToOthers, readers},
@@ -53,7 +53,7 @@ var rules = map[string]rule{
 	"settleStepOfOrder": needs(access.Settle),
 	"refundOrder":       needs(access.Operate),
 
-	"applyBulkVerb": needs(access.Operate, access.Approve, access.Settle), // and each verb what it needs for one order
+	"applyBulkVerb": needs(access.Operate, access.Approve, access.Settle), // and the role of the verb
 
 	"listInventory":      needs(access.Read, access.Stock),
 	"getInventory":       needs(access.Read, access.Stock),
@@ -90,12 +90,12 @@ var rules = map[string]rule{
 	"storePolicy":    needs(access.Admin),
 	"activatePolicy": needs(access.Admin),
 
-	"answerStep":      {class: alwaysOpen}, // the token in its path is the key
-	"takeStripeEvent": {class: alwaysOpen}, // its signature is
+	"answerStep":      {class: alwaysOpen}, // authenticated by the token in its path
+	"takeStripeEvent": {class: alwaysOpen}, // authenticated by its signature
 
 	"health":       {alwaysOpen, access.Roles{access.Read}}, // balancers have no token
 	"livez":        {class: alwaysOpen},
-	"getCaller":    {class: alwaysOpen}, // it tells callers who they are
+	"getCaller":    {class: alwaysOpen}, // shows callers their identity
 	"GET /metrics": needs(access.Read, access.Metrics),
 
 	"GET /{$}":             {class: alwaysOpen},
@@ -103,20 +103,20 @@ var rules = map[string]rule{
 	"GET /openapi.yaml":    {class: alwaysOpen},
 	"GET /openapi.json":    {class: alwaysOpen},
 	"GET /problems/{code}": {class: alwaysOpen},
-	"GET /login":           {class: alwaysOpen}, // it says to the holder of a cookie whose it is
-	"GET /login/{link}":    {class: alwaysOpen}, // the link is the key
+	"GET /login":           {class: alwaysOpen}, // shows who is signed in
+	"GET /login/{link}":    {class: alwaysOpen}, // authenticated by the link
 	"POST /login/{link}":   {class: alwaysOpen},
 	"POST /logout":         {class: alwaysOpen},
-	"GET /console":         {class: alwaysOpen}, // it shows and does what the operations above let its user
+	"GET /console":         {class: alwaysOpen}, // checked operation by operation
 	"GET /console/":        {class: alwaysOpen},
 	"GET /console/live":    {class: alwaysOpen},
 	"POST /console/":       {class: alwaysOpen},
-	"/":                    {class: alwaysOpen}, // that nothing is there
+	"/":                    {class: alwaysOpen}, // not found
 }
 
 var readers = access.Roles{access.Submit, access.Read}
 
-// allows returns nil where a principal may do the operation. Errors: *access.NotIdentified, *forbidden.
+// allows returns nil if a principal may use the operation. Errors: *access.NotIdentified, *forbidden.
 func (r rule) allows(p *access.Principal) error {
 	switch {
 	case r.class == alwaysOpen, p == access.Anonymous && r.class == inContract:
@@ -129,7 +129,7 @@ func (r rule) allows(p *access.Principal) error {
 	return &forbidden{principal: p, roles: r.roles}
 }
 
-// AllowedTo lists the operations of the API that a principal may do, as method and path.
+// AllowedTo lists the operations of the API that a principal may use, as method and path.
 func AllowedTo(p *access.Principal) (operations []string) {
 	s := newServer(nil, Config{})
 	for _, op := range s.documented {
@@ -146,10 +146,10 @@ func AllowedTo(p *access.Principal) (operations []string) {
 	return operations
 }
 
-// submittersRead are the operations that with the role submit alone are about what was submitted with it.
+// submittersRead are the operations that the role submit alone allows for own orders.
 var submittersRead = []string{"getOrder", "listTransitions", "listCalls"}
 
-// guarded identifies the caller, and rejects a request without permission before anything of it is read.
+// guarded identifies the caller, and rejects a request without permission before reading its body.
 func (s *server) guarded(pattern string, next http.HandlerFunc) http.HandlerFunc {
 	if s.refusedInQuarantine(pattern) {
 		return s.answered(func(w http.ResponseWriter, _ *http.Request) error { return newProblem("quarantined", "") })
@@ -184,15 +184,15 @@ func (s *server) guarded(pattern string, next http.HandlerFunc) http.HandlerFunc
 	return next
 }
 
-// refusedInQuarantine reports whether the requests of a pattern do more than read while the database belongs elsewhere. People may
-// sign in and out, to look.
+// refusedInQuarantine reports whether a route is closed because the database was restored or copied. Reading, and signing in
+// and out, stay open.
 func (s *server) refusedInQuarantine(pattern string) bool {
 	method, path, _ := strings.Cut(pattern, " ")
 	return s.Quarantine != "" && path != "" && method != http.MethodGet && path != "/logout" &&
 		!strings.HasPrefix(path, "/login/") && !strings.HasPrefix(path, "/console")
 }
 
-// identify returns the principal of the request that is answered with w, and keeps it for principalOf.
+// identify returns the principal of the request that w answers, and stores it for principalOf.
 func (s *server) identify(w http.ResponseWriter, r *http.Request) (*access.Principal, error) {
 	if !fromOf(w).secure && r.Header["Authorization"] != nil {
 		return nil, newProblem("tls_required", "")
@@ -243,12 +243,12 @@ func (s *server) logDenial(r *http.Request, d access.Denial, err error) {
 	d.Event, d.Detail = string(problem.Code), problem.Detail
 	if name := cmp.Or(r.PathValue("orderId"), r.PathValue("item"), r.PathValue("endpointId"),
 		r.PathValue("version")); d.Event == "forbidden" && possible(name) {
-		d.Subject = name // others could make up any number of them
+		d.Subject = name // not of anonymous callers, who could make up any number of names
 	}
 	s.Access.Denied(d)
 }
 
-// nameOf is the name of a principal, if there is one.
+// nameOf is the name of a principal, or empty.
 func nameOf(p *access.Principal) string {
 	if p == nil {
 		return ""
@@ -256,10 +256,10 @@ func nameOf(p *access.Principal) string {
 	return p.Name
 }
 
-// ruleAt is the rule of the route with a pattern. It panics if there is none.
+// ruleAt returns the rule of the route with a pattern. It panics if there is none.
 func (s *server) ruleAt(pattern string) rule {
 	id := s.operationAt(pattern).OperationID
-	if _, verb, bulk := strings.Cut(pattern, bulkPath); bulk { // the role is that for one order
+	if _, verb, bulk := strings.Cut(pattern, bulkPath); bulk { // the same role as for one order
 		id = operationOf(orders.Verb(verb))
 	}
 	rule, known := rules[id]
@@ -269,7 +269,7 @@ func (s *server) ruleAt(pattern string) rule {
 	return rule
 }
 
-// operationAt is the operation at a pattern, or for what is none one that has the pattern for its id.
+// operationAt returns the operation at a pattern. For other routes it makes one, with the pattern as its id.
 func (s *server) operationAt(pattern string) *huma.Operation {
 	pattern = documentedAs(pattern)
 	for _, op := range s.documented {
@@ -280,12 +280,13 @@ func (s *server) operationAt(pattern string) *huma.Operation {
 	return &huma.Operation{OperationID: pattern}
 }
 
-// principalOf is the principal of the request that is answered with w. It is never nil.
+// principalOf returns the principal of the request that w answers. It is never nil.
 func principalOf(w http.ResponseWriter) *access.Principal {
 	return cmp.Or(recordOf(w).principal, access.Nobody)
 }
 
-// credentialsOf are the credentials of a request. Of two in the header neither counts: a proxy may have checked the other one.
+// credentialsOf returns the credentials of a request. If the header occurs twice, both are ignored: a proxy may have checked
+// the other one.
 func (s *server) credentialsOf(w http.ResponseWriter, r *http.Request) access.Request {
 	from := fromOf(w)
 	return access.Request{
@@ -294,7 +295,7 @@ func (s *server) credentialsOf(w http.ResponseWriter, r *http.Request) access.Re
 	}
 }
 
-// forbidden is the error of a principal without the roles that an operation needs.
+// forbidden is the error of a principal that lacks the roles for an operation.
 type forbidden struct {
 	principal *access.Principal
 	roles     access.Roles
@@ -309,7 +310,7 @@ func anyOf(roles access.Roles) string { return strings.ReplaceAll(roles.String()
 // tokenScheme is what the document calls a token.
 const tokenScheme = "token"
 
-// secure documents who may use an operation.
+// secure documents the roles for an operation.
 func secure(op *huma.Operation) {
 	rule := rules[op.OperationID]
 	switch {
@@ -324,7 +325,7 @@ func secure(op *huma.Operation) {
 	}
 }
 
-// accessProblems are the problems of an operation that is not open to everyone.
+// accessProblems are the additional problems of an operation that is not open to everyone.
 func accessProblems(operation string) []problemCode {
 	if rules[operation].class == alwaysOpen {
 		return nil
@@ -351,8 +352,7 @@ type getCallerAnswer struct {
 	} `nameHint:"Caller"`
 }
 
-// getCaller identifies the caller itself, because it also answers callers without an identity. Errors of the identification
-// are answered.
+// getCaller identifies the caller itself, because it also answers anonymous callers.
 func (s *server) getCaller(ctx context.Context, _ *struct{}) (*getCallerAnswer, error) {
 	w := writerOf(ctx)
 	p, err := s.identify(w, httpRequestOf(ctx))
@@ -377,7 +377,7 @@ func callerOf(p *access.Principal, open bool, operations []string) *getCallerAns
 	return out
 }
 
-// operationsAt are the ids of the operations that an address has and a principal may do.
+// operationsAt are the ids of the operations that an address has and a principal may use.
 func (s *server) operationsAt(mux *http.ServeMux, p *access.Principal) []string {
 	ids := []string{}
 	for _, op := range s.documented {
@@ -390,7 +390,7 @@ func (s *server) operationsAt(mux *http.ServeMux, p *access.Principal) []string 
 	return ids
 }
 
-// submitterOf is the principal of an order, empty if the caller was not identified.
+// submitterOf is the submitter of an order, or empty for an anonymous caller.
 func submitterOf(p *access.Principal) string {
 	switch p {
 	case access.Local, access.Anonymous, access.Nobody:
@@ -399,7 +399,7 @@ func submitterOf(p *access.Principal) string {
 	return p.Name
 }
 
-// actorOf is the caller, which no request can state itself. With the role delegate, it can state on whose behalf it acts.
+// actorOf is the authenticated caller. With the role delegate, a request can also state on whose behalf it acts.
 func actorOf(w http.ResponseWriter, onBehalfOf string) (string, error) {
 	p := principalOf(w)
 	if onBehalfOf != "" && !p.Has(access.Delegate) {
@@ -408,7 +408,7 @@ func actorOf(w http.ResponseWriter, onBehalfOf string) (string, error) {
 	return p.Name, nil
 }
 
-// requestIDOf is the name that a request has from its caller, in the body or in the header. Empty: none.
+// requestIDOf is the request id from the body or the Idempotency-Key header, or empty.
 func requestIDOf(r *http.Request, inBody string) (string, error) {
 	key, err := idempotencyKey(r.Header)
 	switch {
@@ -428,7 +428,7 @@ var (
 	escapedKey = strings.NewReplacer(`\"`, `"`, `\\`, `\`)
 )
 
-// idempotencyKey reads the header of that name. Empty: there is none.
+// idempotencyKey reads the Idempotency-Key header. Empty: there is none.
 func idempotencyKey(h http.Header) (string, error) {
 	given := h["Idempotency-Key"]
 	if len(given) == 0 {

@@ -16,10 +16,9 @@ import (
 	"pawl/internal/access"
 )
 
-// The limits of a connection. readTimeout is for head and body together; a
-// handler that waits lifts it once the body has been read, because it would end
-// the request's context otherwise. An answer has no limit as a whole, because some wait
-// for an order: stallTimeout is for each piece of it.
+// The time limits of a connection. readTimeout covers head and body together. A handler that waits removes it once the body
+// has been read, because it would cancel the request's context. An answer has no limit as a whole, because some wait for an
+// order; stallTimeout applies to each piece of it.
 const (
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 10 * time.Second
@@ -28,30 +27,30 @@ const (
 	maxHeaderBytes    = 16 << 10
 )
 
-// DefaultConnections is how many connections a Server takes if it is not told.
+// DefaultConnections is the default of Listening.Connections.
 const DefaultConnections = 4096
 
-// Listening is how a Server takes connections.
+// Listening configures how a Server accepts connections.
 type Listening struct {
-	// Connections is how many callers may have at one time. Above it, those go that wait for their next request.
-	// Each address may have half of them, except for this machine and the proxies. Zero means DefaultConnections.
+	// Connections is the maximum number of open connections. Above it, idle ones are closed. Each address may have half of
+	// them, except for this machine and the proxies. Zero means DefaultConnections.
 	Connections int
 	// Proxies are the networks of the reverse proxies.
 	Proxies []netip.Prefix
 	// TLS is the certificate to serve with. Nil means plain HTTP.
 	TLS *tls.Config
-	// Log takes errors of connections, at debug, because any caller can cause them. Nil means that they are not logged.
+	// Log receives errors of connections, at level debug because any caller can cause them. Nil: they are not logged.
 	Log *slog.Logger
 }
 
-// Server is an http.Server whose connections are limited, in number and in what they may keep it waiting for.
+// Server is an http.Server that limits the number of connections, and how long each may keep it waiting.
 type Server struct {
 	*http.Server
 	connections *connections
 }
 
-// NewServer returns a server with time-outs and limits that fit the handler of
-// New: slow, endless and oversized requests end, callers who wait do not.
+// NewServer returns a server with timeouts and limits for the handler of New: it ends slow, endless and oversized requests,
+// but not those that wait for an order.
 func NewServer(handler http.Handler, how Listening) *Server {
 	if how.Connections == 0 {
 		how.Connections = DefaultConnections
@@ -77,12 +76,12 @@ func (s *Server) Serve(listener net.Listener) error {
 	return s.Server.Serve(bound)
 }
 
-// connections are the connections to a server, kept below a limit so that files and memory are left for the work. If there are
-// too many, the one that has been idle for the longest is closed. If none is idle, a few more are accepted as spare ones:
-// supervisors are answered there, and other callers are told to retry.
+// connections limits the connections to a server, to save files and memory. If there are too many, the one that has been
+// idle for the longest is closed. If none is idle, a few more are accepted as spares, which only serve supervisors and tell
+// other callers to retry.
 type connections struct {
 	most, spare int            // normal ones, and spare ones
-	each        int            // of one address, but for this machine and proxies: they stand for many callers
+	each        int            // of one address, except this machine and proxies, which have many callers
 	proxies     []netip.Prefix //
 	stall       time.Duration  // how long a caller may take to read the next piece of an answer
 
@@ -97,14 +96,14 @@ type connections struct {
 	stop     context.CancelFunc
 }
 
-// connection is one that was accepted.
+// connection is an accepted connection.
 type connection struct {
 	net.Conn
 	all      *connections
-	peer     netip.Addr   // what of its address it is counted under
-	loopback bool         // it was accepted where only this machine can reach us
+	peer     netip.Addr   // the address or network that it is counted under
+	loopback bool         // accepted on an address that only this machine can reach
 	spare    bool         // beyond the limit
-	waiting  atomic.Int64 // since when it has waited for a request, in Unix nanoseconds; 0: it has one
+	waiting  atomic.Int64 // since when it has been idle, in Unix nanoseconds; 0: it is not
 	closing  sync.Once
 }
 
@@ -123,7 +122,7 @@ type boundListener struct {
 	all *connections
 }
 
-// Accept takes the next connection, and closes another where it is one too many.
+// Accept accepts the next connection. If that is one too many, it closes another one.
 func (l boundListener) Accept() (net.Conn, error) {
 	accepted, err := l.Listener.Accept()
 	if err != nil {
@@ -140,7 +139,7 @@ func (l boundListener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// admit counts a connection, and returns the one that has to go for it.
+// admit counts a connection, and returns the one to close for it.
 func (a *connections) admit(c *connection) (victim *connection) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -157,12 +156,12 @@ func (a *connections) admit(c *connection) (victim *connection) {
 	return victim
 }
 
-// candidates is among how many connections that wait the one to close is looked for. Looking at all of them for each
-// that comes took the time that those needed who were served.
+// candidates is how many idle connections are compared to find the one to close. Comparing all for each new connection took
+// too much processor time.
 const candidates = 16
 
-// longestWaiting is the connection that has waited for a request for the longest, of some that wait: of those of one address,
-// or of the address that has most of them. A map begins anywhere. Nil: none waits.
+// longestWaiting returns the longest idle connection of a random sample: of one address, or of the address with the most
+// connections. It returns nil if none is idle.
 func (a *connections) longestWaiting(peer netip.Addr, ofPeer bool) (longest *connection) {
 	var since int64
 	seen := 0
@@ -181,7 +180,7 @@ func (a *connections) longestWaiting(peer netip.Addr, ofPeer bool) (longest *con
 	return longest
 }
 
-// admitSpare counts a connection beyond the limit, and returns the oldest of those if they are too many as well.
+// admitSpare counts a spare connection, and returns the oldest one if there are too many.
 func (a *connections) admitSpare(c *connection) (victim *connection) {
 	c.spare = true
 	if len(a.spares) >= a.spare {
@@ -191,7 +190,7 @@ func (a *connections) admitSpare(c *connection) (victim *connection) {
 	return victim
 }
 
-// remove forgets a connection. It may have been forgotten before.
+// remove stops counting a connection. It may be called twice.
 func (a *connections) remove(c *connection) {
 	if c.spare {
 		a.spares = slices.DeleteFunc(a.spares, func(other *connection) bool { return other == c })
@@ -206,9 +205,9 @@ func (a *connections) remove(c *connection) {
 	}
 }
 
-// places are held by requests that wait: for an order, for events, or for their turn. Three quarters of the connections may
-// wait, and half of all for one principal; the rest is for requests that are answered at once. Principals count and not
-// addresses, because behind a proxy all callers can have the same one.
+// places are held by requests that wait for an order, for events, or for their turn. Three quarters of the connections may
+// wait, and half of them all for one principal; the rest is for requests that are answered at once. Places are counted by
+// principal and not by address, because all callers behind a proxy may share an address.
 type places struct {
 	most, each int
 
@@ -217,13 +216,13 @@ type places struct {
 	of    map[string]int // by principal
 }
 
-// place is one of them. The zero place is none.
+// place is a place to wait. The zero place is none.
 type place struct {
 	*places
 	principal string
 }
 
-// placeToWait takes a place for the request that is answered with w. It reports false if there is none.
+// placeToWait takes a place for the request that w answers. It reports false if there is none.
 func placeToWait(w http.ResponseWriter, r *http.Request) (place, bool) {
 	c := connectionOf(r)
 	if c == nil { // outside of a Server
@@ -233,8 +232,8 @@ func placeToWait(w http.ResponseWriter, r *http.Request) (place, bool) {
 	return p, p.take()
 }
 
-// mayWait is for how long the request that is answered with w may wait: for as long as it wants to, or if there is no place
-// for it not at all. The place must be left.
+// mayWait returns how long the request that w answers may wait: as long as it asks for, or 0 if no place is free. The caller
+// must leave the place.
 func mayWait(w http.ResponseWriter, r *http.Request, wanted time.Duration) (time.Duration, place) {
 	if wanted == 0 {
 		return 0, place{}
@@ -270,12 +269,12 @@ func (p place) leave() {
 	}
 }
 
-// standsForMany reports whether the connections of an address belong to many callers (a proxy), or to this machine.
+// standsForMany reports whether an address has many callers, as a proxy does, or is this machine.
 func (a *connections) standsForMany(peer netip.Addr) bool {
 	return peer.IsLoopback() || contains(a.proxies, peer)
 }
 
-// Close closes the connection and counts it no longer.
+// Close closes the connection and stops counting it.
 func (c *connection) Close() (err error) {
 	c.closing.Do(func() {
 		c.all.mu.Lock()
@@ -286,7 +285,7 @@ func (c *connection) Close() (err error) {
 	return err
 }
 
-// CloseWrite ends what we send, so that a caller who sends more than is read gets the answer before the connection ends.
+// CloseWrite closes the sending side, so that a caller that sends more than is read still gets the answer.
 func (c *connection) CloseWrite() error {
 	if half, ok := c.Conn.(*net.TCPConn); ok {
 		return half.CloseWrite()
@@ -294,11 +293,11 @@ func (c *connection) CloseWrite() error {
 	return nil
 }
 
-// piece is how much of an answer a caller has to read within the time for it, in bytes.
+// piece is how many bytes of an answer a caller has to read within stallTimeout.
 const piece = 64 << 10
 
-// Write sends an answer piece by piece. A caller who does not read one in time is cut off: however long the whole
-// answer may take, what it holds in memory can't be kept for nothing.
+// Write sends an answer piece by piece. A caller that does not read one in time is disconnected, so that slow readers can't
+// keep answers in memory.
 func (c *connection) Write(b []byte) (sent int, err error) {
 	for {
 		if err := c.Conn.SetWriteDeadline(time.Now().Add(c.all.stall)); err != nil {
@@ -311,7 +310,7 @@ func (c *connection) Write(b []byte) (sent int, err error) {
 	}
 }
 
-// noteState remembers since when a connection waits for a request.
+// noteState records since when a connection has been idle.
 func noteState(accepted net.Conn, state http.ConnState) {
 	c := connectionIn(accepted)
 	if c == nil {
@@ -325,7 +324,7 @@ func noteState(accepted net.Conn, state http.ConnState) {
 	}
 }
 
-// connectionIn finds ours, also below TLS.
+// connectionIn returns the connection of this package below others, such as TLS.
 func connectionIn(accepted net.Conn) *connection {
 	if layer, ok := accepted.(interface{ NetConn() net.Conn }); ok {
 		accepted = layer.NetConn()
@@ -336,12 +335,12 @@ func connectionIn(accepted net.Conn) *connection {
 
 type connectionKey struct{}
 
-// withConnection lets handlers find the connection of a request.
+// withConnection stores the connection in the context of its requests.
 func withConnection(ctx context.Context, accepted net.Conn) context.Context {
 	return context.WithValue(ctx, connectionKey{}, connectionIn(accepted))
 }
 
-// connectionOf is what a request came by, nil outside of a Server.
+// connectionOf returns the connection of a request, or nil outside of a Server.
 func connectionOf(r *http.Request) *connection {
 	c, _ := r.Context().Value(connectionKey{}).(*connection)
 	return c

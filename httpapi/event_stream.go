@@ -57,7 +57,7 @@ func (s *server) streamEvents(ctx context.Context, after events.Cursor, filter e
 	w, r := writerOf(ctx), httpRequestOf(ctx)
 	place, ok := placeToWait(w, r)
 	if !ok {
-		return newProblem("overloaded", "Too many requests wait already.")
+		return newProblem("overloaded", "Too many requests are waiting.")
 	}
 	listener, err := s.Events.Listen(ctx, after, filter)
 	if err != nil {

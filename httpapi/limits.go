@@ -19,8 +19,8 @@ import (
 	"pawl/internal/access"
 )
 
-// withinLimits counts the request that is answered with w against the limits of its principal, and writes what is left of
-// them. It returns the error of a request beyond a limit.
+// withinLimits counts the request that w answers against the limits of its principal, and writes the remaining quotas. It
+// returns an error if a limit is exceeded.
 func (s *server) withinLimits(w http.ResponseWriter, p *access.Principal) error {
 	admission, err := s.Access.Admit(p)
 	if err != nil || admission == nil {
@@ -31,12 +31,13 @@ func (s *server) withinLimits(w http.ResponseWriter, p *access.Principal) error 
 	return nil
 }
 
-// writeQuotas writes the quotas of a caller, by draft 11 of "RateLimit header fields for HTTP". Only this depends on the draft.
+// writeQuotas writes the quotas of a caller as in draft 11 of "RateLimit header fields for HTTP". Nothing else depends on
+// the draft.
 func writeQuotas(header http.Header, quotas []access.Quota) {
 	var policies, left []string
 	for _, q := range quotas {
 		policy, now := fmt.Sprintf("%q;q=%d", q.Name, q.Most), fmt.Sprintf("%q;r=%d", q.Name, q.Remaining)
-		if q.Unit != "requests" { // which it is unless it says so
+		if q.Unit != "requests" { // the default
 			policy += fmt.Sprintf(";qu=%q", q.Unit)
 		}
 		if q.Window > 0 {
@@ -52,8 +53,8 @@ func writeQuotas(header http.Header, quotas []access.Quota) {
 // wholeSeconds is a time in seconds, rounded up, so that the retry succeeds.
 func wholeSeconds(d time.Duration) string { return strconv.Itoa(int(math.Ceil(d.Seconds()))) }
 
-// shares is something of which there is only so much: places for lists, bytes for bodies. One caller gets half of it
-// at most, so that it can't keep the others out.
+// shares divides a limited resource, such as places for lists or bytes for bodies. One caller gets at most half of it, so
+// that it can't exclude the others.
 type shares struct {
 	size int64
 	all  *semaphore.Weighted
@@ -62,13 +63,13 @@ type shares struct {
 	of map[payer]*share
 }
 
-// payer is the caller whose share a request takes.
+// payer identifies the caller whose share a request uses.
 type payer struct {
-	principal string     // of a credential
-	address   netip.Addr // without one
+	principal string     // if authenticated
+	address   netip.Addr // otherwise
 }
 
-// payerOf is the payer of the request that is answered with w.
+// payerOf returns the payer of the request that w answers.
 func payerOf(w http.ResponseWriter) payer {
 	switch p := principalOf(w); p {
 	case access.Local, access.Anonymous, access.Nobody:
@@ -78,21 +79,21 @@ func payerOf(w http.ResponseWriter) payer {
 	}
 }
 
-// share is what one caller has of it.
+// share is what one caller uses.
 type share struct {
 	*semaphore.Weighted
-	users int // requests that have some, or wait for it
+	users int // requests that use some, or wait for it
 }
 
 func newShares(size int64) *shares {
 	return &shares{size: size, all: semaphore.NewWeighted(size), of: map[payer]*share{}}
 }
 
-// shareTimeout is how long a request waits for its share before it is told to come back.
+// shareTimeout is how long a request waits for its share before it is rejected.
 const shareTimeout = 5 * time.Second
 
-// take gets the request that is answered with w its share, and returns what gives it back. If it has to wait for that, it
-// needs a place to wait. Without one, or when it has waited for too long, its caller is told that there is too much to do.
+// take acquires a share for the request that w answers, and returns the function that releases it. To wait, the request
+// needs a place. Without one, or after shareTimeout, it fails with overloaded.
 func (s *shares) take(ctx context.Context, w http.ResponseWriter, r *http.Request, n int64) (release func(), err error) {
 	at := payerOf(w)
 	if release := s.tryAcquire(at, n); release != nil {
@@ -108,7 +109,7 @@ func (s *shares) take(ctx context.Context, w http.ResponseWriter, r *http.Reques
 	return s.acquire(ctx, at, n)
 }
 
-// acquire waits for a share, half of everything at most, and returns what gives it back.
+// acquire waits for a share of at most half, and returns the function that releases it.
 func (s *shares) acquire(ctx context.Context, by payer, n int64) (release func(), err error) {
 	own := s.enter(by)
 	if own.Acquire(ctx, n) != nil {
@@ -123,7 +124,7 @@ func (s *shares) acquire(ctx context.Context, by payer, n int64) (release func()
 	return s.releasing(by, own, n), nil
 }
 
-// tryAcquire is acquire for a share that is there at once. It returns nil if it is not.
+// tryAcquire is acquire without waiting. It returns nil if the share is not available.
 func (s *shares) tryAcquire(by payer, n int64) (release func()) {
 	own := s.enter(by)
 	if !own.TryAcquire(n) {
@@ -166,7 +167,7 @@ func (s *shares) leave(by payer, own *share) {
 	}
 }
 
-// admit refuses what is not answered at all, whatever it asks for. Nothing of the request was looked at before.
+// admit is the first check of a request. It rejects what no route may answer.
 func (s *server) admit(w http.ResponseWriter, r *http.Request) error {
 	if unclearEnd(r) {
 		w.Header().Set("Connection", "close")
@@ -183,16 +184,16 @@ func (s *server) admit(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// unclearEnd reports whether a proxy may see the request end elsewhere than we do. What follows it on the connection could then
-// be the body of one request to the proxy, and another request to us, with the rights of the next caller (RFC 9112, 6.1).
-// A Content-Length beside a Transfer-Encoding is dropped by net/http, as is a Transfer-Encoding of HTTP/1.0: neither can be
-// told from a request without it, so all of these are the last of their connection.
+// unclearEnd reports whether a proxy and this server may disagree about where the request ends. The bytes after it could
+// then be part of its body to the proxy, and the request of another caller to us (request smuggling; RFC 9112, 6.1). net/http
+// drops a Content-Length next to a Transfer-Encoding, and the Transfer-Encoding of HTTP/1.0, so these requests can't be told
+// from harmless ones. All of them are the last of their connection.
 func unclearEnd(r *http.Request) bool { return len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) }
 
-// vital are the paths that spare connections answer, too: a supervisor without an answer ends the process.
+// vital are the paths that spare connections also serve, because a supervisor without an answer kills the process.
 var vital = map[string]bool{"/livez": true, "/health": true, "/metrics": true}
 
-// edgeProblems are the problems that an operation has whatever it does, but for those that it names itself.
+// edgeProblems are the problems that every operation has, in addition to its own.
 func edgeProblems(op *huma.Operation, named []problemCode) []problemCode {
 	codes := []problemCode{"misdirected_request", "overloaded"}
 	if vital[op.Path] {
@@ -209,12 +210,12 @@ const (
 	lookPlaces = 4        // scrapes and overviews at a time
 	bodyBytes  = 16 << 20 // of bodies that are arriving
 	lineBytes  = 8 << 20  // of orders that came in streams and are not answered
-	catchUps   = 64       // streams at a time that send what is not in memory
-	smallBody  = 4 << 10  // a body up to this length, in bytes, is read without asking: nearly all are
+	catchUps   = 64       // streams at a time that read from the database
+	smallBody  = 4 << 10  // bodies up to this length in bytes, which are nearly all, need no share
 )
 
-// sharing has a request wait until there is a place for it, and for its body: what many callers can have the service keep
-// in memory for them is bounded.
+// sharing makes a request wait until there is a place for it and its body. This bounds the memory that many callers can use
+// together.
 func (s *server) sharing(pattern string, next http.HandlerFunc) http.HandlerFunc {
 	withBody := s.answered(func(w http.ResponseWriter, r *http.Request) error {
 		if hasOrderLines(r) { // each line takes what it needs
@@ -236,7 +237,7 @@ func (s *server) sharing(pattern string, next http.HandlerFunc) http.HandlerFunc
 	return s.answered(places.first(func(*http.Request) int64 { return 1 }, withBody))
 }
 
-// first has a request wait for its share, and then another handler answer it.
+// first makes a request wait for its share before the next handler answers it.
 func (s *shares) first(share func(*http.Request) int64, next http.HandlerFunc) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		release, err := s.take(r.Context(), w, r, share(r))
@@ -244,14 +245,14 @@ func (s *shares) first(share func(*http.Request) int64, next http.HandlerFunc) h
 			return err
 		}
 		defer release()
-		_ = huma.SetReadDeadline(w, readBy(r)) // it has waited; not every writer has a connection
+		_ = huma.SetReadDeadline(w, readBy(r)) // the wait has used up the old deadline; not every writer has a connection
 		next(w, r)
 		return nil
 	}
 }
 
-// takeBody takes what the body of a request needs, and returns what gives it back. One that is too large takes nothing:
-// it is refused without being read.
+// takeBody acquires the memory for the body of a request, and returns the function that releases it. A body that is too
+// large needs none, because it is rejected without being read.
 func (s *server) takeBody(w http.ResponseWriter, r *http.Request) (release func(), err error) {
 	size := r.ContentLength
 	if size < 0 {
@@ -268,7 +269,7 @@ func (s *server) takeBody(w http.ResponseWriter, r *http.Request) (release func(
 	return release, nil
 }
 
-// readBy is until when a request must have arrived that had to wait. One without a body has.
+// readBy is the read deadline of a request that had to wait. A request without a body has none.
 func readBy(r *http.Request) time.Time {
 	if r.ContentLength == 0 {
 		return time.Time{}
@@ -276,7 +277,7 @@ func readBy(r *http.Request) time.Time {
 	return time.Now().Add(readTimeout)
 }
 
-// sharedBody gives its share back when it has been read.
+// sharedBody releases its share when it has been read.
 type sharedBody struct {
 	io.ReadCloser
 	free func()

@@ -19,25 +19,25 @@ import (
 	"pawl/internal/access"
 )
 
-// Recorder is a ResponseWriter that knows the status of the answer. One that is around the
-// writer already is used by the handler of New, so that there is one layer of it.
+// Recorder is a ResponseWriter that records the status of the answer. If the writer already is one, the handler of New
+// reuses it.
 type Recorder struct {
 	http.ResponseWriter
 	status           int
-	orderID, outcome string            // for the log: what the request was about, and what came of it
-	principal        *access.Principal // of the request, once it is known
-	length           int64             // of what was read and written of bodies
-	caller           caller            // where it comes from
-	mux              *http.ServeMux    // of the address that the request came to
-	done             func(int64)       // called at the end of the request, with its length; a stream takes it over
+	orderID, outcome string            // for the log
+	principal        *access.Principal // of the request, once known
+	length           int64             // bytes of bodies read and written
+	caller           caller            // where the request comes from
+	mux              *http.ServeMux    // of the address that received the request
+	done             func(int64)       // called with length at the end of the request; a stream takes it over
 	inLines          bool              // the answer has many lines: each is observed, and not the whole
-	taken            bool              // a stream has taken the connection over: the answer has begun, and goes on without the handler
+	taken            bool              // a stream continues the answer without the handler
 }
 
-// Status is what has been answered, 0 until something is written.
+// Status is the status of the answer, or 0 until something is written.
 func (rec *Recorder) Status() int { return rec.status }
 
-// WriteHeader notes the status.
+// WriteHeader records the status.
 func (rec *Recorder) WriteHeader(status int) {
 	if rec.taken {
 		return
@@ -46,7 +46,7 @@ func (rec *Recorder) WriteHeader(status int) {
 	rec.ResponseWriter.WriteHeader(status)
 }
 
-// Write notes that without a status the answer is 200.
+// Write records status 200 if no other was written.
 func (rec *Recorder) Write(b []byte) (int, error) {
 	rec.status = cmp.Or(rec.status, http.StatusOK)
 	n, err := rec.ResponseWriter.Write(b)
@@ -75,8 +75,7 @@ type operations struct{ *server }
 // ServeHTTP answers a request.
 func (o operations) ServeHTTP(w http.ResponseWriter, r *http.Request) { o.serve(w, r, o.ops) }
 
-// serve is what every request goes through: a request id, a net under
-// panics, and no redirects.
+// serve wraps every request: it assigns a request id, recovers from panics, and prevents redirects.
 func (s *server) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) {
 	rec, ok := w.(*Recorder)
 	if !ok {
@@ -102,23 +101,23 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMu
 	mux.ServeHTTP(rec, r)
 }
 
-// recordOf is what is known of the request that is answered with w: serve has put it there.
+// recordOf returns the Recorder that serve has put around w.
 func recordOf(w http.ResponseWriter) *Recorder {
 	rec, _ := w.(*Recorder)
 	return rec
 }
 
-// note says for the log which order a request was about, and what came of it. Empty: not known.
+// note records for the log which order a request was about, and its outcome. Either may be empty.
 func note(w http.ResponseWriter, orderID, outcome string) {
 	rec := recordOf(w)
 	rec.orderID, rec.outcome = orderID, outcome
 }
 
-// noteProblem keeps for the log why a request was rejected.
+// noteProblem records for the log why a request was rejected.
 func noteProblem(w http.ResponseWriter, p *problem) { recordOf(w).outcome = string(p.Code) }
 
-// logRequest logs a request that was answered, or whose caller has gone (status 0). Not its path, which may hold a
-// callback's token.
+// logRequest logs a request that was answered, or whose caller disconnected (status 0). It omits the path, which may contain
+// the token of a callback.
 func (s *server) logRequest(rec *Recorder, r *http.Request, started time.Time) {
 	s.Log.LogAttrs(r.Context(), slog.LevelDebug, "request", slog.String("request_id", rec.Header().Get("X-Request-Id")),
 		slog.String("method", r.Method), slog.String("route", r.Pattern), slog.Int("status", rec.status),
@@ -126,8 +125,8 @@ func (s *server) logRequest(rec *Recorder, r *http.Request, started time.Time) {
 		slog.Float64("duration_seconds", time.Since(started).Seconds()))
 }
 
-// recover answers a panic with a mute 500. When part of an answer is out already
-// the connection is cut instead: the caller must not take it for a whole one.
+// recover answers a panic with a 500 without details. If part of the answer was already sent, it closes the connection
+// instead, so that the caller does not take the part for the whole.
 func (s *server) recover(rec *Recorder, r *http.Request) {
 	cause := recover()
 	if cause == nil {
@@ -148,8 +147,7 @@ func (s *server) logPanic(requestID string, r *http.Request, cause any) {
 		"panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
 }
 
-// requestID takes the caller's id of the request when it is short and harmless in
-// a log, and makes one otherwise.
+// requestID returns the request id of the caller if it is short and safe to log, and generates one otherwise.
 func requestID(r *http.Request) string {
 	id := r.Header.Get("X-Request-Id")
 	if id == "" || len(id) > 128 {
@@ -163,8 +161,7 @@ func requestID(r *http.Request) string {
 	return id
 }
 
-// clientGone is the code under which requests are counted whose caller hung up
-// before the answer: neither our fault nor an answer.
+// clientGone is the code under which requests are counted whose caller disconnected before the answer.
 const clientGone = 499
 
 type metrics struct {
@@ -187,7 +184,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 	}
 }
 
-// measured wraps a handler. The route is the pattern, never the path: paths hold ids.
+// measured adds metrics to a handler. Their route is the pattern and not the path, which contains ids.
 func (m *metrics) measured(route string, next http.HandlerFunc) http.HandlerFunc {
 	inFlight := m.inFlight.WithLabelValues(route)
 	seconds := m.seconds.MustCurryWith(prometheus.Labels{"route": route})
@@ -212,15 +209,14 @@ func (m *metrics) measured(route string, next http.HandlerFunc) http.HandlerFunc
 	}
 }
 
-// canonical reports whether http.ServeMux takes the path as it is. Others it
-// would answer with a redirect, to another resource than was asked for.
+// canonical reports whether http.ServeMux serves the path as it is. It would redirect other paths, to a different resource.
 func canonical(path string) bool {
 	return strings.HasPrefix(path, "/") && !strings.Contains(path, "//") &&
 		!strings.Contains(path, "/./") && !strings.Contains(path, "/../") &&
 		!strings.HasSuffix(path, "/.") && !strings.HasSuffix(path, "/..")
 }
 
-// unknown answers whatever no route matches.
+// unknown answers requests that no route matches.
 func (s *server) unknown(w http.ResponseWriter, r *http.Request) error {
 	if !canonical(r.URL.EscapedPath()) {
 		return newProblem("unknown_route", "")

@@ -14,8 +14,8 @@ import (
 	"pawl/internal/orders"
 )
 
-// order is an order as the API shows it. The fields of the original contract come
-// first. Its JSON is written by append, for lists and single orders alike.
+// order is an order as the API shows it. The fields of the original contract come first. Its JSON is always written by
+// append.
 type order struct {
 	OrderID     string     `json:"orderId" minLength:"1" maxLength:"255" doc:"The caller's name for the order." example:"order-123"`
 	Status      state      `json:"status" example:"completed"`
@@ -41,8 +41,8 @@ type order struct {
 	IgnoredFields  []string   `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that had no effect: unknown ones, and metadata if the stored metadata differs."`
 }
 
-// OrderTerms is what most orders do without: nil in theirs, so that they do not pay for it.
-// It is exported because encoding/json and huma pass over embedded pointers that are not.
+// OrderTerms are fields that most orders lack. It is nil for those, to save time. It is exported because encoding/json and
+// huma ignore embedded pointers to unexported types.
 type OrderTerms struct {
 	Policy        *int32     `json:"policy,omitempty" minimum:"1" doc:"Policy version that the order started with. Absent if every step runs in the database."`
 	CustomerID    *string    `json:"customerId,omitempty" maxLength:"255" doc:"As given with the first request."`
@@ -57,7 +57,7 @@ type OrderTerms struct {
 	Refunds       []refund   `json:"refunds,omitempty" nullable:"false" doc:"The requested refunds, oldest first."`
 }
 
-// refund is one that was asked for.
+// refund is a requested refund.
 type refund struct {
 	Refund     int32      `json:"refund" minimum:"1" doc:"Its number, from 1."`
 	State      string     `json:"state" enum:"pending,in_doubt,accepted,done,failed" doc:"pending: not refunded yet. in_doubt: it was sent, and the outcome is unknown. accepted: the provider will do it. done and failed are final, except that done becomes failed if a bank returns the money."`
@@ -78,7 +78,7 @@ type steps struct {
 	Confirm stepState `json:"confirm"`
 }
 
-// stepState says of a step whether its effect happened and stands.
+// stepState says whether the effect of a step happened and was not undone.
 type stepState struct {
 	Completed bool    `json:"completed" example:"true" doc:"The step has taken effect, which was not undone."`
 	Undone    bool    `json:"undone,omitempty" doc:"The step took effect, or may have, and was undone."`
@@ -169,7 +169,7 @@ func orderOf(o *orders.Order) order {
 	return out
 }
 
-// forever is the approval_until of an order that may wait for a person as long as it takes.
+// forever is the approval_until of an order without an approval timeout.
 var forever = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func termsOf(row *orders.Order) *OrderTerms {
@@ -200,7 +200,7 @@ func utc(t *time.Time) *time.Time {
 	return new(t.UTC())
 }
 
-// each shows every row of a list.
+// each converts every row of a list.
 func each[R, S any](rows []R, show func(*R) S) []S {
 	out := make([]S, len(rows))
 	for i := range rows {
@@ -209,7 +209,7 @@ func each[R, S any](rows []R, show func(*R) S) []S {
 	return out
 }
 
-// stepsOf does not call a step completed that is being undone while it is unknown whether it was done.
+// stepsOf does not report a step as completed while it is being undone and it is unknown whether it was done.
 func stepsOf(o *orders.Order) steps {
 	return steps{
 		Charge: stepState{
@@ -273,7 +273,7 @@ func or[T any](p *T, fallback T) T {
 	return *p
 }
 
-// amount is a decimal that is written as a JSON string with exactly its digits.
+// amount is a decimal, written as a JSON string with all its digits.
 type amount decimal.Decimal
 
 // stringMap is a JSON object of strings, kept as text.
@@ -297,12 +297,11 @@ func entityTag[N int32 | int64](version N) string {
 	return `"` + strconv.FormatInt(int64(version), 10) + `"`
 }
 
-// MarshalJSON lets lists and problems hold orders; there is one encoder of them.
+// MarshalJSON implements json.Marshaler by append, for orders in lists and problems.
 func (o order) MarshalJSON() ([]byte, error) { return o.append(make([]byte, 0, 512)), nil }
 
-// append writes the order as JSON. It is written by hand because every order that
-// is processed goes through it; a test holds it to what encoding/json makes of
-// the struct.
+// append writes the order as JSON. It is written by hand because it is on the hot path. A test compares it with
+// encoding/json.
 func (o *order) append(b []byte) []byte {
 	b = appendString(append(b, `{"orderId":`...), o.OrderID)
 	b = appendString(append(b, `,"status":`...), string(o.Status))
@@ -363,14 +362,14 @@ func (s stepState) append(b []byte) []byte {
 	return append(b, '}')
 }
 
-// appendRare writes what few orders have, as encoding/json does.
+// appendRare writes a field that few orders have, with encoding/json.
 func appendRare(b []byte, v any) []byte {
 	var text bytes.Buffer
 	_ = writeJSON(&text, v) // our own types
 	return append(b, text.Bytes()...)
 }
 
-// MarshalJSON writes a string with every digit: most clients read a JSON number into a float.
+// MarshalJSON writes a string, because most clients read a JSON number as a float.
 func (a amount) MarshalJSON() ([]byte, error) { return a.append(nil), nil }
 
 func (a amount) append(b []byte) []byte {
@@ -402,8 +401,8 @@ func appendTime(b []byte, t time.Time) []byte {
 	return append(t.AppendFormat(append(b, '"'), time.RFC3339Nano), '"')
 }
 
-// appendString writes a JSON string with the fewest escapes (RFC 8785). Text that is not
-// UTF-8 can't come from the database; it would be written as U+FFFD.
+// appendString writes a JSON string with the fewest escapes (RFC 8785). Invalid UTF-8, which the database never returns,
+// would become U+FFFD.
 func appendString(b []byte, s string) []byte {
 	b, _ = jsontext.AppendQuote(b, s)
 	return b

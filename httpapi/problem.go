@@ -15,7 +15,7 @@ import (
 	"pawl/internal/webhooks"
 )
 
-// problem is an answer that is not what was asked for (RFC 9457).
+// problem is a problem document (RFC 9457).
 type problem struct {
 	Type           string       `json:"type" format:"uri-reference" doc:"A page that explains the code." example:"/problems/order_conflict"`
 	Title          string       `json:"title" doc:"What the code means."`
@@ -39,7 +39,7 @@ type problemCode string
 
 func (p *problem) Error() string { return p.Detail }
 
-// GetStatus and the two methods below are what huma asks of an error.
+// GetStatus, like GetHeaders and ContentType, is called by huma.
 func (p *problem) GetStatus() int { return p.Status }
 
 // GetHeaders returns the headers that go with the problem.
@@ -64,7 +64,7 @@ func (p *problem) GetHeaders() http.Header {
 // ContentType names the media type of problems.
 func (p *problem) ContentType(string) string { return "application/problem+json" }
 
-// newProblem fills in what the table says of a code.
+// newProblem returns a problem with the status and texts that the table has for a code.
 func newProblem(code problemCode, detail string, faults ...fieldError) *problem {
 	k := kindOf(code)
 	return &problem{
@@ -89,8 +89,8 @@ func missingHeader(name, detail string) fieldError {
 	return fieldError{Header: name, Code: "required", Detail: detail}
 }
 
-// problemOf is the way from any error to an answer. What the table does not know
-// is internal, and mute: its text may hold anything.
+// problemOf turns any error into a problem. Errors that are not in the table become internal, without their text, which may
+// contain anything.
 func problemOf(err error) *problem {
 	if p, ok := errors.AsType[*problem](err); ok {
 		return p
@@ -101,7 +101,7 @@ func problemOf(err error) *problem {
 	return p
 }
 
-// explain adds what the errors of the engine carry.
+// explain adds the details that errors of the engine carry.
 func (p *problem) explain(err error) {
 	if missing, ok := errors.AsType[*orders.NotFound](err); ok {
 		p.Detail = "T" + strings.TrimPrefix(missing.Error(), "t") + "."
@@ -135,7 +135,7 @@ func (p *problem) explain(err error) {
 		}
 	} else if refusal, ok := errors.AsType[*orders.NotApplicable](err); ok {
 		p.Order = new(orderOf(&refusal.Order))
-		if refusal.Code == orders.RefusedUnknown || refusal.Code == orders.RefusedStillUndoing { // what its row does not say
+		if refusal.Code == orders.RefusedUnknown || refusal.Code == orders.RefusedStillUndoing { // not visible in the order
 			p.Order.AllowedActions = slices.DeleteFunc(p.Order.AllowedActions, func(v string) bool { return v == string(refusal.Verb) })
 		}
 		p.AllowedActions = p.Order.AllowedActions
@@ -148,7 +148,7 @@ func (p *problem) explain(err error) {
 	}
 }
 
-// kind is one sort of problem, as programs and people see it.
+// kind is the entry of a problem code in the table.
 type kind struct {
 	Code       problemCode
 	Status     int
@@ -158,9 +158,8 @@ type kind struct {
 	matches    func(error) bool
 }
 
-// kinds is the one table from errors to problems: the first match wins, and the last entry
-// matches any error. The codes in the OpenAPI document and the pages under /problems come
-// from it, too.
+// kinds maps errors to problems: the first match wins, and the last entry matches any error. The codes in the API
+// description and the pages under /problems are also generated from it.
 var kinds = []kind{
 	{Code: "malformed_json", Status: http.StatusBadRequest,
 		Title:  "The request body is not valid JSON.",

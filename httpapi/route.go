@@ -13,18 +13,18 @@ import (
 	"pawl/internal/access"
 )
 
-// readLimit bounds requests that wait for nothing but the database.
+// readLimit is the time limit of requests that only wait for the database.
 const readLimit = 10 * time.Second
 
-// handler answers a request, or returns the error to answer it with.
+// handler answers a request or returns an error, which becomes a problem.
 type handler func(http.ResponseWriter, *http.Request) error
 
-// handle serves a route that takes the query parameters the document has for it.
+// handle serves a route with the query parameters that the API description lists.
 func (s *server) handle(pattern string, h http.HandlerFunc) {
 	s.handleAnyQuery(pattern, s.checked(pattern, h))
 }
 
-// handleAnyQuery serves a route that does not care, or looks at its query string itself.
+// handleAnyQuery serves a route that ignores its query string or checks it itself.
 func (s *server) handleAnyQuery(pattern string, h http.HandlerFunc) {
 	h = s.metrics.measured(pattern, s.guarded(pattern, s.sharing(pattern, h)))
 	for _, mux := range s.muxesOf(pattern) {
@@ -32,7 +32,7 @@ func (s *server) handleAnyQuery(pattern string, h http.HandlerFunc) {
 	}
 }
 
-// muxesOf are the addresses that have a route.
+// muxesOf are the muxes of the addresses that have a route.
 func (s *server) muxesOf(pattern string) []*http.ServeMux {
 	switch {
 	case s.ops == s.mux:
@@ -50,7 +50,7 @@ func (s *server) muxesOf(pattern string) []*http.ServeMux {
 
 const metricsPattern = "GET /metrics"
 
-// everywhere are the routes that an address for operations also has: for health checks, for reading, and for signing in.
+// everywhere are the routes of both addresses: for health checks, documentation and signing in.
 var everywhere = []string{
 	"GET /health", "GET /livez", "GET /api/me", "GET /problems/{code}", "GET /{$}", "/",
 	"GET /login", "GET /login/{link}", "POST /login/{link}", "POST /logout", "GET /docs", "GET /openapi.yaml", "GET /openapi.json",
@@ -78,11 +78,10 @@ func (s *server) logFault(requestID string, p *problem, err error) {
 	}
 }
 
-// plainAnswer has a body and no headers of its own.
+// plainAnswer is an answer without headers of its own.
 type plainAnswer[B any] struct{ Body B }
 
-// get documents and serves an operation without a body, by what the body of its answer is: huma reads the parameters
-// and writes the answer.
+// get documents and serves an operation without a request body: huma reads the parameters and writes the answer.
 func get[I, B any](s *server, op huma.Operation, read func(context.Context, *I) (B, error)) {
 	getWithin(s, op, readWithin, func(ctx context.Context, in *I) (*plainAnswer[B], error) {
 		body, err := read(ctx, in)
@@ -90,25 +89,25 @@ func get[I, B any](s *server, op huma.Operation, read func(context.Context, *I) 
 	})
 }
 
-// list is get for an operation whose answer may be long: few of them are answered at a time.
+// list is get for operations with long answers, of which few are served at a time.
 func list[I, B any](s *server, op huma.Operation, read func(context.Context, *I) (B, error)) {
 	s.bound(op, s.lists)
 	get(s, op, read)
 }
 
-// look is get for an operation whose answer is made of what is in memory.
+// look is get for operations that answer from memory.
 func look[I, B any](s *server, op huma.Operation, read func(context.Context, *I) (B, error)) {
 	s.bound(op, s.looks)
 	get(s, op, read)
 }
 
-// bound has an operation wait for one of some places.
+// bound makes an operation wait for one of a number of places.
 func (s *server) bound(op huma.Operation, places *shares) { s.bounded[op.Method+" "+op.Path] = places }
 
-// readWithin bounds what does not wait.
+// readWithin is the time limit of operations that do not wait.
 func readWithin[I any](*I) time.Duration { return readLimit }
 
-// getWithin is get for an operation that may wait, and for an answer with headers: limit bounds it.
+// getWithin is get for operations that may wait, up to limit, and for answers with headers.
 func getWithin[I, O any](s *server, op huma.Operation, limit func(*I) time.Duration, answer func(context.Context, *I) (*O, error)) {
 	huma.Register(s.api, op, func(ctx context.Context, in *I) (*O, error) {
 		ctx, cancel := context.WithTimeout(ctx, limit(in))
@@ -126,9 +125,8 @@ func getWithin[I, O any](s *server, op huma.Operation, limit func(*I) time.Durat
 	})
 }
 
-// sameOrigin refuses what a browser sends for a page of another site. The API has no
-// login: any page that a person on the network looks at could place orders otherwise,
-// because a request without JSON's media type, or without a body, needs no leave of CORS.
+// sameOrigin rejects cross-origin requests of browsers. While the service is open, any page that a person on the network
+// visits could otherwise place orders: a request without a body, or not labeled as JSON, needs no CORS preflight.
 func (s *server) sameOrigin(h handler) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		if s.crossOrigin.Check(r) != nil {
@@ -138,18 +136,17 @@ func (s *server) sameOrigin(h handler) handler {
 	}
 }
 
-// post documents an operation with a body by the types of its request and its
-// answer, and serves it with a handler of ours: huma would take bodies that have
-// more than one reading.
+// post documents an operation with a body by the types of its request and answer, and serves it with our own handler,
+// because huma accepts ambiguous bodies.
 func post[I, O any](s *server, op huma.Operation, h handler) {
 	s.own[op.Method+" "+op.Path] = s.answered(s.sameOrigin(h))
 	huma.Register(s.api, op, func(context.Context, *I) (*O, error) { return nil, nil })
 }
 
-// humaRoutes is the mux as huma sees it.
+// humaRoutes is the mux that huma registers its routes with.
 type humaRoutes struct{ *server }
 
-// HandleFunc serves what huma wants to serve, unless it is a route of ours.
+// HandleFunc registers a route of huma, unless we serve it ourselves.
 func (h humaRoutes) HandleFunc(documented string, serve func(http.ResponseWriter, *http.Request)) {
 	if own, ok := h.own[documented]; ok {
 		serve = own
@@ -159,7 +156,7 @@ func (h humaRoutes) HandleFunc(documented string, serve func(http.ResponseWriter
 	}
 }
 
-// patternsOf are the patterns of the routes that the document has as one: each verb is a route, with its own rule.
+// patternsOf are the patterns of an operation. Bulk verbs share one operation, but each verb is a route with its own rule.
 func patternsOf(documented string) (patterns []string) {
 	method, bulk := strings.CutSuffix(documented, bulkOperation.Path)
 	if !bulk {
@@ -171,7 +168,7 @@ func patternsOf(documented string) (patterns []string) {
 	return patterns
 }
 
-// documentedAs is the pattern that the document has for that of a route.
+// documentedAs is the pattern of a route in the API description.
 func documentedAs(pattern string) string {
 	if method, _, bulk := strings.Cut(pattern, bulkPath); bulk {
 		return method + bulkOperation.Path
@@ -179,7 +176,7 @@ func documentedAs(pattern string) string {
 	return pattern
 }
 
-// writeProblem writes a problem; one that can't be written has no reader left.
+// writeProblem writes a problem. It ignores errors, which mean that the caller has disconnected.
 func writeProblem(w http.ResponseWriter, p *problem) {
 	noteProblem(w, p)
 	header := w.Header()

@@ -14,12 +14,12 @@ import (
 //go:embed login.html
 var loginHTML string
 
-// sessionCookie is the name of the cookie of a session. By its beginning a browser takes it only over TLS (or from this
-// machine), and only for the very host that sets it.
+// sessionCookie is the name of the session cookie. Because of the prefix, browsers accept it only over TLS (or from this
+// machine), and only for the exact host that sets it.
 const sessionCookie = "__Host-pawl-session"
 
-// sessionOf is the session cookie of a request. It counts only if it could not be read in transit, and if the request cannot
-// come from a page of another site. (A request with a cookie got here only under an allowed host name.)
+// sessionOf returns the session cookie of a request. It is ignored if it could have been read in transit, or if the request
+// may come from a page of another site. (A request with a cookie gets here only under an allowed host name.)
 func (s *server) sessionOf(w http.ResponseWriter, r *http.Request) string {
 	if r.Header["Cookie"] == nil || !fromOf(w).secure {
 		return ""
@@ -28,7 +28,7 @@ func (s *server) sessionOf(w http.ResponseWriter, r *http.Request) string {
 	if err != nil {
 		return ""
 	}
-	asWrite := *r // reading is not checked by itself
+	asWrite := *r // the check skips reads
 	asWrite.Method = http.MethodPost
 	if s.crossOrigin.Check(&asWrite) != nil {
 		return ""
@@ -43,15 +43,15 @@ func (s *server) sessionRoutes() {
 	s.handle("POST /logout", s.answered(s.sameOrigin(s.endSession)))
 }
 
-// login is what the pages about sessions show.
+// login is the data of the pages about sessions.
 type login struct {
 	Name  string // of the principal
 	Until time.Time
-	Link  bool // the page is that of a link
+	Link  bool // the page asks to confirm a link
 	Text  string
 }
 
-// show writes a page with a form. It is for one person, and so for no cache.
+// show writes a page with a form. It must not be cached, because it is for one person.
 func (l login) show(w http.ResponseWriter, status int) error {
 	header := w.Header()
 	header.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'")
@@ -63,7 +63,7 @@ func (l login) show(w http.ResponseWriter, status int) error {
 	return nil
 }
 
-// showLogin says whose session the browser has.
+// showLogin shows who is signed in.
 func (s *server) showLogin(w http.ResponseWriter, r *http.Request) error {
 	caller := s.credentialsOf(w, r)
 	if caller.Session == "" {
@@ -79,8 +79,8 @@ func (s *server) showLogin(w http.ResponseWriter, r *http.Request) error {
 	return login{Name: p.Name}.show(w, http.StatusOK)
 }
 
-// showLink does not open the link: programs that look at what people send each other would. Its form goes to where the page
-// is: with the link in it, it could be made to lead anywhere, as with ..%2Fapi%2F….
+// showLink does not use up the link, because programs that preview messages open it. The form is sent to the URL of the
+// page: with the link in the action, it could be made to lead anywhere, as with ..%2Fapi%2F….
 func (s *server) showLink(w http.ResponseWriter, _ *http.Request) error {
 	return login{Link: true}.show(w, http.StatusOK)
 }
@@ -91,7 +91,7 @@ func (s *server) openSession(w http.ResponseWriter, r *http.Request) error {
 	}
 	session, err := s.Access.OpenSession(r.Context(), r.PathValue("link"), s.sessionOf(w, r), fromOf(w).address)
 	if errors.Is(err, access.ErrLink) {
-		return login{Text: "This link was used, has expired, or never was."}.show(w, http.StatusNotFound)
+		return login{Text: "This link was used, has expired, or does not exist."}.show(w, http.StatusNotFound)
 	}
 	if err != nil {
 		return err
@@ -108,7 +108,7 @@ func (s *server) endSession(w http.ResponseWriter, r *http.Request) error {
 	return login{Text: "You are signed out."}.show(w, http.StatusOK)
 }
 
-// setSession gives a browser a cookie, or with none takes it away. How long it counts is known to the service alone.
+// setSession sets the session cookie, or removes it. Only the service knows when a session expires.
 func setSession(w http.ResponseWriter, value string) {
 	cookie := http.Cookie{Name: sessionCookie, Value: value, Path: "/", HttpOnly: true, Secure: true, SameSite: http.SameSiteLaxMode}
 	if value == "" {
@@ -122,22 +122,23 @@ var consolePatterns = []string{"GET /console", "GET /console/", streamOfPages, "
 
 const streamOfPages = "GET /console/live"
 
-// What pages take of the memory until their readers have them. One with a thousand orders, whose ids are long and in it several
-// times, takes pageBytes. The others take less, but also the processor: sixteen are made at a time, eight for one caller.
+// The memory that pages take until they are sent. A page of a thousand orders with long ids takes pageBytes. Others take
+// less memory, but also processor time: sixteen are made at a time, eight for one caller.
 const (
 	pagesBytes = 64 << 20
 	pageBytes  = 4 << 20
-	maxForm    = 4 << 20 // more of one the console does not read
-	formTakes  = 4       // times its length: as it came, as it was read, and in the page that answers
+	maxForm    = 4 << 20 // longer forms are rejected
+	formTakes  = 4       // memory of a form, as a multiple of its length: as received, as parsed, and in the page that answers
 )
 
-// console answers what the console asks for its user: at this one handler there is all of the API, also where that has two addresses.
+// console answers the console's requests to the API. This handler has the whole API, even if it is served at two addresses.
 type console struct{ *server }
 
 // ServeHTTP answers a request.
 func (c console) ServeHTTP(w http.ResponseWriter, r *http.Request) { c.serve(w, r, c.inside) }
 
-// serveConsole has its pages where operations are. What they read and do goes through the rules of the API, one operation at a time.
+// serveConsole serves the console at the address for operations. Everything it reads and does is checked as an operation of
+// the API.
 func (s *server) serveConsole(pages http.Handler) {
 	paged := s.paged(pages)
 	for _, pattern := range consolePatterns {
@@ -149,7 +150,7 @@ func (s *server) serveConsole(pages http.Handler) {
 	}
 }
 
-// paged has a page wait until there is memory for it, and for the form that was sent.
+// paged makes a page wait until there is memory for it and for the form that was sent.
 func (s *server) paged(pages http.Handler) http.HandlerFunc {
 	return s.answered(newShares(pagesBytes).first(func(r *http.Request) int64 {
 		form := r.ContentLength
@@ -160,14 +161,14 @@ func (s *server) paged(pages http.Handler) http.HandlerFunc {
 	}, pages.ServeHTTP))
 }
 
-// pageStream answers pages that listen for changes. It is a stream as that of events is: some connections are left for others, it
-// ends after a while, and when the service does.
+// pageStream answers pages that listen for changes. Like the event stream, it leaves some connections for others, and ends
+// after a while and when the service stops.
 func (s *server) pageStream(pages http.Handler) http.HandlerFunc {
 	return s.answered(func(w http.ResponseWriter, r *http.Request) error {
-		_, _ = s.identify(w, r) // the page says what is wrong with a credential
+		_, _ = s.identify(w, r) // the page reports invalid credentials
 		place, ok := placeToWait(w, r)
 		if !ok {
-			return newProblem("overloaded", "Too many requests wait already.")
+			return newProblem("overloaded", "Too many requests are waiting.")
 		}
 		defer place.leave()
 		ctx, cancel := context.WithTimeout(r.Context(), streamLasts+rand.N(streamLasts/4))
@@ -181,7 +182,7 @@ func (s *server) pageStream(pages http.Handler) http.HandlerFunc {
 	})
 }
 
-// home leads to the console, or where the address has none to the description of the API.
+// home redirects to the console, or to the API description if this address has no console.
 func (s *server) home(w http.ResponseWriter, r *http.Request) {
 	to := "/docs"
 	at := r.Clone(r.Context())
