@@ -18,12 +18,11 @@ import (
 	"pawl/internal/pg"
 )
 
-// Order is the stored order with what stands and what was undone of its effects. What a statement returns that writes
-// orders has none of these.
+// Order is a stored order with its charge, reservation and refunds. Statements that write orders return it without these.
 type Order = db.Order
 
-// Reader reads for callers, who can ask again: a read whose connection is lost is repeated for a moment, and then
-// fails with ErrUnavailable. It is safe for concurrent use.
+// Reader reads for callers that can retry: a read whose connection is lost is repeated for a moment, and then fails with
+// ErrUnavailable. It is safe for concurrent use.
 type Reader struct {
 	query *db.Queries
 	life  context.Context
@@ -33,20 +32,18 @@ type Reader struct {
 	manyCompleted atomic.Bool // there were CountsMost completed orders, which never become fewer
 }
 
-// NewReader returns a reader on the database of these queries. Once life has ended, as when the process is about to, no
-// read is repeated: its caller is answered while there is still time.
+// NewReader returns a reader. After life has ended, because the process is stopping, reads are no longer repeated, so that
+// callers are answered in time.
 func NewReader(life context.Context, query *db.Queries) *Reader {
 	return &Reader{query: query, life: life}
 }
 
-// Get reads one order as the database shows it, which may be a moment before it is as durable as the settings
-// demand. Errors: ErrNotFound, ErrUnavailable.
+// Get reads one order. What it returns may not be as durable yet as the settings demand. Errors: ErrNotFound, ErrUnavailable.
 func (r *Reader) Get(ctx context.Context, orderID string) (Order, error) {
 	return r.get(ctx, db.OrdersByIDParams{OrderIds: []string{orderID}})
 }
 
-// GetDurable is Get for what a caller is told as the outcome of a request of his: it waits until what it read is as
-// durable as the settings demand.
+// GetDurable is Get for the outcome of a request: it waits until the order is as durable as the settings demand.
 func (r *Reader) GetDurable(ctx context.Context, orderID string) (Order, error) {
 	return r.get(ctx, db.OrdersByIDParams{OrderIds: []string{orderID}, Durable: true})
 }
@@ -62,7 +59,7 @@ func (r *Reader) get(ctx context.Context, which db.OrdersByIDParams) (Order, err
 	return rows[0], nil
 }
 
-// Span chooses numbered rows of an order: those between two numbers, which are left out themselves.
+// Span selects numbered rows of an order, between two numbers that are themselves excluded.
 type Span struct {
 	After, Before int32
 	Descending    bool  // the largest number first
@@ -107,7 +104,7 @@ func Read[P, T any](ctx context.Context, r *Reader, read func(context.Context, P
 	return pg.Repeat(ctx, r.life, func(ctx context.Context) (T, error) { return read(ctx, params) })
 }
 
-// Unavailable marks an error of a read or of a verb as one to ask again after, unless the data is to blame.
+// Unavailable wraps an error of a read or verb in ErrUnavailable, unless the data is the cause.
 func Unavailable(doing string, err error) error {
 	switch pg.FaultOf(err) {
 	case pg.None:
@@ -119,33 +116,33 @@ func Unavailable(doing string, err error) error {
 	}
 }
 
-// Filter chooses orders for List. Zero values choose all.
+// Filter selects orders for List. Zero values match all.
 type Filter struct {
 	Statuses               []fsm.State // any of them
 	CustomerID             string
 	Item                   string
 	Hold                   string           // what the order waits for
-	HoldReason             string           // with Hold: all of its reason, or what is before a colon in it
+	HoldReason             string           // with Hold: its reason, or the part before a colon
 	FailureStep            string           // of orders that failed, or are being undone
 	FailureCode            string           // likewise
-	AmountFrom, AmountTo   *decimal.Decimal // both are included, in whatever currency; nil: any
-	CreatedFrom, CreatedTo time.Time        // from is included, to is not
-	Oldest                 bool             // the oldest first
-	After                  int64            // the cursor: the number of the order behind which to go on
+	AmountFrom, AmountTo   *decimal.Decimal // inclusive, in any currency; nil: any
+	CreatedFrom, CreatedTo time.Time        // from inclusive, to exclusive
+	Oldest                 bool             // oldest first
+	After                  int64            // the cursor: the number of the last order of the previous page
 	Limit                  int32            // 1 or more
 }
 
 const (
-	// pageBytes is after how many bytes a page ends, even if more orders were asked for. Most take none that count.
+	// pageBytes is the size at which a page ends, even if more orders were requested.
 	pageBytes = 1 << 20
-	// looksAtMost is how many orders are looked at for one page. No index finds those of an amount, say, and there
-	// may be none among a million.
+	// looksAtMost is how many orders are examined for one page. Some filters, such as amounts, have no index, and may match
+	// none of a million orders.
 	looksAtMost = 10_000
 )
 
-// List reads a page of orders, newest first, or oldest first. Next is the cursor of the next page, and 0 behind the last one. A
-// page may have fewer orders than asked for, even none, and a next one all the same: it ends where it is about a megabyte long,
-// and where enough orders were looked at. It reads the tables the moves write, so a caller sees its own orders.
+// List reads a page of orders, newest or oldest first. Next is the cursor of the next page, or 0 after the last one. A page
+// may have fewer orders than requested, even none, and still a next page: it ends when it is about a megabyte long, and when
+// enough orders were examined. It reads the tables that the moves write, so callers see their own orders.
 func (r *Reader) List(ctx context.Context, f Filter) (page []Order, next int64, err error) {
 	w, err := r.window(ctx, f)
 	if err != nil {
@@ -162,8 +159,8 @@ func (r *Reader) List(ctx context.Context, f Filter) (page []Order, next int64, 
 	return page, next, Unavailable("list orders", err)
 }
 
-// find returns the numbers of a page, and behind which one to go on. It looks at as many orders as the page has first, and at
-// more after each time that they were not enough.
+// find returns the numbers of a page, and the number to continue after. It first examines as many orders as the page has, and
+// more each time that too few match.
 func (r *Reader) find(ctx context.Context, f Filter, w window) (numbers []int64, next int64, err error) {
 	limit := int(f.Limit)
 	q := f.query(w)
@@ -190,7 +187,7 @@ func (r *Reader) find(ctx context.Context, f Filter, w window) (numbers []int64,
 	}
 }
 
-// window is where the orders of a list lie: their numbers and their times.
+// window bounds the orders of a list, by number and time.
 type window struct {
 	after, before int64
 	from, to      time.Time
@@ -198,12 +195,11 @@ type window struct {
 
 var never = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// numberDelay is longer than an order takes from the time it bears to its number: both
-// are given by one statement, the time when it begins, and that waits for locks half a second at most.
+// numberDelay bounds the time between created_at, which is when the admitting statement began, and the assignment of the
+// number. The statement waits for locks half a second at most.
 const numberDelay = 35 * time.Second
 
-// window narrows the numbers to the time of creation, so that a page of last year is
-// not looked for from today.
+// window narrows the numbers by the time of creation, so that the search for orders of last year does not begin today.
 func (r *Reader) window(ctx context.Context, f Filter) (window, error) {
 	w := window{before: math.MaxInt64, from: f.CreatedFrom, to: f.CreatedTo}
 	if f.Oldest {
@@ -230,7 +226,7 @@ func (r *Reader) window(ctx context.Context, f Filter) (window, error) {
 	return w, nil
 }
 
-// query picks the way to look by the index that serves the filter.
+// query picks the index for the filter.
 func (f *Filter) query(w window) db.OrdersFindParams {
 	q := db.OrdersFindParams{
 		Statuses: statusesOf(f), Item: f.Item, CustomerID: f.CustomerID, Reason: f.HoldReason,
@@ -264,10 +260,10 @@ func (f *Filter) query(w window) db.OrdersFindParams {
 
 func unfinished(status string) bool { return !fsm.State(status).Final() }
 
-// largest is the largest amount there can be.
+// largest is the largest possible amount.
 var largest = decimal.MustParse("999999999999999.9999")
 
-// statusesOf are the statuses that a filter lets through. No completed order has a failure.
+// statusesOf are the statuses that a filter matches. Completed orders have no failure.
 func statusesOf(f *Filter) (statuses []string) {
 	chosen := f.Statuses
 	if len(chosen) == 0 {
@@ -284,7 +280,7 @@ func statusesOf(f *Filter) (statuses []string) {
 // Stock is an item's row: on hand, reserved, and whether its stock is tracked at all.
 type Stock = db.Inventory
 
-// StockMost is how many units of an item can be on hand.
+// StockMost is the maximum number of units on hand.
 const StockMost = 1_000_000_000_000
 
 // StockOf reads one item. Errors: ErrNotFound, ErrUnavailable.
@@ -302,7 +298,7 @@ func (r *Reader) StockList(ctx context.Context, after string, limit int32) ([]St
 	return rows, Unavailable("list stock", err)
 }
 
-// StockMovements reads the changes of an item's stock, by the version that they made. Errors: ErrNotFound, ErrUnavailable.
+// StockMovements reads the changes of an item's stock, by version. Errors: ErrNotFound, ErrUnavailable.
 func (r *Reader) StockMovements(ctx context.Context, item string, s StockSpan) (rows []db.StockMovement, err error) {
 	which := db.StockMovementsOfParams{Item: item, After: s.After, Before: cmp.Or(s.Before, math.MaxInt64), Most: s.Limit}
 	if _, err = r.StockOf(ctx, item); err != nil {
@@ -316,7 +312,7 @@ func (r *Reader) StockMovements(ctx context.Context, item string, s StockSpan) (
 	return rows, Unavailable("read stock movements", err)
 }
 
-// StockSpan chooses changes of an item's stock: those between two versions, which are left out themselves.
+// StockSpan selects changes of an item's stock, between two versions that are themselves excluded.
 type StockSpan struct {
 	After, Before int64 // Before 0: up to now
 	Descending    bool  // the largest version first

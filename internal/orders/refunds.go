@@ -9,35 +9,34 @@ import (
 	"pawl/fsm"
 )
 
-// AskedRefund is one that was asked for, of an order that is completed.
+// AskedRefund is a requested refund of a completed order.
 type AskedRefund struct {
 	Number     int32           `json:"refund"` // 1 for the first of the order
 	State      string          `json:"state"`  // one of those below
 	Amount     decimal.Decimal `json:"amount"`
-	Restock    int32           `json:"restock"` // units that were put back into stock
+	Restock    int32           `json:"restock"` // units returned to stock
 	Reason     string          `json:"reason"`
 	RequestID  string          `json:"requestId"`
 	CreatedAt  time.Time       `json:"createdAt"`
-	FinishedAt *time.Time      `json:"finishedAt"` // when it was done or had failed
-	Reference  string          `json:"reference"`  // the provider's name for it
+	FinishedAt *time.Time      `json:"finishedAt"` // when it was done or failed
+	Reference  string          `json:"reference"`  // the provider's reference
 	Code       string          `json:"code"`       // why it is not done
 	Detail     string          `json:"detail"`
 }
 
 // The states of a refund.
 const (
-	RefundPending  = "pending"  // nothing was given back yet
-	RefundInDoubt  = "in_doubt" // it was sent, and its outcome is not known
+	RefundPending  = "pending"  // not refunded yet
+	RefundInDoubt  = "in_doubt" // sent, outcome unknown
 	RefundAccepted = "accepted" // the provider will do it
-	RefundDone     = "done"     // the money is back
-	RefundFailed   = "failed"   // it is not, and never will be by this refund
+	RefundDone     = "done"     // refunded
+	RefundFailed   = "failed"   // not refunded, and never will be by this refund
 )
 
-// Settled reports whether nothing more is to come of it.
+// Settled reports whether the refund is done or failed.
 func (r *AskedRefund) Settled() bool { return r.State == RefundDone || r.State == RefundFailed }
 
-// Refunds are those that were asked for, the first one first. Of an order that a statement returned which writes orders
-// there are none.
+// Refunds returns the requested refunds, oldest first. Orders returned by statements that write have none.
 func Refunds(o *Order) []AskedRefund {
 	var refunds []AskedRefund
 	if o.RefundList != nil {
@@ -46,12 +45,12 @@ func Refunds(o *Order) []AskedRefund {
 	return refunds
 }
 
-// Refunded is how much of an order was given back, beyond doubt.
+// Refunded is the amount that was certainly refunded.
 func Refunded(o *Order) decimal.Decimal {
 	return sum(o, func(r *AskedRefund) bool { return r.State == RefundDone })
 }
 
-// Refundable is how much of a completed order can still be given back.
+// Refundable is the amount of a completed order that can still be refunded.
 func Refundable(o *Order) decimal.Decimal {
 	asked := sum(o, func(r *AskedRefund) bool { return r.State != RefundFailed })
 	left, err := o.Amount.Sub(asked)
@@ -61,7 +60,8 @@ func Refundable(o *Order) decimal.Decimal {
 	return left
 }
 
-// Restockable is how many units of a completed order can still be put back into stock: none that another system reserved.
+// Restockable is the number of units of a completed order that can still be returned to stock: none if another system reserved
+// them.
 func Restockable(o *Order, reservedHere bool) int32 {
 	if !reservedHere {
 		return 0
@@ -73,7 +73,7 @@ func Restockable(o *Order, reservedHere bool) int32 {
 	return left
 }
 
-// sum adds up refunds of an order, with the fraction digits of its amount. They are never more than that.
+// sum adds up refunds of an order, with the fraction digits of its amount. They never exceed the amount.
 func sum(o *Order, counts func(*AskedRefund) bool) decimal.Decimal {
 	total := decimal.Zero.Pad(o.Amount.Scale())
 	for _, refund := range Refunds(o) {

@@ -7,39 +7,38 @@ import (
 	"pawl/fsm"
 )
 
-// Verb is what a person or a program can ask of an order. It is the word of the history
-// and of the path, too.
+// Verb is an action on an order, as named in the history and in paths.
 type Verb string
 
-// Actors that are no principal's name.
+// Actors that are not principals.
 const (
-	ActorAnonymous = "anonymous" // a caller that was not identified
-	ActorSystem    = "system"    // the service by itself
+	ActorAnonymous = "anonymous" // an unauthenticated caller
+	ActorSystem    = "system"    // the service itself
 )
 
 // The verbs.
 const (
 	Cancel     Verb = "cancel"      // stop the order and undo it
-	Retry      Verb = "retry"       // try a held step again at once, or a failed order as its next generation
+	Retry      Verb = "retry"       // retry a held step at once, or restart a failed order as its next generation
 	Pause      Verb = "pause"       // hold the order before its next step
-	Resume     Verb = "resume"      // go on with a paused order
-	Approve    Verb = "approve"     // let an order start that waits for it
+	Resume     Verb = "resume"      // continue a paused order
+	Approve    Verb = "approve"     // start an order that waits for approval
 	Reject     Verb = "reject"      // cancel an order that waits for approval
-	StepResult Verb = "step-result" // say what became of a step whose outcome is not known
-	Refund     Verb = "refund"      // give back money of a completed order
+	StepResult Verb = "step-result" // record the result of a step whose outcome is unknown
+	Refund     Verb = "refund"      // refund a completed order, or a part of it
 )
 
-// Verbs lists them in the order in which they are shown.
+// Verbs lists the verbs in display order.
 var Verbs = []Verb{Cancel, Retry, Pause, Resume, Approve, Reject, StepResult, Refund}
 
-// Applies reports whether the verb applies to an order as its row is. What takes more than the row to know is judged
-// when the verb is asked for.
+// Applies reports whether the verb applies to an order, as far as its row shows. The rest is checked when the verb is
+// requested.
 func (v Verb) Applies(o *Order) bool { return applicable[v](o) }
 
 var applicable = map[Verb]func(*Order) bool{
 	Cancel: func(o *Order) bool {
 		return !o.Status.Final() && !confirmInDoubt(o) &&
-			(o.Hold != nil || !o.Status.Undoing() && !Stopping(o)) // held on the way back it is driven again
+			(o.Hold != nil || !o.Status.Undoing() && !Stopping(o)) // an order that is being undone continues if it is on hold
 	},
 	Retry: func(o *Order) bool {
 		return o.Status == fsm.Failed || HeldFor(o, fsm.HoldAttention, fsm.HoldRetry, fsm.HoldCallback) && !HeldAsUnknown(o)
@@ -56,7 +55,7 @@ var applicable = map[Verb]func(*Order) bool{
 	Refund:     func(o *Order) bool { return o.Status == fsm.Completed && refundable(o) },
 }
 
-// RefusalFor is the code of what stands in the way of a verb that does not apply to an order as its row is.
+// RefusalFor is the code for a verb that does not apply to an order, as far as its row shows.
 func (v Verb) RefusalFor(o *Order) string {
 	switch {
 	case v == Cancel && confirmInDoubt(o):
@@ -69,7 +68,7 @@ func (v Verb) RefusalFor(o *Order) string {
 	return RefusedState
 }
 
-// AllowedActions lists the verbs that apply to the order as it is, or to a refund of it.
+// AllowedActions lists the verbs that apply to the order or one of its refunds.
 func AllowedActions(o *Order) []string {
 	if o.Status == fsm.Completed && o.RefundList == nil && refundable(o) { // nearly every answer
 		return onlyRefund
@@ -86,7 +85,7 @@ func AllowedActions(o *Order) []string {
 
 var onlyRefund = []string{string(Refund)}
 
-// refundable reports whether something of the amount is left to be given back.
+// refundable reports whether any of the amount can still be refunded.
 func refundable(o *Order) bool {
 	if o.RefundList == nil { // nearly every order
 		return o.Amount.IsPos()
@@ -94,7 +93,7 @@ func refundable(o *Order) bool {
 	return Refundable(o).IsPos()
 }
 
-// HeldFor reports whether the order waits for one of these.
+// HeldFor reports whether the order has one of these holds.
 func HeldFor(o *Order, holds ...string) bool {
 	return o.Hold != nil && slices.Contains(holds, *o.Hold)
 }
@@ -104,34 +103,34 @@ func HeldAsUnknown(o *Order) bool {
 	return o.HoldReason != nil && strings.HasPrefix(*o.HoldReason, RefusedUnknown)
 }
 
-// Pausing reports whether the order is to be held before its next step.
+// Pausing reports whether the order will be paused before its next step.
 func Pausing(o *Order) bool { return o.StopRequested != nil && *o.StopRequested == string(Pause) }
 
-// Stopping reports whether the order is to be undone, because it was canceled or its time is up.
+// Stopping reports whether the order will be undone, because it was canceled or its deadline has passed.
 func Stopping(o *Order) bool { return o.StopRequested != nil && !Pausing(o) }
 
-// confirmInDoubt: nothing stops an order whose confirmation may have been done.
+// confirmInDoubt reports whether the confirmation may have been done. Nothing stops such an order.
 func confirmInDoubt(o *Order) bool {
 	return o.Status.Pivot() && o.InDoubtSince != nil
 }
 
-// VoidRefused begins the reason of a hold: the provider refused to undo the key of an earlier generation.
+// VoidRefused is the prefix of a hold reason: the provider refused to undo a key of an earlier generation.
 const VoidRefused = "void_refused: "
 
-// heldForVoid: the hold concerns an earlier generation, and the step was not called for in this one. "done" here would
-// complete this generation uncharged.
+// heldForVoid reports whether the hold concerns an earlier generation and the step has no calls in this one. Recording "done"
+// would complete this generation without a charge.
 func heldForVoid(o *Order) bool {
 	return o.HoldReason != nil && strings.HasPrefix(*o.HoldReason, VoidRefused)
 }
 
-// canBeSettled: the order is at rest in a step that was called for, or in its undoing, and
-// what came of it is in doubt or has come to a person, a callback or another try.
+// canBeSettled reports whether a person can record the result of the order's step: the order is on hold at a step that has
+// calls, or at its undo, and its outcome is in doubt or awaits a person, a callback or a retry.
 func canBeSettled(o *Order) bool {
 	return called(o) && o.Hold != nil && !heldForVoid(o) &&
 		(o.InDoubtSince != nil || o.Retries != nil && HeldFor(o, fsm.HoldAttention, fsm.HoldCallback, fsm.HoldRetry))
 }
 
-// called: the order is at a step, and calls were made for it.
+// called reports whether the order is at a step that has calls.
 func called(o *Order) bool {
 	return !o.Status.Final() && o.Status != fsm.Pending && o.Calls != nil && *o.Calls > 0
 }

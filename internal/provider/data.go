@@ -12,16 +12,15 @@ import (
 	"unicode/utf8"
 )
 
-// The limits of data that is kept on an order.
+// The limits of data that is stored with an order.
 const (
 	maxData  = 16 << 10 // bytes
-	maxDepth = 32       // objects and arrays within each other
+	maxDepth = 32       // of nested objects and arrays
 )
 
-// StorableData returns a JSON object as it is kept in a jsonb column, nil when there is none.
-// The column must take it: an answer that can't be stored would be asked for again and
-// again. It refuses what jsonb refuses, U+0000 and enormous numbers, and what would make
-// it slow; halves of surrogate pairs become U+FFFD. The error says what is wrong, as "is not an object".
+// StorableData returns a JSON object that a jsonb column accepts, or nil if there is none. An answer that can't be stored
+// would be requested again and again. It rejects what jsonb rejects (U+0000 and enormous numbers) and what would make jsonb
+// slow; lone surrogates become U+FFFD. The error is a predicate, such as "is not an object".
 func StorableData(raw json.RawMessage) (json.RawMessage, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, nil
@@ -38,7 +37,7 @@ func StorableData(raw json.RawMessage) (json.RawMessage, error) {
 	return encodeData(object)
 }
 
-// encodeData writes what was read of a JSON text. The error says that it is too long.
+// encodeData encodes decoded JSON. Its only error is that the text is too long.
 func encodeData(object any) (json.RawMessage, error) {
 	var out bytes.Buffer
 	encoder := json.NewEncoder(&out)
@@ -50,7 +49,7 @@ func encodeData(object any) (json.RawMessage, error) {
 	return json.RawMessage(bytes.TrimSuffix(out.Bytes(), []byte("\n"))), nil
 }
 
-// checkValue refuses what is nested more than depth deep, and what jsonb refuses.
+// checkValue rejects values that are nested more than depth deep, or that jsonb rejects.
 func checkValue(value any, depth int) (err error) {
 	if depth < 0 {
 		return errors.New("is nested too deeply")
@@ -92,15 +91,15 @@ func checkNumber(text string) error {
 	return nil
 }
 
-// The longest texts that are kept, in characters.
+// The longest texts that are stored, in characters.
 const (
 	maxWords     = 200 // of a code or detail
 	maxReference = 255
 )
 
-// Text makes the words of others fit to be stored, logged and shown: up to 200 characters that print. What does not print
-// becomes a blank: control characters forge lines of a log, and those that change the direction of text forge what a line
-// says. Where they may repeat what must be withheld, they go through Withheld.Text.
+// Text makes foreign text safe to store, log and show: up to 200 printable characters. Others become blanks, because control
+// characters can forge lines of a log, and those that change the direction of text can forge what a line says. For text that
+// may repeat secrets, use Withheld.Text.
 func Text(words string) string {
 	words = printable(words)
 	count := 0
@@ -121,7 +120,7 @@ func printable(words string) string {
 	}, words)
 }
 
-// CheckReference returns nil for what can be kept as the name that a provider has for something.
+// CheckReference returns nil if a text can be stored as a provider's reference.
 func CheckReference(reference string) error {
 	if utf8.RuneCountInString(reference) > maxReference || strings.ContainsFunc(reference, unicode.IsControl) {
 		return errors.New("reference is too long or has control characters")
@@ -129,15 +128,14 @@ func CheckReference(reference string) error {
 	return nil
 }
 
-// CallbackText holds the texts of an answer that came without a call.
+// CallbackText holds the texts of an answer that arrived without a call.
 type CallbackText struct {
 	Reference, Code, Detail string
 	Data                    json.RawMessage // a JSON object of up to 16 KiB, or nil
 }
 
-// Storable returns the texts as they can be stored and shown, under the rules for those of
-// an answer to a call: code and detail are cut, and nothing holds what is withheld. The
-// error says what of it can't be kept.
+// Storable returns the texts as they can be stored and shown, by the rules for answers to calls: code and detail are cut, and
+// secrets are masked. The error says which text can't be stored.
 func (t CallbackText) Storable(withheld Withheld) (CallbackText, error) {
 	if err := CheckReference(t.Reference); err != nil {
 		return CallbackText{}, err

@@ -22,11 +22,11 @@ const (
 	maxHeader        = 64 << 10 // bytes of an answer's header
 )
 
-// NewTransport returns a transport for this many calls at a time (0: 256). It talks to the host of a URL
-// alone: it uses no proxy of the environment and follows no redirect. Only with private it talks to private addresses.
+// NewTransport returns a transport for this many concurrent calls (0: 256). It connects only to the host of a URL: it uses no
+// proxy from the environment and follows no redirects. It connects to private addresses only if private is set.
 func NewTransport(inFlight int, private bool) *http.Transport {
 	protocols := new(http.Protocols)
-	protocols.SetHTTP1(true) // one connection per call: its end says whose answer was lost
+	protocols.SetHTTP1(true) // one connection per call, so that its end tells which answer was lost
 	return &http.Transport{
 		DialContext:            egress.Dialer(private).DialContext,
 		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
@@ -48,19 +48,19 @@ var UserAgent = func() string {
 	return "pawl/" + version
 }()
 
-// Exchange is what came of one HTTP request: an answer, or the error that stood in its place.
+// Exchange is the outcome of one HTTP request: an answer or an error.
 type Exchange struct {
 	Status   int         // of the answer; 0: there is none
 	Header   http.Header // of the answer
-	Err      error       // there is no answer, or not all of it
-	Ended    error       // how the call had ended, if it had when Err came
+	Err      error       // there is no answer, or only a part
+	Ended    error       // how the call had ended by the time of Err, if it had
 	Sent     int         // on how many connections the request may have been written
-	Received time.Time   // when the answer was there, by the clock of the call
-	Withheld Withheld    // what must not get into a text
+	Received time.Time   // when the answer arrived, by the clock of the call
+	Withheld Withheld    // secrets that no text may repeat
 }
 
-// Perform makes the request of a call. send sends it under the context it gets, reads the answer, and sets Status and
-// Header. The secrets, which may be empty, and what else the call withholds are withheld from now on.
+// Perform makes the request of a call. send must send it with the context that it gets, read the answer, and set Status and
+// Header. From then on, the given secrets (which may be empty) and those of the call are masked.
 func (x *Exchange) Perform(ctx context.Context, c *Call, secrets []string, send func(context.Context) error) {
 	if c.secrets != nil {
 		*c.secrets = append(*c.secrets, secrets...)
@@ -68,8 +68,8 @@ func (x *Exchange) Perform(ctx context.Context, c *Call, secrets []string, send 
 	x.Withheld = c.Withheld(secrets...)
 	var sent atomic.Int32
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		// Called before the first byte, for every connection the request is put on, also for
-		// one that turns out to be closed: later there is no telling what it carried.
+		// Called before the first byte on every connection that is tried, even one that turns out to be closed: later it is
+		// impossible to know what was sent on it.
 		GotConn: func(httptrace.GotConnInfo) { sent.Add(1) },
 	})
 	if x.Err = send(ctx); x.Err != nil {
@@ -78,8 +78,8 @@ func (x *Exchange) Perform(ctx context.Context, c *Call, secrets []string, send 
 	x.Sent, x.Received = int(sent.Load()), c.Now()
 }
 
-// Lost is the result of a request without a whole answer: Retry if it was put on no connection, because only then it has
-// certainly done nothing, else Unknown.
+// Lost is the result of a request without a complete answer: Retry if no connection was tried, because only then it
+// certainly had no effect, and Unknown otherwise.
 func (x *Exchange) Lost() Result {
 	switch {
 	case x.Sent == 0:
@@ -89,14 +89,14 @@ func (x *Exchange) Lost() Result {
 	case x.Ended != nil:
 		return Unknown{Code: "canceled", Detail: "canceled before the answer"}
 	}
-	detail := "the connection ended without a whole HTTP answer" // not what net/http quotes of an answer that it can't read
+	detail := "the connection ended without a complete HTTP answer" // the error of net/http may quote the answer
 	if network, ok := errors.AsType[*net.OpError](x.Err); ok {
 		detail = network.Error()
 	}
 	return Unknown{Code: "connection_lost", Detail: x.Text(detail), After: x.RetryAfter()}
 }
 
-// Reason is why there is no whole answer, in words.
+// Reason says in words why there is no complete answer.
 func (x *Exchange) Reason() string {
 	switch r := x.Lost().(type) {
 	case Unknown:
@@ -107,12 +107,12 @@ func (x *Exchange) Reason() string {
 	return ""
 }
 
-// unconnected counts when the other side answered but can't be trusted: that does not go away like an outage.
+// unconnected counts as a retry if the server answered but can't be trusted, because that does not pass like an outage.
 func (x *Exchange) unconnected() Result {
 	var dial *net.OpError
 	var lookUp *net.DNSError
 	switch {
-	case errors.Is(x.Err, egress.ErrRefused): // it counts: neither the address nor the setting goes away like an outage
+	case errors.Is(x.Err, egress.ErrRefused): // counts, because neither the address nor the setting changes by itself
 		return Retry{Code: "address_refused", Detail: x.Text(x.Err.Error()), Counts: true}
 	case errors.As(x.Err, &lookUp):
 		return Retry{Code: "connection_failed", Detail: x.Text(lookUpFailed(lookUp))}
@@ -126,7 +126,7 @@ func (x *Exchange) unconnected() Result {
 	return Retry{Code: "tls_failed", Detail: x.Text(x.Err.Error()), Counts: true}
 }
 
-// lookUpFailed says why a name was not found, without the addresses of name servers, which its own text has.
+// lookUpFailed says why a name was not found. Unlike the text of the error, it omits the addresses of name servers.
 func lookUpFailed(e *net.DNSError) string {
 	why := "the name servers failed"
 	switch {
@@ -138,14 +138,14 @@ func lookUpFailed(e *net.DNSError) string {
 	return "look up " + e.Name + ": " + why
 }
 
-// Text is the function Text for this answer, which may repeat what is withheld.
+// Text is the function Text for parts of this answer, with secrets masked.
 func (x *Exchange) Text(words string) string { return x.Withheld.Text(words) }
 
-// maxRetryAfter bounds what an answer may ask for, so that it fits a duration.
+// maxRetryAfter bounds Retry-After, so that it fits a duration.
 const maxRetryAfter = 365 * 24 * time.Hour
 
-// RetryAfter is how long the answer asks to wait (RFC 9110, section 10.2.3), up to a year: seconds, or a date, read by the
-// clock of the one who wrote it, else by the clock of the call. 0: nothing that can be read.
+// RetryAfter returns the value of Retry-After (RFC 9110, section 10.2.3), up to a year. A date is compared with the Date
+// header, or else with the clock of the call. 0: none, or invalid.
 func (x *Exchange) RetryAfter() time.Duration {
 	text := x.Header.Get("Retry-After")
 	if text == "" {

@@ -1,12 +1,12 @@
-// Package provider is what the engine and the executors of remote steps have in common: the Executor, what it
-// is told (Call) and what it answers (Result), the idempotency keys, and the rules for what others write into our books.
+// Package provider defines what the engine and the executors of remote steps share: the Executor with its Call and Result,
+// the idempotency keys, and the rules for foreign text in our books.
 //
-// An Executor makes one call and says what came of it. The engine calls it, with no transaction open and no lock held:
-// a call is committed before it is made, the result after it, and every call of one operation carries the same idempotency key
-// and the same body. What is asked of the other side is in docs/guarantees.md; one suite of tests holds all executors to it.
-// They are in provider/endpoint and provider/stripe. The engine chooses one by the policy.
+// An Executor makes one call and returns its result. The engine calls it with no transaction open and no lock held: a call is
+// committed before it is made, and the result after it. Every call of one operation has the same idempotency key and the same
+// body. docs/guarantees.md says what providers must do; one test suite checks all executors. They are in provider/endpoint and
+// provider/stripe. The policy decides which one the engine uses.
 //
-// Neither this package nor an executor ever touches the database or moves an order: the house test keeps them from importing db.
+// Neither this package nor an executor uses the database or moves an order; test/house keeps them from importing db.
 package provider
 
 import (
@@ -31,38 +31,33 @@ import (
 	"pawl/fsm"
 )
 
-// Executor does a remote step. It is called with no transaction and no
-// lock held, after the call has been committed; the answer is committed after it.
-// A call may come again, from this process or from another, at the same time too: each
-// has the same key and the same body. Methods are safe for concurrent use and return by
-// the end of ctx.
+// Executor runs a remote step. It is called with no transaction and no lock held, after the call was committed; the result is
+// committed after it. A call may be repeated, also concurrently and by another process, with the same key and the same body.
+// Methods are safe for concurrent use and return by the end of ctx.
 type Executor interface {
-	// Do does the step.
+	// Do runs the step.
 	Do(ctx context.Context, c *Call) Result
-	// Undo takes back what Do did under the same generation, or sees to it that it never
-	// happens: after Done, a Do with that key that comes late must fail. Done says that
-	// nothing stands. It is never called for confirm.
-	// What has a Reference is taken back by it, whether its key is remembered or not.
+	// Undo reverses the Do of the same generation, or makes sure that it never happens: after Done, nothing of the effect
+	// remains, and a late Do with that key must fail. It is never called for confirm. If there is a Reference, it identifies
+	// the effect, even if the key was forgotten.
 	Undo(ctx context.Context, c *Call) Result
-	// Refund gives back a part of a charge that stands, or all that is left of it: once for each
-	// RefundID. Done has the provider's name of the refund; Waiting says that it is accepted and not done yet.
-	// It is called only for charge.
+	// Refund refunds a part of a charge, or the rest of it, once for each RefundID. Done has the provider's reference of the
+	// refund; Waiting means that it is accepted and not done yet. It is called only for charge.
 	Refund(ctx context.Context, c *Call) Result
 }
 
-// Looker is an Executor that can be asked what became of a key, without doing anything. The
-// other side remembers what it refused: a Do that comes later with that key is refused.
+// Looker is an Executor that can look up a key without any effect. The provider remembers refused keys: a later Do with that
+// key is refused.
 type Looker interface {
 	Executor
-	// Lookup answers Done, Refused or Waiting for a Do that was seen, Unknown with the code InProgress
-	// for one that is still being done, of which only another look-up will tell, Retry for one that
-	// was not seen (it may still be on its way), and Unknown when it can't say. A key that was
-	// undone is Refused, whether its Do was seen or not. With a RefundID it is about the refund.
+	// Lookup returns Done, Refused or Waiting for a Do that arrived; Unknown with the code InProgress for one in progress,
+	// which must be looked up again; Retry for one that has not arrived (it may still be on its way); and otherwise Unknown. An
+	// undone key is Refused, whether its Do arrived or not. With a RefundID, the look-up is about the refund.
 	Lookup(ctx context.Context, c *Call) Result
 }
 
-// Call is what an executor is told. Nothing of it changes between the calls of one
-// operation but Fence, Number, Clock and, of a Do, Reference.
+// Call is the input of an executor. Between the calls of one operation, only Fence, Number, Clock and, for a Do, Reference
+// change.
 type Call struct {
 	Installation  uuid.UUID
 	OrderID       string
@@ -72,22 +67,22 @@ type Call struct {
 	Currency      string
 	Item          string
 	Quantity      int32
-	CustomerID    string          // empty when not given
+	CustomerID    string          // empty: none
 	PaymentMethod string          // opaque; never logged
 	Metadata      json.RawMessage // a JSON object of strings, or nil
-	CallbackURL   string          // where an answer 202 to Do is completed
-	Tokens        []string        // of the callbacks of all steps: withheld from results
+	CallbackURL   string          // where a provider that answered Do with 202 sends the result
+	Tokens        []string        // of the callbacks of all steps: masked in results
 
 	Fence     int64
 	Number    int32
-	Reference string           // the provider's name for the charge (charge, confirm) or reservation, once known
-	Clock     func() time.Time // what signatures and dates go by; nil: the clock of this machine
+	Reference string           // the provider's reference of the charge (charge, confirm) or reservation, once known
+	Clock     func() time.Time // for signatures and dates; nil: the clock of this machine
 
-	RefundID        string // the id with which the refund was asked for that this is about; empty: it is about the step. Amount is that of the refund
-	Reason          string // why it is refunded
-	RefundReference string // the provider's name for the refund, once known
+	RefundID        string // the id of the refund, whose amount is Amount; empty: the call is about the step
+	Reason          string // of the refund
+	RefundReference string // the provider's reference of the refund, once known
 
-	secrets *[]string // where an Exchange notes what it was made with, for Masking; nil: nowhere
+	secrets *[]string // where an Exchange records the secrets that it used, for Masking; nil: nowhere
 }
 
 // Now is the time by the clock of the call.
@@ -98,19 +93,18 @@ func (c *Call) Now() time.Time {
 	return c.Clock()
 }
 
-// Operation is what is done to a step at its provider. Each has a key of its own: an
-// undo with the key of its do would be answered with the stored answer of the do. An
-// executor that makes several requests for one of them has operations of its own beside these.
+// Operation is what a call does to a step at the provider. Each has a key of its own: an undo with the key of its do would get
+// the stored answer of the do. Executors that make several requests for one operation define more.
 type Operation string
 
-// The operations of every step, and of a charge alone: Refund.
+// The operations. Refund is only for charges.
 const (
 	Do     Operation = "do"
 	Undo   Operation = "undo"
 	Refund Operation = "refund"
 )
 
-// LookupKey is the key that a look-up asks after.
+// LookupKey is the key to look up.
 func (c *Call) LookupKey() string {
 	if c.RefundID != "" {
 		return c.Key(Refund)
@@ -118,36 +112,36 @@ func (c *Call) LookupKey() string {
 	return c.Key(Do)
 }
 
-// Result is what came of a call: Done, Refused, Retry, Waiting or Unknown.
+// Result is the result of a call: Done, Refused, Retry, Waiting or Unknown.
 type Result interface{ result() }
 
-// Done says that the effect is there.
+// Done means that the effect happened.
 type Done struct {
-	Reference string          // the provider's name for it, up to 255 characters
-	Data      json.RawMessage // kept on the order; a JSON object of up to 16 KiB, or nil
+	Reference string          // the provider's reference, up to 255 characters
+	Data      json.RawMessage // stored with the order; a JSON object of up to 16 KiB, or nil
 }
 
-// Refused says that the effect is not there and never will be under this key.
+// Refused means that the effect did not happen and never will under this key.
 type Refused struct{ Code, Detail string }
 
-// Retry says that this call certainly did nothing and another may.
+// Retry means that this call certainly had no effect, and can be retried.
 type Retry struct {
 	Code, Detail string
-	After        time.Duration // what the other side asked for; 0: nothing
-	Counts       bool          // it was an answer, not an outage or a full queue
+	After        time.Duration // as the provider asked; 0: not specified
+	Counts       bool          // counts as a retry, because it was an answer and not an outage or a full queue
 }
 
-// Waiting says that the other side has taken it on and will answer by a callback.
+// Waiting means that the provider has accepted the request and will answer by a callback.
 type Waiting struct {
 	Reference string
-	Action    json.RawMessage // what the customer has to do, shown with the order; an object of up to 16 KiB, or nil
+	Action    json.RawMessage // required from the customer, shown with the order; an object of up to 16 KiB, or nil
 }
 
-// Unknown says that the effect may be there or not, now or later.
+// Unknown means that the effect may have happened, or may still happen.
 type Unknown struct {
 	Code, Detail string
-	After        time.Duration // what the other side asked for; 0: nothing
-	Reference    string        // the provider's name for what it is at work on, if it said so
+	After        time.Duration // as the provider asked; 0: not specified
+	Reference    string        // the provider's reference, if it returned one
 }
 
 func (Done) result()    {}
@@ -156,18 +150,18 @@ func (Retry) result()   {}
 func (Waiting) result() {}
 func (Unknown) result() {}
 
-// InProgress is the code of an Unknown that says that the other side is at work on it. Unlike with Waiting there is no
-// callback, so it is asked again.
+// InProgress is the code of an Unknown whose request the provider is still processing. Unlike Waiting, there is no callback,
+// so it must be asked again.
 const InProgress = "in_progress"
 
-// Unsent is the result of a call that failed before anything could be sent. It counts:
-// it does not go away by itself, so a person must be asked in the end.
+// Unsent is the result of a call that failed before anything could be sent. It counts as a retry, because the cause does not
+// pass by itself and a person must be asked in the end.
 func Unsent(code string, err error) Result {
 	return Retry{Code: code, Detail: Text(err.Error()), Counts: true}
 }
 
-// InDoubt is the result of a call one of whose requests ended in r, if another request may have
-// had an effect: that this one did nothing, or never will, says nothing of the call.
+// InDoubt is the result of a call of several requests, of which one ended in r and another may have had an effect: that r had
+// none says nothing about the call.
 func InDoubt(r Result) Result {
 	switch r := r.(type) {
 	case Refused:
@@ -178,11 +172,10 @@ func InDoubt(r Result) Result {
 	return r
 }
 
-// Body is what an endpoint is told of Do, Undo or Refund, as JSON. It has the same bytes on
-// every call, from every replica and every version of this program: providers compare
-// it with the one they know under the key and refuse another. So nothing of a call is
-// in it, the amount is written as it is stored, metadata has one order, and no library
-// decides how a character is escaped. The error is that of metadata that are no object of strings.
+// Body is the JSON body of Do, Undo or Refund for an endpoint. It has the same bytes in every call, from every replica and
+// version of this program, because providers compare it with the one they have for the key and reject a different one. So it
+// contains nothing that changes between calls, the amount is written as it is stored, metadata has one order, and no library
+// decides how characters are escaped. It returns an error if the metadata is not an object of strings.
 func (c *Call) Body(op Operation) ([]byte, error) {
 	b := make([]byte, 0, 512)
 	b = appendMember(append(b, '{'), "orderId", c.OrderID)
@@ -214,7 +207,7 @@ func (c *Call) Body(op Operation) ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// chargeKey is the key that was sent to charge what is refunded now.
+// chargeKey is the key of the charge that is refunded.
 func (c *Call) chargeKey() string {
 	charge := *c
 	charge.RefundID = ""

@@ -11,46 +11,46 @@ import (
 	"github.com/govalues/decimal"
 )
 
-// State is what has become of the do of a key.
+// State is the state of a key.
 type State string
 
-// The states of a key. A key without one has been requested and nothing was done.
+// The states of a key. A key without a state was requested and had no effect.
 const (
-	Pending State = "pending" // accepted, not decided; a callback will tell
+	Pending State = "pending" // accepted, not decided; a callback will report the result
 	Live    State = "live"    // the effect exists
 	Refused State = "refused" // the effect does not exist and never will
 	Undone  State = "undone"  // the effect existed and has been undone
-	Voided  State = "voided"  // undone before there was an effect: there never will be one
+	Voided  State = "voided"  // undone before there was an effect, which is now impossible
 )
 
-// Subject is what a request and its effect are about.
+// Subject says which order and step a request is about.
 type Subject struct {
 	OrderID    string `json:"orderId"`
 	Step       string `json:"step"`
 	Generation int32  `json:"generation"`
-	Amount     string `json:"amount"` // decimal, as it was sent
+	Amount     string `json:"amount"` // decimal, as sent
 	Currency   string `json:"currency"`
 	Quantity   int32  `json:"quantity"`
 	Item       string `json:"item"`
 	RefundID   string `json:"refundId,omitempty"`
 }
 
-// Entry is what the books say of the key of a do.
+// Entry is the entry of a key in the books.
 type Entry struct {
 	Key string `json:"key"`
 	Subject
 	State     State  `json:"state"`
-	Reference string `json:"reference,omitempty"` // our name for the latest effect
+	Reference string `json:"reference,omitempty"` // of the latest effect
 	Code      string `json:"code,omitempty"`      // why it was refused
 	Detail    string `json:"detail,omitempty"`
-	// Effects is how many times the effect happened under this key, undone or not. More than one is a double charge, or the like.
+	// Effects is how often the effect happened under this key, undone or not. More than one is a double charge or the like.
 	Effects int `json:"effects"`
-	// Requests is how many times the do was requested since the simulator was started.
+	// Requests is how often the do was requested since the simulator started.
 	Requests int       `json:"requests"`
 	At       time.Time `json:"at"` // when the state last changed
 }
 
-// entry is an Entry and what is needed to continue with it, as the file has it.
+// entry is an Entry as it is stored, with what is needed to continue.
 type entry struct {
 	Entry
 	Number   int             `json:"number,omitempty"` // in the books, from 1; 0: nothing has happened yet
@@ -59,10 +59,10 @@ type entry struct {
 	Promise  *promise        `json:"promise,omitempty"`
 	Refunded decimal.Decimal `json:"refunded,omitzero"` // of a charge: the sum of its refunds
 
-	running bool // a request is between the check of the key and the effect
+	running bool // a request has checked the key, and its effect follows
 }
 
-// promise is an answer owed by callback. The file has it, so that it outlives a restart.
+// promise is a callback that is still to be sent. It is stored, so that it survives a restart.
 type promise struct {
 	URL   string        `json:"url"`
 	Delay time.Duration `json:"delay"` // in nanoseconds
@@ -71,28 +71,28 @@ type promise struct {
 	From  time.Time     `json:"from"`           // when it was made
 }
 
-// record is a line of the file: things as they are from then on. The last line about a thing counts.
+// record is a line of the file: the new state of some things. For each thing, the last line is valid.
 type record struct {
 	At      time.Time `json:"at"`
 	Entries []*entry  `json:"entries,omitempty"`
 	Undo    *undo     `json:"undo,omitempty"`
-	Forgot  string    `json:"forgot,omitempty"` // a key that is no longer known
+	Forgot  string    `json:"forgot,omitempty"` // a forgotten key
 	Intent  *intent   `json:"intent,omitempty"` // of Stripe's side
 	Answer  *answer   `json:"answer,omitempty"` // of Stripe's side
 }
 
-// undo is an undo request that was done.
+// undo is a completed undo request.
 type undo struct {
 	Key  string `json:"key"`
 	Body string `json:"body"` // fingerprint of the request
 	Of   string `json:"of"`   // the key of the do
 }
 
-// state is everything the simulator knows for good. It is not safe for concurrent use.
+// state is the stored state of the simulator. It is not safe for concurrent use.
 type state struct {
 	entries    []*entry            // in the order in which they were first entered
-	keys       map[string]*entry   // by key of the do, including keys under which nothing has happened
-	names      map[string]*entry   // by our name for the effect; they are never forgotten
+	keys       map[string]*entry   // by key of the do, including keys without an effect
+	names      map[string]*entry   // by reference; never forgotten
 	undos      map[string]string   // fingerprints by key of the undo
 	orders     map[string][]*entry // by order id
 	overlaps   int                 // effects while another of that order and step was live
@@ -109,7 +109,7 @@ func newState() *state {
 	}
 }
 
-// entry returns what is known of the key of a do.
+// entry returns the entry of a key, which may be new.
 func (s *state) entry(key string) *entry {
 	if s.keys[key] == nil {
 		s.keys[key] = &entry{Entry: Entry{Key: key}}
@@ -152,7 +152,7 @@ func (s *state) apply(r record) error {
 	return nil
 }
 
-// enter writes an entry as it is now into the books. It counts an effect that happens while another one is live.
+// enter updates an entry of the books. It counts effects that happen while another one is live.
 func (s *state) enter(e, now *entry) {
 	live := func(other *entry) bool { return other.Step == now.Step && other.State == Live } // also under the key itself
 	if now.Effects > e.Effects && now.Step != stepRefund && slices.ContainsFunc(s.orders[now.OrderID], live) {
@@ -166,7 +166,7 @@ func (s *state) enter(e, now *entry) {
 	}
 }
 
-// prefixes of our names for effects and for their undos.
+// prefixes of references, for effects and their undos.
 var prefixes = map[string][2]string{"charge": {"ch", "rf"}, "reserve": {"rs", "rl"}, "confirm": {"cf", ""}}
 
 func (s *state) name(prefix string) string { return fmt.Sprintf("%s_%d", prefix, s.references+1) }
@@ -188,9 +188,9 @@ func (s *Simulator) Books(orderID string) []Entry {
 	return all
 }
 
-// Summary is what the books come to.
+// Summary is the summary of the books.
 type Summary struct {
-	Steps map[string]Tally `json:"steps"` // charge, reserve, confirm; refund where there are any
+	Steps map[string]Tally `json:"steps"` // charge, reserve, confirm, and refund if there are any
 	Money []Money          `json:"money"` // of charges, by currency
 
 	DoubleLive      int `json:"doubleLive"`      // orders with two live charges or more
@@ -213,7 +213,7 @@ type Tally struct {
 	Pending int `json:"pending"`
 }
 
-// Money is what charges came to, in decimals: Charged - Refunded = Kept.
+// Money is the total of the charges in one currency, as decimals: Charged - Refunded = Kept.
 type Money struct {
 	Currency string `json:"currency"`
 	Charged  string `json:"charged"`
@@ -224,7 +224,7 @@ type Money struct {
 // OK reports whether nothing happened twice.
 func (s Summary) OK() bool { return s.DoubleLive == 0 && s.Overlaps == 0 && s.RepeatedEffects == 0 }
 
-// Summary returns what the books come to now.
+// Summary returns the current summary of the books.
 func (s *Simulator) Summary() Summary {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -277,11 +277,11 @@ type total struct {
 	scale         int // the most decimals of any amount
 }
 
-// add adds a charge. Each effect took the amount; all but what is live was given back.
+// add adds a charge or refund. Each effect took the amount; all that is not live was returned.
 func (t *total) add(e *entry) {
 	amount, ok := new(big.Rat).SetString(e.Amount)
 	if !ok {
-		return // it was checked on arrival
+		return // impossible: amounts are checked on arrival
 	}
 	_, decimals, _ := strings.Cut(e.Amount, ".")
 	t.scale = max(t.scale, len(decimals))

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Request is a request that has arrived. The log of them is in memory, and bounded.
+// Request is an entry in the log of requests, which is in memory and bounded.
 type Request struct {
 	Number     int       `json:"number"`
 	At         time.Time `json:"at"`
@@ -17,17 +17,17 @@ type Request struct {
 	Step       string    `json:"step"`
 	Operation  string    `json:"operation"` // do, undo, or of Stripe's API create, confirm, capture, cancel, refund, read
 	Generation int32     `json:"generation"`
-	Fence      int64     `json:"fence"` // Fencing-Token; 0: none was sent
+	Fence      int64     `json:"fence"` // Fencing-Token; 0: none
 	Fault      Fault     `json:"fault,omitempty"`
 	// Outcome is empty at first, running while a do holds its key, and then done, pending, refused,
 	// voided, refunded, released, in_progress, idempotency_mismatch, error, not_done,
 	// unknown (the file can't be written) or none (nothing was done or answered).
 	Outcome  string `json:"outcome,omitempty"`
 	Replayed bool   `json:"replayed,omitempty"` // by an earlier request with this key
-	Answered bool   `json:"answered"`           // whole; false also until it is decided
+	Answered bool   `json:"answered"`           // completely; false until decided
 }
 
-// keep is how many requests the log has room for.
+// keep is how many requests the log keeps at least.
 const keep = 20_000
 
 type history struct {

@@ -12,7 +12,7 @@ import (
 	"syscall"
 )
 
-// journal is a file of lines. Before anything is answered that a line has done, sync makes it durable.
+// journal is a file of lines. sync makes lines durable before the answers that depend on them.
 type journal struct {
 	file *os.File
 
@@ -25,7 +25,8 @@ type journal struct {
 	err     error      // the first one
 }
 
-// openJournal replays every line of the file and continues at its end. An incomplete last line was never answered: it is cut off.
+// openJournal replays every line of the file and continues at its end. It cuts off an incomplete last line, which was never
+// answered.
 func openJournal(path string, replay func(line []byte) error) (*journal, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -96,8 +97,8 @@ func (j *journal) add(line []byte) {
 	j.added++
 }
 
-// sync returns when all lines that were added before are on disk, or can't be. Concurrent callers share an fsync. After an error
-// nothing more is written, so that the file has exactly what was answered.
+// sync waits until all lines added before are on disk. Concurrent callers share an fsync. After an error nothing more is
+// written, so that the file contains exactly what was answered.
 func (j *journal) sync() error {
 	if j == nil {
 		return nil
@@ -123,11 +124,11 @@ func (j *journal) sync() error {
 	return j.err
 }
 
-// close writes what nobody has waited for; nothing may be added afterwards.
+// close writes the remaining lines. Nothing may be added afterwards.
 func (j *journal) close() error {
 	if j == nil {
 		return nil
 	}
-	_ = j.sync() // its error was returned to those who waited
+	_ = j.sync() // its error was returned to the waiting callers
 	return j.file.Close()
 }

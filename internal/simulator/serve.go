@@ -25,7 +25,7 @@ func (s *Simulator) routes() *http.ServeMux {
 	mux := http.NewServeMux()
 	for step := range prefixes {
 		mux.HandleFunc("POST /"+step, s.post(step, operationDo))
-		if step != "confirm" { // what was confirmed stays
+		if step != "confirm" { // a confirmation can't be undone
 			mux.HandleFunc("POST /"+step+"/undo", s.post(step, operationUndo))
 		}
 	}
@@ -114,7 +114,7 @@ func (s *Simulator) serve(w http.ResponseWriter, r *http.Request, q *request, ha
 	s.deliver(w, r, a)
 }
 
-// lookup says what has become of the key of a do. No fault applies to it.
+// lookup answers with the state of a key. No fault applies to it.
 func (s *Simulator) lookup(key string) reply {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,7 +166,7 @@ const (
 	maxKey  = 255
 )
 
-// request is what was asked for, checked.
+// request is a valid request.
 type request struct {
 	key         string
 	fingerprint string // the same for the same path and body, byte for byte
@@ -174,7 +174,7 @@ type request struct {
 	operation   string
 	means       string // do or undo, of a request of Stripe's API that is one by another name
 	stripe      bool   // it is one of Stripe's API
-	counted     string // what the times of a rule are counted by, if not the key
+	counted     string // by which a rule counts requests, if not by key
 	fence       int64
 	amount      decimal.Decimal
 	body        struct {
@@ -183,10 +183,10 @@ type request struct {
 		Metadata    json.RawMessage `json:"metadata"`
 		CallbackURL string          `json:"callbackUrl"`
 		UndoKey     string          `json:"undoKey"`
-		ChargeKey   string          `json:"chargeKey"` // of what is refunded
-		Reference   string          `json:"reference"` // of what an undo is to take back, or a refund to give back
+		ChargeKey   string          `json:"chargeKey"` // of the charge to refund
+		Reference   string          `json:"reference"` // of the effect to undo or refund
 	}
-	rule   Rule     // what is to go wrong; the zero rule is nothing
+	rule   Rule     // the fault; zero: none
 	logged *Request // in the log of requests
 }
 
@@ -249,7 +249,7 @@ func (q *request) check() (err error) {
 	return nil
 }
 
-// reply is what is answered, and how.
+// reply is an answer and how it is sent.
 type reply struct {
 	status   int
 	body     any
@@ -257,7 +257,7 @@ type reply struct {
 	after    time.Duration // Retry-After
 	outcome  string        // in the log of requests
 	delivery delivery
-	before   func() // is called before it goes out
+	before   func() // called before the answer is sent
 	then     func() // a job, started when it is out
 }
 
@@ -270,7 +270,7 @@ const (
 	dropped          // not at all; the connection is closed
 )
 
-// said is what is answered, or told by callback, as JSON.
+// said is the JSON body of an answer or callback.
 type said struct {
 	Outcome   string          `json:"outcome,omitempty"`
 	State     string          `json:"state,omitempty"` // of an undo or a look-up
@@ -297,7 +297,8 @@ func notDone(status int, code, detail string) reply {
 
 var closedReply = notDone(http.StatusServiceUnavailable, "closed", "the simulator is being stopped")
 
-// durable returns an answer when its effect is on disk. If that fails, the next start may find the effect or not, and the answer says so.
+// durable returns the answer once its effect is on disk. If writing fails, it answers that the effect is unknown: the next start
+// may find it or not.
 func (s *Simulator) durable(a reply) reply {
 	if err := s.journal.sync(); err != nil {
 		s.cfg.Log.Error("write simulator file", "error", err)
@@ -418,7 +419,7 @@ func (e *entry) promised() reply {
 	return reply{status: http.StatusAccepted, outcome: string(Pending), body: said{Reference: e.Reference}}
 }
 
-// data is what a provider tells beside its reference.
+// data is what a provider returns besides the reference.
 func (e *entry) data() json.RawMessage {
 	data := map[string]any{"orderId": e.OrderID}
 	switch e.Step {

@@ -1,5 +1,5 @@
-// Package simulator is a payment provider and warehouse that is not real but behaves: it remembers what it did under each idempotency
-// key, in a file of its own, and can be told to fail in every way a provider does.
+// Package simulator simulates a payment provider and warehouse. It stores what it did under each idempotency key in a file, and
+// can be made to fail in every way that providers do.
 //
 // What it did is counted when it is done, not when it is answered. Its books are therefore a judge of "exactly once" that knows nothing
 // of the service it judges.
@@ -19,7 +19,7 @@ import (
 
 // Config configures a simulator.
 type Config struct {
-	// File is where it keeps what it did. Only one simulator at a time may use it.
+	// File stores what the simulator did. Only one simulator at a time can use it.
 	// Empty means only in memory.
 	File string
 	// Latency is how long a do or an undo takes that is not a repetition.
@@ -70,7 +70,7 @@ type counts struct{ requests, suppressed, refusedAfterUndo int }
 func New() *Simulator {
 	s, err := Open(Config{})
 	if err != nil {
-		panic(err) // only a file, a rule or a secret can be wrong, and there is none
+		panic(err) // impossible: only a file, a rule or a secret can be wrong
 	}
 	return s
 }

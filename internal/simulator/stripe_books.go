@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// answer is the answer of an idempotency key, as the file has it.
+// answer is the stored answer of an idempotency key.
 type answer struct {
 	Key     string          `json:"key"`
 	Request string          `json:"request"` // its fingerprint
@@ -18,14 +18,14 @@ type answer struct {
 	Body    json.RawMessage `json:"body"`
 	Outcome string          `json:"outcome"` // in the log of requests
 
-	running bool // there is none yet
+	running bool // not answered yet
 	at      time.Time
 }
 
 // keyRetention is how long Stripe promises to keep a key: https://docs.stripe.com/api/idempotent_requests.
 const keyRetention = 24 * time.Hour
 
-// answer is what is known of a key that is still kept, or nil.
+// answer returns the answer of a key, or nil if there is none or it has expired.
 func (s *state) answer(key string) *answer {
 	known := s.answers[key]
 	if known == nil || !known.running && time.Since(known.at) > keyRetention {
@@ -34,7 +34,7 @@ func (s *state) answer(key string) *answer {
 	return known
 }
 
-// enterIntent replaces an intent, and writes into the books what it says of each step.
+// enterIntent replaces an intent, and updates the books for each of its steps.
 func (s *state) enterIntent(now *intent, at time.Time) {
 	was := s.intents[now.ID]
 	if was == nil {
@@ -68,7 +68,7 @@ func (s *state) enterIntent(now *intent, at time.Time) {
 	}
 }
 
-// subject is what a step with an amount of the intent is about.
+// subject is the Subject of a step of the intent.
 func (i *intent) subject(step string, units int64) Subject {
 	return Subject{OrderID: i.orderID(), Step: step, Generation: i.generation(), Item: i.Metadata["pawl_item"],
 		Amount: stripeDecimal(units, i.Currency).String(), Currency: strings.ToUpper(i.Currency)}
@@ -82,7 +82,7 @@ func (i *intent) generation() int32 {
 	return int32(generation)
 }
 
-// chargeState is the state of the charge of an intent. An authorization is live, too. An unconfirmed intent has no charge.
+// chargeState is the state of the charge of an intent. An authorization is live. An unconfirmed intent has no charge.
 func (i *intent) chargeState() State {
 	switch {
 	case i.standing():
@@ -116,7 +116,7 @@ func (i *intent) captureState() State {
 	return ""
 }
 
-// What a refund is; failed ones gave nothing back.
+// The states of a refund.
 const (
 	refundPending   = "pending"
 	refundSucceeded = "succeeded"
@@ -134,7 +134,7 @@ type stripeGiven struct {
 	Created  int64             `json:"created"`
 }
 
-// asked reports whether it is a refund that a shop asked for, and not the undoing of a charge.
+// asked reports whether a shop requested the refund. Otherwise it is the undo of a charge.
 func (g *stripeGiven) asked() bool { return g.Metadata["pawl_refund"] != "" }
 
 func (g *stripeGiven) json(i *intent) map[string]any {
@@ -148,7 +148,7 @@ func (g *stripeGiven) json(i *intent) map[string]any {
 	return object
 }
 
-// given is how much of an intent was given back, or is about to be.
+// given is the refunded amount of an intent, including pending refunds.
 func (i *intent) given() (units int64) {
 	for n := range i.Refunds {
 		if i.Refunds[n].Status != refundFailed {
@@ -158,7 +158,7 @@ func (i *intent) given() (units int64) {
 	return units
 }
 
-// refund gives back a part of a charge, or all that is left of it.
+// refund refunds a part of a charge, or the rest of it.
 func (s *Simulator) refund(q *stripeRequest, i *intent) verdict {
 	left := i.Amount - i.given()
 	units := left
@@ -194,7 +194,7 @@ func refundStripeFault(q *stripeRequest, i *intent, left, units int64) *stripeFa
 	return nil
 }
 
-// refundHappens does what a bank does to the last refund: it pays it, or sends the money back.
+// refundHappens simulates the bank, which pays the last refund or returns the money.
 func (i *intent) refundHappens(what string) bool {
 	n := len(i.Refunds) - 1
 	if n < 0 || i.Refunds[n].Status == refundFailed || what == RefundPaid && i.Refunds[n].Status != refundPending {
@@ -206,7 +206,7 @@ func (i *intent) refundHappens(what string) bool {
 	return true
 }
 
-// refundEvent is what there is to tell of the refunds of an intent, or nothing.
+// refundEvent is the event for a change of an intent's refunds, if there is one.
 func refundEvent(before, after *intent) (kind string, object map[string]any) {
 	for n := range after.Refunds {
 		now := &after.Refunds[n]
@@ -220,7 +220,7 @@ func refundEvent(before, after *intent) (kind string, object map[string]any) {
 	return "", nil
 }
 
-// enterRefunds writes the refunds of an intent into the books, except the undo of its charge.
+// enterRefunds updates the books for the refunds of an intent, except the undo of its charge.
 func (s *state) enterRefunds(now, was *intent, at time.Time) {
 	s.references += len(now.Refunds) - len(was.Refunds)
 	for n := range now.Refunds {
@@ -242,7 +242,7 @@ func (s *state) enterRefunds(now, was *intent, at time.Time) {
 	}
 }
 
-// lookAtRefunds answers with one refund, or those of an intent.
+// lookAtRefunds answers with one refund, or with all of an intent.
 func (s *Simulator) lookAtRefunds(q *stripeRequest) reply {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,7 +259,7 @@ func (s *Simulator) lookAtRefunds(q *stripeRequest) reply {
 	return reply{status: http.StatusOK, outcome: "read", body: refunds}
 }
 
-// ofRefund is the intent that a refund is of.
+// ofRefund is the id of a refund's intent.
 func (s *state) ofRefund(id string) string {
 	for _, i := range s.intents {
 		if slices.ContainsFunc(i.Refunds, func(g stripeGiven) bool { return g.ID == id }) {
