@@ -221,7 +221,7 @@ func TestAProviderThatTakesItsTime(t *testing.T) {
 		{"is asked by a retry", with(`charge: {executor: simulator, url: SIM}`), acts{fails("callback-never1"), admits(), is("callback"),
 			allows("cancel", "retry", "pause", "step-result"), does(asked, "completed"), calledFor("do waiting", "lookup done")}},
 		{"and can't be asked is sent the same again", with(`charge: {executor: http, url: SIM/charge, undoUrl: SIM/charge/undo}`), acts{
-			fails("callback-never1"), admits(), is("callback"), does(asked, "completed"), calledFor("do waiting", "do done"), liveAtSimulator("charge")}},
+			fails("callback-never1"), admits(), is("callback"), does(asked, "completed"), calledFor("do waiting", "do done"), stands("charge live")}},
 		{"and still owes the callback is waited for", with(`charge: {executor: simulator, url: SIM}`), acts{fails("async:1h"), admits(), is("callback"),
 			askedAgain, calledFor("do waiting", "lookup waiting")}},
 		// A request that never arrived is sent again at once when the look-up says so, by a call of its own.
@@ -229,17 +229,6 @@ func TestAProviderThatTakesItsTime(t *testing.T) {
 			fails("refuse-connection1"), processes("completed"), calledFor("do unknown connection_lost", "lookup retry unseen", "do done"),
 			func(t *testing.T, s *shop) { t.Helper(); s.called(t, "order", "charge/do", "charge/do") }}},
 	})
-}
-
-// liveAtSimulator checks which steps stand at the simulator, and that nothing else was made there.
-func liveAtSimulator(steps ...string) act {
-	return func(t *testing.T, s *shop) {
-		t.Helper()
-		for i := range steps {
-			steps[i] += " live"
-		}
-		s.stands(t, "order", steps...)
-	}
 }
 
 // executor is something that charges, with what it knows of that.

@@ -100,12 +100,12 @@ func TestCallbacks(t *testing.T) {
 	}
 	during := func(t *testing.T, s *shop) {
 		t.Helper()
-		s.provider.during = func(c received) {
+		s.provider.meanwhile(func(c received) {
 			token := c.CallbackURL[strings.LastIndex(c.CallbackURL, "/")+1:]
 			if r, err := s.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: "done"}); err != nil || !r.Accepted {
 				t.Errorf("%+v, %v", r, err)
 			}
-		}
+		})
 	}
 	another := func(t *testing.T, s *shop) {
 		t.Helper()

@@ -16,88 +16,47 @@ import (
 	"pawl/test/assert"
 )
 
+// startsIn has the order start then.
+func startsIn(d time.Duration) act {
+	return admits(func(in *engine.Input) { in.StartAt = time.Now().Add(d) })
+}
+
 func TestScheduledStart(t *testing.T) {
 	t.Parallel()
-	for name, policy := range map[string]string{"without a policy": "", "with one": allAtTheSimulator} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := openShop(t, 1, quick)
-			if policy != "" {
-				s.use(t, policy)
-			}
-			in := request("much later")
-			in.StartAt = time.Now().Add(time.Hour)
-			limit := within(t, patience)
-			if first, err := s.engine.Process(limit, in); err != nil || first.Hold == nil || *first.Hold != "scheduled" || limit.Err() != nil {
-				t.Fatalf("told of a start that its caller can't wait for: %v, %s, time is up: %v", err, brief(first), limit.Err())
-			}
-			if len(s.calls("much later")) > 0 {
-				t.Error("called before its time")
-			}
-			in = request("later")
-			in.StartAt = time.Now().Add(time.Second)
-			isNow(t, s.process(t, in), "completed")
-			early := value[bool](t, s.Pool, `SELECT bool_or(t.at < o.start_at) FROM transitions AS t JOIN orders AS o USING (order_no)
-				WHERE t.to_status <> 'pending'`)
-			if early {
-				t.Error("it started too early")
-			}
-		})
+	tooEarly := shows(0, `SELECT count(*) FROM transitions AS t JOIN orders AS o USING (order_no) WHERE t.to_status <> 'pending' AND t.at < o.start_at`)
+	toldAtOnce := func(t *testing.T, s *shop) {
+		t.Helper()
+		in := request("order")
+		in.StartAt = time.Now().Add(time.Hour)
+		limit := within(t, patience)
+		if first, err := s.engine.Process(limit, in); err != nil || text(first.Hold) != "scheduled" || limit.Err() != nil {
+			t.Errorf("told of a start that its caller can't wait for: %v, %s, time is up: %v", err, brief(first), limit.Err())
+		}
 	}
-	t.Run("in the past is at once", func(t *testing.T) {
-		t.Parallel()
-		s := openShop(t, 1, quick)
-		in := request("past")
-		in.StartAt = time.Now().Add(-time.Hour)
-		isNow(t, s.process(t, in), "completed")
+	play(t, []scene{
+		{"is told to a caller who can't wait for it", with("{}"), acts{toldAtOnce}},
+		{"is told to a caller who can't wait for it, with a policy", with(allAtTheSimulator), acts{toldAtOnce, uncalled}},
+		{"is kept", with("{}"), acts{startsIn(time.Second), processes("completed"), tooEarly}},
+		{"is kept, with a policy", with(allAtTheSimulator), acts{startsIn(time.Second), processes("completed"), tooEarly}},
+		{"in the past is at once", with("{}"), acts{startsIn(-time.Hour), processes("completed")}},
 	})
 }
 
 func TestApprovalThatNobodyGives(t *testing.T) {
 	t.Parallel()
-	for onTimeout, want := range map[string]string{"cancel": "canceled", "approve": "completed"} {
-		t.Run(onTimeout, func(t *testing.T) {
-			t.Parallel()
-			s := openShop(t, 1, quick)
-			s.use(t, allAtTheSimulator+`
-approval: [{items: [widget], amountOver: 50, currency: USD, timeout: 1h, onTimeout: `+onTimeout+`}]`)
-			order := s.process(t, request("asks")) // whoever waits for a person is told at once
-			if order.Hold == nil || *order.Hold != "approval" || order.ApprovalUntil == nil {
-				t.Fatalf("%s", brief(order))
-			}
-			if len(s.calls("asks")) > 0 {
-				t.Error("called before anybody approved")
-			}
-			s.exec(t, `UPDATE orders SET approval_until = now(), due_at = now() WHERE order_id = 'asks'`)
-			order = s.until(t, "asks", want)
-			switch {
-			case want == "canceled" && (failureCode(order) != "approval_timed_out" || len(s.calls("asks")) > 0):
-				t.Errorf("%s, %q", failureCode(order), s.calls("asks"))
-			case want == "completed" && (order.ApprovedAt == nil || failureCode(order) != ""):
-				t.Errorf("%s", brief(order))
-			}
-		})
+	timesOut := func(onTimeout string) func(*testing.T) *shop {
+		return with(allAtTheSimulator + "approval: [{items: [widget], amountOver: 50, currency: USD, timeout: 1h, onTimeout: " + onTimeout + "}]")
 	}
-	t.Run("an order that no rule fits is not held", func(t *testing.T) {
-		t.Parallel()
-		s := openShop(t, 1, quick)
-		s.use(t, `approval: [{amountOver: 100, currency: USD}]`)
-		isNow(t, s.process(t, request("small")), "completed")
-	})
-	t.Run("an order that is scheduled is asked for at its start", func(t *testing.T) {
-		t.Parallel()
-		s := openShop(t, 1, quick)
-		s.use(t, `approval: [{items: [widget]}]`)
-		in := request("later")
-		in.StartAt = time.Now().Add(time.Hour)
-		s.admit(t, in)
-		if o := s.until(t, "later", "scheduled"); o.ApprovalUntil != nil {
-			t.Errorf("%s", brief(o))
-		}
-		s.startNow(t, "later")
-		if o := s.until(t, "later", "approval"); o.DueAt != nil {
-			t.Errorf("without a time-out it is due at %s", o.DueAt)
-		}
+	// A caller who would wait for a person is told at once.
+	waits := acts{processes("pending approval"), uncalled, sql(`UPDATE orders SET approval_until = now(), due_at = now() WHERE approval_until IS NOT NULL`)}
+	play(t, []scene{
+		{"cancels the order", timesOut("cancel"), append(waits, is("canceled: approval_timed_out"), uncalled)},
+		{"or lets it go on", timesOut("approve"), append(waits, is("completed"),
+			shows(true, `SELECT approved_at IS NOT NULL AND failure_code IS NULL FROM orders`))},
+		{"does not matter to an order that no rule fits", with("approval: [{amountOver: 100, currency: USD}]"), acts{processes("completed")}},
+		{"of an order that is scheduled is asked for at its start", with("approval: [{items: [widget]}]"), acts{startsIn(time.Hour), is("scheduled"),
+			shows(true, `SELECT approval_until IS NULL FROM orders`), func(t *testing.T, s *shop) { t.Helper(); s.startNow(t, "order") },
+			is("approval"), shows(true, `SELECT due_at IS NULL FROM orders`)}},
 	})
 }
 
@@ -167,27 +126,25 @@ func TestCustomerIsPartOfTheInput(t *testing.T) {
 	isNow(t, s.process(t, same), "completed")
 	other := in
 	other.StartAt, other.CompleteBy, other.ReservationTTL = time.Now().Add(time.Hour), time.Now().Add(2*time.Hour), time.Minute
-	_, err := s.engine.Process(t.Context(), other)
-	if d := wantConflict(t, err).Differences; len(d) != 3 || d[0].Pointer != "/startAt" || d[1].Pointer != "/completeBy" || d[2].Pointer != "/reservationTtl" {
-		t.Errorf("%+v", d)
+	differs := func(what engine.Input, want ...orders.Difference) {
+		t.Helper()
+		_, err := s.engine.Process(t.Context(), what)
+		var conflict *orders.Conflict
+		if !errors.As(err, &conflict) {
+			t.Fatalf("no conflict: %v", err)
+		}
+		for i := range want {
+			if want[i].Sent == "" { // a time
+				want[i] = orders.Difference{Pointer: want[i].Pointer, Stored: conflict.Differences[i].Stored, Sent: conflict.Differences[i].Sent}
+			}
+		}
+		assert.Equal(t, conflict.Differences, want)
 	}
+	differs(other, orders.Difference{Pointer: "/startAt"}, orders.Difference{Pointer: "/completeBy"}, orders.Difference{Pointer: "/reservationTtl"})
 	other = in
 	other.CustomerID, other.PaymentMethod = "you", "pm_other"
-	_, err = s.engine.Process(t.Context(), other)
-	conflict := wantConflict(t, err)
-	want := []orders.Difference{{Pointer: "/customerId", Stored: "me", Sent: "you"}, {Pointer: "/paymentMethod", Stored: "(another)", Sent: "(as sent)"}}
-	if len(conflict.Differences) != 2 || conflict.Differences[0] != want[0] || conflict.Differences[1] != want[1] {
-		t.Errorf("%+v", conflict.Differences)
-	}
-}
-
-func wantConflict(t *testing.T, err error) *orders.Conflict {
-	t.Helper()
-	var conflict *orders.Conflict
-	if !errors.As(err, &conflict) {
-		t.Fatalf("no conflict: %v", err)
-	}
-	return conflict
+	differs(other, orders.Difference{Pointer: "/customerId", Stored: "me", Sent: "you"},
+		orders.Difference{Pointer: "/paymentMethod", Stored: "(another)", Sent: "(as sent)"})
 }
 
 // watchPermits looks at how many orders of each key are under way until the test ends, and reports more than the limit.

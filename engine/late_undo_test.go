@@ -239,13 +239,13 @@ func TestAFencedAnswerIsKeptWhenTheDatabaseIsBack(t *testing.T) {
 			// The first call is answered after the second.
 			var calls, lost atomic.Int32
 			answer, arrived := make(chan struct{}), make(chan struct{})
-			s.provider.during = func(c received) {
+			s.provider.meanwhile(func(c received) {
 				if c.call == "charge/do" && calls.Add(1) == 1 {
 					close(arrived)
 					<-answer
 					s.provider.says(`charge/do: 200 {"reference":"ch_1"}`)
 				}
-			}
+			})
 			s.provider.says("charge/do: refused")
 			s.admit(t, request("order"))
 			<-arrived

@@ -3,14 +3,10 @@ package engine_test
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
-	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -21,86 +17,16 @@ import (
 	"pawl/test/dbtest"
 )
 
-// fickle is an endpoint that answers as it is told, order by order. It keeps the contract: a key has its effect once, an
-// undone key never again, and under one key of an undo comes one body.
-type fickle struct {
-	mu     sync.Mutex
-	orders map[string]*fickleOrder
-}
-
-type fickleOrder struct {
-	answers map[string]string // by call, as "charge/undo"
-	hangs   string            // the call that is not answered before release
-	arrived chan struct{}     // closed when it has come
-	release chan struct{}
-	keys    map[string]string // of dos: live, dead
-	undos   map[string]string // bodies, by key
-	faults  []string
-}
-
-func (f *fickle) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	var text json.RawMessage
-	var body struct{ OrderID, UndoKey string }
-	if json.NewDecoder(r.Body).Decode(&text) != nil || json.Unmarshal(text, &body) != nil {
-		w.WriteHeader(http.StatusBadRequest)
-		return
-	}
-	f.mu.Lock()
-	o, call := f.orders[body.OrderID], strings.TrimPrefix(r.URL.Path, "/")
-	if o.hangs == call {
-		o.hangs = ""
-		close(o.arrived)
-		f.mu.Unlock()
-		<-o.release
-		f.mu.Lock()
-	}
-	defer f.mu.Unlock()
-	if said := o.does(call, r.Header.Get("Idempotency-Key"), body.UndoKey, string(text)); said != http.StatusOK {
-		w.WriteHeader(said)
-	}
-}
-
-// does what was called for, if it is to, and says so, if it is to. "lost": it is done, and not said.
-func (o *fickleOrder) does(call, key, undoKey, text string) (status int) {
-	said := o.answers[call]
-	if strings.HasSuffix(call, "/undo") {
-		if known, again := o.undos[key]; again && known != text {
-			o.faults = append(o.faults, fmt.Sprintf("another body under the same key: %s, then %s", known, text))
-		}
-		o.undos[key] = text
-		if said == "done" || said == "lost" {
-			o.keys[undoKey] = "dead"
-		}
-	} else if o.keys[key] == "dead" {
-		said = "refused"
-	} else if said == "done" || said == "lost" {
-		o.keys[key] = "live"
-	}
-	switch said {
-	case "refused":
-		return http.StatusPaymentRequired
-	case "not done":
-		return http.StatusTooManyRequests
-	case "error", "lost":
-		return http.StatusInternalServerError
-	}
-	return http.StatusOK
-}
-
 // TestAnySequenceOfAnswers has an order meet any answers to any calls, any verbs, and replicas that lose it in the middle
 // of a call. Whatever comes, the books never say more than was called for, and no undo that was begun is forgotten.
 func TestAnySequenceOfAnswers(t *testing.T) {
 	t.Parallel()
-	f := &fickle{orders: map[string]*fickleOrder{}}
-	server := httptest.NewServer(f)
-	t.Cleanup(server.Close)
 	s := openShop(t, 2, quick)
-	how := "{executor: http, url: %[1]s/%[2]s/do, undoUrl: %[1]s/%[2]s/undo, timeout: 30s, retry: {initial: 30m, cap: 30m, maxRetries: 2, budget: 1ms}}"
-	s.use(t, fmt.Sprintf("charge: "+how, server.URL, "charge")+"\nreserve: "+fmt.Sprintf(how, server.URL, "reserve"))
+	s.use(t, atEndpoint(", retry: {initial: 30m, cap: 30m, maxRetries: 2, budget: 1ms}", "charge", "reserve"))
 	runs := 0
 	dbtest.Check(t, func(rt *rapid.T) {
 		runs++
-		x := &exchange{shop: s, t: t, fickle: f, id: fmt.Sprintf("order %d", runs)}
+		x := &exchange{shop: s, t: t, id: fmt.Sprintf("order %d", runs)}
 		x.begin(rt)
 		for range rapid.IntRange(1, 5).Draw(rt, "steps") {
 			x.step(rt)
@@ -113,44 +39,31 @@ func TestAnySequenceOfAnswers(t *testing.T) {
 // exchange is one order, and what is asked of it.
 type exchange struct {
 	*shop
-	t      *testing.T
-	fickle *fickle
-	id     string
-	order  *fickleOrder
-	told   bool // by a person, who may have been wrong
+	t    *testing.T
+	id   string
+	told bool // by a person, who may have been wrong
 }
 
 var theCalls = []string{"charge/do", "charge/undo", "reserve/do", "reserve/undo"}
 
-func (x *exchange) says(change func(*fickleOrder)) {
-	x.fickle.mu.Lock()
-	defer x.fickle.mu.Unlock()
-	change(x.order)
-}
-
 // begin admits the order. Mostly it fails, which is what generations are made of.
 func (x *exchange) begin(rt *rapid.T) {
-	x.order = &fickleOrder{answers: map[string]string{}, keys: map[string]string{}, undos: map[string]string{}}
-	x.fickle.mu.Lock()
-	x.fickle.orders[x.id] = x.order
-	x.fickle.mu.Unlock()
+	x.provider.reset()
+	x.provider.mu.Lock()
+	clear(x.provider.live)
+	x.provider.mu.Unlock()
 	x.draw(rt)
 	if refused := rapid.SampledFrom([]string{"charge/do", "charge/do", "reserve/do", ""}).Draw(rt, "refused"); refused != "" {
-		x.says(func(o *fickleOrder) {
-			o.answers = map[string]string{"charge/do": "done", "charge/undo": "done", "reserve/undo": "done"}
-			o.answers[refused] = "refused"
-		})
+		x.provider.says("charge/do: done", "reserve/do: done", "charge/undo: done", "reserve/undo: done", refused+": refused")
 	}
 	x.admit(x.t, request(x.id))
 	x.rests()
 }
 
 func (x *exchange) draw(rt *rapid.T) {
-	x.says(func(o *fickleOrder) {
-		for _, call := range theCalls {
-			o.answers[call] = rapid.SampledFrom([]string{"done", "refused", "not done", "error", "lost"}).Draw(rt, call)
-		}
-	})
+	for _, call := range theCalls {
+		x.provider.says(call + ": " + rapid.SampledFrom([]string{"done", "refused", "not done", "error", "lost"}).Draw(rt, call))
+	}
 }
 
 // step has something happen to the order, and sometimes something else in the middle of a call that comes of it.
@@ -164,14 +77,19 @@ func (x *exchange) step(rt *rapid.T) {
 		x.rests()
 		return
 	}
-	arrived, release := make(chan struct{}), make(chan struct{})
-	x.says(func(o *fickleOrder) { o.hangs, o.arrived, o.release = hangs, arrived, release })
+	var arrived atomic.Bool
+	release := make(chan struct{})
+	x.provider.meanwhile(func(c received) { // the first such call hangs, and those that follow do not
+		if c.call == hangs && !arrived.Swap(true) {
+			<-release
+		}
+	})
 	x.ask(rt, first)
-	x.restsOr(arrived)
+	x.restsOr(&arrived)
 	for _, then := range rapid.SliceOfN(rapid.SampledFrom([]string{"take over", "cancel", "pause"}), 1, 2).Draw(rt, "meanwhile") {
 		x.ask(rt, then)
 	}
-	x.says(func(o *fickleOrder) { o.hangs = "" })
+	x.provider.meanwhile(nil)
 	close(release)
 	x.rests()
 }
@@ -207,16 +125,9 @@ func (x *exchange) rests() {
 }
 
 // restsOr waits for rest, or for the call that hangs.
-func (x *exchange) restsOr(arrived <-chan struct{}) {
+func (x *exchange) restsOr(arrived *atomic.Bool) {
 	x.t.Helper()
-	eventually(x.t, x.id+" rests, or hangs", func() bool {
-		select {
-		case <-arrived:
-			return true
-		default:
-			return value[bool](x.t, x.Pool, atRest, x.id)
-		}
-	})
+	eventually(x.t, x.id+" rests, or hangs", func() bool { return arrived.Load() || value[bool](x.t, x.Pool, atRest, x.id) })
 }
 
 // never lists what must not be, at any time.
@@ -238,7 +149,6 @@ const never = `WITH o AS (SELECT * FROM orders WHERE order_id = $1), a AS (SELEC
 
 func (x *exchange) check(rt *rapid.T) {
 	faults := column[string](x.t, x.Pool, never, x.id)
-	x.says(func(o *fickleOrder) { faults = append(faults, o.faults...) })
 	if len(faults) > 0 {
 		history := column[string](x.t, x.Pool, `SELECT format('%s %s/%s of generation %s: %s', call, step, operation, generation, outcome)
 			FROM books.step_calls WHERE order_id = $1 ORDER BY started_at`, x.id)
@@ -248,11 +158,7 @@ func (x *exchange) check(rt *rapid.T) {
 
 // end has everything go well from now on: the order ends, and what stands is what its end says.
 func (x *exchange) end(rt *rapid.T) {
-	x.says(func(o *fickleOrder) {
-		for _, call := range theCalls {
-			o.answers[call] = "done"
-		}
-	})
+	x.provider.says("charge/do: done", "charge/undo: done", "reserve/do: done", "reserve/undo: done")
 	for value[bool](x.t, x.Pool, `SELECT ended_as IS NULL FROM orders WHERE order_id = $1`, x.id) {
 		for _, what := range []string{"resume", "due", "retry"} {
 			x.ask(rt, what)
@@ -271,15 +177,7 @@ func (x *exchange) end(rt *rapid.T) {
 	if x.get(x.t, x.id).Status == fsm.Completed {
 		want = 2
 	}
-	x.says(func(o *fickleOrder) {
-		var live []string
-		for key, state := range o.keys {
-			if state == "live" {
-				live = append(live, key)
-			}
-		}
-		if slices.Sort(live); len(live) != want {
-			rt.Fatalf("%s: stands %q, want %d", x.id, live, want)
-		}
-	})
+	if stands := x.provider.stands(); len(stands) != want {
+		rt.Fatalf("%s: stands %q, want %d", x.id, stands, want)
+	}
 }

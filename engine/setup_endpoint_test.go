@@ -20,7 +20,7 @@ type endpoint struct {
 	*door
 	mu     sync.Mutex
 	script map[string][]string // by call, as "charge/do": its answers, the last of which goes on
-	during func(received)      // what a test does before a call is answered
+	during func(received)
 	calls  []received
 	bodies map[string]string // by key of the call
 	keys   map[string]string // of dos: the name of the effect, or nothing once it was undone
@@ -73,6 +73,13 @@ func (e *endpoint) says(answers ...string) {
 		call, script, _ := strings.Cut(answer, ": ")
 		e.script[call] = strings.Split(script, "; ")
 	}
+}
+
+// meanwhile is done before each call is answered.
+func (e *endpoint) meanwhile(do func(received)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.during = do
 }
 
 func (e *endpoint) serve(w http.ResponseWriter, r *http.Request) {

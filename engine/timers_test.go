@@ -2,143 +2,27 @@ package engine_test
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"pawl/engine"
-	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
-const shortly = 300 * time.Millisecond
-
-func TestDeadline(t *testing.T) {
-	t.Parallel()
-	t.Run("before the start cancels an order that waits for a person", func(t *testing.T) {
-		t.Parallel()
-		s := openShop(t, 1, quick)
-		s.use(t, allAtTheSimulator+`approval: [{items: [widget]}]`)
-		in := request("waits")
-		in.CompleteBy = time.Now().Add(shortly)
-		s.admit(t, in)
-		order := s.until(t, "waits", "canceled")
-		if failureCode(order) != "deadline_exceeded" || len(s.calls("waits")) > 0 {
-			t.Errorf("%s, %q", failureCode(order), s.calls("waits"))
-		}
-	})
-	t.Run("of the policy holds for an order that names none", func(t *testing.T) {
-		t.Parallel()
-		s := openShop(t, 1, quick)
-		s.use(t, allAtTheSimulator+`
-approval: [{items: [widget]}]
-completeWithin: 200ms`)
-		s.admit(t, request("waits"))
-		s.until(t, "waits", "canceled")
-	})
+// dated has the order end by then, or go back.
+func dated(by time.Duration) act {
+	return admits(func(in *engine.Input) { in.CompleteBy = time.Now().Add(by) })
 }
 
-func TestDeadlineOnTheWay(t *testing.T) {
-	t.Parallel()
-	t.Run("during a charge in doubt undoes it under its key", func(t *testing.T) {
-		t.Parallel()
-		s := openShop(t, 1, quick)
-		s.use(t, `charge: {executor: simulator, url: SIM, retry: {initial: 20ms, cap: 20ms}, breaker: {failures: 1000000}}`)
-		s.faults(t, "error")
-		in := request("doubt")
-		in.CompleteBy = time.Now().Add(time.Hour)
-		s.admit(t, in)
-		eventually(t, "its charge is in doubt", func() bool { return s.get(t, "doubt").InDoubtSince != nil })
-		s.overdue(t, "doubt")
-		order := s.process(t, request("doubt"))
-		if order.Status != "canceled" || failureCode(order) != "deadline_exceeded" || order.RefundedAt == nil {
-			t.Errorf("%s", brief(order))
-		}
-		s.stands(t, "doubt", "charge voided")
-	})
-	t.Run("during a call lets it be answered, and undoes it", func(t *testing.T) {
-		t.Parallel()
-		s := openShop(t, 1, quick)
-		s.use(t, allAtTheSimulator)
-		called, open := s.door.shut(t, "/charge")
-		in := request("slow")
-		in.CompleteBy = time.Now().Add(time.Hour)
-		s.admit(t, in)
-		eventually(t, "the call is under way", func() bool { return called.Load() == 1 })
-		s.overdue(t, "slow")
-		eventually(t, "it is asked to stop", func() bool { return s.get(t, "slow").StopRequested != nil })
-		open()
-		order := s.process(t, request("slow"))
-		if order.Status != "canceled" || failureCode(order) != "deadline_exceeded" {
-			t.Errorf("%s", brief(order))
-		}
-		s.called(t, "slow", "charge/do", "charge/undo")
-		s.stands(t, "slow", "charge undone")
-	})
-	t.Run("during an answer that will come later undoes at once", func(t *testing.T) {
-		t.Parallel()
-		s := openShop(t, 1, quick)
-		s.use(t, allAtTheSimulator)
-		s.faults(t, "callback-never@reserve")
-		in := request("never")
-		in.CompleteBy = time.Now().Add(time.Hour)
-		s.admit(t, in)
-		s.until(t, "never", "callback")
-		s.overdue(t, "never")
-		order := s.process(t, request("never"))
-		if order.Status != "canceled" || failureCode(order) != "deadline_exceeded" {
-			t.Errorf("%s", brief(order))
-		}
-		s.stands(t, "never", "charge undone", "reserve undone")
-	})
-	t.Run("before the answer 202 comes does not wait for its callback", func(t *testing.T) {
-		t.Parallel()
-		s := openShop(t, 1, quick)
-		s.use(t, allAtTheSimulator)
-		s.faults(t, "callback-never@charge")
-		in := request("never")
-		in.CompleteBy = time.Now().Add(time.Millisecond)
-		isNow(t, s.process(t, in), "canceled")
-	})
-}
+const exceeded = "canceled: deadline_exceeded"
 
-func TestDeadlineInTheDatabase(t *testing.T) {
-	t.Parallel()
-	t.Run("before a reservation in the database names itself as the reason", func(t *testing.T) {
-		t.Parallel()
-		s := openShop(t, 1, quick)
-		s.setStock(t, "widget", 5)
-		unlock := s.lock(t, `SELECT FROM inventory WHERE item = 'widget' FOR UPDATE`)
-		in := request("blocked")
-		in.CompleteBy = time.Now().Add(time.Hour)
-		s.admit(t, in)
-		s.until(t, "blocked", "reserving")
-		s.overdue(t, "blocked")
-		eventually(t, "it is asked to stop", func() bool { return s.get(t, "blocked").StopRequested != nil })
-		unlock()
-		if order := s.until(t, "blocked", "canceled"); failureCode(order) != "deadline_exceeded" || order.RefundedAt == nil {
-			t.Error(brief(order))
-		}
-	})
-	t.Run("after completion changes nothing", func(t *testing.T) {
-		t.Parallel()
-		s := openShop(t, 1, quick)
-		in := request("done")
-		in.CompleteBy = time.Now().Add(time.Hour)
-		before := s.process(t, in)
-		s.overdue(t, "done")
-		s.deadlineKept(t)
-		if after := s.get(t, "done"); after.Status != "completed" || after.Seq != before.Seq {
-			t.Errorf("%s", brief(after))
-		}
-	})
-}
+// late has the deadline of the order be over.
+var late = sql(`UPDATE orders SET complete_by = now() WHERE order_id = 'order'`)
 
-// deadlineKept returns when somebody has looked for deadlines that are over by now: one of an order that nobody drives
-// was kept.
-func (s *shop) deadlineKept(t *testing.T) {
+// looked returns when somebody has looked for deadlines that are over by now: one of an order that nobody drives was kept.
+func looked(t *testing.T, s *shop) {
 	t.Helper()
 	in := request("clock")
 	in.StartAt, in.CompleteBy = time.Now().Add(time.Hour), time.Now().Add(2*time.Hour)
@@ -147,78 +31,86 @@ func (s *shop) deadlineKept(t *testing.T) {
 	s.until(t, "clock", "canceled")
 }
 
-// Nobody is at the address: a confirmation there is certainly not done.
-const confirmUnreachable = `
-confirm: {executor: http, url: "http://127.0.0.1:1/confirm", retry: {initial: 10ms, cap: 20ms}}`
+// stands checks what stands at the simulator.
+func stands(want ...string) act {
+	return func(t *testing.T, s *shop) { t.Helper(); s.stands(t, "order", want...) }
+}
+
+// uncalled checks that the simulator has heard of nothing.
+func uncalled(t *testing.T, s *shop) { t.Helper(); s.called(t, "order") }
+
+func TestDeadline(t *testing.T) {
+	t.Parallel()
+	const approval, hour = "approval: [{items: [widget]}]\n", time.Hour
+	const doubts = `charge: {executor: simulator, url: SIM, retry: {initial: 20ms, cap: 20ms}, breaker: {failures: 1000000}}`
+	inDoubt, refunded := comes(true, `SELECT in_doubt_since IS NOT NULL FROM orders`), shows(true, `SELECT refunded_at IS NOT NULL FROM full_orders`)
+	duringACall := func(t *testing.T, s *shop) {
+		t.Helper()
+		called, open := s.door.shut(t, "/charge")
+		dated(hour)(t, s)
+		eventually(t, "the call is under way", func() bool { return called.Load() == 1 })
+		late(t, s)
+		eventually(t, "it is asked to stop", func() bool { return s.get(t, "order").StopRequested != nil })
+		open()
+	}
+	behindALock := func(t *testing.T, s *shop) {
+		t.Helper()
+		s.setStock(t, "widget", 5)
+		unlock := s.lock(t, `SELECT FROM inventory WHERE item = 'widget' FOR UPDATE`)
+		dated(hour)(t, s)
+		s.until(t, "order", "reserving")
+		late(t, s)
+		eventually(t, "it is asked to stop", func() bool { return s.get(t, "order").StopRequested != nil })
+		unlock()
+	}
+	play(t, []scene{
+		{"before the start cancels an order that waits for a person", with(allAtTheSimulator + approval), acts{dated(300 * time.Millisecond), is(exceeded), uncalled}},
+		{"of the policy holds for an order that names none", with(allAtTheSimulator + approval + "completeWithin: 200ms"), acts{admits(), is(exceeded)}},
+		{"during a charge in doubt undoes it under its key", with(doubts), acts{fails("error"), dated(hour), inDoubt, late, processes(exceeded),
+			refunded, stands("charge voided")}},
+		{"during a call lets it be answered, and undoes it", with(allAtTheSimulator), acts{duringACall, processes(exceeded), stands("charge undone"),
+			func(t *testing.T, s *shop) { t.Helper(); s.called(t, "order", "charge/do", "charge/undo") }}},
+		{"during an answer that will come later undoes at once", with(allAtTheSimulator), acts{fails("callback-never@reserve"), dated(hour),
+			is("callback"), late, processes(exceeded), stands("charge undone", "reserve undone")}},
+		{"before the answer 202 comes does not wait for its callback", with(allAtTheSimulator), acts{fails("callback-never@charge"),
+			dated(time.Millisecond), is(exceeded)}},
+		{"before a reservation in the database names itself as the reason", with("{}"), acts{behindALock, is(exceeded), refunded}},
+		{"after completion changes nothing", with("{}"), acts{dated(hour), is("completed"), late, looked, is("completed"),
+			shows(4, `SELECT seq FROM orders WHERE order_id = 'order'`)}},
+	})
+}
 
 func TestReservationExpires(t *testing.T) {
 	t.Parallel()
-	t.Run("when its confirmation can't be sent", func(t *testing.T) {
-		t.Parallel()
-		s := openShop(t, 1, quick)
-		s.use(t, confirmUnreachable)
-		s.setStock(t, "widget", 5)
-		in := request("unsold")
-		in.ReservationTTL = shortly
-		order := s.process(t, in)
-		if order.Status != "canceled" || failureCode(order) != "reservation_expired" || order.ReleasedAt == nil || order.RefundedAt == nil {
-			t.Errorf("%s", brief(order))
-		}
-		if order.ReleasedAt.Sub(*order.ReservedAt) < shortly {
-			t.Errorf("released after %s", order.ReleasedAt.Sub(*order.ReservedAt))
-		}
-		assert.Equal(t, value[int64](t, s.Pool, `SELECT reserved FROM inventory`), 0, "units stay reserved")
-	})
-	t.Run("by the time of the policy", func(t *testing.T) {
-		t.Parallel()
-		s := openShop(t, 1, quick)
-		s.use(t, confirmUnreachable+"\nreservationTtl: 100ms")
-		if order := s.process(t, request("unsold")); failureCode(order) != "reservation_expired" {
-			t.Errorf("%s", brief(order))
-		}
-	})
-	t.Run("at its provider too", func(t *testing.T) {
-		t.Parallel()
-		s := openShop(t, 1, quick)
-		s.use(t, `
-charge: {executor: simulator, url: SIM}
-reserve: {executor: simulator, url: SIM}
-`+confirmUnreachable+"\nreservationTtl: 100ms")
-		s.process(t, request("unsold"))
-		s.stands(t, "unsold", "charge undone", "reserve undone")
+	// Nobody is at the address: a confirmation there is certainly not done.
+	const confirm, expired = "confirm: {executor: http, url: 'http://127.0.0.1:1/confirm', retry: {initial: 10ms, cap: 20ms}}\n", "canceled: reservation_expired"
+	play(t, []scene{
+		{"when its confirmation can't be sent", with(confirm), acts{
+			func(t *testing.T, s *shop) { t.Helper(); s.setStock(t, "widget", 5) },
+			admits(func(in *engine.Input) { in.ReservationTTL = 300 * time.Millisecond }), is(expired),
+			shows(true, `SELECT refunded_at IS NOT NULL AND released_at - reserved_at >= interval '300 ms' FROM full_orders`),
+			shows(0, `SELECT reserved FROM inventory`)}},
+		{"by the time of the policy", with(confirm + "reservationTtl: 100ms"), acts{processes(expired)}},
+		{"at its provider too", with("charge: {executor: simulator, url: SIM}\nreserve: {executor: simulator, url: SIM}\n" + confirm + "reservationTtl: 100ms"),
+			acts{processes(expired), stands("charge undone", "reserve undone")}},
 	})
 }
 
 // Once a confirmation may have had its effect, neither clock stops the order.
 func TestConfirmationInDoubtIsNotStopped(t *testing.T) {
 	t.Parallel()
-	s := openShop(t, 2, quick)
-	s.use(t, `
-charge: {executor: simulator, url: SIM}
-reserve: {executor: simulator, url: SIM}
-confirm: {executor: simulator, url: SIM, retry: {initial: 10ms, cap: 20ms, maxRetries: 999}, breaker: {failures: 1000000}}`)
-	s.faults(t, "error@confirm")
-	in := request("pivot")
-	in.CompleteBy, in.ReservationTTL = time.Now().Add(time.Hour), time.Hour
-	s.admit(t, in)
-	eventually(t, "its confirmation is in doubt", func() bool {
-		o := s.get(t, "pivot")
-		return o.Status == "confirming" && o.InDoubtSince != nil
-	})
-	s.exec(t, `UPDATE orders SET reserved_until = now() WHERE order_id = 'pivot'`)
-	s.overdue(t, "pivot")
-	s.deadlineKept(t)
-	tried := len(s.calls("pivot"))
-	eventually(t, "it is tried on", func() bool { return len(s.calls("pivot")) > tried })
-	s.faults(t)
-	order := s.process(t, request("pivot"))
-	if order.Status != "completed" || !order.FinishedAt.After(*order.CompleteBy) {
-		t.Errorf("%s", brief(order))
+	triedOn := func(t *testing.T, s *shop) {
+		t.Helper()
+		tried := len(s.calls("order"))
+		eventually(t, "it is tried on", func() bool { return len(s.calls("order")) > tried })
 	}
-	if seen := verbs(t, s.Pool, "pivot"); slices.Contains(seen, "deadline") {
-		t.Errorf("history %q", seen)
-	}
-	s.stands(t, "pivot", "charge live", "reserve live", "confirm live")
+	play(t, []scene{{"by its deadline or its reservation", with(everyStep(", retry: {initial: 10ms, cap: 20ms, maxRetries: 999}, breaker: {failures: 1000000}")), acts{
+		fails("error@confirm"), admits(func(in *engine.Input) { in.CompleteBy, in.ReservationTTL = time.Now().Add(time.Hour), time.Hour }),
+		comes(true, `SELECT status = 'confirming' AND in_doubt_since IS NOT NULL FROM orders`),
+		sql(`UPDATE orders SET reserved_until = now()`), late, looked, triedOn, fails(), processes("completed"),
+		shows(true, `SELECT finished_at > complete_by FROM orders WHERE order_id = 'order'`),
+		shows(0, `SELECT count(*) FROM books.transitions WHERE order_id = 'order' AND verb = 'deadline'`),
+		stands("charge live", "reserve live", "confirm live")}}})
 }
 
 // A thousand orders past their deadline whose undoing waits (for a person, for a provider that is
