@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"pawl/test/assert"
 )
 
 // roundTripper answers requests without a network.
@@ -29,9 +31,7 @@ func clientOf(t *testing.T, options Options, handler http.HandlerFunc) *Client {
 		return recorder.Result(), nil
 	})}
 	c, err := New("http://pawl.example/shop/", options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return c
 }
 
@@ -104,16 +104,12 @@ func TestWhatIsSent(t *testing.T) {
 			return err
 		}, "/shop/api/orders/a/cancel", ""},
 	} {
-		if err := use.call(t.Context()); err != nil {
-			t.Fatal(name, err)
-		}
+		assert.NoError(t, use.call(t.Context()), name)
 		key := sent.Header.Get("Idempotency-Key")
 		if sent.URL.RequestURI() != use.url || (use.key == "-") != (len(key) == len(NewID())) || use.key != "-" && key != use.key {
 			t.Errorf("%s: sent %s with the key %q", name, sent.URL.RequestURI(), key)
 		}
-		if got := sent.Header.Get("Authorization"); got != "Bearer pawl_x" {
-			t.Errorf("%s: Authorization %q", name, got)
-		}
+		assert.Equal(t, sent.Header.Get("Authorization"), "Bearer pawl_x", name, "Authorization")
 	}
 }
 
@@ -147,9 +143,7 @@ func TestLostConnections(t *testing.T) {
 			}
 			return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(`{}`))}, nil
 		})}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		if _, err := c.Livez(t.Context()); tries.Load() != lost.tries || (err == nil) != (lost.tries == 2) {
 			t.Errorf("%v: %d tries, and then %v", lost.err, tries.Load(), err)
 		}
@@ -173,9 +167,7 @@ func TestProblem(t *testing.T) {
 	if !errors.As(err, &problem) || problem.Code != ProblemCodeOverloaded || problem.RetryAfter < 50*time.Minute {
 		t.Fatal(err)
 	}
-	if want := "503 overloaded: Too much. /amount is odd. (request r-1)"; problem.Error() != want {
-		t.Errorf("%q, want %q", problem, want)
-	}
+	assert.Equal(t, "503 overloaded: Too much. /amount is odd. (request r-1)", problem.Error(), problem)
 	_, err = c.Livez(t.Context())
 	if !errors.As(err, &problem) || problem.Code != "" || problem.Status != http.StatusServiceUnavailable {
 		t.Errorf("of a proxy: %v", err)

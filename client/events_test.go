@@ -5,9 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"testing"
 	"time"
+
+	"pawl/test/assert"
 )
 
 // TestEvents: the next page is asked for behind what was looked at, which the filter may not have chosen; the loop ends
@@ -42,9 +43,7 @@ func TestEvents(t *testing.T) {
 		}
 		seen = append(seen, "the end")
 	}
-	if !slices.Equal(seen, []string{"1.1", "the end"}) {
-		t.Errorf("saw %q", seen)
-	}
+	assert.Equal(t, seen, []string{"1.1", "the end"}, "saw")
 }
 
 // TestEventsEndWithTheirContext: nothing else ends an outage.
@@ -63,9 +62,7 @@ func TestEventsEndWithTheirContext(t *testing.T) {
 			t.Fatal("an event out of nowhere")
 		}
 	}
-	if tries != 3 {
-		t.Errorf("%d tries", tries)
-	}
+	assert.Equal(t, tries, 3, "tries")
 }
 
 // TestVerifyWebhook has the example of the specification, and what must not pass for it.

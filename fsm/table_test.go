@@ -7,6 +7,8 @@ import (
 
 	"github.com/looplab/fsm"
 	"pgregory.net/rapid"
+
+	"pawl/test/assert"
 )
 
 // written is the machine once more, by hand: what the compiled table must say.
@@ -155,9 +157,7 @@ func TestLookUpAllocatesNothing(t *testing.T) { //nolint:paralleltest // allocat
 			t.Error("wrong answer")
 		}
 	})
-	if n != 0 {
-		t.Errorf("%v allocations a look-up", n)
-	}
+	assert.Equal(t, n, 0, "allocations a look-up")
 }
 
 func BenchmarkEventOf(b *testing.B) {
@@ -197,9 +197,7 @@ func TestDuties(t *testing.T) {
 			t.Errorf("%s is done in %q", step, s)
 		}
 	}
-	if s := DoneIn(""); s != "" {
-		t.Errorf("no step is done in %q", s)
-	}
+	assert.Equal(t, DoneIn(""), "", "no step is done in")
 }
 
 // Whatever the machine has an edge for is some outcome, and the other way round: neither table says more than the other.

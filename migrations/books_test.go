@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -53,9 +54,7 @@ func TestBooks(t *testing.T) {
 	for view, want := range bookColumns {
 		got := valueOf[string](c, `SELECT string_agg(attname || ' ' || format_type(atttypid, atttypmod), ', ' ORDER BY attnum)
 			FROM pg_attribute WHERE attrelid = ('books.' || $1)::regclass AND attnum > 0`, view)
-		if got != want {
-			t.Errorf("books.%s\nis   %s\nwant %s", view, got, want)
-		}
+		assert.Equal(t, got, want, "books", view)
 	}
 	if n := valueOf[int](c, `SELECT count(*) FROM pg_class WHERE relnamespace = 'books'::regnamespace`); n != len(bookColumns) {
 		t.Errorf("%d views, want %d", n, len(bookColumns))
@@ -140,9 +139,7 @@ func TestBooksSayWhatHappened(t *testing.T) {
 	for _, id := range []string{"sold", "held", "released"} {
 		c.do(`INSERT INTO reservations (order_no, generation, item, quantity, released_at)
 			SELECT order_no, 0, item, quantity, CASE WHEN order_id = 'released' THEN now() END FROM orders WHERE order_id = $1`, id)
-		if state := valueOf[string](c, `SELECT state FROM books.reservations WHERE order_id = $1`, id); state != id {
-			t.Errorf("%s is %s", id, state)
-		}
+		assert.Equal(t, valueOf[string](c, `SELECT state FROM books.reservations WHERE order_id = $1`, id), id)
 	}
 	c.do(`INSERT INTO transitions (order_no, seq, to_status, fence, actor) SELECT order_no, 1, 'pending', 0, NULL FROM orders`)
 	if actor := valueOf[string](c, `SELECT actor FROM books.transitions WHERE order_id = 'sold'`); actor != "system" {

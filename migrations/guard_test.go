@@ -3,10 +3,10 @@ package migrations_test
 import (
 	"fmt"
 	"regexp"
-	"slices"
 	"testing"
 
 	"pawl/fsm"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -21,9 +21,7 @@ func TestGuardIsTheMachine(t *testing.T) {
 	for _, match := range regexp.MustCompile(`'(\w+)'::text`).FindAllStringSubmatch(text, -1) {
 		got = append(got, fsm.State(match[1]))
 	}
-	if !slices.Equal(got, fsm.States()) {
-		t.Errorf("CHECK %v\nmachine %v", got, fsm.States())
-	}
+	assert.Equal(t, got, fsm.States(), "CHECK machine")
 	if n := valueOf[int](c, `SELECT count(*) FROM pg_trigger WHERE tgrelid = 'orders'::regclass AND tgenabled = 'O' AND tgtype & 3 = 1
 		AND tgname IN ('orders_guard', 'orders_guard_claim', 'orders_guard_input', 'orders_guard_insert')`); n != 4 {
 		t.Errorf("%d triggers", n)

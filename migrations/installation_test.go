@@ -7,6 +7,7 @@ import (
 	"pawl/db"
 	"pawl/internal/pg"
 	"pawl/migrations"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -36,9 +37,7 @@ func TestStranger(t *testing.T) {
 		"another name":                                   {change(func(*db.InstallationPlaceRow) {}), "staging", `it belongs to the installation "prod", and this is "staging"`},
 		"another name, and the cluster may not be known": {change(func(r *db.InstallationPlaceRow) { r.System = 0 }), "staging", `it belongs to the installation "prod", and this is "staging"`},
 	} {
-		if got := c.place.Stranger(c.name); got != c.want {
-			t.Errorf("%s: %q, want %q", what, got, c.want)
-		}
+		assert.Equal(t, c.place.Stranger(c.name), c.want, what)
 	}
 }
 
@@ -88,20 +87,14 @@ func TestAdoptAsCopy(t *testing.T) {
 		(SELECT count(*) FROM pawl.access_log WHERE event = 'database_adopted_as_copy' AND actor = 'ann'))`
 	before, was := ask(t, database.AdminURL, identity), ask(t, database.AdminURL, rest)
 	adoption := migrations.Adoption{AsCopy: true, Name: "staging", Actor: "ann"}
-	if err := migrations.Adopt(t.Context(), database.URL, adoption); !errors.Is(err, migrations.ErrNotOwner) {
-		t.Errorf("the service adopts: %v", err)
-	}
+	assert.ErrorIs(t, migrations.Adopt(t.Context(), database.URL, adoption), migrations.ErrNotOwner, "the service adopts")
 	var inUse *migrations.InUse
 	if err := migrations.Adopt(t.Context(), database.AdminURL, adoption); !errors.As(err, &inUse) {
 		t.Errorf("adopted while a service drives it: %v", err)
 	}
-	if now := ask(t, database.AdminURL, identity) + ask(t, database.AdminURL, rest); now != before+was {
-		t.Errorf("%s has changed to %s", before+was, now)
-	}
+	assert.Equal(t, ask(t, database.AdminURL, identity)+ask(t, database.AdminURL, rest), before+was, "has changed to")
 	ask(t, database.AdminURL, `UPDATE pawl.event_relay SET due_at = now() RETURNING ''`)
-	if err := migrations.Adopt(t.Context(), database.AdminURL, adoption); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, migrations.Adopt(t.Context(), database.AdminURL, adoption))
 	if now := ask(t, database.AdminURL, identity); now[:36] == before[:36] || now[37:101] == before[37:101] || now[101:] != " staging" {
 		t.Errorf("%s has become %s", before, now)
 	}

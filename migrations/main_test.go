@@ -10,6 +10,7 @@ import (
 
 	"pawl/fsm"
 	"pawl/internal/pg"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -24,9 +25,7 @@ type client struct {
 func connect(t *testing.T, database *dbtest.Database) *client {
 	t.Helper()
 	tx, err := database.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() {
 		if err := tx.Rollback(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)

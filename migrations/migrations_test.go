@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pawl/migrations"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -29,9 +30,7 @@ func TestUp(t *testing.T) {
 		whole(t, url)
 		before := schema(t, url)
 		up(t, url)
-		if schema(t, url) != before {
-			t.Error("the schema changed")
-		}
+		assert.Equal(t, schema(t, url), before, "the schema changed")
 	})
 	t.Run("by six at once from the first version", func(t *testing.T) {
 		t.Parallel()
@@ -74,13 +73,9 @@ func TestDown(t *testing.T) {
 		down(t, url)
 		before = schema(t, url)
 	}
-	if left := schema(t, url); left != empty {
-		t.Errorf("left behind: %s", left)
-	}
+	assert.Equal(t, schema(t, url), empty, "left behind")
 	up(t, url)
-	if again := schema(t, url); again != migrated {
-		t.Errorf("was %s\nis %s", migrated, again)
-	}
+	assert.Equal(t, schema(t, url), migrated, "was")
 }
 
 // refuseDown is told what would go with a migration, and says no.
@@ -110,9 +105,7 @@ func TestBesideANewerRelease(t *testing.T) {
 			Data: []byte("-- +goose Up\nCREATE TABLE public.added ();\n-- +goose Down\nDROP TABLE public.added;\n"),
 		}
 	})
-	if err := migrations.UpOf(t.Context(), url, newer); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, migrations.UpOf(t.Context(), url, newer))
 	before := schema(t, url)
 	up(t, url)
 	if got := ask(t, url, newestApplied); got != fmt.Sprint(newest) || schema(t, url) != before {
@@ -132,9 +125,7 @@ func build(t *testing.T, edit func(files fstest.MapFS)) fs.FS {
 	files := fstest.MapFS{}
 	for _, name := range names(t) {
 		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		files[name] = &fstest.MapFile{Data: text}
 	}
 	edit(files)
@@ -169,9 +160,7 @@ func TestStockGooseCommand(t *testing.T) {
 	}
 	up(t, url)
 	run("reset")
-	if got := applied(t, url); got != 0 {
-		t.Errorf("%d applied after goose reset", got)
-	}
+	assert.Equal(t, applied(t, url), 0, "applied after goose reset")
 }
 
 func sixAtOnce(t *testing.T, url string) {
@@ -194,12 +183,8 @@ func whole(t *testing.T, url string) {
 		t.Errorf("%d of %d files applied", got, want)
 	}
 	twice := ask(t, url, `SELECT count(*)::text FROM (SELECT FROM goose_db_version GROUP BY version_id HAVING count(*) > 1) AS v`)
-	if twice != "0" {
-		t.Errorf("%s versions applied twice", twice)
-	}
-	if installations := ask(t, url, `SELECT count(*)::text FROM pawl.installation`); installations != "1" {
-		t.Errorf("%s installations", installations)
-	}
+	assert.Equal(t, twice, "0", "versions applied twice")
+	assert.Equal(t, ask(t, url, `SELECT count(*)::text FROM pawl.installation`), "1", "installations")
 	if newest := ask(t, url, newestApplied); newest != fmt.Sprint(migrations.Version()) {
 		t.Errorf("the newest migration is %d, applied is %s", migrations.Version(), newest)
 	}
@@ -208,18 +193,14 @@ func whole(t *testing.T, url string) {
 func names(t *testing.T) []string {
 	t.Helper()
 	names, err := filepath.Glob("*.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return names
 }
 
 func applied(t *testing.T, url string) (n int) {
 	t.Helper()
 	list, err := migrations.Status(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for i, m := range list {
 		if m.Applied != !m.AppliedAt.IsZero() || m.Applied && n != i || !strings.HasSuffix(m.Name, ".sql") {
 			t.Errorf("%+v", m)
@@ -233,16 +214,12 @@ func applied(t *testing.T, url string) (n int) {
 
 func up(t *testing.T, url string) {
 	t.Helper()
-	if _, err := migrations.Up(t.Context(), url); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(migrations.Up(t.Context(), url)))
 }
 
 func down(t *testing.T, url string) {
 	t.Helper()
-	if err := migrations.Down(t.Context(), url, func(migrations.Rollback) error { return nil }); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, migrations.Down(t.Context(), url, func(migrations.Rollback) error { return nil }))
 }
 
 // schema is everything the migrations make, as text: relations with columns, constraints, indexes, triggers, functions.
@@ -264,12 +241,8 @@ func schema(t *testing.T, url string) string {
 func ask(t *testing.T, url, query string) (text string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer conn.Close(t.Context())
-	if err := conn.QueryRow(t.Context(), query).Scan(&text); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, conn.QueryRow(t.Context(), query).Scan(&text))
 	return text
 }

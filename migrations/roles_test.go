@@ -26,6 +26,7 @@ import (
 	"pawl/internal/books"
 	"pawl/internal/pg"
 	"pawl/migrations"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -40,9 +41,7 @@ func makeRoles(t *testing.T) *shopRoles {
 	t.Helper()
 	r := &shopRoles{Database: dbtest.New(t)}
 	r.prefix = "r" + strings.TrimPrefix(r.Pool.Config().ConnConfig.Database, "pawl_test_") // roles belong to the whole server
-	if err := migrations.Roles(t.Context(), r.AdminURL, r.prefix); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, migrations.Roles(t.Context(), r.AdminURL, r.prefix))
 	t.Cleanup(func() {
 		for _, sql := range []string{"DROP OWNED BY %s_owner, %[1]s_serve, %[1]s_read CASCADE", "DROP ROLE %s_owner, %[1]s_serve, %[1]s_read"} {
 			if _, err := r.Pool.Exec(context.WithoutCancel(t.Context()), fmt.Sprintf(sql, r.prefix)); err != nil {
@@ -51,15 +50,11 @@ func makeRoles(t *testing.T) *shopRoles {
 		}
 	})
 	tx, err := r.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	c := &client{t, tx}
 	c.plantSold()
 	c.do(`UPDATE orders SET payment_method = NULL, customer_id = customer_id`)
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, tx.Commit(t.Context()))
 	return r
 }
 
@@ -71,9 +66,7 @@ func (r *shopRoles) urlAs(role string) string {
 func (r *shopRoles) as(t *testing.T, role string) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), r.urlAs(role))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { conn.Close(context.WithoutCancel(t.Context())) })
 	return conn
 }
@@ -168,18 +161,12 @@ func TestServiceBecomesNobody(t *testing.T) {
 	}
 	conn := r.as(t, "serve")
 	pool := dbtest.Open(t, r.urlAs("serve"), pg.Options{MaxConns: 4})
-	if err := engine.CheckSchema(t.Context(), pool, migrations.Version()); err != nil {
-		t.Fatal("the service does not start:", err)
-	}
+	assert.NoError(t, engine.CheckSchema(t.Context(), pool, migrations.Version()), "the service does not start:")
 	control, err := access.New(t.Context(), db.New(pool), access.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer control.Stop()
 	link, _, err := access.MakeLink(t.Context(), query, "maria", "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	stolen := func(what, sql string) {
 		t.Helper()
 		var opened int
@@ -202,17 +189,13 @@ func TestServiceBecomesNobody(t *testing.T) {
 	if p, err := control.Identify(t.Context(), by); err != nil || p.Name != session.Name {
 		t.Error(p, err)
 	}
-	if err := control.EndSession(t.Context(), session.Cookie, netip.Addr{}); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, control.EndSession(t.Context(), session.Cookie, netip.Addr{}))
 	if p, err := control.Identify(t.Context(), by); err == nil {
 		t.Error("the session goes on as", p.Name)
 	}
 	want := "link_made test - maria, session_opened token:maria 192.0.2.1 maria, session_ended token:maria - maria"
 	got := ask(t, r.URL, `SELECT string_agg(concat_ws(' ', event, actor, coalesce(host(address), '-'), subject), ', ' ORDER BY entry_no) FROM access_log WHERE event <> 'token_created'`)
-	if got != want {
-		t.Errorf("the access log has %s", got)
-	}
+	assert.Equal(t, got, want, "the access log has")
 }
 
 // TestInventedEntries: the service's role writes into the access log what was never done, and a proof of the books finds it.
@@ -221,15 +204,11 @@ func TestInventedEntries(t *testing.T) {
 	r := makeRoles(t)
 	query := db.New(r.Pool)
 	control, err := access.New(t.Context(), query, access.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer control.Stop()
 	must := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 	}
 	maria := access.Template{Name: "maria", Roles: access.AllRoles, Lifetime: time.Hour, Actor: "test"}
 	_, err = access.Create(t.Context(), query, maria)
@@ -265,9 +244,7 @@ func TestReadersSeeTheBooks(t *testing.T) {
 	r := makeRoles(t)
 	conn := r.as(t, "read")
 	rows, err := conn.Query(t.Context(), `SELECT viewname::text FROM pg_views WHERE schemaname = 'books'`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	views, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil || len(views) < 8 {
 		t.Fatal(views, err)
@@ -319,31 +296,21 @@ func TestRolesOfAnOrdinaryOwner(t *testing.T) {
 	as := func(role string) string { return empty + "&options=-crole%3D" + prefix + role }
 	up(t, as("_admin"))
 	for range 2 {
-		if err := migrations.Roles(t.Context(), as("_admin"), prefix); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, migrations.Roles(t.Context(), as("_admin"), prefix))
 	}
 	owned := `SELECT count(*)::text FROM pg_class WHERE relnamespace IN ('pawl'::regnamespace, 'books'::regnamespace) AND relowner <> '` + prefix + `_owner'::regrole`
-	if others := ask(t, empty, owned); others != "0" {
-		t.Errorf("%s tables belong to others", others)
-	}
+	assert.Equal(t, ask(t, empty, owned), "0", "tables belong to others")
 	up(t, as("_serve")) // nothing is pending: a service starts
-	if got := applied(t, as("_serve")); got != len(names(t)) {
-		t.Errorf("the service sees %d migrations", got)
-	}
+	assert.Equal(t, applied(t, as("_serve")), len(names(t)), "the service sees migrations")
 	if err := migrations.Down(t.Context(), as("_serve"), func(migrations.Rollback) error { return nil }); !errors.Is(err, migrations.ErrNotOwner) {
 		t.Errorf("the service takes a migration back: %v", err)
 	}
 	down(t, as("_owner"))
-	if _, err := migrations.Up(t.Context(), as("_serve")); !errors.Is(err, migrations.ErrNotOwner) {
-		t.Errorf("the service migrates: %v", err)
-	}
+	assert.ErrorIs(t, assert.Err(migrations.Up(t.Context(), as("_serve"))), migrations.ErrNotOwner, "the service migrates")
 	ready := func() error {
 		t.Helper()
 		pool, err := pg.Open(t.Context(), as("_serve"), pg.Options{MaxConns: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		defer pool.Close()
 		return engine.CheckSchema(t.Context(), pool, migrations.Version())
 	}
@@ -352,9 +319,7 @@ func TestRolesOfAnOrdinaryOwner(t *testing.T) {
 		if err := ready(); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
-		if others := ask(t, empty, owned); others != "0" {
-			t.Errorf("%s: %s tables belong to others", what, others)
-		}
+		assert.Equal(t, ask(t, empty, owned), "0", what, "tables belong to others")
 	}
 	up(t, as("_owner"))
 	serves("the newest migration was taken back and applied again")
@@ -384,9 +349,7 @@ func TestRolesOfAnOrdinaryOwner(t *testing.T) {
 func ordinaryOwner(t *testing.T, empty, prefix string) {
 	t.Helper()
 	admin, err := pgx.Connect(t.Context(), empty)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	exec := func(sql string) {
 		t.Helper()
 		if _, err := admin.Exec(context.WithoutCancel(t.Context()), strings.ReplaceAll(sql, "PREFIX", prefix)); err != nil {
@@ -407,9 +370,7 @@ func ordinaryOwner(t *testing.T, empty, prefix string) {
 func stockGoose(t *testing.T, url string) {
 	t.Helper()
 	config, err := pgx.ParseConfig(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	conn := stdlib.OpenDB(*config)
 	defer conn.Close()
 	provider, err := goose.NewProvider(goose.DialectPostgres, conn, os.DirFS("."))
@@ -419,9 +380,7 @@ func stockGoose(t *testing.T, url string) {
 	if err == nil {
 		_, err = provider.Up(t.Context())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 }
 
 func TestRolesSQL(t *testing.T) {
@@ -431,8 +390,6 @@ func TestRolesSQL(t *testing.T) {
 		t.Error(text, err)
 	}
 	for _, prefix := range []string{"", "Shop", "shop; DROP TABLE x", "1shop", strings.Repeat("x", 41)} {
-		if _, err := migrations.RolesSQL(prefix); !errors.Is(err, migrations.ErrPrefix) {
-			t.Errorf("%q: %v", prefix, err)
-		}
+		assert.ErrorIs(t, assert.Err(migrations.RolesSQL(prefix)), migrations.ErrPrefix, prefix)
 	}
 }

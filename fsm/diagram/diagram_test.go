@@ -7,11 +7,11 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"pawl/fsm"
+	"pawl/test/assert"
 )
 
 var update = flag.Bool("update", false, "write the files of docs that are compared")
@@ -23,17 +23,11 @@ func TestDocs(t *testing.T) {
 			t.Parallel()
 			path := filepath.Join("..", "..", "docs", name)
 			if *update {
-				if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				assert.NoError(t, os.WriteFile(path, []byte(text), 0o644))
 			}
 			stored, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if string(stored) != text {
-				t.Errorf("%s is not the machine's any more: go generate ./...", path)
-			}
+			assert.NoError(t, err)
+			assert.Equal(t, string(stored), text, path, "is not the machine's any more: go generate ./")
 		})
 	}
 }
@@ -62,26 +56,20 @@ func TestSVG(t *testing.T) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		if text, ok := token.(xml.CharData); ok {
 			texts[string(text)]++
 		}
 	}
 	for _, s := range fsm.States() {
-		if texts[string(s)] != 1 {
-			t.Errorf("%s is drawn %d times", s, texts[string(s)])
-		}
+		assert.Equal(t, texts[string(s)], 1, s, "is drawn times")
 	}
 	want := map[fsm.Event]int{}
 	for _, e := range fsm.Edges() {
 		want[e.Event]++
 	}
 	for event, n := range want {
-		if texts[string(event)] != n {
-			t.Errorf("%s is drawn %d times, want %d", event, texts[string(event)], n)
-		}
+		assert.Equal(t, texts[string(event)], n, event, "is drawn times")
 	}
 }
 
@@ -96,9 +84,7 @@ func groups(t *testing.T, picture string) (classes map[string][]string, links ma
 		if errors.Is(err, io.EOF) {
 			return classes, links
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		switch token := token.(type) {
 		case xml.StartElement:
 			for _, a := range token.Attr {
@@ -132,9 +118,7 @@ func TestPictureOfMany(t *testing.T) {
 	}
 	classes, links := groups(t, string(p.HTML()))
 	for text, class := range map[string]string{"10,000+": "count", "charging": "name", `</title><b>"`: "ahead"} {
-		if !slices.Equal(classes[text], []string{class}) {
-			t.Errorf("%s is drawn as %q", text, classes[text])
-		}
+		assert.Equal(t, classes[text], []string{class}, text, "is drawn as")
 	}
 	if links["charging"] != p.States[fsm.Charging].Link || links["10,000+"] != links["charging"] || links["failed"] != "" {
 		t.Errorf("links: %q", links)
@@ -164,8 +148,6 @@ func TestPictureOfOne(t *testing.T) {
 		`>×3</text>`:                        1,
 		`>×2</text>`:                        2,
 	} {
-		if n := strings.Count(text, want); n != times {
-			t.Errorf("%d times %s, want %d", n, want, times)
-		}
+		assert.Equal(t, strings.Count(text, want), times, "times", want)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"pawl/fsm"
+	"pawl/test/assert"
 )
 
 // The sizes are those of machine.svg.tmpl.
@@ -88,9 +89,7 @@ func TestLayout(t *testing.T) {
 			way := routeOf(e).way
 			for s, p := range map[fsm.State]point{e.From: way[0], e.To: way[len(way)-1]} {
 				dx, dy := math.Abs(p.x-places[s].x)/(boxWidth/2), math.Abs(p.y-places[s].y)/(boxHeight/2)
-				if max(dx, dy) != 1 {
-					t.Errorf("%s to %s: %v is not at the rim of %s", e.From, e.To, p, s)
-				}
+				assert.Equal(t, max(dx, dy), 1, e.From, e.To, p, "is not at the rim of", s)
 			}
 		}
 	})

@@ -7,6 +7,7 @@ import (
 
 	"pawl/db"
 	"pawl/internal/access"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -21,9 +22,7 @@ func open(t *testing.T) (*access.Control, *dbtest.Database) {
 func control(t *testing.T, on db.DBTX) *access.Control {
 	t.Helper()
 	c, err := access.New(t.Context(), db.New(on), access.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(c.Stop)
 	return c
 }

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"pawl/test/assert"
 )
 
 // admission is that of a principal of its own.
@@ -27,9 +29,7 @@ func wantOver(t *testing.T, over *Exceeded, name string, pause time.Duration) {
 
 func wantIn(t *testing.T, over *Exceeded) {
 	t.Helper()
-	if over != nil {
-		t.Fatalf("%+v", over)
-	}
+	assert.NoError(t, over)
 }
 
 func TestLimits(t *testing.T) {
@@ -70,9 +70,7 @@ func TestLimits(t *testing.T) {
 		for range 20 {
 			wantOver(t, a.enter(start), "in-flight", inFlightWait)
 		}
-		if left := a.quotas(start)[0].Remaining; left != 4 {
-			t.Error(left, "requests left")
-		}
+		assert.Equal(t, a.quotas(start)[0].Remaining, 4, "requests left")
 	})
 	t.Run("hold for a name, whatever token it has", func(t *testing.T) {
 		t.Parallel()
@@ -99,9 +97,7 @@ func TestLimits(t *testing.T) {
 		callers.Wait()
 		admitted := 0
 		in.Range(func(any, any) bool { admitted++; return true })
-		if admitted != 50 {
-			t.Error(admitted, "admitted")
-		}
+		assert.Equal(t, admitted, 50, "admitted")
 	})
 }
 
@@ -139,9 +135,7 @@ func TestFailedAttempts(t *testing.T) {
 		t.Parallel()
 		p := newAttempts().placeOf(netip.MustParseAddr("192.0.2.7"))
 		for range attemptsAtOnce {
-			if err := fail(p, start); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, fail(p, start))
 		}
 		over, _ := errors.AsType[*Exceeded](fail(p, start))
 		wantOver(t, over, "failed-attempts", attemptEvery)
@@ -153,26 +147,20 @@ func TestFailedAttempts(t *testing.T) {
 		t.Parallel()
 		p := newAttempts().placeOf(netip.MustParseAddr("192.0.2.7"))
 		for range 3 * attemptsAtOnce {
-			if err := p.begin(start); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, p.begin(start))
 			p.end(start, false)
 		}
 	})
 	t.Run("at the same time are no more", func(t *testing.T) {
 		t.Parallel()
 		p, begun := newAttempts().placeOf(netip.MustParseAddr("192.0.2.7")), 0
-		if err := fail(p, start); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, fail(p, start))
 		for range 3 * attemptsAtOnce {
 			if p.begin(start) == nil {
 				begun++
 			}
 		}
-		if begun != attemptsAtOnce-1 {
-			t.Error(begun)
-		}
+		assert.Equal(t, begun, attemptsAtOnce-1)
 	})
 	t.Run("are those of a network", func(t *testing.T) {
 		t.Parallel()
@@ -180,9 +168,7 @@ func TestFailedAttempts(t *testing.T) {
 			"192.0.2.7": "192.0.2.7", "::ffff:192.0.2.7": "192.0.2.7",
 			"2001:db8:1:2:3:4:5:6": "2001:db8:1:2::", "fe80::1%eth0": "fe80::",
 		} {
-			if got := Network(netip.MustParseAddr(address)).String(); got != want {
-				t.Errorf("%s is of %s, want %s", address, got, want)
-			}
+			assert.Equal(t, Network(netip.MustParseAddr(address)).String(), want, address, "is of")
 		}
 		if a := newAttempts(); a.placeOf(netip.Addr{}) == nil { // of a caller whose address is not known
 			t.Error("no place")

@@ -28,6 +28,8 @@ import (
 	"github.com/coreos/go-oidc/v3/oidc"
 	"github.com/coreos/go-oidc/v3/oidc/oidctest"
 	"github.com/go-jose/go-jose/v4"
+
+	"pawl/test/assert"
 )
 
 // testIssuer is an OpenID Connect provider: discovery and keys over HTTP.
@@ -141,9 +143,7 @@ func (i *testIssuer) tokenWith(k testKey, header, changes map[string]any) string
 func (i *testIssuer) trusting(t *testing.T) *issuer {
 	t.Helper()
 	settings := Issuer{URL: i.URL, Audience: "pawl", Clients: []string{"shop-app"}, RoleClaim: "groups", Roles: map[string]Roles{"ops": {Read, Operate}, "shop": {Submit, Read}}}
-	if err := settings.Check(); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, settings.Check())
 	trusting := newIssuer(settings, newMetrics(nil))
 	t.Cleanup(trusting.close)
 	return trusting
@@ -192,9 +192,7 @@ func TestOIDC(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			p, err := trusting.identify(t.Context(), i.tokenWith(cmp.Or(c.key, firstKey), c.header, c.changes))
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, err)
 			if got := strings.TrimSpace(fmt.Sprintf("%s [%s]", p.Email, p.Roles)); p.Name != "oidc:"+i.URL+"#u-17" || got != c.want {
 				t.Errorf("%s %s, want u-17 %s", p.Name, got, c.want)
 			}
@@ -340,9 +338,7 @@ func TestOIDCKeys(t *testing.T) {
 		for range 20 {
 			mustIdentify(t, trusting, i.token(firstKey, nil))
 		}
-		if n := i.asked.Load(); n != 1 {
-			t.Errorf("%d requests for keys", n)
-		}
+		assert.Equal(t, i.asked.Load(), 1, "requests for keys")
 	})
 	t.Run("a flood of keys that nobody has costs the issuer one request in 30 s", func(t *testing.T) {
 		t.Parallel()
@@ -452,9 +448,7 @@ func TestOIDCIssuerAwayAtFirst(t *testing.T) {
 
 func mustIdentify(t *testing.T, trusting *issuer, token string) {
 	t.Helper()
-	if _, err := trusting.identify(t.Context(), token); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(trusting.identify(t.Context(), token)))
 }
 
 func TestIssuerSettings(t *testing.T) {

@@ -19,9 +19,7 @@ import (
 func create(t *testing.T, d *dbtest.Database, name string, roles ...access.Role) access.Issued {
 	t.Helper()
 	issued, err := access.Create(t.Context(), db.New(d.Pool), access.Template{Name: name, Roles: roles, Lifetime: time.Hour, Actor: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return issued
 }
 
@@ -42,20 +40,14 @@ func TestTokens(t *testing.T) {
 		return err == nil && len(list) == 1 && list[0].UsedAt != nil
 	})
 	second, err := access.Rotate(t.Context(), query, access.Template{Name: "shop", Lifetime: time.Hour, Actor: "test"}, time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for _, token := range []string{first.Token, second.Token} { // for the time of grace both are good
 		if p, err := c.Identify(t.Context(), bearer(token)); err != nil || p.Name != "token:shop" || !p.Has(access.Submit) {
 			t.Errorf("%+v, %v", p, err)
 		}
 	}
-	if _, err := access.Revoke(t.Context(), query, first.ID, "test"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := d.Pool.Exec(t.Context(), `UPDATE tokens SET expires_at = now() WHERE id = $1`, second.ID); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(access.Revoke(t.Context(), query, first.ID, "test")))
+	assert.NoError(t, assert.Err(d.Pool.Exec(t.Context(), `UPDATE tokens SET expires_at = now() WHERE id = $1`, second.ID)))
 	for token, want := range map[string]string{first.Token: "The token was revoked.", second.Token: "The token has expired."} {
 		assert.Eventually(t, want, func() bool {
 			_, err := c.Identify(t.Context(), bearer(token))
@@ -120,9 +112,7 @@ func TestAddressOfSomebodyWhoGuesses(t *testing.T) {
 	t.Parallel()
 	c, d := open(t)
 	token, other := create(t, d, "shop", access.Submit).Token, create(t, d, "other", access.Submit).Token
-	if _, err := c.Identify(t.Context(), bearer(token)); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(c.Identify(t.Context(), bearer(token))))
 	var over *access.Exceeded
 	for range 100 {
 		if _, err := c.Identify(t.Context(), bearer("guess")); errors.As(err, &over) {
@@ -145,9 +135,7 @@ func TestADatabaseThatIsAway(t *testing.T) {
 	pool := dbtest.Open(t, d.URL, pg.Options{MaxConns: 2})
 	token, c := create(t, d, "shop", access.Submit).Token, control(t, pool)
 	pool.Close()
-	if _, err := c.Identify(t.Context(), bearer(token)); !errors.Is(err, access.ErrUnavailable) {
-		t.Errorf("with a token: %v", err)
-	}
+	assert.ErrorIs(t, assert.Err(c.Identify(t.Context(), bearer(token))), access.ErrUnavailable, "with a token")
 	if c.Open(t.Context()) {
 		t.Error("it is open")
 	}
@@ -174,9 +162,7 @@ func TestLostReads(t *testing.T) {
 		}
 	}
 	proxy.On(nil)
-	if lost.Load() != 2 {
-		t.Errorf("%d reads were lost", lost.Load())
-	}
+	assert.Equal(t, lost.Load(), 2, "reads were lost")
 }
 
 // TestRotateAtOnce: of those who replace a token at one time, one does.
@@ -198,9 +184,7 @@ func TestRotateAtOnce(t *testing.T) {
 	}
 	callers.Wait()
 	list, err := db.New(d.Pool).TokensList(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	good := slices.DeleteFunc(list, func(row db.TokensListRow) bool { return row.State != "good" })
 	if len(good) != 1 || len(list) != 1+int(made.Load()) {
 		t.Errorf("%d are good, of %d made", len(good), made.Load())

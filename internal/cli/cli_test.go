@@ -23,6 +23,7 @@ import (
 	"pawl/internal/pg"
 	"pawl/internal/pgembed"
 	"pawl/migrations"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -50,9 +51,7 @@ func executeBoth(t *testing.T, args ...string) (stdout, stderr string, err error
 func printed(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := execute(t, args...)
-	if err != nil {
-		t.Fatalf("pawl %s: %v\n%s", strings.Join(args, " "), err, out)
-	}
+	assert.NoError(t, err, "pawl", strings.Join(args, " "), out)
 	return out
 }
 
@@ -146,9 +145,7 @@ func TestMigrate(t *testing.T) {
 	}
 	for i := range all {
 		migrate("down")
-		if n := len(pending()); n != i+1 {
-			t.Errorf("after %d steps down %d are pending", i+1, n)
-		}
+		assert.Equal(t, len(pending()), i+1, "after steps down are pending")
 	}
 	if hasOrders(t, url) {
 		t.Error("down leaves tables behind")
@@ -179,9 +176,7 @@ func TestMigrateDownRefuses(t *testing.T) {
 			}
 			if c.serve {
 				pool, err := openPool(t.Context(), database.URL, pg.Options{MaxConns: 1, Serves: true})
-				if err != nil {
-					t.Fatal(err)
-				}
+				assert.NoError(t, err)
 				t.Cleanup(pool.Close)
 			}
 			status := printed(t, "migrate", "status", "--database-url", database.AdminURL)
@@ -192,9 +187,7 @@ func TestMigrateDownRefuses(t *testing.T) {
 				}
 				matches(t, out, `rolling back \d{5}_\w+\.sql:\n(  (DROP|DELETE|ALTER) .*\n)+`)
 			}
-			if now := printed(t, "migrate", "status", "--database-url", database.AdminURL); now != status {
-				t.Errorf("was\n%s\nis\n%s", status, now)
-			}
+			assert.Equal(t, printed(t, "migrate", "status", "--database-url", database.AdminURL), status, "was")
 			if out := printed(t, append([]string{"migrate", "down", "--database-url", database.AdminURL}, both...)...); !strings.HasSuffix(out, "\ndone\n") {
 				t.Errorf("printed %s", out)
 			}
@@ -251,9 +244,7 @@ func TestCommandsFindTheRunningService(t *testing.T) {
 	t.Setenv("PGUSER", "nobody")
 	dir := filepath.Join(filepath.Dir(dataFolder(t)), strings.Repeat("long", 25))
 	server, err := pgembed.Start(t.Context(), pgembed.Config{Dir: dir, Settings: map[string]string{"fsync": "off", "shared_buffers": "16MB"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for _, line := range []string{"migrate up", "migrate status", "verify"} {
 		printed(t, append(strings.Fields(line), "--data-dir", dir)...)
 	}
@@ -268,13 +259,9 @@ func TestCommandsFindTheRunningService(t *testing.T) {
 func hasOrders(t *testing.T, url string) (found bool) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer conn.Close(t.Context())
-	if err := conn.QueryRow(t.Context(), "SELECT to_regclass('orders') IS NOT NULL").Scan(&found); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, conn.QueryRow(t.Context(), "SELECT to_regclass('orders') IS NOT NULL").Scan(&found))
 	return found
 }
 
@@ -355,9 +342,7 @@ func TestHelpMentionsEverySetting(t *testing.T) {
 func page(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile("../../" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return string(text)
 }
 
@@ -375,9 +360,7 @@ func TestDocsListTheSettings(t *testing.T) {
 		for _, row := range settingRow.FindAllStringSubmatch(page(t, name), -1) {
 			listed[row[1]] = row[2:]
 		}
-		if len(listed) != want {
-			t.Errorf("%s lists %d settings, want %d", name, len(listed), want)
-		}
+		assert.Equal(t, len(listed), want, name, "lists settings")
 		for _, f := range serveSettings() {
 			if row, found := listed[f.Name]; found {
 				checkSettingRow(t, name, f, row)
@@ -397,9 +380,7 @@ func checkSettingRow(t *testing.T, page string, f *pflag.Flag, row []string) {
 		names = append(names, match[1])
 	}
 	slices.Sort(names)
-	if want := slices.Sorted(slices.Values(variables(f.Name))); !slices.Equal(names, want) {
-		t.Errorf("%s lists --%s with %v, want %v", page, f.Name, names, want)
-	}
+	assert.Equal(t, slices.Sorted(slices.Values(variables(f.Name))), names, page, "lists --", f.Name, "with")
 	if f.DefValue != "" && row[1] != "`"+f.DefValue+"`" {
 		t.Errorf("%s lists --%s with the default %s, want %s", page, f.Name, row[1], f.DefValue)
 	}

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"pawl/internal/access"
+	"pawl/test/assert"
 )
 
 // settings loads the settings of serve from a command line and whatever the test has set up.
@@ -23,9 +23,7 @@ func settings(t *testing.T, args ...string) (*config, *pflag.FlagSet, error) {
 	cmd := &cobra.Command{Use: "serve"}
 	cfg.databaseFlags(cmd.Flags())
 	cfg.serveFlags(cmd.Flags())
-	if err := cmd.ParseFlags(args); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, cmd.ParseFlags(args))
 	return &cfg, cmd.Flags(), cfg.load(cmd)
 }
 
@@ -43,9 +41,7 @@ func bare(t *testing.T) {
 func settingsFile(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "pawl.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -181,9 +177,7 @@ func TestSettingsAreRefused(t *testing.T) {
 func TestSettingsAtTheirLimits(t *testing.T) { //nolint:paralleltest // bare changes the environment
 	bare(t)
 	cfg, _, err := settings(t, "--response-timeout=0s", "--lease=1s", "--recovery-interval=1s", "--port=0", "--max-batch=1", "--max-in-flight=1", "--max-conns=4", "--grace=0s")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	if cfg.ResponseTimeout != 0 || cfg.Lease != time.Second || cfg.Port != 0 {
 		t.Errorf("%+v", cfg)
 	}
@@ -212,9 +206,7 @@ func TestMasked(t *testing.T) {
 		"host=db port=5432 user=pawl dbname=a password='s p@c'": "postgres://pawl@db:5432/a",
 		"postgres://pawl:sec%ret@db/pawl":                       "(set)",
 	} {
-		if got := masked(given); got != want {
-			t.Errorf("masked(%q) = %q, want %q", given, got, want)
-		}
+		assert.Equal(t, masked(given), want, "masked", given, "=")
 	}
 }
 
@@ -222,9 +214,7 @@ func TestMasked(t *testing.T) {
 func TestSettingsThatAreLogged(t *testing.T) { //nolint:paralleltest // bare changes the environment
 	bare(t)
 	cfg, _, err := settings(t, "--database-url=postgres://pawl:hunter2@db/pawl?sslpassword=hunter2", "--lease=7s", "--public-url=https://pawl.shop.example")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	var log bytes.Buffer
 	slog.New(slog.NewTextHandler(&log, nil)).Info("starting", slog.Group("settings", cfg.settings...))
 	for _, want := range []string{"settings.lease=7s", "settings.port=3000", "settings.public-url=https://pawl.shop.example", "settings.database-url=postgres://pawl@db:5432/pawl"} {
@@ -249,9 +239,7 @@ func TestOIDCSettings(t *testing.T) {
 	if err != nil || cfg.OIDC.check() != nil {
 		t.Fatal(err, cfg.OIDC.check())
 	}
-	if got := cfg.OIDC.checked.Clients; !slices.Equal(got, []string{"shop-app", "shop-jobs"}) {
-		t.Errorf("clients %q", got)
-	}
+	assert.Equal(t, cfg.OIDC.checked.Clients, []string{"shop-app", "shop-jobs"}, "clients")
 	cfg, _, err = settings(t)
 	if err != nil || cfg.OIDC.check() == nil {
 		t.Error("clients without an issuer are taken:", err)

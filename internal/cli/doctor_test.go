@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"pawl/internal/doctor"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -40,7 +41,5 @@ func TestUnknownVariables(t *testing.T) {
 	got := unknownVariables([]string{
 		"PAWL_LEASE=9s", "PAWL_MAX_CONN=3", "PAWL_SECRET_STRIPE=x", "PAWL_PORT_3000_TCP=tcp://10.0.0.1", "PAWL_SERVICE_HOST=10.0.0.1", "PAWL_TOKEN=t", "HOME=/",
 	}, "PAWL_SECRET_")
-	if strings.Join(got, " ") != "PAWL_MAX_CONN" {
-		t.Error(got)
-	}
+	assert.Equal(t, strings.Join(got, " "), "PAWL_MAX_CONN", got)
 }

@@ -8,7 +8,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"log/slog"
 	"math/big"
 	"net/http"
@@ -19,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"pawl/test/assert"
 )
 
 // TestWhereServeListens is about who can reach a service that nobody configured, and one that a platform runs.
@@ -63,9 +64,7 @@ func TestNamesThatServeIsAskedUnder(t *testing.T) { //nolint:paralleltest // bar
 func TestBothNamesOfThisMachineAreServed(t *testing.T) {
 	t.Parallel()
 	listeners, err := listenAll(t.Context(), loopbackHosts, "0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer closeAll(listeners)
 	if len(listeners) != 1 || !onLoopback(listeners) {
 		t.Errorf("%d listeners on a port that is picked", len(listeners))
@@ -78,9 +77,7 @@ func TestBothNamesOfThisMachineAreServed(t *testing.T) {
 func TestConnectionsLeaveFilesForTheWork(t *testing.T) {
 	t.Parallel()
 	var files syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files))
 	possible := int(min(files.Cur, 1<<30)) * 3 / 4
 	for _, c := range []struct {
 		cfg  config
@@ -114,33 +111,23 @@ func TestCertificatesAreReplaced(t *testing.T) {
 	first.write(t, &cfg, 0)
 	var log bytes.Buffer
 	how, err := listening(t.Context(), &cfg, slog.New(slog.NewTextHandler(&log, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	listeners, err := listenAll(t.Context(), []string{"127.0.0.1"}, "0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	e := &edge{callers: listeners}
 	failed := e.serve(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), nil, how)
 	t.Cleanup(func() {
 		_ = e.Close()
-		if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
-			t.Error(err)
-		}
+		assert.ErrorIs(t, <-failed, http.ErrServerClosed)
 	})
 	serial := func() int64 { return serialOf(t, e.address().String()) }
-	if n := serial(); n != 1 {
-		t.Errorf("serves certificate %d", n)
-	}
+	assert.Equal(t, serial(), 1, "serves certificate")
 	keyPairText{second.cert, first.key}.write(t, &cfg, time.Minute) // half of the new one
 	if n := serial(); n != 1 || !strings.Contains(log.String(), "can't be used") {
 		t.Errorf("serves certificate %d, with the key of another; logged\n%s", n, &log)
 	}
 	second.write(t, &cfg, 2*time.Minute)
-	if n := serial(); n != 2 {
-		t.Errorf("serves certificate %d after it was replaced; logged\n%s", n, &log)
-	}
+	assert.Equal(t, serial(), 2, "serves certificate after it was replaced; logged", &log)
 	if _, err := tls.Dial("tcp", e.address().String(), &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS11}); err == nil {
 		t.Error("TLS 1.1 is spoken")
 	}
@@ -158,9 +145,7 @@ func serialOf(t *testing.T, address string) int64 {
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true}
 	defer transport.CloseIdleConnections()
 	response, err := (&http.Client{Transport: transport}).Get("https://" + address + "/livez")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	response.Body.Close()
 	if response.ProtoMajor != 1 || response.TLS.Version < tls.VersionTLS12 {
 		t.Errorf("%s by TLS %x", response.Proto, response.TLS.Version)
@@ -173,18 +158,12 @@ type keyPairText struct{ cert, key []byte }
 func newKeyPair(t *testing.T, serial int64) keyPairText {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(serial), DNSNames: []string{"localhost"}, NotAfter: time.Now().Add(time.Hour)}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return keyPairText{pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})}
 }
 
@@ -192,9 +171,7 @@ func newKeyPair(t *testing.T, serial int64) keyPairText {
 func (k keyPairText) write(t *testing.T, cfg *config, later time.Duration) {
 	t.Helper()
 	for path, text := range map[string][]byte{cfg.TLSCert: k.cert, cfg.TLSKey: k.key} {
-		if err := os.WriteFile(path, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.WriteFile(path, text, 0o600))
 		if at := time.Now().Add(later); os.Chtimes(path, at, at) != nil {
 			t.Fatal("the time of the file can't be set")
 		}

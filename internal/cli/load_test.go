@@ -17,6 +17,7 @@ import (
 	"pawl/engine"
 	"pawl/httpapi"
 	"pawl/internal/pg"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -36,9 +37,7 @@ func fakeService(t *testing.T, answer http.HandlerFunc) string {
 func realService(t *testing.T, database *dbtest.Database) string {
 	t.Helper()
 	pool, err := pg.Open(t.Context(), database.URL, pg.Options{MaxConns: 4, Patience: 5 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(pool.Close)
 	orders := engine.New(pool, engine.Config{})
 	orders.Start()
@@ -68,9 +67,7 @@ func TestLoadSendsEachOrderOnce(t *testing.T) {
 		_, _ = w.Write([]byte(`{"status":"completed"}`))
 	})
 	out, err := runLoad(t, url, "--orders", "500", "--concurrency", "7", "--items", "3")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	if len(seen) != 500 || !strings.Contains(out, "200 OK completed: 500\n") || !strings.Contains(out, "orders     500 in") {
 		t.Errorf("%d orders seen; printed:\n%s", len(seen), out)
 	}
@@ -118,9 +115,7 @@ func TestLoadClaimsNothingAboutOrdersItDoesNotFind(t *testing.T) {
 		t.Errorf("another database: error %v; printed:\n%s", err, out)
 	}
 	service, err := neturl.Parse(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	real, calls := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(service) }}, atomic.Int64{}
 	forgetful := fakeService(t, func(w http.ResponseWriter, r *http.Request) {
 		if calls.Add(1)%10 == 0 {
@@ -143,8 +138,6 @@ func TestLoadRefusesSenselessFlags(t *testing.T) {
 	t.Parallel()
 	for _, flags := range [][]string{{"--orders", "0"}, {"--concurrency", "-1"}, {"--items", "0"}, {"--url", "localhost:3000"}} {
 		out, err := runLoad(t, "http://127.0.0.1:1", flags...)
-		if exitCode(err) != exitUsage {
-			t.Errorf("%v: %v, want a usage error; printed:\n%s", flags, err, out)
-		}
+		assert.Equal(t, exitCode(err), exitUsage, flags, err, "a usage error; printed", out)
 	}
 }

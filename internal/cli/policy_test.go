@@ -11,15 +11,14 @@ import (
 
 	"pawl/db"
 	"pawl/internal/policy"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
 func policyFile(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "shop.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -33,13 +32,9 @@ func served(t *testing.T, query *db.Queries, text string) string {
 	t.Helper()
 	var said bytes.Buffer
 	source, err := loadPolicy(policyFile(t, text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	bounds := policy.Bounds{SecretEnvPrefix: policy.SecretEnvPrefix, AllowPrivate: true}
-	if err := usePolicy(t.Context(), query, newPolicy{source, bounds}, slog.New(slog.NewTextHandler(&said, nil))); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, usePolicy(t.Context(), query, newPolicy{source, bounds}, slog.New(slog.NewTextHandler(&said, nil))))
 	return said.String()
 }
 
@@ -63,17 +58,11 @@ func TestPolicyCommands(t *testing.T) {
 	line := `\{"version":%d,"active":%t,"createdAt":"\S+Z","activatedAt":"\S+Z","activatedBy":"serve","executors":\{"charge":"ledger","confirm":%q,"reserve":"ledger"\}\}\n`
 	matches(t, run("list", "-o", "json"), fmt.Sprintf(line, 1, false, "ledger")+fmt.Sprintf(line, 2, true, "http"))
 
-	if got := run("show", "1"); got != firstPolicy {
-		t.Errorf("show: %q", got)
-	}
+	assert.Equal(t, run("show", "1"), firstPolicy, "show")
 	const diff = "--- policy 1\n+++ policy 2\n@@ -1,3 +1,4 @@\n # the shop\n-reservationTtl: 30m\n+reservationTtl: 45m\n completeWithin: 24h\n" +
 		"+confirm: {executor: http, url: 'http://127.0.0.1:1/'}\n"
-	if got := run("diff", "1", "2"); got != diff {
-		t.Errorf("diff: %s", got)
-	}
-	if got := run("diff", "2", "2"); got != "" {
-		t.Errorf("diff: %q", got)
-	}
+	assert.Equal(t, run("diff", "1", "2"), diff, "diff")
+	assert.Equal(t, run("diff", "2", "2"), "", "diff")
 	matches(t, run("activate", "1", "--actor", "ann"), `policy 1 is active; .*\n`)
 	matches(t, run("list"), head+`1\* +`+at+` +`+at+` +"ann" .*\n2 +.*"serve".*\n`)
 
@@ -97,9 +86,7 @@ func TestPolicyMisuse(t *testing.T) {
 		"", "forget", "list 1", "show", "show x", "show 0", "show 1 2", "show 4294967297", "diff 1", "activate", "check", "check a b", "schema now",
 	} {
 		_, err := execute(t, strings.Fields("policy "+line)...)
-		if exitCode(err) != exitUsage {
-			t.Errorf("pawl policy %s: exit code %d, %v", line, exitCode(err), err)
-		}
+		assert.Equal(t, exitCode(err), exitUsage, "pawl policy", line, "exit code", err)
 	}
 }
 
@@ -112,9 +99,7 @@ func TestServePolicy(t *testing.T) {
 			t.Error(said)
 		}
 		served(t, query, secondPolicy)
-		if said := served(t, query, secondPolicy); said != "" {
-			t.Errorf("nothing is new: %s", said)
-		}
+		assert.Equal(t, served(t, query, secondPolicy), "", "nothing is new")
 		said := served(t, query, firstPolicy)
 		for _, part := range []string{"level=WARN", "version=1 active=2", `"pawl policy activate 1"`} {
 			if !strings.Contains(said, part) {

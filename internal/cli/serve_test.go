@@ -15,6 +15,7 @@ import (
 
 	"pawl/db"
 	"pawl/internal/access"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -22,13 +23,9 @@ import (
 func dataFolder(t *testing.T) string {
 	t.Helper()
 	parent, err := os.MkdirTemp("/tmp", "pawl-test-") // t.TempDir lets no other user pass
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(parent) })
-	if err := os.Chmod(parent, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.Chmod(parent, 0o755))
 	return filepath.Join(parent, "pawl")
 }
 
@@ -84,9 +81,7 @@ func TestCommandsSayWhichDatabaseTheyRead(t *testing.T) {
 func TestServeLooksAtThePortBeforeItMakesADatabase(t *testing.T) {
 	t.Parallel()
 	taken, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { taken.Close() })
 	_, port, _ := net.SplitHostPort(taken.Addr().String())
 	dir := dataFolder(t)
@@ -148,9 +143,7 @@ func TestAnOpenServiceSaysSo(t *testing.T) {
 	start := func(auth string) (log string, open float64, err error) {
 		t.Helper()
 		control, err := access.New(t.Context(), db.New(database.Pool), access.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		defer control.Stop()
 		var said bytes.Buffer
 		registry := prometheus.NewRegistry()
@@ -181,9 +174,7 @@ func TestServeRejectsARoleWithoutWarnings(t *testing.T) {
 	t.Parallel()
 	database := dbtest.New(t)
 	check := func() error { return checkDurable(t.Context(), database.URL, true, slog.New(slog.DiscardHandler)) }
-	if err := check(); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, check())
 	if _, err := database.Pool.Exec(t.Context(), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET client_min_messages = error', current_database()); END $$`); err != nil {
 		t.Fatal(err)
 	}

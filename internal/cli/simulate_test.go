@@ -11,6 +11,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"pawl/test/assert"
 )
 
 func TestSimulate(t *testing.T) {
@@ -109,18 +111,14 @@ func chargeRequest(ctx context.Context, url, key string) *http.Request {
 func charge(t *testing.T, url, key string) {
 	t.Helper()
 	response, err := http.DefaultClient.Do(chargeRequest(t.Context(), url, key))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	response.Body.Close()
 }
 
 func lookUpKey(t *testing.T, url, key string) string {
 	t.Helper()
 	response, err := http.Get(url + "/lookup?key=" + key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer response.Body.Close()
 	text, _ := io.ReadAll(response.Body)
 	return string(text)

@@ -34,6 +34,7 @@ import (
 	"pawl/internal/policy/store"
 	"pawl/internal/signing"
 	"pawl/internal/webhooks"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -53,9 +54,7 @@ func watch(t *testing.T) *watched {
 	t.Helper()
 	w := &watched{Database: dbtest.New(t), registry: prometheus.NewRegistry()}
 	pool, err := pg.Open(t.Context(), w.URL, pg.Options{MaxConns: 4, Patience: 5 * time.Second, Observe: observeStatements(w.registry)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(pool.Close)
 	w.query = db.New(pool)
 	w.orders = engine.New(pool, engine.Config{RecoveryInterval: 10 * time.Millisecond, Registerer: w.registry, Bounds: policy.Bounds{AllowPrivate: true}})
@@ -67,9 +66,7 @@ func watch(t *testing.T) *watched {
 func (w *watched) start(t *testing.T, policy string) (version int32) {
 	t.Helper()
 	used, err := store.Use(t.Context(), w.query, []byte(policy), "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	w.orders.Start()
 	t.Cleanup(func() {
 		if err := w.orders.Stop(t.Context()); err != nil {
@@ -149,9 +146,7 @@ func TestMetricsThatTheDocsName(t *testing.T) {
 	t.Parallel()
 	w := watch(t)
 	control, err := access.New(t.Context(), w.query, access.Config{Registerer: w.registry})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(control.Stop)
 	events.NewRelay(w.query, events.RelayConfig{Registerer: w.registry})
 	events.NewTail(nil, events.TailConfig{Registerer: w.registry})
@@ -217,9 +212,7 @@ func documents(t *testing.T, patterns ...string) string {
 				continue
 			}
 			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, err)
 			all.Write(text)
 		}
 	}
@@ -230,9 +223,7 @@ func documents(t *testing.T, patterns ...string) string {
 func (w *watched) labels(t *testing.T) map[string][]string {
 	t.Helper()
 	families, err := w.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	named := map[string][]string{}
 	for _, family := range families {
 		names := []string{}
@@ -268,9 +259,7 @@ func TestScrapesAreShared(t *testing.T) {
 				t.Fatal(zipped.Header())
 			}
 		}
-		if n := looks.Load(); n != 2 {
-			t.Errorf("%d looks for two encodings", n)
-		}
+		assert.Equal(t, looks.Load(), 2, "looks for two encodings")
 		<-time.After(scrapeEvery)
 		if later := ask("Accept", "*/*").Body.String(); !strings.Contains(later, "\nlooks 3\n") {
 			t.Error(later)
@@ -289,21 +278,15 @@ func TestPrometheusScrapesAsDocumented(t *testing.T) {
 	w := watch(t)
 	w.start(t, illProvider)
 	token, err := execute(t, "token", "create", "prometheus", "--roles", "metrics", "--database-url", w.AdminURL)
-	if err != nil {
-		t.Fatal(err, token)
-	}
+	assert.NoError(t, err, token)
 	control, err := access.New(t.Context(), w.query, access.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(control.Stop)
 	service := httptest.NewServer(httpapi.New(w.orders, httpapi.Config{Access: control, Metrics: promhttp.HandlerFor(w.registry, promhttp.HandlerOpts{})}))
 	t.Cleanup(service.Close)
 	folder, address := t.TempDir(), freeAddress(t)
 	write := func(name, text string) {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600))
 	}
 	documented := regexp.MustCompile("(?s)```yaml\n(rule_files: .*?)```").FindStringSubmatch(page(t, "docs/operations.md"))
 	if documented == nil {
@@ -329,9 +312,7 @@ func TestPrometheusScrapesAsDocumented(t *testing.T) {
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer listener.Close()
 	return listener.Addr().String()
 }
@@ -341,14 +322,10 @@ func run(t *testing.T, program string, args ...string) (said func() string) {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "log")
 	log, err := os.Create(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), program, args...)
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -364,9 +341,7 @@ func run(t *testing.T, program string, args ...string) (said func() string) {
 func queryPrometheus(t *testing.T, address, query string) (value string, found bool) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/api/v1/query?query="+url.QueryEscape(query), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	response, err := http.DefaultClient.Do(r)
 	if err != nil {
 		return "", false // it has not started yet

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -33,9 +34,7 @@ func TestTokenCommands(t *testing.T) {
 	refused("there is a token of that name", "create", "shop-web", "--roles", "read")
 
 	said, err := testToken(t, database, first+"\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for _, text := range []string{"token:shop-web", "submit, read\n", "at most 50 requests per second", "GET /api/orders/{orderId}\n", "POST /api/orders/process"} {
 		if !strings.Contains(said, text) {
 			t.Errorf("it does not say %q:\n%s", text, said)

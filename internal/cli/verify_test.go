@@ -24,6 +24,7 @@ import (
 	"pawl/internal/policy/store"
 	"pawl/internal/provider"
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -51,16 +52,12 @@ func completedOrders(t *testing.T, orders int, more string) *dbtest.Database {
 	INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
 	SELECT o.order_no, t.seq, t.a, t.b, 1 FROM o CROSS JOIN (VALUES (1, 'pending', 'charging'),
 		(2, 'charging', 'reserving'), (3, 'reserving', 'confirming'), (4, 'confirming', 'completed')) AS t(seq, a, b)`, orders)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for _, statement := range []string{
 		"UPDATE orders SET status = 'reserving', seq = 2", "UPDATE orders SET status = 'confirming', seq = 3",
 		"UPDATE orders SET status = 'completed', ended_as = 'completed', finished_at = created_at, due_at = NULL, seq = 4", more,
 	} {
-		if _, err := database.Pool.Exec(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, assert.Err(database.Pool.Exec(t.Context(), statement)))
 	}
 	return database
 }
@@ -106,9 +103,7 @@ func TestVerifyCommand(t *testing.T) {
 		t.Parallel()
 		database := completedOrders(t, 1, "SET LOCAL pawl.archive = on; DELETE FROM charges")
 		for _, statement := range []string{"ALTER TABLE orders DISABLE TRIGGER USER", "UPDATE orders SET order_id = E'\\x1b[2J'"} {
-			if _, err := database.Pool.Exec(t.Context(), statement); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, assert.Err(database.Pool.Exec(t.Context(), statement)))
 		}
 		if stdout, _, _ := runVerify(t, database.URL); strings.Contains(stdout, "\x1b") || !strings.Contains(stdout, `"\x1b[2J"`) {
 			t.Errorf("printed %q", stdout)
@@ -150,9 +145,7 @@ func TestReportThatCanNotBePrinted(t *testing.T) {
 		for _, format := range []output.Format{output.JSON, output.Table} {
 			report := books.Report{Checks: []books.Check{{Name: "path", Violations: faults}}}
 			reader, closed, err := os.Pipe()
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, err)
 			reader.Close()
 			closed.Close()
 			if err := printReport(closed, report, format); exitCode(err) != code {
@@ -212,9 +205,7 @@ func TestVerifyWithAProviderForEachStep(t *testing.T) {
 	if err == nil {
 		err = store.Activate(t.Context(), w.query, store.Activation{Version: used.Version, Actor: "test"})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	w.start(t, text)
 	for _, id := range []string{"one", "two"} {
 		if o, err := w.orders.Process(t.Context(), engine.Input{OrderID: id, Amount: decimal.MustParse("10.00"), Item: "i"}); err != nil || o.Status != fsm.Completed {

@@ -12,6 +12,7 @@ import (
 	"pawl/db"
 	"pawl/internal/access"
 	"pawl/internal/console"
+	"pawl/test/assert"
 )
 
 // TestRoles: a page offers what the API would let its user do.
@@ -84,9 +85,7 @@ func TestFormsOfOthers(t *testing.T) {
 	s := setup(t)
 	s.wait(t, "o")
 	endpoint, err := s.api.CreateWebhookEndpoint(t.Context(), nil, client.WebhookEndpointBody{URL: "https://shop.example"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	const done = `SELECT count(*) FROM books.access_log WHERE event NOT IN ('forbidden', 'unauthenticated')`
 	for _, role := range append(slices.Clone(access.AllRoles), "") {
 		var header []string // nobody
@@ -200,9 +199,7 @@ func TestAnswersThatAreCutOff(t *testing.T) {
 		panic(http.ErrAbortHandler)
 	})
 	c, err := console.InMemory(api)(&http.Request{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	if _, err := c.GetCaller(t.Context()); err == nil || !strings.Contains(err.Error(), "cut off") {
 		t.Error(err)
 	}
@@ -239,9 +236,7 @@ func TestLive(t *testing.T) {
 	s.process(t, client.ProcessBody{OrderID: "small", Amount: "6", Item: "lamp"})
 	s.listen(t, list.live(t)).poked(t)
 	s.count(t, 0, `SELECT count(*) FROM event_relay WHERE wanted_until IS NOT NULL`)
-	if _, err := s.api.ApproveOrder(t.Context(), "big", nil, client.VerbBody{Reason: "fine"}); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(s.api.ApproveOrder(t.Context(), "big", nil, client.VerbBody{Reason: "fine"})))
 	one.poked(t)
 	s.listen(t, order.live(t)).poked(t)
 	s.get(t, "/console/live?order=none").want(t, 404)
@@ -275,9 +270,7 @@ func TestLiveUntilTheSessionEnds(t *testing.T) {
 	s := setup(t)
 	s.token(t, "maria", access.Read)
 	link, _, err := access.MakeLink(t.Context(), db.New(s.Pool), "maria", "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	cookie, _, _ := strings.Cut(s.post(t, "/login/"+link, nil).want(t, 200).header.Get("Set-Cookie"), ";")
 	page := s.listen(t, "/console/live", "Cookie", cookie)
 	s.post(t, "/logout", nil, "Cookie", cookie).want(t, 200)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pawl/client"
+	"pawl/test/assert"
 )
 
 func TestParseSearch(t *testing.T) {
@@ -117,22 +118,16 @@ func TestReasonsAreThoseOfTheRunbook(t *testing.T) {
 func TestNumbers(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[float64]string{1234.5: "1234", 10: "10", 9.96: "10", 9.94: "9.9", .1: "0.1", .02: "0.02"} {
-		if got := short(n); got != want {
-			t.Errorf("%v is written %s, want %s", n, got, want)
-		}
+		assert.Equal(t, short(n), want, n, "is written")
 	}
 	for seconds, want := range map[float64]string{0: "0", .004: "4.0 ms", .05: "50 ms", 2.5: "2.5 s", 90: "90 s", 600: "10 min", 7200: "2.0 h"} {
-		if got := duration(seconds); got != want {
-			t.Errorf("%v s are written %s, want %s", seconds, got, want)
-		}
+		assert.Equal(t, duration(seconds), want, seconds, "s are written")
 	}
 	for got, want := range map[string]string{
 		count(7): "7", count(999): "999", count(int64(10_000)): "10,000", count(1_234_567): "1,234,567",
 		upTo(9_999): "9,999", upTo(countedTo): "10,000+", atLeast(5_000, true): "5,000+",
 	} {
-		if got != want {
-			t.Errorf("%s instead of %s", got, want)
-		}
+		assert.Equal(t, got, want)
 	}
 }
 
@@ -190,9 +185,7 @@ func render(t *testing.T, name string, me client.Caller, data any) string {
 	t.Helper()
 	var text bytes.Buffer
 	f := frame{page: page{Data: data}, Me: &me, Asset: func(string) string { return "" }, May: func(string) bool { return true }}
-	if err := templates[name].ExecuteTemplate(&text, "layout", f); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, templates[name].ExecuteTemplate(&text, "layout", f))
 	return text.String()
 }
 

@@ -16,15 +16,14 @@ import (
 
 	"pawl/client"
 	"pawl/internal/console"
+	"pawl/test/assert"
 )
 
 // local serves a handler to those who have the key.
 func local(t *testing.T, handler http.Handler) *console.Local {
 	t.Helper()
 	l, err := console.ListenLocal(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	mux := http.NewServeMux()
 	mux.Handle("/", l.Private(handler))
 	l.Start(mux)
@@ -63,16 +62,12 @@ func TestLocal(t *testing.T) {
 		{"with the key of another port", "/console/lab", "", "pawl-console-1=" + key, 403, ""},
 	} {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, l.Address()+c.path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		if r.Host = c.host; c.cookie != "" {
 			r.Header.Set("Cookie", c.cookie)
 		}
 		answer, err := http.DefaultTransport.RoundTrip(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		body, _ := io.ReadAll(answer.Body)
 		answer.Body.Close()
 		if answer.StatusCode != c.status || !strings.Contains(string(body), c.says) {
@@ -92,18 +87,14 @@ func TestLocalCloses(t *testing.T) {
 	t.Parallel()
 	ended := make(chan struct{})
 	l, err := console.ListenLocal(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	l.Start(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
 		close(ended)
 	}))
 	answer, err := http.Get(l.Address())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer answer.Body.Close()
 	if err := l.Close(); err != nil {
 		t.Error(err)
@@ -115,27 +106,19 @@ func TestLocalCloses(t *testing.T) {
 func visitor(t *testing.T, l *console.Local) func(method, path, form string) (status int, body string) {
 	t.Helper()
 	jar, err := cookiejar.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	browser := &http.Client{Jar: jar}
 	ask := func(method, address, form string) (int, string) {
 		t.Helper()
 		r, err := http.NewRequestWithContext(context.WithoutCancel(t.Context()), method, address, strings.NewReader(form))
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		r.Header.Set("Sec-Fetch-Site", "same-origin")
 		answer, err := browser.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		defer answer.Body.Close()
 		body, err := io.ReadAll(answer.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		return answer.StatusCode, string(body)
 	}
 	ask(http.MethodGet, l.Link("/console/lab"), "")
@@ -179,9 +162,7 @@ func TestLab(t *testing.T) {
 		"it is &lt;b&gt;slow&lt;/b&gt;": true, "<b>slow": false, ">41<": true, ">42<": true, "are under way": true, `href="/console/lab"`: true,
 		"is comparing the books": true, `data-live="/console/lab/live"`: true, "<style": false, " style=": false,
 	} {
-		if strings.Contains(page, text) != want {
-			t.Errorf("%q on the page: %t; %s", text, !want, page)
-		}
+		assert.Equal(t, strings.Contains(page, text), want, text, "on the page", !want, page)
 	}
 	for _, form := range []url.Values{{"do": {"kill"}, "replica": {"1"}}, {"do": {"provider"}, "rules": {" hang \r\n\r\nslow:1s\n"}}} {
 		status, body := ask(http.MethodPost, "/console/lab", form.Encode())

@@ -10,6 +10,7 @@ import (
 
 	"pawl/client"
 	"pawl/internal/access"
+	"pawl/test/assert"
 )
 
 // TestEmptyScreens say what will be there, and how to get it there.
@@ -47,9 +48,7 @@ func TestErrors(t *testing.T) {
 	t.Parallel()
 	s := setup(t)
 	none := client.SetInventoryBody{OnHand: 0, Reason: "sold"}
-	if _, err := s.api.SetInventory(t.Context(), "gone", &client.SetInventoryParams{IfNoneMatch: "*"}, none); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(s.api.SetInventory(t.Context(), "gone", &client.SetInventoryParams{IfNoneMatch: "*"}, none)))
 	for _, id := range []string{"first", `<i>second`} {
 		if o := s.process(t, client.ProcessBody{OrderID: id, Amount: "5", Item: "gone"}); o.Status != client.StatusFailed {
 			t.Fatalf("%+v", o)
@@ -78,9 +77,7 @@ func TestAttention(t *testing.T) {
 	if to := page.link(t, "Cancel all"); to != "/console/bulk?hold=attention&holdReason=outcome_unknown&sort=oldest&verb=cancel" {
 		t.Error(to)
 	}
-	if to := page.link(t, "Cancel"); to != "/console/order/cancel?id=u+%3Ci%3E%26" {
-		t.Error(to)
-	}
+	assert.Equal(t, page.link(t, "Cancel"), "/console/order/cancel?id=u+%3Ci%3E%26")
 	page = s.get(t, "/console/attention?hold=approval").want(t, 200, "<bdi>big</bdi>", "600", "the policy decides", ">Approve<", ">Reject<")
 	if strings.Index(page.body, ">Approve<") > strings.Index(page.body, ">Reject<") {
 		t.Error("reject comes first")
@@ -94,9 +91,7 @@ func TestAttention(t *testing.T) {
 		"Waits for approval", "<bdi>u &lt;i&gt;")
 	s.get(t, "/console/attention?hold=attention&reason=retries_exhausted").want(t, 200, "37 calls in 10 minutes", "no answer in time to try 7",
 		"no answer in time to try 5", "ch_7", ">of 7<", "In doubt", "Don't: tell the customer", `href="/console/runbook#retries_exhausted"`)
-	if _, err := s.api.ApproveOrder(t.Context(), "big", nil, client.VerbBody{}); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(s.api.ApproveOrder(t.Context(), "big", nil, client.VerbBody{})))
 	s.get(t, "/console/attention?hold=approval").want(t, 200, "No order waits for this any more")
 	s.get(t, "/console/attention?hold=attention&reason=nothing+like+it").want(t, 200, "No order waits for this any more")
 
@@ -138,9 +133,7 @@ func TestOrders(t *testing.T) {
 		"customer:nobody sort:oldest item:lag": "",
 	} {
 		page := s.get(t, ordersOf(search)).want(t, 200, `name="q"`, "!<script>alert", "!<img", `!" onclick`, "!\u202e")
-		if got := strings.Join(page.found(), "|"); got != want {
-			t.Errorf("%s: %q, want %q", search, got, want)
-		}
+		assert.Equal(t, strings.Join(page.found(), "|"), want, search)
 	}
 	for search, note := range map[string]string{
 		"item:" + strings.Repeat("x", 300): "item must be an item name", "status:nothing": "was left out: use pending",
@@ -226,9 +219,7 @@ func TestLongHistory(t *testing.T) {
 		delete(seen, "move ")
 		delete(seen, "call ")
 		for what, times := range seen {
-			if times != 1 {
-				t.Errorf("%s: %s is shown %d times", sort, what, times)
-			}
+			assert.Equal(t, times, 1, sort, what, "is shown times")
 		}
 		if len(seen) != 1300+600+60 || last != end {
 			t.Errorf("%s: %d moves and calls, the last of them %s", sort, len(seen), last)

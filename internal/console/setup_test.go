@@ -58,20 +58,14 @@ func setupWith(t *testing.T, text string) *service {
 	t.Helper()
 	s := &service{Database: dbtest.New(t)}
 	pool, err := pg.Open(t.Context(), s.URL, pg.Options{MaxConns: 4, Patience: 5 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(pool.Close)
 	query, ctx := db.New(pool), context.WithoutCancel(t.Context())
 	if text != "" {
-		if _, err := store.Use(ctx, query, []byte(text), "test"); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, assert.Err(store.Use(ctx, query, []byte(text), "test")))
 	}
 	control, err := access.New(ctx, query, access.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(control.Stop)
 	orders := engine.New(pool, engine.Config{Bounds: policy.Bounds{SecretsDir: os.TempDir(), AllowPrivate: true}})
 	orders.Start()
@@ -118,9 +112,7 @@ func (s *service) counted(api http.Handler) http.Handler {
 func (s *service) process(t *testing.T, body client.ProcessBody) *client.Order {
 	t.Helper()
 	order, err := s.api.Process(t.Context(), body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return order
 }
 
@@ -174,17 +166,13 @@ func (s *service) plant(t *testing.T, hold, reason, orderID string) {
 func (s *service) token(t *testing.T, name string, roles ...access.Role) (header []string) {
 	t.Helper()
 	issued, err := access.Create(t.Context(), db.New(s.Pool), access.Template{Name: name, Roles: roles, Lifetime: time.Hour, Actor: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return []string{"Authorization", "Bearer " + issued.Token}
 }
 
 func (s *service) scan(t *testing.T, query string, into ...any) {
 	t.Helper()
-	if err := s.Pool.QueryRow(t.Context(), query).Scan(into...); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, s.Pool.QueryRow(t.Context(), query).Scan(into...))
 }
 
 // count fails the test unless a query counts so many.
@@ -198,9 +186,7 @@ func (s *service) count(t *testing.T, want int, sql string) {
 
 func (s *service) sql(t *testing.T, statement string, arguments ...any) {
 	t.Helper()
-	if _, err := s.Pool.Exec(t.Context(), statement, arguments...); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(s.Pool.Exec(t.Context(), statement, arguments...)))
 }
 
 // shown is a page that came.
@@ -231,9 +217,7 @@ func (s *service) do(t *testing.T, path string, filled ...string) shown {
 func (s *service) request(t *testing.T, method, path string, form url.Values) *http.Request {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, s.url+path, strings.NewReader(form.Encode()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	if method == http.MethodPost {
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
@@ -247,9 +231,7 @@ func send(t *testing.T, r *http.Request, header []string) *http.Response {
 		r.Header.Set(header[i], header[i+1])
 	}
 	answer, err := http.DefaultTransport.RoundTrip(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { answer.Body.Close() })
 	return answer
 }
@@ -259,9 +241,7 @@ func (s *service) ask(t *testing.T, r *http.Request, header []string) shown {
 	answer := send(t, r, header)
 	defer answer.Body.Close()
 	body, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return shown{answer.StatusCode, answer.Header, string(body)}
 }
 

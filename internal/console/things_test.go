@@ -13,6 +13,7 @@ import (
 
 	"pawl/client"
 	"pawl/internal/access"
+	"pawl/test/assert"
 )
 
 // TestStock: a change is shown before it is made, made once, and not made of what has changed meanwhile.
@@ -101,9 +102,7 @@ func TestWebhooks(t *testing.T) {
 		want(t, 200, "whsec_", "not shown again")
 	s.count(t, 0, `SELECT count(*) FROM webhook_endpoints WHERE previous_secret_until > now()`)
 	s.do(t, "/console/webhook/test"+at).want(t, 200, "was accepted", "200 OK", "&lt;b&gt;thanks&lt;/b&gt;")
-	if taken.Load() != 1 {
-		t.Errorf("the receiver has taken %d", taken.Load())
-	}
+	assert.Equal(t, taken.Load(), 1, "the receiver has taken")
 	s.do(t, "/console/webhook/disable"+at, "reason", "it moves").want(t, 303)
 	s.get(t, "/console/webhook"+at).want(t, 200, ">Enable<", "it moves", "!>Disable<")
 	s.do(t, "/console/webhook/enable"+at, "from", "only new events").want(t, 303)
@@ -172,9 +171,7 @@ func TestPolicyScreens(t *testing.T) {
 	s.post(t, path, url.Values{"source": {"reservationTtl: 1m\n"}, "checked": {source}, "store": {"yes"}}).want(t, 200, "No mistakes")
 	s.count(t, 1, `SELECT count(*) FROM policies`)
 	stored := s.post(t, path, url.Values{"source": {source}, "checked": {source}, "store": {"yes"}}).want(t, 303)
-	if to := stored.header.Get("Location"); to != "/console/policy?version=2" {
-		t.Errorf("leads to %s", to)
-	}
+	assert.Equal(t, stored.header.Get("Location"), "/console/policy?version=2", "leads to")
 	s.get(t, "/console/policy?version=2").want(t, 200, "Activate…", "Compared with policy 1", "never", "!<b>")
 	s.get(t, "/console/policy?version=2&against=2").want(t, 200, "They are the same.")
 	s.count(t, 1, `SELECT count(*) FROM policy_activations`)

@@ -12,6 +12,7 @@ import (
 	"pawl/client"
 	"pawl/fsm"
 	"pawl/internal/access"
+	"pawl/test/assert"
 )
 
 const orderPath = "/console/order?id="
@@ -77,9 +78,7 @@ func TestAnOrderThatHasChanged(t *testing.T) {
 	s.order(t, "o", "charging", "retry")
 	path := "/console/order/cancel?id=o"
 	cancel, retry := s.get(t, path).want(t, 200), s.get(t, "/console/order/retry?id=o").want(t, 200)
-	if _, err := s.api.PauseOrder(t.Context(), "o", nil, client.VerbBody{Reason: "somebody else"}); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(s.api.PauseOrder(t.Context(), "o", nil, client.VerbBody{Reason: "somebody else"})))
 	for page, form := range map[string]url.Values{
 		path: cancel.fill("reason", "a test"), "/console/order/retry?id=o": retry.fill("policy", "pinned"),
 	} {
@@ -173,12 +172,8 @@ func TestAnotherApprover(t *testing.T) {
 	own := s.token(t, "shop", access.Submit, access.Read, access.Approve)
 	other := s.token(t, "maria", access.Read, access.Approve)
 	shop, err := client.New(s.url, client.Options{Token: strings.TrimPrefix(own[1], "Bearer ")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := shop.Process(t.Context(), client.ProcessBody{OrderID: "o", Amount: "9", Item: "i"}); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
+	assert.NoError(t, assert.Err(shop.Process(t.Context(), client.ProcessBody{OrderID: "o", Amount: "9", Item: "i"})))
 	for _, page := range []string{orderPath + "o", "/console/attention"} {
 		s.get(t, page, own...).want(t, 200, ">Reject<", "another_approver: the policy requires an approver other than the submitter",
 			"!>Approve<", "!>Approve all<")
@@ -205,9 +200,7 @@ func TestBulk(t *testing.T) {
 	s.are(t, "pending", "a", "b", "c")
 
 	form := look.fill("confirm", "yes", "reason", "the shop is closed")
-	if got := strings.Join(form["id"], " "); got != "c a b" {
-		t.Errorf("offered are %s", got)
-	}
+	assert.Equal(t, strings.Join(form["id"], " "), "c a b", "offered are")
 	form["id"] = []string{"a", "b", "done"} // c was left out, and one has ended meanwhile
 	first := s.post(t, "/console/bulk", form).want(t, 200, "2 orders canceled, 1 not", `href="/console/order?id=done"`, "Try these again")
 	if failed, done := strings.Index(first.body, "Not done"), strings.Index(first.body, `id="done"`); failed < 0 || failed > done {
@@ -332,8 +325,6 @@ func TestErrorGroupsAreExact(t *testing.T) {
 		groups = append(groups, strings.Join(ids, " "))
 	}
 	slices.Sort(groups)
-	if got := strings.Join(groups, ", "); got != "a c, b, d, e, f" {
-		t.Errorf("the groups are %s", got)
-	}
+	assert.Equal(t, strings.Join(groups, ", "), "a c, b, d, e, f", "the groups are")
 	s.get(t, "/console/orders?q=reason:retry_after").want(t, 200, "<bdi>d</bdi>", "!<bdi>e</bdi>")
 }

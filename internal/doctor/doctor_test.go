@@ -15,6 +15,7 @@ import (
 	"pawl/db"
 	"pawl/internal/doctor"
 	"pawl/migrations"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -76,9 +77,7 @@ func TestDatabase(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			database := dbtest.New(t)
-			if _, err := database.Pool.Exec(t.Context(), c.change); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, assert.Err(database.Pool.Exec(t.Context(), c.change)))
 			wants(t, examined(t, database.URL, healthy), finding(c.subject, c.state, c.found))
 		})
 	}
@@ -89,9 +88,7 @@ func wants(t *testing.T, findings []doctor.Finding, want doctor.Finding) {
 	t.Helper()
 	for _, f := range findings {
 		if f.Subject == want.Subject && f.State == want.State && strings.Contains(f.Found, want.Found) {
-			if (f.Advice == "") != (f.State == doctor.Good) {
-				t.Errorf("the advice is %q", f.Advice)
-			}
+			assert.Equal(t, (f.Advice == ""), (f.State == doctor.Good), "the advice is", f.Advice)
 			return
 		}
 	}
@@ -124,9 +121,7 @@ func TestHealthyDatabase(t *testing.T) {
 			}
 		}
 		const all = "database server durability connections clock role migrations schema installation events webhooks tokens"
-		if got := strings.Join(slices.Compact(subjects), " "); got != all {
-			t.Errorf("checked %s", got)
-		}
+		assert.Equal(t, strings.Join(slices.Compact(subjects), " "), all, "checked")
 		wants(t, findings, finding("connections", doctor.Good, connections))
 		wants(t, findings, finding("schema", doctor.Good, ""))
 	}
@@ -151,9 +146,7 @@ func TestEmptyDatabaseStaysEmpty(t *testing.T) {
 	url := dbtest.Empty(t)
 	wants(t, examined(t, url, healthy), finding("migrations", doctor.Warning, "are pending"))
 	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer conn.Close(context.WithoutCancel(t.Context()))
 	var tables int
 	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_tables WHERE schemaname NOT IN ('pg_catalog', 'information_schema')").Scan(&tables); err != nil || tables > 0 {
@@ -182,39 +175,27 @@ func TestStandbyThatIsNotSynchronous(t *testing.T) {
 	server := dbtest.Restartable(t)
 	letIn(t, connect(t, server.URL), "local replication all trust", "local all all trust")
 	config, err := pgx.ParseConfig(server.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	standby := config.Config.Copy()
 	standby.RuntimeParams = map[string]string{"replication": "true", "application_name": "standby"}
 	conn, err := pgconn.ConnectConfig(t.Context(), standby)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
 	wants(t, examined(t, server.URL, healthy), finding("durability", doctor.Warning, "1 standbys are connected and none is synchronous"))
-	if _, err := connect(t, server.URL).Exec(t.Context(), "CREATE ROLE unprivileged LOGIN PASSWORD 'secret'"); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(connect(t, server.URL).Exec(t.Context(), "CREATE ROLE unprivileged LOGIN PASSWORD 'secret'")))
 	config.User, config.Password = "unprivileged", "secret"
 	unprivileged, err := pgx.ConnectConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer unprivileged.Close(context.WithoutCancel(t.Context()))
 	var report doctor.Report
-	if err := report.Durability(t.Context(), db.New(unprivileged), true); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, report.Durability(t.Context(), db.New(unprivileged), true))
 	wants(t, report.Findings, finding("durability", doctor.Warning, "1 standbys are connected"))
 }
 
 func connect(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
 	return conn
 }
@@ -223,9 +204,7 @@ func connect(t *testing.T, url string) *pgx.Conn {
 func letIn(t *testing.T, conn *pgx.Conn, lines ...string) {
 	t.Helper()
 	var name string
-	if err := conn.QueryRow(t.Context(), "SHOW hba_file").Scan(&name); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, conn.QueryRow(t.Context(), "SHOW hba_file").Scan(&name))
 	text, err := os.ReadFile(name)
 	if err == nil {
 		err = os.WriteFile(name, append([]byte(strings.Join(lines, "\n")+"\n"), text...), 0o600)
@@ -237,7 +216,5 @@ func letIn(t *testing.T, conn *pgx.Conn, lines ...string) {
 	for loaded := false; err == nil && !loaded; { // the signal takes a moment
 		err = conn.QueryRow(t.Context(), "SELECT pg_conf_load_time() > $1", before).Scan(&loaded)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 }

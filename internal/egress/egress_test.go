@@ -11,6 +11,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"pawl/internal/egress"
+	"pawl/test/assert"
 )
 
 // What may be called: always, only where private addresses may, and never.
@@ -46,16 +47,12 @@ func TestCheck(t *testing.T) {
 func TestDialer(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
 	for _, host := range []string{"127.0.0.1", "localhost", "::ffff:127.0.0.1", "::ffff:7f00:1"} {
 		_, err := egress.Dialer(false).DialContext(t.Context(), "tcp", net.JoinHostPort(host, port))
-		if !errors.Is(err, egress.ErrRefused) {
-			t.Errorf("%s: %v", host, err)
-		}
+		assert.ErrorIs(t, err, egress.ErrRefused, host)
 		connection, err := egress.Dialer(true).DialContext(t.Context(), "tcp", net.JoinHostPort(host, port))
 		if err != nil {
 			t.Errorf("%s, where private addresses may be called: %v", host, err)
@@ -80,9 +77,7 @@ func TestDialer(t *testing.T) {
 func TestDialerOfANameThatChanges(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
 	names := nameServer(t, [4]byte{127, 0, 0, 1}, [4]byte{169, 254, 169, 254}, [4]byte{127, 0, 0, 1})
@@ -105,9 +100,7 @@ func TestDialerOfANameThatChanges(t *testing.T) {
 func nameServer(t *testing.T, addresses ...[4]byte) string {
 	t.Helper()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	var answered sync.WaitGroup
 	t.Cleanup(answered.Wait)
 	t.Cleanup(func() { _ = conn.Close() })

@@ -10,6 +10,7 @@ import (
 
 	"pawl/fsm"
 	"pawl/internal/orders"
+	"pawl/test/assert"
 )
 
 // TestEveryVerbHasAType looks for what statements write into the history as verb: words in queries/, the verbs of people, the words
@@ -24,9 +25,7 @@ func TestEveryVerbHasAType(t *testing.T) {
 	history := regexp.MustCompile(`(?s)INSERT INTO pawl\.transitions \([^)]*\bverb\b.*?FROM`)
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		for _, insert := range history.FindAllString(string(regexp.MustCompile(`sqlc\.narg\('\w+'\)`).ReplaceAll(text, nil)), -1) {
 			for _, word := range regexp.MustCompile(`'([a-z_]+)'`).FindAllStringSubmatch(insert, -1) {
 				verbs = append(verbs, word[1])
@@ -58,9 +57,7 @@ func TestEveryVerbHasAType(t *testing.T) {
 func TestTypesAreDocumented(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/events.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for _, name := range Types() {
 		if !strings.Contains(string(text), "`"+name+"`") {
 			t.Errorf("docs/events.md does not name %s", name)
@@ -82,7 +79,5 @@ func TestEventsAreShort(t *testing.T) {
 	if n := len(e.JSON()); n >= 20_000 {
 		t.Errorf("%d bytes", n)
 	}
-	if got := clip(strings.Repeat("é", 600)); got != strings.Repeat("é", 350)+"…" {
-		t.Errorf("%q", got)
-	}
+	assert.Equal(t, clip(strings.Repeat("é", 600)), strings.Repeat("é", 350)+"…")
 }

@@ -41,9 +41,7 @@ func TestFeed(t *testing.T) {
 			for _, e := range f.all(events.Cursor{}, c.by, limit) {
 				got = append(got, fmt.Sprintf("%d %s", e.No, e.Type))
 			}
-			if strings.Join(got, ", ") != c.want {
-				t.Errorf("%s, in pages of %d: %q", c.chosen, limit, got)
-			}
+			assert.Equal(t, strings.Join(got, ", "), c.want, c.chosen, "in pages of", limit, got)
 		}
 	}
 }
@@ -72,9 +70,7 @@ func TestEventsInOrder(t *testing.T) {
 		t.Fatal("not the case that is meant: ", naive, err)
 	}
 	want := []string{"1 evt_1_1", "2 evt_1_2", "3 evt_1_3", "4 evt_1_4", "5 evt_1_5", "6 evt_1_6"}
-	if got := shown(f.all(events.Cursor{}, events.Filter{}, 100)); !slices.Equal(got, want) {
-		t.Error(got)
-	}
+	assert.Equal(t, shown(f.all(events.Cursor{}, events.Filter{}, 100)), want)
 	if state, err := f.query.EventRelayState(t.Context()); err != nil || state.Lag != 0 {
 		t.Error("an early event waits for a number: ", state, err)
 	}
@@ -83,13 +79,9 @@ func TestEventsInOrder(t *testing.T) {
 	f.numberUntil(7)
 	want = append(want, "7 evt_2_1")
 	for _, limit := range []int{1, 4, 100} {
-		if got := shown(f.all(events.Cursor{}, events.Filter{}, limit)); !slices.Equal(got, want) {
-			t.Errorf("in pages of %d: %s", limit, got)
-		}
+		assert.Equal(t, shown(f.all(events.Cursor{}, events.Filter{}, limit)), want, "in pages of", limit)
 	}
-	if got := shown(f.all(events.Cursor{}, events.Filter{OrderID: "order-1"}, 2)); !slices.Equal(got, want[:6]) {
-		t.Error("of one order: ", got)
-	}
+	assert.Equal(t, shown(f.all(events.Cursor{}, events.Filter{OrderID: "order-1"}, 2)), want[:6], "of one order: ")
 }
 
 // TestRelayIsFenced: who has lost the lease numbers nothing any more, and nothing is numbered twice.
@@ -105,9 +97,7 @@ func TestRelayIsFenced(t *testing.T) {
 			t.Fatalf("%+v", added)
 		}
 		var below bool
-		if err := f.Pool.QueryRow(t.Context(), `SELECT max(position) < $1 FROM transitions`, added.Horizon).Scan(&below); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, f.Pool.QueryRow(t.Context(), `SELECT max(position) < $1 FROM transitions`, added.Horizon).Scan(&below))
 		return below
 	})
 	if _, err := f.query.EventRelayHold(t.Context(), db.EventRelayHoldParams{Owner: f.owner, LeaseSeconds: 60}); err == nil {
@@ -165,7 +155,5 @@ func TestLargeTransactions(t *testing.T) {
 			t.Fatalf("event %d at place %d has seq %d", all[i].No, i+1, all[i].Data.Seq)
 		}
 	}
-	if int64(len(all)) != rows {
-		t.Errorf("%d events of %d rows", len(all), rows)
-	}
+	assert.Equal(t, int64(len(all)), rows, len(all), "events of rows")
 }

@@ -75,9 +75,7 @@ func TestEveryWriteIsOneEvent(t *testing.T) {
 		}
 	}
 	var early int
-	if err := f.Pool.QueryRow(t.Context(), `SELECT count(*) FROM early_events`).Scan(&early); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, f.Pool.QueryRow(t.Context(), `SELECT count(*) FROM early_events`).Scan(&early))
 	t.Logf("%d events, %d of them early", len(all), early)
 }
 
@@ -102,9 +100,7 @@ func checkFeed(t *testing.T, all []events.Event, rows []string) {
 		}
 	}
 	slices.Sort(got)
-	if !slices.Equal(got, rows) {
-		t.Errorf("%d events of %d rows", len(got), len(rows))
-	}
+	assert.Equal(t, got, rows, len(got), "events of", len(rows), "rows")
 }
 
 // follower reads the feed as it grows.

@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"pawl/db"
 	"pawl/internal/events"
 	"pawl/migrations"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -39,9 +39,7 @@ func TestEventsAfterARestore(t *testing.T) {
 	t.Parallel()
 	dump := pgProgram(t, "pg_dump")
 	f := newFeed(t)
-	if _, err := migrations.Settle(t.Context(), f.query, ""); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(migrations.Settle(t.Context(), f.query, "")))
 	f.hold()
 	for range 300 { // beyond where the other cluster stands
 		f.exec(`SELECT txid_current()`)
@@ -78,17 +76,13 @@ func TestEventsAfterARestore(t *testing.T) {
 	if !errors.Is(err, pgx.ErrNoRows) {
 		t.Fatalf("%+v: events get numbers of another cluster's transactions: %v", held, err)
 	}
-	if err := migrations.Adopt(t.Context(), elsewhere.URL, migrations.Adoption{Actor: "test"}); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, migrations.Adopt(t.Context(), elsewhere.URL, migrations.Adoption{Actor: "test"}))
 	r.hold()
 	r.add(1, 3)
 	r.numberUntil(4)
 	want := []string{"1 evt_1_1", "2 evt_2_1", "3 evt_1_2", "4 evt_1_3"}
 	after := r.all(events.Cursor{}, events.Filter{}, 10)
-	if !slices.Equal(shown(after), want) {
-		t.Errorf("%q", shown(after))
-	}
+	assert.Equal(t, shown(after), want)
 	if after[3].ID == lost[3].ID || after[2].ID != lost[2].ID || after[3].Cursor == lost[3].Cursor {
 		t.Errorf("lost %s, %s; restored %s, and instead %s", lost[2].ID, lost[3].ID, after[2].ID, after[3].ID)
 	}
@@ -96,9 +90,7 @@ func TestEventsAfterARestore(t *testing.T) {
 		t.Errorf("%s\n%s", after[0].JSON(), before[0].JSON())
 	}
 	last, _ := events.ParseCursor(before[1].Cursor)
-	if got := shown(r.all(last, events.Filter{}, 10)); !slices.Equal(got, want[2:]) {
-		t.Errorf("after the last event before the dump: %q", got)
-	}
+	assert.Equal(t, shown(r.all(last, events.Filter{}, 10)), want[2:], "after the last event before the dump")
 }
 
 // TestEventsOfAnotherCluster does the same without a second cluster: positions that are far beyond the transactions of this one.
@@ -119,18 +111,14 @@ func TestEventsOfAnotherCluster(t *testing.T) {
 	}
 	f.exec(`UPDATE event_relay SET due_at = now()`)
 	for range 2 {
-		if err := migrations.Adopt(t.Context(), f.AdminURL, migrations.Adoption{Actor: "test"}); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, migrations.Adopt(t.Context(), f.AdminURL, migrations.Adoption{Actor: "test"}))
 	}
 	f.add(1, 3)
 	f.exec(`INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, request_id) VALUES ('widget', 1, 'set', 5, 5, 0, 'local', 'x')`)
 	f.hold()
 	f.numberUntil(4)
 	got := shown(f.all(events.Cursor{}, events.Filter{}, 10))
-	if want := []string{"1 evt_1_1", "2 evt_1_2", "3 evt_1_3", "4 stk_8ac140ceb6ca8d6e_1"}; !slices.Equal(got, want) {
-		t.Errorf("%q", got)
-	}
+	assert.Equal(t, []string{"1 evt_1_1", "2 evt_1_2", "3 evt_1_3", "4 stk_8ac140ceb6ca8d6e_1"}, got)
 }
 
 // TestCursorsOfALostHistory: another timeline begins another epoch. A cursor from before it is good, one from what was lost is not.
@@ -151,9 +139,7 @@ func TestCursorsOfALostHistory(t *testing.T) {
 	f.exec(`UPDATE event_epochs SET epoch = epoch - 1000`)
 	epoch := func(c string, no int64) events.Cursor {
 		cursor, err := events.ParseCursor(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		return events.Cursor{Epoch: cursor.Epoch - 1000, No: no}
 	}
 	f.add(1, 3)
@@ -180,9 +166,7 @@ func TestCursorsOfALostHistory(t *testing.T) {
 	if want := epoch(old[0].Cursor, 2); !lost.Lost || lost.Continue != want {
 		t.Errorf("%+v, want %s", lost, want)
 	}
-	if got := shown(f.all(lost.Continue, events.Filter{}, 10)); !slices.Equal(got, []string{"3 evt_1_3"}) {
-		t.Errorf("%q", got)
-	}
+	assert.Equal(t, shown(f.all(lost.Continue, events.Filter{}, 10)), []string{"3 evt_1_3"})
 	if e := expired(events.Cursor{Epoch: 5, No: 1}); !e.Lost || e.Continue.No != 0 {
 		t.Errorf("of an unknown history: %+v", e)
 	}
@@ -194,9 +178,7 @@ func TestCursorsOfALostHistory(t *testing.T) {
 	if e := expired(epoch(old[0].Cursor, 1)); e.Lost || e.Continue.No != 2 {
 		t.Errorf("%+v", e)
 	}
-	if got := shown(f.all(events.Cursor{}, events.Filter{}, 10)); !slices.Equal(got, []string{"3 evt_1_3"}) {
-		t.Errorf("%q", got)
-	}
+	assert.Equal(t, shown(f.all(events.Cursor{}, events.Filter{}, 10)), []string{"3 evt_1_3"})
 }
 
 // TestNumbersAreKeptForEndpoints: what an enabled endpoint has not taken over is not forgotten.
@@ -212,19 +194,11 @@ func TestNumbersAreKeptForEndpoints(t *testing.T) {
 	f.exec(`INSERT INTO webhook_endpoints (event_no, created_by, secret, url) VALUES (1, 'test', 'whsec_AAAA', 'https://shop.example/')`)
 	purge := func() int64 {
 		n, err := f.query.EventBatchesPurge(t.Context(), db.EventBatchesPurgeParams{RetentionSeconds: 86400, Most: 100})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		return n
 	}
-	if n := purge(); n != 1 {
-		t.Errorf("%d batches are forgotten, of which an endpoint wants one", n)
-	}
+	assert.Equal(t, purge(), 1, "batches are forgotten, of which an endpoint wants one")
 	f.exec(`UPDATE webhook_endpoints SET state = 'disabled', disabled_at = now(), disabled_reason = 'test'`)
-	if n := purge(); n != 1 {
-		t.Errorf("%d batches are forgotten", n)
-	}
-	if n := purge(); n != 0 {
-		t.Error("the newest batch is forgotten: numbers would begin anew")
-	}
+	assert.Equal(t, purge(), 1, "batches are forgotten")
+	assert.Equal(t, purge(), 0, "the newest batch is forgotten: numbers would begin anew")
 }

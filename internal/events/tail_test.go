@@ -144,9 +144,7 @@ func TestTail(t *testing.T) {
 				return
 			}
 			all := texts(f.all(events.Cursor{}, filter, 1000))
-			if !slices.Equal(heard, all[len(all)-want:]) {
-				t.Errorf("%+v after %v: heard %s", filter, after, heard)
-			}
+			assert.Equal(t, heard, all[len(all)-want:], filter, "after", after, "heard")
 		})
 	}
 	latest := f.latest()
@@ -160,9 +158,7 @@ func TestTail(t *testing.T) {
 	f.script(6, rows)
 	hearing.Wait()
 	var batches int
-	if err := f.Pool.QueryRow(ctx, `SELECT count(*) FROM event_batches`).Scan(&batches); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, f.Pool.QueryRow(ctx, `SELECT count(*) FROM event_batches`).Scan(&batches))
 	if n := counted.Named("EventsOfBatch"); n > 2*batches+5 {
 		t.Errorf("%d reads of %d batches for 70 listeners", n, batches)
 	}
@@ -179,20 +175,14 @@ func TestTailIsShort(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	slow, err := tail.Listen(ctx, f.latest(), events.Filter{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer slow.Close()
 	quick, err := tail.Listen(ctx, f.latest(), events.Filter{OrderID: "order-1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer quick.Close()
 	for seq := 1; seq <= 5; seq++ {
 		f.script(seq, seq)
-		if _, err := hear(ctx, quick, 1); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, assert.Err(hear(ctx, quick, 1)))
 	}
 	if _, older, err := slow.Take(func(*events.Kept) bool { return true }); !older || err != nil {
 		t.Fatal("he is not behind", err)
@@ -214,13 +204,9 @@ func TestTailOfALostHistory(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	l, err := tail.Listen(ctx, events.Cursor{}, events.Filter{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer l.Close()
-	if _, err := hear(ctx, l, 18); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(hear(ctx, l, 18)))
 	f.exec(`DELETE FROM event_batches WHERE last_event_no > 0`) // as after a standby took over that did not have them
 	f.exec(`INSERT INTO event_epochs (epoch, first_event_no) SELECT max(epoch) + 1, 1 FROM event_epochs`)
 	_, err = hear(ctx, l, 1)
@@ -243,17 +229,13 @@ func TestTailStops(t *testing.T) {
 	f := newFeed(t)
 	tail, _ := f.follow()
 	l, err := tail.Listen(t.Context(), f.latest(), events.Filter{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	stopped := make(chan struct{})
 	go func() {
 		tail.Stop(t.Context())
 		close(stopped)
 	}()
-	if _, err := hear(t.Context(), l, 1); !errors.Is(err, orders.ErrStopping) {
-		t.Error(err)
-	}
+	assert.ErrorIs(t, assert.Err(hear(t.Context(), l, 1)), orders.ErrStopping)
 	select {
 	case <-stopped:
 		t.Error("it has not waited for him")
@@ -278,9 +260,7 @@ func TestTailBehindAPooler(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	l, err := tail.Listen(ctx, events.Cursor{}, events.Filter{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer l.Close()
 	f.script(1, 3)
 	heard, err := hear(ctx, l, 27)
@@ -301,9 +281,7 @@ func TestTailWithoutADatabase(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	l, err := tail.Listen(ctx, f.latest(), events.Filter{OrderID: "order-2"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer l.Close()
 	proxy.On(func(string) dbtest.Fate { return dbtest.LoseRequest })
 	f.script(1, 3)

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"pawl/test/assert"
 )
 
 func TestFind(t *testing.T) {
@@ -60,13 +62,9 @@ func TestListIsOneLineForEachCode(t *testing.T) {
 		}
 		codes = append(codes, line[:3])
 	}
-	if !slices.Equal(codes, slices.Sorted(maps.Keys(currencies))) {
-		t.Errorf("the list is not in order, or has a code twice: %q", codes)
-	}
+	assert.Equal(t, codes, slices.Sorted(maps.Keys(currencies)), "the list is not in order, or has a code twice")
 	const listed = 167 // in list one of 2024-06-25, with a minor unit, and XCG
-	if len(codes) != listed {
-		t.Errorf("%d codes, want %d", len(codes), listed)
-	}
+	assert.Equal(t, len(codes), listed, "codes")
 }
 
 func TestMostDigitsIsTheMostOfAny(t *testing.T) {
@@ -75,7 +73,5 @@ func TestMostDigitsIsTheMostOfAny(t *testing.T) {
 	for _, currency := range currencies {
 		most = max(most, currency.Digits)
 	}
-	if most != MostDigits {
-		t.Errorf("%d digits are the most, not %d", most, MostDigits)
-	}
+	assert.Equal(t, most, MostDigits, "digits are the most, not")
 }

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"pawl/test/assert"
 )
 
 // However many callers there are, and however long the read takes, one read serves them all for a while.
@@ -42,7 +44,5 @@ func TestReadsAreShared(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if reads.Load() != 3 {
-		t.Errorf("%d reads: what failed is not kept", reads.Load())
-	}
+	assert.Equal(t, reads.Load(), 3, "reads: what failed is not kept")
 }

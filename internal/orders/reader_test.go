@@ -2,11 +2,11 @@ package orders_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 
 	"pawl/db"
 	"pawl/internal/orders"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -25,18 +25,14 @@ func TestGet(t *testing.T) {
 	)
 	INSERT INTO charges (order_no, generation, currency, amount, reference) SELECT order_no, 1, 'USD', 5, 'ch_2' FROM o`
 	for _, statement := range []string{`ALTER TABLE orders DISABLE TRIGGER USER`, stored} {
-		if _, err := database.Pool.Exec(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, assert.Err(database.Pool.Exec(t.Context(), statement)))
 	}
 	for name, get := range map[string]func(context.Context, string) (orders.Order, error){"Get": r.Get, "GetDurable": r.GetDurable} {
 		o, err := get(t.Context(), "order")
 		if err != nil || o.OrderID != "order" || o.ChargedAt == nil || o.RefundedAt != nil || o.ReservedAt != nil || *o.ChargeReference != "ch_2" {
 			t.Errorf("%s: %+v, %v", name, o, err)
 		}
-		if _, err := get(t.Context(), "nobody's"); !errors.Is(err, orders.ErrNotFound) {
-			t.Errorf("%s: %v", name, err)
-		}
+		assert.ErrorIs(t, assert.Err(get(t.Context(), "nobody's")), orders.ErrNotFound, name)
 	}
 }
 
@@ -56,9 +52,7 @@ func TestReadFromADatabaseThatIsAway(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if err := read(); !errors.Is(err, orders.ErrUnavailable) {
-				t.Error(err)
-			}
+			assert.ErrorIs(t, read(), orders.ErrUnavailable)
 		})
 	}
 }

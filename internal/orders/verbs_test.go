@@ -1,7 +1,6 @@
 package orders_test
 
 import (
-	"slices"
 	"testing"
 	"time"
 
@@ -9,6 +8,7 @@ import (
 
 	"pawl/fsm"
 	"pawl/internal/orders"
+	"pawl/test/assert"
 )
 
 // TestAllowedActions shows what people can ask of an order, by where it stands.
@@ -49,9 +49,7 @@ func TestAllowedActions(t *testing.T) {
 		{"held as unknown", orders.Order{Status: fsm.Charging, Hold: &attention, HoldReason: &unknown, InDoubtSince: &now, Calls: &one}, []string{"cancel", "step-result"}},
 		{"held for a refused void", orders.Order{Status: fsm.Charging, Hold: &attention, HoldReason: &void, Calls: &one, Retries: &one}, []string{"cancel", "retry"}},
 	} {
-		if got := orders.AllowedActions(&c.is); !slices.Equal(got, c.want) {
-			t.Errorf("%s: allowed %q, want %q", c.order, got, c.want)
-		}
+		assert.Equal(t, orders.AllowedActions(&c.is), c.want, c.order, "allowed")
 	}
 }
 

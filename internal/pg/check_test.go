@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"pawl/internal/pg"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -23,9 +24,7 @@ import (
 func connect(t testing.TB, url string) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { conn.Close(context.WithoutCancel(t.Context())) })
 	return conn
 }
@@ -34,14 +33,10 @@ func connect(t testing.TB, url string) *pgx.Conn {
 func names(t testing.TB) (all []string) {
 	t.Helper()
 	files, err := filepath.Glob("../../queries/*.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		for _, match := range regexp.MustCompile(`(?m)^-- name: (\w+) `).FindAllSubmatch(text, -1) {
 			all = append(all, string(match[1]))
 		}
@@ -73,9 +68,7 @@ func TestCheck(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			conn := connect(t, dbtest.New(t).AdminURL)
-			if _, err := conn.Exec(t.Context(), c.spoil); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, assert.Err(conn.Exec(t.Context(), c.spoil)))
 			err := pg.Check(t.Context(), conn)
 			if (err != nil) != (len(c.says) > 0) || err != nil && !errors.Is(err, pg.ErrSchemaMismatch) {
 				t.Fatalf("%v", err)
@@ -98,9 +91,7 @@ func TestCheckReachesEveryStatement(t *testing.T) {
 	conn := connect(t, dbtest.New(t).AdminURL)
 	var wire bytes.Buffer
 	conn.PgConn().Frontend().Trace(&wire, pgproto3.TracerOptions{SuppressTimestamps: true})
-	if err := pg.Check(t.Context(), conn); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, pg.Check(t.Context(), conn))
 	conn.PgConn().Frontend().Untrace()
 	var parsed []string
 	answered := false
@@ -136,13 +127,9 @@ func TestCheckTellsATroubledDatabase(t *testing.T) {
 	t.Parallel()
 	database := dbtest.New(t)
 	tx, err := database.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }) // it holds the lock only
-	if _, err := tx.Exec(t.Context(), `LOCK TABLE charges`); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(tx.Exec(t.Context(), `LOCK TABLE charges`)))
 	for name, prepare := range map[string]func(conn *pgx.Conn) (context.Context, error){
 		"a locked table": func(conn *pgx.Conn) (context.Context, error) {
 			_, err := conn.Exec(t.Context(), `SET lock_timeout = '10ms'`)
@@ -161,9 +148,7 @@ func TestCheckTellsATroubledDatabase(t *testing.T) {
 			t.Parallel()
 			conn := connect(t, database.URL)
 			ctx, err := prepare(conn)
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, err)
 			if err := pg.Check(ctx, conn); err == nil || errors.Is(err, pg.ErrSchemaMismatch) {
 				t.Error(err)
 			}
@@ -175,8 +160,6 @@ func TestCheckTellsATroubledDatabase(t *testing.T) {
 func BenchmarkCheck(b *testing.B) {
 	conn := connect(b, dbtest.New(b).URL)
 	for b.Loop() {
-		if err := pg.Check(b.Context(), conn); err != nil {
-			b.Fatal(err)
-		}
+		assert.NoError(b, pg.Check(b.Context(), conn))
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"pawl/internal/pg"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -67,9 +68,7 @@ func TestFaultOf(t *testing.T) {
 		},
 	} {
 		for name, err := range errs {
-			if got := pg.FaultOf(err); got != want {
-				t.Errorf("%s: %v is %d, want %d", name, err, got, want)
-			}
+			assert.Equal(t, pg.FaultOf(err), want, name, err)
 		}
 	}
 }
@@ -87,9 +86,7 @@ func TestSchemaMismatch(t *testing.T) {
 		`SET transaction_read_only = on; CREATE TABLE x ()`: false,
 	} {
 		conn, err := pgconn.Connect(t.Context(), database.AdminURL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		_, err = conn.Exec(t.Context(), sql).ReadAll()
 		if got := pg.SchemaMismatch(fmt.Errorf("wrapped: %w", err)); got != want || want && pg.FaultOf(err) != pg.Unknown {
 			t.Errorf("%s: %v, and fault %d: %v", sql, got, pg.FaultOf(err), err)
@@ -128,33 +125,23 @@ func TestFaultsOfAServer(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			conn, err := pgconn.Connect(t.Context(), database.AdminURL)
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, err)
 			defer conn.Close(t.Context())
 			_, err = conn.Exec(t.Context(), c.sql).ReadAll()
 			if got := pg.FaultOf(err); got != c.want || pg.Describe(err) != c.describe {
 				t.Errorf("%v is %d and described as %q, want %d and %q", err, got, pg.Describe(err), c.want, c.describe)
 			}
-			if pg.Stale(err) != (c.describe == "25006" || c.describe == "57P01") {
-				t.Errorf("%v: stale: %v", err, pg.Stale(err))
-			}
+			assert.Equal(t, pg.Stale(err), (c.describe == "25006" || c.describe == "57P01"), err, "stale")
 		})
 	}
 	t.Run("a lock", func(t *testing.T) {
 		t.Parallel()
 		holder, err := database.Pool.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		defer holder.Rollback(t.Context())
-		if _, err := holder.Exec(t.Context(), `LOCK TABLE refunds`); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, assert.Err(holder.Exec(t.Context(), `LOCK TABLE refunds`)))
 		_, err = database.Pool.Exec(t.Context(), `SET lock_timeout = '1ms'; LOCK TABLE refunds`)
-		if pg.FaultOf(err) != pg.Busy {
-			t.Errorf("%v is %d", err, pg.FaultOf(err))
-		}
+		assert.Equal(t, pg.FaultOf(err), pg.Busy, err)
 	})
 	t.Run("a server that is not there", func(t *testing.T) {
 		t.Parallel()

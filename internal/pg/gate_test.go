@@ -13,6 +13,7 @@ import (
 
 	"pawl/db"
 	"pawl/internal/pg"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -93,9 +94,7 @@ func TestOneAttemptAtATime(t *testing.T) {
 	server := newEntrance(t, dbtest.New(t).URL)
 	pool := server.pool(t, most)
 	query := db.New(pool)
-	if _, err := query.BackendPID(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(query.BackendPID(t.Context())))
 	server.close()
 	server.attempts.Store(0)
 	began := time.Now()
@@ -148,15 +147,11 @@ func TestLostConnectionsDoNotCloseTheGate(t *testing.T) {
 	server.attempts.Store(0)
 	for n := range int64(5) {
 		pid, err := query.BackendPID(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		if made := server.attempts.Load(); made != n+1 {
 			t.Fatalf("%d connections made after %d were lost", made, n)
 		}
-		if _, err := database.Pool.Exec(t.Context(), "SELECT pg_terminate_backend($1, 10000)", pid); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, assert.Err(database.Pool.Exec(t.Context(), "SELECT pg_terminate_backend($1, 10000)", pid)))
 		if _, err := query.BackendPID(t.Context()); err == nil || errors.Is(err, pg.ErrAway) {
 			t.Fatalf("on the connection that was ended: %v", err)
 		}
@@ -169,9 +164,7 @@ func TestFullServer(t *testing.T) {
 	server := newEntrance(t, dbtest.New(t).URL)
 	pool := server.pool(t, 8)
 	query := db.New(pool)
-	if _, err := query.BackendPID(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(query.BackendPID(t.Context())))
 	server.attempts.Store(0)
 	server.closed.Store(true)
 	began := time.Now()

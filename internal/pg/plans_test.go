@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pawl/db"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -31,14 +32,10 @@ var (
 func queryText(t testing.TB, name string) string {
 	t.Helper()
 	files, err := filepath.Glob("../../queries/*.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for _, file := range files {
 		all, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		if _, rest, found := strings.Cut(string(all), "-- name: "+name+" "); found {
 			rest, _, _ = strings.Cut(rest, "-- name: ")
 			_, text, _ := strings.Cut(rest, "\n")
@@ -73,13 +70,9 @@ func (conn planner) explain(t testing.TB, how explanation, name string, values a
 	}
 	exec(t, conn, "PREPARE explained AS "+text, "SET plan_cache_mode = "+how.kind)
 	rows, err := conn.Query(t.Context(), fmt.Sprintf("EXPLAIN (%s) EXECUTE explained(%s)", how.options, strings.Join(given, ", ")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatalf("%s %v: %v", name, values, err)
-	}
+	assert.NoError(t, err, name, values)
 	exec(t, conn, "DEALLOCATE explained")
 	return strings.Join(lines, "\n")
 }
@@ -107,9 +100,7 @@ func (conn planner) cheap(t testing.TB, most int, name string, values args) (gen
 func exec(t testing.TB, conn planner, statements ...string) {
 	t.Helper()
 	for _, statement := range statements {
-		if _, err := conn.Exec(t.Context(), statement); err != nil {
-			t.Fatalf("%s: %v", statement, err)
-		}
+		assert.NoError(t, assert.Err(conn.Exec(t.Context(), statement)), statement)
 	}
 }
 
@@ -122,14 +113,10 @@ func script(t testing.TB, conn planner, text string) {
 func connectPlainly(t testing.TB, url string) planner {
 	t.Helper()
 	config, err := pgx.ParseConfig(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	config.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
 	conn, err := pgx.ConnectConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { conn.Close(context.WithoutCancel(t.Context())) })
 	return planner{conn}
 }
@@ -234,9 +221,7 @@ func span(t testing.TB, conn planner, began, ended string) args {
 	numberAt := func(at, what string) (no string) {
 		conn.cheap(t, 200, "OrderNoAt", args{"at": at})
 		find := "SELECT " + what + "::text FROM (" + strings.ReplaceAll(queryText(t, "OrderNoAt"), "@at", at) + ") AS found"
-		if err := conn.QueryRow(t.Context(), find).Scan(&no); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, conn.QueryRow(t.Context(), find).Scan(&no))
 		return no
 	}
 	if began != "" {

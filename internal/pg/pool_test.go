@@ -22,9 +22,7 @@ func TestOpen(t *testing.T) {
 	t.Run("a direct connection is no pooler", func(t *testing.T) {
 		t.Parallel()
 		config, err := pgx.ParseConfig(database.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		for range 20 {
 			if pooled, err := pg.BehindPooler(t.Context(), config); pooled || err != nil {
 				t.Fatal(pooled, err)
@@ -87,9 +85,7 @@ func TestOpen(t *testing.T) {
 func service(t *testing.T, pool *pg.Pool, name string) *db.ServerReplicasRow {
 	t.Helper()
 	replicas, err := db.New(pool).ServerReplicas(t.Context(), pg.ServiceName)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for _, r := range replicas {
 		if r.Name == name {
 			return &r
@@ -120,9 +116,7 @@ func TestSearchPathBehindPooler(t *testing.T) {
 	t.Parallel()
 	database := dbtest.New(t)
 	exec := func(sql string) {
-		if _, err := database.Pool.Exec(t.Context(), sql); err != nil {
-			t.Fatalf("%s: %v", sql, err)
-		}
+		assert.NoError(t, assert.Err(database.Pool.Exec(t.Context(), sql)), sql)
 	}
 	behind := dbtest.Pooler(t, database.URL)
 	for _, c := range []struct{ change, found string }{
@@ -164,9 +158,7 @@ func TestPlantedTableOfMigrations(t *testing.T) {
 			url := dbtest.Empty(t)
 			conn := connect(t, url)
 			for _, sql := range []string{`CREATE TABLE public.` + table + ` ()`, `ALTER TABLE public.` + table + ` OWNER TO pg_monitor`} {
-				if _, err := conn.Exec(t.Context(), sql); err != nil {
-					t.Fatal(err)
-				}
+				assert.NoError(t, assert.Err(conn.Exec(t.Context(), sql)))
 			}
 			if _, err := migrations.Up(t.Context(), url); !errors.Is(err, pg.ErrUntrusted) || !strings.Contains(err.Error(), "public."+table) {
 				t.Error(err)

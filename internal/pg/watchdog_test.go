@@ -118,12 +118,8 @@ func TestStatementEndsWhileItIsLookedAt(t *testing.T) {
 	t.Parallel()
 	pool := dbtest.Open(t, dbtest.New(t).URL, pg.Options{MaxConns: 1, Patience: time.Hour}) // only the test looks
 	before, err := db.New(pool).BackendPID(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := pool.LookAtEnded(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
+	assert.NoError(t, pool.LookAtEnded(t.Context()))
 	if after, err := db.New(pool).BackendPID(t.Context()); err != nil || after != before {
 		t.Errorf("%v; the connection was to process %d, and is now to %d", err, before, after)
 	}
@@ -143,13 +139,9 @@ func TestWorkingStatementIsLeftAlone(t *testing.T) {
 		})
 		pool := open(t, proxy.URL)
 		holder, err := database.Pool.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		defer holder.Rollback(context.WithoutCancel(t.Context()))
-		if _, err := holder.Exec(t.Context(), `LOCK TABLE installation`); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, assert.Err(holder.Exec(t.Context(), `LOCK TABLE installation`)))
 		locked := make(chan error, 1)
 		go func() {
 			_, err := db.New(pool).InstallationID(t.Context())
@@ -161,9 +153,7 @@ func TestWorkingStatementIsLeftAlone(t *testing.T) {
 			t.Fatalf("given up: %v", err)
 		default:
 		}
-		if err := holder.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, holder.Commit(t.Context()))
 		if err := <-locked; err != nil {
 			t.Error(err)
 		}
@@ -175,9 +165,7 @@ func standbyless(t *testing.T) (url string, watcher *pgxpool.Pool) {
 	t.Helper()
 	server := dbtest.Restartable(t)
 	watcher, err := pgxpool.New(t.Context(), server.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(watcher.Close)
 	server.Set(t, "synchronous_standby_names", "*")
 	return server.URL, watcher
@@ -185,9 +173,7 @@ func standbyless(t *testing.T) (url string, watcher *pgxpool.Pool) {
 
 func ask(t *testing.T, pool *pgxpool.Pool, sql string) (yes bool) {
 	t.Helper()
-	if err := pool.QueryRow(t.Context(), sql).Scan(&yes); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, pool.QueryRow(t.Context(), sql).Scan(&yes))
 	return yes
 }
 
@@ -258,15 +244,11 @@ func durableRead(t *testing.T, pool *pg.Pool, watcher *pgxpool.Pool) {
 		}()
 		return ended
 	}
-	if err := <-read(false); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, <-read(false))
 	durable := read(true)
 	assert.Eventually(t, "it waits", func() bool { return ask(t, watcher, oneWaits) })
 	ask(t, watcher, `SELECT bool_and(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
-	if err := <-durable; !errors.Is(err, pg.ErrNotReplicated) {
-		t.Errorf("%v", err)
-	}
+	assert.ErrorIs(t, <-durable, pg.ErrNotReplicated)
 }
 
 // A statement may end while the question about it is being put together: its connection is somebody else's by then.
@@ -294,13 +276,9 @@ func TestCutOffStatementKeepsItsPlace(t *testing.T) {
 	database := dbtest.New(t)
 	pool := open(t, database.URL)
 	holder, err := database.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer holder.Rollback(context.WithoutCancel(t.Context()))
-	if _, err := holder.Exec(t.Context(), `LOCK TABLE installation`); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(holder.Exec(t.Context(), `LOCK TABLE installation`)))
 	var callers sync.WaitGroup
 	for range 12 {
 		callers.Go(func() {
@@ -317,9 +295,7 @@ func TestCutOffStatementKeepsItsPlace(t *testing.T) {
 	if err := holder.QueryRow(t.Context(), locked).Scan(&waiting); err != nil || waiting > pool.Stat().MaxConns() {
 		t.Errorf("%d server processes wait for %d connections, %v", waiting, pool.Stat().MaxConns(), err)
 	}
-	if err := holder.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, holder.Rollback(t.Context()))
 	if _, err := db.New(pool).InstallationID(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -333,9 +309,7 @@ func TestQueuedInThePoolerIsLeftAlone(t *testing.T) {
 	running := func(age time.Duration) []int64 {
 		n, err := db.New(database.Pool).StatementsRunning(t.Context(), db.StatementsRunningParams{
 			Pids: []int32{0}, Texts: []string{"SELECT pg_sleep(60)"}, Ages: []float64{age.Seconds()}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		return n
 	}
 	sent := time.Now()

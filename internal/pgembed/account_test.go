@@ -13,6 +13,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"pawl/test/assert"
 )
 
 func TestAsRoot(t *testing.T) {
@@ -46,23 +48,17 @@ func TestAsRoot(t *testing.T) {
 		for name, says := range map[string]string{"nobody": "other programs run as nobody", "no-such-user": "no-such-user", "root": "does not run as root"} {
 			_, err := Start(deadline(t), Config{Dir: dir, User: name})
 			wantError(t, err, says)
-			if !errors.Is(err, ErrSetting) {
-				t.Errorf("not an ErrSetting: %v", err)
-			}
+			assert.ErrorIs(t, err, ErrSetting, "not an ErrSetting")
 		}
 		data := filepath.Join(dir, "data")
-		if err := errors.Join(os.Mkdir(data, 0o700), lookup(t, "nobody").own(data)); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, errors.Join(os.Mkdir(data, 0o700), lookup(t, "nobody").own(data)))
 		_, err := Start(deadline(t), Config{Dir: dir})
 		wantError(t, err, data, "which other programs run as", "chown")
 	})
 	t.Run("a folder behind a closed one is refused with the way out", func(t *testing.T) {
 		t.Parallel()
 		closed := folder(t)
-		if err := os.Chmod(closed, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.Chmod(closed, 0o700))
 		dir := filepath.Join(closed, "inner")
 		_, err := Start(deadline(t), Config{Dir: dir})
 		wantError(t, err, "can't enter "+dir, "chmod o+x", "/var/lib/pawl")
@@ -114,9 +110,7 @@ func TestAsOrdinaryUser(t *testing.T) {
 	}
 	nobody := lookup(t, "nobody")
 	dir := folder(t)
-	if err := nobody.own(dir); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, nobody.own(dir))
 	for _, life := range []string{"first", "second"} {
 		c := runChild(t, filepath.Join(dir, "pawl"), func(cmd *exec.Cmd) { asUser(t, cmd, nobody) })
 		pid, url := c.ready(t)
@@ -132,9 +126,7 @@ func TestAsOrdinaryUser(t *testing.T) {
 func asUser(t *testing.T, cmd *exec.Cmd, a *account) {
 	t.Helper()
 	program, err := os.ReadFile(cmd.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	cmd.Path = filepath.Join(folder(t), "helper")
 	writeProgram(t, cmd.Path, program)
 	cmd.Dir = "/"
@@ -147,9 +139,7 @@ func writeProgram(t *testing.T, path string, content []byte) {
 	t.Helper()
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
-	if err := os.WriteFile(path, content, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(path, content, 0o755))
 }
 
 func lookup(t *testing.T, name string) *account {
@@ -158,9 +148,7 @@ func lookup(t *testing.T, name string) *account {
 		t.Skip(err)
 	}
 	a, err := lookupAccount(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return a
 }
 

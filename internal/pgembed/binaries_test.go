@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"pawl/test/assert"
 )
 
 // fakeServer is a folder whose postgres only knows its version: enough to be chosen or not.
@@ -59,9 +61,7 @@ func TestNamedServer(t *testing.T) {
 	t.Parallel()
 	_, err := Start(deadline(t), Config{Dir: folder(t), BinDir: "/nonexistent"})
 	wantError(t, err, "use the PostgreSQL in /nonexistent")
-	if !errors.Is(err, ErrSetting) {
-		t.Errorf("no wrong setting: %v", err)
-	}
+	assert.ErrorIs(t, err, ErrSetting, "no wrong setting")
 	_, err = Start(deadline(t), Config{Dir: folder(t), BinDir: fakeServer(t, "13.1")})
 	wantError(t, err, "PostgreSQL 13 is too old")
 }
@@ -74,12 +74,8 @@ func TestDataOfAnotherMajorIsLeftAlone(t *testing.T) {
 	stop(t, s)
 	version := filepath.Join(s.folders.data, "PG_VERSION")
 	original, err := os.ReadFile(version)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(version, []byte("13\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
+	assert.NoError(t, os.WriteFile(version, []byte("13\n"), 0o600))
 	before := tree(t, s.folders.data)
 	_, err = Start(deadline(t), cfg)
 	wantError(t, err, "no PostgreSQL 13 server", s.folders.data, "PAWL_PG_BIN")
@@ -90,9 +86,7 @@ func TestDataOfAnotherMajorIsLeftAlone(t *testing.T) {
 	if after := tree(t, s.folders.data); !slices.Equal(before, after) {
 		t.Fatal("the data folder was changed")
 	}
-	if err := os.WriteFile(version, original, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(version, original, 0o600))
 	rowKept(t, start(t, cfg).URL("postgres"))
 }
 
@@ -105,22 +99,16 @@ func tree(t *testing.T, dir string) (files []string) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return files
 }
 
 func TestForeignFilesAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	dir := folder(t)
-	if err := os.Mkdir(filepath.Join(dir, "data"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.Mkdir(filepath.Join(dir, "data"), 0o700))
 	mine := filepath.Join(dir, "data", "thesis.txt")
-	if err := os.WriteFile(mine, []byte("mine"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(mine, []byte("mine"), 0o600))
 	_, err := Start(deadline(t), Config{Dir: dir})
 	wantError(t, err, "no PostgreSQL data")
 	if !exists(mine) {
@@ -167,9 +155,7 @@ func TestNoServerAnywhere(t *testing.T) {
 func TestLook(t *testing.T) {
 	t.Parallel()
 	_, planted, ran := plantedServer(t)
-	if err := os.Chmod(planted, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.Chmod(planted, 0o777))
 	fifteen := fakeServer(t, "15.20")
 	dir := filepath.Join(folder(t), "none-yet")
 
@@ -183,12 +169,8 @@ func TestLook(t *testing.T) {
 	_, err = Look(deadline(t), Config{Dir: dir, BinDir: "/nonexistent"})
 	wantError(t, err, ErrSetting.Error(), "/nonexistent")
 
-	if err := os.MkdirAll(filepath.Join(dir, "data"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "data", "PG_VERSION"), []byte("16\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.MkdirAll(filepath.Join(dir, "data"), 0o755))
+	assert.NoError(t, os.WriteFile(filepath.Join(dir, "data", "PG_VERSION"), []byte("16\n"), 0o644))
 	_, err = Look(deadline(t), Config{Dir: dir, binDirs: listing(fifteen)})
 	wantError(t, err, "no PostgreSQL 16 server was found", "which made ")
 }
@@ -268,9 +250,7 @@ func TestLinksOfAPackage(t *testing.T) {
 		if links != "" {
 			err = errors.Join(err, os.WriteFile(filepath.Join(dir, "pg-symlinks.json"), []byte(links), 0o644))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		if err = makeLinks(dir); says != "" {
 			wantError(t, err, says)
 			continue

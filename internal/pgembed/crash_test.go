@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"pawl/test/assert"
 )
 
 func TestParentKilled(t *testing.T) {
@@ -87,9 +89,7 @@ func TestServerKilled(t *testing.T) {
 		s := start(t, cfg)
 		var backend int
 		conn := connect(t, s.URL("postgres"))
-		if err := conn.QueryRow(deadline(t), "SELECT pg_backend_pid()").Scan(&backend); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, conn.QueryRow(deadline(t), "SELECT pg_backend_pid()").Scan(&backend))
 		signal(t, backend, syscall.SIGSTOP) // it can't notice that its server is gone
 		killServer(t, s)
 		stop(t, s)
@@ -106,9 +106,7 @@ func TestServerKilled(t *testing.T) {
 			return strings.Contains(string(text), "shared memory block")
 		})
 		signal(t, backend, syscall.SIGCONT)
-		if err := <-restarted; err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, <-restarted)
 	})
 }
 
@@ -120,9 +118,7 @@ func killServer(t *testing.T, s *Server) {
 
 func signal(t *testing.T, pid int, sig syscall.Signal) {
 	t.Helper()
-	if err := syscall.Kill(pid, sig); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, syscall.Kill(pid, sig))
 }
 
 // A pid file outlives the server that wrote it: a crash of the machine, a container's next boot.
@@ -151,13 +147,9 @@ func TestStalePIDFile(t *testing.T) {
 func replacePID(t *testing.T, data string, pid int) {
 	t.Helper()
 	text, err := os.ReadFile(pidPath(data))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	_, rest, _ := strings.Cut(string(text), "\n")
-	if err := os.WriteFile(pidPath(data), fmt.Appendf(nil, "%d\n%s", pid, rest), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(pidPath(data), fmt.Appendf(nil, "%d\n%s", pid, rest), 0o600))
 }
 
 // nobodys is the ID of a process that has ended.
@@ -174,9 +166,7 @@ func sleeper(t *testing.T, s *Server) int {
 	t.Helper()
 	cmd := command("/bin/sleep", s.account, "600")
 	p, err := launch(cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { p.signal(syscall.SIGKILL); <-p.exited })
 	return cmd.Process.Pid
 }
@@ -185,9 +175,7 @@ func sleeper(t *testing.T, s *Server) int {
 func zombie(t *testing.T, _ *Server) int {
 	t.Helper()
 	cmd := exec.Command("/bin/true")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Wait() })
 	eventually(t, "the process has ended", func() bool { return !alive(cmd.Process.Pid) })
 	return cmd.Process.Pid

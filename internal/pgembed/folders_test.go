@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"pawl/test/assert"
 )
 
 // What root writes must stay where it is meant to be, whatever the server's user has put in its folders.
@@ -33,22 +35,16 @@ func TestLinksOfTheServerUserAreNotFollowed(t *testing.T) {
 		cfg := Config{Dir: filled(t), Settings: quick}
 		s := killed(t, cfg)
 		content := fmt.Sprintf("%d\n%s\n", sleeper(t, s), s.folders.data)
-		if err := os.Remove(pidPath(s.folders.data)); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.Remove(pidPath(s.folders.data)))
 		target := plant(t, pidPath(s.folders.data), content)
-		if _, err := Start(deadline(t), cfg); !errors.Is(err, syscall.ELOOP) {
-			t.Errorf("start: %v", err)
-		}
+		assert.ErrorIs(t, assert.Err(Start(deadline(t), cfg)), syscall.ELOOP, "start")
 		wantContent(t, target, content)
 	})
 	t.Run("the lock", func(t *testing.T) {
 		t.Parallel()
 		cfg := Config{Dir: folder(t), Settings: quick}
 		target := plant(t, filepath.Join(cfg.Dir, "lock"), "precious")
-		if _, err := Start(deadline(t), cfg); !errors.Is(err, syscall.ELOOP) {
-			t.Errorf("start: %v", err)
-		}
+		assert.ErrorIs(t, assert.Err(Start(deadline(t), cfg)), syscall.ELOOP, "start")
 		wantContent(t, target, "precious")
 	})
 }
@@ -57,9 +53,7 @@ func TestReplaceOwnedLeavesTheTargetOfALinkAlone(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	target := plant(t, filepath.Join(dir, "name"), "precious")
-	if err := replaceOwned(dir, "name", []byte("new"), nil); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, replaceOwned(dir, "name", []byte("new"), nil))
 	wantContent(t, target, "precious")
 	wantContent(t, filepath.Join(dir, "name"), "new")
 }
@@ -67,9 +61,7 @@ func TestReplaceOwnedLeavesTheTargetOfALinkAlone(t *testing.T) {
 func TestReadOwnedWantsARegularFile(t *testing.T) {
 	t.Parallel()
 	fifo := filepath.Join(t.TempDir(), "fifo")
-	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, syscall.Mkfifo(fifo, 0o600))
 	_, err := readOwned(fifo)
 	wantError(t, err, "not a regular file")
 }
@@ -87,15 +79,11 @@ func killed(t *testing.T, cfg Config) *Server {
 func plant(t *testing.T, link, content string) (target string) {
 	t.Helper()
 	target = filepath.Join(t.TempDir(), "target")
-	if err := os.WriteFile(target, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(target, []byte(content), 0o600))
 	if err := os.Remove(link); err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(target, link); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.Symlink(target, link))
 	return target
 }
 
@@ -149,18 +137,12 @@ func TestUnlockWhileAChildHoldsTheFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "lock")
 	first, err := flock(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	inherited, err := syscall.Dup(int(first.Fd()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer syscall.Close(inherited)
 	unlock(first)
 	second, err := flock(path)
-	if err != nil {
-		t.Fatalf("locked still: %v", err)
-	}
+	assert.NoError(t, err, "locked still")
 	unlock(second)
 }

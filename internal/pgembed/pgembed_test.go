@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"pawl/test/assert"
 )
 
 func TestServiceSettingsAreDurable(t *testing.T) {
@@ -21,9 +23,7 @@ func TestServiceSettingsAreDurable(t *testing.T) {
 		"listen_addresses": "", "unix_socket_permissions": "0700", "server_encoding": "UTF8", "lc_messages": "C",
 		"max_wal_size": "4GB", "wal_compression": "pglz", "max_connections": "100", "jit": "off", "log_min_messages": "warning", "TimeZone": "UTC",
 	} {
-		if got := query(t, s.URL("postgres"), "SELECT current_setting($1)", name); got != want {
-			t.Errorf("%s is %q, want %q", name, got, want)
-		}
+		assert.Equal(t, query(t, s.URL("postgres"), "SELECT current_setting($1)", name), want, name)
 	}
 	if got := query(t, s.URL("postgres"), "SELECT datcollate FROM pg_database WHERE datname = 'postgres'"); got != "C" {
 		t.Errorf("collation is %s", got)
@@ -36,9 +36,7 @@ func TestServiceSettingsAreDurable(t *testing.T) {
 func TestSharedBuffersFollowMemory(t *testing.T) {
 	t.Parallel()
 	for memory, want := range map[int64]int64{64 << 20: 32 << 20, 1 << 30: 256 << 20, 64 << 30: 512 << 20} {
-		if got := sharedBuffers(memory); got != want {
-			t.Errorf("%d bytes of memory: %d, want %d", memory, got, want)
-		}
+		assert.Equal(t, sharedBuffers(memory), want, memory, "bytes of memory")
 	}
 }
 
@@ -60,9 +58,7 @@ func TestServerIsApartFromItsParent(t *testing.T) {
 			}
 		}
 	}
-	if got := query(t, s.URL("template1"), "SELECT current_database()::text"); got != "template1" {
-		t.Error(got)
-	}
+	assert.Equal(t, query(t, s.URL("template1"), "SELECT current_database()::text"), "template1")
 	if psql, err := exec.LookPath("psql"); err == nil {
 		out, err := exec.CommandContext(deadline(t), psql, s.URL("postgres"), "-Atc", "SELECT 40 + 2").CombinedOutput()
 		if err != nil || string(out) != "42\n" {
@@ -83,9 +79,7 @@ func TestStop(t *testing.T) {
 		}
 		all.Wait()
 		<-s.Exited()
-		if err := s.Err(); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, s.Err())
 		if exists(pidPath(s.folders.data)) {
 			t.Fatal("no clean shutdown: postmaster.pid is still there")
 		}
@@ -96,17 +90,13 @@ func TestStop(t *testing.T) {
 		s := start(t, cfg)
 		keepRow(t, s.URL("postgres"))
 		// A stopped process can't shut down fast: the end of the context decides, not a race.
-		if err := syscall.Kill(s.PID(), syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, syscall.Kill(s.PID(), syscall.SIGSTOP))
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		done := make(chan error)
 		go func() { done <- s.Stop(ended) }()
 		eventually(t, "SIGQUIT is pending", func() bool { return pending(t, s.PID(), syscall.SIGQUIT) })
-		if err := syscall.Kill(s.PID(), syscall.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, syscall.Kill(s.PID(), syscall.SIGCONT))
 		wantError(t, <-done, "recovers")
 		rowKept(t, start(t, cfg).URL("postgres"))
 	})

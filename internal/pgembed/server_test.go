@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"pawl/test/assert"
 )
 
 // The folder of the socket is the first lock. These tests open it, and look at the second one.
@@ -18,9 +20,7 @@ func TestOtherUsersAreNotLetIn(t *testing.T) {
 	t.Run("no way in is trusted, and none leads over the network", func(t *testing.T) {
 		t.Parallel()
 		const rules = `SELECT string_agg(concat_ws(' ', type, user_name, auth_method, error), ', ' ORDER BY line_number) FROM pg_hba_file_rules`
-		if got := query(t, s.URL("postgres"), rules); got != "local {pawl} peer, local {all} scram-sha-256" {
-			t.Error(got)
-		}
+		assert.Equal(t, query(t, s.URL("postgres"), rules), "local {pawl} peer, local {all} scram-sha-256")
 	})
 	t.Run("another role needs its password", func(t *testing.T) {
 		t.Parallel()
@@ -37,9 +37,7 @@ func TestOtherUsersAreNotLetIn(t *testing.T) {
 	t.Run("another user of the machine can't be the superuser", func(t *testing.T) {
 		t.Parallel()
 		onlyRoot(t)
-		if err := os.Chmod(s.folders.socket, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.Chmod(s.folders.socket, 0o755))
 		for _, name := range []string{"nobody", "daemon", "postgres", "pawl"} { // the last one runs the server
 			if got := tryAs(t, name, s.URL("postgres")); !strings.Contains(got, "Peer authentication failed") {
 				t.Errorf("as %s: %s", name, got)
@@ -55,9 +53,7 @@ func TestAccessIsWrittenAnew(t *testing.T) {
 	s := start(t, cfg)
 	stop(t, s)
 	for _, name := range []string{"pg_hba.conf", "pg_ident.conf"} {
-		if err := replaceOwned(s.folders.data, name, []byte("local all all trust\n"), s.account); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, replaceOwned(s.folders.data, name, []byte("local all all trust\n"), s.account))
 	}
 	s = start(t, cfg)
 	if got := query(t, s.URL("postgres"), "SELECT count(*)::text FROM pg_hba_file_rules WHERE auth_method = 'trust'"); got != "0" {
@@ -79,25 +75,19 @@ func tryURL(databaseURL string) string {
 func tryAs(t *testing.T, name, databaseURL string) string {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), "PGEMBED_HELPER_URL="+databaseURL)
 	asUser(t, cmd, lookup(t, name))
 	printed, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %s", err, printed)
-	}
+	assert.NoError(t, err, printed)
 	return string(printed)
 }
 
 func asRole(t *testing.T, s *Server, role *url.Userinfo) string {
 	t.Helper()
 	u, err := url.Parse(s.URL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	u.User = role
 	return u.String()
 }

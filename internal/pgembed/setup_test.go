@@ -72,13 +72,9 @@ var quick = map[string]string{"fsync": "off", "shared_buffers": "16MB"}
 func folder(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(parentFolder(), "pgembed-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.Chmod(dir, 0o755))
 	return dir
 }
 
@@ -95,12 +91,8 @@ func filled(t *testing.T) string {
 	defer cluster.Unlock()
 	if cluster.base == "" {
 		base, err := os.MkdirTemp(parentFolder(), "pgembed-cluster-")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(base, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
+		assert.NoError(t, os.Chmod(base, 0o755))
 		stop(t, start(t, Config{Dir: base}))
 		cluster.base = base // it is whole
 	}
@@ -135,9 +127,7 @@ func start(t *testing.T, cfg Config) *Server {
 		cfg.Settings = quick
 	}
 	s, err := Start(deadline(t), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { stop(t, s) })
 	return s
 }
@@ -152,9 +142,7 @@ func stop(t *testing.T, s *Server) {
 func connect(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(deadline(t), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
 	return conn
 }
@@ -162,18 +150,14 @@ func connect(t *testing.T, url string) *pgx.Conn {
 // query returns the one text value of a query.
 func query(t *testing.T, url, sql string, args ...any) (value string) {
 	t.Helper()
-	if err := connect(t, url).QueryRow(deadline(t), sql, args...).Scan(&value); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
+	assert.NoError(t, connect(t, url).QueryRow(deadline(t), sql, args...).Scan(&value), sql)
 	return value
 }
 
 // keepRow commits a row that rowKept looks for.
 func keepRow(t *testing.T, url string) {
 	t.Helper()
-	if _, err := connect(t, url).Exec(deadline(t), "CREATE TABLE kept AS SELECT 'committed' AS word"); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(connect(t, url).Exec(deadline(t), "CREATE TABLE kept AS SELECT 'committed' AS word")))
 }
 
 func rowKept(t *testing.T, url string) {
@@ -194,9 +178,7 @@ type child struct {
 func runChild(t *testing.T, dir string, prepare func(*exec.Cmd)) *child {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), "PGEMBED_HELPER_DIR="+dir)
 	cmd.Stderr = os.Stderr
@@ -204,16 +186,10 @@ func runChild(t *testing.T, dir string, prepare func(*exec.Cmd)) *child {
 		prepare(cmd)
 	}
 	input, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	output, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
+	assert.NoError(t, cmd.Start())
 	c := &child{cmd: cmd, input: input, lines: bufio.NewScanner(output)}
 	t.Cleanup(func() { c.kill() })
 	return c
@@ -225,9 +201,7 @@ func (c *child) ready(t *testing.T) (pid int, url string) {
 	if !c.lines.Scan() {
 		t.Fatal("helper said nothing")
 	}
-	if _, err := fmt.Sscanf(c.lines.Text(), "ready %d %s", &pid, &url); err != nil {
-		t.Fatalf("helper said %q", c.lines.Text())
-	}
+	assert.NoError(t, assert.Err(fmt.Sscanf(c.lines.Text(), "ready %d %s", &pid, &url)), "helper said", c.lines.Text())
 	return pid, url
 }
 
@@ -241,9 +215,7 @@ func (c *child) kill() {
 func (c *child) finish(t *testing.T) {
 	t.Helper()
 	c.input.Close()
-	if err := c.cmd.Wait(); err != nil {
-		t.Fatalf("helper: %v", err)
-	}
+	assert.NoError(t, c.cmd.Wait(), "helper")
 }
 
 var eventually = assert.Eventually
@@ -272,9 +244,7 @@ func exists(path string) bool {
 func globbed(t *testing.T, elements ...string) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(elements...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return found
 }
 

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"pawl/test/assert"
 )
 
 // plantedServer is a folder with a server in it that leaves a mark if it runs.
@@ -15,13 +17,9 @@ func plantedServer(t *testing.T) (parent, dir string, ran func() bool) {
 	t.Helper()
 	parent = folder(t)
 	dir = filepath.Join(parent, "bin")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.Mkdir(dir, 0o755))
 	mark := filepath.Join(folder(t), "mark")
-	if err := os.Chmod(filepath.Dir(mark), 0o777); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.Chmod(filepath.Dir(mark), 0o777))
 	for _, name := range []string{"postgres", "initdb"} {
 		writeProgram(t, filepath.Join(dir, name), fmt.Appendf(nil, "#!/bin/sh\ntouch %s\necho 'postgres (PostgreSQL) 17.2'\n", mark))
 	}
@@ -57,14 +55,10 @@ func TestPlantedServerIsRefused(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			t.Parallel()
 			parent, dir, ran := plantedServer(t)
-			if err := c.change(t, filepath.Join(parent, c.path)); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, c.change(t, filepath.Join(parent, c.path)))
 			wantRefused(t, dir, c.why)
 			link := filepath.Join(folder(t), "link")
-			if err := os.Symlink(dir, link); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, os.Symlink(dir, link))
 			wantRefused(t, link, c.why)
 			if ran() {
 				t.Error("it ran")
@@ -86,9 +80,7 @@ func wantRefused(t *testing.T, dir, why string) {
 	}
 	_, err := Start(deadline(t), Config{Dir: folder(t), BinDir: dir})
 	wantError(t, err, "another user could have replaced it", why)
-	if !errors.Is(err, ErrSetting) {
-		t.Errorf("no wrong setting: %v", err)
-	}
+	assert.ErrorIs(t, err, ErrSetting, "no wrong setting")
 }
 
 func TestServersOfOurOwnAreRun(t *testing.T) {
@@ -101,9 +93,7 @@ func TestServersOfOurOwnAreRun(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			parent, dir, ran := plantedServer(t)
-			if err := change(parent, dir); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, change(parent, dir))
 			s := &Server{cfg: Config{Log: slog.New(slog.DiscardHandler)}}
 			if got := s.bestOf(deadline(t), []string{dir}, 0); got.dir != dir || !ran() {
 				t.Errorf("chosen: %v, ran: %v", got, ran())
@@ -115,9 +105,7 @@ func TestServersOfOurOwnAreRun(t *testing.T) {
 func TestPlantedCacheIsRefused(t *testing.T) {
 	t.Parallel()
 	cache := folder(t)
-	if err := os.Chmod(cache, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.Chmod(cache, 0o777))
 	_, err := Start(deadline(t), Config{Dir: folder(t), CacheDir: cache, binDirs: listing()})
 	wantError(t, err, "use cache folder", cache, "chmod o-w")
 }
@@ -126,19 +114,13 @@ func TestPlantedCacheIsRefused(t *testing.T) {
 func fakeNpm(t *testing.T) (dir string, seen func() string) {
 	t.Helper()
 	dir, said := folder(t), filepath.Join(folder(t), "said")
-	if err := os.Mkdir(filepath.Join(dir, "lib"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.Mkdir(filepath.Join(dir, "lib"), 0o755))
 	writeProgram(t, filepath.Join(dir, "lib", "npm-cli.js"), []byte("#!/usr/bin/env node\n"))
 	writeProgram(t, filepath.Join(dir, "node"), fmt.Appendf(nil, "#!/bin/sh\nexec >%s; echo \"$@\"; env; ls -A\nexit 1\n", said))
-	if err := os.Symlink("lib/npm-cli.js", filepath.Join(dir, "npm")); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.Symlink("lib/npm-cli.js", filepath.Join(dir, "npm")))
 	return dir, func() string {
 		text, err := os.ReadFile(said)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		return string(text)
 	}
 }
@@ -153,9 +135,7 @@ func TestNpmGetsACleanEnvironment(t *testing.T) {
 		t.Setenv(name, "planted")
 	}
 	cache := folder(t)
-	if err := os.WriteFile(filepath.Join(cache, ".npmrc"), []byte("registry=http://127.0.0.1:1\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(filepath.Join(cache, ".npmrc"), []byte("registry=http://127.0.0.1:1\n"), 0o644))
 	t.Chdir(cache)
 	_, err := Start(deadline(t), Config{Dir: folder(t), CacheDir: cache, binDirs: listing()})
 	wantError(t, err, "npm ci")
@@ -179,18 +159,14 @@ func TestProgramsOfAnotherUserAreNotRun(t *testing.T) {
 	daemon := lookup(t, "daemon")
 	_, theirs, ran := plantedServer(t)
 	mark, err := os.ReadFile(filepath.Join(theirs, "postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	bin, seen := fakeNpm(t)
 	plant := func(name string) { writeProgram(t, filepath.Join(theirs, name), mark) }
 	for _, name := range []string{"node", "useradd", "ps", "id", "sh", "env", "ls"} {
 		plant(name)
 	}
 	// A program of ours, so that only the link is not: it could lead elsewhere when it is run.
-	if err := os.Symlink(filepath.Join(bin, "lib", "npm-cli.js"), filepath.Join(theirs, "npm")); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.Symlink(filepath.Join(bin, "lib", "npm-cli.js"), filepath.Join(theirs, "npm")))
 	if err := errors.Join(daemon.own(filepath.Join(theirs, "node")), daemon.own(filepath.Join(theirs, "npm")), daemon.own(theirs)); err != nil {
 		t.Fatal(err)
 	}
@@ -218,9 +194,7 @@ func TestProgramsOfAnotherUserAreNotRun(t *testing.T) {
 
 	// A link of ours to a file of theirs, by way of another link.
 	for from, to := range map[string]string{"node": "way", "way": filepath.Join(theirs, "node")} {
-		if err := errors.Join(os.RemoveAll(filepath.Join(bin, from)), os.Symlink(to, filepath.Join(bin, from))); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, errors.Join(os.RemoveAll(filepath.Join(bin, from)), os.Symlink(to, filepath.Join(bin, from))))
 	}
 	t.Setenv("PATH", bin)
 	wantError(t, install(), "node is not used", "belongs to user")
@@ -241,17 +215,11 @@ func TestLinksOnTheWay(t *testing.T) {
 		shared + "/theirs": "/bin/sh", shared + "/ours": "/bin/sh", ours + "/circle": "circle", ours + "/folder": "/usr",
 	}
 	for from, to := range links {
-		if err := os.Symlink(to, from); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.Symlink(to, from))
 	}
-	if err := errors.Join(daemon.own(theirs), daemon.own(shared+"/theirs"), os.Chmod(shared, 0o777|os.ModeSticky)); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, errors.Join(daemon.own(theirs), daemon.own(shared+"/theirs"), os.Chmod(shared, 0o777|os.ModeSticky)))
 	shell, err := filepath.EvalSymlinks("/bin/sh")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for path, want := range map[string]string{
 		ours + "/good": shell, shared + "/ours": shell, ours + "/relative": shell, ours + "/folder/bin/sh": shell, "/bin/../bin/./sh": shell, "/": "/",
 		ours + "/by-theirs": "", theirs + "/link": "", shared + "/theirs": "", ours + "/circle": "", ours + "/none": "", "/bin/sh/x": "",

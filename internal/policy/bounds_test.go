@@ -8,6 +8,7 @@ import (
 
 	"pawl/fsm"
 	"pawl/internal/policy"
+	"pawl/test/assert"
 )
 
 func TestSecrets(t *testing.T) {
@@ -15,18 +16,12 @@ func TestSecrets(t *testing.T) {
 	within := policy.Bounds{SecretEnvPrefix: policy.SecretEnvPrefix, SecretsDir: folder}
 	write := func(name, text string) string {
 		path := filepath.Join(folder, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
-	if err := os.WriteFile(filepath.Join(outside, "key"), []byte("hidden"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(filepath.Join(outside, "key"), []byte("hidden"), 0o600))
 	for link, to := range map[string]string{"inside": "key", "outside": filepath.Join(outside, "key"), "around": filepath.Join("..", filepath.Base(outside), "key")} {
-		if err := os.Symlink(to, filepath.Join(folder, link)); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.Symlink(to, filepath.Join(folder, link)))
 	}
 	t.Setenv("DATABASE_URL", "hidden")
 	t.Setenv("PAWL_SECRET_TEST_SECRET", " hidden\n")

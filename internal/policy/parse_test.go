@@ -8,6 +8,7 @@ import (
 
 	"pawl/fsm"
 	"pawl/internal/policy"
+	"pawl/test/assert"
 )
 
 // problems parses what must be refused and returns what is said of it, a line each.
@@ -200,9 +201,7 @@ line 13, column 1: unknown key color; must be one of`
 			t.Fatalf("want %s, got\n%s", line, strings.Join(got, "\n"))
 		}
 	}
-	if n := strings.Count(want, "\n") + 1; len(got) != n {
-		t.Errorf("want %d problems, got\n%s", n, strings.Join(got, "\n"))
-	}
+	assert.Equal(t, strings.Count(want, "\n")+1, len(got), "problems, got", strings.Join(got, "\n"))
 }
 
 func TestLiteralSecretsAreRefusedAndNotRepeated(t *testing.T) {

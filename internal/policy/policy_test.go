@@ -10,14 +10,13 @@ import (
 
 	"pawl/fsm"
 	"pawl/internal/policy"
+	"pawl/test/assert"
 )
 
 func parse(t *testing.T, source string) *policy.Policy {
 	t.Helper()
 	p, err := policy.Parse([]byte(source))
-	if err != nil {
-		t.Fatalf("%s\n%v", source, err)
-	}
+	assert.NoError(t, err, source)
 	return p
 }
 
@@ -140,9 +139,7 @@ func TestLongest(t *testing.T) {
 		{"the retries without growth", policy.Retry{Initial: time.Second, Factor: 1, Cap: time.Hour, MaxRetries: 999}, 11_000 * time.Second},
 		{"the most there can be", policy.Retry{Initial: 30 * time.Minute, Factor: 10, Cap: 30 * time.Minute, MaxRetries: 999}, 10_000*time.Second + 500*time.Hour},
 	} {
-		if got := c.retry.Longest(10 * time.Second); got != c.want {
-			t.Errorf("%s: %s, want %s", c.name, got, c.want)
-		}
+		assert.Equal(t, c.retry.Longest(10*time.Second), c.want, c.name)
 	}
 }
 
@@ -189,16 +186,10 @@ func TestKey(t *testing.T) {
 	order := policy.Order{Item: "widget", CustomerID: "bob", ConcurrencyKey: "k"}
 	for by, want := range map[string]string{policy.ByItem: "item:widget", policy.ByCustomer: "customerId:bob", policy.ByKey: "concurrencyKey:k"} {
 		p := &policy.Policy{Concurrency: &policy.Concurrency{By: by, Limit: 1}}
-		if got := p.Key(order); got != want {
-			t.Errorf("by %s: %q", by, got)
-		}
-		if got := p.Key(policy.Order{}); got != "" {
-			t.Errorf("by %s, of an order without: %q", by, got)
-		}
+		assert.Equal(t, p.Key(order), want, "by", by)
+		assert.Equal(t, p.Key(policy.Order{}), "", "by", by, "of an order without")
 	}
-	if got := (&policy.Policy{}).Key(order); got != "" {
-		t.Errorf("without a limit: %q", got)
-	}
+	assert.Equal(t, (&policy.Policy{}).Key(order), "", "without a limit")
 }
 
 // A policy is YAML. What it leaves out has its default.

@@ -10,23 +10,18 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"pawl/internal/policy"
+	"pawl/test/assert"
 )
 
 // compiled is the published schema, as an editor reads it.
 func compiled(t *testing.T) *jsonschema.Schema {
 	t.Helper()
 	document, err := jsonschema.UnmarshalJSON(strings.NewReader(policy.Schema()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	compiler := jsonschema.NewCompiler()
-	if err := compiler.AddResource("policy.json", document); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, compiler.AddResource("policy.json", document))
 	schema, err := compiler.Compile("policy.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return schema
 }
 
@@ -72,9 +67,7 @@ func TestSchema(t *testing.T) {
 		for _, source := range accepted(t) {
 			parse(t, source)
 			document, err := instance(source)
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, err)
 			if err := schema.Validate(document); err != nil {
 				t.Errorf("%s\n%v", source, err)
 			}
@@ -116,9 +109,7 @@ func TestSchemaDefaults(t *testing.T) {
 			Properties map[string]struct{ Default any }
 		} `yaml:"$defs"`
 	}
-	if err := yaml.Load([]byte(policy.Schema()), &schema); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, yaml.Load([]byte(policy.Schema()), &schema))
 	given := []string{}
 	for _, key := range []string{"keyRetention", "callbackTimeout", "inFlight", "queue"} {
 		given = append(given, key+": "+text(t, schema.Defs[key].Default))
@@ -143,9 +134,7 @@ func text(t *testing.T, value any) string {
 		t.Fatal("no default in the schema")
 	}
 	out, err := yaml.Dump(value)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return strings.TrimSpace(string(out))
 }
 
@@ -154,9 +143,7 @@ var yamlBlock = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
 func reference(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/policy.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return string(text)
 }
 

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pawl/test/assert"
 )
 
 // TestVerify: with two keys a message is good for who has either of them, for a while.
@@ -71,11 +73,7 @@ func TestShortKeys(t *testing.T) {
 func TestSignatureOfTheSpecification(t *testing.T) {
 	t.Parallel()
 	key, err := Key("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	got := signatureOf(key, Message{"msg_p5jXN8AQM9LWM0D4loKWxJek", []byte(`{"test": 2432232314}`)}, "1614265330")
-	if want := "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="; got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
+	assert.Equal(t, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=", got)
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 )
 
 func TestBooks(t *testing.T) {
@@ -35,21 +36,15 @@ func TestBooks(t *testing.T) {
 	if entry != want {
 		t.Errorf("%+v", entry)
 	}
-	if n := strings.Count(p.get("/books"), "\n") + 1; n != 6 {
-		t.Errorf("%d lines", n)
-	}
-	if none := p.get("/books?orderId=nobody"); none != "" {
-		t.Errorf("books of nobody: %s", none)
-	}
+	assert.Equal(t, strings.Count(p.get("/books"), "\n")+1, 6, "lines")
+	assert.Equal(t, p.get("/books?orderId=nobody"), "", "books of nobody")
 
 	const sum = `{"steps":{"charge":{"effects":2,"live":1,"undone":1,"refused":1,"voided":1,"pending":1},` +
 		`"confirm":{"effects":0,"live":0,"undone":0,"refused":0,"voided":0,"pending":0},` +
 		`"reserve":{"effects":1,"live":0,"undone":1,"refused":0,"voided":0,"pending":0}},` +
 		`"money":[{"currency":"USD","charged":"100.005","refunded":"0.015","kept":"99.990"}],` +
 		`"doubleLive":0,"overlaps":0,"repeatedEffects":0,"requests":8,"duplicatesSuppressed":0,"refusedAfterUndo":0}`
-	if got := p.get("/summary"); got != sum {
-		t.Errorf("%s", got)
-	}
+	assert.Equal(t, p.get("/summary"), sum)
 }
 
 func TestRequests(t *testing.T) {
@@ -63,9 +58,7 @@ func TestRequests(t *testing.T) {
 	var got []string
 	for _, text := range strings.Split(p.get("/requests?orderId=order"), "\n") {
 		var r simulator.Request
-		if err := json.Unmarshal([]byte(text), &r); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, json.Unmarshal([]byte(text), &r))
 		got = append(got, fmt.Sprint(r.Number, r.Key, r.UndoKey, r.TimesSent, r.Step, r.Operation, r.Fence, r.Fault, r.Outcome, r.Answered))
 	}
 	want := []string{"1key1charge" + "do7errorerrortrue", "2key2chargedo0donetrue", "3undokey1chargeundo0refundedtrue"}
@@ -74,9 +67,7 @@ func TestRequests(t *testing.T) {
 			t.Errorf("%q, want %q", got, want[i])
 		}
 	}
-	if n := len(p.Requests("")); n != 4 {
-		t.Errorf("%d requests", n)
-	}
+	assert.Equal(t, len(p.Requests("")), 4, "requests")
 }
 
 func TestPlan(t *testing.T) {
@@ -85,9 +76,7 @@ func TestPlan(t *testing.T) {
 	post := func(text string) (int, string) {
 		t.Helper()
 		response, err := p.client.Post(p.url+"/faults", "application/json", strings.NewReader(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		defer response.Body.Close()
 		got, _ := line(response)
 		return response.StatusCode, got
@@ -103,9 +92,7 @@ func TestPlan(t *testing.T) {
 			t.Errorf("%s: %d", bad, status)
 		}
 	}
-	if got := p.get("/faults"); got != plan {
-		t.Errorf("a plan that makes no sense was taken: %s", got)
-	}
+	assert.Equal(t, p.get("/faults"), plan, "a plan that makes no sense was taken")
 	p.answers(call{key: "a", amount: "13"}, "402 refused unlucky")
 	p.answers(call{key: "b", step: "reserve"}, "402 refused no")
 	p.answers(call{key: "c"}, "200 ch_1")
@@ -120,13 +107,9 @@ func TestPlan(t *testing.T) {
 func drawn(t *testing.T, seed uint64, prefix string) (orders []int) {
 	t.Helper()
 	rule, err := simulator.ParseRule("decline,fraction=0.25")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	sim, err := simulator.Open(simulator.Config{Seed: seed, Faults: []simulator.Rule{rule}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for i := range 1000 {
 		order := strconv.Itoa(i)
 		if strings.HasPrefix(ask(sim, call{key: prefix + order, order: order}.request(t.Context(), "http://provider")), "402") {

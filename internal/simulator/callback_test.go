@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -105,9 +106,7 @@ func TestCallbacks(t *testing.T) {
 			if err := p.Close(); err != nil { // waits for jobs
 				t.Error(err)
 			}
-			if got := strings.Join(to.told(), "\n"); got != strings.Join(c.told, "\n") {
-				t.Errorf("told\n%s", got)
-			}
+			assert.Equal(t, strings.Join(to.told(), "\n"), strings.Join(c.told, "\n"), "told")
 		})
 	}
 	t.Run("are not promised to whom can't be called", func(t *testing.T) {
@@ -161,9 +160,7 @@ func TestPending(t *testing.T) {
 
 		file := crash(t, p.file)
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		hurried := strings.ReplaceAll(string(text), `"delay":3600000000000`, `"delay":0`)
 		q := start(t, simulator.Config{File: write(t, []byte(hurried))})
 		<-to.came
@@ -184,23 +181,17 @@ func TestCallbacksToPublicAddressesOnly(t *testing.T) {
 	t.Cleanup(desk.Close)
 	var said dbtest.Log
 	p := start(t, simulator.Config{PublicOnly: true, Log: slog.New(slog.NewTextHandler(&said, nil))})
-	if err := p.SetFaults(simulator.Rule{Fault: simulator.Async}); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, p.SetFaults(simulator.Rule{Fault: simulator.Async}))
 	c := call{callback: desk.URL}
 	response, err := p.client.Do(c.request(t.Context(), p.url))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	_ = response.Body.Close()
 	for deadline := time.Now().Add(time.Minute); !strings.Contains(said.String(), "calls to this address are not allowed"); runtime.Gosched() {
 		if time.Now().After(deadline) {
 			t.Fatalf("it is not said that the callback was refused:\n%s", said.String())
 		}
 	}
-	if n := called.Load(); n != 0 {
-		t.Errorf("called back %d times", n)
-	}
+	assert.Equal(t, called.Load(), 0, "called back times")
 }
 
 // TestRequestsOfOtherSites: a browser sends them in the name of whoever looks at a page, also where the page's own name
@@ -223,21 +214,15 @@ func TestRequestsOfOtherSites(t *testing.T) {
 		{"POST", "pawl-simulate:4000", nil, 200}, // no browser
 	} {
 		r, err := http.NewRequestWithContext(t.Context(), c.method, p.url+"/faults", strings.NewReader(`[]`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		for name, value := range c.header {
 			r.Header.Set(name, value)
 		}
 		r.Host = cmp.Or(c.host, r.Host)
 		response, err := p.client.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		_ = response.Body.Close()
-		if response.StatusCode != c.want {
-			t.Errorf("%s %s with %v: %d, want %d", c.method, r.Host, c.header, response.StatusCode, c.want)
-		}
+		assert.Equal(t, response.StatusCode, c.want, c.method, r.Host, "with", c.header)
 	}
 }
 
@@ -273,22 +258,16 @@ func TestSignature(t *testing.T) {
 			sign(time.Now(), "another secret, just as long", "key"), sign(time.Now().Add(-time.Hour), secret, "key"),
 			sign(time.Now(), secret, "of another request"),
 		} {
-			if got != no {
-				t.Error(got)
-			}
+			assert.Equal(t, got, no)
 		}
 		p.stands("key", "")
-		if got := sign(time.Now(), secret, "key"); got != "200 ch_1" {
-			t.Error(got)
-		}
+		assert.Equal(t, sign(time.Now(), secret, "key"), "200 ch_1")
 	})
 	t.Run("is on callbacks", func(t *testing.T) {
 		t.Parallel()
 		const secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 		sim, err := simulator.Open(simulator.Config{Secret: secret})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		good := make(chan bool, 1)
 		sim.CallbackTo(func(r *http.Request) (*http.Response, error) {
 			body, _ := io.ReadAll(r.Body)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 )
 
 // outcomes are what a caller sees that is no answer.
@@ -64,9 +65,7 @@ func TestFaults(t *testing.T) {
 			}
 		})
 		rule, err := simulator.ParseRule(c.rule)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		seen = append(seen, rule.Fault)
 	}
 	for _, fault := range simulator.Every {
@@ -152,13 +151,9 @@ func TestRetryAfter(t *testing.T) {
 	t.Parallel()
 	p := start(t, simulator.Config{})
 	response, err := p.client.Do(call{item: "rate-limit:1500ms"}.request(t.Context(), p.url))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer response.Body.Close()
-	if after := response.Header.Get("Retry-After"); after != "2" {
-		t.Errorf("Retry-After: %s", after)
-	}
+	assert.Equal(t, response.Header.Get("Retry-After"), "2", "Retry-After")
 }
 
 func TestTime(t *testing.T) {
@@ -195,9 +190,7 @@ func TestTime(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
 			sim, err := simulator.Open(simulator.Config{Latency: 50 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, err)
 			for _, c := range []struct {
 				call
 				took time.Duration
@@ -255,9 +248,7 @@ func TestTimeOfCallbacks(t *testing.T) {
 			ask(sim, call{item: "answer-twice", callback: "http://caller/"}.request(t.Context(), "http://provider"))
 			<-time.After(time.Minute)
 			synctest.Wait()
-			if calls != 5 {
-				t.Errorf("called %d times", calls)
-			}
+			assert.Equal(t, calls, 5, "called times")
 			if err := sim.Close(); err != nil {
 				t.Error(err)
 			}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 )
 
 // known is the books without what is only counted since the start.
@@ -63,19 +64,13 @@ func TestTornFile(t *testing.T) {
 		t.Parallel()
 		p := history(t)
 		whole, err := os.ReadFile(p.file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		last := bytes.LastIndexByte(whole[:len(whole)-1], '\n') + 1
 		file := write(t, nil)
 		for end := last; end < len(whole); end += 7 {
-			if err := os.WriteFile(file, whole[:end], 0o600); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, os.WriteFile(file, whole[:end], 0o600))
 			sim, err := simulator.Open(simulator.Config{File: file})
-			if err != nil {
-				t.Fatalf("torn at %d: %v", end, err)
-			}
+			assert.NoError(t, err, "torn at", end)
 			books := sim.Books("")
 			if err := sim.Close(); err != nil || len(books) != 4 {
 				t.Errorf("torn at %d: %v, %+v", end, err, books)

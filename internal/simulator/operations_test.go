@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 )
 
 func TestOneKey(t *testing.T) {
@@ -89,9 +90,7 @@ func TestBadRequests(t *testing.T) {
 				r.Header.Set("Idempotency-Key", name)
 			}
 			response, err := p.client.Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, err)
 			defer response.Body.Close()
 			if got, err := line(response); got != "400 not_done bad_request" || err != nil {
 				t.Errorf("%s %v", got, err)
@@ -111,9 +110,7 @@ func TestBadRequests(t *testing.T) {
 				r.URL.Path = "/charge/undo"
 			}
 			response, err := p.client.Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, err)
 			defer response.Body.Close()
 			if got, err := line(response); got != "400 not_done bad_request" || err != nil {
 				t.Errorf("%s %v", got, err)
@@ -335,9 +332,7 @@ func TestUndoRaces(t *testing.T) {
 			t.Errorf("%+v", e)
 		}
 	}
-	if n := len(p.Books("")); n != 100 {
-		t.Errorf("%d keys", n)
-	}
+	assert.Equal(t, len(p.Books("")), 100, "keys")
 }
 
 // actor is somebody who asks at a time, and leaves a second later.

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -36,9 +37,7 @@ type provider struct {
 func start(t *testing.T, cfg simulator.Config) *provider {
 	t.Helper()
 	sim, err := simulator.Open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	server := httptest.NewServer(sim)
 	// A connection is used once: the transport sends a POST with an Idempotency-Key
 	// again by itself when one that was used before is closed under it.
@@ -181,18 +180,14 @@ func (p *provider) stands(key, want string) {
 func crash(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return write(t, text)
 }
 
 func write(t *testing.T, text []byte) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "simulator.jsonl")
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(file, text, 0o600))
 	return file
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/stripe/stripe-go/v85/webhook"
 
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 )
 
 const (
@@ -373,9 +374,7 @@ func TestStripeEvents(t *testing.T) {
 			if err := s.Close(); err != nil { // waits for what is still to be told
 				t.Error(err)
 			}
-			if got := strings.Join(e.heard(), ", "); got != want {
-				t.Errorf("told %s, want %s", got, want)
-			}
+			assert.Equal(t, strings.Join(e.heard(), ", "), want, "told")
 		})
 	}
 }
@@ -387,15 +386,11 @@ func TestStripeEventsOfWhatHappens(t *testing.T) {
 	heard := func(want ...string) {
 		t.Helper()
 		await(t, func() bool { return len(e.heard()) >= len(want) })
-		if got := e.heard(); !slices.Equal(got, want) {
-			t.Errorf("told %q, want %q", got, want)
-		}
+		assert.Equal(t, e.heard(), want, "told")
 	}
 	s.says(intent("o", "payment_method=pm_card_authenticationRequired", "confirm=true", "capture_method=manual"), "a", "200 pi_1 requires_action")
 	heard("requires_action evt_1_1 o")
-	if err := s.Happen("pi_1", simulator.Approved, ""); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, s.Happen("pi_1", simulator.Approved, ""))
 	heard("requires_action evt_1_1 o", "amount_capturable_updated evt_1_2 o")
 	s.says(capture, "b", "200 pi_1 succeeded")
 	heard("requires_action evt_1_1 o", "amount_capturable_updated evt_1_2 o", "succeeded evt_1_3 o")

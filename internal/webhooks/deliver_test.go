@@ -17,6 +17,7 @@ import (
 	"pawl/internal/pg"
 	"pawl/internal/signing"
 	"pawl/internal/webhooks"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -31,9 +32,7 @@ func TestDelivers(t *testing.T) {
 	s.exec(`INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, request_id) VALUES ('widget', 1, 'set', 5, 5, 0, 'test', 'x')`)
 	s.eventually("all is delivered", func() bool { return s.finished(first, 101)() && s.finished(second, 1)() })
 	got := all.got()
-	if len(got) != 101 {
-		t.Errorf("%d requests", len(got))
-	}
+	assert.Equal(t, len(got), 101, "requests")
 	var ofOrders []received
 	for _, g := range got {
 		if strings.HasPrefix(g.id, "evt_") {
@@ -221,9 +220,7 @@ func TestBodiesAreReadAgain(t *testing.T) {
 		return s.finished(no, 4)()
 	})
 	for _, g := range r.got() {
-		if before[g.id] != g.body {
-			t.Errorf("%s\nwas  %s\nis   %s", g.id, before[g.id], g.body)
-		}
+		assert.Equal(t, before[g.id], g.body, g.id, "was")
 	}
 	if len(before) != 4 || strings.Count(before[r.got()[0].id], `"cursor"`) != 1 {
 		t.Errorf("%v", before)
@@ -286,9 +283,7 @@ func TestLostStatements(t *testing.T) {
 	}
 	s.eventually("all is delivered", s.finished(no, 200))
 	s.inOrder(r.got(), 20, 10)
-	if n := one[int](s, `SELECT count(DISTINCT event_no) FROM webhook_deliveries`); n != 200 {
-		t.Errorf("%d events have a delivery", n)
-	}
+	assert.Equal(t, one[int](s, `SELECT count(DISTINCT event_no) FROM webhook_deliveries`), 200, "events have a delivery")
 }
 
 // BenchmarkDeliver delivers 20,000 events of 5,000 orders to a receiver on this machine, from the feed until the results are stored.
@@ -298,9 +293,7 @@ func BenchmarkDeliver(b *testing.B) {
 		b.StopTimer()
 		database := dbtest.New(b)
 		exec := func(sql string, args ...any) {
-			if _, err := database.Pool.Exec(b.Context(), sql, args...); err != nil {
-				b.Fatal(err)
-			}
+			assert.NoError(b, assert.Err(database.Pool.Exec(b.Context(), sql, args...)))
 		}
 		var got atomic.Int64
 		r := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
@@ -309,9 +302,7 @@ func BenchmarkDeliver(b *testing.B) {
 			w.WriteHeader(http.StatusNoContent)
 		}))
 		pool, err := pg.Open(b.Context(), database.URL, pg.Options{MaxConns: 12})
-		if err != nil {
-			b.Fatal(err)
-		}
+		assert.NoError(b, err)
 		query := db.New(pool)
 		for i := range ordersOfFeed / 250 {
 			exec(`INSERT INTO transitions (order_no, seq, from_status, to_status, fence)

@@ -1,7 +1,6 @@
 package webhooks_test
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -11,6 +10,7 @@ import (
 
 	"pawl/internal/orders"
 	"pawl/internal/webhooks"
+	"pawl/test/assert"
 )
 
 // deliver stores deliveries of an endpoint, each as "number subject state", as they stand when the subject's first one that
@@ -93,9 +93,7 @@ func TestWhatPeopleAskOfDeliveries(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			if got := b.standing(no); got != c.want {
-				t.Errorf("%s, want %s", got, c.want)
-			}
+			assert.Equal(t, b.standing(no), c.want)
 			changes := one[int](b.shop, `SELECT count(*) FROM webhook_changes WHERE request_id = $2 AND endpoint_no = $1`, no, c.name)
 			if seq := one[int](b.shop, `SELECT seq FROM webhook_endpoints WHERE endpoint_no = $1`, no); changes != 1 || seq != 1 {
 				t.Errorf("%d changes, seq %d", changes, seq)
@@ -149,9 +147,7 @@ func TestDeliveriesAreListed(t *testing.T) {
 			t.Errorf("%+v: %s, %v, want %s", c.filter, got, err, c.want)
 		}
 	}
-	if _, err := b.Deliveries(t.Context(), id, webhooks.Filter{OrderID: "none"}); !errors.Is(err, orders.ErrNotFound) {
-		t.Error(err)
-	}
+	assert.ErrorIs(t, assert.Err(b.Deliveries(t.Context(), id, webhooks.Filter{OrderID: "none"})), orders.ErrNotFound)
 }
 
 // TestDeliveriesOfAnOrder at all endpoints: those of the newest events, and what holds them back, however old that is.
@@ -184,9 +180,7 @@ func TestDeliveriesOfAnOrder(t *testing.T) {
 	if rows, err := b.DeliveriesOf(t.Context(), "order-8", 50); len(rows) > 0 || err != nil {
 		t.Errorf("%+v, %v", rows, err)
 	}
-	if _, err := b.DeliveriesOf(t.Context(), "none", 50); !errors.Is(err, orders.ErrNotFound) {
-		t.Error(err)
-	}
+	assert.ErrorIs(t, assert.Err(b.DeliveriesOf(t.Context(), "none", 50)), orders.ErrNotFound)
 }
 
 // TestDeliveryShowsItsHistory: attempts, and who asked for what and why.
@@ -204,15 +198,9 @@ func TestDeliveryShowsItsHistory(t *testing.T) {
 	if len(d.Changes) != 1 || d.Changes[0].Verb != "skipped" || d.Changes[0].Actor != "token:ops" || *d.Changes[0].Reason != "a test" || *d.Changes[0].OnBehalfOf != "maria" {
 		t.Errorf("%+v", d.Changes)
 	}
-	if _, err := b.Skip(t.Context(), id, 1, by("2")); !errors.Is(err, webhooks.ErrFinished) {
-		t.Error("skipped again:", err)
-	}
-	if _, err := b.Skip(t.Context(), id, 2, by("3")); !errors.Is(err, orders.ErrNotFound) {
-		t.Error("there is no other:", err)
-	}
-	if _, err := b.Resend(t.Context(), "whe_99", 1, by("4")); !errors.Is(err, orders.ErrNotFound) {
-		t.Error("there is no such endpoint:", err)
-	}
+	assert.ErrorIs(t, assert.Err(b.Skip(t.Context(), id, 1, by("2"))), webhooks.ErrFinished, "skipped again:")
+	assert.ErrorIs(t, assert.Err(b.Skip(t.Context(), id, 2, by("3"))), orders.ErrNotFound, "there is no other:")
+	assert.ErrorIs(t, assert.Err(b.Resend(t.Context(), "whe_99", 1, by("4"))), orders.ErrNotFound, "there is no such endpoint:")
 }
 
 // TestPeopleAndOwnersMeet: whoever sends writes the endpoint all the time; people get through, and each delivery is skipped once.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pawl/internal/webhooks"
+	"pawl/test/assert"
 )
 
 // TestGone: an endpoint that answers 410 is disabled at once. All others are told, whatever they want, and the feed goes on.
@@ -66,16 +67,12 @@ func TestFiveDaysOfFailure(t *testing.T) {
 	s.deliver()
 	s.moves(1, 1)
 	s.eventually("a success is counted", s.finished(no, 1))
-	if state := one[string](s, `SELECT concat_ws(' ', state, failures, failing_since) FROM webhook_endpoints`); state != "enabled 0" {
-		t.Error(state)
-	}
+	assert.Equal(t, one[string](s, `SELECT concat_ws(' ', state, failures, failing_since) FROM webhook_endpoints`), "enabled 0")
 	failing()
 	well.Store(false)
 	s.moves(1, 1)
 	s.eventually("it is disabled", func() bool { return one[string](s, `SELECT state FROM webhook_endpoints`) == webhooks.Disabled })
-	if why := one[string](s, `SELECT disabled_reason FROM webhook_endpoints`); why != "nothing was delivered for five days" {
-		t.Error(why)
-	}
+	assert.Equal(t, one[string](s, `SELECT disabled_reason FROM webhook_endpoints`), "nothing was delivered for five days")
 }
 
 // TestRetryAfter: an endpoint that has too much to do is left alone for as long as it asks, up to an hour.
@@ -103,9 +100,7 @@ func TestRetryAfter(t *testing.T) {
 	if due := one[bool](s, `SELECT due_at > attempted_at + interval '9 minutes' FROM webhook_deliveries WHERE event_id ^@ 'evt_1_1_'`); !due {
 		t.Error(s.state())
 	}
-	if len(r.got()) != 2 {
-		t.Errorf("%d requests", len(r.got()))
-	}
+	assert.Equal(t, len(r.got()), 2, "requests")
 }
 
 // TestFailingEndpointIsProbed: one that fails again and again gets one request after a pause, and what follows waits with it. Once
@@ -198,9 +193,7 @@ func TestReplicasShareEndpoints(t *testing.T) {
 		s.eventually("all is delivered", s.finished(no, 80))
 		got := receivers[i].got()
 		s.inOrder(got, 10, 8)
-		if len(got) != 80 {
-			t.Errorf("endpoint %d has got %d", no, len(got))
-		}
+		assert.Equal(t, len(got), 80, "endpoint", no, "has got")
 	}
 }
 
@@ -245,9 +238,7 @@ func TestEndpointWhoseDeliveriesAreGivenUpIsTriedOn(t *testing.T) {
 	s.deliver()
 	s.moves(2, 1)
 	s.eventually("what comes next is delivered", s.finished(no, 1))
-	if state := one[string](s, `SELECT concat_ws(' ', state, failures) FROM webhook_endpoints`); state != "enabled 0" {
-		t.Error(state)
-	}
+	assert.Equal(t, one[string](s, `SELECT concat_ws(' ', state, failures) FROM webhook_endpoints`), "enabled 0")
 }
 
 // TestPauseIsKept: what comes of requests that were under way does not end a pause that the endpoint has asked for.
@@ -430,14 +421,10 @@ func TestChangesWhileAnAttemptIsUnderWay(t *testing.T) {
 	if len(gone.got()) != 1 || len(off.got()) != 1 {
 		t.Errorf("%d requests to the deleted one, %d to the disabled one", len(gone.got()), len(off.got()))
 	}
-	if _, err := people.Enable(t.Context(), offID, false, by("on")); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(people.Enable(t.Context(), offID, false, by("on"))))
 	s.eventually("the enabled one gets the rest", s.finished(offNo, 6))
 	s.inOrder(off.got(), 3, 2)
-	if len(off.got()) != 6 {
-		t.Errorf("%d requests", len(off.got()))
-	}
+	assert.Equal(t, len(off.got()), 6, "requests")
 }
 
 // TestGoneFromBeforeEnable: an endpoint answers 410 to an attempt that began before a person had enabled it again. It stays
@@ -468,12 +455,8 @@ func TestGoneFromBeforeEnable(t *testing.T) {
 			s.deliver()
 			<-arrived
 			people, id := s.people(true), webhooks.EndpointID(no)
-			if _, err := people.Stop(t.Context(), webhooks.At{ID: id}, webhooks.Disabled, by("off")); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := people.Enable(t.Context(), id, false, by("on")); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, assert.Err(people.Stop(t.Context(), webhooks.At{ID: id}, webhooks.Disabled, by("off"))))
+			assert.NoError(t, assert.Err(people.Enable(t.Context(), id, false, by("on"))))
 			close(answer)
 			s.eventually("the delivery is sent again at once", s.finished(no, 1))
 			if state := one[string](s, `SELECT concat_ws(' ', state, failures, failing_since, paused_until) FROM webhook_endpoints`); state != "enabled 0" {

@@ -16,6 +16,7 @@ import (
 	"pawl/internal/orders"
 	"pawl/internal/signing"
 	"pawl/internal/webhooks"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -55,22 +56,16 @@ func TestEndpointIsMadeOnce(t *testing.T) {
 		})
 	}
 	at.Wait()
-	if n := one[int](b.shop, `SELECT count(*) FROM webhook_endpoints`); n != 2 {
-		t.Errorf("%d endpoints", n)
-	}
+	assert.Equal(t, one[int](b.shop, `SELECT count(*) FROM webhook_endpoints`), 2, "endpoints")
 	want.Description = "another"
-	if _, err := b.Create(t.Context(), want, by("1")); !errors.Is(err, orders.ErrKeyReused) {
-		t.Error("another payload:", err)
-	}
+	assert.ErrorIs(t, assert.Err(b.Create(t.Context(), want, by("1"))), orders.ErrKeyReused, "another payload:")
 	id := webhooks.EndpointID(first.EndpointNo)
 	read, err := b.Get(t.Context(), id)
 	if all, listErr := b.List(t.Context()); err != nil || listErr != nil || len(all) != 2 || read.Secret+all[0].Secret != "" || read.Url != first.Url {
 		t.Errorf("%+v, %v; %+v, %v", read, err, all, listErr)
 	}
 	for _, absent := range []string{"whe_0", "whe_01", "whe_99", "whe_x", "1", ""} {
-		if _, err := b.Get(t.Context(), absent); !errors.Is(err, orders.ErrNotFound) {
-			t.Errorf("%q: %v", absent, err)
-		}
+		assert.ErrorIs(t, assert.Err(b.Get(t.Context(), absent)), orders.ErrNotFound, absent)
 	}
 }
 
@@ -90,9 +85,7 @@ func TestSecretsOverlap(t *testing.T) {
 		rotated.Secret, made.Secret); n != 1 {
 		t.Error("the secret before is not kept")
 	}
-	if _, err := b.RotateSecret(t.Context(), id, 0, by("2")); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(b.RotateSecret(t.Context(), id, 0, by("2"))))
 	if n := one[int](b.shop, `SELECT count(*) FROM webhook_endpoints WHERE previous_secret IS NULL AND version = 3`); n != 1 {
 		t.Error("a secret that others know is kept")
 	}
@@ -144,9 +137,7 @@ func TestTooManyEndpoints(t *testing.T) {
 	t.Parallel()
 	b := endpoints(t, true)
 	b.exec(`INSERT INTO webhook_endpoints (url, event_no, created_by, secret) SELECT 'http://127.0.0.1:9/', 0, 'test', 'whsec_' FROM generate_series(1, $1::integer)`, webhooks.MostEndpoints)
-	if _, err := b.Create(t.Context(), webhooks.Spec{URL: "http://127.0.0.1:9/"}, by("1")); !errors.Is(err, webhooks.ErrTooMany) {
-		t.Error(err)
-	}
+	assert.ErrorIs(t, assert.Err(b.Create(t.Context(), webhooks.Spec{URL: "http://127.0.0.1:9/"}, by("1"))), webhooks.ErrTooMany)
 }
 
 // TestTestEvent: it is signed, and what came back is told, also by an endpoint that is disabled or not there.
@@ -167,9 +158,7 @@ func TestTestEvent(t *testing.T) {
 	made := b.make(receiver.URL)
 	secret = made.Secret
 	id := webhooks.EndpointID(made.EndpointNo)
-	if _, err := b.Stop(t.Context(), webhooks.At{ID: id}, webhooks.Disabled, by("1")); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(b.Stop(t.Context(), webhooks.At{ID: id}, webhooks.Disabled, by("1"))))
 	sent, err := b.Test(t.Context(), id)
 	if err != nil || sent.Delivered() || sent.Status != http.StatusTeapot || !strings.HasPrefix(sent.Answer, "thanks, ") || strings.Contains(sent.Answer, secret[6:]) {
 		t.Errorf("%+v, %v", sent, err)
@@ -178,9 +167,7 @@ func TestTestEvent(t *testing.T) {
 	if sent, err = b.Test(t.Context(), id); err != nil || sent.Status != 0 || sent.Error == "" {
 		t.Errorf("nobody there: %+v, %v", sent, err)
 	}
-	if n := one[int](b.shop, `SELECT count(*) FROM webhook_deliveries`); n != 0 {
-		t.Errorf("%d deliveries are stored", n)
-	}
+	assert.Equal(t, one[int](b.shop, `SELECT count(*) FROM webhook_deliveries`), 0, "deliveries are stored")
 }
 
 // TestAddresses has to which addresses events may be sent, as whoever makes an endpoint is told.

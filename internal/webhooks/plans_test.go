@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -12,13 +13,9 @@ import (
 func TestPlans(t *testing.T) {
 	t.Parallel()
 	conn, err := dbtest.New(t).Pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer conn.Release()
-	if _, err := conn.Exec(t.Context(), `SET plan_cache_mode = force_generic_plan`); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(conn.Exec(t.Context(), `SET plan_cache_mode = force_generic_plan`)))
 	whole := regexp.MustCompile(`Seq Scan on (webhook_deliveries|transitions|stock_movements|orders|refunds)`)
 	seen := 0
 	dbtest.Generated(t, []string{"../../db/webhooks.sql.go", "../../db/webhook_changes.sql.go", "../../db/events.sql.go"}, func(name, sql string) {

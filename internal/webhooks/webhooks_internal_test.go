@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pawl/internal/signing"
+	"pawl/test/assert"
 )
 
 // TestSchedule: how long a delivery waits after each attempt, and when it is given up.
@@ -51,9 +52,7 @@ func TestEndpointIDs(t *testing.T) {
 		}
 	}
 	for _, id := range []string{"", "whe_", "whe_0", "whe_01", "whe_-1", "whe_2147483648", "whe_1x", "1", "whe_ 1"} {
-		if no := numberOf(id); no != 0 {
-			t.Errorf("%q is %d", id, no)
-		}
+		assert.Equal(t, numberOf(id), 0, id)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"pawl/internal/access"
+	"pawl/test/assert"
 )
 
 // heard is what a command has printed so far.
@@ -74,13 +75,9 @@ func TestConsole(t *testing.T) {
 		t.Fatal(err)
 	}
 	as, address, link := openConsole(t, "console --port 0 --token-file "+token, url)
-	if as != "local" {
-		t.Errorf("as %q", as)
-	}
+	assert.Equal(t, as, "local", "as")
 	jar, err := cookiejar.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	browser := &http.Client{Jar: jar, CheckRedirect: func(r *http.Request, _ []*http.Request) error {
 		if strings.HasPrefix(r.URL.String(), address) {
 			return nil
@@ -90,14 +87,10 @@ func TestConsole(t *testing.T) {
 	get := func(path string) (status int, header http.Header, body string) {
 		t.Helper()
 		answer, err := browser.Get(address + path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		defer answer.Body.Close()
 		text, err := io.ReadAll(answer.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		return answer.StatusCode, answer.Header, string(text)
 	}
 	if status, _, body := get("/console"); status != http.StatusForbidden || strings.Contains(body, "local") {
@@ -120,13 +113,9 @@ func TestConsole(t *testing.T) {
 		}
 	}
 	issued, err := access.Create(t.Context(), owner, access.Template{Name: "reader", Roles: access.Roles{access.Read}, Lifetime: time.Hour, Actor: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for given, says := range map[string]string{issued.Token: "<bdi>token:reader</bdi>", "pawl_nonsense": "<bdi>anonymous</bdi>"} {
-		if err := os.WriteFile(token, []byte(given+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.WriteFile(token, []byte(given+"\n"), 0o600))
 		if _, _, body := get("/console"); !strings.Contains(body, says) {
 			t.Errorf("with %q in the file: %s", given, body)
 		}

@@ -26,6 +26,7 @@ import (
 	"pawl/internal/pg"
 	"pawl/internal/policy/store"
 	"pawl/internal/webhooks"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -87,20 +88,14 @@ func TestCommands(t *testing.T) {
 		s.try(t, url)
 	}
 	var out bytes.Buffer
-	if err := execute(t.Context(), &out, url, "orders list --limit 0 -o json"); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, execute(t.Context(), &out, url, "orders list --limit 0 -o json"))
 	var ids []string
 	for decoder := json.NewDecoder(&out); decoder.More(); {
 		var order client.Order
-		if err := decoder.Decode(&order); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, decoder.Decode(&order))
 		ids = append(ids, order.OrderID)
 	}
-	if strings.Join(ids, " ") != "order-3 order-2 order-1" {
-		t.Error(ids)
-	}
+	assert.Equal(t, strings.Join(ids, " "), "order-3 order-2 order-1", ids)
 }
 
 // follow runs a command that goes on until ctx ends, and returns what it prints, and what it ended with.
@@ -120,9 +115,7 @@ func TestEvents(t *testing.T) {
 	url := service(t)
 	process := func(id string) {
 		t.Helper()
-		if err := execute(t.Context(), io.Discard, url, "orders process "+id+" --amount 5 --item lamp"); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, execute(t.Context(), io.Discard, url, "orders process "+id+" --amount 5 --item lamp"))
 	}
 	process("order-1")
 	ctx, stop := context.WithCancel(t.Context())
@@ -131,9 +124,7 @@ func TestEvents(t *testing.T) {
 	var types []string
 	for next := range 4 {
 		var event client.Event
-		if err := stream.Decode(&event); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, stream.Decode(&event))
 		types = append(types, event.Data.OrderID+" "+event.Type)
 		if next == 1 {
 			process("order-2")
@@ -144,9 +135,7 @@ func TestEvents(t *testing.T) {
 		t.Error(err)
 	}
 	want := "[order-1 order.charging order-1 order.completed order-2 order.charging order-2 order.completed]"
-	if fmt.Sprint(types) != want {
-		t.Error(types)
-	}
+	assert.Equal(t, fmt.Sprint(types), want, types)
 	var text bytes.Buffer
 	if err := execute(t.Context(), &text, url, "events --order order-1 --status completed"); err != nil ||
 		!regexp.MustCompile(`^\S+Z  order.completed +order-1 +5\.00 USD +- +\d+\.\d+\n$`).MatchString(text.String()) {
@@ -166,9 +155,7 @@ func TestEvents(t *testing.T) {
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	url := service(t)
-	if err := execute(t.Context(), io.Discard, url, "orders process order-1 --amount 600 --item lamp"); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, execute(t.Context(), io.Discard, url, "orders process order-1 --amount 600 --item lamp"))
 	out, ended := follow(t.Context(), url, "orders watch order-1 -o json")
 	changes := json.NewDecoder(out)
 	var order client.Order
@@ -179,9 +166,7 @@ func TestWatch(t *testing.T) {
 		t.Error(err)
 	}
 	for !order.Status.Final() {
-		if err := changes.Decode(&order); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, changes.Decode(&order))
 	}
 	if err := <-ended; err != nil || order.Status != client.StatusCompleted {
 		t.Errorf("%+v: %v", order, err)
@@ -216,9 +201,7 @@ func serviceAndBooks(t *testing.T) (url string, owner *db.Queries) {
 	t.Helper()
 	d := dbtest.New(t)
 	pool, err := pg.Open(t.Context(), d.URL, pg.Options{MaxConns: 4, Patience: 5 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(pool.Close)
 	if _, err := store.Use(t.Context(), db.New(pool), []byte("approval: [{amountOver: 500, currency: USD, timeout: 24h}]\n"), "test"); err != nil {
 		t.Fatal(err)
@@ -241,9 +224,7 @@ func serviceAndBooks(t *testing.T) (url string, owner *db.Queries) {
 	tail.Start()
 	t.Cleanup(func() { tail.Stop(context.WithoutCancel(t.Context())) })
 	control, err := access.New(context.WithoutCancel(t.Context()), db.New(pool), access.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(control.Stop)
 	server := httptest.NewServer(httpapi.New(orders, httpapi.Config{
 		ResponseTimeout: 30 * time.Second, Events: tail, Access: control,

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pawl/client"
+	"pawl/test/assert"
 )
 
 // receiver is an endpoint, which answers with what it is told to, and counts.
@@ -37,14 +38,10 @@ func awaitDelivery(t *testing.T, url, filter string, so func(client.Delivery) bo
 	t.Helper()
 	for until := time.Now().Add(2 * time.Minute); time.Now().Before(until); {
 		var out bytes.Buffer
-		if err := execute(t.Context(), &out, url, "webhooks deliveries whe_1 -o json --limit 1 "+filter); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, execute(t.Context(), &out, url, "webhooks deliveries whe_1 -o json --limit 1 "+filter))
 		var d client.Delivery
 		if out.Len() > 0 {
-			if err := json.Unmarshal(out.Bytes(), &d); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, json.Unmarshal(out.Bytes(), &d))
 			if so(d) {
 				return d.Delivery
 			}

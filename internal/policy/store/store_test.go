@@ -12,6 +12,7 @@ import (
 	"pawl/db"
 	"pawl/internal/policy"
 	"pawl/internal/policy/store"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -26,9 +27,7 @@ func TestUse(t *testing.T) {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
 		}
-		if version := s.use(plan(2)).Version; version != 2 {
-			t.Errorf("version %d: finding one left a gap", version)
-		}
+		assert.Equal(t, s.use(plan(2)).Version, 2, "version finding one left a gap")
 	})
 	t.Run("refuses what is none", func(t *testing.T) {
 		t.Parallel()
@@ -62,9 +61,7 @@ func TestUse(t *testing.T) {
 			}
 			s.use(plan(2))
 		}
-		if got := s.history(); got != "1 serve, 2 serve" {
-			t.Errorf("history %s", got)
-		}
+		assert.Equal(t, s.history(), "1 serve, 2 serve", "history")
 	})
 	t.Run("leaves a person's choice alone", func(t *testing.T) {
 		t.Parallel()
@@ -100,9 +97,7 @@ func TestVersions(t *testing.T) {
 	s.activate(first) // back to an older one
 	s.activate(first)
 	s.isActive(first)
-	if got := s.history(); got != "1 serve, 2 serve, 1 ann" {
-		t.Errorf("history %s", got)
-	}
+	assert.Equal(t, s.history(), "1 serve, 2 serve, 1 ann", "history")
 	for want, known := range map[string][]int32{"1: 1m0s 2: 2m0s": nil, "2: 2m0s": {1}, "": {2, 1}} {
 		active, added, err := store.Read(t.Context(), s.query, known)
 		s.must(err)
@@ -158,9 +153,7 @@ func TestUseByManyAtOnceIsOneVersion(t *testing.T) {
 			}
 			// Which number it has is open: those who lost the race may have used some up.
 			versions[used.Version]++
-			if used.Active != used.Version {
-				t.Errorf("%+v", used)
-			}
+			assert.Equal(t, used.Active, used.Version, used)
 		})
 	}
 	wg.Wait()
