@@ -207,13 +207,6 @@ func brief(o orders.Order) string {
 	return fmt.Sprintf("%s: %s, due %v, seq %d, in doubt since %v", o.OrderID, where(o), o.DueAt, o.Seq, o.InDoubtSince)
 }
 
-func failureCode(o orders.Order) string {
-	if o.FailureCode == nil {
-		return ""
-	}
-	return *o.FailureCode
-}
-
 // within bounds a caller.
 func within(t testing.TB, limit time.Duration) context.Context {
 	t.Helper()
