@@ -56,7 +56,7 @@ type sentLine struct {
 	busy  *Problem // the last answer, if it asks for another attempt
 }
 
-// ProcessLines is ProcessAll for orders that are JSON already. They are sent as they are.
+// ProcessLines is ProcessAll for orders that are JSON already. They are sent as they are. Empty ones are passed over, but count.
 func (c *Client) ProcessLines(ctx context.Context, orders iter.Seq[[]byte]) iter.Seq2[Processed, error] {
 	return func(yield func(Processed, error) bool) {
 		ctx, end := context.WithCancelCause(ctx)
@@ -99,18 +99,18 @@ func (c *Client) ProcessLines(ctx context.Context, orders iter.Seq[[]byte]) iter
 }
 
 func readLines(ctx context.Context, orders iter.Seq[[]byte], lines chan<- sentLine) {
-	index := 0
+	index := -1
 	for text := range orders {
-		text = bytes.ReplaceAll(text, []byte("\n"), []byte(" ")) // a copy; the orders are told apart by line breaks
-		if len(bytes.TrimSpace(text)) == 0 {
-			text = []byte("null") // empty lines get no answer
+		index++
+		if len(bytes.TrimSpace(text)) == 0 { // it would get no answer
+			continue
 		}
+		text = bytes.ReplaceAll(text, []byte("\n"), []byte(" ")) // a copy; the orders are told apart by line breaks
 		select {
 		case lines <- sentLine{index: index, text: text}:
 		case <-ctx.Done():
 			return
 		}
-		index++
 	}
 }
 

@@ -16,9 +16,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"pawl/client"
 	"pawl/db"
@@ -72,7 +70,7 @@ func (l *orderLoad) validate() error {
 }
 
 func (l *orderLoad) command(cmd *cobra.Command, cfg *config) error {
-	bar := progress(int64(l.orders), "orders", cmd.ErrOrStderr())
+	bar := output.Progress(int64(l.orders), "orders", cmd.ErrOrStderr())
 	l.sent = func() { _ = bar.Add(1) }
 	result, err := l.run(cmd.Context())
 	_ = bar.Exit()
@@ -236,18 +234,4 @@ func servedHere(cfg *config, service string) bool {
 	}
 	_, running := pgembed.Running(dir)
 	return running
-}
-
-// progress draws a bar on a terminal, and nothing elsewhere.
-func progress(total int64, what string, out io.Writer) *progressbar.ProgressBar {
-	if file, ok := out.(*os.File); !ok || !term.IsTerminal(int(file.Fd())) {
-		return progressbar.DefaultSilent(total)
-	}
-	return newBar(total, what, out)
-}
-
-func newBar(total int64, what string, out io.Writer) *progressbar.ProgressBar {
-	return progressbar.NewOptions64(total, progressbar.OptionSetDescription(what), progressbar.OptionSetWriter(out),
-		progressbar.OptionShowCount(), progressbar.OptionShowIts(), progressbar.OptionClearOnFinish(),
-		progressbar.OptionThrottle(100*time.Millisecond))
 }

@@ -87,7 +87,7 @@ func noVerdict(err error) error {
 
 // readBooks verifies a database, with a progress bar on a terminal.
 func readBooks(ctx context.Context, pool *pg.Pool, opt books.Options, bars io.Writer) (books.Report, error) {
-	show, exit := bookBar(func(total int64) *progressbar.ProgressBar { return progress(total, "books", bars) })
+	show, exit := bookBar(func(total int64) *progressbar.ProgressBar { return output.Progress(total, "books", bars) })
 	defer exit()
 	opt.Progress = show
 	return books.Verify(ctx, pool, opt)

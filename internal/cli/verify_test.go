@@ -240,7 +240,7 @@ func TestBookBarMoves(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		show, exit := bookBar(func(total int64) *progressbar.ProgressBar { return newBar(total, "books", &out) })
+		show, exit := bookBar(func(total int64) *progressbar.ProgressBar { return output.NewBar(total, "books", &out) })
 		for _, done := range []int64{0, 50} {
 			show(done, 100)
 			<-time.After(time.Second)

@@ -17,7 +17,7 @@ import (
 
 func ordersCommand() *cobra.Command {
 	commands := []*cobra.Command{
-		ordersListCommand(), ordersShowCommand(), ordersWatchCommand(), ordersProcessCommand(), ordersRefundCommand(),
+		ordersListCommand(), ordersShowCommand(), ordersWatchCommand(), ordersProcessCommand(), ordersImportCommand(), ordersRefundCommand(),
 	}
 	for _, v := range verbs {
 		commands = append(commands, v.command())
@@ -26,6 +26,7 @@ func ordersCommand() *cobra.Command {
 		"  pawl orders process order-1 --amount 99.99 --item widget\n"+
 			"  pawl orders list --status failed,canceled --since 24h\n"+
 			"  pawl orders show order-1\n"+
+			"  pawl orders import orders.ndjson\n"+
 			"  pawl orders cancel order-1 --reason \"the customer called\"\n"+
 			"  pawl orders list --limit 0 -o json | jq -r .orderId", commands...)
 }

@@ -58,12 +58,21 @@ func asking(cmd *cobra.Command, do func(ctx context.Context, s *session, args []
 		if err = rejectEmpty(cmd, args); err != nil {
 			return err
 		}
-		if s.Client, err = client.New(s.address, client.Options{Token: os.Getenv("PAWL_TOKEN"), RetryFor: retryFor}); err != nil {
-			return usage("%w", err)
+		if s.Client, err = s.connect(retryFor); err != nil {
+			return err
 		}
 		return explained(do(cmd.Context(), s, args))
 	}
 	return cmd
+}
+
+// connect makes a client that tries again for some time while the service does not answer.
+func (s *session) connect(retryFor time.Duration) (*client.Client, error) {
+	c, err := client.New(s.address, client.Options{Token: os.Getenv("PAWL_TOKEN"), RetryFor: retryFor})
+	if err != nil {
+		return nil, usage("%w", err)
+	}
+	return c, nil
 }
 
 // usage is an error about the command line.
