@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -47,6 +48,7 @@ type arguments struct {
 	Secrets             []string
 	Headers             map[string]string
 	Order               client.ProcessBody
+	Orders              []client.ProcessBody
 	Filter              struct {
 		CustomerID, Order, After string
 		Limit                    int
@@ -72,6 +74,8 @@ func callGo(ctx context.Context, api *client.Client, call []byte) any {
 			return map[string]any{"ended": order}
 		}
 		return outcome(order, err)
+	case "processAll":
+		return processAllGo(ctx, api, args.Orders)
 	case "getOrder":
 		return outcome(api.GetOrder(ctx, args.OrderID, nil))
 	case "refund":
@@ -98,6 +102,21 @@ func callGo(ctx context.Context, api *client.Client, call []byte) any {
 		return map[string]any{"verified": client.VerifyWebhook(args.Secrets, header, []byte(decoded[string](args.Body)), time.Now()) == nil}
 	}
 	return map[string]any{"lost": fmt.Sprintf("no such call: %q", args.Call)}
+}
+
+// processAllGo returns what became of the orders, in their order.
+func processAllGo(ctx context.Context, api *client.Client, orders []client.ProcessBody) any {
+	all := make([]map[string]any, len(orders))
+	for p, err := range api.ProcessAll(ctx, slices.Values(orders)) {
+		if err != nil {
+			return outcome[client.Order](nil, err)
+		}
+		all[p.Index] = map[string]any{"index": p.Index, "order": p.Order}
+		if p.Problem != nil {
+			all[p.Index] = map[string]any{"index": p.Index, "problem": p.Problem.ProblemBody}
+		}
+	}
+	return all
 }
 
 // decoded is a body, which may be missing.

@@ -6,6 +6,7 @@ import { type EventFilter, type NewOrder, type Order, type OrderFilter, Pawl, Pa
 interface Call {
   call: string;
   order: NewOrder;
+  orders: NewOrder[];
   orderId: string;
   item: string;
   filter: OrderFilter & EventFilter;
@@ -42,6 +43,12 @@ async function processAndWait({ order, forSeconds }: Call): Promise<unknown> {
   }
 }
 
+async function processAll(orders: NewOrder[]): Promise<unknown> {
+  const out: unknown[] = [];
+  for await (const { index, order, error } of pawl.processAll(orders)) out[index] = error ? { index, problem: error.problem } : { index, order };
+  return out;
+}
+
 function verify({ secrets, headers, body }: Call): unknown {
   try {
     return { verified: verifyWebhook(secrets, headers, body) !== undefined };
@@ -58,6 +65,8 @@ async function make(call: Call): Promise<unknown> {
       return pawl.process(call.order);
     case "processAndWait":
       return processAndWait(call);
+    case "processAll":
+      return processAll(call.orders);
     case "getOrder":
       return pawl.get("/api/orders/{orderId}", { path: { orderId } });
     case "refund":
