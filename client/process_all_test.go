@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -70,9 +72,10 @@ func TestProcessAll(t *testing.T) {
 	const orders = 5000
 	cuts := 0
 	c := lineService(t, Options{}, func(id string, times int) int {
-		var n int
-		fmt.Sscanf(id, "o-%d", &n)
+		n, err := strconv.Atoi(strings.TrimPrefix(id, "o-"))
 		switch {
+		case err != nil:
+			return http.StatusBadRequest
 		case n%900 == 13 && times == 1:
 			cuts++
 			return 0

@@ -45,7 +45,7 @@ func ordersImportCommand() *cobra.Command {
 			return err
 		}
 		i := importing{session: s, bar: output.Progress(total, "orders", os.Stderr), count: map[string]int{}}
-		defer i.bar.Exit() //nolint:errcheck // there is no bar
+		defer i.bar.Exit()
 		return i.run(ctx, in)
 	})
 }
@@ -146,7 +146,8 @@ func (i *importing) lines(ctx context.Context, in io.Reader) iter.Seq[[]byte] {
 
 // print prints what became of an order, if it is not completed.
 func (i *importing) print(p client.Processed) error {
-	line, became, why := importedLine{Line: p.Index + 1, Order: p.Order}, "rejected", ""
+	line, became := importedLine{Line: p.Index + 1, Order: p.Order}, "rejected"
+	var why string
 	switch o := p.Order; {
 	case p.Problem != nil:
 		line.Problem, why = &p.Problem.ProblemBody, p.Problem.Error()
