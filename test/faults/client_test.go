@@ -140,7 +140,7 @@ func (c *client) get(ctx context.Context, url string) *answer {
 type request struct {
 	method, url, body, prefer string
 	token                     string
-	first                     bool // of what is at the URL: nothing may be there
+	header                    [2]string // one more, or none
 }
 
 func (c *client) send(ctx context.Context, r request) *answer {
@@ -162,8 +162,8 @@ func (c *client) send(ctx context.Context, r request) *answer {
 	if r.prefer != "" {
 		sent.Header.Set("Prefer", r.prefer)
 	}
-	if r.first {
-		sent.Header.Set("If-None-Match", "*")
+	if r.header[0] != "" {
+		sent.Header.Set(r.header[0], r.header[1])
 	}
 	response, err := c.http.Do(sent)
 	if err != nil {

@@ -2,9 +2,7 @@ package faults
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -14,7 +12,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 
 	"pawl/internal/simulator"
@@ -27,7 +24,7 @@ type original struct {
 	server   *postgres
 	provider *simulator.Simulator
 	policy   string // a file
-	inbox    *inbox
+	inbox    *receiver
 	client   *client
 }
 
@@ -38,7 +35,7 @@ func openOriginal(t *testing.T, settings ...string) *original {
 			t.Skipf("NOT TESTED: there is no %s here", name)
 		}
 	}
-	o := &original{t: t, server: startPostgres(t, settings...), provider: openProvider(t, ""), inbox: openInbox(t), client: newClient(4, false)}
+	o := &original{t: t, server: startPostgres(t, settings...), provider: openProvider(t, ""), inbox: openReceiver(t, false), client: newClient(4, false)}
 	t.Cleanup(o.client.close)
 	server := httptest.NewServer(o.provider)
 	t.Cleanup(func() {
@@ -432,88 +429,4 @@ func tokenIn(said string) string {
 func numberOf(t *testing.T, url, id string) int64 {
 	t.Helper()
 	return count(t, url, `SELECT order_no FROM pawl.orders WHERE order_id = $1`, id)
-}
-
-// inbox is a receiver of webhooks that drops what has an id that it knows, as docs/events.md advises.
-type inbox struct {
-	t   *testing.T
-	url string
-
-	mu       sync.Mutex
-	requests int
-	events   map[string]string // order and seq, by id
-	numbers  map[string]int64  // of orders, as their ids have them
-}
-
-func openInbox(t *testing.T) *inbox {
-	t.Helper()
-	i := &inbox{t: t, events: map[string]string{}, numbers: map[string]int64{}}
-	server := httptest.NewServer(i)
-	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
-	i.url = server.URL
-	return i
-}
-
-func (i *inbox) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return
-	}
-	var e struct {
-		ID   string
-		Data struct {
-			OrderID string
-			Seq     int
-		}
-	}
-	if err := json.Unmarshal(body, &e); err != nil || e.ID != r.Header.Get("Webhook-Id") {
-		i.t.Errorf("%s: %v", body, err)
-	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.requests++
-	is := fmt.Sprintf("%s %d", e.Data.OrderID, e.Data.Seq)
-	if was, known := i.events[e.ID]; known && was != is {
-		i.t.Errorf("%s is %s, and was %s: it would be dropped", e.ID, is, was)
-	}
-	i.events[e.ID] = is
-	i.numbers[e.Data.OrderID], _ = strconv.ParseInt(strings.Split(e.ID, "_")[1], 10, 64)
-}
-
-func (i *inbox) count() int {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.requests
-}
-
-// numbersOf are the numbers of orders whose names begin so.
-func (i *inbox) numbersOf(prefix string) (numbers []int64) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	for id, no := range i.numbers {
-		if strings.HasPrefix(id, prefix) {
-			numbers = append(numbers, no)
-		}
-	}
-	return numbers
-}
-
-// awaits returns when the inbox has all events of the orders that have ended at a service.
-func (i *inbox) awaits(s *service) {
-	i.t.Helper()
-	eventually(i.t, patience, "all webhooks have come", func() bool {
-		rows := query[string](i.t, s.database, `SELECT o.order_id || ' ' || t.seq FROM pawl.orders AS o JOIN pawl.transitions AS t USING (order_no) WHERE o.ended_as IS NOT NULL`)
-		i.mu.Lock()
-		defer i.mu.Unlock()
-		have := map[string]bool{}
-		for _, is := range i.events {
-			have[is] = true
-		}
-		for _, row := range rows {
-			if !have[row] {
-				return false
-			}
-		}
-		return true
-	})
 }

@@ -91,6 +91,7 @@ const digits = "4242111122223333"
 type leaks struct {
 	*parrot
 	process *process
+	client  *client
 	out     map[string]string // what came out, by where
 	signing []string          // secrets of a webhook endpoint
 }
@@ -104,27 +105,24 @@ func (l *leaks) note(where, text string) {
 // ask makes a request, notes the answer and returns it.
 func (l *leaks) ask(method, path, body string) string {
 	l.t.Helper()
-	r, err := http.NewRequestWithContext(l.t.Context(), method, l.process.url()+path, bytes.NewReader([]byte(body)))
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set("Prefer", "wait=1")
-	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	a := l.send(request{method: method, url: path, body: body, prefer: "wait=1"})
 	where, _, _ := strings.Cut(path, "?")
 	if strings.HasPrefix(where, "/api/callbacks/") {
 		where = "/api/callbacks/"
 	}
-	l.note(method+" "+where, fmt.Sprintln(answer.Header)+string(text))
-	return string(text)
+	l.note(method+" "+where, fmt.Sprintln(a.header)+a.text)
+	return a.text
+}
+
+// send makes a request, to a path, whose answer is not searched.
+func (l *leaks) send(r request) *answer {
+	l.t.Helper()
+	r.url = l.process.url() + r.url
+	a := l.client.send(l.t.Context(), r)
+	if a.code == 0 {
+		l.t.Fatal(a.err)
+	}
+	return a
 }
 
 // until asks for an order until it is as is said.
@@ -194,16 +192,11 @@ func (l *leaks) hooks() {
 	}))
 	l.t.Cleanup(receiver.Close)
 	id := "whe_1"
-	for _, request := range []string{"/api/webhook-endpoints", "/api/webhook-endpoints/" + id + "/rotate-secret"} {
-		answer, err := http.Post(l.process.url()+request, "application/json", strings.NewReader(fmt.Sprintf(`{"url":%q}`, receiver.URL))) //nolint:noctx // it ends with the service
-		if err != nil {
-			l.t.Fatal(err)
-		}
+	for _, path := range []string{"/api/webhook-endpoints", "/api/webhook-endpoints/" + id + "/rotate-secret"} {
+		a := l.send(request{method: http.MethodPost, url: path, body: fmt.Sprintf(`{"url":%q}`, receiver.URL)})
 		var made struct{ ID, Secret string }
-		err = json.NewDecoder(answer.Body).Decode(&made)
-		_ = answer.Body.Close()
-		if err != nil || made.ID != id || made.Secret == "" {
-			l.t.Fatalf("%s: %+v, %v", request, made, err) // these two answers show it, and no other
+		if err := json.Unmarshal([]byte(a.text), &made); err != nil || made.ID != id || made.Secret == "" {
+			l.t.Fatalf("%s: %s, %v", path, a, err) // these two answers show it, and no other
 		}
 		l.mu.Lock()
 		l.signing = append(l.signing, strings.TrimPrefix(made.Secret, "whsec_"))
@@ -214,19 +207,11 @@ func (l *leaks) hooks() {
 	}
 }
 
-// forgeEvent sends an event that is signed with what is no signature.
+// forgeEvent sends an event with a secret in the place of its signature.
 func (l *leaks) forgeEvent(hook string) {
 	l.t.Helper()
-	r, err := http.NewRequestWithContext(l.t.Context(), http.MethodPost, l.process.url()+"/api/webhooks/stripe", strings.NewReader(`{"a":"`+hook+`"}`))
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	r.Header.Set("Stripe-Signature", "t=1,v1="+hook)
-	if answer, err := http.DefaultClient.Do(r); err == nil {
-		text, _ := io.ReadAll(answer.Body)
-		_ = answer.Body.Close()
-		l.note("webhook", string(text))
-	}
+	a := l.send(request{method: http.MethodPost, url: "/api/webhooks/stripe", body: `{"a":"` + hook + `"}`, header: [2]string{"Stripe-Signature", "t=1,v1=" + hook}})
+	l.note("webhook", a.text)
 }
 
 // readAll asks for everything that the API tells.
@@ -253,7 +238,8 @@ func TestNothingWithheldComesOut(t *testing.T) {
 	build(t)
 	t.Parallel()
 	const step, hook, key = "marked_secret_of_steps", "marked_secret_of_webhooks", "sk_test_marked_key"
-	l := &leaks{parrot: &parrot{t: t, secret: step, seen: map[string]int{}, echoes: map[string]string{}}, out: map[string]string{}}
+	l := &leaks{parrot: &parrot{t: t, secret: step, seen: map[string]int{}, echoes: map[string]string{}}, client: newClient(4, true), out: map[string]string{}}
+	t.Cleanup(l.client.close)
 	provider, spans := httptest.NewServer(l.parrot), &spanStore{}
 	t.Cleanup(provider.Close)
 	collector := httptest.NewServer(spans)

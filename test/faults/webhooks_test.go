@@ -4,10 +4,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,7 +24,7 @@ func TestWebhooks(t *testing.T) {
 	build(t)
 	t.Parallel()
 	f := openFleet(t, "WebhookDeliveriesRecord")
-	r := openReceiver(t)
+	r := openReceiver(t, true)
 	f.subscribe(r.url)
 	load := &traffic{url: f.any, callers: 2, idle: 100 * time.Millisecond, seed: seed(t), order: smallOrders("hook"), cuts: true}
 	load.start(t)
@@ -74,24 +77,26 @@ func (f *fleet) delivered() {
 	})
 }
 
-// receiver takes what is sent to an endpoint, most of the time.
+// receiver takes what is sent to an endpoint, and drops what has an id that it knows, as docs/events.md advises.
 type receiver struct {
-	t    *testing.T
-	url  string
-	down atomic.Bool
+	t     *testing.T
+	url   string
+	flaps bool // it fails the first attempt of some events, and wants those of an order in order
+	down  atomic.Bool
 
 	mu                 sync.Mutex
 	random             *rand.Rand
-	tried              map[string]bool // by event
-	taken              []string        // ids of events in the order in which they were taken first
-	seen               map[string]bool // those
-	last               map[string]int  // by order: the seq that was taken last
+	tried              map[string]bool   // by event
+	events             map[string]string // that were taken: order and seq, by id
+	numbers            map[string]int64  // of orders, as the ids of their events have them
+	last               map[string]int    // by order: the seq that was taken last
 	requests, failures int
 }
 
-func openReceiver(t *testing.T) *receiver {
+func openReceiver(t *testing.T, flaps bool) *receiver {
 	t.Helper()
-	r := &receiver{t: t, random: newRandom(seed(t)), tried: map[string]bool{}, seen: map[string]bool{}, last: map[string]int{}}
+	r := &receiver{t: t, flaps: flaps, random: newRandom(seed(t)),
+		tried: map[string]bool{}, events: map[string]string{}, numbers: map[string]int64{}, last: map[string]int{}}
 	server := httptest.NewServer(r)
 	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
 	r.url = server.URL + "/hook"
@@ -103,21 +108,38 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	if err != nil {
 		return // the sender was killed
 	}
+	id := request.Header.Get("webhook-id")
+	var e struct {
+		ID   string
+		Data struct {
+			OrderID string
+			Seq     int
+		}
+	}
+	if err := json.Unmarshal(text, &e); err != nil || e.ID != id {
+		r.t.Errorf("%s with the id %s: %v", text, id, err)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.requests++
-	id := request.Header.Get("webhook-id")
-	fails := r.down.Load() || !r.tried[id] && len(r.tried)%20 == 0
+	fails := r.flaps && (r.down.Load() || !r.tried[id] && len(r.tried)%20 == 0)
 	if r.tried[id] = true; fails {
 		r.failures++
 		r.fail(w)
 		return
 	}
-	if r.seen[id] {
-		return // once more: that may be
+	is := fmt.Sprintf("%s %d", e.Data.OrderID, e.Data.Seq)
+	if was, known := r.events[id]; known {
+		if was != is {
+			r.t.Errorf("%s is %s, and was %s: it would be dropped", id, is, was)
+		}
+		return
 	}
-	r.seen[id], r.taken = true, append(r.taken, id)
-	r.follows(id, text)
+	r.events[id] = is
+	r.numbers[e.Data.OrderID], _ = strconv.ParseInt(strings.Split(id, "_")[1], 10, 64)
+	if r.last[e.Data.OrderID]++; r.flaps && e.Data.Seq != r.last[e.Data.OrderID] {
+		r.t.Errorf("%s comes where that with seq %d should", text, r.last[e.Data.OrderID])
+	}
 }
 
 // fail is one of the ways not to take something.
@@ -136,30 +158,12 @@ func (r *receiver) fail(w http.ResponseWriter) {
 	}
 }
 
-// follows fails where an event does not come after the one before it of its order.
-func (r *receiver) follows(id string, text []byte) {
-	var e struct {
-		ID   string
-		Data struct {
-			OrderID string
-			Seq     int
-		}
-	}
-	if err := json.Unmarshal(text, &e); err != nil || e.ID != id {
-		r.t.Errorf("%s with the id %s: %v", text, id, err)
-	}
-	if r.last[e.Data.OrderID]++; e.Data.Seq != r.last[e.Data.OrderID] {
-		r.t.Errorf("%s comes where that with seq %d should", text, r.last[e.Data.OrderID])
-	}
-}
-
 // proves compares what was taken with the rows of which each is an event.
 func (r *receiver) proves(rows []string) {
 	r.t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	taken := slices.Clone(r.taken)
-	slices.Sort(taken)
+	taken := slices.Sorted(maps.Keys(r.events))
 	slices.Sort(rows)
 	if !slices.Equal(taken, rows) {
 		r.t.Errorf("%d events were taken, there are %d", len(taken), len(rows))
@@ -167,4 +171,42 @@ func (r *receiver) proves(rows []string) {
 	if r.failures < 5 {
 		r.t.Errorf("the receiver failed %d times: the fault did not bite", r.failures)
 	}
+}
+
+func (r *receiver) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.requests
+}
+
+// numbersOf are the numbers of orders whose names begin so.
+func (r *receiver) numbersOf(prefix string) (numbers []int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id, no := range r.numbers {
+		if strings.HasPrefix(id, prefix) {
+			numbers = append(numbers, no)
+		}
+	}
+	return numbers
+}
+
+// awaits returns when the inbox has all events of the orders that have ended at a service.
+func (r *receiver) awaits(s *service) {
+	r.t.Helper()
+	eventually(r.t, patience, "all webhooks have come", func() bool {
+		rows := query[string](r.t, s.database, `SELECT o.order_id || ' ' || t.seq FROM pawl.orders AS o JOIN pawl.transitions AS t USING (order_no) WHERE o.ended_as IS NOT NULL`)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		have := map[string]bool{}
+		for _, is := range r.events {
+			have[is] = true
+		}
+		for _, row := range rows {
+			if !have[row] {
+				return false
+			}
+		}
+		return true
+	})
 }
