@@ -68,7 +68,7 @@ var mayImport = map[string][]string{
 	"test/clients":         {"client"},
 	"test/clients/browser": {"client", "internal/pgembed"},
 
-	// Only what starts PostgreSQL: what it shared with the service, it could not find wrong there.
+	// Only what starts PostgreSQL and sets clocks: what it shared with the service, it could not find wrong there.
 	"test/campaign": {"test/clocks", "test/dbtest", "internal/pgembed"},
 }
 
