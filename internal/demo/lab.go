@@ -20,17 +20,21 @@ import (
 
 // Faults of the provider, in the short form of docs/simulator.md.
 var (
-	slow    = console.LabFault{Name: "Slow", Says: "the provider is slow: it takes half a second for every second request", Rules: []string{"slow:500ms,fraction=0.5"}}
-	silent  = console.LabFault{Name: "Silent", Says: "the provider is silent: one request in five is done and never answered", Rules: []string{"timeout-after,fraction=0.2"}}
-	wrong   = console.LabFault{Name: "Wrong", Says: "the provider is wrong: one request in five is done and answered with 500", Rules: []string{"error-after,fraction=0.2"}}
-	hangsUp = console.LabFault{Name: "Hangs up", Says: "the provider hangs up in the middle of one answer in five", Rules: []string{"cut-after,fraction=0.2"}}
-	busy    = console.LabFault{Name: "Busy", Says: "the provider is busy: it answers one request in three with 429", Rules: []string{"rate-limit,fraction=0.33"}}
-	twice   = console.LabFault{Name: "Answers twice", Says: "the provider answers twice: one answer in two comes again, by callback", Rules: []string{"answer-twice,fraction=0.5"}}
-	away    = console.LabFault{Name: "Broken", Says: "the provider is broken: it answers every request with 500, and does nothing", Rules: []string{"error"}}
+	slow    = of("Slow", "slow:500ms,fraction=0.5", "the provider is slow: it takes half a second for every second request")
+	silent  = of("Silent", "timeout-after,fraction=0.2", "the provider is silent: one request in five is done and never answered")
+	wrong   = of("Wrong", "error-after,fraction=0.2", "the provider is wrong: one request in five is done and answered with 500")
+	hangsUp = of("Hangs up", "cut-after,fraction=0.2", "the provider hangs up in the middle of one answer in five")
+	busy    = of("Busy", "rate-limit,fraction=0.33", "the provider is busy: it answers one request in three with 429")
+	twice   = of("Answers twice", "answer-twice,fraction=0.5", "the provider answers twice: one answer in two comes again, by callback")
+	away    = of("Broken", "error", "the provider is broken: it answers every request with 500, and does nothing")
 
 	// labFaults are the buttons of the lab.
 	labFaults = []console.LabFault{{Name: "Works", Says: "nothing is wrong with the provider"}, slow, silent, wrong, hangsUp, busy, twice, away}
 )
+
+func of(name, rule, says string) console.LabFault {
+	return console.LabFault{Name: name, Says: says, Rules: []string{rule}}
+}
 
 // fault lasts until the next one: of the provider, or of a replica that gets a signal.
 type fault struct {

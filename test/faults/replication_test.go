@@ -44,7 +44,8 @@ func TestReaderOfTheLog(t *testing.T) {
 		}
 	}
 	for of, by := range map[string]string{"transitions": "order_no ORDER BY seq", "stock_movements": "item ORDER BY version"} {
-		if n := count(t, reader, `SELECT count(*) FROM (SELECT came < lag(came) OVER (PARTITION BY `+by+`) AS late FROM pawl.`+of+`) AS x WHERE x.late`); n > 0 {
+		late := `SELECT count(*) FROM (SELECT came < lag(came) OVER (PARTITION BY ` + by + `) AS late FROM pawl.` + of + `) AS x WHERE x.late`
+		if n := count(t, reader, late); n > 0 {
 			t.Errorf("%d %s came before earlier ones", n, of)
 		}
 	}
@@ -86,10 +87,13 @@ func subscribe(t *testing.T, server *postgres) (url string) {
 	change(t, server.url, "CREATE DATABASE reader")
 	url = server.server.URL("reader")
 	change(t, url, `CREATE SCHEMA pawl;
-		CREATE TABLE pawl.orders (came bigserial, order_no bigint, order_id text, created_at text, amount text, currency text, item text, quantity text);
-		CREATE TABLE pawl.transitions (came bigserial, order_no bigint, seq int, at text, from_status text, to_status text, verb text, actor text, on_behalf_of text, reason text);
-		CREATE TABLE pawl.stock_movements (came bigserial, item text, version int, at text, kind text, change text, on_hand text, actor text, on_behalf_of text, reason text)`)
-	change(t, url, fmt.Sprintf(`CREATE SUBSCRIPTION reader CONNECTION '%s' PUBLICATION pawl_events WITH (slot_name = 'broker', create_slot = false, copy_data = false)`,
-		strings.ReplaceAll(broker, "'", "''")))
+		CREATE TABLE pawl.orders (came bigserial, order_no bigint, order_id text, created_at text, amount text, currency text,
+			item text, quantity text);
+		CREATE TABLE pawl.transitions (came bigserial, order_no bigint, seq int, at text, from_status text, to_status text,
+			verb text, actor text, on_behalf_of text, reason text);
+		CREATE TABLE pawl.stock_movements (came bigserial, item text, version int, at text, kind text, change text,
+			on_hand text, actor text, on_behalf_of text, reason text)`)
+	change(t, url, `CREATE SUBSCRIPTION reader CONNECTION '`+strings.ReplaceAll(broker, "'", "''")+`' PUBLICATION pawl_events
+		WITH (slot_name = 'broker', create_slot = false, copy_data = false)`)
 	return url
 }
