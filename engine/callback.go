@@ -18,31 +18,30 @@ import (
 	"pawl/internal/signing"
 )
 
-// CallbackResult is the answer of a provider that came by callback.
+// CallbackResult is the answer of a provider by callback.
 type CallbackResult struct {
 	Outcome string // done, refused or not_done
 	provider.CallbackText
 
-	Header http.Header // of the request, and its body byte by byte: for its signature
+	Header http.Header // of the request; with the exact body, for its signature
 	Body   []byte
 }
 
-// Receipt is what became of a callback.
+// Receipt says whether a callback was accepted.
 type Receipt struct {
-	Accepted bool   // it is the answer of the step
+	Accepted bool   // as the answer of the step
 	Reason   string // why not
 }
 
-// InvalidCallback says what of a callback can't be kept.
+// InvalidCallback is the error of a callback that can't be stored.
 type InvalidCallback struct{ Reason string }
 
 func (b *InvalidCallback) Error() string { return "can't be kept: " + b.Reason }
 
-// Answer takes the answer of a provider to a step that was called for. It may come before
-// the call itself was answered, late, and more than once. An order that waits for it goes
-// on, driven by this replica. An effect that the books say is absent or undone is undone.
-// Errors: orders.ErrNotFound for a token that is not ours, has expired, or is of a step that was never called
-// for; ErrSignature where the policy wants one; *InvalidCallback; orders.ErrStopping; orders.ErrUnavailable.
+// Answer processes a provider's callback for a step that has a call. It may arrive before the call itself is answered, late, and
+// more than once. If the order is waiting for it, this replica drives the order on. An effect that is absent or undone in the
+// books is undone. Errors: orders.ErrNotFound for a token that is invalid, has expired, or belongs to a step without a call;
+// ErrSignature if the policy requires one; *InvalidCallback; orders.ErrStopping; orders.ErrUnavailable.
 func (e *Engine) Answer(ctx context.Context, token string, t CallbackResult) (Receipt, error) {
 	if e.stopping.Load() {
 		return Receipt{}, orders.ErrStopping
@@ -77,13 +76,13 @@ func (e *Engine) Answer(ctx context.Context, token string, t CallbackResult) (Re
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
-	// A caller who hangs up must not leave behind an order that was taken up and is not driven.
+	// An order must not be left claimed and without a driver when the caller disconnects.
 	return detached(ctx, &e.core, func(ctx context.Context) (Receipt, error) { return e.store(ctx, of, t.Outcome, text) })
 }
 
-// checkSigned returns ErrSignature for a callback that is not signed where the policy of the call wants it, else the
-// secret of the step, empty where it has none that can be read. The id that is signed must be the key of the call: one
-// secret signs the callbacks of all orders, and without the key, one of them could be sent again for another order.
+// checkSigned returns ErrSignature if a callback lacks the signature that the policy of the call requires, and otherwise the
+// secret of the step, which is empty if there is none or it can't be read. The signed id must be the key of the call: one secret
+// signs the callbacks of all orders, so that a callback could otherwise be replayed for another order.
 func (e *Engine) checkSigned(of callbackTarget, version *int32, key string, t *CallbackResult) (secret string, err error) {
 	p, runs := e.policies.byVersion(version)
 	if !runs || p == nil {
@@ -97,19 +96,19 @@ func (e *Engine) checkSigned(of callbackTarget, version *int32, key string, t *C
 	return secret, nil
 }
 
-// store keeps the answer, takes up the order if it waits for it, and looks at what was kept: the first answer counts. An
-// effect that is reported too late is undone. Once something was sent, it goes on when ctx has ended.
+// store stores the answer, claims the order if it is waiting for it, and reads back what is stored: the first answer wins. A late
+// effect is undone. Once a statement was sent, store continues even after ctx has ended.
 func (e *Engine) store(ctx context.Context, of callbackTarget, outcome string, text provider.CallbackText) (Receipt, error) {
 	stored, err := e.storeAnswer(ctx, of, outcome, text)
 	if err != nil && pg.FaultOf(err) != pg.Unknown {
 		return Receipt{}, orders.Unavailable("store an answer", err)
 	}
-	ctx = e.ctx // what was sent has to be found out, even if the caller has gone
+	ctx = e.ctx // the outcome of the statement has to be known, even if the caller has disconnected
 	kept, readErr := orders.Read(ctx, e.Orders, e.query.AnswerOf, db.AnswerOfParams{OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step)})
 	if readErr != nil {
 		return Receipt{}, orders.Unavailable("store an answer", cmp.Or(err, readErr))
 	}
-	if !stored { // it may have been by a statement whose answer was lost: then the order is ours, and is not driven
+	if !stored { // if the reply of the statement was lost, the order may be ours without a driver
 		rows, err := e.readUntilKnown([]int64{of.orderNo}, true)
 		if err != nil {
 			return Receipt{}, orders.Unavailable("read order", err)
@@ -117,12 +116,12 @@ func (e *Engine) store(ctx context.Context, of callbackTarget, outcome string, t
 		e.goOn("", rows)
 	}
 	same := kept.Outcome == outcome && kept.Reference == text.Reference && kept.Code == text.Code
-	if err != nil && !same { // ours may still replace the one that is there: the sender has to send it again
+	if err != nil && !same { // our answer may still replace the stored one, so the sender must retry
 		return Receipt{}, orders.Unavailable("store an answer", err)
 	}
-	if outcome == "done" && !(same && kept.ConsumedAt != nil) { // what was used is in the books
+	if outcome == "done" && !(same && kept.ConsumedAt != nil) { // a consumed answer is in the books
 		if err := e.reportLate(ctx, of, lateEffect{"a callback", text.Reference}); err != nil {
-			return Receipt{}, orders.Unavailable("store an answer", err) // it comes again
+			return Receipt{}, orders.Unavailable("store an answer", err) // the sender retries
 		}
 	}
 	if stored || same {
@@ -132,14 +131,14 @@ func (e *Engine) store(ctx context.Context, of callbackTarget, outcome string, t
 	return Receipt{Reason: fmt.Sprintf("answered before: %s, by %s", kept.Outcome, kept.Source)}, nil
 }
 
-// answerLimit bounds the work for a callback; the other side gives up about then.
+// answerLimit bounds the work for a callback. Senders time out at about this time.
 const answerLimit = 10 * time.Second
 
-// storeTries is how often a locked row is tried, half a second each.
+// storeTries is how often a locked row is tried, for half a second each.
 const storeTries = 20
 
-// storeAnswer stores an answer and takes the order up if it waits for it. It tries again
-// while the row is locked. Not stored, without an error: it was answered before.
+// storeAnswer stores an answer and claims the order if it is waiting for it. It retries while the row is locked. It returns false
+// if there was an answer before.
 func (e *Engine) storeAnswer(ctx context.Context, of callbackTarget, outcome string, text provider.CallbackText) (stored bool, err error) {
 	for try := 1; ; try++ {
 		rows, err := e.query.AnswerStore(ctx, db.AnswerStoreParams{
@@ -149,7 +148,7 @@ func (e *Engine) storeAnswer(ctx context.Context, of callbackTarget, outcome str
 		})
 		switch {
 		case pg.FaultOf(err) == pg.Busy && try < storeTries:
-			continue // it waited for the row half a second
+			continue // after half a second
 		case err != nil:
 			return false, err
 		}
@@ -158,13 +157,12 @@ func (e *Engine) storeAnswer(ctx context.Context, of callbackTarget, outcome str
 	}
 }
 
-// ErrSignature: an event or a callback is not signed with the secret that its policy names, or not now.
+// ErrSignature is the error of an event or callback without a valid and recent signature.
 var ErrSignature = errors.New("bad signature")
 
-// StripeEvent takes an event of Stripe's as a hint: an order that waits at a step done by
-// Stripe, and may have had its effect, asks Stripe at once instead of later. So does a refund. Nothing of the
-// event itself is believed, and events about other orders do nothing. payload is the body
-// byte by byte. Errors: ErrSignature, orders.ErrStopping, orders.ErrUnavailable.
+// StripeEvent uses an event of Stripe as a hint: an order or refund whose outcome at Stripe is unknown is looked up at once
+// instead of later. The contents of the event are not trusted, and events about other orders have no effect. payload is the exact
+// body. Errors: ErrSignature, orders.ErrStopping, orders.ErrUnavailable.
 func (e *Engine) StripeEvent(ctx context.Context, payload []byte, signature string) error {
 	if e.stopping.Load() {
 		return orders.ErrStopping
@@ -202,8 +200,8 @@ func (e *Engine) StripeEvent(ctx context.Context, payload []byte, signature stri
 	return nil
 }
 
-// stripeHint tries the secrets of the recently active policies: which of them signed it is known when the order is, and that is
-// in the payload.
+// stripeHint verifies an event with the secrets of the recently active policies. Which secret is right depends on the order, which
+// only the payload names.
 func (e *Engine) stripeHint(payload []byte, signature string) (hint stripe.Hint, by policy.Secret, err error) {
 	err = ErrSignature
 	var notRead []string
@@ -222,9 +220,8 @@ func (e *Engine) stripeHint(payload []byte, signature string) (hint stripe.Hint,
 	return hint, "", err
 }
 
-// concerns reports whether an order is to be taken up for a hint: it waits for a time or an
-// answer, at a step of Stripe's whose effect is not known. A signature counts for the
-// orders of the account it is of.
+// concerns reports whether a hint is about an order that waits for a retry or a callback at a Stripe step with an unknown effect. A
+// signature is valid only for orders of the same account.
 func (e *Engine) concerns(o *orders.Order, hint stripe.Hint, secret policy.Secret) bool {
 	p, _ := e.policies.byVersion(o.Policy)
 	return p != nil && p.Charge.WebhookSecret == secret && p.Step(o.Status.Step()).Executor == policy.Stripe &&
@@ -232,11 +229,11 @@ func (e *Engine) concerns(o *orders.Order, hint stripe.Hint, secret policy.Secre
 		orders.HeldFor(o, fsm.HoldCallback, fsm.HoldRetry)
 }
 
-// tokenLife is how long a token holds after the last call of its step, once the order has left the step. It is longer than
-// any callbackTimeout: until then an answer may come late, and may be all that tells of an effect.
+// tokenLife is how long a token is valid after the last call of its step, once the order has left the step. It is longer than any
+// callbackTimeout, because a late answer may be the only report of an effect.
 const tokenLife = 31 * 24 * time.Hour
 
-// expired reports whether a token has ended with its step.
+// expired reports whether a token has expired.
 func (e *core) expired(of callbackTarget, row *db.AnswerTargetRow) bool {
 	o := &row.Order
 	stands := o.Generation == of.generation && o.Status == fsm.DoneIn(of.step)

@@ -21,22 +21,22 @@ import (
 
 // Config holds the settings of an engine. Zero values mean the defaults.
 type Config struct {
-	Lease            time.Duration // how long an order is ours without a sign of life; 10 s
-	RecoveryInterval time.Duration // how often to look for orders left behind; 500 ms ± 20 %
+	Lease            time.Duration // of orders; 10 s
+	RecoveryInterval time.Duration // how often to scan for due orders; 500 ms ± 20 %
 	MaxBatch         int           // orders in one statement; 512
-	MaxInFlight      int           // orders in memory before new ones are turned away; 20,000
-	Currency         string        // of orders that name none; USD
+	MaxInFlight      int           // orders in memory before new ones are rejected; 20,000
+	Currency         string        // default currency; USD
 	PublicURL        string        // where providers reach this service, for callbacks; http://localhost:3000
 	Log              *slog.Logger
 
-	// Bounds is what policies may name: which secrets, which addresses. By default no file, no private address,
-	// and variables with policy.SecretEnvPrefix.
+	// Bounds restricts the secrets and addresses that policies may name. The default allows no files, no private addresses, and only
+	// variables with policy.SecretEnvPrefix.
 	Bounds policy.Bounds
 
-	// Registerer takes the metrics that have labels. Nil means that they are not exported.
+	// Registerer receives the metrics with labels. Nil: they are not exported.
 	Registerer prometheus.Registerer
 
-	// SchemaVersion is the migration without which Ready fails; 0: any will do.
+	// SchemaVersion is the migration that Ready requires; 0: none.
 	SchemaVersion int64
 }
 
@@ -52,35 +52,35 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// core is what every handler works with: the settings, the database and its clock, the policies, the orders in memory.
-// It knows no queue, so no handler can send an order on by itself.
+// core is what every handler uses: the settings, the database and its clock, the policies, the orders in memory. It has no queues, so
+// no handler can send an order on by itself.
 type core struct {
 	cfg   Config
 	pool  *pg.Pool
 	query *db.Queries
-	owner uuid.UUID // of this process start; who drives, in the database
+	owner uuid.UUID // of this process, in the database; new at every start
 	log   *slog.Logger
 
 	Stats   Stats
 	metrics *metrics
 	Orders  *orders.Reader // what is stored
 
-	schemaHealth *schemaHealth // whether the statements can run on the schema
+	schemaHealth *schemaHealth
 	runs         registry
 	policies     *policies
-	clock        atomic.Pointer[reading] // nil: the database's was never read
-	lastAdmitted atomic.Pointer[int64]   // the number of the order that was admitted last; the next one names it
+	clock        atomic.Pointer[reading] // of the database; nil: never read
+	lastAdmitted atomic.Pointer[int64]   // number of the last admitted order, which the next one refers to
 
-	// ctx is that of every statement, and ends when no more may be sent. A caller who hangs up must not cut off
-	// a compare-and-set, and no time limit can tell a statement that is lost from one that waits for a standby. pg.Pool
-	// can, and gives up the former.
+	// ctx is the context of every statement, and ends when no more may be sent. A disconnecting caller must not cancel a
+	// compare-and-set, and no timeout can distinguish a lost statement from one that waits for a standby. pg.Pool can, and gives up
+	// lost ones.
 	ctx      context.Context
 	cancel   context.CancelFunc
 	stopping atomic.Bool
 	wg       sync.WaitGroup
 }
 
-// init makes what works without the database.
+// init initializes what works without the database.
 func (e *core) init(pool *pg.Pool, cfg Config) {
 	e.cfg, e.pool, e.query, e.owner, e.log = cfg, pool, db.New(pool), uuid.New(), cfg.Log
 	e.ctx, e.cancel = context.WithCancel(context.Background())
@@ -91,32 +91,28 @@ func (e *core) init(pool *pg.Pool, cfg Config) {
 	e.runs.init()
 }
 
-// reading is a reading of the database's clock, and the moment it was heard here. The second
-// has a monotonic reading, so the wall clock of this machine may be set to anything
-// meanwhile: only the time that has passed counts.
+// reading is a time of the database's clock, and when it arrived here. Only the time since then is used, by the monotonic clock, so
+// changes of this machine's wall clock don't matter.
 type reading struct{ database, heard time.Time }
 
 func (r *reading) now() time.Time { return r.database.Add(time.Since(r.heard)) }
 
-// Now is the database's time as this process knows it: not ahead of it, and behind it by
-// what a reply takes. A machine that slept is behind by its sleep until the next reply,
-// because monotonic clocks stand still meanwhile. So nothing is sent by this time alone: see
-// call.keyExpired.
+// Now is the time of the database as known to this process: never ahead, and behind by the latency of a reply. After the machine has
+// slept, it is behind by that time until the next reply, because the monotonic clock does not advance during sleep. So it must not be
+// the only condition for sending a call: see call.keyExpired.
 func (e *core) Now() time.Time { return e.now() }
 
 func (e *core) now() time.Time {
 	if r := e.clock.Load(); r != nil {
 		return r.now()
 	}
-	return time.Now() // the database has not answered once: there is no order to decide about yet
+	return time.Now() // without an answer of the database, there are no orders yet
 }
 
-// tick notes the database's clock, which was just read. It may have gone back, after a
-// failover.
+// tick records the clock of the database, which was just read. It may have gone back after a failover.
 func (e *core) tick(database time.Time) { e.clock.Store(&reading{database, time.Now()}) }
 
-// tickOn notes the time of a statement that may have waited for a lock since it read the clock: it
-// only shows that the database's time is later than we knew.
+// tickOn records the time of a statement that may have waited for a lock since it read the clock. It can only move our clock forward.
 func (e *core) tickOn(database time.Time) {
 	known := e.clock.Load()
 	if known == nil || database.After(known.now()) {
@@ -124,10 +120,10 @@ func (e *core) tickOn(database time.Time) {
 	}
 }
 
-// dueFloor is how far before its beginning the floor of the next look for due orders lies.
+// dueFloor is how far the floor of the next scan for due orders is before the beginning of this one.
 const dueFloor = 5 * time.Second
 
-// readClock asks the database for its time before anything is decided by it.
+// readClock reads the clock of the database before anything depends on it.
 func (e *core) readClock() {
 	ctx, cancel := context.WithTimeout(e.ctx, 5*time.Second)
 	defer cancel()
@@ -142,7 +138,7 @@ func (e *core) readClock() {
 // pause waits for about d, or until the engine stops.
 func (e *core) pause(d time.Duration) { pg.Sleep(e.ctx, d) }
 
-// backOff waits before a statement is sent again: for 5 ms after the first try (0), and for 200 ms at most.
+// backOff waits before a statement is sent again: 5 ms after the first try (0), up to 200 ms.
 func (e *core) backOff(try int) {
 	e.pause(min(5*time.Millisecond<<min(try, 6), 200*time.Millisecond))
 }
@@ -167,7 +163,7 @@ func (e *core) every(interval time.Duration, do func()) {
 	}
 }
 
-// wake has a loop go on. Several nudges before it does are one.
+// wake wakes a loop. Several nudges before the loop runs count as one.
 type wake chan struct{}
 
 func newWake() wake { return make(wake, 1) }
@@ -189,8 +185,8 @@ func (w wake) heard(ctx context.Context) bool {
 	}
 }
 
-// untilKnown repeats a read until it succeeds; nil when the engine stops first. The one error
-// it returns is that of a statement that can't run on the schema (pg.SchemaMismatch).
+// untilKnown repeats a read until it succeeds. It returns nil if the engine stops first, and an error only if the statement can't run
+// on the schema (pg.SchemaMismatch).
 func untilKnown[T any](e *core, what string, read func() ([]T, error)) ([]T, error) {
 	for try := 0; ; try++ {
 		rows, err := read()
@@ -207,8 +203,8 @@ func untilKnown[T any](e *core, what string, read func() ([]T, error)) ([]T, err
 	}
 }
 
-// readUntilKnown reads orders by number, as often as it takes. Durable is how to read what was written by others, or
-// by a statement of ours whose end we have not seen. The error is that of untilKnown.
+// readUntilKnown reads orders by number until it succeeds. A durable read is needed for what others wrote, or a statement of ours whose
+// reply was lost. The error is that of untilKnown.
 func (e *core) readUntilKnown(orderNos []int64, durable bool) ([]orders.Order, error) {
 	if len(orderNos) == 0 {
 		return nil, nil
@@ -231,7 +227,7 @@ func (e *core) readByID(runs []*run) ([]orders.Order, error) {
 	})
 }
 
-// writtenOrders are what a statement that writes orders returned of them.
+// writtenOrders converts the rows of a statement that writes orders.
 func writtenOrders[R ~struct{ WrittenOrder db.WrittenOrder }](rows []R) []orders.Order {
 	found := make([]orders.Order, len(rows))
 	for i, row := range rows {
@@ -240,8 +236,8 @@ func writtenOrders[R ~struct{ WrittenOrder db.WrittenOrder }](rows []R) []orders
 	return found
 }
 
-// detached runs do to its end, even if its caller goes: what is written has to be known to this process. A caller
-// whose time is up is told that the outcome is not known. The context of do sends no statement for a caller who has gone.
+// detached runs do to its end even if the caller leaves, because this process must know what was written. A caller whose time is up
+// gets ErrUnavailable, which means that the outcome is unknown. The context of do sends no new statements for a caller that has left.
 func detached[T any](ctx context.Context, e *core, do func(context.Context) (T, error)) (T, error) {
 	type result struct {
 		value T
@@ -261,7 +257,7 @@ func detached[T any](ctx context.Context, e *core, do func(context.Context) (T, 
 	}
 }
 
-// ended names the end of a wait during which the order did not become known.
+// ended is the error of a wait that ended without a result.
 func ended(ctx context.Context) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return context.Canceled
@@ -269,14 +265,14 @@ func ended(ctx context.Context) error {
 	return orders.ErrUnavailable
 }
 
-// lastLook is how long the read of an order may take for a caller whose time is up.
+// lastLook is the timeout of the last read for a caller whose time is up.
 const lastLook = 2 * time.Second
 
-// readLimit bounds the reads for a caller without a deadline.
+// readLimit is the timeout of reads for a caller without a deadline.
 const readLimit = 30 * time.Second
 
-// answering bounds the reads that a caller is answered from: as long as the caller waits, and a moment after that. A verb
-// that is written is not reported as unavailable to a caller who has time left.
+// answering returns a context for the reads of an answer, which lasts a moment longer than the caller waits. So a verb that was written
+// is not reported as unavailable at the last moment.
 func answering(ctx context.Context) (context.Context, context.CancelFunc) {
 	limit := readLimit
 	if deadline, ok := ctx.Deadline(); ok {
@@ -285,7 +281,7 @@ func answering(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), limit)
 }
 
-// fit proves that orders can be taken and moved, and ends a standstill when they can.
+// fit checks that orders can be admitted and moved, and ends a standstill if they can.
 func (e *core) fit(ctx context.Context) error {
 	err := checkSchema(ctx, e.pool, e.cfg.SchemaVersion)
 	if err == nil {
@@ -298,7 +294,7 @@ func (e *core) fit(ctx context.Context) error {
 	return e.schemaHealth.goOn()
 }
 
-// readFor reads an order for a caller who may have no time left, but has not gone.
+// readFor reads an order for a caller that may have no time left, but has not disconnected.
 func (e *core) readFor(ctx context.Context, orderID string) (orders.Order, error) {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return orders.Order{}, context.Canceled

@@ -13,13 +13,13 @@ import (
 	"pawl/internal/policy"
 )
 
-// gate decides whether an order that is pending may start. It may wait for a time, then
-// for a person, then for a concurrency permit, in this order.
+// gate decides whether a pending order may start. It may have to wait for its start time, then for approval, then for a
+// concurrency permit.
 func (e *core) gate(r *run, p *policy.Policy) destination {
 	o := &r.order
 	switch {
 	case orders.Stopping(o):
-		return toMove // the move it starts with cancels it
+		return toMove // the move of its start cancels it
 	case o.StartAt != nil && o.StartAt.After(e.now()):
 		r.hold = &hold{code: fsm.HoldScheduled}
 	case o.ApprovedAt == nil && (o.ApprovalUntil != nil || approvalOf(p, o) != nil):
@@ -35,7 +35,7 @@ func (e *core) gate(r *run, p *policy.Policy) destination {
 	return toHold
 }
 
-// approvalOf returns the rule of the policy that asks for the approval of an order; nil: there is none, or no policy.
+// approvalOf returns the rule of the policy that requires an approval of the order, or nil.
 func approvalOf(p *policy.Policy, o *orders.Order) *policy.Approval {
 	if p == nil {
 		return nil
@@ -44,13 +44,13 @@ func approvalOf(p *policy.Policy, o *orders.Order) *policy.Approval {
 	return rule
 }
 
-// holdForApproval says why an order waits for an approval, if the rule says more than that it does, and how long.
+// holdForApproval is the hold of an order that needs approval, with the timeout of the rule.
 func holdForApproval(p *policy.Policy, o *orders.Order) *hold {
 	rule := approvalOf(p, o)
 	return &hold{code: fsm.HoldApproval, reason: approvalReason(rule, o), atMost: or(rule).Timeout}
 }
 
-// approvalReason says that the submitter of the order may not approve it. Empty: anyone may who may approve orders.
+// approvalReason is the hold reason that excludes the submitter as approver. Empty: everyone with the role may approve.
 func approvalReason(rule *policy.Approval, o *orders.Order) string {
 	if rule == nil || !rule.ByAnother || o.SubmittedBy == nil {
 		return ""
@@ -58,8 +58,8 @@ func approvalReason(rule *policy.Approval, o *orders.Order) string {
 	return fsm.AnotherApprover + ": the policy requires an approver other than the submitter of the order"
 }
 
-// wantsAnother reports whether someone else must approve the order, because the actor, or the person it acts for, has
-// submitted it. The submitter of an order of an open service is not known.
+// wantsAnother reports whether another person must approve the order, because the actor, or the person it acts for, submitted it.
+// Orders of an open service have no known submitter.
 func (e *core) wantsAnother(o *orders.Order, q *Request) (bool, error) {
 	if o.SubmittedBy == nil || *o.SubmittedBy != q.Actor && *o.SubmittedBy != q.OnBehalfOf {
 		return false, nil
@@ -72,7 +72,7 @@ func (e *core) wantsAnother(o *orders.Order, q *Request) (bool, error) {
 	return rule != nil && rule.ByAnother, nil
 }
 
-// endApproval ends the wait of orders for an approval that did not come in time: they go on, or back, as the policy says.
+// endApproval applies the policy's onTimeout to orders that were not approved in time.
 func (e *core) endApproval(runs []*run) []*run {
 	for _, r := range runs {
 		o := &r.order
@@ -87,16 +87,14 @@ func (e *core) endApproval(runs []*run) []*run {
 		if len(rows) == 1 {
 			r.vainTries = 0
 		}
-		r.next = toReadBack // the row says how it goes on
+		r.next = toReadBack // the row shows the new state
 	}
 	return runs
 }
 
-// concurrencyLimiter lets as many orders with one key run at a time as
-// their limit allows. The permits in use are counted from the orders themselves, so no counter can
-// drift. A grant compares and sets the version of the key's row, so two replicas never give the
-// same permit twice. When an order ends and frees a permit, its key is asked for here; what is missed
-// is found by the sweep.
+// concurrencyLimiter limits how many orders with the same key run at a time. The permits in use are counted from the orders
+// themselves, so no counter can drift. A grant compares and sets the version of the key's row, so two replicas never grant the same
+// permit. When an order ends, ask is called for its key; the sweep finds what was missed.
 type concurrencyLimiter struct {
 	*core
 	mu   sync.Mutex
@@ -108,7 +106,7 @@ func newConcurrencyLimiter(e *core) *concurrencyLimiter {
 	return &concurrencyLimiter{core: e, keys: map[string]bool{}, wake: newWake()}
 }
 
-// ask says that a permit of this key may be free, or that an order may wait for one.
+// ask reports that a permit of this key may be free, or that an order may be waiting for one.
 func (l *concurrencyLimiter) ask(key string) {
 	l.mu.Lock()
 	l.keys[key] = true
@@ -116,7 +114,7 @@ func (l *concurrencyLimiter) ask(key string) {
 	l.wake.nudge()
 }
 
-// askFor asks for the keys of orders that have ended, or are held because they wait for a permit.
+// askFor calls ask for the keys of orders that have ended or wait for a permit.
 func (l *concurrencyLimiter) askFor(runs []*run) {
 	for _, r := range runs {
 		if key := r.order.ConcurrencyKey; key != nil && r.err == nil && (r.status().Final() || orders.HeldFor(&r.order, fsm.HoldQueued)) {
@@ -133,7 +131,7 @@ func (l *concurrencyLimiter) take() []string {
 	return keys
 }
 
-// grants gives free permits until ctx ends, and yields the orders that got one.
+// grants grants free permits until ctx ends, and yields the orders that got one.
 func (l *concurrencyLimiter) grants(ctx context.Context) iter.Seq[[]orders.Order] {
 	return func(yield func([]orders.Order) bool) {
 		for l.wake.heard(ctx) {
@@ -146,15 +144,15 @@ func (l *concurrencyLimiter) grants(ctx context.Context) iter.Seq[[]orders.Order
 	}
 }
 
-// permitsAtOnce is how many orders of one key are granted by one statement.
+// permitsAtOnce is the maximum number of permits that one statement grants.
 const permitsAtOnce = 100
 
-// grant gives the free permits of a key to the orders that came first, and returns these.
+// grant gives the free permits of a key to the oldest waiting orders, and returns these.
 func (l *concurrencyLimiter) grant(key string) []orders.Order {
 	rows, err := l.query.ConcurrencyRead(l.ctx, db.ConcurrencyReadParams{Key: key, Most: permitsAtOnce})
 	if err != nil {
 		l.log.Warn("look for free concurrency permits", "key", key, "error", err)
-		return nil // the sweep asks again
+		return nil // the sweep retries
 	}
 	next := l.nextPermitted(rows)
 	if len(next) == 0 {
@@ -164,17 +162,17 @@ func (l *concurrencyLimiter) grant(key string) []orders.Order {
 		Key: key, Version: rows[0].Version, OrderNos: next, Owner: l.owner, LeaseSeconds: l.cfg.Lease.Seconds(),
 	})
 	if err != nil {
-		l.unknown("give concurrency permits", err) // orders that got a permit name us as owner, and come due when their lease ends
+		l.unknown("give concurrency permits", err) // orders that got a permit have this owner, and are due when the lease ends
 		return nil
 	}
 	if len(granted) < len(next) {
-		l.ask(key) // another replica gave some meanwhile
+		l.ask(key) // another replica granted some meanwhile
 	}
 	return writtenOrders(granted)
 }
 
-// nextPermitted picks those that may start, each by the limit of its own policy. One whose policy is not known here
-// starts alone: no policy has a lower limit.
+// nextPermitted returns the orders that may start, each by the limit of its own policy. If the policy is not loaded here, the limit
+// is 1, the lowest possible.
 func (l *concurrencyLimiter) nextPermitted(rows []db.ConcurrencyReadRow) (orderNos []int64) {
 	for _, row := range rows {
 		limit := 1

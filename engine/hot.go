@@ -8,25 +8,23 @@ import (
 	"pawl/fsm"
 )
 
-// hotItems is the hot-key queue: it keeps a locked stock row from stalling the orders of other
-// items. A batch whose stock row stayed locked comes here and is tried item by item. Until an
-// item has gone through, its orders come here directly, whether the ledger is to move them or a result
-// is to be committed. Items in this queue wait for each other, half a second each at most; no other orders wait for them.
+// hotItems is the hot-key queue: it keeps a locked stock row from stalling the orders of other items. A batch that met a locked stock
+// row is retried here item by item. Until an item has succeeded, all its moves and results come here directly. Items in this queue
+// wait for each other, half a second each at most, and no other orders wait for them.
 type hotItems struct {
 	*remote
 	queue *queue
-	used  atomic.Bool // nearly always false: one load is all the fast path pays
+	used  atomic.Bool // nearly always false, so the fast path costs one load
 
 	mu    sync.Mutex
-	items map[string]int // items in the queue, with the number of orders that came here since
+	items map[string]int // items in the queue, with their number of orders
 }
 
-// hotPause is how long an item that is still locked is left alone.
+// hotPause is the pause before a locked item is tried again.
 const hotPause = 100 * time.Millisecond
 
-// add takes over a batch that met a lock for too long. It returns the orders that don't write a stock row: they waited for
-// another lock, and are tried again elsewhere. In this queue they would never unblock their item, because only an order that
-// gets the stock row does.
+// add queues a batch that waited too long for a lock. It returns the orders that don't write a stock row, which waited for another
+// lock and are retried elsewhere. Here they would never unblock their item, because only an order that gets the stock row does.
 func (h *hotItems) add(runs []*run) (others []*run) {
 	hot, others := divide(runs, h.writesStock)
 	if len(hot) > 0 {
@@ -39,7 +37,7 @@ func (h *hotItems) add(runs []*run) (others []*run) {
 	return goTo(toRetry, others...)
 }
 
-// divert takes over the orders that wait for the stock row of an item in the queue, and returns the others.
+// divert queues the orders whose item is in the queue and whose statement writes its stock row, and returns the others.
 func (h *hotItems) divert(runs []*run) []*run {
 	if !h.used.Load() {
 		return runs
@@ -59,7 +57,7 @@ func (h *hotItems) count(runs []*run) {
 	}
 }
 
-// holds is how many orders of the item wait here.
+// holds is the number of queued orders of an item.
 func (h *hotItems) holds(item string) int {
 	if !h.used.Load() {
 		return 0
@@ -69,7 +67,7 @@ func (h *hotItems) holds(item string) int {
 	return h.items[item]
 }
 
-// writesStock reports whether what a run waits for writes its item's stock row.
+// writesStock reports whether the next statement of a run writes the stock row of its item.
 func (e *remote) writesStock(r *run) bool {
 	if r.hasResult() {
 		return e.sellsStock(r)
@@ -82,7 +80,7 @@ func (e *remote) writesStock(r *run) bool {
 	}
 }
 
-// hotKey is what orders have in common that are tried together.
+// hotKey groups orders that are tried together.
 type hotKey struct {
 	item  string
 	state fsm.State
@@ -90,22 +88,21 @@ type hotKey struct {
 
 func hotKeyOf(r *run) hotKey { return hotKey{r.order.Item, r.status()} }
 
-// tried goes on after a batch of one item was tried, and returns the runs that are not tried here again. An item stays in the
-// queue until a statement got its stock row. If it left before that, its next order would stall the orders of all items again.
+// tried processes a batch of one item after it was tried, and returns the runs that leave the queue. An item stays until a statement
+// got its stock row; otherwise its next order would stall the orders of all items again.
 func (h *hotItems) tried(item string, runs []*run) (others []*run) {
 	locked, others := divide(runs, func(r *run) bool { return r.next == toHot })
 	if len(locked) == 0 {
 		h.unblock(item)
 		return others
 	}
-	// Renew the leases now, while the rows are free: the next try holds locks on
-	// them for most of the time, and a renewal skips rows that are locked.
+	// Renew the leases while the rows are free: the next try locks them most of the time, and renewals skip locked rows.
 	h.renew(numbersOf(locked))
 	time.AfterFunc(hotPause, func() { h.queue.Add(locked...) })
 	return others
 }
 
-// unblock lets an item go: its orders go the fast way again.
+// unblock removes an item, so that its orders take the fast path again.
 func (h *hotItems) unblock(item string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

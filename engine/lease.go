@@ -12,8 +12,8 @@ import (
 	"pawl/internal/pg"
 )
 
-// claim takes up those of the orders that are due. It returns the runs that go on, and how many orders became ours: an
-// order that already has a run here is left to the holder of that run, who finds the order to be ours in its row.
+// claim claims the orders that are still due. It returns new runs for them, and how many orders it claimed: an order that already has
+// a run here is left to that run, which finds in the row that we are the owner.
 func (e *core) claim(orderNos []int64) (runs []*run, n int) {
 	if len(orderNos) == 0 || e.schemaHealth.still.Load() {
 		return nil, 0
@@ -34,18 +34,18 @@ func (e *core) claim(orderNos []int64) (runs []*run, n int) {
 	case e.standsDown("claim orders", err, nil):
 		return nil, 0
 	case fault != pg.None:
-		// It may have committed. The owner tells: every statement that writes this process as the owner
-		// of an order hands it the order, so a row that names us is ours.
+		// It may have committed. The owner column tells: every statement that writes this process as the owner also makes it the
+		// driver.
 		e.unknown("claim orders", err)
 		if claimed, err = e.readUntilKnown(orderNos, true); e.standsDown("read orders", err, nil) {
-			return nil, 0 // what became ours comes due when its lease ends
+			return nil, 0 // claimed orders become due again when their lease ends
 		}
 	}
 	return e.takeUp("", claimed)
 }
 
-// takeUp makes runs for those of the orders whose rows say that they are ours, on behalf of a request if it has an id. An
-// order that has a run is left to it; should the run be about to end, the order is taken up again after that.
+// takeUp makes runs for the orders whose rows name us as the owner, on behalf of a request if it has an id. An order that has a run is
+// left to it; if that run is about to end, the order is taken up again afterwards.
 func (e *core) takeUp(httpRequestID string, rows []orders.Order) (runs []*run, n int) {
 	takenOver := 0
 	for i := range rows {
@@ -77,7 +77,7 @@ func (e *core) takeUp(httpRequestID string, rows []orders.Order) (runs []*run, n
 	return e.own(runs), n
 }
 
-// own notes that this process drives the orders from now on.
+// own records that this process drives the orders from now on.
 func (e *core) own(runs []*run) []*run {
 	if len(runs) == 0 {
 		return nil
@@ -89,12 +89,11 @@ func (e *core) own(runs []*run) []*run {
 	return goTo(toStep, runs...)
 }
 
-// renewAll keeps every order in this replica's memory ours, in one statement: also
-// those that wait in a queue, or their leases would end before their work began.
+// renewAll renews the leases of all orders in memory, in one statement. This includes orders in queues, whose leases would otherwise
+// end before their work began.
 func (e *core) renewAll() { e.renew(e.runs.older(time.Now().Add(-e.cfg.Lease / 3))) }
 
-// renew leaves out rows that are locked, mostly by a move of our own: those it did not
-// get are asked for again at the next tick.
+// renew skips locked rows, which are mostly being moved by us. The next tick tries them again.
 func (e *core) renew(orderNos []int64) {
 	if len(orderNos) == 0 {
 		return
@@ -109,8 +108,8 @@ func (e *core) renew(orderNos []int64) {
 	e.runs.renewed(renewed, start)
 }
 
-// leave releases the leases of orders that this process does not go on with: it stops, or can't run their policy. So
-// another replica drives them at once; the leases of rows that are locked end by themselves.
+// leave releases the leases of orders that this process can't continue, because it is stopping or can't run their policy, so that
+// another replica drives them at once. The leases of locked rows expire.
 func (e *core) leave(runs []*run) []*run {
 	if _, err := e.query.LeasesRelease(e.ctx, db.LeasesReleaseParams{OrderNos: numbersOf(runs), Owner: e.owner}); err != nil {
 		e.log.Warn("release leases", "orders", len(runs), "error", err)
@@ -120,11 +119,10 @@ func (e *core) leave(runs []*run) []*run {
 
 const handBackLimit = 2 * time.Second
 
-// giveBack lets go of orders whose statement can't run, and answers their callers with the error. The leases are
-// released, so that any replica that can drives the orders at once; where that can't be done either, they are not renewed
-// any more, and end by themselves.
+// giveBack ends the runs of orders whose statement can't run, and returns the error to their callers. It releases the leases, so that
+// a replica that can run the statement drives the orders at once. If that fails too, the leases expire.
 func (e *core) giveBack(runs []*run) []*run {
-	removed, _ := e.runs.remove(runs) // a row that was claimed for one of them meanwhile is released with it
+	removed, _ := e.runs.remove(runs) // releases rows that were claimed meanwhile, too
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.ctx), handBackLimit)
 	defer cancel()
 	e.release(ctx, numbersOf(removed))
@@ -134,9 +132,8 @@ func (e *core) giveBack(runs []*run) []*run {
 	return nil
 }
 
-// handBack releases the leases of what is still in memory. The goroutines are gone, so
-// these orders don't move meanwhile; but a statement that was cut off may still be at
-// work in the server.
+// handBack releases the leases of the orders that are still in memory. The goroutines have ended, so these orders no longer move, but
+// a canceled statement may still be running in the server.
 func (e *core) handBack() {
 	left := e.runs.takeAll()
 	if len(left) == 0 {
@@ -149,13 +146,13 @@ func (e *core) handBack() {
 	for _, r := range left {
 		r.err = orders.ErrStopping
 		if r.sent && r.no() == 0 {
-			r.err = orders.ErrUnavailable // its admission may have committed, or still commit
+			r.err = orders.ErrUnavailable // its admission may have committed, or may still commit
 		}
 		r.wakeCallers()
 	}
 }
 
-// findInDoubt looks for orders whose admission was not answered.
+// findInDoubt finds orders whose admission got no reply.
 func (e *core) findInDoubt(ctx context.Context, runs []*run) {
 	inDoubt := map[string]*run{}
 	for _, r := range runs {
@@ -177,8 +174,7 @@ func (e *core) findInDoubt(ctx context.Context, runs []*run) {
 	}
 }
 
-// release tries again for rows that are locked: one of our own statements may hold them, until
-// the server notices that its connection was closed.
+// release retries locked rows: a statement of ours may lock them until the server notices that its connection was closed.
 func (e *core) release(ctx context.Context, orderNos []int64) {
 	for pause := 10 * time.Millisecond; len(orderNos) > 0; pause *= 2 {
 		released, err := e.query.LeasesRelease(ctx, db.LeasesReleaseParams{OrderNos: orderNos, Owner: e.owner})
@@ -194,8 +190,7 @@ func (e *core) release(ctx context.Context, orderNos []int64) {
 	}
 }
 
-// stillOurs returns the orders that still name this process as owner although they were to be
-// released.
+// stillOurs returns the orders that were to be released and still have this process as owner.
 func (e *core) stillOurs(ctx context.Context, orderNos, released []int64) ([]int64, error) {
 	if len(released) == len(orderNos) {
 		return nil, nil

@@ -10,13 +10,12 @@ import (
 )
 
 const (
-	claimMost     = 500         // orders found by one look
-	sweepInterval = time.Minute // between looks at everything that is due, however old
+	claimMost     = 500         // orders per scan
+	sweepInterval = time.Minute // between scans of everything that is due, however old
 )
 
-// recoverLoop looks for orders left behind, by replicas that died as well as by people
-// who let one go, and takes them up. It needs no leader and no names: the replica that raises
-// the fence drives.
+// recoverLoop claims orders that are due and have no driver, because a replica died or because a wait has ended. It needs no leader:
+// the replica that raises the fence drives the order.
 func (e *Engine) recoverLoop() {
 	var floor, swept time.Time
 	for e.lastsFor(e.cfg.RecoveryInterval) {
@@ -39,9 +38,8 @@ func (e *Engine) recoverLoop() {
 	}
 }
 
-// recoverFrom claims what has come due since floor, sends it on its way and returns the
-// floor of the next look, a little before this one began: an order that was locked comes
-// again with the next few looks, and with the sweep at the latest.
+// recoverFrom claims and drives what has become due since floor. It returns the floor of the next scan, a little before this one
+// began, so that the next few scans find orders that were locked. The sweep finds the rest.
 func (e *Engine) recoverFrom(floor time.Time) (next time.Time, err error) {
 	if unfit := e.schemaHealth.still.Load() && e.fit(e.ctx) != nil; unfit || e.overloaded("") {
 		return floor, nil
@@ -51,7 +49,7 @@ func (e *Engine) recoverFrom(floor time.Time) (next time.Time, err error) {
 	}
 	e.tick(next.Add(dueFloor))
 	if next.Before(floor) {
-		floor = time.Time{} // the clock was set back: nothing that comes due is after that floor
+		floor = time.Time{} // the clock was set back, so new due times may be before the floor
 	}
 	if floor.IsZero() {
 		e.shortenWaits()
@@ -67,10 +65,10 @@ func (e *Engine) recoverFrom(floor time.Time) (next time.Time, err error) {
 		var due []int64
 		for _, row := range rows {
 			if _, known := e.policies.byVersion(row.Policy); !known {
-				e.Stats.UnknownPolicy.Add(1) // a newer replica's; ours to leave alone
+				e.Stats.UnknownPolicy.Add(1) // left to a newer replica
 				continue
 			}
-			if !e.runs.owns(row.OrderNo) { // what we drive is ours to renew, not to claim
+			if !e.runs.owns(row.OrderNo) { // our own orders are renewed, not claimed
 				due = append(due, row.OrderNo)
 			}
 		}
@@ -81,15 +79,15 @@ func (e *Engine) recoverFrom(floor time.Time) (next time.Time, err error) {
 			return next, nil
 		case e.overloaded(""):
 			return floor, nil
-		case n == 0: // all of them are locked: look behind them
+		case n == 0: // all are locked: continue after them
 			from = rows[len(rows)-1].DueAt
 		}
 	}
 	return floor, nil
 }
 
-// shortenWaits has no lease and no wait last longer than any can, whatever was done to the clock of the database since it
-// was written.
+// shortenWaits shortens leases and waits that are longer than is possible because the clock of the database was set back after they
+// were written.
 func (e *Engine) shortenWaits() {
 	longest := e.longestWaits()
 	params := db.LeasesShortenParams{Policies: e.policies.versions(), Most: shortenMost}
@@ -112,11 +110,11 @@ func (e *Engine) noteShortened(what string, n int64, err error) {
 }
 
 const (
-	driven      = "" // an order that is held for nothing, but has a lease
+	driven      = "" // not on hold, but leased
 	shortenMost = 10_000
 )
 
-// longestWaits are how long orders of the policies known here can be left alone, by what they are held for.
+// longestWaits are the longest waits under the known policies, by hold.
 func (e *Engine) longestWaits() map[string]time.Duration {
 	known := e.policies.now.Load().byVersion
 	longest := map[string]time.Duration{driven: e.cfg.Lease}
@@ -137,8 +135,8 @@ func (e *Engine) longestWaits() map[string]time.Duration {
 	return longest
 }
 
-// noteOverdue keeps the first of all orders that are due, in their order. The metrics don't look for it: where orders come and go,
-// the index begins with entries of orders that have ended.
+// noteOverdue records the most overdue order, for the metrics. They don't search for it, because under load the index begins with
+// many dead entries.
 func (e *Engine) noteOverdue(rows []db.LeasesDueRow) {
 	first := &orders.Backlog{}
 	if len(rows) > 0 {
@@ -158,15 +156,15 @@ func (e *Engine) Backlog() orders.Backlog {
 }
 
 const (
-	permitsInterval = 10 * time.Second // between looks for permits that a process that died did not give
-	purgeInterval   = time.Minute      // between looks for idempotency keys that are old, when the last one found few
+	permitsInterval = 10 * time.Second // between scans for permits that a process did not grant before it died
+	purgeInterval   = time.Minute      // between purges of old idempotency keys, when the last one found few
 	expiredMost     = 1000
 	keysMost        = 1000
 	purgedMost      = 2000
 )
 
-// timerLoop does what the clock asks for: deadlines, side calls, permits that a process that died was
-// about to give, and keys that no request will use again.
+// timerLoop does what depends on the clock: deadlines, side calls, permits that a process did not grant before it died, and the purge
+// of idempotency keys.
 func (e *Engine) timerLoop() {
 	var swept, purged time.Time
 	for e.lastsFor(e.cfg.RecoveryInterval) {
@@ -181,7 +179,7 @@ func (e *Engine) timerLoop() {
 	}
 }
 
-// startDue looks for what is due. Side calls have loops of their own.
+// startDue starts what is due. Side calls have loops of their own.
 func (e *Engine) startDue() {
 	due, err := e.query.TimersDue(e.ctx)
 	if err != nil {
@@ -199,7 +197,7 @@ func (e *Engine) startDue() {
 	}
 }
 
-// expire asks orders to stop whose time is up. Those that are not driven come due by it.
+// expire requests a stop of orders whose deadline has passed. Those without a driver become due.
 func (e *Engine) expire() {
 	rows, err := e.query.OrdersExpired(e.ctx, expiredMost)
 	if err != nil {
@@ -208,7 +206,7 @@ func (e *Engine) expire() {
 	e.Stats.Expired.Add(int64(len(rows)))
 }
 
-// askForPermits finds keys whose free permits were not given.
+// askForPermits finds keys with free permits that were not granted.
 func (e *Engine) askForPermits() {
 	keys, err := e.query.ConcurrencyKeysQueued(e.ctx, keysMost)
 	if err != nil {
@@ -219,7 +217,7 @@ func (e *Engine) askForPermits() {
 	}
 }
 
-// purgeKeys removes some of the keys that are older than 30 days, and reports whether there may be more.
+// purgeKeys removes some idempotency keys that are older than 30 days, and reports whether there may be more.
 func (e *core) purgeKeys() (more bool) {
 	n, err := e.query.IdempotencyKeysPurge(e.ctx, purgedMost)
 	if err != nil && e.ctx.Err() == nil {

@@ -17,13 +17,13 @@ import (
 	"pawl/internal/provider/stripe"
 )
 
-// Refund is what is asked to be given back of a completed order.
+// Refund is a requested refund of a completed order.
 type Refund struct {
-	Amount  *decimal.Decimal // nil: all that is left
-	Restock int32            // units to be put back into stock
+	Amount  *decimal.Decimal // nil: the rest of the charge
+	Restock int32            // units to return to stock
 }
 
-// amountOf is what is to be given back of an order.
+// amountOf is the amount to refund.
 func (r *Refund) amountOf(o *orders.Order) decimal.Decimal {
 	if r.Amount == nil {
 		return orders.Refundable(o)
@@ -31,12 +31,12 @@ func (r *Refund) amountOf(o *orders.Order) decimal.Decimal {
 	return *r.Amount
 }
 
-// aboutRefund: a refund is asked for, or settled.
+// aboutRefund reports whether the request asks for a refund or settles one.
 func (q *Request) aboutRefund() bool {
 	return q.Refund != nil || q.Settle != nil && q.Settle.Refund != nil
 }
 
-// judgeRefund says whether a refund can be asked for, or settled. The order stays as it is.
+// judgeRefund judges a request that asks for a refund or settles one. The order does not change.
 func (e *Engine) judgeRefund(o *orders.Order, q *Request) (*change, error) {
 	code := ""
 	if q.Refund != nil {
@@ -50,7 +50,7 @@ func (e *Engine) judgeRefund(o *orders.Order, q *Request) (*change, error) {
 	return sameAs(o), nil
 }
 
-// refundRefusal is why a refund of an order can't be asked for; empty: it can.
+// refundRefusal is the code why an order can't be refunded, or empty.
 func (e *core) refundRefusal(o *orders.Order, r *Refund) string {
 	p, known := e.policies.byVersion(o.Policy)
 	amount := r.amountOf(o)
@@ -67,7 +67,7 @@ func (e *core) refundRefusal(o *orders.Order, r *Refund) string {
 	return ""
 }
 
-// refundsAfter are the refunds of an order after one more is asked for, or one is settled.
+// refundsAfter are the refunds of an order after the request, for a dry run.
 func (e *Engine) refundsAfter(o *orders.Order, q *Request) []orders.AskedRefund {
 	refunds := orders.Refunds(o)
 	if q.Refund != nil {
@@ -92,11 +92,11 @@ func (e *Engine) refundsAfter(o *orders.Order, q *Request) []orders.AskedRefund 
 	return refunds
 }
 
-// refundPoll is how often a caller who waits for a refund looks for its end, at most.
+// refundPoll is the shortest interval at which a waiting caller polls a refund.
 const refundPoll = 250 * time.Millisecond
 
-// followRefund waits for the end of the refund that was asked for or settled, as long as the caller does. Whichever
-// replica makes its call, the end is in the database.
+// followRefund waits until the refund is settled or the caller's time is up. It polls the database, because any replica may make
+// the call.
 func (e *Engine) followRefund(ctx context.Context, q *Request) (orders.Order, error) {
 	for try := 0; ; try++ {
 		order, err := e.readFor(ctx, q.OrderID)
@@ -107,17 +107,17 @@ func (e *Engine) followRefund(ctx context.Context, q *Request) (orders.Order, er
 	}
 }
 
-// isOpen reports whether something is still to come of a refund, and the request is about it.
+// isOpen reports whether the request is about this refund and it is not settled.
 func (q *Request) isOpen(r orders.AskedRefund) bool {
 	is := q.Refund != nil && r.RequestID == q.RequestID || q.Settle != nil && r.Number == *q.Settle.Refund
 	return is && !r.Settled()
 }
 
-// onRefundEvent has a refund looked up at once, if the event is signed for the account that the order was charged at.
+// onRefundEvent makes a refund due at once, if the event is signed for the account that charged the order.
 func (e *Engine) onRefundEvent(ctx context.Context, o *orders.Order, hint stripe.Hint, secret policy.Secret) error {
 	p, known := e.policies.byVersion(o.Policy)
 	if !known {
-		return orders.ErrUnavailable // nothing else tells of a refund that is done: it is to be sent again
+		return orders.ErrUnavailable // so that Stripe retries: nothing else reports changes of a finished refund
 	}
 	if p == nil || p.Charge.WebhookSecret != secret || o.Generation != hint.Generation {
 		return nil
@@ -130,14 +130,14 @@ func (e *Engine) onRefundEvent(ctx context.Context, o *orders.Order, hint stripe
 	return orders.Unavailable("heed an event of a refund", err)
 }
 
-// refundCall is a call for a refund that this process has claimed: to refund, or to look up.
+// refundCall is a call for a claimed refund: the refund itself or a look-up.
 type refundCall struct {
 	row       db.RefundsClaimRow
 	how       *policy.Step
 	exec      provider.Executor
 	operation provider.Operation
-	number    int32     // of the call; 0: none was made
-	asked     time.Time // when it was decided on, on the database's clock
+	number    int32     // of the call; 0: not made
+	asked     time.Time // when it was decided, by the clock of the database
 	result    provider.Result
 }
 
@@ -153,7 +153,7 @@ func (e *remote) claimRefunds(most int32) (calls []func()) {
 	return calls
 }
 
-// makeRefund makes the next call of a refund, and commits what came of it.
+// makeRefund makes the next call of a refund, and commits the result.
 func (e *remote) makeRefund(c *refundCall) {
 	c.result = e.callRefund(c)
 	outcome, answer := namedResult(c.result)
@@ -173,7 +173,7 @@ func (e *remote) makeRefund(c *refundCall) {
 	}
 }
 
-// callRefund makes the call, if there is one to be made: where it was charged, and not by a key that may be forgotten.
+// callRefund makes the call at the provider of the charge, unless its key may be forgotten.
 func (e *remote) callRefund(c *refundCall) provider.Result {
 	c.asked = e.now()
 	p, runs := e.policies.byVersion(c.row.Order.Policy)
@@ -207,7 +207,7 @@ func (e *remote) performRefund(ctx context.Context, c *refundCall) provider.Resu
 			LeaseSeconds: (c.how.Timeout + leaseMargin).Seconds()})
 	}
 	switch {
-	case err != nil: // it may be committed: then the next claim finds it in doubt
+	case err != nil: // if it was committed, the next claim finds the refund in doubt
 		return provider.Retry{Code: "database_unavailable", Detail: err.Error()}
 	case len(begun) == 0:
 		return provider.Retry{Code: "overtaken", Detail: "the refund was settled or claimed meanwhile"}
@@ -225,7 +225,7 @@ func (e *remote) performRefund(ctx context.Context, c *refundCall) provider.Resu
 	return result
 }
 
-// send asks for the refund, or what became of it. That the provider has not seen a key that it may have forgotten says nothing.
+// send sends the refund or looks it up. If the provider may have forgotten the key, not having seen it proves nothing.
 func (c *refundCall) send(ctx context.Context, request *provider.Call) provider.Result {
 	if c.operation != lookup {
 		return c.exec.Refund(ctx, request)
@@ -247,31 +247,30 @@ func (e *remote) refundRequest(ctx context.Context, row *db.RefundsClaimRow) (*p
 	return request, nil
 }
 
-// expired reports whether the refund would be sent again by a key that the provider may have forgotten, and so maybe done
-// twice.
+// expired reports whether the provider may have forgotten the key of a refund that was sent. Sending it again could refund twice.
 func (c *refundCall) expired(now time.Time) bool {
 	return c.operation == provider.Refund && c.keyForgotten(now)
 }
 
-// keyForgotten: Stripe finds refunds by what is written on them, however old their keys are.
+// keyForgotten reports whether the provider may have forgotten the key. Stripe finds refunds of any age by their metadata.
 func (c *refundCall) keyForgotten(now time.Time) bool {
 	return c.how.Executor != policy.Stripe && c.keyOld(now)
 }
 
-// keyOld: a key that was sent so long ago may do the refund again.
+// keyOld reports whether the key was sent so long ago that sending it again could refund twice.
 func (c *refundCall) keyOld(now time.Time) bool {
 	return c.row.SentAt != nil && now.Sub(*c.row.SentAt) > c.how.KeyRetention-retentionMargin
 }
 
-// state is the state of the refund after the call. One in doubt stays in doubt until it is known what became of it, and of
-// one that is done, only a failure is news.
+// state is the state of the refund after the call. A refund in doubt stays so until its outcome is known. A finished refund only
+// changes if it fails.
 func (c *refundCall) state() string {
 	before := c.row.State
 	done, pending := before == orders.RefundDone, before == orders.RefundPending
 	switch c.result.(type) {
 	case provider.Done:
 		return orders.RefundDone
-	case provider.Refused: // as with steps, it says nothing of an earlier request, unless the provider remembers what it refused
+	case provider.Refused: // as with steps, an earlier request may still have an effect, unless the provider remembers refusals
 		if _, remembers := c.exec.(provider.Looker); remembers || pending {
 			return orders.RefundFailed
 		}
@@ -282,7 +281,7 @@ func (c *refundCall) state() string {
 		}
 	case provider.Retry:
 		if c.unseen() && !done {
-			return orders.RefundPending // it is sent again
+			return orders.RefundPending // send it again
 		}
 	case provider.Unknown:
 		if pending && c.number != 0 {
@@ -301,7 +300,7 @@ func (c *refundCall) unseen() bool {
 	return ok && c.number != 0 && c.operation == lookup && r.Code != stoodStillCode
 }
 
-// settled reports whether the provider is not to be asked again.
+// settled reports whether the provider need not be asked again.
 func (c *refundCall) settled(state string) bool {
 	_, unknown := c.result.(provider.Unknown)
 	_, person := c.result.(attention)
@@ -310,13 +309,13 @@ func (c *refundCall) settled(state string) bool {
 	return state == orders.RefundFailed || state == orders.RefundDone && !unheard
 }
 
-// unsent reports whether no request with the key can have an effect any more: none but this one was sent, or Stripe, who
-// knows refunds of any age, has not seen one in all the time that it knows a key.
+// unsent reports whether no earlier request can still have an effect: there was none, or Stripe, which finds refunds of any age,
+// has seen none for as long as it remembers keys.
 func (c *refundCall) unsent(state string) bool {
 	return state == orders.RefundPending && (c.row.SentAt == nil || c.unseen() && c.keyOld(c.asked))
 }
 
-// delay is when to go on with it.
+// delay is the time until the next call.
 func (c *refundCall) delay() time.Duration {
 	switch result := c.result.(type) {
 	case attention:

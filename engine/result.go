@@ -16,7 +16,7 @@ import (
 	"pawl/internal/provider"
 )
 
-// resultKey is what the answers of one statement have in common.
+// resultKey is what the results of one statement have in common.
 type resultKey struct {
 	outcome  fsm.Outcome // or suspends
 	policy   int32
@@ -32,8 +32,8 @@ type resultKey struct {
 	consumes bool
 }
 
-// answersMost is how many answers one statement takes. PostgreSQL joins them to their rows by
-// comparing each with each, so four batches of 128 are four times as fast as one of 512.
+// answersMost is the maximum number of results in one statement. PostgreSQL joins them to their rows with a nested loop, so four
+// batches of 128 are four times as fast as one of 512.
 const answersMost = 128
 
 func (e *remote) resultKey(r *run) resultKey {
@@ -56,7 +56,7 @@ func (e *remote) resultKey(r *run) resultKey {
 	return key
 }
 
-// outcomeFor says what an answer is to the machine.
+// outcomeFor is the outcome of a result for the state machine.
 func outcomeFor(c *call, o *orders.Order) fsm.Outcome {
 	switch result := c.result.(type) {
 	case stopRequested:
@@ -72,7 +72,7 @@ func outcomeFor(c *call, o *orders.Order) fsm.Outcome {
 			return fsm.Refused
 		}
 	case provider.Retry:
-		// What is certainly not done, and not worth another try, is as good as refused.
+		// A step that was certainly not done and is not retried counts as refused.
 		if !c.doubted && !c.uncalled && c.operation == provider.Do && slices.Contains(c.pool.cfg.Retry.NonRetryable, result.Code) {
 			return fsm.Refused
 		}
@@ -80,14 +80,13 @@ func outcomeFor(c *call, o *orders.Order) fsm.Outcome {
 	return suspends
 }
 
-// sellsStock reports whether an answer writes the stock row: the confirmation of what the
-// ledger has reserved does.
+// sellsStock reports whether a result writes the stock row. The confirmation of a reservation in the ledger does.
 func (e *remote) sellsStock(r *run) bool {
 	key := e.resultKey(r)
 	return key.outcome == fsm.Done && key.state.Step() == fsm.Confirm && key.sells
 }
 
-// commitResults commits what the results of calls mean: the orders leave their state, or are held there.
+// commitResults commits the results of calls: the orders leave their state or are put on hold.
 func (e *remote) commitResults(key resultKey, runs []*run) []*run {
 	if key.outcome == suspends {
 		e.suspend(key, runs)
@@ -97,8 +96,7 @@ func (e *remote) commitResults(key resultKey, runs []*run) []*run {
 	return runs
 }
 
-// advance moves orders out of their state. For as many as there are permits, the same commit
-// also begins the call of the next step.
+// advance moves orders out of their state. For orders that get a permit, the same commit also begins the call of the next step.
 func (e *remote) advance(key resultKey, runs []*run) {
 	if next := e.nextPool(key, runs[0]); next != nil {
 		unread, ready := divide(runs, next.lacksReference)
@@ -109,8 +107,8 @@ func (e *remote) advance(key resultKey, runs []*run) {
 	e.commitMove(permits{}, key, runs)
 }
 
-// nextPool is the pool of the next call of orders that go forward. It is nil if there is no
-// such call, or if the orders may have to stop first.
+// nextPool is the pool for the next call of orders that move forward. It is nil if there is no such call, or if the orders may have
+// to stop first.
 func (e *remote) nextPool(key resultKey, r *run) *callPool {
 	o := &r.order
 	next, _ := key.state.Next(key.outcome)
@@ -151,7 +149,7 @@ func (e *remote) commitMove(with permits, key resultKey, runs []*run) {
 	}
 }
 
-// applyResult makes in the run the changes that the statement of its result made in the row.
+// applyResult applies to the run what the statement of its result changed in the row.
 func (r *run) applyResult() {
 	o, c := &r.order, r.call
 	if done, ok := c.result.(provider.Done); ok && done.Reference != "" && c.state == fsm.DoneIn(c.step) {
@@ -160,12 +158,12 @@ func (r *run) applyResult() {
 			o.ChargeReference = &done.Reference
 		case fsm.Reserve:
 			o.ReserveReference = &done.Reference
-		default: // that of a confirmation is read when it is asked for
+		default: // the reference of a confirmation is read when needed
 		}
 	}
 	o.Retries, o.RetryWindowStartedAt, o.Action = nil, nil, nil
 	if _, stopped := r.call.result.(stopRequested); !o.Status.Undoing() || !stopped && !r.call.refusedInDoubt() {
-		o.InDoubtSince = nil // otherwise it is undone while still in doubt, and the doubt keeps its age
+		o.InDoubtSince = nil // otherwise the step is undone while in doubt, and InDoubtSince stays
 	}
 	if o.Status == fsm.Completed {
 		o.StopRequested = nil
@@ -203,22 +201,22 @@ func (e *remote) suspend(key resultKey, runs []*run) {
 	}
 }
 
-// undecided is all that counts for an order whose step was neither done nor refused.
+// undecided is the input for decide: an order whose step was neither done nor refused.
 type undecided struct {
 	cfg    *policy.Step
 	call   *call
 	order  *orders.Order
-	now    time.Time // on the database's clock
-	chance float64   // from 0 to 1; the delay is drawn by it
+	now    time.Time // by the clock of the database
+	chance float64   // from 0 to 1, for the jitter of the delay
 }
 
-// decide says what becomes of the order. It depends on nothing else.
+// decide returns the hold of the order. It is a pure function.
 func (u undecided) decide() ledger.Suspension {
 	s, c, o := u.meaning(), u.call, u.order
 	_, unasked := c.result.(attention)
 	ofStep := c.operation == provider.Do && !unasked && !c.uncalled && !c.lookOnly
 	if s.Hold != "" && (ofStep || c.voids(o)) && orders.Stopping(o) && !o.Status.Undoing() && (s.Cleared || !o.Status.Pivot()) {
-		s.Hold, s.Reason, s.Delay = "", "", 0 // neither step nor void is waited for: the order is to be undone
+		s.Hold, s.Reason, s.Delay = "", "", 0 // the order will be undone, without waiting for the step or the void
 	}
 	return s
 }
@@ -231,7 +229,7 @@ func (u undecided) meaning() (s ledger.Suspension) {
 	switch result := c.result.(type) {
 	case attention:
 		s.Hold, s.Reason, s.Delay = fsm.HoldAttention, result.reason, -1
-	case provider.Refused: // to undo what was done, or a confirmation that can't be undone
+	case provider.Refused: // of an undo, or of a confirmation, which can't be undone
 		reason := "undo_refused: "
 		switch {
 		case c.voids(u.order):
@@ -244,22 +242,22 @@ func (u undecided) meaning() (s ledger.Suspension) {
 		s.Hold, s.Delay, s.Action = fsm.HoldCallback, u.cfg.CallbackTimeout, result.Action
 	case provider.Retry:
 		s.Counts = result.Counts
-		// A callback that says not done may be about another call than the last one.
+		// A callback with "not done" may be about an earlier call than the last one.
 		s.Cleared = !c.doubted || c.source == byOperator
-		// That an undo did nothing says nothing of what it was to undo.
+		// That an undo had no effect says nothing about the step.
 		s.Cleared = s.Cleared && !c.voids(u.order) && !c.uncalled && !(c.operation == provider.Undo && c.source == byOperator)
 		return u.again(s, result.After)
-	case unseen: // the request is sent again at once
+	case unseen: // send the request again at once
 	case provider.Unknown:
 		s.Counts = true
 		return u.again(s, result.After)
-	default: // an earlier key is void now: go on to the next call
+	default: // an earlier key is void now: continue with the next call
 		s.Answer = ledger.Answer{}
 	}
 	return s
 }
 
-// again holds the order for a retry, or for a person when retries and budget are used up.
+// again holds the order for a retry, or for a person once retries and budget are used up.
 func (u undecided) again(s ledger.Suspension, after time.Duration) ledger.Suspension {
 	cfg, retries, spent := u.cfg, or(u.order.Retries), time.Duration(0)
 	if u.order.RetryWindowStartedAt != nil {
@@ -269,7 +267,7 @@ func (u undecided) again(s ledger.Suspension, after time.Duration) ledger.Suspen
 		retries++
 	}
 	s.Hold, s.Reason = fsm.HoldRetry, s.Code
-	s.Delay = after + time.Duration(u.chance*delayBound(&cfg.Retry, retries, s.Counts, spent)) // or orders with the same Retry-After would call at once
+	s.Delay = after + time.Duration(u.chance*delayBound(&cfg.Retry, retries, s.Counts, spent)) // jitter keeps orders with the same Retry-After from calling together
 	left := cfg.Retry.Budget - spent
 	switch {
 	case slices.Contains(cfg.Retry.NonRetryable, s.Code):
@@ -285,10 +283,9 @@ func (u undecided) again(s ledger.Suspension, after time.Duration) ledger.Suspen
 	return s
 }
 
-// delayBound is what the delay of a retry is drawn up to, from zero (full jitter: Brooker,
-// "Exponential Backoff And Jitter", 2015), in nanoseconds. It grows with their number.
-// An answer that does not count leaves that number as it is, so after one the bound grows with
-// the time spent.
+// delayBound is the upper bound of the random delay before a retry, in nanoseconds (full jitter: Brooker, "Exponential Backoff And
+// Jitter", 2015). It grows with the number of retries. Answers that do not count leave that number unchanged, so after these the
+// bound grows with the time spent.
 func delayBound(r *policy.Retry, retries int32, counts bool, spent time.Duration) float64 {
 	bound := float64(max(spent/2, r.Initial))
 	if counts {

@@ -1,10 +1,10 @@
-// Package webhooks sends events to endpoints that people have named: each event of a subject (an order, an item) after the
-// one before it, at least once, signed as Standard Webhooks 1.0.0 says.
+// Package webhooks sends events to the configured endpoints: in order for each subject (an order, an item), at least once, and
+// signed as in Standard Webhooks 1.0.0.
 //
-// An endpoint is sent to by one replica, which holds a lease on its row. It reads the feed from where the endpoint stands,
-// stores a delivery for each event that the endpoint wants, sends those that are due, and stores what came of them. All
-// statements about an endpoint come from one goroutine of its owner (endpointSender), and each raises the seq of the endpoint, so
-// a person's request in between is noticed.
+// Each endpoint is served by one replica, which holds a lease on its row. The replica reads the feed from the endpoint's
+// position, stores a delivery for each event that the endpoint subscribes to, sends those that are due, and stores the results.
+// One goroutine of the owner (endpointSender) runs all statements about an endpoint. Each raises the endpoint's seq, so that a
+// person's change in between is noticed.
 package webhooks
 
 import (
@@ -24,11 +24,11 @@ import (
 	"pawl/internal/events"
 )
 
-// Config is what a Deliverer can be told. Zero values mean the defaults.
+// Config configures a Deliverer. Zero values mean the defaults.
 type Config struct {
-	Lease        time.Duration         // how long an endpoint is ours without a sign of life; 10 s
-	Retention    time.Duration         // how long finished deliveries are kept; 30 days
-	AllowPrivate bool                  // endpoints may be on this machine and in private networks
+	Lease        time.Duration         // of endpoints; 10 s
+	Retention    time.Duration         // of finished deliveries; 30 days
+	AllowPrivate bool                  // allow endpoints on this machine and in private networks
 	Registerer   prometheus.Registerer // of metrics; nil: none
 	Log          *slog.Logger          // nil: discarded
 }
@@ -38,7 +38,7 @@ const (
 	unhurried = time.Second            // while there are none
 )
 
-// Deliverer sends events to the endpoints that it gets hold of. Replicas share them: each takes up one at a time.
+// Deliverer sends events to the endpoints whose leases it holds. Replicas share the endpoints: each claims one at a time.
 type Deliverer struct {
 	query   *db.Queries
 	feed    *events.Reader
@@ -48,7 +48,7 @@ type Deliverer struct {
 	metrics *metrics
 	owner   uuid.UUID
 
-	statements, sending       context.Context // of statements, which outlive what is sent, and of what is sent
+	statements, sending       context.Context // statements outlive requests
 	endStatements, endSending context.CancelFunc
 	stopping                  chan struct{}
 	stop                      sync.Once
@@ -56,10 +56,10 @@ type Deliverer struct {
 
 	senders map[int32]*endpointSender // of the loop alone
 	renewed time.Time                 // of the loop alone
-	held    atomic.Int32              // how many senders there are
+	held    atomic.Int32              // number of senders
 }
 
-// NewDeliverer returns a deliverer that does nothing yet. It reads the events from feed.
+// NewDeliverer returns a deliverer that reads events from feed. Call Start to begin.
 func NewDeliverer(query *db.Queries, feed *events.Reader, cfg Config) *Deliverer {
 	cfg.Lease = cmp.Or(cfg.Lease, 10*time.Second)
 	cfg.Retention = cmp.Or(cfg.Retention, 30*24*time.Hour)
@@ -73,7 +73,7 @@ func NewDeliverer(query *db.Queries, feed *events.Reader, cfg Config) *Deliverer
 	return d
 }
 
-// Start begins to deliver in the background. Call it once.
+// Start begins to deliver in the background. It must be called only once.
 func (d *Deliverer) Start() {
 	d.loop.Go(func() {
 		tick := time.NewTimer(0)
@@ -89,8 +89,8 @@ func (d *Deliverer) Start() {
 	})
 }
 
-// Stop starts no more attempts, waits for those under way until ctx ends, and hands the endpoints back. A second call does
-// nothing.
+// Stop starts no more attempts, waits until ctx ends for those under way, and releases the endpoints. A second call has no
+// effect.
 func (d *Deliverer) Stop(ctx context.Context) { d.stop.Do(func() { d.end(ctx) }) }
 
 func (d *Deliverer) end(ctx context.Context) {
@@ -119,11 +119,11 @@ func (d *Deliverer) end(ctx context.Context) {
 // releaseLimit is how long Stop waits for the database, which may be away.
 const releaseLimit = 2 * time.Second
 
-// step looks at all endpoints, tells the senders about theirs, and claims one that has no owner. It returns how
-// long to wait until the next one.
+// step reads all endpoints, passes them to their senders, and claims one that has no owner. It returns how long to wait until
+// the next step.
 func (d *Deliverer) step() time.Duration {
 	d.renew()
-	heard := time.Now() // what the database says is not older than this
+	heard := time.Now() // the rows that follow are not older than this
 	rows, err := d.query.WebhookEndpointsLook(d.statements)
 	if err != nil {
 		d.log.Warn("look at webhook endpoints", "error", err)
@@ -140,7 +140,7 @@ func (d *Deliverer) step() time.Duration {
 	}
 	if free {
 		err := d.query.WebhookEndpointClaim(d.statements, db.WebhookEndpointClaimParams{Owner: d.owner, LeaseSeconds: d.cfg.Lease.Seconds()})
-		if err != nil { // it may be ours for all that: the next look tells
+		if err != nil { // it may have been claimed all the same, which the next step finds out
 			d.log.Warn("take up a webhook endpoint", "error", err)
 		}
 	}
@@ -150,13 +150,13 @@ func (d *Deliverer) step() time.Duration {
 	return lookEvery
 }
 
-// leaseTooLong reports whether a lease lies further ahead than any can: the clock of the database was set back since it was written.
+// leaseTooLong reports whether a lease ends later than is possible, because the clock of the database was set back.
 func (d *Deliverer) leaseTooLong(row db.WebhookEndpointsLookRow) bool {
 	return row.WebhookEndpoint.DueAt.Sub(row.At) > 2*d.cfg.Lease
 }
 
-// share hands each sender the row of its endpoint, begins one for each endpoint that is ours and has none, and ends those whose
-// endpoint is another's.
+// share passes each sender the row of its endpoint, starts senders for endpoints of ours that have none, and ends those whose
+// endpoint belongs to another replica.
 func (d *Deliverer) share(rows []db.WebhookEndpointsLookRow, heard time.Time) (free, enabled bool) {
 	ours := map[int32]bool{}
 	for i := range rows {
@@ -185,7 +185,7 @@ func (d *Deliverer) share(rows []db.WebhookEndpointsLookRow, heard time.Time) (f
 	return free, enabled
 }
 
-// senderOf is the sender of an endpoint that is ours; nil: the one of an earlier claim has not ended yet.
+// senderOf returns the sender of an endpoint of ours, or nil while the one of an earlier claim has not ended.
 func (d *Deliverer) senderOf(e *db.WebhookEndpoint) *endpointSender {
 	c, ok := d.senders[e.EndpointNo]
 	switch {
@@ -201,7 +201,7 @@ func (d *Deliverer) senderOf(e *db.WebhookEndpoint) *endpointSender {
 	return c
 }
 
-// renew extends the leases of what is ours, a third of their time after the last renewal.
+// renew extends our leases, each third of their duration.
 func (d *Deliverer) renew() {
 	if len(d.senders) == 0 || time.Since(d.renewed) < d.cfg.Lease/3 {
 		return
@@ -214,7 +214,7 @@ func (d *Deliverer) renew() {
 	}
 }
 
-// atOnce is how many requests an endpointSender may make at one time: each has its part, so that no endpoint takes those of another.
+// atOnce is how many concurrent requests an endpointSender may make: each has a fixed part, so that endpoints don't compete.
 func (d *Deliverer) atOnce() int {
 	return max(1, min(mostAtOnce, mostOverall/max(1, int(d.held.Load()))))
 }

@@ -15,26 +15,26 @@ import (
 	"pawl/internal/orders"
 )
 
-// ErrFinished: a delivery that was delivered or skipped can't be skipped.
+// ErrFinished is the error of skipping a delivery that was delivered or skipped.
 var ErrFinished = errors.New("the delivery is finished")
 
-// Filter chooses deliveries of an endpoint.
+// Filter selects deliveries of an endpoint.
 type Filter struct {
 	State   string // empty: any
-	OrderID string // only about this order; empty: whatever they are about
-	Item    string // only about the stock of this item; not together with an order
-	Before  int64  // only with a number below this one
-	Limit   int32  // how many at most
+	OrderID string // only about this order; empty: any
+	Item    string // only about the stock of this item; can't be combined with OrderID
+	Before  int64  // only with a lower number
+	Limit   int32
 }
 
-// Delivery is a delivery as it is shown.
+// Delivery is a delivery as the API shows it.
 type Delivery struct {
 	db.WebhookDeliveriesListRow
-	Log     []Entry                          // of one delivery, not of those in a list: its last 20 attempts, the oldest first
-	Changes []db.WebhookChangesOfDeliveryRow // of one delivery: what people have asked of it, the oldest first
+	Log     []Entry                          // the last 20 attempts, oldest first; not in lists
+	Changes []db.WebhookChangesOfDeliveryRow // by people, oldest first; not in lists
 }
 
-// Item is the item whose stock a delivery is about, empty if it is about something else.
+// Item is the item whose stock the delivery is about, or empty.
 func (d *Delivery) Item() string {
 	item, _ := strings.CutPrefix(d.Subject, ItemSubject(""))
 	if item == d.Subject {
@@ -67,8 +67,8 @@ func (s *Endpoints) Deliveries(ctx context.Context, endpointID string, f Filter)
 	return all, orders.Unavailable("list deliveries", err)
 }
 
-// DeliveriesOf returns what was made of the newest events of an order, for all endpoints, newest event first; and of each endpoint the
-// first delivery that is not finished, for which the others of the order wait.
+// DeliveriesOf returns the deliveries of the newest events of an order, at all endpoints, newest event first. It always
+// includes the first unfinished delivery of each endpoint, because the order's other deliveries wait for it.
 func (s *Endpoints) DeliveriesOf(ctx context.Context, orderID string, limit int32) ([]Delivery, error) {
 	o, err := s.reader.Get(ctx, orderID)
 	if err != nil {
@@ -107,7 +107,7 @@ func (s *Endpoints) Delivery(ctx context.Context, endpointID string, deliveryNo 
 	return d, orders.Unavailable("read delivery", err)
 }
 
-// noDelivery says which of the two is not there.
+// noDelivery says whether the endpoint or the delivery does not exist.
 func (s *Endpoints) noDelivery(ctx context.Context, which db.WebhookDeliveryShowParams) error {
 	if _, err := s.endpoint(ctx, which.EndpointNo); err != nil {
 		return err
@@ -115,7 +115,7 @@ func (s *Endpoints) noDelivery(ctx context.Context, which db.WebhookDeliveryShow
 	return &orders.NotFound{What: "delivery at " + EndpointID(which.EndpointNo) + " with the number", Name: strconv.FormatInt(which.DeliveryNo, 10)}
 }
 
-// Resend has a delivery sent again, whatever became of it, as if it was new: at once, or when those before it of its order or item
+// Resend sends a delivery again as if it were new, whatever its state: at once, or when earlier deliveries of its order or item
 // are finished. Errors: orders.ErrKeyReused.
 func (s *Endpoints) Resend(ctx context.Context, endpointID string, deliveryNo int64, by By) (Delivery, error) {
 	look := func() (db.WebhookEndpoint, error) {
@@ -129,11 +129,11 @@ func (s *Endpoints) Resend(ctx context.Context, endpointID string, deliveryNo in
 	return s.Delivery(ctx, endpointID, deliveryNo)
 }
 
-// RecoverMost is how many deliveries a request has sent again at most.
+// RecoverMost is the maximum number of deliveries that Recover resends.
 const RecoverMost = 10_000
 
-// Recover has deliveries of an endpoint sent again that were given up since a time, the oldest first, and returns how many. If it is
-// RecoverMost there may be others. Errors: orders.ErrKeyReused.
+// Recover resends the deliveries of an endpoint that were exhausted since a time, oldest first, and returns how many. If it
+// returns RecoverMost, there may be more. Errors: orders.ErrKeyReused.
 func (s *Endpoints) Recover(ctx context.Context, endpointID string, since time.Time, by By) (int, error) {
 	r := requestFor(by, s.look(ctx, At{ID: endpointID}), "recover", since.UTC(), endpointID)
 	recovered, before, err := s.resend(ctx, r, db.WebhookDeliveriesResendParams{Since: since, Most: RecoverMost})
@@ -151,7 +151,7 @@ func (s *Endpoints) resend(ctx context.Context, r *request, p db.WebhookDeliveri
 	})
 }
 
-// Skip gives up a delivery for good, so that those behind it go on. Errors: ErrFinished, orders.ErrKeyReused.
+// Skip gives up a delivery, so that later ones continue. Errors: ErrFinished, orders.ErrKeyReused.
 func (s *Endpoints) Skip(ctx context.Context, endpointID string, deliveryNo int64, by By) (Delivery, error) {
 	look := func() (db.WebhookEndpoint, error) {
 		now, d, err := s.lookAtDelivery(ctx, endpointID, deliveryNo)
@@ -173,7 +173,7 @@ func (s *Endpoints) Skip(ctx context.Context, endpointID string, deliveryNo int6
 	return s.Delivery(ctx, endpointID, deliveryNo)
 }
 
-// lookAtDelivery reads a delivery, and first its endpoint: the seq of that has risen if the delivery was written since.
+// lookAtDelivery reads a delivery. It reads the endpoint first, whose seq rises if the delivery is written in between.
 func (s *Endpoints) lookAtDelivery(ctx context.Context, endpointID string, deliveryNo int64) (now db.WebhookEndpoint, d Delivery, err error) {
 	if now, err = s.look(ctx, At{ID: endpointID})(); err == nil {
 		d, err = s.Delivery(ctx, endpointID, deliveryNo)

@@ -15,46 +15,46 @@ import (
 	"pawl/internal/signing"
 )
 
-// endpointSender delivers to one endpoint, as long as it is ours. What it knows is its goroutine's alone.
+// endpointSender delivers to one endpoint while we hold its lease. Only its goroutine uses its fields.
 type endpointSender struct {
 	d     *Deliverer
 	no    int32
 	id    string
 	fence int64
 
-	looks   chan *look  // the newest that was not taken notice of yet
+	looks   chan *look  // the newest one that was not read yet
 	results chan result // of attempts
-	leave   func()      // has it end: it starts nothing more, and stores what comes of the attempts under way
+	leave   func()      // ends it: it starts no more attempts, and stores the results of those under way
 	leaving chan struct{}
 	gone    chan struct{} // closed when it has ended
 
-	endpoint   db.WebhookEndpoint // as we have read or written it last
-	clock      look               // the last one: what time it was in the database
-	validUntil time.Time          // until then the endpoint is certainly ours, by our clock
-	resync     bool               // another has written the endpoint, or our knowledge is in doubt: nothing is written before the next look
+	endpoint   db.WebhookEndpoint // as last read or written
+	clock      look               // the last look, for the clock of the database
+	validUntil time.Time          // end of the lease, by our clock
+	resync     bool               // the endpoint was changed by others, or our state is in doubt: write nothing before the next look
 
-	clockSetBack bool // of the database: what waits may wait for too long
+	clockSetBack bool // the clock of the database was set back, so deliveries may be due too late
 
 	queue    []*dueDelivery         // due, in the order in which they became so
-	known    map[int64]*dueDelivery // those of the queue, those under way, and those whose results are not stored
+	known    map[int64]*dueDelivery // queued, under way, or with results that are not stored
 	inFlight int                    // attempts under way
-	outcome  outcome                // what is to be stored
-	unread   bool                   // there may be deliveries that are due and that we don't know
-	floor    time.Time              // no delivery that we don't know is due before
-	sweepAt  time.Time              // when to look below the floor
+	outcome  outcome                // to be stored
+	unread   bool                   // there may be due deliveries that we have not read
+	floor    time.Time              // unread deliveries are due later than this
+	sweepAt  time.Time              // when to check below the floor
 	bodies   bodies
 
-	page        events.Page // the next events that it wants, as they were read: those that are not stored yet
-	pageVersion int32       // of the endpoint, for which they were read
+	page        events.Page // the next matching events, which are not stored yet
+	pageVersion int32       // version of the endpoint for which they were read
 
-	ahead     int       // deliveries stored and not tried yet
-	countedAt time.Time // when they were counted
-	limit     int       // attempts at one time
+	ahead     int       // deliveries that are stored and untried
+	countedAt time.Time // when ahead was counted
+	limit     int       // concurrent attempts
 	purgeAt   time.Time
 	purgeFrom int64
 }
 
-// look is what a look at the database has said of an endpoint, and when it began.
+// look is the row of an endpoint and when it was read.
 type look struct {
 	db.WebhookEndpointsLookRow
 	heard time.Time
@@ -63,7 +63,7 @@ type look struct {
 // now is the time of the database, or a little before it.
 func (l *look) now() time.Time { return l.At.Add(time.Since(l.heard)) }
 
-// setBackSince reports whether the clock of the database may have been set back since an earlier look: also where there was none.
+// setBackSince reports whether the clock of the database may have been set back since an earlier look, or if there was none.
 func (l *look) setBackSince(before *look) bool {
 	return l.At.Before(before.At.Add(l.heard.Sub(before.heard)-time.Second)) || before.heard.IsZero()
 }
@@ -71,7 +71,7 @@ func (l *look) setBackSince(before *look) bool {
 // dueDelivery is a delivery that is due.
 type dueDelivery struct {
 	no       int64
-	eventNo  int64 // 0: it has a body of its own
+	eventNo  int64 // 0: it is not an event of the feed
 	seq      int64
 	attempts int16
 	eventID  string
@@ -83,21 +83,21 @@ type result struct {
 	*dueDelivery
 	attempt  Attempt
 	version  int32 // of the endpoint when the attempt began
-	canceled bool  // by us: it says nothing of the endpoint
+	canceled bool  // by us, so it says nothing about the endpoint
 }
 
 const (
-	mostAhead  = 1000 // deliveries that are stored before they can be sent; the rest waits in the feed
+	mostAhead  = 1000 // deliveries stored ahead of sending; the rest waits in the feed
 	mostKnown  = 2000 // deliveries in memory
 	addMost    = 500  // by one statement
-	pageMost   = 2000 // events that are read at one time
-	failingAt  = 10   // failures in a row, for as long as failingFor, after which an endpoint is only tried now and then
+	pageMost   = 2000 // events read at a time
+	failingAt  = 10   // consecutive failures, over at least failingFor, after which an endpoint is tried rarely
 	failingFor = 10 * time.Second
 	dueFloor   = 5 * time.Second
 	sweepEvery = time.Minute
 	countEvery = time.Second
 
-	longestPause = time.Minute // between two attempts at an endpoint that fails
+	longestPause = time.Minute // between attempts at a failing endpoint
 )
 
 func newEndpointSender(d *Deliverer, e *db.WebhookEndpoint) *endpointSender {
@@ -110,7 +110,7 @@ func newEndpointSender(d *Deliverer, e *db.WebhookEndpoint) *endpointSender {
 	}
 }
 
-// see hands it a look, in place of one that it has not taken notice of.
+// see passes a look to the sender, replacing an unread one.
 func (c *endpointSender) see(l *look) {
 	select {
 	case <-c.looks:
@@ -130,7 +130,7 @@ func (c *endpointSender) run() {
 			c.notice(l)
 		case r := <-c.results:
 			c.collect(r)
-			for len(c.results) > 0 { // those that are there by now: one statement stores them
+			for len(c.results) > 0 { // one statement stores all that have arrived
 				c.collect(<-c.results)
 			}
 		}
@@ -138,7 +138,7 @@ func (c *endpointSender) run() {
 	}
 }
 
-// finish waits for the attempts under way and stores their results, unless the endpoint is another's by now.
+// finish waits for the attempts under way and stores their results, unless the lease was lost.
 func (c *endpointSender) finish() {
 	for c.inFlight > 0 {
 		c.collect(<-c.results)
@@ -148,9 +148,9 @@ func (c *endpointSender) finish() {
 	}
 }
 
-// notice takes up what a look says. One that is older than what we have written since says nothing, unless we don't know.
+// notice processes a look. It ignores one that is older than our last write, unless our state is in doubt.
 func (c *endpointSender) notice(l *look) {
-	// No lease is longer, whatever the row says: it may be from before the clock of the database was set back.
+	// Never trust a longer lease: the row may be from before the clock of the database was set back.
 	if valid := l.heard.Add(min(l.WebhookEndpoint.DueAt.Sub(l.At), c.d.cfg.Lease)); valid.After(c.validUntil) {
 		c.validUntil = valid
 	}
@@ -175,7 +175,7 @@ func (c *endpointSender) notice(l *look) {
 	c.endpoint = e
 }
 
-// drop forgets which deliveries are due, except those under way: another has written the endpoint.
+// drop forgets the due deliveries, except those under way, because others have changed the endpoint.
 func (c *endpointSender) drop() {
 	for _, p := range c.queue {
 		delete(c.known, p.no)
@@ -183,7 +183,7 @@ func (c *endpointSender) drop() {
 	c.queue, c.floor, c.unread = nil, time.Time{}, true
 }
 
-// work does what can be done now: it stores results, stores deliveries of the next events, and sends.
+// work stores results, stores deliveries of the next events, and sends.
 func (c *endpointSender) work(ctx context.Context) {
 	if len(c.outcome.results) > 0 && !c.resync {
 		c.record(ctx)
@@ -200,14 +200,14 @@ func (c *endpointSender) work(ctx context.Context) {
 	}
 }
 
-// failing reports whether the endpoint is tried only now and then. Failures alone don't say so: a receiver may refuse many orders, one
-// after the other, and take all others.
+// failing reports whether the endpoint is tried only rarely. A number of failures is not enough: a receiver may reject many
+// orders in a row, and accept all others.
 func (c *endpointSender) failing() bool { return c.doubtful() && c.failed() >= failingFor }
 
-// doubtful reports whether an endpoint has failed some times in a row.
+// doubtful reports whether the endpoint has failed several times in a row.
 func (c *endpointSender) doubtful() bool { return c.endpoint.Failures >= failingAt }
 
-// failed is for how long nothing has been a success.
+// failed is the time since the first failure without a success.
 func (c *endpointSender) failed() time.Duration {
 	if since := c.endpoint.FailingSince; since != nil {
 		return c.clock.now().Sub(*since)
@@ -215,7 +215,7 @@ func (c *endpointSender) failed() time.Duration {
 	return 0
 }
 
-// doubt forgets what is thought to be stored, after a statement that wrote nothing, or whose outcome is not known.
+// doubt discards our state after a statement that wrote nothing, or whose outcome is unknown.
 func (c *endpointSender) doubt(doing string, err error) {
 	c.resync = true
 	if err != nil {
@@ -223,14 +223,14 @@ func (c *endpointSender) doubt(doing string, err error) {
 	}
 }
 
-// send starts attempts, as many as the endpoint can do with.
+// send starts as many attempts as the endpoint can take.
 func (c *endpointSender) send(ctx context.Context) {
 	for {
 		n := min(c.room(), len(c.queue))
 		if n <= 0 || c.resync || !time.Now().Before(c.validUntil) {
 			return
 		}
-		if c.doubtful() { // what has failed least comes first: one event that it never takes says little of it
+		if c.doubtful() { // fewest failures first: an event that the endpoint always rejects says little about it
 			slices.SortStableFunc(c.queue, func(a, b *dueDelivery) int { return cmp.Compare(a.attempts, b.attempts) })
 		}
 		set := c.queue[:n]
@@ -245,12 +245,12 @@ func (c *endpointSender) send(ctx context.Context) {
 	}
 }
 
-// nothingNew reports whether all that is due has failed before.
+// nothingNew reports whether all due deliveries have failed before.
 func (c *endpointSender) nothingNew() bool {
 	return c.inFlight == 0 && !slices.ContainsFunc(c.queue, func(p *dueDelivery) bool { return p.attempts == 0 })
 }
 
-// room is how many more attempts may be made now: one, when its pause is over, to an endpoint that fails.
+// room is how many more attempts may start now. A failing endpoint gets one after each pause.
 func (c *endpointSender) room() int {
 	if until := c.endpoint.PausedUntil; until != nil && c.clock.now().Before(*until) {
 		return 0
@@ -261,7 +261,7 @@ func (c *endpointSender) room() int {
 	return min(c.limit, c.d.atOnce()) - c.inFlight
 }
 
-// start makes an attempt in the background. There is always room for its result.
+// start makes an attempt in the background. The channel always has room for its result.
 func (c *endpointSender) start(p *dueDelivery) {
 	if p.body == nil {
 		c.outcome.archived(p, c.clock.now())
@@ -275,7 +275,7 @@ func (c *endpointSender) start(p *dueDelivery) {
 	})
 }
 
-// readBodies reads the events of those that have no body yet.
+// readBodies reads the events of deliveries that have no body yet.
 func (c *endpointSender) readBodies(ctx context.Context, set []*dueDelivery) error {
 	var keys []events.Key
 	for _, p := range set {
@@ -305,18 +305,18 @@ func (c *endpointSender) readBodies(ctx context.Context, set []*dueDelivery) err
 	return nil
 }
 
-// keyOf is the row that the event of a delivery is read from.
+// keyOf is the key of the row with the event of a delivery.
 func keyOf(p *dueDelivery) events.Key {
 	k := events.Key{EventNo: p.eventNo, Seq: p.seq}
 	if item, ok := strings.CutPrefix(p.subject, itemPrefix); ok {
 		k.StockItem = item
 	} else {
-		k.OrderNo, _ = strconv.ParseInt(strings.TrimPrefix(p.subject, orderPrefix), 10, 64) // it was written so
+		k.OrderNo, _ = strconv.ParseInt(strings.TrimPrefix(p.subject, orderPrefix), 10, 64) // always a number
 	}
 	return k
 }
 
-// readDue reads what has become due without us.
+// readDue reads deliveries that have become due.
 func (c *endpointSender) readDue(ctx context.Context) {
 	if time.Now().After(c.sweepAt) {
 		c.sweepAt, c.floor, c.unread = time.Now().Add(sweepEvery), time.Time{}, true
@@ -341,7 +341,7 @@ func (c *endpointSender) readDue(ctx context.Context) {
 	}
 }
 
-// take queues a delivery that is due, if it is not known yet.
+// take queues a due delivery, unless it is known.
 func (c *endpointSender) take(r db.WebhookDeliveriesRecordRow) {
 	if _, known := c.known[r.DeliveryNo]; known {
 		return
@@ -379,7 +379,7 @@ func (c *endpointSender) add(ctx context.Context) {
 	}
 }
 
-// readPage reads the next events that the endpoint wants, unless it has some that are not stored yet.
+// readPage reads the next matching events, unless some are waiting to be stored.
 func (c *endpointSender) readPage(ctx context.Context) error {
 	if len(c.page.Events) > 0 && c.page.Events[0].No > c.endpoint.EventNo && c.pageVersion == c.endpoint.Version {
 		return nil
@@ -404,7 +404,7 @@ func (c *endpointSender) readPage(ctx context.Context) error {
 	return err
 }
 
-// store stores the deliveries of events and how far the endpoint has come. It returns false if it did not.
+// store stores the deliveries of events and the new position of the endpoint. It returns false if it could not.
 func (c *endpointSender) store(ctx context.Context, set []events.Event, next events.Cursor) bool {
 	n := len(set)
 	params := db.WebhookDeliveriesAddParams{
@@ -444,7 +444,7 @@ func (c *endpointSender) store(ctx context.Context, set []events.Event, next eve
 	return true
 }
 
-// subjectOf is what an event is kept in order for, and its number there.
+// subjectOf is the subject of an event, and its number there.
 func subjectOf(e *events.Event) (subject string, seq int64) {
 	if e.StockItem != "" {
 		return ItemSubject(e.StockItem), e.Data.Version
@@ -452,8 +452,8 @@ func subjectOf(e *events.Event) (subject string, seq int64) {
 	return OrderSubject(e.OrderNo), e.Data.Seq
 }
 
-// mayRunAhead reports whether more deliveries may be stored. Where the limit is reached, they are counted anew now and then, and
-// soon when there is nothing to send: some may have been skipped, or wait behind one that has failed.
+// mayRunAhead reports whether more deliveries may be stored. At the limit, they are counted again now and then, and soon if
+// there is nothing to send: some may have been skipped, or wait behind a failed one.
 func (c *endpointSender) mayRunAhead(ctx context.Context) bool {
 	age := time.Since(c.countedAt)
 	if c.countedAt.IsZero() || c.ahead > mostAhead-addMost && (age > countEvery || age > lookEvery && len(c.queue) == 0) {
@@ -467,7 +467,7 @@ func (c *endpointSender) mayRunAhead(ctx context.Context) bool {
 	return c.ahead <= mostAhead-addMost
 }
 
-// bodies are those of deliveries that were stored lately, so that they need not be read again.
+// bodies caches the bodies of recently stored deliveries.
 type bodies struct {
 	texts map[int64][]byte
 	size  int
@@ -476,14 +476,14 @@ type bodies struct {
 const bodiesMost = 2 << 20 // bytes
 
 func (b *bodies) keep(no int64, text []byte) {
-	if b.texts == nil || b.size+len(text) > bodiesMost { // those that are not sent soon would stay for ever
+	if b.texts == nil || b.size+len(text) > bodiesMost { // start over: bodies that are not sent soon would stay for ever
 		b.texts, b.size = map[int64][]byte{}, 0
 	}
 	b.texts[no] = text
 	b.size += len(text)
 }
 
-// of takes a body out; nil: it has to be read.
+// of removes and returns a body. Nil: it must be read.
 func (b *bodies) of(no int64) []byte {
 	text := b.texts[no]
 	delete(b.texts, no)

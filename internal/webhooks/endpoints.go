@@ -24,16 +24,16 @@ import (
 	"pawl/internal/signing"
 )
 
-// MostEndpoints is how many endpoints there may be: each has a part of the requests that a replica makes at one time.
+// MostEndpoints is the maximum number of endpoints: each has a part of the concurrent requests of a replica.
 const MostEndpoints = 64
 
-// idPrefix stands before the number of an endpoint.
+// idPrefix precedes the number of an endpoint in its id.
 const idPrefix = "whe_"
 
-// EndpointID is the id of an endpoint by its number.
+// EndpointID is the id of the endpoint with a number.
 func EndpointID(endpointNo int32) string { return idPrefix + strconv.Itoa(int(endpointNo)) }
 
-// numberOf is the number of an endpoint by its id; 0: no endpoint has such an id.
+// numberOf is the number of the endpoint with an id, or 0 for an invalid id.
 func numberOf(id string) int32 {
 	digits, ok := strings.CutPrefix(id, idPrefix)
 	n, err := strconv.ParseInt(digits, 10, 32)
@@ -43,7 +43,7 @@ func numberOf(id string) int32 {
 	return int32(n)
 }
 
-// The states of an endpoint. A deleted one is kept, but not shown, until its deliveries are removed.
+// The states of an endpoint. A deleted endpoint is kept, but hidden, until its deliveries are removed.
 const (
 	Enabled  = "enabled"
 	Disabled = "disabled"
@@ -52,30 +52,30 @@ const (
 
 // The states of a delivery.
 const (
-	Pending   = "pending"   // it is due at a time, or waits for the one before it of its subject
-	Delivered = "delivered" // an attempt was answered with 2xx
-	Exhausted = "exhausted" // all attempts failed: it holds back its subject until a person acts
-	Skipped   = "skipped"   // a person has given it up
+	Pending   = "pending"   // due at some time, or waiting for an earlier delivery of its subject
+	Delivered = "delivered" // answered with 2xx
+	Exhausted = "exhausted" // all attempts failed; later deliveries of the subject wait until a person acts
+	Skipped   = "skipped"   // given up by a person
 )
 
 // Entry is one attempt in the log of a delivery (db.WebhookDelivery.Log, a JSON array, oldest first).
 type Entry struct {
 	At        time.Time `json:"at"`
-	Status    int       `json:"status,omitempty"`    // of the HTTP answer; 0: there was none
-	LatencyMs int64     `json:"latencyMs,omitempty"` // until the answer was there
+	Status    int       `json:"status,omitempty"`    // of the HTTP answer; 0: none
+	LatencyMs int64     `json:"latencyMs,omitempty"` // until the answer
 	Answer    string    `json:"answer,omitempty"`    // its beginning, up to 1 KiB
 	Error     string    `json:"error,omitempty"`     // why there was no answer
 }
 
 const orderPrefix, itemPrefix = "order ", "item "
 
-// OrderSubject is what the events of an order are kept in order for.
+// OrderSubject is the subject of an order's events, which are delivered in order.
 func OrderSubject(orderNo int64) string { return orderPrefix + strconv.FormatInt(orderNo, 10) }
 
-// ItemSubject is what the events of an item are kept in order for.
+// ItemSubject is the subject of an item's events, which are delivered in order.
 func ItemSubject(item string) string { return itemPrefix + item }
 
-// secretsOf are the secrets that what is sent to an endpoint is signed with at a time: two while one replaces the other.
+// secretsOf are the secrets that sign the messages to an endpoint at a time: two during a rotation.
 func secretsOf(e *db.WebhookEndpoint, now time.Time) []string {
 	secrets := []string{e.Secret}
 	if e.PreviousSecret != nil && e.PreviousSecretUntil != nil && now.Before(*e.PreviousSecretUntil) {
@@ -84,37 +84,37 @@ func secretsOf(e *db.WebhookEndpoint, now time.Time) []string {
 	return secrets
 }
 
-// ErrTooMany: there are as many endpoints as there may be.
-var ErrTooMany = errors.New("there are as many webhook endpoints as there may be")
+// ErrTooMany is returned by Create if there are MostEndpoints.
+var ErrTooMany = errors.New("too many webhook endpoints")
 
-// Endpoints is what people see and change of endpoints and their deliveries. Its methods are safe for concurrent use. All may
-// return orders.ErrUnavailable, and all that name an endpoint or a delivery orders.ErrNotFound.
+// Endpoints manages endpoints and their deliveries. Its methods are safe for concurrent use. All may return
+// orders.ErrUnavailable, and those with an endpoint or delivery as argument orders.ErrNotFound.
 type Endpoints struct {
 	query   *db.Queries
 	reader  *orders.Reader
 	options Options
 }
 
-// Options are what Endpoints is told.
+// Options configures Endpoints.
 type Options struct {
-	Private bool                                         // endpoints may be on this machine and in private networks
+	Private bool                                         // allow endpoints on this machine and in private networks
 	Latest  func(context.Context) (events.Cursor, error) // the end of the feed
 	Now     func() time.Time                             // the time of the database
 }
 
-// NewEndpoints returns the endpoints of the database that the queries go to.
+// NewEndpoints returns the endpoints of a database.
 func NewEndpoints(query *db.Queries, reader *orders.Reader, o Options) *Endpoints {
 	return &Endpoints{query, reader, o}
 }
 
-// Spec is what people say of an endpoint.
+// Spec is the configuration of an endpoint.
 type Spec struct {
 	URL, Description string
-	Types            []string // of the events that it wants: exact ones, or order.*; none: all
+	Types            []string // of the events to send: exact ones, or order.*; empty: all
 }
 
-// Create makes an endpoint for the events from now on. Its secret is in the answer, also when the request comes again, until
-// another one takes its place. Errors: *AddressRefused, ErrTooMany, orders.ErrKeyReused.
+// Create creates an endpoint for events from now on. It returns the endpoint with its secret, also for a repeated request,
+// until the secret is rotated. Errors: *AddressRefused, ErrTooMany, orders.ErrKeyReused.
 func (s *Endpoints) Create(ctx context.Context, want Spec, by By) (db.WebhookEndpoint, error) {
 	if err := s.checkAddress(ctx, want.URL); err != nil {
 		return db.WebhookEndpoint{}, err
@@ -142,14 +142,14 @@ func (s *Endpoints) Create(ctx context.Context, want Spec, by By) (db.WebhookEnd
 	return s.answer(ctx, made, before, err)
 }
 
-// At names an endpoint and the version that it must still be at; nil: any.
+// At identifies an endpoint and the version it must have; nil: any.
 type At struct {
 	ID      string
 	Version *int32
 }
 
-// Change has an endpoint be what is said, if it is still at the version. What was not sent yet goes to the new
-// URL. Errors: *AddressRefused, orders.ErrPrecondition, orders.ErrKeyReused.
+// Change replaces the configuration of an endpoint, if it still has the version. Unsent deliveries go to the new URL. Errors:
+// *AddressRefused, orders.ErrPrecondition, orders.ErrKeyReused.
 func (s *Endpoints) Change(ctx context.Context, at At, want Spec, by By) (db.WebhookEndpoint, error) {
 	if err := s.checkAddress(ctx, want.URL); err != nil {
 		return db.WebhookEndpoint{}, err
@@ -159,21 +159,21 @@ func (s *Endpoints) Change(ctx context.Context, at At, want Spec, by By) (db.Web
 	})
 }
 
-// Stop disables an endpoint, or deletes it (state), if it is still at the version. Errors: orders.ErrPrecondition,
+// Stop disables or deletes (state) an endpoint, if it still has the version. Errors: orders.ErrPrecondition,
 // orders.ErrKeyReused.
 func (s *Endpoints) Stop(ctx context.Context, at At, state string, by By) (db.WebhookEndpoint, error) {
 	return s.change(ctx, at, by, db.WebhookEndpointChangeParams{Verb: state})
 }
 
-// RotateSecret gives an endpoint another secret, which is in the answer. Deliveries are signed with the one before, too, as long
-// as overlap says. Errors: orders.ErrKeyReused.
+// RotateSecret gives an endpoint a new secret and returns it. For the time of overlap, deliveries are also signed with the
+// previous one. Errors: orders.ErrKeyReused.
 func (s *Endpoints) RotateSecret(ctx context.Context, id string, overlap time.Duration, by By) (db.WebhookEndpoint, error) {
 	return s.change(ctx, At{ID: id}, by, db.WebhookEndpointChangeParams{
 		Verb: "secret_rotated", Secret: new(signing.NewSecret()), OverlapSeconds: overlap.Seconds(),
 	})
 }
 
-// Enable has events sent to an endpoint again: from where it stood, or past all events until now. Errors: orders.ErrKeyReused.
+// Enable enables an endpoint, which continues where it stopped, or skips all events until now. Errors: orders.ErrKeyReused.
 func (s *Endpoints) Enable(ctx context.Context, id string, fromNow bool, by By) (db.WebhookEndpoint, error) {
 	latest, err := s.options.Latest(ctx)
 	if err != nil {
@@ -199,7 +199,7 @@ func (s *Endpoints) change(ctx context.Context, at At, by By, p db.WebhookEndpoi
 	return changed, err
 }
 
-// look returns a function that reads an endpoint, if it is at the version.
+// look returns a function that reads an endpoint, if it has the version.
 func (s *Endpoints) look(ctx context.Context, at At) func() (db.WebhookEndpoint, error) {
 	return func() (db.WebhookEndpoint, error) {
 		now, err := s.endpoint(ctx, numberOf(at.ID))
@@ -210,8 +210,8 @@ func (s *Endpoints) look(ctx context.Context, at At) func() (db.WebhookEndpoint,
 	}
 }
 
-// answer is the endpoint after a change, or as it is now if the change was made before: then it has its secret only where that
-// change has made it.
+// answer is the endpoint after a change, or its current state if the request is a repetition. In that case it includes the
+// secret only if the first request created it.
 func (s *Endpoints) answer(ctx context.Context, now db.WebhookEndpoint, before *db.WebhookChangeByRequestRow, err error) (db.WebhookEndpoint, error) {
 	if err != nil {
 		return db.WebhookEndpoint{}, err
@@ -242,7 +242,7 @@ func (s *Endpoints) Get(ctx context.Context, id string) (db.WebhookEndpoint, err
 	return shown(s.endpoint(ctx, numberOf(id)))
 }
 
-// endpoint reads an endpoint with its secrets. Number 0 is that of none.
+// endpoint reads an endpoint with its secrets. No endpoint has number 0.
 func (s *Endpoints) endpoint(ctx context.Context, no int32) (db.WebhookEndpoint, error) {
 	row, err := orders.Read(ctx, s.reader, s.query.WebhookEndpointGet, no)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -251,7 +251,7 @@ func (s *Endpoints) endpoint(ctx context.Context, no int32) (db.WebhookEndpoint,
 	return row, orders.Unavailable("read webhook endpoint", err)
 }
 
-// notFound says that there is no endpoint of a number; 0: what was given can't be the id of one.
+// notFound is the error for an endpoint that does not exist. Number 0 means an invalid id.
 func notFound(no int32) error {
 	e := &orders.NotFound{What: "webhook endpoint"}
 	if no > 0 {
@@ -260,7 +260,7 @@ func notFound(no int32) error {
 	return e
 }
 
-// shown is an endpoint without its secrets.
+// shown returns an endpoint without its secrets.
 func shown(e db.WebhookEndpoint, err error) (db.WebhookEndpoint, error) {
 	e.Secret, e.PreviousSecret = "", nil
 	return e, err
@@ -269,35 +269,34 @@ func shown(e db.WebhookEndpoint, err error) (db.WebhookEndpoint, error) {
 // listOf is never nil, which is NULL.
 func listOf(types []string) []string { return append([]string{}, types...) }
 
-// By says who requests a change, and why. A request repeated by the same actor with the same id is answered, and not
-// done again.
+// By says who requests a change, and why. Repeating a request with the same actor and id has no further effect.
 type By struct {
 	Actor      string // the principal
-	OnBehalfOf string // for whom it says that it asks; may be empty
+	OnBehalfOf string // as stated by the actor; may be empty
 	Reason     string
-	RequestID  string // empty: it will not be repeated
+	RequestID  string // empty: the request is never repeated
 }
 
-// request is a change that is asked for.
+// request is a requested change.
 type request struct {
 	By
-	fingerprint []byte                             // identifies it when it comes again
-	look        func() (db.WebhookEndpoint, error) // whether it can be done, and the endpoint with which the statement compares
+	fingerprint []byte                             // identifies the request when it is repeated
+	look        func() (db.WebhookEndpoint, error) // checks the request, and reads the endpoint that the statement compares with
 }
 
-// requestFor makes a request of what is asked for, all of which counts when it comes again.
+// requestFor makes a request. A repetition must have the same parts.
 func requestFor(by By, look func() (db.WebhookEndpoint, error), what ...any) *request {
 	text, _ := json.Marshal([]any{what, by.OnBehalfOf, by.Reason}) // it can always be encoded
 	sum := sha256.Sum256(text)
-	by.RequestID = cmp.Or(by.RequestID, rand.Text()) // by which this process finds out about a lost answer
+	by.RequestID = cmp.Or(by.RequestID, rand.Text()) // to find out whether a statement was executed whose reply was lost
 	return &request{by, sum[:], look}
 }
 
-// requestTries bounds how often a statement is sent whose answer was lost, or whose endpoint was written at the same moment.
+// requestTries bounds how often a statement is sent whose reply was lost, or whose endpoint was changed concurrently.
 const requestTries = 50
 
-// once does what a request asks for, unless it was done before: then it returns what is known of that. Errors: that of look,
-// orders.ErrKeyReused, orders.ErrUnavailable; after the last, it may have been done.
+// once executes a request, or returns the result of the first execution. Errors: those of look, orders.ErrKeyReused,
+// orders.ErrUnavailable; after the last, the request may have been executed.
 func once[T any](ctx context.Context, s *Endpoints, r *request, do func(db.WebhookEndpoint) (T, error)) (
 	done T, before *db.WebhookChangeByRequestRow, err error,
 ) {
@@ -328,7 +327,7 @@ func once[T any](ctx context.Context, s *Endpoints, r *request, do func(db.Webho
 	return done, nil, fmt.Errorf("change webhook endpoint: %w", cmp.Or(orders.Unavailable("send statement", err), orders.ErrUnavailable))
 }
 
-// seen is what a request did when it came before; nil: it did not come.
+// seen is the result of an earlier execution of a request, or nil.
 func (s *Endpoints) seen(ctx context.Context, r *request) (*db.WebhookChangeByRequestRow, error) {
 	before, err := orders.Read(ctx, s.reader, s.query.WebhookChangeByRequest, db.WebhookChangeByRequestParams{RequestID: r.RequestID, Actor: r.Actor})
 	switch {
@@ -342,16 +341,16 @@ func (s *Endpoints) seen(ctx context.Context, r *request) (*db.WebhookChangeByRe
 	return &before, nil
 }
 
-// AddressRefused is the error of a URL to which nothing may be sent.
+// AddressRefused is the error of a URL that must not be requested.
 type AddressRefused struct{ Reason string }
 
 func (a *AddressRefused) Error() string { return a.Reason }
 
-// resolveLimit is how long a name may take to be looked up when an endpoint is made.
+// resolveLimit is the timeout of the DNS lookup when an endpoint is created.
 const resolveLimit = 3 * time.Second
 
-// checkAddress returns *AddressRefused for a URL to which nothing may be sent, so that a mistake is reported at once. What
-// decides is the address that is dialed: a name may lead elsewhere by then. One that leads nowhere now may lead somewhere then.
+// checkAddress returns *AddressRefused for a URL that must not be requested, to report mistakes early. Every connection is
+// checked again, because a name may resolve to another address by then. A name that does not resolve is accepted.
 func (s *Endpoints) checkAddress(ctx context.Context, text string) error {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -365,7 +364,7 @@ func (s *Endpoints) checkAddress(ctx context.Context, text string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, resolveLimit)
 	defer cancel()
-	addresses, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname()) // none, where it leads nowhere
+	addresses, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname()) // none on an error
 	for _, address := range addresses {
 		if err := egress.Check(address, s.options.Private); err != nil {
 			return &AddressRefused{fmt.Sprintf("must lead elsewhere: %v", err)}
@@ -374,16 +373,16 @@ func (s *Endpoints) checkAddress(ctx context.Context, text string) error {
 	return nil
 }
 
-// TestType is the type of the events that only tell whether an endpoint can be reached.
+// TestType is the type of test events.
 const TestType = "webhook_endpoint.test"
 
-// TestSent is what came of a test event.
+// TestSent is the result of a test event.
 type TestSent struct {
 	EventID string
 	Attempt
 }
 
-// Test sends a test event to an endpoint now, whatever its state is, and returns what came back. Nothing of it is kept.
+// Test sends a test event to an endpoint now, whatever its state, and returns the result. Nothing is stored.
 func (s *Endpoints) Test(ctx context.Context, id string) (TestSent, error) {
 	e, err := s.endpoint(ctx, numberOf(id))
 	if err != nil {

@@ -46,19 +46,19 @@ func (m *metrics) attempted(endpoint string, a *Attempt) {
 	m.seconds.Observe(float64(a.LatencyMs) / 1000)
 }
 
-// forget drops what was counted of an endpoint that is gone.
+// forget removes the metrics of an endpoint that no longer exists.
 func (m *metrics) forget(endpoint string) {
 	m.attempts.DeletePartialMatch(prometheus.Labels{"endpoint": endpoint})
 }
 
-// collector reads, at every scrape, how the endpoints stand.
+// collector reads the state of the endpoints at every scrape.
 type collector struct{ query *db.Queries }
 
-// Describe implements prometheus.Collector. It names nothing, because metrics are missing while the database is away.
+// Describe implements prometheus.Collector. It describes nothing, because metrics are missing while the database is away.
 func (collector) Describe(chan<- *prometheus.Desc) {}
 
 const (
-	scrapeLimit = 2 * time.Second // how long the database may take for a scrape
+	scrapeLimit = 2 * time.Second // timeout of the database for a scrape
 	countMost   = 10_000
 )
 

@@ -15,18 +15,18 @@ import (
 	"pawl/internal/pg"
 )
 
-// outcome is what came of attempts since the last statement that stored any.
+// outcome collects the results of attempts until they are stored.
 type outcome struct {
 	results   []verdict
 	succeeded bool          // some attempt was a success
-	slower    bool          // an answer says that there is too much
-	gone      bool          // an answer says that the endpoint is gone for good
-	pause     time.Duration // how long answers have asked to be left alone
-	downSince *time.Time    // nothing was a success from then on until now, for long enough to be an outage
+	slower    bool          // the endpoint answered 429 or the like
+	gone      bool          // the endpoint answered 410
+	pause     time.Duration // requested by Retry-After
+	downSince *time.Time    // start of an outage that has just ended
 }
 
-// superseded drops what attempts say of the endpoint: they began before it was changed, disabled or enabled. A 410 of that
-// time would disable it again. What was delivered stays delivered; what failed is due again, as it is after an enable.
+// superseded drops what attempts say about the endpoint because they began before it was changed, disabled or enabled. An old
+// 410, for example, would disable it again. Delivered messages stay delivered; failed ones are due again, as after an enable.
 func (o *outcome) superseded() {
 	for i := range o.results {
 		if v := &o.results[i]; v.state == Pending || v.state == Exhausted {
@@ -36,21 +36,21 @@ func (o *outcome) superseded() {
 	*o = outcome{results: o.results}
 }
 
-// verdict is what a result means for its delivery.
+// verdict is the new state of a delivery after an attempt.
 type verdict struct {
 	no       int64
-	attempts int16 // before it
+	attempts int16 // before this one
 	state    string
 	delay    time.Duration // of the next attempt
 	entry    Entry
 }
 
-// archived is the verdict on a delivery whose event is not in the database any more.
+// archived is the verdict on a delivery whose event was removed from the database.
 func (o *outcome) archived(p *dueDelivery, now time.Time) {
 	o.results = append(o.results, verdict{p.no, p.attempts, Skipped, 0, Entry{At: now.UTC(), Error: "the event was moved to an archive"}})
 }
 
-// collect takes a result.
+// collect adds a result to the outcome.
 func (c *endpointSender) collect(r result) {
 	c.inFlight--
 	if r.canceled {
@@ -70,7 +70,7 @@ func (c *endpointSender) collect(r result) {
 		}
 	case a.Delivered():
 		if c.failing() {
-			c.limit = 1 // and from there on
+			c.limit = 1 // and grows again
 		}
 		if c.failed() >= failingFor {
 			o.downSince = c.endpoint.FailingSince
@@ -95,10 +95,10 @@ func (c *endpointSender) collect(r result) {
 	o.results = append(o.results, v)
 }
 
-// mostFailures keeps the count of failures a count.
+// mostFailures keeps the count of failures from overflowing.
 const mostFailures = 1_000_000
 
-// failed takes from an answer what it says of the whole endpoint.
+// failed evaluates what an answer says about the whole endpoint.
 func (o *outcome) failed(a *Attempt) {
 	switch a.Status {
 	case http.StatusGone:
@@ -109,12 +109,12 @@ func (o *outcome) failed(a *Attempt) {
 	}
 }
 
-// record stores what came of attempts, and takes up what became due by that.
+// record stores the outcome, and queues the deliveries that become due.
 func (c *endpointSender) record(ctx context.Context) {
 	o := &c.outcome
 	pause := c.pauseFor(o)
 	rows, err := c.d.query.WebhookDeliveriesRecord(ctx, c.recordParams(o, pause))
-	if err != nil || len(rows) == 0 { // it is sent again after the next look: what was stored by then is not stored twice
+	if err != nil || len(rows) == 0 { // sent again after the next look; results that were stored are not stored twice
 		c.doubt("store results of webhooks", err)
 		return
 	}
@@ -140,14 +140,14 @@ func (c *endpointSender) record(ctx context.Context) {
 	}
 }
 
-// pullForward makes deliveries due that failed only while the endpoint was down, which is since a time, and whatever waits for
-// longer than it can. All of them are in the queue then, and sent as fast as the endpoint takes them, as any.
+// pullForward makes deliveries due that failed only during an outage, and those that would wait longer than is possible. They
+// join the queue and are sent as fast as the endpoint accepts them.
 func (c *endpointSender) pullForward(ctx context.Context, downSince *time.Time) {
 	_, err := c.d.query.WebhookDeliveriesPullForward(ctx, db.WebhookDeliveriesPullForwardParams{
 		EndpointNo: c.no, Owner: c.d.owner, Fence: c.fence, Seq: c.endpoint.Seq,
 		DownSince: downSince, AttemptSeconds: attemptLimit.Seconds(), LongestPauses: longestPauses(), LongestPause: longestRetryAfter.Seconds() + 1,
 	})
-	if err != nil { // no row: another has written the endpoint
+	if err != nil { // no row: the endpoint was changed by others
 		if errors.Is(err, pgx.ErrNoRows) {
 			err = nil
 		}
@@ -158,7 +158,7 @@ func (c *endpointSender) pullForward(ctx context.Context, downSince *time.Time) 
 	c.unread, c.floor = true, time.Time{}
 }
 
-// leaveAlone starts nothing for so long. What comes of attempts that were under way does not end a pause that was asked for.
+// leaveAlone starts no attempts for a while. Results of attempts under way do not shorten a requested pause.
 func (c *endpointSender) leaveAlone(pause time.Duration) {
 	until, before := c.clock.now().Add(pause), c.endpoint.PausedUntil
 	if pause > 0 && (before == nil || before.Before(until)) {
@@ -166,8 +166,8 @@ func (c *endpointSender) leaveAlone(pause time.Duration) {
 	}
 }
 
-// pauseFor is how long the endpoint is left alone now. One that fails is tried after growing pauses: a tenth of the time since
-// when it does.
+// pauseFor is how long to wait before the next attempt. The pauses of a failing endpoint grow: a tenth of the time since the
+// first failure.
 func (c *endpointSender) pauseFor(o *outcome) time.Duration {
 	if o.slower {
 		c.limit = max(1, c.limit/2)
@@ -194,19 +194,19 @@ func (c *endpointSender) recordParams(o *outcome, pause time.Duration) db.Webhoo
 	return params
 }
 
-// typeDisabled is the type of the message that says that an endpoint was disabled. It is in no feed.
+// typeDisabled is the type of the message about a disabled endpoint. It is not in the feed.
 const typeDisabled = "webhook_endpoint.disabled"
 
-// disable disables the endpoint, and says so: in the log, in a metric, and to all other endpoints.
+// disable disables the endpoint, and reports it in the log, in a metric, and to all other endpoints.
 func (c *endpointSender) disable(ctx context.Context, reason string) {
 	m := message{ID: "msg_" + uuid.NewString(), Type: typeDisabled, Timestamp: c.clock.now().UTC()}
 	m.Data.EndpointID, m.Data.URL, m.Data.Reason = c.id, c.endpoint.Url, reason
 	row, err := c.d.query.WebhookEndpointDisable(ctx, db.WebhookEndpointDisableParams{
 		EndpointNo: c.no, Owner: c.d.owner, Fence: c.fence, Version: c.endpoint.Version, Reason: reason, EventID: m.ID, Type: m.Type, Body: string(m.json()),
 	})
-	c.resync = true // its state and seq are others now
+	c.resync = true // state and seq have changed
 	switch {
-	case errors.Is(err, pgx.ErrNoRows): // another's, or changed by a person since
+	case errors.Is(err, pgx.ErrNoRows): // the lease was lost, or a person has changed the endpoint
 	case err != nil:
 		c.d.log.Warn("disable webhook endpoint", "endpoint", c.id, "error", err)
 	default:
@@ -216,7 +216,7 @@ func (c *endpointSender) disable(ctx context.Context, reason string) {
 	}
 }
 
-// message is what is sent to endpoints and is no event of the feed. It has the form of one.
+// message is sent like an event, but is not in the feed.
 type message struct {
 	ID        string    `json:"id"`
 	Type      string    `json:"type"`
@@ -241,7 +241,7 @@ const (
 	purgeAtOnce = 1000
 )
 
-// purge removes, a few at a time, finished deliveries that are old: of an endpoint that is deleted, all, and then it.
+// purge removes old finished deliveries, a few at a time. Of a deleted endpoint it removes all, and then the endpoint.
 func (c *endpointSender) purge(ctx context.Context) {
 	deleted := c.endpoint.State == Deleted
 	if c.resync || deleted && c.inFlight > 0 || !deleted && time.Now().Before(c.purgeAt) {
@@ -262,17 +262,17 @@ func (c *endpointSender) purge(ctx context.Context) {
 	}
 }
 
-// pauses are how long a delivery waits after each attempt that failed. After one more attempt it is exhausted.
+// pauses are the waits of a delivery after each failed attempt. After one more attempt it is exhausted.
 var pauses = [...]time.Duration{
 	5 * time.Second, time.Minute, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour, 5 * time.Hour,
 	10 * time.Hour, 14 * time.Hour, 20 * time.Hour, 24 * time.Hour,
 }
 
-// longestRetryAfter bounds how long an answer may put off the next attempt, of its delivery or of all of them.
+// longestRetryAfter bounds Retry-After, for one delivery or for all.
 const longestRetryAfter = time.Hour
 
-// pauseAfter is how long to wait after so many attempts, the last of which asked for at least as long as retryAfter; false:
-// there are no more.
+// pauseAfter is how long to wait after a number of attempts, and at least retryAfter. It returns false if there are no more
+// attempts.
 func pauseAfter(attempts int, retryAfter time.Duration) (time.Duration, bool) {
 	if attempts > len(pauses) {
 		return 0, false
@@ -280,8 +280,7 @@ func pauseAfter(attempts int, retryAfter time.Duration) (time.Duration, bool) {
 	return max(pg.Jitter(pauses[attempts-1]), min(retryAfter, longestRetryAfter)), true
 }
 
-// longestPauses are the longest pause of a delivery by how often it was tried, in seconds. One that was not tried is due when
-// it is stored.
+// longestPauses are the longest pauses of a delivery by number of attempts, in seconds. An untried delivery is due at once.
 func longestPauses() []float64 {
 	longest := []float64{1}
 	for _, pause := range pauses {

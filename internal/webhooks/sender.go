@@ -18,21 +18,21 @@ import (
 )
 
 const (
-	attemptLimit = 15 * time.Second // for an answer, from the dial to its last byte
-	maxAnswer    = 1 << 10          // bytes of an answer that are kept
-	maxRead      = 2 * maxAnswer    // and that are read
+	attemptLimit = 15 * time.Second // from the dial to the last byte of the answer
+	maxAnswer    = 1 << 10          // bytes of an answer that are stored
+	maxRead      = 2 * maxAnswer    // bytes of an answer that are read
 )
 
-// Attempt is one request to an endpoint and what came back.
+// Attempt is the result of one request to an endpoint.
 type Attempt struct {
 	Entry
-	RetryAfter time.Duration // what the answer asked for; 0: nothing
+	RetryAfter time.Duration // 0: not specified
 }
 
-// Delivered reports whether the receiver has taken the message: it answered with 2xx, and nothing else counts.
+// Delivered reports whether the receiver answered with 2xx.
 func (a *Attempt) Delivered() bool { return a.Status >= 200 && a.Status < 300 }
 
-// mostAtOnce is how many requests to one endpoint are made at one time, and a replica makes that many to all.
+// mostAtOnce is the maximum number of concurrent requests of a replica, to one endpoint or to all.
 const (
 	mostAtOnce  = 64
 	mostOverall = 1024
@@ -41,7 +41,7 @@ const (
 // Sender sends messages to endpoints. Its methods are safe for concurrent use.
 type Sender struct{ transport *http.Transport }
 
-// NewSender returns a sender that talks to private addresses only with private. It follows no redirect.
+// NewSender returns a sender. It connects to private addresses only if private is set, and follows no redirects.
 func NewSender(private bool) *Sender {
 	return &Sender{provider.NewTransport(mostAtOnce, private)}
 }
@@ -49,8 +49,8 @@ func NewSender(private bool) *Sender {
 // Close closes the idle connections.
 func (s *Sender) Close() { s.transport.CloseIdleConnections() }
 
-// Send sends a message to an endpoint, signed at a time with the secrets that it has then. What is kept of the answer has no
-// secret of the endpoint in it.
+// Send sends a message to an endpoint, signed with its current secrets. The stored part of the answer is masked, so that it
+// contains none of them.
 func (s *Sender) Send(ctx context.Context, e *db.WebhookEndpoint, m signing.Message, now time.Time) Attempt {
 	began := time.Now()
 	a := Attempt{Entry: Entry{At: now}}
@@ -62,7 +62,7 @@ func (s *Sender) Send(ctx context.Context, e *db.WebhookEndpoint, m signing.Mess
 	return a
 }
 
-// exchange makes the request and reads the answer into a.
+// exchange sends the request and reads the answer into a.
 func (s *Sender) exchange(ctx context.Context, e *db.WebhookEndpoint, m signing.Message, a *Attempt) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptLimit)
 	defer cancel()
@@ -92,17 +92,17 @@ func (s *Sender) exchange(ctx context.Context, e *db.WebhookEndpoint, m signing.
 	return nil
 }
 
-// read reads the beginning of an answer. The end of one that goes on is left, and the connection with it.
+// read reads the beginning of an answer. If there is more, the connection is closed.
 func (a *Attempt) read(response *http.Response) {
 	defer response.Body.Close()
 	a.Status = response.StatusCode
 	x := provider.Exchange{Header: response.Header, Received: a.At}
 	a.RetryAfter = x.RetryAfter()
-	text, _ := io.ReadAll(io.LimitReader(response.Body, maxRead)) // the status has come: what it says beside that is no matter
+	text, _ := io.ReadAll(io.LimitReader(response.Body, maxRead)) // only the status matters
 	a.Answer = string(text)
 }
 
-// mask makes what came back fit to be stored and shown: printable, short, and without what it was signed with.
+// mask makes an answer safe to store and show: printable, short, and without secrets.
 func (a *Attempt) mask(secrets []string) {
 	var withheld []string
 	for _, secret := range secrets {
@@ -110,7 +110,7 @@ func (a *Attempt) mask(secrets []string) {
 	}
 	hidden := provider.WithheldOf(withheld...)
 	cut := len(a.Answer) >= maxRead
-	if a.Answer = hidden.Hide(a.Answer); cut && len(hidden) > 0 { // it may end within a secret, of which the longest is the first
+	if a.Answer = hidden.Hide(a.Answer); cut && len(hidden) > 0 { // it may end within a secret; the longest one comes first
 		a.Answer = a.Answer[:max(0, len(a.Answer)-len(hidden[0]))]
 	}
 	a.Answer = clip(printable(a.Answer), maxAnswer)
@@ -126,7 +126,7 @@ func printable(text string) string {
 	}, strings.ToValidUTF8(text, "?")))
 }
 
-// clip cuts a text at a number of bytes, between two characters.
+// clip truncates a text to a number of bytes, between two characters.
 func clip(text string, most int) string {
 	if len(text) <= most {
 		return text
