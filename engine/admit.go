@@ -124,7 +124,8 @@ func addKeys(p *db.OrdersAdmitParams, runs []*run) {
 	}
 }
 
-// admitted says where the orders of a batch go: the new ones to their first step. The others existed, or came to exist, and are read.
+// admitted says where the orders of a batch go: the new ones to their first step. The others existed, or came to exist,
+// and are read.
 func (e *core) admitted(runs []*run, rows []db.OrdersAdmitRow) {
 	byID := byOrderID(runs)
 	fresh := make([]*run, 0, len(rows))
@@ -246,8 +247,8 @@ type orderTerms struct {
 	approval                       *policy.Approval
 }
 
-// termsOf are the terms of an order. The reservation TTL of the request wins over that of the policy; without a policy there
-// is neither a key nor an approval.
+// termsOf are the terms of an order. The reservation TTL of the request wins over that of the policy; without a policy
+// there is neither a key nor an approval.
 func termsOf(in *Terms, o *orders.Order, p *policy.Policy) orderTerms {
 	t := orderTerms{reservationTTL: in.ReservationTTL.Seconds()}
 	if p == nil {

@@ -35,8 +35,8 @@ type callPools struct {
 	byStep map[poolKey]*callPool
 }
 
-// callPool is the bulkhead of one step of one policy. It limits the orders that wait for a call and, by permits, the calls
-// under way, so a slow provider fills only its own pool.
+// callPool is the bulkhead of one step of one policy. It limits the orders that wait for a call and, by permits, the
+// calls under way, so a slow provider fills only its own pool.
 type callPool struct {
 	e       *remote
 	step    fsm.Step

@@ -38,10 +38,11 @@ type InvalidCallback struct{ Reason string }
 
 func (b *InvalidCallback) Error() string { return "can't be kept: " + b.Reason }
 
-// Answer processes a provider's callback for a step that has a call. It may arrive before the call itself is answered, late, and
-// more than once. If the order is waiting for it, this replica drives the order on. An effect that is absent or undone in the
-// books is undone. Errors: orders.ErrNotFound for a token that is invalid, has expired, or belongs to a step without a call;
-// ErrSignature if the policy requires one; *InvalidCallback; orders.ErrStopping; orders.ErrUnavailable.
+// Answer processes a provider's callback for a step that has a call. It may arrive before the call itself is answered,
+// late, and more than once. If the order is waiting for it, this replica drives the order on. An effect that is absent
+// or undone in the books is undone. Errors: orders.ErrNotFound for a token that is invalid, has expired, or belongs to
+// a step without a call; ErrSignature if the policy requires one; *InvalidCallback; orders.ErrStopping;
+// orders.ErrUnavailable.
 func (e *Engine) Answer(ctx context.Context, token string, t CallbackResult) (Receipt, error) {
 	if e.stopping.Load() {
 		return Receipt{}, orders.ErrStopping
@@ -80,9 +81,10 @@ func (e *Engine) Answer(ctx context.Context, token string, t CallbackResult) (Re
 	return detached(ctx, &e.core, func(ctx context.Context) (Receipt, error) { return e.store(ctx, of, t.Outcome, text) })
 }
 
-// checkSigned returns ErrSignature if a callback lacks the signature that the policy of the call requires, and otherwise the
-// secret of the step, which is empty if there is none or it can't be read. The signed id must be the key of the call: one secret
-// signs the callbacks of all orders, so that a callback could otherwise be replayed for another order.
+// checkSigned returns ErrSignature if a callback lacks the signature that the policy of the call requires, and
+// otherwise the secret of the step, which is empty if there is none or it can't be read. The signed id must be the key
+// of the call: one secret signs the callbacks of all orders, so that a callback could otherwise be replayed for another
+// order.
 func (e *Engine) checkSigned(of callbackTarget, version *int32, key string, t *CallbackResult) (secret string, err error) {
 	p, runs := e.policies.byVersion(version)
 	if !runs || p == nil {
@@ -96,8 +98,8 @@ func (e *Engine) checkSigned(of callbackTarget, version *int32, key string, t *C
 	return secret, nil
 }
 
-// store stores the answer, claims the order if it is waiting for it, and reads back what is stored: the first answer wins. A late
-// effect is undone. Once a statement was sent, store continues even after ctx has ended.
+// store stores the answer, claims the order if it is waiting for it, and reads back what is stored: the first answer
+// wins. A late effect is undone. Once a statement was sent, store continues even after ctx has ended.
 func (e *Engine) store(ctx context.Context, of callbackTarget, outcome string, text provider.CallbackText) (Receipt, error) {
 	stored, err := e.storeAnswer(ctx, of, outcome, text)
 	if err != nil && pg.FaultOf(err) != pg.Unknown {
@@ -137,8 +139,8 @@ const answerLimit = 10 * time.Second
 // storeTries is how often a locked row is tried, for half a second each.
 const storeTries = 20
 
-// storeAnswer stores an answer and claims the order if it is waiting for it. It retries while the row is locked. It returns false
-// if there was an answer before.
+// storeAnswer stores an answer and claims the order if it is waiting for it. It retries while the row is locked. It
+// returns false if there was an answer before.
 func (e *Engine) storeAnswer(ctx context.Context, of callbackTarget, outcome string, text provider.CallbackText) (stored bool, err error) {
 	for try := 1; ; try++ {
 		rows, err := e.query.AnswerStore(ctx, db.AnswerStoreParams{
@@ -160,9 +162,9 @@ func (e *Engine) storeAnswer(ctx context.Context, of callbackTarget, outcome str
 // ErrSignature is the error of an event or callback without a valid and recent signature.
 var ErrSignature = errors.New("bad signature")
 
-// StripeEvent uses an event of Stripe as a hint: an order or refund whose outcome at Stripe is unknown is looked up at once
-// instead of later. The contents of the event are not trusted, and events about other orders have no effect. payload is the exact
-// body. Errors: ErrSignature, orders.ErrStopping, orders.ErrUnavailable.
+// StripeEvent uses an event of Stripe as a hint: an order or refund whose outcome at Stripe is unknown is looked up at
+// once instead of later. The contents of the event are not trusted, and events about other orders have no effect.
+// payload is the exact body. Errors: ErrSignature, orders.ErrStopping, orders.ErrUnavailable.
 func (e *Engine) StripeEvent(ctx context.Context, payload []byte, signature string) error {
 	if e.stopping.Load() {
 		return orders.ErrStopping
@@ -200,8 +202,8 @@ func (e *Engine) StripeEvent(ctx context.Context, payload []byte, signature stri
 	return nil
 }
 
-// stripeHint verifies an event with the secrets of the recently active policies. Which secret is right depends on the order, which
-// only the payload names.
+// stripeHint verifies an event with the secrets of the recently active policies. Which secret is right depends on the
+// order, which only the payload names.
 func (e *Engine) stripeHint(payload []byte, signature string) (hint stripe.Hint, by policy.Secret, err error) {
 	err = ErrSignature
 	var notRead []string
@@ -220,8 +222,8 @@ func (e *Engine) stripeHint(payload []byte, signature string) (hint stripe.Hint,
 	return hint, "", err
 }
 
-// concerns reports whether a hint is about an order that waits for a retry or a callback at a Stripe step with an unknown effect. A
-// signature is valid only for orders of the same account.
+// concerns reports whether a hint is about an order that waits for a retry or a callback at a Stripe step with an
+// unknown effect. A signature is valid only for orders of the same account.
 func (e *Engine) concerns(o *orders.Order, hint stripe.Hint, secret policy.Secret) bool {
 	p, _ := e.policies.byVersion(o.Policy)
 	return p != nil && p.Charge.WebhookSecret == secret && p.Step(o.Status.Step()).Executor == policy.Stripe &&
@@ -229,8 +231,8 @@ func (e *Engine) concerns(o *orders.Order, hint stripe.Hint, secret policy.Secre
 		orders.HeldFor(o, fsm.HoldCallback, fsm.HoldRetry)
 }
 
-// tokenLife is how long a token is valid after the last call of its step, once the order has left the step. It is longer than any
-// callbackTimeout, because a late answer may be the only report of an effect.
+// tokenLife is how long a token is valid after the last call of its step, once the order has left the step. It is
+// longer than any callbackTimeout, because a late answer may be the only report of an effect.
 const tokenLife = 31 * 24 * time.Hour
 
 // expired reports whether a token has expired.

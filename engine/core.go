@@ -29,8 +29,8 @@ type Config struct {
 	PublicURL        string        // where providers reach this service, for callbacks; http://localhost:3000
 	Log              *slog.Logger
 
-	// Bounds restricts the secrets and addresses that policies may name. The default allows no files, no private addresses, and only
-	// variables with policy.SecretEnvPrefix.
+	// Bounds restricts the secrets and addresses that policies may name. The default allows no files, no private
+	// addresses, and only variables with policy.SecretEnvPrefix.
 	Bounds policy.Bounds
 
 	// Registerer receives the metrics with labels. Nil: they are not exported.
@@ -52,8 +52,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// core is what every handler uses: the settings, the database and its clock, the policies, the orders in memory. It has no queues, so
-// no handler can send an order on by itself.
+// core is what every handler uses: the settings, the database and its clock, the policies, the orders in memory. It has
+// no queues, so no handler can send an order on by itself.
 type core struct {
 	cfg   Config
 	pool  *pg.Pool
@@ -71,9 +71,9 @@ type core struct {
 	clock        atomic.Pointer[reading] // of the database; nil: never read
 	lastAdmitted atomic.Pointer[int64]   // number of the last admitted order, which the next one refers to
 
-	// ctx is the context of every statement, and ends when no more may be sent. A disconnecting caller must not cancel a
-	// compare-and-set, and no timeout can distinguish a lost statement from one that waits for a standby. pg.Pool can, and gives up
-	// lost ones.
+	// ctx is the context of every statement, and ends when no more may be sent. A disconnecting caller must not cancel
+	// a compare-and-set, and no timeout can distinguish a lost statement from one that waits for a standby. pg.Pool
+	// can, and gives up lost ones.
 	ctx      context.Context
 	cancel   context.CancelFunc
 	stopping atomic.Bool
@@ -91,15 +91,15 @@ func (e *core) init(pool *pg.Pool, cfg Config) {
 	e.runs.init()
 }
 
-// reading is a time of the database's clock, and when it arrived here. Only the time since then is used, by the monotonic clock, so
-// changes of this machine's wall clock don't matter.
+// reading is a time of the database's clock, and when it arrived here. Only the time since then is used, by the
+// monotonic clock, so changes of this machine's wall clock don't matter.
 type reading struct{ database, heard time.Time }
 
 func (r *reading) now() time.Time { return r.database.Add(time.Since(r.heard)) }
 
-// Now is the time of the database as known to this process: never ahead, and behind by the latency of a reply. After the machine has
-// slept, it is behind by that time until the next reply, because the monotonic clock does not advance during sleep. So it must not be
-// the only condition for sending a call: see call.keyExpired.
+// Now is the time of the database as known to this process: never ahead, and behind by the latency of a reply. After
+// the machine has slept, it is behind by that time until the next reply, because the monotonic clock does not advance
+// during sleep. So it must not be the only condition for sending a call: see call.keyExpired.
 func (e *core) Now() time.Time { return e.now() }
 
 func (e *core) now() time.Time {
@@ -112,7 +112,8 @@ func (e *core) now() time.Time {
 // tick records the clock of the database, which was just read. It may have gone back after a failover.
 func (e *core) tick(database time.Time) { e.clock.Store(&reading{database, time.Now()}) }
 
-// tickOn records the time of a statement that may have waited for a lock since it read the clock. It can only move our clock forward.
+// tickOn records the time of a statement that may have waited for a lock since it read the clock. It can only move our
+// clock forward.
 func (e *core) tickOn(database time.Time) {
 	known := e.clock.Load()
 	if known == nil || database.After(known.now()) {
@@ -185,8 +186,8 @@ func (w wake) heard(ctx context.Context) bool {
 	}
 }
 
-// untilKnown repeats a read until it succeeds. It returns nil if the engine stops first, and an error only if the statement can't run
-// on the schema (pg.SchemaMismatch).
+// untilKnown repeats a read until it succeeds. It returns nil if the engine stops first, and an error only if the
+// statement can't run on the schema (pg.SchemaMismatch).
 func untilKnown[T any](e *core, what string, read func() ([]T, error)) ([]T, error) {
 	for try := 0; ; try++ {
 		rows, err := read()
@@ -203,8 +204,8 @@ func untilKnown[T any](e *core, what string, read func() ([]T, error)) ([]T, err
 	}
 }
 
-// readUntilKnown reads orders by number until it succeeds. A durable read is needed for what others wrote, or a statement of ours whose
-// reply was lost. The error is that of untilKnown.
+// readUntilKnown reads orders by number until it succeeds. A durable read is needed for what others wrote, or a
+// statement of ours whose reply was lost. The error is that of untilKnown.
 func (e *core) readUntilKnown(orderNos []int64, durable bool) ([]orders.Order, error) {
 	if len(orderNos) == 0 {
 		return nil, nil
@@ -236,8 +237,9 @@ func writtenOrders[R ~struct{ WrittenOrder db.WrittenOrder }](rows []R) []orders
 	return found
 }
 
-// detached runs do to its end even if the caller leaves, because this process must know what was written. A caller whose time is up
-// gets ErrUnavailable, which means that the outcome is unknown. The context of do sends no new statements for a caller that has left.
+// detached runs do to its end even if the caller leaves, because this process must know what was written. A caller
+// whose time is up gets ErrUnavailable, which means that the outcome is unknown. The context of do sends no new
+// statements for a caller that has left.
 func detached[T any](ctx context.Context, e *core, do func(context.Context) (T, error)) (T, error) {
 	type result struct {
 		value T
@@ -271,8 +273,8 @@ const lastLook = 2 * time.Second
 // readLimit is the timeout of reads for a caller without a deadline.
 const readLimit = 30 * time.Second
 
-// answering returns a context for the reads of an answer, which lasts a moment longer than the caller waits. So a verb that was written
-// is not reported as unavailable at the last moment.
+// answering returns a context for the reads of an answer, which lasts a moment longer than the caller waits. So a verb
+// that was written is not reported as unavailable at the last moment.
 func answering(ctx context.Context) (context.Context, context.CancelFunc) {
 	limit := readLimit
 	if deadline, ok := ctx.Deadline(); ok {

@@ -1,6 +1,6 @@
-// Package engine moves orders: it admits them, drives them from state to state, claims
-// those that another replica left behind, and tells callers how they ended. It moves them in batches. httpapi calls it. It
-// does no step itself: ledger does those of the database, and the executors of provider do those of remote steps.
+// Package engine moves orders: it admits them, drives them from state to state, claims those that another replica left
+// behind, and tells callers how they ended. It moves them in batches. httpapi calls it. It does no step itself: ledger
+// does those of the database, and the executors of provider do those of remote steps.
 //
 //	Process ──▶ queue ──▶ admit ──┐                  ┌──▶ finish: callers
 //	recover, verbs, callbacks ────┼──▶ dispatch ─────┤
@@ -42,7 +42,8 @@
 // (Kleppmann, "How to do distributed locking", 2016). No clock of this machine decides
 // who may write.
 //
-// The order in which to read the files. Calls between them run down this list; those few that don't are counted by a test.
+// The order in which to read the files. Calls between them run down this list; those few that don't are counted by a
+// test.
 //
 //	start             begins and ends it
 //	bulk verbs callback refund process inventory policy_versions recover

@@ -48,8 +48,8 @@ type queues struct {
 	ways [destinations]func([]*run)
 }
 
-// makeQueues says what waits where, and which handler takes it from there. Queues of the ledger take turns in the order of
-// an order's way.
+// makeQueues says what waits where, and which handler takes it from there. Queues of the ledger take turns in the order
+// of an order's way.
 func (e *Engine) makeQueues() {
 	most := e.cfg.MaxBatch
 	remote := func() time.Duration { return remotePace }
@@ -74,8 +74,8 @@ func (e *Engine) makeQueues() {
 	e.makeWays()
 }
 
-// makeWays says where each destination is. A handler without a queue blocks its caller: mostly it has to know how the orders
-// stand before it may go on.
+// makeWays says where each destination is. A handler without a queue blocks its caller: mostly it has to know how the
+// orders stand before it may go on.
 func (e *Engine) makeWays() {
 	e.ways = [destinations]func([]*run){
 		toHandBack:  func([]*run) {},
@@ -103,8 +103,8 @@ func (e *Engine) makeWays() {
 	}
 }
 
-// dispatch sends each run where the handler that had it said. Nothing else sends runs, so this and makeWays are the way of
-// an order. The runs are sorted in place, and no longer the caller's.
+// dispatch sends each run where the handler that had it said. Nothing else sends runs, so this and makeWays are the way
+// of an order. The runs are sorted in place, and no longer the caller's.
 func (e *Engine) dispatch(runs []*run) {
 	if slices.ContainsFunc(runs, func(r *run) bool { return r.next != runs[0].next }) {
 		slices.SortStableFunc(runs, func(a, b *run) int { return int(a.next) - int(b.next) })
@@ -141,8 +141,8 @@ func inGroups[K comparable](e *Engine, key func(*run) K, handle func(K, []*run) 
 
 func addTo(q *queue) func([]*run) { return func(runs []*run) { q.Add(runs...) } }
 
-// after sends runs on after a pause that grows with every try in vain: a database that reads and refuses to write must not
-// be hammered, and a locked row stays locked for a while.
+// after sends runs on after a pause that grows with every try in vain: a database that reads and refuses to write must
+// not be hammered, and a locked row stays locked for a while.
 func (e *Engine) after(next destination) func([]*run) {
 	return func(runs []*run) {
 		runs = slices.Clone(runs) // a queue uses its slice again
@@ -183,7 +183,8 @@ func (e *Engine) startCalls(runs []*run) {
 	}
 }
 
-// end ends runs, and tells all who wait for that: callers, those who watch, and orders that wait for a concurrency permit.
+// end ends runs, and tells all who wait for that: callers, those who watch, and orders that wait for a concurrency
+// permit.
 func (e *Engine) end(runs []*run) {
 	claimed := e.finish(runs)
 	e.limiter.askFor(runs)
@@ -191,8 +192,8 @@ func (e *Engine) end(runs []*run) {
 	e.goOn("", claimed)
 }
 
-// goOn drives those of the orders whose rows say that they are ours now, on behalf of a request if it has an id, and returns
-// how many there are. A caller of ours may have waited for another replica to drive one of them.
+// goOn drives those of the orders whose rows say that they are ours now, on behalf of a request if it has an id, and
+// returns how many there are. A caller of ours may have waited for another replica to drive one of them.
 func (e *Engine) goOn(httpRequestID string, rows []orders.Order) int {
 	runs, n := e.takeUp(httpRequestID, rows)
 	e.dispatch(runs)

@@ -12,8 +12,8 @@ import (
 	"pawl/internal/provider"
 )
 
-// fence detaches from a run the answer of a call that arrived after we lost the order, or after the order had moved. The answer
-// becomes a run of its own. It moves no order, but the effect that it reports may have to be undone.
+// fence detaches from a run the answer of a call that arrived after we lost the order, or after the order had moved.
+// The answer becomes a run of its own. It moves no order, but the effect that it reports may have to be undone.
 func (e *core) fence(r *run) []*run {
 	c := r.call
 	r.call = nil
@@ -68,7 +68,8 @@ func (e *core) keepUnwritten(runs []*run) []*run {
 // lateEffect is the source of a report, and the provider's reference of the effect, if any.
 type lateEffect struct{ reason, reference string }
 
-// reportLate opens the undo of an effect that is absent or undone in the books. After an error, the caller must report it again.
+// reportLate opens the undo of an effect that is absent or undone in the books. After an error, the caller must report
+// it again.
 func (e *core) reportLate(ctx context.Context, of callbackTarget, late lateEffect) error {
 	if of.step == fsm.Confirm {
 		return nil // has no undo; pawl verify --provider shows it

@@ -58,8 +58,8 @@ func approvalReason(rule *policy.Approval, o *orders.Order) string {
 	return fsm.AnotherApprover + ": the policy requires an approver other than the submitter of the order"
 }
 
-// wantsAnother reports whether another person must approve the order, because the actor, or the person it acts for, submitted it.
-// Orders of an open service have no known submitter.
+// wantsAnother reports whether another person must approve the order, because the actor, or the person it acts for,
+// submitted it. Orders of an open service have no known submitter.
 func (e *core) wantsAnother(o *orders.Order, q *Request) (bool, error) {
 	if o.SubmittedBy == nil || *o.SubmittedBy != q.Actor && *o.SubmittedBy != q.OnBehalfOf {
 		return false, nil
@@ -92,9 +92,9 @@ func (e *core) endApproval(runs []*run) []*run {
 	return runs
 }
 
-// concurrencyLimiter limits how many orders with the same key run at a time. The permits in use are counted from the orders
-// themselves, so no counter can drift. A grant compares and sets the version of the key's row, so two replicas never grant the same
-// permit. When an order ends, ask is called for its key; the sweep finds what was missed.
+// concurrencyLimiter limits how many orders with the same key run at a time. The permits in use are counted from the
+// orders themselves, so no counter can drift. A grant compares and sets the version of the key's row, so two replicas
+// never grant the same permit. When an order ends, ask is called for its key; the sweep finds what was missed.
 type concurrencyLimiter struct {
 	*core
 	mu   sync.Mutex
@@ -171,8 +171,8 @@ func (l *concurrencyLimiter) grant(key string) []orders.Order {
 	return writtenOrders(granted)
 }
 
-// nextPermitted returns the orders that may start, each by the limit of its own policy. If the policy is not loaded here, the limit
-// is 1, the lowest possible.
+// nextPermitted returns the orders that may start, each by the limit of its own policy. If the policy is not loaded
+// here, the limit is 1, the lowest possible.
 func (l *concurrencyLimiter) nextPermitted(rows []db.ConcurrencyReadRow) (orderNos []int64) {
 	for _, row := range rows {
 		limit := 1

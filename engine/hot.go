@@ -8,9 +8,9 @@ import (
 	"pawl/fsm"
 )
 
-// hotItems is the hot-key queue: it keeps a locked stock row from stalling the orders of other items. A batch that met a locked stock
-// row is retried here item by item. Until an item has succeeded, all its moves and results come here directly. Items in this queue
-// wait for each other, half a second each at most, and no other orders wait for them.
+// hotItems is the hot-key queue: it keeps a locked stock row from stalling the orders of other items. A batch that met
+// a locked stock row is retried here item by item. Until an item has succeeded, all its moves and results come here
+// directly. Items in this queue wait for each other, half a second each at most, and no other orders wait for them.
 type hotItems struct {
 	*remote
 	queue *queue
@@ -23,8 +23,9 @@ type hotItems struct {
 // hotPause is the pause before a locked item is tried again.
 const hotPause = 100 * time.Millisecond
 
-// add queues a batch that waited too long for a lock. It returns the orders that don't write a stock row, which waited for another
-// lock and are retried elsewhere. Here they would never unblock their item, because only an order that gets the stock row does.
+// add queues a batch that waited too long for a lock. It returns the orders that don't write a stock row, which waited
+// for another lock and are retried elsewhere. Here they would never unblock their item, because only an order that gets
+// the stock row does.
 func (h *hotItems) add(runs []*run) (others []*run) {
 	hot, others := divide(runs, h.writesStock)
 	if len(hot) > 0 {
@@ -88,8 +89,8 @@ type hotKey struct {
 
 func hotKeyOf(r *run) hotKey { return hotKey{r.order.Item, r.status()} }
 
-// tried processes a batch of one item after it was tried, and returns the runs that leave the queue. An item stays until a statement
-// got its stock row; otherwise its next order would stall the orders of all items again.
+// tried processes a batch of one item after it was tried, and returns the runs that leave the queue. An item stays
+// until a statement got its stock row; otherwise its next order would stall the orders of all items again.
 func (h *hotItems) tried(item string, runs []*run) (others []*run) {
 	locked, others := divide(runs, func(r *run) bool { return r.next == toHot })
 	if len(locked) == 0 {

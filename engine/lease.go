@@ -12,8 +12,8 @@ import (
 	"pawl/internal/pg"
 )
 
-// claim claims the orders that are still due. It returns new runs for them, and how many orders it claimed: an order that already has
-// a run here is left to that run, which finds in the row that we are the owner.
+// claim claims the orders that are still due. It returns new runs for them, and how many orders it claimed: an order
+// that already has a run here is left to that run, which finds in the row that we are the owner.
 func (e *core) claim(orderNos []int64) (runs []*run, n int) {
 	if len(orderNos) == 0 || e.schemaHealth.still.Load() {
 		return nil, 0
@@ -34,8 +34,8 @@ func (e *core) claim(orderNos []int64) (runs []*run, n int) {
 	case e.standsDown("claim orders", err, nil):
 		return nil, 0
 	case fault != pg.None:
-		// It may have committed. The owner column tells: every statement that writes this process as the owner also makes it the
-		// driver.
+		// It may have committed. The owner column tells: every statement that writes this process as the owner also
+		// makes it the driver.
 		e.unknown("claim orders", err)
 		if claimed, err = e.readUntilKnown(orderNos, true); e.standsDown("read orders", err, nil) {
 			return nil, 0 // claimed orders become due again when their lease ends
@@ -44,8 +44,8 @@ func (e *core) claim(orderNos []int64) (runs []*run, n int) {
 	return e.takeUp("", claimed)
 }
 
-// takeUp makes runs for the orders whose rows name us as the owner, on behalf of a request if it has an id. An order that has a run is
-// left to it; if that run is about to end, the order is taken up again afterwards.
+// takeUp makes runs for the orders whose rows name us as the owner, on behalf of a request if it has an id. An order
+// that has a run is left to it; if that run is about to end, the order is taken up again afterwards.
 func (e *core) takeUp(httpRequestID string, rows []orders.Order) (runs []*run, n int) {
 	takenOver := 0
 	for i := range rows {
@@ -89,8 +89,8 @@ func (e *core) own(runs []*run) []*run {
 	return goTo(toStep, runs...)
 }
 
-// renewAll renews the leases of all orders in memory, in one statement. This includes orders in queues, whose leases would otherwise
-// end before their work began.
+// renewAll renews the leases of all orders in memory, in one statement. This includes orders in queues, whose leases
+// would otherwise end before their work began.
 func (e *core) renewAll() { e.renew(e.runs.older(time.Now().Add(-e.cfg.Lease / 3))) }
 
 // renew skips locked rows, which are mostly being moved by us. The next tick tries them again.
@@ -108,8 +108,8 @@ func (e *core) renew(orderNos []int64) {
 	e.runs.renewed(renewed, start)
 }
 
-// leave releases the leases of orders that this process can't continue, because it is stopping or can't run their policy, so that
-// another replica drives them at once. The leases of locked rows expire.
+// leave releases the leases of orders that this process can't continue, because it is stopping or can't run their
+// policy, so that another replica drives them at once. The leases of locked rows expire.
 func (e *core) leave(runs []*run) []*run {
 	if _, err := e.query.LeasesRelease(e.ctx, db.LeasesReleaseParams{OrderNos: numbersOf(runs), Owner: e.owner}); err != nil {
 		e.log.Warn("release leases", "orders", len(runs), "error", err)
@@ -119,8 +119,8 @@ func (e *core) leave(runs []*run) []*run {
 
 const handBackLimit = 2 * time.Second
 
-// giveBack ends the runs of orders whose statement can't run, and returns the error to their callers. It releases the leases, so that
-// a replica that can run the statement drives the orders at once. If that fails too, the leases expire.
+// giveBack ends the runs of orders whose statement can't run, and returns the error to their callers. It releases the
+// leases, so that a replica that can run the statement drives the orders at once. If that fails too, the leases expire.
 func (e *core) giveBack(runs []*run) []*run {
 	removed, _ := e.runs.remove(runs) // releases rows that were claimed meanwhile, too
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.ctx), handBackLimit)
@@ -132,8 +132,8 @@ func (e *core) giveBack(runs []*run) []*run {
 	return nil
 }
 
-// handBack releases the leases of the orders that are still in memory. The goroutines have ended, so these orders no longer move, but
-// a canceled statement may still be running in the server.
+// handBack releases the leases of the orders that are still in memory. The goroutines have ended, so these orders no
+// longer move, but a canceled statement may still be running in the server.
 func (e *core) handBack() {
 	left := e.runs.takeAll()
 	if len(left) == 0 {

@@ -287,7 +287,8 @@ func (e *core) finish(runs []*run) []orders.Order {
 	return claimed
 }
 
-// readIncomplete reads the orders of which more is stored than the moves have said. Those that can't be read end with an error.
+// readIncomplete reads the orders of which more is stored than the moves have said. Those that can't be read end with
+// an error.
 func (e *core) readIncomplete(runs []*run) {
 	var unread []*run
 	for _, r := range runs {

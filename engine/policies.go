@@ -85,8 +85,8 @@ func (p *policies) hear(ctx context.Context, now *knownPolicies, active int32) (
 	return err
 }
 
-// add adds versions to the known ones. A version that this process can't run, for example of a newer release, is left out,
-// and its orders are left to other replicas.
+// add adds versions to the known ones. A version that this process can't run, for example of a newer release, is left
+// out, and its orders are left to other replicas.
 func (p *policies) add(now *knownPolicies, added []store.Version) {
 	now.byVersion = maps.Clone(now.byVersion)
 	for _, v := range added {
@@ -101,8 +101,9 @@ func (p *policies) add(now *knownPolicies, added []store.Version) {
 	now.versions = slices.Sorted(maps.Keys(now.byVersion))
 }
 
-// active returns the version that new orders start with, or nil, nil if there has never been one. If this process can't run
-// the version or has not loaded it, the policy is nil, and it must not take new orders. The policy must not be changed.
+// active returns the version that new orders start with, or nil, nil if there has never been one. If this process can't
+// run the version or has not loaded it, the policy is nil, and it must not take new orders. The policy must not be
+// changed.
 func (p *policies) active() (*int32, *policy.Policy) {
 	now := p.now.Load()
 	if now.active == nil {
@@ -137,8 +138,9 @@ func (p *policies) webhookSecrets() []policy.Secret {
 	return secrets
 }
 
-// needsPinned reports whether a step that was done, or may have been, would be undone at a different place under the other
-// policy, or whether that policy assumes a longer key retention. The provider keeps the key as the pinned policy says.
+// needsPinned reports whether a step that was done, or may have been, would be undone at a different place under the
+// other policy, or whether that policy assumes a longer key retention. The provider keeps the key as the pinned policy
+// says.
 func needsPinned(o *orders.Order, pinned, other *policy.Policy) bool {
 	var done []fsm.Step
 	if o.ChargedAt != nil && o.RefundedAt == nil {

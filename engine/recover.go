@@ -14,8 +14,8 @@ const (
 	sweepInterval = time.Minute // between scans of everything that is due, however old
 )
 
-// recoverLoop claims orders that are due and have no driver, because a replica died or because a wait has ended. It needs no leader:
-// the replica that raises the fence drives the order.
+// recoverLoop claims orders that are due and have no driver, because a replica died or because a wait has ended. It
+// needs no leader: the replica that raises the fence drives the order.
 func (e *Engine) recoverLoop() {
 	var floor, swept time.Time
 	for e.lastsFor(e.cfg.RecoveryInterval) {
@@ -38,8 +38,8 @@ func (e *Engine) recoverLoop() {
 	}
 }
 
-// recoverFrom claims and drives what has become due since floor. It returns the floor of the next scan, a little before this one
-// began, so that the next few scans find orders that were locked. The sweep finds the rest.
+// recoverFrom claims and drives what has become due since floor. It returns the floor of the next scan, a little before
+// this one began, so that the next few scans find orders that were locked. The sweep finds the rest.
 func (e *Engine) recoverFrom(floor time.Time) (next time.Time, err error) {
 	if unfit := e.schemaHealth.still.Load() && e.fit(e.ctx) != nil; unfit || e.overloaded("") {
 		return floor, nil
@@ -86,8 +86,8 @@ func (e *Engine) recoverFrom(floor time.Time) (next time.Time, err error) {
 	return floor, nil
 }
 
-// shortenWaits shortens leases and waits that are longer than is possible because the clock of the database was set back after they
-// were written.
+// shortenWaits shortens leases and waits that are longer than is possible because the clock of the database was set
+// back after they were written.
 func (e *Engine) shortenWaits() {
 	longest := e.longestWaits()
 	params := db.LeasesShortenParams{Policies: e.policies.versions(), Most: shortenMost}
@@ -135,8 +135,8 @@ func (e *Engine) longestWaits() map[string]time.Duration {
 	return longest
 }
 
-// noteOverdue records the most overdue order, for the metrics. They don't search for it, because under load the index begins with
-// many dead entries.
+// noteOverdue records the most overdue order, for the metrics. They don't search for it, because under load the index
+// begins with many dead entries.
 func (e *Engine) noteOverdue(rows []db.LeasesDueRow) {
 	first := &orders.Backlog{}
 	if len(rows) > 0 {
@@ -163,8 +163,8 @@ const (
 	purgedMost      = 2000
 )
 
-// timerLoop does what depends on the clock: deadlines, side calls, permits that a process did not grant before it died, and the purge
-// of idempotency keys.
+// timerLoop does what depends on the clock: deadlines, side calls, permits that a process did not grant before it died,
+// and the purge of idempotency keys.
 func (e *Engine) timerLoop() {
 	var swept, purged time.Time
 	for e.lastsFor(e.cfg.RecoveryInterval) {

@@ -95,8 +95,8 @@ func (e *Engine) refundsAfter(o *orders.Order, q *Request) []orders.AskedRefund 
 // refundPoll is the shortest interval at which a waiting caller polls a refund.
 const refundPoll = 250 * time.Millisecond
 
-// followRefund waits until the refund is settled or the caller's time is up. It polls the database, because any replica may make
-// the call.
+// followRefund waits until the refund is settled or the caller's time is up. It polls the database, because any replica
+// may make the call.
 func (e *Engine) followRefund(ctx context.Context, q *Request) (orders.Order, error) {
 	for try := 0; ; try++ {
 		order, err := e.readFor(ctx, q.OrderID)
@@ -247,12 +247,14 @@ func (e *remote) refundRequest(ctx context.Context, row *db.RefundsClaimRow) (*p
 	return request, nil
 }
 
-// expired reports whether the provider may have forgotten the key of a refund that was sent. Sending it again could refund twice.
+// expired reports whether the provider may have forgotten the key of a refund that was sent. Sending it again could
+// refund twice.
 func (c *refundCall) expired(now time.Time) bool {
 	return c.operation == provider.Refund && c.keyForgotten(now)
 }
 
-// keyForgotten reports whether the provider may have forgotten the key. Stripe finds refunds of any age by their metadata.
+// keyForgotten reports whether the provider may have forgotten the key. Stripe finds refunds of any age by their
+// metadata.
 func (c *refundCall) keyForgotten(now time.Time) bool {
 	return c.how.Executor != policy.Stripe && c.keyOld(now)
 }
@@ -262,8 +264,8 @@ func (c *refundCall) keyOld(now time.Time) bool {
 	return c.row.SentAt != nil && now.Sub(*c.row.SentAt) > c.how.KeyRetention-retentionMargin
 }
 
-// state is the state of the refund after the call. A refund in doubt stays so until its outcome is known. A finished refund only
-// changes if it fails.
+// state is the state of the refund after the call. A refund in doubt stays so until its outcome is known. A finished
+// refund only changes if it fails.
 func (c *refundCall) state() string {
 	before := c.row.State
 	done, pending := before == orders.RefundDone, before == orders.RefundPending
@@ -309,8 +311,8 @@ func (c *refundCall) settled(state string) bool {
 	return state == orders.RefundFailed || state == orders.RefundDone && !unheard
 }
 
-// unsent reports whether no earlier request can still have an effect: there was none, or Stripe, which finds refunds of any age,
-// has seen none for as long as it remembers keys.
+// unsent reports whether no earlier request can still have an effect: there was none, or Stripe, which finds refunds of
+// any age, has seen none for as long as it remembers keys.
 func (c *refundCall) unsent(state string) bool {
 	return state == orders.RefundPending && (c.row.SentAt == nil || c.unseen() && c.keyOld(c.asked))
 }

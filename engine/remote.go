@@ -152,8 +152,8 @@ func (e *core) beginning(key beginKey, runs []*run) db.CallsBeginParams {
 	return p
 }
 
-// makeCall makes one call, with no transaction open and no lock held. It ends by its own timeout, not when the client that
-// submitted the order disconnects.
+// makeCall makes one call, with no transaction open and no lock held. It ends by its own timeout, not when the client
+// that submitted the order disconnects.
 func (e *remote) makeCall(r *run) *run {
 	c := r.call
 	ctx, cancel := context.WithTimeout(e.ctx, c.pool.cfg.Timeout)

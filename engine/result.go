@@ -32,8 +32,8 @@ type resultKey struct {
 	consumes bool
 }
 
-// answersMost is the maximum number of results in one statement. PostgreSQL joins them to their rows with a nested loop, so four
-// batches of 128 are four times as fast as one of 512.
+// answersMost is the maximum number of results in one statement. PostgreSQL joins them to their rows with a nested
+// loop, so four batches of 128 are four times as fast as one of 512.
 const answersMost = 128
 
 func (e *remote) resultKey(r *run) resultKey {
@@ -96,7 +96,8 @@ func (e *remote) commitResults(key resultKey, runs []*run) []*run {
 	return runs
 }
 
-// advance moves orders out of their state. For orders that get a permit, the same commit also begins the call of the next step.
+// advance moves orders out of their state. For orders that get a permit, the same commit also begins the call of the
+// next step.
 func (e *remote) advance(key resultKey, runs []*run) {
 	if next := e.nextPool(key, runs[0]); next != nil {
 		unread, ready := divide(runs, next.lacksReference)
@@ -107,8 +108,8 @@ func (e *remote) advance(key resultKey, runs []*run) {
 	e.commitMove(permits{}, key, runs)
 }
 
-// nextPool is the pool for the next call of orders that move forward. It is nil if there is no such call, or if the orders may have
-// to stop first.
+// nextPool is the pool for the next call of orders that move forward. It is nil if there is no such call, or if the
+// orders may have to stop first.
 func (e *remote) nextPool(key resultKey, r *run) *callPool {
 	o := &r.order
 	next, _ := key.state.Next(key.outcome)
@@ -267,7 +268,8 @@ func (u undecided) again(s ledger.Suspension, after time.Duration) ledger.Suspen
 		retries++
 	}
 	s.Hold, s.Reason = fsm.HoldRetry, s.Code
-	s.Delay = after + time.Duration(u.chance*delayBound(&cfg.Retry, retries, s.Counts, spent)) // jitter keeps orders with the same Retry-After from calling together
+	// With jitter even after Retry-After, or orders with the same one would call together.
+	s.Delay = after + time.Duration(u.chance*delayBound(&cfg.Retry, retries, s.Counts, spent))
 	left := cfg.Retry.Budget - spent
 	switch {
 	case slices.Contains(cfg.Retry.NonRetryable, s.Code):
@@ -283,9 +285,9 @@ func (u undecided) again(s ledger.Suspension, after time.Duration) ledger.Suspen
 	return s
 }
 
-// delayBound is the upper bound of the random delay before a retry, in nanoseconds (full jitter: Brooker, "Exponential Backoff And
-// Jitter", 2015). It grows with the number of retries. Answers that do not count leave that number unchanged, so after these the
-// bound grows with the time spent.
+// delayBound is the upper bound of the random delay before a retry, in nanoseconds (full jitter: Brooker, "Exponential
+// Backoff And Jitter", 2015). It grows with the number of retries. Answers that do not count leave that number
+// unchanged, so after these the bound grows with the time spent.
 func delayBound(r *policy.Retry, retries int32, counts bool, spent time.Duration) float64 {
 	bound := float64(max(spent/2, r.Initial))
 	if counts {

@@ -28,9 +28,9 @@ func New(pool *pg.Pool, cfg Config) *Engine {
 	return e
 }
 
-// StartReading starts what reads need, and nothing that writes or calls: the loops that read policies, and that watch orders for
-// callers who wait for a change. Instead of Start, it makes an engine that only shows what is stored. Such an engine must be
-// asked for nothing else.
+// StartReading starts what reads need, and nothing that writes or calls: the loops that read policies, and that watch
+// orders for callers who wait for a change. Instead of Start, it makes an engine that only shows what is stored. Such
+// an engine must be asked for nothing else.
 func (e *Engine) StartReading() {
 	e.readClock()
 	e.startPolicies()

@@ -40,8 +40,8 @@ type Request struct {
 	Refund        *Refund  // Refund
 }
 
-// Settled is the result of a step, of a refund, or of the undo of a late effect, as recorded by a person. Without Generation
-// and Refund, it is the result of the step that the order is at.
+// Settled is the result of a step, of a refund, or of the undo of a late effect, as recorded by a person. Without
+// Generation and Refund, it is the result of the step that the order is at.
 type Settled struct {
 	Step         fsm.Step
 	Generation   *int32 // the generation of the late effect
@@ -62,8 +62,8 @@ const (
 // fewer states.
 const verbTries = 12
 
-// Do applies a verb and, like Process, waits for the result; with Async it returns the order as stored. A repeated request
-// waits together with the first one, and so does a cancellation of an order that is being canceled. Errors:
+// Do applies a verb and, like Process, waits for the result; with Async it returns the order as stored. A repeated
+// request waits together with the first one, and so does a cancellation of an order that is being canceled. Errors:
 // orders.ErrNotFound, *orders.NotApplicable, orders.ErrPrecondition, orders.ErrKeyReused, orders.ErrStopping,
 // orders.ErrUnavailable.
 func (e *Engine) Do(ctx context.Context, q Request) (orders.Order, error) {
@@ -216,8 +216,8 @@ func (e *Engine) follow(ctx context.Context, o *orders.Order, async bool) (order
 	return order, nil
 }
 
-// judge returns what a verb changes in the order, or *orders.NotApplicable. It returns nil if the verb is already in effect
-// and there is nothing to write.
+// judge returns what a verb changes in the order, or *orders.NotApplicable. It returns nil if the verb is already in
+// effect and there is nothing to write.
 func (e *Engine) judge(ctx context.Context, o *orders.Order, q *Request) (*change, error) {
 	switch {
 	case q.aboutLateUndo():
@@ -271,8 +271,8 @@ func (e *Engine) judgeLateUndo(ctx context.Context, o *orders.Order, q *Request)
 	return sameAs(o), nil
 }
 
-// joins accepts a cancellation of an order that is being canceled. A cancellation with an id is recorded, so that a repeat
-// is recognized.
+// joins accepts a cancellation of an order that is being canceled. A cancellation with an id is recorded, so that a
+// repeat is recognized.
 func (e *Engine) joins(o *orders.Order, q *Request) (*change, error) {
 	underway := q.Verb == orders.Cancel && or(o.StopRequested) == string(orders.Cancel) && !o.Status.Final()
 	switch {
@@ -480,8 +480,8 @@ func startedAnew(o orders.Order, c *change) orders.Order {
 const settledCode = "step_result"
 
 // askUntilKnown sends the statement until its outcome is known. The statement compares seq, so at most one try takes
-// effect. If the last try finds a higher seq, an earlier one may have raised it. After the first try the caller may leave,
-// but the outcome still has to be found out.
+// effect. If the last try finds a higher seq, an earlier one may have raised it. After the first try the caller may
+// leave, but the outcome still has to be found out.
 func (e *Engine) askUntilKnown(ctx context.Context, o *orders.Order, q *Request, c *change) ([]orders.Order, error) {
 	written, err := e.ask(ctx, o, q, c)
 	if pg.FaultOf(err) != pg.Unknown {
@@ -555,8 +555,8 @@ func replacedBy(o *orders.Order, q *Request) *string {
 	return new(or(o.PaymentMethod))
 }
 
-// asked finds out whether a statement whose reply was lost was executed, by the row it would have added to the history. It
-// returns no order if a different row took that place.
+// asked finds out whether a statement whose reply was lost was executed, by the row it would have added to the history.
+// It returns no order if a different row took that place.
 func (e *Engine) asked(ctx context.Context, o *orders.Order, q *Request) ([]orders.Order, error) {
 	rows, err := untilKnown(&e.core, "read history", func() ([]db.Transition, error) {
 		return e.query.TransitionsOf(ctx, db.TransitionsOfParams{OrderNo: o.OrderNo, After: o.Seq, Before: math.MaxInt32, Most: 1, Durable: true})

@@ -35,8 +35,8 @@ type rule struct {
 
 func needs(roles ...access.Role) rule { return rule{closedToOthers, roles} }
 
-// rules are by operation id, or by pattern for routes that are not operations. The service does not start if a route has no
-// rule.
+// rules are by operation id, or by pattern for routes that are not operations. The service does not start if a route
+// has no rule.
 var rules = map[string]rule{
 	"processOrder":    {inContract, access.Roles{access.Submit}},
 	"getOrder":        {inContract, readers}, // with submit alone: own orders
@@ -184,8 +184,8 @@ func (s *server) guarded(pattern string, next http.HandlerFunc) http.HandlerFunc
 	return next
 }
 
-// refusedInQuarantine reports whether a route is closed because the database was restored or copied. Reading, and signing in
-// and out, stay open.
+// refusedInQuarantine reports whether a route is closed because the database was restored or copied. Reading, and
+// signing in and out, stay open.
 func (s *server) refusedInQuarantine(pattern string) bool {
 	method, path, _ := strings.Cut(pattern, " ")
 	return s.Quarantine != "" && path != "" && method != http.MethodGet && path != "/logout" &&
@@ -285,8 +285,8 @@ func principalOf(w http.ResponseWriter) *access.Principal {
 	return cmp.Or(recordOf(w).principal, access.Nobody)
 }
 
-// credentialsOf returns the credentials of a request. If the header occurs twice, both are ignored: a proxy may have checked
-// the other one.
+// credentialsOf returns the credentials of a request. If the header occurs twice, both are ignored: a proxy may have
+// checked the other one.
 func (s *server) credentialsOf(w http.ResponseWriter, r *http.Request) access.Request {
 	from := fromOf(w)
 	return access.Request{

@@ -16,9 +16,9 @@ import (
 	"pawl/internal/access"
 )
 
-// The time limits of a connection. readTimeout covers head and body together. A handler that waits removes it once the body
-// has been read, because it would cancel the request's context. An answer has no limit as a whole, because some wait for an
-// order; stallTimeout applies to each piece of it.
+// The time limits of a connection. readTimeout covers head and body together. A handler that waits removes it once the
+// body has been read, because it would cancel the request's context. An answer has no limit as a whole, because some
+// wait for an order; stallTimeout applies to each piece of it.
 const (
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 10 * time.Second
@@ -32,8 +32,8 @@ const DefaultConnections = 4096
 
 // Listening configures how a Server accepts connections.
 type Listening struct {
-	// Connections is the maximum number of open connections. Above it, idle ones are closed. Each address may have half of
-	// them, except for this machine and the proxies. Zero means DefaultConnections.
+	// Connections is the maximum number of open connections. Above it, idle ones are closed. Each address may have half
+	// of them, except for this machine and the proxies. Zero means DefaultConnections.
 	Connections int
 	// Proxies are the networks of the reverse proxies.
 	Proxies []netip.Prefix
@@ -49,8 +49,8 @@ type Server struct {
 	connections *connections
 }
 
-// NewServer returns a server with timeouts and limits for the handler of New: it ends slow, endless and oversized requests,
-// but not those that wait for an order.
+// NewServer returns a server with timeouts and limits for the handler of New: it ends slow, endless and oversized
+// requests, but not those that wait for an order.
 func NewServer(handler http.Handler, how Listening) *Server {
 	if how.Connections == 0 {
 		how.Connections = DefaultConnections
@@ -76,9 +76,9 @@ func (s *Server) Serve(listener net.Listener) error {
 	return s.Server.Serve(bound)
 }
 
-// connections limits the connections to a server, to save files and memory. If there are too many, the one that has been
-// idle for the longest is closed. If none is idle, a few more are accepted as spares, which only serve supervisors and tell
-// other callers to retry.
+// connections limits the connections to a server, to save files and memory. If there are too many, the one that has
+// been idle for the longest is closed. If none is idle, a few more are accepted as spares, which only serve supervisors
+// and tell other callers to retry.
 type connections struct {
 	most, spare int            // normal ones, and spare ones
 	each        int            // of one address, except this machine and proxies, which have many callers
@@ -156,8 +156,8 @@ func (a *connections) admit(c *connection) (victim *connection) {
 	return victim
 }
 
-// candidates is how many idle connections are compared to find the one to close. Comparing all for each new connection took
-// too much processor time.
+// candidates is how many idle connections are compared to find the one to close. Comparing all for each new connection
+// took too much processor time.
 const candidates = 16
 
 // longestWaiting returns the longest idle connection of a random sample: of one address, or of the address with the most
@@ -205,9 +205,9 @@ func (a *connections) remove(c *connection) {
 	}
 }
 
-// places are held by requests that wait for an order, for events, or for their turn. Three quarters of the connections may
-// wait, and half of them all for one principal; the rest is for requests that are answered at once. Places are counted by
-// principal and not by address, because all callers behind a proxy may share an address.
+// places are held by requests that wait for an order, for events, or for their turn. Three quarters of the connections
+// may wait, and half of them all for one principal; the rest is for requests that are answered at once. Places are
+// counted by principal and not by address, because all callers behind a proxy may share an address.
 type places struct {
 	most, each int
 
@@ -232,8 +232,8 @@ func placeToWait(w http.ResponseWriter, r *http.Request) (place, bool) {
 	return p, p.take()
 }
 
-// mayWait returns how long the request that w answers may wait: as long as it asks for, or 0 if no place is free. The caller
-// must leave the place.
+// mayWait returns how long the request that w answers may wait: as long as it asks for, or 0 if no place is free. The
+// caller must leave the place.
 func mayWait(w http.ResponseWriter, r *http.Request, wanted time.Duration) (time.Duration, place) {
 	if wanted == 0 {
 		return 0, place{}
@@ -296,8 +296,8 @@ func (c *connection) CloseWrite() error {
 // piece is how many bytes of an answer a caller has to read within stallTimeout.
 const piece = 64 << 10
 
-// Write sends an answer piece by piece. A caller that does not read one in time is disconnected, so that slow readers can't
-// keep answers in memory.
+// Write sends an answer piece by piece. A caller that does not read one in time is disconnected, so that slow readers
+// can't keep answers in memory.
 func (c *connection) Write(b []byte) (sent int, err error) {
 	for {
 		if err := c.Conn.SetWriteDeadline(time.Now().Add(c.all.stall)); err != nil {

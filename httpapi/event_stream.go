@@ -14,8 +14,8 @@ import (
 	"pawl/internal/events"
 )
 
-// Thousands may listen to events, and for each request that is being answered net/http keeps some 25 KB. So a stream takes
-// the connection over, and needs a goroutine with little stack and nothing else.
+// Thousands may listen to events, and for each request that is being answered net/http keeps some 25 KB. So a stream
+// takes the connection over, and needs a goroutine with little stack and nothing else.
 const (
 	eventStream = "text/event-stream"
 	heartbeat   = 15 * time.Second // between signs of life
@@ -52,7 +52,8 @@ func wantsStream(r *http.Request) bool {
 	return false
 }
 
-// streamEvents answers with the events after a cursor, as they come. When it returns, the answer has begun, and goes on by itself.
+// streamEvents answers with the events after a cursor, as they come. When it returns, the answer has begun, and goes on
+// by itself.
 func (s *server) streamEvents(ctx context.Context, after events.Cursor, filter events.Filter) error {
 	w, r := writerOf(ctx), httpRequestOf(ctx)
 	place, ok := placeToWait(w, r)
@@ -161,8 +162,8 @@ func (st *stream) sendKept() (news <-chan struct{}, err error) {
 	}
 }
 
-// sendOlder sends some of the events that are not in memory. What waits for its caller to read it takes memory, so there are
-// places for that.
+// sendOlder sends some of the events that are not in memory. What waits for its caller to read it takes memory, so
+// there are places for that.
 func (st *stream) sendOlder() error {
 	ctx, cancel := context.WithTimeout(context.Background(), readLimit)
 	defer cancel()
@@ -182,7 +183,8 @@ func (st *stream) sendOlder() error {
 	return st.send(text)
 }
 
-// readOlder reads events from the database, in one of the places for lists: a caller who reads nothing keeps none of those.
+// readOlder reads events from the database, in one of the places for lists: a caller who reads nothing keeps none of
+// those.
 func (st *stream) readOlder(ctx context.Context) ([]events.Event, error) {
 	release, err := st.lists.acquire(ctx, st.payer, 1)
 	if err != nil {

@@ -184,10 +184,10 @@ func (s *server) admit(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// unclearEnd reports whether a proxy and this server may disagree about where the request ends. The bytes after it could
-// then be part of its body to the proxy, and the request of another caller to us (request smuggling; RFC 9112, 6.1). net/http
-// drops a Content-Length next to a Transfer-Encoding, and the Transfer-Encoding of HTTP/1.0, so these requests can't be told
-// from harmless ones. All of them are the last of their connection.
+// unclearEnd reports whether a proxy and this server may disagree about where the request ends. The bytes after it
+// could then be part of its body to the proxy, and the request of another caller to us (request smuggling; RFC 9112,
+// 6.1). net/http drops a Content-Length next to a Transfer-Encoding, and the Transfer-Encoding of HTTP/1.0, so these
+// requests can't be told from harmless ones. All of them are the last of their connection.
 func unclearEnd(r *http.Request) bool { return len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) }
 
 // vital are the paths that spare connections also serve, because a supervisor without an answer kills the process.
@@ -214,8 +214,8 @@ const (
 	smallBody  = 4 << 10  // bodies up to this length in bytes, which are nearly all, need no share
 )
 
-// sharing makes a request wait until there is a place for it and its body. This bounds the memory that many callers can use
-// together.
+// sharing makes a request wait until there is a place for it and its body. This bounds the memory that many callers can
+// use together.
 func (s *server) sharing(pattern string, next http.HandlerFunc) http.HandlerFunc {
 	withBody := s.answered(func(w http.ResponseWriter, r *http.Request) error {
 		if hasOrderLines(r) { // each line takes what it needs

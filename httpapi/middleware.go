@@ -116,8 +116,8 @@ func note(w http.ResponseWriter, orderID, outcome string) {
 // noteProblem records for the log why a request was rejected.
 func noteProblem(w http.ResponseWriter, p *problem) { recordOf(w).outcome = string(p.Code) }
 
-// logRequest logs a request that was answered, or whose caller disconnected (status 0). It omits the path, which may contain
-// the token of a callback.
+// logRequest logs a request that was answered, or whose caller disconnected (status 0). It omits the path, which may
+// contain the token of a callback.
 func (s *server) logRequest(rec *Recorder, r *http.Request, started time.Time) {
 	s.Log.LogAttrs(r.Context(), slog.LevelDebug, "request", slog.String("request_id", rec.Header().Get("X-Request-Id")),
 		slog.String("method", r.Method), slog.String("route", r.Pattern), slog.Int("status", rec.status),
@@ -209,7 +209,8 @@ func (m *metrics) measured(route string, next http.HandlerFunc) http.HandlerFunc
 	}
 }
 
-// canonical reports whether http.ServeMux serves the path as it is. It would redirect other paths, to a different resource.
+// canonical reports whether http.ServeMux serves the path as it is. It would redirect other paths, to a different
+// resource.
 func canonical(path string) bool {
 	return strings.HasPrefix(path, "/") && !strings.Contains(path, "//") &&
 		!strings.Contains(path, "/./") && !strings.Contains(path, "/../") &&

@@ -41,8 +41,8 @@ type order struct {
 	IgnoredFields  []string   `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that had no effect: unknown ones, and metadata if the stored metadata differs."`
 }
 
-// OrderTerms are fields that most orders lack. It is nil for those, to save time. It is exported because encoding/json and
-// huma ignore embedded pointers to unexported types.
+// OrderTerms are fields that most orders lack. It is nil for those, to save time. It is exported because encoding/json
+// and huma ignore embedded pointers to unexported types.
 type OrderTerms struct {
 	Policy        *int32     `json:"policy,omitempty" minimum:"1" doc:"Policy version that the order started with. Absent if every step runs in the database."`
 	CustomerID    *string    `json:"customerId,omitempty" maxLength:"255" doc:"As given with the first request."`

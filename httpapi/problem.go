@@ -89,8 +89,8 @@ func missingHeader(name, detail string) fieldError {
 	return fieldError{Header: name, Code: "required", Detail: detail}
 }
 
-// problemOf turns any error into a problem. Errors that are not in the table become internal, without their text, which may
-// contain anything.
+// problemOf turns any error into a problem. Errors that are not in the table become internal, without their text, which
+// may contain anything.
 func problemOf(err error) *problem {
 	if p, ok := errors.AsType[*problem](err); ok {
 		return p

@@ -156,7 +156,8 @@ func (h humaRoutes) HandleFunc(documented string, serve func(http.ResponseWriter
 	}
 }
 
-// patternsOf are the patterns of an operation. Bulk verbs share one operation, but each verb is a route with its own rule.
+// patternsOf are the patterns of an operation. Bulk verbs share one operation, but each verb is a route with its own
+// rule.
 func patternsOf(documented string) (patterns []string) {
 	method, bulk := strings.CutSuffix(documented, bulkOperation.Path)
 	if !bulk {

@@ -62,11 +62,11 @@ type Config struct {
 	Webhooks *webhooks.Endpoints
 	// Books proves the books. Nil is only for handlers that never use it.
 	Books *books.Verification
-	// Console makes the handler of /console of that of the API, which it asks for all it shows and does. Where there is an address
-	// for operations it is there only. Nil means there is none.
+	// Console makes the handler of /console of that of the API, which it asks for all it shows and does. Where there is
+	// an address for operations it is there only. Nil means there is none.
 	Console func(api http.Handler) http.Handler
-	// Quarantine says why nothing may be done with the database, which belongs elsewhere: then all requests but reads are refused.
-	// Empty means that it belongs here.
+	// Quarantine says why nothing may be done with the database, which belongs elsewhere: then all requests but reads
+	// are refused. Empty means that it belongs here.
 	Quarantine string
 	// Log takes faults of the service, with the request id. Nil means that they are not logged.
 	Log *slog.Logger

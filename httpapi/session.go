@@ -18,8 +18,8 @@ var loginHTML string
 // machine), and only for the exact host that sets it.
 const sessionCookie = "__Host-pawl-session"
 
-// sessionOf returns the session cookie of a request. It is ignored if it could have been read in transit, or if the request
-// may come from a page of another site. (A request with a cookie gets here only under an allowed host name.)
+// sessionOf returns the session cookie of a request. It is ignored if it could have been read in transit, or if the
+// request may come from a page of another site. (A request with a cookie gets here only under an allowed host name.)
 func (s *server) sessionOf(w http.ResponseWriter, r *http.Request) string {
 	if r.Header["Cookie"] == nil || !fromOf(w).secure {
 		return ""
@@ -131,14 +131,15 @@ const (
 	formTakes  = 4       // memory of a form, as a multiple of its length: as received, as parsed, and in the page that answers
 )
 
-// console answers the console's requests to the API. This handler has the whole API, even if it is served at two addresses.
+// console answers the console's requests to the API. This handler has the whole API, even if it is served at two
+// addresses.
 type console struct{ *server }
 
 // ServeHTTP answers a request.
 func (c console) ServeHTTP(w http.ResponseWriter, r *http.Request) { c.serve(w, r, c.inside) }
 
-// serveConsole serves the console at the address for operations. Everything it reads and does is checked as an operation of
-// the API.
+// serveConsole serves the console at the address for operations. Everything it reads and does is checked as an
+// operation of the API.
 func (s *server) serveConsole(pages http.Handler) {
 	paged := s.paged(pages)
 	for _, pattern := range consolePatterns {
@@ -161,8 +162,8 @@ func (s *server) paged(pages http.Handler) http.HandlerFunc {
 	}, pages.ServeHTTP))
 }
 
-// pageStream answers pages that listen for changes. Like the event stream, it leaves some connections for others, and ends
-// after a while and when the service stops.
+// pageStream answers pages that listen for changes. Like the event stream, it leaves some connections for others, and
+// ends after a while and when the service stops.
 func (s *server) pageStream(pages http.Handler) http.HandlerFunc {
 	return s.answered(func(w http.ResponseWriter, r *http.Request) error {
 		_, _ = s.identify(w, r) // the page reports invalid credentials

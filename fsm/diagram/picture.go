@@ -22,9 +22,9 @@ type Mark struct {
 	Link  string // where it leads
 }
 
-// HTML draws the picture as an <svg> for a page. It holds no styles: its parts have classes. The root is machine, and path
-// if it shows the way of an order. States and edges are ahead, undo, back, again, good or final; also walked if the order was
-// there, and now if it is. In them are box, rim, name, count; edge, tip, label, rate; note.
+// HTML draws the picture as an <svg> for a page. It holds no styles: its parts have classes. The root is machine, and
+// path if it shows the way of an order. States and edges are ahead, undo, back, again, good or final; also walked if
+// the order was there, and now if it is. In them are box, rim, name, count; edge, tip, label, rate; note.
 func (p *Picture) HTML() template.HTML { return draw(p, true) }
 
 // edgeText says how often an edge was taken, if more than once.
@@ -57,7 +57,8 @@ func (p *Picture) stateClass(s fsm.State) string {
 	return class
 }
 
-// textY is the middle of a text below the label of an edge. Where the label stands above its edge, that is on the other side.
+// textY is the middle of a text below the label of an edge. Where the label stands above its edge, that is on the other
+// side.
 func (r route) textY() float64 {
 	for i := range len(r.way) - 1 {
 		if level := r.way[i].y; level == r.way[i+1].y && r.label.y == level-12 {

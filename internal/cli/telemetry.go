@@ -87,8 +87,8 @@ func registerMetrics(registry *prometheus.Registry, orders *engine.Engine, pool 
 // scrapeEvery is how old metrics may be when they are answered.
 const scrapeEvery = time.Second
 
-// scrapes serves metrics. They are gathered and encoded once for all requests within a second: to gather them the database is
-// asked, and to encode them takes milliseconds, which a caller in a loop would take from the orders.
+// scrapes serves metrics. They are gathered and encoded once for all requests within a second: to gather them the
+// database is asked, and to encode them takes milliseconds, which a caller in a loop would take from the orders.
 type scrapes struct {
 	encode http.Handler
 
@@ -102,7 +102,8 @@ func newScrapes(of prometheus.Gatherer) *scrapes {
 	return &scrapes{encode: promhttp.HandlerFor(of, promhttp.HandlerOpts{OfferedCompressions: compressions})}
 }
 
-// ServeHTTP ignores what a request says beside the format and the compression: there would be as many answers as requests.
+// ServeHTTP ignores what a request says beside the format and the compression: there would be as many answers as
+// requests.
 func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	format := string(expfmt.NegotiateAccept(r.Header, expfmt.DefaultAcceptedFormats()...))
 	compression := "identity"

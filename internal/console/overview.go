@@ -113,7 +113,8 @@ func (v *visit) errorGroups() error {
 	return v.show("errors", page{Title: "Errors", Data: p})
 }
 
-// retryHelps reports whether the runbook says to retry the orders of a group. Those with an unknown outcome would be refused.
+// retryHelps reports whether the runbook says to retry the orders of a group. Those with an unknown outcome would be
+// refused.
 func retryHelps(g *client.ErrorGroup) bool {
 	if g.Hold == "" {
 		return true

@@ -13,7 +13,8 @@ import (
 //go:embed templates/*.html
 var templateFiles embed.FS
 
-// templates are the screens, each in the frame. layout.html is the frame, confirm.html and those that begin with _ are parts.
+// templates are the screens, each in the frame. layout.html is the frame, confirm.html and those that begin with _ are
+// parts.
 var templates = parseTemplates()
 
 func parseTemplates() map[string]*template.Template {

@@ -32,13 +32,14 @@ type Reader struct {
 	manyCompleted atomic.Bool // there were CountsMost completed orders, which never become fewer
 }
 
-// NewReader returns a reader. After life has ended, because the process is stopping, reads are no longer repeated, so that
-// callers are answered in time.
+// NewReader returns a reader. After life has ended, because the process is stopping, reads are no longer repeated, so
+// that callers are answered in time.
 func NewReader(life context.Context, query *db.Queries) *Reader {
 	return &Reader{query: query, life: life}
 }
 
-// Get reads one order. What it returns may not be as durable yet as the settings demand. Errors: ErrNotFound, ErrUnavailable.
+// Get reads one order. What it returns may not be as durable yet as the settings demand. Errors: ErrNotFound,
+// ErrUnavailable.
 func (r *Reader) Get(ctx context.Context, orderID string) (Order, error) {
 	return r.get(ctx, db.OrdersByIDParams{OrderIds: []string{orderID}})
 }
@@ -99,7 +100,8 @@ func (r *Reader) Calls(ctx context.Context, orderID string, s Span) (rows []db.C
 	return rows, Unavailable("read calls", err)
 }
 
-// Read sends a read for a caller, and repeats it for a moment while the database does not answer. The error is the database's own.
+// Read sends a read for a caller, and repeats it for a moment while the database does not answer. The error is the
+// database's own.
 func Read[P, T any](ctx context.Context, r *Reader, read func(context.Context, P) (T, error), params P) (T, error) {
 	return pg.Repeat(ctx, r.life, func(ctx context.Context) (T, error) { return read(ctx, params) })
 }
@@ -135,14 +137,15 @@ type Filter struct {
 const (
 	// pageBytes is the size at which a page ends, even if more orders were requested.
 	pageBytes = 1 << 20
-	// looksAtMost is how many orders are examined for one page. Some filters, such as amounts, have no index, and may match
-	// none of a million orders.
+	// looksAtMost is how many orders are examined for one page. Some filters, such as amounts, have no index, and may
+	// match none of a million orders.
 	looksAtMost = 10_000
 )
 
-// List reads a page of orders, newest or oldest first. Next is the cursor of the next page, or 0 after the last one. A page
-// may have fewer orders than requested, even none, and still a next page: it ends when it is about a megabyte long, and when
-// enough orders were examined. It reads the tables that the moves write, so callers see their own orders.
+// List reads a page of orders, newest or oldest first. Next is the cursor of the next page, or 0 after the last one. A
+// page may have fewer orders than requested, even none, and still a next page: it ends when it is about a megabyte
+// long, and when enough orders were examined. It reads the tables that the moves write, so callers see their own
+// orders.
 func (r *Reader) List(ctx context.Context, f Filter) (page []Order, next int64, err error) {
 	w, err := r.window(ctx, f)
 	if err != nil {
@@ -159,8 +162,8 @@ func (r *Reader) List(ctx context.Context, f Filter) (page []Order, next int64, 
 	return page, next, Unavailable("list orders", err)
 }
 
-// find returns the numbers of a page, and the number to continue after. It first examines as many orders as the page has, and
-// more each time that too few match.
+// find returns the numbers of a page, and the number to continue after. It first examines as many orders as the page
+// has, and more each time that too few match.
 func (r *Reader) find(ctx context.Context, f Filter, w window) (numbers []int64, next int64, err error) {
 	limit := int(f.Limit)
 	q := f.query(w)

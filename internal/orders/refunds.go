@@ -60,8 +60,8 @@ func Refundable(o *Order) decimal.Decimal {
 	return left
 }
 
-// Restockable is the number of units of a completed order that can still be returned to stock: none if another system reserved
-// them.
+// Restockable is the number of units of a completed order that can still be returned to stock: none if another system
+// reserved them.
 func Restockable(o *Order, reservedHere bool) int32 {
 	if !reservedHere {
 		return 0

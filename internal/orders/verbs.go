@@ -117,14 +117,14 @@ func confirmInDoubt(o *Order) bool {
 // VoidRefused is the prefix of a hold reason: the provider refused to undo a key of an earlier generation.
 const VoidRefused = "void_refused: "
 
-// heldForVoid reports whether the hold concerns an earlier generation and the step has no calls in this one. Recording "done"
-// would complete this generation without a charge.
+// heldForVoid reports whether the hold concerns an earlier generation and the step has no calls in this one. Recording
+// "done" would complete this generation without a charge.
 func heldForVoid(o *Order) bool {
 	return o.HoldReason != nil && strings.HasPrefix(*o.HoldReason, VoidRefused)
 }
 
-// canBeSettled reports whether a person can record the result of the order's step: the order is on hold at a step that has
-// calls, or at its undo, and its outcome is in doubt or awaits a person, a callback or a retry.
+// canBeSettled reports whether a person can record the result of the order's step: the order is on hold at a step that
+// has calls, or at its undo, and its outcome is in doubt or awaits a person, a callback or a retry.
 func canBeSettled(o *Order) bool {
 	return called(o) && o.Hold != nil && !heldForVoid(o) &&
 		(o.InDoubtSince != nil || o.Retries != nil && HeldFor(o, fsm.HoldAttention, fsm.HoldCallback, fsm.HoldRetry))

@@ -18,9 +18,9 @@ const (
 	maxDepth = 32       // of nested objects and arrays
 )
 
-// StorableData returns a JSON object that a jsonb column accepts, or nil if there is none. An answer that can't be stored
-// would be requested again and again. It rejects what jsonb rejects (U+0000 and enormous numbers) and what would make jsonb
-// slow; lone surrogates become U+FFFD. The error is a predicate, such as "is not an object".
+// StorableData returns a JSON object that a jsonb column accepts, or nil if there is none. An answer that can't be
+// stored would be requested again and again. It rejects what jsonb rejects (U+0000 and enormous numbers) and what would
+// make jsonb slow; lone surrogates become U+FFFD. The error is a predicate, such as "is not an object".
 func StorableData(raw json.RawMessage) (json.RawMessage, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, nil
@@ -97,9 +97,9 @@ const (
 	maxReference = 255
 )
 
-// Text makes foreign text safe to store, log and show: up to 200 printable characters. Others become blanks, because control
-// characters can forge lines of a log, and those that change the direction of text can forge what a line says. For text that
-// may repeat secrets, use Withheld.Text.
+// Text makes foreign text safe to store, log and show: up to 200 printable characters. Others become blanks, because
+// control characters can forge lines of a log, and those that change the direction of text can forge what a line says.
+// For text that may repeat secrets, use Withheld.Text.
 func Text(words string) string {
 	words = printable(words)
 	count := 0
@@ -134,8 +134,8 @@ type CallbackText struct {
 	Data                    json.RawMessage // a JSON object of up to 16 KiB, or nil
 }
 
-// Storable returns the texts as they can be stored and shown, by the rules for answers to calls: code and detail are cut, and
-// secrets are masked. The error says which text can't be stored.
+// Storable returns the texts as they can be stored and shown, by the rules for answers to calls: code and detail are
+// cut, and secrets are masked. The error says which text can't be stored.
 func (t CallbackText) Storable(withheld Withheld) (CallbackText, error) {
 	if err := CheckReference(t.Reference); err != nil {
 		return CallbackText{}, err

@@ -22,8 +22,8 @@ const (
 	maxHeader        = 64 << 10 // bytes of an answer's header
 )
 
-// NewTransport returns a transport for this many concurrent calls (0: 256). It connects only to the host of a URL: it uses no
-// proxy from the environment and follows no redirects. It connects to private addresses only if private is set.
+// NewTransport returns a transport for this many concurrent calls (0: 256). It connects only to the host of a URL: it
+// uses no proxy from the environment and follows no redirects. It connects to private addresses only if private is set.
 func NewTransport(inFlight int, private bool) *http.Transport {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true) // one connection per call, so that its end tells which answer was lost
@@ -59,8 +59,8 @@ type Exchange struct {
 	Withheld Withheld    // secrets that no text may repeat
 }
 
-// Perform makes the request of a call. send must send it with the context that it gets, read the answer, and set Status and
-// Header. From then on, the given secrets (which may be empty) and those of the call are masked.
+// Perform makes the request of a call. send must send it with the context that it gets, read the answer, and set Status
+// and Header. From then on, the given secrets (which may be empty) and those of the call are masked.
 func (x *Exchange) Perform(ctx context.Context, c *Call, secrets []string, send func(context.Context) error) {
 	if c.secrets != nil {
 		*c.secrets = append(*c.secrets, secrets...)
@@ -68,8 +68,8 @@ func (x *Exchange) Perform(ctx context.Context, c *Call, secrets []string, send 
 	x.Withheld = c.Withheld(secrets...)
 	var sent atomic.Int32
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		// Called before the first byte on every connection that is tried, even one that turns out to be closed: later it is
-		// impossible to know what was sent on it.
+		// Called before the first byte on every connection that is tried, even one that turns out to be closed: later
+		// it is impossible to know what was sent on it.
 		GotConn: func(httptrace.GotConnInfo) { sent.Add(1) },
 	})
 	if x.Err = send(ctx); x.Err != nil {

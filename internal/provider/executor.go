@@ -1,10 +1,10 @@
-// Package provider defines what the engine and the executors of remote steps share: the Executor with its Call and Result,
-// the idempotency keys, and the rules for foreign text in our books.
+// Package provider defines what the engine and the executors of remote steps share: the Executor with its Call and
+// Result, the idempotency keys, and the rules for foreign text in our books.
 //
-// An Executor makes one call and returns its result. The engine calls it with no transaction open and no lock held: a call is
-// committed before it is made, and the result after it. Every call of one operation has the same idempotency key and the same
-// body. docs/guarantees.md says what providers must do; one test suite checks all executors. They are in provider/endpoint and
-// provider/stripe. The policy decides which one the engine uses.
+// An Executor makes one call and returns its result. The engine calls it with no transaction open and no lock held: a
+// call is committed before it is made, and the result after it. Every call of one operation has the same idempotency
+// key and the same body. docs/guarantees.md says what providers must do; one test suite checks all executors. They are
+// in provider/endpoint and provider/stripe. The policy decides which one the engine uses.
 //
 // Neither this package nor an executor uses the database or moves an order; test/house keeps them from importing db.
 package provider
@@ -31,33 +31,34 @@ import (
 	"pawl/fsm"
 )
 
-// Executor runs a remote step. It is called with no transaction and no lock held, after the call was committed; the result is
-// committed after it. A call may be repeated, also concurrently and by another process, with the same key and the same body.
-// Methods are safe for concurrent use and return by the end of ctx.
+// Executor runs a remote step. It is called with no transaction and no lock held, after the call was committed; the
+// result is committed after it. A call may be repeated, also concurrently and by another process, with the same key and
+// the same body. Methods are safe for concurrent use and return by the end of ctx.
 type Executor interface {
 	// Do runs the step.
 	Do(ctx context.Context, c *Call) Result
-	// Undo reverses the Do of the same generation, or makes sure that it never happens: after Done, nothing of the effect
-	// remains, and a late Do with that key must fail. It is never called for confirm. If there is a Reference, it identifies
-	// the effect, even if the key was forgotten.
+	// Undo reverses the Do of the same generation, or makes sure that it never happens: after Done, nothing of the
+	// effect remains, and a late Do with that key must fail. It is never called for confirm. If there is a Reference,
+	// it identifies the effect, even if the key was forgotten.
 	Undo(ctx context.Context, c *Call) Result
-	// Refund refunds a part of a charge, or the rest of it, once for each RefundID. Done has the provider's reference of the
-	// refund; Waiting means that it is accepted and not done yet. It is called only for charge.
+	// Refund refunds a part of a charge, or the rest of it, once for each RefundID. Done has the provider's reference
+	// of the refund; Waiting means that it is accepted and not done yet. It is called only for charge.
 	Refund(ctx context.Context, c *Call) Result
 }
 
-// Looker is an Executor that can look up a key without any effect. The provider remembers refused keys: a later Do with that
-// key is refused.
+// Looker is an Executor that can look up a key without any effect. The provider remembers refused keys: a later Do with
+// that key is refused.
 type Looker interface {
 	Executor
-	// Lookup returns Done, Refused or Waiting for a Do that arrived; Unknown with the code InProgress for one in progress,
-	// which must be looked up again; Retry for one that has not arrived (it may still be on its way); and otherwise Unknown. An
-	// undone key is Refused, whether its Do arrived or not. With a RefundID, the look-up is about the refund.
+	// Lookup returns Done, Refused or Waiting for a Do that arrived; Unknown with the code InProgress for one in
+	// progress, which must be looked up again; Retry for one that has not arrived (it may still be on its way); and
+	// otherwise Unknown. An undone key is Refused, whether its Do arrived or not. With a RefundID, the look-up is about
+	// the refund.
 	Lookup(ctx context.Context, c *Call) Result
 }
 
-// Call is the input of an executor. Between the calls of one operation, only Fence, Number, Clock and, for a Do, Reference
-// change.
+// Call is the input of an executor. Between the calls of one operation, only Fence, Number, Clock and, for a Do,
+// Reference change.
 type Call struct {
 	Installation  uuid.UUID
 	OrderID       string
@@ -93,8 +94,8 @@ func (c *Call) Now() time.Time {
 	return c.Clock()
 }
 
-// Operation is what a call does to a step at the provider. Each has a key of its own: an undo with the key of its do would get
-// the stored answer of the do. Executors that make several requests for one operation define more.
+// Operation is what a call does to a step at the provider. Each has a key of its own: an undo with the key of its do
+// would get the stored answer of the do. Executors that make several requests for one operation define more.
 type Operation string
 
 // The operations. Refund is only for charges.
@@ -150,18 +151,18 @@ func (Retry) result()   {}
 func (Waiting) result() {}
 func (Unknown) result() {}
 
-// InProgress is the code of an Unknown whose request the provider is still processing. Unlike Waiting, there is no callback,
-// so it must be asked again.
+// InProgress is the code of an Unknown whose request the provider is still processing. Unlike Waiting, there is no
+// callback, so it must be asked again.
 const InProgress = "in_progress"
 
-// Unsent is the result of a call that failed before anything could be sent. It counts as a retry, because the cause does not
-// pass by itself and a person must be asked in the end.
+// Unsent is the result of a call that failed before anything could be sent. It counts as a retry, because the cause
+// does not pass by itself and a person must be asked in the end.
 func Unsent(code string, err error) Result {
 	return Retry{Code: code, Detail: Text(err.Error()), Counts: true}
 }
 
-// InDoubt is the result of a call of several requests, of which one ended in r and another may have had an effect: that r had
-// none says nothing about the call.
+// InDoubt is the result of a call of several requests, of which one ended in r and another may have had an effect: that
+// r had none says nothing about the call.
 func InDoubt(r Result) Result {
 	switch r := r.(type) {
 	case Refused:
@@ -172,10 +173,11 @@ func InDoubt(r Result) Result {
 	return r
 }
 
-// Body is the JSON body of Do, Undo or Refund for an endpoint. It has the same bytes in every call, from every replica and
-// version of this program, because providers compare it with the one they have for the key and reject a different one. So it
-// contains nothing that changes between calls, the amount is written as it is stored, metadata has one order, and no library
-// decides how characters are escaped. It returns an error if the metadata is not an object of strings.
+// Body is the JSON body of Do, Undo or Refund for an endpoint. It has the same bytes in every call, from every replica
+// and version of this program, because providers compare it with the one they have for the key and reject a different
+// one. So it contains nothing that changes between calls, the amount is written as it is stored, metadata has one
+// order, and no library decides how characters are escaped. It returns an error if the metadata is not an object of
+// strings.
 func (c *Call) Body(op Operation) ([]byte, error) {
 	b := make([]byte, 0, 512)
 	b = appendMember(append(b, '{'), "orderId", c.OrderID)

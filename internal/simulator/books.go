@@ -43,7 +43,8 @@ type Entry struct {
 	Reference string `json:"reference,omitempty"` // of the latest effect
 	Code      string `json:"code,omitempty"`      // why it was refused
 	Detail    string `json:"detail,omitempty"`
-	// Effects is how often the effect happened under this key, undone or not. More than one is a double charge or the like.
+	// Effects is how often the effect happened under this key, undone or not. More than one is a double charge or the
+	// like.
 	Effects int `json:"effects"`
 	// Requests is how often the do was requested since the simulator started.
 	Requests int       `json:"requests"`
@@ -171,8 +172,8 @@ var prefixes = map[string][2]string{"charge": {"ch", "rf"}, "reserve": {"rs", "r
 
 func (s *state) name(prefix string) string { return fmt.Sprintf("%s_%d", prefix, s.references+1) }
 
-// Books returns the entries of an order, oldest first, or of all orders if orderID is empty. A key under which nothing was done, refused
-// or voided has none.
+// Books returns the entries of an order, oldest first, or of all orders if orderID is empty. A key under which nothing
+// was done, refused or voided has none.
 func (s *Simulator) Books(orderID string) []Entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()

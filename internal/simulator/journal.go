@@ -25,8 +25,8 @@ type journal struct {
 	err     error      // the first one
 }
 
-// openJournal replays every line of the file and continues at its end. It cuts off an incomplete last line, which was never
-// answered.
+// openJournal replays every line of the file and continues at its end. It cuts off an incomplete last line, which was
+// never answered.
 func openJournal(path string, replay func(line []byte) error) (*journal, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

@@ -297,8 +297,8 @@ func notDone(status int, code, detail string) reply {
 
 var closedReply = notDone(http.StatusServiceUnavailable, "closed", "the simulator is being stopped")
 
-// durable returns the answer once its effect is on disk. If writing fails, it answers that the effect is unknown: the next start
-// may find it or not.
+// durable returns the answer once its effect is on disk. If writing fails, it answers that the effect is unknown: the
+// next start may find it or not.
 func (s *Simulator) durable(a reply) reply {
 	if err := s.journal.sync(); err != nil {
 		s.cfg.Log.Error("write simulator file", "error", err)

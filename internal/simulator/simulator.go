@@ -1,8 +1,8 @@
-// Package simulator simulates a payment provider and warehouse. It stores what it did under each idempotency key in a file, and
-// can be made to fail in every way that providers do.
+// Package simulator simulates a payment provider and warehouse. It stores what it did under each idempotency key in a
+// file, and can be made to fail in every way that providers do.
 //
-// What it did is counted when it is done, not when it is answered. Its books are therefore a judge of "exactly once" that knows nothing
-// of the service it judges.
+// What it did is counted when it is done, not when it is answered. Its books are therefore a judge of "exactly once"
+// that knows nothing of the service it judges.
 package simulator
 
 import (
@@ -24,15 +24,15 @@ type Config struct {
 	File string
 	// Latency is how long a do or an undo takes that is not a repetition.
 	Latency time.Duration
-	// KeyRetention is how long it remembers a key after it was last done or undone, at least. 0: for ever. References are remembered for
-	// ever.
+	// KeyRetention is how long it remembers a key after it was last done or undone, at least. 0: for ever. References
+	// are remembered for ever.
 	KeyRetention time.Duration
 	// Faults is the plan; see SetFaults.
 	Faults []Rule
 	// Seed decides which requests a Rule with a Fraction applies to.
 	Seed uint64
-	// Secret of the Standard Webhooks signatures of requests and callbacks. With the prefix whsec_ it is in base64. Empty: neither is
-	// signed.
+	// Secret of the Standard Webhooks signatures of requests and callbacks. With the prefix whsec_ it is in base64.
+	// Empty: neither is signed.
 	Secret string
 	// StripeWebhook is the URL for events of payment intents, signed with StripeWebhookSecret as by Stripe. Empty: none.
 	StripeWebhook, StripeWebhookSecret string
@@ -75,8 +75,8 @@ func New() *Simulator {
 	return s
 }
 
-// Open returns a simulator with the contents of its file, which has everything that was ever answered, even after an unclean stop. Promised
-// callbacks are on their way again. The caller closes it.
+// Open returns a simulator with the contents of its file, which has everything that was ever answered, even after an
+// unclean stop. Promised callbacks are on their way again. The caller closes it.
 func Open(cfg Config) (*Simulator, error) {
 	closing, cancel := context.WithCancel(context.Background())
 	s := &Simulator{
@@ -121,8 +121,9 @@ func (s *Simulator) replay(line []byte) error {
 	return s.state.apply(r)
 }
 
-// Close waits for requests and callbacks under way, except those that only wait, and closes the file. Later requests are answered 503 and do
-// nothing. Close a server in front of the simulator after it: a request that is never answered ends with Close, or when its caller leaves.
+// Close waits for requests and callbacks under way, except those that only wait, and closes the file. Later requests
+// are answered 503 and do nothing. Close a server in front of the simulator after it: a request that is never answered
+// ends with Close, or when its caller leaves.
 func (s *Simulator) Close() error {
 	s.mu.Lock()
 	again := s.closed
@@ -171,8 +172,8 @@ func (s *Simulator) pause(d time.Duration) bool {
 	}
 }
 
-// SetFaults replaces the plan. The first rule that matches a request and is not used up applies; an item that names a fault comes last. If a
-// rule is wrong, it returns an error and changes nothing.
+// SetFaults replaces the plan. The first rule that matches a request and is not used up applies; an item that names a
+// fault comes last. If a rule is wrong, it returns an error and changes nothing.
 func (s *Simulator) SetFaults(rules ...Rule) error {
 	checked := make([]Rule, 0, len(rules))
 	for _, rule := range rules {
@@ -205,8 +206,8 @@ func (s *Simulator) record(r record) {
 	s.journal.add(line)
 }
 
-// forget forgets a key after KeyRetention, unless something is being done under it. What was done stays in the books, and is known by its
-// name; a do with the key is new. mu is held.
+// forget forgets a key after KeyRetention, unless something is being done under it. What was done stays in the books,
+// and is known by its name; a do with the key is new. mu is held.
 func (s *Simulator) forget(key string) {
 	e := s.state.keys[key]
 	kept := e == nil || e.State == "" || e.State == Pending || e.running

@@ -1,10 +1,10 @@
-// Package webhooks sends events to the configured endpoints: in order for each subject (an order, an item), at least once, and
-// signed as in Standard Webhooks 1.0.0.
+// Package webhooks sends events to the configured endpoints: in order for each subject (an order, an item), at least
+// once, and signed as in Standard Webhooks 1.0.0.
 //
-// Each endpoint is served by one replica, which holds a lease on its row. The replica reads the feed from the endpoint's
-// position, stores a delivery for each event that the endpoint subscribes to, sends those that are due, and stores the results.
-// One goroutine of the owner (endpointSender) runs all statements about an endpoint. Each raises the endpoint's seq, so that a
-// person's change in between is noticed.
+// Each endpoint is served by one replica, which holds a lease on its row. The replica reads the feed from the
+// endpoint's position, stores a delivery for each event that the endpoint subscribes to, sends those that are due, and
+// stores the results. One goroutine of the owner (endpointSender) runs all statements about an endpoint. Each raises
+// the endpoint's seq, so that a person's change in between is noticed.
 package webhooks
 
 import (
@@ -89,8 +89,8 @@ func (d *Deliverer) Start() {
 	})
 }
 
-// Stop starts no more attempts, waits until ctx ends for those under way, and releases the endpoints. A second call has no
-// effect.
+// Stop starts no more attempts, waits until ctx ends for those under way, and releases the endpoints. A second call has
+// no effect.
 func (d *Deliverer) Stop(ctx context.Context) { d.stop.Do(func() { d.end(ctx) }) }
 
 func (d *Deliverer) end(ctx context.Context) {
@@ -119,8 +119,8 @@ func (d *Deliverer) end(ctx context.Context) {
 // releaseLimit is how long Stop waits for the database, which may be away.
 const releaseLimit = 2 * time.Second
 
-// step reads all endpoints, passes them to their senders, and claims one that has no owner. It returns how long to wait until
-// the next step.
+// step reads all endpoints, passes them to their senders, and claims one that has no owner. It returns how long to wait
+// until the next step.
 func (d *Deliverer) step() time.Duration {
 	d.renew()
 	heard := time.Now() // the rows that follow are not older than this
@@ -155,8 +155,8 @@ func (d *Deliverer) leaseTooLong(row db.WebhookEndpointsLookRow) bool {
 	return row.WebhookEndpoint.DueAt.Sub(row.At) > 2*d.cfg.Lease
 }
 
-// share passes each sender the row of its endpoint, starts senders for endpoints of ours that have none, and ends those whose
-// endpoint belongs to another replica.
+// share passes each sender the row of its endpoint, starts senders for endpoints of ours that have none, and ends those
+// whose endpoint belongs to another replica.
 func (d *Deliverer) share(rows []db.WebhookEndpointsLookRow, heard time.Time) (free, enabled bool) {
 	ours := map[int32]bool{}
 	for i := range rows {
@@ -214,7 +214,8 @@ func (d *Deliverer) renew() {
 	}
 }
 
-// atOnce is how many concurrent requests an endpointSender may make: each has a fixed part, so that endpoints don't compete.
+// atOnce is how many concurrent requests an endpointSender may make: each has a fixed part, so that endpoints don't
+// compete.
 func (d *Deliverer) atOnce() int {
 	return max(1, min(mostAtOnce, mostOverall/max(1, int(d.held.Load()))))
 }

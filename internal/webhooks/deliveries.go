@@ -115,8 +115,8 @@ func (s *Endpoints) noDelivery(ctx context.Context, which db.WebhookDeliveryShow
 	return &orders.NotFound{What: "delivery at " + EndpointID(which.EndpointNo) + " with the number", Name: strconv.FormatInt(which.DeliveryNo, 10)}
 }
 
-// Resend sends a delivery again as if it were new, whatever its state: at once, or when earlier deliveries of its order or item
-// are finished. Errors: orders.ErrKeyReused.
+// Resend sends a delivery again as if it were new, whatever its state: at once, or when earlier deliveries of its order
+// or item are finished. Errors: orders.ErrKeyReused.
 func (s *Endpoints) Resend(ctx context.Context, endpointID string, deliveryNo int64, by By) (Delivery, error) {
 	look := func() (db.WebhookEndpoint, error) {
 		now, _, err := s.lookAtDelivery(ctx, endpointID, deliveryNo)
@@ -132,8 +132,8 @@ func (s *Endpoints) Resend(ctx context.Context, endpointID string, deliveryNo in
 // RecoverMost is the maximum number of deliveries that Recover resends.
 const RecoverMost = 10_000
 
-// Recover resends the deliveries of an endpoint that were exhausted since a time, oldest first, and returns how many. If it
-// returns RecoverMost, there may be more. Errors: orders.ErrKeyReused.
+// Recover resends the deliveries of an endpoint that were exhausted since a time, oldest first, and returns how many.
+// If it returns RecoverMost, there may be more. Errors: orders.ErrKeyReused.
 func (s *Endpoints) Recover(ctx context.Context, endpointID string, since time.Time, by By) (int, error) {
 	r := requestFor(by, s.look(ctx, At{ID: endpointID}), "recover", since.UTC(), endpointID)
 	recovered, before, err := s.resend(ctx, r, db.WebhookDeliveriesResendParams{Since: since, Most: RecoverMost})

@@ -63,7 +63,8 @@ type look struct {
 // now is the time of the database, or a little before it.
 func (l *look) now() time.Time { return l.At.Add(time.Since(l.heard)) }
 
-// setBackSince reports whether the clock of the database may have been set back since an earlier look, or if there was none.
+// setBackSince reports whether the clock of the database may have been set back since an earlier look, or if there was
+// none.
 func (l *look) setBackSince(before *look) bool {
 	return l.At.Before(before.At.Add(l.heard.Sub(before.heard)-time.Second)) || before.heard.IsZero()
 }
@@ -200,8 +201,8 @@ func (c *endpointSender) work(ctx context.Context) {
 	}
 }
 
-// failing reports whether the endpoint is tried only rarely. A number of failures is not enough: a receiver may reject many
-// orders in a row, and accept all others.
+// failing reports whether the endpoint is tried only rarely. A number of failures is not enough: a receiver may reject
+// many orders in a row, and accept all others.
 func (c *endpointSender) failing() bool { return c.doubtful() && c.failed() >= failingFor }
 
 // doubtful reports whether the endpoint has failed several times in a row.
@@ -359,8 +360,8 @@ func (c *endpointSender) take(r db.WebhookDeliveriesRecordRow) {
 	c.known[p.no], c.queue = p, append(c.queue, p)
 }
 
-// add stores the deliveries of the next events, if they can be sent soon. An endpoint that fails gets some, too, when all that it has
-// has failed before or was given up: else it would not be tried any more.
+// add stores the deliveries of the next events, if they can be sent soon. An endpoint that fails gets some, too, when
+// all that it has has failed before or was given up: else it would not be tried any more.
 func (c *endpointSender) add(ctx context.Context) {
 	for !c.resync && (!c.failing() || c.nothingNew()) && c.endpoint.EventNo < c.clock.LastEventNo && c.mayRunAhead(ctx) {
 		if err := c.readPage(ctx); err != nil {
@@ -452,8 +453,8 @@ func subjectOf(e *events.Event) (subject string, seq int64) {
 	return OrderSubject(e.OrderNo), e.Data.Seq
 }
 
-// mayRunAhead reports whether more deliveries may be stored. At the limit, they are counted again now and then, and soon if
-// there is nothing to send: some may have been skipped, or wait behind a failed one.
+// mayRunAhead reports whether more deliveries may be stored. At the limit, they are counted again now and then, and
+// soon if there is nothing to send: some may have been skipped, or wait behind a failed one.
 func (c *endpointSender) mayRunAhead(ctx context.Context) bool {
 	age := time.Since(c.countedAt)
 	if c.countedAt.IsZero() || c.ahead > mostAhead-addMost && (age > countEvery || age > lookEvery && len(c.queue) == 0) {

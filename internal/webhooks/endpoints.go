@@ -113,8 +113,8 @@ type Spec struct {
 	Types            []string // of the events to send: exact ones, or order.*; empty: all
 }
 
-// Create creates an endpoint for events from now on. It returns the endpoint with its secret, also for a repeated request,
-// until the secret is rotated. Errors: *AddressRefused, ErrTooMany, orders.ErrKeyReused.
+// Create creates an endpoint for events from now on. It returns the endpoint with its secret, also for a repeated
+// request, until the secret is rotated. Errors: *AddressRefused, ErrTooMany, orders.ErrKeyReused.
 func (s *Endpoints) Create(ctx context.Context, want Spec, by By) (db.WebhookEndpoint, error) {
 	if err := s.checkAddress(ctx, want.URL); err != nil {
 		return db.WebhookEndpoint{}, err
@@ -148,8 +148,8 @@ type At struct {
 	Version *int32
 }
 
-// Change replaces the configuration of an endpoint, if it still has the version. Unsent deliveries go to the new URL. Errors:
-// *AddressRefused, orders.ErrPrecondition, orders.ErrKeyReused.
+// Change replaces the configuration of an endpoint, if it still has the version. Unsent deliveries go to the new URL.
+// Errors: *AddressRefused, orders.ErrPrecondition, orders.ErrKeyReused.
 func (s *Endpoints) Change(ctx context.Context, at At, want Spec, by By) (db.WebhookEndpoint, error) {
 	if err := s.checkAddress(ctx, want.URL); err != nil {
 		return db.WebhookEndpoint{}, err
@@ -165,15 +165,16 @@ func (s *Endpoints) Stop(ctx context.Context, at At, state string, by By) (db.We
 	return s.change(ctx, at, by, db.WebhookEndpointChangeParams{Verb: state})
 }
 
-// RotateSecret gives an endpoint a new secret and returns it. For the time of overlap, deliveries are also signed with the
-// previous one. Errors: orders.ErrKeyReused.
+// RotateSecret gives an endpoint a new secret and returns it. For the time of overlap, deliveries are also signed with
+// the previous one. Errors: orders.ErrKeyReused.
 func (s *Endpoints) RotateSecret(ctx context.Context, id string, overlap time.Duration, by By) (db.WebhookEndpoint, error) {
 	return s.change(ctx, At{ID: id}, by, db.WebhookEndpointChangeParams{
 		Verb: "secret_rotated", Secret: new(signing.NewSecret()), OverlapSeconds: overlap.Seconds(),
 	})
 }
 
-// Enable enables an endpoint, which continues where it stopped, or skips all events until now. Errors: orders.ErrKeyReused.
+// Enable enables an endpoint, which continues where it stopped, or skips all events until now. Errors:
+// orders.ErrKeyReused.
 func (s *Endpoints) Enable(ctx context.Context, id string, fromNow bool, by By) (db.WebhookEndpoint, error) {
 	latest, err := s.options.Latest(ctx)
 	if err != nil {
@@ -210,8 +211,8 @@ func (s *Endpoints) look(ctx context.Context, at At) func() (db.WebhookEndpoint,
 	}
 }
 
-// answer is the endpoint after a change, or its current state if the request is a repetition. In that case it includes the
-// secret only if the first request created it.
+// answer is the endpoint after a change, or its current state if the request is a repetition. In that case it includes
+// the secret only if the first request created it.
 func (s *Endpoints) answer(ctx context.Context, now db.WebhookEndpoint, before *db.WebhookChangeByRequestRow, err error) (db.WebhookEndpoint, error) {
 	if err != nil {
 		return db.WebhookEndpoint{}, err
@@ -349,8 +350,8 @@ func (a *AddressRefused) Error() string { return a.Reason }
 // resolveLimit is the timeout of the DNS lookup when an endpoint is created.
 const resolveLimit = 3 * time.Second
 
-// checkAddress returns *AddressRefused for a URL that must not be requested, to report mistakes early. Every connection is
-// checked again, because a name may resolve to another address by then. A name that does not resolve is accepted.
+// checkAddress returns *AddressRefused for a URL that must not be requested, to report mistakes early. Every connection
+// is checked again, because a name may resolve to another address by then. A name that does not resolve is accepted.
 func (s *Endpoints) checkAddress(ctx context.Context, text string) error {
 	u, err := url.Parse(text)
 	if err != nil {

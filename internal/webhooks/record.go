@@ -25,8 +25,9 @@ type outcome struct {
 	downSince *time.Time    // start of an outage that has just ended
 }
 
-// superseded drops what attempts say about the endpoint because they began before it was changed, disabled or enabled. An old
-// 410, for example, would disable it again. Delivered messages stay delivered; failed ones are due again, as after an enable.
+// superseded drops what attempts say about the endpoint because they began before it was changed, disabled or enabled.
+// An old 410, for example, would disable it again. Delivered messages stay delivered; failed ones are due again, as
+// after an enable.
 func (o *outcome) superseded() {
 	for i := range o.results {
 		if v := &o.results[i]; v.state == Pending || v.state == Exhausted {
@@ -140,8 +141,8 @@ func (c *endpointSender) record(ctx context.Context) {
 	}
 }
 
-// pullForward makes deliveries due that failed only during an outage, and those that would wait longer than is possible. They
-// join the queue and are sent as fast as the endpoint accepts them.
+// pullForward makes deliveries due that failed only during an outage, and those that would wait longer than is
+// possible. They join the queue and are sent as fast as the endpoint accepts them.
 func (c *endpointSender) pullForward(ctx context.Context, downSince *time.Time) {
 	_, err := c.d.query.WebhookDeliveriesPullForward(ctx, db.WebhookDeliveriesPullForwardParams{
 		EndpointNo: c.no, Owner: c.d.owner, Fence: c.fence, Seq: c.endpoint.Seq,
@@ -166,8 +167,8 @@ func (c *endpointSender) leaveAlone(pause time.Duration) {
 	}
 }
 
-// pauseFor is how long to wait before the next attempt. The pauses of a failing endpoint grow: a tenth of the time since the
-// first failure.
+// pauseFor is how long to wait before the next attempt. The pauses of a failing endpoint grow: a tenth of the time
+// since the first failure.
 func (c *endpointSender) pauseFor(o *outcome) time.Duration {
 	if o.slower {
 		c.limit = max(1, c.limit/2)
@@ -271,8 +272,8 @@ var pauses = [...]time.Duration{
 // longestRetryAfter bounds Retry-After, for one delivery or for all.
 const longestRetryAfter = time.Hour
 
-// pauseAfter is how long to wait after a number of attempts, and at least retryAfter. It returns false if there are no more
-// attempts.
+// pauseAfter is how long to wait after a number of attempts, and at least retryAfter. It returns false if there are no
+// more attempts.
 func pauseAfter(attempts int, retryAfter time.Duration) (time.Duration, bool) {
 	if attempts > len(pauses) {
 		return 0, false
@@ -280,7 +281,8 @@ func pauseAfter(attempts int, retryAfter time.Duration) (time.Duration, bool) {
 	return max(pg.Jitter(pauses[attempts-1]), min(retryAfter, longestRetryAfter)), true
 }
 
-// longestPauses are the longest pauses of a delivery by number of attempts, in seconds. An untried delivery is due at once.
+// longestPauses are the longest pauses of a delivery by number of attempts, in seconds. An untried delivery is due at
+// once.
 func longestPauses() []float64 {
 	longest := []float64{1}
 	for _, pause := range pauses {

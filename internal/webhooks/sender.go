@@ -49,8 +49,8 @@ func NewSender(private bool) *Sender {
 // Close closes the idle connections.
 func (s *Sender) Close() { s.transport.CloseIdleConnections() }
 
-// Send sends a message to an endpoint, signed with its current secrets. The stored part of the answer is masked, so that it
-// contains none of them.
+// Send sends a message to an endpoint, signed with its current secrets. The stored part of the answer is masked, so
+// that it contains none of them.
 func (s *Sender) Send(ctx context.Context, e *db.WebhookEndpoint, m signing.Message, now time.Time) Attempt {
 	began := time.Now()
 	a := Attempt{Entry: Entry{At: now}}
