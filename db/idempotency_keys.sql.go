@@ -13,7 +13,8 @@ const idempotencyKeyKeep = `-- name: IdempotencyKeyKeep :many
 
 WITH kept AS (
   INSERT INTO pawl.idempotency_keys AS i (principal, key, fingerprint)
-  SELECT $1::text, $2::text, $3::bytea WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  SELECT $1::text, $2::text, $3::bytea FROM pawl.orders AS o
+  WHERE o.order_no = $4 AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   ON CONFLICT (key, principal) DO NOTHING
   RETURNING i.fingerprint
 )
@@ -27,14 +28,20 @@ type IdempotencyKeyKeepParams struct {
 	Principal   string
 	Key         string
 	Fingerprint []byte
+	OrderNo     int64
 }
 
 // The keys by which requests that come again are known. Those of new orders are kept by the statements that admit orders.
 // Keeps the key of a request about an order that is stored, and returns the fingerprint that it stands for: that of the
-// request, unless it was used for another one. No row comes back when another request keeps it at this moment. Durable, as
+// request, unless it was used for another one. No row comes back when another request keeps it at this moment, or a crash took the order. Durable, as
 // OrdersByID.
 func (q *Queries) IdempotencyKeyKeep(ctx context.Context, arg IdempotencyKeyKeepParams) ([][]byte, error) {
-	rows, err := q.db.Query(ctx, idempotencyKeyKeep, arg.Principal, arg.Key, arg.Fingerprint)
+	rows, err := q.db.Query(ctx, idempotencyKeyKeep,
+		arg.Principal,
+		arg.Key,
+		arg.Fingerprint,
+		arg.OrderNo,
+	)
 	if err != nil {
 		return nil, err
 	}

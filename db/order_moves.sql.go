@@ -35,6 +35,8 @@ WITH locked AS MATERIALIZED (
 )
 INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'charging', m.status, m.fence FROM moved AS m
+WHERE (SELECT set_config('synchronous_commit', 'off', true) FROM pawl.order_numbering AS r WHERE r.relaxed
+  AND NOT EXISTS (SELECT FROM moved AS n WHERE n.status = 'canceled')) IS DISTINCT FROM ''
 RETURNING order_no, seq, to_status, at
 `
 
@@ -52,7 +54,8 @@ type OrdersChargeRow struct {
 	At       time.Time
 }
 
-// Stopped before its charge, an order is certainly not charged: it is canceled.
+// Stopped before its charge, an order is certainly not charged: it is canceled,
+// and the commit waits for the disk.
 func (q *Queries) OrdersCharge(ctx context.Context, arg OrdersChargeParams) ([]OrdersChargeRow, error) {
 	rows, err := q.db.Query(ctx, ordersCharge,
 		arg.OrderNos,
@@ -88,6 +91,7 @@ WITH moved AS (
   UPDATE pawl.orders AS o SET status = 'reserving', seq = o.seq + 1, take_overs = 0
   WHERE o.order_no = (SELECT l.order_no FROM pawl.orders AS l WHERE l.order_no = $1 FOR NO KEY UPDATE SKIP LOCKED)
     AND o.status = $2 AND o.fence = $3 AND o.seq = $4 AND o.stop_requested IS NULL
+    AND (SELECT set_config('synchronous_commit', 'off', true) FROM pawl.order_numbering AS r WHERE r.relaxed) IS DISTINCT FROM ''
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount
 ), charged AS (
   INSERT INTO pawl.charges (order_no, generation, currency, amount)
@@ -663,6 +667,7 @@ WITH asked AS (
   INSERT INTO pawl.inventory AS i (item, reserved)
   SELECT l.item, sum(l.quantity) FROM locked AS l
   WHERE l.asks AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+    AND (SELECT set_config('synchronous_commit', 'off', true) FROM pawl.order_numbering AS r WHERE r.relaxed) IS DISTINCT FROM ''
   GROUP BY l.item ORDER BY l.item
   ON CONFLICT (item) DO UPDATE SET reserved = i.reserved + excluded.reserved
     WHERE NOT i.tracked OR i.reserved + excluded.reserved <= i.on_hand
@@ -737,7 +742,9 @@ WITH asking AS MATERIALIZED (
   FOR NO KEY UPDATE SKIP LOCKED
 ), taken AS (
   INSERT INTO pawl.inventory AS i (item, reserved)
-  SELECT a.item, a.quantity FROM asking AS a WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  SELECT a.item, a.quantity FROM asking AS a
+  WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+    AND (SELECT set_config('synchronous_commit', 'off', true) FROM pawl.order_numbering AS r WHERE r.relaxed) IS DISTINCT FROM ''
   ON CONFLICT (item) DO UPDATE SET reserved = i.reserved + excluded.reserved
     WHERE NOT i.tracked OR i.reserved + excluded.reserved <= i.on_hand
   RETURNING i.item
@@ -844,6 +851,9 @@ type OrdersStartRow struct {
 // rows returned are the orders that moved, once the statement has ended without an
 // error; an order that is not among them was locked by another session (SKIP LOCKED: one
 // locked row must not stall its neighbours) or is no longer as expected.
+//
+// Charge and reservation do not wait for the disk: nothing is told of them before a later commit that does, and the log is
+// in order (docs/design.md, "One wait for the disk"). What ends an order waits.
 //
 // Rows are found by order_no = ANY(array), never by joining unnest to orders: a plan
 // cached while the table was empty would read all of it for every batch. The array stands

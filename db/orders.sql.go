@@ -12,6 +12,43 @@ import (
 	"github.com/google/uuid"
 )
 
+const orderNumberingRenew = `-- name: OrderNumberingRenew :one
+WITH here AS (
+  SELECT pg_postmaster_start_time() AS server_started_at, c.relpersistence = 'u' AS relaxed
+  FROM pg_catalog.pg_class AS c WHERE c.oid = 'pawl.order_numbering'::regclass
+), renewed AS (
+  INSERT INTO pawl.order_numbering AS n (server_started_at, relaxed)
+  SELECT h.server_started_at, h.relaxed FROM here AS h
+  WHERE (SELECT set_config('lock_timeout', '500ms', true)
+    || set_config('synchronous_commit', CASE s.setting WHEN 'off' THEN 'local' ELSE s.setting END, true)
+    FROM current_setting('synchronous_commit') AS s(setting)) <> ''
+  ON CONFLICT (singleton) DO UPDATE SET server_started_at = excluded.server_started_at, relaxed = excluded.relaxed
+    WHERE n.server_started_at <> excluded.server_started_at OR n.relaxed <> excluded.relaxed
+  RETURNING n.singleton
+), moved AS (
+  SELECT setval('pawl.orders_order_no_seq', nextval('pawl.orders_order_no_seq') + 1000000000 + (random() * 1000000000)::bigint) AS last_no
+  FROM renewed
+)
+SELECT h.relaxed::boolean AS relaxed, ((SELECT m.last_no FROM moved AS m) IS NOT NULL)::boolean AS renewed FROM here AS h
+`
+
+type OrderNumberingRenewRow struct {
+	Relaxed bool
+	Renewed bool
+}
+
+// Lets orders be admitted again after a crash, a failover or a restart: the next number is behind all that can have been lost. A
+// crash loses what the log buffers hold, an asynchronous standby lacks what it had not received, both far less than a billion
+// numbers; the random part is for a standby that lacks a renewal, too. There is room for millions of renewals below 2^53. The
+// second of two waits for the first, and changes nothing. The commit waits for the disk even where the settings do not: a renewal
+// that was lost would be followed by one that gives the same numbers.
+func (q *Queries) OrderNumberingRenew(ctx context.Context) (OrderNumberingRenewRow, error) {
+	row := q.db.QueryRow(ctx, orderNumberingRenew)
+	var i OrderNumberingRenewRow
+	err := row.Scan(&i.Relaxed, &i.Renewed)
+	return i, err
+}
+
 const ordersAdmit = `-- name: OrdersAdmit :many
 WITH incoming AS (
   SELECT x.order_id, x.amount, x.currency, x.item, x.quantity, x.metadata, x.submitted_by, x.principal, x.key, x.fingerprint
@@ -19,6 +56,8 @@ WITH incoming AS (
                   unnest($4::text[]), unnest($5::integer[]), unnest($6::text[]),
                   unnest($7::text[]), unnest($8::text[]), unnest($9::text[]), unnest($10::bytea[]))
     AS x(order_id, amount, currency, item, quantity, metadata, submitted_by, principal, key, fingerprint)
+  WHERE EXISTS (SELECT FROM pawl.order_numbering AS n WHERE n.server_started_at = pg_postmaster_start_time()
+    AND (NOT n.relaxed OR set_config('synchronous_commit', 'off', true) <> ''))
 ), kept AS (
   INSERT INTO pawl.idempotency_keys (principal, key, fingerprint)
   SELECT i.principal, i.key, i.fingerprint FROM incoming AS i
@@ -39,7 +78,7 @@ WITH incoming AS (
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
   SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id),
-    lag(a.order_no, 1, $13::bigint) OVER (ORDER BY a.order_no)
+    lag(a.order_no, 1, (SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = $13::bigint)) OVER (ORDER BY a.order_no)
   FROM admitted AS a
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a
@@ -69,11 +108,15 @@ type OrdersAdmitRow struct {
 
 // Inserts the orders that do not exist yet, already leased to this process and on their way: the first move and its history
 // row are the same statement. Rows go in by order_id: two replicas that admit the same orders in other orders deadlock
-// otherwise. An order that is not returned existed, or came to exist meanwhile: read it. If another transaction inserts one of
-// them and does not commit, this one waits for half a second.
+// otherwise. An order that is not returned existed, or came to exist meanwhile: read it. If it is not there either, numbers
+// must not be given now: see OrderNumberingRenew. If another transaction inserts one of them and does not commit, this one waits
+// for half a second.
+//
+// The commit does not wait for the disk: see order_moves.sql.
 //
 // The first row of each history names the order before it, in this batch or that this process admitted last, and so
-// holds on to its number: what verify misses by it is no gap that a rollback left.
+// holds on to its number: what verify misses by it is no gap that a rollback left. A crash may have taken that order, and
+// then it is not named.
 //
 // An Idempotency-Key commits with its order; keys is null where no request has one. An order whose key is there already is
 // left out: either it is stored, or the key stands for another request. All keys go in before the first order, in an order of
@@ -120,11 +163,15 @@ WITH admitted AS (
     ($4::text)::numeric, $5::text, $6::text, $7::integer, nullif($8::text, '')::jsonb,
     nullif($9::text, '')
   WHERE set_config('lock_timeout', '500ms', true) <> ''
+    AND EXISTS (SELECT FROM pawl.order_numbering AS n WHERE n.server_started_at = pg_postmaster_start_time()
+      AND (NOT n.relaxed OR set_config('synchronous_commit', 'off', true) <> ''))
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.order_no, orders.order_id, orders.created_at
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
-  SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id), $10::bigint FROM admitted AS a
+  SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id),
+    (SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = $10::bigint)
+  FROM admitted AS a
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a
 `
@@ -193,6 +240,7 @@ WITH incoming AS (
     AS x(order_id, amount, currency, item, quantity, metadata, policy, customer_id, payment_method,
          start_at, complete_by, complete_seconds, ttl_seconds, concurrency_key, approval, approval_reason, approval_seconds,
          submitted_by, principal, key, fingerprint)
+  WHERE EXISTS (SELECT FROM pawl.order_numbering AS n WHERE n.server_started_at = pg_postmaster_start_time())
 ), judged AS (
   SELECT i.order_id, i.amount, i.currency, i.item, i.quantity, i.metadata, i.policy, i.customer_id, i.payment_method, i.start_at, i.complete_by, i.complete_seconds, i.ttl_seconds, i.concurrency_key, i.approval, i.approval_reason, i.approval_seconds, i.submitted_by, i.principal, i.key, i.fingerprint, CASE WHEN i.start_at > now() THEN 'scheduled' WHEN i.approval THEN 'approval'
     WHEN i.concurrency_key <> '' THEN 'queued' END AS hold
@@ -229,7 +277,7 @@ WITH incoming AS (
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason, id_hash, previous_no)
   SELECT a.order_no, 1, CASE WHEN a.hold IS NULL THEN 'pending' END, a.status, a.fence, a.hold, a.hold_reason, hashtext(a.order_id),
-    lag(a.order_no, 1, $25::bigint) OVER (ORDER BY a.order_no)
+    lag(a.order_no, 1, (SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = $25::bigint)) OVER (ORDER BY a.order_no)
   FROM admitted AS a
 ), begun AS (
   INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation)
@@ -274,7 +322,7 @@ type OrdersAdmitWithTermsRow struct {
 // so many may be under way, or a rule that asks a person first. One that has to wait starts as
 // pending and is held, for the first of what it waits for; the others go on like any,
 // and where the charge is remote and can be made at once, its call begins with them.
-// Keys are as in OrdersAdmit.
+// Keys are as in OrdersAdmit. The commit waits for the disk: a call may have begun.
 func (q *Queries) OrdersAdmitWithTerms(ctx context.Context, arg OrdersAdmitWithTermsParams) ([]OrdersAdmitWithTermsRow, error) {
 	rows, err := q.db.Query(ctx, ordersAdmitWithTerms,
 		arg.OrderIds,
@@ -376,7 +424,9 @@ func (q *Queries) OrdersAdmitWithTerms(ctx context.Context, arg OrdersAdmitWithT
 const ordersByID = `-- name: OrdersByID :many
 SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM pawl.full_orders AS o
 WHERE o.order_id = ANY((SELECT $1::text[])::text[])
-  AND (NOT $2::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
+  AND (o.owner IS NULL AND NOT $2::boolean
+    OR (SELECT set_config('synchronous_commit', CASE WHEN $2::boolean THEN current_setting('synchronous_commit') ELSE 'local' END, true)
+      || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
 `
 
 type OrdersByIDParams struct {
@@ -390,6 +440,9 @@ type OrdersByIDParams struct {
 // ended the wait, or the server came back from a crash. What callers are told must not rest on such a row, so a
 // durable read writes a record of its own, in the same transaction, and its commit is waited for as the settings
 // demand. The log is kept in order: a server with the later record has the earlier commit, too.
+//
+// The last steps of an order that is driven may not be on the disk yet (see order_moves.sql). Whatever reads such an order waits
+// until they are, on this server at least.
 func (q *Queries) OrdersByID(ctx context.Context, arg OrdersByIDParams) ([]Order, error) {
 	rows, err := q.db.Query(ctx, ordersByID, arg.OrderIds, arg.Durable)
 	if err != nil {
@@ -465,7 +518,9 @@ func (q *Queries) OrdersByID(ctx context.Context, arg OrdersByIDParams) ([]Order
 const ordersByNo = `-- name: OrdersByNo :many
 SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM pawl.full_orders AS o
 WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
-  AND (NOT $2::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
+  AND (o.owner IS NULL AND NOT $2::boolean
+    OR (SELECT set_config('synchronous_commit', CASE WHEN $2::boolean THEN current_setting('synchronous_commit') ELSE 'local' END, true)
+      || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
 `
 
 type OrdersByNoParams struct {

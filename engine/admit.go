@@ -168,6 +168,23 @@ func (e *core) foundStored(byID map[string]*run) {
 	}
 }
 
+// renewNumbering has orders be given numbers again after a crash or a restart of the server: see OrderNumberingRenew.
+func (e *core) renewNumbering() {
+	ctx, cancel := context.WithTimeout(e.ctx, 5*time.Second)
+	defer cancel()
+	numbering, err := e.query.OrderNumberingRenew(ctx)
+	switch {
+	case err != nil:
+		e.log.Warn("renew the numbering of orders", "error", err) // an admission that needs it tries again
+		return
+	case numbering.Renewed:
+		e.log.Info("order numbers move ahead: the database server was restarted, or has recovered from a crash")
+	}
+	if !numbering.Relaxed {
+		e.log.Warn("every step of an order waits for the disk: the table pawl.order_numbering is logged")
+	}
+}
+
 // readLastAdmitted reads what was admitted before this process began, so that its first order names it.
 func (e *core) readLastAdmitted() {
 	ctx, cancel := context.WithTimeout(e.ctx, 5*time.Second)

@@ -14,14 +14,15 @@ import (
 const keyKeepTries = 20
 
 // keepKey sees to it that the key of a request about a stored order stands for that request, and for no other one. The
-// key of the request that made the order was committed with it. Errors: orders.ErrKeyReused, orders.ErrUnavailable.
+// key of the request that made the order was committed with it. Errors: orders.ErrKeyReused, orders.ErrUnavailable, and
+// startOver if a crash took the order.
 func (e *core) keepKey(ctx context.Context, r *run, in *Input) error {
 	if in.Key == nil || in.Key.stands(r.kept.Load()) {
 		return nil
 	}
 	ctx, cancel := answering(ctx)
 	defer cancel()
-	p := db.IdempotencyKeyKeepParams{Key: in.Key.Key, Principal: in.Key.Principal, Fingerprint: in.Key.fingerprint}
+	p := db.IdempotencyKeyKeepParams{Key: in.Key.Key, Principal: in.Key.Principal, Fingerprint: in.Key.fingerprint, OrderNo: r.stored.OrderNo}
 	for try := range keyKeepTries {
 		kept, err := detached(ctx, e, func(ctx context.Context) ([][]byte, error) { return e.query.IdempotencyKeyKeep(ctx, p) })
 		switch fault := pg.FaultOf(err); {
@@ -32,43 +33,60 @@ func (e *core) keepKey(ctx context.Context, r *run, in *Input) error {
 			return nil
 		case errors.Is(err, orders.ErrUnavailable), fault == pg.Bad:
 			return orders.Unavailable("keep idempotency key", err)
+		case fault == pg.None:
+			if _, err := e.readStored(ctx, r, in); err != nil {
+				return err
+			}
 		}
 		e.backOff(try)
 	}
 	return orders.ErrUnavailable
 }
 
-// keyTaken ends a run that can't be admitted because of the key of the request that made it. Other callers of the run are
-// not concerned: see anew.
-type keyTaken struct {
-	key    *IdempotencyKey
-	answer error // of the request with that key
+// startOver ends a run whose request can't go on here, which is not the fault of those who share the run: they ask anew.
+type startOver struct {
+	key    *IdempotencyKey // of the request that made the run; nil: that one starts over, too
+	answer error           // to the request with that key
 }
 
-func (k *keyTaken) Error() string { return k.answer.Error() }
+// errLost: the order that a run was about is not there. A crash of the server took it before anything was told of it, or it was
+// removed. What the run knows of it, and compares with, is worth nothing.
+var errLost = &startOver{answer: orders.ErrNotFound}
+
+func (s *startOver) Error() string { return s.answer.Error() }
 
 // answerTo is what a caller of the run is told.
-func (k *keyTaken) answerTo(in *Input) error {
+func (s *startOver) answerTo(in *Input) error {
 	switch {
 	case in == nil: // it asks for an order that was there a moment ago
 		return orders.ErrNotFound
-	case in.Key != nil && in.Key.stands(k.key):
-		return k.answer
+	case in.Key != nil && in.Key.stands(s.key):
+		return s.answer
 	}
-	return k
+	return s
 }
 
-// anew repeats a request whose run has ended because of another request's key.
+// anew repeats a request as long as its run ends with startOver.
 func anew(ctx context.Context, do func() (orders.Order, error)) (orders.Order, error) {
 	for {
 		order, err := do()
-		if _, taken := errors.AsType[*keyTaken](err); !taken {
+		if _, again := errors.AsType[*startOver](err); !again {
 			return order, err
 		}
 		if ctx.Err() != nil {
 			return orders.Order{}, ended(ctx)
 		}
 	}
+}
+
+// readStored reads the order of a run as durably as the settings demand. Numbers never come again, so an order with another number
+// is another one: then the request starts over.
+func (e *core) readStored(ctx context.Context, r *run, in *Input) (orders.Order, error) {
+	order, err := e.Orders.GetDurable(ctx, r.orderID)
+	if errors.Is(err, orders.ErrNotFound) || err == nil && order.OrderNo != r.stored.OrderNo {
+		return orders.Order{}, errLost.answerTo(in)
+	}
+	return order, err
 }
 
 // checkKeys says where orders go that are not stored, and whose requests have a key. If the key is there, it stands for
@@ -89,7 +107,7 @@ func (e *core) checkKeys(runs []*run) []*run {
 	for _, r := range others {
 		stored := fingerprintOf(r.input.Key, rows)
 		if r.next = toReadmit; stored != nil {
-			end(&keyTaken{r.input.Key, reused(stored, r.input.Key.fingerprint, keyedMembers)}, r)
+			end(&startOver{r.input.Key, reused(stored, r.input.Key.fingerprint, keyedMembers)}, r)
 		}
 	}
 	return append(others, e.readSeen(seen)...)
@@ -120,7 +138,7 @@ func (e *core) readSeen(runs []*run) []*run {
 	}
 	present, removed := divide(runs, func(r *run) bool { return stored[r.orderID] })
 	for _, r := range removed {
-		end(&keyTaken{r.input.Key, orders.ErrNotFound}, r)
+		end(&startOver{r.input.Key, orders.ErrNotFound}, r)
 	}
 	return append(removed, e.settle(present, rows)...)
 }

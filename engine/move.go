@@ -315,5 +315,9 @@ func (e *core) readIncomplete(runs []*run) {
 	}
 	for _, row := range rows {
 		byNo[row.OrderNo].order = row
+		delete(byNo, row.OrderNo)
+	}
+	for _, r := range byNo {
+		end(errLost, r)
 	}
 }

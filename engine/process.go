@@ -58,22 +58,12 @@ func (e *Engine) admitAsync(ctx context.Context, in Input) (orders.Order, error)
 		if err := e.agrees(ctx, r, &in); err != nil {
 			return orders.Order{}, err
 		}
-		return e.getAsync(ctx, in.OrderID)
+		return e.readStored(ctx, r, &in)
 	case <-r.done:
 		return e.outcome(ctx, r, &in)
 	case <-ctx.Done():
 		return orders.Order{}, ended(ctx)
 	}
-}
-
-// getAsync reads an order that is known to be stored, which is all that its caller is told while it is under way. That it
-// has ended is more than that.
-func (e *Engine) getAsync(ctx context.Context, orderID string) (orders.Order, error) {
-	order, err := e.Orders.Get(ctx, orderID)
-	if err == nil && order.Status.Final() {
-		return e.Orders.GetDurable(ctx, orderID)
-	}
-	return order, err
 }
 
 // enter joins the run of the order, or sends a new one to be admitted.
@@ -180,10 +170,10 @@ func (e *Engine) awaitRun(ctx context.Context, r *run, in *Input) (orders.Order,
 
 // outcome answers from a run that has ended.
 func (e *Engine) outcome(ctx context.Context, r *run, in *Input) (orders.Order, error) {
-	var taken *keyTaken
+	var again *startOver
 	switch {
-	case errors.As(r.err, &taken):
-		return orders.Order{}, taken.answerTo(in)
+	case errors.As(r.err, &again):
+		return orders.Order{}, again.answerTo(in)
 	case errors.Is(r.err, orders.ErrStopping) && r.no() != 0:
 		return e.asStored(ctx, r, in)
 	case r.err != nil:
@@ -208,7 +198,7 @@ func (e *Engine) asStored(ctx context.Context, r *run, in *Input) (orders.Order,
 			return orders.Order{}, err
 		}
 	}
-	return e.Orders.GetDurable(short, r.orderID)
+	return e.readStored(short, r, in)
 }
 
 // agrees is nil if what a request brought agrees with what is stored, and else a conflict.
@@ -217,7 +207,7 @@ func (e *Engine) agrees(ctx context.Context, r *run, in *Input) error {
 	if err != nil || d == nil {
 		return err
 	}
-	order, err := e.Orders.Get(ctx, in.OrderID)
+	order, err := e.readStored(ctx, r, in)
 	if err != nil {
 		return err
 	}
@@ -234,7 +224,7 @@ func (e *Engine) conflicts(ctx context.Context, r *run, in *Input) ([]orders.Dif
 	if len(d) != 1 || d[0].Pointer != "/paymentMethod" {
 		return d, nil
 	}
-	order, err := e.Orders.Get(ctx, in.OrderID)
+	order, err := e.readStored(ctx, r, in)
 	if err != nil {
 		return nil, err
 	}

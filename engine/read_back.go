@@ -72,23 +72,22 @@ func (e *core) byLostAnswer(r *run, row *orders.Order) bool {
 	return row.Fence == r.order.Fence && row.Seq != r.order.Seq && e.runs.owns(row.OrderNo)
 }
 
-// absent says where runs go whose orders are not stored: the row was never written, or was
-// deleted. What came as a request is admitted; what did not is gone.
+// absent says where runs go whose orders are not stored. One that was never stored is admitted, once it is sure that numbers
+// may be given: without that it was left out.
 func (e *core) absent(runs []*run) {
 	if e.ctx.Err() != nil { // nothing was read
 		goTo(toHandBack, runs...)
 		return
 	}
-	e.runs.disown(runs)
-	for _, r := range runs {
-		r.order.OrderNo = 0
-		switch {
-		case r.input.OrderID == "":
-			end(orders.ErrNotFound, r)
-		case r.input.Key != nil:
+	lost, unstored := divide(runs, func(r *run) bool { return r.no() != 0 })
+	e.runs.disown(lost)
+	end(errLost, lost...)
+	for _, r := range unstored {
+		if r.next = toReadmit; r.input.Key != nil {
 			r.next = toKeyCheck
-		default:
-			r.next = toReadmit
 		}
+	}
+	if len(unstored) > 0 {
+		e.renewNumbering()
 	}
 }

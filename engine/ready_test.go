@@ -66,6 +66,7 @@ func TestReadyLooksAtEverything(t *testing.T) {
 	b := setup(t)
 	all := column[string](t, b.Pool, `SELECT 'pawl.' || tablename::text FROM pg_tables WHERE schemaname = 'pawl'
 		UNION ALL SELECT 'pawl.' || viewname::text FROM pg_views WHERE schemaname = 'pawl'
+		UNION ALL SELECT 'pawl.orders_order_no_seq' -- the one that is written by itself
 		UNION ALL SELECT 'pawl.' || proname || '(' || oidvectortypes(proargtypes) || ')' FROM pg_proc
 			WHERE pronamespace = 'pawl'::regnamespace AND prorettype <> 'trigger'::regtype
 		ORDER BY 1`)
@@ -89,6 +90,7 @@ func (b *bundle) asRole(t *testing.T, name string) *bundle {
 	})
 	b.exec(t, `GRANT USAGE ON SCHEMA pawl TO `+role)
 	b.exec(t, `GRANT ALL ON ALL TABLES IN SCHEMA pawl, public TO `+role)
+	b.exec(t, `GRANT UPDATE ON SEQUENCE pawl.orders_order_no_seq TO `+role)
 	b.exec(t, `GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA pawl TO `+role)
 	u, err := url.Parse(b.URL)
 	assert.NoError(t, err)

@@ -194,6 +194,7 @@ type hold struct {
 
 // terms are what a request is compared with.
 type terms struct {
+	OrderNo                   int64 // whose terms they are
 	Amount                    decimal.Decimal
 	Currency, Item            string
 	Quantity                  int32
@@ -227,7 +228,7 @@ func (r *run) markKnown() {
 		r.wasKnown = true
 		o := &r.order
 		r.stored = terms{
-			Amount: o.Amount, Currency: o.Currency, Item: o.Item, Quantity: o.Quantity, CustomerID: or(o.CustomerID), PaymentMethod: or(o.PaymentMethod),
+			OrderNo: o.OrderNo, Amount: o.Amount, Currency: o.Currency, Item: o.Item, Quantity: o.Quantity, CustomerID: or(o.CustomerID), PaymentMethod: or(o.PaymentMethod),
 			StartAt: o.StartAt, CompleteBy: o.CompleteBy, ReservationTTL: o.ReservationTtl,
 			ConcurrencyKey: o.ConcurrencyKey, Policy: o.Policy, Generation: o.Generation,
 		}
@@ -254,15 +255,15 @@ type registry struct {
 	mu     sync.Mutex
 	byID   map[string]*run
 	driven map[int64]time.Time
-	claims map[int64]orders.Order // rows that were claimed for us while their order had a run
-	closed bool                   // takes no more runs
-	empty  chan struct{}          // made by waitEmpty; closed when the last run has gone
+	claims map[string]orders.Order // rows that were claimed for us while their order had a run, by its id
+	closed bool                    // takes no more runs
+	empty  chan struct{}           // made by waitEmpty; closed when the last run has gone
 	size   atomic.Int64
 	bytes  atomic.Int64 // of metadata, which is what can be large of an order
 }
 
 func (reg *registry) init() {
-	reg.byID, reg.driven, reg.claims = map[string]*run{}, map[int64]time.Time{}, map[int64]orders.Order{}
+	reg.byID, reg.driven, reg.claims = map[string]*run{}, map[int64]time.Time{}, map[string]orders.Order{}
 }
 
 // join returns the run of the order, making it if there is none; nil when it is too late
@@ -296,7 +297,7 @@ func (reg *registry) claimed(row orders.Order, httpRequestID string) (r *run, dr
 	defer reg.mu.Unlock()
 	o := &row
 	if _, ok := reg.byID[o.OrderID]; ok {
-		reg.claims[o.OrderNo] = row
+		reg.claims[o.OrderID] = row
 		_, driven = reg.driven[o.OrderNo]
 		return nil, driven
 	}
@@ -393,8 +394,8 @@ func (reg *registry) remove(runs []*run) (removed []*run, claimed []orders.Order
 		delete(reg.driven, r.no())
 		reg.bytes.Add(-int64(len(r.input.Metadata)))
 		removed = append(removed, r)
-		row, ok := reg.claims[r.no()]
-		delete(reg.claims, r.no())
+		row, ok := reg.claims[r.orderID]
+		delete(reg.claims, r.orderID)
 		switch {
 		case r.err != nil:
 		case ok && row.Fence > r.order.Fence:

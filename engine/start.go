@@ -42,6 +42,7 @@ func (e *Engine) StartReading() {
 func (e *Engine) Start() {
 	e.StartReading()
 	e.readIdentity()
+	e.renewNumbering()
 	e.readLastAdmitted()
 	for _, q := range e.all {
 		e.wg.Go(func() { q.Run(e.ctx) })

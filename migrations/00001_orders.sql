@@ -109,6 +109,18 @@ CREATE TABLE pawl.orders (
   vacuum_truncate = false
 );
 
+-- Whether the sequence of order_no may give the next number. Orders are admitted without waiting for the disk, so a crash can
+-- take back the last numbers with their orders, and replicas still remember those. PostgreSQL empties an unlogged table after
+-- a crash; a standby has it empty when it is promoted. An order is admitted only while the row is there. Whoever misses it moves
+-- the sequence beyond all numbers that can have been lost, and inserts it: so no number is that of two orders. The time
+-- tells a row that came with a dump, or that a server kept over a restart.
+CREATE UNLOGGED TABLE pawl.order_numbering (
+  singleton         boolean PRIMARY KEY DEFAULT true CHECK (singleton),
+  server_started_at timestamptz NOT NULL DEFAULT pg_postmaster_start_time(),
+  relaxed           boolean NOT NULL DEFAULT true -- steps of orders may commit without waiting for the disk: the table is unlogged
+);
+INSERT INTO pawl.order_numbering DEFAULT VALUES;
+
 -- The table begins with 128 empty pages. While it is smaller than an index look-up is
 -- dear, a plan reads all of it, and connections keep such a plan while it grows: ten
 -- times slower, for minutes. Nothing of this depends on settings or on statistics.
@@ -134,6 +146,7 @@ CREATE INDEX orders_concurrency ON pawl.orders (concurrency_key, order_no) WHERE
 CREATE INDEX orders_customer ON pawl.orders (customer_id, order_no) WHERE customer_id IS NOT NULL;
 
 -- +goose Down
+DROP TABLE pawl.order_numbering;
 DROP TABLE pawl.orders;
 DROP FUNCTION pawl.system_identifier();
 DROP TABLE pawl.installation;

@@ -2,11 +2,12 @@
 
 -- name: IdempotencyKeyKeep :many
 -- Keeps the key of a request about an order that is stored, and returns the fingerprint that it stands for: that of the
--- request, unless it was used for another one. No row comes back when another request keeps it at this moment. Durable, as
+-- request, unless it was used for another one. No row comes back when another request keeps it at this moment, or a crash took the order. Durable, as
 -- OrdersByID.
 WITH kept AS (
   INSERT INTO pawl.idempotency_keys AS i (principal, key, fingerprint)
-  SELECT @principal::text, @key::text, @fingerprint::bytea WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  SELECT @principal::text, @key::text, @fingerprint::bytea FROM pawl.orders AS o
+  WHERE o.order_no = @order_no AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   ON CONFLICT (key, principal) DO NOTHING
   RETURNING i.fingerprint
 )

@@ -1,13 +1,17 @@
 -- name: InventoryGet :one
-SELECT i.* FROM pawl.inventory AS i WHERE i.item = @item;
+-- It waits for the disk: the reservations in it may not have.
+SELECT i.* FROM pawl.inventory AS i
+WHERE i.item = @item AND (SELECT set_config('synchronous_commit', 'local', true) || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL;
 
 -- name: InventoryTracked :one
 -- Whether the stock of any item is tracked.
 SELECT EXISTS (SELECT FROM pawl.inventory AS i WHERE i.tracked)::boolean AS tracked;
 
 -- name: InventoryList :many
+-- It waits as InventoryGet.
 SELECT i.* FROM pawl.inventory AS i
-WHERE i.item > @after ORDER BY i.item LIMIT @most;
+WHERE i.item > @after AND (SELECT set_config('synchronous_commit', 'local', true) || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
+ORDER BY i.item LIMIT @most;
 
 -- name: InventoryMove :many
 -- Changes the stock on the shelf by some units, and records it. No row comes back when a request of this

@@ -4,6 +4,9 @@
 -- error; an order that is not among them was locked by another session (SKIP LOCKED: one
 -- locked row must not stall its neighbours) or is no longer as expected.
 --
+-- Charge and reservation do not wait for the disk: nothing is told of them before a later commit that does, and the log is
+-- in order (docs/design.md, "One wait for the disk"). What ends an order waits.
+--
 -- Rows are found by order_no = ANY(array), never by joining unnest to orders: a plan
 -- cached while the table was empty would read all of it for every batch. The array stands
 -- in a sub-select, out of the planner's sight: a plan for arrays of one would look cheaper
@@ -37,7 +40,8 @@ SELECT m.order_no, m.seq, 'pending', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
 -- name: OrdersCharge :many
--- Stopped before its charge, an order is certainly not charged: it is canceled.
+-- Stopped before its charge, an order is certainly not charged: it is canceled,
+-- and the commit waits for the disk.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
@@ -60,6 +64,8 @@ WITH locked AS MATERIALIZED (
 )
 INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'charging', m.status, m.fence FROM moved AS m
+WHERE (SELECT set_config('synchronous_commit', 'off', true) FROM pawl.order_numbering AS r WHERE r.relaxed
+  AND NOT EXISTS (SELECT FROM moved AS n WHERE n.status = 'canceled')) IS DISTINCT FROM ''
 RETURNING order_no, seq, to_status, at;
 
 -- name: OrdersChargeOne :many
@@ -67,6 +73,7 @@ WITH moved AS (
   UPDATE pawl.orders AS o SET status = 'reserving', seq = o.seq + 1, take_overs = 0
   WHERE o.order_no = (SELECT l.order_no FROM pawl.orders AS l WHERE l.order_no = @order_no FOR NO KEY UPDATE SKIP LOCKED)
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq AND o.stop_requested IS NULL
+    AND (SELECT set_config('synchronous_commit', 'off', true) FROM pawl.order_numbering AS r WHERE r.relaxed) IS DISTINCT FROM ''
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount
 ), charged AS (
   INSERT INTO pawl.charges (order_no, generation, currency, amount)
@@ -160,6 +167,7 @@ WITH asked AS (
   INSERT INTO pawl.inventory AS i (item, reserved)
   SELECT l.item, sum(l.quantity) FROM locked AS l
   WHERE l.asks AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+    AND (SELECT set_config('synchronous_commit', 'off', true) FROM pawl.order_numbering AS r WHERE r.relaxed) IS DISTINCT FROM ''
   GROUP BY l.item ORDER BY l.item
   ON CONFLICT (item) DO UPDATE SET reserved = i.reserved + excluded.reserved
     WHERE NOT i.tracked OR i.reserved + excluded.reserved <= i.on_hand
@@ -188,7 +196,9 @@ WITH asking AS MATERIALIZED (
   FOR NO KEY UPDATE SKIP LOCKED
 ), taken AS (
   INSERT INTO pawl.inventory AS i (item, reserved)
-  SELECT a.item, a.quantity FROM asking AS a WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  SELECT a.item, a.quantity FROM asking AS a
+  WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+    AND (SELECT set_config('synchronous_commit', 'off', true) FROM pawl.order_numbering AS r WHERE r.relaxed) IS DISTINCT FROM ''
   ON CONFLICT (item) DO UPDATE SET reserved = i.reserved + excluded.reserved
     WHERE NOT i.tracked OR i.reserved + excluded.reserved <= i.on_hand
   RETURNING i.item

@@ -1,11 +1,15 @@
 -- name: OrdersAdmit :many
 -- Inserts the orders that do not exist yet, already leased to this process and on their way: the first move and its history
 -- row are the same statement. Rows go in by order_id: two replicas that admit the same orders in other orders deadlock
--- otherwise. An order that is not returned existed, or came to exist meanwhile: read it. If another transaction inserts one of
--- them and does not commit, this one waits for half a second.
+-- otherwise. An order that is not returned existed, or came to exist meanwhile: read it. If it is not there either, numbers
+-- must not be given now: see OrderNumberingRenew. If another transaction inserts one of them and does not commit, this one waits
+-- for half a second.
+--
+-- The commit does not wait for the disk: see order_moves.sql.
 --
 -- The first row of each history names the order before it, in this batch or that this process admitted last, and so
--- holds on to its number: what verify misses by it is no gap that a rollback left.
+-- holds on to its number: what verify misses by it is no gap that a rollback left. A crash may have taken that order, and
+-- then it is not named.
 --
 -- An Idempotency-Key commits with its order; keys is null where no request has one. An order whose key is there already is
 -- left out: either it is stored, or the key stands for another request. All keys go in before the first order, in an order of
@@ -17,6 +21,8 @@ WITH incoming AS (
                   unnest(@items::text[]), unnest(@quantities::integer[]), unnest(@metadata::text[]),
                   unnest(@submitted_by::text[]), unnest(@principals::text[]), unnest(@keys::text[]), unnest(@fingerprints::bytea[]))
     AS x(order_id, amount, currency, item, quantity, metadata, submitted_by, principal, key, fingerprint)
+  WHERE EXISTS (SELECT FROM pawl.order_numbering AS n WHERE n.server_started_at = pg_postmaster_start_time()
+    AND (NOT n.relaxed OR set_config('synchronous_commit', 'off', true) <> ''))
 ), kept AS (
   INSERT INTO pawl.idempotency_keys (principal, key, fingerprint)
   SELECT i.principal, i.key, i.fingerprint FROM incoming AS i
@@ -37,7 +43,7 @@ WITH incoming AS (
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
   SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id),
-    lag(a.order_no, 1, sqlc.narg('previous_no')::bigint) OVER (ORDER BY a.order_no)
+    lag(a.order_no, 1, (SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = sqlc.narg('previous_no')::bigint)) OVER (ORDER BY a.order_no)
   FROM admitted AS a
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a;
@@ -50,11 +56,15 @@ WITH admitted AS (
     (@amount::text)::numeric, @currency::text, @item::text, @quantity::integer, nullif(@metadata::text, '')::jsonb,
     nullif(@submitted_by::text, '')
   WHERE set_config('lock_timeout', '500ms', true) <> ''
+    AND EXISTS (SELECT FROM pawl.order_numbering AS n WHERE n.server_started_at = pg_postmaster_start_time()
+      AND (NOT n.relaxed OR set_config('synchronous_commit', 'off', true) <> ''))
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.order_no, orders.order_id, orders.created_at
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
-  SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id), sqlc.narg('previous_no')::bigint FROM admitted AS a
+  SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id),
+    (SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = sqlc.narg('previous_no')::bigint)
+  FROM admitted AS a
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a;
 
@@ -63,7 +73,7 @@ SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a;
 -- so many may be under way, or a rule that asks a person first. One that has to wait starts as
 -- pending and is held, for the first of what it waits for; the others go on like any,
 -- and where the charge is remote and can be made at once, its call begins with them.
--- Keys are as in OrdersAdmit.
+-- Keys are as in OrdersAdmit. The commit waits for the disk: a call may have begun.
 WITH incoming AS (
   SELECT x.*
   FROM ROWS FROM (unnest(@order_ids::text[]), unnest(@amounts::text[]), unnest(@currencies::text[]),
@@ -76,6 +86,7 @@ WITH incoming AS (
     AS x(order_id, amount, currency, item, quantity, metadata, policy, customer_id, payment_method,
          start_at, complete_by, complete_seconds, ttl_seconds, concurrency_key, approval, approval_reason, approval_seconds,
          submitted_by, principal, key, fingerprint)
+  WHERE EXISTS (SELECT FROM pawl.order_numbering AS n WHERE n.server_started_at = pg_postmaster_start_time())
 ), judged AS (
   SELECT i.*, CASE WHEN i.start_at > now() THEN 'scheduled' WHEN i.approval THEN 'approval'
     WHEN i.concurrency_key <> '' THEN 'queued' END AS hold
@@ -112,13 +123,37 @@ WITH incoming AS (
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason, id_hash, previous_no)
   SELECT a.order_no, 1, CASE WHEN a.hold IS NULL THEN 'pending' END, a.status, a.fence, a.hold, a.hold_reason, hashtext(a.order_id),
-    lag(a.order_no, 1, sqlc.narg('previous_no')::bigint) OVER (ORDER BY a.order_no)
+    lag(a.order_no, 1, (SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = sqlc.narg('previous_no')::bigint)) OVER (ORDER BY a.order_no)
   FROM admitted AS a
 ), begun AS (
   INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation)
   SELECT a.order_no, 1, a.fence, 0, a.policy, 'charge', 'do' FROM admitted AS a WHERE a.calls IS NOT NULL
 )
 SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM admitted AS w, pawl.no_effects AS e) AS written_orders;
+
+-- name: OrderNumberingRenew :one
+-- Lets orders be admitted again after a crash, a failover or a restart: the next number is behind all that can have been lost. A
+-- crash loses what the log buffers hold, an asynchronous standby lacks what it had not received, both far less than a billion
+-- numbers; the random part is for a standby that lacks a renewal, too. There is room for millions of renewals below 2^53. The
+-- second of two waits for the first, and changes nothing. The commit waits for the disk even where the settings do not: a renewal
+-- that was lost would be followed by one that gives the same numbers.
+WITH here AS (
+  SELECT pg_postmaster_start_time() AS server_started_at, c.relpersistence = 'u' AS relaxed
+  FROM pg_catalog.pg_class AS c WHERE c.oid = 'pawl.order_numbering'::regclass
+), renewed AS (
+  INSERT INTO pawl.order_numbering AS n (server_started_at, relaxed)
+  SELECT h.server_started_at, h.relaxed FROM here AS h
+  WHERE (SELECT set_config('lock_timeout', '500ms', true)
+    || set_config('synchronous_commit', CASE s.setting WHEN 'off' THEN 'local' ELSE s.setting END, true)
+    FROM current_setting('synchronous_commit') AS s(setting)) <> ''
+  ON CONFLICT (singleton) DO UPDATE SET server_started_at = excluded.server_started_at, relaxed = excluded.relaxed
+    WHERE n.server_started_at <> excluded.server_started_at OR n.relaxed <> excluded.relaxed
+  RETURNING n.singleton
+), moved AS (
+  SELECT setval('pawl.orders_order_no_seq', nextval('pawl.orders_order_no_seq') + 1000000000 + (random() * 1000000000)::bigint) AS last_no
+  FROM renewed
+)
+SELECT h.relaxed::boolean AS relaxed, ((SELECT m.last_no FROM moved AS m) IS NOT NULL)::boolean AS renewed FROM here AS h;
 
 -- name: OrdersByID :many
 -- Orders as they are, with what stands and what was undone of their generation.
@@ -127,15 +162,22 @@ SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM admitted AS w, pawl
 -- ended the wait, or the server came back from a crash. What callers are told must not rest on such a row, so a
 -- durable read writes a record of its own, in the same transaction, and its commit is waited for as the settings
 -- demand. The log is kept in order: a server with the later record has the earlier commit, too.
+--
+-- The last steps of an order that is driven may not be on the disk yet (see order_moves.sql). Whatever reads such an order waits
+-- until they are, on this server at least.
 SELECT o.* FROM pawl.full_orders AS o
 WHERE o.order_id = ANY((SELECT @order_ids::text[])::text[])
-  AND (NOT @durable::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL);
+  AND (o.owner IS NULL AND NOT @durable::boolean
+    OR (SELECT set_config('synchronous_commit', CASE WHEN @durable::boolean THEN current_setting('synchronous_commit') ELSE 'local' END, true)
+      || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL);
 
 -- name: OrdersByNo :many
 -- The same by number.
 SELECT o.* FROM pawl.full_orders AS o
 WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
-  AND (NOT @durable::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL);
+  AND (o.owner IS NULL AND NOT @durable::boolean
+    OR (SELECT set_config('synchronous_commit', CASE WHEN @durable::boolean THEN current_setting('synchronous_commit') ELSE 'local' END, true)
+      || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL);
 
 -- name: OrdersWatched :many
 -- What a caller needs who waits for an order that another replica drives.

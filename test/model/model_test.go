@@ -27,6 +27,9 @@ const (
 	sameUndo      = "an undo says the same on every call"
 	eventsInOrder = "each event once, and in the order of seq"
 	noEventLost   = "no event is left out"
+	atDisk        = "what is told is at the disk"
+	oneOrder      = "a number is that of one order"
+	namesStored   = "no order names one that is lost"
 )
 
 // safe variants hold. Of those with drivers, each statement of theirs is come to: what
@@ -40,6 +43,7 @@ var safe = []struct{ name, model, switches, drivers string }{
 	{"callback, seq raised", "callback", "RAISESEQ", "replica callback"},
 	{"retention", "retention", "", "driver people time"},
 	{"feed", "feed", "", "writer relay"},
+	{"commit", "commit", "", "server replica caller reader relay"},
 	{"retention, the keys of what stands are never forgotten", "retention", "KEEPSDONE DOUBTAGE", ""},
 }
 
@@ -75,6 +79,20 @@ var weakened = []struct {
 	{"feed", "NOHORIZON", []string{noEventLost}},
 	{"feed", "FORGETS", []string{eventsInOrder}},
 	{"feed", "BLIND", []string{eventsInOrder}},
+	{"commit", "NOMARKER", []string{oneOrder}},
+	{"commit", "UNCOMPARED", []string{oneOrder}},
+	{"commit", "UNCOMPAREDCALL", []string{oneOrder}},
+	{"commit", "NOSKIP", []string{oneOrder}},
+	{"commit", "EARLYSKIP", []string{oneOrder}},
+	{"commit", "EARLYANSWER", []string{atDisk}},
+	{"commit", "EARLY202", []string{atDisk}},
+	{"commit", "BLIND202", []string{atDisk}},
+	{"commit", "OTHER202", []string{atDisk}},
+	{"commit", "EARLYREAD", []string{atDisk}},
+	{"commit", "EARLYCALL", []string{atDisk}},
+	{"commit", "EARLYEVENT", []string{atDisk}},
+	{"commit", "NAMESLOST", []string{namesStored}},
+	{"commit", "REMEMBERS", []string{atDisk}},
 	{"retention", "SENDSOLD", []string{single, inTheBooks}},
 	{"retention", "UNDOESOLD", []string{nothingLive}},
 	{"retention", "DOUBTAGE", []string{nothingLive}},
