@@ -80,10 +80,14 @@ func anew(ctx context.Context, do func() (orders.Order, error)) (orders.Order, e
 }
 
 // readStored reads the order of a run as durably as the settings demand. Numbers never come again, so an order with another number
-// is another one: then the request starts over.
+// is another one: then the request starts over, when the run has found out, too.
 func (e *core) readStored(ctx context.Context, r *run, in *Input) (orders.Order, error) {
 	order, err := e.Orders.GetDurable(ctx, r.orderID)
 	if errors.Is(err, orders.ErrNotFound) || err == nil && order.OrderNo != r.stored.OrderNo {
+		select {
+		case <-r.done:
+		case <-ctx.Done():
+		}
 		return orders.Order{}, errLost.answerTo(in)
 	}
 	return order, err

@@ -1,0 +1,243 @@
+package ledger_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"pawl/db"
+	"pawl/engine/ledger"
+	"pawl/fsm"
+	"pawl/test/assert"
+)
+
+// commitsWith runs a statement, takes it back, and tells how its commit would have waited.
+func (l *books) commitsWith(do func(q *db.Queries, tx pgx.Tx)) (setting string) {
+	l.t.Helper()
+	tx := l.begin()
+	defer func() { l.must(tx.Rollback(l.t.Context())) }()
+	do(l.query.WithTx(tx), tx)
+	l.must(tx.QueryRow(l.t.Context(), `SHOW synchronous_commit`).Scan(&setting))
+	return setting
+}
+
+// TestWhichCommitsWait: the steps of an order that goes on do not wait for the disk, and what ends or stops it does. Where the
+// server can't be relied on to notice a crash, all of them wait.
+func TestWhichCommitsWait(t *testing.T) {
+	t.Parallel()
+	for _, relaxed := range []bool{true, false} {
+		wants := map[fsm.State]string{fsm.Reserving: "off", fsm.Confirming: "off"}
+		if !relaxed {
+			wants = nil
+		}
+		for _, m := range moves {
+			t.Run(fmt.Sprintf("%s to %s%s, relaxed %t", m.from, m.to, after(m.outcome), relaxed), func(t *testing.T) {
+				t.Parallel()
+				l := open(t)
+				l.stock("widget", 10)
+				set := l.set(l.plant(m.from, m.outcome))
+				l.exec(`UPDATE order_numbering SET relaxed = $1`, relaxed)
+				forms := map[string]ledger.Move{"short": ledger.Moves[m.from]}
+				if slices.Contains([]fsm.State{fsm.Charging, fsm.Reserving, fsm.Confirming}, m.from) {
+					forms["full"] = full
+					if m.outcome != "" {
+						delete(forms, "short") // it leaves the order to the full one, in a commit of its own
+					}
+				}
+				for name, move := range forms {
+					got := l.commitsWith(func(q *db.Queries, _ pgx.Tx) {
+						moved, err := move(t.Context(), q, set)
+						l.must(err)
+						if len(moved) != 1 || moved[0].ToStatus != m.to {
+							t.Fatalf("%s: moved %+v", name, moved)
+						}
+					})
+					want := "on"
+					if w, ok := wants[m.to]; ok && (name == "short" || m.from == fsm.Charging) { // the full reservation is rare: it waits
+						want = w
+					}
+					if got != want {
+						t.Errorf("%s: synchronous_commit is %s, want %s", name, got, want)
+					}
+				}
+			})
+		}
+	}
+	t.Run("a batch in which one order is canceled", func(t *testing.T) {
+		t.Parallel()
+		l := open(t)
+		nos := l.orders(fsm.Charging, "widget", 1, 1)
+		l.stop(nos[0])
+		l.exec(`UPDATE orders SET seq = 2 WHERE order_no = $1`, nos[1]) // as if of the same batch
+		if got := l.commitsWith(func(q *db.Queries, _ pgx.Tx) {
+			moved, err := ledger.Moves[fsm.Charging](t.Context(), q, l.set(nos...))
+			l.must(err)
+			if len(moved) != 2 {
+				t.Fatalf("moved %+v", moved)
+			}
+		}); got != "on" {
+			t.Errorf("synchronous_commit is %s", got)
+		}
+	})
+}
+
+// admissions are the ways in, each with how its commit waits. They answer how many orders they stored.
+func (l *books) admissions() map[string]func(q *db.Queries) (setting string, stored int, err error) {
+	batch := func(ids ...string) db.OrdersAdmitParams {
+		p := db.OrdersAdmitParams{Owner: uuid.New(), LeaseSeconds: 60}
+		for _, id := range ids {
+			p.OrderIds, p.Amounts, p.Currencies = append(p.OrderIds, id), append(p.Amounts, "1"), append(p.Currencies, "USD")
+			p.Items, p.Quantities, p.Metadata = append(p.Items, "widget"), append(p.Quantities, 1), append(p.Metadata, "")
+		}
+		return p
+	}
+	plain := func(p db.OrdersAdmitParams) func(q *db.Queries) (string, int, error) {
+		return func(q *db.Queries) (string, int, error) {
+			rows, err := ledger.Admit(l.t.Context(), q, p)
+			return "off", len(rows), err
+		}
+	}
+	keyed := batch("keyed")
+	keyed.Principals, keyed.Keys, keyed.Fingerprints = []string{"shop"}, []string{"k"}, [][]byte{{1}}
+	terms := batch("with terms")
+	return map[string]func(q *db.Queries) (string, int, error){
+		"one":     plain(batch("one")),
+		"a batch": plain(batch("first", "second")),
+		"a key":   plain(keyed),
+		"terms": func(q *db.Queries) (string, int, error) { // a call may begin with it
+			rows, err := q.OrdersAdmitWithTerms(l.t.Context(), db.OrdersAdmitWithTermsParams{OrderIds: terms.OrderIds, Amounts: terms.Amounts,
+				Currencies: terms.Currencies, Items: terms.Items, Quantities: terms.Quantities, Metadata: terms.Metadata,
+				Owner: terms.Owner, LeaseSeconds: terms.LeaseSeconds})
+			return "on", len(rows), err
+		},
+	}
+}
+
+func TestWhichAdmissionsWait(t *testing.T) {
+	t.Parallel()
+	l := open(t)
+	for name, admit := range l.admissions() {
+		var want string
+		got := l.commitsWith(func(q *db.Queries, _ pgx.Tx) {
+			setting, stored, err := admit(q)
+			l.must(err)
+			if stored == 0 {
+				t.Errorf("%s: no order is stored", name)
+			}
+			want = setting
+		})
+		assert.Equal(t, got, want, name)
+	}
+}
+
+// TestNumberingInDoubt: while numbers may have been lost, no order gets one, and none that is given later is an old one.
+func TestNumberingInDoubt(t *testing.T) {
+	t.Parallel()
+	for name, doubt := range map[string]string{
+		"after a crash": `TRUNCATE order_numbering`, "after a restart": `UPDATE order_numbering SET server_started_at = server_started_at - interval '1 day'`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := open(t)
+			last := l.order("widget", 1)
+			l.exec(doubt)
+			before := l.snapshot()
+			for way, admit := range l.admissions() {
+				_, stored, err := admit(l.query)
+				l.must(err)
+				assert.Equal(t, stored, 0, way)
+			}
+			assert.Equal(t, l.snapshot(), before)
+			assert.Equal(t, value[int](l, `SELECT count(*) FROM idempotency_keys`), 0)
+			for _, renews := range []bool{true, false} {
+				got, err := l.query.OrderNumberingRenew(t.Context())
+				l.must(err)
+				assert.Equal(t, got, db.OrderNumberingRenewRow{Relaxed: true, Renewed: renews})
+			}
+			if next := l.order("widget", 1); next <= last+1_000_000_000 || next > last+2_000_000_100 {
+				t.Errorf("order_no %d comes after %d", next, last)
+			}
+		})
+	}
+	t.Run("where a crash leaves the row", func(t *testing.T) {
+		t.Parallel()
+		l := open(t)
+		l.exec(`ALTER TABLE order_numbering SET LOGGED`)
+		got, err := l.query.OrderNumberingRenew(t.Context())
+		l.must(err)
+		assert.Equal(t, got, db.OrderNumberingRenewRow{Relaxed: false, Renewed: true})
+		for way, admit := range l.admissions() {
+			assert.Equal(t, l.commitsWith(func(q *db.Queries, _ pgx.Tx) {
+				_, stored, err := admit(q)
+				l.must(err)
+				if stored == 0 {
+					t.Errorf("%s: no order is stored", way)
+				}
+			}), "on", way)
+		}
+	})
+}
+
+// TestReadsOfWhatIsDrivenWait: what is told of an order, its history and the stock is on the disk of this server.
+func TestReadsOfWhatIsDrivenWait(t *testing.T) {
+	t.Parallel()
+	l := open(t)
+	l.stock("widget", 10)
+	driven, ended := l.orders(fsm.Reserving, "widget", 1)[0], l.orders(fsm.Confirming, "widget", 1)[0]
+	l.all(l.set(ended))
+	byNo := func(no int64) func(*db.Queries) error {
+		return func(q *db.Queries) error {
+			return assert.Err(q.OrdersByNo(t.Context(), db.OrdersByNoParams{OrderNos: []int64{no}}))
+		}
+	}
+	byID := func(no int64) func(*db.Queries) error {
+		id := value[string](l, `SELECT order_id FROM orders WHERE order_no = $1`, no)
+		return func(q *db.Queries) error {
+			return assert.Err(q.OrdersByID(t.Context(), db.OrdersByIDParams{OrderIds: []string{id}}))
+		}
+	}
+	list := func(nos ...int64) func(*db.Queries) error {
+		return func(q *db.Queries) error {
+			return assert.Err(q.OrdersRead(t.Context(), db.OrdersReadParams{OrderNos: nos, Bytes: 1 << 20}))
+		}
+	}
+	history := func(no int64) func(*db.Queries) error {
+		return func(q *db.Queries) error {
+			return assert.Err(q.TransitionsOf(t.Context(), db.TransitionsOfParams{OrderNo: no, Before: 100, Most: 10}))
+		}
+	}
+	newest := func(no int64) func(*db.Queries) error {
+		return func(q *db.Queries) error {
+			return assert.Err(q.TransitionsOfNewest(t.Context(), db.TransitionsOfNewestParams{OrderNo: no, Before: 100, Most: 10}))
+		}
+	}
+	for name, c := range map[string]struct {
+		read func(*db.Queries) error
+		want string
+	}{
+		"driven":                     {byNo(driven), "local"},
+		"driven, by id":              {byID(driven), "local"},
+		"ended":                      {byNo(ended), "on"},
+		"ended, by id":               {byID(ended), "on"},
+		"a list":                     {list(driven, ended), "local"},
+		"a list of those that ended": {list(ended), "on"},
+		"history":                    {history(driven), "local"},
+		"history, newest first":      {newest(driven), "local"},
+		"history of one that ended":  {history(ended), "on"},
+		"its newest":                 {newest(ended), "on"},
+		"stock":                      {func(q *db.Queries) error { return assert.Err(q.InventoryGet(t.Context(), "widget")) }, "local"},
+		"a list of stock": {func(q *db.Queries) error {
+			return assert.Err(q.InventoryList(t.Context(), db.InventoryListParams{Most: 10}))
+		}, "local"},
+	} {
+		assert.Equal(t, l.commitsWith(func(q *db.Queries, tx pgx.Tx) {
+			l.must(c.read(q))
+			var written bool
+			l.must(tx.QueryRow(t.Context(), `SELECT txid_current_if_assigned() IS NOT NULL`).Scan(&written))
+			assert.Equal(t, written, c.want == "local", name, "writes a record")
+		}), c.want, name)
+	}
+}
