@@ -10,6 +10,18 @@ import (
 	"time"
 )
 
+const orderNumberingRelaxed = `-- name: OrderNumberingRelaxed :one
+SELECT coalesce(bool_and(n.relaxed), true)::boolean AS relaxed FROM pawl.order_numbering AS n
+`
+
+// Whether steps of orders may commit without waiting for the disk. After a crash there is no row until the next order.
+func (q *Queries) OrderNumberingRelaxed(ctx context.Context) (bool, error) {
+	row := q.db.QueryRow(ctx, orderNumberingRelaxed)
+	var relaxed bool
+	err := row.Scan(&relaxed)
+	return relaxed, err
+}
+
 const schemaSwitchedOff = `-- name: SchemaSwitchedOff :many
 SELECT format('trigger %s on %s is switched off', t.tgname, t.tgrelid::regclass)::text AS what
 FROM pg_catalog.pg_trigger AS t JOIN pg_catalog.pg_class AS c ON c.oid = t.tgrelid
@@ -19,14 +31,14 @@ SELECT format('index %s is not valid', i.indexrelid::regclass)
 FROM pg_catalog.pg_index AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.indrelid
 WHERE c.relnamespace = to_regnamespace('pawl') AND NOT i.indisvalid
 UNION ALL
-SELECT format(CASE c.relpersistence WHEN 'u' THEN 'table %s is not logged' ELSE 'table %s is logged' END, c.oid::regclass)
+SELECT format('table %s is not logged', c.oid::regclass)
 FROM pg_catalog.pg_class AS c
-WHERE c.relnamespace = to_regnamespace('pawl') AND c.relkind = 'r' AND (c.relpersistence = 'u') <> (c.relname = 'order_numbering')
+WHERE c.relnamespace = to_regnamespace('pawl') AND c.relkind = 'r' AND c.relpersistence = 'u' AND c.relname <> 'order_numbering'
 ORDER BY 1
 `
 
-// What is there and does not do its work: triggers that were switched off, indexes that were not built to their end,
-// tables that a crash empties, and the one that it must empty.
+// What is there and does not do its work: triggers that were switched off, indexes that were not built to their end, and
+// tables that a crash empties, but for the one that it is to empty.
 func (q *Queries) SchemaSwitchedOff(ctx context.Context) ([]string, error) {
 	rows, err := q.db.Query(ctx, schemaSwitchedOff)
 	if err != nil {

@@ -254,6 +254,14 @@ func (d *database) schema(ctx context.Context) error {
 	for _, what := range inactive {
 		d.Fail("schema", "find out who did it and why, repair it, and run pawl verify", "%s", what)
 	}
+	if err != nil {
+		return err
+	}
+	relaxed, err := d.query.OrderNumberingRelaxed(ctx)
+	if err == nil && !relaxed {
+		d.Warn("schema", "if this server empties unlogged tables after a crash, ALTER TABLE pawl.order_numbering SET UNLOGGED, and restart pawl serve",
+			"every step of an order waits for the disk: the table pawl.order_numbering is logged")
+	}
 	return err
 }
 
