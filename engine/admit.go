@@ -168,11 +168,15 @@ func (e *core) foundStored(byID map[string]*run) {
 	}
 }
 
+// numbersSkipped is more than a crash can lose, which is what the log buffers hold, and more than an asynchronous standby can lack.
+// Below 2^53 there is room for millions of crashes.
+const numbersSkipped = 1_000_000_000
+
 // renewNumbering has orders be given numbers again after a crash or a restart of the server: see OrderNumberingRenew.
 func (e *core) renewNumbering() {
 	ctx, cancel := context.WithTimeout(e.ctx, 5*time.Second)
 	defer cancel()
-	numbering, err := e.query.OrderNumberingRenew(ctx)
+	numbering, err := e.query.OrderNumberingRenew(ctx, numbersSkipped)
 	switch {
 	case err != nil:
 		e.log.Warn("renew the numbering of orders", "error", err) // an admission that needs it tries again

@@ -41,18 +41,20 @@ func setupCrash(t *testing.T) *crash {
 	return c
 }
 
-// kill ends a process of the server with SIGKILL, and returns when the server has recovered.
+// kill ends a process of the server with SIGKILL, and returns when the server has ended the others, and recovered.
 func (c *crash) kill(t *testing.T) {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), c.URL)
-	assert.NoError(t, err)
-	defer conn.Close(t.Context())
-	assert.NoError(t, syscall.Kill(int(conn.PgConn().PID()), syscall.SIGKILL))
-	assert.Eventually(t, "the server has noticed", func() bool { return conn.Ping(t.Context()) != nil })
-	assert.Eventually(t, "the server has recovered", func() bool {
-		c.Pool.Reset()
-		return c.Pool.Ping(t.Context()) == nil
-	})
+	var conns [2]*pgx.Conn
+	for i := range conns {
+		conn, err := pgx.Connect(t.Context(), c.URL)
+		assert.NoError(t, err)
+		defer conn.Close(t.Context())
+		conns[i] = conn
+	}
+	assert.NoError(t, syscall.Kill(int(conns[0].PgConn().PID()), syscall.SIGKILL))
+	assert.Eventually(t, "the server has noticed", func() bool { return conns[1].Ping(t.Context()) != nil })
+	c.Pool.Reset()
+	assert.Eventually(t, "the server has recovered", func() bool { return c.Pool.Ping(t.Context()) == nil })
 }
 
 // lose asks for an order until one is lost, and returns the number that it had, the answer that is still to come, and what

@@ -132,13 +132,12 @@ WITH incoming AS (
 SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM admitted AS w, pawl.no_effects AS e) AS written_orders;
 
 -- name: OrderNumberingRenew :one
--- Lets orders be admitted again after a crash, a failover or a restart: the next number is behind all that can have been lost. A
--- crash loses what the log buffers hold, an asynchronous standby lacks what it had not received, both far less than a billion
--- numbers; the random part is for a standby that lacks a renewal, too. There is room for millions of renewals below 2^53. The
--- second of two waits for the first, and changes nothing. The commit waits for the disk even where the settings do not: a renewal
--- that was lost would be followed by one that gives the same numbers.
+-- Lets orders be admitted again after a crash, a failover or a restart: the next number is behind all that can have been lost, if
+-- those are fewer than skipped. The random part is for a standby that lacks a renewal, too. The second of two waits for the first, and
+-- changes nothing. The commit waits for the disk even where the settings do not: a renewal that was lost would be followed by one that
+-- gives the same numbers.
 WITH here AS (
-  SELECT pg_postmaster_start_time() AS server_started_at, c.relpersistence = 'u' AS relaxed
+  SELECT pg_postmaster_start_time() AS server_started_at, c.relpersistence = 'u' AS relaxed, @skipped::bigint AS skipped
   FROM pg_catalog.pg_class AS c WHERE c.oid = 'pawl.order_numbering'::regclass
 ), renewed AS (
   INSERT INTO pawl.order_numbering AS n (server_started_at, relaxed)
@@ -150,8 +149,8 @@ WITH here AS (
     WHERE n.server_started_at <> excluded.server_started_at OR n.relaxed <> excluded.relaxed
   RETURNING n.singleton
 ), moved AS (
-  SELECT setval('pawl.orders_order_no_seq', nextval('pawl.orders_order_no_seq') + 1000000000 + (random() * 1000000000)::bigint) AS last_no
-  FROM renewed
+  SELECT setval('pawl.orders_order_no_seq', nextval('pawl.orders_order_no_seq') + h.skipped + (random() * h.skipped)::bigint) AS last_no
+  FROM renewed AS r, here AS h
 )
 SELECT h.relaxed::boolean AS relaxed, ((SELECT m.last_no FROM moved AS m) IS NOT NULL)::boolean AS renewed FROM here AS h;
 

@@ -153,7 +153,7 @@ func TestNumberingInDoubt(t *testing.T) {
 			assert.Equal(t, l.snapshot(), before)
 			assert.Equal(t, value[int](l, `SELECT count(*) FROM idempotency_keys`), 0)
 			for _, renews := range []bool{true, false} {
-				got, err := l.query.OrderNumberingRenew(t.Context())
+				got, err := l.query.OrderNumberingRenew(t.Context(), 1_000_000_000)
 				l.must(err)
 				assert.Equal(t, got, db.OrderNumberingRenewRow{Relaxed: true, Renewed: renews})
 			}
@@ -166,7 +166,7 @@ func TestNumberingInDoubt(t *testing.T) {
 		t.Parallel()
 		l := open(t)
 		l.exec(`ALTER TABLE order_numbering SET LOGGED`)
-		got, err := l.query.OrderNumberingRenew(t.Context())
+		got, err := l.query.OrderNumberingRenew(t.Context(), 1_000_000_000)
 		l.must(err)
 		assert.Equal(t, got, db.OrderNumberingRenewRow{Relaxed: false, Renewed: true})
 		for way, admit := range l.admissions() {
