@@ -1,15 +1,152 @@
 package faults
 
 import (
+	"context"
 	"fmt"
 	"net/http"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"pawl/internal/pgembed"
 	"pawl/test/dbtest"
 )
+
+// postgres is a server of one test. It keeps what it commits (fsync is on): that is what the test is about.
+type postgres struct {
+	t        testing.TB
+	dir      string
+	bin      string // the folder of its programs; empty: the one that is installed
+	settings map[string]string
+	url      string
+	server   *pgembed.Server
+}
+
+// startPostgres starts a server. Settings are names and values in turn.
+func startPostgres(t testing.TB, settings ...string) *postgres {
+	t.Helper()
+	return startPostgresFrom(t, "", settings...)
+}
+
+func startPostgresFrom(t testing.TB, bin string, settings ...string) *postgres {
+	t.Helper()
+	s := &postgres{t: t, dir: dbtest.Folder(t), bin: bin, settings: map[string]string{}}
+	for pair := range slices.Chunk(settings, 2) {
+		s.settings[pair[0]] = pair[1]
+	}
+	s.start()
+	t.Cleanup(func() {
+		s.signal(syscall.SIGCONT) // a stopped process hears nothing else
+		if err := s.server.Stop(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	s.url = s.server.URL("postgres")
+	return s
+}
+
+// start starts the server, after its end as well, and returns when it answers. Processes that were killed may still be
+// on their way out: then it is tried again.
+func (s *postgres) start() {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), startLimit)
+	defer cancel()
+	eventually(s.t, startLimit, "PostgreSQL starts", func() bool {
+		server, err := pgembed.Start(ctx, pgembed.Config{Dir: s.dir, BinDir: s.bin, Settings: s.settings})
+		if err != nil {
+			s.t.Log(err)
+		}
+		s.server = server
+		return err == nil
+	})
+}
+
+// ended waits for the end of the server, and gives its folder free.
+func (s *postgres) ended() {
+	s.t.Helper()
+	select {
+	case <-s.server.Exited():
+	case <-time.After(endLimit):
+		s.t.Fatal("PostgreSQL does not end")
+	}
+	if err := s.server.Stop(s.t.Context()); err != nil {
+		s.t.Error(err)
+	}
+}
+
+// kill ends all processes of the server at once, as the loss of its machine does.
+func (s *postgres) kill() {
+	s.t.Helper()
+	s.all(syscall.SIGKILL)
+	s.ended()
+}
+
+// immediate is pg_ctl stop -m immediate: no checkpoint, no goodbye.
+func (s *postgres) immediate() {
+	s.t.Helper()
+	s.signal(syscall.SIGQUIT)
+	s.ended()
+}
+
+// signal sends a signal to the first process of the server.
+func (s *postgres) signal(sig syscall.Signal) { _ = syscall.Kill(s.server.PID(), sig) }
+
+// all sends a signal to all processes of the server, also to those that have just begun and that it does not list itself
+// yet: one that is forgotten waits for ever for a lock of those that were killed, and no server starts beside it. The first
+// process is stopped before one looks, so that none is added.
+func (s *postgres) all(sig syscall.Signal) (pids []int) {
+	s.t.Helper()
+	first := strconv.Itoa(s.server.PID())
+	s.signal(syscall.SIGSTOP)
+	eventually(s.t, patience, "the server is stopped", func() bool { return strings.HasPrefix(s.ps("-o", "stat=", "-p", first), "T") })
+	for line := range strings.Lines(s.ps("-A", "-o", "ppid=,pid=")) {
+		if ids := strings.Fields(line); ids[0] == first {
+			pid, err := strconv.Atoi(ids[1])
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			pids = append(pids, pid)
+		}
+	}
+	pids = append(pids, s.server.PID())
+	send(sig, pids)
+	return pids
+}
+
+func (s *postgres) ps(arguments ...string) string {
+	s.t.Helper()
+	said, err := exec.CommandContext(s.t.Context(), "ps", arguments...).Output()
+	if err != nil {
+		s.t.Fatalf("ps %v: %v", arguments, err)
+	}
+	return string(said)
+}
+
+// freeze stops all processes of the server until thaw is called: connections stay, without an answer.
+func (s *postgres) freeze() (thaw func()) {
+	s.t.Helper()
+	pids := s.all(syscall.SIGSTOP)
+	thaw = func() { send(syscall.SIGCONT, pids) }
+	s.t.Cleanup(thaw)
+	return thaw
+}
+
+func send(sig syscall.Signal, pids []int) {
+	for _, pid := range pids {
+		_ = syscall.Kill(pid, sig)
+	}
+}
 
 // TestDatabaseHangs stops PostgreSQL for longer than a lease, while its connections stay. Callers, who wait for a second at most,
 // are told to come again; no connection of theirs breaks, no answer is wrong, and what was acknowledged is there.
@@ -169,4 +306,224 @@ func TestAttemptsWhileAway(t *testing.T) {
 	answered.Wait()
 	t.Logf("all were answered %s after the server was back, with %d, %d and %d connections", time.Since(back), attempts[0].Load(), attempts[1].Load(), attempts[2].Load())
 	verify(t, server.url)
+}
+
+// TestSchemaChangedUnderLoad takes a column away from two replicas that serve. They say that they are not healthy, keep no
+// order, and go on by themselves when it is back.
+func TestSchemaChangedUnderLoad(t *testing.T) {
+	build(t)
+	t.Parallel()
+	s := seed(t)
+	database := dbtest.New(t)
+	r := startReplicas(t, 2, database.URL, "--lease", "1h", "--recovery-interval", "100ms", "--grace", "10s")
+	stockUp(t, r.addresses()[0], scarce, stock)
+	load := &traffic{url: r.any, callers: 24, seed: s, order: smallOrders("schema")}
+	load.start(t)
+	for range rounds(t, 1) {
+		load.flows(100)
+		query[string](t, database.AdminURL, `ALTER TABLE charges RENAME COLUMN amount TO sum`)
+		awaitHealth(t, r, http.StatusServiceUnavailable)
+		took := eventually(t, patience, "no order is kept", func() bool {
+			return count(t, database.URL, `SELECT count(*) FROM orders AS o WHERE o.owner IS NOT NULL`) == 0
+		})
+		t.Logf("%d orders wait; they were let go after %s", unfinished(t, database.URL), took)
+		query[string](t, database.AdminURL, `ALTER TABLE charges RENAME COLUMN sum TO amount`)
+		awaitHealth(t, r, http.StatusOK)
+	}
+	load.flows(100)
+	load.finish()
+	settle(t, database.URL, patience)
+	prove(t, database.URL, load)
+	proveStock(t, database.URL, scarce, stock)
+	t.Logf("%d orders; %s", len(load.orders), load.seen())
+}
+
+// TestSchemaOfAnotherProgram starts the program on a database that it can't work on. It ends with a sentence, and not with
+// a code that has a supervisor wait for the database.
+func TestSchemaOfAnotherProgram(t *testing.T) {
+	build(t)
+	t.Parallel()
+	database := dbtest.New(t)
+	query[string](t, database.AdminURL, `ALTER TABLE late_undos RENAME COLUMN claims TO claimed`)
+	code, said := run(t, "serve", "--database-url", database.URL, "--listen", "127.0.0.1", "--port", "0", "--allow-data-loss")
+	if code != 1 || !strings.Contains(said, "LateUndo") || strings.Contains(said, "pawl serves") {
+		t.Errorf("ends with %d and says %s", code, said)
+	}
+}
+
+// TestNoSchema is about databases without a schema of Pawl's, as there are in the first minute, and after an accident: every command says
+// what there is instead and what to do about it.
+func TestNoSchema(t *testing.T) {
+	build(t)
+	t.Parallel()
+	const (
+		goose     = `CREATE TABLE public.goose_db_version (id serial PRIMARY KEY, version_id bigint NOT NULL, is_applied boolean NOT NULL, tstamp timestamp DEFAULT now())`
+		elsewhere = "give Pawl a database of its own: createdb NAME, and set --database-url to it"
+	)
+	serves := []string{"serve", "--listen", "127.0.0.1", "--port", "0", "--allow-data-loss"}
+	reads := [][]string{{"verify"}, {"token", "list"}, {"policy", "list"}, {"migrate", "roles", "--prefix", "other"}}
+	writes := [][]string{serves, {"migrate", "up"}, {"migrate", "status"}, {"doctor"}}
+	all := append(reads, writes...)
+	for _, c := range []struct {
+		name     string
+		migrated bool
+		spoil    string
+		commands [][]string
+		says     []string
+	}{
+		{"an empty database", false, `SELECT 1`, reads, []string{"schema pawl is missing: run pawl migrate up"}},
+		{"a schema of the same name", false, `CREATE SCHEMA pawl; CREATE TABLE pawl.orders (id int)`, all, []string{"the database has a schema pawl that Pawl did not create", elsewhere}},
+		{"first migrations of another program", false, goose + `; INSERT INTO public.goose_db_version (version_id, is_applied) VALUES (0, true), (1, true)`, all,
+			[]string{"schema pawl is missing, although", elsewhere}},
+		{"later migrations of another program", false, goose + `; INSERT INTO public.goose_db_version (version_id, is_applied) VALUES (0, true), (20260101120000, true)`, all,
+			[]string{"schema pawl is missing, although", elsewhere}},
+		{"a table of the same name as goose's", false, `CREATE TABLE public.goose_db_version (id int)`, all, []string{"public.goose_db_version belongs to another program", elsewhere}},
+		{"a schema that was dropped", true, `DROP SCHEMA pawl CASCADE`, all, []string{"schema pawl is missing, although", "DROP TABLE public.goose_db_version, and run pawl migrate up"}},
+		{"migrations of an earlier development version", true, `CREATE TABLE pawl.migration_checksums ()`, writes,
+			[]string{"schema pawl is that of an earlier development version", "createdb NAME"}},
+		{"migrations without a record", true, `DROP TABLE public.goose_db_version`, writes, []string{"not public.goose_db_version", "restore it from the backup"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			database := dbtest.Empty(t)
+			if c.migrated {
+				if code, said := run(t, "migrate", "up", "--database-url", database); code != 0 {
+					t.Fatal(said)
+				}
+			}
+			change(t, database, c.spoil)
+			for _, command := range c.commands {
+				code, said := run(t, append(command, "--database-url", database)...)
+				for _, words := range c.says {
+					if !strings.Contains(said, words) {
+						t.Errorf("%s ends with %d and says %s, want %s", command[0], code, said, words)
+					}
+				}
+				if code == 0 || strings.Contains(said, "pawl serves") {
+					t.Errorf("%s ends with %d and says %s", command[0], code, said)
+				}
+			}
+		})
+	}
+}
+
+// TestSchemaDroppedUnderService takes the schema away from a service that requires a token. It says what is missing all the same.
+func TestSchemaDroppedUnderService(t *testing.T) {
+	build(t)
+	t.Parallel()
+	database := dbtest.Empty(t)
+	p := launch(t, nil, "serve", "--database-url", database, "--listen", "127.0.0.1", "--port", "0", "--allow-data-loss")
+	address := p.url()
+	if code, said := run(t, "token", "create", "shop", "--roles", "submit", "--database-url", database); code != 0 {
+		t.Fatal(said)
+	}
+	if code, said := run(t, "migrate", "down", "--database-url", database, "--yes", "--drop-data"); code != 0 {
+		t.Fatal(said)
+	}
+	change(t, database, `DROP SCHEMA IF EXISTS pawl, books CASCADE; DELETE FROM public.goose_db_version WHERE version_id > 0`)
+	c := newClient(1, false)
+	eventually(t, patience, "GET /health says what is missing", func() bool {
+		a := c.get(t.Context(), address+"/health")
+		return a.code == http.StatusServiceUnavailable && strings.Contains(a.text, `"detail":"Schema pawl is missing: run pawl migrate up."`)
+	})
+}
+
+// change runs statements that return nothing.
+func change(t *testing.T, databaseURL, statements string) {
+	t.Helper()
+	conn, err := pgconn.Connect(t.Context(), databaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	if _, err := conn.Exec(t.Context(), statements).ReadAll(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestReaderOfTheLog makes the role and the publication as docs/events.md prints them for Debezium, and follows PostgreSQL's
+// log as that role: by a subscription of another database. A replica is killed meanwhile. Every row comes once, those of an
+// order in order. A column that is withheld would stop the subscription, whose tables have no place for it.
+func TestReaderOfTheLog(t *testing.T) {
+	build(t)
+	t.Parallel()
+	server := startPostgres(t, "wal_level", "logical")
+	if count(t, server.url, "SELECT current_setting('server_version_num')::bigint") < 150000 {
+		t.Skip("NOT TESTED: before PostgreSQL 15, a publication has no list of columns")
+	}
+	r := startReplicas(t, 2, server.url, hasty...)
+	reader := subscribe(t, server)
+	stockUp(t, r.addresses()[0], scarce, 10)
+	load := &traffic{url: r.any, callers: 16, seed: seed(t), order: smallOrders("log"), cuts: true}
+	load.start(t)
+	load.flows(100)
+	r.all[0].kill()
+	r.replace(0)
+	load.flows(100)
+	load.finish()
+	settle(t, server.url, patience)
+	for _, rows := range []string{
+		"SELECT concat_ws(' ', order_no, order_id) FROM pawl.orders",
+		"SELECT concat_ws(' ', order_no, seq) FROM pawl.transitions",
+		"SELECT concat_ws(' ', item, version) FROM pawl.stock_movements",
+	} {
+		want := slices.Sorted(slices.Values(query[string](t, server.url, rows)))
+		eventually(t, patience, "all rows have come: "+rows, func() bool { return len(query[string](t, reader, rows)) >= len(want) })
+		if got := slices.Sorted(slices.Values(query[string](t, reader, rows))); !slices.Equal(got, want) {
+			t.Errorf("%s: %d rows have come, %d are there", rows, len(got), len(want))
+		}
+	}
+	for of, by := range map[string]string{"transitions": "order_no ORDER BY seq", "stock_movements": "item ORDER BY version"} {
+		late := `SELECT count(*) FROM (SELECT came < lag(came) OVER (PARTITION BY ` + by + `) AS late FROM pawl.` + of + `) AS x WHERE x.late`
+		if n := count(t, reader, late); n > 0 {
+			t.Errorf("%d %s came before earlier ones", n, of)
+		}
+	}
+}
+
+// subscribe makes a database that follows another one of its server, as the documentation says: what is committed from now on
+// comes to it.
+func subscribe(t *testing.T, server *postgres) (url string) {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/events.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	printed := regexp.MustCompile("(?s)```sql\n(CREATE ROLE broker.*?)```").FindSubmatch(page)
+	if printed == nil {
+		t.Fatal("docs/events.md does not say how to make the role")
+	}
+	for _, name := range []string{
+		`"slot.name": "broker"`, `"publication.name": "pawl_events"`, `"table.include.list": "pawl.orders,pawl.transitions,pawl.stock_movements"`,
+	} {
+		if !strings.Contains(string(page), name) {
+			t.Errorf("docs/events.md: the configuration of Debezium does not say %s", name)
+		}
+	}
+	change(t, server.url, string(printed[1]))
+	config, err := pgx.ParseConfig(server.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	broker := fmt.Sprintf("host='%s' port=%d dbname=postgres user=broker password=change-me", config.Host, config.Port)
+	conn, err := pgx.Connect(t.Context(), broker)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	if _, err := conn.Exec(t.Context(), "SELECT pg_create_logical_replication_slot('broker', 'pgoutput')"); err != nil {
+		t.Fatal(err)
+	}
+	change(t, server.url, "CREATE DATABASE reader")
+	url = server.server.URL("reader")
+	change(t, url, `CREATE SCHEMA pawl;
+		CREATE TABLE pawl.orders (came bigserial, order_no bigint, order_id text, created_at text, amount text, currency text,
+			item text, quantity text);
+		CREATE TABLE pawl.transitions (came bigserial, order_no bigint, seq int, at text, from_status text, to_status text,
+			verb text, actor text, on_behalf_of text, reason text);
+		CREATE TABLE pawl.stock_movements (came bigserial, item text, version int, at text, kind text, change text,
+			on_hand text, actor text, on_behalf_of text, reason text)`)
+	change(t, url, `CREATE SUBSCRIPTION reader CONNECTION '`+strings.ReplaceAll(broker, "'", "''")+`' PUBLICATION pawl_events
+		WITH (slot_name = 'broker', create_slot = false, copy_data = false)`)
+	return url
 }

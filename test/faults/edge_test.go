@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -11,6 +12,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -338,4 +341,191 @@ func (c *client) completes(t *testing.T, url string, o order) *answer {
 		t.Fatalf("answered %s", a)
 	}
 	return a
+}
+
+// TestContainer runs the program as the container of docs/security.md does: alone in its root folder, in which it can't
+// write, as a user without a name and without capabilities. The database is reached over the network.
+func TestContainer(t *testing.T) {
+	chroot, err := exec.LookPath("chroot")
+	if err != nil || os.Geteuid() != 0 {
+		t.Skip("needs chroot, and root to run it")
+	}
+	build(t)
+	t.Parallel()
+	root := containerRoot(t)
+	before := files(t, root)
+	env := []string{"DATABASE_URL=" + dbtest.NewProxy(t, dbtest.New(t).URL).URL, "PORT=0", "HOME=/"}
+	p := launchProgram(t, chroot, env, "--userspec=65532:65532", root, "/pawl", "--allow-data-loss")
+	c := newClient(1, false)
+	defer c.close()
+	c.completes(t, p.url(), order{id: "order-1", amount: "99.99", item: "widget"})
+
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"Uid:\t65532\t65532\t65532\t65532\n", "CapEff:\t0000000000000000\n"} {
+		if !strings.Contains(string(status), want) {
+			t.Errorf("not %q in\n%s", want, status)
+		}
+	}
+	if code := p.terminate(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if after := files(t, root); !slices.Equal(before, after) {
+		t.Errorf("it wrote: %s", after)
+	}
+}
+
+// containerRoot is a folder with the program, and with the C library where the program was built to use it.
+func containerRoot(t *testing.T) string {
+	t.Helper()
+	root := dbtest.Folder(t)
+	copyFile(t, program(), filepath.Join(root, "pawl"))
+	needed, _ := exec.CommandContext(t.Context(), "ldd", program()).Output() // it fails for a program that needs none
+	for _, library := range regexp.MustCompile(`/\S+`).FindAllString(string(needed), -1) {
+		copyFile(t, library, filepath.Join(root, library))
+	}
+	return root
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	content, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(to, content, 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func files(t *testing.T, root string) (names []string) {
+	t.Helper()
+	err := filepath.Walk(root, func(path string, _ os.FileInfo, err error) error {
+		names = append(names, path)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+// TestOneTokenThatWaits has one token send more requests that wait than the service takes connections, of each kind. Half of
+// the connections wait for it, the rest of its requests are answered at once, and another token is served as ever.
+func TestOneTokenThatWaits(t *testing.T) {
+	build(t)
+	t.Parallel()
+	const connections, requests = 256, 320
+	database := dbtest.New(t)
+	url := startReplicas(t, 1, database.URL, "--lease", "1h", "--max-connections", fmt.Sprint(connections)).addresses()[0]
+	address := strings.TrimPrefix(url, "http://")
+	token := func(name, roles string) string {
+		code, said := run(t, "token", "create", name, "--roles", roles, "--database-url", database.AdminURL)
+		if code != 0 {
+			t.Fatal(code, said)
+		}
+		return strings.Fields(said)[0]
+	}
+	greedy, other := token("greedy", "submit,read"), newClient(4, false)
+	other.token = token("other", "submit")
+	t.Cleanup(other.close)
+	query[int64](t, database.AdminURL, `WITH endless AS (
+		INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, amount, currency, item, submitted_by)
+		VALUES ('endless', 'charging', 1, gen_random_uuid(), now() + interval '1 hour', 1, 'USD', 'i', 'token:greedy') RETURNING order_no)
+		INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence) SELECT order_no, 1, 'pending', 'charging', 1 FROM endless RETURNING order_no`)
+	ask := func(line, body string, headers ...string) string {
+		head := append([]string{line + " HTTP/1.1", "Host: " + address, "Authorization: Bearer " + greedy}, headers...)
+		if body != "" {
+			head = append(head, "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body)))
+		}
+		return strings.Join(head, "\r\n") + "\r\n\r\n" + body
+	}
+	for i, kind := range []struct {
+		name, request string
+		waits, beyond int // the status of the requests that wait, 0 while they have none, and of the others
+	}{
+		{"for an order to end", ask("GET /api/orders/endless?wait=60", ""), 0, 200},
+		{"for an order to change", ask("GET /api/orders/endless?wait=60", "", `If-None-Match: "1"`), 0, 304},
+		{"for the end of an order that it sends", ask("POST /api/orders/process", `{"orderId":"endless","amount":1,"item":"i"}`, "Prefer: wait=60"), 0, 202},
+		{"for events", ask("GET /api/events?after=latest&type=stock.*&wait=60", ""), 0, 200},
+		{"with live pages", ask("GET /console/live?order=endless&seq=1", ""), 200, 503},
+		// The last, because the service learns late that the caller of a stream has gone.
+		{"with streams of events", ask("GET /api/events?type=stock.*", "", "Accept: text/event-stream"), 200, 503},
+	} {
+		all := &crowd{answered: map[int]int{}}
+		all.ask(t, address, kind.request, requests)
+		eventually(t, 3*patience, "half of the connections wait "+kind.name, func() bool { return all.waiting(kind.waits) == connections/2 })
+		for n := range 10 {
+			a := other.process(t.Context(), url, order{id: fmt.Sprintf("other-%d-%d", i, n), amount: "1.00", item: "i"}, "")
+			if live := other.get(t.Context(), url+"/livez"); a.code != http.StatusOK || live.code != http.StatusOK {
+				t.Errorf("%s: an order of the other token: %s; /livez: %s", kind.name, a, live)
+			}
+		}
+		all.leave()
+		t.Logf("%s: answered by status: %v", kind.name, all.answered)
+		if all.answered[kind.beyond] < (requests-connections/2)/2 {
+			t.Errorf("%s: %v, want the others answered %d", kind.name, all.answered, kind.beyond)
+		}
+	}
+}
+
+// crowd is one request over many connections, which stay open.
+type crowd struct {
+	mu       sync.Mutex
+	open     []net.Conn
+	readers  sync.WaitGroup
+	silent   int         // connections on which nothing has come
+	answered map[int]int // by status; 0: closed without an answer, because there were too many
+}
+
+func (c *crowd) ask(t *testing.T, address, request string, times int) {
+	t.Helper()
+	each(times, 8, func(int) {
+		conn, err := net.DialTimeout("tcp", address, patience)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_ = conn.SetDeadline(time.Now().Add(5 * patience))
+		_, _ = io.WriteString(conn, request)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.open = append(c.open, conn)
+		c.silent++
+		c.readers.Go(func() { c.read(conn) })
+	})
+}
+
+func (c *crowd) read(conn net.Conn) {
+	status := 0
+	if response, err := http.ReadResponse(bufio.NewReaderSize(conn, 1<<10), nil); err == nil {
+		status = response.StatusCode
+		defer response.Body.Close()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.silent--
+	c.answered[status]++
+}
+
+// waiting is how many requests wait: those with this status, or without an answer if it is 0.
+func (c *crowd) waiting(status int) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if status == 0 {
+		return c.silent
+	}
+	return c.answered[status]
+}
+
+func (c *crowd) leave() {
+	for _, conn := range c.open {
+		conn.Close()
+	}
+	c.readers.Wait()
 }

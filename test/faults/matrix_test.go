@@ -203,7 +203,7 @@ func (s *shop) meetFaults(executor string, n int) {
 	s.open(n)
 	var took time.Duration
 	for round := range perCell { // thousands of calls at once would time out of themselves
-		each(len(all), func(i int) { s.order(fmt.Sprint(all[i].name, round)) })
+		each(len(all), 8, func(i int) { s.order(fmt.Sprint(all[i].name, round)) })
 		took += s.settle(3 * patience)
 	}
 	s.proveCells(all, perCell)
