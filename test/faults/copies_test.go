@@ -298,7 +298,7 @@ func TestCopyOfTheFiles(t *testing.T) {
 	}
 	second.token = tokenIn(said)
 	calls, sent := len(o.provider.Requests("doubt"))+len(o.provider.Requests("done")), o.inbox.count()
-	second.until("doubt", "charging", "policy_unusable: it is of the installation")
+	second.until("doubt", "charging", "policy_unusable: the policy belongs to the installation")
 	second.order("new") // by the policy that the copy was given, under keys of its own
 	second.must(http.MethodPost, "/api/orders/done/refunds", `{"reason":"test","requestId":"1"}`)
 	if a := second.send(http.MethodPost, "/api/orders/doubt/retry", `{"reason":"test","policy":"active"}`); a.body.Code != "policy_switch_refused" {
