@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -34,6 +35,11 @@ func TestAnySequenceOfAnswers(t *testing.T) {
 		}
 		x.end(rt)
 	})
+	for _, e := range s.engines {
+		eventually(t, "every permit is free", func() bool {
+			return !slices.ContainsFunc(e.CallPools(), func(p engine.CallPoolStats) bool { return p.InFlight != 0 || p.Queued != 0 })
+		})
+	}
 }
 
 // exchange is one order, and what is asked of it.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,31 +20,57 @@ import (
 	"pawl/test/dbtest"
 )
 
+// stockStep is a change of the stock of "widget", and what comes of it: see stockNow.
+type stockStep struct {
+	change engine.StockChange
+	want   string
+}
+
+// changes makes one change after the other. What is refused, or was made before, must leave every row alone.
+func (b *bundle) changes(t *testing.T, steps ...stockStep) {
+	t.Helper()
+	for _, step := range steps {
+		var got string
+		do := func() { got = stockNow(b.engine.ChangeStock(t.Context(), step.change)) }
+		if want, unwritten := strings.CutPrefix(step.want, "unwritten: "); unwritten {
+			b.writesNothing(t, do)
+			step.want = want
+		} else {
+			do()
+		}
+		assert.Equal(t, got, step.want, step.change.Kind, step.change.Units, step.change.RequestID)
+	}
+}
+
+// stockNow is what came of a change, in short.
+func stockNow(s orders.Stock, err error) string {
+	var low *orders.StockTooLow
+	switch {
+	case errors.Is(err, orders.ErrPrecondition):
+		return "another version"
+	case errors.As(err, &low):
+		return fmt.Sprintf("too low at %s: %d reserved, tracked %t", low.Pointer, low.Item.Reserved, low.Item.Tracked)
+	case err != nil:
+		return err.Error()
+	}
+	return fmt.Sprintf("%s: %d on hand, %d reserved, %d sold, tracked %t, version %d", s.Item, s.OnHand, s.Reserved, s.Sold, s.Tracked, s.Version)
+}
+
 func TestSetStock(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	assert.ErrorIs(t, assert.Err(b.engine.Orders.StockOf(t.Context(), "widget")), orders.ErrNotFound)
-	set := func(onHand, version int64) (orders.Stock, error) {
-		return b.engine.ChangeStock(t.Context(), setTo("widget", onHand, version))
-	}
-	b.writesNothing(t, func() {
-		assert.ErrorIs(t, assert.Err(set(5, 1)), orders.ErrPrecondition, "a version of an item that is not there")
-	})
+	set := func(onHand, version int64) engine.StockChange { return setTo("widget", onHand, version) }
+	b.changes(t, stockStep{set(5, 1), "unwritten: another version"}) // of an item that is not there
 	b.process(t, request("untracked"))
 	b.stock(t, "widget", orders.Stock{Item: "widget", Sold: 1, Version: 2})
 	for i, onHand := range []int64{5, 7, 7, 0, 9, 1 << 39} {
-		version := int64(i) + 2
-		want := orders.Stock{Item: "widget", OnHand: onHand, Sold: 1, Tracked: true, Version: version + 1}
-		if got, err := set(onHand, version); err != nil || got != want {
-			t.Errorf("%v\nis   %+v\nwant %+v", err, got, want)
-		}
-		b.stock(t, "widget", want)
+		b.changes(t, stockStep{set(onHand, int64(i)+2), fmt.Sprintf("widget: %d on hand, 0 reserved, 1 sold, tracked true, version %d", onHand, i+3)})
+		b.stock(t, "widget", orders.Stock{Item: "widget", OnHand: onHand, Sold: 1, Tracked: true, Version: int64(i) + 3})
 	}
-	b.writesNothing(t, func() {
-		for _, stale := range []int64{0, 1, 7, 9} {
-			assert.ErrorIs(t, assert.Err(set(3, stale)), orders.ErrPrecondition, "version", stale)
-		}
-	})
+	for _, stale := range []int64{0, 1, 7, 9} {
+		b.changes(t, stockStep{set(3, stale), "unwritten: another version"})
+	}
 	proveBooks(t, b.Pool)
 }
 
@@ -52,15 +79,9 @@ func TestSetStockTooLow(t *testing.T) {
 	b := setup(t)
 	b.hold(t, fsm.Confirming, "one")
 	b.hold(t, fsm.Confirming, "two")
-	b.writesNothing(t, func() {
-		assert.ErrorIs(t, assert.Err(b.engine.ChangeStock(t.Context(), setTo("widget", 1, 0))), orders.ErrPrecondition)
-		var low *orders.StockTooLow
-		if _, err := b.engine.ChangeStock(t.Context(), setTo("widget", 1, 1)); !errors.As(err, &low) || low.Item.Reserved != 2 || low.Item.Tracked {
-			t.Errorf("%v %+v", err, low)
-		}
-	})
-	b.setStock(t, "widget", 2)
-	b.stock(t, "widget", orders.Stock{Item: "widget", OnHand: 2, Reserved: 2, Tracked: true, Version: 2})
+	b.changes(t, stockStep{setTo("widget", 1, 0), "unwritten: another version"},
+		stockStep{setTo("widget", 1, 1), "unwritten: too low at /onHand: 2 reserved, tracked false"},
+		stockStep{setTo("widget", 2, 1), "widget: 2 on hand, 2 reserved, 0 sold, tracked true, version 2"})
 	isNow(t, b.process(t, request("three")), fsm.Failed)
 	b.cancel(t, engine.Request{OrderID: "one"})
 	b.stock(t, "widget", orders.Stock{Item: "widget", OnHand: 2, Reserved: 1, Tracked: true, Version: 2})
@@ -241,22 +262,13 @@ func adjustment(item string, units int64, requestID string) engine.StockChange {
 func TestStockIsNotSetAgainAfterItIsSold(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	var absent int64
-	set := engine.StockChange{Item: "widget", Kind: engine.StockSet, Units: 1, IfVersion: &absent, RequestID: "first"}
-	for range 2 {
-		assert.NoError(t, assert.Err(b.engine.ChangeStock(t.Context(), set)))
-	}
+	set := setTo("widget", 1, 0)
+	set.RequestID = "first"
+	one := "widget: 1 on hand, 0 reserved, 0 sold, tracked true, version 1"
+	b.changes(t, stockStep{set, one}, stockStep{set, "unwritten: " + one})
 	isNow(t, b.process(t, request("one")), fsm.Completed)
-	b.writesNothing(t, func() {
-		if now, err := b.engine.ChangeStock(t.Context(), set); err != nil || now.OnHand != 0 {
-			t.Errorf("set again by the same request: %+v, %v", now, err)
-		}
-		for _, version := range []int64{0, 1} {
-			if _, err := b.engine.ChangeStock(t.Context(), setTo("widget", 1, version)); !errors.Is(err, orders.ErrPrecondition) {
-				t.Errorf("set again at version %d: %v", version, err)
-			}
-		}
-	})
+	b.changes(t, stockStep{set, "unwritten: widget: 0 on hand, 0 reserved, 1 sold, tracked true, version 2"},
+		stockStep{setTo("widget", 1, 0), "unwritten: another version"}, stockStep{setTo("widget", 1, 1), "unwritten: another version"})
 	isNow(t, b.process(t, request("two")), fsm.Failed)
 	b.stock(t, "widget", orders.Stock{Item: "widget", Sold: 1, Tracked: true, Version: 2})
 	proveBooks(t, b.Pool)
@@ -267,38 +279,24 @@ func TestAdjustStock(t *testing.T) {
 	b := setup(t)
 	b.process(t, request("untracked"))
 	for i, c := range []struct{ change, onHand int64 }{{10, 10}, {-2, 8}, {-7, 1}, {orders.StockMost - 1, orders.StockMost}, {4 - orders.StockMost, 4}} {
-		got, err := b.engine.ChangeStock(t.Context(), adjustment("widget", c.change, fmt.Sprint(i)))
-		if err != nil || got.OnHand != c.onHand || !got.Tracked || got.Version != int64(i)+3 {
-			t.Errorf("%+d: %+v, %v", c.change, got, err)
-		}
+		b.changes(t, stockStep{adjustment("widget", c.change, fmt.Sprint(i)),
+			fmt.Sprintf("widget: %d on hand, 0 reserved, 1 sold, tracked true, version %d", c.onHand, i+3)})
 	}
 	b.hold(t, fsm.Confirming, "holds one")
+	b.changes(t,
+		stockStep{adjustment("widget", -4, "low"), "unwritten: too low at /change: 1 reserved, tracked true"},
+		stockStep{adjustment("nowhere", -1, "low"), "unwritten: too low at /change: 0 reserved, tracked false"},
+		stockStep{adjustment("widget", orders.StockMost, "high"), "unwritten: " + orders.ErrStockTooHigh.Error()},
+		stockStep{adjustment("widget", -2, "1"), "unwritten: widget: 4 on hand, 1 reserved, 1 sold, tracked true, version 7"}) // the same again
 	b.writesNothing(t, func() {
-		var low *orders.StockTooLow
-		if _, err := b.engine.ChangeStock(t.Context(), adjustment("widget", -4, "low")); !errors.As(err, &low) || low.Pointer != "/change" {
-			t.Errorf("less than is reserved: %v", err)
-		}
-		if _, err := b.engine.ChangeStock(t.Context(), adjustment("nowhere", -1, "low")); !errors.As(err, &low) {
-			t.Errorf("less than nothing: %v", err)
-		}
-		if _, err := b.engine.ChangeStock(t.Context(), adjustment("widget", orders.StockMost, "high")); !errors.Is(err, orders.ErrStockTooHigh) {
-			t.Errorf("more than anybody can count: %v", err)
-		}
-		if _, err := b.engine.ChangeStock(t.Context(), adjustment("widget", 3, "1")); !errors.Is(err, orders.ErrKeyReused) {
-			t.Errorf("the request id of another change: %v", err)
-		}
-		if got, err := b.engine.ChangeStock(t.Context(), adjustment("widget", -2, "1")); err != nil || got.OnHand != 4 {
-			t.Errorf("the same request: %+v, %v", got, err)
-		}
+		assert.ErrorIs(t, assert.Err(b.engine.ChangeStock(t.Context(), adjustment("widget", 3, "1"))), orders.ErrKeyReused)
 	})
 	moves, err := b.engine.Orders.StockMovements(t.Context(), "widget", orders.StockSpan{After: 3, Limit: 2})
 	if err != nil || len(moves) != 2 || moves[0].Change != -2 || moves[0].OnHand != 8 || moves[0].Actor != "ann" ||
 		text(moves[0].Reason) != "delivery" || moves[0].RequestID != "1" || moves[1].Version != 5 {
 		t.Errorf("%v %+v", err, moves)
 	}
-	if _, err := b.engine.Orders.StockMovements(t.Context(), "nowhere", orders.StockSpan{Limit: 9}); !errors.Is(err, orders.ErrNotFound) {
-		t.Error(err)
-	}
+	assert.ErrorIs(t, assert.Err(b.engine.Orders.StockMovements(t.Context(), "nowhere", orders.StockSpan{Limit: 9})), orders.ErrNotFound)
 	proveBooks(t, b.Pool)
 }
 

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -150,20 +149,11 @@ func TestStripeEventIsAHint(t *testing.T) {
 // without it a day later, when the key is forgotten, an undo finds nothing to take back.
 func TestRefundKnowsTheCharge(t *testing.T) {
 	t.Parallel()
-	var refuses atomic.Bool
-	stock := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		status := http.StatusTooManyRequests // certainly not done
-		if refuses.Load() {
-			status = http.StatusPaymentRequired
-		}
-		w.WriteHeader(status)
-	}))
-	t.Cleanup(stock.Close)
 	s, b := openShop(t, 1, quick), openBank(t, "succeeded")
-	s.useStripe(t, b, fmt.Sprintf("}\nreserve: {executor: http, url: %q, undoUrl: %q, retry: {initial: 30m, cap: 30m}}", stock.URL, stock.URL+"/undo"))
+	s.useStripe(t, b, "}\n"+atEndpoint(halfAnHour, "reserve"))
+	s.provider.says("reserve/do: not done; refused")
 	s.admit(t, paid("o"))
 	s.until(t, "o", "retry")
-	refuses.Store(true)
 	s.exec(t, `UPDATE orders SET due_at = now()`)
 	s.until(t, "o", "failed")
 	b.mu.Lock()

@@ -34,19 +34,25 @@ charge: {executor: simulator, url: SIM}
 reserve: {executor: simulator, url: SIM}
 confirm: {executor: simulator, url: SIM}`)
 	s.process(t, request("remote"))
-	for name, want := range map[string]map[string]float64{
+	counted(t, registry, map[string]map[string]float64{
 		"pawl_orders_finished_total":      {"completed": 5, "failed": 1, "canceled": 0},
 		"pawl_order_duration_seconds":     {"ledger completed": 3, "ledger failed": 1, "mixed completed": 1, "simulator completed": 1},
 		"pawl_step_call_duration_seconds": {"do charge": 2, "do reserve": 1, "do confirm": 1},
 		"pawl_batch_orders":               {"fenced_answer": 0},
-	} {
-		for labels, n := range want {
-			assert.Equal(t, metric(t, registry, name, labels), n, name, "{", labels, "} is")
-		}
-	}
+	})
 	s.counts(t, 5, `SELECT count(*) FROM orders WHERE ended_as = 'completed'`)
 	if got := metric(t, registry, "pawl_batch_orders", "admit"); got < 6 {
 		t.Errorf("%v batches were admitted", got)
+	}
+}
+
+// counted checks metrics by their names and labels.
+func counted(t *testing.T, registry *prometheus.Registry, want map[string]map[string]float64) {
+	t.Helper()
+	for name, counts := range want {
+		for labels, n := range counts {
+			assert.Equal(t, metric(t, registry, name, labels), n, name, labels)
+		}
 	}
 }
 
@@ -96,14 +102,10 @@ func TestLookUpsAndRefundsAreCounted(t *testing.T) {
 	s.refundsAre(t, s.asks(t, "first", "1"), "1 failed 1")
 	s.faults(t)
 	s.refundsAre(t, s.asks(t, "second", "1"), "1 failed 1, 2 done 1")
-	for name, want := range map[string]map[string]float64{
+	counted(t, registry, map[string]map[string]float64{
 		"pawl_step_calls_total":           {"do unknown charge": 1, "lookup retry charge": 1, "do done charge": 1, "refund refused charge": 1, "refund done charge": 1},
 		"pawl_step_call_duration_seconds": {"do charge": 2, "lookup charge": 1, "refund charge": 2},
-	} {
-		for labels, n := range want {
-			assert.Equal(t, metric(t, registry, name, labels), n, name, "{", labels, "} is")
-		}
-	}
+	})
 	if waiting, err := s.engine.Orders.Waiting(t.Context(), s.engine.Backlog()); err != nil || waiting.Refunds != 0 {
 		t.Errorf("%d refunds are open, %v", waiting.Refunds, err)
 	}

@@ -16,6 +16,8 @@ import (
 // oddIDs are order ids that a router, a proxy or a decoder could take for something else.
 var oddIDs = []string{
 	"process", "bulk", "transitions", "cancel", "a/b", "a%2Fb", "a%b", "//", "a b", "a?b=c", "a#b", "a;b", "a+b",
+	"A", "ａ", "a\u0301", "\u00c5", "\u212b", "ß", "ss", "ı", "i", "I", "İ", "שלום", "👩‍👩‍👧", "👩",
+	"%", "_", "a_b", "a\\\\b", "''", "$1", "{}", "NULL", "null", "1", "01", "1.0", strings.Repeat("界", 255), strings.Repeat("👩", 255),
 	"…", "...", "日本", "é", "e\u0301", "😀", "a\\b", "\"", "'", "<b>", "{orderId}", "..%2f..", "~", strings.Repeat("é", 255),
 }
 
