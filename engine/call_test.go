@@ -51,7 +51,8 @@ charge: {executor: simulator, url: SIM, timeout: 60s, inFlight: 3, queue: 5, ret
 		return pool.InFlight == 3 && pool.Queued == 5 && held == orders-8
 	})
 	s.counts(t, 3, `SELECT count(*) FROM step_calls`)
-	if w, err := s.engine.Orders.Waiting(t.Context(), s.engine.Backlog()); err != nil || w.Held["retry"].Orders != orders-8 || w.Held["attention"].Orders != 0 || len(w.Held) != 7 {
+	if w, err := s.engine.Orders.Waiting(t.Context(),
+		s.engine.Backlog()); err != nil || w.Held["retry"].Orders != orders-8 || w.Held["attention"].Orders != 0 || len(w.Held) != 7 {
 		t.Errorf("%+v, %v", w, err)
 	}
 	for name, policy := range map[string]string{"ledger": `{}`, "other": `reserve: {executor: simulator, url: SIM}`} {
@@ -209,25 +210,35 @@ func TestAProviderThatTakesItsTime(t *testing.T) {
 	}
 	play(t, []scene{
 		// It is asked until it is done. Nobody calls back, so nothing else would tell.
-		{"is asked until it is done", lingering("{initial: 1ms, cap: 50ms, maxRetries: 2}", inProgress, inProgress, inProgress, inProgress, isDone),
-			acts{processes("completed"), charges(1), calledFor("do unknown connection_lost", "lookup unknown in_progress", "lookup unknown in_progress",
+		{"is asked until it is done", lingering("{initial: 1ms, cap: 50ms, maxRetries: 2}", inProgress, inProgress,
+			inProgress, inProgress, isDone),
+			acts{processes("completed"), charges(1), calledFor("do unknown connection_lost", "lookup unknown in_progress",
+				"lookup unknown in_progress",
 				"lookup unknown in_progress", "lookup unknown in_progress", "lookup done")}},
 		// What is in progress for longer than retries and budget last comes to a person, and a retry asks at once.
-		{"and is never done comes to a person", lingering("{initial: 30m, cap: 30m, maxRetries: 1, budget: 0s}", inProgress), acts{
-			admits(), is("retry"), due, is("charging attention"), calledFor("do unknown connection_lost", "lookup unknown in_progress"),
+		{"and is never done comes to a person", lingering("{initial: 30m, cap: 30m, maxRetries: 1, budget: 0s}",
+			inProgress), acts{
+			admits(), is("retry"), due, is("charging attention: retries_exhausted"), calledFor("do unknown connection_lost", "lookup unknown in_progress"),
 			says("charge/lookup: " + isDone), retry, is("completed"),
 			calledFor("do unknown connection_lost", "lookup unknown in_progress", "lookup done")}},
 		// Whoever does not want to wait for a callback asks: by a look-up, or with the same key where there is none.
-		{"is asked by a retry", with(`charge: {executor: simulator, url: SIM}`), acts{fails("callback-never1"), admits(), is("callback"),
-			allows("cancel", "retry", "pause", "step-result"), does(asked, "completed"), calledFor("do waiting", "lookup done")}},
-		{"and can't be asked is sent the same again", with(`charge: {executor: http, url: SIM/charge, undoUrl: SIM/charge/undo}`), acts{
-			fails("callback-never1"), admits(), is("callback"), does(asked, "completed"), calledFor("do waiting", "do done"), stands("charge live")}},
-		{"and still owes the callback is waited for", with(`charge: {executor: simulator, url: SIM}`), acts{fails("async:1h"), admits(), is("callback"),
+		{"is asked by a retry", with(`charge: {executor: simulator, url: SIM}`), acts{
+			fails("callback-never1"), admits(), is("callback"),
+			allows("cancel", "retry", "pause", "step-result"), does(asked, "completed"), calledFor("do waiting",
+				"lookup done"), stands("charge live")}},
+		{"and can't be asked is sent the same again",
+			with(`charge: {executor: http, url: SIM/charge, undoUrl: SIM/charge/undo}`), acts{
+				fails("callback-never1"), admits(), is("callback"), does(asked, "completed"), calledFor("do waiting",
+					"do done"), stands("charge live")}},
+		{"and still owes the callback is waited for", with(`charge: {executor: simulator, url: SIM}`), acts{
+			fails("async:1h"), admits(), is("callback"),
 			askedAgain, calledFor("do waiting", "lookup waiting")}},
 		// A request that never arrived is sent again at once when the look-up says so, by a call of its own.
-		{"and got no request is sent another one", with(`charge: {executor: simulator, url: SIM, timeout: 1m, retry: {initial: 1ms, cap: 1ms}}`), acts{
-			fails("refuse-connection1"), processes("completed"), calledFor("do unknown connection_lost", "lookup retry unseen", "do done"),
-			func(t *testing.T, s *shop) { t.Helper(); s.called(t, "order", "charge/do", "charge/do") }}},
+		{"and got no request is sent another one",
+			with(`charge: {executor: simulator, url: SIM, timeout: 1m, retry: {initial: 1ms, cap: 1ms}}`), acts{
+				fails("refuse-connection1"), processes("completed"), calledFor("do unknown connection_lost",
+					"lookup retry unseen", "do done"),
+				func(t *testing.T, s *shop) { t.Helper(); s.called(t, "order", "charge/do", "charge/do") }}},
 	})
 }
 

@@ -62,7 +62,8 @@ func waiting(tuning string) func(*testing.T) *shop {
 // tell reports what became of a call.
 func (s *shop) tell(t testing.TB, token, outcome, reference string) engine.Receipt {
 	t.Helper()
-	receipt, err := s.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: outcome, CallbackText: provider.CallbackText{Reference: reference}})
+	receipt, err := s.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: outcome,
+		CallbackText: provider.CallbackText{Reference: reference}})
 	assert.NoError(t, err, "tell", outcome)
 	return receipt
 }
@@ -116,14 +117,21 @@ func TestCallbacks(t *testing.T) {
 		}
 	}
 	play(t, []scene{
-		{"take an order through all its steps", waiting(""), acts{admits(), is("charging callback"), tells("charge", "done", "ref-charge"),
-			is("reserving callback"), tells("reserve", "done", "ref-reserve"), is("confirming callback"), tells("confirm", "done", "ref-confirm"),
-			is("completed"), shows("ref-charge ref-reserve", `SELECT charge_reference || ' ' || reserve_reference FROM full_orders`)}},
-		{"that refuse undo what was done", waiting(""), acts{admits(), tells("charge", "done", "r"), tells("reserve", "refused", ""), is("failed"),
-			shows("reserve true", `SELECT failure_step || ' ' || (refunded_at IS NOT NULL) FROM full_orders`), made(1, "charge/undo"), made(0, "reserve/undo")}},
-		{"that say not done let the step be tried again", waiting(soon), acts{admits(), is("callback"), tells("charge", "not_done", ""),
+		{"take an order through all its steps", waiting(""), acts{
+			admits(), is("charging callback"), tells("charge", "done", "ref-charge"),
+			is("reserving callback"), tells("reserve", "done", "ref-reserve"), is("confirming callback"), tells("confirm",
+				"done", "ref-confirm"),
+			is("completed"), shows("ref-charge ref-reserve",
+				`SELECT charge_reference || ' ' || reserve_reference FROM full_orders`)}},
+		{"that refuse undo what was done", waiting(""), acts{
+			admits(), tells("charge", "done", "r"), tells("reserve", "refused", ""), is("failed"),
+			shows("reserve true", `SELECT failure_step || ' ' || (refunded_at IS NOT NULL) FROM full_orders`), made(1,
+				"charge/undo"), made(0, "reserve/undo")}},
+		{"that say not done let the step be tried again", waiting(soon), acts{
+			admits(), is("callback"), tells("charge", "not_done", ""),
 			madeAgain("charge/do"), sameToken, is("callback"), shows(true, `SELECT in_doubt_since IS NOT NULL FROM orders`)}},
-		{"that come before their answer are used when it comes", waiting(""), acts{during, processes("completed"), made(1, "charge/do")}},
+		{"that come before their answer are used when it comes", waiting(""), acts{
+			during, processes("completed"), made(1, "charge/do")}},
 		{"that come twice count once, and another one does not count", waiting(""), acts{admits(), tells("charge", "done", "r"),
 			tells("charge", "done", "r"), another, is("reserving"), shows("r", `SELECT charge_reference FROM full_orders`)}},
 	})
@@ -210,10 +218,12 @@ func TestLateCallbacks(t *testing.T) {
 	play(t, []scene{
 		{"about a canceled order are undone, once", waiting(""), acts{admits(), is("callback"), cancel, is("canceled"),
 			unchanged(tells("charge", "done", "late")), late("charge"), made(2, "charge/undo"), unchanged(listed)}},
-		{"about a step that was refused are undone while the order is", waiting(", retry: {initial: 1ms, cap: 1ms}"), acts{admits(),
+		{"about a step that was refused are undone while the order is", waiting(", retry: {initial: 1ms, cap: 1ms}"), acts{
+			admits(),
 			tells("charge", "done", "r"), is("reserving callback"), tells("reserve", "refused", ""), is("failed"), notAccepted,
 			late("reserve"), made(1, "reserve/undo")}},
-		{"about a completed order change nothing", waiting(""), acts{says("charge/do: done", "reserve/do: done", "confirm/do: done"),
+		{"about a completed order change nothing", waiting(""), acts{
+			says("charge/do: done", "reserve/do: done", "confirm/do: done"),
 			processes("completed"), unchanged(tells("charge", "done", "ch_1")), unchanged(tells("reserve", "done", "ch_2")),
 			unchanged(tells("confirm", "done", "ch_3")), shows(0, `SELECT count(*) FROM late_undos`)}},
 	})

@@ -345,12 +345,14 @@ func TestPause(t *testing.T) {
 		in.StartAt, in.CompleteBy = time.Now().Add(time.Hour), time.Now().Add(2*time.Hour)
 	}
 	play(t, []scene{
-		{"keeps an answer that comes meanwhile for the resumption", with(eager), acts{fails("callback-never@charge"), admits(), is("callback"),
+		{"keeps an answer that comes meanwhile for the resumption", with(eager), acts{
+			fails("callback-never@charge"), admits(), is("callback"),
 			pause, does(answer, "charging paused"), refuses(answer, orders.RefusedAnswered),
 			ends(asked(orders.Resume), fsm.Completed), shows(1, `SELECT count(*) FROM books.step_calls WHERE step = 'charge'`)}},
 		{"does not stop the time of a deadline", with("{}"), acts{admits(later), pause, is("pending paused"),
 			sql(`UPDATE orders SET complete_by = now()`), is("canceled")}},
-		{"of a scheduled order ends in the wait for its time", with("{}"), acts{admits(later), pause, is("paused"), resume, is("scheduled"),
+		{"of a scheduled order ends in the wait for its time", with("{}"), acts{
+			admits(later), pause, is("paused"), resume, is("scheduled"),
 			shows(true, `SELECT due_at = start_at FROM orders`)}},
 	})
 }

@@ -48,14 +48,21 @@ func TestApprovalThatNobodyGives(t *testing.T) {
 		return with(allAtTheSimulator + "approval: [{items: [widget], amountOver: 50, currency: USD, timeout: 1h, onTimeout: " + onTimeout + "}]")
 	}
 	// A caller who would wait for a person is told at once.
-	waits := acts{processes("pending approval"), uncalled, sql(`UPDATE orders SET approval_until = now(), due_at = now() WHERE approval_until IS NOT NULL`)}
+	waits := acts{processes("pending approval"), uncalled,
+		sql(`UPDATE orders SET approval_until = now(), due_at = now() WHERE approval_until IS NOT NULL`)}
 	play(t, []scene{
 		{"cancels the order", timesOut("cancel"), append(waits, is("canceled: approval_timed_out"), uncalled)},
 		{"or lets it go on", timesOut("approve"), append(waits, is("completed"),
 			shows(true, `SELECT approved_at IS NOT NULL AND failure_code IS NULL FROM orders`))},
-		{"does not matter to an order that no rule fits", with("approval: [{amountOver: 100, currency: USD}]"), acts{processes("completed")}},
-		{"of an order that is scheduled is asked for at its start", with("approval: [{items: [widget]}]"), acts{startsIn(time.Hour), is("scheduled"),
-			shows(true, `SELECT approval_until IS NULL FROM orders`), func(t *testing.T, s *shop) { t.Helper(); s.startNow(t, "order") },
+		{"does not matter to an order that no rule fits", with("approval: [{amountOver: 100, currency: USD}]"), acts{
+			processes("completed")}},
+		{"of an order that is scheduled is asked for at its start", with("approval: [{items: [widget]}]"), acts{
+			startsIn(time.Hour), is("scheduled"),
+			shows(true, `SELECT approval_until IS NULL FROM orders`), func(t *testing.T,
+				s *shop) {
+				t.Helper()
+				s.startNow(t, "order")
+			},
 			is("approval"), shows(true, `SELECT due_at IS NULL FROM orders`)}},
 	})
 }
@@ -135,12 +142,14 @@ func TestCustomerIsPartOfTheInput(t *testing.T) {
 		}
 		for i := range want {
 			if want[i].Sent == "" { // a time
-				want[i] = orders.Difference{Pointer: want[i].Pointer, Stored: conflict.Differences[i].Stored, Sent: conflict.Differences[i].Sent}
+				want[i] = orders.Difference{Pointer: want[i].Pointer, Stored: conflict.Differences[i].Stored,
+					Sent: conflict.Differences[i].Sent}
 			}
 		}
 		assert.Equal(t, conflict.Differences, want)
 	}
-	differs(other, orders.Difference{Pointer: "/startAt"}, orders.Difference{Pointer: "/completeBy"}, orders.Difference{Pointer: "/reservationTtl"})
+	differs(other, orders.Difference{Pointer: "/startAt"}, orders.Difference{Pointer: "/completeBy"},
+		orders.Difference{Pointer: "/reservationTtl"})
 	other = in
 	other.CustomerID, other.PaymentMethod = "you", "pm_other"
 	differs(other, orders.Difference{Pointer: "/customerId", Stored: "me", Sent: "you"},

@@ -173,7 +173,8 @@ func TestALateUndoIsClosedByAPerson(t *testing.T) {
 		q.RequestID, q.Settle = "ticket", &engine.Settled{Step: step, Generation: &generation, Outcome: outcome}
 		return q
 	}
-	for _, wrong := range []engine.Request{settle(fsm.Reserve, 0, "done"), settle(fsm.Charge, 1, "done"), settle(fsm.Confirm, 0, "done")} {
+	for _, wrong := range []engine.Request{settle(fsm.Reserve, 0, "done"), settle(fsm.Charge, 1, "done"),
+		settle(fsm.Confirm, 0, "done")} {
 		s.refused(t, wrong, orders.RefusedNoLateUndo)
 	}
 	s.refused(t, settle(fsm.Charge, 0, engine.SettledNotDone), orders.RefusedState)
@@ -218,7 +219,8 @@ func TestALateEffectIsUndoneByItsName(t *testing.T) {
 		return s
 	}
 	play(t, []scene{
-		{"though a person has said refused", failed, acts{reported("ch_1"), comes(true, finished), is("failed"), standing(), undidBy("ch_1")}},
+		{"though a person has said refused", failed, acts{
+			reported("ch_1"), comes(true, finished), is("failed"), standing(), undidBy("ch_1")}},
 		{"that is told after an undo was opened without it", failed, acts{reported(""), comes(true, byPerson),
 			reported("ch_1"), comes(true, finished), is("failed"), standing(), undidBy("ch_1")}},
 		{"and one that was closed by hand is told of again", failed, acts{reported(""), comes(true, byPerson),
@@ -260,7 +262,8 @@ func TestAFencedAnswerIsKeptWhenTheDatabaseIsBack(t *testing.T) {
 			})
 			close(answer)
 			comes(true, `SELECT EXISTS (SELECT FROM late_undos WHERE finished_at IS NOT NULL AND reference = 'ch_1')`)(t, s.shop)
-			assert.Equal(t, column[string](t, s.Pool, `SELECT reference FROM step_calls WHERE fenced`), []string{"ch_1"}, "fenced")
+			assert.Equal(t, column[string](t, s.Pool, `SELECT reference FROM step_calls WHERE fenced`), []string{"ch_1"},
+				"fenced")
 			if n := lost.Load(); n < 4 {
 				t.Errorf("lost %d times", n)
 			}

@@ -331,7 +331,8 @@ func TestNoRefund(t *testing.T) {
 // openRefunds checks what the metrics show of refunds that are not settled.
 func (s *shop) openRefunds(t *testing.T, want int64) {
 	t.Helper()
-	if w, err := s.engine.Orders.Waiting(t.Context(), s.engine.Backlog()); err != nil || w.Refunds != want || (w.Refund > 0) != (want > 0) {
+	if w, err := s.engine.Orders.Waiting(t.Context(),
+		s.engine.Backlog()); err != nil || w.Refunds != want || (w.Refund > 0) != (want > 0) {
 		t.Errorf("%d refunds are open, the oldest for %s: %v", w.Refunds, w.Refund, err)
 	}
 }
@@ -503,7 +504,8 @@ func (s *behind) refundsWithLoss(t *testing.T, charge, statement string, f fate)
 		t.Error("nothing was lost")
 	}
 	s.refundsAre(t, s.get(t, s.refunded), "1 done 40")
-	s.stock(t, "widget", orders.Stock{Item: "widget", OnHand: 9, Sold: before.Sold + 3, Tracked: true, Version: before.Version + 2})
+	s.stock(t, "widget", orders.Stock{Item: "widget", OnHand: 9, Sold: before.Sold + 3, Tracked: true,
+		Version: before.Version + 2})
 	if charge != "{}" {
 		s.given(t, "1 of 40.00")
 	}
@@ -521,7 +523,8 @@ func (s *behind) restocked(t *testing.T) orders.Stock {
 func (s *behind) refundUntilDone(t *testing.T) {
 	t.Helper()
 	eventually(t, "it is refunded", func() bool {
-		o, err := s.engine.Do(t.Context(), engine.Request{Verb: orders.Refund, OrderID: s.refunded, Actor: "ann", Reason: "broken", RequestID: "a", Async: true,
+		o, err := s.engine.Do(t.Context(), engine.Request{Verb: orders.Refund, OrderID: s.refunded, Actor: "ann",
+			Reason: "broken", RequestID: "a", Async: true,
 			Refund: &engine.Refund{Amount: new(decimal.MustParse("40")), Restock: 2}})
 		if err != nil && !errors.Is(err, orders.ErrUnavailable) {
 			t.Fatal(err)
@@ -546,7 +549,8 @@ func TestRefundNotSeenIsStillInDoubt(t *testing.T) {
 	s.untilRefunds(t, "1 in_doubt")
 	// The age of the key counts from when it was sent first.
 	s.counts(t, true, `SELECT r.sent_at <= (SELECT min(started_at) FROM step_calls WHERE operation = 'refund') FROM refunds r`)
-	for _, state := range []string{orders.RefundInDoubt, orders.RefundPending} { // the second: the replica died before it sent it again
+	for _, state := range []string{orders.RefundInDoubt,
+		orders.RefundPending} { // the second: the replica died before it sent it again
 		s.exec(t, `UPDATE refunds SET sent_at = now() - interval '1 day', due_at = now(), code = NULL, state = $1`, state)
 		comes(true, `SELECT coalesce(code = 'outcome_unknown', false) FROM refunds`)(t, s)
 		s.untilRefunds(t, "1 in_doubt")

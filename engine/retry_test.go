@@ -37,7 +37,8 @@ func TestRetry(t *testing.T) {
 		})
 	}
 	play(t, []scene{
-		{"of an undo that was refused does it", stuck("decline@reserve", "decline@charge/undo"), acts{fails(), ends(asked(orders.Retry), fsm.Failed)}},
+		{"of an undo that was refused does it", stuck("decline@reserve", "decline@charge/undo"), acts{
+			fails(), ends(asked(orders.Retry), fsm.Failed)}},
 		{"begins a new window", stuck("error@charge"), acts{func(t *testing.T, s *shop) {
 			t.Helper()
 			before := s.get(t, "order")
@@ -169,7 +170,8 @@ func TestRedriveThatComesTwice(t *testing.T) {
 }
 
 // deaf is a policy whose provider can't be asked what became of a key.
-const deaf = "charge: {executor: http, url: SIM/charge, undoUrl: SIM/charge/undo, timeout: 1m, retry: {initial: 1ms, cap: 5ms, maxRetries: 0, budget: 1ms}"
+const deaf = "charge: {executor: http, url: SIM/charge, undoUrl: SIM/charge/undo, timeout: 1m, " +
+	"retry: {initial: 1ms, cap: 5ms, maxRetries: 0, budget: 1ms}"
 
 // doubted opens a shop whose charge is in doubt for so long.
 func doubted(policy, since string) func(*testing.T) *shop {
@@ -203,10 +205,13 @@ func TestForgottenKeys(t *testing.T) {
 		{"are not sent again by a retry", doubted(deaf+"}", "23 hours"), acts{unknown,
 			sql(`UPDATE orders SET in_doubt_since = now() - interval '22 hours'`), dry(asked(orders.Retry))}},
 		{"are not sent again by a resumption", doubted(deaf+"}", "23 hours"), acts{sql(`UPDATE orders SET hold = 'paused'`),
-			refuses(asked(orders.Resume), orders.RefusedUnknown), asks(settled(fsm.Charge, engine.SettledDone, "")), does(asked(orders.Resume), "completed")}},
-		{"are asked after where that is possible", doubted(impatient, "3 days"), acts{fails(), ends(asked(orders.Retry), fsm.Completed)}},
+			refuses(asked(orders.Resume), orders.RefusedUnknown), asks(settled(fsm.Charge, engine.SettledDone,
+				"")), does(asked(orders.Resume), "completed")}},
+		{"are asked after where that is possible", doubted(impatient, "3 days"), acts{
+			fails(), ends(asked(orders.Retry), fsm.Completed)}},
 		// A policy can't make a provider remember for longer what it was sent under another one.
-		{"are not remembered by a policy with a longer retention", doubted(deaf+"}", "1 s"), acts{uses(deaf + ", keyRetention: 72h}"),
+		{"are not remembered by a policy with a longer retention", doubted(deaf+"}", "1 s"), acts{
+			uses(deaf + ", keyRetention: 72h}"),
 			refuses(byActive(), orders.RefusedPolicySwitch), uses(deaf + ", keyRetention: 23h}"), dry(byActive())}},
 	})
 }
@@ -219,13 +224,16 @@ func TestRetryUnderTheActivePolicy(t *testing.T) {
 			comes(true, `SELECT status = 'reserving' AND coalesce(hold IN ('retry', 'attention'), false) FROM orders`),
 			uses(deaf + "}"), does(byActive(), "completed"), shows(2, `SELECT policy FROM orders`)}},
 		{"asks after a forgotten key, where the other could not", doubted(deaf+"}", "3 days"), acts{
-			sql(`UPDATE orders SET hold_reason = 'outcome_unknown: so it says'`), refuses(asked(orders.Retry), orders.RefusedUnknown),
+			sql(`UPDATE orders SET hold_reason = 'outcome_unknown: so it says'`), refuses(asked(orders.Retry),
+				orders.RefusedUnknown),
 			refuses(byActive(), orders.RefusedUnknown), // it is the same policy
 			uses(deaf + ", lookupUrl: SIM/lookup}"), does(byActive(), "completed")}},
 		{"is refused while a step could not be undone under it", stuck("error@reserve"), acts{
-			uses(strings.ReplaceAll(impatient, "SIM", "http://127.0.0.1:1")), refuses(byActive(), orders.RefusedPolicySwitch), fails(),
+			uses(strings.ReplaceAll(impatient, "SIM", "http://127.0.0.1:1")), refuses(byActive(),
+				orders.RefusedPolicySwitch), fails(),
 			ends(asked(orders.Retry), fsm.Completed)}},
-		{"of a failed order is refused where its keys would stay alive", with(eager), acts{fails("decline@charge"), processes("failed: card_declined"),
+		{"of a failed order is refused where its keys would stay alive", with(eager), acts{
+			fails("decline@charge"), processes("failed: card_declined"),
 			uses("reservationTtl: 1h"), refuses(byActive(), orders.RefusedPolicySwitch)}},
 	})
 }
@@ -259,7 +267,8 @@ func TestRetryWithAnotherPaymentMethod(t *testing.T) {
 			used[fmt.Sprint(call, " ", c.Generation)] = c.PaymentMethod
 		}
 	}
-	assert.Equal(t, used, map[string]string{"charge/do 0": "one", "charge/undo 0": "one", "charge/do 1": "two", "charge/undo 1": "two", "charge/do 2": "three"})
+	assert.Equal(t, used, map[string]string{"charge/do 0": "one", "charge/undo 0": "one", "charge/do 1": "two",
+		"charge/undo 1": "two", "charge/do 2": "three"})
 	s.counts(t, 0, `SELECT count(*) FROM step_answers WHERE detail LIKE '%one%'`)
 	changes := column[string](t, s.Pool, `SELECT concat_ws(' ', seq > 1, verb, actor, payment_method) FROM books.transitions WHERE payment_method IS NOT NULL ORDER BY seq`)
 	assert.Equal(t, fmt.Sprint(changes), "[t retry ann changed t retry ann changed]", "history", changes)

@@ -159,7 +159,8 @@ func (s *shop) until(t testing.TB, orderID, is string) (order orders.Order) {
 	}()
 	eventually(t, orderID+" is "+is, func() bool {
 		order = s.get(t, orderID)
-		return string(order.Status) == is || text(order.Hold) == is || strings.HasPrefix(where(order), is+":") || where(order) == is
+		return string(order.Status) == is || text(order.Hold) == is || strings.HasPrefix(where(order),
+			is+":") || where(order) == is
 	})
 	came = true
 	return order

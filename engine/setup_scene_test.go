@@ -82,7 +82,8 @@ var pause, resume, cancel, retry = asks(asked(orders.Pause)), asks(asked(orders.
 // settled is what somebody says became of a step.
 func settled(step fsm.Step, outcome, reference string) engine.Request {
 	q := asked(orders.StepResult)
-	q.Settle = &engine.Settled{Step: step, Outcome: outcome, Code: "seen", Detail: "in the books of the provider", Reference: reference}
+	q.Settle = &engine.Settled{Step: step, Outcome: outcome, Code: "seen", Detail: "in the books of the provider",
+		Reference: reference}
 	return q
 }
 
@@ -163,6 +164,9 @@ func undidBy(want ...string) act {
 		assert.Equal(t, s.provider.named("charge"), want)
 	}
 }
+
+// proven checks the books, and that all calls are closed.
+func proven(t *testing.T, s *shop) { t.Helper(); s.verified(t) }
 
 // uses makes a policy the active one.
 func uses(policy string) act { return func(t *testing.T, s *shop) { t.Helper(); s.use(t, policy) } }

@@ -53,7 +53,8 @@ func stockNow(s orders.Stock, err error) string {
 	case err != nil:
 		return err.Error()
 	}
-	return fmt.Sprintf("%s: %d on hand, %d reserved, %d sold, tracked %t, version %d", s.Item, s.OnHand, s.Reserved, s.Sold, s.Tracked, s.Version)
+	return fmt.Sprintf("%s: %d on hand, %d reserved, %d sold, tracked %t, version %d", s.Item, s.OnHand, s.Reserved,
+		s.Sold, s.Tracked, s.Version)
 }
 
 func TestSetStock(t *testing.T) {
@@ -65,7 +66,8 @@ func TestSetStock(t *testing.T) {
 	b.process(t, request("untracked"))
 	b.stock(t, "widget", orders.Stock{Item: "widget", Sold: 1, Version: 2})
 	for i, onHand := range []int64{5, 7, 7, 0, 9, 1 << 39} {
-		b.changes(t, stockStep{set(onHand, int64(i)+2), fmt.Sprintf("widget: %d on hand, 0 reserved, 1 sold, tracked true, version %d", onHand, i+3)})
+		b.changes(t, stockStep{set(onHand, int64(i)+2),
+			fmt.Sprintf("widget: %d on hand, 0 reserved, 1 sold, tracked true, version %d", onHand, i+3)})
 		b.stock(t, "widget", orders.Stock{Item: "widget", OnHand: onHand, Sold: 1, Tracked: true, Version: int64(i) + 3})
 	}
 	for _, stale := range []int64{0, 1, 7, 9} {
@@ -268,7 +270,8 @@ func TestStockIsNotSetAgainAfterItIsSold(t *testing.T) {
 	b.changes(t, stockStep{set, one}, stockStep{set, "unwritten: " + one})
 	isNow(t, b.process(t, request("one")), fsm.Completed)
 	b.changes(t, stockStep{set, "unwritten: widget: 0 on hand, 0 reserved, 1 sold, tracked true, version 2"},
-		stockStep{setTo("widget", 1, 0), "unwritten: another version"}, stockStep{setTo("widget", 1, 1), "unwritten: another version"})
+		stockStep{setTo("widget", 1, 0), "unwritten: another version"}, stockStep{setTo("widget", 1, 1),
+			"unwritten: another version"})
 	isNow(t, b.process(t, request("two")), fsm.Failed)
 	b.stock(t, "widget", orders.Stock{Item: "widget", Sold: 1, Tracked: true, Version: 2})
 	proveBooks(t, b.Pool)
@@ -287,7 +290,8 @@ func TestAdjustStock(t *testing.T) {
 		stockStep{adjustment("widget", -4, "low"), "unwritten: too low at /change: 1 reserved, tracked true"},
 		stockStep{adjustment("nowhere", -1, "low"), "unwritten: too low at /change: 0 reserved, tracked false"},
 		stockStep{adjustment("widget", orders.StockMost, "high"), "unwritten: " + orders.ErrStockTooHigh.Error()},
-		stockStep{adjustment("widget", -2, "1"), "unwritten: widget: 4 on hand, 1 reserved, 1 sold, tracked true, version 7"}) // the same again
+		stockStep{adjustment("widget", -2, "1"),
+			"unwritten: widget: 4 on hand, 1 reserved, 1 sold, tracked true, version 7"}) // the same again
 	b.writesNothing(t, func() {
 		assert.ErrorIs(t, assert.Err(b.engine.ChangeStock(t.Context(), adjustment("widget", 3, "1"))), orders.ErrKeyReused)
 	})
@@ -296,7 +300,8 @@ func TestAdjustStock(t *testing.T) {
 		text(moves[0].Reason) != "delivery" || moves[0].RequestID != "1" || moves[1].Version != 5 {
 		t.Errorf("%v %+v", err, moves)
 	}
-	assert.ErrorIs(t, assert.Err(b.engine.Orders.StockMovements(t.Context(), "nowhere", orders.StockSpan{Limit: 9})), orders.ErrNotFound)
+	assert.ErrorIs(t, assert.Err(b.engine.Orders.StockMovements(t.Context(), "nowhere", orders.StockSpan{Limit: 9})),
+		orders.ErrNotFound)
 	proveBooks(t, b.Pool)
 }
 

@@ -43,7 +43,8 @@ func TestDeadline(t *testing.T) {
 	t.Parallel()
 	const approval, hour = "approval: [{items: [widget]}]\n", time.Hour
 	const doubts = `charge: {executor: simulator, url: SIM, retry: {initial: 20ms, cap: 20ms}, breaker: {failures: 1000000}}`
-	inDoubt, refunded := comes(true, `SELECT in_doubt_since IS NOT NULL FROM orders`), shows(true, `SELECT refunded_at IS NOT NULL FROM full_orders`)
+	inDoubt, refunded := comes(true, `SELECT in_doubt_since IS NOT NULL FROM orders`), shows(true,
+		`SELECT refunded_at IS NOT NULL FROM full_orders`)
 	duringACall := func(t *testing.T, s *shop) {
 		t.Helper()
 		called, open := s.door.shut(t, "/charge")
@@ -64,17 +65,24 @@ func TestDeadline(t *testing.T) {
 		unlock()
 	}
 	play(t, []scene{
-		{"before the start cancels an order that waits for a person", with(allAtTheSimulator + approval), acts{dated(300 * time.Millisecond), is(exceeded), uncalled}},
-		{"of the policy holds for an order that names none", with(allAtTheSimulator + approval + "completeWithin: 200ms"), acts{admits(), is(exceeded)}},
-		{"during a charge in doubt undoes it under its key", with(doubts), acts{fails("error"), dated(hour), inDoubt, late, processes(exceeded),
+		{"before the start cancels an order that waits for a person", with(allAtTheSimulator + approval), acts{
+			dated(300 * time.Millisecond), is(exceeded), uncalled}},
+		{"of the policy holds for an order that names none", with(allAtTheSimulator + approval + "completeWithin: 200ms"),
+			acts{admits(), is(exceeded)}},
+		{"during a charge in doubt undoes it under its key", with(doubts), acts{
+			fails("error"), dated(hour), inDoubt, late, processes(exceeded),
 			refunded, stands("charge voided")}},
-		{"during a call lets it be answered, and undoes it", with(allAtTheSimulator), acts{duringACall, processes(exceeded), stands("charge undone"),
+		{"during a call lets it be answered, and undoes it", with(allAtTheSimulator), acts{
+			duringACall, processes(exceeded), stands("charge undone"),
 			func(t *testing.T, s *shop) { t.Helper(); s.called(t, "order", "charge/do", "charge/undo") }}},
-		{"during an answer that will come later undoes at once", with(allAtTheSimulator), acts{fails("callback-never@reserve"), dated(hour),
+		{"during an answer that will come later undoes at once", with(allAtTheSimulator), acts{
+			fails("callback-never@reserve"), dated(hour),
 			is("callback"), late, processes(exceeded), stands("charge undone", "reserve undone")}},
-		{"before the answer 202 comes does not wait for its callback", with(allAtTheSimulator), acts{fails("callback-never@charge"),
+		{"before the answer 202 comes does not wait for its callback", with(allAtTheSimulator), acts{
+			fails("callback-never@charge"),
 			dated(time.Millisecond), is(exceeded)}},
-		{"before a reservation in the database names itself as the reason", with("{}"), acts{behindALock, is(exceeded), refunded}},
+		{"before a reservation in the database names itself as the reason", with("{}"), acts{
+			behindALock, is(exceeded), refunded}},
 		{"after completion changes nothing", with("{}"), acts{dated(hour), is("completed"), late, looked, is("completed"),
 			shows(4, `SELECT seq FROM orders WHERE order_id = 'order'`)}},
 	})
@@ -83,7 +91,8 @@ func TestDeadline(t *testing.T) {
 func TestReservationExpires(t *testing.T) {
 	t.Parallel()
 	// Nobody is at the address: a confirmation there is certainly not done.
-	const confirm, expired = "confirm: {executor: http, url: 'http://127.0.0.1:1/confirm', retry: {initial: 10ms, cap: 20ms}}\n", "canceled: reservation_expired"
+	const confirm = "confirm: {executor: http, url: 'http://127.0.0.1:1/confirm', retry: {initial: 10ms, cap: 20ms}}\n"
+	const remote, expired = "charge: {executor: simulator, url: SIM}\nreserve: {executor: simulator, url: SIM}\n", "canceled: reservation_expired"
 	play(t, []scene{
 		{"when its confirmation can't be sent", with(confirm), acts{
 			func(t *testing.T, s *shop) { t.Helper(); s.setStock(t, "widget", 5) },
@@ -91,7 +100,7 @@ func TestReservationExpires(t *testing.T) {
 			shows(true, `SELECT refunded_at IS NOT NULL AND released_at - reserved_at >= interval '300 ms' FROM full_orders`),
 			shows(0, `SELECT reserved FROM inventory`)}},
 		{"by the time of the policy", with(confirm + "reservationTtl: 100ms"), acts{processes(expired)}},
-		{"at its provider too", with("charge: {executor: simulator, url: SIM}\nreserve: {executor: simulator, url: SIM}\n" + confirm + "reservationTtl: 100ms"),
+		{"at its provider too", with(remote + confirm + "reservationTtl: 100ms"),
 			acts{processes(expired), stands("charge undone", "reserve undone")}},
 	})
 }
@@ -104,13 +113,17 @@ func TestConfirmationInDoubtIsNotStopped(t *testing.T) {
 		tried := len(s.calls("order"))
 		eventually(t, "it is tried on", func() bool { return len(s.calls("order")) > tried })
 	}
-	play(t, []scene{{"by its deadline or its reservation", with(everyStep(", retry: {initial: 10ms, cap: 20ms, maxRetries: 999}, breaker: {failures: 1000000}")), acts{
-		fails("error@confirm"), admits(func(in *engine.Input) { in.CompleteBy, in.ReservationTTL = time.Now().Add(time.Hour), time.Hour }),
-		comes(true, `SELECT status = 'confirming' AND in_doubt_since IS NOT NULL FROM orders`),
-		sql(`UPDATE orders SET reserved_until = now()`), late, looked, triedOn, fails(), processes("completed"),
-		shows(true, `SELECT finished_at > complete_by FROM orders WHERE order_id = 'order'`),
-		shows(0, `SELECT count(*) FROM books.transitions WHERE order_id = 'order' AND verb = 'deadline'`),
-		stands("charge live", "reserve live", "confirm live")}}})
+	play(t, []scene{{"by its deadline or its reservation",
+		with(everyStep(", retry: {initial: 10ms, cap: 20ms, maxRetries: 999}, breaker: {failures: 1000000}")), acts{
+			fails("error@confirm"), admits(func(in *engine.Input) {
+				in.CompleteBy,
+					in.ReservationTTL = time.Now().Add(time.Hour), time.Hour
+			}),
+			comes(true, `SELECT status = 'confirming' AND in_doubt_since IS NOT NULL FROM orders`),
+			sql(`UPDATE orders SET reserved_until = now()`), late, looked, triedOn, fails(), processes("completed"),
+			shows(true, `SELECT finished_at > complete_by FROM orders WHERE order_id = 'order'`),
+			shows(0, `SELECT count(*) FROM books.transitions WHERE order_id = 'order' AND verb = 'deadline'`),
+			stands("charge live", "reserve live", "confirm live")}}})
 }
 
 // A thousand orders past their deadline whose undoing waits (for a person, for a provider that is

@@ -58,7 +58,8 @@ func forgotten(ends fsm.State) act {
 	return func(t *testing.T, s *shop) {
 		t.Helper()
 		for _, do := range []act{
-			is("refunding attention: " + orders.RefusedUnknown), standing("ch_1"), refuses(asked(orders.Retry), orders.RefusedUnknown),
+			is("refunding attention: " + orders.RefusedUnknown), standing("ch_1"), refuses(asked(orders.Retry),
+				orders.RefusedUnknown),
 			asks(settled(fsm.Charge, engine.SettledDone, "")), is(string(ends)),
 		} {
 			do(t, s)
@@ -80,12 +81,14 @@ func TestAnOldUndoDoesNotGoByAForgottenKey(t *testing.T) {
 	dead := resting(quick, "charge/do: lost", "charge/undo: error")
 	play(t, []scene{
 		{"of an order that was paused for a day", unnamed, acts{pause, aDay, cancel, forgotten(fsm.Canceled)}},
-		{"of an order whose reservation is refused a day later", unnamed, acts{aDay, says("reserve/do: refused"), due, forgotten(fsm.Failed)}},
+		{"of an order whose reservation is refused a day later", unnamed, acts{
+			aDay, says("reserve/do: refused"), due, forgotten(fsm.Failed)}},
 		{"of a canceled order that a person says was charged", lost, acts{
 			aDay, cancel, is("attention"), asks(settled(fsm.Charge, engine.SettledDone, "")), forgotten(fsm.Canceled)}},
 		{"that a person says was not done", dead, acts{
 			cancel, is(unanswered), aDay, says("charge/undo: done"), due, is("attention"), staysInDoubt, due, forgotten(fsm.Canceled)}},
-		{"that is paused: it does not resume", resting(quick, "charge/do: unnamed", "charge/undo: error", "reserve/do: refused"), acts{
+		{"that is paused: it does not resume", resting(quick, "charge/do: unnamed", "charge/undo: error",
+			"reserve/do: refused"), acts{
 			is(unanswered), pause, is("paused"), sql(`UPDATE orders SET in_doubt_since = NULL`), // only the charge is old
 			aDay, refuses(asked(orders.Resume), orders.RefusedUnknown)}},
 	})
@@ -105,13 +108,15 @@ func staysInDoubt(t *testing.T, s *shop) {
 func TestAnOldUndoGoesByReference(t *testing.T) {
 	t.Parallel()
 	play(t, []scene{
-		{"that the charge was answered with", resting(quick), acts{pause, aDay, cancel, is("canceled"), standing(), undidBy("ch_1")}},
+		{"that the charge was answered with", resting(quick), acts{
+			pause, aDay, cancel, is("canceled"), standing(), undidBy("ch_1")}},
 		{"that a person gave", resting(quick, "charge/do: lost"), acts{aDay, cancel, is("attention"),
 			asks(settled(fsm.Charge, engine.SettledDone, "ch_1")), is("canceled"), standing()}},
 		{"after a day of undos that were not answered", resting(quick, "charge/undo: error"), acts{cancel, is(unanswered), aDay,
 			says("charge/undo: done"), due, is("canceled"), standing()}},
 		// An endpoint compares bodies: an undo that began without a name goes on without one, though it has become known.
-		{"that it began with", resting(quick, "charge/do: lost", "charge/undo: error"), acts{cancel, is(unanswered), reported("ch_1"),
+		{"that it began with", resting(quick, "charge/do: lost", "charge/undo: error"), acts{
+			cancel, is(unanswered), reported("ch_1"),
 			says("charge/undo: done"), due, is("canceled"), standing(), undidBy("")}},
 	})
 }
@@ -138,7 +143,8 @@ func TestAnOldUndoAtStripe(t *testing.T) {
 			s.until(t, "order", ends)
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			assert.Equal(t, strings.Count(fmt.Sprintf("%q", b.requests), `"POST "`), 1, "payment intents are asked for", b.requests)
+			assert.Equal(t, strings.Count(fmt.Sprintf("%q", b.requests), `"POST "`), 1, "payment intents are asked for",
+				b.requests)
 		})
 	}
 }
@@ -154,7 +160,8 @@ func TestAnOldLateUndo(t *testing.T) {
 			aDay, reset, func(_ *testing.T, s *shop) { s.provider.live["ch_1"] = true },
 			lateUndo, comes(true, finished), is("failed"), standing()}},
 		{"says the same on every call", resting(quick, "charge/do: lost", "charge/undo: error"), acts{
-			cancel, is(unanswered), says("charge/undo: done"), cancel, is("canceled"), reported("ch_1"), comes(true, finished), standing()}},
+			cancel, is(unanswered), says("charge/undo: done"), cancel, is("canceled"), reported("ch_1"), comes(true,
+				finished), standing()}},
 	})
 }
 
@@ -164,7 +171,8 @@ func TestAMachineThatSlept(t *testing.T) {
 	t.Parallel()
 	lost := resting(byCallers, "charge/do: lost") // the database's time is not heard by the way
 	play(t, []scene{
-		{"does not charge by a forgotten key", lost, acts{aDay, reset, sleeps, retry, is("charging attention: " + orders.RefusedUnknown),
+		{"does not charge by a forgotten key", lost, acts{
+			aDay, reset, sleeps, retry, is("charging attention: " + orders.RefusedUnknown),
 			func(t *testing.T, s *shop) { t.Helper(); assert.Equal(t, len(s.provider.made("charge/do")), 0, "sent") },
 			asks(settled(fsm.Charge, engine.SettledRefused, "")), is("failed")}},
 		{"does not undo by a forgotten key", resting(byCallers, "charge/do: lost", "charge/undo: error"), acts{

@@ -360,8 +360,9 @@ func TestApproval(t *testing.T) {
 	}
 	waits, approve := processes("pending approval"), asked(orders.Approve)
 	play(t, []scene{
-		{"approve lets the order start", with(large), acts{waits, does(approve, "completed"), shows(true, `SELECT approved_at IS NOT NULL FROM orders`)}},
-		{"reject cancels it", with(large), acts{waits, does(asked(orders.Reject), "canceled: rejected")}},
+		{"approve lets the order start", with(large), acts{
+			waits, does(approve, "completed"), shows(true, `SELECT approved_at IS NOT NULL FROM orders`), proven}},
+		{"reject cancels it", with(large), acts{waits, does(asked(orders.Reject), "canceled: rejected"), proven}},
 		{"another approves where the policy wants it", with("approval: [{approver: another}]"), acts{submitted,
 			refuses(own, orders.RefusedOwnOrder), does(other, "completed")}},
 		{"a pause is no way around it", with(large), acts{waits, pause, is("paused"), refuses(approve, orders.RefusedState),
@@ -376,23 +377,28 @@ func TestStepResult(t *testing.T) {
 	withoutCode := settled(fsm.Charge, engine.SettledRefused, "r")
 	withoutCode.Settle.Code = ""
 	play(t, []scene{
-		{"done goes on without a call", stuck("cut-after@reserve"), acts{ends(settled(fsm.Reserve, engine.SettledDone, "r"), fsm.Completed),
+		{"done goes on without a call", stuck("cut-after@reserve"), acts{
+			ends(settled(fsm.Reserve, engine.SettledDone, "r"), fsm.Completed),
 			shows("r", `SELECT reference FROM books.reservations`)}},
-		{"refused undoes what was done before", stuck("error@reserve"), acts{ends(settled(fsm.Reserve, engine.SettledRefused, "r"), fsm.Failed),
+		{"refused undoes what was done before", stuck("error@reserve"), acts{
+			ends(settled(fsm.Reserve, engine.SettledRefused, "r"), fsm.Failed),
 			shows("reserve seen", `SELECT failure_step || ' ' || failure_code FROM orders`)}},
 		{"not_done ends the doubt, so that a cancellation undoes nothing", stuck("error@charge"), acts{
 			asks(settled(fsm.Charge, engine.SettledNotDone, "r")),
 			comes(true, `SELECT in_doubt_since IS NULL AND hold = 'attention' FROM orders`), fails(),
 			ends(asked(orders.Cancel), fsm.Canceled), shows(0, `SELECT count(*) FROM books.charges`)}},
-		{"without a code has one", stuck("error@charge"), acts{ends(withoutCode, fsm.Failed), shows("step_result", `SELECT failure_code FROM orders`)}},
-		{"of another step says so", stuck("error@charge"), acts{refuses(settled(fsm.Reserve, engine.SettledDone, "r"), orders.RefusedOtherStep)}},
-		{"settles an undo that nobody else can, because its key may be forgotten", stuck("decline@reserve", "cut-after@charge/undo"), acts{
+		{"without a code has one", stuck("error@charge"), acts{
+			ends(withoutCode, fsm.Failed), shows("step_result", `SELECT failure_code FROM orders`)}},
+		{"of another step says so", stuck("error@charge"), acts{
+			refuses(settled(fsm.Reserve, engine.SettledDone, "r"), orders.RefusedOtherStep)}},
+		{"settles an undo that nobody else can, because its key may be forgotten", stuck("decline@reserve",
+			"cut-after@charge/undo"), acts{
 			sql(`UPDATE orders SET in_doubt_since = now() - interval '2 days'`),
 			sql(`UPDATE step_calls SET undo_reference = NULL`), // it goes by the key
 			refuses(asked(orders.Retry), orders.RefusedUnknown), ends(settled(fsm.Charge, engine.SettledDone, "r"), fsm.Failed),
 			shows("card_declined", `SELECT failure_code FROM orders`), shows("r", `SELECT reference FROM books.refunds`)}},
 		{"done of an undo goes on with the undoing", stuck("decline@reserve", "decline@charge/undo"), acts{
-			does(settled(fsm.Charge, engine.SettledDone, "r"), "failed: card_declined")}},
+			does(settled(fsm.Charge, engine.SettledDone, "r"), "failed: card_declined"), proven}},
 	})
 	t.Run("while the step is being done is busy", func(t *testing.T) {
 		t.Parallel()
@@ -401,7 +407,8 @@ func TestStepResult(t *testing.T) {
 		answers := ask(t, s.engine, request("order"))
 		eventually(t, "a call is under way", func() bool { return called.Load() == 1 })
 		var refusal *orders.NotApplicable
-		if _, err := s.engine.Do(t.Context(), settled(fsm.Charge, engine.SettledDone, "")); !errors.As(err, &refusal) || refusal.Code != orders.RefusedBusy {
+		if _, err := s.engine.Do(t.Context(), settled(fsm.Charge, engine.SettledDone, "")); !errors.As(err,
+			&refusal) || refusal.Code != orders.RefusedBusy {
 			t.Error(err)
 		}
 		open()

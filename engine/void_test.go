@@ -36,10 +36,12 @@ func charges(want int) act {
 func TestRetryAfterAnUndoByHand(t *testing.T) {
 	t.Parallel()
 	ticket := settled(fsm.Charge, engine.SettledDone, "ticket-7")
-	redriven := acts{is("failed"), reset, says("charge/do: done", "reserve/do: done"), retry, is("completed"), charges(1), undidBy()}
+	redriven := acts{is("failed"), reset, says("charge/do: done", "reserve/do: done"), retry, is("completed"), charges(1),
+		undidBy()}
 	play(t, []scene{
 		{"of the order", sent("charge/do: error", "reserve/do: refused"), append(acts{is("retry"), asks(ticket),
-			is("refunding attention: undo_refused: unknown_reference"), asks(settled(fsm.Charge, engine.SettledDone, ""))}, redriven...)},
+			is("refunding attention: undo_refused: unknown_reference"), asks(settled(fsm.Charge, engine.SettledDone,
+				""))}, redriven...)},
 		{"of a late effect", sent("charge/do: error", "reserve/do: refused"), append(acts{is("retry"),
 			asks(settled(fsm.Charge, engine.SettledRefused, "")), is("failed"), reported("ticket-7"),
 			comes(true, `SELECT coalesce(bool_or(code = 'unknown_reference'), false) FROM late_undos`),
@@ -110,9 +112,10 @@ func TestAVoidSaysNothingAboutTheCharge(t *testing.T) {
 		{"canceled it was not charged, and the void goes on", open, acts{cancel, is("canceled"),
 			shows(0, `SELECT (SELECT count(*) FROM charges) + (SELECT count(*) FROM refunds)`), says("charge/undo: done"), undoneLate,
 			shows(true, `SELECT EXISTS (SELECT FROM late_undos WHERE step = 'charge' AND generation = 0)`),
-			shows(0, `SELECT count(*) FROM step_calls WHERE generation > 0`)}},
+			shows(0, `SELECT count(*) FROM step_calls WHERE generation > 0`), proven}},
 		{"nobody can say what became of it", open, acts{resultsRefused(orders.RefusedNotCalled)}},
-		{"the ledger does not charge it before the old key is dead", open, acts{uses("{}"), refuses(ledger, orders.RefusedPolicySwitch)}},
+		{"the ledger does not charge it before the old key is dead", open, acts{
+			uses("{}"), refuses(ledger, orders.RefusedPolicySwitch)}},
 	})
 }
 
