@@ -110,9 +110,9 @@ func (q *Queries) TransitionByRequest(ctx context.Context, arg TransitionByReque
 const transitionsOf = `-- name: TransitionsOf :many
 SELECT t.order_no, t.at, t.fence, t.position, t.previous_no, t.seq, t.id_hash, t.from_status, t.to_status, t.verb, t.actor, t.reason, t.request_id, t.payment_method, t.on_behalf_of, t.fingerprint FROM pawl.transitions AS t
 WHERE t.order_no = $1 AND t.seq > $2 AND t.seq < $3
-  AND ((SELECT o.owner FROM pawl.orders AS o WHERE o.order_no = $1) IS NULL AND NOT $4::boolean
-    OR (SELECT set_config('synchronous_commit', CASE WHEN $4::boolean THEN current_setting('synchronous_commit') ELSE 'local' END, true)
-      || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
+  AND (NOT $4::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
+  AND ($4::boolean OR (SELECT o.owner FROM pawl.orders AS o WHERE o.order_no = $1) IS NULL
+    OR (SELECT set_config('synchronous_commit', 'local', true) || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
 ORDER BY t.seq LIMIT $5
 `
 

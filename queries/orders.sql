@@ -166,17 +166,17 @@ SELECT h.relaxed::boolean AS relaxed, ((SELECT m.last_no FROM moved AS m) IS NOT
 -- until they are, on this server at least.
 SELECT o.* FROM pawl.full_orders AS o
 WHERE o.order_id = ANY((SELECT @order_ids::text[])::text[])
-  AND (o.owner IS NULL AND NOT @durable::boolean
-    OR (SELECT set_config('synchronous_commit', CASE WHEN @durable::boolean THEN current_setting('synchronous_commit') ELSE 'local' END, true)
-      || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL);
+  AND (NOT @durable::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL) -- by itself: also where there is no row
+  AND (@durable::boolean OR o.owner IS NULL
+    OR (SELECT set_config('synchronous_commit', 'local', true) || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL);
 
 -- name: OrdersByNo :many
 -- The same by number.
 SELECT o.* FROM pawl.full_orders AS o
 WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
-  AND (o.owner IS NULL AND NOT @durable::boolean
-    OR (SELECT set_config('synchronous_commit', CASE WHEN @durable::boolean THEN current_setting('synchronous_commit') ELSE 'local' END, true)
-      || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL);
+  AND (NOT @durable::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL) -- by itself: also where there is no row
+  AND (@durable::boolean OR o.owner IS NULL
+    OR (SELECT set_config('synchronous_commit', 'local', true) || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL);
 
 -- name: OrdersWatched :many
 -- What a caller needs who waits for an order that another replica drives.
