@@ -203,7 +203,7 @@ func (c *callers) finish(ctx context.Context) int {
 	return len(c.open)
 }
 
-// answer is what became of one request. Status is 0 where nobody answered; then the code says what was seen.
+// answer is what became of one request. Status is 0 if there was no answer; then the code says what was seen.
 type answer struct {
 	sent, at   time.Time
 	status     int
@@ -322,7 +322,7 @@ type people struct {
 	doubts   []string // reasons of a hold that nothing in a campaign can lead to
 }
 
-// shelf is an item nobody orders, whose stock is set again and again.
+// shelf is an item without orders, whose stock is set again and again.
 type shelf struct{ answered, sent int }
 
 func newPeople(c *callers, p *provider) *people {
@@ -367,7 +367,7 @@ func (p *people) count(ctx context.Context, i int) {
 	p.record(&a, nil)
 }
 
-// setStock sets the stock of an item that nobody else sets, as it is now.
+// setStock sets the stock of an item that only this caller sets, by its current version.
 func (p *people) setStock(ctx context.Context, item string, onHand int) answer {
 	set := call{method: http.MethodPut, path: "/api/inventory/" + item, headers: []string{"If-None-Match", "*"},
 		body: fmt.Appendf(nil, `{"onHand":%d,"onBehalfOf":"campaign","requestId":"set to %d"}`, onHand, onHand)}

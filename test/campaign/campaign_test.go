@@ -106,10 +106,10 @@ type row struct {
 	disturb func(context.Context, *field) // goes on with the fault until the context ends, then heals it
 
 	people, policies bool // people act at random, another policy becomes active
-	quiet            bool // the fault may bite nobody
+	quiet            bool // the fault may have no effect
 	onlyHere         bool // no other test has this fault, and it takes no other program to be compiled
 
-	gap     func(*field) time.Duration // for how long nobody may be without an answer, asserted on demand
+	gap     func(*field) time.Duration // the longest time without any answer, asserted on demand
 	refused float64                    // and how many of a hundred requests to be refused
 }
 

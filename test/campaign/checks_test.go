@@ -200,7 +200,7 @@ func (f *field) checkVerbs(books map[string]booked) (broken []string) {
 	return broken
 }
 
-// checkStock: what was sold is what is missing, nothing is oversold, and the last stock that somebody set is there.
+// checkStock: what was sold is what is missing, nothing is oversold, and the stock is as it was last set.
 func (f *field) checkStock() (broken []string) {
 	type item struct {
 		Name                 string
@@ -426,7 +426,7 @@ func (t *report) add(r *result, strict bool) {
 	}
 	if r.row.gap != nil {
 		limit := r.row.gap(r.field)
-		gap += excess(f.gap > limit, "nobody was answered for %s, at most %s", f.gap, limit)
+		gap += excess(f.gap > limit, "no caller was answered for %s, at most %s", f.gap, limit)
 	}
 	if r.outage > 0 {
 		gap += fmt.Sprintf("; away %s", r.outage.Round(10*time.Millisecond))

@@ -9,8 +9,8 @@
 // and killed. Then the faults end, the orders are brought to their end, and everything that was ever answered is compared with
 // what the database and the provider say.
 //
-// A broken promise fails the test. How long nobody was answered, and how many requests were refused, depends on the machine:
-// that is printed, and fails the test only where it is asked for. Environment variables:
+// A broken promise fails the test. The longest time without an answer, and the share of rejected requests, depend on the machine:
+// they are printed, and fail the test only on demand. Environment variables:
 //
 //	PAWL_FAULT_SECONDS  about how long all campaigns together take (20); under 60, there are few callers, and only those run
 //	                    whose fault no other test has and that need no other program

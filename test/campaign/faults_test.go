@@ -81,7 +81,7 @@ func countRollbacks(ctx context.Context, f *field) {
 	f.bit.Store(int64(f.server.ask(context.WithoutCancel(ctx), "SELECT xact_rollback FROM pg_stat_database WHERE datname = 'postgres'")))
 }
 
-// holdLocks is somebody with psql who has locked something and thinks.
+// holdLocks is a psql session that holds a lock for a while.
 func holdLocks(ctx context.Context, f *field) {
 	f.what = "locks held"
 	statements := []string{
@@ -327,7 +327,7 @@ const longHole = 50 * time.Second
 // primary has done in that while is lost, so nothing of it may have been answered. After that people are nervous and cancel what
 // has not ended: an order that was answered as completed is not among them.
 func failOver(ctx context.Context, f *field) {
-	f.activate(ctx, 1) // with the ledger alone nobody outside remembers what was lost
+	f.activate(ctx, 1) // with the ledger alone there is no other record of what was lost
 	pause(ctx, 2*time.Second)
 	f.replication.swallow()
 	pause(ctx, min(f.limit-4*time.Second, longHole))

@@ -117,7 +117,7 @@ type replica struct {
 	cmd    *exec.Cmd
 	folder string
 	exited <-chan struct{}
-	asked  bool // somebody ended it
+	asked  bool // it was told to end
 	served bool
 }
 

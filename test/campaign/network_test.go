@@ -85,7 +85,7 @@ func (w *wire) accept() {
 	}
 }
 
-// toServer carries what the client says. When the client goes and nobody hears it, the server finds out later.
+// toServer carries what the client says. If the connection is silent when the client goes, the server finds out later.
 func (s *strand) toServer() {
 	defer s.end()
 	buffer := make([]byte, 32<<10)
@@ -249,7 +249,7 @@ func (p *postgres) copyTo(t *testing.T, folder string, settings map[string]strin
 	return &postgres{t: t, folder: folder, settings: settings}
 }
 
-// allowReplication has the server let a standby in where it lets us in. Of itself it lets in nobody who wants all of its log.
+// allowReplication has the server let a standby in where it lets us in. By default it rejects replication.
 func (p *postgres) allowReplication() {
 	p.t.Helper()
 	rules := filepath.Join(p.folder, "pg_hba.conf")

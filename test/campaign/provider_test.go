@@ -412,7 +412,7 @@ func (l *ledger) look(key string) reply {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := l.keys[key]
-	if e != nil && e.ask.Step == refundStep && e.state == "pending" { // nobody calls back for a refund
+	if e != nil && e.ask.Step == refundStep && e.state == "pending" { // a refund has no callback
 		l.giveBack(e)
 	}
 	switch {
@@ -551,7 +551,7 @@ func (f *field) checkRefunds() (broken []string) {
 	return broken
 }
 
-// settleRefunds lets people settle what a provider that can't be asked has refused after a call of which nobody heard.
+// settleRefunds lets people settle refunds that were refused after a call without an answer, by a provider without look-ups.
 func (f *field) settleRefunds(ctx context.Context) {
 	for _, r := range f.readRefunds() {
 		f.provider.mu.Lock()

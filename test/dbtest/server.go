@@ -150,9 +150,9 @@ func (s *server) close() error {
 	return s.run(ctx, fmt.Sprintf("DROP ROLE IF EXISTS %s_owner, %[1]s_serve, %[1]s_read", s.roles))
 }
 
-// serves is the role of the service. Each connection asks for it: given to a whole database, autovacuum would have it, too,
-// and skip the tables, which are somebody else's. Whoever has it logged in as somebody else, so that it needs a right to see what
-// becomes of its own statements.
+// serves is the role of the service. Each connection sets it: as the role of a whole database it would be autovacuum's as
+// well, which would skip the tables, because the role does not own them. The session user is another one, so the role
+// needs a right to see the state of its own statements.
 func (s *server) serves() string { return s.roles + "_serve" }
 
 // makeTemplate migrates a database and closes it to connections: CREATE DATABASE copies no template that is in use.

@@ -148,7 +148,7 @@ func TestStoppedWhileAVoidIsUnanswered(t *testing.T) {
 	s.until("one", "canceled", "")
 	for _, view := range []string{"charges", "refunds"} {
 		if n := count(t, s.database.URL, `SELECT count(*) FROM books.`+view); n != 0 {
-			t.Errorf("%d %s of an order that nobody has charged\n%s", n, view, s.trace("one"))
+			t.Errorf("%d %s of an order that was never charged\n%s", n, view, s.trace("one"))
 		}
 	}
 	s.faults()

@@ -103,7 +103,7 @@ func stopWithoutHope(t *testing.T) {
 	}
 	heard(t, database.URL, load)
 	if seen := load.seen(); seen.unfinished == 0 {
-		t.Errorf("no caller was told that his order goes on: %s", seen)
+		t.Errorf("no caller was told that its order continues: %s", seen)
 	}
 	unlock()
 	settled := settle(t, database.URL, patience)

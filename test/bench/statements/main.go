@@ -198,13 +198,13 @@ func (r *replacing) Query(ctx context.Context, sql string, args ...any) (pgx.Row
 	name := named.FindStringSubmatch(sql)[1]
 	if other, ok := r.texts[name+"One"]; ok {
 		if elements, ok := single(args); ok {
-			return r.Conn.Query(ctx, other, elements...) //nolint:rowserrcheck // whoever reads them does
+			return r.Conn.Query(ctx, other, elements...) //nolint:rowserrcheck // the reader of the rows does
 		}
 	}
 	if other, ok := r.texts[name]; ok {
 		sql = other
 	}
-	return r.Conn.Query(ctx, sql, args...) //nolint:rowserrcheck // whoever reads them does
+	return r.Conn.Query(ctx, sql, args...) //nolint:rowserrcheck // the reader of the rows does
 }
 
 // single returns the arguments of a set of one with its element in the place of each array.
