@@ -1,6 +1,7 @@
-// Package demo shows the service at work while things break: a database, two replicas, a simulated provider and callers, a
-// fault every few seconds, and in the end the books of both sides, which balance. Its console has a lab, in which a person breaks
-// things. What runs are commands of this same program, on this machine only. None of it is left behind.
+// Package demo shows the service at work while things break: a database, two replicas, a simulated provider and
+// callers, a fault every few seconds, and in the end the books of both sides, which balance. Its console has a lab, in
+// which a person breaks things. What runs are commands of this same program, on this machine only. None of it is left
+// behind.
 package demo
 
 import (
@@ -151,8 +152,8 @@ func (s *stage) file(name string) string { return filepath.Join(s.Dir, name) }
 
 func (s *stage) databaseURL() string { return s.database.URL("postgres") }
 
-// openConsole opens the console, and the address under which the provider, and programs on this machine, reach a replica that
-// serves.
+// openConsole opens the console, and the address under which the provider, and programs on this machine, reach a
+// replica that serves.
 func (s *stage) openConsole(ctx context.Context) (err error) {
 	if s.pool, err = pg.Open(ctx, s.databaseURL(), pg.Options{MaxConns: 1}); err != nil {
 		return fmt.Errorf("open books: %w", err)
@@ -188,8 +189,8 @@ func passOn(r *httputil.ProxyRequest) {
 	}
 }
 
-// play sends orders and causes a fault every few seconds, until it is time or ctx ends. It returns when all orders have ended
-// and all replicas serve again.
+// play sends orders and causes a fault every few seconds, until it is time or ctx ends. It returns when all orders have
+// ended and all replicas serve again.
 func (s *stage) play(ctx context.Context) error {
 	sent := make(chan error, 1)
 	go func() {
@@ -348,7 +349,8 @@ func (s *stage) send(ctx context.Context) error {
 	return nil
 }
 
-// order sends a new order and waits until it has ended. One that does not is neither completed nor failed, and missing in the end.
+// order sends a new order and waits until it has ended. One that does not is neither completed nor failed, and missing
+// in the end.
 func (s *stage) order(ctx context.Context, shop *client.Client) {
 	s.tally.add(func(c *counts) { c.sent++ })
 	began := time.Now()

@@ -138,8 +138,9 @@ func (r *Running) Halt() { r.halted.Store(true) }
 // Wait returns when every request that was sent has ended.
 func (r *Running) Wait() { r.working.Wait() }
 
-// Outcome is what the callers saw. Latencies are in ascending order: in a closed loop those of the requests that succeeded in
-// the window; in an open one those of the requests that were due in it, so that slow ones that ended later are counted.
+// Outcome is what the callers saw. Latencies are in ascending order: in a closed loop those of the requests that
+// succeeded in the window; in an open one those of the requests that were due in it, so that slow ones that ended later
+// are counted.
 type Outcome struct {
 	Latencies []time.Duration
 	Succeeded int // in the window

@@ -203,8 +203,8 @@ int fdatasync(int fd) {
 }
 `
 
-// slowPrograms makes a folder with the programs of PostgreSQL in bin, of which the server's fdatasync takes longer. It needs gcc.
-// LD_PRELOAD comes by a script: pgembed passes no such variable on.
+// slowPrograms makes a folder with the programs of PostgreSQL in bin, of which the server's fdatasync takes longer. It
+// needs gcc. LD_PRELOAD comes by a script: pgembed passes no such variable on.
 func slowPrograms(ctx context.Context, folder, bin string, latency time.Duration) (string, error) {
 	source, library, slow := filepath.Join(folder, "sync.c"), filepath.Join(folder, "sync.so"), filepath.Join(folder, "slow")
 	if err := os.WriteFile(source, []byte(slowSync), 0o644); err != nil {

@@ -248,8 +248,8 @@ type follower struct {
 	events  []lateness
 }
 
-// catchUp is how long a follower has before the window begins. There was no reader of events before it, so there is a backlog of
-// them at first, which goes away at the rate by which the feed is faster than the orders.
+// catchUp is how long a follower has before the window begins. There was no reader of events before it, so there is a
+// backlog of them at first, which goes away at the rate by which the feed is faster than the orders.
 const catchUp = 10 * time.Second
 
 type lateness struct{ came, lag time.Duration } // came is on the load's clock
@@ -257,7 +257,8 @@ type lateness struct{ came, lag time.Duration } // came is on the load's clock
 // lags are how late the events of a window came, in ascending order.
 type lags []time.Duration
 
-// follow returns when the service has begun to answer, so that no event is missed. The clock of the database is this machine's.
+// follow returns when the service has begun to answer, so that no event is missed. The clock of the database is this
+// machine's.
 func follow(ctx context.Context, to *server, l *load.Running) (*follower, error) {
 	body, err := to.get(ctx, "/api/events", "text/event-stream")
 	if err != nil {

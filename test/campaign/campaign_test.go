@@ -129,8 +129,8 @@ var rowsOfTable = []row{
 	{name: "kill-and-stop", onlyHere: true, weight: 1.2, people: true, policies: true, disturb: killAndStop},
 }
 
-// TestCampaigns runs them one after the other: what is measured is measured on a machine that does nothing else of ours. Where
-// there is no time for all of them nothing is, and they run side by side.
+// TestCampaigns runs them one after the other: what is measured is measured on a machine that does nothing else of
+// ours. Where there is no time for all of them nothing is, and they run side by side.
 func TestCampaigns(t *testing.T) { //nolint:paralleltest // see above
 	if testing.Short() {
 		t.Skip("NOT TESTED: -short")
@@ -205,7 +205,8 @@ func (f *field) campaign() *result {
 	return r
 }
 
-// settleLimit is how long the end of all orders may take after the faults. It is for a machine that is busy with other things.
+// settleLimit is how long the end of all orders may take after the faults. It is for a machine that is busy with other
+// things.
 const settleLimit = 90 * time.Second
 
 func atMost(d time.Duration) func(*field) time.Duration {

@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// check compares what the database, the provider, the callers and the people have. It returns what the documents say can't be.
+// check compares what the database, the provider, the callers and the people have. It returns what the documents say
+// can't be.
 func (f *field) check(ctx context.Context) (broken []string) {
 	books := f.readBooks()
 	broken = append(broken, f.checkOrders(books)...)
@@ -399,7 +400,8 @@ func (t *report) line(format string, arguments ...any) {
 	t.lines = append(t.lines, fmt.Sprintf(format, arguments...))
 }
 
-// add prints a line, and fails the test for what must not be. What is above a limit is marked; on demand it fails the test, too.
+// add prints a line, and fails the test for what must not be. What is above a limit is marked; on demand it fails the
+// test, too.
 func (t *report) add(r *result, strict bool) {
 	f := r.measure()
 	percent := func(n int) float64 { return 100 * float64(n) / float64(max(f.requests, 1)) }

@@ -172,8 +172,8 @@ func fillDisk(ctx context.Context, f *field) {
 	}
 }
 
-// fillLog writes so much to the log of the server that it needs a new file, and ends for want of room. It does so to the end:
-// on a slow machine there is one round.
+// fillLog writes so much to the log of the server that it needs a new file, and ends for want of room. It does so to
+// the end: on a slow machine there is one round.
 func (f *field) fillLog(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startLimit)
 	defer cancel()
@@ -323,9 +323,9 @@ func primaryAndStandby(f *field) {
 // longHole is longer than anything in the service waits for a statement, and for the question what became of it.
 const longHole = 50 * time.Second
 
-// failOver cuts the replication, lets the callers go on for a while, kills the primary and goes on with the standby. What the
-// primary has done in that while is lost, so nothing of it may have been answered. After that people are nervous and cancel what
-// has not ended: an order that was answered as completed is not among them.
+// failOver cuts the replication, lets the callers go on for a while, kills the primary and goes on with the standby.
+// What the primary has done in that while is lost, so nothing of it may have been answered. After that people are
+// nervous and cancel what has not ended: an order that was answered as completed is not among them.
 func failOver(ctx context.Context, f *field) {
 	f.activate(ctx, 1) // with the ledger alone there is no other record of what was lost
 	pause(ctx, 2*time.Second)

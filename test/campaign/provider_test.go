@@ -496,7 +496,8 @@ func (l *ledger) refund(key string, body []byte, ask *request, fate string) repl
 	return e.reply()
 }
 
-// giveBack is the effect. It complains of a charge that does not stand, or is given back more than whole. The caller holds the lock.
+// giveBack is the effect. It complains of a charge that does not stand, or is given back more than whole. The caller
+// holds the lock.
 func (l *ledger) giveBack(e *entry) {
 	charge := l.keys[e.ask.ChargeKey]
 	if charge == nil || charge.state != "live" || charge.ask.OrderID != e.ask.OrderID || e.ask.Reference != "" && e.ask.Reference != charge.reference {

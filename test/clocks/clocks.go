@@ -1,5 +1,5 @@
-// Package clocks has wall clocks that tests can set: of Go programs, and of PostgreSQL. The monotonic clock, and with it timers,
-// time-outs and durations, goes on as if nothing had happened, as it does on a real machine.
+// Package clocks has wall clocks that tests can set: of Go programs, and of PostgreSQL. The monotonic clock, and with
+// it timers, time-outs and durations, goes on as if nothing had happened, as it does on a real machine.
 package clocks
 
 import (
@@ -135,7 +135,8 @@ func Build(t testing.TB, module, path string) {
 	run(t, "go", "build", "-C", module, "-ldflags=-s -w -checklinkname=0", "-overlay", overlay, "-toolexec", "sh "+tool, "-o", path, ".")
 }
 
-// Database is the wall clock of a PostgreSQL server, which a test can set. The server is run with a library before the one of C.
+// Database is the wall clock of a PostgreSQL server, which a test can set. The server is run with a library before the
+// one of C.
 type Database struct {
 	*Wall
 	Bin string // the folder of the server's programs

@@ -34,7 +34,8 @@ const releaseLimit = time.Minute
 
 // Database is a database that belongs to one test.
 type Database struct {
-	// AdminURL is URL with all rights, which the service has not: for tests that change the schema, or look into other places.
+	// AdminURL is URL with all rights, which the service has not: for tests that change the schema, or look into other
+	// places.
 	AdminURL string
 	// URL is for pgx, for the service under test and, on a failure, for psql. A test finds the tables of `pawl` without
 	// that name; the service, whose connections have a search_path of their own, does not. Connections have the role of
@@ -130,9 +131,9 @@ func closePool(pool *pgxpool.Pool, limit time.Duration) error {
 	}
 }
 
-// Main runs the tests of a package, more of them at a time than go test would, stops the server, if one was started, removes its folder, and fails if a goroutine
-// still runs. It does not return. A package without it leaves its server to the kernel (Linux ends it with the test
-// binary) and its folder to the next run.
+// Main runs the tests of a package, more of them at a time than go test would, stops the server, if one was started,
+// removes its folder, and fails if a goroutine still runs. It does not return. A package without it leaves its server
+// to the kernel (Linux ends it with the test binary) and its folder to the next run.
 func Main(m *testing.M) {
 	os.Exit(run(m)) //nolint:forbidigo // a TestMain ends so
 }

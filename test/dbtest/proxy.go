@@ -87,8 +87,8 @@ func (p *Proxy) On(decide func(statement string) Fate) {
 // Unlimited is what OnConnect's admit answers for a connection that lasts.
 const Unlimited = math.MaxInt64
 
-// OnConnect asks admit about every new connection from now on: the connection ends when its client has sent so many bytes, with 0
-// at once. Nil admits all.
+// OnConnect asks admit about every new connection from now on: the connection ends when its client has sent so many
+// bytes, with 0 at once. Nil admits all.
 func (p *Proxy) OnConnect(admit func() (bytes int64)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -228,8 +228,9 @@ func TestWallClockAndLeases(t *testing.T) {
 	s.prove()
 }
 
-// TestDatabaseClockStepsBack sets the clock of the database back by three hours while a replica drives orders and numbers events,
-// and kills the replica: the other one takes its orders up, and numbers what happens, when the leases would have ended.
+// TestDatabaseClockStepsBack sets the clock of the database back by three hours while a replica drives orders and
+// numbers events, and kills the replica: the other one takes its orders up, and numbers what happens, when the leases
+// would have ended.
 func TestDatabaseClockStepsBack(t *testing.T) {
 	build(t)
 	t.Parallel()

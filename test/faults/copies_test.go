@@ -18,7 +18,8 @@ import (
 	"pawl/test/dbtest"
 )
 
-// original is a service in use, of which copies are made: with a provider, a receiver of webhooks, and an order whose charge is in doubt.
+// original is a service in use, of which copies are made: with a provider, a receiver of webhooks, and an order whose
+// charge is in doubt.
 type original struct {
 	t        *testing.T
 	server   *postgres
@@ -128,7 +129,8 @@ func (s *service) until(id, status, reason string) {
 	})
 }
 
-// work has an original do what a copy could do again: an order that is done, one in doubt, and an endpoint that was sent all events.
+// work has an original do what a copy could do again: an order that is done, one in doubt, and an endpoint that was
+// sent all events.
 func (o *original) work(s *service) {
 	o.t.Helper()
 	s.must(http.MethodPost, "/api/webhook-endpoints", fmt.Sprintf(`{"url":%q}`, o.inbox.url))
@@ -138,8 +140,8 @@ func (o *original) work(s *service) {
 	o.inbox.awaits(s)
 }
 
-// quarantined checks that a service shows a database that belongs elsewhere, and changes neither it nor anything outside, for far
-// longer than all leases last and an order waits for its next call.
+// quarantined checks that a service shows a database that belongs elsewhere, and changes neither it nor anything
+// outside, for far longer than all leases last and an order waits for its next call.
 func (o *original) quarantined(s *service) {
 	o.t.Helper()
 	const state = `SELECT concat((SELECT count(*) FROM pawl.transitions), ' ', (SELECT count(*) FROM pawl.event_batches), ' ', (SELECT max(seq) FROM pawl.webhook_endpoints),
@@ -207,8 +209,9 @@ func (o *original) shell(begin string, less int, variables ...string) string {
 	return string(said)
 }
 
-// TestRestoredDatabase does what docs/operations.md says of a restore drill. A service on what was restored does nothing. Once that was
-// adopted, it goes on where the dump was taken, and its new events are not taken for those that were lost.
+// TestRestoredDatabase does what docs/operations.md says of a restore drill. A service on what was restored does
+// nothing. Once that was adopted, it goes on where the dump was taken, and its new events are not taken for those that
+// were lost.
 func TestRestoredDatabase(t *testing.T) {
 	build(t)
 	t.Parallel()
@@ -270,8 +273,8 @@ func TestServerIsReplaced(t *testing.T) {
 	restored.start() // for its end
 }
 
-// TestCopyOfTheFiles is about a copy that only its name tells, and that becomes a database for tests, as docs/operations.md says. It
-// never calls a provider for an order that the original has.
+// TestCopyOfTheFiles is about a copy that only its name tells, and that becomes a database for tests, as
+// docs/operations.md says. It never calls a provider for an order that the original has.
 func TestCopyOfTheFiles(t *testing.T) {
 	build(t)
 	t.Parallel()
@@ -337,8 +340,8 @@ func TestCopyOfTheFiles(t *testing.T) {
 	third.until("doubt", "completed", "")
 }
 
-// TestFailoverIsNoCopy has a standby that lacks the last orders take over, and then restores a backup to a point in time. Both go on by
-// themselves, and no event has the id of one that was lost.
+// TestFailoverIsNoCopy has a standby that lacks the last orders take over, and then restores a backup to a point in
+// time. Both go on by themselves, and no event has the id of one that was lost.
 func TestFailoverIsNoCopy(t *testing.T) {
 	build(t)
 	t.Parallel()

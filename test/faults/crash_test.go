@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// TestServerProcessKilled kills a process of PostgreSQL again and again, under load. The server then forgets every commit that was not
-// flushed; the service keeps its callers and what it remembers. Here the log is flushed by nothing but the commits that wait for it, so
-// that as much as possible is forgotten. What was told to anybody must still
-// be there, and no more than was sent.
+// TestServerProcessKilled kills a process of PostgreSQL again and again, under load. The server then forgets every
+// commit that was not flushed; the service keeps its callers and what it remembers. Here the log is flushed by nothing
+// but the commits that wait for it, so that as much as possible is forgotten. What was told to anybody must still be
+// there, and no more than was sent.
 func TestServerProcessKilled(t *testing.T) {
 	build(t)
 	t.Parallel()

@@ -148,8 +148,9 @@ func send(sig syscall.Signal, pids []int) {
 	}
 }
 
-// TestDatabaseHangs stops PostgreSQL for longer than a lease, while its connections stay. Callers, who wait for a second at most,
-// are told to come again; no connection of theirs breaks, no answer is wrong, and what was acknowledged is there.
+// TestDatabaseHangs stops PostgreSQL for longer than a lease, while its connections stay. Callers, who wait for a
+// second at most, are told to come again; no connection of theirs breaks, no answer is wrong, and what was acknowledged
+// is there.
 func TestDatabaseHangs(t *testing.T) {
 	build(t)
 	t.Parallel()
@@ -200,8 +201,8 @@ func awaitHealth(t *testing.T, r *replicas, code int) {
 	}
 }
 
-// TestStartOnBrokenConnections breaks the first connections of a start: three at once, and the others each after twice as many bytes as the one
-// before. So the start is broken at every step, and repeats what was lost.
+// TestStartOnBrokenConnections breaks the first connections of a start: three at once, and the others each after twice
+// as many bytes as the one before. So the start is broken at every step, and repeats what was lost.
 func TestStartOnBrokenConnections(t *testing.T) {
 	build(t)
 	t.Parallel()
@@ -237,8 +238,9 @@ func TestStartOnBrokenConnections(t *testing.T) {
 	}
 }
 
-// TestAttemptsWhileAway takes PostgreSQL away from three replicas and 64 callers, who ask for orders and refunds until they have them.
-// Each replica tries to connect now and then, however many callers wait, and all have their answers soon after it is back.
+// TestAttemptsWhileAway takes PostgreSQL away from three replicas and 64 callers, who ask for orders and refunds until
+// they have them. Each replica tries to connect now and then, however many callers wait, and all have their answers
+// soon after it is back.
 func TestAttemptsWhileAway(t *testing.T) {
 	build(t)
 	t.Parallel()
@@ -351,8 +353,8 @@ func TestSchemaOfAnotherProgram(t *testing.T) {
 	}
 }
 
-// TestNoSchema is about databases without a schema of Pawl's, as there are in the first minute, and after an accident: every command says
-// what there is instead and what to do about it.
+// TestNoSchema is about databases without a schema of Pawl's, as there are in the first minute, and after an accident:
+// every command says what there is instead and what to do about it.
 func TestNoSchema(t *testing.T) {
 	build(t)
 	t.Parallel()
@@ -407,7 +409,8 @@ func TestNoSchema(t *testing.T) {
 	}
 }
 
-// TestSchemaDroppedUnderService takes the schema away from a service that requires a token. It says what is missing all the same.
+// TestSchemaDroppedUnderService takes the schema away from a service that requires a token. It says what is missing all
+// the same.
 func TestSchemaDroppedUnderService(t *testing.T) {
 	build(t)
 	t.Parallel()
@@ -481,8 +484,8 @@ func TestReaderOfTheLog(t *testing.T) {
 	}
 }
 
-// subscribe makes a database that follows another one of its server, as the documentation says: what is committed from now on
-// comes to it.
+// subscribe makes a database that follows another one of its server, as the documentation says: what is committed from
+// now on comes to it.
 func subscribe(t *testing.T, server *postgres) (url string) {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/events.md")

@@ -163,7 +163,8 @@ func (p *person) sees(path string, what *regexp.Regexp) {
 	})
 }
 
-// TestDemoByHand breaks things in the lab: both replicas and the provider. In the end the books of both sides balance all the same.
+// TestDemoByHand breaks things in the lab: both replicas and the provider. In the end the books of both sides balance
+// all the same.
 func TestDemoByHand(t *testing.T) {
 	build(t)
 	t.Parallel()

@@ -20,8 +20,8 @@ import (
 	"pawl/test/dbtest"
 )
 
-// fleet is two replicas, each with a wire of its own to the database. One of them holds what is looked at: it is the one that
-// sends a certain statement, again and again.
+// fleet is two replicas, each with a wire of its own to the database. One of them holds what is looked at: it is the
+// one that sends a certain statement, again and again.
 type fleet struct {
 	t         *testing.T
 	database  *dbtest.Database
@@ -288,9 +288,9 @@ func (f *feedFollower) until(n int) []json.RawMessage {
 	return f.events
 }
 
-// TestWebhooks takes away from the replica that sends to an endpoint whatever can go, while the receiver flaps: it fails the
-// first attempt of some events, in all ways, and for some time all attempts. Every event arrives, and none before the one before it
-// of its order was taken.
+// TestWebhooks takes away from the replica that sends to an endpoint whatever can go, while the receiver flaps: it
+// fails the first attempt of some events, in all ways, and for some time all attempts. Every event arrives, and none
+// before the one before it of its order was taken.
 func TestWebhooks(t *testing.T) {
 	build(t)
 	t.Parallel()

@@ -83,8 +83,9 @@ func rounds(t *testing.T, usual int) int {
 	return number(t, "PAWL_FAULT_ROUNDS", usual)
 }
 
-// repeated tells whether PAWL_FAULT_ROUNDS is set. Then a matrix meets every fault at every step, with one replica and with
-// three, and every moment twice; without it each fault comes once for every executor, at one of the steps, and each moment once.
+// repeated tells whether PAWL_FAULT_ROUNDS is set. Then a matrix meets every fault at every step, with one replica and
+// with three, and every moment twice; without it each fault comes once for every executor, at one of the steps, and
+// each moment once.
 func repeated() bool { return os.Getenv("PAWL_FAULT_ROUNDS") != "" }
 
 // several is how many replicas a matrix has where there is not one alone.

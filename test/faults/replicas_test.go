@@ -173,8 +173,9 @@ func run(t testing.TB, args ...string) (code int, output string) {
 	return code, p.stdout() + p.stderr()
 }
 
-// hasty are the settings of a replica that notices soon when another one has gone. A busy machine may keep a process from
-// renewing its leases for a second. Few connections are enough for the orders of a test, and each of them plans every statement.
+// hasty are the settings of a replica that notices soon when another one has gone. A busy machine may keep a process
+// from renewing its leases for a second. Few connections are enough for the orders of a test, and each of them plans
+// every statement.
 var hasty = []string{"--lease", hastyLease.String(), "--recovery-interval", "250ms", "--grace", "10s", "--max-conns", "5"}
 
 const hastyLease = 2 * time.Second

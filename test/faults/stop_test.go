@@ -200,9 +200,10 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestPausedReplica stops a replica for longer than its lease, as a hypervisor or a laptop lid does, and the other one as soon as
-// that has taken over its orders. It wakes up in the middle of what it did, and nothing but their fence keeps it from moving
-// the orders that it takes for its own. When it is stopped, a lock keeps orders from ending, so that it has some.
+// TestPausedReplica stops a replica for longer than its lease, as a hypervisor or a laptop lid does, and the other one
+// as soon as that has taken over its orders. It wakes up in the middle of what it did, and nothing but their fence
+// keeps it from moving the orders that it takes for its own. When it is stopped, a lock keeps orders from ending, so
+// that it has some.
 func TestPausedReplica(t *testing.T) {
 	build(t)
 	t.Parallel()
