@@ -91,7 +91,8 @@ func (d *database) counters(ctx context.Context) (counters, error) {
 		flushes = "SELECT sum(fsyncs)::bigint FROM pg_stat_io WHERE object = 'wal'"
 	}
 	var c counters
-	err := d.conn.QueryRow(ctx, `SELECT (pg_current_wal_lsn() - '0/0')::bigint, (`+checkpoints+`), (`+flushes+`)`).Scan(&c.WAL, &c.Checkpoints, &c.Flushes)
+	row := d.conn.QueryRow(ctx, `SELECT (pg_current_wal_lsn() - '0/0')::bigint, (`+checkpoints+`), (`+flushes+`)`)
+	err := row.Scan(&c.WAL, &c.Checkpoints, &c.Flushes)
 	if err != nil {
 		return c, fmt.Errorf("read counters: %w", err)
 	}
@@ -210,7 +211,8 @@ func slowPrograms(ctx context.Context, folder, bin string, latency time.Duration
 	if err := os.WriteFile(source, []byte(slowSync), 0o644); err != nil {
 		return "", err
 	}
-	said, err := exec.CommandContext(ctx, "gcc", fmt.Sprintf("-DNANOSECONDS=%d", latency.Nanoseconds()), "-shared", "-fPIC", "-o", library, source, "-ldl").CombinedOutput()
+	far := fmt.Sprintf("-DNANOSECONDS=%d", latency.Nanoseconds())
+	said, err := exec.CommandContext(ctx, "gcc", far, "-shared", "-fPIC", "-o", library, source, "-ldl").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("compile: %w: %s", err, said)
 	}
@@ -307,7 +309,8 @@ const fillSQL = `
 WITH stored AS (
   INSERT INTO orders (order_id, status, ended_as, fence, seq, created_at, finished_at, amount, currency, item)
   SELECT CASE WHEN $3::boolean THEN lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0') ELSE '' END
-      || right(encode(uuid_send(gen_random_uuid()), 'hex'), CASE WHEN $3::boolean THEN 20 ELSE 32 END), 'completed', 'completed', 1, 4, now(), now(), 99.99, 'USD',
+      || right(encode(uuid_send(gen_random_uuid()), 'hex'), CASE WHEN $3::boolean THEN 20 ELSE 32 END),
+    'completed', 'completed', 1, 4, now(), now(), 99.99, 'USD',
     'item-' || lpad((floor(random() * $2::integer))::text, 5, '0')
   FROM generate_series(1, $1::bigint)
   RETURNING order_no, order_id, item, quantity, amount, currency
@@ -328,7 +331,8 @@ const fillItemsSQL = `INSERT INTO inventory (item, sold) SELECT item, sum(quanti
   ON CONFLICT (item) DO UPDATE SET sold = excluded.sold`
 
 // All events have their numbers, as they would have long since: a relay that numbers millions is not what is measured.
-const fillBatchesSQL = `WITH last AS (SELECT coalesce(max(last_event_no), 0) AS event_no, coalesce(max(position_to), 0) AS position FROM event_batches)
+const fillBatchesSQL = `WITH last AS (
+    SELECT coalesce(max(last_event_no), 0) AS event_no, coalesce(max(position_to), 0) AS position FROM event_batches)
   INSERT INTO event_batches (first_event_no, last_event_no, position_from, position_to, epoch, whole)
   SELECT l.event_no + sum(t.events) OVER w - t.events + 1, l.event_no + sum(t.events) OVER w, lag(t.position + 1, 1, l.position) OVER w,
     t.position + 1, (SELECT coalesce(max(e.epoch), 0) FROM event_epochs AS e), true

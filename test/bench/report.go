@@ -117,7 +117,8 @@ func (r report) printStored(w io.Writer) {
 			continue
 		}
 		seen[x.setup] = true
-		fmt.Fprintf(w, "\n%d callers with %d orders stored: %s of the orders/s from empty (%s against %s), %s of its CPU; WAL bytes per order %.0f (%.0f from empty), HOT %.0f %% (%.0f %%)\n",
+		fmt.Fprintf(w, "\n%d callers with %d orders stored: %s of the orders/s from empty (%s against %s), %s of its CPU; "+
+			"WAL bytes per order %.0f (%.0f from empty), HOT %.0f %% (%.0f %%)\n",
 			x.Callers, x.Stored, ratio(full, empty, ordersPerSec), spread(full), spread(empty), ratio(full, empty, cpuPerOrder),
 			median(full, walPerOrder), median(empty, walPerOrder), 100*median(full, hotShare), 100*median(empty, hotShare))
 	}

@@ -123,7 +123,8 @@ func Build(t testing.TB, module, path string) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	patched, source, overlay, tool := filepath.Join(dir, "time.a"), filepath.Join(dir, "step.go"), filepath.Join(dir, "overlay.json"), filepath.Join(dir, "tool")
+	patched, source := filepath.Join(dir, "time.a"), filepath.Join(dir, "step.go")
+	overlay, tool := filepath.Join(dir, "overlay.json"), filepath.Join(dir, "tool")
 	added, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(module, "step.go"): source}})
 	if err != nil {
 		t.Fatal(err)

@@ -95,7 +95,8 @@ func Explain(ctx context.Context, conn *pgx.Conn, name, sql string) (plan string
 		return "", err
 	}
 	var parameters int
-	if err := conn.QueryRow(ctx, `SELECT cardinality(parameter_types) FROM pg_prepared_statements WHERE name = $1`, strings.ToLower(name)).Scan(&parameters); err != nil {
+	row := conn.QueryRow(ctx, `SELECT cardinality(parameter_types) FROM pg_prepared_statements WHERE name = $1`, strings.ToLower(name))
+	if err := row.Scan(&parameters); err != nil {
 		return "", err
 	}
 	execute := "EXPLAIN (COSTS OFF) EXECUTE " + name
