@@ -156,5 +156,6 @@ SELECT ARRAY(
 -- many readers can have the service hold in memory is bounded.
 SELECT o.* FROM pawl.full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT pawl.orders_within(@order_nos::bigint[], @bytes::bigint)))
-  AND (o.owner IS NULL OR (SELECT set_config('synchronous_commit', 'local', true) || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL) -- as OrdersByID
+  AND (o.owner IS NULL -- as OrdersByID
+    OR (SELECT set_config('synchronous_commit', 'local', true) || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
 ORDER BY array_position(@order_nos::bigint[], o.order_no);
