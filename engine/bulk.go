@@ -12,31 +12,29 @@ import (
 	"pawl/internal/orders"
 )
 
-// BulkMost is how many orders one bulk request can be about.
+// BulkMost is the maximum number of orders in a bulk request.
 const BulkMost = 1000
 
-// bulkAtOnce is how many of them are written at a time: each is a statement of its own,
-// and the orders that flow need connections, too.
+// bulkAtOnce is how many orders are written concurrently, each by its own statement. Other orders need connections, too.
 const bulkAtOnce = 8
 
 // Bulk is one verb for many orders.
 type Bulk struct {
 	Request                 // without an OrderID; each order keeps its RequestID as its own
-	OrderIDs []string       // at most BulkMost; each counts once
-	Filter   *orders.Filter // instead of OrderIDs; its Limit counts
+	OrderIDs []string       // at most BulkMost; duplicates are ignored
+	Filter   *orders.Filter // instead of OrderIDs, with a Limit
 }
 
-// BulkResult is what a verb came to for one order.
+// BulkResult is the result of a verb for one order.
 type BulkResult struct {
 	OrderID string
-	Order   orders.Order // as it was stored; with an error whatever is known of it
-	Err     error        // as Do answers; nil: it was done, or as a dry run would be
+	Order   orders.Order // as stored; after an error, as far as known
+	Err     error        // as of Do; nil: applied, or applicable in a dry run
 }
 
-// DoAll does what a verb asks of each order, and waits for none of them to end. The
-// results are in the order of the ids, or of the list. An order that can't be done does not
-// keep the others from it. Errors: orders.ErrStopping, orders.ErrUnavailable, and that of ctx when it ends before the
-// last one.
+// DoAll applies a verb to many orders, and does not wait for them to end. The results are in the order of the ids, or
+// of the list. An error of one order does not affect the others. Errors: orders.ErrStopping, orders.ErrUnavailable, and
+// that of ctx if it ends before the last order.
 func (e *Engine) DoAll(ctx context.Context, b Bulk) ([]BulkResult, error) {
 	if e.stopping.Load() {
 		return nil, orders.ErrStopping
@@ -75,14 +73,14 @@ func (e *Engine) doOne(ctx context.Context, q Request, orderID string) BulkResul
 	return BulkResult{OrderID: orderID, Order: lean(order), Err: err}
 }
 
-// lean is an order without what can be large: a bulk request keeps a thousand of them.
+// lean is an order without its large fields, because a bulk request keeps a thousand of them.
 func lean(o orders.Order) orders.Order {
 	o.Metadata, o.Action, o.RefundList = nil, nil, nil
 	return o
 }
 
-// chosen are the ids of the orders that a request with a filter is about: first those to which it was done when it came before. The
-// filter may not choose them any more, because it was done to them.
+// chosen are the ids of the orders of a request with a filter. First come those that an earlier execution of the same
+// request has changed, because the filter may no longer match them.
 func (e *Engine) chosen(ctx context.Context, b *Bulk) (orderIDs []string, err error) {
 	if b.RequestID != "" {
 		before, err := orders.Read(ctx, e.Orders, e.query.OrdersOfRequest, db.OrdersOfRequestParams{
@@ -102,7 +100,7 @@ func (e *Engine) chosen(ctx context.Context, b *Bulk) (orderIDs []string, err er
 	return orderIDs[:min(len(orderIDs), int(b.Filter.Limit))], nil
 }
 
-// listed are the ids of the orders that a filter chooses, page by page.
+// listed are the ids of the orders that match a filter, read page by page.
 func (e *Engine) listed(ctx context.Context, f orders.Filter) (orderIDs []string, err error) {
 	for most := f.Limit; f.Limit > 0; f.Limit = most - int32(len(orderIDs)) {
 		page, next, err := e.Orders.List(ctx, f)

@@ -17,7 +17,7 @@ import (
 	"pawl/internal/provider/stripe"
 )
 
-// withoutCall has a result committed that no call gave, and that does not count as one.
+// withoutCall commits a result without a call.
 func (r *run) withoutCall(p *callPool, result provider.Result) destination {
 	o := &r.order
 	r.call = &call{pool: p, state: o.Status, generation: o.Generation, step: p.step, result: result, uncalled: true}
@@ -26,7 +26,7 @@ func (r *run) withoutCall(p *callPool, result provider.Result) destination {
 
 const lookup provider.Operation = "lookup"
 
-// dropCalls gives back what calls hold that are not made.
+// dropCalls releases the resources of calls that are not made.
 func dropCalls(runs ...*run) {
 	for _, r := range runs {
 		r.call.report(errUncalled)
@@ -35,8 +35,8 @@ func dropCalls(runs ...*run) {
 	}
 }
 
-// begun notes in the run that its call is committed, with this number and at this time. Every call of an order is made
-// after this.
+// begun records in the run that its call was committed, with this number and at this time. It always comes before the
+// call.
 func (r *run) begun(number int32, inDoubtSince *time.Time, at time.Time) {
 	o, c := &r.order, r.call
 	o.Calls, o.InDoubtSince, r.complete, r.vainTries = &number, inDoubtSince, false, 0
@@ -47,40 +47,39 @@ func (r *run) begun(number int32, inDoubtSince *time.Time, at time.Time) {
 	r.next = toCall
 }
 
-// call is one call of a remote step. It exists from before it is committed until
-// its answer is committed, and belongs to the holder of the run.
+// call is one call of a remote step. It exists from before its commit until its result is committed, and belongs to the
+// holder of the run.
 type call struct {
 	pool          *callPool // whose executor it is
-	permit        *callPool // whose permit it holds until it is answered or dropped; not pool where an earlier generation is voided
-	state         fsm.State // where the order stands meanwhile
+	permit        *callPool // whose permit it holds until answered or dropped; differs from pool if an earlier generation is voided
+	state         fsm.State // of the order meanwhile
 	step          fsm.Step
-	generation    int32 // of the key: that of the order, or an earlier one that is voided
+	generation    int32 // of the key: the current one, or an earlier one that is voided
 	operation     provider.Operation
 	number        int32
 	fence         int64
 	doubted       bool      // an earlier call may have had its effect
-	undoReference string    // the reference that an undo request gives
-	lookOnly      bool      // the provider may have forgotten the key: sending it could do the step twice, or undo nothing
-	unseen        bool      // a look-up just before this call said that the provider has not seen the key
+	undoReference string    // the reference in an undo request
+	lookOnly      bool      // the provider may have forgotten the key, so sending it could repeat the step or undo nothing
+	unseen        bool      // a look-up just before this call found that the provider has not seen the key
 	uncalled      bool      // no call is made; only the result is recorded
-	asked         time.Time // just before the statement that begins it was sent, on the clocks of this machine
+	asked         time.Time // just before the statement that begins it, by the clocks of this machine
 	report        func(error)
 
 	result provider.Result // nil until it is answered
-	source string          // of an answer that came without a call: callback, webhook, operator
+	source string          // of an answer without a call: callback, webhook, operator
 }
 
-// Where an answer without a call comes from, as it stands in step_answers.
+// The sources of answers without a call, as in step_answers.
 const (
 	byCallback = "callback"
 	byWebhook  = "webhook"
 	byOperator = "operator"
 )
 
-// Results that no provider gave. stopRequested: the order is to stop, so no answer is waited for.
-// ledgerConfirm: the ledger did this step of an order whose other steps are remote. unseen: a look-up
-// found that the provider has not seen the key, so it is sent again by a call of its own. attention: a
-// person is needed.
+// Results that do not come from providers. stopRequested: the order will stop, so no answer is awaited. ledgerConfirm:
+// the ledger did this step of an order whose other steps are remote. unseen: a look-up found that the provider has not
+// seen the key, so the next call sends it again. attention: a person is needed.
 type (
 	stopRequested struct{ provider.Done }
 	ledgerConfirm struct{ provider.Done }
@@ -91,23 +90,24 @@ type (
 	}
 )
 
-// What the circuit breaker gets for a call that failed, and for one that does not count: mostly it was not made.
+// The circuit breaker gets errProviderFailing for a failed call, and errUncalled for one that does not count, mostly
+// because it was not made.
 var (
 	errProviderFailing = errors.New("the provider is failing")
 	errUncalled        = errors.New("not called")
 )
 
-// stands reports whether the order still is in the state that the call is for, and in its
-// generation. An undo may be about an earlier generation.
+// stands reports whether the order is still in the state and generation of the call. An undo may be about an earlier
+// generation.
 func (c *call) stands(o *orders.Order) bool {
 	return c.state == o.Status && (!c.voids(o) || c.operation == provider.Undo)
 }
 
-// voids reports whether the call is to void a key of an earlier generation. Its result says nothing
-// about the step of the current generation, which is as much in doubt as before.
+// voids reports whether the call voids a key of an earlier generation. Its result says nothing about the step of the
+// current generation, whose doubt is unchanged.
 func (c *call) voids(o *orders.Order) bool { return c.generation != o.Generation }
 
-// operationIn is what the step of a state does there.
+// operationIn is the operation of the step in a state.
 func operationIn(s fsm.State) provider.Operation {
 	if s.Undoing() {
 		return provider.Undo
@@ -115,18 +115,17 @@ func operationIn(s fsm.State) provider.Operation {
 	return provider.Do
 }
 
-// refusedInDoubt reports whether an earlier call may still have its effect although a later
-// one was refused. Not if a person said refused: that is final. Not if the provider offers
-// look-ups: then it remembers what it refused, and the earlier call has no effect either.
+// refusedInDoubt reports whether an earlier call may still take effect although a later one was refused. A refusal
+// recorded by a person is final. A provider with look-ups remembers refusals, so that the earlier call has no effect
+// either.
 func (c *call) refusedInDoubt() bool {
 	_, refused := c.result.(provider.Refused)
 	_, remembers := c.pool.exec.(provider.Looker)
 	return refused && c.doubted && !remembers && c.source != byOperator
 }
 
-// keyExpired reports whether the key of a call was too old to be sent when the call
-// was committed. now is the time of that statement, as the age of the key is: no clock of
-// this machine, nor its sleep, has a part in it.
+// keyExpired reports whether the key of a call was too old when the call was committed. now is the time of that
+// statement: both times are by the clock of the database, so the clock and the sleep of this machine don't matter.
 func (c *call) keyExpired(r *run, now time.Time) bool {
 	o := &r.order
 	if c.operation != provider.Undo || c.voids(o) {
@@ -135,20 +134,19 @@ func (c *call) keyExpired(r *run, now time.Time) bool {
 	return r.preflight.own.undoKeyExpired(c.pool.cfg, o, o.InDoubtSince, now)
 }
 
-// stoodStillCode is the code of a call that was not made because it would have come too late.
+// stoodStillCode is the code of a call that was not made because it would have been too late.
 const stoodStillCode = "stood_still"
 
-// stoodStill reports whether so much time has passed since the call was committed that
-// its key may be too old by now, whatever its age was then: the process was stopped, or the
-// machine slept. The monotonic clock does not see the second and the wall clock may miss
-// either, so the one that counts more time is believed. If it is wrong, the call is only
-// made a little later, by another call.
+// stoodStill reports whether so much time has passed since the commit of the call that its key may have expired: the
+// process was stopped, or the machine slept. The monotonic clock does not advance during sleep, and the wall clock may
+// be set, so the larger difference is used. If that is wrong, the step is only called a little later.
 func (c *call) stoodStill() bool {
 	now := time.Now()
 	return max(now.Sub(c.asked), now.Round(0).Sub(c.asked.Round(0))) > retentionMargin/2
 }
 
-// perform makes the call: a look-up if the step is in doubt and the provider can be asked, otherwise the request itself.
+// perform makes the call: a look-up if the step is in doubt and the provider supports it, and otherwise the request
+// itself.
 func (c *call) perform(ctx context.Context, request *provider.Call) provider.Result {
 	if c.stoodStill() {
 		return provider.Retry{Code: stoodStillCode, Detail: "this replica stood still before the call, which was not made"}
@@ -181,7 +179,7 @@ func (c *call) perform(ctx context.Context, request *provider.Call) provider.Res
 	return exec.Do(ctx, request)
 }
 
-// looksUp reports whether the call asks what became of a step in doubt, and sends nothing.
+// looksUp reports whether the call only looks up a step in doubt.
 func (c *call) looksUp() bool {
 	_, can := c.pool.exec.(provider.Looker)
 	return can && c.operation == provider.Do && c.doubted && !c.unseen
@@ -195,16 +193,16 @@ func (c *call) kind() provider.Operation {
 	return c.operation
 }
 
-// preflight is what was read before a call, once and for all: see queries/calls.sql.
+// preflight is what was read before the first call of a run: see queries/calls.sql.
 type preflight struct {
-	answer *db.CallsPreflightRow // one that came without a call and was not used yet; nil: none
+	answer *db.CallsPreflightRow // an unused answer without a call; nil: none
 	own    sentKey               // of the step that the order is at
-	voids  []sentKey             // of earlier generations: a late request with one of them could still be done
-	unseen bool                  // a look-up since then said that the provider has not seen the key
+	voids  []sentKey             // keys of earlier generations to void: a late request with one of them could still take effect
+	unseen bool                  // a look-up since then found that the provider has not seen the key
 }
 
-// learn notes what the result of a call says about the next one: the key was not seen, or an earlier key is void. After any
-// other result an order goes on only to stop.
+// learn records what the result of a call means for the next one: the key was not seen, or an earlier key is void.
+// After any other result, the order makes another call only to stop.
 func (p *preflight) learn(c *call) {
 	switch c.result.(type) {
 	case unseen:
@@ -217,21 +215,20 @@ func (p *preflight) learn(c *call) {
 	}
 }
 
-// sentKey is the key of a step, and what is known of it before it is undone.
+// sentKey is a key of a step that may have been sent.
 type sentKey struct {
 	step          fsm.Step
 	generation    int32
-	policy        int32     // it was sent under; known of earlier generations
-	reference     string    // the provider's own name for what was done
+	policy        int32     // under which it was sent; set for earlier generations
+	reference     string    // the provider's reference of the effect
 	undoBegun     bool      // an undo request was sent before
-	undoReference string    // the reference it gave; empty: none
+	undoReference string    // the reference in that request; empty: none
 	sentAt        time.Time // when the key was first sent
 }
 
-// referenceToUndo is the reference that an undo request gives; empty: it goes by the key of the original
-// request. An endpoint compares bodies, so every undo request gives what the first one gave.
-// Not so with Stripe: there the request is the same, whether the reference was known or is
-// found by the key.
+// referenceToUndo is the reference for an undo request; empty: the undo identifies the effect by the key of the
+// original request. Endpoints compare bodies, so every undo request repeats the reference of the first one. With Stripe
+// the request is the same whether the reference was known or is found by the key.
 func (k *sentKey) referenceToUndo(how policy.Executor) string {
 	if k.undoBegun && how != policy.Stripe {
 		return k.undoReference
@@ -239,8 +236,8 @@ func (k *sentKey) referenceToUndo(how policy.Executor) string {
 	return k.reference
 }
 
-// referenceToVoid is the same for a key of an earlier generation. As far as we know nothing stands
-// under it, and the undo request is there to void the key, so it gives no reference of its own.
+// referenceToVoid is referenceToUndo for a key of an earlier generation. As far as we know, it has no effect left, and
+// the undo only voids the key, so it has no reference of its own.
 func (k *sentKey) referenceToVoid(how policy.Executor) string {
 	if !k.undoBegun && how != policy.Stripe {
 		return ""
@@ -248,9 +245,8 @@ func (k *sentKey) referenceToVoid(how policy.Executor) string {
 	return k.referenceToUndo(how)
 }
 
-// undoKeyExpired reports whether an undo request would go by a key that the provider may have
-// forgotten. It would find nothing and report success, and the effect would stand.
-// since: when the step came to be in doubt, if it is.
+// undoKeyExpired reports whether an undo request would use a key that the provider may have forgotten. It would find
+// nothing and report success, and the effect would remain. since is when the step came to be in doubt, if it is.
 func (k *sentKey) undoKeyExpired(how *policy.Step, o *orders.Order, since *time.Time, now time.Time) bool {
 	sent := k.sentAt
 	if since != nil && since.Before(sent) {
@@ -259,8 +255,7 @@ func (k *sentKey) undoKeyExpired(how *policy.Step, o *orders.Order, since *time.
 	return !foundByReference(how.Executor, k.referenceToUndo(how.Executor), o.Amount) && now.Sub(sent) > how.KeyRetention-retentionMargin
 }
 
-// foundByReference reports whether an undo finds what was done by the provider's own name for it, also when its key is
-// forgotten.
+// foundByReference reports whether an undo finds the effect by the provider's reference, even if the key was forgotten.
 func foundByReference(how policy.Executor, reference string, amount decimal.Decimal) bool {
 	if how == policy.Stripe {
 		return stripe.FoundByReference(reference, amount)
@@ -289,7 +284,7 @@ func preflights(rows []db.CallsPreflightRow, err error) (map[int64]*preflight, e
 	return found, err
 }
 
-// namedResult is a result as it is stored.
+// namedResult is a result in stored form.
 func namedResult(result provider.Result) (outcome string, answer ledger.Answer) {
 	switch result := result.(type) {
 	case provider.Done:
@@ -309,8 +304,8 @@ func namedResult(result provider.Result) (outcome string, answer ledger.Answer) 
 	}
 }
 
-// failureOf is what the breaker counts: the other side is gone or ill. To refuse, or to
-// ask for patience, is no illness. That a look-up is answered while the step is not done says neither.
+// failureOf is what the breaker counts: the provider is unreachable or failing. Refusals and requests to wait are not
+// failures. A look-up that is answered while the step is not done counts neither way.
 func failureOf(result provider.Result) error {
 	switch result := result.(type) {
 	case provider.Unknown:
@@ -320,7 +315,7 @@ func failureOf(result provider.Result) error {
 		return errProviderFailing
 	case unseen:
 		return errUncalled
-	case attention: // nothing was asked of the other side
+	case attention: // no request was sent
 		return errUncalled
 	case provider.Retry:
 		if result.Code == stoodStillCode {

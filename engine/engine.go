@@ -13,8 +13,7 @@ import (
 	"pawl/internal/orders"
 )
 
-// Engine drives orders against one database. Its methods are safe for concurrent use
-// between Start and Stop.
+// Engine drives the orders of one database. Its methods are safe for concurrent use between Start and Stop.
 type Engine struct {
 	remote
 	queues
@@ -25,31 +24,30 @@ type Engine struct {
 
 	lateUndos *sideCalls
 	refunds   *sideCalls
-	overdue   atomic.Pointer[orders.Backlog] // the most overdue order when this replica last looked at all
+	overdue   atomic.Pointer[orders.Backlog] // the most overdue order of the last sweep
 
-	notReady    rate.Sometimes // log lines that say why
-	badWebhooks rate.Sometimes // log lines of webhooks that can't be verified, which anyone can send
-	knownReads  chan struct{}  // a place for each read of an order while new ones are turned away
+	notReady    rate.Sometimes // limits log lines
+	badWebhooks rate.Sometimes // limits log lines about unverified webhooks, which any client can cause
+	knownReads  chan struct{}  // a place for each read of an order while new ones are rejected
 }
 
-// queues are where runs wait. Only this file adds to them, but for a new order, which waits to be admitted.
+// queues hold waiting runs. Only this file adds to them, except for new orders, which wait for admission.
 type queues struct {
 	admits     *queue               // new orders
-	moves      map[fsm.State]*queue // orders whose step the ledger does
-	preflights *queue               // orders that may have been called for before
+	moves      map[fsm.State]*queue // orders at a step of the ledger
+	preflights *queue               // orders that may have earlier calls
 	begins     *queue               // calls to be committed before they are made
 	results    *queue               // results to be committed
-	waits      *queue               // orders to be held before their start, paused, or because they can't be moved
+	waits      *queue               // orders to be put on hold
 	leaves     *queue               // orders to be released
-	unwritten  *queue               // fenced answers that could not be written
+	unwritten  *queue               // fenced answers that could not be stored
 	all        []*queue
 	turns      *batch.Turns // of the ledger's statements
 
 	ways [destinations]func([]*run)
 }
 
-// makeQueues says what waits where, and which handler takes it from there. Queues of the ledger take turns in the order
-// of an order's way.
+// makeQueues makes the queues with their handlers. Queues of the ledger take turns, in the order of an order's steps.
 func (e *Engine) makeQueues() {
 	most := e.cfg.MaxBatch
 	remote := func() time.Duration { return remotePace }
@@ -74,8 +72,8 @@ func (e *Engine) makeQueues() {
 	e.makeWays()
 }
 
-// makeWays says where each destination is. A handler without a queue blocks its caller: mostly it has to know how the
-// orders stand before it may go on.
+// makeWays maps each destination to its queue or handler. A handler without a queue blocks its caller, which mostly has
+// to know the outcome before it continues.
 func (e *Engine) makeWays() {
 	e.ways = [destinations]func([]*run){
 		toHandBack:  func([]*run) {},
@@ -103,8 +101,8 @@ func (e *Engine) makeWays() {
 	}
 }
 
-// dispatch sends each run where the handler that had it said. Nothing else sends runs, so this and makeWays are the way
-// of an order. The runs are sorted in place, and no longer the caller's.
+// dispatch sends each run to the destination that its handler chose. Nothing else sends runs, so this and makeWays are
+// the whole path of an order. It sorts the runs in place, and takes them over from the caller.
 func (e *Engine) dispatch(runs []*run) {
 	if slices.ContainsFunc(runs, func(r *run) bool { return r.next != runs[0].next }) {
 		slices.SortStableFunc(runs, func(a, b *run) int { return int(a.next) - int(b.next) })
@@ -117,7 +115,7 @@ func (e *Engine) dispatch(runs []*run) {
 	}
 }
 
-// lead is how many runs at the beginning are the same.
+// lead is how many runs at the beginning have the property.
 func lead(runs []*run, same func(*run) bool) int {
 	if n := slices.IndexFunc(runs, func(r *run) bool { return !same(r) }); n >= 0 {
 		return n
@@ -125,12 +123,12 @@ func lead(runs []*run, same func(*run) bool) int {
 	return len(runs)
 }
 
-// then dispatches what a handler returns.
+// then dispatches the runs that a handler returns.
 func (e *Engine) then(handle func([]*run) []*run) func([]*run) {
 	return func(runs []*run) { e.dispatch(handle(runs)) }
 }
 
-// inGroups is then for a handler that takes what one statement can take. Each group goes on before the next.
+// inGroups is then for a handler of runs that share a statement. Each group is dispatched before the next one is handled.
 func inGroups[K comparable](e *Engine, key func(*run) K, handle func(K, []*run) []*run) func([]*run) {
 	return func(runs []*run) {
 		for key, group := range groupBy(runs, key) {
@@ -141,16 +139,16 @@ func inGroups[K comparable](e *Engine, key func(*run) K, handle func(K, []*run) 
 
 func addTo(q *queue) func([]*run) { return func(runs []*run) { q.Add(runs...) } }
 
-// after sends runs on after a pause that grows with every try in vain: a database that reads and refuses to write must
-// not be hammered, and a locked row stays locked for a while.
+// after sends runs on after a pause, which grows with every failed try: a database that rejects writes must not be
+// hammered, and a locked row stays locked for a while.
 func (e *Engine) after(next destination) func([]*run) {
 	return func(runs []*run) {
-		runs = slices.Clone(runs) // a queue uses its slice again
+		runs = slices.Clone(runs) // queues reuse their slices
 		time.AfterFunc(pauseAfter(runs), func() { e.dispatch(goTo(next, runs...)) })
 	}
 }
 
-// addToMoves adds runs to the queues of their states, but those whose stock row is locked.
+// addToMoves adds runs to the queues of their states, except those whose stock row is locked.
 func (e *Engine) addToMoves(runs []*run) {
 	for len(runs) > 0 {
 		state := runs[0].status()
@@ -172,7 +170,7 @@ func (e *Engine) tryHot(key hotKey, runs []*run) []*run {
 	return e.hot.tried(key.item, runs)
 }
 
-// startCalls makes calls that are committed, each by itself.
+// startCalls makes committed calls, each in its own goroutine.
 func (e *Engine) startCalls(runs []*run) {
 	for _, r := range runs {
 		permit := r.call.permit
@@ -183,8 +181,7 @@ func (e *Engine) startCalls(runs []*run) {
 	}
 }
 
-// end ends runs, and tells all who wait for that: callers, those who watch, and orders that wait for a concurrency
-// permit.
+// end ends runs, and wakes everything that waits for that: callers, watchers, and orders that need a concurrency permit.
 func (e *Engine) end(runs []*run) {
 	claimed := e.finish(runs)
 	e.limiter.askFor(runs)
@@ -192,8 +189,8 @@ func (e *Engine) end(runs []*run) {
 	e.goOn("", claimed)
 }
 
-// goOn drives those of the orders whose rows say that they are ours now, on behalf of a request if it has an id, and
-// returns how many there are. A caller of ours may have waited for another replica to drive one of them.
+// goOn drives the orders whose rows now name us as the owner, on behalf of a request if it has an id, and returns their
+// number. It wakes watchers, because a caller here may be waiting for one of them.
 func (e *Engine) goOn(httpRequestID string, rows []orders.Order) int {
 	runs, n := e.takeUp(httpRequestID, rows)
 	e.dispatch(runs)
@@ -203,7 +200,7 @@ func (e *Engine) goOn(httpRequestID string, rows []orders.Order) int {
 	return n
 }
 
-// route says where orders that we drive go, by their state: to their end, or to the statement of the ledger, unless
+// route chooses the next destination of orders by their state: their end, or the statement of the ledger, unless
 // something else comes first.
 func (e *remote) route(runs []*run) []*run {
 	var late []*run
@@ -223,7 +220,7 @@ func (e *remote) route(runs []*run) []*run {
 	return append(runs, late...)
 }
 
-// needsRouting reports whether more than its state decides where an order goes.
+// needsRouting reports whether more than the state decides where an order goes.
 func needsRouting(r *run) bool {
 	o := &r.order
 	return o.Policy != nil || o.Status == fsm.Pending || orders.Pausing(o)
@@ -253,8 +250,8 @@ func (e *remote) routeByPolicy(r *run) destination {
 	}
 }
 
-// resultAfter has a result committed after all, although the order was written to meanwhile. If that was a callback, it
-// beats any result of the call except done.
+// resultAfter chooses the destination of a result whose order was written meanwhile. If that was by a callback, the
+// callback beats any result of the call except done.
 func resultAfter(r *run) destination {
 	if r.preflight == nil && slices.Contains([]fsm.Outcome{suspends, fsm.Refused}, outcomeFor(r.call, &r.order)) {
 		return toPreflight
@@ -262,9 +259,9 @@ func resultAfter(r *run) destination {
 	return toResult
 }
 
-// overloaded reports that there is more work than gets done: a queue moves, and what waits in it has waited for a
-// quarter of the lease all the same. A queue whose statement hangs says nothing about the load, and
-// holds up its own orders only. The orders of an item whose stock row is locked may take a quarter of the memory.
+// overloaded reports whether work arrives faster than it is done: a queue moves, but its oldest run has waited for a
+// quarter of the lease. A queue whose statement hangs is not a sign of load, and delays only its own orders. Orders of an
+// item whose stock row is locked may take a quarter of the memory.
 func (e *Engine) overloaded(item string) bool {
 	if e.runs.size.Load() >= int64(e.cfg.MaxInFlight) || e.runs.bytes.Load() >= maxMetadata || e.hot.holds(item) > e.cfg.MaxInFlight/4 {
 		return true
@@ -272,15 +269,14 @@ func (e *Engine) overloaded(item string) bool {
 	return slices.ContainsFunc(e.all, func(q *queue) bool { return q.Behind(e.cfg.Lease / 4) })
 }
 
-// maxMetadata is how much metadata the orders in memory have together. While a batch is on
-// its way there are some six copies of it: bodies, arguments, wire, what is yet to be
-// collected.
+// maxMetadata bounds the metadata of all orders in memory. While a batch is being sent, there are about six copies of it:
+// bodies, arguments, the wire, and garbage.
 const maxMetadata = 32 << 20
 
-// BatchesAtOnce is how many statements of the ledger may be under way at the same time now. See batch.Turns.
+// BatchesAtOnce is how many statements of the ledger may currently run at the same time. See batch.Turns.
 func (e *Engine) BatchesAtOnce() int64 { return int64(e.turns.AtOnce()) }
 
-// newQueue makes a queue; its name is that in the metrics.
+// newQueue makes a queue. The name is for metrics.
 func (e *Engine) newQueue(name string, options batch.Options, flush func([]*run)) *queue {
 	size := e.metrics.batchOrders.WithLabelValues(name)
 	q := batch.New(options, func(runs []*run) {

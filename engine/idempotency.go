@@ -10,7 +10,7 @@ import (
 	"pawl/internal/pg"
 )
 
-// keyKeepTries bounds how often it is tried to keep a key that another request keeps at the same moment.
+// keyKeepTries bounds how often a key is stored that another request stores concurrently.
 const keyKeepTries = 20
 
 // keepKey sees to it that the key of a request about a stored order stands for that request, and for no other one. The
@@ -58,7 +58,7 @@ func (s *startOver) Error() string { return s.answer.Error() }
 // answerTo is what a caller of the run is told.
 func (s *startOver) answerTo(in *Input) error {
 	switch {
-	case in == nil: // it asks for an order that was there a moment ago
+	case in == nil: // a caller of an order that existed a moment ago
 		return orders.ErrNotFound
 	case in.Key != nil && in.Key.stands(s.key):
 		return s.answer
@@ -117,7 +117,7 @@ func (e *core) checkKeys(runs []*run) []*run {
 	return append(others, e.readSeen(seen)...)
 }
 
-// fingerprintOf is what a key stands for, nil: nothing yet.
+// fingerprintOf is the fingerprint of the request that a key belongs to, or nil.
 func fingerprintOf(key *IdempotencyKey, rows []db.IdempotencyKeysOfRow) []byte {
 	for _, row := range rows {
 		if row.Key == key.Key && row.Principal == key.Principal {
@@ -127,7 +127,7 @@ func fingerprintOf(key *IdempotencyKey, rows []db.IdempotencyKeysOfRow) []byte {
 	return nil
 }
 
-// readSeen reads the orders of requests whose keys are there: they may have been stored just now, each with its key.
+// readSeen reads the orders of requests whose keys are stored, because they may have been stored together just now.
 func (e *core) readSeen(runs []*run) []*run {
 	rows, err := e.readByID(runs)
 	if e.standsDown("read orders", err, runs) {

@@ -13,36 +13,36 @@ import (
 	"pawl/internal/pg"
 )
 
-// The kinds of stock movements that people ask for.
+// The kinds of stock movements that callers can request.
 const (
 	StockSet        = "set"
 	StockAdjustment = "adjustment"
 )
 
-// StockChange asks for another stock of an item, which is tracked from then on. Sold units are gone from the shelf
-// already, so what is on hand can be counted there.
+// StockChange is a requested change of an item's stock, which is tracked from then on. Units on hand do not include sold
+// ones, so they can be counted on the shelf.
 type StockChange struct {
 	Item      string
 	Kind      string
-	Units     int64  // StockSet: how many are on hand then; StockAdjustment: how many more, or fewer
-	IfVersion *int64 // only at this version of the item, 0: only if it is not there; StockSet needs it
-	Actor     string // the principal that asks; kept with the movement. Empty: orders.ActorAnonymous
+	Units     int64  // StockSet: the new number on hand; StockAdjustment: how many more, or if negative fewer
+	IfVersion *int64 // only at this version of the item; 0: only if it does not exist. Required for StockSet
+	Actor     string // the authenticated principal, for the movement. Empty: orders.ActorAnonymous
 	Reason    string
-	RequestID string // a request that comes again with the same id is answered, not done again
+	RequestID string // repeating a request with the same id has no further effect
 
-	OnBehalfOf string // for whom the actor says that it asks; kept beside it
+	OnBehalfOf string // as stated by the actor, for the movement
 }
 
-// stockTries bounds how often a change is sent whose answer was lost, or whose item changed at the same moment.
+// stockTries bounds how often a change is sent whose reply was lost, or whose item changed concurrently.
 const stockTries = 20
 
-// ChangeStock changes the stock of an item and records the movement. Versions begin at 1; every movement and every sale
-// raises them. It returns the stock as it is then. Errors: *orders.StockTooLow, orders.ErrStockTooHigh,
-// orders.ErrPrecondition, orders.ErrKeyReused, orders.ErrUnavailable; after the last, the stock may have been changed.
+// ChangeStock changes the stock of an item, records the movement, and returns the new stock. Versions begin at 1; every
+// movement and every sale raises them. Errors: *orders.StockTooLow, orders.ErrStockTooHigh, orders.ErrPrecondition,
+// orders.ErrKeyReused, orders.ErrUnavailable; after the last, the stock may have changed.
 func (e *Engine) ChangeStock(ctx context.Context, q StockChange) (orders.Stock, error) {
 	q.Actor = cmp.Or(q.Actor, orders.ActorAnonymous)
 	if q.RequestID == "" {
-		q.RequestID = uuid.NewString() // by which this process finds out about a lost answer
+		q.RequestID = uuid.NewString() // to find out whether a statement was executed whose reply was lost
 	}
 	for try := range stockTries {
 		rows, err := e.moveStock(ctx, &q)
@@ -64,7 +64,7 @@ func (e *Engine) ChangeStock(ctx context.Context, q StockChange) (orders.Stock, 
 	return orders.Stock{}, orders.ErrUnavailable
 }
 
-// moveStock sends the statement. It is one of its request id at most that counts, however often it is sent.
+// moveStock sends the statement. With one request id, it takes effect at most once.
 func (e *Engine) moveStock(ctx context.Context, q *StockChange) ([]db.InventoryMoveRow, error) {
 	change := q.Units
 	if q.Kind == StockSet {
@@ -84,11 +84,11 @@ func (e *Engine) moveStock(ctx context.Context, q *StockChange) ([]db.InventoryM
 	})
 }
 
-// errStockMoves: nothing stands in the way of the change any more.
+// errStockMoves means that the obstacle to a change is gone.
 var errStockMoves = errors.New("stock has changed meanwhile")
 
-// stockNotMoved finds out why the statement did nothing: the request was done before, or what was in its way. The
-// movement is read last: where it is what changed the item, it is seen.
+// stockNotMoved finds out why the statement had no effect: the request was executed before, or something prevented it. It
+// reads the movement last, so that it sees the one that changed the item.
 func (e *Engine) stockNotMoved(ctx context.Context, q *StockChange) (orders.Stock, error) {
 	now, err := e.Orders.StockOf(ctx, q.Item)
 	if err != nil && !errors.Is(err, orders.ErrNotFound) {
@@ -108,7 +108,7 @@ func (e *Engine) stockNotMoved(ctx context.Context, q *StockChange) (orders.Stoc
 	return orders.Stock{}, q.refusal(now)
 }
 
-// asksFor returns nil if a movement is what was asked for, and else *orders.KeyReused.
+// asksFor returns nil if a movement matches the request, and *orders.KeyReused otherwise.
 func (q *StockChange) asksFor(m *db.StockMovement) error {
 	refusal := &orders.KeyReused{Verb: m.Kind != q.Kind}
 	note := func(differs bool, member string) {
@@ -128,7 +128,7 @@ func (q *StockChange) asksFor(m *db.StockMovement) error {
 	return nil
 }
 
-// refusal is what stands in the way of the change. An item that is not there has version 0 and no units.
+// refusal is the error that prevents the change. An item that does not exist has version 0 and no units.
 func (q *StockChange) refusal(now orders.Stock) error {
 	pointer, onHand := "/onHand", q.Units
 	if q.Kind == StockAdjustment {

@@ -12,8 +12,8 @@ import (
 	"pawl/internal/policy"
 )
 
-// metrics are the counts and durations that have labels; Stats has those without. No label holds an id. Where all
-// values of a label are known, they are there from the start: what appears with its first event shows no rise.
+// metrics are the metrics with labels; Stats has the others. No label contains an id. Where all values of a label are
+// known, they are initialized, because a series that appears with its first event shows no increase.
 type metrics struct {
 	finished     *prometheus.CounterVec   // status
 	orderSeconds *prometheus.HistogramVec // executor, status
@@ -23,7 +23,7 @@ type metrics struct {
 	batchOrders  *prometheus.HistogramVec // queue
 }
 
-// orderBuckets are bounds of how long orders take, in seconds.
+// orderBuckets are the histogram buckets for the duration of orders, in seconds.
 var orderBuckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 3600, 86400}
 
 func newMetrics(registerer prometheus.Registerer) *metrics {
@@ -56,11 +56,11 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 	return m
 }
 
-// countFinished counts those of the runs whose last move was the one that this replica made at that time.
+// countFinished counts the runs that ended with a move of this replica at that time.
 func (m *metrics) countFinished(runs []*run, at time.Time, by *policies) {
 	var count prometheus.Counter
 	var seconds prometheus.Observer
-	var like *orders.Order // what both are for; most of a batch are alike
+	var like *orders.Order // the order for which these were looked up; most of a batch are alike
 	for _, r := range runs {
 		o := &r.order
 		if !o.Status.Final() {
@@ -77,7 +77,7 @@ func (m *metrics) countFinished(runs []*run, at time.Time, by *policies) {
 	}
 }
 
-// executorsOf is what does the steps of a policy's orders; nil is the ledger.
+// executorsOf is the label for the executors of a policy. Nil is the ledger.
 func executorsOf(p *policy.Policy) string {
 	switch {
 	case p == nil:
@@ -94,20 +94,20 @@ func (m *metrics) countHeld(hold string, orders int) {
 	m.held.WithLabelValues(hold).Add(float64(orders))
 }
 
-// Stats counts what the engine did since it was made. The counters only rise; read
-// them at any time. What has labels is in Config.Registerer.
+// Stats are the counters without labels, since the engine was made. They can be read at any time. Metrics with labels
+// are in Config.Registerer.
 type Stats struct {
 	Admitted       atomic.Int64 // orders this replica inserted
 	Known          atomic.Int64 // requests for orders that existed
-	Batches        atomic.Int64 // statements that committed for orders that we drive
+	Batches        atomic.Int64 // committed statements for orders that we drive
 	Moves          atomic.Int64 // orders written by them
 	CASMisses      atomic.Int64 // orders a move statement did not return
-	Fenced         atomic.Int64 // orders found to be another's after a lost move
+	Fenced         atomic.Int64 // orders found to belong to another replica after a lost move
 	TakenOver      atomic.Int64 // orders claimed after their lease had ended
 	UnknownOutcome atomic.Int64 // statements whose outcome had to be read back
 	Retried        atomic.Int64 // statements sent again after a rollback
-	Overloaded     atomic.Int64 // requests turned away
-	UnknownPolicy  atomic.Int64 // due orders left alone: their policy is not known here
-	FencedAnswers  atomic.Int64 // answers of providers that came when the order was another's
-	Expired        atomic.Int64 // orders asked to stop because their time was up
+	Overloaded     atomic.Int64 // rejected requests
+	UnknownPolicy  atomic.Int64 // due orders left to others because their policy is not loaded here
+	FencedAnswers  atomic.Int64 // answers of providers that arrived after the order was lost
+	Expired        atomic.Int64 // orders that were stopped by their deadline
 }

@@ -16,11 +16,11 @@ import (
 type PolicyVersion struct {
 	db.PoliciesListRow
 	Active bool
-	Policy *policy.Policy // nil: this process can't run it, or in a list, does not know it yet
+	Policy *policy.Policy // nil: this process can't run it or, in a list, has not loaded it yet
 	Source string         // not in lists
 }
 
-// Policies lists up to a number of versions below one, the highest first, and says which one is active. Errors:
+// Policies lists up to most versions below one, highest first, and returns the active version. Errors:
 // orders.ErrUnavailable.
 func (e *Engine) Policies(ctx context.Context, below, most int32) ([]PolicyVersion, store.Current, error) {
 	active, err := store.Active(ctx, e.query)
@@ -55,16 +55,16 @@ func (e *Engine) Policy(ctx context.Context, version int32) (PolicyVersion, stor
 	return v, active, nil
 }
 
-// StoredPolicy is what came of StorePolicy.
+// StoredPolicy is the result of StorePolicy.
 type StoredPolicy struct {
-	Version  int32 // 0: a dry run of a policy that is not stored
-	Created  bool  // it is stored now for the first time, or as a dry run would be
+	Version  int32 // 0: dry run of a new policy
+	Created  bool  // the policy is new
 	Policy   *policy.Policy
-	Warnings []error // as of PolicyWarnings
+	Warnings []error // see PolicyWarnings
 }
 
-// StorePolicy checks a policy and stores it, unless it is stored or this is a dry run. It does not become the active
-// version. By is who does it. Errors: policy.Problems, orders.ErrUnavailable.
+// StorePolicy checks a policy and stores it, unless it is already stored or this is a dry run. It does not activate it.
+// by is the actor. Errors: policy.Problems, orders.ErrUnavailable.
 func (e *Engine) StorePolicy(ctx context.Context, source []byte, by string, dryRun bool) (StoredPolicy, error) {
 	p, err := policy.Parse(source)
 	if err != nil {
@@ -88,10 +88,9 @@ func (e *Engine) StorePolicy(ctx context.Context, source []byte, by string, dryR
 	return out, err
 }
 
-// ActivatePolicy makes a version the active one, or as a dry run says whether it could be. It returns the version as it is
-// then. This process goes by it at once, others within seconds. Errors: orders.ErrNotFound, orders.ErrPrecondition where
-// another version was activated since a.After, policy.Problems where this process can't run the version,
-// orders.ErrUnavailable.
+// ActivatePolicy activates a version, or in a dry run checks whether it could, and returns the version. This process uses
+// it at once, others within seconds. Errors: orders.ErrNotFound, orders.ErrPrecondition if another version was activated
+// since a.After, policy.Problems if this process can't run the version, orders.ErrUnavailable.
 func (e *Engine) ActivatePolicy(ctx context.Context, a store.Activation, dryRun bool) (PolicyVersion, store.Current, error) {
 	_, err := detached(ctx, &e.core, func(ctx context.Context) (_ struct{}, err error) {
 		if dryRun {
@@ -106,9 +105,8 @@ func (e *Engine) ActivatePolicy(ctx context.Context, a store.Activation, dryRun 
 	return e.Policy(ctx, a.Version)
 }
 
-// PolicyWarnings says of each step that this process could not do under a policy why: a secret can't be read or may not be
-// named, or an address may not be called. And it says if the stock that is tracked here would not count. Errors:
-// orders.ErrUnavailable.
+// PolicyWarnings returns why this process could not run steps under a policy: a secret is unreadable or not allowed, or
+// an address is not allowed. It also warns if tracked stock would be ignored. Errors: orders.ErrUnavailable.
 func (e *Engine) PolicyWarnings(ctx context.Context, p *policy.Policy) (why []error, err error) {
 	for _, step := range fsm.Steps() {
 		if err := e.cfg.Bounds.Usable(p, step); err != nil {
@@ -122,7 +120,7 @@ func (e *Engine) PolicyWarnings(ctx context.Context, p *policy.Policy) (why []er
 	return why, policyError("check stock", err)
 }
 
-// reloaded has this process know what was just written.
+// reloaded loads what was just written.
 func (e *Engine) reloaded(ctx context.Context, doing string, err error) error {
 	if err == nil {
 		err = e.policies.load(ctx)

@@ -17,13 +17,12 @@ import (
 	"pawl/internal/pg"
 )
 
-// ErrNotMigrated: the schema of the database is older than this program, or parts of it
-// are missing, changed or closed to its role. Waiting does not help: a person has to
-// migrate, to mend, or to grant.
+// ErrNotMigrated means that the schema of the database is older than this program, or that parts of it are missing,
+// changed, or not granted to its role. Retrying does not help: a person must migrate, repair or grant.
 var ErrNotMigrated = errors.New("the schema of the database is not the one this program needs")
 
-// needed are the tables, views and functions that the service uses, and what it does there. That a statement can be
-// prepared does not say that its functions may be run.
+// needed are the privileges that the service uses. They are checked because a statement can be prepared even if it may
+// not execute its functions.
 var needed = map[string][]string{
 	"pawl.access_log":                              {"INSERT"},
 	"pawl.charges":                                 {"SELECT", "INSERT", "UPDATE"},
@@ -73,10 +72,9 @@ var neededGrants = func() (p db.SchemaStateParams) {
 	return p
 }()
 
-// CheckSchema returns nil when this program can work on the database: its schema is as new as
-// the version at least, the role may use what is there, and every statement can be prepared. A
-// newer schema is that of a release that replaces this one. Errors: ErrNotMigrated,
-// orders.ErrUnavailable.
+// CheckSchema returns nil if this program can use the database: the schema has at least the version, the role has the
+// needed privileges, and every statement can be prepared. A newer schema is accepted, because a newer release may be
+// replacing this one. Errors: ErrNotMigrated, orders.ErrUnavailable.
 func CheckSchema(ctx context.Context, pool *pg.Pool, version int64) error {
 	if err := checkSchema(ctx, pool, version); err != nil {
 		return err
@@ -105,7 +103,7 @@ func checkSchema(ctx context.Context, pool *pg.Pool, version int64) error {
 	return nil
 }
 
-// checkStatements has the server parse every statement of this program, and once more if the connection is lost.
+// checkStatements lets the server parse every statement of this program. It retries once if the connection is lost.
 func checkStatements(ctx context.Context, pool *pg.Pool) error {
 	refused, err := pg.Repeat(ctx, ctx, func(ctx context.Context) (refused, err error) {
 		if err = pool.Check(ctx); errors.Is(err, pg.ErrSchemaMismatch) {
@@ -119,24 +117,23 @@ func checkStatements(ctx context.Context, pool *pg.Pool) error {
 	return orders.Unavailable("check statements", err)
 }
 
-// errSchemaMismatch is what callers are told whose order can't go on, or can't be taken, because of
-// the schema: to ask again is safe.
+// errSchemaMismatch is the error for callers whose order can't continue, or can't be admitted, because of the schema.
+// They can safely retry.
 var errSchemaMismatch = fmt.Errorf("%w: %w", orders.ErrUnavailable, ErrNotMigrated)
 
 const (
-	standMin      = time.Second      // how long the engine stands still at least
-	standMax      = time.Minute      // and at most, when it meets the same again and again
-	standRelapses = 10 * time.Second // after a standstill: an error within this time means that nothing has changed
+	standMin      = time.Second      // shortest standstill
+	standMax      = time.Minute      // longest standstill, if the error recurs
+	standRelapses = 10 * time.Second // an error within this time after a standstill means that the cause persists
 )
 
-// schemaHealth is what this process knows of whether its statements can run on the schema.
+// schemaHealth tracks whether the statements of this process can run on the schema.
 //
-// When the statement of a move or an admission meets an error that says they can't
-// (pg.SchemaMismatch), the engine stands still: it admits and claims nothing, Ready says so, and each
-// order whose statement met it is handed back. Keeping them would renew their leases for
-// ever, and nothing would show that they are stuck. The standstill ends as soon as the statements can be
-// prepared again. Some errors no preparing shows, as one in the body of a trigger: then it ends
-// all the same, after a pause that grows while the error comes again.
+// If the statement of a move or an admission fails because of the schema (pg.SchemaMismatch), the engine stands still:
+// it admits and claims nothing, Ready fails, and the orders of such statements are released. Keeping them would renew
+// their leases for ever, and nothing would show that they are stuck. The standstill ends when all statements can be
+// prepared again. Preparing does not detect some errors, such as those in the body of a trigger. In that case the
+// standstill ends after a pause that grows while the error recurs.
 type schemaHealth struct {
 	log     *slog.Logger
 	proof   atomic.Pointer[proof] // the last one that passed
@@ -145,9 +142,9 @@ type schemaHealth struct {
 
 	mu    sync.Mutex
 	why   error
-	shown bool // a proof has failed since: the next one that passes says that the cause is gone
+	shown bool // a proof has failed since, so the next one that passes shows that the cause is gone
 	pause time.Duration
-	until time.Time // the standstill lasts until then at least
+	until time.Time // earliest end of the standstill
 	ended time.Time
 }
 
@@ -174,7 +171,7 @@ func (h *schemaHealth) standStill(doing string, why error) {
 	h.log.Warn("statement can't run on this schema: orders are handed back, and none are taken", "statement", doing, "error", why)
 }
 
-// failed notes that a proof has failed, if that is what the error says.
+// failed records that a proof has failed because of the schema.
 func (h *schemaHealth) failed(err error) {
 	if errors.Is(err, ErrNotMigrated) {
 		h.mu.Lock()
@@ -183,8 +180,8 @@ func (h *schemaHealth) failed(err error) {
 	}
 }
 
-// goOn ends a standstill whose cause is gone or whose time is over; the caller has seen that the statements can be
-// prepared. It returns why the engine stands still if it still does.
+// goOn ends a standstill whose cause is gone or whose time is over. The caller has checked that the statements can be
+// prepared. It returns an error if the engine still stands still.
 func (h *schemaHealth) goOn() error {
 	if !h.still.Load() {
 		return nil
@@ -202,18 +199,16 @@ func (h *schemaHealth) goOn() error {
 	return nil
 }
 
-// proofAge is how long a proof that the statements can be prepared is believed. It costs
-// some 15 ms of a connection.
+// proofAge is how long a proof is valid. A proof takes a connection for about 15 ms.
 const proofAge = 10 * time.Second
 
 // proof says that all statements could be prepared.
 type proof struct {
 	at  time.Time
-	met int64 // errors met before it began: it says nothing about one that was met later
+	met int64 // number of errors before it began; it says nothing about later ones
 }
 
-// prove has all statements prepared, unless that was done lately and no statement has met an
-// error since that speaks against it.
+// prove prepares all statements, unless there is a recent proof and no contradicting error since.
 func (h *schemaHealth) prove(ctx context.Context, pool *pg.Pool) error {
 	if h.proved(pool) {
 		return nil
@@ -224,7 +219,7 @@ func (h *schemaHealth) prove(ctx context.Context, pool *pg.Pool) error {
 	case <-ctx.Done():
 		return orders.Unavailable("prepare statements", ctx.Err())
 	}
-	if h.proved(pool) { // by the one we waited for
+	if h.proved(pool) { // by the proof we waited for
 		return nil
 	}
 	met := pool.SchemaMismatches()

@@ -12,24 +12,24 @@ import (
 
 const (
 	sideCallsAtOnce  = 8                // of a kind
-	sideCallPause    = 10 * time.Minute // between two tries at most
-	longestSidePause = time.Hour        // unless an answer asks for more, which is heeded up to this
+	sideCallPause    = 10 * time.Minute // longest pause between tries
+	longestSidePause = time.Hour        // longest pause that an answer can request
 )
 
-// sideCalls makes the calls of one kind that move no order: the undoing of late effects, or refunds. What is due is
-// claimed by its row, as orders are, and tried again until there is an answer or a person settles it.
+// sideCalls makes one kind of calls that move no order: undos of late effects, or refunds. Due calls are claimed by
+// their rows, like orders, and retried until there is an answer or a person settles them.
 type sideCalls struct {
 	*core
-	claimDue func(most int32) (calls []func()) // claims what is due; each call is made by itself
+	claimDue func(most int32) (calls []func()) // claims due calls
 	places   chan struct{}                     // one for each call under way
-	wake                                       // says that something may be due
+	wake                                       // nudged when calls may be due
 }
 
 func newSideCalls(e *core, claim func(most int32) []func()) *sideCalls {
 	return &sideCalls{e, claim, make(chan struct{}, sideCallsAtOnce), newWake()}
 }
 
-// loop claims what is due whenever it is woken, mostly by the timer.
+// loop claims due calls whenever it is woken, mostly by the timer.
 func (s *sideCalls) loop(ctx context.Context) {
 	for s.heard(ctx) {
 		if !s.stopping.Load() {
@@ -38,7 +38,7 @@ func (s *sideCalls) loop(ctx context.Context) {
 	}
 }
 
-// start begins as many calls as there are places. The engine waits for them when it stops.
+// start starts as many calls as there are places. Stop waits for them.
 func (s *sideCalls) start() {
 	free := cap(s.places) - len(s.places)
 	if free == 0 {
@@ -49,18 +49,18 @@ func (s *sideCalls) start() {
 		s.wg.Go(func() {
 			call()
 			<-s.places
-			s.nudge() // more may be due than there were places for
+			s.nudge() // more may be due
 		})
 	}
 }
 
-// sidePause is how long to wait after so many tries. An answer may ask for more.
+// sidePause is how long to wait after a number of tries. An answer can request more.
 func sidePause(claims int32, after time.Duration) time.Duration {
 	return max(min(time.Second<<min(claims, 10), sideCallPause), min(after, longestSidePause))
 }
 
-// claimLateUndos claims effects that the books say are absent or undone. Each is undone by a side call until it is done,
-// as long as the provider knows what is meant.
+// claimLateUndos claims effects that are absent or undone in the books. Side calls undo each of them, as long as the
+// provider can identify it.
 func (e *remote) claimLateUndos(most int32) (calls []func()) {
 	rows, err := e.query.LateUndosClaim(e.ctx, db.LateUndosClaimParams{Most: most, LeaseSeconds: e.cfg.Lease.Seconds()})
 	if err != nil {
@@ -89,8 +89,8 @@ func (e *remote) undoLate(row db.LateUndosClaimRow) {
 	}
 }
 
-// callLate undoes one key, whether or not the order is driven. An undo by an expired key finds nothing and reports success, so it
-// is not sent. The number of the call is 0 where none was made.
+// callLate undoes one key, whether or not the order has a driver. It does not send an undo with an expired key, which
+// would find nothing and report success. It returns number 0 if no call was made.
 func (e *remote) callLate(row db.LateUndosClaimRow) (result provider.Result, number int32) {
 	of := fsm.Step(row.Step)
 	p, runs := e.policies.byVersion(row.UndoPolicy)

@@ -28,17 +28,17 @@ func New(pool *pg.Pool, cfg Config) *Engine {
 	return e
 }
 
-// StartReading starts what reads need, and nothing that writes or calls: the loops that read policies, and that watch
-// orders for callers who wait for a change. Instead of Start, it makes an engine that only shows what is stored. Such
-// an engine must be asked for nothing else.
+// StartReading is used instead of Start for an engine that only reads. It starts nothing that writes or makes calls:
+// only the loops that read policies, and that watch orders for waiting callers. Such an engine must only be used for
+// reads.
 func (e *Engine) StartReading() {
 	e.readClock()
 	e.startPolicies()
 	e.wg.Go(e.watchLoop)
 }
 
-// Start starts the goroutines: those of StartReading, one for each queue, and the loops that claim what is due, renew
-// leases, give concurrency permits, look for deadlines, and make side calls.
+// Start starts the goroutines: those of StartReading, one for each queue, and the loops that claim due orders, renew
+// leases, grant concurrency permits, enforce deadlines, and make side calls.
 func (e *Engine) Start() {
 	e.StartReading()
 	e.readIdentity()
@@ -67,9 +67,8 @@ func (e *Engine) permitLoop() {
 	}
 }
 
-// Stop takes no more orders, lets those in flight finish until ctx ends, hands the
-// others back so that another replica takes them over at once, and waits for every
-// goroutine. Callers that still wait are answered with what is known.
+// Stop accepts no more orders, lets those in flight finish until ctx ends, releases the others so that another replica
+// takes them over at once, and waits for all goroutines. Callers that are still waiting get the last known state.
 func (e *Engine) Stop(ctx context.Context) error {
 	e.stopping.Store(true)
 	e.dispatch(e.watches.dropAll())
@@ -82,12 +81,12 @@ func (e *Engine) Stop(ctx context.Context) error {
 
 const (
 	policyInterval = 2 * time.Second       // how often to look for new policies
-	policySoon     = 20 * time.Millisecond // before the second try to read them for the first time; the pause doubles from then on
-	policyLimit    = 5 * time.Second       // how long the start waits for them
+	policySoon     = 20 * time.Millisecond // first pause between tries while none were ever read; it doubles
+	policyLimit    = 5 * time.Second       // how long Start waits for the first read
 )
 
-// startPolicies starts the loop that reads the policies, and waits for its first try. New orders are turned away until
-// the policies have been read once.
+// startPolicies starts the loop that reads the policies, and waits for its first try. New orders are rejected until the
+// policies have been read once.
 func (e *Engine) startPolicies() {
 	tried := make(chan struct{})
 	e.wg.Go(func() {
@@ -102,7 +101,7 @@ func (e *Engine) startPolicies() {
 	}
 }
 
-// policyLoop looks for new policies now and then, or soon while none were ever read.
+// policyLoop reads new policies at intervals, which are short until policies have been read once.
 func (e *Engine) policyLoop(loaded bool) {
 	for soon := policySoon; ; soon = min(2*soon, policyInterval) {
 		if loaded {
@@ -115,7 +114,7 @@ func (e *Engine) policyLoop(loaded bool) {
 	}
 }
 
-// loadPolicies reads what is new, and reports whether that could be read.
+// loadPolicies reads new policies, and reports whether it succeeded.
 func (e *Engine) loadPolicies() bool {
 	err := e.policies.load(e.ctx)
 	if err != nil && e.ctx.Err() == nil {
@@ -124,11 +123,10 @@ func (e *Engine) loadPolicies() bool {
 	return err == nil
 }
 
-// Ready returns nil when orders can be taken: the engine is not stopping, the database
-// answers, its schema is as CheckSchema wants it, and no statement has met an error lately
-// that says otherwise. That the statements can be prepared is believed for ten seconds.
-// Errors: orders.ErrStopping, ErrNotMigrated, orders.ErrUnavailable. Why is in the log, once a second at
-// most.
+// Ready returns nil if orders can be accepted: the engine is not stopping, the database answers, its schema passes
+// CheckSchema, and no recent error of a statement contradicts that. The check of the statements is cached for ten
+// seconds. The reason is logged at most once a second. Errors: orders.ErrStopping, ErrNotMigrated,
+// orders.ErrUnavailable.
 func (e *Engine) Ready(ctx context.Context) error {
 	if e.stopping.Load() {
 		return orders.ErrStopping

@@ -13,16 +13,16 @@ import (
 	"pawl/fsm"
 )
 
-// identity is who we are to providers.
+// identity is the identity of this installation towards providers.
 type identity struct {
 	id     uuid.UUID
 	secret []byte
 }
 
-// A token is what a provider completes a step with: the number of the order, a hash of its id, the generation, the step,
-// and a code over them that only this installation can make. It needs no row to be known by, and is the same on every
-// call, as the body it is sent in must be. So a forged token is known before anything is read. The hash is there
-// because in a database that was restored the same number may be another order's.
+// A token lets a provider complete a step by callback. It consists of the number of the order, a hash of its id, the
+// generation, the step, and a MAC over them. It needs no row in the database, so forged tokens are detected before
+// anything is read, and it is the same in every call, as the body that contains it must be. The hash is needed because
+// in a restored database, the same number may belong to another order.
 const (
 	tokenFields = 8 + tokenHash + 4 + 1
 	tokenHash   = 8
@@ -31,7 +31,7 @@ const (
 
 var tokenText = base32.StdEncoding.WithPadding(base32.NoPadding)
 
-// callbackTarget is what a token is for.
+// callbackTarget is the step that a token is for.
 type callbackTarget struct {
 	orderNo    int64
 	orderHash  [tokenHash]byte
@@ -49,7 +49,7 @@ func hashOf(orderID string) (hash [tokenHash]byte) {
 	return hash
 }
 
-// token makes the token of a step. It is 60 lower-case letters and digits.
+// token returns the token of a step: 60 lower-case letters and digits.
 func (who *identity) token(t callbackTarget) string {
 	fields := make([]byte, 0, tokenFields+tokenCode)
 	fields = binary.BigEndian.AppendUint64(fields, uint64(t.orderNo))
@@ -74,8 +74,7 @@ func (who *identity) code(fields []byte) []byte {
 	return mac.Sum(nil)[:tokenCode]
 }
 
-// readToken says what a token is for; false: it is none of ours. The comparison takes a time that tells nothing of the
-// right code.
+// readToken returns the step that a token is for, or false for a forged token. It compares the MAC in constant time.
 func (who *identity) readToken(token string) (t callbackTarget, ok bool) {
 	data, err := tokenText.DecodeString(strings.ToUpper(token))
 	if err != nil || len(data) != tokenFields+tokenCode {

@@ -1,8 +1,8 @@
-// Package access identifies callers: by a token, a session of a browser, or the address that a request comes from. It says
-// which roles a caller has, and counts its requests. httpapi calls it, and decides which roles an operation needs.
+// Package access authenticates callers, by a token, a browser session, or the address of the request. It determines their
+// roles and enforces their limits. httpapi calls it, and decides which roles an operation needs.
 //
-// As long as no token was ever made, the service is open: callers on this machine may do everything, others may process
-// orders. Making the first token closes it for good.
+// Until the first token is created, the service is open: callers on this machine may do everything, others may process
+// orders. The first token closes it permanently.
 package access
 
 import (
@@ -23,7 +23,7 @@ import (
 	"pawl/db"
 )
 
-// Role is a right to do some operations.
+// Role is a permission to use some operations.
 type Role string
 
 // The roles. A token has any set of them.
@@ -32,9 +32,9 @@ const (
 	Read     Role = "read"     // read all orders, their history and the stock
 	Operate  Role = "operate"  // cancel, retry, pause, resume and refund orders
 	Approve  Role = "approve"  // approve and reject orders
-	Settle   Role = "settle"   // say what became of a step: that decides about money
+	Settle   Role = "settle"   // record the result of a step, which decides about money
 	Stock    Role = "stock"    // change the stock
-	Delegate Role = "delegate" // say on whose behalf something is done
+	Delegate Role = "delegate" // act on behalf of others
 	Metrics  Role = "metrics"  // read the metrics, and nothing else
 	Admin    Role = "admin"    // tokens, policies, endpoints
 )
@@ -42,25 +42,25 @@ const (
 // Roles is a set of roles.
 type Roles []Role
 
-// AllRoles are the roles there are, in the order in which people are shown them.
+// AllRoles are all roles, in display order.
 var AllRoles = Roles{Submit, Read, Operate, Approve, Settle, Stock, Delegate, Metrics, Admin}
 
-// Has reports whether a role is among them.
+// Has reports whether the set contains a role.
 func (r Roles) Has(role Role) bool { return slices.Contains(r, role) }
 
 func (r Roles) String() string { return strings.Join(texts(r), ", ") }
 
-// Limits are how much a principal may ask for. Zero is no limit.
+// Limits are the limits of a principal. Zero means no limit.
 type Limits struct {
-	Rate     int32 // requests in a second
-	InFlight int32 // requests at one time
-	Bytes    int64 // of bodies in a second, in and out
+	Rate     int32 // requests per second
+	InFlight int32 // concurrent requests
+	Bytes    int64 // bytes of bodies per second, in and out
 }
 
-// Principal is the sender of a request. It is never changed.
+// Principal is the authenticated sender of a request. It is immutable.
 type Principal struct {
 	Name   string // in the history: token:shop-web, oidc:https://id.example.com#u-17, local or anonymous
-	Email  string // of an OpenID Connect caller, verified by the issuer; people are shown it, nothing is compared with it
+	Email  string // of an OpenID Connect caller, verified by the issuer; for display only
 	Roles  Roles
 	Limits Limits
 }
@@ -75,25 +75,25 @@ var (
 	Nobody    = &Principal{Name: "anonymous"}                       // of an operation that needs no credential
 )
 
-// ErrUnavailable is wrapped where the database did not answer.
+// ErrUnavailable is wrapped by errors because the database does not answer.
 var ErrUnavailable = errors.New("the database does not answer")
 
 // NotIdentified is the error of a request that is not authenticated.
 type NotIdentified struct {
 	Reason  string // a sentence for the caller
-	Invalid bool   // a credential was sent, and it is not good
+	Invalid bool   // a credential was sent and is invalid
 }
 
 func (n *NotIdentified) Error() string { return n.Reason }
 
-// Config is what a Control can be told.
+// Config configures a Control.
 type Config struct {
-	Issuer     Issuer                // of the OpenID Connect tokens that count; zero: none does
+	Issuer     Issuer                // of accepted OpenID Connect tokens; zero: none
 	Registerer prometheus.Registerer // of metrics; nil: none
 	Log        *slog.Logger          // nil: discarded
 }
 
-// Control knows who may use the service. Its methods are safe for concurrent use. A nil one is that of an open service.
+// Control authenticates callers. Its methods are safe for concurrent use. A nil Control is that of an open service.
 type Control struct {
 	query *db.Queries
 	log   *slog.Logger
@@ -104,7 +104,7 @@ type Control struct {
 	running sync.WaitGroup
 	stopped bool
 
-	closed   atomic.Bool // a token was made, or there is an issuer: that never changes back
+	closed   atomic.Bool // there is a token or an issuer; never reset
 	open     *cache[bool]
 	tokens   *cache[*grant] // by id
 	sessions *cache[*grant] // of browsers, by cookie
@@ -116,11 +116,11 @@ type Control struct {
 	metrics  *metrics
 }
 
-// openFor is how long a service is believed to be open still.
+// openFor is how long it is cached that the service is open.
 const openFor = time.Second
 
-// New returns the control of the database that the queries go to. Stop must be called. Whether the issuer answers is no
-// matter. It panics if Check finds something wrong with the issuer.
+// New returns a control, which must be stopped. It does not require the issuer to answer. It panics if the issuer does
+// not pass Check.
 func New(ctx context.Context, query *db.Queries, cfg Config) (*Control, error) {
 	c := &Control{query: query, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)), attempts: newAttempts()}
 	c.open = newCache(c, openFor, c.readOpen)
@@ -130,14 +130,14 @@ func New(ctx context.Context, query *db.Queries, cfg Config) (*Control, error) {
 		c.Stop()
 		return nil, err
 	}
-	c.metrics = newMetrics(cfg.Registerer) // once it can't fail any more: a metric can be registered once
+	c.metrics = newMetrics(cfg.Registerer) // only now, when nothing can fail, because a metric can be registered only once
 	if cfg.Issuer.URL != "" {
 		c.trust(cfg.Issuer)
 	}
 	return c, nil
 }
 
-// Stop ends what is under way. After it no request is authenticated.
+// Stop ends background work. After it, no request is authenticated.
 func (c *Control) Stop() {
 	c.mu.Lock()
 	c.stopped = true
@@ -149,7 +149,7 @@ func (c *Control) Stop() {
 	}
 }
 
-// enter reports whether something may begin that Stop waits for: until running.Done.
+// enter reports whether background work may begin. Stop waits for its running.Done.
 func (c *Control) enter() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -159,7 +159,7 @@ func (c *Control) enter() bool {
 	return !c.stopped
 }
 
-// begin runs f in the background, unless Stop was called. It returns whether it does.
+// begin runs f in the background, unless Stop was called, and reports whether it does.
 func (c *Control) begin(f func()) bool {
 	entered := c.enter()
 	if entered {
@@ -171,17 +171,16 @@ func (c *Control) begin(f func()) bool {
 	return entered
 }
 
-// Request is what a request shows of its sender.
+// Request is what identifies the sender of a request.
 type Request struct {
 	Authorization string     // the header
 	Session       string     // the cookie of a browser, if the request can't come from another site
 	Address       netip.Addr // of the caller
-	Local         bool       // the caller is on this machine, without a proxy between
-	Forwarded     bool       // it says that it came through a proxy
+	Local         bool       // the caller is on this machine, not behind a proxy
+	Forwarded     bool       // the request has headers of a proxy
 }
 
-// Identify authenticates a request. Errors: *NotIdentified, *Exceeded, ErrUnavailable, ErrIssuerAway, or
-// why ctx ended.
+// Identify authenticates a request. Errors: *NotIdentified, *Exceeded, ErrUnavailable, ErrIssuerAway, or that of ctx.
 func (c *Control) Identify(ctx context.Context, q Request) (*Principal, error) {
 	if q.Authorization != "" {
 		return c.bearer(ctx, q)
@@ -203,7 +202,7 @@ func (c *Control) Identify(ctx context.Context, q Request) (*Principal, error) {
 	}
 }
 
-// Open reports whether no token was ever made. It is at most a second behind, unless the database does not answer.
+// Open reports whether the service is open. The answer is at most a second old, unless the database is away.
 func (c *Control) Open(ctx context.Context) bool {
 	if c == nil {
 		return true

@@ -19,9 +19,9 @@ const (
 	readLimit      = 10 * time.Second // of a read of the database, as for any read of a caller
 )
 
-// cache remembers what the database says of some keys. After half of the time that a value is valid, the next get reads it
-// again in the background; after all of it, get waits. All callers of a key share one read. A key without a row is not
-// remembered: invented ones would push out those in use.
+// cache caches values of the database. After half of the time that a value is valid, the next get refreshes it in the
+// background; after all of it, get waits. All callers of a key share one read. Keys without a row are not cached:
+// invented ones would displace those in use.
 type cache[V any] struct {
 	control *Control
 	valid   time.Duration
@@ -31,7 +31,7 @@ type cache[V any] struct {
 	reads singleflight.Group
 
 	mu      sync.Mutex
-	forgets int // how often forget was called: what was read before is not remembered after it
+	forgets int // number of calls of forget: values read before are not cached after it
 }
 
 type reading[V any] struct {
@@ -71,7 +71,7 @@ func (c *cache[V]) get(ctx context.Context, key string) (value V, err error) {
 	}
 }
 
-// refresh reads a value for all callers that wait, and goes on when one leaves.
+// refresh reads a value for all waiting callers. It continues when one leaves.
 func (c *cache[V]) refresh(key string) (value V, err error) {
 	if !c.control.enter() {
 		return value, fmt.Errorf("%w: stopping", ErrUnavailable)
@@ -96,7 +96,7 @@ func (c *cache[V]) refresh(key string) (value V, err error) {
 	return value, err
 }
 
-// forget drops a key. A read that is under way does not bring it back.
+// forget removes a key. A read under way does not restore it.
 func (c *cache[V]) forget(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

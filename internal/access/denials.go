@@ -10,23 +10,23 @@ import (
 	"pawl/db"
 )
 
-// Denial is a request that was refused because of who sent it.
+// Denial is a request that was rejected because of its sender.
 type Denial struct {
 	Event     string // the code of the problem
 	Actor     string // the principal's name, or anonymous
 	Address   netip.Addr
 	Operation string
-	Subject   string // the order or item that it was about, in UTF-8
+	Subject   string // the order or item, in UTF-8
 	Detail    string
 }
 
 const (
-	denialPause = time.Minute // at most one write of denials in it
-	denialsMost = 1000        // how many of them are told apart in it
+	denialPause = time.Minute // between writes
+	denialsMost = 1000        // distinct denials per write
 )
 
-// denials gathers what was denied. The first denial is written at once; those of the minute after it are written together,
-// the same ones as one row, so that they can't fill the database.
+// denials collects denials. The first one is written at once. Those of the next minute are written together, equal ones
+// as one row, so that they can't fill the database.
 type denials struct {
 	mu       sync.Mutex
 	gathered map[Denial]int32
@@ -34,7 +34,7 @@ type denials struct {
 	wrote    time.Time
 }
 
-// Denied has a denial written to the access log, soon, and at the latest by Stop.
+// Denied records a denial in the access log, within a minute, or at the latest when Stop is called.
 func (c *Control) Denied(d Denial) {
 	if c == nil {
 		return
@@ -55,7 +55,7 @@ func (c *Control) Denied(d Denial) {
 	}
 }
 
-// writeDenials writes what was gathered, after a pause that Stop cuts short.
+// writeDenials writes the collected denials after a pause, which Stop ends early.
 func (c *Control) writeDenials(pause time.Duration) {
 	select {
 	case <-time.After(pause):

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Quota is how much of something a caller may use, and what is left of it.
+// Quota is a limit of a caller and what remains of it.
 type Quota struct {
 	Name      string        // requests, in-flight, bytes or failed-attempts
 	Unit      string        // requests, concurrent-requests or content-bytes
@@ -28,9 +28,9 @@ type Quota struct {
 
 // Exceeded is the error of a request beyond a limit.
 type Exceeded struct {
-	Quota Quota         // the one that is used up
-	All   []Quota       // all that hold for the caller, with that one
-	Pause time.Duration // when to come again
+	Quota Quota         // the exceeded one
+	All   []Quota       // all quotas of the caller, including that one
+	Pause time.Duration // when to retry
 }
 
 func (e *Exceeded) Error() string { return "too much of " + e.Quota.Name }
@@ -40,23 +40,23 @@ const (
 	requestsQuota = "requests"
 	inFlightQuota = "in-flight"
 	bytesQuota    = "bytes"
-	attemptsQuota = "failed-attempts" // of an address, the others are of a token
+	attemptsQuota = "failed-attempts" // of an address; the others are of a token
 )
 
 const (
 	window       = time.Second // of what tokens may do
-	inFlightWait = time.Second // when a request will end is not known
+	inFlightWait = time.Second // a guess, because the end of a request is unknown
 	inFlightPoll = 5 * time.Millisecond
 )
 
-// Admission is what the holders of one name use, of one set of limits. A nil one is not limited.
+// Admission tracks the usage of one principal against its limits. A nil Admission has no limits.
 type Admission struct {
 	limits          Limits
 	requests, bytes *rate.Limiter // in a second
 	inFlight        atomic.Int64
 }
 
-// Admit lets a request of a principal in, or returns *Exceeded. Done must be called when it has ended.
+// Admit counts a request of a principal, or returns *Exceeded. Done must be called when the request has ended.
 func (c *Control) Admit(p *Principal) (*Admission, error) {
 	if p.Limits == (Limits{}) {
 		return nil, nil
@@ -70,7 +70,7 @@ func (c *Control) Admit(p *Principal) (*Admission, error) {
 	return a, nil
 }
 
-// AdmitSoon is Admit for a caller that waits until its limits allow another request, or until ctx ends.
+// AdmitSoon is Admit, but waits until the limits allow another request or ctx ends.
 func (c *Control) AdmitSoon(ctx context.Context, p *Principal) (*Admission, error) {
 	if p.Limits == (Limits{}) {
 		return nil, ctx.Err()
@@ -110,7 +110,7 @@ func (a *Admission) enter(now time.Time) *Exceeded {
 	return &Exceeded{Quota: *q, All: all, Pause: max(q.Wait, inFlightWait)}
 }
 
-// Done ends the request. bytes is how long its body and its answer were. It counts for the requests that follow, because it is
+// Done ends the request. bytes is the length of its body and answer. It counts against later requests, because it is
 // not known before.
 func (a *Admission) Done(bytes int64) {
 	if a != nil {
@@ -120,14 +120,14 @@ func (a *Admission) Done(bytes int64) {
 
 func (a *Admission) leave(now time.Time, bytes int64) {
 	a.inFlight.Add(-1)
-	for a.limits.Bytes > 0 && bytes > 0 { // a limiter takes no more than its burst at once, and then owes it
+	for a.limits.Bytes > 0 && bytes > 0 { // a limiter reserves at most its burst at a time
 		part := min(bytes, int64(a.bytes.Burst()))
 		a.bytes.ReserveN(now, int(part))
 		bytes -= part
 	}
 }
 
-// Quotas are what the principal may use, and has left.
+// Quotas are the quotas of the principal.
 func (a *Admission) Quotas() []Quota {
 	if a == nil {
 		return nil
@@ -157,8 +157,8 @@ func quotaOf(name, unit string, limiter *rate.Limiter, now time.Time) Quota {
 	}
 }
 
-// usages are the admissions of all principals with limits. An issuer can have any number of them, so those that use nothing are
-// forgotten when there are many.
+// usages are the admissions of all principals with limits. An issuer can have any number of principals, so idle ones
+// are removed when there are many.
 type usages struct {
 	mu    sync.Mutex
 	known map[usageKey]*Admission
@@ -167,7 +167,7 @@ type usages struct {
 
 type usageKey struct {
 	name   string
-	limits Limits // those of a token that was rotated may be others
+	limits Limits // may change when the token is rotated
 }
 
 const usagesMost = 10_000
@@ -199,18 +199,18 @@ func (a *Admission) idle(now time.Time) bool {
 
 func perSecond(n int64) *rate.Limiter { return rate.NewLimiter(rate.Limit(n), int(n)) }
 
-// How often an address may try a credential that is not good: this often at once, and then once in a while.
+// How often an address may try invalid credentials: a burst, and then at intervals.
 const (
 	attemptsAtOnce = 20
 	attemptEvery   = 3 * time.Second
 	attemptsWindow = attemptsAtOnce * attemptEvery
 
-	// How many credentials an address may try at one time while it has not failed lately: behind one address there may be
-	// many callers, who all come when the service has started.
+	// How many credentials an address may try concurrently while it has not failed recently. One address may have many
+	// callers, which all connect when the service starts.
 	unknownAtOnce = 256
 )
 
-// attempts counts the failed attempts of addresses in memory of a fixed size: addresses share places, and can't choose which.
+// attempts counts the failed attempts of addresses in fixed memory: addresses share places by a keyed hash.
 type attempts struct {
 	shared singleflight.Group // by address and credential
 	seed   maphash.Seed
@@ -222,7 +222,7 @@ func newAttempts() *attempts { return &attempts{seed: maphash.MakeSeed()} }
 // place is for the addresses that have one hash.
 type place struct {
 	failures *rate.Limiter
-	pending  atomic.Int64 // attempts of which is not known yet whether they fail
+	pending  atomic.Int64 // undecided attempts
 }
 
 // attemptBy is an attempt that one address makes with one credential.
@@ -231,8 +231,8 @@ type attemptBy struct {
 	credential string
 }
 
-// attempt authenticates a request unless its address has failed too often. The requests that come with one credential while
-// it is looked up are one attempt: a client that begins with many requests at once has not failed.
+// attempt authenticates a request unless its address has failed too often. The requests that come with one credential
+// while it is looked up are one attempt: a client that begins with many requests at once has not failed.
 func (c *Control) attempt(ctx context.Context, by attemptBy, identify func(context.Context) (*Principal, error)) (*Principal, error) {
 	address := Network(by.address)
 	found, err, _ := c.attempts.shared.Do(address.String()+" "+by.credential, func() (any, error) {

@@ -24,8 +24,8 @@ const (
 	maxLimit = 1_000_000
 )
 
-// Parse reads a policy: one YAML document of known keys, at most 256 KiB. What is left
-// out gets its default. The error is a Problems with all that is wrong.
+// Parse reads a policy: one YAML document of up to 256 KiB. Missing keys get their defaults. The error is a Problems
+// with all mistakes.
 func Parse(source []byte) (*Policy, error) {
 	r := &reader{}
 	if document := r.document(source); document != nil {
@@ -56,9 +56,8 @@ func (r *reader) policy(n *yaml.Node) *Policy {
 	return p
 }
 
-// capture checks that money which is only authorized by the charge is taken by the
-// confirm step, and by nothing else: two effects in one step could not be told apart
-// after a crash. The account is that of the charge.
+// capture checks that an authorized charge is captured by the confirm step, and by nothing else: after a crash, two
+// effects in one step could not be told apart. The account is that of the charge.
 func (r *reader) capture(p *Policy, steps map[fsm.Step]mapping) {
 	onConfirm := p.Charge.Executor == Stripe && p.Charge.Capture == CaptureOnConfirm
 	switch {
@@ -95,7 +94,7 @@ func (r *reader) approval(n *yaml.Node, path string) Approval {
 
 var amountText = regexp.MustCompile(`^(0|[1-9][0-9]{0,14})(\.[0-9]{1,4})?$`)
 
-// amount is an amount as orders have it, nil where it is not given.
+// amount is an amount as in orders, or nil if it is not given.
 func (m mapping) amount(key string) *decimal.Decimal {
 	const want = "an amount from 0, with up to 15 digits before the point and 4 after it, without quotes"
 	var amount decimal.Decimal
@@ -117,10 +116,10 @@ func (r *reader) concurrency(n *yaml.Node) *Concurrency {
 	return c
 }
 
-// needs refuses a mapping without these keys.
+// needs rejects a mapping without these keys.
 func (m mapping) needs(keys ...string) {
 	if m.node.Kind != yaml.MappingNode {
-		return // that was said
+		return // already reported
 	}
 	for _, key := range keys {
 		if m.values[key] == nil {
@@ -129,13 +128,13 @@ func (m mapping) needs(keys ...string) {
 	}
 }
 
-// Keys of a step, by who needs them.
+// The keys of a step.
 var (
 	stepKeys = slices.Concat([]string{"executor", "url", "undoUrl", "refundUrl", "lookupUrl", "secret", "signedCallbacks", "webhookSecret", "capture"}, callKeys)
 	callKeys = []string{"timeout", "keyRetention", "callbackTimeout", "inFlight", "queue", "retry", "breaker"}
 )
 
-// executorKeys are the keys of a step that an executor has: those it must have first.
+// executorKeys are the required and optional keys of a step, by executor.
 var executorKeys = map[Executor]struct{ must, may []string }{
 	Ledger:    {},
 	HTTP:      {[]string{"url"}, slices.Concat([]string{"undoUrl", "refundUrl", "lookupUrl", "secret", "signedCallbacks"}, callKeys)},
@@ -143,7 +142,7 @@ var executorKeys = map[Executor]struct{ must, may []string }{
 	Simulator: {[]string{"url"}, slices.Concat([]string{"secret", "signedCallbacks"}, callKeys)},
 }
 
-// step reads the step of a policy. A step without an executor is the ledger's.
+// step reads a step of a policy. The default executor is the ledger.
 func (r *reader) step(policy mapping, s fsm.Step) (Step, mapping) {
 	n := policy.values[string(s)]
 	if n == nil {
@@ -153,7 +152,7 @@ func (r *reader) step(policy mapping, s fsm.Step) (Step, mapping) {
 	names := executors(s)
 	executor := Executor(m.word("executor", string(Ledger), names...))
 	if given := m.values["executor"]; given != nil && given.Value != string(executor) {
-		return Step{Executor: Ledger}, m // which other keys it can have is not known
+		return Step{Executor: Ledger}, m // the other keys depend on the executor
 	}
 	if !m.fits(s, executor) || executor == Ledger {
 		return Step{Executor: executor}, m
@@ -165,7 +164,7 @@ func (r *reader) step(policy mapping, s fsm.Step) (Step, mapping) {
 	return how, m
 }
 
-// executors are the names of those that can do a step.
+// executors are the names of the executors for a step.
 func executors(s fsm.Step) (names []string) {
 	for _, executor := range slices.Sorted(maps.Keys(executorKeys)) {
 		if s != fsm.Reserve || executor != Stripe { // Stripe has no stock
@@ -175,7 +174,7 @@ func executors(s fsm.Step) (names []string) {
 	return names
 }
 
-// fits checks that the executor has all the keys it must have and uses all there are.
+// fits checks that the step has all required keys of its executor, and no others than it uses.
 func (m mapping) fits(s fsm.Step, executor Executor) bool {
 	before := len(m.problems)
 	keys := executorKeys[executor]
@@ -208,7 +207,7 @@ func without(keys []string, key string) []string {
 	return slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return k == key })
 }
 
-// unused says why a key of other executors or steps is none of this one.
+// unused says why a key does not belong to this executor and step.
 func (m mapping) unused(key string, s fsm.Step, executor Executor) string {
 	switch {
 	case m.values["executor"] == nil:
@@ -224,7 +223,7 @@ func (m mapping) unused(key string, s fsm.Step, executor Executor) string {
 	}
 }
 
-// defaults is a step of which nothing is given but who does it.
+// defaults is a step with the defaults of its executor.
 func defaults(s fsm.Step, executor Executor) Step {
 	how := Step{
 		Executor: executor, Timeout: 10 * time.Second, KeyRetention: 24 * time.Hour, CallbackTimeout: time.Hour,
@@ -245,7 +244,7 @@ func defaults(s fsm.Step, executor Executor) Step {
 	return how
 }
 
-// reach reads where a step is done and in whose name.
+// reach reads the addresses and secrets of a step.
 func (m mapping) reach(how *Step) {
 	how.URL, how.UndoURL, how.LookupURL = m.address("url"), m.address("undoUrl"), m.address("lookupUrl")
 	how.RefundURL = m.address("refundUrl")
@@ -275,8 +274,7 @@ const (
 	wantURL = "an absolute URL with http or https and a host, without a user, a password or a fragment, and an IPv4 address as four decimal numbers"
 )
 
-// ParseURL reads the address of a provider or of a website. Its error does not repeat the
-// text, which may hold a token.
+// ParseURL parses the URL of a provider or endpoint. Its error does not repeat the text, which may contain a token.
 func ParseURL(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.Opaque != "" ||
@@ -286,8 +284,8 @@ func ParseURL(text string) (*url.URL, error) {
 	return u, nil
 }
 
-// oddAddress reports whether a host is a number that some programs take for an address and others for a name: 0x7f.1,
-// 2130706433, 127.1. Browsers read them as addresses: https://url.spec.whatwg.org/#ends-in-a-number-checker
+// oddAddress reports whether some programs treat a host as an address and others as a name, such as 0x7f.1, 2130706433
+// or 127.1. Browsers treat them as addresses: https://url.spec.whatwg.org/#ends-in-a-number-checker
 func oddAddress(host string) bool {
 	labels := strings.Split(strings.TrimSuffix(host, "."), ".")
 	last := strings.ToLower(labels[len(labels)-1])
@@ -312,8 +310,8 @@ func (m mapping) secret(key string) (secret Secret) {
 	return secret
 }
 
-// The longest a step can be told to wait. The margin of the key retention takes a last
-// call that begins at the end of its window: its delay and its time-out.
+// The limits of times in a step. The margin of the key retention covers the delay and timeout of a last call that
+// begins at the end of its window.
 const (
 	leastTime    = time.Millisecond
 	maxTimeout   = 10 * time.Minute
@@ -323,7 +321,7 @@ const (
 	keyMargin    = time.Hour
 )
 
-// tuning reads how long and how often a step is tried.
+// tuning reads the limits and retries of a step.
 func (m mapping) tuning(how *Step) {
 	m.duration("timeout", &how.Timeout, leastTime, maxTimeout)
 	m.duration("keyRetention", &how.KeyRetention, time.Hour, maxRetention)
@@ -349,8 +347,8 @@ func (m mapping) tuning(how *Step) {
 	}
 }
 
-// forgotten refuses a step that could be tried again after the other side has forgotten
-// the key of the first call: it would be done twice.
+// forgotten rejects a step that could be retried after the provider has forgotten the key of the first call, and so be
+// done twice.
 func (m mapping) forgotten(how *Step) {
 	retries := how.Retry.Longest(how.Timeout)
 	where := m.at("keyRetention", "callbackTimeout", "retry", "executor")
@@ -364,8 +362,8 @@ func (m mapping) forgotten(how *Step) {
 	}
 }
 
-// Longest is how long a retry window can last when every call takes its whole time-out
-// and every delay is as long as it can be: retries and budget must both be spent.
+// Longest is the longest possible retry window: every call times out, every delay is maximal, and both retries and
+// budget are used up.
 func (r Retry) Longest(timeout time.Duration) time.Duration {
 	spent := time.Duration(0)
 	delay := float64(r.Initial)

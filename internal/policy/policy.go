@@ -1,9 +1,8 @@
-// Package policy says how the orders of a shop are done: which executor does each step,
-// how long it is tried, what has to be approved, how many orders go at a time.
+// Package policy defines how orders are processed: which executor runs each step, how often it is retried, which orders
+// need approval, and how many run concurrently.
 //
-// A policy is a YAML file. It is stored as an immutable version, and an order keeps the
-// version it started with. It names secrets and never holds them. No policy at all means
-// the ledger for every step: all in the database, nothing waits.
+// A policy is a YAML file. It is stored as an immutable version, and an order keeps the version it started with. It names
+// secrets and never contains them. Without a policy, every step runs in the ledger, that is, in the database.
 package policy
 
 import (
@@ -20,20 +19,20 @@ import (
 	"pawl/fsm"
 )
 
-// Policy is one version, checked, with every default filled in. It is never changed.
+// Policy is a valid policy with all defaults filled in. It is immutable.
 type Policy struct {
 	Charge, Reserve, Confirm Step
-	Approval                 []Approval    // the first rule that fits counts
+	Approval                 []Approval    // the first matching rule applies
 	ReservationTTL           time.Duration // how long a reservation waits for its confirmation; 0: for ever
-	CompleteWithin           time.Duration // the deadline of an order that names none; 0: none
+	CompleteWithin           time.Duration // default deadline of orders; 0: none
 	Concurrency              *Concurrency  // nil: no limit
 
-	// Copied: it is of the installation that the database was copied from, whose providers must hear nothing of the copy. No
-	// remote step is done by it. The text of a policy does not say so.
+	// Copied is set if the policy belongs to the installation that the database was copied from, whose providers must
+	// not be called. Its remote steps don't run. It is not part of the text.
 	Copied bool
 }
 
-// Step returns how a step is done: by the ledger where there is no policy (nil).
+// Step returns the configuration of a step. Without a policy (nil), it is the ledger.
 func (p *Policy) Step(s fsm.Step) *Step {
 	if p == nil {
 		return &Step{Executor: Ledger}
@@ -48,11 +47,10 @@ func (p *Policy) Step(s fsm.Step) *Step {
 	}
 }
 
-// Executor is what does a step.
+// Executor is the kind of program that runs a step.
 type Executor string
 
-// The executors. The ledger does its step in the database, in the commit of the move;
-// the others are remote.
+// The executors. The ledger runs its step in the database, in the commit of the move; the others are remote.
 const (
 	Ledger    Executor = "ledger"
 	HTTP      Executor = "http"
@@ -60,7 +58,7 @@ const (
 	Simulator Executor = "simulator"
 )
 
-// Remote reports whether a step with this executor is a remote step: it is not done by the database.
+// Remote reports whether the executor runs outside the database.
 func (e Executor) Remote() bool { return e != "" && e != Ledger }
 
 // When Stripe takes the money of a charge.
@@ -69,88 +67,87 @@ const (
 	CaptureOnConfirm   = "on_confirm" // the charge authorizes; the confirm step captures
 )
 
-// Step is how one step is done. What an executor does not use is empty. The confirm step of
-// Stripe has the URL and the secrets of the charge.
+// Step is the configuration of a step. Fields that its executor does not use are empty. The confirm step of Stripe has
+// the URL and the secrets of the charge.
 type Step struct {
 	Executor Executor
 
-	URL       string // http: where to do it; simulator: the base URL of pawl simulate; stripe: empty, or where the API is
-	UndoURL   string // http: where to undo it; charge and reserve must have one
-	RefundURL string // http, charge: where to refund it, when the order is completed; empty: there is no such place
-	LookupURL string // http: where to ask after a key; empty: there is no such place
-	Secret    Secret // http, simulator: signs requests (Standard Webhooks), empty: none are signed; stripe: the API key
+	URL       string // http: of the step; simulator: the base URL of pawl simulate; stripe: of the API, or empty
+	UndoURL   string // http: of the undo; required for charge and reserve
+	RefundURL string // http, charge: of refunds; empty: not supported
+	LookupURL string // http: of look-ups; empty: not supported
+	Secret    Secret // http, simulator: signs requests (Standard Webhooks), empty: unsigned; stripe: the API key
 
-	SignedCallbacks bool // http, simulator: a callback must be signed with the secret
+	SignedCallbacks bool // http, simulator: callbacks must be signed with the secret
 
-	WebhookSecret Secret // stripe: signs what Stripe sends to us
+	WebhookSecret Secret // stripe: signs Stripe's events
 	Capture       string // stripe, charge: CaptureImmediately or CaptureOnConfirm
 
 	Timeout         time.Duration // of one call; charge 30 s, reserve 5 s, confirm 10 s
-	KeyRetention    time.Duration // how long the other side remembers a key; 24 h
-	CallbackTimeout time.Duration // how long an answer 202 may wait for its callback; 1 h
-	InFlight        int           // calls at a time, per replica; 256
-	Queue           int           // orders that wait for a call, per replica; 10,000
+	KeyRetention    time.Duration // how long the provider remembers a key; 24 h
+	CallbackTimeout time.Duration // how long to wait for the callback after a 202; 1 h
+	InFlight        int           // concurrent calls per replica; 256
+	Queue           int           // orders waiting for a call, per replica; 10,000
 	Retry           Retry
 	Breaker         Breaker
 }
 
-// Retry says how a step is tried again. The retries and the budget of a window must
-// both be spent before a person is asked.
+// Retry configures the retries of a step. Both the retries and the budget of a window must be used up before a person is
+// asked.
 type Retry struct {
-	Initial      time.Duration // 200 ms; the first delay is drawn from 0 to this
+	Initial      time.Duration // upper bound of the first delay, with full jitter; 200 ms
 	Factor       float64       // 2
 	Cap          time.Duration // 60 s
-	MaxRetries   int           // after the first call, of those that count; charge 7, others 19
+	MaxRetries   int           // of retries that count; charge 7, others 19
 	Budget       time.Duration // 15 min
-	NonRetryable []string      // codes that end the step where the answer would have been tried again
+	NonRetryable []string      // codes of answers that are not retried
 }
 
-// Breaker says when an executor that keeps failing is left alone.
+// Breaker configures the circuit breaker.
 type Breaker struct {
-	Failures int           // in a row; 20
-	Open     time.Duration // how long it is left alone; 5 s
+	Failures int           // consecutive failures that open it; 20
+	Open     time.Duration // how long it stays open; 5 s
 }
 
-// Approval is a rule: an order it fits waits for a person before its charge. All that
-// is given must fit.
+// Approval is a rule: a matching order waits for a person before its charge. All given fields must match.
 type Approval struct {
 	AmountOver *decimal.Decimal // with Currency
 	Currency   string
 	Items      []string
 	Customers  []string
-	Timeout    time.Duration // 0: no time-out
+	Timeout    time.Duration // 0: none
 	OnTimeout  string        // ApprovalCancel or ApprovalApprove
 	ByAnother  bool          // the submitter of the order can't approve it
 }
 
-// What the end of the time for an approval means.
+// What happens when an approval times out.
 const (
 	ApprovalCancel  = "cancel"
 	ApprovalApprove = "approve"
 )
 
-// Concurrency limits how many orders with the same key are under way.
+// Concurrency limits how many orders with the same key run concurrently.
 type Concurrency struct {
 	By    string // ByItem, ByCustomer, or ByKey: the concurrencyKey of the request
 	Limit int
 }
 
-// What a concurrency limit goes by.
+// The keys of concurrency limits.
 const (
 	ByItem     = "item"
 	ByCustomer = "customerId"
 	ByKey      = "concurrencyKey"
 )
 
-// Secret names a secret: env:NAME or file:/path. It is read when it is used, so that it
-// can be replaced while the service runs, and only where Bounds allow it.
+// Secret names a secret: env:NAME or file:/path. It is read when used, so that it can be replaced while the service
+// runs, and only if Bounds allow it.
 type Secret string
 
 const wantSecret = "env:NAME or file:/absolute/path, where to find the secret; a policy is kept for ever and must not hold one"
 
 var envSecret = regexp.MustCompile(`^env:[A-Za-z_][A-Za-z0-9_]*$`)
 
-// valid reports whether the secret names a place.
+// valid reports whether the syntax is valid.
 func (s Secret) valid() bool {
 	path, isFile := strings.CutPrefix(string(s), "file:")
 	return envSecret.MatchString(string(s)) ||
@@ -158,7 +155,7 @@ func (s Secret) valid() bool {
 			!strings.ContainsFunc(path, unicode.IsControl)
 }
 
-// Order is what a policy asks of an order.
+// Order has the fields of an order that policies use.
 type Order struct {
 	Amount         decimal.Decimal
 	Currency, Item string
@@ -166,8 +163,7 @@ type Order struct {
 	ConcurrencyKey string // empty: not given
 }
 
-// ApprovalOf returns the first rule that fits the order and its place in the list, or
-// nil if the order needs no approval.
+// ApprovalOf returns the first matching rule and its index, or nil if the order needs no approval.
 func (p *Policy) ApprovalOf(o Order) (*Approval, int) {
 	for i := range p.Approval {
 		if p.Approval[i].fits(o) {
@@ -177,8 +173,8 @@ func (p *Policy) ApprovalOf(o Order) (*Approval, int) {
 	return nil, -1
 }
 
-// fits reports whether all that the rule gives is true of the order. A rule that gives
-// nothing fits every order; one with customers does not fit an order without.
+// fits reports whether the rule matches the order. An empty rule matches every order; a rule with customers does not
+// match an order without a customer.
 func (a *Approval) fits(o Order) bool {
 	return (a.AmountOver == nil || o.Amount.Cmp(*a.AmountOver) > 0) &&
 		(a.Currency == "" || a.Currency == o.Currency) &&
@@ -186,9 +182,8 @@ func (a *Approval) fits(o Order) bool {
 		(a.Customers == nil || slices.Contains(a.Customers, o.CustomerID))
 }
 
-// Key is what the order shares with those it must not be under way with: kind and value,
-// as item:widget. Empty: no limit holds for it, because the policy has none or the order
-// does not have what the limit goes by.
+// Key is the concurrency key of the order, such as item:widget. It is empty if the policy has no limit, or if the order
+// lacks the field.
 func (p *Policy) Key(o Order) string {
 	if p.Concurrency == nil {
 		return ""
@@ -203,6 +198,6 @@ func (p *Policy) Key(o Order) string {
 //go:embed schema.json
 var schema string
 
-// Schema returns the JSON schema of policies (draft 2020-12), for editors. It accepts all
-// that Parse accepts; some of what Parse refuses it can't say.
+// Schema returns the JSON schema of policies (draft 2020-12), for editors. It accepts everything that Parse accepts,
+// and some things that Parse rejects.
 func Schema() string { return schema }

@@ -16,7 +16,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// reader takes values out of a document and notes all that is wrong on the way.
+// reader reads values from a document and collects all mistakes.
 type reader struct{ problems Problems }
 
 const noAlias = "aliases are not supported; write the value out"
@@ -25,7 +25,7 @@ func (r *reader) add(at *yaml.Node, path, text string) {
 	r.problems = append(r.problems, Problem{max(at.Line, 1), max(at.Column, 1), path, text})
 }
 
-// mapping is a YAML mapping whose keys are known and given once.
+// mapping is a YAML mapping with known and unique keys.
 type mapping struct {
 	*reader
 	path   string
@@ -34,7 +34,7 @@ type mapping struct {
 	values map[string]*yaml.Node
 }
 
-// mapping reads a mapping with some of the given keys. What is wrong with it is left out.
+// mapping reads a mapping with some of the known keys. It omits invalid entries.
 func (r *reader) mapping(n *yaml.Node, path string, known []string) mapping {
 	m := mapping{reader: r, path: path, node: n, keys: map[string]*yaml.Node{}, values: map[string]*yaml.Node{}}
 	if n.Kind != yaml.MappingNode || n.ShortTag() != "!!map" {
@@ -57,8 +57,7 @@ func (r *reader) mapping(n *yaml.Node, path string, known []string) mapping {
 
 var plainKey = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,39}$`)
 
-// unknownKey names the key only if it looks like one: it may be a value whose colon
-// lacks its blank.
+// unknownKey names the key only if it looks like one: it may be a value with a colon.
 func unknownKey(key *yaml.Node, known []string) string {
 	if key.Kind != yaml.ScalarNode || !plainKey.MatchString(key.Value) {
 		return "unknown key; must be one of " + strings.Join(known, ", ")
@@ -79,7 +78,7 @@ func (m mapping) pathOf(key string) string {
 	return m.path + "." + key
 }
 
-// at is where to show what is wrong with a key, or with its absence.
+// at is the node of the first of these keys that is present, or of the mapping.
 func (m mapping) at(keys ...string) *yaml.Node {
 	for _, key := range keys {
 		if value := m.values[key]; value != nil {
@@ -89,10 +88,10 @@ func (m mapping) at(keys ...string) *yaml.Node {
 	return m.node
 }
 
-// wrong says what is wrong with the value of a key.
+// wrong reports a mistake in the value of a key.
 func (m mapping) wrong(key, text string) { m.add(m.at(key), m.pathOf(key), text) }
 
-// wants says what a value should have been.
+// wants reports what a value must be.
 func (r *reader) wants(n *yaml.Node, path, what string) {
 	if n.Kind == yaml.AliasNode {
 		what = noAlias
@@ -104,11 +103,10 @@ func (r *reader) wants(n *yaml.Node, path, what string) {
 	r.add(n, path, what)
 }
 
-// maxSource is far more than any policy needs, and little enough to parse at every start.
+// maxSource is far more than any policy needs, and small enough to parse at every start.
 const maxSource = 256 << 10
 
-// document parses a source of one YAML document. It returns nil where there is none to
-// go on with, and has said why then.
+// document parses a source of one YAML document. It returns nil after reporting an error.
 func (r *reader) document(source []byte) *yaml.Node {
 	if problem, bad := unreadable(source); bad {
 		r.problems = append(r.problems, problem)
@@ -122,8 +120,8 @@ func (r *reader) document(source []byte) *yaml.Node {
 	var first, second yaml.Node
 	switch err := loader.Load(&first); {
 	case errors.Is(err, io.EOF):
-		// An empty file is a mistake in a template or a half-written one, and the ledger
-		// for every step would take it for paid.
+		// An empty file is a mistake, such as a half-written file. With the ledger for every step, all orders would
+		// count as paid.
 		r.problems = append(r.problems, Problem{1, 1, "", "the policy is empty; {} says: the ledger for every step"})
 		return nil
 	case err != nil:
@@ -141,7 +139,7 @@ func (r *reader) document(source []byte) *yaml.Node {
 	return nil
 }
 
-// syntax takes over what the YAML library found. Later stages of it repeat values.
+// syntax reports an error of the YAML library, without its text if that may repeat values.
 func (r *reader) syntax(err error) {
 	problem := Problem{Line: 1, Column: 1, Text: "not YAML"}
 	if at, ok := errors.AsType[*yaml.LoadError](err); ok {
@@ -157,7 +155,7 @@ func (r *reader) syntax(err error) {
 	r.problems = append(r.problems, problem)
 }
 
-// unreadable finds what is no text at all, and text that a database would not store.
+// unreadable finds invalid UTF-8 and characters that can't be stored.
 func unreadable(source []byte) (Problem, bool) {
 	if len(source) > maxSource {
 		return Problem{1, 1, "", fmt.Sprintf("must be at most %d KiB", maxSource>>10)}, true
@@ -178,8 +176,7 @@ func unreadable(source []byte) (Problem, bool) {
 	return Problem{}, false
 }
 
-// scalar is the text of a value of one of the given types. ok is false where there is
-// none, or none that fits.
+// scalar returns the text of a value with one of the given tags. ok is false if it is missing or has another tag.
 func (m mapping) scalar(key, want string, tags ...string) (text string, ok bool) {
 	n := m.values[key]
 	if n == nil {
@@ -196,14 +193,14 @@ func (r *reader) text(n *yaml.Node, path, want string, tags ...string) (text str
 	return n.Value, true
 }
 
-// kind is what a value has to be.
+// kind describes the valid values of a key.
 type kind[T any] struct {
 	want  string   // for people
-	tags  []string // types of YAML
+	tags  []string // YAML tags
 	parse func(text string) (value T, fits bool)
 }
 
-// Types of YAML.
+// YAML tags.
 var (
 	isText   = []string{"!!str"}
 	isWhole  = []string{"!!int"}
@@ -211,7 +208,7 @@ var (
 	isTruth  = []string{"!!bool"}
 )
 
-// read replaces the default in *into by a value of that kind, and reports whether it did.
+// read sets *into to a value of that kind, and reports whether it did.
 func read[T any](m mapping, key string, into *T, of kind[T]) bool {
 	text, ok := m.scalar(key, of.want, of.tags...)
 	if !ok {
@@ -237,14 +234,14 @@ func (m mapping) duration(key string, into *time.Duration, least, most time.Dura
 func (m mapping) wholeNumber(key string, into *int, least, most int) {
 	read(m, key, into, kind[int]{fmt.Sprintf("a whole number from %d to %d", least, most), isWhole, func(text string) (int, bool) {
 		n, err := strconv.Atoi(text)
-		return n, err == nil && strconv.Itoa(n) == text && n >= least && n <= most // 010 is eight to some
+		return n, err == nil && strconv.Itoa(n) == text && n >= least && n <= most // some parsers read 010 as eight
 	}})
 }
 
 func (m mapping) number(key string, into *float64, least, most float64) {
 	read(m, key, into, kind[float64]{fmt.Sprintf("a number from %g to %g", least, most), isNumber, func(text string) (float64, bool) {
 		n, err := strconv.ParseFloat(text, 64)
-		return n, err == nil && n >= least && n <= most // NaN is neither
+		return n, err == nil && n >= least && n <= most // false for NaN
 	}})
 }
 
@@ -257,11 +254,11 @@ func (m mapping) word(key, otherwise string, words ...string) string {
 }
 
 const (
-	maxText = 255   // characters of an item, a customer, a code; what an order may have
+	maxText = 255   // characters of an item, a customer or a code, as in orders
 	maxList = 1_000 // entries of a list
 )
 
-// texts is a list of texts, nil where the key is not given.
+// texts is a list of texts, or nil if the key is missing.
 func (m mapping) texts(key string) (all []string) {
 	want := fmt.Sprintf("text in quotes, of 1 to %d characters", maxText)
 	for i, n := range m.list(key, "a list of texts") {
@@ -280,7 +277,7 @@ func (m mapping) texts(key string) (all []string) {
 	return all
 }
 
-// list is the entries of a list, which has one at least.
+// list returns the entries of a non-empty list.
 func (m mapping) list(key, want string) []*yaml.Node {
 	n := m.values[key]
 	switch {
@@ -295,7 +292,7 @@ func (m mapping) list(key, want string) []*yaml.Node {
 	return nil
 }
 
-// short is a duration as people write it: 24h, not 24h0m0s.
+// short formats a duration without zero units: 24h, not 24h0m0s.
 func short(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {
@@ -307,15 +304,14 @@ func short(d time.Duration) string {
 	return text
 }
 
-// Problems is everything that is wrong with a source, in the order of the text. It is
-// the error of Parse. Of the text it repeats nothing but names of keys: a value may be
-// a secret in the wrong place.
+// Problems are all mistakes in a source, in the order of the text. It is the error of Parse. It repeats only names of
+// keys, because a value may be a misplaced secret.
 type Problems []Problem
 
-// Problem is one thing that is wrong, and what is wanted there.
+// Problem is one mistake, and how to correct it.
 type Problem struct {
 	Line, Column int    // from 1
-	Path         string // as charge.retry.cap or approval[0].currency; empty: the whole
+	Path         string // such as charge.retry.cap or approval[0].currency; empty: the whole policy
 	Text         string
 }
 
@@ -323,7 +319,7 @@ func (p Problem) Error() string {
 	return fmt.Sprintf("line %d, column %d: %s", p.Line, p.Column, p.Says())
 }
 
-// Says is the problem without its place, for those who name the place in their own way.
+// Says is the text of the problem without its position.
 func (p Problem) Says() string {
 	if p.Path == "" {
 		return p.Text

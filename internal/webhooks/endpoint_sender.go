@@ -360,8 +360,8 @@ func (c *endpointSender) take(r db.WebhookDeliveriesRecordRow) {
 	c.known[p.no], c.queue = p, append(c.queue, p)
 }
 
-// add stores the deliveries of the next events, if they can be sent soon. An endpoint that fails gets some, too, when
-// all that it has has failed before or was given up: else it would not be tried any more.
+// add stores the deliveries of the next events, if they can be sent soon. A failing endpoint also gets some when all of
+// its deliveries have failed or were given up; otherwise it would never be tried again.
 func (c *endpointSender) add(ctx context.Context) {
 	for !c.resync && (!c.failing() || c.nothingNew()) && c.endpoint.EventNo < c.clock.LastEventNo && c.mayRunAhead(ctx) {
 		if err := c.readPage(ctx); err != nil {
