@@ -14,19 +14,20 @@ import (
 
 const orderNumberingRenew = `-- name: OrderNumberingRenew :one
 WITH here AS (
-  SELECT pg_postmaster_start_time() AS server_started_at, c.relpersistence = 'u' AS relaxed, $1::bigint AS skipped
+  SELECT pg_postmaster_start_time() AS server_started_at, pg_relation_filenode(c.oid) AS filenode, c.relpersistence = 'u' AS relaxed, $1::bigint AS skipped
   FROM pg_catalog.pg_class AS c WHERE c.oid = 'pawl.order_numbering'::regclass
 ), renewed AS (
-  INSERT INTO pawl.order_numbering AS n (server_started_at, relaxed)
-  SELECT h.server_started_at, h.relaxed FROM here AS h
+  INSERT INTO pawl.order_numbering AS n (server_started_at, filenode, relaxed)
+  SELECT h.server_started_at, h.filenode, h.relaxed FROM here AS h
   WHERE (SELECT set_config('lock_timeout', '500ms', true)
     || set_config('synchronous_commit', CASE s.setting WHEN 'off' THEN 'local' ELSE s.setting END, true)
     FROM current_setting('synchronous_commit') AS s(setting)) <> ''
-  ON CONFLICT (singleton) DO UPDATE SET server_started_at = excluded.server_started_at, relaxed = excluded.relaxed
-    WHERE n.server_started_at <> excluded.server_started_at OR n.relaxed <> excluded.relaxed
+  ON CONFLICT (singleton) DO UPDATE SET (server_started_at, filenode, relaxed) = (excluded.server_started_at, excluded.filenode, excluded.relaxed)
+    WHERE (n.server_started_at, n.filenode) <> (excluded.server_started_at, excluded.filenode)
   RETURNING n.singleton
 ), moved AS (
-  SELECT setval('pawl.orders_order_no_seq', nextval('pawl.orders_order_no_seq') + h.skipped + (random() * h.skipped)::bigint) AS last_no
+  SELECT setval('pawl.orders_order_no_seq', greatest(nextval('pawl.orders_order_no_seq'), (SELECT max(o.order_no) FROM pawl.orders AS o))
+    + h.skipped + (random() * h.skipped)::bigint) AS last_no
   FROM renewed AS r, here AS h
 )
 SELECT h.relaxed::boolean AS relaxed, ((SELECT m.last_no FROM moved AS m) IS NOT NULL)::boolean AS renewed FROM here AS h
@@ -55,8 +56,7 @@ WITH incoming AS (
                   unnest($4::text[]), unnest($5::integer[]), unnest($6::text[]),
                   unnest($7::text[]), unnest($8::text[]), unnest($9::text[]), unnest($10::bytea[]))
     AS x(order_id, amount, currency, item, quantity, metadata, submitted_by, principal, key, fingerprint)
-  WHERE EXISTS (SELECT FROM pawl.order_numbering AS n WHERE n.server_started_at = pg_postmaster_start_time()
-    AND (NOT n.relaxed OR set_config('synchronous_commit', 'off', true) <> ''))
+  WHERE EXISTS (SELECT FROM pawl.current_numbering AS n WHERE NOT n.relaxed OR set_config('synchronous_commit', 'off', true) <> '')
 ), kept AS (
   INSERT INTO pawl.idempotency_keys (principal, key, fingerprint)
   SELECT i.principal, i.key, i.fingerprint FROM incoming AS i
@@ -77,7 +77,8 @@ WITH incoming AS (
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
   SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id),
-    lag(a.order_no, 1, (SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = $13::bigint)) OVER (ORDER BY a.order_no)
+    lag(a.order_no, 1,
+      coalesce(coalesce((SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = $13::bigint), $14::bigint), $14::bigint)) OVER (ORDER BY a.order_no)
   FROM admitted AS a
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a
@@ -97,6 +98,7 @@ type OrdersAdmitParams struct {
 	Owner        uuid.UUID
 	LeaseSeconds float64
 	PreviousNo   *int64
+	EndedNo      *int64
 }
 
 type OrdersAdmitRow struct {
@@ -114,8 +116,8 @@ type OrdersAdmitRow struct {
 // The commit does not wait for the disk: see order_moves.sql.
 //
 // The first row of each history names the order before it, in this batch or that this process admitted last, and so
-// holds on to its number: what verify misses by it is no gap that a rollback left. A crash may have taken that order, and
-// then it is not named.
+// holds on to its number: what verify misses by it is no gap that a rollback left. A crash may have taken that order: then
+// the last one that this process has seen end is named instead, which no crash takes.
 //
 // An Idempotency-Key commits with its order; keys is null where no request has one. An order whose key is there already is
 // left out: either it is stored, or the key stands for another request. All keys go in before the first order, in an order of
@@ -136,6 +138,7 @@ func (q *Queries) OrdersAdmit(ctx context.Context, arg OrdersAdmitParams) ([]Ord
 		arg.Owner,
 		arg.LeaseSeconds,
 		arg.PreviousNo,
+		arg.EndedNo,
 	)
 	if err != nil {
 		return nil, err
@@ -162,14 +165,13 @@ WITH admitted AS (
     ($4::text)::numeric, $5::text, $6::text, $7::integer, nullif($8::text, '')::jsonb,
     nullif($9::text, '')
   WHERE set_config('lock_timeout', '500ms', true) <> ''
-    AND EXISTS (SELECT FROM pawl.order_numbering AS n WHERE n.server_started_at = pg_postmaster_start_time()
-      AND (NOT n.relaxed OR set_config('synchronous_commit', 'off', true) <> ''))
+    AND EXISTS (SELECT FROM pawl.current_numbering AS n WHERE NOT n.relaxed OR set_config('synchronous_commit', 'off', true) <> '')
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.order_no, orders.order_id, orders.created_at
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
   SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id),
-    (SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = $10::bigint)
+    coalesce((SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = $10::bigint), $11::bigint)
   FROM admitted AS a
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a
@@ -186,6 +188,7 @@ type OrdersAdmitOneParams struct {
 	Metadata     string
 	SubmittedBy  string
 	PreviousNo   *int64
+	EndedNo      *int64
 }
 
 type OrdersAdmitOneRow struct {
@@ -207,6 +210,7 @@ func (q *Queries) OrdersAdmitOne(ctx context.Context, arg OrdersAdmitOneParams) 
 		arg.Metadata,
 		arg.SubmittedBy,
 		arg.PreviousNo,
+		arg.EndedNo,
 	)
 	if err != nil {
 		return nil, err
@@ -239,7 +243,7 @@ WITH incoming AS (
     AS x(order_id, amount, currency, item, quantity, metadata, policy, customer_id, payment_method,
          start_at, complete_by, complete_seconds, ttl_seconds, concurrency_key, approval, approval_reason, approval_seconds,
          submitted_by, principal, key, fingerprint)
-  WHERE EXISTS (SELECT FROM pawl.order_numbering AS n WHERE n.server_started_at = pg_postmaster_start_time())
+  WHERE EXISTS (SELECT FROM pawl.current_numbering)
 ), judged AS (
   SELECT i.order_id, i.amount, i.currency, i.item, i.quantity, i.metadata, i.policy, i.customer_id, i.payment_method, i.start_at, i.complete_by, i.complete_seconds, i.ttl_seconds, i.concurrency_key, i.approval, i.approval_reason, i.approval_seconds, i.submitted_by, i.principal, i.key, i.fingerprint, CASE WHEN i.start_at > now() THEN 'scheduled' WHEN i.approval THEN 'approval'
     WHEN i.concurrency_key <> '' THEN 'queued' END AS hold
@@ -276,7 +280,8 @@ WITH incoming AS (
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason, id_hash, previous_no)
   SELECT a.order_no, 1, CASE WHEN a.hold IS NULL THEN 'pending' END, a.status, a.fence, a.hold, a.hold_reason, hashtext(a.order_id),
-    lag(a.order_no, 1, (SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = $25::bigint)) OVER (ORDER BY a.order_no)
+    lag(a.order_no, 1,
+      coalesce(coalesce((SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = $25::bigint), $26::bigint), $26::bigint)) OVER (ORDER BY a.order_no)
   FROM admitted AS a
 ), begun AS (
   INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation)
@@ -311,6 +316,7 @@ type OrdersAdmitWithTermsParams struct {
 	LeaseSeconds    float64
 	Begins          bool
 	PreviousNo      *int64
+	EndedNo         *int64
 }
 
 type OrdersAdmitWithTermsRow struct {
@@ -349,6 +355,7 @@ func (q *Queries) OrdersAdmitWithTerms(ctx context.Context, arg OrdersAdmitWithT
 		arg.LeaseSeconds,
 		arg.Begins,
 		arg.PreviousNo,
+		arg.EndedNo,
 	)
 	if err != nil {
 		return nil, err

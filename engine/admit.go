@@ -85,7 +85,7 @@ func (e *core) admission(runs []*run) db.OrdersAdmitParams {
 	p := db.OrdersAdmitParams{
 		OrderIds: make([]string, n), Amounts: make([]string, n), Currencies: make([]string, n),
 		Items: make([]string, n), Quantities: make([]int32, n), Metadata: make([]string, n),
-		Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(), PreviousNo: e.lastAdmitted.Load(),
+		Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(), PreviousNo: e.lastAdmitted.Load(), EndedNo: e.lastEnded.Load(),
 	}
 	for i, r := range runs {
 		r.sent = true
@@ -239,7 +239,7 @@ func (e *core) admissionWith(version *int32, start *policy.Policy, runs []*run) 
 	base := e.admission(runs)
 	p := db.OrdersAdmitWithTermsParams{
 		OrderIds: base.OrderIds, Amounts: base.Amounts, Currencies: base.Currencies, Items: base.Items,
-		Quantities: base.Quantities, Metadata: base.Metadata, Owner: base.Owner, LeaseSeconds: base.LeaseSeconds, PreviousNo: base.PreviousNo,
+		Quantities: base.Quantities, Metadata: base.Metadata, Owner: base.Owner, LeaseSeconds: base.LeaseSeconds, PreviousNo: base.PreviousNo, EndedNo: base.EndedNo,
 		SubmittedBy: base.SubmittedBy, Principals: base.Principals, Keys: base.Keys, Fingerprints: base.Fingerprints,
 	}
 	for _, r := range runs {

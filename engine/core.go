@@ -70,6 +70,7 @@ type core struct {
 	policies     *policies
 	clock        atomic.Pointer[reading] // of the database; nil: never read
 	lastAdmitted atomic.Pointer[int64]   // number of the last admitted order, which the next one refers to
+	lastEnded    atomic.Pointer[int64]   // number of an order that was seen to end, for when a crash has taken that one
 
 	// ctx is the context of every statement, and ends when no more may be sent. A disconnecting caller must not cancel
 	// a compare-and-set, and no timeout can distinguish a lost statement from one that waits for a standby. pg.Pool
@@ -193,6 +194,9 @@ func untilKnown[T any](e *core, what string, read func() ([]T, error)) ([]T, err
 		rows, err := read()
 		if err == nil || pg.SchemaMismatch(err) {
 			return rows, err
+		}
+		if pg.Stale(err) && e.ctx.Err() == nil {
+			e.pool.Reset()
 		}
 		if e.ctx.Err() != nil {
 			return nil, nil //nolint:nilerr // callers look at the engine's context

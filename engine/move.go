@@ -98,7 +98,10 @@ func (e *core) apply(m *mover, runs []*run) (moved, lost []*run, err error) {
 		runs[i].applyVerdict(v)
 		moved = append(moved, runs[i])
 	}
-	if len(moved) > 0 {
+	if last := len(moved) - 1; last >= 0 {
+		if r := moved[last]; r.status().Final() {
+			e.lastEnded.Store(new(r.no()))
+		}
 		e.metrics.countFinished(moved, verdicts[0].At, e.policies)
 	}
 	if len(verdicts) < len(runs) {

@@ -172,6 +172,8 @@ func (e *Engine) awaitRun(ctx context.Context, r *run, in *Input) (orders.Order,
 func (e *Engine) outcome(ctx context.Context, r *run, in *Input) (orders.Order, error) {
 	var again *startOver
 	switch {
+	case errors.As(r.err, &again) && in == nil: // another replica may have admitted one with this id
+		return e.readFor(ctx, r.orderID)
 	case errors.As(r.err, &again):
 		return orders.Order{}, again.answerTo(in)
 	case errors.Is(r.err, orders.ErrStopping) && r.no() != 0:

@@ -396,7 +396,10 @@ func (reg *registry) remove(runs []*run) (removed []*run, claimed []orders.Order
 		removed = append(removed, r)
 		row, ok := reg.claims[r.orderID]
 		delete(reg.claims, r.orderID)
+		another := ok && row.OrderNo != r.no() // r's was lost in a crash, and one with its id was admitted elsewhere
 		switch {
+		case another:
+			claimed = append(claimed, row)
 		case r.err != nil:
 		case ok && row.Fence > r.order.Fence:
 			claimed = append(claimed, row)

@@ -569,7 +569,7 @@ func (e *Engine) asked(ctx context.Context, o *orders.Order, q *Request) ([]orde
 		or(t.RequestID) != q.RequestID || !bytes.Equal(t.Fingerprint, q.fingerprint()) || (t.PaymentMethod == nil) != (replacedBy(o, q) == nil) {
 		return nil, nil
 	}
-	found, err := e.readUntilKnown([]int64{o.OrderNo}, false)
+	found, err := e.readUntilKnown([]int64{o.OrderNo}, true)
 	if err != nil || len(found) == 0 {
 		return nil, cmp.Or(err, orders.ErrUnavailable)
 	}

@@ -110,16 +110,21 @@ CREATE TABLE pawl.orders (
 );
 
 -- Whether the sequence of order_no may give the next number. Orders are admitted without waiting for the disk, so a crash can
--- take back the last numbers with their orders, and replicas still remember those. PostgreSQL empties an unlogged table after
--- a crash; a standby has it empty when it is promoted. An order is admitted only while the row is there. Whoever misses it moves
--- the sequence beyond all numbers that can have been lost, and inserts it: so no number is that of two orders. The time
--- tells a row that came with a dump, or that a server kept over a restart.
+-- take back the last numbers with their orders, while replicas still know those orders by their numbers. PostgreSQL empties an
+-- unlogged table after a crash, and a standby that is promoted has it empty. An order is admitted only while there is a current
+-- numbering. Without one, OrderNumberingRenew moves the sequence beyond all numbers that can have been lost, and writes the row:
+-- so no number is that of two orders. The start time and the file tell a row that was restored from a dump, or kept over a restart.
 CREATE UNLOGGED TABLE pawl.order_numbering (
   singleton         boolean PRIMARY KEY DEFAULT true CHECK (singleton),
-  server_started_at timestamptz NOT NULL DEFAULT pg_postmaster_start_time(),
-  relaxed           boolean NOT NULL DEFAULT true -- steps of orders may commit without waiting for the disk: the table is unlogged
+  server_started_at timestamptz NOT NULL,
+  filenode          oid NOT NULL,
+  relaxed           boolean NOT NULL -- steps of orders may commit without waiting for the disk, because the table is unlogged
 );
-INSERT INTO pawl.order_numbering DEFAULT VALUES;
+CREATE VIEW pawl.current_numbering AS
+SELECT n.relaxed FROM pawl.order_numbering AS n
+WHERE n.server_started_at = pg_postmaster_start_time() AND n.filenode = pg_relation_filenode('pawl.order_numbering');
+INSERT INTO pawl.order_numbering (server_started_at, filenode, relaxed)
+VALUES (pg_postmaster_start_time(), pg_relation_filenode('pawl.order_numbering'), true);
 
 -- The table begins with 128 empty pages. While it is smaller than an index look-up is
 -- dear, a plan reads all of it, and connections keep such a plan while it grows: ten
@@ -146,6 +151,7 @@ CREATE INDEX orders_concurrency ON pawl.orders (concurrency_key, order_no) WHERE
 CREATE INDEX orders_customer ON pawl.orders (customer_id, order_no) WHERE customer_id IS NOT NULL;
 
 -- +goose Down
+DROP VIEW pawl.current_numbering;
 DROP TABLE pawl.order_numbering;
 DROP TABLE pawl.orders;
 DROP FUNCTION pawl.system_identifier();

@@ -64,7 +64,7 @@ WITH locked AS MATERIALIZED (
 )
 INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'charging', m.status, m.fence FROM moved AS m
-WHERE (SELECT set_config('synchronous_commit', 'off', true) FROM pawl.order_numbering AS r WHERE r.relaxed
+WHERE (SELECT set_config('synchronous_commit', 'off', true) FROM pawl.current_numbering AS r WHERE r.relaxed
   AND NOT EXISTS (SELECT FROM moved AS n WHERE n.status = 'canceled')) IS DISTINCT FROM ''
 RETURNING order_no, seq, to_status, at;
 
@@ -73,7 +73,7 @@ WITH moved AS (
   UPDATE pawl.orders AS o SET status = 'reserving', seq = o.seq + 1, take_overs = 0
   WHERE o.order_no = (SELECT l.order_no FROM pawl.orders AS l WHERE l.order_no = @order_no FOR NO KEY UPDATE SKIP LOCKED)
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq AND o.stop_requested IS NULL
-    AND (SELECT set_config('synchronous_commit', 'off', true) FROM pawl.order_numbering AS r WHERE r.relaxed) IS DISTINCT FROM ''
+    AND (SELECT set_config('synchronous_commit', 'off', true) FROM pawl.current_numbering AS r WHERE r.relaxed) IS DISTINCT FROM ''
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount
 ), charged AS (
   INSERT INTO pawl.charges (order_no, generation, currency, amount)
@@ -167,7 +167,7 @@ WITH asked AS (
   INSERT INTO pawl.inventory AS i (item, reserved)
   SELECT l.item, sum(l.quantity) FROM locked AS l
   WHERE l.asks AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
-    AND (SELECT set_config('synchronous_commit', 'off', true) FROM pawl.order_numbering AS r WHERE r.relaxed) IS DISTINCT FROM ''
+    AND (SELECT set_config('synchronous_commit', 'off', true) FROM pawl.current_numbering AS r WHERE r.relaxed) IS DISTINCT FROM ''
   GROUP BY l.item ORDER BY l.item
   ON CONFLICT (item) DO UPDATE SET reserved = i.reserved + excluded.reserved
     WHERE NOT i.tracked OR i.reserved + excluded.reserved <= i.on_hand
@@ -198,7 +198,7 @@ WITH asking AS MATERIALIZED (
   INSERT INTO pawl.inventory AS i (item, reserved)
   SELECT a.item, a.quantity FROM asking AS a
   WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
-    AND (SELECT set_config('synchronous_commit', 'off', true) FROM pawl.order_numbering AS r WHERE r.relaxed) IS DISTINCT FROM ''
+    AND (SELECT set_config('synchronous_commit', 'off', true) FROM pawl.current_numbering AS r WHERE r.relaxed) IS DISTINCT FROM ''
   ON CONFLICT (item) DO UPDATE SET reserved = i.reserved + excluded.reserved
     WHERE NOT i.tracked OR i.reserved + excluded.reserved <= i.on_hand
   RETURNING i.item

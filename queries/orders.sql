@@ -8,8 +8,8 @@
 -- The commit does not wait for the disk: see order_moves.sql.
 --
 -- The first row of each history names the order before it, in this batch or that this process admitted last, and so
--- holds on to its number: what verify misses by it is no gap that a rollback left. A crash may have taken that order, and
--- then it is not named.
+-- holds on to its number: what verify misses by it is no gap that a rollback left. A crash may have taken that order: then
+-- the last one that this process has seen end is named instead, which no crash takes.
 --
 -- An Idempotency-Key commits with its order; keys is null where no request has one. An order whose key is there already is
 -- left out: either it is stored, or the key stands for another request. All keys go in before the first order, in an order of
@@ -21,8 +21,7 @@ WITH incoming AS (
                   unnest(@items::text[]), unnest(@quantities::integer[]), unnest(@metadata::text[]),
                   unnest(@submitted_by::text[]), unnest(@principals::text[]), unnest(@keys::text[]), unnest(@fingerprints::bytea[]))
     AS x(order_id, amount, currency, item, quantity, metadata, submitted_by, principal, key, fingerprint)
-  WHERE EXISTS (SELECT FROM pawl.order_numbering AS n WHERE n.server_started_at = pg_postmaster_start_time()
-    AND (NOT n.relaxed OR set_config('synchronous_commit', 'off', true) <> ''))
+  WHERE EXISTS (SELECT FROM pawl.current_numbering AS n WHERE NOT n.relaxed OR set_config('synchronous_commit', 'off', true) <> '')
 ), kept AS (
   INSERT INTO pawl.idempotency_keys (principal, key, fingerprint)
   SELECT i.principal, i.key, i.fingerprint FROM incoming AS i
@@ -43,7 +42,8 @@ WITH incoming AS (
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
   SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id),
-    lag(a.order_no, 1, (SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = sqlc.narg('previous_no')::bigint)) OVER (ORDER BY a.order_no)
+    lag(a.order_no, 1,
+      coalesce(coalesce((SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = sqlc.narg('previous_no')::bigint), sqlc.narg('ended_no')::bigint), sqlc.narg('ended_no')::bigint)) OVER (ORDER BY a.order_no)
   FROM admitted AS a
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a;
@@ -56,14 +56,13 @@ WITH admitted AS (
     (@amount::text)::numeric, @currency::text, @item::text, @quantity::integer, nullif(@metadata::text, '')::jsonb,
     nullif(@submitted_by::text, '')
   WHERE set_config('lock_timeout', '500ms', true) <> ''
-    AND EXISTS (SELECT FROM pawl.order_numbering AS n WHERE n.server_started_at = pg_postmaster_start_time()
-      AND (NOT n.relaxed OR set_config('synchronous_commit', 'off', true) <> ''))
+    AND EXISTS (SELECT FROM pawl.current_numbering AS n WHERE NOT n.relaxed OR set_config('synchronous_commit', 'off', true) <> '')
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.order_no, orders.order_id, orders.created_at
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
   SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id),
-    (SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = sqlc.narg('previous_no')::bigint)
+    coalesce((SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = sqlc.narg('previous_no')::bigint), sqlc.narg('ended_no')::bigint)
   FROM admitted AS a
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a;
@@ -86,7 +85,7 @@ WITH incoming AS (
     AS x(order_id, amount, currency, item, quantity, metadata, policy, customer_id, payment_method,
          start_at, complete_by, complete_seconds, ttl_seconds, concurrency_key, approval, approval_reason, approval_seconds,
          submitted_by, principal, key, fingerprint)
-  WHERE EXISTS (SELECT FROM pawl.order_numbering AS n WHERE n.server_started_at = pg_postmaster_start_time())
+  WHERE EXISTS (SELECT FROM pawl.current_numbering)
 ), judged AS (
   SELECT i.*, CASE WHEN i.start_at > now() THEN 'scheduled' WHEN i.approval THEN 'approval'
     WHEN i.concurrency_key <> '' THEN 'queued' END AS hold
@@ -123,7 +122,8 @@ WITH incoming AS (
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason, id_hash, previous_no)
   SELECT a.order_no, 1, CASE WHEN a.hold IS NULL THEN 'pending' END, a.status, a.fence, a.hold, a.hold_reason, hashtext(a.order_id),
-    lag(a.order_no, 1, (SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = sqlc.narg('previous_no')::bigint)) OVER (ORDER BY a.order_no)
+    lag(a.order_no, 1,
+      coalesce(coalesce((SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = sqlc.narg('previous_no')::bigint), sqlc.narg('ended_no')::bigint), sqlc.narg('ended_no')::bigint)) OVER (ORDER BY a.order_no)
   FROM admitted AS a
 ), begun AS (
   INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation)
@@ -137,19 +137,20 @@ SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM admitted AS w, pawl
 -- changes nothing. The commit waits for the disk even where the settings do not: a renewal that was lost would be followed by one that
 -- gives the same numbers.
 WITH here AS (
-  SELECT pg_postmaster_start_time() AS server_started_at, c.relpersistence = 'u' AS relaxed, @skipped::bigint AS skipped
+  SELECT pg_postmaster_start_time() AS server_started_at, pg_relation_filenode(c.oid) AS filenode, c.relpersistence = 'u' AS relaxed, @skipped::bigint AS skipped
   FROM pg_catalog.pg_class AS c WHERE c.oid = 'pawl.order_numbering'::regclass
 ), renewed AS (
-  INSERT INTO pawl.order_numbering AS n (server_started_at, relaxed)
-  SELECT h.server_started_at, h.relaxed FROM here AS h
+  INSERT INTO pawl.order_numbering AS n (server_started_at, filenode, relaxed)
+  SELECT h.server_started_at, h.filenode, h.relaxed FROM here AS h
   WHERE (SELECT set_config('lock_timeout', '500ms', true)
     || set_config('synchronous_commit', CASE s.setting WHEN 'off' THEN 'local' ELSE s.setting END, true)
     FROM current_setting('synchronous_commit') AS s(setting)) <> ''
-  ON CONFLICT (singleton) DO UPDATE SET server_started_at = excluded.server_started_at, relaxed = excluded.relaxed
-    WHERE n.server_started_at <> excluded.server_started_at OR n.relaxed <> excluded.relaxed
+  ON CONFLICT (singleton) DO UPDATE SET (server_started_at, filenode, relaxed) = (excluded.server_started_at, excluded.filenode, excluded.relaxed)
+    WHERE (n.server_started_at, n.filenode) <> (excluded.server_started_at, excluded.filenode)
   RETURNING n.singleton
 ), moved AS (
-  SELECT setval('pawl.orders_order_no_seq', nextval('pawl.orders_order_no_seq') + h.skipped + (random() * h.skipped)::bigint) AS last_no
+  SELECT setval('pawl.orders_order_no_seq', greatest(nextval('pawl.orders_order_no_seq'), (SELECT max(o.order_no) FROM pawl.orders AS o))
+    + h.skipped + (random() * h.skipped)::bigint) AS last_no
   FROM renewed AS r, here AS h
 )
 SELECT h.relaxed::boolean AS relaxed, ((SELECT m.last_no FROM moved AS m) IS NOT NULL)::boolean AS renewed FROM here AS h;

@@ -17,7 +17,7 @@ func Admit(ctx context.Context, q *db.Queries, p db.OrdersAdmitParams) ([]db.Ord
 	rows, err := q.OrdersAdmitOne(ctx, db.OrdersAdmitOneParams{
 		OrderID: p.OrderIds[0], Amount: p.Amounts[0], Currency: p.Currencies[0], Item: p.Items[0], Quantity: p.Quantities[0],
 		Metadata: p.Metadata[0], SubmittedBy: strings.Join(p.SubmittedBy, ""), Owner: p.Owner,
-		LeaseSeconds: p.LeaseSeconds, PreviousNo: p.PreviousNo,
+		LeaseSeconds: p.LeaseSeconds, PreviousNo: p.PreviousNo, EndedNo: p.EndedNo,
 	})
 	admitted := make([]db.OrdersAdmitRow, len(rows))
 	for i, row := range rows {

@@ -138,6 +138,7 @@ func TestNumberingInDoubt(t *testing.T) {
 	t.Parallel()
 	for name, doubt := range map[string]string{
 		"after a crash": `TRUNCATE order_numbering`, "after a restart": `UPDATE order_numbering SET server_started_at = server_started_at - interval '1 day'`,
+		"after a dump was restored": `UPDATE order_numbering SET filenode = 1`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -259,7 +259,7 @@ func (d *database) schema(ctx context.Context) error {
 	}
 	relaxed, err := d.query.OrderNumberingRelaxed(ctx)
 	if err == nil && !relaxed {
-		d.Warn("schema", "if this server empties unlogged tables after a crash, ALTER TABLE pawl.order_numbering SET UNLOGGED, and restart pawl serve",
+		d.Warn("schema", "if this server empties unlogged tables after a crash, ALTER TABLE pawl.order_numbering SET UNLOGGED",
 			"every step of an order waits for the disk: the table pawl.order_numbering is logged")
 	}
 	return err

@@ -54,7 +54,7 @@ func TestDatabase(t *testing.T) {
 		"no warnings":          {setting("client_min_messages = error"), "durability", doctor.Wrong, "client_min_messages"},
 		"a trigger is off":     {"ALTER TABLE pawl.orders DISABLE TRIGGER USER", "schema", doctor.Wrong, "on pawl.orders is switched off"},
 		"a table is unlogged":  {"ALTER TABLE pawl.transitions SET UNLOGGED", "schema", doctor.Wrong, "table pawl.transitions is not logged"},
-		"a table is logged":    {"UPDATE pawl.order_numbering SET relaxed = false", "schema", doctor.Warning, "every step of an order waits for the disk"},
+		"a table is logged":    {"ALTER TABLE pawl.order_numbering SET LOGGED", "schema", doctor.Warning, "every step of an order waits for the disk"},
 		"a column is gone":     {"ALTER TABLE pawl.orders RENAME COLUMN hold_reason TO why", "schema", doctor.Wrong, "can't be prepared"},
 		"not granted": {revoke("INSERT ON pawl.charges", "pg_class, aclexplode(relacl) WHERE oid = 'pawl.charges'::regclass AND privilege_type = 'INSERT'"),
 			"schema", doctor.Wrong, "INSERT on pawl.charges"},

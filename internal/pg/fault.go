@@ -56,7 +56,7 @@ func FaultOf(err error) Fault {
 	}
 	code := CodeOf(err)
 	switch {
-	case len(code) != 5:
+	case len(code) != 5, onStandby(err):
 		return Unknown
 	case again[code]:
 		return Again
@@ -98,10 +98,17 @@ func Describe(err error) string {
 }
 
 // Stale reports that the other connections of the pool are probably no better: the server is a standby, as after a
-// failover while the address still leads to the old primary (SQLSTATE 25006), or it shut down or crashed (57P01,
-// 57P02).
+// failover while the address still leads to the old primary, or it shut down or crashed (57P01, 57P02).
 func Stale(err error) bool {
-	return slices.Contains([]string{"25006", "57P01", "57P02"}, CodeOf(err))
+	return onStandby(err) || slices.Contains([]string{"57P01", "57P02"}, CodeOf(err))
+}
+
+// onStandby reports that the server is a standby, which refused to write (25006), to read an unlogged table, or to number the
+// transaction of a durable read. The last two have general codes, so the function in the server tells.
+func onStandby(err error) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (e.Code == "25006" || e.Code == "0A000" && e.Routine == "get_relation_info" ||
+		e.Code == "XX000" && e.Routine == "GetNewTransactionId")
 }
 
 // repeatFor is how long a read is repeated after its connection was lost, and how long a statement waits for the gate.

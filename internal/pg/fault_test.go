@@ -134,6 +134,14 @@ func TestFaultsOfAServer(t *testing.T) {
 			assert.Equal(t, pg.Stale(err), (c.describe == "25006" || c.describe == "57P01"), err, "stale")
 		})
 	}
+	t.Run("what else a standby says", func(t *testing.T) {
+		t.Parallel()
+		for _, refused := range []pgconn.PgError{{Code: "0A000", Routine: "get_relation_info"}, {Code: "XX000", Routine: "GetNewTransactionId"}} {
+			if err := error(&refused); !pg.Stale(err) || pg.FaultOf(err) != pg.Unknown {
+				t.Errorf("%s of %s: stale %t, fault %d", refused.Code, refused.Routine, pg.Stale(err), pg.FaultOf(err))
+			}
+		}
+	})
 	t.Run("a lock", func(t *testing.T) {
 		t.Parallel()
 		holder, err := database.Pool.Begin(t.Context())

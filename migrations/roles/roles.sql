@@ -73,7 +73,7 @@ GRANT INSERT (item, version, kind, change, on_hand, sold, actor, on_behalf_of, r
 GRANT INSERT ON pawl.webhook_changes, pawl.confirmations, pawl.policies, pawl.policy_activations TO pawl_serve;
 GRANT INSERT (event, actor, address, operation, subject, detail, times) ON pawl.access_log TO pawl_serve;
 -- Orders and their effects: what a move, a verb or an answer changes, and not what they are about (amount, item, customer, submitter).
-GRANT INSERT, UPDATE (server_started_at, relaxed) ON pawl.order_numbering TO pawl_serve;
+GRANT INSERT, UPDATE (server_started_at, filenode, relaxed) ON pawl.order_numbering TO pawl_serve;
 GRANT UPDATE ON SEQUENCE pawl.orders_order_no_seq TO pawl_serve; -- to move it ahead after a crash
 GRANT INSERT ON pawl.orders, pawl.charges, pawl.refunds, pawl.reservations, pawl.inventory, pawl.step_calls, pawl.step_answers,
   pawl.late_undos, pawl.concurrency_keys TO pawl_serve;

@@ -21,6 +21,7 @@
      EARLYSKIP      the sequence is moved without waiting for the disk
      EARLYANSWER    the last move does not wait for the disk
      EARLY202       a 202 does not wait for the disk
+     EARLY409       a conflict is told without waiting for the disk
      BLIND202       a 202 waits for the disk, and does not look whether the order is there
      OTHER202       a 202 looks for the order by its id, whatever number it has
      EARLYREAD      a look at an order under way does not wait for the disk
@@ -135,7 +136,11 @@ active [2] proctype replica() {
        :: number[A] == 0 && numbered -> insert(A, _pid, before); mine = last; before = last; believed = CHARGING; compared = 1
        :: number[A] == 0 && !numbered
        :: number[A] != 0 && request[A] == _pid -> mine = number[A]; believed = stage[A]; compared = 1
-       :: number[A] != 0 && request[A] != _pid && !compared -> flush(); tell(A, request[A], CHARGING); break /* a conflict */
+       :: number[A] != 0 && request[A] != _pid && !compared ->
+#ifndef EARLY409
+          flush();
+#endif
+          tell(A, request[A], CHARGING); break /* a conflict */
 #ifdef REMEMBERS
        :: number[A] != 0 && request[A] != _pid && compared -> flush(); tell(A, _pid, stage[A])
 #endif

@@ -86,6 +86,7 @@ var weakened = []struct {
 	{"commit", "EARLYSKIP", []string{oneOrder}},
 	{"commit", "EARLYANSWER", []string{atDisk}},
 	{"commit", "EARLY202", []string{atDisk}},
+	{"commit", "EARLY409", []string{atDisk}},
 	{"commit", "BLIND202", []string{atDisk}},
 	{"commit", "OTHER202", []string{atDisk}},
 	{"commit", "EARLYREAD", []string{atDisk}},
