@@ -19,14 +19,17 @@ import (
 
 // startLoad begins sending orders to a server, in a closed loop or at a rate.
 func startLoad(to *server, s setup) *load.Running {
+	if s.Target == streamName {
+		return startStream(to, s)
+	}
 	return load.Load{Callers: s.Callers, Rate: s.Rate, Caller: func(int) (send func(int) error, end func()) {
 		w := newWire(to.address, to.token, s.Target == keyedName)
-		return func(int) error { return w.order(s.Items, s.Ordered) }, w.close
+		return func(int) error { return w.process(s.Items, s.Ordered) }, w.close
 	}}.Start()
 }
 
-// order sends a new order, on a new connection if the last one was lost.
-func (w *wire) order(items int, ordered bool) error {
+// process sends a new order, on a new connection if the last one was lost.
+func (w *wire) process(items int, ordered bool) error {
 	w.next(items, ordered)
 	err := w.open()
 	if err == nil {
@@ -77,6 +80,7 @@ type wire struct {
 	conn    net.Conn
 	reader  *bufio.Reader
 	request []byte
+	length  int    // of its body
 	orderID []byte // in request
 	key     []byte // in request; empty: it has no Idempotency-Key
 	item    []byte // in request
@@ -97,7 +101,7 @@ func newWire(address, token string, keyed bool) *wire {
 		head += keyHeader + strings.Repeat("0", 32) + "\r\n"
 	}
 	head += "\r\n"
-	w := &wire{address: address, request: []byte(head + body)}
+	w := &wire{address: address, request: []byte(head + body), length: len(body)}
 	if keyed {
 		w.key = w.request[at : at+32]
 	}
@@ -128,6 +132,9 @@ func (w *wire) next(items int, ordered bool) {
 		n /= 10
 	}
 }
+
+// order is the body of the request.
+func (w *wire) order() []byte { return w.request[len(w.request)-w.length:] }
 
 // send does one round trip. The order must be answered as completed.
 func (w *wire) send() error {

@@ -112,6 +112,9 @@ func (p *plan) all(ctx context.Context) error {
 	if p.events {
 		return p.withFollower(ctx)
 	}
+	if p.stream {
+		return p.withStream(ctx)
+	}
 	for _, items := range p.items {
 		for _, callers := range p.callers {
 			for round := range p.rounds {
@@ -184,6 +187,7 @@ type options struct {
 
 	remote        bool
 	events        bool
+	stream        bool
 	rate          float64 // orders per second
 	commitLatency time.Duration
 }
@@ -195,12 +199,14 @@ keep-alive connections, random order ids (or --uuidv7), each run from an empty d
   go run . --callers 64 --items hot --only pawl --seconds 5
   go run . --stored 5000000                 # also with so many orders in the table
   go run . --remote                        # instead: every step at a provider
+  go run . --stream                         # instead: orders in one request, one a line
   go run . --against ./old --rounds 5       # instead: beside another version
   go run . --commit-latency 1ms             # on a disk that is a network away
 
 Targets: pawl, baseline, earlier (the binary of --against), ledger-policy (the service
 with a stored policy that is {}), token (the service, which requires a token),
-keyed (the service, each order with an Idempotency-Key). Compared with each other if
+keyed (the service, each order with an Idempotency-Key), stream (the service, with
+1,024 orders in progress in one request, whatever the callers). Compared with each other if
 measured together: --only pawl,token. Flags:
 `
 
@@ -218,7 +224,8 @@ func parseOptions(args []string) (options, error) {
 	flags.StringVar(&o.targets.pawl, "pawl", "", "binary of the service; default: built from the parent folder")
 	flags.BoolVar(&o.remote, "remote", false, "measure instead with every step at a provider (pawl simulate): orders offered at --rate, and 2,000 callers")
 	flags.BoolVar(&o.events, "events", false, "measure instead how late events reach a reader, with orders offered at --rate")
-	flags.Float64Var(&o.rate, "rate", 500, "orders per second that --remote and --events offer")
+	flags.BoolVar(&o.stream, "stream", false, "measure instead orders that come in one request, beside those of 256 callers, and beside single orders offered at --rate")
+	flags.Float64Var(&o.rate, "rate", 500, "orders per second that --remote, --events and --stream offer")
 	flags.StringVar(&o.targets.earlier, "against", "", "binary of an earlier version, to be measured in turn with this one and compared")
 	flags.DurationVar(&o.commitLatency, "commit-latency", 0, "add this to every commit, as a network disk does; needs gcc")
 	flags.BoolVar(&o.ordered, "uuidv7", false, "order ids that begin with the time, instead of random ones")
@@ -242,6 +249,8 @@ func (o options) names(only string) []string {
 		return strings.Split(only, ",")
 	case o.remote, o.events:
 		return []string{"pawl"}
+	case o.stream:
+		return []string{"pawl", streamName}
 	case o.targets.earlier != "":
 		return []string{"pawl", "earlier"}
 	}
@@ -249,8 +258,8 @@ func (o options) names(only string) []string {
 }
 
 func (o options) check() error {
-	if (o.remote || o.events) && (o.rate <= 0 || !slices.Contains(o.only, "pawl") || o.stored > 0) {
-		return errors.New("--remote and --events measure pawl, from an empty database, at a positive rate")
+	if (o.remote || o.events || o.stream) && (o.rate <= 0 || !slices.Contains(o.only, "pawl") || o.stored > 0) {
+		return errors.New("--remote, --events and --stream measure pawl, from an empty database, at a positive rate")
 	}
 	if slices.Contains(o.only, "earlier") && o.targets.earlier == "" {
 		return errors.New("earlier is the binary of --against")

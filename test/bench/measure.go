@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,14 +66,22 @@ func (r run) drive(ctx context.Context, s *server, out *result) (load.Outcome, e
 		}
 		s.token = token
 	}
+	stream := load.Load{}.Start()
+	if r.Beside {
+		stream = startStream(s, r.setup)
+	}
 	l := startLoad(s, r.setup)
 	from, to, err := r.watched(ctx, s, l, out)
-	l.Halt()
-	l.Wait()
+	for _, l := range []*load.Running{l, stream} {
+		l.Halt()
+		l.Wait()
+	}
 	if err != nil {
 		return load.Outcome{}, err
 	}
 	seen := l.Outcome(from.at, to.at)
+	other := stream.Outcome(0, 0)
+	seen.All, seen.Errors, seen.First = seen.All+other.All, seen.Errors+other.Errors, cmp.Or(seen.First, other.First)
 	out.fill(seen, from, to)
 	peak, err := peakMemory(s.pid)
 	out.MemoryMiB = float64(peak) / (1 << 20)
@@ -161,6 +170,7 @@ type setup struct {
 	Callers, Items int
 	Ordered        bool    // ids
 	Rate           float64 // orders per second offered, instead of callers that wait
+	Beside         bool    // a stream of orders
 }
 
 func (s setup) String() string {
@@ -168,6 +178,9 @@ func (s setup) String() string {
 }
 
 func (s setup) load() string {
+	if s.Beside {
+		return fmt.Sprintf("%g/s offered beside a stream", s.Rate)
+	}
 	if s.Rate > 0 {
 		return fmt.Sprintf("%g/s offered", s.Rate)
 	}

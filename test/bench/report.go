@@ -80,6 +80,7 @@ func (r report) print(w io.Writer) {
 	}
 	r.printStored(w)
 	r.printComparisons(w)
+	r.printBeside(w)
 }
 
 // printTable writes the runs that a table has, if there are any.
@@ -161,7 +162,7 @@ func itemsName(n int) string {
 }
 
 // comparisons are of versions of the service: what the first does of the second.
-var comparisons = [][2]string{{"pawl", "earlier"}, {"ledger-policy", "earlier"}, {"ledger-policy", "pawl"}, {"token", "pawl"}, {keyedName, "pawl"}}
+var comparisons = [][2]string{{"pawl", "earlier"}, {"ledger-policy", "earlier"}, {"ledger-policy", "pawl"}, {"token", "pawl"}, {keyedName, "pawl"}, {streamName, "pawl"}}
 
 // printComparisons sets the median of all rounds of one target against that of another
 // under the same load. Differences smaller than those between rounds say nothing, so
@@ -177,10 +178,11 @@ func (r report) printComparisons(w io.Writer) {
 				continue
 			}
 			seen[x.setup] = true
-			fmt.Fprintf(w, "\n%s, against %s: %s of the orders/s (%s against %s), CPU service %s, CPU PostgreSQL %s\n",
+			fmt.Fprintf(w, "\n%s, against %s: %s of the orders/s (%s against %s), CPU service %s, CPU PostgreSQL %s, CPU of all %s\n",
 				x.setup, pair[1], ratio(mine, theirs, ordersPerSec), spread(mine), spread(theirs),
 				ratio(mine, theirs, func(x result) float64 { return x.ServiceCPU }),
-				ratio(mine, theirs, func(x result) float64 { return x.PostgresCPU }))
+				ratio(mine, theirs, func(x result) float64 { return x.PostgresCPU }),
+				ratio(mine, theirs, func(x result) float64 { return x.ServiceCPU + x.PostgresCPU + x.LoadCPU }))
 		}
 	}
 }

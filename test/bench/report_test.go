@@ -90,5 +90,5 @@ func Example() {
 		}
 	}
 	r.printComparisons(os.Stdout)
-	// Output: pawl, 64 callers, hot, against earlier: 0.960 of the orders/s (96, 90 to 500 against 100, 10 to 101), CPU service 1.000, CPU PostgreSQL not measured
+	// Output: pawl, 64 callers, hot, against earlier: 0.960 of the orders/s (96, 90 to 500 against 100, 10 to 101), CPU service 1.000, CPU PostgreSQL not measured, CPU of all 1.000
 }

@@ -38,14 +38,14 @@ type targets struct {
 	earlier string // binary of an earlier version of the service
 }
 
-var targetNames = []string{"pawl", "baseline", "earlier", "ledger-policy", "token", keyedName}
+var targetNames = []string{"pawl", "baseline", "earlier", "ledger-policy", "token", keyedName, streamName}
 
 // keyedName is the service, whose callers send an Idempotency-Key with each order.
 const keyedName = "keyed"
 
 func (t targets) build(ctx context.Context, name string) (target, error) {
 	switch name {
-	case "pawl", keyedName:
+	case "pawl", keyedName, streamName:
 		return t.service(ctx)
 	case "earlier":
 		return target{binary: t.earlier, args: []string{"serve"}}, nil
