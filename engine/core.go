@@ -195,11 +195,11 @@ func untilKnown[T any](e *core, what string, read func() ([]T, error)) ([]T, err
 		if err == nil || pg.SchemaMismatch(err) {
 			return rows, err
 		}
-		if pg.Stale(err) && e.ctx.Err() == nil {
-			e.pool.Reset()
-		}
 		if e.ctx.Err() != nil {
 			return nil, nil //nolint:nilerr // callers look at the engine's context
+		}
+		if pg.Stale(err) {
+			e.pool.Reset()
 		}
 		if try%20 == 0 {
 			e.log.Warn("database does not answer", "statement", what, "tries", try+1, "error", err)

@@ -55,12 +55,9 @@ var errLost = &startOver{answer: orders.ErrNotFound}
 
 func (s *startOver) Error() string { return s.answer.Error() }
 
-// answerTo is what a caller of the run is told.
+// answerTo is the error of a request for the order of the run.
 func (s *startOver) answerTo(in *Input) error {
-	switch {
-	case in == nil: // a caller of an order that existed a moment ago
-		return orders.ErrNotFound
-	case in.Key != nil && in.Key.stands(s.key):
+	if in.Key != nil && in.Key.stands(s.key) {
 		return s.answer
 	}
 	return s
@@ -79,11 +76,12 @@ func anew(ctx context.Context, do func() (orders.Order, error)) (orders.Order, e
 	}
 }
 
-// readStored reads the order of a run as durably as the settings demand. Numbers never come again, so an order with another number
-// is another one: then the request starts over, when the run has found out, too.
+// readStored reads the order of a run as durably as the settings demand. An order with another number is another order,
+// because numbers never come again. A request (in) then starts over, once the run has found out, too; a caller without one
+// asks for the order with this id, whichever it is.
 func (e *core) readStored(ctx context.Context, r *run, in *Input) (orders.Order, error) {
 	order, err := e.Orders.GetDurable(ctx, r.orderID)
-	if errors.Is(err, orders.ErrNotFound) || err == nil && order.OrderNo != r.stored.OrderNo {
+	if in != nil && (errors.Is(err, orders.ErrNotFound) || err == nil && order.OrderNo != r.stored.OrderNo) {
 		select {
 		case <-r.done:
 		case <-ctx.Done():
