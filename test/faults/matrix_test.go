@@ -18,8 +18,8 @@ type cell struct {
 	ends  string // the status, or "held: " and how the reason begins
 }
 
-// doing are faults of doing a step, none of which an order that is otherwise good may fail by.
-var doing = []simulator.Rule{
+// passing are faults of any request. It is sent again until they have passed.
+var passing = []simulator.Rule{
 	{Fault: simulator.Error, Times: 2},
 	{Fault: simulator.ErrorAfter, Times: 2},
 	{Fault: simulator.NotDone, Times: 2},
@@ -29,6 +29,10 @@ var doing = []simulator.Rule{
 	{Fault: simulator.TimeoutBefore, Times: 2},
 	{Fault: simulator.TimeoutAfter, Times: 2},
 	{Fault: simulator.CutAfter, Times: 2},
+}
+
+// doing are faults of doing a step, none of which an order that is otherwise good may fail by.
+var doing = slices.Concat(passing, []simulator.Rule{
 	{Fault: simulator.Slow, Delay: 100 * time.Millisecond},
 	{Fault: simulator.Slow, Delay: overlong}, // longer than the time-out: done after the caller has given up
 	{Fault: simulator.Async, Delay: 100 * time.Millisecond},
@@ -39,7 +43,7 @@ var doing = []simulator.Rule{
 	{Fault: simulator.CallbackLate, Delay: longest},
 	{Fault: simulator.CallbackBefore},
 	{Fault: simulator.CallbackNever},
-}
+})
 
 // refusing are faults of doing a step that is refused in the end.
 var refusing = []simulator.Rule{
@@ -55,19 +59,10 @@ var refusing = []simulator.Rule{
 }
 
 // undoing are faults of undoing a step.
-var undoing = []simulator.Rule{
-	{Fault: simulator.Error, Times: 2},
-	{Fault: simulator.ErrorAfter, Times: 2},
-	{Fault: simulator.NotDone, Times: 2},
-	{Fault: simulator.RateLimit, Times: 1},
-	{Fault: simulator.RefuseConnection, Times: 2},
-	{Fault: simulator.Hang, Times: 1},
-	{Fault: simulator.TimeoutBefore, Times: 2},
-	{Fault: simulator.TimeoutAfter, Times: 2},
-	{Fault: simulator.CutAfter, Times: 2},
+var undoing = slices.Concat(passing, []simulator.Rule{
 	{Fault: simulator.Slow, Delay: overlong, Times: 1},
 	{Fault: simulator.Decline, Times: 1},
-}
+})
 
 // cells are all of them, for an executor that can look up a key or one that can't. The orders of a cell are those whose
 // id begins with its name.
