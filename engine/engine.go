@@ -42,23 +42,26 @@ type queues struct {
 	leaves     *queue               // orders to be released
 	unwritten  *queue               // fenced answers that could not be stored
 	all        []*queue
-	turns      *batch.Turns // of the ledger's statements
 
 	ways [destinations]func([]*run)
 }
 
-// makeQueues makes the queues with their handlers. Queues of the ledger take turns, in the order of an order's steps.
+// makeQueues makes the queues with their handlers. Those whose statements don't wait for the disk take turns.
 func (e *Engine) makeQueues() {
 	most := e.cfg.MaxBatch
 	remote := func() time.Duration { return remotePace }
-	e.turns = batch.NewTurns()
+	turn := batch.NewTurn()
 	e.hot = &hotItems{remote: &e.remote, items: map[string]int{}}
 	e.hot.queue = e.newQueue("hot", batch.Options{Most: min(most, answersMost), NoBacklog: true}, inGroups(e, hotKeyOf, e.tryHot)) // waits for locks
-	e.admits = e.newQueue("admit", batch.Options{Most: most, Pace: e.admissionPace, Turns: e.turns}, e.then(e.admit))
+	e.admits = e.newQueue("admit", batch.Options{Most: most, Pace: e.admissionPace, Turn: turn}, e.then(e.admit))
 	e.moves = map[fsm.State]*queue{}
 	for _, state := range fsm.States() {
 		if ledger.Moves[state] != nil {
-			e.moves[state] = e.newQueue(string(state), batch.Options{Most: most, Turns: e.turns}, inGroups(e, versionOf, e.moveInLedger))
+			options := batch.Options{Most: most}
+			if state == fsm.Charging || state == fsm.Reserving {
+				options.Turn = turn
+			}
+			e.moves[state] = e.newQueue(string(state), options, inGroups(e, versionOf, e.moveInLedger))
 		}
 	}
 	e.preflights = e.newQueue("preflight", batch.Options{Most: most}, e.then(e.preflightCalls))
@@ -272,9 +275,6 @@ func (e *Engine) overloaded(item string) bool {
 // maxMetadata bounds the metadata of all orders in memory. While a batch is being sent, there are about six copies of it:
 // bodies, arguments, the wire, and garbage.
 const maxMetadata = 32 << 20
-
-// BatchesAtOnce is how many statements of the ledger may currently run at the same time. See batch.Turns.
-func (e *Engine) BatchesAtOnce() int64 { return int64(e.turns.AtOnce()) }
 
 // newQueue makes a queue. The name is for metrics.
 func (e *Engine) newQueue(name string, options batch.Options, flush func([]*run)) *queue {

@@ -2,7 +2,7 @@
 // There is one flush at a time. While it commits, the next batch gathers, so under load batches grow by themselves,
 // and so does the work done by one commit. There is no timer: what comes alone goes alone, and at once.
 //
-// The engine has a queue for each statement that takes many orders. Queues may take turns with each other: see Turns. This
+// The engine has a queue for each statement that takes many orders. Queues may take turns with each other: see Turn. This
 // package knows nothing of orders, and starts no goroutine that lasts.
 package batch
 
@@ -21,8 +21,8 @@ type Options struct {
 	// to a queue that was idle for as long does not wait.
 	Pace func() time.Duration
 
-	// Turns are shared with the queues that this one takes turns with; nil: it flushes whenever it can.
-	Turns *Turns
+	// Turn is shared with the queues that this one takes turns with; nil: it flushes whenever it can.
+	Turn *Turn
 
 	// NoBacklog: a long wait says nothing about the load, as where items wait for a lock. The queue is never behind.
 	NoBacklog bool
@@ -33,7 +33,6 @@ type Options struct {
 type Queue[T any] struct {
 	options Options
 	flush   func([]T)
-	place   *place
 	made    time.Time // times are counted from here, by the monotonic clock, which cannot be set
 
 	mu      sync.Mutex
@@ -47,7 +46,7 @@ type Queue[T any] struct {
 // New returns a queue that hands nothing over until Run. flush must not keep the slice it is given, which is used
 // again.
 func New[T any](options Options, flush func([]T)) *Queue[T] {
-	return &Queue[T]{options: options, flush: flush, place: options.Turns.join(options.Pace == nil), made: time.Now(), wake: make(chan struct{}, 1)}
+	return &Queue[T]{options: options, flush: flush, made: time.Now(), wake: make(chan struct{}, 1)}
 }
 
 // Add never blocks. The queue is not bounded: callers limit what they add.
@@ -60,7 +59,6 @@ func (q *Queue[T]) Add(items ...T) {
 		q.oldest.Store(q.now())
 	}
 	q.waiting = append(q.waiting, items...)
-	q.place.added(len(items)) // under the lock: a turn given for items that have gone already would never come back
 	q.mu.Unlock()
 	select {
 	case q.wake <- struct{}{}:
@@ -90,7 +88,7 @@ func (q *Queue[T]) Run(ctx context.Context) {
 		case <-q.wake:
 		}
 		for q.oldest.Load() != 0 {
-			if q.gather(ctx, began); ctx.Err() != nil || !q.place.wait(ctx) {
+			if q.gather(ctx, began); !q.options.Turn.wait(ctx) {
 				return
 			}
 			began = q.now()
@@ -127,19 +125,22 @@ func (q *Queue[T]) take() []T {
 	return batch
 }
 
-// flushAll flushes a batch in parts that are small enough. The first has its turn.
+// flushAll flushes a batch in parts that are small enough. The first has its turn. Once ctx has ended, the others go without:
+// what was taken from the queue must not be left.
 func (q *Queue[T]) flushAll(ctx context.Context, batch []T) {
-	most := q.options.Most
-	for ; most > 0 && len(batch) > most; batch = batch[most:] {
-		q.flushOne(batch[:most:most])
-		q.place.wait(ctx) // without a turn, too: what was taken from the queue must not be left
+	turn := q.options.Turn
+	for most := q.options.Most; most > 0 && len(batch) > most; batch = batch[most:] {
+		turn.during(func() { q.flushOne(batch[:most:most]) })
+		if !turn.wait(ctx) {
+			turn = nil
+		}
 	}
-	q.flushOne(batch)
+	turn.during(func() { q.flushOne(batch) })
 }
 
 func (q *Queue[T]) flushOne(batch []T) {
 	q.began.Store(q.now())
-	q.place.during(len(batch), func() { q.flush(batch) })
+	q.flush(batch)
 	q.began.Store(0)
 }
 

@@ -73,7 +73,6 @@ func registerMetrics(registry *prometheus.Registry, orders *engine.Engine, pool 
 	counter("pawl_outcomes_unknown_total", "Statements whose outcome had to be read back.", stats.UnknownOutcome.Load)
 	counter("pawl_statements_retried_total", "Statements sent again after a rollback.", stats.Retried.Load)
 	counter("pawl_requests_overloaded_total", "Requests rejected because the backlog was too long.", stats.Overloaded.Load)
-	gauge("pawl_move_batches_at_once", "Statements for new orders and moves that may run at the same time: one, or one of each kind.", orders.BatchesAtOnce)
 	gauge("pawl_orders_in_flight", "Orders in this replica's memory.", orders.InFlight)
 	gauge("pawl_leases_held", "Orders that this replica drives.", orders.LeasesHeld)
 	gauge("pawl_db_connections", "Open connections to the database.", func() int64 { return int64(pool.Stat().TotalConns()) })
