@@ -69,11 +69,12 @@ func (c *Client) do(ctx context.Context, r request, out any, options []CallOptio
 	return e.repeat(ctx, func() error { return c.attempt(ctx, e, out) })
 }
 
-// prepare makes what is the same in all attempts, including the idempotency key.
+// prepare builds what all attempts of a call share. If the operation takes an Idempotency-Key, and neither the caller
+// nor the body identifies the request, it makes one: attempts with different keys could be done twice.
 func (c *Client) prepare(r request) (*exchange, error) {
 	e := &exchange{method: r.method, header: http.Header{"Accept": {"application/json"}}, retryFor: c.retryFor, response: new(http.Response)}
 	query := url.Values{}
-	keyed := e.addParams(r.params, query)
+	takesKey := e.addParams(r.params, query)
 	e.url = c.base + r.path
 	if len(query) > 0 {
 		e.url += "?" + query.Encode()
@@ -81,7 +82,7 @@ func (c *Client) prepare(r request) (*exchange, error) {
 	if c.token != "" {
 		e.header.Set("Authorization", "Bearer "+c.token)
 	}
-	if keyed && e.header.Get(keyHeader) == "" && !named(r.body) {
+	if takesKey && e.header.Get(keyHeader) == "" && !hasOwnID(r.body) {
 		e.header.Set(keyHeader, NewID())
 	}
 	if r.body == nil {
@@ -95,12 +96,13 @@ func (c *Client) prepare(r request) (*exchange, error) {
 
 const keyHeader = "Idempotency-Key"
 
-// named reports whether a body identifies the request, so that it needs no key.
-func named(body any) bool {
-	value := reflect.ValueOf(body)
+// hasOwnID reports whether a body has an orderId or requestId, by which the service recognizes a repetition. Such a
+// request needs no Idempotency-Key.
+func hasOwnID(body any) bool {
 	if body == nil {
 		return false
 	}
+	value := reflect.ValueOf(body)
 	for _, name := range []string{"OrderID", "RequestID"} {
 		if field := value.FieldByName(name); field.IsValid() && !field.IsZero() {
 			return true
@@ -109,8 +111,8 @@ func named(body any) bool {
 	return false
 }
 
-// addParams adds the given parameters. It reports whether an Idempotency-Key is a possible parameter.
-func (e *exchange) addParams(params any, query url.Values) (keyed bool) {
+// addParams adds the given parameters, and reports whether the operation takes an Idempotency-Key.
+func (e *exchange) addParams(params any, query url.Values) (takesKey bool) {
 	if params == nil {
 		return false
 	}
@@ -119,7 +121,7 @@ func (e *exchange) addParams(params any, query url.Values) (keyed bool) {
 	for i := range kind.NumField() {
 		tag := kind.Field(i).Tag
 		name, _, _ := strings.Cut(tag.Get("json"), ",")
-		keyed = keyed || name == keyHeader
+		takesKey = takesKey || name == keyHeader
 		switch {
 		case pointer.IsNil() || pointer.Elem().Field(i).IsZero():
 		case tag.Get("form") != "": // only parameters of the query have this tag
@@ -128,7 +130,7 @@ func (e *exchange) addParams(params any, query url.Values) (keyed bool) {
 			e.header.Set(name, paramText(pointer.Elem().Field(i)))
 		}
 	}
-	return keyed
+	return takesKey
 }
 
 func paramText(value reflect.Value) string {

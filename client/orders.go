@@ -108,25 +108,26 @@ func (c *Client) Deliveries(ctx context.Context, endpoint string, filter ListDel
 	})
 }
 
-// Transitions goes through the history of an order after a seq, oldest first. It ends after the first error.
+// Transitions yields the history of an order after a seq (0: from the beginning), oldest first. The first error ends
+// it.
 func (c *Client) Transitions(ctx context.Context, orderID string, after int) iter.Seq2[Transition, error] {
 	return pages(after, func(after int) ([]Transition, int, error) {
 		page, err := c.ListTransitions(ctx, orderID, &ListTransitionsParams{After: after})
-		if err != nil || len(page.Transitions) == 0 {
+		if err != nil || len(page.Transitions) == 0 { // a history has no nextCursor: an empty page ends it
 			return nil, 0, err
 		}
 		return page.Transitions, page.Transitions[len(page.Transitions)-1].Seq, nil
 	})
 }
 
-// pages goes through the rows of all pages: next returns the rows after a cursor, and the cursor after them, which is
-// zero after the last page.
+// pages yields the rows of all pages. next returns the rows after a cursor, and the cursor of the page after them,
+// zero if there is none.
 func pages[T any, C comparable](cursor C, next func(C) ([]T, C, error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var none T
-		var last C
+		var end C
 		for at := cursor; ; {
-			rows, behind, err := next(at)
+			rows, following, err := next(at)
 			if err != nil {
 				yield(none, err)
 				return
@@ -136,7 +137,7 @@ func pages[T any, C comparable](cursor C, next func(C) ([]T, C, error)) iter.Seq
 					return
 				}
 			}
-			if at = behind; at == last {
+			if at = following; at == end {
 				return
 			}
 		}

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Processed is what became of one of many orders: Order or Problem is set.
+// Processed is the result of one order of ProcessAll: Order or Problem is set.
 type Processed struct {
 	// Index of the order in the sequence, from 0.
 	Index int
@@ -24,11 +24,16 @@ type Processed struct {
 	Problem *Problem
 }
 
-// ProcessAll sends the orders of a sequence, many at a time, and goes through what became of each, in the order in which they
-// end. An order without an ID gets one. An order that is rejected does not affect the others. If a connection is lost, the orders
-// that were not answered are sent again, as those that the service was too busy for, until nothing has been answered for as long
-// as a call is retried. It ends after the first error, such as that of ctx. When the loop ends, orders that were sent go on
-// without it; it is safe to send all of them again. The sequence is read in another goroutine, which ends before the loop does.
+// ProcessAll sends the orders of a sequence, many at a time, and yields the result of each, in the order in which
+// they end. A rejected order does not affect the others. An order without an ID gets a new one.
+//
+// Orders that were not answered, because a connection was lost or the service was busy, are sent again until nothing
+// has been answered for Options.RetryFor. The first error, such as that of ctx, ends the loop.
+//
+// If the loop ends early, the service continues with the orders that it has received. With IDs, it is safe to send
+// all of them again. An order without one would get another ID, and be charged again.
+//
+// The sequence is read in another goroutine, which ends before the loop does.
 func (c *Client) ProcessAll(ctx context.Context, orders iter.Seq[ProcessBody]) iter.Seq2[Processed, error] {
 	return c.ProcessLines(ctx, func(yield func([]byte) bool) {
 		for order := range orders {
@@ -49,14 +54,16 @@ const (
 	requestBytes   = 1 << 20 // about what a request has at most
 )
 
-// sentLine is an order until it is answered.
+// sentLine is an order on its way.
 type sentLine struct {
-	index int
-	text  []byte
-	busy  *Problem // the last answer, if it asks for another attempt
+	index    int
+	text     []byte
+	busy     *Problem // the last answer, if it asks for another attempt
+	answered bool     // by an answer that no other attempt would change
 }
 
-// ProcessLines is ProcessAll for orders that are JSON already. They are sent as they are. Empty ones are passed over, but count.
+// ProcessLines is ProcessAll for orders that are JSON already. Each needs an ID. Empty lines are skipped, but
+// counted.
 func (c *Client) ProcessLines(ctx context.Context, orders iter.Seq[[]byte]) iter.Seq2[Processed, error] {
 	return func(yield func(Processed, error) bool) {
 		ctx, end := context.WithCancelCause(ctx)
@@ -140,11 +147,11 @@ func (c *Client) processLines(ctx context.Context, lines []sentLine, give func(P
 	}
 	e.header.Set("Content-Type", "application/x-ndjson")
 	err = e.repeat(ctx, func() error {
-		left, err := c.attemptLines(ctx, e, lines, give)
-		if len(left) < len(lines) {
+		unanswered, err := c.attemptLines(ctx, e, lines, give)
+		if len(unanswered) < len(lines) {
 			e.began, e.tries = time.Now(), 1
 		}
-		lines = left
+		lines = unanswered
 		return err
 	})
 	if err == nil || ctx.Err() != nil || slices.ContainsFunc(lines, func(l sentLine) bool { return l.busy == nil }) {
@@ -156,8 +163,11 @@ func (c *Client) processLines(ctx context.Context, lines []sentLine, give func(P
 	return nil
 }
 
-// attemptLines sends lines once, and returns those that should be sent again, and why.
-func (c *Client) attemptLines(ctx context.Context, e *exchange, lines []sentLine, give func(Processed)) (left []sentLine, err error) {
+// attemptLines sends lines once, and gives away their final answers. It returns the other lines, to be sent again, and
+// why: the problem of one of them, or a lostError if the answer ended before it had a line for each.
+func (c *Client) attemptLines(
+	ctx context.Context, e *exchange, lines []sentLine, give func(Processed),
+) (unanswered []sentLine, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	var body bytes.Buffer
@@ -165,12 +175,12 @@ func (c *Client) attemptLines(ctx context.Context, e *exchange, lines []sentLine
 		body.Write(line.text)
 		body.WriteByte('\n')
 	}
-	sent, err := http.NewRequestWithContext(ctx, e.method, e.url, &body)
+	httpRequest, err := http.NewRequestWithContext(ctx, e.method, e.url, &body)
 	if err != nil {
 		return lines, err
 	}
-	sent.Header = e.header.Clone()
-	answer, err := c.http.Do(sent)
+	httpRequest.Header = e.header.Clone()
+	answer, err := c.http.Do(httpRequest)
 	if err != nil {
 		return lines, lostError{err}
 	}
@@ -179,34 +189,35 @@ func (c *Client) attemptLines(ctx context.Context, e *exchange, lines []sentLine
 		text, _ := io.ReadAll(answer.Body) // what there is of it
 		return lines, problemOf(answer, text)
 	}
-	open := slices.Clone(lines)
+	lines = slices.Clone(lines)
 	for decoder := json.NewDecoder(answer.Body); ; {
 		var line ProcessedLine
 		if err = decoder.Decode(&line); err != nil {
 			break
 		}
-		if line.Line < 1 || line.Line > len(open) || open[line.Line-1].text == nil {
+		if line.Line < 1 || line.Line > len(lines) || lines[line.Line-1].answered {
 			continue
 		}
-		at := &open[line.Line-1]
-		p := Processed{Index: at.index, Order: line.Order}
+		sent := &lines[line.Line-1]
+		p := Processed{Index: sent.index, Order: line.Order}
 		if line.Problem != nil {
-			p.Problem = &Problem{ProblemBody: *line.Problem, RequestID: answer.Header.Get("X-Request-Id"), RetryAfter: time.Duration(line.RetryAfter) * time.Second}
+			p.Problem = &Problem{ProblemBody: *line.Problem, RequestID: answer.Header.Get("X-Request-Id"),
+				RetryAfter: time.Duration(line.RetryAfter) * time.Second}
 		}
-		if at.busy = p.Problem; at.busy == nil || !retryable(at.busy) {
+		if sent.busy = p.Problem; sent.busy == nil || !retryable(sent.busy) {
 			give(p)
-			at.text = nil
+			sent.answered = true
 		}
 	}
-	left = slices.DeleteFunc(open, func(l sentLine) bool { return l.text == nil })
-	if len(left) == 0 {
+	unanswered = slices.DeleteFunc(lines, func(l sentLine) bool { return l.answered })
+	if len(unanswered) == 0 {
 		return nil, nil
 	}
-	if at := slices.IndexFunc(left, func(l sentLine) bool { return l.busy != nil }); at >= 0 {
-		return left, left[at].busy
+	if busy := slices.IndexFunc(unanswered, func(l sentLine) bool { return l.busy != nil }); busy >= 0 {
+		return unanswered, unanswered[busy].busy
 	}
 	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
 	}
-	return left, lostError{fmt.Errorf("read answer: %w", err)}
+	return unanswered, lostError{fmt.Errorf("read answer: %w", err)}
 }

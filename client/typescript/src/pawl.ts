@@ -60,10 +60,12 @@ export class Pawl {
   }
 
   /**
-   * Sends many orders as they come, up to a thousand at a time, and goes through what became of each, in the order in which they
-   * end. An order that is rejected does not affect the others. What was not answered because a connection was lost or the service
-   * was busy is sent again, until nothing has been answered for `retryFor`. Orders that were sent go on when the loop ends; it is
-   * safe to send all of them again.
+   * Sends many orders as they come, up to a thousand at a time, and yields the result of each, in the order in which they end. A
+   * rejected order does not affect the others. An order without an `orderId` gets a new one. Orders that were not answered,
+   * because a connection was lost or the service was busy, are sent again until nothing has been answered for `retryFor`.
+   *
+   * If the loop ends early, the service continues with the orders that it has received. With order ids, it is safe to send all of
+   * them again. An order without one would get another, and be charged again.
    */
   async *processAll(orders: AsyncIterable<api.NewOrder> | Iterable<api.NewOrder>, { wait, signal }: ProcessOptions = {}): AsyncGenerator<Processed, void> {
     const header = { "Content-Type": "application/x-ndjson", Prefer: wait === undefined ? undefined : `wait=${wait}` };
