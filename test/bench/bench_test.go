@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -204,15 +205,16 @@ func TestPeakMemoryIsOfTheProcess(t *testing.T) {
 
 func TestMeasureRemoteCountsWhatTheProviderDid(t *testing.T) {
 	t.Parallel()
-	service := testTarget(t, "pawl")
+	built := map[string]target{"pawl": testTarget(t, "pawl"), "baseline": testTarget(t, "baseline")}
 	for name, s := range map[string]setup{
 		"at a rate":    {Target: "pawl", Items: 10, Rate: 100},
 		"with callers": {Target: "pawl", Items: 10, Callers: 20},
+		"the baseline": {Target: "baseline", Items: 10, Callers: 20},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := run{setup: s, target: service, database: testDatabase(t), folder: t.TempDir(),
-				window: window{warmUp: 300 * time.Millisecond, length: time.Second}, provider: newProvider(service.binary)}
+			r := run{setup: s, target: built[s.Target], database: testDatabase(t), folder: t.TempDir(),
+				window: window{warmUp: 300 * time.Millisecond, length: time.Second}, provider: newProvider(built["pawl"].binary, 50*time.Millisecond)}
 			out, err := r.measureRemote(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -222,6 +224,50 @@ func TestMeasureRemoteCountsWhatTheProviderDid(t *testing.T) {
 				t.Errorf("result %+v, provider %+v", out, out.Provider)
 			}
 		})
+	}
+}
+
+// Where the provider fails, loses answers and refuses, the baseline does each step once, and undoes what is refused.
+func TestRemoteBaselineDoesEachStepOnce(t *testing.T) {
+	t.Parallel()
+	d, provider := testDatabase(t), newProvider(testTarget(t, "pawl").binary, 5*time.Millisecond)
+	for _, fault := range []string{"error2@charge,fraction=0.3", "error-after2@reserve,fraction=0.3", "decline@confirm,fraction=0.3"} {
+		provider.target.args = append(provider.target.args, "--fault", fault)
+	}
+	var err error
+	if provider.server, err = provider.target.start(t.Context(), "", t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := provider.server.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	baseline := testTarget(t, "baseline")
+	baseline.env = []string{"PROVIDER=http://" + provider.server.address}
+	post := serveTarget(t, baseline, d)
+	var all sync.WaitGroup
+	for n := range 60 {
+		all.Go(func() {
+			if status, body := post(fmt.Sprintf(`{"orderId":"o%d","amount":1,"item":"x"}`, n/2)); status != http.StatusOK {
+				t.Errorf("%d %s", status, body)
+			}
+		})
+	}
+	all.Wait()
+	var completed, failed, charged, refunded, reserved, released, confirmed int
+	err = d.conn.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM orders WHERE status = 'completed'),
+		(SELECT count(*) FROM orders WHERE status = 'failed'), (SELECT count(*) FROM charges),
+		(SELECT count(refunded_at) FROM charges), (SELECT count(*) FROM reservations), (SELECT count(released_at) FROM reservations),
+		(SELECT count(*) FROM confirmations)`).Scan(&completed, &failed, &charged, &refunded, &reserved, &released, &confirmed)
+	if err != nil || completed+failed != 30 || failed == 0 || charged != 30 || reserved != 30 || refunded != failed || released != failed ||
+		confirmed != completed {
+		t.Errorf("completed %d failed %d, charged %d refunded %d, reserved %d released %d, confirmed %d, %v",
+			completed, failed, charged, refunded, reserved, released, confirmed, err)
+	}
+	books, err := provider.summary(t.Context())
+	if err != nil || books.mismatch(0, false) != "" || books.Steps["confirm"].Effects != completed {
+		t.Errorf("provider %+v, %v", books, err)
 	}
 }
 

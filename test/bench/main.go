@@ -188,7 +188,8 @@ type options struct {
 	remote        bool
 	events        bool
 	stream        bool
-	rate          float64 // orders per second
+	rates         []int         // orders per second
+	latency       time.Duration // of the provider
 	commitLatency time.Duration
 }
 
@@ -198,7 +199,7 @@ keep-alive connections, random order ids (or --uuidv7), each run from an empty d
   go run . [flags]                          # everything, about 5 minutes
   go run . --callers 64 --items hot --only pawl --seconds 5
   go run . --stored 5000000                 # also with so many orders in the table
-  go run . --remote                        # instead: every step at a provider
+  go run . --remote --rate 20,200,500      # instead: every step at a provider
   go run . --stream                         # instead: orders in one request, one a line
   go run . --against ./old --rounds 5       # instead: beside another version
   go run . --commit-latency 1ms             # on a disk that is a network away
@@ -211,7 +212,7 @@ measured together: --only pawl,token. Flags:
 `
 
 func parseOptions(args []string) (options, error) {
-	o := options{targets: targets{source: "../.."}, callers: []int{1, 16, 64, 256}, items: []int{1, 10_000}}
+	o := options{targets: targets{source: "../.."}, items: []int{1, 10_000}, rates: []int{500}}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.Usage = func() { fmt.Fprint(flags.Output(), help); flags.PrintDefaults() }
 	flags.Func("callers", "numbers of callers (default 1,16,64,256)", numbers(&o.callers))
@@ -222,15 +223,22 @@ func parseOptions(args []string) (options, error) {
 	flags.IntVar(&o.rounds, "rounds", 1, "how often to do every run, targets in turn")
 	flags.Int64Var(&o.stored, "stored", 0, "also measure the service with this many completed orders in the table; the window is then at least 90 s")
 	flags.StringVar(&o.targets.pawl, "pawl", "", "binary of the service; default: built from the parent folder")
-	flags.BoolVar(&o.remote, "remote", false, "measure instead with every step at a provider (pawl simulate): orders offered at --rate, and 2,000 callers")
+	flags.BoolVar(&o.remote, "remote", false, "measure instead with every step at a provider (pawl simulate): orders offered at each --rate, then each number of --callers (default 2000)")
 	flags.BoolVar(&o.events, "events", false, "measure instead how late events reach a reader, with orders offered at --rate")
 	flags.BoolVar(&o.stream, "stream", false, "measure instead orders that come in one request, beside those of 256 callers, and beside single orders offered at --rate")
-	flags.Float64Var(&o.rate, "rate", 500, "orders per second that --remote, --events and --stream offer")
+	flags.Func("rate", "orders per second that --remote, --events and --stream offer (default 500)", numbers(&o.rates))
+	flags.DurationVar(&o.latency, "provider-latency", 50*time.Millisecond, "how long the provider of --remote takes for a call")
 	flags.StringVar(&o.targets.earlier, "against", "", "binary of an earlier version, to be measured in turn with this one and compared")
 	flags.DurationVar(&o.commitLatency, "commit-latency", 0, "add this to every commit, as a network disk does; needs gcc")
 	flags.BoolVar(&o.ordered, "uuidv7", false, "order ids that begin with the time, instead of random ones")
 	if err := flags.Parse(args); err != nil {
 		return o, err
+	}
+	if o.remote && o.callers == nil {
+		o.callers = []int{2000}
+	}
+	if o.callers == nil {
+		o.callers = []int{1, 16, 64, 256}
 	}
 	o.only = o.names(*only)
 	o.window.length = time.Duration(*seconds * float64(time.Second))
@@ -247,7 +255,7 @@ func (o options) names(only string) []string {
 	switch {
 	case only != "":
 		return strings.Split(only, ",")
-	case o.remote, o.events:
+	case o.events:
 		return []string{"pawl"}
 	case o.stream:
 		return []string{"pawl", streamName}
@@ -258,8 +266,8 @@ func (o options) names(only string) []string {
 }
 
 func (o options) check() error {
-	if (o.remote || o.events || o.stream) && (o.rate <= 0 || !slices.Contains(o.only, "pawl") || o.stored > 0) {
-		return errors.New("--remote, --events and --stream measure pawl, from an empty database, at a positive rate")
+	if (o.remote || o.events || o.stream) && (!slices.Contains(o.only, "pawl") || o.stored > 0) {
+		return errors.New("--remote, --events and --stream measure pawl, from an empty database")
 	}
 	if slices.Contains(o.only, "earlier") && o.targets.earlier == "" {
 		return errors.New("earlier is the binary of --against")

@@ -319,9 +319,11 @@ func inWindow(all []lateness, from, to time.Duration) (found lags) {
 func (p *plan) withFollower(ctx context.Context) error {
 	for range p.rounds {
 		for _, items := range p.items {
-			s := setup{Target: "pawl", Rate: p.rate, Items: items}
-			if err := p.do(ctx, run{setup: s, window: p.window, follow: true}); err != nil {
-				return err
+			for _, rate := range p.rates {
+				s := setup{Target: "pawl", Rate: float64(rate), Items: items}
+				if err := p.do(ctx, run{setup: s, window: p.window, follow: true}); err != nil {
+					return err
+				}
 			}
 		}
 	}

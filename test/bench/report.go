@@ -53,6 +53,7 @@ var (
 	}, speed...)
 	remoteColumns = append([]column{
 		{"load", func(_ report, x result) string { return x.load() }},
+		{"target", func(_ report, x result) string { return x.Target }},
 		{"calls/order", number("%.2f", func(x result) float64 { return float64(x.Provider.Requests) / float64(max(x.Answered, 1)) })},
 		{"CPU provider", number("%.3f", func(x result) float64 { return x.ProviderCPU })},
 	}, speed...)
@@ -65,11 +66,11 @@ func (r report) print(w io.Writer) {
 		"others: share of the cores that went to processes outside this benchmark\n",
 		r.Cores, r.Postgres, r.Go)
 	r.printTable(w, "ratio: to the baseline's orders/s", ledgerColumns, func(x result) bool { return x.Provider == nil })
-	r.printTable(w, "every step at a provider that takes "+providerLatency+"; offered: latency from when the order was due",
+	r.printTable(w, "every step at a provider; offered: latency from when the order was due",
 		remoteColumns, func(x result) bool { return x.Provider != nil })
 	for _, x := range r.Results {
 		if x.Provider != nil {
-			fmt.Fprintf(w, "\n%s\n  provider: %s\n", x.load(), x.Provider.text(x.Answered))
+			fmt.Fprintf(w, "\n%s\n  provider: %s\n", x.setup, x.Provider.text(x.Answered))
 		}
 		if x.EventLags != nil {
 			fmt.Fprintf(w, "\n%s: %.0f orders/s, %s\n", x.setup, x.OrdersPerSec, x.EventLags)
@@ -162,7 +163,7 @@ func itemsName(n int) string {
 }
 
 // comparisons are of versions of the service: what the first does of the second.
-var comparisons = [][2]string{{"pawl", "earlier"}, {"ledger-policy", "earlier"}, {"ledger-policy", "pawl"}, {"token", "pawl"}, {keyedName, "pawl"}, {streamName, "pawl"}}
+var comparisons = [][2]string{{"pawl", "baseline"}, {"pawl", "earlier"}, {"ledger-policy", "earlier"}, {"ledger-policy", "pawl"}, {"token", "pawl"}, {keyedName, "pawl"}, {streamName, "pawl"}}
 
 // printComparisons sets the median of all rounds of one target against that of another
 // under the same load. Differences smaller than those between rounds say nothing, so
@@ -190,7 +191,7 @@ func (r report) printComparisons(w io.Writer) {
 // rounds are the runs of a row that began with an empty database.
 func (r report) rounds(s setup) (runs []result) {
 	for _, x := range r.Results {
-		if x.setup == s && x.Stored == 0 && x.Provider == nil && x.Orders > 0 {
+		if x.setup == s && x.Stored == 0 && x.Orders > 0 {
 			runs = append(runs, x)
 		}
 	}

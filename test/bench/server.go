@@ -25,6 +25,7 @@ import (
 type target struct {
 	binary string
 	args   []string
+	env    []string
 	ready  string // path of a GET that is answered 200 once it is; "" = /health
 	token  bool   // its callers send a token
 }
@@ -126,6 +127,7 @@ func (t target) start(ctx context.Context, databaseURL, folder string) (*server,
 	// The baseline has no flags, and the simulator reads no PORT.
 	cmd := exec.Command(t.binary, append(slices.Clone(t.args), "--port", strconv.Itoa(port))...)
 	cmd.Env = append(inherited(), "DATABASE_URL="+databaseURL, "PAWL_LISTEN=127.0.0.1", "PORT="+strconv.Itoa(port))
+	cmd.Env = append(cmd.Env, t.env...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = folder, log, log
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start server: %w", err)
@@ -290,24 +292,9 @@ type provider struct {
 	server *server // while a run goes on
 }
 
-// providerLatency is that of a good payment provider.
-const providerLatency = "50ms"
-
-func newProvider(binary string) *provider {
-	args := []string{"simulate", "--file", "", "--latency", providerLatency}
+func newProvider(binary string, latency time.Duration) *provider {
+	args := []string{"simulate", "--file", "", "--latency", latency.String()}
 	return &provider{target: target{binary: binary, args: args, ready: "/summary"}}
-}
-
-// start serves, and writes the policy that leads every step there.
-func (p *provider) start(ctx context.Context, folder string) (policy string, err error) {
-	if p.server, err = p.target.start(ctx, "", folder); err != nil {
-		return "", fmt.Errorf("start provider: %w", err)
-	}
-	policy, err = p.policy(folder)
-	if err != nil {
-		err = errors.Join(err, p.server.stop())
-	}
-	return policy, err
 }
 
 func (p *provider) policy(folder string) (string, error) {
@@ -361,26 +348,30 @@ func (s *summary) mismatch(orders int, known bool) string {
 	return strings.Join(wrong, "; ")
 }
 
-const (
-	remoteCallers = 2000 // and the policy's limit of calls at a time, for each step
-	remoteItems   = 10_000
+const remoteItems = 10_000
 
-	// So many callers that begin at the same moment go through their steps side by side
-	// at first, and the connections to the provider have to be made.
-	remoteWarmUp = 5 * time.Second
-)
+// remoteWarmUp is longer: many callers that begin at the same moment go through their steps side by side at first, and the
+// connections to the provider have to be made.
+const remoteWarmUp = 5 * time.Second
 
-// withProvider measures the service with every step at a provider: with orders offered
-// at a rate, and with so many callers that wait.
+// withProvider measures with every step at a provider: with orders offered at a rate, and with callers that wait.
 func (p *plan) withProvider(ctx context.Context) error {
+	var loads []setup
+	for _, rate := range p.rates {
+		loads = append(loads, setup{Rate: float64(rate)})
+	}
+	for _, callers := range p.callers {
+		loads = append(loads, setup{Callers: callers})
+	}
 	w := p.window
 	w.warmUp = max(w.warmUp, remoteWarmUp)
-	for range p.rounds {
-		for _, s := range []setup{{Rate: p.rate}, {Callers: remoteCallers}} {
-			s.Target, s.Items = "pawl", remoteItems
-			r := run{setup: s, window: w, provider: newProvider(p.built[s.Target].binary)}
-			if err := p.do(ctx, r); err != nil {
-				return err
+	for _, s := range loads {
+		for round := range p.rounds {
+			for _, s.Target = range inTurn(p.only, round) {
+				s.Items = remoteItems
+				if err := p.do(ctx, run{setup: s, window: w, provider: newProvider(p.built["pawl"].binary, p.latency)}); err != nil {
+					return err
+				}
 			}
 		}
 	}
@@ -390,12 +381,19 @@ func (p *plan) withProvider(ctx context.Context) error {
 // measureRemote is measure with a provider that begins with empty books, and is asked
 // what it did after the service has ended.
 func (r run) measureRemote(ctx context.Context) (out result, err error) {
-	policy, err := r.provider.start(ctx, r.folder)
-	if err != nil {
-		return out, err
+	if r.provider.server, err = r.provider.target.start(ctx, "", r.folder); err != nil {
+		return out, fmt.Errorf("start provider: %w", err)
 	}
 	defer func() { err = errors.Join(err, r.provider.server.stop()) }()
-	r.target.args = append(slices.Clone(r.target.args), "--policy", policy)
+	if r.Target == "baseline" {
+		r.target.env = []string{"PROVIDER=http://" + r.provider.server.address}
+	} else {
+		policy, err := r.provider.policy(r.folder)
+		if err != nil {
+			return out, err
+		}
+		r.target.args = append(slices.Clone(r.target.args), "--policy", policy)
+	}
 	if out, err = r.measure(ctx); err != nil {
 		return out, err
 	}

@@ -168,7 +168,7 @@ func (p *plan) withStream(ctx context.Context) error {
 				}
 			}
 			for _, beside := range []bool{round%2 == 1, round%2 == 0} {
-				if err := p.do(ctx, run{setup: setup{Target: "pawl", Rate: p.rate, Items: items, Beside: beside}, window: p.window}); err != nil {
+				if err := p.do(ctx, run{setup: setup{Target: "pawl", Rate: float64(p.rates[0]), Items: items, Beside: beside}, window: p.window}); err != nil {
 					return err
 				}
 			}

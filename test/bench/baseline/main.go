@@ -7,7 +7,7 @@
 // charge, its reservation, the stock of its item (when it is reserved and when it is
 // sold), and one history row per move. It does less than Pawl in this: no lease and no
 // recovery by another process, no guard in the database, no lists and none of their
-// indexes.
+// indexes. With PROVIDER set to the URL of a provider, see remote.
 package main
 
 import (
@@ -35,13 +35,21 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	s := &server{pool}
+	s := server{pool}
+	run := s.run
+	if provider := os.Getenv("PROVIDER"); provider != "" {
+		r, err := newRemote(ctx, s, provider)
+		if err != nil {
+			log.Fatal(err)
+		}
+		run = r.run
+	}
 	http.HandleFunc("GET /health", func(w http.ResponseWriter, r *http.Request) {
 		if err := pool.Ping(r.Context()); err != nil {
 			http.Error(w, "database does not answer", http.StatusServiceUnavailable)
 		}
 	})
-	http.HandleFunc("POST /api/orders/process", s.process)
+	http.HandleFunc("POST /api/orders/process", func(w http.ResponseWriter, r *http.Request) { process(w, r, run) })
 	log.Fatal(http.ListenAndServe(net.JoinHostPort("127.0.0.1", os.Getenv("PORT")), nil))
 }
 
@@ -87,7 +95,8 @@ type answer struct {
 
 var amountFormat = regexp.MustCompile(`^[0-9]{1,15}(\.[0-9]{1,2})?$`)
 
-func (s *server) process(w http.ResponseWriter, r *http.Request) {
+// process answers with the order once run has taken it to its end.
+func process(w http.ResponseWriter, r *http.Request, run func(context.Context, input) (string, error)) {
 	var in input
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10)).Decode(&in); err != nil {
 		http.Error(w, "body is not an order", http.StatusBadRequest)
@@ -97,7 +106,7 @@ func (s *server) process(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "orderId, amount and item are needed", http.StatusUnprocessableEntity)
 		return
 	}
-	status, err := s.run(r.Context(), in)
+	status, err := run(r.Context(), in)
 	if errors.Is(err, errConflict) {
 		http.Error(w, err.Error(), http.StatusConflict)
 		return
@@ -137,6 +146,7 @@ type server struct{ pool *pgxpool.Pool }
 
 type order struct {
 	no       int64
+	id       string
 	status   string
 	item     string
 	quantity int

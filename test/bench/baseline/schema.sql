@@ -4,11 +4,12 @@
 CREATE TABLE orders (
   order_no   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   created_at timestamptz NOT NULL DEFAULT now(),
-  status     text NOT NULL CHECK (status IN ('charging', 'reserving', 'confirming', 'completed', 'failed')),
+  status     text NOT NULL CHECK (status IN ('charging', 'reserving', 'confirming', 'completed', 'releasing', 'refunding', 'failed')),
   order_id   text NOT NULL UNIQUE,
   item       text NOT NULL,
   quantity   integer NOT NULL DEFAULT 1 CHECK (quantity >= 1),
-  amount     numeric NOT NULL CHECK (amount >= 0)
+  amount     numeric NOT NULL CHECK (amount >= 0),
+  process    bigint -- that drives it, where a provider does the steps
 ) WITH (fillfactor = 50);
 
 CREATE TABLE transitions (
@@ -24,14 +25,17 @@ CREATE TABLE charges (
   order_no    bigint PRIMARY KEY,
   created_at  timestamptz NOT NULL DEFAULT now(),
   refunded_at timestamptz,
-  amount      numeric NOT NULL
+  amount      numeric NOT NULL,
+  reference   text
 );
 
 CREATE TABLE reservations (
-  order_no   bigint PRIMARY KEY,
-  created_at timestamptz NOT NULL DEFAULT now(),
-  item       text NOT NULL,
-  quantity   integer NOT NULL
+  order_no    bigint PRIMARY KEY,
+  created_at  timestamptz NOT NULL DEFAULT now(),
+  released_at timestamptz,
+  item        text NOT NULL,
+  quantity    integer NOT NULL,
+  reference   text
 );
 
 CREATE TABLE inventory (
@@ -41,3 +45,26 @@ CREATE TABLE inventory (
   tracked  boolean NOT NULL DEFAULT false,
   CHECK (NOT tracked OR reserved <= on_hand)
 ) WITH (fillfactor = 50);
+
+-- Where a provider does the steps.
+CREATE TABLE confirmations (
+  order_no   bigint PRIMARY KEY,
+  created_at timestamptz NOT NULL DEFAULT now(),
+  reference  text
+);
+
+CREATE TABLE calls (
+  order_no    bigint NOT NULL,
+  call        integer NOT NULL, -- the seq of the move that began it
+  started_at  timestamptz NOT NULL DEFAULT now(),
+  finished_at timestamptz,
+  done        boolean,
+  step        text NOT NULL,
+  reference   text,
+  PRIMARY KEY (order_no, call)
+) WITH (fillfactor = 50);
+
+CREATE TABLE processes (
+  process bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  seen_at timestamptz NOT NULL DEFAULT now()
+);
