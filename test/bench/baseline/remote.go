@@ -241,7 +241,7 @@ func (r *remote) watch(ctx context.Context) {
 			log.Print(err)
 		}
 		for _, o := range left {
-			go r.drive(ctx, o)
+			go func() { _, _ = r.drive(ctx, o) }() // which logs what fails
 		}
 	}
 }
