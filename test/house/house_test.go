@@ -12,7 +12,7 @@ import (
 	"testing/fstest"
 )
 
-// mayImport says which folder may import which; docs/design.md has the picture. Tests import what they need. test/bench is a
+// mayImport says which folder may import which; docs/design.md tells the main lines. Tests import what they need. test/bench is a
 // module of its own that uses the service as a customer does.
 var mayImport = map[string][]string{
 	"fsm":                 {},
