@@ -71,7 +71,7 @@ func (e *Engine) Answer(ctx context.Context, token string, t CallbackResult) (Re
 	if err != nil {
 		return Receipt{}, err
 	}
-	text, err := t.Storable(provider.WithheldOf(append(who.tokens(of), paymentMethod, secret)...))
+	text, err := t.Storable(provider.NewSecrets(append(who.tokens(of), paymentMethod, secret)...))
 	if err != nil {
 		return Receipt{}, &InvalidCallback{err.Error()}
 	}

@@ -129,8 +129,8 @@ func (e *Engine) withhold(ctx context.Context, q *Request, o *orders.Order) erro
 	}
 	said := *q.Settle
 	tokens := who.tokens(newTarget(o.OrderNo, o.OrderID, o.Generation, fsm.Charge))
-	withheld := provider.WithheldOf(append(tokens, or(o.PaymentMethod))...)
-	said.Reference, said.Code, said.Detail = withheld.Name(said.Reference), withheld.Hide(said.Code), withheld.Hide(said.Detail)
+	secrets := provider.NewSecrets(append(tokens, or(o.PaymentMethod))...)
+	said.Reference, said.Code, said.Detail = secrets.Name(said.Reference), secrets.Mask(said.Code), secrets.Mask(said.Detail)
 	q.Settle = &said
 	return nil
 }

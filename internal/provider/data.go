@@ -78,8 +78,8 @@ func checkString(s string) error {
 	return nil
 }
 
-// checkNumber keeps a number far from the limits of numeric, 131,072 digits before the
-// point and 16,383 after it, which a short exponent reaches.
+// checkNumber keeps a number far from the limits of numeric, 131,072 digits before the point and 16,383 after it, which
+// a short exponent can reach.
 func checkNumber(text string) error {
 	_, exponent, ok := strings.Cut(strings.ToLower(text), "e")
 	if !ok {
@@ -99,9 +99,9 @@ const (
 
 // Text makes foreign text safe to store, log and show: up to 200 printable characters. Others become blanks, because
 // control characters can forge lines of a log, and those that change the direction of text can forge what a line says.
-// For text that may repeat secrets, use Withheld.Text.
+// For text that may repeat secrets, use Secrets.Text.
 func Text(words string) string {
-	words = printable(words)
+	words = Printable(words)
 	count := 0
 	for i := range words {
 		if count++; count > maxWords {
@@ -111,7 +111,8 @@ func Text(words string) string {
 	return words
 }
 
-func printable(words string) string {
+// Printable replaces other characters by blanks.
+func Printable(words string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
 			return r
@@ -136,7 +137,7 @@ type CallbackText struct {
 
 // Storable returns the texts as they can be stored and shown, by the rules for answers to calls: code and detail are
 // cut, and secrets are masked. The error says which text can't be stored.
-func (t CallbackText) Storable(withheld Withheld) (CallbackText, error) {
+func (t CallbackText) Storable(secrets Secrets) (CallbackText, error) {
 	if err := CheckReference(t.Reference); err != nil {
 		return CallbackText{}, err
 	}
@@ -144,5 +145,7 @@ func (t CallbackText) Storable(withheld Withheld) (CallbackText, error) {
 	if err != nil {
 		return CallbackText{}, fmt.Errorf("data %w", err)
 	}
-	return CallbackText{Reference: withheld.Name(t.Reference), Code: withheld.Code(t.Code), Detail: withheld.Text(t.Detail), Data: withheld.Data(data)}, nil
+	return CallbackText{
+		Reference: secrets.Name(t.Reference), Code: secrets.Code(t.Code), Detail: secrets.Text(t.Detail), Data: secrets.Data(data),
+	}, nil
 }

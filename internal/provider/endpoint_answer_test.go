@@ -49,7 +49,8 @@ var answers = []struct {
 	{204, ``, provider.Done{}},
 	{200, " \r\n", provider.Done{}},
 	{200, `{}`, provider.Done{}},
-	{201, `{"reference":"ch_1","data":{"b":[1.50,{"c":null}],"a":"<é>"},"more":[1]}`, provider.Done{Reference: "ch_1", Data: []byte(`{"a":"<é>","b":[1.50,{"c":null}]}`)}},
+	{201, `{"reference":"ch_1","data":{"b":[1.50,{"c":null}],"a":"<é>"},"more":[1]}`,
+		provider.Done{Reference: "ch_1", Data: []byte(`{"a":"<é>","b":[1.50,{"c":null}]}`)}},
 	{200, `{"reference":null,"data":null,"code":7}`, provider.Done{}},
 	{299, `{"outcome":"done","reference":"` + strings.Repeat("\U0001f600", 255) + `"}`, provider.Done{Reference: strings.Repeat("\U0001f600", 255)}},
 	{200, `{"data":{"half":"\ud800","e":1e999}}`, provider.Done{Data: []byte(`{"e":1e999,"half":"` + "\ufffd" + `"}`)}},
@@ -127,7 +128,7 @@ var answers = []struct {
 	{308, `{"outcome":"refused","code":"x"}`, provider.Unknown{Code: "redirect"}},
 }
 
-// An undo that was only taken on is not done, and nobody calls back for it.
+// An undo that was only accepted is not done, and has no callback.
 func TestAnswerToADoAndToAnUndo(t *testing.T) {
 	t.Parallel()
 	for _, a := range answers {
@@ -206,7 +207,7 @@ func lookerAt(t *testing.T, url string) provider.Looker {
 	return looker
 }
 
-// A look-up that nobody answers says nothing of the Do, not even that it was not seen.
+// A look-up without an answer says nothing about the Do, not even that it was not seen.
 func TestALookupThatFailsIsUnknown(t *testing.T) {
 	t.Parallel()
 	if r := lookerAt(t, nobody(t)).Lookup(t.Context(), aCall(fsm.Charge)); kind(r) != "unknown" {

@@ -20,7 +20,7 @@ import (
 	"pawl/test/assert"
 )
 
-// nobody is an address where nobody listens.
+// nobody is an address without a listener.
 func nobody(t *testing.T) string {
 	t.Helper()
 	gone := httptest.NewServer(done)
@@ -133,10 +133,11 @@ func TestRequestSentTwiceIsInDoubt(t *testing.T) {
 		then []func(*bufio.ReadWriter)
 		want provider.Result
 	}{
-		"answered 429":     {[]func(*bufio.ReadWriter){answering(tooMany)}, provider.Unknown{Code: "too_many_requests"}},
-		"refused for good": {[]func(*bufio.ReadWriter){answering("HTTP/1.1 402 No\r\nContent-Length: 0\r\n\r\n")}, provider.Refused{Code: "payment_required"}},
-		"done":             {[]func(*bufio.ReadWriter){answering(wholeDone)}, provider.Done{}},
-		"not connected":    {nil, provider.Unknown{Code: "connection_lost"}},
+		"answered 429": {[]func(*bufio.ReadWriter){answering(tooMany)}, provider.Unknown{Code: "too_many_requests"}},
+		"refused for good": {[]func(*bufio.ReadWriter){answering("HTTP/1.1 402 No\r\nContent-Length: 0\r\n\r\n")},
+			provider.Refused{Code: "payment_required"}},
+		"done":          {[]func(*bufio.ReadWriter){answering(wholeDone)}, provider.Done{}},
+		"not connected": {nil, provider.Unknown{Code: "connection_lost"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -156,7 +157,8 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	elsewhere, target := lay(t, done)
 	for _, status := range []int{301, 302, 303, 307, 308} {
 		for _, op := range []provider.Operation{provider.Do, provider.Undo} {
-			if r, ok := answered(t, op, says(status, "", "Location", target)).(provider.Unknown); !ok || r.Code != "redirect" || strings.Contains(r.Detail, target) {
+			if r, ok := answered(t, op, says(status, "", "Location", target)).(provider.Unknown); !ok ||
+				r.Code != "redirect" || strings.Contains(r.Detail, target) {
 				t.Errorf("%d: %#v", status, r)
 			}
 		}

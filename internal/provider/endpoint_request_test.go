@@ -37,7 +37,8 @@ func TestBodyOfARequest(t *testing.T) {
 	fullBody := `{"orderId":"order \"1\" \\ <é> ` + "\U0001f600\u2028" + `","step":"charge","operation":"do","generation":3,"amount":"1234567890.50",` +
 		`"currency":"EUR","item":"a\u0009b` + "\x7f\ufffd" + `","quantity":7,"customerId":"c","paymentMethod":"pm_1",` +
 		`"metadata":{"a":"/&","b":"\u0001","zz":"1"},"callbackUrl":"https://shop.example/api/callbacks/abc"}`
-	fullUndo := `{"orderId":"order \"1\" \\ <é> ` + "\U0001f600\u2028" + `","step":"charge","operation":"undo","generation":3,"amount":"1234567890.50",` +
+	fullUndo := `{"orderId":"order \"1\" \\ <é> ` + "\U0001f600\u2028" +
+		`","step":"charge","operation":"undo","generation":3,"amount":"1234567890.50",` +
 		`"currency":"EUR","item":"a\u0009b` + "\x7f\ufffd" + `","quantity":7,"customerId":"c","paymentMethod":"pm_1",` +
 		`"metadata":{"a":"/&","b":"\u0001","zz":"1"},"undoKey":"` + full.Key(provider.Do) + `"`
 	charged := provider.Call{Installation: installation, OrderID: "order-123", Step: fsm.Charge, Currency: "EUR", Item: "i", Quantity: 1,
@@ -177,7 +178,7 @@ func TestCallsOfAnOrderAreOneTrace(t *testing.T) {
 	}
 }
 
-// A policy has no such URLs. Should it ever, nothing is sent, a person is asked in the end, and nobody is told a password.
+// A policy has no such URLs. If it did, nothing would be sent, the order would be held, and no password would be shown.
 func TestAnAddressThatCantBeUsedSendsNothing(t *testing.T) {
 	t.Parallel()
 	for name, url := range map[string]string{
@@ -231,5 +232,6 @@ func TestClockOfTheCall(t *testing.T) {
 
 // atURL is an http executor whose URLs are all below one address.
 func atURL(url string, of fsm.Step, secret policy.Secret) provider.Executor {
-	return endpoint.New(&policy.Step{Executor: policy.HTTP, URL: url + "/do", UndoURL: url + "/undo", RefundURL: url + "/refund", Secret: secret}, of, local)
+	return endpoint.New(&policy.Step{Executor: policy.HTTP, URL: url + "/do", UndoURL: url + "/undo",
+		RefundURL: url + "/refund", Secret: secret}, of, local)
 }

@@ -56,7 +56,7 @@ type Exchange struct {
 	Ended    error       // how the call had ended by the time of Err, if it had
 	Sent     int         // on how many connections the request may have been written
 	Received time.Time   // when the answer arrived, by the clock of the call
-	Withheld Withheld    // secrets that no text may repeat
+	Secrets  Secrets     // which no text may repeat
 }
 
 // Perform makes the request of a call. send must send it with the context that it gets, read the answer, and set Status
@@ -65,7 +65,7 @@ func (x *Exchange) Perform(ctx context.Context, c *Call, secrets []string, send 
 	if c.secrets != nil {
 		*c.secrets = append(*c.secrets, secrets...)
 	}
-	x.Withheld = c.Withheld(secrets...)
+	x.Secrets = c.Secrets(secrets...)
 	var sent atomic.Int32
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		// Called before the first byte on every connection that is tried, even one that turns out to be closed: later
@@ -139,7 +139,7 @@ func lookUpFailed(e *net.DNSError) string {
 }
 
 // Text is the function Text for parts of this answer, with secrets masked.
-func (x *Exchange) Text(words string) string { return x.Withheld.Text(words) }
+func (x *Exchange) Text(words string) string { return x.Secrets.Text(words) }
 
 // maxRetryAfter bounds Retry-After, so that it fits a duration.
 const maxRetryAfter = 365 * 24 * time.Hour

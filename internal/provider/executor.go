@@ -209,7 +209,6 @@ func (c *Call) Body(op Operation) ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// chargeKey is the key of the charge that is refunded.
 func (c *Call) chargeKey() string {
 	charge := *c
 	charge.RefundID = ""
@@ -228,8 +227,7 @@ func appendOptional(b []byte, name, value string) []byte {
 	return appendMember(append(b, ','), name, value)
 }
 
-// appendMetadata writes what may come from the request or from a jsonb column, which
-// prints blanks between its tokens.
+// appendMetadata writes metadata from the request or from a jsonb column, which adds blanks between its tokens.
 func appendMetadata(b []byte, metadata json.RawMessage) ([]byte, error) {
 	if len(metadata) == 0 {
 		return b, nil
@@ -244,9 +242,9 @@ func appendMetadata(b []byte, metadata json.RawMessage) ([]byte, error) {
 	return AppendMetadata(append(b, `,"metadata":`...), pairs), nil
 }
 
-// AppendMetadata writes metadata as a JSON object with its keys in the order in which jsonb
-// keeps them: by length in bytes, then by bytes. So it has the same text before and after it
-// was stored, for providers that compare bodies and for callers that compare ETags.
+// AppendMetadata writes metadata as a JSON object with its keys in the order of jsonb: by length in bytes, then by
+// bytes. So the text is the same before and after it was stored, for providers that compare bodies and callers that
+// compare ETags.
 func AppendMetadata(b []byte, pairs map[string]string) []byte {
 	keys := slices.SortedFunc(maps.Keys(pairs), func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))
@@ -265,7 +263,7 @@ func AppendMetadata(b []byte, pairs map[string]string) []byte {
 func appendString(b []byte, s string) []byte {
 	const hex = "0123456789abcdef"
 	b = append(b, '"')
-	for _, r := range s { // bytes that are no UTF-8 come as U+FFFD
+	for _, r := range s { // invalid UTF-8 becomes U+FFFD
 		switch {
 		case r == '"' || r == '\\':
 			b = append(b, '\\', byte(r))
@@ -278,15 +276,14 @@ func appendString(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
-// Key is the idempotency key of one operation of this call: `pawl-` and 52 characters of
-// lower-case base32, the SHA-256 of what the operation belongs to. It is the same on
-// every call, and another one for every other installation, order, step, generation,
-// operation and refund. It is a hash because an order id is no key: providers take 255 ASCII
-// characters, and HTTP drops the blanks around a header's value.
+// Key is the idempotency key of an operation of this call: `pawl-` and 52 characters of lower-case base32, the SHA-256
+// of what identifies the operation. It is the same on every call, and differs between installations, orders, steps,
+// generations, operations and refunds. An order ID would be no key: providers take 255 ASCII characters, and HTTP drops
+// blanks around the value of a header.
 func (c *Call) Key(op Operation) string {
 	b := make([]byte, 0, 256)
 	b = appendField(b, c.Installation[:])
-	b = appendField(b, "") // whose order it is, once an installation serves several
+	b = appendField(b, "") // reserved for the owner of the order, if an installation serves several
 	b = appendField(b, c.OrderID)
 	b = appendField(b, c.Step)
 	b = appendField(b, op)
@@ -300,17 +297,16 @@ func (c *Call) Key(op Operation) string {
 
 var keyEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
-// appendField writes a field behind its length, so that no two lists of fields have the
-// same bytes: "a", "bc" and "ab", "c" must not share a charge.
+// appendField writes a field after its length, so that no two lists of fields have the same bytes: "a", "bc" and "ab",
+// "c" must not share a charge.
 func appendField[T ~string | ~[]byte](b []byte, field T) []byte {
 	b = binary.BigEndian.AppendUint32(b, uint32(len(field)))
 	return append(b, field...)
 }
 
-// TraceParent names the trace of a call (W3C Trace Context, version 00). All calls of one
-// generation of an order are one trace, whichever replica makes them; each has a parent
-// id of its own. It is marked as sampled, so that what an order did at its
-// providers can be found.
+// TraceParent identifies the trace of a call (W3C Trace Context, version 00). All calls of one generation of an order
+// belong to one trace, on whichever replica; each has its own parent ID. It is marked as sampled, so that the calls of
+// an order can be found at its providers.
 func (c *Call) TraceParent() string {
 	b := make([]byte, 0, 256)
 	b = appendField(b, "trace")

@@ -28,8 +28,9 @@ func TestStripeConforms(t *testing.T) {
 				})
 				how := policy.Step{Executor: policy.Stripe, URL: serve(unkept), Secret: secretOf(t, "sk_test_123"), Capture: capture}
 				return subject{
-					Executor: stripe.New(&how, fsm.Charge, local), of: fsm.Charge, decline: func(c *provider.Call) { c.PaymentMethod = "pm_card_visa_chargeDeclinedInsufficientFunds" },
-					books: counted(t, sim, stripe.EffectKey),
+					Executor: stripe.New(&how, fsm.Charge, local), of: fsm.Charge,
+					decline: func(c *provider.Call) { c.PaymentMethod = "pm_card_visa_chargeDeclinedInsufficientFunds" },
+					books:   counted(t, sim, stripe.EffectKey),
 				}
 			})
 		})

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-	"unicode"
 
 	"pawl/db"
 	"pawl/internal/provider"
@@ -104,26 +103,17 @@ func (a *Attempt) read(response *http.Response) {
 
 // mask makes an answer safe to store and show: printable, short, and without secrets.
 func (a *Attempt) mask(secrets []string) {
-	var withheld []string
+	var keys []string
 	for _, secret := range secrets {
-		withheld = append(withheld, strings.TrimPrefix(secret, signing.Prefix))
+		keys = append(keys, strings.TrimPrefix(secret, signing.Prefix))
 	}
-	hidden := provider.WithheldOf(withheld...)
+	hidden := provider.NewSecrets(keys...)
 	cut := len(a.Answer) >= maxRead
-	if a.Answer = hidden.Hide(a.Answer); cut && len(hidden) > 0 { // it may end within a secret; the longest one comes first
+	if a.Answer = hidden.Mask(a.Answer); cut && len(hidden) > 0 { // it may end within a secret; the longest one comes first
 		a.Answer = a.Answer[:max(0, len(a.Answer)-len(hidden[0]))]
 	}
-	a.Answer = clip(printable(a.Answer), maxAnswer)
-	a.Error = clip(hidden.Hide(printable(a.Error)), maxAnswer)
-}
-
-func printable(text string) string {
-	return strings.TrimSpace(strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return ' '
-	}, strings.ToValidUTF8(text, "?")))
+	a.Answer = clip(strings.TrimSpace(provider.Printable(a.Answer)), maxAnswer)
+	a.Error = clip(hidden.Mask(provider.Printable(a.Error)), maxAnswer)
 }
 
 // clip truncates a text to a number of bytes, between two characters.

@@ -17,19 +17,19 @@ import (
 // maxAnswer is how many bytes of an answer's body are read.
 const maxAnswer = 64 << 10
 
-// answer is what came of a request.
+// answer is the outcome of a request.
 type answer struct {
 	provider.Exchange
 	body    []byte
 	tooLong bool
-	unended bool // nothing but the end of the connection ends the body
+	unended bool // only the end of the connection ends the body
 }
 
-// read takes in a response, and frees its connection.
+// read reads a response, and frees its connection.
 func (a *answer) read(response *http.Response) error {
 	defer response.Body.Close()
 	a.Status, a.Header = response.StatusCode, response.Header
-	if a.Status < http.StatusOK { // the rest of a connection that was switched to something else
+	if a.Status < http.StatusOK { // the connection was switched to another protocol
 		return nil
 	}
 	var err error
@@ -41,8 +41,7 @@ func (a *answer) read(response *http.Response) error {
 	return err
 }
 
-// reply is the JSON object in the body of an answer; what is not for the operation at
-// hand is ignored, and so are members that are not named here.
+// reply is the JSON object in the body of an answer. Other members, and those of other operations, are ignored.
 type reply struct {
 	Outcome   verdict         `json:"outcome"`
 	State     verdict         `json:"state"`
@@ -53,8 +52,7 @@ type reply struct {
 	Action    json.RawMessage `json:"action"`
 }
 
-// verdict is a string on which money depends. A value that is no string, or is given twice with different
-// contents, is invalid.
+// verdict is a string on which money depends. A value that is not a string, or two different values, are invalid.
 type verdict string
 
 // UnmarshalJSON implements json.Unmarshaler; it never fails.
@@ -67,8 +65,7 @@ func (v *verdict) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// word is a string that may be something else in an error that is not made for us, such
-// as a numeric code: then it is empty.
+// word is a string, or empty if the value has another type, as a numeric code in an error of a proxy.
 type word string
 
 // UnmarshalJSON implements json.Unmarshaler; it never fails.
@@ -80,8 +77,8 @@ func (w *word) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// reply reads the body, which may be empty. What could be read of it is returned with the
-// error too: a refusal with a strange reference is still a refusal.
+// reply reads the body, which may be empty. It returns the valid parts even with an error: a refusal with an invalid
+// reference is still a refusal.
 func (a *answer) reply() (r reply, err error) {
 	body := bytes.TrimSpace(a.body)
 	switch {
@@ -104,9 +101,9 @@ func (a *answer) reply() (r reply, err error) {
 	return r, nil
 }
 
-// result says what the answer to an operation means: the outcome that it names, or else what its status means. Only
-// what says so beyond doubt is done, refused or not done: 409 and 422 are how idempotency keys answer while the first
-// call is still running, and 408 or 5xx may come after the money was taken.
+// result interprets the answer to an operation: by the outcome that it names, or else by its status. Anything ambiguous
+// is Unknown. With 409 or 422, the first request with the key may still be running; with 408 or 5xx, the money may have
+// been taken.
 func (a *answer) result(op provider.Operation) provider.Result {
 	if a.Err != nil {
 		return a.Lost()
@@ -146,7 +143,7 @@ func (a *answer) done(r *reply) provider.Result {
 	return provider.Done{Reference: r.Reference, Data: data}
 }
 
-// accepted is what 202 means. An undo has no callback: it is asked again.
+// accepted is the result of a 202. An undo has no callback, so it is repeated.
 func (a *answer) accepted(r *reply, op provider.Operation) provider.Result {
 	if op == provider.Undo {
 		return provider.Unknown{Code: "undo_pending", Detail: a.Text(string(r.Detail)), After: a.RetryAfter()}
@@ -165,9 +162,8 @@ func (a *answer) refused(r *reply, code string) provider.Result {
 	return provider.Refused{Code: a.code(r, code), Detail: a.Text(string(r.Detail))}
 }
 
-// notDone is what an answer means that says that this call did nothing. When the request
-// was put on more than one connection the answer is that to the last; an earlier one may
-// have done it.
+// notDone is the result of an answer that says that nothing was done. If the request went out on several connections,
+// this answers only the last one, so the step is in doubt.
 func (a *answer) notDone(r *reply, code string) provider.Result {
 	if a.Sent > 1 {
 		return a.inDoubt(r, code, "sent again after a lost connection")
@@ -176,7 +172,7 @@ func (a *answer) notDone(r *reply, code string) provider.Result {
 		Counts: a.Status != http.StatusTooManyRequests}
 }
 
-// inDoubt carries the code of the reply, if it has one.
+// inDoubt is an unknown result, with the code of the reply if it has one.
 func (a *answer) inDoubt(r *reply, code, detail string) provider.Result {
 	if r.Detail != "" {
 		detail = string(r.Detail)
@@ -193,9 +189,9 @@ func (a *answer) unreadable(why error) provider.Result {
 	return provider.Unknown{Code: "answer_unreadable", Detail: why.Error(), After: a.RetryAfter()}
 }
 
-// code is the code of a reply, or the one given when it has none that can be shown.
+// code is the code of a reply, or otherwise if it has none that can be shown.
 func (a *answer) code(r *reply, otherwise string) string {
-	return cmp.Or(a.Withheld.Code(string(r.Code)), otherwise)
+	return cmp.Or(a.Secrets.Code(string(r.Code)), otherwise)
 }
 
 func (a *answer) statusText() string {

@@ -31,7 +31,8 @@ func FuzzAnswer(f *testing.F) {
 			return
 		}
 		for _, op := range []provider.Operation{provider.Do, provider.Undo} {
-			a := answer{body: body, Exchange: provider.Exchange{Status: status, Sent: sent, Header: http.Header{"Retry-After": {after}}, Withheld: provider.WithheldOf("", "hidden")}}
+			a := answer{body: body, Exchange: provider.Exchange{Status: status, Sent: sent,
+				Header: http.Header{"Retry-After": {after}}, Secrets: provider.NewSecrets("", "hidden")}}
 			r := a.result(op)
 			wellFormed(t, r)
 			if !justified(r, op, &a) {

@@ -1,8 +1,8 @@
-// Package endpoint does steps at HTTP endpoints: those of the shop, and those of `pawl simulate`. docs/http-endpoints.md is
+// Package endpoint is the executor for HTTP endpoints, those of a shop or of `pawl simulate`. docs/http-endpoints.md is
 // their contract.
 //
-// The engine makes an executor for each step whose policy names http or simulator, and calls it. It never decides what an
-// order does next, and never sends a request again: that is for the engine, which counts calls.
+// The engine makes an executor for each step whose policy names http or simulator. It does not retry: the engine does,
+// and counts the calls.
 package endpoint
 
 import (
@@ -27,8 +27,8 @@ type endpoint struct {
 	bounds    policy.Bounds
 }
 
-// New makes an executor of a step as a policy has it, by http or at the simulator. It is a Looker if and only if there is a
-// URL for look-ups. New reads no secret: that is done with every call, so that it can be replaced.
+// New returns an executor of a step with the executor http or simulator. It is a Looker if there is a URL for look-ups.
+// Secrets are read at every call, so that they can be replaced.
 func New(s *policy.Step, of fsm.Step, within policy.Bounds) provider.Executor {
 	e := endpoint{provider.NewTransport(s.InFlight, within.AllowPrivate), *s, within}
 	if s.Executor == policy.Simulator {
@@ -44,18 +44,18 @@ func New(s *policy.Step, of fsm.Step, within policy.Bounds) provider.Executor {
 	return &lookEndpoint{e}
 }
 
-// below is an address below the base URL of a simulator.
+// below returns an address below the base URL of a simulator.
 func below(base string, path ...string) string {
-	address, _ := url.JoinPath(base, path...) // a policy has no URL that can't be read
+	address, _ := url.JoinPath(base, path...) // the URLs of a policy are valid
 	return address
 }
 
-// Do posts the call.
+// Do posts the call to the URL of the step.
 func (e *endpoint) Do(ctx context.Context, c *provider.Call) provider.Result {
 	return e.post(ctx, c, provider.Do, e.how.URL)
 }
 
-// Undo posts the call to the undo URL, with a key of its own and that of the Do as undoKey.
+// Undo posts the call to the undo URL. It has its own key, and that of the Do as undoKey.
 func (e *endpoint) Undo(ctx context.Context, c *provider.Call) provider.Result {
 	if e.how.UndoURL == "" {
 		return provider.Unknown{Code: "no_undo", Detail: "a " + string(c.Step) + " can't be undone"}
@@ -63,7 +63,7 @@ func (e *endpoint) Undo(ctx context.Context, c *provider.Call) provider.Result {
 	return e.post(ctx, c, provider.Undo, e.how.UndoURL)
 }
 
-// Refund posts the call to the refund URL, with a key of its own and that of the charge as chargeKey.
+// Refund posts the call to the refund URL. It has its own key, and that of the charge as chargeKey.
 func (e *endpoint) Refund(ctx context.Context, c *provider.Call) provider.Result {
 	if e.how.RefundURL == "" {
 		return provider.Retry{Code: "no_refund_url", Detail: "the policy has no refundUrl for the charge", Counts: true}
@@ -82,8 +82,8 @@ func (e *endpoint) post(ctx context.Context, c *provider.Call, op provider.Opera
 	}
 	key := c.Key(op)
 	request.Header["Content-Type"] = []string{"application/json"}
-	// net/http sends a request with this header again when the other side closes a kept
-	// connection on it. The same key makes that harmless, and Exchange counts it.
+	// With this header, net/http repeats a request if the server closes an idle connection under it. The key makes that
+	// harmless, and Exchange counts it.
 	request.Header["Idempotency-Key"] = []string{key}
 	request.Header["Fencing-Token"] = []string{strconv.FormatInt(c.Fence, 10)}
 	a, err := e.exchange(c, request, signing.Message{ID: key, Body: body})
@@ -93,17 +93,16 @@ func (e *endpoint) post(ctx context.Context, c *provider.Call, op provider.Opera
 	return a.result(op)
 }
 
-// errAddress has no cause, which would repeat the address: that may hold a token.
+// errAddress omits the cause, which would repeat the address and perhaps a token in it.
 var errAddress = errors.New("the URL can't be used")
 
-// exchange signs a request, sends it and reads the answer. An error means that nothing
-// was sent.
+// exchange signs a request, sends it and reads the answer. An error means that nothing was sent.
 func (e *endpoint) exchange(c *provider.Call, request *http.Request, m signing.Message) (*answer, error) {
 	secret, err := e.bounds.ReadKey(&e.how) // its text must never be shown
 	if err != nil {
 		return nil, err
 	}
-	if secret != "" { // else nothing is signed
+	if secret != "" { // otherwise, nothing is signed
 		key, err := signing.Key(secret)
 		if err != nil {
 			return nil, err
@@ -123,17 +122,17 @@ func (e *endpoint) exchange(c *provider.Call, request *http.Request, m signing.M
 	return a, nil
 }
 
-// lookEndpoint is an endpoint that can be asked what became of a key.
+// lookEndpoint is an endpoint with a URL for look-ups.
 type lookEndpoint struct{ endpoint }
 
-// Lookup asks what became of the key of the Do, or of a refund.
+// Lookup looks up the key of the Do, or of the refund.
 func (e *lookEndpoint) Lookup(ctx context.Context, c *provider.Call) provider.Result {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, e.how.LookupURL, nil)
 	if err != nil {
 		return provider.InDoubt(provider.Unsent("call_unusable", errAddress))
 	}
 	key := c.LookupKey()
-	query := "key=" + key // needs no escaping; what the URL asks for itself stays as it is
+	query := "key=" + key // needs no escaping; a query in the URL is kept
 	if given := request.URL.RawQuery; given != "" {
 		query = given + "&" + query
 	}
@@ -145,7 +144,7 @@ func (e *lookEndpoint) Lookup(ctx context.Context, c *provider.Call) provider.Re
 	return a.lookup()
 }
 
-// lookup says what the answer to a look-up means. No failure of it says anything of the Do.
+// lookup is the result of a look-up. Its failure says nothing about the Do.
 func (a *answer) lookup() provider.Result {
 	if a.Err != nil {
 		return provider.InDoubt(a.Lost())
@@ -165,13 +164,16 @@ func (a *answer) lookup() provider.Result {
 	case "refused":
 		return a.refused(&r, "refused")
 	case "in_progress":
-		return provider.Unknown{Code: provider.InProgress, Detail: a.Text(string(r.Detail)), After: a.RetryAfter(), Reference: r.Reference}
+		return provider.Unknown{
+			Code: provider.InProgress, Detail: a.Text(string(r.Detail)), After: a.RetryAfter(), Reference: r.Reference,
+		}
 	case "pending":
 		return a.accepted(&r, provider.Do)
 	case "unseen":
 		return provider.Retry{Code: "unseen", Counts: true}
-	case "undone": // it never comes again under this key
+	case "undone": // nothing can happen under this key any more
 		return provider.Refused{Code: "undone", Detail: a.Text(string(r.Detail))}
 	}
-	return provider.Unknown{Code: "answer_contradictory", Detail: a.Text("state " + strconv.Quote(string(r.State))), After: a.RetryAfter()}
+	detail := a.Text("state " + strconv.Quote(string(r.State)))
+	return provider.Unknown{Code: "answer_contradictory", Detail: detail, After: a.RetryAfter()}
 }

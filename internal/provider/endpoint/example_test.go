@@ -12,7 +12,7 @@ import (
 	"pawl/internal/provider/endpoint"
 )
 
-// A step is a POST to an endpoint of the shop. What it answers says what came of the step.
+// A step is a POST to an endpoint of the shop. The answer says what happened.
 func ExampleNew() {
 	shop := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Println(r.Method, r.URL, r.Header.Get("Idempotency-Key")[:5]+"…")
@@ -23,7 +23,8 @@ func ExampleNew() {
 		fmt.Fprint(w, `{"reference": "ch_1"}`)
 	}))
 	defer shop.Close()
-	charge := endpoint.New(&policy.Step{Executor: policy.HTTP, URL: shop.URL + "/do", UndoURL: shop.URL + "/undo"}, fsm.Charge, policy.Bounds{AllowPrivate: true})
+	charge := endpoint.New(&policy.Step{Executor: policy.HTTP, URL: shop.URL + "/do", UndoURL: shop.URL + "/undo"},
+		fsm.Charge, policy.Bounds{AllowPrivate: true})
 	ctx, call := context.Background(), &provider.Call{OrderID: "order-123", Step: fsm.Charge}
 	fmt.Printf("%#v\n", charge.Do(ctx, call))
 	fmt.Printf("%#v\n", charge.Undo(ctx, call)) // undone or not: it is sent again, with the same key

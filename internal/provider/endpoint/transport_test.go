@@ -78,7 +78,7 @@ func TestTransportKeepsAConnectionForEachCallInFlight(t *testing.T) {
 }
 
 // TestCallsToPrivateAddresses: a name is judged by the address that it leads to. The call certainly did nothing, and it
-// counts, because waiting helps nobody.
+// counts, because waiting does not help.
 func TestCallsToPrivateAddresses(t *testing.T) {
 	t.Parallel()
 	var called atomic.Int32

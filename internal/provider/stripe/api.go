@@ -16,13 +16,11 @@ import (
 	"pawl/internal/provider"
 )
 
-// maxAnswer is how many bytes of an answer of Stripe are read. A payment intent with
-// its charge has some thousand.
+// maxAnswer limits the bytes of an answer. A payment intent with its charge has some thousand.
 const maxAnswer = 512 << 10
 
-// api makes requests to Stripe, each once: retries are the engine's, and it counts
-// them. Only net/http sends a request again, with its key, when a kept connection is closed
-// on it; that is counted too.
+// api sends requests to Stripe, each once: the engine retries and counts. Only net/http repeats a request, with its
+// key, if an idle connection is closed under it; that is counted, too.
 type api struct {
 	how      policy.Step
 	bounds   policy.Bounds
@@ -45,8 +43,8 @@ func newAPI(s *policy.Step, within policy.Bounds) *api {
 	return &api{*s, within, stripe.NewBackendsWithConfig(config)}
 }
 
-// transport bounds what is read of an answer, which the library reads to its end,
-// and gives the length of a request, which the library does not know.
+// transport limits the size of an answer, which the library reads to its end, and sets the length of a request, which
+// the library does not.
 type transport struct{ base *http.Transport }
 
 func (t transport) RoundTrip(request *http.Request) (*http.Response, error) {
@@ -69,35 +67,36 @@ func (t transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// reply is what came of one request.
 type reply struct {
 	provider.Exchange
-	fault    *stripe.Error   // what Stripe says is wrong
-	replayed bool            // the stored answer to the first request with this key; what it says of a state may be old
-	failed   provider.Result // nil if the request was answered with what was asked for; Refused if Stripe will never do it for this key
+	fault    *stripe.Error   // the error in the answer
+	replayed bool            // the stored answer to an earlier request with this key, whose state may be outdated
+	failed   provider.Result // nil: the request succeeded; Refused: Stripe will never do it for this key
 	intent   *stripe.PaymentIntent
 	refund   *stripe.Refund
 }
 
-// refused reports whether Stripe will never do what was asked for.
+// refused reports whether Stripe will never do what was requested.
 func (r *reply) refused() bool {
 	_, refused := r.failed.(provider.Refused)
 	return refused
 }
 
-// send makes one request and sees to it that its answer is one.
-func (a *api) send(ctx context.Context, c *provider.Call, request func(context.Context, *stripe.Client, *reply) error) reply {
+// send sends a request and checks its answer.
+func (a *api) send(ctx context.Context, c *provider.Call,
+	request func(context.Context, *stripe.Client, *reply) error,
+) reply {
 	secret, err := a.bounds.ReadKey(&a.how)
 	if err != nil {
 		return reply{failed: provider.Unsent("secret_unusable", err)}
 	}
-	withheld := []string{secret}
+	secrets := []string{secret}
 	if a.how.WebhookSecret != "" {
-		hook, _ := a.bounds.ReadWebhookKey(a.how.WebhookSecret) // it is not needed here, and empty if it can't be read
-		withheld = append(withheld, hook)
+		hook, _ := a.bounds.ReadWebhookKey(a.how.WebhookSecret) // only to mask it; empty on an error
+		secrets = append(secrets, hook)
 	}
 	var r reply
-	r.Perform(ctx, c, withheld, func(ctx context.Context) error {
+	r.Perform(ctx, c, secrets, func(ctx context.Context) error {
 		return request(ctx, stripe.NewClient(secret, stripe.WithBackends(a.backends)), &r)
 	})
 	if errors.As(r.Err, &r.fault) {
@@ -126,7 +125,7 @@ func (r *reply) tookIntent(intent *stripe.PaymentIntent, err error) error {
 	return nil
 }
 
-// metadataOf is how we find back from an object of Stripe's to our order.
+// metadataOf identifies the order in objects of Stripe.
 func metadataOf(c *provider.Call) map[string]string {
 	return map[string]string{
 		"pawl_installation": c.Installation.String(),
@@ -136,14 +135,14 @@ func metadataOf(c *provider.Call) map[string]string {
 	}
 }
 
-// create makes the payment intent of a call, or is answered with the one that was made.
+// create creates the payment intent of a call, or returns the one that an earlier request created.
 func (a *api) create(ctx context.Context, c *provider.Call, params *stripe.PaymentIntentCreateParams) reply {
 	return a.send(ctx, c, func(ctx context.Context, client *stripe.Client, r *reply) error {
 		return r.tookIntent(client.V1PaymentIntents.Create(ctx, params))
 	})
 }
 
-// read returns an intent as it is now, with its charge, which knows of refunds.
+// read returns the current state of an intent, with its charge, which has the refunds.
 func (a *api) read(ctx context.Context, c *provider.Call, id string) reply {
 	return a.send(ctx, c, func(ctx context.Context, client *stripe.Client, r *reply) error {
 		params := &stripe.PaymentIntentRetrieveParams{}
@@ -152,51 +151,57 @@ func (a *api) read(ctx context.Context, c *provider.Call, id string) reply {
 	})
 }
 
-// confirm has an intent charged, or authorized. That it was declined is final.
+// confirm charges or authorizes an intent. A decline is final.
 func (a *api) confirm(ctx context.Context, c *provider.Call, id string) reply {
-	return a.again(ctx, c, repeatable{opConfirm, (*reply).stumbled}, func(ctx context.Context, client *stripe.Client, with stripe.Params, r *reply) error {
-		return r.tookIntent(client.V1PaymentIntents.Confirm(ctx, id, &stripe.PaymentIntentConfirmParams{Params: with}))
-	})
+	return a.again(ctx, c, repeatable{opConfirm, (*reply).stumbled},
+		func(ctx context.Context, client *stripe.Client, with stripe.Params, r *reply) error {
+			return r.tookIntent(client.V1PaymentIntents.Confirm(ctx, id, &stripe.PaymentIntentConfirmParams{Params: with}))
+		})
 }
 
 func (a *api) capture(ctx context.Context, c *provider.Call, id string) reply {
-	return a.again(ctx, c, repeatable{opCapture, (*reply).stumbled}, func(ctx context.Context, client *stripe.Client, with stripe.Params, r *reply) error {
-		return r.tookIntent(client.V1PaymentIntents.Capture(ctx, id, &stripe.PaymentIntentCaptureParams{Params: with}))
-	})
+	return a.again(ctx, c, repeatable{opCapture, (*reply).stumbled},
+		func(ctx context.Context, client *stripe.Client, with stripe.Params, r *reply) error {
+			return r.tookIntent(client.V1PaymentIntents.Capture(ctx, id, &stripe.PaymentIntentCaptureParams{Params: with}))
+		})
 }
 
-// cancel sees to it that an intent is never confirmed or captured.
+// cancel cancels an intent, so that it can never be confirmed or captured.
 func (a *api) cancel(ctx context.Context, c *provider.Call, id string) reply {
-	return a.again(ctx, c, repeatable{opCancel, (*reply).stale}, func(ctx context.Context, client *stripe.Client, with stripe.Params, r *reply) error {
-		intent, err := client.V1PaymentIntents.Cancel(ctx, id, &stripe.PaymentIntentCancelParams{Params: with})
-		if err = r.tookIntent(intent, err); err == nil && intent.Status != stripe.PaymentIntentStatusCanceled {
-			return errors.New("the answer is not a canceled payment intent")
-		}
-		return err
-	})
+	return a.again(ctx, c, repeatable{opCancel, (*reply).stale},
+		func(ctx context.Context, client *stripe.Client, with stripe.Params, r *reply) error {
+			intent, err := client.V1PaymentIntents.Cancel(ctx, id, &stripe.PaymentIntentCancelParams{Params: with})
+			if err = r.tookIntent(intent, err); err == nil && intent.Status != stripe.PaymentIntentStatusCanceled {
+				return errors.New("the answer is not a canceled payment intent")
+			}
+			return err
+		})
 }
 
-// giveBack refunds what is left of an intent.
 func (a *api) giveBack(ctx context.Context, c *provider.Call, id string) reply {
-	return a.again(ctx, c, repeatable{opRefund, (*reply).stale}, func(ctx context.Context, client *stripe.Client, with stripe.Params, r *reply) error {
-		return r.tookRefund(client.V1Refunds.Create(ctx, &stripe.RefundCreateParams{Params: with, PaymentIntent: stripe.String(id), Metadata: metadataOf(c)}))
-	})
+	return a.again(ctx, c, repeatable{opRefund, (*reply).stale},
+		func(ctx context.Context, client *stripe.Client, with stripe.Params, r *reply) error {
+			return r.tookRefund(client.V1Refunds.Create(ctx, &stripe.RefundCreateParams{
+				Params: with, PaymentIntent: stripe.String(id), Metadata: metadataOf(c)}))
+		})
 }
 
-// repeatable is a request that may be sent with another key, if the stored answer to its own is useless.
+// repeatable is a request that may be repeated with another key, if the stored answer to the first is useless.
 type repeatable struct {
 	operation provider.Operation
 	useless   func(*reply) bool
 }
 
-// again sends a request, and once more with another key, a random one of the library's, when the stored answer to its own is
-// of no use. Only for what Stripe itself does at most once per intent: to charge it, to capture it, to
-// cancel it, or to refund all that is left. A canceled intent can be neither charged nor
-// captured, with whatever key.
+// again sends a request, and if its stored answer is useless, once more with a random key of the library. Only for what
+// Stripe does at most once per intent under any key: confirm, capture, cancel, or refund all that is left. A canceled
+// intent can be neither confirmed nor captured.
 func (a *api) again(ctx context.Context, c *provider.Call, once repeatable,
-	request func(context.Context, *stripe.Client, stripe.Params, *reply) error) (r reply) {
+	request func(context.Context, *stripe.Client, stripe.Params, *reply) error,
+) (r reply) {
 	for _, with := range []stripe.Params{{IdempotencyKey: stripe.String(c.Key(once.operation))}, {}} {
-		r = a.send(ctx, c, func(ctx context.Context, client *stripe.Client, r *reply) error { return request(ctx, client, with, r) })
+		r = a.send(ctx, c, func(ctx context.Context, client *stripe.Client, r *reply) error {
+			return request(ctx, client, with, r)
+		})
 		if !once.useless(&r) {
 			break
 		}
@@ -204,19 +209,17 @@ func (a *api) again(ctx context.Context, c *provider.Call, once repeatable,
 	return r
 }
 
-// stale is the refusal of an earlier request with the same key, which stands for a day even
-// if its cause has gone: the intent was processing, the account was empty.
+// stale reports a stored refusal, which Stripe repeats for a day even if its cause is gone: the intent was processing,
+// the account was empty.
 func (r *reply) stale() bool { return r.replayed && r.refused() }
 
-// stumbled is that an earlier request went wrong inside Stripe, which its key will be told
-// for a day whatever it did.
+// stumbled reports a stored error inside Stripe, which it repeats for a day, whatever the request did.
 func (r *reply) stumbled() bool {
 	return r.replayed && r.Status >= http.StatusInternalServerError
 }
 
-// failure says what it means for a request alone that it was not answered with what it
-// asked for; nil if it was. It follows https://docs.stripe.com/api/errors and
-// https://docs.stripe.com/error-low-level.
+// failure is the result of a request that did not succeed, by itself, or nil. It follows
+// https://docs.stripe.com/api/errors and https://docs.stripe.com/error-low-level.
 func (r *reply) failure() provider.Result {
 	switch {
 	case r.Err == nil:
@@ -224,21 +227,21 @@ func (r *reply) failure() provider.Result {
 	case r.fault != nil:
 		return r.faulty()
 	case r.unreadable():
-		return provider.Unknown{Code: "answer_unreadable", Detail: "what came is not an answer of Stripe"}
+		return provider.Unknown{Code: "answer_unreadable", Detail: "the answer is not one of Stripe"}
 	}
 	return r.Lost()
 }
 
-// unreadable reports whether an answer came, but not one of Stripe's.
+// unreadable reports whether there was an answer, but not one of Stripe.
 func (r *reply) unreadable() bool {
-	var network net.Error // also what net/http says of a request without an answer
+	var network net.Error // includes requests without an answer
 	return r.Sent > 0 && r.Ended == nil && !errors.As(r.Err, &network) && !errors.Is(r.Err, io.ErrUnexpectedEOF)
 }
 
 func (r *reply) faulty() provider.Result {
 	code, detail := r.Text(faultCode(r.fault)), r.Text(r.fault.Msg)
 	switch {
-	case r.Status == http.StatusTooManyRequests: // limits and locks are checked before anything is done
+	case r.Status == http.StatusTooManyRequests: // limits and locks come first
 		return r.notDone(provider.Retry{Code: cmp.Or(code, "rate_limit"), Detail: detail, After: r.RetryAfter()})
 	case r.Status == http.StatusUnauthorized || r.Status == http.StatusForbidden:
 		return r.notDone(provider.Retry{Code: "unauthorized", Detail: detail, After: r.RetryAfter(), Counts: true})
@@ -246,14 +249,14 @@ func (r *reply) faulty() provider.Result {
 		return provider.Unknown{Code: code, Detail: detail, After: r.RetryAfter()}
 	case r.Status == http.StatusBadRequest || r.Status == http.StatusPaymentRequired || r.Status == http.StatusNotFound:
 		return provider.Refused{Code: cmp.Or(code, "refused"), Detail: detail}
-	case r.Status >= http.StatusInternalServerError && r.replayed: // it went wrong in the middle, and this key will hear of nothing else
+	case r.Status >= http.StatusInternalServerError && r.replayed: // it failed halfway, and this key gets no other answer
 		return provider.Refused{Code: cmp.Or(code, "http_"+strconv.Itoa(r.Status)), Detail: detail}
 	}
 	return provider.Unknown{Code: cmp.Or(code, "http_"+strconv.Itoa(r.Status)), Detail: detail, After: r.RetryAfter()}
 }
 
-// notDone is what it means that a request did nothing. When it was put on more than
-// one connection that is the answer on the last; an earlier one may have done it.
+// notDone is the result of a request that did nothing. If it was sent on several connections, the answer belongs to the
+// last one, and an earlier one may have done it.
 func (r *reply) notDone(retry provider.Retry) provider.Result {
 	if r.Sent > 1 {
 		return provider.InDoubt(retry)
@@ -261,8 +264,7 @@ func (r *reply) notDone(retry provider.Retry) provider.Result {
 	return retry
 }
 
-// faultCode is the most exact word for what is wrong: why the bank declined, or what
-// Stripe calls it.
+// faultCode is the most specific code of an error: why the bank declined, or else that of Stripe.
 func faultCode(fault *stripe.Error) string {
 	return cmp.Or(string(fault.DeclineCode), string(fault.Code), string(fault.Type))
 }
@@ -272,11 +274,10 @@ func refunded(intent *stripe.PaymentIntent) bool {
 	return intent.LatestCharge != nil && intent.LatestCharge.Refunded
 }
 
-// declined says why an intent has not become a charge: by the request's own words, or by
-// what the intent tells of the last try to pay.
+// declined says why an intent was not charged: by the error of the request, or by that of the last attempt to pay.
 func (r *reply) declined(intent *stripe.PaymentIntent, otherwise string) provider.Refused {
 	fault := r.fault
-	if fault == nil || fault.Code == stripe.ErrorCodePaymentIntentUnexpectedState { // that is what it has become, not why
+	if fault == nil || fault.Code == stripe.ErrorCodePaymentIntentUnexpectedState { // says what it has become, not why
 		fault = intent.LastPaymentError
 	}
 	if fault == nil {
@@ -285,8 +286,7 @@ func (r *reply) declined(intent *stripe.PaymentIntent, otherwise string) provide
 	return provider.Refused{Code: r.Text(cmp.Or(faultCode(fault), otherwise)), Detail: r.Text(fault.Msg)}
 }
 
-// actionOf is what the customer has to do: to open a page, or what the library of
-// Stripe in the browser does with the client secret.
+// actionOf is what the customer must do: open a page, or use the client secret with Stripe's library in the browser.
 func actionOf(intent *stripe.PaymentIntent) json.RawMessage {
 	var action struct {
 		Type         string `json:"type"`
@@ -304,15 +304,16 @@ func actionOf(intent *stripe.PaymentIntent) json.RawMessage {
 	return text
 }
 
-// processing is what it means that Stripe is at work on an intent: an event says when it is done, or it is asked again.
+// processing is the result while Stripe processes an intent: an event will say when it is done, or it must be looked up
+// again.
 func (a *api) processing(intent *stripe.PaymentIntent) provider.Result {
-	if a.how.WebhookSecret != "" { // events come to a webhook
+	if a.how.WebhookSecret != "" {
 		return provider.Waiting{Reference: intent.ID}
 	}
 	return provider.Unknown{Code: provider.InProgress, Detail: "the payment is being processed", Reference: intent.ID}
 }
 
-// unexpected is what is not known of a state that nothing here leads to.
+// unexpected is the result of a state that no request here leads to.
 func unexpected(intent *stripe.PaymentIntent) provider.Result {
 	return provider.Unknown{Code: "unexpected_state", Detail: provider.Text("the payment intent is " + string(intent.Status))}
 }

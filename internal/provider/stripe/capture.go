@@ -10,11 +10,10 @@ import (
 	"pawl/internal/provider"
 )
 
-// capture takes the money that the charge authorized. The reference of a call is that
-// of the charge.
+// capture captures the authorized charge, whose reference is in the call.
 type capture struct{ api *api }
 
-// known is what is known of a call without asking Stripe, or nil.
+// known is the result that needs no request, or nil.
 func (s *capture) known(c *provider.Call) provider.Result {
 	switch {
 	case c.Amount.IsZero():
@@ -25,7 +24,7 @@ func (s *capture) known(c *provider.Call) provider.Result {
 	return nil
 }
 
-// Do captures.
+// Do captures the charge.
 func (s *capture) Do(ctx context.Context, c *provider.Call) provider.Result {
 	if known := s.known(c); known != nil {
 		return known
@@ -55,7 +54,7 @@ func (s *capture) Undo(context.Context, *provider.Call) provider.Result {
 
 // Refund is never called.
 func (s *capture) Refund(context.Context, *provider.Call) provider.Result {
-	return provider.Unknown{Code: "no_refund", Detail: "what is refunded is the charge"}
+	return provider.Unknown{Code: "no_refund", Detail: "a refund is made of the charge"}
 }
 
 func (s *capture) settle(ctx context.Context, c *provider.Call, fault *stripe.Error) provider.Result {
@@ -85,7 +84,7 @@ func (s *capture) result(r *reply) provider.Result {
 	}
 }
 
-// notCaptured says why an authorization is still one.
+// notCaptured says why an authorization was not captured.
 func (s *capture) notCaptured(r *reply) provider.Result {
 	if r.fault == nil {
 		return provider.Retry{Code: "not_seen", Detail: "the payment intent was not captured", Counts: true}

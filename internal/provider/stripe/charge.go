@@ -2,6 +2,7 @@ package stripe
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	"github.com/stripe/stripe-go/v85"
@@ -9,29 +10,28 @@ import (
 	"pawl/internal/provider"
 )
 
-// charge charges with two requests: create an intent, which takes nothing, and
-// confirm it. Each has a key of its own. In between there is something to cancel: an
-// intent that was made and canceled is what stops a confirmation that comes late.
+// charge charges with two requests, each with its own key: create an intent, which takes nothing, and confirm it. In
+// between there is something to cancel: a canceled intent stops a confirmation that comes late.
 //
-// Stripe answers a key it knows with what it said at first, whatever became of the intent
-// since. So a replayed answer only names the intent; its state is read.
+// Stripe repeats the first answer to a key, whatever became of the intent since. So a replayed answer only names the
+// intent, and its state is read.
 type charge struct {
 	api       *api
 	onConfirm bool // authorize only
 }
 
-// intentToCreate returns what to charge, or what is known of a call without asking Stripe. It is a function of what does not change
-// between calls: Stripe compares it. Without redirects an intent can be confirmed without an address to return to.
+// intentToCreate returns the intent to create, or the result if no request is needed. It depends only on what does not
+// change between calls, because Stripe compares requests. Without redirects, an intent needs no return URL.
 func (s *charge) intentToCreate(c *provider.Call) (*stripe.PaymentIntentCreateParams, provider.Result) {
 	if c.Amount.IsZero() {
-		return nil, provider.Done{} // Stripe charges no zero
+		return nil, provider.Done{} // Stripe does not charge zero
 	}
 	units, ok := minorUnits(c.Amount, c.Currency)
 	switch {
 	case !ok:
-		return nil, provider.Refused{Code: "amount_not_representable", Detail: "Stripe can't charge " + c.Amount.String() + " " + provider.Text(c.Currency)}
+		return nil, notRepresentable("charge", c)
 	case c.PaymentMethod == "":
-		return nil, provider.Refused{Code: "payment_method_missing", Detail: "the order names no payment method"}
+		return nil, provider.Refused{Code: "payment_method_missing", Detail: "the order has no payment method"}
 	}
 	order := &stripe.PaymentIntentCreateParams{
 		Params:        stripe.Params{IdempotencyKey: stripe.String(c.Key(opCreate))},
@@ -47,13 +47,19 @@ func (s *charge) intentToCreate(c *provider.Call) (*stripe.PaymentIntentCreatePa
 	if s.onConfirm {
 		order.CaptureMethod = stripe.String(stripe.PaymentIntentCaptureMethodManual)
 	}
-	if strings.HasPrefix(c.CustomerID, "cus_") { // the shop may have names of its own for its customers
+	if strings.HasPrefix(c.CustomerID, "cus_") { // the shop may have other IDs of customers
 		order.Customer = stripe.String(c.CustomerID)
 	}
 	return order, nil
 }
 
-// intentOf is the intent of a call as far as it is known.
+// notRepresentable refuses an amount that Stripe could only charge or refund rounded.
+func notRepresentable(verb string, c *provider.Call) provider.Result {
+	detail := fmt.Sprintf("Stripe can't %s %s %s", verb, c.Amount, provider.Text(c.Currency))
+	return provider.Refused{Code: "amount_not_representable", Detail: detail}
+}
+
+// intentOf is the known intent of a call, or empty.
 func intentOf(c *provider.Call) string {
 	if !isIntent(c.Reference) {
 		return ""
@@ -61,8 +67,8 @@ func intentOf(c *provider.Call) string {
 	return c.Reference
 }
 
-// Do creates and confirms. A reference that is known spares the first request, and keeps
-// to one intent should Stripe have forgotten the key.
+// Do creates and confirms an intent. A known reference saves the first request, and keeps to one intent even if Stripe
+// has forgotten the key.
 func (s *charge) Do(ctx context.Context, c *provider.Call) provider.Result {
 	order, known := s.intentToCreate(c)
 	if known != nil {
@@ -72,7 +78,7 @@ func (s *charge) Do(ctx context.Context, c *provider.Call) provider.Result {
 	if id == "" {
 		created := s.api.create(ctx, c, order)
 		if created.failed != nil {
-			return created.failed // nothing was made that could be confirmed
+			return created.failed // there is nothing to confirm
 		}
 		id = created.intent.ID
 	}
@@ -86,7 +92,7 @@ func (s *charge) Do(ctx context.Context, c *provider.Call) provider.Result {
 	return confirmed.failed
 }
 
-// settle says what became of an intent; fault is why Stripe would not confirm it.
+// settle reads what became of an intent; fault is why Stripe did not confirm it.
 func (s *charge) settle(ctx context.Context, c *provider.Call, id string, fault *stripe.Error) provider.Result {
 	now := s.api.read(ctx, c, id)
 	if now.failed != nil {
@@ -96,9 +102,8 @@ func (s *charge) settle(ctx context.Context, c *provider.Call, id string, fault 
 	return s.result(ctx, c, &now)
 }
 
-// result says what the state of an intent means. An intent that was declined, or that
-// Stripe won't confirm, is canceled before it is called refused: with its client secret, or
-// by a request that is on its way, it could still be confirmed.
+// result is the result for an intent by its state. An intent that was declined, or that Stripe will not confirm, is
+// canceled before it is reported as refused: its client secret, or a request on its way, could still confirm it.
 func (s *charge) result(ctx context.Context, c *provider.Call, r *reply) provider.Result {
 	switch intent := r.intent; intent.Status {
 	case stripe.PaymentIntentStatusSucceeded:
@@ -125,7 +130,7 @@ func (s *charge) result(ctx context.Context, c *provider.Call, r *reply) provide
 	return unexpected(r.intent)
 }
 
-// refuse makes a refusal true.
+// refuse cancels an intent before it is reported as refused.
 func (s *charge) refuse(ctx context.Context, c *provider.Call, id string, why provider.Refused) provider.Result {
 	canceled := s.api.cancel(ctx, c, id)
 	if canceled.failed != nil {
@@ -159,27 +164,26 @@ func (s *charge) Lookup(ctx context.Context, c *provider.Call) provider.Result {
 	return provider.InDoubt(created.failed)
 }
 
-// Undo finds the intent, or makes one so that there is something to cancel, and cancels or
-// refunds it. A canceled intent can't be confirmed: that is what a Do which comes late will
-// be told.
+// Undo finds the intent, or creates one so that there is something to cancel, and cancels or refunds it. A canceled
+// intent stops a Do that comes late.
 func (s *charge) Undo(ctx context.Context, c *provider.Call) provider.Result {
 	order, known := s.intentToCreate(c)
 	if known != nil {
-		return provider.Done{} // Do asks nothing of Stripe
+		return provider.Done{} // Do sends nothing either
 	}
 	id := intentOf(c)
 	if id == "" {
 		created := s.api.create(ctx, c, order)
 		switch {
 		case created.refused():
-			return provider.Done{} // the same request of a Do gets the same answer
+			return provider.Done{} // Do gets the same answer to the same request
 		case created.failed != nil:
 			return created.failed
 		}
 		id = created.intent.ID
 	}
 	var last provider.Result
-	for range 2 { // what is to be done may have changed since it was read: confirmed just now, refunded by hand
+	for range 2 { // the state may change after it was read, by a confirmation or a refund by hand
 		now := s.api.read(ctx, c, id)
 		switch {
 		case now.refused():
@@ -191,15 +195,14 @@ func (s *charge) Undo(ctx context.Context, c *provider.Call) provider.Result {
 		if _, refused := last.(provider.Refused); !refused {
 			return last
 		}
-		if now.intent.Status != stripe.PaymentIntentStatusSucceeded { // not to be canceled is not to be undone yet
+		if now.intent.Status != stripe.PaymentIntentStatusSucceeded { // it can be undone later
 			last = provider.InDoubt(last)
 		}
 	}
 	return last
 }
 
-// undo takes one step towards nothing. Refused means that the state has to be looked at
-// again.
+// undo cancels or refunds an intent. Refused means that its state must be read again.
 func (s *charge) undo(ctx context.Context, c *provider.Call, intent *stripe.PaymentIntent) provider.Result {
 	switch {
 	case intent.Status == stripe.PaymentIntentStatusCanceled, refunded(intent):
@@ -209,11 +212,11 @@ func (s *charge) undo(ctx context.Context, c *provider.Call, intent *stripe.Paym
 		if given.failed != nil {
 			return given.failed
 		}
-		return refundResult(intent.ID, given.refund)
+		return undoResult(intent.ID, given.refund)
 	}
 	canceled := s.api.cancel(ctx, c, intent.ID)
 	switch {
-	case canceled.refused() && intent.Status == stripe.PaymentIntentStatusProcessing: // as mostly
+	case canceled.refused() && intent.Status == stripe.PaymentIntentStatusProcessing: // the usual reason
 		return provider.Unknown{Code: "processing", Detail: "the payment is being processed"}
 	case canceled.failed != nil:
 		return canceled.failed
@@ -221,9 +224,8 @@ func (s *charge) undo(ctx context.Context, c *provider.Call, intent *stripe.Paym
 	return provider.Done{Reference: intent.ID}
 }
 
-// refundResult says what the state of a refund means. A pending one has been taken on by
-// Stripe, which pays it without being asked again.
-func refundResult(id string, refund *stripe.Refund) provider.Result {
+// undoResult is the result of a refund that undoes a charge. Stripe completes a pending one by itself.
+func undoResult(id string, refund *stripe.Refund) provider.Result {
 	switch refund.Status {
 	case stripe.RefundStatusSucceeded, stripe.RefundStatusPending:
 		return provider.Done{Reference: id}

@@ -124,16 +124,17 @@ func TestStripeFaults(t *testing.T) {
 			})
 		}
 	}
-	atStripe(t, "what went wrong inside Stripe is asked for with another key", policy.CaptureImmediately, func(t trial, f *stripeProvider, shop *stripeShop) {
-		f.fail("confirm", "error", "", "error") // nothing was done, and the answer is kept
-		want(t, "do", shop.do(), "unknown api_error")
-		want(t, "again", shop.do(), "unknown api_error") // with another key, the same
-		want(t, "once more", shop.do(), "done pi_1")
-		want(t, "and again", shop.do(), "done pi_1")
-		want(t, "books", f.books(), "[succeeded:1]")
-		want(t, "undo", shop.undo(), "done pi_1")
-		want(t, "late", shop.do(), "refused refunded")
-	})
+	atStripe(t, "what went wrong inside Stripe is asked for with another key", policy.CaptureImmediately,
+		func(t trial, f *stripeProvider, shop *stripeShop) {
+			f.fail("confirm", "error", "", "error") // nothing was done, and the answer is kept
+			want(t, "do", shop.do(), "unknown api_error")
+			want(t, "again", shop.do(), "unknown api_error") // with another key, the same
+			want(t, "once more", shop.do(), "done pi_1")
+			want(t, "and again", shop.do(), "done pi_1")
+			want(t, "books", f.books(), "[succeeded:1]")
+			want(t, "undo", shop.undo(), "done pi_1")
+			want(t, "late", shop.do(), "refused refunded")
+		})
 	t.Run("a kept connection that was cut is not trusted with the answer of the next", func(t *testing.T) {
 		t.Parallel()
 		f := newStripeProvider(t)
@@ -240,19 +241,20 @@ func TestStripeTwoAtATime(t *testing.T) {
 		want(t, "do", <-first, "refused canceled")
 		want(t, "books", f.books(), "[canceled:1]")
 	})
-	atStripe(t, "a confirmation that comes between reading and canceling is refunded", policy.CaptureImmediately, func(t trial, f *stripeProvider, shop *stripeShop) {
-		shop.call.PaymentMethod = careful
-		want(t, "do", shop.do(), customerHasToAct)
-		release := f.block("cancel")
-		defer release()
-		undone := make(chan string, 1)
-		go func() { undone <- shop.undo() }()
-		<-f.entered
-		f.happens(simulator.Approved, "")
-		release()
-		want(t, "undo", <-undone, "done pi_1")
-		want(t, "books", f.books(), "[refunded:1]")
-	})
+	atStripe(t, "a confirmation that comes between reading and canceling is refunded", policy.CaptureImmediately,
+		func(t trial, f *stripeProvider, shop *stripeShop) {
+			shop.call.PaymentMethod = careful
+			want(t, "do", shop.do(), customerHasToAct)
+			release := f.block("cancel")
+			defer release()
+			undone := make(chan string, 1)
+			go func() { undone <- shop.undo() }()
+			<-f.entered
+			f.happens(simulator.Approved, "")
+			release()
+			want(t, "undo", <-undone, "done pi_1")
+			want(t, "books", f.books(), "[refunded:1]")
+		})
 }
 
 func TestStripeRequests(t *testing.T) {

@@ -12,40 +12,37 @@ import (
 	"github.com/stripe/stripe-go/v85/webhook"
 )
 
-// Hint says that something has happened to the charge of an order, not what: events come
-// late, twice and out of order. Who gets one looks it up. The order need not exist, and
-// Installation may be another one.
+// Hint says that something happened to the charge of an order, but not what, because events come late, twice and out of
+// order. The receiver looks it up. The order may not exist, and Installation may be another one.
 type Hint struct {
 	Installation uuid.UUID
 	OrderID      string
 	Generation   int32
 	Reference    string // the payment intent
-	RefundID     string // of the refund that was asked for, where the event is about one
+	RefundID     string // of the requested refund, if the event is about one
 }
 
-// ErrNotOurs is the error for an event that is genuine but about no order of ours. It is to
-// be answered with success, or Stripe sends it again for days.
+// ErrNotOurs is the error for a genuine event about no order of ours. It must be answered with success, or Stripe
+// repeats it for days.
 var ErrNotOurs = errors.New("the event is about no order")
 
 // tolerance is how old a signature may be, or how far ahead of our clock.
 const tolerance = 5 * time.Minute
 
-// ReadEvent verifies an event that Stripe sent to a webhook endpoint, and returns which
-// order it is about. payload is the body as it came, byte by byte; signature the header
-// Stripe-Signature; secret that of the endpoint; now the time of receipt. Any error but
-// ErrNotOurs means that this is no event of Stripe's, or an old one sent again by another
-// else. The API version of the endpoint does not matter.
+// ReadEvent verifies an event that Stripe sent to a webhook endpoint, and returns which order it is about. payload is
+// the body, byte by byte; signature the header Stripe-Signature; secret that of the endpoint; now the time of receipt.
+// Any error but ErrNotOurs means that the event is not from Stripe, or an old one that was replayed. It accepts every
+// API version.
 func ReadEvent(payload []byte, signature, secret string, now time.Time) (Hint, error) {
-	if secret == "" { // anybody could sign with it
+	if secret == "" { // anyone could sign with it
 		return Hint{}, errors.New("verify event: no secret")
 	}
-	// The library goes by the wall clock of this machine, which may be wrong: the difference
-	// to now is added.
+	// The library uses the wall clock of this machine, which may be wrong: add its difference to now.
 	event, err := webhook.ConstructEventWithOptions(payload, signature, secret, webhook.ConstructEventOptions{
 		Tolerance: tolerance + time.Since(now.Round(0)), IgnoreAPIVersionMismatch: true,
 	})
 	if err == nil && isAhead(signature, now) {
-		err = errors.New("the signature is of the future")
+		err = errors.New("the signature is from the future")
 	}
 	if err != nil {
 		return Hint{}, fmt.Errorf("verify event: %w", err)
@@ -60,14 +57,14 @@ func ReadEvent(payload []byte, signature, secret string, now time.Time) (Hint, e
 		return Hint{}, ErrNotOurs
 	}
 	reference := object.ID
-	if object.Object != "payment_intent" { // a charge or a refund: they name their intent, by its id or in full
+	if object.Object != "payment_intent" { // a charge or refund, which has its intent or the ID of it
 		reference = idOf(object.PaymentIntent)
 	}
 	return hintOf(object.Metadata, reference)
 }
 
-// isAhead reports whether a signature is of a time that is yet to come: kept until then, it would be young again. The
-// library looks at old ones only.
+// isAhead reports whether a signature is from the future. It would be accepted then, too, and the library rejects only
+// old ones.
 func isAhead(signature string, now time.Time) bool {
 	for part := range strings.SplitSeq(signature, ",") {
 		if at, ok := strings.CutPrefix(strings.TrimSpace(part), "t="); ok {
@@ -97,7 +94,7 @@ func idOf(reference json.RawMessage) string {
 		ID string `json:"id"`
 	}
 	if json.Unmarshal(reference, &object.ID) != nil {
-		_ = json.Unmarshal(reference, &object) // what is neither has no id
+		_ = json.Unmarshal(reference, &object) // anything else has no ID
 	}
 	return object.ID
 }

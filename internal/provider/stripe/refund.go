@@ -10,13 +10,13 @@ import (
 	"pawl/internal/provider"
 )
 
-// Refund gives back a part of what was charged, by its key alone: unlike an undo it may come several times for one
-// intent, so it must not be sent with another key. Once it has a name it is only read.
+// Refund refunds a part of a charge, always under its own key: unlike an undo, an intent can have several. A refund
+// with a known reference is only read.
 func (s *charge) Refund(ctx context.Context, c *provider.Call) provider.Result {
 	units, ok := minorUnits(c.Amount, c.Currency)
 	switch {
 	case !ok:
-		return provider.Refused{Code: "amount_not_representable", Detail: "Stripe can't refund " + c.Amount.String() + " " + provider.Text(c.Currency)}
+		return notRepresentable("refund", c)
 	case intentOf(c) == "":
 		return provider.Unsent("reference_missing", errors.New("the order has no reference of its charge"))
 	case c.RefundReference != "":
@@ -25,8 +25,9 @@ func (s *charge) Refund(ctx context.Context, c *provider.Call) provider.Result {
 	made := s.api.refund(ctx, c, units)
 	switch {
 	case made.failed == nil && !made.replayed:
-		return resultOfRefund(made.refund)
-	case made.failed == nil || made.refused() && made.Status >= http.StatusInternalServerError: // it may have changed, or gone wrong in the middle
+		return refundResult(made.refund)
+	case made.failed == nil || made.refused() && made.Status >= http.StatusInternalServerError:
+		// The stored answer may be outdated, or the request failed halfway.
 		found := s.lookupRefund(ctx, c)
 		if _, unseen := found.(provider.Retry); unseen {
 			return provider.InDoubt(found)
@@ -36,21 +37,21 @@ func (s *charge) Refund(ctx context.Context, c *provider.Call) provider.Result {
 	return made.failed
 }
 
-// lookupRefund reads the refund by its name or finds it among those of the intent, by the id in its metadata. That
-// knows no age, as a key does.
+// lookupRefund reads the refund by its reference, or finds it among those of the intent by the ID in its metadata,
+// which, unlike a key, never expires.
 func (s *charge) lookupRefund(ctx context.Context, c *provider.Call) provider.Result {
 	now := s.api.readRefund(ctx, c)
 	switch {
 	case now.failed != nil:
 		return provider.InDoubt(now.failed)
 	case now.refund == nil:
-		return provider.Retry{Code: "not_seen", Detail: "there is no such refund of the payment intent", Counts: true}
+		return provider.Retry{Code: "not_seen", Detail: "the payment intent has no such refund", Counts: true}
 	}
-	return resultOfRefund(now.refund)
+	return refundResult(now.refund)
 }
 
-// resultOfRefund says what the state of a refund means. Of a pending one Stripe tells the end.
-func resultOfRefund(refund *stripe.Refund) provider.Result {
+// refundResult is the result of a refund by its state. Stripe sends an event when a pending one ends.
+func refundResult(refund *stripe.Refund) provider.Result {
 	switch refund.Status {
 	case stripe.RefundStatusSucceeded:
 		return provider.Done{Reference: refund.ID}
@@ -62,7 +63,6 @@ func resultOfRefund(refund *stripe.Refund) provider.Result {
 	return provider.Unknown{Code: "unexpected_state", Detail: provider.Text("the refund is " + string(refund.Status))}
 }
 
-// refund asks for a refund of so many units.
 func (a *api) refund(ctx context.Context, c *provider.Call, units int64) reply {
 	metadata := metadataOf(c)
 	metadata[refundID] = c.RefundID
@@ -73,10 +73,10 @@ func (a *api) refund(ctx context.Context, c *provider.Call, units int64) reply {
 	})
 }
 
-// refundID is the metadata by which a refund is found again.
+// refundID is the metadata with the ID of a refund.
 const refundID = "pawl_refund"
 
-// readRefund reads the refund of a call. There may be none.
+// readRefund reads the refund of a call, if there is one.
 func (a *api) readRefund(ctx context.Context, c *provider.Call) reply {
 	return a.send(ctx, c, func(ctx context.Context, client *stripe.Client, r *reply) error {
 		if c.RefundReference != "" {

@@ -62,18 +62,19 @@ func TestStripeRefund(t *testing.T) {
 			t.Errorf("%d refunds of %s", n, amount)
 		}
 	})
-	atStripe(t, "one that is pending is waited for, and one that fails is refused", policy.CaptureImmediately, func(t trial, f *stripeProvider, shop *stripeShop) {
-		shop.call.PaymentMethod = "pm_card_pendingRefund"
-		want(t, "charge", shop.do(), "done pi_1")
-		shop.call.Reference = "pi_1"
-		want(t, "refund", shop.refund("a", "4"), "waiting re_2")
-		want(t, "again", shop.refund("a", "4"), "waiting re_2")
-		f.happens("refund-paid", "")
-		want(t, "again", shop.refund("a", "4"), "done re_2")
-		f.happens("refund-returned", "")
-		want(t, "again", shop.refund("a", "4"), "refused refund_failed")
-		want(t, "looked up", shop.refundLookup("a", "4"), "refused refund_failed")
-	})
+	atStripe(t, "one that is pending is waited for, and one that fails is refused", policy.CaptureImmediately,
+		func(t trial, f *stripeProvider, shop *stripeShop) {
+			shop.call.PaymentMethod = "pm_card_pendingRefund"
+			want(t, "charge", shop.do(), "done pi_1")
+			shop.call.Reference = "pi_1"
+			want(t, "refund", shop.refund("a", "4"), "waiting re_2")
+			want(t, "again", shop.refund("a", "4"), "waiting re_2")
+			f.happens("refund-paid", "")
+			want(t, "again", shop.refund("a", "4"), "done re_2")
+			f.happens("refund-returned", "")
+			want(t, "again", shop.refund("a", "4"), "refused refund_failed")
+			want(t, "looked up", shop.refundLookup("a", "4"), "refused refund_failed")
+		})
 	for fault, answer := range stripeFaults {
 		t.Run(fault+" is found out", func(t *testing.T) {
 			t.Parallel()

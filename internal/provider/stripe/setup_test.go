@@ -184,7 +184,7 @@ func (f *stripeProvider) happens(what, code string) {
 	}
 }
 
-// byHand asks the simulator for what somebody does at Stripe's own pages.
+// byHand simulates an action in Stripe's dashboard.
 func (f *stripeProvider) byHand(method, path string) *httptest.ResponseRecorder {
 	request := httptest.NewRequest(method, "/v1/payment_intents/"+path, nil)
 	request.Header.Set("Authorization", "Bearer sk_test_by_hand")

@@ -1,8 +1,8 @@
-// Package stripe does the charge at Stripe, by its payment intents, and the confirm step that captures what the charge
-// authorized. It also reads what Stripe sends to a webhook.
+// Package stripe runs the charge step at Stripe, with payment intents, and the confirm step that captures an authorized
+// charge. It also reads the events that Stripe sends to a webhook.
 //
-// The engine makes an executor for each step whose policy names stripe, and calls it. It never decides what an order does
-// next, and believes nothing of an event but which order to ask Stripe about.
+// The engine makes an executor for each step whose policy names stripe. An executor never decides what an order does
+// next, and uses an event only to find out which order to look up at Stripe.
 package stripe
 
 import (
@@ -16,8 +16,8 @@ import (
 	"pawl/internal/provider"
 )
 
-// New makes the executor of the charge or of the confirm step as a policy has it. New sends and reads nothing:
-// that is done with every call, so that it can be replaced.
+// New returns the executor of the charge or the confirm step. It sends and reads nothing: secrets are read at every
+// call, so that they can be replaced.
 func New(s *policy.Step, of fsm.Step, within policy.Bounds) provider.Looker {
 	if of == fsm.Confirm {
 		return &capture{newAPI(s, within)}
@@ -25,17 +25,17 @@ func New(s *policy.Step, of fsm.Step, within policy.Bounds) provider.Looker {
 	return &charge{newAPI(s, within), s.Capture == policy.CaptureOnConfirm}
 }
 
-// The operations by which Stripe is asked, each with a key of its own.
+// The operations at Stripe, each with a key of its own.
 const (
 	opCreate  provider.Operation = "create"
 	opConfirm provider.Operation = "confirm"
 	opCapture provider.Operation = "capture"
 	opCancel  provider.Operation = "cancel"
-	opRefund                     = provider.Refund // of all that is left, in an undo, or of a part
+	opRefund                     = provider.Refund // of all that is left (undo), or of a part
 )
 
-// EffectKey is the key by which the effect of a call is found: that of the request which made the payment intent, or which
-// captured it, whatever keys were used on it since; of a refund its own.
+// EffectKey is the key under which the effect of a call is found: that of the request that created the payment intent,
+// or captured it, whatever keys were used on it since. A refund has a key of its own.
 func EffectKey(c *provider.Call) string {
 	if c.RefundID != "" {
 		return c.Key(opRefund)
@@ -46,27 +46,25 @@ func EffectKey(c *provider.Call) string {
 	return c.Key(opCreate)
 }
 
-// FoundByReference reports whether an undo finds what was charged also when Stripe has forgotten its key: the reference is
-// the id of a payment intent, or there is nothing to find, because a charge of nothing was never made.
+// FoundByReference reports whether an undo finds the charge even if Stripe has forgotten the key: the reference is that
+// of a payment intent, or the amount was zero, which is never charged.
 func FoundByReference(reference string, amount decimal.Decimal) bool {
 	return amount.IsZero() || isIntent(reference)
 }
 
-// isIntent reports whether a reference is the id of a payment intent. It may also be what a person wrote down.
+// isIntent reports whether a reference is the ID of a payment intent. It may be one that a person entered.
 func isIntent(reference string) bool { return strings.HasPrefix(reference, "pi_") }
 
-// currencyUnit says how Stripe counts a currency: with how many decimals, and what an
-// amount in them must be a multiple of.
+// currencyUnit says how Stripe counts a currency: the number of decimals, and what amounts must be a multiple of.
 type currencyUnit struct {
 	digits   int
 	multiple int64
 }
 
-// currencyUnits has the currencies that are not counted in hundredths. It follows
-// https://docs.stripe.com/currencies and not ISO 4217: MGA has no decimals there, ISK and
-// UGX have two that must be zero (UGX is named among the zero-decimal currencies too; the
-// section on special cases is what the API does), and the last of three decimals must be
-// zero. A digit wrong here is an order charged at ten or a hundred times its price.
+// currencyUnits has the currencies that are not counted in hundredths, by https://docs.stripe.com/currencies and not by
+// ISO 4217: MGA has no decimals; ISK and UGX have two, which must be zero (UGX is also listed as a zero-decimal
+// currency, but the section on special cases is what the API does); the last of three decimals must be zero. A mistake
+// here charges ten or a hundred times the price.
 var currencyUnits = map[string]currencyUnit{
 	"BIF": {0, 1}, "CLP": {0, 1}, "DJF": {0, 1}, "GNF": {0, 1}, "JPY": {0, 1}, "KMF": {0, 1}, "KRW": {0, 1}, "MGA": {0, 1},
 	"PYG": {0, 1}, "RWF": {0, 1}, "VND": {0, 1}, "VUV": {0, 1}, "XAF": {0, 1}, "XOF": {0, 1}, "XPF": {0, 1},
@@ -75,13 +73,12 @@ var currencyUnits = map[string]currencyUnit{
 
 	"ISK": {2, 100}, "UGX": {2, 100},
 
-	// Not in hundredths in ISO 4217, and not in Stripe's list: how it would count them is
-	// not known.
+	// Not in hundredths in ISO 4217, and not in Stripe's list: it is unknown how Stripe would count them.
 	"IQD": {}, "LYD": {}, "CLF": {}, "UYI": {}, "UYW": {},
 }
 
-// minorUnits is an amount as Stripe counts it; currency is an ISO 4217 code in upper case.
-// It is not ok for an amount that can't be charged to the last digit: nothing is rounded.
+// minorUnits is an amount in the units of Stripe; currency is an ISO 4217 code in upper case. It is not ok if the
+// amount would have to be rounded.
 func minorUnits(amount decimal.Decimal, currency string) (units int64, ok bool) {
 	unit, special := currencyUnits[currency]
 	if !special {

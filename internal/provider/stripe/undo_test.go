@@ -27,7 +27,14 @@ func TestStripeUndo(t *testing.T) {
 		"while the bank is at it, unknown": {"processing", "unknown processing", "[processing:1]", "waiting pi_1"},
 	} {
 		for _, known := range []bool{true, false} {
-			atStripe(t, name+map[bool]string{true: " by reference", false: ""}[known], map[bool]string{true: policy.CaptureOnConfirm, false: policy.CaptureImmediately}[tt.is == "authorized"], func(t trial, f *stripeProvider, shop *stripeShop) {
+			title, capture := name, policy.CaptureImmediately
+			if known {
+				title += " by reference"
+			}
+			if tt.is == "authorized" {
+				capture = policy.CaptureOnConfirm
+			}
+			atStripe(t, title, capture, func(t trial, f *stripeProvider, shop *stripeShop) {
 				shop.becomes(f, tt.is)
 				if known && tt.is != "" {
 					shop.call.Reference = "pi_1"
@@ -53,7 +60,7 @@ func TestStripeUndo(t *testing.T) {
 					t.Errorf("undo again: %s", again)
 				}
 				books := f.books()
-				if op == "create" && fault == "error_after" { // made, but nobody will ever learn its name
+				if op == "create" && fault == "error_after" { // created, but its ID is never known
 					want(t, "books", books, "[requires_confirmation:1]")
 				} else if books != "[canceled:1]" && books != "[refunded:1]" {
 					t.Errorf("books: %s", books)
@@ -62,13 +69,14 @@ func TestStripeUndo(t *testing.T) {
 		}
 	}
 	for op, is := range map[string]string{"cancel": "waiting", "refund": "charged"} {
-		atStripe(t, "what went wrong inside Stripe at "+op+" is asked for with another key", policy.CaptureImmediately, func(t trial, f *stripeProvider, shop *stripeShop) {
-			shop.becomes(f, is)
-			f.fail(op, "error") // nothing was done, and the answer is kept
-			want(t, "undo", shop.undo(), "unknown api_error")
-			want(t, "undo again", shop.undo(), "done pi_1")
-			want(t, "undo once more", shop.undo(), "done pi_1")
-		})
+		atStripe(t, "what went wrong inside Stripe at "+op+" is asked for with another key", policy.CaptureImmediately,
+			func(t trial, f *stripeProvider, shop *stripeShop) {
+				shop.becomes(f, is)
+				f.fail(op, "error") // nothing was done, and the answer is kept
+				want(t, "undo", shop.undo(), "unknown api_error")
+				want(t, "undo again", shop.undo(), "done pi_1")
+				want(t, "undo once more", shop.undo(), "done pi_1")
+			})
 	}
 	atStripe(t, "of a disputed charge is refused, until it is settled", policy.CaptureImmediately, func(t trial, f *stripeProvider, shop *stripeShop) {
 		shop.call.PaymentMethod = "pm_card_createDispute"

@@ -29,7 +29,8 @@ func TestStripeWire(t *testing.T) {
 	mock := startStripeMock(t)
 	t.Run("stripe-mock refuses what is not in the API", func(t *testing.T) {
 		t.Parallel()
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, mock.String()+"/v1/payment_intents", strings.NewReader("amount=ten&currency=usd"))
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, mock.String()+"/v1/payment_intents",
+			strings.NewReader("amount=ten&currency=usd"))
 		assert.NoError(t, err)
 		request.Header.Set("Authorization", "Bearer sk_test_123")
 		request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
@@ -50,7 +51,8 @@ func TestStripeWire(t *testing.T) {
 		{"cancel", policy.CaptureImmediately, "requires_action", (*stripeShop).undo, "done", "POST, GET, POST cancel"},
 		{"capture", policy.CaptureOnConfirm, "succeeded", (*stripeShop).take, "done", "POST capture"},
 		{"refund of a part", policy.CaptureImmediately, "", func(s *stripeShop) string { return s.refund("a", "4") }, "done", "POST refunds"},
-		{"look up of a refund", policy.CaptureImmediately, "", func(s *stripeShop) string { return s.refundLookup("a", "4") }, "retry not_seen", "GET refunds"},
+		{"look up of a refund", policy.CaptureImmediately, "",
+			func(s *stripeShop) string { return s.refundLookup("a", "4") }, "retry not_seen", "GET refunds"},
 	} {
 		t.Run(tt.name+" is in the API", func(t *testing.T) {
 			t.Parallel()

@@ -15,40 +15,44 @@ import (
 	"pawl/internal/provider/endpoint"
 )
 
-// What an answer repeats of the call is masked, wherever and however it stands there.
-func TestWithheld(t *testing.T) {
+// TestSecrets: secrets of the call that an answer repeats are masked, wherever and in whatever form.
+func TestSecrets(t *testing.T) {
 	t.Parallel()
 	const method, token = `pm_"card"/42 42`, "aaaaaaaaaaaaeaaaaaaaahypgwvu7"
 	c := &provider.Call{PaymentMethod: method, Tokens: []string{token}}
-	withheld := c.Withheld("sk_test_hidden")
+	secrets := c.Secrets("sk_test_hidden")
 	quoted, _ := json.Marshal(method)
 	for _, c := range []struct{ give, want provider.Result }{
 		{provider.Done{Reference: "ch_1", Data: []byte(`{"a":[1.50,"b"]}`)}, provider.Done{Reference: "ch_1", Data: []byte(`{"a":[1.50,"b"]}`)}},
 		{provider.Done{Reference: "ch_" + method}, provider.Done{}},
 		{provider.Done{Reference: strings.ToUpper(token)}, provider.Done{}},
 		{provider.Done{Reference: "SK_TEST_hidden"}, provider.Done{}},
-		{provider.Done{Data: []byte(`{"echo":{"` + token + `":["http://x/` + strings.ToUpper(token) + `?a"]}}`)}, provider.Done{Data: []byte(`{"echo":{"***":["http://x/***?a"]}}`)}},
-		{provider.Done{Data: []byte(`{"body":"{\"paymentMethod\":\"pm_\\\"card\\\"/42 42\"}","a":"pm_%22card%22%2F42+42","b":"pm_%22card%22%2F42%2042","c":` + string(quoted) + `}`)},
+		{provider.Done{Data: []byte(`{"echo":{"` + token + `":["http://x/` + strings.ToUpper(token) + `?a"]}}`)},
+			provider.Done{Data: []byte(`{"echo":{"***":["http://x/***?a"]}}`)}},
+		{provider.Done{Data: []byte(`{"body":"{\"paymentMethod\":\"pm_\\\"card\\\"/42 42\"}",` +
+			`"a":"pm_%22card%22%2F42+42","b":"pm_%22card%22%2F42%2042","c":` + string(quoted) + `}`)},
 			provider.Done{Data: []byte(`{"a":"***","b":"***","body":"{\"paymentMethod\":\"***\"}","c":"***"}`)}},
-		{provider.Done{Reference: "pi_1_secret_2", Data: []byte(`{"a":"see pi_3Nx_secret_Yk9 there"}`)}, provider.Done{Data: []byte(`{"a":"see *** there"}`)}},
+		{provider.Done{Reference: "pi_1_secret_2", Data: []byte(`{"a":"see pi_3Nx_secret_Yk9 there"}`)},
+			provider.Done{Data: []byte(`{"a":"see *** there"}`)}},
 		{provider.Refused{Code: "x", Detail: "pi_3Nx_secret_Yk9 is used"}, provider.Refused{Code: "x", Detail: "*** is used"}},
 		{provider.Refused{Code: "bad " + method, Detail: "no " + method + "!"}, provider.Refused{Code: "***", Detail: "no ***!"}},
 		{provider.Retry{Code: "x", Detail: "Authorization: Bearer sk_test_hidden"}, provider.Retry{Code: "x", Detail: "Authorization: Bearer ***"}},
 		{provider.Unknown{Code: "x", Detail: token, Reference: token}, provider.Unknown{Code: "x", Detail: "***"}},
-		{provider.Waiting{Reference: "r", Action: []byte(`{"url":"https://bank.example/3ds?t=` + token + `"}`)}, provider.Waiting{Reference: "r", Action: []byte(`{"url":"https://bank.example/3ds?t=***"}`)}},
+		{provider.Waiting{Reference: "r", Action: []byte(`{"url":"https://bank.example/3ds?t=` + token + `"}`)},
+			provider.Waiting{Reference: "r", Action: []byte(`{"url":"https://bank.example/3ds?t=***"}`)}},
 	} {
-		if got := withheld.Mask(c.give); !reflect.DeepEqual(got, c.want) {
+		if got := secrets.MaskResult(c.give); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%#v\nbecomes %#v\nwant    %#v", c.give, got, c.want)
 		}
 	}
-	short := (&provider.Call{PaymentMethod: "4"}).Withheld()
-	if got := short.Mask(provider.Done{Reference: "ch_4", Data: []byte(`{"a":4,"b":14,"c":"4","d":"14"}`)}); !reflect.DeepEqual(got,
+	short := (&provider.Call{PaymentMethod: "4"}).Secrets()
+	if got := short.MaskResult(provider.Done{Reference: "ch_4", Data: []byte(`{"a":4,"b":14,"c":"4","d":"14"}`)}); !reflect.DeepEqual(got,
 		provider.Done{Reference: "ch_4", Data: []byte(`{"a":"***","b":14,"c":"***","d":"14"}`)}) {
 		t.Errorf("a short one becomes %#v", got)
 	}
 }
 
-// A customer is shown no address but one of the web.
+// TestActionsHaveWebAddressesOnly: customers see only http and https addresses.
 func TestActionsHaveWebAddressesOnly(t *testing.T) {
 	t.Parallel()
 	for action, want := range map[string]string{
@@ -67,14 +71,13 @@ func TestActionsHaveWebAddressesOnly(t *testing.T) {
 		`{"steps":[{"url":"javascript:x"},{"url":"https://a.example"}]}`:      `{"steps":[{},{"url":"https://a.example"}]}`,
 		`{"clientSecret":"pi_1_secret_2"}`:                                    `{"clientSecret":"pi_1_secret_2"}`,
 	} {
-		if got, _ := (provider.Withheld{}).Mask(provider.Waiting{Action: []byte(action)}).(provider.Waiting); string(got.Action) != want {
+		if got, _ := (provider.Secrets{}).MaskResult(provider.Waiting{Action: []byte(action)}).(provider.Waiting); string(got.Action) != want {
 			t.Errorf("%s becomes %s, want %s", action, got.Action, want)
 		}
 	}
 }
 
-// TestMasking: every call of every kind is masked, also with the secret that the call was made with, which nobody but the
-// executor knows.
+// TestMasking: the result of every method is masked, including the secret of the step, which only the executor knows.
 func TestMasking(t *testing.T) {
 	t.Parallel()
 	const marked = "marked_secret_of_the_step"
@@ -93,11 +96,11 @@ func TestMasking(t *testing.T) {
 	}
 	how.LookupURL = ""
 	if _, looks := provider.Masking(endpoint.New(&how, fsm.Charge, local)).(provider.Looker); looks {
-		t.Error("what can't be asked became a Looker")
+		t.Error("an executor without look-ups became a Looker")
 	}
 }
 
-// TestNameServersAreNotShown: who may read orders and deliveries learns that a name was not found, and nothing of the network.
+// TestNameServersAreNotShown: an error about a name does not reveal the addresses of name servers.
 func TestNameServersAreNotShown(t *testing.T) {
 	t.Parallel()
 	for want, lookUp := range map[string]net.DNSError{
