@@ -829,13 +829,13 @@ type ErrorGroups struct {
 
 // Event defines model for Event.
 type Event struct {
-	// Cursor To go on after this event.
+	// Cursor Cursor to continue after this event.
 	//
 	// Examples: 29411432.17
 	Cursor string    `json:"cursor"`
 	Data   EventData `json:"data"`
 
-	// ID Names the event for ever. One that comes twice has the same, and no other event has it, also after an older state of the database was restored.
+	// ID Unique ID. A repeated event has the same one, and no other event has it, even after a backup was restored.
 	//
 	// Examples: evt_1042_5_660e29dbaab52
 	ID string `json:"id"`
@@ -843,7 +843,7 @@ type Event struct {
 	// Timestamp When it happened, by the clock of the database.
 	Timestamp time.Time `json:"timestamp"`
 
-	// Type What happened: the list is in docs/events.md. There may be more one day.
+	// Type What happened. docs/events.md lists the types; newer versions may add more.
 	//
 	// Examples: order.completed
 	Type string `json:"type"`
@@ -851,17 +851,17 @@ type Event struct {
 
 // EventData defines model for EventData.
 type EventData struct {
-	// Actor Who asked for it. Absent: the service did it by itself.
+	// Actor Principal that requested it. Absent if the service acted by itself.
 	//
 	// Examples: token:support
 	Actor string `json:"actor,omitempty,omitzero"`
 
-	// Amount Of the order, as a decimal.
+	// Amount Amount of the order, a decimal.
 	//
 	// Examples: 9.99
 	Amount string `json:"amount,omitempty,omitzero"`
 
-	// Change By how many units the stock changed.
+	// Change Change of the stock, in units.
 	Change *int64 `json:"change,omitempty"`
 
 	// Currency ISO 4217.
@@ -870,57 +870,57 @@ type EventData struct {
 	Currency   string `json:"currency,omitempty,omitzero"`
 	CustomerID string `json:"customerId,omitempty,omitzero"`
 
-	// From The status before it.
+	// From Status before the event.
 	//
 	// Examples: confirming
 	From string `json:"from,omitempty,omitzero"`
 
-	// Item What was ordered, or whose stock changed.
+	// Item Item that was ordered, or whose stock changed.
 	//
 	// Examples: widget
 	Item string `json:"item"`
 
-	// OnBehalfOf For whom the actor says that it asked.
+	// OnBehalfOf Person for whom the actor acted, as stated by the actor.
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
-	// OnHand Units on the shelf after it.
+	// OnHand Units on hand after the event.
 	OnHand *int64 `json:"onHand,omitempty"`
 
-	// OrderID The order, of an event about an order.
+	// OrderID Order that the event is about.
 	//
 	// Examples: order-123
 	OrderID string `json:"orderId,omitempty,omitzero"`
 
-	// Quantity How many units were ordered.
+	// Quantity Number of units ordered.
 	//
 	// Examples: 1
 	Quantity int `json:"quantity,omitempty,omitzero"`
 
-	// Reason Why. A long one is cut.
+	// Reason Reason. A long one is truncated.
 	Reason string `json:"reason,omitempty,omitzero"`
 
-	// Refund The number of the refund that it is about.
+	// Refund Number of the refund that the event is about.
 	Refund int `json:"refund,omitempty,omitzero"`
 
-	// RefundAmount Of that refund, as a decimal.
+	// RefundAmount Amount of that refund, a decimal.
 	//
 	// Examples: 2.50
 	RefundAmount string `json:"refundAmount,omitempty,omitzero"`
 
-	// Seq The number of the row in the history of the order: 1, 2, 3 …
+	// Seq Position in the history of the order: 1, 2, 3 …
 	//
 	// Examples: 5
 	Seq int64 `json:"seq,omitempty,omitzero"`
 
-	// Status The status after it.
+	// Status Status after the event.
 	//
 	// Examples: completed
 	Status string `json:"status,omitempty,omitzero"`
 
-	// Verb What was done, as in the history, where the status does not say it.
+	// Verb What was done, as in the history, if the status does not say it.
 	Verb string `json:"verb,omitempty,omitzero"`
 
-	// Version The version of the item that a stock movement made.
+	// Version Version of the item after a stock movement.
 	Version int64 `json:"version,omitempty,omitzero"`
 }
 

@@ -14,47 +14,48 @@ import (
 	"pawl/fsm"
 )
 
-// Event is one event as it is sent: in a page of the feed, in a stream, as the body of a webhook.
+// Event is an event as it is sent: in pages of the feed, in streams, to webhook endpoints.
 type Event struct {
-	ID        string    `json:"id" doc:"Names the event for ever. One that comes twice has the same, and no other event has it, also after an older state of the database was restored." example:"evt_1042_5_660e29dbaab52"`
-	Cursor    string    `json:"cursor" doc:"To go on after this event." example:"29411432.17"`
-	Type      string    `json:"type" doc:"What happened: the list is in docs/events.md. There may be more one day." example:"order.completed"`
+	ID        string    `json:"id" doc:"Unique ID. A repeated event has the same one, and no other event has it, even after a backup was restored." example:"evt_1042_5_660e29dbaab52"`
+	Cursor    string    `json:"cursor" doc:"Cursor to continue after this event." example:"29411432.17"`
+	Type      string    `json:"type" doc:"What happened. docs/events.md lists the types; newer versions may add more." example:"order.completed"`
 	Timestamp time.Time `json:"timestamp" doc:"When it happened, by the clock of the database."`
 	Data      EventData `json:"data"`
 
 	No        int64  `json:"-"` // its number in the feed
-	OrderNo   int64  `json:"-"` // of the order it is about; 0: a stock movement
+	OrderNo   int64  `json:"-"` // of its order; 0: it is a stock movement
 	StockItem string `json:"-"` // the item of a stock movement; empty: it is about an order
 }
 
-// EventData is what an event says: of an order, or of the stock of an item. Nothing that is withheld from readers is in it.
+// EventData describes what happened to an order, or to the stock of an item. It contains only what every reader of
+// orders may see.
 type EventData struct {
-	OrderID    string `json:"orderId,omitempty" doc:"The order, of an event about an order." example:"order-123"`
-	Seq        int64  `json:"seq,omitempty" doc:"The number of the row in the history of the order: 1, 2, 3 …" example:"5"`
-	From       string `json:"from,omitempty" doc:"The status before it." example:"confirming"`
-	Status     string `json:"status,omitempty" doc:"The status after it." example:"completed"`
-	Verb       string `json:"verb,omitempty" doc:"What was done, as in the history, where the status does not say it."`
-	Amount     string `json:"amount,omitempty" doc:"Of the order, as a decimal." example:"9.99"`
+	OrderID    string `json:"orderId,omitempty" doc:"Order that the event is about." example:"order-123"`
+	Seq        int64  `json:"seq,omitempty" doc:"Position in the history of the order: 1, 2, 3 …" example:"5"`
+	From       string `json:"from,omitempty" doc:"Status before the event." example:"confirming"`
+	Status     string `json:"status,omitempty" doc:"Status after the event." example:"completed"`
+	Verb       string `json:"verb,omitempty" doc:"What was done, as in the history, if the status does not say it."`
+	Amount     string `json:"amount,omitempty" doc:"Amount of the order, a decimal." example:"9.99"`
 	Currency   string `json:"currency,omitempty" doc:"ISO 4217." example:"USD"`
 	CustomerID string `json:"customerId,omitempty"`
-	Refund     int32  `json:"refund,omitempty" doc:"The number of the refund that it is about."`
+	Refund     int32  `json:"refund,omitempty" doc:"Number of the refund that the event is about."`
 
-	RefundAmount string `json:"refundAmount,omitempty" doc:"Of that refund, as a decimal." example:"2.50"`
+	RefundAmount string `json:"refundAmount,omitempty" doc:"Amount of that refund, a decimal." example:"2.50"`
 
-	Item     string `json:"item" doc:"What was ordered, or whose stock changed." example:"widget"`
-	Quantity int32  `json:"quantity,omitempty" doc:"How many units were ordered." example:"1"`
+	Item     string `json:"item" doc:"Item that was ordered, or whose stock changed." example:"widget"`
+	Quantity int32  `json:"quantity,omitempty" doc:"Number of units ordered." example:"1"`
 
-	Version int64  `json:"version,omitempty" doc:"The version of the item that a stock movement made."`
-	Change  *int64 `json:"change,omitempty" doc:"By how many units the stock changed."`
-	OnHand  *int64 `json:"onHand,omitempty" doc:"Units on the shelf after it."`
+	Version int64  `json:"version,omitempty" doc:"Version of the item after a stock movement."`
+	Change  *int64 `json:"change,omitempty" doc:"Change of the stock, in units."`
+	OnHand  *int64 `json:"onHand,omitempty" doc:"Units on hand after the event."`
 
-	Actor      string `json:"actor,omitempty" doc:"Who asked for it. Absent: the service did it by itself." example:"token:support"`
-	OnBehalfOf string `json:"onBehalfOf,omitempty" doc:"For whom the actor says that it asked."`
-	Reason     string `json:"reason,omitempty" doc:"Why. A long one is cut."`
+	Actor      string `json:"actor,omitempty" doc:"Principal that requested it. Absent if the service acted by itself." example:"token:support"`
+	OnBehalfOf string `json:"onBehalfOf,omitempty" doc:"Person for whom the actor acted, as stated by the actor."`
+	Reason     string `json:"reason,omitempty" doc:"Reason. A long one is truncated."`
 }
 
-// textMost is how long a text of an event may be, in bytes, beside names, which have their own limits. So an event stays below
-// 20 kB, however its characters are escaped.
+// textMost is the maximum length of an actor or reason, in bytes. It keeps an event below 20 kB, however its characters
+// are escaped. Names have limits of their own.
 const textMost = 700
 
 func eventOf(row *db.EventsOfBatchRow) Event {
@@ -77,19 +78,18 @@ func eventOf(row *db.EventsOfBatchRow) Event {
 	d.Amount, d.Currency, d.Item, d.Quantity, d.CustomerID = row.Amount, row.Currency, row.Item, row.Quantity, row.CustomerID
 	d.Refund, d.RefundAmount = row.Refund, row.RefundAmount
 	if row.Verb == "refund" && row.RefundInLedger {
-		e.Type = typesOfVerbs["refund_done"] // asking for it did it
+		e.Type = typesOfVerbs["refund_done"] // the ledger refunds at once
 	}
 	return e
 }
 
-// eventID ends with the time of the row, in microseconds. An older state of the database that was restored numbers other orders
-// with the same numbers, and receivers drop what has an id that they know. The time is that of the row, so an event
-// keeps its id.
+// eventID makes the ID of an event. It ends with the time of its row, in microseconds: after a backup was restored,
+// other orders get the same numbers, and receivers drop events with an ID that they know.
 func eventID(subject string, row *db.EventsOfBatchRow) string {
 	return subject + "_" + strconv.FormatInt(row.Seq, 10) + "_" + strconv.FormatInt(row.At.UnixMicro(), 16)
 }
 
-// clip cuts a text between two characters.
+// clip truncates a text between two characters.
 func clip(text string) string {
 	if len(text) <= textMost {
 		return text
@@ -97,7 +97,7 @@ func clip(text string) string {
 	return strings.ToValidUTF8(text[:textMost], "") + "…"
 }
 
-// JSON is the event as it is sent, everywhere the same.
+// JSON encodes the event. It has the same bytes wherever it is sent.
 func (e *Event) JSON() []byte {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
@@ -108,19 +108,19 @@ func (e *Event) JSON() []byte {
 	return bytes.TrimSuffix(b.Bytes(), []byte{'\n'})
 }
 
-// What happened to an order that kept its status, by the verb of its row in the history. A row without a verb is a move. A
-// hold that is named as a verb of people is told from it by the actor.
+// typesOfVerbs has the types of events that did not change the status, by the verb of their row in the history. typeOf
+// handles retry, which is the name of a hold and of a request.
 var typesOfVerbs = map[string]string{
-	// What people ask for.
+	// Requests.
 	"cancel": "order.cancel_requested", "pause": "order.pause_requested", "resume": "order.resumed", "approve": "order.approved",
 	"reject": "order.rejected", "step-result": "order.step_result", "refund": "order.refund_requested",
-	// What an order waits for.
+	// Holds.
 	"callback": "order.awaiting_callback", "scheduled": "order.awaiting_start", "queued": "order.awaiting_permit",
 	"approval": "order.awaiting_approval", "paused": "order.paused", "hold": "order.needs_attention", "attention": "order.needs_attention",
-	// What the service does.
+	// Actions of the service.
 	"call": "order.step_called", "answer": "order.step_answered", "deadline": "order.deadline_exceeded", "permit": "order.permit_granted",
 	"wake": "order.woken", "take_over": "order.taken_over", "release_lease": "order.released", "late_undo": "order.late_undo_requested",
-	// What becomes of a refund.
+	// Results of refunds.
 	"refund_pending": "order.refund_pending", "refund_in_doubt": "order.refund_in_doubt", "refund_accepted": "order.refund_accepted",
 	"refund_done": "order.refund_done", "refund_failed": "order.refund_failed",
 }
@@ -128,10 +128,10 @@ var typesOfVerbs = map[string]string{
 const (
 	typeAwaitingRetry  = "order.awaiting_retry"
 	typeRetryRequested = "order.retry_requested"
-	typeChanged        = "order.changed" // of a verb that this program does not know: a newer one wrote it
+	typeChanged        = "order.changed" // with a verb that this version does not know
 )
 
-// Types lists the types of events, sorted. Newer versions may have more.
+// Types returns all types of events, sorted. Newer versions may have more.
 func Types() []string {
 	all := []string{typeAwaitingRetry, typeRetryRequested, typeChanged, "stock.set", "stock.adjustment", "stock.restock"}
 	for _, status := range fsm.States() {
@@ -144,13 +144,13 @@ func Types() []string {
 	return slices.Compact(all)
 }
 
-// KnownType reports whether a filter on types can match: it is a type, or "order.*" or "stock.*".
+// KnownType reports whether an element of a filter can match: it is a type, "order.*" or "stock.*".
 func KnownType(filter string) bool {
 	return filter == "order.*" || filter == "stock.*" || slices.Contains(Types(), filter)
 }
 
-// MatchesType reports whether an event of a type passes a filter on types: one that names it, or its first part as "order.*".
-// No filter lets all pass.
+// MatchesType reports whether a type matches a filter, which lists types and prefixes such as "order.*". An empty
+// filter matches all.
 func MatchesType(filter []string, name string) bool {
 	return len(filter) == 0 || slices.ContainsFunc(filter, func(f string) bool {
 		prefix, all := strings.CutSuffix(f, "*")

@@ -75,7 +75,8 @@ func TestEventsAreShort(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("\x01", 5000)
 	name := strings.Repeat("\U0001F600", 255)
-	e := Event{ID: "evt_1_1", Data: EventData{Actor: clip(long), OnBehalfOf: clip(long), Reason: clip(long), OrderID: name, Item: name, CustomerID: name}}
+	e := Event{ID: "evt_1_1", Data: EventData{Actor: clip(long), OnBehalfOf: clip(long), Reason: clip(long),
+		OrderID: name, Item: name, CustomerID: name}}
 	if n := len(e.JSON()); n >= 20_000 {
 		t.Errorf("%d bytes", n)
 	}

@@ -13,7 +13,7 @@ import (
 	"pawl/test/assert"
 )
 
-// TestFeed shows which events come of the histories of two orders and a shelf, and which of them a filter chooses.
+// TestFeed shows which events come of the histories of two orders and a shelf, and which of them a filter selects.
 func TestFeed(t *testing.T) {
 	t.Parallel()
 	f := newFeed(t)
@@ -22,7 +22,8 @@ func TestFeed(t *testing.T) {
 		(1, 1, 'pending', 'charging', 1, NULL, NULL), (1, 2, 'charging', 'charging', 1, 'retry', NULL),
 		(1, 3, 'charging', 'charging', 1, 'retry', 'ann'), (1, 4, 'charging', 'reserving', 1, NULL, NULL),
 		(2, 1, 'pending', 'charging', 1, NULL, NULL), (2, 2, 'charging', 'charging', 1, 'of a newer release', NULL)`)
-	f.exec(`INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, request_id) VALUES ('widget', 1, 'set', 5, 5, 0, 'ann', 'x')`)
+	f.exec(`INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, request_id)
+		VALUES ('widget', 1, 'set', 5, 5, 0, 'ann', 'x')`)
 	f.numberUntil(7)
 	for _, c := range []struct {
 		chosen string
@@ -47,7 +48,7 @@ func TestFeed(t *testing.T) {
 }
 
 // TestEventsInOrder shows the trap of the feed: an order whose row 6 has an older transaction than its row 5. A reader that
-// stops at the oldest open transaction would get 6 alone, and then go on after it.
+// stops at the oldest open transaction would get 6 alone, and then continue after it.
 func TestEventsInOrder(t *testing.T) {
 	t.Parallel()
 	f := newFeed(t)

@@ -54,14 +54,14 @@ func TestEveryWriteIsOneEvent(t *testing.T) {
 		}
 	}
 	writers.Wait()
-	relays[0].Stop() // the other one goes on
+	relays[0].Stop() // the other one takes over
 	for _, e := range engines {
 		if err := e.Stop(t.Context()); err != nil {
 			t.Error(err)
 		}
 	}
 
-	rows := f.rows() // nobody writes any more
+	rows := f.rows() // after the last write
 	assert.Eventually(t, "every row has been numbered and read", func() bool { return follower.count.Load() >= int64(len(rows)) })
 	follower.stop()
 	all := f.all(events.Cursor{}, events.Filter{}, 1000)
@@ -165,7 +165,8 @@ func (f *feed) touch(id string) {
 	}
 	if err == nil {
 		_, err = tx.Exec(ctx, `WITH touched AS (UPDATE orders SET seq = seq + 1 WHERE order_id = $1 RETURNING *)
-			INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb) SELECT order_no, seq, status, status, fence, 'answer' FROM touched`, id)
+			INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
+				SELECT order_no, seq, status, status, fence, 'answer' FROM touched`, id)
 	}
 	if err == nil {
 		err = tx.Commit(ctx)
@@ -179,7 +180,8 @@ func (f *feed) touch(id string) {
 func (f *feed) rows() (all []string) {
 	f.Helper()
 	if err := f.Pool.QueryRow(f.Context(), `SELECT coalesce(array_agg(line ORDER BY line COLLATE "C"), '{}') FROM (
-		SELECT 'order ' || order_no || ' ' || seq FROM transitions UNION ALL SELECT 'item ' || item || ' ' || version FROM stock_movements) AS r(line)`).Scan(&all); err != nil {
+		SELECT 'order ' || order_no || ' ' || seq FROM transitions UNION ALL SELECT 'item ' || item || ' ' || version
+			FROM stock_movements) AS r(line)`).Scan(&all); err != nil {
 		f.Fatal(err)
 	}
 	return all

@@ -1,9 +1,9 @@
-// Package events is the feed: every row of the history and every stock movement, once, with a number. The relay gives the
-// numbers, one of all replicas at a time. The Reader reads the events after a cursor. An Event has the same bytes wherever
-// it is sent.
+// Package events is the feed: every row of the history and every stock movement, once, with a number. The Relay assigns
+// the numbers, on one replica at a time. The Reader reads the events after a cursor, and the Tail keeps the newest ones
+// for listeners. An Event has the same bytes wherever it is sent.
 //
-// Nothing is copied: what is stored is which range of transactions a batch of numbers stands for. What a batch holds, and in
-// which order, follows from the rows (the view pawl.events).
+// Events are not copied. Stored is only which range of transactions a batch of numbers covers; its events and their
+// order follow from the rows (the view pawl.events).
 package events
 
 import (
@@ -23,16 +23,16 @@ import (
 	"pawl/internal/pg"
 )
 
-// RelayConfig is what a relay can be told. Zero values mean the defaults.
+// RelayConfig configures a Relay. Zero values mean the defaults.
 type RelayConfig struct {
-	Lease      time.Duration // how long events are ours to number without a sign of life; 10 s
-	Retention  time.Duration // how long the numbers of events are kept; 30 days
+	Lease      time.Duration // how long another replica waits before it takes over; 10 s
+	Retention  time.Duration // how long events stay in the feed; 30 days
 	Log        *slog.Logger
 	Registerer prometheus.Registerer // of metrics; nil: none
 }
 
-// Relay gives events their numbers, if no other replica does it. Where it is taken over by another one while it is asleep, it
-// writes nothing any more.
+// Relay numbers events while it holds the lease, which one replica can have. A relay that was suspended and has lost
+// its lease writes nothing.
 type Relay struct {
 	query *db.Queries
 	cfg   RelayConfig
@@ -43,15 +43,15 @@ type Relay struct {
 	end     context.CancelFunc
 	running sync.WaitGroup
 
-	// Of the loop alone.
+	// Used only by the loop.
 	fence    int64
-	renewAt  time.Time // when the lease is to be renewed; zero: it is not ours
+	renewAt  time.Time // when to renew the lease; zero: it is not ours
 	purgeAt  time.Time
 	horizon  int64
-	movedAt  time.Time // when the horizon was seen to move last
-	troubled string    // what was logged last, so that it is logged once
+	movedAt  time.Time // when the horizon last moved
+	troubled string    // the last logged failure, to log it once
 
-	holds, heldBackNanos, numbered atomic.Int64 // of metrics
+	holds, heldBackNanos, numbered atomic.Int64 // for the metrics
 }
 
 const (
@@ -62,7 +62,7 @@ const (
 	purgedAtOnce = 1000
 )
 
-// NewRelay returns a relay that does nothing yet.
+// NewRelay returns a relay that does nothing until Start.
 func NewRelay(query *db.Queries, cfg RelayConfig) *Relay {
 	cfg.Lease = cmp.Or(cfg.Lease, 10*time.Second)
 	cfg.Retention = cmp.Or(cfg.Retention, 30*24*time.Hour)
@@ -86,7 +86,7 @@ func (r *Relay) Start() {
 // releaseLimit is how long Stop waits for the database, which may be away.
 const releaseLimit = 2 * time.Second
 
-// Stop ends it, and lets another replica go on at once.
+// Stop ends the relay and releases the lease, so that another replica can take over at once.
 func (r *Relay) Stop() {
 	r.end()
 	r.running.Wait()
@@ -100,7 +100,7 @@ func (r *Relay) Stop() {
 	}
 }
 
-// step does what is to be done now, and returns how long to wait until the next one.
+// step numbers the next events, and returns how long to wait until the next step.
 func (r *Relay) step(ctx context.Context) time.Duration {
 	if !time.Now().Before(r.renewAt) {
 		if err := r.hold(ctx); err != nil {
@@ -119,12 +119,12 @@ func (r *Relay) step(ctx context.Context) time.Duration {
 	}
 	r.note(&added)
 	if err := r.purge(ctx); err != nil {
-		r.trouble(ctx, "forget old events", err)
+		r.trouble(ctx, "remove old events", err)
 	}
 	return r.pause(&added)
 }
 
-// note keeps what a look has told.
+// note updates the metrics after a step.
 func (r *Relay) note(added *db.EventBatchAddRow) {
 	r.troubled = ""
 	r.numbered.Add(added.Events)
@@ -135,10 +135,9 @@ func (r *Relay) note(added *db.EventBatchAddRow) {
 	r.heldBackNanos.Store(int64(now.Sub(r.movedAt)))
 }
 
-// pause is how long to wait after a look.
 func (r *Relay) pause(added *db.EventBatchAddRow) time.Duration {
 	switch {
-	case !added.Ours: // also on a server that has begun another timeline: the lease is taken anew
+	case !added.Ours: // or the server has begun another timeline, which needs a new lease
 		r.lose()
 		return soon
 	case added.More && added.Events > 0:
@@ -171,14 +170,14 @@ func (r *Relay) hold(ctx context.Context) error {
 	return nil
 }
 
-// lose forgets that the lease is ours.
+// lose records that the lease is not ours.
 func (r *Relay) lose() {
 	r.renewAt = time.Time{}
 	r.holds.Store(0)
 	r.heldBackNanos.Store(0)
 }
 
-// trouble logs an error, once until something succeeds or another one comes.
+// trouble logs an error, but not twice in a row for the same action.
 func (r *Relay) trouble(ctx context.Context, doing string, err error) {
 	if ctx.Err() != nil || r.troubled == doing {
 		return
@@ -187,7 +186,7 @@ func (r *Relay) trouble(ctx context.Context, doing string, err error) {
 	r.log.Warn("events are not numbered", "doing", doing, "error", err)
 }
 
-// purge forgets, now and then, the numbers of old events.
+// purge removes old events from the feed, a few at a time.
 func (r *Relay) purge(ctx context.Context) error {
 	if time.Now().Before(r.purgeAt) {
 		return nil
@@ -200,7 +199,7 @@ func (r *Relay) purge(ctx context.Context) error {
 	return err
 }
 
-// metrics are read at each scrape: those of the feed from the database, those of the relay from this process.
+// metrics are read at each scrape: of the feed from the database, of the relay from this process.
 type metrics struct{ relay *Relay }
 
 // Describe implements prometheus.Collector. It names nothing, because metrics are missing while the database is away.
@@ -209,22 +208,23 @@ func (metrics) Describe(chan<- *prometheus.Desc) {}
 // scrapeLimit is how long the database may take for a scrape.
 const scrapeLimit = 2 * time.Second
 
-// Collect implements prometheus.Collector. It leaves out what the database does not say in time.
+// Collect implements prometheus.Collector. If the database does not answer in time, it leaves out the feed.
 func (m metrics) Collect(to chan<- prometheus.Metric) {
 	metric := func(name, help string, kind prometheus.ValueType, v float64) {
 		to <- prometheus.MustNewConstMetric(prometheus.NewDesc("pawl_events_"+name, help, nil, nil), kind, v)
 	}
 	metric("relay", "1: this replica numbers events.", prometheus.GaugeValue, float64(m.relay.holds.Load()))
-	metric("numbered_total", "Events that this replica has numbered.", prometheus.CounterValue, float64(m.relay.numbered.Load()))
-	metric("horizon_age_seconds", "For how long the oldest transaction that has not ended has been holding events back, "+
-		"as seen by the replica that numbers them; 0: none does.", prometheus.GaugeValue, time.Duration(m.relay.heldBackNanos.Load()).Seconds())
+	metric("numbered_total", "Events numbered by this replica.", prometheus.CounterValue, float64(m.relay.numbered.Load()))
+	metric("horizon_age_seconds", "How long the oldest open transaction has held events back, "+
+		"as seen by the replica that numbers them; 0: none does.",
+		prometheus.GaugeValue, time.Duration(m.relay.heldBackNanos.Load()).Seconds())
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeLimit)
 	defer cancel()
 	state, err := m.relay.query.EventRelayState(ctx)
 	if err != nil {
 		return
 	}
-	metric("last_number", "The number of the last event. Of all replicas.", prometheus.GaugeValue, float64(state.LastEventNo))
-	metric("lag_seconds", "For how long the oldest event that has no number yet has waited. Up to two seconds without listeners. "+
+	metric("last_number", "Number of the last event. Of all replicas.", prometheus.GaugeValue, float64(state.LastEventNo))
+	metric("lag_seconds", "How long the oldest event without a number has waited; up to two seconds if there are no listeners. "+
 		"Of all replicas.", prometheus.GaugeValue, max(state.Lag, 0))
 }

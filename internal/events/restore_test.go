@@ -66,7 +66,8 @@ func TestEventsAfterARestore(t *testing.T) {
 	elsewhere := dbtest.Restartable(t)
 	r := &feed{T: t, Database: &dbtest.Database{URL: elsewhere.URL}, owner: f.owner}
 	for _, arguments := range [][]string{{"-c", "DROP SCHEMA pawl, books, public CASCADE; CREATE SCHEMA public"}, {"-f", file}} {
-		restore := exec.CommandContext(t.Context(), pgProgram(t, "psql"), append([]string{"-v", "ON_ERROR_STOP=1", "-q", "-d", elsewhere.URL}, arguments...)...)
+		restore := exec.CommandContext(t.Context(), pgProgram(t, "psql"),
+			append([]string{"-v", "ON_ERROR_STOP=1", "-q", "-d", elsewhere.URL}, arguments...)...)
 		if out, err := restore.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
@@ -114,7 +115,8 @@ func TestEventsOfAnotherCluster(t *testing.T) {
 		assert.NoError(t, migrations.Adopt(t.Context(), f.AdminURL, migrations.Adoption{Actor: "test"}))
 	}
 	f.add(1, 3)
-	f.exec(`INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, request_id) VALUES ('widget', 1, 'set', 5, 5, 0, 'local', 'x')`)
+	f.exec(`INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, request_id)
+		VALUES ('widget', 1, 'set', 5, 5, 0, 'local', 'x')`)
 	f.hold()
 	f.numberUntil(4)
 	got := shown(f.all(events.Cursor{}, events.Filter{}, 10))

@@ -17,14 +17,14 @@ import (
 	"pawl/internal/pg"
 )
 
-// Tail is the newest part of the feed. It is read once for all listeners in this process, and only while there are any. What
-// was read is kept for a while, for listeners that are new or fall behind. Only what is older do they read from the database.
+// Tail is the newest part of the feed, in memory. While there are listeners, it is read once for all of them in this
+// process, and kept for a while for those that are new or fall behind. Listeners read older events from the database.
 type Tail struct {
 	reader *Reader
 	log    *slog.Logger
 	crowd  func(many bool)
-	failed rate.Sometimes // log lines that say why it can't be read
-	wake   chan struct{}  // there is a listener
+	failed rate.Sometimes // limits log lines about reads that failed
+	wake   chan struct{}  // a listener has come
 
 	life    context.Context
 	end     context.CancelFunc
@@ -32,20 +32,20 @@ type Tail struct {
 
 	mu sync.Mutex
 	view
-	bytes     int // of all that is kept
-	most      int // of those
+	bytes     int // kept
+	most      int // to keep
 	listeners int
-	empty     chan struct{} // closed when it is stopping and has no listeners left
+	empty     chan struct{} // closed when the tail is stopping and has no listeners left
 }
 
-// view is what listeners see of a tail, at one moment.
+// view is what listeners see of the tail at one moment.
 type view struct {
-	kept     []stretch // the oldest first, and nothing missing between them
-	from, to Cursor    // what is kept lies behind the one, up to the other
-	running  bool      // the above is known
+	kept     []stretch // without gaps, oldest first
+	from, to Cursor    // the bounds of kept
+	running  bool      // the fields above are valid
 	stopping bool
-	round    int           // how often it has begun: events may have been lost since, or too old to be kept
-	news     chan struct{} // closed when there is something to be seen, and replaced
+	round    int           // number of starts: between two, events may have been lost or removed
+	news     chan struct{} // closed and replaced when something has changed
 }
 
 func (t *Tail) now() view {
@@ -54,7 +54,7 @@ func (t *Tail) now() view {
 	return t.view
 }
 
-// has reports whether a cursor is in what the tail keeps.
+// has reports whether the tail continues at a cursor.
 func (v *view) has(c Cursor) bool {
 	return c.Epoch == v.to.Epoch && v.from.No <= c.No && c.No <= v.to.No
 }
@@ -62,25 +62,25 @@ func (v *view) has(c Cursor) bool {
 const (
 	keptBytes   = 8 << 20               // of events, in memory
 	stretchMost = 4000                  // events in one read
-	backlog     = 2000                  // how many events before the end it begins: those who come back after a restart find them
-	wakePrice   = 40 * time.Microsecond // of the pause for each listener, so that to wake them leaves time for other things
+	backlog     = 2000                  // events read at first, for listeners that come back after a restart
+	wakePrice   = 40 * time.Microsecond // added to the pause for each listener, so that waking them leaves time for the rest
 	crowdFrom   = 1000                  // listeners
-	failedPause = time.Second           // after a look that failed
-	lingers     = 10 * time.Second      // for how long it is read on after the last listener has gone
+	failedPause = time.Second           // after a failed read
+	lingers     = 10 * time.Second      // how long reading continues without listeners
 )
 
-// TailConfig is what a tail can be told.
+// TailConfig configures a Tail.
 type TailConfig struct {
 	Log        *slog.Logger          // nil: discarded
-	Registerer prometheus.Registerer // of the metric; nil: none
-	Crowd      func(many bool)       // is called when there are a thousand listeners or more, and when no longer; may be nil
+	Registerer prometheus.Registerer // of metrics; nil: none
+	Crowd      func(many bool)       // called when there are a thousand listeners, or no longer; may be nil
 }
 
 // NewTail returns a tail that does nothing until Start.
 func NewTail(reader *Reader, cfg TailConfig) *Tail {
 	t := &Tail{
-		reader: reader, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)), failed: rate.Sometimes{Interval: time.Minute}, crowd: cfg.Crowd,
-		wake: make(chan struct{}, 1), view: view{news: make(chan struct{})}, empty: make(chan struct{}), most: keptBytes,
+		reader: reader, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)), failed: rate.Sometimes{Interval: time.Minute},
+		crowd: cfg.Crowd, wake: make(chan struct{}, 1), view: view{news: make(chan struct{})}, empty: make(chan struct{}), most: keptBytes,
 	}
 	t.life, t.end = context.WithCancel(context.Background())
 	promauto.With(cfg.Registerer).NewGaugeFunc(prometheus.GaugeOpts{
@@ -89,17 +89,17 @@ func NewTail(reader *Reader, cfg TailConfig) *Tail {
 	return t
 }
 
-// Reader reads all of the feed.
+// Reader returns the reader of the whole feed.
 func (t *Tail) Reader() *Reader { return t.reader }
 
-// Until returns a context that ends with ctx, and when the tail is stopped: for what waits for changes of other kinds.
+// Until returns a context that also ends when the tail is stopped, for requests that wait for other changes.
 func (t *Tail) Until(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	forget := context.AfterFunc(t.life, cancel)
 	return ctx, func() { forget(); cancel() }
 }
 
-// Listeners is how many callers listen now.
+// Listeners is the number of listeners.
 func (t *Tail) Listeners() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -120,7 +120,7 @@ func (t *Tail) Start() {
 	})
 }
 
-// Stop takes no more listeners, tells those who listen that it is over, and waits until they have gone or ctx ends.
+// Stop rejects new listeners, tells the others to end, and waits until they have, or ctx ends.
 func (t *Tail) Stop(ctx context.Context) {
 	t.mu.Lock()
 	if !t.stopping {
@@ -149,7 +149,7 @@ func (t *Tail) closeIfEmpty() {
 	}
 }
 
-// enter counts a listener; false when it is stopping.
+// enter counts a listener. It returns false if the tail is stopping.
 func (t *Tail) enter() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -176,7 +176,7 @@ func (t *Tail) follow(ctx context.Context) {
 	defer t.forget()
 	many := false
 	defer func() { t.tellCrowd(&many, 0) }()
-	var came time.Time // the last event
+	var came time.Time // when the last event came
 	for heard := time.Now(); ctx.Err() == nil && time.Since(heard) < lingers; {
 		n, before := t.Listeners(), t.to
 		t.tellCrowd(&many, n)
@@ -199,7 +199,7 @@ func (t *Tail) follow(ctx context.Context) {
 	}
 }
 
-// tellCrowd says when it has changed whether many listen.
+// tellCrowd reports a change between many and few listeners.
 func (t *Tail) tellCrowd(many *bool, listeners int) {
 	if now := listeners >= crowdFrom; now != *many && t.crowd != nil {
 		*many = now
@@ -207,7 +207,7 @@ func (t *Tail) tellCrowd(many *bool, listeners int) {
 	}
 }
 
-// look reads what has come since the last time.
+// look reads the events since the last look.
 func (t *Tail) look(ctx context.Context) error {
 	if !t.running { // only this goroutine changes it
 		at, err := t.reader.Recent(ctx, backlog)
@@ -220,7 +220,7 @@ func (t *Tail) look(ctx context.Context) error {
 		page, err := t.reader.After(ctx, t.to, Filter{}, stretchMost)
 		switch expired := (*Expired)(nil); {
 		case errors.As(err, &expired) && expired.Lost:
-			t.forget() // all listeners have to check that their place is still part of the feed
+			t.forget() // every listener must check its cursor again
 			return nil
 		case errors.As(err, &expired):
 			t.begin(expired.Continue)
@@ -235,7 +235,7 @@ func (t *Tail) look(ctx context.Context) error {
 	}
 }
 
-// begin goes on behind a cursor, with nothing kept.
+// begin continues at a cursor, with nothing kept.
 func (t *Tail) begin(at Cursor) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -243,7 +243,7 @@ func (t *Tail) begin(at Cursor) {
 	t.round++
 }
 
-// forget drops everything. Listeners wait until it begins again.
+// forget drops everything. Listeners wait until begin.
 func (t *Tail) forget() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -252,7 +252,7 @@ func (t *Tail) forget() {
 	t.tell()
 }
 
-// keep adds what was read, and lets go of the oldest where that is too much.
+// keep adds a page, and drops the oldest events if there are too many.
 func (t *Tail) keep(page Page) {
 	s := newStretch(page)
 	t.mu.Lock()
@@ -269,7 +269,7 @@ func (t *Tail) keep(page Page) {
 	}
 }
 
-// shorten lets go of an eighth of what is kept. Listeners may be reading the old slice.
+// shorten drops an eighth of what is kept. It makes a new slice, because listeners may be reading the old one.
 func (t *Tail) shorten() {
 	gone := 0
 	for t.bytes > t.most*7/8 && gone < len(t.kept)-1 {
@@ -284,11 +284,11 @@ func (t *Tail) shorten() {
 type Listener struct {
 	tail   *Tail
 	filter Filter
-	at     Cursor // behind all that it has returned, or that the filter did not choose
-	round  int    // of the tail: in this one at is known to be part of the feed
+	at     Cursor // after all events that were taken, or not selected
+	round  int    // of the tail, in which at is known to be part of the feed
 }
 
-// Listen returns a listener that begins behind a cursor, and must be closed. Errors: *Expired, orders.ErrStopping,
+// Listen returns a listener that begins after a cursor. The caller must close it. Errors: *Expired, orders.ErrStopping,
 // orders.ErrUnavailable.
 func (t *Tail) Listen(ctx context.Context, after Cursor, filter Filter) (*Listener, error) {
 	if !t.enter() {
@@ -302,19 +302,19 @@ func (t *Tail) Listen(ctx context.Context, after Cursor, filter Filter) (*Listen
 	return l, nil
 }
 
-// Close ends it.
+// Close ends the listener.
 func (l *Listener) Close() { l.tail.leave() }
 
-// At is the cursor from which to go on without missing anything.
+// At is the cursor from which to continue without missing an event.
 func (l *Listener) At() Cursor { return l.at }
 
-// More reports whether there is more right now than it has looked at.
+// More reports whether there are events after At now.
 func (l *Listener) More() bool {
 	now := l.tail.now()
 	return now.running && l.at.No < now.to.No
 }
 
-// begin waits until the end of the feed is known, and finds out whether the cursor is part of the feed.
+// begin waits until the end of the feed is known, and checks the cursor.
 func (l *Listener) begin(ctx context.Context) error {
 	now := l.tail.now()
 	for !now.running {
@@ -334,15 +334,15 @@ func (l *Listener) begin(ctx context.Context) error {
 		}
 		l.at = at
 	}
-	if l.at.Epoch == now.to.Epoch && l.at.No >= now.from.No { // also ahead of the tail, which is a little behind
+	if l.at.Epoch == now.to.Epoch && l.at.No >= now.from.No { // or ahead of the tail, which may be a little late
 		l.round = now.round
 	}
 	return nil
 }
 
-// Take calls take with what the tail keeps for the listener, until take says no: that event is the last one that it has
-// returned. older reports that there are events for it which the tail does not keep any more; Older reads those. When news is
-// closed, there may be more. Errors: orders.ErrStopping.
+// Take calls take with the next events that the tail keeps, until it returns false: that event counts as taken. If
+// older is true, the next events are no longer kept, and Older must read them. news is closed when there may be more.
+// Errors: orders.ErrStopping.
 func (l *Listener) Take(take func(*Kept) bool) (news <-chan struct{}, older bool, err error) {
 	now := l.tail.now()
 	switch {
@@ -353,7 +353,9 @@ func (l *Listener) Take(take func(*Kept) bool) (news <-chan struct{}, older bool
 	case l.round != now.round || l.at.No < now.from.No:
 		return now.news, true, nil
 	}
-	first, _ := slices.BinarySearchFunc(now.kept, l.at.No+1, func(s stretch, no int64) int { return cmp.Compare(s.last().No, no) })
+	first, _ := slices.BinarySearchFunc(now.kept, l.at.No+1, func(s stretch, no int64) int {
+		return cmp.Compare(s.last().No, no)
+	})
 	for i := first; i < len(now.kept); i++ {
 		whole := now.kept[i].each(l.at.No, &l.filter, func(e *Kept) bool {
 			l.at = e.at
@@ -370,9 +372,9 @@ func (l *Listener) Take(take func(*Kept) bool) (news <-chan struct{}, older bool
 	return now.news, false, nil
 }
 
-// Older reads events from the database, so many at most. Errors: *Expired, orders.ErrUnavailable.
+// Older reads up to most events from the database. Errors: *Expired, orders.ErrUnavailable.
 func (l *Listener) Older(ctx context.Context, most int) ([]Event, error) {
-	round := l.tail.now().round // before: what is found is part of the feed as it is now, or later
+	round := l.tail.now().round // read first: the page is of this round or a later one
 	page, err := l.tail.reader.After(ctx, l.at, l.filter, most)
 	if err != nil {
 		return nil, err
@@ -390,41 +392,43 @@ type Kept struct {
 	orderID, kind, status string
 }
 
-// stretch is events of the tail that were read at one time. It never changes.
+// stretch is a part of the feed that was read at one time. It never changes.
 type stretch struct {
 	events  []Kept
 	bytes   int
-	ofOrder map[string][]int32 // which of them are about an order: most who listen to one find that none is
+	ofOrder map[string][]int32 // the events of an order, because most listeners to one order find none
 }
 
-// About what a stretch, and an event, takes in memory beside its JSON, in bytes.
+// Estimated memory of a stretch, and of an event besides its JSON, in bytes.
 const (
 	stretchOverhead = 500
 	keptOverhead    = 250
 )
 
 func newStretch(page Page) stretch {
-	s := stretch{events: make([]Kept, len(page.Events)), ofOrder: make(map[string][]int32, len(page.Events)/2), bytes: stretchOverhead}
+	n := len(page.Events)
+	s := stretch{events: make([]Kept, n), ofOrder: make(map[string][]int32, n/2), bytes: stretchOverhead}
 	for i := range page.Events {
 		e := &page.Events[i]
-		at, _ := ParseCursor(e.Cursor) // it is ours
-		s.events[i] = Kept{Cursor: e.Cursor, JSON: e.JSON(), at: at, orderID: e.Data.OrderID, kind: e.Type, status: e.Data.Status}
+		at, _ := ParseCursor(e.Cursor) // our own
+		id := e.Data.OrderID
+		s.events[i] = Kept{Cursor: e.Cursor, JSON: e.JSON(), at: at, orderID: id, kind: e.Type, status: e.Data.Status}
 		s.bytes += len(s.events[i].JSON) + keptOverhead
-		if id := e.Data.OrderID; id != "" {
+		if id != "" {
 			s.ofOrder[id] = append(s.ofOrder[id], int32(i))
 		}
 	}
 	return s
 }
 
-// last is the cursor behind the stretch.
+// last is the cursor after the stretch.
 func (s *stretch) last() Cursor { return s.events[len(s.events)-1].at }
 
-// each calls take with the events behind a number that the filter chooses, in order, until take says no.
+// each calls take with the selected events after a number, in order, until take returns false.
 func (s *stretch) each(after int64, f *Filter, take func(*Kept) bool) (whole bool) {
 	if f.OrderID != "" {
 		for _, i := range s.ofOrder[f.OrderID] {
-			if e := &s.events[i]; e.at.No > after && f.chooses(e.orderID, e.kind, e.status) && !take(e) {
+			if e := &s.events[i]; e.at.No > after && f.selects(e.orderID, e.kind, e.status) && !take(e) {
 				return false
 			}
 		}
@@ -432,7 +436,7 @@ func (s *stretch) each(after int64, f *Filter, take func(*Kept) bool) (whole boo
 	}
 	first, _ := slices.BinarySearchFunc(s.events, after+1, func(e Kept, no int64) int { return cmp.Compare(e.at.No, no) })
 	for i := first; i < len(s.events); i++ {
-		if e := &s.events[i]; f.chooses(e.orderID, e.kind, e.status) && !take(e) {
+		if e := &s.events[i]; f.selects(e.orderID, e.kind, e.status) && !take(e) {
 			return false
 		}
 	}

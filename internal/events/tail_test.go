@@ -165,7 +165,7 @@ func TestTail(t *testing.T) {
 	assert.Eventually(t, "nobody listens any more", func() bool { return tail.Listeners() == 0 })
 }
 
-// TestTailIsShort has a listener fall behind what is kept in memory: he reads what he missed from the database.
+// TestTailIsShort: a listener that falls behind what is kept in memory reads the rest from the database.
 func TestTailIsShort(t *testing.T) {
 	t.Parallel()
 	f := newFeed(t)
@@ -193,7 +193,7 @@ func TestTailIsShort(t *testing.T) {
 	}
 }
 
-// TestTailOfALostHistory: whoever has heard events that are gone is told so, also while he listens.
+// TestTailOfALostHistory: a listener that has seen lost events gets an error, even while it listens.
 func TestTailOfALostHistory(t *testing.T) {
 	t.Parallel()
 	f := newFeed(t)
@@ -223,7 +223,7 @@ func TestTailOfALostHistory(t *testing.T) {
 	}
 }
 
-// TestTailStops: whoever listens is told that it is over, and is waited for.
+// TestTailStops: Stop tells the listeners to end, and waits for them.
 func TestTailStops(t *testing.T) {
 	t.Parallel()
 	f := newFeed(t)
@@ -270,7 +270,7 @@ func TestTailBehindAPooler(t *testing.T) {
 	}
 }
 
-// TestTailWithoutADatabase: whoever listens while the database is away hears what happened when it is back.
+// TestTailWithoutADatabase: after an outage of the database, a listener gets the events in between.
 func TestTailWithoutADatabase(t *testing.T) {
 	t.Parallel()
 	f := newFeed(t)

@@ -1283,13 +1283,13 @@ export interface components {
         };
         Event: {
             /**
-             * @description To go on after this event.
+             * @description Cursor to continue after this event.
              * @example 29411432.17
              */
             cursor: string;
             data: components["schemas"]["EventData"];
             /**
-             * @description Names the event for ever. One that comes twice has the same, and no other event has it, also after an older state of the database was restored.
+             * @description Unique ID. A repeated event has the same one, and no other event has it, even after a backup was restored.
              * @example evt_1042_5_660e29dbaab52
              */
             id: string;
@@ -1299,25 +1299,25 @@ export interface components {
              */
             timestamp: string;
             /**
-             * @description What happened: the list is in docs/events.md. There may be more one day.
+             * @description What happened. docs/events.md lists the types; newer versions may add more.
              * @example order.completed
              */
             type: string;
         };
         EventData: {
             /**
-             * @description Who asked for it. Absent: the service did it by itself.
+             * @description Principal that requested it. Absent if the service acted by itself.
              * @example token:support
              */
             actor?: string;
             /**
-             * @description Of the order, as a decimal.
+             * @description Amount of the order, a decimal.
              * @example 9.99
              */
             amount?: string;
             /**
              * Format: int64
-             * @description By how many units the stock changed.
+             * @description Change of the stock, in units.
              */
             change?: number;
             /**
@@ -1327,61 +1327,61 @@ export interface components {
             currency?: string;
             customerId?: string;
             /**
-             * @description The status before it.
+             * @description Status before the event.
              * @example confirming
              */
             from?: string;
             /**
-             * @description What was ordered, or whose stock changed.
+             * @description Item that was ordered, or whose stock changed.
              * @example widget
              */
             item: string;
-            /** @description For whom the actor says that it asked. */
+            /** @description Person for whom the actor acted, as stated by the actor. */
             onBehalfOf?: string;
             /**
              * Format: int64
-             * @description Units on the shelf after it.
+             * @description Units on hand after the event.
              */
             onHand?: number;
             /**
-             * @description The order, of an event about an order.
+             * @description Order that the event is about.
              * @example order-123
              */
             orderId?: string;
             /**
              * Format: int32
-             * @description How many units were ordered.
+             * @description Number of units ordered.
              * @example 1
              */
             quantity?: number;
-            /** @description Why. A long one is cut. */
+            /** @description Reason. A long one is truncated. */
             reason?: string;
             /**
              * Format: int32
-             * @description The number of the refund that it is about.
+             * @description Number of the refund that the event is about.
              */
             refund?: number;
             /**
-             * @description Of that refund, as a decimal.
+             * @description Amount of that refund, a decimal.
              * @example 2.50
              */
             refundAmount?: string;
             /**
              * Format: int64
-             * @description The number of the row in the history of the order: 1, 2, 3 …
+             * @description Position in the history of the order: 1, 2, 3 …
              * @example 5
              */
             seq?: number;
             /**
-             * @description The status after it.
+             * @description Status after the event.
              * @example completed
              */
             status?: string;
-            /** @description What was done, as in the history, where the status does not say it. */
+            /** @description What was done, as in the history, if the status does not say it. */
             verb?: string;
             /**
              * Format: int64
-             * @description The version of the item that a stock movement made.
+             * @description Version of the item after a stock movement.
              */
             version?: number;
         };
