@@ -35,10 +35,11 @@ const (
 	noSingles = "DROP INDEX charges_live; DROP INDEX reservations_live; "
 )
 
-// asked plants a refund of the completed order that somebody asked for, without the rules of the database.
+// asked inserts a requested refund of the completed order, past the rules of the database.
 func asked(amount string) string {
 	return "ALTER TABLE refunds DISABLE TRIGGER USER; ALTER TABLE transitions DISABLE TRIGGER USER; UPDATE orders SET refunds = 1, seq = seq + 1 WHERE" + of("completed") + `;
-		INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb) SELECT order_no, seq, status, status, fence, 'refund' FROM orders WHERE` + of("completed") + `;
+		INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
+			SELECT order_no, seq, status, status, fence, 'refund' FROM orders WHERE` + of("completed") + `;
 		INSERT INTO refunds (order_no, generation, number, currency, amount, request_id, finished_at)
 		SELECT order_no, generation, 1, currency, ` + amount + `, 'r', now() FROM orders WHERE` + of("completed")
 }
@@ -118,12 +119,14 @@ func TestEveryFaultIsFoundByItsCheckAndNoOther(t *testing.T) { //nolint:tparalle
 		{"refunded another amount", "UPDATE refunds SET amount = 10.49 WHERE" + of("failed"),
 			found{"refunds": {"failed"}, "money": {"EUR"}}},
 		{"refunded more than was charged", asked("10.51"), found{"refunds": {"completed"}}},
-		{"a refund that the order does not count", asked("1") + "; UPDATE orders SET refunds = NULL WHERE" + of("completed"), found{"refunds": {"completed"}}},
+		{"a refund that the order does not count", asked("1") + "; UPDATE orders SET refunds = NULL WHERE" +
+			of("completed"), found{"refunds": {"completed"}}},
 		{"a refund that is gone", asked("1") + "; DELETE FROM refunds WHERE number = 1", found{"refunds": {"completed"}}},
 		{"a refund without history", asked("1") + "; UPDATE transitions SET verb = 'rest' WHERE verb = 'refund'", found{"refunds": {"completed"}}},
 		{"refunded in another currency", asked("1") + "; UPDATE refunds SET currency = 'USD' WHERE number = 1", found{"refunds": {"completed"}}},
 		{"refunded of another generation", asked("1") + "; UPDATE refunds SET generation = 1 WHERE number = 1", found{"refunds": {"completed"}}},
-		{"refunded by a provider that was never called", asked("1") + "; UPDATE refunds SET executor = 'http' WHERE number = 1", found{"refunds": {"completed"}}},
+		{"refunded by a provider that was never called", asked("1") +
+			"; UPDATE refunds SET executor = 'http' WHERE number = 1", found{"refunds": {"completed"}}},
 		{"a refund that nobody goes on with", asked("1") + "; UPDATE refunds SET state = 'pending', finished_at = NULL WHERE number = 1", found{"refunds": {"completed"}}},
 		{"settled as failed, and answered done", asked("1") + "; UPDATE refunds SET executor = 'http', state = 'failed', code = 'by_hand' WHERE number = 1; UPDATE charges SET executor = 'http' WHERE" + of("completed") +
 			"; INSERT INTO step_calls (order_no, call, fence, generation, step, operation, refund, outcome, finished_at) SELECT order_no, -1, fence, generation, 'charge', 'refund', 1, 'done', now() FROM orders WHERE" + of("completed"),
@@ -151,7 +154,8 @@ func TestEveryFaultIsFoundByItsCheckAndNoOther(t *testing.T) { //nolint:tparalle
 			found{"path": {"canceled"}}},
 		{"a row from nowhere", "UPDATE transitions SET from_status = NULL WHERE seq = 3 AND" + of("completed"),
 			found{"path": {"completed"}}},
-		{"an edge the machine does not have", "UPDATE transitions SET to_status = 'confirming' WHERE seq = 2 AND" + of("completed") + "; UPDATE transitions SET from_status = 'confirming' WHERE seq = 3 AND" + of("completed"),
+		{"an edge the machine does not have", "UPDATE transitions SET to_status = 'confirming' WHERE seq = 2 AND" +
+			of("completed") + "; UPDATE transitions SET from_status = 'confirming' WHERE seq = 3 AND" + of("completed"),
 			found{"path": {"completed"}}},
 		{"ends elsewhere than the order", "UPDATE transitions SET to_status = 'releasing' WHERE seq = 4 AND" + of("completed"),
 			found{"path": {"completed"}}},
@@ -280,7 +284,8 @@ func TestEveryFaultIsFoundByItsCheckAndNoOther(t *testing.T) { //nolint:tparalle
 			found{"protocol": {"in doubt"}}},
 		{"stopped in doubt and the charge not put down", "DELETE FROM charges WHERE" + of("stopped"),
 			found{"undone": {"stopped"}, "refunds": {"stopped"}, "money": {"EUR"}}},
-		{"stopped in doubt and the charge still there", "UPDATE charges SET refunded_at = NULL WHERE" + of("stopped") + "; DELETE FROM refunds WHERE" + of("stopped"),
+		{"stopped in doubt and the charge still there", "UPDATE charges SET refunded_at = NULL WHERE" + of("stopped") +
+			"; DELETE FROM refunds WHERE" + of("stopped"),
 			found{"states": {"stopped"}, "undone": {"stopped"}, "money": {"EUR"}}},
 		{"stopped in doubt without a refund", "DELETE FROM refunds WHERE" + of("stopped"),
 			found{"refunds": {"stopped"}, "money": {"EUR"}}},

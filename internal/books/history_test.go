@@ -62,7 +62,7 @@ func TestEveryLegalHistoryVerifiesClean(t *testing.T) {
 	})
 }
 
-// moveUnlessFinal makes the next move, if there is one and nobody has to act first.
+// moveUnlessFinal makes the next move, if there is one that needs no person.
 func (s *shop) moveUnlessFinal(id string) bool {
 	o := s.order(id)
 	if o.Status.Final() || o.Hold != nil {

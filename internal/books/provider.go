@@ -21,13 +21,13 @@ import (
 	"pawl/internal/pg"
 )
 
-// Provider is the books of others, to compare ours with.
+// Provider is where the books of providers are, to compare ours with.
 type Provider struct {
-	// URLs are where the books are: a GET of URL/books answers a line of JSON for each key,
-	// as docs/simulator.md says. A key that is in the books of two has had its effect at both.
+	// URLs of the books. GET URL/books returns a line of JSON for each key (docs/simulator.md). A key that is in several
+	// books had its effect at each provider.
 	URLs []string
-	// Key is the idempotency key that a step is found by in these books. It is false for what
-	// is not compared; without a key, it can't be in them.
+	// Key returns the idempotency key under which a step is in these books. asked is false if the step is not compared;
+	// an empty key is in no books.
 	Key func(s Sent) (key string, asked bool)
 }
 
@@ -36,9 +36,9 @@ type Sent struct {
 	OrderID    string
 	Step       fsm.Step
 	Generation int32
-	RefundID   string          // of a refund of the charge; empty: it is the step itself
+	RefundID   string          // a refund of the charge; empty: the step itself
 	Amount     decimal.Decimal // of the order, or of the refund
-	Policy     int32           // the version that the order goes by
+	Policy     int32           // the policy version of the order
 }
 
 // account is a line of the provider's books.
@@ -54,15 +54,14 @@ type account struct {
 	Effects    int    `json:"effects"`
 }
 
-// headerLimit is how long the provider may think before it begins to answer.
+// headerLimit is how long a provider may take to begin its answer.
 const headerLimit = time.Minute
 
-// ErrProvider is wrapped by errors about the provider's books: they could not be read, and
-// nothing is known of them.
-var ErrProvider = errors.New("provider's books unavailable")
+// ErrProvider is wrapped by errors about books that could not be read.
+var ErrProvider = errors.New("books of the provider unavailable")
 
-// eachAccount reads the provider's books line by line. Books that end in the middle are
-// an error: what is not in them would look as if it were not there.
+// eachAccount reads the books at a URL line by line. An answer that ends too early is an error: missing lines would
+// look like effects that never happened.
 func eachAccount(ctx context.Context, url string, each func(*account) error) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(url, "/")+"/books", nil)
 	if err != nil {
@@ -100,24 +99,24 @@ func eachAccount(ctx context.Context, url string, each func(*account) error) err
 	}
 }
 
-// errNoKey is for a line that is none of the books: a report of an error, or a list that wraps the books, and
-// maybe only the first page of them. Taken for a key of another service, it would look as if nothing had been done.
-var errNoKey = errors.New("no key: want a line of JSON for each key")
+// errNoKey is the error for a line that is no account, such as an error report, or a list that wraps only the first
+// page. If it were skipped like the key of another service, nothing would seem to have been done.
+var errNoKey = errors.New("there is no key: each line must be the JSON of one key")
 
-// incomplete says why an answer is not, or may not be, all of the books.
+// incomplete says why an answer is not, or may not be, complete; empty: it is.
 func incomplete(r *http.Response) string {
 	switch {
 	case strings.Contains(strings.Join(r.Header.Values("Link"), ","), `rel="next"`):
-		return "the answer is one page of several, and the books must be one answer"
+		return "the answer is one of several pages, and must have all of the books"
 	case r.ProtoMajor == 1 && r.ContentLength < 0 && len(r.TransferEncoding) == 0 && !r.Uncompressed:
-		return "the answer has neither a length nor chunks, and can't be told from one that was cut off"
+		return "the answer has neither a length nor chunks, so it may have been cut off"
 	}
 	return ""
 }
 
-// reconcile compares the books with the provider's. Theirs are read first: whatever is in
-// them was committed here before it was sent, so it is found here afterwards. Orders
-// that had not ended by then may have gone on in between, and are only counted.
+// reconcile compares the books with those of the provider, which are read first: every call is committed here before it
+// is made, so everything in them is found here afterwards. Orders that were unfinished at that time may have changed
+// since, and are only counted.
 func (v *verifier) reconcile(ctx context.Context) error {
 	before, err := pg.Repeat(ctx, ctx, db.New(v.pool).ProviderClock)
 	if err != nil {
@@ -141,7 +140,7 @@ func (v *verifier) reconcile(ctx context.Context) error {
 	return c.leftOver(ctx)
 }
 
-// comparison goes through our keys and takes theirs out of the map.
+// comparison removes from theirs each key that is in our books.
 type comparison struct {
 	*Provider
 	theirs foreign
@@ -175,7 +174,6 @@ func (c *comparison) span(ctx context.Context, q *db.Queries, r span, before tim
 	return nil
 }
 
-// order compares the keys of one order.
 func (c *comparison) order(keys []db.ProviderKeysRow) {
 	charges, waiting := 0, ""
 	for i := range keys {
@@ -203,7 +201,7 @@ func (c *comparison) order(keys []db.ProviderKeysRow) {
 	}
 }
 
-// take finds what the provider has under a key. Not asked: it is not compared, but is known.
+// take removes the provider's entry of a key. asked is false if it is not compared; it is a known key nevertheless.
 func (c *comparison) take(row *db.ProviderKeysRow) (e entry, found, asked bool) {
 	step := fsm.Step(row.Step)
 	if row.RefundID != "" {
@@ -215,28 +213,24 @@ func (c *comparison) take(row *db.ProviderKeysRow) (e entry, found, asked bool) 
 	return e, found, asked
 }
 
-// compare looks at what must be so at any time.
+// compare checks what must be true at any time.
 func (c *comparison) compare(key *db.ProviderKeysRow, e entry) {
-	c.judge(once, key.OrderID, e.effects > 1, fmt.Sprintf("%s of generation %d happened %d times", key.Step, key.Generation, e.effects))
+	step := fmt.Sprintf("%s of generation %d", key.Step, key.Generation)
+	c.judge(once, key.OrderID, e.effects > 1, fmt.Sprintf("%s happened %d times", step, e.effects))
 	c.judge(amounts, key.OrderID, e.amount.Cmp(key.Amount) != 0 || e.currency != key.Currency,
-		fmt.Sprintf("%s of generation %d: %s %s at the provider, %s %s here", key.Step, key.Generation, e.amount, e.currency, key.Amount, key.Currency))
-	c.names(key, e)
-}
-
-// names compares what the provider calls an effect with what the books say it is called. An undo goes by that
-// name: a wrong one takes back the effect of another order. What happened twice has two names, of which the
-// provider tells the later one; it is reported by the check of that.
-func (c *comparison) names(key *db.ProviderKeysRow, e entry) {
-	if e.reference == "" || key.Reference == "" || e.effects > 1 {
-		return
+		fmt.Sprintf("%s: %s %s at the provider, %s %s here", step, e.amount, e.currency, key.Amount, key.Currency))
+	// An undo names the effect by its reference: a wrong one undoes the effect of another order. If the effect happened
+	// twice, the provider tells only the later reference, and the check above reports it.
+	if e.reference != "" && key.Reference != "" && e.effects <= 1 {
+		c.judge(references, key.OrderID, e.reference != key.Reference,
+			fmt.Sprintf("%s: %q at the provider, %q here", step, e.reference, key.Reference))
 	}
-	c.judge(references, key.OrderID, e.reference != key.Reference,
-		fmt.Sprintf("%s of generation %d: %q at the provider, %q here", key.Step, key.Generation, e.reference, key.Reference))
 }
 
-// settled looks at what must be so when an order has ended.
+// settled checks what must be true once an order is final.
 func (c *comparison) settled(key *db.ProviderKeysRow, e entry) {
-	says := fmt.Sprintf("%s, %s of generation %d: %s here, %s at the provider", key.Status, key.Step, key.Generation, key.Effect, cmp.Or(e.state, "nothing"))
+	says := fmt.Sprintf("%s, %s of generation %d: %s here, %s at the provider",
+		key.Status, key.Step, key.Generation, key.Effect, cmp.Or(e.state, "nothing"))
 	if key.Effect == "stands" {
 		c.judge(standing, key.OrderID, e.state != live, says)
 		return
@@ -252,7 +246,7 @@ func (c *comparison) judge(check, id string, wrong bool, fault string) {
 	c.ledger.add(check, found)
 }
 
-// whereabouts is what an order that has not ended is about.
+// whereabouts describes the state of an unfinished order.
 func whereabouts(key *db.ProviderKeysRow) string {
 	text := string(key.Status)
 	if key.Hold != "" {
@@ -264,8 +258,8 @@ func whereabouts(key *db.ProviderKeysRow) string {
 	return text
 }
 
-// leftOver reports the keys at the provider that we never sent; mostly there are none. Its books are read
-// again to say what they are. That they are there is known already, whatever comes of the second reading.
+// leftOver reports the keys that the provider has and we never sent, usually none. It reads the books again to describe
+// them, and reports them even if that fails.
 func (c *comparison) leftOver(ctx context.Context) error {
 	if len(c.theirs) == 0 {
 		return nil
@@ -275,7 +269,8 @@ func (c *comparison) leftOver(ctx context.Context) error {
 		err = errors.Join(err, eachAccount(ctx, url, func(a *account) error {
 			if _, left := c.theirs[a.Key]; left {
 				delete(c.theirs, a.Key)
-				c.stranger(a.OrderID, fmt.Sprintf("%s of generation %d, %s, %s %s: key %q was never sent from these books", a.Step, a.Generation, a.State, a.Amount, a.Currency, a.Key))
+				c.stranger(a.OrderID, fmt.Sprintf("%s of generation %d, %s, %s %s: key %q was never sent from these books",
+					a.Step, a.Generation, a.State, a.Amount, a.Currency, a.Key))
 			}
 			return nil
 		}))
@@ -285,7 +280,7 @@ func (c *comparison) leftOver(ctx context.Context) error {
 	}
 	why := "it was gone when the provider's books were read again"
 	if err != nil {
-		why = fmt.Sprintf("whose it is could not be read: %s", err)
+		why = fmt.Sprintf("its order could not be read: %s", err)
 	}
 	for key := range c.theirs {
 		c.stranger(key, "this key was never sent from these books; "+why)
@@ -297,15 +292,15 @@ func (c *comparison) stranger(id, fault string) {
 	c.ledger.add(known, finding{Violations: 1, Offenders: []string{id}, Faults: []string{fault}})
 }
 
-// ourKeys are as the service makes them. Other keys in the provider's books are of other services.
+// ourKeys matches the keys of this service. Other keys belong to other services.
 var ourKeys = regexp.MustCompile("^pawl-[a-z2-7]{52}$")
 
 // entry is what is kept of a line.
 type entry struct {
 	amount    decimal.Decimal
 	currency  string
-	state     string // one of accountStates; empty where the provider has nothing
-	reference string // the provider's own name for what was done, empty where it tells none
+	state     string // one of accountStates; empty: the provider has nothing
+	reference string // the provider's reference of the effect; empty: none
 	effects   int
 }
 
@@ -316,7 +311,6 @@ const live, pending = "live", "pending"
 // foreign is the provider's books in memory, by key.
 type foreign map[string]entry
 
-// readForeign reads the books of providers as they are now.
 func readForeign(ctx context.Context, urls []string) (foreign, error) {
 	f := foreign{}
 	for _, url := range urls {
@@ -333,21 +327,22 @@ func readForeign(ctx context.Context, urls []string) (foreign, error) {
 	return f, nil
 }
 
-// add enters a line. A key that comes twice has done what both say.
+// add enters a line. If there are several for a key, the effects add up.
 func (f foreign) add(a *account) error {
 	amount, err := decimal.Parse(a.Amount)
 	if err != nil {
-		return fmt.Errorf("amount %q: not a decimal number", a.Amount)
+		return fmt.Errorf("amount must be a decimal number, not %q", a.Amount)
 	}
 	state := slices.Index(accountStates, a.State)
 	if state < 0 {
-		return fmt.Errorf("state %q: want one of %s", a.State, strings.Join(accountStates, ", "))
+		return fmt.Errorf("state must be one of %s, not %q", strings.Join(accountStates, ", "), a.State)
 	}
 	if a.Effects < 0 {
-		return fmt.Errorf("effects %d: less than none", a.Effects)
+		return fmt.Errorf("effects must not be negative, but is %d", a.Effects)
 	}
 	before := f[a.Key]
-	e := entry{amount, unique.Make(a.Currency).Value(), accountStates[state], cmp.Or(a.Reference, before.reference), before.effects + a.Effects}
+	currency := unique.Make(a.Currency).Value() // kept once, not per line
+	e := entry{amount, currency, accountStates[state], cmp.Or(a.Reference, before.reference), before.effects + a.Effects}
 	if before.state == live {
 		e.state = live
 	}

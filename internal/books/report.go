@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// Report is what Verify found.
+// Report is the result of Verify.
 type Report struct {
-	Database string `json:"database,omitempty"` // where it is, for people; Verify does not know it
+	Database string `json:"database,omitempty"` // its name for people; not set by Verify
 
 	Checks  []Check          `json:"checks"`
 	Orders  map[string]int64 `json:"orders"` // by status
@@ -21,34 +21,34 @@ type Report struct {
 	Seconds float64          `json:"seconds"`
 }
 
-// Check is one thing that was proved, or not.
+// Check is one check of the books.
 type Check struct {
 	Name       string     `json:"name"`
-	Proves     string     `json:"proves"`  // one sentence, true when there are no violations
-	About      About      `json:"about"`   // what the ids of its offenders are
-	Checked    int64      `json:"checked"` // rows judged
+	Proves     string     `json:"proves"`  // a sentence that is true if there are no violations
+	About      About      `json:"about"`   // the kind of the IDs of its offenders
+	Checked    int64      `json:"checked"` // rows
 	Violations int64      `json:"violations"`
-	Offenders  []Offender `json:"offenders"` // the first of them, never nil
-	Warning    bool       `json:"warning"`   // its violations do not make the books wrong
+	Offenders  []Offender `json:"offenders"` // the first violations, never nil
+	Warning    bool       `json:"warning"`   // violations do not make the books wrong
 }
 
-// About says what the ids of a check's offenders are.
+// About is the kind of the IDs of offenders.
 type About string
 
-// What ids can be.
+// The kinds of IDs.
 const (
 	AboutOrders     About = "orders"
 	AboutItems      About = "items"
 	AboutCurrencies About = "currencies"
-	AboutNumbers    About = "numbers" // "order_no" and the number: there is no order
-	AboutKeys       About = "keys"    // order ids as the provider has them, or its keys
+	AboutNumbers    About = "numbers" // "order_no" and a number, because the order does not exist
+	AboutKeys       About = "keys"    // order IDs or keys of the provider
 	AboutEntries    About = "entries" // entry_no of the access log
 )
 
 // Offender is one violation.
 type Offender struct {
 	ID    string `json:"id"`    // see Check.About
-	Fault string `json:"fault"` // what is wrong, in words
+	Fault string `json:"fault"` // what is wrong
 }
 
 // Money is the total of one currency. Amounts are exact decimals.
@@ -57,16 +57,15 @@ type Money struct {
 	Charges  int64  `json:"charges"`
 	Charged  string `json:"charged"`
 	Refunded string `json:"refunded"`
-	// Authorized is what charges stand for that are not captured yet. Charged less
-	// Refunded is Authorized and Kept.
+	// Authorized is the total of the charges that are not captured yet: Charged - Refunded = Authorized + Kept.
 	Authorized string `json:"authorized"`
-	Kept       string `json:"kept"` // charges that stand and took the money
+	Kept       string `json:"kept"` // captured and not refunded
 }
 
-// OK reports whether there is no violation. Warnings are none.
+// OK reports whether there are no violations. Warnings do not count.
 func (r Report) OK() bool { return len(r.wrong()) == 0 }
 
-// wrong names the checks that do not hold.
+// wrong returns the names of the checks that failed.
 func (r Report) wrong() (names []string) {
 	for _, c := range r.Checks {
 		if c.Violations > 0 && !c.Warning {
@@ -107,17 +106,17 @@ const (
 )
 
 var providerChecks = []Check{
-	{Name: standing, Proves: "What stands in the books is live at the provider."},
-	{Name: livings, Proves: "What is live at the provider, or may still come to be, stands in the books."},
-	{Name: amounts, Proves: "The provider has the amount and the currency of the order."},
-	{Name: references, Proves: "Where the provider tells its own name for what was done, it is the one in the books."},
+	{Name: standing, Proves: "Every effect in the books is live at the provider."},
+	{Name: livings, Proves: "Every effect that is live or pending at the provider is in the books."},
+	{Name: amounts, Proves: "The provider has the amount and currency of the order."},
+	{Name: references, Proves: "The provider's references are those in the books."},
 	{Name: single, Proves: "No order has two live charges at the provider."},
-	{Name: once, Proves: "Nothing happened twice under one key."},
+	{Name: once, Proves: "No effect happened twice under one key."},
 	{Name: known, About: AboutKeys, Proves: "Every key at the provider was sent from these books."},
 	{Name: unsettled, Proves: "Every order that was sent to the provider has ended.", Warning: true},
 }
 
-// ledger adds up the findings of all ranges. Proofs enter theirs side by side.
+// ledger adds up the findings of all ranges. Proofs enter theirs concurrently.
 type ledger struct {
 	most int
 
@@ -131,20 +130,27 @@ func newLedger(most int32) *ledger {
 	return &ledger{
 		most: int(most), orders: map[string]int64{}, money: map[string]Money{},
 		checks: []Check{
-			{Name: completed, Proves: "Every completed order has one charge that stands, of its generation, amount and currency, and one reservation that stands, of its generation, item and quantity. What was authorized is captured."},
-			{Name: states, Proves: "Every other order has the charge and the reservation that its status promises, and none besides."},
-			{Name: path, Proves: "The history of every order has no gap, is one path along edges of the machine, ends as the order is, and its fence only rises, by one. Its times are those of the order and do not go back, and its order has the id that it was admitted with."},
-			{Name: undone, Proves: "Every refund and release in the history took back one charge or reservation, and nothing else was taken back."},
-			{Name: refunds, Proves: "Every refunded charge has one refund of its generation, amount and currency. Refunds that were asked for are of completed orders, within the charge and the units, and done where the books say so."},
+			{Name: completed, Proves: "Every completed order has one charge of its generation, amount and currency, " +
+				"and one reservation of its generation, item and quantity, and neither is undone. Authorized money is captured."},
+			{Name: states, Proves: "Every other order has the charge and the reservation that its status requires, and no other."},
+			{Name: path, Proves: "The history of every order has no gap, follows edges of the state machine, and ends with the " +
+				"status of the order. Its fence rises by one at a time. Its times match the order and never decrease. " +
+				"The order has the ID that it was admitted with."},
+			{Name: undone, Proves: "Every refund and release in the history undid one charge or reservation, and nothing else was undone."},
+			{Name: refunds, Proves: "Every refunded charge has one refund of its generation, amount and currency. Requested refunds " +
+				"are of completed orders, do not exceed the charge and the quantity, and are done if the books say so."},
 			{Name: protocol, Proves: "The columns that drive an order agree with its status: due, held, owned, ended, outcome, failure."},
-			{Name: money, About: AboutCurrencies, Proves: "In every currency, what was charged less what was refunded is what the orders that hold money add up to."},
-			{Name: stock, About: AboutItems, Proves: "What every item has reserved is the sum of its reservations that stand and are not sold, what it has sold is the sum of the others that stand, and what it has on hand is the sum of its stock movements less what was sold since the first of them. A tracked item never has more reserved than on hand."},
-			{Name: orphans, About: AboutNumbers, Proves: "Every transition, charge, refund, reservation, confirmation, call, answer and late undo belongs to an order."},
-			{Name: numbers, About: AboutNumbers, Proves: "Every order that another one was admitted after is there."},
-			{Name: calls, Proves: "Every remote step that was done has its call and its answer, and what was answered done is in the books."},
-			{Name: late, Proves: "No effect that was reported too late has stood for more than an hour without being undone, and no refund has been open for as long."},
+			{Name: money, About: AboutCurrencies, Proves: "In every currency, charges less refunds are the sum of the orders that hold money."},
+			{Name: stock, About: AboutItems, Proves: "The reserved units of every item are the sum of its unsold reservations, and its sold " +
+				"units the sum of the sold ones. Its units on hand are the sum of its stock movements, less what was sold " +
+				"since the first of them. No tracked item has more units reserved than on hand."},
+			{Name: orphans, About: AboutNumbers, Proves: "Every transition, charge, refund, reservation, confirmation, call, answer " +
+				"and late undo belongs to an order."},
+			{Name: numbers, About: AboutNumbers, Proves: "Every order that was admitted before another one exists."},
+			{Name: calls, Proves: "Every completed remote step has its call and answer, and every answered effect is in the books."},
+			{Name: late, Proves: "Every effect that was reported too late is undone within an hour, and no refund is open for longer."},
 			{Name: entries, About: AboutEntries, Proves: "Every entry of the access log about a token, a link or a session is of something that was done."},
-			{Name: stuck, Proves: "No order has been due for long without being picked up.", Warning: true},
+			{Name: stuck, Proves: "No order is due for long without being picked up.", Warning: true},
 		},
 	}
 }
@@ -162,7 +168,7 @@ func (l *ledger) add(name string, found finding) {
 	}
 }
 
-// enter adds what a statement found; doing so fails where the statement has.
+// enter adds the finding of a statement, or wraps its error.
 func (l *ledger) enter(name string, found finding, err error) error {
 	if err != nil {
 		return fmt.Errorf("prove %s: %w", name, err)
@@ -209,9 +215,8 @@ func (l *ledger) report(took time.Duration) Report {
 	return r
 }
 
-// plus adds two decimals without losing a digit: a total can have more of them than any
-// amount, and more than a decimal of fixed size holds. What is not a number stays what
-// PostgreSQL calls it.
+// plus adds two decimals exactly: a total can have more digits than any amount, and than a decimal of fixed size. The
+// result is NaN if either is not a number, as in PostgreSQL.
 func plus(a, b string) string {
 	x, okX := new(big.Rat).SetString(a)
 	y, okY := new(big.Rat).SetString(b)

@@ -106,7 +106,7 @@ func (s *shop) order(id string) db.Order {
 	return rows[0]
 }
 
-// move makes the one move that is next for the order; it may lose to nobody.
+// move makes the next move of the order, which must succeed.
 func (s *shop) move(id string) fsm.State {
 	s.Helper()
 	o := s.order(id)
@@ -155,7 +155,7 @@ func (s *shop) hold(id string) {
 	s.must(err)
 }
 
-// takeOver hands the order back and claims it for somebody else.
+// takeOver releases the order and claims it for another owner.
 func (s *shop) takeOver(id string) {
 	s.Helper()
 	o := s.order(id)
@@ -170,7 +170,8 @@ func (s *shop) takeOver(id string) {
 func (s *shop) stock(item string, onHand int64) {
 	s.Helper()
 	var version, before int64
-	s.must(s.pool.QueryRow(s.ctx, `SELECT coalesce(max(version), 0), coalesce(max(on_hand), 0) FROM inventory WHERE item = $1`, item).Scan(&version, &before))
+	s.must(s.pool.QueryRow(s.ctx, `SELECT coalesce(max(version), 0), coalesce(max(on_hand), 0) FROM inventory
+		WHERE item = $1`, item).Scan(&version, &before))
 	_, err := s.q.InventoryMove(s.ctx, db.InventoryMoveParams{
 		Item: item, Change: onHand - before, IfVersion: &version, Kind: "set", RequestID: uuid.NewString()})
 	s.must(err)

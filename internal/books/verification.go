@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Verification runs Verify for a service, one at a time and in the background, and keeps what came of the last one in
-// memory. Its methods are safe for concurrent use.
+// Verification runs Verify in the background of a service, one at a time, and keeps the last result in memory. Its
+// methods are safe for concurrent use.
 type Verification struct {
 	pool Database
 	cfg  VerificationConfig
@@ -23,29 +23,29 @@ type Verification struct {
 	state VerificationState
 }
 
-// VerificationConfig is what a Verification can be told.
+// VerificationConfig configures a Verification.
 type VerificationConfig struct {
-	Options Options          // but for Background and Progress, which are its own
+	Options Options          // without Background and Progress
 	Now     func() time.Time // nil: the clock of this machine
-	Log     *slog.Logger     // logs the end of each verification; nil: no log
+	Log     *slog.Logger     // nil: discarded
 }
 
-// VerificationState is how far the last verification is, and what came of the last one that reached the end.
+// VerificationState is the progress of the last verification, and the report of the last complete one.
 type VerificationState struct {
 	Running     bool
 	StartedAt   time.Time // zero: none was started
 	StartedBy   string
-	Done, Total int64 // how much was read of how much; see Options.Progress
-	Failed      bool  // it could not read everything, and says nothing about the books
+	Done, Total int64 // see Options.Progress
+	Failed      bool  // it could not read everything, which says nothing about the books
 
-	Report     *Report // nil: none has reached the end
+	Report     *Report // nil: none was complete
 	ReportedAt time.Time
 }
 
-// ErrStopped: the service is shutting down, and starts no verification any more.
+// ErrStopped is returned by Start after Stop.
 var ErrStopped = errors.New("verification was stopped")
 
-// NewVerification returns one that does nothing until Start.
+// NewVerification returns a verification that does nothing until Start.
 func NewVerification(pool Database, cfg VerificationConfig) *Verification {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -56,7 +56,8 @@ func NewVerification(pool Database, cfg VerificationConfig) *Verification {
 	return v
 }
 
-// Start begins a verification on behalf of a principal, unless one is running, and returns the state of it. Errors: ErrStopped.
+// Start begins a verification on behalf of a principal, unless one is running, and returns its state. Errors:
+// ErrStopped.
 func (v *Verification) Start(by string) (VerificationState, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -64,20 +65,21 @@ func (v *Verification) Start(by string) (VerificationState, error) {
 		return v.state, ErrStopped
 	}
 	if !v.state.Running {
-		v.state = VerificationState{Running: true, StartedAt: v.cfg.Now(), StartedBy: by, Report: v.state.Report, ReportedAt: v.state.ReportedAt}
+		last := v.state
+		v.state = VerificationState{Running: true, StartedAt: v.cfg.Now(), StartedBy: by, Report: last.Report, ReportedAt: last.ReportedAt}
 		v.running.Go(v.run)
 	}
 	return v.state, nil
 }
 
-// State returns how far the last one is. Its report must not be changed.
+// State returns the current state. Its report must not be changed.
 func (v *Verification) State() VerificationState {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.state
 }
 
-// Stop ends the one that is running, and waits for it. None is started afterwards.
+// Stop ends a running verification, and waits for it. Start then returns ErrStopped.
 func (v *Verification) Stop() {
 	v.mu.Lock()
 	v.end()

@@ -1,13 +1,10 @@
-// Package books proves that what the database says happened exactly once did: one
-// charge, one reservation and one path through the machine for every completed order,
-// nothing left standing of the others, and money and stock that add up.
+// Package books verifies the database: every completed order has one charge, one reservation and one path through the
+// state machine, nothing is left of the others, and money and stock add up.
 //
-// It reads a database that is in use. There is no moment at which all of it is
-// looked at, because a snapshot that is kept for minutes keeps the database from
-// cleaning up behind the orders that finish meanwhile. It is read range by range, each
-// range in one snapshot of a second or so; whatever belongs to one order, and all
-// that counts for one item, is in one range. A move is one statement, so a snapshot has
-// all of it or nothing, and an order under way is as right as a finished one.
+// It reads a database in use. A snapshot of minutes would keep the database from cleaning up behind finished orders, so
+// it reads ranges, each in a snapshot of a second or so. Everything that belongs to one order, or counts for one item,
+// is in one range. A move is one statement, so a snapshot has all of it or nothing, and an unfinished order is as
+// consistent as a finished one.
 package books
 
 import (
@@ -27,24 +24,22 @@ import (
 	"pawl/internal/pg"
 )
 
-// Options of Verify. The zero value is good.
+// Options configures Verify. Zero values mean the defaults.
 type Options struct {
-	// RangeSize is how many order numbers, or items, one snapshot covers: 50,000
-	// unless told. The larger, the faster and the longer the snapshot.
+	// RangeSize is how many order numbers or items a snapshot covers: 50,000. A larger range is faster, and its snapshot
+	// takes longer.
 	RangeSize int32
-	// MaxOffenders limits the offenders named for each check, not those counted: 20
-	// unless told.
+	// MaxOffenders limits the offenders that are named for each check: 20. All are counted.
 	MaxOffenders int32
-	// StuckAfter is how long an order may be due before it is reported that no
-	// replica picks it up: 5 minutes unless told.
+	// StuckAfter is how long an order may be due before it is reported as stuck: 5 minutes.
 	StuckAfter time.Duration
-	// Background makes it give way to others: it uses one connection, and after each snapshot rests three times as
-	// long as that took. It costs a quarter of a core at most, and takes four times as long.
+	// Background uses one connection, and rests after each snapshot for three times as long as that took: about a
+	// quarter of a core, and four times the duration.
 	Background bool
 	// Provider, if set, is compared with the books.
 	Provider *Provider
-	// Progress, if set, is called with how much has been read of how much, in order
-	// numbers and items; one call at a time. Done never falls.
+	// Progress, if set, is called with the number of orders and items that were read, and their total; one call at a
+	// time. done never falls.
 	Progress func(done, total int64)
 }
 
@@ -64,12 +59,11 @@ type Database interface {
 	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
 }
 
-// Verify reads everything that was committed when it was called and reports what is
-// wrong with it. It writes nothing, locks no row, uses two connections of the pool (one
-// in the background, or if that is all there is) and runs on a standby as well. Orders admitted later
-// than the call are left out. The error is about reading: violations are in the report,
-// see Report.OK. Where only the comparison with the provider failed, the report is about
-// our books alone; with every other error it is empty.
+// Verify reads what was committed when it was called, and reports what is wrong. It writes nothing, locks no row, and
+// uses two connections of the pool (one in the background, or if there is only one). It also runs on a standby. It
+// ignores orders that were admitted later. An error means that something could not be read; violations are in the
+// report. If only the comparison with the provider failed, the report is about our books alone; after any other error
+// it is empty.
 func Verify(ctx context.Context, pool Database, opt Options) (Report, error) {
 	v := &verifier{pool: pool, opt: opt.withDefaults(), ledger: newLedger(opt.withDefaults().MaxOffenders)}
 	start := time.Now()
@@ -96,7 +90,7 @@ type verifier struct {
 	ledger *ledger
 
 	mu     sync.Mutex // guards proved
-	proved int64      // proofs of the present range that are done
+	proved int64      // completed proofs of the current range
 }
 
 func (v *verifier) measure(ctx context.Context) (err error) {
@@ -106,13 +100,13 @@ func (v *verifier) measure(ctx context.Context) (err error) {
 	return nil
 }
 
-// orders proves what belongs to single orders, and their sums.
+// orders verifies single orders, and their sums.
 func (v *verifier) orders(ctx context.Context) error {
 	v.progress(0, 0)
 	return v.spans(ctx, func(r span) error { return v.prove(ctx, r) })
 }
 
-// spans goes through the order numbers that are known, range by range.
+// spans calls each with the ranges of existing order numbers.
 func (v *verifier) spans(ctx context.Context, each func(span) error) error {
 	for next := int64(math.MinInt64); next <= v.extent.LastNumber; {
 		first, err := read(ctx, db.New(v.pool).VerifyNextNumber, next)
@@ -134,26 +128,26 @@ func (v *verifier) spans(ctx context.Context, each func(span) error) error {
 	return nil
 }
 
-// span is the range that starts at a number; it ends where the books ended when we began.
+// span is the range that starts at a number. It ends at the last order of the start at the latest.
 func (v *verifier) span(first int64) span {
 	last := first + int64(v.opt.RangeSize) - 1
-	if last > v.extent.LastNumber || last < first { // or it went over the largest number there is
+	if last > v.extent.LastNumber || last < first { // it may overflow
 		last = v.extent.LastNumber
 	}
 	return span{Most: v.opt.MaxOffenders, First: first, Last: last}
 }
 
-// itemReservations is how many reservations one snapshot of items covers, in order numbers of a range: they are only
-// summed. All reservations of an item are in one.
+// itemReservations is how many reservations a snapshot of items covers, as a multiple of a range: they are only summed.
+// All reservations of an item are in one snapshot.
 const itemReservations = 20
 
-// items proves the stock. Here the planner may choose a nested loop: few reservations
-// are looked up among many.
+// items verifies the stock. The planner may choose a nested loop here, because few of many reservations are looked up.
 func (v *verifier) items(ctx context.Context) error {
 	done := int64(0)
 	for after, open := "", true; open; {
+		reservations := min(int64(v.opt.RangeSize)*itemReservations, math.MaxInt32)
 		upto, err := read(ctx, db.New(v.pool).VerifyItemsEnd, db.VerifyItemsEndParams{
-			After: after, Skip: v.opt.RangeSize - 1, SkipReservations: int32(min(int64(v.opt.RangeSize)*itemReservations, math.MaxInt32)) - 1})
+			After: after, Skip: v.opt.RangeSize - 1, SkipReservations: int32(reservations) - 1})
 		if err != nil {
 			return fmt.Errorf("find items after %q: %w", after, err)
 		}
@@ -171,10 +165,10 @@ func (v *verifier) items(ctx context.Context) error {
 	return nil
 }
 
-// lateAfter is how long undoing what came too late may take: a provider can be away.
+// lateAfter is how long the undo of a late effect may take: the provider may be away.
 const lateAfter = time.Hour
 
-// whole proves what no range of orders or items has.
+// whole verifies what belongs to no range.
 func (v *verifier) whole(ctx context.Context) error {
 	q, most := db.New(v.pool), v.opt.MaxOffenders
 	found, err := read(ctx, q.VerifyLate, db.VerifyLateParams{Most: most, LateSeconds: lateAfter.Seconds()})
@@ -189,7 +183,7 @@ func (v *verifier) whole(ctx context.Context) error {
 	return v.ledger.enter(stuck, finding(due), err)
 }
 
-// prove runs all proofs over one range, side by side if there are two connections for it.
+// prove runs all proofs over a range, concurrently if there are two connections for it.
 func (v *verifier) prove(ctx context.Context, r span) error {
 	v.proved = 0
 	groups, ctx := errgroup.WithContext(ctx)
@@ -217,43 +211,36 @@ func (v *verifier) run(ctx context.Context, q *db.Queries, proofs []proof, r spa
 	return nil
 }
 
-// advance tells that one more proof of a range is done. A database of one range would not seem to move otherwise.
+// advance reports progress after each proof of a range, because a database may have only one range.
 func (v *verifier) advance(r span) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.proved++
-	left := int64(len(orderProofs[0])+len(orderProofs[1])) - v.proved
-	v.progress(r.Last-(r.Last-r.First+1)*left/int64(len(orderProofs[0])+len(orderProofs[1])), 0)
+	all := int64(len(orderProofs[0]) + len(orderProofs[1]))
+	v.progress(r.Last-(r.Last-r.First+1)*(all-v.proved)/all, 0)
 }
 
-// read reads again for a moment if the connection is lost: a proof of minutes is not to fail with one of its connections. The pool
-// gives a connection up, too, where the server is so busy that it has not read the statement.
+// read repeats a statement for a moment if its connection is lost, which should not end a verification of minutes. The
+// pool also closes connections on which a busy server is late.
 func read[P, T any](ctx context.Context, statement func(context.Context, P) (T, error), params P) (T, error) {
 	return pg.Repeat(ctx, ctx, func(ctx context.Context) (T, error) { return statement(ctx, params) })
 }
 
-// snapshot runs do in a transaction that only reads and sees one state of the database, and rests after it in the background.
+// snapshot runs do in a read-only transaction with one view of the database. In the background it rests afterwards.
 func (v *verifier) snapshot(ctx context.Context, do func(*db.Queries) error) error {
 	began := time.Now()
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err := pgx.BeginTxFunc(ctx, v.pool, options, func(tx pgx.Tx) error { return do(db.New(tx)) })
 	if v.opt.Background && err == nil {
-		rest(ctx, restFactor*time.Since(began))
+		pg.Sleep(ctx, restFactor*time.Since(began))
 	}
 	return err
 }
 
-// restFactor is how much longer than a snapshot took is waited until the next one, in the background.
+// restFactor is the duration of a rest in the background, as a multiple of that of the snapshot before it.
 const restFactor = 3
 
-func rest(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
-}
-
-// progress tells how far we are: all order numbers up to one, and some items.
+// progress reports all orders up to a number, and some items.
 func (v *verifier) progress(number, items int64) {
 	numbers := int64(0)
 	if v.extent.LastOrder > 0 {
@@ -263,14 +250,14 @@ func (v *verifier) progress(number, items int64) {
 	v.opt.Progress(done, numbers+v.extent.Items)
 }
 
-// span is a range of order numbers, both ends included, and how many offenders to name.
+// span is a range of order numbers, including both ends, and how many offenders to name.
 type span = struct {
 	Most  int32
 	First int64
 	Last  int64
 }
 
-// finding is what a proof says about one range.
+// finding is the result of a proof for a range.
 type finding = struct {
 	Checked    int64
 	Violations int64
@@ -278,10 +265,10 @@ type finding = struct {
 	Faults     []string
 }
 
-// proof reads one range in the snapshot of q and enters what it finds.
+// proof reads a range in the snapshot of q, and enters its findings.
 type proof func(ctx context.Context, q *db.Queries, r span, l *ledger) error
 
-// orderProofs stand in two groups that take about as long.
+// orderProofs has two groups that take about the same time.
 var orderProofs = [2][]proof{
 	{provePath, plain(undone, (*db.Queries).VerifyUndone), proveMoney, plain(calls, (*db.Queries).VerifyCalls)},
 	{
@@ -293,8 +280,8 @@ var orderProofs = [2][]proof{
 	},
 }
 
-// The statements take the parameters of span and answer with the columns of finding.
-// sqlc gives each its own types; one that strays from the shape does not compile.
+// Statements of proofs have the parameters of span and the columns of finding. sqlc generates separate types for each;
+// one with other fields does not compile.
 type (
 	params interface{ ~span }
 	row    interface{ ~finding }
@@ -307,8 +294,7 @@ func plain[P params, R row](name string, statement func(*db.Queries, context.Con
 	}
 }
 
-// proveEffects is one statement for two checks: completed orders are what most readers
-// ask for.
+// proveEffects runs one statement for two checks, because completed orders are of most interest.
 func proveEffects(ctx context.Context, q *db.Queries, r span, l *ledger) error {
 	rows, err := q.VerifyEffects(ctx, db.VerifyEffectsParams(r))
 	if err != nil {
@@ -325,7 +311,7 @@ func proveEffects(ctx context.Context, q *db.Queries, r span, l *ledger) error {
 	return nil
 }
 
-// provePath hands the machine to the database, which has no table of it.
+// provePath passes the edges of the state machine, which the database has in no table.
 func provePath(ctx context.Context, q *db.Queries, r span, l *ledger) error {
 	params := db.VerifyPathParams{Most: r.Most, First: r.First, Last: r.Last}
 	for _, edge := range fsm.Edges() {
@@ -346,11 +332,14 @@ func proveMoney(ctx context.Context, q *db.Queries, r span, l *ledger) error {
 		if !m.Balanced {
 			found.Violations = 1
 			found.Offenders = []string{m.Currency}
-			found.Faults = []string{fmt.Sprintf("order_no %d to %d: charged %s, refunded %s, charges of %s stand, orders hold %s",
+			found.Faults = []string{fmt.Sprintf("order_no %d to %d: charged %s, refunded %s, not refunded %s, held by orders %s",
 				r.First, r.Last, m.Charged, m.Refunded, m.Standing, m.Held)}
 		}
 		l.add(money, found)
-		l.sum(Money{Currency: m.Currency, Charges: m.Charges, Charged: m.Charged, Refunded: m.Refunded, Authorized: m.Authorized, Kept: m.Kept})
+		l.sum(Money{
+			Currency: m.Currency, Charges: m.Charges,
+			Charged: m.Charged, Refunded: m.Refunded, Authorized: m.Authorized, Kept: m.Kept,
+		})
 	}
 	return nil
 }

@@ -205,7 +205,8 @@ func TestVerifyAddsMoneyExactly(t *testing.T) {
 		s.moveTo(id, "completed")
 	}
 	report := s.verify(books.Options{RangeSize: 1})
-	want := []books.Money{{Currency: "EUR", Charges: 3, Charged: "2999999999999999.997", Refunded: "0.000", Authorized: "0.000", Kept: "2999999999999999.997"}}
+	want := []books.Money{{Currency: "EUR", Charges: 3, Charged: "2999999999999999.997", Refunded: "0.000",
+		Authorized: "0.000", Kept: "2999999999999999.997"}}
 	if !report.OK() || !reflect.DeepEqual(report.Money, want) {
 		t.Errorf("money %v, want %v", report.Money, want)
 	}

@@ -47,7 +47,7 @@ func verifyCommand() *cobra.Command {
 				return err
 			}
 			wrong := printReport(cmd.OutOrStdout(), report, format)
-			if err != nil { // not wrapped: our books are wrong, whatever the provider's say
+			if err != nil { // not wrapped, because our books are wrong in any case
 				return fmt.Errorf("%w; %s", wrong, err.Error())
 			}
 			return wrong
@@ -61,11 +61,11 @@ func verifyCommand() *cobra.Command {
 	return cmd
 }
 
-// errNoVerdict says that the books could not be read to the end. It has an exit code of its own, to tell it from wrong
-// books.
+// errNoVerdict means that the books could not be read completely. It has its own exit code, because the books may be
+// right.
 var errNoVerdict = errors.New("no verdict on the books")
 
-// proveBooks verifies the database of the settings. Its errors wrap errNoVerdict.
+// proveBooks verifies the configured database. Its errors wrap errNoVerdict.
 func proveBooks(cmd *cobra.Command, cfg *config, opt books.Options, providers []string) (report books.Report, err error) {
 	err = withDatabase(cmd, cfg, func(pool *pg.Pool, place string) error {
 		if opt.Provider, err = providerAt(cmd.Context(), db.New(pool), providers); err != nil {
@@ -93,14 +93,14 @@ func readBooks(ctx context.Context, pool *pg.Pool, opt books.Options, bars io.Wr
 	return books.Verify(ctx, pool, opt)
 }
 
-// bookBar starts a bar once the total is known: one without a total draws in a goroutine that outlives it.
+// bookBar starts a bar when the total is known: one without a total draws in a goroutine that outlives it.
 func bookBar(start func(total int64) *progressbar.ProgressBar) (show func(done, total int64), exit func()) {
 	var bar *progressbar.ProgressBar
 	show = func(done, total int64) {
 		if bar == nil {
 			bar = start(total)
 		}
-		if total != bar.GetMax64() { // each change redraws the bar as it was, and blocks the next drawing for 100 ms
+		if total != bar.GetMax64() { // a change redraws the bar unchanged, and blocks the next drawing for 100 ms
 			bar.ChangeMax64(total)
 		}
 		_ = bar.Set64(done)
@@ -112,7 +112,7 @@ func bookBar(start func(total int64) *progressbar.ProgressBar) (show func(done, 
 	}
 }
 
-// printReport returns an error if the books are wrong, or if they are right and that can't be printed.
+// printReport returns an error if the books are wrong, or could not be printed.
 func printReport(out io.Writer, report books.Report, format output.Format) error {
 	var text bytes.Buffer
 	if format == output.JSON {
@@ -137,8 +137,8 @@ func printReport(out io.Writer, report books.Report, format output.Format) error
 	return nil
 }
 
-// printChecks prints a line for each check and its offenders. Identifiers are quoted, because callers could put control
-// sequences for terminals into them.
+// printChecks prints a line for each check, and its offenders. Identifiers are quoted, because callers could put
+// control sequences for terminals into them.
 func printChecks(out io.Writer, report books.Report) {
 	for _, check := range report.Checks {
 		if check.Violations == 0 {
@@ -150,7 +150,7 @@ func printChecks(out io.Writer, report books.Report) {
 			verdict = "warn"
 		}
 		fmt.Fprintf(out, "%-6s %-18s %12d  %d wrong\n", verdict, check.Name, check.Checked, check.Violations)
-		fmt.Fprintf(out, "       Not so: %s\n", check.Proves)
+		fmt.Fprintf(out, "       Not true: %s\n", check.Proves)
 		for _, offender := range check.Offenders {
 			fmt.Fprintf(out, "       %q: %s\n", offender.ID, offender.Fault)
 		}
@@ -176,7 +176,7 @@ func printTotals(out io.Writer, report books.Report) {
 	fmt.Fprintf(out, "\n%d checks in %.1f s of %s\n", len(report.Checks), report.Seconds, report.Database)
 }
 
-// providerAt is the provider with books at some addresses, each for all steps or for one (STEP=URL); nil without
+// providerAt returns the provider with books at some addresses, each for all steps or for one (STEP=URL); nil without
 // addresses.
 func providerAt(ctx context.Context, query *db.Queries, addresses []string) (*books.Provider, error) {
 	if len(addresses) == 0 {
@@ -199,7 +199,7 @@ func providerAt(ctx context.Context, query *db.Queries, addresses []string) (*bo
 		versions[v.Number] = v.Policy
 	}
 	return &books.Provider{URLs: urls, Key: func(s books.Sent) (string, bool) {
-		// A step of a version that this release can't read is compared: a false difference is better than a missed one.
+		// A step is compared even if this release can't read its policy: a false difference is better than a missed one.
 		var how policy.Step
 		if p := versions[s.Policy]; p != nil {
 			how = *p.Step(s.Step)
@@ -209,8 +209,8 @@ func providerAt(ctx context.Context, query *db.Queries, addresses []string) (*bo
 	}}, nil
 }
 
-// parseProviders reads --provider: the URLs of books, and the steps to compare. Every key is looked up in all books, so
-// a step can have more than one provider.
+// parseProviders parses --provider: the URLs of books, and the steps to compare. Every key is looked up in all books,
+// so a step can have several providers.
 func parseProviders(addresses []string) (urls []string, compared map[fsm.Step]bool, err error) {
 	compared = map[fsm.Step]bool{}
 	for _, address := range addresses {
@@ -231,10 +231,12 @@ func parseProviders(addresses []string) (urls []string, compared map[fsm.Step]bo
 	return urls, compared, nil
 }
 
-// keyAt is the key of a step in the books of its provider. Stripe itself has no such books, but a replacement at
-// another URL does; it is not called for an amount of zero.
+// keyAt is the key of a step in the books of its provider. Stripe has no such books, but a replacement at another URL
+// does; it is not called for an amount of zero.
 func keyAt(how policy.Step, installation uuid.UUID, s books.Sent) (key string, asked bool) {
-	call := provider.Call{Installation: installation, OrderID: s.OrderID, Step: s.Step, Generation: s.Generation, RefundID: s.RefundID}
+	call := provider.Call{
+		Installation: installation, OrderID: s.OrderID, Step: s.Step, Generation: s.Generation, RefundID: s.RefundID,
+	}
 	switch {
 	case how.Executor != policy.Stripe:
 		return call.LookupKey(), true

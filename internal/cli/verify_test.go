@@ -90,7 +90,7 @@ func TestVerifyCommand(t *testing.T) {
 			t.Errorf("error %v, exit code %d", err, exitCode(err))
 		}
 		for _, want := range []string{
-			`(?m)^WRONG +completed +3 +3 wrong$`, `Not so: Every completed order`, `"order 1": 0 charges stand, not 1`, `and 1 more`,
+			`(?m)^WRONG +completed +3 +3 wrong$`, `Not true: Every completed order`, `"order 1": 0 charges stand, not 1`, `and 1 more`,
 			`(?m)^WRONG +money `, `"EUR": order_no 1 to 3: `,
 		} {
 			if !regexp.MustCompile(want).MatchString(stdout) {
@@ -138,7 +138,7 @@ func TestVerifyCommand(t *testing.T) {
 	})
 }
 
-// Right books that nobody was told of are no verdict; wrong ones are wrong all the same.
+// Right books that can't be printed are no verdict; wrong books are wrong in any case.
 func TestReportThatCanNotBePrinted(t *testing.T) {
 	t.Parallel()
 	for faults, code := range map[int64]int{0: exitUnavailable, 1: exitFailure} {
@@ -170,7 +170,8 @@ func TestVerifyCommandWithAProvider(t *testing.T) {
 		if err == nil || exitCode(err) != exitFailure {
 			t.Errorf("error %v, exit code %d", err, exitCode(err))
 		}
-		for _, want := range []string{`(?m)^WRONG +provider_known +1 +1 wrong$`, `"order 9": charge of generation 0, live, 5 EUR: key "` + key, `22 checks in`} {
+		for _, want := range []string{`(?m)^WRONG +provider_known +1 +1 wrong$`,
+			`"order 9": charge of generation 0, live, 5 EUR: key "` + key, `22 checks in`} {
 			if !regexp.MustCompile(want).MatchString(stdout) {
 				t.Errorf("no %s in:\n%s", want, stdout)
 			}
@@ -208,7 +209,8 @@ func TestVerifyWithAProviderForEachStep(t *testing.T) {
 	assert.NoError(t, err)
 	w.start(t, text)
 	for _, id := range []string{"one", "two"} {
-		if o, err := w.orders.Process(t.Context(), engine.Input{OrderID: id, Amount: decimal.MustParse("10.00"), Item: "i"}); err != nil || o.Status != fsm.Completed {
+		if o, err := w.orders.Process(t.Context(), engine.Input{OrderID: id, Amount: decimal.MustParse("10.00"),
+			Item: "i"}); err != nil || o.Status != fsm.Completed {
 			t.Fatal(o.Status, err)
 		}
 	}
@@ -216,7 +218,8 @@ func TestVerifyWithAProviderForEachStep(t *testing.T) {
 		providers string
 		right     bool
 	}{
-		{"charge=" + bankURL + " reserve=" + warehouseURL, true}, {bankURL + " " + warehouseURL, true}, {"charge=" + bankURL, true}, {"reserve=" + warehouseURL, true},
+		{"charge=" + bankURL + " reserve=" + warehouseURL, true}, {bankURL + " " + warehouseURL,
+			true}, {"charge=" + bankURL, true}, {"reserve=" + warehouseURL, true},
 		{warehouseURL + " charge=" + bankURL, true},
 		{bankURL, false}, {warehouseURL, false}, {"charge=" + warehouseURL, false}, {"charge=" + bankURL + " reserve=" + bankURL, false},
 	} {
