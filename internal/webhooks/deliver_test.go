@@ -29,7 +29,8 @@ func TestDelivers(t *testing.T) {
 	first, second := s.endpoint(all.URL), s.endpoint(some.URL, "stock.*")
 	s.deliver()
 	s.moves(20, 5)
-	s.exec(`INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, request_id) VALUES ('widget', 1, 'set', 5, 5, 0, 'test', 'x')`)
+	s.exec(`INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, request_id)
+		VALUES ('widget', 1, 'set', 5, 5, 0, 'test', 'x')`)
 	s.eventually("all is delivered", func() bool { return s.finished(first, 101)() && s.finished(second, 1)() })
 	got := all.got()
 	assert.Equal(t, len(got), 101, "requests")
@@ -43,7 +44,8 @@ func TestDelivers(t *testing.T) {
 	if other := some.got(); len(other) != 1 || other[0].kind != "stock.set" || other[0].header.Get("Content-Type") != "application/json" {
 		t.Errorf("%+v", other)
 	}
-	if n := one[int](s, `SELECT count(*) FROM webhook_deliveries WHERE attempts <> 1 OR log -> 0 ->> 'status' <> '204' OR jsonb_array_length(log) <> 1`); n != 0 {
+	if n := one[int](s, `SELECT count(*) FROM webhook_deliveries
+		WHERE attempts <> 1 OR log -> 0 ->> 'status' <> '204' OR jsonb_array_length(log) <> 1`); n != 0 {
 		t.Errorf("%d deliveries have another log: %s", n, s.state())
 	}
 }
@@ -145,10 +147,12 @@ func TestRotation(t *testing.T) {
 	s.moves(1, 1)
 	s.eventually("the next one is delivered", s.finished(no, 2))
 	got := r.got()
-	if signing.Verify(before, got[0].header, []byte(got[0].body), time.Now()) != nil || len(strings.Fields(got[0].header.Get("Webhook-Signature"))) != 2 {
+	if signing.Verify(before, got[0].header, []byte(got[0].body), time.Now()) != nil ||
+		len(strings.Fields(got[0].header.Get("Webhook-Signature"))) != 2 {
 		t.Errorf("%v", got[0].header)
 	}
-	if signing.Verify(before, got[1].header, []byte(got[1].body), time.Now()) == nil || len(strings.Fields(got[1].header.Get("Webhook-Signature"))) != 1 {
+	if signing.Verify(before, got[1].header, []byte(got[1].body), time.Now()) == nil ||
+		len(strings.Fields(got[1].header.Get("Webhook-Signature"))) != 1 {
 		t.Errorf("%v", got[1].header)
 	}
 }
@@ -161,7 +165,8 @@ func TestAnswersAreKept(t *testing.T) {
 	r := s.receiver(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Location", elsewhere.URL)
 		w.WriteHeader(http.StatusTemporaryRedirect)
-		w.Write([]byte("the key is " + strings.TrimPrefix(secret, signing.Prefix) + "\x00\n" + strings.Repeat("é", 5000))) //nolint:errcheck // it is cut off
+		text := "the key is " + strings.TrimPrefix(secret, signing.Prefix) + "\x00\n" + strings.Repeat("é", 5000)
+		io.WriteString(w, text) //nolint:errcheck // it is cut off
 	})
 	s.endpoint(r.URL)
 	s.deliver()
@@ -171,7 +176,8 @@ func TestAnswersAreKept(t *testing.T) {
 	if !strings.HasPrefix(answer, "the key is *** ") || len(answer) > 1024 || len(answer) < 1000 {
 		t.Errorf("%d bytes: %s", len(answer), answer)
 	}
-	if status := one[string](s, `SELECT concat(log -> 0 ->> 'status', ' ', state) FROM webhook_deliveries`); status != "307 pending" || len(elsewhere.got()) != 0 {
+	if status := one[string](s, `SELECT concat(log -> 0 ->> 'status', ' ', state)
+		FROM webhook_deliveries`); status != "307 pending" || len(elsewhere.got()) != 0 {
 		t.Errorf("%s, and %d requests elsewhere", status, len(elsewhere.got()))
 	}
 }
@@ -203,7 +209,8 @@ func TestBodiesAreReadAgain(t *testing.T) {
 	no := s.endpoint(r.URL)
 	d := s.deliver()
 	s.moves(3, 1)
-	s.exec(`INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, request_id, reason) VALUES ('a b', 1, 'set', 5, 5, 0, 'test', 'x', 'counted')`)
+	s.exec(`INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, request_id, reason)
+		VALUES ('a b', 1, 'set', 5, 5, 0, 'test', 'x', 'counted')`)
 	s.eventually("all are tried", func() bool { return one[int](s, `SELECT count(*) FROM webhook_deliveries WHERE attempts = 1`) == 4 })
 	d.Stop(s.Context())
 	before := map[string]string{}
@@ -297,7 +304,7 @@ func BenchmarkDeliver(b *testing.B) {
 		}
 		var got atomic.Int64
 		r := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-			io.Copy(io.Discard, q.Body) //nolint:errcheck // nobody reads it
+			io.Copy(io.Discard, q.Body) //nolint:errcheck // it is not needed
 			got.Add(1)
 			w.WriteHeader(http.StatusNoContent)
 		}))

@@ -94,8 +94,9 @@ func (s *Endpoints) Delivery(ctx context.Context, endpointID string, deliveryNo 
 		return Delivery{}, orders.Unavailable("read delivery", err)
 	}
 	d := Delivery{WebhookDeliveriesListRow: db.WebhookDeliveriesListRow{
-		EndpointNo: row.EndpointNo, DeliveryNo: row.DeliveryNo, EventID: row.EventID, Type: row.Type, Subject: row.Subject, State: row.State, Attempts: row.Attempts,
-		CreatedAt: row.CreatedAt, DueAt: row.DueAt, AttemptedAt: row.AttemptedAt, FinishedAt: row.FinishedAt, OrderID: row.OrderID,
+		EndpointNo: row.EndpointNo, DeliveryNo: row.DeliveryNo, EventID: row.EventID, Type: row.Type, Subject: row.Subject,
+		State: row.State, Attempts: row.Attempts, CreatedAt: row.CreatedAt, DueAt: row.DueAt, AttemptedAt: row.AttemptedAt,
+		FinishedAt: row.FinishedAt, OrderID: row.OrderID,
 	}}
 	if err := json.Unmarshal(row.Log, &d.Log); err != nil {
 		return d, fmt.Errorf("read delivery: %w", err)
@@ -112,7 +113,8 @@ func (s *Endpoints) noDelivery(ctx context.Context, which db.WebhookDeliveryShow
 	if _, err := s.endpoint(ctx, which.EndpointNo); err != nil {
 		return err
 	}
-	return &orders.NotFound{What: "delivery at " + EndpointID(which.EndpointNo) + " with the number", Name: strconv.FormatInt(which.DeliveryNo, 10)}
+	at := "delivery at " + EndpointID(which.EndpointNo) + " with the number"
+	return &orders.NotFound{What: at, Name: strconv.FormatInt(which.DeliveryNo, 10)}
 }
 
 // Resend sends a delivery again as if it were new, whatever its state: at once, or when earlier deliveries of its order
@@ -143,7 +145,8 @@ func (s *Endpoints) Recover(ctx context.Context, endpointID string, since time.T
 	return int(recovered), err
 }
 
-func (s *Endpoints) resend(ctx context.Context, r *request, p db.WebhookDeliveriesResendParams) (int32, *db.WebhookChangeByRequestRow, error) {
+func (s *Endpoints) resend(ctx context.Context, r *request, p db.WebhookDeliveriesResendParams,
+) (int32, *db.WebhookChangeByRequestRow, error) {
 	return once(ctx, s, r, func(now db.WebhookEndpoint) (int32, error) {
 		p.Actor, p.OnBehalfOf, p.Reason = r.Actor, db.Optional(r.OnBehalfOf), db.Optional(r.Reason)
 		p.RequestID, p.Fingerprint, p.EndpointNo, p.Seq = r.RequestID, r.fingerprint, now.EndpointNo, now.Seq
@@ -163,7 +166,8 @@ func (s *Endpoints) Skip(ctx context.Context, endpointID string, deliveryNo int6
 	r := requestFor(by, look, "skip", endpointID, deliveryNo)
 	_, _, err := once(ctx, s, r, func(now db.WebhookEndpoint) (int64, error) {
 		return s.query.WebhookDeliverySkip(ctx, db.WebhookDeliverySkipParams{
-			Actor: r.Actor, OnBehalfOf: db.Optional(r.OnBehalfOf), Reason: db.Optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
+			Actor: r.Actor, OnBehalfOf: db.Optional(r.OnBehalfOf), Reason: db.Optional(r.Reason),
+			RequestID: r.RequestID, Fingerprint: r.fingerprint,
 			EndpointNo: now.EndpointNo, DeliveryNo: deliveryNo, Seq: now.Seq,
 		})
 	})

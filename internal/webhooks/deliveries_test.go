@@ -25,7 +25,8 @@ func (b *bundle) deliver(endpointNo int32, deliveries ...string) {
 		}
 		b.exec(`INSERT INTO webhook_deliveries (endpoint_no, delivery_no, event_no, seq, type, event_id, subject, state, attempts, attempted_at, finished_at, due_at)
 			SELECT $1::integer, $2::bigint, $2::bigint, 1, 'order.completed', 'evt_' || $2::bigint, $3::text, $4::text, 3, now(), CASE WHEN $4::text IN ('delivered', 'skipped') THEN now() END,
-				CASE WHEN $4::text = 'pending' AND NOT EXISTS (SELECT FROM webhook_deliveries WHERE endpoint_no = $1::integer AND subject = $3::text AND finished_at IS NULL) THEN now() + interval '1 hour' END`,
+				CASE WHEN $4::text = 'pending' AND NOT EXISTS (SELECT FROM webhook_deliveries WHERE endpoint_no = $1::integer
+					AND subject = $3::text AND finished_at IS NULL) THEN now() + interval '1 hour' END`,
 			endpointNo, no, strings.ReplaceAll(subject, "_", " "), state)
 	}
 }
@@ -33,7 +34,8 @@ func (b *bundle) deliver(endpointNo int32, deliveries ...string) {
 // standing is how the deliveries of an endpoint stand: "number state", with ! if one is due.
 func (b *bundle) standing(endpointNo int32) string {
 	b.Helper()
-	return one[string](b.shop, `SELECT string_agg(delivery_no || ' ' || state || CASE WHEN due_at IS NOT NULL THEN '!' ELSE '' END, ', ' ORDER BY delivery_no)
+	return one[string](b.shop, `SELECT string_agg(delivery_no || ' ' || state || CASE WHEN due_at IS NOT NULL
+		THEN '!' ELSE '' END, ', ' ORDER BY delivery_no)
 		FROM webhook_deliveries WHERE endpoint_no = $1`, endpointNo)
 }
 
@@ -98,7 +100,8 @@ func TestWhatPeopleAskOfDeliveries(t *testing.T) {
 			if seq := one[int](b.shop, `SELECT seq FROM webhook_endpoints WHERE endpoint_no = $1`, no); changes != 1 || seq != 1 {
 				t.Errorf("%d changes, seq %d", changes, seq)
 			}
-			if at := one[int](b.shop, `SELECT event_no FROM webhook_endpoints WHERE endpoint_no = $1`, no); (at == 41) != strings.Contains(c.name, "from now") {
+			if at := one[int](b.shop, `SELECT event_no FROM webhook_endpoints
+				WHERE endpoint_no = $1`, no); (at == 41) != strings.Contains(c.name, "from now") {
 				t.Errorf("it stands at %d", at)
 			}
 		})
@@ -113,7 +116,8 @@ func TestDeliveriesAreListed(t *testing.T) {
 		VALUES (7, 'order-7', 'charging', 1, gen_random_uuid(), now(), 1, 'USD', 'i')`)
 	no := b.make("http://127.0.0.1:9/").EndpointNo
 	id := webhooks.EndpointID(no)
-	b.deliver(no, "1 order_7 delivered", "2 item_widget delivered", "3 order_7 exhausted", "4 order_7 pending", "5 order_8 skipped", "6 item_widget pending")
+	b.deliver(no, "1 order_7 delivered", "2 item_widget delivered", "3 order_7 exhausted", "4 order_7 pending",
+		"5 order_8 skipped", "6 item_widget pending")
 	for _, c := range []struct {
 		filter webhooks.Filter
 		want   string
@@ -195,7 +199,8 @@ func TestDeliveryShowsItsHistory(t *testing.T) {
 	if err != nil || d.Status != 503 || len(d.Log) != 1 || d.Log[0].Answer != "later" || d.Log[0].LatencyMs != 12 {
 		t.Errorf("%+v, %v", d, err)
 	}
-	if len(d.Changes) != 1 || d.Changes[0].Verb != "skipped" || d.Changes[0].Actor != "token:ops" || *d.Changes[0].Reason != "a test" || *d.Changes[0].OnBehalfOf != "maria" {
+	if len(d.Changes) != 1 || d.Changes[0].Verb != "skipped" || d.Changes[0].Actor != "token:ops" ||
+		*d.Changes[0].Reason != "a test" || *d.Changes[0].OnBehalfOf != "maria" {
 		t.Errorf("%+v", d.Changes)
 	}
 	assert.ErrorIs(t, assert.Err(b.Skip(t.Context(), id, 1, by("2"))), webhooks.ErrFinished, "skipped again:")
@@ -203,7 +208,8 @@ func TestDeliveryShowsItsHistory(t *testing.T) {
 	assert.ErrorIs(t, assert.Err(b.Resend(t.Context(), "whe_99", 1, by("4"))), orders.ErrNotFound, "there is no such endpoint:")
 }
 
-// TestPeopleAndOwnersMeet: whoever sends writes the endpoint all the time; people get through, and each delivery is skipped once.
+// TestPeopleAndOwnersMeet: requests of people succeed while the sender writes the endpoint all the time, and each
+// delivery is skipped once.
 func TestPeopleAndOwnersMeet(t *testing.T) {
 	t.Parallel()
 	b := endpoints(t, true)

@@ -24,14 +24,14 @@ type endpointSender struct {
 
 	looks   chan *look  // the newest one that was not read yet
 	results chan result // of attempts
-	leave   func()      // ends it: it starts no more attempts, and stores the results of those under way
+	leave   func()      // ends the sender, after the attempts under way
 	leaving chan struct{}
 	gone    chan struct{} // closed when it has ended
 
 	endpoint   db.WebhookEndpoint // as last read or written
 	clock      look               // the last look, for the clock of the database
 	validUntil time.Time          // end of the lease, by our clock
-	resync     bool               // the endpoint was changed by others, or our state is in doubt: write nothing before the next look
+	resync     bool               // our state is in doubt: write nothing before the next look
 
 	clockSetBack bool // the clock of the database was set back, so deliveries may be due too late
 
@@ -69,7 +69,6 @@ func (l *look) setBackSince(before *look) bool {
 	return l.At.Before(before.At.Add(l.heard.Sub(before.heard)-time.Second)) || before.heard.IsZero()
 }
 
-// dueDelivery is a delivery that is due.
 type dueDelivery struct {
 	no       int64
 	eventNo  int64 // 0: it is not an event of the feed
@@ -395,8 +394,8 @@ func (c *endpointSender) readPage(ctx context.Context) error {
 	filter := events.Filter{Types: c.endpoint.Types}
 	page, err := c.d.feed.After(ctx, cursor, filter, pageMost)
 	if expired, ok := errors.AsType[*events.Expired](err); ok {
-		c.d.log.Error("events for a webhook endpoint are no longer kept: it goes on with the oldest that are", "endpoint", c.id,
-			"stood_at", c.endpoint.EventNo, "goes_on_at", expired.Continue.No)
+		c.d.log.Error("events for a webhook endpoint are no longer kept: it continues with the oldest that are", "endpoint", c.id,
+			"position", c.endpoint.EventNo, "continue", expired.Continue.No)
 		page, err = c.d.feed.After(ctx, expired.Continue, filter, pageMost)
 	}
 	if err == nil {
@@ -436,7 +435,8 @@ func (c *endpointSender) store(ctx context.Context, set []events.Event, next eve
 		}
 		i := row.DeliveryNo - before - 1
 		c.take(db.WebhookDeliveriesRecordRow{
-			DeliveryNo: row.DeliveryNo, EventNo: &params.EventNos[i], Seq: &params.Seqs[i], EventID: params.EventIds[i], Subject: params.Subjects[i],
+			DeliveryNo: row.DeliveryNo, EventNo: &params.EventNos[i], Seq: &params.Seqs[i],
+			EventID: params.EventIds[i], Subject: params.Subjects[i],
 		})
 	}
 	c.endpoint.EventNo = next.No

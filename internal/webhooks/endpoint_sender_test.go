@@ -14,7 +14,8 @@ import (
 	"pawl/test/assert"
 )
 
-// TestGone: an endpoint that answers 410 is disabled at once. All others are told, whatever they want, and the feed goes on.
+// TestGone: an endpoint that answers 410 is disabled at once. All others are told, whatever their filter, and the feed
+// continues.
 func TestGone(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
@@ -25,7 +26,8 @@ func TestGone(t *testing.T) {
 	s.deliver()
 	s.moves(1, 2)
 	s.eventually("the other one is told", s.finished(told, 1))
-	if state := one[string](s, `SELECT concat_ws(' ', state, disabled_reason, version, failures) FROM webhook_endpoints WHERE endpoint_no = $1`, no); state != "disabled it answered 410 Gone 2 1" {
+	if state := one[string](s, `SELECT concat_ws(' ', state, disabled_reason, version, failures) FROM webhook_endpoints
+		WHERE endpoint_no = $1`, no); state != "disabled it answered 410 Gone 2 1" {
 		t.Error(state)
 	}
 	var m struct {
@@ -39,11 +41,13 @@ func TestGone(t *testing.T) {
 	if len(gone.got()) != 1 || len(off.got()) != 0 {
 		t.Errorf("%d requests to the one that is gone, %d to the one that was disabled", len(gone.got()), len(off.got()))
 	}
-	if waiting := one[string](s, `SELECT string_agg(concat(regexp_replace(event_id, '_[^_]*$', ''), state, attempts), ' ' ORDER BY delivery_no) FROM webhook_deliveries WHERE endpoint_no = $1`, no); waiting !=
+	if waiting := one[string](s, `SELECT string_agg(concat(regexp_replace(event_id, '_[^_]*$', ''), state, attempts), ' '
+		ORDER BY delivery_no) FROM webhook_deliveries WHERE endpoint_no = $1`, no); waiting !=
 		"evt_1_1pending1 evt_1_2pending0" {
 		t.Error(waiting)
 	}
-	if n := one[int](s, `SELECT count(*) FROM books.access_log WHERE event = 'webhook_endpoint_disabled' AND subject = $1`, webhooks.EndpointID(no)); n != 1 {
+	if n := one[int](s, `SELECT count(*) FROM books.access_log WHERE event = 'webhook_endpoint_disabled'
+		AND subject = $1`, webhooks.EndpointID(no)); n != 1 {
 		t.Errorf("%d entries in the access log", n)
 	}
 }
@@ -93,7 +97,8 @@ func TestRetryAfter(t *testing.T) {
 			return one[bool](s, `SELECT count(*) FILTER (WHERE paused_until > now() AND failures = $1) = 1 FROM webhook_endpoints`, order+1)
 		})
 		if paused := one[string](s, `SELECT to_char(date_trunc('minute', paused_until - d.attempted_at + interval '30 s'), 'HH24:MI')
-			FROM webhook_endpoints JOIN webhook_deliveries AS d USING (endpoint_no) WHERE d.event_id ^@ $1`, []string{"evt_1_1_", "evt_2_1_"}[order]); paused != want {
+			FROM webhook_endpoints JOIN webhook_deliveries AS d USING (endpoint_no)
+				WHERE d.event_id ^@ $1`, []string{"evt_1_1_", "evt_2_1_"}[order]); paused != want {
 			t.Errorf("paused for %s, want %s", paused, want)
 		}
 	}
@@ -171,7 +176,7 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// TestReplicasShareEndpoints: each endpoint has one sender at a time, and when one ends, the other goes on.
+// TestReplicasShareEndpoints: each endpoint has one sender at a time, and when one replica ends, the other takes over.
 func TestReplicasShareEndpoints(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
@@ -329,7 +334,8 @@ func TestEndpointThatAnswersAgain(t *testing.T) {
 				jsonb_build_object('at', now() - interval '1 hour')))`, no)
 	s.exec(`UPDATE webhook_endpoints SET event_no = 1, delivery_no = 1`)
 	s.deliver()
-	s.exec(`INSERT INTO transitions (order_no, seq, from_status, to_status, fence) SELECT o, 1, 'pending', 'charging', 1 FROM generate_series(2, 31) AS o`)
+	s.exec(`INSERT INTO transitions (order_no, seq, from_status, to_status, fence) SELECT o, 1, 'pending', 'charging', 1
+		FROM generate_series(2, 31) AS o`)
 	s.eventually("all of them have failed", func() bool {
 		return one[int](s, `SELECT count(*) FROM webhook_deliveries WHERE delivery_no > 1 AND attempts > 0`) == 30
 	})
@@ -345,7 +351,8 @@ func TestEndpointThatAnswersAgain(t *testing.T) {
 	if got := r.got()[before:]; len(got) != 31 || !strings.HasPrefix(got[0].id, "evt_32_1_") {
 		t.Errorf("%d requests, the first for %s", len(got), got[0].id)
 	}
-	if refused := one[bool](s, `SELECT attempts = 3 AND due_at > now() + interval '20 minutes' FROM webhook_deliveries WHERE delivery_no = 1`); !refused {
+	if refused := one[bool](s, `SELECT attempts = 3 AND due_at > now() + interval '20 minutes' FROM webhook_deliveries
+		WHERE delivery_no = 1`); !refused {
 		t.Error(s.state())
 	}
 }
@@ -373,7 +380,8 @@ func TestClockSetBack(t *testing.T) {
 
 // eventID is an SQL expression for the id of the first event of an order.
 func eventID(orderNo int) string {
-	return fmt.Sprintf(`(SELECT 'evt_%d_1_' || to_hex((extract(epoch FROM t.at) * 1000000)::bigint) FROM transitions AS t WHERE t.order_no = %[1]d AND t.seq = 1)`, orderNo)
+	return fmt.Sprintf(`(SELECT 'evt_%d_1_' || to_hex((extract(epoch FROM t.at) * 1000000)::bigint) FROM transitions AS t
+		WHERE t.order_no = %[1]d AND t.seq = 1)`, orderNo)
 }
 
 // TestChangesWhileAnAttemptIsUnderWay: an endpoint is disabled, deleted, or gets another secret while its receiver works on a delivery.

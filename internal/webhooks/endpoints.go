@@ -133,7 +133,8 @@ func (s *Endpoints) Create(ctx context.Context, want Spec, by By) (db.WebhookEnd
 	r := requestFor(by, room, "create", want)
 	made, before, err := once(ctx, s, r, func(db.WebhookEndpoint) (db.WebhookEndpoint, error) {
 		made, err := s.query.WebhookEndpointCreate(ctx, db.WebhookEndpointCreateParams{
-			Actor: r.Actor, OnBehalfOf: db.Optional(r.OnBehalfOf), Reason: db.Optional(r.Reason), RequestID: r.RequestID, Fingerprint: r.fingerprint,
+			Actor: r.Actor, OnBehalfOf: db.Optional(r.OnBehalfOf), Reason: db.Optional(r.Reason),
+			RequestID: r.RequestID, Fingerprint: r.fingerprint,
 			Most: MostEndpoints, Url: want.URL, Description: db.Optional(want.Description), Types: listOf(want.Types),
 			Secret: signing.NewSecret(), EventNo: latest.No,
 		})
@@ -213,7 +214,8 @@ func (s *Endpoints) look(ctx context.Context, at At) func() (db.WebhookEndpoint,
 
 // answer is the endpoint after a change, or its current state if the request is a repetition. In that case it includes
 // the secret only if the first request created it.
-func (s *Endpoints) answer(ctx context.Context, now db.WebhookEndpoint, before *db.WebhookChangeByRequestRow, err error) (db.WebhookEndpoint, error) {
+func (s *Endpoints) answer(ctx context.Context, now db.WebhookEndpoint, before *db.WebhookChangeByRequestRow, err error,
+) (db.WebhookEndpoint, error) {
 	if err != nil {
 		return db.WebhookEndpoint{}, err
 	}
@@ -309,7 +311,8 @@ func once[T any](ctx context.Context, s *Endpoints, r *request, do func(db.Webho
 		if refused == nil {
 			done, err = do(now)
 			switch {
-			case errors.Is(err, pgx.ErrNoRows), pg.Describe(err) == "23505 webhook_changes_request": // done before, or written since look
+			case errors.Is(err, pgx.ErrNoRows), pg.Describe(err) == "23505 webhook_changes_request":
+				// The request was done before, or the endpoint has changed since look.
 			case err == nil, pg.FaultOf(err) == pg.Bad:
 				return done, nil, err
 			case ctx.Err() != nil:
@@ -330,7 +333,8 @@ func once[T any](ctx context.Context, s *Endpoints, r *request, do func(db.Webho
 
 // seen is the result of an earlier execution of a request, or nil.
 func (s *Endpoints) seen(ctx context.Context, r *request) (*db.WebhookChangeByRequestRow, error) {
-	before, err := orders.Read(ctx, s.reader, s.query.WebhookChangeByRequest, db.WebhookChangeByRequestParams{RequestID: r.RequestID, Actor: r.Actor})
+	params := db.WebhookChangeByRequestParams{RequestID: r.RequestID, Actor: r.Actor}
+	before, err := orders.Read(ctx, s.reader, s.query.WebhookChangeByRequest, params)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil, nil

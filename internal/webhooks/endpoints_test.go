@@ -34,7 +34,7 @@ func by(requestID string) webhooks.By {
 	return webhooks.By{Actor: "token:ops", OnBehalfOf: "maria", Reason: "a test", RequestID: requestID}
 }
 
-// TestEndpointIsMadeOnce: whoever did not get the answer gets it with the same secret; nobody else gets the secret.
+// TestEndpointIsMadeOnce: a repeated request gets the same secret; no other request does.
 func TestEndpointIsMadeOnce(t *testing.T) {
 	t.Parallel()
 	b := endpoints(t, true)
@@ -81,7 +81,8 @@ func TestSecretsOverlap(t *testing.T) {
 	if err != nil || err2 != nil || rotated.Secret == made.Secret || again.Secret != rotated.Secret {
 		t.Fatalf("%v %v: %+v, again %+v", err, err2, rotated, again)
 	}
-	if n := one[int](b.shop, `SELECT count(*) FROM webhook_endpoints WHERE secret = $1 AND previous_secret = $2 AND previous_secret_until > now() + interval '50 minutes'`,
+	if n := one[int](b.shop, `SELECT count(*) FROM webhook_endpoints WHERE secret = $1 AND previous_secret = $2
+		AND previous_secret_until > now() + interval '50 minutes'`,
 		rotated.Secret, made.Secret); n != 1 {
 		t.Error("the secret before is not kept")
 	}
@@ -136,7 +137,8 @@ func TestChangesOfEndpoints(t *testing.T) {
 func TestTooManyEndpoints(t *testing.T) {
 	t.Parallel()
 	b := endpoints(t, true)
-	b.exec(`INSERT INTO webhook_endpoints (url, event_no, created_by, secret) SELECT 'http://127.0.0.1:9/', 0, 'test', 'whsec_' FROM generate_series(1, $1::integer)`, webhooks.MostEndpoints)
+	b.exec(`INSERT INTO webhook_endpoints (url, event_no, created_by, secret)
+		SELECT 'http://127.0.0.1:9/', 0, 'test', 'whsec_' FROM generate_series(1, $1::integer)`, webhooks.MostEndpoints)
 	assert.ErrorIs(t, assert.Err(b.Create(t.Context(), webhooks.Spec{URL: "http://127.0.0.1:9/"}, by("1"))), webhooks.ErrTooMany)
 }
 
@@ -160,7 +162,8 @@ func TestTestEvent(t *testing.T) {
 	id := webhooks.EndpointID(made.EndpointNo)
 	assert.NoError(t, assert.Err(b.Stop(t.Context(), webhooks.At{ID: id}, webhooks.Disabled, by("1"))))
 	sent, err := b.Test(t.Context(), id)
-	if err != nil || sent.Delivered() || sent.Status != http.StatusTeapot || !strings.HasPrefix(sent.Answer, "thanks, ") || strings.Contains(sent.Answer, secret[6:]) {
+	if err != nil || sent.Delivered() || sent.Status != http.StatusTeapot ||
+		!strings.HasPrefix(sent.Answer, "thanks, ") || strings.Contains(sent.Answer, secret[6:]) {
 		t.Errorf("%+v, %v", sent, err)
 	}
 	receiver.Close()
@@ -170,7 +173,7 @@ func TestTestEvent(t *testing.T) {
 	assert.Equal(t, one[int](b.shop, `SELECT count(*) FROM webhook_deliveries`), 0, "deliveries are stored")
 }
 
-// TestAddresses has to which addresses events may be sent, as whoever makes an endpoint is told.
+// TestAddresses: Create rejects URLs to which no events may be sent.
 func TestAddresses(t *testing.T) {
 	t.Parallel()
 	for private, s := range map[bool]*webhooks.Endpoints{true: endpoints(t, true).Endpoints, false: endpoints(t, false).Endpoints} {

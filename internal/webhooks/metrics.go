@@ -28,7 +28,8 @@ func newMetrics(registerer prometheus.Registerer, query *db.Queries) *metrics {
 			Buckets: []float64{.005, .025, .1, .25, .5, 1, 2.5, 5, 15},
 		}),
 		disabled: factory.NewCounter(prometheus.CounterOpts{
-			Name: "pawl_webhook_endpoints_disabled_total", Help: "Endpoints that this replica has disabled, because they answered 410 or failed for five days.",
+			Name: "pawl_webhook_endpoints_disabled_total",
+			Help: "Endpoints disabled by this replica, because they answered 410 or failed for five days.",
 		}),
 	}
 	if registerer != nil {
@@ -79,9 +80,9 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 		if row.State == Enabled {
 			enabled = 1
 		}
-		gauge("endpoint_enabled", "1: it is sent to. 0: it was disabled.", enabled)
-		gauge("endpoint_failing_seconds", "How long nothing was delivered although it was tried; 0: the last attempt was a success.", row.FailingSeconds)
-		gauge("deliveries_exhausted", "Deliveries that were given up and wait for a person; counted up to 10000.", float64(row.Exhausted))
+		gauge("endpoint_enabled", "1: enabled. 0: disabled.", enabled)
+		gauge("endpoint_failing_seconds", "How long every attempt has failed; 0: the last one succeeded.", row.FailingSeconds)
+		gauge("deliveries_exhausted", "Exhausted deliveries, which wait for a person; counted up to 10000.", float64(row.Exhausted))
 		gauge("oldest_due_delivery_seconds", "How long the oldest delivery has been due; 0: none is.", max(row.WaitingSeconds, 0))
 	}
 }

@@ -51,7 +51,6 @@ func (o *outcome) archived(p *dueDelivery, now time.Time) {
 	o.results = append(o.results, verdict{p.no, p.attempts, Skipped, 0, Entry{At: now.UTC(), Error: "the event was moved to an archive"}})
 }
 
-// collect adds a result to the outcome.
 func (c *endpointSender) collect(r result) {
 	c.inFlight--
 	if r.canceled {
@@ -89,7 +88,8 @@ func (c *endpointSender) collect(r result) {
 		var more bool
 		if v.delay, more = pauseAfter(int(r.attempts)+1, a.RetryAfter); !more {
 			v.state = Exhausted
-			c.d.log.Warn("webhook delivery exhausted: what follows of its subject waits", "endpoint", c.id, "delivery", r.no, "event", r.eventID, "status", a.Status)
+			c.d.log.Warn("webhook delivery exhausted: later deliveries of its order or item wait", "endpoint", c.id,
+				"delivery", r.no, "event", r.eventID, "status", a.Status)
 		}
 		o.failed(a)
 	}
@@ -146,7 +146,8 @@ func (c *endpointSender) record(ctx context.Context) {
 func (c *endpointSender) pullForward(ctx context.Context, downSince *time.Time) {
 	_, err := c.d.query.WebhookDeliveriesPullForward(ctx, db.WebhookDeliveriesPullForwardParams{
 		EndpointNo: c.no, Owner: c.d.owner, Fence: c.fence, Seq: c.endpoint.Seq,
-		DownSince: downSince, AttemptSeconds: attemptLimit.Seconds(), LongestPauses: longestPauses(), LongestPause: longestRetryAfter.Seconds() + 1,
+		DownSince: downSince, AttemptSeconds: attemptLimit.Seconds(),
+		LongestPauses: longestPauses(), LongestPause: longestRetryAfter.Seconds() + 1,
 	})
 	if err != nil { // no row: the endpoint was changed by others
 		if errors.Is(err, pgx.ErrNoRows) {
@@ -203,7 +204,8 @@ func (c *endpointSender) disable(ctx context.Context, reason string) {
 	m := message{ID: "msg_" + uuid.NewString(), Type: typeDisabled, Timestamp: c.clock.now().UTC()}
 	m.Data.EndpointID, m.Data.URL, m.Data.Reason = c.id, c.endpoint.Url, reason
 	row, err := c.d.query.WebhookEndpointDisable(ctx, db.WebhookEndpointDisableParams{
-		EndpointNo: c.no, Owner: c.d.owner, Fence: c.fence, Version: c.endpoint.Version, Reason: reason, EventID: m.ID, Type: m.Type, Body: string(m.json()),
+		EndpointNo: c.no, Owner: c.d.owner, Fence: c.fence, Version: c.endpoint.Version,
+		Reason: reason, EventID: m.ID, Type: m.Type, Body: string(m.json()),
 	})
 	c.resync = true // state and seq have changed
 	switch {
@@ -213,7 +215,8 @@ func (c *endpointSender) disable(ctx context.Context, reason string) {
 	default:
 		c.endpoint.State = Disabled
 		c.d.metrics.disabled.Inc()
-		c.d.log.Error("webhook endpoint disabled: nothing is sent to it until it is enabled again", "endpoint", c.id, "reason", reason, "others_told", row.Told)
+		c.d.log.Error("webhook endpoint disabled: nothing is sent to it until it is enabled", "endpoint", c.id,
+			"reason", reason, "endpoints_told", row.Told)
 	}
 }
 

@@ -81,10 +81,11 @@ func (s *shop) eventually(what string, so func() bool) {
 	}
 }
 
-// state is what the tables say, for whoever reads that a test has failed.
+// state is the content of the tables, for the message of a failed test.
 func (s *shop) state() string {
 	return one[string](s, `SELECT coalesce((SELECT jsonb_pretty(jsonb_agg(to_jsonb(e) - 'secret')) FROM webhook_endpoints e), 'no endpoint')
-		|| coalesce((SELECT jsonb_pretty(jsonb_agg(d)) FROM (SELECT * FROM webhook_deliveries WHERE finished_at IS NULL ORDER BY delivery_no LIMIT 5) d), 'all finished')`)
+		|| coalesce((SELECT jsonb_pretty(jsonb_agg(d)) FROM (SELECT * FROM webhook_deliveries WHERE finished_at IS NULL
+			ORDER BY delivery_no LIMIT 5) d), 'all finished')`)
 }
 
 func (s *shop) exec(sql string, args ...any) {
@@ -149,7 +150,7 @@ type received struct {
 	header   http.Header
 }
 
-// receiver is an endpoint of somebody.
+// receiver is the server of a webhook endpoint.
 type receiver struct {
 	*httptest.Server
 	mu     sync.Mutex
