@@ -32,7 +32,6 @@ func WithResponse(into *http.Response) CallOption {
 	return func(e *exchange) { e.response = into }
 }
 
-// retryForever retries until the context of the call ends.
 func retryForever(e *exchange) { e.retryFor = forever }
 
 // exchange is one call with all of its attempts.
@@ -72,7 +71,9 @@ func (c *Client) do(ctx context.Context, r request, out any, options []CallOptio
 // prepare builds what all attempts of a call share. If the operation takes an Idempotency-Key, and neither the caller
 // nor the body identifies the request, it makes one: attempts with different keys could be done twice.
 func (c *Client) prepare(r request) (*exchange, error) {
-	e := &exchange{method: r.method, header: http.Header{"Accept": {"application/json"}}, retryFor: c.retryFor, response: new(http.Response)}
+	e := &exchange{
+		method: r.method, header: http.Header{"Accept": {"application/json"}}, retryFor: c.retryFor, response: new(http.Response),
+	}
 	query := url.Values{}
 	takesKey := e.addParams(r.params, query)
 	e.url = c.base + r.path
@@ -152,7 +153,6 @@ type lostError struct{ error }
 
 func (e lostError) Unwrap() error { return e.error }
 
-// attempt sends the request once.
 func (c *Client) attempt(ctx context.Context, e *exchange, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
@@ -204,15 +204,18 @@ func (e *exchange) repeat(ctx context.Context, attempt func() error) error {
 			return e.lastly(err)
 		}
 		pause := pauseAfter(err, e.tries)
-		if end, ok := ctx.Deadline(); ok && time.Until(end) < pause || time.Since(e.began)+pause > e.retryFor || !sleep(ctx, pause) {
+		end, limited := ctx.Deadline()
+		late := limited && time.Until(end) < pause || time.Since(e.began)+pause > e.retryFor
+		if late || !sleep(ctx, pause) {
 			return fmt.Errorf("%w (tried %d times in %s)", err, e.tries, time.Since(e.began).Round(time.Millisecond))
 		}
 	}
 }
 
-// lastly returns success if there is nothing to delete because an earlier attempt may have deleted it.
+// lastly returns success if there is nothing to delete, because an earlier attempt may have deleted it.
 func (e *exchange) lastly(err error) error {
-	if problem, ok := errors.AsType[*Problem](err); ok && e.method == http.MethodDelete && e.tries > 1 && problem.Status == http.StatusNotFound {
+	problem, ok := errors.AsType[*Problem](err)
+	if ok && problem.Status == http.StatusNotFound && e.method == http.MethodDelete && e.tries > 1 {
 		return nil
 	}
 	return err

@@ -57,8 +57,10 @@ func New(address string, options Options) (*Client, error) {
 	case base.RawQuery != "" || base.Fragment != "" || base.User != nil:
 		return nil, errors.New("URL of the service must have no user, query or fragment")
 	}
-	c := &Client{base: strings.TrimSuffix(base.String(), "/"), token: options.Token, http: options.HTTPClient, timeout: options.Timeout,
-		retryFor: cmp.Or(options.RetryFor, defaultRetryFor)}
+	c := &Client{
+		base: strings.TrimSuffix(base.String(), "/"), token: options.Token, http: options.HTTPClient,
+		timeout: options.Timeout, retryFor: cmp.Or(options.RetryFor, defaultRetryFor),
+	}
 	if c.http == nil {
 		c.http = newHTTPClient()
 	}

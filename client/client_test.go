@@ -129,7 +129,7 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// TestLostConnections: nobody who has another certificate is asked again; everybody else is.
+// TestLostConnections: calls are retried, except after a certificate that can't be verified.
 func TestLostConnections(t *testing.T) {
 	t.Parallel()
 	for _, lost := range []struct {

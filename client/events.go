@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// Events follows the feed after filter.After: a cursor, "oldest", or "latest", which is the default. It goes through
-// existing events and waits for new ones. It ends when the loop is left, with the error of ctx, or with a Problem;
-// outages do not end it. After the problem cursor_expired, NextCursor says where to continue. Store the Cursor of the
-// last event that was processed, to pass it as After the next time.
+// Events follows the feed after filter.After: a cursor, "oldest", or "latest", which is the default. It yields existing
+// events and waits for new ones. It ends when the loop does, with the error of ctx, or with a Problem; outages do not
+// end it. After the problem cursor_expired, NextCursor says where to continue. Store the Cursor of the last event that
+// was processed, to pass it as After the next time.
 func (c *Client) Events(ctx context.Context, filter ListEventsParams) iter.Seq2[Event, error] {
 	filter.After, filter.Wait = cmp.Or(filter.After, latest), cmp.Or(filter.Wait, longPoll)
 	return func(yield func(Event, error) bool) {

@@ -11,7 +11,7 @@ import (
 	"pawl/client"
 )
 
-// A call is sent until there is an answer. The order id is the key under which nothing is done twice.
+// The client repeats a call until there is an answer. The order ID is the idempotency key, so nothing is done twice.
 func Example() {
 	answers := []struct {
 		status int

@@ -35,7 +35,7 @@ func (c *Client) ProcessAndWait(ctx context.Context, body ProcessBody) (*Order, 
 	return c.WaitFor(ctx, order)
 }
 
-// longPoll is how long the service is asked to wait for a change.
+// longPoll is how long the service waits for a change.
 const longPoll = "30s"
 
 // WaitFor waits until an order is final. When ctx ends first, it returns the last known order, and the error. Outages
@@ -50,8 +50,8 @@ func (c *Client) WaitFor(ctx context.Context, order *Order) (*Order, error) {
 	return order, nil
 }
 
-// Watch goes through an order and each later version of it, until it is final. It ends after the first error, such as
-// that of ctx; outages do not end it.
+// Watch yields an order and each later version of it, until it is final. It ends after the first error, such as that of
+// ctx; outages do not end it.
 func (c *Client) Watch(ctx context.Context, order *Order) iter.Seq2[*Order, error] {
 	return func(yield func(*Order, error) bool) {
 		changed := true
@@ -62,8 +62,8 @@ func (c *Client) Watch(ctx context.Context, order *Order) iter.Seq2[*Order, erro
 			case changed:
 				order = next
 				continue
-			case errors.Is(err, ErrNotModified) && (time.Since(began) > time.Second || sleep(ctx, time.Second)): // a service may not wait
-				continue
+			case errors.Is(err, ErrNotModified) && (time.Since(began) > time.Second || sleep(ctx, time.Second)):
+				continue // the pause is for a service that does not wait
 			case errors.Is(err, ErrNotModified):
 				err = context.Cause(ctx)
 			}
@@ -73,7 +73,7 @@ func (c *Client) Watch(ctx context.Context, order *Order) iter.Seq2[*Order, erro
 	}
 }
 
-// Orders goes through the orders of a filter, newest first, from its cursor on. It ends after the first error.
+// Orders yields the orders of a filter, newest first, from its cursor on. It ends after the first error.
 func (c *Client) Orders(ctx context.Context, filter ListOrdersParams) iter.Seq2[Order, error] {
 	return pages(filter.Cursor, func(cursor string) ([]Order, string, error) {
 		filter.Cursor = cursor
@@ -85,7 +85,7 @@ func (c *Client) Orders(ctx context.Context, filter ListOrdersParams) iter.Seq2[
 	})
 }
 
-// Items goes through the items with known stock, by name. It ends after the first error.
+// Items yields the items with known stock, by name. It ends after the first error.
 func (c *Client) Items(ctx context.Context) iter.Seq2[Item, error] {
 	return pages("", func(cursor string) ([]Item, string, error) {
 		page, err := c.ListInventory(ctx, &ListInventoryParams{Cursor: cursor})
@@ -96,7 +96,7 @@ func (c *Client) Items(ctx context.Context) iter.Seq2[Item, error] {
 	})
 }
 
-// Deliveries goes through the deliveries of a webhook endpoint, newest first. It ends after the first error.
+// Deliveries yields the deliveries of a webhook endpoint, newest first. It ends after the first error.
 func (c *Client) Deliveries(ctx context.Context, endpoint string, filter ListDeliveriesParams) iter.Seq2[Delivery, error] {
 	return pages(filter.Cursor, func(cursor string) ([]Delivery, string, error) {
 		filter.Cursor = cursor

@@ -16,9 +16,9 @@ import (
 
 // Processed is the result of one order of ProcessAll: Order or Problem is set.
 type Processed struct {
-	// Index of the order in the sequence, from 0.
+	// Index is that of the order in the sequence, from 0.
 	Index int
-	// Order as it was when it was final, or when the service stopped waiting for it.
+	// Order is the order when it was final, or when the service stopped waiting for it.
 	Order *Order
 	// Problem is why the service rejected the order.
 	Problem *Problem
@@ -49,9 +49,9 @@ func (c *Client) ProcessAll(ctx context.Context, orders iter.Seq[ProcessBody]) i
 }
 
 const (
-	requestsAtOnce = 8 // together they have as many orders as the service has in progress for one caller
+	requestsAtOnce = 8 // of linesAtOnce each: as many orders as the service processes for one caller at a time
 	linesAtOnce    = 128
-	requestBytes   = 1 << 20 // about what a request has at most
+	requestBytes   = 1 << 20 // approximate limit of a request
 )
 
 // sentLine is an order on its way.
@@ -109,10 +109,10 @@ func readLines(ctx context.Context, orders iter.Seq[[]byte], lines chan<- sentLi
 	index := -1
 	for text := range orders {
 		index++
-		if len(bytes.TrimSpace(text)) == 0 { // it would get no answer
+		if len(bytes.TrimSpace(text)) == 0 { // an empty line gets no answer
 			continue
 		}
-		text = bytes.ReplaceAll(text, []byte("\n"), []byte(" ")) // a copy; the orders are told apart by line breaks
+		text = bytes.ReplaceAll(text, []byte("\n"), []byte(" ")) // a copy; line breaks separate the orders
 		select {
 		case lines <- sentLine{index: index, text: text}:
 		case <-ctx.Done():
@@ -121,7 +121,7 @@ func readLines(ctx context.Context, orders iter.Seq[[]byte], lines chan<- sentLi
 	}
 }
 
-// gather returns the lines for a request: those that have come by now.
+// gather returns the lines of a request: those that are available now.
 func gather(first sentLine, lines <-chan sentLine) []sentLine {
 	all, size := []sentLine{first}, len(first.text)
 	for len(all) < linesAtOnce && size < requestBytes {
@@ -139,7 +139,7 @@ func gather(first sentLine, lines <-chan sentLine) []sentLine {
 	return all
 }
 
-// processLines sends lines until each is answered.
+// processLines sends lines until each has an answer.
 func (c *Client) processLines(ctx context.Context, lines []sentLine, give func(Processed)) error {
 	e, err := c.prepare(request{method: http.MethodPost, path: "/api/orders/process"})
 	if err != nil {
@@ -186,7 +186,7 @@ func (c *Client) attemptLines(
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(answer.Body) // what there is of it
+		text, _ := io.ReadAll(answer.Body) // as much as there is
 		return lines, problemOf(answer, text)
 	}
 	lines = slices.Clone(lines)

@@ -2,13 +2,13 @@ import { backoff, parts, pause } from "./http.js";
 import { PawlError } from "./problem.js";
 import type { PawlEvent } from "./types.js";
 
-/** Milliseconds of silence after which a connection counts as lost: the service says something every 15 seconds. */
+/** Milliseconds of silence after which a connection counts as lost. The service sends something every 15 seconds. */
 const longestSilence = 45_000;
 
-/** Opens the stream of events, behind a cursor if there is one. */
+/** Opens the stream of events, after a cursor if there is one. */
 export type Open = (cursor: string | undefined, signal: AbortSignal | undefined) => Promise<Response>;
 
-/** Goes through the events of a stream (Server-Sent Events), and opens it again behind the last one when it ends. */
+/** Iterates over the events of a stream (Server-Sent Events). When it ends, it is opened again after the last event. */
 export async function* follow(open: Open, signal: AbortSignal | undefined): AsyncGenerator<PawlEvent, void> {
   let cursor: string | undefined;
   for (let attempt = 1; ; attempt++) {
@@ -19,7 +19,7 @@ export async function* follow(open: Open, signal: AbortSignal | undefined): Asyn
         retry = Number(field(block, "retry") ?? retry);
         const data = field(block, "data");
         if (data !== undefined) yield JSON.parse(data) as PawlEvent;
-        cursor = field(block, "id") ?? cursor; // also without an event: those that the filter passed over
+        cursor = field(block, "id") ?? cursor; // also without an event, for events that the filter left out
       }
     } catch (error) {
       if (error instanceof PawlError || signal?.aborted) throw error;

@@ -1,6 +1,6 @@
 import { errorOf, PawlError } from "./problem.js";
 
-/** One request, as it is sent each time. */
+/** A request, the same in every attempt. */
 export interface Request {
   method: string;
   url: URL;
@@ -11,9 +11,9 @@ export interface Request {
 
 export interface Retrying {
   fetch: typeof fetch;
-  /** Milliseconds after which an attempt counts as lost; Infinity for never. */
+  /** Timeout of an attempt in milliseconds; Infinity: none. */
   timeout: number;
-  /** For how many milliseconds a request is tried again, from its beginning on. */
+  /** How long the request is retried, in milliseconds from its beginning. */
   retryFor: number;
 }
 
@@ -21,9 +21,9 @@ const firstPause = 100;
 const mostPause = 5_000;
 
 /**
- * Sends a request until there is an answer that another attempt would not change, and reads it with `read`. What was lost is
- * sent again as it was, with the same idempotency key, so nothing is done twice. Throws a PawlError for an answer that is no
- * good one, and what `fetch` threw where there was none.
+ * Sends a request until a retry would not help, and reads the answer with `read`. Every attempt is the same and has the
+ * same idempotency key, so that nothing is done twice. Throws a PawlError for an unsuccessful answer, or the error of
+ * `fetch` if there was none.
  */
 export async function send<T>(request: Request, how: Retrying, read: (response: Response) => Promise<T>): Promise<T> {
   const began = Date.now();
@@ -32,7 +32,7 @@ export async function send<T>(request: Request, how: Retrying, read: (response: 
     try {
       const signal = attemptSignal(request.signal, how.timeout) ?? null;
       const response = await how.fetch(request.url, { ...request, body: request.body ?? null, redirect: "error", signal });
-      const deleted = request.method === "DELETE" && attempt > 1 && response.status === 404; // by an attempt before
+      const deleted = request.method === "DELETE" && attempt > 1 && response.status === 404; // by an earlier attempt
       if (response.ok || response.status === 304 || deleted) return await read(response);
       failure = errorOf(response, await response.text());
     } catch (error) {
@@ -44,9 +44,9 @@ export async function send<T>(request: Request, how: Retrying, read: (response: 
   }
 }
 
-/** How many milliseconds to wait after a failure; undefined where another attempt would not help. */
+/** Milliseconds to wait after a failure; undefined if a retry would not help. */
 function pauseAfter(failure: unknown, attempt: number): number | undefined {
-  if (!(failure instanceof PawlError)) return backoff(attempt); // nobody knows whether it was done
+  if (!(failure instanceof PawlError)) return backoff(attempt); // the outcome is unknown
   if (!failure.mayRetry) return undefined;
   return failure.retryAfter > 0 ? failure.retryAfter + Math.random() * firstPause : backoff(attempt);
 }
@@ -57,12 +57,12 @@ function attemptSignal(signal: AbortSignal | undefined, timeout: number): AbortS
   return signal ? AbortSignal.any([signal, late]) : late;
 }
 
-/** Milliseconds before the next attempt: longer each time, and never the same for all who were refused at once. */
+/** Milliseconds until the next attempt: longer each time, with jitter. */
 export function backoff(attempt: number): number {
   return Math.min(mostPause, firstPause * 2 ** (attempt - 1)) * (0.5 + Math.random() / 2);
 }
 
-/** Waits, or throws the reason when the signal comes first. */
+/** Waits, or throws the reason if the signal comes first. */
 export function pause(milliseconds: number, signal: AbortSignal | undefined): Promise<void> {
   return new Promise((resolve, reject) => {
     const stop = () => {
@@ -79,13 +79,13 @@ export function pause(milliseconds: number, signal: AbortSignal | undefined): Pr
 }
 
 /**
- * The parts of a body, without the separators behind them. What comes before the end of a part is none. The body is cut off
- * after milliseconds of silence, if they are given.
+ * Yields the parts of a body, without the separators after them. An unfinished last part is dropped. If `silence` is given,
+ * the body ends after that many milliseconds without data.
  */
 export async function* parts(response: Response, separator: string, signal: AbortSignal | undefined, silence?: number): AsyncGenerator<string, void> {
   if (!response.body) return;
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  const close = () => void reader.cancel().catch(() => undefined); // Node may have forgotten the signal of an old request
+  const close = () => void reader.cancel().catch(() => undefined); // Node may have dropped the signal of an old request
   signal?.addEventListener("abort", close);
   try {
     for (let rest = ""; ; ) {
@@ -98,6 +98,6 @@ export async function* parts(response: Response, separator: string, signal: Abor
     }
   } finally {
     signal?.removeEventListener("abort", close);
-    close(); // also when the caller leaves the loop
+    close(); // even if the caller leaves the loop
   }
 }

@@ -1,4 +1,4 @@
-/** A name for an order or a request that nobody else uses, and that sorts by time (UUID version 7, RFC 9562). */
+/** Returns a unique ID for an order or a request, which sorts by time (UUID version 7, RFC 9562). */
 export function newId(): string {
   const bytes = new DataView(crypto.getRandomValues(new Uint8Array(16)).buffer);
   const now = Date.now();

@@ -5,27 +5,27 @@ import { type Give, type Line, processLines, type Processed, sendLines } from ".
 import type * as api from "./types.js";
 
 export interface PawlOptions {
-  /** A token of `pawl token create`, or what returns one that is valid now. */
+  /** A token of `pawl token create`, or a function that returns a valid one. */
   token?: string | (() => string | Promise<string>);
-  /** What sends requests, in the place of the global `fetch`. */
+  /** Replaces the global `fetch`. */
   fetch?: typeof fetch;
-  /** Milliseconds until an attempt counts as lost: 90,000 when left out. The service lets nobody wait longer than 60,000. */
+  /** Timeout of an attempt in milliseconds. Default: 90,000, because the service answers within 60,000. */
   timeout?: number;
-  /** For how many milliseconds a request is tried again, from its beginning on: 60,000 when left out; 0 to try it once. */
+  /** How long a request is retried, in milliseconds from its beginning. Default: 60,000; 0: never. */
   retryFor?: number;
 }
 
 export interface ProcessOptions extends api.CallOptions {
-  /** Seconds to wait for the end of the order, up to 60; what the service is set to when left out. */
+  /** Seconds to wait for the end of the order, up to 60. Default: the setting of the service. */
   wait?: number;
 }
 
 export interface WaitOptions extends api.CallOptions {
-  /** Called with the order each time it has changed, and first with the order as it is at the beginning. */
+  /** Called with the order at the beginning, and whenever it has changed. */
   onChange?: (order: api.Order) => void;
 }
 
-/** A good answer. Its data is undefined where it has none, as with 304. */
+/** A successful answer. Its data is undefined if it has no body, as with 304. */
 export interface Reply<T> {
   data: T | undefined;
   status: number;
@@ -35,8 +35,8 @@ export interface Reply<T> {
 const final: readonly api.Status[] = ["completed", "failed", "canceled"];
 
 /**
- * A client of the order service. Its requests are sent again when they or their answers are lost, or the service is busy:
- * each with one idempotency key, so nothing is done twice. It throws a PawlError for what the service refuses.
+ * A client of the order service. It retries requests if there is no answer or the service is busy, each with one
+ * idempotency key, so that nothing is done twice. It throws a PawlError if the service rejects a request.
  */
 export class Pawl {
   readonly #base: URL;
@@ -44,15 +44,15 @@ export class Pawl {
   readonly #how: Retrying;
 
   constructor(url: string | URL, options: PawlOptions = {}) {
-    this.#base = new URL(url, globalThis.location?.href); // a page can name a path of its own origin
+    this.#base = new URL(url, globalThis.location?.href); // in a page, it may be a path of the same origin
     this.#options = options;
     const { fetch: sending = fetch, timeout = 90_000, retryFor = 60_000 } = options;
     this.#how = { fetch: (...request) => sending(...request), timeout, retryFor };
   }
 
   /**
-   * Sends an order, and returns it as it is when it is final or the time to wait is over. An order that failed is no error.
-   * The order id is the idempotency key; without one, the call makes one.
+   * Sends an order, and returns it when it is final or the time to wait is over. A failed order is not an error. The order
+   * ID is the idempotency key; if there is none, a new one is made.
    */
   process(order: api.NewOrder, { wait, signal }: ProcessOptions = {}): Promise<api.Order> {
     const header = wait === undefined ? {} : { Prefer: `wait=${wait}` };
@@ -76,7 +76,7 @@ export class Pawl {
     };
     const sendAll = async (lines: Line[], give: Give) => {
       const request = await this.#prepare("post", "/api/orders/process", { header, signal: all });
-      request.headers.delete("Idempotency-Key"); // each order has its id
+      request.headers.delete("Idempotency-Key"); // the order IDs are the keys
       await sendLines(request, lines, this.#how, give);
     };
     try {
@@ -86,19 +86,19 @@ export class Pawl {
     }
   }
 
-  /** Sends an order, and returns it when it is final: completed, failed or canceled. That takes days, where a person is asked. */
+  /** Sends an order, and returns it when it is final: completed, failed or canceled. An approval may take days. */
   async processAndWait(order: api.NewOrder, options: ProcessOptions & WaitOptions = {}): Promise<api.Order> {
     return this.waitFor(await this.process(order, options), options);
   }
 
-  /** Returns an order when it is final. Outages do not end the waiting. */
+  /** Waits until an order is final, also through outages. */
   async waitFor(order: api.Order, { signal, onChange }: WaitOptions = {}): Promise<api.Order> {
     onChange?.(order);
     while (!final.includes(order.status)) {
       const began = Date.now();
       const input = { path: { orderId: order.orderId }, query: { wait: "30s" }, header: { "If-None-Match": `"${order.seq}"` }, signal };
       const { data } = await this.#send<api.Order>("get", "/api/orders/{orderId}", input, { retryFor: Infinity });
-      if (!data && Date.now() - began < 1000) await pause(1000, signal); // a service that does not wait
+      if (!data && Date.now() - began < 1000) await pause(1000, signal); // the service may not wait
       if (!data) continue;
       order = data;
       onChange?.(order);
@@ -106,7 +106,7 @@ export class Pawl {
     return order;
   }
 
-  /** Goes through the orders, the newest first, and gets the next page when it is needed. */
+  /** Iterates over the orders, newest first, page by page. */
   async *orders(filter: api.OrderFilter = {}, { signal }: api.CallOptions = {}): AsyncGenerator<api.Order, void> {
     for (let cursor: string | undefined, more = true; more; more = cursor !== undefined) {
       const page = await this.get("/api/orders", { query: { ...filter, cursor }, signal });
@@ -115,7 +115,7 @@ export class Pawl {
     }
   }
 
-  /** Goes through the items whose stock is known, by name. */
+  /** Iterates over the items with known stock, by name. */
   async *items({ signal }: api.CallOptions = {}): AsyncGenerator<api.Item, void> {
     for (let cursor: string | undefined, more = true; more; more = cursor !== undefined) {
       const page = await this.get("/api/inventory", { query: { cursor }, signal });
@@ -124,7 +124,7 @@ export class Pawl {
     }
   }
 
-  /** Goes through the history of an order, the oldest row first. */
+  /** Iterates over the history of an order, oldest first. */
   async *transitions(orderId: string, { signal }: api.CallOptions = {}): AsyncGenerator<api.Transition, void> {
     for (let after = 0, more = true; more; ) {
       const { transitions } = await this.get("/api/orders/{orderId}/transitions", { path: { orderId }, query: { after }, signal });
@@ -135,9 +135,9 @@ export class Pawl {
   }
 
   /**
-   * Goes through the events, and waits for those to come, until its signal or the end of the loop. Without `after` it begins
-   * with what comes from now on; with `oldest`, with all that is kept. Outages do not end it: it comes back behind the last
-   * event. To go on another day, keep the `cursor` of the last one that you have dealt with; too old, it is cursor_expired.
+   * Iterates over events, and waits for new ones, until its signal or the end of the loop. Without `after` it begins now, and
+   * with `oldest` at the oldest event. After an outage it continues after the last event. Store the `cursor` of the last
+   * event that was processed, to continue after it another time. If it is too old, the error is cursor_expired.
    */
   events(filter: api.EventFilter = {}, { signal }: api.CallOptions = {}): AsyncGenerator<api.PawlEvent, void> {
     const open = async (cursor: string | undefined, stop: AbortSignal | undefined) => {
@@ -168,7 +168,7 @@ export class Pawl {
     return this.#data("delete", path, input);
   }
 
-  /** Sends a request of any operation. The methods named after a method return its data; this one also its headers. */
+  /** Sends a request of any operation. It returns the status and headers, too; get, post and the others only the data. */
   request<M extends api.Method, P extends api.PathWith<M>>(method: M, path: P, ...[input]: api.InputArgument<api.Operation<M, P>>): Promise<Reply<api.Answer<api.Operation<M, P>>>> {
     return this.#send(method, path, input);
   }
@@ -186,7 +186,7 @@ export class Pawl {
 
   async #prepare(method: string, template: string, input: unknown): Promise<Request> {
     const { path = {}, query = {}, header = {}, body, signal } = (input ?? {}) as RawInput;
-    // JSON would leave it out, and a refund without an amount gives back everything.
+    // JSON would omit it, and a refund without an amount refunds everything.
     if (body && "amount" in body && body["amount"] === undefined) throw new TypeError("amount is undefined: leave it out, or give it a value");
     const url = new URL(this.#base);
     url.pathname = url.pathname.replace(/\/$/, "") + template.replace(/\{(\w+)\}/g, (_, name) => encodeURIComponent(path[name] ?? ""));

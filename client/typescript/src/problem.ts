@@ -1,17 +1,17 @@
 import type { Problem, ProblemCode } from "./types.js";
 
-/** What the service refused, or could not do. Its code says which, for programs. */
+/** The service rejected a request, or could not do it. */
 export class PawlError extends Error {
   override readonly name = "PawlError";
-  /** The stable code of the problem; "http_502" and the like, where a proxy answered in the place of the service. */
+  /** The stable code of the problem; "http_502" and the like, if a proxy answered. */
   readonly code: ProblemCode | `http_${number}`;
   /** The HTTP status. */
   readonly status: number;
-  /** The whole problem (RFC 9457), with `errors`, `order` and `allowedActions` where it has them. */
+  /** The whole problem (RFC 9457), perhaps with `errors`, `order` and `allowedActions`. */
   readonly problem: Problem | undefined;
-  /** What the log of the service calls the request. */
+  /** The ID of the request in the log of the service. */
   readonly requestId: string | undefined;
-  /** In how many milliseconds to come again, if the answer says so; else 0. */
+  /** When to retry, in milliseconds; 0: the answer does not say. */
   readonly retryAfter: number;
 
   /** Whether the same request may succeed later. */
@@ -30,20 +30,20 @@ export class PawlError extends Error {
   }
 }
 
-/** Reads what Retry-After has: seconds, or a time. */
+/** Parses Retry-After: seconds, or a date. */
 function millisecondsUntil(value: string): number {
   const wait = /^\d+$/.test(value) ? Number(value) * 1000 : Date.parse(value) - Date.now();
   return wait > 0 ? wait : 0; // NaN, too
 }
 
-/** What an answer says that is no good one. */
+/** The error of an unsuccessful answer. */
 export function errorOf(response: Response, text: string): PawlError {
   const isProblem = response.headers.get("Content-Type")?.startsWith("application/problem+json");
   let problem: Problem | undefined;
   try {
     problem = isProblem ? (JSON.parse(text) as Problem) : undefined;
   } catch {
-    problem = undefined; // it was cut off on the way
+    problem = undefined; // it was cut off
   }
   return new PawlError(response.status, problem, response.headers);
 }

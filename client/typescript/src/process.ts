@@ -3,13 +3,13 @@ import { PawlError } from "./problem.js";
 import type { components } from "./openapi.js";
 import type { Order } from "./types.js";
 
-/** What became of one of many orders: the order, or the error with which it was rejected. Its index counts from 0. */
+/** The result of one of many orders: the order, or the error with which it was rejected. The index is from 0. */
 export type Processed = { index: number; order: Order; error?: never } | { index: number; order?: never; error: PawlError };
 
-const requestsAtOnce = 8; // together they have as many orders as the service has in progress for one caller
+const requestsAtOnce = 8; // together, as many orders as the service processes for one caller at a time
 const linesAtOnce = 128;
 
-/** An order until it is answered. */
+/** An order without an answer. */
 export interface Line {
   index: number;
   text: string;
@@ -19,12 +19,12 @@ export interface Line {
 
 export type Give = (result: Processed) => void;
 
-/** Sends lines, those that have come by now in one request, and goes through the answers as they come. */
+/** Sends lines, in one request those that are available, and yields the answers as they come. */
 export async function* processLines(texts: AsyncGenerator<string>, sendAll: (lines: Line[], give: Give) => Promise<void>, signal: AbortSignal): AsyncGenerator<Processed, void> {
   const lines: Line[] = [];
   const results: Processed[] = [];
   const failures: unknown[] = [];
-  let open = 0; // lines without a result that was taken
+  let open = 0; // lines whose result was not yielded yet
   let requests = 0;
   let ended = false;
   let waiting: (() => void)[] = [];
@@ -79,7 +79,7 @@ export async function* processLines(texts: AsyncGenerator<string>, sendAll: (lin
   }
 }
 
-/** Sends lines until each is answered. While some are, it goes on; else as for any request. */
+/** Sends lines until each has an answer. It retries like any request, but begins anew after each answer. */
 export async function sendLines(request: Request, lines: Line[], how: Retrying, give: Give): Promise<void> {
   let left = lines;
   try {
@@ -97,7 +97,7 @@ export async function sendLines(request: Request, lines: Line[], how: Retrying, 
   }
 }
 
-/** Reads the answers to lines, and returns the lines that should be sent again. Throws why, if it is all of them. */
+/** Reads the answers, and returns the lines to send again. If these are all, it throws the reason. */
 async function readAnswers(response: Response, lines: Line[], signal: AbortSignal | undefined, give: Give): Promise<Line[]> {
   const open: (Line | undefined)[] = [...lines];
   let failure: unknown = new Error("the answer ends early");

@@ -9,7 +9,7 @@ export type Transition = Schemas["Transition"];
 export type Problem = Schemas["Problem"];
 export type ProblemCode = Schemas["ProblemCode"];
 
-/** What happened to an order or to stock. It may come twice; then it has the same id. */
+/** An event of an order or of stock. It may come twice, with the same ID. */
 export type PawlEvent = Schemas["Event"];
 
 export type Method = "get" | "post" | "put" | "patch" | "delete";
@@ -17,10 +17,10 @@ export type Method = "get" | "post" | "put" | "patch" | "delete";
 /** The paths of the API that have a method. */
 export type PathWith<M extends Method> = { [P in keyof paths]: paths[P][M] extends object ? P : never }[keyof paths];
 
-/** What the document says of a method of a path. */
+/** The operation of a path and method. */
 export type Operation<M extends Method, P extends PathWith<M>> = paths[P][M];
 
-/** A body without fields that the document does not name, and with money as text: a number may be rounded before it is sent. */
+/** A body with only documented fields, and money as strings, because numbers may be rounded. */
 export type Sent<T> = {
   [K in keyof T as string extends K ? never : K]: K extends "amount" ? Extract<T[K], string | undefined> : T[K];
 };
@@ -33,28 +33,28 @@ type BodyOf<O> = O extends { requestBody: infer Body }
     ? [NonNullable<Body>] extends [never] ? unknown : { body?: Sent<JSONContent<NonNullable<Body>>> }
     : unknown;
 
-/** How a request is made. */
+/** Options of a request. */
 export interface CallOptions {
-  /** Ends the request, its retries and its waiting. */
+  /** Ends the request and its retries. */
   signal?: AbortSignal;
 }
 
-/** What a request of an operation consists of: `path`, `query`, `header` and `body`, as the document names them. */
+/** The input of an operation: `path`, `query`, `header` and `body`, as documented. */
 export type Input<O> = (O extends { parameters: infer P } ? Omit<P, "cookie"> : unknown) & BodyOf<O> & CallOptions;
 
-/** The argument for an input, which may be left out where nothing of it is required. */
+/** The argument for an input, which is optional if nothing in it is required. */
 export type InputArgument<O> = {} extends Input<O> ? [input?: Input<O>] : [input: Input<O>];
 
 type Content<O> = O extends { responses: infer R } ? JSONContent<R[keyof R & (200 | 201 | 202)]> : never;
 
-/** The body of a good answer; undefined where there is none. */
+/** The body of a successful answer, or undefined. */
 export type Answer<O> = [Content<O>] extends [never] ? undefined : Content<O>;
 
-/** What an order is made of. */
+/** The body of a new order. */
 export type NewOrder = Omit<Sent<Schemas["ProcessBody"]>, "orderId"> & { orderId?: string };
 
-/** Which orders a list has. */
+/** The filter of a list of orders. */
 export type OrderFilter = Omit<NonNullable<paths["/api/orders"]["get"]["parameters"]["query"]>, "cursor">;
 
-/** Which events, and after which cursor. */
+/** The filter of events, and the cursor to begin after. */
 export type EventFilter = Omit<NonNullable<paths["/api/events"]["get"]["parameters"]["query"]>, "limit" | "wait">;

@@ -1,20 +1,20 @@
 import { Webhook, WebhookVerificationError } from "standardwebhooks";
 import type { PawlEvent } from "./types.js";
 
-/** A webhook is not signed with any of the secrets, or not about now. */
+/** A webhook was not recently signed with any of the secrets. */
 export class SignatureError extends Error {
   override readonly name = "SignatureError";
 }
 
-/** What a server calls the headers of a request. */
+/** The headers of a request, in the forms of servers. */
 export type WebhookHeaders = Headers | Record<string, string | string[] | undefined>;
 
-/** The shortest key: 16 bytes in base64. With a shorter one, or none, anybody could sign. */
+/** The shortest key: 16 bytes in base64. A shorter one could be guessed. */
 const minKey = 22;
 
 /**
- * Returns the event that a webhook delivered, or throws a SignatureError: it is not from the service, was changed, or was
- * signed more than five minutes ago. The body must be as it came, byte for byte. Give both secrets while one is replaced.
+ * Returns the event of a webhook, or throws a SignatureError if it is not from the service, was changed, or was signed
+ * more than five minutes ago. The body must be unchanged, byte for byte. While a secret is being rotated, pass both.
  */
 export function verifyWebhook(secrets: string | readonly string[], headers: WebhookHeaders, body: string | Uint8Array): PawlEvent {
   const text = typeof body === "string" ? body : new TextDecoder().decode(body);
@@ -25,7 +25,7 @@ export function verifyWebhook(secrets: string | readonly string[], headers: Webh
     try {
       return new Webhook(secret).verify(text, plain) as PawlEvent;
     } catch (error) {
-      if (!(error instanceof WebhookVerificationError)) throw error; // the secret is none
+      if (!(error instanceof WebhookVerificationError)) throw error; // the secret is not valid
     }
   }
   throw new SignatureError("the signature of the webhook does not fit");
