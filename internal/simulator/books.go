@@ -97,7 +97,7 @@ type state struct {
 	undos      map[string]string   // fingerprints by key of the undo
 	orders     map[string][]*entry // by order id
 	overlaps   int                 // effects while another of that order and step was live
-	references int                 // given out so far
+	references int                 // assigned so far
 	intents    map[string]*intent  // of Stripe's side, as are its answers
 	answers    map[string]*answer
 	refunds    map[string]*entry // by id of the refund of an intent

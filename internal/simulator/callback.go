@@ -18,7 +18,8 @@ const (
 	callbackTimeout  = 10 * time.Second
 )
 
-// newClient returns the client of callbacks. Callers choose the addresses: so it uses no proxy, which could reach forbidden ones.
+// newClient returns the client for callbacks. It uses no proxy, because callers choose the addresses, and a proxy could
+// reach forbidden ones.
 func newClient(publicOnly bool) *http.Client {
 	return &http.Client{
 		Timeout: callbackTimeout,
@@ -28,15 +29,15 @@ func newClient(publicOnly bool) *http.Client {
 	}
 }
 
-// message is a callback. Without an address it is not sent.
+// message is a callback or an event. Without a URL it is not sent.
 type message struct {
 	url, id string
 	body    []byte
 	sign    func(header http.Header, at time.Time)
 }
 
-// told is the callback about a do, with a signature of Standard Webhooks if there is a secret. Its id is the key of the do, so that it
-// can't be replayed for another one.
+// told is the callback about a do, signed as in Standard Webhooks if there is a secret. Its ID is the key of the do, so
+// that it can't be replayed for another one.
 func (s *Simulator) told(url string, e *entry) message {
 	id, body := e.Key, encode(e.says())
 	return message{url, id, body, func(header http.Header, at time.Time) {
@@ -48,7 +49,7 @@ func (s *Simulator) told(url string, e *entry) message {
 	}}
 }
 
-// call sends a message some times. It retries a few times without an answer, and after a 5xx.
+// call sends a message some times. Each time, it retries a few times if there is no answer, or a 5xx.
 func (s *Simulator) call(told message, times int) {
 	if told.url == "" {
 		return
@@ -61,7 +62,7 @@ func (s *Simulator) call(told message, times int) {
 				break
 			}
 			if attempt == callbackAttempts || !s.pause(backoff) {
-				s.cfg.Log.Warn("callback was not taken", "id", told.id, "attempts", attempt, "error", err)
+				s.cfg.Log.Warn("callback was not accepted", "id", told.id, "attempts", attempt, "error", err)
 				return
 			}
 			backoff *= 2
@@ -88,7 +89,7 @@ func (s *Simulator) callOnce(told message) error {
 	return nil
 }
 
-// promise is a promise to answer a request later.
+// promise returns the promise to answer a request later.
 func (q *request) promise() *promise {
 	p := &promise{URL: q.body.CallbackURL, From: time.Now().UTC(), Delay: q.rule.Delay, Times: 1, Code: q.rule.Code}
 	if q.rule.Fault == CallbackTwice {
@@ -97,13 +98,13 @@ func (q *request) promise() *promise {
 	return p
 }
 
-// telling has a message told after the answer, or as the fault plan says.
+// telling sends a message after the answer, or as the fault requires.
 func (s *Simulator) telling(q *request, told message, a reply) reply {
 	times, delay := 1, time.Duration(0)
 	switch q.rule.Fault {
 	case AnswerTwice:
 		if q.stripe {
-			times = 2 // of the two, the answer is no event
+			times = 2 // the answer of Stripe's API is no event
 		}
 	case CallbackLate:
 		delay = q.rule.Delay
@@ -122,7 +123,7 @@ func (s *Simulator) telling(q *request, told message, a reply) reply {
 	return a
 }
 
-// fulfil keeps a promise at its time: keep, under mu, decides if that is still open, and returns what to send.
+// fulfil keeps a promise at its time. keep, under mu, decides if it is still open, and returns what to send.
 func (s *Simulator) fulfil(p *promise, keep func() message) {
 	if s.journal.sync() != nil || !s.pause(time.Until(p.From.Add(p.Delay))) {
 		return
@@ -135,7 +136,7 @@ func (s *Simulator) fulfil(p *promise, keep func() message) {
 	}
 }
 
-// keeping decides a pending key, unless an undo came first.
+// keeping decides a pending key, unless it was undone.
 func (s *Simulator) keeping(e *entry) func() message {
 	return func() message {
 		if e.State == Pending {

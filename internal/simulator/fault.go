@@ -17,36 +17,34 @@ import (
 	"github.com/govalues/decimal"
 )
 
-// Fault is something a provider does.
+// Fault is a fault of a provider.
 type Fault string
 
-// The faults. "Nothing was done" means by this request: another with the same key may
-// have done it before.
+// The faults. "Nothing was done" is about this request: an earlier one with the same key may have done it.
 const (
-	Approve        Fault = "approve"         // nothing goes wrong, whatever later rules say
-	Decline        Fault = "decline"         // 402 with Code; a do is remembered as refused, an undo changes nothing and may come again
-	ForgetDeclines Fault = "forget_declines" // 402 with Code once per key, and not remembered: the next do with it is approved
-	Slow           Fault = "slow"            // done after Delay, also when the caller has left; the key is in progress until then
-	Hang           Fault = "hang"            // never answered, nothing is done; the key is in progress until the caller leaves
+	Approve        Fault = "approve"         // no fault, whatever later rules say
+	Decline        Fault = "decline"         // 402 with Code: a do stays refused; an undo did nothing and can be repeated
+	ForgetDeclines Fault = "forget_declines" // 402 with Code once per key; the next do with it is approved
+	Slow           Fault = "slow"            // done after Delay, even if the caller has left; the key is in progress until then
+	Hang           Fault = "hang"            // never answered, nothing was done; the key is in progress until the caller leaves
 
 	RefuseConnection Fault = "refuse_connection" // the connection is closed without an answer, nothing was done
 	TimeoutBefore    Fault = "timeout_before"    // never answered, nothing was done
 	TimeoutAfter     Fault = "timeout_after"     // done, never answered
-	CutAfter         Fault = "cut_after"         // done, the connection is cut in the middle of the answer
+	CutAfter         Fault = "cut_after"         // done, but the answer is cut off
 	Error            Fault = "error"             // answered with Status, nothing was done
 	ErrorAfter       Fault = "error_after"       // done, answered with Status
 	NotDone          Fault = "not_done"          // 503 {"outcome":"not_done"}, nothing was done
 	RateLimit        Fault = "rate_limit"        // 429 with Retry-After: Delay, nothing was done
 
-	Async          Fault = "async"           // 202; decided after Delay, then told by callback
-	CallbackTwice  Fault = "callback_twice"  // as async, told twice
-	CallbackLate   Fault = "callback_late"   // decided, 202, told by callback after Delay
-	CallbackNever  Fault = "callback_never"  // decided, 202, never told
-	CallbackBefore Fault = "callback_before" // decided, told by callback, and when that was answered 202
-	AnswerTwice    Fault = "answer_twice"    // decided and answered, then told by callback, too
+	Async          Fault = "async"           // 202; decided after Delay, then reported by callback
+	CallbackTwice  Fault = "callback_twice"  // as async, but reported twice
+	CallbackLate   Fault = "callback_late"   // decided, 202, reported by callback after Delay
+	CallbackNever  Fault = "callback_never"  // decided, 202, never reported
+	CallbackBefore Fault = "callback_before" // decided, reported by callback, and then 202
+	AnswerTwice    Fault = "answer_twice"    // decided and answered, then reported by callback, too
 
-	// LateAfterVoid breaks the contract: the effect happens, Delay after the request,
-	// although its key was undone before or meanwhile.
+	// LateAfterVoid breaks the contract: the effect happens, Delay after the request, even if its key was undone before.
 	LateAfterVoid Fault = "late_after_void"
 )
 
@@ -55,13 +53,13 @@ var faults = []Fault{
 	RateLimit, Async, CallbackTwice, CallbackLate, CallbackNever, CallbackBefore, AnswerTwice, LateAfterVoid,
 }
 
-// byCallback are the faults with a callback. Without a callbackUrl they do not apply.
+// byCallback are the faults with a callback. They apply only to requests with a callbackUrl.
 var byCallback = []Fault{Async, CallbackTwice, CallbackLate, CallbackNever, CallbackBefore, AnswerTwice}
 
 // doOnly are the faults that only a do can have.
 var doOnly = append([]Fault{ForgetDeclines, LateAfterVoid}, byCallback...)
 
-// Rule is a fault and the requests that have it: those that match all given fields.
+// Rule is a fault and the requests that it applies to: those that match all given fields.
 type Rule struct {
 	Fault Fault `json:"fault"`
 
@@ -69,20 +67,20 @@ type Rule struct {
 	Amount      string  `json:"amount,omitempty"` // by value: 13.0 matches 13.00
 	OrderPrefix string  `json:"orderPrefix,omitempty"`
 	Step        string  `json:"step,omitempty"`      // charge, reserve or confirm
-	Operation   string  `json:"operation,omitempty"` // do, undo, refund, or a request of Stripe's API by its name; empty: do
-	Fraction    float64 `json:"fraction,omitempty"`  // of the requests, drawn from the seed; 0: of all
+	Operation   string  `json:"operation,omitempty"` // do, undo, refund, or a name of Stripe's API; empty: do
+	Fraction    float64 `json:"fraction,omitempty"`  // of the requests, chosen by the seed; 0: all
 
-	// Code of the refusal. With any fault but late_after_void that does the step, the
-	// step is refused instead: slow with a code is a late refusal.
+	// Code of the refusal. A fault that does the step refuses it instead if there is a code, except late_after_void:
+	// slow with a code is a late refusal.
 	Code   string        `json:"code,omitempty"`
 	Delay  time.Duration `json:"-"` // "delay" in JSON, as "1.5s"
 	Status int           `json:"status,omitempty"`
-	Times  int           `json:"times,omitempty"` // to how many requests of each key, or of Stripe's to each intent, it applies; 0: to all
+	Times  int           `json:"times,omitempty"` // requests per key, or per intent of Stripe; 0: all
 
 	amount decimal.Decimal
 }
 
-// checked fills in what was left out.
+// checked sets the defaults of a rule, and validates it.
 func (r Rule) checked() (Rule, error) {
 	if r.Operation == "" {
 		r.Operation = operationDo
@@ -126,8 +124,9 @@ func (r Rule) checked() (Rule, error) {
 	return r, nil
 }
 
-// operations are what a rule can be about.
-var operations = []string{operationDo, operationUndo, stripeCreate, stripeConfirm, stripeCapture, stripeCancel, stripeRefund, stripeRead}
+var operations = []string{
+	operationDo, operationUndo, stripeCreate, stripeConfirm, stripeCapture, stripeCancel, stripeRefund, stripeRead,
+}
 
 // does reports whether the rule is about requests that have an effect.
 func (r *Rule) does() bool {
@@ -143,7 +142,7 @@ func (r *Rule) matches(q *request) bool {
 		(q.stripe || q.body.CallbackURL != "" || !slices.Contains(byCallback, r.Fault))
 }
 
-// plan is the rules in force. It is not safe for concurrent use.
+// plan has the rules in force. It is not safe for concurrent use.
 type plan struct {
 	seed  uint64
 	rules []Rule
@@ -152,19 +151,20 @@ type plan struct {
 
 // use is a rule and a key it was applied to.
 type use struct {
-	rule int // of the list; -1: of the item
+	rule int // index; -1: the item
 	key  string
 }
 
-// pick returns the first rule that applies to a request, the one named by its item
-// last; number counts the requests of its key.
+// pick returns the first rule that applies to a request; the one of its item comes last. number counts the requests
+// with its key.
 func (p *plan) pick(q *request, number int) Rule {
+	key := cmp.Or(q.counted, q.key)
 	for i := range p.rules {
-		if rule := &p.rules[i]; rule.matches(q) && p.drawn(i, q, number) && p.spend(use{i, cmp.Or(q.counted, q.key)}, rule.Times) {
+		if rule := &p.rules[i]; rule.matches(q) && p.drawn(i, q, number) && p.spend(use{i, key}, rule.Times) {
 			return *rule
 		}
 	}
-	if rule, ok := magic(q.body.Item); ok && rule.matches(q) && p.spend(use{-1, cmp.Or(q.counted, q.key)}, rule.Times) {
+	if rule, ok := magic(q.body.Item); ok && rule.matches(q) && p.spend(use{-1, key}, rule.Times) {
 		return rule
 	}
 	return Rule{}
@@ -178,7 +178,8 @@ func (p *plan) spend(u use, times int) bool {
 	return p.used[u] <= times
 }
 
-// drawn throws the dice. The seed and the subject of the request decide, and not its key or timing, so that the same run has the same faults.
+// drawn decides whether a rule with a fraction applies. It depends on the seed and the subject of the request, not on
+// key or time, so that a run can be repeated.
 func (p *plan) drawn(rule int, q *request, number int) bool {
 	fraction := p.rules[rule].Fraction
 	if fraction == 0 {
@@ -189,18 +190,17 @@ func (p *plan) drawn(rule int, q *request, number int) bool {
 	return float64(binary.BigEndian.Uint64(sum[:])>>11)/(1<<53) < fraction
 }
 
-// short is a fault in short: name, times, argument, step and operation.
+// short matches a rule in short: name, times, argument, step and operation.
 var short = regexp.MustCompile(`^([a-z]+(?:[-_][a-z]+)*)([0-9]{0,6})(?::([^@,]+))?(?:@(charge|reserve|confirm)(?:/([a-z]+))?)?$`)
 
-// ParseRule reads a rule in short: fault[times][:argument][@step[/operation]], then a comma
-// and name=value for each of item, amount, order, fraction and code.
+// ParseRule parses a rule in short: fault[times][:argument][@step[/operation]], then a comma and name=value for each of
+// item, amount, order, fraction and code.
 //
 //	decline:insufficient_funds@charge,amount=13.00
 //	error3:503,fraction=0.1
 //	timeout-after@charge/undo,order=test-
 //
-// The argument is the code of decline and forget-declines, the status of error and
-// error-after, and of the others the delay.
+// The argument is the code of decline and forget-declines, the status of error and error-after, and the delay of others.
 func ParseRule(text string) (Rule, error) {
 	rule, err := parseRule(text)
 	if err != nil {
@@ -263,10 +263,9 @@ func (r *Rule) match(pair string) (err error) {
 	return err
 }
 
-// once are the faults that an item without a number has for one request of each key: otherwise an order would never end.
+// once are the faults that an item without a number has only once per key: otherwise an order would never end.
 var once = []Fault{Hang, RefuseConnection, TimeoutBefore, TimeoutAfter, CutAfter, Error, ErrorAfter, NotDone, RateLimit}
 
-// magic returns the rule that an item names.
 func magic(item string) (Rule, bool) {
 	part := short.FindStringSubmatch(item)
 	if part == nil {
@@ -285,7 +284,6 @@ func magic(item string) (Rule, bool) {
 	return rule, true
 }
 
-// wireRule is a rule in JSON.
 type wireRule struct {
 	plainRule
 	Delay string `json:"delay,omitempty"`
@@ -293,7 +291,7 @@ type wireRule struct {
 
 type plainRule Rule
 
-// MarshalJSON writes the rule as UnmarshalJSON reads it.
+// MarshalJSON encodes the rule for UnmarshalJSON.
 func (r Rule) MarshalJSON() ([]byte, error) {
 	wire := wireRule{plainRule: plainRule(r)}
 	if r.Delay != 0 {
@@ -302,8 +300,7 @@ func (r Rule) MarshalJSON() ([]byte, error) {
 	return json.Marshal(wire)
 }
 
-// UnmarshalJSON reads an object, of which every name must be known, or a string for
-// ParseRule.
+// UnmarshalJSON decodes an object without unknown names, or a string for ParseRule.
 func (r *Rule) UnmarshalJSON(text []byte) (err error) {
 	if bytes.HasPrefix(text, []byte(`"`)) {
 		var in string

@@ -19,9 +19,9 @@ type Request struct {
 	Generation int32     `json:"generation"`
 	Fence      int64     `json:"fence"` // Fencing-Token; 0: none
 	Fault      Fault     `json:"fault,omitempty"`
-	// Outcome is empty at first, running while a do holds its key, and then done, pending, refused,
-	// voided, refunded, released, in_progress, idempotency_mismatch, error, not_done,
-	// unknown (the file can't be written) or none (nothing was done or answered).
+	// Outcome is empty at first, running while the key is in progress, and then done, pending, refused, voided, refunded,
+	// released, in_progress, idempotency_mismatch, error, not_done, unknown (the file can't be written) or none (nothing
+	// was done or answered).
 	Outcome  string `json:"outcome,omitempty"`
 	Replayed bool   `json:"replayed,omitempty"` // by an earlier request with this key
 	Answered bool   `json:"answered"`           // completely; false until decided

@@ -86,7 +86,6 @@ func readLines(file io.Reader, replay func(line []byte) error) (end int64, err e
 	}
 }
 
-// add puts a line at the end.
 func (j *journal) add(line []byte) {
 	if j == nil {
 		return
@@ -97,8 +96,8 @@ func (j *journal) add(line []byte) {
 	j.added++
 }
 
-// sync waits until all lines added before are on disk. Concurrent callers share an fsync. After an error nothing more is
-// written, so that the file contains exactly what was answered.
+// sync waits until all lines so far are on disk. Concurrent callers share an fsync. After an error it writes nothing
+// more, so that the file has exactly what was answered.
 func (j *journal) sync() error {
 	if j == nil {
 		return nil

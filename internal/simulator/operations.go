@@ -7,15 +7,15 @@ import (
 	"github.com/govalues/decimal"
 )
 
-// ending is how a request that was begun ends.
+// ending is how a request ends that was begun.
 type ending struct {
 	abandon func()
 	decide  func() reply
 }
 
-// attempt answers a request that changes something: with what is known of its key, or else with what decide says when its time has come.
-// Between the two the key is in progress. An undo in the meantime does not wait: decide finds the key voided and refuses. It makes no
-// difference if the caller leaves.
+// attempt answers a request that changes something: with the known answer of its key, or else with that of decide after
+// some time, while the key is in progress. An undo in between does not wait: decide finds the key voided, and refuses.
+// It does not matter whether the caller leaves.
 func (s *Simulator) attempt(caller context.Context, q *request, known *reply, then ending) reply {
 	hang := q.rule.Fault == Hang
 	switch {
@@ -39,7 +39,7 @@ func (s *Simulator) attempt(caller context.Context, q *request, known *reply, th
 	return s.durable(then.decide())
 }
 
-// begin finds the answer of a key, or takes it on.
+// begin returns the answer of a key, or begins to process it.
 func (s *Simulator) begin(q *request) (*entry, *reply) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,7 +66,7 @@ func (s *Simulator) begin(q *request) (*entry, *reply) {
 	return e, &known
 }
 
-// known is the stored answer of a key; mu is held.
+// known is the stored answer of a key. The caller holds mu.
 func (s *Simulator) known(e *entry) reply {
 	a := e.answer()
 	a.replayed = e.Body != "" // not if it was voided before it was requested
@@ -90,7 +90,8 @@ func (s *Simulator) abandon(e *entry) {
 
 const byPlan = "declined by the fault plan"
 
-// decide makes the effect happen, or not. It is atomic: an undo comes before it and prevents the effect, or after it and undoes it.
+// decide makes the effect happen, or refuses it. It is atomic: an undo comes before it and prevents the effect, or
+// after it and undoes it.
 func (s *Simulator) decide(q *request, e *entry) reply {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,7 +108,7 @@ func (s *Simulator) decide(q *request, e *entry) reply {
 		now.State, now.Reference, now.Promise = Pending, s.state.name(prefixes[q.step][0]), q.promise()
 		s.record(record{Entries: []*entry{now}})
 		a := e.answer()
-		a.then = func() { s.fulfil(now.Promise, s.keeping(e)) } // e is another request's by then, too
+		a.then = func() { s.fulfil(now.Promise, s.keeping(e)) } // by then, other requests may have changed e
 		return a
 	case rule.Code != "":
 		now.refuse(rule.Code, byPlan)
@@ -122,12 +123,12 @@ func (s *Simulator) decide(q *request, e *entry) reply {
 		a = e.promised()
 	case AnswerTwice:
 	default:
-		return a // nothing is told
+		return a // no callback
 	}
 	return s.telling(q, s.told(q.body.CallbackURL, e), a)
 }
 
-// entry is what a request makes of an entry, to be changed and recorded.
+// entry returns a copy of an entry, to be changed by the request and recorded.
 func (q *request) entry(e *entry) *entry {
 	now := *e
 	if e.State == "" {
@@ -138,8 +139,8 @@ func (q *request) entry(e *entry) *entry {
 
 func (e *entry) refuse(code, detail string) { e.State, e.Code, e.Detail = Refused, code, detail }
 
-// undo undoes what was done under another key, or makes sure that it never will be. It is atomic, and waits for nothing: a do in progress
-// has had its effect, which is undone, or it will be refused.
+// undo undoes the effect of another key, or prevents it for good. It is atomic and waits for no do in progress: either
+// its effect has happened and is undone, or it will be refused.
 func (s *Simulator) undo(q *request) reply {
 	wait := s.cfg.Latency
 	if q.rule.Fault == Slow {
@@ -185,8 +186,8 @@ func (s *Simulator) takeBack(q *request) reply {
 	return e.undone(repeated)
 }
 
-// meant finds what an undo is about: what was done under its undoKey, or, if that may have been forgotten, what its reference names. An
-// unknown reference is no reason to say that nothing exists. mu is held.
+// meant finds the entry that an undo is about: that of its undoKey, or, if the key was forgotten, that of its
+// reference. An unknown reference does not prove that there was no effect. The caller holds mu.
 func (s *Simulator) meant(q *request) (*entry, *reply) {
 	s.forget(q.body.UndoKey)
 	e, named := s.state.entry(q.body.UndoKey), s.state.names[q.body.Reference]
@@ -209,7 +210,7 @@ func (s *Simulator) meant(q *request) (*entry, *reply) {
 
 const stepRefund = "refund" // in the books
 
-// decideRefund refunds a part of a charge that is live, or refuses for good.
+// decideRefund refunds a part of a live charge, or refuses for good.
 func (s *Simulator) decideRefund(q *request, e *entry) reply {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -240,7 +241,7 @@ func (q *request) refundFault(charge *entry) (code, detail string) {
 	case q.rule.Code != "":
 		return q.rule.Code, byPlan
 	case charge == nil || charge.State != Live || charge.Step != "charge" || charge.OrderID != q.body.OrderID:
-		return "unknown_charge", "neither the reference nor the chargeKey is that of a live charge of the order"
+		return "unknown_charge", "neither the reference nor the chargeKey belongs to a live charge of the order"
 	}
 	whole, _ := decimal.Parse(charge.Amount) // it was checked on arrival
 	refunded, err := charge.Refunded.Add(q.amount)

@@ -335,7 +335,7 @@ func TestUndoRaces(t *testing.T) {
 	assert.Equal(t, len(p.Books("")), 100, "keys")
 }
 
-// actor is somebody who asks at a time, and leaves a second later.
+// actor is a caller that sends a request at a time, and leaves a second later.
 type actor struct {
 	at   time.Duration
 	undo bool

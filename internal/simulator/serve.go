@@ -48,7 +48,7 @@ func (s *Simulator) routes() *http.ServeMux {
 
 var crossOrigin = http.NewCrossOriginProtection()
 
-// ServeHTTP answers the requests of docs/simulator.md. It refuses requests of a browser for a page of another site.
+// ServeHTTP answers the requests of docs/simulator.md. It rejects requests that a browser sends for another site.
 func (s *Simulator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if crossOrigin.Check(r) != nil || rebound(r) {
 		s.deliver(w, r, notDone(http.StatusForbidden, "cross_origin", "the request comes from a web page of another site"))
@@ -57,7 +57,7 @@ func (s *Simulator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
-// rebound reports whether a browser sent a request to a host name that may be of another site (DNS rebinding).
+// rebound reports whether a browser sent a request to a host name that may belong to another site (DNS rebinding).
 func rebound(r *http.Request) bool {
 	if r.Header.Get("Origin") == "" && r.Header.Get("Sec-Fetch-Site") == "" {
 		return false
@@ -86,15 +86,16 @@ func (s *Simulator) post(step, operation string) http.HandlerFunc {
 				return s.undo(q)
 			}
 			e, known := s.begin(q)
+			decide := s.decide
 			if operation == operationRefund {
-				return s.attempt(r.Context(), q, known, ending{func() { s.abandon(e) }, func() reply { return s.decideRefund(q, e) }})
+				decide = s.decideRefund
 			}
-			return s.attempt(r.Context(), q, known, ending{func() { s.abandon(e) }, func() reply { return s.decide(q, e) }})
+			return s.attempt(r.Context(), q, known, ending{func() { s.abandon(e) }, func() reply { return decide(q, e) }})
 		})
 	}
 }
 
-// serve answers a request: with handle, unless its fault prevents that.
+// serve answers a request with handle, unless a fault prevents that.
 func (s *Simulator) serve(w http.ResponseWriter, r *http.Request, q *request, handle func() reply) {
 	if !s.enter() {
 		s.deliver(w, r, q.worded(closedReply))
@@ -114,7 +115,7 @@ func (s *Simulator) serve(w http.ResponseWriter, r *http.Request, q *request, ha
 	s.deliver(w, r, a)
 }
 
-// lookup answers with the state of a key. No fault applies to it.
+// lookup answers with the state of a key. Faults do not apply to it.
 func (s *Simulator) lookup(key string) reply {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,7 +147,7 @@ func (s *Simulator) postFaults(w http.ResponseWriter, r *http.Request) {
 	s.deliver(w, r, ok(s.Faults()))
 }
 
-// lines writes one line of JSON for each.
+// lines writes each value as a line of JSON.
 func lines[T any](w http.ResponseWriter, all []T) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	encoder := json.NewEncoder(w)
@@ -166,15 +167,14 @@ const (
 	maxKey  = 255
 )
 
-// request is a valid request.
 type request struct {
 	key         string
-	fingerprint string // the same for the same path and body, byte for byte
+	fingerprint string // of the path and the body, byte by byte
 	step        string
 	operation   string
-	means       string // do or undo, of a request of Stripe's API that is one by another name
-	stripe      bool   // it is one of Stripe's API
-	counted     string // by which a rule counts requests, if not by key
+	means       string // do or undo, if a request of Stripe's API amounts to one
+	stripe      bool   // a request of Stripe's API
+	counted     string // what rules count requests by, if not the key
 	fence       int64
 	amount      decimal.Decimal
 	body        struct {
@@ -199,8 +199,9 @@ func (s *Simulator) read(w http.ResponseWriter, r *http.Request, step, operation
 		return nil, fmt.Errorf("read body: %w", err)
 	}
 	key := r.Header.Get("Idempotency-Key")
-	// The key is signed as the id: under another one, the same request would be done again.
-	if s.cfg.Secret != "" && (r.Header.Get("Webhook-Id") != key || signing.Verify(s.cfg.Secret, r.Header, text, time.Now()) != nil) {
+	// The key is signed as the ID: with another one, a replayed request would be done again.
+	signed := r.Header.Get("Webhook-Id") == key && signing.Verify(s.cfg.Secret, r.Header, text, time.Now()) == nil
+	if s.cfg.Secret != "" && !signed {
 		return nil, errSignature
 	}
 	sum := sha256.Sum256([]byte(r.URL.Path + "\x00" + string(text)))
@@ -249,7 +250,6 @@ func (q *request) check() (err error) {
 	return nil
 }
 
-// reply is an answer and how it is sent.
 type reply struct {
 	status   int
 	body     any
@@ -258,7 +258,7 @@ type reply struct {
 	outcome  string        // in the log of requests
 	delivery delivery
 	before   func() // called before the answer is sent
-	then     func() // a job, started when it is out
+	then     func() // a job, started after the answer
 }
 
 type delivery int
@@ -307,7 +307,7 @@ func (s *Simulator) durable(a reply) reply {
 	return a
 }
 
-// front answers for faults that prevent a request.
+// front answers if a fault prevents the request.
 func front(q *request) (reply, bool) {
 	switch rule := q.rule; {
 	case q.broken():
@@ -342,10 +342,10 @@ func spoil(q *request, a reply) reply {
 	return a
 }
 
-// deliver writes a reply. It panics with http.ErrAbortHandler to close the connection.
+// deliver sends a reply. It panics with http.ErrAbortHandler to close the connection.
 func (s *Simulator) deliver(w http.ResponseWriter, r *http.Request, a reply) {
 	if a.then != nil {
-		defer s.start(a.then) // also when the caller has left
+		defer s.start(a.then) // even if the caller has left
 	}
 	if a.before != nil {
 		a.before()
@@ -377,7 +377,6 @@ func (s *Simulator) deliver(w http.ResponseWriter, r *http.Request, a reply) {
 	}
 }
 
-// untilLeft waits for the caller to leave.
 func (s *Simulator) untilLeft(caller context.Context) {
 	select {
 	case <-caller.Done():
@@ -385,7 +384,7 @@ func (s *Simulator) untilLeft(caller context.Context) {
 	}
 }
 
-// says describes the state of a key, for callbacks and lookups.
+// says describes the state of a key, for callbacks and look-ups.
 func (e *entry) says() said {
 	switch e.State {
 	case Live:

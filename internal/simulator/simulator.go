@@ -19,13 +19,12 @@ import (
 
 // Config configures a simulator.
 type Config struct {
-	// File stores what the simulator did. Only one simulator at a time can use it.
-	// Empty means only in memory.
+	// File stores what the simulator did, for one simulator at a time. Empty: only in memory.
 	File string
 	// Latency is how long a do or an undo takes that is not a repetition.
 	Latency time.Duration
-	// KeyRetention is how long it remembers a key after it was last done or undone, at least. 0: for ever. References
-	// are remembered for ever.
+	// KeyRetention is how long it remembers a key after it was last done or undone, at least. 0: forever. References are
+	// remembered forever.
 	KeyRetention time.Duration
 	// Faults is the plan; see SetFaults.
 	Faults []Rule
@@ -63,7 +62,6 @@ type Simulator struct {
 	counts   counts
 }
 
-// counts is what happened since the start.
 type counts struct{ requests, suppressed, refusedAfterUndo int }
 
 // New returns a simulator that keeps everything in memory and has no faults.

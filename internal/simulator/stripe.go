@@ -14,14 +14,14 @@ import (
 	"github.com/govalues/decimal"
 )
 
-// The requests of Stripe's API that are answered, by what https://docs.stripe.com/api calls them.
+// The supported requests of Stripe's API, by their names in https://docs.stripe.com/api.
 const (
 	stripeCreate  = "create"  // a payment intent
-	stripeConfirm = "confirm" // it: this charges, or authorizes
-	stripeCapture = "capture" // what was authorized
+	stripeConfirm = "confirm" // an intent, which charges or authorizes it
+	stripeCapture = "capture" // an authorized intent
 	stripeCancel  = "cancel"  // an intent
-	stripeRefund  = "refund"  // a charge, or a part of it
-	stripeRead    = "read"    // an intent, or refunds
+	stripeRefund  = "refund"  // a charge or a part of it
+	stripeRead    = "read"    // an intent or refunds
 )
 
 func (s *Simulator) stripeRoutes(mux *http.ServeMux) {
@@ -42,7 +42,7 @@ func (s *Simulator) stripeRoutes(mux *http.ServeMux) {
 func (s *Simulator) stripe(call string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		q, fault := s.readStripe(w, r, call)
-		if fault != nil { // before its key is used: it can be corrected and sent again
+		if fault != nil { // the key is not used yet: the request can be corrected
 			s.deliver(w, r, fault.reply())
 			return
 		}
@@ -59,13 +59,14 @@ func (s *Simulator) stripe(call string) http.HandlerFunc {
 	}
 }
 
-// broken reports whether the request fails inside Stripe, which then keeps the 500 for its key, done or not.
+// broken reports whether the request fails inside Stripe, which then keeps the 500 for its key, whether it was done or
+// not.
 func (q *request) broken() bool {
 	fails := (q.rule.Fault == Error || q.rule.Fault == ErrorAfter) && q.rule.Status == http.StatusInternalServerError
 	return fails && q.stripe && q.operation != stripeRead
 }
 
-// worded translates a reply of our own API for Stripe's.
+// worded translates a reply of our own API to Stripe's.
 func (q *request) worded(a reply) reply {
 	if _, ours := a.body.(said); ours && q.stripe {
 		a.body = serverFault(a.status).reply().body
@@ -73,7 +74,7 @@ func (q *request) worded(a reply) reply {
 	return a
 }
 
-// lookAt answers a request that changes nothing.
+// lookAt answers a request that reads.
 func (s *Simulator) lookAt(q *stripeRequest) reply {
 	if q.rule.Fault == Slow && !s.pause(q.rule.Delay) {
 		return closedReply
@@ -87,7 +88,7 @@ func (s *Simulator) lookAt(q *stripeRequest) reply {
 	return s.durable(reply{status: http.StatusOK, outcome: "read", body: shown})
 }
 
-// decideStripe makes a request happen, or not, atomically.
+// decideStripe processes a request, atomically.
 func (s *Simulator) decideStripe(q *stripeRequest) reply {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,18 +118,17 @@ func (s *Simulator) decideStripe(q *stripeRequest) reply {
 	return a
 }
 
-// stripeRequest is a request of Stripe's API, checked.
 type stripeRequest struct {
 	request
-	idempotency string // the key as it was sent; empty: there is none
+	idempotency string // the key; empty: none
 	intent      string // id
-	refund      string // id, of one that is looked at
+	refund      string // ID of a refund to read
 	form        url.Values
 	amount      int64
 	currency    string
 }
 
-// stripeParameters are the known ones. All others are refused, as Stripe does with those that it does not know.
+// stripeParameters are the known parameters. Others are rejected, as by Stripe.
 var stripeParameters = map[string][]string{
 	stripeCreate: {"amount", "currency", "payment_method", "capture_method", "customer", "confirm", "description", "expand", "metadata",
 		"payment_method_types", "automatic_payment_methods"},
@@ -140,14 +140,20 @@ var stripeParameters = map[string][]string{
 }
 
 func (s *Simulator) readStripe(w http.ResponseWriter, r *http.Request, call string) (*stripeRequest, *stripeFault) {
-	if user, _, basic := r.BasicAuth(); !basic && strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ") == "" || basic && user == "" {
+	user, _, basic := r.BasicAuth()
+	if !basic {
+		user = strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+	}
+	if user == "" {
 		return nil, invalid("", "", "You did not provide an API key.").status(http.StatusUnauthorized)
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 	if err := r.ParseForm(); err != nil {
 		return nil, invalid("", "", "The request can't be read: "+err.Error())
 	}
-	q := &stripeRequest{form: r.Form, refund: r.PathValue("refund"), intent: cmp.Or(r.PathValue("intent"), r.Form.Get("payment_intent"))}
+	q := &stripeRequest{
+		form: r.Form, refund: r.PathValue("refund"), intent: cmp.Or(r.PathValue("intent"), r.Form.Get("payment_intent")),
+	}
 	if r.Method == http.MethodPost {
 		q.idempotency = r.Header.Get("Idempotency-Key")
 	}
@@ -238,7 +244,7 @@ func (q *stripeRequest) metadata() map[string]string {
 	return found
 }
 
-// about finds what a request is about, for the fault plan and the log.
+// about finds the subject of a request, for the fault plan and the log.
 func (s *Simulator) about(q *stripeRequest) *stripeFault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -249,7 +255,7 @@ func (s *Simulator) about(q *stripeRequest) *stripeFault {
 	}
 	i, about := &intent{Amount: q.amount, Currency: q.currency, Metadata: q.metadata()}, q.operation+" "+q.intent
 	if q.operation != stripeCreate {
-		q.counted = about // after an error, a request may come with another key
+		q.counted = about // after an error, the key may change
 		switch i = s.state.intents[q.intent]; {
 		case i == nil && q.form.Has("payment_intent"):
 			return missing("payment_intent", "payment_intent", q.intent)
@@ -257,14 +263,15 @@ func (s *Simulator) about(q *stripeRequest) *stripeFault {
 			return missing("payment_intent", "intent", q.intent).status(http.StatusNotFound)
 		}
 	}
-	q.body.Step, q.body.OrderID, q.body.Generation, q.body.Item = q.step, i.Metadata["pawl_order"], i.generation(), i.Metadata["pawl_item"]
+	q.body.Step, q.body.OrderID, q.body.Item = q.step, i.Metadata["pawl_order"], i.Metadata["pawl_item"]
+	q.body.Generation = i.generation()
 	q.request.amount, q.body.Currency = stripeDecimal(i.Amount, i.Currency), strings.ToUpper(i.Currency)
 	q.body.Amount, q.key = q.request.amount.String(), cmp.Or(q.idempotency, about)
 	return nil
 }
 
-// beginStripe finds the answer of a key, or takes it on and locks the intent. Stripe stores no answer of a request that conflicts with
-// another one, and compares the requests of a key: https://docs.stripe.com/api/idempotent_requests.
+// beginStripe returns the answer of a key, or begins to process the request and locks the intent. Stripe stores no
+// answer for conflicting requests, and compares the requests of a key: https://docs.stripe.com/api/idempotent_requests.
 func (s *Simulator) beginStripe(q *stripeRequest) *reply {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -291,10 +298,10 @@ func (s *Simulator) beginStripe(q *stripeRequest) *reply {
 	return &a
 }
 
-// locks reports whether a request locks its intent. One that breaks the contract does not.
+// locks reports whether a request locks its intent. LateAfterVoid, which breaks the contract, does not.
 func (q *stripeRequest) locks() bool { return q.intent != "" && q.rule.Fault != LateAfterVoid }
 
-// take begins a request with a key, and locks the intent; mu is held.
+// take begins a request with a key, and locks the intent. The caller holds mu.
 func (s *Simulator) take(q *stripeRequest) {
 	q.logged.Outcome = "running"
 	s.history.change()
@@ -306,7 +313,7 @@ func (s *Simulator) take(q *stripeRequest) {
 	}
 }
 
-// release undoes take; mu is held.
+// release undoes take. The caller holds mu.
 func (s *Simulator) release(q *stripeRequest) {
 	delete(s.state.answers, q.idempotency)
 	if q.locks() {
@@ -320,8 +327,8 @@ func (s *Simulator) abandonStripe(q *stripeRequest) {
 	s.release(q)
 }
 
-// Currencies that Stripe does not count in hundredths: https://docs.stripe.com/currencies. The service has its own table, which this one
-// judges.
+// Currencies that Stripe does not count in hundredths: https://docs.stripe.com/currencies. The service has its own table,
+// which is checked against this one.
 var (
 	withoutDecimals = strings.Fields("bif clp djf gnf jpy kmf krw mga pyg rwf vnd vuv xaf xof xpf")
 	threeDecimals   = strings.Fields("bhd jod kwd omr tnd") // the last must be 0
@@ -340,7 +347,7 @@ func stripeDecimal(units int64, currency string) decimal.Decimal {
 	return decimal.MustNew(units, scale)
 }
 
-// checkAmount refuses amounts that Stripe can't charge. The limits are known for US dollars alone.
+// checkAmount rejects amounts that Stripe can't charge. It knows the limits only for US dollars.
 func checkAmount(units int64, currency string) *stripeFault {
 	switch {
 	case units < 1:
@@ -369,7 +376,7 @@ type stripeFault struct {
 	httpStatus int
 }
 
-// named is an object of which only the name is told.
+// named is an object that is shown only by its ID.
 type named struct {
 	ID     string `json:"id"`
 	Object string `json:"object"`
@@ -401,7 +408,7 @@ func missing(what, param, id string) *stripeFault {
 	return invalid("resource_missing", param, "No such "+what+": '"+id+"'")
 }
 
-// serverFault is an error without more than a status.
+// serverFault is an error with only a status.
 func serverFault(status int) *stripeFault {
 	fault := &stripeFault{Type: "api_error", Message: "An error by the fault plan, or of the simulator.", httpStatus: status}
 	if status < http.StatusInternalServerError {
@@ -415,9 +422,11 @@ func serverFault(status int) *stripeFault {
 
 // ownCodes are refusals of a card with a code of their own; all others are card_declined with a decline code. See
 // https://docs.stripe.com/declines/codes.
-var ownCodes = []string{"card_declined", "expired_card", "incorrect_cvc", "incorrect_number", "processing_error", "authentication_required"}
+var ownCodes = []string{
+	"card_declined", "expired_card", "incorrect_cvc", "incorrect_number", "processing_error", "authentication_required",
+}
 
-// declined is the answer after a refusal of the bank.
+// declined is the error after a decline of the bank.
 func declined(code string, i *intent) *stripeFault {
 	fault := &stripeFault{Type: "card_error", Code: "card_declined", DeclineCode: code, Message: "Your card was declined.",
 		httpStatus: http.StatusPaymentRequired}
@@ -441,7 +450,7 @@ const (
 	codeExpired         = "capture_charge_authorization_expired"
 )
 
-// unexpected refuses a request that the state of an intent does not allow.
+// unexpected rejects a request that the state of the intent does not allow.
 func unexpected(i *intent, what string) *stripeFault {
 	return invalid("payment_intent_unexpected_state", "",
 		"This PaymentIntent can't be "+what+" because it has a status of "+cmp.Or(i.Status, "none")+".")

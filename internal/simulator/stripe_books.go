@@ -68,7 +68,6 @@ func (s *state) enterIntent(now *intent, at time.Time) {
 	}
 }
 
-// subject is the Subject of a step of the intent.
 func (i *intent) subject(step string, units int64) Subject {
 	return Subject{OrderID: i.orderID(), Step: step, Generation: i.generation(), Item: i.Metadata["pawl_item"],
 		Amount: stripeDecimal(units, i.Currency).String(), Currency: strings.ToUpper(i.Currency)}
@@ -242,7 +241,6 @@ func (s *state) enterRefunds(now, was *intent, at time.Time) {
 	}
 }
 
-// lookAtRefunds answers with one refund, or with all of an intent.
 func (s *Simulator) lookAtRefunds(q *stripeRequest) reply {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,14 +25,14 @@ const (
 	canceled          = "canceled"
 )
 
-// intent is a payment intent of Stripe's, as the file has it.
+// intent is a payment intent, as it is stored.
 type intent struct {
 	ID            string            `json:"id"`
-	Key           string            `json:"key"` // of the request that made it
+	Key           string            `json:"key"` // of the request that created it
 	Status        string            `json:"status"`
 	Amount        int64             `json:"amount"` // in Stripe's units
 	Currency      string            `json:"currency"`
-	Manual        bool              `json:"manual,omitempty"` // is captured by a request of its own
+	Manual        bool              `json:"manual,omitempty"` // captured by a separate request
 	PaymentMethod string            `json:"paymentMethod,omitempty"`
 	Customer      string            `json:"customer,omitempty"`
 	Metadata      map[string]string `json:"metadata"`
@@ -42,10 +42,9 @@ type intent struct {
 	Charge   string `json:"charge,omitempty"` // the latest
 	Charges  int    `json:"charges,omitempty"`
 	Captures int    `json:"captures,omitempty"`
-	// CaptureKey is the key of the first request to capture. One that is sent with another
-	// key afterwards is about the same.
+	// CaptureKey is the key of the first request to capture. Later ones with other keys are about the same capture.
 	CaptureKey string `json:"captureKey,omitempty"`
-	Refunded   bool   `json:"refunded,omitempty"` // all of it, as the undoing of the charge
+	Refunded   bool   `json:"refunded,omitempty"` // in full, as the undo of the charge
 	Disputed   bool   `json:"disputed,omitempty"`
 
 	Refunds []stripeGiven `json:"refunds,omitempty"`
@@ -55,11 +54,10 @@ type intent struct {
 	CanceledFor string       `json:"canceledFor,omitempty"`
 	Promise     *promise     `json:"promise,omitempty"` // of a decision, while it is processing
 
-	busy            bool   // a request is at work on it: others are locked out
-	charge, capture *entry // what the books say of it
+	busy            bool   // a request holds the lock
+	charge, capture *entry // its entries in the books
 }
 
-// next is a copy to change.
 func (i *intent) next() *intent {
 	n := *i
 	n.Metadata = maps.Clone(i.Metadata)
@@ -67,7 +65,7 @@ func (i *intent) next() *intent {
 	return &n
 }
 
-// orderID is the order of the intent. Without one, the intent is its own order.
+// orderID is the order of the intent, or the intent itself if it has none.
 func (i *intent) orderID() string {
 	if id := i.Metadata["pawl_order"]; id != "" {
 		return id
@@ -131,14 +129,14 @@ func orNull(text string) any {
 	return text
 }
 
-// verdict is what comes of a request.
+// verdict is the result of a request.
 type verdict struct {
-	after   *intent      // as it is from now on; nil: unchanged
-	shown   *intent      // as it is answered
-	refund  any          // that was made
-	fault   *stripeFault // what is answered instead
+	after   *intent      // the new state; nil: unchanged
+	shown   *intent      // the state in the answer
+	refund  any          // the new refund, which is the answer
+	fault   *stripeFault // the error, which is the answer
 	outcome string       // in the log of requests
-	unsaved bool         // it was refused before it began: the key is free
+	unsaved bool         // refused before it began: the key is free
 }
 
 func refused(fault *stripeFault, i *intent) verdict {
@@ -165,7 +163,7 @@ func (v *verdict) body(q *stripeRequest) any {
 	return v.shown.json(q.expand())
 }
 
-// verdict decides a request; mu is held.
+// verdict decides a request. The caller holds mu.
 func (s *Simulator) verdict(q *stripeRequest) (v verdict) {
 	if q.broken() && q.rule.Fault == Error {
 		return verdict{after: s.asked(q), fault: serverFault(q.rule.Status), outcome: "error"}
@@ -188,7 +186,7 @@ func (s *Simulator) verdict(q *stripeRequest) (v verdict) {
 	return v
 }
 
-// asked notes that a capture was begun under this key, whatever its result.
+// asked records that a capture was begun with this key, whatever its result.
 func (s *Simulator) asked(q *stripeRequest) *intent {
 	if q.operation != stripeCapture || s.state.intents[q.intent].CaptureKey != "" {
 		return nil
@@ -218,7 +216,7 @@ func (s *Simulator) create(q *stripeRequest) verdict {
 	return verdict{after: i, shown: i, outcome: "created"}
 }
 
-// confirm charges, authorizes, or is refused. LateAfterVoid does it whatever the state is.
+// confirm charges, authorizes, or refuses. LateAfterVoid charges in any state.
 func (s *Simulator) confirm(q *stripeRequest, i *intent) verdict {
 	if method := q.form.Get("payment_method"); method != "" && (i.Status == needsMethod || i.Status == needsConfirmation) {
 		i.PaymentMethod, i.Status = method, needsConfirmation
@@ -249,7 +247,7 @@ func (s *Simulator) confirm(q *stripeRequest, i *intent) verdict {
 	return hidden(q, verdict{after: i, shown: i, outcome: "done"})
 }
 
-// charge takes the money, or puts it on hold.
+// charge takes the money, or authorizes it.
 func (s *Simulator) charge(i *intent) {
 	i.Charge = fmt.Sprintf("ch_%s_%d", strings.TrimPrefix(i.ID, "pi_"), i.Charges+1)
 	i.Charges++
@@ -259,7 +257,7 @@ func (s *Simulator) charge(i *intent) {
 	}
 }
 
-// decline has the bank refuse. The next try needs another payment method.
+// decline is a decline of the bank. The next attempt needs another payment method.
 func decline(i *intent, code string) verdict {
 	fault := declined(code, i)
 	kept := *fault
@@ -273,7 +271,7 @@ func promisedStripe(q *stripeRequest, i *intent) verdict {
 	return verdict{after: i, shown: i, outcome: string(Pending)}
 }
 
-// hidden answers that a decided request is still being processed: the decision is told later, if at all.
+// hidden answers that a decided request is still processing. The decision is reported later, if at all.
 func hidden(q *stripeRequest, v verdict) verdict {
 	if !slices.Contains([]Fault{CallbackLate, CallbackNever, CallbackBefore}, q.rule.Fault) {
 		return v
@@ -313,7 +311,7 @@ func expire(i *intent) verdict {
 	return verdict{after: i, shown: i, fault: fault, outcome: "refused"}
 }
 
-// cancelable are the states in which an intent can be canceled. Few that are being processed can be, too:
+// cancelable are the states in which an intent can be canceled. A few processing ones can be, too:
 // https://docs.stripe.com/api/payment_intents/cancel.
 var cancelable = []string{needsMethod, needsConfirmation, needsAction, needsCapture}
 
@@ -328,10 +326,10 @@ func (s *Simulator) cancel(q *stripeRequest, i *intent) verdict {
 	return verdict{after: i, shown: i, outcome: string(Voided)}
 }
 
-// What can happen to a payment intent without a request.
+// Events at a payment intent without a request.
 const (
 	Approved  = "approve"   // the customer has authenticated, the bank has paid
-	Declined  = "decline"   // one of them has not
+	Declined  = "decline"   // the customer has not authenticated, or the bank has declined
 	Expired   = "expire"    // an authorization was not captured in time
 	Disputed  = "dispute"   // the customer disputes the charge
 	Undispute = "undispute" // the dispute is over
@@ -340,8 +338,9 @@ const (
 	RefundReturned = "refund-returned" // the customer's bank has returned it
 )
 
-// Happen does what the customer, the bank or time does to a payment intent, and sends the event. Code is why it is declined; empty:
-// card_declined, or a missing authentication. It returns an error if this can't happen in the state of the intent.
+// Happen simulates an action of the customer, the bank or time on a payment intent, and sends the event. code is that
+// of a decline; empty: card_declined, or a missing authentication. It returns an error if the state of the intent does
+// not allow it.
 func (s *Simulator) Happen(id, what, code string) error {
 	if !s.enter() {
 		return errors.New("the simulator is being stopped")
@@ -360,7 +359,7 @@ func (s *Simulator) Happen(id, what, code string) error {
 	return nil
 }
 
-// happen does it, and returns the event; mu is held.
+// happen does it, and returns the event. The caller holds mu.
 func (s *Simulator) happen(id, what, code string) (message, error) {
 	before := s.state.intents[id]
 	if before == nil {
@@ -437,7 +436,7 @@ var eventTypes = map[string]string{
 	canceled:          "payment_intent.canceled",
 }
 
-// eventOf is the event of a change, or nothing.
+// eventOf is the event of a change, if there is one.
 func eventOf(before, after *intent) (kind string, object map[string]any) {
 	if before == nil {
 		before = &intent{}
@@ -454,8 +453,8 @@ func eventOf(before, after *intent) (kind string, object map[string]any) {
 	return "", nil
 }
 
-// eventMessage is the event of a change for the webhook endpoint (https://docs.stripe.com/api/events), with its signature
-// (https://docs.stripe.com/webhooks/signature). It is empty without an event or an endpoint.
+// eventMessage is the event of a change (https://docs.stripe.com/api/events) for the webhook endpoint, signed
+// (https://docs.stripe.com/webhooks/signature). It is empty if there is no event or endpoint.
 func (s *Simulator) eventMessage(before, after *intent) message {
 	kind, object := eventOf(before, after)
 	if object == nil {
@@ -473,7 +472,7 @@ func (s *Simulator) eventMessage(before, after *intent) message {
 	}}
 }
 
-// keepingIntent decides an intent that is being processed, if it still is.
+// keepingIntent decides an intent, if it is still processing.
 func (s *Simulator) keepingIntent(id string) func() message {
 	return func() message {
 		promise, what := s.state.intents[id].Promise, Approved
@@ -483,7 +482,7 @@ func (s *Simulator) keepingIntent(id string) func() message {
 		if promise.Code != "" {
 			what = Declined
 		}
-		told, _ := s.happen(id, what, promise.Code) // both can happen while it is processing
+		told, _ := s.happen(id, what, promise.Code) // both are possible while it is processing
 		return told
 	}
 }

@@ -30,7 +30,7 @@ func TestStripeCharge(t *testing.T) {
 	t.Parallel()
 	s := start(t, simulator.Config{})
 	s.says(intent("o"), "a", "200 pi_1 requires_confirmation")
-	s.entries("o", "") // nobody has confirmed it
+	s.entries("o", "") // not confirmed yet
 	s.says(confirm, "b", "200 pi_1 succeeded")
 	s.entries("o", "charge a live 1 12.50 EUR")
 	if e := s.Books("o")[0]; e.Item != "boat" || e.Generation != 3 || e.Reference != "pi_1" || e.Requests != 1 {
