@@ -1,7 +1,6 @@
-// Package demo shows the service at work while things break: a database, two replicas, a simulated provider and
-// callers, a fault every few seconds, and in the end the books of both sides, which balance. Its console has a lab, in
-// which a person breaks things. What runs are commands of this same program, on this machine only. None of it is left
-// behind.
+// Package demo runs the demonstration: a database, two replicas, a simulated provider and callers, a fault every few
+// seconds, and at the end a comparison of both books. Its console has a lab, in which a person causes faults.
+// Everything is a command of this program, runs on this machine only, and is removed at the end.
 package demo
 
 import (
@@ -27,22 +26,22 @@ import (
 	"pawl/internal/pgembed"
 )
 
-// Options say what to show, and where.
+// Options configures Run.
 type Options struct {
 	Program string        // the file of this program
-	Length  time.Duration // how long orders are sent, unless the lab is used; 0: until ctx ends, and all faults are caused by hand
+	Length  time.Duration // how long to send orders, unless the lab is used; 0: until ctx ends, with faults only from the lab
 	Out     io.Writer     // gets a line for each event
 	Live    bool          // Out is a terminal: its last line is kept up to date
 
-	Dir                       string // a new or empty folder, which is kept; "" is one that is removed
-	PostgresBin, PostgresUser string // as in pgembed.Config, and may be empty
+	Dir                       string // a new or empty folder, which is kept; "": a temporary one
+	PostgresBin, PostgresUser string // as in pgembed.Config; may be empty
 }
 
-// ErrNotEmpty says that Options.Dir has files, which are not the demonstration's to change.
+// ErrNotEmpty is the error if Options.Dir has files.
 var ErrNotEmpty = errors.New("folder is not empty")
 
-// Run shows it once. When ctx ends, no more orders are sent and the end comes early. It returns an error if an order did
-// not end, or the books do not balance.
+// Run runs the demonstration. When ctx ends, it sends no more orders and ends early. It returns an error if an order
+// did not end, or the books do not balance.
 func Run(ctx context.Context, opt Options) (err error) {
 	s := &stage{Options: opt, table: table{out: opt.Out, live: opt.Live}}
 	s.table.tally = &s.tally
@@ -58,29 +57,28 @@ func Run(ctx context.Context, opt Options) (err error) {
 	return s.balance()
 }
 
-// stage is what runs, and what is known of it.
 type stage struct {
 	Options
-	temporary string // the folder to remove
+	temporary string // folder to remove
 	database  *pgembed.Server
 	provider  *process
 	front     *console.Local
 	pool      *pg.Pool
 	tally     tally
 	restarts  sync.WaitGroup
-	stop      context.CancelFunc // no more orders are sent, and no more faults caused
-	byHand    atomic.Bool        // a person breaks things, and nothing breaks by itself
+	stop      context.CancelFunc // ends orders and faults
+	byHand    atomic.Bool        // the lab was used: all faults come from there
 
-	// acting is held while something is broken, mended or told. It guards these:
+	// acting is held while a fault begins or ends, and guards:
 	acting sync.Mutex
 	table  table
 	struck int   // faults so far
-	over   bool  // nothing may be broken any more
+	over   bool  // no more faults may begin
 	failed error // why the demonstration ended early
 
-	mu       sync.Mutex // guards these:
+	mu       sync.Mutex // guards:
 	replicas [2]replica
-	rules    []string // of the provider, without the usual ones
+	rules    []string // of the provider, without usual
 	proof    console.LabProof
 	proving  bool
 
@@ -90,13 +88,12 @@ type stage struct {
 	provers    sync.WaitGroup
 }
 
-// fail ends the demonstration. The caller holds acting.
 func (s *stage) fail(err error) {
 	s.failed = errors.Join(s.failed, err)
 	s.stop()
 }
 
-// openFolder makes the folder. Others may enter it: root's PostgreSQL runs as another user.
+// openFolder makes the folder. Other users may enter it, because root runs PostgreSQL as another user.
 func (s *stage) openFolder(context.Context) (err error) {
 	if s.Dir == "" {
 		if s.temporary, err = os.MkdirTemp("", "pawl-demo-"); err != nil {
@@ -117,13 +114,13 @@ func (s *stage) openFolder(context.Context) (err error) {
 	return nil
 }
 
-// policy has the provider do all steps. Calls are repeated until it answers: no order of a demonstration waits for a person.
+// policy has the provider run all steps. It retries until the provider answers, so that no order waits for a person.
 const policy = `charge: {executor: simulator, url: %[1]q, timeout: 1s, retry: {initial: 50ms, cap: 500ms, maxRetries: 100, budget: 10m}}
 reserve: {executor: simulator, url: %[1]q, timeout: 1s, retry: {initial: 50ms, cap: 500ms, maxRetries: 100, budget: 10m}}
 confirm: {executor: simulator, url: %[1]q, timeout: 1s, retry: {initial: 50ms, cap: 500ms, maxRetries: 100, budget: 10m}}
 `
 
-// start starts everything but the callers.
+// start starts everything except the callers.
 func (s *stage) start(ctx context.Context) (err error) {
 	fmt.Fprintln(s.Out, "starting PostgreSQL, a simulated provider and two replicas of the service")
 	s.database, err = pgembed.Start(ctx, pgembed.Config{Dir: s.Dir, BinDir: s.PostgresBin, User: s.PostgresUser})
@@ -152,8 +149,8 @@ func (s *stage) file(name string) string { return filepath.Join(s.Dir, name) }
 
 func (s *stage) databaseURL() string { return s.database.URL("postgres") }
 
-// openConsole opens the console, and the address under which the provider, and programs on this machine, reach a
-// replica that serves.
+// openConsole opens the console, and a proxy by which the provider and programs on this machine reach a replica that
+// serves.
 func (s *stage) openConsole(ctx context.Context) (err error) {
 	if s.pool, err = pg.Open(ctx, s.databaseURL(), pg.Options{MaxConns: 1}); err != nil {
 		return fmt.Errorf("open books: %w", err)
@@ -171,15 +168,16 @@ func (s *stage) openConsole(ctx context.Context) (err error) {
 	mux := http.NewServeMux()
 	mux.Handle("/console", s.front.Private(pages))
 	mux.Handle("/console/", s.front.Private(pages))
-	mux.Handle("/", &httputil.ReverseProxy{Transport: replicas, Rewrite: passOn, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)})
-	fmt.Fprintln(s.Out, "the console, with a lab where you break things yourself: "+s.front.Link("/console/lab"))
+	quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
+	mux.Handle("/", &httputil.ReverseProxy{Transport: replicas, Rewrite: passOn, ErrorLog: quiet})
+	fmt.Fprintln(s.Out, "console, with a lab to cause faults yourself: "+s.front.Link("/console/lab"))
 	s.table.begin()
 	s.table.row(fmt.Sprintf("%d callers send orders", callers))
 	s.front.Start(mux)
 	return nil
 }
 
-// passOn leaves a request as it is: replicas see the name they were asked under, and that there is a proxy.
+// passOn keeps the Host and the forwarding headers of a request.
 func passOn(r *httputil.ProxyRequest) {
 	r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", r.In.Host, r.In.Host
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
@@ -189,8 +187,8 @@ func passOn(r *httputil.ProxyRequest) {
 	}
 }
 
-// play sends orders and causes a fault every few seconds, until it is time or ctx ends. It returns when all orders have
-// ended and all replicas serve again.
+// play sends orders and causes a fault every few seconds, until the time is over or ctx ends. It returns when all
+// orders have ended and all replicas serve again.
 func (s *stage) play(ctx context.Context) error {
 	sent := make(chan error, 1)
 	go func() {
@@ -250,7 +248,7 @@ func (s *stage) balance() error {
 		return fmt.Errorf("pawl verify: %s", complaint)
 	}
 	s.provider.end()
-	_, summary, _ := strings.Cut(s.provider.out.String(), "\n") // the first line was its address
+	_, summary, _ := strings.Cut(s.provider.out.String(), "\n") // the first line is its address
 	fmt.Fprintf(s.Out, "\nthe provider's own count:\n%s\n", strings.TrimPrefix(summary, "\n"))
 	if !s.provider.cmd.ProcessState.Success() {
 		return errors.New("the provider did something twice")
@@ -258,11 +256,11 @@ func (s *stage) balance() error {
 	c := s.tally.look(false)
 	waiting := ""
 	if lost := c.sent - c.completed - c.failed; lost > 0 && s.byHand.Load() {
-		waiting = fmt.Sprintf(", %d wait for a person", lost)
+		waiting = fmt.Sprintf(", %d are waiting for a person", lost)
 	} else if lost > 0 {
 		return fmt.Errorf("%d of %d orders have not ended", lost, c.sent)
 	}
-	fmt.Fprintf(s.Out, "%d orders through %d faults: %d completed, %d failed and were undone%s, none is lost, none was charged twice.\n",
+	fmt.Fprintf(s.Out, "%d orders through %d faults: %d completed, %d failed and were undone%s. None was lost or charged twice.\n",
 		c.sent, s.struck, c.completed, c.failed, waiting)
 	fmt.Fprintln(s.Out, "The books balance, on both sides.")
 	if s.temporary == "" {
@@ -271,7 +269,7 @@ func (s *stage) balance() error {
 	return nil
 }
 
-// closeConsole ends the console. It may be called again.
+// closeConsole ends the console. It can be called twice.
 func (s *stage) closeConsole(context.Context) (err error) {
 	if s.front != nil {
 		err = s.front.Close()
@@ -286,7 +284,7 @@ func (s *stage) closeConsole(context.Context) (err error) {
 	return err
 }
 
-// close ends what still runs, the database last, and removes the folder.
+// close ends all processes, the database last, and removes the folder.
 func (s *stage) close() (err error) {
 	err = s.closeConsole(context.Background())
 	for _, p := range []*process{s.replicas[0].process, s.replicas[1].process, s.provider} {
@@ -307,15 +305,15 @@ func (s *stage) close() (err error) {
 
 const (
 	callers  = 16
-	patience = 2 * time.Minute // of callers, after the last order was sent. An order that has not ended then counts as lost
+	patience = 2 * time.Minute // how long callers wait at the end; unfinished orders then count as lost
 
-	// While a person breaks things, for hours perhaps, callers send no more than a small machine can keep, and in the end an
-	// order may wait for that person.
-	pauseByHand    = 1200 * time.Millisecond // at most, between two orders of a caller
+	// The lab may be used for hours. So callers send only what a small machine can store, and at the end, an order may be
+	// waiting for a person.
+	pauseByHand    = 1200 * time.Millisecond // longest pause between two orders of a caller
 	patienceByHand = 20 * time.Second
 )
 
-// send has callers send orders, each one after the other, until ctx ends. It returns when all their orders have ended.
+// send runs the callers, which send one order after the other until ctx ends. It returns when their orders have ended.
 func (s *stage) send(ctx context.Context) error {
 	replicas := &balancer{stage: s, transport: http.Transport{MaxIdleConnsPerHost: callers}}
 	defer replicas.transport.CloseIdleConnections()
@@ -349,8 +347,7 @@ func (s *stage) send(ctx context.Context) error {
 	return nil
 }
 
-// order sends a new order and waits until it has ended. One that does not is neither completed nor failed, and missing
-// in the end.
+// order sends a new order and waits for its end. If it does not end, it is missing from the totals.
 func (s *stage) order(ctx context.Context, shop *client.Client) {
 	s.tally.add(func(c *counts) { c.sent++ })
 	began := time.Now()
@@ -369,7 +366,7 @@ func (s *stage) order(ctx context.Context, shop *client.Client) {
 	})
 }
 
-// tally is what the callers saw.
+// tally counts the results of the callers.
 type tally struct {
 	mu     sync.Mutex
 	counts counts
@@ -377,11 +374,11 @@ type tally struct {
 
 type counts struct {
 	sent, completed, failed int           // orders
-	requests                int           // for them, including repeated ones
-	slowest                 time.Duration // until an order had ended, since the last row
+	requests                int           // including repeated ones
+	slowest                 time.Duration // order since the last row
 }
 
-// look returns the counts. With a new row, the slowest order is looked for anew.
+// look returns the counts. A row resets the slowest order.
 func (t *tally) look(row bool) (c counts) {
 	t.add(func(now *counts) {
 		c = *now
@@ -398,7 +395,7 @@ func (t *tally) add(change func(*counts)) {
 	change(&t.counts)
 }
 
-// table has a row for each event, with what the callers have seen so far. On a terminal, its last line is the present state.
+// table has a row for each event, with the counts so far. On a terminal, its last line shows the current ones.
 type table struct {
 	out   io.Writer
 	live  bool

@@ -20,13 +20,13 @@ import (
 
 // Faults of the provider, in the short form of docs/simulator.md.
 var (
-	slow    = of("Slow", "slow:500ms,fraction=0.5", "the provider is slow: it takes half a second for every second request")
-	silent  = of("Silent", "timeout-after,fraction=0.2", "the provider is silent: one request in five is done and never answered")
-	wrong   = of("Wrong", "error-after,fraction=0.2", "the provider is wrong: one request in five is done and answered with 500")
+	slow    = of("Slow", "slow:500ms,fraction=0.5", "the provider is slow: every second request takes half a second")
+	silent  = of("Silent", "timeout-after,fraction=0.2", "the provider is silent: it does one request in five, and never answers it")
+	wrong   = of("Wrong", "error-after,fraction=0.2", "the provider is wrong: it does one request in five, and answers it with 500")
 	hangsUp = of("Hangs up", "cut-after,fraction=0.2", "the provider hangs up in the middle of one answer in five")
 	busy    = of("Busy", "rate-limit,fraction=0.33", "the provider is busy: it answers one request in three with 429")
 	twice   = of("Answers twice", "answer-twice,fraction=0.5", "the provider answers twice: one answer in two comes again, by callback")
-	away    = of("Broken", "error", "the provider is broken: it answers every request with 500, and does nothing")
+	away    = of("Broken", "error", "the provider is broken: it does nothing, and answers every request with 500")
 
 	// labFaults are the buttons of the lab.
 	labFaults = []console.LabFault{{Name: "Works", Says: "nothing is wrong with the provider"}, slow, silent, wrong, hangsUp, busy, twice, away}
@@ -36,7 +36,7 @@ func of(name, rule, says string) console.LabFault {
 	return console.LabFault{Name: name, Says: says, Rules: []string{rule}}
 }
 
-// fault lasts until the next one: of the provider, or of a replica that gets a signal.
+// fault is a fault of the provider, or a signal for a replica. It lasts until the next one.
 type fault struct {
 	console.LabFault
 	replica int // from 1; 0: none
@@ -47,17 +47,16 @@ var faults = []fault{
 	{LabFault: slow},
 	{LabFault: console.LabFault{Says: "replica 1 is killed (SIGKILL)"}, replica: 1, signal: syscall.SIGKILL},
 	{LabFault: silent},
-	{LabFault: console.LabFault{Says: "replica 2 stands still (SIGSTOP)"}, replica: 2, signal: syscall.SIGSTOP},
+	{LabFault: console.LabFault{Says: "replica 2 is frozen (SIGSTOP)"}, replica: 2, signal: syscall.SIGSTOP},
 	{LabFault: wrong},
 	{LabFault: console.LabFault{Says: "replica 2 is killed (SIGKILL)"}, replica: 2, signal: syscall.SIGKILL},
 	{LabFault: hangsUp},
 	{LabFault: busy},
 }
 
-// usual are the declines that any provider has. Their orders fail, and what was done for them is undone.
+// usual are the usual declines of a provider. Their orders fail, and their completed steps are undone.
 var usual = []string{"decline:card_declined@charge,fraction=0.03", "decline:out_of_stock@reserve,fraction=0.03"}
 
-// plan sets the faults of the provider.
 func (s *stage) plan(rules ...string) error {
 	body, err := json.Marshal(slices.Concat(rules, usual))
 	if err != nil {
@@ -79,7 +78,7 @@ func (s *stage) plan(rules ...string) error {
 	return nil
 }
 
-// strike ends the last fault and begins the next one, unless a replica is still being started or a person breaks things.
+// strike ends the last fault and begins the next one, unless a replica is still starting or the lab is in use.
 func (s *stage) strike() {
 	s.acting.Lock()
 	defer s.acting.Unlock()
@@ -101,7 +100,7 @@ func (s *stage) strike() {
 	}
 }
 
-// heal ends the last fault. The provider continues with these rules.
+// heal ends the last fault. The provider gets new rules.
 func (s *stage) heal(rules ...string) error {
 	for i := range s.replicas {
 		s.signal(i, syscall.SIGCONT)
@@ -109,7 +108,7 @@ func (s *stage) heal(rules ...string) error {
 	return s.plan(rules...)
 }
 
-// mend ends all faults for good, and starts the replicas that a person has killed.
+// mend ends all faults for good, and starts the replicas that were killed from the lab.
 func (s *stage) mend() {
 	s.acting.Lock()
 	defer s.acting.Unlock()
@@ -122,10 +121,9 @@ func (s *stage) mend() {
 			s.restart(i)
 		}
 	}
-	s.table.row("no more new orders, no more faults")
+	s.table.row("no more orders and faults")
 }
 
-// look is the state that the lab shows.
 func (s *stage) look(ctx context.Context) console.LabState {
 	seen := s.tally.look(false)
 	s.mu.Lock()
@@ -137,9 +135,9 @@ func (s *stage) look(ctx context.Context) console.LabState {
 	}
 }
 
-var errOver = errors.New("the demonstration is ending, and everything is mended")
+var errOver = errors.New("the demonstration is ending: no more faults")
 
-// act does what a person asks for in the lab. From then on nothing breaks by itself.
+// act does an action of the lab. From then on, all faults come from the lab.
 func (s *stage) act(_ context.Context, action console.LabAction) error {
 	s.acting.Lock()
 	defer s.acting.Unlock()
@@ -151,13 +149,13 @@ func (s *stage) act(_ context.Context, action console.LabAction) error {
 		return err
 	}
 	if !s.byHand.Swap(true) {
-		s.table.row("from now on things are broken by hand, until Ctrl-C")
+		s.table.row("from now on, faults come from the lab, until Ctrl-C")
 	}
-	s.table.row("by hand: " + says)
+	s.table.row("lab: " + says)
 	return nil
 }
 
-// possible are the states of a replica in which a verb can be done.
+// possible are the states of a replica in which a verb is possible.
 var possible = map[string][]string{
 	console.LabKill:  {console.LabServes, console.LabStopped},
 	console.LabStop:  {console.LabServes},
@@ -168,7 +166,7 @@ var possible = map[string][]string{
 func (s *stage) do(action console.LabAction) (says string, err error) {
 	if action.Verb == console.LabProvider {
 		s.struck++
-		says = "the faults of the provider are " + strings.Join(action.Rules, "; ")
+		says = "the faults of the provider are now " + strings.Join(action.Rules, "; ")
 		if i := slices.IndexFunc(labFaults, func(f console.LabFault) bool { return f.Is(action.Rules) }); i >= 0 {
 			says = labFaults[i].Says
 		}
@@ -189,7 +187,7 @@ func (s *stage) do(action console.LabAction) (says string, err error) {
 	case console.LabStop:
 		s.struck++
 		s.signal(i, syscall.SIGSTOP)
-		says = "stands still (SIGSTOP)"
+		says = "is frozen (SIGSTOP)"
 	case console.LabGoOn:
 		s.signal(i, syscall.SIGCONT)
 		says = "continues (SIGCONT)"
@@ -203,13 +201,13 @@ func (s *stage) do(action console.LabAction) (says string, err error) {
 const (
 	readLimit   = 3 * time.Second
 	proveEvery  = 5 * time.Second
-	proveSparse = 4 // at least so many times as long as a proof took, until the next one
+	proveSparse = 4 // least pause between proofs, as a multiple of their duration
 )
 
-// currency of all orders that the callers send.
+// currency is that of all orders of the callers.
 const currency = "USD"
 
-// readBooks reads the books of both sides. Something may be done in between, so they need not agree.
+// readBooks reads the books of both sides, which may differ by what happened in between.
 func (s *stage) readBooks(ctx context.Context) console.LabBooks {
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
@@ -232,10 +230,10 @@ func (s *stage) readBooks(ctx context.Context) console.LabBooks {
 	}
 	return console.LabBooks{
 		Lines: []console.LabLine{
-			line("charges that stand", ours.Charges, theirs.Steps["charge"].Live),
-			line("reservations that stand", ours.Reservations, theirs.Steps["reserve"].Live),
+			line("live charges", ours.Charges, theirs.Steps["charge"].Live),
+			line("live reservations", ours.Reservations, theirs.Steps["reserve"].Live),
 			line("confirmations", ours.Confirmations, theirs.Steps["confirm"].Live),
-			line("refunds that were asked for", ours.Refunds, theirs.Steps["refund"].Live),
+			line("requested refunds", ours.Refunds, theirs.Steps["refund"].Live),
 			line("money kept, "+currency, ours.Kept, kept),
 		},
 		Unfinished: ours.Unfinished, Repeated: theirs.DuplicatesSuppressed,
@@ -256,7 +254,7 @@ func (s *stage) summary(ctx context.Context) (sum simulator.Summary, err error) 
 	return sum, json.NewDecoder(response.Body).Decode(&sum)
 }
 
-// lastProof is the last result of pawl verify, which runs in the background while the page is open.
+// lastProof returns the last result of pawl verify, which runs in the background while the page is open.
 func (s *stage) lastProof() console.LabProof {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -273,7 +271,6 @@ func (s *stage) lastProof() console.LabProof {
 	return s.proof
 }
 
-// prove runs pawl verify.
 func (s *stage) prove(ctx context.Context) console.LabProof {
 	var out bytes.Buffer
 	complaint, _, err := s.verify(ctx, &out, "--output", "json")
@@ -287,7 +284,7 @@ func (s *stage) prove(ctx context.Context) console.LabProof {
 	proof := console.LabProof{At: time.Now(), Checks: len(report.Checks)}
 	for _, check := range report.Checks {
 		if check.Violations > 0 && !check.Warning {
-			proof.Broken = append(proof.Broken, fmt.Sprintf("%s %d times it is not so", check.Proves, check.Violations))
+			proof.Broken = append(proof.Broken, fmt.Sprintf("%d times not true: %s", check.Violations, check.Proves))
 		}
 	}
 	return proof

@@ -26,10 +26,9 @@ const (
 	endLimit   = 30 * time.Second // for a process to end before it is killed
 )
 
-// process is a command of this program.
 type process struct {
 	cmd    *exec.Cmd
-	url    string // where it serves
+	url    string // its address
 	out    output // standard output
 	exited <-chan struct{}
 }
@@ -52,7 +51,7 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// command prepares a command of this program. The settings in the environment are those of another service, so it gets none.
+// command prepares a command of this program, without the settings in the environment, which are for another service.
 func (s *stage) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(s.Program, args...)
 	for _, entry := range os.Environ() {
@@ -67,7 +66,7 @@ func (s *stage) command(args ...string) *exec.Cmd {
 
 var address = regexp.MustCompile(`(http://127\.0\.0\.1:\d+).*\n`)
 
-// launch starts a command that serves, and returns when it does. Its log is appended to a file.
+// launch starts a command that serves, and waits until it does. Its log is appended to a file.
 func (s *stage) launch(ctx context.Context, command string, args ...string) (*process, error) {
 	file := s.file(command + ".log")
 	log, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -99,10 +98,12 @@ func (s *stage) launch(ctx context.Context, command string, args ...string) (*pr
 	}
 }
 
-// verify runs pawl verify on both books until ctx ends. It returns the complaint, and whether the books are right.
+// verify runs pawl verify on both books until ctx ends. It returns what it complained about, and whether the books are
+// right.
 func (s *stage) verify(ctx context.Context, out io.Writer, args ...string) (complaint string, holds bool, err error) {
 	var said bytes.Buffer
-	p := &process{cmd: s.command(append([]string{"verify", "--database-url", s.databaseURL(), "--provider", s.provider.url}, args...)...)}
+	args = append([]string{"verify", "--database-url", s.databaseURL(), "--provider", s.provider.url}, args...)
+	p := &process{cmd: s.command(args...)}
 	p.cmd.Stdout, p.cmd.Stderr = out, &said
 	if p.exited, err = pgembed.Launch(p.cmd); err != nil {
 		return "", false, fmt.Errorf("start pawl verify: %w", err)
@@ -124,7 +125,7 @@ func (p *process) ended() bool {
 
 func (p *process) signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
 
-// end asks the process to end, and kills it if it does not. A stopped one has to be continued first.
+// end ends the process, and kills it if it does not. A frozen one must continue first.
 func (p *process) end() {
 	p.signal(syscall.SIGCONT)
 	p.signal(syscall.SIGTERM)
@@ -132,19 +133,20 @@ func (p *process) end() {
 	<-p.exited
 }
 
-// replica is a place for a process that serves. Its fields are guarded by stage.mu.
+// replica is a place for a process. Its fields are guarded by stage.mu.
 type replica struct {
 	*process
-	starting bool // a new process is being started
+	starting bool // a new process is starting
 	halted   context.Context
-	halt     context.CancelFunc // ends halted when the process is stopped or killed, and with it the requests to it
+	halt     context.CancelFunc // ends halted, and with it the requests to a frozen or killed process
 }
 
-// startReplica starts the i-th replica. It notices a dead one soon. The provider knows both under one address, because a
-// repeated request must have the same body.
+// startReplica starts replica i. Its short lease lets the other replica notice soon if it dies. The provider knows both
+// replicas by one address, because a repeated request must have the same body.
 func (s *stage) startReplica(ctx context.Context, i int) error {
-	p, err := s.launch(ctx, "serve", "--database-url", s.databaseURL(), "--policy", s.file("policy.yaml"), "--listen", "127.0.0.1", "--port", "0",
-		"--public-url", s.front.Address(), "--lease", "2s", "--recovery-interval", "200ms", "--log-format", "text")
+	p, err := s.launch(ctx, "serve", "--database-url", s.databaseURL(), "--policy", s.file("policy.yaml"),
+		"--listen", "127.0.0.1", "--port", "0", "--public-url", s.front.Address(),
+		"--lease", "2s", "--recovery-interval", "200ms", "--log-format", "text")
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := &s.replicas[i]
@@ -156,7 +158,7 @@ func (s *stage) startReplica(ctx context.Context, i int) error {
 	return err
 }
 
-// restart starts the i-th replica again once its process has ended, in the background.
+// restart starts replica i in the background, once its process has ended.
 func (s *stage) restart(i int) {
 	s.mu.Lock()
 	s.replicas[i].starting = true
@@ -199,7 +201,7 @@ func (r *replica) state() string {
 	return console.LabServes
 }
 
-// signal sends a signal to the i-th replica, and returns its process.
+// signal sends a signal to replica i, and returns its process.
 func (s *stage) signal(i int, what syscall.Signal) *process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -217,7 +219,6 @@ func (s *stage) signal(i int, what syscall.Signal) *process {
 // errNoneServes is shown in the console.
 var errNoneServes = errors.New("no replica serves: start one in the lab")
 
-// serving is a replica that serves.
 func (s *stage) serving() (target string, halted context.Context, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -229,8 +230,8 @@ func (s *stage) serving() (target string, halted context.Context, err error) {
 	return "", nil, errNoneServes
 }
 
-// steady sends requests to a replica that serves, and gives them up when it is stopped or killed. The context of a request
-// ends when its answer was read.
+// steady sends requests to a replica that serves, and cancels them when it is frozen or killed. The context of a
+// request ends when its answer was read.
 type steady struct {
 	*stage
 	transport http.Transport
@@ -252,14 +253,15 @@ func (t *steady) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// aimed is a request to another address. It keeps its Host, which the service compares with the names of this machine.
+// aimed sends a request to another address. It keeps the Host, which the service compares with the names of this
+// machine.
 func aimed(ctx context.Context, r *http.Request, address string) *http.Request {
 	r = r.Clone(ctx)
 	r.URL.Scheme, r.URL.Host, _ = strings.Cut(address, "://")
 	return r
 }
 
-// balancer sends each request to any replica, including dead ones, as a balancer does for a while.
+// balancer sends each request to any replica, even a dead one, as a load balancer does for a while.
 type balancer struct {
 	*stage
 	transport http.Transport
