@@ -37,7 +37,7 @@ func TestRoles(t *testing.T) {
 		{"reader", "/console", 200, []string{"token:reader", ">Overview<", ">Needs a person<", ">Orders<", ">Errors<", ">Webhooks<",
 			">Policies<", ">Stock<", ">Books<", "!Sign out"}},
 		{"reader", "/console/orders", 200, []string{"<bdi>one</bdi>", "!checkbox", "!<option"}},
-		{"reader", "/console/attention", 200, []string{"<bdi>one</bdi>", "You have no role", "!Retry", "!Cancel"}},
+		{"reader", "/console/attention", 200, []string{"<bdi>one</bdi>", "None of your roles", "!Retry", "!Cancel"}},
 		{"reader", orderPath + "done", 200, []string{"12.50 USD", "!/console/order/refund"}},
 		{"reader", "/console/order/refund?id=done", 403, nil},
 		{"reader", "/console/bulk", 200, []string{"No role of yours", "!<option"}},
@@ -88,7 +88,7 @@ func TestFormsOfOthers(t *testing.T) {
 	assert.NoError(t, err)
 	const done = `SELECT count(*) FROM books.access_log WHERE event NOT IN ('forbidden', 'unauthenticated')`
 	for _, role := range append(slices.Clone(access.AllRoles), "") {
-		var header []string // nobody
+		var header []string // anonymous
 		if role != "" {
 			header = s.token(t, string(role), role, access.Read)
 		} else {

@@ -23,10 +23,10 @@ type attentionPage struct {
 	Orders []waitingOrder
 	First  int     // the number of the first order on this page, from 1
 	Next   string  // the URL of the next page
-	ForAll []*verb // what the person may do with all orders of the group
+	ForAll []*verb // verbs for all orders of the group
 }
 
-// waitingGroup are the orders that wait for the same reason.
+// waitingGroup has the orders that wait for the same reason.
 type waitingGroup struct {
 	reason
 	Count  int
@@ -37,12 +37,12 @@ type waitingGroup struct {
 
 type waitingOrder struct {
 	client.Order
-	Made    []client.Call // the last ones, newest first
+	Made    []client.Call // the last calls, newest first
 	Actions []*verb       // in the order in which to try them
 }
 
 const (
-	waitingLooked = 100 // orders at either end of a hold, to see their reasons
+	waitingLooked = 100 // orders read from either end of a hold, for their reasons
 	waitingOfPage = 10
 	callsOfOrder  = 3
 	callsAtOnce   = 4
@@ -62,7 +62,7 @@ func (v *visit) attention() error {
 	return v.show("attention", page{Title: "Needs a person", Data: p})
 }
 
-// chosen is the group that the URL names, even if no order is left in it, or the one with the oldest order.
+// chosen is the group in the URL, even if no order is left in it, or else the one with the oldest order.
 func chosen(groups []waitingGroup, hold, key string) *waitingGroup {
 	named := hold != "" || key != ""
 	hold = cmp.Or(hold, fsm.HoldAttention)
@@ -77,8 +77,8 @@ func chosen(groups []waitingGroup, hold, key string) *waitingGroup {
 	return &waitingGroup{reason: reasonOf(client.OrderHold(hold), key)}
 }
 
-// waitingGroups groups the orders that have waited longest, and the newest ones, which may have other reasons. The group with the
-// oldest order comes first.
+// waitingGroups groups the orders that have waited longest, and the newest ones, which may have other reasons. The
+// group with the oldest order comes first.
 func (v *visit) waitingGroups() (groups []waitingGroup, err error) {
 	seen := map[string]bool{}
 	for _, look := range []client.ListOrdersParams{
@@ -119,7 +119,7 @@ func counted(groups []waitingGroup, order *client.Order, more bool) []waitingGro
 	return groups
 }
 
-// query is the reason in a URL of the page.
+// query is the reason as parameters of the page.
 func (r reason) query() url.Values {
 	query := url.Values{"hold": {r.Hold()}}
 	if r.Key != "" {
@@ -128,7 +128,6 @@ func (r reason) query() url.Values {
 	return query
 }
 
-// waiting reads the orders of the chosen group.
 func (v *visit) waiting(p *attentionPage) error {
 	why := p.Chosen.reason
 	list, err := v.api.ListOrders(v.r.Context(), &client.ListOrdersParams{
@@ -176,7 +175,7 @@ func (v *visit) withCalls(list []client.Order, why reason) ([]waitingOrder, erro
 	return all, readers.Wait()
 }
 
-// AllURL is the page where a verb is asked of all orders of the group.
+// AllURL is the page of a verb for all orders of the group.
 func (g *waitingGroup) AllURL(verb string) string {
 	filter := url.Values{"hold": {g.Hold()}, "sort": {"oldest"}}
 	if g.Key != "" {
@@ -187,16 +186,16 @@ func (g *waitingGroup) AllURL(verb string) string {
 
 // reason is why orders need a person.
 type reason struct {
-	Key     string // what is before the colon in holdReason
+	Key     string // the part of holdReason before the colon
 	Title   string
 	Section string // of the runbook
-	try     string // verbs, in the order in which the runbook says to try them
-	Meaning string // what is known, in a sentence
+	try     string // verbs, in the order of the runbook
+	Meaning string // in a sentence
 }
 
 const dataRefused = "sqlstate"
 
-// reasons are those that the runbook has a section on.
+// reasons are those with a section in the runbook.
 var reasons = []reason{
 	{"retries_exhausted", "Retries are used up", "retries_exhausted", "retry cancel step-result",
 		"Every call of the step failed or got no answer. It may have been done, so the customer may have been charged."},
@@ -227,7 +226,6 @@ var approval = reason{"", "Waits for approval", "approval", "approve reject",
 
 var anSQLState = regexp.MustCompile(`^[0-9A-Z]{5}$`)
 
-// reasonOf is the reason of an order's hold.
 func reasonOf(hold client.OrderHold, words string) reason {
 	if hold == client.OrderHoldApproval {
 		return approval
@@ -245,7 +243,7 @@ func reasonOf(hold client.OrderHold, words string) reason {
 	return reason{Key: key, Title: cmp.Or(key, "Without a reason"), Section: "attention"}
 }
 
-// Runbook is what the runbook says about it.
+// Runbook is the section of the runbook.
 func (r reason) Runbook() template.HTML { return runbook.sections[r.Section] }
 
 // Hold is the hold of orders with this reason.
@@ -256,10 +254,10 @@ func (r reason) Hold() string {
 	return fsm.HoldAttention
 }
 
-// ranked sorts verbs into the order in which to try them.
+// ranked sorts verbs by the order in which to try them.
 func (r reason) ranked(verbs []*verb) []*verb {
 	try := strings.Fields(r.try)
-	rank := func(a *verb) uint { return uint(slices.Index(try, a.Name)) } // others come last, because -1 becomes the largest
+	rank := func(a *verb) uint { return uint(slices.Index(try, a.Name)) } // -1 becomes the largest: others come last
 	slices.SortStableFunc(verbs, func(a, b *verb) int { return cmp.Compare(rank(a), rank(b)) })
 	return verbs
 }

@@ -13,30 +13,30 @@ import (
 	"pawl/client"
 )
 
-// bulkMost is how many orders one bulk request can have.
 const bulkMost = 1000
 
-// bulkPage asks a verb of many orders. Its form comes from links with a filter, from forms with ids, and from itself.
+// bulkPage requests a verb for many orders. Its form comes from links with a filter, from forms with IDs, and from
+// itself.
 type bulkPage struct {
-	Verbs      []*verb // that the person may ask
-	Verb       *verb   // nil: not chosen yet
+	Verbs      []*verb // that the person may request
+	Verb       *verb   // nil: not selected yet
 	IDs        []string
-	Body       client.BulkBody // without the ids
+	Body       client.BulkBody // without the IDs
 	Fields     []field
 	More       bool // a filter matches more orders than these
 	Problem    *client.Problem
 	Tried      bool                // there was a dry run
-	Would, Not []client.BulkResult // the orders that it is or would be done to, and the others
+	Would, Not []client.BulkResult // orders with and without the verb, in a dry run or for real
 }
 
-// bulk shows the form, or what would be done, or does it. What was done is a page and not a redirect: a thousand results do not
-// fit into a URL. The form does nothing twice, because it keeps its request id.
+// bulk shows the form, then what would be done, then does it. The results are a page and not a redirect, because a
+// thousand do not fit into a URL. A repeated form does nothing twice, because it keeps its request ID.
 func (v *visit) bulk() error {
 	if len(v.bulkVerbs()) == 0 {
 		if v.r.Method == http.MethodPost {
 			return errForbidden
 		}
-		return v.show("bulk", page{Title: "Many orders", Data: &bulkPage{}}) // it says which roles it takes
+		return v.show("bulk", page{Title: "Many orders", Data: &bulkPage{}}) // says which roles are needed
 	}
 	p, confirmed, err := v.readBulk()
 	if err != nil {
@@ -77,7 +77,7 @@ func (v *visit) readBulk() (p *bulkPage, confirmed bool, err error) {
 	confirmed = !link && get("confirm") != ""
 	ids := slices.Concat(form["id"], form["ids"])
 	if !confirmed {
-		ids = append(ids, form["refused"]...) // the next dry run may not refuse them
+		ids = append(ids, form["refused"]...) // the next dry run may allow them
 	}
 	p = &bulkPage{
 		Verbs: v.bulkVerbs(), Verb: verbByName(v.bulkVerbs(), get("verb")), IDs: pastedIDs(ids),
@@ -99,8 +99,8 @@ func (v *visit) readBulk() (p *bulkPage, confirmed bool, err error) {
 	return p, false, err
 }
 
-// pastedIDs are the ids in texts, one per line, each once, and at most one more than a request can have: a form has room for a
-// million.
+// pastedIDs returns the IDs in texts, one per line, without duplicates, and at most one more than a request can have: a
+// form has room for a million.
 func pastedIDs(texts []string) (ids []string) {
 	seen := map[string]bool{}
 	for _, text := range texts {
@@ -113,10 +113,10 @@ func pastedIDs(texts []string) (ids []string) {
 	return ids
 }
 
-// maxPages bounds how long orders are searched: a page may be short if few of many orders match.
+// maxPages limits a search for orders: a page may be short if few of many orders match.
 const maxPages = 20
 
-// collect reads the ids of the orders that match a filter, as many as one bulk request takes.
+// collect returns the IDs of the orders that match a filter, as many as a request can have.
 func (v *visit) collect(ctx context.Context, filter client.ListOrdersParams) (ids []string, more bool, err error) {
 	for range maxPages {
 		filter.Limit = min(bulkMost-len(ids), 200)
@@ -134,10 +134,10 @@ func (v *visit) collect(ctx context.Context, filter client.ListOrdersParams) (id
 	return ids, true, nil
 }
 
-// maxBulkIDs is how many bytes of ids fit into a request, whose body is at most 64 KiB, beside a reason and a detail.
+// maxBulkIDs is how many bytes of IDs fit into a request of at most 64 KiB, besides reason and detail.
 const maxBulkIDs = 40 << 10
 
-// askAll asks the verb of all orders, in as many requests as their ids need.
+// askAll requests the verb for all orders, in as many requests as their IDs need.
 func (v *visit) askAll(p *bulkPage, dryRun bool) error {
 	body := p.Body
 	for rest := p.IDs; len(rest) > 0; {
@@ -162,7 +162,7 @@ func (v *visit) askAll(p *bulkPage, dryRun bool) error {
 			}
 		case dryRun || len(p.Would)+len(p.Not) == 0:
 			return err
-		default: // others are done, which the person must see
+		default: // the person must see that others are done
 			for _, id := range body.IDs {
 				p.Not = append(p.Not, unanswered(id, err))
 			}
@@ -171,7 +171,6 @@ func (v *visit) askAll(p *bulkPage, dryRun bool) error {
 	return nil
 }
 
-// unanswered is the result of an order in a request that failed.
 func unanswered(id string, err error) client.BulkResult {
 	r := client.BulkResult{OrderID: id, Detail: err.Error()}
 	if problem, ok := errors.AsType[*client.Problem](err); ok {
@@ -180,7 +179,7 @@ func unanswered(id string, err error) client.BulkResult {
 	return r
 }
 
-// bulkFields are what a person can say beside the verb.
+// bulkFields are the fields of a verb for many orders.
 func (a *verb) bulkFields(body client.BulkBody) (all []field) {
 	with := func(f field, value string) field {
 		f.Value = value
@@ -202,14 +201,14 @@ func (a *verb) bulkFields(body client.BulkBody) (all []field) {
 		Help: "It is kept in the history of each order."})
 }
 
-// Asks reports whether a dry run for many orders depends on the fields.
+// Asks reports whether a dry run depends on the fields.
 func (a *verb) Asks() bool { return a.Name == "step-result" || a.Name == "retry" }
 
-// errFilter is the error of a link whose filter is not understood: it must not mean all orders.
+// errFilter is the error of a link with an unknown filter, which must not mean all orders.
 var errFilter = newProblem(http.StatusUnprocessableEntity, "The link does not say which orders it is about.",
 	"Its filter is unknown, or it has none.")
 
-// bulkFilter reads the filter of a link: the parameters of listOrders, by their names. given: it selects orders.
+// bulkFilter reads the filter of a link, by the parameters of listOrders. given reports whether it selects orders.
 func bulkFilter(q url.Values) (f client.ListOrdersParams, given bool, err error) {
 	texts := map[string]*string{
 		"customerId": &f.CustomerID, "item": &f.Item, "hold": (*string)(&f.Hold), "holdReason": &f.HoldReason,

@@ -1,8 +1,8 @@
-// Package console is the web console: pages of links and forms, rendered on the server. It uses the public API alone, through the Go
-// client, with the rights of its user; so it can do nothing that the user could not do with curl.
+// Package console is the web console: pages of links and forms, rendered on the server. It uses only the public API,
+// through the Go client and with the rights of its user, so it can do nothing that the user could not do with curl.
 //
-// A file is a screen; task.go is the form of everything that people do. The state of a page is its URL. Ids are in the query and never
-// in the path, because browsers resolve ids such as "..".
+// Each screen has a file; task.go has the form of everything that people do. The state of a page is its URL. IDs are in
+// the query, not in the path, because browsers resolve IDs such as "..".
 package console
 
 import (
@@ -21,9 +21,9 @@ import (
 
 // Config configures a console.
 type Config struct {
-	// Client returns the API with the rights of the sender of the request. See InMemory.
+	// Client returns a client of the API with the rights of the sender of the request. See InMemory.
 	Client func(*http.Request) (*client.Client, error)
-	// Lab is what can be broken in a demonstration. Nil: nothing.
+	// Lab is the lab of a demonstration. Nil: none.
 	Lab *Lab
 }
 
@@ -33,14 +33,14 @@ type console struct {
 	assets assets
 }
 
-// New returns the handler of /console and all paths below it. Requests with a Host that is not the service's must already have been
-// refused. It is safe for concurrent use and has no state.
+// New returns the handler of /console and the paths below it. Requests with the Host of another site must already have
+// been rejected. It is safe for concurrent use, and has no state.
 func New(cfg Config) http.Handler {
 	c := &console{Config: cfg, mux: http.NewServeMux(), assets: newAssets()}
 	c.screens()
 	all := http.NewServeMux()
 	all.Handle("/", gzhttp.GzipHandler(c.mux))
-	// Not compressed: the compressor would buffer events.
+	// A compressor would buffer the events.
 	all.HandleFunc("GET /console/live", c.answered((*visit).pokes))
 	if c.Lab != nil {
 		c.mux.HandleFunc("GET /console/lab", c.inLab((*visit).showLab))
@@ -78,7 +78,7 @@ func (c *console) screens() {
 	c.get("/console/runbook", (*visit).showRunbook)
 }
 
-// contentPolicy lets a page load files of the service alone. Inline scripts and styles have no effect.
+// contentPolicy lets a page load only files of the service. Inline scripts and styles have no effect.
 const contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
@@ -87,17 +87,16 @@ func secured(next http.Handler) http.Handler {
 		header := w.Header()
 		header.Set("Content-Security-Policy", contentPolicy)
 		header.Set("X-Content-Type-Options", "nosniff")
-		header.Set("Referrer-Policy", "same-origin") // with none, a browser does not say which page sent a form
+		header.Set("Referrer-Policy", "same-origin") // otherwise, a form would not say which page sent it
 		next.ServeHTTP(w, r)
 	})
 }
 
-// get serves a screen.
 func (c *console) get(path string, show func(*visit) error) {
 	c.mux.HandleFunc("GET "+path, c.answered(show))
 }
 
-// getLive serves a screen that is reloaded after every event.
+// getLive serves a screen that reloads after every event.
 func (c *console) getLive(path string, show func(*visit) error) {
 	c.get(path, func(v *visit) error {
 		if v.may("listEvents") {
@@ -108,7 +107,7 @@ func (c *console) getLive(path string, show func(*visit) error) {
 	})
 }
 
-// post serves the forms of a screen. A form of a person without rights is not read.
+// post serves the forms of a screen. It does not read forms of people without rights.
 func (c *console) post(path string, do func(*visit) error) {
 	c.mux.HandleFunc("POST "+path, c.answered(func(v *visit) error {
 		if len(v.me.Operations) == 0 {
@@ -118,7 +117,7 @@ func (c *console) post(path string, do func(*visit) error) {
 	}))
 }
 
-// form serves a page with a form, and the form.
+// form serves a page with a form, and the form itself.
 func (c *console) form(path string, serve func(*visit) error) {
 	c.get(path, serve)
 	c.post(path, serve)
@@ -129,7 +128,7 @@ func (c *console) form(path string, serve func(*visit) error) {
 //go:embed static
 var staticFiles embed.FS
 
-// assets are the files that pages load, with a part of their hash. It is in their URLs, so that a browser caches them for ever.
+// assets are the static files and a part of their hash, which is in their URLs so that browsers cache them forever.
 type assets map[string]string
 
 func newAssets() assets {
@@ -144,12 +143,11 @@ func newAssets() assets {
 		return err
 	})
 	if err != nil {
-		panic("console: " + err.Error()) // they are in the program
+		panic("console: " + err.Error()) // the files are embedded
 	}
 	return all
 }
 
-// path is the URL of a file.
 func (a assets) path(name string) string { return "/console/static/" + name + "?" + a[name] }
 
 // ServeHTTP answers with a file.

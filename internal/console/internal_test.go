@@ -172,7 +172,8 @@ func TestOverviewOfALot(t *testing.T) {
 // TestNoneOnThisPage: a page without orders says that no order waits only if there is no next page.
 func TestNoneOnThisPage(t *testing.T) {
 	t.Parallel()
-	for next, want := range map[string]string{"": "No order waits for this any more", "/console/attention?cursor=c": "None was found among the last 10,000"} {
+	for next, want := range map[string]string{"": "No order waits for this any more",
+		"/console/attention?cursor=c": "None was found among the last 10,000"} {
 		text := render(t, "attention", client.Caller{}, attentionPage{Chosen: &waitingGroup{reason: reasons[0]}, Next: next})
 		if !strings.Contains(text, want) || strings.Contains(text, "Search further") != (next != "") {
 			t.Error(text)

@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// Lab is what a person can break in pawl demo. Its screen works when no replica does.
+// Lab causes faults in pawl demo. Its screen works even if no replica does.
 type Lab struct {
-	// State is the present state. It returns at once.
+	// State returns the current state, at once.
 	State func(context.Context) LabState
-	// Do breaks or repairs something. The person sees its error.
+	// Do begins or ends a fault. The person sees its error.
 	Do func(context.Context, LabAction) error
 }
 
 // LabAction is the action of a button.
 type LabAction struct {
-	Verb    string   // LabKill and the others
+	Verb    string   // LabKill or another one
 	Replica int      // from 1; not with LabProvider
-	Rules   []string // with LabProvider: its faults from now on, in the short form of docs/simulator.md
+	Rules   []string // with LabProvider: its new faults, in the short form of docs/simulator.md
 }
 
 // The verbs of the lab.
@@ -28,7 +28,7 @@ const (
 	LabKill     = "kill"     // end a replica at once (SIGKILL)
 	LabStop     = "stop"     // freeze it (SIGSTOP)
 	LabGoOn     = "go-on"    // let it continue (SIGCONT)
-	LabStart    = "start"    // start a killed one
+	LabStart    = "start"    // start it again
 	LabProvider = "provider" // set the faults of the provider
 )
 
@@ -46,12 +46,12 @@ type LabState struct {
 	Faults   []LabFault // of the provider, each with a button
 	Rules    []string   // of the provider now
 	Orders   LabOrders
-	ByHand   bool // nothing breaks by itself
+	ByHand   bool // no faults by themselves
 	Books    LabBooks
 	Proof    LabProof
 }
 
-// LabReplica is one of the replicas.
+// LabReplica is a replica.
 type LabReplica struct {
 	Number int // from 1 on
 	URL    string
@@ -61,19 +61,19 @@ type LabReplica struct {
 // LabFault is a fault of the provider.
 type LabFault struct {
 	Name  string
-	Says  string // its effect, in words
+	Says  string // its effect
 	Rules []string
 }
 
-// LabOrders is what the callers of the lab have seen.
+// LabOrders are the results of the callers.
 type LabOrders struct{ Sent, Completed, Failed int }
 
 // LabBooks are the books of both sides, read at almost the same time.
 type LabBooks struct {
 	Lines      []LabLine
 	Unfinished int64  // orders that have not ended
-	Repeated   int    // repeated requests to the provider
-	Twice      int    // effects that happened twice at the provider
+	Repeated   int    // requests to the provider
+	Twice      int    // effects at the provider
 	Wrong      string // why the books can't be read
 }
 
@@ -99,7 +99,6 @@ func (c *console) inLab(serve func(*visit) error) http.HandlerFunc {
 	}
 }
 
-// labPage is what the screen shows.
 type labPage struct {
 	LabState
 	Refused string // why the action failed
@@ -116,14 +115,14 @@ func (v *visit) showLabWith(refused, typed string) error {
 		typed = strings.Join(state.Rules, "\n")
 	}
 	p := page{Title: "Lab", Data: labPage{state, refused, typed}}
-	if refused != "" { // a reload would remove the error and the typed rules
+	if refused != "" { // no reloads, which would remove the error and the typed rules
 		return v.showAs(http.StatusConflict, "lab", p)
 	}
 	v.live = "/console/lab/live"
 	return v.show("lab", p)
 }
 
-// doInLab does the action of a button, without confirmation: everything here is made to be broken.
+// doInLab does the action of a button, without confirmation: faults are the purpose of the lab.
 func (v *visit) doInLab() error {
 	if err := v.r.ParseForm(); err != nil {
 		return err
@@ -144,7 +143,7 @@ func (v *visit) doInLab() error {
 // Is reports whether these are the rules of the fault.
 func (f LabFault) Is(rules []string) bool { return slices.Equal(f.Rules, rules) }
 
-// labPokes reloads the page every second: the lab has no feed.
+// labPokes reloads the page every second, because the lab has no feed.
 func (v *visit) labPokes() error {
 	return v.stream(func(context.Context) (string, error) { return time.Now().String(), nil }, "")
 }

@@ -15,9 +15,9 @@ import (
 	"time"
 )
 
-// Local serves a console without a login on this machine, as pawl console and pawl demo do, to the person who has its address from the
-// terminal. Other users of the machine and web pages in its browsers can reach it, too. So its address has a key, which a browser keeps in
-// a cookie, and a Host that is not this machine is refused.
+// Local serves a console without login on this machine (pawl console, pawl demo), to the person who sees its address in
+// the terminal. Other users of the machine and web pages in its browsers can reach it, too. So its address has a key,
+// which the browser keeps in a cookie, and requests with another Host are rejected.
 type Local struct {
 	address  string // http://127.0.0.1 and the port
 	key      string
@@ -27,19 +27,20 @@ type Local struct {
 	end      context.CancelFunc // ends the contexts of all requests
 }
 
-// ListenLocal listens on a port of this machine; 0 is a free one. Close ends it.
+// ListenLocal listens on a port of this machine; 0 picks one. Close ends it.
 func ListenLocal(port int) (*Local, error) {
 	listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
-	return &Local{address: "http://" + listener.Addr().String(), key: rand.Text(), listener: listener, served: make(chan error, 1)}, nil
+	address := "http://" + listener.Addr().String()
+	return &Local{address: address, key: rand.Text(), listener: listener, served: make(chan error, 1)}, nil
 }
 
-// Address is where it is, without a path.
+// Address is its URL, without a path.
 func (l *Local) Address() string { return l.address }
 
-// Link is the address of a page, with the key.
+// Link is the URL of a page, with the key.
 func (l *Local) Link(path string) string { return l.address + path + "?key=" + l.key }
 
 // Start serves a handler until Close.
@@ -54,13 +55,13 @@ func (l *Local) Start(handler http.Handler) {
 	go func() { l.served <- l.server.Serve(l.listener) }()
 }
 
-// Failed receives the error that ended it.
+// Failed receives the error of a server that ends by itself.
 func (l *Local) Failed() <-chan error { return l.served }
 
 // closeLimit is how long Close waits for requests.
 const closeLimit = 5 * time.Second
 
-// Close ends it and the streams of its pages. It waits for the handler.
+// Close ends the server and the streams of its pages. It waits for requests.
 func (l *Local) Close() error {
 	if l.server == nil {
 		return l.listener.Close()
@@ -78,7 +79,7 @@ func (l *Local) Close() error {
 	return err
 }
 
-// thisMachine refuses requests to other host names, which may belong to a web page (DNS rebinding).
+// thisMachine rejects requests with another Host, which may belong to a web page (DNS rebinding).
 func thisMachine(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := (&url.URL{Host: r.Host}).Hostname()
@@ -91,7 +92,7 @@ func thisMachine(next http.Handler) http.Handler {
 	})
 }
 
-// Private requires the key. The handler sees neither the key nor the cookie.
+// Private requires the key. The handler sees neither key nor cookie.
 func (l *Local) Private(next http.Handler) http.Handler {
 	_, port, _ := net.SplitHostPort(l.listener.Addr().String())
 	name := "pawl-console-" + port // browsers don't tell ports apart
@@ -104,7 +105,7 @@ func (l *Local) Private(next http.Handler) http.Handler {
 			return
 		}
 		if cookie, err := r.Cookie(name); err != nil || !l.opens(cookie.Value) {
-			http.Error(w, "Open the address that the command printed: it has a key in it.", http.StatusForbidden)
+			http.Error(w, "Open the address that the command printed, with its key.", http.StatusForbidden)
 			return
 		}
 		w.Header().Del("Cache-Control")

@@ -18,10 +18,10 @@ import (
 	"pawl/fsm/diagram"
 )
 
-// orderPage is everything that is known of an order, with a page of its history.
+// orderPage is an order, with a page of its history.
 type orderPage struct {
 	*client.Order
-	Done       string // what the person has just done, in a sentence
+	Done       string // the last action of the person, in a sentence
 	Actions    []*verb
 	Picture    template.HTML
 	Way        []string // its path, in words
@@ -55,8 +55,9 @@ func (v *visit) showOrder() error {
 
 // readPast reads a page of the history, and the path of the order.
 func (v *visit) readPast(p *orderPage) (err error) {
-	const drawn = 200 // moves, which nearly no order exceeds
-	moves, err := v.api.ListTransitions(v.r.Context(), p.OrderID, &client.ListTransitionsParams{Sort: "newest", Limit: drawn})
+	const drawn = 200 // moves; hardly any order has more
+	params := client.ListTransitionsParams{Sort: "newest", Limit: drawn}
+	moves, err := v.api.ListTransitions(v.r.Context(), p.OrderID, &params)
 	if err != nil {
 		return err
 	}
@@ -66,7 +67,7 @@ func (v *visit) readPast(p *orderPage) (err error) {
 	return err
 }
 
-// draw draws the state machine with the path of the order. The newest move comes first.
+// draw draws the state machine with the path of the order. moves begin with the newest.
 func (p *orderPage) draw(moves []client.Transition) {
 	picture := diagram.Picture{At: fsm.State(p.Status), Walked: map[[2]fsm.State]int{}}
 	for _, m := range slices.Backward(moves) {
@@ -94,7 +95,7 @@ func (v *visit) readAround(p *orderPage) error {
 		if err != nil && !hasStatus(err, http.StatusNotFound) {
 			return err
 		}
-		p.Item = item // none if it was never reserved
+		p.Item = item // nil if it was never reserved
 	}
 	if !v.may("listDeliveriesOfOrder") {
 		return nil
@@ -106,20 +107,20 @@ func (v *visit) readAround(p *orderPage) error {
 	return err
 }
 
-// history is a page of the moves of an order and the calls for it.
+// history is a page of the moves of an order, and the calls for it.
 type history struct {
 	Entries []entry
 	Oldest  bool   // oldest first
 	Next    string // the URL of the next page
 }
 
-// entry is a move, a call, or both if the move recorded the call.
+// entry is a move, a call, or a move and the call that it recorded.
 type entry struct {
 	At     time.Time
 	Move   *client.Transition
 	Call   *client.Call
-	Lasted time.Duration // how long the order waited afterwards; 0: it did not, or still does
-	ByHand bool          // a person can record here that the effect was undone by hand
+	Lasted time.Duration // how long the order waited afterwards; 0: it did not, or is waiting
+	ByHand bool          // has a link to record that the effect was undone by hand
 }
 
 // Took is how long the provider took to answer.
@@ -132,11 +133,11 @@ func (e *entry) Took() time.Duration {
 
 const historyPage = 50
 
-// past is the cursor of a history, in three numberings: of moves, of calls that moved the order, and of calls beside it, which count down
-// from -1. None is 0.
+// past is the cursor of a history, in three numberings: of moves, of calls that moved the order, and of other calls,
+// which count down from -1. None starts at 0.
 type past struct {
 	oldest              bool
-	moves, calls, aside int // the last ones shown; 0: none
+	moves, calls, aside int // the last one shown; 0: none
 }
 
 func (v *visit) history(order *client.Order) (*history, error) {
@@ -155,13 +156,14 @@ func (v *visit) history(order *client.Order) (*history, error) {
 	return h, v.offerByHand(order.OrderID, entries)
 }
 
-// offerByHand finds the last call for each open undo: all of its calls say that it is open, and one link is enough.
+// offerByHand finds the last call of each open undo: all of its calls say that it is open, but one link is enough.
 func (v *visit) offerByHand(orderID string, entries []entry) error {
 	open := func(e entry) bool { return e.Call != nil && e.Call.UndoOpen }
 	if !v.may("settleStepOfOrder") || !slices.ContainsFunc(entries, open) {
 		return nil
 	}
-	newest, err := v.api.ListCalls(v.r.Context(), orderID, &client.ListCallsParams{Before: 1, Limit: 200}) // they count down
+	// These calls count down, so the newest come first.
+	newest, err := v.api.ListCalls(v.r.Context(), orderID, &client.ListCallsParams{Before: 1, Limit: 200})
 	if err != nil {
 		return err
 	}
@@ -174,7 +176,7 @@ func (v *visit) offerByHand(orderID string, entries []entry) error {
 	return nil
 }
 
-// entries are those of a page, and at least one more if there are more.
+// entries returns those of a page, and at least one more if there are more.
 func (v *visit) entries(order *client.Order, at past) ([]entry, error) {
 	ctx := v.r.Context()
 	params := at.params()
@@ -204,8 +206,8 @@ func (at past) params() client.ListTransitionsParams {
 	return client.ListTransitionsParams{Limit: historyPage + 1, Sort: "newest", Before: at.moves}
 }
 
-// callParams are for the calls that moved the order, and for those beside it. These count down, so their sort is reversed. -1 is below
-// all moving calls, and 1 above all others.
+// callParams are for the calls that moved the order, and for the others. The others count down, so their sort is
+// reversed. -1 is below all moving calls, and 1 above all others.
 func (at past) callParams() [2]client.ListCallsParams {
 	if at.oldest {
 		return [2]client.ListCallsParams{
@@ -219,7 +221,8 @@ func (at past) callParams() [2]client.ListCallsParams {
 	}
 }
 
-// fold joins each call with the move that recorded it, which has its time. The moves of the calls that are left are on another page.
+// fold joins each move with the call that it recorded, which has the same time. The moves of the other calls are on
+// other pages.
 func fold(moves []client.Transition, calls []client.Call) (moved, left []entry) {
 	for i := range moves {
 		e := entry{At: moves[i].At, Move: &moves[i]}
@@ -239,7 +242,6 @@ func entriesOf(calls []client.Call) (entries []entry) {
 	return entries
 }
 
-// merge sorts two lists into one by time. Each list keeps its order.
 func (at past) merge(a, b []entry) (all []entry) {
 	for len(a) > 0 && len(b) > 0 {
 		if a[0].At.Equal(b[0].At) || a[0].At.Before(b[0].At) == at.oldest {
@@ -251,7 +253,7 @@ func (at past) merge(a, b []entry) (all []entry) {
 	return append(append(all, a...), b...)
 }
 
-// behind is the cursor after these entries.
+// behind is the cursor after some entries.
 func (at past) behind(entries []entry) past {
 	for _, e := range entries {
 		if e.Move != nil {
@@ -281,7 +283,7 @@ func (at past) url(orderID string) string {
 	return address("/console/order", query) + "#history"
 }
 
-// measure finds how long the order waited: from the move that began a wait to the next one.
+// measure sets how long the order waited: from the move that began a hold to the next one.
 func (h *history) measure() {
 	var next time.Time
 	for i := range h.Entries { // from the newest

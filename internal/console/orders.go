@@ -11,7 +11,6 @@ import (
 	"pawl/client"
 )
 
-// ordersPage is the screen of orders.
 type ordersPage struct {
 	Search string
 	Notes  []string
@@ -19,11 +18,10 @@ type ordersPage struct {
 	Orders []client.Order
 	First  int     // the number of the first order on this page, from 1
 	Next   string  // the URL of the next page
-	Verbs  []*verb // for the chosen orders
+	Verbs  []*verb // for selected orders
 	Help   [][2]string
 }
 
-// view is a search with a name.
 type view struct{ Name, Search string }
 
 var views = []view{
@@ -37,7 +35,6 @@ var views = []view{
 	{Name: "Canceled this week", Search: "status:canceled from:7d"},
 }
 
-// searchHelp lists what can be typed.
 var searchHelp = [][2]string{
 	{`status:failed,canceled`, "in one of these states; open: not ended"},
 	{`hold:attention`, "on hold: attention, approval, retry, callback, queued, scheduled or paused"},
@@ -55,7 +52,7 @@ var searchHelp = [][2]string{
 
 const ordersOfPage = 50
 
-// orders shows a list, or redirects to the order whose id was typed.
+// orders shows a list, or redirects to the order whose ID was typed.
 func (v *visit) orders() error {
 	s := parseSearch(v.query("q"), time.Now())
 	if s.id != "" {
@@ -80,18 +77,18 @@ func (v *visit) orders() error {
 	return v.show("orders", page{Title: "Orders", Data: p})
 }
 
-// findByID returns the first id that an order has, or an empty one. What was typed may itself be an id, with its quotes.
+// findByID returns the first ID that an order has, or an empty one. An ID may look like a search, with quotes.
 func (v *visit) findByID(ids ...string) (string, error) {
 	for _, id := range slices.Compact(ids) {
 		_, err := v.api.GetOrder(v.r.Context(), id, nil)
-		if err == nil || !hasStatus(err, http.StatusNotFound) && refusedInput(err) == nil { // with its quotes, an id may be too long
+		if err == nil || !hasStatus(err, http.StatusNotFound) && refusedInput(err) == nil {
 			return id, err
 		}
 	}
 	return "", nil
 }
 
-// find reads a page of the matching orders. What the API refuses becomes a note.
+// find reads a page of matching orders. What the API rejects becomes a note.
 func (v *visit) find(s *search, p *ordersPage) error {
 	filter := s.filter
 	filter.Limit, filter.Cursor = ordersOfPage, v.query("cursor")

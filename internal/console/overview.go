@@ -13,7 +13,6 @@ import (
 	"pawl/fsm/diagram"
 )
 
-// overviewPage is the start page.
 type overviewPage struct {
 	*client.Overview
 	Host    string // as in the request
@@ -22,7 +21,7 @@ type overviewPage struct {
 	Machine template.HTML
 }
 
-// overview is the start page: also of a person who may not see it, but other screens.
+// overview is the start page, also for people who may open only other screens.
 func (v *visit) overview() error {
 	if !v.may("getOverview") {
 		return v.show("overview", page{Title: "Overview"})
@@ -55,7 +54,7 @@ func machineOf(found *client.Overview) template.HTML {
 	return picture.HTML()
 }
 
-// short writes a number with two digits, or as many as it has before the point.
+// short formats a number with two digits, or as many as it has before the point.
 func short(n float64) string {
 	switch {
 	case n == 0:
@@ -68,7 +67,7 @@ func short(n float64) string {
 	return strconv.FormatFloat(n, 'g', 1, 64)
 }
 
-// duration writes seconds in a unit that fits.
+// duration formats seconds in a suitable unit.
 func duration(seconds float64) string {
 	switch {
 	case seconds <= 0:
@@ -83,13 +82,12 @@ func duration(seconds float64) string {
 	return short(seconds/3600) + " h"
 }
 
-// holdURL is the list of the orders with a hold, the oldest first.
 func holdURL(hold string) string { return ordersURL("hold:" + hold + " sort:oldest") }
 
 type errorGroup struct {
 	client.ErrorGroup
 	List  string // the URL of its orders
-	Retry string // the URL where the newest of them are retried; empty: retrying does not help
+	Retry string // the URL to retry the newest; empty: that does not help
 }
 
 type errorsPage struct {
@@ -123,7 +121,7 @@ func retryHelps(g *client.ErrorGroup) bool {
 	return try == "" || strings.Contains(try, "retry")
 }
 
-// filterOf selects the orders of a group, in the parameters of the API.
+// filterOf returns the parameters of the API for the orders of a group.
 func filterOf(g *client.ErrorGroup) url.Values {
 	filter := url.Values{"status": {string(g.Status)}}
 	if g.Hold != "" {
@@ -138,7 +136,7 @@ func filterOf(g *client.ErrorGroup) url.Values {
 	return filter
 }
 
-// searchOf is filterOf as a search.
+// searchOf returns the search for the orders of a group.
 func searchOf(g *client.ErrorGroup) string {
 	search, code := "status:"+string(g.Status), `"`+strings.ReplaceAll(g.Code, `"`, `""`)+`"`
 	switch {
@@ -150,7 +148,7 @@ func searchOf(g *client.ErrorGroup) string {
 	return search + " code:" + code
 }
 
-// booksPage is the progress of the verification of the books, and what the last one found.
+// booksPage is the progress of the verification of the books, and the last report.
 type booksPage struct {
 	*client.Verification
 	Wrong []client.VerificationCheck // warnings last
@@ -183,7 +181,7 @@ func (v *visit) proveBooks() error {
 	return v.backTo("/console/books")(v.api.StartVerification(v.r.Context()))
 }
 
-// proofStep is how far a proof has come.
+// proofStep is the progress of a verification.
 func proofStep(v *client.Verification) string {
 	return fmt.Sprint(v.StartedAt.UnixMicro(), " ", v.State, " ", v.Done)
 }

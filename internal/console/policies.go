@@ -26,7 +26,7 @@ func (v *visit) policies() error {
 	}
 	return v.show("policies", page{Title: "Policies", Data: struct {
 		*client.PolicyList
-		Older int // the next page is of versions below this one
+		Older int // the next page has the versions below
 	}{list, older}})
 }
 
@@ -35,7 +35,7 @@ type policyPage struct {
 	comparison
 }
 
-// policy shows a version, compared with another one or else with the active one.
+// policy shows a version, compared with another one or with the active one.
 func (v *visit) policy() error {
 	p, err := v.readPolicy("version")
 	if err != nil {
@@ -50,7 +50,6 @@ func (v *visit) policy() error {
 	return v.show("policy", page{Title: "Policy " + strconv.Itoa(p.Version), Data: data})
 }
 
-// readPolicy reads the version that a parameter names.
 func (v *visit) readPolicy(parameter string, options ...client.CallOption) (*client.PolicyVersion, error) {
 	version := number(v.query(parameter))
 	if version < 1 {
@@ -66,7 +65,7 @@ type policyForm struct {
 	comparison
 }
 
-// writePolicy shows the text of a version for a new one.
+// writePolicy shows the form for a new version, with the text of another one.
 func (v *visit) writePolicy() error {
 	if err := v.needs("storePolicy"); err != nil {
 		return err
@@ -82,7 +81,7 @@ func (v *visit) writePolicy() error {
 	return v.showPolicyForm(form)
 }
 
-// checkPolicy says what is wrong with a text, or what it would change. It stores a checked text.
+// checkPolicy shows the mistakes of a text, or what it would change. It stores a checked text.
 func (v *visit) checkPolicy() error {
 	if err := v.needs("storePolicy"); err != nil {
 		return err
@@ -93,7 +92,7 @@ func (v *visit) checkPolicy() error {
 	body := client.StorePolicyBody{Source: source}
 	stored, err := v.api.StorePolicy(v.r.Context(), &client.StorePolicyParams{DryRun: !store}, body)
 	form := policyForm{Source: source}
-	form.Problem, _ = errors.AsType[*client.Problem](err) // whatever it is, the text must not be lost
+	form.Problem, _ = errors.AsType[*client.Problem](err) // the text must not be lost
 	if err != nil && form.Problem == nil {
 		return err
 	}
@@ -119,11 +118,11 @@ func (v *visit) showPolicyForm(form policyForm) error {
 
 // comparison is what a policy changes of a version.
 type comparison struct {
-	Against int // the version; 0: there is none
+	Against int // the version; 0: none
 	Diff    []diffLine
 }
 
-// compared compares a policy with a version, or with the active one, which is 0.
+// compared compares a policy with a version; 0: the active one.
 func (v *visit) compared(against int, p *client.PolicyVersion) (c comparison, err error) {
 	if against == 0 {
 		list, err := v.api.ListPolicies(v.r.Context(), &client.ListPoliciesParams{Limit: 1})
@@ -141,7 +140,7 @@ func (v *visit) compared(against int, p *client.PolicyVersion) (c comparison, er
 	return comparison{against, diff(other, p)}, nil
 }
 
-// activatePolicy serves the pages of activating a version.
+// activatePolicy serves the pages to activate a version.
 func (v *visit) activatePolicy() error {
 	var answer http.Response
 	p, err := v.readPolicy("version", client.WithResponse(&answer))
@@ -159,14 +158,16 @@ func (v *visit) activatePolicy() error {
 		fields: []field{whyField}, seen: map[string]string{"etag": answer.Header.Get("ETag")},
 		do: func(form url.Values) error {
 			seen := client.ActivatePolicyParams{IfMatch: form.Get("etag")}
-			_, err := v.api.ActivatePolicy(v.r.Context(), p.Version, &seen, client.ActivatePolicyBody{Reason: form.Get("reason")})
+			body := client.ActivatePolicyBody{Reason: form.Get("reason")}
+			_, err := v.api.ActivatePolicy(v.r.Context(), p.Version, &seen, body)
 			return v.backTo(policyURL(p.Version))(nil, err)
 		},
 	}
 	if v.r.Method == http.MethodGet && p.Active {
 		return v.tell(result{Heading: fmt.Sprintf("Policy %d is already the active version", p.Version), Back: policyURL(p.Version)})
 	}
-	tried, err := v.api.ActivatePolicy(v.r.Context(), p.Version, &client.ActivatePolicyParams{DryRun: true}, client.ActivatePolicyBody{})
+	dryRun := client.ActivatePolicyParams{DryRun: true}
+	tried, err := v.api.ActivatePolicy(v.r.Context(), p.Version, &dryRun, client.ActivatePolicyBody{})
 	if err != nil {
 		return err
 	}
@@ -177,18 +178,17 @@ func (v *visit) activatePolicy() error {
 	return v.perform(tasksOf("/console/policy", query, t))
 }
 
-// policyURL is the page of a version.
 func policyURL(version int) string {
 	return address("/console/policy", url.Values{"version": {strconv.Itoa(version)}})
 }
 
-// diffLine is a line of a comparison. Its first character says what changes, so that colours are not needed.
+// diffLine is a line of a comparison. Its first character says what changes, without color.
 type diffLine struct {
 	Kind string // added, removed, place or same
 	Text string
 }
 
-// diff compares the texts of two policies. Without a difference it is empty.
+// diff compares the texts of two policies. It is empty if they are the same.
 func diff(before, after *client.PolicyVersion) (lines []diffLine) {
 	text := udiff.Unified(policyName(before), policyName(after), before.Source, after.Source)
 	for line := range strings.Lines(text) {

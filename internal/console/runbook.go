@@ -20,7 +20,6 @@ func (v *visit) showRunbook() error {
 	return v.show("runbook", page{Title: "Runbook", Data: runbook.whole})
 }
 
-// runbook is docs/runbook.md in HTML.
 var runbook = readRunbook(docs.Runbook)
 
 type manual struct {
@@ -53,7 +52,7 @@ func readRunbook(source []byte) manual {
 func rendered(node ast.Node, source []byte) template.HTML {
 	var html bytes.Buffer
 	if err := markdown.Renderer().Render(&html, source, node); err != nil {
-		panic("console: runbook: " + err.Error()) // it is embedded
+		panic("console: runbook: " + err.Error()) // the runbook is embedded
 	}
 	return template.HTML(html.String())
 }
@@ -71,8 +70,8 @@ func anchor(heading *ast.Heading, source []byte) string {
 	}, string(heading.Lines().Value(source)))
 }
 
-// linksOfConsole adds anchors, and makes links lead to the runbook in the console. Links to other pages become text: the service does not
-// serve those.
+// linksOfConsole adds anchors, and points links to the runbook in the console. Links to other documents become text,
+// because the service does not serve those.
 type linksOfConsole struct{}
 
 // Transform implements parser.ASTTransformer.

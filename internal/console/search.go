@@ -15,16 +15,15 @@ import (
 	"pawl/fsm"
 )
 
-// search is what a person typed into the search field. Nothing typed there is an error: what is not understood is left out, with a
-// note.
+// search is a parsed search. Nothing is an error: invalid parts are left out, with a note.
 type search struct {
 	filter client.ListOrdersParams
-	id     string // of one order
+	id     string // of an order
 	notes  []string
 	now    time.Time
 }
 
-// qualifiers are the words before a colon. Each returns what is wrong with its value.
+// qualifiers has the words before a colon. Each function returns what is wrong with its value.
 var qualifiers = map[string]func(s *search, value string) (wrong string){
 	"status":   (*search).status,
 	"hold":     func(s *search, value string) string { return oneOf(holds, value, &s.filter.Hold) },
@@ -39,14 +38,15 @@ var qualifiers = map[string]func(s *search, value string) (wrong string){
 	"sort":     func(s *search, value string) string { return oneOf(sorts, value, &s.filter.Sort) },
 }
 
-// otherNames are those of the API's fields, and of other consoles.
+// otherNames has the names of the API's fields, and of other consoles.
 var otherNames = map[string]string{
 	"state": "status", "is": "status", "holdreason": "reason", "customerid": "customer", "sku": "item", "failurestep": "step",
 	"failurecode": "code", "created": "from", "createdfrom": "from", "since": "from", "after": "from", "createdto": "to", "until": "to",
 	"before": "to", "order": "sort",
 }
 
-// parseSearch reads a text such as `status:failed amount:>100 customer:"ann smith"`. Words without a colon are the id of an order.
+// parseSearch parses a text such as `status:failed amount:>100 customer:"ann smith"`. Words without a colon are the ID
+// of an order.
 func parseSearch(text string, now time.Time) *search {
 	s := &search{now: now}
 	var id []string
@@ -81,7 +81,8 @@ type word struct {
 	quoted bool // from its beginning
 }
 
-// wordsOf splits a text at blanks outside of double quotes. Inside, two quotes stand for one. An open quote ends with the text.
+// wordsOf splits a text at blanks outside of double quotes. Inside, two quotes stand for one. The last quote may be
+// missing.
 func wordsOf(text string) (words []word) {
 	var w word
 	var open, begun, doubled bool
@@ -111,7 +112,6 @@ func wordsOf(text string) (words []word) {
 	return words
 }
 
-// openStates are those of orders that have not ended.
 func openStates() (open []client.Status) {
 	for _, state := range fsm.States() {
 		if !state.Final() {
@@ -157,10 +157,10 @@ func oneOf[W, F ~string](words []W, value string, field *F) (wrong string) {
 
 var (
 	anAmount = regexp.MustCompile(`^(>=|<=|>|<|=)?([0-9]{1,15}(?:\.[0-9]{1,4})?)$`)
-	finest   = decimal.MustParse("0.0001") // amounts have no more digits
+	finest   = decimal.MustParse("0.0001") // the smallest difference of amounts
 )
 
-// amount takes 10, >10, >=10, <10, <=10 and 10..20. The bounds of the API are inclusive.
+// amount parses 10, >10, >=10, <10, <=10 and 10..20. The bounds of the API are inclusive.
 func (s *search) amount(value string) (wrong string) {
 	if least, most, ok := strings.Cut(value, ".."); ok {
 		if least != "" {
@@ -178,7 +178,7 @@ func (s *search) amount(value string) (wrong string) {
 	bound, sign := decimal.MustParse(parts[2]), parts[1]
 	switch sign {
 	case ">":
-		bound, _ = bound.Add(finest) // it fits into 19 digits
+		bound, _ = bound.Add(finest) // can't overflow 19 digits
 	case "<":
 		if bound.IsZero() {
 			return "no amount is below 0"
@@ -202,7 +202,7 @@ func (s *search) from(value string) (wrong string) {
 	return wrong
 }
 
-// to includes the whole day, if only a day is given.
+// to includes the whole day if there is no time.
 func (s *search) to(value string) (wrong string) {
 	at, day, wrong := s.time(value)
 	if day {
@@ -216,7 +216,7 @@ func (s *search) to(value string) (wrong string) {
 
 var anAge = regexp.MustCompile(`^([0-9]{1,4})([mhd])$`)
 
-// time reads a day, a time or an age, in UTC.
+// time parses a day, a time or an age, in UTC.
 func (s *search) time(value string) (at time.Time, day bool, wrong string) {
 	today := s.now.UTC().Truncate(24 * time.Hour)
 	switch strings.ToLower(value) {
@@ -227,7 +227,7 @@ func (s *search) time(value string) (at time.Time, day bool, wrong string) {
 	}
 	if age := anAge.FindStringSubmatch(strings.ToLower(value)); age != nil {
 		unit := map[string]time.Duration{"m": time.Minute, "h": time.Hour, "d": 24 * time.Hour}[age[2]]
-		n, _ := strconv.Atoi(age[1]) // they are digits
+		n, _ := strconv.Atoi(age[1]) // only digits
 		return s.now.Add(-time.Duration(n) * unit), false, ""
 	}
 	for _, layout := range []string{time.DateOnly, time.RFC3339, "2006-01-02T15:04", "2006-01-02T15:04:05"} {

@@ -27,7 +27,7 @@ type itemPage struct {
 	*stockItem
 	Tasks     []*task
 	Movements []client.Movement
-	Older     string // the URL of the page with older ones
+	Older     string // the URL of the next page
 }
 
 const movementsOnPage = 50
@@ -51,7 +51,7 @@ func (v *visit) showItem() error {
 	return v.show("item", page{Title: item.Item.Item, Data: p})
 }
 
-// stockItem is an item, or only a name if it was never ordered or stocked.
+// stockItem is an item, or only a name that was never ordered or stocked.
 type stockItem struct {
 	client.Item
 	etag string
@@ -134,7 +134,7 @@ func (v *visit) itemTasks(i *stockItem) []*task {
 	)
 }
 
-// preview is what another number on the shelf changes. An item that was not tracked is tracked then.
+// preview shows the effect of another number on hand. An item that was not tracked is tracked then.
 func (i *stockItem) preview(onHand int64, err error) ([]change, []string, error) {
 	if err != nil {
 		return nil, nil, err
@@ -147,7 +147,7 @@ func (i *stockItem) preview(onHand int64, err error) ([]change, []string, error)
 		change{"Available", available, strconv.FormatInt(onHand-i.Reserved, 10)})
 }
 
-// units reads a number of units from a form.
+// units parses a number of units in a form.
 func units(form url.Values, name string) (int64, error) {
 	n, err := strconv.ParseInt(strings.TrimSpace(form.Get(name)), 10, 64)
 	if err != nil {

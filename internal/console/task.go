@@ -11,8 +11,9 @@ import (
 	"pawl/client"
 )
 
-// task is something a person can do to an order, an item, an endpoint or a delivery. The first page asks the questions; the
-// second shows what will change and takes the other fields; its button does it. Without questions there is only the second.
+// task is something that a person can do to an order, an item, an endpoint or a delivery. Its first page asks
+// questions. The second shows what will change, asks for the other fields, and has the button that does it. Without
+// questions, there is only the second page.
 type task struct {
 	Name      string // the last part of the path of its pages
 	Label     string // of the link to it
@@ -24,18 +25,18 @@ type task struct {
 	Notes           []string // what to know before
 	questions       []field
 	fields          []field
-	seen            map[string]string // what the person has looked at, such as a version: sent along from the first page on
+	seen            map[string]string // the state that the person saw, such as a version; a hidden field of both pages
 
-	comparison          // of the texts of policies
+	comparison          // of policies
 	Warnings   []string // of a policy
-	Link, Back string   // the URLs of its page, and of the page of the thing
+	Link, Back string   // the URLs of its page, and of the page before it
 
 	preview  func(form url.Values) ([]change, []string, error) // what will change, and notes on it; nil: nothing to show
-	do       func(form url.Values) error                       // does it, and answers
-	conflict func(*client.Problem) error                       // answers if the thing has changed; nil: the form again
+	do       func(form url.Values) error                       // does it, and sends the next page
+	conflict func(*client.Problem) error                       // handles a change in between; nil: shows the form again
 }
 
-// tasksOf gives tasks their URLs: below a path, with the query that names the thing.
+// tasksOf sets the URLs of tasks: below a path, with the query of the page before them.
 func tasksOf(path string, query url.Values, tasks ...*task) []*task {
 	for _, t := range tasks {
 		t.Link, t.Back = address(path+"/"+t.Name, query), address(path, query)
@@ -43,12 +44,12 @@ func tasksOf(path string, query url.Values, tasks ...*task) []*task {
 	return tasks
 }
 
-// offered are the tasks that would not be refused.
+// offered returns the tasks that the API would allow.
 func (v *visit) offered(tasks []*task) []*task {
 	return slices.DeleteFunc(tasks, func(t *task) bool { return t.hidden || !v.may(t.operation) })
 }
 
-// perform serves the pages of the task that the path names. Only what a page has shown counts: a link decides nothing.
+// perform serves the pages of the task in the path. It acts only on a form that it has shown; a link changes nothing.
 func (v *visit) perform(tasks []*task) error {
 	i := slices.IndexFunc(tasks, func(t *task) bool { return t.Name == v.r.PathValue("task") })
 	if i < 0 {
@@ -70,7 +71,7 @@ func (v *visit) perform(tasks []*task) error {
 	return v.mend(t, t.do(v.r.PostForm), v.confirm)
 }
 
-// ask shows the questions of a task; after a refusal, with what was answered and why that was refused.
+// ask shows the questions of a task. After a refusal, it shows the reason and the given answers.
 func (v *visit) ask(t *task, refused *client.Problem) error {
 	if t.questions == nil {
 		return v.confirm(t, refused)
@@ -83,7 +84,7 @@ func (v *visit) ask(t *task, refused *client.Problem) error {
 // confirm shows what will change, and the button that does it.
 func (v *visit) confirm(t *task, refused *client.Problem) error {
 	p, form := v.formOf(t, t.fields, refused), v.r.PostForm
-	p.Hidden["requestId"] = client.NewID() // the same form does nothing twice
+	p.Hidden["requestId"] = client.NewID() // a repeated form has no further effect
 	for _, question := range t.questions {
 		p.Hidden[question.Name] = form.Get(question.Name)
 	}
@@ -103,7 +104,7 @@ func (v *visit) confirm(t *task, refused *client.Problem) error {
 	return v.showAs(p.status, "confirm", page{Title: t.Heading, Data: p})
 }
 
-// mend answers a refusal that a person can do something about; other errors it returns.
+// mend handles a refusal that the person can correct. It returns other errors.
 func (v *visit) mend(t *task, err error, again func(*task, *client.Problem) error) error {
 	problem, ok := errors.AsType[*client.Problem](err)
 	if !ok {
@@ -115,7 +116,7 @@ func (v *visit) mend(t *task, err error, again func(*task, *client.Problem) erro
 		return t.conflict(problem)
 	case changed:
 		for name := range t.seen {
-			v.r.PostForm.Del(name) // it is out of date
+			v.r.PostForm.Del(name) // outdated
 		}
 		return v.ask(t, problem)
 	case problem.Status == http.StatusBadRequest || problem.Status == http.StatusUnprocessableEntity:
@@ -124,13 +125,13 @@ func (v *visit) mend(t *task, err error, again func(*task, *client.Problem) erro
 	return err
 }
 
-// formPage is a page of a task. Its button sends the form to the URL of the page.
+// formPage is a page of a task. Its form is sent to the URL of the page.
 type formPage struct {
 	*task
 	Button  string
 	Changes []change
 	Notes   []string
-	Hidden  map[string]string // what was answered before, with the request id and what the person has looked at
+	Hidden  map[string]string // earlier answers, the request ID and seen
 	Fields  []field
 	status  int
 }
@@ -152,7 +153,7 @@ func (v *visit) formOf(t *task, fields []field, refused *client.Problem) formPag
 	return p
 }
 
-// sentences say why something was refused.
+// sentences says why something was refused.
 func sentences(p *client.Problem) []string {
 	said := []string{strings.TrimSpace(p.Title + " " + p.Detail)}
 	for _, fault := range p.Errors {
@@ -161,15 +162,15 @@ func sentences(p *client.Problem) []string {
 	return said
 }
 
-// change is something that will be different.
+// change is a value before and after.
 type change struct{ What, Before, After string }
 
-// different returns those that are changes.
+// different returns the changes that change something.
 func different(all ...change) []change {
 	return slices.DeleteFunc(all, func(c change) bool { return c.Before == c.After })
 }
 
-// previewOf shows changes; a form that changes nothing is refused.
+// previewOf returns the changes of a form, or an error if there are none.
 func previewOf(changes ...change) ([]change, []string, error) {
 	if changes = different(changes...); len(changes) == 0 {
 		return nil, nil, unusable("Nothing would change.")
@@ -182,7 +183,7 @@ type field struct {
 	Name, Label, Help, Value string
 	Type                     string // of the input; also textarea and select
 	Options                  []string
-	Words                    map[string]string // of options, where the option itself is not what a person reads
+	Words                    map[string]string // labels of options, if they differ from the option
 	Required                 bool
 	secret                   bool // not shown again
 }
@@ -195,17 +196,17 @@ func required(f field) field {
 	return f
 }
 
-// result is the page after a task that has something to say which no other page shows.
+// result is a page after a task, with what no other page shows.
 type result struct {
 	Heading string
 	Notes   []string
-	Text    string // as it is, to be copied or read
+	Text    string // verbatim, to be copied or read
 	Back    string
 }
 
 func (v *visit) tell(r result) error { return v.show("result", page{Title: r.Heading, Data: r}) }
 
-// backTo leads to a page after something was done, or returns why it was not.
+// backTo redirects to a page after success, and returns errors.
 func (v *visit) backTo(page string) func(done any, err error) error {
 	return func(_ any, err error) error {
 		if err != nil {

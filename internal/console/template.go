@@ -13,8 +13,8 @@ import (
 //go:embed templates/*.html
 var templateFiles embed.FS
 
-// templates are the screens, each in the frame. layout.html is the frame, confirm.html and those that begin with _ are
-// parts.
+// templates has a template for each screen, in the frame. layout.html is the frame; confirm.html and those that begin
+// with _ are parts.
 var templates = parseTemplates()
 
 func parseTemplates() map[string]*template.Template {
@@ -31,7 +31,6 @@ func parseTemplates() map[string]*template.Template {
 	return all
 }
 
-// functions are what templates may call.
 var functions = template.FuncMap{
 	"ago":   ago,
 	"lines": visibleLines,
@@ -51,7 +50,7 @@ var functions = template.FuncMap{
 	"list":      func(values ...any) []any { return values },
 }
 
-// ago is how long ago a time was. A script keeps it up to date.
+// ago says how long ago a time was. A script keeps it up to date.
 func ago(at time.Time) template.HTML {
 	if at.IsZero() {
 		return ""
@@ -61,7 +60,7 @@ func ago(at time.Time) template.HTML {
 		utc.Format(time.RFC3339Nano), utc.Format("2006-01-02 15:04:05 UTC"), text))
 }
 
-// distance puts the time since an event into words; a negative one is the time until it.
+// distance formats the time since an event; if negative, the time until it.
 func distance(d time.Duration) string {
 	if d.Abs() < time.Second {
 		return "now"
@@ -81,7 +80,7 @@ func distance(d time.Duration) string {
 	return fmt.Sprintf(form, fmt.Sprint(int(d.Hours()/24), " days"))
 }
 
-// badge shows a status, a hold or the like, in the colour of its class in console.css.
+// badge shows a status, a hold or the like, in the color of its class in console.css.
 func badge(word any) template.HTML {
 	text := template.HTMLEscapeString(fmt.Sprint(word))
 	if text == "" {
@@ -90,13 +89,13 @@ func badge(word any) template.HTML {
 	return template.HTML(`<span class="badge ` + text + `">` + strings.ReplaceAll(text, "_", " ") + `</span>`)
 }
 
-// rowID is the id of an element that shows an order: the same whenever the page is rendered.
+// rowID is the HTML ID of the element of an order, the same each time the page is rendered.
 func rowID(orderID string) string { return fmt.Sprintf("order-%x", orderID) }
 
 // countedTo is where the API stops counting.
 const countedTo = 10_000
 
-// count is a number that is easy to read.
+// count formats a number with thousands separators.
 func count(n any) string {
 	text := fmt.Sprint(n)
 	for i := len(text) - 3; i > 0; i -= 3 {
@@ -105,7 +104,7 @@ func count(n any) string {
 	return text
 }
 
-// atLeast is a number of orders that may be larger.
+// atLeast formats a number of orders, with a + if there are more.
 func atLeast(n int64, more bool) string {
 	if more {
 		return count(n) + "+"
@@ -113,13 +112,13 @@ func atLeast(n int64, more bool) string {
 	return count(n)
 }
 
-// upTo is a number that the API has counted up to countedTo.
+// upTo formats a number that the API counts up to countedTo.
 func upTo(n int64) string { return atLeast(n, n >= countedTo) }
 
-// visible escapes invisible characters of a text, and those that reverse others.
+// visible escapes invisible characters, and those that change the direction of text.
 func visible(text string) string { return visibleBut(text, "") }
 
-// visibleLines is visible for a text of several lines: a policy must not look other than it reads.
+// visibleLines is visible for several lines, as of a policy.
 func visibleLines(text string) string { return visibleBut(text, "\n\t") }
 
 func visibleBut(text, kept string) string {

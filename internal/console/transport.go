@@ -10,9 +10,9 @@ import (
 	"pawl/client"
 )
 
-// InMemory returns the Client of a console in the process of its API. A request of the console reaches the API as if the person's browser
-// had sent it: with the same address, credentials and origin. So the rules about roles, sessions, addresses and other sites are the
-// API's own.
+// InMemory returns the Client of a console in the process of its API. A request of the console reaches the API as if
+// the browser had sent it, with the same address, credentials and origin. So the API applies its own rules about roles,
+// sessions, addresses and other sites.
 func InMemory(api http.Handler) func(*http.Request) (*client.Client, error) {
 	return func(person *http.Request) (*client.Client, error) {
 		return client.New("http://api.invalid", client.Options{
@@ -27,8 +27,8 @@ type inMemory struct {
 	person *http.Request
 }
 
-// personal reports whether a header says who sends a request, or from where. None that proxies write may be left out: with any of them,
-// the API does not give the request the rights of this machine.
+// personal reports whether a header says who sends a request, or from where. All headers of proxies must be included:
+// with any of them, the API does not grant the request the rights of this machine.
 func personal(header string) bool {
 	switch header {
 	case "Authorization", "Cookie", "Origin", "Sec-Fetch-Site", "Forwarded", "Via", "X-Real-Ip":
@@ -41,7 +41,7 @@ var errCutOff = errors.New("the answer was cut off")
 
 // RoundTrip answers a request with the handler.
 func (t inMemory) RoundTrip(r *http.Request) (_ *http.Response, err error) {
-	defer func() { // a panic in a goroutine of a page would end the process
+	defer func() { // in a goroutine of a page, a panic would end the process
 		if cause := recover(); cause != nil {
 			err = errCutOff
 		}
@@ -69,7 +69,7 @@ func (t inMemory) RoundTrip(r *http.Request) (_ *http.Response, err error) {
 	}, nil
 }
 
-// answer keeps what the handler writes.
+// answer stores what the handler writes.
 type answer struct {
 	header http.Header
 	status int

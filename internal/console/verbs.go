@@ -13,26 +13,26 @@ import (
 	"pawl/fsm"
 )
 
-// verb is something a person can ask of an order.
+// verb is a change of orders that a person can request.
 type verb struct {
 	Name, Label string
 	operation   string // of the API
-	button      string // what confirms it; empty: Label
+	button      string // the button that confirms it; empty: Label
 	Meaning     string // what it does, in a sentence
-	done        string // that it was asked for, in a sentence
+	done        string // that it was requested, in a sentence
 	Danger      bool   // it can't be undone
 	needsReason bool
-	Many        *ofMany // nil: it is asked of one order at a time
+	Many        *ofMany // nil: only for one order at a time
 }
 
-// ofMany is what differs if a verb is asked of many orders at once.
+// ofMany is what differs for many orders at once.
 type ofMany struct {
 	Label   string // before "3 orders", and before "all"
 	Done    string // after "3 orders", and after "none can be"
 	Meaning string
 }
 
-// verbs are all of them, in the order in which they are offered.
+// verbs are all verbs, in the order of their buttons.
 var verbs = []*verb{
 	{
 		Name: "approve", Label: "Approve", operation: "approveOrder",
@@ -54,7 +54,7 @@ var verbs = []*verb{
 	{
 		Name: "step-result", Label: "Record the step's result", operation: "settleStepOfOrder", Danger: true, needsReason: true,
 		Meaning: "Look at the provider first. The order continues as if the provider had answered this: " +
-			"if you record a charge that never happened, nobody pays for the order.",
+			"if you record a charge that never happened, the order is not paid.",
 		done: "The step's result is recorded.",
 		Many: &ofMany{"Record a step's result for", "given a result",
 			"Look at the provider first. The orders continue as if the provider had answered this."},
@@ -84,7 +84,6 @@ var verbs = []*verb{
 	},
 }
 
-// verbByName is one of some verbs, or nil.
 func verbByName(verbs []*verb, name string) *verb {
 	if i := slices.IndexFunc(verbs, func(a *verb) bool { return a.Name == name }); i >= 0 {
 		return verbs[i]
@@ -92,23 +91,21 @@ func verbByName(verbs []*verb, name string) *verb {
 	return nil
 }
 
-// applies reports whether this person can ask a verb of an order. The submitter may not be the one to approve it.
+// applies reports whether this person may request a verb for an order. The submitter may not always approve it.
 func (v *visit) applies(a *verb, order *client.Order) bool {
 	own := order.SubmittedBy == v.me.Name && strings.HasPrefix(order.HoldReason, fsm.AnotherApprover)
 	return slices.Contains(order.AllowedActions, a.Name) && (a.Name != "approve" || !own)
 }
 
-// actions are the verbs that apply to an order and that the person may ask.
 func (v *visit) actions(order *client.Order) []*verb {
 	return slices.DeleteFunc(slices.Clone(verbs), func(a *verb) bool { return !v.applies(a, order) || !v.may(a.operation) })
 }
 
-// bulkVerbs are the verbs that the person may ask of many orders.
 func (v *visit) bulkVerbs() []*verb {
 	return slices.DeleteFunc(slices.Clone(verbs), func(a *verb) bool { return a.Many == nil || !v.may(a.operation) })
 }
 
-// bulkActions are those of them that apply to at least one of the orders.
+// bulkActions returns the bulkVerbs that apply to at least one of the orders.
 func (v *visit) bulkActions(orders []client.Order) []*verb {
 	return slices.DeleteFunc(v.bulkVerbs(), func(a *verb) bool {
 		return !slices.ContainsFunc(orders, func(o client.Order) bool { return v.applies(a, &o) })
@@ -129,14 +126,13 @@ var (
 	detailField = field{Name: "detail", Label: "Why it did not happen, in words"}
 )
 
-// ofOrder is a verb that is asked of an order.
 type ofOrder struct {
 	*visit
 	verb  *verb
 	order *client.Order
 }
 
-// doVerb serves the pages on which a verb is asked of an order.
+// doVerb serves the pages of a verb for an order.
 func (v *visit) doVerb() error {
 	a := verbByName(verbs, v.r.PathValue("task"))
 	if a == nil {
@@ -202,7 +198,7 @@ func (q *ofOrder) questions() []field {
 	return nil
 }
 
-// preview shows the order as it would be, and what was answered.
+// preview shows the order as it would be, and the given answers.
 func (q *ofOrder) preview(form url.Values) ([]change, []string, error) {
 	would, err := q.send(form, true)
 	if err != nil {
@@ -221,7 +217,7 @@ func (q *ofOrder) preview(form url.Values) ([]change, []string, error) {
 	return changesOf(q.order, would), notes, nil
 }
 
-// subject is what step-result is about: a refund, the undo of a late effect, or the step that the order is at.
+// subject is what step-result is about: a refund, the undo of a late effect, or the current step.
 func (q *ofOrder) subject() string {
 	refund, generation := q.query("refund"), q.query("generation")
 	switch {
@@ -240,7 +236,8 @@ func (q *ofOrder) step() string {
 	return cmp.Or(q.query("step"), steps[q.order.Status], "charge")
 }
 
-// send asks the API. Its answer to a dry run is the order as it would be. The order must be as the person has seen it.
+// send sends the request. A dry run returns the order as it would be. The order must not have changed since the person
+// saw it.
 func (q *ofOrder) send(form url.Values, dryRun bool) (*client.Order, error) {
 	ctx, api, id, get := q.r.Context(), q.api, q.order.OrderID, form.Get
 	if form.Has("seq") {
@@ -253,7 +250,7 @@ func (q *ofOrder) send(form url.Values, dryRun bool) (*client.Order, error) {
 	to := client.CancelOrderParams{DryRun: dryRun, IfMatch: q.order.ETag(), Prefer: "wait=2"}
 	b := client.VerbBody{Reason: get("reason"), OnBehalfOf: get("onBehalfOf"), RequestID: get("requestId")}
 	if dryRun {
-		b = client.VerbBody{Reason: "preview", RequestID: client.NewID()} // nothing of it is kept; the form asks for them
+		b = client.VerbBody{Reason: "preview", RequestID: client.NewID()} // not stored; the form asks for the reason
 	}
 	switch q.verb.Name {
 	case "approve":
@@ -271,7 +268,9 @@ func (q *ofOrder) send(form url.Values, dryRun bool) (*client.Order, error) {
 			Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID,
 			Policy: client.RetryBodyPolicy(get("policy")), PaymentMethod: get("paymentMethod")})
 	case "refund":
-		body := client.RefundBody{Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID, Restock: numberOr(get("restock"), -1)}
+		body := client.RefundBody{
+			Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID, Restock: numberOr(get("restock"), -1),
+		}
 		if amount := strings.TrimSpace(get("amount")); amount != "" {
 			body.Amount = &amount
 		}
@@ -286,7 +285,7 @@ func (q *ofOrder) send(form url.Values, dryRun bool) (*client.Order, error) {
 	return api.SettleStepOfOrder(ctx, id, (*client.SettleStepOfOrderParams)(&to), body)
 }
 
-// changesOf are the differences between an order as it is and as it would be.
+// changesOf returns the differences between an order as it is and as it would be.
 func changesOf(is, would *client.Order) []change {
 	changes := different(
 		change{"Status", string(is.Status), string(would.Status)},
@@ -325,15 +324,15 @@ func refundsText(o *client.Order) string {
 	return strings.Join(all, "; ")
 }
 
-// refusal says why a verb was not done, and what has happened since the person looked.
+// refusal says why a verb was not done, and what happened since the person looked.
 type refusal struct {
 	*client.Problem
 	Order   *client.Order
-	Again   string // URL of the page where it can be asked again; empty: it would be refused
+	Again   string // URL of the page to try again; empty: it would be refused
 	Happens []client.Transition
 }
 
-// conflict answers if the order is no longer as it was seen, or is the person's own.
+// conflict shows that the order has changed since it was seen, or that it is the person's own.
 func (q *ofOrder) conflict(problem *client.Problem) (err error) {
 	r, ctx := refusal{Problem: problem}, q.r.Context()
 	if r.Order, err = q.api.GetOrder(ctx, q.order.OrderID, nil); err != nil {

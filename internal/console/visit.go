@@ -13,14 +13,13 @@ import (
 	"pawl/client"
 )
 
-// visit is a request of a person.
 type visit struct {
 	console *console
 	w       http.ResponseWriter
 	r       *http.Request
 	api     *client.Client
-	me      *client.Caller // without rights until it is identified
-	live    string         // the URL where the page hears of changes; empty: it does not
+	me      *client.Caller // without rights until identify
+	live    string         // the URL of the stream of changes; empty: none
 }
 
 // may reports whether the person may do an operation of the API, by its operationId.
@@ -40,10 +39,10 @@ func (v *visit) needs(operation string) error {
 // query is a parameter of the page, or empty.
 func (v *visit) query(name string) string { return v.r.URL.Query().Get(name) }
 
-// number reads a parameter or a field. What is no number is 0.
+// number parses a parameter or field. Anything else is 0.
 func number(text string) int { return numberOr(text, 0) }
 
-// numberOr reads a number. An empty text is 0.
+// numberOr parses a number, or returns otherwise. An empty text is 0.
 func numberOr(text string, otherwise int) int {
 	text = strings.TrimSpace(text)
 	n, err := strconv.Atoi(text)
@@ -53,13 +52,13 @@ func numberOr(text string, otherwise int) int {
 	return n
 }
 
-// page is what a screen shows in the frame of all pages.
+// page is the content of a screen.
 type page struct {
 	Title string
 	Data  any
 }
 
-// frame is what the templates see.
+// frame is the data of templates.
 type frame struct {
 	page
 	Me       *client.Caller
@@ -76,7 +75,6 @@ type frame struct {
 // sessionCookie is the cookie of a login, as the API sets it.
 const sessionCookie = "__Host-pawl-session"
 
-// show answers with a template of that name.
 func (v *visit) show(name string, p page) error { return v.showAs(http.StatusOK, name, p) }
 
 func (v *visit) showAs(status int, name string, p page) error {
@@ -84,7 +82,7 @@ func (v *visit) showAs(status int, name string, p page) error {
 		page: p, Me: v.me, Path: v.r.URL.Path, Live: v.live, Reload: v.r.URL.RequestURI(),
 		Asset: v.console.assets.path, May: v.may, Query: v.query, Lab: v.console.Lab != nil,
 	}
-	_, err := v.r.Cookie(sessionCookie) // other cookies may be of another service on this machine
+	_, err := v.r.Cookie(sessionCookie) // other cookies may belong to another service on this machine
 	f.SignedIn = err == nil && len(v.me.Roles) > 0
 	var body bytes.Buffer
 	if err := templates[name].ExecuteTemplate(&body, "layout", f); err != nil {
@@ -94,11 +92,10 @@ func (v *visit) showAs(status int, name string, p page) error {
 	header.Set("Content-Type", "text/html; charset=utf-8")
 	header.Set("Cache-Control", "no-store")
 	v.w.WriteHeader(status)
-	v.w.Write(body.Bytes()) //nolint:errcheck // the person has gone
+	v.w.Write(body.Bytes()) //nolint:errcheck // fails if the browser has disconnected
 	return nil
 }
 
-// redirect leads to another page.
 func (v *visit) redirect(to string) error {
 	http.Redirect(v.w, v.r, to, http.StatusSeeOther)
 	return nil
@@ -107,7 +104,7 @@ func (v *visit) redirect(to string) error {
 // maxForm is the size limit of a form in bytes: a thousand ids of 255 escaped characters.
 const maxForm = 4 << 20
 
-// answered identifies the person, and shows errors.
+// answered identifies the person, serves the page, and shows errors.
 func (c *console) answered(serve func(*visit) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		v := c.visit(w, r)
@@ -137,11 +134,11 @@ func (v *visit) identify() (err error) {
 	return err
 }
 
-// The URLs by which screens lead to each other.
+// The URLs of links between screens.
 
 func address(path string, query url.Values) string { return path + "?" + query.Encode() }
 
-// with is the URL of the page with another value of a parameter.
+// with is the URL of this page with another value of a parameter.
 func (v *visit) with(name, value string) string {
 	query := v.r.URL.Query()
 	query.Set(name, value)
@@ -156,22 +153,19 @@ func (v *visit) nextPage(cursor string) string {
 	return v.with("cursor", cursor)
 }
 
-// orderURL is the page of an order.
 func orderURL(id string) string { return address("/console/order", url.Values{"id": {id}}) }
 
-// actionURL is the page where a verb is asked of an order.
 func actionURL(verb, id string) string {
 	return address("/console/order/"+verb, url.Values{"id": {id}})
 }
 
-// bulkURL is the page where a verb is asked of the orders of a filter, in parameters of the API.
+// bulkURL is the page of a verb for the orders of a filter, in the parameters of the API.
 func bulkURL(verb string, filter url.Values) string {
 	query := url.Values{"verb": {verb}}
 	maps.Copy(query, filter)
 	return address("/console/bulk", query)
 }
 
-// ordersURL is the list of the orders that a search finds.
 func ordersURL(search string) string { return address("/console/orders", url.Values{"q": {search}}) }
 
 var (
@@ -180,15 +174,15 @@ var (
 	errNoPage    = newProblem(http.StatusNotFound, "There is no such page.", "") // the path has no screen
 )
 
-// newProblem is a problem that the console itself has found.
+// newProblem is a problem found by the console itself.
 func newProblem(status int64, title, detail string) *client.Problem {
 	return &client.Problem{ProblemBody: client.ProblemBody{Status: status, Title: title, Detail: detail}}
 }
 
-// unusable is the error of a wrong form.
+// unusable is the error of an invalid form.
 func unusable(why string) error { return newProblem(http.StatusUnprocessableEntity, why, "") }
 
-// showError shows a problem. Any other error means that the API did not answer.
+// showError shows a problem. Other errors mean that the API did not answer.
 func (v *visit) showError(err error) {
 	problem, ok := errors.AsType[*client.Problem](err)
 	if !ok {
@@ -200,13 +194,12 @@ func (v *visit) showError(err error) {
 	}
 }
 
-// hasStatus reports whether an error is an answer of the API with a status.
 func hasStatus(err error, status int64) bool {
 	problem, ok := errors.AsType[*client.Problem](err)
 	return ok && problem.Status == status
 }
 
-// refusedInput is the problem of an input that the API refuses, or nil.
+// refusedInput is the problem of an input that the API rejects, or nil.
 func refusedInput(err error) *client.Problem {
 	if !hasStatus(err, http.StatusUnprocessableEntity) {
 		return nil

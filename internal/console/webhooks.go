@@ -27,7 +27,7 @@ type endpointPage struct {
 	Deliveries []client.Delivery
 	Problem    *client.Problem // with the filter
 	States     []string
-	Exhausted  bool   // the attempts of some are used up
+	Exhausted  bool   // some deliveries are exhausted
 	Next       string // the URL of the next page
 }
 
@@ -60,7 +60,7 @@ func (v *visit) showEndpoint() error {
 	return v.show("webhook", page{Title: "Webhook endpoint " + id, Data: p})
 }
 
-// doEndpoint serves the pages of what people do to an endpoint, or of making one.
+// doEndpoint serves the tasks of an endpoint, and the creation of one.
 func (v *visit) doEndpoint() error {
 	if v.r.PathValue("task") == "new" {
 		return v.perform([]*task{v.newEndpoint()})
@@ -72,8 +72,8 @@ func (v *visit) doEndpoint() error {
 	return v.perform(v.endpointTasks(endpoint))
 }
 
-// newEndpoint makes an endpoint. Only the answer to its form has the secret; if the form is sent again, the API knows the
-// request and answers with the same secret.
+// newEndpoint creates an endpoint. Only the answer to its form has the secret. If the form is sent again, the API
+// answers with the same secret.
 func (v *visit) newEndpoint() *task {
 	return &task{
 		Name: "new", operation: "createWebhookEndpoint",
@@ -114,24 +114,25 @@ func endpointBody(form url.Values) client.WebhookEndpointBody {
 	}
 }
 
+func verbBody(form url.Values) client.VerbBody {
+	return client.VerbBody{Reason: form.Get("reason"), RequestID: form.Get("requestId")}
+}
+
 const fromNow = "only new events"
 
-// overlaps are how long the previous secret is still good for.
+// overlaps are the choices of how long the previous secret remains valid.
 var overlaps = []struct {
 	text    string
 	seconds int
 }{{"a day", 86400}, {"an hour", 3600}, {"a week", 7 * 86400}, {"no time: it has leaked", 0}}
 
-// minutes is how browsers write a time.
+// minutes is how browsers format a time.
 const minutes = "2006-01-02T15:04"
 
-// endpointTasks are what people do to an endpoint, in the order in which its page offers them.
+// endpointTasks are the tasks of an endpoint, in the order of their buttons.
 func (v *visit) endpointTasks(e *client.WebhookEndpoint) []*task {
 	ctx, version := v.r.Context(), map[string]string{"version": fmt.Sprint(e.Version)}
 	done := v.backTo(endpointURL(e.ID))
-	ask := func(form url.Values) client.VerbBody {
-		return client.VerbBody{Reason: form.Get("reason"), RequestID: form.Get("requestId")}
-	}
 	disabled := e.State == client.WebhookEndpointStateDisabled
 	return tasksOf("/console/webhook", url.Values{"id": {e.ID}},
 		&task{
@@ -171,9 +172,7 @@ func (v *visit) endpointTasks(e *client.WebhookEndpoint) []*task {
 			Heading: "Disable the endpoint?", Button: "Disable it",
 			Notes:  []string{"Nothing is sent to it. Its events are kept for as long as the feed keeps them."},
 			fields: []field{whyField},
-			do: func(form url.Values) error {
-				return done(v.api.DisableWebhookEndpoint(ctx, e.ID, nil, ask(form)))
-			},
+			do:     func(form url.Values) error { return done(v.api.DisableWebhookEndpoint(ctx, e.ID, nil, verbBody(form))) },
 		},
 		&task{
 			Name: "delete", Label: "Delete", operation: "deleteWebhookEndpoint", Danger: true,
@@ -193,8 +192,9 @@ func (v *visit) enableTask(e *client.WebhookEndpoint) *task {
 		Name: "enable", Label: "Enable", operation: "enableWebhookEndpoint", hidden: e.State != client.WebhookEndpointStateDisabled,
 		Heading: "Enable the endpoint?", Button: "Enable it",
 		Notes: []string{"Events that are older than the feed keeps are not sent. With only new events, unfinished deliveries are skipped."},
-		fields: []field{{Name: "from", Label: "It gets", Type: "select", Options: []string{"all events since it was disabled", fromNow}},
-			whyField},
+		fields: []field{
+			{Name: "from", Label: "It gets", Type: "select", Options: []string{"all events since it was disabled", fromNow}}, whyField,
+		},
 		do: func(form url.Values) error {
 			body := client.EnableBody{From: client.EnableBodyFromStopped, Reason: form.Get("reason"), RequestID: form.Get("requestId")}
 			if form.Get("from") == fromNow {
@@ -266,7 +266,6 @@ func (v *visit) recoverDeliveries(e *client.WebhookEndpoint, form url.Values) er
 	return v.tell(r)
 }
 
-// deliveryPage is a delivery with what can be done about it.
 type deliveryPage struct {
 	*client.Delivery
 	Endpoint string
@@ -314,15 +313,14 @@ func (v *visit) deliveryTasks(p *deliveryPage) []*task {
 				"Later deliveries of the same order or item wait for it."},
 			fields: []field{whyField},
 			do: func(form url.Values) error {
-				body := client.VerbBody{Reason: form.Get("reason"), RequestID: form.Get("requestId")}
-				return done(v.api.ResendDelivery(ctx, p.Endpoint, no, nil, body))
+				return done(v.api.ResendDelivery(ctx, p.Endpoint, no, nil, verbBody(form)))
 			},
 		},
 		&task{
 			Name: "skip", Label: "Skip", operation: "skipDelivery", Danger: true,
 			hidden:  p.State != client.DeliveryStatePending && p.State != client.DeliveryStateExhausted,
 			Heading: "Skip the delivery?", Button: "Skip it",
-			Notes: []string{"It is not sent again, and later deliveries of the same order or item go on. " +
+			Notes: []string{"It is not sent again, and later deliveries of the same order or item continue. " +
 				"The receiver misses an event."},
 			fields: []field{required(whyField)},
 			do: func(form url.Values) error {

@@ -1,19 +1,19 @@
-// What pages do beyond links and forms: they keep themselves up to date, tell times as a person likes them, and have keys.
+// What pages do beyond links and forms: live updates, a choice of time formats, and keyboard shortcuts.
 import htmx from "./htmx.esm.min.js";
 
 const main = document.getElementById("main");
 
-// What a person has chosen. It is kept in the browser, if the browser keeps anything.
+// The settings of the person, stored in the browser if possible.
 const settings = {
   get(name, otherwise) {
     try { return localStorage.getItem(`pawl.${name}`) ?? otherwise; } catch { return otherwise; }
   },
   set(name, value) {
-    try { localStorage.setItem(`pawl.${name}`, value); } catch { /* it counts for this page alone */ }
+    try { localStorage.setItem(`pawl.${name}`, value); } catch { /* it lasts for this page */ }
   },
 };
 
-// make makes an element: what it is, its attributes, and what is in it.
+// make creates an element with attributes and content.
 function make(kind, attributes = {}, ...content) {
   const element = document.createElement(kind);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
@@ -21,8 +21,8 @@ function make(kind, attributes = {}, ...content) {
   return element;
 }
 
-// A page hears at data-live that something has changed, and loads its own URL anew. Nothing is asked for while nobody
-// looks, while the page is paused, or while a person fills in a form or has chosen rows.
+// The stream at data-live reports changes, and the page then loads its URL again. It does not while it is hidden or
+// paused, or while a person fills in a form or has selected rows.
 let source, stale = false, loading = false, lost = false;
 let paused = sessionStorage.getItem("paused") === "yes";
 
@@ -44,25 +44,25 @@ async function refresh() {
     const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
     lost = !answer.ok;
     const text = await answer.text();
-    if (editing()) { // since it was asked for
+    if (editing()) { // since the request
       stale = true;
     } else if (answer.ok && !document.hidden) {
       const fresh = new DOMParser().parseFromString(text, "text/html").getElementById("main");
       keep(fresh);
-      if (fresh.dataset.live) main.dataset.live = fresh.dataset.live; // whoever listens again begins with what this page shows
+      if (fresh.dataset.live) main.dataset.live = fresh.dataset.live; // a new stream begins with this version
       htmx.swap({ target: main, swap: "innerMorph", text: fresh.innerHTML });
       arrange();
     }
   } catch {
-    lost = true; // the stream comes back by itself, and then the page is loaded
+    lost = true; // the stream reconnects by itself, and then the page is loaded
     stale = true;
   } finally {
     loading = false;
-    stale && !lost ? refresh() : label(); // something may have happened meanwhile
+    stale && !lost ? refresh() : label(); // there may be changes since
   }
 }
 
-// keep has a page that comes look as the one that goes: what was opened stays open.
+// keep opens the details of the new page that are open on the old one.
 function keep(fresh) {
   const name = (details) => details.querySelector("summary")?.textContent;
   const before = [...main.querySelectorAll("details")];
@@ -82,7 +82,7 @@ function listen() {
     source.addEventListener("open", () => { lost = false; stale ? refresh() : label(); });
     source.addEventListener("error", () => {
       [lost, stale] = [true, true];
-      if (source?.readyState === EventSource.CLOSED) { // it was refused; a connection that breaks comes back by itself
+      if (source?.readyState === EventSource.CLOSED) { // it was refused; a lost connection reconnects by itself
         source = undefined;
         setTimeout(listen, 10_000);
       }
@@ -93,7 +93,7 @@ function listen() {
 }
 
 document.addEventListener("visibilitychange", () => {
-  stale = true; // nobody has heard what happened meanwhile
+  stale = true; // no stream reported changes meanwhile
   listen();
 });
 main.addEventListener("focusout", () => setTimeout(() => stale && refresh()));
@@ -109,19 +109,19 @@ function pause() {
   listen();
 }
 
-// label says whether what is seen is what is.
+// label shows whether the page is up to date.
 function label() {
-  const [state, text, title] = paused ? ["paused", "Paused", "Go on keeping this page up to date"]
-    : lost ? ["lost", "Not live", "The service does not answer, or you are signed out. The page tries again by itself; load it again to see what is wrong"]
-    : stale ? ["stale", "Changed", "Something has changed. It will be shown when you have left the form, or chosen nothing"]
-    : ["live", "Live", "Stop keeping this page up to date"];
+  const [state, text, title] = paused ? ["paused", "Paused", "Resume live updates"]
+    : lost ? ["lost", "Not live", "The service does not answer, or you are signed out. The page retries by itself; reload it to see the error"]
+    : stale ? ["stale", "Changed", "Something has changed. It will be shown when you leave the form and clear the selection"]
+    : ["live", "Live", "Pause live updates"];
   liveButton.dataset.state = state;
   liveButton.textContent = text;
   liveButton.title = title;
   liveButton.setAttribute("aria-pressed", String(!paused));
 }
 
-// Times are as long ago as they are, or in words of a clock.
+// Times are shown as a distance or by the clock.
 function distance(seconds) {
   const [size, form] = [Math.abs(seconds), seconds < 0 ? (s) => `in ${s}` : (s) => `${s} ago`];
   if (size < 1) return "now";
@@ -146,7 +146,7 @@ function tick() {
 }
 setInterval(() => document.hidden || tick(), 5000);
 
-// arrange sees to what a page that has just come lacks: true times, a person's own views, and tables that can be scrolled by keys.
+// arrange completes a page that was loaded: times, saved views, and tables that can be scrolled with the keyboard.
 function arrange() {
   tick();
   showViews();
@@ -163,8 +163,7 @@ function reachable() {
   }
 }
 
-// Views of a person's own: searches that were given a name. They are beside those that everybody has, and the server knows
-// nothing of them.
+// Saved views: named searches, listed after the common ones. They are stored only in the browser.
 function showViews() {
   const list = main.querySelector("nav.views ul");
   if (!list) return;
@@ -188,33 +187,33 @@ function showViews() {
   list.append(make("li", { class: "own" }, save));
 }
 
-// Whoever chooses all rows chooses those that are shown.
+// The checkbox in the header selects all rows of the page.
 main.addEventListener("change", ({ target }) => {
   if (!target.matches("thead input[type=checkbox]")) return;
   for (const box of target.closest("table").querySelectorAll("tbody input[type=checkbox]")) box.checked = target.checked;
 });
 
-// Keys. They can be turned off, for those who speak to their computer or press keys by accident.
+// Keyboard shortcuts. They can be turned off, for speech input and accidental keys.
 const keys = {
   "/": ["search", search],
   j: ["the next row", () => step(1)],
-  k: ["the row before", () => step(-1)],
+  k: ["the previous row", () => step(-1)],
   Enter: ["open the row"], // its link has the focus
   x: ["choose the row, or not", () => row()?.querySelector("input[type=checkbox]")?.click()],
-  p: ["pause, or go on being live", () => main.dataset.live && pause()],
+  p: ["pause or resume live updates", () => main.dataset.live && pause()],
   "?": ["this help", help],
 };
 
 const row = () => document.activeElement.closest("tbody tr, article");
 
-// step goes to the next row with a link, or to the one before.
+// step focuses the next or previous row with a link.
 function step(by) {
   const rows = [...main.querySelectorAll("tbody tr, article")].filter((other) => other.querySelector("a") && other.checkVisibility());
   const at = rows.indexOf(row());
   rows[at < 0 ? (by > 0 ? 0 : rows.length - 1) : at + by]?.querySelector("a").focus();
 }
 
-// search leads to the field of the page, or to the orders.
+// search focuses the search field of the page, or opens the orders.
 function search() {
   const field = main.querySelector("input[type=search]");
   if (field) {
