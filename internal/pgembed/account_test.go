@@ -45,7 +45,8 @@ func TestAsRoot(t *testing.T) {
 	t.Run("other users are rejected, and the data of nobody", func(t *testing.T) {
 		t.Parallel()
 		dir := folder(t)
-		for name, says := range map[string]string{"nobody": "other programs run as nobody", "no-such-user": "no-such-user", "root": "does not run as root"} {
+		for name, says := range map[string]string{"nobody": "other programs run as nobody", "no-such-user": "no-such-user",
+			"root": "does not run as root"} {
 			_, err := Start(deadline(t), Config{Dir: dir, User: name})
 			wantError(t, err, says)
 			assert.ErrorIs(t, err, ErrSetting, "not an ErrSetting")
@@ -87,7 +88,8 @@ func TestMakingTheUser(t *testing.T) {
 	}
 	all.Wait()
 	users, err := os.ReadFile("/etc/passwd")
-	if line := regexp.MustCompile("(?m)^"+name+":.*$").FindAllString(string(users), -1); err != nil || len(line) != 1 || !strings.HasSuffix(line[0], "/nologin") {
+	if line := regexp.MustCompile("(?m)^"+name+":.*$").FindAllString(string(users), -1); err != nil || len(line) != 1 ||
+		!strings.HasSuffix(line[0], "/nologin") {
 		t.Errorf("%q, %v", line, err)
 	}
 	_, err = s.ownAccount(deadline(t), "no:name")

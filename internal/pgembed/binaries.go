@@ -18,7 +18,6 @@ import (
 	"time"
 )
 
-// oldestMajor is the oldest supported PostgreSQL.
 const oldestMajor = 14
 
 // binaries is a folder with postgres and initdb.
@@ -41,7 +40,6 @@ var installedPatterns = []string{
 	"/usr/local/pgsql/bin",
 }
 
-// installedBinDirs are the candidates on this machine.
 func installedBinDirs() []string {
 	var dirs []string
 	if path, err := exec.LookPath("postgres"); err == nil {
@@ -345,7 +343,7 @@ func npmInstall(ctx context.Context, work string) error {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c",
 		`umask 022 && exec "$0" "$1" ci --ignore-scripts --no-audit --no-fund --fetch-retries=1 --fetch-retry-mintimeout=1000`, node, npm)
-	cmd.Dir = work // the current folder may have an .npmrc of someone else
+	cmd.Dir = work // the current folder may have an .npmrc of another user
 	cmd.Env = environment(npmVariables...)
 	cmd.WaitDelay = time.Second
 	var printed bytes.Buffer
@@ -356,7 +354,7 @@ func npmInstall(ctx context.Context, work string) error {
 	return nil
 }
 
-// npmReason is the line in which npm says what went wrong.
+// npmReason is the line with the cause in the output of npm.
 func npmReason(printed string) string {
 	for line := range strings.Lines(printed) {
 		reason, found := strings.CutPrefix(strings.TrimSpace(line), "npm error ")

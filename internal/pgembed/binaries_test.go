@@ -32,7 +32,8 @@ func listing(dirs ...string) func() []string { return func() []string { return d
 
 func TestChoiceOfServer(t *testing.T) {
 	t.Parallel()
-	old, fifteen, seventeen, beta := fakeServer(t, "9.6.24"), fakeServer(t, "15.20 (Debian 15.20-0+deb12u1)"), fakeServer(t, "17.2"), fakeServer(t, "18beta1")
+	old, fifteen, seventeen, beta := fakeServer(t, "9.6.24"), fakeServer(t,
+		"15.20 (Debian 15.20-0+deb12u1)"), fakeServer(t, "17.2"), fakeServer(t, "18beta1")
 	for _, c := range []struct {
 		name   string
 		dirs   []string

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// folders are those of one server. All are in base, perhaps except socket.
+// folders has the folders of a server. All are in base, except perhaps socket.
 type folders struct {
 	base, data, log, socket string
 	temporary               bool // socket is outside base, whose path is too long for a socket
@@ -35,7 +35,8 @@ func openFolders(base string) (folders, error) {
 	if err != nil {
 		return folders{}, fmt.Errorf("open data folder: %w", err)
 	}
-	return folders{base: base, data: filepath.Join(base, "data"), log: filepath.Join(base, "log"), socket: filepath.Join(base, "run")}, nil
+	in := func(name string) string { return filepath.Join(base, name) }
+	return folders{base: base, data: in("data"), log: in("log"), socket: in("run")}, nil
 }
 
 // makeFolder creates dir and its missing parents. As root it opens them to all, whatever the umask, because the user of

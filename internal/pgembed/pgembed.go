@@ -1,15 +1,14 @@
-// Package pgembed runs a PostgreSQL server as a child process, for machines on which nobody has set one up.
+// Package pgembed runs a PostgreSQL server as a child process, for machines without one.
 //
 // It is meant for production: fsync, synchronous_commit and full_page_writes stay on, data pages have checksums, and
 // existing data is never initialised again or removed. The server listens only on a Unix socket, in a folder that other
-// users can't enter, and PostgreSQL asks the kernel who connects: only root and the user of this process need no
-// password.
+// users can't enter. Root and the user of this process need no password (peer authentication).
 //
 // The server ends with this process, even after SIGKILL: Linux sends it SIGINT when its parent dies (prctl(2),
 // PR_SET_PDEATHSIG); elsewhere the next Start stops the left-over server first.
 //
 // Linux and macOS are supported, as an ordinary user and as root, who runs the server as an unprivileged user, because
-// initdb and postgres reject root. Programs that another user could have put in place of PostgreSQL are not run.
+// initdb and postgres reject root. It runs no programs that another user could have replaced.
 package pgembed
 
 import (
@@ -26,13 +25,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ErrInUse says that another process holds the data folder. The error that wraps it names both.
+// ErrInUse is the error if another process holds the data folder. The wrapping error names both.
 var ErrInUse = errors.New("data folder is in use")
 
-// ErrNoData says that the folder has no data, and that Config.Existing forbids creating it.
+// ErrNoData is the error if the folder has no data, and Config.Existing forbids creating it.
 var ErrNoData = errors.New("there is no PostgreSQL data")
 
-// ErrSetting says that BinDir or User can't be used. Starting again does not help.
+// ErrSetting is the error if BinDir or User can't be used. Starting again does not help.
 var ErrSetting = errors.New("invalid setting")
 
 const (
@@ -40,7 +39,7 @@ const (
 	port      = "5432" // names the socket file only: the server has no TCP port
 )
 
-// Config says where the server keeps its data and which programs it runs. The zero value is usable.
+// Config says where the server keeps its data, and which programs it runs. The zero value is usable.
 type Config struct {
 	// Dir is the base folder, with data (the cluster), run (the socket), log, lock and startup.log. "": DefaultDir.
 	Dir string
@@ -122,7 +121,7 @@ func (s *Server) URL(database string) string {
 // PID is the process ID of the postmaster.
 func (s *Server) PID() int { return s.process.cmd.Process.Pid }
 
-// Exited is closed when the server process has ended, for whatever reason.
+// Exited is closed when the server process has ended, for any reason.
 func (s *Server) Exited() <-chan struct{} { return s.process.exited }
 
 // Err says why the server ended without Stop. It is nil while the server runs and after Stop ended it.
@@ -222,7 +221,7 @@ func (s *Server) close() {
 	})
 }
 
-// answer asks the server for its version: one that is ready may still reject us.
+// answer returns the version of the server. It connects, because a server that is ready may still reject us.
 func (s *Server) answer(ctx context.Context) (version string, err error) {
 	conn, err := pgx.Connect(ctx, s.URL("postgres"))
 	if err != nil {

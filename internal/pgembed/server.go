@@ -25,7 +25,7 @@ import (
 	"time"
 )
 
-// errMemoryInUse is caused by a backend that outlives its killed server: PostgreSQL does not start beside it.
+// errMemoryInUse means that a backend has outlived its killed server: PostgreSQL does not start beside it.
 var errMemoryInUse = errors.New("a process of an earlier server is still running")
 
 // initialise creates the data folder under another name and renames it, so that a folder named data is always complete.
@@ -166,8 +166,8 @@ func lastLines(r io.Reader) string {
 	return strings.Join(lines, " / ")
 }
 
-// arguments are those of postgres. Settings are there rather than in postgresql.conf so that each start uses those of
-// this version and of the memory of this machine.
+// arguments are the arguments of postgres. They include the settings, so that each start uses those of this version and
+// for the memory of this machine.
 func (s *Server) arguments() []string {
 	settings := map[string]string{
 		"listen_addresses":        "",
@@ -210,8 +210,8 @@ func sharedBuffers(memory int64) int64 {
 	return min(max(memory/4, 32*mebibyte), 512*mebibyte)
 }
 
-// memory is how many bytes this process may use: those of the machine or, if less, of the control group. Where neither
-// can be read (macOS), it is assumed to be plenty.
+// memory is how many bytes this process may use: those of the machine or, if less, of the control group. If neither can
+// be read (macOS), it is assumed to be plenty.
 func memory() int64 {
 	size := int64(math.MaxInt64)
 	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
@@ -274,7 +274,7 @@ func userName(uid int) (string, error) {
 	return strings.TrimSpace(string(printed)), nil
 }
 
-// quoted is a name in pg_ident.conf.
+// quoted quotes a name for pg_ident.conf.
 func quoted(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 
 const (
@@ -292,9 +292,9 @@ type process struct {
 }
 
 // command prepares a program of the server. Its environment is a short list, because PG* variables would redirect it
-// and our secrets are none of its business. It gets a process group of its own, because ^C in a terminal must not stop
-// the database before the service has finished, and starts in /, because its user may not be able to enter our folder.
-// When this process dies, it gets the signal death.
+// and it must not see our secrets. It has its own process group, because ^C in a terminal must not stop the database
+// before the service has finished. It starts in /, because its user may not be able to enter our folder. When this
+// process dies, it gets the signal death.
 func (s *Server) command(death syscall.Signal, name string, args ...string) *exec.Cmd {
 	cmd := command(filepath.Join(s.bin.dir, name), s.account, args...)
 	if s.cfg.withoutDeathSignal {
@@ -313,7 +313,7 @@ func command(path string, a *account, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Launch starts a program of ours in a process group of its own, so that ^C in a terminal reaches only this process. On
+// Launch starts a program of ours in its own process group, so that ^C in a terminal reaches only this process. On
 // Linux it dies with this process. exited is closed when the program has ended; cmd.ProcessState then says how.
 func Launch(cmd *exec.Cmd) (exited <-chan struct{}, err error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -366,7 +366,7 @@ func output(ctx context.Context, cmd *exec.Cmd) (string, error) {
 	}
 }
 
-// stop ends a server as Server.Stop says. It returns nil if the process has already ended.
+// stop ends a server as described at Server.Stop. It returns nil if the process has already ended.
 func (p *process) stop(ctx context.Context) error {
 	p.stopping.Store(true)
 	limited, cancel := context.WithTimeout(ctx, fastShutdownLimit)
@@ -380,10 +380,11 @@ func (p *process) stop(ctx context.Context) error {
 	p.signal(syscall.SIGQUIT)
 	defer time.AfterFunc(immediateShutdownLimit, func() { p.signal(syscall.SIGKILL) }).Stop()
 	<-p.exited
-	return fmt.Errorf("stop PostgreSQL: process %d was stopped before its checkpoint; the next start recovers", p.cmd.Process.Pid)
+	return fmt.Errorf("stop PostgreSQL: process %d was stopped before its checkpoint; the next start recovers",
+		p.cmd.Process.Pid)
 }
 
-// signal ignores the error, which can only be that the process has ended.
+// signal ignores the error, which can only mean that the process has ended.
 func (p *process) signal(sig syscall.Signal) { _ = p.cmd.Process.Signal(sig) }
 
 // pidFile is PostgreSQL's postmaster.pid (src/include/utils/pidfile.h): line 1 is the process ID, line 8 the status.

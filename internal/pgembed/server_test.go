@@ -46,7 +46,7 @@ func TestOtherUsersAreNotLetIn(t *testing.T) {
 	})
 }
 
-// The files that say who may connect are ours, whoever changed them.
+// The files with the access rules are written at every start, even if they were changed.
 func TestAccessIsWrittenAnew(t *testing.T) {
 	t.Parallel()
 	cfg := Config{Dir: folder(t)}

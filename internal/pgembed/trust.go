@@ -78,8 +78,8 @@ func findProgram(name string) (string, error) {
 	return "", err
 }
 
-// environment is the part of our environment with these names, without folders in which others could put programs,
-// libraries or settings.
+// environment returns some of our environment variables, without folders in which others could put programs, libraries
+// or settings.
 func environment(names ...string) (env []string) {
 	for _, name := range names {
 		value, ok := os.LookupEnv(name)
@@ -94,7 +94,7 @@ func environment(names ...string) (env []string) {
 	return env
 }
 
-// trustedFolders is a list without untrusted folders and without links.
+// trustedFolders removes untrusted folders from a list, and resolves links.
 func trustedFolders(folders []string) string {
 	var kept []string
 	for _, folder := range folders {

@@ -130,7 +130,8 @@ func TestNpmGetsACleanEnvironment(t *testing.T) {
 	bin, seen := fakeNpm(t)
 	t.Setenv("PATH", bin+":/usr/bin:/bin")
 	t.Setenv("https_proxy", "http://proxy.example:3128")
-	hidden := []string{"NODE_OPTIONS", "NODE_PATH", "LD_PRELOAD_X", "DATABASE_URL", "PAWL_SECRET_STRIPE", "npm_config_script_shell", "npm_config_userconfig"}
+	hidden := []string{"NODE_OPTIONS", "NODE_PATH", "LD_PRELOAD_X", "DATABASE_URL", "PAWL_SECRET_STRIPE",
+		"npm_config_script_shell", "npm_config_userconfig"}
 	for _, name := range hidden {
 		t.Setenv(name, "planted")
 	}
@@ -211,7 +212,8 @@ func TestLinksOnTheWay(t *testing.T) {
 	ours, theirs, shared := folder(t), folder(t), folder(t)
 	daemon := lookup(t, "daemon")
 	links := map[string]string{
-		ours + "/good": "/bin/sh", ours + "/relative": "../" + filepath.Base(ours) + "/./good", ours + "/by-theirs": theirs + "/link", theirs + "/link": "/bin/sh",
+		ours + "/good": "/bin/sh", ours + "/relative": "../" + filepath.Base(ours) + "/./good", ours +
+			"/by-theirs": theirs + "/link", theirs + "/link": "/bin/sh",
 		shared + "/theirs": "/bin/sh", shared + "/ours": "/bin/sh", ours + "/circle": "circle", ours + "/folder": "/usr",
 	}
 	for from, to := range links {
