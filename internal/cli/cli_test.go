@@ -202,7 +202,8 @@ func TestMigrateDownRefuses(t *testing.T) {
 func admitted(t *testing.T, database *dbtest.Database) {
 	t.Helper()
 	if _, err := database.Pool.Exec(t.Context(), `WITH o AS (
-		INSERT INTO orders (status, fence, due_at, order_id, currency, item, amount) VALUES ('charging', 1, now(), 'order 1', 'EUR', 'lamp', 5) RETURNING order_no)
+		INSERT INTO orders (status, fence, due_at, order_id, currency, item, amount)
+			VALUES ('charging', 1, now(), 'order 1', 'EUR', 'lamp', 5) RETURNING order_no)
 		INSERT INTO transitions (order_no, seq, from_status, to_status, fence) SELECT order_no, 1, 'pending', 'charging', 1 FROM o`); err != nil {
 		t.Fatal(err)
 	}

@@ -21,8 +21,8 @@ import (
 	"pawl/internal/cli/remote"
 )
 
-// Main runs the command that the arguments of the process name and returns its exit code. SIGTERM or SIGINT ends it in
-// order; a second one ends the process at once.
+// Main runs the command that the arguments name, and returns its exit code. SIGTERM or SIGINT shuts it down gracefully;
+// a second signal ends the process at once.
 func Main() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -35,13 +35,14 @@ func Main() int {
 	return exitCode(err)
 }
 
-// command is the whole command line. Without a command it serves.
+// command returns the command line. Without a command it serves.
 func command() *cobra.Command {
 	serve := serveCommand()
 	root := &cobra.Command{
-		Use:           "pawl",
-		Short:         "A retry-safe order service on PostgreSQL",
-		Long:          "Pawl charges, reserves and confirms each order exactly once, whatever fails.\nWithout a command it runs serve.",
+		Use:   "pawl",
+		Short: "A retry-safe order service on PostgreSQL",
+		Long: "Pawl charges, reserves and confirms each order exactly once, whatever fails.\n" +
+			"Without a command it runs serve.",
 		Version:       version(),
 		PreRunE:       serve.PreRunE,
 		RunE:          serve.RunE,
@@ -58,9 +59,8 @@ func command() *cobra.Command {
 	return root
 }
 
-// checkUsage makes a usageError of every mistake that cobra finds in the arguments and flags of a command or those
-// below it. A command that says nothing about its arguments has none, and one without a RunE needs another command
-// behind it.
+// checkUsage turns the mistakes that cobra finds in arguments and flags into usageErrors, for a command and those below
+// it. A command without Args takes none, and one without RunE needs a subcommand.
 func checkUsage(cmd *cobra.Command) {
 	wanted, before := cmd.Args, cmd.PreRunE
 	if wanted == nil {
@@ -91,19 +91,18 @@ func checkUsage(cmd *cobra.Command) {
 	}
 }
 
-// hint names the commands that a misspelled one may stand for, or shows how many arguments there are.
+// hint suggests commands for a misspelled one, or shows the expected arguments.
 func hint(cmd *cobra.Command, args []string, err error) string {
 	if !strings.HasPrefix(err.Error(), "unknown command") {
 		return ": " + cmd.UseLine()
 	}
-	cmd.SuggestionsMinimumDistance = 2 // as cobra does where it checks the arguments by itself
+	cmd.SuggestionsMinimumDistance = 2 // the default of cobra
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 		return "; did you mean " + strings.Join(near, " or ") + "?"
 	}
 	return ""
 }
 
-// printCommand prints a text that is part of the program.
 func printCommand(use, short string, text func() string) *cobra.Command {
 	return &cobra.Command{Use: use, Short: short, RunE: func(cmd *cobra.Command, _ []string) error {
 		_, err := io.WriteString(cmd.OutOrStdout(), text())
@@ -135,7 +134,7 @@ type (
 
 var (
 	errUnavailable    = errors.New("database unavailable")
-	errDatabaseExited = errors.New("the database server has ended")
+	errDatabaseExited = errors.New("the database server has exited")
 )
 
 func exitCode(err error) int {
@@ -144,7 +143,8 @@ func exitCode(err error) int {
 		return exitUsage
 	case is[configError](err), is[*pgconn.ParseConfigError](err):
 		return exitConfig
-	case errors.Is(err, errUnavailable), errors.Is(err, errNoVerdict), errors.Is(err, remote.ErrUnavailable), is[*pgconn.ConnectError](err):
+	case errors.Is(err, errUnavailable), errors.Is(err, errNoVerdict), errors.Is(err, remote.ErrUnavailable),
+		is[*pgconn.ConnectError](err):
 		return exitUnavailable
 	case errors.Is(err, errDatabaseExited):
 		return exitSoftware
@@ -153,7 +153,6 @@ func exitCode(err error) int {
 	}
 }
 
-// is reports whether an error of a type is in the tree of err.
 func is[E error](err error) bool {
 	_, ok := errors.AsType[E](err)
 	return ok
@@ -166,7 +165,8 @@ func diagramCommand() *cobra.Command {
 		Short:   "Print the state machine of an order",
 		Example: "  pawl diagram\n  pawl diagram --format svg > machine.svg",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			draw, ok := map[string]func() string{"mermaid": diagram.Mermaid, "svg": diagram.SVG, "markdown": diagram.Markdown}[format]
+			formats := map[string]func() string{"mermaid": diagram.Mermaid, "svg": diagram.SVG, "markdown": diagram.Markdown}
+			draw, ok := formats[format]
 			if !ok {
 				return usageError{fmt.Errorf("--format must be mermaid, svg or markdown, not %q", format)}
 			}

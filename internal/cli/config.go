@@ -39,7 +39,7 @@ type config struct {
 
 	Listen          string
 	Port            int
-	everywhere      bool // the environment has PORT
+	everywhere      bool // PORT is set in the environment
 	OpsListen       string
 	AllowedHosts    string
 	BehindProxy     string
@@ -54,7 +54,7 @@ type config struct {
 
 	PublicURL string
 	Auth      string
-	Bounds    policy.Bounds // what policies may name; AllowPrivate once the settings are loaded
+	Bounds    policy.Bounds // what policies may use; load sets AllowPrivate
 	OIDC      oidcConfig
 
 	Lease            time.Duration
@@ -68,17 +68,16 @@ type config struct {
 	LogFormat string
 	LogLevel  string
 
-	settings      []any // all settings of the command by flag, for the log
-	makesDatabase bool  // the command creates our own database if there is none
+	settings      []any // of the command, for the log
+	makesDatabase bool  // the command may create a database of our own
 }
 
-// addTo adds the flags for the database to a command, and loads the settings before it runs.
+// addTo adds the flags of the database to a command, which then loads its settings.
 func (c *config) addTo(cmd *cobra.Command) {
 	c.databaseFlags(cmd.Flags())
 	cmd.PreRunE = c.loadFirst
 }
 
-// loadFirst is the PreRunE of commands with settings.
 func (c *config) loadFirst(cmd *cobra.Command, _ []string) error {
 	if err := c.load(cmd); err != nil {
 		return configError{err}
@@ -86,26 +85,31 @@ func (c *config) loadFirst(cmd *cobra.Command, _ []string) error {
 	return nil
 }
 
-// databaseFlags are those of all commands that open the database.
+// databaseFlags adds the flags of every command that opens the database.
 func (c *config) databaseFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.DatabaseURL, "database-url", "", "URL of the PostgreSQL to use; empty: start one in --data-dir (also DATABASE_URL)")
 	f.StringVar(&c.DataDir, "data-dir", "", "data directory of Pawl's own PostgreSQL; empty: the default directory for this user")
 	f.StringVar(&c.PostgresBin, "pg-bin", "", "directory of the postgres and initdb to run; empty: search for one")
-	f.StringVar(&c.PostgresUser, "pg-user", "", "user to run Pawl's own PostgreSQL as when started by root; empty: the owner of its data, else pawl")
+	f.StringVar(&c.PostgresUser, "pg-user", "",
+		"user to run Pawl's own PostgreSQL as when started by root; empty: the owner of its data, else pawl")
 	f.StringVar(&c.LogFormat, "log-format", "auto", "text, json or auto (text on a terminal, otherwise json)")
 	f.StringVar(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&c.File, "config", "", "YAML file of settings, with flag names as keys")
 }
 
 func (c *config) serveFlags(f *pflag.FlagSet) {
-	f.StringVar(&c.Listen, "listen", "", "address to listen on; empty: this machine only, or all interfaces if PORT is set in the environment")
+	f.StringVar(&c.Listen, "listen", "",
+		"address to listen on; empty: this machine only, or all interfaces if PORT is set in the environment")
 	f.IntVar(&c.Port, "port", 3000, "port to listen on; 0 picks one (also PORT)")
-	f.StringVar(&c.OpsListen, "ops-listen", "", "host:port of a second address; only this one then serves metrics, health details and admin operations")
-	f.StringVar(&c.AllowedHosts, "allowed-hosts", "", "comma-separated names to accept in the Host header, besides localhost and the host of --public-url")
+	f.StringVar(&c.OpsListen, "ops-listen", "",
+		"host:port of a second address; only this one then serves metrics, health details and admin operations")
+	f.StringVar(&c.AllowedHosts, "allowed-hosts", "",
+		"comma-separated names to accept in the Host header, besides localhost and the host of --public-url")
 	f.StringVar(&c.BehindProxy, "behind-proxy", "", "comma-separated networks (CIDR) of reverse proxies whose forwarding headers are trusted")
 	f.StringVar(&c.TLSCert, "tls-cert", "", "certificate file (PEM, with its chain) for HTTPS; reloaded when it changes")
 	f.StringVar(&c.TLSKey, "tls-key", "", "private key file (PEM)")
-	f.IntVar(&c.MaxConnections, "max-connections", httpapi.DefaultConnections, "maximum number of client connections; lowered if the open file limit is too small")
+	f.IntVar(&c.MaxConnections, "max-connections", httpapi.DefaultConnections,
+		"maximum number of client connections; lowered if the open file limit is too small")
 	f.StringVar(&c.Currency, "currency", "USD", "default currency of orders (ISO 4217)")
 	f.DurationVar(&c.ResponseTimeout, "response-timeout", 30*time.Second, "how long a request waits for its order to finish")
 	f.StringVar(&c.Policy, "policy", "", "policy file (YAML); empty: the active version")
@@ -125,17 +129,20 @@ func (c *config) serveFlags(f *pflag.FlagSet) {
 }
 
 func (c *config) installationFlag(f *pflag.FlagSet) {
-	f.StringVar(&c.Installation, "installation", "", "name of this installation, such as prod, stored in the database at first start; a service with another name only reads the database")
+	f.StringVar(&c.Installation, "installation", "", "name of this installation, such as prod, "+
+		"stored in the database at first start; a service with another name only reads the database")
 }
 
-// boundsFlags limit what a policy may name.
+// boundsFlags adds the flags that limit what a policy may use.
 func (c *config) boundsFlags(f *pflag.FlagSet) {
-	f.StringVar(&c.Bounds.SecretEnvPrefix, "secret-env-prefix", policy.SecretEnvPrefix, "required prefix of the environment variables that a policy may use as secrets")
+	f.StringVar(&c.Bounds.SecretEnvPrefix, "secret-env-prefix", policy.SecretEnvPrefix,
+		"required prefix of the environment variables that a policy may use as secrets")
 	f.StringVar(&c.Bounds.SecretsDir, "secrets-dir", "", "directory of the files that a policy may use as secrets; empty: none")
-	f.BoolVar(&c.Bounds.AllowPrivate, "allow-private", false, "let policies call this machine and private networks; by default allowed only while listening on loopback")
+	f.BoolVar(&c.Bounds.AllowPrivate, "allow-private", false,
+		"let policies call this machine and private networks; by default allowed only while listening on loopback")
 }
 
-// load sets the flags that were not given from the environment and the file, and validates all.
+// load sets the flags that were not given from the environment and the settings file, and validates all.
 func (c *config) load(cmd *cobra.Command) error {
 	file, err := readFile(cmd.Flags())
 	if err != nil {
@@ -166,7 +173,7 @@ func (c *config) load(cmd *cobra.Command) error {
 	return c.validate(cmd.Flags())
 }
 
-// shown are the settings of a command in effect, without passwords.
+// shown returns the settings in effect, without passwords.
 func shown(flags *pflag.FlagSet) (settings []any) {
 	flags.VisitAll(func(f *pflag.Flag) {
 		value := f.Value.String()
@@ -197,7 +204,7 @@ func variable(name string) (value string, ok bool) {
 	return value, value != "" && !strings.HasPrefix(value, "tcp://")
 }
 
-// variables are the environment variables of a flag; the first one that is set wins.
+// variables returns the environment variables of a flag. The first one that is set wins.
 func variables(flag string) []string {
 	names := []string{"PAWL_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))}
 	switch flag {
@@ -226,7 +233,7 @@ func readFile(flags *pflag.FlagSet) (map[string]string, error) {
 	return values, nil
 }
 
-// unknown rejects other keys in the file, which may be misspelled settings.
+// unknown rejects unknown keys of the settings file, such as misspelled ones.
 func unknown(file map[string]string, flags *pflag.FlagSet) []error {
 	var errs []error
 	for name := range file {
@@ -248,7 +255,6 @@ var everyFlag = func() map[string]bool {
 	return names
 }()
 
-// validate checks the settings of the command.
 func (c *config) validate(flags *pflag.FlagSet) error {
 	var errs []error
 	check := func(flag string, good bool, must string) {
@@ -281,7 +287,7 @@ func (c *config) validate(flags *pflag.FlagSet) error {
 
 var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// isLoopback reports whether only this machine reaches a listener on host.
+// isLoopback reports whether only this machine can reach a listener on host.
 func isLoopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
@@ -299,7 +305,6 @@ func isHostPort(text string) bool {
 	return err == nil && badPort == nil
 }
 
-// networks reads a list of CIDRs.
 func networks(text string) (all []netip.Prefix, err error) {
 	for _, one := range elements(text) {
 		network, err := netip.ParsePrefix(one)
@@ -311,18 +316,17 @@ func networks(text string) (all []netip.Prefix, err error) {
 	return all, nil
 }
 
-// elements splits a comma-separated list.
 func elements(text string) []string {
 	return strings.FieldsFunc(text, func(c rune) bool { return c == ',' || c == ' ' })
 }
 
-// proxies are the networks of the reverse proxies.
+// proxies returns the networks of the reverse proxies.
 func (c *config) proxies() []netip.Prefix {
 	all, _ := networks(c.BehindProxy) // checked by validate
 	return all
 }
 
-// allowedHosts are the names of the service besides localhost.
+// allowedHosts returns the accepted names in the Host header, besides localhost.
 func (c *config) allowedHosts() []string {
 	hosts := elements(c.AllowedHosts)
 	if public, err := url.Parse(c.PublicURL); err == nil && public.Host != "" {
@@ -331,7 +335,7 @@ func (c *config) allowedHosts() []string {
 	return hosts
 }
 
-// hosts are the addresses to listen on: this machine only, unless --listen is set, or PORT, as platforms do.
+// hosts returns the addresses to listen on: this machine only, unless --listen or PORT is set, as platforms do.
 func (c *config) hosts() []string {
 	if c.Listen == "localhost" || c.Listen == "" && !c.everywhere {
 		return loopbackHosts
@@ -339,7 +343,6 @@ func (c *config) hosts() []string {
 	return []string{c.Listen}
 }
 
-// publicURL is where providers reach the service.
 func (c *config) publicURL(listening net.Addr) string {
 	_, port, _ := net.SplitHostPort(listening.String())
 	return cmp.Or(c.PublicURL, c.scheme()+"://localhost:"+port)
@@ -352,14 +355,16 @@ func (c *config) scheme() string {
 	return "http"
 }
 
-// masked is the URL of a database without passwords and parameters.
+// masked returns the URL of a database without password and parameters.
 func masked(databaseURL string) string {
 	c, err := pg.ParseConfig(databaseURL)
 	if err != nil {
-		return "(set)" // connecting reports what is wrong with it
+		return "(set)" // the error comes when connecting
 	}
 	port := strconv.Itoa(int(c.Port))
-	u := url.URL{Scheme: "postgres", User: url.User(c.User), Host: net.JoinHostPort(c.Host, port), Path: "/" + cmp.Or(c.Database, c.User)}
+	u := url.URL{
+		Scheme: "postgres", User: url.User(c.User), Host: net.JoinHostPort(c.Host, port), Path: "/" + cmp.Or(c.Database, c.User),
+	}
 	for _, other := range c.Fallbacks { // other hosts, or the same one without TLS
 		if host := net.JoinHostPort(other.Host, strconv.Itoa(int(other.Port))); !strings.Contains(u.Host, host) {
 			u.Host += "," + host
@@ -380,21 +385,22 @@ type oidcConfig struct {
 	Roles     string
 	Limits    access.Limits
 
-	checked access.Issuer // set by check; zero: there is no issuer
+	checked access.Issuer // set by check; zero: none
 }
 
 func (o *oidcConfig) addTo(f *pflag.FlagSet) {
-	f.StringVar(&o.Issuer, "oidc-issuer", "", "URL of the OpenID Connect issuer to accept tokens from, exactly as in their iss claim; empty: none")
+	f.StringVar(&o.Issuer, "oidc-issuer", "",
+		"URL of the OpenID Connect issuer to accept tokens from, exactly as in their iss claim; empty: none")
 	f.StringVar(&o.Audience, "oidc-audience", "", "required audience of these tokens (aud)")
 	f.StringVar(&o.Clients, "oidc-clients", "", "comma-separated clients that these tokens may be issued to (azp), besides the audience")
 	f.StringVar(&o.RoleClaim, "oidc-role-claim", "roles", "claim of these tokens that --oidc-roles maps to roles; dots lead into objects")
 	f.StringVar(&o.Roles, "oidc-roles", "", "roles granted to each value of the claim, such as 'shop=submit; support=read,operate'")
 	f.Int32Var(&o.Limits.Rate, "oidc-rate", 200, "maximum requests per second for a caller with such a token; 0: no limit")
 	f.Int32Var(&o.Limits.InFlight, "oidc-in-flight", 200, "maximum concurrent requests for a caller with such a token; 0: no limit")
-	f.Int64Var(&o.Limits.Bytes, "oidc-bytes", 16<<20, "maximum body bytes per second for a caller with such a token, requests and responses together; 0: no limit")
+	f.Int64Var(&o.Limits.Bytes, "oidc-bytes", 16<<20,
+		"maximum body bytes per second for a caller with such a token, requests and responses together; 0: no limit")
 }
 
-// check validates the settings.
 func (o *oidcConfig) check() error {
 	if o.Issuer == "" && o.Audience+o.Clients+o.Roles != "" {
 		return errors.New("oidc-issuer must be set for the other settings of OpenID Connect to have an effect")

@@ -65,7 +65,8 @@ func TestSettingsPrecedence(t *testing.T) {
 		{name: "an empty variable is not set", env: map[string]string{"PAWL_PORT": "", "PORT": "2"}, port: 2},
 		{name: "a flag that names the default wins too", args: []string{"--port", "3000"}, env: map[string]string{"PORT": "2"}, port: 3000},
 		{name: "what Kubernetes says of a service named pawl is not for us", env: map[string]string{"PAWL_PORT": "tcp://10.0.0.1:80"}, port: 3000},
-		{name: "nor are variables named like the flags of the command line itself", env: map[string]string{"PAWL_VERSION": "1.2", "PAWL_HELP": "me"}, port: 3000},
+		{name: "nor are variables named like the flags of the command line itself",
+			env: map[string]string{"PAWL_VERSION": "1.2", "PAWL_HELP": "me"}, port: 3000},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bare(t)
@@ -176,7 +177,8 @@ func TestSettingsAreRefused(t *testing.T) {
 
 func TestSettingsAtTheirLimits(t *testing.T) { //nolint:paralleltest // bare changes the environment
 	bare(t)
-	cfg, _, err := settings(t, "--response-timeout=0s", "--lease=1s", "--recovery-interval=1s", "--port=0", "--max-batch=1", "--max-in-flight=1", "--max-conns=4", "--grace=0s")
+	cfg, _, err := settings(t, "--response-timeout=0s", "--lease=1s", "--recovery-interval=1s", "--port=0",
+		"--max-batch=1", "--max-in-flight=1", "--max-conns=4", "--grace=0s")
 	assert.NoError(t, err)
 	if cfg.ResponseTimeout != 0 || cfg.Lease != time.Second || cfg.Port != 0 {
 		t.Errorf("%+v", cfg)
@@ -213,11 +215,13 @@ func TestMasked(t *testing.T) {
 // What is logged at the start is every setting, and no password.
 func TestSettingsThatAreLogged(t *testing.T) { //nolint:paralleltest // bare changes the environment
 	bare(t)
-	cfg, _, err := settings(t, "--database-url=postgres://pawl:hunter2@db/pawl?sslpassword=hunter2", "--lease=7s", "--public-url=https://pawl.shop.example")
+	cfg, _, err := settings(t, "--database-url=postgres://pawl:hunter2@db/pawl?sslpassword=hunter2", "--lease=7s",
+		"--public-url=https://pawl.shop.example")
 	assert.NoError(t, err)
 	var log bytes.Buffer
 	slog.New(slog.NewTextHandler(&log, nil)).Info("starting", slog.Group("settings", cfg.settings...))
-	for _, want := range []string{"settings.lease=7s", "settings.port=3000", "settings.public-url=https://pawl.shop.example", "settings.database-url=postgres://pawl@db:5432/pawl"} {
+	for _, want := range []string{"settings.lease=7s", "settings.port=3000",
+		"settings.public-url=https://pawl.shop.example", "settings.database-url=postgres://pawl@db:5432/pawl"} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("no %s in\n%s", want, &log)
 		}
@@ -246,7 +250,7 @@ func TestOIDCSettings(t *testing.T) {
 	}
 }
 
-// TestLimitsOfOIDC: callers of the issuer have limits unless somebody takes them away.
+// TestLimitsOfOIDC: callers of the issuer have limits, unless they are removed.
 func TestLimitsOfOIDC(t *testing.T) {
 	t.Parallel()
 	issuer := []string{"--oidc-issuer=https://id.example.com", "--oidc-audience=pawl", "--oidc-roles=shop=submit"}

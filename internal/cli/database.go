@@ -17,16 +17,16 @@ import (
 	"pawl/internal/pgembed"
 )
 
-// database is the PostgreSQL in use: one that was given, or our own.
+// database is the PostgreSQL in use: a given one, or our own.
 type database struct {
 	url    string
 	place  string // for people: the URL without passwords, or the data directory
 	exited <-chan struct{}
-	server *pgembed.Server // nil when the database was given
+	server *pgembed.Server // nil: the database was given
 }
 
-// openDatabase finds the database of a command and prints which one it is. It is that of ownDatabase, or the one of a
-// service that is running on the data directory.
+// openDatabase opens the database of a command and prints which one it is: that of ownDatabase, or of a service that is
+// running on the data directory.
 func openDatabase(cmd *cobra.Command, cfg *config) (*database, error) {
 	d, err := ownDatabase(cmd.Context(), cfg, newLogger(cfg))
 	if dir, dirErr := dataDir(cfg); errors.Is(err, pgembed.ErrInUse) && dirErr == nil {
@@ -40,8 +40,8 @@ func openDatabase(cmd *cobra.Command, cfg *config) (*database, error) {
 	return d, err
 }
 
-// ownDatabase finds the database to use. If none was given it starts our own, which ends with this process. Only
-// commands that may create a database do so: to the others, an empty one would look as if everything were fine.
+// ownDatabase opens the given database, or else starts our own, which ends with this process. Only some commands may
+// create one: for the others, an empty database would look as if everything were fine.
 func ownDatabase(ctx context.Context, cfg *config, log *slog.Logger) (*database, error) {
 	if cfg.DatabaseURL != "" {
 		return &database{url: cfg.DatabaseURL, place: masked(cfg.DatabaseURL)}, nil
@@ -57,8 +57,8 @@ func ownDatabase(ctx context.Context, cfg *config, log *slog.Logger) (*database,
 	case errors.Is(err, pgembed.ErrSetting):
 		return nil, configError{err}
 	case errors.Is(err, pgembed.ErrNoData):
-		return nil, fmt.Errorf("%w: %w: set --data-dir or --database-url to the database of the service; pawl serve and pawl migrate up create one",
-			errUnavailable, err)
+		return nil, fmt.Errorf("%w: %w: set --data-dir or --database-url to the database of the service; "+
+			"pawl serve and pawl migrate up create one", errUnavailable, err)
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", errUnavailable, err)
 	}
@@ -81,7 +81,7 @@ func (d *database) close() error {
 	return d.server.Stop(ctx)
 }
 
-// withDatabase opens the database of the settings while do runs. place describes it to people.
+// withDatabase runs do with a pool of the database. place describes the database to people.
 func withDatabase(cmd *cobra.Command, cfg *config, do func(pool *pg.Pool, place string) error) error {
 	database, err := openDatabase(cmd, cfg)
 	if err != nil {
@@ -102,7 +102,7 @@ func withDatabase(cmd *cobra.Command, cfg *config, do func(pool *pg.Pool, place 
 	return err
 }
 
-// onDatabase is a command that runs statements on the database.
+// onDatabase returns a command that runs statements on the database.
 func onDatabase(use, short string, args cobra.PositionalArgs,
 	run func(cmd *cobra.Command, args []string, query *db.Queries) error,
 ) *cobra.Command {
@@ -117,7 +117,8 @@ func onDatabase(use, short string, args cobra.PositionalArgs,
 	return cmd
 }
 
-// notOpened tells a database that is away, for which a supervisor should wait, from one that can't be trusted.
+// notOpened classifies an error: a supervisor should wait for an unavailable database, but not for one that can't be
+// trusted.
 func notOpened(err error) error {
 	if errors.Is(err, pg.ErrUntrusted) {
 		return configError{err}
@@ -125,13 +126,13 @@ func notOpened(err error) error {
 	return fmt.Errorf("%w: %w", errUnavailable, err)
 }
 
-// checkDurable rejects a server that may lose what it has acknowledged, unless that is allowed.
+// checkDurable rejects a server that may lose acknowledged data, unless that is allowed.
 func checkDurable(ctx context.Context, databaseURL string, allow bool, log *slog.Logger) error {
 	config, err := pg.ConnectConfig(ctx, databaseURL)
 	if err != nil {
 		return notOpened(err)
 	}
-	config.DefaultQueryExecMode = pgx.QueryExecModeExec // also behind a pooler
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec // works behind a pooler
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return notOpened(err)
@@ -145,7 +146,7 @@ func checkDurable(ctx context.Context, databaseURL string, allow bool, log *slog
 		if f.State == doctor.Wrong {
 			return configError{fmt.Errorf("%s; %s", f.Found, f.Advice)}
 		}
-		log.Warn("the database may lose what it has committed", "reason", f.Found)
+		log.Warn("the database may lose committed data", "reason", f.Found)
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 	"pawl/internal/demo"
 )
 
-// lastWriter calls stop when it can't write any more.
+// lastWriter calls stop when it can no longer write.
 type lastWriter struct {
 	out  io.Writer
 	stop func()
@@ -30,7 +30,7 @@ func (w *lastWriter) Write(text []byte) (int, error) {
 	return n, err
 }
 
-// demoCommand has none of the settings of the service, because it must break only what is its own.
+// demoCommand has no settings of the service, because it must break only its own.
 func demoCommand() *cobra.Command {
 	var opt demo.Options
 	var seconds int
@@ -41,7 +41,9 @@ func demoCommand() *cobra.Command {
 			"seconds. At the end it compares the books of the service with those of the provider, and removes everything. Exits\n" +
 			"with 1 if they differ. Ctrl-C skips to the comparison.\n\n" +
 			"It prints the address of a console with a lab to cause faults yourself. Once you do, it runs until Ctrl-C.",
-		Example: "  pawl demo\n  pawl demo --seconds 0   # until Ctrl-C, without faults of its own\n  pawl demo --seconds 120 --data-dir /tmp/pawl-demo",
+		Example: "  pawl demo\n" +
+			"  pawl demo --seconds 0   # until Ctrl-C, without faults of its own\n" +
+			"  pawl demo --seconds 120 --data-dir /tmp/pawl-demo",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if seconds < 0 || seconds > 86400 {
 				return usageError{errors.New("--seconds must be from 0 to 86400")}
@@ -54,8 +56,8 @@ func demoCommand() *cobra.Command {
 			opt.Live = ok && term.IsTerminal(int(file.Fd()))
 			ctx, stop := context.WithCancel(cmd.Context())
 			defer stop()
-			// A reader that closes the pipe (pawl demo | head) ends the demo in order, not only this process. The signal itself
-			// is ignored, because a request to a killed replica raises it too.
+			// A reader that closes the pipe (pawl demo | head) must end the whole demo, not only this process. SIGPIPE is ignored,
+			// because requests to a killed replica raise it, too.
 			signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 			opt.Out = &lastWriter{opt.Out, stop}
 			err = demo.Run(ctx, opt)
@@ -63,7 +65,7 @@ func demoCommand() *cobra.Command {
 				err = usageError{fmt.Errorf("--data-dir: %w", err)}
 			}
 			if errors.Is(err, context.Canceled) && ctx.Err() != nil {
-				err = nil // ended before it began
+				err = nil // interrupted during the start
 			}
 			return err
 		},

@@ -44,8 +44,9 @@ func doctorCommand() *cobra.Command {
 	f := cmd.Flags()
 	cfg.databaseFlags(f)
 	cfg.serveFlags(f)
+	shown := strings.Fields("database-url data-dir pg-bin pg-user config max-conns allow-data-loss installation")
 	for name := range everyFlag {
-		if !slices.Contains([]string{"database-url", "data-dir", "pg-bin", "pg-user", "config", "max-conns", "allow-data-loss", "installation"}, name) {
+		if !slices.Contains(shown, name) {
 			_ = f.MarkHidden(name)
 		}
 	}
@@ -53,7 +54,6 @@ func doctorCommand() *cobra.Command {
 	return cmd
 }
 
-// examine runs every check that it can.
 func examine(cmd *cobra.Command, cfg *config, r *doctor.Report) {
 	checkSettings(cmd, cfg, r)
 	if possible := connections(cfg, slog.New(slog.DiscardHandler)); possible < cfg.MaxConnections {
@@ -103,7 +103,8 @@ func checkSettings(cmd *cobra.Command, cfg *config, r *doctor.Report) {
 	}
 }
 
-// unknownVariables look like settings of ours and are none. Kubernetes sets some for a service named pawl.
+// unknownVariables returns variables that look like settings of Pawl and are not. Kubernetes sets some for a service
+// named pawl.
 func unknownVariables(environment []string, secrets string) (names []string) {
 	known := []string{"PAWL_CONFIG", "PAWL_TOKEN", "PAWL_URL"}
 	for flag := range everyFlag {

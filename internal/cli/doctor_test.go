@@ -31,7 +31,8 @@ func TestDoctor(t *testing.T) {
 		checkLine(t, c.line, c.code, c.prints)
 	}
 	var report doctor.Report
-	if err := json.Unmarshal([]byte(printed(t, strings.Fields("doctor -o json --allow-data-loss"+at)...)), &report); err != nil || len(report.Findings) < 9 {
+	if err := json.Unmarshal([]byte(printed(t, strings.Fields("doctor -o json --allow-data-loss"+at)...)),
+		&report); err != nil || len(report.Findings) < 9 {
 		t.Errorf("%+v: %v", report, err)
 	}
 }

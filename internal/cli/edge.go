@@ -18,14 +18,14 @@ import (
 	"pawl/internal/events"
 )
 
-// edge is where the service is reached: the address for callers, and that for operations if there is one.
+// edge has the listeners of the service: for callers, and for operations if they have their own address.
 type edge struct {
 	callers, operations []net.Listener
 	servers             []*httpapi.Server
-	tail                *events.Tail // its listeners are answered until it stops; nil: there is none
+	tail                *events.Tail // answers its listeners until it stops; may be nil
 }
 
-// openEdge begins to listen. Callers wait until serve is called.
+// openEdge begins to listen. Callers wait until serve.
 func openEdge(ctx context.Context, cfg *config) (_ *edge, err error) {
 	e := &edge{}
 	if e.callers, err = listenAll(ctx, cfg.hosts(), strconv.Itoa(cfg.Port)); err != nil {
@@ -41,8 +41,8 @@ func openEdge(ctx context.Context, cfg *config) (_ *edge, err error) {
 	return e, nil
 }
 
-// listening reads the certificate and tries to listen, before a database is started or created in vain. It does not
-// keep listening, because callers would wait until the service is ready.
+// listening reads the certificate and tries to listen, before a database is started or created. It stops listening,
+// because callers would wait until the service is ready.
 func listening(ctx context.Context, cfg *config, log *slog.Logger) (how httpapi.Listening, err error) {
 	if (cfg.TLSCert == "") != (cfg.TLSKey == "") {
 		return how, configError{errors.New("tls-cert and tls-key must be set together")}
@@ -64,8 +64,8 @@ func listening(ctx context.Context, cfg *config, log *slog.Logger) (how httpapi.
 // loopbackHosts are both addresses of localhost: programs differ in which one they use.
 var loopbackHosts = []string{"127.0.0.1", "::1"}
 
-// listenAll listens on one port of several addresses. All but the first may be missing on this machine, and are left
-// out if the port is picked for the first, because it may be taken there.
+// listenAll listens on a port of several addresses. Only the first must exist on this machine. If the port is picked
+// for the first, the others are left out, because it may be taken there.
 func listenAll(ctx context.Context, hosts []string, port string) (listeners []net.Listener, err error) {
 	for i, host := range hosts {
 		if i > 0 && port == "0" {
@@ -90,10 +90,10 @@ func closeAll(listeners []net.Listener) {
 	}
 }
 
-// close stops listening, on an edge that does not serve.
+// close stops listening if the edge does not serve.
 func (e *edge) close() { closeAll(append(e.callers, e.operations...)) }
 
-// serve answers requests until Shutdown. The channel gets the error of a server that ends before.
+// serve answers requests until Shutdown. The channel gets the error of a server that ends earlier.
 func (e *edge) serve(api, forOperations http.Handler, how httpapi.Listening) <-chan error {
 	if e.tail != nil {
 		e.tail.Start()
@@ -103,7 +103,7 @@ func (e *edge) serve(api, forOperations http.Handler, how httpapi.Listening) <-c
 	if len(e.operations) > 0 {
 		how.Connections = operationsConnections
 		if onLoopback(e.operations) {
-			how.TLS = nil // the certificate does not have its names
+			how.TLS = nil // the certificate does not cover it
 		}
 		e.start(httpapi.NewServer(forOperations, how), e.operations, failed)
 	}
@@ -117,7 +117,7 @@ func (e *edge) start(server *httpapi.Server, listeners []net.Listener, failed ch
 	}
 }
 
-// Shutdown waits for the requests that are being answered, until ctx ends.
+// Shutdown waits for requests in progress, until ctx ends.
 func (e *edge) Shutdown(ctx context.Context) (err error) {
 	var listeners sync.WaitGroup
 	if e.tail != nil {
@@ -130,7 +130,7 @@ func (e *edge) Shutdown(ctx context.Context) (err error) {
 	return err
 }
 
-// Close disconnects every caller.
+// Close disconnects all callers.
 func (e *edge) Close() (err error) {
 	for _, server := range e.servers {
 		err = errors.Join(err, server.Close())
@@ -138,7 +138,6 @@ func (e *edge) Close() (err error) {
 	return err
 }
 
-// address is where callers reach the service.
 func (e *edge) address() net.Addr { return e.callers[0].Addr() }
 
 func onLoopback(listeners []net.Listener) bool {
@@ -150,14 +149,14 @@ func onLoopback(listeners []net.Listener) bool {
 	return true
 }
 
-// operationsConnections is the limit of the address for operations, which supervisors and Prometheus use.
+// operationsConnections is the limit of the address for operations, for supervisors and Prometheus.
 const operationsConnections = 32
 
-// fewestConnections is used even if the process may open hardly any files.
+// fewestConnections is the limit if the process may open only a few files.
 const fewestConnections = 16
 
-// connections is how many callers may be connected. A quarter of the files that the process may open, and those for the
-// database, are left for calls to providers and everything else.
+// connections is how many callers may connect. It leaves a quarter of the open files, and those of the database, for
+// calls to providers and the rest.
 func connections(cfg *config, log *slog.Logger) int {
 	var files syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
@@ -176,7 +175,7 @@ func connections(cfg *config, log *slog.Logger) int {
 	return possible
 }
 
-// tlsConfig serves with a certificate that is read again when its files change.
+// tlsConfig reads the certificate, and again when its files change.
 func tlsConfig(certFile, keyFile string, log *slog.Logger) (*tls.Config, error) {
 	pair := &keyPair{certFile: certFile, keyFile: keyFile, log: log}
 	if _, err := pair.certificate(nil); err != nil {
@@ -195,14 +194,14 @@ type keyPair struct {
 	read   [2]fileState // the files when they were last read, valid or not
 }
 
-// fileState tells a file from the one that replaces it.
+// fileState tells whether a file was replaced.
 type fileState struct {
 	changed time.Time
 	size    int64
 }
 
-// certificate is the one in the files, which are checked before each handshake; that takes a hundred times as long. If
-// they are not valid, as when only one of them was replaced, the previous one is used.
+// certificate checks the files before each handshake, which takes a hundred times as long. If they are not valid, for
+// example because only one was replaced, it returns the previous certificate.
 func (k *keyPair) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -220,7 +219,7 @@ func (k *keyPair) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	case err != nil && k.loaded == nil:
 		return nil, fmt.Errorf("read certificate: %w", err)
 	case err != nil:
-		k.log.Warn("the new certificate can't be used; keeping the previous one", "file", k.certFile, "error", err)
+		k.log.Warn("the new certificate is not valid; keeping the previous one", "file", k.certFile, "error", err)
 	default:
 		if k.loaded != nil {
 			k.log.Info("the certificate was replaced", "file", k.certFile, "until", pair.Leaf.NotAfter)

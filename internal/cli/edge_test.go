@@ -22,7 +22,7 @@ import (
 	"pawl/test/assert"
 )
 
-// TestWhereServeListens is about who can reach a service that nobody configured, and one that a platform runs.
+// TestWhereServeListens: by default, only this machine reaches the service; on a platform, others do.
 func TestWhereServeListens(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -69,7 +69,7 @@ func TestBothNamesOfThisMachineAreServed(t *testing.T) {
 	if len(listeners) != 1 || !onLoopback(listeners) {
 		t.Errorf("%d listeners on a port that is picked", len(listeners))
 	}
-	if _, err := listenAll(t.Context(), []string{"192.0.2.77"}, "0"); err == nil { // of nobody
+	if _, err := listenAll(t.Context(), []string{"192.0.2.77"}, "0"); err == nil { // no address of this machine
 		t.Error("listens on the address of another machine")
 	}
 }
@@ -123,7 +123,7 @@ func TestCertificatesAreReplaced(t *testing.T) {
 	serial := func() int64 { return serialOf(t, e.address().String()) }
 	assert.Equal(t, serial(), 1, "serves certificate")
 	keyPairText{second.cert, first.key}.write(t, &cfg, time.Minute) // half of the new one
-	if n := serial(); n != 1 || !strings.Contains(log.String(), "can't be used") {
+	if n := serial(); n != 1 || !strings.Contains(log.String(), "is not valid") {
 		t.Errorf("serves certificate %d, with the key of another; logged\n%s", n, &log)
 	}
 	second.write(t, &cfg, 2*time.Minute)
@@ -164,7 +164,8 @@ func newKeyPair(t *testing.T, serial int64) keyPairText {
 	assert.NoError(t, err)
 	private, err := x509.MarshalPKCS8PrivateKey(key)
 	assert.NoError(t, err)
-	return keyPairText{pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})}
+	return keyPairText{pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})}
 }
 
 // write puts the files there, as if so much later.

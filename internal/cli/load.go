@@ -94,15 +94,15 @@ func (r *loadResult) print(out io.Writer) {
 	}
 }
 
-// orderLoad is a closed loop of callers that send a number of new orders.
+// orderLoad is a closed loop of callers that send new orders.
 type orderLoad struct {
 	orders, concurrency, items int
 	url, token                 string
-	seed                       uint64 // with its number, it determines an order
+	seed                       uint64 // with its number, determines an order
 	sent                       func() // after every order, from any caller
 }
 
-// loadResult is the outcome for the callers. An error is a request without an answer, or with one other than 2xx.
+// loadResult is what the callers saw. An error is a request without an answer, or with a status other than 2xx.
 type loadResult struct {
 	load.Outcome
 	took    time.Duration
@@ -128,7 +128,8 @@ func (l *orderLoad) run(ctx context.Context) (*loadResult, error) {
 		l.sent()
 		return err
 	}
-	running := load.Load{Callers: l.concurrency, Most: l.orders, Caller: func(int) (func(int) error, func()) { return send, func() {} }}.Start()
+	caller := func(int) (func(int) error, func()) { return send, func() {} }
+	running := load.Load{Callers: l.concurrency, Most: l.orders, Caller: caller}.Start()
 	defer context.AfterFunc(ctx, running.Halt)()
 	running.Wait()
 	result.took = running.Since()
@@ -136,7 +137,6 @@ func (l *orderLoad) run(ctx context.Context) (*loadResult, error) {
 	return result, nil
 }
 
-// order is the order with a number, from 0.
 func (l *orderLoad) order(n int) client.ProcessBody {
 	random := rand.New(rand.NewPCG(l.seed, uint64(n)))
 	return client.ProcessBody{
@@ -146,8 +146,8 @@ func (l *orderLoad) order(n int) client.ProcessBody {
 	}
 }
 
-// send sends the order with a number once. The error is for answers other than 2xx, and for none, when the outcome of
-// the order is not known.
+// send sends the order with a number, once. The error is for answers other than 2xx, or for none, if the outcome is
+// unknown.
 func (l *orderLoad) send(ctx context.Context, service *client.Client, n int) (answer string, err error) {
 	var response http.Response
 	order, err := service.ProcessOrder(ctx, nil, l.order(n), client.WithResponse(&response))
@@ -162,8 +162,8 @@ func (l *orderLoad) send(ctx context.Context, service *client.Client, n int) (an
 	return response.Status + " " + string(order.Status), nil
 }
 
-// booksAfter verifies the database that was given, or our own if a service on this machine uses it. It says nothing
-// about a database that does not have the orders.
+// booksAfter verifies the given database, or our own if a service on this machine uses it. It reports nothing about a
+// database without the orders.
 func (l *orderLoad) booksAfter(cmd *cobra.Command, cfg *config, answered int) error {
 	switch {
 	case answered == 0:
@@ -180,11 +180,12 @@ func (l *orderLoad) booksAfter(cmd *cobra.Command, cfg *config, answered int) er
 	case !report.OK():
 		return printReport(cmd.OutOrStdout(), report, output.Table)
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "books      right: %d checks of %s passed in %.1f s\n", len(report.Checks), report.Database, report.Seconds)
+	fmt.Fprintf(cmd.OutOrStdout(), "books      right: %d checks of %s passed in %.1f s\n",
+		len(report.Checks), report.Database, report.Seconds)
 	return nil
 }
 
-// proveBooks verifies the database of the settings, if it has the orders.
+// proveBooks verifies the configured database, if it has the orders.
 func (l *orderLoad) proveBooks(cmd *cobra.Command, cfg *config, answered int) (report books.Report, err error) {
 	err = withDatabase(cmd, cfg, func(pool *pg.Pool, place string) error {
 		stored, err := l.stored(cmd.Context(), db.New(pool))
@@ -203,10 +204,8 @@ func (l *orderLoad) proveBooks(cmd *cobra.Command, cfg *config, answered int) (r
 	return report, err
 }
 
-// storedMost is how many orders one statement looks for.
 const storedMost = 10_000
 
-// stored counts the orders of the run that the database has.
 func (l *orderLoad) stored(ctx context.Context, query *db.Queries) (found int64, err error) {
 	ids := make([]string, 0, min(l.orders, storedMost))
 	for n := range l.orders {

@@ -35,7 +35,7 @@ func migrateCommand() *cobra.Command {
 	return cmd
 }
 
-// migration is a command that works on the database at url.
+// migration returns a command that works on the database at url.
 func migration(name, short string, cfg *config, run func(ctx context.Context, url string, out io.Writer) error) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: name, Short: short,
@@ -93,7 +93,7 @@ func printRollback(out io.Writer, r migrations.Rollback, agreed bool) error {
 		"Stop the services, make a backup, and use --yes --drop-data", r.Orders, r.Services)
 }
 
-// migrateRolesCommand creates roles, or prints the SQL to read it first or to run it as a superuser.
+// migrateRolesCommand creates roles. It can print the SQL instead, to review it or to run it as a superuser.
 func migrateRolesCommand() *cobra.Command {
 	var prefix string
 	var printOnly bool
@@ -126,8 +126,8 @@ func migrateRolesCommand() *cobra.Command {
 	return cmd
 }
 
-// databaseError marks the errors of a database that is away, for which a supervisor should wait. A database that
-// refuses a migration, or has another schema, does so every time.
+// databaseError marks errors of an unavailable database, for which a supervisor should wait. A rejected migration or
+// another schema fails every time.
 func databaseError(err error) error {
 	refused, _ := errors.AsType[*pgconn.PgError](err)
 	switch {
@@ -137,14 +137,15 @@ func databaseError(err error) error {
 		return configError{err}
 	case errors.Is(err, orders.ErrUnavailable), errors.Is(err, access.ErrUnavailable), is[*pgconn.ConnectError](err):
 	case refused != nil && endsConnection(refused.Code):
-	case refused == nil && (is[net.Error](err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, pgconn.ErrConnClosed)):
+	case refused == nil && (is[net.Error](err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, pgconn.ErrConnClosed)):
 	default:
 		return err
 	}
 	return fmt.Errorf("%w: %w", errUnavailable, err)
 }
 
-// endsConnection reports SQLSTATEs of connection exceptions, shutdowns and too many connections.
+// endsConnection reports the SQLSTATEs of connection exceptions, shutdowns and too many connections.
 func endsConnection(code string) bool {
 	return strings.HasPrefix(code, "08") || strings.HasPrefix(code, "57P0") || code == "53300"
 }

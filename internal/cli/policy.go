@@ -72,7 +72,6 @@ func warnOfStock(ctx context.Context, query *db.Queries, version int32, out io.W
 	return err
 }
 
-// policyQuery is a command about the versions in its arguments.
 func policyQuery(use, short string, args cobra.PositionalArgs,
 	run func(ctx context.Context, query *db.Queries, versions []int32, out io.Writer) error,
 ) *cobra.Command {
@@ -97,14 +96,13 @@ func parseVersions(args []string) (versions []int32, err error) {
 	return versions, nil
 }
 
-// listedPolicy is a version in JSON.
 type listedPolicy struct {
 	Version     int32             `json:"version"`
 	Active      bool              `json:"active"`
 	CreatedAt   time.Time         `json:"createdAt"`
 	ActivatedAt time.Time         `json:"activatedAt,omitzero"` // zero: never
 	ActivatedBy string            `json:"activatedBy,omitempty"`
-	Executors   map[string]string `json:"executors"` // by step; null: this release can't run it
+	Executors   map[string]string `json:"executors"` // by step; null: not supported by this release
 }
 
 func policyListCommand() *cobra.Command {
@@ -136,7 +134,9 @@ func listPolicies(ctx context.Context, query *db.Queries) (list []listedPolicy, 
 		steps[v.Number] = executors(v.Policy)
 	}
 	for _, row := range slices.Backward(rows) {
-		p := listedPolicy{Version: row.Version, Active: row.Version == active, CreatedAt: row.CreatedAt.UTC(), Executors: steps[row.Version]}
+		p := listedPolicy{
+			Version: row.Version, Active: row.Version == active, CreatedAt: row.CreatedAt.UTC(), Executors: steps[row.Version],
+		}
 		if row.ActivatedAt != nil {
 			p.ActivatedAt, p.ActivatedBy = row.ActivatedAt.UTC(), *row.ActivatedBy
 		}
@@ -163,7 +163,7 @@ func policyRow(p *listedPolicy) []any {
 	return row
 }
 
-// executors are those of the steps of a policy; nil: this release can't run it.
+// executors returns the executor of each step; nil: this release can't run the policy.
 func executors(p *policy.Policy) map[string]string {
 	if p == nil {
 		return nil
@@ -245,12 +245,13 @@ func checkPolicy(path string, in io.Reader, out io.Writer) (*policy.Policy, erro
 		return nil, fmt.Errorf("mistakes in %s: %d", path, len(problems))
 	}
 	if err == nil {
-		fmt.Fprintf(out, "%s is valid: charge %s, reserve %s, confirm %s\n", path, p.Charge.Executor, p.Reserve.Executor, p.Confirm.Executor)
+		fmt.Fprintf(out, "%s is valid: charge %s, reserve %s, confirm %s\n",
+			path, p.Charge.Executor, p.Reserve.Executor, p.Confirm.Executor)
 	}
 	return p, err
 }
 
-// explainHere prints what these settings do not allow, and that tracked stock is ignored where reserve is remote.
+// explainHere prints what these settings do not allow, and that a remote reserve step ignores tracked stock.
 func explainHere(out io.Writer, p *policy.Policy, bounds policy.Bounds) {
 	for _, s := range fsm.Steps() {
 		if err := bounds.Usable(p, s); err != nil {
@@ -262,10 +263,10 @@ func explainHere(out io.Writer, p *policy.Policy, bounds policy.Bounds) {
 	}
 }
 
-// maxPolicyFile bounds how much of a file is read, which may be the wrong one; Parse reports one that is too long.
+// maxPolicyFile limits how much of a file is read, which may be the wrong one. Parse rejects long policies.
 const maxPolicyFile = 1 << 20
 
-// readPolicy reads a policy file; - stands for in.
+// readPolicy reads a policy file, or in for -.
 func readPolicy(path string, in io.Reader) ([]byte, error) {
 	if path != "-" {
 		file, err := os.Open(path)
@@ -282,13 +283,13 @@ func readPolicy(path string, in io.Reader) ([]byte, error) {
 	return source, nil
 }
 
-// triedOrder is an order as in a request: what the policy looks at, the order's own times, and the rest, so that a
+// triedOrder is an order as in a request: what the policy looks at, its time limits, and the other fields, so that a
 // whole request can be pasted.
 type triedOrder struct {
 	policy.Order
-	Amount         *decimal.Decimal // replaces the Order's, to tell a missing one
+	Amount         *decimal.Decimal // a pointer, to detect a missing one
 	CompleteBy     *time.Time
-	ReservationTTL int64 // seconds; 0: that of the policy
+	ReservationTTL int64 // seconds; 0: by the policy
 
 	OrderID, Quantity, Metadata, PaymentMethod, StartAt json.RawMessage
 }
@@ -316,7 +317,6 @@ func parseOrder(text, currency string) (*triedOrder, error) {
 	return &o, nil
 }
 
-// explainOrder prints what would happen to an order.
 func explainOrder(out io.Writer, p *policy.Policy, o *triedOrder) error {
 	rows := output.NewRows(out)
 	for _, s := range fsm.Steps() {
@@ -383,13 +383,13 @@ func loadPolicy(path string) ([]byte, error) {
 	return source, nil
 }
 
-// newPolicy is the policy file of a service, and what it may name.
+// newPolicy is the policy file of a service, and what it may use.
 type newPolicy struct {
-	source []byte // nil: there is none
+	source []byte // nil: no file
 	bounds policy.Bounds
 }
 
-// usePolicy stores the policy of a service and activates it if it is new. It logs what the operator may not expect.
+// usePolicy stores the policy of a service, and activates it if it is new. It logs what the operator may not expect.
 func usePolicy(ctx context.Context, query *db.Queries, of newPolicy, log *slog.Logger) error {
 	if of.source == nil {
 		return nil

@@ -127,7 +127,8 @@ func TestServePolicy(t *testing.T) {
 		if said := served(t, db.New(database.Pool), remote); !strings.Contains(said, "level=WARN") || !strings.Contains(said, "may be oversold") {
 			t.Error(said)
 		}
-		if said := printed(t, "policy", "activate", "1", "--database-url", database.AdminURL); !strings.Contains(said, "warning: reserve is not done by the ledger") {
+		if said := printed(t, "policy", "activate", "1", "--database-url", database.AdminURL); !strings.Contains(said,
+			"warning: reserve is not done by the ledger") {
 			t.Error(said)
 		}
 	})
@@ -209,7 +210,8 @@ func TestPolicyCheckOfAnOrder(t *testing.T) {
 		}},
 		{"in another currency", `{"amount": 700, "item": "car", "currency": "JPY"}`, []string{"approval     not needed", "concurrency  no limit"}},
 		{"of a customer", `{"amount": 1, "item": "car", "customerId": "mallory"}`, []string{"needed by rule 1, before the charge\n"}},
-		{"with a deadline of its own", `{"orderId": "1", "amount": 1, "item": "car", "completeBy": "2030-01-02T03:04:05Z"}`, []string{"deadline     2030-01-02T03:04:05Z"}},
+		{"with a deadline of its own", `{"orderId": "1", "amount": 1, "item": "car", "completeBy": "2030-01-02T03:04:05Z"}`,
+			[]string{"deadline     2030-01-02T03:04:05Z"}},
 		{"that is a whole request", `{"orderId": "1", "amount": "1.50", "item": "car", "quantity": 2, "metadata": {"a": "b"}, "paymentMethod": "pm", "startAt": "2030-01-02T03:04:05Z",
 			"customerId": "bob", "concurrencyKey": "k", "reservationTtl": 60}`, []string{"reservation  must be confirmed within 1m0s"}},
 	} {
@@ -226,7 +228,8 @@ func TestPolicyCheckOfAnOrder(t *testing.T) {
 	t.Run("without a policy to speak of", func(t *testing.T) {
 		t.Parallel()
 		out := printed(t, "policy", "check", policyFile(t, "{}\n"), "--order", `{"amount": 1, "item": "car"}`)
-		for _, part := range []string{"charge       ledger, in the database", "approval     not needed", "deadline     none", "reservation  no limit for the confirmation"} {
+		for _, part := range []string{"charge       ledger, in the database", "approval     not needed",
+			"deadline     none", "reservation  no limit for the confirmation"} {
 			if !strings.Contains(out, part) {
 				t.Errorf("%q is missing in\n%s", part, out)
 			}

@@ -20,33 +20,35 @@ import (
 	"pawl/migrations"
 )
 
-// errMoved says that a copy answers at the address of the database, or that a quarantined database was adopted.
+// errMoved means that the database at the address is another copy, or that a quarantined database was adopted.
 var errMoved = errors.New("the database was replaced or adopted")
 
-// standing is whether the database of a service belongs here.
+// standing says whether the database belongs to this service.
 type standing struct {
 	place        migrations.Place
-	installation string // the name of the service's; empty: none
-	stranger     string // why the database does not belong here; empty: it does
+	installation string // the configured name; empty: none
+	stranger     string // why the database belongs elsewhere; empty: it does not
 
 	once  sync.Once
-	moved chan struct{} // closed when another database was seen
+	moved chan struct{} // closed when the database has changed
 }
 
-// findPlace reads whether a database belongs here.
+// findPlace reads where the database belongs.
 func findPlace(ctx context.Context, cfg *config, url string) (*standing, error) {
 	s := &standing{installation: cfg.Installation, moved: make(chan struct{})}
 	return s, s.look(ctx, url, migrations.ReadPlace)
 }
 
-// settle stores where a database belongs, at the first start on it.
+// settle stores where the database belongs, when the first service starts on it.
 func (s *standing) settle(ctx context.Context, url string) error {
 	return s.look(ctx, url, func(ctx context.Context, query *db.Queries) (migrations.Place, error) {
 		return migrations.Settle(ctx, query, s.installation)
 	})
 }
 
-func (s *standing) look(ctx context.Context, url string, read func(context.Context, *db.Queries) (migrations.Place, error)) error {
+func (s *standing) look(ctx context.Context, url string,
+	read func(context.Context, *db.Queries) (migrations.Place, error),
+) error {
 	pool, err := pg.Open(ctx, url, pg.Options{MaxConns: 1})
 	if err != nil {
 		return notOpened(err)
@@ -74,10 +76,10 @@ func (s *standing) tell(registry *prometheus.Registry, log *slog.Logger) {
 	}).Set(quarantined)
 }
 
-// connected checks a new connection: a copy of the database may have replaced it at the same address. Such a connection
-// is not used, and the service starts again.
+// connected checks a new connection: a copy may have replaced the database at the same address. Then the connection is
+// not used, and the service starts again.
 func (s *standing) connected(ctx context.Context, conn *pgx.Conn) error {
-	now, err := migrations.ReadPlace(ctx, db.New(conn)) // an error will be met again by a statement
+	now, err := migrations.ReadPlace(ctx, db.New(conn)) // after an error, a statement will fail, too
 	if err == nil && now != (migrations.Place{}) && !now.Same(s.place) {
 		s.once.Do(func() { close(s.moved) })
 		return errMoved
@@ -88,7 +90,7 @@ func (s *standing) connected(ctx context.Context, conn *pgx.Conn) error {
 // adoptedEvery is how often a quarantined service checks whether the database was adopted.
 const adoptedEvery = 2 * time.Second
 
-// awaitAdoption checks that until stop is called or ctx ends.
+// awaitAdoption checks until stop is called or ctx ends.
 func (s *standing) awaitAdoption(ctx context.Context, query *db.Queries) (stop func()) {
 	ctx, end := context.WithCancel(ctx)
 	var checking sync.WaitGroup
@@ -104,7 +106,6 @@ func (s *standing) awaitAdoption(ctx context.Context, query *db.Queries) (stop f
 	return func() { end(); checking.Wait() }
 }
 
-// adoptCommand ends the quarantine of a database.
 func adoptCommand() *cobra.Command {
 	var cfg config
 	var a migrations.Adoption

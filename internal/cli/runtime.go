@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// collectGarbage sets how much garbage there may be. The heap is usually a few megabytes: collecting it less often
-// costs little memory and saves much CPU time. With a crowd of thousands that listen to events, it is large.
+// collectGarbage sets how much garbage the heap may have. It is usually a few megabytes, so collecting less often costs
+// little memory and saves much CPU time. Thousands of listeners to events make it large.
 func collectGarbage(crowd bool) {
 	switch {
 	case os.Getenv("GOGC") != "":
@@ -21,15 +21,14 @@ func collectGarbage(crowd bool) {
 	}
 }
 
-// processors decides whether Go runs the service on one processor or on all of them. While a processor is idle, Go
-// wakes a thread for each goroutine that becomes ready. A single order is a dozen goroutines one after the other: each
-// time a thread is woken, finds no work and sleeps again, which took a third of the service's CPU time
-// (https://go.dev/issue/54622). So the service uses one processor until it is busy half of the time, when goroutines
-// begin to wait for each other.
+// processors decides whether Go runs on one processor or on all. While a processor is idle, Go wakes a thread for each
+// goroutine that becomes ready. A single order is a dozen goroutines one after the other, and each woken thread finds
+// no work and sleeps again, which took a third of the CPU time (https://go.dev/issue/54622). So the service uses one
+// processor until it is busy half of the time, when goroutines begin to wait for each other.
 type processors struct {
 	all   bool
 	since time.Time
-	pause time.Duration // before one is tried again; it doubles while one is not enough
+	pause time.Duration // until one is tried again; doubles while one is not enough
 }
 
 const (
@@ -39,7 +38,7 @@ const (
 	processorsRest   = time.Minute // the longest pause
 )
 
-// change takes how many processors were busy since the last call, and reports whether to change between one and all.
+// change takes how many processors were busy since the last call, and reports whether to switch between one and all.
 func (p *processors) change(busy float64, now time.Time) bool {
 	switch {
 	case !p.all && busy > processorsBusy && now.Sub(p.since) > processorsSettle:
@@ -54,7 +53,7 @@ func (p *processors) change(busy float64, now time.Time) bool {
 	return true
 }
 
-// useProcessors adapts the number of processors until stop, which waits. It does nothing if GOMAXPROCS is set.
+// useProcessors adapts the number of processors until stop, which waits. With GOMAXPROCS it does nothing.
 func useProcessors() (stop func()) {
 	if os.Getenv("GOMAXPROCS") != "" {
 		return func() {}
@@ -86,7 +85,6 @@ func useProcessors() (stop func()) {
 	return func() { close(end); ended.Wait() }
 }
 
-// processorTime is the CPU time of this process.
 func processorTime() time.Duration {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // can't fail with these arguments

@@ -15,13 +15,15 @@ func TestProcessors(t *testing.T) {
 		all   bool // from then on
 	}
 	for name, looks := range map[string][]look{
-		"idle":                     {{0, 0.1, false}, {time.Hour, 0, false}},
-		"a few orders":             {{0, 0.4, false}, {time.Second, 0.5, false}},
-		"more than one is for":     {{0, 0.1, false}, {time.Minute, 0.51, true}},
-		"it needs more than one":   {{0, 1, true}, {time.Hour, 1.2, true}},
-		"one is tried again":       {{0, 0.1, false}, {time.Minute, 0.6, true}, {time.Second / 2, 0.1, true}, {time.Second / 2, 0.1, false}},
-		"but later if that failed": {{0, 0.1, false}, {time.Second, 0.6, true}, {time.Second, 0.9, false}, {time.Second, 0.6, true}, {time.Second, 0.9, true}, {time.Second, 0.9, false}},
-		"and soon if it sufficed": {{0, 0.1, false}, {time.Second, 0.6, true}, {time.Second, 0.6, false}, {time.Second, 0.6, true}, {2 * time.Second, 0.6, false},
+		"idle":                   {{0, 0.1, false}, {time.Hour, 0, false}},
+		"a few orders":           {{0, 0.4, false}, {time.Second, 0.5, false}},
+		"more than one is for":   {{0, 0.1, false}, {time.Minute, 0.51, true}},
+		"it needs more than one": {{0, 1, true}, {time.Hour, 1.2, true}},
+		"one is tried again":     {{0, 0.1, false}, {time.Minute, 0.6, true}, {time.Second / 2, 0.1, true}, {time.Second / 2, 0.1, false}},
+		"but later if that failed": {{0, 0.1, false}, {time.Second, 0.6, true}, {time.Second, 0.9, false},
+			{time.Second, 0.6, true}, {time.Second, 0.9, true}, {time.Second, 0.9, false}},
+		"and soon if it sufficed": {{0, 0.1, false}, {time.Second, 0.6, true}, {time.Second, 0.6, false},
+			{time.Second, 0.6, true}, {2 * time.Second, 0.6, false},
 			{2 * time.Second, 0.6, true}, {time.Second, 0.6, false}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -43,7 +43,7 @@ func serveCommand() *cobra.Command {
 			}
 			err := serve(cmd.Context(), &cfg, cmd.OutOrStdout())
 			if errors.Is(err, context.Canceled) && cmd.Context().Err() != nil {
-				err = nil // ended before it began
+				err = nil // interrupted during the start
 			}
 			return err
 		},
@@ -53,8 +53,8 @@ func serveCommand() *cobra.Command {
 	return cmd
 }
 
-// serve runs the service until ctx ends or the database server does. It stops in the opposite order of the start: new
-// orders, those in flight, the connections, the database.
+// serve runs the service until ctx ends or the database server does. It stops in the reverse order of the start: new
+// orders, orders in flight, connections, database.
 func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	log := newLogger(cfg)
 	log.Info("starting", slog.String("version", version()), slog.Group("settings", cfg.settings...))
@@ -85,7 +85,7 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	}
 }
 
-// start has what a service is started with.
+// start is what a service is started with.
 type start struct {
 	database *database
 	policy   newPolicy
@@ -93,8 +93,8 @@ type start struct {
 	log      *slog.Logger
 }
 
-// serve runs the service on the database that answers now, until ctx ends or another one answers (errMoved). On a
-// database that belongs elsewhere it drives no orders, calls no providers and sends no events.
+// serve runs the service on the current database, until ctx ends or another database answers (errMoved). If the
+// database belongs elsewhere, the service drives no orders, calls no providers and sends no events.
 func (s start) serve(ctx context.Context, cfg *config, out io.Writer) error {
 	database, log := s.database, s.log
 	registry := prometheus.NewRegistry()
@@ -114,7 +114,8 @@ func (s start) serve(ctx context.Context, cfg *config, out io.Writer) error {
 	}
 	orders := engine.New(pool, engine.Config{
 		Lease: cfg.Lease, RecoveryInterval: cfg.RecoveryInterval, MaxBatch: cfg.MaxBatch, MaxInFlight: cfg.MaxInFlight,
-		Currency: cfg.Currency, Log: log, SchemaVersion: migrations.Version(), PublicURL: cfg.publicURL(edge.address()), Registerer: registry, Bounds: cfg.Bounds,
+		Currency: cfg.Currency, SchemaVersion: migrations.Version(), PublicURL: cfg.publicURL(edge.address()), Bounds: cfg.Bounds,
+		Log: log, Registerer: registry,
 	})
 	registerMetrics(registry, orders, pool)
 	outbound := newOutbound(cfg, db.New(pool), orders, telemetry{registry, log})
@@ -156,7 +157,7 @@ func (s start) serve(ctx context.Context, cfg *config, out io.Writer) error {
 	return err
 }
 
-// opening is what a start does with the database. It writes nothing to a database that belongs elsewhere.
+// opening prepares the database for a start. It writes nothing to a database that belongs elsewhere.
 type opening struct {
 	cfg    *config
 	url    string
@@ -205,11 +206,11 @@ func (o *opening) open(ctx context.Context) (place *standing, pool *pg.Pool, con
 	return place, pool, control, nil
 }
 
-// startPatience is how long each step of a start waits for the database, and how long one attempt may take. Supervisors
+// startPatience is how long each step of the start waits for the database, and the timeout of one attempt. Supervisors
 // start services together, in any order, and wait about as long.
 const startPatience = 30 * time.Second
 
-// patiently repeats a step of a start while the database is away or connections are lost.
+// patiently repeats a step of the start while the database is unavailable.
 func patiently(ctx context.Context, doing string, log *slog.Logger, do func(context.Context) error) error {
 	try := func() error {
 		ctx, cancel := context.WithTimeout(ctx, startPatience)
@@ -230,14 +231,13 @@ func patiently(ctx context.Context, doing string, log *slog.Logger, do func(cont
 	return err
 }
 
-// comesBack reports whether an error may go away by itself. Unknown roles and databases, and missing rights, do not.
+// comesBack reports whether an error may be temporary. Unknown roles or databases, and missing rights, are not.
 func comesBack(err error) bool {
 	code := pg.CodeOf(err)
 	rejected := strings.HasPrefix(code, "28") || strings.HasPrefix(code, "3D") || strings.HasPrefix(code, "42")
 	return errors.Is(err, errUnavailable) && !is[*pgconn.ParseConfigError](err) && !rejected
 }
 
-// migrate applies the pending migrations.
 func migrate(ctx context.Context, url string, log *slog.Logger) error {
 	applied, err := migrations.Up(ctx, url)
 	if len(applied) > 0 {
@@ -246,7 +246,7 @@ func migrate(ctx context.Context, url string, log *slog.Logger) error {
 	return databaseError(err)
 }
 
-// openPool opens the connections of the service to a database with the schema of this program.
+// openPool connects to a database with the schema of this version.
 func openPool(ctx context.Context, url string, options pg.Options) (*pg.Pool, error) {
 	pool, err := pg.Open(ctx, url, options)
 	if err != nil {
@@ -259,12 +259,12 @@ func openPool(ctx context.Context, url string, options pg.Options) (*pg.Pool, er
 	return pool, nil
 }
 
-// answerTime is the part of the grace period, at most half of it, that is kept for releasing orders and answering
-// waiting callers. If the database does not answer, each takes two seconds.
+// answerTime is the part of the grace period, at most half, that is kept for releasing orders and for answering waiting
+// callers. If the database does not answer, each takes two seconds.
 const answerTime = 5 * time.Second
 
-// drain ends the service: the engine first rejects new orders and answers waiting callers, then the server waits for
-// those answers to be written.
+// drain ends the service. First the engine rejects new orders and answers waiting callers, then the server waits until
+// the answers are written.
 func drain(orders *engine.Engine, server *edge, grace time.Duration, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
@@ -282,7 +282,7 @@ func drain(orders *engine.Engine, server *edge, grace time.Duration, log *slog.L
 	return nil
 }
 
-// handlers are those of the two addresses. Without one for operations, the first has everything.
+// handlers returns the handlers of both addresses. Without an address for operations, the first one serves everything.
 func handlers(cfg *config, orders *engine.Engine, settings httpapi.Config) (api, forOperations http.Handler) {
 	if cfg.OpsListen == "" {
 		return httpapi.New(orders, settings), nil
@@ -290,11 +290,12 @@ func handlers(cfg *config, orders *engine.Engine, settings httpapi.Config) (api,
 	return httpapi.NewWithOperations(orders, settings)
 }
 
-// checkOpen warns of a service without tokens, or rejects it if they are required.
+// checkOpen warns if the service has no tokens, or fails if they are required.
 func checkOpen(ctx context.Context, cfg *config, control *access.Control, to telemetry) error {
 	promauto.With(to.registry).NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "pawl_open",
-		Help: "1 while no token exists and no issuer is set: local callers may do everything, and remote callers may process and read orders.",
+		Help: "1 while no token exists and no issuer is set: local callers may do everything, " +
+			"and remote callers may process and read orders.",
 	}, func() float64 {
 		if control.Open(context.WithoutCancel(ctx)) {
 			return 1
@@ -318,7 +319,7 @@ const (
 	authRequired          = "required"
 )
 
-// announcement tells a person where the service is.
+// announcement tells people the address of the service.
 type announcement struct {
 	url, data string
 	reach     string // of config
@@ -329,7 +330,7 @@ const (
 	byPort     = everywhere + ", because PORT is set; --listen 127.0.0.1 keeps it to this machine"
 )
 
-// say prints the announcement, or logs it if the log is JSON, because programs may read only that.
+// say prints the announcement, or logs it if the log is JSON, because then programs may read only the log.
 func (a announcement) say(out io.Writer, log *slog.Logger, json bool) {
 	if json {
 		fields := []any{"url", a.url, "docs", a.url + "/docs", "data", a.data}
@@ -345,7 +346,7 @@ func (a announcement) say(out io.Writer, log *slog.Logger, json bool) {
 	}
 }
 
-// shownURL is the URL of a listener for this machine.
+// shownURL is the URL of a listener on this machine.
 func shownURL(scheme, listen string, addr net.Addr) string {
 	host, port, _ := net.SplitHostPort(addr.String())
 	if listen == "" || unspecified(listen) {
@@ -354,7 +355,7 @@ func shownURL(scheme, listen string, addr net.Addr) string {
 	return scheme + "://" + net.JoinHostPort(host, port)
 }
 
-// reach says whether the service listens on all interfaces, and why; empty: it does not.
+// reach says that the service listens on all interfaces, and why; empty: it does not.
 func (c *config) reach() string {
 	switch {
 	case c.Listen == "" && c.everywhere:
@@ -371,7 +372,7 @@ func unspecified(listen string) bool {
 	return err == nil && address.IsUnspecified()
 }
 
-// outbound numbers the events of the feed and sends them to webhook endpoints. One replica at a time does either.
+// outbound numbers events and sends them to webhook endpoints, each on one replica at a time.
 type outbound struct {
 	feed      *events.Reader
 	relay     *events.Relay
@@ -379,7 +380,6 @@ type outbound struct {
 	endpoints *webhooks.Endpoints
 }
 
-// telemetry is the metrics and the log of the service.
 type telemetry struct {
 	registry *prometheus.Registry
 	log      *slog.Logger
@@ -388,8 +388,10 @@ type telemetry struct {
 func newOutbound(cfg *config, query *db.Queries, orders *engine.Engine, to telemetry) *outbound {
 	feed := events.NewReader(query, orders.Orders)
 	return &outbound{
-		feed:  feed,
-		relay: events.NewRelay(query, events.RelayConfig{Lease: cfg.Lease, Retention: cfg.EventRetention, Log: to.log, Registerer: to.registry}),
+		feed: feed,
+		relay: events.NewRelay(query, events.RelayConfig{
+			Lease: cfg.Lease, Retention: cfg.EventRetention, Log: to.log, Registerer: to.registry,
+		}),
 		deliverer: webhooks.NewDeliverer(query, feed, webhooks.Config{
 			Lease: cfg.Lease, Retention: cfg.EventRetention, AllowPrivate: cfg.Bounds.AllowPrivate, Log: to.log, Registerer: to.registry,
 		}),

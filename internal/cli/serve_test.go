@@ -97,7 +97,8 @@ func TestAnnouncement(t *testing.T) {
 	var out, logged bytes.Buffer
 	log := slog.New(slog.NewJSONHandler(&logged, nil))
 	a.say(&out, log, false)
-	if want := "pawl serves http://localhost:3000, described at http://localhost:3000/docs, data in /var/lib/pawl\n" + byPort + "\n"; out.String() != want || logged.Len() > 0 {
+	if want := "pawl serves http://localhost:3000, described at http://localhost:3000/docs, data in /var/lib/pawl\n" +
+		byPort + "\n"; out.String() != want || logged.Len() > 0 {
 		t.Errorf("printed %q, logged %q", &out, &logged)
 	}
 	out.Reset()
@@ -154,7 +155,8 @@ func TestAnOpenServiceSaysSo(t *testing.T) {
 		}
 		return said.String(), families[0].GetMetric()[0].GetGauge().GetValue(), err
 	}
-	if log, open, err := start(authOnceThereIsAToken); err != nil || open != 1 || !strings.Contains(log, "pawl token create") || !strings.Contains(log, "WARN") {
+	if log, open, err := start(authOnceThereIsAToken); err != nil || open != 1 ||
+		!strings.Contains(log, "pawl token create") || !strings.Contains(log, "WARN") {
 		t.Errorf("open: %v, %v: %s", err, open, log)
 	}
 	if _, _, err := start(authRequired); exitCode(err) != exitConfig || !strings.Contains(err.Error(), "pawl token create") {

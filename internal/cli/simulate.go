@@ -19,8 +19,8 @@ import (
 	"pawl/internal/simulator"
 )
 
-// simulate has the flags of the command. The settings of the service are not among them: a provider that took its port
-// from the environment would block the service.
+// simulate has the flags of the command. They do not come from the environment: with PORT, the provider would take the
+// port of the service.
 type simulate struct {
 	listen    string
 	port      int
@@ -55,14 +55,16 @@ func simulateCommand() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&sim.listen, "listen", "127.0.0.1", "address to listen on; empty: all interfaces")
-	f.BoolVar(&sim.private, "allow-private", false, "allow callbacks to this machine and private networks; by default only while listening on loopback")
+	f.BoolVar(&sim.private, "allow-private", false,
+		"allow callbacks to this machine and private networks; by default only while listening on loopback")
 	f.IntVar(&sim.port, "port", 4000, "port to listen on; 0 picks one")
 	f.StringVar(&sim.config.File, "file", "simulator.jsonl", "`file` to keep its books in; empty: in memory only")
 	f.DurationVar(&sim.config.Latency, "latency", 0, "duration of a request")
 	f.DurationVar(&sim.config.KeyRetention, "key-retention", 0, "how long it remembers a key; 0: forever")
 	f.Uint64Var(&sim.config.Seed, "seed", 1, "seed that decides which requests a rule with a fraction applies to")
 	f.StringArrayVar(&sim.faults, "fault", nil, "`rule` that causes a fault, such as hang1@reserve or error@charge,item=car; can be repeated")
-	f.StringVar(&sim.secretEnv, "secret-env", "", "environment `variable` with the Standard Webhooks secret of requests; empty: they need no signature")
+	f.StringVar(&sim.secretEnv, "secret-env", "",
+		"environment `variable` with the Standard Webhooks secret of requests; empty: they need no signature")
 	f.StringVar(&sim.config.StripeWebhook, "stripe-webhook", "", "`URL` for the events of Stripe's API; empty: none are sent")
 	f.StringVar(&sim.hookEnv, "stripe-webhook-secret-env", "", "environment `variable` with the secret that signs these events")
 	cmd.MarkFlagsRequiredTogether("stripe-webhook", "stripe-webhook-secret-env")
@@ -113,7 +115,7 @@ func (sim *simulate) run(ctx context.Context, out io.Writer) error {
 	case <-ctx.Done():
 	case err = <-failed:
 	}
-	err = errors.Join(err, provider.Close()) // before the server, because it ends the requests that hang
+	err = errors.Join(err, provider.Close()) // before the server, because it ends hanging requests
 	finish, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	if server.Shutdown(finish) != nil {

@@ -29,7 +29,7 @@ import (
 // newLogger logs to standard error, so that standard output is the command's own.
 func newLogger(cfg *config) *slog.Logger {
 	var level slog.Level
-	_ = level.UnmarshalText([]byte(cfg.LogLevel)) // validate has refused what is no level
+	_ = level.UnmarshalText([]byte(cfg.LogLevel)) // checked by validate
 	options := &slog.HandlerOptions{Level: level}
 	if cfg.logsJSON() {
 		return slog.New(slog.NewJSONHandler(os.Stderr, options))
@@ -51,8 +51,8 @@ func observeStatements(registry prometheus.Registerer) func(statement string, to
 	return func(statement string, took time.Duration) { seconds.WithLabelValues(statement).Observe(took.Seconds()) }
 }
 
-// registerMetrics registers the counters of the engine and the pool, what waits in memory and in the database, and the
-// process. No label holds anything of an order.
+// registerMetrics registers the metrics of the engine, the pool, waiting orders and the process. Labels contain nothing
+// of an order.
 func registerMetrics(registry *prometheus.Registry, orders *engine.Engine, pool *pg.Pool) {
 	counter := func(name, help string, read func() int64) {
 		registry.MustRegister(prometheus.NewCounterFunc(
@@ -78,16 +78,18 @@ func registerMetrics(registry *prometheus.Registry, orders *engine.Engine, pool 
 	gauge("pawl_db_connections", "Open connections to the database.", func() int64 { return int64(pool.Stat().TotalConns()) })
 	gauge("pawl_db_connections_in_use", "Connections running a statement.", func() int64 { return int64(pool.Stat().AcquiredConns()) })
 	counter("pawl_orders_expired_total", "Orders stopped because their time limit was reached.", stats.Expired.Load)
-	counter("pawl_orders_unknown_policy_total", "How often a due order was left alone, because this replica can't run its policy.", stats.UnknownPolicy.Load)
-	counter("pawl_step_answers_fenced_total", "Provider answers that arrived after another replica had taken over the order.", stats.FencedAnswers.Load)
+	counter("pawl_orders_unknown_policy_total", "How often a due order was skipped, because this replica can't run its policy.",
+		stats.UnknownPolicy.Load)
+	counter("pawl_step_answers_fenced_total", "Provider answers that arrived after another replica had taken over the order.",
+		stats.FencedAnswers.Load)
 	registry.MustRegister(waiting{orders}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 }
 
-// scrapeEvery is how old metrics may be when they are answered.
+// scrapeEvery is the maximum age of metrics.
 const scrapeEvery = time.Second
 
-// scrapes serves metrics. They are gathered and encoded once for all requests within a second: to gather them the
-// database is asked, and to encode them takes milliseconds, which a caller in a loop would take from the orders.
+// scrapes serves metrics. They are gathered and encoded at most once a second: gathering needs the database, and
+// encoding takes milliseconds, which a caller in a loop would take from the orders.
 type scrapes struct {
 	encode http.Handler
 
@@ -101,8 +103,7 @@ func newScrapes(of prometheus.Gatherer) *scrapes {
 	return &scrapes{encode: promhttp.HandlerFor(of, promhttp.HandlerOpts{OfferedCompressions: compressions})}
 }
 
-// ServeHTTP ignores what a request says beside the format and the compression: there would be as many answers as
-// requests.
+// ServeHTTP distinguishes requests only by format and compression, so that there are only a few answers.
 func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	format := string(expfmt.NegotiateAccept(r.Header, expfmt.DefaultAcceptedFormats()...))
 	compression := "identity"
@@ -112,7 +113,7 @@ func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	found := s.find([2]string{format, compression})
 	maps.Copy(w.Header(), found.header)
 	w.WriteHeader(found.status)
-	_, _ = w.Write(found.body.Bytes()) // the caller has gone
+	_, _ = w.Write(found.body.Bytes()) // fails if the caller has disconnected
 }
 
 func (s *scrapes) find(of [2]string) *scrape {
@@ -131,7 +132,7 @@ func (s *scrapes) find(of [2]string) *scrape {
 	return found
 }
 
-// scrape is an answer that is kept. It implements http.ResponseWriter.
+// scrape is a stored answer. It implements http.ResponseWriter.
 type scrape struct {
 	header http.Header
 	status int
@@ -142,16 +143,17 @@ func (s *scrape) Header() http.Header         { return s.header }
 func (s *scrape) WriteHeader(status int)      { s.status = status }
 func (s *scrape) Write(b []byte) (int, error) { return s.body.Write(b) }
 
-// waiting collects what waits in this replica's memory for remote steps, and what waits in the database.
+// waiting collects what waits for remote steps in memory, and what waits in the database.
 type waiting struct{ orders *engine.Engine }
 
-// Describe implements prometheus.Collector. It names nothing, because metrics are missing while the database is away.
+// Describe implements prometheus.Collector. It describes nothing, because metrics are missing while the database is
+// away.
 func (waiting) Describe(chan<- *prometheus.Desc) {}
 
-// scrapeLimit is how long the database may take for a scrape.
+// scrapeLimit is the timeout of the database for a scrape.
 const scrapeLimit = 2 * time.Second
 
-// Collect implements prometheus.Collector. Without an answer of the database it collects the rest, which is needed most
+// Collect implements prometheus.Collector. If the database does not answer, it collects the rest, which is most needed
 // then.
 func (c waiting) Collect(to chan<- prometheus.Metric) {
 	gauge := func(name, help string, value float64, labels prometheus.Labels) {
@@ -172,15 +174,16 @@ func (c waiting) Collect(to chan<- prometheus.Metric) {
 	upTo := fmt.Sprintf(" Of all replicas; counted up to %d.", orders.CountsMost)
 	longest := fmt.Sprintf("Age of the longest hold among the %d oldest of each kind; 0: there is none. Of all replicas.", orders.OldestMost)
 	for hold, held := range waiting.Held {
-		gauge("orders_on_hold", "Orders on hold, by what they wait for; attention is a person."+upTo, float64(held.Orders), prometheus.Labels{"hold": hold})
-		gauge("oldest_hold_age_seconds", longest, held.Longest.Seconds(), prometheus.Labels{"hold": hold})
+		labels := prometheus.Labels{"hold": hold}
+		gauge("orders_on_hold", "Orders on hold, by what they wait for; attention is a person."+upTo, float64(held.Orders), labels)
+		gauge("oldest_hold_age_seconds", longest, held.Longest.Seconds(), labels)
 	}
 	gauge("oldest_unfinished_age_seconds", "Age of the oldest order that is held, overdue, or driven by this replica; 0: there is none.",
 		waiting.Unfinished.Seconds(), nil)
 	gauge("oldest_overdue_age_seconds", "How long the most overdue order had waited to be claimed when this replica last looked at all orders, "+
 		"once a minute; 0: there was none.", waiting.Overdue.Seconds(), nil)
-	gauge("late_undos_open", "Effects that were reported too late and are not undone yet."+upTo, float64(waiting.LateUndos), nil)
+	gauge("late_undos_open", "Late effects that are not undone yet."+upTo, float64(waiting.LateUndos), nil)
 	gauge("refunds_open", "Refunds that are neither done nor failed."+upTo, float64(waiting.Refunds), nil)
-	gauge("oldest_refund_age_seconds", "Age of the oldest refund that is neither done, failed nor accepted by its provider; 0: there is none. Of all replicas.",
-		waiting.Refund.Seconds(), nil)
+	gauge("oldest_refund_age_seconds", "Age of the oldest refund that is neither done, failed nor accepted by its provider; "+
+		"0: there is none. Of all replicas.", waiting.Refund.Seconds(), nil)
 }

@@ -57,7 +57,8 @@ func watch(t *testing.T) *watched {
 	assert.NoError(t, err)
 	t.Cleanup(pool.Close)
 	w.query = db.New(pool)
-	w.orders = engine.New(pool, engine.Config{RecoveryInterval: 10 * time.Millisecond, Registerer: w.registry, Bounds: policy.Bounds{AllowPrivate: true}})
+	w.orders = engine.New(pool, engine.Config{RecoveryInterval: 10 * time.Millisecond, Registerer: w.registry,
+		Bounds: policy.Bounds{AllowPrivate: true}})
 	registerMetrics(w.registry, w.orders, pool)
 	return w
 }
@@ -124,12 +125,13 @@ func TestMetricsOfSteps(t *testing.T) {
 	}
 }
 
-// deliver has a message for a webhook endpoint at which nobody is.
+// deliver inserts a message for a webhook endpoint that does not answer.
 func (w *watched) deliver(t *testing.T) {
 	t.Helper()
 	if _, err := w.Pool.Exec(t.Context(), `WITH e AS (
 		INSERT INTO webhook_endpoints (url, secret, event_no, created_by) VALUES ('http://127.0.0.1:1', $1, 0, 'test') RETURNING endpoint_no)
-		INSERT INTO webhook_deliveries (endpoint_no, delivery_no, type, event_id, subject, body, due_at) SELECT endpoint_no, 1, 'x', 'x', 'x', '{}', now() FROM e`,
+		INSERT INTO webhook_deliveries (endpoint_no, delivery_no, type, event_id, subject, body, due_at)
+			SELECT endpoint_no, 1, 'x', 'x', 'x', '{}', now() FROM e`,
 		signing.NewSecret()); err != nil {
 		t.Fatal(err)
 	}
@@ -282,7 +284,8 @@ func TestPrometheusScrapesAsDocumented(t *testing.T) {
 	control, err := access.New(t.Context(), w.query, access.Config{})
 	assert.NoError(t, err)
 	t.Cleanup(control.Stop)
-	service := httptest.NewServer(httpapi.New(w.orders, httpapi.Config{Access: control, Metrics: promhttp.HandlerFor(w.registry, promhttp.HandlerOpts{})}))
+	service := httptest.NewServer(httpapi.New(w.orders, httpapi.Config{Access: control,
+		Metrics: promhttp.HandlerFor(w.registry, promhttp.HandlerOpts{})}))
 	t.Cleanup(service.Close)
 	folder, address := t.TempDir(), freeAddress(t)
 	write := func(name, text string) {
@@ -292,10 +295,12 @@ func TestPrometheusScrapesAsDocumented(t *testing.T) {
 	if documented == nil {
 		t.Fatal("docs/operations.md shows no configuration of Prometheus")
 	}
-	write("prometheus.yml", "global: {scrape_interval: 1s}\n"+strings.ReplaceAll(documented[1], "127.0.0.1:3000", strings.TrimPrefix(service.URL, "http://")))
+	write("prometheus.yml", "global: {scrape_interval: 1s}\n"+strings.ReplaceAll(documented[1], "127.0.0.1:3000",
+		strings.TrimPrefix(service.URL, "http://")))
 	write("pawl.token", token)
 	write("alerts.yml", page(t, "docs/operations/alerts.yml"))
-	log := run(t, program, "--config.file="+filepath.Join(folder, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(folder, "data"), "--web.listen-address="+address)
+	log := run(t, program, "--config.file="+filepath.Join(folder, "prometheus.yml"),
+		"--storage.tsdb.path="+filepath.Join(folder, "data"), "--web.listen-address="+address)
 	look := time.NewTicker(100 * time.Millisecond)
 	defer look.Stop()
 	for end := time.Now().Add(time.Minute); ; <-look.C {

@@ -32,14 +32,14 @@ func tokenCommand() *cobra.Command {
 			"  pawl token rotate shop-web --grace 24h\n" +
 			"  pawl token revoke shop-web",
 	}
-	cmd.AddCommand(tokenCreateCommand(), tokenListCommand(), tokenRotateCommand(), tokenRevokeCommand(), tokenTestCommand(), tokenLinkCommand())
+	cmd.AddCommand(tokenCreateCommand(), tokenListCommand(), tokenRotateCommand(), tokenRevokeCommand(),
+		tokenTestCommand(), tokenLinkCommand())
 	return cmd
 }
 
-// lifetimeMost is the longest lifetime of a token.
 const lifetimeMost = 10 * 365 * 24 * time.Hour
 
-// tokenFlags are those of the commands that create a token.
+// tokenFlags adds the flags of commands that create a token.
 func tokenFlags(f *pflag.FlagSet, t *access.Template) {
 	f.DurationVar(&t.Lifetime, "expires", 90*24*time.Hour, "lifetime of the token")
 	actorFlag(f, &t.Actor)
@@ -53,7 +53,6 @@ func actorFlag(f *pflag.FlagSet, actor *string) {
 	f.Var((*nonEmpty)(actor), "actor", "name to record in the history")
 }
 
-// nonEmpty is a flag that does not accept the empty string.
 type nonEmpty string
 
 func (n *nonEmpty) String() string { return string(*n) }
@@ -149,7 +148,6 @@ func tokenRevokeCommand() *cobra.Command {
 	return cmd
 }
 
-// listedToken is a token in JSON.
 type listedToken struct {
 	Name      string    `json:"name"`
 	ID        string    `json:"id"`
@@ -194,10 +192,9 @@ func tokenRow(t *listedToken) []any {
 	}
 }
 
-// tokenMost bounds what is read as a token.
 const tokenMost = 1 << 10
 
-// readToken reads a token from the environment or standard input: every user of the machine can see arguments.
+// readToken reads a token from the environment or standard input, because every user of the machine can see arguments.
 func readToken(in io.Reader, environment func(string) string) (string, error) {
 	token := environment("PAWL_TOKEN")
 	if token == "" {
@@ -232,7 +229,7 @@ func tokenTestCommand() *cobra.Command {
 	return cmd
 }
 
-// explainToken prints what a token may do, or could if it were valid.
+// explainToken prints what a token may do, or might if it were valid.
 func explainToken(out io.Writer, p *access.Principal, expires time.Time) error {
 	rows := output.NewRows(out)
 	rows.Add("name", p.Name)

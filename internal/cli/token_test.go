@@ -35,7 +35,8 @@ func TestTokenCommands(t *testing.T) {
 
 	said, err := testToken(t, database, first+"\n")
 	assert.NoError(t, err)
-	for _, text := range []string{"token:shop-web", "submit, read\n", "at most 50 requests per second", "GET /api/orders/{orderId}\n", "POST /api/orders/process"} {
+	for _, text := range []string{"token:shop-web", "submit, read\n", "at most 50 requests per second",
+		"GET /api/orders/{orderId}\n", "POST /api/orders/process"} {
 		if !strings.Contains(said, text) {
 			t.Errorf("it does not say %q:\n%s", text, said)
 		}

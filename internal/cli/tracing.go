@@ -22,7 +22,7 @@ import (
 	"pawl/httpapi"
 )
 
-// tracing sends a span for each request to an OpenTelemetry collector. A nil tracing sends none, and costs nothing.
+// tracing sends a span for each request to an OpenTelemetry collector. A nil tracing sends none.
 type tracing struct {
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
@@ -39,12 +39,12 @@ func tracesWanted(getenv func(string) string) (bool, error) {
 	}
 	protocol := cmp.Or(getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), getenv("OTEL_EXPORTER_OTLP_PROTOCOL"))
 	if protocol != "" && protocol != "http/protobuf" {
-		return false, fmt.Errorf("traces can only be sent by http/protobuf, not %s", protocol)
+		return false, fmt.Errorf("traces can be sent only by http/protobuf, not %s", protocol)
 	}
 	return true, nil
 }
 
-// startTracing sends spans if the environment asks for it. If that fails, it only logs a warning.
+// startTracing sends spans if the environment requests it. If that fails, it only logs a warning.
 func startTracing(ctx context.Context, getenv func(string) string, log *slog.Logger) *tracing {
 	wanted, err := tracesWanted(getenv)
 	var provider *sdktrace.TracerProvider
@@ -68,15 +68,16 @@ func newTracerProvider(ctx context.Context) (*sdktrace.TracerProvider, error) {
 	}
 	// Later ones win: OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES over ours.
 	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithHost(),
-		resource.WithAttributes(attribute.String("service.name", "pawl"), attribute.String("service.version", version())), resource.WithFromEnv())
+		resource.WithAttributes(attribute.String("service.name", "pawl"), attribute.String("service.version", version())),
+		resource.WithFromEnv())
 	if err != nil && !errors.Is(err, resource.ErrPartialResource) {
 		return nil, fmt.Errorf("describe trace source: %w", err)
 	}
 	return sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(about)), nil
 }
 
-// wrap makes a span of each request, below that of the caller if it sent one. Its name is the route, not the path,
-// which has identifiers of callers.
+// wrap makes a span of each request, below that of the caller if it sent one. The span is named by the route, because
+// the path has identifiers of callers.
 func (t *tracing) wrap(next http.Handler) http.Handler {
 	if t == nil {
 		return next
@@ -94,7 +95,7 @@ func (t *tracing) wrap(next http.Handler) http.Handler {
 
 // describe sets the attributes of a span, by the semantic conventions for HTTP.
 func describe(span trace.Span, r *http.Request, status int) {
-	if method, route, ok := strings.Cut(r.Pattern, " "); ok { // any other method or path may be a secret
+	if method, route, ok := strings.Cut(r.Pattern, " "); ok { // without a route, the method or path may be a secret
 		span.SetName(method + " " + route)
 		span.SetAttributes(attribute.String("http.request.method", r.Method), attribute.String("http.route", route))
 	}

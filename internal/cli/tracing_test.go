@@ -111,7 +111,8 @@ func TestSpansOfRequests(t *testing.T) {
 				t.Errorf("%s: %s", a.Key, a.Value.String())
 			}
 		}
-		if span.Name != want.name || route != want.route || status != want.status || span.Status.Code != want.code || span.SpanKind != trace.SpanKindServer {
+		if span.Name != want.name || route != want.route || status != want.status || span.Status.Code != want.code ||
+			span.SpanKind != trace.SpanKindServer {
 			t.Errorf("%q, route %q, status %d, %v, want %+v", span.Name, route, status, span.Status.Code, want)
 		}
 	}

@@ -1,4 +1,4 @@
-// Package output prints results of commands: tables for people, JSON for programs.
+// Package output prints the results of commands: tables for people, JSON for programs.
 package output
 
 import (
@@ -44,14 +44,14 @@ func (f *Format) String() string { return string(*f) }
 // Type implements pflag.Value.
 func (f *Format) Type() string { return "format" }
 
-// Indented prints one value as JSON, indented.
+// Indented prints a value as indented JSON.
 func Indented(out io.Writer, value any) error {
 	encoder := newEncoder(out)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(value)
 }
 
-// Line prints one value of many as JSON, in a line.
+// Line prints a value as a line of JSON.
 func Line(out io.Writer, value any) error { return newEncoder(out).Encode(value) }
 
 func newEncoder(out io.Writer) *json.Encoder {
@@ -72,7 +72,7 @@ func NewRows(out io.Writer, titles ...any) Rows {
 	return rows
 }
 
-// Add writes a line. Each cell is cleaned: see Clean.
+// Add writes a line. Its cells are cleaned: see Clean.
 func (r Rows) Add(cells ...any) {
 	for i, cell := range cells {
 		if i > 0 {
@@ -92,8 +92,8 @@ type Columns[T any] struct {
 	Of     func(*T) []any
 }
 
-// Print prints values, each as a line of JSON or as a row of a table. It returns the first error among them, without
-// printing a table.
+// Print prints each value as a line of JSON or as a row of a table. It returns the first error in values; then it
+// prints no table.
 func (c Columns[T]) Print(out io.Writer, f Format, values iter.Seq2[T, error]) error {
 	if f == JSON {
 		c.Titles = nil // the table stays empty
@@ -123,7 +123,7 @@ func All[T any](values []T) iter.Seq2[T, error] {
 	}
 }
 
-// Clean makes one printable line of a text. Identifiers and reasons come from callers, and could have control sequences
+// Clean makes a text one printable line. Identifiers and reasons come from callers, and could contain control sequences
 // for terminals.
 func Clean(text string) string {
 	return strings.Map(func(r rune) rune {

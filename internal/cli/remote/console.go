@@ -16,7 +16,7 @@ import (
 	"pawl/internal/console"
 )
 
-// remoteConsole is a console on this machine for a service that may be anywhere.
+// remoteConsole is a console on this machine for a service that may be elsewhere.
 type remoteConsole struct {
 	url       string // of the service
 	tokenFile string // empty: the token is in PAWL_TOKEN
@@ -81,7 +81,7 @@ func (c *remoteConsole) serve(ctx context.Context, out io.Writer) error {
 	}
 }
 
-// connect returns the client for a page, a new one if the token has changed.
+// connect returns the client for a page, and makes a new one if the token has changed.
 func (c *remoteConsole) connect(*http.Request) (*client.Client, error) {
 	token, err := c.token()
 	if err != nil {

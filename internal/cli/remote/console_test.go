@@ -112,7 +112,8 @@ func TestConsole(t *testing.T) {
 			t.Errorf("%s: %d %s", path, status, body)
 		}
 	}
-	issued, err := access.Create(t.Context(), owner, access.Template{Name: "reader", Roles: access.Roles{access.Read}, Lifetime: time.Hour, Actor: "test"})
+	issued, err := access.Create(t.Context(), owner, access.Template{Name: "reader", Roles: access.Roles{access.Read},
+		Lifetime: time.Hour, Actor: "test"})
 	assert.NoError(t, err)
 	for given, says := range map[string]string{issued.Token: "<bdi>token:reader</bdi>", "pawl_nonsense": "<bdi>anonymous</bdi>"} {
 		assert.NoError(t, os.WriteFile(token, []byte(given+"\n"), 0o600))
@@ -122,7 +123,7 @@ func TestConsole(t *testing.T) {
 	}
 }
 
-// TestConsoleThatCannotBegin: whoever can't be asked is not shown.
+// TestConsoleThatCannotBegin: it fails if the service does not answer.
 func TestConsoleThatCannotBegin(t *testing.T) {
 	t.Parallel()
 	for _, s := range []step{

@@ -53,11 +53,11 @@ func eventsCommand() *cobra.Command {
 
 const (
 	eventsAtOnce = 500             // page size
-	eventsSoon   = 2 * time.Second // how long it may take until an event is in the feed
+	eventsSoon   = 2 * time.Second // longest time until an event is in the feed
 )
 
-// printEvents prints the events in the feed, and with follow later ones. Without follow it waits for events that
-// occurred before the command and get their number soon.
+// printEvents prints the events in the feed, and with follow later ones. Without follow, it waits for events that
+// occurred before the command and are not numbered yet.
 func (s *session) printEvents(ctx context.Context, params client.ListEventsParams, follow bool) error {
 	began := time.Now()
 	for more := true; more; {
@@ -92,7 +92,7 @@ func (s *session) printEvents(ctx context.Context, params client.ListEventsParam
 	return nil
 }
 
-// printEvent prints an event and its cursor. The widths of the columns are fixed, because later lines are not known.
+// printEvent prints an event and its cursor. The columns have fixed widths, because later lines are not known.
 func (s *session) printEvent(e *client.Event) error {
 	if s.format == output.JSON {
 		return output.Line(s.out, e)

@@ -19,16 +19,16 @@ import (
 )
 
 const (
-	importRetryFor = time.Minute // an import should outlast a restart of the service
-	longestLine    = 1 << 20     // a file without line breaks is no file of orders
+	importRetryFor = time.Minute // longer than a restart of the service
+	longestLine    = 1 << 20     // a longer line is not an order
 )
 
 func ordersImportCommand() *cobra.Command {
 	return asking(&cobra.Command{
-		Use: "import FILE", Short: "Process the orders of a file, one a line", Args: cobra.ExactArgs(1),
-		Long: "Processes the orders of a file. Each line is an order as the API takes it, in JSON; the file - is standard input. Prints\n" +
-			"the orders that are not completed, with their line numbers; with -o json every order. It can be interrupted, and repeating\n" +
-			"it is safe: an order is processed once. Exits with 1 if an order failed, was canceled or rejected.",
+		Use: "import FILE", Short: "Process the orders of a file, one per line", Args: cobra.ExactArgs(1),
+		Long: "Processes the orders of a file. Each line is the JSON of an order, as in the API; the file - is standard input.\n" +
+			"Prints the orders that are not completed, with their line numbers; with -o json every order. It can be interrupted\n" +
+			"and repeated safely: an order is processed once. Exits with 1 if an order failed, was canceled or rejected.",
 		Example: "  pawl orders import orders.ndjson\n" +
 			"  jq -c '.orders[]' export.json | pawl orders import -\n" +
 			"  pawl orders import orders.ndjson -o json | jq -c 'select(.problem)'",
@@ -50,7 +50,7 @@ func ordersImportCommand() *cobra.Command {
 	})
 }
 
-// countLines counts the lines of a file that can be read again; -1: it can't.
+// countLines counts the lines of a file; -1: it can't be read twice.
 func countLines(file *os.File) (lines int64) {
 	for in := bufio.NewReader(file); ; lines++ {
 		if _, err := in.ReadBytes('\n'); err != nil {
@@ -63,15 +63,13 @@ func countLines(file *os.File) (lines int64) {
 	return lines
 }
 
-// importing is the import of a file.
 type importing struct {
 	*session
 	bar    *progressbar.ProgressBar
-	count  map[string]int // orders by what became of them
-	unread error          // why the file was not read to its end
+	count  map[string]int // of orders, by outcome
+	unread error          // why the file was not read completely
 }
 
-// importedLine is a line of JSON about an order.
 type importedLine struct {
 	Line    int                 `json:"line"`
 	Order   *client.Order       `json:"order,omitempty"`
@@ -87,7 +85,7 @@ func (i *importing) run(ctx context.Context, in io.Reader) error {
 		if failed = err; err != nil {
 			break
 		}
-		_ = i.bar.Add(1) // what is not drawn is not seen
+		_ = i.bar.Add(1)
 	}
 	_ = i.bar.Clear()
 	if i.format == output.Table {
@@ -96,7 +94,7 @@ func (i *importing) run(ctx context.Context, in io.Reader) error {
 	notDone := i.count["failed"] + i.count["canceled"] + i.count["rejected"]
 	switch {
 	case ctx.Err() != nil:
-		return fmt.Errorf("interrupted: orders that were sent continue; run the same command again for the others: %w", ctx.Err())
+		return fmt.Errorf("interrupted: orders that were sent continue; repeat the command for the others: %w", ctx.Err())
 	case failed != nil:
 		return failed
 	case i.unread != nil:
@@ -107,7 +105,7 @@ func (i *importing) run(ctx context.Context, in io.Reader) error {
 	return nil
 }
 
-// lines goes through the lines of a file. They are read by a goroutine that may wait for standard input until the process ends.
+// lines yields the lines of a file. The goroutine that reads it may wait for standard input until the process ends.
 func (i *importing) lines(ctx context.Context, in io.Reader) iter.Seq[[]byte] {
 	lines, unread := make(chan []byte), make(chan error, 1)
 	go func() {
@@ -144,23 +142,24 @@ func (i *importing) lines(ctx context.Context, in io.Reader) iter.Seq[[]byte] {
 	}
 }
 
-// print prints what became of an order, if it is not completed.
+// print prints the outcome of an order, in a table only if it is not completed.
 func (i *importing) print(p client.Processed) error {
-	line, became := importedLine{Line: p.Index + 1, Order: p.Order}, "rejected"
+	line, outcome := importedLine{Line: p.Index + 1, Order: p.Order}, "rejected"
 	var why string
 	switch o := p.Order; {
 	case p.Problem != nil:
 		line.Problem, why = &p.Problem.ProblemBody, p.Problem.Error()
 	case o.Status.Final():
-		became, why = string(o.Status), fmt.Sprintf("order %q is %s: %s", o.OrderID, o.Status, o.Failure.Code)
+		outcome, why = string(o.Status), fmt.Sprintf("order %q is %s: %s", o.OrderID, o.Status, o.Failure.Code)
 	default:
-		became, why = inProgress, fmt.Sprintf("order %q is %s: %s", o.OrderID, inProgress, cmp.Or(string(o.Hold), string(o.Status)))
+		outcome = inProgress
+		why = fmt.Sprintf("order %q is %s: %s", o.OrderID, inProgress, cmp.Or(string(o.Hold), string(o.Status)))
 	}
-	i.count[became]++
+	i.count[outcome]++
 	switch {
 	case i.format == output.JSON:
 		return output.Line(i.out, line)
-	case became == string(client.StatusCompleted):
+	case outcome == string(client.StatusCompleted):
 		return nil
 	}
 	_ = i.bar.Clear()
@@ -173,10 +172,10 @@ const inProgress = "in progress"
 func (i *importing) printTotals() {
 	all := 0
 	var parts []string
-	for _, became := range []string{"completed", "failed", "canceled", "rejected", inProgress} {
-		if n := i.count[became]; n > 0 {
+	for _, outcome := range []string{"completed", "failed", "canceled", "rejected", inProgress} {
+		if n := i.count[outcome]; n > 0 {
 			all += n
-			parts = append(parts, fmt.Sprintf("%d %s", n, became))
+			parts = append(parts, fmt.Sprintf("%d %s", n, outcome))
 		}
 	}
 	fmt.Fprintf(i.out, "%d orders: %s\n", all, dash(strings.Join(parts, ", ")))

@@ -44,7 +44,8 @@ func TestImport(t *testing.T) {
 		}
 	}
 	store(all[0], `[]`)
-	(step{"orders import -o json " + file, "1 orders failed", `(?s)^({"line":1,"order":{.*}}\n{"line":2,"problem":{.*}}|{"line":2,"problem":{.*}}\n{"line":1,"order":{.*}})\n$`}).try(t, url)
+	(step{"orders import -o json " + file, "1 orders failed",
+		`(?s)^({"line":1,"order":{.*}}\n{"line":2,"problem":{.*}}|{"line":2,"problem":{.*}}\n{"line":1,"order":{.*}})\n$`}).try(t, url)
 	store(all[0], strings.Repeat("x", 2<<20))
 	(step{"orders import " + file, "read line 2: ", `^1 orders: 1 completed\n$`}).try(t, url)
 	store()
@@ -54,7 +55,8 @@ func TestImport(t *testing.T) {
 	}
 	interrupted, stop := context.WithCancel(t.Context())
 	stop()
-	if err := execute(interrupted, io.Discard, url, "orders import "+file); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "run the same command again") {
+	if err := execute(interrupted, io.Discard, url, "orders import "+file); !errors.Is(err, context.Canceled) ||
+		!strings.Contains(err.Error(), "repeat the command") {
 		t.Error(err)
 	}
 }

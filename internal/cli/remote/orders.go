@@ -103,7 +103,6 @@ var historyRows = output.Columns[client.Transition]{
 	},
 }
 
-// printFields prints an order.
 func (s *session) printFields(o *client.Order) error {
 	all := []string{
 		"order", o.OrderID,
@@ -213,7 +212,7 @@ func (s *session) printChange(o *client.Order) {
 	fmt.Fprintln(s.out, output.Clean(line))
 }
 
-// verb changes orders.
+// verb is a change that people request.
 type verb struct {
 	name, short string
 	send        func(ctx context.Context, c *client.Client, orderID string, r verbRequest) (*client.Order, error)
@@ -225,24 +224,30 @@ type verbRequest struct {
 }
 
 var verbs = []verb{
-	{"cancel", "Cancel an order, and undo its completed steps", func(ctx context.Context, c *client.Client, id string, r verbRequest) (*client.Order, error) {
-		return c.CancelOrder(ctx, id, &client.CancelOrderParams{DryRun: r.dryRun}, r.VerbBody)
-	}},
-	{"retry", "Try the step of an order again now, or start a failed order again", func(ctx context.Context, c *client.Client, id string, r verbRequest) (*client.Order, error) {
-		return c.RetryOrder(ctx, id, &client.RetryOrderParams{DryRun: r.dryRun}, client.RetryBody{Reason: r.Reason, RequestID: r.RequestID})
-	}},
-	{"pause", "Pause an order", func(ctx context.Context, c *client.Client, id string, r verbRequest) (*client.Order, error) {
-		return c.PauseOrder(ctx, id, &client.PauseOrderParams{DryRun: r.dryRun}, r.VerbBody)
-	}},
-	{"resume", "Resume a paused order", func(ctx context.Context, c *client.Client, id string, r verbRequest) (*client.Order, error) {
-		return c.ResumeOrder(ctx, id, &client.ResumeOrderParams{DryRun: r.dryRun}, r.VerbBody)
-	}},
-	{"approve", "Approve an order that waits for approval", func(ctx context.Context, c *client.Client, id string, r verbRequest) (*client.Order, error) {
-		return c.ApproveOrder(ctx, id, &client.ApproveOrderParams{DryRun: r.dryRun}, r.VerbBody)
-	}},
-	{"reject", "Reject an order that waits for approval", func(ctx context.Context, c *client.Client, id string, r verbRequest) (*client.Order, error) {
-		return c.RejectOrder(ctx, id, &client.RejectOrderParams{DryRun: r.dryRun}, r.VerbBody)
-	}},
+	{"cancel", "Cancel an order, and undo its completed steps", by((*client.Client).CancelOrder)},
+	{"retry", "Try the step of an order again now, or start a failed order again", retry},
+	{"pause", "Pause an order", by((*client.Client).PauseOrder)},
+	{"resume", "Resume a paused order", by((*client.Client).ResumeOrder)},
+	{"approve", "Approve an order that waits for approval", by((*client.Client).ApproveOrder)},
+	{"reject", "Reject an order that waits for approval", by((*client.Client).RejectOrder)},
+}
+
+type verbParams interface {
+	client.CancelOrderParams | client.PauseOrderParams | client.ResumeOrderParams | client.ApproveOrderParams | client.RejectOrderParams
+}
+
+// by sends a verb by a method of the client. The methods differ only in the type of their parameters.
+func by[P verbParams](
+	method func(*client.Client, context.Context, string, *P, client.VerbBody, ...client.CallOption) (*client.Order, error),
+) func(context.Context, *client.Client, string, verbRequest) (*client.Order, error) {
+	return func(ctx context.Context, c *client.Client, orderID string, r verbRequest) (*client.Order, error) {
+		return method(c, ctx, orderID, &P{DryRun: r.dryRun}, r.VerbBody)
+	}
+}
+
+func retry(ctx context.Context, c *client.Client, orderID string, r verbRequest) (*client.Order, error) {
+	body := client.RetryBody{Reason: r.Reason, RequestID: r.RequestID}
+	return c.RetryOrder(ctx, orderID, &client.RetryOrderParams{DryRun: r.dryRun}, body)
 }
 
 // command sends a verb for several orders, one after the other. It continues after an error.
@@ -287,7 +292,7 @@ func ordersRefundCommand() *cobra.Command {
 		Example: "  pawl orders refund order-1 --amount 12.50 --reason \"one is broken\" --request-id ticket-1\n" +
 			"  pawl orders refund order-1 --reason \"sent back\" --restock 1 --dry-run",
 	}, func(ctx context.Context, s *session, args []string) error {
-		if amount != "" { // an empty flag was rejected
+		if amount != "" { // an empty one was rejected
 			body.Amount = &amount
 		}
 		order, err := s.RefundOrder(ctx, args[0], &client.RefundOrderParams{DryRun: dryRun}, body)
@@ -304,7 +309,7 @@ func ordersRefundCommand() *cobra.Command {
 	return requiring(cmd, "reason")
 }
 
-// holds are all of them, beginning with those that wait for people.
+// holds has all of them, beginning with those that wait for people.
 var holds = []client.OrderHold{
 	client.OrderHoldAttention, client.OrderHoldApproval, client.OrderHoldPaused, client.OrderHoldCallback,
 	client.OrderHoldRetry, client.OrderHoldQueued, client.OrderHoldScheduled,
@@ -338,7 +343,7 @@ func holdsCommand() *cobra.Command {
 	return cmd
 }
 
-// waiting are the orders on hold, oldest first.
+// waiting returns the orders on hold, oldest first.
 func (s *session) waiting(ctx context.Context, holds []client.OrderHold) (orders []client.Order, _ error) {
 	for _, hold := range holds {
 		for order, err := range s.Orders(ctx, client.ListOrdersParams{Hold: client.ListOrdersParamsHold(hold), Limit: pageMost}) {

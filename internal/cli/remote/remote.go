@@ -25,16 +25,16 @@ import (
 var (
 	// ErrUsage is wrapped by errors about the command line.
 	ErrUsage = errors.New("wrong usage")
-	// ErrUnavailable is wrapped by errors of a service that does not answer, or can't at the moment.
+	// ErrUnavailable is wrapped by errors of a service that does not answer, or is unavailable.
 	ErrUnavailable = errors.New("service unavailable")
 )
 
-// Commands are those of this package, for the command line.
+// Commands returns the commands that use the API.
 func Commands() []*cobra.Command {
 	return []*cobra.Command{ordersCommand(), holdsCommand(), eventsCommand(), webhooksCommand(), consoleCommand()}
 }
 
-// session is a connection of a command to a service, and its output.
+// session connects a command to a service and to its output.
 type session struct {
 	*client.Client
 	address string
@@ -42,13 +42,12 @@ type session struct {
 	format  output.Format
 }
 
-// defaultURL is the address of a service on this machine.
 const defaultURL = "http://127.0.0.1:3000"
 
-// retryFor is how long a command tries again while the service does not answer.
+// retryFor is how long a command retries while the service does not answer.
 const retryFor = 5 * time.Second
 
-// asking adds the flags of a session to a command, and runs it with one.
+// asking adds the flags of a session to a command, which do then runs with.
 func asking(cmd *cobra.Command, do func(ctx context.Context, s *session, args []string) error) *cobra.Command {
 	s := &session{}
 	cmd.Flags().StringVar(&s.address, "url", "", "URL of the service; default: PAWL_URL, or "+defaultURL)
@@ -66,7 +65,7 @@ func asking(cmd *cobra.Command, do func(ctx context.Context, s *session, args []
 	return cmd
 }
 
-// connect makes a client that tries again for some time while the service does not answer.
+// connect makes a client that retries for some time while the service does not answer.
 func (s *session) connect(retryFor time.Duration) (*client.Client, error) {
 	c, err := client.New(s.address, client.Options{Token: os.Getenv("PAWL_TOKEN"), RetryFor: retryFor})
 	if err != nil {
@@ -75,13 +74,12 @@ func (s *session) connect(retryFor time.Duration) (*client.Client, error) {
 	return c, nil
 }
 
-// usage is an error about the command line.
 func usage(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrUsage, fmt.Errorf(format, args...))
 }
 
-// rejectEmpty rejects the values of variables that a script has not set: an order without an ID would be a new one each
-// time, and a refund without an amount would be of everything. It also rejects negative numbers.
+// rejectEmpty rejects empty values, as of unset variables in a script: an order without an ID would be a new one each
+// time, and a refund without an amount a full one. It also rejects negative numbers.
 func rejectEmpty(cmd *cobra.Command, args []string) (err error) {
 	if slices.Contains(args, "") {
 		return usage("arguments must not be empty")
@@ -97,7 +95,6 @@ func rejectEmpty(cmd *cobra.Command, args []string) (err error) {
 	return err
 }
 
-// requiring marks flags of a command as required.
 func requiring(cmd *cobra.Command, flags ...string) *cobra.Command {
 	for _, flag := range flags {
 		_ = cmd.MarkFlagRequired(flag) // the flag exists
@@ -105,7 +102,7 @@ func requiring(cmd *cobra.Command, flags ...string) *cobra.Command {
 	return cmd
 }
 
-// explained adds advice to an error, and tells a rejected request from an unavailable service.
+// explained adds advice to an error, and distinguishes a rejected request from an unavailable service.
 func explained(err error) error {
 	problem, answered := errors.AsType[*client.Problem](err)
 	_, lost := errors.AsType[*url.Error](err)
@@ -122,7 +119,6 @@ func explained(err error) error {
 	return err
 }
 
-// group is a command with subcommands.
 func group(use, short, example string, commands ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: use, Short: short, Example: example,
@@ -132,7 +128,7 @@ func group(use, short, example string, commands ...*cobra.Command) *cobra.Comman
 	return cmd
 }
 
-// first are the first values; all of them if limit is 0.
+// first yields the first values, or all if limit is 0.
 func first[T any](limit int, values iter.Seq2[T, error]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		n := 0
@@ -144,7 +140,7 @@ func first[T any](limit int, values iter.Seq2[T, error]) iter.Seq2[T, error] {
 	}
 }
 
-// show prints one value that the service has answered with: as JSON, or by table.
+// show prints an answer of the service: as JSON, or by table.
 func show[T any](s *session, value *T, err error, table func(*T) error) error {
 	switch {
 	case err != nil:
@@ -156,7 +152,7 @@ func show[T any](s *session, value *T, err error, table func(*T) error) error {
 	}
 }
 
-// fields prints names and values in turn, a pair in a line. Empty values are left out.
+// fields prints pairs of names and values, one per line. It leaves out empty values.
 func (s *session) fields(namesAndValues ...string) error {
 	rows := output.NewRows(s.out)
 	for pair := range slices.Chunk(namesAndValues, 2) {
@@ -167,12 +163,11 @@ func (s *session) fields(namesAndValues ...string) error {
 	return rows.Flush()
 }
 
-// dryRunFlag adds --dry-run.
 func dryRunFlag(f *pflag.FlagSet, dryRun *bool) {
 	f.BoolVar(dryRun, "dry-run", false, "check whether the request would succeed, without changing anything")
 }
 
-// printDryRun says below a table that nothing was done. In JSON the order has dryRun.
+// printDryRun says below a table that nothing was done. In JSON, the order has dryRun.
 func (s *session) printDryRun(dryRun bool) (err error) {
 	if dryRun && s.format == output.Table {
 		_, err = fmt.Fprintln(s.out, "dry run: the request would succeed; nothing was changed")
@@ -180,7 +175,7 @@ func (s *session) printDryRun(dryRun bool) (err error) {
 	return err
 }
 
-// dash stands for an empty cell, so that columns can be counted.
+// dash replaces an empty cell, so that columns can be counted.
 func dash[T ~string](text T) string {
 	if text == "" {
 		return "-"
@@ -188,7 +183,7 @@ func dash[T ~string](text T) string {
 	return string(text)
 }
 
-// moment formats a time; the zero time is empty.
+// moment formats a time; a zero time is empty.
 func moment(at time.Time) string {
 	if at.IsZero() {
 		return ""

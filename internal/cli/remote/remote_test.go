@@ -30,7 +30,7 @@ import (
 	"pawl/test/dbtest"
 )
 
-// step is a line that somebody types, and what comes of it.
+// step is a command line and its result.
 type step struct {
 	line   string
 	says   string // a part of the error; empty: none
@@ -41,7 +41,8 @@ func (s step) try(t *testing.T, url string) {
 	t.Helper()
 	var out bytes.Buffer
 	err := execute(t.Context(), &out, url, s.line)
-	if (err == nil) != (s.says == "") || err != nil && !strings.Contains(err.Error(), s.says) || !regexp.MustCompile(s.prints).MatchString(out.String()) {
+	if (err == nil) != (s.says == "") || err != nil && !strings.Contains(err.Error(), s.says) ||
+		!regexp.MustCompile(s.prints).MatchString(out.String()) {
 		t.Errorf("pawl %s: %v, printed\n%s", s.line, err, &out)
 	}
 }
@@ -51,7 +52,8 @@ func TestCommands(t *testing.T) {
 	t.Parallel()
 	url := service(t)
 	for _, s := range []step{
-		{"orders process order-1 --amount 99.99 --item widget --metadata shop=a", "", `^order +status .*\norder-1 +completed +- +99.99 USD +widget +1 +- +\S+Z\n$`},
+		{"orders process order-1 --amount 99.99 --item widget --metadata shop=a", "",
+			`^order +status .*\norder-1 +completed +- +99.99 USD +widget +1 +- +\S+Z\n$`},
 		{"orders process order-1 --amount 99.99 --item widget --metadata shop=a", "", `(?m)^order-1 +completed `},
 		{"orders process order-1 --amount 5 --item widget", "409", `^$`},
 		{"orders process order-2 --amount 600 --item lamp --customer ann", "", `(?m)^order-2 +pending +approval +600(\.00)? USD +lamp +1 +ann`},
@@ -98,7 +100,7 @@ func TestCommands(t *testing.T) {
 	assert.Equal(t, strings.Join(ids, " "), "order-3 order-2 order-1", ids)
 }
 
-// follow runs a command that goes on until ctx ends, and returns what it prints, and what it ended with.
+// follow runs a command until ctx ends, and returns its output and error.
 func follow(ctx context.Context, url, line string) (out *io.PipeReader, ended chan error) {
 	read, write := io.Pipe()
 	ended = make(chan error, 1)
@@ -109,7 +111,7 @@ func follow(ctx context.Context, url, line string) (out *io.PipeReader, ended ch
 	return read, ended
 }
 
-// TestEvents reads what there is, and goes on with what comes.
+// TestEvents reads the existing events, and then follows the feed.
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	url := service(t)

@@ -23,12 +23,14 @@ func webhooksCommand() *cobra.Command {
 			"  pawl webhooks deliveries whe_1 --state exhausted\n"+
 			"  pawl webhooks recover whe_1 --since 24h",
 		endpointsCommand(), createCommand(), changeCommand(), enableCommand(), rotateCommand(), testCommand(),
-		onEndpoint("show ENDPOINT", "Show an endpoint", func(ctx context.Context, s *session, id string) (*client.WebhookEndpoint, error) {
-			return s.GetWebhookEndpoint(ctx, id)
-		}),
-		onEndpoint("disable ENDPOINT", "Disable an endpoint", func(ctx context.Context, s *session, id string) (*client.WebhookEndpoint, error) {
-			return s.DisableWebhookEndpoint(ctx, id, nil, client.VerbBody{})
-		}),
+		onEndpoint("show ENDPOINT", "Show an endpoint",
+			func(ctx context.Context, s *session, id string) (*client.WebhookEndpoint, error) {
+				return s.GetWebhookEndpoint(ctx, id)
+			}),
+		onEndpoint("disable ENDPOINT", "Disable an endpoint",
+			func(ctx context.Context, s *session, id string) (*client.WebhookEndpoint, error) {
+				return s.DisableWebhookEndpoint(ctx, id, nil, client.VerbBody{})
+			}),
 		asking(&cobra.Command{
 			Use: "delete ENDPOINT", Short: "Delete an endpoint and its deliveries", Args: cobra.ExactArgs(1),
 			Long: "Deletes an endpoint and its deliveries. To stop deliveries for a while, disable it.",
@@ -38,8 +40,8 @@ func webhooksCommand() *cobra.Command {
 		deliveriesCommand(), resendCommand(), skipCommand(), recoverCommand())
 }
 
-// onEndpoint is a command about the endpoint in its argument. It prints the endpoint that do returns.
-func onEndpoint(use, short string, do func(ctx context.Context, s *session, id string) (*client.WebhookEndpoint, error)) *cobra.Command {
+// onEndpoint returns a command about the endpoint in its argument. It prints the endpoint that do returns.
+func onEndpoint(use, short string, do func(context.Context, *session, string) (*client.WebhookEndpoint, error)) *cobra.Command {
 	return asking(&cobra.Command{Use: use, Short: short, Args: cobra.ExactArgs(1)},
 		func(ctx context.Context, s *session, args []string) error {
 			return s.printEndpoint(do(ctx, s, args[0]))
@@ -65,7 +67,7 @@ var endpointRows = output.Columns[client.WebhookEndpoint]{
 
 func typesOf(e *client.WebhookEndpoint) string { return cmp.Or(strings.Join(e.Types, ","), "all") }
 
-// printEndpoint prints an endpoint that the service has answered with, and its secret if the answer has it.
+// printEndpoint prints an endpoint, and its secret if the answer has it.
 func (s *session) printEndpoint(endpoint *client.WebhookEndpoint, err error) error {
 	return show(s, endpoint, err, func(e *client.WebhookEndpoint) error {
 		previous := ""
@@ -83,8 +85,8 @@ func createCommand() *cobra.Command {
 	var body client.WebhookEndpointBody
 	cmd := asking(&cobra.Command{
 		Use: "create URL", Short: "Create an endpoint that receives events at a URL", Args: cobra.ExactArgs(1),
-		Long: "Sends every event from now on to a URL, those of an order in order. Prints the secret that they are signed with\n" +
-			"(Standard Webhooks), which is not shown again.",
+		Long: "Sends every new event to a URL, those of an order in order. Prints the secret that signs them (Standard Webhooks),\n" +
+			"which is not shown again.",
 		Example: "  pawl webhooks create https://shop.example/pawl\n" +
 			"  pawl webhooks create https://shop.example/pawl --type 'order.*' -o json | jq -r .secret",
 	}, func(ctx context.Context, s *session, args []string) error {
@@ -158,7 +160,8 @@ func rotateCommand() *cobra.Command {
 func testCommand() *cobra.Command {
 	return asking(&cobra.Command{
 		Use: "test ENDPOINT", Short: "Send a test event to an endpoint now", Args: cobra.ExactArgs(1),
-		Long: "Sends an event of the type webhook_endpoint.test to an endpoint now, and prints the answer.\nExits with 1 if it is not 2xx.",
+		Long: "Sends an event of the type webhook_endpoint.test to an endpoint now, and prints the answer.\n" +
+			"Exits with 1 if it is not 2xx.",
 	}, func(ctx context.Context, s *session, args []string) error {
 		outcome, err := s.TestWebhookEndpoint(ctx, args[0])
 		err = show(s, outcome, err, func(o *client.TestOutcome) error {
@@ -200,7 +203,7 @@ func deliveriesCommand() *cobra.Command {
 var deliveryRows = output.Columns[client.Delivery]{
 	Titles: []any{"delivery", "event", "type", "about", "state", "attempts", "status", "at"},
 	Of: func(d *client.Delivery) []any {
-		at := d.CreatedAt // or when it was finished, or is due
+		at := d.CreatedAt // or FinishedAt or DueAt, if set
 		if !d.FinishedAt.IsZero() {
 			at = d.FinishedAt
 		} else if !d.DueAt.IsZero() {
@@ -217,7 +220,7 @@ func statusText[N ~int | ~int64](code N) string {
 	return strconv.Itoa(int(code))
 }
 
-// onDelivery is what a command does with the delivery that two arguments name. It prints the delivery that do returns.
+// onDelivery runs do with the delivery that two arguments name, and prints the one that it returns.
 func onDelivery(do func(ctx context.Context, s *session, endpoint string, number int64) (*client.Delivery, error),
 ) func(context.Context, *session, []string) error {
 	return func(ctx context.Context, s *session, args []string) error {
@@ -285,7 +288,9 @@ func recoverCommand() *cobra.Command {
 				}
 				sum.Recovered, sum.More = sum.Recovered+some.Recovered, some.More
 			}
-			return show(s, &sum, nil, func(r *client.Recovery) error { return s.fields("recovered", strconv.FormatInt(r.Recovered, 10)) })
+			return show(s, &sum, nil, func(r *client.Recovery) error {
+				return s.fields("recovered", strconv.FormatInt(r.Recovered, 10))
+			})
 		})
 	cmd.Flags().DurationVar(&since, "since", 0, "only deliveries last tried within this time, such as 24h")
 	cmd.Flags().StringVar(&body.Reason, "reason", "", "reason, for the access log")

@@ -56,12 +56,15 @@ func TestWebhooks(t *testing.T) {
 	t.Parallel()
 	url, at := service(t), newReceiver(t)
 	for _, s := range []step{
-		{"webhooks create " + at.url + " --type order.completed --description shop", "", `(?s)^endpoint +whe_1\nurl +http://127.0.0.1:.*types +order.completed\n.*\nsecret +whsec_\S+\n$`},
+		{"webhooks create " + at.url + " --type order.completed --description shop", "",
+			`(?s)^endpoint +whe_1\nurl +http://127.0.0.1:.*types +order.completed\n.*\nsecret +whsec_\S+\n$`},
 		{"webhooks create ftp://127.0.0.1", "422", `^$`},
 		{"webhooks list", "", `^endpoint .*\nwhe_1 +enabled +http://127.0.0.1:\d+ +order.completed +0 +-\n$`},
-		{"webhooks change whe_1 --type order.failed,order.completed", "", `(?s)\nurl +http://127.0.0.1:\d+\ndescription +shop\ntypes +order.failed,order.completed\n`},
+		{"webhooks change whe_1 --type order.failed,order.completed", "",
+			`(?s)\nurl +http://127.0.0.1:\d+\ndescription +shop\ntypes +order.failed,order.completed\n`},
 		{"webhooks change whe_1 " + at.url + "/hook --all-types", "", `(?s)\nurl +http://127.0.0.1:\d+/hook\ndescription +shop\ntypes +all\n`},
-		{"webhooks change whe_1 --description till --type order.completed", "", `(?s)\nurl +http://127.0.0.1:\d+/hook\ndescription +till\ntypes +order.completed\n`},
+		{"webhooks change whe_1 --description till --type order.completed", "",
+			`(?s)\nurl +http://127.0.0.1:\d+/hook\ndescription +till\ntypes +order.completed\n`},
 		{"webhooks change whe_1 ftp://127.0.0.1", "422", `^$`},
 		{"webhooks change whe_9 --description x", "404", `^$`},
 		{"webhooks change whe_1 --type order.failed --all-types", "none of the others can be", `^$`},
@@ -74,7 +77,8 @@ func TestWebhooks(t *testing.T) {
 		s.try(t, url)
 	}
 	number := awaitDelivery(t, url, "--state delivered --order order-1", func(client.Delivery) bool { return at.asked.Load() == 2 })
-	step{fmt.Sprintf("webhooks deliveries whe_1 %d", number), "", `^delivery .*\n\d+ +evt_1_\d+_[0-9a-f]+ +order.completed +order-1 +delivered +1 +204 +\S+Z\n\nat .*\n\S+Z +204 +\d+ +-\n$`}.try(t, url)
+	step{fmt.Sprintf("webhooks deliveries whe_1 %d", number), "",
+		`^delivery .*\n\d+ +evt_1_\d+_[0-9a-f]+ +order.completed +order-1 +delivered +1 +204 +\S+Z\n\nat .*\n\S+Z +204 +\d+ +-\n$`}.try(t, url)
 	step{fmt.Sprintf("webhooks resend whe_1 %d --reason lost", number), "", `(?m)^\S+Z +resent +- +local lost$`}.try(t, url)
 	awaitDelivery(t, url, "--state delivered", func(client.Delivery) bool { return at.asked.Load() == 3 })
 
