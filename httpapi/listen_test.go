@@ -256,7 +256,7 @@ func TestACallerWhoHangsUpAtAnyByte(t *testing.T) {
 func TestACallerWhoHangsUpWhileWaiting(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
-	b := setupWith(t, engine.Config{}, Config{ResponseTimeout: patience, Registerer: registry})
+	b := setupWith(t, engine.Config{Lease: lease}, Config{ResponseTimeout: patience, Registerer: registry})
 	b.elsewhere(t, "theirs")
 	address := listen(t, b.api, patience)
 	conn := dial(t, address)

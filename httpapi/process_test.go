@@ -255,7 +255,7 @@ func TestProcessWhenItCannotBeDone(t *testing.T) {
 	t.Parallel()
 	t.Run("too many at work is 503 overloaded", func(t *testing.T) {
 		t.Parallel()
-		b := setupWith(t, engine.Config{MaxInFlight: 1}, Config{ResponseTimeout: patience})
+		b := setupWith(t, engine.Config{Lease: lease, MaxInFlight: 1}, Config{ResponseTimeout: patience})
 		b.elsewhere(t, "other")
 		b.process(t, ask("other"), "Prefer", "wait=0")
 		a := b.process(t, ask("o"))

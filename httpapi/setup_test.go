@@ -41,7 +41,7 @@ type bundle struct {
 
 func setup(t testing.TB) *bundle {
 	t.Helper()
-	return setupWith(t, engine.Config{}, Config{ResponseTimeout: patience})
+	return setupWith(t, engine.Config{Lease: lease}, Config{ResponseTimeout: patience})
 }
 
 func setupWith(t testing.TB, of engine.Config, cfg Config) *bundle {
@@ -114,11 +114,14 @@ func (b *bundle) count(t testing.TB, sql string, arguments ...any) (n int) {
 	return n
 }
 
-// elsewhere stores an order that another replica has, and will not let go of.
+// lease does not end within a test. An engine with shorter ones would not wait for the end of one as long as this.
+const lease = time.Hour
+
+// elsewhere stores an order that another replica drives, with a lease. See setup.
 func (b *bundle) elsewhere(t testing.TB, orderID string) {
 	t.Helper()
 	b.exec(t, `INSERT INTO orders (order_id, status, fence, owner, due_at, amount, currency, item)
-		VALUES ($1, 'charging', 1, gen_random_uuid(), now() + interval '1 minute', 1, 'USD', 'i')`, orderID)
+		VALUES ($1, 'charging', 1, gen_random_uuid(), now() + $2::interval, 1, 'USD', 'i')`, orderID, lease)
 	b.exec(t, `INSERT INTO transitions (order_no, seq, from_status, to_status, fence)
 		SELECT order_no, 1, 'pending', 'charging', 1 FROM orders WHERE order_id = $1`, orderID)
 }

@@ -101,7 +101,7 @@ func TestRelayIsFenced(t *testing.T) {
 		assert.NoError(t, f.Pool.QueryRow(t.Context(), `SELECT max(position) < $1 FROM transitions`, added.Horizon).Scan(&below))
 		return below
 	})
-	if _, err := f.query.EventRelayHold(t.Context(), db.EventRelayHoldParams{Owner: f.owner, LeaseSeconds: 60}); err == nil {
+	if _, err := f.query.EventRelayHold(t.Context(), db.EventRelayHoldParams{Owner: f.owner, LeaseSeconds: relayLease}); err == nil {
 		t.Error("the lease was taken from its holder")
 	}
 	f.exec(`UPDATE event_relay SET due_at = now()`)

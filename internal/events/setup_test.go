@@ -103,10 +103,13 @@ func (f *feed) commit(txs ...pgx.Tx) {
 	}
 }
 
+// relayLease does not end within a test, in seconds.
+const relayLease = 3600
+
 // hold takes the lease of the relay.
 func (f *feed) hold() {
 	f.Helper()
-	held, err := f.query.EventRelayHold(f.Context(), db.EventRelayHoldParams{Owner: f.owner, LeaseSeconds: 60})
+	held, err := f.query.EventRelayHold(f.Context(), db.EventRelayHoldParams{Owner: f.owner, LeaseSeconds: relayLease})
 	if err != nil {
 		f.Fatal(err)
 	}
