@@ -16,7 +16,7 @@ import (
 
 // Processed is the result of one order of ProcessAll: Order or Problem is set.
 type Processed struct {
-	// Index is that of the order in the sequence, from 0.
+	// Index is the position of the order in the sequence, from 0.
 	Index int
 	// Order is the order when it was final, or when the service stopped waiting for it.
 	Order *Order

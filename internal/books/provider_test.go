@@ -139,7 +139,7 @@ func TestEveryDifferenceToTheProviderIsFound(t *testing.T) { //nolint:tparallel 
 			found{"provider_once": {"sold"}}},
 		{"a key in their books twice", func(lines []line) []line { return append(lines, lines[0]) }, "",
 			found{"provider_once": {"sold"}}},
-		{"an order of nobody", func(lines []line) []line { return append(lines, kept("stranger", fsm.Charge, "live", 1)) }, "",
+		{"a key without an order", func(lines []line) []line { return append(lines, kept("stranger", fsm.Charge, "live", 1)) }, "",
 			found{"provider_known": {"stranger"}}},
 		{"a step that was never sent", func(lines []line) []line { return append(lines, kept("told", fsm.Confirm, "refused", 0)) }, "",
 			found{"provider_known": {"told"}}},
@@ -297,7 +297,7 @@ func TestProviderWhoseBooksCanNotBeRead(t *testing.T) { //nolint:tparallel // th
 	}{
 		{"an error", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }},
 		{"a page", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") }},
-		{"a state nobody knows", func(w http.ResponseWriter, _ *http.Request) {
+		{"an unknown state", func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprintf(w, `{"key":%q,"amount":"1","currency":"EUR","state":"gone"}`, keyOf("x", fsm.Charge, 0))
 		}},
 		{"an amount that is none", func(w http.ResponseWriter, _ *http.Request) {

@@ -146,7 +146,7 @@ func newLedger(most int32) *ledger {
 				"since the first of them. No tracked item has more units reserved than on hand."},
 			{Name: orphans, About: AboutNumbers, Proves: "Every transition, charge, refund, reservation, confirmation, call, answer " +
 				"and late undo belongs to an order."},
-			{Name: numbers, About: AboutNumbers, Proves: "Every order that was admitted before another one exists."},
+			{Name: numbers, About: AboutNumbers, Proves: "Every order that precedes another one exists."},
 			{Name: calls, Proves: "Every completed remote step has its call and answer, and every answered effect is in the books."},
 			{Name: late, Proves: "Every effect that was reported too late is undone within an hour, and no refund is open for longer."},
 			{Name: entries, About: AboutEntries, Proves: "Every entry of the access log about a token, a link or a session is of something that was done."},

@@ -131,7 +131,7 @@ func TestSettingsAreRefused(t *testing.T) {
 		file string
 		says string
 	}{
-		{name: "a key of the file that nobody reads", file: "leese: 5s", says: `unknown key "leese"`},
+		{name: "an unknown key of the file", file: "leese: 5s", says: `unknown key "leese"`},
 		{name: "a value of the file without sense", file: "lease: soon", says: "lease: "},
 		{name: "a file that is no list of settings", file: "- lease", says: "pawl.yaml"},
 		{name: "a file that is not there", args: []string{"--config", "/nonexistent"}, says: "/nonexistent"},
@@ -153,11 +153,11 @@ func TestSettingsAreRefused(t *testing.T) {
 		{name: "sets without end", args: []string{"--max-batch=10001"}, says: "max-batch must"},
 		{name: "no orders in memory", args: []string{"--max-in-flight=0"}, says: "max-in-flight must"},
 		{name: "too few connections, on any port", args: []string{"--max-conns=3", "--port=0"}, says: "max-conns must be from 4 "},
-		{name: "events that nobody can read in time", args: []string{"--event-retention=1m"}, says: "event-retention must"},
+		{name: "events kept too short", args: []string{"--event-retention=1m"}, says: "event-retention must"},
 		{name: "an end before it began", args: []string{"--grace=-1s"}, says: "grace must not"},
 		{name: "a place that no callback can be sent to", args: []string{"--public-url=shop.example:3000"}, says: "public-url must"},
 		{name: "a place with a query", args: []string{"--public-url=https://shop.example/?a"}, says: "public-url must"},
-		{name: "a log nobody can read", args: []string{"--log-format=xml"}, says: "log-format must"},
+		{name: "an unknown log format", args: []string{"--log-format=xml"}, says: "log-format must"},
 		{name: "a level there is none of", args: []string{"--log-level=loud"}, says: "log-level must"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -30,7 +30,7 @@ func TestWhereServeListens(t *testing.T) {
 		args  []string
 		hosts []string
 	}{
-		{"nobody said anything", nil, nil, loopbackHosts},
+		{"by default", nil, nil, loopbackHosts},
 		{"a port of our own", map[string]string{"PAWL_PORT": "3001"}, nil, loopbackHosts},
 		{"PORT, as platforms set it", map[string]string{"PORT": "8080"}, nil, []string{""}},
 		{"PORT and a flag for the port", map[string]string{"PORT": "8080"}, []string{"--port", "8081"}, []string{""}},

@@ -195,7 +195,7 @@ type reason struct {
 
 const dataRefused = "sqlstate"
 
-// reasons are those with a section in the runbook.
+// reasons have a section in the runbook.
 var reasons = []reason{
 	{"retries_exhausted", "Retries are used up", "retries_exhausted", "retry cancel step-result",
 		"Every call of the step failed or got no answer. It may have been done, so the customer may have been charged."},

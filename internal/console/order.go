@@ -176,7 +176,7 @@ func (v *visit) offerByHand(orderID string, entries []entry) error {
 	return nil
 }
 
-// entries returns those of a page, and at least one more if there are more.
+// entries returns the entries of a page, and at least one more if there are more.
 func (v *visit) entries(order *client.Order, at past) ([]entry, error) {
 	ctx := v.r.Context()
 	params := at.params()

@@ -328,10 +328,7 @@ func (s *stage) send(ctx context.Context) error {
 		return func(int) error {
 			s.order(waiting, shop)
 			if s.byHand.Load() {
-				select {
-				case <-ctx.Done():
-				case <-time.After(rand.N(pauseByHand)):
-				}
+				pg.Sleep(ctx, rand.N(pauseByHand))
 			}
 			return nil
 		}, func() {}

@@ -204,7 +204,7 @@ const (
 	proveSparse = 4 // least pause between proofs, as a multiple of their duration
 )
 
-// currency is that of all orders of the callers.
+// currency is the currency of all orders.
 const currency = "USD"
 
 // readBooks reads the books of both sides, which may differ by what happened in between.

@@ -38,7 +38,7 @@ func (c Cursor) String() string {
 
 // Expired is the error for a cursor after which events are missing from the feed.
 type Expired struct {
-	// Lost is true if the database has lost the events before the cursor, as after a failover to a standby that was
+	// Lost is true if the database has lost events before the cursor, as after a failover to a standby that was
 	// behind. Otherwise the events after it were removed because of their age.
 	Lost bool
 	// Continue is where to continue: every later event that the caller has not seen, and that still exists, is after it.

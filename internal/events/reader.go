@@ -164,7 +164,8 @@ func (r *Reader) Recent(ctx context.Context, n int64) (Cursor, error) {
 	return Cursor{epochOf(no+1, &feed), no}, nil
 }
 
-// Resolve checks a cursor, and returns the one that the feed has for it. Errors: *Expired, orders.ErrUnavailable.
+// Resolve checks a cursor. The zero Cursor becomes the one before the oldest event. Errors: *Expired,
+// orders.ErrUnavailable.
 func (r *Reader) Resolve(ctx context.Context, c Cursor) (Cursor, error) {
 	feed, err := r.feed(ctx)
 	if err != nil {

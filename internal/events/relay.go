@@ -177,7 +177,7 @@ func (r *Relay) lose() {
 	r.heldBackNanos.Store(0)
 }
 
-// trouble logs an error, but not twice in a row for the same action.
+// trouble logs an error, once until a step succeeds or another action fails.
 func (r *Relay) trouble(ctx context.Context, doing string, err error) {
 	if ctx.Err() != nil || r.troubled == doing {
 		return

@@ -162,7 +162,7 @@ func TestTail(t *testing.T) {
 	if n := counted.Named("EventsOfBatch"); n > 2*batches+5 {
 		t.Errorf("%d reads of %d batches for 70 listeners", n, batches)
 	}
-	assert.Eventually(t, "nobody listens any more", func() bool { return tail.Listeners() == 0 })
+	assert.Eventually(t, "no listeners are left", func() bool { return tail.Listeners() == 0 })
 }
 
 // TestTailIsShort: a listener that falls behind what is kept in memory reads the rest from the database.

@@ -69,7 +69,7 @@ func TestServerIsApartFromItsParent(t *testing.T) {
 
 func TestStop(t *testing.T) {
 	t.Parallel()
-	t.Run("is fast with clients connected and can be called by anybody again", func(t *testing.T) {
+	t.Run("is fast with clients connected and can be called again", func(t *testing.T) {
 		t.Parallel()
 		s := start(t, Config{Dir: filled(t)})
 		connect(t, s.URL("postgres"))

@@ -190,7 +190,7 @@ func TestTLSThatFailsDidNothingAndCounts(t *testing.T) {
 	old.StartTLS()
 	plain.Start()
 	for name, server := range map[string]*httptest.Server{
-		"a certificate nobody vouches for": stranger, "an old version": old, "no TLS at all": plain,
+		"an unknown certificate": stranger, "an old version": old, "no TLS at all": plain,
 	} {
 		t.Cleanup(server.Close)
 		url := strings.Replace(server.URL, "http://", "https://", 1)

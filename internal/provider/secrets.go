@@ -19,8 +19,7 @@ type Secrets []string
 
 const (
 	mask = "***"
-	// A secret of minMasked characters is masked inside other texts and in any case. A shorter one, such as "card", is part
-	// of many words.
+	// Shorter secrets, such as "card", are parts of many words. Others are masked inside other texts, and in any case.
 	minMasked = 8
 )
 

@@ -236,7 +236,7 @@ func TestTimeOfCallbacks(t *testing.T) {
 			}
 		})
 	})
-	t.Run("a callback nobody takes is given up", func(t *testing.T) {
+	t.Run("a callback that is not accepted is given up", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
 			sim := simulator.New()

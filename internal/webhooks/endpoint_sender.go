@@ -477,7 +477,7 @@ type bodies struct {
 const bodiesMost = 2 << 20 // bytes
 
 func (b *bodies) keep(no int64, text []byte) {
-	if b.texts == nil || b.size+len(text) > bodiesMost { // start over: bodies that are not sent soon would stay for ever
+	if b.texts == nil || b.size+len(text) > bodiesMost { // start over: bodies that are not sent soon would stay forever
 		b.texts, b.size = map[int64][]byte{}, 0
 	}
 	b.texts[no] = text

@@ -139,10 +139,9 @@ func (s *charge) refuse(ctx context.Context, c *provider.Call, id string, why pr
 	return why
 }
 
-// Lookup reads the state of the intent. Without a reference it finds the intent by
-// creating it again with the key: Stripe's search finds what was made a minute ago, the key
-// finds what was made just now. At most that makes an unconfirmed intent, which a
-// Do that is on its way will find and confirm. A declined intent is canceled as by Do.
+// Lookup reads the state of the intent. Without a reference, it finds the intent by creating it again with the key,
+// because Stripe's search finds only objects that are about a minute old. At worst this creates an unconfirmed intent,
+// which a Do on its way will find and confirm. A declined intent is canceled, as by Do.
 func (s *charge) Lookup(ctx context.Context, c *provider.Call) provider.Result {
 	if c.RefundID != "" {
 		return s.lookupRefund(ctx, c)
@@ -158,7 +157,7 @@ func (s *charge) Lookup(ctx context.Context, c *provider.Call) provider.Result {
 	switch {
 	case created.failed == nil:
 		return s.settle(ctx, c, created.intent.ID, nil)
-	case created.refused(): // a Do would be told the same
+	case created.refused(): // a Do would be refused, too
 		return provider.Retry{Code: "not_seen", Detail: "there is no payment intent", Counts: true}
 	}
 	return provider.InDoubt(created.failed)

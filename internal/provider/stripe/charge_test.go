@@ -146,7 +146,7 @@ func TestStripeFaults(t *testing.T) {
 		want(t, "books", f.books(), "[succeeded:1]")
 		want(t, "again", shop.do(), "done pi_1")
 	})
-	atStripe(t, "nobody there", policy.CaptureImmediately, func(t trial, f *stripeProvider, shop *stripeShop) {
+	atStripe(t, "no server", policy.CaptureImmediately, func(t trial, f *stripeProvider, shop *stripeShop) {
 		f.Close()
 		want(t, "do", shop.do(), "retry connection_failed after 0s, counts false")
 		want(t, "undo", shop.undo(), "retry connection_failed after 0s, counts false")
@@ -159,8 +159,8 @@ func TestStripeFaults(t *testing.T) {
 func TestStripeAnswersOfOthers(t *testing.T) {
 	t.Parallel()
 	for name, handler := range map[string]http.HandlerFunc{
-		"an answer of somebody else": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") },
-		"an empty object":            func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") },
+		"an answer of another server": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") },
+		"an empty object":             func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") },
 		"an endless answer": func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprint(w, `{"object":"payment_intent","id":"pi_1","status":"`+strings.Repeat("x", 1<<20)+`"}`)
 		},
