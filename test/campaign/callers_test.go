@@ -30,7 +30,6 @@ type order struct {
 type callers struct {
 	t         *testing.T
 	seed      int
-	crowd     int // of them
 	addresses func() []string
 	client    *http.Client
 
@@ -40,21 +39,21 @@ type callers struct {
 	answers []answer
 }
 
-func newCallers(t *testing.T, seed, crowd int, addresses func() []string) *callers {
+func newCallers(t *testing.T, seed int, addresses func() []string) *callers {
 	t.Helper()
-	c := &callers{t: t, seed: seed, crowd: crowd, addresses: addresses, client: newClient(10 * time.Second)}
+	c := &callers{t: t, seed: seed, addresses: addresses, client: newClient(10 * time.Second)}
 	t.Cleanup(c.client.CloseIdleConnections)
 	return c
 }
 
-// call sends orders until the context ends. What is under way then is given up, and asked again by finish.
-func (c *callers) call(ctx context.Context) {
+// call has so many callers send orders until the context ends. What is under way then is given up, and asked again by finish.
+func (c *callers) call(ctx context.Context, crowd int) {
 	var calling sync.WaitGroup
-	for i := range c.crowd {
+	for i := range crowd {
 		calling.Go(func() {
 			d := newDice(c.seed, uint64(100+i))
 			for n := 0; pause(ctx, d.between(0, 80*time.Millisecond)); n++ {
-				c.one(ctx, d, fmt.Sprintf("%d-%d", i, n))
+				c.one(ctx, d, fmt.Sprintf("%d-%d-%d", crowd, i, n))
 			}
 		})
 	}
@@ -88,17 +87,20 @@ func newOrder(d dice, name string) *order {
 	if d.chance(10) {
 		o.item = fmt.Sprintf("scarce-%d", d.IntN(scarceItems))
 	}
-	customer, more := fmt.Sprintf("customer-%d", d.IntN(50)), ""
-	if d.chance(3) {
-		customer = "careful"
+	more := "" // terms; an order without any is admitted in another way
+	switch {
+	case d.chance(3):
+		more = `,"customerId":"careful"`
+	case d.chance(30):
+		more = fmt.Sprintf(`,"customerId":"customer-%d"`, d.IntN(50))
 	}
 	if d.chance(4) {
-		more = fmt.Sprintf(`,"startAt":%q`, time.Now().Add(d.between(0, 1500*time.Millisecond)).UTC().Format(time.RFC3339Nano))
+		more += fmt.Sprintf(`,"startAt":%q`, time.Now().Add(d.between(0, 1500*time.Millisecond)).UTC().Format(time.RFC3339Nano))
 	}
-	text := `{"orderId":%q,"amount":%d.%02d,"item":%q,"quantity":%d,"customerId":%q%s}`
+	text := `{"orderId":%q,"amount":%d.%02d,"item":%q,"quantity":%d%s}`
 	amount, cents, quantity := 1+d.IntN(900), d.IntN(100), 1+d.IntN(3)
-	o.body = fmt.Appendf(nil, text, o.id, amount, cents, o.item, quantity, customer, more)
-	o.vary = fmt.Appendf(nil, text, o.id, amount+1, cents, o.item, quantity, customer, more)
+	o.body = fmt.Appendf(nil, text, o.id, amount, cents, o.item, quantity, more)
+	o.vary = fmt.Appendf(nil, text, o.id, amount+1, cents, o.item, quantity, more)
 	return o
 }
 
@@ -220,13 +222,14 @@ type answer struct {
 
 // shown is what an answer says of an order.
 type shown struct {
-	Status         string   `json:"status"`
-	Generation     int      `json:"generation"`
-	Seq            int      `json:"seq"`
-	Amount         string   `json:"amount"`
-	Hold           string   `json:"hold"`
-	HoldReason     string   `json:"holdReason"`
-	AllowedActions []string `json:"allowedActions"`
+	OrderID        string    `json:"orderId"`
+	Status         string    `json:"status"`
+	Generation     int       `json:"generation"`
+	Seq            int       `json:"seq"`
+	CreatedAt      time.Time `json:"createdAt"`
+	Hold           string    `json:"hold"`
+	HoldReason     string    `json:"holdReason"`
+	AllowedActions []string  `json:"allowedActions"`
 }
 
 func (s *shown) final() bool {
@@ -241,7 +244,7 @@ func (a *answer) settled() bool {
 
 func newClient(limit time.Duration) *http.Client {
 	return &http.Client{Timeout: limit, Transport: &http.Transport{
-		MaxIdleConnsPerHost: 32, DialContext: (&net.Dialer{Timeout: 2 * time.Second}).DialContext}}
+		MaxIdleConnsPerHost: 256, DialContext: (&net.Dialer{Timeout: 2 * time.Second}).DialContext}}
 }
 
 // call is a request to any replica.

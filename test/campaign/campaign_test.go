@@ -105,9 +105,11 @@ type row struct {
 	prepare func(*field)                  // changes what the replicas are, before they start
 	disturb func(context.Context, *field) // goes on with the fault until the context ends, then heals it
 
-	people, policies bool // people act at random, another policy becomes active
-	quiet            bool // the fault may have no effect
-	onlyHere         bool // no other test has this fault, and it takes no other program to be compiled
+	people, policies bool                  // people act at random, another policy becomes active
+	crowds           []int                 // callers at once, in turn, if there is time for it
+	prove            func(*field) []string // adds to f.what what the fault has shown, or returns what it has not
+	quiet            bool                  // the fault may have no effect
+	onlyHere         bool                  // no other test has this fault, and it takes no other program to be compiled
 
 	gap     func(*field) time.Duration // the longest time without any answer, asserted on demand
 	refused float64                    // and how many of a hundred requests to be refused
@@ -118,7 +120,9 @@ var rowsOfTable = []row{
 	{name: "wire-silent", weight: 1.2, people: true, policies: true, disturb: silence, gap: atMost(time.Second), refused: 1},
 	{name: "wire-cut", onlyHere: true, weight: 1, people: true, policies: true, disturb: cutReplies, refused: 1},
 	{name: "pooler-restarts", onlyHere: true, weight: 1, skip: noPooler, people: true, prepare: behindPooler, disturb: restartPooler, gap: outage, refused: 100},
-	{name: "postgres-restarts", onlyHere: true, weight: 1, people: true, disturb: restartPostgres, gap: outage, refused: 100},
+	{name: "crashes", onlyHere: true, weight: 4, least: 8 * time.Second, people: true, skip: noCompiler, servers: withPower, prepare: withoutPolicy,
+		crowds: []int{1, 16, 256}, disturb: crash, prove: countLost},
+	{name: "crashes-with-calls", weight: 2, people: true, policies: true, skip: noCompiler, servers: withPower, disturb: crash, gap: outage, refused: 100},
 	{name: "failover", onlyHere: true, weight: 1.5, least: 13 * time.Second, people: true, servers: primaryAndStandby, disturb: failOver},
 	{name: "clock-steps", weight: 1, people: true, policies: true, prepare: stepOneClock, disturb: stepClock},
 	{name: "earlier-version", weight: 0.8, people: true, policies: true, prepare: oneEarlier, disturb: killSome},
@@ -248,10 +252,12 @@ type field struct {
 	provider *provider
 	callers  *callers
 	people   *people
+	witness  *witness
 
-	bit    atomic.Int64  // how often the fault has bitten
-	what   string        // what a bite is
-	outage time.Duration // the longest time that the server was away by our own doing
+	bit        atomic.Int64  // how often the fault has bitten
+	what       string        // what a bite is
+	held, lost int           // crashes for which flushes were held up; admissions that they took back
+	outage     time.Duration // the longest time that the server was away by our own doing
 }
 
 const (
@@ -301,8 +307,9 @@ func (f *field) prepare(ctx context.Context) {
 	}
 	f.fleet = startFleet(ctx, f.t, f.posts)
 	f.provider.addresses = f.fleet.addresses
-	f.callers = newCallers(f.t, f.seed, f.crowd, f.fleet.addresses)
+	f.callers = newCallers(f.t, f.seed, f.fleet.addresses)
 	f.people = newPeople(f.callers, f.provider)
+	f.witness = newWitness(ctx, f.people)
 	for i := range scarceItems {
 		a := f.people.setStock(ctx, fmt.Sprintf("scarce-%d", i), scarceStock)
 		if a.status != http.StatusOK {
@@ -331,7 +338,8 @@ func (f *field) fight(ctx context.Context) (began, ended time.Time) {
 	defer cancel()
 	var working sync.WaitGroup
 	began = time.Now()
-	working.Go(func() { f.callers.call(ctx) })
+	working.Go(func() { f.call(ctx, began) })
+	working.Go(func() { f.witness.follow(ctx) })
 	if f.row.people {
 		working.Go(func() { f.people.interfere(ctx) })
 		working.Go(func() { f.people.countShelves(ctx) })
@@ -342,6 +350,19 @@ func (f *field) fight(ctx context.Context) (began, ended time.Time) {
 	f.row.disturb(ctx, f)
 	working.Wait()
 	return began, time.Now()
+}
+
+// call lets the crowds of callers work, each for its share of the time.
+func (f *field) call(ctx context.Context, began time.Time) {
+	crowds := f.row.crowds
+	if crowds == nil || f.crowd == usualCrowd {
+		crowds = []int{f.crowd}
+	}
+	for i, crowd := range crowds {
+		ctx, cancel := context.WithDeadline(ctx, began.Add(f.limit*time.Duration(i+1)/time.Duration(len(crowds))))
+		f.callers.call(ctx, crowd)
+		cancel()
+	}
 }
 
 // switchPolicies makes another version the active one again and again.

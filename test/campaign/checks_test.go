@@ -25,7 +25,11 @@ func (f *field) check(ctx context.Context) (broken []string) {
 	broken = append(broken, f.checkVerbs(books)...)
 	broken = append(broken, f.checkStock()...)
 	broken = append(broken, f.checkCallbacks(ctx)...)
+	broken = append(broken, f.checkEvents(ctx)...)
 	broken = append(broken, f.people.doubts...)
+	if f.row.prove != nil {
+		broken = append(broken, f.row.prove(f)...)
+	}
 	return append(broken, f.verify(ctx)...)
 }
 
@@ -39,13 +43,26 @@ type booked struct {
 	Rows, First, Last   int // of the history
 	StandingRemote      int // charges that a provider has made
 	ReservedRemote      int
+	CreatedAt           time.Time
+}
+
+// move is a row of a history.
+type move struct {
+	OrderID string
+	Seq     int
+	Status  string
+	At      int64 // in microseconds
+}
+
+func (f *field) history() []move {
+	return rows[move](f, "SELECT order_id, seq, to_status, (extract(epoch FROM at) * 1000000)::bigint FROM books.transitions")
 }
 
 func (f *field) readBooks() map[string]booked {
 	list := rows[booked](f, `
 		SELECT o.order_id, o.status, o.generation, o.seq, coalesce(o.policy, 0),
 			coalesce(c.n, 0), coalesce(c.standing, 0), coalesce(r.n, 0), coalesce(r.standing, 0),
-			coalesce(t.n, 0), coalesce(t.first, 0), coalesce(t.last, 0), coalesce(c.remote, 0), coalesce(r.remote, 0)
+			coalesce(t.n, 0), coalesce(t.first, 0), coalesce(t.last, 0), coalesce(c.remote, 0), coalesce(r.remote, 0), o.created_at
 		FROM books.orders AS o
 		LEFT JOIN (SELECT order_id, count(*) AS n, count(*) FILTER (WHERE refunded_at IS NULL) AS standing,
 			count(*) FILTER (WHERE refunded_at IS NULL AND executor <> 'ledger') AS remote FROM books.charges GROUP BY 1) AS c USING (order_id)
@@ -84,12 +101,23 @@ func (f *field) checkOrders(books map[string]booked) (broken []string) {
 // checkProvider: what the provider has is what the books say, and it was never asked for what it should not have been.
 func (f *field) checkProvider(books map[string]booked) (broken []string) {
 	remote := map[int]bool{} // version of a policy → the provider confirms
-	for version := range replicasOfField {
-		text, err := f.command(f.t.Context(), "policy", "show", strconv.Itoa(version+1), "--database-url", f.server.url()).Output()
+	for _, o := range books {
+		if _, known := remote[o.Policy]; known || o.Policy == 0 {
+			continue
+		}
+		text, err := f.command(f.t.Context(), "policy", "show", strconv.Itoa(o.Policy), "--database-url", f.server.url()).Output()
 		if err != nil {
 			f.t.Errorf("pawl policy show: %v", err)
 		}
-		remote[version+1] = strings.Contains(string(text), "confirm:")
+		remote[o.Policy] = strings.Contains(string(text), "confirm:")
+	}
+	type step struct {
+		OrderID, Step string
+		Generation    int
+	}
+	recorded := map[step]bool{}
+	for _, s := range rows[step](f, "SELECT DISTINCT order_id, step, generation FROM books.step_calls WHERE operation = 'do'") {
+		recorded[s] = true
 	}
 	p := f.provider
 	p.mu.Lock()
@@ -98,6 +126,9 @@ func (f *field) checkProvider(books map[string]booked) (broken []string) {
 	for _, e := range p.order {
 		if e.happened > 1 {
 			broken = append(broken, fmt.Sprintf("order %s: key %s had its effect %d times", e.ask.OrderID, e.key, e.happened))
+		}
+		if e.ask.Step != refundStep && !recorded[step{e.ask.OrderID, e.ask.Step, e.ask.Generation}] {
+			broken = append(broken, fmt.Sprintf("order %s: %s of generation %d was called, and there is no record of it", e.ask.OrderID, e.ask.Step, e.ask.Generation))
 		}
 		if e.state != "live" {
 			continue
@@ -129,11 +160,19 @@ func (f *field) checkProvider(books map[string]booked) (broken []string) {
 	return append(broken, p.complains...)
 }
 
-// checkAnswers: what was answered once is true for ever.
+// checkAnswers: what was answered once is true for ever, and was true then.
 func (f *field) checkAnswers(books map[string]booked) (broken []string) {
+	moves := map[move]bool{}
+	for _, m := range f.history() {
+		moves[move{OrderID: m.OrderID, Seq: m.Seq, Status: m.Status}] = true
+	}
 	for i := range f.callers.answers {
 		a := &f.callers.answers[i]
 		o, there := books[a.orderID]
+		if a.order.Seq > 0 && (a.order.OrderID != a.orderID || !a.order.CreatedAt.Equal(o.CreatedAt) ||
+			!moves[move{OrderID: a.orderID, Seq: a.order.Seq, Status: a.order.Status}]) {
+			broken = append(broken, fmt.Sprintf("order %s: answered %d %+v, and there never was such a one", a.orderID, a.status, a.order))
+		}
 		switch {
 		case a.orderID == "":
 		case a.asked == "other amount" && a.status < 300 && a.status > 0:
@@ -286,8 +325,17 @@ func checksFindWhatIsWrong(t *testing.T, yard *yard, template *postgres) {
 		}, func() []string { return f.checkProvider(f.readBooks()) }},
 		{"a refund that the provider does not have", func() { f.refundOf(o).state = "refused" }, f.checkRefunds},
 		{"an answer that is not true any more", func() {
-			f.spoilAnswer(&answer{asked: "order", orderID: o, status: http.StatusOK, order: shown{Status: "canceled", Seq: 1}})
+			f.spoilAnswer(&answer{asked: "order", orderID: o, status: http.StatusOK, order: shown{Status: "canceled"}})
 		}, func() []string { return f.checkAnswers(f.readBooks()) }},
+		{"an answer about an order that was lost, and stored again", func() {
+			f.spoilAnswer(&answer{asked: "read", orderID: o, status: http.StatusOK, order: shown{OrderID: o, Status: "charging", Seq: 1}})
+		}, func() []string { return f.checkAnswers(f.readBooks()) }},
+		{"an answer about a step that was lost", func() {
+			f.spoilAnswer(&answer{asked: "read", orderID: o, status: http.StatusOK,
+				order: shown{OrderID: o, Status: "confirming", Seq: 99, CreatedAt: f.readBooks()[o].CreatedAt}})
+		}, func() []string { return f.checkAnswers(f.readBooks()) }},
+		{"an event that is another one now", func() { f.witness.events["1.1"] = "another" }, func() []string { return f.checkEvents(t.Context()) }},
+		{"a webhook about nothing", func() { f.witness.messages["evt_1"] = "nothing" }, func() []string { return f.checkEvents(t.Context()) }},
 		{"an order that was lost", func() { f.callers.orders = append(f.callers.orders, &order{id: "lost", stored: true}) },
 			func() []string { return f.checkOrders(f.readBooks()) }},
 		{"a verb that was lost", func() {
@@ -297,6 +345,9 @@ func checksFindWhatIsWrong(t *testing.T, yard *yard, template *postgres) {
 		{"a callback that was lost", func() { f.provider.told = append(f.provider.told, callback{url: "api/callbacks/none", accepted: true}) },
 			func() []string { return f.checkCallbacks(t.Context()) }},
 		{"stock that was sold twice", func() { f.server.exec("UPDATE inventory SET on_hand = on_hand + 1 WHERE item = 'scarce-0'") }, f.checkStock},
+		{"a call without a record", func() {
+			f.server.exec("SET LOCAL pawl.archive = on; DELETE FROM step_calls AS c USING orders AS o WHERE o.order_no = c.order_no AND o.order_id = '" + o + "'")
+		}, func() []string { return f.checkProvider(f.readBooks()) }},
 		{"a gap in a history", func() {
 			f.server.exec("SET LOCAL pawl.archive = on; DELETE FROM transitions AS t USING orders AS o WHERE o.order_no = t.order_no AND t.seq = 2 AND o.order_id = '" + o + "'")
 		}, func() []string { return f.checkOrders(f.readBooks()) }},

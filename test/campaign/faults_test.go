@@ -283,17 +283,6 @@ func (f *field) away(do func()) {
 	f.bit.Add(1)
 }
 
-// restartPostgres ends the server in the ways it is ended in, and starts it again.
-func restartPostgres(ctx context.Context, f *field) {
-	f.what = "restarts"
-	for i := 0; pause(ctx, f.soon(i, 4*time.Second)); i++ {
-		f.away(func() {
-			f.server.end([]syscall.Signal{0, syscall.SIGQUIT, syscall.SIGKILL}[i%3])
-			f.server.start()
-		})
-	}
-}
-
 // primaryAndStandby starts two servers. What the first one commits, the second one has before it is answered.
 func primaryAndStandby(f *field) {
 	f.server = f.template.copyTo(f.t, dbtest.Folder(f.t), map[string]string{"synchronous_standby_names": "*"})

@@ -225,6 +225,8 @@ type postgres struct {
 	folder   string
 	settings map[string]string
 	running  *pgembed.Server
+
+	programs, unflushed string // of a server that can lose its power: its programs, and its notes of what it has not flushed
 }
 
 const startLimit = 2 * time.Minute // on a busy machine; a download of the server where there is none
@@ -272,7 +274,7 @@ func (p *postgres) tryStart() error {
 	defer cancel()
 	settings := map[string]string{"max_connections": "300", "max_wal_size": "256MB", "shared_buffers": "64MB", "wal_compression": "off"}
 	maps.Copy(settings, p.settings)
-	running, err := pgembed.Start(ctx, pgembed.Config{Dir: p.folder, Settings: settings})
+	running, err := pgembed.Start(ctx, pgembed.Config{Dir: p.folder, BinDir: p.programs, Settings: settings})
 	if err == nil {
 		p.running = running
 	}

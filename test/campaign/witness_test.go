@@ -1,0 +1,141 @@
+package campaign
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync"
+	"time"
+)
+
+// witness reads the feed of events, and is told of them by webhooks. What it has heard once must be so for ever.
+type witness struct {
+	*people
+	next   string            // cursor
+	events map[string]string // by cursor
+	jumps  int               // of the order numbers
+
+	mu       sync.Mutex
+	messages map[string]string // of webhooks, by id
+}
+
+func newWitness(ctx context.Context, p *people) *witness {
+	w := &witness{people: p, next: "oldest", events: map[string]string{}, messages: map[string]string{}}
+	receiver := httptest.NewServer(w)
+	p.t.Cleanup(func() { receiver.CloseClientConnections(); receiver.Close() })
+	body := fmt.Appendf(nil, `{"url":%q,"requestId":"witness"}`, receiver.URL)
+	if a := p.repeat(ctx, call{method: http.MethodPost, path: "/api/webhook-endpoints", body: body}); a.status >= 300 {
+		p.t.Fatalf("make an endpoint: %d %s", a.status, a.code)
+	}
+	return w
+}
+
+// ServeHTTP takes what a webhook says.
+func (w *witness) ServeHTTP(answer http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return // the sender was killed
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.messages[r.Header.Get("webhook-id")] = string(body)
+}
+
+// follow reads the feed until the context ends.
+func (w *witness) follow(ctx context.Context) {
+	for pause(ctx, 10*time.Millisecond) {
+		w.next, _ = w.page(ctx, w.next, w.events)
+	}
+}
+
+// page reads what comes after a cursor, from any replica.
+func (w *witness) page(ctx context.Context, after string, into map[string]string) (next string, n int) {
+	var page struct {
+		Events     []json.RawMessage
+		NextCursor string
+	}
+	a := w.repeat(ctx, call{method: http.MethodGet, path: "/api/events?limit=1000&wait=1&after=" + after})
+	if a.status != http.StatusOK || json.Unmarshal(a.body, &page) != nil {
+		return after, 0
+	}
+	for _, text := range page.Events {
+		var e struct{ Cursor string }
+		_ = json.Unmarshal(text, &e) // it is JSON
+		into[e.Cursor] = string(text)
+	}
+	return page.NextCursor, len(page.Events)
+}
+
+// told is a row of a history as an event has it.
+type told struct {
+	ID   string
+	Data struct {
+		OrderID, Status string
+		Seq             int
+	}
+	Timestamp time.Time
+}
+
+// checkEvents: the feed has each row of a history once, as it is, and says again what it has said before. An order number is of
+// one order. Webhooks said nothing else.
+func (f *field) checkEvents(ctx context.Context) (broken []string) {
+	w, history := f.witness, map[move]int{}
+	for _, m := range f.history() {
+		history[m]++
+	}
+	moved := f.server.ask(ctx, "SELECT count(*) FROM books.stock_movements")
+	feed, next := map[string]string{}, "oldest"
+	await(ctx, settleLimit, func() bool {
+		for n := 1; n > 0; {
+			next, n = w.page(ctx, next, feed)
+		}
+		return len(feed) >= len(history)+moved
+	})
+	byID, orders := map[string]string{}, map[int]string{}
+	for _, text := range feed {
+		var e told
+		_ = json.Unmarshal([]byte(text), &e) // it is JSON
+		byID[e.ID] = text
+		if e.Data.OrderID == "" {
+			continue
+		}
+		of := move{e.Data.OrderID, e.Data.Seq, e.Data.Status, e.Timestamp.UnixMicro()}
+		if history[of]--; history[of] != 0 {
+			broken = append(broken, "the feed has an event that is none, or twice: "+text)
+		}
+		var number int
+		_, _ = fmt.Sscanf(e.ID, "evt_%d_", &number)
+		if other, known := orders[number]; known && other != e.Data.OrderID {
+			broken = append(broken, fmt.Sprintf("orders %s and %s have the same number", other, e.Data.OrderID))
+		}
+		orders[number] = e.Data.OrderID
+	}
+	if len(feed) != len(history)+moved {
+		broken = append(broken, fmt.Sprintf("the feed has %d events of %d", len(feed), len(history)+moved))
+	}
+	for cursor, text := range w.events {
+		if feed[cursor] != text {
+			broken = append(broken, fmt.Sprintf("event %s was %s, and is %s", cursor, text, feed[cursor]))
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for id, text := range w.messages {
+		if byID[id] != text {
+			broken = append(broken, fmt.Sprintf("webhook %s was %s, and the event is %s", id, text, byID[id]))
+		}
+	}
+	const least = 500_000_000 // half of what is skipped
+	numbers := slices.Sorted(maps.Keys(orders))
+	for i := 1; i < len(numbers); i++ {
+		if numbers[i]-numbers[i-1] > least {
+			w.jumps++
+		}
+	}
+	return broken
+}
