@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -33,10 +34,11 @@ type callers struct {
 	addresses func() []string
 	client    *http.Client
 
-	mu      sync.Mutex
-	orders  []*order
-	open    []*order // to be asked again
-	answers []answer
+	mu        sync.Mutex
+	orders    []*order
+	open      []*order // to be asked again
+	answers   []answer
+	forgotten time.Time // what was asked before is not known any more
 }
 
 func newCallers(t *testing.T, seed int, addresses func() []string) *callers {
@@ -143,12 +145,25 @@ func (c *callers) record(a *answer, o *order) {
 	a.body = nil
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if a.sent.Before(c.forgotten) {
+		return
+	}
 	if a.code != "given up" {
 		c.answers = append(c.answers, *a)
 	}
 	if o != nil && (a.status == http.StatusOK || a.status == http.StatusAccepted) {
 		o.stored = true
 		o.final = o.final || a.order.final()
+	}
+}
+
+// forget has the callers send all orders again, as if they had never been answered.
+func (c *callers) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.forgotten, c.answers, c.open = time.Now(), nil, slices.Clone(c.orders)
+	for _, o := range c.orders {
+		o.stored, o.final = false, false
 	}
 }
 
@@ -243,8 +258,8 @@ func (a *answer) settled() bool {
 }
 
 func newClient(limit time.Duration) *http.Client {
-	return &http.Client{Timeout: limit, Transport: &http.Transport{
-		MaxIdleConnsPerHost: 256, DialContext: (&net.Dialer{Timeout: 2 * time.Second}).DialContext}}
+	return &http.Client{Timeout: limit, Transport: &http.Transport{ // the service closes what was never used after five seconds
+		MaxIdleConnsPerHost: 256, IdleConnTimeout: 3 * time.Second, DialContext: (&net.Dialer{Timeout: 2 * time.Second}).DialContext}}
 }
 
 // call is a request to any replica.
@@ -364,10 +379,22 @@ func (p *people) count(ctx context.Context, i int) {
 	s.sent++
 	a := p.setStock(ctx, fmt.Sprintf("shelf-%d", i), s.sent)
 	a.asked = "stock"
-	if a.status == http.StatusOK {
+	p.record(&a, nil)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if a.status == http.StatusOK && !a.sent.Before(p.forgotten) {
 		s.answered = s.sent
 	}
-	p.record(&a, nil)
+}
+
+// forget is that of the callers, and of how the stock was set.
+func (p *people) forget() {
+	p.callers.forget()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range p.shelves {
+		p.shelves[i].answered = 0
+	}
 }
 
 // setStock sets the stock of an item that only this caller sets, by its current version.

@@ -124,6 +124,8 @@ var rowsOfTable = []row{
 		crowds: []int{1, 16, 256}, disturb: crash, prove: countLost},
 	{name: "crashes-with-calls", weight: 2, people: true, policies: true, skip: noCompiler, servers: withPower, disturb: crash, gap: outage, refused: 100},
 	{name: "failover", onlyHere: true, weight: 1.5, least: 13 * time.Second, people: true, servers: primaryAndStandby, disturb: failOver},
+	{name: "failover-with-loss", onlyHere: true, weight: 1, least: 5 * time.Second, people: true, servers: primaryAndLateStandby, prepare: withoutPolicy,
+		disturb: loseCommits},
 	{name: "clock-steps", weight: 1, people: true, policies: true, prepare: stepOneClock, disturb: stepClock},
 	{name: "earlier-version", weight: 0.8, people: true, policies: true, prepare: oneEarlier, disturb: killSome},
 	{name: "disk-full", onlyHere: true, weight: 1, people: true, skip: noMount, servers: onSmallDisk, disturb: fillDisk},

@@ -285,10 +285,12 @@ func (f *field) checkCallbacks(ctx context.Context) (broken []string) {
 	return broken
 }
 
-// verify lets the program prove its own books, and compare them with the provider's.
+// verify lets the program prove its own books, and compare them with the provider's. Orders that were lost with their commits may
+// be missed there, and nothing else.
 func (f *field) verify(ctx context.Context) (broken []string) {
 	said, err := f.command(ctx, "verify", "--database-url", f.server.url(), "--provider", f.provider.server.URL).CombinedOutput()
-	if err != nil {
+	missed := f.witness.lost != nil && strings.Count(string(said), "WRONG ") == 1 && strings.Contains(string(said), "WRONG  numbers ")
+	if err != nil && !missed {
 		broken = append(broken, fmt.Sprintf("pawl verify: %v\n%s", err, said))
 	}
 	return broken

@@ -4,7 +4,7 @@
 //
 // Each campaign is a row of a table: some replicas of the program, callers that send orders and repeat them until there
 // is a final answer, a provider that answers late, twice, with errors or not at all, and a fault that goes on all the
-// time: connections that go silent or are cut in the middle of a reply, PgBouncer restarted, PostgreSQL that crashes, a failover,
+// time: connections that go silent or are cut in the middle of a reply, PgBouncer restarted, crashes of PostgreSQL, a failover,
 // a clock that is stepped, an older version beside the present one, a full disk, locks, another isolation level,
 // processes that are stopped and killed. Then the faults end, the orders are brought to their end, and everything that
 // was ever answered is compared with what the database and the provider say.

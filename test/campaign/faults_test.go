@@ -285,7 +285,18 @@ func (f *field) away(do func()) {
 
 // primaryAndStandby starts two servers. What the first one commits, the second one has before it is answered.
 func primaryAndStandby(f *field) {
-	f.server = f.template.copyTo(f.t, dbtest.Folder(f.t), map[string]string{"synchronous_standby_names": "*"})
+	f.withStandby(map[string]string{"synchronous_standby_names": "*"})
+	synchronous := "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"
+	if !await(f.t.Context(), startLimit, func() bool { return f.server.ask(f.t.Context(), synchronous) == 1 }) {
+		f.t.Fatal("the standby does not follow")
+	}
+}
+
+// primaryAndLateStandby starts two servers, of which the second one has what the first one commits a moment later.
+func primaryAndLateStandby(f *field) { f.withStandby(map[string]string{}) }
+
+func (f *field) withStandby(settings map[string]string) {
+	f.server = f.template.copyTo(f.t, dbtest.Folder(f.t), settings)
 	f.server.allowReplication()
 	f.standby = f.template.copyTo(f.t, dbtest.Folder(f.t), nil)
 	if err := os.WriteFile(filepath.Join(f.standby.folder, "data", "standby.signal"), nil, 0o600); err != nil {
@@ -303,10 +314,6 @@ func primaryAndStandby(f *field) {
 	f.standby.settings = map[string]string{"primary_conninfo": "host=" + escaped(folder) + " port=5432 user=" + f.server.user()}
 	f.standby.start()
 	f.t.Cleanup(f.standby.stop)
-	synchronous := "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"
-	if !await(f.t.Context(), startLimit, func() bool { return f.server.ask(f.t.Context(), synchronous) == 1 }) {
-		f.t.Fatal("the standby does not follow")
-	}
 }
 
 // longHole is longer than anything in the service waits for a statement, and for the question what became of it.
@@ -322,12 +329,7 @@ func failOver(ctx context.Context, f *field) {
 	pause(ctx, min(f.limit-4*time.Second, longHole))
 	lost := f.server.ask(ctx, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
 	f.what = "failover with " + strconv.Itoa(lost) + " commits waiting"
-	f.away(func() {
-		f.server.end(syscall.SIGKILL)
-		f.standby.exec("SELECT pg_promote()")
-		f.wire.retarget(f.standby.socket())
-	})
-	f.server = f.standby
+	f.promote()
 	nervous := newPeople(f.callers, f.provider)
 	nervous.asked = 1_000_000 // names of its own
 	for _, o := range f.unfinished() {
@@ -335,5 +337,30 @@ func failOver(ctx context.Context, f *field) {
 			nervous.act(ctx, o.ID, &a, "cancel")
 		}
 	}
+	<-ctx.Done()
+}
+
+// promote kills the primary, and goes on with the standby.
+func (f *field) promote() {
+	f.away(func() {
+		f.server.end(syscall.SIGKILL)
+		f.standby.exec("SELECT pg_promote()")
+		f.wire.retarget(f.standby.socket())
+	})
+	f.server = f.standby
+}
+
+// loseCommits cuts the replication, lets the callers go on for a while, kills the primary and goes on with the standby. What the
+// primary has done in that while is lost, and was answered. The callers send all orders again.
+func loseCommits(ctx context.Context, f *field) {
+	pause(ctx, f.limit/3)
+	f.replication.swallow()
+	pause(ctx, f.limit/3)
+	const known = "SELECT count(*) FROM books.orders"
+	before := f.server.ask(ctx, known)
+	f.promote()
+	f.what = "failover that lost " + strconv.Itoa(before-f.server.ask(ctx, known)) + " orders"
+	f.witness.forget()
+	f.people.forget()
 	<-ctx.Done()
 }

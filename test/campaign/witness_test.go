@@ -16,16 +16,17 @@ import (
 // witness reads the feed of events, and is told of them by webhooks. What it has heard once must be so for ever.
 type witness struct {
 	*people
-	next   string            // cursor
-	events map[string]string // by cursor
-	jumps  int               // of the order numbers
+	jumps int // of the order numbers
 
 	mu       sync.Mutex
+	events   map[string]string // by cursor
 	messages map[string]string // of webhooks, by id
+	lost     []string          // events of commits that may have been lost
+	since    time.Time         // what was asked before is not known any more, and what webhooks said
 }
 
 func newWitness(ctx context.Context, p *people) *witness {
-	w := &witness{people: p, next: "oldest", events: map[string]string{}, messages: map[string]string{}}
+	w := &witness{people: p, events: map[string]string{}, messages: map[string]string{}}
 	receiver := httptest.NewServer(w)
 	p.t.Cleanup(func() { receiver.CloseClientConnections(); receiver.Close() })
 	body := fmt.Appendf(nil, `{"url":%q,"requestId":"witness"}`, receiver.URL)
@@ -43,14 +44,31 @@ func (w *witness) ServeHTTP(answer http.ResponseWriter, r *http.Request) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.messages[r.Header.Get("webhook-id")] = string(body)
+	if w.since.IsZero() {
+		w.messages[r.Header.Get("webhook-id")] = string(body)
+	}
 }
 
 // follow reads the feed until the context ends.
 func (w *witness) follow(ctx context.Context) {
-	for pause(ctx, 10*time.Millisecond) {
-		w.next, _ = w.page(ctx, w.next, w.events)
+	for next := "oldest"; pause(ctx, 10*time.Millisecond); {
+		sent, page := time.Now(), map[string]string{}
+		next, _ = w.page(ctx, next, page)
+		w.mu.Lock()
+		if sent.After(w.since) {
+			maps.Copy(w.events, page)
+		}
+		w.mu.Unlock()
 	}
+}
+
+// forget keeps what was heard only to know which order had which number.
+func (w *witness) forget() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lost, w.since = slices.Collect(maps.Values(w.events)), time.Now()
+	clear(w.events)
+	clear(w.messages)
 }
 
 // page reads what comes after a cursor, from any replica.
@@ -61,7 +79,7 @@ func (w *witness) page(ctx context.Context, after string, into map[string]string
 	}
 	a := w.repeat(ctx, call{method: http.MethodGet, path: "/api/events?limit=1000&wait=1&after=" + after})
 	if a.status != http.StatusOK || json.Unmarshal(a.body, &page) != nil {
-		return after, 0
+		return "oldest", 0 // the place may have been lost
 	}
 	for _, text := range page.Events {
 		var e struct{ Cursor string }
@@ -97,23 +115,26 @@ func (f *field) checkEvents(ctx context.Context) (broken []string) {
 		return len(feed) >= len(history)+moved
 	})
 	byID, orders := map[string]string{}, map[int]string{}
-	for _, text := range feed {
+	for i, text := range slices.Concat(slices.Collect(maps.Values(feed)), w.lost) {
 		var e told
 		_ = json.Unmarshal([]byte(text), &e) // it is JSON
-		byID[e.ID] = text
 		if e.Data.OrderID == "" {
+			byID[e.ID] = text
 			continue
-		}
-		of := move{e.Data.OrderID, e.Data.Seq, e.Data.Status, e.Timestamp.UnixMicro()}
-		if history[of]--; history[of] != 0 {
-			broken = append(broken, "the feed has an event that is none, or twice: "+text)
 		}
 		var number int
 		_, _ = fmt.Sscanf(e.ID, "evt_%d_", &number)
 		if other, known := orders[number]; known && other != e.Data.OrderID {
 			broken = append(broken, fmt.Sprintf("orders %s and %s have the same number", other, e.Data.OrderID))
 		}
-		orders[number] = e.Data.OrderID
+		if orders[number] = e.Data.OrderID; i >= len(feed) {
+			continue
+		}
+		byID[e.ID] = text
+		of := move{e.Data.OrderID, e.Data.Seq, e.Data.Status, e.Timestamp.UnixMicro()}
+		if history[of]--; history[of] != 0 {
+			broken = append(broken, "the feed has an event that is none, or twice: "+text)
+		}
 	}
 	if len(feed) != len(history)+moved {
 		broken = append(broken, fmt.Sprintf("the feed has %d events of %d", len(feed), len(history)+moved))
