@@ -45,7 +45,7 @@ func serve(t *testing.T) *service {
 	t.Helper()
 	dir := folder(t)
 	s := &service{program: filepath.Join(dir, "pawl"), data: filepath.Join(dir, "data")}
-	run(t, "../..", "go", "build", "-o", s.program, ".")
+	run(t, "../..", "go", "build", "-ldflags=-s -w", "-o", s.program, ".")
 	t.Cleanup(func() { s.stop(t) })
 	if err := s.start("0"); err != nil {
 		t.Fatal(err)

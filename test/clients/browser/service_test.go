@@ -96,7 +96,7 @@ func fetchPackages() error {
 }
 
 func startService() error {
-	if _, err := say("../../..", "go", "build", "-o", shared.program, "."); err != nil {
+	if _, err := say("../../..", "go", "build", "-ldflags=-s -w", "-o", shared.program, "."); err != nil {
 		return err
 	}
 	policy := filepath.Join(shared.dir, "policy.yaml")
