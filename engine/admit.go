@@ -14,8 +14,8 @@ import (
 	"pawl/internal/policy"
 )
 
-// admit stores new orders, and says where they and those that existed go next. Without an active policy, those that bring
-// no terms take the short way.
+// admit stores the new orders of a batch. Without an active policy, orders without terms are admitted by a shorter
+// statement. It is a method of remote because an admission may begin the call of the charge.
 func (e *remote) admit(runs []*run) []*run {
 	plain, others := []*run(nil), runs
 	version, p := e.policies.active()
@@ -36,12 +36,11 @@ func (e *remote) admit(runs []*run) []*run {
 
 func hasTerms(r *run) bool { return r.input.Terms != (Terms{}) }
 
-// remotePace is the time between two statements for answers of providers. It is short
-// beside a call over a network, and makes batches of what would be single orders: a
-// statement costs as much for one order as for ten.
+// remotePace is the time between two statements for results of providers. It is short compared with a call over a
+// network, and makes batches of what would be single orders: a statement costs as much for one order as for ten.
 const remotePace = 20 * time.Millisecond
 
-// admissionPace: where the charge is remote, new orders come as often as answers do.
+// admissionPace is remotePace if the active policy has a remote charge: then admissions form batches, too.
 func (e *core) admissionPace() time.Duration {
 	if _, p := e.policies.active(); p != nil && p.Charge.Executor.Remote() {
 		return remotePace
@@ -49,10 +48,10 @@ func (e *core) admissionPace() time.Duration {
 	return 0
 }
 
-// admitPlain stores the orders of a batch that are new, already leased to us and charging, and
-// finds out about the others. Only this and admitWithTerms make orders.
+// admitPlain stores the new orders of a batch, charging and leased to this process. Only admitPlain and
+// admitWithTerms insert orders.
 func (e *remote) admitPlain(runs []*run) {
-	rows, err := ledger.Admit(e.ctx, e.query, e.admission(runs))
+	rows, err := ledger.Admit(e.ctx, e.query, e.admitParams(runs))
 	if err != nil {
 		e.notAdmitted(err, runs)
 		return
@@ -60,7 +59,7 @@ func (e *remote) admitPlain(runs []*run) {
 	e.admitted(runs, rows)
 }
 
-// notAdmitted says where runs go after an admission that failed.
+// notAdmitted sets the next destination of the runs after an admission that failed.
 func (e *remote) notAdmitted(err error, runs []*run) {
 	if e.standsDown("admit orders", err, runs) {
 		return
@@ -68,7 +67,7 @@ func (e *remote) notAdmitted(err error, runs []*run) {
 	again := func(half []*run) { e.admit(half) }
 	switch pg.FaultOf(err) {
 	case pg.Bad:
-		split(runs, again, func(r *run) { end(err, r) })
+		split(runs, again, func(r *run) { endRuns(err, r) })
 	case pg.Busy:
 		split(runs, again, func(r *run) { r.next = toReadmit })
 	case pg.Again:
@@ -80,7 +79,7 @@ func (e *remote) notAdmitted(err error, runs []*run) {
 	}
 }
 
-func (e *core) admission(runs []*run) db.OrdersAdmitParams {
+func (e *core) admitParams(runs []*run) db.OrdersAdmitParams {
 	n := len(runs)
 	p := db.OrdersAdmitParams{
 		OrderIds: make([]string, n), Amounts: make([]string, n), Currencies: make([]string, n),
@@ -101,7 +100,7 @@ func (e *core) admission(runs []*run) db.OrdersAdmitParams {
 	return p
 }
 
-// addSubmitters says who sent the orders, unless no caller of the batch was identified.
+// addSubmitters adds the submitters, if the batch has any.
 func addSubmitters(p *db.OrdersAdmitParams, runs []*run) {
 	if !slices.ContainsFunc(runs, func(r *run) bool { return r.input.SubmittedBy != "" }) {
 		return
@@ -111,7 +110,7 @@ func addSubmitters(p *db.OrdersAdmitParams, runs []*run) {
 	}
 }
 
-// addKeys adds the keys of the requests that have one, if there are any.
+// addKeys adds the idempotency keys, if the batch has any.
 func addKeys(p *db.OrdersAdmitParams, runs []*run) {
 	if !slices.ContainsFunc(runs, func(r *run) bool { return r.input.Key != nil }) {
 		return
@@ -124,8 +123,8 @@ func addKeys(p *db.OrdersAdmitParams, runs []*run) {
 	}
 }
 
-// admitted says where the orders of a batch go: the new ones to their first step. The others existed, or came to exist,
-// and are read.
+// admitted sends the new orders of a batch to their first step. The others existed, or were stored meanwhile, and are
+// read.
 func (e *core) admitted(runs []*run, rows []db.OrdersAdmitRow) {
 	byID := byOrderID(runs)
 	fresh := make([]*run, 0, len(rows))
@@ -154,7 +153,7 @@ func byOrderID(runs []*run) map[string]*run {
 	return byID
 }
 
-// noteAdmitted counts new orders, and keeps the number of the last one: the next order names it.
+// noteAdmitted counts new orders, and keeps the last number for the history of the next order (previous_no).
 func (e *core) noteAdmitted(last int64, admitted int) {
 	e.lastAdmitted.Store(&last)
 	e.Stats.Admitted.Add(int64(admitted))
@@ -168,11 +167,12 @@ func (e *core) foundStored(byID map[string]*run) {
 	}
 }
 
-// numbersSkipped is more than a crash can lose, which is what the log buffers hold, and more than an asynchronous standby can lack.
-// Below 2^53 there is room for millions of crashes.
+// numbersSkipped is more numbers than a crash can lose (those in the log buffers), and more than an asynchronous
+// standby can lack. Below 2^53 there is room for millions of crashes.
 const numbersSkipped = 1_000_000_000
 
-// renewNumbering has orders be given numbers again after a crash or a restart of the server: see OrderNumberingRenew.
+// renewNumbering lets orders be numbered again after the database server crashed or was restarted: see
+// OrderNumberingRenew.
 func (e *core) renewNumbering() {
 	ctx, cancel := context.WithTimeout(e.ctx, 5*time.Second)
 	defer cancel()
@@ -189,7 +189,7 @@ func (e *core) renewNumbering() {
 	}
 }
 
-// readLastAdmitted reads what was admitted before this process began, so that its first order names it.
+// readLastAdmitted reads the number of the last order, for the history of the first one that this process admits.
 func (e *core) readLastAdmitted() {
 	ctx, cancel := context.WithTimeout(e.ctx, 5*time.Second)
 	defer cancel()
@@ -201,11 +201,11 @@ func (e *core) readLastAdmitted() {
 	}
 }
 
-// admitWithTerms admits orders that bring more than the ledger's way needs: a policy, which is the active one,
-// times, a customer. Some of them wait before they start.
+// admitWithTerms admits orders that have the active policy, times, a customer or another term. Some must wait before
+// they start. If the charge is remote, as many as get a permit begin its call with their admission.
 func (e *remote) admitWithTerms(version *int32, p *policy.Policy, runs []*run) {
-	if version != nil && p == nil { // not known here, or not yet: nothing may start as if there were none
-		end(orders.ErrUnavailable, runs...)
+	if version != nil && p == nil { // not read yet: no order may start as if there were none
+		endRuns(orders.ErrUnavailable, runs...)
 		return
 	}
 	if p != nil && p.Charge.Executor.Remote() {
@@ -217,15 +217,15 @@ func (e *remote) admitWithTerms(version *int32, p *policy.Policy, runs []*run) {
 	e.admitTo(version, p, permits{}, runs)
 }
 
-// admitTo admits a batch; with permits, those that start at once begin the call of their
-// charge with it.
+// admitTo admits a batch. With permits, the orders that start at once begin the call of their charge in the same
+// commit.
 func (e *remote) admitTo(version *int32, p *policy.Policy, with permits, runs []*run) {
 	if len(runs) == 0 {
 		return
 	}
 	with.asked = time.Now()
 	defer with.freeUnused()
-	params := e.admissionWith(version, p, runs)
+	params := e.admitWithTermsParams(version, p, runs)
 	params.Begins, params.LeaseSeconds = with.pool != nil, max(e.cfg.Lease, with.lease()).Seconds()
 	rows, err := e.query.OrdersAdmitWithTerms(e.ctx, params)
 	if err != nil {
@@ -235,12 +235,13 @@ func (e *remote) admitTo(version *int32, p *policy.Policy, with permits, runs []
 	e.admittedWith(runs, rows, &with)
 }
 
-func (e *core) admissionWith(version *int32, start *policy.Policy, runs []*run) db.OrdersAdmitWithTermsParams {
-	base := e.admission(runs)
+func (e *core) admitWithTermsParams(version *int32, start *policy.Policy, runs []*run) db.OrdersAdmitWithTermsParams {
+	base := e.admitParams(runs)
 	p := db.OrdersAdmitWithTermsParams{
 		OrderIds: base.OrderIds, Amounts: base.Amounts, Currencies: base.Currencies, Items: base.Items,
-		Quantities: base.Quantities, Metadata: base.Metadata, Owner: base.Owner, LeaseSeconds: base.LeaseSeconds, PreviousNo: base.PreviousNo, EndedNo: base.EndedNo,
-		SubmittedBy: base.SubmittedBy, Principals: base.Principals, Keys: base.Keys, Fingerprints: base.Fingerprints,
+		Quantities: base.Quantities, Metadata: base.Metadata, Owner: base.Owner, LeaseSeconds: base.LeaseSeconds,
+		PreviousNo: base.PreviousNo, EndedNo: base.EndedNo, SubmittedBy: base.SubmittedBy,
+		Principals: base.Principals, Keys: base.Keys, Fingerprints: base.Fingerprints,
 	}
 	for _, r := range runs {
 		in, o := &r.input.Terms, &r.order
@@ -261,15 +262,15 @@ func (e *core) admissionWith(version *int32, start *policy.Policy, runs []*run) 
 	return p
 }
 
-// orderTerms is what a request and the policy together ask of an order. Zero is nothing.
+// orderTerms is what the request and the policy together demand of an order. Zero values demand nothing.
 type orderTerms struct {
 	completeWithin, reservationTTL float64 // seconds
 	concurrencyKey                 string
 	approval                       *policy.Approval
 }
 
-// termsOf are the terms of an order. The reservation TTL of the request wins over that of the policy; without a policy
-// there is neither a key nor an approval.
+// termsOf returns the terms of an order. The reservation TTL of the request takes precedence over that of the policy.
+// Without a policy, there is neither a concurrency key nor an approval.
 func termsOf(in *Terms, o *orders.Order, p *policy.Policy) orderTerms {
 	t := orderTerms{reservationTTL: in.ReservationTTL.Seconds()}
 	if p == nil {
@@ -283,19 +284,19 @@ func termsOf(in *Terms, o *orders.Order, p *policy.Policy) orderTerms {
 	return t
 }
 
-// admittedWith is admitted for orders with terms: those that are held have no driver.
+// admittedWith is admitted for orders with terms. Those on hold have no driver.
 func (e *core) admittedWith(runs []*run, rows []db.OrdersAdmitWithTermsRow, with *permits) {
 	byID := byOrderID(runs)
 	var driven, begun []*run
 	for _, o := range writtenOrders(rows) {
 		r := byID[o.OrderID]
 		delete(byID, o.OrderID)
-		r.order, r.complete = o, true // nothing of it was done yet
+		r.order, r.complete = o, true // no step was done yet
 		r.kept.Store(r.input.Key)
-		r.markKnown()
+		r.markStored()
 		switch {
 		case o.Hold != nil:
-			end(nil, r)
+			endRuns(nil, r)
 			e.metrics.countHeld(*o.Hold, 1)
 		case o.Calls != nil:
 			begun = append(begun, r)

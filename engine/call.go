@@ -30,7 +30,7 @@ const lookup provider.Operation = "lookup"
 func dropCalls(runs ...*run) {
 	for _, r := range runs {
 		r.call.report(errUncalled)
-		r.call.permit.free()
+		r.call.permitFrom.releaseAndPump()
 		r.call = nil
 	}
 }
@@ -51,7 +51,7 @@ func (r *run) begun(number int32, inDoubtSince *time.Time, at time.Time) {
 // holder of the run.
 type call struct {
 	pool          *callPool // whose executor it is
-	permit        *callPool // whose permit it holds until answered or dropped; differs from pool if an earlier generation is voided
+	permitFrom    *callPool // where its permit is from; not pool if an earlier generation is voided
 	state         fsm.State // of the order meanwhile
 	step          fsm.Step
 	generation    int32 // of the key: the current one, or an earlier one that is voided
@@ -97,9 +97,9 @@ var (
 	errUncalled        = errors.New("not called")
 )
 
-// stands reports whether the order is still in the state and generation of the call. An undo may be about an earlier
-// generation.
-func (c *call) stands(o *orders.Order) bool {
+// isCurrent reports whether the order is still in the state and generation of the call. An undo may concern an
+// earlier generation.
+func (c *call) isCurrent(o *orders.Order) bool {
 	return c.state == o.Status && (!c.voids(o) || c.operation == provider.Undo)
 }
 
@@ -129,7 +129,7 @@ func (c *call) refusedInDoubt() bool {
 func (c *call) keyExpired(r *run, now time.Time) bool {
 	o := &r.order
 	if c.operation != provider.Undo || c.voids(o) {
-		return c.permit.stepKeyExpired(o, now)
+		return c.permitFrom.stepKeyExpired(o, now)
 	}
 	return r.preflight.own.undoKeyExpired(c.pool.cfg, o, o.InDoubtSince, now)
 }

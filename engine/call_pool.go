@@ -29,7 +29,7 @@ type remote struct {
 
 // callPools are the pools of this replica. A pool is a queue that sends an order on as soon as it has a permit for it.
 type callPools struct {
-	send func([]*run)
+	send func([]*run) // Engine.dispatch: a permit may become free outside of any handler
 
 	mu     sync.Mutex
 	byStep map[poolKey]*callPool
@@ -155,7 +155,7 @@ func (p *callPool) pump() {
 		send(goTo(toRelease, p.drain()...))
 		return
 	}
-	for taken := p.next(); len(taken) > 0; taken = p.next() {
+	for taken := p.takePermitted(); len(taken) > 0; taken = p.takePermitted() {
 		for _, r := range taken {
 			r.next = p.prepareCall(r)
 		}
@@ -179,8 +179,8 @@ func (p *callPool) prepareCall(r *run) destination {
 	return toBegin
 }
 
-// next takes free permits and returns the orders that get them.
-func (p *callPool) next() []*run {
+// takePermitted takes free permits, and returns the orders that get them.
+func (p *callPool) takePermitted() []*run {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := min(max(p.cfg.InFlight-p.calling, 0), len(p.waiting))
@@ -202,13 +202,13 @@ func (p *callPool) drain() []*run {
 	return waiting
 }
 
-// free returns a permit, and sends on the next waiting orders.
-func (p *callPool) free() {
+// releaseAndPump returns a permit, and sends on the next waiting orders.
+func (p *callPool) releaseAndPump() {
 	p.release()
 	p.pump()
 }
 
-// release returns a permit without sending orders on. It is for the loop in pump, which does that.
+// release returns a permit. The loop in pump uses it, which sends on the next orders itself.
 func (p *callPool) release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -239,7 +239,7 @@ func (p *callPool) lacksReference(r *run) bool {
 // newCall prepares the next call of a run.
 func (p *callPool) newCall(r *run) *call {
 	o := &r.order
-	c := &call{pool: p, permit: p, state: o.Status, step: p.step, generation: o.Generation, operation: operationIn(o.Status),
+	c := &call{pool: p, permitFrom: p, state: o.Status, step: p.step, generation: o.Generation, operation: operationIn(o.Status),
 		doubted: o.InDoubtSince != nil, lookOnly: p.stepKeyExpired(o, p.e.now())}
 	switch {
 	case r.preflight == nil:
@@ -262,7 +262,8 @@ func (c *call) toVoid(key *sentKey) {
 	if p, ok := e.policies.byVersion(&key.policy); ok && p != nil && p.Step(key.step).Executor.Remote() {
 		c.pool = e.callPool(key.policy, key.step, p)
 	} else {
-		c.pool = &callPool{e: e, step: key.step, cfg: c.pool.cfg, unusable: fmt.Errorf("policy %d, which the undo of the %s needs, is not available", key.policy, key.step)}
+		c.pool = &callPool{e: e, step: key.step, cfg: c.pool.cfg,
+			unusable: fmt.Errorf("policy %d, which the undo of the %s needs, is not available", key.policy, key.step)}
 	}
 	c.undoReference = key.referenceToVoid(c.pool.cfg.Executor)
 }
@@ -341,7 +342,7 @@ func (p *permits) use(r *run) {
 // freeUnused frees the permits that were not used.
 func (p *permits) freeUnused() {
 	for ; p.pool != nil && p.left > 0; p.left-- {
-		p.pool.free()
+		p.pool.releaseAndPump()
 	}
 }
 

@@ -259,12 +259,12 @@ func detached[T any](ctx context.Context, e *core, do func(context.Context) (T, 
 		return r.value, r.err
 	case <-ctx.Done():
 		var none T
-		return none, ended(ctx)
+		return none, waitError(ctx)
 	}
 }
 
 // ended is the error of a wait that ended without a result.
-func ended(ctx context.Context) error {
+func waitError(ctx context.Context) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return context.Canceled
 	}

@@ -31,9 +31,10 @@ type Engine struct {
 	knownReads  chan struct{}  // a place for each read of an order while new ones are rejected
 }
 
-// queues hold waiting runs. Only this file adds to them, except for new orders, which wait for admission.
+// queues hold waiting runs. Only this file adds to them, except that Engine.enter adds new orders to admits. hotItems
+// and callPool have queues of their own.
 type queues struct {
-	admits     *queue               // new orders
+	admits     *queue               // new orders, for admission
 	moves      map[fsm.State]*queue // orders at a step of the ledger
 	preflights *queue               // orders that may have earlier calls
 	begins     *queue               // calls to be committed before they are made
@@ -52,7 +53,8 @@ func (e *Engine) makeQueues() {
 	remote := func() time.Duration { return remotePace }
 	turn := batch.NewTurn()
 	e.hot = &hotItems{remote: &e.remote, items: map[string]int{}}
-	e.hot.queue = e.newQueue("hot", batch.Options{Most: min(most, answersMost), NoBacklog: true}, inGroups(e, hotKeyOf, e.tryHot)) // waits for locks
+	e.hot.queue = e.newQueue("hot", batch.Options{Most: min(most, answersMost), NoBacklog: true}, // waits for locks
+		inGroups(e, hotKeyOf, e.tryHot))
 	e.admits = e.newQueue("admit", batch.Options{Most: most, Pace: e.admissionPace, Turn: turn}, e.then(e.admit))
 	e.moves = map[fsm.State]*queue{}
 	for _, state := range fsm.States() {
@@ -176,10 +178,10 @@ func (e *Engine) tryHot(key hotKey, runs []*run) []*run {
 // startCalls makes committed calls, each in its own goroutine.
 func (e *Engine) startCalls(runs []*run) {
 	for _, r := range runs {
-		permit := r.call.permit
+		pool := r.call.permitFrom
 		e.wg.Go(func() {
 			e.results.Add(e.makeCall(r))
-			permit.free()
+			pool.releaseAndPump()
 		})
 	}
 }
@@ -210,11 +212,11 @@ func (e *remote) route(runs []*run) []*run {
 	for _, r := range runs {
 		switch {
 		case r.status().Final():
-			end(nil, r)
+			endRuns(nil, r)
 		case !needsRouting(r):
 			r.next = toMove
 		default:
-			if r.call != nil && !r.call.stands(&r.order) {
+			if r.call != nil && !r.call.isCurrent(&r.order) {
 				late = append(late, e.fence(r)...)
 			}
 			r.next = e.routeByPolicy(r)
@@ -266,7 +268,8 @@ func resultAfter(r *run) destination {
 // quarter of the lease. A queue whose statement hangs is not a sign of load, and delays only its own orders. Orders of an
 // item whose stock row is locked may take a quarter of the memory.
 func (e *Engine) overloaded(item string) bool {
-	if e.runs.size.Load() >= int64(e.cfg.MaxInFlight) || e.runs.bytes.Load() >= maxMetadata || e.hot.holds(item) > e.cfg.MaxInFlight/4 {
+	most := e.cfg.MaxInFlight
+	if e.runs.size.Load() >= int64(most) || e.runs.bytes.Load() >= maxMetadata || e.hot.holds(item) > most/4 {
 		return true
 	}
 	return slices.ContainsFunc(e.all, func(q *queue) bool { return q.Behind(e.cfg.Lease / 4) })

@@ -77,14 +77,15 @@ func (e *core) takeUp(httpRequestID string, rows []orders.Order) (runs []*run, n
 	return e.own(runs), n
 }
 
-// own records that this process drives the orders from now on.
+// own records that this process drives the orders, wakes callers that wait for them to be stored, and sends them to
+// their step.
 func (e *core) own(runs []*run) []*run {
 	if len(runs) == 0 {
 		return nil
 	}
 	e.runs.own(runs)
 	for _, r := range runs {
-		r.markKnown()
+		r.markStored()
 	}
 	return goTo(toStep, runs...)
 }
@@ -114,7 +115,7 @@ func (e *core) leave(runs []*run) []*run {
 	if _, err := e.query.LeasesRelease(e.ctx, db.LeasesReleaseParams{OrderNos: numbersOf(runs), Owner: e.owner}); err != nil {
 		e.log.Warn("release leases", "orders", len(runs), "error", err)
 	}
-	return end(orders.ErrStopping, runs...)
+	return endRuns(orders.ErrStopping, runs...)
 }
 
 const handBackLimit = 2 * time.Second
@@ -170,7 +171,7 @@ func (e *core) findInDoubt(ctx context.Context, runs []*run) {
 	for _, row := range rows {
 		r := inDoubt[row.OrderID]
 		r.order = row
-		r.markKnown()
+		r.markStored()
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 	"pawl/internal/pg"
 )
 
-// version is what the orders of one statement have in common: it moves them if their rows still stand there.
+// version is what the orders of one statement have in common. It moves those whose rows still have it.
 type version struct {
 	state fsm.State
 	fence int64
@@ -24,19 +24,20 @@ type version struct {
 
 func versionOf(r *run) version { return version{r.order.Status, r.order.Fence, r.order.Seq} }
 
-// moveInLedger takes orders out of a state in which the ledger does the step.
+// moveInLedger does a ledger step: it moves a batch out of its state.
 func (e *core) moveInLedger(at version, runs []*run) []*run {
-	e.move(mover{statement: ledger.Moves[at.state], busy: toHot}, runs)
+	e.move(mover{statement: ledger.Moves[at.state], ifLocked: toHot}, runs)
 	return runs
 }
 
+// suspends is the outcome of a result after which the order stays in its state: on hold, or with another call.
 const suspends fsm.Outcome = "suspends"
 
-// mover is a move of orders that stand at the same version.
+// mover is a move of orders at the same version.
 type mover struct {
 	statement ledger.Move
-	outcome   fsm.Outcome // what the move is to the machine; empty: the statement finds out, by the row
-	busy      destination // of a batch whose stock row stayed locked
+	outcome   fsm.Outcome // of the step; empty: the statement finds out by the row
+	ifLocked  destination // where the batch goes if a row that it needs stays locked
 }
 
 // allows reports whether the machine lets the move take an order from one state to the other.
@@ -51,7 +52,7 @@ func (m *mover) allows(from, to fsm.State) bool {
 	}
 }
 
-// move sends the statement of a move and says where its verdict leads each run. It returns those that moved.
+// move sends the statement of a move, and sets the next destinations. It returns the runs that moved.
 func (e *core) move(m mover, runs []*run) (moved []*run) {
 	state := runs[0].status()
 	moved, lost, err := e.apply(&m, runs)
@@ -62,15 +63,14 @@ func (e *core) move(m mover, runs []*run) (moved []*run) {
 	case pg.Bad:
 		split(runs, func(half []*run) { moved = append(moved, e.move(m, half)...) }, func(r *run) { e.giveUp(r, err) })
 	default:
-		e.failed(fmt.Sprintf("move orders out of %s", state), err, runs, m.busy)
+		e.failed(fmt.Sprintf("move orders out of %s", state), err, runs, m.ifLocked)
 	}
 	return moved
 }
 
-// apply is the one door to orders.status: it sends the statement of a move for runs that
-// stand at the same status, fence and seq, and writes its verdict into them. The runs
-// are sorted in place; those that did not move come back as lost. With an error nothing
-// is known but what pg.FaultOf says of it. A verdict that the machine does not know is not believed: see halt.
+// apply is the only code that moves a stored order. It sends the statement of a move for runs at the same status,
+// fence and seq, and applies the verdicts. Runs that did not move are returned as lost. After an error, pg.FaultOf
+// says what is known. A verdict that the machine does not allow stops the order (halt). apply sorts runs in place.
 func (e *core) apply(m *mover, runs []*run) (moved, lost []*run, err error) {
 	slices.SortFunc(runs, func(a, b *run) int { return cmp.Compare(a.no(), b.no()) })
 	first := runs[0].order
@@ -114,8 +114,8 @@ func (e *core) apply(m *mover, runs []*run) (moved, lost []*run, err error) {
 	return moved, lost, nil
 }
 
-// applyVerdict writes a verdict into the run, which refers to it from then on. The effects of the forward path are
-// known from the move itself; an order that goes back is read before it is shown.
+// applyVerdict updates the order of the run, and keeps pointers into v. It knows the effects of forward moves. An
+// order that is being undone is read again before it is returned (complete).
 func (r *run) applyVerdict(v *ledger.Moved) {
 	o := &r.order
 	event, _ := fsm.EventOf(o.Status, v.ToStatus)
@@ -133,9 +133,9 @@ func (r *run) applyVerdict(v *ledger.Moved) {
 	}
 }
 
-// halt stops an order that the database has moved where the machine knows no way: one of the two is wrong, and
-// to believe the move could charge, ship or refund by mistake. The order waits for a person if it has not ended, and its
-// callers get an error.
+// halt stops an order whose move the machine does not allow. Either the machine or the database is wrong, and going
+// on could charge, ship or refund by mistake. The order waits for a person if it has not ended, and its callers get
+// an error.
 func (e *core) halt(r *run, v ledger.Moved) {
 	err := fmt.Errorf("unknown_move: %s to %s", r.status(), v.ToStatus)
 	e.log.Error("order stopped", "order_id", r.orderID, "error", err)
@@ -149,31 +149,31 @@ func (e *core) halt(r *run, v ledger.Moved) {
 			e.metrics.countHeld(fsm.HoldAttention, 1)
 		}
 	}
-	end(err, r)
+	endRuns(err, r)
 }
 
-// redrive takes a failed order back to its beginning, as its next generation. No row: it
-// is not as it was read, or something of it stands.
+// redrive starts the next generation of a failed order. No row: the order has changed since it was read, or a step of
+// it is still in effect.
 func (e *core) redrive(ctx context.Context, p db.OrderRedriveParams) ([]orders.Order, error) {
 	rows, err := e.query.OrderRedrive(ctx, p)
 	return writtenOrders(rows), err
 }
 
-// missed says where runs go that a statement did not return: their row is locked, or is not as we thought.
+// missed sends runs to be read back that a statement did not return: their rows are locked, or not as expected.
 func (e *core) missed(runs []*run) {
 	e.Stats.CASMisses.Add(int64(len(runs)))
 	goTo(toReadBack, runs...)
 }
 
-// failed says where runs go after a statement whose error is not the fault of their data: those that waited for a lock in
-// vain go to busy.
-func (e *core) failed(doing string, err error, runs []*run, busy destination) {
+// failed sets the next destination of runs after a failed statement, if their data is not the cause. Runs that waited
+// too long for a lock go to ifLocked.
+func (e *core) failed(doing string, err error, runs []*run, ifLocked destination) {
 	if e.standsDown(doing, err, runs) {
 		return
 	}
 	switch pg.FaultOf(err) {
 	case pg.Busy:
-		goTo(busy, runs...)
+		goTo(ifLocked, runs...)
 	case pg.Again:
 		e.Stats.Retried.Add(1)
 		goTo(toRetry, runs...)
@@ -183,8 +183,8 @@ func (e *core) failed(doing string, err error, runs []*run, busy destination) {
 	}
 }
 
-// standsDown gives back a batch whose statement can't run on the schema, and reports whether
-// that is what the error says. The statement was certainly rolled back.
+// standsDown reports whether err means that the statement can't run on the schema. If so, it was rolled back, the
+// engine stands still, and the orders are released.
 func (e *core) standsDown(doing string, err error, runs []*run) bool {
 	if !pg.SchemaMismatch(err) {
 		return false
@@ -196,11 +196,11 @@ func (e *core) standsDown(doing string, err error, runs []*run) bool {
 	return true
 }
 
-// schemaMismatchPause is how long to leave the database alone after a statement of a verb or a permit
-// that it can't run as it is made. Those of orders end otherwise: see standsDown.
+// schemaMismatchPause is the pause after a statement of a verb or a permit that can't run on the schema. For
+// statements of orders, see standsDown.
 const schemaMismatchPause = time.Second
 
-// unknown notes that the outcome of a statement is not known.
+// unknown records that the outcome of a statement is not known.
 func (e *core) unknown(doing string, err error) {
 	e.Stats.UnknownOutcome.Add(1)
 	if pg.Stale(err) {
@@ -214,8 +214,8 @@ func (e *core) unknown(doing string, err error) {
 	}
 }
 
-// split finds the culprit of a statement that its data made fail: each half is tried by
-// itself, and a single one is the culprit.
+// split finds the order whose data made a statement fail: it tries each half by itself, and a single order is the
+// culprit.
 func split(runs []*run, try func([]*run), culprit func(*run)) {
 	if len(runs) == 1 {
 		culprit(runs[0])
@@ -226,14 +226,14 @@ func split(runs []*run, try func([]*run), culprit func(*run)) {
 	try(runs[half:])
 }
 
-// giveUp has an order wait for a person, because it can't be moved.
+// giveUp holds an order for a person, because it can't be moved.
 func (e *core) giveUp(r *run, why error) {
 	e.log.Error("order can't be moved", "order_id", r.orderID, "status", r.status(), "error", why)
-	reason := strings.Replace(pg.Describe(why), " ", ": ", 1) // orders are listed by what is before the colon
+	reason := strings.Replace(pg.Describe(why), " ", ": ", 1) // orders are listed by the part before the colon
 	r.next, r.hold = toHold, &hold{code: fsm.HoldAttention, reason: reason}
 }
 
-// holdKey is what the orders of one statement that holds them have in common.
+// holdKey is what the orders of one OrdersHold statement have in common.
 type holdKey struct {
 	version
 	hold
@@ -241,10 +241,11 @@ type holdKey struct {
 
 func holdKeyOf(r *run) holdKey { return holdKey{versionOf(r), *r.hold} }
 
-// holdOrders holds orders without a result.
+// holdOrders puts orders on hold that have no result.
 func (e *core) holdOrders(key holdKey, runs []*run) []*run {
-	rows, err := e.query.OrdersHold(e.ctx, db.OrdersHoldParams{OrderNos: numbersOf(runs), Expected: key.state, Fence: key.fence, Seq: key.seq,
-		Hold: key.code, HoldReason: key.reason, Seconds: key.atMost.Seconds()})
+	rows, err := e.query.OrdersHold(e.ctx, db.OrdersHoldParams{
+		OrderNos: numbersOf(runs), Expected: key.state, Fence: key.fence, Seq: key.seq, Hold: key.code, HoldReason: key.reason, Seconds: key.atMost.Seconds(),
+	})
 	switch {
 	case pg.FaultOf(err) == pg.Bad && key.code != fsm.HoldAttention:
 		split(runs, func(half []*run) { e.holdOrders(key, half) }, func(r *run) { e.giveUp(r, err) })
@@ -260,12 +261,12 @@ func (e *core) holdOrders(key holdKey, runs []*run) []*run {
 	for _, r := range held {
 		r.complete = false
 	}
-	end(nil, held...)
+	endRuns(nil, held...)
 	e.missed(lost)
 	return runs
 }
 
-// pauseAfter counts one more try in vain and says how long to wait: 2 ms to half a second.
+// pauseAfter counts a try without a move, and returns the next pause: 2 ms to half a second.
 func pauseAfter(runs []*run) time.Duration {
 	tries := 0
 	for _, r := range runs {
@@ -275,15 +276,14 @@ func pauseAfter(runs []*run) time.Duration {
 	return min(time.Millisecond<<min(tries, 9), 500*time.Millisecond)
 }
 
-// finish ends runs whose orders are final or held, or that this replica does not go on with, and tells their callers.
-// An order that is not complete is read first, so that what is shown is what is stored. It returns orders that were
-// claimed meanwhile, for which new runs are needed.
+// finish removes runs that have ended, and wakes their callers. An order that is not complete is read first. It
+// returns orders that were claimed meanwhile, which need new runs.
 func (e *core) finish(runs []*run) []orders.Order {
 	e.readIncomplete(runs)
 	removed, claimed := e.runs.remove(runs)
 	for _, r := range removed {
 		if r.err == nil {
-			r.markKnown()
+			r.markStored()
 		}
 		r.wakeCallers()
 	}
@@ -305,11 +305,11 @@ func (e *core) readIncomplete(runs []*run) {
 	rows, err := e.readUntilKnown(numbersOf(unread), false)
 	if pg.SchemaMismatch(err) { // they have ended, and what is shown of them can't be read
 		e.schemaHealth.standStill("read orders", err)
-		end(errSchemaMismatch, unread...)
+		endRuns(errSchemaMismatch, unread...)
 		return
 	}
 	if len(rows) == 0 && e.ctx.Err() != nil { // nothing was read
-		end(orders.ErrStopping, unread...)
+		endRuns(orders.ErrStopping, unread...)
 		return
 	}
 	byNo := map[int64]*run{}
@@ -321,6 +321,6 @@ func (e *core) readIncomplete(runs []*run) {
 		delete(byNo, row.OrderNo)
 	}
 	for _, r := range byNo {
-		end(errLost, r)
+		endRuns(errLost, r)
 	}
 }

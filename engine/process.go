@@ -13,12 +13,11 @@ import (
 	"pawl/internal/policy"
 )
 
-// Process takes the order through its steps and answers with it as soon as it is final
-// or held for a person, or when ctx ends: then with what is stored, while the order goes
-// on. A known order is not started again: the caller gets its outcome, or waits for the
-// one run of it with everybody else. Errors: *orders.Conflict, orders.ErrKeyReused, orders.ErrOverloaded,
-// orders.ErrStopping, orders.ErrUnavailable, that of ctx if it was canceled, or orders.ErrNotFound if the key stands for
-// this request and its order was removed.
+// Process takes an order through its steps, and returns it when it is final or waits for a person. If ctx ends first,
+// it returns the stored order, which continues. An existing order is not started again: all its callers wait for the
+// same run. Errors: *orders.Conflict, orders.ErrKeyReused, orders.ErrOverloaded, orders.ErrStopping,
+// orders.ErrUnavailable, that of ctx if it was canceled, or orders.ErrNotFound if the key belongs to this request and
+// its order was removed.
 func (e *Engine) Process(ctx context.Context, in Input) (orders.Order, error) {
 	return anew(ctx, func() (orders.Order, error) { return e.process(ctx, in) })
 }
@@ -28,13 +27,13 @@ func (e *Engine) process(ctx context.Context, in Input) (orders.Order, error) {
 	if err != nil {
 		return orders.Order{}, err
 	}
-	stored := r.known
-	if made {
-		stored = r.found
+	stored := r.isStored
+	if made { // the order has this request's input, unless it was stored before
+		stored = r.wasStored
 	}
 	select {
 	case <-stored:
-		if err := e.agrees(ctx, r, &in); err != nil {
+		if err := e.checkInput(ctx, r, &in); err != nil {
 			return orders.Order{}, err
 		}
 	case <-r.done:
@@ -43,7 +42,7 @@ func (e *Engine) process(ctx context.Context, in Input) (orders.Order, error) {
 	return e.await(ctx, r, &in)
 }
 
-// Admit is Process that does not wait for the end: it answers when the order is stored.
+// Admit is like Process, but returns as soon as the order is stored.
 func (e *Engine) Admit(ctx context.Context, in Input) (orders.Order, error) {
 	return anew(ctx, func() (orders.Order, error) { return e.admitAsync(ctx, in) })
 }
@@ -54,19 +53,19 @@ func (e *Engine) admitAsync(ctx context.Context, in Input) (orders.Order, error)
 		return orders.Order{}, err
 	}
 	select {
-	case <-r.known:
-		if err := e.agrees(ctx, r, &in); err != nil {
+	case <-r.isStored:
+		if err := e.checkInput(ctx, r, &in); err != nil {
 			return orders.Order{}, err
 		}
 		return e.readStored(ctx, r, &in)
 	case <-r.done:
 		return e.outcome(ctx, r, &in)
 	case <-ctx.Done():
-		return orders.Order{}, ended(ctx)
+		return orders.Order{}, waitError(ctx)
 	}
 }
 
-// enter joins the run of the order, or sends a new one to be admitted.
+// enter joins the run of the order, or makes one and queues it for admission.
 func (e *Engine) enter(ctx context.Context, in Input) (r *run, made bool, err error) {
 	if e.stopping.Load() {
 		return nil, false, orders.ErrStopping
@@ -79,7 +78,7 @@ func (e *Engine) enter(ctx context.Context, in Input) (r *run, made bool, err er
 		return nil, false, errSchemaMismatch
 	}
 	if version, p := e.policies.active(); version != nil && p == nil {
-		return nil, false, orders.ErrUnavailable // the policy is not known here, or not yet
+		return nil, false, orders.ErrUnavailable // the active policy has not been read
 	}
 	r, made = e.runs.join(in.OrderID, in)
 	if r == nil {
@@ -91,8 +90,8 @@ func (e *Engine) enter(ctx context.Context, in Input) (r *run, made bool, err er
 	return r, made, nil
 }
 
-// enterKnown lets in those who ask for an order that is stored, while new ones are turned away: what is known is
-// answered from the database, which costs little beside an order.
+// enterKnown lets requests for stored orders pass while new orders are rejected as overloaded: reading an order costs
+// little compared with processing one.
 func (e *Engine) enterKnown(ctx context.Context, orderID string) (*run, error) {
 	select {
 	case e.knownReads <- struct{}{}:
@@ -115,12 +114,11 @@ func (e *Engine) enterKnown(ctx context.Context, orderID string) (*run, error) {
 	return nil, orders.ErrStopping
 }
 
-// knownReadsMost is how many of them read at a time: the orders that flow need connections, too.
+// knownReadsMost is the maximum number of these reads at a time, because orders in progress need connections, too.
 const knownReadsMost = 4
 
-// await waits for the end of the run, and goes on waiting when the order is held for
-// something that comes by itself within the caller's time. in is nil for callers that
-// bring no input.
+// await waits for the end of the run, and continues to wait while the order is on a hold that may end before ctx
+// does. in is nil if there is no input to compare.
 func (e *Engine) await(ctx context.Context, r *run, in *Input) (orders.Order, error) {
 	for {
 		order, err := e.awaitRun(ctx, r, in)
@@ -133,10 +131,9 @@ func (e *Engine) await(ctx context.Context, r *run, in *Input) (orders.Order, er
 	}
 }
 
-// resumesWithin reports whether an order may end before the caller's time does: a replica drives
-// it again, who took it up while it was read, or its hold ends in time, which the callback of a provider may
-// do at any moment. What waits for a person does not count, and neither does what waits for a customer, who has
-// to be shown the action first: the caller asks again later.
+// resumesWithin reports whether an order may end before ctx does: a replica drives it again, or its hold ends in
+// time. A callback may come at any moment. Orders that wait for a person don't count, nor those that wait for the
+// customer, who must see the action first.
 func resumesWithin(ctx context.Context, o *orders.Order, now time.Time) bool {
 	switch {
 	case o.Hold == nil:
@@ -159,20 +156,20 @@ func (e *Engine) awaitRun(ctx context.Context, r *run, in *Input) (orders.Order,
 	case <-ctx.Done():
 	}
 	select {
-	case <-r.known:
+	case <-r.isStored:
 	case <-r.done:
 		return e.outcome(ctx, r, in)
 	default:
-		return orders.Order{}, ended(ctx)
+		return orders.Order{}, waitError(ctx)
 	}
 	return e.asStored(ctx, r, in)
 }
 
-// outcome answers from a run that has ended.
+// outcome returns what a run has ended with.
 func (e *Engine) outcome(ctx context.Context, r *run, in *Input) (orders.Order, error) {
 	var again *startOver
 	switch {
-	case errors.As(r.err, &again) && in == nil: // another replica may have admitted one with this id
+	case errors.As(r.err, &again) && in == nil: // another replica may have admitted an order with this id
 		return e.readFor(ctx, r.orderID)
 	case errors.As(r.err, &again):
 		return orders.Order{}, again.answerTo(in)
@@ -188,7 +185,7 @@ func (e *Engine) outcome(ctx context.Context, r *run, in *Input) (orders.Order, 
 	return r.order, nil
 }
 
-// asStored answers with the row of an order that this caller does not wait for any more.
+// asStored returns the stored order to a caller whose time is up.
 func (e *Engine) asStored(ctx context.Context, r *run, in *Input) (orders.Order, error) {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return orders.Order{}, context.Canceled // the caller has gone
@@ -196,15 +193,15 @@ func (e *Engine) asStored(ctx context.Context, r *run, in *Input) (orders.Order,
 	short, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLook)
 	defer cancel()
 	if in != nil {
-		if err := e.agrees(short, r, in); err != nil {
+		if err := e.checkInput(short, r, in); err != nil {
 			return orders.Order{}, err
 		}
 	}
 	return e.readStored(short, r, in)
 }
 
-// agrees is nil if what a request brought agrees with what is stored, and else a conflict.
-func (e *Engine) agrees(ctx context.Context, r *run, in *Input) error {
+// checkInput returns *orders.Conflict if the input differs from the stored order.
+func (e *Engine) checkInput(ctx context.Context, r *run, in *Input) error {
 	d, err := e.conflicts(ctx, r, in)
 	if err != nil || d == nil {
 		return err
@@ -216,8 +213,8 @@ func (e *Engine) agrees(ctx context.Context, r *run, in *Input) error {
 	return &orders.Conflict{Order: order, Differences: d}
 }
 
-// conflicts is what differs, once it is sure that the key of the request stands for it. A retry may have brought another payment method: the first request, sent again with
-// the first payment method, asks for the same order all the same.
+// conflicts stores the key of the request for this order, and returns how its input differs. If a retry has replaced
+// the payment method, the first request still matches with the first one.
 func (e *Engine) conflicts(ctx context.Context, r *run, in *Input) ([]orders.Difference, error) {
 	if err := e.keepKey(ctx, r, in); err != nil {
 		return nil, err
@@ -237,8 +234,8 @@ func (e *Engine) conflicts(ctx context.Context, r *run, in *Input) ([]orders.Dif
 	return d, err
 }
 
-// differences compares what a request brought with what is stored: all that says what is bought, and when. It is nil when they
-// agree. A field left out agrees with anything. Metadata is not compared.
+// differences compares a request with the stored order: the fields that say what is bought, and when. Metadata is not
+// compared, and a field that was left out matches anything.
 func (e *Engine) differences(stored *terms, in *Input) []orders.Difference {
 	var d []orders.Difference
 	note := func(differ bool, pointer, was, sent string) {
@@ -252,7 +249,7 @@ func (e *Engine) differences(stored *terms, in *Input) []orders.Difference {
 	note(stored.Item != in.Item, "/item", stored.Item, in.Item)
 	note(in.CustomerID != "" && stored.CustomerID != in.CustomerID, "/customerId", stored.CustomerID, in.CustomerID)
 	if in.PaymentMethod != "" && stored.PaymentMethod != in.PaymentMethod {
-		note(true, "/paymentMethod", "(another)", "(as sent)") // not to be shown
+		note(true, "/paymentMethod", "(another)", "(as sent)") // must not be shown
 	}
 	note(in.Currency != "" && stored.Currency != in.Currency, "/currency", stored.Currency, in.Currency)
 	if in.Quantity != 0 && stored.Quantity != in.Quantity {
@@ -277,18 +274,18 @@ func (e *Engine) differences(stored *terms, in *Input) []orders.Difference {
 	return d
 }
 
-// storedConcurrencyKey is the concurrencyKey that an order was stored with. It is kept only where the policy limits orders by it,
-// and else there is nothing to compare.
+// storedConcurrencyKey is the concurrencyKey of the request that made the order. It is stored only if the policy
+// limits orders by it; otherwise compared is false.
 func (e *Engine) storedConcurrencyKey(stored *terms) (key string, compared bool) {
 	if key, kept := strings.CutPrefix(or(stored.ConcurrencyKey), policy.ByKey+":"); kept {
 		return key, true
 	}
 	p, _ := e.policies.byVersion(stored.Policy)
-	first := stored.Generation == 0 // a retry may have brought another policy
+	first := stored.Generation == 0 // a retry may have changed the policy
 	return "", first && p != nil && p.Concurrency != nil && p.Concurrency.By == policy.ByKey
 }
 
-// sameTime compares a time with one that is stored, which has microseconds.
+// sameTime compares a time with a stored one, which has microseconds.
 func sameTime(sent time.Time, stored *time.Time) bool {
 	return stored != nil && sent.Truncate(time.Microsecond).Equal(*stored)
 }
@@ -307,9 +304,9 @@ func secondsText(seconds float64) string {
 	return strconv.FormatFloat(seconds, 'f', -1, 64)
 }
 
-// Await answers with an order as soon as its seq, and whether it is final, are enough for the caller, or when ctx ends: then with what is
-// stored. It only looks: the order goes on, or waits, as it would without. Errors: orders.ErrNotFound, orders.ErrUnavailable,
-// or that of ctx if it was canceled.
+// Await returns an order when enough is true of its seq and of whether it is final. If ctx ends first, it returns the
+// stored order. It does nothing to the order. Errors: orders.ErrNotFound, orders.ErrUnavailable, or that of ctx if it
+// was canceled.
 func (e *Engine) Await(ctx context.Context, orderID string, enough func(seq int32, final bool) bool) (orders.Order, error) {
 	order, err := e.Orders.Get(ctx, orderID)
 	if err != nil || enough(order.Seq, order.Status.Final()) {
@@ -333,8 +330,8 @@ func (e *Engine) Await(ctx context.Context, orderID string, enough func(seq int3
 	return e.Orders.Get(short, orderID)
 }
 
-// rejoin returns the run of an order that is known to exist, making one that watches it
-// if there is none; nil when the engine is stopping.
+// rejoin returns the run of an order that exists. If it has none, it makes one that watches the order. It is nil if
+// the engine is stopping.
 func (e *Engine) rejoin(o *orders.Order) *run {
 	r, made := e.runs.join(o.OrderID, Input{})
 	if made {

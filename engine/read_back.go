@@ -4,10 +4,9 @@ import (
 	"pawl/internal/orders"
 )
 
-// readBack finds out how orders stand after an answer that did not say: a lost
-// compare-and-set, an outcome unknown, an order that existed before. The row decides,
-// and its owner, fence and seq say whether it is ours. It blocks until the database
-// answers or the engine stops.
+// readBack reads the rows of orders after an answer that did not tell their state: a lost compare-and-set, an unknown
+// outcome, an order that existed before. The row decides, and its owner, fence and seq tell whether the order is
+// ours. It blocks until the database answers or the engine stops.
 func (e *core) readBack(runs []*run) []*run {
 	unstored, stored := divide(runs, func(r *run) bool { return r.no() == 0 })
 	rows, err := e.readUntilKnown(numbersOf(stored), true)
@@ -24,7 +23,8 @@ func (e *core) settleRead(runs []*run, rows []orders.Order, err error) []*run {
 	return e.settle(runs, rows)
 }
 
-// settle says where runs go by what their rows say. An answer that came when the order was not ours any more goes on by itself.
+// settle applies the rows that were read, and sets the next destinations. An answer of a call that arrived after this
+// process lost the order becomes a run of its own (fence).
 func (e *core) settle(runs []*run, rows []orders.Order) []*run {
 	byID := make(map[string]*orders.Order, len(rows))
 	for i := range rows {
@@ -39,10 +39,10 @@ func (e *core) settle(runs []*run, rows []orders.Order) []*run {
 		}
 		switch {
 		case row.Status.Final() || row.Hold != nil:
-			end(nil, r)
+			endRuns(nil, r)
 		case row.Owner == nil || *row.Owner != e.owner:
 			r.next = toWatch
-		case row.Seq == r.order.Seq: // as we left it: the row was only locked
+		case row.Seq == r.order.Seq: // unchanged: the row was only locked
 			r.next = toRetry
 			ours = append(ours, r)
 		default:
@@ -57,7 +57,7 @@ func (e *core) settle(runs []*run, rows []orders.Order) []*run {
 		case lost && row.FinishedAt != nil:
 			e.metrics.countFinished([]*run{r}, *row.FinishedAt, e.policies)
 		}
-		r.markFound()
+		r.markFoundStored()
 		if r.call != nil && (row.Owner == nil || *row.Owner != e.owner || r.call.fence != row.Fence) {
 			late = append(late, e.fence(r)...)
 		}
@@ -67,13 +67,13 @@ func (e *core) settle(runs []*run, rows []orders.Order) []*run {
 	return append(runs, late...)
 }
 
-// byLostAnswer reports whether the row is what a statement of this replica has made of the order, whose answer was lost.
+// byLostAnswer reports whether a statement of this process wrote the row, and its answer was lost.
 func (e *core) byLostAnswer(r *run, row *orders.Order) bool {
 	return row.Fence == r.order.Fence && row.Seq != r.order.Seq && e.runs.owns(row.OrderNo)
 }
 
-// absent says where runs go whose orders are not stored. One that was never stored is admitted, once it is sure that numbers
-// may be given: without that it was left out.
+// absent decides about orders that are not stored. One that never was is admitted again, after the numbering was
+// renewed: without a numbering, the admission leaves out all orders.
 func (e *core) absent(runs []*run) {
 	if e.ctx.Err() != nil { // nothing was read
 		goTo(toHandBack, runs...)
@@ -81,7 +81,7 @@ func (e *core) absent(runs []*run) {
 	}
 	lost, unstored := divide(runs, func(r *run) bool { return r.no() != 0 })
 	e.runs.disown(lost)
-	end(errLost, lost...)
+	endRuns(errLost, lost...)
 	for _, r := range unstored {
 		if r.next = toReadmit; r.input.Key != nil {
 			r.next = toKeyCheck

@@ -106,7 +106,7 @@ func (e *core) beginCalls(key beginKey, runs []*run) []*run {
 	for _, r := range runs {
 		r.call.asked = asked
 	}
-	rows, err := e.query.CallsBegin(e.ctx, e.beginning(key, runs))
+	rows, err := e.query.CallsBegin(e.ctx, e.callsBeginParams(key, runs))
 	switch {
 	case pg.FaultOf(err) == pg.Bad:
 		split(runs, func(half []*run) { e.beginCalls(key, half) }, func(r *run) { dropCalls(r); e.giveUp(r, err) })
@@ -135,7 +135,7 @@ func (e *core) beginCalls(key beginKey, runs []*run) []*run {
 	return runs
 }
 
-func (e *core) beginning(key beginKey, runs []*run) db.CallsBeginParams {
+func (e *core) callsBeginParams(key beginKey, runs []*run) db.CallsBeginParams {
 	p := db.CallsBeginParams{
 		OrderNos: numbersOf(runs), Expected: key.state, Fence: key.fence, Seq: key.seq,
 		Step: string(key.step), Operation: string(key.operation), CallSeconds: key.call.Seconds(),

@@ -26,10 +26,9 @@ type resultKey struct {
 	stop     bool
 	step     fsm.Step
 	executor policy.Executor
-	capture  string
-	sells    bool
-	doubted  bool
-	consumes bool
+
+	capture                  string // these four as in ledger.Results
+	sells, doubted, consumes bool
 }
 
 // answersMost is the maximum number of results in one statement. PostgreSQL joins them to their rows with a nested
@@ -38,7 +37,10 @@ const answersMost = 128
 
 func (e *remote) resultKey(r *run) resultKey {
 	o, c := &r.order, r.call
-	key := resultKey{outcome: outcomeFor(c, o), state: o.Status, fence: o.Fence, seq: o.Seq, stop: o.StopRequested != nil, step: c.step, consumes: c.source != ""}
+	key := resultKey{
+		outcome: outcomeFor(c, o), state: o.Status, fence: o.Fence, seq: o.Seq,
+		stop: o.StopRequested != nil, step: c.step, consumes: c.source != "",
+	}
 	if key.outcome == suspends {
 		return key
 	}
@@ -56,18 +58,19 @@ func (e *remote) resultKey(r *run) resultKey {
 	return key
 }
 
-// outcomeFor is the outcome of a result for the state machine.
+// outcomeFor returns what a result means to the machine: the order leaves its state as done, refused or stopped, or
+// it stays (suspends).
 func outcomeFor(c *call, o *orders.Order) fsm.Outcome {
 	switch result := c.result.(type) {
 	case stopRequested:
 		return fsm.Stopped
 	case ledgerConfirm:
 		return fsm.Done
-	case provider.Done:
-		if !c.voids(o) && c.step == o.Status.Step() {
+	case provider.Done: // of a void, it says nothing about this generation
+		if !c.voids(o) {
 			return fsm.Done
 		}
-	case provider.Refused:
+	case provider.Refused: // a refused undo, or a confirmation refused in doubt, is left to a person
 		if !o.Status.Undoing() && c.operation != provider.Undo && (!o.Status.Pivot() || !c.refusedInDoubt()) {
 			return fsm.Refused
 		}
@@ -137,15 +140,16 @@ func (e *remote) commitMove(with permits, key resultKey, runs []*run) {
 	statement := func(ctx context.Context, q *db.Queries, s ledger.Batch) ([]ledger.Moved, error) {
 		return ledger.SaveResults(ctx, q, ledger.Results{
 			Batch: s, Outcome: key.outcome, Step: key.step, Executor: string(key.executor), Capture: key.capture,
-			Sells: key.sells, Doubted: key.doubted, Consumes: key.consumes, Begins: with.pool != nil, Call: with.leastLease(), Lease: with.lease(), Of: results,
+			Sells: key.sells, Doubted: key.doubted, Consumes: key.consumes,
+			Begins: with.pool != nil, Call: with.leastLease(), Lease: with.lease(), Of: results,
 		})
 	}
-	for _, r := range e.move(mover{statement: statement, outcome: key.outcome, busy: toHot}, runs) {
+	for _, r := range e.move(mover{statement: statement, outcome: key.outcome, ifLocked: toHot}, runs) {
 		r.applyResult()
 		if with.pool != nil && !r.status().Undoing() {
 			with.use(r)
 			now := e.now()
-			r.begun(or(r.order.Calls)+1, &now, now)
+			r.begun(or(r.order.Calls)+1, &now, now) // toCall, instead of toStep
 		}
 	}
 }
@@ -181,7 +185,7 @@ func (e *remote) suspend(key resultKey, runs []*run) {
 	statement := func(ctx context.Context, q *db.Queries, s ledger.Batch) ([]ledger.Moved, error) {
 		return ledger.Suspend(ctx, q, ledger.Suspensions{Batch: s, Of: results, Consumes: key.consumes})
 	}
-	for _, r := range e.move(mover{statement: statement, outcome: suspends, busy: toRetry}, runs) {
+	for _, r := range e.move(mover{statement: statement, outcome: suspends, ifLocked: toRetry}, runs) {
 		s := results[r.no()]
 		if s.Hold == "" {
 			if r.preflight != nil {
@@ -198,7 +202,7 @@ func (e *remote) suspend(key resultKey, runs []*run) {
 			e.log.Warn("order held", "order_id", r.orderID, "status", r.status(), "reason", s.Reason)
 		}
 		r.order.Hold, r.call = &s.Hold, nil
-		end(nil, r)
+		endRuns(nil, r)
 	}
 }
 

@@ -21,8 +21,8 @@ import (
 	"pawl/internal/orders"
 )
 
-// Input is a checked request. A Currency or Quantity left zero was left out: it takes
-// the default for a new order and matches what is stored for a known one.
+// Input is a checked request. Currency and Quantity are zero if they were left out: a new order then gets the
+// default, and an existing one matches whatever it has.
 type Input struct {
 	OrderID  string
 	Amount   decimal.Decimal
@@ -37,7 +37,7 @@ type Input struct {
 	HTTPRequestID string          // X-Request-Id of the request, for the log; stored nowhere
 }
 
-// Terms are what most orders do without. Zero values were left out.
+// Terms are the optional parts of a request that few orders have. Zero values were left out.
 type Terms struct {
 	CustomerID     string
 	PaymentMethod  string // opaque; never logged or shown
@@ -47,14 +47,14 @@ type Terms struct {
 	ReservationTTL time.Duration // how long a reservation waits for its confirmation
 }
 
-// IdempotencyKey is the name that a principal gave to a request for an order, so that it stands for that request alone.
+// IdempotencyKey is the name that a principal gave to one request for an order. No other request can use it.
 type IdempotencyKey struct {
-	Principal   string // others may use the same key
+	Principal   string // keys of different principals are different
 	Key         string
 	fingerprint []byte
 }
 
-// SetKey gives the request a key. It is to be called when all else of the request has been read.
+// SetKey gives the request a key. Call it last: the fingerprint covers the other fields.
 func (in *Input) SetKey(principal, key string) {
 	in.Key = &IdempotencyKey{Principal: principal, Key: key, fingerprint: fingerprint(
 		in.OrderID, in.Amount.Trim(0).String(), in.Currency, in.Item, strconv.Itoa(int(in.Quantity)), string(in.Metadata),
@@ -63,12 +63,12 @@ func (in *Input) SetKey(principal, key string) {
 
 func shown(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
-// keyedMembers are the members whose values SetKey takes the fingerprint of.
+// keyedMembers are the names of the parts that SetKey passes to fingerprint.
 var keyedMembers = []string{"orderId", "amount", "currency", "item", "quantity", "metadata",
 	"customerId", "paymentMethod", "concurrencyKey", "startAt", "completeBy", "reservationTtl"}
 
-// fingerprint is a hash of the parts of a request. No two lists of parts have the same one. Behind it are two bytes for each
-// part, which tell what differs.
+// fingerprint is a hash of the parts of a request. Different lists of parts have different hashes. Two bytes for each
+// part follow, which tell which parts differ.
 func fingerprint(parts ...string) []byte {
 	var text []byte
 	for _, part := range parts {
@@ -84,7 +84,7 @@ func fingerprint(parts ...string) []byte {
 	return hashes
 }
 
-// reused says in which members two requests with one key differ, by their fingerprints. Their parts have these names.
+// reused is the error of two requests with the same key. It names the parts by which their fingerprints differ.
 func reused(first, second []byte, names []string) error {
 	refusal := &orders.KeyReused{}
 	for i, name := range names {
@@ -100,77 +100,78 @@ func reused(first, second []byte, names []string) error {
 	return refusal
 }
 
-// stands reports whether it is the same key for the same request.
-func (k *IdempotencyKey) stands(other *IdempotencyKey) bool {
+// equals reports whether both are the same key of the same request.
+func (k *IdempotencyKey) equals(other *IdempotencyKey) bool {
 	return other != nil && k.Key == other.Key && k.Principal == other.Principal && bytes.Equal(k.fingerprint, other.fingerprint)
 }
 
-// run is one order in the memory of this replica: being admitted, driven, or watched
-// while another replica drives it. One goroutine holds it at a time; it changes hands
-// through a queue. There is at most one run per order, and it is the latch on which
-// concurrent callers wait.
+// run is one order in the memory of this replica: being admitted, driven, or watched while another replica drives it.
+// One goroutine holds it at a time, and passes it on through a queue. An order has at most one run, and all its
+// callers wait for the end of that run.
 type run struct {
 	orderID string
-	input   Input        // of the request that made it; when a claim did, only what registry.bytes counts and the log shows, and no OrderID
-	stored  terms        // valid once known is closed; never changes then
-	order   orders.Order // the holder's; read by all once done is closed
+	input   Input        // of the request that made the run; of a claimed order, only Metadata (see registry.bytes) and HTTPRequestID
+	stored  terms        // constant, and valid once isStored is closed
+	order   orders.Order // belongs to the holder; readable by all once done is closed
 
-	next destination // where the holder sends it; each handler sets it
-	err  error       // what its callers are told; set before done is closed
+	next destination // where it goes next; set by the handler
+	err  error       // what its callers get; set before done is closed
 
-	sent      bool // an admission was sent: it may be stored even if no answer came
-	complete  bool // order shows all that is stored: it was read at its end, or we committed each of its steps
-	vainTries int  // tries in a row that moved nothing
+	sent      bool // an admission was sent: the order may be stored even if no answer came
+	complete  bool // order has all that is stored: it was read at its end, or this process committed each of its steps
+	vainTries int  // consecutive tries without a move; they lengthen the pause (pauseAfter)
 
 	call      *call        // of a remote step: under way, or answered and not committed
 	preflight *preflight   // what was read before its call; nil: nothing yet
-	hold      *hold        // what it is to be held for: see toHold
+	hold      *hold        // what to hold the order for: see toHold
 	waiters   atomic.Int32 // callers that wait for the end of the run
 
-	kept atomic.Pointer[IdempotencyKey] // a key that is known to stand for a request for this order
+	kept atomic.Pointer[IdempotencyKey] // a key that is stored for this order
 
-	known chan struct{} // closed when the order is stored
-	found chan struct{} // closed when it was there before: then it may have other input
-	done  chan struct{} // closed when it is final, held, or this replica gave up
+	isStored  chan struct{} // closed when the order is stored
+	wasStored chan struct{} // closed when it was stored before this run, so its input may differ
+	done      chan struct{} // closed when the order is final or held, or this replica gave up
 
-	wasKnown, wasFound bool
+	markedStored, markedFoundStored bool // isStored and wasStored are closed
 }
 
 // queue is a queue of orders that wait for the same statement.
 type queue = batch.Queue[*run]
 
-// destination is where a run goes after the handler that holds it. A handler does one thing to a batch of runs, says of
-// each where it goes next, and returns those that go on; dispatch sends them there. So no handler calls another.
+// destination is where a run goes after the handler that holds it. A handler does one thing to a batch of runs, sets their
+// next destinations, and returns those that continue; dispatch sends them there. So handlers don't call each other, except
+// that the hot-key queue tries the handlers of its orders.
 type destination uint8
 
-// The destinations, in the order of an order's way.
+// The destinations. dispatch serves them in this order: first what only keeps data, then the way of an order from
+// admission to its end.
 const (
-	toHandBack  destination = iota // the engine stops, and hands back what is left
-	toFenced                       // an answer that came when the order was not ours any more is kept
-	toUnwritten                    // the same, again and again until it is written
-	toStep                         // its state, its policy and its row say where: route
+	toHandBack  destination = iota // nothing: the engine has stopped, and Stop releases what is in memory (core.handBack)
+	toFenced                       // the storing of an answer that arrived after the order was lost
+	toUnwritten                    // the same, repeated until it succeeds
+	toStep                         // route, which chooses by state, policy and row
 	toAdmit                        // the statement that stores new orders
-	toMove                         // the ledger's statement of its state
-	toPreflight                    // what was sent before is read
-	toPermit                       // a permit of its call pool
+	toMove                         // the ledger's statement for its state
+	toPreflight                    // the reading of earlier calls
+	toPermit                       // the wait for a permit of its call pool
 	toBegin                        // the statement that begins its call
 	toCall                         // its call, which is committed
 	toResult                       // the statement that commits the result of its call
-	toHold                         // the statement that holds it for run.hold
+	toHold                         // the statement that puts the order on hold, for run.hold
 	toApproval                     // the end of its wait for an approval
-	toReadBack                     // its row, which alone says how it stands
-	toKeyCheck                     // its idempotency key: the order is not stored
-	toHot                          // its stock row stayed locked
+	toReadBack                     // the reading of its row, because its state is not known here
+	toKeyCheck                     // the reading of its idempotency key, because the order is not stored
+	toHot                          // the hot-key queue, because its stock row stayed locked
 	toRetry                        // toStep, after a pause
 	toReadmit                      // toAdmit, after a pause
-	toWatch                        // another replica drives it
-	toRelease                      // this process does not go on with it: its lease is released
+	toWatch                        // the watcher, because another replica drives the order
+	toRelease                      // the release of its lease: this process does not continue with the order
 	toGiveBack                     // the same at once, because its statement can't run on the schema
-	toEnd                          // it is final or held, or run.err says why it goes no further: its callers are told
+	toEnd                          // the end: the order is final or held, or run.err says why it goes no further
 	destinations
 )
 
-// goTo says where runs go next.
+// goTo sets the next destination of runs.
 func goTo(next destination, runs ...*run) []*run {
 	for _, r := range runs {
 		r.next = next
@@ -178,23 +179,23 @@ func goTo(next destination, runs ...*run) []*run {
 	return runs
 }
 
-// end says that runs go no further, and what their callers are told instead of the order.
-func end(err error, runs ...*run) []*run {
+// endRuns sends runs to their end. With an error, their callers get that instead of the order.
+func endRuns(err error, runs ...*run) []*run {
 	for _, r := range runs {
 		r.next, r.err = toEnd, err
 	}
 	return runs
 }
 
-// hold is what an order is held for without a result: before it starts, paused, or because it can't be moved.
+// hold is a hold without a result: before the order starts, paused, or because it can't be moved.
 type hold struct {
 	code, reason string
-	atMost       time.Duration // how long; 0: as long as it takes, or as the row says
+	atMost       time.Duration // 0: no limit, or that of the row
 }
 
 // terms are what a request is compared with.
 type terms struct {
-	OrderNo                   int64 // whose terms they are
+	OrderNo                   int64 // of the order that has them
 	Amount                    decimal.Decimal
 	Currency, Item            string
 	Quantity                  int32
@@ -208,7 +209,8 @@ type terms struct {
 }
 
 func newRun(orderID string, in Input) *run {
-	r := &run{orderID: orderID, input: in, known: make(chan struct{}), found: make(chan struct{}), done: make(chan struct{})}
+	r := &run{orderID: orderID, input: in, isStored: make(chan struct{}), wasStored: make(chan struct{}),
+		done: make(chan struct{})}
 	r.order.OrderID = orderID
 	return r
 }
@@ -216,58 +218,58 @@ func newRun(orderID string, in Input) *run {
 func (r *run) no() int64         { return r.order.OrderNo }
 func (r *run) status() fsm.State { return r.order.Status }
 
-// hasResult reports whether a call, or a person or callback without one, has given an answer that is to be committed. Of a step that
-// the order has left, there is nothing to commit any more.
+// hasResult reports whether there is an answer to commit, from a call, a callback or a person. An answer for a step
+// that the order has left is none.
 func (r *run) hasResult() bool {
-	return r.call != nil && r.call.result != nil && r.call.stands(&r.order)
+	return r.call != nil && r.call.result != nil && r.call.isCurrent(&r.order)
 }
 
-// markKnown lets those go on who wait for the order to be stored. Only the holder calls it.
-func (r *run) markKnown() {
-	if !r.wasKnown {
-		r.wasKnown = true
+// markStored wakes callers that wait for the order to be stored. Only the holder calls it.
+func (r *run) markStored() {
+	if !r.markedStored {
+		r.markedStored = true
 		o := &r.order
 		r.stored = terms{
-			OrderNo: o.OrderNo, Amount: o.Amount, Currency: o.Currency, Item: o.Item, Quantity: o.Quantity, CustomerID: or(o.CustomerID), PaymentMethod: or(o.PaymentMethod),
+			OrderNo: o.OrderNo, Amount: o.Amount, Currency: o.Currency, Item: o.Item, Quantity: o.Quantity,
+			CustomerID: or(o.CustomerID), PaymentMethod: or(o.PaymentMethod),
 			StartAt: o.StartAt, CompleteBy: o.CompleteBy, ReservationTTL: o.ReservationTtl,
 			ConcurrencyKey: o.ConcurrencyKey, Policy: o.Policy, Generation: o.Generation,
 		}
-		close(r.known)
+		close(r.isStored)
 	}
 }
 
-// markFound is markKnown for an order whose row was read. Its maker wakes up once more for
-// it, which the maker of a new order must not have to.
-func (r *run) markFound() {
-	r.markKnown()
-	if !r.wasFound {
-		r.wasFound = true
-		close(r.found)
+// markFoundStored is markStored for an order whose row was read. It also wakes the request that made the run, to
+// compare its input with the row. For a new order, that would be one wake-up too many.
+func (r *run) markFoundStored() {
+	r.markStored()
+	if !r.markedFoundStored {
+		r.markedFoundStored = true
+		close(r.wasStored)
 	}
 }
 
-// wakeCallers tells those who wait for the end of the run that it has come. Only the goroutine that removed the run calls it.
+// wakeCallers wakes the callers that wait for the end of the run. Only remove's caller may call it, once.
 func (r *run) wakeCallers() { close(r.done) }
 
-// registry knows every run by its order id, and those we drive by number with the time
-// their lease was last known to be ours.
+// registry has every run by its order id, and for each order that this process drives, by number, the time when its
+// lease was last known to be ours.
 type registry struct {
 	mu     sync.Mutex
 	byID   map[string]*run
 	driven map[int64]time.Time
-	claims map[string]orders.Order // rows that were claimed for us while their order had a run, by its id
+	claims map[string]orders.Order // by order id: rows that were claimed for us while the order had a run
 	closed bool                    // takes no more runs
 	empty  chan struct{}           // made by waitEmpty; closed when the last run has gone
 	size   atomic.Int64
-	bytes  atomic.Int64 // of metadata, which is what can be large of an order
+	bytes  atomic.Int64 // of metadata, the part of an order that can be large
 }
 
 func (reg *registry) init() {
 	reg.byID, reg.driven, reg.claims = map[string]*run{}, map[int64]time.Time{}, map[string]orders.Order{}
 }
 
-// join returns the run of the order, making it if there is none; nil when it is too late
-// for another.
+// join returns the run of the order, and makes one if there is none. It is nil if the registry is closed.
 func (reg *registry) join(orderID string, in Input) (r *run, made bool) {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
@@ -278,7 +280,7 @@ func (reg *registry) join(orderID string, in Input) (r *run, made bool) {
 	return r, r != nil
 }
 
-// add makes a run; nil when it is too late for another.
+// add makes a run, or returns nil if the registry is closed.
 func (reg *registry) add(orderID string, in Input) *run {
 	if reg.closed {
 		return nil
@@ -290,8 +292,8 @@ func (reg *registry) add(orderID string, in Input) *run {
 	return r
 }
 
-// claimed returns a new run for an order that was claimed for us. One that has a run is left to
-// its holder: should it end without having seen the claim, remove returns the row, and the order is taken up again.
+// claimed returns a new run for an order that this process has claimed. If the order has a run, its holder will read
+// the claim. If that run ends first, remove returns the row, for a new run.
 func (reg *registry) claimed(row orders.Order, httpRequestID string) (r *run, driven bool) {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
@@ -307,8 +309,8 @@ func (reg *registry) claimed(row orders.Order, httpRequestID string) (r *run, dr
 	return r, false
 }
 
-// own notes that these runs are driven by us from now on. For one that was, nothing
-// changes: this does not reset its lease.
+// own records that this process drives the orders from now on. It does not change the lease time of those that it
+// drives already.
 func (reg *registry) own(runs []*run) {
 	now := time.Now()
 	reg.mu.Lock()
@@ -327,14 +329,14 @@ func (reg *registry) owns(orderNo int64) bool {
 	return ok
 }
 
-// leases is how many orders we drive.
+// leases is the number of orders that this process drives.
 func (reg *registry) leases() int64 {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
 	return int64(len(reg.driven))
 }
 
-// oldest is the order that we drive with the lowest number; 0: there is none.
+// oldest is the lowest number of an order that this process drives, or 0.
 func (reg *registry) oldest() (orderNo int64) {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
@@ -346,7 +348,7 @@ func (reg *registry) oldest() (orderNo int64) {
 	return orderNo
 }
 
-// disown keeps the runs, as watched ones.
+// disown records that this process no longer drives the orders. Their runs stay, to be watched.
 func (reg *registry) disown(runs []*run) {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
@@ -368,7 +370,7 @@ func (reg *registry) older(t time.Time) []int64 {
 	return out
 }
 
-// renewed notes that the leases of these orders were renewed after t.
+// renewed records that the leases of these orders were renewed after t.
 func (reg *registry) renewed(orderNos []int64, t time.Time) {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
@@ -379,9 +381,9 @@ func (reg *registry) renewed(orderNos []int64, t time.Time) {
 	}
 }
 
-// remove forgets runs that have ended and returns those that were there: only the caller wakes who waits for them.
-// claimed are their orders that were claimed for us meanwhile, and that another run has to go on with. The order of a run
-// that ends with an error is left to the replica that claims it next.
+// remove removes ended runs, and returns those that it found; their callers must be woken. claimed are orders that
+// were claimed for us meanwhile and need a new run. An order whose run ended with an error is left to the replica
+// that claims it next.
 func (reg *registry) remove(runs []*run) (removed []*run, claimed []orders.Order) {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
@@ -396,7 +398,7 @@ func (reg *registry) remove(runs []*run) (removed []*run, claimed []orders.Order
 		removed = append(removed, r)
 		row, ok := reg.claims[r.orderID]
 		delete(reg.claims, r.orderID)
-		another := ok && row.OrderNo != r.no() // r's was lost in a crash, and one with its id was admitted elsewhere
+		another := ok && row.OrderNo != r.no() // r's order was lost in a crash, and another one was admitted with its id
 		switch {
 		case another:
 			claimed = append(claimed, row)
@@ -420,7 +422,7 @@ func (reg *registry) has(orderID string) bool {
 	return ok
 }
 
-// takeAll returns what is left, and lets nothing in any more: no goroutine is left that would end it.
+// takeAll returns the remaining runs, and closes the registry: no goroutine is left that would end a new run.
 func (reg *registry) takeAll() []*run {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
@@ -454,7 +456,7 @@ func (reg *registry) signalEmpty() {
 	}
 }
 
-// divide keeps the order on both sides.
+// divide splits runs in two. Both parts keep the order.
 func divide(runs []*run, first func(*run) bool) (yes, no []*run) {
 	for _, r := range runs {
 		if first(r) {
@@ -466,8 +468,8 @@ func divide(runs []*run, first func(*run) bool) (yes, no []*run) {
 	return yes, no
 }
 
-// groupBy groups runs by what one statement can take. A group may be the batch itself, whose array its queue uses again: a
-// group that outlives the flush has to be cloned.
+// groupBy groups runs by what one statement can take. A group may be the batch itself, whose array its queue reuses:
+// clone a group that outlives the flush.
 func groupBy[K comparable](runs []*run, key func(*run) K) iter.Seq2[K, []*run] {
 	return func(yield func(K, []*run) bool) {
 		if len(runs) == 0 {

@@ -12,19 +12,19 @@ import (
 	"pawl/internal/orders"
 )
 
-// watcher waits for orders that other replicas drive, and for those that callers only look at. One
-// statement asks for all of them, however many callers wait: after 5 ms, then in
-// growing pauses up to 250 ms. When the lease of a run's order ends it takes the order over.
+// watcher waits for orders that other replicas drive, and for changes of orders that callers only watch. One
+// statement reads all of them, however many callers wait: after 5 ms, then after pauses that grow to 250 ms. When the
+// lease of an order with a run ends, the watcher takes the order over.
 type watcher struct {
 	*core
 	mu      sync.Mutex
-	watches map[int64]*run // by the number of their order
+	watches map[int64]*run // by order number
 	wake    wake
 
-	onlookers map[int64][]*onlooker // by the number of their order
+	onlookers map[int64][]*onlooker // by order number
 	watched   atomic.Int32          // orders that have onlookers
 
-	soonest time.Duration // the shortest pause, which is longer where a look takes long; the loop's own
+	soonest time.Duration // the shortest pause, longer if a look takes long; only the loop uses it
 }
 
 const (
@@ -36,25 +36,24 @@ func newWatcher(e *core) *watcher {
 	return &watcher{core: e, watches: map[int64]*run{}, onlookers: map[int64][]*onlooker{}, soonest: watchSoonest, wake: newWake()}
 }
 
-// watch waits for orders of other replicas on behalf of our callers. It returns those that it does not wait for, because
-// the engine is stopping.
+// watch waits for orders that other replicas drive, for our callers. It returns the runs if the engine is stopping.
 func (w *watcher) watch(runs []*run) []*run {
 	for _, r := range runs {
 		if w.runs.owns(r.no()) {
 			w.Stats.Fenced.Add(1)
 		}
-		r.markKnown()
+		r.markStored()
 	}
 	w.runs.disown(runs)
 	if !w.keep(runs) {
-		return end(orders.ErrStopping, runs...)
+		return endRuns(orders.ErrStopping, runs...)
 	}
 	w.wake.nudge()
 	return nil
 }
 
-// keep reports false when the engine is stopping. It checks that under the lock that dropAll
-// takes: otherwise a run could be added after dropAll, and its callers would wait for ever.
+// keep reports false if the engine is stopping. It checks that under the lock that dropAll takes: otherwise a run
+// could be added after dropAll, and its callers would wait for ever.
 func (w *watcher) keep(runs []*run) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -67,7 +66,7 @@ func (w *watcher) keep(runs []*run) bool {
 	return true
 }
 
-// take removes the runs from the watch; the caller holds those returned.
+// take removes runs from the watch, and returns them; the caller is their holder.
 func (w *watcher) take(orderNos []int64) []*run {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -81,7 +80,7 @@ func (w *watcher) take(orderNos []int64) []*run {
 	return out
 }
 
-// numbers are the orders of the runs, and those that have onlookers.
+// numbers are the orders of the runs, and of the onlookers.
 func (w *watcher) numbers() []int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -94,8 +93,8 @@ func (w *watcher) numbers() []int64 {
 	return out
 }
 
-// idle reports whether no caller waits for the order any more. Without it, an order that is held
-// would stay in memory for as long as it is held, which may be hours.
+// idle reports whether no caller waits for the order any more. An order on hold would otherwise stay in memory until
+// its hold ends, which may take hours.
 func (w *watcher) idle(orderNo int64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -103,14 +102,14 @@ func (w *watcher) idle(orderNo int64) bool {
 	return r != nil && r.waiters.Load() == 0
 }
 
-// dropAll returns all watched orders, whose callers are answered, and sends the onlookers away. Other replicas drive these
-// orders, so there is nothing else to do for them.
+// dropAll ends all watched runs, and dismisses the onlookers. Other replicas drive these orders, so nothing else must
+// be done for them.
 func (w *watcher) dropAll() []*run {
 	w.dismiss()
-	return end(orders.ErrStopping, w.take(w.numbers())...)
+	return endRuns(orders.ErrStopping, w.take(w.numbers())...)
 }
 
-// looks looks at the watched orders again and again until ctx ends, and yields those that go on here.
+// looks looks at the watched orders again and again until ctx ends, and yields the runs that continue here.
 func (w *watcher) looks(ctx context.Context) iter.Seq[[]*run] {
 	return func(yield func([]*run) bool) {
 		pause := w.soonest
@@ -143,8 +142,8 @@ func (w *watcher) looks(ctx context.Context) iter.Seq[[]*run] {
 	}
 }
 
-// wait ends after the pause, or soon after a newcomer has come. A second newcomer
-// changes nothing: if each began the pause anew, a stream of them would never let it end.
+// wait returns after the pause, or soon after an order was added. Only the first one shortens the pause: otherwise a
+// stream of them would never let it end.
 func (w *watcher) wait(ctx context.Context, pause time.Duration) (woken, ok bool) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -164,13 +163,13 @@ func (w *watcher) wait(ctx context.Context, pause time.Duration) (woken, ok bool
 	}
 }
 
-// once looks at all watched orders, reads those that are not waited for any longer, and takes over those whose lease has
-// ended: the next look then finds that they are ours. It returns the runs that go on, and how many orders it took over.
+// once looks at all watched orders, reads those that have changed, and takes over those whose lease has ended: the
+// next look finds that they are ours. It returns the runs that continue, and how many orders it took over.
 func (w *watcher) once() (runs []*run, claimed int) {
 	numbers := w.numbers()
 	rows, err := w.query.OrdersWatched(w.ctx, numbers)
 	if err != nil {
-		return nil, 0 // the next look will do
+		return nil, 0 // the next look tries again
 	}
 	gone := map[int64]bool{} // until its row is seen
 	for _, no := range numbers {
@@ -209,27 +208,27 @@ func (w *watcher) read(runs []*run, shown []int64) []*run {
 	return runs
 }
 
-// ofRuns leaves out the orders that only onlookers watch: to look at an order does nothing to it.
+// ofRuns leaves out the orders that only onlookers watch: watching an order must not change it.
 func (w *watcher) ofRuns(orderNos []int64) []int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.DeleteFunc(orderNos, func(no int64) bool { return w.watches[no] == nil })
 }
 
-// onlooker is a caller who waits for an order to change, and does nothing to it.
+// onlooker is a caller that waits for an order to change, and does nothing to it.
 type onlooker struct {
 	orderNo int64
 	enough  func(seq int32, final bool) bool
-	seen    chan sight // gets what he waits for; closed without it when the engine stops
+	seen    chan sight // gets the order; closed without one if the engine stops
 }
 
-// sight is an order that was read for an onlooker, or why there is none.
+// sight is an order that was read for an onlooker, or an error.
 type sight struct {
 	order orders.Order
 	err   error
 }
 
-// join adds an onlooker; nil when the engine is stopping.
+// join adds an onlooker. It is nil if the engine is stopping.
 func (w *watcher) join(orderNo int64, enough func(seq int32, final bool) bool) *onlooker {
 	o := &onlooker{orderNo, enough, make(chan sight, 1)}
 	w.mu.Lock()
@@ -243,14 +242,14 @@ func (w *watcher) join(orderNo int64, enough func(seq int32, final bool) bool) *
 	return o
 }
 
-// forget takes out an onlooker who has left.
+// forget removes an onlooker whose caller has left.
 func (w *watcher) forget(o *onlooker) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.keepOnly(o.orderNo, func(other *onlooker) bool { return other != o })
 }
 
-// keepOnly leaves some of the onlookers of an order. The caller has the lock.
+// keepOnly removes the onlookers of an order that do not stay. The lock must be held.
 func (w *watcher) keepOnly(orderNo int64, stays func(*onlooker) bool) {
 	left := slices.DeleteFunc(w.onlookers[orderNo], func(o *onlooker) bool { return !stays(o) })
 	w.onlookers[orderNo] = left
@@ -260,7 +259,7 @@ func (w *watcher) keepOnly(orderNo int64, stays func(*onlooker) bool) {
 	w.watched.Store(int32(len(w.onlookers)))
 }
 
-// dismiss sends all onlookers away.
+// dismiss removes all onlookers.
 func (w *watcher) dismiss() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -273,14 +272,14 @@ func (w *watcher) dismiss() {
 	w.watched.Store(0)
 }
 
-// wanted reports whether an onlooker waits for the order to be like this.
+// wanted reports whether an onlooker waits for this seq, or for the end.
 func (w *watcher) wanted(orderNo int64, seq int32, final bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.ContainsFunc(w.onlookers[orderNo], func(o *onlooker) bool { return o.enough(seq, final) })
 }
 
-// show hands orders that were read to their onlookers. Those that were not found are gone.
+// show sends orders that were read to their onlookers. Orders that were not found are gone.
 func (w *watcher) show(orderNos []int64, rows []orders.Order) {
 	byNo := make(map[int64]*orders.Order, len(rows))
 	for i := range rows {
@@ -304,7 +303,7 @@ func (w *watcher) show(orderNos []int64, rows []orders.Order) {
 	}
 }
 
-// nudge has the watcher look soon if an onlooker watches an order whose run has ended here.
+// nudge makes the watcher look soon if an order whose run has ended here has onlookers.
 func (w *watcher) nudge(runs []*run) {
 	if w.watched.Load() == 0 {
 		return

@@ -2,27 +2,27 @@ package fsm
 
 import "slices"
 
-// Outcome is what came of what an order is there for in a state.
+// Outcome is the result of what an order has to do in a state.
 type Outcome string
 
 // The outcomes.
 const (
-	Done    Outcome = "done"    // the step stands, or is undone
-	Refused Outcome = "refused" // the step will not be done
-	Stopped Outcome = "stopped" // somebody asked to stop, and no outcome is waited for
+	Done    Outcome = "done"    // the step is done, or undone
+	Refused Outcome = "refused" // the step will certainly not be done
+	Stopped Outcome = "stopped" // the order was asked to stop, and no other outcome is awaited
 )
 
-// duty is what an order in a state is there for: the step that is done or taken back, and the events that an outcome can
-// be. The first one is the plain case. The others are for orders that were asked to stop meanwhile, or of
-// which an earlier call may still have its effect: the statement that moves the order chooses by its row.
+// duty is what an order has to do in a state: the step that is done or undone, and the events that each outcome can
+// be. The first event is the normal one. The others are for orders that were asked to stop meanwhile, or of which an
+// earlier call may still take effect: the statement that moves the order chooses by its row.
 type duty struct {
 	step     Step
 	undoes   bool
 	outcomes map[Outcome][]Event
 }
 
-// duties has every state that is ours to leave. With Lifecycle it is the machine: engine, ledger, callbacks, verbs and
-// books ask it, and keep no list of their own.
+// duties has every state that the engine moves orders out of. With Lifecycle it is the machine: engine, ledger,
+// callbacks, verbs and books ask it, and have no list of their own.
 var duties = map[State]duty{
 	Pending: {outcomes: map[Outcome][]Event{
 		Done: {Start}, Stopped: {Stop}}},
@@ -38,21 +38,20 @@ var duties = map[State]duty{
 		Done: {Refunded, Stop}}},
 }
 
-// Step is what an order in s is there to do or to undo; empty where it is nothing.
+// Step is the step that is done or undone in s; empty if there is none.
 func (s State) Step() Step { return duties[s].step }
 
-// Undoing reports whether s takes back a step that was done.
+// Undoing reports whether a step is undone in s.
 func (s State) Undoing() bool { return duties[s].undoes }
 
-// Final reports whether an order in s is finished: no lease, no hold, and no
-// move of ours. A failed order is final although it can be redriven.
+// Final reports whether an order in s is finished: it has no lease and no hold, and the engine does not move it. A
+// failed order is final although a person can redrive it.
 func (s State) Final() bool {
 	_, ours := duties[s]
 	return !ours && s.Known()
 }
 
-// Next is where an order in s goes with an outcome when nothing out of the ordinary happens; ok is false where there is no
-// such outcome.
+// Next is the normal next state after an outcome in s; ok is false if s has no such outcome.
 func (s State) Next(o Outcome) (to State, ok bool) {
 	if events := duties[s].outcomes[o]; len(events) > 0 {
 		return target(s, events[0])
@@ -66,8 +65,8 @@ func (s State) Leads(o Outcome, to State) bool {
 	return ok && slices.Contains(duties[s].outcomes[o], event)
 }
 
-// Pivot reports whether nothing stops an order in s once its step has been called for: what a confirmation has begun,
-// nothing undoes ("pivot transaction": Garcia-Molina and Salem, "Sagas", 1987; Richardson, "Microservices Patterns").
+// Pivot reports whether an order in s can no longer be stopped once its step was called for: nothing undoes a
+// confirmation ("pivot transaction": Garcia-Molina and Salem, "Sagas", 1987; Richardson, "Microservices Patterns").
 func (s State) Pivot() bool { return s == Confirming }
 
 // DoneIn is the state in which a step is done.

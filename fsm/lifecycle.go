@@ -2,28 +2,27 @@ package fsm
 
 import "github.com/looplab/fsm"
 
-// Event names what happened to an order. Events are facts (charged, declined),
-// so that the history reads as what was, not as what was wished.
+// Event names what happened to an order. Events are facts (charged, declined), so that the history says what
+// happened, not what was intended.
 type Event string
 
 // The events of the machine.
 const (
-	Start       Event = "start"        // the order is taken up
-	Charged     Event = "charged"      // the charge stands
-	Reserved    Event = "reserved"     // the reservation stands
-	Confirmed   Event = "confirmed"    // the order is done
+	Start       Event = "start"        // the order starts
+	Charged     Event = "charged"      // the charge is done
+	Reserved    Event = "reserved"     // the reservation is done
+	Confirmed   Event = "confirmed"    // the confirmation is done, and so is the order
 	Declined    Event = "declined"     // the charge was refused for good; nothing to undo
-	UndoCharge  Event = "undo_charge"  // refused or stopped; the charge has to be taken back
-	UndoReserve Event = "undo_reserve" // refused or stopped; the reservation has to be taken back first
+	UndoCharge  Event = "undo_charge"  // refused or stopped; the charge must be undone
+	UndoReserve Event = "undo_reserve" // refused or stopped; the reservation must be undone first
 	Released    Event = "released"     // the reservation is undone
 	Refunded    Event = "refunded"     // the charge is undone after a failure
 	Stop        Event = "stopped"      // everything is undone, on request
 	Redrive     Event = "redrive"      // a failed order starts its next generation
 )
 
-// Lifecycle is the machine, and the only place where an edge is written down.
-// A change here needs a migration that changes the trigger of the database too;
-// the drift tests say so.
+// Lifecycle is the machine, and the only place that declares its edges. A change here also needs a migration that
+// changes the trigger of the database; the drift tests tell.
 var Lifecycle = fsm.Events{
 	edge(Start, Charging, Pending),
 	edge(Charged, Reserving, Charging),

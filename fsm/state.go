@@ -5,11 +5,10 @@ import (
 	"slices"
 )
 
-// State is the value of orders.status. The text is the same in SQL, JSON and
-// the docs.
+// State is the value of orders.status. The text is the same in SQL, JSON and the docs.
 type State string
 
-// The states of an order. The last words of each comment say whose move it is.
+// The states of an order.
 const (
 	// Pending: accepted, nothing done yet, or held before the start.
 	Pending State = "pending"
@@ -17,8 +16,8 @@ const (
 	Charging State = "charging"
 	// Reserving: charged; the reservation is under way.
 	Reserving State = "reserving"
-	// Confirming: reserved; the confirmation is under way. It is the pivot: once
-	// its first call is committed, nothing stops the order.
+	// Confirming: reserved; the confirmation is under way. It is the pivot: once its first call is committed, the
+	// order can no longer be stopped.
 	Confirming State = "confirming"
 	// Completed: charged, reserved and confirmed.
 	Completed State = "completed"
@@ -26,10 +25,10 @@ const (
 	Releasing State = "releasing"
 	// Refunding: undoing the charge.
 	Refunding State = "refunding"
-	// Failed: a step failed for good and everything before it has been undone.
-	// It is final, until somebody redrives the order.
+	// Failed: a step was refused, and every step before it has been undone. It is final, unless a person redrives the
+	// order.
 	Failed State = "failed"
-	// Canceled: stopped on request and everything has been undone.
+	// Canceled: stopped on request, and every step has been undone.
 	Canceled State = "canceled"
 )
 
@@ -38,15 +37,14 @@ var states = []State{
 	Releasing, Refunding, Failed, Canceled,
 }
 
-// States lists all states in the order of a successful run, the undoing ones
-// after it. The slice is the caller's.
+// States lists all states in the order of a successful run, followed by the undoing ones. The slice is a copy.
 func States() []State { return slices.Clone(states) }
 
 // Known reports whether s is a state of the machine.
 func (s State) Known() bool { return slices.Contains(states, s) }
 
-// ScanBytes takes a state from the database driver, which hands over memory of its own. The states of the machine are
-// not copied: each move of each order brings one.
+// ScanBytes reads a state from the database driver, whose memory is only valid during the call. The known states are
+// not copied, because each move of each order reads one.
 func (s *State) ScanBytes(text []byte) error {
 	if text == nil {
 		return errors.New("a state is NULL")
@@ -70,5 +68,5 @@ const (
 	Confirm Step = "confirm"
 )
 
-// Steps lists the steps in their order. The slice is the caller's.
+// Steps lists the steps in their order. The slice is new.
 func Steps() []Step { return []Step{Charge, Reserve, Confirm} }

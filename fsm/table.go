@@ -8,7 +8,7 @@ import (
 	"github.com/looplab/fsm"
 )
 
-// Edge is one legal change of status.
+// Edge is a legal change of status.
 type Edge struct {
 	From, To State
 	Event    Event
@@ -19,8 +19,7 @@ var (
 	next  = index(edges)
 )
 
-// Edges lists every legal change of status, in the order of States. The slice is
-// the caller's.
+// Edges lists every legal change of status, in the order of States. The slice is a copy.
 func Edges() []Edge { return slices.Clone(edges) }
 
 // EventOf names the event that leads from one state to the other; ok is false
@@ -37,10 +36,10 @@ func Legal(from, to State) bool {
 	return ok
 }
 
-// compile asks the library, state by state and event by event, where each event
-// leads, and returns the answers as a table. It panics on a machine that is not
-// sound: two edges between the same states, an edge that leads nowhere, or one that the library
-// lost (it silently keeps the last of two with the same event and source).
+// compile asks the library where each declared event leads from each state, and returns the edges in the order of
+// States, first by From, then by To. It panics if the machine is unsound: two edges between the same states, an edge
+// that leads nowhere, or one that the library lost (of two edges with the same event and source, it silently keeps
+// the last).
 func compile(events fsm.Events) []Edge {
 	declared := 0
 	for _, desc := range events {
@@ -62,8 +61,8 @@ func compile(events fsm.Events) []Edge {
 	return out
 }
 
-// follow fires one event on a fresh machine. A fresh one each time, because an
-// instance is not safe to share and a failed Event can leave it unusable.
+// follow fires one event on a fresh machine: an instance is not safe to share, and a failed Event can leave it
+// unusable.
 func follow(events fsm.Events, from State, event string) State {
 	machine := fsm.NewFSM(string(from), events, nil)
 	if err := machine.Event(context.Background(), event); err != nil {

@@ -1,9 +1,9 @@
-// Package batch commits in groups: what waits for the same statement gathers in a queue and is handed over together.
-// There is one flush at a time. While it commits, the next batch gathers, so under load batches grow by themselves,
-// and so does the work done by one commit. There is no timer: what comes alone goes alone, and at once.
+// Package batch groups work: items that wait for the same statement gather in a queue, and are flushed together.
+// There is one flush at a time. While it commits, the next batch gathers, so batches grow with the load, and each
+// commit does more work. There is no timer: a lone item is flushed at once.
 //
-// The engine has a queue for each statement that takes many orders. Queues may take turns with each other: see Turn. This
-// package knows nothing of orders, and starts no goroutine that lasts.
+// The engine has a queue for each statement that takes many orders. Queues may take turns with each other: see Turn.
+// This package knows nothing about orders, and starts no goroutine that lasts.
 package batch
 
 import (
@@ -13,43 +13,43 @@ import (
 	"time"
 )
 
-// Options is what a queue can be told.
+// Options are the settings of a queue.
 type Options struct {
-	Most int // items in one flush; 0: all that wait
+	Most int // items in one flush; 0: no limit
 
-	// Pace returns how much time there is at least between the beginnings of two flushes; nil: none. An item that comes
-	// to a queue that was idle for as long does not wait.
+	// Pace returns the minimum time between the beginnings of two flushes; nil: none. An item that comes to a queue
+	// that was idle for that time does not wait.
 	Pace func() time.Duration
 
-	// Turn is shared with the queues that this one takes turns with; nil: it flushes whenever it can.
+	// Turn is shared with the queues that this one takes turns with; nil: it takes none.
 	Turn *Turn
 
-	// NoBacklog: a long wait says nothing about the load, as where items wait for a lock. The queue is never behind.
+	// NoBacklog keeps Behind false, for queues in which a long wait is no sign of load, such as one that waits for
+	// locks.
 	NoBacklog bool
 }
 
-// Queue gathers items and hands them to its flush in batches, in the order in which they came. Its methods
-// are safe for concurrent use.
+// Queue gathers items and passes them to its flush in batches, in the order in which they were added. Its methods are
+// safe for concurrent use.
 type Queue[T any] struct {
 	options Options
 	flush   func([]T)
-	made    time.Time // times are counted from here, by the monotonic clock, which cannot be set
+	made    time.Time // times are counted from here, by the monotonic clock
 
 	mu      sync.Mutex
 	waiting []T
-	spare   []T // the last batch's array, used again
+	spare   []T // the array of the last batch, for reuse
 	wake    chan struct{}
-	oldest  atomic.Int64 // since when an item waits; 0: none does
-	began   atomic.Int64 // when the flush under way began; 0: there is none
+	oldest  atomic.Int64 // since when the oldest item waits; 0: none waits
+	began   atomic.Int64 // when the current flush began; 0: there is none
 }
 
-// New returns a queue that hands nothing over until Run. flush must not keep the slice it is given, which is used
-// again.
+// New returns a queue that flushes nothing until Run. flush must not keep its slice, which is reused.
 func New[T any](options Options, flush func([]T)) *Queue[T] {
 	return &Queue[T]{options: options, flush: flush, made: time.Now(), wake: make(chan struct{}, 1)}
 }
 
-// Add never blocks. The queue is not bounded: callers limit what they add.
+// Add never blocks. The queue has no limit: callers limit what they add.
 func (q *Queue[T]) Add(items ...T) {
 	if len(items) == 0 {
 		return
@@ -66,20 +66,20 @@ func (q *Queue[T]) Add(items ...T) {
 	}
 }
 
-// Len is how many items wait. Those of the flush under way do not.
+// Len is the number of waiting items, without those of the current flush.
 func (q *Queue[T]) Len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.waiting)
 }
 
-// Behind reports that an item has waited for longer than the limit although the queue moves: more comes than gets done. A
-// flush that hangs says nothing about the load, and holds up only what is in its own queue.
+// Behind reports whether an item has waited longer than limit although the queue moves, that is, work arrives faster
+// than it is done. A flush that hangs doesn't count: it delays only its own queue.
 func (q *Queue[T]) Behind(limit time.Duration) bool {
 	return !q.options.NoBacklog && q.since(&q.oldest) > limit && q.since(&q.began) < limit/2
 }
 
-// Run hands batches over until ctx ends. What waits then stays in the queue.
+// Run flushes batches until ctx ends. Items that wait then stay in the queue.
 func (q *Queue[T]) Run(ctx context.Context) {
 	for began := int64(0); ; {
 		select {
@@ -114,19 +114,19 @@ func (q *Queue[T]) gather(ctx context.Context, began int64) {
 	}
 }
 
-// take swaps what waits for the empty array of the batch before.
+// take returns the waiting items, and gives the queue the empty array of the batch before.
 func (q *Queue[T]) take() []T {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	batch := q.waiting
-	clear(q.spare[:cap(q.spare)]) // let go of what was flushed
+	clear(q.spare[:cap(q.spare)]) // so that flushed items can be freed
 	q.waiting, q.spare = q.spare[:0], batch
 	q.oldest.Store(0)
 	return batch
 }
 
-// flushAll flushes a batch in parts that are small enough. The first has its turn. Once ctx has ended, the others go without:
-// what was taken from the queue must not be left.
+// flushAll flushes a batch in parts of at most Options.Most. The caller has the turn for the first. Once ctx has
+// ended, the others are flushed without one: they have left the queue.
 func (q *Queue[T]) flushAll(ctx context.Context, batch []T) {
 	turn := q.options.Turn
 	for most := q.options.Most; most > 0 && len(batch) > most; batch = batch[most:] {

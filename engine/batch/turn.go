@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// Turn has the queues that share it flush one batch at a time, in the order in which they ask. Meanwhile the other batches
-// grow, and a statement costs the database far less than twice the work for twice the items. This is for statements that
-// keep a processor busy. One that waits for the disk should not have others wait for it.
+// Turn lets the queues that share it flush one batch at a time, in the order in which they ask. Meanwhile the other
+// batches grow, and a statement for twice as many items costs the database far less than twice the work. This is for
+// statements that keep a processor busy: one that waits for the disk should not make others wait for it.
 //
-// Safe for concurrent use.
+// It is safe for concurrent use.
 type Turn struct {
 	free chan struct{} // holds a token while no queue has its turn
 }
 
-// patience is how long a queue keeps its turn. A batch that takes longer waits: for a lock, the disk, or a connection that
-// fell silent.
+// patience is how long a queue keeps its turn. A batch that takes longer is waiting: for a lock, the disk, or a
+// silent connection.
 const patience = 20 * time.Millisecond
 
 // NewTurn returns a turn that is free.
@@ -25,7 +25,7 @@ func NewTurn() *Turn {
 	return t
 }
 
-// wait blocks until it is the caller's turn, and reports false if ctx ended before that. A nil Turn is always free.
+// wait returns when it is the caller's turn, or reports false if ctx ends before that. A nil Turn is always free.
 func (t *Turn) wait(ctx context.Context) bool {
 	if t == nil {
 		return ctx.Err() == nil

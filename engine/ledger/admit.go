@@ -7,9 +7,9 @@ import (
 	"pawl/db"
 )
 
-// Admit stores the orders of a batch that do not exist yet, charging, with fence 1 and seq 1, and returns them. The others
-// existed, or came to exist meanwhile, or their key stands for another request. The orders returned are stored, each with
-// its key, if and only if the error is nil. SubmittedBy may be nil, and so may Keys with all that belongs to them.
+// Admit inserts the new orders of a batch, charging, with fence 1 and seq 1, and returns them. It leaves out orders
+// that exist, and orders whose key belongs to another request. After an error, pg.FaultOf says what is known.
+// SubmittedBy and the three slices of keys may be nil.
 func Admit(ctx context.Context, q *db.Queries, p db.OrdersAdmitParams) ([]db.OrdersAdmitRow, error) {
 	if p.Keys != nil || len(p.OrderIds) != 1 {
 		return q.OrdersAdmit(ctx, p)

@@ -7,7 +7,7 @@ import (
 	"pawl/db"
 )
 
-// forms are the statements of one move. The short ones leave alone whatever does not go straight on: an order that is to
+// forms are the statements of one move. The short ones leave out orders that do not go straight on: those that are to
 // stop, or whose item is short.
 type forms struct {
 	one  Move // for a batch of one order
@@ -15,7 +15,7 @@ type forms struct {
 	full Move // decides every order
 }
 
-// move sends the short form, and the full one for the orders that it left.
+// move sends the short form, and then the full one for the orders that it left out.
 func (f forms) move(ctx context.Context, q *db.Queries, batch Batch) ([]Moved, error) {
 	short := f.many
 	if len(batch.OrderNos) == 1 {

@@ -8,8 +8,8 @@ import (
 	"pawl/fsm"
 )
 
-// Batch is a group of orders that are expected at the same status, fence and seq. The
-// numbers need no order: the statements lock in theirs.
+// Batch is a group of orders that are expected at the same status, fence and seq. The numbers may be in any order:
+// the statements lock rows by number.
 type Batch = struct {
 	OrderNos []int64
 	Expected fsm.State
@@ -17,7 +17,7 @@ type Batch = struct {
 	Seq      int32
 }
 
-// Moved is the verdict on one order that moved: the row of its history.
+// Moved is the verdict on an order that moved: its history row.
 type Moved = struct {
 	OrderNo  int64
 	Seq      int32
@@ -25,12 +25,12 @@ type Moved = struct {
 	At       time.Time
 }
 
-// Move takes a batch out of its state. Each order moves in one commit, effect and history included. Without an error the
-// orders returned have moved, and the others of the batch have not been touched. With one, some may have moved although
-// the statement of the others failed: their rows tell.
+// Move moves a batch out of its state. Each order moves in one commit, with its effect and history row. Without an
+// error, the returned orders have moved, and the others are unchanged. With an error, some may have moved although
+// the statement for the others failed, so their rows must be read.
 type Move func(ctx context.Context, q *db.Queries, batch Batch) ([]Moved, error)
 
-// Moves is the move of every state that is ours to leave.
+// Moves has the move of every state that the ledger can leave.
 var Moves = map[fsm.State]Move{
 	fsm.Pending:  moveOf((*db.Queries).OrdersStart),
 	fsm.Charging: forms{one: moveOfOne((*db.Queries).OrdersChargeOne), full: moveOf((*db.Queries).OrdersCharge)}.move,
@@ -45,9 +45,8 @@ var Moves = map[fsm.State]Move{
 	},
 }
 
-// All moves take the parameters of Batch and answer with the columns of Moved; those of
-// one order take its number. sqlc gives each its own types; a statement that strays from
-// the shape does not compile.
+// All moves take the parameters of Batch and return the columns of Moved; those of one order take its number. sqlc
+// gives each statement its own types; one that differs from this shape does not compile.
 type (
 	params      interface{ ~Batch }
 	paramsOfOne interface{ ~batchOfOne }
@@ -72,13 +71,13 @@ func moveOfOne[P paramsOfOne, R row](statement func(*db.Queries, context.Context
 	}
 }
 
-// release takes reservations back, of the ledger or of another system.
+// release undoes reservations, of the ledger or of another system.
 func release(ctx context.Context, q *db.Queries, b Batch, consumes bool) ([]Moved, error) {
 	return movedBy(q.OrdersRelease(ctx, db.OrdersReleaseParams{
 		OrderNos: b.OrderNos, Expected: b.Expected, Fence: b.Fence, Seq: b.Seq, Consumes: consumes}))
 }
 
-// refund takes charges back, of the ledger or of a provider, with its names for the refunds.
+// refund undoes charges, of the ledger or of a provider, with the provider's references of the refunds.
 func refund(ctx context.Context, q *db.Queries, a *Results) ([]Moved, error) {
 	return movedBy(q.OrdersRefund(ctx, db.OrdersRefundParams{
 		OrderNos: a.OrderNos, Refs: a.each(func(x Answer) string { return x.Reference }),

@@ -10,31 +10,30 @@ import (
 	"pawl/fsm"
 )
 
-// Results is a batch whose calls came to the same outcome, with what differs between them.
+// Results is a batch whose calls have the same outcome, with what differs between them.
 type Results struct {
 	Batch
 	Outcome  fsm.Outcome
 	Step     fsm.Step
-	Executor string           // empty: the ledger did it
-	Capture  string           // of a charge that only authorizes
-	Sells    bool             // the reservation is the ledger's, and confirming sells it
+	Executor string           // empty: the ledger did the step
+	Capture  string           // set for a charge that only authorizes
+	Sells    bool             // the ledger made the reservation, and confirming sells it
 	Consumes bool             // the answers came without a call
-	Doubted  bool             // an earlier call than the refused one is still in doubt
+	Doubted  bool             // a call before the refused one is still in doubt
 	Begins   bool             // the move into the next state begins the call of its step
 	Call     time.Duration    // how long it may take
-	Lease    time.Duration    // of orders whose call begins, if theirs ends before the call
+	Lease    time.Duration    // new lease of orders whose call begins, if theirs ends before the call
 	Of       map[int64]Answer // by order number
 }
 
 // Answer is one answer as it is stored.
 type Answer struct {
 	Reference, Data string // Data is JSON, or empty
-	Code, Detail    string // of what is not done
+	Code, Detail    string // why the step is not done
 }
 
-// SaveResults takes a batch whose step was done remotely out of its state: the effect goes into
-// the books, the call is closed, the history row written, in one commit. The orders
-// returned have moved if and only if the error is nil.
+// SaveResults moves a batch whose step was done remotely out of its state: the effect and the history row are
+// written, and the call closed, in one commit. The returned orders have moved if and only if the error is nil.
 func SaveResults(ctx context.Context, q *db.Queries, a Results) ([]Moved, error) {
 	switch {
 	case a.Outcome == fsm.Stopped:
@@ -66,7 +65,7 @@ func SaveResults(ctx context.Context, q *db.Queries, a Results) ([]Moved, error)
 	case fsm.Refunding:
 		return refund(ctx, q, &a)
 	default:
-		return nil, fmt.Errorf("record answers: no step is done in %s", a.Expected)
+		return nil, fmt.Errorf("save results: state %s has no step", a.Expected)
 	}
 }
 
@@ -78,16 +77,16 @@ func (a *Results) each(field func(Answer) string) []string {
 	return out
 }
 
-// Suspension is what becomes of an order that an answer leaves in its state.
+// Suspension is what happens to an order that stays in its state.
 type Suspension struct {
-	Hold    string // empty: the order goes on
+	Hold    string // empty: the order continues
 	Reason  string
 	Delay   time.Duration // negative: until a person acts
-	Counts  bool          // the answer counts against the limit of the policy
-	Cleared bool          // nothing is in doubt any more
-	Outcome string        // of the call; empty: there was none
+	Counts  bool          // the answer counts as a retry
+	Cleared bool          // the step is no longer in doubt
+	Outcome string        // of the call; empty: there was no call
 	Answer
-	Action json.RawMessage // nil: there is none
+	Action json.RawMessage // for the customer; nil: none
 }
 
 // Suspensions is a batch whose orders stay in their state.
@@ -97,7 +96,7 @@ type Suspensions struct {
 	Consumes bool                 // the answers came without a call
 }
 
-// Suspend closes the calls of a batch and holds its orders, without a move.
+// Suspend closes the calls of a batch, and puts its orders on hold or lets them continue in their state.
 func Suspend(ctx context.Context, q *db.Queries, batch Suspensions) ([]Moved, error) {
 	n := len(batch.OrderNos)
 	p := db.CallsSuspendParams{
