@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"regexp"
 	"strconv"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -11,15 +12,14 @@ import (
 	"pawl/internal/iso4217"
 )
 
-// maxWhole is how many integer digits an amount may have. With the four fraction
-// digits a currency can have at most, every amount fits the 19 digits of a
-// decimal.Decimal.
+// maxWhole is the maximum number of integer digits of an amount. With the four fraction digits that a currency can
+// have, every amount fits the 19 digits of a decimal.Decimal.
 const maxWhole = 15
 
 const tooManyDigits = "too_many_fraction_digits"
 
-// amountIn reads an amount of a currency. Its result has all fraction digits of the currency, and no more, so an
-// amount looks the same wherever it is stored, answered or sent to.
+// amountIn reads an amount in a currency. The result has exactly the fraction digits of the currency, so an amount
+// looks the same wherever it is stored, returned or sent.
 func amountIn(text []byte, currency iso4217.Currency) (amount decimal.Decimal, code, detail string) {
 	amount, code, detail = parseAmount(text, currency.Digits)
 	if code == tooManyDigits && currency.Code != "" {
@@ -28,8 +28,8 @@ func amountIn(text []byte, currency iso4217.Currency) (amount decimal.Decimal, c
 	return amount, code, detail
 }
 
-// parseAmount reads an amount with so many fraction digits from the text of a JSON number, never through a
-// float; what is none comes as empty text. A fault is returned as code and detail.
+// parseAmount reads an amount with the given number of fraction digits from the text of a JSON number, never through
+// a float. An empty text is not a number. A fault is returned as code and detail.
 func parseAmount(text []byte, digits int) (amount decimal.Decimal, code, detail string) {
 	if len(text) == 0 {
 		return amount, "not_decimal", "must be a decimal number"
@@ -57,8 +57,8 @@ func parseAmount(text []byte, digits int) (amount decimal.Decimal, code, detail 
 	return decimalOf(coefficient, scale), "", ""
 }
 
-// amountInput is the text of a number, or of a string with one; empty if the string has none. It is nil if there is no amount,
-// or a fault.
+// amountInput is the text of a number, or of a string with one; empty if the string has none. It is nil if there is
+// no amount, or a faulty one.
 type amountInput []byte
 
 func (a *amountInput) read(d *decoder, pointer string) {
@@ -84,8 +84,7 @@ func (amountInput) Schema(r huma.Registry) *huma.Schema {
 	}}
 }
 
-// numberIn is a text that is a JSON number, without white space around it, and
-// empty for any other text.
+// numberIn returns a text that is a JSON number without surrounding white space, and an empty one for any other text.
 func numberIn(text []byte) []byte {
 	value := jsontext.Value(text)
 	if value.Kind() != '0' || len(bytes.TrimSpace(text)) < len(text) || !value.IsValid() {
@@ -94,9 +93,9 @@ func numberIn(text []byte) []byte {
 	return text
 }
 
-// split takes a JSON number without sign apart: it appends its digits without leading zeros to
-// coefficient, and returns how many of them stand behind the point. The scale is negative when zeros
-// have to be added, and saturates far outside of what an amount can be.
+// split splits a JSON number without sign: it appends its digits without leading zeros to coefficient, and returns
+// how many of them are after the point. The scale is negative if zeros must be added, and saturates far outside of
+// what an amount can be.
 func split(coefficient, text []byte) (_ []byte, scale int) {
 	fraction := false
 	for i, c := range text {
@@ -117,8 +116,8 @@ func split(coefficient, text []byte) (_ []byte, scale int) {
 	return coefficient, scale
 }
 
-// exponent saturates at 24 bits: no body is long enough for digits that could make up for more, and with 32 a scale could
-// overflow.
+// exponent saturates at 24 bits: no body is long enough for digits that could compensate for more, and with 32 bits a
+// scale could overflow.
 func exponent(text []byte) int {
 	n, _ := strconv.ParseInt(string(text), 10, 24)
 	return int(n)
@@ -133,10 +132,19 @@ func decimalOf(coefficient []byte, scale int) decimal.Decimal {
 	return decimal.MustParse(string(coefficient[:point]) + "." + string(coefficient[point:]))
 }
 
-// amountBound is the least or the largest amount of a filter, as text. It is empty where there is none.
+// amountBound is the lower or upper amount of a filter, as text. It is empty if there is none.
 type amountBound string
 
-// decimal is nil where there is no bound, or none that an amount can have: the schema, or check, has refused that.
+var amountForm = regexp.MustCompile(amountPattern)
+
+// check reports a fault if the bound is not an amount.
+func (b amountBound) check(d *decoder, pointer string) {
+	if b != "" && !amountForm.MatchString(string(b)) {
+		d.fault(pointer, "not_decimal", "must be "+anAmount)
+	}
+}
+
+// decimal is nil if there is no bound, or one that the schema or check has rejected.
 func (b amountBound) decimal() *decimal.Decimal {
 	amount, code, _ := parseAmount([]byte(b), iso4217.MostDigits)
 	if code != "" {

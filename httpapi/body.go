@@ -21,10 +21,10 @@ import (
 	"pawl/internal/webhooks"
 )
 
-// maxBody is how long a body may be, in bytes.
+// maxBody is the maximum length of a body, in bytes.
 const maxBody = 64 << 10
 
-// buffer is a piece of memory for one body, in or out.
+// buffer is memory for one body, of a request or an answer.
 type buffer struct {
 	bytes.Buffer
 	limit io.LimitedReader
@@ -43,14 +43,14 @@ func (b *buffer) free() {
 	buffers.Put(b)
 }
 
-// read reads the whole body of a request, and lifts the read deadline of the
-// connection, which would end a request that waits.
+// read reads the whole body of a request. It removes the read deadline of the connection, which would end a request
+// that waits.
 func (b *buffer) read(w http.ResponseWriter, r *http.Request) error {
 	err := b.fill(r)
 	recordOf(w).length += int64(b.Len())
 	_ = huma.SetReadDeadline(w, time.Time{}) // not every writer has a connection
 	if err != nil {
-		w.Header().Set("Connection", "close") // the rest of the body is not worth reading
+		w.Header().Set("Connection", "close") // the rest of the body is not read
 		return err
 	}
 	if b.Len() > 0 {
@@ -63,7 +63,7 @@ func (b *buffer) fill(r *http.Request) error {
 	if r.ContentLength > maxBody {
 		return newProblem("body_too_large", "")
 	}
-	if r.ContentLength > smallBody { // its share is for no more than that
+	if r.ContentLength > smallBody { // the share covers exactly this; a growing buffer could take twice as much
 		b.Grow(int(r.ContentLength) + bytes.MinRead)
 	}
 	b.limit = io.LimitedReader{R: r.Body, N: maxBody + 1}
@@ -79,7 +79,7 @@ func (b *buffer) fill(r *http.Request) error {
 	return nil
 }
 
-// checkMediaType takes a media type, the types that end in +json for JSON, and a body of which nothing is said.
+// checkMediaType accepts the media type, types that end in +json if it is JSON, and bodies without a type.
 func checkMediaType(h http.Header, taken string) error {
 	if encoding := h.Get("Content-Encoding"); encoding != "" && !strings.EqualFold(encoding, "identity") {
 		return newProblem("unsupported_media_type", "", fieldError{Header: "Content-Encoding", Code: "unsupported",
@@ -99,19 +99,20 @@ func checkMediaType(h http.Header, taken string) error {
 	return nil
 }
 
-// VerbBody is that of a request that only says for whom it is made, and why. It is exported because huma passes over embedded
-// types that are not.
+// VerbBody is the body of a request that only states why, and on whose behalf, it is made. It is exported because
+// huma skips unexported embedded types.
 type VerbBody struct {
 	OnBehalfOf string `json:"onBehalfOf,omitempty" minLength:"1" maxLength:"255" doc:"For whom the request is made; recorded beside the caller. Requires the role delegate."`
 	Reason     string `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; recorded with the change."`
 	RequestID  string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once."`
 }
 
-// asks is what a body says of the request. A body with a required reason has one of its own, and hides the one here.
+// asks returns the common part of a body. A body whose reason is required has its own Reason, which hides the one
+// here.
 func (b VerbBody) asks() VerbBody { return b }
 
-// Keyed documents what most requests with a body say beside it. It is exported because huma passes over embedded types that
-// are not.
+// Keyed documents the headers of most requests with a body. It is exported because huma skips unexported embedded
+// types.
 type Keyed[B any] struct {
 	IdempotencyKey string `header:"Idempotency-Key" doc:"The requestId, if the body has none; quoted or not."`
 	Prefer         string `header:"Prefer" doc:"handling=strict rejects unknown fields (RFC 7240)."`
@@ -122,12 +123,12 @@ type Keyed[B any] struct {
 type sent[B any] struct {
 	*http.Request
 	body    B
-	ignored []string // names in the body that are not known
+	ignored []string // unknown names in the body
 	by      webhooks.By
 	answer  http.Header
 }
 
-// postBody is post for an operation whose body is a B. Check may be nil; it looks at what the type does not say.
+// postBody is post for an operation whose body is a B. check, if not nil, checks what the type does not express.
 func postBody[I, O, B any](s *server, op huma.Operation, check func(*decoder, *B), answer func(http.ResponseWriter, *sent[B]) error) {
 	post[I, O](s, op, func(w http.ResponseWriter, r *http.Request) error {
 		q, err := readBody(w, r, check)
@@ -138,8 +139,8 @@ func postBody[I, O, B any](s *server, op huma.Operation, check func(*decoder, *B
 	})
 }
 
-// postChange is postBody for a change that is recorded with who made it. It answers with what change returns, and with the
-// headers that change sets.
+// postChange is postBody for a change that is recorded with its actor. It answers with the result of change, and with
+// the headers that change sets.
 func postChange[I, O any, B interface{ asks() VerbBody }](s *server, op huma.Operation, check func(*decoder, *B),
 	change func(context.Context, *sent[B]) (any, error)) {
 	postBody[I, O](s, op, check, func(w http.ResponseWriter, q *sent[B]) (err error) {
@@ -161,7 +162,7 @@ func postChange[I, O any, B interface{ asks() VerbBody }](s *server, op huma.Ope
 	})
 }
 
-// readBody reads the body of a request as strictly as the caller prefers. No body is an empty one.
+// readBody reads the body of a request as strictly as the caller prefers. An empty body is read as {}.
 func readBody[B any](w http.ResponseWriter, r *http.Request, check func(*decoder, *B)) (*sent[B], error) {
 	text := newBuffer()
 	defer text.free()
@@ -181,7 +182,7 @@ func decodeBody[B any](r *http.Request, text []byte, check func(*decoder, *B)) (
 	return q, preferenceOf(r.Header["Prefer"], 0).judge(q.ignored, err)
 }
 
-// decodeFields reads the fields of a body, and returns the names that are not known. Check may be nil.
+// decodeFields reads the fields of a body, and returns the unknown names. check may be nil.
 func decodeFields[B any](text []byte, body *B, check func(*decoder, *B)) (ignored []string, err error) {
 	into, known := reflect.ValueOf(body).Elem(), fieldsOf(reflect.TypeFor[B]())
 	return decode(text, known.names, func(d *decoder, name string) {
@@ -190,7 +191,7 @@ func decodeFields[B any](text []byte, body *B, check func(*decoder, *B)) (ignore
 		switch v, pointer := into.FieldByIndex(field.index), field.pointer; name {
 		case "orderId", "item":
 			v.SetString(d.name(pointer))
-		case "requestId", "onBehalfOf", "customerId", "concurrencyKey": // they are names, like an id
+		case "requestId", "onBehalfOf", "customerId", "concurrencyKey": // names, like an id
 			v.SetString(d.visibleText(pointer))
 		default:
 			d.value(pointer, field.schema, v)
@@ -205,7 +206,7 @@ func decodeFields[B any](text []byte, body *B, check func(*decoder, *B)) (ignore
 	})
 }
 
-// fields are those of a struct that documents an object, by their names in JSON.
+// fields are the fields of a struct that documents an object, by their JSON names.
 type fields struct {
 	named    map[string]field
 	names    []string
@@ -223,10 +224,10 @@ type reader interface {
 	read(d *decoder, pointer string)
 }
 
-// fieldsByType has those that were looked at: each struct once, however many services there are.
+// fieldsByType caches fieldsOf.
 var fieldsByType sync.Map
 
-// fieldsOf finds out how the fields of a struct are read: by the schemas that huma makes for the document.
+// fieldsOf derives from the schemas that huma makes for the document how the fields of a struct are read.
 func fieldsOf(t reflect.Type) *fields {
 	if known, ok := fieldsByType.Load(t); ok {
 		f, _ := known.(*fields)
@@ -253,7 +254,7 @@ func fieldsOf(t reflect.Type) *fields {
 	return f
 }
 
-// value reads a value by its schema, which has the shapes that types of this package make.
+// value reads a value by its schema. It knows the schemas of the types in this package.
 func (d *decoder) value(pointer string, s *huma.Schema, v reflect.Value) {
 	if v.Kind() == reflect.Pointer {
 		v.Set(reflect.New(v.Type().Elem()))
@@ -279,11 +280,11 @@ func (d *decoder) value(pointer string, s *huma.Schema, v reflect.Value) {
 	case v.Kind() == reflect.Struct:
 		d.object(pointer, v)
 	default:
-		v.SetBytes(bytes.Clone(d.skip())) // read where it is used
+		v.SetBytes(bytes.Clone(d.skip())) // decoded by its user
 	}
 }
 
-// word reads one of some strings.
+// word reads one of the known strings.
 func (d *decoder) word(pointer string, known []any) string {
 	raw, ok := d.stringOf(pointer)
 	word := string(raw)
@@ -293,8 +294,8 @@ func (d *decoder) word(pointer string, known []any) string {
 	return word
 }
 
-// anyText reads any string, or null for none: a provider that answers must not be turned away for how it fills in what is not
-// needed.
+// anyText reads any string, or null as an empty one: the answer of a provider must not be rejected for a field that
+// is not needed.
 func (d *decoder) anyText(pointer string) string {
 	if d.kind() == 'n' {
 		d.skip()
@@ -322,7 +323,7 @@ func (d *decoder) list(pointer string, s *huma.Schema, v reflect.Value) {
 	}
 }
 
-// object reads an object within the body, which knows all its names.
+// object reads an object within the body. Unknown names in it are faults.
 func (d *decoder) object(pointer string, v reflect.Value) {
 	if d.kind() != '{' {
 		d.fault(pointer, "wrong_type", "must be a JSON object")

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net/http"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -18,13 +17,13 @@ import (
 	"pawl/internal/orders"
 )
 
-// bulkLimit bounds the work on one bulk request. What is not done by then was not begun.
+// bulkLimit is the timeout of a bulk request. Orders that were not reached by then are unchanged.
 const bulkLimit = time.Minute
 
 // bulkVerbs can be applied to many orders at once: all but refund, which has an amount for one order.
 var bulkVerbs = slices.DeleteFunc(slices.Clone(orders.Verbs), func(v orders.Verb) bool { return v == orders.Refund })
 
-// bulkPath is where a verb for many orders is asked for. The document has one operation for all of them.
+// bulkPath is the prefix of the routes of bulk verbs, which share one documented operation.
 const bulkPath = "/api/bulk/"
 
 var bulkOperation = withBody(huma.Operation{
@@ -114,7 +113,7 @@ type bulkFilter struct {
 	Limit       int32       `json:"limit,omitempty" minimum:"1" maximum:"1000" doc:"Maximum number of orders. Defaults to 1000."`
 }
 
-// bulkOutcome is what came of a bulk request.
+// bulkOutcome is the result of a bulk request.
 type bulkOutcome struct {
 	Matched int          `json:"matched" minimum:"0" doc:"Number of orders that the verb was tried on."`
 	Applied int          `json:"applied" minimum:"0" doc:"Number of orders that the verb was applied to, or would be in a dry run."`
@@ -150,7 +149,7 @@ func (bulkVerb) Schema(r huma.Registry) *huma.Schema {
 	return named(r, "BulkVerb", s)
 }
 
-// checkBulk looks at what the type does not say of the body for a verb.
+// checkBulk checks what the type of the body does not express.
 func checkBulk(verb orders.Verb) func(*decoder, *bulkBody) {
 	return func(d *decoder, body *bulkBody) {
 		d.refuseMisspelled(decidingNames...)
@@ -168,7 +167,7 @@ func checkBulk(verb orders.Verb) func(*decoder, *bulkBody) {
 	}
 }
 
-// bulkOf is what a body asks for with a verb.
+// bulkOf translates a body for the engine.
 func bulkOf(body *bulkBody, verb orders.Verb) engine.Bulk {
 	b := engine.Bulk{Request: engine.Request{Verb: verb}}
 	if verb == orders.Retry {
@@ -190,21 +189,17 @@ func bulkOf(body *bulkBody, verb orders.Verb) engine.Bulk {
 	return b
 }
 
-var amountForm = regexp.MustCompile(amountPattern)
-
-// check refuses a filter that says less than was meant.
+// check rejects a filter that would match other orders than intended: one without conditions, or a reason without its hold.
+// It also checks the amounts, because the decoder ignores patterns.
 func (f *bulkFilter) check(d *decoder) {
-	for name, bound := range map[string]amountBound{"amountFrom": f.AmountFrom, "amountTo": f.AmountTo} {
-		if bound != "" && !amountForm.MatchString(string(bound)) {
-			d.fault("/filter/"+name, "not_decimal", "must be "+anAmount)
-		}
-	}
+	f.AmountFrom.check(d, "/filter/amountFrom")
+	f.AmountTo.check(d, "/filter/amountTo")
 	conditions := *f
 	conditions.Sort, conditions.Limit = "", 0
 	switch {
 	case f.HoldReason != "" && f.Hold == "":
 		d.fault("/filter/hold", "required", "is required with holdReason")
-	case reflect.ValueOf(conditions).IsZero() && len(d.faults) == 0:
+	case reflect.ValueOf(conditions).IsZero() && len(d.faults) == 0: // a condition with a fault is zero, too
 		d.fault("/filter", "empty", "must have at least one condition")
 	}
 }

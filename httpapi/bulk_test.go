@@ -209,6 +209,7 @@ func TestBulkBodies(t *testing.T) {
 		{"retry", `{"filter":{"sort":"oldest","limit":5}}`, "/filter empty"},
 		{"retry", `{"filter":{"amountFrom":"1e3"}}`, "/filter/amountFrom not_decimal"},
 		{"retry", `{"filter":{"amountTo":""}}`, "/filter/amountTo empty"},
+		{"retry", `{"filter":{"amountTo":"-1","amountFrom":"1e3"}}`, "/filter/amountFrom not_decimal, /filter/amountTo not_decimal"},
 		{"retry", `{"filter":[]}`, "/filter wrong_type"},
 		{"retry", `{"ids":["a"],"policy":"new"}`, "/policy unknown_word"},
 		{"step-result", `{"ids":["a"]}`, "/step required, /outcome required, /reason required"},

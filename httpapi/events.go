@@ -186,22 +186,22 @@ func (s *server) hear(ctx context.Context, listener *events.Listener, limit int)
 	}
 }
 
-// numberingLimit is how long a caller waits at most for events to get their numbers. Without listeners before, that takes a
-// second or more; while an older transaction is open, as long as that is.
+// numberingLimit is the longest wait for events to be numbered. If there were no listeners, numbering takes a second
+// or more. An older open transaction delays it until that ends.
 const (
 	numberingLimit = 5 * time.Second
 	numberingPoll  = 50 * time.Millisecond
 )
 
-// pageQuery says which page of the feed is wanted.
+// pageQuery selects a page of the feed.
 type pageQuery struct {
 	after  events.Cursor
 	filter events.Filter
 	limit  int
 }
 
-// readCommitted reads a page. An empty one at the end of the feed would be wrong if there are events that were committed when the
-// caller asked: it waits until they have numbers.
+// readCommitted reads a page. An empty page would be wrong if events were committed before the request but have no
+// numbers yet: it waits until they have.
 func (s *server) readCommitted(ctx context.Context, q *pageQuery) (page eventPage, err error) {
 	page, unnumbered, err := s.readEvents(ctx, q, math.MaxInt64)
 	if err != nil || unnumbered == 0 {
@@ -220,8 +220,8 @@ func (s *server) readCommitted(ctx context.Context, q *pageQuery) (page eventPag
 	return page, err
 }
 
-// readEvents reads a page in one of the places for lists. Where it is empty, unnumbered is the newest position, up to one, of what
-// was committed before it was read and is not in it.
+// readEvents reads a page in one of the places for lists. If the page is empty, unnumbered is the newest position, up
+// to upTo, of the events that were committed before and have no number yet; otherwise it is 0.
 func (s *server) readEvents(ctx context.Context, q *pageQuery, upTo int64) (page eventPage, unnumbered int64, err error) {
 	release, err := s.lists.take(ctx, writerOf(ctx), httpRequestOf(ctx), 1)
 	if err != nil {
@@ -229,7 +229,8 @@ func (s *server) readEvents(ctx context.Context, q *pageQuery, upTo int64) (page
 	}
 	defer release()
 	reader := s.Events.Reader()
-	if unnumbered, err = reader.Unnumbered(ctx, upTo); err != nil { // before the page: what has no number now may be in it
+	// This is read first: the page may then contain events that are numbered meanwhile.
+	if unnumbered, err = reader.Unnumbered(ctx, upTo); err != nil {
 		return page, 0, err
 	}
 	read, err := reader.After(ctx, q.after, q.filter, q.limit)

@@ -16,14 +16,14 @@ import (
 	"pawl/internal/orders"
 )
 
-// maxWait is the longest a caller can ask to wait.
+// maxWait is the longest time that a caller can wait.
 const maxWait = time.Minute
 
 // waitTime is how long to wait, as a query parameter.
 type waitTime string
 
 func (w waitTime) duration() time.Duration {
-	seconds, _ := strconv.Atoi(strings.TrimSuffix(string(w), "s")) // the schema has looked
+	seconds, _ := strconv.Atoi(strings.TrimSuffix(string(w), "s")) // checked by the schema
 	return time.Duration(seconds) * time.Second
 }
 
@@ -35,9 +35,8 @@ func (w waitTime) Resolve(ctx huma.Context) []error {
 	return nil
 }
 
-// preference is what a caller asks for with Prefer (RFC 7240): how long to wait
-// for the end of an order, and whether to refuse fields that are not known. What is not
-// understood is ignored, as the RFC says.
+// preference is what the Prefer headers (RFC 7240) ask for: how long to wait for the end of an order, and whether to
+// reject unknown fields. Unknown preferences are ignored, as the RFC requires.
 type preference struct {
 	atMost   time.Duration
 	waits    bool   // wait was given
@@ -45,8 +44,7 @@ type preference struct {
 	handling string // strict, lenient, or empty
 }
 
-// preferenceOf reads the Prefer headers of a request; without any, the caller
-// waits for the fallback.
+// preferenceOf reads the Prefer headers of a request. Without any, the caller waits for the fallback.
 func preferenceOf(headers []string, fallback time.Duration) preference {
 	p := preference{atMost: fallback}
 	for _, header := range headers {
@@ -80,8 +78,7 @@ func unquoted(value string) string { return strings.Trim(strings.TrimSpace(value
 
 const strict, unknownField = "strict", "unknown_field"
 
-// judge adds to what is wrong with a body the fields that are not known, if the caller
-// wants them refused.
+// judge adds the unknown fields to the faults of a body, with handling=strict.
 func (p preference) judge(ignored []string, err error) error {
 	if p.handling != strict || len(ignored) == 0 {
 		return err
@@ -92,18 +89,20 @@ func (p preference) judge(ignored []string, err error) error {
 	}
 	refused.IgnoredFields = nil
 	for _, name := range ignored[:min(len(ignored), maxFaults)] {
-		refused.Errors = append(refused.Errors, fieldError{Pointer: "/" + pointerEscape.Replace(name), Code: unknownField, Detail: "is not a known field"})
+		fault := fieldError{Pointer: "/" + pointerEscape.Replace(name), Code: unknownField, Detail: "is not a known field"}
+		refused.Errors = append(refused.Errors, fault)
 	}
 	return refused
 }
 
-// placeToWait takes the place for a request that waits for the end of an order. Without one, it does not wait.
+// placeToWait takes a place for a request that waits for the end of an order. If there is none, the request does not
+// wait.
 func (p *preference) placeToWait(w http.ResponseWriter, r *http.Request) (held place) {
 	p.atMost, held = mayWait(w, r, p.atMost)
 	return held
 }
 
-// applied names the preferences that shaped the answer, for Preference-Applied.
+// applied lists the preferences that were applied, for Preference-Applied.
 func (p preference) applied(final bool) string {
 	var names []string
 	if p.async && !final {
@@ -118,8 +117,7 @@ func (p preference) applied(final bool) string {
 	return strings.Join(names, ", ")
 }
 
-// matches reports whether If-None-Match names the entity tag (RFC 9110, 13.1.2;
-// the comparison is weak).
+// matches reports whether If-None-Match has the entity tag (RFC 9110, 13.1.2; the comparison is weak).
 func matches(header, tag string) bool {
 	if strings.TrimSpace(header) == "*" {
 		return true
@@ -132,9 +130,9 @@ func matches(header, tag string) bool {
 	return false
 }
 
-// ifMatch reads If-Match (RFC 9110, 13.1.1) as the version the caller wants to
-// find, from 1 on. Nil means any. A tag that is none of ours, or weak, can't match; a list is
-// refused, because the version has to be compared in one statement with the write.
+// ifMatch reads If-Match (RFC 9110, 13.1.1) as the expected version, from 1 on. Nil means any. A weak tag, or one
+// that this service never makes, can't match. A list is rejected, because the version is compared in the statement
+// that writes.
 func ifMatch[N int32 | int64](header string) (*N, error) {
 	header = strings.TrimSpace(header)
 	if header == "" || header == "*" {
@@ -165,9 +163,8 @@ func ifNoneMatch(header string) (absent bool, err error) {
 	return false, invalidHeader("If-None-Match", "must be *")
 }
 
-// checked refuses a query string that says anything but what the route takes, once each, before
-// the request is read: a mistyped dryRun would be done for real, a mistyped filter would list
-// everything.
+// checked rejects a query string with parameters that the route does not take, or repeated ones, before the body is
+// read: with a mistyped dryRun the request would be executed, and a mistyped filter would list everything.
 func (s *server) checked(pattern string, next http.HandlerFunc) http.HandlerFunc {
 	known := s.queryParameters(pattern)
 	return s.answered(func(w http.ResponseWriter, r *http.Request) error {
@@ -179,7 +176,7 @@ func (s *server) checked(pattern string, next http.HandlerFunc) http.HandlerFunc
 	})
 }
 
-// queryParameters are the documented ones of a route.
+// queryParameters are the documented query parameters of a route.
 func (s *server) queryParameters(pattern string) (names []string) {
 	for _, parameter := range s.operationAt(pattern).Parameters {
 		if parameter.In == "query" {
@@ -232,10 +229,9 @@ func shownName(name string) string {
 	return name
 }
 
-// A cursor is the position behind which the next page begins, and a sum over it
-// and the filters of the list. It is no secret: it opens nothing that the list
-// does not show. The sum finds cursors that were cut, changed, or belong to other
-// filters, which would skip orders silently.
+// A cursor is the position after which the next page begins, and a checksum of it and the filters of the list. It is
+// no secret, and gives access to nothing that the list does not show. The checksum detects cursors that were cut,
+// changed, or made for other filters, which would skip orders silently.
 const sumLength = 9
 
 var cursorText = base64.RawURLEncoding.Strict()
@@ -244,8 +240,7 @@ func sealCursor(binding []string, position string) string {
 	return cursorText.EncodeToString(append(cursorSum(binding, position), position...))
 }
 
-// openCursor returns the position; ok is false when the cursor is not one that
-// sealCursor made for this binding.
+// openCursor returns the position; ok is false if sealCursor did not make the cursor for this binding.
 func openCursor(binding []string, cursor string) (position string, ok bool) {
 	raw, err := cursorText.DecodeString(cursor)
 	if err != nil || len(raw) <= sumLength {
@@ -258,7 +253,7 @@ func openCursor(binding []string, cursor string) (position string, ok bool) {
 func cursorSum(binding []string, position string) []byte {
 	var text []byte
 	for _, part := range append(binding, position) {
-		text = strconv.AppendQuote(text, part) // so that two lists never look like one
+		text = strconv.AppendQuote(text, part) // so that different lists have different texts
 	}
 	sum := sha256.Sum256(text)
 	return sum[:sumLength]

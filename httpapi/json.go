@@ -14,22 +14,21 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxDepth is how deep objects and arrays may be nested, the body itself counted.
+// maxDepth is the maximum nesting of objects and arrays, including the body itself.
 const maxDepth = 16
 
-// tokens reads one JSON text token by token. The grammar is that of jsontext, which refuses
-// what other readers could understand in another way: a name given twice in one object, and
-// a lone surrogate escape (many decoders turn any of them into U+FFFD, so two ids become
-// one). Added to it are the limit of depth, and errors that are ours.
+// tokens reads one JSON text token by token. The grammar is that of jsontext, which rejects texts that decoders
+// interpret differently: a name twice in one object, and a lone surrogate escape (many decoders turn each into
+// U+FFFD, so two ids become one). Added are the limit of depth, and our own errors.
 //
-// The first error ends the text: it is kept in err, and from then on every method returns
-// the zero value and reads nothing. So callers look at err once, at the end.
+// The first error ends the text: it is kept in err, and from then on every method returns the zero value and reads
+// nothing. So callers check err once, at the end.
 type tokens struct {
 	data     []byte
 	source   bytes.Buffer // over data
 	json     jsontext.Decoder
-	unquoted []byte // the string that was read last
-	at       string // the field that is being read: its pointer without the first slash, for err
+	unquoted []byte // the last string that was read
+	at       string // the current field: its pointer without the first slash, for err
 	err      *malformed
 }
 
@@ -39,14 +38,14 @@ func (t *tokens) reset(data []byte) {
 	t.json.Reset(&t.source)
 }
 
-// kind looks at the next token. Numbers have kind '0'; at the end of the text, and where
-// no token can be, it is KindInvalid.
+// kind peeks at the next token. Numbers have kind '0'. At the end of the text, and where no token can be, it is
+// KindInvalid.
 func (t *tokens) kind() jsontext.Kind {
 	if t.err != nil {
 		return jsontext.KindInvalid
 	}
 	kind := t.json.PeekKind()
-	if kind == jsontext.KindInvalid { // to read it tells why
+	if kind == jsontext.KindInvalid { // reading it returns the reason
 		_, err := t.json.ReadToken()
 		t.fail(err)
 	}
@@ -73,8 +72,7 @@ func (t *tokens) next() {
 	}
 }
 
-// scalar reads a name or a value that is no object or array. It returns the text, as part
-// of data.
+// scalar reads a name, or a value that is not an object or array. It returns the text, which aliases data.
 func (t *tokens) scalar() []byte {
 	if t.err != nil {
 		return nil
@@ -82,7 +80,7 @@ func (t *tokens) scalar() []byte {
 	value, err := t.json.ReadValue()
 	end := int(t.json.InputOffset())
 	if err == nil && value[len(value)-1] == '0' && digits(t.data[end:]) > 0 {
-		err = errLeadingZero // jsontext reads a zero, and finds something behind it
+		err = errLeadingZero // jsontext reads a zero, and then finds more
 	}
 	if err != nil {
 		t.fail(err)
@@ -91,16 +89,16 @@ func (t *tokens) scalar() []byte {
 	return t.data[end-len(value) : end]
 }
 
-// string reads a string or a name, with its escapes resolved. It is valid until the next one.
+// string reads a string or a name, and resolves its escapes. The result is valid until the next call.
 func (t *tokens) string() []byte {
 	text := t.scalar()
 	if t.err != nil {
 		return nil
 	}
-	if bytes.IndexByte(text, '\\') < 0 { // as nearly always
+	if bytes.IndexByte(text, '\\') < 0 { // nearly always
 		return text[1 : len(text)-1]
 	}
-	t.unquoted, _ = jsontext.AppendUnquote(t.unquoted[:0], text) // scalar has refused what it refuses
+	t.unquoted, _ = jsontext.AppendUnquote(t.unquoted[:0], text) // no error: scalar has checked it
 	return t.unquoted
 }
 
@@ -112,20 +110,20 @@ func (t *tokens) skip() []byte {
 	return bytes.TrimLeft(t.data[from:t.json.InputOffset()], whiteSpace+":,")
 }
 
-// members reads an object and calls visit at each value with its name; visit has to read
-// the value. Name is valid until visit reads a string.
+// members reads an object and calls visit at each value with its name; visit must read the value. The name is valid
+// until visit reads a string.
 func (t *tokens) members(visit func(name []byte)) {
 	for t.next(); t.more('}'); {
 		name := t.string()
 		if !bytes.HasPrefix(t.rest(), []byte{':'}) {
-			t.kind() // fails now, so that the object is what is malformed, not the field
+			t.kind() // fail here, while at still names the object
 		}
 		visit(name)
 	}
 	t.next()
 }
 
-// more reports whether another element stands before the closing bracket.
+// more reports whether another element follows before the closing bracket.
 func (t *tokens) more(closing jsontext.Kind) bool {
 	kind := t.kind()
 	return kind != closing && kind != jsontext.KindInvalid
@@ -151,7 +149,7 @@ type malformed struct {
 	offset                int
 }
 
-// text says what is wrong, and where.
+// text describes the error and its place.
 func (m *malformed) text() string {
 	return m.detail + " at byte " + strconv.Itoa(m.offset)
 }
@@ -163,7 +161,7 @@ var (
 	surrogate      = regexp.MustCompile(`^\\u[dD][89a-fA-F][0-9a-fA-F]{2}`)
 )
 
-// invalidAt is where a text stops being UTF-8.
+// invalidAt is the index of the first byte that is not UTF-8.
 func invalidAt(data []byte) int {
 	for at := 0; at < len(data); {
 		r, size := utf8.DecodeRune(data[at:])
@@ -175,8 +173,8 @@ func invalidAt(data []byte) int {
 	return len(data)
 }
 
-// fail keeps an error of jsontext's in our words: its own words quote the text, and an
-// answer must not repeat what was sent, except names.
+// fail records an error of jsontext in our own words: those of jsontext quote the text, and an answer must not repeat
+// texts that were sent, except names.
 func (t *tokens) fail(err error) {
 	m := &malformed{"", "syntax", "invalid JSON", int(t.json.InputOffset())}
 	t.err = m
@@ -203,9 +201,8 @@ func (t *tokens) fail(err error) {
 	}
 }
 
-// fieldError is one fault of a request. A fault of the whole body has neither
-// pointer nor parameter nor header. Texts that were sent are never repeated, except in a
-// conflict. Names are, and so are numbers and times out of range.
+// fieldError is one fault of a request. A fault of the whole body has neither pointer nor parameter nor header. It
+// never repeats texts that were sent, except in a conflict. It may repeat names, and numbers and times out of range.
 type fieldError struct {
 	Pointer   string  `json:"pointer,omitempty" doc:"The field of the body, as a JSON pointer (RFC 6901)." example:"/amount"`
 	Parameter string  `json:"parameter,omitempty" doc:"The parameter of the path or the query string."`
@@ -218,14 +215,13 @@ type fieldError struct {
 	Column    int32   `json:"column,omitempty" minimum:"1" doc:"In a policy: its column."`
 }
 
-// decoder reads the members of one body and collects what is wrong with them, so
-// that a caller learns of all faults at once.
+// decoder reads the members of one body and collects its faults, so that a caller learns of all of them at once.
 type decoder struct {
 	tokens
 	faults  []fieldError
-	known   []string // the names that the body can have
+	known   []string // names that the body can have
 	given   []string // those of them that it has
-	ignored []string // names that are not known
+	ignored []string // unknown names
 }
 
 var decoders = sync.Pool{New: func() any { return &decoder{} }}
@@ -239,7 +235,7 @@ func newDecoder(data []byte) *decoder {
 
 func (d *decoder) free() { decoders.Put(d) }
 
-// maxFaults bounds the answer: a body can hold thousands of faults in its metadata.
+// maxFaults limits the answer: a body can have thousands of faults in its metadata.
 const maxFaults = 64
 
 func (d *decoder) fault(pointer, code, detail string) {
@@ -248,10 +244,9 @@ func (d *decoder) fault(pointer, code, detail string) {
 	}
 }
 
-// decode reads a body that has to be one object. It calls field at the value of
-// each known name; field reads the value and reports faults. Unknown names are
-// skipped and returned, but one that differs from a known name only in case is a fault:
-// other readers take it for the known one. Finish runs behind the last member.
+// decode reads a body, which must be one object. It calls field at the value of each known name; field reads the
+// value and reports faults. Unknown names are skipped and returned, but one that differs from a known name only in
+// case is a fault, because other decoders accept it as the known name. finish runs after the last member.
 func decode(data []byte, known []string, field func(d *decoder, name string), finish func(d *decoder)) (ignored []string, err error) {
 	d := newDecoder(data)
 	defer d.free()
@@ -294,8 +289,7 @@ func (d *decoder) body(known []string, field func(d *decoder, name string), fini
 	d.end()
 }
 
-// lookup finds a name among the known ones. Not found, but equal when case is
-// folded: it returns the known name and false.
+// lookup finds a name among the known ones. If it differs from one only in case, lookup returns that one and false.
 func lookup(known []string, name []byte) (at string, found bool) {
 	for _, k := range known {
 		if string(name) == k {
@@ -310,8 +304,8 @@ func lookup(known []string, name []byte) (at string, found bool) {
 	return "", false
 }
 
-// refuseMisspelled rejects fields whose name is one letter off that of an important field. If they were ignored, something else
-// than intended would be done before the caller reads ignoredFields.
+// refuseMisspelled rejects fields whose name is one letter off that of an important field. If they were ignored, the
+// request would be executed in another way than intended before the caller reads ignoredFields.
 func (d *decoder) refuseMisspelled(deciding ...string) {
 	d.ignored = slices.DeleteFunc(d.ignored, func(name string) bool {
 		for _, meant := range deciding {
@@ -324,8 +318,8 @@ func (d *decoder) refuseMisspelled(deciding ...string) {
 	})
 }
 
-// oneEditApart reports whether a becomes b when one character is added, left out or replaced, or two neighbours are exchanged:
-// a Damerau-Levenshtein distance of 1.
+// oneEditApart reports whether a becomes b if one character is added, removed or replaced, or two neighbours are
+// exchanged: a Damerau-Levenshtein distance of 1.
 func oneEditApart(a, b string) bool {
 	x, y := []rune(a), []rune(b)
 	for len(x) > 0 && len(y) > 0 && x[0] == y[0] {
@@ -338,7 +332,7 @@ func oneEditApart(a, b string) bool {
 	return exchanged || max(len(x), len(y)) == 1
 }
 
-// has reports whether the body has a field, good or not.
+// has reports whether the body has a field, even with a faulty value.
 func (d *decoder) has(name string) bool { return slices.Contains(d.given, name) }
 
 func (d *decoder) require(given bool, pointer string) {
@@ -347,8 +341,7 @@ func (d *decoder) require(given bool, pointer string) {
 	}
 }
 
-// text reads a string of 1 to limit characters. What is not one is a fault, and
-// the result is empty.
+// text reads a string of 1 to limit characters. Anything else is a fault, and the result is empty.
 func (d *decoder) text(pointer string, limit int) string {
 	raw, ok := d.stringOf(pointer)
 	if !ok {
@@ -361,8 +354,8 @@ func (d *decoder) text(pointer string, limit int) string {
 	return string(raw)
 }
 
-// visibleText reads a name of up to maxText characters, without what people do not see:
-// two names must not look the same.
+// visibleText reads a name of up to maxText characters. It rejects invisible characters: two names must not look the
+// same.
 func (d *decoder) visibleText(pointer string) string {
 	text := d.text(pointer, maxText)
 	if code, detail := checkVisible(text); code != "" {
@@ -371,8 +364,8 @@ func (d *decoder) visibleText(pointer string) string {
 	return text
 }
 
-// stringOf reads a string; ok is false for any other value, which is a fault. The
-// string is valid until the next one.
+// stringOf reads a string. Any other value is a fault, and ok is false. The string is valid until the next one is
+// read.
 func (d *decoder) stringOf(pointer string) (value []byte, ok bool) {
 	if d.kind() != '"' {
 		d.fault(pointer, "wrong_type", "must be a string")

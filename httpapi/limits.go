@@ -167,8 +167,8 @@ func (s *shares) leave(by payer, own *share) {
 	}
 }
 
-// admit is the first check of a request. It rejects what no route may answer.
-func (s *server) admit(w http.ResponseWriter, r *http.Request) error {
+// checkConnection is the first check of a request. It rejects requests that no route may answer.
+func (s *server) checkConnection(w http.ResponseWriter, r *http.Request) error {
 	if unclearEnd(r) {
 		w.Header().Set("Connection", "close")
 	}

@@ -90,7 +90,7 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMu
 	}
 	defer rec.end()
 	defer s.recover(rec, r)
-	if err := s.admit(rec, r); err != nil {
+	if err := s.checkConnection(rec, r); err != nil {
 		s.answered(func(http.ResponseWriter, *http.Request) error { return err })(rec, r)
 		return
 	}

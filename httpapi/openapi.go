@@ -21,8 +21,7 @@ import (
 	"pawl/internal/orders"
 )
 
-// apiVersion is raised when the API changes: its first number when a caller has to
-// change with it.
+// apiVersion is raised when the API changes; its major number if callers must change, too.
 const apiVersion = "1.0.0"
 
 const problemMedia = "application/problem+json"
@@ -36,13 +35,12 @@ A field whose name is one letter off that of an important field is always reject
 Unknown, empty and repeated query parameters are always rejected. No path redirects.
 Every response has an X-Request-Id: that of the request, or a new one.`
 
-// Huma makes its errors with a variable of its package. Ours never hold a value of
-// the request; huma's do.
+// Huma makes its errors with a package variable. Our errors never contain a value of the request; those of huma do.
 func init() {
 	huma.NewError = func(status int, _ string, errs ...error) huma.StatusError { return humaProblem(status, errs) }
 }
 
-// newAPI makes the OpenAPI document and what serves operations without a body.
+// newAPI makes the OpenAPI document, and the handlers of operations without a body.
 func newAPI(s *server) huma.API {
 	format := huma.Format{Marshal: writeJSON, Unmarshal: json.Unmarshal}
 	api := humago.New(humaRoutes{s}, huma.Config{
@@ -53,7 +51,7 @@ func newAPI(s *server) huma.API {
 				Contact: &huma.Contact{Name: "Pawl"}, License: &huma.License{Name: "UNLICENSED", Identifier: "LicenseRef-UNLICENSED"},
 			},
 			Servers:  []*huma.Server{{URL: "/", Description: "The service that served this document."}},
-			Security: []map[string][]string{}, // each operation has its own, and linters want that said
+			Security: []map[string][]string{}, // each operation has its own; linters require this
 			Components: &huma.Components{
 				Schemas: huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer),
 				SecuritySchemes: map[string]*huma.SecurityScheme{tokenScheme: {Type: "http", Scheme: "bearer",
@@ -70,7 +68,7 @@ func newAPI(s *server) huma.API {
 				{Name: "service", Description: "State of the service."},
 			},
 		},
-		Formats:       map[string]huma.Format{"application/json": format, "json": format}, // the second is what ends in +json
+		Formats:       map[string]huma.Format{"application/json": format, "json": format}, // the second is for types that end in +json
 		DefaultFormat: "application/json",
 	})
 	api.UseMiddleware(func(ctx huma.Context, next func(huma.Context)) {
@@ -82,26 +80,25 @@ func newAPI(s *server) huma.API {
 
 type exchangeKey struct{}
 
-// exchange is a request and what its answer is written to.
+// exchange is a request and the writer of its answer.
 type exchange struct {
 	w http.ResponseWriter
 	r *http.Request
 }
 
-// writerOf is what the answer to a request is written to.
+// writerOf is the writer of the answer.
 func writerOf(ctx context.Context) http.ResponseWriter {
 	at, _ := ctx.Value(exchangeKey{}).(exchange)
 	return at.w
 }
 
-// httpRequestOf is the request as it came.
+// httpRequestOf is the original request.
 func httpRequestOf(ctx context.Context) *http.Request {
 	at, _ := ctx.Value(exchangeKey{}).(exchange)
 	return at.r
 }
 
-// writeJSON writes a value in one piece. A caller who has gone is no error: huma
-// would panic.
+// writeJSON writes a value in one piece. A caller that has disconnected is not an error: huma would panic.
 func writeJSON(w io.Writer, v any) error {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
@@ -119,8 +116,8 @@ func answerJSON(w http.ResponseWriter, v any) error {
 	return writeJSON(w, v)
 }
 
-// humaProblem turns what huma says of parameters into a problem of ours. Its
-// messages hold no values; its details do, and are left out.
+// humaProblem turns huma's errors of parameters into a problem. Its messages contain no values; its details do, and
+// are left out.
 func humaProblem(status int, errs []error) *problem {
 	if status >= http.StatusInternalServerError {
 		return newProblem("internal", "")
@@ -136,7 +133,7 @@ func humaProblem(status int, errs []error) *problem {
 
 func parameterFault(d *huma.ErrorDetail) fieldError {
 	fault := fieldError{Code: "invalid", Detail: d.Message}
-	if number, ok := d.Value.(int64); ok { // it is out of range: a text that is no number comes as text
+	if number, ok := d.Value.(int64); ok { // out of range; a text that is not a number is a string here
 		fault.Detail += ", not " + decimalText(number)
 	}
 	place, name, _ := strings.Cut(d.Location, ".")
@@ -144,12 +141,11 @@ func parameterFault(d *huma.ErrorDetail) fieldError {
 		fault.Header = name
 		return fault
 	}
-	fault.Parameter, _, _ = strings.Cut(name, "[") // of a list: which of its entries
+	fault.Parameter, _, _ = strings.Cut(name, "[") // without the index of a list entry
 	return fault
 }
 
-// accepted documents the answer with an order that is not final: 202, with two
-// headers more than 200.
+// accepted documents the 202 with an order that is not final. It has two more headers than the 200.
 func accepted(op *huma.Operation) {
 	final := op.Responses["200"]
 	final.Description = "The order is final: completed, failed or canceled."
@@ -161,7 +157,7 @@ func accepted(op *huma.Operation) {
 	delete(final.Headers, "Retry-After")
 }
 
-// streams documents that an operation also takes many orders, each on a line of the body.
+// streams documents that an operation also takes many orders, one on each line of the body.
 func streams(op *huma.Operation, schemas huma.Registry) {
 	op.RequestBody.Description = "An order; or as " + ndjson + " an order on each line."
 	op.RequestBody.Content[ndjson] = &huma.MediaType{Schema: op.RequestBody.Content[jsonMedia].Schema}
@@ -169,7 +165,7 @@ func streams(op *huma.Operation, schemas huma.Registry) {
 	op.Responses["200"].Content[ndjson] = &huma.MediaType{Schema: schemas.Schema(reflect.TypeFor[processedLine](), true, "")}
 }
 
-// failing adds the problems an operation can answer with.
+// failing adds the problems of an operation.
 func failing(op huma.Operation, codes ...problemCode) huma.Operation {
 	secure(&op)
 	codes = append(accessProblems(op.OperationID), codes...)
@@ -180,7 +176,7 @@ func failing(op huma.Operation, codes ...problemCode) huma.Operation {
 			op.Errors = append(op.Errors, status)
 		}
 	}
-	op.Errors = slices.Clip(op.Errors) // huma appends to it, for every handler that is made
+	op.Errors = slices.Clip(op.Errors) // huma appends to it for every handler
 	return op
 }
 
@@ -191,8 +187,7 @@ func withBody(op huma.Operation, codes ...problemCode) huma.Operation {
 	}, codes...)...)
 }
 
-// explain names the problems behind each status of an operation: huma knows the
-// status alone.
+// explain lists the problems with each status of an operation: huma only knows the status.
 func explain(op *huma.Operation) {
 	codes, _ := op.Metadata["problems"].([]problemCode)
 	named := map[int][]string{}
@@ -212,11 +207,11 @@ func explain(op *huma.Operation) {
 		}
 	}
 	if named[http.StatusUnprocessableEntity] == nil {
-		delete(op.Responses, "422") // huma adds it to whatever has a parameter or a body
+		delete(op.Responses, "422") // huma adds it to operations with a parameter or a body
 	}
 }
 
-// ignoreUnknown says in the document that what is not known of a body has no effect.
+// ignoreUnknown documents that unknown fields of a body have no effect.
 func ignoreUnknown(components *huma.Components, op *huma.Operation) {
 	if op.RequestBody == nil {
 		return
@@ -227,8 +222,8 @@ func ignoreUnknown(components *huma.Components, op *huma.Operation) {
 	}
 }
 
-// publish serves the OpenAPI document and the page made from it. It runs last: the
-// document is complete then. Each is rendered on the first request, because that takes longer than the rest of a start.
+// publish serves the OpenAPI document and the page made from it. It must run last, when the document is complete.
+// Both are rendered on the first request, because that takes longer than the rest of a start.
 func (s *server) publish() {
 	document := s.api.OpenAPI()
 	accepted(document.Paths[processOperation.Path].Post)
@@ -242,8 +237,8 @@ func (s *server) publish() {
 		explain(op)
 		ignoreUnknown(document.Components, op)
 		for _, parameter := range op.Parameters {
-			parameter.Schema.Description = ""        // the parameter has it
-			parameter.Schema.PatternDescription = "" // a word of huma's, which is in the messages by now, and in no specification
+			parameter.Schema.Description = ""        // the parameter has one
+			parameter.Schema.PatternDescription = "" // not part of any specification; huma has used it in its messages
 		}
 	}
 	document.Paths[bulkOperation.Path].Post.RequestBody.Required = true // ids or a filter
@@ -259,8 +254,8 @@ func (s *server) publish() {
 	s.handle("GET /docs", docs(sync.OnceValue(s.docsPage))) // people
 }
 
-// shareProblems puts the problems of the operations, with their examples, among the components: most operations have the
-// same ones. What huma knows of the operations stays whole, for the page.
+// shareProblems moves the problems of the operations, with their examples, to the components: most operations have
+// the same ones. The operations in huma keep theirs, for the page.
 func (s *server) shareProblems(document *huma.OpenAPI) {
 	document.Components.Examples = map[string]*huma.Example{}
 	document.Components.Responses = map[string]*huma.Response{}
@@ -287,8 +282,8 @@ func (s *server) shareProblems(document *huma.OpenAPI) {
 	}
 }
 
-// problemsName is the name of an answer with this status that can be these problems: that of the problems, or where they are
-// many, that of the status.
+// problemsName is the name of a response with this status and these problems: that of the problems or, if they are
+// many, of the status.
 func problemsName(status int, codes []problemCode) string {
 	if len(codes) > 4 {
 		return fmt.Sprintf("%s-%d", strings.ReplaceAll(http.StatusText(status), " ", "-"), len(codes))
@@ -315,7 +310,7 @@ func withOperation(item *huma.PathItem, op *huma.Operation) *huma.PathItem {
 	return item
 }
 
-// rendered is the text of a document of which nothing depends on a request.
+// rendered is the text of a document that is the same for all requests.
 func rendered(text []byte, err error) []byte {
 	if err != nil {
 		panic("httpapi: OpenAPI document: " + err.Error())
@@ -323,7 +318,7 @@ func rendered(text []byte, err error) []byte {
 	return text
 }
 
-// fixed answers with the same bytes every time.
+// fixed always answers with the same bytes.
 func fixed(contentType string, body func() []byte) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", contentType)
@@ -334,8 +329,7 @@ func fixed(contentType string, body func() []byte) http.HandlerFunc {
 
 // Schemas of the types that JSON Schema can't be derived from.
 
-// named puts a schema among the components, so that generated clients have a type
-// for it, and returns the reference.
+// named adds a schema to the components, so that generated clients have a type for it, and returns the reference.
 func named(r huma.Registry, name string, s *huma.Schema) *huma.Schema {
 	if _, known := r.Map()[name]; !known {
 		r.Map()[name] = s

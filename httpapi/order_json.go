@@ -383,18 +383,19 @@ func (m stringMap) MarshalJSON() ([]byte, error) { return m, nil }
 // MarshalJSON writes the text as it is: it is JSON already.
 func (o object) MarshalJSON() ([]byte, error) { return o, nil }
 
-func appendOptionalTime(b []byte, name string, t *time.Time) []byte {
+func appendOptionalTime(b []byte, prefix string, t *time.Time) []byte {
 	if t == nil {
 		return b
 	}
-	return appendTime(append(b, name...), *t)
+	return appendTime(append(b, prefix...), *t)
 }
 
-func appendOptional(b []byte, name string, value *string) []byte {
+// appendOptional appends a member, unless its value is nil. prefix is what comes before the value: comma, name and colon.
+func appendOptional(b []byte, prefix string, value *string) []byte {
 	if value == nil {
 		return b
 	}
-	return appendString(append(b, name...), *value)
+	return appendString(append(b, prefix...), *value)
 }
 
 func appendTime(b []byte, t time.Time) []byte {

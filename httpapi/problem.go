@@ -332,14 +332,14 @@ func is(target error) func(error) bool {
 }
 
 func as[T error](err error) bool {
-	var target T
-	return errors.As(err, &target)
+	_, ok := errors.AsType[T](err)
+	return ok
 }
 
 func refused(code string) func(error) bool {
 	return func(err error) bool {
-		var refusal *orders.NotApplicable
-		return errors.As(err, &refusal) && refusal.Code == code
+		refusal, ok := errors.AsType[*orders.NotApplicable](err)
+		return ok && refusal.Code == code
 	}
 }
 

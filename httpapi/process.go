@@ -114,13 +114,13 @@ func (s *server) submissionOf(w http.ResponseWriter, r *http.Request) submission
 	return submission{s, principalOf(w), w.Header().Get("X-Request-Id"), preferenceOf(r.Header["Prefer"], s.ResponseTimeout)}
 }
 
-// input is all that a request says of an order: in its body, or in one line of it, and in the header that is for this order alone.
+// input reads an order from a body, or from a line of it. header has the Idempotency-Key; it is nil for a line.
 func (s *submission) input(ctx context.Context, body []byte, header http.Header) (in engine.Input, ignored []string, err error) {
 	in, ignored, err = decodeInput(body, s.currency, s.clock)
 	err = s.want.judge(ignored, err)
-	var ifKnown *rejectIfNew
-	if errors.As(err, &ifKnown) {
-		in = ifKnown.order
+	var onlyNew *rejectIfNew
+	if errors.As(err, &onlyNew) {
+		in = onlyNew.order
 	} else if err != nil {
 		return in, nil, err
 	}
@@ -132,16 +132,15 @@ func (s *submission) input(ctx context.Context, body []byte, header http.Header)
 	case key != "":
 		in.SetKey(s.principal.Name, key)
 	}
-	if ifKnown != nil {
-		in, err = s.knownInput(ctx, in, err)
+	if onlyNew != nil {
+		in, err = s.inputIfStored(ctx, in, err)
 	}
 	return in, ignored, err
 }
 
-// knownInput is the input of an order that was refused for what only a new one must not
-// have, if the order exists: it is compared in the currency it was stored in. With no such
-// order that is the error.
-func (s *server) knownInput(ctx context.Context, in engine.Input, refused error) (engine.Input, error) {
+// inputIfStored returns the input if the order is stored, and otherwise the error, whose faults only matter for a new
+// order. The input is compared in the currency of the stored order.
+func (s *server) inputIfStored(ctx context.Context, in engine.Input, refused error) (engine.Input, error) {
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
 	stored, err := s.engine.Orders.Get(ctx, in.OrderID)
@@ -155,8 +154,8 @@ func (s *server) knownInput(ctx context.Context, in engine.Input, refused error)
 	return in, nil
 }
 
-// run waits for the end of the order, or with no time to wait only until it is
-// stored: an order that is answered with 202 exists.
+// run processes the order and waits for its end. With no time to wait, it returns as soon as the order is stored,
+// because a 202 promises that.
 func (s *submission) run(ctx context.Context, in engine.Input) (o orders.Order, err error) {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.want.atMost, readLimit))
 	defer cancel()
@@ -192,14 +191,14 @@ func (s *server) writeOrder(w http.ResponseWriter, o *orders.Order, want prefere
 	writeOrderStatus(w, answerOf(o, ignored), http.StatusOK)
 }
 
-// answerOf is the order as it is answered to a request with such fields that are not known.
+// answerOf is the order as the API shows it, with the ignored fields of the request.
 func answerOf(o *orders.Order, ignored []string) *order {
 	wire := orderOf(o)
 	wire.IgnoredFields = ignored
 	return &wire
 }
 
-// writeAccepted answers that something is still to come, and when it is worth asking again.
+// writeAccepted answers 202, with Location and Retry-After.
 func (s *server) writeAccepted(w http.ResponseWriter, o *orders.Order, want preference, ignored []string) {
 	header := w.Header()
 	if applied := want.applied(false); applied != "" {
@@ -222,10 +221,10 @@ func writeOrderStatus(w http.ResponseWriter, o *order, status int) {
 	w.Write(body.Bytes()) //nolint:errcheck // the caller has gone
 }
 
-// askAgain is after how long it is worth asking again for an order that waits for this at most.
+// askAgain is the longest Retry-After for each hold.
 var askAgain = map[string]time.Duration{
-	fsm.HoldRetry: time.Hour, fsm.HoldScheduled: time.Hour, // until it is due: nothing comes before
-	fsm.HoldCallback: 5 * time.Second, fsm.HoldQueued: 5 * time.Second, // at any moment
+	fsm.HoldRetry: time.Hour, fsm.HoldScheduled: time.Hour, // nothing happens before it is due
+	fsm.HoldCallback: 5 * time.Second, fsm.HoldQueued: 5 * time.Second, // may end at any moment
 	fsm.HoldApproval: time.Minute, fsm.HoldPaused: time.Minute, fsm.HoldAttention: time.Minute, // people take their time
 }
 
@@ -243,15 +242,15 @@ func retryAfter(o *orders.Order, clock func() time.Time) string {
 }
 
 // termNames are the fields that say what is bought, and when.
-var termNames = slices.DeleteFunc(slices.Clone(fieldsOf(reflect.TypeFor[processBody]()).names), func(name string) bool { return name == "metadata" })
+var termNames = slices.DeleteFunc(slices.Clone(fieldsOf(reflect.TypeFor[processBody]()).names),
+	func(name string) bool { return name == "metadata" })
 
-// decodeInput reads and checks the body of a process request. The amount of an order that names no currency is checked as if
-// it had named the fallback; its Currency stays empty. Times are compared with the clock. Ignored are the unknown fields. If
-// nothing is wrong but what would be right for an order that is stored already, the error is a *rejectIfNew. Nothing in the
-// result refers to data.
+// decodeInput reads and checks the body of a process request. Without a currency, the amount is checked in the
+// fallback currency, and Currency stays empty. Times are compared with the clock. ignored are the unknown fields. If
+// all faults matter only for a new order, the error is a *rejectIfNew. The result does not alias data.
 func decodeInput(data []byte, fallback iso4217.Currency, clock func() time.Time) (order engine.Input, ignored []string, err error) {
 	var body processBody
-	onlyIfNew := 0 // faults that only a new order has
+	onlyIfNew := 0 // faults that only matter for a new order
 	ignored, err = decodeFields(data, &body, func(d *decoder, body *processBody) {
 		d.refuseMisspelled(termNames...)
 		order = body.input()
@@ -265,16 +264,15 @@ func decodeInput(data []byte, fallback iso4217.Currency, clock func() time.Time)
 	if err == nil {
 		return order, ignored, nil
 	}
-	// What stands behind the object is another fault.
+	// A syntax error after the object is an error of its own.
 	if p := problemOf(err); p.Code == "invalid_input" && len(p.Errors) == onlyIfNew {
 		err = &rejectIfNew{order: order, error: err}
 	}
 	return engine.Input{}, ignored, err
 }
 
-// rejectIfNew refuses an order that would be good if it were stored: the deadline was not over
-// when it came first, and its amount had no more fraction digits than the fallback of that
-// day. Only the books tell.
+// rejectIfNew is an error that applies only if the order is new. A stored order may have a deadline that has passed
+// since, or an amount with the digits of a former default currency.
 type rejectIfNew struct {
 	order engine.Input
 	error
@@ -292,13 +290,13 @@ func (b *processBody) input() engine.Input {
 	}
 }
 
-// checkAmount reads the amount once the currency is known, which may stand behind it. It returns how many faults only a new
-// order has.
+// checkAmount parses the amount after the whole body was read, because the currency may follow it. It returns the
+// number of faults that only matter for a new order.
 func checkAmount(d *decoder, body *processBody, fallback iso4217.Currency, to *decimal.Decimal) (onlyIfNew int) {
 	currency := fallback
 	if d.has("currency") {
 		known, ok := iso4217.Find(string(body.Currency))
-		if currency = known; !ok { // the amount is not at fault for it
+		if currency = known; !ok { // reported as a fault of the currency
 			currency = iso4217.Currency{Digits: iso4217.MostDigits}
 		}
 	}
@@ -316,7 +314,7 @@ func checkAmount(d *decoder, body *processBody, fallback iso4217.Currency, to *d
 	return onlyIfNew
 }
 
-// shownAmount ends a fault with the number that was sent, if it was one.
+// shownAmount is the end of a fault: the number that was sent, if it was one.
 func shownAmount(text []byte) string {
 	if len(text) == 0 {
 		return ""
@@ -324,9 +322,8 @@ func shownAmount(text []byte) string {
 	return ", not " + shownNumber(text)
 }
 
-// name reads the name of an order or an item. It refuses those that a path can't carry: a
-// segment that is one or two dots disappears on the way, percent-encoded or not, and one
-// that is a slash is taken for the end of the path.
+// name reads the name of an order or an item. It rejects names that a path can't carry: clients and proxies remove a
+// segment of one or two dots, even if it is percent-encoded, and treat a slash as the end of a segment.
 func (d *decoder) name(pointer string) string {
 	name := d.visibleText(pointer)
 	if name == "." || name == ".." || name == "/" {
@@ -335,7 +332,7 @@ func (d *decoder) name(pointer string) string {
 	return name
 }
 
-// currencyCode is a currency that is known.
+// currencyCode is a known currency.
 type currencyCode string
 
 func (c *currencyCode) read(d *decoder, pointer string) {
@@ -354,8 +351,8 @@ func (currencyCode) Schema(huma.Registry) *huma.Schema {
 
 const maxAhead = 365 * 24 * time.Hour
 
-// checkTimes compares times with each other and with now. A deadline that is over is no
-// fault of an order that is stored: the caller may only ask how it ended. It returns how many faults only a new order has.
+// checkTimes compares times with each other and with now. A deadline that has passed only matters for a new order:
+// the caller may be asking how a stored one ended. It returns the number of such faults.
 func checkTimes(d *decoder, t *engine.Terms, now time.Time) (onlyIfNew int) {
 	if t.StartAt.After(now.Add(maxAhead)) {
 		d.fault("/startAt", "out_of_range", "must be at most one year in the future, not "+t.StartAt.Format(time.RFC3339Nano))
@@ -371,7 +368,7 @@ func checkTimes(d *decoder, t *engine.Terms, now time.Time) (onlyIfNew int) {
 	return onlyIfNew
 }
 
-// readTime is zero for what is no time that an order can have.
+// readTime returns the zero time for a text that is not a time an order can have.
 func readTime(raw []byte) (at time.Time) {
 	if err := at.UnmarshalText(raw); err != nil || bytes.ContainsRune(raw, ',') || at.Year() < 1970 || at.Year() > 9998 {
 		return time.Time{}
@@ -400,10 +397,10 @@ const (
 	maxValue = 500
 )
 
-// metadata is a JSON object of strings with its keys in the order of jsonb, nil if it is empty.
+// metadata is a JSON object of strings with its keys in the order of jsonb, or nil if it is empty.
 type metadata []byte
 
-// read shows the keys in pointers only if they could be keys.
+// read mentions keys in pointers only if they are valid.
 func (m *metadata) read(d *decoder, _ string) {
 	if d.kind() != '{' {
 		d.fault("/metadata", "wrong_type", "must be an object of strings")
@@ -457,7 +454,7 @@ func sameMetadata(a, b []byte) bool {
 // pointerEscape writes a name as a token of a JSON pointer (RFC 6901, section 3).
 var pointerEscape = strings.NewReplacer("~", "~0", "/", "~1")
 
-// compact returns JSON without the spaces that jsonb prints between its tokens.
+// compact returns JSON without the spaces that jsonb puts between its tokens.
 func compact(text []byte) []byte {
 	if len(text) == 0 {
 		return nil

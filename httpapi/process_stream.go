@@ -20,32 +20,33 @@ import (
 
 const (
 	ndjson       = "application/x-ndjson"
-	lineShare    = smallBody             // what a short line takes of lineBytes: a caller has up to 1,024 of them under way
-	answersEvery = 20 * time.Millisecond // answers are written together, unless nothing else is under way
-	lingering    = time.Second           // for the caller to read the last answers, if it still sends
+	lineShare    = smallBody             // of lineBytes, for a short line: a caller has up to 1,024 of them in progress
+	answersEvery = 20 * time.Millisecond // answers are written together, unless no other line is in progress
+	lingering    = time.Second           // for a caller that still sends to read the last answers
 )
 
-// orderStream is a request with an order on each line, and its answer, with a line for each as it ends. A line takes its share
-// of memory until its answer has been written. So a caller who does not read the answers is not read from.
+// orderStream is a request with an order on each line, and its answer, with a line for each order as it ends. A line
+// holds its share of memory until its answer has been written. So a caller that does not read the answers is not read
+// from.
 type orderStream struct {
 	submission
-	w      http.ResponseWriter // its headers must not be touched by the lines: they run at the same time
+	w      http.ResponseWriter // lines must not touch its headers: they run concurrently
 	r      *http.Request
 	payer  payer
 	rights rights
 
-	ctx     context.Context //nolint:containedctx // of the waits for orders; it ends when the caller has gone
+	ctx     context.Context //nolint:containedctx // of the waits for orders; ends when the caller disconnects
 	gone    context.CancelFunc
-	reading context.Context //nolint:containedctx // it ends when nothing more is to be read
+	reading context.Context //nolint:containedctx // ends when no more lines are read
 	enough  context.CancelFunc
 
 	running sync.WaitGroup // lines that were read
 
 	mu      sync.Mutex
 	wholly  bool // the body was read to its end
-	open    int  // lines that are not answered
+	open    int  // lines without an answer
 	answers []byte
-	held    []func()      // the shares of the lines answered in answers
+	held    []func()      // release the shares of the lines in answers
 	some    chan struct{} // there are answers
 	now     chan struct{} // they should be written at once
 }
@@ -65,7 +66,8 @@ func hasOrderLines(r *http.Request) bool {
 	return len(given) >= len(ndjson) && strings.EqualFold(given[:len(ndjson)], ndjson) && r.URL.Path == processOperation.Path
 }
 
-// processStream answers a request with an order on each line. What was read is processed, also if the caller hangs up.
+// processStream answers a request with an order on each line. Every line that was read is processed, even if the
+// caller disconnects.
 func (s *server) processStream(w http.ResponseWriter, r *http.Request) error {
 	if err := checkMediaType(r.Header, ndjson); err != nil {
 		return err
@@ -82,7 +84,8 @@ func (s *server) processStream(w http.ResponseWriter, r *http.Request) error {
 		submission: s.submissionOf(w, r), w: w, r: r, payer: payerOf(w),
 		rights: s.rightsOf(w, r, processOperation.OperationID), some: make(chan struct{}, 1), now: make(chan struct{}, 1),
 	}
-	st.ctx, st.gone = context.WithCancel(context.WithoutCancel(r.Context())) // net/http ends its own with the first failed read, also with ours
+	// net/http cancels the context of the request after any failed read, even one by our deadline.
+	st.ctx, st.gone = context.WithCancel(context.WithoutCancel(r.Context()))
 	defer st.gone()
 	st.reading, st.enough = context.WithCancel(st.ctx)
 	if c := connectionOf(r); c != nil {
@@ -93,7 +96,8 @@ func (s *server) processStream(w http.ResponseWriter, r *http.Request) error {
 	if st.wholly {
 		return nil
 	}
-	// A caller that still sends may lose the last answers when the connection is cut. It is, because what follows on it is no request.
+	// The rest of the body can't be a request, so the connection must be closed. A caller that is still sending would
+	// lose the last answers by that. So the body is read for a moment first.
 	_ = huma.SetReadDeadline(w, time.Now().Add(lingering))
 	if _, err := io.Copy(io.Discard, r.Body); err != nil {
 		panic(http.ErrAbortHandler)
@@ -116,13 +120,13 @@ func (st *orderStream) begin() {
 	control := http.NewResponseController(st.w)
 	_ = control.EnableFullDuplex() // not every writer has a connection
 	if st.r.Header["Expect"] != nil {
-		rec.ResponseWriter.WriteHeader(http.StatusContinue) // net/http would send it with the first read, behind the head
+		rec.ResponseWriter.WriteHeader(http.StatusContinue) // net/http would send it with the first read, after the head
 	}
 	st.w.WriteHeader(http.StatusOK)
 	_ = control.Flush()
 }
 
-// answer reads the lines and writes their answers, until every line that was read is answered.
+// answer reads the lines and writes their answers, until every line that was read has one.
 func (st *orderStream) answer() {
 	var writing sync.WaitGroup
 	writing.Go(st.write)
@@ -132,7 +136,7 @@ func (st *orderStream) answer() {
 	st.read()
 }
 
-// read starts each line, until there are no more or reading is to end.
+// read starts each line, until there are no more or reading must end.
 func (st *orderStream) read() {
 	in := lineReader{Reader: bufio.NewReaderSize(st, 16<<10)}
 	for n := 1; ; n++ {
@@ -155,10 +159,10 @@ func (st *orderStream) read() {
 	}
 }
 
-// Read reads from the body, for as long as a connection may be idle.
+// Read reads from the body. Each read may take as long as a connection may be idle.
 func (st *orderStream) Read(p []byte) (int, error) {
 	_ = huma.SetReadDeadline(st.w, time.Now().Add(idleTimeout))
-	if err := st.reading.Err(); err != nil { // looked at after the deadline was set: stopReading sets another
+	if err := st.reading.Err(); err != nil { // checked after the deadline was set, because stopReading sets another one
 		return 0, err
 	}
 	n, err := st.r.Body.Read(p)
@@ -168,7 +172,7 @@ func (st *orderStream) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// stopReading ends the reading of lines. Those that were read are answered.
+// stopReading ends the reading of lines. Lines that were read are answered.
 func (st *orderStream) stopReading() {
 	st.enough()
 	st.mu.Lock()
@@ -178,7 +182,7 @@ func (st *orderStream) stopReading() {
 	}
 }
 
-// lineReader reads lines of up to maxBody bytes. Of a longer line it keeps a little more than that.
+// lineReader reads lines of up to maxBody bytes. Of a longer line it keeps slightly more than that.
 type lineReader struct {
 	*bufio.Reader
 	line []byte
@@ -198,7 +202,8 @@ func (l *lineReader) next() ([]byte, error) {
 	}
 }
 
-// start waits until the caller may have another line under way, and starts it. It reports false if no more lines are to be read.
+// start waits until the caller may have another line in progress, and starts it. It reports false if no more lines
+// are read.
 func (st *orderStream) start(n int, text []byte) bool {
 	denied := st.rights.check()
 	admission, err := st.Access.AdmitSoon(st.reading, st.principal)
@@ -224,7 +229,7 @@ func (st *orderStream) start(n int, text []byte) bool {
 	return denied == nil
 }
 
-// process adds the answer to a line.
+// process appends the answer to a line.
 func (st *orderStream) process(b []byte, n int, text []byte, denied error) []byte {
 	began := time.Now()
 	o, ignored, err := orders.Order{}, []string(nil), denied
@@ -259,13 +264,13 @@ func (st *orderStream) process(b []byte, n int, text []byte, denied error) []byt
 	return append(b, "}\n"...)
 }
 
-// secondsOf is what Retry-After has, 0 without one.
+// secondsOf is the value of Retry-After, or 0.
 func secondsOf(header string) int32 {
 	seconds, _ := strconv.ParseInt(header, 10, 32)
 	return int32(seconds)
 }
 
-// order processes the order of a line. A panic is its error: outside of the handler it would end the service.
+// order processes the order of a line. It recovers from panics, which would end the service outside of the handler.
 func (st *orderStream) order(text []byte) (o orders.Order, ignored []string, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -284,7 +289,7 @@ func (st *orderStream) order(text []byte) (o orders.Order, ignored []string, err
 	return o, withMetadata(ignored, &in, &o), err
 }
 
-// give hands an answer to write.
+// give queues an answer for write.
 func (st *orderStream) give(answer []byte, release func()) {
 	st.mu.Lock()
 	st.answers = append(st.answers, answer...)
@@ -301,11 +306,11 @@ func (st *orderStream) give(answer []byte, release func()) {
 func wake(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
-	default: // it is awake
+	default: // awake already
 	}
 }
 
-// write writes answers, those of some milliseconds together. If it can't, the caller has gone, or reads too slowly.
+// write writes answers, several together. If it fails, the caller has disconnected or reads too slowly.
 func (st *orderStream) write() {
 	control := http.NewResponseController(st.w)
 	var spare []byte

@@ -1,20 +1,16 @@
-// Package httpapi is the JSON over HTTP edge of the service: it reads requests,
-// makes one call to the engine for each, and writes the answers. It decides
-// nothing about orders.
+// Package httpapi is the HTTP API of the service: it reads requests, makes one call to the engine for each, and writes the
+// answers. It decides nothing about orders.
 //
-// Requests are read strictly (RFC 8259 within the limits of I-JSON, RFC 7493):
-// what is accepted has one reading. Faults of the caller are
-// answered with problem documents (RFC 9457) that name the field and never repeat
-// a text; the one exception is a conflict, which shows what is stored beside
-// what was sent. Everything that is not the caller's fault is one of a few
-// answers with Retry-After, or a mute 500. Fields that are not known are named in
-// the answer, or refused if the caller prefers; query parameters are refused always.
+// Requests are read strictly (RFC 8259 within the limits of I-JSON, RFC 7493), so that each has one meaning. Faults of the
+// caller are answered with problem documents (RFC 9457) that name the field and never repeat a text, except for a conflict,
+// which shows the stored value beside the sent one. All other errors are a 503 with Retry-After, or a 500 without details.
+// Unknown fields of a body are listed in the answer, or rejected if the caller prefers. Unknown query parameters are always
+// rejected.
 //
-// The OpenAPI 3.1 document is made from the types of this package; go generate
-// writes it to openapi.yaml. The same types say how bodies are read, but for that
-// of the process route: it is the hot one, and read by hand. No path of the API
-// redirects, and no path segment in the place of an id has a meaning of its own, so any id
-// can be asked for; the names that no path can carry are refused.
+// The OpenAPI 3.1 document is made from the types of this package; go generate writes it to openapi.yaml. Bodies are decoded
+// by the same types. The answers of the process route, the hot one, are written by hand. No path of the API redirects, and
+// no path segment in the place of an id has another meaning, so any id can be requested. Names that a path can't carry are
+// rejected.
 package httpapi
 
 import (
@@ -37,84 +33,80 @@ import (
 	"pawl/internal/webhooks"
 )
 
-// Config is what the edge can be told.
+// Config holds the settings of the HTTP API.
 type Config struct {
-	// Currency of orders that name none: one that iso4217 knows.
-	// Empty means USD.
+	// Currency is the default currency of orders, one that iso4217 knows. Empty means USD.
 	Currency string
-	// ResponseTimeout is how long a caller who says nothing of it waits for the end of an
-	// order, up to a minute. Zero means not at all: 202 as soon as it is stored.
+	// ResponseTimeout is how long a request without Prefer: wait waits for the end of an order, up to a minute. Zero
+	// means not at all: it is answered with 202 as soon as the order is stored.
 	ResponseTimeout time.Duration
-	// Metrics answers GET /metrics. Nil means there is no such path.
+	// Metrics answers GET /metrics. Nil: that path does not exist.
 	Metrics http.Handler
-	// AllowedHosts are the names of the service beside localhost, as requests have them in Host.
+	// AllowedHosts are the names of the service in addition to localhost, as in the Host header.
 	AllowedHosts []string
-	// Proxies are the networks of the reverse proxies that are believed where a request comes from.
+	// Proxies are the networks of the reverse proxies that are trusted to state where a request comes from.
 	Proxies []netip.Prefix
-	// Registerer takes the metrics of requests. Nil means that there are none.
+	// Registerer receives the metrics of requests. Nil: they are not exported.
 	Registerer prometheus.Registerer
-	// Events is the feed, and its tail for callers that wait for more. Nil means that events are unavailable.
+	// Events is the feed, and its tail for callers that wait for more. Nil: events are unavailable.
 	Events *events.Tail
-	// Access identifies callers. Nil means that the service is open: entirely to this machine, and to others for the
-	// operations of the contract.
+	// Access identifies callers. Nil: the service is open, entirely to this machine, and to others for the operations
+	// of the contract.
 	Access *access.Control
-	// Webhooks are the endpoints that events are sent to. Nil is only for handlers that never use them.
+	// Webhooks are the endpoints that events are sent to. Nil only for handlers that never use them.
 	Webhooks *webhooks.Endpoints
-	// Books proves the books. Nil is only for handlers that never use it.
+	// Books verifies the books. Nil only for handlers that never use it.
 	Books *books.Verification
-	// Console makes the handler of /console of that of the API, which it asks for all it shows and does. Where there is
-	// an address for operations it is there only. Nil means there is none.
+	// Console makes the handler of /console, which uses the given handler of the API for everything it shows and
+	// does. If there is an address for operations, the console is only there. Nil: there is no console.
 	Console func(api http.Handler) http.Handler
-	// Quarantine says why nothing may be done with the database, which belongs elsewhere: then all requests but reads
-	// are refused. Empty means that it belongs here.
+	// Quarantine is why the database may only be read, because it was restored or copied. Empty: it is not
+	// restricted.
 	Quarantine string
-	// Log takes faults of the service, with the request id. Nil means that they are not logged.
+	// Log receives faults of the service, with the request id. Nil: they are not logged.
 	Log *slog.Logger
 
-	operations bool // they have an address of their own
+	operations bool // there is a separate address for operations
 	streams    streamTimes
 }
 
 type server struct {
-	Config                 // as New was given it, and with what goes without saying
-	document func() []byte // OpenAPI, in YAML
-	engine   *engine.Engine
-	clock    func() time.Time // the database's
-	currency iso4217.Currency
-	mux      *http.ServeMux // of the public address
-	ops      *http.ServeMux // of the address for operations; the same one where there is none
-	inside   *http.ServeMux // of the console: everything; the same one again where there is no other address
-	hosts    hosts
-	checks   singleflight.Group // of health
-	lists    *shares            // places for requests that read much at once
-	looks    *shares            // places for requests whose answer takes the processor
-	bodies   *shares            // bytes for bodies that are not small
-	lines    *shares            // bytes for lines of order streams
-	catchUps *shares            // places for streams that send what was read for them alone
-	bounded  map[string]*shares // which places requests need, by their patterns
-	api      huma.API
-	own      map[string]http.HandlerFunc // patterns huma documents and we serve
-	// The operations of the document, in the order of the routes.
-	documented []*huma.Operation
-	metrics    *metrics
-	// What tells requests of browsers apart by Sec-Fetch-Site and Origin.
+	Config                    // with defaults
+	document    func() []byte // OpenAPI, in YAML
+	engine      *engine.Engine
+	clock       func() time.Time // of the database
+	currency    iso4217.Currency
+	mux         *http.ServeMux // of the public address
+	ops         *http.ServeMux // of the address for operations; mux if there is none
+	inside      *http.ServeMux // of the console: all routes; mux if there is no address for operations
+	hosts       hosts
+	checks      singleflight.Group // of health
+	lists       *shares            // places for requests that read a lot at once
+	looks       *shares            // places for requests that take processor time
+	bodies      *shares            // bytes for large bodies
+	lines       *shares            // bytes for lines of order streams
+	catchUps    *shares            // places for streams that read from the database
+	bounded     map[string]*shares // the places that a route needs, by pattern
+	api         huma.API
+	own         map[string]http.HandlerFunc // by pattern: routes that huma documents and this package serves
+	documented  []*huma.Operation           // in the order of the routes
+	metrics     *metrics
 	crossOrigin *http.CrossOriginProtection
 }
 
-// New returns the handler of every path of the service. It panics when cfg holds
-// a currency that is not known; it starts nothing, and is safe for concurrent use
-// while the engine runs.
+// New returns the handler of all paths of the service. It panics if the currency in cfg is unknown. It starts
+// nothing, and is safe for concurrent use while the engine runs.
 func New(e *engine.Engine, cfg Config) http.Handler { return newServer(e, cfg) }
 
-// NewWithOperations is New with a second handler, for another address. What is for operations alone is answered there
-// only: metrics, why the service is not ready, and what needs the role admin.
+// NewWithOperations is New with a second handler, for a separate address. Only that one has what is for operations:
+// metrics, the reason why the service is not ready, and the routes that need the role admin.
 func NewWithOperations(e *engine.Engine, cfg Config) (api, forOperations http.Handler) {
 	cfg.operations = true
 	s := newServer(e, cfg)
 	return s, operations{s}
 }
 
-// Document is the description of the API, OpenAPI 3.1 in YAML, as GET /openapi.yaml answers it.
+// Document is the OpenAPI 3.1 description of the API in YAML, as in GET /openapi.yaml.
 func Document() string { return string(newServer(nil, Config{}).document()) }
 
 func newServer(e *engine.Engine, cfg Config) *server {
@@ -159,9 +151,8 @@ func newServer(e *engine.Engine, cfg Config) *server {
 	return s
 }
 
-// routes lists every route. Those with a body are read by our own decoder and
-// only documented by huma; huma serves the others. No literal ever stands where
-// an id can: an order may be called process.
+// routes lists every route. Those with a body are read by our own decoder and only documented by huma; huma serves
+// the others. No literal is in the place of an id: an order may be called process.
 func (s *server) routes() {
 	post[processRequest, orderAnswer](s, processOperation, s.process)
 	getWithin(s, getOrderOperation, (*getOrderRequest).limit, s.getOrder)
@@ -196,7 +187,7 @@ func (s *server) routes() {
 	s.webhookRoutes()
 	s.policyRoutes()
 	s.sessionRoutes()
-	s.handle("GET /{$}", s.home)                                // people who type the address alone
-	s.handle("GET /problems/{code}", s.answered(s.problemPage)) // people who follow the type of a problem
+	s.handle("GET /{$}", s.home)                                // for people who type only the address
+	s.handle("GET /problems/{code}", s.answered(s.problemPage)) // for people who follow the type of a problem
 	s.handleAnyQuery("/", s.answered(s.unknown))                // everything else
 }

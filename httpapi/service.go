@@ -33,16 +33,16 @@ type health struct {
 	Warning string `json:"warning,omitempty" doc:"Shown while the service is open because no token was created."`
 }
 
-// health gives the database the time that every read has, for all that has to be known: guarded has begun to count it. A machine that
-// is busy for some seconds is no reason to take a replica out; a balancer that can't wait so long has a limit of its own. Anybody may ask,
-// so those who ask at the same time cost the database one check.
+// health waits for the database as long as any read does (guarded has set the deadline): a few busy seconds are no
+// reason to take a replica out of service, and a balancer has its own timeout. Concurrent requests share one check,
+// because the route is open to everyone.
 func (s *server) health(ctx context.Context, _ *struct{}) (health, error) {
 	if s.Quarantine != "" {
 		return health{}, newProblem("quarantined", s.forReaders(ctx,
 			"The service processes no orders and sends no webhooks, because the database was restored or copied: "+s.Quarantine+". As the database's owner, run pawl adopt or pawl adopt --as-copy."))
 	}
 	checked := s.checks.DoChan("", func() (any, error) {
-		check, cancel := context.WithTimeout(context.WithoutCancel(ctx), readLimit) // others wait for it, too
+		check, cancel := context.WithTimeout(context.WithoutCancel(ctx), readLimit) // other requests share it
 		defer cancel()
 		return nil, s.engine.Ready(check)
 	})
@@ -57,7 +57,7 @@ func (s *server) health(ctx context.Context, _ *struct{}) (health, error) {
 	switch {
 	case errors.Is(err, orders.ErrStopping):
 		return health{}, err
-	case unmade: // then no caller can be identified as a reader
+	case unmade: // so no caller can be identified as a reader
 		return health{}, newProblem("unavailable", s.forOperations(ctx, strings.ToUpper(missing.Found[:1])+missing.Error()[1:]+"."))
 	case errors.Is(err, engine.ErrNotMigrated):
 		return health{}, newProblem("unavailable", s.forReaders(ctx,
@@ -72,10 +72,11 @@ func (s *server) health(ctx context.Context, _ *struct{}) (health, error) {
 	return out, err
 }
 
-// HowToClose is the command that makes a token, and so closes a service.
+// HowToClose is the command that makes a token, which closes an open service.
 const HowToClose = "pawl token create NAME --roles ROLES"
 
-// forOperations is a text for those who run the service: empty for others, where there is an address for operations.
+// forOperations is a text for people who run the service. If there is an address for operations, it is empty
+// elsewhere.
 func (s *server) forOperations(ctx context.Context, text string) string {
 	if mux := recordOf(writerOf(ctx)).mux; mux != s.ops && mux != s.inside {
 		return ""
@@ -126,7 +127,7 @@ func (s *server) verificationRoutes() {
 	get(s, getVerificationOperation, s.getVerification)
 }
 
-// verification is how far a proof of the books is, and what came of the last one.
+// verification is the progress of a verification of the books, and the last report.
 type verification struct {
 	State     string     `json:"state" enum:"none,running,done,failed" doc:"State of the last verification. none: not started on this server. failed: it could not read everything, which says nothing about the books; see the log."`
 	StartedAt *time.Time `json:"startedAt,omitempty"`
@@ -137,7 +138,7 @@ type verification struct {
 	Report *verificationReport `json:"report,omitempty" doc:"The report of the last verification that finished. Absent if there is none."`
 }
 
-// verificationReport is what a proof of the books found.
+// verificationReport is the result of a verification.
 type verificationReport struct {
 	FinishedAt time.Time           `json:"finishedAt"`
 	Seconds    float64             `json:"seconds" minimum:"0" doc:"How long it took."`
@@ -147,7 +148,7 @@ type verificationReport struct {
 	Money      []verificationMoney `json:"money" nullable:"false" doc:"What was charged and refunded, by currency."`
 }
 
-// verificationCheck is one thing that was proved, or not.
+// verificationCheck is the result of one check.
 type verificationCheck struct {
 	Name       string                 `json:"name" example:"completed"`
 	Proves     string                 `json:"proves" doc:"A sentence that is true if there are no violations."`

@@ -127,7 +127,7 @@ func (b *stepResultBody) check(d *decoder) {
 	}
 }
 
-// decidingNames are the fields of verbs that decide what is done.
+// decidingNames are the fields of verbs whose misspelling would change what is done.
 var decidingNames = []string{"generation", "outcome", "paymentMethod", "policy", "refund", "step"}
 
 func checkVerb[B any](d *decoder, body *B) {
@@ -137,8 +137,7 @@ func checkVerb[B any](d *decoder, body *B) {
 	}
 }
 
-// leastVerbWait is what a verb is given to be stored, however short the caller waits for
-// what comes of it.
+// leastVerbWait is the minimum time for a verb to be stored, even if the caller does not wait for its effect.
 const leastVerbWait = time.Second
 
 // postVerb serves one verb, with the body B.
@@ -152,7 +151,7 @@ func postVerb[B verbBody](s *server, op huma.Operation, verb orders.Verb) {
 	})
 }
 
-// do does what a verb asks and answers with the order.
+// do performs a verb and answers with the order.
 func (s *server) do(w http.ResponseWriter, r *http.Request, q *engine.Request, ignored []string) error {
 	want := preferenceOf(r.Header["Prefer"], s.ResponseTimeout)
 	place := want.placeToWait(w, r)
