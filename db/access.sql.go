@@ -27,7 +27,7 @@ type AccessLogAddParams struct {
 	Times      []int32
 }
 
-// Writes what was denied.
+// Records denied requests.
 func (q *Queries) AccessLogAdd(ctx context.Context, arg AccessLogAddParams) error {
 	_, err := q.db.Exec(ctx, accessLogAdd,
 		arg.Events,
@@ -66,7 +66,7 @@ type TokenCreateParams struct {
 	LifetimeSeconds float64
 }
 
-// Makes a token. No row: there is one of that name.
+// Makes a token. No row: there is one with this name.
 func (q *Queries) TokenCreate(ctx context.Context, arg TokenCreateParams) (time.Time, error) {
 	row := q.db.QueryRow(ctx, tokenCreate,
 		arg.ID,
@@ -106,7 +106,7 @@ type TokenGetRow struct {
 	UseIsNews     bool
 }
 
-// A token by its id, with how long it is still good by the clock of the database.
+// Returns a token by its id, with its remaining lifetime by the clock of the database.
 func (q *Queries) TokenGet(ctx context.Context, id string) (TokenGetRow, error) {
 	row := q.db.QueryRow(ctx, tokenGet, id)
 	var i TokenGetRow
@@ -152,7 +152,7 @@ type TokenRotateParams struct {
 	LifetimeSeconds float64
 }
 
-// Makes a token that takes the place of the one of its name, which expires after a while of grace. No row: there is none of
+// Makes a token that replaces the one with its name, which expires after a grace period. No row: there is none with
 // that name.
 func (q *Queries) TokenRotate(ctx context.Context, arg TokenRotateParams) (time.Time, error) {
 	row := q.db.QueryRow(ctx, tokenRotate,
@@ -172,7 +172,7 @@ const tokenUsed = `-- name: TokenUsed :exec
 SELECT pawl.note_token_use($1::text)
 `
 
-// Notes that a token was used, at most once in an hour, however many replicas see it used.
+// Records that a token was used, at most once an hour, however many replicas see it used.
 func (q *Queries) TokenUsed(ctx context.Context, id string) error {
 	_, err := q.db.Exec(ctx, tokenUsed, id)
 	return err
@@ -182,7 +182,7 @@ const tokensExist = `-- name: TokensExist :one
 SELECT EXISTS (SELECT FROM pawl.tokens)::boolean AS closed
 `
 
-// Whether a token was ever made: from then on the service is closed, whatever became of the token.
+// Reports whether a token was ever made. From then on the service is closed, even if the token is revoked.
 func (q *Queries) TokensExist(ctx context.Context) (bool, error) {
 	row := q.db.QueryRow(ctx, tokensExist)
 	var closed bool
@@ -209,7 +209,7 @@ type TokensListRow struct {
 	State     string
 }
 
-// All tokens, by name and age.
+// Returns all tokens, by name and age.
 func (q *Queries) TokensList(ctx context.Context) ([]TokensListRow, error) {
 	rows, err := q.db.Query(ctx, tokensList)
 	if err != nil {
@@ -256,7 +256,7 @@ type TokensRevokeParams struct {
 	Actor    string
 }
 
-// Ends the tokens of a name, or the one of an id, and says which.
+// Revokes the tokens with a name, or the one with an id, and returns their ids.
 func (q *Queries) TokensRevoke(ctx context.Context, arg TokensRevokeParams) ([]string, error) {
 	rows, err := q.db.Query(ctx, tokensRevoke, arg.NameOrID, arg.Actor)
 	if err != nil {

@@ -33,8 +33,8 @@ type AnswerOfRow struct {
 	ConsumedAt *time.Time
 }
 
-// What was answered before for this step of this generation. Durable, as OrdersByID: a caller who is told that an
-// answer was taken does not send it again.
+// Returns the stored answer for this step of this generation. Durable, as OrdersByID: a caller that is told that an
+// answer was accepted does not send it again.
 func (q *Queries) AnswerOf(ctx context.Context, arg AnswerOfParams) (AnswerOfRow, error) {
 	row := q.db.QueryRow(ctx, answerOf, arg.OrderNo, arg.Generation, arg.Step)
 	var i AnswerOfRow
@@ -100,12 +100,11 @@ type AnswerStoreRow struct {
 	WrittenOrder WrittenOrder
 }
 
-// Keeps an answer and, if the order waits at that step, wakes it for this process. It
-// always raises seq: a driver who is about to let the order wait loses its compare-and-set,
-// reads the order back and finds the answer; one who just did is seen waiting. What
-// it finds is judged where the lock is taken: any other part of the statement sees the row
-// as it was before that. The first answer stays; only one that said not done makes room for another. Waits
-// for the row, half a second at most.
+// Stores an answer and, if the order waits at that step for a callback, a retry or a person, claims it for this
+// process. It raises seq even if the order does not wait yet: a driver that is about to hold it then loses its
+// compare-and-set, reads the row, and finds the answer. Whether the order waits is read in the CTE that locks its
+// row; the rest of the statement sees the row as it was before the lock. The first answer is kept, unless it was
+// not_done. Waits for the row for at most 500 ms.
 func (q *Queries) AnswerStore(ctx context.Context, arg AnswerStoreParams) ([]AnswerStoreRow, error) {
 	rows, err := q.db.Query(ctx, answerStore,
 		arg.Generation,
@@ -213,8 +212,11 @@ type AnswerTargetRow struct {
 	CallPolicy *int32
 }
 
-// Answers that come without a call.
-// The order that a callback is about, and the last call for that step in that generation. No row if there was none.
+// Answers that arrive without a call.
+//
+// A condition on set_config is always true. It sets lock_timeout for this statement only.
+// Returns the order that a callback is about, and the last call for that step in that generation. No row: there was
+// none.
 func (q *Queries) AnswerTarget(ctx context.Context, arg AnswerTargetParams) ([]AnswerTargetRow, error) {
 	rows, err := q.db.Query(ctx, answerTarget, arg.Generation, arg.Step, arg.OrderNo)
 	if err != nil {
@@ -310,7 +312,7 @@ INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, op
 SELECT k.order_no, coalesce((SELECT min(t.call) FROM pawl.step_calls AS t WHERE t.order_no = $1 AND t.call < 0), 0) - 1,
   k.fence, $2, $3::integer, $4, 'undo', nullif($5::text, '')
 FROM touched AS k
-ON CONFLICT (order_no, call) DO NOTHING -- two of one order at one moment: the other has the number
+ON CONFLICT (order_no, call) DO NOTHING -- a concurrent one of the same order has the number
 RETURNING call, started_at
 `
 
@@ -330,11 +332,10 @@ type LateUndoBeginRow struct {
 	StartedAt time.Time
 }
 
-// The audit of such a call, committed before it as any. Numbers below zero: those above
-// are the driver's, who may be in a call of a later generation. No row: another process has
-// claimed it meanwhile, it is closed, or the order was written to since it was read. What
-// the undo says is to be taken back was looked up after that read, and the driver may have
-// begun an undo of the same key with another name. The driver then finds seq raised.
+// Records the call of a late undo before it is made. Its number is below zero, because the driver of the order
+// numbers its own calls from 1. No row: another process has claimed the undo, it is closed, or seq has changed since
+// the order was read. The reference to undo was read after that, so with an unchanged seq the driver can't have begun
+// an undo of the same key with another reference. Raising seq makes a driver that is about to do so read again.
 func (q *Queries) LateUndoBegin(ctx context.Context, arg LateUndoBeginParams) ([]LateUndoBeginRow, error) {
 	rows, err := q.db.Query(ctx, lateUndoBegin,
 		arg.OrderNo,
@@ -387,8 +388,8 @@ type LateUndoFinishParams struct {
 	Call       int32
 }
 
-// Keeps the answer. One that was closed, opened again or claimed by another process
-// meanwhile is left to them.
+// Records the answer. It changes nothing else if the undo was closed, opened again or claimed by another process
+// meanwhile.
 func (q *Queries) LateUndoFinish(ctx context.Context, arg LateUndoFinishParams) error {
 	_, err := q.db.Exec(ctx, lateUndoFinish,
 		arg.Outcome,
@@ -445,10 +446,10 @@ type LateUndoOpenParams struct {
 	OrderNo    int64
 }
 
-// An effect was reported that the books say is absent or undone. No row: it stands
-// in them, or may still come to, or its undoing is under way already and knows as much.
-// Where the charge is being refunded, nothing is reserved any more. One that is opened
-// again is tried, and told of, like a new one.
+// Opens the undo of an effect that was reported although the books say that it is absent or undone. No row: the
+// effect is in the books, or may still get there, or its undo is open already and has its reference. While the charge
+// is being refunded, no reservation is left. An undo that is opened again is tried, and reported as an event, like a
+// new one.
 func (q *Queries) LateUndoOpen(ctx context.Context, arg LateUndoOpenParams) ([]int64, error) {
 	rows, err := q.db.Query(ctx, lateUndoOpen,
 		arg.Generation,
@@ -513,9 +514,8 @@ type LateUndoSettleRow struct {
 	WrittenOrder WrittenOrder
 }
 
-// A person has undone it by hand, and closes it. Written to the history of the order, which
-// may have ended. No row: it is not open any more, or the order was written to since it was
-// read.
+// Closes a late undo that a person has done by hand. It is written to the history of the order, which may have ended.
+// No row: the undo is not open, or seq has changed since the order was read.
 func (q *Queries) LateUndoSettle(ctx context.Context, arg LateUndoSettleParams) ([]LateUndoSettleRow, error) {
 	rows, err := q.db.Query(ctx, lateUndoSettle,
 		arg.OrderNo,
@@ -628,9 +628,9 @@ type LateUndosClaimRow struct {
 	UndoPolicy     *int32
 }
 
-// The lease is short: it lasts until the call is committed, which makes it outlast the
-// call. claims tells one claim from the next. It is undone where it was done, not where an undo was
-// last sent from.
+// Claims due late undos. The lease is short: it only lasts until the call is committed, which extends it beyond the
+// call. claims distinguishes one claim from the next. undo_policy is the policy of the call that did the step, not of
+// an earlier undo.
 func (q *Queries) LateUndosClaim(ctx context.Context, arg LateUndosClaimParams) ([]LateUndosClaimRow, error) {
 	rows, err := q.db.Query(ctx, lateUndosClaim, arg.Most, arg.LeaseSeconds)
 	if err != nil {

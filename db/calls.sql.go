@@ -28,8 +28,7 @@ type CallFencedParams struct {
 	Fence   int64
 }
 
-// An answer that came after another replica had taken the order over: it is kept, and moves
-// nothing.
+// Records an answer that arrived after another replica had claimed the order. It moves nothing.
 func (q *Queries) CallFenced(ctx context.Context, arg CallFencedParams) error {
 	_, err := q.db.Exec(ctx, callFenced,
 		arg.Outcome,
@@ -95,16 +94,15 @@ type CallsBeginRow struct {
 	At           time.Time
 }
 
-// Calls of remote steps. A call is committed before it is made, and closed
-// with the answer by the write that acts on it. Results of several orders go in one
-// statement; what differs between them comes in arrays, which are joined to the rows
-// found, never to orders.
-// The intent: from here on the effect may be there. The lease outlasts the call, and is
-// left as it is where it does. With a generation the call undoes a key of that earlier
-// generation. It says nothing about the step of the present one, which may not have been
-// called for yet: in_doubt_since stays as it is, or an order that is stopped then would be
-// charged in the books for a call that was never made. If its driver dies
-// in such a call, that counts as a take-over without a move, so the take-overs are not forgotten before it is answered.
+// Calls of remote steps. A call is committed before it is made, and closed by the write that applies its result. The
+// results of several orders are saved by one statement. What differs between them is in arrays, which are joined to
+// the rows that were found, never to orders.
+// Records calls that are about to be made. From this commit on, the step may take effect. The lease is extended only
+// if it would end before the call.
+//
+// With a generation, the call voids a key of that earlier generation. It says nothing about the current step, so
+// in_doubt_since stays: otherwise a stop would record a charge that was never called for. take_overs stays, too, so
+// that an order whose driver dies in such calls is held after three take-overs.
 func (q *Queries) CallsBegin(ctx context.Context, arg CallsBeginParams) ([]CallsBeginRow, error) {
 	rows, err := q.db.Query(ctx, callsBegin,
 		arg.OrderNos,
@@ -176,7 +174,7 @@ type CallsOfRow struct {
 	UndoOpen      bool
 }
 
-// The calls of an order, the smallest number first. undo_open: what the call was to undo came too late, and still stands.
+// Returns the calls of an order by number. undo_open: the call belongs to a late undo that is still open.
 func (q *Queries) CallsOf(ctx context.Context, arg CallsOfParams) ([]CallsOfRow, error) {
 	rows, err := q.db.Query(ctx, callsOf,
 		arg.OrderNo,
@@ -332,7 +330,7 @@ SELECT k.order_no::bigint AS order_no, k.generation::integer AS generation, k.st
     (SELECT l.reference FROM pawl.late_undos AS l WHERE l.order_no = k.order_no AND l.generation = k.generation AND l.step = k.effect),
     (SELECT w.reference FROM pawl.step_answers AS w WHERE w.order_no = k.order_no AND w.generation = k.generation AND w.step = k.effect
        AND w.operation = 'do'), '')::text AS reference,
-  -- Not EXISTS: the planner may hash that, and reads the whole table for it.
+  -- Not EXISTS, which the planner may hash, reading the whole table.
   coalesce((SELECT true FROM pawl.step_calls AS t WHERE t.order_no = k.order_no AND t.generation = k.generation AND t.step = k.step
     AND t.operation = 'undo' LIMIT 1), false)::boolean AS undo_begun,
   coalesce((SELECT t.undo_reference FROM pawl.step_calls AS t WHERE t.order_no = k.order_no AND t.generation = k.generation AND t.step = k.step
@@ -374,14 +372,14 @@ type CallsPreflightRow struct {
 	Data            string
 }
 
-// What must be known before a call. For the key of each step asked about: an answer that came without a call and was not
-// used yet; the provider's own name for what was done, from wherever it was kept, or empty where it never said; what an
-// undo that was begun before has named; and the age of the key. A confirmation goes by the name of the charge, which is
-// what it captures.
+// Reads what earlier calls left behind. For the key of each requested step: an unused answer that came without a
+// call; the provider's reference, or empty; the reference in an earlier undo request; and when the key was first
+// sent. A confirmation uses the reference of the charge that it captures.
 //
-// Before a charge or a reservation also the keys of earlier generations that were sent and never certainly undone (voids).
-// They must be dead first, also those that were refused: a delayed call may still arrive, and not every provider
-// remembers that it refused. Where a person has undone by hand what the provider would not, it would refuse again.
+// For a charge or a reservation, also the keys of earlier generations that were sent and not certainly undone
+// (voids). They must be undone first, even if they were refused: a delayed request may still arrive, and not every
+// provider remembers refusals. Keys that a person recorded as undone are left out, because the provider would refuse
+// again.
 func (q *Queries) CallsPreflight(ctx context.Context, arg CallsPreflightParams) ([]CallsPreflightRow, error) {
 	rows, err := q.db.Query(ctx, callsPreflight,
 		arg.OrderNos,
@@ -487,8 +485,8 @@ type CallsSuspendRow struct {
 	At       time.Time
 }
 
-// Answers that leave the order where it is: it is held, or with an empty hold goes on.
-// A negative delay holds it until a person acts.
+// Saves results that leave orders in their state. An order is put on hold, or continues if hold is empty. With a
+// negative delay it is held until a person acts.
 func (q *Queries) CallsSuspend(ctx context.Context, arg CallsSuspendParams) ([]CallsSuspendRow, error) {
 	rows, err := q.db.Query(ctx, callsSuspend,
 		arg.OrderNos,

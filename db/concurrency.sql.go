@@ -129,7 +129,7 @@ SELECT k.key FROM (
 ) AS k ORDER BY random() LIMIT $1
 `
 
-// Keys that an order waits for, for the sweep; others each time if they are many.
+// Returns keys that orders wait for, for the sweep. If they are many, different ones each time.
 func (q *Queries) ConcurrencyKeysQueued(ctx context.Context, most int32) ([]string, error) {
 	rows, err := q.db.Query(ctx, concurrencyKeysQueued, most)
 	if err != nil {
@@ -176,11 +176,11 @@ type ConcurrencyReadRow struct {
 	UnderWay int64
 }
 
-// Concurrency permits of orders that share a key. Who has one is counted from the orders: whatever has
-// started and not ended, also in doubt or held for a person. A grant compares and sets
-// the version of the key, so that of two grants that counted the same only one counts;
-// an end only makes room.
-// How many orders of a key are under way, and who is next, in order of arrival.
+// Concurrency permits of orders that share a key. The orders that have one are counted: those that have started and
+// not ended, even if they are in doubt or held for a person. A grant compares and sets the version of the key, so
+// that of two grants with the same count only one succeeds. The end of an order only makes room, and changes no
+// version.
+// Returns how many orders of a key are in progress, and the next ones in order of arrival.
 func (q *Queries) ConcurrencyRead(ctx context.Context, arg ConcurrencyReadParams) ([]ConcurrencyReadRow, error) {
 	rows, err := q.db.Query(ctx, concurrencyRead, arg.Key, arg.Most)
 	if err != nil {

@@ -29,8 +29,8 @@ type DemoBooksRow struct {
 	Kept          string
 }
 
-// What the books of the demonstration come to that must be so at its provider, too, in one snapshot. It reads all of
-// them: there are not many.
+// Returns totals of the demo's books that must match its provider, in one snapshot. It reads all rows; there are not
+// many.
 func (q *Queries) DemoBooks(ctx context.Context, currency string) (DemoBooksRow, error) {
 	row := q.db.QueryRow(ctx, demoBooks, currency)
 	var i DemoBooksRow

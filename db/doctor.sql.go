@@ -14,7 +14,7 @@ const orderNumberingRelaxed = `-- name: OrderNumberingRelaxed :one
 SELECT (c.relpersistence = 'u')::boolean AS relaxed FROM pg_catalog.pg_class AS c WHERE c.oid = 'pawl.order_numbering'::regclass
 `
 
-// Whether steps of orders may commit without waiting for the disk.
+// Reports whether steps of orders may commit without waiting for the disk.
 func (q *Queries) OrderNumberingRelaxed(ctx context.Context) (bool, error) {
 	row := q.db.QueryRow(ctx, orderNumberingRelaxed)
 	var relaxed bool
@@ -37,8 +37,8 @@ WHERE c.relnamespace = to_regnamespace('pawl') AND c.relkind = 'r' AND c.relpers
 ORDER BY 1
 `
 
-// What is there and does not do its work: triggers that were switched off, indexes that were not built to their end, and
-// tables that a crash empties, but for the one that it is to empty.
+// Lists objects that exist but do not work: disabled triggers, invalid indexes, and tables that a crash empties,
+// except the one that it must empty.
 func (q *Queries) SchemaSwitchedOff(ctx context.Context) ([]string, error) {
 	rows, err := q.db.Query(ctx, schemaSwitchedOff)
 	if err != nil {
@@ -71,8 +71,8 @@ type ServerConnectionsRow struct {
 	Services int64
 }
 
-// How many connections all callers of the server have, this one included, and how many those of running services on
-// this database.
+// Counts the connections of all clients of the server, including this one, and those of running services on this
+// database.
 func (q *Queries) ServerConnections(ctx context.Context, service string) (ServerConnectionsRow, error) {
 	row := q.db.QueryRow(ctx, serverConnections, service)
 	var i ServerConnectionsRow
@@ -100,8 +100,8 @@ type ServerFactsRow struct {
 	Size           int64
 }
 
-// Who we are on the server, and what it says of itself. A role that is not the one that logged in sees its own
-// statements in pg_stat_activity only if it has the rights of that one, or may see those of all roles.
+// Returns facts about this role and the server. A role other than the one that logged in sees its own statements in
+// pg_stat_activity only if it has the rights of that one, or pg_read_all_stats.
 func (q *Queries) ServerFacts(ctx context.Context) (ServerFactsRow, error) {
 	row := q.db.QueryRow(ctx, serverFacts)
 	var i ServerFactsRow
@@ -127,9 +127,9 @@ type ServerSettingsRow struct {
 	Setting string
 }
 
-// What `pawl doctor` looks at.
-// Settings as they hold for this connection, with what the role and the database say. Those that this server does not have
-// are left out. A size or a time is in the unit that pg_settings has for it.
+// Checks of `pawl doctor`.
+// Returns settings as they are for this connection, including those of the role and the database. Settings that this
+// server does not have are left out. Sizes and times are in the unit of pg_settings.
 func (q *Queries) ServerSettings(ctx context.Context, names []string) ([]ServerSettingsRow, error) {
 	rows, err := q.db.Query(ctx, serverSettings, names)
 	if err != nil {
@@ -164,8 +164,8 @@ type ServerStandbysRow struct {
 	Hidden      int64
 }
 
-// How many standbys are connected, and of how many a role sees that they are synchronous: without pg_read_all_stats it does not see
-// what they are. Base backups and logical replication are no standbys.
+// Counts the connected standbys, and the synchronous ones. Without pg_read_all_stats, a role does not see what they
+// are (hidden). Base backups and logical replication are not standbys.
 func (q *Queries) ServerStandbys(ctx context.Context) (ServerStandbysRow, error) {
 	row := q.db.QueryRow(ctx, serverStandbys)
 	var i ServerStandbysRow

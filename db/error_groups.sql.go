@@ -51,11 +51,12 @@ type ErrorGroupsRow struct {
 	Detail  string
 }
 
-// What keeps orders from being completed, over many of them.
-// Failed orders and those that wait for a person, of each the newest so many, put together by where they stand and why: the step and
-// code of the failure, or the reason of the hold up to a colon, which the list of orders chooses by. Times are those of the failures; of a hold, when those of the
-// oldest and the newest order began.
-// With an equal sign, the planner may look for them along the primary key.
+// Problems that many orders share.
+// Groups the newest failed orders and the newest orders that wait for a person, by status and cause: step and code of
+// the failure, or the hold reason up to the colon. first_at and last_at are times of failures. For a hold, they are
+// when the holds of the oldest and the newest order began.
+//
+// BETWEEN instead of =: with =, the planner may walk the primary key instead of the index.
 func (q *Queries) ErrorGroups(ctx context.Context, arg ErrorGroupsParams) ([]ErrorGroupsRow, error) {
 	rows, err := q.db.Query(ctx, errorGroups, arg.Most, arg.Groups)
 	if err != nil {

@@ -28,7 +28,7 @@ WITH origin AS MATERIALIZED (
       SELECT FROM pawl.early_events AS y WHERE y.position = m.position AND y.order_no = 0 AND y.item = m.item AND y.seq = m.version)
       ORDER BY m.position LIMIT 1)) AS position
   FROM origin AS s
-), span AS MATERIALIZED ( -- up to the thousandth row, or less: a plan may read and sort what is in it. The planner must not know how far that is, or it sorts here
+), span AS MATERIALIZED (
   SELECT n.position AS first, least(s.horizon, n.position + 300,
     (SELECT greatest(t.position, n.position + 1) FROM pawl.transitions AS t WHERE t.position >= n.position AND t.position < n.position + 300 ORDER BY t.position LIMIT 1 OFFSET (SELECT 999)),
     (SELECT greatest(m.position, n.position + 1) FROM pawl.stock_movements AS m WHERE m.position >= n.position AND m.position < n.position + 300 ORDER BY m.position LIMIT 1 OFFSET (SELECT 999))) AS position
@@ -45,7 +45,7 @@ WITH origin AS MATERIALIZED (
     SELECT FROM pawl.early_events AS y
     WHERE y.position >= (SELECT s.first FROM span AS s) AND y.position = m.position AND y.order_no = 0 AND y.item = m.item AND y.seq = m.version)
   ORDER BY m.position LIMIT 1000
-), finish AS MATERIALIZED ( -- where to stop: at the last transaction, if it may have more rows than were found, unless it is the first one, too
+), finish AS MATERIALIZED (
   SELECT CASE WHEN d.last > d.first THEN d.last ELSE d.first + 1 END AS position, d.last <= d.first AS whole
   FROM (
     SELECT s.first, least(s.position,
@@ -69,7 +69,7 @@ WITH origin AS MATERIALIZED (
       WHERE y.position >= (SELECT s.first FROM span AS s) AND y.position = m.position AND y.order_no = 0 AND y.item = m.item AND y.seq = m.version)
   ) AS w
   WHERE w.position < (SELECT f.position FROM finish AS f)
-), early AS MATERIALIZED ( -- from each first row of an order here, back to the next row that is not from above the end
+), early AS MATERIALIZED (
   SELECT p.order_no, p.item, p.seq, p.position FROM found AS w CROSS JOIN LATERAL (
     SELECT t.order_no, ''::text COLLATE "C" AS item, t.seq::bigint AS seq, t.position FROM pawl.transitions AS t
     WHERE w.item = '' AND t.order_no = w.order_no AND t.seq < w.seq AND t.seq > coalesce((
@@ -81,9 +81,9 @@ WITH origin AS MATERIALIZED (
       SELECT u.version FROM pawl.stock_movements AS u WHERE u.item = w.item AND u.version < w.seq AND u.position < (SELECT f.position FROM finish AS f)
       ORDER BY u.version DESC LIMIT 1), 0)
   ) AS p
-  WHERE w.seq > 1 AND w.before IS DISTINCT FROM w.seq - 1 AND (w.item <> '' OR ( -- one look-up settles nearly all of them
+  WHERE w.seq > 1 AND w.before IS DISTINCT FROM w.seq - 1 AND (w.item <> '' OR ( -- one look-up decides nearly all of them
     SELECT u.position FROM pawl.transitions AS u WHERE u.order_no = w.order_no AND u.seq < w.seq ORDER BY u.seq DESC LIMIT 1) >= (SELECT f.position FROM finish AS f))
-), held AS MATERIALIZED ( -- locked first: who has lost the lease writes nothing
+), held AS MATERIALIZED ( -- locked first: without the lease, nothing is written
   SELECT r.epoch FROM pawl.event_relay AS r
   WHERE r.singleton AND r.owner = $1::uuid AND r.fence = $2 AND EXISTS (SELECT FROM found)
     AND split_part(r.history, '/', 1) = left(pg_walfile_name(pg_current_wal_lsn()), 8) AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
@@ -92,7 +92,7 @@ WITH origin AS MATERIALIZED (
   INSERT INTO pawl.event_batches AS b (first_event_no, last_event_no, position_from, position_to, epoch, whole)
   SELECT s.last_event_no + 1, s.last_event_no + n.events, s.position, f.position, h.epoch, f.whole
   FROM held AS h, origin AS s, finish AS f, (SELECT (SELECT count(*) FROM found) + (SELECT count(*) FROM early) AS events) AS n
-  ON CONFLICT (first_event_no) DO NOTHING -- they have been numbered
+  ON CONFLICT (first_event_no) DO NOTHING -- they have numbers already
   RETURNING b.first_event_no, b.last_event_no
 ), kept AS (
   INSERT INTO pawl.early_events (first_event_no, position, order_no, item, seq)
@@ -100,7 +100,7 @@ WITH origin AS MATERIALIZED (
 )
 SELECT coalesce((SELECT b.last_event_no - b.first_event_no + 1 FROM batch AS b LIMIT 1), 0)::bigint AS events,
   coalesce((SELECT f.position < s.horizon FROM finish AS f), false)::boolean AS more, s.horizon::bigint AS horizon,
-  (pg_snapshot_xmin(pg_current_snapshot()) <> pg_snapshot_xmax(pg_current_snapshot()))::boolean AS held_back, -- a transaction has not ended
+  (pg_snapshot_xmin(pg_current_snapshot()) <> pg_snapshot_xmax(pg_current_snapshot()))::boolean AS held_back, -- by an open transaction
   coalesce(r.wanted_until > now(), false)::boolean AS wanted,
   coalesce(r.owner = $1::uuid AND r.fence = $2 AND split_part(r.history, '/', 1) = left(pg_walfile_name(pg_current_wal_lsn()), 8), false)::boolean AS ours
 FROM origin AS s, pawl.event_relay AS r WHERE r.singleton
@@ -120,9 +120,19 @@ type EventBatchAddRow struct {
 	Ours     bool
 }
 
-// Numbers the next events below the horizon: fewer than a thousand, cut where a transaction ends, or all of one that has more. Writes
-// nothing if there are none, or if the lease, the timeline or the last number is another one by now. The limits are literals: by them
-// the planner knows that there is little to do. Without them it compiles the statement (JIT), for seconds.
+// Numbers the next events below the horizon: fewer than a thousand transitions and as many stock movements, up to the
+// end of a transaction, or all events of a larger one. Writes nothing if there are none, or if the lease, the
+// timeline or the last number has changed. The limits are literals, by which the planner sees that there is little to
+// do. Without them it would compile the statement (JIT), for seconds.
+//
+// span: at most a thousand rows from the first one, so that a plan that sorts the span stays cheap. OFFSET is a
+// sub-select to hide the number from the planner, which would sort here otherwise.
+//
+// finish: the end of the batch. The last transaction is left out if it may have more rows than were read, unless it
+// is also the first: then the batch is that whole transaction.
+//
+// early: for the first row of each order in the batch, the rows directly before it whose position is not below the
+// end.
 func (q *Queries) EventBatchAdd(ctx context.Context, arg EventBatchAddParams) (EventBatchAddRow, error) {
 	row := q.db.QueryRow(ctx, eventBatchAdd, arg.Owner, arg.Fence)
 	var i EventBatchAddRow
@@ -148,7 +158,7 @@ type EventBatchesFromParams struct {
 	Most    int32
 }
 
-// The batch of an event and those after it.
+// Returns the batch of an event and the later ones.
 func (q *Queries) EventBatchesFrom(ctx context.Context, arg EventBatchesFromParams) ([]EventBatch, error) {
 	rows, err := q.db.Query(ctx, eventBatchesFrom, arg.EventNo, arg.Most)
 	if err != nil {
@@ -196,8 +206,8 @@ type EventBatchesOfOrderParams struct {
 	OrderID string
 }
 
-// The batches with events of an order after a number. A row is in the batch of its position or, if it was early, in that of another
-// row of the order.
+// Returns the batches with events of an order after a number. A row is in the batch of its position or, if it was
+// early, in that of a later row of the order.
 func (q *Queries) EventBatchesOfOrder(ctx context.Context, arg EventBatchesOfOrderParams) ([]EventBatch, error) {
 	rows, err := q.db.Query(ctx, eventBatchesOfOrder, arg.After, arg.Most, arg.OrderID)
 	if err != nil {
@@ -244,7 +254,7 @@ type EventBatchesPurgeParams struct {
 	Most             int32
 }
 
-// Forgets some of the oldest batches, but never the newest, nor one with events for which an enabled endpoint has no
+// Deletes some of the oldest batches, but never the newest, nor one with events for which an enabled endpoint has no
 // deliveries yet. The rows themselves stay in the history.
 func (q *Queries) EventBatchesPurge(ctx context.Context, arg EventBatchesPurgeParams) (int64, error) {
 	result, err := q.db.Exec(ctx, eventBatchesPurge, arg.RetentionSeconds, arg.Most)
@@ -268,7 +278,7 @@ type EventFeedRow struct {
 	EpochStarts  []int64
 }
 
-// How the feed stands: which events have numbers and are kept, and the epochs with their first events.
+// Returns the extent of the feed: the numbers of the events that are kept, and the epochs with their first events.
 func (q *Queries) EventFeed(ctx context.Context) (EventFeedRow, error) {
 	row := q.db.QueryRow(ctx, eventFeed)
 	var i EventFeedRow
@@ -314,9 +324,10 @@ type EventRelayHoldRow struct {
 	Epoch int32
 }
 
-// The feed of events: who numbers them, and how they are read (see migrations/00005_events_and_webhooks.sql).
-// Takes the lease of the relay, or renews it. With another timeline or database than the last time begins another epoch. No row: another
-// replica has the lease, or the positions are those of another cluster, whose transactions count from another number.
+// The feed of events: how they are numbered and read (see migrations/00005_events_and_webhooks.sql).
+// Takes or renews the lease of the relay. If the timeline or the database has changed, it begins a new epoch. No row:
+// another replica has the lease, or the positions are those of another cluster, whose transaction ids count from
+// another number.
 func (q *Queries) EventRelayHold(ctx context.Context, arg EventRelayHoldParams) (EventRelayHoldRow, error) {
 	row := q.db.QueryRow(ctx, eventRelayHold, arg.Owner, arg.LeaseSeconds)
 	var i EventRelayHoldRow
@@ -333,7 +344,7 @@ type EventRelayReleaseParams struct {
 	Fence int64
 }
 
-// Lets another replica take the lease at once.
+// Releases the lease for another replica.
 func (q *Queries) EventRelayRelease(ctx context.Context, arg EventRelayReleaseParams) (int64, error) {
 	result, err := q.db.Exec(ctx, eventRelayRelease, arg.Owner, arg.Fence)
 	if err != nil {
@@ -361,7 +372,7 @@ type EventRelayStateRow struct {
 	Lag         float64
 }
 
-// Who numbers events, and for how long the oldest one that has no number yet has waited.
+// Returns the owner of the relay, and how long the oldest event without a number has waited.
 func (q *Queries) EventRelayState(ctx context.Context) (EventRelayStateRow, error) {
 	row := q.db.QueryRow(ctx, eventRelayState)
 	var i EventRelayStateRow
@@ -432,7 +443,7 @@ type EventsByKeyRow struct {
 	RefundInLedger bool
 }
 
-// Events by their rows, with the numbers that the caller has for them. Each row is found by its key.
+// Returns events by their rows, with the numbers that the caller has for them. Each row is found by its key.
 func (q *Queries) EventsByKey(ctx context.Context, arg EventsByKeyParams) ([]EventsByKeyRow, error) {
 	rows, err := q.db.Query(ctx, eventsByKey,
 		arg.EventNos,
@@ -537,7 +548,7 @@ type EventsOfBatchRow struct {
 	RefundInLedger bool
 }
 
-// The events of a batch after a number.
+// Returns the events of a batch after a number.
 func (q *Queries) EventsOfBatch(ctx context.Context, arg EventsOfBatchParams) ([]EventsOfBatchRow, error) {
 	rows, err := q.db.Query(ctx, eventsOfBatch, arg.FirstEventNo, arg.After, arg.Most)
 	if err != nil {
@@ -593,7 +604,7 @@ SELECT coalesce(greatest(
 FROM (SELECT coalesce((SELECT l.position_to FROM pawl.event_batches AS l ORDER BY l.first_event_no DESC LIMIT 1), 0) AS position) AS b
 `
 
-// The newest position, up to one, of a row that is committed and has no number yet; 0: there is none.
+// Returns the newest position, up to one, of a committed row without a number, or 0.
 func (q *Queries) EventsUnnumbered(ctx context.Context, upTo int64) (int64, error) {
 	row := q.db.QueryRow(ctx, eventsUnnumbered, upTo)
 	var position int64
@@ -606,7 +617,7 @@ UPDATE pawl.event_relay AS r SET wanted_until = now() + make_interval(secs => $1
 WHERE (r.wanted_until IS NULL OR r.wanted_until < now() + make_interval(secs => $1::float8) / 2) AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
 `
 
-// There are listeners: events are numbered soon for a while.
+// Records that there are listeners: for a while, events are numbered soon.
 func (q *Queries) EventsWanted(ctx context.Context, seconds float64) (int64, error) {
 	result, err := q.db.Exec(ctx, eventsWanted, seconds)
 	if err != nil {

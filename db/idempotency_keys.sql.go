@@ -31,10 +31,11 @@ type IdempotencyKeyKeepParams struct {
 	OrderNo     int64
 }
 
-// The keys by which requests that come again are known. Those of new orders are kept by the statements that admit orders.
-// Keeps the key of a request about an order that is stored, and returns the fingerprint that it stands for: that of the
-// request, unless it was used for another one. No row comes back when another request keeps it at this moment, or a crash took the order. Durable, as
-// OrdersByID.
+// Idempotency keys, which identify repeated requests. The statements that admit orders store the keys of new ones.
+// Stores the key of a request for an existing order, and returns the fingerprint that is stored: that of this
+// request, unless the key belongs to another one. No row: another request is storing the key at this moment, or a
+// crash has lost the order. Durable, as OrdersByID. (The condition on set_config is always true. It sets
+// lock_timeout.)
 func (q *Queries) IdempotencyKeyKeep(ctx context.Context, arg IdempotencyKeyKeepParams) ([][]byte, error) {
 	rows, err := q.db.Query(ctx, idempotencyKeyKeep,
 		arg.Principal,
@@ -72,7 +73,7 @@ type IdempotencyKeysOfRow struct {
 	Fingerprint []byte
 }
 
-// Who has used these keys, and what for. Durable, as OrdersByID.
+// Returns the fingerprints of these keys, by principal. Durable, as OrdersByID.
 func (q *Queries) IdempotencyKeysOf(ctx context.Context, keys []string) ([]IdempotencyKeysOfRow, error) {
 	rows, err := q.db.Query(ctx, idempotencyKeysOf, keys)
 	if err != nil {
@@ -100,8 +101,8 @@ DELETE FROM pawl.idempotency_keys AS k WHERE k.ctid = ANY(ARRAY(
 ))
 `
 
-// Removes some of the keys that have expired. Replicas that do it at the same time pass over each other's rows.
-// They are locked, so they stay where they are. A join with them, planned for fewer, compares each with all keys.
+// Deletes some of the expired keys. Replicas that do so at the same time skip each other's rows. The rows are locked,
+// so their ctid does not change. A join, planned for few rows, would compare each with all keys.
 func (q *Queries) IdempotencyKeysPurge(ctx context.Context, most int32) (int64, error) {
 	result, err := q.db.Exec(ctx, idempotencyKeysPurge, most)
 	if err != nil {

@@ -16,7 +16,7 @@ const backendPID = `-- name: BackendPID :one
 SELECT pg_backend_pid()::integer AS pid
 `
 
-// The server process behind this connection.
+// Returns the server process of this connection.
 func (q *Queries) BackendPID(ctx context.Context) (int32, error) {
 	row := q.db.QueryRow(ctx, backendPID)
 	var pid int32
@@ -43,7 +43,7 @@ type InstallationAdoptParams struct {
 	Actor string
 }
 
-// Has the database belong where it is. Without a name it keeps the one that it has.
+// Records that the database belongs where it is. Without a name, the name stays.
 func (q *Queries) InstallationAdopt(ctx context.Context, arg InstallationAdoptParams) (int64, error) {
 	result, err := q.db.Exec(ctx, installationAdopt, arg.Name, arg.Event, arg.Actor)
 	if err != nil {
@@ -60,7 +60,7 @@ SELECT l.due_at::timestamptz AS until FROM (
 ) AS l(due_at) ORDER BY l.due_at DESC LIMIT 1
 `
 
-// Until when a service has something of this database leased. No row: none drives anything.
+// Returns until when a service has a lease on anything in this database. No row: there is no lease.
 func (q *Queries) InstallationDrivenUntil(ctx context.Context) (time.Time, error) {
 	row := q.db.QueryRow(ctx, installationDrivenUntil)
 	var until time.Time
@@ -95,7 +95,7 @@ type InstallationPlaceRow struct {
 	Database     int64
 }
 
-// Where the database belongs, and where it is. 0 and empty: not known, or not stored yet.
+// Returns where the database belongs, and where it is. 0 and empty: not known, or not stored yet.
 func (q *Queries) InstallationPlace(ctx context.Context) (InstallationPlaceRow, error) {
 	row := q.db.QueryRow(ctx, installationPlace)
 	var i InstallationPlaceRow
@@ -119,7 +119,7 @@ type InstallationSecretRow struct {
 	CallbackSecret []byte
 }
 
-// Who we are to providers, and what tokens of callbacks are derived from.
+// Returns our identity towards providers, and the secret that callback tokens are derived from.
 func (q *Queries) InstallationSecret(ctx context.Context) (InstallationSecretRow, error) {
 	row := q.db.QueryRow(ctx, installationSecret)
 	var i InstallationSecretRow
@@ -135,7 +135,7 @@ UPDATE pawl.installation AS i SET
 WHERE i.database_oid IS NULL OR i.name IS NULL AND $1::text <> '' OR i.system_identifier IS NULL AND pawl.system_identifier() IS NOT NULL
 `
 
-// Stores where the database belongs, as far as that was not stored before.
+// Stores where the database belongs, unless that is stored already.
 func (q *Queries) InstallationSettle(ctx context.Context, name string) (int64, error) {
 	result, err := q.db.Exec(ctx, installationSettle, name)
 	if err != nil {

@@ -16,14 +16,14 @@ const leasesClaim = `-- name: LeasesClaim :many
 WITH due AS MATERIALIZED (
   SELECT o.order_no, o.hold FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[]) AND o.due_at <= now()
-    AND (o.policy IS NULL OR o.policy = ANY($2::integer[])) -- only what this process can run
+    AND (o.policy IS NULL OR o.policy = ANY($2::integer[])) -- only policies that this process has
   ORDER BY o.order_no
   FOR NO KEY UPDATE SKIP LOCKED
 ), claimed AS (
   UPDATE pawl.orders AS o SET
     fence = o.fence + 1, seq = o.seq + 1,
     take_overs = CASE WHEN o.hold IS NULL THEN least(o.take_overs + 1, 100) ELSE o.take_overs END,
-    -- Its driver left it in doubt, or died in the call: an answer that was lost counts as one.
+    -- Its driver died or gave up during a call: the lost answer counts as a retry.
     retries = CASE WHEN o.hold IS NULL AND o.in_doubt_since IS NOT NULL THEN coalesce(o.retries, 0) + 1 ELSE o.retries END,
     hold = CASE WHEN o.take_overs >= 3 AND o.hold IS NULL THEN 'attention' END,
     hold_reason = CASE WHEN o.take_overs >= 3 AND o.hold IS NULL THEN 'taken over three times without a move' END,
@@ -51,9 +51,8 @@ type LeasesClaimRow struct {
 	WrittenOrder WrittenOrder
 }
 
-// Takes up those of the given orders that are due. An order taken over from a driver three
-// times without a move is held: whatever it does to its driver, it does it no more. One
-// whose hold has run out is woken, which says nothing against it.
+// Claims those of the given orders that are due. An order that was taken over three times without a move is put on
+// hold instead: it may be what kills its drivers. Waking an order whose hold has ended does not count as a take-over.
 func (q *Queries) LeasesClaim(ctx context.Context, arg LeasesClaimParams) ([]LeasesClaimRow, error) {
 	rows, err := q.db.Query(ctx, leasesClaim,
 		arg.OrderNos,
@@ -149,12 +148,11 @@ type LeasesDueRow struct {
 	Policy  *int32
 }
 
-// A lease is orders.due_at: until then the owner drives the order, from then on
-// any replica may claim it. A claim raises the fence, so the owner before
-// can no longer write to it. All times are the database's.
-// Finds orders to claim. The floor keeps the scan away from the dead entries that
-// finished orders leave in the index; now() and not clock_timestamp(), because only a
-// stable value bounds an index scan.
+// A lease is orders.due_at: until then the owner drives the order, and after that any replica may claim it. A claim
+// raises the fence, so the previous owner can no longer write to the order. All times are by the clock of the
+// database.
+// Finds orders to claim. The floor keeps the scan away from the dead entries that ended orders leave in the index. It
+// uses now() and not clock_timestamp(), because only a stable value limits an index scan.
 func (q *Queries) LeasesDue(ctx context.Context, arg LeasesDueParams) ([]LeasesDueRow, error) {
 	rows, err := q.db.Query(ctx, leasesDue, arg.Floor, arg.Most)
 	if err != nil {
@@ -179,7 +177,7 @@ const leasesDueFloor = `-- name: LeasesDueFloor :one
 SELECT (now() - interval '5 seconds')::timestamptz AS floor
 `
 
-// Where the next scan may start: a little before now, on the database's clock.
+// Returns the floor of the next scan: slightly before now.
 func (q *Queries) LeasesDueFloor(ctx context.Context) (time.Time, error) {
 	row := q.db.QueryRow(ctx, leasesDueFloor)
 	var floor time.Time
@@ -207,8 +205,8 @@ type LeasesReleaseParams struct {
 	Owner    uuid.UUID
 }
 
-// Hands orders back, due at once: the next replica that looks takes them over. To hand
-// back is no failure of its driver, so it takes the claim it came with off the count.
+// Releases orders: they are due at once, for the next replica. A release is not a failed drive, so it lowers
+// take_overs again.
 func (q *Queries) LeasesRelease(ctx context.Context, arg LeasesReleaseParams) ([]int64, error) {
 	rows, err := q.db.Query(ctx, leasesRelease, arg.OrderNos, arg.Owner)
 	if err != nil {
@@ -246,8 +244,8 @@ type LeasesRenewParams struct {
 	OrderNos     []int64
 }
 
-// The one write without seq and history: it is idempotent. A lease that outlasts a call
-// is not cut short.
+// Renews leases. This has no seq and no history, because it is idempotent. It never shortens a lease, such as one
+// that covers a call.
 func (q *Queries) LeasesRenew(ctx context.Context, arg LeasesRenewParams) ([]int64, error) {
 	rows, err := q.db.Query(ctx, leasesRenew, arg.LeaseSeconds, arg.Owner, arg.OrderNos)
 	if err != nil {
@@ -271,7 +269,7 @@ func (q *Queries) LeasesRenew(ctx context.Context, arg LeasesRenewParams) ([]int
 const leasesShorten = `-- name: LeasesShorten :many
 WITH longest AS (
   SELECT x.hold, make_interval(secs => x.seconds) AS wait, make_interval(secs => x.seconds, mins => 1) AS too_long
-  FROM ROWS FROM (unnest($1::text[]), unnest($2::float8[])) AS x(hold, seconds) -- '': none, it is driven
+  FROM ROWS FROM (unnest($1::text[]), unnest($2::float8[])) AS x(hold, seconds) -- '': no hold, the order is driven
 ), ahead AS MATERIALIZED (
   SELECT f.order_no FROM longest AS l CROSS JOIN LATERAL (
     SELECT o.order_no FROM pawl.orders AS o
@@ -301,11 +299,11 @@ type LeasesShortenParams struct {
 	Most     int32
 }
 
-// What was written before the clock of the database was set back may lie further ahead than any lease or wait can. It is
-// shortened to the longest there is, by what the order waits for: a driver who lives renews his lease, and one who has died is
-// found when it ends. As a renewal, it is idempotent, and has no seq and no history. A start that a request has set is no
-// wait of ours. A minute more is not too long: another replica may have a longer lease. Each kind is looked for on its own: hold is
-// in the index, so only what is too long is read.
+// Shortens leases and waits that are longer than possible, because they were written before the clock of the database
+// was set back. Each is set to the longest one of its hold: a living driver renews its lease, and the order of a dead
+// one is found when the lease ends. Like a renewal, this is idempotent, and has no seq and no history. Start times
+// are left alone: requests set them. The margin of a minute is for replicas with longer leases. Each hold is searched
+// separately: it is in the index, so only rows that are too long are read.
 func (q *Queries) LeasesShorten(ctx context.Context, arg LeasesShortenParams) ([]int64, error) {
 	rows, err := q.db.Query(ctx, leasesShorten,
 		arg.Holds,
@@ -360,7 +358,7 @@ type LeasesTakeRow struct {
 	WrittenOrder WrittenOrder
 }
 
-// Takes up orders out of a hold before its time, because what they waited for is there.
+// Claims orders on hold before the hold ends, because what they waited for has happened.
 func (q *Queries) LeasesTake(ctx context.Context, arg LeasesTakeParams) ([]LeasesTakeRow, error) {
 	rows, err := q.db.Query(ctx, leasesTake,
 		arg.OrderNos,
@@ -452,8 +450,8 @@ UPDATE pawl.orders AS o SET reserved_until = now() + make_interval(secs => o.res
 WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l)) AND o.reserved_until > now() + make_interval(secs => o.reservation_ttl)
 `
 
-// As LeasesShorten, for the time that reservations have. It reads all deadlines there are, so it is only for when the clock may have
-// been set back.
+// Like LeasesShorten, for the deadlines of reservations. It reads all deadlines, so it is only used when the clock
+// may have been set back.
 func (q *Queries) ReservationsShorten(ctx context.Context, most int32) (int64, error) {
 	result, err := q.db.Exec(ctx, reservationsShorten, most)
 	if err != nil {
@@ -471,7 +469,7 @@ UPDATE pawl.refunds AS f SET due_at = now() + make_interval(secs => $1::float8)
 WHERE f.due_at > now() + make_interval(secs => $1::float8)
 `
 
-// As LeasesShorten, for the claims and pauses of late undos and refunds.
+// Like LeasesShorten, for the claims and pauses of late undos and refunds.
 func (q *Queries) SideCallsShorten(ctx context.Context, longestSeconds float64) (int64, error) {
 	result, err := q.db.Exec(ctx, sideCallsShorten, longestSeconds)
 	if err != nil {

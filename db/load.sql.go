@@ -13,7 +13,7 @@ const loadStored = `-- name: LoadStored :one
 SELECT count(*) AS orders FROM pawl.orders AS o WHERE o.order_id = ANY((SELECT $1::text[])::text[])
 `
 
-// How many of these orders there are.
+// Counts those of the given orders that are stored.
 func (q *Queries) LoadStored(ctx context.Context, orderIds []string) (int64, error) {
 	row := q.db.QueryRow(ctx, loadStored, orderIds)
 	var orders int64

@@ -34,7 +34,7 @@ type PoliciesListRow struct {
 	Reason      *string
 }
 
-// Versions below one, the highest first, each with when it was last made the active one.
+// Returns versions below a number, highest first, each with the time of its last activation.
 func (q *Queries) PoliciesList(ctx context.Context, arg PoliciesListParams) ([]PoliciesListRow, error) {
 	rows, err := q.db.Query(ctx, policiesList, arg.Before, arg.Most)
 	if err != nil {
@@ -70,7 +70,8 @@ JOIN pawl.policies AS p ON p.version = a.version AND p.copied_from IS NULL
 WHERE a.until IS NULL OR a.until > now() - interval '31 days'
 `
 
-// The versions that are active, or were less than 31 days ago: an order waits for an event for 30 days at most.
+// Returns the versions that are active, or were less than 31 days ago: an order waits for an event for at most 30
+// days.
 func (q *Queries) PoliciesRecentlyActive(ctx context.Context) ([]int32, error) {
 	rows, err := q.db.Query(ctx, policiesRecentlyActive)
 	if err != nil {
@@ -102,8 +103,8 @@ type PoliciesUnknownRow struct {
 	Copied  bool
 }
 
-// The versions that are not among those given. A lower version can come to light after
-// a higher one, so the highest version seen says nothing about those below it.
+// Returns the versions that are not among the given ones. A lower version may become visible after a higher one, so
+// the highest known version says nothing about lower ones.
 func (q *Queries) PoliciesUnknown(ctx context.Context, known []int32) ([]PoliciesUnknownRow, error) {
 	rows, err := q.db.Query(ctx, policiesUnknown, known)
 	if err != nil {
@@ -138,7 +139,7 @@ type PolicyActivateParams struct {
 	Reason     *string
 }
 
-// Makes a version the active one, if none was activated since the activation with the given number.
+// Activates a version, if none was activated since the activation with the given number.
 func (q *Queries) PolicyActivate(ctx context.Context, arg PolicyActivateParams) (int64, error) {
 	result, err := q.db.Exec(ctx, policyActivate,
 		arg.After,
@@ -163,8 +164,8 @@ type PolicyActiveRow struct {
 	ActivationNo int64
 }
 
-// The active version, 0 for one of the installation that this database was copied from, and the number of its activation; no row when
-// there has never been one.
+// Returns the active version and the number of its activation. The version is 0 if it belongs to the installation
+// that this database was copied from. No row: none was ever activated.
 func (q *Queries) PolicyActive(ctx context.Context) (PolicyActiveRow, error) {
 	row := q.db.QueryRow(ctx, policyActive)
 	var i PolicyActiveRow
@@ -176,7 +177,7 @@ const policyFind = `-- name: PolicyFind :one
 SELECT p.version FROM pawl.policies AS p WHERE p.hash = sha256(convert_to($1::text, 'UTF8')) AND p.copied_from IS NULL
 `
 
-// The version of a text; no row where it is not stored.
+// Returns the version of a text. No row: it is not stored.
 func (q *Queries) PolicyFind(ctx context.Context, source string) (int32, error) {
 	row := q.db.QueryRow(ctx, policyFind, source)
 	var version int32
@@ -230,9 +231,9 @@ type PolicyStoreRow struct {
 	EverActive bool
 }
 
-// Stores a policy unless it is there, and says whether it was ever active. No row: another stores it at this
-// moment; asked again, it is found. The NOT EXISTS saves a number each time a stored one
-// is found; those who store the same at one moment may still leave a gap.
+// Stores a policy unless it exists, and reports whether it was ever active. No row: it is being stored concurrently,
+// and a second try finds it. The NOT EXISTS avoids using up a number for a policy that exists; concurrent statements
+// may still leave a gap.
 func (q *Queries) PolicyStore(ctx context.Context, arg PolicyStoreParams) ([]PolicyStoreRow, error) {
 	rows, err := q.db.Query(ctx, policyStore, arg.Source, arg.CreatedBy)
 	if err != nil {

@@ -18,8 +18,8 @@ const providerClock = `-- name: ProviderClock :one
 SELECT now()::timestamptz AS at
 `
 
-// Our side of a comparison with a provider.
-// What ended before now is at rest, unless it is started again.
+// The books for a comparison with those of a provider.
+// Orders that ended before now no longer change, unless they are retried.
 func (q *Queries) ProviderClock(ctx context.Context) (time.Time, error) {
 	row := q.db.QueryRow(ctx, providerClock)
 	var at time.Time
@@ -74,10 +74,9 @@ type ProviderKeysRow struct {
 	Reference  string
 }
 
-// What was sent to providers under a key, by order, and what the books say of it. An order is
-// settled when it had ended before the provider's books were read, and nothing of it has
-// been undone late since. What the ledger did after all, because the order went on under
-// another policy, is nothing that was sent: of the key the books say nothing stands.
+// Lists the keys that were sent to providers, and what the books say about each. settled: the order had ended before
+// the provider's books were read, and no late undo has changed it since. If the order switched to a policy whose
+// ledger did the step, the key counts as absent: the provider did not do it.
 func (q *Queries) ProviderKeys(ctx context.Context, arg ProviderKeysParams) ([]ProviderKeysRow, error) {
 	rows, err := q.db.Query(ctx, providerKeys, arg.Before, arg.First, arg.Last)
 	if err != nil {
@@ -151,7 +150,7 @@ type ProviderRefundsRow struct {
 	Reference  string
 }
 
-// The same of refunds: what was sent under the key of a refund. One that another call said is done is settled.
+// The same for the keys of refunds. A refund is settled when a call for it was answered as done or failed.
 func (q *Queries) ProviderRefunds(ctx context.Context, arg ProviderRefundsParams) ([]ProviderRefundsRow, error) {
 	rows, err := q.db.Query(ctx, providerRefunds, arg.Before, arg.First, arg.Last)
 	if err != nil {

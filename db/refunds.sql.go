@@ -58,11 +58,12 @@ type RefundAskRow struct {
 	WrittenOrder WrittenOrder
 }
 
-// Requested refunds. They never move an order: they raise its seq, because its
-// answer shows them.
-// Writes a refund of a completed order, if the order is still at that seq. What the ledger charged
-// is refunded by this commit; any other refund is due at once. Units that come back are in stock
-// from now on, whatever becomes of the money.
+// Requested refunds. They never move an order, but raise its seq, because the order shows them.
+//
+// A condition on set_config is always true. It sets lock_timeout for this statement only.
+// Records a refund of a completed order, if its seq has not changed. A charge of the ledger is refunded by this
+// commit; any other refund is due at once. Returned units are in stock from now on, even if the refund of the money
+// fails.
 func (q *Queries) RefundAsk(ctx context.Context, arg RefundAskParams) ([]RefundAskRow, error) {
 	rows, err := q.db.Query(ctx, refundAsk,
 		arg.OrderNo,
@@ -188,8 +189,8 @@ type RefundBeginRow struct {
 	StartedAt time.Time
 }
 
-// The audit of a call, committed before it. From here on the money may be back, unless it is a
-// look-up. No row: another replica has claimed it meanwhile, or a person has settled it.
+// Records a call before it is made. From this commit on, the money may be refunded, unless the call is a look-up. No
+// row: another replica has claimed the refund, or a person has settled it.
 func (q *Queries) RefundBegin(ctx context.Context, arg RefundBeginParams) ([]RefundBeginRow, error) {
 	rows, err := q.db.Query(ctx, refundBegin,
 		arg.OrderNo,
@@ -260,8 +261,8 @@ type RefundFinishParams struct {
 	Delay      float64
 }
 
-// Keeps what came of a call, or why there was none. A refund that was settled or claimed by
-// another replica meanwhile is left to it. unsent: no request with its key can have an effect any more.
+// Records the result of a call, or why there was none. It changes nothing else if the refund was settled or claimed
+// by another replica meanwhile. unsent: no request with its key can take effect any more.
 func (q *Queries) RefundFinish(ctx context.Context, arg RefundFinishParams) error {
 	_, err := q.db.Exec(ctx, refundFinish,
 		arg.Outcome,
@@ -295,8 +296,8 @@ type RefundHintParams struct {
 	Executor   string
 }
 
-// Something has happened to a refund at its provider, who is to be asked about it at once. Also
-// one that is done: the bank of the customer may have returned the money.
+// Makes a refund due because something has happened to it at its provider, so that the provider is asked about it.
+// This includes refunds that are done: the customer's bank may have returned the money.
 func (q *Queries) RefundHint(ctx context.Context, arg RefundHintParams) ([]int32, error) {
 	rows, err := q.db.Query(ctx, refundHint,
 		arg.OrderNo,
@@ -369,9 +370,8 @@ type RefundSettleRow struct {
 	WrittenOrder WrittenOrder
 }
 
-// A person has looked at the provider, and says what became of a refund. Not done: it is sent
-// again, and its key counts as never sent. No row: it is settled, or the order was written to
-// since it was read.
+// Records what a person has found out about a refund at the provider. not_done: it is sent again, and its key counts
+// as never sent. No row: it is settled, or seq has changed since the order was read.
 func (q *Queries) RefundSettle(ctx context.Context, arg RefundSettleParams) ([]RefundSettleRow, error) {
 	rows, err := q.db.Query(ctx, refundSettle,
 		arg.OrderNo,
@@ -490,7 +490,7 @@ type RefundsClaimRow struct {
 	Order     Order
 }
 
-// As LateUndosClaim. It is refunded under the policy of the order, which charges where it was charged.
+// Like LateUndosClaim. A refund is made under the policy of the order, whose provider made the charge.
 func (q *Queries) RefundsClaim(ctx context.Context, arg RefundsClaimParams) ([]RefundsClaimRow, error) {
 	rows, err := q.db.Query(ctx, refundsClaim, arg.Most, arg.LeaseSeconds)
 	if err != nil {

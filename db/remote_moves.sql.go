@@ -78,15 +78,13 @@ type RemoteChargedRow struct {
 	At       time.Time
 }
 
-// The moves of orders whose step was done remotely: what the ledger's statements do in one
-// commit with the effect, these do with the answer. One more thing is written: the end
-// of the call. A move that no call led to (asked to stop before the first one, or
-// a ledger step beside a remote one) finds no call to close.
+// The moves of remote steps. They also close the call. A move without a call (a stop before the first one, or a
+// ledger step among remote ones) finds none to close.
 //
-// Where the next step is remote, too, and its call can be made at once, the move into its
-// state and the call are one commit (@begins). A lease that outlasts the call is left as
-// it is: due_at is in an index, and a row whose due_at stays is changed on its page alone.
-// Asked to stop meanwhile, the charge is recorded all the same, and taken back.
+// If the next step is remote, too, and its call can be made at once, the move into its state also records the call
+// (@begins). A lease that outlasts the call is not changed: due_at is indexed, and an update that leaves it alone is
+// a HOT update.
+// If a stop was requested meanwhile, the charge is recorded all the same, and then undone.
 func (q *Queries) RemoteCharged(ctx context.Context, arg RemoteChargedParams) ([]RemoteChargedRow, error) {
 	rows, err := q.db.Query(ctx, remoteCharged,
 		arg.OrderNos,
@@ -190,8 +188,9 @@ type RemoteConfirmedRow struct {
 	At       time.Time
 }
 
-// Once a call was made nothing stops the order, so a request to stop is not looked at.
-// What the ledger reserved is sold by this move too; what it captured is money now.
+// A confirmation can't be stopped once it was called for, so stop_requested is ignored. This move also sells what the
+// ledger reserved, and marks an authorized charge as captured. (The condition on set_config is always true. It sets
+// lock_timeout.)
 func (q *Queries) RemoteConfirmed(ctx context.Context, arg RemoteConfirmedParams) ([]RemoteConfirmedRow, error) {
 	rows, err := q.db.Query(ctx, remoteConfirmed,
 		arg.OrderNos,
@@ -296,10 +295,10 @@ type RemoteRefusedRow struct {
 	At       time.Time
 }
 
-// The step is not done: everything before it is undone. A refused charge has nothing
-// before it, and the order ends. But where an earlier call is still in doubt, a refusal
-// of a later one does not say that the earlier never arrives: not every provider remembers
-// what it refused. Such a step counts as done and is undone, as when an order is stopped.
+// The step was not done, so the steps before it are undone. After a refused charge there are none, and the order
+// ends. If an earlier call is in doubt, however, a refusal of a later one does not mean that the earlier one will
+// never arrive: not every provider remembers refusals. Such a step is recorded as done, and undone, as when an order
+// is stopped.
 func (q *Queries) RemoteRefused(ctx context.Context, arg RemoteRefusedParams) ([]RemoteRefusedRow, error) {
 	rows, err := q.db.Query(ctx, remoteRefused,
 		arg.OrderNos,
@@ -400,7 +399,7 @@ type RemoteReservedRow struct {
 	At       time.Time
 }
 
-// The stock is the other system's: ours is not touched.
+// The stock belongs to the other system; the inventory here is unchanged.
 func (q *Queries) RemoteReserved(ctx context.Context, arg RemoteReservedParams) ([]RemoteReservedRow, error) {
 	rows, err := q.db.Query(ctx, remoteReserved,
 		arg.OrderNos,
@@ -501,12 +500,11 @@ type RemoteStoppedRow struct {
 	At       time.Time
 }
 
-// Leaves a state on request, without an answer. With nothing in doubt the step was
-// certainly not done. In doubt it counts as done, is put down as such, and is undone:
-// the undo of a key that was never seen makes a late call fail. It stays in doubt since
-// then, because the key is no younger for it. A confirmation in doubt
-// is not stopped. An undo of an earlier generation's key that was begun and not answered
-// done goes on as a late undo: the order has no state in which it would be sent again.
+// Leaves a state because of a stop, without an answer. If nothing is in doubt, the step was not done. In doubt it is
+// recorded as done, and undone: the undo of a key that the provider has never seen makes a late call fail.
+// in_doubt_since stays, because the key keeps its age. A confirmation in doubt is not stopped. An unfinished undo of
+// an earlier generation's key becomes a late undo, because the order will have no state in which it could be
+// repeated.
 func (q *Queries) RemoteStopped(ctx context.Context, arg RemoteStoppedParams) ([]RemoteStoppedRow, error) {
 	rows, err := q.db.Query(ctx, remoteStopped,
 		arg.OrderNos,

@@ -31,7 +31,8 @@ type SchemaFoundRow struct {
 	Readable    bool
 }
 
-// What there is of a schema, and whose. Only catalogs are read: that works for every role, and on every database.
+// Returns what exists of a schema, and whose it is. It only reads catalogs, which works for every role on every
+// database.
 func (q *Queries) SchemaFound(ctx context.Context) (SchemaFoundRow, error) {
 	row := q.db.QueryRow(ctx, schemaFound)
 	var i SchemaFoundRow
@@ -49,7 +50,7 @@ const schemaMade = `-- name: SchemaMade :one
 SELECT (to_regclass('public.goose_db_version') IS NOT NULL)::boolean AS made
 `
 
-// Whether a migration was ever applied: goose creates its table even to report what was applied.
+// Reports whether goose has ever run: it creates its table even to report its state.
 func (q *Queries) SchemaMade(ctx context.Context) (bool, error) {
 	row := q.db.QueryRow(ctx, schemaMade)
 	var made bool
@@ -62,7 +63,7 @@ SELECT (has_database_privilege(current_database(), 'CREATE') AND has_schema_priv
   AND NOT EXISTS (SELECT FROM pg_catalog.pg_namespace AS n WHERE n.nspname IN ('pawl', 'books') AND NOT pg_has_role(n.nspowner, 'USAGE')))::boolean AS may
 `
 
-// Whether this role can apply a migration: make what is new, and change what is there.
+// Reports whether this role can apply a migration: create objects, and change the existing ones.
 func (q *Queries) SchemaMayMigrate(ctx context.Context) (bool, error) {
 	row := q.db.QueryRow(ctx, schemaMayMigrate)
 	var may bool
@@ -74,7 +75,7 @@ const schemaOrders = `-- name: SchemaOrders :one
 SELECT count(*) AS orders FROM pawl.orders
 `
 
-// How many orders would go with the schema.
+// Counts the orders that would be removed with the schema.
 func (q *Queries) SchemaOrders(ctx context.Context) (int64, error) {
 	row := q.db.QueryRow(ctx, schemaOrders)
 	var orders int64
@@ -87,8 +88,8 @@ SELECT count(*) AS connections FROM pg_stat_activity AS a
 WHERE a.datname = current_database() AND starts_with(a.application_name, $1::text)
 `
 
-// How many connections running services have to this database: a migration that is taken back takes the
-// schema from under them.
+// Counts the connections of running services to this database: undoing a migration would remove the schema while they
+// use it.
 func (q *Queries) SchemaServices(ctx context.Context, service string) (int64, error) {
 	row := q.db.QueryRow(ctx, schemaServices, service)
 	var connections int64
@@ -118,9 +119,9 @@ type SchemaStateRow struct {
 	Lacking []string
 }
 
-// The newest migration that was applied, 0 for none: goose keeps a row for each. And the
-// privileges on tables and functions that this role has not, or can't have because they are not
-// there, whatever that row says. To write some columns is enough: which of them follows from the statements.
+// Returns the newest applied migration, or 0 (goose keeps a row for each), and the privileges on tables and functions
+// that this role lacks, or that do not exist, whatever that row says. The privilege to write some columns is enough:
+// the statements determine which.
 func (q *Queries) SchemaState(ctx context.Context, arg SchemaStateParams) (SchemaStateRow, error) {
 	row := q.db.QueryRow(ctx, schemaState, arg.Privileges, arg.Names)
 	var i SchemaStateRow
@@ -139,7 +140,7 @@ WHERE n.nspname = 'public' AND c.relname IN ('goose_db_version', 'goose_lock')
 ORDER BY 1
 `
 
-// Tables in which goose keeps what it does and that belong to others: they could have been there before, with triggers of theirs.
+// Lists the tables of goose that belong to others: they could have existed before, with others' triggers.
 func (q *Queries) SchemaUntrusted(ctx context.Context) ([]string, error) {
 	rows, err := q.db.Query(ctx, schemaUntrusted)
 	if err != nil {
@@ -179,8 +180,9 @@ WHERE n.nspname OPERATOR(pg_catalog.=) ANY(pg_catalog.current_schemas(false))
 ORDER BY 1
 `
 
-// The schemas that this connection finds names in and in which others may create: roles other than this one, the owners of
-// the database and of our schema, and superusers. Operators are named in full, because such a schema may have others.
+// Lists the schemas on the search path of this connection in which others may create objects: roles other than this
+// one, the owners of the database and of our schema, and superusers. Operators are qualified, because such a schema
+// may contain others.
 func (q *Queries) SearchPathUntrusted(ctx context.Context) ([]string, error) {
 	rows, err := q.db.Query(ctx, searchPathUntrusted)
 	if err != nil {

@@ -43,7 +43,8 @@ type SessionGetRow struct {
 	SecondsLeft   float64
 }
 
-// A session by the hash of its cookie, with its token, and how long both are still good by the clock of the database.
+// Returns a session by the hash of its cookie, with its token, and the remaining lifetime of both by the clock of the
+// database.
 func (q *Queries) SessionGet(ctx context.Context, sha256 []byte) (SessionGetRow, error) {
 	row := q.db.QueryRow(ctx, sessionGet, sha256)
 	var i SessionGetRow
@@ -81,7 +82,8 @@ type SessionLinkParams struct {
 	Actor           string
 }
 
-// Makes a link that opens a session as the holder of a name's token. No row: there is no good token of that name.
+// Makes a link that opens a session for the holder of a token, by name. No row: there is no valid token with that
+// name.
 func (q *Queries) SessionLink(ctx context.Context, arg SessionLinkParams) (time.Time, error) {
 	row := q.db.QueryRow(ctx, sessionLink,
 		arg.Name,
@@ -111,8 +113,8 @@ type SessionOpenRow struct {
 	ExpiresAt time.Time
 }
 
-// Opens a link, once, and ends the session that the browser had. No row: the link was opened, has expired, or never was, or
-// its token is no longer good.
+// Opens a session with a link, once, and ends the previous session of the browser. No row: the link was used, has
+// expired or never existed, or its token is not valid any more.
 func (q *Queries) SessionOpen(ctx context.Context, arg SessionOpenParams) (SessionOpenRow, error) {
 	row := q.db.QueryRow(ctx, sessionOpen,
 		arg.LinkSha256,

@@ -29,13 +29,14 @@ type StatementsRunningParams struct {
 	Ages  []float64
 }
 
-// Which statements the server is still at work on.
-// Asked on a connection of its own about statements that have had no answer for a while. Of a direct connection
-// the server process is known (pid). Behind a pooler it is one of those with the same beginning of the statement that
-// began after it was sent: it may have spent a part of its age in the pooler's queue. After five seconds the
-// short ones of others are no longer taken for it. Not running is one that no process works on: the request or the answer was lost on the way. A process
-// that waits for a lock, a disk or a standby (state active, and not waiting for its client) is running, and so is
-// one that finished a moment ago, whose answer is on its way. With track_activities off all count as running.
+// The statements that the server is working on.
+// Returns which of some overdue statements the server is working on. The others were lost, or their replies were. On
+// a direct connection, pid is the server process. Behind a pooler, every process counts whose statement begins with
+// the same text and started after this one was sent, which may have waited in the pooler. After five seconds, a
+// process also must have worked for half of that time, so that short statements of other callers don't count.
+//
+// A process that waits for a lock, a disk or a standby is working, and so is one that finished within the last 100
+// ms, whose reply may be on its way. With track_activities off, all statements count as running.
 func (q *Queries) StatementsRunning(ctx context.Context, arg StatementsRunningParams) ([]int64, error) {
 	rows, err := q.db.Query(ctx, statementsRunning, arg.Pids, arg.Texts, arg.Ages)
 	if err != nil {

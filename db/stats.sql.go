@@ -33,9 +33,9 @@ type OpenWorkRow struct {
 	OldestRefund float64
 }
 
-// The age of an order, 0 if it does not exist; how many effects that were reported too late are not undone yet; and how many
-// refunds are neither done nor failed, with the age of the oldest that its provider has not accepted, or 0. A bank may take
-// days for one that is accepted.
+// Returns the age of an order, or 0 if it does not exist; the number of open late undos; and the number of refunds
+// that are neither done nor failed, with the age of the oldest one that its provider has not accepted, or 0. A bank
+// may take days for an accepted one.
 func (q *Queries) OpenWork(ctx context.Context, arg OpenWorkParams) (OpenWorkRow, error) {
 	row := q.db.QueryRow(ctx, openWork, arg.OrderNo, arg.Most)
 	var i OpenWorkRow
@@ -73,8 +73,8 @@ type OrdersEndedRow struct {
 	Completed int64
 }
 
-// How many orders have ended, by how. Completed ones are in no index: they are counted among so many of the newest orders,
-// and a caller that knows there are many passes 0.
+// Counts ended orders by outcome. Completed orders are in no index: they are counted among a number of the newest
+// orders. A caller that knows that there are many passes 0.
 func (q *Queries) OrdersEnded(ctx context.Context, arg OrdersEndedParams) (OrdersEndedRow, error) {
 	row := q.db.QueryRow(ctx, ordersEnded, arg.Most, arg.Newest)
 	var i OrdersEndedRow
@@ -107,10 +107,11 @@ type OrdersHeldStatsRow struct {
 	Oldest  float64
 }
 
-// Counts and ages for metrics. They stop at so many rows, because they run every few seconds.
-// How many orders wait, by what for; how long the longest wait has lasted, of as many of the oldest orders; and how old
-// the oldest order is. A wait began with the order's last row in the history. 0: none waits.
-// With an equal sign, and in the order of their numbers, the planner may look for the orders of a hold along the primary key.
+// Counts and ages for metrics. They have limits, because they run every few seconds.
+// Returns for each hold the number of orders; the longest wait, among a number of the oldest orders; and the age of
+// the oldest order. A wait began with the last history row of the order. 0: no order waits.
+//
+// BETWEEN instead of =: with =, ordered by number, the planner may walk the primary key.
 func (q *Queries) OrdersHeldStats(ctx context.Context, arg OrdersHeldStatsParams) ([]OrdersHeldStatsRow, error) {
 	rows, err := q.db.Query(ctx, ordersHeldStats, arg.Most, arg.Oldest)
 	if err != nil {
@@ -163,8 +164,9 @@ type OrdersUnfinishedRow struct {
 	DrivenCut bool
 }
 
-// How many unfinished orders there are in each state and hold, and the oldest of them by number: of as many as a replica drives,
-// those that are due first, and as many of each hold. (The planner sorts all that are due, unless it can't see how many that is.)
+// Counts unfinished orders by state and hold, with the oldest of each: among the driven orders that are due first,
+// and the oldest of each hold, up to a limit each. (The range is hidden from the planner, which would otherwise sort
+// all driven orders.)
 func (q *Queries) OrdersUnfinished(ctx context.Context, most interface{}) ([]OrdersUnfinishedRow, error) {
 	rows, err := q.db.Query(ctx, ordersUnfinished, most)
 	if err != nil {
@@ -205,7 +207,7 @@ type ServerReplicasRow struct {
 	Since       time.Time
 }
 
-// The running services on this database, by the names of their connections.
+// Lists the running services on this database, by the names of their connections.
 func (q *Queries) ServerReplicas(ctx context.Context, service string) ([]ServerReplicasRow, error) {
 	rows, err := q.db.Query(ctx, serverReplicas, service)
 	if err != nil {

@@ -44,7 +44,7 @@ type ApprovalTimedOutRow struct {
 	At       time.Time
 }
 
-// Not approved in time: the policy says whether that approves or rejects.
+// Approves or rejects an order that was not approved in time, as its policy says.
 func (q *Queries) ApprovalTimedOut(ctx context.Context, arg ApprovalTimedOutParams) ([]ApprovalTimedOutRow, error) {
 	rows, err := q.db.Query(ctx, approvalTimedOut,
 		arg.Approves,
@@ -105,9 +105,8 @@ SELECT s.order_no, s.seq, s.status, s.status, s.fence, 'deadline', s.failure_cod
 RETURNING order_no
 `
 
-// Orders past their deadline, and reservations that waited too long for their
-// confirmation. A confirmation in doubt is left alone: its answer decides. Held orders
-// become due, so that a replica claims them.
+// Stops orders past their deadline, and reservations that waited too long for their confirmation. A confirmation in
+// doubt is left alone: its answer decides. Held orders become due, so that a replica claims them.
 func (q *Queries) OrdersExpired(ctx context.Context, most int32) ([]int64, error) {
 	rows, err := q.db.Query(ctx, ordersExpired, most)
 	if err != nil {
@@ -145,10 +144,11 @@ type TimersDueRow struct {
 	Refunds   bool
 }
 
-// What the clock asks for. None of it moves an order: it asks it to stop, as a person
-// would, and the order's driver or its next owner handles it.
-// Which of it there is: one cheap look, where a claim of each kind would mostly find nothing. Orders that are past their time and
-// stopping already count, too. The order and the limit are for the planner, who knows no other reason to go by an index.
+// Deadlines. These statements move no order: they ask it to stop, as a person would, and its driver or next owner
+// does so.
+// Reports which kinds of timers are due: one cheap look, because a claim of each kind would mostly find nothing. It
+// includes orders past their deadline that are being stopped already. ORDER BY and LIMIT make the planner use the
+// indexes.
 func (q *Queries) TimersDue(ctx context.Context) (TimersDueRow, error) {
 	row := q.db.QueryRow(ctx, timersDue)
 	var i TimersDueRow

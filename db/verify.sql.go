@@ -38,8 +38,8 @@ type VerifyAccessRow struct {
 	Faults     []string
 }
 
-// Entries of the access log about tokens, links and sessions that nothing was done for. One statement writes the entry and does it, so both
-// have one time, which the role of the service can't choose.
+// Lists entries of the access log about tokens, links and sessions without the change that they describe. One
+// statement makes the change and writes the entry, so both have the same time, which the service's role can't choose.
 func (q *Queries) VerifyAccess(ctx context.Context, most int32) (VerifyAccessRow, error) {
 	row := q.db.QueryRow(ctx, verifyAccess, most)
 	var i VerifyAccessRow
@@ -121,10 +121,10 @@ type VerifyCallsRow struct {
 	Faults     []string
 }
 
-// Every remote effect was answered for, by a call or by an answer that came without
-// one; one in doubt was at least called for. And the other way about: what was answered
-// done is in the books, once. An answer that was fenced moved nothing, and has none.
-// The calls of an order are numbered through; those that move no order below zero.
+// Every remote effect was answered by a call, or by an answer that came without one; an effect in doubt was at least
+// called for. The reverse, too: every step that was answered done is in the books, once. A fenced answer moved
+// nothing, and has no effect there. The calls of an order are numbered without gaps; those that move no order are
+// below zero.
 func (q *Queries) VerifyCalls(ctx context.Context, arg VerifyCallsParams) (VerifyCallsRow, error) {
 	row := q.db.QueryRow(ctx, verifyCalls, arg.Most, arg.First, arg.Last)
 	var i VerifyCallsRow
@@ -215,10 +215,9 @@ type VerifyEffectsRow struct {
 	Faults     []string
 }
 
-// What every status promises of the charge and the reservation of the generation:
-// none (never done), stands (done once, as ordered), undone (taken back, or never
-// done). No other generation has anything that stands. What is in doubt is put down by
-// the move that goes back, so no order goes on with it; what was only authorized is
+// Checks what each status promises about the charge and the reservation of the generation: absent (never done), in
+// effect (done once, as ordered), or undone (undone, or never done). No other generation has anything in effect. A
+// step in doubt is recorded by the move that goes back, so no order goes forward with it. An authorized charge is
 // captured by the confirmation, and by nothing else.
 func (q *Queries) VerifyEffects(ctx context.Context, arg VerifyEffectsParams) ([]VerifyEffectsRow, error) {
 	rows, err := q.db.Query(ctx, verifyEffects, arg.Most, arg.First, arg.Last)
@@ -266,8 +265,7 @@ type VerifyExtentRow struct {
 	Items      int64
 }
 
-// What there is to verify: the last number of any table, so that rows without an
-// order are found also behind the last order.
+// Returns the last number of any table, so that rows without an order are found even after the last order.
 func (q *Queries) VerifyExtent(ctx context.Context) (VerifyExtentRow, error) {
 	row := q.db.QueryRow(ctx, verifyExtent)
 	var i VerifyExtentRow
@@ -292,8 +290,7 @@ type VerifyItemsEndParams struct {
 	SkipReservations int32
 }
 
-// The item that ends the next range, after some items or some reservations to skip; empty when
-// fewer are left of both.
+// Returns the last item of the next range, after a number of items or reservations. Empty: both have fewer.
 func (q *Queries) VerifyItemsEnd(ctx context.Context, arg VerifyItemsEndParams) (string, error) {
 	row := q.db.QueryRow(ctx, verifyItemsEnd, arg.After, arg.Skip, arg.SkipReservations)
 	var item string
@@ -331,7 +328,7 @@ type VerifyLateRow struct {
 	Faults     []string
 }
 
-// What side calls have not come to an end with: effects that were reported too late, and refunds.
+// Lists unfinished side calls: late undos, and refunds.
 func (q *Queries) VerifyLate(ctx context.Context, arg VerifyLateParams) (VerifyLateRow, error) {
 	row := q.db.QueryRow(ctx, verifyLate, arg.Most, arg.LateSeconds)
 	var i VerifyLateRow
@@ -382,11 +379,10 @@ type VerifyMoneyRow struct {
 	Balanced   bool
 }
 
-// Money by currency, summed on three sides that share no row: what was charged, what
-// was given back, and the orders whose status says that they hold money. A refund
-// commits with the final move, so refunding still holds it. What is authorized and not
-// captured yet stands and is no money. What people had given back of a completed order (given) leaves
-// its charge standing, and is not kept. Sums of nothing have the fraction digits of what was charged.
+// Returns money by currency, summed on three sides that share no row: charges, refunds, and the orders whose status
+// says that they hold money. A refund commits with the final move, so an order in refunding still holds it. An
+// authorized charge is in effect, but is not money. Requested refunds of a completed order (given) leave its charge
+// in effect, and are not kept. Sums of nothing have the fraction digits of the charges.
 func (q *Queries) VerifyMoney(ctx context.Context, arg VerifyMoneyParams) ([]VerifyMoneyRow, error) {
 	rows, err := q.db.Query(ctx, verifyMoney, arg.First, arg.Last)
 	if err != nil {
@@ -431,7 +427,7 @@ SELECT n.order_no::bigint AS order_no FROM (
 ) AS n WHERE n.order_no IS NOT NULL ORDER BY n.order_no LIMIT 1
 `
 
-// The first number at or after the start that any table knows. Numbers may be far apart.
+// Returns the first number at or after the start that any table has. There may be large gaps between numbers.
 func (q *Queries) VerifyNextNumber(ctx context.Context, start int64) (int64, error) {
 	row := q.db.QueryRow(ctx, verifyNextNumber, start)
 	var order_no int64
@@ -470,8 +466,8 @@ type VerifyNumbersRow struct {
 	Faults     []string
 }
 
-// The first row of a history names the order that was admitted before, so a number that
-// is named has its order. Nearly all are in the same range; the others are looked up one by one.
+// The first history row of an order names the order that was admitted before, so each number that is named has its
+// order. Nearly all are in the same range; the others are looked up one by one.
 func (q *Queries) VerifyNumbers(ctx context.Context, arg VerifyNumbersParams) (VerifyNumbersRow, error) {
 	row := q.db.QueryRow(ctx, verifyNumbers, arg.Most, arg.First, arg.Last)
 	var i VerifyNumbersRow
@@ -527,7 +523,7 @@ type VerifyOrphansRow struct {
 	Faults     []string
 }
 
-// There are no foreign keys, so rows without an order are looked for.
+// There are no foreign keys, so rows without an order are searched.
 func (q *Queries) VerifyOrphans(ctx context.Context, arg VerifyOrphansParams) (VerifyOrphansRow, error) {
 	row := q.db.QueryRow(ctx, verifyOrphans, arg.Most, arg.First, arg.Last)
 	var i VerifyOrphansRow
@@ -608,12 +604,11 @@ type VerifyPathRow struct {
 	Faults     []string
 }
 
-// The history of every order is one path through the machine, whose edges come as two
-// arrays, and ends where the order is. The fence rises by one with every claim, and a
-// claim is a row that keeps the status: what the last move saw is how often the order
-// was claimed since. Its first and its last move have the times of the order, and in between
-// time does not go back; it may by a little, when a statement waited or the clock was set. The
-// first row knows by a hash what the order was called.
+// The history of every order is one path through the machine, whose edges are given as two arrays, and ends at the
+// status of the order. The fence rises by one with every claim, and a claim is a row that keeps the status: the fence
+// of the last move plus the claims since is that of the order. The times of its first and last move are those of the
+// order, and times in between do not go back, except slightly, when a statement waited or the clock was set. The
+// first row has a hash of the order id.
 func (q *Queries) VerifyPath(ctx context.Context, arg VerifyPathParams) (VerifyPathRow, error) {
 	row := q.db.QueryRow(ctx, verifyPath,
 		arg.Most,
@@ -680,8 +675,8 @@ type VerifyProtocolRow struct {
 	Faults     []string
 }
 
-// The columns of an order agree with its status. The database checks a part of this
-// on every write; it is read here all the same.
+// The columns of an order agree with its status. The database checks some of this on every write; it is checked here
+// all the same.
 func (q *Queries) VerifyProtocol(ctx context.Context, arg VerifyProtocolParams) (VerifyProtocolRow, error) {
 	row := q.db.QueryRow(ctx, verifyProtocol, arg.Most, arg.First, arg.Last)
 	var i VerifyProtocolRow
@@ -779,9 +774,9 @@ type VerifyRefundsRow struct {
 	Faults     []string
 }
 
-// A charge marked refunded has its refund and a refund its charge. Refunds that were asked for are
-// of an order that is completed, numbered through, within its charge and its units, and in the history;
-// what another one refunded was answered done by him, or by a person.
+// Each charge marked as refunded has its refund, and each undo of a charge its charge. Requested refunds belong to a
+// completed order, are numbered without gaps, stay within the charge and the units, and are in the history. A refund
+// by a provider was answered done, by the provider or a person.
 func (q *Queries) VerifyRefunds(ctx context.Context, arg VerifyRefundsParams) (VerifyRefundsRow, error) {
 	row := q.db.QueryRow(ctx, verifyRefunds, arg.Most, arg.First, arg.Last)
 	var i VerifyRefundsRow
@@ -809,16 +804,14 @@ type VerifySettingsRow struct {
 	Memory      string
 }
 
-// The proofs of the books, on a database that may be in use. Each is one statement
-// over a range of keys, so it sees one snapshot, and a move, which is one statement
-// too, is in it whole or not at all.
+// The checks of the books, on a database that may be in use. Each is one statement over a range of keys, so it sees
+// one snapshot. A move is one statement, too, so the snapshot has all or nothing of it.
 //
-// Each returns how many rows it judged, how many are wrong, and the first of those
-// with what is wrong in words.
-// For this transaction only. Statistics may be older than the rows of a range, and
-// then a nested loop looks cheap that reads it once for every row; all ranges are
-// joined along keys instead. Compiling takes longer than a
-// range, and the cores are for the orders.
+// Each returns how many rows it checked, how many are wrong, and the first of those with a description of what is
+// wrong.
+// Settings for this transaction only. Statistics may be older than the rows of a range; a nested loop that reads the
+// range once for every row would then look cheap. All ranges are joined along keys instead. Compiling (JIT) takes
+// longer than a range, and the processors are needed for orders.
 func (q *Queries) VerifySettings(ctx context.Context) (VerifySettingsRow, error) {
 	row := q.db.QueryRow(ctx, verifySettings)
 	var i VerifySettingsRow
@@ -909,12 +902,11 @@ type VerifyStockRow struct {
 	Faults     []string
 }
 
-// Units reserved are those of reservations that stand, of orders that are not
-// completed; the others that stand are sold. What is reserved remotely is not stock of Pawl.
-// Orders under way are few and found by what makes them due or held; the array keeps the plan
-// from reading all reservations for them. What is on hand is the sum of the stock movements, less
-// what was sold since the first of them. Units that a refund put back are a movement of their own, if the
-// item was tracked by then: if the first movement is of the same minute, it is unknown.
+// Reserved units are those of reservations in effect whose orders are not completed; the others in effect are sold.
+// Remote reservations are not stock of Pawl. Unfinished orders are few, and found by due_at and hold; the array keeps
+// the planner from reading all reservations for them. on_hand is the sum of the stock movements, less what was sold
+// since the first of them. Units returned by a refund are a movement of their own if the item was tracked by then. If
+// the first movement is of the same minute, that is not known.
 func (q *Queries) VerifyStock(ctx context.Context, arg VerifyStockParams) (VerifyStockRow, error) {
 	row := q.db.QueryRow(ctx, verifyStock, arg.Most, arg.After, arg.Upto)
 	var i VerifyStockRow
@@ -952,7 +944,7 @@ type VerifyStuckRow struct {
 	Faults     []string
 }
 
-// Orders that are due, and that no replica claims.
+// Lists orders that are due, and that no replica claims.
 func (q *Queries) VerifyStuck(ctx context.Context, arg VerifyStuckParams) (VerifyStuckRow, error) {
 	row := q.db.QueryRow(ctx, verifyStuck, arg.Most, arg.StuckSeconds)
 	var i VerifyStuckRow
@@ -1010,7 +1002,7 @@ type VerifyUndoneRow struct {
 	Faults     []string
 }
 
-// Every move that takes something back took back one effect, and nothing else did.
+// Every undoing move undid one effect, and nothing else undid any.
 func (q *Queries) VerifyUndone(ctx context.Context, arg VerifyUndoneParams) (VerifyUndoneRow, error) {
 	row := q.db.QueryRow(ctx, verifyUndone, arg.Most, arg.First, arg.Last)
 	var i VerifyUndoneRow

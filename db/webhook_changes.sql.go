@@ -40,8 +40,8 @@ type WebhookChangeByRequestRow struct {
 	MadeTheSecret bool
 }
 
-// What a request of this actor with this id did, if it was seen before; and whether the secret of the endpoint is the one that
-// it made. Durable, as OrdersByID: its caller is told that it was done.
+// Returns what a request of this actor with this id did, if it was seen before, and whether the endpoint still has
+// the secret that it made. Durable, as OrdersByID: the caller is told that it was done.
 func (q *Queries) WebhookChangeByRequest(ctx context.Context, arg WebhookChangeByRequestParams) (WebhookChangeByRequestRow, error) {
 	row := q.db.QueryRow(ctx, webhookChangeByRequest, arg.RequestID, arg.Actor)
 	var i WebhookChangeByRequestRow
@@ -80,7 +80,7 @@ type WebhookChangesOfDeliveryRow struct {
 	Reason     *string
 }
 
-// What people have asked of one delivery, oldest first.
+// Returns the requests of people about one delivery, oldest first.
 func (q *Queries) WebhookChangesOfDelivery(ctx context.Context, arg WebhookChangesOfDeliveryParams) ([]WebhookChangesOfDeliveryRow, error) {
 	rows, err := q.db.Query(ctx, webhookChangesOfDelivery, arg.EndpointNo, arg.DeliveryNo)
 	if err != nil {
@@ -156,9 +156,9 @@ type WebhookDeliveriesResendParams struct {
 	Fingerprint []byte
 }
 
-// Has deliveries sent again as if they were new: one of them (resent), or the exhausted ones that were given up since a time
-// (recovered), up to a number, the oldest first. Each is due at once unless an earlier one of its subject is not finished. Those after it
-// wait for it again. Compares seq, as every statement does that writes deliveries. Its row says how many.
+// Sends deliveries again as if they were new: one of them (resent), or the oldest of those that were exhausted since
+// a time, up to a limit (recovered). Each is due at once, unless an earlier one of its subject is unfinished. Later
+// ones wait for it again. It compares seq, as every statement does that writes deliveries. Returns their number.
 func (q *Queries) WebhookDeliveriesResend(ctx context.Context, arg WebhookDeliveriesResendParams) (int32, error) {
 	row := q.db.QueryRow(ctx, webhookDeliveriesResend,
 		arg.EndpointNo,
@@ -216,7 +216,7 @@ type WebhookDeliverySkipParams struct {
 	DeliveryNo  int64
 }
 
-// Gives up one delivery for good, so that those behind it go on.
+// Gives up one delivery for good, so that later ones continue.
 func (q *Queries) WebhookDeliverySkip(ctx context.Context, arg WebhookDeliverySkipParams) (int64, error) {
 	row := q.db.QueryRow(ctx, webhookDeliverySkip,
 		arg.EndpointNo,
@@ -293,10 +293,10 @@ type WebhookEndpointChangeParams struct {
 	Fingerprint    []byte
 }
 
-// Changes an endpoint that is as it was read: its settings (changed), its secret (secret_rotated: the one before signs, too, for a
-// while), or its state (disabled, deleted, enabled). An enabled one goes on where it stood, with all that waits for its next attempt
-// at once; or from now on, past all that is not finished. Only that writes deliveries, so only that compares seq, which rises with
-// every delivery.
+// Changes an endpoint that is as it was read: its settings (changed), its secret (secret_rotated; the previous one
+// also signs for a while), or its state (disabled, deleted, enabled). enabled continues where the endpoint stopped,
+// with all retries due at once; with from_now, it skips all unfinished deliveries. Only this verb writes deliveries,
+// so only it compares seq. The others compare version, because seq rises with every delivery.
 func (q *Queries) WebhookEndpointChange(ctx context.Context, arg WebhookEndpointChangeParams) (WebhookEndpoint, error) {
 	row := q.db.QueryRow(ctx, webhookEndpointChange,
 		arg.Url,
@@ -399,8 +399,8 @@ type WebhookEndpointCreateRow struct {
 	Types               []string
 }
 
-// What people ask of webhook endpoints. The row of webhook_changes is written by the statement that does what was asked. No
-// row comes back where the request was known before, or what it is about is not there, or not as it was read.
+// Requests of people about webhook endpoints. The statement that makes a change also writes its row of
+// webhook_changes. No row: the request is a repetition, or its subject does not exist, or not as it was read.
 func (q *Queries) WebhookEndpointCreate(ctx context.Context, arg WebhookEndpointCreateParams) (WebhookEndpointCreateRow, error) {
 	row := q.db.QueryRow(ctx, webhookEndpointCreate,
 		arg.Url,

@@ -68,10 +68,10 @@ type WebhookDeliveriesListRow struct {
 	OrderID     string
 }
 
-// Deliveries as people look at them.
-// The deliveries of an endpoint, newest first, of one state or subject if one is given. Each way to find them has an index of
-// its own; only the branch is run that the filters are for. States are compared in a CASE: the planner expects it to be true often
-// enough to stop at a page.
+// Deliveries, as people see them.
+// Lists the deliveries of an endpoint, newest first, optionally of one state or subject. Each filter has its own
+// index, and only the branch for the given filters runs. States are compared in a CASE: the planner expects it to be
+// true often enough to stop after a page.
 func (q *Queries) WebhookDeliveriesList(ctx context.Context, arg WebhookDeliveriesListParams) ([]WebhookDeliveriesListRow, error) {
 	rows, err := q.db.Query(ctx, webhookDeliveriesList,
 		arg.EndpointNo,
@@ -155,8 +155,8 @@ type WebhookDeliveriesOfSubjectRow struct {
 	OrderID     string
 }
 
-// What was made of the newest events of an order for all endpoints; and of each endpoint the first delivery that is not finished,
-// which the others wait for.
+// Lists the deliveries of the newest events of an order to all endpoints, and for each endpoint the first unfinished
+// delivery, which the others wait for.
 func (q *Queries) WebhookDeliveriesOfSubject(ctx context.Context, arg WebhookDeliveriesOfSubjectParams) ([]WebhookDeliveriesOfSubjectRow, error) {
 	rows, err := q.db.Query(ctx, webhookDeliveriesOfSubject, arg.OrderID, arg.Subject, arg.Most)
 	if err != nil {

@@ -49,8 +49,9 @@ type WebhookDeliveriesAddRow struct {
 	DeliveryNo int64
 }
 
-// Stores the deliveries of the next events, and notes how far the endpoint has come. Returns those that are due, with a row
-// that has none of them if there are none: no other of the subject is stored that is not finished, nor before it in this set (firsts).
+// Stores the deliveries of the next events, and moves the endpoint past these. A delivery is due at once if its
+// subject has no earlier unfinished one, neither stored nor in this batch (firsts). Returns the due ones, or one row
+// with delivery_no 0 if there are none. No row: the endpoint has changed.
 func (q *Queries) WebhookDeliveriesAdd(ctx context.Context, arg WebhookDeliveriesAddParams) ([]WebhookDeliveriesAddRow, error) {
 	rows, err := q.db.Query(ctx, webhookDeliveriesAdd,
 		arg.EventNo,
@@ -98,8 +99,8 @@ type WebhookDeliveriesAheadParams struct {
 	EndpointNo int32
 }
 
-// How many wait for their first attempt, or behind one that does, up to a number. Those that wait behind one that has failed do
-// not count: they would stop what waits for nothing.
+// Counts the deliveries that wait for their first attempt, or for one that does, up to a limit. Those that wait for a
+// failed one do not count: they would delay deliveries that wait for nothing.
 func (q *Queries) WebhookDeliveriesAhead(ctx context.Context, arg WebhookDeliveriesAheadParams) (int64, error) {
 	row := q.db.QueryRow(ctx, webhookDeliveriesAhead, arg.Most, arg.EndpointNo)
 	var count int64
@@ -132,7 +133,8 @@ type WebhookDeliveriesDueRow struct {
 	Body       *string
 }
 
-// Those that are due, from the floor on, which keeps the scan away from the dead entries that finished ones leave in the index.
+// Returns the due deliveries from the floor on. The floor keeps the scan away from the dead entries that finished
+// ones leave in the index.
 func (q *Queries) WebhookDeliveriesDue(ctx context.Context, arg WebhookDeliveriesDueParams) ([]WebhookDeliveriesDueRow, error) {
 	rows, err := q.db.Query(ctx, webhookDeliveriesDue, arg.EndpointNo, arg.Floor, arg.Most)
 	if err != nil {
@@ -191,9 +193,10 @@ type WebhookDeliveriesPullForwardParams struct {
 	LongestPauses  []float64
 }
 
-// Makes deliveries due that wait for their next attempt: those whose attempts all failed since the endpoint went down. A delivery
-// that failed before that, too, is refused for what it is, and keeps its pauses. Also those that wait for longer than any pause
-// after so many attempts lasts: the clock of the database was set back since. A pause of the endpoint ends in the same way.
+// Makes retries due now: of deliveries whose attempts have all failed since the endpoint went down. A delivery that
+// had failed before is rejected for its content, and keeps its pauses. Also of deliveries that wait longer than the
+// pause after so many attempts: the clock of the database was set back. The pause of an endpoint ends in the same
+// way.
 func (q *Queries) WebhookDeliveriesPullForward(ctx context.Context, arg WebhookDeliveriesPullForwardParams) (int32, error) {
 	row := q.db.QueryRow(ctx, webhookDeliveriesPullForward,
 		arg.LongestPause,
@@ -232,8 +235,8 @@ type WebhookDeliveriesPurgeParams struct {
 	Most       int32
 }
 
-// Removes finished deliveries that are older than an age, among some from a number on: of an endpoint that is deleted, all.
-// Its row says where to go on: 0 where there is nothing left to look at.
+// Deletes finished deliveries older than an age, among some from a number on; of a deleted endpoint, all. Returns
+// where to continue, or 0 at the end.
 func (q *Queries) WebhookDeliveriesPurge(ctx context.Context, arg WebhookDeliveriesPurgeParams) (int64, error) {
 	row := q.db.QueryRow(ctx, webhookDeliveriesPurge,
 		arg.AgeSeconds,
@@ -315,8 +318,9 @@ type WebhookDeliveriesRecordRow struct {
 	Body        *string
 }
 
-// What came of attempts. One that is finished makes the next of its subject due. Returns those, with a row that has none of
-// them if there are none; no row: the endpoint is another's, or was changed meanwhile.
+// Records the results of attempts. A finished delivery makes the next one of its subject due. Returns the deliveries
+// that became due, or one row with delivery_no 0 if there are none. No row: the endpoint belongs to another process,
+// or has changed.
 func (q *Queries) WebhookDeliveriesRecord(ctx context.Context, arg WebhookDeliveriesRecordParams) ([]WebhookDeliveriesRecordRow, error) {
 	rows, err := q.db.Query(ctx, webhookDeliveriesRecord,
 		arg.Failures,
@@ -373,7 +377,7 @@ type WebhookEndpointClaimParams struct {
 	LeaseSeconds float64
 }
 
-// Takes up one endpoint whose lease is over. One at a time, so that replicas share them.
+// Claims one endpoint whose lease has ended. One at a time, so that replicas share them.
 func (q *Queries) WebhookEndpointClaim(ctx context.Context, arg WebhookEndpointClaimParams) error {
 	_, err := q.db.Exec(ctx, webhookEndpointClaim, arg.Owner, arg.LeaseSeconds)
 	return err
@@ -419,7 +423,7 @@ type WebhookEndpointDisableRow struct {
 	Told       int32
 }
 
-// Disables an endpoint and tells all others that are enabled. The locks come first, in one order for everybody.
+// Disables an endpoint, and informs all other enabled ones. The locks come first, always in the same order.
 func (q *Queries) WebhookEndpointDisable(ctx context.Context, arg WebhookEndpointDisableParams) (WebhookEndpointDisableRow, error) {
 	row := q.db.QueryRow(ctx, webhookEndpointDisable,
 		arg.Reason,
@@ -448,7 +452,7 @@ type WebhookEndpointRemoveParams struct {
 	Fence      int64
 }
 
-// Removes an endpoint that is deleted, once its deliveries are removed.
+// Removes a deleted endpoint, once it has no deliveries.
 func (q *Queries) WebhookEndpointRemove(ctx context.Context, arg WebhookEndpointRemoveParams) error {
 	_, err := q.db.Exec(ctx, webhookEndpointRemove, arg.EndpointNo, arg.Owner, arg.Fence)
 	return err
@@ -470,11 +474,11 @@ type WebhookEndpointsLookRow struct {
 	NextDueAt       *time.Time
 }
 
-// Webhook endpoints and their deliveries. A statement that writes deliveries writes their endpoint first, which locks it, and compares
-// its seq with the one that was read: what is stored of a subject decides which of its deliveries is due, and a statement
-// that waited for the lock would still see what was stored before. Without a row, the caller reads again.
-// All endpoints, as a replica looks at them again and again: with the time of the database, how far the feed goes,
-// and when the next delivery that is not due yet will be.
+// Webhook endpoints and their deliveries. A statement that writes deliveries writes their endpoint first, which locks
+// it, and compares its seq with the one that was read: the stored deliveries of a subject decide which one is due,
+// and a statement that waited for the lock would still see the old ones. Without a row, the caller reads again.
+// Returns all endpoints, for the polling of a replica: with the time of the database, the end of the feed, and when
+// the next delivery becomes due.
 func (q *Queries) WebhookEndpointsLook(ctx context.Context) ([]WebhookEndpointsLookRow, error) {
 	rows, err := q.db.Query(ctx, webhookEndpointsLook)
 	if err != nil {
@@ -525,7 +529,7 @@ const webhookEndpointsRelease = `-- name: WebhookEndpointsRelease :exec
 UPDATE pawl.webhook_endpoints AS e SET due_at = now(), owner = NULL WHERE e.owner = $1::uuid
 `
 
-// Hands endpoints back, due at once.
+// Releases endpoints: they are due at once.
 func (q *Queries) WebhookEndpointsRelease(ctx context.Context, owner uuid.UUID) error {
 	_, err := q.db.Exec(ctx, webhookEndpointsRelease, owner)
 	return err
@@ -552,7 +556,7 @@ UPDATE pawl.webhook_endpoints AS e SET due_at = now() + make_interval(secs => $1
 WHERE e.due_at > now() + 2 * make_interval(secs => $1::float8)
 `
 
-// Shortens leases that were written before the clock of the database was set back. Their owners renew them, if they live.
+// Shortens leases that were written before the clock of the database was set back. Living owners renew them.
 func (q *Queries) WebhookEndpointsShortenLeases(ctx context.Context, leaseSeconds float64) error {
 	_, err := q.db.Exec(ctx, webhookEndpointsShortenLeases, leaseSeconds)
 	return err
@@ -577,7 +581,7 @@ type WebhookEndpointsStateRow struct {
 	WaitingSeconds float64
 }
 
-// What metrics say of endpoints. What was given up is counted up to a number.
+// Returns the state of endpoints for metrics. Exhausted deliveries are counted up to a limit.
 func (q *Queries) WebhookEndpointsState(ctx context.Context, most int32) ([]WebhookEndpointsStateRow, error) {
 	rows, err := q.db.Query(ctx, webhookEndpointsState, most)
 	if err != nil {

@@ -1,9 +1,9 @@
 -- name: TokensExist :one
--- Whether a token was ever made: from then on the service is closed, whatever became of the token.
+-- Reports whether a token was ever made. From then on the service is closed, even if the token is revoked.
 SELECT EXISTS (SELECT FROM pawl.tokens)::boolean AS closed;
 
 -- name: TokenGet :one
--- A token by its id, with how long it is still good by the clock of the database.
+-- Returns a token by its id, with its remaining lifetime by the clock of the database.
 SELECT t.id, t.name, t.sha256, t.roles, t.rate_limit, t.in_flight_limit, t.byte_limit,
   (t.revoked_at IS NOT NULL)::boolean AS revoked,
   t.expires_at, extract(epoch FROM t.expires_at - now())::double precision AS seconds_left,
@@ -11,11 +11,11 @@ SELECT t.id, t.name, t.sha256, t.roles, t.rate_limit, t.in_flight_limit, t.byte_
 FROM pawl.tokens AS t WHERE t.id = @id;
 
 -- name: TokenUsed :exec
--- Notes that a token was used, at most once in an hour, however many replicas see it used.
+-- Records that a token was used, at most once an hour, however many replicas see it used.
 SELECT pawl.note_token_use(@id::text);
 
 -- name: TokenCreate :one
--- Makes a token. No row: there is one of that name.
+-- Makes a token. No row: there is one with this name.
 WITH made AS (
   INSERT INTO pawl.tokens (id, name, sha256, roles, rate_limit, in_flight_limit, byte_limit, created_by, expires_at)
   VALUES (@id, @name, @sha256, @roles, @rate_limit, @in_flight_limit, @byte_limit, @actor, now() + make_interval(secs => @lifetime_seconds::double precision))
@@ -28,7 +28,7 @@ WITH made AS (
 SELECT m.expires_at::timestamptz AS expires_at FROM made AS m;
 
 -- name: TokenRotate :one
--- Makes a token that takes the place of the one of its name, which expires after a while of grace. No row: there is none of
+-- Makes a token that replaces the one with its name, which expires after a grace period. No row: there is none with
 -- that name.
 WITH replaced AS (
   UPDATE pawl.tokens AS t SET replaced_at = now(), expires_at = least(t.expires_at, now() + make_interval(secs => @grace_seconds::double precision))
@@ -46,7 +46,7 @@ WITH replaced AS (
 SELECT m.expires_at::timestamptz AS expires_at FROM made AS m;
 
 -- name: TokensRevoke :many
--- Ends the tokens of a name, or the one of an id, and says which.
+-- Revokes the tokens with a name, or the one with an id, and returns their ids.
 WITH revoked AS (
   UPDATE pawl.tokens AS t SET revoked_at = now()
   WHERE (t.name = @name_or_id OR t.id = @name_or_id) AND t.revoked_at IS NULL
@@ -58,7 +58,7 @@ WITH revoked AS (
 SELECT r.id FROM revoked AS r ORDER BY r.id;
 
 -- name: TokensList :many
--- All tokens, by name and age.
+-- Returns all tokens, by name and age.
 SELECT t.id, t.name, t.roles, t.created_by, t.created_at, t.expires_at, t.used_at,
   (CASE WHEN t.revoked_at IS NOT NULL THEN 'revoked'
         WHEN t.expires_at <= now() THEN 'expired'
@@ -66,7 +66,7 @@ SELECT t.id, t.name, t.roles, t.created_by, t.created_at, t.expires_at, t.used_a
 FROM pawl.tokens AS t ORDER BY t.name, t.created_at, t.id;
 
 -- name: AccessLogAdd :exec
--- Writes what was denied.
+-- Records denied requests.
 INSERT INTO pawl.access_log (event, actor, address, operation, subject, detail, times)
 SELECT unnest(@events::text[]), unnest(@actors::text[]), nullif(unnest(@addresses::text[]), '')::inet,
   nullif(unnest(@operations::text[]), ''), nullif(unnest(@subjects::text[]), ''), nullif(unnest(@details::text[]), ''),

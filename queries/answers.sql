@@ -1,7 +1,10 @@
--- Answers that come without a call.
+-- Answers that arrive without a call.
+--
+-- A condition on set_config is always true. It sets lock_timeout for this statement only.
 
 -- name: AnswerTarget :many
--- The order that a callback is about, and the last call for that step in that generation. No row if there was none.
+-- Returns the order that a callback is about, and the last call for that step in that generation. No row: there was
+-- none.
 SELECT sqlc.embed(o), t.started_at AS called_at, t.policy AS call_policy
 FROM pawl.full_orders AS o CROSS JOIN LATERAL (
   SELECT c.started_at, c.policy FROM pawl.step_calls AS c
@@ -10,12 +13,11 @@ FROM pawl.full_orders AS o CROSS JOIN LATERAL (
 WHERE o.order_no = @order_no;
 
 -- name: AnswerStore :many
--- Keeps an answer and, if the order waits at that step, wakes it for this process. It
--- always raises seq: a driver who is about to let the order wait loses its compare-and-set,
--- reads the order back and finds the answer; one who just did is seen waiting. What
--- it finds is judged where the lock is taken: any other part of the statement sees the row
--- as it was before that. The first answer stays; only one that said not done makes room for another. Waits
--- for the row, half a second at most.
+-- Stores an answer and, if the order waits at that step for a callback, a retry or a person, claims it for this
+-- process. It raises seq even if the order does not wait yet: a driver that is about to hold it then loses its
+-- compare-and-set, reads the row, and finds the answer. Whether the order waits is read in the CTE that locks its
+-- row; the rest of the statement sees the row as it was before the lock. The first answer is kept, unless it was
+-- not_done. Waits for the row for at most 500 ms.
 WITH target AS MATERIALIZED (
   SELECT o.order_no, coalesce(o.generation = @generation AND o.status = @waiting_in
     AND o.hold IN ('callback', 'retry', 'attention'), false) AS wakes
@@ -48,17 +50,17 @@ WITH target AS MATERIALIZED (
 SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM touched AS w, pawl.no_effects AS e) AS written_orders;
 
 -- name: AnswerOf :one
--- What was answered before for this step of this generation. Durable, as OrdersByID: a caller who is told that an
--- answer was taken does not send it again.
+-- Returns the stored answer for this step of this generation. Durable, as OrdersByID: a caller that is told that an
+-- answer was accepted does not send it again.
 SELECT w.source, w.outcome, coalesce(w.code, '') AS code, coalesce(w.reference, '') AS reference, w.consumed_at
 FROM pawl.step_answers AS w WHERE w.order_no = @order_no AND w.generation = @generation AND w.step = @step AND w.operation = 'do'
   AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL;
 
 -- name: LateUndoOpen :many
--- An effect was reported that the books say is absent or undone. No row: it stands
--- in them, or may still come to, or its undoing is under way already and knows as much.
--- Where the charge is being refunded, nothing is reserved any more. One that is opened
--- again is tried, and told of, like a new one.
+-- Opens the undo of an effect that was reported although the books say that it is absent or undone. No row: the
+-- effect is in the books, or may still get there, or its undo is open already and has its reference. While the charge
+-- is being refunded, no reservation is left. An undo that is opened again is tried, and reported as an event, like a
+-- new one.
 INSERT INTO pawl.late_undos AS u (order_no, generation, step, reason, reference)
 SELECT o.order_no, @generation, @step, @reason, nullif(@ref::text, '') FROM pawl.orders AS o
 WHERE o.order_no = @order_no
@@ -73,9 +75,9 @@ ON CONFLICT (order_no, generation, step) DO UPDATE SET finished_at = NULL, due_a
 RETURNING order_no;
 
 -- name: LateUndosClaim :many
--- The lease is short: it lasts until the call is committed, which makes it outlast the
--- call. claims tells one claim from the next. It is undone where it was done, not where an undo was
--- last sent from.
+-- Claims due late undos. The lease is short: it only lasts until the call is committed, which extends it beyond the
+-- call. claims distinguishes one claim from the next. undo_policy is the policy of the call that did the step, not of
+-- an earlier undo.
 WITH due AS MATERIALIZED (
   SELECT u.order_no, u.generation, u.step FROM pawl.late_undos AS u
   WHERE u.finished_at IS NULL AND u.due_at <= now() ORDER BY u.due_at LIMIT @most FOR UPDATE SKIP LOCKED
@@ -90,11 +92,10 @@ SELECT c.generation AS undo_generation, c.step, c.claims, coalesce(c.code, '') A
 FROM claimed AS c JOIN pawl.full_orders AS o ON o.order_no = c.order_no;
 
 -- name: LateUndoBegin :many
--- The audit of such a call, committed before it as any. Numbers below zero: those above
--- are the driver's, who may be in a call of a later generation. No row: another process has
--- claimed it meanwhile, it is closed, or the order was written to since it was read. What
--- the undo says is to be taken back was looked up after that read, and the driver may have
--- begun an undo of the same key with another name. The driver then finds seq raised.
+-- Records the call of a late undo before it is made. Its number is below zero, because the driver of the order
+-- numbers its own calls from 1. No row: another process has claimed the undo, it is closed, or seq has changed since
+-- the order was read. The reference to undo was read after that, so with an unchanged seq the driver can't have begun
+-- an undo of the same key with another reference. Raising seq makes a driver that is about to do so read again.
 WITH claimed AS MATERIALIZED (
   SELECT u.order_no FROM pawl.late_undos AS u
   WHERE u.order_no = @order_no AND u.generation = @generation AND u.step = @step AND u.claims = @claims AND u.finished_at IS NULL
@@ -115,12 +116,12 @@ INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, op
 SELECT k.order_no, coalesce((SELECT min(t.call) FROM pawl.step_calls AS t WHERE t.order_no = @order_no AND t.call < 0), 0) - 1,
   k.fence, @generation, sqlc.narg('policy')::integer, @step, 'undo', nullif(@undo_reference::text, '')
 FROM touched AS k
-ON CONFLICT (order_no, call) DO NOTHING -- two of one order at one moment: the other has the number
+ON CONFLICT (order_no, call) DO NOTHING -- a concurrent one of the same order has the number
 RETURNING call, started_at;
 
 -- name: LateUndoFinish :exec
--- Keeps the answer. One that was closed, opened again or claimed by another process
--- meanwhile is left to them.
+-- Records the answer. It changes nothing else if the undo was closed, opened again or claimed by another process
+-- meanwhile.
 WITH answered AS (
   UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = @outcome::text, code = nullif(@code::text, ''), detail = nullif(@detail::text, '')
   WHERE t.order_no = @order_no AND t.call = @call
@@ -131,9 +132,8 @@ UPDATE pawl.late_undos AS u SET
 WHERE u.order_no = @order_no AND u.generation = @generation AND u.step = @step AND u.claims = @claims AND u.finished_at IS NULL;
 
 -- name: LateUndoSettle :many
--- A person has undone it by hand, and closes it. Written to the history of the order, which
--- may have ended. No row: it is not open any more, or the order was written to since it was
--- read.
+-- Closes a late undo that a person has done by hand. It is written to the history of the order, which may have ended.
+-- No row: the undo is not open, or seq has changed since the order was read.
 WITH settled AS MATERIALIZED (
   SELECT u.order_no FROM pawl.late_undos AS u
   WHERE u.order_no = @order_no AND u.generation = @generation AND u.step = @step AND u.finished_at IS NULL

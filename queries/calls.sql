@@ -1,15 +1,14 @@
--- Calls of remote steps. A call is committed before it is made, and closed
--- with the answer by the write that acts on it. Results of several orders go in one
--- statement; what differs between them comes in arrays, which are joined to the rows
--- found, never to orders.
+-- Calls of remote steps. A call is committed before it is made, and closed by the write that applies its result. The
+-- results of several orders are saved by one statement. What differs between them is in arrays, which are joined to
+-- the rows that were found, never to orders.
 
 -- name: CallsBegin :many
--- The intent: from here on the effect may be there. The lease outlasts the call, and is
--- left as it is where it does. With a generation the call undoes a key of that earlier
--- generation. It says nothing about the step of the present one, which may not have been
--- called for yet: in_doubt_since stays as it is, or an order that is stopped then would be
--- charged in the books for a call that was never made. If its driver dies
--- in such a call, that counts as a take-over without a move, so the take-overs are not forgotten before it is answered.
+-- Records calls that are about to be made. From this commit on, the step may take effect. The lease is extended only
+-- if it would end before the call.
+--
+-- With a generation, the call voids a key of that earlier generation. It says nothing about the current step, so
+-- in_doubt_since stays: otherwise a stop would record a charge that was never called for. take_overs stays, too, so
+-- that an order whose driver dies in such calls is held after three take-overs.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
@@ -39,8 +38,8 @@ SELECT m.order_no, m.seq, m.calls::integer AS call, m.in_doubt_since, now()::tim
 FROM moved AS m;
 
 -- name: CallsSuspend :many
--- Answers that leave the order where it is: it is held, or with an empty hold goes on.
--- A negative delay holds it until a person acts.
+-- Saves results that leave orders in their state. An order is put on hold, or continues if hold is empty. With a
+-- negative delay it is held until a person acts.
 WITH answers AS MATERIALIZED (
   SELECT x.order_no, x.hold, x.reason, x.delay, x.counts, x.cleared, x.outcome, x.code, x.detail, x.reference, x.action
   FROM ROWS FROM (unnest(@order_nos::bigint[]), unnest(@holds::text[]), unnest(@reasons::text[]), unnest(@delays::float8[]),
@@ -79,14 +78,13 @@ SELECT m.order_no, m.seq, m.status, m.status, m.fence, coalesce(m.hold, 'answer'
 RETURNING order_no, seq, to_status, at;
 
 -- name: CallFenced :exec
--- An answer that came after another replica had taken the order over: it is kept, and moves
--- nothing.
+-- Records an answer that arrived after another replica had claimed the order. It moves nothing.
 UPDATE pawl.step_calls AS t SET finished_at = now(), fenced = true, outcome = @outcome::text,
   code = nullif(@code::text, ''), detail = nullif(@detail::text, ''), reference = nullif(@ref::text, '')
 WHERE t.order_no = @order_no AND t.call = @call AND t.fence = @fence AND t.finished_at IS NULL;
 
 -- name: CallsOf :many
--- The calls of an order, the smallest number first. undo_open: what the call was to undo came too late, and still stands.
+-- Returns the calls of an order by number. undo_open: the call belongs to a late undo that is still open.
 SELECT t.*, (t.call < 0 AND t.operation = 'undo' AND EXISTS (SELECT 1 FROM pawl.late_undos AS u
   WHERE u.order_no = @order_no AND u.generation = t.generation AND u.step = t.step AND u.finished_at IS NULL))::boolean AS undo_open
 FROM pawl.step_calls AS t
@@ -99,14 +97,14 @@ FROM pawl.step_calls AS t
 WHERE t.order_no = @order_no AND t.call > @after AND t.call < @before ORDER BY t.call DESC LIMIT @most;
 
 -- name: CallsPreflight :many
--- What must be known before a call. For the key of each step asked about: an answer that came without a call and was not
--- used yet; the provider's own name for what was done, from wherever it was kept, or empty where it never said; what an
--- undo that was begun before has named; and the age of the key. A confirmation goes by the name of the charge, which is
--- what it captures.
+-- Reads what earlier calls left behind. For the key of each requested step: an unused answer that came without a
+-- call; the provider's reference, or empty; the reference in an earlier undo request; and when the key was first
+-- sent. A confirmation uses the reference of the charge that it captures.
 --
--- Before a charge or a reservation also the keys of earlier generations that were sent and never certainly undone (voids).
--- They must be dead first, also those that were refused: a delayed call may still arrive, and not every provider
--- remembers that it refused. Where a person has undone by hand what the provider would not, it would refuse again.
+-- For a charge or a reservation, also the keys of earlier generations that were sent and not certainly undone
+-- (voids). They must be undone first, even if they were refused: a delayed request may still arrive, and not every
+-- provider remembers refusals. Keys that a person recorded as undone are left out, because the provider would refuse
+-- again.
 WITH asked AS (
   SELECT x.order_no, x.generation, x.step, x.operation
   FROM ROWS FROM (unnest(@order_nos::bigint[]), unnest(@generations::integer[]), unnest(@steps::text[]), unnest(@operations::text[]))
@@ -141,7 +139,7 @@ SELECT k.order_no::bigint AS order_no, k.generation::integer AS generation, k.st
     (SELECT l.reference FROM pawl.late_undos AS l WHERE l.order_no = k.order_no AND l.generation = k.generation AND l.step = k.effect),
     (SELECT w.reference FROM pawl.step_answers AS w WHERE w.order_no = k.order_no AND w.generation = k.generation AND w.step = k.effect
        AND w.operation = 'do'), '')::text AS reference,
-  -- Not EXISTS: the planner may hash that, and reads the whole table for it.
+  -- Not EXISTS, which the planner may hash, reading the whole table.
   coalesce((SELECT true FROM pawl.step_calls AS t WHERE t.order_no = k.order_no AND t.generation = k.generation AND t.step = k.step
     AND t.operation = 'undo' LIMIT 1), false)::boolean AS undo_begun,
   coalesce((SELECT t.undo_reference FROM pawl.step_calls AS t WHERE t.order_no = k.order_no AND t.generation = k.generation AND t.step = k.step

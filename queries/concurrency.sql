@@ -1,10 +1,10 @@
--- Concurrency permits of orders that share a key. Who has one is counted from the orders: whatever has
--- started and not ended, also in doubt or held for a person. A grant compares and sets
--- the version of the key, so that of two grants that counted the same only one counts;
--- an end only makes room.
+-- Concurrency permits of orders that share a key. The orders that have one are counted: those that have started and
+-- not ended, even if they are in doubt or held for a person. A grant compares and sets the version of the key, so
+-- that of two grants with the same count only one succeeds. The end of an order only makes room, and changes no
+-- version.
 
 -- name: ConcurrencyRead :many
--- How many orders of a key are under way, and who is next, in order of arrival.
+-- Returns how many orders of a key are in progress, and the next ones in order of arrival.
 WITH key_row AS (
   INSERT INTO pawl.concurrency_keys AS k (key) VALUES (@key) ON CONFLICT (key) DO NOTHING RETURNING k.version
 )
@@ -38,7 +38,7 @@ WITH seen AS (
 SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM granted AS w, pawl.no_effects AS e) AS written_orders;
 
 -- name: ConcurrencyKeysQueued :many
--- Keys that an order waits for, for the sweep; others each time if they are many.
+-- Returns keys that orders wait for, for the sweep. If they are many, different ones each time.
 SELECT k.key FROM (
   SELECT DISTINCT o.concurrency_key::text AS key FROM pawl.orders AS o WHERE o.hold = 'queued' AND o.concurrency_key IS NOT NULL
 ) AS k ORDER BY random() LIMIT @most;

@@ -1,6 +1,6 @@
 -- name: DemoBooks :one
--- What the books of the demonstration come to that must be so at its provider, too, in one snapshot. It reads all of
--- them: there are not many.
+-- Returns totals of the demo's books that must match its provider, in one snapshot. It reads all rows; there are not
+-- many.
 SELECT o.unfinished, c.charges, r.reservations, k.confirmations, f.refunds, (c.charged - f.refunded)::text AS kept
 FROM (SELECT count(*) AS unfinished FROM pawl.orders AS p WHERE p.finished_at IS NULL) AS o,
   (SELECT count(*) AS charges, coalesce(sum(a.amount::numeric), 0) AS charged FROM pawl.charges AS a

@@ -1,13 +1,13 @@
--- What `pawl doctor` looks at.
+-- Checks of `pawl doctor`.
 
 -- name: ServerSettings :many
--- Settings as they hold for this connection, with what the role and the database say. Those that this server does not have
--- are left out. A size or a time is in the unit that pg_settings has for it.
+-- Returns settings as they are for this connection, including those of the role and the database. Settings that this
+-- server does not have are left out. Sizes and times are in the unit of pg_settings.
 SELECT s.name::text AS name, s.setting::text AS setting FROM pg_catalog.pg_settings AS s WHERE s.name = ANY(@names::text[]);
 
 -- name: ServerFacts :one
--- Who we are on the server, and what it says of itself. A role that is not the one that logged in sees its own
--- statements in pg_stat_activity only if it has the rights of that one, or may see those of all roles.
+-- Returns facts about this role and the server. A role other than the one that logged in sees its own statements in
+-- pg_stat_activity only if it has the rights of that one, or pg_read_all_stats.
 SELECT current_user::text AS role, current_database()::text AS database,
   r.rolsuper::boolean AS superuser,
   EXISTS (SELECT FROM pg_catalog.pg_namespace AS n WHERE n.nspname = 'pawl' AND pg_has_role(n.nspowner, 'USAGE'))::boolean AS owner,
@@ -17,16 +17,16 @@ SELECT current_user::text AS role, current_database()::text AS database,
 FROM pg_catalog.pg_roles AS r WHERE r.rolname = current_user;
 
 -- name: ServerConnections :one
--- How many connections all callers of the server have, this one included, and how many those of running services on
--- this database.
+-- Counts the connections of all clients of the server, including this one, and those of running services on this
+-- database.
 SELECT count(*)::bigint AS used,
   count(*) FILTER (WHERE a.datname = current_database() AND starts_with(a.application_name, @service::text))::bigint AS services
 FROM pg_stat_activity AS a
 WHERE a.usesysid IS NOT NULL AND coalesce(a.backend_type, 'client backend') = 'client backend';
 
 -- name: ServerStandbys :one
--- How many standbys are connected, and of how many a role sees that they are synchronous: without pg_read_all_stats it does not see
--- what they are. Base backups and logical replication are no standbys.
+-- Counts the connected standbys, and the synchronous ones. Without pg_read_all_stats, a role does not see what they
+-- are (hidden). Base backups and logical replication are not standbys.
 SELECT count(*)::bigint AS connected, count(*) FILTER (WHERE r.sync_state IN ('sync', 'quorum'))::bigint AS synchronous,
   count(*) FILTER (WHERE r.sync_state IS NULL)::bigint AS hidden
 FROM pg_stat_replication AS r
@@ -37,8 +37,8 @@ WHERE r.state IS DISTINCT FROM 'backup'
 SELECT clock_timestamp()::timestamptz AS now;
 
 -- name: SchemaSwitchedOff :many
--- What is there and does not do its work: triggers that were switched off, indexes that were not built to their end, and
--- tables that a crash empties, but for the one that it is to empty.
+-- Lists objects that exist but do not work: disabled triggers, invalid indexes, and tables that a crash empties,
+-- except the one that it must empty.
 SELECT format('trigger %s on %s is switched off', t.tgname, t.tgrelid::regclass)::text AS what
 FROM pg_catalog.pg_trigger AS t JOIN pg_catalog.pg_class AS c ON c.oid = t.tgrelid
 WHERE c.relnamespace = to_regnamespace('pawl') AND NOT t.tgisinternal AND t.tgenabled IN ('D', 'R')
@@ -53,7 +53,7 @@ WHERE c.relnamespace = to_regnamespace('pawl') AND c.relkind = 'r' AND c.relpers
 ORDER BY 1;
 
 -- name: OrderNumberingRelaxed :one
--- Whether steps of orders may commit without waiting for the disk.
+-- Reports whether steps of orders may commit without waiting for the disk.
 SELECT (c.relpersistence = 'u')::boolean AS relaxed FROM pg_catalog.pg_class AS c WHERE c.oid = 'pawl.order_numbering'::regclass;
 
 -- name: WebhookEndpointsDisabled :many

@@ -1,10 +1,11 @@
--- What keeps orders from being completed, over many of them.
+-- Problems that many orders share.
 
 -- name: ErrorGroups :many
--- Failed orders and those that wait for a person, of each the newest so many, put together by where they stand and why: the step and
--- code of the failure, or the reason of the hold up to a colon, which the list of orders chooses by. Times are those of the failures; of a hold, when those of the
--- oldest and the newest order began.
--- With an equal sign, the planner may look for them along the primary key.
+-- Groups the newest failed orders and the newest orders that wait for a person, by status and cause: step and code of
+-- the failure, or the hold reason up to the colon. first_at and last_at are times of failures. For a hold, they are
+-- when the holds of the oldest and the newest order began.
+--
+-- BETWEEN instead of =: with =, the planner may walk the primary key instead of the index.
 WITH looked AS MATERIALIZED (
   (SELECT f.order_no, f.status::text AS status, f.failure_step::text AS step, coalesce(f.failure_code, '') AS code, f.finished_at AS at
    FROM pawl.orders AS f

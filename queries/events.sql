@@ -1,8 +1,9 @@
--- The feed of events: who numbers them, and how they are read (see migrations/00005_events_and_webhooks.sql).
+-- The feed of events: how they are numbered and read (see migrations/00005_events_and_webhooks.sql).
 
 -- name: EventRelayHold :one
--- Takes the lease of the relay, or renews it. With another timeline or database than the last time begins another epoch. No row: another
--- replica has the lease, or the positions are those of another cluster, whose transactions count from another number.
+-- Takes or renews the lease of the relay. If the timeline or the database has changed, it begins a new epoch. No row:
+-- another replica has the lease, or the positions are those of another cluster, whose transaction ids count from
+-- another number.
 WITH here AS MATERIALIZED (
   SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || (SELECT a.datid::text FROM pg_stat_activity AS a WHERE a.pid = pg_backend_pid()) AS history
 ), held AS (
@@ -24,18 +25,18 @@ WITH here AS MATERIALIZED (
 SELECT h.fence, h.epoch FROM held AS h;
 
 -- name: EventRelayRelease :execrows
--- Lets another replica take the lease at once.
+-- Releases the lease for another replica.
 UPDATE pawl.event_relay AS r SET due_at = now() WHERE r.owner = @owner::uuid AND r.fence = @fence;
 
 -- name: EventFeed :one
--- How the feed stands: which events have numbers and are kept, and the epochs with their first events.
+-- Returns the extent of the feed: the numbers of the events that are kept, and the epochs with their first events.
 SELECT coalesce((SELECT f.first_event_no FROM pawl.event_batches AS f ORDER BY f.first_event_no LIMIT 1), 1)::bigint AS first_event_no,
   coalesce((SELECT l.last_event_no FROM pawl.event_batches AS l ORDER BY l.first_event_no DESC LIMIT 1), 0)::bigint AS last_event_no,
   ARRAY(SELECT e.epoch FROM pawl.event_epochs AS e ORDER BY e.epoch)::integer[] AS epochs,
   ARRAY(SELECT e.first_event_no FROM pawl.event_epochs AS e ORDER BY e.epoch)::bigint[] AS epoch_starts;
 
 -- name: EventRelayState :one
--- Who numbers events, and for how long the oldest one that has no number yet has waited.
+-- Returns the owner of the relay, and how long the oldest event without a number has waited.
 SELECT r.owner, coalesce(b.last_event_no, 0)::bigint AS last_event_no,
   coalesce(extract(epoch FROM now() - least(
     (SELECT t.at FROM pawl.transitions AS t WHERE t.position >= coalesce(b.position_to, 0) AND NOT EXISTS (
@@ -48,7 +49,7 @@ FROM pawl.event_relay AS r
 LEFT JOIN (SELECT l.last_event_no, l.position_to FROM pawl.event_batches AS l ORDER BY l.first_event_no DESC LIMIT 1) AS b ON true;
 
 -- name: EventsUnnumbered :one
--- The newest position, up to one, of a row that is committed and has no number yet; 0: there is none.
+-- Returns the newest position, up to one, of a committed row without a number, or 0.
 SELECT coalesce(greatest(
   (SELECT t.position FROM pawl.transitions AS t WHERE t.position >= b.position AND t.position <= @up_to AND NOT EXISTS (
     SELECT FROM pawl.early_events AS y WHERE y.position = t.position AND y.order_no = t.order_no AND y.item = '' AND y.seq = t.seq)
@@ -59,14 +60,24 @@ SELECT coalesce(greatest(
 FROM (SELECT coalesce((SELECT l.position_to FROM pawl.event_batches AS l ORDER BY l.first_event_no DESC LIMIT 1), 0) AS position) AS b;
 
 -- name: EventsWanted :execrows
--- There are listeners: events are numbered soon for a while.
+-- Records that there are listeners: for a while, events are numbered soon.
 UPDATE pawl.event_relay AS r SET wanted_until = now() + make_interval(secs => @seconds::float8)
 WHERE (r.wanted_until IS NULL OR r.wanted_until < now() + make_interval(secs => @seconds::float8) / 2) AND (SELECT set_config('lock_timeout', '500ms', true)) <> '';
 
 -- name: EventBatchAdd :one
--- Numbers the next events below the horizon: fewer than a thousand, cut where a transaction ends, or all of one that has more. Writes
--- nothing if there are none, or if the lease, the timeline or the last number is another one by now. The limits are literals: by them
--- the planner knows that there is little to do. Without them it compiles the statement (JIT), for seconds.
+-- Numbers the next events below the horizon: fewer than a thousand transitions and as many stock movements, up to the
+-- end of a transaction, or all events of a larger one. Writes nothing if there are none, or if the lease, the
+-- timeline or the last number has changed. The limits are literals, by which the planner sees that there is little to
+-- do. Without them it would compile the statement (JIT), for seconds.
+--
+-- span: at most a thousand rows from the first one, so that a plan that sorts the span stays cheap. OFFSET is a
+-- sub-select to hide the number from the planner, which would sort here otherwise.
+--
+-- finish: the end of the batch. The last transaction is left out if it may have more rows than were read, unless it
+-- is also the first: then the batch is that whole transaction.
+--
+-- early: for the first row of each order in the batch, the rows directly before it whose position is not below the
+-- end.
 WITH origin AS MATERIALIZED (
   SELECT coalesce(b.last_event_no, 0) AS last_event_no, coalesce(b.position_to, 0) AS position,
     r.position_offset + pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS horizon
@@ -82,7 +93,7 @@ WITH origin AS MATERIALIZED (
       SELECT FROM pawl.early_events AS y WHERE y.position = m.position AND y.order_no = 0 AND y.item = m.item AND y.seq = m.version)
       ORDER BY m.position LIMIT 1)) AS position
   FROM origin AS s
-), span AS MATERIALIZED ( -- up to the thousandth row, or less: a plan may read and sort what is in it. The planner must not know how far that is, or it sorts here
+), span AS MATERIALIZED (
   SELECT n.position AS first, least(s.horizon, n.position + 300,
     (SELECT greatest(t.position, n.position + 1) FROM pawl.transitions AS t WHERE t.position >= n.position AND t.position < n.position + 300 ORDER BY t.position LIMIT 1 OFFSET (SELECT 999)),
     (SELECT greatest(m.position, n.position + 1) FROM pawl.stock_movements AS m WHERE m.position >= n.position AND m.position < n.position + 300 ORDER BY m.position LIMIT 1 OFFSET (SELECT 999))) AS position
@@ -99,7 +110,7 @@ WITH origin AS MATERIALIZED (
     SELECT FROM pawl.early_events AS y
     WHERE y.position >= (SELECT s.first FROM span AS s) AND y.position = m.position AND y.order_no = 0 AND y.item = m.item AND y.seq = m.version)
   ORDER BY m.position LIMIT 1000
-), finish AS MATERIALIZED ( -- where to stop: at the last transaction, if it may have more rows than were found, unless it is the first one, too
+), finish AS MATERIALIZED (
   SELECT CASE WHEN d.last > d.first THEN d.last ELSE d.first + 1 END AS position, d.last <= d.first AS whole
   FROM (
     SELECT s.first, least(s.position,
@@ -123,7 +134,7 @@ WITH origin AS MATERIALIZED (
       WHERE y.position >= (SELECT s.first FROM span AS s) AND y.position = m.position AND y.order_no = 0 AND y.item = m.item AND y.seq = m.version)
   ) AS w
   WHERE w.position < (SELECT f.position FROM finish AS f)
-), early AS MATERIALIZED ( -- from each first row of an order here, back to the next row that is not from above the end
+), early AS MATERIALIZED (
   SELECT p.order_no, p.item, p.seq, p.position FROM found AS w CROSS JOIN LATERAL (
     SELECT t.order_no, ''::text COLLATE "C" AS item, t.seq::bigint AS seq, t.position FROM pawl.transitions AS t
     WHERE w.item = '' AND t.order_no = w.order_no AND t.seq < w.seq AND t.seq > coalesce((
@@ -135,9 +146,9 @@ WITH origin AS MATERIALIZED (
       SELECT u.version FROM pawl.stock_movements AS u WHERE u.item = w.item AND u.version < w.seq AND u.position < (SELECT f.position FROM finish AS f)
       ORDER BY u.version DESC LIMIT 1), 0)
   ) AS p
-  WHERE w.seq > 1 AND w.before IS DISTINCT FROM w.seq - 1 AND (w.item <> '' OR ( -- one look-up settles nearly all of them
+  WHERE w.seq > 1 AND w.before IS DISTINCT FROM w.seq - 1 AND (w.item <> '' OR ( -- one look-up decides nearly all of them
     SELECT u.position FROM pawl.transitions AS u WHERE u.order_no = w.order_no AND u.seq < w.seq ORDER BY u.seq DESC LIMIT 1) >= (SELECT f.position FROM finish AS f))
-), held AS MATERIALIZED ( -- locked first: who has lost the lease writes nothing
+), held AS MATERIALIZED ( -- locked first: without the lease, nothing is written
   SELECT r.epoch FROM pawl.event_relay AS r
   WHERE r.singleton AND r.owner = @owner::uuid AND r.fence = @fence AND EXISTS (SELECT FROM found)
     AND split_part(r.history, '/', 1) = left(pg_walfile_name(pg_current_wal_lsn()), 8) AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
@@ -146,7 +157,7 @@ WITH origin AS MATERIALIZED (
   INSERT INTO pawl.event_batches AS b (first_event_no, last_event_no, position_from, position_to, epoch, whole)
   SELECT s.last_event_no + 1, s.last_event_no + n.events, s.position, f.position, h.epoch, f.whole
   FROM held AS h, origin AS s, finish AS f, (SELECT (SELECT count(*) FROM found) + (SELECT count(*) FROM early) AS events) AS n
-  ON CONFLICT (first_event_no) DO NOTHING -- they have been numbered
+  ON CONFLICT (first_event_no) DO NOTHING -- they have numbers already
   RETURNING b.first_event_no, b.last_event_no
 ), kept AS (
   INSERT INTO pawl.early_events (first_event_no, position, order_no, item, seq)
@@ -154,20 +165,20 @@ WITH origin AS MATERIALIZED (
 )
 SELECT coalesce((SELECT b.last_event_no - b.first_event_no + 1 FROM batch AS b LIMIT 1), 0)::bigint AS events,
   coalesce((SELECT f.position < s.horizon FROM finish AS f), false)::boolean AS more, s.horizon::bigint AS horizon,
-  (pg_snapshot_xmin(pg_current_snapshot()) <> pg_snapshot_xmax(pg_current_snapshot()))::boolean AS held_back, -- a transaction has not ended
+  (pg_snapshot_xmin(pg_current_snapshot()) <> pg_snapshot_xmax(pg_current_snapshot()))::boolean AS held_back, -- by an open transaction
   coalesce(r.wanted_until > now(), false)::boolean AS wanted,
   coalesce(r.owner = @owner::uuid AND r.fence = @fence AND split_part(r.history, '/', 1) = left(pg_walfile_name(pg_current_wal_lsn()), 8), false)::boolean AS ours
 FROM origin AS s, pawl.event_relay AS r WHERE r.singleton;
 
 -- name: EventBatchesFrom :many
--- The batch of an event and those after it.
+-- Returns the batch of an event and the later ones.
 SELECT b.* FROM pawl.event_batches AS b
 WHERE b.first_event_no >= coalesce((SELECT max(c.first_event_no) FROM pawl.event_batches AS c WHERE c.first_event_no <= @event_no), 0)
 ORDER BY b.first_event_no LIMIT @most;
 
 -- name: EventBatchesOfOrder :many
--- The batches with events of an order after a number. A row is in the batch of its position or, if it was early, in that of another
--- row of the order.
+-- Returns the batches with events of an order after a number. A row is in the batch of its position or, if it was
+-- early, in that of a later row of the order.
 WITH positions AS MATERIALIZED (
   SELECT DISTINCT t.position FROM pawl.orders AS o JOIN pawl.transitions AS t ON t.order_no = o.order_no WHERE o.order_id = @order_id
 ), batches AS MATERIALIZED (
@@ -180,7 +191,7 @@ WHERE b.first_event_no = ANY(ARRAY(SELECT c.first_event_no FROM batches AS c)) A
 ORDER BY b.first_event_no LIMIT @most;
 
 -- name: EventsOfBatch :many
--- The events of a batch after a number.
+-- Returns the events of a batch after a number.
 SELECT e.event_no, e.epoch, e.order_no, e.item::text AS stock_item, e.seq, e.at::timestamptz AS at, coalesce(e.from_status, '')::text AS from_status,
   e.to_status::text AS to_status, coalesce(e.verb, '')::text AS verb, coalesce(e.actor, '')::text AS actor,
   coalesce(e.on_behalf_of, '')::text AS on_behalf_of, coalesce(left(e.reason, 2000), '')::text AS reason, e.change, e.on_hand,
@@ -202,7 +213,7 @@ WHERE e.first_event_no = @first_event_no AND e.event_no > @after
 ORDER BY e.event_no LIMIT @most;
 
 -- name: EventsByKey :many
--- Events by their rows, with the numbers that the caller has for them. Each row is found by its key.
+-- Returns events by their rows, with the numbers that the caller has for them. Each row is found by its key.
 SELECT k.event_no::bigint AS event_no, k.epoch::integer AS epoch, k.order_no::bigint AS order_no, k.item::text AS stock_item, k.seq::bigint AS seq,
   e.at::timestamptz AS at, coalesce(e.from_status, '')::text AS from_status,
   e.to_status::text AS to_status, coalesce(e.verb, '')::text AS verb, coalesce(e.actor, '')::text AS actor,
@@ -231,7 +242,7 @@ LEFT JOIN LATERAL (
 ) AS f ON true;
 
 -- name: EventBatchesPurge :execrows
--- Forgets some of the oldest batches, but never the newest, nor one with events for which an enabled endpoint has no
+-- Deletes some of the oldest batches, but never the newest, nor one with events for which an enabled endpoint has no
 -- deliveries yet. The rows themselves stay in the history.
 WITH old AS MATERIALIZED (
   SELECT b.first_event_no, b.position_to FROM pawl.event_batches AS b

@@ -2,22 +2,22 @@
 SELECT i.id FROM pawl.installation AS i;
 
 -- name: BackendPID :one
--- The server process behind this connection.
+-- Returns the server process of this connection.
 SELECT pg_backend_pid()::integer AS pid;
 
 -- name: InstallationSecret :one
--- Who we are to providers, and what tokens of callbacks are derived from.
+-- Returns our identity towards providers, and the secret that callback tokens are derived from.
 SELECT i.id, i.callback_secret FROM pawl.installation AS i;
 
 -- name: InstallationPlace :one
--- Where the database belongs, and where it is. 0 and empty: not known, or not stored yet.
+-- Returns where the database belongs, and where it is. 0 and empty: not known, or not stored yet.
 SELECT i.id, coalesce(i.name, '')::text AS name,
   coalesce(i.system_identifier, 0)::bigint AS home_system, coalesce(i.database_oid, 0)::bigint AS home_database,
   coalesce(pawl.system_identifier(), 0)::bigint AS system, a.datid::bigint AS database
 FROM pawl.installation AS i JOIN pg_stat_activity AS a ON a.pid = pg_backend_pid();
 
 -- name: InstallationSettle :execrows
--- Stores where the database belongs, as far as that was not stored before.
+-- Stores where the database belongs, unless that is stored already.
 UPDATE pawl.installation AS i SET
   system_identifier = coalesce(i.system_identifier, pawl.system_identifier()),
   database_oid = coalesce(i.database_oid, (SELECT a.datid FROM pg_stat_activity AS a WHERE a.pid = pg_backend_pid())),
@@ -25,7 +25,7 @@ UPDATE pawl.installation AS i SET
 WHERE i.database_oid IS NULL OR i.name IS NULL AND @name::text <> '' OR i.system_identifier IS NULL AND pawl.system_identifier() IS NOT NULL;
 
 -- name: InstallationDrivenUntil :one
--- Until when a service has something of this database leased. No row: none drives anything.
+-- Returns until when a service has a lease on anything in this database. No row: there is no lease.
 SELECT l.due_at::timestamptz AS until FROM (
   SELECT o.due_at FROM pawl.orders AS o WHERE o.owner IS NOT NULL AND o.due_at > now()
   UNION ALL SELECT r.due_at FROM pawl.event_relay AS r WHERE r.owner IS NOT NULL AND r.due_at > now()
@@ -33,7 +33,7 @@ SELECT l.due_at::timestamptz AS until FROM (
 ) AS l(due_at) ORDER BY l.due_at DESC LIMIT 1;
 
 -- name: InstallationAdopt :execrows
--- Has the database belong where it is. Without a name it keeps the one that it has.
+-- Records that the database belongs where it is. Without a name, the name stays.
 WITH logged AS (
   INSERT INTO pawl.access_log (event, actor, subject, detail)
   SELECT @event::text, @actor::text, i.id::text, 'belonged to cluster ' || coalesce(i.system_identifier::text, '?') || ', database ' || coalesce(i.database_oid::text, '?')

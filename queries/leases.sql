@@ -1,28 +1,27 @@
--- A lease is orders.due_at: until then the owner drives the order, from then on
--- any replica may claim it. A claim raises the fence, so the owner before
--- can no longer write to it. All times are the database's.
+-- A lease is orders.due_at: until then the owner drives the order, and after that any replica may claim it. A claim
+-- raises the fence, so the previous owner can no longer write to the order. All times are by the clock of the
+-- database.
 
 -- name: LeasesDue :many
--- Finds orders to claim. The floor keeps the scan away from the dead entries that
--- finished orders leave in the index; now() and not clock_timestamp(), because only a
--- stable value bounds an index scan.
+-- Finds orders to claim. The floor keeps the scan away from the dead entries that ended orders leave in the index. It
+-- uses now() and not clock_timestamp(), because only a stable value limits an index scan.
 SELECT o.order_no, o.due_at::timestamptz AS due_at, o.policy FROM pawl.orders AS o
 WHERE o.due_at > @floor::timestamptz AND o.due_at <= now()
 ORDER BY o.due_at LIMIT @most;
 
 -- name: LeasesDueFloor :one
--- Where the next scan may start: a little before now, on the database's clock.
+-- Returns the floor of the next scan: slightly before now.
 SELECT (now() - interval '5 seconds')::timestamptz AS floor;
 
 -- name: LeasesShorten :many
--- What was written before the clock of the database was set back may lie further ahead than any lease or wait can. It is
--- shortened to the longest there is, by what the order waits for: a driver who lives renews his lease, and one who has died is
--- found when it ends. As a renewal, it is idempotent, and has no seq and no history. A start that a request has set is no
--- wait of ours. A minute more is not too long: another replica may have a longer lease. Each kind is looked for on its own: hold is
--- in the index, so only what is too long is read.
+-- Shortens leases and waits that are longer than possible, because they were written before the clock of the database
+-- was set back. Each is set to the longest one of its hold: a living driver renews its lease, and the order of a dead
+-- one is found when the lease ends. Like a renewal, this is idempotent, and has no seq and no history. Start times
+-- are left alone: requests set them. The margin of a minute is for replicas with longer leases. Each hold is searched
+-- separately: it is in the index, so only rows that are too long are read.
 WITH longest AS (
   SELECT x.hold, make_interval(secs => x.seconds) AS wait, make_interval(secs => x.seconds, mins => 1) AS too_long
-  FROM ROWS FROM (unnest(@holds::text[]), unnest(@seconds::float8[])) AS x(hold, seconds) -- '': none, it is driven
+  FROM ROWS FROM (unnest(@holds::text[]), unnest(@seconds::float8[])) AS x(hold, seconds) -- '': no hold, the order is driven
 ), ahead AS MATERIALIZED (
   SELECT f.order_no FROM longest AS l CROSS JOIN LATERAL (
     SELECT o.order_no FROM pawl.orders AS o
@@ -45,7 +44,7 @@ WHERE o.order_no = ANY(ARRAY(SELECT k.order_no FROM locked AS k)) AND l.hold = c
 RETURNING o.order_no;
 
 -- name: SideCallsShorten :execrows
--- As LeasesShorten, for the claims and pauses of late undos and refunds.
+-- Like LeasesShorten, for the claims and pauses of late undos and refunds.
 WITH undos AS (
   UPDATE pawl.late_undos AS u SET due_at = now() + make_interval(secs => @longest_seconds::float8)
   WHERE u.finished_at IS NULL AND u.due_at > now() + make_interval(secs => @longest_seconds::float8)
@@ -54,8 +53,8 @@ UPDATE pawl.refunds AS f SET due_at = now() + make_interval(secs => @longest_sec
 WHERE f.due_at > now() + make_interval(secs => @longest_seconds::float8);
 
 -- name: ReservationsShorten :execrows
--- As LeasesShorten, for the time that reservations have. It reads all deadlines there are, so it is only for when the clock may have
--- been set back.
+-- Like LeasesShorten, for the deadlines of reservations. It reads all deadlines, so it is only used when the clock
+-- may have been set back.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY(ARRAY(
@@ -69,20 +68,19 @@ UPDATE pawl.orders AS o SET reserved_until = now() + make_interval(secs => o.res
 WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l)) AND o.reserved_until > now() + make_interval(secs => o.reservation_ttl);
 
 -- name: LeasesClaim :many
--- Takes up those of the given orders that are due. An order taken over from a driver three
--- times without a move is held: whatever it does to its driver, it does it no more. One
--- whose hold has run out is woken, which says nothing against it.
+-- Claims those of the given orders that are due. An order that was taken over three times without a move is put on
+-- hold instead: it may be what kills its drivers. Waking an order whose hold has ended does not count as a take-over.
 WITH due AS MATERIALIZED (
   SELECT o.order_no, o.hold FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]) AND o.due_at <= now()
-    AND (o.policy IS NULL OR o.policy = ANY(@policies::integer[])) -- only what this process can run
+    AND (o.policy IS NULL OR o.policy = ANY(@policies::integer[])) -- only policies that this process has
   ORDER BY o.order_no
   FOR NO KEY UPDATE SKIP LOCKED
 ), claimed AS (
   UPDATE pawl.orders AS o SET
     fence = o.fence + 1, seq = o.seq + 1,
     take_overs = CASE WHEN o.hold IS NULL THEN least(o.take_overs + 1, 100) ELSE o.take_overs END,
-    -- Its driver left it in doubt, or died in the call: an answer that was lost counts as one.
+    -- Its driver died or gave up during a call: the lost answer counts as a retry.
     retries = CASE WHEN o.hold IS NULL AND o.in_doubt_since IS NOT NULL THEN coalesce(o.retries, 0) + 1 ELSE o.retries END,
     hold = CASE WHEN o.take_overs >= 3 AND o.hold IS NULL THEN 'attention' END,
     hold_reason = CASE WHEN o.take_overs >= 3 AND o.hold IS NULL THEN 'taken over three times without a move' END,
@@ -99,8 +97,8 @@ WITH due AS MATERIALIZED (
 SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM claimed AS w, pawl.no_effects AS e) AS written_orders;
 
 -- name: LeasesRenew :many
--- The one write without seq and history: it is idempotent. A lease that outlasts a call
--- is not cut short.
+-- Renews leases. This has no seq and no history, because it is idempotent. It never shortens a lease, such as one
+-- that covers a call.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
@@ -111,8 +109,8 @@ WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l)) AND o.owner = 
 RETURNING o.order_no;
 
 -- name: LeasesRelease :many
--- Hands orders back, due at once: the next replica that looks takes them over. To hand
--- back is no failure of its driver, so it takes the claim it came with off the count.
+-- Releases orders: they are due at once, for the next replica. A release is not a failed drive, so it lowers
+-- take_overs again.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
@@ -127,7 +125,7 @@ SELECT m.order_no, m.seq, m.status, m.status, m.fence, 'release_lease' FROM move
 RETURNING order_no;
 
 -- name: LeasesTake :many
--- Takes up orders out of a hold before its time, because what they waited for is there.
+-- Claims orders on hold before the hold ends, because what they waited for has happened.
 WITH held AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]) AND o.hold = @hold::text

@@ -1,21 +1,22 @@
--- The moves of an order, each one statement for a whole batch: lock in order, compare
--- and set, effect, history row. A batch shares its expected status, fence and seq. The
--- rows returned are the orders that moved, once the statement has ended without an
--- error; an order that is not among them was locked by another session (SKIP LOCKED: one
--- locked row must not stall its neighbours) or is no longer as expected.
+-- The moves of an order, each one statement for a whole batch: lock in order, compare and set, effect, history row. A
+-- batch shares its expected status, fence and seq. The returned orders have moved once the statement has ended
+-- without an error. An order that is not returned was locked by another session (SKIP LOCKED: one locked row must not
+-- stall the others) or is not as expected.
 --
--- Charge and reservation do not wait for the disk: nothing is told of them before a later commit that does, and the log is
--- in order (docs/design.md, "One wait for the disk"). What ends an order waits.
+-- Charge and reservation do not wait for the disk: nobody is told about them before a later commit that does, and the
+-- log is in order (docs/design.md, "One wait for the disk"). Moves that end an order wait.
 --
--- Rows are found by order_no = ANY(array), never by joining unnest to orders: a plan
--- cached while the table was empty would read all of it for every batch. The array stands
--- in a sub-select, out of the planner's sight: a plan for arrays of one would look cheaper
--- than the general one, and PostgreSQL would plan anew for every batch.
+-- A condition on set_config is always true. It is there to set a parameter for this statement only: lock_timeout, or
+-- synchronous_commit = off while the numbering is relaxed (current_numbering).
 --
--- Three moves have a second form for a batch of one order, with a name that ends in One:
--- to start and end what a batch needs (arrays, sorts, sums) takes PostgreSQL longer than
--- the move itself. It moves only an order that goes straight on. One that is to stop, or
--- whose item is short, takes the other form. OrdersReserveAll is the same for larger batches.
+-- Rows are found by order_no = ANY(array), never by joining unnest to orders: a plan cached while the table was empty
+-- would read all of it for every batch. The array is in a sub-select, where the planner does not see its length.
+-- Otherwise plans for short arrays would look cheaper than the generic plan, and PostgreSQL would plan every batch
+-- again.
+--
+-- Three moves have a second form for a single order (…One), without arrays, sorts and sums, which cost more than the
+-- move itself. It moves only an order that goes straight on. An order that is to stop, or whose item is short, is
+-- left to the other form. OrdersReserveAll is such a short form for larger batches.
 
 -- name: OrdersStart :many
 WITH locked AS MATERIALIZED (
@@ -40,8 +41,8 @@ SELECT m.order_no, m.seq, 'pending', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
 -- name: OrdersCharge :many
--- Stopped before its charge, an order is certainly not charged: it is canceled,
--- and the commit waits for the disk.
+-- An order that is stopped before its charge was certainly not charged: it is canceled, and the commit waits for the
+-- disk.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
@@ -84,17 +85,16 @@ SELECT m.order_no, m.seq, 'charging', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
 -- name: OrdersReserve :many
--- Stock is given in the order of arrival. The first order that does not fit into what
--- those before it left is refused, and so is one that asks for more than there is at
--- all; the others behind it may still fit: they are left undecided and come again with
--- the next batch. A locked stock row is waited for half a second at most.
+-- Reserves stock in the order of arrival. It refuses the first order that does not fit into what the orders before it
+-- leave, and every order for more than there is at all. Those after the first one may still fit: they are left
+-- undecided, and come again with the next batch. It waits for a locked stock row for at most 500 ms.
 --
--- What goes on and what goes back are two updates, because an update that joined its
--- verdicts would be planned for a handful of rows and compare each with each.
+-- Orders that go on and orders that go back have an update each: an update joined to the decisions would be planned
+-- for a few rows, and compare each with all.
 WITH asked AS (
   SELECT @order_nos::bigint[] AS order_nos
 ), locked AS MATERIALIZED (
-  -- The condition is a column here, not a filter, lest one row be expected of it.
+  -- A column instead of a filter: with a filter, the planner would expect one row.
   SELECT o.order_no, o.item, o.quantity, o.stop_requested,
     (o.status = @expected AND o.fence = @fence AND o.seq = @seq) AS expected
   FROM pawl.orders AS o
@@ -116,8 +116,7 @@ WITH asked AS (
     q.asked - q.quantity <= q.available OR q.quantity > q.available AS refused
   FROM queued AS q
 ), taken AS (
-  -- An item seen for the first time gets its row here. The condition is the last
-  -- word on stock: it sees the row as it is now.
+  -- A new item gets its row here. The condition has the last word on stock: it sees the current row.
   INSERT INTO pawl.inventory AS i (item, reserved)
   SELECT d.item, sum(d.quantity) FROM decided AS d WHERE d.fits GROUP BY d.item ORDER BY d.item
   ON CONFLICT (item) DO UPDATE SET reserved = i.reserved + excluded.reserved
@@ -152,12 +151,11 @@ SELECT s.order_no, s.seq, 'reserving', s.status, s.fence, s.failure_code FROM st
 RETURNING order_no, seq, to_status, at;
 
 -- name: OrdersReserveAll :many
--- Takes what all orders of an item ask for, or nothing: it needs no running sums. The row of
--- the item decides, as it is now.
+-- Reserves for all orders of an item, or for none: it needs no running sums. The current row of the item decides.
 WITH asked AS (
   SELECT @order_nos::bigint[] AS order_nos
 ), locked AS MATERIALIZED (
-  -- The condition is a column here, not a filter, lest one row be expected of it.
+  -- A column instead of a filter: with a filter, the planner would expect one row.
   SELECT o.order_no, o.item, o.quantity,
     (o.status = @expected AND o.fence = @fence AND o.seq = @seq AND o.stop_requested IS NULL) AS asks
   FROM pawl.orders AS o
@@ -188,7 +186,7 @@ SELECT m.order_no, m.seq, 'reserving', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
 -- name: OrdersReserveOne :many
--- The order is moved if its item had enough: the row of the item decides, as it is now.
+-- Moves the order if its item has enough. The current row of the item decides.
 WITH asking AS MATERIALIZED (
   SELECT o.order_no, o.item, o.quantity FROM pawl.orders AS o
   WHERE o.order_no = @order_no AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
@@ -217,9 +215,8 @@ SELECT m.order_no, m.seq, 'reserving', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
 -- name: OrdersConfirm :many
--- The sale: what was reserved leaves the shelf. The row of the item is there since the
--- reservation, so the upsert only updates; unlike an update that joins the sums it
--- needs no plan, and it takes the rows in the order of the items.
+-- Sells the reserved units. The row of each item exists since the reservation, so the upsert only updates. Unlike an
+-- update joined to the sums, it needs no plan, and it locks the rows in the order of the items.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
@@ -271,8 +268,8 @@ SELECT m.order_no, m.seq, 'confirming', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
 -- name: OrdersRelease :many
--- Takes the reservation back: the stock where the ledger has it, and the call that undid it elsewhere. An order has one live
--- reservation at most.
+-- Undoes the reservation: the stock if the ledger reserved it; otherwise it closes the call that undid it. An order
+-- has at most one reservation in effect.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
@@ -307,8 +304,8 @@ SELECT m.order_no, m.seq, 'releasing', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
 -- name: OrdersRefund :many
--- Takes the charge back, here or, with a reference that the provider may have given, elsewhere. The order ends as its first
--- undo move said. It has one live charge at most.
+-- Undoes the charge, of the ledger or, with the provider's reference of the refund, of a provider. The order ends as
+-- its first undoing move has recorded (outcome). It has at most one charge in effect.
 WITH answers AS MATERIALIZED (
   SELECT x.order_no, x.reference
   FROM ROWS FROM (unnest(@order_nos::bigint[]), unnest(@refs::text[])) AS x(order_no, reference)
@@ -346,8 +343,8 @@ SELECT m.order_no, m.seq, 'refunding', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
 -- name: OrdersHold :many
--- Stops driving orders of ours until something comes: a time, a person, a concurrency permit, or the end of a pause, which also answers
--- the request for it. One that is held for attention waits for a person.
+-- Puts orders of this process on hold until a time, a person, a concurrency permit, or the end of a pause. A pause
+-- also completes the request for it. A hold for attention waits for a person.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
@@ -370,5 +367,5 @@ WITH locked AS MATERIALIZED (
 INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason)
 SELECT m.order_no, m.seq, m.status, m.status, m.fence, CASE @hold::text WHEN 'attention' THEN 'hold' ELSE @hold::text END,
   nullif(@hold_reason::text, '') FROM moved AS m
-ON CONFLICT (order_no, seq) DO NOTHING -- a row in the way is why it is held
+ON CONFLICT (order_no, seq) DO NOTHING -- a row that should not exist is why it is held
 RETURNING order_no, seq, to_status, at;

@@ -1,7 +1,7 @@
 -- name: PolicyStore :many
--- Stores a policy unless it is there, and says whether it was ever active. No row: another stores it at this
--- moment; asked again, it is found. The NOT EXISTS saves a number each time a stored one
--- is found; those who store the same at one moment may still leave a gap.
+-- Stores a policy unless it exists, and reports whether it was ever active. No row: it is being stored concurrently,
+-- and a second try finds it. The NOT EXISTS avoids using up a number for a policy that exists; concurrent statements
+-- may still leave a gap.
 WITH given AS (
   SELECT g.source, sha256(convert_to(g.source, 'UTF8')) AS hash FROM (SELECT @source::text AS source) AS g
 ), stored AS (
@@ -20,18 +20,18 @@ SELECT f.version::integer AS version, f.created::boolean AS created,
 FROM found AS f;
 
 -- name: PolicyFind :one
--- The version of a text; no row where it is not stored.
+-- Returns the version of a text. No row: it is not stored.
 SELECT p.version FROM pawl.policies AS p WHERE p.hash = sha256(convert_to(@source::text, 'UTF8')) AND p.copied_from IS NULL;
 
 -- name: PolicyActivate :execrows
--- Makes a version the active one, if none was activated since the activation with the given number.
+-- Activates a version, if none was activated since the activation with the given number.
 INSERT INTO pawl.policy_activations (activation_no, version, actor, on_behalf_of, reason)
 SELECT sqlc.arg('after')::bigint + 1, @version::integer, @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text
 ON CONFLICT (activation_no) DO NOTHING;
 
 -- name: PolicyActive :one
--- The active version, 0 for one of the installation that this database was copied from, and the number of its activation; no row when
--- there has never been one.
+-- Returns the active version and the number of its activation. The version is 0 if it belongs to the installation
+-- that this database was copied from. No row: none was ever activated.
 SELECT CASE WHEN p.copied_from IS NULL THEN a.version ELSE 0 END::integer AS version, a.activation_no
 FROM pawl.policy_activations AS a JOIN pawl.policies AS p ON p.version = a.version ORDER BY a.activation_no DESC LIMIT 1;
 
@@ -39,13 +39,13 @@ FROM pawl.policy_activations AS a JOIN pawl.policies AS p ON p.version = a.versi
 SELECT p.source, (p.copied_from IS NOT NULL)::boolean AS copied FROM pawl.policies AS p WHERE p.version = @version;
 
 -- name: PoliciesUnknown :many
--- The versions that are not among those given. A lower version can come to light after
--- a higher one, so the highest version seen says nothing about those below it.
+-- Returns the versions that are not among the given ones. A lower version may become visible after a higher one, so
+-- the highest known version says nothing about lower ones.
 SELECT p.version, p.source, (p.copied_from IS NOT NULL)::boolean AS copied FROM pawl.policies AS p
 WHERE p.version <> ALL(coalesce(@known::integer[], '{}')) ORDER BY p.version;
 
 -- name: PoliciesList :many
--- Versions below one, the highest first, each with when it was last made the active one.
+-- Returns versions below a number, highest first, each with the time of its last activation.
 SELECT p.version, p.created_at, p.created_by, a.at AS activated_at, a.actor AS activated_by, a.on_behalf_of, a.reason
 FROM pawl.policies AS p
 LEFT JOIN pawl.policy_activations AS a
@@ -54,7 +54,8 @@ WHERE p.version < @before::integer
 ORDER BY p.version DESC LIMIT @most;
 
 -- name: PoliciesRecentlyActive :many
--- The versions that are active, or were less than 31 days ago: an order waits for an event for 30 days at most.
+-- Returns the versions that are active, or were less than 31 days ago: an order waits for an event for at most 30
+-- days.
 SELECT DISTINCT a.version FROM (
   SELECT p.version, lead(p.at) OVER (ORDER BY p.activation_no) AS until FROM pawl.policy_activations AS p) AS a
 JOIN pawl.policies AS p ON p.version = a.version AND p.copied_from IS NULL

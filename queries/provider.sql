@@ -1,14 +1,13 @@
--- Our side of a comparison with a provider.
+-- The books for a comparison with those of a provider.
 
 -- name: ProviderClock :one
--- What ended before now is at rest, unless it is started again.
+-- Orders that ended before now no longer change, unless they are retried.
 SELECT now()::timestamptz AS at;
 
 -- name: ProviderKeys :many
--- What was sent to providers under a key, by order, and what the books say of it. An order is
--- settled when it had ended before the provider's books were read, and nothing of it has
--- been undone late since. What the ledger did after all, because the order went on under
--- another policy, is nothing that was sent: of the key the books say nothing stands.
+-- Lists the keys that were sent to providers, and what the books say about each. settled: the order had ended before
+-- the provider's books were read, and no late undo has changed it since. If the order switched to a policy whose
+-- ledger did the step, the key counts as absent: the provider did not do it.
 SELECT k.order_no, k.step, k.generation, ''::text AS refund_id, k.policy, o.order_id, o.status, o.amount, o.currency,
   (o.in_doubt_since IS NOT NULL)::boolean AS in_doubt, coalesce(o.hold, '') AS hold,
   coalesce(o.finished_at <= @before::timestamptz AND o.ended_as IS NOT NULL AND NOT EXISTS (
@@ -32,7 +31,7 @@ LEFT JOIN (SELECT * FROM pawl.confirmations AS g WHERE g.order_no BETWEEN @first
 ORDER BY k.order_no, k.generation, k.step;
 
 -- name: ProviderRefunds :many
--- The same of refunds: what was sent under the key of a refund. One that another call said is done is settled.
+-- The same for the keys of refunds. A refund is settled when a call for it was answered as done or failed.
 SELECT f.order_no, ('refund ' || f.number)::text AS step, f.generation, coalesce(f.request_id, '')::text AS refund_id, k.policy, o.order_id, o.status, f.amount, f.currency::text AS currency,
   (f.state = 'in_doubt')::boolean AS in_doubt, ''::text AS hold,
   coalesce(f.finished_at <= @before::timestamptz AND f.state IN ('done', 'failed'), false)::boolean AS settled,

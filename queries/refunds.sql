@@ -1,10 +1,11 @@
--- Requested refunds. They never move an order: they raise its seq, because its
--- answer shows them.
+-- Requested refunds. They never move an order, but raise its seq, because the order shows them.
+--
+-- A condition on set_config is always true. It sets lock_timeout for this statement only.
 
 -- name: RefundAsk :many
--- Writes a refund of a completed order, if the order is still at that seq. What the ledger charged
--- is refunded by this commit; any other refund is due at once. Units that come back are in stock
--- from now on, whatever becomes of the money.
+-- Records a refund of a completed order, if its seq has not changed. A charge of the ledger is refunded by this
+-- commit; any other refund is due at once. Returned units are in stock from now on, even if the refund of the money
+-- fails.
 WITH touched AS (
   UPDATE pawl.orders AS o SET seq = o.seq + 1, refunds = coalesce(o.refunds, 0) + 1
   WHERE o.order_no = @order_no AND o.seq = @seq AND o.ended_as = 'completed' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
@@ -32,7 +33,7 @@ WITH touched AS (
 SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM touched AS w, pawl.no_effects AS e) AS written_orders;
 
 -- name: RefundsClaim :many
--- As LateUndosClaim. It is refunded under the policy of the order, which charges where it was charged.
+-- Like LateUndosClaim. A refund is made under the policy of the order, whose provider made the charge.
 WITH due AS MATERIALIZED (
   SELECT f.order_no, f.generation, f.number FROM pawl.refunds AS f
   WHERE f.due_at <= now() ORDER BY f.due_at LIMIT @most FOR UPDATE SKIP LOCKED
@@ -46,8 +47,8 @@ SELECT c.number, c.claims, c.state::text AS state, c.amount, c.sent_at, coalesce
 FROM claimed AS c JOIN pawl.full_orders AS o ON o.order_no = c.order_no;
 
 -- name: RefundBegin :many
--- The audit of a call, committed before it. From here on the money may be back, unless it is a
--- look-up. No row: another replica has claimed it meanwhile, or a person has settled it.
+-- Records a call before it is made. From this commit on, the money may be refunded, unless the call is a look-up. No
+-- row: another replica has claimed the refund, or a person has settled it.
 WITH claimed AS MATERIALIZED (
   SELECT f.order_no, f.generation, f.number, f.state FROM pawl.refunds AS f
   WHERE f.order_no = @order_no AND f.generation = @generation AND f.number = @number AND f.claims = @claims AND f.due_at IS NOT NULL
@@ -73,8 +74,8 @@ FROM begun AS b
 RETURNING call, started_at;
 
 -- name: RefundFinish :exec
--- Keeps what came of a call, or why there was none. A refund that was settled or claimed by
--- another replica meanwhile is left to it. unsent: no request with its key can have an effect any more.
+-- Records the result of a call, or why there was none. It changes nothing else if the refund was settled or claimed
+-- by another replica meanwhile. unsent: no request with its key can take effect any more.
 WITH answered AS (
   UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = @outcome::text, code = nullif(@code::text, ''),
     detail = nullif(@detail::text, ''), reference = nullif(@ref::text, '')
@@ -99,9 +100,8 @@ SELECT k.order_no, k.seq, k.status, k.status, k.fence, 'refund_' || k.refund_sta
 FROM touched AS k;
 
 -- name: RefundSettle :many
--- A person has looked at the provider, and says what became of a refund. Not done: it is sent
--- again, and its key counts as never sent. No row: it is settled, or the order was written to
--- since it was read.
+-- Records what a person has found out about a refund at the provider. not_done: it is sent again, and its key counts
+-- as never sent. No row: it is settled, or seq has changed since the order was read.
 WITH open AS MATERIALIZED (
   SELECT f.order_no, f.generation, f.number FROM pawl.refunds AS f
   WHERE f.order_no = @order_no AND f.number = @number AND f.state IN ('pending', 'in_doubt', 'accepted')
@@ -128,8 +128,8 @@ WITH open AS MATERIALIZED (
 SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM touched AS w, pawl.no_effects AS e) AS written_orders;
 
 -- name: RefundHint :many
--- Something has happened to a refund at its provider, who is to be asked about it at once. Also
--- one that is done: the bank of the customer may have returned the money.
+-- Makes a refund due because something has happened to it at its provider, so that the provider is asked about it.
+-- This includes refunds that are done: the customer's bank may have returned the money.
 UPDATE pawl.refunds AS f SET due_at = now()
 WHERE f.order_no = @order_no AND f.generation = @generation AND f.request_id = @request_id::text
   AND f.executor = @executor::text AND f.state <> 'failed' AND f.sent_at IS NOT NULL

@@ -1,14 +1,12 @@
--- The moves of orders whose step was done remotely: what the ledger's statements do in one
--- commit with the effect, these do with the answer. One more thing is written: the end
--- of the call. A move that no call led to (asked to stop before the first one, or
--- a ledger step beside a remote one) finds no call to close.
+-- The moves of remote steps. They also close the call. A move without a call (a stop before the first one, or a
+-- ledger step among remote ones) finds none to close.
 --
--- Where the next step is remote, too, and its call can be made at once, the move into its
--- state and the call are one commit (@begins). A lease that outlasts the call is left as
--- it is: due_at is in an index, and a row whose due_at stays is changed on its page alone.
+-- If the next step is remote, too, and its call can be made at once, the move into its state also records the call
+-- (@begins). A lease that outlasts the call is not changed: due_at is indexed, and an update that leaves it alone is
+-- a HOT update.
 
 -- name: RemoteCharged :many
--- Asked to stop meanwhile, the charge is recorded all the same, and taken back.
+-- If a stop was requested meanwhile, the charge is recorded all the same, and then undone.
 WITH answers AS MATERIALIZED (
   SELECT x.order_no, x.reference, x.data
   FROM ROWS FROM (unnest(@order_nos::bigint[]), unnest(@refs::text[]), unnest(@data::text[])) AS x(order_no, reference, data)
@@ -51,7 +49,7 @@ SELECT m.order_no, m.seq, 'charging', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
 -- name: RemoteReserved :many
--- The stock is the other system's: ours is not touched.
+-- The stock belongs to the other system; the inventory here is unchanged.
 WITH answers AS MATERIALIZED (
   SELECT x.order_no, x.reference, x.data
   FROM ROWS FROM (unnest(@order_nos::bigint[]), unnest(@refs::text[]), unnest(@data::text[])) AS x(order_no, reference, data)
@@ -94,8 +92,9 @@ SELECT m.order_no, m.seq, 'reserving', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
 -- name: RemoteConfirmed :many
--- Once a call was made nothing stops the order, so a request to stop is not looked at.
--- What the ledger reserved is sold by this move too; what it captured is money now.
+-- A confirmation can't be stopped once it was called for, so stop_requested is ignored. This move also sells what the
+-- ledger reserved, and marks an authorized charge as captured. (The condition on set_config is always true. It sets
+-- lock_timeout.)
 WITH answers AS MATERIALIZED (
   SELECT x.order_no, x.reference, x.data
   FROM ROWS FROM (unnest(@order_nos::bigint[]), unnest(@refs::text[]), unnest(@data::text[])) AS x(order_no, reference, data)
@@ -141,10 +140,10 @@ SELECT m.order_no, m.seq, 'confirming', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
 -- name: RemoteRefused :many
--- The step is not done: everything before it is undone. A refused charge has nothing
--- before it, and the order ends. But where an earlier call is still in doubt, a refusal
--- of a later one does not say that the earlier never arrives: not every provider remembers
--- what it refused. Such a step counts as done and is undone, as when an order is stopped.
+-- The step was not done, so the steps before it are undone. After a refused charge there are none, and the order
+-- ends. If an earlier call is in doubt, however, a refusal of a later one does not mean that the earlier one will
+-- never arrive: not every provider remembers refusals. Such a step is recorded as done, and undone, as when an order
+-- is stopped.
 WITH answers AS MATERIALIZED (
   SELECT x.order_no, x.code, x.detail
   FROM ROWS FROM (unnest(@order_nos::bigint[]), unnest(@codes::text[]), unnest(@details::text[])) AS x(order_no, code, detail)
@@ -193,12 +192,11 @@ SELECT m.order_no, m.seq, l.was, m.status, m.fence, m.failure_code FROM moved AS
 RETURNING order_no, seq, to_status, at;
 
 -- name: RemoteStopped :many
--- Leaves a state on request, without an answer. With nothing in doubt the step was
--- certainly not done. In doubt it counts as done, is put down as such, and is undone:
--- the undo of a key that was never seen makes a late call fail. It stays in doubt since
--- then, because the key is no younger for it. A confirmation in doubt
--- is not stopped. An undo of an earlier generation's key that was begun and not answered
--- done goes on as a late undo: the order has no state in which it would be sent again.
+-- Leaves a state because of a stop, without an answer. If nothing is in doubt, the step was not done. In doubt it is
+-- recorded as done, and undone: the undo of a key that the provider has never seen makes a late call fail.
+-- in_doubt_since stays, because the key keeps its age. A confirmation in doubt is not stopped. An unfinished undo of
+-- an earlier generation's key becomes a late undo, because the order will have no state in which it could be
+-- repeated.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no, o.status AS was FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])

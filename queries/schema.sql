@@ -1,7 +1,7 @@
 -- name: SchemaState :one
--- The newest migration that was applied, 0 for none: goose keeps a row for each. And the
--- privileges on tables and functions that this role has not, or can't have because they are not
--- there, whatever that row says. To write some columns is enough: which of them follows from the statements.
+-- Returns the newest applied migration, or 0 (goose keeps a row for each), and the privileges on tables and functions
+-- that this role lacks, or that do not exist, whatever that row says. The privilege to write some columns is enough:
+-- the statements determine which.
 SELECT
   coalesce((SELECT max(g.version_id) FROM public.goose_db_version AS g WHERE g.is_applied), 0)::bigint AS version,
   ARRAY(
@@ -13,11 +13,12 @@ SELECT
   )::text[] AS lacking;
 
 -- name: SchemaMade :one
--- Whether a migration was ever applied: goose creates its table even to report what was applied.
+-- Reports whether goose has ever run: it creates its table even to report its state.
 SELECT (to_regclass('public.goose_db_version') IS NOT NULL)::boolean AS made;
 
 -- name: SchemaFound :one
--- What there is of a schema, and whose. Only catalogs are read: that works for every role, and on every database.
+-- Returns what exists of a schema, and whose it is. It only reads catalogs, which works for every role on every
+-- database.
 SELECT
   (to_regnamespace('pawl') IS NOT NULL)::boolean AS made,
   EXISTS (SELECT FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
@@ -31,18 +32,19 @@ SELECT
     WHERE n.nspname = 'public' AND c.relname = 'goose_db_version' AND a.attname = 'is_applied') AS readable;
 
 -- name: SchemaOrders :one
--- How many orders would go with the schema.
+-- Counts the orders that would be removed with the schema.
 SELECT count(*) AS orders FROM pawl.orders;
 
 -- name: SchemaServices :one
--- How many connections running services have to this database: a migration that is taken back takes the
--- schema from under them.
+-- Counts the connections of running services to this database: undoing a migration would remove the schema while they
+-- use it.
 SELECT count(*) AS connections FROM pg_stat_activity AS a
 WHERE a.datname = current_database() AND starts_with(a.application_name, @service::text);
 
 -- name: SearchPathUntrusted :many
--- The schemas that this connection finds names in and in which others may create: roles other than this one, the owners of
--- the database and of our schema, and superusers. Operators are named in full, because such a schema may have others.
+-- Lists the schemas on the search path of this connection in which others may create objects: roles other than this
+-- one, the owners of the database and of our schema, and superusers. Operators are qualified, because such a schema
+-- may contain others.
 SELECT n.nspname::text AS schema FROM pg_catalog.pg_namespace AS n
 WHERE n.nspname OPERATOR(pg_catalog.=) ANY(pg_catalog.current_schemas(false))
   AND EXISTS (
@@ -61,7 +63,7 @@ WHERE n.nspname OPERATOR(pg_catalog.=) ANY(pg_catalog.current_schemas(false))
 ORDER BY 1;
 
 -- name: SchemaUntrusted :many
--- Tables in which goose keeps what it does and that belong to others: they could have been there before, with triggers of theirs.
+-- Lists the tables of goose that belong to others: they could have existed before, with others' triggers.
 SELECT c.relname::text AS name FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = 'public' AND c.relname IN ('goose_db_version', 'goose_lock')
   AND NOT EXISTS (
@@ -72,6 +74,6 @@ WHERE n.nspname = 'public' AND c.relname IN ('goose_db_version', 'goose_lock')
 ORDER BY 1;
 
 -- name: SchemaMayMigrate :one
--- Whether this role can apply a migration: make what is new, and change what is there.
+-- Reports whether this role can apply a migration: create objects, and change the existing ones.
 SELECT (has_database_privilege(current_database(), 'CREATE') AND has_schema_privilege('public', 'CREATE')
   AND NOT EXISTS (SELECT FROM pg_catalog.pg_namespace AS n WHERE n.nspname IN ('pawl', 'books') AND NOT pg_has_role(n.nspowner, 'USAGE')))::boolean AS may;

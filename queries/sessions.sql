@@ -1,5 +1,6 @@
 -- name: SessionLink :one
--- Makes a link that opens a session as the holder of a name's token. No row: there is no good token of that name.
+-- Makes a link that opens a session for the holder of a token, by name. No row: there is no valid token with that
+-- name.
 WITH holder AS (
   SELECT t.id, t.name FROM pawl.tokens AS t
   WHERE t.name = @name AND t.replaced_at IS NULL AND t.revoked_at IS NULL AND t.expires_at > now()
@@ -14,13 +15,14 @@ WITH holder AS (
 SELECT m.expires_at::timestamptz AS expires_at FROM made AS m;
 
 -- name: SessionOpen :one
--- Opens a link, once, and ends the session that the browser had. No row: the link was opened, has expired, or never was, or
--- its token is no longer good.
+-- Opens a session with a link, once, and ends the previous session of the browser. No row: the link was used, has
+-- expired or never existed, or its token is not valid any more.
 SELECT o.name::text AS name, o.expires_at::timestamptz AS expires_at
 FROM pawl.open_session(@link_sha256::bytea, @cookie_sha256::bytea, @previous_cookie_sha256::bytea, nullif(@address::text, '')::inet) AS o (name, expires_at);
 
 -- name: SessionGet :one
--- A session by the hash of its cookie, with its token, and how long both are still good by the clock of the database.
+-- Returns a session by the hash of its cookie, with its token, and the remaining lifetime of both by the clock of the
+-- database.
 SELECT t.name, t.roles, t.rate_limit, t.in_flight_limit, t.byte_limit,
   (t.revoked_at IS NOT NULL)::boolean AS revoked,
   extract(epoch FROM least(s.expires_at, t.expires_at) - now())::double precision AS seconds_left

@@ -1,9 +1,10 @@
--- Counts and ages for metrics. They stop at so many rows, because they run every few seconds.
+-- Counts and ages for metrics. They have limits, because they run every few seconds.
 
 -- name: OrdersHeldStats :many
--- How many orders wait, by what for; how long the longest wait has lasted, of as many of the oldest orders; and how old
--- the oldest order is. A wait began with the order's last row in the history. 0: none waits.
--- With an equal sign, and in the order of their numbers, the planner may look for the orders of a hold along the primary key.
+-- Returns for each hold the number of orders; the longest wait, among a number of the oldest orders; and the age of
+-- the oldest order. A wait began with the last history row of the order. 0: no order waits.
+--
+-- BETWEEN instead of =: with =, ordered by number, the planner may walk the primary key.
 SELECT h.hold::text AS hold,
   (SELECT count(*) FROM (SELECT 1 FROM pawl.orders AS o WHERE o.hold BETWEEN h.hold AND h.hold ORDER BY o.hold, o.order_no LIMIT @most) AS counted) AS orders,
   (SELECT coalesce(max(extract(epoch FROM now() - since)), 0)::float8 FROM (
@@ -15,9 +16,9 @@ SELECT h.hold::text AS hold,
 FROM unnest(ARRAY['retry', 'callback', 'scheduled', 'queued', 'approval', 'paused', 'attention']) AS h(hold);
 
 -- name: OpenWork :one
--- The age of an order, 0 if it does not exist; how many effects that were reported too late are not undone yet; and how many
--- refunds are neither done nor failed, with the age of the oldest that its provider has not accepted, or 0. A bank may take
--- days for one that is accepted.
+-- Returns the age of an order, or 0 if it does not exist; the number of open late undos; and the number of refunds
+-- that are neither done nor failed, with the age of the oldest one that its provider has not accepted, or 0. A bank
+-- may take days for an accepted one.
 SELECT
   coalesce((SELECT extract(epoch FROM now() - o.created_at) FROM pawl.orders AS o WHERE o.order_no = @order_no), 0)::float8 AS oldest_order,
   (SELECT count(*) FROM (SELECT 1 FROM pawl.late_undos AS u WHERE u.finished_at IS NULL LIMIT @most) AS late) AS late_undos,
@@ -26,8 +27,9 @@ SELECT
 FROM (SELECT f.created_at, f.state FROM pawl.refunds AS f WHERE f.due_at IS NOT NULL AND f.state <> 'done' LIMIT @most) AS open;
 
 -- name: OrdersUnfinished :many
--- How many unfinished orders there are in each state and hold, and the oldest of them by number: of as many as a replica drives,
--- those that are due first, and as many of each hold. (The planner sorts all that are due, unless it can't see how many that is.)
+-- Counts unfinished orders by state and hold, with the oldest of each: among the driven orders that are due first,
+-- and the oldest of each hold, up to a limit each. (The range is hidden from the planner, which would otherwise sort
+-- all driven orders.)
 WITH driven AS MATERIALIZED (
   SELECT d.order_no, d.status, d.hold FROM pawl.orders AS d
   WHERE d.due_at > (SELECT '-infinity'::timestamptz) AND d.due_at < (SELECT 'infinity'::timestamptz) AND d.hold IS NULL
@@ -45,8 +47,8 @@ SELECT o.status, o.hold, c.orders, o.order_id, o.created_at, ((SELECT count(*) F
 FROM counted AS c JOIN pawl.orders AS o ON o.order_no = c.oldest ORDER BY o.order_no;
 
 -- name: OrdersEnded :one
--- How many orders have ended, by how. Completed ones are in no index: they are counted among so many of the newest orders,
--- and a caller that knows there are many passes 0.
+-- Counts ended orders by outcome. Completed orders are in no index: they are counted among a number of the newest
+-- orders. A caller that knows that there are many passes 0.
 SELECT
   (SELECT count(*) FROM (
     SELECT 1 FROM pawl.orders AS f WHERE f.ended_as IN ('failed', 'canceled')
@@ -60,7 +62,7 @@ SELECT
     SELECT o.status FROM pawl.orders AS o ORDER BY o.order_no DESC LIMIT @newest) AS n) AS completed;
 
 -- name: ServerReplicas :many
--- The running services on this database, by the names of their connections.
+-- Lists the running services on this database, by the names of their connections.
 SELECT a.application_name::text AS name, count(*) AS connections, min(a.backend_start)::timestamptz AS since
 FROM pg_stat_activity AS a
 WHERE a.datname = current_database() AND starts_with(a.application_name, @service::text)

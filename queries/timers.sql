@@ -1,9 +1,10 @@
--- What the clock asks for. None of it moves an order: it asks it to stop, as a person
--- would, and the order's driver or its next owner handles it.
+-- Deadlines. These statements move no order: they ask it to stop, as a person would, and its driver or next owner
+-- does so.
 
 -- name: TimersDue :one
--- Which of it there is: one cheap look, where a claim of each kind would mostly find nothing. Orders that are past their time and
--- stopping already count, too. The order and the limit are for the planner, who knows no other reason to go by an index.
+-- Reports which kinds of timers are due: one cheap look, because a claim of each kind would mostly find nothing. It
+-- includes orders past their deadline that are being stopped already. ORDER BY and LIMIT make the planner use the
+-- indexes.
 SELECT
   ((SELECT least(o.complete_by, o.reserved_until) FROM pawl.orders AS o
     WHERE (o.complete_by IS NOT NULL OR o.reserved_until IS NOT NULL) AND o.ended_as IS NULL AND least(o.complete_by, o.reserved_until) <= now()
@@ -13,9 +14,8 @@ SELECT
   ((SELECT f.due_at FROM pawl.refunds AS f WHERE f.due_at <= now() ORDER BY f.due_at LIMIT 1) IS NOT NULL)::boolean AS refunds;
 
 -- name: OrdersExpired :many
--- Orders past their deadline, and reservations that waited too long for their
--- confirmation. A confirmation in doubt is left alone: its answer decides. Held orders
--- become due, so that a replica claims them.
+-- Stops orders past their deadline, and reservations that waited too long for their confirmation. A confirmation in
+-- doubt is left alone: its answer decides. Held orders become due, so that a replica claims them.
 WITH expired AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no IN (
@@ -44,7 +44,7 @@ SELECT s.order_no, s.seq, s.status, s.status, s.fence, 'deadline', s.failure_cod
 RETURNING order_no;
 
 -- name: ApprovalTimedOut :many
--- Not approved in time: the policy says whether that approves or rejects.
+-- Approves or rejects an order that was not approved in time, as its policy says.
 WITH moved AS (
   UPDATE pawl.orders AS o SET
     seq = o.seq + 1,

@@ -1,24 +1,23 @@
--- What people ask of an order. Whether a verb applies is judged on the row as it was read;
--- these statements write only if the row is still at that seq, which every write raises.
--- Each waits for the row half a second at most.
+-- Requests of people about an order. The engine decides by the row that it has read whether a verb applies. These
+-- statements write only if the row still has that seq, which every write raises. They wait for the row for at most
+-- 500 ms: a condition on set_config is always true, and sets lock_timeout for this statement only.
 
 -- name: OrderVerb :many
--- Writes what a verb that moves no order changes in its row. An order that is to go on is
--- claimed for this process, or left due for one that can run its policy; one that is to
--- rest waits for a person; any other is left to its driver: neither fence nor lease are
--- touched, and the next move of the driver sees the request on its own row.
+-- Writes the changes of a verb that moves no order. An order that continues is claimed for this process, or left due
+-- for one that has its policy. An order that rests waits for a person. Otherwise the driver keeps fence and lease,
+-- and its next move sees the request in the row.
 WITH asked AS (
   UPDATE pawl.orders AS o SET
     seq = o.seq + 1, hold = sqlc.narg('hold')::text, hold_reason = sqlc.narg('hold_reason')::text,
     stop_requested = sqlc.narg('stop_requested')::text, failure_code = sqlc.narg('failure_code')::text,
     policy = sqlc.narg('policy')::integer,
     approved_at = CASE WHEN @approves::boolean THEN now() ELSE o.approved_at END,
-    -- In doubt one retry stays counted: a call was made without an answer.
+    -- In doubt, one retry stays counted: that of the call without an answer.
     retries = CASE WHEN NOT @renews::boolean THEN o.retries WHEN o.in_doubt_since IS NOT NULL THEN 1 END,
     retry_window_started_at = CASE WHEN NOT @renews::boolean THEN o.retry_window_started_at END,
     fence = o.fence + CASE WHEN @next::text = 'claimed' THEN 1 ELSE 0 END,
     owner = CASE @next::text WHEN 'claimed' THEN @owner::uuid WHEN 'same' THEN o.owner END,
-    take_overs = CASE WHEN @next::text = 'same' THEN o.take_overs ELSE 0 END, -- else it would be held again at once
+    take_overs = CASE WHEN @next::text = 'same' THEN o.take_overs ELSE 0 END, -- otherwise it would be held again at once
     due_at = CASE @next::text WHEN 'claimed' THEN clock_timestamp() + make_interval(secs => @lease_seconds::float8)
       WHEN 'due' THEN now() WHEN 'same' THEN o.due_at END
   WHERE o.order_no = @order_no AND o.seq = @seq AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
@@ -31,10 +30,9 @@ WITH asked AS (
 SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM asked AS w, pawl.no_effects AS e) AS written_orders;
 
 -- name: OrderRedrive :many
--- A failed order starts anew, as its next generation: nothing of its old end is left, and
--- nothing that it did may stand or be still under way to be undone. A deadline that has
--- passed does not count any more. It needs a concurrency permit again. With another payment method, the history keeps the
--- one that was replaced.
+-- Starts the next generation of a failed order. Its old end is cleared. No step of it may be in effect, nor an undo
+-- open. A deadline that has passed is removed. The order needs a concurrency permit again. With another payment
+-- method, the history keeps the replaced one.
 WITH redriven AS (
   UPDATE pawl.orders AS o SET
     status = 'pending', generation = o.generation + 1, seq = o.seq + 1, take_overs = 0,
@@ -59,8 +57,8 @@ WITH redriven AS (
 SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM redriven AS w, pawl.no_effects AS e) AS written_orders;
 
 -- name: OrderSettle :many
--- A person says what became of a step, or of its undoing. It is an answer like that of a provider, and the
--- driver acts on it. One that is there and not used yet stays, and nothing is written.
+-- Records what a person says about a step, or about its undo. It is an answer like that of a provider, and the driver
+-- applies it. If there is an unused answer already, nothing is written.
 WITH target AS MATERIALIZED (
   SELECT o.order_no, o.generation FROM pawl.orders AS o
   WHERE o.order_no = @order_no AND o.seq = @seq AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
@@ -93,9 +91,8 @@ WITH target AS MATERIALIZED (
 SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM settled AS w, pawl.no_effects AS e) AS written_orders;
 
 -- name: OrderFacts :one
--- What the row of an order does not say: whether an effect stands or is still being
--- undone, whether it was retried before, whether a step of its generation was ever
--- called for, and whether an answer waits for it.
+-- Returns facts about an order that its row lacks: whether a step is in effect or being undone, whether the order was
+-- retried, whether a step of its generation was ever called for, and whether an answer waits for it.
 SELECT
   (EXISTS (SELECT 1 FROM pawl.charges AS c WHERE c.order_no = @order_no AND c.refunded_at IS NULL)
     OR EXISTS (SELECT 1 FROM pawl.reservations AS r WHERE r.order_no = @order_no AND r.released_at IS NULL)

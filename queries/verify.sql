@@ -1,23 +1,20 @@
--- The proofs of the books, on a database that may be in use. Each is one statement
--- over a range of keys, so it sees one snapshot, and a move, which is one statement
--- too, is in it whole or not at all.
+-- The checks of the books, on a database that may be in use. Each is one statement over a range of keys, so it sees
+-- one snapshot. A move is one statement, too, so the snapshot has all or nothing of it.
 --
--- Each returns how many rows it judged, how many are wrong, and the first of those
--- with what is wrong in words.
+-- Each returns how many rows it checked, how many are wrong, and the first of those with a description of what is
+-- wrong.
 
 -- name: VerifySettings :one
--- For this transaction only. Statistics may be older than the rows of a range, and
--- then a nested loop looks cheap that reads it once for every row; all ranges are
--- joined along keys instead. Compiling takes longer than a
--- range, and the cores are for the orders.
+-- Settings for this transaction only. Statistics may be older than the rows of a range; a nested loop that reads the
+-- range once for every row would then look cheap. All ranges are joined along keys instead. Compiling (JIT) takes
+-- longer than a range, and the processors are needed for orders.
 SELECT set_config('enable_nestloop', 'off', true)::text AS nested_loops,
   set_config('jit', 'off', true)::text AS compiling,
   set_config('max_parallel_workers_per_gather', '0', true)::text AS parallel,
   set_config('work_mem', '64MB', true)::text AS memory;
 
 -- name: VerifyExtent :one
--- What there is to verify: the last number of any table, so that rows without an
--- order are found also behind the last order.
+-- Returns the last number of any table, so that rows without an order are found even after the last order.
 SELECT
   coalesce((SELECT min(o.order_no) FROM pawl.orders AS o), 0)::bigint AS first_order,
   coalesce((SELECT max(o.order_no) FROM pawl.orders AS o), 0)::bigint AS last_order,
@@ -30,7 +27,7 @@ SELECT
   (SELECT count(*) FROM pawl.inventory AS i)::bigint AS items;
 
 -- name: VerifyNextNumber :one
--- The first number at or after the start that any table knows. Numbers may be far apart.
+-- Returns the first number at or after the start that any table has. There may be large gaps between numbers.
 SELECT n.order_no::bigint AS order_no FROM (
   SELECT min(o.order_no) AS order_no FROM pawl.orders AS o WHERE o.order_no >= @start
   UNION ALL SELECT min(t.order_no) FROM pawl.transitions AS t WHERE t.order_no >= @start
@@ -44,10 +41,9 @@ SELECT n.order_no::bigint AS order_no FROM (
 ) AS n WHERE n.order_no IS NOT NULL ORDER BY n.order_no LIMIT 1;
 
 -- name: VerifyEffects :many
--- What every status promises of the charge and the reservation of the generation:
--- none (never done), stands (done once, as ordered), undone (taken back, or never
--- done). No other generation has anything that stands. What is in doubt is put down by
--- the move that goes back, so no order goes on with it; what was only authorized is
+-- Checks what each status promises about the charge and the reservation of the generation: absent (never done), in
+-- effect (done once, as ordered), or undone (undone, or never done). No other generation has anything in effect. A
+-- step in doubt is recorded by the move that goes back, so no order goes forward with it. An authorized charge is
 -- captured by the confirmation, and by nothing else.
 WITH promised AS (
   SELECT 'pending' AS status, 'none' AS charge, 'none' AS reservation
@@ -112,9 +108,9 @@ SELECT j.status, count(*) AS checked, count(j.fault) AS violations,
 FROM judged AS j GROUP BY j.status;
 
 -- name: VerifyRefunds :one
--- A charge marked refunded has its refund and a refund its charge. Refunds that were asked for are
--- of an order that is completed, numbered through, within its charge and its units, and in the history;
--- what another one refunded was answered done by him, or by a person.
+-- Each charge marked as refunded has its refund, and each undo of a charge its charge. Requested refunds belong to a
+-- completed order, are numbered without gaps, stay within the charge and the units, and are in the history. A refund
+-- by a provider was answered done, by the provider or a person.
 WITH matched AS (
   SELECT coalesce(c.order_no, f.order_no) AS order_no,
     CASE WHEN f.order_no IS NULL THEN 'generation ' || c.generation || ': charge refunded without a refund'
@@ -186,12 +182,11 @@ SELECT coalesce(sum(j.pairs), 0)::bigint AS checked, count(j.fault) AS violation
 FROM judged AS j;
 
 -- name: VerifyPath :one
--- The history of every order is one path through the machine, whose edges come as two
--- arrays, and ends where the order is. The fence rises by one with every claim, and a
--- claim is a row that keeps the status: what the last move saw is how often the order
--- was claimed since. Its first and its last move have the times of the order, and in between
--- time does not go back; it may by a little, when a statement waited or the clock was set. The
--- first row knows by a hash what the order was called.
+-- The history of every order is one path through the machine, whose edges are given as two arrays, and ends at the
+-- status of the order. The fence rises by one with every claim, and a claim is a row that keeps the status: the fence
+-- of the last move plus the claims since is that of the order. The times of its first and last move are those of the
+-- order, and times in between do not go back, except slightly, when a statement waited or the clock was set. The
+-- first row has a hash of the order id.
 WITH edges AS (
   SELECT e.from_status, e.to_status
   FROM ROWS FROM (unnest(@from_states::text[]), unnest(@to_states::text[])) AS e(from_status, to_status)
@@ -244,7 +239,7 @@ SELECT coalesce(sum(j.length), 0)::bigint AS checked, count(j.fault) AS violatio
 FROM judged AS j;
 
 -- name: VerifyUndone :one
--- Every move that takes something back took back one effect, and nothing else did.
+-- Every undoing move undid one effect, and nothing else undid any.
 WITH moves AS (
   SELECT t.order_no,
     count(*) FILTER (WHERE t.from_status = 'refunding' AND t.to_status IN ('failed', 'canceled')) AS refunds,
@@ -276,11 +271,10 @@ SELECT coalesce(sum(j.undone), 0)::bigint AS checked, count(j.fault) AS violatio
 FROM judged AS j;
 
 -- name: VerifyMoney :many
--- Money by currency, summed on three sides that share no row: what was charged, what
--- was given back, and the orders whose status says that they hold money. A refund
--- commits with the final move, so refunding still holds it. What is authorized and not
--- captured yet stands and is no money. What people had given back of a completed order (given) leaves
--- its charge standing, and is not kept. Sums of nothing have the fraction digits of what was charged.
+-- Returns money by currency, summed on three sides that share no row: charges, refunds, and the orders whose status
+-- says that they hold money. A refund commits with the final move, so an order in refunding still holds it. An
+-- authorized charge is in effect, but is not money. Requested refunds of a completed order (given) leave its charge
+-- in effect, and are not kept. Sums of nothing have the fraction digits of the charges.
 WITH entries AS (
   SELECT c.currency, 1 AS charges, c.amount AS charged, 0 AS refunded, 0 AS given, 0 AS held,
     CASE WHEN c.refunded_at IS NULL THEN c.amount ELSE 0 END AS standing,
@@ -301,7 +295,7 @@ SELECT e.currency, sum(e.charges)::bigint AS charges,
 FROM entries AS e GROUP BY e.currency ORDER BY e.currency;
 
 -- name: VerifyOrphans :one
--- There are no foreign keys, so rows without an order are looked for.
+-- There are no foreign keys, so rows without an order are searched.
 WITH children AS (
   SELECT 'transitions' AS source, t.order_no, count(*) AS rows FROM pawl.transitions AS t
   WHERE t.order_no BETWEEN @first AND @last GROUP BY t.order_no
@@ -331,8 +325,8 @@ SELECT coalesce(sum(j.rows), 0)::bigint AS checked, count(j.fault) AS violations
 FROM judged AS j;
 
 -- name: VerifyProtocol :one
--- The columns of an order agree with its status. The database checks a part of this
--- on every write; it is read here all the same.
+-- The columns of an order agree with its status. The database checks some of this on every write; it is checked here
+-- all the same.
 WITH judged AS (
   SELECT o.order_no, o.order_id, nullif(concat_ws(', ',
     nullif(CASE WHEN o.status IN ('completed', 'failed', 'canceled') THEN concat_ws(', ',
@@ -367,8 +361,8 @@ SELECT count(*) AS checked, count(j.fault) AS violations,
 FROM judged AS j;
 
 -- name: VerifyNumbers :one
--- The first row of a history names the order that was admitted before, so a number that
--- is named has its order. Nearly all are in the same range; the others are looked up one by one.
+-- The first history row of an order names the order that was admitted before, so each number that is named has its
+-- order. Nearly all are in the same range; the others are looked up one by one.
 WITH named AS (
   SELECT t.previous_no AS order_no, min(t.order_no) AS follower FROM pawl.transitions AS t
   WHERE t.order_no BETWEEN @first AND @last AND t.previous_no IS NOT NULL GROUP BY t.previous_no
@@ -386,19 +380,17 @@ SELECT count(*) AS checked, count(j.fault) AS violations,
 FROM judged AS j;
 
 -- name: VerifyItemsEnd :one
--- The item that ends the next range, after some items or some reservations to skip; empty when
--- fewer are left of both.
+-- Returns the last item of the next range, after a number of items or reservations. Empty: both have fewer.
 SELECT coalesce(least(
   (SELECT i.item FROM pawl.inventory AS i WHERE i.item > @after ORDER BY i.item OFFSET @skip LIMIT 1),
   (SELECT r.item FROM pawl.reservations AS r WHERE r.item > @after ORDER BY r.item OFFSET @skip_reservations LIMIT 1)), '')::text AS item;
 
 -- name: VerifyStock :one
--- Units reserved are those of reservations that stand, of orders that are not
--- completed; the others that stand are sold. What is reserved remotely is not stock of Pawl.
--- Orders under way are few and found by what makes them due or held; the array keeps the plan
--- from reading all reservations for them. What is on hand is the sum of the stock movements, less
--- what was sold since the first of them. Units that a refund put back are a movement of their own, if the
--- item was tracked by then: if the first movement is of the same minute, it is unknown.
+-- Reserved units are those of reservations in effect whose orders are not completed; the others in effect are sold.
+-- Remote reservations are not stock of Pawl. Unfinished orders are few, and found by due_at and hold; the array keeps
+-- the planner from reading all reservations for them. on_hand is the sum of the stock movements, less what was sold
+-- since the first of them. Units returned by a refund are a movement of their own if the item was tracked by then. If
+-- the first movement is of the same minute, that is not known.
 WITH unfinished AS (
   SELECT o.order_no FROM pawl.orders AS o WHERE o.due_at IS NOT NULL AND o.status <> 'completed'
   UNION ALL
@@ -463,10 +455,10 @@ SELECT count(*) AS checked, count(j.fault) AS violations,
 FROM judged AS j;
 
 -- name: VerifyCalls :one
--- Every remote effect was answered for, by a call or by an answer that came without
--- one; one in doubt was at least called for. And the other way about: what was answered
--- done is in the books, once. An answer that was fenced moved nothing, and has none.
--- The calls of an order are numbered through; those that move no order below zero.
+-- Every remote effect was answered by a call, or by an answer that came without one; an effect in doubt was at least
+-- called for. The reverse, too: every step that was answered done is in the books, once. A fenced answer moved
+-- nothing, and has no effect there. The calls of an order are numbered without gaps; those that move no order are
+-- below zero.
 WITH answered AS (
   SELECT a.order_no, a.generation, a.step, count(*) AS calls,
     bool_or(a.operation <> 'undo') AS called,
@@ -522,7 +514,7 @@ SELECT coalesce(sum(j.calls), 0)::bigint AS checked, count(j.fault) AS violation
 FROM judged AS j;
 
 -- name: VerifyLate :one
--- What side calls have not come to an end with: effects that were reported too late, and refunds.
+-- Lists unfinished side calls: late undos, and refunds.
 WITH judged AS (
   SELECT o.order_id, u.created_at, CASE WHEN u.created_at < now() - make_interval(secs => @late_seconds::float8)
     THEN u.step || ' of generation ' || u.generation || ', open for ' || date_trunc('second', now() - u.created_at)
@@ -540,8 +532,8 @@ SELECT count(*) AS checked, count(j.fault) AS violations,
 FROM judged AS j;
 
 -- name: VerifyAccess :one
--- Entries of the access log about tokens, links and sessions that nothing was done for. One statement writes the entry and does it, so both
--- have one time, which the role of the service can't choose.
+-- Lists entries of the access log about tokens, links and sessions without the change that they describe. One
+-- statement makes the change and writes the entry, so both have the same time, which the service's role can't choose.
 WITH done AS (
   SELECT 'token_created' AS event, t.id, t.created_at AS at FROM pawl.tokens AS t
   UNION ALL SELECT 'token_rotated', t.id, t.created_at FROM pawl.tokens AS t
@@ -561,7 +553,7 @@ SELECT count(*) AS checked, count(j.fault) AS violations,
 FROM judged AS j;
 
 -- name: VerifyStuck :one
--- Orders that are due, and that no replica claims.
+-- Lists orders that are due, and that no replica claims.
 WITH judged AS (
   SELECT o.order_id, o.due_at,
     CASE WHEN o.due_at < now() - make_interval(secs => @stuck_seconds::float8)

@@ -1,5 +1,5 @@
--- What people ask of webhook endpoints. The row of webhook_changes is written by the statement that does what was asked. No
--- row comes back where the request was known before, or what it is about is not there, or not as it was read.
+-- Requests of people about webhook endpoints. The statement that makes a change also writes its row of
+-- webhook_changes. No row: the request is a repetition, or its subject does not exist, or not as it was read.
 
 -- name: WebhookEndpointCreate :one
 WITH made AS (
@@ -16,10 +16,10 @@ WITH made AS (
 SELECT m.* FROM made AS m;
 
 -- name: WebhookEndpointChange :one
--- Changes an endpoint that is as it was read: its settings (changed), its secret (secret_rotated: the one before signs, too, for a
--- while), or its state (disabled, deleted, enabled). An enabled one goes on where it stood, with all that waits for its next attempt
--- at once; or from now on, past all that is not finished. Only that writes deliveries, so only that compares seq, which rises with
--- every delivery.
+-- Changes an endpoint that is as it was read: its settings (changed), its secret (secret_rotated; the previous one
+-- also signs for a while), or its state (disabled, deleted, enabled). enabled continues where the endpoint stopped,
+-- with all retries due at once; with from_now, it skips all unfinished deliveries. Only this verb writes deliveries,
+-- so only it compares seq. The others compare version, because seq rises with every delivery.
 WITH endpoint AS MATERIALIZED (
   SELECT e.endpoint_no FROM pawl.webhook_endpoints AS e
   WHERE e.endpoint_no = @endpoint_no AND e.state <> 'deleted'
@@ -60,8 +60,8 @@ FROM asked AS a WHERE e.endpoint_no = a.endpoint_no
 RETURNING e.*;
 
 -- name: WebhookChangeByRequest :one
--- What a request of this actor with this id did, if it was seen before; and whether the secret of the endpoint is the one that
--- it made. Durable, as OrdersByID: its caller is told that it was done.
+-- Returns what a request of this actor with this id did, if it was seen before, and whether the endpoint still has
+-- the secret that it made. Durable, as OrdersByID: the caller is told that it was done.
 SELECT c.*, (c.verb IN ('created', 'secret_rotated') AND NOT EXISTS (
   SELECT FROM pawl.webhook_changes AS later
   WHERE later.endpoint_no = c.endpoint_no AND later.change_no > c.change_no AND later.verb = 'secret_rotated'))::boolean AS made_the_secret
@@ -69,7 +69,7 @@ FROM pawl.webhook_changes AS c
 WHERE c.request_id = @request_id AND c.actor = @actor AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL;
 
 -- name: WebhookChangesOfDelivery :many
--- What people have asked of one delivery, oldest first.
+-- Returns the requests of people about one delivery, oldest first.
 SELECT c.at, c.verb, c.actor, c.on_behalf_of, c.reason FROM pawl.webhook_changes AS c
 WHERE c.endpoint_no = @endpoint_no AND c.delivery_no = @delivery_no::bigint ORDER BY c.change_no LIMIT 100;
 
@@ -80,9 +80,9 @@ SELECT e.* FROM pawl.webhook_endpoints AS e WHERE e.endpoint_no = @endpoint_no A
 SELECT e.* FROM pawl.webhook_endpoints AS e WHERE e.state <> 'deleted' ORDER BY e.endpoint_no;
 
 -- name: WebhookDeliveriesResend :one
--- Has deliveries sent again as if they were new: one of them (resent), or the exhausted ones that were given up since a time
--- (recovered), up to a number, the oldest first. Each is due at once unless an earlier one of its subject is not finished. Those after it
--- wait for it again. Compares seq, as every statement does that writes deliveries. Its row says how many.
+-- Sends deliveries again as if they were new: one of them (resent), or the oldest of those that were exhausted since
+-- a time, up to a limit (recovered). Each is due at once, unless an earlier one of its subject is unfinished. Later
+-- ones wait for it again. It compares seq, as every statement does that writes deliveries. Returns their number.
 WITH endpoint AS MATERIALIZED (
   SELECT e.endpoint_no FROM pawl.webhook_endpoints AS e
   WHERE e.endpoint_no = @endpoint_no AND e.seq = @seq AND e.state <> 'deleted' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
@@ -118,7 +118,7 @@ WITH endpoint AS MATERIALIZED (
 SELECT (SELECT count(*) FROM chosen)::integer AS deliveries FROM asked AS a;
 
 -- name: WebhookDeliverySkip :one
--- Gives up one delivery for good, so that those behind it go on.
+-- Gives up one delivery for good, so that later ones continue.
 WITH endpoint AS MATERIALIZED (
   SELECT e.endpoint_no FROM pawl.webhook_endpoints AS e
   WHERE e.endpoint_no = @endpoint_no AND e.seq = @seq AND e.state <> 'deleted' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''

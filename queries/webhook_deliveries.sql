@@ -1,9 +1,9 @@
--- Deliveries as people look at them.
+-- Deliveries, as people see them.
 
 -- name: WebhookDeliveriesList :many
--- The deliveries of an endpoint, newest first, of one state or subject if one is given. Each way to find them has an index of
--- its own; only the branch is run that the filters are for. States are compared in a CASE: the planner expects it to be true often
--- enough to stop at a page.
+-- Lists the deliveries of an endpoint, newest first, optionally of one state or subject. Each filter has its own
+-- index, and only the branch for the given filters runs. States are compared in a CASE: the planner expects it to be
+-- true often enough to stop after a page.
 WITH page AS MATERIALIZED (
   (SELECT d.delivery_no FROM pawl.webhook_deliveries AS d
    WHERE @subject::text = '' AND @state::text IN ('', 'delivered') AND d.endpoint_no = @endpoint_no AND d.delivery_no < @before
@@ -36,8 +36,8 @@ WHERE d.endpoint_no = @endpoint_no AND d.delivery_no = ANY(ARRAY(SELECT p.delive
 ORDER BY d.delivery_no DESC;
 
 -- name: WebhookDeliveriesOfSubject :many
--- What was made of the newest events of an order for all endpoints; and of each endpoint the first delivery that is not finished,
--- which the others wait for.
+-- Lists the deliveries of the newest events of an order to all endpoints, and for each endpoint the first unfinished
+-- delivery, which the others wait for.
 WITH page AS MATERIALIZED (
   SELECT n.endpoint_no, n.delivery_no FROM pawl.webhook_endpoints AS e CROSS JOIN LATERAL (
     SELECT d.endpoint_no, d.delivery_no, d.seq FROM pawl.webhook_deliveries AS d

@@ -1,10 +1,10 @@
--- Webhook endpoints and their deliveries. A statement that writes deliveries writes their endpoint first, which locks it, and compares
--- its seq with the one that was read: what is stored of a subject decides which of its deliveries is due, and a statement
--- that waited for the lock would still see what was stored before. Without a row, the caller reads again.
+-- Webhook endpoints and their deliveries. A statement that writes deliveries writes their endpoint first, which locks
+-- it, and compares its seq with the one that was read: the stored deliveries of a subject decide which one is due,
+-- and a statement that waited for the lock would still see the old ones. Without a row, the caller reads again.
 
 -- name: WebhookEndpointsLook :many
--- All endpoints, as a replica looks at them again and again: with the time of the database, how far the feed goes,
--- and when the next delivery that is not due yet will be.
+-- Returns all endpoints, for the polling of a replica: with the time of the database, the end of the feed, and when
+-- the next delivery becomes due.
 SELECT sqlc.embed(e), now()::timestamptz AS at,
   coalesce((SELECT b.last_event_no FROM pawl.event_batches AS b ORDER BY b.first_event_no DESC LIMIT 1), 0)::bigint AS last_event_no,
   (SELECT d.due_at FROM pawl.webhook_deliveries AS d
@@ -12,7 +12,7 @@ SELECT sqlc.embed(e), now()::timestamptz AS at,
 FROM pawl.webhook_endpoints AS e ORDER BY e.endpoint_no;
 
 -- name: WebhookEndpointClaim :exec
--- Takes up one endpoint whose lease is over. One at a time, so that replicas share them.
+-- Claims one endpoint whose lease has ended. One at a time, so that replicas share them.
 UPDATE pawl.webhook_endpoints AS e SET owner = @owner::uuid, fence = e.fence + 1,
   due_at = clock_timestamp() + make_interval(secs => @lease_seconds::float8)
 WHERE e.endpoint_no = (
@@ -24,17 +24,18 @@ UPDATE pawl.webhook_endpoints AS e SET due_at = clock_timestamp() + make_interva
 WHERE e.owner = @owner::uuid AND e.endpoint_no = ANY(@endpoint_nos::integer[]);
 
 -- name: WebhookEndpointsShortenLeases :exec
--- Shortens leases that were written before the clock of the database was set back. Their owners renew them, if they live.
+-- Shortens leases that were written before the clock of the database was set back. Living owners renew them.
 UPDATE pawl.webhook_endpoints AS e SET due_at = now() + make_interval(secs => @lease_seconds::float8)
 WHERE e.due_at > now() + 2 * make_interval(secs => @lease_seconds::float8);
 
 -- name: WebhookEndpointsRelease :exec
--- Hands endpoints back, due at once.
+-- Releases endpoints: they are due at once.
 UPDATE pawl.webhook_endpoints AS e SET due_at = now(), owner = NULL WHERE e.owner = @owner::uuid;
 
 -- name: WebhookDeliveriesAdd :many
--- Stores the deliveries of the next events, and notes how far the endpoint has come. Returns those that are due, with a row
--- that has none of them if there are none: no other of the subject is stored that is not finished, nor before it in this set (firsts).
+-- Stores the deliveries of the next events, and moves the endpoint past these. A delivery is due at once if its
+-- subject has no earlier unfinished one, neither stored nor in this batch (firsts). Returns the due ones, or one row
+-- with delivery_no 0 if there are none. No row: the endpoint has changed.
 WITH endpoint AS (
   UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1, event_no = @event_no, delivery_no = e.delivery_no + cardinality(@event_nos::bigint[])
   WHERE e.endpoint_no = @endpoint_no AND e.owner = @owner::uuid AND e.fence = @fence AND e.seq = @seq AND e.state = 'enabled'
@@ -52,15 +53,16 @@ SELECT e.before::bigint AS before, coalesce(a.delivery_no, 0)::bigint AS deliver
 FROM endpoint AS e LEFT JOIN added AS a ON a.due_at IS NOT NULL;
 
 -- name: WebhookDeliveriesDue :many
--- Those that are due, from the floor on, which keeps the scan away from the dead entries that finished ones leave in the index.
+-- Returns the due deliveries from the floor on. The floor keeps the scan away from the dead entries that finished
+-- ones leave in the index.
 SELECT d.delivery_no, d.event_no, d.seq, d.attempts, d.due_at::timestamptz AS due_at, d.type, d.event_id, d.subject, d.body
 FROM pawl.webhook_deliveries AS d
 WHERE d.endpoint_no = @endpoint_no AND d.due_at > @floor::timestamptz AND d.due_at <= now()
 ORDER BY d.due_at, d.delivery_no LIMIT @most;
 
 -- name: WebhookDeliveriesAhead :one
--- How many wait for their first attempt, or behind one that does, up to a number. Those that wait behind one that has failed do
--- not count: they would stop what waits for nothing.
+-- Counts the deliveries that wait for their first attempt, or for one that does, up to a limit. Those that wait for a
+-- failed one do not count: they would delay deliveries that wait for nothing.
 SELECT count(*) FROM (
   SELECT w.delivery_no FROM pawl.webhook_deliveries AS d CROSS JOIN LATERAL (
     SELECT n.delivery_no FROM pawl.webhook_deliveries AS n
@@ -70,8 +72,9 @@ SELECT count(*) FROM (
 ) AS waiting;
 
 -- name: WebhookDeliveriesRecord :many
--- What came of attempts. One that is finished makes the next of its subject due. Returns those, with a row that has none of
--- them if there are none; no row: the endpoint is another's, or was changed meanwhile.
+-- Records the results of attempts. A finished delivery makes the next one of its subject due. Returns the deliveries
+-- that became due, or one row with delivery_no 0 if there are none. No row: the endpoint belongs to another process,
+-- or has changed.
 WITH endpoint AS (
   UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1, failures = @failures::integer,
     failing_since = CASE WHEN @failures::integer > 0 THEN coalesce(CASE WHEN NOT @succeeded::boolean THEN e.failing_since END, now()) END,
@@ -112,9 +115,10 @@ SELECT coalesce(e.failing_since < now() - interval '5 days', false)::boolean AS 
 FROM endpoint AS e LEFT JOIN woken AS w ON true;
 
 -- name: WebhookDeliveriesPullForward :one
--- Makes deliveries due that wait for their next attempt: those whose attempts all failed since the endpoint went down. A delivery
--- that failed before that, too, is refused for what it is, and keeps its pauses. Also those that wait for longer than any pause
--- after so many attempts lasts: the clock of the database was set back since. A pause of the endpoint ends in the same way.
+-- Makes retries due now: of deliveries whose attempts have all failed since the endpoint went down. A delivery that
+-- had failed before is rejected for its content, and keeps its pauses. Also of deliveries that wait longer than the
+-- pause after so many attempts: the clock of the database was set back. The pause of an endpoint ends in the same
+-- way.
 WITH endpoint AS (
   UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1,
     paused_until = CASE WHEN e.paused_until <= now() + make_interval(secs => @longest_pause::float8) THEN e.paused_until END
@@ -131,7 +135,7 @@ WITH endpoint AS (
 SELECT (SELECT count(*) FROM pulled)::integer AS pulled FROM endpoint AS e;
 
 -- name: WebhookEndpointDisable :one
--- Disables an endpoint and tells all others that are enabled. The locks come first, in one order for everybody.
+-- Disables an endpoint, and informs all other enabled ones. The locks come first, always in the same order.
 WITH locked AS MATERIALIZED (
   SELECT e.endpoint_no FROM pawl.webhook_endpoints AS e WHERE e.state = 'enabled' ORDER BY e.endpoint_no FOR NO KEY UPDATE
 ), disabled AS (
@@ -155,8 +159,8 @@ WITH locked AS MATERIALIZED (
 SELECT d.endpoint_no, (SELECT count(*) FROM others)::integer AS told FROM disabled AS d;
 
 -- name: WebhookDeliveriesPurge :one
--- Removes finished deliveries that are older than an age, among some from a number on: of an endpoint that is deleted, all.
--- Its row says where to go on: 0 where there is nothing left to look at.
+-- Deletes finished deliveries older than an age, among some from a number on; of a deleted endpoint, all. Returns
+-- where to continue, or 0 at the end.
 WITH looked_at AS MATERIALIZED (
   SELECT d.delivery_no, d.created_at, d.finished_at FROM pawl.webhook_deliveries AS d
   WHERE d.endpoint_no = @endpoint_no AND d.delivery_no > @after
@@ -170,13 +174,13 @@ SELECT coalesce(max(s.delivery_no) FILTER (WHERE s.created_at < now() - make_int
 FROM looked_at AS s;
 
 -- name: WebhookEndpointRemove :exec
--- Removes an endpoint that is deleted, once its deliveries are removed.
+-- Removes a deleted endpoint, once it has no deliveries.
 DELETE FROM pawl.webhook_endpoints AS e
 WHERE e.endpoint_no = @endpoint_no AND e.state = 'deleted' AND e.owner = @owner::uuid AND e.fence = @fence
   AND coalesce((SELECT false FROM pawl.webhook_deliveries AS d WHERE d.endpoint_no = @endpoint_no LIMIT 1), true);
 
 -- name: WebhookEndpointsState :many
--- What metrics say of endpoints. What was given up is counted up to a number.
+-- Returns the state of endpoints for metrics. Exhausted deliveries are counted up to a limit.
 SELECT e.endpoint_no, e.state, e.event_no,
   coalesce(extract(epoch FROM now() - CASE WHEN e.state = 'enabled' THEN e.failing_since END), 0)::float8 AS failing_seconds,
   (SELECT count(*) FROM (SELECT d.delivery_no FROM pawl.webhook_deliveries AS d
