@@ -1,29 +1,29 @@
 -- +goose Up
 
--- All that is ours has a schema of its own, and is named with it: what another role creates in a
--- schema that a search_path finds, a table or an operator, is never taken for ours. Views for people are in `books`.
+-- All objects are in a schema of their own, and are named with it. So a table or an operator that another role
+-- creates in a schema of the search_path is never used instead. Views for people are in `books`.
 CREATE SCHEMA pawl;
 
--- One row for ever: part of every key sent downstream, so that a database that
--- was dropped and made again never re-uses a key a provider still remembers.
+-- Always one row. The id is part of every key that is sent to providers, so that a database that was dropped and
+-- created again never reuses a key that a provider still remembers.
 CREATE TABLE pawl.installation (
   singleton  boolean PRIMARY KEY DEFAULT true CHECK (singleton),
   id         uuid NOT NULL DEFAULT gen_random_uuid(),
   created_at timestamptz NOT NULL DEFAULT now(),
 
-  -- Where the database belongs, stored when a service starts on it for the first time. A service that finds itself elsewhere is on
-  -- a copy, and does nothing but read. A dump that was restored has another identifier or database; a copy of the files has the
-  -- same ones, but perhaps a service with another name.
-  system_identifier bigint,           -- of the cluster; null: not known
+  -- Where the database belongs, stored when a service first starts on it. A service that finds itself elsewhere is on
+  -- a copy, and only reads. A restored dump has another identifier or database. A copy of the files has the same
+  -- ones, but its service may have another name.
+  system_identifier bigint,           -- of the cluster; null: unknown
   database_oid      oid,
   name              text COLLATE "C", -- given by the owner; null: none
 
-  -- Tokens of callbacks are derived from it; a reader of it can answer for a provider.
+  -- Callback tokens are derived from it: whoever reads it can answer for a provider.
   callback_secret   bytea NOT NULL DEFAULT decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex')
 );
 INSERT INTO pawl.installation DEFAULT VALUES;
 
--- The identifier of this cluster. Null where the role may not know it.
+-- The identifier of this cluster, or null if the role may not read it.
 -- +goose StatementBegin
 CREATE FUNCTION pawl.system_identifier() RETURNS bigint LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -33,10 +33,9 @@ EXCEPTION WHEN insufficient_privilege THEN
 END $$;
 -- +goose StatementEnd
 
--- What a value may be, said once, as types. PostgreSQL keeps the check of a domain ready
--- for the next statement; the text of a CHECK of a table it reads anew for every statement
--- that writes the table, whatever columns that sets, and so it does with the condition of
--- a trigger. At one order at a time that was a fifth of its work.
+-- The constraints of values, as domains. PostgreSQL caches the check of a domain for the next statement. The text of
+-- a table CHECK, like the condition of a trigger, is parsed again for every statement that writes the table, whatever
+-- columns it sets. For single orders, that was a fifth of its work.
 CREATE DOMAIN pawl.order_status AS text COLLATE "C" CONSTRAINT order_status CHECK (VALUE IN
   ('pending', 'charging', 'reserving', 'confirming', 'completed',
    'releasing', 'refunding', 'failed', 'canceled'));
@@ -52,8 +51,8 @@ CREATE DOMAIN pawl.item_quantity AS integer CONSTRAINT item_quantity CHECK (VALU
 CREATE DOMAIN pawl.take_over_count AS smallint CONSTRAINT take_over_count CHECK (VALUE >= 0);
 CREATE DOMAIN pawl.moment AS timestamptz CONSTRAINT moment CHECK (isfinite(VALUE));
 
--- An order is its row. Columns that every move writes stand together, so that
--- the WAL record of a move holds little more than them.
+-- An order is one row. Columns that every move writes are next to each other, so that the WAL record of a move has
+-- little more than them.
 CREATE TABLE pawl.orders (
   order_no       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   created_at     pawl.moment NOT NULL DEFAULT now(),
@@ -69,7 +68,7 @@ CREATE TABLE pawl.orders (
   hold           pawl.order_hold,                      -- what a waiting order waits for
   hold_reason    text,
   stop_requested pawl.order_stop,
-  outcome        pawl.order_outcome,                   -- fixed by the first undo move
+  outcome        pawl.order_outcome,                   -- set by the first undoing move
   ended_as       pawl.order_status,                    -- written by the final move only
   failure_step   pawl.order_step,
   failure_code   text,
@@ -81,39 +80,40 @@ CREATE TABLE pawl.orders (
   metadata       jsonb,
   submitted_by   text COLLATE "C",                -- the principal that sent it; null: the service was open
 
-  -- What remote steps, people and clocks need to know. All of it may be null, so that an order that stays in the database pays
-  -- nothing for it. There are no checks on these columns: PostgreSQL reads the text of every check of a table anew for every
-  -- statement that writes it. `pawl verify` looks for what they would say.
+  -- Columns for remote steps, people and deadlines. All of them may be null, so that an order that the ledger
+  -- completes pays nothing for them. They have no checks, which cost every statement (see above); `pawl verify`
+  -- checks them.
   policy          integer,          -- version it started with; null: the ledger for every step
-  calls           integer,          -- calls ever made for it; the number of the last one
-  retries         integer,          -- retries asked for in the present retry window by answers that count
+  calls           integer,          -- number of calls, over all steps and generations, and so the number of the last one
+  retries         integer,          -- retries in the current window, by answers that count; null: no call has left the step unsettled
   retry_window_started_at timestamptz, -- when that window began
-  in_doubt_since  timestamptz,      -- first call that may have had an unconfirmed effect
-  start_at        timestamptz,      -- not before
-  complete_by     timestamptz,      -- the deadline: unwinds
+  in_doubt_since  timestamptz,      -- time of the first call that may have taken effect unconfirmed
+  start_at        timestamptz,      -- earliest start
+  complete_by     timestamptz,      -- the deadline; afterwards the order is undone
   reservation_ttl double precision, -- seconds a reservation waits for its confirmation
   reserved_until  timestamptz,      -- end of that time
-  approval_until  timestamptz,      -- set with the request for approval; the year 9999: no timeout
+  approval_until  timestamptz,      -- set when the wait for approval begins; the year 9999: no timeout
   approved_at     timestamptz,
   permit_at       timestamptz,      -- when it got its concurrency permit
   customer_id     text COLLATE "C",
   payment_method  text,             -- opaque; never shown
   concurrency_key text COLLATE "C",
-  action          jsonb,            -- what the customer has to do
-  refunds         integer           -- refunds asked for, and so the number of the last one; null: none
+  action          jsonb,            -- what the customer must do
+  refunds         integer           -- number of requested refunds, and so the number of the last one; null: none
 ) WITH (
-  -- Three versions of a row fit beside the first, so moves stay on the page (HOT).
+  -- There is room for three more versions of a row, so moves stay on its page (HOT).
   fillfactor = 50,
-  -- Every finished order leaves a dead entry where the claim scan starts.
+  -- Every ended order leaves a dead index entry where the claim scan starts.
   autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000, autovacuum_vacuum_cost_delay = 0,
   vacuum_truncate = false
 );
 
--- Whether the sequence of order_no may give the next number. Orders are admitted without waiting for the disk, so a crash can
--- take back the last numbers with their orders, while replicas still know those orders by their numbers. PostgreSQL empties an
--- unlogged table after a crash, and a standby that is promoted has it empty. An order is admitted only while there is a current
--- numbering. Without one, OrderNumberingRenew moves the sequence beyond all numbers that can have been lost, and writes the row:
--- so no number is that of two orders. The start time and the file tell a row that was restored from a dump, or kept over a restart.
+-- Whether the sequence of order_no may give the next number. Orders are admitted without waiting for the disk, so a
+-- crash can lose the last orders with their numbers, while replicas still have them in memory. PostgreSQL empties an
+-- unlogged table after a crash, and it is empty on a promoted standby. An order is admitted only while there is a
+-- current numbering. Without one, OrderNumberingRenew moves the sequence beyond all numbers that can have been lost,
+-- and writes the row: so no two orders have the same number. The start time and the file identify a row that was
+-- restored from a dump, or kept over a restart.
 CREATE UNLOGGED TABLE pawl.order_numbering (
   singleton         boolean PRIMARY KEY DEFAULT true CHECK (singleton),
   server_started_at timestamptz NOT NULL,
@@ -126,9 +126,9 @@ WHERE n.server_started_at = pg_postmaster_start_time() AND n.filenode = pg_relat
 INSERT INTO pawl.order_numbering (server_started_at, filenode, relaxed)
 VALUES (pg_postmaster_start_time(), pg_relation_filenode('pawl.order_numbering'), true);
 
--- The table begins with 128 empty pages. While it is smaller than an index look-up is
--- dear, a plan reads all of it, and connections keep such a plan while it grows: ten
--- times slower, for minutes. Nothing of this depends on settings or on statistics.
+-- The table begins with 128 empty pages. A plan reads all of a table that is so small that this seems cheaper than an
+-- index look-up, and connections keep such a plan while the table grows: ten times slower, for minutes. This does not
+-- depend on settings or statistics.
 ALTER TABLE pawl.orders SET (fillfactor = 10);
 INSERT INTO pawl.orders (due_at, status, order_id, currency, item, amount, failure_detail)
 SELECT now(), 'pending', page::text, 'XXX', 'x', 0, repeat('x', 900) FROM generate_series(1, 128) AS page;
@@ -136,15 +136,16 @@ DELETE FROM pawl.orders;
 ALTER TABLE pawl.orders SET (fillfactor = 50);
 ALTER TABLE pawl.orders ALTER COLUMN order_no RESTART;
 
--- No index holds a column that a move changes, but for the first and the final
--- move: status, seq and fence stay out of all of them, and of their predicates.
-CREATE INDEX orders_due ON pawl.orders (due_at, hold) WHERE due_at IS NOT NULL; -- lists leave out, without a look at its row, what is only to be tried again
+-- No index has a column that a move changes, except for the first and the final move: status, seq and fence are in
+-- none of them, nor in their predicates.
+-- hold is for lists: they skip orders that wait for a retry without reading their rows.
+CREATE INDEX orders_due ON pawl.orders (due_at, hold) WHERE due_at IS NOT NULL;
 CREATE INDEX orders_held ON pawl.orders (hold, order_no) WHERE hold IS NOT NULL;
 CREATE INDEX orders_held_item ON pawl.orders (item, order_no) WHERE hold IS NOT NULL;
 CREATE INDEX orders_ended ON pawl.orders (ended_as, order_no) WHERE ended_as IN ('failed', 'canceled');
--- The outcome goes first: a list of an item's failed orders would read all its canceled ones otherwise.
+-- The outcome comes first: otherwise a list of an item's failed orders would read all its canceled ones.
 CREATE INDEX orders_ended_item ON pawl.orders (ended_as, item, order_no) WHERE ended_as IN ('failed', 'canceled');
--- One index for both kinds of deadline: every index of a table costs every statement that writes it.
+-- One index for both kinds of deadline: every index of a table costs every statement that writes the table.
 CREATE INDEX orders_expiry ON pawl.orders (least(complete_by, reserved_until))
   WHERE (complete_by IS NOT NULL OR reserved_until IS NOT NULL) AND ended_as IS NULL;
 CREATE INDEX orders_concurrency ON pawl.orders (concurrency_key, order_no) WHERE concurrency_key IS NOT NULL AND ended_as IS NULL;

@@ -1,15 +1,14 @@
 -- +goose Up
 
--- The database refuses what the machine does not know, from any client. AFTER and
--- WHEN: where the condition does not hold the function is never called; a BEFORE trigger
--- would lock the row first and cost a quarter more WAL. Conditions are short, because
--- PostgreSQL reads their text for every statement: they let the moves of an order that
--- nothing happens to pass, and leave all others to the function. Columns no move sets have
--- a trigger of their own, which fires only where a statement names one of them.
--- A change of the machine is a new migration; a test compares the two.
+-- The database rejects changes that the machine does not allow, from any client. The triggers are AFTER, with WHEN:
+-- if the condition is false, the function is not called. A BEFORE trigger would lock the row first and cost a quarter
+-- more WAL. The conditions are short, because PostgreSQL parses their text for every statement. They let the regular
+-- moves pass, and leave everything else to the function. Columns that no move sets have a trigger of their own, which
+-- fires only if a statement names one of them. A change of the machine needs a new migration; a test compares the
+-- two.
 --
--- Functions have a search_path of their own: that of a session may find other roles' operators. The moves of
--- an order that nothing happens to pay nothing for it, because they call none.
+-- Functions have a search_path of their own, because that of a session may find operators of other roles. Regular
+-- moves pay nothing for it, because they call no function.
 
 -- +goose StatementBegin
 CREATE FUNCTION pawl.refuse_order_change() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -68,23 +67,21 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- The condition writes a change as one word: the old status, by how much seq rises, the
--- new status, what the order is held for and has ended as (nothing), and how many of
--- hold, owner and due_at are empty. 'charging1reserving1' is a charge and
--- 'confirming1completedcompleted3' the end; these words and the two others overlap and
--- make one text. What is no part of it goes to the function. In comparisons, and with a CHECK
--- beside it, this made PostgreSQL work a twelfth more for a lone order.
+-- The condition encodes an update as one word: old status, rise of seq, new status, hold, ended_as, and how many of
+-- hold, owner and due_at are null. A charge is 'charging1reserving1', the end 'confirming1completedcompleted3'. The
+-- words of the four regular moves overlap in the literal, so that one strpos finds them all. Every other word calls
+-- the function. Written as comparisons, with a CHECK, PostgreSQL did a twelfth more work for a single order.
 CREATE TRIGGER orders_guard AFTER UPDATE OF status, seq, hold, due_at, owner, ended_as ON pawl.orders FOR EACH ROW WHEN (
   strpos('pending1charging1reserving1confirming1completedcompleted3',
     concat(OLD.status, NEW.seq - OLD.seq, NEW.status, NEW.hold, NEW.ended_as, num_nulls(NEW.hold, NEW.owner, NEW.due_at))) = 0
 ) EXECUTE FUNCTION pawl.guard_order();
 
--- In the same way: an order that starts at once has generation 0, fence 1, seq 1, no hold and no end.
+-- The same for an insert: an order that starts at once has generation 0, fence 1, seq 1, no hold and no end.
 CREATE TRIGGER orders_guard_insert AFTER INSERT ON pawl.orders FOR EACH ROW WHEN (
   concat(NEW.status, NEW.generation, NEW.fence, NEW.seq, NEW.hold, NEW.ended_as) <> 'charging011' OR NEW.due_at IS NULL
 ) EXECUTE FUNCTION pawl.guard_order();
 
--- Claims and redrives set these, moves do not.
+-- Claims and redrives set these columns, moves do not.
 CREATE TRIGGER orders_guard_claim AFTER UPDATE OF fence, generation ON pawl.orders FOR EACH ROW WHEN (
   NEW.fence - OLD.fence NOT IN (0, 1) OR NEW.generation <> OLD.generation
 ) EXECUTE FUNCTION pawl.guard_order();
@@ -96,8 +93,8 @@ FOR EACH ROW WHEN (
   OR NEW.submitted_by IS DISTINCT FROM OLD.submitted_by
 ) EXECUTE FUNCTION pawl.refuse_order_change();
 
--- Costs nothing on the way of an order: it fires only where a statement names a column. A failed order may start anew
--- with another payment method.
+-- This costs moves nothing: it fires only if a statement names one of the columns. A redrive may change the payment
+-- method.
 CREATE TRIGGER orders_guard_terms AFTER UPDATE OF customer_id, payment_method, concurrency_key ON pawl.orders
 FOR EACH ROW WHEN (
   NEW.customer_id IS DISTINCT FROM OLD.customer_id
@@ -105,8 +102,8 @@ FOR EACH ROW WHEN (
   OR NEW.concurrency_key IS DISTINCT FROM OLD.concurrency_key
 ) EXECUTE FUNCTION pawl.refuse_order_change();
 
--- Books are kept: what was written stays. The one exception is a setting, for moving old
--- orders to an archive: SET LOCAL pawl.archive = 'on'. It opens no way to rewrite history.
+-- Rows of the books are never changed or removed. The one exception is a setting, for moving old orders to an
+-- archive: SET LOCAL pawl.archive = 'on'. It does not permit rewriting history.
 -- +goose StatementBegin
 CREATE FUNCTION pawl.refuse_removal() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -121,7 +118,8 @@ END $$;
 -- +goose StatementEnd
 
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.orders FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
--- Another id of the installation is another key for every call: what is in doubt would be done a second time.
+-- With another id of the installation, every call would have another key, and steps in doubt would be done a second
+-- time.
 CREATE TRIGGER kept BEFORE UPDATE OF id OR DELETE OR TRUNCATE ON pawl.installation FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 
 -- +goose Down

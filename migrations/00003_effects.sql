@@ -1,43 +1,40 @@
 -- +goose Up
 
--- The history, and the event that goes out: one row per write of an order,
--- written by the write itself. A row whose from and to are the same kept the
--- status (a take-over, a hold, a request to stop). An order that starts at once
--- begins with pending to charging; one admitted to wait begins with null to
--- pending.
+-- The history, whose rows are also the events: each write of an order writes one row. A row with the same from and to
+-- kept the status (a take-over, a hold, a request to stop). An order that starts at once begins with pending to
+-- charging; one that is admitted to wait begins with null to pending.
 CREATE TABLE pawl.transitions (
   order_no    bigint NOT NULL,
   at          timestamptz NOT NULL DEFAULT now(),
   fence       bigint NOT NULL,
-  position    bigint NOT NULL DEFAULT txid_current(), -- of the event in the feed, roughly: its transaction (see pawl.event_batches)
-  previous_no bigint,    -- of the first row: the order that its replica admitted before, so that one that is gone is missed
+  position    bigint NOT NULL DEFAULT txid_current(), -- rough position in the feed: the transaction (see pawl.event_batches)
+  previous_no bigint,    -- of the first row: the order that its replica admitted before, so that a lost order is noticed
   seq         integer NOT NULL,
-  id_hash     integer,   -- of the first row: hashtext(order_id), so that a renamed order is found
+  id_hash     integer,   -- of the first row: hashtext(order_id), so that a renamed order is noticed
   from_status text COLLATE "C",
   to_status   text COLLATE "C" NOT NULL,
-  verb        text,      -- what was done, where the status does not say it
-  actor       text,      -- the principal that asked for it; null: the service by itself
+  verb        text,      -- what was done, if the status does not say it
+  actor       text,      -- the principal that requested it; null: the service itself
   reason      text,
-  request_id  text,      -- the caller's, or its Idempotency-Key, so that a repeated request is known
+  request_id  text,      -- the caller's, or its Idempotency-Key; identifies a repetition
 
-  -- What a retry with another payment method replaced, '' where there was none: what was sent under the keys of an earlier
-  -- generation is sent again as it was. It is never shown.
+  -- The payment method that a retry has replaced, or '' if there was none: requests with a key of an earlier
+  -- generation are repeated unchanged. It is never shown.
   payment_method text,
 
-  on_behalf_of text,     -- for whom the actor says that it asked
-  fingerprint  bytea,    -- of the request with that id: another one with the same id is refused
+  on_behalf_of text,     -- on whose behalf the actor says it acts
+  fingerprint  bytea,    -- of the request with that id: a different request with the same id is rejected
   CONSTRAINT transitions_pkey PRIMARY KEY (order_no, seq)
 );
 CREATE INDEX transitions_position ON pawl.transitions (position);
-CREATE INDEX transitions_request ON pawl.transitions (request_id, actor) WHERE request_id IS NOT NULL; -- what a bulk request did
+CREATE INDEX transitions_request ON pawl.transitions (request_id, actor) WHERE request_id IS NOT NULL; -- for repeated bulk requests
 CREATE TRIGGER kept BEFORE UPDATE OR DELETE OR TRUNCATE ON pawl.transitions FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 
--- What the steps did. Rows come only from the statement that moved their order,
--- so there is no foreign key (it would cost a third of the speed); `pawl verify`
--- looks for orphans. Keys are (order, generation): a step of one generation can't
--- happen twice; the partial indexes let one live effect per order exist at all.
--- executor is null for what the ledger did. in_doubt: written by the move that undid it,
--- without knowing whether it had happened.
+-- The effects of the steps. Rows are only written by the statement that moves their order, so there is no foreign key
+-- (it would cost a third of the speed); `pawl verify` looks for orphans. Keys are (order, generation): a step of one
+-- generation can't happen twice, and the partial indexes allow only one live effect per order. executor is null for
+-- the ledger. in_doubt: the row was written by the move that undoes the step, without knowing whether the step was
+-- done.
 
 CREATE TABLE pawl.charges (
   order_no    bigint NOT NULL,
@@ -72,7 +69,7 @@ CREATE TABLE pawl.reservations (
 CREATE UNIQUE INDEX reservations_live ON pawl.reservations (order_no) WHERE released_at IS NULL;
 CREATE INDEX reservations_item ON pawl.reservations (item, order_no);
 
--- A remote confirmation; that of the ledger is the final move itself.
+-- A remote confirmation. That of the ledger is the final move itself.
 CREATE TABLE pawl.confirmations (
   order_no   bigint NOT NULL,
   created_at timestamptz NOT NULL DEFAULT now(),
@@ -83,8 +80,8 @@ CREATE TABLE pawl.confirmations (
   CONSTRAINT confirmations_pkey PRIMARY KEY (order_no)
 );
 
--- Refunds. The one that undoes a charge has the number 0, and is done when it is written. Refunds of completed orders that were
--- asked for have the numbers above it.
+-- Refunds. The one that undoes a charge has number 0, and is done when it is written. Requested refunds of completed
+-- orders have higher numbers.
 CREATE DOMAIN pawl.refund_state AS text COLLATE "C" CONSTRAINT refund_state CHECK (VALUE IN
   ('pending', 'in_doubt', 'accepted', 'done', 'failed'));
 CREATE TABLE pawl.refunds (
@@ -97,18 +94,18 @@ CREATE TABLE pawl.refunds (
   number      integer NOT NULL DEFAULT 0 CONSTRAINT refunds_number CHECK (number >= 0),
   claims      integer NOT NULL DEFAULT 0,
   state       pawl.refund_state NOT NULL DEFAULT 'done',
-  due_at      timestamptz,          -- when it is to be sent, or looked up; null: nothing is due
-  sent_at     timestamptz,          -- when the key was sent that may have had its effect
-  finished_at timestamptz,          -- when it was done or had failed
-  restock     pawl.item_quantity,   -- units that were put back into stock
+  due_at      timestamptz,          -- when to send it, or look it up; null: never
+  sent_at     timestamptz,          -- when its key was sent, which may have taken effect
+  finished_at timestamptz,          -- when it was done or failed
+  restock     pawl.item_quantity,   -- units that were returned to stock
   executor    text COLLATE "C",     -- null: the ledger
   reason      text,
   request_id  text,
-  code        text,                 -- why it is not done, or step_result: a person said so
+  code        text,                 -- why it is not done, or step_result if a person said so
   detail      text,
   CONSTRAINT refunds_pkey PRIMARY KEY (order_no, generation, number)
 ) WITH (vacuum_truncate = false);
-CREATE UNIQUE INDEX refunds_request ON pawl.refunds (order_no, request_id) WHERE request_id IS NOT NULL; -- its key is made of it
+CREATE UNIQUE INDEX refunds_request ON pawl.refunds (order_no, request_id) WHERE request_id IS NOT NULL; -- part of its key
 CREATE INDEX refunds_due ON pawl.refunds (due_at) WHERE due_at IS NOT NULL;
 
 -- +goose StatementBegin
@@ -150,7 +147,7 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- The sum of all refunds that have not failed stays within the charge, and the units within the order.
+-- The sum of the refunds that have not failed must not exceed the charge, nor their units the order.
 CREATE TRIGGER refunds_guard AFTER INSERT ON pawl.refunds FOR EACH ROW WHEN (NEW.number <> 0) EXECUTE FUNCTION pawl.guard_refund();
 CREATE TRIGGER refunds_guard_change AFTER UPDATE ON pawl.refunds FOR EACH ROW WHEN (OLD.number <> 0 AND (
   (NEW.order_no, NEW.generation, NEW.number, NEW.amount, NEW.currency, coalesce(NEW.restock, 0), coalesce(NEW.executor, ''), coalesce(NEW.request_id, ''))
@@ -158,10 +155,9 @@ CREATE TRIGGER refunds_guard_change AFTER UPDATE ON pawl.refunds FOR EACH ROW WH
   OR NEW.state <> OLD.state AND OLD.state = 'failed')
 ) EXECUTE FUNCTION pawl.refuse_refund_change();
 
--- One row per item that was ever reserved or given stock. Until it is given stock
--- an item is untracked and never runs out. Reserving raises reserved; confirming
--- is the sale, on_hand and reserved both fall; what is left to sell is
--- on_hand - reserved. Units sold are counted whether the item is tracked or not.
+-- One row per item that was ever reserved or given stock. Until it is given stock, an item is untracked and never
+-- runs out. Reserving raises reserved. Confirming is the sale, which lowers on_hand and reserved. on_hand - reserved
+-- is available. Sold units are counted even if the item is untracked.
 CREATE DOMAIN pawl.stock_count AS bigint CONSTRAINT stock_count CHECK (VALUE >= 0);
 CREATE TABLE pawl.inventory (
   on_hand    pawl.stock_count NOT NULL DEFAULT 0,
@@ -173,31 +169,32 @@ CREATE TABLE pawl.inventory (
   CONSTRAINT inventory_not_oversold CHECK (NOT tracked OR reserved <= on_hand)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 
--- Every change of on_hand but sales, which their orders show: on_hand is the sum of the changes
--- less what was sold since the first of them. A row is written by the statement that
--- changes the stock, and is named by the version of the item that it made.
+-- Every change of on_hand, except for sales, which are in their orders: on_hand is the sum of the changes, less what
+-- was sold since the first of them. The statement that changes the stock writes the row, which has the new version of
+-- the item.
 CREATE TABLE pawl.stock_movements (
   version    bigint NOT NULL,
   at         timestamptz NOT NULL DEFAULT now(),
-  change     bigint NOT NULL,        -- in units: on_hand after it less on_hand before it
-  on_hand    pawl.stock_count NOT NULL,   -- after it
-  sold       pawl.stock_count NOT NULL,   -- units of the item that were sold before it
-  position   bigint NOT NULL DEFAULT txid_current(), -- as that of a transition
+  change     bigint NOT NULL,        -- units: on_hand afterwards less on_hand before
+  on_hand    pawl.stock_count NOT NULL,   -- afterwards
+  sold       pawl.stock_count NOT NULL,   -- units of the item that were sold before
+  position   bigint NOT NULL DEFAULT txid_current(), -- as in transitions
   item       text COLLATE "C" NOT NULL,
   kind       text COLLATE "C" NOT NULL,
-  actor      text COLLATE "C" NOT NULL, -- the principal that asked for it
-  on_behalf_of text,                 -- for whom it says that it asked
+  actor      text COLLATE "C" NOT NULL, -- the principal that requested it
+  on_behalf_of text,                 -- on whose behalf it says it acts
   reason     text,
-  request_id text NOT NULL,          -- the caller's, or one of ours: what is asked again is done once; of a restock, the refund
+  request_id text NOT NULL,          -- the caller's, or one of ours; identifies a repetition. Of a restock: the refund
   CONSTRAINT stock_movements_pkey PRIMARY KEY (item, version),
   CONSTRAINT stock_movements_kind CHECK (kind IN ('set', 'adjustment', 'restock'))
 );
--- A restock is once because its refund is. No caller's id stands in its way, nor in that of another caller.
+-- A restock needs no index, because its refund happens only once. Its request_id must not collide with one of a
+-- caller.
 CREATE UNIQUE INDEX stock_movements_request ON pawl.stock_movements (item, request_id, actor) WHERE kind <> 'restock';
 
 CREATE INDEX stock_movements_position ON pawl.stock_movements (position);
 
--- Empty pages, for the reason given at orders.
+-- Empty pages, for the same reason as in pawl.orders.
 ALTER TABLE pawl.charges SET (fillfactor = 10);
 ALTER TABLE pawl.reservations SET (fillfactor = 10);
 ALTER TABLE pawl.refunds SET (fillfactor = 10);
@@ -225,7 +222,7 @@ CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.refunds FOR EACH STATEMENT
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.inventory FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 CREATE TRIGGER kept BEFORE UPDATE OR DELETE OR TRUNCATE ON pawl.stock_movements FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 
--- An order as the service reads it: its row, with what stands and what was undone of its generation, and the refunds that were asked for.
+-- An order as the service reads it: its row, the effects and undos of its generation, and its requested refunds.
 CREATE VIEW pawl.full_orders AS
 SELECT o.*, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
   c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt,
@@ -238,14 +235,14 @@ FROM pawl.orders AS o
 LEFT JOIN pawl.charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN pawl.reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation;
 
--- The same columns where no effect is read: a statement that writes orders adds them to the rows it returns.
+-- The same columns without values: statements that write orders add them to the rows that they return.
 CREATE VIEW pawl.no_effects AS
 SELECT NULL::timestamptz AS charged_at, NULL::timestamptz AS refunded_at, NULL::timestamptz AS reserved_at, NULL::timestamptz AS released_at,
   NULL::text AS charge_reference, NULL::text AS reserve_reference, NULL::boolean AS charge_in_doubt, NULL::boolean AS reserve_in_doubt,
   NULL::jsonb AS refund_list;
 
--- The orders of a page, in its order, as long as they fit into so many bytes; the last of them may be too long for it.
--- Only what is stored compressed is unpacked to be measured.
+-- The orders of a page, in its order, up to a number of bytes; the last order may exceed it. Only compressed values
+-- are decompressed to be measured.
 CREATE FUNCTION pawl.orders_within(page bigint[], bytes bigint) RETURNS SETOF bigint
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT s.order_no FROM (

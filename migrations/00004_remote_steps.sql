@@ -1,27 +1,27 @@
 -- +goose Up
 
--- How orders are done, as text: every version that was ever in use. An order keeps
--- the version it started with, so a version is never changed and never removed.
+-- The policies, as text: every version that was ever stored. An order keeps the version it started with, so a version
+-- is never changed or removed.
 CREATE TABLE pawl.policies (
   version    integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   created_at timestamptz NOT NULL DEFAULT now(),
   hash       bytea NOT NULL,
   source     text NOT NULL,
-  copied_from uuid, -- the installation whose policy it was, before this database was made its own: nothing is called by it
+  copied_from uuid, -- the installation that it belongs to, if this database is a copy: no calls are made under it
   created_by text COLLATE "C" NOT NULL CHECK (created_by <> ''), -- the principal that stored it
   CONSTRAINT policies_source CHECK (source <> '' AND hash = sha256(convert_to(source, 'UTF8')))
 );
 
 CREATE UNIQUE INDEX policies_hash ON pawl.policies (hash) WHERE copied_from IS NULL;
 
--- Which version new orders start with: that of the newest row. Its number is one more than that of the row that the process
--- that activates it has seen, so of two who do so at one moment one finds that it is taken.
+-- The version that new orders start with is that of the newest row. An activation has the next number after the one
+-- its process has read, so of two concurrent activations one fails on the primary key.
 CREATE TABLE pawl.policy_activations (
   activation_no bigint PRIMARY KEY,
   version       integer NOT NULL REFERENCES pawl.policies,
   at            timestamptz NOT NULL DEFAULT now(),
-  actor         text NOT NULL CHECK (actor <> ''), -- the principal that asked for it
-  on_behalf_of  text,                              -- for whom it says that it asked
+  actor         text NOT NULL CHECK (actor <> ''), -- the principal that requested it
+  on_behalf_of  text,                              -- on whose behalf it says it acts
   reason        text
 );
 CREATE INDEX policy_activations_version ON pawl.policy_activations (version, activation_no);
@@ -39,10 +39,10 @@ FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_policy_change();
 CREATE TRIGGER immutable BEFORE UPDATE OR DELETE OR TRUNCATE ON pawl.policy_activations
 FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_policy_change();
 
--- The audit of calls: a row is committed before its call and closed with the answer. One
--- that was never closed belongs to a call whose process died or was stopped in it, or to
--- one that was not made, because the reply to its commit was lost. An order's calls
--- are numbered through, over all its steps. Calls that move no order, as those of its refunds, have numbers below zero.
+-- The log of calls: a row is committed before its call and closed with the result. A row that was never closed
+-- belongs to a call whose process died or was stopped, or to one that was not made because the reply to its commit
+-- was lost. The calls of an order are numbered without gaps, over all its steps. Calls that move no order, such as
+-- those of refunds, have numbers below zero.
 CREATE TABLE pawl.step_calls (
   order_no    bigint NOT NULL,
   started_at  timestamptz NOT NULL DEFAULT now(),
@@ -51,7 +51,7 @@ CREATE TABLE pawl.step_calls (
   call        integer NOT NULL,
   generation  integer NOT NULL,
   policy      integer,
-  fenced      boolean,           -- the answer came after another replica had taken the order over
+  fenced      boolean,           -- the answer arrived after another replica had claimed the order
   step        text COLLATE "C" NOT NULL,
   operation   text COLLATE "C" NOT NULL,
   outcome     text COLLATE "C",
@@ -59,10 +59,10 @@ CREATE TABLE pawl.step_calls (
   detail      text,
   reference   text,
 
-  -- What an undo says is to be taken back, by the provider's own name for it. The first one
-  -- fixes it for all: their bodies must be the same.
+  -- The reference of the provider in an undo request. The first request fixes it for all, because their bodies must
+  -- be the same.
   undo_reference text,
-  refund      integer,           -- the number of the refund that the call is about
+  refund      integer,           -- number of the refund, if the call is for one
   CONSTRAINT step_calls_pkey PRIMARY KEY (order_no, call),
   CONSTRAINT step_calls_words CHECK (step IN ('charge', 'reserve', 'confirm')
     AND operation IN ('do', 'undo', 'lookup', 'refund')
@@ -71,15 +71,15 @@ CREATE TABLE pawl.step_calls (
 ) WITH (fillfactor = 70); -- closing a call stays on its page
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.step_calls FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 
--- Answers that did not come with a call: of a callback, a webhook, a person. The next
--- owner of the order uses them instead of calling.
+-- Answers that arrived without a call: from a callback, a webhook or a person. The next owner of the order uses them
+-- instead of calling.
 CREATE TABLE pawl.step_answers (
   order_no    bigint NOT NULL,
   answered_at timestamptz NOT NULL DEFAULT now(),
   consumed_at timestamptz,
   generation  integer NOT NULL,
   step        text COLLATE "C" NOT NULL,
-  operation   text COLLATE "C" NOT NULL DEFAULT 'do', -- what it is an answer to: a person may settle an undo as well
+  operation   text COLLATE "C" NOT NULL DEFAULT 'do', -- a person may also settle an undo
   source      text COLLATE "C" NOT NULL,
   outcome     text COLLATE "C" NOT NULL,
   code        text,
@@ -92,8 +92,8 @@ CREATE TABLE pawl.step_answers (
 );
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.step_answers FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 
--- A late answer reported an effect that the books say is absent or undone: it is undone at
--- its provider, again if need be, without moving the order.
+-- Late undos: a late answer has reported an effect that the books say is absent or undone. It is undone at its
+-- provider, again if necessary, without moving the order.
 CREATE TABLE pawl.late_undos (
   order_no    bigint NOT NULL,
   created_at  timestamptz NOT NULL DEFAULT now(),
@@ -105,14 +105,14 @@ CREATE TABLE pawl.late_undos (
   reason      text NOT NULL,
   code        text,
   detail      text,
-  reference   text, -- what the report calls the effect; where another answer came before it, it is kept nowhere else
+  reference   text, -- the provider's, from the report; stored nowhere else if another answer came first
   CONSTRAINT late_undos_pkey PRIMARY KEY (order_no, generation, step),
   CONSTRAINT late_undos_words CHECK (step IN ('charge', 'reserve'))
 );
 CREATE INDEX late_undos_due ON pawl.late_undos (due_at) WHERE finished_at IS NULL;
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.late_undos FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 
--- One row per key of a concurrency limit; version is what grants compare and set.
+-- One row per concurrency key. Grants compare and set version.
 CREATE TABLE pawl.concurrency_keys (
   key     text COLLATE "C" PRIMARY KEY,
   version bigint NOT NULL DEFAULT 0

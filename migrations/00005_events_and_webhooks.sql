@@ -1,34 +1,36 @@
 -- +goose Up
 
--- The feed: every row of the history and of the stock movements is an event, and has a number. Nothing is copied. The number
--- is not in the row: a relay, one of all replicas, numbers what has become final in batches, and a batch is one row here. Which events
--- a batch has, and in which order, follows from the rows themselves, whenever they are read (pawl.events).
+-- The feed: every row of the history and of the stock movements is an event with a number. Nothing is copied, and the
+-- number is not in the row. A relay, which is one of the replicas, numbers rows that have become final in batches;
+-- each batch is one row here. The events of a batch, and their order, follow from the rows themselves, whenever they
+-- are read (pawl.events).
 --
--- A row's position is its transaction. Below the horizon, which is the oldest transaction that has not ended, nothing is added
--- any more. But an order may have a row with a lower position than the row before it: a statement takes its transaction number at
--- its first row, and may come to the order later than a younger statement. So with each row go all rows of its order before it, even
--- those from above the horizon: they were committed before it. Such a row is early.
---
--- LIMIT 1 has the planner take one row after the other by its key: it does not know how few rows there will be.
+-- The position of a row is its transaction. Below the horizon, which is the oldest open transaction, no row is added
+-- any more. But an order may have a row with a lower position than the row before it: a statement gets its
+-- transaction number with its first row, and may reach the order later than a younger statement. So each row takes
+-- all earlier rows of its order with it, even those above the horizon: they were committed before it. Such a row is
+-- early.
 CREATE TABLE pawl.event_batches (
   first_event_no bigint PRIMARY KEY,
   last_event_no  bigint NOT NULL,
   position_from  bigint NOT NULL,
-  position_to    bigint NOT NULL,    -- this one is not in it
+  position_to    bigint NOT NULL,    -- exclusive
   at             timestamptz NOT NULL DEFAULT now(),
   epoch          integer NOT NULL,
-  whole          boolean NOT NULL,   -- it is one transaction, with any number of events, that of position_to less 1; any other has fewer than a thousand of each kind
+  -- The batch is all of transaction position_to - 1, however many events that has. Other batches have fewer than a thousand
+  -- transitions, and fewer than a thousand stock movements.
+  whole          boolean NOT NULL,
   CONSTRAINT event_batches_events CHECK (last_event_no >= first_event_no),
   CONSTRAINT event_batches_positions CHECK (position_to > position_from)
 );
 CREATE UNIQUE INDEX event_batches_position ON pawl.event_batches (position_to);
 
--- Rows that went with a batch before that of their position. There are next to none.
+-- Early rows: they are in an earlier batch than their position says. There are very few.
 CREATE TABLE pawl.early_events (
-  first_event_no bigint NOT NULL, -- of the batch they went with
+  first_event_no bigint NOT NULL, -- of the batch that they are in
   position       bigint NOT NULL,
   order_no       bigint NOT NULL, -- 0: a stock movement
-  seq            bigint NOT NULL, -- its version, of a stock movement
+  seq            bigint NOT NULL, -- or the version of a stock movement
   item           text COLLATE "C" NOT NULL, -- '': a transition
   CONSTRAINT early_events_pkey PRIMARY KEY (position, order_no, item, seq)
 );
@@ -40,16 +42,16 @@ CREATE TABLE pawl.event_relay (
   due_at            timestamptz,       -- until then only the owner numbers events
   wanted_until      timestamptz,       -- until then there is a listener, so events are numbered soon
   fence             bigint NOT NULL DEFAULT 0,
-  position_offset   bigint NOT NULL DEFAULT 0, -- what the default of a position adds to the number of the transaction
+  position_offset   bigint NOT NULL DEFAULT 0, -- added to the transaction number in the default of a position
   epoch             integer NOT NULL DEFAULT 0,
   owner             uuid,
   history           text COLLATE "C"   -- timeline and database of the epoch
 );
 INSERT INTO pawl.event_relay DEFAULT VALUES;
 
--- When a standby takes over, or an older state is restored, events may be gone that were read, and others get their
--- numbers. So another epoch begins with it. It is named by the minute in which it began, because the history that is gone may have had
--- an epoch with the next number, too.
+-- When a standby takes over, or an older state is restored, events that were read may be lost, and others get their
+-- numbers. So a new epoch begins. Its name includes the minute in which it began, because the lost history may have
+-- had an epoch with the same number.
 CREATE TABLE pawl.event_epochs (
   epoch          integer PRIMARY KEY,
   first_event_no bigint NOT NULL
@@ -58,9 +60,11 @@ CREATE TABLE pawl.event_epochs (
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.event_relay FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.event_epochs FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 
--- The events, in batches. Ask for one batch at a time (first_event_no): its rows are found by their position. The effective position
--- of a row is the lowest of those of its order from this row on. An archive may have taken rows away. Then those that are left
--- are numbered from the end: who goes on after a number gets some again, and misses none.
+-- The events, in batches. Read one batch at a time (first_event_no): its rows are found by their position. The
+-- effective position of a row is the lowest among the rows of its order from this row on. If an archive has taken
+-- rows away, the remaining ones are numbered from the end: a reader that continues after a number gets some events
+-- again, and misses none. LIMIT 1 makes the planner look up each row by key; it can't estimate how few rows there
+-- are.
 CREATE VIEW pawl.events AS
 SELECT b.first_event_no, b.epoch, e.event_no, e.order_no, e.item, e.seq, e.at, e.from_status, e.to_status, e.verb,
   e.actor, e.on_behalf_of, e.reason, e.request_id, e.change, e.on_hand
@@ -111,54 +115,54 @@ FROM pawl.event_batches AS b CROSS JOIN LATERAL (
   ) AS p
 ) AS e;
 
--- Where events are sent to. Each endpoint is sent to by one replica, its owner, which holds a lease as orders are held:
--- until due_at. Every statement of an owner names its fence. A statement that goes by what was read before compares seq, too,
+-- Webhook endpoints. Each is served by one replica, its owner, which holds a lease as for orders: until due_at. Every
+-- statement of an owner compares the fence. A statement that depends on what was read before also compares seq,
 -- because deliveries of the same subject depend on each other.
 CREATE TABLE pawl.webhook_endpoints (
   endpoint_no     integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY, -- its id is whe_ and this number
-  version         integer NOT NULL DEFAULT 1,   -- raised whenever it is changed, enabled or disabled
-  failures        integer NOT NULL DEFAULT 0,   -- attempts that failed since the last one that did not
-  seq             bigint NOT NULL DEFAULT 0,    -- raised by every write of it or of its deliveries, but for its lease
-  event_no        bigint NOT NULL,              -- up to this event of the feed its deliveries are stored
-  delivery_no     bigint NOT NULL DEFAULT 0,    -- its last delivery
+  version         integer NOT NULL DEFAULT 1,   -- raised by every change, enabling and disabling
+  failures        integer NOT NULL DEFAULT 0,   -- failed attempts since the last successful one
+  seq             bigint NOT NULL DEFAULT 0,    -- raised by every write of it or of its deliveries, except for its lease
+  event_no        bigint NOT NULL,              -- its deliveries are stored up to this event
+  delivery_no     bigint NOT NULL DEFAULT 0,    -- number of its last delivery
   fence           bigint NOT NULL DEFAULT 0,    -- raised by every claim
   due_at          timestamptz NOT NULL DEFAULT now(), -- until then only its owner sends
-  paused_until    timestamptz,                  -- nothing is sent before
-  failing_since   timestamptz,                  -- of the first of the failures
+  paused_until    timestamptz,                  -- nothing is sent before this time
+  failing_since   timestamptz,                  -- time of the first of these failures
   disabled_at     timestamptz,
   created_at      timestamptz NOT NULL DEFAULT now(),
   previous_secret_until timestamptz,
   owner           uuid,                         -- the process that sends; null: none
-  state           text COLLATE "C" NOT NULL DEFAULT 'enabled', -- of one that is deleted: until its deliveries are removed
+  state           text COLLATE "C" NOT NULL DEFAULT 'enabled', -- deleted: until its deliveries are removed
   disabled_reason text,
   created_by      text NOT NULL,                -- the principal
-  secret          text NOT NULL,                -- whsec_ and a key in base64: what is sent is signed with it
-  previous_secret text,                         -- what is sent is signed with this one, too, until then
+  secret          text NOT NULL,                -- whsec_ and a key in base64; signs deliveries
+  previous_secret text,                         -- also signs deliveries, until then
   url             text NOT NULL,
   description     text,
-  types           text[] NOT NULL DEFAULT '{}', -- of the events that it wants, such as order.completed or order.*; none: all
+  types           text[] NOT NULL DEFAULT '{}', -- of events, such as order.completed or order.*; none: all
   CONSTRAINT webhook_endpoints_state CHECK (state IN ('enabled', 'disabled', 'deleted')),
   CONSTRAINT webhook_endpoints_disabled CHECK ((state = 'disabled') = (disabled_at IS NOT NULL) AND (disabled_at IS NULL) = (disabled_reason IS NULL)),
   CONSTRAINT webhook_endpoints_secret CHECK (secret ~ '^whsec_' AND (previous_secret IS NULL) = (previous_secret_until IS NULL)),
   CONSTRAINT webhook_endpoints_url CHECK (url ~ '^https?://' AND length(url) <= 2000)
 );
 
--- An event for an endpoint. Of the deliveries of one subject at one endpoint only the first that is not finished is due; those
--- behind it have no due_at. The body is not kept: it is read from the feed again.
+-- A delivery of an event to an endpoint. Of the deliveries of one subject to one endpoint, only the first unfinished
+-- one is due; later ones have no due_at. The body is not stored: it is read from the feed again.
 CREATE TABLE pawl.webhook_deliveries (
   delivery_no  bigint NOT NULL,
-  event_no     bigint,                          -- of the feed; null: it is a message that is in none, with a body of its own
-  seq          bigint,                          -- of the event: that of its order, or the version of its item
+  event_no     bigint,                          -- of the feed; null: a message that is not in the feed, with a body of its own
+  seq          bigint,                          -- of the event: seq of its order, or version of its item
   created_at   timestamptz NOT NULL DEFAULT now(),
-  due_at       timestamptz,                     -- of the next attempt; null: there is none, or not yet
+  due_at       timestamptz,                     -- of the next attempt; null: none, or not yet
   attempted_at timestamptz,                     -- of the last attempt
   finished_at  timestamptz,                     -- when it was delivered or skipped
   endpoint_no  integer NOT NULL,
-  attempts     smallint NOT NULL DEFAULT 0,     -- since it was stored, or a person had it sent again
+  attempts     smallint NOT NULL DEFAULT 0,     -- since it was stored, or sent again by a person
   state        text COLLATE "C" NOT NULL DEFAULT 'pending',
   type         text COLLATE "C" NOT NULL,       -- of the event
-  event_id     text COLLATE "C" NOT NULL,       -- the receiver knows it by this one when it comes again
-  subject      text COLLATE "C" NOT NULL,       -- what it is kept in order for: order 1042, item widget
+  event_id     text COLLATE "C" NOT NULL,       -- by which the receiver recognizes a repetition
+  subject      text COLLATE "C" NOT NULL,       -- deliveries of one subject are in order: order 1042, item widget
   body         text,
   log          jsonb NOT NULL DEFAULT '[]',     -- the last attempts, oldest first
   CONSTRAINT webhook_deliveries_pkey PRIMARY KEY (endpoint_no, delivery_no),
@@ -168,7 +172,7 @@ CREATE TABLE pawl.webhook_deliveries (
   CONSTRAINT webhook_deliveries_body CHECK ((body IS NULL) = (event_no IS NOT NULL AND seq IS NOT NULL)),
   CONSTRAINT webhook_deliveries_log CHECK (jsonb_typeof(log) = 'array')
 ) WITH (vacuum_truncate = false);
-ALTER TABLE pawl.webhook_deliveries SET (fillfactor = 10); -- as that of orders, it begins with empty pages
+ALTER TABLE pawl.webhook_deliveries SET (fillfactor = 10); -- empty pages, as in pawl.orders
 INSERT INTO pawl.webhook_deliveries (endpoint_no, delivery_no, type, event_id, subject, body)
 SELECT 0, page, 'x', 'x', 'x', repeat('x', 900) FROM generate_series(1, 128) AS page;
 DELETE FROM pawl.webhook_deliveries;
@@ -177,24 +181,24 @@ ALTER TABLE pawl.webhook_deliveries RESET (fillfactor);
 CREATE INDEX webhook_deliveries_due ON pawl.webhook_deliveries (endpoint_no, due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX webhook_deliveries_unfinished ON pawl.webhook_deliveries (endpoint_no, subject, delivery_no) WHERE finished_at IS NULL;
 CREATE INDEX webhook_deliveries_exhausted ON pawl.webhook_deliveries (endpoint_no, delivery_no) WHERE state = 'exhausted';
--- What was sent about an order or an item, and what people have left out.
+-- For what was sent about an order or an item, and what people have skipped.
 CREATE INDEX webhook_deliveries_subject ON pawl.webhook_deliveries (endpoint_no, subject, delivery_no);
 CREATE INDEX webhook_deliveries_skipped ON pawl.webhook_deliveries (endpoint_no, delivery_no) WHERE state = 'skipped';
 
--- What people have asked of webhook endpoints and their deliveries. A request that comes again is known by its row, and not
--- done again. Of two changes of one endpoint, the later one has the larger number.
+-- Requests of people about webhook endpoints and their deliveries. A repeated request is recognized by its row, and
+-- has no effect. Of two changes of one endpoint, the later one has the larger number.
 CREATE TABLE pawl.webhook_changes (
   change_no    bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  delivery_no  bigint,                 -- null: it is about the whole endpoint
+  delivery_no  bigint,                 -- null: the whole endpoint
   at           timestamptz NOT NULL DEFAULT now(),
   endpoint_no  integer NOT NULL,
-  deliveries   integer,                -- how many were recovered, or left out when it was enabled from now on
+  deliveries   integer,                -- how many were recovered, or skipped when it was enabled from now on
   verb         text COLLATE "C" NOT NULL,
-  actor        text COLLATE "C" NOT NULL, -- the principal that asked for it
-  on_behalf_of text,                   -- for whom it says that it asked
+  actor        text COLLATE "C" NOT NULL, -- the principal that requested it
+  on_behalf_of text,                   -- on whose behalf it says it acts
   reason       text,
   request_id   text COLLATE "C" NOT NULL, -- the caller's, or one of ours
-  fingerprint  bytea NOT NULL,         -- a hash of what was asked
+  fingerprint  bytea NOT NULL,         -- a hash of the request
   CONSTRAINT webhook_changes_verb CHECK (verb IN ('created', 'changed', 'deleted', 'secret_rotated', 'enabled', 'disabled', 'resent', 'skipped', 'recovered')),
   CONSTRAINT webhook_changes_delivery CHECK ((delivery_no IS NOT NULL) = (verb IN ('resent', 'skipped')))
 );

@@ -1,20 +1,20 @@
 -- +goose Up
 
--- Who may use the service. Of a token only its hash is kept: a reader of this table can use none of them. A row is
--- never removed, because a service in which a token was ever made is closed for good.
+-- The tokens of the service. Only the hash of a token is stored, so a reader of this table can't use any. Rows are
+-- never removed, because a service for which a token was ever made stays closed.
 CREATE TABLE pawl.tokens (
-  id              text COLLATE "C" PRIMARY KEY,     -- the part of the token that it is found by
-  name            text COLLATE "C" NOT NULL,        -- of its holder: token:name is the actor of what it was used for
+  id              text COLLATE "C" PRIMARY KEY,     -- the part of the token by which it is found
+  name            text COLLATE "C" NOT NULL,        -- of its holder; token:name is the actor of its requests
   sha256          bytea NOT NULL,                   -- of the whole token
-  roles           text[] NOT NULL,                  -- what it may do
-  rate_limit      integer NOT NULL DEFAULT 0,       -- requests in a second; 0: as many as come
-  in_flight_limit integer NOT NULL DEFAULT 0,       -- requests at one time
-  byte_limit      bigint NOT NULL DEFAULT 0,        -- bytes of bodies in a second, in and out
+  roles           text[] NOT NULL,                  -- permissions
+  rate_limit      integer NOT NULL DEFAULT 0,       -- requests per second; 0: no limit
+  in_flight_limit integer NOT NULL DEFAULT 0,       -- concurrent requests; 0: no limit
+  byte_limit      bigint NOT NULL DEFAULT 0,        -- bytes of bodies per second, in and out; 0: no limit
   created_by      text NOT NULL,
   created_at      timestamptz NOT NULL DEFAULT now(),
   expires_at      timestamptz NOT NULL,
-  used_at         timestamptz,                      -- within an hour of the last time
-  replaced_at     timestamptz,                      -- another one has its name now; this one is good until it expires
+  used_at         timestamptz,                      -- last use, to within an hour
+  replaced_at     timestamptz,                      -- another token has its name since; this one is valid until it expires
   revoked_at      timestamptz,
   CONSTRAINT tokens_id CHECK (id ~ '^[0-9A-Za-z]{10}$'),
   CONSTRAINT tokens_name CHECK (name ~ '^[a-z0-9][a-z0-9._-]{0,62}$'),
@@ -26,46 +26,47 @@ CREATE TABLE pawl.tokens (
 CREATE UNIQUE INDEX tokens_current ON pawl.tokens (name) WHERE replaced_at IS NULL AND revoked_at IS NULL;
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.tokens FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 
--- Notes that a token was used, at most once in an hour, however many replicas see it used. It runs with the rights of the owner:
--- the role of the service may change no token.
+-- Records that a token was used, at most once an hour, however many replicas see it used. It runs with the rights of
+-- the owner: the role of the service may not change tokens.
 CREATE FUNCTION pawl.note_token_use(token_id text) RETURNS void LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   UPDATE pawl.tokens AS t SET used_at = now()
   WHERE t.id = note_token_use.token_id AND (t.used_at IS NULL OR t.used_at < now() - interval '1 hour')
 $$;
 
--- What was done with tokens, and what was denied. The verbs of orders, the changes of stock and the activations of policies
--- have a history of their own.
+-- Changes of tokens, and denied requests. Verbs of orders, changes of stock and activations of policies have
+-- histories of their own.
 CREATE TABLE pawl.access_log (
   entry_no  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   at        timestamptz NOT NULL DEFAULT now(),
   event     text COLLATE "C" NOT NULL,
-  actor     text NOT NULL,                -- who did it, or was denied it
-  address   inet,                         -- of the caller; null: through the database
+  actor     text NOT NULL,                -- who did it, or was denied
+  address   inet,                         -- of the caller; null: done through the database
   operation text,                         -- of the API
-  subject   text,                         -- what it was done to, or asked for: a token, an order
+  subject   text,                         -- what it is about: a token, an order
   detail    text,
-  times     integer NOT NULL DEFAULT 1,   -- how often it happened within the minute before
+  times     integer NOT NULL DEFAULT 1,   -- how often it happened in the minute before
   CONSTRAINT access_log_event CHECK (event <> ''),
   CONSTRAINT access_log_times CHECK (times > 0)
 );
 CREATE TRIGGER kept BEFORE UPDATE OR DELETE OR TRUNCATE ON pawl.access_log FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 
--- Sessions of browsers, each as the holder of a token. A row begins as a link that can be opened once; to open it gives it
--- another secret, that of the cookie. Of neither more than the hash is kept.
+-- Sessions of browsers, each for the holder of a token. A row begins as a link that can be opened once. Opening it
+-- replaces its secret by that of the cookie. Only hashes of both are stored.
 CREATE TABLE pawl.sessions (
-  sha256     bytea PRIMARY KEY,                -- of the SHA-256 of the link; once it was opened, of the cookie itself
+  sha256     bytea PRIMARY KEY,                -- of the SHA-256 of the link; once opened, of the cookie itself
   token_id   text COLLATE "C" NOT NULL REFERENCES pawl.tokens (id),
   created_at timestamptz NOT NULL DEFAULT now(),
-  opened_at  timestamptz,                      -- null: it is a link still
-  expires_at timestamptz NOT NULL,             -- it ends with its token, too
+  opened_at  timestamptz,                      -- null: still a link
+  expires_at timestamptz NOT NULL,             -- it also ends with its token
   CONSTRAINT sessions_sha256 CHECK (length(sha256) = 32),
   CONSTRAINT sessions_expires CHECK (expires_at <= created_at + interval '1 day')
 );
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.sessions FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 
--- The role of the service may not change sessions: setting a hash is choosing the secret of another person's session. It has these
--- functions instead, which run with the rights of the owner. To open a link takes its SHA-256, which is not stored: what is
--- is the hash of that. The link itself is not sent, because it would be in the server's log.
+-- The role of the service may not change sessions: by setting a hash it could choose the secret of another person's
+-- session. It has these functions instead, which run with the rights of the owner. Opening a link takes its SHA-256,
+-- which is not stored: the table has the hash of that. The link itself is not sent, because it would be in the
+-- server's log.
 CREATE FUNCTION pawl.open_session(link_sha256 bytea, cookie_sha256 bytea, previous_cookie_sha256 bytea, address inet)
 RETURNS TABLE (name text, expires_at timestamptz) LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   WITH opened AS (
@@ -96,20 +97,20 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   SELECT 'session_ended', 'token:' || e.name, end_session.address, e.name, e.id FROM ended AS e
 $$;
 
--- Idempotency-Keys of requests that made an order, committed with it, or that asked for one again. A key
--- is for one request of one principal. Keys of other requests are in the history and in the stock movements.
+-- Idempotency keys of requests that made an order, committed with it, or that repeated one. A key belongs to one
+-- request of one principal. Keys of other requests are in the history and in the stock movements.
 CREATE TABLE pawl.idempotency_keys (
   created_at  timestamptz NOT NULL DEFAULT now(),
   key         text COLLATE "C" NOT NULL,
   principal   text COLLATE "C" NOT NULL,
-  fingerprint bytea NOT NULL, -- a hash of the whole request
+  fingerprint bytea NOT NULL, -- a hash of the request
   CONSTRAINT idempotency_keys_pkey PRIMARY KEY (key, principal)
 ) WITH (vacuum_truncate = false);
 ALTER TABLE pawl.idempotency_keys SET (fillfactor = 10);
 INSERT INTO pawl.idempotency_keys (key, principal, fingerprint) SELECT repeat('x', 900), page, '' FROM generate_series(1, 128) AS page;
 DELETE FROM pawl.idempotency_keys;
 ALTER TABLE pawl.idempotency_keys RESET (fillfactor);
-CREATE INDEX idempotency_keys_created ON pawl.idempotency_keys (created_at); -- for those that are old
+CREATE INDEX idempotency_keys_created ON pawl.idempotency_keys (created_at); -- for IdempotencyKeysPurge
 
 -- +goose Down
 DROP TABLE pawl.idempotency_keys;

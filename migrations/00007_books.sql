@@ -1,11 +1,11 @@
 -- +goose Up
 
--- What people, reports and checks may read: views that stay as they are while
--- the tables below change. They speak of order_id; a filter on it uses an index.
+-- Views for people, reports and checks. They stay the same while the tables below change. They use order_id; a filter
+-- on it uses an index.
 CREATE SCHEMA books;
 
--- refunded: what was given back, by an undo or on request. kept: what was taken and not given back; an
--- authorization takes nothing. Over all orders they are the totals of `pawl verify`.
+-- refunded: by an undo or on request. kept: captured and not refunded; an authorization captures nothing. Summed over
+-- all orders, these are the totals of `pawl verify`.
 CREATE VIEW books.orders AS
 SELECT o.order_id::text, o.status::text, o.amount::numeric, o.currency::text, o.item::text, o.quantity::integer,
        o.generation, o.fence, o.seq, o.due_at::timestamptz, o.owner, o.hold::text, o.hold_reason, o.stop_requested::text,
@@ -67,7 +67,7 @@ SELECT o.order_id::text, u.step, u.generation, u.reason, u.claims, u.due_at, u.c
        u.reference
 FROM pawl.orders o JOIN pawl.late_undos u ON u.order_no = o.order_no;
 
--- The events of the feed. Name first_event_no: without it, all of the feed is read.
+-- The events of the feed. Filter by first_event_no: otherwise the whole feed is read.
 CREATE VIEW books.event_batches AS
 SELECT b.first_event_no, b.last_event_no, b.epoch, b.at FROM pawl.event_batches b;
 
@@ -87,7 +87,7 @@ SELECT d.endpoint_no, d.delivery_no, d.event_no, d.event_id, d.type, d.subject, 
        d.created_at, d.due_at, d.attempted_at, d.finished_at, d.log
 FROM pawl.webhook_deliveries d;
 
--- Who did what, wherever it is kept.
+-- Who did what, from all histories.
 CREATE VIEW books.access_log AS
 SELECT l.at, l.event, l.actor, NULL::text AS on_behalf_of, l.address, l.operation, l.subject, l.detail, l.times FROM pawl.access_log l
 UNION ALL
@@ -104,7 +104,7 @@ UNION ALL
 SELECT c.at, CASE WHEN c.delivery_no IS NULL THEN 'webhook_endpoint_' ELSE 'webhook_delivery_' END || c.verb, c.actor, c.on_behalf_of, NULL, NULL, concat('whe_', c.endpoint_no, ' delivery ' || c.delivery_no), c.reason, 1
 FROM pawl.webhook_changes c;
 
--- Views of a single table would take writes and pass them on.
+-- Without this, views of a single table would accept writes.
 -- +goose StatementBegin
 CREATE FUNCTION books.refuse_write() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
