@@ -1,5 +1,5 @@
-// Command pawl is a retry-safe order service on PostgreSQL: it takes an order through
-// charge, reserve and confirm, each exactly once, whatever breaks.
+// Command pawl is a retry-safe order service on PostgreSQL. It charges, reserves and confirms each order exactly
+// once, whatever fails.
 package main
 
 import (

@@ -35,7 +35,7 @@ type callbackBody struct {
 	Data      object `json:"data,omitempty" doc:"Data to store with the effect: an object of up to 16 KiB."`
 }
 
-// receipt says what became of an answer.
+// receipt says whether an answer was accepted.
 type receipt struct {
 	Accepted bool   `json:"accepted" doc:"Whether this is the result of the step."`
 	Reason   string `json:"reason,omitempty" doc:"Why it was not accepted."`
@@ -43,7 +43,7 @@ type receipt struct {
 	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Unknown fields of the request, which had no effect."`
 }
 
-// callback takes no authentication but the token, and a signature where the policy wants one.
+// callback is authenticated only by the token, and by a signature if the policy requires one.
 func (s *server) callback(w http.ResponseWriter, r *http.Request) error {
 	text := newBuffer()
 	defer text.free()

@@ -12,11 +12,11 @@ import (
 type caller struct {
 	address   netip.Addr // behind trusted proxies, that of their caller; zero: unknown
 	forwarded bool       // a proxy sent it
-	local     bool       // it comes from this machine itself, by no proxy
+	local     bool       // it comes from this machine, not through a proxy
 	secure    bool       // it cannot be read in transit: by TLS, from this machine, or by a trusted proxy
 }
 
-// callerFrom finds out where a request comes from. Only headers of trusted proxies count for that. But any sign that it was
+// callerFrom determines where a request comes from. Only headers of trusted proxies count. But any sign that it was
 // forwarded makes it not local.
 func callerFrom(r *http.Request, proxies []netip.Prefix) caller {
 	peer := addressOf(r.RemoteAddr)
@@ -29,7 +29,7 @@ func callerFrom(r *http.Request, proxies []netip.Prefix) caller {
 	return c
 }
 
-// fromOf is where the request comes from that is answered with w.
+// fromOf is the origin of the request that w answers.
 func fromOf(w http.ResponseWriter) caller { return recordOf(w).caller }
 
 // addressOf is the address in the host:port of a connection.
@@ -41,7 +41,7 @@ func addressOf(hostPort string) netip.Addr {
 	return at.Addr().Unmap().WithZone("")
 }
 
-// forwarded says whether a proxy has left its mark.
+// forwarded reports whether a proxy has left a trace.
 func forwarded(h http.Header) bool {
 	for name := range h {
 		if name == "Forwarded" || name == "Via" || name == "X-Real-Ip" || strings.HasPrefix(name, "X-Forwarded-") {
@@ -51,7 +51,8 @@ func forwarded(h http.Header) bool {
 	return false
 }
 
-// behind is the address of the caller of trusted proxies: the last one that is no proxy. Addresses before it can be forged.
+// behind is the address of the client of trusted proxies: the last address that is not one of theirs. Addresses
+// before it can be forged.
 func behind(h http.Header, peer netip.Addr, proxies []netip.Prefix) netip.Addr {
 	hops := splitList(h["X-Forwarded-For"])
 	if len(hops) == 0 {
@@ -107,9 +108,9 @@ func contains(networks []netip.Prefix, address netip.Addr) bool {
 	return slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(address) })
 }
 
-// hosts are the names that the service is asked under. A web page can have its own name resolved to any address
-// (DNS rebinding), to this machine's, too. Its browser then takes the service for a part of the page, and no rule about
-// origins holds. What gives such a request away is the name in Host.
+// hosts are the names of the service. A web page can make its own host name resolve to any address, even one of this
+// machine (DNS rebinding). The browser then takes the service for a part of the page, so no rule about origins
+// protects it. The name in Host reveals such a request.
 type hosts map[string]bool
 
 func newHosts(allowed []string) hosts {
@@ -120,9 +121,9 @@ func newHosts(allowed []string) hosts {
 	return h
 }
 
-// allow reports whether the Host of a request is allowed. A service that listens on this machine only has only the names of
-// this machine. Others may have names that are not configured, so only requests of browsers are checked, and those with the
-// rights of this machine.
+// allow reports whether the Host of a request is allowed. A service that listens only on this machine has only the
+// names of this machine. Others may have names that are not configured, so only requests of browsers are checked, and
+// those with the rights of this machine.
 func (h hosts) allow(r *http.Request, local bool) bool {
 	c := connectionOf(r)
 	loopback := c != nil && c.loopback
@@ -137,12 +138,12 @@ func (h hosts) allow(r *http.Request, local bool) bool {
 	return err == nil && (address.IsLoopback() || !loopback) // an address in Host was not resolved through DNS
 }
 
-// ofBrowser says whether a browser sent a request. Sec-Fetch-Mode alone is no sign: fetch of Node.js sends it.
+// ofBrowser reports whether a browser sent a request. Sec-Fetch-Mode alone is no sign: Node.js sends it, too.
 func ofBrowser(h http.Header) bool {
 	return h["Origin"] != nil || h["Sec-Fetch-Site"] != nil || h["Sec-Fetch-Dest"] != nil || h["Sec-Fetch-User"] != nil || h["Cookie"] != nil
 }
 
-// hostName is the name in a Host header, without port, in small letters.
+// hostName is the name in a Host header, without port, in lower case.
 func hostName(host string) string {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

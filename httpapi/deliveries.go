@@ -112,7 +112,7 @@ func (s *server) getDelivery(ctx context.Context, in *getDeliveryRequest) (deliv
 	return deliveryOf(&d), err
 }
 
-// deliveryVerb documents what people do with a delivery, or with many.
+// deliveryVerb documents the verbs of deliveries.
 func deliveryVerb(op huma.Operation, more ...problemCode) huma.Operation {
 	op.Method, op.Path, op.Tags = http.MethodPost, "/api/webhook-endpoints/{endpointId}/"+op.Path, []string{"webhooks"}
 	op.Description += " A repeated request with the same requestId has no further effect."
@@ -153,7 +153,7 @@ type recoverBody struct {
 	VerbBody
 }
 
-// recovery says what is sent again.
+// recovery selects the deliveries that are sent again.
 type recovery struct {
 	Recovered int  `json:"recovered" minimum:"0" doc:"Number of deliveries that are sent again."`
 	More      bool `json:"more" doc:"There may be more: repeat the request with another requestId."`
@@ -169,7 +169,7 @@ func (s *server) skipDelivery(ctx context.Context, q *sent[skipBody]) (any, erro
 	return q.delivery(ctx, s.Webhooks.Skip)
 }
 
-// delivery makes a change of a delivery and answers with it.
+// delivery changes a delivery and answers with it.
 func (q *sent[B]) delivery(ctx context.Context, change func(ctx context.Context, endpointID string, deliveryNo int64,
 	by webhooks.By) (webhooks.Delivery, error)) (any, error) {
 	no, err := strconv.ParseInt(q.PathValue("delivery"), 10, 64)

@@ -30,7 +30,7 @@ var docsTemplate = template.Must(template.New("docs").Funcs(template.FuncMap{
 	"members": membersOf, "limits": limitsOf,
 }).Parse(docsHTML + loginHTML))
 
-// The pages hold no script and load nothing, so that they can be read anywhere.
+// The pages have no scripts and load nothing, so they can be read anywhere.
 const pagePolicy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 func writePage(w http.ResponseWriter, body []byte) {
@@ -41,10 +41,10 @@ func writePage(w http.ResponseWriter, body []byte) {
 	w.Write(body) //nolint:errcheck // the caller has gone
 }
 
-// docsOrigin stands in the page for where the service is, which only a request tells.
+// docsOrigin is replaced in the page by the origin of the service, which depends on the request.
 const docsOrigin = "http://localhost:3000"
 
-// docs answers with a page in which the commands go to where the reader found it.
+// docs answers with a page whose commands use the address of the request.
 func docs(body func() []byte) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		scheme := "http://"
@@ -56,7 +56,7 @@ func docs(body func() []byte) http.HandlerFunc {
 	}
 }
 
-// problemPage explains one code. It is where the type of a problem leads to.
+// problemPage explains one problem code. The type of a problem links to it.
 func (s *server) problemPage(w http.ResponseWriter, r *http.Request) error {
 	at := slices.IndexFunc(kinds, func(k kind) bool { return string(k.Code) == r.PathValue("code") })
 	if at < 0 {
@@ -99,7 +99,7 @@ func render(name string, content any) []byte {
 	return b.Bytes()
 }
 
-// membersOf lists the members of an object as if they were parameters.
+// membersOf lists the members of an object like parameters.
 func membersOf(s *huma.Schema) (out []*huma.Param) {
 	names := slices.Sorted(maps.Keys(s.Properties))
 	required := func(name string) int { return slices.Index(s.Required, name) }
@@ -112,7 +112,7 @@ func membersOf(s *huma.Schema) (out []*huma.Param) {
 	return out
 }
 
-// limitsOf puts the limits of a value into words.
+// limitsOf describes the limits of a value.
 func limitsOf(s *huma.Schema) string {
 	var limits []string
 	note := func(format string, limit any) {
@@ -133,12 +133,12 @@ func limitsOf(s *huma.Schema) string {
 	return strings.Join(limits, ", ")
 }
 
-// Examples of requests and answers are made of the schemas: of each object the members that are required, and those whose
+// Examples of requests and answers are made from the schemas: of each object the required members, and those whose
 // field has an example.
 
 var exampleTime = time.Date(2026, 11, 20, 9, 30, 0, 118000000, time.UTC)
 
-// sampleOf is an example of what a schema allows, as JSON on one line.
+// sampleOf is an example of a schema, as JSON on one line.
 func sampleOf(components *huma.Components, s *huma.Schema) string {
 	return string(appendSample(nil, components, s))
 }
@@ -190,7 +190,7 @@ func indented(text string) string {
 	return b.String()
 }
 
-// sampleBody is an example of the body of an operation, empty if it has none.
+// sampleBody is an example of the body of an operation, or empty.
 func (s *server) sampleBody(op *huma.Operation) string {
 	if op.RequestBody == nil || op.RequestBody.Content[jsonMedia] == nil {
 		return ""
@@ -198,7 +198,7 @@ func (s *server) sampleBody(op *huma.Operation) string {
 	return sampleOf(s.api.OpenAPI().Components, op.RequestBody.Content[jsonMedia].Schema)
 }
 
-// sampleAnswers are examples of what an operation answers with if all goes well, by status.
+// sampleAnswers are examples of the successful answers of an operation, by status.
 func (s *server) sampleAnswers(op *huma.Operation) map[string]string {
 	samples := map[string]string{}
 	for status, response := range op.Responses {
@@ -209,7 +209,7 @@ func (s *server) sampleAnswers(op *huma.Operation) map[string]string {
 	return samples
 }
 
-// samplePath has values in the place of the parameters of a path.
+// samplePath replaces the parameters of a path by values.
 var samplePath = strings.NewReplacer("{orderId}", "order-123", "{item}", "widget", "{endpointId}", "whe_1", "{delivery}", "1042", "{version}", "1",
 	"{verb}", "cancel", "{token}", "aaaaaaaaaaaad3dv4yz7k5ym2qaaaaaaaaaaazc6ahqy7m2v3fpd7x6yuebq")
 

@@ -14,18 +14,18 @@ import (
 	"pawl/internal/events"
 )
 
-// Thousands may listen to events, and for each request that is being answered net/http keeps some 25 KB. So a stream
-// takes the connection over, and needs a goroutine with little stack and nothing else.
+// Thousands of callers may listen to events, and net/http keeps some 25 KB for each request in progress. So a stream
+// takes over its connection, and needs only a goroutine with a small stack.
 const (
 	eventStream = "text/event-stream"
 	heartbeat   = 15 * time.Second // between signs of life
-	streamLasts = 15 * time.Minute // then its caller comes again, to another replica perhaps
-	rightsHold  = 4 * time.Second  // how long a check of the caller's rights is good for
+	streamLasts = 15 * time.Minute // then the caller reconnects, perhaps to another replica
+	rightsHold  = 4 * time.Second  // how long a check of the caller's rights is valid
 	streamPiece = 8 << 10          // about how much is written at once, in bytes
-	olderEvents = 1000             // how many are read at once that are not in memory
+	olderEvents = 1000             // events read at once that are not in memory
 )
 
-// streamTimes are the times of streams that tests want shorter.
+// streamTimes are the times of streams that tests shorten.
 type streamTimes struct{ heartbeat, rightsHold time.Duration }
 
 // stream is a listener to events, with its connection.
@@ -38,7 +38,7 @@ type stream struct {
 	payer    payer // of the places for lists
 	ends     time.Time
 	written  int64
-	done     func(written int64) // nil: nothing is to be done
+	done     func(written int64) // may be nil
 }
 
 // wantsStream reports whether a request asks for server-sent events.
@@ -52,8 +52,8 @@ func wantsStream(r *http.Request) bool {
 	return false
 }
 
-// streamEvents answers with the events after a cursor, as they come. When it returns, the answer has begun, and goes on
-// by itself.
+// streamEvents answers with the events after a cursor, as they come. When it returns, the answer has begun, and
+// continues by itself.
 func (s *server) streamEvents(ctx context.Context, after events.Cursor, filter events.Filter) error {
 	w, r := writerOf(ctx), httpRequestOf(ctx)
 	place, ok := placeToWait(w, r)
@@ -78,7 +78,7 @@ func (s *server) streamEvents(ctx context.Context, after events.Cursor, filter e
 	return nil
 }
 
-// takeOver makes the connection the stream's, and sends the head of the answer.
+// takeOver takes over the connection, and sends the head of the answer.
 func (st *stream) takeOver(w http.ResponseWriter) error {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -98,11 +98,11 @@ func (st *stream) takeOver(w http.ResponseWriter) error {
 	head.WriteString("HTTP/1.1 200 OK\r\n")
 	_ = header.Write(&head)
 	fmt.Fprintf(&head, "\r\nretry: %d\nid: %s\n\n", 1000+rand.IntN(4000), st.listener.At())
-	_ = st.write(head.Bytes()) // if the caller has gone, the next write finds it out
+	_ = st.write(head.Bytes()) // if the caller has disconnected, the next write fails, too
 	return nil
 }
 
-// run sends what comes until the caller has gone, or is to go.
+// run sends events until the caller disconnects, or must reconnect.
 func (st *stream) run() {
 	defer st.listener.Close()
 	defer st.end()
@@ -139,7 +139,7 @@ func (st *stream) sendHeartbeat() error {
 // pieces are what streams write.
 var pieces = sync.Pool{New: func() any { return new(make([]byte, 0, streamPiece+streamPiece/4)) }}
 
-// sendKept sends what there is for the caller. When news is closed, there may be more.
+// sendKept sends the available events. When news is closed, there may be more.
 func (st *stream) sendKept() (news <-chan struct{}, err error) {
 	piece, _ := pieces.Get().(*[]byte)
 	defer pieces.Put(piece)
@@ -162,8 +162,8 @@ func (st *stream) sendKept() (news <-chan struct{}, err error) {
 	}
 }
 
-// sendOlder sends some of the events that are not in memory. What waits for its caller to read it takes memory, so
-// there are places for that.
+// sendOlder sends some of the events that are not in memory. Events that wait for the caller to read them take
+// memory, so there are places for that.
 func (st *stream) sendOlder() error {
 	ctx, cancel := context.WithTimeout(context.Background(), readLimit)
 	defer cancel()
@@ -183,7 +183,7 @@ func (st *stream) sendOlder() error {
 	return st.send(text)
 }
 
-// readOlder reads events from the database, in one of the places for lists: a caller who reads nothing keeps none of
+// readOlder reads events from the database, in one of the places for lists. A caller that reads nothing keeps none of
 // those.
 func (st *stream) readOlder(ctx context.Context) ([]events.Event, error) {
 	release, err := st.lists.acquire(ctx, st.payer, 1)
@@ -194,14 +194,14 @@ func (st *stream) readOlder(ctx context.Context) ([]events.Event, error) {
 	return st.listener.Older(ctx, olderEvents)
 }
 
-// appendEvent adds an event as the standard of server-sent events has it. Its JSON is one line.
+// appendEvent appends an event in the format of server-sent events. Its JSON is one line.
 func appendEvent(text []byte, cursor string, event []byte) []byte {
 	text = append(append(text, "id: "...), cursor...)
 	text = append(append(text, "\ndata: "...), event...)
 	return append(text, "\n\n"...)
 }
 
-// send writes if the caller still may listen: tokens end.
+// send writes if the caller is still permitted to listen: tokens end.
 func (st *stream) send(text []byte) error {
 	if len(text) == 0 {
 		return nil

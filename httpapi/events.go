@@ -51,7 +51,7 @@ type eventPage struct {
 	More       bool        `json:"more" doc:"More events are available now."`
 }
 
-// wireEvent is an event as it is sent.
+// wireEvent is an event as the API shows it.
 type wireEvent struct{ json.RawMessage }
 
 // Schema implements huma.SchemaProvider.
@@ -86,7 +86,7 @@ func (s *server) listEvents(ctx context.Context, in *listEventsRequest) (*listEv
 		if short := in.Wait.duration() < numberingLimit; short && err == nil && len(out.Body.Events) == 0 {
 			out.Body, err = s.readCommitted(ctx, &pageQuery{after, filter, int(in.Limit)})
 		}
-	case in.After == "latest": // nothing has come since. Whoever only looks whether something has is no listener
+	case in.After == "latest": // no event can follow it yet; asking for the latest cursor does not count as listening
 		out.Body = eventPage{Events: []wireEvent{}, NextCursor: after.String()}
 	default:
 		out.Body, err = s.readCommitted(ctx, &pageQuery{after, filter, int(in.Limit)})
@@ -94,7 +94,7 @@ func (s *server) listEvents(ctx context.Context, in *listEventsRequest) (*listEv
 	return out, err
 }
 
-// begin sets where a stream begins: after the last event that the caller received, or else where it asks to.
+// begin sets where a stream begins: after the last event that the caller received, or else where the request asks.
 func (in *listEventsRequest) begin(r *http.Request) {
 	if in.LastEventID != "" {
 		in.After = in.LastEventID
@@ -119,7 +119,7 @@ func (in *listEventsRequest) filter() (events.Filter, error) {
 	return f, nil
 }
 
-// placeOf is the cursor that a parameter stands for.
+// placeOf is the cursor of a parameter.
 func (s *server) placeOf(ctx context.Context, text string) (events.Cursor, error) {
 	switch {
 	case s.Events == nil: // without a database
@@ -136,7 +136,7 @@ func (s *server) placeOf(ctx context.Context, text string) (events.Cursor, error
 	return after, nil
 }
 
-// awaitEvents answers with the first events that come, or with none when the caller's time is up or the service stops.
+// awaitEvents returns the next events, or none if the caller's time is up or the service stops.
 func (s *server) awaitEvents(ctx context.Context, after events.Cursor, filter events.Filter, in *listEventsRequest) (page eventPage, err error) {
 	listener, err := s.Events.Listen(ctx, after, filter)
 	if err != nil {
@@ -163,7 +163,7 @@ func (s *server) awaitEvents(ctx context.Context, after events.Cursor, filter ev
 	}
 }
 
-// hear is what there is for a listener now, so much at most.
+// hear returns the events that a listener can get now, up to a limit.
 func (s *server) hear(ctx context.Context, listener *events.Listener, limit int) (found []wireEvent, news <-chan struct{}, err error) {
 	found = []wireEvent{}
 	for {

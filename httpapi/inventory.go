@@ -57,7 +57,7 @@ func (s *server) listInventory(ctx context.Context, in *listInventoryRequest) (p
 	after, ok := "", true
 	if in.Cursor != "" {
 		after, ok = openCursor([]string{"inventory"}, in.Cursor)
-		ok = ok && possible(after) // the sum is no secret: any caller can forge a cursor
+		ok = ok && possible(after) // the checksum is no secret: any caller can forge a cursor
 	}
 	if !ok {
 		return page, errCursor()
@@ -147,7 +147,7 @@ func checkAdjustment(d *decoder, body *adjustInventoryBody) {
 	}
 }
 
-// readStockChange reads what every change of the stock can say.
+// readStockChange reads the common part of all changes of stock.
 func readStockChange(w http.ResponseWriter, r *http.Request, asks VerbBody) (q engine.StockChange, err error) {
 	q = engine.StockChange{Item: r.PathValue("item"), OnBehalfOf: asks.OnBehalfOf, Reason: asks.Reason}
 	if !possible(q.Item) {
@@ -172,8 +172,8 @@ func (s *server) changeStock(w http.ResponseWriter, r *http.Request, q engine.St
 	return answerJSON(w, out)
 }
 
-// wantedVersion is the version of the item to be set, 0 for one that does not exist. Without one, units sold since they were
-// counted could reappear.
+// wantedVersion is the expected version of the item, 0 if it must not exist. Without one, units that were sold since
+// the count could reappear.
 func wantedVersion(header http.Header) (*int64, error) {
 	present := strings.TrimSpace(header.Get("If-Match"))
 	absent, err := ifNoneMatch(header.Get("If-None-Match"))
@@ -181,7 +181,7 @@ func wantedVersion(header http.Header) (*int64, error) {
 	case err != nil:
 		return nil, err
 	case absent && present != "":
-		return nil, orders.ErrPrecondition // nothing is there and is not
+		return nil, orders.ErrPrecondition // it cannot both exist and not exist
 	case absent:
 		return new(int64(0)), nil
 	case present == "":

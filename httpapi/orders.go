@@ -28,7 +28,7 @@ type getOrderRequest struct {
 
 func (in *getOrderRequest) limit() time.Duration { return in.Wait.duration() + readLimit }
 
-// enough reports whether the caller waits no longer for an order at this seq.
+// enough reports whether this seq ends the wait of the caller.
 func (in *getOrderRequest) enough(seq int32, final bool) bool {
 	if in.IfNoneMatch != "" {
 		return !matches(in.IfNoneMatch, entityTag(seq))
@@ -44,7 +44,7 @@ type getOrderAnswer struct {
 }
 
 func (s *server) getOrder(ctx context.Context, in *getOrderRequest) (*getOrderAnswer, error) {
-	if err := s.readable(ctx, in.OrderID); err != nil { // before the answer waits for anything
+	if err := s.readable(ctx, in.OrderID); err != nil { // before the request waits for anything
 		return nil, err
 	}
 	o, err := s.readOrder(ctx, in)
@@ -128,7 +128,7 @@ func (in *listOrdersRequest) filter() (orders.Filter, error) {
 	return f, nil
 }
 
-// check looks at what the document does not say.
+// check checks what the document does not express.
 func (in *listOrdersRequest) check() error {
 	switch {
 	case in.Item != "" && !possible(in.Item):
@@ -152,7 +152,7 @@ func (in *listOrdersRequest) binding() []string {
 		in.FailureStep, in.FailureCode, string(in.AmountFrom), string(in.AmountTo), in.Sort}
 }
 
-// oldestFirst is the order of a list that is not the usual one.
+// oldestFirst is the value of sort that is not the default.
 const oldestFirst = "oldest"
 
 var listTransitionsOperation = failing(huma.Operation{
@@ -210,14 +210,14 @@ func (s *server) listCalls(ctx context.Context, in *listCallsRequest) (calls, er
 	return calls{each(rows, callOf)}, err
 }
 
-// mayRead reports whether a principal may read an order: with the role submit alone, what it submitted itself, and orders
-// without a submitter, from when the service was open.
+// mayRead reports whether a principal may read an order. With the role submit alone, it may read the orders that it
+// submitted, and those without a submitter, which were submitted while the service was open.
 func mayRead(p *access.Principal, o *orders.Order) bool {
 	return p.Has(access.Read) || p.Has(access.Submit) && (o.SubmittedBy == nil || *o.SubmittedBy == p.Name)
 }
 
-// readable returns nil where the caller may read an order. Errors: orders.ErrNotFound for one that is not there and for
-// one of another submitter alike, or those of reading it.
+// readable returns nil if the caller may read an order. Errors: orders.ErrNotFound, both for an order that does not
+// exist and for one of another submitter, or those of reading it.
 func (s *server) readable(ctx context.Context, orderID string) error {
 	if !possible(orderID) {
 		return &orders.NotFound{What: "order"}
@@ -233,8 +233,8 @@ func (s *server) readable(ctx context.Context, orderID string) error {
 	return err
 }
 
-// withheld is the error of an answer that would show an order which the principal may not read: one of
-// another submitter, whether it matches what was sent or not. For other answers it is their own.
+// withheld replaces an answer that would show an order of another submitter by an error, even if the input matches.
+// Otherwise it returns err.
 func withheld(p *access.Principal, o *orders.Order, err error) error {
 	if conflict, ok := errors.AsType[*orders.Conflict](err); ok {
 		o = &conflict.Order

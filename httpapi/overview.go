@@ -97,7 +97,7 @@ func overviewOf(v *orders.Overview, pools []engine.CallPoolStats) overview {
 	return out
 }
 
-// breakerWord is the state of a breaker in the words of the API.
+// breakerWord is the state of a breaker as the API names it.
 func breakerWord(name string) string { return strings.ReplaceAll(name, "-", "_") }
 
 var listErrorGroupsOperation = failing(huma.Operation{

@@ -200,7 +200,7 @@ type policyVersion struct {
 	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Unknown fields of the request, which had no effect."`
 }
 
-// storedPolicy is what came of a policy that was to be stored.
+// storedPolicy is the result of storing a policy.
 type storedPolicy struct {
 	Version int32            `json:"version,omitempty" minimum:"1" doc:"Absent after a dry run of a new source."`
 	Created bool             `json:"created" doc:"Whether the source is new, and was stored unless this is a dry run."`
@@ -211,7 +211,7 @@ type storedPolicy struct {
 	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Unknown fields of the request, which had no effect."`
 }
 
-// policyExecutors is what does each step.
+// policyExecutors are the executors of the steps.
 type policyExecutors struct {
 	Charge  policy.Executor `json:"charge" enum:"ledger,http,stripe,simulator"`
 	Reserve policy.Executor `json:"reserve" enum:"ledger,http,stripe,simulator"`
@@ -241,7 +241,7 @@ func warningsOf(warnings []error) []string {
 	return out
 }
 
-// policyFaults are the mistakes of a policy, or the first of many.
+// policyFaults are the faults of a policy, or the first of many.
 func policyFaults(problems policy.Problems) (faults []fieldError) {
 	for _, problem := range problems[:min(len(problems), maxFaults)] {
 		faults = append(faults, fieldError{

@@ -8,12 +8,11 @@ import (
 	"unicode/utf8"
 )
 
-// maxText is how many characters an order id or an item may have.
+// maxText is the maximum length of an order id or an item, in characters.
 const maxText = 255
 
-// checkText looks at an id or another short text: 1 to limit characters, no
-// control characters (U+0000 can't be stored in PostgreSQL at all, the others
-// make two ids look like one). A fault is returned as code and detail.
+// checkText checks an id or another short text: 1 to limit characters, and no control characters (PostgreSQL cannot
+// store U+0000, and the others make two ids look the same). A fault is returned as code and detail.
 func checkText(text []byte, limit int) (code, detail string) {
 	if len(text) == 0 {
 		return "empty", "must not be empty"
@@ -27,8 +26,8 @@ func checkText(text []byte, limit int) (code, detail string) {
 	return "", ""
 }
 
-// checkVisible rejects characters in a name that people cannot see or tell apart: a name that is copied from a page or typed
-// would be another one.
+// checkVisible rejects characters in a name that people cannot see or distinguish: a copied or typed name would be a
+// different one.
 func checkVisible(text string) (code, detail string) {
 	first, _ := utf8.DecodeRuneInString(text)
 	last, _ := utf8.DecodeLastRuneInString(text)
@@ -41,12 +40,12 @@ func checkVisible(text string) (code, detail string) {
 	return "", ""
 }
 
-// legible reports whether all characters of a text are visible, in the same way everywhere.
+// legible reports whether all characters of a text are visible everywhere.
 func legible(text string) bool {
 	before := rune(-1)
 	for i, c := range text {
 		if c > unicode.MaxASCII && !shows(c) {
-			_, size := utf8.DecodeRuneInString(text[i:]) // a byte that is no character is one of three bytes in c
+			_, size := utf8.DecodeRuneInString(text[i:]) // an invalid byte is U+FFFD in c, which has three bytes
 			after, _ := utf8.DecodeRuneInString(text[i+size:])
 			if !inEmoji(before, c, after) {
 				return false
@@ -57,16 +56,16 @@ func legible(text string) bool {
 	return true
 }
 
-// shows reports whether a character shows something by itself. Those that unicode.IsPrint does not know are blanks, control and
-// format characters, private ones and those of a later version of Unicode.
+// shows reports whether a character is visible by itself. Characters unknown to unicode.IsPrint are blanks, control,
+// format and private characters, and those of a later version of Unicode.
 func shows(c rune) bool {
-	if unicode.Is(unicode.Prepended_Concatenation_Mark, c) { // format characters that are seen
+	if unicode.Is(unicode.Prepended_Concatenation_Mark, c) { // visible format characters
 		return true
 	}
 	return unicode.IsPrint(c) && !unicode.In(c, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector, blank)
 }
 
-// inEmoji reports whether a character that shows nothing is a part of an emoji: U+FE0F behind one, or behind the digit of a
+// inEmoji reports whether an invisible character is a part of an emoji: U+FE0F after one, or after the digit of a
 // keycap, and U+200D between two.
 func inEmoji(before, c, after rune) bool {
 	const style, joiner, keycap = '\uFE0F', '\u200D', '\u20E3'
@@ -79,8 +78,8 @@ func inEmoji(before, c, after rune) bool {
 	return false
 }
 
-// blank are characters that are letters or symbols by their category and show nothing, or stand for a character that was
-// lost: empty braille and music, fillers of Khitan and Egyptian, U+FFFC and U+FFFD.
+// blank are characters that are letters or symbols by their category but are invisible, or that replace lost
+// characters: empty braille and music, fillers of Khitan and Egyptian, U+FFFC and U+FFFD.
 var blank = &unicode.RangeTable{
 	R16: []unicode.Range16{{0x2800, 0x2800, 1}, {0xfffc, 0xfffd, 1}},
 	R32: []unicode.Range32{{0x13441, 0x13442, 1}, {0x16fe4, 0x16fe4, 1}, {0x1d159, 0x1d159, 1}},
@@ -120,9 +119,8 @@ var emoji = &unicode.RangeTable{
 	},
 }
 
-// possible reports whether an order or item with this name can exist. A name from
-// a path or query that can't is answered like any other that does not, and never
-// reaches the database, which would refuse it with an error.
+// possible reports whether an order or item can have this name. Other names in a path or query are answered as not
+// found without asking the database, which would return an error.
 func possible(name string) bool {
 	code, _ := checkVisible(name)
 	return code == "" && storable(name)
@@ -134,8 +132,8 @@ func storable(text string) bool {
 	return code == "" && utf8.ValidString(text)
 }
 
-// parseInteger reads the text of a JSON number; ok is false when it is not written
-// as an integer. What does not fit saturates.
+// parseInteger reads the text of a JSON number; ok is false if it is not written as an integer. Numbers that are too
+// large saturate.
 func parseInteger(text []byte) (value int64, ok bool) {
 	for i, c := range text {
 		if (c < '0' || c > '9') && (i > 0 || c != '-') {
@@ -146,7 +144,7 @@ func parseInteger(text []byte) (value int64, ok bool) {
 	return value, true
 }
 
-// digits is how many digits a text begins with.
+// digits is the number of digits at the beginning of a text.
 func digits(text []byte) int {
 	for i, c := range text {
 		if c < '0' || c > '9' {

@@ -13,7 +13,7 @@ import (
 	"pawl/internal/orders"
 )
 
-// verbPath is where a verb is asked for. One order can have many refunds.
+// verbPath is the path of a verb. One order can have many refunds.
 func verbPath(verb orders.Verb) string {
 	path := "/api/orders/{orderId}/" + string(verb)
 	if verb == orders.Refund {
@@ -117,7 +117,7 @@ func (b stepResultBody) tell(q *engine.Request) {
 	}
 }
 
-// check refuses what one field allows and another does not.
+// check rejects combinations of fields.
 func (b *stepResultBody) check(d *decoder) {
 	if b.Refund != nil && b.Step != "" && (b.Step != string(fsm.Charge) || b.Generation != nil) {
 		d.fault("/refund", "not_a_charge", "requires the step charge and no generation")
@@ -192,7 +192,7 @@ func readVerb[B verbBody](w http.ResponseWriter, r *sent[B], verb orders.Verb) (
 	return q, err
 }
 
-// readHead reads what is the same for one order and many: the dry run, and who makes the request.
+// readHead reads the common part of requests for one order and for many: the dry run, and who makes the request.
 func readHead(w http.ResponseWriter, r *http.Request, asks VerbBody, q *engine.Request) (err error) {
 	q.OnBehalfOf, q.Reason, q.HTTPRequestID = asks.OnBehalfOf, asks.Reason, w.Header().Get("X-Request-Id")
 	if q.DryRun, err = dryRun(r); err != nil {
@@ -234,7 +234,7 @@ func (b refundBody) asks() VerbBody {
 func (refundBody) tell(*engine.Request) {}
 
 func (s *server) refund(w http.ResponseWriter, r *sent[refundBody]) error {
-	if err := (preference{handling: strict}).judge(r.ignored, nil); err != nil { // a mistyped amount would give back everything
+	if err := (preference{handling: strict}).judge(r.ignored, nil); err != nil { // without its amount, a refund returns everything
 		return err
 	}
 	q, err := readVerb(w, r, orders.Refund)
@@ -247,7 +247,7 @@ func (s *server) refund(w http.ResponseWriter, r *sent[refundBody]) error {
 	return s.do(w, r.Request, &q, nil)
 }
 
-// readRefund reads what is to be given back. How many digits an amount can have depends on the currency of the order.
+// readRefund reads a refund. The currency of the order limits the digits of its amount.
 func (s *server) readRefund(ctx context.Context, body *refundBody, q *engine.Request) (*engine.Refund, error) {
 	if q.RequestID == "" {
 		return nil, newProblem("invalid_input", "", fieldError{Pointer: "/requestId", Code: "required",
@@ -263,7 +263,7 @@ func (s *server) readRefund(ctx context.Context, body *refundBody, q *engine.Req
 	if err != nil {
 		return nil, err
 	}
-	currency, _ := iso4217.Find(o.Currency) // it was checked when the order came
+	currency, _ := iso4217.Find(o.Currency) // checked when the order was admitted
 	amount, code, detail := amountIn(body.Amount, currency)
 	if code == "" && !amount.IsPos() {
 		code, detail = "out_of_range", "must be greater than 0"
@@ -275,7 +275,7 @@ func (s *server) readRefund(ctx context.Context, body *refundBody, q *engine.Req
 	return refund, nil
 }
 
-// refundOpen reports whether something is still to come of the refund that a request is about.
+// refundOpen reports whether the refund of a request is unfinished.
 func refundOpen(o *orders.Order, q *engine.Request) bool {
 	for _, r := range orders.Refunds(o) {
 		if q.Refund != nil && r.RequestID == q.RequestID || q.Settle != nil && q.Settle.Refund != nil && r.Number == *q.Settle.Refund {

@@ -142,14 +142,14 @@ func (s *server) webhookRoutes() {
 	post[deleteWebhookEndpointRequest, struct{}](s, deleteWebhookEndpointOperation, s.deleteWebhookEndpoint)
 }
 
-// endpointAt is the endpoint that a request names, at the version that If-Match wants.
+// endpointAt returns the endpoint of a request, at the version of If-Match.
 func endpointAt(r *http.Request) (at webhooks.At, err error) {
 	at = webhooks.At{ID: r.PathValue("endpointId")}
 	at.Version, err = ifMatch[int32](r.Header.Get("If-Match"))
 	return at, err
 }
 
-// endpoint answers with an endpoint that was to be changed.
+// endpoint answers with a changed endpoint.
 func (q *sent[B]) endpoint(row db.WebhookEndpoint, err error) (any, error) {
 	if refused, ok := errors.AsType[*webhooks.AddressRefused](err); ok {
 		return nil, newProblem("invalid_input", "", fieldError{Pointer: "/url", Code: "address_refused", Detail: refused.Reason})
@@ -163,7 +163,7 @@ func (q *sent[B]) endpoint(row db.WebhookEndpoint, err error) (any, error) {
 	return out, nil
 }
 
-// checkWebhookEndpoint looks at what the type does not say.
+// checkWebhookEndpoint checks what the type does not express.
 func checkWebhookEndpoint(d *decoder, body *webhookEndpointBody) {
 	if body.URL != "" {
 		if _, err := policy.ParseURL(body.URL); err != nil {
@@ -185,7 +185,7 @@ func (b *webhookEndpointBody) spec() webhooks.Spec {
 	return spec
 }
 
-// endpointVerb documents what people do with an endpoint as a whole.
+// endpointVerb documents the verbs of an endpoint.
 func endpointVerb(id, path, summary, description string) huma.Operation {
 	return withBody(huma.Operation{
 		OperationID: id, Method: http.MethodPost, Path: "/api/webhook-endpoints/{endpointId}/" + path, Tags: []string{"webhooks"},
@@ -211,7 +211,7 @@ type endpointVerbRequest[B any] struct {
 	Keyed[B]
 }
 
-// day is how long a secret is good beside the one in its place when nothing else is said.
+// day is the default time for which a replaced secret also signs.
 const day = 24 * time.Hour
 
 type rotateSecretBody struct {
@@ -240,7 +240,7 @@ func (s *server) disableEndpoint(ctx context.Context, q *sent[VerbBody]) (any, e
 	return q.endpoint(s.Webhooks.Stop(ctx, webhooks.At{ID: q.PathValue("endpointId")}, webhooks.Disabled, q.by))
 }
 
-// testOutcome says what came of a test event.
+// testOutcome is the result of a test event.
 type testOutcome struct {
 	Delivered bool   `json:"delivered" doc:"Whether the response was 2xx."`
 	EventID   string `json:"eventId" doc:"The id of the event, and the webhook-id of the request." example:"evt_test_4xq7m2kd"`
@@ -252,13 +252,13 @@ type testOutcome struct {
 	Error     string    `json:"error,omitempty" doc:"Why there was no response."`
 }
 
-// testLimit is how long a test may take: the time that an attempt has, and some to read the endpoint.
+// testLimit is the timeout of a test: that of an attempt, and some time to read the endpoint.
 const testLimit = 25 * time.Second
 
 func (s *server) testEndpoint(w http.ResponseWriter, r *http.Request) error {
 	text := newBuffer()
 	defer text.free()
-	if err := text.read(w, r); err != nil { // it says nothing, but to have read it lets the request wait
+	if err := text.read(w, r); err != nil { // the body has no fields, but reading it removes the read deadline
 		return err
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), testLimit)
@@ -296,7 +296,7 @@ type webhookEndpoint struct {
 	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Unknown fields of the request, which had no effect."`
 }
 
-// delivery is an event for an endpoint.
+// delivery is the delivery of an event to an endpoint.
 type delivery struct {
 	EndpointID  string     `json:"endpointId" doc:"The endpoint." example:"whe_1"`
 	Delivery    int64      `json:"delivery" minimum:"1" doc:"Its number at this endpoint."`
@@ -318,7 +318,7 @@ type delivery struct {
 	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Unknown fields of the request, which had no effect."`
 }
 
-// attempt is one time that a delivery was sent.
+// attempt is one attempt to send a delivery.
 type attempt struct {
 	At        time.Time `json:"at"`
 	Status    int       `json:"status,omitempty" doc:"HTTP status of the response. Absent if there was none."`
@@ -363,7 +363,7 @@ func deliveryChangeOf(c *db.WebhookChangesOfDeliveryRow) deliveryChange {
 	return deliveryChange{At: c.At.UTC(), Verb: c.Verb, Actor: c.Actor, OnBehalfOf: or(c.OnBehalfOf, ""), Reason: or(c.Reason, "")}
 }
 
-// eventType is a type of events, or the beginning of several.
+// eventType is a type of events, or the beginning of several types.
 type eventType string
 
 // Schema implements huma.SchemaProvider.

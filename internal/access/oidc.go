@@ -400,21 +400,20 @@ func isIdentity(typ any) bool {
 	return text == "jwt" || strings.TrimPrefix(text, "application/") == "at+jwt"
 }
 
-// candidates are the keys that may have signed a token. The issuer is asked for one that is not known, and now and then
-// whether it has withdrawn one: only one caller waits for that.
+// candidates returns the keys that may have signed a token. If none is known, it asks the issuer. If the keys are old, one
+// caller asks whether they still count, and the others use what is known.
 func (k *keySet) candidates(ctx context.Context, id string) []jose.JSONWebKey {
 	keys, age := k.known()
-	found := named(keys, id)
-	switch {
-	case len(found) == 0:
+	found := withID(keys, id)
+	if len(found) == 0 {
 		k.asking.Lock()
-	case age < keysFreshFor || !k.asking.TryLock():
+	} else if age < keysFreshFor || !k.asking.TryLock() { // fresh, or another caller asks
 		return found
 	}
 	defer k.asking.Unlock()
-	_ = k.askAgain(ctx) // counted; what was known still counts
+	_ = k.askAgain(ctx) // its error is counted there; the known keys still count
 	keys, _ = k.known()
-	return named(keys, id)
+	return withID(keys, id)
 }
 
 // known returns the keys that count.
@@ -487,8 +486,8 @@ func readKeys(from io.Reader) (keys []jose.JSONWebKey, err error) {
 	return keys, nil
 }
 
-// named are the keys that may have signed a token: those of its key id, or all if it names none.
-func named(keys []jose.JSONWebKey, id string) []jose.JSONWebKey {
+// withID returns the keys with a key id, or all if the token has none.
+func withID(keys []jose.JSONWebKey, id string) []jose.JSONWebKey {
 	if id == "" {
 		return keys
 	}

@@ -122,7 +122,8 @@ func (t transaction) Commit(ctx context.Context) error {
 	return t.Tx.Commit(ctx)
 }
 
-// Rollback rolls back, and releases the connection. After Commit it does nothing.
+// Rollback rolls back, and releases the connection. After Commit it only returns pgx.ErrTxClosed: a second Release
+// has no effect.
 func (t transaction) Rollback(ctx context.Context) error {
 	defer t.conn.Release()
 	return t.Tx.Rollback(ctx)

@@ -243,7 +243,8 @@ func (s *Server) Start(t testing.TB) {
 	s.running = running
 }
 
-// Set changes a setting of the running server.
+// Set changes a setting of the running server, and returns when it is in effect. Write the value as SHOW prints it
+// (1s, not 1000ms): it is compared.
 func (s *Server) Set(t testing.TB, name, value string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), s.URL)
@@ -254,7 +255,7 @@ func (s *Server) Set(t testing.TB, name, value string) {
 			t.Fatalf("dbtest: %s: %v", statement, err)
 		}
 	}
-	for now := ""; now != value; { // the signal takes a moment
+	for now := ""; now != value; { // the reload takes a moment
 		require(t, conn.QueryRow(t.Context(), "SELECT current_setting($1)", name).Scan(&now))
 	}
 	if name == "synchronous_standby_names" && value != "" {
@@ -262,8 +263,8 @@ func (s *Server) Set(t testing.TB, name, value string) {
 	}
 }
 
-// awaitSyncRep returns when commits wait for a standby: it is another process of the server that has them wait, and it
-// hears of the setting in its own time.
+// awaitSyncRep returns when commits wait for a standby. Another process of the server applies that setting, some time
+// after current_setting shows it.
 func (s *Server) awaitSyncRep(t testing.TB, conn *pgx.Conn) {
 	t.Helper()
 	writer, err := pgx.Connect(t.Context(), s.URL)

@@ -9,9 +9,9 @@
    the disk at any moment, and does at a commit that waits. A crash takes the server back to that
    state, the sequence of the numbers too. The replicas need not notice, and go on with what they
    remember, by number: a move compares number and status. The marker is a row of an unlogged table,
-   which is empty after a crash. Orders are admitted only while it is there. A replica that misses it
-   moves the sequence behind every number that can have been lost, and puts the row back in the same
-   commit, which waits for the disk.
+   which is empty after a crash. Orders are admitted only while it is there. A replica that finds it
+   missing moves the sequence beyond every number that can have been lost, and writes the row again in
+   the same commit, which waits for the disk.
 
    Switches. Each takes one safeguard away:
      NOMARKER       the marker is still there after a crash
