@@ -109,10 +109,10 @@ type InventoryMoveRow struct {
 	Item     string
 }
 
-// Changes the stock on the shelf by some units, and records it. No row comes back when a request of this
-// actor with this id was recorded before, when less would be left than is reserved or more than
-// the limit, or when the version is another than was asked for: 0 is that of an item that is not
-// there, which no row has; null is any. The row lock orders this with the sales under way.
+// Changes the stock of an item by some units, and records it. No row: a request of this actor with this id was
+// recorded before; less than the reserved units or more than the limit would be left; or the version differs. Version
+// 0 is for an item that does not exist, and matches no row; null matches any. The row lock orders this with
+// concurrent sales.
 func (q *Queries) InventoryMove(ctx context.Context, arg InventoryMoveParams) ([]InventoryMoveRow, error) {
 	rows, err := q.db.Query(ctx, inventoryMove,
 		arg.Item,
@@ -153,7 +153,7 @@ const inventoryTracked = `-- name: InventoryTracked :one
 SELECT EXISTS (SELECT FROM pawl.inventory AS i WHERE i.tracked)::boolean AS tracked
 `
 
-// Whether the stock of any item is tracked.
+// Reports whether the stock of any item is tracked.
 func (q *Queries) InventoryTracked(ctx context.Context) (bool, error) {
 	row := q.db.QueryRow(ctx, inventoryTracked)
 	var tracked bool
@@ -173,8 +173,8 @@ type StockMovementByRequestParams struct {
 	Actor     string
 }
 
-// What a request of this actor with this id did to the stock, if it was seen before. Durable, as OrdersByID: its caller is told that
-// it was done.
+// Returns what a request of this actor with this id did to the stock, if it was seen before. Durable, as OrdersByID:
+// the caller is told that it was done.
 func (q *Queries) StockMovementByRequest(ctx context.Context, arg StockMovementByRequestParams) (StockMovement, error) {
 	row := q.db.QueryRow(ctx, stockMovementByRequest, arg.Item, arg.RequestID, arg.Actor)
 	var i StockMovement

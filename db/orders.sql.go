@@ -38,10 +38,10 @@ type OrderNumberingRenewRow struct {
 	Renewed bool
 }
 
-// Lets orders be admitted again after a crash, a failover or a restart: the next number is behind all that can have been lost, if
-// those are fewer than skipped. The random part is for a standby that lacks a renewal, too. The second of two waits for the first, and
-// changes nothing. The commit waits for the disk even where the settings do not: a renewal that was lost would be followed by one that
-// gives the same numbers.
+// Lets orders be admitted again after a crash, a failover or a restart: the next number is beyond all numbers that
+// can have been lost, if those are fewer than skipped. The random part is for a standby that also lacks a renewal.
+// The second of two concurrent renewals waits for the first, and changes nothing. The commit waits for the disk even
+// if the settings do not demand it: after a lost renewal, the next one would give the same numbers.
 func (q *Queries) OrderNumberingRenew(ctx context.Context, skipped int64) (OrderNumberingRenewRow, error) {
 	row := q.db.QueryRow(ctx, orderNumberingRenew, skipped)
 	var i OrderNumberingRenewRow
@@ -78,7 +78,8 @@ WITH incoming AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
   SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id),
     lag(a.order_no, 1,
-      coalesce(coalesce((SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = $13::bigint), $14::bigint), $14::bigint)) OVER (ORDER BY a.order_no)
+      coalesce((SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = $13::bigint),
+        $14::bigint)) OVER (ORDER BY a.order_no)
   FROM admitted AS a
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a
@@ -107,22 +108,23 @@ type OrdersAdmitRow struct {
 	CreatedAt time.Time
 }
 
-// Inserts the orders that do not exist yet, already leased to this process and on their way: the first move and its history
-// row are the same statement. Rows go in by order_id: two replicas that admit the same orders in other orders deadlock
-// otherwise. An order that is not returned existed, or came to exist meanwhile: read it. If it is not there either, numbers
-// must not be given now: see OrderNumberingRenew. If another transaction inserts one of them and does not commit, this one waits
-// for half a second.
+// Inserts the orders that do not exist yet, already charging and leased to this process, with their first history
+// row. Rows are inserted in the order of order_id; otherwise two replicas that admit the same orders could deadlock.
+// An order that is not returned existed, or was inserted meanwhile: read it. If it is not stored either, orders must
+// not be numbered now: see OrderNumberingRenew. If another transaction has inserted one of them and does not commit,
+// this one waits for at most 500 ms.
 //
 // The commit does not wait for the disk: see order_moves.sql.
 //
-// The first row of each history names the order before it, in this batch or that this process admitted last, and so
-// holds on to its number: what verify misses by it is no gap that a rollback left. A crash may have taken that order: then
-// the last one that this process has seen end is named instead, which no crash takes.
+// The first history row of an order names the order before it (previous_no): the one before it in the batch, or the
+// last one that this process admitted. So verify can tell a lost order from a number that a rollback skipped. If a
+// crash has lost that order, the row names the last order that this process saw end (ended_no), whose last commit
+// waited for the disk.
 //
-// An Idempotency-Key commits with its order; keys is null where no request has one. An order whose key is there already is
-// left out: either it is stored, or the key stands for another request. All keys go in before the first order, in an order of
-// their own, so that two replicas wait for each other and never deadlock. The fingerprint has the order id in it, so it tells
-// which order of the batch a key is of.
+// An Idempotency-Key commits with its order. keys is null if no request of the batch has one. An order whose key
+// exists is left out: the order is stored, or the key belongs to another request. All keys are inserted before the
+// first order, sorted by key, so that replicas can't deadlock. The fingerprint covers the order id, so it identifies
+// the order that a key belongs to.
 func (q *Queries) OrdersAdmit(ctx context.Context, arg OrdersAdmitParams) ([]OrdersAdmitRow, error) {
 	rows, err := q.db.Query(ctx, ordersAdmit,
 		arg.OrderIds,
@@ -197,7 +199,7 @@ type OrdersAdmitOneRow struct {
 	CreatedAt time.Time
 }
 
-// The same for one order without a key, which needs no arrays and no sort.
+// The same for one order without a key, without arrays and sort.
 func (q *Queries) OrdersAdmitOne(ctx context.Context, arg OrdersAdmitOneParams) ([]OrdersAdmitOneRow, error) {
 	rows, err := q.db.Query(ctx, ordersAdmitOne,
 		arg.OrderID,
@@ -281,7 +283,8 @@ WITH incoming AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason, id_hash, previous_no)
   SELECT a.order_no, 1, CASE WHEN a.hold IS NULL THEN 'pending' END, a.status, a.fence, a.hold, a.hold_reason, hashtext(a.order_id),
     lag(a.order_no, 1,
-      coalesce(coalesce((SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = $25::bigint), $26::bigint), $26::bigint)) OVER (ORDER BY a.order_no)
+      coalesce((SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = $25::bigint),
+        $26::bigint)) OVER (ORDER BY a.order_no)
   FROM admitted AS a
 ), begun AS (
   INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation)
@@ -323,11 +326,9 @@ type OrdersAdmitWithTermsRow struct {
 	WrittenOrder WrittenOrder
 }
 
-// The same for orders that bring more: a policy, a customer, times, a key of which only
-// so many may be under way, or a rule that asks a person first. One that has to wait starts as
-// pending and is held, for the first of what it waits for; the others go on like any,
-// and where the charge is remote and can be made at once, its call begins with them.
-// Keys are as in OrdersAdmit. The commit waits for the disk: a call may have begun.
+// The same for orders with a policy, a customer, times, a concurrency key, or a rule that requires approval. An order
+// that has to wait is inserted as pending, with the first hold that applies. The others start at once. With begins,
+// the same statement records the call of their charge. The commit waits for the disk, because a call may have begun.
 func (q *Queries) OrdersAdmitWithTerms(ctx context.Context, arg OrdersAdmitWithTermsParams) ([]OrdersAdmitWithTermsRow, error) {
 	rows, err := q.db.Query(ctx, ordersAdmitWithTerms,
 		arg.OrderIds,
@@ -611,7 +612,7 @@ const ordersLast = `-- name: OrdersLast :one
 SELECT coalesce(max(o.order_no), 0)::bigint AS order_no FROM pawl.orders AS o
 `
 
-// The order that was admitted last, by whomever; 0 when there is none.
+// Returns the number of the newest order of any replica, or 0.
 func (q *Queries) OrdersLast(ctx context.Context) (int64, error) {
 	row := q.db.QueryRow(ctx, ordersLast)
 	var order_no int64
@@ -636,7 +637,7 @@ type OrdersWatchedRow struct {
 	Held    bool
 }
 
-// What a caller needs who waits for an order that another replica drives.
+// Returns what callers wait for, of orders that other replicas drive.
 func (q *Queries) OrdersWatched(ctx context.Context, orderNos []int64) ([]OrdersWatchedRow, error) {
 	rows, err := q.db.Query(ctx, ordersWatched, orderNos)
 	if err != nil {

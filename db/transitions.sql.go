@@ -27,7 +27,7 @@ type OrdersOfRequestRow struct {
 	OrderID string
 }
 
-// The orders to which a request of this actor was done.
+// Returns the orders to which a request of this actor was applied.
 func (q *Queries) OrdersOfRequest(ctx context.Context, arg OrdersOfRequestParams) ([]OrdersOfRequestRow, error) {
 	rows, err := q.db.Query(ctx, ordersOfRequest,
 		arg.RequestID,
@@ -69,8 +69,8 @@ type PaymentMethodOfParams struct {
 	Generation int32
 }
 
-// The payment method of an earlier generation: that which the next change replaced, or else that of the order. The nth
-// restart of an order began its generation n.
+// Returns the payment method of an earlier generation: the one that the next change replaced, or else that of the
+// order. The nth redrive began generation n.
 func (q *Queries) PaymentMethodOf(ctx context.Context, arg PaymentMethodOfParams) (string, error) {
 	row := q.db.QueryRow(ctx, paymentMethodOf, arg.OrderNo, arg.Generation)
 	var payment_method string
@@ -93,8 +93,9 @@ type TransitionByRequestParams struct {
 	Verb      string
 }
 
-// The request of this actor with this id that was done to the order before, by its fingerprint. A refund is known by its
-// id alone, for all callers: providers know it by that. Durable, as OrdersByID: its caller is told that it was done.
+// Returns the fingerprint of the request of this actor with this id that was applied to the order. A refund is
+// identified by its id alone, for all actors, because providers know it by that. Durable, as OrdersByID: the caller
+// is told that it was done.
 func (q *Queries) TransitionByRequest(ctx context.Context, arg TransitionByRequestParams) ([]byte, error) {
 	row := q.db.QueryRow(ctx, transitionByRequest,
 		arg.OrderNo,

@@ -188,7 +188,7 @@ type lineReader struct {
 	line []byte
 }
 
-// next returns a line, valid until the next one, and io.EOF with the last.
+// next returns a line, which is valid until the next call, and io.EOF with the last line.
 func (l *lineReader) next() ([]byte, error) {
 	l.line = l.line[:0]
 	for {

@@ -4,7 +4,7 @@ SELECT i.* FROM pawl.inventory AS i
 WHERE i.item = @item AND (SELECT set_config('synchronous_commit', 'local', true) || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL;
 
 -- name: InventoryTracked :one
--- Whether the stock of any item is tracked.
+-- Reports whether the stock of any item is tracked.
 SELECT EXISTS (SELECT FROM pawl.inventory AS i WHERE i.tracked)::boolean AS tracked;
 
 -- name: InventoryList :many
@@ -14,10 +14,10 @@ WHERE i.item > @after AND (SELECT set_config('synchronous_commit', 'local', true
 ORDER BY i.item LIMIT @most;
 
 -- name: InventoryMove :many
--- Changes the stock on the shelf by some units, and records it. No row comes back when a request of this
--- actor with this id was recorded before, when less would be left than is reserved or more than
--- the limit, or when the version is another than was asked for: 0 is that of an item that is not
--- there, which no row has; null is any. The row lock orders this with the sales under way.
+-- Changes the stock of an item by some units, and records it. No row: a request of this actor with this id was
+-- recorded before; less than the reserved units or more than the limit would be left; or the version differs. Version
+-- 0 is for an item that does not exist, and matches no row; null matches any. The row lock orders this with
+-- concurrent sales.
 WITH moved AS (
   INSERT INTO pawl.inventory AS i (item, on_hand, tracked)
   SELECT @item::text, greatest(@change::bigint, 0), true
@@ -38,8 +38,8 @@ WITH moved AS (
 SELECT m.* FROM moved AS m;
 
 -- name: StockMovementByRequest :one
--- What a request of this actor with this id did to the stock, if it was seen before. Durable, as OrdersByID: its caller is told that
--- it was done.
+-- Returns what a request of this actor with this id did to the stock, if it was seen before. Durable, as OrdersByID:
+-- the caller is told that it was done.
 SELECT s.* FROM pawl.stock_movements AS s
 WHERE s.item = @item AND s.request_id = @request_id::text AND s.actor = @actor::text AND s.kind <> 'restock'
   AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL;

@@ -1,19 +1,18 @@
--- Lists, newest or oldest first: order_no falls or rises along the page, and is the cursor. The
--- numbers of a page are found first (OrdersFind), along one index, and the orders are read by
--- number then (OrdersRead): the cost is that of a page. No index holds the status of an order,
--- or its amount. So OrdersFind looks at some numbers behind the cursor, and says
--- which of these orders are meant and where it stopped. The caller goes on from there, or gives up.
+-- Lists, newest or oldest first: order_no falls or rises along the page, and is the cursor. The numbers of a page are
+-- found first (OrdersFind), with one index, and then the orders are read by number (OrdersRead), so the cost is that
+-- of a page. No index has the status or amount of an order. So OrdersFind looks at some numbers after the cursor, and
+-- returns those whose orders match, and where it stopped. The caller continues from there, or gives up.
 --
--- What looks roundabout is there to keep it cheap: (item, order_no) is compared as a row, and
--- ordered by, because the planner would walk along the primary key otherwise. What a condition
--- on arguments alone leaves out is not run.
+-- Some conditions look roundabout to keep the search cheap: (item, order_no) is compared as a row, and is the order,
+-- because the planner would walk the primary key otherwise. Branches that conditions on arguments alone exclude are
+-- not executed.
 --
--- Numbers rise with the time of creation, so a window of time is a range of numbers
--- (OrderNoAt). The times are compared all the same.
+-- Numbers rise with the time of creation, so a window of time is a range of numbers (OrderNoAt). The times are
+-- compared all the same.
 
 -- name: OrderNoAt :one
--- Finds, by halving, where created_at passes a time: at the first number after last_before
--- stands an order that was created before it, at first_after one that was not, or none.
+-- Finds by bisection where created_at passes a time: the first order at or after last_before was created before it,
+-- and the first one at or after first_after was not, or does not exist.
 WITH RECURSIVE halves AS (
   SELECT 0::bigint AS last_before, coalesce(max(o.order_no), 0) + 1 AS first_after FROM pawl.orders AS o
   UNION ALL
@@ -29,13 +28,16 @@ WITH RECURSIVE halves AS (
 SELECT max(h.last_before)::bigint AS last_before, min(h.first_after)::bigint AS first_after FROM halves AS h;
 
 -- name: OrdersFind :one
--- by says along what is looked. Completed orders are found along the primary key (by number), or those of a customer, or those that reserved
--- an item. Failed and canceled ones are found by what the final move wrote. The others wait, and are found hold by hold, or by
--- their item; or a replica drives them: these are few, and all are looked at. (Those that will be tried again are due
--- some time, too, and can be many: the index leaves them out.) A range that the planner can't see, an order and a limit that is
--- never reached make it walk along orders_due: it expects a fifth of all orders there otherwise, and reads the whole table; and a
--- walk, unlike a bitmap scan, marks the entries of orders that have ended, so that the next one passes over them.
--- The numbers are the next ones of each way, so the next of all ways together are among them.
+-- by is the index to search: number (the primary key, for lists that include completed orders), customer, item, or
+-- uncompleted. An item's completed orders are found through its reservations; failed and canceled orders through
+-- ended_as; held orders hold by hold (holds), or by item. Driven orders are few, and all are read, through orders_due
+-- without the held ones.
+--
+-- Each search returns its next numbers, as many as looks, so the next ones of all of them are among these.
+--
+-- The hidden range, the order and the limit of the search for driven orders make the planner walk orders_due.
+-- Otherwise it expects a fifth of the table there, and reads all of it. Unlike a bitmap scan, an index scan also
+-- marks dead entries, which the next one skips.
 WITH looked AS (
   (SELECT o.order_no FROM pawl.orders AS o
    WHERE @by::text = 'number' AND NOT @oldest::boolean AND o.order_no > @after::bigint AND o.order_no < @before::bigint

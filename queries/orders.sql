@@ -1,20 +1,21 @@
 -- name: OrdersAdmit :many
--- Inserts the orders that do not exist yet, already leased to this process and on their way: the first move and its history
--- row are the same statement. Rows go in by order_id: two replicas that admit the same orders in other orders deadlock
--- otherwise. An order that is not returned existed, or came to exist meanwhile: read it. If it is not there either, numbers
--- must not be given now: see OrderNumberingRenew. If another transaction inserts one of them and does not commit, this one waits
--- for half a second.
+-- Inserts the orders that do not exist yet, already charging and leased to this process, with their first history
+-- row. Rows are inserted in the order of order_id; otherwise two replicas that admit the same orders could deadlock.
+-- An order that is not returned existed, or was inserted meanwhile: read it. If it is not stored either, orders must
+-- not be numbered now: see OrderNumberingRenew. If another transaction has inserted one of them and does not commit,
+-- this one waits for at most 500 ms.
 --
 -- The commit does not wait for the disk: see order_moves.sql.
 --
--- The first row of each history names the order before it, in this batch or that this process admitted last, and so
--- holds on to its number: what verify misses by it is no gap that a rollback left. A crash may have taken that order: then
--- the last one that this process has seen end is named instead, which no crash takes.
+-- The first history row of an order names the order before it (previous_no): the one before it in the batch, or the
+-- last one that this process admitted. So verify can tell a lost order from a number that a rollback skipped. If a
+-- crash has lost that order, the row names the last order that this process saw end (ended_no), whose last commit
+-- waited for the disk.
 --
--- An Idempotency-Key commits with its order; keys is null where no request has one. An order whose key is there already is
--- left out: either it is stored, or the key stands for another request. All keys go in before the first order, in an order of
--- their own, so that two replicas wait for each other and never deadlock. The fingerprint has the order id in it, so it tells
--- which order of the batch a key is of.
+-- An Idempotency-Key commits with its order. keys is null if no request of the batch has one. An order whose key
+-- exists is left out: the order is stored, or the key belongs to another request. All keys are inserted before the
+-- first order, sorted by key, so that replicas can't deadlock. The fingerprint covers the order id, so it identifies
+-- the order that a key belongs to.
 WITH incoming AS (
   SELECT x.order_id, x.amount, x.currency, x.item, x.quantity, x.metadata, x.submitted_by, x.principal, x.key, x.fingerprint
   FROM ROWS FROM (unnest(@order_ids::text[]), unnest(@amounts::text[]), unnest(@currencies::text[]),
@@ -43,13 +44,14 @@ WITH incoming AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
   SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id),
     lag(a.order_no, 1,
-      coalesce(coalesce((SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = sqlc.narg('previous_no')::bigint), sqlc.narg('ended_no')::bigint), sqlc.narg('ended_no')::bigint)) OVER (ORDER BY a.order_no)
+      coalesce((SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = sqlc.narg('previous_no')::bigint),
+        sqlc.narg('ended_no')::bigint)) OVER (ORDER BY a.order_no)
   FROM admitted AS a
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a;
 
 -- name: OrdersAdmitOne :many
--- The same for one order without a key, which needs no arrays and no sort.
+-- The same for one order without a key, without arrays and sort.
 WITH admitted AS (
   INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, amount, currency, item, quantity, metadata, submitted_by)
   SELECT @order_id::text, 'charging', 1, @owner::uuid, clock_timestamp() + make_interval(secs => @lease_seconds::float8),
@@ -68,11 +70,9 @@ WITH admitted AS (
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a;
 
 -- name: OrdersAdmitWithTerms :many
--- The same for orders that bring more: a policy, a customer, times, a key of which only
--- so many may be under way, or a rule that asks a person first. One that has to wait starts as
--- pending and is held, for the first of what it waits for; the others go on like any,
--- and where the charge is remote and can be made at once, its call begins with them.
--- Keys are as in OrdersAdmit. The commit waits for the disk: a call may have begun.
+-- The same for orders with a policy, a customer, times, a concurrency key, or a rule that requires approval. An order
+-- that has to wait is inserted as pending, with the first hold that applies. The others start at once. With begins,
+-- the same statement records the call of their charge. The commit waits for the disk, because a call may have begun.
 WITH incoming AS (
   SELECT x.*
   FROM ROWS FROM (unnest(@order_ids::text[]), unnest(@amounts::text[]), unnest(@currencies::text[]),
@@ -123,7 +123,8 @@ WITH incoming AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason, id_hash, previous_no)
   SELECT a.order_no, 1, CASE WHEN a.hold IS NULL THEN 'pending' END, a.status, a.fence, a.hold, a.hold_reason, hashtext(a.order_id),
     lag(a.order_no, 1,
-      coalesce(coalesce((SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = sqlc.narg('previous_no')::bigint), sqlc.narg('ended_no')::bigint), sqlc.narg('ended_no')::bigint)) OVER (ORDER BY a.order_no)
+      coalesce((SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = sqlc.narg('previous_no')::bigint),
+        sqlc.narg('ended_no')::bigint)) OVER (ORDER BY a.order_no)
   FROM admitted AS a
 ), begun AS (
   INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation)
@@ -132,10 +133,10 @@ WITH incoming AS (
 SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM admitted AS w, pawl.no_effects AS e) AS written_orders;
 
 -- name: OrderNumberingRenew :one
--- Lets orders be admitted again after a crash, a failover or a restart: the next number is behind all that can have been lost, if
--- those are fewer than skipped. The random part is for a standby that lacks a renewal, too. The second of two waits for the first, and
--- changes nothing. The commit waits for the disk even where the settings do not: a renewal that was lost would be followed by one that
--- gives the same numbers.
+-- Lets orders be admitted again after a crash, a failover or a restart: the next number is beyond all numbers that
+-- can have been lost, if those are fewer than skipped. The random part is for a standby that also lacks a renewal.
+-- The second of two concurrent renewals waits for the first, and changes nothing. The commit waits for the disk even
+-- if the settings do not demand it: after a lost renewal, the next one would give the same numbers.
 WITH here AS (
   SELECT pg_postmaster_start_time() AS server_started_at, pg_relation_filenode(c.oid) AS filenode, c.relpersistence = 'u' AS relaxed, @skipped::bigint AS skipped
   FROM pg_catalog.pg_class AS c WHERE c.oid = 'pawl.order_numbering'::regclass
@@ -180,12 +181,12 @@ WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
     OR (SELECT set_config('synchronous_commit', 'local', true) || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL);
 
 -- name: OrdersWatched :many
--- What a caller needs who waits for an order that another replica drives.
+-- Returns what callers wait for, of orders that other replicas drive.
 SELECT o.order_no, o.owner, o.seq, (o.ended_as IS NOT NULL)::boolean AS final,
   (o.ended_as IS NOT NULL OR coalesce(o.hold IN ('approval', 'paused', 'attention'), false))::boolean AS ended,
   coalesce(o.due_at <= now(), false)::boolean AS due, (o.hold IS NOT NULL)::boolean AS held
 FROM pawl.orders AS o WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]);
 
 -- name: OrdersLast :one
--- The order that was admitted last, by whomever; 0 when there is none.
+-- Returns the number of the newest order of any replica, or 0.
 SELECT coalesce(max(o.order_no), 0)::bigint AS order_no FROM pawl.orders AS o;

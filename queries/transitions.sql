@@ -16,8 +16,9 @@ WHERE t.order_no = @order_no AND t.seq > @after AND t.seq < @before
 ORDER BY t.seq DESC LIMIT @most;
 
 -- name: TransitionByRequest :one
--- The request of this actor with this id that was done to the order before, by its fingerprint. A refund is known by its
--- id alone, for all callers: providers know it by that. Durable, as OrdersByID: its caller is told that it was done.
+-- Returns the fingerprint of the request of this actor with this id that was applied to the order. A refund is
+-- identified by its id alone, for all actors, because providers know it by that. Durable, as OrdersByID: the caller
+-- is told that it was done.
 SELECT t.fingerprint FROM pawl.transitions AS t
 WHERE t.order_no = @order_no AND t.request_id = @request_id::text
   AND (t.actor = @actor::text OR @verb::text = 'refund' AND t.verb = 'refund')
@@ -25,14 +26,14 @@ WHERE t.order_no = @order_no AND t.request_id = @request_id::text
 ORDER BY t.seq LIMIT 1;
 
 -- name: OrdersOfRequest :many
--- The orders to which a request of this actor was done.
+-- Returns the orders to which a request of this actor was applied.
 SELECT DISTINCT o.order_no, o.order_id FROM pawl.transitions AS t JOIN pawl.orders AS o ON o.order_no = t.order_no
 WHERE t.request_id = @request_id::text AND t.actor = @actor::text AND t.verb = @verb::text
 ORDER BY o.order_no DESC LIMIT @most;
 
 -- name: PaymentMethodOf :one
--- The payment method of an earlier generation: that which the next change replaced, or else that of the order. The nth
--- restart of an order began its generation n.
+-- Returns the payment method of an earlier generation: the one that the next change replaced, or else that of the
+-- order. The nth redrive began generation n.
 SELECT coalesce((
     SELECT r.payment_method FROM (
       SELECT t.payment_method, row_number() OVER (ORDER BY t.seq) AS generation FROM pawl.transitions AS t
