@@ -94,7 +94,7 @@ func until(t *testing.T, happened func() bool) {
 	}
 }
 
-// TestVerificationRests: in the background three quarters of the time go to others.
+// TestVerificationRests: in the background about three quarters of the time go to others. pg.Sleep may be a fifth shorter.
 func TestVerificationRests(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
@@ -106,7 +106,7 @@ func TestVerificationRests(t *testing.T) {
 		t.Fatalf("%d snapshots", len(pool.began))
 	}
 	for i, began := range pool.began[1:] {
-		if took, rested := pool.ended[i].Sub(pool.began[i]), began.Sub(pool.ended[i]); rested < 3*took {
+		if took, rested := pool.ended[i].Sub(pool.began[i]), began.Sub(pool.ended[i]); rested < 3*took*4/5 {
 			t.Errorf("it rested for %s after a snapshot of %s", rested, took)
 		}
 	}
