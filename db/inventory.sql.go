@@ -10,11 +10,9 @@ import (
 )
 
 const inventoryGet = `-- name: InventoryGet :one
-SELECT i.on_hand, i.reserved, i.sold, i.version, i.tracked, i.item FROM pawl.inventory AS i
-WHERE i.item = $1 AND (SELECT set_config('synchronous_commit', 'local', true) || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
+SELECT i.on_hand, i.reserved, i.sold, i.version, i.tracked, i.item FROM pawl.inventory AS i WHERE i.item = $1
 `
 
-// It waits for the disk: the reservations in it may not have.
 func (q *Queries) InventoryGet(ctx context.Context, item string) (Inventory, error) {
 	row := q.db.QueryRow(ctx, inventoryGet, item)
 	var i Inventory
@@ -31,8 +29,7 @@ func (q *Queries) InventoryGet(ctx context.Context, item string) (Inventory, err
 
 const inventoryList = `-- name: InventoryList :many
 SELECT i.on_hand, i.reserved, i.sold, i.version, i.tracked, i.item FROM pawl.inventory AS i
-WHERE i.item > $1 AND (SELECT set_config('synchronous_commit', 'local', true) || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
-ORDER BY i.item LIMIT $2
+WHERE i.item > $1 ORDER BY i.item LIMIT $2
 `
 
 type InventoryListParams struct {
@@ -40,7 +37,6 @@ type InventoryListParams struct {
 	Most  int32
 }
 
-// It waits as InventoryGet.
 func (q *Queries) InventoryList(ctx context.Context, arg InventoryListParams) ([]Inventory, error) {
 	rows, err := q.db.Query(ctx, inventoryList, arg.After, arg.Most)
 	if err != nil {

@@ -431,9 +431,7 @@ func (q *Queries) OrdersAdmitWithTerms(ctx context.Context, arg OrdersAdmitWithT
 const ordersByID = `-- name: OrdersByID :many
 SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM pawl.full_orders AS o
 WHERE o.order_id = ANY((SELECT $1::text[])::text[])
-  AND (NOT $2::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL) -- by itself: also where there is no row
-  AND ($2::boolean OR o.owner IS NULL
-    OR (SELECT set_config('synchronous_commit', 'local', true) || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
+  AND (NOT $2::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
 `
 
 type OrdersByIDParams struct {
@@ -446,10 +444,8 @@ type OrdersByIDParams struct {
 // A row can be seen that only this server has: when its commit waited for a synchronous standby and something
 // ended the wait, or the server came back from a crash. What callers are told must not rest on such a row, so a
 // durable read writes a record of its own, in the same transaction, and its commit is waited for as the settings
-// demand. The log is kept in order: a server with the later record has the earlier commit, too.
-//
-// The last steps of an order that is driven may not be on the disk yet (see order_moves.sql). Whatever reads such an order waits
-// until they are, on this server at least.
+// demand. The log is kept in order: a server with the later record has the earlier commit, too. The condition stands by
+// itself, so the record is written even if there is no such order.
 func (q *Queries) OrdersByID(ctx context.Context, arg OrdersByIDParams) ([]Order, error) {
 	rows, err := q.db.Query(ctx, ordersByID, arg.OrderIds, arg.Durable)
 	if err != nil {
@@ -525,9 +521,7 @@ func (q *Queries) OrdersByID(ctx context.Context, arg OrdersByIDParams) ([]Order
 const ordersByNo = `-- name: OrdersByNo :many
 SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM pawl.full_orders AS o
 WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
-  AND (NOT $2::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL) -- by itself: also where there is no row
-  AND ($2::boolean OR o.owner IS NULL
-    OR (SELECT set_config('synchronous_commit', 'local', true) || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
+  AND (NOT $2::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
 `
 
 type OrdersByNoParams struct {

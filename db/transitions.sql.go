@@ -111,9 +111,7 @@ func (q *Queries) TransitionByRequest(ctx context.Context, arg TransitionByReque
 const transitionsOf = `-- name: TransitionsOf :many
 SELECT t.order_no, t.at, t.fence, t.position, t.previous_no, t.seq, t.id_hash, t.from_status, t.to_status, t.verb, t.actor, t.reason, t.request_id, t.payment_method, t.on_behalf_of, t.fingerprint FROM pawl.transitions AS t
 WHERE t.order_no = $1 AND t.seq > $2 AND t.seq < $3
-  AND (NOT $4::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
-  AND ($4::boolean OR (SELECT o.owner FROM pawl.orders AS o WHERE o.order_no = $1) IS NULL
-    OR (SELECT set_config('synchronous_commit', 'local', true) || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
+  AND (NOT $4::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL) -- as OrdersByID
 ORDER BY t.seq LIMIT $5
 `
 
@@ -125,7 +123,6 @@ type TransitionsOfParams struct {
 	Most    int32
 }
 
-// The history of an order, by seq. Durable, and waiting for the disk while the order is driven, as OrdersByID.
 func (q *Queries) TransitionsOf(ctx context.Context, arg TransitionsOfParams) ([]Transition, error) {
 	rows, err := q.db.Query(ctx, transitionsOf,
 		arg.OrderNo,
@@ -172,8 +169,6 @@ func (q *Queries) TransitionsOf(ctx context.Context, arg TransitionsOfParams) ([
 const transitionsOfNewest = `-- name: TransitionsOfNewest :many
 SELECT t.order_no, t.at, t.fence, t.position, t.previous_no, t.seq, t.id_hash, t.from_status, t.to_status, t.verb, t.actor, t.reason, t.request_id, t.payment_method, t.on_behalf_of, t.fingerprint FROM pawl.transitions AS t
 WHERE t.order_no = $1 AND t.seq > $2 AND t.seq < $3
-  AND ((SELECT o.owner FROM pawl.orders AS o WHERE o.order_no = $1) IS NULL
-    OR (SELECT set_config('synchronous_commit', 'local', true) || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
 ORDER BY t.seq DESC LIMIT $4
 `
 
@@ -184,7 +179,7 @@ type TransitionsOfNewestParams struct {
 	Most    int32
 }
 
-// The end of a history, newest first. It waits as TransitionsOf.
+// The end of a history, newest first.
 func (q *Queries) TransitionsOfNewest(ctx context.Context, arg TransitionsOfNewestParams) ([]Transition, error) {
 	rows, err := q.db.Query(ctx, transitionsOfNewest,
 		arg.OrderNo,

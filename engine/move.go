@@ -303,6 +303,9 @@ func (e *core) readIncomplete(runs []*run) {
 		return
 	}
 	rows, err := e.readUntilKnown(numbersOf(unread), false)
+	if slices.ContainsFunc(rows, orders.UnderWay) { // again: it was held when its run ended
+		rows, err = e.readUntilKnown(numbersOf(unread), true)
+	}
 	if pg.SchemaMismatch(err) { // they have ended, and what is shown of them can't be read
 		e.schemaHealth.standStill("read orders", err)
 		endRuns(errSchemaMismatch, unread...)

@@ -122,6 +122,38 @@ func TestCallersLeaveNoWaitingProcesses(t *testing.T) {
 	}
 }
 
+// TestReadsWaitForTheStandby has many callers read an order under way, whose steps a failover to the standby would undo.
+// None is told of it, and other orders can still be read.
+func TestReadsWaitForTheStandby(t *testing.T) {
+	t.Parallel()
+	e, server, watcher := cutOff(t)
+	short := func(read func(context.Context) error) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		return read(ctx)
+	}
+	assert.Eventually(t, "an order waits for the standby", func() bool {
+		assert.ErrorIs(t, short(func(ctx context.Context) error { return assert.Err(e.Process(ctx, request("under way"))) }), orders.ErrUnavailable)
+		return value[int](t, watcher, `SELECT count(*) FROM orders WHERE owner IS NOT NULL AND seq > 1`) == 1
+	})
+	var callers sync.WaitGroup
+	for range 40 {
+		callers.Go(func() {
+			assert.ErrorIs(t, short(func(ctx context.Context) error { return assert.Err(e.Orders.Get(ctx, "under way")) }), orders.ErrUnavailable, "get")
+			list := func(ctx context.Context) error { _, _, err := e.Orders.List(ctx, orders.Filter{Limit: 10}); return err }
+			assert.ErrorIs(t, short(list), orders.ErrUnavailable, "list")
+			history := func(ctx context.Context) error {
+				return assert.Err(e.Orders.Transitions(ctx, "under way", orders.Span{Before: 100, Limit: 10}))
+			}
+			assert.ErrorIs(t, short(history), orders.ErrUnavailable, "history")
+		})
+	}
+	callers.Wait()
+	assert.NoError(t, assert.Err(e.Orders.Get(t.Context(), "waits")))
+	server.Set(t, "synchronous_standby_names", "")
+	assert.NoError(t, assert.Err(e.Orders.Get(t.Context(), "under way")))
+}
+
 func TestBehindPooler(t *testing.T) {
 	t.Parallel()
 	t.Run("orders are completed", func(t *testing.T) {

@@ -75,6 +75,7 @@ func (e *Engine) Stop(ctx context.Context) error {
 	err := e.runs.waitEmpty(ctx)
 	e.cancel()
 	e.wg.Wait()
+	e.Orders.Wait()
 	e.handBack()
 	return err
 }

@@ -1,17 +1,13 @@
 -- name: InventoryGet :one
--- It waits for the disk: the reservations in it may not have.
-SELECT i.* FROM pawl.inventory AS i
-WHERE i.item = @item AND (SELECT set_config('synchronous_commit', 'local', true) || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL;
+SELECT i.* FROM pawl.inventory AS i WHERE i.item = @item;
 
 -- name: InventoryTracked :one
 -- Reports whether the stock of any item is tracked.
 SELECT EXISTS (SELECT FROM pawl.inventory AS i WHERE i.tracked)::boolean AS tracked;
 
 -- name: InventoryList :many
--- It waits as InventoryGet.
 SELECT i.* FROM pawl.inventory AS i
-WHERE i.item > @after AND (SELECT set_config('synchronous_commit', 'local', true) || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
-ORDER BY i.item LIMIT @most;
+WHERE i.item > @after ORDER BY i.item LIMIT @most;
 
 -- name: InventoryMove :many
 -- Changes the stock of an item by some units, and records it. No row: a request of this actor with this id was

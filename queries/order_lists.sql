@@ -158,6 +158,4 @@ SELECT ARRAY(
 -- many readers can have the service hold in memory is bounded.
 SELECT o.* FROM pawl.full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT pawl.orders_within(@order_nos::bigint[], @bytes::bigint)))
-  AND (o.owner IS NULL -- as OrdersByID
-    OR (SELECT set_config('synchronous_commit', 'local', true) || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
 ORDER BY array_position(@order_nos::bigint[], o.order_no);

@@ -162,23 +162,17 @@ SELECT h.relaxed::boolean AS relaxed, ((SELECT m.last_no FROM moved AS m) IS NOT
 -- A row can be seen that only this server has: when its commit waited for a synchronous standby and something
 -- ended the wait, or the server came back from a crash. What callers are told must not rest on such a row, so a
 -- durable read writes a record of its own, in the same transaction, and its commit is waited for as the settings
--- demand. The log is kept in order: a server with the later record has the earlier commit, too.
---
--- The last steps of an order that is driven may not be on the disk yet (see order_moves.sql). Whatever reads such an order waits
--- until they are, on this server at least.
+-- demand. The log is kept in order: a server with the later record has the earlier commit, too. The condition stands by
+-- itself, so the record is written even if there is no such order.
 SELECT o.* FROM pawl.full_orders AS o
 WHERE o.order_id = ANY((SELECT @order_ids::text[])::text[])
-  AND (NOT @durable::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL) -- by itself: also where there is no row
-  AND (@durable::boolean OR o.owner IS NULL
-    OR (SELECT set_config('synchronous_commit', 'local', true) || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL);
+  AND (NOT @durable::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL);
 
 -- name: OrdersByNo :many
 -- The same by number.
 SELECT o.* FROM pawl.full_orders AS o
 WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
-  AND (NOT @durable::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL) -- by itself: also where there is no row
-  AND (@durable::boolean OR o.owner IS NULL
-    OR (SELECT set_config('synchronous_commit', 'local', true) || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL);
+  AND (NOT @durable::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL);
 
 -- name: OrdersWatched :many
 -- Returns what callers wait for, of orders that other replicas drive.

@@ -1,18 +1,13 @@
 -- name: TransitionsOf :many
--- The history of an order, by seq. Durable, and waiting for the disk while the order is driven, as OrdersByID.
 SELECT t.* FROM pawl.transitions AS t
 WHERE t.order_no = @order_no AND t.seq > @after AND t.seq < @before
-  AND (NOT @durable::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
-  AND (@durable::boolean OR (SELECT o.owner FROM pawl.orders AS o WHERE o.order_no = @order_no) IS NULL
-    OR (SELECT set_config('synchronous_commit', 'local', true) || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
+  AND (NOT @durable::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL) -- as OrdersByID
 ORDER BY t.seq LIMIT @most;
 
 -- name: TransitionsOfNewest :many
--- The end of a history, newest first. It waits as TransitionsOf.
+-- The end of a history, newest first.
 SELECT t.* FROM pawl.transitions AS t
 WHERE t.order_no = @order_no AND t.seq > @after AND t.seq < @before
-  AND ((SELECT o.owner FROM pawl.orders AS o WHERE o.order_no = @order_no) IS NULL
-    OR (SELECT set_config('synchronous_commit', 'local', true) || pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
 ORDER BY t.seq DESC LIMIT @most;
 
 -- name: TransitionByRequest :one

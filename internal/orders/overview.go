@@ -75,7 +75,7 @@ type Overview struct {
 	At time.Time
 	Waiting
 	Statuses []StatusCount // one for each state, in their order
-	Oldest   *OldestOrder  // that has not ended; nil: none
+	Oldest   *OldestOrder  // that has not ended; nil: none, or one that a crash may take back
 	Replicas []Replica     // by name
 }
 
@@ -135,7 +135,9 @@ func (r *Reader) countUnfinished(ctx context.Context, v *Overview, counts map[fs
 	if err != nil || len(rows) == 0 {
 		return err
 	}
-	v.Oldest = &OldestOrder{rows[0].OrderID, rows[0].Status, rows[0].Hold, rows[0].CreatedAt}
+	if oldest := rows[0]; oldest.Hold != nil || r.settles(ctx, oldest.OrderID) {
+		v.Oldest = &OldestOrder{oldest.OrderID, oldest.Status, oldest.Hold, oldest.CreatedAt}
+	}
 	cut := false // orders were left out, of any unfinished state
 	for _, row := range rows {
 		counts[row.Status] = StatusCount{Orders: min(counts[row.Status].Orders+row.Orders, CountsMost)}
@@ -155,6 +157,17 @@ func (r *Reader) countUnfinished(ctx context.Context, v *Overview, counts map[fs
 	}
 	return nil
 }
+
+// settles reports whether an order that was seen is soon durable, with all that was seen of it.
+func (r *Reader) settles(ctx context.Context, orderID string) bool {
+	ctx, cancel := context.WithTimeout(ctx, settleLimit)
+	defer cancel()
+	_, err := r.GetDurable(ctx, orderID)
+	return err == nil
+}
+
+// settleLimit is short: while a standby is away, people need the overview most.
+const settleLimit = 200 * time.Millisecond
 
 // countEnded looks for completed orders among twice as many of the newest, until it has once found CountsMost.
 func (r *Reader) countEnded(ctx context.Context, counts map[fsm.State]StatusCount) error {

@@ -24,8 +24,9 @@ type Order = db.Order
 // Reader reads for callers that can retry: a read whose connection is lost is repeated for a moment, and then fails with
 // ErrUnavailable. It is safe for concurrent use.
 type Reader struct {
-	query *db.Queries
-	life  context.Context
+	query   *db.Queries
+	life    context.Context
+	durable durableReads
 
 	overview      shared[Overview]
 	errorGroups   shared[ErrorGroups]
@@ -38,26 +39,31 @@ func NewReader(life context.Context, query *db.Queries) *Reader {
 	return &Reader{query: query, life: life}
 }
 
-// Get reads one order. What it returns may not be as durable yet as the settings demand. Errors: ErrNotFound,
-// ErrUnavailable.
+// Get reads one order. One that is under way is read again, durably. Errors: ErrNotFound, ErrUnavailable.
 func (r *Reader) Get(ctx context.Context, orderID string) (Order, error) {
-	return r.get(ctx, db.OrdersByIDParams{OrderIds: []string{orderID}})
+	rows, err := Read(ctx, r, r.query.OrdersByID, db.OrdersByIDParams{OrderIds: []string{orderID}})
+	switch {
+	case err != nil:
+		return Order{}, Unavailable("read order", err)
+	case len(rows) == 0:
+		return Order{}, &NotFound{"order", orderID}
+	case UnderWay(rows[0]):
+		return r.GetDurable(ctx, orderID)
+	}
+	return rows[0], nil
 }
 
 // GetDurable is Get for the outcome of a request: it waits until the order is as durable as the settings demand.
 func (r *Reader) GetDurable(ctx context.Context, orderID string) (Order, error) {
-	return r.get(ctx, db.OrdersByIDParams{OrderIds: []string{orderID}, Durable: true})
-}
-
-func (r *Reader) get(ctx context.Context, which db.OrdersByIDParams) (Order, error) {
-	rows, err := Read(ctx, r, r.query.OrdersByID, which)
+	found, err := r.readDurably(ctx, orderID)
 	if err != nil {
-		return Order{}, Unavailable("read order", err)
+		return Order{}, err
 	}
-	if len(rows) == 0 {
-		return Order{}, &NotFound{"order", which.OrderIds[0]}
+	order, ok := found[orderID]
+	if !ok {
+		return Order{}, &NotFound{"order", orderID}
 	}
-	return rows[0], nil
+	return order, nil
 }
 
 // Span selects numbered rows of an order, between two numbers that are themselves excluded.
@@ -67,9 +73,11 @@ type Span struct {
 	Limit         int32 // how many at most
 }
 
-// Transitions reads the history of an order, by seq. Errors: ErrNotFound, ErrUnavailable.
+// Transitions reads the history of an order, by seq, up to the order's seq: what came after the order was read may not be
+// on the disk yet. Errors: ErrNotFound, ErrUnavailable.
 func (r *Reader) Transitions(ctx context.Context, orderID string, s Span) (rows []db.Transition, err error) {
 	order, err := r.Get(ctx, orderID)
+	s.Before = min(s.Before, order.Seq+1)
 	switch {
 	case err != nil:
 		return nil, err
@@ -156,10 +164,42 @@ func (r *Reader) List(ctx context.Context, f Filter) (page []Order, next int64, 
 		return nil, next, Unavailable("find orders", err)
 	}
 	page, err = Read(ctx, r, r.query.OrdersRead, db.OrdersReadParams{OrderNos: numbers, Bytes: pageBytes})
+	if err != nil {
+		return nil, 0, Unavailable("list orders", err)
+	}
 	if len(page) > 0 && len(page) < len(numbers) {
 		next = page[len(page)-1].OrderNo
 	}
-	return page, next, Unavailable("list orders", err)
+	page, err = r.settled(ctx, page)
+	return page, next, err
+}
+
+// settled reads those of a page that are under way again, durably. Orders that a crash has taken are left out.
+func (r *Reader) settled(ctx context.Context, page []Order) ([]Order, error) {
+	var ids []string
+	for _, o := range page {
+		if UnderWay(o) {
+			ids = append(ids, o.OrderID)
+		}
+	}
+	if len(ids) == 0 {
+		return page, nil
+	}
+	found, err := r.readDurably(ctx, ids...)
+	if err != nil {
+		return nil, err
+	}
+	settled := page[:0]
+	for _, o := range page {
+		again, ok := found[o.OrderID]
+		switch {
+		case !UnderWay(o):
+			settled = append(settled, o)
+		case ok:
+			settled = append(settled, again)
+		}
+	}
+	return settled, nil
 }
 
 // find returns the numbers of a page, and the number to continue after. It first examines as many orders as the page

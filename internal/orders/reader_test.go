@@ -10,6 +10,28 @@ import (
 	"pawl/test/dbtest"
 )
 
+// TestHistoryEndsWithTheOrder: what was written after the order was read may not be on the disk yet.
+func TestHistoryEndsWithTheOrder(t *testing.T) {
+	t.Parallel()
+	database := dbtest.New(t)
+	r := orders.NewReader(t.Context(), db.New(database.Pool))
+	for _, statement := range []string{`ALTER TABLE orders DISABLE TRIGGER USER`, `WITH o AS (
+		INSERT INTO orders (order_id, status, fence, seq, currency, item, amount, hold)
+		VALUES ('order', 'charging', 1, 2, 'USD', 'widget', 5, 'paused') RETURNING order_no
+	)
+	INSERT INTO transitions (order_no, seq, to_status, fence) SELECT order_no, seq, 'charging', 1 FROM o, generate_series(1, 3) AS seq`} {
+		if _, err := database.Pool.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, descending := range []bool{false, true} {
+		rows, err := r.Transitions(t.Context(), "order", orders.Span{Before: 100, Limit: 10, Descending: descending})
+		if err != nil || len(rows) != 2 {
+			t.Errorf("descending %t: %+v, %v", descending, rows, err)
+		}
+	}
+}
+
 func TestMain(m *testing.M) { dbtest.Main(m) }
 
 // An order is shown with what stands of its generation, and not of an earlier one.
