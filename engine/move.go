@@ -303,7 +303,7 @@ func (e *core) readIncomplete(runs []*run) {
 		return
 	}
 	rows, err := e.readUntilKnown(numbersOf(unread), false)
-	if slices.ContainsFunc(rows, orders.UnderWay) { // again: it was held when its run ended
+	if slices.ContainsFunc(rows, orders.UnderWay) { // it was held, and has been taken up again
 		rows, err = e.readUntilKnown(numbersOf(unread), true)
 	}
 	if pg.SchemaMismatch(err) { // they have ended, and what is shown of them can't be read

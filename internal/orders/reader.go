@@ -82,7 +82,8 @@ func (r *Reader) Transitions(ctx context.Context, orderID string, s Span) (rows 
 	case err != nil:
 		return nil, err
 	case s.Descending:
-		rows, err = Read(ctx, r, r.query.TransitionsOfNewest, db.TransitionsOfNewestParams{OrderNo: order.OrderNo, After: s.After, Before: s.Before, Most: s.Limit})
+		rows, err = Read(ctx, r, r.query.TransitionsOfNewest,
+			db.TransitionsOfNewestParams{OrderNo: order.OrderNo, After: s.After, Before: s.Before, Most: s.Limit})
 	default:
 		rows, err = Read(ctx, r, r.query.TransitionsOf, db.TransitionsOfParams{OrderNo: order.OrderNo, After: s.After, Before: s.Before, Most: s.Limit})
 	}
