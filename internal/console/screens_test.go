@@ -191,7 +191,7 @@ func TestLongHistory(t *testing.T) {
 	t.Parallel()
 	s := setup(t)
 	s.process(t, client.ProcessBody{OrderID: "long", Amount: "1", Item: "i"})
-	s.sql(t, `UPDATE orders SET seq = 1300, calls = 600, policy = 1 WHERE order_id = 'long'`)
+	s.sql(t, `SET session_replication_role = replica; UPDATE orders SET seq = 1300, calls = 600, policy = 1; RESET session_replication_role`)
 	s.sql(t, `INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, at)
 		SELECT order_no, n, 'charging', 'charging', 1, 'call', now() + n * interval '1 s' FROM orders, generate_series(5, 1300) AS n`)
 	s.sql(t, `INSERT INTO step_calls (order_no, call, fence, generation, step, operation, started_at)
