@@ -31,8 +31,8 @@ func UnderWay(o Order) bool { return o.Owner != nil }
 
 // Wait waits, once life has ended, for durable reads whose callers have left.
 func (r *Reader) Wait() {
-	r.durable.mu.Lock() // a reader that saw life go on has been counted
-	r.durable.mu.Unlock()
+	r.durable.mu.Lock()
+	r.durable.mu.Unlock() //nolint:staticcheck // empty, but after it every reader that saw life go on has been counted
 	r.durable.wait.Wait()
 }
 

@@ -42,6 +42,7 @@ func (d *driven) exec(t *testing.T, statement string) {
 
 // read reads the order durably.
 func (d *driven) read(t *testing.T) {
+	t.Helper()
 	if o, err := d.GetDurable(t.Context(), "driven"); err != nil || o.OrderID != "driven" {
 		t.Errorf("%+v, %v", o, err)
 	}
@@ -151,15 +152,18 @@ func TestOrderGoneBetweenReads(t *testing.T) {
 		check     func(*testing.T, *driven)
 	}{
 		"get": {2, func(t *testing.T, d *driven) {
+			t.Helper()
 			assert.ErrorIs(t, assert.Err(d.Get(t.Context(), "driven")), ErrNotFound)
 		}},
 		"list": {1, func(t *testing.T, d *driven) {
+			t.Helper()
 			page, _, err := d.List(t.Context(), Filter{Limit: 10})
 			if err != nil || len(page) != 1 || page[0].OrderID != "paused" {
 				t.Errorf("%+v, %v", page, err)
 			}
 		}},
 		"overview": {1, func(t *testing.T, d *driven) {
+			t.Helper()
 			v, err := d.Overview(t.Context(), Backlog{})
 			if err != nil || v.Oldest != nil {
 				t.Errorf("%+v, %v", v.Oldest, err)
