@@ -16,6 +16,7 @@ import (
 	"pawl/fsm"
 	"pawl/internal/orders"
 	"pawl/test/assert"
+	"pawl/test/dbtest"
 )
 
 // TestUnknownAdmission loses the admission of an order, and looks at what the engine makes of what it then reads.
@@ -411,6 +412,7 @@ func TestWhoseOrder(t *testing.T) {
 // TestMetadataIsBounded has orders with much metadata wait: their number alone would not bound the memory.
 func TestMetadataIsBounded(t *testing.T) {
 	t.Parallel()
+	dbtest.SkipIfShort(t)
 	b, p := setupBehind(t, byCallers)
 	metadata := fmt.Appendf(nil, `{"a":%q}`, bytes.Repeat([]byte("x"), 1<<20))
 	inputs := requests("order", 40)

@@ -113,6 +113,7 @@ func someStatuses() [][]fsm.State {
 // TestList compares lists with what a slow query finds.
 func TestList(t *testing.T) {
 	t.Parallel()
+	dbtest.SkipIfShort(t)
 	b := setupWith(t, byCallers)
 	b.populate(t)
 	b.exec(t, `ALTER TABLE orders DISABLE TRIGGER USER`)
@@ -175,6 +176,7 @@ func (b *bundle) listsByAmountOrFailure(t *testing.T) {
 // However many orders there are of which none is meant, one page looks at some of them only, and the next goes on there.
 func TestListLooksAtSomeOrders(t *testing.T) {
 	t.Parallel()
+	dbtest.SkipIfShort(t)
 	b := setupWith(t, byCallers)
 	b.exec(t, `ALTER TABLE orders DISABLE TRIGGER USER`)
 	b.exec(t, `INSERT INTO orders (order_id, currency, item, amount, status, hold, hold_reason)

@@ -23,6 +23,7 @@ var planOrders = flag.Int64("plan-orders", int64(times(3_000, 10_000)), "orders 
 // serve it when it is not.
 func TestPlansFromTheFirstOrderOn(t *testing.T) {
 	t.Parallel()
+	dbtest.SkipIfShort(t)
 	b := &bundle{Database: dbtest.New(t)}
 	pool, err := pg.Open(t.Context(), b.URL, pg.Options{MaxConns: 8})
 	assert.NoError(t, err)

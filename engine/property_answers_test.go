@@ -22,6 +22,7 @@ import (
 // of a call. Whatever comes, the books never say more than was called for, and no undo that was begun is forgotten.
 func TestAnySequenceOfAnswers(t *testing.T) {
 	t.Parallel()
+	dbtest.SkipIfShort(t)
 	s := openShop(t, 2, quick)
 	s.use(t, atEndpoint(", retry: {initial: 30m, cap: 30m, maxRetries: 2, budget: 1ms}", "charge", "reserve"))
 	runs := 0

@@ -25,6 +25,7 @@ import (
 // end the books. The engines look for nothing by themselves, so that what happens is what was asked for.
 func TestAgainstModel(t *testing.T) {
 	t.Parallel()
+	dbtest.SkipIfShort(t)
 	b := setupWith(t, byCallers)
 	pool := openPool(t, b.URL)
 	var runs atomic.Int64

@@ -201,6 +201,7 @@ approval: [{items: [dear]}]`)
 // What is shown of the service is what is in the database, and what is shown of the replica is what the history says.
 func TestOverview(t *testing.T) {
 	t.Parallel()
+	dbtest.SkipIfShort(t)
 	s := troubled(t)
 	v, err := s.engine.Orders.Overview(t.Context(), s.engine.Backlog())
 	assert.NoError(t, err)
@@ -222,6 +223,7 @@ func TestOverview(t *testing.T) {
 
 func TestErrorGroups(t *testing.T) {
 	t.Parallel()
+	dbtest.SkipIfShort(t)
 	s := troubled(t)
 	found, err := s.engine.Orders.ErrorGroups(t.Context())
 	if err != nil || found.More {

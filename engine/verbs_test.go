@@ -222,6 +222,7 @@ type verdict struct {
 // The engine is not started: what is written stays as it was written.
 func TestVerbsApplyWhereTheyAreListed(t *testing.T) {
 	t.Parallel()
+	dbtest.SkipIfShort(t)
 	database := dbtest.New(t)
 	b := &bundle{Database: database, engine: engine.New(openPool(t, database.URL), engine.Config{})}
 	listed := map[orders.Verb]bool{}

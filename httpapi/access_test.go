@@ -16,6 +16,7 @@ import (
 	"pawl/engine"
 	"pawl/internal/access"
 	"pawl/test/assert"
+	"pawl/test/dbtest"
 )
 
 // credentials are what requests can be sent with, by what it is called.
@@ -78,6 +79,7 @@ func requestFor(t testing.TB, pattern string, body io.Reader) *http.Request {
 // alone: a route that is added is asked, too.
 func TestEveryOperationForEveryRole(t *testing.T) {
 	t.Parallel()
+	dbtest.SkipIfShort(t)
 	b, sent, _ := guarded(t)
 	asked := 0
 	for _, pattern := range patterns(b) {

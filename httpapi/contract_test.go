@@ -306,6 +306,7 @@ func TestEveryOperationHasExamples(t *testing.T) {
 // The commands of the page are what people copy.
 func TestExamplesAreUnderstood(t *testing.T) {
 	t.Parallel()
+	dbtest.SkipIfShort(t)
 	b := setup(t)
 	s := theServer()
 	b.call(t, "PUT /api/inventory/widget", `{"onHand":12}`, "If-None-Match", "*").wantStatus(t, http.StatusOK)

@@ -21,6 +21,7 @@ import (
 	"pawl/fsm"
 	"pawl/internal/orders"
 	"pawl/test/assert"
+	"pawl/test/dbtest"
 )
 
 // ask is the smallest body for an order: one unit of item i for 1.
@@ -387,6 +388,7 @@ func TestTermsAreShownButThePaymentMethod(t *testing.T) {
 // numbers as floats, as most do, would read other money than is stored.
 func TestAmountsHaveOneForm(t *testing.T) {
 	t.Parallel()
+	dbtest.SkipIfShort(t)
 	b := setup(t)
 	b.number(t)
 	for i, c := range []struct{ sent, currency, want, other string }{

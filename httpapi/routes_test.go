@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pawl/test/assert"
+	"pawl/test/dbtest"
 )
 
 func TestRoutes(t *testing.T) {
@@ -239,6 +240,7 @@ func TestRequestsOfOtherSites(t *testing.T) {
 // TestTour makes one request after the other, as a client would, and says what each is answered with.
 func TestTour(t *testing.T) {
 	t.Parallel()
+	dbtest.SkipIfShort(t)
 	b := setup(t)
 	const process = "POST /api/orders/process"
 	tomorrow := time.Now().Add(24 * time.Hour).Format(time.RFC3339)

@@ -8,10 +8,12 @@ import (
 	"time"
 
 	"pawl/test/assert"
+	"pawl/test/dbtest"
 )
 
 func TestVerification(t *testing.T) {
 	t.Parallel()
+	dbtest.SkipIfShort(t)
 	b := setup(t)
 	if got := b.verified(t, b.get(t, "/api/verification")); got.State != "none" || got.Report != nil {
 		t.Errorf("before the first one: %+v", got)

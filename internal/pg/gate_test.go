@@ -166,7 +166,13 @@ func TestFullServer(t *testing.T) {
 	query := db.New(pool)
 	assert.NoError(t, assert.Err(query.BackendPID(t.Context())))
 	server.attempts.Store(0)
-	server.closed.Store(true)
+	server.OnConnect(func() int64 {
+		server.attempts.Add(1)
+		if has := pool.Stat(); has.AcquiredConns()+has.IdleConns() > 0 {
+			return 0
+		}
+		return dbtest.Unlimited // the pool has given its connection up, and the server has a place again
+	})
 	began := time.Now()
 	for range 10 {
 		together(t.Context(), t, 16, query.BackendPID).Wait()

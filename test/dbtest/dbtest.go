@@ -131,6 +131,15 @@ func closePool(pool *pgxpool.Pool, limit time.Duration) error {
 	}
 }
 
+// SkipIfShort skips a test in which one goroutine works and PostgreSQL computes, with -short: the race detector would find
+// nothing in it.
+func SkipIfShort(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("one goroutine works")
+	}
+}
+
 // Main runs the tests of a package, more of them at a time than go test would, stops the server, if one was started,
 // removes its folder, and fails if a goroutine still runs. It does not return. A package without it leaves its server
 // to the kernel (Linux ends it with the test binary) and its folder to the next run.
