@@ -4,21 +4,29 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 	"sync"
 	"syscall"
 	"time"
 )
 
-// collectGarbage sets how much garbage the heap may have. It is usually a few megabytes, so collecting less often costs
-// little memory and saves much CPU time. Thousands of listeners to events make it large.
-func collectGarbage(crowd bool) {
-	switch {
-	case os.Getenv("GOGC") != "":
-	case crowd:
-		debug.SetGCPercent(50)
-	default:
-		debug.SetGCPercent(200)
+// garbagePercent is how much garbage there may be, in percent of what is live (runtime/debug.SetGCPercent): twice as much
+// while that is little, because it saves much CPU time, then 64 MiB, and at least half.
+func garbagePercent(live uint64) int {
+	const enough = 64 << 20
+	return int(min(max(100*enough/max(live, 1), 50), 200))
+}
+
+// collectGarbage adapts the amount of garbage to a heap that has grown or shrunk by a fifth, and returns the percent in use.
+func collectGarbage(percent int) int {
+	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/stack:bytes"}}
+	metrics.Read(live)
+	wanted := garbagePercent(live[0].Value.Uint64() + live[1].Value.Uint64())
+	if 5*max(wanted, percent) > 6*min(wanted, percent) {
+		debug.SetGCPercent(wanted)
+		return wanted
 	}
+	return percent
 }
 
 // processors decides whether Go runs on one processor or on all. While a processor is idle, Go wakes a thread for each
@@ -53,26 +61,30 @@ func (p *processors) change(busy float64, now time.Time) bool {
 	return true
 }
 
-// useProcessors adapts the number of processors until stop, which waits. With GOMAXPROCS it does nothing.
-func useProcessors() (stop func()) {
-	if os.Getenv("GOMAXPROCS") != "" {
-		return func() {}
-	}
+// tuneRuntime adapts the number of processors and the amount of garbage until stop, which waits. What GOMAXPROCS or GOGC
+// sets stays.
+func tuneRuntime() (stop func()) {
 	var ended sync.WaitGroup
 	end := make(chan struct{})
 	ended.Go(func() {
 		look := time.NewTicker(processorsLook)
 		defer look.Stop()
-		defer runtime.SetDefaultGOMAXPROCS()
-		p, before, usedBefore := processors{all: true}, time.Now(), processorTime()
+		adaptProcessors, adaptGarbage := os.Getenv("GOMAXPROCS") == "", os.Getenv("GOGC") == ""
+		if adaptProcessors {
+			defer runtime.SetDefaultGOMAXPROCS()
+		}
+		p, percent, before, usedBefore := processors{all: true}, 100, time.Now(), processorTime()
 		for {
 			select {
 			case <-end:
 				return
 			case <-look.C:
 			}
+			if adaptGarbage {
+				percent = collectGarbage(percent)
+			}
 			now, used := time.Now(), processorTime()
-			if p.change(float64(used-usedBefore)/float64(now.Sub(before)), now) {
+			if adaptProcessors && p.change(float64(used-usedBefore)/float64(now.Sub(before)), now) {
 				if p.all {
 					runtime.SetDefaultGOMAXPROCS()
 				} else {

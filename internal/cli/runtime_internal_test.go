@@ -56,3 +56,12 @@ func TestProcessorsAreTriedOnceAMinute(t *testing.T) {
 		t.Errorf("tried %d times in ten minutes", tried)
 	}
 }
+
+func TestGarbagePercent(t *testing.T) {
+	t.Parallel()
+	for live, want := range map[uint64]int{0: 200, 4 << 20: 200, 32 << 20: 200, 64 << 20: 100, 80 << 20: 80, 1 << 30: 50} {
+		if got := garbagePercent(live); got != want {
+			t.Errorf("%d bytes are live: %d %%, want %d", live, got, want)
+		}
+	}
+}

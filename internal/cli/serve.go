@@ -36,8 +36,7 @@ func serveCommand() *cobra.Command {
 		Use:   "serve",
 		Short: "Serve orders over HTTP (the default)",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			collectGarbage(false)
-			defer useProcessors()()
+			defer tuneRuntime()()
 			if err := cfg.OIDC.check(); err != nil {
 				return configError{err}
 			}
@@ -121,7 +120,7 @@ func (s start) serve(ctx context.Context, cfg *config, out io.Writer) error {
 	outbound := newOutbound(cfg, db.New(pool), orders, telemetry{registry, log})
 	verification := books.NewVerification(pool, books.VerificationConfig{Now: orders.Now, Log: log})
 	defer verification.Stop()
-	edge.tail = events.NewTail(outbound.feed, events.TailConfig{Log: log, Registerer: registry, Crowd: collectGarbage})
+	edge.tail = events.NewTail(outbound.feed, events.TailConfig{Log: log, Registerer: registry})
 	api, forOperations := handlers(cfg, orders, httpapi.Config{
 		Currency: cfg.Currency, ResponseTimeout: cfg.ResponseTimeout, Log: log, Access: control, Webhooks: outbound.endpoints,
 		Books: verification, Events: edge.tail, AllowedHosts: cfg.allowedHosts(), Proxies: cfg.proxies(),

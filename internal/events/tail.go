@@ -22,7 +22,6 @@ import (
 type Tail struct {
 	reader *Reader
 	log    *slog.Logger
-	crowd  func(many bool)
 	failed rate.Sometimes // limits log lines about reads that failed
 	wake   chan struct{}  // a listener has come
 
@@ -64,7 +63,6 @@ const (
 	stretchMost = 4000                  // events in one read
 	backlog     = 2000                  // events read at first, for listeners that come back after a restart
 	wakePrice   = 40 * time.Microsecond // added to the pause for each listener, so that waking them leaves time for the rest
-	crowdFrom   = 1000                  // listeners
 	failedPause = time.Second           // after a failed read
 	lingers     = 10 * time.Second      // how long reading continues without listeners
 )
@@ -73,14 +71,13 @@ const (
 type TailConfig struct {
 	Log        *slog.Logger          // nil: discarded
 	Registerer prometheus.Registerer // of metrics; nil: none
-	Crowd      func(many bool)       // called when there are a thousand listeners, or no longer; may be nil
 }
 
 // NewTail returns a tail that does nothing until Start.
 func NewTail(reader *Reader, cfg TailConfig) *Tail {
 	t := &Tail{
 		reader: reader, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)), failed: rate.Sometimes{Interval: time.Minute},
-		crowd: cfg.Crowd, wake: make(chan struct{}, 1), view: view{news: make(chan struct{})}, empty: make(chan struct{}), most: keptBytes,
+		wake: make(chan struct{}, 1), view: view{news: make(chan struct{})}, empty: make(chan struct{}), most: keptBytes,
 	}
 	t.life, t.end = context.WithCancel(context.Background())
 	promauto.With(cfg.Registerer).NewGaugeFunc(prometheus.GaugeOpts{
@@ -174,12 +171,9 @@ func (t *Tail) leave() {
 // follow reads the end of the feed until there were no listeners for a while.
 func (t *Tail) follow(ctx context.Context) {
 	defer t.forget()
-	many := false
-	defer func() { t.tellCrowd(&many, 0) }()
 	var came time.Time // when the last event came
 	for heard := time.Now(); ctx.Err() == nil && time.Since(heard) < lingers; {
 		n, before := t.Listeners(), t.to
-		t.tellCrowd(&many, n)
 		if n > 0 {
 			heard = time.Now()
 		}
@@ -196,14 +190,6 @@ func (t *Tail) follow(ctx context.Context) {
 			pause = busy
 		}
 		pg.Sleep(ctx, max(pause, time.Duration(n)*wakePrice))
-	}
-}
-
-// tellCrowd reports a change between many and few listeners.
-func (t *Tail) tellCrowd(many *bool, listeners int) {
-	if now := listeners >= crowdFrom; now != *many && t.crowd != nil {
-		*many = now
-		t.crowd(now)
 	}
 }
 
