@@ -206,7 +206,7 @@ func TestKeysAtOnce(t *testing.T) {
 				in.CustomerID = "c" // it is admitted by another statement
 			}
 			in = keyed(in, fmt.Sprint("key ", key))
-			o, err := insist(func() (orders.Order, error) { return replicas[caller%2].Process(t.Context(), in) })
+			o, err := insist(func() (orders.Order, error) { return deref(replicas[caller%2].Process(t.Context(), in)) })
 			if err != nil {
 				t.Errorf("%s: %v", in.OrderID, err)
 			}
@@ -244,7 +244,7 @@ func TestOneKeyForManyOrders(t *testing.T) {
 	for i := range keys * callers {
 		wg.Go(func() {
 			in := keyed(request(fmt.Sprint("order ", i)), fmt.Sprint("key ", i/callers))
-			o, err := insist(func() (orders.Order, error) { return replicas[i%2].Process(t.Context(), in) })
+			o, err := insist(func() (orders.Order, error) { return deref(replicas[i%2].Process(t.Context(), in)) })
 			switch {
 			case err == nil && o.Status == fsm.Completed:
 				won[i/callers].Store(o.OrderID, true)
@@ -282,8 +282,8 @@ func TestKeys(t *testing.T) {
 		paid.PaymentMethod = "pm"
 		for _, in := range []engine.Input{dear, noted, other, paid} {
 			for name, ask := range map[string]func() (orders.Order, error){
-				"waits": func() (orders.Order, error) { return b.engine.Process(t.Context(), keyed(in, "k")) },
-				"async": func() (orders.Order, error) { return b.engine.Admit(t.Context(), keyed(in, "k")) },
+				"waits": func() (orders.Order, error) { return deref(b.engine.Process(t.Context(), keyed(in, "k"))) },
+				"async": func() (orders.Order, error) { return deref(b.engine.Admit(t.Context(), keyed(in, "k"))) },
 			} {
 				assert.ErrorIs(t, assert.Err(ask()), orders.ErrKeyReused, name, in)
 			}

@@ -16,7 +16,7 @@ import (
 // waiters are the two ways to wait for an order.
 func waiters(s *shop, in engine.Input) map[string]func(context.Context) (orders.Order, error) {
 	return map[string]func(context.Context) (orders.Order, error){
-		"process": func(ctx context.Context) (orders.Order, error) { return s.engine.Process(ctx, in) },
+		"process": func(ctx context.Context) (orders.Order, error) { return deref(s.engine.Process(ctx, in)) },
 		"await":   func(ctx context.Context) (orders.Order, error) { return s.engine.Await(ctx, in.OrderID, final) },
 	}
 }
@@ -57,7 +57,7 @@ func TestWhatIsNotWaitedFor(t *testing.T) {
 		in := request("one")
 		s.admit(t, in)
 		s.until(t, "one", "callback")
-		if o, err := s.engine.Process(within(t, patience), in); err != nil || text(o.Hold) != "callback" || len(o.Action) == 0 {
+		if o, err := deref(s.engine.Process(within(t, patience), in)); err != nil || text(o.Hold) != "callback" || len(o.Action) == 0 {
 			t.Errorf("%v, %s", err, brief(o))
 		}
 	})
@@ -65,7 +65,7 @@ func TestWhatIsNotWaitedFor(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.hold(t, "charging", "one")
-		if o, err := b.engine.Process(within(t, patience), request("one")); err != nil || text(o.Hold) != "paused" {
+		if o, err := deref(b.engine.Process(within(t, patience), request("one"))); err != nil || text(o.Hold) != "paused" {
 			t.Errorf("%v, %s", err, brief(o))
 		}
 	})

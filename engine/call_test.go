@@ -317,7 +317,7 @@ func keeps(t *testing.T, s *shop, charged func(orderID string) (times, undone in
 	var callers sync.WaitGroup
 	for i := range 50 {
 		callers.Go(func() {
-			o, err := s.engines[i%2].Process(t.Context(), crowd)
+			o, err := deref(s.engines[i%2].Process(t.Context(), crowd))
 			if err != nil || o.Status != fsm.Completed {
 				t.Errorf("one of a crowd: %v, %s", err, brief(o))
 			}
@@ -354,7 +354,7 @@ func TestPoliciesThatAreReadLate(t *testing.T) {
 				b.engine = startWatchful(t, p, byCallers)
 				var order orders.Order
 				eventually(t, "an order is taken", func() bool {
-					order, err = b.engine.Process(t.Context(), request("order"))
+					order, err = deref(b.engine.Process(t.Context(), request("order")))
 					if err != nil && !errors.Is(err, orders.ErrUnavailable) {
 						t.Fatal(err)
 					}

@@ -34,7 +34,7 @@ func TestCallbacksRacingTheir202(t *testing.T) {
 			defer func() { <-turn }()
 			id := fmt.Sprintf("o%04d", i)
 			// Without a limit: whoever has one is told at once that the answer may take an hour.
-			if order, err := s.anyone().Process(t.Context(), request(id)); err != nil || order.Status != "completed" {
+			if order, err := deref(s.anyone().Process(t.Context(), request(id))); err != nil || order.Status != "completed" {
 				t.Errorf("%s: %v, %s", id, err, brief(order))
 			}
 		})

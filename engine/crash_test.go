@@ -115,7 +115,7 @@ func TestOrderLostInACrash(t *testing.T) {
 			orderID, number, answers, goOn := s.lose(t, c.lost)
 			if c.meanwhile != nil {
 				assert.Eventually(t, "another replica completes it", func() bool {
-					order, err := s.engine.Process(t.Context(), c.meanwhile(orderID))
+					order, err := deref(s.engine.Process(t.Context(), c.meanwhile(orderID)))
 					return err == nil && order.Status == fsm.Completed
 				})
 			}

@@ -70,7 +70,7 @@ func TestOrderAtAProvider(t *testing.T) {
 	for i, test := range tests {
 		callers.Go(func() {
 			id := fmt.Sprintf("%d.", i)
-			o, err := insist(func() (orders.Order, error) { return s.engine.Process(t.Context(), request(id)) })
+			o, err := insist(func() (orders.Order, error) { return deref(s.engine.Process(t.Context(), request(id))) })
 			if ends := string(o.Status) + ": " + s.standing(id); err != nil || ends != test.want {
 				t.Errorf("%s: %s, want %s: %v, %+v", test.name, ends, test.want, err, s.sim.Books(id))
 			}

@@ -29,7 +29,7 @@ func TestScheduledStart(t *testing.T) {
 		in := request("order")
 		in.StartAt = time.Now().Add(time.Hour)
 		limit := within(t, patience)
-		if first, err := s.engine.Process(limit, in); err != nil || text(first.Hold) != "scheduled" || limit.Err() != nil {
+		if first, err := deref(s.engine.Process(limit, in)); err != nil || text(first.Hold) != "scheduled" || limit.Err() != nil {
 			t.Errorf("told of a start that its caller can't wait for: %v, %s, time is up: %v", err, brief(first), limit.Err())
 		}
 	}
@@ -93,7 +93,7 @@ concurrency: {by: concurrencyKey, limit: 1}`)
 			`WITH held AS (UPDATE orders SET hold = 'attention', hold_reason = 'look', due_at = NULL, owner = NULL, seq = seq + 1
 				WHERE order_id = 'held' AND hold = 'retry' RETURNING 1) SELECT count(*) FROM held`))
 		limit := within(t, patience)
-		order, err := s.engine.Process(limit, request("held"))
+		order, err := deref(s.engine.Process(limit, request("held")))
 		if err != nil || limit.Err() != nil || order.Hold == nil || *order.Hold != "attention" {
 			t.Errorf("%v, %s, time is up: %v", err, brief(order), limit.Err())
 		}
@@ -108,7 +108,7 @@ func (s *shop) waitsInVain(t *testing.T, in engine.Input, stays func(*orders.Ord
 	t.Helper()
 	for limit := 300 * time.Millisecond; ; limit *= 2 {
 		began := time.Now()
-		order, err := s.engine.Process(within(t, limit), in)
+		order, err := deref(s.engine.Process(within(t, limit), in))
 		took := time.Since(began)
 		switch {
 		case err == nil && took < limit-50*time.Millisecond:
@@ -194,7 +194,7 @@ func (s *shop) flood(t *testing.T, n, customers int) {
 			in := request(fmt.Sprintf("o%03d", i))
 			in.CustomerID = fmt.Sprintf("c%d", i%customers)
 			limit := within(t, 3*patience) // for all of them together
-			if order, err := insist(func() (orders.Order, error) { return s.anyone().Process(limit, in) }); err != nil || order.Status != "completed" {
+			if order, err := insist(func() (orders.Order, error) { return deref(s.anyone().Process(limit, in)) }); err != nil || order.Status != "completed" {
 				t.Errorf("%s: %v, %s", in.OrderID, err, brief(order))
 			}
 		})
@@ -224,7 +224,9 @@ func TestConcurrencyPermits(t *testing.T) {
 charge: {executor: simulator, url: SIM}
 concurrency: {by: item, limit: 1}`)
 		for i := range 30 {
-			if _, err := insist(func() (orders.Order, error) { return s.anyone().Admit(t.Context(), request(fmt.Sprintf("o%03d", i))) }); err != nil {
+			if _, err := insist(func() (orders.Order, error) {
+				return deref(s.anyone().Admit(t.Context(), request(fmt.Sprintf("o%03d", i))))
+			}); err != nil {
 				t.Fatal(err)
 			}
 		}

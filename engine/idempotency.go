@@ -67,14 +67,14 @@ func (s *startOver) answerTo(in *Input) error {
 }
 
 // anew repeats a request while its run ends with startOver.
-func anew(ctx context.Context, do func() (orders.Order, error)) (orders.Order, error) {
+func anew(ctx context.Context, do func() (*orders.Order, error)) (*orders.Order, error) {
 	for {
 		order, err := do()
 		if _, again := errors.AsType[*startOver](err); !again {
 			return order, err
 		}
 		if ctx.Err() != nil {
-			return orders.Order{}, waitError(ctx)
+			return nil, waitError(ctx)
 		}
 	}
 }
@@ -82,16 +82,16 @@ func anew(ctx context.Context, do func() (orders.Order, error)) (orders.Order, e
 // readStored reads the order of a run as durably as the settings demand. An order with another number is another
 // order, because numbers are never reused. A request with input then starts over, after the run has ended, too. A
 // caller without input gets whichever order has the id now.
-func (e *core) readStored(ctx context.Context, r *run, in *Input) (orders.Order, error) {
+func (e *core) readStored(ctx context.Context, r *run, in *Input) (*orders.Order, error) {
 	order, err := e.Orders.GetDurable(ctx, r.orderID)
 	if in != nil && (errors.Is(err, orders.ErrNotFound) || err == nil && order.OrderNo != r.stored.OrderNo) {
 		select {
 		case <-r.done:
 		case <-ctx.Done():
 		}
-		return orders.Order{}, errLost.answerTo(in)
+		return nil, errLost.answerTo(in)
 	}
-	return order, err
+	return &order, err
 }
 
 // checkKeys decides about requests with a key whose orders are not stored. If the key is not stored, the order is

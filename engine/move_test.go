@@ -290,7 +290,7 @@ func TestMoveTheMachineDoesNotKnow(t *testing.T) {
 				RETURN NEW;
 			END $$`)
 			b.exec(t, `CREATE TRIGGER jump BEFORE UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION jump()`)
-			o, err := b.engine.Process(within(t, patience), request("order"))
+			o, err := deref(b.engine.Process(within(t, patience), request("order")))
 			if err == nil || o.Status != "" {
 				t.Fatalf("told %s, %v", o.Status, err)
 			}

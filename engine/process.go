@@ -18,14 +18,17 @@ import (
 // same run. Errors: *orders.Conflict, orders.ErrKeyReused, orders.ErrOverloaded, orders.ErrStopping,
 // orders.ErrUnavailable, that of ctx if it was canceled, or orders.ErrNotFound if the key belongs to this request and
 // its order was removed.
-func (e *Engine) Process(ctx context.Context, in Input) (orders.Order, error) {
-	return anew(ctx, func() (orders.Order, error) { return e.process(ctx, in) })
+//
+// Callers share what is returned, and must not change it. It is a pointer because thousands may wait here, and the order
+// would stand on the stack of each of them several times.
+func (e *Engine) Process(ctx context.Context, in Input) (*orders.Order, error) {
+	return anew(ctx, func() (*orders.Order, error) { return e.process(ctx, &in) })
 }
 
-func (e *Engine) process(ctx context.Context, in Input) (orders.Order, error) {
+func (e *Engine) process(ctx context.Context, in *Input) (*orders.Order, error) {
 	r, made, err := e.enter(ctx, in)
 	if err != nil {
-		return orders.Order{}, err
+		return nil, err
 	}
 	stored := r.isStored
 	if made { // the order has this request's input, unless it was stored before
@@ -33,40 +36,40 @@ func (e *Engine) process(ctx context.Context, in Input) (orders.Order, error) {
 	}
 	select {
 	case <-stored:
-		if err := e.checkInput(ctx, r, &in); err != nil {
-			return orders.Order{}, err
+		if err := e.checkInput(ctx, r, in); err != nil {
+			return nil, err
 		}
 	case <-r.done:
 	case <-ctx.Done():
 	}
-	return e.await(ctx, r, &in)
+	return e.await(ctx, r, in)
 }
 
 // Admit is like Process, but returns as soon as the order is stored.
-func (e *Engine) Admit(ctx context.Context, in Input) (orders.Order, error) {
-	return anew(ctx, func() (orders.Order, error) { return e.admitAsync(ctx, in) })
+func (e *Engine) Admit(ctx context.Context, in Input) (*orders.Order, error) {
+	return anew(ctx, func() (*orders.Order, error) { return e.admitAsync(ctx, &in) })
 }
 
-func (e *Engine) admitAsync(ctx context.Context, in Input) (orders.Order, error) {
+func (e *Engine) admitAsync(ctx context.Context, in *Input) (*orders.Order, error) {
 	r, _, err := e.enter(ctx, in)
 	if err != nil {
-		return orders.Order{}, err
+		return nil, err
 	}
 	select {
 	case <-r.isStored:
-		if err := e.checkInput(ctx, r, &in); err != nil {
-			return orders.Order{}, err
+		if err := e.checkInput(ctx, r, in); err != nil {
+			return nil, err
 		}
-		return e.readStored(ctx, r, &in)
+		return e.readStored(ctx, r, in)
 	case <-r.done:
-		return e.outcome(ctx, r, &in)
+		return e.outcome(ctx, r, in)
 	case <-ctx.Done():
-		return orders.Order{}, waitError(ctx)
+		return nil, waitError(ctx)
 	}
 }
 
 // enter joins the run of the order, or makes one and queues it for admission.
-func (e *Engine) enter(ctx context.Context, in Input) (r *run, made bool, err error) {
+func (e *Engine) enter(ctx context.Context, in *Input) (r *run, made bool, err error) {
 	if e.stopping.Load() {
 		return nil, false, orders.ErrStopping
 	}
@@ -80,7 +83,7 @@ func (e *Engine) enter(ctx context.Context, in Input) (r *run, made bool, err er
 	if version, p := e.policies.active(); version != nil && p == nil {
 		return nil, false, orders.ErrUnavailable // the active policy has not been read
 	}
-	r, made = e.runs.join(in.OrderID, in)
+	r, made = e.runs.join(in.OrderID, *in)
 	if r == nil {
 		return nil, false, orders.ErrStopping
 	}
@@ -119,13 +122,13 @@ const knownReadsMost = 4
 
 // await waits for the end of the run, and continues to wait while the order is on a hold that may end before ctx
 // does. in is nil if there is no input to compare.
-func (e *Engine) await(ctx context.Context, r *run, in *Input) (orders.Order, error) {
+func (e *Engine) await(ctx context.Context, r *run, in *Input) (*orders.Order, error) {
 	for {
 		order, err := e.awaitRun(ctx, r, in)
-		if err != nil || ctx.Err() != nil || e.stopping.Load() || !resumesWithin(ctx, &order, e.now()) {
+		if err != nil || ctx.Err() != nil || e.stopping.Load() || !resumesWithin(ctx, order, e.now()) {
 			return order, err
 		}
-		if r = e.rejoin(&order); r == nil {
+		if r = e.rejoin(order); r == nil {
 			return order, nil
 		}
 	}
@@ -147,7 +150,7 @@ func resumesWithin(ctx context.Context, o *orders.Order, now time.Time) bool {
 	return !ok || o.DueAt == nil || o.DueAt.Sub(now) < time.Until(deadline)
 }
 
-func (e *Engine) awaitRun(ctx context.Context, r *run, in *Input) (orders.Order, error) {
+func (e *Engine) awaitRun(ctx context.Context, r *run, in *Input) (*orders.Order, error) {
 	r.waiters.Add(1)
 	defer r.waiters.Add(-1)
 	select {
@@ -160,41 +163,42 @@ func (e *Engine) awaitRun(ctx context.Context, r *run, in *Input) (orders.Order,
 	case <-r.done:
 		return e.outcome(ctx, r, in)
 	default:
-		return orders.Order{}, waitError(ctx)
+		return nil, waitError(ctx)
 	}
 	return e.asStored(ctx, r, in)
 }
 
 // outcome returns what a run has ended with.
-func (e *Engine) outcome(ctx context.Context, r *run, in *Input) (orders.Order, error) {
+func (e *Engine) outcome(ctx context.Context, r *run, in *Input) (*orders.Order, error) {
 	var again *startOver
 	switch {
 	case errors.As(r.err, &again) && in == nil: // another replica may have admitted an order with this id
-		return e.readFor(ctx, r.orderID)
+		order, err := e.readFor(ctx, r.orderID)
+		return &order, err
 	case errors.As(r.err, &again):
-		return orders.Order{}, again.answerTo(in)
+		return nil, again.answerTo(in)
 	case errors.Is(r.err, orders.ErrStopping) && r.no() != 0:
 		return e.asStored(ctx, r, in)
 	case r.err != nil:
-		return orders.Order{}, r.err
+		return nil, r.err
 	case in != nil:
 		if d, err := e.conflicts(ctx, r, in); err != nil || d != nil {
-			return orders.Order{}, cmp.Or[error](err, &orders.Conflict{Order: r.order, Differences: d})
+			return nil, cmp.Or[error](err, &orders.Conflict{Order: r.order, Differences: d})
 		}
 	}
-	return r.order, nil
+	return &r.order, nil
 }
 
 // asStored returns the stored order to a caller whose time is up.
-func (e *Engine) asStored(ctx context.Context, r *run, in *Input) (orders.Order, error) {
+func (e *Engine) asStored(ctx context.Context, r *run, in *Input) (*orders.Order, error) {
 	if errors.Is(ctx.Err(), context.Canceled) {
-		return orders.Order{}, context.Canceled // the caller has gone
+		return nil, context.Canceled // the caller has gone
 	}
 	short, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLook)
 	defer cancel()
 	if in != nil {
 		if err := e.checkInput(short, r, in); err != nil {
-			return orders.Order{}, err
+			return nil, err
 		}
 	}
 	return e.readStored(short, r, in)
@@ -210,7 +214,7 @@ func (e *Engine) checkInput(ctx context.Context, r *run, in *Input) error {
 	if err != nil {
 		return err
 	}
-	return &orders.Conflict{Order: order, Differences: d}
+	return &orders.Conflict{Order: *order, Differences: d}
 }
 
 // conflicts stores the key of the request for this order, and returns how its input differs. If a retry has replaced

@@ -102,14 +102,14 @@ func TestProcessKnown(t *testing.T) {
 	} {
 		b.writesNothing(t, func() {
 			for _, e := range []*engine.Engine{b.engine, other} {
-				order, err := e.Process(t.Context(), in)
+				order, err := deref(e.Process(t.Context(), in))
 				if err != nil || asJSON(t, order) != asJSON(t, first) {
 					t.Errorf("%s: %v\nfirst %s\nthen  %s", name, err, asJSON(t, first), asJSON(t, order))
 				}
 			}
 		})
 	}
-	if order, err := other.Process(t.Context(), request("pounds")); err != nil || order.Currency != "GBP" {
+	if order, err := deref(other.Process(t.Context(), request("pounds"))); err != nil || order.Currency != "GBP" {
 		t.Errorf("%v %+v", err, order)
 	}
 }
@@ -122,7 +122,7 @@ func TestProcessConflict(t *testing.T) {
 		{Pointer: "/currency", Stored: "EUR", Sent: "USD"}, {Pointer: "/quantity", Stored: "2", Sent: "1"}}
 	other := engine.Input{OrderID: "known", Amount: decimal.MustParse("10.51"), Item: "Widget", Currency: "USD", Quantity: 1}
 	b.writesNothing(t, func() {
-		for _, send := range []func(context.Context, engine.Input) (orders.Order, error){b.engine.Process, b.engine.Admit} {
+		for _, send := range []func(context.Context, engine.Input) (*orders.Order, error){b.engine.Process, b.engine.Admit} {
 			_, err := send(t.Context(), other)
 			var conflict *orders.Conflict
 			if !errors.As(err, &conflict) || !slices.Equal(conflict.Differences, all) {
@@ -217,7 +217,9 @@ func TestProcessUnfinished(t *testing.T) {
 		g.admit(t, time.Minute, "elsewhere")
 		g.advance(t, fsm.Reserving, "elsewhere")
 		b.writesNothing(t, func() {
-			order, err := inVain(t, func(ctx context.Context) (orders.Order, error) { return b.engine.Process(ctx, request("elsewhere")) })
+			order, err := inVain(t, func(ctx context.Context) (orders.Order, error) {
+				return deref(b.engine.Process(ctx, request("elsewhere")))
+			})
 			if err != nil || order.Status != fsm.Reserving || order.ChargedAt == nil {
 				t.Errorf("%v %+v", err, order)
 			}
@@ -267,12 +269,12 @@ func TestProcessUnfinished(t *testing.T) {
 func TestAdmit(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	order, err := b.engine.Admit(t.Context(), request("stored"))
+	order, err := deref(b.engine.Admit(t.Context(), request("stored")))
 	if err != nil || order.OrderNo == 0 || order.OrderID != "stored" {
 		t.Fatalf("%v %+v", err, order)
 	}
 	reaches(t, b.Pool, "stored", "completed")
-	order, err = b.engine.Admit(t.Context(), request("stored"))
+	order, err = deref(b.engine.Admit(t.Context(), request("stored")))
 	if err != nil || order.Status != fsm.Completed {
 		t.Errorf("%v %+v", err, order)
 	}
@@ -293,7 +295,7 @@ func TestTurnedAway(t *testing.T) {
 		}()
 		eventually(t, "the first is in memory", func() bool { return b.engine.InFlight() == 1 })
 		b.writesNothing(t, func() {
-			if o, err := b.engine.Process(t.Context(), request("known")); err != nil || o.Status != fsm.Completed {
+			if o, err := deref(b.engine.Process(t.Context(), request("known"))); err != nil || o.Status != fsm.Completed {
 				t.Errorf("an order that is stored: %s, %v", o.Status, err)
 			}
 			assert.ErrorIs(t, assert.Err(b.engine.Process(t.Context(), request("too many"))), orders.ErrOverloaded)

@@ -146,7 +146,7 @@ func (w *world) process(t *rapid.T, in engine.Input, o *modelOrder) {
 		w.model.finish(o)
 	}
 	e := w.anyEngine(t)
-	order, err := w.wait(o, func(ctx context.Context) (orders.Order, error) { return e.Process(ctx, in) })
+	order, err := w.wait(o, func(ctx context.Context) (orders.Order, error) { return deref(e.Process(ctx, in)) })
 	if err != nil {
 		t.Fatalf("process %+v: %v", in, err)
 	}
@@ -161,7 +161,7 @@ func (w *world) processAtOnce(t *rapid.T) {
 	answers := make(chan answer)
 	for n := range 4 {
 		go func() {
-			order, err := w.engines[n%2].Process(w.t.Context(), in)
+			order, err := deref(w.engines[n%2].Process(w.t.Context(), in))
 			answers <- answer{in.OrderID, order, err}
 		}()
 	}
@@ -188,7 +188,7 @@ func (w *world) processConflicting(t *rapid.T) {
 		in.Quantity++
 	}
 	e := w.anyEngine(t)
-	_, err := w.wait(o, func(ctx context.Context) (orders.Order, error) { return e.Process(ctx, in) })
+	_, err := w.wait(o, func(ctx context.Context) (orders.Order, error) { return deref(e.Process(ctx, in)) })
 	var conflict *orders.Conflict
 	if !errors.As(err, &conflict) || len(conflict.Differences) != 1 || conflict.Differences[0].Pointer != want {
 		t.Fatalf("%+v for %+v: %v", in, o, err)

@@ -45,7 +45,7 @@ func TestOneOrderManyCallers(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 49 {
 		wg.Go(func() {
-			order, err := replicas[i%3].Process(t.Context(), request("one"))
+			order, err := deref(replicas[i%3].Process(t.Context(), request("one")))
 			answers <- told{answer{"one", order, err}, time.Now()}
 		})
 	}

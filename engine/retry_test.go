@@ -275,7 +275,7 @@ func TestRetryWithAnotherPaymentMethod(t *testing.T) {
 	for _, of := range []string{"one", "three"} {
 		in.PaymentMethod = of
 		isNow(t, s.process(t, in), fsm.Completed)
-		if o, err := s.engine.Admit(t.Context(), in); err != nil || o.Status != fsm.Completed {
+		if o, err := deref(s.engine.Admit(t.Context(), in)); err != nil || o.Status != fsm.Completed {
 			t.Errorf("asked for with %s, without waiting: %s, %v", of, brief(o), err)
 		}
 	}

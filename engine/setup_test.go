@@ -118,7 +118,7 @@ func insist(call func() (orders.Order, error)) (order orders.Order, err error) {
 // process takes an order to its end.
 func (b *bundle) process(t testing.TB, in engine.Input) orders.Order {
 	t.Helper()
-	order, err := insist(func() (orders.Order, error) { return b.engine.Process(t.Context(), in) })
+	order, err := insist(func() (orders.Order, error) { return deref(b.engine.Process(t.Context(), in)) })
 	assert.NoError(t, err, "process", in.OrderID)
 	return order
 }
@@ -193,7 +193,7 @@ func ask(t testing.TB, e *engine.Engine, inputs ...engine.Input) <-chan answer {
 	var wg sync.WaitGroup
 	for _, in := range inputs {
 		wg.Go(func() {
-			order, err := insist(func() (orders.Order, error) { return e.Process(t.Context(), in) })
+			order, err := insist(func() (orders.Order, error) { return deref(e.Process(t.Context(), in)) })
 			answers <- answer{in.OrderID, order, err}
 		})
 	}
@@ -411,7 +411,15 @@ func isNow(t testing.TB, o orders.Order, want fsm.State) {
 // admit stores an order and does not wait for it.
 func (b *bundle) admit(t testing.TB, in engine.Input) orders.Order {
 	t.Helper()
-	order, err := insist(func() (orders.Order, error) { return b.engine.Admit(t.Context(), in) })
+	order, err := insist(func() (orders.Order, error) { return deref(b.engine.Admit(t.Context(), in)) })
 	assert.NoError(t, err, "admit", in.OrderID)
 	return order
+}
+
+// deref returns the order that a call returned, or an empty one with its error.
+func deref(order *orders.Order, err error) (orders.Order, error) {
+	if order == nil {
+		return orders.Order{}, err
+	}
+	return *order, err
 }

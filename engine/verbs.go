@@ -211,7 +211,8 @@ func (e *Engine) follow(ctx context.Context, o *orders.Order, async bool) (order
 		return order, err
 	}
 	if r := e.rejoin(&order); r != nil {
-		return e.await(ctx, r, nil)
+		awaited, err := e.await(ctx, r, nil)
+		return or(awaited), err
 	}
 	return order, nil
 }

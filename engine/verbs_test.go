@@ -96,7 +96,7 @@ func TestVerbsWithoutTheirAnswer(t *testing.T) {
 				order, err = b.engine.Do(t.Context(), asked(orders.Resume))
 				var done *orders.NotApplicable
 				if errors.As(err, &done) {
-					order, err = b.engine.Process(t.Context(), request("order"))
+					order, err = deref(b.engine.Process(t.Context(), request("order")))
 				}
 			}
 			if err != nil || order.Status != fsm.Completed {
@@ -130,7 +130,7 @@ func TestVerbsOnLockedRows(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience) // the locks are there until the callers have left
 	defer cancel()
-	if o, err := b.engine.Process(ctx, request("free")); err != nil || o.Status != fsm.Completed {
+	if o, err := deref(b.engine.Process(ctx, request("free"))); err != nil || o.Status != fsm.Completed {
 		t.Errorf("another order meanwhile: %v %s", err, o.Status)
 	}
 	callers.Wait()

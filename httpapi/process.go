@@ -82,12 +82,7 @@ func (s *server) process(w http.ResponseWriter, r *http.Request) error {
 		return s.processStream(w, r)
 	}
 	q := s.submissionOf(w, r)
-	body := newBuffer()
-	defer body.free()
-	if err := body.read(w, r); err != nil {
-		return err
-	}
-	in, ignored, err := q.input(r.Context(), body.Bytes(), r.Header)
+	in, ignored, err := q.read(w, r)
 	if err != nil {
 		return err
 	}
@@ -98,8 +93,19 @@ func (s *server) process(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	s.writeOrder(w, &o, q.want, withMetadata(ignored, &in, &o))
+	s.writeOrder(w, o, q.want, withMetadata(ignored, in, o))
 	return nil
+}
+
+// read reads the request. While the caller waits, its body takes no memory.
+func (s *submission) read(w http.ResponseWriter, r *http.Request) (in *engine.Input, ignored []string, err error) {
+	body := newBuffer()
+	defer body.free()
+	if err := body.read(w, r); err != nil {
+		return nil, nil, err
+	}
+	decoded, ignored, err := s.input(r.Context(), body.Bytes(), r.Header)
+	return &decoded, ignored, err
 }
 
 // submission is what a request says beside its orders.
@@ -156,15 +162,15 @@ func (s *server) inputIfStored(ctx context.Context, in engine.Input, refused err
 
 // run processes the order and waits for its end. With no time to wait, it returns as soon as the order is stored,
 // because a 202 promises that.
-func (s *submission) run(ctx context.Context, in engine.Input) (o orders.Order, err error) {
+func (s *submission) run(ctx context.Context, in *engine.Input) (o *orders.Order, err error) {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.want.atMost, readLimit))
 	defer cancel()
 	if s.want.atMost == 0 {
-		o, err = s.engine.Admit(ctx, in)
+		o, err = s.engine.Admit(ctx, *in)
 	} else {
-		o, err = s.engine.Process(ctx, in)
+		o, err = s.engine.Process(ctx, *in)
 	}
-	return o, withheld(s.principal, &o, err)
+	return o, withheld(s.principal, o, err)
 }
 
 // withMetadata adds metadata to the ignored fields if it differs from what is stored.

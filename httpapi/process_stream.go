@@ -232,7 +232,7 @@ func (st *orderStream) start(n int, text []byte) bool {
 // process appends the answer to a line.
 func (st *orderStream) process(b []byte, n int, text []byte, denied error) []byte {
 	began := time.Now()
-	o, ignored, err := orders.Order{}, []string(nil), denied
+	o, ignored, err := (*orders.Order)(nil), []string(nil), denied
 	if denied == nil {
 		o, ignored, err = st.order(text)
 	}
@@ -249,7 +249,7 @@ func (st *orderStream) process(b []byte, n int, text []byte, denied error) []byt
 		}
 	case !o.Status.Final():
 		line.Status = http.StatusAccepted
-		line.RetryAfter = secondsOf(retryAfter(&o, st.clock))
+		line.RetryAfter = secondsOf(retryAfter(o, st.clock))
 	}
 	st.metrics.seconds.WithLabelValues(st.r.Pattern, strconv.Itoa(int(line.Status))).Observe(time.Since(began).Seconds())
 	if err != nil {
@@ -260,7 +260,7 @@ func (st *orderStream) process(b []byte, n int, text []byte, denied error) []byt
 	if line.RetryAfter > 0 {
 		b = strconv.AppendInt(append(b, `,"retryAfter":`...), int64(line.RetryAfter), 10)
 	}
-	b = answerOf(&o, ignored).append(append(b, `,"order":`...))
+	b = answerOf(o, ignored).append(append(b, `,"order":`...))
 	return append(b, "}\n"...)
 }
 
@@ -271,7 +271,7 @@ func secondsOf(header string) int32 {
 }
 
 // order processes the order of a line. It recovers from panics, which would end the service outside of the handler.
-func (st *orderStream) order(text []byte) (o orders.Order, ignored []string, err error) {
+func (st *orderStream) order(text []byte) (o *orders.Order, ignored []string, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			st.logPanic(st.requestID, st.r, cause)
@@ -279,14 +279,17 @@ func (st *orderStream) order(text []byte) (o orders.Order, ignored []string, err
 		}
 	}()
 	if len(text) > maxBody {
-		return o, nil, newProblem("body_too_large", "")
+		return nil, nil, newProblem("body_too_large", "")
 	}
 	in, ignored, err := st.input(st.ctx, text, nil)
 	if err != nil {
-		return o, nil, err
+		return nil, nil, err
 	}
-	o, err = st.run(st.ctx, in)
-	return o, withMetadata(ignored, &in, &o), err
+	o, err = st.run(st.ctx, &in)
+	if err != nil {
+		return nil, nil, err
+	}
+	return o, withMetadata(ignored, &in, o), nil
 }
 
 // give queues an answer for write.
