@@ -25,7 +25,7 @@ type overview struct {
 	At                  time.Time        `json:"at" doc:"When the numbers were read."`
 	Statuses            []statusCount    `json:"statuses" nullable:"false" doc:"Orders by status."`
 	Holds               []holdCount      `json:"holds" nullable:"false" doc:"Orders by hold."`
-	Oldest              *unfinishedOrder `json:"oldest,omitempty" doc:"The oldest unfinished order. Absent if there is none."`
+	Oldest              *unfinishedOrder `json:"oldest,omitempty" doc:"The oldest unfinished order. Absent if there is none, or while it is not known to be durable."`
 	OverdueSeconds      float64          `json:"overdueSeconds" doc:"How long the most overdue order had not been picked up when this replica last looked; 0 if none."`
 	LateUndos           int64            `json:"lateUndos" doc:"Late effects that are not undone yet."`
 	Refunds             int64            `json:"refunds" doc:"Open refunds."`

@@ -20,7 +20,7 @@ import (
 
 const (
 	ndjson       = "application/x-ndjson"
-	lineShare    = smallBody             // of lineBytes, for a short line: a caller has up to 1,024 of them in progress
+	lineShare    = 8 << 10               // of lineBytes, for a short line: a caller has up to 512 of them in progress
 	answersEvery = 20 * time.Millisecond // answers are written together, unless no other line is in progress
 	lingering    = time.Second           // for a caller that still sends to read the last answers
 )

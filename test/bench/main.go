@@ -207,7 +207,7 @@ keep-alive connections, random order ids (or --uuidv7), each run from an empty d
 Targets: pawl, baseline, earlier (the binary of --against), ledger-policy (the service
 with a stored policy that is {}), token (the service, which requires a token),
 keyed (the service, each order with an Idempotency-Key), stream (the service, with
-1,024 orders in progress in one request, whatever the callers). Compared with each other if
+1,024 orders of one request sent and not answered, whatever the callers). Compared with each other if
 measured together: --only pawl,token. Flags:
 `
 
