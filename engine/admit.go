@@ -40,6 +40,12 @@ func hasTerms(r *run) bool { return r.input.Terms != (Terms{}) }
 // network, and makes batches of what would be single orders: a statement costs as much for one order as for ten.
 const remotePace = 20 * time.Millisecond
 
+// admissionWaits reports whether all admissions wait for the disk: with an active policy.
+func (e *core) admissionWaits() bool {
+	version, _ := e.policies.active()
+	return version != nil
+}
+
 // admissionPace is remotePace if the active policy has a remote charge: then admissions form batches, too.
 func (e *core) admissionPace() time.Duration {
 	if _, p := e.policies.active(); p != nil && p.Charge.Executor.Remote() {

@@ -47,7 +47,8 @@ type queues struct {
 	ways [destinations]func([]*run)
 }
 
-// makeQueues makes the queues with their handlers. Those whose statements don't wait for the disk take turns.
+// makeQueues makes the queues with their handlers. Those whose statements don't wait for the disk take turns. (An admission
+// with terms waits, in the turn of those without.)
 func (e *Engine) makeQueues() {
 	most := e.cfg.MaxBatch
 	remote := func() time.Duration { return remotePace }
@@ -55,7 +56,7 @@ func (e *Engine) makeQueues() {
 	e.hot = &hotItems{remote: &e.remote, items: map[string]int{}}
 	e.hot.queue = e.newQueue("hot", batch.Options{Most: min(most, answersMost), NoBacklog: true}, // waits for locks
 		inGroups(e, hotKeyOf, e.tryHot))
-	e.admits = e.newQueue("admit", batch.Options{Most: most, Pace: e.admissionPace, Turn: turn}, e.then(e.admit))
+	e.admits = e.newQueue("admit", batch.Options{Most: most, Pace: e.admissionPace, Turn: turn, Alone: e.admissionWaits}, e.then(e.admit))
 	e.moves = map[fsm.State]*queue{}
 	for _, state := range fsm.States() {
 		if ledger.Moves[state] != nil {

@@ -24,6 +24,9 @@ type Options struct {
 	// Turn is shared with the queues that this one takes turns with; nil: it takes none.
 	Turn *Turn
 
+	// Alone reports whether the next flush goes without a turn, because it waits for the disk; nil: none does.
+	Alone func() bool
+
 	// NoBacklog keeps Behind false, for queues in which a long wait is no sign of load, such as one that waits for
 	// locks.
 	NoBacklog bool
@@ -88,13 +91,22 @@ func (q *Queue[T]) Run(ctx context.Context) {
 		case <-q.wake:
 		}
 		for q.oldest.Load() != 0 {
-			if q.gather(ctx, began); !q.options.Turn.wait(ctx) {
+			q.gather(ctx, began)
+			turn := q.turn()
+			if !turn.wait(ctx) {
 				return
 			}
 			began = q.now()
-			q.flushAll(ctx, q.take())
+			q.flushAll(ctx, turn, q.take())
 		}
 	}
+}
+
+func (q *Queue[T]) turn() *Turn {
+	if q.options.Alone != nil && q.options.Alone() {
+		return nil
+	}
+	return q.options.Turn
 }
 
 // gather waits until the pace allows another flush.
@@ -127,8 +139,7 @@ func (q *Queue[T]) take() []T {
 
 // flushAll flushes a batch in parts of at most Options.Most. The caller has the turn for the first. Once ctx has
 // ended, the others are flushed without one: they have left the queue.
-func (q *Queue[T]) flushAll(ctx context.Context, batch []T) {
-	turn := q.options.Turn
+func (q *Queue[T]) flushAll(ctx context.Context, turn *Turn, batch []T) {
 	for most := q.options.Most; most > 0 && len(batch) > most; batch = batch[most:] {
 		turn.during(func() { q.flushOne(batch[:most:most]) })
 		if !turn.wait(ctx) {

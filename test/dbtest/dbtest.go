@@ -131,12 +131,12 @@ func closePool(pool *pgxpool.Pool, limit time.Duration) error {
 	}
 }
 
-// SkipIfShort skips a test in which one goroutine works and PostgreSQL computes, with -short: the race detector would find
-// nothing in it.
+// SkipIfShort skips a test with -short, under the race detector: one goroutine asks, PostgreSQL computes for long, and what
+// runs beside it runs in other tests, too.
 func SkipIfShort(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("one goroutine works")
+		t.Skip("takes long, and does little at the same time")
 	}
 }
 

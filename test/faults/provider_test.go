@@ -236,7 +236,7 @@ func TestVerifyThatCanNotFindOut(t *testing.T) {
 			t.Fatal(err)
 		}
 		code, said := run(t, "verify", "--database-url", database.URL, "--provider", "http://127.0.0.1:1")
-		if code != 1 || !strings.Contains(said, `"order 1": `) || !strings.Contains(said, "provider's books unavailable") || strings.Contains(said, "provider_") {
+		if code != 1 || !strings.Contains(said, `"order 1": `) || !strings.Contains(said, "books of the provider unavailable") || strings.Contains(said, "provider_") {
 			t.Errorf("ends with %d and says %q", code, said)
 		}
 	})

@@ -196,8 +196,12 @@ func (r *remote) commit(ctx context.Context, o *order, done bool, reference stri
 		if err != nil {
 			return err
 		}
-		if status != o.status || process != r.process {
+		if process != r.process {
 			return errTaken
+		}
+		if status != o.status { // an earlier commit succeeded, and its answer was lost
+			next = status
+			return nil
 		}
 		writes := []write{update(*o, next), history(o.no, seq+1, o.status, next), {
 			sql:  `UPDATE calls SET finished_at = now(), done = $3, reference = $4 WHERE order_no = $1 AND call = $2`,
