@@ -110,21 +110,22 @@ func (q *Queries) WebhookChangesOfDelivery(ctx context.Context, arg WebhookChang
 const webhookDeliveriesResend = `-- name: WebhookDeliveriesResend :one
 WITH endpoint AS MATERIALIZED (
   SELECT e.endpoint_no FROM pawl.webhook_endpoints AS e
-  WHERE e.endpoint_no = $1 AND e.seq = $2 AND e.state <> 'deleted' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  WHERE e.endpoint_no = $1 AND e.seq = (SELECT s.seq FROM pawl.webhook_endpoints AS s WHERE s.endpoint_no = $1)
+    AND e.state <> 'deleted' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR UPDATE
 ), chosen AS MATERIALIZED (
   SELECT d.delivery_no, d.subject FROM pawl.webhook_deliveries AS d
-  WHERE d.endpoint_no = $1 AND d.delivery_no = $3::bigint
+  WHERE d.endpoint_no = $1 AND d.delivery_no = $2::bigint
   UNION ALL
   (SELECT d.delivery_no, d.subject FROM pawl.webhook_deliveries AS d
-  WHERE $3::bigint IS NULL AND d.endpoint_no = $1 AND d.state = 'exhausted' AND d.attempted_at >= $4::timestamptz
-  ORDER BY d.delivery_no LIMIT $5)
+  WHERE $2::bigint IS NULL AND d.endpoint_no = $1 AND d.state = 'exhausted' AND d.attempted_at >= $3::timestamptz
+  ORDER BY d.delivery_no LIMIT $4)
 ), asked AS (
   INSERT INTO pawl.webhook_changes (verb, endpoint_no, delivery_no, deliveries, actor, on_behalf_of, reason, request_id, fingerprint)
-  SELECT CASE WHEN $3::bigint IS NULL THEN 'recovered' ELSE 'resent' END, e.endpoint_no, $3::bigint,
-    CASE WHEN $3::bigint IS NULL THEN (SELECT count(*) FROM chosen) END,
-    $6::text, $7::text, $8::text, $9::text, $10::bytea
-  FROM endpoint AS e WHERE $3::bigint IS NULL OR EXISTS (SELECT FROM chosen)
+  SELECT CASE WHEN $2::bigint IS NULL THEN 'recovered' ELSE 'resent' END, e.endpoint_no, $2::bigint,
+    CASE WHEN $2::bigint IS NULL THEN (SELECT count(*) FROM chosen) END,
+    $5::text, $6::text, $7::text, $8::text, $9::bytea
+  FROM endpoint AS e WHERE $2::bigint IS NULL OR EXISTS (SELECT FROM chosen)
   ON CONFLICT (request_id, actor) DO NOTHING
   RETURNING webhook_changes.endpoint_no
 ), noted AS (
@@ -145,7 +146,6 @@ SELECT (SELECT count(*) FROM chosen)::integer AS deliveries FROM asked AS a
 
 type WebhookDeliveriesResendParams struct {
 	EndpointNo  int32
-	Seq         int64
 	DeliveryNo  *int64
 	Since       time.Time
 	Most        int32
@@ -158,11 +158,10 @@ type WebhookDeliveriesResendParams struct {
 
 // Sends deliveries again as if they were new: one of them (resent), or the oldest of those that were exhausted since
 // a time, up to a limit (recovered). Each is due at once, unless an earlier one of its subject is unfinished. Later
-// ones wait for it again. It compares seq, as every statement does that writes deliveries. Returns their number.
+// ones wait for it again. Returns their number.
 func (q *Queries) WebhookDeliveriesResend(ctx context.Context, arg WebhookDeliveriesResendParams) (int32, error) {
 	row := q.db.QueryRow(ctx, webhookDeliveriesResend,
 		arg.EndpointNo,
-		arg.Seq,
 		arg.DeliveryNo,
 		arg.Since,
 		arg.Most,
@@ -180,12 +179,13 @@ func (q *Queries) WebhookDeliveriesResend(ctx context.Context, arg WebhookDelive
 const webhookDeliverySkip = `-- name: WebhookDeliverySkip :one
 WITH endpoint AS MATERIALIZED (
   SELECT e.endpoint_no FROM pawl.webhook_endpoints AS e
-  WHERE e.endpoint_no = $1 AND e.seq = $2 AND e.state <> 'deleted' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  WHERE e.endpoint_no = $1 AND e.seq = (SELECT s.seq FROM pawl.webhook_endpoints AS s WHERE s.endpoint_no = $1)
+    AND e.state <> 'deleted' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR UPDATE
 ), asked AS (
   INSERT INTO pawl.webhook_changes (verb, endpoint_no, delivery_no, actor, on_behalf_of, reason, request_id, fingerprint)
-  SELECT 'skipped', d.endpoint_no, d.delivery_no, $3::text, $4::text, $5::text, $6::text, $7::bytea
-  FROM endpoint AS e JOIN pawl.webhook_deliveries AS d ON d.endpoint_no = e.endpoint_no AND d.delivery_no = $8 AND d.finished_at IS NULL
+  SELECT 'skipped', d.endpoint_no, d.delivery_no, $2::text, $3::text, $4::text, $5::text, $6::bytea
+  FROM endpoint AS e JOIN pawl.webhook_deliveries AS d ON d.endpoint_no = e.endpoint_no AND d.delivery_no = $7 AND d.finished_at IS NULL
   ON CONFLICT (request_id, actor) DO NOTHING
   RETURNING webhook_changes.endpoint_no, webhook_changes.delivery_no
 ), noted AS (
@@ -199,7 +199,7 @@ WITH endpoint AS MATERIALIZED (
   UPDATE pawl.webhook_deliveries AS d SET due_at = now()
   WHERE d.endpoint_no = $1 AND d.state = 'pending' AND d.due_at IS NULL AND d.delivery_no = (
     SELECT n.delivery_no FROM pawl.webhook_deliveries AS n
-    WHERE n.endpoint_no = $1 AND n.subject = (SELECT s.subject FROM skipped AS s) AND n.finished_at IS NULL AND n.delivery_no <> $8
+    WHERE n.endpoint_no = $1 AND n.subject = (SELECT s.subject FROM skipped AS s) AND n.finished_at IS NULL AND n.delivery_no <> $7
     ORDER BY n.delivery_no LIMIT 1)
 )
 SELECT s.delivery_no FROM skipped AS s
@@ -207,7 +207,6 @@ SELECT s.delivery_no FROM skipped AS s
 
 type WebhookDeliverySkipParams struct {
 	EndpointNo  int32
-	Seq         int64
 	Actor       string
 	OnBehalfOf  *string
 	Reason      *string
@@ -220,7 +219,6 @@ type WebhookDeliverySkipParams struct {
 func (q *Queries) WebhookDeliverySkip(ctx context.Context, arg WebhookDeliverySkipParams) (int64, error) {
 	row := q.db.QueryRow(ctx, webhookDeliverySkip,
 		arg.EndpointNo,
-		arg.Seq,
 		arg.Actor,
 		arg.OnBehalfOf,
 		arg.Reason,
@@ -237,7 +235,9 @@ const webhookEndpointChange = `-- name: WebhookEndpointChange :one
 WITH endpoint AS MATERIALIZED (
   SELECT e.endpoint_no FROM pawl.webhook_endpoints AS e
   WHERE e.endpoint_no = $11 AND e.state <> 'deleted'
-    AND CASE WHEN $3::text = 'enabled' THEN e.seq = $12 ELSE e.version = $13 END AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+    AND CASE WHEN $3::text = 'enabled' THEN e.seq = (SELECT s.seq FROM pawl.webhook_endpoints AS s WHERE s.endpoint_no = $11)
+      ELSE e.version = $12 END
+    AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR UPDATE
 ), unfinished AS MATERIALIZED (
   SELECT d.endpoint_no, d.delivery_no FROM endpoint AS e JOIN pawl.webhook_deliveries AS d ON d.endpoint_no = e.endpoint_no
@@ -245,7 +245,7 @@ WITH endpoint AS MATERIALIZED (
 ), asked AS (
   INSERT INTO pawl.webhook_changes (verb, endpoint_no, deliveries, actor, on_behalf_of, reason, request_id, fingerprint)
   SELECT $3::text, e.endpoint_no, CASE WHEN $9::boolean THEN (SELECT count(*) FROM unfinished) END,
-    $7::text, $14::text, $8::text, $15::text, $16::bytea
+    $7::text, $13::text, $8::text, $14::text, $15::bytea
   FROM endpoint AS e
   ON CONFLICT (request_id, actor) DO NOTHING
   RETURNING webhook_changes.endpoint_no
@@ -286,7 +286,6 @@ type WebhookEndpointChangeParams struct {
 	FromNow        bool
 	EventNo        int64
 	EndpointNo     int32
-	Seq            int64
 	Version        int32
 	OnBehalfOf     *string
 	RequestID      string
@@ -310,7 +309,6 @@ func (q *Queries) WebhookEndpointChange(ctx context.Context, arg WebhookEndpoint
 		arg.FromNow,
 		arg.EventNo,
 		arg.EndpointNo,
-		arg.Seq,
 		arg.Version,
 		arg.OnBehalfOf,
 		arg.RequestID,
@@ -400,7 +398,10 @@ type WebhookEndpointCreateRow struct {
 }
 
 // Requests of people about webhook endpoints. The statement that makes a change also writes its row of
-// webhook_changes. No row: the request is a repetition, or its subject does not exist, or not as it was read.
+// webhook_changes. No row: the request is a repetition, or its subject does not exist, or was changed meanwhile.
+//
+// A statement that writes deliveries compares the seq of the endpoint's current row, which it locks, with the seq in
+// its snapshot. If they differ, another statement has written deliveries that the snapshot lacks, so it does nothing.
 func (q *Queries) WebhookEndpointCreate(ctx context.Context, arg WebhookEndpointCreateParams) (WebhookEndpointCreateRow, error) {
 	row := q.db.QueryRow(ctx, webhookEndpointCreate,
 		arg.Url,

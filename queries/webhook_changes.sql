@@ -1,5 +1,8 @@
 -- Requests of people about webhook endpoints. The statement that makes a change also writes its row of
--- webhook_changes. No row: the request is a repetition, or its subject does not exist, or not as it was read.
+-- webhook_changes. No row: the request is a repetition, or its subject does not exist, or was changed meanwhile.
+--
+-- A statement that writes deliveries compares the seq of the endpoint's current row, which it locks, with the seq in
+-- its snapshot. If they differ, another statement has written deliveries that the snapshot lacks, so it does nothing.
 
 -- name: WebhookEndpointCreate :one
 WITH made AS (
@@ -23,7 +26,9 @@ SELECT m.* FROM made AS m;
 WITH endpoint AS MATERIALIZED (
   SELECT e.endpoint_no FROM pawl.webhook_endpoints AS e
   WHERE e.endpoint_no = @endpoint_no AND e.state <> 'deleted'
-    AND CASE WHEN @verb::text = 'enabled' THEN e.seq = @seq ELSE e.version = @version END AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+    AND CASE WHEN @verb::text = 'enabled' THEN e.seq = (SELECT s.seq FROM pawl.webhook_endpoints AS s WHERE s.endpoint_no = @endpoint_no)
+      ELSE e.version = @version END
+    AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR UPDATE
 ), unfinished AS MATERIALIZED (
   SELECT d.endpoint_no, d.delivery_no FROM endpoint AS e JOIN pawl.webhook_deliveries AS d ON d.endpoint_no = e.endpoint_no
@@ -82,10 +87,11 @@ SELECT e.* FROM pawl.webhook_endpoints AS e WHERE e.state <> 'deleted' ORDER BY 
 -- name: WebhookDeliveriesResend :one
 -- Sends deliveries again as if they were new: one of them (resent), or the oldest of those that were exhausted since
 -- a time, up to a limit (recovered). Each is due at once, unless an earlier one of its subject is unfinished. Later
--- ones wait for it again. It compares seq, as every statement does that writes deliveries. Returns their number.
+-- ones wait for it again. Returns their number.
 WITH endpoint AS MATERIALIZED (
   SELECT e.endpoint_no FROM pawl.webhook_endpoints AS e
-  WHERE e.endpoint_no = @endpoint_no AND e.seq = @seq AND e.state <> 'deleted' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  WHERE e.endpoint_no = @endpoint_no AND e.seq = (SELECT s.seq FROM pawl.webhook_endpoints AS s WHERE s.endpoint_no = @endpoint_no)
+    AND e.state <> 'deleted' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR UPDATE
 ), chosen AS MATERIALIZED (
   SELECT d.delivery_no, d.subject FROM pawl.webhook_deliveries AS d
@@ -121,7 +127,8 @@ SELECT (SELECT count(*) FROM chosen)::integer AS deliveries FROM asked AS a;
 -- Gives up one delivery for good, so that later ones continue.
 WITH endpoint AS MATERIALIZED (
   SELECT e.endpoint_no FROM pawl.webhook_endpoints AS e
-  WHERE e.endpoint_no = @endpoint_no AND e.seq = @seq AND e.state <> 'deleted' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  WHERE e.endpoint_no = @endpoint_no AND e.seq = (SELECT s.seq FROM pawl.webhook_endpoints AS s WHERE s.endpoint_no = @endpoint_no)
+    AND e.state <> 'deleted' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR UPDATE
 ), asked AS (
   INSERT INTO pawl.webhook_changes (verb, endpoint_no, delivery_no, actor, on_behalf_of, reason, request_id, fingerprint)

@@ -149,7 +149,7 @@ func (s *Endpoints) resend(ctx context.Context, r *request, p db.WebhookDeliveri
 ) (int32, *db.WebhookChangeByRequestRow, error) {
 	return once(ctx, s, r, func(now db.WebhookEndpoint) (int32, error) {
 		p.Actor, p.OnBehalfOf, p.Reason = r.Actor, db.Optional(r.OnBehalfOf), db.Optional(r.Reason)
-		p.RequestID, p.Fingerprint, p.EndpointNo, p.Seq = r.RequestID, r.fingerprint, now.EndpointNo, now.Seq
+		p.RequestID, p.Fingerprint, p.EndpointNo = r.RequestID, r.fingerprint, now.EndpointNo
 		return s.query.WebhookDeliveriesResend(ctx, p)
 	})
 }
@@ -168,7 +168,7 @@ func (s *Endpoints) Skip(ctx context.Context, endpointID string, deliveryNo int6
 		return s.query.WebhookDeliverySkip(ctx, db.WebhookDeliverySkipParams{
 			Actor: r.Actor, OnBehalfOf: db.Optional(r.OnBehalfOf), Reason: db.Optional(r.Reason),
 			RequestID: r.RequestID, Fingerprint: r.fingerprint,
-			EndpointNo: now.EndpointNo, DeliveryNo: deliveryNo, Seq: now.Seq,
+			EndpointNo: now.EndpointNo, DeliveryNo: deliveryNo,
 		})
 	})
 	if err != nil {
@@ -177,7 +177,7 @@ func (s *Endpoints) Skip(ctx context.Context, endpointID string, deliveryNo int6
 	return s.Delivery(ctx, endpointID, deliveryNo)
 }
 
-// lookAtDelivery reads a delivery. It reads the endpoint first, whose seq rises if the delivery is written in between.
+// lookAtDelivery reads a delivery and its endpoint.
 func (s *Endpoints) lookAtDelivery(ctx context.Context, endpointID string, deliveryNo int64) (now db.WebhookEndpoint, d Delivery, err error) {
 	if now, err = s.look(ctx, At{ID: endpointID})(); err == nil {
 		d, err = s.Delivery(ctx, endpointID, deliveryNo)

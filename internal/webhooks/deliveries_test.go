@@ -208,6 +208,29 @@ func TestDeliveryShowsItsHistory(t *testing.T) {
 	assert.ErrorIs(t, assert.Err(b.Resend(t.Context(), "whe_99", 1, by("4"))), orders.ErrNotFound, "there is no such endpoint:")
 }
 
+// TestSkipWhileADeliveryIsStored: the sender stores the next delivery of the order while Skip waits for the endpoint's row.
+// Skip must not work with its snapshot from before, in which nothing comes next.
+func TestSkipWhileADeliveryIsStored(t *testing.T) {
+	t.Parallel()
+	b := endpoints(t, true)
+	no := b.make("http://127.0.0.1:9/").EndpointNo
+	b.deliver(no, "1 a pending")
+	sender, err := b.Pool.Begin(t.Context())
+	assert.NoError(t, err)
+	assert.NoError(t, assert.Err(sender.Exec(t.Context(), `UPDATE webhook_endpoints SET seq = seq + 1 WHERE endpoint_no = $1`, no)))
+	assert.NoError(t, assert.Err(sender.Exec(t.Context(), `INSERT INTO webhook_deliveries (endpoint_no, delivery_no, event_no, seq, type, event_id, subject)
+		VALUES ($1, 2, 2, 2, 'order.completed', 'evt_2', 'a')`, no)))
+	skipped := make(chan error, 1)
+	go func() { skipped <- assert.Err(b.Skip(t.Context(), webhooks.EndpointID(no), 1, by("1"))) }()
+	b.eventually("Skip waits for the row", func() bool {
+		return one[int](b.shop, `SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%WebhookDeliverySkip%'`) == 1
+	})
+	assert.NoError(t, sender.Commit(t.Context()))
+	assert.NoError(t, <-skipped)
+	assert.Equal(t, b.standing(no), "1 skipped, 2 pending!")
+}
+
 // TestPeopleAndOwnersMeet: requests of people succeed while the sender writes the endpoint all the time, and each
 // delivery is skipped once.
 func TestPeopleAndOwnersMeet(t *testing.T) {

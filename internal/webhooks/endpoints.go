@@ -188,7 +188,7 @@ func (s *Endpoints) change(ctx context.Context, at At, by By, p db.WebhookEndpoi
 	r := requestFor(by, s.look(ctx, at), at.ID, p.Verb, p.Url, p.Description, p.Types, p.OverlapSeconds, p.FromNow)
 	changed, before, err := once(ctx, s, r, func(now db.WebhookEndpoint) (db.WebhookEndpoint, error) {
 		p.Actor, p.OnBehalfOf, p.Reason = r.Actor, db.Optional(r.OnBehalfOf), db.Optional(r.Reason)
-		p.RequestID, p.Fingerprint, p.EndpointNo, p.Seq, p.Version = r.RequestID, r.fingerprint, now.EndpointNo, now.Seq, now.Version
+		p.RequestID, p.Fingerprint, p.EndpointNo, p.Version = r.RequestID, r.fingerprint, now.EndpointNo, now.Version
 		return s.query.WebhookEndpointChange(ctx, p)
 	})
 	if before != nil && p.Verb == Deleted {
@@ -284,7 +284,7 @@ type By struct {
 type request struct {
 	By
 	fingerprint []byte                             // identifies the request when it is repeated
-	look        func() (db.WebhookEndpoint, error) // checks the request, and reads the endpoint that the statement compares with
+	look        func() (db.WebhookEndpoint, error) // checks the request, and reads the endpoint whose version the statement compares
 }
 
 // requestFor makes a request. A repetition must have the same parts.
@@ -295,7 +295,7 @@ func requestFor(by By, look func() (db.WebhookEndpoint, error), what ...any) *re
 	return &request{by, sum[:], look}
 }
 
-// requestTries bounds how often a statement is sent whose reply was lost, or whose endpoint was changed concurrently.
+// requestTries bounds how often a statement is sent whose reply was lost, or whose endpoint was written meanwhile.
 const requestTries = 50
 
 // once executes a request, or returns the result of the first execution. Errors: those of look, orders.ErrKeyReused,
