@@ -41,7 +41,7 @@ var processOperation = withBody(huma.Operation{
 		"An Idempotency-Key cannot be used for a different request for 30 days; the same request gets the current state. " +
 		"With Content-Type: application/x-ndjson, each line of the body is an order, of up to 65536 bytes. The response has a line for each, in the order in which they end, while the request is still being sent. " +
 		"A line that is rejected does not affect the others. Prefer applies to each line; there must be no Idempotency-Key. " +
-		"A caller has up to 512 lines in progress, and is not read from while it does not read. " +
+		"A caller has up to 512 lines in progress, 16 while single orders come, and is not read from while it does not read. " +
 		"A response that ends early, or without a line for each order, was cut off: send the orders without a line again.",
 }, "invalid_idempotency_key", "idempotency_key_reused", "not_found", "order_conflict", "overloaded", "stopping", "unavailable", "internal")
 
@@ -87,6 +87,7 @@ func (s *server) process(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	note(w, in.OrderID, "")
+	s.singleAt.Store(time.Now().UnixMicro())
 	place := q.want.placeToWait(w, r)
 	defer place.leave()
 	o, err := q.run(r.Context(), in)

@@ -21,6 +21,8 @@ import (
 const (
 	ndjson       = "application/x-ndjson"
 	lineShare    = 8 << 10               // of lineBytes, for a short line: a caller has up to 512 of them in progress
+	yieldedShare = 32 * lineShare        // likewise while single orders come: 16 of them
+	yieldsFor    = time.Second           // how long after a single order lines yield
 	answersEvery = 20 * time.Millisecond // answers are written together, unless no other line is in progress
 	lingering    = time.Second           // for a caller that still sends to read the last answers
 )
@@ -210,7 +212,7 @@ func (st *orderStream) start(n int, text []byte) bool {
 	if err != nil {
 		return false
 	}
-	release, err := st.lines.acquire(st.reading, st.payer, max(int64(len(text)), lineShare))
+	release, err := st.lines.acquire(st.reading, st.payer, max(int64(len(text)), st.leastShare()))
 	if err != nil {
 		admission.Done(0)
 		return false
@@ -227,6 +229,15 @@ func (st *orderStream) start(n int, text []byte) bool {
 		st.give(answer.Bytes(), release)
 	})
 	return denied == nil
+}
+
+// leastShare is the share of a short line. While single orders come, it leaves room for few lines: a single order waits
+// for the batch before its own in each of its steps, and hundreds of lines would make those batches long.
+func (st *orderStream) leastShare() int64 {
+	if time.Since(time.UnixMicro(st.singleAt.Load())) < yieldsFor {
+		return yieldedShare
+	}
+	return lineShare
 }
 
 // process appends the answer to a line.

@@ -305,6 +305,45 @@ func TestManyOrderLines(t *testing.T) {
 	}
 }
 
+// TestOrderLinesYield: while single orders come, a caller has 16 lines in progress, and otherwise many more. None can end
+// before the stock row is free.
+func TestOrderLinesYield(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		single     bool
+		inProgress int64
+	}{"no single orders": {false, 100}, "after a single order": {true, 16}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			b.stock(t, "i", `{"onHand":200}`).wantStatus(t, 200)
+			row, err := b.Pool.Begin(t.Context())
+			assert.NoError(t, err)
+			assert.NoError(t, assert.Err(row.Exec(t.Context(), `SELECT FROM inventory WHERE item = 'i' FOR UPDATE`)))
+			if c.single {
+				b.process(t, `{"orderId":"single","amount":1,"item":"other"}`).wantStatus(t, 200)
+			}
+			l := sendLines(t, listen(t, b.api, patience))
+			var sending sync.WaitGroup
+			sending.Go(func() {
+				for n := range 100 {
+					l.send(ask(fmt.Sprint("o-", n)))
+				}
+				_ = l.body.Close()
+			})
+			eventually(t, "as many as may be are in progress", func() bool { return b.engine.InFlight() == c.inProgress })
+			assert.NoError(t, row.Rollback(t.Context()))
+			answered := 0
+			for _, ok := l.next(); ok; _, ok = l.next() {
+				answered++
+			}
+			sending.Wait()
+			assert.Equal(t, answered, 100)
+			assert.Equal(t, b.count(t, `SELECT sold FROM inventory WHERE item = 'i'`), 100)
+		})
+	}
+}
+
 // TestOrderLinesWhoseAnswersAreNotRead: the service stops reading, and then cuts the caller off. What it has read is done.
 func TestOrderLinesWhoseAnswersAreNotRead(t *testing.T) {
 	t.Parallel()

@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -85,6 +86,7 @@ type server struct {
 	looks       *shares            // places for requests that take processor time
 	bodies      *shares            // bytes for large bodies
 	lines       *shares            // bytes for lines of order streams
+	singleAt    atomic.Int64       // when the last request for one order came, in microseconds of Unix time
 	catchUps    *shares            // places for streams that read from the database
 	bounded     map[string]*shares // the places that a route needs, by pattern
 	api         huma.API
