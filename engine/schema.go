@@ -132,7 +132,7 @@ const (
 //
 // If the statement of a move or an admission fails because of the schema (pg.SchemaMismatch), the engine stands still:
 // it admits and claims nothing, Ready fails, and the orders of such statements are released. Keeping them would renew
-// their leases for ever, and nothing would show that they are stuck. The standstill ends when all statements can be
+// their leases forever, and nothing would show that they are stuck. The standstill ends when all statements can be
 // prepared again. Preparing does not detect some errors, such as those in the body of a trigger. In that case the
 // standstill ends after a pause that grows while the error recurs.
 type schemaHealth struct {

@@ -13,7 +13,7 @@ import (
 	"pawl/fsm"
 )
 
-// identity is the identity of this installation towards providers.
+// identity is the identity of this installation toward providers.
 type identity struct {
 	id     uuid.UUID
 	secret []byte

@@ -53,7 +53,7 @@ func (w *watcher) watch(runs []*run) []*run {
 }
 
 // keep reports false if the engine is stopping. It checks that under the lock that dropAll takes: otherwise a run
-// could be added after dropAll, and its callers would wait for ever.
+// could be added after dropAll, and its callers would wait forever.
 func (w *watcher) keep(runs []*run) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

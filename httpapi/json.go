@@ -318,7 +318,7 @@ func (d *decoder) refuseMisspelled(deciding ...string) {
 	})
 }
 
-// oneEditApart reports whether a becomes b if one character is added, removed or replaced, or two neighbours are
+// oneEditApart reports whether a becomes b if one character is added, removed or replaced, or two neighbors are
 // exchanged: a Damerau-Levenshtein distance of 1.
 func oneEditApart(a, b string) bool {
 	x, y := []rune(a), []rune(b)

@@ -6,7 +6,7 @@ SELECT i.id FROM pawl.installation AS i;
 SELECT pg_backend_pid()::integer AS pid;
 
 -- name: InstallationSecret :one
--- Returns our identity towards providers, and the secret that callback tokens are derived from.
+-- Returns our identity toward providers, and the secret that callback tokens are derived from.
 SELECT i.id, i.callback_secret FROM pawl.installation AS i;
 
 -- name: InstallationPlace :one

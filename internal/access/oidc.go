@@ -186,7 +186,7 @@ func ambiguous(claims map[string]any) bool {
 	return false
 }
 
-// principalOf is issuer and subject, which together are one account for ever (OpenID Connect Core, section 5.7). An issuer
+// principalOf is issuer and subject, which together are one account forever (OpenID Connect Core, section 5.7). An issuer
 // has no #, so what follows the first one is the subject, whatever is in it.
 func (i *issuer) principalOf(subject string) string { return "oidc:" + i.URL + "#" + subject }
 

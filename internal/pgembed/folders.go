@@ -22,7 +22,7 @@ type folders struct {
 	temporary               bool // socket is outside base, whose path is too long for a socket
 }
 
-// openFolders creates base if it is missing, and resolves its path, because a left-over server is recognised by the
+// openFolders creates base if it is missing, and resolves its path, because a left-over server is recognized by the
 // data folder in its command line.
 func openFolders(base string) (folders, error) {
 	base, err := filepath.Abs(base)

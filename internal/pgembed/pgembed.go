@@ -1,7 +1,7 @@
 // Package pgembed runs a PostgreSQL server as a child process, for machines without one.
 //
 // It is meant for production: fsync, synchronous_commit and full_page_writes stay on, data pages have checksums, and
-// existing data is never initialised again or removed. The server listens only on a Unix socket, in a folder that other
+// existing data is never initialized again or removed. The server listens only on a Unix socket, in a folder that other
 // users can't enter. Root and the user of this process need no password (peer authentication).
 //
 // The server ends with this process, even after SIGKILL: Linux sends it SIGINT when its parent dies (prctl(2),
@@ -92,7 +92,7 @@ func DefaultDir() (string, error) {
 	return filepath.Join(home, ".local", "share", "pawl"), nil
 }
 
-// Start starts the server on cfg.Dir and returns when it answers queries. It initialises an empty folder first, and
+// Start starts the server on cfg.Dir and returns when it answers queries. It initializes an empty folder first, and
 // stops a server that an earlier process has left running there. Recovery after a crash may take as long as ctx; ctx
 // does not matter once Start has returned. The caller must call Stop, even after the server has ended by itself.
 // Errors: ErrInUse, ErrNoData, ErrSetting.
@@ -201,7 +201,7 @@ func (s *Server) start(ctx context.Context) (version string, err error) {
 		return "", err
 	}
 	if major == 0 {
-		if err := s.initialise(ctx); err != nil {
+		if err := s.initialize(ctx); err != nil {
 			return "", err
 		}
 	}

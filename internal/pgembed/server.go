@@ -28,8 +28,8 @@ import (
 // errMemoryInUse means that a backend has outlived its killed server: PostgreSQL does not start beside it.
 var errMemoryInUse = errors.New("a process of an earlier server is still running")
 
-// initialise creates the data folder under another name and renames it, so that a folder named data is always complete.
-func (s *Server) initialise(ctx context.Context) error {
+// initialize creates the data folder under another name and renames it, so that a folder named data is always complete.
+func (s *Server) initialize(ctx context.Context) error {
 	if err := s.removeAttempts(); err != nil {
 		return err
 	}

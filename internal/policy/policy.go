@@ -23,7 +23,7 @@ import (
 type Policy struct {
 	Charge, Reserve, Confirm Step
 	Approval                 []Approval    // the first matching rule applies
-	ReservationTTL           time.Duration // how long a reservation waits for its confirmation; 0: for ever
+	ReservationTTL           time.Duration // how long a reservation waits for its confirmation; 0: forever
 	CompleteWithin           time.Duration // default deadline of orders; 0: none
 	Concurrency              *Concurrency  // nil: no limit
 
@@ -143,7 +143,7 @@ const (
 // runs, and only if Bounds allow it.
 type Secret string
 
-const wantSecret = "env:NAME or file:/absolute/path, where to find the secret; a policy is kept for ever and must not hold one"
+const wantSecret = "env:NAME or file:/absolute/path, where to find the secret; a policy is kept forever and must not hold one"
 
 var envSecret = regexp.MustCompile(`^env:[A-Za-z_][A-Za-z0-9_]*$`)
 

@@ -58,7 +58,7 @@ type Message struct {
 }
 
 // Sign sets the three headers of a message signed with one or more keys: HMAC-SHA256 over ID, time and body, scheme v1. The
-// ID lets a receiver recognise a repeated message, and the time a replayed one.
+// ID lets a receiver recognize a repeated message, and the time a replayed one.
 func Sign(h http.Header, m Message, now time.Time, keys ...[]byte) {
 	at := strconv.FormatInt(now.Unix(), 10)
 	signatures := make([]string, len(keys))
