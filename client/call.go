@@ -42,7 +42,7 @@ type exchange struct {
 	retryFor    time.Duration
 	response    *http.Response
 	began       time.Time // since when there was no progress
-	tries       int       // since then
+	tries       int       // tries since then
 }
 
 // ErrNotModified is returned for a request with If-None-Match if nothing has changed.
@@ -68,8 +68,8 @@ func (c *Client) do(ctx context.Context, r request, out any, options []CallOptio
 	return e.repeat(ctx, func() error { return c.attempt(ctx, e, out) })
 }
 
-// prepare builds what all attempts of a call share. If the operation takes an Idempotency-Key, and neither the caller
-// nor the body identifies the request, it makes one: attempts with different keys could be done twice.
+// prepare builds the part that all attempts of a call share. If the operation takes an Idempotency-Key, and neither the
+// caller nor the body identifies the request, it makes one: attempts with different keys could be done twice.
 func (c *Client) prepare(r request) (*exchange, error) {
 	e := &exchange{
 		method: r.method, header: http.Header{"Accept": {"application/json"}}, retryFor: c.retryFor, response: new(http.Response),

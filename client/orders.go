@@ -50,8 +50,8 @@ func (c *Client) WaitFor(ctx context.Context, order *Order) (*Order, error) {
 	return order, nil
 }
 
-// Watch yields an order and each later version of it, until it is final. It ends after the first error, such as that of
-// ctx; outages do not end it.
+// Watch yields an order and each later version of it, until it is final. It ends after the first error, such as the
+// error of ctx; outages do not end it.
 func (c *Client) Watch(ctx context.Context, order *Order) iter.Seq2[*Order, error] {
 	return func(yield func(*Order, error) bool) {
 		changed := true

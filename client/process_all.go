@@ -28,7 +28,7 @@ type Processed struct {
 // they end. A rejected order does not affect the others. An order without an ID gets a new one.
 //
 // Orders that were not answered, because a connection was lost or the service was busy, are sent again until nothing
-// has been answered for Options.RetryFor. The first error, such as that of ctx, ends the loop.
+// has been answered for Options.RetryFor. The first error, such as the error of ctx, ends the loop.
 //
 // If the loop ends early, the service continues with the orders that it has received. With IDs, it is safe to send
 // all of them again. An order without one would get another ID, and be charged again.

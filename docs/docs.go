@@ -1,9 +1,9 @@
-// Package docs has the pages of this folder that the service shows itself.
+// Package docs embeds the pages of this folder that the service shows.
 package docs
 
 import _ "embed" // the pages are files
 
-// Runbook is docs/runbook.md: what an order waits for, and what to do.
+// Runbook is docs/runbook.md: why an order waits, and what to do.
 //
 //go:embed runbook.md
 var Runbook []byte

@@ -19,7 +19,7 @@ func (e *core) gate(r *run, p *policy.Policy) destination {
 	o := &r.order
 	switch {
 	case orders.Stopping(o):
-		return toMove // the move of its start cancels it
+		return toMove // its first move cancels it
 	case o.StartAt != nil && o.StartAt.After(e.now()):
 		r.hold = &hold{code: fsm.HoldScheduled}
 	case o.ApprovedAt == nil && (o.ApprovalUntil != nil || approvalOf(p, o) != nil):

@@ -51,7 +51,7 @@ func (h *hotItems) divert(runs []*run) []*run {
 	return fast
 }
 
-// count counts orders for their items. The caller has the lock.
+// count counts orders for their items. The caller holds the lock.
 func (h *hotItems) count(runs []*run) {
 	for _, r := range runs {
 		h.items[r.order.Item]++

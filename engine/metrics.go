@@ -12,8 +12,8 @@ import (
 	"pawl/internal/policy"
 )
 
-// metrics are the metrics with labels; Stats has the others. No label contains an id. Where all values of a label are
-// known, they are initialized, because a series that appears with its first event shows no increase.
+// metrics are the metrics with labels; Stats has the others. No label contains an id. If all values of a label are
+// known, their series are created at the start: a series that appears with its first event shows no increase.
 type metrics struct {
 	finished     *prometheus.CounterVec   // status
 	orderSeconds *prometheus.HistogramVec // executor, status
@@ -60,7 +60,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 func (m *metrics) countFinished(runs []*run, at time.Time, by *policies) {
 	var count prometheus.Counter
 	var seconds prometheus.Observer
-	var like *orders.Order // the order for which these were looked up; most of a batch are alike
+	var like *orders.Order // the order that these labels are of; most orders of a batch have the same
 	for _, r := range runs {
 		o := &r.order
 		if !o.Status.Final() {

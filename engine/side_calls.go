@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	sideCallsAtOnce  = 8                // of a kind
+	sideCallsAtOnce  = 8                // concurrent calls of a kind
 	sideCallPause    = 10 * time.Minute // longest pause between tries
 	longestSidePause = time.Hour        // longest pause that an answer can request
 )

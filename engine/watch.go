@@ -24,7 +24,7 @@ type watcher struct {
 	onlookers map[int64][]*onlooker // by order number
 	watched   atomic.Int32          // orders that have onlookers
 
-	soonest time.Duration // the shortest pause, longer if a look takes long; only the loop uses it
+	soonest time.Duration // the shortest pause, longer if a poll takes long; only the loop uses it
 }
 
 const (
@@ -109,7 +109,7 @@ func (w *watcher) dropAll() []*run {
 	return endRuns(orders.ErrStopping, w.take(w.numbers())...)
 }
 
-// looks looks at the watched orders again and again until ctx ends, and yields the runs that continue here.
+// looks polls the watched orders until ctx ends, and yields the runs that continue here.
 func (w *watcher) looks(ctx context.Context) iter.Seq[[]*run] {
 	return func(yield func([]*run) bool) {
 		pause := w.soonest
@@ -163,13 +163,13 @@ func (w *watcher) wait(ctx context.Context, pause time.Duration) (woken, ok bool
 	}
 }
 
-// once looks at all watched orders, reads those that have changed, and takes over those whose lease has ended: the
-// next look finds that they are ours. It returns the runs that continue, and how many orders it took over.
+// once polls all watched orders, reads those that have changed, and takes over those whose lease has ended: the next
+// poll finds that they are ours. It returns the runs that continue, and how many orders it took over.
 func (w *watcher) once() (runs []*run, claimed int) {
 	numbers := w.numbers()
 	rows, err := w.query.OrdersWatched(w.ctx, numbers)
 	if err != nil {
-		return nil, 0 // the next look tries again
+		return nil, 0 // the next poll tries again
 	}
 	gone := map[int64]bool{} // until its row is seen
 	for _, no := range numbers {

@@ -12,17 +12,17 @@ const (
 	Stopped Outcome = "stopped" // the order was asked to stop, and no other outcome is awaited
 )
 
-// duty is what an order has to do in a state: the step that is done or undone, and the events that each outcome can
-// be. The first event is the normal one. The others are for orders that were asked to stop meanwhile, or of which an
-// earlier call may still take effect: the statement that moves the order chooses by its row.
+// duty is what an order has to do in a state: the step that is done or undone, and the events that each outcome can be.
+// The first event is the normal one. The others are for orders that were asked to stop meanwhile, or whose earlier call
+// may still take effect: the statement that moves the order chooses by its row.
 type duty struct {
 	step     Step
 	undoes   bool
 	outcomes map[Outcome][]Event
 }
 
-// duties has every state that the engine moves orders out of. With Lifecycle it is the machine: engine, ledger,
-// callbacks, verbs and books ask it, and have no list of their own.
+// duties has every state that the engine moves orders out of. Together with Lifecycle it is the machine: engine,
+// ledger, callbacks, verbs and books use it, and have no lists of their own.
 var duties = map[State]duty{
 	Pending: {outcomes: map[Outcome][]Event{
 		Done: {Start}, Stopped: {Stop}}},

@@ -22,7 +22,7 @@ const (
 )
 
 // Lifecycle is the machine, and the only place that declares its edges. A change here also needs a migration that
-// changes the trigger of the database; the drift tests tell.
+// changes the trigger of the database; tests compare the two.
 var Lifecycle = fsm.Events{
 	edge(Start, Charging, Pending),
 	edge(Charged, Reserving, Charging),

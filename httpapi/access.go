@@ -204,7 +204,7 @@ func (s *server) identify(w http.ResponseWriter, r *http.Request) (*access.Princ
 	return p, err
 }
 
-// rights are those of a caller whose answer lasts: they are checked now and then, because tokens end.
+// rights are the rights of a caller with a long answer. They are checked every few seconds, because tokens end.
 type rights struct {
 	*server
 	caller  access.Request

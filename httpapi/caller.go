@@ -10,7 +10,7 @@ import (
 
 // caller is where a request comes from.
 type caller struct {
-	address   netip.Addr // behind trusted proxies, that of their caller; zero: unknown
+	address   netip.Addr // behind trusted proxies, the address of their caller; zero: unknown
 	forwarded bool       // a proxy sent it
 	local     bool       // it comes from this machine, not through a proxy
 	secure    bool       // it cannot be read in transit: by TLS, from this machine, or by a trusted proxy

@@ -18,7 +18,7 @@ import (
 // takes over its connection, and needs only a goroutine with a small stack.
 const (
 	eventStream = "text/event-stream"
-	heartbeat   = 15 * time.Second // between signs of life
+	heartbeat   = 15 * time.Second // between heartbeats
 	streamLasts = 15 * time.Minute // then the caller reconnects, perhaps to another replica
 	rightsHold  = 4 * time.Second  // how long a check of the caller's rights is valid
 	streamPiece = 8 << 10          // about how much is written at once, in bytes
@@ -91,9 +91,9 @@ func (st *stream) takeOver(w http.ResponseWriter) error {
 	header := w.Header()
 	header.Set("Content-Type", eventStream)
 	header.Set("Cache-Control", "no-store")
-	header.Set("X-Accel-Buffering", "no") // of nginx
+	header.Set("X-Accel-Buffering", "no") // for nginx
 	header.Set("Date", time.Now().UTC().Format(http.TimeFormat))
-	header.Set("Connection", "close") // its end is the end of the answer
+	header.Set("Connection", "close") // the answer ends with the connection
 	var head bytes.Buffer
 	head.WriteString("HTTP/1.1 200 OK\r\n")
 	_ = header.Write(&head)

@@ -17,9 +17,9 @@ import (
 // maxDepth is the maximum nesting of objects and arrays, including the body itself.
 const maxDepth = 16
 
-// tokens reads one JSON text token by token. The grammar is that of jsontext, which rejects texts that decoders
-// interpret differently: a name twice in one object, and a lone surrogate escape (many decoders turn each into
-// U+FFFD, so two ids become one). Added are the limit of depth, and our own errors.
+// tokens reads one JSON text token by token. It uses jsontext, which rejects texts that decoders interpret differently:
+// a name twice in one object, and a lone surrogate escape (many decoders turn each into U+FFFD, so two ids become one).
+// It adds a limit of depth, and our own errors.
 //
 // The first error ends the text: it is kept in err, and from then on every method returns the zero value and reads
 // nothing. So callers check err once, at the end.
@@ -173,8 +173,8 @@ func invalidAt(data []byte) int {
 	return len(data)
 }
 
-// fail records an error of jsontext in our own words: those of jsontext quote the text, and an answer must not repeat
-// texts that were sent, except names.
+// fail records an error of jsontext in our own words: jsontext quotes the text, and an answer must not repeat texts
+// that were sent, except names.
 func (t *tokens) fail(err error) {
 	m := &malformed{"", "syntax", "invalid JSON", int(t.json.InputOffset())}
 	t.err = m
@@ -304,8 +304,8 @@ func lookup(known []string, name []byte) (at string, found bool) {
 	return "", false
 }
 
-// refuseMisspelled rejects fields whose name is one letter off that of an important field. If they were ignored, the
-// request would be executed in another way than intended before the caller reads ignoredFields.
+// refuseMisspelled rejects fields whose name is one letter off the name of an important field. If they were ignored,
+// the request would be executed in another way than intended before the caller reads ignoredFields.
 func (d *decoder) refuseMisspelled(deciding ...string) {
 	d.ignored = slices.DeleteFunc(d.ignored, func(name string) bool {
 		for _, meant := range deciding {

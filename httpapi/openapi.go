@@ -35,7 +35,7 @@ A field whose name is one letter off that of an important field is always reject
 Unknown, empty and repeated query parameters are always rejected. No path redirects.
 Every response has an X-Request-Id: that of the request, or a new one.`
 
-// Huma makes its errors with a package variable. Our errors never contain a value of the request; those of huma do.
+// Huma creates errors through a package variable. Its own ones contain values of the request; ours never do.
 func init() {
 	huma.NewError = func(status int, _ string, errs ...error) huma.StatusError { return humaProblem(status, errs) }
 }
@@ -145,7 +145,7 @@ func parameterFault(d *huma.ErrorDetail) fieldError {
 	return fault
 }
 
-// accepted documents the 202 with an order that is not final. It has two more headers than the 200.
+// accepted documents the 202 with an order that is not final. Only the 202 has the headers Location and Retry-After.
 func accepted(op *huma.Operation) {
 	final := op.Responses["200"]
 	final.Description = "The order is final: completed, failed or canceled."
@@ -254,8 +254,8 @@ func (s *server) publish() {
 	s.handle("GET /docs", docs(sync.OnceValue(s.docsPage))) // people
 }
 
-// shareProblems moves the problems of the operations, with their examples, to the components: most operations have
-// the same ones. The operations in huma keep theirs, for the page.
+// shareProblems moves the problems of the operations, with their examples, to the components: most operations have the
+// same ones. The operations that huma has keep theirs, for the page /docs.
 func (s *server) shareProblems(document *huma.OpenAPI) {
 	document.Components.Examples = map[string]*huma.Example{}
 	document.Components.Responses = map[string]*huma.Response{}
@@ -282,8 +282,8 @@ func (s *server) shareProblems(document *huma.OpenAPI) {
 	}
 }
 
-// problemsName is the name of a response with this status and these problems: that of the problems or, if they are
-// many, of the status.
+// problemsName names a response with this status and these problems: by the problems or, if there are many, by the
+// status.
 func problemsName(status int, codes []problemCode) string {
 	if len(codes) > 4 {
 		return fmt.Sprintf("%s-%d", strings.ReplaceAll(http.StatusText(status), " ", "-"), len(codes))

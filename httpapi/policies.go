@@ -166,7 +166,7 @@ func (s *server) policyRoutes() {
 	postChange[activatePolicyRequest, policyVersionAnswer](s, activatePolicyOperation, nil, s.activatePolicy)
 }
 
-// policyTag is the ETag of all policies. It is that of a version from 1 on, even before the first activation.
+// policyTag is the ETag of all policies. It begins with 1, before the first activation.
 func policyTag(active store.Current) string { return entityTag(active.No + 1) }
 
 func readActivation(q *sent[activatePolicyBody]) (store.Activation, error) {

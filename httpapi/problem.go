@@ -158,7 +158,7 @@ type kind struct {
 	matches    func(error) bool
 }
 
-// kinds maps errors to problems: the first match wins, and the last entry matches any error. The codes in the API
+// kinds maps errors to problems. The first match wins, and the last entry matches any error. The codes in the API
 // description and the pages under /problems are also generated from it.
 var kinds = []kind{
 	{Code: "malformed_json", Status: http.StatusBadRequest,

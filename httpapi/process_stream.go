@@ -115,7 +115,7 @@ func (st *orderStream) begin() {
 	rec.done = nil
 	header := st.w.Header()
 	header.Set("Content-Type", ndjson)
-	header.Set("X-Accel-Buffering", "no") // of nginx
+	header.Set("X-Accel-Buffering", "no") // for nginx
 	if applied := st.want.applied(false); applied != "" {
 		header.Set("Preference-Applied", applied)
 	}

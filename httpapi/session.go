@@ -80,7 +80,7 @@ func (s *server) showLogin(w http.ResponseWriter, r *http.Request) error {
 }
 
 // showLink does not use up the link, because programs that preview messages open it. The form is sent to the URL of the
-// page: with the link in the action, it could be made to lead anywhere, as with ..%2Fapi%2F….
+// page: with the link in its action, a link such as ..%2Fapi%2F… could make it lead anywhere.
 func (s *server) showLink(w http.ResponseWriter, _ *http.Request) error {
 	return login{Link: true}.show(w, http.StatusOK)
 }
@@ -117,7 +117,7 @@ func setSession(w http.ResponseWriter, value string) {
 	http.SetCookie(w, &cookie)
 }
 
-// consolePatterns are those of the console: its pages, their stream, and its forms.
+// consolePatterns are the routes of the console: its pages, their stream, and its forms.
 var consolePatterns = []string{"GET /console", "GET /console/", streamOfPages, "POST /console/"}
 
 const streamOfPages = "GET /console/live"

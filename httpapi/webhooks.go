@@ -252,7 +252,7 @@ type testOutcome struct {
 	Error     string    `json:"error,omitempty" doc:"Why there was no response."`
 }
 
-// testLimit is the timeout of a test: that of an attempt, and some time to read the endpoint.
+// testLimit is the timeout of a test: the timeout of an attempt, and some time to read the endpoint.
 const testLimit = 25 * time.Second
 
 func (s *server) testEndpoint(w http.ResponseWriter, r *http.Request) error {

@@ -13,14 +13,14 @@ import (
 	"pawl/internal/pg"
 )
 
-// A database knows where it belongs: in which cluster and under which number, stored at the first start on it, and under which name,
-// if its owner has given it one. What was restored or copied from it is the same database to providers and receivers. A service on it
-// would charge their customers, and send them events, beside the one that belongs there.
+// A database stores where it belongs: its cluster and its number there, as of the first start, and the name of its
+// installation, if it has one. To providers and receivers, a restored or copied database is the same one. A service on
+// it would charge customers and send events beside the service on the original.
 
-// Place says where a database is, and where it belongs.
+// Place is where a database is, and where it belongs.
 type Place struct{ db.InstallationPlaceRow }
 
-// ReadPlace reads it. A database without a schema is in its place.
+// ReadPlace reads the place of a database. A database without a schema belongs where it is.
 func ReadPlace(ctx context.Context, query *db.Queries) (Place, error) {
 	row, err := query.InstallationPlace(ctx)
 	switch {
@@ -32,8 +32,8 @@ func ReadPlace(ctx context.Context, query *db.Queries) (Place, error) {
 	return Place{row}, nil
 }
 
-// Stranger says why a service with the name of an installation does not belong on the database; empty: it does. A service without a name
-// goes by the cluster and the database alone.
+// Stranger says why the database does not belong to a service with this installation name; empty: it does. Without a
+// name, only the cluster and the number are compared.
 func (p Place) Stranger(name string) string {
 	switch {
 	case p.HomeSystem != 0 && p.System != 0 && p.HomeSystem != p.System:
@@ -47,14 +47,15 @@ func (p Place) Stranger(name string) string {
 	}
 }
 
-// Same reports whether two looks saw one database at one place.
+// Same reports whether both are the same database in the same place.
 func (p Place) Same(other Place) bool {
-	p.Name = other.Name // may be given while services run
+	p.Name = other.Name // may be set while services run
 	return p == other
 }
 
-// Settle stores where a database belongs that is in its place, as far as that is not stored yet, and reads it. It needs the rights of
-// the service. A standby, which a service may start on during a failover, has everything stored.
+// Settle stores where the database belongs, as far as that is not stored yet, and reads it. The database must not be a
+// stranger. Settle needs the rights of the service. On a standby, where a service may start during a failover,
+// everything is stored already.
 func Settle(ctx context.Context, query *db.Queries, name string) (Place, error) {
 	now, err := ReadPlace(ctx, query)
 	if err != nil || now.HomeDatabase != 0 && (now.HomeSystem != 0 || now.System == 0) && (now.Name != "" || name == "") {
@@ -66,22 +67,22 @@ func Settle(ctx context.Context, query *db.Queries, name string) (Place, error) 
 	return ReadPlace(ctx, query)
 }
 
-// Adoption is what a database is to become.
+// Adoption says what a database becomes.
 type Adoption struct {
-	Name   string // of the installation; empty: none, or the one that it has
-	AsCopy bool   // beside the one that it was copied from, and not in its place
-	Actor  string // who does it, for the access log
+	Name   string // of the installation; empty: unchanged
+	AsCopy bool   // a separate installation, not a replacement of the original
+	Actor  string // the actor, for the access log
 }
 
-// InUse is the error of Adopt while a service drives the database, or may: what it has leased lasts until then.
+// InUse is the error of Adopt while a service drives the database, or may drive it: until its leases end.
 type InUse struct{ Until time.Time }
 
 func (e *InUse) Error() string {
 	return "a service drives this database, or did so when it was copied: stop it, and try again after " + e.Until.UTC().Format(time.RFC3339)
 }
 
-// Adopt has a database belong where it is, as the one that it was, or as an installation of its own. It needs the rights of the
-// owner, and is one transaction. Errors: ErrNotOwner, *InUse.
+// Adopt makes the database belong where it is, as the same installation or as a separate one. It needs the rights of
+// the owner, and is one transaction. Errors: ErrNotOwner, *InUse.
 func Adopt(ctx context.Context, url string, a Adoption) error {
 	conn, err := connect(ctx, url, pgx.QueryExecModeCacheStatement)
 	if err != nil {
@@ -99,7 +100,7 @@ func Adopt(ctx context.Context, url string, a Adoption) error {
 }
 
 func adopt(ctx context.Context, tx pgx.Tx, a Adoption) error {
-	if _, err := tx.Exec(ctx, statement("installation/positions")); err != nil { // also keeps services from writing until the end
+	if _, err := tx.Exec(ctx, statement("installation/positions")); err != nil { // this also keeps services from writing until the end
 		return err
 	}
 	query := db.New(tx)

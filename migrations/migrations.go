@@ -1,9 +1,8 @@
-// Package migrations holds the schema as goose files and applies them.
+// Package migrations has the schema as goose files, and applies them.
 //
-// The files are plain SQL, each one transaction; the stock goose command runs the
-// same folder. An applied file is never edited: what changes is added first, used
-// by the next release and dropped by the one after, because two releases of the
-// service work on one database while it is deployed.
+// The files are plain SQL, each one transaction; the stock goose command runs the same folder. A released file is never
+// edited. During an upgrade, two releases of the service share one database, so a change is first added, used by the
+// next release, and its old form dropped by the one after.
 package migrations
 
 import (
@@ -28,21 +27,21 @@ import (
 	"pawl/internal/pg"
 )
 
-// ErrNotOwner is the error of a change of the schema by a role that does not own it.
+// ErrNotOwner is the error of a role that tries to change a schema that it does not own.
 var ErrNotOwner = errors.New("this role may not change the schema: let the owner run pawl migrate up, and pawl migrate roles")
 
 //go:embed *.sql
 var files embed.FS
 
-// The statements about the installation and about roles, which no query of the service uses.
+// The statements about the installation and about roles. The service does not use them.
 //
 //go:embed installation/*.sql roles/*.sql
 var statements embed.FS
 
-// versionTable is where the stock command keeps what it applied, on a database with the search_path that it was made with.
+// versionTable is the table in which the goose command records the applied migrations.
 const versionTable = "public.goose_db_version"
 
-// Version is the newest migration that this binary holds.
+// Version is the newest migration of this program.
 func Version() int64 {
 	entries, err := files.ReadDir(".") // sorted by name
 	if err == nil {
@@ -53,14 +52,12 @@ func Version() int64 {
 	panic("migrations: the embedded files are not migrations") // the build is broken
 }
 
-// Up applies what is pending. Replicas that start together are safe: one of them
-// migrates, the others wait for it. The lock is a row of a table, not an advisory
-// lock of a session, which would exclude no one behind a transaction pooler.
+// Up applies pending migrations. If replicas start together, one of them migrates, and the others wait. The lock is a
+// row of a table, because an advisory lock of a session does not work behind a transaction pooler.
 //
-// Where the roles of the service were made before, they are granted what was added. Their rights went with the tables that a
-// migration took away, and the goose command grants nothing.
+// If the roles of the service exist, Up grants them what the migrations have added. The goose command does not.
 //
-// It returns the names of the files that it applied, also with an error.
+// It returns the names of the applied files, also with an error.
 func Up(ctx context.Context, url string) (applied []string, err error) { return up(ctx, url, files) }
 
 func up(ctx context.Context, url string, files fs.FS) (applied []string, err error) {
@@ -69,7 +66,7 @@ func up(ctx context.Context, url string, files fs.FS) (applied []string, err err
 		if err != nil {
 			return fmt.Errorf("look for migrations: %w", err)
 		}
-		pending := !made // goose would try to make its table
+		pending := !made // otherwise goose would try to create its table
 		if made {
 			if pending, err = p.HasPending(ctx); err != nil {
 				return err
@@ -95,13 +92,13 @@ func up(ctx context.Context, url string, files fs.FS) (applied []string, err err
 	return applied, err
 }
 
-// ErrNoneApplied is the error of Down where no migration is applied.
+// ErrNoneApplied is the error of Down if no migration is applied.
 var ErrNoneApplied = errors.New("no migration is applied")
 
-// Rollback is a migration that is about to be rolled back, and who would miss it.
+// Rollback is a migration that is about to be rolled back, and what would be lost.
 type Rollback struct {
 	Name     string   // its file
-	Drops    []string // its statements that drop something, or delete rows
+	Drops    []string // its statements that drop objects or delete rows
 	Orders   int64    // in the database
 	Services int64    // connections of running services to the database
 }
@@ -153,7 +150,7 @@ func readRollback(ctx context.Context, p *goose.Provider, conn *pgx.Conn) (r Rol
 
 var dropStatement = regexp.MustCompile(`(?m)^(DROP [^;]*|DELETE FROM [^;]*|ALTER TABLE [^;]*\bDROP [^;]*);`)
 
-// drops returns the statements of a file's part Down that drop something, or delete rows, each on a line.
+// drops returns the statements in the Down part of a file that drop objects or delete rows, each on one line.
 func drops(file string) (statements []string) {
 	_, down, _ := strings.Cut(file, "-- +goose Down\n")
 	for _, match := range dropStatement.FindAllStringSubmatch(down, -1) {
@@ -162,7 +159,7 @@ func drops(file string) (statements []string) {
 	return statements
 }
 
-// Migration is one file and what the database knows of it.
+// Migration is a file and its state in the database.
 type Migration struct {
 	Name      string    `json:"name"`
 	Applied   bool      `json:"applied"`
@@ -173,7 +170,7 @@ type Migration struct {
 func Status(ctx context.Context, url string) ([]Migration, error) {
 	var out []Migration
 	err := with(ctx, url, folder{files: files}, func(p *goose.Provider, conn *pgx.Conn) error {
-		if made, err := db.New(conn).SchemaMade(ctx); err != nil || !made { // goose would make its table
+		if made, err := db.New(conn).SchemaMade(ctx); err != nil || !made { // otherwise goose would create its table
 			for _, source := range p.ListSources() {
 				out = append(out, Migration{Name: source.Path})
 			}
@@ -191,10 +188,10 @@ func Status(ctx context.Context, url string) ([]Migration, error) {
 	return out, err
 }
 
-// changing is with for a command that may change the schema: one of them at a time.
+// changing is with for commands that change the schema, of which one runs at a time.
 func changing(ctx context.Context, url string, files fs.FS, do func(*goose.Provider, *pgx.Conn) error) error {
-	// The lease is short, so that a process killed while it migrates holds up the next
-	// start for seconds only; a beat renews it during a long migration.
+	// The lease is short, so that a process that is killed while it migrates delays the next one only for seconds. It
+	// is renewed during a long migration.
 	locker, err := lock.NewPostgresTableLocker(lock.WithTableName("public.goose_lock"), lock.WithTableLockTimeout(200*time.Millisecond, 300),
 		lock.WithTableLeaseDuration(6*time.Second), lock.WithTableHeartbeatInterval(time.Second))
 	if err != nil {
@@ -203,20 +200,20 @@ func changing(ctx context.Context, url string, files fs.FS, do func(*goose.Provi
 	return with(ctx, url, folder{files, []goose.ProviderOption{goose.WithLocker(locker)}}, do)
 }
 
-// folder is what goose works on, and how.
+// folder has the files for goose, and its options.
 type folder struct {
 	files   fs.FS
 	options []goose.ProviderOption
 }
 
-// with opens what a command needs: goose, and a connection.
+// with calls do with goose and a connection.
 func with(ctx context.Context, url string, of folder, do func(*goose.Provider, *pgx.Conn) error) error {
 	conn, err := connect(ctx, url, pgx.QueryExecModeExec) // prepared statements fail behind a transaction pooler
 	if err != nil {
 		return fmt.Errorf("connect to migrate: %w", err)
 	}
 	defer conn.Close(ctx)
-	sqlDB := stdlib.OpenDB(*conn.Config()) // goose needs database/sql; nothing else may use it
+	sqlDB := stdlib.OpenDB(*conn.Config()) // only goose needs database/sql
 	defer sqlDB.Close()
 	provider, err := goose.NewProvider(goose.DialectPostgres, sqlDB, of.files, append(of.options, goose.WithTableName(versionTable))...)
 	if err != nil {
@@ -226,7 +223,7 @@ func with(ctx context.Context, url string, of folder, do func(*goose.Provider, *
 		return err
 	}
 	if err := do(provider, conn); err != nil {
-		if errors.Is(err, driver.ErrBadConn) { // what database/sql calls a lost connection
+		if errors.Is(err, driver.ErrBadConn) { // database/sql's error for a lost connection
 			err = fmt.Errorf("%w: %w", io.ErrUnexpectedEOF, err)
 		}
 		return fmt.Errorf("migrate: %w", err)
@@ -243,9 +240,9 @@ func connect(ctx context.Context, url string, mode pgx.QueryExecMode) (*pgx.Conn
 	return pgx.ConnectConfig(ctx, config)
 }
 
-// checkTables refuses a database with tables of goose's that another role owns, whose triggers would run with our rights, or of
-// another program: goose knows migrations by their numbers, and would take those for ours. In our own schemas, goose
-// stops where a migration finds a table.
+// checkTables rejects a table of goose that another role owns, because its triggers would run with our rights, or that
+// belongs to another program: goose identifies migrations only by their numbers, and would take them for ours. In our
+// own schemas, a migration fails if a table exists.
 func checkTables(ctx context.Context, conn *pgx.Conn) error {
 	names, err := db.New(conn).SchemaUntrusted(ctx)
 	if err != nil {
@@ -262,7 +259,7 @@ func checkTables(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// checkOwner returns ErrNotOwner early: goose would try for a minute to take its lock.
+// checkOwner returns ErrNotOwner at once, because goose would try for a minute to take its lock.
 func checkOwner(ctx context.Context, conn *pgx.Conn) error {
 	may, err := db.New(conn).SchemaMayMigrate(ctx)
 	if err != nil {

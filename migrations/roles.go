@@ -15,12 +15,12 @@ import (
 //go:embed roles/roles.sql
 var rolesSQL string
 
-// ErrPrefix: names of roles can't begin so.
+// ErrPrefix is the error of an invalid prefix for role names.
 var ErrPrefix = errors.New("a prefix is a letter, then letters, digits and _ (up to 40 characters, all small)")
 
 var rolePrefix = regexp.MustCompile(`^[a-z][a-z0-9_]{0,39}$`)
 
-// RolesSQL is what Roles runs. Errors: ErrPrefix.
+// RolesSQL is the SQL that Roles runs. Errors: ErrPrefix.
 func RolesSQL(prefix string) (string, error) {
 	if !rolePrefix.MatchString(prefix) {
 		return "", ErrPrefix
@@ -28,8 +28,8 @@ func RolesSQL(prefix string) (string, error) {
 	return regexp.MustCompile(`\bpawl_(owner|serve|read)\b`).ReplaceAllString(rolesSQL, prefix+"_$1"), nil
 }
 
-// Roles makes the roles of a migrated database, PREFIX_owner, PREFIX_serve and PREFIX_read, and grants them what is theirs.
-// Roles that are there keep their members. It may be called again.
+// Roles creates the roles of a migrated database, PREFIX_owner, PREFIX_serve and PREFIX_read, and grants them their
+// privileges. Existing roles keep their members. Roles can be called again.
 func Roles(ctx context.Context, url, prefix string) error {
 	text, err := RolesSQL(prefix)
 	if err != nil {
@@ -46,8 +46,8 @@ func Roles(ctx context.Context, url, prefix string) error {
 	return runRoles(ctx, conn, prefix, text)
 }
 
-// grantAnew grants the roles of the service what was added, if they were made and this is the owner: after a migration of ours, and
-// after one of the goose command, which grants nothing.
+// grantAnew grants the roles of the service what migrations have added, if the roles exist and this role is the owner.
+// It also does so after the goose command, which grants nothing.
 func grantAnew(ctx context.Context, conn *pgx.Conn, migrated bool) error {
 	type roles struct {
 		Prefix string
@@ -60,7 +60,7 @@ func grantAnew(ctx context.Context, conn *pgx.Conn, migrated bool) error {
 	}
 	for _, r := range found {
 		text, err := RolesSQL(r.Prefix)
-		if err != nil || !migrated && !r.Lack { // the name is none of ours, or nothing is to be done
+		if err != nil || !migrated && !r.Lack { // the roles have other names, or nothing is missing
 			continue
 		}
 		if err := runRoles(ctx, conn, r.Prefix, text); err != nil {

@@ -2,10 +2,9 @@ package diagram
 
 import "pawl/fsm"
 
-// The picture is laid out by hand, its frame in machine.svg.tmpl: a successful run from
-// left to right, what undoes it below and back to the left. A test checks that no edge
-// runs through a box, that no two labels touch, and that every state and every edge has
-// its place.
+// The picture is laid out by hand, with its frame in machine.svg.tmpl: a successful run from left to right, and its
+// undoing below and back to the left. A test checks that no edge runs through a box, that no two labels touch, and that
+// every state and edge is there.
 
 type point struct{ x, y float64 }
 
@@ -15,7 +14,7 @@ var places = map[fsm.State]point{
 	fsm.Failed: {330, 385},
 }
 
-// route is the way of an edge from box to box, and the middle of its label.
+// route is the path of an edge from box to box, and the middle of its label.
 type route struct {
 	way   []point
 	label point

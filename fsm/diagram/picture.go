@@ -7,24 +7,24 @@ import (
 	"pawl/fsm"
 )
 
-// Picture is the machine with what is known of orders: how many there are, or where one of them went.
+// Picture is the machine with orders: how many are in each state, or the path of one of them.
 type Picture struct {
-	Label  string               // what the picture is of, for those who have it read to them
-	States map[fsm.State]Mark   // what is written in a state
+	Label  string               // describes the picture to screen readers
+	States map[fsm.State]Mark   // the texts in the states
 	Walked map[[2]fsm.State]int // the edges that an order took, and how often; all others are drawn faintly
-	At     fsm.State            // where that order is; empty: no order's picture
+	At     fsm.State            // where that order is; empty: the picture is not about one order
 }
 
 // Mark is what is added to a state.
 type Mark struct {
 	Text  string // a few letters, such as a count
-	Title string // a sentence, for those who point at it
-	Link  string // where it leads
+	Title string // a sentence, shown as a tooltip
+	Link  string // its URL
 }
 
-// HTML draws the picture as an <svg> for a page. It holds no styles: its parts have classes. The root is machine, and
-// path if it shows the way of an order. States and edges are ahead, undo, back, again, good or final; also walked if
-// the order was there, and now if it is. In them are box, rim, name, count; edge, tip, label, rate; note.
+// HTML draws the picture as an <svg> for a page. It has no styles; its parts have classes. The root has machine, and
+// path if it shows the path of an order. States and edges have ahead, undo, back, again, good or final; also walked if
+// the order was there, and now if it is. Inside are box, rim, name, count; edge, tip, label, rate; note.
 func (p *Picture) HTML() template.HTML { return draw(p, true) }
 
 // edgeText says how often an edge was taken, if more than once.
@@ -57,8 +57,7 @@ func (p *Picture) stateClass(s fsm.State) string {
 	return class
 }
 
-// textY is the middle of a text below the label of an edge. Where the label stands above its edge, that is on the other
-// side.
+// textY is the middle of a text below the label of an edge, or on the other side of the edge if the label is above it.
 func (r route) textY() float64 {
 	for i := range len(r.way) - 1 {
 		if level := r.way[i].y; level == r.way[i+1].y && r.label.y == level-12 {

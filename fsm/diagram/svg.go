@@ -15,12 +15,12 @@ var svgText string
 
 var svgTemplate = template.Must(template.New("machine").Parse(svgText))
 
-// What the template draws. A final state has a second rim, as in every drawing of an automaton.
+// What the template draws. A final state has a second rim, as is usual for automata.
 type (
 	drawing struct {
-		Page   bool // it is part of a page, which has the styles
+		Page   bool // for a page, which has the styles
 		Label  string
-		Walked bool // it shows the way of an order
+		Walked bool // it shows the path of an order
 		Edges  []drawnEdge
 		States []drawnState
 	}
@@ -39,8 +39,7 @@ type (
 	}
 )
 
-// SVG draws the machine as a picture that needs no program to be shown, on paper of its
-// own, so that it can be read on a dark page too.
+// SVG draws the machine as a file with its own styles and background, so that it is readable on a dark page, too.
 func SVG() string { return string(draw(&Picture{}, false)) }
 
 // draw draws a picture for a page, or for a file.
@@ -74,7 +73,7 @@ func stateClass(s fsm.State) string {
 	return "ahead"
 }
 
-// edgeClass tells a step forward from one back, and from a new beginning.
+// edgeClass is the class of a step forward, of one back, or of a restart.
 func edgeClass(e fsm.Edge) string {
 	switch {
 	case e.From.Final():
@@ -85,7 +84,7 @@ func edgeClass(e fsm.Edge) string {
 	return "ahead"
 }
 
-// routeOf is the way that was laid out for the edge.
+// routeOf is the layout of the edge.
 func routeOf(e fsm.Edge) route { return routes[[2]fsm.State{e.From, e.To}] }
 
 const (
@@ -93,7 +92,7 @@ const (
 	tipLength, tipBreadth = 10.0, 4.5
 )
 
-// pathOf goes along the points, with round corners, and ends where the tip begins.
+// pathOf connects the points, with round corners, and ends where the tip begins.
 func pathOf(way []point) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "M%.1f %.1f", way[0].x, way[0].y)
@@ -106,7 +105,7 @@ func pathOf(way []point) string {
 	return b.String()
 }
 
-// tipOf is the arrow's tip. It is drawn, not a marker: some viewers leave markers out.
+// tipOf is the arrow's tip. It is drawn without a marker, because some viewers don't show markers.
 func tipOf(way []point) string {
 	end := way[len(way)-1]
 	base := toward(end, way[len(way)-2], tipLength)
@@ -115,7 +114,7 @@ func tipOf(way []point) string {
 		end.x, end.y, base.x-dy, base.y+dx, base.x+dy, base.y-dx)
 }
 
-// toward is the point at a distance from one point on the way to another.
+// toward is the point at a distance from one point in the direction of another.
 func toward(from, to point, distance float64) point {
 	share := distance / math.Hypot(to.x-from.x, to.y-from.y)
 	return point{from.x + (to.x-from.x)*share, from.y + (to.y-from.y)*share}

@@ -93,7 +93,7 @@ type Config struct {
 	Log        *slog.Logger          // nil: discarded
 }
 
-// Control authenticates callers. Its methods are safe for concurrent use. A nil Control is that of an open service.
+// Control authenticates callers. Its methods are safe for concurrent use. A nil Control leaves the service open.
 type Control struct {
 	query *db.Queries
 	log   *slog.Logger

@@ -219,7 +219,7 @@ type attempts struct {
 
 func newAttempts() *attempts { return &attempts{seed: maphash.MakeSeed()} }
 
-// place is for the addresses that have one hash.
+// place is shared by the addresses with the same hash.
 type place struct {
 	failures *rate.Limiter
 	pending  atomic.Int64 // undecided attempts
@@ -243,7 +243,7 @@ func (c *Control) attempt(ctx context.Context, by attemptBy, identify func(conte
 		}
 		failed := true
 		defer func() { at.end(time.Now(), failed) }()
-		p, err := identify(context.WithoutCancel(ctx)) // it is for others, too; every way of it has a limit
+		p, err := identify(context.WithoutCancel(ctx)) // other callers share it; every read has a time limit
 		_, failed = errors.AsType[*NotIdentified](err)
 		return p, err
 	})
@@ -260,13 +260,13 @@ func (a *attempts) placeOf(address netip.Addr) *place {
 	return at.Load()
 }
 
-// Network is what limits of an address count under: of IPv6, one caller has a /64 at least.
+// Network is the unit of limits by address: with IPv6, one caller has at least a /64.
 func Network(address netip.Addr) netip.Addr {
 	address = address.Unmap().WithZone("")
 	if !address.Is6() || address.IsLoopback() {
 		return address
 	}
-	whole, _ := address.Prefix(64) // its error is that of a wrong length
+	whole, _ := address.Prefix(64) // it fails only for a wrong length
 	return whole.Addr()
 }
 

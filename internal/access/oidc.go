@@ -24,18 +24,18 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Issuer says whose OpenID Connect tokens count, and what their holders may do. The zero Issuer is none.
+// Issuer is an OpenID Connect issuer whose tokens are accepted, and what their holders may do. The zero Issuer is none.
 type Issuer struct {
 	URL      string   // as its tokens name it (iss), byte by byte: https, or http on this machine
-	Audience string   // what its tokens must be for (aud)
-	Clients  []string // the other clients that its tokens may be issued to (azp); the audience always may
+	Audience string   // the audience of its tokens (aud)
+	Clients  []string // other clients that its tokens may be issued to (azp), besides the audience
 
-	// RoleClaim is the claim that says what a caller is: a text or a list of texts. A dot leads into an object, as in
-	// realm_access.roles, unless a claim has the whole name.
+	// RoleClaim is the claim with the caller's roles: a string or a list of strings. A dot descends into an object, as
+	// in realm_access.roles, unless a claim has the whole name.
 	RoleClaim string
-	// Roles are what each value of the claim allows. A caller with none of these values may do nothing.
+	// Roles maps values of the claim to roles. A caller with none of these values may do nothing.
 	Roles map[string]Roles
-	// Limits are those of each caller with such a token.
+	// Limits apply to each caller with such a token.
 	Limits Limits
 }
 
@@ -43,13 +43,12 @@ type Issuer struct {
 var ErrIssuerAway = errors.New("the OpenID Connect issuer does not answer")
 
 const (
-	askIssuerEvery = 30 * time.Second // at most one question in this time, whatever callers send
+	askIssuerEvery = 30 * time.Second // least pause between two requests to the issuer, whatever callers send
 	askIssuerLimit = 5 * time.Second
 
 	issuedLeeway = time.Minute // how far the issuer's clock may be ahead of ours
 
-	// A principal is part of the keys of indexes, beside ids of up to 1,020 bytes each: together they must fit into an
-	// entry of 2,704 bytes.
+	// Principals are in index entries of at most 2,704 bytes, together with ids of up to 1,020 bytes each.
 	maxIssuerLength  = 255
 	maxSubjectLength = 255 // OpenID Connect Core, section 2
 	maxEmailLength   = 254 // RFC 5321
@@ -80,7 +79,7 @@ func isThisMachine(host string) bool {
 	return host == "localhost" || err == nil && address.IsLoopback()
 }
 
-// issuer is an Issuer at work. It is safe for concurrent use.
+// issuer verifies the tokens of an Issuer. It is safe for concurrent use.
 type issuer struct {
 	Issuer
 	client  *http.Client
@@ -88,12 +87,12 @@ type issuer struct {
 
 	good *lru.Cache[[sha256.Size]byte, goodToken]
 
-	asking sync.Mutex                   // held while it is asked where its keys are
+	asking sync.Mutex                   // held during discovery
 	ask    *rate.Limiter                // guarded by asking
 	found  atomic.Pointer[verification] // nil until the issuer has answered once
 }
 
-// verification is what tokens are verified with.
+// verification verifies tokens. It is made by discovery.
 type verification struct {
 	*oidc.IDTokenVerifier
 	keys *keySet
@@ -112,8 +111,8 @@ func newIssuer(settings Issuer, m *metrics) *issuer {
 	}
 }
 
-// trust has the tokens of an issuer count, and ends openness. That the issuer is away is no fault of ours: it is asked
-// again.
+// trust accepts the tokens of an issuer, which closes the service. If the issuer does not answer, it is asked again
+// later.
 func (c *Control) trust(settings Issuer) {
 	if err := settings.Check(); err != nil {
 		panic("access: " + err.Error())
@@ -130,9 +129,9 @@ func (c *Control) trust(settings Issuer) {
 // close ends the connections to the issuer.
 func (i *issuer) close() { i.client.CloseIdleConnections() }
 
-// identify returns whose token it is. Errors: *NotIdentified, ErrIssuerAway.
+// identify returns the holder of a token. Errors: *NotIdentified, ErrIssuerAway.
 func (i *issuer) identify(ctx context.Context, token string) (*Principal, error) {
-	found, err := i.discovered(context.WithoutCancel(ctx)) // the answer serves others, too
+	found, err := i.discovered(context.WithoutCancel(ctx)) // other callers wait for it, too
 	if err != nil {
 		return nil, err
 	}
@@ -155,8 +154,8 @@ func (i *issuer) identify(ctx context.Context, token string) (*Principal, error)
 	return p, nil
 }
 
-// judge checks what the verifier does not: it is made for the tokens that a client asked for itself, and a caller may send
-// any that the issuer has signed. Errors: *NotIdentified.
+// judge checks what the verifier does not. The verifier expects a token that a client requested itself, but a caller
+// may send any token that the issuer has signed. Errors: *NotIdentified.
 func (i *issuer) judge(claims map[string]any, issued time.Time) error {
 	subject, _ := claims["sub"].(string)
 	client, _ := claims["azp"].(string)
@@ -173,10 +172,10 @@ func (i *issuer) judge(claims map[string]any, issued time.Time) error {
 	return nil
 }
 
-// judged are the claims that decide whether a token counts, and whose it is.
+// judged are the claims that decide whether a token is accepted, and whose it is.
 var judged = []string{"iss", "sub", "aud", "exp", "nbf", "iat", "azp", "events"}
 
-// ambiguous reports whether the verifier, to which case does not matter in names, may have read another claim than it should.
+// ambiguous reports whether the verifier, which ignores the case of names, may have read the wrong claim.
 func ambiguous(claims map[string]any) bool {
 	for name := range claims {
 		if slices.ContainsFunc(judged, func(j string) bool { return name != j && strings.EqualFold(name, j) }) {
@@ -186,12 +185,12 @@ func ambiguous(claims map[string]any) bool {
 	return false
 }
 
-// principalOf is issuer and subject, which together are one account forever (OpenID Connect Core, section 5.7). An issuer
-// has no #, so what follows the first one is the subject, whatever is in it.
+// principalOf is issuer and subject, which together identify an account forever (OpenID Connect Core, section 5.7). An
+// issuer has no #, so everything after the first one is the subject.
 func (i *issuer) principalOf(subject string) string { return "oidc:" + i.URL + "#" + subject }
 
-// emailOf is the address that the issuer has verified, empty if there is none. It is shown, and identifies no one:
-// accounts change their address, and addresses change hands.
+// emailOf is the address that the issuer has verified, empty if there is none. It is only for display: accounts change
+// their addresses, and addresses change owners.
 func emailOf(claims map[string]any) string {
 	email, _ := claims["email"].(string)
 	if verified, _ := claims["email_verified"].(bool); !verified || len(email) > maxEmailLength || !isShown(email) {
@@ -200,17 +199,18 @@ func emailOf(claims map[string]any) string {
 	return email
 }
 
-// isShown reports whether people see all of a text.
+// isShown reports whether all characters of a text are visible.
 func isShown(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool { return r == unicode.ReplacementChar || r == ' ' || !unicode.IsPrint(r) })
 }
 
 var printableASCII = regexp.MustCompile(`^[!-~]+( [!-~]+)*$`)
 
-// isPrintableASCII reports whether no other text looks like this one: it has no blanks at its ends, nor two together.
+// isPrintableASCII reports whether a text is printable ASCII without blanks at its ends or two in a row, so that no
+// other text looks the same.
 func isPrintableASCII(text string) bool { return printableASCII.MatchString(text) }
 
-// errForeign says no more: what a token claims may be forged.
+// errForeign has no details, because the claims may be forged.
 var errForeign = invalid("The token is not one of the issuer for this service.")
 
 func refusalOf(err error) error {
@@ -220,7 +220,7 @@ func refusalOf(err error) error {
 	return errForeign
 }
 
-// discovered asks the issuer where its keys are, until it has answered once.
+// discovered returns the result of discovery, and asks the issuer until it has answered once.
 func (i *issuer) discovered(ctx context.Context) (*verification, error) {
 	if known := i.found.Load(); known != nil {
 		return known, nil
@@ -262,7 +262,7 @@ func (i *issuer) discover(ctx context.Context) (*verification, error) {
 	return &verification{verifier, keys}, nil
 }
 
-// rolesOf are the roles of everything that the claim says of the caller.
+// rolesOf are the roles of all values of the claim.
 func (i *issuer) rolesOf(claims map[string]any) (roles Roles) {
 	for _, value := range claimTexts(claimAt(claims, i.RoleClaim)) {
 		for _, role := range i.Roles[value] {
@@ -285,7 +285,8 @@ func claimAt(claims map[string]any, name string) any {
 	return nil
 }
 
-// claimTexts are the texts of a claim that is one, or a list. Nothing else is taken for one: a number is no group.
+// claimTexts are the strings of a claim that is a string or a list of strings. Other types, such as numbers, are
+// ignored.
 func claimTexts(claim any) (out []string) {
 	list, ok := claim.([]any)
 	if !ok {
@@ -299,7 +300,7 @@ func claimTexts(claim any) (out []string) {
 	return out
 }
 
-// goodFor is how long a token of the issuer is believed without being verified again.
+// goodFor is how long a verified token is accepted without another verification.
 const goodFor = 30 * time.Second
 
 type goodToken struct {
@@ -324,16 +325,16 @@ func (i *issuer) remember(token string, p *Principal, expires time.Time) {
 }
 
 const (
-	keysFreshFor  = 10 * time.Minute // then the issuer is asked whether it has withdrawn any
+	keysFreshFor  = 10 * time.Minute // after this, the keys are read again, because some may be withdrawn
 	keysCountFor  = 24 * time.Hour   // while the issuer is away
 	maxKeysLength = 1 << 20
 )
 
-// The two algorithms with public keys that every issuer has.
+// The algorithms with public keys that issuers commonly use.
 var algorithms = []jose.SignatureAlgorithm{jose.RS256, jose.ES256}
 
-// keySet are the keys of an issuer. go-oidc's own asks the issuer again for each token that it can't verify, so any caller
-// could make it send any number of requests; and it never notices that a key was withdrawn.
+// keySet are the keys of an issuer. The key set of go-oidc asks the issuer for each token that it can't verify, so any
+// caller could make it send any number of requests. It also never notices that a key was withdrawn.
 type keySet struct {
 	url     string
 	client  *http.Client
@@ -345,7 +346,7 @@ type keySet struct {
 
 	mu   sync.Mutex
 	keys []jose.JSONWebKey
-	at   time.Time // when the issuer last said so
+	at   time.Time // when the issuer last confirmed them
 }
 
 func newKeySet(url string, client *http.Client, m *metrics) *keySet {
@@ -357,7 +358,7 @@ var (
 	errType      = errors.New("neither an ID token nor an access token")
 )
 
-// ready returns ErrIssuerAway if the issuer has not told its keys, and does not now.
+// ready returns ErrIssuerAway if the keys are unknown and the issuer does not answer.
 func (k *keySet) ready(ctx context.Context) error {
 	if keys, _ := k.known(); len(keys) > 0 {
 		return nil
@@ -371,8 +372,8 @@ func (k *keySet) ready(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", ErrIssuerAway, err)
 }
 
-// VerifySignature returns what a token says if it is signed with a key of the issuer. The verifier that calls it has
-// checked the algorithm, and checks what the token says.
+// VerifySignature returns the payload of a token that is signed with a key of the issuer. The verifier that calls it
+// has checked the algorithm, and checks the payload.
 func (k *keySet) VerifySignature(ctx context.Context, token string) ([]byte, error) {
 	signed, err := jose.ParseSignedCompact(token, algorithms)
 	if err != nil {
@@ -400,23 +401,23 @@ func isIdentity(typ any) bool {
 	return text == "jwt" || strings.TrimPrefix(text, "application/") == "at+jwt"
 }
 
-// candidates returns the keys that may have signed a token. If none is known, it asks the issuer. If the keys are old, one
-// caller asks whether they still count, and the others use what is known.
+// candidates returns the keys that may have signed a token. If none is known, it asks the issuer. If the keys are old,
+// one caller reads them again, and the others use the known ones.
 func (k *keySet) candidates(ctx context.Context, id string) []jose.JSONWebKey {
 	keys, age := k.known()
 	found := withID(keys, id)
 	if len(found) == 0 {
 		k.asking.Lock()
-	} else if age < keysFreshFor || !k.asking.TryLock() { // fresh, or another caller asks
+	} else if age < keysFreshFor || !k.asking.TryLock() { // fresh, or another caller reads them
 		return found
 	}
 	defer k.asking.Unlock()
-	_ = k.askAgain(ctx) // its error is counted there; the known keys still count
+	_ = k.askAgain(ctx) // the error is counted there; the known keys stay valid
 	keys, _ = k.known()
 	return withID(keys, id)
 }
 
-// known returns the keys that count.
+// known returns the valid keys.
 func (k *keySet) known() (keys []jose.JSONWebKey, age time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -429,7 +430,7 @@ func (k *keySet) known() (keys []jose.JSONWebKey, age time.Duration) {
 
 var errAsked = errors.New("it was asked a short time ago")
 
-// askAgain asks the issuer, unless it was asked a short time ago. The lock asking is held.
+// askAgain asks the issuer, unless it was asked recently. The caller holds asking.
 func (k *keySet) askAgain(ctx context.Context) error {
 	if !k.ask.AllowN(k.now(), 1) {
 		return errAsked
@@ -439,7 +440,7 @@ func (k *keySet) askAgain(ctx context.Context) error {
 	return err
 }
 
-// fetch reads the keys of the issuer. It goes on if the caller leaves: the answer is for all.
+// fetch reads the keys of the issuer. It continues if the caller leaves, because all callers use the answer.
 func (k *keySet) fetch(ctx context.Context) error {
 	request, err := http.NewRequestWithContext(context.WithoutCancel(ctx), http.MethodGet, k.url, nil)
 	if err != nil {
@@ -463,7 +464,7 @@ func (k *keySet) fetch(ctx context.Context) error {
 	return nil
 }
 
-// readKeys reads a key set. Keys that nothing can be verified with are left out: an issuer may have any.
+// readKeys reads a key set. It leaves out keys of other kinds, which an issuer may have, too.
 func readKeys(from io.Reader) (keys []jose.JSONWebKey, err error) {
 	var set struct {
 		Keys []json.RawMessage `json:"keys"`
@@ -494,7 +495,7 @@ func withID(keys []jose.JSONWebKey, id string) []jose.JSONWebKey {
 	return slices.DeleteFunc(slices.Clone(keys), func(k jose.JSONWebKey) bool { return k.KeyID != id })
 }
 
-// bounded keeps the answers of an issuer short.
+// bounded limits the length of an issuer's answers.
 type bounded struct{ *http.Transport }
 
 func (b bounded) RoundTrip(request *http.Request) (*http.Response, error) {

@@ -14,11 +14,11 @@ import (
 
 const linkLifetime = 10 * time.Minute
 
-// ErrLink is the error of a link that opens nothing: it was opened, has expired or never was, or its token has ended.
+// ErrLink is the error of an invalid link: it was used, has expired or never existed, or its token has ended.
 var ErrLink = errors.New("the link opens nothing")
 
-// MakeLink makes a secret that opens one session of a browser as the holder of a name's token, and says until when it does.
-// actor is for the access log. Errors: ErrNotFound.
+// MakeLink creates the secret of a link that signs a browser in once as the holder of a token, and returns when it
+// expires. actor is for the access log. Errors: ErrNotFound.
 func MakeLink(ctx context.Context, query *db.Queries, name, actor string) (link string, expires time.Time, err error) {
 	link = randomDigits(secretLength)
 	hash := hashOf(link)
@@ -32,15 +32,15 @@ func MakeLink(ctx context.Context, query *db.Queries, name, actor string) (link 
 	return link, expires, nil
 }
 
-// Session is one that was just opened.
+// Session is a new session.
 type Session struct {
-	Cookie    string // what the browser is to send
+	Cookie    string // the value of the cookie
 	Name      string // of the principal
 	ExpiresAt time.Time
 }
 
-// OpenSession opens a link, once. previous is the cookie that the browser has, if any: its session ends. Errors: ErrLink,
-// *Exceeded, ErrUnavailable.
+// OpenSession uses a link, which works once. previous is the cookie that the browser has, if any: its session ends.
+// Errors: ErrLink, *Exceeded, ErrUnavailable.
 func (c *Control) OpenSession(ctx context.Context, link, previous string, address netip.Addr) (*Session, error) {
 	if c == nil || len(link) != secretLength {
 		return nil, ErrLink
@@ -92,7 +92,7 @@ func addressText(address netip.Addr) string {
 
 var errSession = invalid("The session has ended. pawl token link makes a link that opens another one.")
 
-// session is who has a session.
+// session returns the holder of a session.
 func (c *Control) session(ctx context.Context, q Request) (*Principal, error) {
 	if len(q.Session) != secretLength {
 		return nil, errSession

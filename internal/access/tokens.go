@@ -20,28 +20,28 @@ import (
 	"pawl/db"
 )
 
-// Why tokens are not changed as asked.
+// The errors of changes of tokens.
 var (
 	ErrExists   = errors.New("there is a token of that name")
 	ErrNotFound = errors.New("there is no such token")
 )
 
-// Template is what a token shall be.
+// Template describes a token to create.
 type Template struct {
 	Name     string // in the history: token:name. Small letters, digits, dots, hyphens and underscores; up to 63
 	Roles    Roles
 	Limits   Limits
 	Lifetime time.Duration
-	Actor    string // who makes it, for the access log
+	Actor    string // who creates it, for the access log
 }
 
-// Issued is a token that was just made. Its text is not kept anywhere.
+// Issued is a new token. Its text is stored nowhere.
 type Issued struct {
 	Token, ID string
 	ExpiresAt time.Time
 }
 
-// Create makes a token. From the first one on the service is closed to those without a credential. Errors: ErrExists.
+// Create creates a token. The first one closes the service to callers without a credential. Errors: ErrExists.
 func Create(ctx context.Context, query *db.Queries, t Template) (Issued, error) {
 	return issue("create token", ErrExists, func(id string, hash []byte) (time.Time, error) {
 		return query.TokenCreate(ctx, db.TokenCreateParams{
@@ -51,7 +51,7 @@ func Create(ctx context.Context, query *db.Queries, t Template) (Issued, error) 
 	})
 }
 
-// issue makes a token and has it stored, which says when it expires. refused is the error where no row says so.
+// issue creates and stores a token. refused is the error if nothing was stored.
 func issue(doing string, refused error, store func(id string, hash []byte) (time.Time, error)) (Issued, error) {
 	token, id := newToken()
 	hash := hashOf(token)
@@ -65,8 +65,8 @@ func issue(doing string, refused error, store func(id string, hash []byte) (time
 	return Issued{token, id, expires}, nil
 }
 
-// Rotate makes a token in place of the one of the name, with its roles and limits. The old one expires after grace, if it
-// does not before. Of the template only name, lifetime and actor count. Errors: ErrNotFound.
+// Rotate replaces the token with a name by a new one with the same roles and limits. The old one expires after grace,
+// or earlier. Of the template, only name, lifetime and actor are used. Errors: ErrNotFound.
 func Rotate(ctx context.Context, query *db.Queries, t Template, grace time.Duration) (Issued, error) {
 	return issue("rotate token", ErrNotFound, func(id string, hash []byte) (time.Time, error) {
 		return query.TokenRotate(ctx, db.TokenRotateParams{
@@ -75,8 +75,8 @@ func Rotate(ctx context.Context, query *db.Queries, t Template, grace time.Durat
 	})
 }
 
-// Revoke ends all tokens of a name, or the one of an id, and returns their ids. Services see it within seconds. Errors:
-// ErrNotFound.
+// Revoke ends all tokens with a name, or the one with an id, and returns their ids. Services notice within seconds.
+// Errors: ErrNotFound.
 func Revoke(ctx context.Context, query *db.Queries, nameOrID, actor string) ([]string, error) {
 	ids, err := query.TokensRevoke(ctx, db.TokensRevokeParams{NameOrID: nameOrID, Actor: actor})
 	switch {
@@ -88,7 +88,8 @@ func Revoke(ctx context.Context, query *db.Queries, nameOrID, actor string) ([]s
 	return ids, nil
 }
 
-// Test returns the principal of a token and when it expires, also of one that was good once. Errors: *NotIdentified.
+// Test returns the principal of a token and when it expires, even if it has expired or was revoked. Errors:
+// *NotIdentified.
 func Test(ctx context.Context, query *db.Queries, token string) (*Principal, time.Time, error) {
 	id, ok := tokenID(token)
 	if !ok {
@@ -134,19 +135,19 @@ func texts(roles Roles) []string {
 	return names
 }
 
-const tokenFor = 4 * time.Second // how long a token is believed to be as it was read
+const tokenFor = 4 * time.Second // how long a token that was read is cached
 
-// grant is what is known of a token.
+// grant is a token as it was read.
 type grant struct {
 	principal *Principal
 	sha256    [sha256.Size]byte
 	revoked   bool
 	expires   time.Time
-	news      atomic.Bool // the database is to be told that it is used
+	news      atomic.Bool // its use is not stored yet
 }
 
-// holder is the principal of a token or session, by its key in a cache. Other credentials than those that were good when
-// last read cost the database something, so an address may fail only so often.
+// holder is the principal of a token or session, by its key in a cache. Unknown credentials cost a read of the
+// database, so an address may fail only a number of times.
 func (c *Control) holder(ctx context.Context, of *cache[*grant], key string, by attemptBy) (*Principal, error) {
 	find := func(ctx context.Context) (*Principal, error) {
 		known, err := of.get(ctx, key)
@@ -170,7 +171,7 @@ func (c *Control) holder(ctx context.Context, of *cache[*grant], key string, by 
 	return c.attempt(ctx, by, find)
 }
 
-// judge returns nil for the token of the grant while it is good. Errors: *NotIdentified.
+// judge returns nil while the token of the grant is valid. Errors: *NotIdentified.
 func (g *grant) judge(token string) error {
 	hash := hashOf(token)
 	switch {
@@ -184,7 +185,7 @@ func (g *grant) judge(token string) error {
 	return nil
 }
 
-// noteUse stores that a token is used. A failure of that is no reason to refuse the request.
+// noteUse stores that a token was used. If that fails, the request is still accepted.
 func (c *Control) noteUse(id string) {
 	ctx, cancel := context.WithTimeout(c.life, readLimit)
 	defer cancel()
@@ -203,9 +204,9 @@ func (c *Control) readToken(ctx context.Context, id string) (*grant, error) {
 	return grantOf(&row, began), nil
 }
 
-// grantOf is a token that was read at a time.
+// grantOf returns the token of a row that was read at a time.
 func grantOf(row *db.TokenGetRow, at time.Time) *grant {
-	left := time.Duration(row.SecondsLeft * float64(time.Second)) // our clock may be another than the database's
+	left := time.Duration(row.SecondsLeft * float64(time.Second)) // our clock may differ from the database's
 	known := &grant{revoked: row.Revoked, expires: at.Add(left), principal: &Principal{
 		Name: "token:" + row.Name, Limits: Limits{Rate: row.RateLimit, InFlight: row.InFlightLimit, Bytes: row.ByteLimit},
 	}}
@@ -217,8 +218,9 @@ func grantOf(row *db.TokenGetRow, at time.Time) *grant {
 	return known
 }
 
-// A token is pawl_, an id of 10 characters by which it is found, a secret of 43 with 256 random bits, and a checksum of 6, all in
-// base 62. Scanners of source code know it by its form, and the checksum keeps what was mistyped away from the database.
+// A token is pawl_, an id of 10 characters by which it is found, a secret of 43 with 256 random bits, and a checksum of
+// 6, all in base 62. Secret scanners recognize its form, and mistyped tokens fail the checksum without a read of the
+// database.
 const (
 	tokenPrefix    = "pawl_"
 	idLength       = 10
@@ -229,14 +231,14 @@ const (
 
 const digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
-// newToken makes a token and returns it with its id.
+// newToken creates a token and returns it with its id.
 func newToken() (token, id string) {
 	id = randomDigits(idLength)
 	token = tokenPrefix + id + randomDigits(secretLength)
 	return token + checksum(token), id
 }
 
-// randomDigits returns digits in base 62 with as much chance in them as fits.
+// randomDigits returns random digits in base 62.
 func randomDigits(length int) string {
 	base, digit := big.NewInt(int64(len(digits))), new(big.Int)
 	n, _ := rand.Int(rand.Reader, new(big.Int).Exp(base, big.NewInt(int64(length)), nil)) // it never fails
@@ -248,7 +250,7 @@ func randomDigits(length int) string {
 	return string(text)
 }
 
-// checksum is what a token ends with, most significant digit first. It is checked with every request.
+// checksum is the end of a token, most significant digit first. It is checked with every request.
 func checksum(rest string) string {
 	text := [checksumLength]byte{}
 	for i, n := checksumLength-1, crc32.ChecksumIEEE([]byte(rest)); i >= 0; i, n = i-1, n/uint32(len(digits)) {
@@ -257,7 +259,7 @@ func checksum(rest string) string {
 	return string(text[:])
 }
 
-// tokenID is the id of what looks like a token.
+// tokenID is the id in a text that has the form of a token.
 func tokenID(token string) (id string, ok bool) {
 	if len(token) != tokenLength || !strings.HasPrefix(token, tokenPrefix) {
 		return "", false
@@ -266,5 +268,5 @@ func tokenID(token string) (id string, ok bool) {
 	return token[len(tokenPrefix) : len(tokenPrefix)+idLength], token[end:] == checksum(token[:end])
 }
 
-// hashOf is what is stored of a token. It needs no salt: 256 bits can't be guessed.
+// hashOf is the hash of a token that is stored. It needs no salt: 256 random bits can't be guessed.
 func hashOf(token string) [sha256.Size]byte { return sha256.Sum256([]byte(token)) }

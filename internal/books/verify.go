@@ -237,7 +237,7 @@ func (v *verifier) snapshot(ctx context.Context, do func(*db.Queries) error) err
 	return err
 }
 
-// restFactor is the duration of a rest in the background, as a multiple of that of the snapshot before it.
+// restFactor is the duration of a rest in the background, as a multiple of the duration of the snapshot before it.
 const restFactor = 3
 
 // progress reports all orders up to a number, and some items.
@@ -294,7 +294,7 @@ func plain[P params, R row](name string, statement func(*db.Queries, context.Con
 	}
 }
 
-// proveEffects runs one statement for two checks, because completed orders are of most interest.
+// proveEffects runs one statement for two checks, because completed orders matter most.
 func proveEffects(ctx context.Context, q *db.Queries, r span, l *ledger) error {
 	rows, err := q.VerifyEffects(ctx, db.VerifyEffectsParams(r))
 	if err != nil {

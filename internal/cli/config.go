@@ -27,8 +27,8 @@ import (
 	"pawl/internal/policy"
 )
 
-// config has the settings of the service. A flag wins over its environment variable (PAWL_ and the name of the flag in
-// capitals; also PORT and DATABASE_URL), which wins over the file named by --config.
+// config has the settings of the service. A flag overrides its environment variable (PAWL_ and the name of the flag in
+// capitals; also PORT and DATABASE_URL), which overrides the file named by --config.
 type config struct {
 	File          string
 	DatabaseURL   string

@@ -25,8 +25,8 @@ type database struct {
 	server *pgembed.Server // nil: the database was given
 }
 
-// openDatabase opens the database of a command and prints which one it is: that of ownDatabase, or of a service that is
-// running on the data directory.
+// openDatabase opens the database of a command and prints which one it is: the result of ownDatabase, or the database
+// of a service that runs on the data directory.
 func openDatabase(cmd *cobra.Command, cfg *config) (*database, error) {
 	d, err := ownDatabase(cmd.Context(), cfg, newLogger(cfg))
 	if dir, dirErr := dataDir(cfg); errors.Is(err, pgembed.ErrInUse) && dirErr == nil {

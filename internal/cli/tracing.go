@@ -76,7 +76,7 @@ func newTracerProvider(ctx context.Context) (*sdktrace.TracerProvider, error) {
 	return sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(about)), nil
 }
 
-// wrap makes a span of each request, below that of the caller if it sent one. The span is named by the route, because
+// wrap makes a span of each request, as a child of the caller's span, if any. The span is named by the route, because
 // the path has identifiers of callers.
 func (t *tracing) wrap(next http.Handler) http.Handler {
 	if t == nil {

@@ -31,7 +31,7 @@ func (v *visit) stream(sign func(context.Context) (string, error), shown string)
 	header := v.w.Header()
 	header.Set("Content-Type", "text/event-stream")
 	header.Set("Cache-Control", "no-store")
-	header.Set("X-Accel-Buffering", "no") // of nginx
+	header.Set("X-Accel-Buffering", "no") // for nginx
 	text, next := "retry: 3000\n\n", time.NewTicker(pokeEvery)
 	defer next.Stop()
 	for ctx := v.r.Context(); err == nil; now, err = sign(ctx) { // after an error the browser reconnects, and gets it

@@ -168,7 +168,7 @@ func (d *database) connections(ctx context.Context) error {
 // clockMost is how far the clock of this machine may be off before logs of different machines are hard to compare.
 const clockMost = 2 * time.Second
 
-// clock compares our clock with that of the database. The fastest of three answers is the most exact.
+// clock compares our clock with the clock of the database. The fastest of three answers is the most exact.
 func (d *database) clock(ctx context.Context) error {
 	var off time.Duration
 	fastest := answerLimit

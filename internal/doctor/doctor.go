@@ -1,5 +1,5 @@
-// Package doctor checks what a service finds where it runs: PostgreSQL and its settings, roles, clock and schema. It
-// says what is wrong and how to fix it, and changes nothing.
+// Package doctor checks the environment of a service: PostgreSQL and its settings, roles, clock and schema. It says
+// what is wrong and how to fix it, and changes nothing.
 package doctor
 
 import (

@@ -61,8 +61,8 @@ var public = ssrf.New(ssrf.WithAnyPort(), ssrf.WithAnyNetwork())
 // privateNetworks are loopback addresses and private networks.
 var privateNetworks = prefixes("127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
 
-// metadataServices are those that the registries of special addresses lack, that are in private networks, or that an IPv6
-// address can lead to.
+// metadataServices are the metadata services that the registries of special addresses lack, that are in private
+// networks, or that an IPv6 address can lead to.
 var metadataServices = prefixes(
 	"169.254.169.254/32",                    // AWS, Azure, Google Cloud, Oracle Cloud, OpenStack and most others
 	"169.254.170.2/32", "169.254.170.23/32", // AWS: tasks of ECS, pods of EKS

@@ -23,7 +23,7 @@ type Tail struct {
 	reader *Reader
 	log    *slog.Logger
 	failed rate.Sometimes // limits log lines about reads that failed
-	wake   chan struct{}  // a listener has come
+	wake   chan struct{}  // a listener was added
 
 	life    context.Context
 	end     context.CancelFunc
@@ -171,7 +171,7 @@ func (t *Tail) leave() {
 // follow reads the end of the feed until there were no listeners for a while.
 func (t *Tail) follow(ctx context.Context) {
 	defer t.forget()
-	var came time.Time // when the last event came
+	var came time.Time // when the last event arrived
 	for heard := time.Now(); ctx.Err() == nil && time.Since(heard) < lingers; {
 		n, before := t.Listeners(), t.to
 		if n > 0 {

@@ -1,4 +1,4 @@
-// Package load sends requests as many callers do, and records how long each of them took.
+// Package load sends requests from many concurrent callers, and records how long each took.
 package load
 
 import (
@@ -12,16 +12,16 @@ import (
 
 // Load is what to send: a closed loop of callers, or requests at a rate.
 type Load struct {
-	// Callers send one request after the other, each when the one before was answered.
+	// Callers is the number of callers in a closed loop: each sends a request when its last one was answered.
 	Callers int
-	// Rate is how many requests a second are due, at random moments (a Poisson process), whatever became of those before,
-	// as from callers who know nothing of each other. The time of a request counts from when it was due, so that a
-	// service that stops for a second is charged with everyone who came in that second (coordinated omission).
+	// Rate is the number of requests per second in an open loop. They are due at random moments (a Poisson process),
+	// independent of earlier answers. The time of a request counts from when it was due, so that a service that stops
+	// for a second is charged with all requests of that second (coordinated omission).
 	Rate float64
-	// Most is how many requests there are; 0: until Halt.
+	// Most is the number of requests; 0: until Halt.
 	Most int
-	// Caller makes the i-th caller, which may have a connection of its own. Its send sends the n-th request and returns why
-	// it failed, end is called after the last one. Both numbers begin with 0.
+	// Caller creates the i-th caller. send sends the n-th request and returns its error; end is called after the last
+	// one. Both numbers begin with 0.
 	Caller func(i int) (send func(n int) error, end func())
 }
 
@@ -95,7 +95,7 @@ type request struct {
 	due time.Duration
 }
 
-// offer hands requests that are due to callers that wait for one, and adds a caller when none does.
+// offer passes due requests to idle callers, and adds a caller if none is idle.
 func (r *Running) offer() {
 	due := make(chan request)
 	defer close(due)
@@ -129,27 +129,26 @@ func (r *Running) add(first request, due <-chan request) {
 	})
 }
 
-// Since is the time on the clock of the load, which starts with it.
+// Since is the time since the start of the load.
 func (r *Running) Since() time.Duration { return time.Since(r.began) }
 
-// Halt has no more requests sent. Those that were sent are waited for by Wait.
+// Halt stops sending. Wait waits for the requests that were sent.
 func (r *Running) Halt() { r.halted.Store(true) }
 
-// Wait returns when every request that was sent has ended.
+// Wait waits until all requests have ended.
 func (r *Running) Wait() { r.working.Wait() }
 
-// Outcome is what the callers saw. Latencies are in ascending order: in a closed loop those of the requests that
-// succeeded in the window; in an open one those of the requests that were due in it, so that slow ones that ended later
-// are counted.
+// Outcome is what the callers saw. Latencies are in ascending order: in a closed loop of the requests that succeeded in
+// the window, in an open one of those that were due in it, including slow ones that ended later.
 type Outcome struct {
 	Latencies []time.Duration
 	Succeeded int // in the window
-	All       int // that succeeded; this and Errors are of the whole load
+	All       int // succeeded in all; All and Errors count the whole load
 	Errors    int
-	First     error // of the callers' first ones
+	First     error // one of the first errors
 }
 
-// Outcome is that of a window on the clock of the load. It may be called after Wait.
+// Outcome returns the outcome of a window on the clock of the load. Call it after Wait.
 func (r *Running) Outcome(from, to time.Duration) Outcome {
 	var out Outcome
 	for _, c := range r.callers {
@@ -173,7 +172,7 @@ func (r *Running) Outcome(from, to time.Duration) Outcome {
 	return out
 }
 
-// Percentile is that of the nearest rank in a sorted list, and 0 in an empty one.
+// Percentile is the percentile of a sorted list by the nearest rank, and 0 for an empty list.
 func Percentile(sorted []time.Duration, p float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0

@@ -93,7 +93,7 @@ func allStatements(ctx context.Context) []string {
 		before := len(noted)
 		method.Call(args) // its error is errNoted
 		if len(noted) != before+1 {
-			panic("db: " + queries.Type().Method(i).Name + " did not send its one statement") // sqlc makes other code now
+			panic("db: " + queries.Type().Method(i).Name + " did not send its one statement") // sqlc generates different code now
 		}
 	}
 	return noted

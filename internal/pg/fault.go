@@ -46,7 +46,7 @@ var environment = map[string]bool{
 }
 
 // FaultOf classifies the error of a single statement. An error without an SQLSTATE (a lost connection, a deadline) is
-// Unknown whatever the driver says: pgx calls some lost replies safe to retry.
+// Unknown. The driver is not asked: pgx calls some lost replies safe to retry.
 func FaultOf(err error) Fault {
 	if err == nil {
 		return None
@@ -78,8 +78,8 @@ func CodeOf(err error) string {
 }
 
 // SchemaMismatch reports that a table, column or function of the statement is missing, or that the role may not use it
-// (SQLSTATE class 42). The statement was certainly rolled back, and will be until the database is changed: repeat it
-// rarely, and blame no order for it.
+// (SQLSTATE class 42). The statement was certainly rolled back, and will be until the database is changed. Repeat it
+// rarely; its orders are not the cause.
 func SchemaMismatch(err error) bool {
 	code := CodeOf(err)
 	return strings.HasPrefix(code, "42") && !again[code]
@@ -103,8 +103,8 @@ func Stale(err error) bool {
 	return onStandby(err) || slices.Contains([]string{"57P01", "57P02"}, CodeOf(err))
 }
 
-// onStandby reports that the server is a standby, which refused to write (25006), to read an unlogged table, or to number the
-// transaction of a durable read. The last two have general codes, so the function in the server tells.
+// onStandby reports that the server is a standby, which refused to write (25006), to read an unlogged table, or to
+// number the transaction of a durable read. The last two have general codes, so the function in the server is compared.
 func onStandby(err error) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (e.Code == "25006" || e.Code == "0A000" && e.Routine == "get_relation_info" ||
@@ -112,11 +112,11 @@ func onStandby(err error) bool {
 }
 
 // repeatFor is how long a read is repeated after its connection was lost, and how long a statement waits for the gate.
-// A caller should hear of a database that is away for longer.
+// If the database is away for longer, the caller should know.
 const repeatFor = time.Second
 
-// Repeat reads, and again for a moment if the connection is lost, at least once more, until ctx or life ends. It does
-// not repeat ErrAway, for which the pool has waited. The error is that of the database.
+// Repeat reads, and repeats the read for a moment if the connection is lost, at least once, until ctx or life ends. It
+// does not repeat after ErrAway, for which the pool has waited. It returns the error of the database.
 func Repeat[T any](ctx, life context.Context, read func(context.Context) (T, error)) (T, error) {
 	for began, try := time.Now(), 0; ; try++ {
 		v, err := read(ctx)
@@ -138,5 +138,5 @@ func Sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// Jitter is d, give or take a fifth: what failed together is not to be tried again together.
+// Jitter is d, give or take a fifth, so that tries that failed together are not repeated together.
 func Jitter(d time.Duration) time.Duration { return d*4/5 + rand.N(d*2/5+1) }

@@ -14,17 +14,17 @@ import (
 // reason. FaultOf calls it Again.
 var ErrAway = errors.New("the database accepts no connections")
 
-// gate spares a server that is down or starting. Each new connection passes it. When one can't be made, the gate
-// closes: the process then makes one attempt at a time, with growing pauses, and everything else that needs a new
-// connection waits. The first success opens it for all who wait, who are at most as many as the pool has places. An
-// open gate delays nothing, and a connection that breaks later does not close it.
+// gate spares a server that is down or starting. Each new connection passes it. If one can't be made, the gate closes:
+// the process then makes one attempt at a time, with growing pauses, and everything else that needs a new connection
+// waits. The first success opens the gate. An open gate delays nothing, and a connection that breaks later does not
+// close it.
 //
 // It is a pgx.ConnectTracer, because the driver reports the end of every attempt only there: a pool continues an
 // attempt when the statement that wanted it has given up.
 type gate struct {
 	why atomic.Pointer[error] // of the last failed attempt; nil: the gate is open
 
-	mu      sync.Mutex    // for the rest, and to change why
+	mu      sync.Mutex    // guards the rest, and changes of why
 	closed  time.Time     // since when it is closed
 	fails   int           // failed attempts in a row; those that were in progress when it closed count once
 	due     time.Time     // of the next attempt
@@ -139,7 +139,7 @@ func (g *gate) TraceConnectEnd(ctx context.Context, end pgx.TraceConnectEndData)
 	g.changed = make(chan struct{})
 }
 
-// TraceQueryStart does nothing. pgx takes only a tracer of queries.
+// TraceQueryStart does nothing. pgx requires it of a tracer.
 func (*gate) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
 	return ctx
 }

@@ -25,7 +25,7 @@ import (
 type Options struct {
 	MaxConns int32         // maximum number of connections, besides one of the watchdog
 	Patience time.Duration // how long a statement may take before the server is asked about it; 0: DefaultPatience
-	Serves   bool          // the pool is that of a running service: its connections have ServiceName
+	Serves   bool          // the pool belongs to a running service: its connections have ServiceName
 
 	// Connected checks every new connection. If it returns an error, the connection is closed. Nil: no check.
 	Connected func(context.Context, *pgx.Conn) error

@@ -12,11 +12,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// watchdog finds statements that will never be answered. A connection can go silent without ending: a firewall that
-// forgot it, a pooler that hangs, a server that is a standby now. A time limit can't tell that from a commit that waits
-// for a standby, and giving that up would leave one more waiting server process behind with every retry. So the
-// watchdog asks the server on a connection of its own which statements it works on. If that gets no answer either, it
-// gives up nothing: the server is away, and waiting is all there is to do.
+// watchdog finds statements that will never be answered. A connection can go silent without ending: a firewall forgot
+// it, a pooler hangs, the server is now a standby. A time limit can't distinguish that from a commit that waits for a
+// standby, and giving that up would leave another waiting server process behind with every retry. So the watchdog asks
+// the server on its own connection which statements it works on. Without an answer, it gives up nothing: the server is
+// away, and Pawl can only wait.
 type watchdog struct {
 	config   *pgx.ConnConfig // of its own connection
 	pooled   bool            // the process IDs of the server are not known

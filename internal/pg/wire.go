@@ -44,7 +44,7 @@ func harden(config *pgx.ConnConfig) {
 // wire is the socket of a connection. pgx asks it for the address of cancel requests, and gets one that dial rejects.
 // When the context of a watched statement ends, the wire is cut off from the driver, which reads and writes nothing
 // more, but it stays open: the server may work on the statement for long, and closing the connection would make room
-// for another one, whose statement may wait as well. Callers who come and go would leave ever more server processes
+// for another one, whose statement may wait as well. Callers that leave early would leave ever more server processes
 // behind.
 type wire struct {
 	net.Conn
@@ -105,8 +105,8 @@ func (*wire) RemoteAddr() net.Addr { return noAddress{} }
 
 var errUncancelable = errors.New("statements are not canceled")
 
-// userTimeout is after how long the kernel notices that a peer is gone which has not acknowledged data. On an idle
-// connection it takes eight seconds. The watchdog notices a peer that takes data and does nothing.
+// userTimeout is how long a peer may leave data unacknowledged before the kernel ends the connection. On an idle
+// connection, that takes eight seconds. The watchdog finds a peer that accepts data and does nothing.
 const userTimeout = 5 * time.Second
 
 var dialer = net.Dialer{

@@ -36,7 +36,7 @@ var ErrSetting = errors.New("invalid setting")
 
 const (
 	superuser = "pawl"
-	port      = "5432" // names the socket file only: the server has no TCP port
+	port      = "5432" // only in the name of the socket file: the server has no TCP port
 )
 
 // Config says where the server keeps its data, and which programs it runs. The zero value is usable.

@@ -18,7 +18,7 @@ import (
 var errUntrusted = errors.New("another user could have replaced it")
 
 // trusted resolves the links of a program or folder. It returns an error if anyone but root and the current user could
-// replace it: it, all folders and all links on the way must belong to one of them, and nobody else may write there. A
+// replace it: it, all folders and all links on the way must belong to one of them, and no other user may write there. A
 // parent folder may be sticky like /tmp, where others can create files but not replace ours. The path that it returns,
 // which has no links, is the one to run.
 func trusted(path string) (resolved string, err error) {

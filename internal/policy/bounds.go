@@ -15,22 +15,22 @@ import (
 	"pawl/internal/signing"
 )
 
-// Bounds is what the service lets its policies name. A policy is a row that others may store: without bounds it
-// could have any secret of the service sent to any address.
+// Bounds limits the secrets and addresses that policies may name. Others may store policies: without bounds, they could
+// have any secret of the service sent to any address.
 type Bounds struct {
-	SecretEnvPrefix string // with which every variable begins that a policy names; empty: none can be named
-	SecretsDir      string // in which every file is that a policy names; empty: none can be named
-	AllowPrivate    bool   // calls may go to this machine and to private networks
+	SecretEnvPrefix string // required prefix of the variables that a policy names; empty: no variables
+	SecretsDir      string // folder of the files that a policy names; empty: no files
+	AllowPrivate    bool   // allow calls to this machine and to private networks
 }
 
 // SecretEnvPrefix is the usual prefix of the variables that a policy can name.
 const SecretEnvPrefix = "PAWL_SECRET_"
 
-// maxSecret is the most that is read of a file named by mistake.
+// maxSecret limits how much of a file is read, which may be the wrong one.
 const maxSecret = 64 << 10
 
-// Read returns a secret as it is now, without blanks around it; it is never empty. Errors name the place and hold nothing
-// of what was found there. Not to be called for an empty Secret. Safe for concurrent use.
+// Read returns the current value of a secret, which must be named, without surrounding blanks. The value is never
+// empty. Errors name the place but contain nothing of the value. Read is safe for concurrent use.
 func (b Bounds) Read(s Secret) (string, error) {
 	if !s.valid() {
 		return "", errors.New("read secret: must be " + wantSecret)
@@ -57,7 +57,7 @@ func (b Bounds) variable(name string) (string, error) {
 	return os.Getenv(name), nil
 }
 
-// file reads a file in the folder of secrets. No symbolic link leads out of it.
+// file reads a file in the folder of secrets. Symbolic links can't lead out of it.
 func (b Bounds) file(path string) (string, error) {
 	name, err := filepath.Rel(b.SecretsDir, path)
 	if b.SecretsDir == "" || err != nil || !filepath.IsLocal(name) {
@@ -87,8 +87,8 @@ func (b Bounds) file(path string) (string, error) {
 	return string(text), err
 }
 
-// ReadKey is Read for the secret of a step, empty where it has none. A key of Stripe's that moves real money is read only
-// for Stripe itself: another address could use it there.
+// ReadKey is Read for the secret of a step, and empty if it has none. A live key of Stripe is read only for Stripe's
+// own address: another receiver could use it at Stripe.
 func (b Bounds) ReadKey(s *Step) (string, error) {
 	if s.Secret == "" {
 		return "", nil
@@ -97,7 +97,7 @@ func (b Bounds) ReadKey(s *Step) (string, error) {
 	if err == nil && s.Executor == Stripe && !atStripe(s.URL) && !testKey(key) {
 		return "", fmt.Errorf("read secret: %s is no test key of Stripe's, and url is not Stripe's", s.Secret)
 	}
-	if err == nil && s.Executor != Stripe { // it signs what is sent
+	if err == nil && s.Executor != Stripe { // a signing key
 		if _, err := signing.Key(key); err != nil {
 			return "", fmt.Errorf("use %s: %w", s.Secret, err)
 		}
@@ -105,7 +105,8 @@ func (b Bounds) ReadKey(s *Step) (string, error) {
 	return key, err
 }
 
-// ReadWebhookKey is Read for the secret that Stripe signs events with. Unlike other keys, it is the text as a whole.
+// ReadWebhookKey is Read for the secret that Stripe signs events with. Unlike other keys, it is used as it is, without
+// decoding.
 func (b Bounds) ReadWebhookKey(s Secret) (string, error) {
 	key, err := b.Read(s)
 	if err == nil && len(key) < signing.MinKey {
@@ -123,8 +124,8 @@ func testKey(key string) bool {
 	return strings.HasPrefix(key, "sk_test_") || strings.HasPrefix(key, "rk_test_")
 }
 
-// Usable returns nil if a step can be called now: its secrets can be read, and its addresses may be called, as far as
-// they tell without asking for names. With anything else the step must not be tried.
+// Usable returns nil if a step can be called now: its secrets can be read, and its addresses may be called. Names are
+// resolved only when they are dialed. If it returns an error, the step must not be called.
 func (b Bounds) Usable(p *Policy, s fsm.Step) error {
 	how := p.Step(s)
 	_, err := b.ReadKey(how)
@@ -142,8 +143,8 @@ func (b Bounds) Usable(p *Policy, s fsm.Step) error {
 	return nil
 }
 
-// reaches returns an error for a URL whose host is an address that may not be called. Where a name leads is known when it
-// is dialed.
+// reaches returns an error for a URL whose host is an address that may not be called. Names are checked when they are
+// dialed.
 func (b Bounds) reaches(address string) error {
 	u, err := url.Parse(address)
 	if err != nil {

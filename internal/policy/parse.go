@@ -57,7 +57,7 @@ func (r *reader) policy(n *yaml.Node) *Policy {
 }
 
 // capture checks that an authorized charge is captured by the confirm step, and by nothing else: after a crash, two
-// effects in one step could not be told apart. The account is that of the charge.
+// effects in one step could not be told apart. The confirm step uses the account of the charge.
 func (r *reader) capture(p *Policy, steps map[fsm.Step]mapping) {
 	onConfirm := p.Charge.Executor == Stripe && p.Charge.Capture == CaptureOnConfirm
 	switch {
@@ -174,7 +174,7 @@ func executors(s fsm.Step) (names []string) {
 	return names
 }
 
-// fits checks that the step has all required keys of its executor, and no others than it uses.
+// fits checks that the step has all required keys of its executor, and only keys that it uses.
 func (m mapping) fits(s fsm.Step, executor Executor) bool {
 	before := len(m.problems)
 	keys := executorKeys[executor]
@@ -187,7 +187,7 @@ func (m mapping) fits(s fsm.Step, executor Executor) bool {
 		may = without(may, "undoUrl") // nothing undoes a confirmation
 	case executor == HTTP:
 		must = append(slices.Clone(must), "undoUrl")
-	case executor == Stripe && s == fsm.Confirm: // the account is that of the charge
+	case executor == Stripe && s == fsm.Confirm: // it uses the account of the charge
 		must, may = nil, callKeys
 	}
 	for _, key := range slices.Sorted(maps.Keys(m.keys)) {

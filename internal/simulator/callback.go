@@ -123,7 +123,7 @@ func (s *Simulator) telling(q *request, told message, a reply) reply {
 	return a
 }
 
-// fulfil keeps a promise at its time. keep, under mu, decides if it is still open, and returns what to send.
+// fulfil keeps a promise when it is due. keep, under mu, decides if it is still open, and returns what to send.
 func (s *Simulator) fulfil(p *promise, keep func() message) {
 	if s.journal.sync() != nil || !s.pause(time.Until(p.From.Add(p.Delay))) {
 		return

@@ -13,9 +13,9 @@ type ending struct {
 	decide  func() reply
 }
 
-// attempt answers a request that changes something: with the known answer of its key, or else with that of decide after
-// some time, while the key is in progress. An undo in between does not wait: decide finds the key voided, and refuses.
-// It does not matter whether the caller leaves.
+// attempt answers a request that changes something: with the known answer of its key, or with the answer of decide
+// after some time, during which the key is in progress. An undo in between does not wait: decide finds the key voided,
+// and refuses. attempt continues if the caller leaves.
 func (s *Simulator) attempt(caller context.Context, q *request, known *reply, then ending) reply {
 	hang := q.rule.Fault == Hang
 	switch {
@@ -186,8 +186,8 @@ func (s *Simulator) takeBack(q *request) reply {
 	return e.undone(repeated)
 }
 
-// meant finds the entry that an undo is about: that of its undoKey, or, if the key was forgotten, that of its
-// reference. An unknown reference does not prove that there was no effect. The caller holds mu.
+// meant finds the entry that an undo is about, by its undoKey or, if the key was forgotten, by its reference. An
+// unknown reference does not prove that there was no effect. The caller holds mu.
 func (s *Simulator) meant(q *request) (*entry, *reply) {
 	s.forget(q.body.UndoKey)
 	e, named := s.state.entry(q.body.UndoKey), s.state.names[q.body.Reference]

@@ -1,8 +1,8 @@
 // Package simulator simulates a payment provider and warehouse. It stores what it did under each idempotency key in a
 // file, and can be made to fail in every way that providers do.
 //
-// What it did is counted when it is done, not when it is answered. Its books are therefore a judge of "exactly once"
-// that knows nothing of the service it judges.
+// What it did is counted when it is done, not when it is answered. So its books show whether effects happened exactly
+// once, without any knowledge of the service.
 package simulator
 
 import (
@@ -53,7 +53,7 @@ type Simulator struct {
 	close   context.CancelFunc
 	work    sync.WaitGroup // requests and jobs that may still write
 
-	mu       sync.Mutex // held for moments, never while anything is waited for
+	mu       sync.Mutex // held briefly, never while waiting
 	closed   bool
 	state    *state
 	plan     plan
@@ -204,8 +204,8 @@ func (s *Simulator) record(r record) {
 	s.journal.add(line)
 }
 
-// forget forgets a key after KeyRetention, unless something is being done under it. What was done stays in the books,
-// and is known by its name; a do with the key is new. mu is held.
+// forget forgets a key after KeyRetention, unless something is being done under it. Effects stay in the books, and are
+// found by reference; a do with the key is new. mu is held.
 func (s *Simulator) forget(key string) {
 	e := s.state.keys[key]
 	kept := e == nil || e.State == "" || e.State == Pending || e.running

@@ -17,7 +17,7 @@ func Progress(total int64, what string, out io.Writer) *progressbar.ProgressBar 
 	return NewBar(total, what, out)
 }
 
-// NewBar draws a bar whatever out is.
+// NewBar draws a bar on any writer.
 func NewBar(total int64, what string, out io.Writer) *progressbar.ProgressBar {
 	return progressbar.NewOptions64(total, progressbar.OptionSetDescription(what), progressbar.OptionSetWriter(out),
 		progressbar.OptionShowCount(), progressbar.OptionShowIts(), progressbar.OptionClearOnFinish(),

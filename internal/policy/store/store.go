@@ -1,8 +1,8 @@
 // Package store keeps the versions of a policy in the database: it stores them, makes one the active version, and reads them.
 //
-// `pawl serve --policy`, `pawl policy` and the API write them, and every engine reads them again and again. A version never changes and
-// none is removed, so what was read once stays true; only which one is active changes. But for CheckStock, nothing here
-// depends on what a policy says.
+// `pawl serve --policy`, `pawl policy` and the API write them, and every engine reads them at intervals. A version
+// never changes and is never removed; only which one is active changes. Except for CheckStock, nothing here depends on
+// the contents of a policy.
 package store
 
 import (
@@ -17,23 +17,24 @@ import (
 )
 
 var (
-	// ErrNotFound: there is no such version.
+	// ErrNotFound: the version does not exist.
 	ErrNotFound = errors.New("there is no policy")
-	// ErrActivated: a version was activated since the activation that was named.
+	// ErrActivated: another version was activated in the meantime.
 	ErrActivated = errors.New("another policy was activated meanwhile")
-	// ErrStockIgnored: the stock of items is tracked in the database, and the policy has something else reserve them.
+	// ErrStockIgnored: the stock of some items is tracked in the database, and the reserve step of the policy is
+	// remote.
 	ErrStockIgnored = errors.New("reserve is not done by the ledger: orders take nothing from the stock that is tracked here, and it may be oversold")
 )
 
-// Stored is what came of Store.
+// Stored is the result of Store.
 type Stored struct {
 	Version    int32 // of the source
 	Created    bool  // it is stored now for the first time
-	EverActive bool  // it is the active version, or was
+	EverActive bool  // it is the active version, or was before
 }
 
-// Store stores a policy unless it is stored already, and leaves the active version as it is. By is who does it. The error
-// is a policy.Problems when the source is no policy.
+// Store stores a policy unless it is stored already. It does not change the active version. by is the actor. The error
+// is a policy.Problems if the source is not a valid policy.
 func Store(ctx context.Context, query *db.Queries, source []byte, by string) (Stored, error) {
 	if _, err := policy.Parse(source); err != nil {
 		return Stored{}, err
@@ -43,13 +44,13 @@ func Store(ctx context.Context, query *db.Queries, source []byte, by string) (St
 		switch {
 		case err != nil:
 			return Stored{}, fmt.Errorf("store policy: %w", err)
-		case len(rows) > 0: // else the same was stored just now; it is found next time
+		case len(rows) > 0: // otherwise another process has just stored it; the next try finds it
 			return Stored(rows[0]), nil
 		}
 	}
 }
 
-// Used is what came of Use.
+// Used is the result of Use.
 type Used struct {
 	Version   int32 // of the source
 	Created   bool  // it is stored now for the first time
@@ -57,12 +58,12 @@ type Used struct {
 	Active    int32 // the active version
 }
 
-// Use is Store, and makes the policy the active version if it never was. One that was active before does not push
-// another aside: replicas that start with an old and a new file would do so in turns.
+// Use stores a policy, and activates it if it was never active. A version that was active before is not activated
+// again: replicas with an old and a new file would replace each other's version whenever one starts.
 func Use(ctx context.Context, query *db.Queries, source []byte, by string) (Used, error) {
 	used := Used{}
 	for {
-		now, err := Active(ctx, query) // before it is known whether the policy was active, so that it is activated once
+		now, err := Active(ctx, query) // read before the policy is stored, so that it is activated only once
 		if err != nil {
 			return Used{}, err
 		}
@@ -87,19 +88,18 @@ func Use(ctx context.Context, query *db.Queries, source []byte, by string) (Used
 	}
 }
 
-// Activation asks for a version to be made the active one.
+// Activation is a request to activate a version.
 type Activation struct {
 	Version    int32
 	Actor      string // for the history
 	OnBehalfOf string // may be empty
 	Reason     string // may be empty
-	After      *int64 // only if this is the number of the last activation; nil: whichever is
+	After      *int64 // only if this is the number of the last activation; nil: any
 }
 
-// Activate makes a version the one new orders start with. It does nothing if it is
-// already. Engines see it when they read next. The error is ErrNotFound where there is
-// no such version, ErrActivated where After is not the last activation, and a policy.Problems where this program can't
-// run the version.
+// Activate makes a version the one that new orders start with. It does nothing if the version is active. Engines notice
+// at their next read. Errors: ErrNotFound, ErrActivated if After is not the last activation, policy.Problems if this
+// program can't run the version.
 func Activate(ctx context.Context, query *db.Queries, a Activation) error {
 	for {
 		now, err := Activatable(ctx, query, a)
@@ -118,7 +118,7 @@ func Activate(ctx context.Context, query *db.Queries, a Activation) error {
 	}
 }
 
-// Activatable is Activate as a dry run. It returns which version is active.
+// Activatable is Activate as a dry run. It returns the active version.
 func Activatable(ctx context.Context, query *db.Queries, a Activation) (Current, error) {
 	row, err := query.PolicyGet(ctx, a.Version)
 	switch {
@@ -143,13 +143,13 @@ func Activatable(ctx context.Context, query *db.Queries, a Activation) (Current,
 type Version struct {
 	Number int32          // from 1
 	Policy *policy.Policy // nil: this program can't run it
-	Err    error          // why not: it may be from a newer release
+	Err    error          // why Policy is nil: it may be from a newer release
 }
 
-// Read returns the active version, 0 when there is none, and all versions that are not among those known. The
-// active one is among them or known. Mostly that is two statements that find nothing.
+// Read returns the active version, 0 if there is none, and all versions that are not known. The active one is known or
+// among them.
 func Read(ctx context.Context, query *db.Queries, known []int32) (active int32, added []Version, err error) {
-	current, err := Active(ctx, query) // first, or it could be newer than the versions that are read
+	current, err := Active(ctx, query) // first, so that the active version is among those read next
 	if err != nil {
 		return 0, nil, err
 	}
@@ -167,7 +167,8 @@ func Read(ctx context.Context, query *db.Queries, known []int32) (active int32, 
 	return current.Version, added, nil
 }
 
-// RecentlyActive returns the versions that are active, or were within the longest time that an order waits for an event.
+// RecentlyActive returns the versions that are active, or were within the longest time that an order can wait for an
+// event.
 func RecentlyActive(ctx context.Context, query *db.Queries) ([]int32, error) {
 	versions, err := query.PoliciesRecentlyActive(ctx)
 	if err != nil {
@@ -179,7 +180,7 @@ func RecentlyActive(ctx context.Context, query *db.Queries) ([]int32, error) {
 // Current is the active version.
 type Current struct {
 	Version int32 // 0: there has never been one, or none since the database was copied
-	No      int64 // the number of its activation: how often a version was made the active one
+	No      int64 // the number of its activation, counting all activations
 }
 
 // Active returns the active version.
@@ -194,7 +195,7 @@ func Active(ctx context.Context, query *db.Queries) (Current, error) {
 	return Current{row.Version, row.ActivationNo}, nil
 }
 
-// Source returns the text of a version as it was given. The error is ErrNotFound where there is no such version.
+// Source returns the original text of a version. Errors: ErrNotFound.
 func Source(ctx context.Context, query *db.Queries, version int32) (string, error) {
 	row, err := query.PolicyGet(ctx, version)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -206,7 +207,7 @@ func Source(ctx context.Context, query *db.Queries, version int32) (string, erro
 	return row.Source, nil
 }
 
-// List returns up to a number of versions below one, the highest first, each with when and by whom it was last activated.
+// List returns up to a number of versions below one, highest first, with the time and actor of their last activation.
 func List(ctx context.Context, query *db.Queries, below, most int32) ([]db.PoliciesListRow, error) {
 	list, err := query.PoliciesList(ctx, db.PoliciesListParams{Before: below, Most: most})
 	if err != nil {
@@ -215,7 +216,7 @@ func List(ctx context.Context, query *db.Queries, below, most int32) ([]db.Polic
 	return list, nil
 }
 
-// Find returns the version of a text, 0 where it is not stored.
+// Find returns the version of a text, or 0 if it is not stored.
 func Find(ctx context.Context, query *db.Queries, source []byte) (int32, error) {
 	version, err := query.PolicyFind(ctx, string(source))
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
@@ -224,8 +225,8 @@ func Find(ctx context.Context, query *db.Queries, source []byte) (int32, error) 
 	return version, nil
 }
 
-// CheckStock returns nil where no stock is tracked in the database, or a policy takes its orders' items from there. Else orders would
-// be taken for more than there is. Errors: ErrStockIgnored, and those of the database.
+// CheckStock returns ErrStockIgnored if stock is tracked in the database and the policy does not reserve there: it
+// could be oversold. It also returns errors of the database.
 func CheckStock(ctx context.Context, query *db.Queries, p *policy.Policy) error {
 	if p == nil || !p.Reserve.Executor.Remote() {
 		return nil
