@@ -16,17 +16,16 @@ import (
 	"pawl/internal/pgembed"
 )
 
-// database is one fresh database of the cluster and a connection to look at it.
+// database is a new database of the cluster, and a connection to inspect it.
 type database struct {
 	url    string
 	name   string
 	conn   *pgx.Conn
-	admin  *pgx.Conn // to another database: the fresh one can't drop itself
+	admin  *pgx.Conn // to another database, to drop this one
 	server int       // pid of the postmaster
 }
 
-// newDatabase creates an empty database, after a checkpoint so that no run pays for
-// what the one before it wrote.
+// newDatabase creates an empty database, after a checkpoint, so that no run pays for the writes of the one before it.
 func newDatabase(ctx context.Context, c *pgembed.Server, name string) (*database, error) {
 	admin, err := pgx.Connect(ctx, c.URL("postgres"))
 	if err != nil {
@@ -42,7 +41,7 @@ func newDatabase(ctx context.Context, c *pgembed.Server, name string) (*database
 	return d, nil
 }
 
-// connect finds the tables where this release has them, and where earlier ones and the baseline do.
+// connect sets the search_path for the tables of this release, of earlier ones and of the baseline.
 func connect(ctx context.Context, url string) (*pgx.Conn, error) {
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
@@ -61,7 +60,7 @@ func execAll(ctx context.Context, conn *pgx.Conn, statements ...string) error {
 	return nil
 }
 
-// drop removes the database. It works when ctx has ended too.
+// drop removes the database. It works even if ctx has ended.
 func (d *database) drop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
@@ -73,7 +72,7 @@ func (d *database) drop(ctx context.Context) error {
 	return nil
 }
 
-// counters are what PostgreSQL has counted since it started.
+// counters are counters of PostgreSQL since its start.
 type counters struct {
 	WAL         int64 // bytes
 	Checkpoints int64 // begun
@@ -120,9 +119,8 @@ func (d *database) lastOrder(ctx context.Context) (int64, error) {
 	return no, nil
 }
 
-// check compares what is stored of the orders after a number with how many were
-// answered: each is completed, has one charge, one reservation and four moves. It
-// says what differs, or nothing.
+// check compares the stored orders after a number with how many were answered: each must be completed, and have one
+// charge, one reservation and four moves. It returns the differences, or nothing.
 func (d *database) check(ctx context.Context, after int64, answered int) (mismatch string, err error) {
 	var orders, charges, reservations, moves int
 	err = d.conn.QueryRow(ctx, `SELECT
@@ -140,20 +138,20 @@ func (d *database) check(ctx context.Context, after int64, answered int) (mismat
 	return "", nil
 }
 
-// The size of a small real installation. What makes an answered order durable is on in every server of pgembed.
+// The size of a small real installation. Every server of pgembed has durable commits.
 var settings = map[string]string{
 	"shared_buffers": "512MB", "max_wal_size": "4GB", "min_wal_size": "1GB", "wal_compression": "off", "max_connections": "200",
 }
 
-// A server that has run for a while writes its log into old files; a new one must
-// create each of them first, which takes a tenth of its processor time and holds up
-// every commit meanwhile. These files, of 16 MB, make the old ones: 1 GB.
+// A server that has run for a while writes its log into old files; a new one must create each of them first, which
+// takes a tenth of its processor time and holds up every commit meanwhile. So these files of 16 MB, 1 GB in all, are
+// created in advance.
 const walFiles = 64
 
-// startCluster makes and starts the private PostgreSQL that all targets of a run are measured on, in folder, reachable by
-// a unix socket only. Commits take commitLatency longer than the disk does. The caller stops it.
+// startCluster starts the PostgreSQL on which all targets are measured, in folder, on a unix socket. Commits take
+// commitLatency longer than the disk. The caller stops it.
 func startCluster(ctx context.Context, folder string, extra map[string]string, commitLatency time.Duration) (*pgembed.Server, error) {
-	if err := os.Chmod(folder, 0o711); err != nil { // the user of PostgreSQL must get through
+	if err := os.Chmod(folder, 0o711); err != nil { // the user of PostgreSQL must be able to enter it
 		return nil, err
 	}
 	all := maps.Clone(settings)
@@ -174,7 +172,7 @@ func startCluster(ctx context.Context, folder string, extra map[string]string, c
 	return pgembed.Start(ctx, config)
 }
 
-// age makes the files of the write-ahead log that an older server would have.
+// age creates the files of the write-ahead log that an older server would have.
 func age(ctx context.Context, c *pgembed.Server) error {
 	conn, err := pgx.Connect(ctx, c.URL("postgres"))
 	if err != nil {
@@ -189,7 +187,7 @@ func age(ctx context.Context, c *pgembed.Server) error {
 	return execAll(ctx, conn, "CHECKPOINT")
 }
 
-// A commit waits for fdatasync. This one is as far away as a network disk.
+// A commit waits for fdatasync, which takes as long here as on a network disk.
 const slowSync = `
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -204,8 +202,8 @@ int fdatasync(int fd) {
 }
 `
 
-// slowPrograms makes a folder with the programs of PostgreSQL in bin, of which the server's fdatasync takes longer. It
-// needs gcc. LD_PRELOAD comes by a script: pgembed passes no such variable on.
+// slowPrograms creates a folder with the programs of PostgreSQL in bin, with a slower fdatasync in the server. It needs
+// gcc. A script sets LD_PRELOAD, because pgembed does not pass on such variables.
 func slowPrograms(ctx context.Context, folder, bin string, latency time.Duration) (string, error) {
 	source, library, slow := filepath.Join(folder, "sync.c"), filepath.Join(folder, "sync.so"), filepath.Join(folder, "slow")
 	if err := os.WriteFile(source, []byte(slowSync), 0o644); err != nil {
@@ -228,9 +226,8 @@ func slowPrograms(ctx context.Context, folder, bin string, latency time.Duration
 	return slow, os.WriteFile(filepath.Join(slow, "postgres"), []byte(script), 0o755)
 }
 
-// A full table costs most after a checkpoint, when the first change of each page is
-// written whole. Ten times the usual number of checkpoints, spread as usual, makes
-// every run span two of them, and errs against the service.
+// A full table costs most after a checkpoint, when the first change of each page is written whole. With ten times the
+// usual number of checkpoints, spread as usual, every run spans two of them, which is worse than real use.
 var storedSettings = map[string]string{"checkpoint_timeout": "30s"}
 
 const storedWindow = 90 * time.Second
@@ -239,8 +236,8 @@ var storedCallers = []int{64, 256}
 
 const storedItems = 10_000
 
-// withStored measures the service on an empty database and on one with many orders in
-// the table, in turn, under the same load and for the same time.
+// withStored measures the service alternately on an empty database and on one with many orders, under the same load and
+// for the same time.
 func (p *plan) withStored(ctx context.Context) (err error) {
 	d, err := p.filled(ctx)
 	if err != nil {
@@ -266,8 +263,7 @@ func (p *plan) withStored(ctx context.Context) (err error) {
 	return nil
 }
 
-// filled is a database in which the service has made its schema, with completed orders,
-// as the service would have left them.
+// filled creates a database with the schema and completed orders, as the service would have written them.
 func (p *plan) filled(ctx context.Context) (*database, error) {
 	d, err := p.database(ctx)
 	if err != nil {
@@ -291,7 +287,7 @@ const fillSize = 250_000
 
 // fill adds completed orders while no service runs. Their ids are uuidv7 (ordered) or random.
 func (d *database) fill(ctx context.Context, orders int64, items int, ordered bool) error {
-	// The triggers rightly refuse orders that begin at their end.
+	// The triggers would reject orders that begin as completed.
 	if err := execAll(ctx, d.conn, "SET session_replication_role = replica"); err != nil {
 		return err
 	}
@@ -330,7 +326,7 @@ FROM stored AS s CROSS JOIN (VALUES
 const fillItemsSQL = `INSERT INTO inventory (item, sold) SELECT item, sum(quantity) FROM reservations GROUP BY item
   ON CONFLICT (item) DO UPDATE SET sold = excluded.sold`
 
-// All events have their numbers, as they would have long since: a relay that numbers millions is not what is measured.
+// All events have their numbers already, because numbering millions of them is not measured.
 const fillBatchesSQL = `WITH last AS (
     SELECT coalesce(max(last_event_no), 0) AS event_no, coalesce(max(position_to), 0) AS position FROM event_batches)
   INSERT INTO event_batches (first_event_no, last_event_no, position_from, position_to, epoch, whole)

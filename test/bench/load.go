@@ -60,8 +60,8 @@ func (w *wire) close() {
 	}
 }
 
-// The generator shares its cores with what it measures, so it does without a client of
-// HTTP: one request is built in advance, of which only the order id, the item and the key change.
+// The generator shares its cores with the service, so it uses no HTTP client: one request is built in advance, in which
+// only the order id, the item and the key change.
 const (
 	bodyFormat = `{"orderId":"%032d","amount":99.99,"item":"` + itemFormat + `"}`
 	itemFormat = "item-%05d"
@@ -69,12 +69,12 @@ const (
 
 	keyHeader = "Idempotency-Key: "
 
-	answerLimit = 60 * time.Second // twice what the service lets a caller wait
+	answerLimit = 60 * time.Second // twice the longest wait of a caller
 )
 
 var completed = []byte(`"status":"completed"`)
 
-// wire is one keep-alive connection and the request that goes over it.
+// wire is a keep-alive connection and its request.
 type wire struct {
 	address string
 	conn    net.Conn
@@ -87,7 +87,7 @@ type wire struct {
 	body    bytes.Buffer
 }
 
-// newWire is for requests with a token, or without one where it is empty.
+// newWire returns a wire for requests with a token, or without one if it is empty.
 func newWire(address, token string, keyed bool) *wire {
 	credential := ""
 	if token != "" {
@@ -111,9 +111,8 @@ func newWire(address, token string, keyed bool) *wire {
 	return w
 }
 
-// next makes the request that of a new order. Its id is 32 random hex digits, as a caller
-// would send, so that the unique index is hit at random places; or, if ordered, begins
-// with the time in milliseconds, as a uuidv7 does (RFC 9562).
+// next changes the request to a new order. Its id is 32 random hex digits, so that inserts hit random places of the
+// unique index; or, if ordered, it begins with the time in milliseconds, like a UUIDv7 (RFC 9562).
 func (w *wire) next(items int, ordered bool) {
 	var id [16]byte
 	binary.LittleEndian.PutUint64(id[:8], rand.Uint64())
@@ -136,7 +135,7 @@ func (w *wire) next(items int, ordered bool) {
 // order is the body of the request.
 func (w *wire) order() []byte { return w.request[len(w.request)-w.length:] }
 
-// send does one round trip. The order must be answered as completed.
+// send sends the order, which must be answered as completed.
 func (w *wire) send() error {
 	if err := w.conn.SetReadDeadline(time.Now().Add(answerLimit)); err != nil {
 		return err
@@ -162,7 +161,7 @@ func (w *wire) send() error {
 	return nil
 }
 
-// refused is an answer that was read to its end: the connection can go on.
+// refused is an answer that was read completely, so the connection can be used again.
 type refused struct{ text string }
 
 func (r *refused) Error() string { return r.text }

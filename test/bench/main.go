@@ -1,6 +1,5 @@
-// Command bench measures the service against a hand-written baseline: one load, one
-// PostgreSQL, one table of figures. It drives the real binaries over HTTP and imports
-// nothing of the service but what runs a PostgreSQL and a load.
+// Command bench compares the service with a hand-written baseline, under the same load and on the same PostgreSQL. It
+// runs the real programs over HTTP, and imports only what runs PostgreSQL and a load.
 package main
 
 import (
@@ -63,7 +62,7 @@ func bench(ctx context.Context, args []string) (err error) {
 	return err
 }
 
-// plan is all runs of one call of this program, one after the other.
+// plan has all runs of this program, one after the other.
 type plan struct {
 	options
 	cluster *pgembed.Server
@@ -103,8 +102,8 @@ func newPlan(ctx context.Context, o options, c *pgembed.Server, folder string) (
 	return p, nil
 }
 
-// all runs one target after the other under the same load, and the other way round in
-// every other round, so that what else the machine does falls on both.
+// all runs the targets under the same load, in reverse order in every other round, so that other work of the machine
+// affects all of them.
 func (p *plan) all(ctx context.Context) error {
 	if p.remote {
 		return p.withProvider(ctx)
@@ -146,8 +145,8 @@ func (p *plan) database(ctx context.Context) (*database, error) {
 	return newDatabase(ctx, p.cluster, fmt.Sprintf("pawl_bench_%d", p.runs))
 }
 
-// do measures, on a database of its own unless the run has one, and says at once what
-// came out: the whole takes minutes.
+// do measures a run, on a database of its own unless the run has one, and prints the result at once, because all runs
+// take minutes.
 func (p *plan) do(ctx context.Context, r run) error {
 	r.target, r.folder, r.Ordered = p.built[r.Target], p.folder, p.ordered
 	fmt.Fprintf(os.Stderr, "%s: warm-up %s, window %s … ", r.setup, r.window.warmUp, r.window.length)

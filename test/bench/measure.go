@@ -17,10 +17,10 @@ import (
 	"pawl/internal/load"
 )
 
-// window is how long to measure, after how long a warm-up.
+// window is how long to measure, and how long to warm up before.
 type window struct{ warmUp, length time.Duration }
 
-// run is everything one measurement needs. Its database may hold orders already.
+// run is a measurement. Its database may contain orders already.
 type run struct {
 	setup
 	target   target
@@ -31,7 +31,7 @@ type run struct {
 	follow   bool      // the events are followed meanwhile
 }
 
-// sample is what has been used up to one moment.
+// sample is the usage up to one moment.
 type sample struct {
 	at                            time.Duration // on the load's clock
 	service, postgres, load, busy time.Duration
@@ -39,8 +39,7 @@ type sample struct {
 	counters
 }
 
-// measure starts the target, loads it, stops it and compares the database with what
-// was answered.
+// measure starts the target, loads it, stops it and compares the database with the answers.
 func (r run) measure(ctx context.Context) (result, error) {
 	s, err := r.target.start(ctx, r.database.url, r.folder)
 	if err != nil {
@@ -151,8 +150,7 @@ func (r run) sample(ctx context.Context, s *server, l *load.Running) (now sample
 	return now, err
 }
 
-// inspect runs after the service has ended: its connections have handed in their
-// counts, and nothing moves any more.
+// inspect runs after the service has ended, when its connections have reported their counters.
 func (r run) inspect(ctx context.Context, seen load.Outcome, out *result) (err error) {
 	if out.HOTShare, out.SeqScans, err = r.database.tableUse(ctx); err != nil {
 		return err
@@ -164,7 +162,7 @@ func (r run) inspect(ctx context.Context, seen load.Outcome, out *result) (err e
 	return err
 }
 
-// setup is one row of the table to be.
+// setup describes a row of the table.
 type setup struct {
 	Target         string
 	Callers, Items int
@@ -187,9 +185,8 @@ func (s setup) load() string {
 	return fmt.Sprintf("%d callers", s.Callers)
 }
 
-// result is a row of the table. CPU is in seconds per 1,000 orders, latency in
-// milliseconds; all is of the measured window, but for answered, errors, memory and
-// what the provider counted, which are of the whole run.
+// result is a row of the table. CPU is in seconds per 1,000 orders, latency in milliseconds. All values are of the
+// measured window, except answered, errors, memory and the provider's counts, which are of the whole run.
 type result struct {
 	setup
 	Stored           int64 // orders in the table at the start
@@ -235,7 +232,7 @@ func (out *result) fill(seen load.Outcome, from, to sample) {
 	out.Checkpoints = to.Checkpoints - from.Checkpoints
 }
 
-// problems are what must not stand unseen beside the figures.
+// problems are printed below the figures.
 func (out *result) problems() []string {
 	var list []string
 	if out.FirstError != "" {
@@ -252,8 +249,8 @@ func (out *result) problems() []string {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// follower reads the stream of events of a service, as one listener does, and notes how late each event comes: from the
-// time that it has, which is when its transaction began.
+// follower reads the stream of events like a listener, and records the delay of each event since the begin of its
+// transaction.
 type follower struct {
 	body    io.ReadCloser
 	running sync.WaitGroup
@@ -261,17 +258,16 @@ type follower struct {
 	events  []lateness
 }
 
-// catchUp is how long a follower has before the window begins. There was no reader of events before it, so there is a
-// backlog of them at first, which goes away at the rate by which the feed is faster than the orders.
+// catchUp is how long a follower has before the window begins: at first, there is a backlog of events.
 const catchUp = 10 * time.Second
 
 type lateness struct{ came, lag time.Duration } // came is on the load's clock
 
-// lags are how late the events of a window came, in ascending order.
+// lags are the delays of the events of a window, in ascending order.
 type lags []time.Duration
 
-// follow returns when the service has begun to answer, so that no event is missed. The clock of the database is this
-// machine's.
+// follow returns when the service has begun to answer, so that no event is missed. The database uses the clock of this
+// machine.
 func follow(ctx context.Context, to *server, l *load.Running) (*follower, error) {
 	body, err := to.get(ctx, "/api/events", "text/event-stream")
 	if err != nil {
@@ -290,7 +286,7 @@ func (f *follower) read() {
 		_, rest, found := bytes.Cut(lines.Bytes(), timestampOf)
 		text, _, ended := bytes.Cut(rest, []byte(`"`))
 		if !found || !ended {
-			continue // the other lines of an event, and signs of life
+			continue // other lines of an event, and heartbeats
 		}
 		if at, err := time.Parse(time.RFC3339Nano, string(text)); err == nil {
 			f.events = append(f.events, lateness{f.load.Since(), time.Since(at)})
@@ -298,7 +294,7 @@ func (f *follower) read() {
 	}
 }
 
-// stop ends it and returns the lags of the events that came in a window.
+// stop ends it and returns the delays of the events in a window.
 func (f *follower) stop(from, to time.Duration) lags {
 	f.body.Close()
 	f.running.Wait()

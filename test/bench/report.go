@@ -9,14 +9,14 @@ import (
 	"text/tabwriter"
 )
 
-// report is the figures of all runs, and what they were measured on.
+// report has the figures of all runs, and describes the machine.
 type report struct {
 	Cores        int
 	Go, Postgres string
 	Results      []result
 }
 
-// column is one of a table. CPU is in seconds per 1,000 orders.
+// column is a column of a table. CPU is in seconds per 1,000 orders.
 type column struct {
 	name string
 	of   func(report, result) string
@@ -26,7 +26,7 @@ func number(format string, of func(result) float64) func(report, result) string 
 	return func(_ report, x result) string { return fmt.Sprintf(format, of(x)) }
 }
 
-// Columns of both tables stand in both, in this order.
+// Columns for both tables, in this order.
 var (
 	speed = []column{
 		{"orders/s", number("%.0f", ordersPerSec)},
@@ -59,8 +59,7 @@ var (
 	}, speed...)
 )
 
-// print writes Markdown tables that are aligned for a terminal, and below them what
-// went wrong.
+// print writes Markdown tables that are aligned for a terminal, and the problems below them.
 func (r report) print(w io.Writer) {
 	fmt.Fprintf(w, "\n%d cores, PostgreSQL %s, %s; CPU in seconds per 1,000 orders;\n"+
 		"others: share of the cores that went to processes outside this benchmark\n",
@@ -84,7 +83,7 @@ func (r report) print(w io.Writer) {
 	r.printBeside(w)
 }
 
-// printTable writes the runs that a table has, if there are any.
+// printTable writes the runs of a table, if there are any.
 func (r report) printTable(w io.Writer, about string, columns []column, has func(result) bool) {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight|tabwriter.Debug)
 	line := func(cell func(column) string) {
@@ -109,8 +108,7 @@ func (r report) printTable(w io.Writer, about string, columns []column, has func
 	_ = table.Flush()
 }
 
-// printStored sets the runs on a full table against those that had the same load for
-// the same time and began with an empty one: medians of the rounds.
+// printStored compares the runs on a full table with the same runs on an empty one, by medians of the rounds.
 func (r report) printStored(w io.Writer) {
 	seen := map[setup]bool{}
 	for _, x := range r.Results {
@@ -130,7 +128,7 @@ func cpuPerOrder(x result) float64 { return x.ServiceCPU + x.PostgresCPU }
 func walPerOrder(x result) float64 { return x.WALPerOrder }
 func hotShare(x result) float64    { return x.HOTShare }
 
-// lasting are the runs with the load of one and as long, on a full table or not.
+// lasting are the runs with the same load and duration, on a full table or not.
 func (r report) lasting(as result, stored bool) (runs []result) {
 	for _, x := range r.Results {
 		if x.setup == as.setup && math.Abs(x.Seconds-as.Seconds) < 1 && (x.Stored > 0) == stored {
@@ -165,9 +163,8 @@ func itemsName(n int) string {
 // comparisons are of versions of the service: what the first does of the second.
 var comparisons = [][2]string{{"pawl", "baseline"}, {"pawl", "earlier"}, {"ledger-policy", "earlier"}, {"ledger-policy", "pawl"}, {"token", "pawl"}, {keyedName, "pawl"}, {streamName, "pawl"}}
 
-// printComparisons sets the median of all rounds of one target against that of another
-// under the same load. Differences smaller than those between rounds say nothing, so
-// the lowest and the highest of the rounds stand beside.
+// printComparisons compares the medians of two targets under the same load. It also prints the lowest and the highest
+// round, because differences smaller than those between rounds mean nothing.
 func (r report) printComparisons(w io.Writer) {
 	for _, pair := range comparisons {
 		seen := map[setup]bool{}

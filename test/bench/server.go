@@ -26,11 +26,11 @@ type target struct {
 	binary string
 	args   []string
 	env    []string
-	ready  string // path of a GET that is answered 200 once it is; "" = /health
-	token  bool   // its callers send a token
+	ready  string // path of a GET that is answered with 200 when it is ready; "" = /health
+	token  bool   // callers send a token
 }
 
-// targets are built from the sources beside this module.
+// targets are built from the sources of the repository.
 type targets struct {
 	source string // the module of the service
 	folder string // where the binaries go
@@ -69,8 +69,8 @@ func (t targets) service(ctx context.Context) (target, error) {
 	return target{binary: binary, args: []string{"serve"}}, err
 }
 
-// ledgerPolicy is the service with a stored policy that leaves every step to the ledger:
-// what it does for an order is the same as without, but for keeping the version.
+// ledgerPolicy is the service with a stored policy that leaves every step to the ledger: the work for an order is the
+// same, except for the version.
 func (t targets) ledgerPolicy(ctx context.Context) (target, error) {
 	built, err := t.service(ctx)
 	if err != nil {
@@ -81,7 +81,7 @@ func (t targets) ledgerPolicy(ctx context.Context) (target, error) {
 	return built, os.WriteFile(file, []byte("{}\n"), 0o644)
 }
 
-// makeToken makes a token that may send orders. From it on the service wants one.
+// makeToken creates a token that may send orders, which closes the service.
 func (t target) makeToken(ctx context.Context, databaseURL string) (string, error) {
 	cmd := exec.CommandContext(ctx, t.binary, "token", "create", "bench", "--roles", "submit", "--database-url", databaseURL)
 	cmd.Env = inherited()
@@ -102,10 +102,10 @@ func (t targets) compile(ctx context.Context, folder, path, name string) (string
 	return binary, nil
 }
 
-// server is a target that runs.
+// server is a running target.
 type server struct {
 	address string
-	token   string // that it wants of callers, if any
+	token   string // that callers must send, if any
 	ready   string
 	pid     int
 	process *exec.Cmd
@@ -137,7 +137,7 @@ func (t target) start(ctx context.Context, databaseURL, folder string) (*server,
 		process: cmd, log: log.Name(), ended: make(chan struct{}),
 	}
 	go func() { // ends with the server, which stop waits for
-		_ = cmd.Wait() // how it ended is in ProcessState
+		_ = cmd.Wait() // ProcessState has the result
 		close(s.ended)
 	}()
 	if err := s.wait(ctx); err != nil {
@@ -146,8 +146,7 @@ func (t target) start(ctx context.Context, databaseURL, folder string) (*server,
 	return s, nil
 }
 
-// inherited is the environment without the settings of the service: what is measured
-// are its defaults.
+// inherited is the environment without the settings of the service, so that its defaults are measured.
 func inherited() []string {
 	return slices.DeleteFunc(os.Environ(), func(line string) bool { return strings.HasPrefix(line, "PAWL_") })
 }
@@ -176,10 +175,10 @@ func (s *server) healthy(ctx context.Context) bool {
 	return true
 }
 
-// anything is a kind of answer.
+// anything accepts any kind of answer.
 const anything = "*/*"
 
-// get asks for an answer of a kind, which must be 200, and returns its body.
+// get sends a GET for a media type, and returns the body of the answer, which must be a 200.
 func (s *server) get(ctx context.Context, path, accept string) (io.ReadCloser, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.address+path, http.NoBody)
 	if err != nil {
@@ -197,7 +196,7 @@ func (s *server) get(ctx context.Context, path, accept string) (io.ReadCloser, e
 	return response.Body, nil
 }
 
-// stop asks the server to end, and makes it end after half a minute.
+// stop asks the server to end, and kills it after half a minute.
 func (s *server) stop() error {
 	_ = s.process.Process.Signal(syscall.SIGTERM)
 	select {
@@ -228,8 +227,8 @@ func freePort() (int, error) {
 // runs Go on (USER_HZ, proc(5)).
 const tick = 10 * time.Millisecond
 
-// treeTime is the processor time of a process and of all its descendants, those that
-// have ended included: PostgreSQL starts a process per connection.
+// treeTime is the processor time of a process and of all its descendants, including those that have ended: PostgreSQL
+// starts a process per connection.
 func treeTime(root int) (time.Duration, error) {
 	processes, err := procfs.AllProcs()
 	if err != nil {
@@ -237,7 +236,7 @@ func treeTime(root int) (time.Duration, error) {
 	}
 	all := map[int]procfs.ProcStat{}
 	for _, p := range processes {
-		if s, err := p.Stat(); err == nil { // else it has just ended
+		if s, err := p.Stat(); err == nil { // otherwise it has just ended
 			all[p.PID] = s
 		}
 	}
@@ -263,7 +262,7 @@ func under(all map[int]procfs.ProcStat, pid, root int) bool {
 	return false
 }
 
-// peakMemory is the most resident memory a process ever had, in bytes.
+// peakMemory is the peak resident memory of a process, in bytes.
 func peakMemory(pid int) (uint64, error) {
 	p, err := procfs.NewProc(pid)
 	if err != nil {
@@ -273,8 +272,8 @@ func peakMemory(pid int) (uint64, error) {
 	return status.VmHWM, err
 }
 
-// busyTime is the processor time the whole machine has spent on anything but idling,
-// what its host took from it included (proc(5), "steal").
+// busyTime is the processor time of the whole machine except idle time, including the time that its host took (proc(5),
+// "steal").
 func busyTime() (time.Duration, error) {
 	machine, err := procfs.NewDefaultFS()
 	if err != nil {
@@ -285,11 +284,11 @@ func busyTime() (time.Duration, error) {
 	return time.Duration((cpu.User + cpu.Nice + cpu.System + cpu.IRQ + cpu.SoftIRQ + cpu.Steal) * float64(time.Second)), err
 }
 
-// provider is what does the remote steps: the service's own simulator, a process of
-// its own with its books in memory. It says at the end how often each step was done.
+// provider does the remote steps: pawl simulate in a process of its own, with its books in memory. At the end it
+// reports how often each step was done.
 type provider struct {
 	target target
-	server *server // while a run goes on
+	server *server // during a run
 }
 
 func newProvider(binary string, latency time.Duration) *provider {
@@ -308,7 +307,7 @@ func (p *provider) policy(folder string) (string, error) {
 
 var steps = []string{"charge", "reserve", "confirm"}
 
-// summary is what the simulator says of its books (docs/simulator.md).
+// summary is the simulator's summary of its books (docs/simulator.md).
 type summary struct {
 	Steps map[string]struct {
 		Effects int `json:"effects"`
@@ -332,8 +331,8 @@ func (p *provider) summary(ctx context.Context) (*summary, error) {
 	return &s, nil
 }
 
-// mismatch says what the provider saw that must not be, or nothing. The effects are
-// compared only when it is known how many orders there were.
+// mismatch describes what the provider must not have seen, or nothing. The effects are compared only if the number of
+// orders is known.
 func (s *summary) mismatch(orders int, known bool) string {
 	var wrong []string
 	if s.DoubleLive != 0 || s.Overlaps != 0 || s.RepeatedEffects != 0 {
@@ -350,8 +349,8 @@ func (s *summary) mismatch(orders int, known bool) string {
 
 const remoteItems = 10_000
 
-// remoteWarmUp is longer: many callers that begin at the same moment go through their steps side by side at first, and the
-// connections to the provider have to be made.
+// remoteWarmUp is longer: callers that begin at the same moment make their steps in lockstep at first, and connections
+// to the provider must be made.
 const remoteWarmUp = 5 * time.Second
 
 // withProvider measures with every step at a provider: with orders offered at a rate, and with callers that wait.

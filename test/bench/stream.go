@@ -17,7 +17,7 @@ import (
 	"pawl/internal/load"
 )
 
-// streamName is the service, with all orders in one request, of which it has streamLines in progress: whatever the callers.
+// streamName is the service with all orders in one request, with streamLines in progress, for any number of callers.
 const (
 	streamName  = "stream"
 	streamLines = 1024
@@ -84,7 +84,7 @@ func (l *lineStream) order(text []byte, answer chan error) error {
 	return <-answer
 }
 
-// write sends the lines that have come while the ones before were written. The last caller ends it.
+// write sends the lines that were added during the last write. The last caller ends it.
 func (l *lineStream) write() {
 	var lines []byte
 	for range l.wake {
@@ -94,7 +94,7 @@ func (l *lineStream) write() {
 		if len(lines) > 0 {
 			chunk := append(strconv.AppendInt(nil, int64(len(lines)), 16), "\r\n"...)
 			chunk = append(append(chunk, lines...), "\r\n"...)
-			_, _ = l.conn.Write(chunk) // read finds out
+			_, _ = l.conn.Write(chunk) // read reports the error
 		}
 	}
 	_, _ = l.conn.Write([]byte("0\r\n\r\n"))
@@ -135,7 +135,7 @@ func (l *lineStream) read() error {
 	}
 }
 
-// fail ends the stream. Nobody waits if it has ended in order.
+// fail ends the stream. After an orderly end, no caller waits.
 func (l *lineStream) fail(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -158,7 +158,8 @@ func (l *lineStream) leave() {
 	}
 }
 
-// withStream measures one stream beside 256 callers, and orders offered at a rate beside a stream and without one, in turn.
+// withStream compares one stream with 256 callers, and measures orders at a rate with and without a concurrent stream,
+// alternately.
 func (p *plan) withStream(ctx context.Context) error {
 	for _, items := range p.items {
 		for round := range p.rounds {
@@ -177,7 +178,7 @@ func (p *plan) withStream(ctx context.Context) error {
 	return nil
 }
 
-// printBeside says how long single orders took beside a stream: medians of the rounds.
+// printBeside prints how long single orders took beside a stream, as medians of the rounds.
 func (r report) printBeside(w io.Writer) {
 	seen := map[setup]bool{}
 	p99 := func(x result) float64 { return x.P99 }

@@ -3,11 +3,10 @@
 // that locks the order with SELECT … FOR UPDATE, looks at its state, does the step's
 // effect, updates the order and commits. It is what Pawl is measured against.
 //
-// Per order it commits four transactions and writes what Pawl writes: the order, its
-// charge, its reservation, the stock of its item (when it is reserved and when it is
-// sold), and one history row per move. It does less than Pawl in this: no lease and no
-// recovery by another process, no guard in the database, no lists and none of their
-// indexes. With PROVIDER set to the URL of a provider, see remote.
+// Per order it commits four transactions and writes the same rows as Pawl: the order, its charge, its reservation, the
+// stock of its item (when it is reserved and when it is sold), and one history row per move. It lacks leases, recovery
+// by another process, the guard in the database, and lists with their indexes. With PROVIDER set to the URL of a
+// provider, see remote.
 package main
 
 import (
@@ -56,7 +55,7 @@ func main() {
 // poolSize is how many connections the baseline has.
 const poolSize = 32
 
-// open connects the pool and creates the tables.
+// open opens the pool and creates the tables.
 func open(ctx context.Context) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(os.Getenv("DATABASE_URL"))
 	if err != nil {
@@ -95,7 +94,7 @@ type answer struct {
 
 var amountFormat = regexp.MustCompile(`^[0-9]{1,15}(\.[0-9]{1,2})?$`)
 
-// process answers with the order once run has taken it to its end.
+// process runs an order and answers with it when it has ended.
 func process(w http.ResponseWriter, r *http.Request, run func(context.Context, input) (string, error)) {
 	var in input
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10)).Decode(&in); err != nil {
@@ -153,7 +152,7 @@ type order struct {
 	amount   string
 }
 
-// run takes the order from where it stands to its end.
+// run moves the order from its current status to its end.
 func (s *server) run(ctx context.Context, in input) (status string, err error) {
 	if err := s.admit(ctx, in); err != nil {
 		return "", fmt.Errorf("admit order: %w", err)
@@ -169,7 +168,7 @@ func (s *server) run(ctx context.Context, in input) (status string, err error) {
 	}
 }
 
-// admit stores the order unless it is known; known with other input is a conflict.
+// admit stores the order unless it exists; if it exists with other input, that is a conflict.
 func (s *server) admit(ctx context.Context, in input) error {
 	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		var no int64
@@ -195,8 +194,7 @@ func compare(ctx context.Context, tx pgx.Tx, in input) error {
 	return err
 }
 
-// step makes the next move of the order, whichever that is, and says where it
-// stands then. The row lock keeps everybody else from the same move.
+// step makes the next move of the order and returns the new status. The row lock prevents a concurrent move.
 func (s *server) step(ctx context.Context, orderID string) (status string, err error) {
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		var o order
@@ -212,7 +210,7 @@ func (s *server) step(ctx context.Context, orderID string) (status string, err e
 			return s.write(ctx, tx, charge(o), update(o, status), history(o.no, 2, o.status, status))
 		case "reserving":
 			status = "confirming"
-			// Here and below the stock row, which many orders may want, is locked last and so for the shortest time.
+			// Here and below, the stock row, which many orders may need, is locked last and so for the shortest time.
 			return s.write(ctx, tx, reserve(o), update(o, status), history(o.no, 3, o.status, status), take(o))
 		case "confirming":
 			status = "completed"
@@ -226,7 +224,7 @@ func (s *server) step(ctx context.Context, orderID string) (status string, err e
 	return status, err
 }
 
-// fail refunds an order whose item ran out.
+// fail refunds an order whose item is out of stock.
 func (s *server) fail(ctx context.Context, orderID string) (status string, err error) {
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		var o order
@@ -246,7 +244,7 @@ func (s *server) fail(ctx context.Context, orderID string) (status string, err e
 type write struct {
 	sql    string
 	args   []any
-	refuse error // what it means when no row was changed; nil: impossible
+	refuse error // the error if no row was changed; nil: impossible
 }
 
 func charge(o order) write {
@@ -257,14 +255,14 @@ func reserve(o order) write {
 	return write{sql: `INSERT INTO reservations (order_no, item, quantity) VALUES ($1, $2, $3)`, args: []any{o.no, o.item, o.quantity}}
 }
 
-// take reserves the units. An item that was never given stock does not run out.
+// take reserves the units. An item without stock is not limited.
 func take(o order) write {
 	return write{sql: `INSERT INTO inventory AS i (item, reserved) VALUES ($1, $2)
 		ON CONFLICT (item) DO UPDATE SET reserved = i.reserved + excluded.reserved
 		WHERE NOT i.tracked OR i.reserved + excluded.reserved <= i.on_hand`, args: []any{o.item, o.quantity}, refuse: errOutOfStock}
 }
 
-// sell takes the reserved units off the shelf.
+// sell removes the reserved units from the stock.
 func sell(o order) write {
 	return write{sql: `UPDATE inventory SET reserved = reserved - $2,
 		on_hand = CASE WHEN tracked THEN on_hand - $2 ELSE on_hand END WHERE item = $1`, args: []any{o.item, o.quantity}}

@@ -18,11 +18,11 @@ import (
 )
 
 // remote is the same service where a provider does each step. Each call is committed before it is made, and each answer
-// after it; the commit of an answer also begins the next call. A call that fails is made again with the same key until there
-// is an answer. What a dead process left is taken over by another one.
+// after it; the commit of an answer also begins the next call. A failed call is repeated with the same key until there
+// is an answer. Another process takes over the orders of a dead one.
 //
-// It does less than Pawl in this: no deadlines, callbacks, look-ups or limits, no hold for a person, no history of failed
-// calls, and no lease of an order, but only a sign of life for each process.
+// It lacks deadlines, callbacks, look-ups, limits, holds for a person, a history of failed calls, and leases of orders:
+// each process only has a heartbeat.
 type remote struct {
 	server
 	provider string // the base URL
@@ -30,7 +30,7 @@ type remote struct {
 	process  int64
 }
 
-// move is what the answer of a call leads to.
+// move is the result of a call's answer.
 type move struct {
 	step, undo    string // undo is the end of the URL
 	done, refused string // the next status
@@ -63,8 +63,8 @@ func newRemote(ctx context.Context, s server, provider string) (*remote, error) 
 	return r, nil
 }
 
-// run admits the order, unless it is known, and drives it to its end, also if the caller leaves. If another request drives
-// it, run waits for that.
+// run admits the order, unless it exists, and drives it to its end, even if the caller leaves. If another request
+// drives it, run waits for that.
 func (r *remote) run(ctx context.Context, in input) (status string, err error) {
 	o := order{id: in.OrderID, item: in.Item, quantity: 1, amount: in.Amount.String()}
 	if err := r.admit(ctx, in, &o); err != nil {
@@ -86,7 +86,7 @@ func (r *remote) run(ctx context.Context, in input) (status string, err error) {
 
 func final(status string) bool { return status == "completed" || status == "failed" }
 
-// admit stores the order unless it is known, with its first call. o gets its number and status only if it is new.
+// admit stores the order unless it exists, with its first call. o gets its number and status only if it is new.
 func (r *remote) admit(ctx context.Context, in input, o *order) error {
 	return pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, `INSERT INTO orders (order_id, status, item, amount, process) VALUES ($1, 'charging', $2, $3, $4)
@@ -101,7 +101,7 @@ func (r *remote) admit(ctx context.Context, in input, o *order) error {
 	})
 }
 
-// drive calls the provider and commits what it answers, until the order has ended.
+// drive calls the provider and commits its answers, until the order has ended.
 func (r *remote) drive(ctx context.Context, o order) (status string, err error) {
 	for pause := 100 * time.Millisecond; !final(o.status); {
 		done, reference, err := r.call(ctx, o)
@@ -111,7 +111,7 @@ func (r *remote) drive(ctx context.Context, o order) (status string, err error) 
 		if errors.Is(err, errTaken) {
 			return "", err
 		}
-		if err != nil { // nothing is known: again, with the same key
+		if err != nil { // the outcome is unknown: repeat with the same key
 			log.Print(err)
 			_ = sleep(ctx, pause/2+rand.N(pause/2))
 			pause = min(2*pause, 30*time.Second)
@@ -131,7 +131,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// call makes the call of the order's status. An error leaves its outcome open.
+// call makes the call of the order's status. After an error, its outcome is unknown.
 func (r *remote) call(ctx context.Context, o order) (done bool, reference string, err error) {
 	m, fields := moves[o.status], map[string]any{}
 	fields["orderId"], fields["step"], fields["generation"] = o.id, m.step, 0
@@ -229,7 +229,7 @@ func begin(o order, call int) write {
 	return write{sql: `INSERT INTO calls (order_no, call, step) VALUES ($1, $2, $3)`, args: []any{o.no, call, m.step + m.undo}}
 }
 
-// watch gives a sign of life every second, and takes over what processes without one have left.
+// watch sends a heartbeat every second, and takes over the orders of processes without one.
 func (r *remote) watch(ctx context.Context) {
 	for range time.Tick(time.Second) {
 		alive, err := r.pool.Exec(ctx, `UPDATE processes SET seen_at = now() WHERE process = $1`, r.process)
@@ -245,7 +245,7 @@ func (r *remote) watch(ctx context.Context) {
 			log.Print(err)
 		}
 		for _, o := range left {
-			go func() { _, _ = r.drive(ctx, o) }() // which logs what fails
+			go func() { _, _ = r.drive(ctx, o) }() // drive logs errors
 		}
 	}
 }

@@ -1,7 +1,7 @@
-// Command statements measures what PostgreSQL works for one order: the statements of the service (admit, charge, reserve,
-// confirm) on one connection, in sets of several sizes, without the service around them. It counts the processor time of
-// that connection's process, which a busy machine stretches less than time on the clock, and compares variants of the
-// schema and of the statements with each other, in turn.
+// Command statements measures PostgreSQL's work for one order: the statements of the service (admit, charge, reserve,
+// confirm) on one connection, in batches of several sizes, without the service. It measures the processor time of the
+// connection's process, which varies less than wall-clock time on a busy machine, and compares variants of the schema
+// and of the statements in turn.
 //
 //	go run ./statements                                             # as things are
 //	go run ./statements --variant lean=no_check.sql,charge.sql      # beside them
@@ -55,7 +55,7 @@ type options struct {
 	names  []string
 }
 
-// Nothing here waits for a disk: that takes time on the clock, and hardly any of the processor's.
+// Nothing here waits for a disk, which takes hardly any processor time.
 var settings = map[string]string{
 	"shared_buffers": "512MB", "max_wal_size": "8GB", "min_wal_size": "1GB", "checkpoint_timeout": "1h", "fsync": "off",
 }
@@ -106,7 +106,7 @@ func measure(ctx context.Context, args []string) (err error) {
 		return fmt.Errorf("make folder: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
-	if err := os.Chmod(folder, 0o711); err != nil { // the user of PostgreSQL must get through
+	if err := os.Chmod(folder, 0o711); err != nil { // the user of PostgreSQL must be able to enter it
 		return err
 	}
 	server, err := pgembed.Start(ctx, pgembed.Config{Dir: folder + "/postgres", BinDir: os.Getenv("PAWL_PG_BIN"), Settings: settings})
@@ -126,7 +126,7 @@ func measure(ctx context.Context, args []string) (err error) {
 	return compare(ctx, o, variants)
 }
 
-// variant is one database, and the one connection that its orders are made on.
+// variant is a database, and the connection for its orders.
 type variant struct {
 	name    string
 	conn    *pgx.Conn
@@ -136,7 +136,7 @@ type variant struct {
 	figures map[int][]figures
 }
 
-// open makes the database of a variant: migrations, then its files.
+// open creates the database of a variant: migrations, then its files.
 func open(ctx context.Context, server *pgembed.Server, number int, o options) (*variant, error) {
 	admin, err := pgx.Connect(ctx, server.URL("postgres"))
 	if err != nil {
@@ -163,7 +163,7 @@ func open(ctx context.Context, server *pgembed.Server, number int, o options) (*
 	return &variant{name: o.names[number], conn: conn, query: db.New(r), items: o.items, figures: map[int][]figures{}}, nil
 }
 
-// replacing is a connection that sends other statements in the place of some.
+// replacing is a connection that replaces some statements by others.
 type replacing struct {
 	*pgx.Conn
 	texts map[string]string // by name
@@ -171,7 +171,7 @@ type replacing struct {
 
 var named = regexp.MustCompile(`(?m)^-- name: (\w+).*$`)
 
-// read takes a file of a variant.
+// read reads a file of a variant.
 func (r *replacing) read(ctx context.Context, file string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -193,7 +193,7 @@ func (r *replacing) read(ctx context.Context, file string) error {
 	return nil
 }
 
-// Query sends a statement, or the one that takes its place.
+// Query sends a statement, or its replacement.
 func (r *replacing) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	name := named.FindStringSubmatch(sql)[1]
 	if other, ok := r.texts[name+"One"]; ok {
@@ -207,7 +207,7 @@ func (r *replacing) Query(ctx context.Context, sql string, args ...any) (pgx.Row
 	return r.Conn.Query(ctx, sql, args...) //nolint:rowserrcheck // the reader of the rows does
 }
 
-// single returns the arguments of a set of one with its element in the place of each array.
+// single replaces the arrays in the arguments of a batch of one by their only elements.
 func single(args []any) ([]any, bool) {
 	out := make([]any, len(args))
 	for i, arg := range args {
@@ -225,17 +225,17 @@ func single(args []any) ([]any, bool) {
 // steps are the statements of an order.
 var steps = []string{"admit", "charge", "reserve", "confirm"}
 
-// figures are those of one order, as the mean of a round, or sums on the way there.
+// figures are the figures per order, as the mean of a round, or sums before the division.
 type figures struct {
 	cpu  [4]float64 // microseconds, by step
 	wal  float64    // bytes
-	hot  float64    // updates of its row that stayed on the page
+	hot  float64    // HOT updates of its row
 	wall float64    // microseconds
 }
 
 func (f figures) total() float64 { return f.cpu[0] + f.cpu[1] + f.cpu[2] + f.cpu[3] }
 
-// add runs some sets of a size and adds what they took.
+// add runs some batches of a size and adds their figures.
 func (v *variant) add(ctx context.Context, sum *figures, size, sets int) error {
 	if err := v.count(ctx, sum, -1); err != nil {
 		return err
@@ -250,7 +250,7 @@ func (v *variant) add(ctx context.Context, sum *figures, size, sets int) error {
 	return v.count(ctx, sum, 1)
 }
 
-// each divides what was added up by the number of orders.
+// each divides the sums by the number of orders.
 func (f figures) each(orders int) figures {
 	for _, sum := range []*float64{&f.cpu[0], &f.cpu[1], &f.cpu[2], &f.cpu[3], &f.wal, &f.hot, &f.wall} {
 		*sum /= float64(orders)
@@ -258,7 +258,7 @@ func (f figures) each(orders int) figures {
 	return f
 }
 
-// set takes one set of new orders through all steps and adds up what that took.
+// set moves one batch of new orders through all steps, and adds its figures.
 func (v *variant) set(ctx context.Context, size int, f *figures) error {
 	clock, err := v.cpu()
 	if err != nil {
@@ -327,7 +327,7 @@ func (v *variant) cpu() (uint64, error) {
 	return stat.RunningNanoseconds, err
 }
 
-// count adds, with a sign, the bytes of log that were written so far, and the updates of orders that stayed on their page.
+// count adds, with a sign, the bytes of log written so far, and the HOT updates of orders.
 func (v *variant) count(ctx context.Context, sum *figures, sign float64) error {
 	var wal, hot float64
 	_, err := v.conn.Exec(ctx, "SELECT pg_stat_force_next_flush()")
@@ -342,10 +342,11 @@ func (v *variant) count(ctx context.Context, sum *figures, sign float64) error {
 	return nil
 }
 
-// atOnce is how many sets of a variant come in a row. Few: the speed of a shared machine changes within seconds.
+// atOnce is how many batches of a variant are run in a row: few, because the speed of a shared machine changes within
+// seconds.
 const atOnce = 5
 
-// compare measures all variants in turn, so that what the machine does meanwhile comes to all of them, and prints medians.
+// compare measures all variants in turn, so that other work of the machine affects all of them, and prints medians.
 func compare(ctx context.Context, o options, variants []*variant) error {
 	for round := range o.rounds + 1 { // the first one makes the plans and is not counted
 		for _, size := range o.sizes {
@@ -363,7 +364,7 @@ func compare(ctx context.Context, o options, variants []*variant) error {
 	return report(o, variants)
 }
 
-// inTurn is one round of all variants with one size.
+// inTurn runs one round of all variants with one size.
 func inTurn(ctx context.Context, o options, variants []*variant, size int) ([]figures, error) {
 	sums := make([]figures, len(variants))
 	turns := max(1, o.orders/size/atOnce)
@@ -383,7 +384,7 @@ func inTurn(ctx context.Context, o options, variants []*variant, size int) ([]fi
 	return sums, nil
 }
 
-// report prints a table for each size. The ratio is that to the first variant in the same round.
+// report prints a table for each size. The ratio is to the first variant in the same round.
 func report(o options, variants []*variant) error {
 	for _, size := range o.sizes {
 		fmt.Printf("\nsets of %d, µs of PostgreSQL for each order, medians of %d rounds\n", size, o.rounds)
