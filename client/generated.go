@@ -1886,7 +1886,7 @@ type VerificationReport struct {
 	// Orders Number of orders by status.
 	Orders map[string]int64 `json:"orders"`
 
-	// Right No check is violated, but for warnings.
+	// Right Whether all checks passed, not counting warnings.
 	Right bool `json:"right"`
 
 	// Seconds How long it took.

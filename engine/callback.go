@@ -129,7 +129,7 @@ func (e *Engine) store(ctx context.Context, of callbackTarget, outcome string, t
 	if stored || same {
 		return Receipt{Accepted: true}, nil
 	}
-	e.log.Warn("another answer than the first one", "order_no", of.orderNo, "step", of.step, "first", kept.Outcome, "now", outcome)
+	e.log.Warn("differs from the first answer", "order_no", of.orderNo, "step", of.step, "first", kept.Outcome, "now", outcome)
 	return Receipt{Reason: fmt.Sprintf("answered before: %s, by %s", kept.Outcome, kept.Source)}, nil
 }
 

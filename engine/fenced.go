@@ -76,7 +76,7 @@ func (e *core) reportLate(ctx context.Context, of callbackTarget, late lateEffec
 	}
 	rows, err := e.query.LateUndoOpen(ctx, db.LateUndoOpenParams{OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step), Reason: late.reason, Ref: late.reference})
 	if err != nil {
-		return fmt.Errorf("open the undoing of a late effect: %w", err)
+		return fmt.Errorf("open a late undo: %w", err)
 	}
 	if len(rows) > 0 {
 		e.log.Warn("late effect is being undone", "order_no", of.orderNo, "generation", of.generation, "step", of.step, "reason", late.reason)

@@ -103,9 +103,9 @@ func (e *Engine) shortenWaits() {
 func (e *Engine) noteShortened(what string, n int64, err error) {
 	switch {
 	case err != nil:
-		e.log.Warn("shorten what lasts too long", "what", what, "error", err)
+		e.log.Warn("shorten leases and waits", "what", what, "error", err)
 	case n > 0:
-		e.log.Warn("shortened what lasted longer than it can: the clock of the database was set back", "what", what, "count", n)
+		e.log.Warn("shortened leases or waits: the clock of the database was set back", "what", what, "count", n)
 	}
 }
 

@@ -169,7 +169,7 @@ func (h *schemaHealth) standStill(doing string, why error) {
 	h.shown = false
 	h.why, h.until = fmt.Errorf("%w: %s: %w", ErrNotMigrated, doing, why), now.Add(h.pause)
 	h.still.Store(true)
-	h.log.Warn("statement can't run on this schema: orders are handed back, and none are taken", "statement", doing, "error", why)
+	h.log.Warn("a statement can't run on this schema: its orders are released, and no orders are accepted", "statement", doing, "error", why)
 }
 
 // failed records that a proof has failed because of the schema.
@@ -195,7 +195,7 @@ func (h *schemaHealth) goOn() error {
 	}
 	if h.still.Swap(false) {
 		h.ended = now
-		h.log.Info("statements can be prepared: orders are taken again")
+		h.log.Info("all statements can be prepared: orders are accepted again")
 	}
 	return nil
 }

@@ -85,7 +85,7 @@ func (e *remote) undoLate(row db.LateUndosClaimRow) {
 	err := e.query.LateUndoFinish(e.ctx, db.LateUndoFinishParams{OrderNo: row.Order.OrderNo, Generation: row.UndoGeneration, Step: row.Step,
 		Claims: row.Claims, Call: call, Outcome: outcome, Delay: delay.Seconds(), Code: answer.Code, Detail: answer.Detail})
 	if err != nil {
-		e.log.Warn("keep the undoing of a late effect", "order_id", row.Order.OrderID, "error", err)
+		e.log.Warn("store the result of a late undo", "order_id", row.Order.OrderID, "error", err)
 	}
 }
 

@@ -98,7 +98,7 @@ func (e *Engine) startPolicies() {
 	select {
 	case <-tried:
 	case <-time.After(policyLimit):
-		e.log.Warn("the policies could not be read yet: no orders are taken until they are")
+		e.log.Warn("policies not read yet: new orders are rejected until they are")
 	}
 }
 

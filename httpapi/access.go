@@ -316,7 +316,7 @@ func secure(op *huma.Operation) {
 	switch {
 	case rule.class == alwaysOpen && len(rule.roles) > 0:
 		op.Security = []map[string][]string{{}, {tokenScheme: {}}}
-		op.Description += " Says more to those with the role " + anyOf(rule.roles) + "."
+		op.Description += " Shows more to callers with the role " + anyOf(rule.roles) + "."
 	case rule.class != alwaysOpen && len(rule.roles) > 0:
 		op.Description += " Needs the role " + anyOf(rule.roles) + "."
 		fallthrough

@@ -31,9 +31,9 @@ const apiDescription = `Processes orders through charge, reserve and confirm, ea
 Any request can be repeated if its response was lost: nothing is done twice.
 Errors are application/problem+json (RFC 9457) with a stable code.
 Unknown fields in a body have no effect: the response lists them in ignoredFields. With Prefer: handling=strict they are rejected.
-A field whose name is one letter off that of an important field is always rejected.
+A field whose name is one letter off the name of an important field is always rejected.
 Unknown, empty and repeated query parameters are always rejected. No path redirects.
-Every response has an X-Request-Id: that of the request, or a new one.`
+Every response has an X-Request-Id: the one of the request, or a new one.`
 
 // Huma creates errors through a package variable. Its own ones contain values of the request; ours never do.
 func init() {

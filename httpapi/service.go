@@ -142,7 +142,7 @@ type verification struct {
 type verificationReport struct {
 	FinishedAt time.Time           `json:"finishedAt"`
 	Seconds    float64             `json:"seconds" minimum:"0" doc:"How long it took."`
-	Right      bool                `json:"right" doc:"No check is violated, but for warnings."`
+	Right      bool                `json:"right" doc:"Whether all checks passed, not counting warnings."`
 	Checks     []verificationCheck `json:"checks" nullable:"false" doc:"The checks and their results."`
 	Orders     map[string]int64    `json:"orders" doc:"Number of orders by status."`
 	Money      []verificationMoney `json:"money" nullable:"false" doc:"What was charged and refunded, by currency."`

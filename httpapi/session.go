@@ -71,7 +71,7 @@ func (s *server) showLogin(w http.ResponseWriter, r *http.Request) error {
 	}
 	p, err := s.Access.Identify(r.Context(), caller)
 	if _, refused := errors.AsType[*access.NotIdentified](err); refused {
-		return login{Text: "You are not signed in any more."}.show(w, http.StatusOK)
+		return login{Text: "You are signed out."}.show(w, http.StatusOK)
 	}
 	if err != nil {
 		return err

@@ -28,7 +28,7 @@ import (
 )
 
 // ErrNotOwner is the error of a role that tries to change a schema that it does not own.
-var ErrNotOwner = errors.New("this role may not change the schema: let the owner run pawl migrate up, and pawl migrate roles")
+var ErrNotOwner = errors.New("this role may not change the schema: run pawl migrate up and pawl migrate roles as the owner")
 
 //go:embed *.sql
 var files embed.FS
@@ -64,7 +64,7 @@ func up(ctx context.Context, url string, files fs.FS) (applied []string, err err
 	err = changing(ctx, url, files, func(p *goose.Provider, conn *pgx.Conn) error {
 		made, err := db.New(conn).SchemaMade(ctx)
 		if err != nil {
-			return fmt.Errorf("look for migrations: %w", err)
+			return fmt.Errorf("read applied migrations: %w", err)
 		}
 		pending := !made // otherwise goose would try to create its table
 		if made {
@@ -195,7 +195,7 @@ func changing(ctx context.Context, url string, files fs.FS, do func(*goose.Provi
 	locker, err := lock.NewPostgresTableLocker(lock.WithTableName("public.goose_lock"), lock.WithTableLockTimeout(200*time.Millisecond, 300),
 		lock.WithTableLeaseDuration(6*time.Second), lock.WithTableHeartbeatInterval(time.Second))
 	if err != nil {
-		return fmt.Errorf("make migration lock: %w", err)
+		return fmt.Errorf("create migration lock: %w", err)
 	}
 	return with(ctx, url, folder{files, []goose.ProviderOption{goose.WithLocker(locker)}}, do)
 }
@@ -246,10 +246,10 @@ func connect(ctx context.Context, url string, mode pgx.QueryExecMode) (*pgx.Conn
 func checkTables(ctx context.Context, conn *pgx.Conn) error {
 	names, err := db.New(conn).SchemaUntrusted(ctx)
 	if err != nil {
-		return fmt.Errorf("look at the tables of goose: %w", err)
+		return fmt.Errorf("read the tables of goose: %w", err)
 	}
 	if len(names) > 0 {
-		return fmt.Errorf("%w: another role owns the table public.%s, in which the migrations that were applied are kept",
+		return fmt.Errorf("%w: another role owns the table public.%s, which records the applied migrations",
 			pg.ErrUntrusted, strings.Join(names, ", public."))
 	}
 	err = pg.FindSchema(ctx, conn)
@@ -263,7 +263,7 @@ func checkTables(ctx context.Context, conn *pgx.Conn) error {
 func checkOwner(ctx context.Context, conn *pgx.Conn) error {
 	may, err := db.New(conn).SchemaMayMigrate(ctx)
 	if err != nil {
-		return fmt.Errorf("look at what this role may do: %w", err)
+		return fmt.Errorf("read the rights of this role: %w", err)
 	}
 	if !may {
 		return ErrNotOwner

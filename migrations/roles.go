@@ -16,7 +16,7 @@ import (
 var rolesSQL string
 
 // ErrPrefix is the error of an invalid prefix for role names.
-var ErrPrefix = errors.New("a prefix is a letter, then letters, digits and _ (up to 40 characters, all small)")
+var ErrPrefix = errors.New("the prefix must be a lowercase letter followed by up to 39 lowercase letters, digits and _")
 
 var rolePrefix = regexp.MustCompile(`^[a-z][a-z0-9_]{0,39}$`)
 
@@ -37,7 +37,7 @@ func Roles(ctx context.Context, url, prefix string) error {
 	}
 	conn, err := connect(ctx, url, pgx.QueryExecModeCacheStatement)
 	if err != nil {
-		return fmt.Errorf("connect to make roles: %w", err)
+		return fmt.Errorf("connect to create roles: %w", err)
 	}
 	defer conn.Close(ctx)
 	if err := pg.FindSchema(ctx, conn); err != nil {
@@ -72,7 +72,7 @@ func grantAnew(ctx context.Context, conn *pgx.Conn, migrated bool) error {
 
 func runRoles(ctx context.Context, conn *pgx.Conn, prefix, text string) error {
 	if _, err := conn.Exec(ctx, text, pgx.QueryExecModeSimpleProtocol); err != nil {
-		return fmt.Errorf("make the roles %s_owner, %[1]s_serve and %[1]s_read: %w", prefix, err)
+		return fmt.Errorf("create the roles %s_owner, %[1]s_serve and %[1]s_read: %w", prefix, err)
 	}
 	return nil
 }

@@ -236,7 +236,7 @@ func (c *Control) bearer(ctx context.Context, q Request) (*Principal, error) {
 	scheme, token, _ := strings.Cut(q.Authorization, " ")
 	switch {
 	case !strings.EqualFold(scheme, "Bearer"):
-		return nil, invalid("The credential is no bearer token.")
+		return nil, invalid("The credential is not a bearer token.")
 	case c == nil:
 		return nil, errUnknown
 	}

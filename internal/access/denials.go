@@ -69,7 +69,7 @@ func (c *Control) writeDenials(pause time.Duration) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.life), readLimit)
 	defer cancel()
 	if err := c.query.AccessLogAdd(ctx, rowsOf(gathered)); err != nil {
-		c.log.Error("denials are missing in the access log", "denials", len(gathered), "error", err)
+		c.log.Error("denials not recorded in the access log", "denials", len(gathered), "error", err)
 	}
 }
 

@@ -121,7 +121,7 @@ func (c *Control) trust(settings Issuer) {
 	c.closed.Store(true)
 	c.begin(func() {
 		if _, err := c.issuer.discovered(c.life); err != nil {
-			c.log.Warn("the OpenID Connect issuer does not answer; its tokens are refused until it does", "issuer", settings.URL, "error", err)
+			c.log.Warn("the OpenID Connect issuer does not answer; its tokens are rejected until it does", "issuer", settings.URL, "error", err)
 		}
 	})
 }
@@ -211,7 +211,7 @@ var printableASCII = regexp.MustCompile(`^[!-~]+( [!-~]+)*$`)
 func isPrintableASCII(text string) bool { return printableASCII.MatchString(text) }
 
 // errForeign has no details, because the claims may be forged.
-var errForeign = invalid("The token is not one of the issuer for this service.")
+var errForeign = invalid("The token is not from the issuer of this service, or not for this service.")
 
 func refusalOf(err error) error {
 	if expired := new(oidc.TokenExpiredError); errors.As(err, &expired) {
@@ -428,7 +428,7 @@ func (k *keySet) known() (keys []jose.JSONWebKey, age time.Duration) {
 	return k.keys, age
 }
 
-var errAsked = errors.New("it was asked a short time ago")
+var errAsked = errors.New("it was asked recently")
 
 // askAgain asks the issuer, unless it was asked recently. The caller holds asking.
 func (k *keySet) askAgain(ctx context.Context) error {
@@ -482,7 +482,7 @@ func readKeys(from io.Reader) (keys []jose.JSONWebKey, err error) {
 		}
 	}
 	if len(keys) == 0 {
-		return nil, errors.New("it has none for RS256 or ES256")
+		return nil, errors.New("it has no key for RS256 or ES256")
 	}
 	return keys, nil
 }

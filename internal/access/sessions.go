@@ -15,7 +15,7 @@ import (
 const linkLifetime = 10 * time.Minute
 
 // ErrLink is the error of an invalid link: it was used, has expired or never existed, or its token has ended.
-var ErrLink = errors.New("the link opens nothing")
+var ErrLink = errors.New("the link is not valid")
 
 // MakeLink creates the secret of a link that signs a browser in once as the holder of a token, and returns when it
 // expires. actor is for the access log. Errors: ErrNotFound.

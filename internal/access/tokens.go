@@ -22,8 +22,8 @@ import (
 
 // The errors of changes of tokens.
 var (
-	ErrExists   = errors.New("there is a token of that name")
-	ErrNotFound = errors.New("there is no such token")
+	ErrExists   = errors.New("a token with this name exists")
+	ErrNotFound = errors.New("no such token")
 )
 
 // Template describes a token to create.
@@ -117,11 +117,11 @@ func ValidName(name string) bool { return nameForm.MatchString(name) }
 // ParseRoles reads the names of roles, at least one.
 func ParseRoles(names []string) (Roles, error) {
 	if len(names) == 0 {
-		return nil, fmt.Errorf("want some of %s", AllRoles)
+		return nil, fmt.Errorf("must be some of %s", AllRoles)
 	}
 	for _, name := range names {
 		if !AllRoles.Has(Role(name)) {
-			return nil, fmt.Errorf("%q is no role: there are %s", name, AllRoles)
+			return nil, fmt.Errorf("unknown role %q: must be one of %s", name, AllRoles)
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(AllRoles), func(r Role) bool { return !slices.Contains(names, string(r)) }), nil
@@ -190,7 +190,7 @@ func (c *Control) noteUse(id string) {
 	ctx, cancel := context.WithTimeout(c.life, readLimit)
 	defer cancel()
 	if err := c.query.TokenUsed(ctx, id); err != nil {
-		c.log.Warn("the use of a token was not noted", "token", id, "error", err)
+		c.log.Warn("token use not recorded", "token", id, "error", err)
 	}
 }
 

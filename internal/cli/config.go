@@ -123,7 +123,7 @@ func (c *config) serveFlags(f *pflag.FlagSet) {
 	f.IntVar(&c.MaxBatch, "max-batch", 512, "maximum number of orders in one statement")
 	f.IntVar(&c.MaxInFlight, "max-in-flight", 20_000, "maximum number of orders in memory; further requests get 503")
 	f.IntVar(&c.MaxConns, "max-conns", 12, "maximum number of connections to the database")
-	f.DurationVar(&c.Grace, "grace", 20*time.Second, "how long shutdown may take after SIGTERM; unfinished orders are then handed back")
+	f.DurationVar(&c.Grace, "grace", 20*time.Second, "how long shutdown may take after SIGTERM; unfinished orders are then released")
 	f.DurationVar(&c.EventRetention, "event-retention", 30*24*time.Hour, "how long events are kept in the feed")
 	f.BoolVar(&c.AllowDataLoss, "allow-data-loss", false, "serve on a database that may lose committed data")
 }

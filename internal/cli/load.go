@@ -34,7 +34,7 @@ func loadCommand() *cobra.Command {
 		Use:   "load",
 		Short: "Send orders to a running service and measure it",
 		Long: "Sends new orders to a running service, and prints how fast they were answered. It then verifies the books, if it\n" +
-			"finds these orders in a database: that of --database-url or --data-dir, or the one that a service on this machine\n" +
+			"finds these orders in the database of --database-url or --data-dir, or in the one that a service on this machine\n" +
 			"has started itself. Put a token with the role submit into PAWL_TOKEN unless the service is open. Exits with 1 if a\n" +
 			"request failed, an order is missing or the books are wrong, and with 69 if the database has none of the orders.",
 		Example: "  pawl load --orders 100000 --concurrency 64 --items 1000 --database-url \"$DATABASE_URL\"",

@@ -25,13 +25,13 @@ func TestTokenCommands(t *testing.T) {
 			t.Errorf("pawl token %s: %v\n%s", strings.Join(args, " "), err, out)
 		}
 	}
-	refused(`there are submit, read`, "create", "shop-web", "--roles", "root")
-	refused(`want some of`, "create", "shop-web")
+	refused(`must be one of submit, read`, "create", "shop-web", "--roles", "root")
+	refused(`must be some of`, "create", "shop-web")
 	refused(`lowercase letters`, "create", "Shop", "--roles", "read")
 	refused(`87600h`, "create", "shop-web", "--roles", "read", "--expires", "90000h")
 	first := strings.TrimSpace(run("create", "shop-web", "--roles", "read,submit", "--rate", "50", "--actor", "maria"))
 	matches(t, first, `pawl_[0-9A-Za-z]{59}`)
-	refused("there is a token of that name", "create", "shop-web", "--roles", "read")
+	refused("a token with this name exists", "create", "shop-web", "--roles", "read")
 
 	said, err := testToken(t, database, first+"\n")
 	assert.NoError(t, err)

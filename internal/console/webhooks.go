@@ -100,7 +100,7 @@ func endpointURL(id string) string { return address("/console/webhook", url.Valu
 func endpointFields(e *client.WebhookEndpoint) []field {
 	return []field{
 		{Name: "url", Label: "URL", Type: "url", Value: e.URL, Required: true,
-			Help: "Where events are sent: https. Everybody with the role read can see it, so do not put a secret in it."},
+			Help: "Where events are sent: https. Everyone with the role read can see it, so do not put a secret in it."},
 		{Name: "description", Label: "Description", Value: e.Description},
 		{Name: "types", Label: "Event types", Type: "textarea", Value: strings.Join(e.Types, "\n"),
 			Help: "One per line, such as order.completed, or order.* for all with this prefix. Empty: all."},
@@ -146,7 +146,7 @@ func (v *visit) endpointTasks(e *client.WebhookEndpoint) []*task {
 		&task{
 			Name: "recover", Label: "Recover", operation: "recoverDeliveries",
 			Heading: "Resend exhausted deliveries?", Button: "Send them again",
-			Notes: []string{"All deliveries that used up their attempts are sent as if they were new, the oldest first; 10,000 at most."},
+			Notes: []string{"All exhausted deliveries are sent as if they were new, oldest first; 10,000 at most."},
 			fields: []field{{Name: "since", Label: "Last attempt at this time or later (UTC)", Type: "datetime-local", Required: true,
 				Value: time.Now().UTC().Add(-24 * time.Hour).Format(minutes)}, whyField},
 			do: func(form url.Values) error { return v.recoverDeliveries(e, form) },
@@ -207,7 +207,7 @@ func (v *visit) enableTask(e *client.WebhookEndpoint) *task {
 
 func (v *visit) rotateTask(e *client.WebhookEndpoint) *task {
 	overlap := field{Name: "overlap", Label: "The previous secret is good for", Type: "select",
-		Help: "Until then deliveries have two signatures, so that the receiver can change over."}
+		Help: "Until then, deliveries have two signatures, so that the receiver can switch."}
 	for _, o := range overlaps {
 		overlap.Options = append(overlap.Options, o.text)
 	}

@@ -326,7 +326,7 @@ func (d *database) tokens(ctx context.Context) error {
 		d.OK("tokens", "requests need a token")
 	default:
 		d.Warn("tokens", "pawl token create NAME --roles ROLES",
-			"there is none: the service is open to this machine for everything, and to others for processing and reading orders")
+			"there is none, so the service is open: callers on this machine may do everything, others may process and read orders")
 	}
 	return nil
 }

@@ -95,7 +95,7 @@ func (b Bounds) ReadKey(s *Step) (string, error) {
 	}
 	key, err := b.Read(s.Secret)
 	if err == nil && s.Executor == Stripe && !atStripe(s.URL) && !testKey(key) {
-		return "", fmt.Errorf("read secret: %s is no test key of Stripe's, and url is not Stripe's", s.Secret)
+		return "", fmt.Errorf("read secret: %s is not a Stripe test key, and url is not Stripe's", s.Secret)
 	}
 	if err == nil && s.Executor != Stripe { // a signing key
 		if _, err := signing.Key(key); err != nil {

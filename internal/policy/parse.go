@@ -63,7 +63,7 @@ func (r *reader) capture(p *Policy, steps map[fsm.Step]mapping) {
 	switch {
 	case onConfirm && p.Confirm.Executor != Stripe:
 		r.add(steps[fsm.Charge].at("capture"), "charge.capture",
-			"on_confirm makes the capture the confirm step: confirm.executor must be stripe")
+			"with on_confirm, the confirm step captures: confirm.executor must be stripe")
 	case !onConfirm && p.Confirm.Executor == Stripe:
 		r.add(steps[fsm.Confirm].at("executor"), "confirm.executor",
 			"stripe confirms by capturing what the charge authorized: charge.executor must be stripe, and charge.capture on_confirm")
@@ -81,13 +81,13 @@ func (r *reader) approval(n *yaml.Node, path string) Approval {
 		}
 	}
 	if m.values["amountOver"] != nil && m.values["currency"] == nil {
-		m.wrong("amountOver", "needs currency beside it")
+		m.wrong("amountOver", "requires currency")
 	}
 	a.ByAnother = m.word("approver", "anybody", "anybody", "another") == "another"
 	m.duration("timeout", &a.Timeout, 0, maxTerm)
 	a.OnTimeout = m.word("onTimeout", ApprovalCancel, ApprovalCancel, ApprovalApprove)
 	if m.values["onTimeout"] != nil && a.Timeout == 0 {
-		m.wrong("onTimeout", "needs timeout beside it")
+		m.wrong("onTimeout", "requires timeout")
 	}
 	return a
 }
@@ -211,15 +211,15 @@ func without(keys []string, key string) []string {
 func (m mapping) unused(key string, s fsm.Step, executor Executor) string {
 	switch {
 	case m.values["executor"] == nil:
-		return "the ledger has no use for it; needs executor beside it: " + strings.Join(without(executors(s), string(Ledger)), ", ")
+		return "is not used by the ledger; requires executor: " + strings.Join(without(executors(s), string(Ledger)), ", ")
 	case executor == HTTP && key == "refundUrl":
 		return "only a charge is refunded; leave it out"
 	case executor == HTTP && key == "undoUrl":
 		return "nothing undoes a confirmation; leave it out"
 	case executor == Stripe && s == fsm.Confirm:
-		return "stripe has no use for it in confirm, which goes by the account of charge"
+		return "is not used by stripe in confirm, which uses the account of charge"
 	default:
-		return fmt.Sprintf("%s has no use for it in %s", executor, s)
+		return fmt.Sprintf("is not used by %s in %s", executor, s)
 	}
 }
 
@@ -262,7 +262,7 @@ func (m mapping) reach(how *Step) {
 		return text == "true", text == "true" || text == "false"
 	}})
 	if how.SignedCallbacks && m.values["secret"] == nil {
-		m.wrong("signedCallbacks", "needs secret beside it")
+		m.wrong("signedCallbacks", "requires secret")
 	}
 	if m.values["capture"] != nil {
 		how.Capture = m.word("capture", how.Capture, CaptureImmediately, CaptureOnConfirm)

@@ -29,14 +29,14 @@ var refusals = []struct {
 	// what is no policy
 	{"nothing", "", "line 1, column 1: the policy is empty"},
 	{"a comment alone", "# charge:\n", "line 1, column 1: the policy is empty"},
-	{"a document without a value", "---\n", "line 2, column 1: no value; leave the key out, or give a mapping with the keys charge, "},
+	{"a document without a value", "---\n", "line 2, column 1: has no value; remove the key, or set a mapping with the keys charge, "},
 	{"a list", "- charge\n", "line 1, column 1: must be a mapping with the keys charge, reserve, "},
 	{"a second document", "{}\n---\n{}\n", "line 2, column 1: must be one YAML document"},
 	{"a second document that is none", "{}\n---\ncharge: [\n", "line 4, column 1: not YAML: "},
 	{"no YAML, from its place on", "charge:\n  executor: http\n\tundoUrl: x\n", "line 3, column 1: not YAML: "},
 	{"an open quote", "charge:\n  executor: \"http\n", "not YAML: found unexpected end of stream"},
 	{"Latin-1", "charge:\n  url: \xe9\n", "line 2, column 8: must be UTF-8"},
-	{"a NUL", "charge: {}\x00", "line 1, column 11: must not have control characters"},
+	{"a NUL", "charge: {}\x00", "line 1, column 11: must not contain control characters"},
 	{"more than anybody writes", strings.Repeat("# long\n", 40_000), "must be at most 256 KiB"},
 	{"an alias", "charge: &a {}\nreserve: *a\n", "line 2, column 10: reserve: aliases are not supported; write the value out"},
 	{"an alias of nothing", "reserve: *a\n", "line 1, column 10: aliases are not supported"},
@@ -45,37 +45,37 @@ var refusals = []struct {
 	// keys
 	{"a key in other letters", "charge:\n  executor: http\n  url: http://a/do\n  undoUrl: http://a/undo\n  lookup_url: http://a/\n", "line 5, column 3: charge: unknown key lookup_url; did you mean lookupUrl?"},
 	{"a key of another place", "retry: {maxRetries: 2}\n", "line 1, column 1: unknown key retry"},
-	{"a key given twice", "charge: {}\nreserve: {}\ncharge: {}\n", "line 3, column 1: charge: given twice, first in line 1"},
-	{"a key without a value", "charge:\nreserve: {}\n", "line 1, column 8: charge: no value; leave the key out, or give a mapping with the keys"},
+	{"a key given twice", "charge: {}\nreserve: {}\ncharge: {}\n", "line 3, column 1: charge: duplicate key, first in line 1"},
+	{"a key without a value", "charge:\nreserve: {}\n", "line 1, column 8: charge: has no value; remove the key, or set a mapping with the keys"},
 	{"a step that is a word", "charge: http\n", "line 1, column 9: charge: must be a mapping with the keys executor, url, "},
 
 	// executors
 	{"an unknown executor", "charge:\n  executor: paypal\n", "line 2, column 13: charge.executor: must be http or ledger or simulator or stripe"},
 	{"stripe for reserve", "reserve: {executor: stripe, secret: 'env:KEY'}\n", "line 1, column 21: reserve.executor: must be http or ledger or simulator"},
-	{"a URL for the ledger, which forgets the executor", "charge:\n  url: http://a/do\n", "line 2, column 3: charge.url: the ledger has no use for it; needs executor beside it: http, simulator, stripe"},
-	{"a time-out for the ledger", "charge: {executor: ledger, timeout: 1s}\n", "charge.timeout: ledger has no use for it in charge"},
-	{"capture for http", "charge: {executor: http, url: 'http://a/do', undoUrl: 'http://a/undo', capture: immediately}\n", "charge.capture: http has no use for it in charge"},
-	{"an undo URL for stripe", "charge: {executor: stripe, secret: 'env:KEY', undoUrl: 'http://a/undo'}\n", "charge.undoUrl: stripe has no use for it in charge"},
-	{"a webhook secret for the simulator", "charge: {executor: simulator, url: 'http://a', webhookSecret: 'env:KEY'}\n", "charge.webhookSecret: simulator has no use for it in charge"},
+	{"a URL for the ledger, which forgets the executor", "charge:\n  url: http://a/do\n", "line 2, column 3: charge.url: is not used by the ledger; requires executor: http, simulator, stripe"},
+	{"a time-out for the ledger", "charge: {executor: ledger, timeout: 1s}\n", "charge.timeout: is not used by ledger in charge"},
+	{"capture for http", "charge: {executor: http, url: 'http://a/do', undoUrl: 'http://a/undo', capture: immediately}\n", "charge.capture: is not used by http in charge"},
+	{"an undo URL for stripe", "charge: {executor: stripe, secret: 'env:KEY', undoUrl: 'http://a/undo'}\n", "charge.undoUrl: is not used by stripe in charge"},
+	{"a webhook secret for the simulator", "charge: {executor: simulator, url: 'http://a', webhookSecret: 'env:KEY'}\n", "charge.webhookSecret: is not used by simulator in charge"},
 	{"http that can't undo a reservation", "reserve:\n  executor: http\n  url: http://a/do\n", "line 2, column 13: reserve.undoUrl: is missing; http needs it"},
 	{"http that would undo a confirmation", "confirm: {executor: http, url: 'http://a/do', undoUrl: 'http://a/undo'}\n", "confirm.undoUrl: nothing undoes a confirmation"},
 	{"http that undoes where it does", "charge: {executor: http, url: 'http://a/do', undoUrl: 'http://a/do'}\n", "charge.undoUrl: the same as url"},
 	{"http that refunds where it does", "charge: {executor: http, url: 'http://a/do', undoUrl: 'http://a/undo', refundUrl: 'http://a/do'}\n", "charge.refundUrl: the same as url"},
 	{"http that refunds where it undoes", "charge: {executor: http, url: 'http://a/do', undoUrl: 'http://a/undo', refundUrl: 'http://a/undo'}\n", "charge.refundUrl: the same as undoUrl"},
 	{"http that refunds a reservation", "reserve: {executor: http, url: 'http://a/do', undoUrl: 'http://a/undo', refundUrl: 'http://a/r'}\n", "reserve.refundUrl: only a charge is refunded"},
-	{"a refund URL for stripe", "charge: {executor: stripe, secret: 'env:KEY', refundUrl: 'http://a/undo'}\n", "charge.refundUrl: stripe has no use for it in charge"},
+	{"a refund URL for stripe", "charge: {executor: stripe, secret: 'env:KEY', refundUrl: 'http://a/undo'}\n", "charge.refundUrl: is not used by stripe in charge"},
 	{"http without a URL", "confirm: {executor: http}\n", "line 1, column 21: confirm.url: is missing; http needs it"},
 	{"the simulator without a URL", "confirm: {executor: simulator}\n", "confirm.url: is missing; simulator needs it"},
 	{"stripe without an API key", "charge: {executor: stripe}\n", "line 1, column 20: charge.secret: is missing; stripe needs it"},
 
 	// capture
 	{"a capture nobody does", "charge:\n  executor: stripe\n  secret: env:KEY\n  capture: on_confirm\nconfirm:\n  executor: http\n  url: http://a/do\n",
-		"line 4, column 12: charge.capture: on_confirm makes the capture the confirm step: confirm.executor must be stripe"},
-	{"a capture the ledger would do", "charge: {executor: stripe, secret: 'env:KEY', capture: on_confirm}\n", "charge.capture: on_confirm makes"},
+		"line 4, column 12: charge.capture: with on_confirm, the confirm step captures: confirm.executor must be stripe"},
+	{"a capture the ledger would do", "charge: {executor: stripe, secret: 'env:KEY', capture: on_confirm}\n", "charge.capture: with on_confirm, the confirm"},
 	{"stripe confirms what was captured", "charge: {executor: stripe, secret: 'env:KEY'}\nconfirm: {executor: stripe}\n", "line 2, column 21: confirm.executor: stripe confirms by capturing"},
 	{"stripe confirms what another charged", "confirm:\n  executor: stripe\n", "line 2, column 13: confirm.executor: stripe confirms by capturing"},
 	{"stripe confirms in another account", "charge: {executor: stripe, secret: 'env:KEY', capture: on_confirm}\nconfirm:\n  executor: stripe\n  secret: env:OTHER\n",
-		"line 4, column 3: confirm.secret: stripe has no use for it in confirm, which goes by the account of charge"},
+		"line 4, column 3: confirm.secret: is not used by stripe in confirm, which uses the account of charge"},
 	{"another capture", "charge: {executor: stripe, secret: 'env:KEY', capture: later}\n", "charge.capture: must be immediately or on_confirm"},
 
 	// URLs
@@ -131,7 +131,7 @@ var refusals = []struct {
 	// approval
 	{"a rule that is no list", "approval: {amountOver: 5, currency: USD}\n", "line 1, column 11: approval: must be a list of rules"},
 	{"an empty list of rules", "approval: []\n", "approval: must be a list of 1 to 1000 entries, or be left out"},
-	{"an amount without a currency", "approval:\n  - amountOver: 500\n", "line 2, column 17: approval[0].amountOver: needs currency beside it"},
+	{"an amount without a currency", "approval:\n  - amountOver: 500\n", "line 2, column 17: approval[0].amountOver: requires currency"},
 	{"an amount in quotes", "approval: [{amountOver: '500', currency: USD}]\n", "approval[0].amountOver: must be an amount"},
 	{"an amount below zero", "approval: [{amountOver: -1, currency: USD}]\n", "approval[0].amountOver: must be an amount"},
 	{"an amount no order can have", "approval: [{amountOver: 1000000000000000, currency: USD}]\n", "approval[0].amountOver: must be an amount"},
@@ -140,7 +140,7 @@ var refusals = []struct {
 	{"a currency in small letters", "approval: [{currency: usd}]\n", "approval[0].currency: must be a currency of ISO 4217"},
 	{"another approver", "approval: [{approver: me}]\n", "approval[0].approver: must be anybody or another"},
 	{"another outcome", "approval: [{timeout: 1h, onTimeout: fail}]\n", "approval[0].onTimeout: must be cancel or approve"},
-	{"an outcome of nothing", "approval: [{onTimeout: cancel}]\n", "approval[0].onTimeout: needs timeout beside it"},
+	{"an outcome of nothing", "approval: [{onTimeout: cancel}]\n", "approval[0].onTimeout: requires timeout"},
 	{"an item that is a number", "approval: [{items: [42]}]\n", "approval[0].items[0]: must be text in quotes"},
 	{"an empty customer", "approval: [{customers: ['']}]\n", "approval[0].customers[0]: must be text in quotes"},
 	{"a customer with too long a name", "approval: [{customers: [" + strings.Repeat("ä", 256) + "]}]\n", "approval[0].customers[0]: must be text in quotes"},
@@ -191,7 +191,7 @@ color: blue
 line 4, column 12: charge.timeout: must be a duration
 line 5, column 23: charge.retry.maxRetries: must be a whole number
 line 5, column 37: charge.retry.budget: must be a duration
-line 9, column 17: approval[0].amountOver: needs currency
+line 9, column 17: approval[0].amountOver: requires currency
 line 10, column 5: approval[0]: unknown key colour; must be one of
 line 12, column 3: concurrency.limit: is missing
 line 13, column 1: unknown key color; must be one of`

@@ -47,7 +47,7 @@ func (r *reader) mapping(n *yaml.Node, path string, known []string) mapping {
 		case key.Kind != yaml.ScalarNode || !slices.Contains(known, key.Value):
 			r.add(key, path, unknownKey(key, known))
 		case m.keys[key.Value] != nil:
-			r.add(key, m.pathOf(key.Value), fmt.Sprintf("given twice, first in line %d", m.keys[key.Value].Line))
+			r.add(key, m.pathOf(key.Value), fmt.Sprintf("duplicate key, first in line %d", m.keys[key.Value].Line))
 		default:
 			m.keys[key.Value], m.values[key.Value] = key, value
 		}
@@ -96,7 +96,7 @@ func (r *reader) wants(n *yaml.Node, path, what string) {
 	if n.Kind == yaml.AliasNode {
 		what = noAlias
 	} else if n.ShortTag() == "!!null" && n.Kind == yaml.ScalarNode {
-		what = "no value; leave the key out, or give " + what
+		what = "has no value; remove the key, or set " + what
 	} else {
 		what = "must be " + what
 	}
@@ -122,7 +122,7 @@ func (r *reader) document(source []byte) *yaml.Node {
 	case errors.Is(err, io.EOF):
 		// An empty file is a mistake, such as a half-written file. With the ledger for every step, all orders would
 		// count as paid.
-		r.problems = append(r.problems, Problem{1, 1, "", "the policy is empty; {} says: the ledger for every step"})
+		r.problems = append(r.problems, Problem{1, 1, "", "the policy is empty; to use the ledger for every step, write {}"})
 		return nil
 	case err != nil:
 		r.syntax(err)
@@ -167,7 +167,7 @@ func unreadable(source []byte) (Problem, bool) {
 		case char == utf8.RuneError && size == 1:
 			return Problem{line, column, "", "must be UTF-8"}, true
 		case char < ' ' && char != '\n' && char != '\r' && char != '\t', char == 0x7f:
-			return Problem{line, column, "", "must not have control characters"}, true
+			return Problem{line, column, "", "must not contain control characters"}, true
 		case char == '\n':
 			line, column = line+1, 0
 		}

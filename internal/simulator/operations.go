@@ -156,7 +156,7 @@ func (s *Simulator) takeBack(q *request) reply {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if other := s.state.keys[q.key]; other != nil && (other.State != "" || other.running) {
-		return mismatch("the key is that of a do")
+		return mismatch("the key was used for a do")
 	}
 	body, repeated := s.state.undos[q.key]
 	if repeated && body != q.fingerprint {
@@ -191,7 +191,7 @@ func (s *Simulator) takeBack(q *request) reply {
 func (s *Simulator) meant(q *request) (*entry, *reply) {
 	s.forget(q.body.UndoKey)
 	e, named := s.state.entry(q.body.UndoKey), s.state.names[q.body.Reference]
-	wrong := mismatch("the undoKey is of another step or order")
+	wrong := mismatch("the undoKey belongs to another step or order")
 	switch {
 	case e.State == "" && q.body.Reference != "" && named == nil:
 		wrong = refusal("unknown_reference", "neither the reference nor the undoKey is known")
@@ -199,7 +199,7 @@ func (s *Simulator) meant(q *request) (*entry, *reply) {
 	case e.State == "" && named != nil:
 		e = named
 	case named != nil && named != e:
-		wrong = mismatch("the reference and the undoKey are of two things")
+		wrong = mismatch("the reference and the undoKey do not match")
 		return e, &wrong
 	}
 	if e.State != "" && (e.Step != q.step || e.OrderID != q.body.OrderID) {
@@ -246,7 +246,7 @@ func (q *request) refundFault(charge *entry) (code, detail string) {
 	whole, _ := decimal.Parse(charge.Amount) // it was checked on arrival
 	refunded, err := charge.Refunded.Add(q.amount)
 	if err != nil || refunded.Cmp(whole) > 0 || charge.Currency != q.body.Currency {
-		return "refund_too_large", "more than is left of the charge"
+		return "refund_too_large", "exceeds what is left of the charge"
 	}
 	return "", ""
 }

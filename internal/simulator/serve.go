@@ -231,8 +231,8 @@ func (q *request) check() (err error) {
 	}{
 		{q.key != "" && len(q.key) <= maxKey, "Idempotency-Key: must have 1 to 255 characters"},
 		{q.body.OrderID != "", "orderId: must not be empty"},
-		{q.body.Step == q.step, "step: must be that of the path"},
-		{q.body.Operation == q.operation, "operation: must be that of the path"},
+		{q.body.Step == q.step, "step: must match the path"},
+		{q.body.Operation == q.operation, "operation: must match the path"},
 		{q.body.Generation >= 0, "generation: must not be negative"},
 		{!strings.ContainsAny(q.body.Amount, "+-eE"), "amount: must be digits and a point"},
 		{q.operation != operationUndo || q.body.UndoKey != "", "undoKey: must be the Idempotency-Key of the do"},

@@ -100,7 +100,7 @@ func (s *Simulator) open(cfg Config) (err error) {
 		}
 	}
 	if cfg.StripeWebhookSecret != "" && len(cfg.StripeWebhookSecret) < signing.MinKey {
-		return fmt.Errorf("secret of Stripe's events: want at least %d bytes", signing.MinKey)
+		return fmt.Errorf("secret of Stripe's events: must have at least %d bytes", signing.MinKey)
 	}
 	if err := s.SetFaults(cfg.Faults...); err != nil {
 		return err

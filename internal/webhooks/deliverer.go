@@ -109,7 +109,7 @@ func (d *Deliverer) end(ctx context.Context) {
 	defer cancel()
 	if len(d.senders) > 0 {
 		if err := d.query.WebhookEndpointsRelease(release, d.owner); err != nil {
-			d.log.Warn("hand back webhook endpoints", "error", err)
+			d.log.Warn("release webhook endpoints", "error", err)
 		}
 	}
 	d.endStatements()
@@ -126,7 +126,7 @@ func (d *Deliverer) step() time.Duration {
 	heard := time.Now() // the rows that follow are not older than this
 	rows, err := d.query.WebhookEndpointsLook(d.statements)
 	if err != nil {
-		d.log.Warn("look at webhook endpoints", "error", err)
+		d.log.Warn("read webhook endpoints", "error", err)
 		return unhurried
 	}
 	free, enabled := d.share(rows, heard)
@@ -141,7 +141,7 @@ func (d *Deliverer) step() time.Duration {
 	if free {
 		err := d.query.WebhookEndpointClaim(d.statements, db.WebhookEndpointClaimParams{Owner: d.owner, LeaseSeconds: d.cfg.Lease.Seconds()})
 		if err != nil { // it may have been claimed all the same, which the next step finds out
-			d.log.Warn("take up a webhook endpoint", "error", err)
+			d.log.Warn("claim a webhook endpoint", "error", err)
 		}
 	}
 	if len(rows) == 0 {

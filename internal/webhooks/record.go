@@ -153,7 +153,7 @@ func (c *endpointSender) pullForward(ctx context.Context, downSince *time.Time) 
 		if errors.Is(err, pgx.ErrNoRows) {
 			err = nil
 		}
-		c.doubt("pull webhook deliveries forward", err)
+		c.doubt("reschedule webhook deliveries", err)
 		return
 	}
 	c.endpoint.Seq++

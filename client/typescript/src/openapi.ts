@@ -317,7 +317,7 @@ export interface paths {
         };
         /**
          * List the deliveries of an order, at all webhook endpoints
-         * @description Newest events first. The first unfinished delivery of each endpoint is always included, whatever the limit: the order's other deliveries wait for it. For older ones, list the deliveries of an endpoint with this orderId. Needs the role read.
+         * @description Newest events first. The first unfinished delivery of each endpoint is always included, regardless of the limit: the order's other deliveries wait for it. For older ones, list the deliveries of an endpoint with this orderId. Needs the role read.
          */
         get: operations["listDeliveriesOfOrder"];
         put?: never;
@@ -679,7 +679,7 @@ export interface paths {
         put?: never;
         /**
          * Send a delivery again
-         * @description Sends it as if it were new, whatever its state, with the same webhook-id. Earlier unfinished deliveries of the order go first; later ones wait for it again. A repeated request with the same requestId has no further effect. Needs the role operate.
+         * @description Sends it as if it were new, in any state, with the same webhook-id. Earlier unfinished deliveries of the order go first; later ones wait for it again. A repeated request with the same requestId has no further effect. Needs the role operate.
          */
         post: operations["resendDelivery"];
         delete?: never;
@@ -837,7 +837,7 @@ export interface paths {
         };
         /**
          * Readiness
-         * @description Checks that the database answers, is migrated and belongs to this installation, and that the service is not shutting down. For load balancers. Says more to those with the role read.
+         * @description Checks that the database answers, is migrated and belongs to this installation, and that the service is not shutting down. For load balancers. Shows more to callers with the role read.
          */
         get: operations["health"];
         put?: never;
@@ -2332,7 +2332,7 @@ export interface components {
             orders: {
                 [key: string]: number;
             };
-            /** @description No check is violated, but for warnings. */
+            /** @description Whether all checks passed, not counting warnings. */
             right: boolean;
             /**
              * Format: double

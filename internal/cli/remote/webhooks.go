@@ -85,8 +85,8 @@ func createCommand() *cobra.Command {
 	var body client.WebhookEndpointBody
 	cmd := asking(&cobra.Command{
 		Use: "create URL", Short: "Create an endpoint that receives events at a URL", Args: cobra.ExactArgs(1),
-		Long: "Sends every new event to a URL, those of an order in order. Prints the secret that signs them (Standard Webhooks),\n" +
-			"which is not shown again.",
+		Long: "Sends every new event to a URL, in order for each order. Prints the secret that signs them (Standard Webhooks), which\n" +
+			"is not shown again.",
 		Example: "  pawl webhooks create https://shop.example/pawl\n" +
 			"  pawl webhooks create https://shop.example/pawl --type 'order.*' -o json | jq -r .secret",
 	}, func(ctx context.Context, s *session, args []string) error {

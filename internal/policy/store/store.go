@@ -23,7 +23,7 @@ var (
 	ErrActivated = errors.New("another policy was activated meanwhile")
 	// ErrStockIgnored: the stock of some items is tracked in the database, and the reserve step of the policy is
 	// remote.
-	ErrStockIgnored = errors.New("reserve is not done by the ledger: orders take nothing from the stock that is tracked here, and it may be oversold")
+	ErrStockIgnored = errors.New("reserve is not done by the ledger: orders do not use the stock that is tracked here, so it may be oversold")
 )
 
 // Stored is the result of Store.
@@ -127,7 +127,7 @@ func Activatable(ctx context.Context, query *db.Queries, a Activation) (Current,
 	case err != nil:
 		return Current{}, fmt.Errorf("read policy: %w", err)
 	case row.Copied:
-		return Current{}, policy.Problems{{Line: 1, Column: 1, Text: fmt.Sprintf("version %d is of the installation that this database was copied from: store it again, with what is right here", a.Version)}}
+		return Current{}, policy.Problems{{Line: 1, Column: 1, Text: fmt.Sprintf("version %d belongs to the installation that this database was copied from: store a policy with the addresses and secrets of this one", a.Version)}}
 	}
 	if _, err := policy.Parse([]byte(row.Source)); err != nil {
 		return Current{}, fmt.Errorf("policy %d: %w", a.Version, err)
