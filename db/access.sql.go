@@ -44,7 +44,8 @@ func (q *Queries) AccessLogAdd(ctx context.Context, arg AccessLogAddParams) erro
 const tokenCreate = `-- name: TokenCreate :one
 WITH made AS (
   INSERT INTO pawl.tokens (id, name, sha256, roles, rate_limit, in_flight_limit, byte_limit, created_by, expires_at)
-  VALUES ($1, $2, $3, $4, $5, $6, $7, $8, now() + make_interval(secs => $9::double precision))
+  VALUES ($1, $2, $3, $4, $5, $6, $7, $8,
+    now() + make_interval(secs => $9::double precision))
   ON CONFLICT (name) WHERE replaced_at IS NULL AND revoked_at IS NULL DO NOTHING
   RETURNING tokens.id, tokens.name, tokens.roles, tokens.created_by, tokens.expires_at
 ), logged AS (
@@ -133,7 +134,8 @@ WITH replaced AS (
   RETURNING t.id, t.name, t.roles, t.rate_limit, t.in_flight_limit, t.byte_limit
 ), made AS (
   INSERT INTO pawl.tokens (id, name, sha256, roles, rate_limit, in_flight_limit, byte_limit, created_by, expires_at)
-  SELECT $3, r.name, $4, r.roles, r.rate_limit, r.in_flight_limit, r.byte_limit, $5, now() + make_interval(secs => $6::double precision)
+  SELECT $3, r.name, $4, r.roles, r.rate_limit, r.in_flight_limit, r.byte_limit, $5,
+    now() + make_interval(secs => $6::double precision)
   FROM replaced AS r
   RETURNING tokens.id, tokens.name, tokens.created_by, tokens.expires_at
 ), logged AS (

@@ -321,7 +321,8 @@ WITH asked AS (
   ) AS e
   WHERE x.operation = 'do' AND x.step <> 'confirm'
 )
-SELECT k.order_no::bigint AS order_no, k.generation::integer AS generation, k.step::text AS step, k.policy::integer AS policy, k.voids::boolean AS voids,
+SELECT k.order_no::bigint AS order_no, k.generation::integer AS generation, k.step::text AS step,
+  k.policy::integer AS policy, k.voids::boolean AS voids,
   coalesce(
     (SELECT c.reference FROM pawl.charges AS c WHERE k.effect = 'charge' AND c.order_no = k.order_no AND c.generation = k.generation),
     (SELECT r.reference FROM pawl.reservations AS r WHERE k.effect = 'reserve' AND r.order_no = k.order_no AND r.generation = k.generation),

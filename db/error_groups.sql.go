@@ -19,16 +19,19 @@ WITH looked AS MATERIALIZED (
    ORDER BY f.ended_as DESC, f.order_no DESC LIMIT $1)
   UNION ALL
   (SELECT h.order_no, h.status::text, NULL,
-     split_part(coalesce(h.hold_reason, ''), ':', 1) || CASE WHEN starts_with(h.hold_reason, 'non_retryable:') THEN ':' || split_part(h.hold_reason, ':', 2) ELSE '' END, NULL
+     split_part(coalesce(h.hold_reason, ''), ':', 1) || CASE WHEN starts_with(h.hold_reason, 'non_retryable:')
+       THEN ':' || split_part(h.hold_reason, ':', 2) ELSE '' END, NULL
    FROM pawl.orders AS h
    WHERE h.hold BETWEEN 'attention' AND 'attention'
    ORDER BY h.hold DESC, h.order_no DESC LIMIT $1)
 ), grouped AS (
-  SELECT l.status, l.step, l.code, count(*) AS orders, min(l.order_no) AS oldest, max(l.order_no) AS newest, min(l.at) AS first_at, max(l.at) AS last_at
+  SELECT l.status, l.step, l.code, count(*) AS orders, min(l.order_no) AS oldest, max(l.order_no) AS newest,
+    min(l.at) AS first_at, max(l.at) AS last_at
   FROM looked AS l GROUP BY l.status, l.step, l.code ORDER BY orders DESC, newest DESC LIMIT $2
 )
 SELECT g.status::text AS status, coalesce(g.step, '')::text AS step, g.code::text AS code, g.orders,
-  coalesce(g.first_at, (SELECT t.at FROM pawl.transitions AS t JOIN pawl.orders AS o ON o.order_no = t.order_no AND o.seq = t.seq WHERE t.order_no = g.oldest), now())::timestamptz AS first_at,
+  coalesce(g.first_at, (SELECT t.at FROM pawl.transitions AS t
+    JOIN pawl.orders AS o ON o.order_no = t.order_no AND o.seq = t.seq WHERE t.order_no = g.oldest), now())::timestamptz AS first_at,
   coalesce(g.last_at, (SELECT t.at FROM pawl.transitions AS t WHERE t.order_no = n.order_no AND t.seq = n.seq), now())::timestamptz AS last_at,
   n.order_id AS example, coalesce(n.failure_detail, n.hold_reason, '')::text AS detail
 FROM grouped AS g JOIN pawl.orders AS n ON n.order_no = g.newest

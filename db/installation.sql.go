@@ -27,7 +27,8 @@ func (q *Queries) BackendPID(ctx context.Context) (int32, error) {
 const installationAdopt = `-- name: InstallationAdopt :execrows
 WITH logged AS (
   INSERT INTO pawl.access_log (event, actor, subject, detail)
-  SELECT $2::text, $3::text, i.id::text, 'belonged to cluster ' || coalesce(i.system_identifier::text, '?') || ', database ' || coalesce(i.database_oid::text, '?')
+  SELECT $2::text, $3::text, i.id::text,
+    'belonged to cluster ' || coalesce(i.system_identifier::text, '?') || ', database ' || coalesce(i.database_oid::text, '?')
   FROM pawl.installation AS i
 )
 UPDATE pawl.installation AS i SET
@@ -119,7 +120,7 @@ type InstallationSecretRow struct {
 	CallbackSecret []byte
 }
 
-// Returns our identity towards providers, and the secret that callback tokens are derived from.
+// Returns our identity toward providers, and the secret that callback tokens are derived from.
 func (q *Queries) InstallationSecret(ctx context.Context) (InstallationSecretRow, error) {
 	row := q.db.QueryRow(ctx, installationSecret)
 	var i InstallationSecretRow

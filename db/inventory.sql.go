@@ -71,7 +71,8 @@ WITH moved AS (
   WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
     AND ($2::bigint BETWEEN 0 AND 1000000000000 AND coalesce($3::bigint, 0) = 0
       OR EXISTS (SELECT 1 FROM pawl.inventory AS j WHERE j.item = $1::text))
-    AND NOT EXISTS (SELECT 1 FROM pawl.stock_movements AS s WHERE s.item = $1::text AND s.request_id = $4::text AND s.actor = $5::text AND s.kind <> 'restock')
+    AND NOT EXISTS (SELECT 1 FROM pawl.stock_movements AS s WHERE s.item = $1::text
+      AND s.request_id = $4::text AND s.actor = $5::text AND s.kind <> 'restock')
   ON CONFLICT (item) DO UPDATE SET on_hand = i.on_hand + $2::bigint, tracked = true, version = i.version + 1
     WHERE i.on_hand + $2::bigint BETWEEN i.reserved AND 1000000000000
       AND ($3::bigint IS NULL OR i.version = $3::bigint)

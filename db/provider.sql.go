@@ -31,7 +31,8 @@ const providerKeys = `-- name: ProviderKeys :many
 SELECT k.order_no, k.step, k.generation, ''::text AS refund_id, k.policy, o.order_id, o.status, o.amount, o.currency,
   (o.in_doubt_since IS NOT NULL)::boolean AS in_doubt, coalesce(o.hold, '') AS hold,
   coalesce(o.finished_at <= $1::timestamptz AND o.ended_as IS NOT NULL AND NOT EXISTS (
-    SELECT FROM pawl.late_undos AS u WHERE u.order_no = k.order_no AND (u.finished_at IS NULL OR u.finished_at > $1)), false)::boolean AS settled,
+    SELECT FROM pawl.late_undos AS u WHERE u.order_no = k.order_no
+      AND (u.finished_at IS NULL OR u.finished_at > $1)), false)::boolean AS settled,
   CASE k.step
     WHEN 'charge' THEN CASE WHEN c.order_no IS NULL THEN 'absent' WHEN c.refunded_at IS NULL THEN 'stands' ELSE 'undone' END
     WHEN 'reserve' THEN CASE WHEN r.order_no IS NULL THEN 'absent' WHEN r.released_at IS NULL THEN 'stands' ELSE 'undone' END
@@ -113,7 +114,8 @@ func (q *Queries) ProviderKeys(ctx context.Context, arg ProviderKeysParams) ([]P
 }
 
 const providerRefunds = `-- name: ProviderRefunds :many
-SELECT f.order_no, ('refund ' || f.number)::text AS step, f.generation, coalesce(f.request_id, '')::text AS refund_id, k.policy, o.order_id, o.status, f.amount, f.currency::text AS currency,
+SELECT f.order_no, ('refund ' || f.number)::text AS step, f.generation, coalesce(f.request_id, '')::text AS refund_id,
+  k.policy, o.order_id, o.status, f.amount, f.currency::text AS currency,
   (f.state = 'in_doubt')::boolean AS in_doubt, ''::text AS hold,
   coalesce(f.finished_at <= $1::timestamptz AND f.state IN ('done', 'failed'), false)::boolean AS settled,
   CASE f.state WHEN 'done' THEN 'stands' ELSE 'absent' END::text AS effect, coalesce(f.reference, '')::text AS reference

@@ -98,7 +98,8 @@ func (q *Queries) SessionLink(ctx context.Context, arg SessionLinkParams) (time.
 
 const sessionOpen = `-- name: SessionOpen :one
 SELECT o.name::text AS name, o.expires_at::timestamptz AS expires_at
-FROM pawl.open_session($1::bytea, $2::bytea, $3::bytea, nullif($4::text, '')::inet) AS o (name, expires_at)
+FROM pawl.open_session($1::bytea, $2::bytea, $3::bytea,
+  nullif($4::text, '')::inet) AS o (name, expires_at)
 `
 
 type SessionOpenParams struct {

@@ -85,7 +85,8 @@ func (q *Queries) OrdersEnded(ctx context.Context, arg OrdersEndedParams) (Order
 const ordersHeldStats = `-- name: OrdersHeldStats :many
 
 SELECT h.hold::text AS hold,
-  (SELECT count(*) FROM (SELECT 1 FROM pawl.orders AS o WHERE o.hold BETWEEN h.hold AND h.hold ORDER BY o.hold, o.order_no LIMIT $1) AS counted) AS orders,
+  (SELECT count(*) FROM (SELECT 1 FROM pawl.orders AS o WHERE o.hold BETWEEN h.hold AND h.hold
+    ORDER BY o.hold, o.order_no LIMIT $1) AS counted) AS orders,
   (SELECT coalesce(max(extract(epoch FROM now() - since)), 0)::float8 FROM (
     SELECT (SELECT t.at FROM pawl.transitions AS t WHERE t.order_no = o.order_no AND t.seq = o.seq) AS since
     FROM pawl.orders AS o WHERE o.hold BETWEEN h.hold AND h.hold

@@ -137,7 +137,8 @@ WITH endpoint AS MATERIALIZED (
 ), again AS (
   UPDATE pawl.webhook_deliveries AS d SET state = 'pending', attempts = 0, finished_at = NULL,
     due_at = CASE WHEN coalesce((SELECT false FROM pawl.webhook_deliveries AS w
-      WHERE w.endpoint_no = $1 AND w.subject = d.subject AND w.finished_at IS NULL AND w.delivery_no < d.delivery_no LIMIT 1), true) THEN now() END
+      WHERE w.endpoint_no = $1 AND w.subject = d.subject AND w.finished_at IS NULL
+        AND w.delivery_no < d.delivery_no LIMIT 1), true) THEN now() END
   FROM asked AS a
   WHERE d.endpoint_no = a.endpoint_no AND d.delivery_no = ANY(ARRAY(SELECT c.delivery_no FROM chosen AS c))
 )
@@ -184,7 +185,8 @@ WITH endpoint AS MATERIALIZED (
   FOR UPDATE
 ), asked AS (
   INSERT INTO pawl.webhook_changes (verb, endpoint_no, delivery_no, actor, on_behalf_of, reason, request_id, fingerprint)
-  SELECT 'skipped', d.endpoint_no, d.delivery_no, $2::text, $3::text, $4::text, $5::text, $6::bytea
+  SELECT 'skipped', d.endpoint_no, d.delivery_no, $2::text, $3::text,
+    $4::text, $5::text, $6::bytea
   FROM endpoint AS e JOIN pawl.webhook_deliveries AS d ON d.endpoint_no = e.endpoint_no AND d.delivery_no = $7 AND d.finished_at IS NULL
   ON CONFLICT (request_id, actor) DO NOTHING
   RETURNING webhook_changes.endpoint_no, webhook_changes.delivery_no
@@ -199,7 +201,8 @@ WITH endpoint AS MATERIALIZED (
   UPDATE pawl.webhook_deliveries AS d SET due_at = now()
   WHERE d.endpoint_no = $1 AND d.state = 'pending' AND d.due_at IS NULL AND d.delivery_no = (
     SELECT n.delivery_no FROM pawl.webhook_deliveries AS n
-    WHERE n.endpoint_no = $1 AND n.subject = (SELECT s.subject FROM skipped AS s) AND n.finished_at IS NULL AND n.delivery_no <> $7
+    WHERE n.endpoint_no = $1 AND n.subject = (SELECT s.subject FROM skipped AS s) AND n.finished_at IS NULL
+      AND n.delivery_no <> $7
     ORDER BY n.delivery_no LIMIT 1)
 )
 SELECT s.delivery_no FROM skipped AS s

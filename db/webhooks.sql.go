@@ -223,7 +223,8 @@ WITH looked_at AS MATERIALIZED (
   WHERE d.endpoint_no = $3 AND d.delivery_no = ANY(ARRAY(SELECT s.delivery_no FROM looked_at AS s))
     AND (d.finished_at < now() - make_interval(secs => $1::float8) OR $2::boolean)
 )
-SELECT coalesce(max(s.delivery_no) FILTER (WHERE s.created_at < now() - make_interval(secs => $1::float8) OR $2::boolean), 0)::bigint AS next
+SELECT coalesce(max(s.delivery_no) FILTER (WHERE s.created_at < now() - make_interval(secs => $1::float8)
+  OR $2::boolean), 0)::bigint AS next
 FROM looked_at AS s
 `
 
@@ -254,17 +255,20 @@ const webhookDeliveriesRecord = `-- name: WebhookDeliveriesRecord :many
 WITH endpoint AS (
   UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1, failures = $1::integer,
     failing_since = CASE WHEN $1::integer > 0 THEN coalesce(CASE WHEN NOT $2::boolean THEN e.failing_since END, now()) END,
-    paused_until = greatest(CASE WHEN e.paused_until > now() THEN e.paused_until END, CASE WHEN $3::float8 > 0 THEN now() + make_interval(secs => $3::float8) END)
+    paused_until = greatest(CASE WHEN e.paused_until > now() THEN e.paused_until END,
+      CASE WHEN $3::float8 > 0 THEN now() + make_interval(secs => $3::float8) END)
   WHERE e.endpoint_no = $4 AND e.owner = $5::uuid AND e.fence = $6 AND e.seq = $7
   RETURNING e.endpoint_no, e.failing_since
 ), results AS MATERIALIZED (
   SELECT x.delivery_no, x.attempts, x.state, x.delay, x.entry
-  FROM ROWS FROM (unnest($8::bigint[]), unnest($9::smallint[]), unnest($10::text[]), unnest($11::float8[]), unnest($12::text[]))
+  FROM ROWS FROM (unnest($8::bigint[]), unnest($9::smallint[]), unnest($10::text[]),
+    unnest($11::float8[]), unnest($12::text[]))
     AS x(delivery_no, attempts, state, delay, entry)
 ), recorded AS (
   UPDATE pawl.webhook_deliveries AS d SET
     state = r.state, attempts = d.attempts + 1, attempted_at = now(),
-    due_at = CASE WHEN r.state = 'pending' AND d.due_at IS NOT NULL THEN now() + make_interval(secs => r.delay) END, -- null: a person had an earlier one sent again
+    due_at = CASE WHEN r.state = 'pending' AND d.due_at IS NOT NULL THEN now() + make_interval(secs => r.delay) END,
+      -- null: a person has resent an earlier one
     finished_at = CASE WHEN r.state IN ('delivered', 'skipped') THEN now() END,
     log = (CASE WHEN jsonb_array_length(d.log) >= 20 THEN d.log - 0 ELSE d.log END) || r.entry::jsonb
   FROM endpoint AS e, results AS r

@@ -55,7 +55,8 @@ func (e *Engine) Answer(ctx context.Context, token string, t CallbackResult) (Re
 	if !ok {
 		return Receipt{}, &orders.NotFound{What: "callback"}
 	}
-	rows, err := orders.Read(ctx, e.Orders, e.query.AnswerTarget, db.AnswerTargetParams{OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step)})
+	rows, err := orders.Read(ctx, e.Orders, e.query.AnswerTarget, db.AnswerTargetParams{
+		OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step)})
 	if err != nil {
 		return Receipt{}, orders.Unavailable("read the order of a callback", err)
 	}
@@ -106,7 +107,8 @@ func (e *Engine) store(ctx context.Context, of callbackTarget, outcome string, t
 		return Receipt{}, orders.Unavailable("store an answer", err)
 	}
 	ctx = e.ctx // the outcome of the statement has to be known, even if the caller has disconnected
-	kept, readErr := orders.Read(ctx, e.Orders, e.query.AnswerOf, db.AnswerOfParams{OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step)})
+	kept, readErr := orders.Read(ctx, e.Orders, e.query.AnswerOf, db.AnswerOfParams{
+		OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step)})
 	if readErr != nil {
 		return Receipt{}, orders.Unavailable("store an answer", cmp.Or(err, readErr))
 	}

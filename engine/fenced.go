@@ -74,7 +74,8 @@ func (e *core) reportLate(ctx context.Context, of callbackTarget, late lateEffec
 	if of.step == fsm.Confirm {
 		return nil // has no undo; pawl verify --provider shows it
 	}
-	rows, err := e.query.LateUndoOpen(ctx, db.LateUndoOpenParams{OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step), Reason: late.reason, Ref: late.reference})
+	rows, err := e.query.LateUndoOpen(ctx, db.LateUndoOpenParams{
+		OrderNo: of.orderNo, Generation: of.generation, Step: string(of.step), Reason: late.reason, Ref: late.reference})
 	if err != nil {
 		return fmt.Errorf("open a late undo: %w", err)
 	}

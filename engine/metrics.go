@@ -36,7 +36,8 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 	}
 	m := &metrics{
 		finished: counter("pawl_orders_finished_total", "Orders that this replica finished, by their last status.", "status"),
-		orderSeconds: histogram("pawl_order_duration_seconds", "Time from the creation of an order to its end, by executor of its steps (mixed: more than one) and last status.",
+		orderSeconds: histogram("pawl_order_duration_seconds",
+			"Time from the creation of an order to its end, by executor of its steps (mixed: more than one) and last status.",
 			orderBuckets, "executor", "status"),
 		held:  counter("pawl_orders_held_total", "Holds placed by this replica, by hold.", "hold"),
 		calls: counter("pawl_step_calls_total", "Calls to providers made by this replica.", "step", "operation", "outcome"),

@@ -79,7 +79,8 @@ func (e *remote) undoLate(row db.LateUndosClaimRow) {
 	if a, ok := result.(attention); ok {
 		delay, answer.Code, answer.Detail = sideCallPause, orders.RefusedUnknown, a.reason
 		if row.Code != orders.RefusedUnknown {
-			e.log.Error("a late effect must be undone by a person", "order_id", row.Order.OrderID, "step", row.Step, "generation", row.UndoGeneration, "reason", a.reason)
+			e.log.Error("a late effect must be undone by a person", "order_id", row.Order.OrderID,
+				"step", row.Step, "generation", row.UndoGeneration, "reason", a.reason)
 		}
 	}
 	err := e.query.LateUndoFinish(e.ctx, db.LateUndoFinishParams{OrderNo: row.Order.OrderNo, Generation: row.UndoGeneration, Step: row.Step,

@@ -262,7 +262,8 @@ func (e *Engine) judgeLateUndo(ctx context.Context, o *orders.Order, q *Request)
 	if q.Settle.Outcome != SettledDone {
 		return nil, &orders.NotApplicable{Verb: q.Verb, Code: orders.RefusedState, Order: *o}
 	}
-	open, err := orders.Read(ctx, e.Orders, e.query.LateUndoIsOpen, db.LateUndoIsOpenParams{OrderNo: o.OrderNo, Generation: *q.Settle.Generation, Step: string(q.Settle.Step)})
+	open, err := orders.Read(ctx, e.Orders, e.query.LateUndoIsOpen, db.LateUndoIsOpenParams{
+		OrderNo: o.OrderNo, Generation: *q.Settle.Generation, Step: string(q.Settle.Step)})
 	switch {
 	case err != nil:
 		return nil, orders.Unavailable("read late undos", err)
@@ -310,7 +311,8 @@ func (e *Engine) refusal(ctx context.Context, o *orders.Order, q *Request, c *ch
 	if !redrives && !unsafe && q.Verb != orders.StepResult {
 		return "", nil
 	}
-	facts, err := orders.Read(ctx, e.Orders, e.query.OrderFacts, db.OrderFactsParams{OrderNo: o.OrderNo, Generation: o.Generation, Step: string(cmp.Or(o.Status.Step(), fsm.Charge)), Operation: string(operationIn(o.Status))})
+	facts, err := orders.Read(ctx, e.Orders, e.query.OrderFacts, db.OrderFactsParams{OrderNo: o.OrderNo, Generation: o.Generation,
+		Step: string(cmp.Or(o.Status.Step(), fsm.Charge)), Operation: string(operationIn(o.Status))})
 	switch {
 	case err != nil:
 		return "", orders.Unavailable("read effects", err)
@@ -529,7 +531,8 @@ func (e *Engine) ask(ctx context.Context, o *orders.Order, q *Request, c *change
 		}
 		rows, err := e.query.OrderSettle(ctx, db.OrderSettleParams{
 			OrderNo: o.OrderNo, Seq: o.Seq, Hold: c.hold, Next: c.next, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
-			Step: string(q.Settle.Step), Operation: string(operationIn(o.Status)), Outcome: q.Settle.Outcome, Code: code, Detail: q.Settle.Detail, Ref: q.Settle.Reference,
+			Step: string(q.Settle.Step), Operation: string(operationIn(o.Status)),
+			Outcome: q.Settle.Outcome, Code: code, Detail: q.Settle.Detail, Ref: q.Settle.Reference,
 			Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: db.Optional(q.OnBehalfOf), Reason: db.Optional(q.Reason),
 			RequestID: db.Optional(q.RequestID), Fingerprint: q.fingerprint()})
 		return writtenOrders(rows), err

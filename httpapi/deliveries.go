@@ -75,7 +75,8 @@ func (in *listDeliveriesRequest) binding() []string {
 var listDeliveriesOfOrderOperation = failing(huma.Operation{
 	OperationID: "listDeliveriesOfOrder", Method: http.MethodGet, Path: "/api/orders/{orderId}/deliveries", Tags: []string{"webhooks"},
 	Summary: "List the deliveries of an order, at all webhook endpoints",
-	Description: "Newest events first. The first unfinished delivery of each endpoint is always included, regardless of the limit: the order's other deliveries wait for it. " +
+	Description: "Newest events first. The first unfinished delivery of each endpoint is always included, regardless " +
+		"of the limit: the order's other deliveries wait for it. " +
 		"For older ones, list the deliveries of an endpoint with this orderId.",
 }, "not_found", "invalid_parameter", "unavailable", "internal")
 
@@ -122,7 +123,8 @@ func deliveryVerb(op huma.Operation, more ...problemCode) huma.Operation {
 var (
 	resendOperation = deliveryVerb(huma.Operation{
 		OperationID: "resendDelivery", Path: "deliveries/{delivery}/resend", Summary: "Send a delivery again",
-		Description: "Sends it as if it were new, in any state, with the same webhook-id. Earlier unfinished deliveries of the order go first; later ones wait for it again.",
+		Description: "Sends it as if it were new, in any state, with the same webhook-id. Earlier unfinished " +
+			"deliveries of the order go first; later ones wait for it again.",
 	})
 	skipOperation = deliveryVerb(huma.Operation{
 		OperationID: "skipDelivery", Path: "deliveries/{delivery}/skip", Summary: "Skip a delivery",
@@ -130,7 +132,8 @@ var (
 	}, "delivery_finished")
 	recoverOperation = deliveryVerb(huma.Operation{
 		OperationID: "recoverDeliveries", Path: "recover", Summary: "Resend exhausted deliveries",
-		Description: "Sends all exhausted deliveries of the endpoint that were last attempted at or after a time as if they were new: up to 10,000, oldest first.",
+		Description: "Sends all exhausted deliveries of the endpoint that were last attempted at or after a time as if " +
+			"they were new: up to 10,000, oldest first.",
 	})
 )
 

@@ -74,7 +74,8 @@ func (s *server) listInventory(ctx context.Context, in *listInventoryRequest) (p
 var setInventoryOperation = withBody(huma.Operation{
 	OperationID: "setInventory", Method: http.MethodPut, Path: "/api/inventory/{item}", Tags: []string{"inventory"},
 	Summary: "Set the stock of an item",
-	Description: "From then on the item is tracked and never oversold. onHand is what can be counted on the shelf; sold units are no longer part of it. " +
+	Description: "From then on the item is tracked and never oversold. onHand is what can be counted on the shelf; " +
+		"sold units are no longer part of it. " +
 		"It cannot be less than the units reserved. It is set only if nothing was sold or changed since the ETag in If-Match, " +
 		"or, with If-None-Match: *, if the item does not exist. " +
 		"A repeated request with the same requestId has no further effect.",
@@ -108,7 +109,8 @@ func (s *server) setInventory(w http.ResponseWriter, r *sent[setInventoryBody]) 
 var adjustInventoryOperation = withBody(huma.Operation{
 	OperationID: "adjustInventory", Method: http.MethodPost, Path: "/api/inventory/{item}/adjustments", Tags: []string{"inventory"},
 	Summary: "Add or remove units of an item",
-	Description: "For goods that arrive, break or are returned. It does not depend on sales in the meantime. From then on the item is tracked; an item that was not starts at 0. " +
+	Description: "For goods that arrive, break or are returned. It does not depend on sales in the meantime. From then " +
+		"on the item is tracked; an item that was not starts at 0. " +
 		"A repeated request with the same requestId has no further effect.",
 }, "stock_too_low", "stock_too_high", "invalid_idempotency_key", "idempotency_key_reused", "unavailable", "internal")
 
@@ -195,8 +197,9 @@ func wantedVersion(header http.Header) (*int64, error) {
 
 var listMovementsOperation = failing(huma.Operation{
 	OperationID: "listStockMovements", Method: http.MethodGet, Path: "/api/inventory/{item}/movements", Tags: []string{"inventory"},
-	Summary:     "List the stock movements of an item",
-	Description: "One row for each change of the stock except sales, oldest first. To page backward, use sort=newest and before. onHand is the sum of the changes, less what was sold since the first one.",
+	Summary: "List the stock movements of an item",
+	Description: "One row for each change of the stock except sales, oldest first. To page backward, use sort=newest " +
+		"and before. onHand is the sum of the changes, less what was sold since the first one.",
 }, "not_found", "invalid_parameter", "unavailable", "internal")
 
 type listMovementsRequest struct {

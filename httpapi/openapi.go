@@ -242,7 +242,8 @@ func (s *server) publish() {
 		}
 	}
 	document.Paths[bulkOperation.Path].Post.RequestBody.Required = true // ids or a filter
-	document.Paths[getOrderOperation.Path].Get.Responses["304"] = &huma.Response{Description: "The order has not changed since the ETag in If-None-Match."}
+	document.Paths[getOrderOperation.Path].Get.Responses["304"] = &huma.Response{
+		Description: "The order has not changed since the ETag in If-None-Match."}
 	document.Paths[listEventsOperation.Path].Get.Responses["200"].Content[eventStream] = &huma.MediaType{Schema: &huma.Schema{
 		Type: huma.TypeString, Description: "An endless stream of server-sent events. The data of each is an event, as in the JSON response.",
 	}}

@@ -17,7 +17,8 @@ import (
 var getOverviewOperation = failing(huma.Operation{
 	OperationID: "getOverview", Method: http.MethodGet, Path: "/api/overview", Tags: []string{"service"},
 	Summary: "Get an overview of the service",
-	Description: "Orders by status and by what they wait for, the oldest unfinished order, the replicas, and the provider steps of the replica that answers. " +
+	Description: "Orders by status and by what they wait for, the oldest unfinished order, the replicas, and the " +
+		"provider steps of the replica that answers. " +
 		"Counts stop at 10000, which means that many or more. They are usually at most a second old.",
 }, "invalid_parameter", "unavailable", "internal")
 

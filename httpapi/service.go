@@ -18,8 +18,9 @@ import (
 
 var healthOperation = failing(huma.Operation{
 	OperationID: "health", Method: http.MethodGet, Path: "/health", Tags: []string{"service"},
-	Summary:     "Readiness",
-	Description: "Checks that the database answers, is migrated and belongs to this installation, and that the service is not shutting down. For load balancers.",
+	Summary: "Readiness",
+	Description: "Checks that the database answers, is migrated and belongs to this installation, and that the service " +
+		"is not shutting down. For load balancers.",
 }, "invalid_parameter", "stopping", "quarantined", "unavailable", "internal")
 
 var livezOperation = failing(huma.Operation{
@@ -39,7 +40,8 @@ type health struct {
 func (s *server) health(ctx context.Context, _ *struct{}) (health, error) {
 	if s.Quarantine != "" {
 		return health{}, newProblem("quarantined", s.forReaders(ctx,
-			"The service processes no orders and sends no webhooks, because the database was restored or copied: "+s.Quarantine+". As the database's owner, run pawl adopt or pawl adopt --as-copy."))
+			"The service processes no orders and sends no webhooks, because the database was restored or copied: "+
+				s.Quarantine+". As the database's owner, run pawl adopt or pawl adopt --as-copy."))
 	}
 	checked := s.checks.DoChan("", func() (any, error) {
 		check, cancel := context.WithTimeout(context.WithoutCancel(ctx), readLimit) // other requests share it
@@ -61,7 +63,8 @@ func (s *server) health(ctx context.Context, _ *struct{}) (health, error) {
 		return health{}, newProblem("unavailable", s.forOperations(ctx, strings.ToUpper(missing.Found[:1])+missing.Error()[1:]+"."))
 	case errors.Is(err, engine.ErrNotMigrated):
 		return health{}, newProblem("unavailable", s.forReaders(ctx,
-			"The database is not migrated to this version, was changed since, or the role lacks privileges on it. As the database's owner, run pawl migrate up. The log has the details."))
+			"The database is not migrated to this version, was changed since, or the role lacks privileges on it. As "+
+				"the database's owner, run pawl migrate up. The log has the details."))
 	case err != nil:
 		return health{}, orders.ErrUnavailable
 	}

@@ -35,7 +35,8 @@ func checkVisible(text string) (code, detail string) {
 	case unicode.IsSpace(first) || unicode.IsSpace(last):
 		return "outer_blank", "must not begin or end with white space"
 	case !legible(text):
-		return "invisible_character", "must not contain white space other than U+0020, or zero-width, bidirectional, private-use, unassigned or other invisible characters"
+		return "invisible_character", "must not contain white space other than U+0020, or zero-width, bidirectional, " +
+			"private-use, unassigned or other invisible characters"
 	}
 	return "", ""
 }

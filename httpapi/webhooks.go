@@ -76,7 +76,8 @@ func (s *server) createWebhookEndpoint(ctx context.Context, q *sent[webhookEndpo
 var changeWebhookEndpointOperation = withBody(huma.Operation{
 	OperationID: "changeWebhookEndpoint", Method: http.MethodPut, Path: "/api/webhook-endpoints/{endpointId}", Tags: []string{"webhooks"},
 	Summary: "Update a webhook endpoint",
-	Description: "Replaces the URL, description and types. Pending deliveries go to the new URL; the new types apply to events without deliveries yet. " +
+	Description: "Replaces the URL, description and types. Pending deliveries go to the new URL; the new types apply " +
+		"to events without deliveries yet. " +
 		"If-Match is required: the endpoint is changed only if it still has that ETag.",
 }, "not_found", "invalid_idempotency_key", "idempotency_key_reused", "precondition_failed", "precondition_required", "unavailable", "internal")
 
@@ -195,14 +196,16 @@ func endpointVerb(id, path, summary, description string) huma.Operation {
 
 var (
 	rotateSecretOperation = endpointVerb("rotateWebhookSecret", "rotate-secret", "Rotate the secret of a webhook endpoint",
-		"The response contains the new secret. It is shown only here, and if the request is repeated with the same requestId. For a while, deliveries have two signatures, "+
+		"The response contains the new secret. It is shown only here, and if the request is repeated with the same "+
+			"requestId. For a while, deliveries have two signatures, "+
 			"one for each secret, so that the receiver can switch in the meantime.")
 	enableOperation = endpointVerb("enableWebhookEndpoint", "enable", "Enable a webhook endpoint",
 		"Deliveries continue where they stopped, at once; or from now on, and unfinished ones are skipped. Earlier failures no longer delay them.")
 	disableOperation = endpointVerb("disableWebhookEndpoint", "disable", "Disable a webhook endpoint",
 		"Nothing is sent to it. Its events are kept as long as the feed keeps them.")
 	testOperation = endpointVerb("testWebhookEndpoint", "test", "Send a test event to a webhook endpoint",
-		"Sends an event of type webhook_endpoint.test at once, even to a disabled endpoint, signed like any other, and returns the result. It is not stored or retried.")
+		"Sends an event of type webhook_endpoint.test at once, even to a disabled endpoint, signed like any other, and "+
+			"returns the result. It is not stored or retried.")
 )
 
 // endpointVerbRequest documents what a verb of an endpoint reads.

@@ -150,8 +150,10 @@ END $$;
 -- The sum of the refunds that have not failed must not exceed the charge, nor their units the order.
 CREATE TRIGGER refunds_guard AFTER INSERT ON pawl.refunds FOR EACH ROW WHEN (NEW.number <> 0) EXECUTE FUNCTION pawl.guard_refund();
 CREATE TRIGGER refunds_guard_change AFTER UPDATE ON pawl.refunds FOR EACH ROW WHEN (OLD.number <> 0 AND (
-  (NEW.order_no, NEW.generation, NEW.number, NEW.amount, NEW.currency, coalesce(NEW.restock, 0), coalesce(NEW.executor, ''), coalesce(NEW.request_id, ''))
-  <> (OLD.order_no, OLD.generation, OLD.number, OLD.amount, OLD.currency, coalesce(OLD.restock, 0), coalesce(OLD.executor, ''), coalesce(OLD.request_id, ''))
+  (NEW.order_no, NEW.generation, NEW.number, NEW.amount, NEW.currency, coalesce(NEW.restock, 0),
+    coalesce(NEW.executor, ''), coalesce(NEW.request_id, ''))
+  <> (OLD.order_no, OLD.generation, OLD.number, OLD.amount, OLD.currency, coalesce(OLD.restock, 0),
+    coalesce(OLD.executor, ''), coalesce(OLD.request_id, ''))
   OR NEW.state <> OLD.state AND OLD.state = 'failed')
 ) EXECUTE FUNCTION pawl.refuse_refund_change();
 
@@ -167,7 +169,8 @@ CREATE TABLE pawl.inventory (
   tracked    boolean NOT NULL DEFAULT false,
   item       text COLLATE "C" PRIMARY KEY,
   CONSTRAINT inventory_not_oversold CHECK (NOT tracked OR reserved <= on_hand)
-) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
+  autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 
 -- Every change of on_hand, except for sales, which are in their orders: on_hand is the sum of the changes, less what
 -- was sold since the first of them. The statement that changes the stock writes the row, which has the new version of
@@ -249,7 +252,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT m.order_no, m.size, sum(m.size) OVER (ORDER BY array_position(page, m.order_no)) AS total
     FROM (
       SELECT o.order_no, 1000 * coalesce(o.refunds, 0) + coalesce(octet_length(o.action::text), 0)
-        + coalesce(CASE WHEN pg_column_compression(o.metadata) IS NULL THEN pg_column_size(o.metadata) ELSE octet_length(o.metadata::text) END, 0) AS size
+        + coalesce(CASE WHEN pg_column_compression(o.metadata) IS NULL THEN pg_column_size(o.metadata)
+          ELSE octet_length(o.metadata::text) END, 0) AS size
       FROM pawl.orders AS o WHERE o.order_no = ANY(page)) AS m) AS s
   WHERE s.total - s.size < bytes
 $$;

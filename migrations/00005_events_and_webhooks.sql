@@ -79,13 +79,15 @@ FROM pawl.event_batches AS b CROSS JOIN LATERAL (
         (SELECT w.* FROM pawl.transitions AS w
          WHERE NOT b.whole AND w.position >= b.position_from AND w.position < b.position_to AND NOT EXISTS (
            SELECT FROM pawl.early_events AS y
-           WHERE y.position >= b.position_from AND y.position < b.position_to AND y.position = w.position AND y.order_no = w.order_no AND y.item = '' AND y.seq = w.seq)
+           WHERE y.position >= b.position_from AND y.position < b.position_to AND y.position = w.position
+             AND y.order_no = w.order_no AND y.item = '' AND y.seq = w.seq)
          ORDER BY w.position LIMIT 1000)
         UNION ALL
         SELECT w.* FROM pawl.transitions AS w
         WHERE b.whole AND w.position = b.position_to - 1 AND NOT EXISTS (
            SELECT FROM pawl.early_events AS y
-           WHERE y.position >= b.position_from AND y.position < b.position_to AND y.position = w.position AND y.order_no = w.order_no AND y.item = '' AND y.seq = w.seq)
+           WHERE y.position >= b.position_from AND y.position < b.position_to AND y.position = w.position
+             AND y.order_no = w.order_no AND y.item = '' AND y.seq = w.seq)
       ) AS t
       UNION ALL
       SELECT t.order_no, '', t.seq, t.position, t.at, t.from_status, t.to_status, t.verb, t.actor, t.on_behalf_of, t.reason, t.request_id, NULL, NULL
@@ -98,13 +100,15 @@ FROM pawl.event_batches AS b CROSS JOIN LATERAL (
         (SELECT w.* FROM pawl.stock_movements AS w
          WHERE NOT b.whole AND w.position >= b.position_from AND w.position < b.position_to AND NOT EXISTS (
            SELECT FROM pawl.early_events AS y
-           WHERE y.position >= b.position_from AND y.position < b.position_to AND y.position = w.position AND y.order_no = 0 AND y.item = w.item AND y.seq = w.version)
+           WHERE y.position >= b.position_from AND y.position < b.position_to AND y.position = w.position
+             AND y.order_no = 0 AND y.item = w.item AND y.seq = w.version)
          ORDER BY w.position LIMIT 1000)
         UNION ALL
         SELECT w.* FROM pawl.stock_movements AS w
         WHERE b.whole AND w.position = b.position_to - 1 AND NOT EXISTS (
            SELECT FROM pawl.early_events AS y
-           WHERE y.position >= b.position_from AND y.position < b.position_to AND y.position = w.position AND y.order_no = 0 AND y.item = w.item AND y.seq = w.version)
+           WHERE y.position >= b.position_from AND y.position < b.position_to AND y.position = w.position
+             AND y.order_no = 0 AND y.item = w.item AND y.seq = w.version)
       ) AS s
       UNION ALL
       SELECT 0, s.item, s.version, s.position, s.at, NULL, s.kind, NULL, s.actor, s.on_behalf_of, s.reason, s.request_id, s.change, s.on_hand
@@ -142,7 +146,8 @@ CREATE TABLE pawl.webhook_endpoints (
   description     text,
   types           text[] NOT NULL DEFAULT '{}', -- of events, such as order.completed or order.*; none: all
   CONSTRAINT webhook_endpoints_state CHECK (state IN ('enabled', 'disabled', 'deleted')),
-  CONSTRAINT webhook_endpoints_disabled CHECK ((state = 'disabled') = (disabled_at IS NOT NULL) AND (disabled_at IS NULL) = (disabled_reason IS NULL)),
+  CONSTRAINT webhook_endpoints_disabled CHECK ((state = 'disabled') = (disabled_at IS NOT NULL)
+    AND (disabled_at IS NULL) = (disabled_reason IS NULL)),
   CONSTRAINT webhook_endpoints_secret CHECK (secret ~ '^whsec_' AND (previous_secret IS NULL) = (previous_secret_until IS NULL)),
   CONSTRAINT webhook_endpoints_url CHECK (url ~ '^https?://' AND length(url) <= 2000)
 );
@@ -199,7 +204,8 @@ CREATE TABLE pawl.webhook_changes (
   reason       text,
   request_id   text COLLATE "C" NOT NULL, -- the caller's, or one of ours
   fingerprint  bytea NOT NULL,         -- a hash of the request
-  CONSTRAINT webhook_changes_verb CHECK (verb IN ('created', 'changed', 'deleted', 'secret_rotated', 'enabled', 'disabled', 'resent', 'skipped', 'recovered')),
+  CONSTRAINT webhook_changes_verb
+    CHECK (verb IN ('created', 'changed', 'deleted', 'secret_rotated', 'enabled', 'disabled', 'resent', 'skipped', 'recovered')),
   CONSTRAINT webhook_changes_delivery CHECK ((delivery_no IS NOT NULL) = (verb IN ('resent', 'skipped')))
 );
 CREATE UNIQUE INDEX webhook_changes_request ON pawl.webhook_changes (request_id, actor);

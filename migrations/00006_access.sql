@@ -70,7 +70,8 @@ CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.sessions FOR EACH STATEMEN
 CREATE FUNCTION pawl.open_session(link_sha256 bytea, cookie_sha256 bytea, previous_cookie_sha256 bytea, address inet)
 RETURNS TABLE (name text, expires_at timestamptz) LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   WITH opened AS (
-    UPDATE pawl.sessions AS s SET sha256 = open_session.cookie_sha256, opened_at = now(), expires_at = least(t.expires_at, now() + interval '12 hours')
+    UPDATE pawl.sessions AS s SET sha256 = open_session.cookie_sha256, opened_at = now(),
+      expires_at = least(t.expires_at, now() + interval '12 hours')
     FROM pawl.tokens AS t
     WHERE s.sha256 = sha256(open_session.link_sha256) AND s.opened_at IS NULL AND s.expires_at > now()
       AND t.id = s.token_id AND t.revoked_at IS NULL AND t.expires_at > now()

@@ -72,7 +72,8 @@ CREATE VIEW books.event_batches AS
 SELECT b.first_event_no, b.last_event_no, b.epoch, b.at FROM pawl.event_batches b;
 
 CREATE VIEW books.events AS
-SELECT e.event_no, e.epoch || '.' || e.event_no AS cursor, (SELECT o.order_id FROM pawl.orders o WHERE o.order_no = e.order_no)::text AS order_id, nullif(e.item, '') AS stock_item, e.seq, e.at,
+SELECT e.event_no, e.epoch || '.' || e.event_no AS cursor,
+  (SELECT o.order_id FROM pawl.orders o WHERE o.order_no = e.order_no)::text AS order_id, nullif(e.item, '') AS stock_item, e.seq, e.at,
   e.from_status, CASE WHEN e.item = '' THEN e.to_status END AS to_status, CASE WHEN e.item = '' THEN e.verb ELSE e.to_status END AS verb,
   coalesce(e.actor, 'system') AS actor, e.on_behalf_of, e.reason, e.request_id, e.change, e.on_hand, e.first_event_no
 FROM pawl.events e;
@@ -101,7 +102,8 @@ WHERE t.verb IN ('cancel', 'retry', 'pause', 'resume', 'approve', 'reject', 'ste
 UNION ALL
 SELECT m.at, 'stock_' || m.kind, m.actor, m.on_behalf_of, NULL, NULL, m.item, m.reason, 1 FROM pawl.stock_movements m WHERE m.kind <> 'restock'
 UNION ALL
-SELECT c.at, CASE WHEN c.delivery_no IS NULL THEN 'webhook_endpoint_' ELSE 'webhook_delivery_' END || c.verb, c.actor, c.on_behalf_of, NULL, NULL, concat('whe_', c.endpoint_no, ' delivery ' || c.delivery_no), c.reason, 1
+SELECT c.at, CASE WHEN c.delivery_no IS NULL THEN 'webhook_endpoint_' ELSE 'webhook_delivery_' END || c.verb, c.actor,
+  c.on_behalf_of, NULL, NULL, concat('whe_', c.endpoint_no, ' delivery ' || c.delivery_no), c.reason, 1
 FROM pawl.webhook_changes c;
 
 -- Without this, views of a single table would accept writes.

@@ -18,7 +18,8 @@ SELECT pawl.note_token_use(@id::text);
 -- Makes a token. No row: there is one with this name.
 WITH made AS (
   INSERT INTO pawl.tokens (id, name, sha256, roles, rate_limit, in_flight_limit, byte_limit, created_by, expires_at)
-  VALUES (@id, @name, @sha256, @roles, @rate_limit, @in_flight_limit, @byte_limit, @actor, now() + make_interval(secs => @lifetime_seconds::double precision))
+  VALUES (@id, @name, @sha256, @roles, @rate_limit, @in_flight_limit, @byte_limit, @actor,
+    now() + make_interval(secs => @lifetime_seconds::double precision))
   ON CONFLICT (name) WHERE replaced_at IS NULL AND revoked_at IS NULL DO NOTHING
   RETURNING tokens.id, tokens.name, tokens.roles, tokens.created_by, tokens.expires_at
 ), logged AS (
@@ -36,7 +37,8 @@ WITH replaced AS (
   RETURNING t.id, t.name, t.roles, t.rate_limit, t.in_flight_limit, t.byte_limit
 ), made AS (
   INSERT INTO pawl.tokens (id, name, sha256, roles, rate_limit, in_flight_limit, byte_limit, created_by, expires_at)
-  SELECT @id, r.name, @sha256, r.roles, r.rate_limit, r.in_flight_limit, r.byte_limit, @actor, now() + make_interval(secs => @lifetime_seconds::double precision)
+  SELECT @id, r.name, @sha256, r.roles, r.rate_limit, r.in_flight_limit, r.byte_limit, @actor,
+    now() + make_interval(secs => @lifetime_seconds::double precision)
   FROM replaced AS r
   RETURNING tokens.id, tokens.name, tokens.created_by, tokens.expires_at
 ), logged AS (

@@ -149,7 +149,8 @@ WITH settled AS MATERIALIZED (
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, on_behalf_of, reason, request_id, fingerprint)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, @verb::text,
-    @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text, sqlc.narg('fingerprint')::bytea FROM touched AS k
+    @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text,
+    sqlc.narg('fingerprint')::bytea FROM touched AS k
 )
 SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM touched AS w, pawl.no_effects AS e) AS written_orders;
 

@@ -5,7 +5,8 @@
 -- another replica has the lease, or the positions are those of another cluster, whose transaction ids count from
 -- another number.
 WITH here AS MATERIALIZED (
-  SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || (SELECT a.datid::text FROM pg_stat_activity AS a WHERE a.pid = pg_backend_pid()) AS history
+  SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || (
+    SELECT a.datid::text FROM pg_stat_activity AS a WHERE a.pid = pg_backend_pid()) AS history
 ), held AS (
   UPDATE pawl.event_relay AS r SET
     owner = @owner::uuid, fence = r.fence + (r.owner IS DISTINCT FROM @owner::uuid)::integer,
@@ -15,7 +16,8 @@ WITH here AS MATERIALIZED (
   FROM here AS h
   WHERE (r.owner = @owner::uuid OR r.due_at IS NULL OR r.due_at <= now()
       OR r.due_at > now() + 2 * make_interval(secs => @lease_seconds::float8)) -- the clock was set back since it was written
-    AND NOT EXISTS (SELECT FROM pawl.installation AS i WHERE i.system_identifier <> pawl.system_identifier()) AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+    AND NOT EXISTS (SELECT FROM pawl.installation AS i WHERE i.system_identifier <> pawl.system_identifier())
+    AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   RETURNING r.fence, r.epoch
 ), begun AS (
   INSERT INTO pawl.event_epochs (epoch, first_event_no)
@@ -62,7 +64,8 @@ FROM (SELECT coalesce((SELECT l.position_to FROM pawl.event_batches AS l ORDER B
 -- name: EventsWanted :execrows
 -- Records that there are listeners: for a while, events are numbered soon.
 UPDATE pawl.event_relay AS r SET wanted_until = now() + make_interval(secs => @seconds::float8)
-WHERE (r.wanted_until IS NULL OR r.wanted_until < now() + make_interval(secs => @seconds::float8) / 2) AND (SELECT set_config('lock_timeout', '500ms', true)) <> '';
+WHERE (r.wanted_until IS NULL OR r.wanted_until < now() + make_interval(secs => @seconds::float8) / 2)
+  AND (SELECT set_config('lock_timeout', '500ms', true)) <> '';
 
 -- name: EventBatchAdd :one
 -- Numbers the next events below the horizon: fewer than a thousand transitions and as many stock movements, up to the
@@ -95,8 +98,10 @@ WITH origin AS MATERIALIZED (
   FROM origin AS s
 ), span AS MATERIALIZED (
   SELECT n.position AS first, least(s.horizon, n.position + 300,
-    (SELECT greatest(t.position, n.position + 1) FROM pawl.transitions AS t WHERE t.position >= n.position AND t.position < n.position + 300 ORDER BY t.position LIMIT 1 OFFSET (SELECT 999)),
-    (SELECT greatest(m.position, n.position + 1) FROM pawl.stock_movements AS m WHERE m.position >= n.position AND m.position < n.position + 300 ORDER BY m.position LIMIT 1 OFFSET (SELECT 999))) AS position
+    (SELECT greatest(t.position, n.position + 1) FROM pawl.transitions AS t
+      WHERE t.position >= n.position AND t.position < n.position + 300 ORDER BY t.position LIMIT 1 OFFSET (SELECT 999)),
+    (SELECT greatest(m.position, n.position + 1) FROM pawl.stock_movements AS m
+      WHERE m.position >= n.position AND m.position < n.position + 300 ORDER BY m.position LIMIT 1 OFFSET (SELECT 999))) AS position
   FROM origin AS s, next AS n
 ), moves AS MATERIALIZED (
   SELECT t.order_no, t.seq, t.position FROM pawl.transitions AS t
@@ -125,11 +130,13 @@ WITH origin AS MATERIALIZED (
     UNION ALL
     SELECT 0, m.item, m.version, m.position FROM movements AS m WHERE NOT (SELECT f.whole FROM finish AS f)
     UNION ALL
-    SELECT t.order_no, '', t.seq, t.position FROM pawl.transitions AS t WHERE t.position = (SELECT f.position - 1 FROM finish AS f WHERE f.whole) AND NOT EXISTS (
+    SELECT t.order_no, '', t.seq, t.position FROM pawl.transitions AS t
+      WHERE t.position = (SELECT f.position - 1 FROM finish AS f WHERE f.whole) AND NOT EXISTS (
       SELECT FROM pawl.early_events AS y
       WHERE y.position >= (SELECT s.first FROM span AS s) AND y.position = t.position AND y.order_no = t.order_no AND y.item = '' AND y.seq = t.seq)
     UNION ALL
-    SELECT 0, m.item, m.version, m.position FROM pawl.stock_movements AS m WHERE m.position = (SELECT f.position - 1 FROM finish AS f WHERE f.whole) AND NOT EXISTS (
+    SELECT 0, m.item, m.version, m.position FROM pawl.stock_movements AS m
+      WHERE m.position = (SELECT f.position - 1 FROM finish AS f WHERE f.whole) AND NOT EXISTS (
       SELECT FROM pawl.early_events AS y
       WHERE y.position >= (SELECT s.first FROM span AS s) AND y.position = m.position AND y.order_no = 0 AND y.item = m.item AND y.seq = m.version)
   ) AS w
@@ -143,11 +150,13 @@ WITH origin AS MATERIALIZED (
     UNION ALL
     SELECT 0, m.item, m.version, m.position FROM pawl.stock_movements AS m
     WHERE w.item <> '' AND m.item = w.item AND m.version < w.seq AND m.version > coalesce((
-      SELECT u.version FROM pawl.stock_movements AS u WHERE u.item = w.item AND u.version < w.seq AND u.position < (SELECT f.position FROM finish AS f)
+      SELECT u.version FROM pawl.stock_movements AS u WHERE u.item = w.item AND u.version < w.seq
+        AND u.position < (SELECT f.position FROM finish AS f)
       ORDER BY u.version DESC LIMIT 1), 0)
   ) AS p
   WHERE w.seq > 1 AND w.before IS DISTINCT FROM w.seq - 1 AND (w.item <> '' OR ( -- one look-up decides nearly all of them
-    SELECT u.position FROM pawl.transitions AS u WHERE u.order_no = w.order_no AND u.seq < w.seq ORDER BY u.seq DESC LIMIT 1) >= (SELECT f.position FROM finish AS f))
+    SELECT u.position FROM pawl.transitions AS u WHERE u.order_no = w.order_no AND u.seq < w.seq
+      ORDER BY u.seq DESC LIMIT 1) >= (SELECT f.position FROM finish AS f))
 ), held AS MATERIALIZED ( -- locked first: without the lease, nothing is written
   SELECT r.epoch FROM pawl.event_relay AS r
   WHERE r.singleton AND r.owner = @owner::uuid AND r.fence = @fence AND EXISTS (SELECT FROM found)
@@ -167,7 +176,8 @@ SELECT coalesce((SELECT b.last_event_no - b.first_event_no + 1 FROM batch AS b L
   coalesce((SELECT f.position < s.horizon FROM finish AS f), false)::boolean AS more, s.horizon::bigint AS horizon,
   (pg_snapshot_xmin(pg_current_snapshot()) <> pg_snapshot_xmax(pg_current_snapshot()))::boolean AS held_back, -- by an open transaction
   coalesce(r.wanted_until > now(), false)::boolean AS wanted,
-  coalesce(r.owner = @owner::uuid AND r.fence = @fence AND split_part(r.history, '/', 1) = left(pg_walfile_name(pg_current_wal_lsn()), 8), false)::boolean AS ours
+  coalesce(r.owner = @owner::uuid AND r.fence = @fence
+    AND split_part(r.history, '/', 1) = left(pg_walfile_name(pg_current_wal_lsn()), 8), false)::boolean AS ours
 FROM origin AS s, pawl.event_relay AS r WHERE r.singleton;
 
 -- name: EventBatchesFrom :many
@@ -222,7 +232,8 @@ SELECT k.event_no::bigint AS event_no, k.epoch::integer AS epoch, k.order_no::bi
   coalesce(o.item, '')::text AS item, coalesce(o.quantity, 0)::integer AS quantity, coalesce(o.customer_id, '')::text AS customer_id,
   coalesce(f.number, 0)::integer AS refund, coalesce(f.amount, '')::text AS refund_amount,
   coalesce(f.in_ledger, false)::boolean AS refund_in_ledger
-FROM ROWS FROM (unnest(@event_nos::bigint[]), unnest(@epochs::integer[]), unnest(@order_nos::bigint[]), unnest(@items::text[]), unnest(@seqs::bigint[]))
+FROM ROWS FROM (unnest(@event_nos::bigint[]), unnest(@epochs::integer[]), unnest(@order_nos::bigint[]),
+  unnest(@items::text[]), unnest(@seqs::bigint[]))
   AS k(event_no, epoch, order_no, item, seq)
 CROSS JOIN LATERAL (
   (SELECT t.at, t.from_status, t.to_status, t.verb, t.actor, t.on_behalf_of, t.reason, t.request_id, NULL::bigint AS change, NULL::bigint AS on_hand

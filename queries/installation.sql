@@ -36,7 +36,8 @@ SELECT l.due_at::timestamptz AS until FROM (
 -- Records that the database belongs where it is. Without a name, the name stays.
 WITH logged AS (
   INSERT INTO pawl.access_log (event, actor, subject, detail)
-  SELECT @event::text, @actor::text, i.id::text, 'belonged to cluster ' || coalesce(i.system_identifier::text, '?') || ', database ' || coalesce(i.database_oid::text, '?')
+  SELECT @event::text, @actor::text, i.id::text,
+    'belonged to cluster ' || coalesce(i.system_identifier::text, '?') || ', database ' || coalesce(i.database_oid::text, '?')
   FROM pawl.installation AS i
 )
 UPDATE pawl.installation AS i SET

@@ -20,7 +20,8 @@ WITH moved AS (
   WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
     AND (@change::bigint BETWEEN 0 AND 1000000000000 AND coalesce(sqlc.narg('if_version')::bigint, 0) = 0
       OR EXISTS (SELECT 1 FROM pawl.inventory AS j WHERE j.item = @item::text))
-    AND NOT EXISTS (SELECT 1 FROM pawl.stock_movements AS s WHERE s.item = @item::text AND s.request_id = @request_id::text AND s.actor = @actor::text AND s.kind <> 'restock')
+    AND NOT EXISTS (SELECT 1 FROM pawl.stock_movements AS s WHERE s.item = @item::text
+      AND s.request_id = @request_id::text AND s.actor = @actor::text AND s.kind <> 'restock')
   ON CONFLICT (item) DO UPDATE SET on_hand = i.on_hand + @change::bigint, tracked = true, version = i.version + 1
     WHERE i.on_hand + @change::bigint BETWEEN i.reserved AND 1000000000000
       AND (sqlc.narg('if_version')::bigint IS NULL OR i.version = sqlc.narg('if_version')::bigint)

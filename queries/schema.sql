@@ -76,4 +76,5 @@ ORDER BY 1;
 -- name: SchemaMayMigrate :one
 -- Reports whether this role can apply a migration: create objects, and change the existing ones.
 SELECT (has_database_privilege(current_database(), 'CREATE') AND has_schema_privilege('public', 'CREATE')
-  AND NOT EXISTS (SELECT FROM pg_catalog.pg_namespace AS n WHERE n.nspname IN ('pawl', 'books') AND NOT pg_has_role(n.nspowner, 'USAGE')))::boolean AS may;
+  AND NOT EXISTS (SELECT FROM pg_catalog.pg_namespace AS n WHERE n.nspname IN ('pawl', 'books')
+    AND NOT pg_has_role(n.nspowner, 'USAGE')))::boolean AS may;

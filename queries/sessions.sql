@@ -18,7 +18,8 @@ SELECT m.expires_at::timestamptz AS expires_at FROM made AS m;
 -- Opens a session with a link, once, and ends the previous session of the browser. No row: the link was used, has
 -- expired or never existed, or its token is not valid any more.
 SELECT o.name::text AS name, o.expires_at::timestamptz AS expires_at
-FROM pawl.open_session(@link_sha256::bytea, @cookie_sha256::bytea, @previous_cookie_sha256::bytea, nullif(@address::text, '')::inet) AS o (name, expires_at);
+FROM pawl.open_session(@link_sha256::bytea, @cookie_sha256::bytea, @previous_cookie_sha256::bytea,
+  nullif(@address::text, '')::inet) AS o (name, expires_at);
 
 -- name: SessionGet :one
 -- Returns a session by the hash of its cookie, with its token, and the remaining lifetime of both by the clock of the

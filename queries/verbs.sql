@@ -25,7 +25,8 @@ WITH asked AS (
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, on_behalf_of, reason, request_id, fingerprint)
   SELECT a.order_no, a.seq, a.status, a.status, a.fence, @verb::text,
-    @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text, sqlc.narg('fingerprint')::bytea FROM asked AS a
+    @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text,
+    sqlc.narg('fingerprint')::bytea FROM asked AS a
 )
 SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM asked AS w, pawl.no_effects AS e) AS written_orders;
 
@@ -50,7 +51,8 @@ WITH redriven AS (
     AND NOT EXISTS (SELECT 1 FROM pawl.late_undos AS u WHERE u.order_no = o.order_no AND u.finished_at IS NULL)
   RETURNING o.*
 ), history AS (
-  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, on_behalf_of, reason, request_id, fingerprint, payment_method)
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, on_behalf_of, reason,
+    request_id, fingerprint, payment_method)
   SELECT d.order_no, d.seq, 'failed', d.status, d.fence, @verb::text, @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text,
     sqlc.narg('request_id')::text, sqlc.narg('fingerprint')::bytea, sqlc.narg('replaced_payment_method')::text FROM redriven AS d
 )
@@ -86,7 +88,8 @@ WITH target AS MATERIALIZED (
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, on_behalf_of, reason, request_id, fingerprint)
   SELECT s.order_no, s.seq, s.status, s.status, s.fence, @verb::text,
-    @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text, sqlc.narg('fingerprint')::bytea FROM settled AS s
+    @actor::text, sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, sqlc.narg('request_id')::text,
+    sqlc.narg('fingerprint')::bytea FROM settled AS s
 )
 SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM settled AS w, pawl.no_effects AS e) AS written_orders;
 

@@ -157,12 +157,14 @@ WITH matched AS (
     CASE WHEN coalesce(w.refunds, 0) <> coalesce(o.refunds, 0) OR w.last <> o.refunds
       THEN coalesce(w.refunds, 0) || ' refunds, the last one ' || coalesce(w.last, 0) || ', counted ' || coalesce(o.refunds, 0) END,
     CASE WHEN w.refunds > 0 AND o.status <> 'completed' THEN 'refunds of an order that is ' || o.status END,
-    CASE WHEN coalesce(t.verbs, 0) <> coalesce(o.refunds, 0) THEN coalesce(t.verbs, 0) || ' refunds in the history, counted ' || coalesce(o.refunds, 0) END,
+    CASE WHEN coalesce(t.verbs, 0) <> coalesce(o.refunds, 0)
+      THEN coalesce(t.verbs, 0) || ' refunds in the history, counted ' || coalesce(o.refunds, 0) END,
     CASE WHEN w.amount > coalesce(c.amount, 0) THEN 'refunds of ' || w.amount || ', charged ' || coalesce(c.amount, 0) END,
     CASE WHEN w.oldest <> o.generation OR w.newest <> o.generation THEN 'refunds of another generation' END,
     CASE WHEN w.currency <> c.currency OR w.other <> c.currency THEN 'refunds of another currency' END,
     CASE WHEN w.ledger <> (c.executor IS NULL) OR w.executor <> c.executor THEN 'refunded elsewhere than charged' END,
-    CASE WHEN w.restock > coalesce(s.quantity, 0) THEN w.restock || ' units put back, ' || coalesce(s.quantity, 0) || ' sold from this stock' END), '') AS fault
+    CASE WHEN w.restock > coalesce(s.quantity, 0)
+      THEN w.restock || ' units put back, ' || coalesce(s.quantity, 0) || ' sold from this stock' END), '') AS fault
   FROM pawl.orders AS o
   LEFT JOIN within AS w ON w.order_no = o.order_no
   LEFT JOIN told AS t ON t.order_no = o.order_no
@@ -173,7 +175,8 @@ WITH matched AS (
   SELECT o.order_no, o.order_id, coalesce(p.pairs, 0) + l.refunds AS pairs, nullif(concat_ws(', ', p.fault, l.fault), '') AS fault
   FROM pawl.orders AS o
   JOIN limited AS l ON l.order_no = o.order_no
-  LEFT JOIN (SELECT m.order_no, count(*) AS pairs, string_agg(m.fault, ', ') AS fault FROM matched AS m GROUP BY m.order_no) AS p ON p.order_no = o.order_no
+  LEFT JOIN (SELECT m.order_no, count(*) AS pairs, string_agg(m.fault, ', ') AS fault FROM matched AS m
+    GROUP BY m.order_no) AS p ON p.order_no = o.order_no
   WHERE o.order_no BETWEEN @first AND @last
 )
 SELECT coalesce(sum(j.pairs), 0)::bigint AS checked, count(j.fault) AS violations,
@@ -281,7 +284,8 @@ WITH entries AS (
     CASE WHEN c.refunded_at IS NULL AND c.capture IS NOT NULL AND c.captured_at IS NULL THEN c.amount ELSE 0 END AS authorized
   FROM pawl.charges AS c WHERE c.order_no BETWEEN @first AND @last
   UNION ALL
-  SELECT f.currency, 0, 0, CASE WHEN f.number = 0 THEN f.amount ELSE 0 END, CASE WHEN f.number <> 0 AND f.state = 'done' THEN f.amount ELSE 0 END, 0, 0, 0
+  SELECT f.currency, 0, 0, CASE WHEN f.number = 0 THEN f.amount ELSE 0 END,
+    CASE WHEN f.number <> 0 AND f.state = 'done' THEN f.amount ELSE 0 END, 0, 0, 0
   FROM pawl.refunds AS f WHERE f.order_no BETWEEN @first AND @last
   UNION ALL
   SELECT o.currency, 0, 0, 0, 0, o.amount, 0, 0 FROM pawl.orders AS o WHERE o.order_no BETWEEN @first AND @last
@@ -320,7 +324,8 @@ WITH children AS (
   LEFT JOIN (SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no BETWEEN @first AND @last) AS o ON o.order_no = n.order_no
 )
 SELECT coalesce(sum(j.rows), 0)::bigint AS checked, count(j.fault) AS violations,
-  coalesce((array_agg('order_no ' || j.order_no ORDER BY j.order_no, j.source) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS offenders,
+  coalesce((array_agg('order_no ' || j.order_no ORDER BY j.order_no, j.source)
+    FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS offenders,
   coalesce((array_agg(j.fault ORDER BY j.order_no, j.source) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS faults
 FROM judged AS j;
 
@@ -337,7 +342,8 @@ WITH judged AS (
     ELSE concat_ws(', ',
       CASE WHEN o.ended_as IS NOT NULL OR o.finished_at IS NOT NULL THEN 'not finished, but says so' END,
       CASE WHEN o.due_at IS NULL AND o.hold IS NULL THEN 'neither due nor held: no replica claims it' END,
-      CASE WHEN o.due_at IS NULL AND o.hold IN ('retry', 'callback', 'scheduled') THEN 'held for ' || o.hold || ' without a time: no replica claims it' END,
+      CASE WHEN o.due_at IS NULL AND o.hold IN ('retry', 'callback', 'scheduled')
+        THEN 'held for ' || o.hold || ' without a time: no replica claims it' END,
       CASE WHEN o.due_at IS NOT NULL AND o.hold IN ('attention', 'paused') THEN 'waits for a person, but is due' END,
       CASE WHEN o.in_doubt_since IS NOT NULL AND (o.status = 'pending' OR coalesce(o.calls, 0) = 0) THEN 'in doubt without a call' END,
       CASE WHEN o.policy IS NULL AND (o.calls IS NOT NULL OR o.hold IN ('retry', 'callback')) THEN 'remote without a policy' END,
@@ -375,7 +381,8 @@ WITH named AS (
   LEFT JOIN (SELECT q.order_no FROM pawl.orders AS q WHERE q.order_no BETWEEN @first AND @last) AS o ON o.order_no = n.order_no
 )
 SELECT count(*) AS checked, count(j.fault) AS violations,
-  coalesce((array_agg('order_no ' || j.order_no ORDER BY j.order_no) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS offenders,
+  coalesce((array_agg('order_no ' || j.order_no ORDER BY j.order_no)
+    FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS offenders,
   coalesce((array_agg(j.fault ORDER BY j.order_no) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS faults
 FROM judged AS j;
 
@@ -405,7 +412,8 @@ WITH unfinished AS (
   WHERE a.executor IS NULL AND a.item > @after AND (@upto::text = '' OR a.item <= @upto::text)
   GROUP BY a.item
 ), movements AS (
-  SELECT m.item, m.version, m.at, m.kind, m.request_id, m.change, m.on_hand, m.sold, lag(m.on_hand) OVER along AS last_on_hand, lag(m.sold) OVER along AS last_sold
+  SELECT m.item, m.version, m.at, m.kind, m.request_id, m.change, m.on_hand, m.sold,
+    lag(m.on_hand) OVER along AS last_on_hand, lag(m.sold) OVER along AS last_sold
   FROM pawl.stock_movements AS m WHERE m.item > @after AND (@upto::text = '' OR m.item <= @upto::text)
   WINDOW along AS (PARTITION BY m.item ORDER BY m.version)
 ), moved AS (
@@ -524,7 +532,8 @@ WITH judged AS (
   SELECT o.order_id, f.created_at, CASE WHEN f.created_at < now() - make_interval(secs => @late_seconds::float8)
     THEN 'refund ' || f.number || ', ' || f.state || ' for ' || date_trunc('second', now() - f.created_at)
       || ', tried ' || f.claims || ' times' || coalesce(', last ' || f.code, '') END AS fault
-  FROM pawl.refunds AS f JOIN pawl.orders AS o ON o.order_no = f.order_no WHERE f.due_at IS NOT NULL AND f.state <> 'done' AND (f.state <> 'accepted' OR f.code = 'outcome_unknown')
+  FROM pawl.refunds AS f JOIN pawl.orders AS o ON o.order_no = f.order_no WHERE f.due_at IS NOT NULL
+    AND f.state <> 'done' AND (f.state <> 'accepted' OR f.code = 'outcome_unknown')
 )
 SELECT count(*) AS checked, count(j.fault) AS violations,
   coalesce((array_agg(j.order_id ORDER BY j.created_at) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS offenders,

@@ -30,7 +30,8 @@ WITH page AS MATERIALIZED (
 )
 SELECT d.endpoint_no, d.delivery_no, d.event_id, d.type, d.subject, d.state, d.attempts, d.created_at, d.due_at, d.attempted_at, d.finished_at,
   coalesce(d.log -> -1 ->> 'status', '0')::integer AS status,
-  coalesce((SELECT o.order_id FROM pawl.orders AS o WHERE o.order_no = CASE WHEN d.subject ^@ 'order ' THEN substr(d.subject, 7)::bigint END), '')::text AS order_id
+  coalesce((SELECT o.order_id FROM pawl.orders AS o
+    WHERE o.order_no = CASE WHEN d.subject ^@ 'order ' THEN substr(d.subject, 7)::bigint END), '')::text AS order_id
 FROM pawl.webhook_deliveries AS d
 WHERE d.endpoint_no = @endpoint_no AND d.delivery_no = ANY(ARRAY(SELECT p.delivery_no FROM page AS p))
 ORDER BY d.delivery_no DESC;
@@ -59,6 +60,7 @@ ORDER BY d.seq DESC, d.endpoint_no, d.delivery_no DESC;
 
 -- name: WebhookDeliveryShow :one
 SELECT d.endpoint_no, d.delivery_no, d.event_id, d.type, d.subject, d.state, d.attempts, d.created_at, d.due_at, d.attempted_at, d.finished_at, d.log,
-  coalesce((SELECT o.order_id FROM pawl.orders AS o WHERE o.order_no = CASE WHEN d.subject ^@ 'order ' THEN substr(d.subject, 7)::bigint END), '')::text AS order_id
+  coalesce((SELECT o.order_id FROM pawl.orders AS o
+    WHERE o.order_no = CASE WHEN d.subject ^@ 'order ' THEN substr(d.subject, 7)::bigint END), '')::text AS order_id
 FROM pawl.webhook_deliveries AS d JOIN pawl.webhook_endpoints AS e ON e.endpoint_no = d.endpoint_no
 WHERE d.endpoint_no = @endpoint_no AND d.delivery_no = @delivery_no AND e.state <> 'deleted';

@@ -78,17 +78,20 @@ SELECT count(*) FROM (
 WITH endpoint AS (
   UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1, failures = @failures::integer,
     failing_since = CASE WHEN @failures::integer > 0 THEN coalesce(CASE WHEN NOT @succeeded::boolean THEN e.failing_since END, now()) END,
-    paused_until = greatest(CASE WHEN e.paused_until > now() THEN e.paused_until END, CASE WHEN @pause_seconds::float8 > 0 THEN now() + make_interval(secs => @pause_seconds::float8) END)
+    paused_until = greatest(CASE WHEN e.paused_until > now() THEN e.paused_until END,
+      CASE WHEN @pause_seconds::float8 > 0 THEN now() + make_interval(secs => @pause_seconds::float8) END)
   WHERE e.endpoint_no = @endpoint_no AND e.owner = @owner::uuid AND e.fence = @fence AND e.seq = @seq
   RETURNING e.endpoint_no, e.failing_since
 ), results AS MATERIALIZED (
   SELECT x.delivery_no, x.attempts, x.state, x.delay, x.entry
-  FROM ROWS FROM (unnest(@delivery_nos::bigint[]), unnest(@attempts::smallint[]), unnest(@states::text[]), unnest(@delays::float8[]), unnest(@entries::text[]))
+  FROM ROWS FROM (unnest(@delivery_nos::bigint[]), unnest(@attempts::smallint[]), unnest(@states::text[]),
+    unnest(@delays::float8[]), unnest(@entries::text[]))
     AS x(delivery_no, attempts, state, delay, entry)
 ), recorded AS (
   UPDATE pawl.webhook_deliveries AS d SET
     state = r.state, attempts = d.attempts + 1, attempted_at = now(),
-    due_at = CASE WHEN r.state = 'pending' AND d.due_at IS NOT NULL THEN now() + make_interval(secs => r.delay) END, -- null: a person had an earlier one sent again
+    due_at = CASE WHEN r.state = 'pending' AND d.due_at IS NOT NULL THEN now() + make_interval(secs => r.delay) END,
+      -- null: a person has resent an earlier one
     finished_at = CASE WHEN r.state IN ('delivered', 'skipped') THEN now() END,
     log = (CASE WHEN jsonb_array_length(d.log) >= 20 THEN d.log - 0 ELSE d.log END) || r.entry::jsonb
   FROM endpoint AS e, results AS r
@@ -170,7 +173,8 @@ WITH looked_at AS MATERIALIZED (
   WHERE d.endpoint_no = @endpoint_no AND d.delivery_no = ANY(ARRAY(SELECT s.delivery_no FROM looked_at AS s))
     AND (d.finished_at < now() - make_interval(secs => @age_seconds::float8) OR @whole::boolean)
 )
-SELECT coalesce(max(s.delivery_no) FILTER (WHERE s.created_at < now() - make_interval(secs => @age_seconds::float8) OR @whole::boolean), 0)::bigint AS next
+SELECT coalesce(max(s.delivery_no) FILTER (WHERE s.created_at < now() - make_interval(secs => @age_seconds::float8)
+  OR @whole::boolean), 0)::bigint AS next
 FROM looked_at AS s;
 
 -- name: WebhookEndpointRemove :exec

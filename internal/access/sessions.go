@@ -48,7 +48,8 @@ func (c *Control) OpenSession(ctx context.Context, link, previous string, addres
 	cookie := randomDigits(secretLength)
 	hash, linkHash, previousHash := hashOf(cookie), hashOf(link), hashOf(previous)
 	opened := db.SessionOpenRow{}
-	_, err := c.attempt(ctx, attemptBy{address, cookie}, func(ctx context.Context) (_ *Principal, err error) { // not shared: of two requests that open a link, one succeeds
+	// Not shared: of two requests that open a link, one succeeds.
+	_, err := c.attempt(ctx, attemptBy{address, cookie}, func(ctx context.Context) (_ *Principal, err error) {
 		opened, err = c.query.SessionOpen(ctx, db.SessionOpenParams{
 			CookieSha256: hash[:], LinkSha256: linkHash[:], PreviousCookieSha256: previousHash[:], Address: addressText(address),
 		})

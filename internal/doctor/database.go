@@ -277,7 +277,8 @@ func (d *database) installation(ctx context.Context) error {
 		d.Fail("installation", "as its owner, run pawl adopt if this database replaces the original, or pawl adopt --as-copy if the original is in use",
 			"a service on this database is quarantined and only reads it: %s", why)
 	case place.System == 0:
-		d.Warn("installation", "GRANT EXECUTE ON FUNCTION pg_control_system() to this role and to the owner of the tables, or tell copies by --installation NAME",
+		d.Warn("installation", "GRANT EXECUTE ON FUNCTION pg_control_system() to this role and to the owner of the tables, "+
+			"or distinguish copies by --installation NAME",
 			"%s. A copy in another cluster can't be detected: this role may not run pg_control_system()", name)
 	case place.HomeDatabase == 0:
 		d.OK("installation", "no service has started on this database yet")

@@ -130,7 +130,8 @@ func (m mapping) needs(keys ...string) {
 
 // The keys of a step.
 var (
-	stepKeys = slices.Concat([]string{"executor", "url", "undoUrl", "refundUrl", "lookupUrl", "secret", "signedCallbacks", "webhookSecret", "capture"}, callKeys)
+	stepKeys = slices.Concat([]string{"executor", "url", "undoUrl", "refundUrl", "lookupUrl", "secret", "signedCallbacks",
+		"webhookSecret", "capture"}, callKeys)
 	callKeys = []string{"timeout", "keyRetention", "callbackTimeout", "inFlight", "queue", "retry", "breaker"}
 )
 
@@ -357,7 +358,8 @@ func (m mapping) forgotten(how *Step) {
 	}
 	if need := retries + how.CallbackTimeout + keyMargin; need > how.KeyRetention {
 		m.add(where, m.pathOf("keyRetention"), fmt.Sprintf(
-			"%s is too short: retries (up to %s), callbackTimeout (%s) and a margin of %s need %s, or a step could be done again under a key that is forgotten",
+			"%s is too short: retries (up to %s), callbackTimeout (%s) and a margin of %s need %s, or a step could be "+
+				"done again under a key that is forgotten",
 			short(how.KeyRetention), short(retries), short(how.CallbackTimeout), short(keyMargin), short(need)))
 	}
 }

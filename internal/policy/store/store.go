@@ -127,7 +127,8 @@ func Activatable(ctx context.Context, query *db.Queries, a Activation) (Current,
 	case err != nil:
 		return Current{}, fmt.Errorf("read policy: %w", err)
 	case row.Copied:
-		return Current{}, policy.Problems{{Line: 1, Column: 1, Text: fmt.Sprintf("version %d belongs to the installation that this database was copied from: store a policy with the addresses and secrets of this one", a.Version)}}
+		return Current{}, policy.Problems{{Line: 1, Column: 1, Text: fmt.Sprintf("version %d belongs to the installation that "+
+			"this database was copied from: store a policy with the addresses and secrets of this one", a.Version)}}
 	}
 	if _, err := policy.Parse([]byte(row.Source)); err != nil {
 		return Current{}, fmt.Errorf("policy %d: %w", a.Version, err)
