@@ -110,7 +110,7 @@ func (e *Engine) try(ctx context.Context, q *Request) (order orders.Order, done 
 	case err != nil:
 		return order, false, err
 	case q.DryRun:
-		return e.would(order, q, c), true, nil
+		return e.preview(order, q, c), true, nil
 	case c == nil:
 		return order, true, nil
 	}
@@ -250,9 +250,11 @@ func (e *Engine) judge(ctx context.Context, o *orders.Order, q *Request) (*chang
 	return c, nil
 }
 
-// saysWhich reports whether the request can be told from an earlier one, so that sending it twice restarts a failed order
-// only once.
-func (q *Request) saysWhich() bool { return q.RequestID != "" || q.IfSeq != nil || q.Generation != nil }
+// isDistinct reports whether the request can be distinguished from an earlier one, so that sending it twice restarts a
+// failed order only once.
+func (q *Request) isDistinct() bool {
+	return q.RequestID != "" || q.IfSeq != nil || q.Generation != nil
+}
 
 // aboutLateUndo reports whether the request settles the undo of a late effect, and not the step that the order is at.
 func (q *Request) aboutLateUndo() bool { return q.Settle != nil && q.Settle.Generation != nil }
@@ -316,7 +318,7 @@ func (e *Engine) refusal(ctx context.Context, o *orders.Order, q *Request, c *ch
 	switch {
 	case err != nil:
 		return "", orders.Unavailable("read effects", err)
-	case redrives && facts.Retried && !q.saysWhich():
+	case redrives && facts.Retried && !q.isDistinct():
 		return orders.RefusedRetried, nil
 	case redrives && facts.Standing:
 		return orders.RefusedStillUndoing, nil
@@ -388,7 +390,7 @@ func changeOf(row *orders.Order, q *Request) *change {
 		}
 		if row.Hold != nil {
 			c.renews = true
-			c.goesOn()
+			c.resume()
 		}
 	case orders.Pause:
 		if row.Hold == nil {
@@ -399,19 +401,19 @@ func changeOf(row *orders.Order, q *Request) *change {
 	case orders.Resume:
 		c.unpause()
 		if orders.HeldFor(row, fsm.HoldPaused) {
-			c.goesOn()
+			c.resume()
 		}
 	case orders.Retry:
 		c.unpause()
 		c.renews = true
-		c.goesOn()
+		c.resume()
 	case orders.Approve:
 		c.unpause()
 		c.approves = true
-		c.goesOn()
+		c.resume()
 	case orders.StepResult:
 		if !orders.HeldFor(row, fsm.HoldPaused) { // else the answer waits for the end of the pause
-			c.goesOn()
+			c.resume()
 		}
 	case orders.Refund: // see judgeRefund
 	}
@@ -424,8 +426,8 @@ func (c *change) unpause() {
 	}
 }
 
-// goesOn ends the hold. write decides which process drives the order.
-func (c *change) goesOn() {
+// resume ends the hold. write decides which process drives the order.
+func (c *change) resume() {
 	c.hold, c.holdReason, c.next = nil, nil, nextClaimed
 }
 
@@ -453,8 +455,8 @@ func (e *Engine) write(ctx context.Context, o *orders.Order, q *Request, c *chan
 	return true, nil
 }
 
-// would is the order right after the verb, for a dry run. It keeps the seq at which it was judged.
-func (e *Engine) would(o orders.Order, q *Request, c *change) orders.Order {
+// preview is the order right after the verb, for a dry run. It keeps the seq at which it was judged.
+func (e *Engine) preview(o orders.Order, q *Request, c *change) orders.Order {
 	switch {
 	case c == nil || q.aboutLateUndo(): // the order does not change
 	case q.aboutRefund():

@@ -245,7 +245,7 @@ func warningsOf(warnings []error) []string {
 func policyFaults(problems policy.Problems) (faults []fieldError) {
 	for _, problem := range problems[:min(len(problems), maxFaults)] {
 		faults = append(faults, fieldError{
-			Pointer: "/source", Code: "policy", Detail: problem.Says(), Line: int32(problem.Line), Column: int32(problem.Column),
+			Pointer: "/source", Code: "policy", Detail: problem.Message(), Line: int32(problem.Line), Column: int32(problem.Column),
 		})
 	}
 	return faults

@@ -240,7 +240,7 @@ func checkPolicy(path string, in io.Reader, out io.Writer) (*policy.Policy, erro
 	p, err := policy.Parse(source)
 	if problems, ok := errors.AsType[policy.Problems](err); ok {
 		for _, problem := range problems {
-			fmt.Fprintf(out, "%s:%d:%d: %s\n", path, problem.Line, problem.Column, problem.Says())
+			fmt.Fprintf(out, "%s:%d:%d: %s\n", path, problem.Line, problem.Column, problem.Message())
 		}
 		return nil, fmt.Errorf("mistakes in %s: %d", path, len(problems))
 	}

@@ -60,9 +60,9 @@ type LabReplica struct {
 
 // LabFault is a fault of the provider.
 type LabFault struct {
-	Name  string
-	Says  string // its effect
-	Rules []string
+	Name   string
+	Effect string // its effect
+	Rules  []string
 }
 
 // LabOrders are the results of the callers.

@@ -132,7 +132,7 @@ func TestLab(t *testing.T) {
 	var asked []console.LabAction
 	state := console.LabState{
 		Replicas: []console.LabReplica{{1, "http://127.0.0.1:1", console.LabServes}, {2, "http://127.0.0.1:2", console.LabDead}},
-		Faults:   []console.LabFault{{Name: "Works"}, {Name: "Slow", Says: "it is <b>slow</b>", Rules: []string{"slow:1s"}}},
+		Faults:   []console.LabFault{{Name: "Works"}, {Name: "Slow", Effect: "it is <b>slow</b>", Rules: []string{"slow:1s"}}},
 		Rules:    []string{"slow:1s"},
 		Books:    console.LabBooks{Unfinished: 1, Lines: []console.LabLine{{What: "charges that stand", Pawl: "41", Provider: "42"}}},
 	}

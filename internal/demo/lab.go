@@ -29,11 +29,11 @@ var (
 	away    = of("Broken", "error", "the provider is broken: it does nothing, and answers every request with 500")
 
 	// labFaults are the buttons of the lab.
-	labFaults = []console.LabFault{{Name: "Works", Says: "nothing is wrong with the provider"}, slow, silent, wrong, hangsUp, busy, twice, away}
+	labFaults = []console.LabFault{{Name: "Works", Effect: "nothing is wrong with the provider"}, slow, silent, wrong, hangsUp, busy, twice, away}
 )
 
 func of(name, rule, says string) console.LabFault {
-	return console.LabFault{Name: name, Says: says, Rules: []string{rule}}
+	return console.LabFault{Name: name, Effect: says, Rules: []string{rule}}
 }
 
 // fault is a fault of the provider, or a signal for a replica. It lasts until the next one.
@@ -45,11 +45,11 @@ type fault struct {
 
 var faults = []fault{
 	{LabFault: slow},
-	{LabFault: console.LabFault{Says: "replica 1 is killed (SIGKILL)"}, replica: 1, signal: syscall.SIGKILL},
+	{LabFault: console.LabFault{Effect: "replica 1 is killed (SIGKILL)"}, replica: 1, signal: syscall.SIGKILL},
 	{LabFault: silent},
-	{LabFault: console.LabFault{Says: "replica 2 is frozen (SIGSTOP)"}, replica: 2, signal: syscall.SIGSTOP},
+	{LabFault: console.LabFault{Effect: "replica 2 is frozen (SIGSTOP)"}, replica: 2, signal: syscall.SIGSTOP},
 	{LabFault: wrong},
-	{LabFault: console.LabFault{Says: "replica 2 is killed (SIGKILL)"}, replica: 2, signal: syscall.SIGKILL},
+	{LabFault: console.LabFault{Effect: "replica 2 is killed (SIGKILL)"}, replica: 2, signal: syscall.SIGKILL},
 	{LabFault: hangsUp},
 	{LabFault: busy},
 }
@@ -91,7 +91,7 @@ func (s *stage) strike() {
 		s.fail(err)
 		return
 	}
-	s.table.row(f.Says)
+	s.table.row(f.Effect)
 	if f.replica > 0 {
 		s.signal(f.replica-1, f.signal)
 	}
@@ -168,7 +168,7 @@ func (s *stage) do(action console.LabAction) (says string, err error) {
 		s.struck++
 		says = "the faults of the provider are now " + strings.Join(action.Rules, "; ")
 		if i := slices.IndexFunc(labFaults, func(f console.LabFault) bool { return f.Is(action.Rules) }); i >= 0 {
-			says = labFaults[i].Says
+			says = labFaults[i].Effect
 		}
 		return says, s.plan(action.Rules...)
 	}

@@ -316,11 +316,11 @@ type Problem struct {
 }
 
 func (p Problem) Error() string {
-	return fmt.Sprintf("line %d, column %d: %s", p.Line, p.Column, p.Says())
+	return fmt.Sprintf("line %d, column %d: %s", p.Line, p.Column, p.Message())
 }
 
-// Says is the text of the problem without its position.
-func (p Problem) Says() string {
+// Message is the text of the problem without its position.
+func (p Problem) Message() string {
 	if p.Path == "" {
 		return p.Text
 	}
