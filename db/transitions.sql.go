@@ -69,8 +69,8 @@ type PaymentMethodOfParams struct {
 	Generation int32
 }
 
-// Returns the payment method of an earlier generation: the one that the next change replaced, or else that of the
-// order. The nth redrive began generation n.
+// Returns the payment method of an earlier generation: the one that the next change replaced, or else that in the
+// row of the order. The nth redrive began generation n.
 func (q *Queries) PaymentMethodOf(ctx context.Context, arg PaymentMethodOfParams) (string, error) {
 	row := q.db.QueryRow(ctx, paymentMethodOf, arg.OrderNo, arg.Generation)
 	var payment_method string

@@ -252,7 +252,7 @@ type OrderSettleRow struct {
 	WrittenOrder WrittenOrder
 }
 
-// Records what a person says about a step, or about its undo. It is an answer like that of a provider, and the driver
+// Records what a person says about a step, or about its undo. It is stored like a provider's answer, and the driver
 // applies it. If there is an unused answer already, nothing is written.
 func (q *Queries) OrderSettle(ctx context.Context, arg OrderSettleParams) ([]OrderSettleRow, error) {
 	rows, err := q.db.Query(ctx, orderSettle,

@@ -18,7 +18,7 @@ CREATE TABLE pawl.installation (
   database_oid      oid,
   name              text COLLATE "C", -- given by the owner; null: none
 
-  -- Callback tokens are derived from it: whoever reads it can answer for a provider.
+  -- Callback tokens are derived from it: a reader of it can answer for a provider.
   callback_secret   bytea NOT NULL DEFAULT decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex')
 );
 INSERT INTO pawl.installation DEFAULT VALUES;

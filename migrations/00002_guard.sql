@@ -7,7 +7,7 @@
 -- fires only if a statement names one of them. A change of the machine needs a new migration; a test compares the
 -- two.
 --
--- Functions have a search_path of their own, because that of a session may find operators of other roles. Regular
+-- Functions set their own search_path, because the session's may find operators of other roles. Regular
 -- moves pay nothing for it, because they call no function.
 
 -- +goose StatementBegin

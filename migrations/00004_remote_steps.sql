@@ -14,7 +14,7 @@ CREATE TABLE pawl.policies (
 
 CREATE UNIQUE INDEX policies_hash ON pawl.policies (hash) WHERE copied_from IS NULL;
 
--- The version that new orders start with is that of the newest row. An activation has the next number after the one
+-- New orders start with the version of the newest row. An activation has the next number after the one
 -- its process has read, so of two concurrent activations one fails on the primary key.
 CREATE TABLE pawl.policy_activations (
   activation_no bigint PRIMARY KEY,

@@ -51,7 +51,7 @@ CREATE TABLE pawl.access_log (
 CREATE TRIGGER kept BEFORE UPDATE OR DELETE OR TRUNCATE ON pawl.access_log FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 
 -- Sessions of browsers, each for the holder of a token. A row begins as a link that can be opened once. Opening it
--- replaces its secret by that of the cookie. Only hashes of both are stored.
+-- replaces its secret by the secret of the cookie. Only hashes of both are stored.
 CREATE TABLE pawl.sessions (
   sha256     bytea PRIMARY KEY,                -- of the SHA-256 of the link; once opened, of the cookie itself
   token_id   text COLLATE "C" NOT NULL REFERENCES pawl.tokens (id),

@@ -27,8 +27,8 @@ WHERE t.request_id = @request_id::text AND t.actor = @actor::text AND t.verb = @
 ORDER BY o.order_no DESC LIMIT @most;
 
 -- name: PaymentMethodOf :one
--- Returns the payment method of an earlier generation: the one that the next change replaced, or else that of the
--- order. The nth redrive began generation n.
+-- Returns the payment method of an earlier generation: the one that the next change replaced, or else that in the
+-- row of the order. The nth redrive began generation n.
 SELECT coalesce((
     SELECT r.payment_method FROM (
       SELECT t.payment_method, row_number() OVER (ORDER BY t.seq) AS generation FROM pawl.transitions AS t

@@ -59,7 +59,7 @@ WITH redriven AS (
 SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM redriven AS w, pawl.no_effects AS e) AS written_orders;
 
 -- name: OrderSettle :many
--- Records what a person says about a step, or about its undo. It is an answer like that of a provider, and the driver
+-- Records what a person says about a step, or about its undo. It is stored like a provider's answer, and the driver
 -- applies it. If there is an unused answer already, nothing is written.
 WITH target AS MATERIALIZED (
   SELECT o.order_no, o.generation FROM pawl.orders AS o

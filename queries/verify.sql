@@ -187,7 +187,7 @@ FROM judged AS j;
 -- name: VerifyPath :one
 -- The history of every order is one path through the machine, whose edges are given as two arrays, and ends at the
 -- status of the order. The fence rises by one with every claim, and a claim is a row that keeps the status: the fence
--- of the last move plus the claims since is that of the order. The times of its first and last move are those of the
+-- of the last move plus the claims since is the fence of the order. The first and the last move have the times of the
 -- order, and times in between do not go back, except slightly, when a statement waited or the clock was set. The
 -- first row has a hash of the order id.
 WITH edges AS (

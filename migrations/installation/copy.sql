@@ -1,5 +1,5 @@
--- Makes the database an installation of its own: with keys of its own downstream, and without anything that leads to where the
--- one that it was copied from leads. No call is made by a policy of that one, because its providers know the orders by other keys.
+-- Makes the database a separate installation, with its own keys at providers, and removes what leads to the receivers of the
+-- original. Policies of the original make no calls, because its providers know the orders under other keys.
 DO $$
 DECLARE
   original uuid;
@@ -11,7 +11,7 @@ BEGIN
   ALTER TABLE pawl.policies DISABLE TRIGGER immutable;
   UPDATE pawl.policies AS p SET copied_from = original WHERE p.copied_from IS NULL;
   ALTER TABLE pawl.policies ENABLE TRIGGER immutable;
-  -- The secret, too: who enables one by mistake sends nothing that its receiver believes.
+  -- The secret, too: if an endpoint is enabled by mistake, its receiver rejects the deliveries.
   UPDATE pawl.webhook_endpoints AS e SET state = 'disabled', disabled_at = coalesce(e.disabled_at, now()),
     disabled_reason = coalesce(e.disabled_reason, 'the database is a copy'), previous_secret = NULL, previous_secret_until = NULL,
     secret = 'whsec_' || encode(decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex'), 'base64'),

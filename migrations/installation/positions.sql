@@ -1,6 +1,6 @@
--- Has the positions of new events begin after all that there are: in another cluster transactions count from another number. Nobody
--- writes meanwhile. The relay then finds another history, and begins another epoch, also where an older state of the same files
--- was put back, which nothing else shows.
+-- Makes the positions of new events begin after all existing ones: in another cluster, transactions count from another number.
+-- Nothing else may write meanwhile. The relay then finds another history, and begins a new epoch, also if an older state of the
+-- same files was restored, which nothing else shows.
 DO $$
 DECLARE
   highest bigint;

@@ -1,8 +1,8 @@
--- Roles of one database, for a superuser, or the owner of the database who may create roles. It is run again by each
--- `pawl migrate up` that adds something: that is granted then. Nobody can log in as one of these roles: they are granted.
+-- The roles of a database. Run it as a superuser, or as the owner of the database if that may create roles. Each
+-- `pawl migrate up` that adds something runs it again, to grant what is new. These roles can't log in: grant them to others.
 --
---   pawl_owner  owns the tables: who migrates, makes tokens, or moves old orders to an archive
---   pawl_serve  the service: it can't change the schema, nor change or remove what is history
+--   pawl_owner  owns the tables: for migrations, tokens, and an archive of old orders
+--   pawl_serve  the service: it can't change the schema, or change or remove history
 --   pawl_read   people and reports: the views of `books`, which show no payment methods and no secrets
 --
 --   CREATE ROLE shop LOGIN PASSWORD '...' IN ROLE pawl_serve;
@@ -20,17 +20,17 @@ BEGIN
       EXECUTE format('CREATE ROLE %I', name);
     END IF;
   END LOOP;
-  IF NOT pg_has_role(current_user, 'pawl_owner', 'USAGE') THEN -- who made it is no member, or since PostgreSQL 16 one who may not act as it
+  IF NOT pg_has_role(current_user, 'pawl_owner', 'USAGE') THEN -- its creator is not a member, or since PostgreSQL 16 may not act as it
     EXECUTE format('GRANT pawl_owner TO %I', current_user);
   END IF;
-  -- A migration makes schemas; goose keeps its tables in public.
+  -- Migrations create schemas; goose has its tables in public.
   IF NOT has_database_privilege('pawl_owner', current_database(), 'CREATE') THEN
     EXECUTE format('GRANT CREATE ON DATABASE %I TO pawl_owner', current_database());
   END IF;
   IF NOT has_schema_privilege('pawl_owner', 'public', 'CREATE') THEN
     GRANT USAGE, CREATE ON SCHEMA public TO pawl_owner;
   END IF;
-  -- Only what somebody else owns: a change of owner waits for whoever uses a table.
+  -- Only what another role owns: a change of owner waits for all users of a table.
   FOR change IN
     SELECT format('ALTER SCHEMA %I OWNER TO pawl_owner', n.nspname) FROM pg_namespace AS n
     WHERE n.nspname IN ('pawl', 'books') AND n.nspowner <> 'pawl_owner'::regrole
@@ -62,17 +62,17 @@ GRANT USAGE ON SCHEMA pawl, books TO pawl_serve;
 GRANT SELECT ON ALL TABLES IN SCHEMA pawl, books TO pawl_serve;
 GRANT SELECT ON public.goose_db_version TO pawl_serve;
 GRANT EXECUTE ON FUNCTION pawl.orders_within(bigint[], bigint), pawl.system_identifier() TO pawl_serve;
--- Where the database belongs is stored at the first start. Who it is to providers, and its secret, only the owner changes.
+-- The first start stores where the database belongs. Only the owner changes its id and its secret.
 GRANT UPDATE (system_identifier, database_oid, name) ON pawl.installation TO pawl_serve;
--- Who a caller is and what it may do is the owner's to say: tokens, links and sessions are changed by these functions alone.
+-- Only the owner decides who callers are and what they may do: the service changes sessions only by these functions.
 GRANT EXECUTE ON FUNCTION pawl.note_token_use(text), pawl.open_session(bytea, bytea, bytea, inet), pawl.end_session(bytea, inet) TO pawl_serve;
--- What only grows: history, and what orders refer to. The server sets when it was written, and its position in the feed.
+-- Tables that only grow: history, and what orders refer to. The server sets the time of a row and its position in the feed.
 GRANT INSERT (order_no, seq, from_status, to_status, fence, previous_no, id_hash, verb, actor, on_behalf_of, reason, request_id, fingerprint,
   payment_method) ON pawl.transitions TO pawl_serve;
 GRANT INSERT (item, version, kind, change, on_hand, sold, actor, on_behalf_of, reason, request_id) ON pawl.stock_movements TO pawl_serve;
 GRANT INSERT ON pawl.webhook_changes, pawl.confirmations, pawl.policies, pawl.policy_activations TO pawl_serve;
 GRANT INSERT (event, actor, address, operation, subject, detail, times) ON pawl.access_log TO pawl_serve;
--- Orders and their effects: what a move, a verb or an answer changes, and not what they are about (amount, item, customer, submitter).
+-- Orders and their effects: the columns that a move, a verb or an answer changes, not amount, item, customer or submitter.
 GRANT INSERT, UPDATE (server_started_at, filenode, relaxed) ON pawl.order_numbering TO pawl_serve;
 GRANT UPDATE ON SEQUENCE pawl.orders_order_no_seq TO pawl_serve; -- to move it ahead after a crash
 GRANT INSERT ON pawl.orders, pawl.charges, pawl.refunds, pawl.reservations, pawl.inventory, pawl.step_calls, pawl.step_answers,
@@ -88,14 +88,14 @@ GRANT UPDATE (finished_at, outcome, code, detail, reference, fenced) ON pawl.ste
 GRANT UPDATE (source, outcome, code, detail, reference, data, answered_at, consumed_at) ON pawl.step_answers TO pawl_serve;
 GRANT UPDATE (claims, due_at, finished_at, reason, reference, code, detail) ON pawl.late_undos TO pawl_serve;
 GRANT UPDATE (version) ON pawl.concurrency_keys TO pawl_serve;
--- The answers of repeated requests are forgotten after a month. To lock rows takes a right to change some column of them.
+-- Idempotency keys are removed after a month. Locking rows requires the right to change a column.
 GRANT INSERT, UPDATE (created_at), DELETE ON pawl.idempotency_keys TO pawl_serve;
--- Deliveries are forgotten with the events.
+-- Deliveries are removed with the events.
 GRANT INSERT, DELETE ON pawl.webhook_endpoints, pawl.webhook_deliveries TO pawl_serve;
 GRANT UPDATE (version, failures, seq, event_no, delivery_no, fence, due_at, paused_until, failing_since, disabled_at, previous_secret_until, owner,
   state, disabled_reason, secret, previous_secret, url, description, types) ON pawl.webhook_endpoints TO pawl_serve;
 GRANT UPDATE (due_at, attempted_at, finished_at, attempts, state, log) ON pawl.webhook_deliveries TO pawl_serve;
--- Numbers of events are given, and forgotten with time.
+-- Events get numbers, which are removed after a while.
 GRANT INSERT, DELETE ON pawl.event_batches, pawl.early_events TO pawl_serve;
 GRANT INSERT ON pawl.event_epochs TO pawl_serve;
 GRANT UPDATE (owner, fence, due_at, wanted_until, history, epoch) ON pawl.event_relay TO pawl_serve;
