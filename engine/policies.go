@@ -66,7 +66,7 @@ func (p *policies) load(ctx context.Context) error {
 	}
 	p.now.Store(now)
 	if v := now.active; v != nil && now.byVersion[*v] == nil && (before.active == nil || *before.active != *v) {
-		p.log.Error("this process can't run the active policy, and rejects new orders", "version", *v)
+		p.log.Error("this process can't run the active policy, and takes no new orders", "version", *v)
 	}
 	return nil
 }
