@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"pawl/test/assert"
 )
 
 // lineService answers each line of a request by a function of the order and of how often it came. It returns a status, or 0 to cut
@@ -50,9 +52,7 @@ func lineService(t *testing.T, options Options, status func(orderID string, time
 	}))
 	t.Cleanup(service.Close)
 	c, err := New(service.URL, options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return c
 }
 
@@ -88,9 +88,7 @@ func TestProcessAll(t *testing.T) {
 	})
 	results := make([]int, orders)
 	for p, err := range c.ProcessAll(t.Context(), bodies(orders)) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		results[p.Index]++
 		rejected := p.Index%50 == 7
 		if rejected != (p.Problem != nil && p.Problem.Status == 422) || !rejected && (p.Order == nil || p.Order.OrderID != fmt.Sprint("o-", p.Index)) {

@@ -34,9 +34,7 @@ func TestEdges(t *testing.T) {
 	t.Parallel()
 	t.Run("are these fifteen", func(t *testing.T) {
 		t.Parallel()
-		if !slices.Equal(Edges(), written) {
-			t.Errorf("got %v", Edges())
-		}
+		assert.Equal(t, Edges(), written)
 	})
 	t.Run("are the declared events", func(t *testing.T) {
 		t.Parallel()

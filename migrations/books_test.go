@@ -106,9 +106,7 @@ func (c *client) fill(orders int) {
 		`INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, request_id, position)
 			SELECT 'item ' || n, 1, 'set', 5, 5, 0, 'local', 'x', n FROM generate_series(1, $1::integer) AS n`,
 	} {
-		if _, err := c.tx.Exec(c.t.Context(), statement, orders); err != nil {
-			c.t.Fatalf("%s: %v", statement, err)
-		}
+		assert.NoError(c.t, assert.Err(c.tx.Exec(c.t.Context(), statement, orders)), statement)
 	}
 	if orders > 0 {
 		if _, err := c.tx.Exec(c.t.Context(), `ANALYZE orders, transitions, charges, refunds, reservations, inventory, stock_movements`); err != nil {
@@ -120,13 +118,9 @@ func (c *client) fill(orders int) {
 func (c *client) planOf(query string) string {
 	c.t.Helper()
 	rows, err := c.tx.Query(c.t.Context(), `EXPLAIN `+query)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	assert.NoError(c.t, err)
 	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	assert.NoError(c.t, err)
 	return strings.Join(lines, "\n")
 }
 
@@ -142,9 +136,8 @@ func TestBooksSayWhatHappened(t *testing.T) {
 		assert.Equal(t, valueOf[string](c, `SELECT state FROM books.reservations WHERE order_id = $1`, id), id)
 	}
 	c.do(`INSERT INTO transitions (order_no, seq, to_status, fence, actor) SELECT order_no, 1, 'pending', 0, NULL FROM orders`)
-	if actor := valueOf[string](c, `SELECT actor FROM books.transitions WHERE order_id = 'sold'`); actor != "system" {
-		t.Errorf("the service calls itself %q", actor)
-	}
+	assert.Equal(t, valueOf[string](c, `SELECT actor FROM books.transitions WHERE order_id = 'sold'`), "system",
+		"the service calls itself")
 	c.do(`INSERT INTO inventory (item, on_hand, reserved, tracked) VALUES ('tracked', 5, 2, true), ('untracked', 0, 2, false)`)
 	if left := valueOf[*int64](c, `SELECT available FROM books.inventory WHERE item = 'tracked'`); left == nil || *left != 3 {
 		t.Errorf("available %v", left)

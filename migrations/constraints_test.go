@@ -10,6 +10,7 @@ import (
 
 	"pawl/fsm"
 	"pawl/internal/pg"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -107,9 +108,7 @@ func TestBooksAreKept(t *testing.T) {
 	for _, statement := range history {
 		c.refused("55000", statement)
 	}
-	if _, err := c.tx.Exec(t.Context(), `SET LOCAL pawl.archive = 'on'`); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(c.tx.Exec(t.Context(), `SET LOCAL pawl.archive = 'on'`)))
 	for _, statement := range history {
 		c.refused("55000", statement)
 	}
@@ -261,14 +260,10 @@ func TestConcurrentRefundsStayWithinTheCharge(t *testing.T) {
 			t.Parallel()
 			database := dbtest.New(t)
 			tx, err := database.Pool.Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, err)
 			planter := &client{t, tx}
 			planter.plantSold()
-			if err := tx.Commit(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, tx.Commit(t.Context()))
 			var clients sync.WaitGroup
 			for n := range 10 {
 				clients.Go(func() {
@@ -279,9 +274,7 @@ func TestConcurrentRefundsStayWithinTheCharge(t *testing.T) {
 			}
 			clients.Wait()
 			c := connect(t, database)
-			if sum := valueOf[string](c, `SELECT count(*) || ' of ' || sum(amount) FROM refunds`); sum != "3 of 9.99" {
-				t.Error(sum)
-			}
+			assert.Equal(t, valueOf[string](c, `SELECT count(*) || ' of ' || sum(amount) FROM refunds`), "3 of 9.99")
 		})
 	}
 }

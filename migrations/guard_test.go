@@ -123,14 +123,10 @@ func TestGuardOfInsert(t *testing.T) {
 // judged sends a query that tries statements and tells how many there were, how many are legal, and which were judged wrongly.
 func (c *client) judged(query string, args ...any) {
 	c.t.Helper()
-	if _, err := c.tx.Exec(c.t.Context(), try); err != nil {
-		c.t.Fatal(err)
-	}
+	assert.NoError(c.t, assert.Err(c.tx.Exec(c.t.Context(), try)))
 	var all, legal int
 	var wrong string
-	if err := c.tx.QueryRow(c.t.Context(), query, args...).Scan(&all, &legal, &wrong); err != nil {
-		c.t.Fatal(err)
-	}
+	assert.NoError(c.t, c.tx.QueryRow(c.t.Context(), query, args...).Scan(&all, &legal, &wrong))
 	c.t.Logf("%d tried, %d legal", all, legal)
 	if all < 1000 || legal < 3 || wrong != "" {
 		c.t.Errorf("%d tried, %d legal; wrong:\n%.2000s", all, legal, wrong)

@@ -56,13 +56,9 @@ var errNoRow = errors.New("no row was changed")
 func (c *client) try(statement string, args ...any) error {
 	c.t.Helper()
 	savepoint, err := c.tx.Begin(c.t.Context())
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	assert.NoError(c.t, err)
 	tag, err := savepoint.Exec(c.t.Context(), statement, args...)
-	if rollback := savepoint.Rollback(c.t.Context()); rollback != nil {
-		c.t.Fatal(rollback)
-	}
+	assert.NoError(c.t, savepoint.Rollback(c.t.Context()))
 	if err == nil && tag.RowsAffected() == 0 {
 		return errNoRow
 	}
@@ -76,9 +72,7 @@ func (c *client) do(statement string, args ...any) {
 	if err == nil && tag.RowsAffected() == 0 {
 		err = errNoRow
 	}
-	if err != nil {
-		c.t.Fatalf("%s %v: %v", statement, args, err)
-	}
+	assert.NoError(c.t, err, statement, args)
 }
 
 // change is what anybody can send from psql: a change of status with the columns that have to go with it.
@@ -113,8 +107,6 @@ func path(to fsm.State) []fsm.State {
 
 func valueOf[T any](c *client, sql string, args ...any) (v T) {
 	c.t.Helper()
-	if err := c.tx.QueryRow(c.t.Context(), sql, args...).Scan(&v); err != nil {
-		c.t.Fatalf("%s: %v", sql, err)
-	}
+	assert.NoError(c.t, c.tx.QueryRow(c.t.Context(), sql, args...).Scan(&v), sql)
 	return v
 }

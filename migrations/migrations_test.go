@@ -155,9 +155,7 @@ func TestStockGooseCommand(t *testing.T) {
 	whole(t, url)
 	up(t, url) // ours finds nothing to do
 	run("down")
-	if got, want := applied(t, url), len(names(t))-1; got != want {
-		t.Errorf("%d applied after goose down, want %d", got, want)
-	}
+	assert.Equal(t, applied(t, url), len(names(t))-1, "applied after goose down")
 	up(t, url)
 	run("reset")
 	assert.Equal(t, applied(t, url), 0, "applied after goose reset")

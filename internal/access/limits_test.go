@@ -141,9 +141,7 @@ func TestFailedAttempts(t *testing.T) {
 		}
 		over, _ := errors.AsType[*Exceeded](fail(p, start))
 		wantOver(t, over, "failed-attempts", attemptEvery)
-		if err := fail(p, start.Add(attemptEvery)); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, fail(p, start.Add(attemptEvery)))
 	})
 	t.Run("those that succeed cost nothing", func(t *testing.T) {
 		t.Parallel()

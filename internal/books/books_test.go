@@ -1,8 +1,6 @@
 package books_test
 
 import (
-	"reflect"
-	"strings"
 	"testing"
 
 	"github.com/govalues/decimal"
@@ -10,6 +8,7 @@ import (
 	"pawl/db"
 	"pawl/fsm"
 	"pawl/internal/books"
+	"pawl/test/assert"
 )
 
 // found is what Verify has to say about the books: check → offenders.
@@ -350,9 +349,7 @@ func TestEveryFaultIsFoundByItsCheckAndNoOther(t *testing.T) { //nolint:tparalle
 	} {
 		t.Run(fault.name, func(t *testing.T) {
 			report := filled.in(t).verifyWith(noGuards+fault.plant, books.Options{})
-			if got := offenders(report); !reflect.DeepEqual(got, fault.want) {
-				t.Errorf("found %v, want %v", got, fault.want)
-			}
+			assert.Equal(t, offenders(report), fault.want, "found")
 			if _, warning := fault.want["stuck"]; report.OK() != warning {
 				t.Errorf("OK() = %v", report.OK())
 			}
@@ -410,14 +407,10 @@ func TestRestocksAreProved(t *testing.T) { //nolint:tparallel // they share a da
 	} {
 		t.Run(name, func(t *testing.T) {
 			report := restocked.in(t).verifyWith(noGuards+earlier+fault.plant, books.Options{})
-			if got := offenders(report); !reflect.DeepEqual(got, fault.want) {
-				t.Errorf("found %v, want %v", got, fault.want)
-			}
+			assert.Equal(t, offenders(report), fault.want, "found")
 			for _, check := range report.Checks {
 				for _, o := range check.Offenders {
-					if !strings.Contains(o.Fault, "units of refund ") {
-						t.Errorf("says %q", o.Fault)
-					}
+					assert.Contains(t, o.Fault, "units of refund ", "says")
 				}
 			}
 		})

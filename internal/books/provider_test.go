@@ -151,9 +151,7 @@ func TestEveryDifferenceToTheProviderIsFound(t *testing.T) { //nolint:tparallel 
 			}
 			report := filled.in(t).verify(books.Options{Provider: serve(t, lines, difference.more), RangeSize: 3})
 			got := offenders(report)
-			if !reflect.DeepEqual(got["provider_unsettled"], waiting) {
-				t.Errorf("not settled: %q, want %q", got["provider_unsettled"], waiting)
-			}
+			assert.Equal(t, got["provider_unsettled"], waiting, "not settled")
 			delete(got, "provider_unsettled")
 			if len(got)+len(difference.want) > 0 && !reflect.DeepEqual(got, difference.want) {
 				t.Errorf("found %v, want %v", got, difference.want)

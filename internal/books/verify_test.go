@@ -102,9 +102,7 @@ func TestVerifyOfOrdersWithRemoteSteps(t *testing.T) {
 			t.Errorf("ranges of %d: found %v", size, report)
 		}
 		want := []books.Money{{Currency: "EUR", Charges: 6, Charged: "63.00", Refunded: "21.00", Authorized: "31.50", Kept: "10.50"}}
-		if !reflect.DeepEqual(report.Money, want) {
-			t.Errorf("money %v, want %v", report.Money, want)
-		}
+		assert.Equal(t, report.Money, want, "money")
 		i := slices.IndexFunc(report.Checks, func(c books.Check) bool { return c.Name == "calls" })
 		assert.Equal(t, report.Checks[i].Checked, 17, "judged calls, want 17")
 	}
@@ -117,13 +115,9 @@ func checkTotals(t *testing.T, report books.Report) {
 		"pending": 1, "charging": 1, "reserving": 1, "confirming": 2, "completed": 2,
 		"releasing": 1, "refunding": 1, "failed": 1, "canceled": 2,
 	}
-	if !reflect.DeepEqual(report.Orders, wantOrders) {
-		t.Errorf("orders %v, want %v", report.Orders, wantOrders)
-	}
+	assert.Equal(t, report.Orders, wantOrders, "orders")
 	wantMoney := []books.Money{{Currency: "EUR", Charges: 10, Charged: "105.00", Refunded: "31.50", Authorized: "0.00", Kept: "73.50"}}
-	if !reflect.DeepEqual(report.Money, wantMoney) {
-		t.Errorf("money %v, want %v", report.Money, wantMoney)
-	}
+	assert.Equal(t, report.Money, wantMoney, "money")
 	want := map[string]int64{
 		"completed": 2, "states": 10, "path": 51, "undone": 5, "refunds": 3, "protocol": 12,
 		"money": 10, "stock": 3, "orphans": 71, "numbers": 10, "calls": 0, "late": 0, "access_log": 0, "stuck": 6,
@@ -150,9 +144,7 @@ func TestVerifyNamesTheFirstOffendersAndCountsAll(t *testing.T) {
 	if check := report.Checks[i]; check.Name != "path" || check.Violations != 12 {
 		t.Errorf("%s has %d violations, want 12 of path", check.Name, check.Violations)
 	}
-	if got := offenders(report); !reflect.DeepEqual(got, found{"path": ids[:7]}) {
-		t.Errorf("found %v", got)
-	}
+	assert.Equal(t, offenders(report), found{"path": ids[:7]}, "found")
 }
 
 func TestVerifyTellsHowFarItIs(t *testing.T) {

@@ -232,9 +232,7 @@ func TestMigrationErrors(t *testing.T) {
 			t.Errorf("%v: exit code %d, want %d", c.err, code, c.code)
 		}
 	}
-	if err := databaseError(nil); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, databaseError(nil))
 }
 
 // TestCommandsFindTheRunningService is about our own database while another process uses it: in a folder whose name is
@@ -252,9 +250,7 @@ func TestCommandsFindTheRunningService(t *testing.T) {
 	if !hasOrders(t, server.URL("postgres")) {
 		t.Error("another database was migrated")
 	}
-	if err := server.Stop(context.WithoutCancel(t.Context())); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, server.Stop(context.WithoutCancel(t.Context())))
 }
 
 func hasOrders(t *testing.T, url string) (found bool) {
@@ -334,9 +330,7 @@ func TestHelpMentionsEverySetting(t *testing.T) {
 				t.Errorf("pawl %s does not explain --%s", line, f.Name)
 			}
 		}
-		if !strings.Contains(out, " --config ") {
-			t.Errorf("pawl %s does not explain --config", line)
-		}
+		assert.Contains(t, out, " --config ", "pawl", line, "does not explain --config")
 	}
 }
 

@@ -192,9 +192,7 @@ func TestCommandsCheckTheirOwnSettingsOnly(t *testing.T) {
 	cfg.databaseFlags(cmd.Flags())
 	t.Setenv("PAWL_LEASE", "soon") // a setting of serve
 	t.Setenv("PAWL_CONFIG", settingsFile(t, "port: many\ncurrency: none\n"))
-	if err := cfg.load(cmd); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, cfg.load(cmd))
 }
 
 func TestMasked(t *testing.T) {
@@ -222,14 +220,10 @@ func TestSettingsThatAreLogged(t *testing.T) { //nolint:paralleltest // bare cha
 	slog.New(slog.NewTextHandler(&log, nil)).Info("starting", slog.Group("settings", cfg.settings...))
 	for _, want := range []string{"settings.lease=7s", "settings.port=3000",
 		"settings.public-url=https://pawl.shop.example", "settings.database-url=postgres://pawl@db:5432/pawl"} {
-		if !strings.Contains(log.String(), want) {
-			t.Errorf("no %s in\n%s", want, &log)
-		}
+		assert.Contains(t, log.String(), want, "no in", &log)
 	}
 	for _, f := range serveSettings() {
-		if !strings.Contains(log.String(), "settings."+f.Name+"=") {
-			t.Errorf("no %s in\n%s", f.Name, &log)
-		}
+		assert.Contains(t, log.String(), "settings."+f.Name+"=", "no", f.Name, "in", &log)
 	}
 	if strings.Contains(log.String(), "hunter2") {
 		t.Error(&log)

@@ -117,9 +117,8 @@ func TestAddressThatIsShown(t *testing.T) {
 		"192.0.2.2": {"http://192.0.2.2:3000", ""},
 	} {
 		bound := &net.TCPAddr{IP: net.ParseIP(cmp.Or(listen, "127.0.0.1")), Port: 3000}
-		if got := [2]string{shownURL("http", listen, bound), (&config{Listen: listen}).reach()}; got != want {
-			t.Errorf("--listen %q: %q, want %q", listen, got, want)
-		}
+		assert.Equal(t, [2]string{shownURL("http", listen, bound), (&config{Listen: listen}).reach()}, want,
+			"--listen", listen)
 	}
 }
 

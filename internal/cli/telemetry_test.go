@@ -263,9 +263,7 @@ func TestScrapesAreShared(t *testing.T) {
 		}
 		assert.Equal(t, looks.Load(), 2, "looks for two encodings")
 		<-time.After(scrapeEvery)
-		if later := ask("Accept", "*/*").Body.String(); !strings.Contains(later, "\nlooks 3\n") {
-			t.Error(later)
-		}
+		assert.Contains(t, ask("Accept", "*/*").Body.String(), "\nlooks 3\n")
 	})
 }
 

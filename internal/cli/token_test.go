@@ -37,9 +37,7 @@ func TestTokenCommands(t *testing.T) {
 	assert.NoError(t, err)
 	for _, text := range []string{"token:shop-web", "submit, read\n", "at most 50 requests per second",
 		"GET /api/orders/{orderId}\n", "POST /api/orders/process"} {
-		if !strings.Contains(said, text) {
-			t.Errorf("it does not say %q:\n%s", text, said)
-		}
+		assert.Contains(t, said, text, "it does not say")
 	}
 	if strings.Contains(said, "cancel") || strings.Contains(said, first[20:]) {
 		t.Errorf("it says too much:\n%s", said)

@@ -248,9 +248,7 @@ func TestBookBarMoves(t *testing.T) {
 			show(done, 100)
 			<-time.After(time.Second)
 		}
-		if !strings.Contains(out.String(), "50%") {
-			t.Errorf("drawn: %q", out.String())
-		}
+		assert.Contains(t, out.String(), "50%", "drawn")
 		exit()
 	})
 }

@@ -63,9 +63,7 @@ func TestParseSearch(t *testing.T) {
 			continue
 		}
 		for i := range want {
-			if !strings.Contains(s.notes[i], want[i]) {
-				t.Errorf("%s: %q lacks %q", c.text, s.notes[i], want[i])
-			}
+			assert.Contains(t, s.notes[i], want[i], c.text, "lacks")
 		}
 	}
 }
@@ -154,9 +152,7 @@ func TestOverviewOfALot(t *testing.T) {
 		`<a href="/console/runbook#a-provider-is-away"><strong class="bad">charge</strong> is not called`, `<span class="badge open">open</span>, policy 4`,
 		`<strong class="bad">charge</strong> is tried with one call`, `<span class="badge half_open">half open</span>, policy 3`,
 	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("the page lacks %q", want)
-		}
+		assert.Contains(t, text, want, "the page lacks")
 	}
 	if strings.Contains(text, `<strong class="bad">reserve`) {
 		t.Error("a breaker that is closed is news")
@@ -198,8 +194,6 @@ func TestHeaderNamesThePerson(t *testing.T) {
 		`<span title="oidc:https://id.example.com#u-17. Your roles: read"><bdi>maria@example.com</bdi></span>`: {
 			Name: "oidc:https://id.example.com#u-17", Email: "maria@example.com", Roles: []string{"read"}},
 	} {
-		if text := render(t, "problem", me, client.Problem{}); !strings.Contains(text, want) {
-			t.Errorf("want %s in %s", want, text)
-		}
+		assert.Contains(t, render(t, "problem", me, client.Problem{}), want, "in")
 	}
 }

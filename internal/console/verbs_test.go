@@ -145,9 +145,8 @@ func TestSettling(t *testing.T) {
 		WHERE order_id = 'late'`)
 	for page, links := range map[string]int{"": 1, "&aside=-50": 0, "&sort=oldest": 0} { // the last try is on the first page
 		shown := s.get(t, orderPath+"late"+page).want(t, 200, "charge undo")
-		if n := strings.Count(shown.body, "Record that it was undone by hand"); n != links {
-			t.Errorf("%q has %d links to settle the undo, want %d", page, n, links)
-		}
+		assert.Equal(t, strings.Count(shown.body, "Record that it was undone by hand"), links,
+			page, "has links to settle the undo")
 	}
 	s.get(t, orderPath+"late").want(t, 200, "step=charge&amp;generation=0")
 	s.settle(t, "late&step=charge&generation=0", "What happened to the undo of the charge in generation 0", "outcome", "done")

@@ -9,6 +9,7 @@ import (
 
 	"pawl/internal/console"
 	"pawl/internal/pgembed"
+	"pawl/test/assert"
 )
 
 // TestProofThatFails: a proof without a result does not count as a success.
@@ -20,9 +21,7 @@ func TestProofThatFails(t *testing.T) {
 		{"ls", "option"}, // complains of its arguments
 	} {
 		program, err := exec.LookPath(c.program)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		s := &stage{Options: Options{Program: program, Dir: t.TempDir()}, database: &pgembed.Server{}, provider: &process{}}
 		if proof := s.prove(t.Context()); proof.Checks != 0 || !strings.Contains(proof.Wrong, c.says) {
 			t.Errorf("%s: %+v", c.program, proof)
@@ -34,13 +33,9 @@ func TestProofThatFails(t *testing.T) {
 func TestReplicaThatDoesNotStart(t *testing.T) {
 	t.Parallel()
 	program, err := exec.LookPath("false")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	front, err := console.ListenLocal(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = front.Close() })
 	var out bytes.Buffer
 	s := &stage{Options: Options{Program: program, Dir: t.TempDir()}, database: &pgembed.Server{}, front: front}

@@ -59,9 +59,7 @@ func TestTypesAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/events.md")
 	assert.NoError(t, err)
 	for _, name := range Types() {
-		if !strings.Contains(string(text), "`"+name+"`") {
-			t.Errorf("docs/events.md does not name %s", name)
-		}
+		assert.Contains(t, string(text), "`"+name+"`", "docs/events.md does not name", name)
 	}
 	for _, found := range regexp.MustCompile("`((?:order|stock)\\.[a-z_]+)`").FindAllStringSubmatch(string(text), -1) {
 		if !KnownType(found[1]) {

@@ -44,9 +44,7 @@ func (f *feed) open() {
 	f.Helper()
 	if f.Pool == nil {
 		admin, err := pgxpool.New(f.Context(), f.URL)
-		if err != nil {
-			f.Fatal(err)
-		}
+		assert.NoError(f, err)
 		f.Cleanup(admin.Close)
 		f.Pool = admin
 	}
@@ -56,22 +54,16 @@ func (f *feed) open() {
 
 func (f *feed) exec(sql string, args ...any) {
 	f.Helper()
-	if _, err := f.Pool.Exec(f.Context(), sql, args...); err != nil {
-		f.Fatalf("%s: %v", sql, err)
-	}
+	assert.NoError(f, assert.Err(f.Pool.Exec(f.Context(), sql, args...)), sql)
 }
 
 // begin opens a transaction that has a number, and returns it.
 func (f *feed) begin() pgx.Tx {
 	f.Helper()
 	tx, err := f.Pool.Begin(f.Context())
-	if err != nil {
-		f.Fatal(err)
-	}
+	assert.NoError(f, err)
 	f.Cleanup(func() { tx.Rollback(context.WithoutCancel(f.Context())) }) //nolint:errcheck // it may have ended
-	if _, err := tx.Exec(f.Context(), `SELECT txid_current()`); err != nil {
-		f.Fatal(err)
-	}
+	assert.NoError(f, assert.Err(tx.Exec(f.Context(), `SELECT txid_current()`)))
 	return tx
 }
 
@@ -97,9 +89,7 @@ func (f *feed) add(orderNo int64, seqs ...int) {
 func (f *feed) commit(txs ...pgx.Tx) {
 	f.Helper()
 	for _, tx := range txs {
-		if err := tx.Commit(f.Context()); err != nil {
-			f.Fatal(err)
-		}
+		assert.NoError(f, tx.Commit(f.Context()))
 	}
 }
 
@@ -110,9 +100,7 @@ const relayLease = 3600
 func (f *feed) hold() {
 	f.Helper()
 	held, err := f.query.EventRelayHold(f.Context(), db.EventRelayHoldParams{Owner: f.owner, LeaseSeconds: relayLease})
-	if err != nil {
-		f.Fatal(err)
-	}
+	assert.NoError(f, err)
 	f.fence = held.Fence
 }
 
@@ -120,9 +108,7 @@ func (f *feed) hold() {
 func (f *feed) number() db.EventBatchAddRow {
 	f.Helper()
 	added, err := f.query.EventBatchAdd(f.Context(), db.EventBatchAddParams{Owner: f.owner, Fence: f.fence})
-	if err != nil {
-		f.Fatal(err)
-	}
+	assert.NoError(f, err)
 	return added
 }
 
@@ -132,9 +118,7 @@ func (f *feed) numberUntil(events int64) {
 	assert.Eventually(f.T, fmt.Sprintf("%d events have a number", events), func() bool {
 		f.number()
 		state, err := f.query.EventRelayState(f.Context())
-		if err != nil {
-			f.Fatal(err)
-		}
+		assert.NoError(f, err)
 		return state.LastEventNo >= events
 	})
 }
@@ -144,9 +128,7 @@ func (f *feed) all(after events.Cursor, filter events.Filter, limit int) (found 
 	f.Helper()
 	for {
 		page, err := f.reader.After(f.Context(), after, filter, limit)
-		if err != nil {
-			f.Fatal(err)
-		}
+		assert.NoError(f, err)
 		if found, after = append(found, page.Events...), page.Next; !page.More {
 			return found
 		}

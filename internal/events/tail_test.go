@@ -47,9 +47,7 @@ func (f *feed) relay() *events.Relay {
 func (f *feed) latest() events.Cursor {
 	f.Helper()
 	c, err := f.reader.Latest(f.Context())
-	if err != nil {
-		f.Fatal(err)
-	}
+	assert.NoError(f, err)
 	return c
 }
 

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"pawl/test/assert"
 )
 
 func TestMostRequests(t *testing.T) {
@@ -17,9 +19,7 @@ func TestMostRequests(t *testing.T) {
 	}}.Start()
 	r.Wait()
 	for n := range seen {
-		if times := seen[n].Load(); times != 1 {
-			t.Errorf("request %d was sent %d times", n, times)
-		}
+		assert.Equal(t, seen[n].Load(), 1, "request", n, "was sent times")
 	}
 	if out := r.Outcome(0, r.Since()); out.All != len(seen) || len(out.Latencies) != len(seen) || ended.Load() != 7 {
 		t.Errorf("%d succeeded, %d latencies, %d callers have ended", out.All, len(out.Latencies), ended.Load())
@@ -91,11 +91,7 @@ func TestPercentileIsOfTheNearestRank(t *testing.T) {
 		sorted = append(sorted, n)
 	}
 	for p, want := range map[float64]time.Duration{50: 500, 99: 990, 100: 999} {
-		if got := Percentile(sorted, p); got != want {
-			t.Errorf("p%g is %d, want %d", p, got, want)
-		}
+		assert.Equal(t, Percentile(sorted, p), want, "p", p, "is")
 	}
-	if got := Percentile(nil, 50); got != 0 {
-		t.Errorf("p50 of nothing is %d", got)
-	}
+	assert.Equal(t, Percentile(nil, 50), 0, "p50 of nothing is")
 }

@@ -20,9 +20,7 @@ func TestHistoryEndsWithTheOrder(t *testing.T) {
 		VALUES ('order', 'charging', 1, 2, 'USD', 'widget', 5, 'paused') RETURNING order_no
 	)
 	INSERT INTO transitions (order_no, seq, to_status, fence) SELECT order_no, seq, 'charging', 1 FROM o, generate_series(1, 3) AS seq`} {
-		if _, err := database.Pool.Exec(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, assert.Err(database.Pool.Exec(t.Context(), statement)))
 	}
 	for _, descending := range []bool{false, true} {
 		rows, err := r.Transitions(t.Context(), "order", orders.Span{Before: 100, Limit: 10, Descending: descending})

@@ -287,9 +287,7 @@ func listsOfWaiting(t *testing.T, conn planner) {
 
 func wantScan(t *testing.T, plan, scan string) {
 	t.Helper()
-	if !strings.Contains(plan, scan) {
-		t.Errorf("no %q in\n%s", scan, plan)
-	}
+	assert.Contains(t, plan, scan, "no in")
 }
 
 // waiting adds orders that wait for a person.
@@ -370,9 +368,8 @@ func TestPlansOfEvents(t *testing.T) {
 				"owner": "'00000000-0000-0000-0000-000000000000'", "fence": "1", "first_event_no": "1", "after": "0", "most": "4000",
 				"order_id": "'order-7'", "event_no": "17",
 			})
-			if read := regexp.MustCompile(`Seq Scan on (transitions|orders|refunds)\b|JIT:`).FindString(plan); read != "" {
-				t.Errorf("%s, filled %t: %s\n%s", name, filled, read, plan)
-			}
+			assert.Equal(t, regexp.MustCompile(`Seq Scan on (transitions|orders|refunds)\b|JIT:`).FindString(plan), "",
+				name, "filled", filled, plan)
 		}
 	}
 }

@@ -35,9 +35,7 @@ func TestAsRoot(t *testing.T) {
 		dir := folder(t)
 		stop(t, start(t, Config{Dir: dir, User: "daemon"}))
 		s := start(t, Config{Dir: dir})
-		if got, want := ownerOfProcess(t, s.PID()), lookup(t, "daemon").uid; got != want {
-			t.Errorf("runs as %d, not %d", got, want)
-		}
+		assert.Equal(t, ownerOfProcess(t, s.PID()), lookup(t, "daemon").uid, "runs as not")
 		stop(t, s)
 		_, err := Start(deadline(t), Config{Dir: dir, User: "bin"})
 		wantError(t, err, "belongs to user daemon", "not as bin")

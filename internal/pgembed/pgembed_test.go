@@ -25,9 +25,8 @@ func TestServiceSettingsAreDurable(t *testing.T) {
 	} {
 		assert.Equal(t, query(t, s.URL("postgres"), "SELECT current_setting($1)", name), want, name)
 	}
-	if got := query(t, s.URL("postgres"), "SELECT datcollate FROM pg_database WHERE datname = 'postgres'"); got != "C" {
-		t.Errorf("collation is %s", got)
-	}
+	assert.Equal(t, query(t, s.URL("postgres"), "SELECT datcollate FROM pg_database WHERE datname = 'postgres'"), "C",
+		"collation is")
 	if info, err := os.Stat(s.folders.socket); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("socket folder: %v %v", info.Mode(), err)
 	}

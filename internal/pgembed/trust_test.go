@@ -75,9 +75,7 @@ func wantRefused(t *testing.T, dir, why string) {
 	if got := s.bestOf(deadline(t), []string{dir}, 0); got.dir != "" {
 		t.Errorf("%s is chosen", got.dir)
 	}
-	if !strings.Contains(log.String(), why) {
-		t.Errorf("the log does not say %q: %s", why, &log)
-	}
+	assert.Contains(t, log.String(), why, "the log does not say", &log)
 	_, err := Start(deadline(t), Config{Dir: folder(t), BinDir: dir})
 	wantError(t, err, "another user could have replaced it", why)
 	assert.ErrorIs(t, err, ErrSetting, "no wrong setting")
@@ -147,9 +145,7 @@ func TestNpmGetsACleanEnvironment(t *testing.T) {
 		}
 	}
 	for _, want := range []string{"https_proxy=http://proxy.example:3128", "HOME=", "package-lock.json"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("npm does not see %s", want)
-		}
+		assert.Contains(t, text, want, "npm does not see")
 	}
 }
 

@@ -76,9 +76,7 @@ func TestSecrets(t *testing.T) {
 			t.Setenv("PAWL_SECRET_TEST_KEY", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
 			usable("")
 		}
-		if err := within.Usable(p, fsm.Reserve); err != nil {
-			t.Errorf("the ledger needs no secret: %v", err)
-		}
+		assert.NoError(t, within.Usable(p, fsm.Reserve), "the ledger needs no secret")
 	})
 }
 

@@ -2,7 +2,6 @@ package policy_test
 
 import (
 	"fmt"
-	"reflect"
 	"testing"
 	"time"
 
@@ -22,9 +21,7 @@ func parse(t *testing.T, source string) *policy.Policy {
 
 func same(t *testing.T, got, want any) {
 	t.Helper()
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got  %+v\nwant %+v", got, want)
-	}
+	assert.Equal(t, got, want)
 }
 
 // remote is a step of which nothing was given but the executor.

@@ -13,6 +13,7 @@ import (
 	"pawl/internal/policy"
 	"pawl/internal/provider"
 	"pawl/internal/provider/endpoint"
+	"pawl/test/assert"
 )
 
 // says is a provider that gives one answer to everything.
@@ -137,9 +138,7 @@ func TestAnswerToADoAndToAnUndo(t *testing.T) {
 			wants[provider.Undo] = provider.Unknown{Code: "undo_pending"}
 		}
 		for op, want := range wants {
-			if got := withoutDetail(answered(t, op, says(a.status, a.body))); !reflect.DeepEqual(got, want) {
-				t.Errorf("%s: %d %.80s: %#v, want %#v", op, a.status, a.body, got, want)
-			}
+			assert.Equal(t, withoutDetail(answered(t, op, says(a.status, a.body))), want, op, a.status, a.body)
 		}
 	}
 }
@@ -226,9 +225,8 @@ func TestRetryAfter(t *testing.T) {
 			429: func(r provider.Result) time.Duration { return r.(provider.Retry).After },
 			503: func(r provider.Result) time.Duration { return r.(provider.Unknown).After },
 		} {
-			if after := got(answered(t, provider.Do, says(status, "", "Retry-After", text, "Date", date))); after != want {
-				t.Errorf("%d with Retry-After %q: %s, want %s", status, text, after, want)
-			}
+			assert.Equal(t, got(answered(t, provider.Do, says(status, "", "Retry-After", text, "Date", date))), want,
+				status, "with Retry-After", text)
 		}
 	}
 }

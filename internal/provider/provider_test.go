@@ -305,9 +305,7 @@ func canceledBefore(t trial) {
 	if result, ok := s.Do(ctx, c).(provider.Retry); !ok || result.Counts {
 		t.Errorf("%#v", result)
 	}
-	if n := len(w.seen()); n != 0 {
-		t.Errorf("%d requests", n)
-	}
+	assert.Equal(t, len(w.seen()), 0, "requests")
 }
 
 func canceledDuring(t trial) {
@@ -440,9 +438,7 @@ func lookups(t trial) {
 	asked := func(c *provider.Call, want string) provider.Result {
 		t.Helper()
 		result := looker.Lookup(t.Context(), again(c))
-		if kind(result) != want {
-			t.Errorf("look-up: %#v, want %s", result, want)
-		}
+		assert.Equal(t, kind(result), want, "look-up", result)
 		return result
 	}
 	c := s.call()

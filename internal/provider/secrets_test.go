@@ -13,6 +13,7 @@ import (
 	"pawl/internal/policy"
 	"pawl/internal/provider"
 	"pawl/internal/provider/endpoint"
+	"pawl/test/assert"
 )
 
 // TestSecrets: secrets of the call that an answer repeats are masked, wherever and in whatever form.
@@ -41,9 +42,7 @@ func TestSecrets(t *testing.T) {
 		{provider.Waiting{Reference: "r", Action: []byte(`{"url":"https://bank.example/3ds?t=` + token + `"}`)},
 			provider.Waiting{Reference: "r", Action: []byte(`{"url":"https://bank.example/3ds?t=***"}`)}},
 	} {
-		if got := secrets.MaskResult(c.give); !reflect.DeepEqual(got, c.want) {
-			t.Errorf("%#v\nbecomes %#v\nwant    %#v", c.give, got, c.want)
-		}
+		assert.Equal(t, secrets.MaskResult(c.give), c.want, c.give, "becomes")
 	}
 	short := (&provider.Call{PaymentMethod: "4"}).Secrets()
 	if got := short.MaskResult(provider.Done{Reference: "ch_4", Data: []byte(`{"a":4,"b":14,"c":"4","d":"14"}`)}); !reflect.DeepEqual(got,

@@ -287,9 +287,7 @@ func TestSignature(t *testing.T) {
 		if w.Code != http.StatusOK || !<-good {
 			t.Errorf("%d %s", w.Code, w.Body)
 		}
-		if err := sim.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, sim.Close())
 	})
 	t.Run("with a secret that can't be read", func(t *testing.T) {
 		t.Parallel()

@@ -101,9 +101,7 @@ func (p *provider) sees(c call, want string) {
 	case err != nil:
 		got = err.Error()
 	}
-	if got != want {
-		p.t.Errorf("request %d: %q, want %q", number, got, want)
-	}
+	assert.Equal(p.t, got, want, "request", number)
 	// A request that hangs holds its key until the server has noticed that the caller left.
 	_, err = p.Await(p.t.Context(), func(r simulator.Request) bool { return r.Number == number && r.Outcome != "" && r.Outcome != "running" })
 	if err != nil {
@@ -171,9 +169,8 @@ func TestTime(t *testing.T) {
 				done = time.Since(began)
 			}()
 			synctest.Wait()
-			if got := ask(sim, call{item: "slow:5s"}.request(t.Context(), "http://provider")); got != "409 in_progress" {
-				t.Errorf("answered %s", got)
-			}
+			assert.Equal(t, ask(sim, call{item: "slow:5s"}.request(t.Context(), "http://provider")), "409 in_progress",
+				"answered")
 			if _, err := sim.Await(t.Context(), func(r simulator.Request) bool { return r.Outcome == "done" }); err != nil {
 				t.Error(err)
 			}
@@ -181,9 +178,7 @@ func TestTime(t *testing.T) {
 			if done != 5*time.Second || len(sim.Books("")) != 1 {
 				t.Errorf("after %s: %v", done, sim.Books(""))
 			}
-			if err := sim.Close(); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, sim.Close())
 		})
 	})
 	t.Run("latency is of each that is not a repetition", func(t *testing.T) {
@@ -201,9 +196,7 @@ func TestTime(t *testing.T) {
 					t.Errorf("%+v took %s", c.call, took)
 				}
 			}
-			if err := sim.Close(); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, sim.Close())
 		})
 	})
 }
@@ -231,9 +224,7 @@ func TestTimeOfCallbacks(t *testing.T) {
 				told[30*time.Second] != chargeVoid {
 				t.Errorf("told %v", told)
 			}
-			if err := sim.Close(); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, sim.Close())
 		})
 	})
 	t.Run("a callback that is not accepted is given up", func(t *testing.T) {
@@ -249,9 +240,7 @@ func TestTimeOfCallbacks(t *testing.T) {
 			<-time.After(time.Minute)
 			synctest.Wait()
 			assert.Equal(t, calls, 5, "called times")
-			if err := sim.Close(); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, sim.Close())
 		})
 	})
 }

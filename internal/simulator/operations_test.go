@@ -58,9 +58,7 @@ func TestOneKey(t *testing.T) {
 			p.stands("other", "")
 		},
 		"that was never seen": func(p *provider) {
-			if lookup := p.get("/lookup?key=key"); lookup != `{"state":"unseen"}` {
-				p.t.Errorf("looked up: %s", lookup)
-			}
+			assert.Equal(p.t, p.get("/lookup?key=key"), `{"state":"unseen"}`, "looked up")
 		},
 	})
 }
@@ -137,9 +135,7 @@ func TestForgottenKeys(t *testing.T) {
 			p = start(p.t, atOnce)
 			p.answers(call{}, "200 ch_1")
 			p.answers(call{key: "undo", undo: "key"}, "200 voided")
-			if live := p.Summary().Steps["charge"].Live; live != 1 {
-				p.t.Errorf("%d live", live)
-			}
+			assert.Equal(p.t, p.Summary().Steps["charge"].Live, 1, "live")
 		},
 	})
 	t.Run("are not asked for by an undo that names what it takes back", func(t *testing.T) {
@@ -150,9 +146,7 @@ func TestForgottenKeys(t *testing.T) {
 		p.answers(named, "200 refunded rf_2")
 		p.stands("key", "undone 1")
 		q := start(t, simulator.Config{File: crash(t, p.file)})
-		if got, want := known(q.Simulator), known(p.Simulator); got != want {
-			t.Errorf("%s\nwant\n%s", got, want)
-		}
+		assert.Equal(t, known(q.Simulator), known(p.Simulator))
 		q.answers(named, "200 refunded rf_2 again")
 		q.answers(call{}, "402 refused voided again")
 		p.answers(named, "200 refunded rf_2 again")
@@ -166,9 +160,7 @@ func TestForgottenKeys(t *testing.T) {
 		"are looked up as unseen": func(p *provider) {
 			p = start(p.t, atOnce)
 			p.answers(call{}, "200 ch_1")
-			if lookup := p.get("/lookup?key=key"); lookup != `{"state":"unseen"}` {
-				p.t.Error(lookup)
-			}
+			assert.Equal(p.t, p.get("/lookup?key=key"), `{"state":"unseen"}`)
 		},
 	})
 }
@@ -214,9 +206,8 @@ func TestUndo(t *testing.T) {
 			p.stands("key", "undone 1")
 			p.answers(call{key: "stock", step: "reserve"}, "200 rs_3")
 			p.answers(call{key: "unstock", undo: "stock", step: "reserve"}, "200 released rl_4")
-			if lookup := p.get("/lookup?key=key"); lookup != `{"state":"undone","reference":"ch_1","code":"voided"}` {
-				p.t.Errorf("looked up: %s", lookup)
-			}
+			assert.Equal(p.t, p.get("/lookup?key=key"), `{"state":"undone","reference":"ch_1","code":"voided"}`,
+				"looked up")
 		},
 		"of a refused do has nothing to take back": func(p *provider) {
 			p.answers(call{item: "decline"}, "402 refused card_declined")
@@ -244,9 +235,7 @@ func TestUndo(t *testing.T) {
 			}()
 			p.awaits(p.t, "key", "running")
 			p.answers(call{item: "hang"}, "409 in_progress")
-			if lookup := p.get("/lookup?key=key"); lookup != `{"state":"in_progress"}` {
-				p.t.Errorf("looked up: %s", lookup)
-			}
+			assert.Equal(p.t, p.get("/lookup?key=key"), `{"state":"in_progress"}`, "looked up")
 			p.answers(call{key: "undo", undo: "key", item: "hang"}, "200 voided")
 			p.stands("key", "voided 0")
 			if err := p.Close(); err != nil {

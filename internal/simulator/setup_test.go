@@ -136,9 +136,7 @@ func (p *provider) answers(c call, want string) {
 func (p *provider) get(path string) string {
 	p.t.Helper()
 	response, err := p.client.Get(p.url + path)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	assert.NoError(p.t, err)
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
 	if err != nil || response.StatusCode != http.StatusOK {
@@ -152,14 +150,10 @@ func (p *provider) faults(rules ...string) {
 	parsed := make([]simulator.Rule, 0, len(rules))
 	for _, text := range rules {
 		rule, err := simulator.ParseRule(text)
-		if err != nil {
-			p.t.Fatal(err)
-		}
+		assert.NoError(p.t, err)
 		parsed = append(parsed, rule)
 	}
-	if err := p.SetFaults(parsed...); err != nil {
-		p.t.Fatal(err)
-	}
+	assert.NoError(p.t, p.SetFaults(parsed...))
 }
 
 // stands checks a key: its state and how often the effect happened; "" is no such key.
@@ -171,9 +165,7 @@ func (p *provider) stands(key, want string) {
 			got = fmt.Sprintf("%s %d", e.State, e.Effects)
 		}
 	}
-	if got != want {
-		p.t.Errorf("%s is %q, want %q", key, got, want)
-	}
+	assert.Equal(p.t, got, want, key, "is")
 }
 
 // crash returns a copy of a file that is in use, as an unclean stop would leave it now.
@@ -225,13 +217,9 @@ func (p *provider) says(what, key, want string) {
 func (p *provider) object(id string) (object map[string]any) {
 	p.t.Helper()
 	response, err := p.stripe(p.t.Context(), "GET /v1/payment_intents/"+id+"?expand[]=latest_charge", "")
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	assert.NoError(p.t, err)
 	defer response.Body.Close()
-	if err := json.NewDecoder(response.Body).Decode(&object); err != nil {
-		p.t.Fatal(err)
-	}
+	assert.NoError(p.t, json.NewDecoder(response.Body).Decode(&object))
 	return object
 }
 
@@ -253,9 +241,7 @@ func (p *provider) entries(order, want string) {
 	for _, e := range p.Books(order) {
 		lines = append(lines, fmt.Sprintf("%s %s %s %d %s %s", e.Step, e.Key, e.State, e.Effects, e.Amount, e.Currency))
 	}
-	if got := strings.Join(lines, "; "); got != want {
-		p.t.Errorf("books of %s: %q, want %q", order, got, want)
-	}
+	assert.Equal(p.t, strings.Join(lines, "; "), want, "books of", order)
 }
 
 // until waits for a request of an operation to get somewhere.
@@ -266,9 +252,7 @@ func (p *provider) until(operation string, outcomes ...string) {
 	_, err := p.Await(ctx, func(r simulator.Request) bool {
 		return r.Operation == operation && slices.Contains(outcomes, r.Outcome)
 	})
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	assert.NoError(p.t, err)
 }
 
 // await waits until something holds.

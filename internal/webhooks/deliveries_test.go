@@ -20,9 +20,7 @@ func (b *bundle) deliver(endpointNo int32, deliveries ...string) {
 	for _, d := range deliveries {
 		var no int64
 		var subject, state string
-		if _, err := fmt.Sscan(d, &no, &subject, &state); err != nil {
-			b.Fatal(err)
-		}
+		assert.NoError(b.T, assert.Err(fmt.Sscan(d, &no, &subject, &state)))
 		b.exec(`INSERT INTO webhook_deliveries (endpoint_no, delivery_no, event_no, seq, type, event_id, subject, state, attempts, attempted_at, finished_at, due_at)
 			SELECT $1::integer, $2::bigint, $2::bigint, 1, 'order.completed', 'evt_' || $2::bigint, $3::text, $4::text, 3, now(), CASE WHEN $4::text IN ('delivered', 'skipped') THEN now() END,
 				CASE WHEN $4::text = 'pending' AND NOT EXISTS (SELECT FROM webhook_deliveries WHERE endpoint_no = $1::integer

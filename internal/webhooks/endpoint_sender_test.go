@@ -226,9 +226,8 @@ func TestOldDeliveriesAreForgotten(t *testing.T) {
 		return one[string](s, `SELECT concat((SELECT count(*) FROM webhook_endpoints), ' ', (SELECT string_agg(regexp_replace(event_id, '_[^_]*$', '') || state, ' ' ORDER BY delivery_no) FROM webhook_deliveries))`) ==
 			"1 evt_2_1pending evt_2_2pending evt_1_3delivered"
 	})
-	if n := one[int](s, `SELECT count(*) FROM webhook_endpoints WHERE endpoint_no = $1`, kept); n != 1 {
-		t.Error("the wrong endpoint is gone")
-	}
+	assert.Equal(t, one[int](s, `SELECT count(*) FROM webhook_endpoints WHERE endpoint_no = $1`, kept), 1,
+		"the wrong endpoint is gone")
 }
 
 // TestEndpointWhoseDeliveriesAreGivenUpIsTriedOn: one that fails, and has nothing left that is due, gets what comes next. Else it would

@@ -24,9 +24,7 @@ import (
 func (b *bundle) make(url string) db.WebhookEndpoint {
 	b.Helper()
 	made, err := b.Create(b.Context(), webhooks.Spec{URL: url}, webhooks.By{Actor: "test"})
-	if err != nil {
-		b.Fatal(err)
-	}
+	assert.NoError(b.T, err)
 	return made
 }
 

@@ -21,6 +21,7 @@ import (
 	"pawl/internal/pg"
 	"pawl/internal/signing"
 	"pawl/internal/webhooks"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -90,9 +91,7 @@ func (s *shop) state() string {
 
 func (s *shop) exec(sql string, args ...any) {
 	s.Helper()
-	if _, err := s.Pool.Exec(s.Context(), sql, args...); err != nil {
-		s.Fatalf("%s: %v", sql, err)
-	}
+	assert.NoError(s, assert.Err(s.Pool.Exec(s.Context(), sql, args...)), sql)
 }
 
 func one[T any](s *shop, sql string, args ...any) (v T) {
@@ -101,9 +100,7 @@ func one[T any](s *shop, sql string, args ...any) (v T) {
 	if err == nil {
 		v, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[T])
 	}
-	if err != nil {
-		s.Fatalf("%s: %v", sql, err)
-	}
+	assert.NoError(s, err, sql)
 	return v
 }
 
@@ -221,11 +218,7 @@ func (s *shop) inOrder(got []received, orders, moves int) {
 		next[g.order] = max(next[g.order], g.seq)
 	}
 	for order, last := range next {
-		if last != int64(moves) {
-			s.Errorf("order %s: the last one is %d", order, last)
-		}
+		assert.Equal(s, last, int64(moves), "order", order, "the last one is")
 	}
-	if len(next) != orders {
-		s.Errorf("%d orders", len(next))
-	}
+	assert.Equal(s, len(next), orders, "orders")
 }

@@ -37,6 +37,14 @@ func ErrorIs(t testing.TB, err, want error, of ...any) {
 	}
 }
 
+// Contains fails the test unless part is somewhere in text.
+func Contains(t testing.TB, text, part string, of ...any) {
+	t.Helper()
+	if !strings.Contains(text, part) {
+		t.Errorf("%s%q is not in\n%s", label(of), part, text)
+	}
+}
+
 // patience is for what must come about, however busy the machine is. It is no measure of speed.
 const patience = 2 * time.Minute
 

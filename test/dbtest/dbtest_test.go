@@ -17,6 +17,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"pawl/test/assert"
 )
 
 func TestMain(m *testing.M) { Main(m) }
@@ -25,18 +27,12 @@ func TestMain(m *testing.M) { Main(m) }
 func tables(t *testing.T, url string) (names []string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer conn.Close(t.Context())
 	rows, err := conn.Query(t.Context(), "SELECT tablename::text FROM pg_tables WHERE schemaname IN ('pawl', 'public')")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	names, err = pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return names
 }
 
@@ -51,9 +47,7 @@ func TestNew(t *testing.T) {
 				if !slices.Contains(tables(t, db.URL), "orders") {
 					t.Fatal("not migrated")
 				}
-				if _, err := db.Pool.Exec(t.Context(), "CREATE TABLE mine (id int)"); err != nil {
-					t.Fatal(err)
-				}
+				assert.NoError(t, assert.Err(db.Pool.Exec(t.Context(), "CREATE TABLE mine (id int)")))
 			})
 		}
 	})
@@ -61,18 +55,12 @@ func TestNew(t *testing.T) {
 		t.Parallel()
 		db := New(t)
 		config, err := pgx.ParseConfig(use(t).url(db.Pool.Config().ConnConfig.Database))
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { t.Error(n.Message) }
 		conn, err := pgx.ConnectConfig(t.Context(), config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		defer conn.Close(context.WithoutCancel(t.Context()))
-		if _, err := conn.Exec(t.Context(), "VACUUM pawl.orders"); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, assert.Err(conn.Exec(t.Context(), "VACUUM pawl.orders")))
 	})
 	t.Run("a database ends with its test, open connections too", func(t *testing.T) {
 		t.Parallel()
@@ -80,9 +68,7 @@ func TestNew(t *testing.T) {
 		t.Run("a test", func(t *testing.T) { //nolint:paralleltest // its end is what is looked at
 			db := New(t)
 			url = db.URL
-			if _, err := pgx.Connect(t.Context(), url); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, assert.Err(pgx.Connect(t.Context(), url)))
 		})
 		if _, err := pgx.Connect(t.Context(), url); err == nil || !strings.Contains(err.Error(), "3D000") { // invalid_catalog_name
 			t.Fatal("still there", err)
@@ -91,20 +77,14 @@ func TestNew(t *testing.T) {
 	t.Run("a connection that is not released is reported", func(t *testing.T) {
 		t.Parallel()
 		pool, err := pgxpool.New(t.Context(), Empty(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		conn, err := pool.Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		if err := closePool(pool, time.Millisecond); err == nil || !strings.Contains(err.Error(), "1 connections") {
 			t.Error(err)
 		}
 		conn.Release()
-		if err := closePool(pool, time.Minute); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, closePool(pool, time.Minute))
 	})
 }
 
@@ -121,21 +101,15 @@ func TestGivenServer(t *testing.T) {
 	t.Run("is used and left as it was", func(t *testing.T) {
 		t.Parallel()
 		s, err := openServer(given.url("postgres"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		template, err := s.template()
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		t.Run("a test", func(t *testing.T) { //nolint:paralleltest // its end comes before that of the server
 			if url := s.url(s.database(t, template)); !slices.Contains(tables(t, url), "orders") {
 				t.Fatal("not migrated")
 			}
 		})
-		if err := s.close(); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, s.close())
 		if err := given.run(t.Context(), "ALTER DATABASE "+template+" ALLOW_CONNECTIONS true"); err == nil {
 			t.Fatal("the template was left behind")
 		}
@@ -152,13 +126,9 @@ func TestRestartable(t *testing.T) {
 	t.Parallel()
 	s := Restartable(t)
 	pool, err := pgxpool.New(t.Context(), s.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer pool.Close()
-	if _, err := pool.Exec(t.Context(), "CREATE TABLE kept AS SELECT 1 AS id"); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(pool.Exec(t.Context(), "CREATE TABLE kept AS SELECT 1 AS id")))
 	for name, end := range map[string]func(testing.TB){"stopped": s.Stop, "killed": s.Kill} {
 		end(t)
 		for pool.Ping(t.Context()) == nil { // the last process of a killed server may answer once more before it hears of that
@@ -174,19 +144,13 @@ func TestStaleFolders(t *testing.T) {
 	t.Parallel()
 	held := agedFolder(t)
 	lock, err := os.OpenFile(filepath.Join(held, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer lock.Close()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, syscall.Flock(int(lock.Fd()), syscall.LOCK_EX))
 	age(t, held)
 	abandoned := agedFolder(t)
 	young, err := newFolder(folderPattern)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer os.RemoveAll(young)
 	removeStale()
 	for dir, kept := range map[string]bool{held: true, young: true, abandoned: false} {
@@ -199,9 +163,7 @@ func TestStaleFolders(t *testing.T) {
 func agedFolder(t *testing.T) string {
 	t.Helper()
 	dir, err := newFolder(folderPattern)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	age(t, dir)
 	return dir
@@ -210,9 +172,7 @@ func agedFolder(t *testing.T) string {
 func age(t *testing.T, dir string) {
 	t.Helper()
 	old := time.Now().Add(-time.Hour)
-	if err := os.Chtimes(dir, old, old); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.Chtimes(dir, old, old))
 }
 
 // variable makes this test binary, run again, do one of the things below in its only test.

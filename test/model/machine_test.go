@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"pawl/fsm"
+	"pawl/test/assert"
 )
 
 var update = flag.Bool("update", false, "write machine.pml")
@@ -18,17 +19,12 @@ const machineFile = "machine.pml"
 func TestMachineIsGenerated(t *testing.T) {
 	t.Parallel()
 	if *update {
-		if err := os.WriteFile(machineFile, []byte(machine()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.WriteFile(machineFile, []byte(machine()), 0o644))
 	}
 	stored, err := os.ReadFile(machineFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(stored) != machine() {
-		t.Errorf("%s is not the machine's any more: go test ./model -run Generated -update", machineFile)
-	}
+	assert.NoError(t, err)
+	assert.Equal(t, string(stored), machine(),
+		machineFile, "is not the machine's any more: go test ./model -run Generated -update")
 }
 
 // machine renders states and edges for the preprocessor that Spin uses.

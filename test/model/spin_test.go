@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pawl/test/assert"
 )
 
 // slots bounds the searches at a time: each takes a core and up to 250 MB.
@@ -31,9 +33,7 @@ func check(t *testing.T, model string, switches ...string) verdict {
 	slots <- struct{}{}
 	defer func() { <-slots }()
 	source, err := filepath.Abs(model + ".pml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	dir := t.TempDir()
 	generate := []string{"-a"}
 	for _, name := range switches {
@@ -67,9 +67,7 @@ func run(t *testing.T, dir, program string, arguments ...string) string {
 	command := exec.CommandContext(ctx, program, arguments...)
 	command.Dir = dir
 	out, err := command.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s %q: %v\n%s", program, arguments, err, out)
-	}
+	assert.NoError(t, err, program, arguments, string(out))
 	return string(out)
 }
 

@@ -50,9 +50,7 @@ func TestImport(t *testing.T) {
 	(step{"orders import " + file, "read line 2: ", `^1 orders: 1 completed\n$`}).try(t, url)
 	store()
 	(step{"orders import " + file, "", `^0 orders: -\n$`}).try(t, url)
-	if err := execute(t.Context(), io.Discard, url, "orders import /nonexistent"); !errors.Is(err, remote.ErrUsage) {
-		t.Error(err)
-	}
+	assert.ErrorIs(t, execute(t.Context(), io.Discard, url, "orders import /nonexistent"), remote.ErrUsage)
 	interrupted, stop := context.WithCancel(t.Context())
 	stop()
 	if err := execute(interrupted, io.Discard, url, "orders import "+file); !errors.Is(err, context.Canceled) ||

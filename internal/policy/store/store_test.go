@@ -23,9 +23,7 @@ func TestUse(t *testing.T) {
 		s := newShop(t)
 		s.use(plan(1))
 		for range 3 {
-			if got, want := s.use(plan(1)), (store.Used{Version: 1, Active: 1}); got != want {
-				t.Errorf("got %+v, want %+v", got, want)
-			}
+			assert.Equal(t, s.use(plan(1)), (store.Used{Version: 1, Active: 1}))
 		}
 		assert.Equal(t, s.use(plan(2)).Version, 2, "version finding one left a gap")
 	})
@@ -44,9 +42,7 @@ func TestUse(t *testing.T) {
 		t.Parallel()
 		s := newShop(t)
 		for n := int32(1); n <= 2; n++ {
-			if got, want := s.use(plan(int(n))), (store.Used{Version: n, Created: true, Activated: true, Active: n}); got != want {
-				t.Errorf("got %+v, want %+v", got, want)
-			}
+			assert.Equal(t, s.use(plan(int(n))), (store.Used{Version: n, Created: true, Activated: true, Active: n}))
 			s.isActive(n)
 		}
 	})
@@ -56,9 +52,7 @@ func TestUse(t *testing.T) {
 		s.use(plan(1))
 		s.use(plan(2))
 		for range 3 {
-			if got, want := s.use(plan(1)), (store.Used{Version: 1, Active: 2}); got != want {
-				t.Errorf("got %+v, want %+v", got, want)
-			}
+			assert.Equal(t, s.use(plan(1)), (store.Used{Version: 1, Active: 2}))
 			s.use(plan(2))
 		}
 		assert.Equal(t, s.history(), "1 serve, 2 serve", "history")
@@ -69,18 +63,14 @@ func TestUse(t *testing.T) {
 		s.use(plan(1))
 		s.use(plan(2))
 		s.activate(1)
-		if got, want := s.use(plan(2)), (store.Used{Version: 2, Active: 1}); got != want {
-			t.Errorf("got %+v, want %+v", got, want)
-		}
+		assert.Equal(t, s.use(plan(2)), (store.Used{Version: 2, Active: 1}))
 	})
 	t.Run("activates what is stored where nothing has ever been active", func(t *testing.T) {
 		t.Parallel()
 		s := newShop(t)
 		s.insert(string(plan(1)))
 		s.insert(string(plan(2)))
-		if got, want := s.use(plan(1)), (store.Used{Version: 1, Activated: true, Active: 1}); got != want {
-			t.Errorf("got %+v, want %+v", got, want)
-		}
+		assert.Equal(t, s.use(plan(1)), (store.Used{Version: 1, Activated: true, Active: 1}))
 	})
 }
 
@@ -204,14 +194,10 @@ func TestStoreLeavesTheActiveVersion(t *testing.T) {
 	for _, created := range []bool{true, false} {
 		got, err := store.Store(t.Context(), s.query, plan(2), "ann")
 		s.must(err)
-		if want := (store.Stored{Version: 2, Created: created}); got != want {
-			t.Errorf("got %+v, want %+v", got, want)
-		}
+		assert.Equal(t, got, (store.Stored{Version: 2, Created: created}))
 	}
 	s.isActive(1)
-	if got, want := s.use(plan(2)), (store.Used{Version: 2, Activated: true, Active: 2}); got != want {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
+	assert.Equal(t, s.use(plan(2)), (store.Used{Version: 2, Activated: true, Active: 2}))
 	if got, err := store.Store(t.Context(), s.query, plan(1), "ann"); err != nil || !got.EverActive || got.Created {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -269,9 +255,7 @@ func TestPoliciesOfACopy(t *testing.T) {
 	if late, err := store.RecentlyActive(t.Context(), s.query); err != nil || len(late) > 0 {
 		t.Errorf("events of versions %v are heeded, %v", late, err)
 	}
-	if got, want := s.use(plan(1)), (store.Used{Version: 2, Created: true, Activated: true, Active: 2}); got != want {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
+	assert.Equal(t, s.use(plan(1)), (store.Used{Version: 2, Created: true, Activated: true, Active: 2}))
 	_, read, err := store.Read(t.Context(), s.query, nil)
 	if err != nil || len(read) != 2 || !read[0].Policy.Copied || read[1].Policy.Copied {
 		t.Errorf("%+v, %v", read, err)
@@ -295,9 +279,7 @@ func newShop(t *testing.T) *shop {
 
 func (s *shop) must(err error) {
 	s.t.Helper()
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	assert.NoError(s.t, err)
 }
 
 func (s *shop) exec(sql string, args ...any) error {
@@ -331,9 +313,7 @@ func (s *shop) isActive(want int32) {
 	s.t.Helper()
 	active, err := store.Active(s.t.Context(), s.query)
 	s.must(err)
-	if active.Version != want {
-		s.t.Errorf("active is %d, want version %d", active.Version, want)
-	}
+	assert.Equal(s.t, active.Version, want, "active is version")
 }
 
 // history is the versions that were made active, in their order.

@@ -179,9 +179,7 @@ func (f *stripeProvider) block(op string) (release func()) {
 // happens does to the one intent there is what the customer, the bank or the time does.
 func (f *stripeProvider) happens(what, code string) {
 	f.t.Helper()
-	if err := f.sim.Happen("pi_1", what, code); err != nil {
-		f.t.Fatal(err)
-	}
+	assert.NoError(f.t, f.sim.Happen("pi_1", what, code))
 }
 
 // byHand simulates an action in Stripe's dashboard.
@@ -206,9 +204,7 @@ func (f *stripeProvider) books() string {
 		if answer.Code != http.StatusOK {
 			continue
 		}
-		if err := json.Unmarshal(answer.Body.Bytes(), &intent); err != nil {
-			f.t.Fatal(err)
-		}
+		assert.NoError(f.t, json.Unmarshal(answer.Body.Bytes(), &intent))
 		if intent.Status == "succeeded" && intent.LatestCharge.Refunded {
 			intent.Status = "refunded"
 		}
