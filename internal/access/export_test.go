@@ -1,6 +1,11 @@
 package access
 
-import "time"
+import (
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
 
 // Forget has the time pass for which tokens are valid.
 func (c *Control) Forget() {
@@ -8,5 +13,34 @@ func (c *Control) Forget() {
 		known, _ := c.tokens.last.Peek(id)
 		known.at = time.Time{}
 		c.tokens.last.Add(id, known)
+	}
+}
+
+// TestTokenForm holds what scanners of source code know tokens by.
+func TestTokenForm(t *testing.T) {
+	t.Parallel()
+	form := regexp.MustCompile(`^pawl_[0-9A-Za-z]{59}$`)
+	seen := map[string]bool{}
+	for range 1000 {
+		token, id := newToken()
+		if found, ok := tokenID(token); !form.MatchString(token) || !ok || found != id || seen[id] {
+			t.Fatalf("%s with the id %s, found %s", token, id, found)
+		}
+		seen[id] = true
+	}
+	token, _ := newToken()
+	for at := range token { // any slip of a finger is found without the database
+		other := "A"
+		if token[at] == 'A' {
+			other = "B"
+		}
+		if _, ok := tokenID(token[:at] + other + token[at+1:]); ok {
+			t.Errorf("%s is taken with another character at %d", token, at)
+		}
+	}
+	for _, text := range []string{"", "pawl_", token[:len(token)-1], token + "0", strings.ToUpper(token), strings.Repeat("x", len(token))} {
+		if _, ok := tokenID(text); ok {
+			t.Errorf("%q is taken for a token", text)
+		}
 	}
 }

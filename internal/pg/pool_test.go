@@ -1,11 +1,21 @@
 package pg_test
 
 import (
+	"bytes"
+	"context"
 	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"pawl/db"
 	"pawl/internal/pg"
@@ -164,5 +174,312 @@ func TestPlantedTableOfMigrations(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// entrance counts the connections that are made to a server, and refuses them while it is closed.
+type entrance struct {
+	*dbtest.Proxy
+	closed   atomic.Bool
+	attempts atomic.Int64
+	admitted atomic.Int64
+}
+
+func newEntrance(t *testing.T, databaseURL string) *entrance {
+	t.Helper()
+	e := &entrance{Proxy: dbtest.NewProxy(t, databaseURL)}
+	e.OnConnect(func() int64 {
+		e.attempts.Add(1)
+		if e.closed.Load() {
+			return 0
+		}
+		e.admitted.Add(1)
+		return dbtest.Unlimited
+	})
+	return e
+}
+
+func (e *entrance) pool(t *testing.T, most int32) *pg.Pool {
+	t.Helper()
+	return dbtest.Open(t, e.URL, pg.Options{MaxConns: most, Patience: time.Hour}) // no connection looks for lost statements
+}
+
+// close refuses connections from now on, and ends those that are there.
+func (e *entrance) close() {
+	e.closed.Store(true)
+	e.Cut()
+}
+
+// attemptsBounded: at first every place of a pool may have an attempt under way, and from then on the pauses grow.
+func (e *entrance) attemptsBounded(t *testing.T, most int64, passed time.Duration) {
+	t.Helper()
+	n := e.attempts.Load()
+	for pause, at := 20*time.Millisecond, time.Duration(0); at < passed; pause = min(2*pause, 500*time.Millisecond) {
+		at += pause * 4 / 5
+		most++
+	}
+	t.Logf("%d attempts in %s", n, passed)
+	if n > most {
+		t.Errorf("%d attempts in %s, want %d at most", n, passed, most)
+	}
+}
+
+// together has many callers send a statement until it is answered, and returns when all were.
+func together(ctx context.Context, t *testing.T, callers int, read func(context.Context) (int32, error)) *sync.WaitGroup {
+	t.Helper()
+	var answered sync.WaitGroup
+	for range callers {
+		answered.Go(func() {
+			for {
+				_, err := pg.Repeat(ctx, ctx, read)
+				if err == nil {
+					return
+				}
+				if ctx.Err() != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	return &answered
+}
+
+// TestOneAttemptAtATime: while a server accepts no connections, a process makes a few attempts, however many callers
+// there are. When it accepts them again, all callers are answered, and about as many connections are made as the pool
+// may have: one that nothing waited for when it was made is tried first, and replaced if that takes too long.
+func TestOneAttemptAtATime(t *testing.T) {
+	t.Parallel()
+	const most, callers, seen = 8, 64, 20
+	server := newEntrance(t, dbtest.New(t).URL)
+	pool := server.pool(t, most)
+	query := db.New(pool)
+	assert.NoError(t, assert.Err(query.BackendPID(t.Context())))
+	server.close()
+	server.attempts.Store(0)
+	began := time.Now()
+	answered := together(t.Context(), t, callers, query.BackendPID)
+	for server.attempts.Load() < seen {
+		<-time.After(10 * time.Millisecond)
+	}
+	server.attemptsBounded(t, most, time.Since(began))
+	server.admitted.Store(0)
+	server.closed.Store(false)
+	answered.Wait()
+	if n := server.admitted.Load(); n > 2*most {
+		t.Errorf("%d connections for a pool of %d when the server was back", n, most)
+	}
+}
+
+// TestAwayIsSaid: a statement waits for a moment, and then its error has the reason. It was certainly not sent.
+func TestAwayIsSaid(t *testing.T) {
+	t.Parallel()
+	server := newEntrance(t, dbtest.New(t).URL)
+	pool := server.pool(t, 2)
+	server.close()
+	brief, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for _, ctx := range []context.Context{t.Context(), brief} {
+		if ctx == brief {
+			time.AfterFunc(50*time.Millisecond, cancel)
+		}
+		_, err := pool.Exec(ctx, "SELECT 1")
+		if !errors.Is(err, pg.ErrAway) || pg.FaultOf(err) != pg.Again || !strings.Contains(err.Error(), "failed to connect") {
+			t.Errorf("%v", err)
+		}
+		if errors.Is(err, context.Canceled) && ctx != brief {
+			t.Errorf("%v", err)
+		}
+	}
+	if tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{}); !errors.Is(err, pg.ErrAway) {
+		t.Errorf("%v, %v", tx, err)
+	}
+}
+
+// TestLostConnectionsDoNotCloseTheGate: where connections can be made, one that is lost costs one new connection, and
+// whoever has none waits for those there are.
+func TestLostConnectionsDoNotCloseTheGate(t *testing.T) {
+	t.Parallel()
+	database := dbtest.New(t)
+	server := newEntrance(t, database.URL)
+	pool := server.pool(t, 4)
+	query := db.New(pool)
+	server.attempts.Store(0)
+	for n := range int64(5) {
+		pid, err := query.BackendPID(t.Context())
+		assert.NoError(t, err)
+		if made := server.attempts.Load(); made != n+1 {
+			t.Fatalf("%d connections made after %d were lost", made, n)
+		}
+		assert.NoError(t, assert.Err(database.Pool.Exec(t.Context(), "SELECT pg_terminate_backend($1, 10000)", pid)))
+		if _, err := query.BackendPID(t.Context()); err == nil || errors.Is(err, pg.ErrAway) {
+			t.Fatalf("on the connection that was ended: %v", err)
+		}
+	}
+}
+
+// TestFullServer: a server that has no place for one more connection is there for those that it has.
+func TestFullServer(t *testing.T) {
+	t.Parallel()
+	server := newEntrance(t, dbtest.New(t).URL)
+	pool := server.pool(t, 8)
+	query := db.New(pool)
+	assert.NoError(t, assert.Err(query.BackendPID(t.Context())))
+	server.attempts.Store(0)
+	server.OnConnect(func() int64 {
+		server.attempts.Add(1)
+		if has := pool.Stat(); has.AcquiredConns()+has.IdleConns() > 0 {
+			return 0
+		}
+		return dbtest.Unlimited // the pool has given its connection up, and the server has a place again
+	})
+	began := time.Now()
+	for range 10 {
+		together(t.Context(), t, 16, query.BackendPID).Wait()
+	}
+	server.attemptsBounded(t, 8, time.Since(began))
+}
+
+// connect opens a connection of its own to the database of a test.
+func connect(t testing.TB, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	assert.NoError(t, err)
+	t.Cleanup(func() { conn.Close(context.WithoutCancel(t.Context())) })
+	return conn
+}
+
+// names are those of all statements in queries/.
+func names(t testing.TB) (all []string) {
+	t.Helper()
+	files, err := filepath.Glob("../../queries/*.sql")
+	assert.NoError(t, err)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		assert.NoError(t, err)
+		for _, match := range regexp.MustCompile(`(?m)^-- name: (\w+) `).FindAllSubmatch(text, -1) {
+			all = append(all, string(match[1]))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, spoil string
+		says        []string // empty: fit
+	}{
+		{"the schema of the migrations", `SELECT 1`, nil},
+		{"one that a newer release added to", `ALTER TABLE charges ADD COLUMN tip numeric`, nil},
+		{"a column with another name", `ALTER TABLE charges RENAME COLUMN captured_at TO taken_at`,
+			[]string{`column "captured_at"`, "42703", "RemoteConfirmed: "}},
+		{"a column that is gone", `ALTER TABLE step_calls DROP COLUMN undo_reference`, []string{`"undo_reference"`, "42703", "CallsBegin: "}},
+		{"a column of another type", `ALTER TABLE concurrency_keys ALTER COLUMN version TYPE text`,
+			[]string{"ConcurrencyGrant: ", "42"}},
+		{"a table that is gone", `DROP TABLE step_answers CASCADE`, []string{`"pawl.step_answers" does not exist`, "42P01", "AnswerStore: "}},
+		{"a table that is a view now", `ALTER TABLE late_undos RENAME TO undos; CREATE VIEW late_undos AS SELECT DISTINCT * FROM undos`,
+			[]string{"LateUndo", "55000"}},
+		{"a function that is gone", `ALTER FUNCTION pg_catalog.starts_with(text, text) RENAME TO begins_with`,
+			[]string{"starts_with(", "42883", "OrdersFind: "}},
+		{"no schema at all", `DROP SCHEMA pawl CASCADE`, []string{"of ", "; and ", " more", "42P01"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			conn := connect(t, dbtest.New(t).AdminURL)
+			assert.NoError(t, assert.Err(conn.Exec(t.Context(), c.spoil)))
+			err := pg.Check(t.Context(), conn)
+			if (err != nil) != (len(c.says) > 0) || err != nil && !errors.Is(err, pg.ErrSchemaMismatch) {
+				t.Fatalf("%v", err)
+			}
+			for _, words := range c.says {
+				if !strings.Contains(err.Error(), words) {
+					t.Errorf("%v, want %q", err, words)
+				}
+			}
+		})
+	}
+}
+
+var parsedName = regexp.MustCompile(`-- name: (\w+)`)
+
+// TestCheckReachesEveryStatement looks at the wire: each statement of queries/ is parsed by the server, once, and
+// nothing is executed. All are sent before the first answer is waited for.
+func TestCheckReachesEveryStatement(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, dbtest.New(t).AdminURL)
+	var wire bytes.Buffer
+	conn.PgConn().Frontend().Trace(&wire, pgproto3.TracerOptions{SuppressTimestamps: true})
+	assert.NoError(t, pg.Check(t.Context(), conn))
+	conn.PgConn().Frontend().Untrace()
+	var parsed []string
+	answered := false
+	for line := range strings.Lines(wire.String()) {
+		fields := strings.SplitN(strings.ReplaceAll(line, "\t ", "\t"), "\t", 4)
+		answered = answered || fields[0] == "B"
+		if fields[0] != "F" {
+			continue
+		}
+		if answered {
+			t.Fatalf("sent after an answer: %s", line)
+		}
+		switch fields[1] {
+		case "Parse":
+			if !strings.HasPrefix(fields[3], `"" `) {
+				t.Errorf("prepared under a name, which a pooler does not keep: %s", fields[3])
+			}
+			parsed = append(parsed, parsedName.FindStringSubmatch(line)[1])
+		case "Describe", "Sync":
+		default:
+			t.Errorf("sent %s", fields[1])
+		}
+	}
+	slices.Sort(parsed)
+	if all := names(t); !slices.Equal(parsed, all) || len(all) == 0 {
+		t.Errorf("parsed %q\nthere are %q", parsed, all)
+	}
+}
+
+// TestCheckTellsATroubledDatabase has a table locked, the server end the connection, and the caller give up: none of it
+// says anything about the schema.
+func TestCheckTellsATroubledDatabase(t *testing.T) {
+	t.Parallel()
+	database := dbtest.New(t)
+	tx, err := database.Pool.Begin(t.Context())
+	assert.NoError(t, err)
+	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }) // it holds the lock only
+	assert.NoError(t, assert.Err(tx.Exec(t.Context(), `LOCK TABLE charges`)))
+	for name, prepare := range map[string]func(conn *pgx.Conn) (context.Context, error){
+		"a locked table": func(conn *pgx.Conn) (context.Context, error) {
+			_, err := conn.Exec(t.Context(), `SET lock_timeout = '10ms'`)
+			return t.Context(), err
+		},
+		"a caller who gives up": func(*pgx.Conn) (context.Context, error) {
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			t.Cleanup(cancel)
+			return ctx, nil
+		},
+		"a connection that is gone": func(conn *pgx.Conn) (context.Context, error) {
+			return t.Context(), conn.Close(t.Context())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conn := connect(t, database.URL)
+			ctx, err := prepare(conn)
+			assert.NoError(t, err)
+			if err := pg.Check(ctx, conn); err == nil || errors.Is(err, pg.ErrSchemaMismatch) {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// BenchmarkCheck is what a proof costs: it is made at the start and by health checks.
+func BenchmarkCheck(b *testing.B) {
+	conn := connect(b, dbtest.New(b).URL)
+	for b.Loop() {
+		assert.NoError(b, pg.Check(b.Context(), conn))
 	}
 }

@@ -5,8 +5,13 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
+	"os/user"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 
 	"pawl/test/assert"
@@ -226,4 +231,283 @@ func TestLinksOnTheWay(t *testing.T) {
 			t.Errorf("%s is %q, %v", path, got, err)
 		}
 	}
+}
+
+func TestAsRoot(t *testing.T) {
+	t.Parallel()
+	onlyRoot(t)
+	t.Run("the server runs as a user of its own, or as the one that was set", func(t *testing.T) {
+		t.Parallel()
+		for set, want := range map[string]string{"": "pawl", "daemon": "daemon"} {
+			s := start(t, Config{Dir: folder(t), User: set})
+			u, err := user.LookupId(fmt.Sprint(ownerOfProcess(t, s.PID())))
+			if err != nil || u.Username != want {
+				t.Errorf("runs as %v, %v", u, err)
+			}
+		}
+	})
+	t.Run("existing data keeps its user", func(t *testing.T) {
+		t.Parallel()
+		dir := folder(t)
+		stop(t, start(t, Config{Dir: dir, User: "daemon"}))
+		s := start(t, Config{Dir: dir})
+		assert.Equal(t, ownerOfProcess(t, s.PID()), lookup(t, "daemon").uid, "runs as not")
+		stop(t, s)
+		_, err := Start(deadline(t), Config{Dir: dir, User: "bin"})
+		wantError(t, err, "belongs to user daemon", "not as bin")
+	})
+	t.Run("other users are rejected, and the data of nobody", func(t *testing.T) {
+		t.Parallel()
+		dir := folder(t)
+		for name, says := range map[string]string{"nobody": "other programs run as nobody", "no-such-user": "no-such-user",
+			"root": "does not run as root"} {
+			_, err := Start(deadline(t), Config{Dir: dir, User: name})
+			wantError(t, err, says)
+			assert.ErrorIs(t, err, ErrSetting, "not an ErrSetting")
+		}
+		data := filepath.Join(dir, "data")
+		assert.NoError(t, errors.Join(os.Mkdir(data, 0o700), lookup(t, "nobody").own(data)))
+		_, err := Start(deadline(t), Config{Dir: dir})
+		wantError(t, err, data, "which other programs run as", "chown")
+	})
+	t.Run("a folder behind a closed one is refused with the way out", func(t *testing.T) {
+		t.Parallel()
+		closed := folder(t)
+		assert.NoError(t, os.Chmod(closed, 0o700))
+		dir := filepath.Join(closed, "inner")
+		_, err := Start(deadline(t), Config{Dir: dir})
+		wantError(t, err, "can't enter "+dir, "chmod o+x", "/var/lib/pawl")
+	})
+}
+
+// Processes that start together on a new machine make the user once.
+func TestMakingTheUser(t *testing.T) {
+	t.Parallel()
+	onlyRoot(t)
+	userdel, err := exec.LookPath("userdel")
+	if err != nil {
+		t.Skip("needs userdel, to clean up")
+	}
+	s := &Server{cfg: Config{Log: slog.New(slog.DiscardHandler)}}
+	name := fmt.Sprint("pawl-test-", os.Getpid())
+	t.Cleanup(func() { _ = exec.Command(userdel, name).Run() }) // it may not have been made
+	var all sync.WaitGroup
+	for range 3 {
+		all.Go(func() {
+			a, err := s.ownAccount(deadline(t), name)
+			if err != nil || a.uid == 0 || a.isNobody() {
+				t.Errorf("%v, %v", a, err)
+			}
+		})
+	}
+	all.Wait()
+	users, err := os.ReadFile("/etc/passwd")
+	if line := regexp.MustCompile("(?m)^"+name+":.*$").FindAllString(string(users), -1); err != nil || len(line) != 1 ||
+		!strings.HasSuffix(line[0], "/nologin") {
+		t.Errorf("%q, %v", line, err)
+	}
+	_, err = s.ownAccount(deadline(t), "no:name")
+	wantError(t, err, "can't be created", "useradd", "--pg-user")
+}
+
+func TestNewFoldersCanBePassedWhateverTheUmask(t *testing.T) { //nolint:paralleltest // the umask is the whole process's
+	onlyRoot(t)
+	old := syscall.Umask(0o077)
+	defer syscall.Umask(old)
+	s := start(t, Config{Dir: filepath.Join(folder(t), "a", "b")})
+	query(t, s.URL("postgres"), "SELECT 'works'")
+}
+
+func TestAsOrdinaryUser(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		query(t, start(t, Config{Dir: folder(t)}).URL("postgres"), "SELECT 'works'")
+		return
+	}
+	nobody := lookup(t, "nobody")
+	dir := folder(t)
+	assert.NoError(t, nobody.own(dir))
+	for _, life := range []string{"first", "second"} {
+		c := runChild(t, filepath.Join(dir, "pawl"), func(cmd *exec.Cmd) { asUser(t, cmd, nobody) })
+		pid, url := c.ready(t)
+		if got := ownerOfProcess(t, pid); got != nobody.uid {
+			t.Fatalf("%s server runs as %d", life, got)
+		}
+		query(t, url, "SELECT 'works'")
+		c.finish(t)
+	}
+}
+
+// asUser runs a copy of the test binary that the user can reach.
+func asUser(t *testing.T, cmd *exec.Cmd, a *account) {
+	t.Helper()
+	program, err := os.ReadFile(cmd.Path)
+	assert.NoError(t, err)
+	cmd.Path = filepath.Join(folder(t), "helper")
+	writeProgram(t, cmd.Path, program)
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: a.credential()}
+}
+
+// writeProgram writes a file that can be run. No process is started meanwhile: it would hold the file open for writing
+// until it runs its own program, and what is open for writing can't be run.
+func writeProgram(t *testing.T, path string, content []byte) {
+	t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	assert.NoError(t, os.WriteFile(path, content, 0o755))
+}
+
+func lookup(t *testing.T, name string) *account {
+	t.Helper()
+	if _, err := user.Lookup(name); err != nil {
+		t.Skip(err)
+	}
+	a, err := lookupAccount(name)
+	assert.NoError(t, err)
+	return a
+}
+
+func ownerOfProcess(t *testing.T, pid int) uint32 {
+	t.Helper()
+	owner, err := ownerOf(fmt.Sprintf("/proc/%d", pid))
+	if err != nil || owner == nil {
+		t.Fatalf("process %d runs as root: %v", pid, err)
+	}
+	return owner.uid
+}
+
+// What root writes must stay where it is meant to be, whatever the server's user has put in its folders.
+func TestLinksOfTheServerUserAreNotFollowed(t *testing.T) {
+	t.Parallel()
+	for name, link := range map[string]func(*Server) string{
+		"the startup log in the log folder":  func(s *Server) string { return filepath.Join(s.folders.log, "startup.log") },
+		"the startup log in the base folder": func(s *Server) string { return s.folders.startupLog() },
+		"the new postmaster.pid":             func(s *Server) string { return pidPath(s.folders.data) + ".new" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := Config{Dir: filled(t)}
+			s := killed(t, cfg)
+			replacePID(t, s.folders.data, sleeper(t, s)) // so that postmaster.pid is written
+			target := plant(t, link(s), "precious")
+			query(t, start(t, cfg).URL("postgres"), "SELECT 'works'")
+			wantContent(t, target, "precious")
+		})
+	}
+	t.Run("postmaster.pid", func(t *testing.T) {
+		t.Parallel()
+		cfg := Config{Dir: filled(t), Settings: quick}
+		s := killed(t, cfg)
+		content := fmt.Sprintf("%d\n%s\n", sleeper(t, s), s.folders.data)
+		assert.NoError(t, os.Remove(pidPath(s.folders.data)))
+		target := plant(t, pidPath(s.folders.data), content)
+		assert.ErrorIs(t, assert.Err(Start(deadline(t), cfg)), syscall.ELOOP, "start")
+		wantContent(t, target, content)
+	})
+	t.Run("the lock", func(t *testing.T) {
+		t.Parallel()
+		cfg := Config{Dir: folder(t), Settings: quick}
+		target := plant(t, filepath.Join(cfg.Dir, "lock"), "precious")
+		assert.ErrorIs(t, assert.Err(Start(deadline(t), cfg)), syscall.ELOOP, "start")
+		wantContent(t, target, "precious")
+	})
+}
+
+func TestReplaceOwnedLeavesTheTargetOfALinkAlone(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	target := plant(t, filepath.Join(dir, "name"), "precious")
+	assert.NoError(t, replaceOwned(dir, "name", []byte("new"), nil))
+	wantContent(t, target, "precious")
+	wantContent(t, filepath.Join(dir, "name"), "new")
+}
+
+func TestReadOwnedWantsARegularFile(t *testing.T) {
+	t.Parallel()
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	assert.NoError(t, syscall.Mkfifo(fifo, 0o600))
+	_, err := readOwned(fifo)
+	wantError(t, err, "not a regular file")
+}
+
+// killed is a server that had no time to remove its postmaster.pid.
+func killed(t *testing.T, cfg Config) *Server {
+	t.Helper()
+	s := start(t, cfg)
+	killServer(t, s)
+	stop(t, s)
+	return s
+}
+
+// plant makes a file of our own and a link to it.
+func plant(t *testing.T, link, content string) (target string) {
+	t.Helper()
+	target = filepath.Join(t.TempDir(), "target")
+	assert.NoError(t, os.WriteFile(target, []byte(content), 0o600))
+	if err := os.Remove(link); err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	assert.NoError(t, os.Symlink(target, link))
+	return target
+}
+
+func wantContent(t *testing.T, path, want string) {
+	t.Helper()
+	info, err := os.Lstat(path)
+	if err != nil || !info.Mode().IsRegular() {
+		t.Fatalf("%s: %v %v", path, info, err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil || string(text) != want {
+		t.Fatalf("%s holds %q, want %q (%v)", path, text, want, err)
+	}
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok && int(stat.Uid) != os.Geteuid() {
+		t.Fatalf("%s belongs to user %d", path, stat.Uid)
+	}
+}
+
+// TestRunning finds the server of a folder, also one whose name is too long for a socket, which then lies elsewhere
+// until Stop.
+func TestRunning(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"base", strings.Repeat("long", 25)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := Config{Dir: filepath.Join(folder(t), name)}
+			if _, ok := Running(cfg.Dir); ok {
+				t.Fatal("found before the start")
+			}
+			s := start(t, cfg)
+			if s.folders.temporary != (name != "base") || len(s.folders.socket) > 60 {
+				t.Errorf("%+v", s.folders)
+			}
+			got, ok := Running(cfg.Dir)
+			if !ok || got != s.URL("postgres") {
+				t.Fatalf("%q %v, want %q", got, ok, s.URL("postgres"))
+			}
+			query(t, got, "SELECT 'works'")
+			killServer(t, s)
+			// A child that was forked a moment before may have the socket open a moment longer.
+			eventually(t, "it is not found after its end", func() bool { _, ok := Running(cfg.Dir); return !ok })
+			if stop(t, s); s.folders.temporary && exists(s.folders.socket) {
+				t.Error("the folder of the socket was left behind")
+			}
+		})
+	}
+}
+
+// A descriptor that a forked child has not closed yet must not keep the folder locked.
+func TestUnlockWhileAChildHoldsTheFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "lock")
+	first, err := flock(path)
+	assert.NoError(t, err)
+	inherited, err := syscall.Dup(int(first.Fd()))
+	assert.NoError(t, err)
+	defer syscall.Close(inherited)
+	unlock(first)
+	second, err := flock(path)
+	assert.NoError(t, err, "locked still")
+	unlock(second)
 }

@@ -7,9 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/cookiejar"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -234,4 +240,253 @@ func serviceAndBooks(t *testing.T) (url string, owner *db.Queries) {
 	}))
 	t.Cleanup(server.Close)
 	return server.URL, db.New(d.Pool)
+}
+
+// TestImport imports a file, again after it was changed.
+func TestImport(t *testing.T) {
+	t.Parallel()
+	url := service(t)
+	file := filepath.Join(t.TempDir(), "orders.ndjson")
+	store := func(lines ...string) {
+		t.Helper()
+		assert.NoError(t, os.WriteFile(file, []byte(strings.Join(lines, "\n")), 0o600))
+	}
+	var all []string
+	for n := range 300 {
+		all = append(all, fmt.Sprintf(`{"orderId":"order-%d","amount":"1.50","item":"widget"}`, n))
+	}
+	store(all...)
+	(step{"orders import " + file, "", `^300 orders: 300 completed\n$`}).try(t, url)
+	store(append(all, "", `{"orderId":"order-7","amount":"2","item":"widget"}`, `{"orderId":`, `{"orderId":"big","amount":600,"item":"lamp"}`)...)
+	var out bytes.Buffer
+	err := execute(t.Context(), &out, url, "orders import "+file)
+	if err == nil || err.Error() != "2 orders failed, were canceled or were rejected" {
+		t.Error(err)
+	}
+	for _, line := range []string{`line 302: 409 order_conflict: `, `line 303: 400 malformed_json: `, `line 304: order "big" is in progress: approval$`,
+		`303 orders: 300 completed, 2 rejected, 1 in progress$`} {
+		if !regexp.MustCompile("(?m)^" + line).MatchString(out.String()) {
+			t.Errorf("no %s in\n%s", line, &out)
+		}
+	}
+	store(all[0], `[]`)
+	(step{"orders import -o json " + file, "1 orders failed",
+		`(?s)^({"line":1,"order":{.*}}\n{"line":2,"problem":{.*}}|{"line":2,"problem":{.*}}\n{"line":1,"order":{.*}})\n$`}).try(t, url)
+	store(all[0], strings.Repeat("x", 2<<20))
+	(step{"orders import " + file, "read line 2: ", `^1 orders: 1 completed\n$`}).try(t, url)
+	store()
+	(step{"orders import " + file, "", `^0 orders: -\n$`}).try(t, url)
+	assert.ErrorIs(t, execute(t.Context(), io.Discard, url, "orders import /nonexistent"), remote.ErrUsage)
+	interrupted, stop := context.WithCancel(t.Context())
+	stop()
+	if err := execute(interrupted, io.Discard, url, "orders import "+file); !errors.Is(err, context.Canceled) ||
+		!strings.Contains(err.Error(), "repeat the command") {
+		t.Error(err)
+	}
+}
+
+// receiver is an endpoint, which answers with what it is told to, and counts.
+type receiver struct {
+	url           string
+	status, asked atomic.Int32
+}
+
+func newReceiver(t *testing.T) *receiver {
+	t.Helper()
+	r := &receiver{}
+	r.status.Store(http.StatusNoContent)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		r.asked.Add(1)
+		w.WriteHeader(int(r.status.Load()))
+	}))
+	t.Cleanup(server.Close)
+	r.url = server.URL
+	return r
+}
+
+// awaitDelivery waits until the newest delivery of an endpoint that a filter finds is so.
+func awaitDelivery(t *testing.T, url, filter string, so func(client.Delivery) bool) (number int64) {
+	t.Helper()
+	for until := time.Now().Add(2 * time.Minute); time.Now().Before(until); {
+		var out bytes.Buffer
+		assert.NoError(t, execute(t.Context(), &out, url, "webhooks deliveries whe_1 -o json --limit 1 "+filter))
+		var d client.Delivery
+		if out.Len() > 0 {
+			assert.NoError(t, json.Unmarshal(out.Bytes(), &d))
+			if so(d) {
+				return d.Delivery
+			}
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+	t.Fatal("in vain: ", filter)
+	return 0
+}
+
+func TestWebhooks(t *testing.T) {
+	t.Parallel()
+	url, at := service(t), newReceiver(t)
+	for _, s := range []step{
+		{"webhooks create " + at.url + " --type order.completed --description shop", "",
+			`(?s)^endpoint +whe_1\nurl +http://127.0.0.1:.*types +order.completed\n.*\nsecret +whsec_\S+\n$`},
+		{"webhooks create ftp://127.0.0.1", "422", `^$`},
+		{"webhooks list", "", `^endpoint .*\nwhe_1 +enabled +http://127.0.0.1:\d+ +order.completed +0 +-\n$`},
+		{"webhooks change whe_1 --type order.failed,order.completed", "",
+			`(?s)\nurl +http://127.0.0.1:\d+\ndescription +shop\ntypes +order.failed,order.completed\n`},
+		{"webhooks change whe_1 " + at.url + "/hook --all-types", "", `(?s)\nurl +http://127.0.0.1:\d+/hook\ndescription +shop\ntypes +all\n`},
+		{"webhooks change whe_1 --description till --type order.completed", "",
+			`(?s)\nurl +http://127.0.0.1:\d+/hook\ndescription +till\ntypes +order.completed\n`},
+		{"webhooks change whe_1 ftp://127.0.0.1", "422", `^$`},
+		{"webhooks change whe_9 --description x", "404", `^$`},
+		{"webhooks change whe_1 --type order.failed --all-types", "none of the others can be", `^$`},
+		{"webhooks show whe_1", "", `(?s)\nstate +enabled\n.*\ncreated +\S+Z by local\n$`},
+		{"webhooks rotate whe_1 --overlap 1h", "", `\nsecret +whsec_\S+\nprevious secret +valid until \S+Z\n$`},
+		{"webhooks rotate whe_1 --overlap 0s", "", `\nsecret +whsec_\S+\n$`},
+		{"webhooks test whe_1", "", `^event +evt_test_\S+\nstatus +204\nlatency +\d+ ms\n$`},
+		{"orders process order-1 --amount 5 --item lamp", "", `completed`},
+	} {
+		s.try(t, url)
+	}
+	number := awaitDelivery(t, url, "--state delivered --order order-1", func(client.Delivery) bool { return at.asked.Load() == 2 })
+	step{fmt.Sprintf("webhooks deliveries whe_1 %d", number), "",
+		`^delivery .*\n\d+ +evt_1_\d+_[0-9a-f]+ +order.completed +order-1 +delivered +1 +204 +\S+Z\n\nat .*\n\S+Z +204 +\d+ +-\n$`}.try(t, url)
+	step{fmt.Sprintf("webhooks resend whe_1 %d --reason lost", number), "", `(?m)^\S+Z +resent +- +local lost$`}.try(t, url)
+	awaitDelivery(t, url, "--state delivered", func(client.Delivery) bool { return at.asked.Load() == 3 })
+
+	at.status.Store(http.StatusInternalServerError)
+	step{"orders process order-2 --amount 5 --item lamp", "", `completed`}.try(t, url)
+	number = awaitDelivery(t, url, "--order order-2", func(d client.Delivery) bool { return d.Attempts == 1 })
+	for _, s := range []step{
+		{"webhooks test whe_1 -o json", "not delivered", `"status": 500`},
+		{fmt.Sprintf("webhooks skip whe_1 %d --reason by-hand", number), "", `(?m)order-2 +skipped +1 +500`},
+		{fmt.Sprintf("webhooks skip whe_1 %d --reason again", number), "409", `^$`},
+		{"webhooks skip whe_1 9999 --reason no", "404", `^$`},
+		{"webhooks skip whe_1 one --reason no", "must be a number", `^$`},
+		{"webhooks skip whe_1 1", `"reason" not set`, `^$`},
+		{"webhooks recover whe_1 --since 1h", "", `^recovered +0\n$`},
+		{"webhooks disable whe_1", "", `(?m)^state +disabled`},
+		{"webhooks enable whe_1 --from-now", "", `(?m)^state +enabled`},
+		{"webhooks delete whe_1", "", `^$`},
+		{"webhooks list -o json", "", `^$`},
+		{"webhooks show whe_1", "404", `^$`},
+	} {
+		s.try(t, url)
+	}
+}
+
+// heard is what a command has printed so far.
+type heard struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (h *heard) Write(text []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.text.Write(text)
+}
+
+func (h *heard) find(pattern *regexp.Regexp) []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return pattern.FindStringSubmatch(h.text.String())
+}
+
+var consoleLink = regexp.MustCompile(`as "([^"]+)": (http://127\.0\.0\.1:\d+)(/console\?key=\S+)\n`)
+
+// openConsole runs pawl console until the test ends, and returns its address and key.
+func openConsole(t *testing.T, line, url string) (as, address, link string) {
+	t.Helper()
+	ctx, end := context.WithCancel(context.WithoutCancel(t.Context()))
+	var said heard
+	ended := make(chan error, 1)
+	go func() { ended <- execute(ctx, &said, url, line) }()
+	t.Cleanup(func() {
+		end()
+		if err := <-ended; err != nil {
+			t.Error("it ends with", err)
+		}
+	})
+	for limit := time.Now().Add(time.Minute); time.Now().Before(limit); {
+		if found := said.find(consoleLink); found != nil {
+			return found[1], found[2], found[3]
+		}
+		select {
+		case err := <-ended:
+			ended <- err
+			t.Fatal(err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	t.Fatal("it says nothing")
+	return "", "", ""
+}
+
+// TestConsole: on this machine one may do what the token may do at the service, and nothing else is there.
+func TestConsole(t *testing.T) {
+	t.Parallel()
+	url, owner := serviceAndBooks(t)
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, nil, 0o600); err != nil { // the service is open
+		t.Fatal(err)
+	}
+	as, address, link := openConsole(t, "console --port 0 --token-file "+token, url)
+	assert.Equal(t, as, "local", "as")
+	jar, err := cookiejar.New(nil)
+	assert.NoError(t, err)
+	browser := &http.Client{Jar: jar, CheckRedirect: func(r *http.Request, _ []*http.Request) error {
+		if strings.HasPrefix(r.URL.String(), address) {
+			return nil
+		}
+		return http.ErrUseLastResponse
+	}}
+	get := func(path string) (status int, header http.Header, body string) {
+		t.Helper()
+		answer, err := browser.Get(address + path)
+		assert.NoError(t, err)
+		defer answer.Body.Close()
+		text, err := io.ReadAll(answer.Body)
+		assert.NoError(t, err)
+		return answer.StatusCode, answer.Header, string(text)
+	}
+	if status, _, body := get("/console"); status != http.StatusForbidden || strings.Contains(body, "local") {
+		t.Errorf("without the key: %d %s", status, body)
+	}
+	if status, _, body := get(link); status != http.StatusOK || !strings.Contains(body, "<bdi>local</bdi>") || strings.Contains(body, "Sign out") {
+		t.Errorf("with the key: %d %s", status, body)
+	}
+	if status, _, body := get("/"); status != http.StatusOK || !strings.Contains(body, "<bdi>local</bdi>") {
+		t.Errorf("the address alone: %d %s", status, body)
+	}
+	for _, path := range []string{"/docs", "/problems/outcome_unknown"} {
+		if status, header, _ := get(path); status != http.StatusSeeOther || header.Get("Location") != url+path {
+			t.Errorf("%s: %d %v", path, status, header)
+		}
+	}
+	for _, path := range []string{"/api/orders", "/metrics", "/console/../api/orders", "//" + strings.TrimPrefix(url, "http://") + "/api/orders"} {
+		if status, _, body := get(path); status != http.StatusNotFound {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+	issued, err := access.Create(t.Context(), owner, access.Template{Name: "reader", Roles: access.Roles{access.Read},
+		Lifetime: time.Hour, Actor: "test"})
+	assert.NoError(t, err)
+	for given, says := range map[string]string{issued.Token: "<bdi>token:reader</bdi>", "pawl_nonsense": "<bdi>anonymous</bdi>"} {
+		assert.NoError(t, os.WriteFile(token, []byte(given+"\n"), 0o600))
+		if _, _, body := get("/console"); !strings.Contains(body, says) {
+			t.Errorf("with %q in the file: %s", given, body)
+		}
+	}
+}
+
+// TestConsoleThatCannotBegin: it fails if the service does not answer.
+func TestConsoleThatCannotBegin(t *testing.T) {
+	t.Parallel()
+	for _, s := range []step{
+		{"console --token-file /nonexistent", "read token", "^$"},
+		{"console --token-file ''", "--token-file must not be empty", "^$"},
+	} {
+		s.try(t, "http://127.0.0.1:1")
+	}
+	(step{"console", "URL of the service", "^$"}).try(t, "ftp://elsewhere")
 }
