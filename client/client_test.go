@@ -1,14 +1,19 @@
 package client
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -191,4 +196,249 @@ func TestWaitForEndsWithItsContext(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || order == nil || order.ETag() != `"3"` {
 		t.Errorf("%+v, %v", order, err)
 	}
+}
+
+// TestEvents: the next page is asked for behind what was looked at, which the filter may not have chosen; the loop ends
+// with what can't get better.
+func TestEvents(t *testing.T) {
+	t.Parallel()
+	pages := map[string]string{
+		"latest": `{"events":[],"nextCursor":"1.0","more":false}`,
+		"1.0":    `{"events":[{"cursor":"1.1","type":"order.charging"}],"nextCursor":"1.9","more":true}`,
+		"1.9":    `{"events":[],"nextCursor":"1.20","more":true}`,
+	}
+	c := clientOf(t, Options{}, func(w http.ResponseWriter, r *http.Request) {
+		if (r.FormValue("wait") == "") != (r.FormValue("after") == "latest") || r.FormValue("order") != "a" || r.FormValue("type") != "order.*,stock.set" {
+			t.Errorf("asked for %s", r.URL)
+		}
+		page, ok := pages[r.FormValue("after")]
+		if !ok {
+			w.WriteHeader(http.StatusGone)
+			page = `{"status":410,"code":"cursor_expired","title":"Gone.","nextCursor":"2.1"}`
+		}
+		fmt.Fprint(w, page)
+	})
+	var seen []string
+	for event, err := range c.Events(t.Context(), ListEventsParams{Order: "a", Type: []string{"order.*", "stock.set"}}) {
+		if err == nil {
+			seen = append(seen, event.Cursor)
+			continue
+		}
+		var problem *Problem
+		if !errors.As(err, &problem) || problem.Code != ProblemCodeCursorExpired || problem.NextCursor != "2.1" {
+			t.Error(err)
+		}
+		seen = append(seen, "the end")
+	}
+	assert.Equal(t, seen, []string{"1.1", "the end"}, "saw")
+}
+
+// TestEventsEndWithTheirContext: nothing else ends an outage.
+func TestEventsEndWithTheirContext(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	tries := 0
+	c := clientOf(t, Options{RetryFor: 1}, func(w http.ResponseWriter, _ *http.Request) {
+		if tries++; tries == 3 {
+			cancel()
+		}
+		w.WriteHeader(http.StatusServiceUnavailable)
+	})
+	for _, err := range c.Events(ctx, ListEventsParams{}) {
+		if err == nil {
+			t.Fatal("an event out of nowhere")
+		}
+	}
+	assert.Equal(t, tries, 3, "tries")
+}
+
+// TestVerifyWebhook has the example of the specification, and what must not pass for it.
+func TestVerifyWebhook(t *testing.T) {
+	t.Parallel()
+	const secret, other = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_b25lIHNlY3JldCBvZiAyNCBieXRlcyE="
+	const signature, body = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=", `{"test": 2432232314}`
+	at := time.Unix(1614265330, 0)
+	for _, c := range []struct {
+		name, signature, body string
+		secrets               []string
+		now                   time.Time
+		good                  bool
+	}{
+		{"as signed", signature, body, []string{secret}, at, true},
+		{"the second secret", signature, body, []string{other, secret}, at, true},
+		{"the second signature", "v1,AAAA " + signature, body, []string{secret}, at, true},
+		{"a slow network", signature, body, []string{secret}, at.Add(4 * time.Minute), true},
+		{"another secret", signature, body, []string{other}, at, false},
+		{"another body", signature, body + " ", []string{secret}, at, false},
+		{"another scheme", "v1a" + signature[2:], body, []string{secret}, at, false},
+		{"no signature", "", body, []string{secret}, at, false},
+		{"no secret", signature, body, nil, at, false},
+		{"an empty secret", signature, body, []string{""}, at, false},
+		{"a secret without a key", "v1,woH/1mJtZGSMCmpFTxRYbStS24eLLD/oXIYr4PYyZ7g=", body, []string{"whsec_"}, at, false},
+		{"no base64", signature, body, []string{"whsec_?"}, at, false},
+		{"too old", signature, body, []string{secret}, at.Add(6 * time.Minute), false},
+		{"from the future", signature, body, []string{secret}, at.Add(-6 * time.Minute), false},
+	} {
+		header := http.Header{"Webhook-Id": {"msg_p5jXN8AQM9LWM0D4loKWxJek"}, "Webhook-Timestamp": {"1614265330"}, "Webhook-Signature": {c.signature}}
+		if err := VerifyWebhook(c.secrets, header, []byte(c.body), c.now); (err == nil) != c.good {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	if VerifyWebhook([]string{secret}, http.Header{}, nil, at) == nil {
+		t.Error("a request without the headers is taken for a webhook")
+	}
+}
+
+// lineService answers each line of a request by a function of the order and of how often it came. It returns a status, or 0 to cut
+// the connection.
+func lineService(t *testing.T, options Options, status func(orderID string, times int) int) *Client {
+	t.Helper()
+	var mu sync.Mutex
+	times := map[string]int{}
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/api/orders/process" || r.Header.Get("Content-Type") != "application/x-ndjson" || r.Header.Get("Idempotency-Key") != "" {
+			t.Errorf("%s %v", r.URL, r.Header)
+		}
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		lines := bufio.NewScanner(r.Body)
+		for n := 1; lines.Scan(); n++ {
+			var order ProcessBody
+			if json.Unmarshal(lines.Bytes(), &order) != nil {
+				return // the caller has gone
+			}
+			mu.Lock()
+			times[order.OrderID]++
+			now := status(order.OrderID, times[order.OrderID])
+			mu.Unlock()
+			switch {
+			case now == 0:
+				panic(http.ErrAbortHandler)
+			case now < 300:
+				fmt.Fprintf(w, `{"line":%d,"status":%d,"order":{"orderId":%q,"status":"completed"}}`+"\n", n, now, order.OrderID)
+			default:
+				fmt.Fprintf(w, `{"line":%d,"status":%d,"problem":{"status":%d,"code":"c"}}`+"\n", n, now, now)
+			}
+			_ = http.NewResponseController(w).Flush()
+		}
+	}))
+	t.Cleanup(service.Close)
+	c, err := New(service.URL, options)
+	assert.NoError(t, err)
+	return c
+}
+
+func bodies(n int) func(func(ProcessBody) bool) {
+	return func(yield func(ProcessBody) bool) {
+		for i := range n {
+			if !yield(ProcessBody{OrderID: fmt.Sprint("o-", i), Amount: "1", Item: "i"}) {
+				return
+			}
+		}
+	}
+}
+
+// TestProcessAll: each order has one result, although connections are cut and the service is busy.
+func TestProcessAll(t *testing.T) {
+	t.Parallel()
+	const orders = 5000
+	cuts := 0
+	c := lineService(t, Options{}, func(id string, times int) int {
+		n, err := strconv.Atoi(strings.TrimPrefix(id, "o-"))
+		switch {
+		case err != nil:
+			return http.StatusBadRequest
+		case n%900 == 13 && times == 1:
+			cuts++
+			return 0
+		case n%700 == 17 && times < 3:
+			return http.StatusServiceUnavailable
+		case n%50 == 7:
+			return http.StatusUnprocessableEntity
+		}
+		return http.StatusOK
+	})
+	results := make([]int, orders)
+	for p, err := range c.ProcessAll(t.Context(), bodies(orders)) {
+		assert.NoError(t, err)
+		results[p.Index]++
+		rejected := p.Index%50 == 7
+		if rejected != (p.Problem != nil && p.Problem.Status == 422) || !rejected && (p.Order == nil || p.Order.OrderID != fmt.Sprint("o-", p.Index)) {
+			t.Errorf("%+v", p)
+		}
+	}
+	if slices.ContainsFunc(results, func(n int) bool { return n != 1 }) || cuts == 0 {
+		t.Error("not each order has one result")
+	}
+}
+
+func TestProcessAllEnds(t *testing.T) {
+	t.Parallel()
+	run := func(c *Client, n int) (results int, err error) {
+		for _, err = range c.ProcessAll(t.Context(), bodies(n)) {
+			if err == nil {
+				results++
+			}
+		}
+		return results, err
+	}
+	t.Run("with nothing", func(t *testing.T) {
+		t.Parallel()
+		if n, err := run(lineService(t, Options{}, nil), 0); n != 0 || err != nil {
+			t.Error(n, err)
+		}
+	})
+	t.Run("when the service does not come back", func(t *testing.T) {
+		t.Parallel()
+		c := lineService(t, Options{RetryFor: time.Second}, func(id string, _ int) int { return map[string]int{"o-0": 200}[id] })
+		if n, err := run(c, 10); n != 1 || !retryable(err) {
+			t.Error(n, err)
+		}
+	})
+	t.Run("with the problem of an order that the service stays too busy for", func(t *testing.T) {
+		t.Parallel()
+		c := lineService(t, Options{RetryFor: time.Second}, func(string, int) int { return http.StatusServiceUnavailable })
+		for p, err := range c.ProcessAll(t.Context(), bodies(3)) {
+			if err != nil || p.Problem == nil || p.Problem.Status != http.StatusServiceUnavailable {
+				t.Errorf("%+v, %v", p, err)
+			}
+		}
+	})
+	t.Run("when the request is refused", func(t *testing.T) {
+		t.Parallel()
+		c := clientOf(t, Options{}, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
+		problem, ok := errors.AsType[*Problem](func() error { _, err := run(c, 1000); return err }())
+		if !ok || problem.Status != http.StatusUnauthorized {
+			t.Error(problem)
+		}
+	})
+	t.Run("with its context, and with the loop, although more orders come", func(t *testing.T) {
+		t.Parallel()
+		c := lineService(t, Options{}, func(string, int) int { return http.StatusOK })
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		reading := false
+		endless := func(yield func(ProcessBody) bool) {
+			reading = true
+			for yield(ProcessBody{Amount: "1", Item: "i"}) {
+			}
+			reading = false
+		}
+		for p, err := range c.ProcessAll(ctx, endless) {
+			if err != nil || len(p.Order.OrderID) != len(NewID()) {
+				t.Fatalf("%+v, %v", p, err)
+			}
+			break
+		}
+		if reading {
+			t.Error("the sequence is still read")
+		}
+		var last error
+		for _, err := range c.ProcessAll(ctx, endless) {
+			last = err
+			cancel()
+		}
+		if !errors.Is(last, context.Canceled) || reading {
+			t.Error(last)
+		}
+	})
 }

@@ -5,11 +5,18 @@ package clients
 
 import (
 	"bytes"
+	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/oasdiff/oasdiff/checker"
+	"github.com/oasdiff/oasdiff/diff"
+	"github.com/oasdiff/oasdiff/load"
 )
 
 func TestLinters(t *testing.T) {
@@ -66,4 +73,98 @@ func command(t *testing.T, dir, name string, arguments ...string) *exec.Cmd {
 	c.Dir = dir
 	c.Env = append(os.Environ(), "REDOCLY_TELEMETRY=off", "REDOCLY_SUPPRESS_UPDATE_NOTICE=true")
 	return c
+}
+
+// The description of the API as it is, and at the last release; make baseline stores that one.
+const (
+	described = "../../httpapi/openapi.yaml"
+	released  = "../../httpapi/released.yaml"
+)
+
+// TestReleasedClientsStillWork fails on what breaks clients that were made for the last release, unless the first number of
+// the version is higher.
+func TestReleasedClientsStillWork(t *testing.T) {
+	t.Parallel()
+	if _, err := os.Stat(released); errors.Is(err, fs.ErrNotExist) {
+		t.Log("nothing was released yet; make baseline, when it is")
+		return
+	}
+	was, is := description(t, released), description(t, described)
+	if major(was) != major(is) {
+		t.Logf("version %s may break clients of %s", is.Version, was.Version)
+		return
+	}
+	for _, broken := range breaking(t, was, is) {
+		t.Error(broken)
+	}
+}
+
+// TestWhatBreaksClients changes the description in one place each: nothing of it may be hidden from the check.
+func TestWhatBreaksClients(t *testing.T) {
+	t.Parallel()
+	if found := breaking(t, description(t, described), description(t, described)); found != nil {
+		t.Fatalf("the description breaks with itself: %q", found)
+	}
+	for name, c := range map[string]struct {
+		change func(*openapi3.T)
+		finds  string
+	}{
+		"an operation is gone": {func(d *openapi3.T) { d.Paths.Delete("/api/orders/{orderId}/cancel") }, "api-path-removed-without-deprecation"},
+		"a field of an answer is gone": {func(d *openapi3.T) {
+			delete(d.Components.Schemas["Order"].Value.Properties, "amount")
+		}, "response-required-property-removed"},
+		"a field of a request is required": {func(d *openapi3.T) {
+			body := d.Components.Schemas["ProcessBody"].Value
+			body.Required = append(body.Required, "customerId")
+		}, "request-property-became-required"},
+		"a value of a request is gone": {func(d *openapi3.T) {
+			outcome := d.Components.Schemas["StepResultBody"].Value.Properties["outcome"].Value
+			outcome.Enum = outcome.Enum[1:]
+		}, "request-property-enum-value-removed"},
+		"a text of a request is shorter": {func(d *openapi3.T) {
+			d.Components.Schemas["ProcessBody"].Value.Properties["item"].Value.MaxLength = new(uint64(99))
+		}, "request-property-max-length-decreased"},
+		"a parameter is gone": {func(d *openapi3.T) {
+			d.Paths.Value("/api/orders").Get.Parameters = nil
+		}, "request-parameter-removed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			is := description(t, described)
+			c.change(is.Spec)
+			if found := breaking(t, description(t, described), is); !strings.Contains(strings.Join(found, "\n"), c.finds) {
+				t.Errorf("found %q, want %s", found, c.finds)
+			}
+		})
+	}
+}
+
+func description(t *testing.T, file string) *load.SpecInfo {
+	t.Helper()
+	spec, err := load.NewSpecInfo(openapi3.NewLoader(), load.NewSource(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return spec
+}
+
+func major(d *load.SpecInfo) string {
+	number, _, _ := strings.Cut(d.Version, ".")
+	return number
+}
+
+// breaking is what breaks clients of the one description at a service of the other.
+func breaking(t *testing.T, was, is *load.SpecInfo) (found []string) {
+	t.Helper()
+	config := checker.NewConfig(checker.GetAllChecks())
+	report, sources, err := diff.GetWithOperationsSourcesMap(diff.NewConfig(), was, is)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, change := range checker.CheckBackwardCompatibility(config, report, sources) {
+		if change.GetLevel() == checker.ERR || strings.HasSuffix(change.GetId(), "-removed") { // something removed may only be a warning
+			found = append(found, change.GetId()+": "+change.GetText(checker.NewDefaultLocalizer()))
+		}
+	}
+	return found
 }

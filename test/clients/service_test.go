@@ -2,15 +2,23 @@ package clients
 
 import (
 	"bufio"
+	"bytes"
+	"fmt"
 	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // folder makes a folder that the account can enter, too, under which root's PostgreSQL runs.
@@ -123,4 +131,192 @@ func write(t *testing.T, file string, text []byte) {
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// fault is what the proxy does to one request; clients/README.md says what each does. The zero fault does nothing.
+type fault struct {
+	Do         string `json:"do"`
+	Status     int    `json:"status"`
+	RetryAfter string `json:"retryAfter"`
+	Path       string `json:"path"`
+}
+
+// seenRequest is a request as it came to the proxy.
+type seenRequest struct {
+	method, path, key, authorization string
+	at                               time.Time
+}
+
+// faultProxy stands before a service. It has one case at a time, which has a path of its own.
+type faultProxy struct {
+	server  *httptest.Server
+	service *service
+
+	mu     sync.Mutex
+	prefix string
+	number int
+	faults []fault
+	seen   []seenRequest
+	t      *testing.T
+}
+
+func startProxy(t *testing.T, s *service) *faultProxy {
+	t.Helper()
+	p := &faultProxy{service: s}
+	p.server = httptest.NewServer(p)
+	t.Cleanup(p.server.Close)
+	return p
+}
+
+// begin starts a case. It returns the address for the client, and what says, at the end of the case, which requests came.
+func (p *faultProxy) begin(t *testing.T, faults []fault) (address string, done func() []seenRequest) {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.number++
+	p.prefix, p.faults, p.seen, p.t = "/case-"+strconv.Itoa(p.number), faults, nil, t
+	return p.server.URL + p.prefix, func() []seenRequest {
+		p.service.starter.Wait()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if len(p.seen) < len(p.faults) {
+			t.Errorf("only %d requests came, for %d faults", len(p.seen), len(p.faults))
+		}
+		return p.seen
+	}
+}
+
+// next notes a request and returns the fault that is meant for it.
+func (p *faultProxy) next(r *http.Request) (t *testing.T, path string, f fault) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	path, ok := strings.CutPrefix(r.URL.RequestURI(), p.prefix)
+	if !ok {
+		p.t.Errorf("a request for %s", r.URL)
+	}
+	if n := len(p.seen); n < len(p.faults) {
+		f = p.faults[n]
+	}
+	p.seen = append(p.seen, seenRequest{r.Method, path, r.Header.Get("Idempotency-Key"), r.Header.Get("Authorization"), time.Now()})
+	return p.t, path, f
+}
+
+// ServeHTTP hands a request on to the service, with its fault.
+func (p *faultProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	t, path, f := p.next(r)
+	switch f.Do {
+	case "drop":
+		panic(http.ErrAbortHandler)
+	case "answer":
+		w.Header().Set("Content-Type", "text/html")
+		if f.RetryAfter != "" {
+			w.Header().Set("Retry-After", f.RetryAfter)
+		}
+		w.WriteHeader(f.Status)
+		fmt.Fprint(w, "<h1>Not now.</h1>")
+		return
+	}
+	if f.Path != "" {
+		p.somebodyElse(t, f.Path)
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	answer, err := p.forward(r, path, body)
+	if err != nil { // the service is being started
+		w.WriteHeader(http.StatusBadGateway)
+		return
+	}
+	defer answer.Body.Close()
+	p.answer(t, w, r, answerWith{answer, f.Do})
+}
+
+// answerWith is an answer of the service and what becomes of it.
+type answerWith struct {
+	*http.Response
+	fault string
+}
+
+func (p *faultProxy) answer(t *testing.T, w http.ResponseWriter, r *http.Request, a answerWith) {
+	t.Helper()
+	if a.fault == "" {
+		maps.Copy(w.Header(), a.Header)
+		w.WriteHeader(a.StatusCode)
+		_, _ = io.Copy(flushing{w}, a.Body)
+		return
+	}
+	text, err := beginning(a.Response)
+	if err != nil {
+		t.Error(err)
+	}
+	switch a.fault {
+	case "lose":
+	case "cut":
+		w.Header().Set("Content-Type", a.Header.Get("Content-Type"))
+		w.Header().Set("Content-Length", strconv.Itoa(len(text)))
+		w.WriteHeader(a.StatusCode)
+		_, _ = flushing{w}.Write(text[:len(text)/2])
+	case "hold":
+		<-r.Context().Done()
+	case "restart":
+		p.service.restart(t)
+	default:
+		t.Errorf("no such fault: %q", a.fault)
+	}
+	panic(http.ErrAbortHandler)
+}
+
+// beginning is an answer, or its first event if it is a stream, which has no end.
+func beginning(answer *http.Response) (text []byte, err error) {
+	if !strings.HasPrefix(answer.Header.Get("Content-Type"), "text/event-stream") {
+		return io.ReadAll(answer.Body)
+	}
+	for lines := bufio.NewReader(answer.Body); ; {
+		line, err := lines.ReadBytes('\n')
+		if err != nil {
+			return nil, err
+		}
+		if text = append(text, line...); bytes.Contains(text, []byte("data:")) && len(line) == 1 {
+			return text, nil
+		}
+	}
+}
+
+func (p *faultProxy) forward(r *http.Request, path string, body []byte) (*http.Response, error) {
+	sent, err := http.NewRequestWithContext(r.Context(), r.Method, p.service.url+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	sent.Header = r.Header.Clone()
+	return http.DefaultTransport.RoundTrip(sent)
+}
+
+func (p *faultProxy) somebodyElse(t *testing.T, path string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.service.url+path, strings.NewReader("{}"))
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	request.Header.Set("Content-Type", "application/json")
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer answer.Body.Close()
+	if text, _ := io.ReadAll(answer.Body); answer.StatusCode != http.StatusOK {
+		t.Errorf("%s: %s %s", path, answer.Status, text)
+	}
+}
+
+// flushing hands on each piece at once: an answer may be a stream.
+type flushing struct{ http.ResponseWriter }
+
+// Write writes a piece of an answer.
+func (f flushing) Write(piece []byte) (int, error) {
+	n, err := f.ResponseWriter.Write(piece)
+	_ = http.NewResponseController(f.ResponseWriter).Flush()
+	return n, err
 }
