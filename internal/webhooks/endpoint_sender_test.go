@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"pawl/db"
 	"pawl/internal/webhooks"
 	"pawl/test/assert"
 )
@@ -159,7 +160,13 @@ func TestFence(t *testing.T) {
 	first := s.deliver()
 	s.moves(1, 3)
 	<-arrived
+	asleep := db.WebhookDeliveriesAddParams{EndpointNo: no, EventNo: 99, EventNos: []int64{99}, Seqs: []int64{1},
+		EventIds: []string{"evt_9_1_0"}, Types: []string{"order.completed"}, Subjects: []string{"o"}, Firsts: []bool{true}}
+	assert.NoError(t, s.Pool.QueryRow(t.Context(), `SELECT owner, fence, seq FROM webhook_endpoints`).Scan(&asleep.Owner, &asleep.Fence, &asleep.Seq))
 	s.exec(`UPDATE webhook_endpoints SET owner = gen_random_uuid(), fence = fence + 1, due_at = now() + interval '1 hour'`)
+	rows, err := db.New(s.open()).WebhookDeliveriesAdd(t.Context(), asleep)
+	assert.NoError(t, err)
+	assert.Equal(t, len(rows), 0, "deliveries that it adds")
 	close(hold)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

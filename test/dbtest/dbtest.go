@@ -143,12 +143,16 @@ func SkipIfShort(t *testing.T) {
 // Main runs the tests of a package, more of them at a time than go test would, stops the server, if one was started,
 // removes its folder, and fails if a goroutine still runs. It does not return. A package without it leaves its server
 // to the kernel (Linux ends it with the test binary) and its folder to the next run.
-func Main(m *testing.M) {
-	os.Exit(run(m)) //nolint:forbidigo // a TestMain ends so
+func Main(m *testing.M) { MainOf(m, 3) }
+
+// MainOf is Main for a package of which so many tests run at a time on one core. Most of them wait: for a lease to end, a
+// provider that is slow, a server that restarts. With one test per core, as go test would have it, the cores wait with them.
+func MainOf(m *testing.M, atOnce int) {
+	os.Exit(run(m, atOnce)) //nolint:forbidigo // a TestMain ends so
 }
 
-func run(m *testing.M) int {
-	raiseParallel()
+func run(m *testing.M, atOnce int) int {
+	raiseParallel(atOnce)
 	code := m.Run()
 	if err := finish(); err != nil {
 		fmt.Fprintf(os.Stderr, "dbtest: %v\n", err)
@@ -157,12 +161,8 @@ func run(m *testing.M) int {
 	return code
 }
 
-// atOnce is how many tests of a package run at a time on one core. Most of them wait: for a lease to end, a provider that
-// is slow, a server that restarts. With one test per core, as go test would have it, the cores wait with them.
-const atOnce = 3
-
 // raiseParallel lets more tests run at a time, unless -parallel says how many.
-func raiseParallel() {
+func raiseParallel(atOnce int) {
 	flag.Parse()
 	told := false
 	flag.Visit(func(f *flag.Flag) { told = told || f.Name == "test.parallel" })

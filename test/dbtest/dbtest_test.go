@@ -2,12 +2,10 @@ package dbtest
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -38,19 +36,6 @@ func tables(t *testing.T, url string) (names []string) {
 
 func TestNew(t *testing.T) {
 	t.Parallel()
-	t.Run("tests in parallel do not see each other", func(t *testing.T) {
-		t.Parallel()
-		for i := range 12 {
-			t.Run(fmt.Sprint(i), func(t *testing.T) {
-				t.Parallel()
-				db := New(t)
-				if !slices.Contains(tables(t, db.URL), "orders") {
-					t.Fatal("not migrated")
-				}
-				assert.NoError(t, assert.Err(db.Pool.Exec(t.Context(), "CREATE TABLE mine (id int)")))
-			})
-		}
-	})
 	t.Run("a connection without options may vacuum the tables, as autovacuum does", func(t *testing.T) {
 		t.Parallel()
 		db := New(t)
@@ -86,13 +71,6 @@ func TestNew(t *testing.T) {
 		conn.Release()
 		assert.NoError(t, closePool(pool, time.Minute))
 	})
-}
-
-func TestEmptyHasNoTables(t *testing.T) {
-	t.Parallel()
-	if got := tables(t, Empty(t)); len(got) > 0 {
-		t.Fatal(got)
-	}
 }
 
 func TestGivenServer(t *testing.T) {
@@ -204,22 +182,9 @@ func TestMainOfAPackage(t *testing.T) {
 	}
 }
 
-// Most tests wait, so more of them run at a time than there are cores, unless -parallel says how many.
-func TestMainRunsMoreTestsThanCores(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		flags []string
-		want  int
-	}{{nil, atOnce * runtime.GOMAXPROCS(0)}, {[]string{"-test.parallel=1"}, 1}} {
-		if _, output := runChild(t, "parallel", c.flags...); !strings.Contains(output, fmt.Sprintf("%d at a time\n", c.want)) {
-			t.Errorf("with %q, want %d:\n%s", c.flags, c.want, output)
-		}
-	}
-}
-
-func runChild(t *testing.T, does string, flags ...string) (code int, output string) {
+func runChild(t *testing.T, does string) (code int, output string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), os.Args[0], append(flags, "-test.run=^TestChild$", "-test.v")...)
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestChild$", "-test.v")
 	cmd.Env = append(os.Environ(), variable+"="+does)
 	printed, err := cmd.CombinedOutput()
 	if cmd.ProcessState == nil {
@@ -256,8 +221,6 @@ func TestChild(t *testing.T) {
 		} else {
 			t.Log("server at /nonexistent 2147483647")
 		}
-	case "parallel":
-		t.Logf("%s at a time", flag.Lookup("test.parallel").Value)
 	case "leak":
 		go func() { select {} }()
 	case "failure":

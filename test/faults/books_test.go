@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"pawl/internal/books"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -69,9 +70,7 @@ func reader(t testing.TB, url string) *pgxpool.Pool {
 		return pool
 	}
 	pool, err := pgxpool.New(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	if readers.pools == nil {
 		readers.pools = map[string]*pgxpool.Pool{}
 	}
@@ -93,9 +92,7 @@ func query[T any](t testing.TB, url, sql string, args ...any) []T {
 		reader(t, url).Reset()
 		values, err = column[T](t, url, sql, args...)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return values
 }
 
@@ -138,9 +135,7 @@ func prove(t testing.TB, url string, traffics ...*traffic) {
 	stored := map[string]row{}
 	for _, r := range query[row](t, url, readBooks) {
 		stored[r.OrderID] = r
-		if wrong := r.wrong(); wrong != "" {
-			t.Errorf("%s: %+v", wrong, r)
-		}
+		assert.Equal(t, r.wrong(), "", r)
 	}
 	if len(stored) == 0 {
 		t.Error("the books are empty")
@@ -191,9 +186,7 @@ func proveStock(t testing.TB, url, item string, stock int64) {
 	t.Helper()
 	sold := count(t, url, `SELECT coalesce(sum(r.quantity), 0) FROM books.reservations AS r WHERE r.item = $1 AND r.state = 'sold'`, item)
 	left := count(t, url, `SELECT i.on_hand FROM books.inventory AS i WHERE i.item = $1`, item)
-	if sold+left != stock {
-		t.Errorf("of %d %s, %d were sold and %d are left", stock, item, sold, left)
-	}
+	assert.Equal(t, sold+left, stock, "of", item, sold, "were sold and", left, "are left")
 }
 
 // takeOvers counts how often an order was taken up after its lease had ended.
@@ -218,9 +211,7 @@ func sign(t testing.TB, database *dbtest.Database) {
 	t.Helper()
 	_, err := database.Pool.Exec(t.Context(),
 		`ALTER TABLE transitions ADD COLUMN written_by text NOT NULL DEFAULT current_setting('application_name')`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 }
 
 // proveFences fails for orders to which another process wrote than the one that had admitted or claimed them last: a write

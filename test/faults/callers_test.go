@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -210,7 +211,5 @@ func (l *listener) hears(t *testing.T, events int, want []byte) {
 			events--
 		}
 	}
-	if string(l.sum.Sum(nil)) != string(want) {
-		t.Error("a listener heard something else than the feed has")
-	}
+	assert.Equal(t, string(l.sum.Sum(nil)), string(want), "a listener heard something else than the feed has")
 }

@@ -19,6 +19,7 @@ import (
 
 	pawl "pawl/client"
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 	"pawl/test/clocks"
 	"pawl/test/dbtest"
 )
@@ -82,22 +83,16 @@ func (s *shop) write(policy string) {
 func (s *shop) exec(sql string, args ...any) {
 	s.t.Helper()
 	conn, err := pgx.Connect(s.t.Context(), s.database.AdminURL)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	assert.NoError(s.t, err)
 	defer conn.Close(s.t.Context())
-	if _, err := conn.Exec(s.t.Context(), sql, args...); err != nil {
-		s.t.Fatal(err)
-	}
+	assert.NoError(s.t, assert.Err(conn.Exec(s.t.Context(), sql, args...)))
 }
 
 // started is when a process started, as its log says.
 func (p *process) started() time.Time {
 	p.t.Helper()
 	var line struct{ Time time.Time }
-	if err := json.NewDecoder(strings.NewReader(p.stderr())).Decode(&line); err != nil {
-		p.t.Fatal(err)
-	}
+	assert.NoError(p.t, json.NewDecoder(strings.NewReader(p.stderr())).Decode(&line))
 	return line.Time
 }
 
@@ -130,9 +125,7 @@ func TestWallClockStepsForward(t *testing.T) {
 			t.Errorf("a call is signed as of %s", at)
 		}
 	}
-	if len(d.signed) != 2 {
-		t.Errorf("%d calls are signed", len(d.signed))
-	}
+	assert.Equal(t, len(d.signed), 2, "calls are signed")
 	s.prove()
 }
 
@@ -258,9 +251,7 @@ func TestDatabaseClockStepsBack(t *testing.T) {
 	dies.kill()
 	unlock()
 	settle(t, server.url, patience)
-	if n := takeOvers(t, server.url); n != held {
-		t.Errorf("%d orders were taken over", n)
-	}
+	assert.Equal(t, takeOvers(t, server.url), held, "orders were taken over")
 	const unnumbered = `SELECT (SELECT count(*) FROM pawl.transitions) + (SELECT count(*) FROM pawl.stock_movements)
 		- (SELECT coalesce(max(b.last_event_no), 0) FROM pawl.event_batches AS b)`
 	eventually(t, patience, "all events have numbers", func() bool { return count(t, server.url, unnumbered) == 0 })
@@ -287,7 +278,5 @@ func stepped() string {
 
 func write(t testing.TB, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -36,7 +37,7 @@ func openOriginal(t *testing.T, settings ...string) *original {
 			t.Skipf("NOT TESTED: there is no %s here", name)
 		}
 	}
-	o := &original{t: t, server: startPostgres(t, settings...), provider: openProvider(t, ""), inbox: openReceiver(t, false), client: newClient(4, false)}
+	o := &original{t: t, server: startPostgres(t, settings...), provider: openProvider(t, ""), inbox: openReceiver(t), client: newClient(4, false)}
 	t.Cleanup(o.client.close)
 	server := httptest.NewServer(o.provider)
 	t.Cleanup(func() {
@@ -51,9 +52,7 @@ func openOriginal(t *testing.T, settings ...string) *original {
 	for step, executor := range map[string]string{"charge": refunds + "  retry: {initial: 200ms, cap: 200ms, maxRetries: 900, budget: 1h}\n  breaker: {failures: 1000000, open: 1ms}\n", "reserve": blind, "confirm": final} {
 		text += step + ":\n" + fmt.Sprintf(executor, step, server.URL)
 	}
-	if err := os.WriteFile(o.policy, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(o.policy, []byte(text), 0o600))
 	if err := o.provider.SetFaults(simulator.Rule{Fault: simulator.ErrorAfter, Step: "charge", OrderPrefix: "doubt"}); err != nil {
 		t.Fatal(err)
 	}
@@ -83,9 +82,7 @@ type service struct {
 func (o *original) serve(database string, flags ...string) *service {
 	o.t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		o.t.Fatal(err)
-	}
+	assert.NoError(o.t, err)
 	port := strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)
 	listener.Close()
 	args := append([]string{"serve", "--database-url", database, "--listen", "127.0.0.1", "--port", port, "--public-url", "http://127.0.0.1:1"}, hasty...) // it is in what providers are sent
@@ -173,9 +170,7 @@ func (o *original) quarantined(s *service) {
 		return count(o.t, s.database, `SELECT count(*) FROM (SELECT due_at FROM pawl.orders UNION ALL SELECT due_at FROM pawl.event_relay UNION ALL SELECT due_at FROM pawl.webhook_endpoints) AS l
 			WHERE l.due_at > now() - interval '4 seconds'`) == 0
 	})
-	if now := query[string](o.t, s.database, state)[0]; now != before {
-		o.t.Errorf("was %s, is %s", before, now)
-	}
+	assert.Equal(o.t, query[string](o.t, s.database, state)[0], before, "was is")
 	if n := len(o.provider.Requests("doubt")); n != calls {
 		o.t.Errorf("the provider was called %d times", n-calls)
 	}
@@ -191,9 +186,7 @@ func (o *original) quarantined(s *service) {
 func (o *original) shell(begin string, less int, variables ...string) string {
 	o.t.Helper()
 	page, err := os.ReadFile("../../docs/operations.md")
-	if err != nil {
-		o.t.Fatal(err)
-	}
+	assert.NoError(o.t, err)
 	printed := regexp.MustCompile("(?s)\n" + regexp.QuoteMeta(begin) + ".*?```sh\n(.*?)```").FindSubmatch(page)
 	if printed == nil {
 		o.t.Fatalf("docs/operations.md has no commands after %q", begin)
@@ -229,9 +222,7 @@ func TestRestoredDatabase(t *testing.T) {
 	o.quarantined(second)
 	o.shell("`pawl serve --database-url \"$DRILL_DATABASE_URL\"`", 0, addresses...)
 	eventually(t, patience, "it goes on by itself", func() bool { return second.get("/health").code == http.StatusOK })
-	if err := o.provider.SetFaults(); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, o.provider.SetFaults())
 	second.until("doubt", "completed", "")
 	second.order("instead")
 	if lost, instead := numberOf(t, o.server.url, "lost"), numberOf(t, restored.url, "instead"); instead <= lost {
@@ -239,9 +230,7 @@ func TestRestoredDatabase(t *testing.T) {
 	}
 	o.inbox.awaits(second)
 	for _, entry := range o.provider.Books("doubt") {
-		if entry.Effects != 1 {
-			t.Errorf("%+v", entry)
-		}
+		assert.Equal(t, entry.Effects, 1, entry)
 	}
 	verify(t, restored.url)
 }
@@ -260,16 +249,12 @@ func TestServerIsReplaced(t *testing.T) {
 	}
 	data := filepath.Join(o.server.dir, "data")
 	for _, move := range [][2]string{{data, data + ".original"}, {filepath.Join(restored.dir, "data"), data}} {
-		if err := os.Rename(move[0], move[1]); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.Rename(move[0], move[1]))
 	}
 	o.server.start()
 	eventually(t, patience, "the service has started anew", func() bool { return s.get("/health").body.Code == "quarantined" })
 	o.quarantined(s)
-	if err := os.Rename(data+".original", filepath.Join(restored.dir, "data")); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.Rename(data+".original", filepath.Join(restored.dir, "data")))
 	restored.start() // for its end
 }
 
@@ -334,9 +319,7 @@ func TestCopyOfTheFiles(t *testing.T) {
 
 	third := o.serve(o.server.url, "--policy", o.policy, "--installation", "prod") // the original goes on
 	third.token = first.token
-	if err := o.provider.SetFaults(); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, o.provider.SetFaults())
 	third.until("doubt", "completed", "")
 }
 
@@ -368,9 +351,7 @@ func TestFailoverIsNoCopy(t *testing.T) {
 	first.kill()
 	o.server.kill()
 	for name, server := range map[string]*postgres{"standby": standby, "recovery": restored} {
-		if err := os.WriteFile(filepath.Join(server.dir, "data", name+".signal"), nil, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.WriteFile(filepath.Join(server.dir, "data", name+".signal"), nil, 0o644))
 		server.start()
 		server.url = server.server.URL("postgres")
 		if name == "standby" {
@@ -400,9 +381,7 @@ func TestFailoverIsNoCopy(t *testing.T) {
 func (o *original) backup(settings map[string]string) *postgres {
 	o.t.Helper()
 	rules := filepath.Join(o.server.dir, "data", "replication.conf") // the usual rules refuse replication
-	if err := os.WriteFile(rules, []byte("local  all,replication  pawl  peer  map=pawl\n"), 0o644); err != nil {
-		o.t.Fatal(err)
-	}
+	assert.NoError(o.t, os.WriteFile(rules, []byte("local  all,replication  pawl  peer  map=pawl\n"), 0o644))
 	if o.server.settings["hba_file"] == "" {
 		o.server.settings["hba_file"] = rules
 		o.server.immediate()

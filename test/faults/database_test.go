@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"pawl/internal/pgembed"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -113,9 +114,7 @@ func (s *postgres) all(sig syscall.Signal) (pids []int) {
 	for line := range strings.Lines(s.ps("-A", "-o", "ppid=,pid=")) {
 		if ids := strings.Fields(line); ids[0] == first {
 			pid, err := strconv.Atoi(ids[1])
-			if err != nil {
-				s.t.Fatal(err)
-			}
+			assert.NoError(s.t, err)
 			pids = append(pids, pid)
 		}
 	}
@@ -127,9 +126,7 @@ func (s *postgres) all(sig syscall.Signal) (pids []int) {
 func (s *postgres) ps(arguments ...string) string {
 	s.t.Helper()
 	said, err := exec.CommandContext(s.t.Context(), "ps", arguments...).Output()
-	if err != nil {
-		s.t.Fatalf("ps %v: %v", arguments, err)
-	}
+	assert.NoError(s.t, err, "ps", arguments)
 	return string(said)
 }
 
@@ -435,13 +432,9 @@ func TestSchemaDroppedUnderService(t *testing.T) {
 func change(t *testing.T, databaseURL, statements string) {
 	t.Helper()
 	conn, err := pgconn.Connect(t.Context(), databaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer conn.Close(t.Context())
-	if _, err := conn.Exec(t.Context(), statements).ReadAll(); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(conn.Exec(t.Context(), statements).ReadAll()))
 }
 
 // TestReaderOfTheLog makes the role and the publication as docs/events.md prints them for Debezium, and follows PostgreSQL's
@@ -489,9 +482,7 @@ func TestReaderOfTheLog(t *testing.T) {
 func subscribe(t *testing.T, server *postgres) (url string) {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/events.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	printed := regexp.MustCompile("(?s)```sql\n(CREATE ROLE broker.*?)```").FindSubmatch(page)
 	if printed == nil {
 		t.Fatal("docs/events.md does not say how to make the role")
@@ -499,20 +490,14 @@ func subscribe(t *testing.T, server *postgres) (url string) {
 	for _, name := range []string{
 		`"slot.name": "broker"`, `"publication.name": "pawl_events"`, `"table.include.list": "pawl.orders,pawl.transitions,pawl.stock_movements"`,
 	} {
-		if !strings.Contains(string(page), name) {
-			t.Errorf("docs/events.md: the configuration of Debezium does not say %s", name)
-		}
+		assert.Contains(t, string(page), name, "docs/events.md: the configuration of Debezium does not say")
 	}
 	change(t, server.url, string(printed[1]))
 	config, err := pgx.ParseConfig(server.url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	broker := fmt.Sprintf("host='%s' port=%d dbname=postgres user=broker password=change-me", config.Host, config.Port)
 	conn, err := pgx.Connect(t.Context(), broker)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer conn.Close(t.Context())
 	if _, err := conn.Exec(t.Context(), "SELECT pg_create_logical_replication_slot('broker', 'pgoutput')"); err != nil {
 		t.Fatal(err)

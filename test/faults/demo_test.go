@@ -2,7 +2,6 @@ package faults
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"net/http"
 	"net/http/cookiejar"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"pawl/internal/demo"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -46,9 +46,7 @@ func TestDemo(t *testing.T) {
 			eventually(t, 3*patience, "it ends", func() bool { return !p.running() })
 			code, said := p.exitCode(), p.stdout()
 			for _, words := range c.says {
-				if !strings.Contains(said, words) {
-					t.Errorf("says nothing of %q", words)
-				}
+				assert.Contains(t, said, words, "says nothing of")
 			}
 			if code != c.code || strings.Contains(said, "\x1b") {
 				t.Errorf("ended with %d", code)
@@ -83,27 +81,21 @@ func TestDemoThatDoesNotBalance(t *testing.T) {
 	folder := dbtest.Folder(t)
 	script := filepath.Join(t.TempDir(), "pawl")
 	text := "#!/bin/sh\nif [ \"$1\" = verify ]; then echo they are wrong >&2; exit 1; fi\nexec " + program() + " \"$@\"\n"
-	if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(script, []byte(text), 0o700))
 	var said bytes.Buffer
 	opt := demo.Options{Program: script, Length: time.Second, Out: &said, Dir: folder}
 	err := demo.Run(t.Context(), opt)
 	if err == nil || err.Error() != "pawl verify: they are wrong" || strings.Contains(said.String(), "The books balance") {
 		t.Errorf("error %v, printed:\n%s", err, said.String())
 	}
-	if err := demo.Run(t.Context(), opt); !errors.Is(err, demo.ErrNotEmpty) {
-		t.Errorf("a second one in the same folder: %v", err)
-	}
+	assert.ErrorIs(t, demo.Run(t.Context(), opt), demo.ErrNotEmpty, "a second one in the same folder")
 }
 
 // mentioned tells whether the command line of any process has a text. All that a demo starts has the path of its folder.
 func mentioned(t *testing.T, text string) bool {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for _, file := range files {
 		if line, err := os.ReadFile(file); err == nil && strings.Contains(string(line), text) {
 			return true
@@ -128,20 +120,14 @@ type person struct {
 func (p *person) ask(method, path string, form url.Values) (status int, body string) {
 	p.t.Helper()
 	r, err := http.NewRequestWithContext(p.t.Context(), method, p.address+path, strings.NewReader(form.Encode()))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	assert.NoError(p.t, err)
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	r.Header.Set("Sec-Fetch-Site", "same-origin")
 	answer, err := p.browser.Do(r)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	assert.NoError(p.t, err)
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	assert.NoError(p.t, err)
 	return answer.StatusCode, string(text)
 }
 
@@ -176,9 +162,7 @@ func TestDemoByHand(t *testing.T) {
 		t.Fatal(demo.stdout())
 	}
 	jar, err := cookiejar.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	p := &person{t, link[1], &http.Client{Jar: jar}}
 	if status, _ := p.ask(http.MethodGet, "/console/lab", nil); status != http.StatusForbidden {
 		t.Errorf("without the key: %d", status)

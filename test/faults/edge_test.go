@@ -13,13 +13,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -29,8 +29,13 @@ func TestContractFromAnotherMachine(t *testing.T) {
 	build(t)
 	t.Parallel()
 	database := dbtest.New(t)
-	p := launch(t, []string{"DATABASE_URL=" + database.URL, "PORT=0"}, "--allow-data-loss")
-	_, port, _ := net.SplitHostPort(strings.TrimPrefix(p.url(), "http://"))
+	unused := filepath.Join(t.TempDir(), "unused")
+	p := launch(t, []string{"DATABASE_URL=" + database.URL, "PORT=0"}, "--allow-data-loss", "--data-dir", unused)
+	announced, place := p.announced()
+	if _, err := os.Stat(unused); !os.IsNotExist(err) || !strings.HasPrefix(place, "postgres://") {
+		t.Errorf("with a given database, its data is in %s; in the data folder: %v", place, err)
+	}
+	_, port, _ := net.SplitHostPort(strings.TrimPrefix(announced, "http://"))
 	url := "http://" + net.JoinHostPort(otherAddress(t), port)
 	for _, c := range []struct {
 		request, body string
@@ -52,9 +57,7 @@ func TestContractFromAnotherMachine(t *testing.T) {
 	if code, text := fetch(t, "POST "+url+"/api/orders/process", `{"orderId":"evil","amount":1,"item":"widget"}`, map[string]string{"Origin": "http://evil.example", "Host": "evil.example"}); code != 421 {
 		t.Errorf("a page whose name was resolved to us: %d %s", code, text)
 	}
-	if n := count(t, database.URL, `SELECT count(*) FROM books.charges`); n != 1 {
-		t.Errorf("%d charges", n)
-	}
+	assert.Equal(t, count(t, database.URL, `SELECT count(*) FROM books.charges`), 1, "charges")
 }
 
 // TestThisMachineOnly runs the service without any setting.
@@ -83,9 +86,7 @@ func TestThisMachineOnly(t *testing.T) {
 func otherAddress(t *testing.T) string {
 	t.Helper()
 	all, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for _, one := range all {
 		if network, ok := one.(*net.IPNet); ok && network.IP.To4() != nil && !network.IP.IsLoopback() {
 			return network.IP.String()
@@ -100,23 +101,17 @@ func fetch(t *testing.T, target, body string, header map[string]string) (code in
 	t.Helper()
 	method, url, _ := strings.Cut(target, " ")
 	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for name, value := range header {
 		request.Header.Set(name, value)
 	}
 	request.Host = request.Header.Get("Host")
 	request.Close = true
 	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer response.Body.Close()
 	read, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return response.StatusCode, string(read)
 }
 
@@ -136,9 +131,7 @@ func TestMemoryUnderReaders(t *testing.T) {
 		metadata[fmt.Sprint("key-", i)] = strings.Repeat(strconv.Itoa(i%10), 500)
 	}
 	wide, err := json.Marshal(metadata)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	query[int64](t, database.URL, `WITH o AS (
 		INSERT INTO pawl.orders (order_id, status, fence, hold, hold_reason, amount, currency, item, metadata)
 		SELECT 'large-' || n, 'charging', 1, 'attention', 'look at me', 1, 'USD', 'i', (SELECT $1::jsonb || jsonb_object_agg('more' || m, repeat('y', 500)) FROM generate_series(1, 75) AS m)
@@ -210,16 +203,12 @@ func lives(t *testing.T, address string) time.Duration {
 	began := time.Now()
 	for try := 1; ; try++ {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/livez", http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		request.Close = true // the next look is another connection
 		response, err := http.DefaultClient.Do(request)
 		if err == nil {
 			response.Body.Close()
-			if response.StatusCode != http.StatusOK {
-				t.Errorf("/livez: %d", response.StatusCode)
-			}
+			assert.Equal(t, response.StatusCode, http.StatusOK, "/livez")
 			return time.Since(began)
 		}
 		if try == 3 {
@@ -234,9 +223,7 @@ func memory(t *testing.T, pid int) int64 {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	if err != nil {
 		said, err := exec.CommandContext(t.Context(), "ps", "-o", "rss=", "-p", strconv.Itoa(pid)).Output()
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		kilobytes, _ := strconv.ParseInt(string(bytes.TrimSpace(said)), 10, 64)
 		return kilobytes << 10
 	}
@@ -254,9 +241,7 @@ func TestFewFiles(t *testing.T) {
 	var idle []net.Conn
 	for range 300 {
 		conn, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		idle = append(idle, conn)
 	}
 	for range 10 {
@@ -268,69 +253,6 @@ func TestFewFiles(t *testing.T) {
 	for _, conn := range idle {
 		conn.Close()
 	}
-}
-
-// TestContract asks the program for what was promised to its first callers, as they do.
-func TestContract(t *testing.T) { //nolint:tparallel // the scenarios are; the books are read after them
-	build(t)
-	t.Parallel()
-	database := dbtest.New(t)
-	unused := filepath.Join(t.TempDir(), "unused")
-	p := launch(t, []string{"DATABASE_URL=" + database.URL, "PORT=0"}, "--allow-data-loss", "--data-dir", unused)
-	url, place := p.announced()
-	if _, err := os.Stat(unused); !os.IsNotExist(err) || !strings.HasPrefix(place, "postgres://") {
-		t.Errorf("with a given database, its data is in %s; in the data folder: %v", place, err)
-	}
-	c := newClient(4, true)
-	defer c.close()
-	widget := func(id string) order { return order{id: id, amount: "99.99", item: "widget"} }
-
-	t.Run("scenarios", func(t *testing.T) {
-		t.Run("GET /health answers 200 when ready", func(t *testing.T) {
-			t.Parallel()
-			if a := c.get(t.Context(), url+"/health"); a.err != nil || a.code != http.StatusOK {
-				t.Error(a)
-			}
-		})
-		t.Run("processing completes all three steps", func(t *testing.T) {
-			t.Parallel()
-			c.completes(t, url, widget("order-123"))
-		})
-		t.Run("processing again with the same orderId executes no step again", func(t *testing.T) {
-			t.Parallel()
-			first := c.completes(t, url, widget("order-again"))
-			for range 5 {
-				if again := c.completes(t, url, widget("order-again")); again.text != first.text {
-					t.Errorf("answered %s, then %s", first, again)
-				}
-			}
-			if n := count(t, database.URL, `SELECT count(*) FROM books.charges AS c WHERE c.order_id = 'order-again'`); n != 1 {
-				t.Errorf("%d charges", n)
-			}
-		})
-		t.Run("the answer tells of each step, as JSON", func(t *testing.T) {
-			t.Parallel()
-			a := c.completes(t, url, widget("order-steps"))
-			if len(a.body.Steps) != 3 || a.header.Get("Content-Type") != "application/json" {
-				t.Errorf("%v %s", a.header, a)
-			}
-			for _, step := range []string{"charge", "reserve", "confirm"} {
-				if !a.body.Steps[step].Completed {
-					t.Errorf("%s is not completed: %s", step, a)
-				}
-			}
-		})
-		t.Run("different orderIds are processed independently", func(t *testing.T) {
-			t.Parallel()
-			for i := range 10 {
-				c.completes(t, url, order{id: fmt.Sprint("order-", i), amount: fmt.Sprint(i, ".50"), item: "widget"})
-			}
-			if n := count(t, database.URL, `SELECT count(DISTINCT c.order_id) FROM books.charges AS c WHERE c.order_id ~ '^order-[0-9]$'`); n != 10 {
-				t.Errorf("%d orders were charged", n)
-			}
-		})
-	})
-	prove(t, database.URL)
 }
 
 // completes processes an order as any caller does and wants all of it done.
@@ -361,20 +283,12 @@ func TestContainer(t *testing.T) {
 	c.completes(t, p.url(), order{id: "order-1", amount: "99.99", item: "widget"})
 
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for _, want := range []string{"Uid:\t65532\t65532\t65532\t65532\n", "CapEff:\t0000000000000000\n"} {
-		if !strings.Contains(string(status), want) {
-			t.Errorf("not %q in\n%s", want, status)
-		}
+		assert.Contains(t, string(status), want, "not in", status)
 	}
-	if code := p.terminate(); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
-	if after := files(t, root); !slices.Equal(before, after) {
-		t.Errorf("it wrote: %s", after)
-	}
+	assert.Equal(t, p.terminate(), 0, "exit code")
+	assert.Equal(t, before, files(t, root), "it wrote")
 }
 
 // containerRoot is a folder with the program, and with the C library where the program was built to use it.
@@ -392,15 +306,9 @@ func containerRoot(t *testing.T) string {
 func copyFile(t *testing.T, from, to string) {
 	t.Helper()
 	content, err := os.ReadFile(from)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(to, content, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
+	assert.NoError(t, os.MkdirAll(filepath.Dir(to), 0o755))
+	assert.NoError(t, os.WriteFile(to, content, 0o755))
 }
 
 func files(t *testing.T, root string) (names []string) {
@@ -409,9 +317,7 @@ func files(t *testing.T, root string) (names []string) {
 		names = append(names, path)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return names
 }
 

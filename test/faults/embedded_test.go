@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -54,9 +55,7 @@ func firstStart(t *testing.T, dir string, o order) {
 		t.Errorf("names %s, want %s, and printed %q", place, dir, p.stdout())
 	}
 	newClient(1, false).completes(t, url, o)
-	if code := p.terminate(); code != 0 {
-		t.Errorf("ended with %d", code)
-	}
+	assert.Equal(t, p.terminate(), 0, "ended with")
 	if _, err := os.Stat(filepath.Join(dir, "data", "postmaster.pid")); !os.IsNotExist(err) {
 		t.Errorf("PostgreSQL was not shut down: %v", err)
 	}
@@ -67,13 +66,9 @@ func restart(t *testing.T, dir string, o order) {
 	t.Helper()
 	p := alone(t, dir)
 	newClient(1, false).completes(t, p.url(), o)
-	if n := count(t, socketURL(dir), `SELECT count(*) FROM books.charges`); n != 1 {
-		t.Errorf("%d charges", n)
-	}
+	assert.Equal(t, count(t, socketURL(dir), `SELECT count(*) FROM books.charges`), 1, "charges")
 	p.signal(syscall.SIGINT)
-	if code := p.exitCode(); code != 0 {
-		t.Errorf("ended with %d", code)
-	}
+	assert.Equal(t, p.exitCode(), 0, "ended with")
 }
 
 // company starts others on the same data.
@@ -164,14 +159,8 @@ func orphan(t *testing.T) {
 func killDatabase(t *testing.T, dir string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(dir, "data", "postmaster.pid"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	var pid int
-	if _, err := fmt.Sscan(string(text), &pid); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(fmt.Sscan(string(text), &pid)))
+	assert.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 }

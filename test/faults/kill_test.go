@@ -14,6 +14,7 @@ import (
 
 	pawl "pawl/client"
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -51,9 +52,7 @@ func TestKilledAtEveryStatement(t *testing.T) {
 					t.Parallel()
 					s := stage{fatal: n + 1, after: after, order: route.order, ends: route.ends, last: route.last}
 					s.play(t)
-					if !slices.Equal(s.executed, route.moves[:n+1]) {
-						t.Errorf("executed %v, want %v", s.executed, route.moves[:n+1])
-					}
+					assert.Equal(t, s.executed, route.moves[:n+1], "executed")
 				})
 			}
 		}
@@ -61,9 +60,7 @@ func TestKilledAtEveryStatement(t *testing.T) {
 			t.Parallel()
 			s := stage{order: route.order, ends: route.ends}
 			s.play(t)
-			if !slices.Equal(s.executed, route.moves) {
-				t.Errorf("executed %v, want %v", s.executed, route.moves)
-			}
+			assert.Equal(t, s.executed, route.moves, "executed")
 		})
 	}
 }
@@ -89,9 +86,7 @@ func (s *stage) play(t *testing.T) {
 	a := c.process(t.Context(), doomed.addresses()[0], s.order, "")
 	s.executed = p.statements()
 	if s.fatal == 0 {
-		if a.state() != s.ends {
-			t.Errorf("answered %s", a)
-		}
+		assert.Equal(t, a.state(), s.ends, "answered", a)
 		return
 	}
 	if a.err == nil {
@@ -121,9 +116,7 @@ func (s *stage) check(t *testing.T, url string, stored bool) {
 		"completed": "charging reserving confirming completed",
 		"failed":    "charging reserving refunding failed",
 	}[s.ends]
-	if path != want {
-		t.Errorf("the order went %s, want %s", path, want)
-	}
+	assert.Equal(t, path, want, "the order went")
 	last := s.after && s.fatal == s.last || s.fatal > s.last
 	if taken := takeOvers(t, url); (taken == 1) != (stored && !last) {
 		t.Errorf("%d take-overs", taken)

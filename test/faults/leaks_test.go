@@ -24,6 +24,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -267,9 +268,7 @@ func TestNothingWithheldComesOut(t *testing.T) {
 	t.Cleanup(likeStripe.Close)
 	serve := func(policy string) {
 		path := filepath.Join(t.TempDir(), "policy.yaml")
-		if err := os.WriteFile(path, []byte(policy), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.WriteFile(path, []byte(policy), 0o600))
 		l.process = launch(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL, "PAWL_SECRET_STEP=" + step, "PAWL_SECRET_HOOK=" + hook, "PAWL_SECRET_KEY=" + key},
 			"serve", "--database-url", database.URL, "--listen", "127.0.0.1", "--port", "0", "--allow-data-loss", "--log-level", "debug", "--policy", path)
 	}
@@ -310,9 +309,7 @@ func (l *leaks) books(database *dbtest.Database) {
 	l.t.Helper()
 	ctx := context.WithoutCancel(l.t.Context())
 	tx, err := database.Pool.Begin(ctx)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	assert.NoError(l.t, err)
 	defer tx.Rollback(ctx)
 	var role string // of people and reports
 	if err := tx.QueryRow(ctx, `SELECT rolname FROM pg_catalog.pg_roles
@@ -323,9 +320,7 @@ func (l *leaks) books(database *dbtest.Database) {
 	if err := tx.QueryRow(ctx, "SELECT array_agg(viewname::text) FROM pg_catalog.pg_views WHERE schemaname = 'books'").Scan(&views); err != nil || len(views) < 5 {
 		l.t.Fatalf("views %q, %v", views, err)
 	}
-	if _, err := tx.Exec(ctx, "SET LOCAL ROLE "+role); err != nil {
-		l.t.Fatal(err)
-	}
+	assert.NoError(l.t, assert.Err(tx.Exec(ctx, "SET LOCAL ROLE "+role)))
 	for _, view := range views {
 		var text string
 		if err := tx.QueryRow(ctx, "SELECT coalesce(string_agg(v::text, E'\\n'), '') FROM books."+view+" AS v").Scan(&text); err != nil {
@@ -345,9 +340,7 @@ func (l *leaks) search(database *dbtest.Database, marked []string) {
 	marked = append(marked, hex.EncodeToString(secret))
 	repeated := strings.ToLower(fmt.Sprint(l.echoes))
 	for _, text := range slices.Concat(methods, l.tokens, []string{"marked_secret_of_steps"}) {
-		if !strings.Contains(repeated, strings.ToLower(text)) {
-			l.t.Errorf("%s was not repeated", text)
-		}
+		assert.Contains(l.t, repeated, strings.ToLower(text), text, "was not repeated")
 	}
 	marked = append(marked, l.signing...)
 	for where, out := range l.out {
@@ -361,9 +354,7 @@ func (l *leaks) search(database *dbtest.Database, marked []string) {
 		}
 	}
 	for _, where := range []string{"books.step_calls", "GET /api/orders/refused-0", "log"} {
-		if !strings.Contains(l.out[where], "***") {
-			l.t.Errorf("%s: nothing was masked:\n%s", where, l.out[where])
-		}
+		assert.Contains(l.t, l.out[where], "***", where, "nothing was masked")
 	}
 }
 
@@ -493,14 +484,10 @@ func TestTraces(t *testing.T) {
 		"--allow-data-loss", "--database-url", dbtest.Empty(t), "--listen", "127.0.0.1", "--port", "0")
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url()+"/api/orders/process",
 		strings.NewReader(`{"orderId":"secret","amount":1,"item":"widget"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	request.Header.Set("Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 	answer, err := http.DefaultTransport.RoundTrip(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	answer.Body.Close()
 	if code := p.terminate(); code != 0 || answer.StatusCode != http.StatusOK {
 		t.Errorf("answered %s, ended with %d", answer.Status, code)
@@ -523,10 +510,6 @@ func TestTracesThatNobodyTakes(t *testing.T) {
 	p := launch(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1"},
 		"--allow-data-loss", "--database-url", dbtest.Empty(t), "--listen", "127.0.0.1", "--port", "0", "--grace", "2s")
 	a := newClient(1, false).insist(t.Context(), p.url(), order{id: "o-1", amount: "1.00", item: "widget"})
-	if a.state() != "completed" {
-		t.Errorf("answered %s", a)
-	}
-	if code := p.terminate(); code != 0 {
-		t.Errorf("ended with %d", code)
-	}
+	assert.Equal(t, a.state(), "completed", "answered", a)
+	assert.Equal(t, p.terminate(), 0, "ended with")
 }

@@ -12,10 +12,12 @@ import (
 	"testing"
 	"time"
 
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
-func TestMain(m *testing.M) { dbtest.Main(m) }
+// More of these tests wait than of others, and for longer: for processes that start, and for leases.
+func TestMain(m *testing.M) { dbtest.MainOf(m, 5) }
 
 // built is the program under test. It goes when the last test that uses it has ended.
 var built struct {
@@ -33,9 +35,7 @@ func build(t *testing.T) {
 	defer built.Unlock()
 	if built.users == 0 {
 		dir, err := os.MkdirTemp("", "pawl-faulttest-*")
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		built.path = filepath.Join(dir, "pawl")
 		readSources(t)
 		cmd := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", built.path, "pawl")
@@ -65,9 +65,7 @@ func readSources(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 }
 
 // program is where build put it.
@@ -103,9 +101,6 @@ func seed(t *testing.T) uint64 {
 	t.Logf("PAWL_FAULT_SEED=%d", s)
 	return uint64(s)
 }
-
-// newRandom makes the choices that follow from a seed.
-func newRandom(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0)) }
 
 func number(t *testing.T, variable string, usual int) int {
 	t.Helper()

@@ -14,6 +14,7 @@ import (
 
 	pawl "pawl/client"
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -86,9 +87,7 @@ func pausedInACall(t *testing.T) {
 	defer cancel()
 	for _, step := range steps {
 		_, err := s.provider.Await(ctx, func(r simulator.Request) bool { return r.OrderID == "paused-"+step && r.Step == step })
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 	}
 	sleeps.all[0].signal(syscall.SIGSTOP)
 	s.open(1)
@@ -102,9 +101,8 @@ func pausedInACall(t *testing.T) {
 			}
 		}
 	}
-	if n := metric(t, sleeps.addresses()[0], "pawl_step_answers_fenced_total"); n != int64(len(steps)) {
-		t.Errorf("%d answers were fenced, want %d", n, len(steps))
-	}
+	assert.Equal(t, metric(t, sleeps.addresses()[0], "pawl_step_answers_fenced_total"), int64(len(steps)),
+		"answers were fenced", len(steps))
 	for id, o := range s.outcomes() {
 		if o.Status != "completed" {
 			t.Errorf("order %s: %s\n%s", id, o, s.trace(id))

@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"pawl/internal/pgembed"
+	"pawl/test/assert"
 	"pawl/test/clocks"
-	"pawl/test/dbtest"
 )
 
 const (
@@ -72,9 +72,7 @@ func neutral(environ []string) (kept []string) {
 func (p *process) create(name string) *os.File {
 	p.t.Helper()
 	file, err := os.Create(filepath.Join(p.dir, name))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	assert.NoError(p.t, err)
 	return file
 }
 
@@ -217,9 +215,7 @@ func (r *replicas) launch() *process {
 	r.t.Helper()
 	r.started++
 	database, err := url.Parse(r.database)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	assert.NoError(r.t, err)
 	query := database.Query()
 	query.Set("application_name", fmt.Sprintf("%p-%d", r, r.started)) // for sign
 	database.RawQuery = query.Encode()
@@ -269,35 +265,4 @@ func spared(t *testing.T, url string) {
 	eventually(t, 3*patience, "orders that were taken over twice have moved", func() bool {
 		return count(t, url, `SELECT count(*) FROM orders AS o WHERE o.take_overs >= 2 AND o.ended_as IS NULL AND o.hold IS DISTINCT FROM 'attention'`) == 0
 	})
-}
-
-// TestCrowd sends every order many times at once, to all replicas.
-func TestCrowd(t *testing.T) {
-	build(t)
-	t.Parallel()
-	const orders, crowd = 60, 12
-	database := dbtest.New(t)
-	r := startReplicas(t, 3, database.URL)
-	c := newClient(64, true)
-	defer c.close()
-	stockUp(t, r.addresses()[0], scarce, orders/4)
-	ask := smallOrders("crowd")
-	for n := range orders {
-		o := ask(n, newRandom(uint64(n)))
-		if n%2 == 0 {
-			o.item = scarce
-		}
-		answers := make([]*answer, crowd)
-		each(crowd, 8, func(i int) { answers[i] = c.insist(t.Context(), r.addresses()[i%3], o) })
-		for _, a := range answers {
-			if !a.final() || a.wrong(o) != "" || a.state() != answers[0].state() {
-				t.Errorf("order %s: %s, another caller got %s", o.id, a, answers[0])
-			}
-		}
-	}
-	prove(t, database.URL)
-	proveStock(t, database.URL, scarce, orders/4)
-	if n := count(t, database.URL, `SELECT count(*) FROM books.orders`); n != orders {
-		t.Errorf("%d orders", n)
-	}
 }

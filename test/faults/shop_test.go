@@ -18,6 +18,7 @@ import (
 
 	pawl "pawl/client"
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -99,9 +100,7 @@ func openShop(t *testing.T, executor string, timeout time.Duration) *shop {
 	})
 	secrets := t.TempDir()
 	for name, text := range map[string]string{"key": "sk_test_1", "hook": hookSecret} {
-		if err := os.WriteFile(filepath.Join(secrets, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.WriteFile(filepath.Join(secrets, name), []byte(text), 0o600))
 	}
 	s.url, s.policy = server.URL, filepath.Join(t.TempDir(), "policy.yaml")
 	text := ""
@@ -109,9 +108,7 @@ func openShop(t *testing.T, executor string, timeout time.Duration) *shop {
 		how := fmt.Sprintf(executorOf(executor, step), step, s.url, secrets)
 		text += fmt.Sprintf(brief, step, how, timeout)
 	}
-	if err := os.WriteFile(s.policy, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(s.policy, []byte(text), 0o600))
 	return s
 }
 
@@ -123,9 +120,7 @@ const (
 func openProvider(t *testing.T, webhook string) *simulator.Simulator {
 	t.Helper()
 	provider, err := simulator.Open(simulator.Config{StripeWebhook: webhook, StripeWebhookSecret: hookSecret})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return provider
 }
 
@@ -183,9 +178,7 @@ func (s *shop) any() string {
 // faults sets the provider's plan.
 func (s *shop) faults(rules ...simulator.Rule) {
 	s.t.Helper()
-	if err := s.provider.SetFaults(rules...); err != nil {
-		s.t.Fatal(err)
-	}
+	assert.NoError(s.t, s.provider.SetFaults(rules...))
 }
 
 // order sends an order until it is accepted, and does not wait for its end.
@@ -215,9 +208,7 @@ func (s *shop) orderAs(id, prefer string) {
 func (s *shop) api(url string) *pawl.Client {
 	s.t.Helper()
 	api, err := pawl.New(url, pawl.Options{HTTPClient: s.client.http, RetryFor: -1})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	assert.NoError(s.t, err)
 	return api
 }
 

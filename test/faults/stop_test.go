@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -49,14 +50,10 @@ func stopUnderLoad(t *testing.T) {
 		load.start(t)
 		load.flows(100)
 		began := time.Now()
-		if code := r.all[0].terminate(); code != 0 {
-			t.Errorf("ended with %d", code)
-		}
+		assert.Equal(t, r.all[0].terminate(), 0, "ended with")
 		took := time.Since(began)
 		load.finish()
-		if left := unfinished(t, database.URL); left != 0 {
-			t.Errorf("%d orders were left behind", left)
-		}
+		assert.Equal(t, unfinished(t, database.URL), 0, "orders were left behind")
 		heard(t, database.URL, load)
 		t.Logf("%d orders; %s; ended in %s", len(load.orders), load.seen(), took)
 		loads = append(loads, load)
@@ -143,15 +140,11 @@ func TestExitCodes(t *testing.T) {
 	build(t)
 	t.Parallel()
 	taken, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { taken.Close() })
 	_, port, _ := net.SplitHostPort(taken.Addr().String())
 	file := filepath.Join(t.TempDir(), "pawl.yaml")
-	if err := os.WriteFile(file, []byte("lease: 5s\nleese: 5s\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(file, []byte("lease: 5s\nleese: 5s\n"), 0o600))
 	nobody := "postgres://pawl:hunter2@127.0.0.1:1/pawl"
 	database := dbtest.Empty(t)
 	for _, c := range []struct {
@@ -302,14 +295,10 @@ func holdOrders(t *testing.T, url string, n int64) (unlock func()) {
 func lockStock(t *testing.T, url string) (unlock func()) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	unlock = func() { _ = conn.Close(context.WithoutCancel(t.Context())) }
 	t.Cleanup(unlock)
-	if _, err := conn.Exec(t.Context(), "BEGIN"); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(conn.Exec(t.Context(), "BEGIN")))
 	locked, err := conn.Exec(t.Context(), "SELECT FROM pawl.inventory WHERE item = $1 FOR UPDATE", scarce)
 	if err != nil || locked.RowsAffected() != 1 {
 		t.Fatalf("lock the stock: %v, %s", err, locked)
@@ -328,9 +317,7 @@ func metric(t testing.TB, url, name string) int64 {
 	for lines := bufio.NewScanner(strings.NewReader(a.text)); lines.Scan(); {
 		if value, found := strings.CutPrefix(lines.Text(), name+" "); found {
 			n, err := strconv.ParseFloat(value, 64)
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, err)
 			return int64(n)
 		}
 	}
