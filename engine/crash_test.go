@@ -380,7 +380,7 @@ func TestStatementExecutedAfterItsConnectionIsLost(t *testing.T) {
 	}
 	t.Run("LeasesClaim", func(t *testing.T) {
 		t.Parallel()
-		b, p := setupBehind(t, soon)
+		b, p := setupBehind(t, engine.Config{RecoveryInterval: often, Lease: 3 * time.Second})
 		newGhost(b.Pool).admit(t, time.Minute, "one")
 		unlock := b.delay(t, "charging")
 		claims, atWork := p.loseFirst("LeasesClaim")

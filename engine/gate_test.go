@@ -285,7 +285,7 @@ concurrency: {by: concurrencyKey, limit: 2}`)
 // Replicas are stopped in the middle, again and again: no permit is lost.
 func TestConcurrencyPermitsSurviveStops(t *testing.T) {
 	t.Parallel()
-	s := openShop(t, 2, engine.Config{RecoveryInterval: often, Lease: time.Second})
+	s := openShop(t, 2, engine.Config{RecoveryInterval: often, Lease: 2 * time.Second})
 	s.use(t, twoPerCustomer)
 	s.faults(t, "slow:5ms")
 	const orders = 60
