@@ -165,6 +165,7 @@ const pagesOfList = 900
 // time.
 func TestPlansInUse(t *testing.T) {
 	t.Parallel()
+	dbtest.SkipIfShort(t)
 	conn := connectPlainly(t, dbtest.New(t).AdminURL)
 	script(t, conn, stored)
 	lists(t, conn)
@@ -310,6 +311,7 @@ VACUUM (ANALYZE) orders;`
 // be removed, because of an old snapshot.
 func TestClaimScan(t *testing.T) {
 	t.Parallel()
+	dbtest.SkipIfShort(t)
 	url := dbtest.New(t).AdminURL
 	conn, reader := connectPlainly(t, url), connectPlainly(t, url)
 	exec(t, conn, `ALTER TABLE orders SET (autovacuum_enabled = false);
@@ -330,6 +332,7 @@ func TestClaimScan(t *testing.T) {
 // TestShortenScan looks for waits that are too long among 120,000 orders that may wait long. It reads only the index.
 func TestShortenScan(t *testing.T) {
 	t.Parallel()
+	dbtest.SkipIfShort(t)
 	conn := connectPlainly(t, dbtest.New(t).AdminURL)
 	exec(t, conn, `ALTER TABLE orders DISABLE TRIGGER USER;
 		INSERT INTO orders (order_id, status, hold, due_at, currency, item, amount)
@@ -351,6 +354,7 @@ func TestShortenScan(t *testing.T) {
 // not expensive enough to be compiled (JIT), which takes longer than all of it.
 func TestPlansOfEvents(t *testing.T) {
 	t.Parallel()
+	dbtest.SkipIfShort(t)
 	conn := connectPlainly(t, dbtest.New(t).AdminURL)
 	for _, filled := range []bool{false, true} {
 		if filled {
@@ -377,6 +381,7 @@ func TestPlansOfEvents(t *testing.T) {
 // TestHistoryPlans reads fifty rows of a history of 50,000, from either end and from the middle.
 func TestHistoryPlans(t *testing.T) {
 	t.Parallel()
+	dbtest.SkipIfShort(t)
 	conn := connectPlainly(t, dbtest.New(t).AdminURL)
 	exec(t, conn,
 		`ALTER TABLE transitions DISABLE TRIGGER USER`,
@@ -410,6 +415,7 @@ SELECT 'https://shop.example/', 0, 'test', 'whsec_' FROM generate_series(1, 3);`
 // the newest of an order with many. Reading all would take thousands of pages.
 func TestDeliveryListPlans(t *testing.T) {
 	t.Parallel()
+	dbtest.SkipIfShort(t)
 	const most = 600
 	conn := connectPlainly(t, dbtest.New(t).AdminURL)
 	script(t, conn, sent)
