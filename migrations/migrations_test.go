@@ -77,7 +77,7 @@ func TestDown(t *testing.T) {
 	}
 	assert.Equal(t, schema(t, url), empty, "left behind")
 	up(t, url)
-	assert.Equal(t, schema(t, url), migrated, "was")
+	assert.Equal(t, schema(t, url), migrated)
 }
 
 // refuseDown is told what would go with a migration, and says no.

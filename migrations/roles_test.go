@@ -195,7 +195,7 @@ func TestServiceBecomesNobody(t *testing.T) {
 	}
 	want := "link_made test - maria, session_opened token:maria 192.0.2.1 maria, session_ended token:maria - maria"
 	got := ask(t, r.URL, `SELECT string_agg(concat_ws(' ', event, actor, coalesce(host(address), '-'), subject), ', ' ORDER BY entry_no) FROM access_log WHERE event <> 'token_created'`)
-	assert.Equal(t, got, want, "the access log has")
+	assert.Equal(t, got, want, "the access log")
 }
 
 // TestInventedEntries: the service's role writes into the access log what was never done, and a proof of the books finds it.

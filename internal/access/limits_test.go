@@ -168,7 +168,7 @@ func TestFailedAttempts(t *testing.T) {
 			"192.0.2.7": "192.0.2.7", "::ffff:192.0.2.7": "192.0.2.7",
 			"2001:db8:1:2:3:4:5:6": "2001:db8:1:2::", "fe80::1%eth0": "fe80::",
 		} {
-			assert.Equal(t, Network(netip.MustParseAddr(address)).String(), want, address, "is of")
+			assert.Equal(t, Network(netip.MustParseAddr(address)).String(), want, "network of", address)
 		}
 		if a := newAttempts(); a.placeOf(netip.Addr{}) == nil { // of a caller whose address is not known
 			t.Error("no place")

@@ -189,7 +189,7 @@ func TestMigrateDownRefuses(t *testing.T) {
 				}
 				matches(t, out, `rolling back \d{5}_\w+\.sql:\n(  (DROP|DELETE|ALTER) .*\n)+`)
 			}
-			assert.Equal(t, printed(t, "migrate", "status", "--database-url", database.AdminURL), status, "was")
+			assert.Equal(t, printed(t, "migrate", "status", "--database-url", database.AdminURL), status)
 			if out := printed(t, append([]string{"migrate", "down", "--database-url", database.AdminURL}, both...)...); !strings.HasSuffix(out, "\ndone\n") {
 				t.Errorf("printed %s", out)
 			}

@@ -220,10 +220,10 @@ func TestSettingsThatAreLogged(t *testing.T) { //nolint:paralleltest // bare cha
 	slog.New(slog.NewTextHandler(&log, nil)).Info("starting", slog.Group("settings", cfg.settings...))
 	for _, want := range []string{"settings.lease=7s", "settings.port=3000",
 		"settings.public-url=https://pawl.shop.example", "settings.database-url=postgres://pawl@db:5432/pawl"} {
-		assert.Contains(t, log.String(), want, "no in", &log)
+		assert.Contains(t, log.String(), want)
 	}
 	for _, f := range serveSettings() {
-		assert.Contains(t, log.String(), "settings."+f.Name+"=", "no", f.Name, "in", &log)
+		assert.Contains(t, log.String(), "settings."+f.Name+"=")
 	}
 	if strings.Contains(log.String(), "hunter2") {
 		t.Error(&log)

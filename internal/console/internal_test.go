@@ -194,6 +194,6 @@ func TestHeaderNamesThePerson(t *testing.T) {
 		`<span title="oidc:https://id.example.com#u-17. Your roles: read"><bdi>maria@example.com</bdi></span>`: {
 			Name: "oidc:https://id.example.com#u-17", Email: "maria@example.com", Roles: []string{"read"}},
 	} {
-		assert.Contains(t, render(t, "problem", me, client.Problem{}), want, "in")
+		assert.Contains(t, render(t, "problem", me, client.Problem{}), want)
 	}
 }

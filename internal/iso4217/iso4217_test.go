@@ -73,5 +73,5 @@ func TestMostDigitsIsTheMostOfAny(t *testing.T) {
 	for _, currency := range currencies {
 		most = max(most, currency.Digits)
 	}
-	assert.Equal(t, most, MostDigits, "digits are the most, not")
+	assert.Equal(t, most, MostDigits, "most digits")
 }

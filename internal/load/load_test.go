@@ -91,7 +91,7 @@ func TestPercentileIsOfTheNearestRank(t *testing.T) {
 		sorted = append(sorted, n)
 	}
 	for p, want := range map[float64]time.Duration{50: 500, 99: 990, 100: 999} {
-		assert.Equal(t, Percentile(sorted, p), want, "p", p, "is")
+		assert.Equal(t, Percentile(sorted, p), want, "p", p)
 	}
-	assert.Equal(t, Percentile(nil, 50), 0, "p50 of nothing is")
+	assert.Equal(t, Percentile(nil, 50), 0, "p50 of nothing")
 }

@@ -288,7 +288,7 @@ func listsOfWaiting(t *testing.T, conn planner) {
 
 func wantScan(t *testing.T, plan, scan string) {
 	t.Helper()
-	assert.Contains(t, plan, scan, "no in")
+	assert.Contains(t, plan, scan)
 }
 
 // waiting adds orders that wait for a person.

@@ -80,7 +80,7 @@ func wantRefused(t *testing.T, dir, why string) {
 	if got := s.bestOf(deadline(t), []string{dir}, 0); got.dir != "" {
 		t.Errorf("%s is chosen", got.dir)
 	}
-	assert.Contains(t, log.String(), why, "the log does not say", &log)
+	assert.Contains(t, log.String(), why)
 	_, err := Start(deadline(t), Config{Dir: folder(t), BinDir: dir})
 	wantError(t, err, "another user could have replaced it", why)
 	assert.ErrorIs(t, err, ErrSetting, "no wrong setting")
@@ -251,7 +251,7 @@ func TestAsRoot(t *testing.T) {
 		dir := folder(t)
 		stop(t, start(t, Config{Dir: dir, User: "daemon"}))
 		s := start(t, Config{Dir: dir})
-		assert.Equal(t, ownerOfProcess(t, s.PID()), lookup(t, "daemon").uid, "runs as not")
+		assert.Equal(t, ownerOfProcess(t, s.PID()), lookup(t, "daemon").uid, "runs as")
 		stop(t, s)
 		_, err := Start(deadline(t), Config{Dir: dir, User: "bin"})
 		wantError(t, err, "belongs to user daemon", "not as bin")

@@ -165,7 +165,7 @@ func (p *provider) stands(key, want string) {
 			got = fmt.Sprintf("%s %d", e.State, e.Effects)
 		}
 	}
-	assert.Equal(p.t, got, want, key, "is")
+	assert.Equal(p.t, got, want, key)
 }
 
 // crash returns a copy of a file that is in use, as an unclean stop would leave it now.

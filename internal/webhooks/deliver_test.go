@@ -228,7 +228,7 @@ func TestBodiesAreReadAgain(t *testing.T) {
 		return s.finished(no, 4)()
 	})
 	for _, g := range r.got() {
-		assert.Equal(t, before[g.id], g.body, g.id, "was")
+		assert.Equal(t, before[g.id], g.body, g.id)
 	}
 	if len(before) != 4 || strings.Count(before[r.got()[0].id], `"cursor"`) != 1 {
 		t.Errorf("%v", before)

@@ -218,7 +218,7 @@ func (s *shop) inOrder(got []received, orders, moves int) {
 		next[g.order] = max(next[g.order], g.seq)
 	}
 	for order, last := range next {
-		assert.Equal(s, last, int64(moves), "order", order, "the last one is")
+		assert.Equal(s, last, int64(moves), "last event of order", order)
 	}
 	assert.Equal(s, len(next), orders, "orders")
 }

@@ -211,5 +211,5 @@ func (l *listener) hears(t *testing.T, events int, want []byte) {
 			events--
 		}
 	}
-	assert.Equal(t, string(l.sum.Sum(nil)), string(want), "a listener heard something else than the feed has")
+	assert.Equal(t, string(l.sum.Sum(nil)), string(want), "the sum of what a listener heard")
 }

@@ -170,7 +170,7 @@ func (o *original) quarantined(s *service) {
 		return count(o.t, s.database, `SELECT count(*) FROM (SELECT due_at FROM pawl.orders UNION ALL SELECT due_at FROM pawl.event_relay UNION ALL SELECT due_at FROM pawl.webhook_endpoints) AS l
 			WHERE l.due_at > now() - interval '4 seconds'`) == 0
 	})
-	assert.Equal(o.t, query[string](o.t, s.database, state)[0], before, "was is")
+	assert.Equal(o.t, query[string](o.t, s.database, state)[0], before)
 	if n := len(o.provider.Requests("doubt")); n != calls {
 		o.t.Errorf("the provider was called %d times", n-calls)
 	}

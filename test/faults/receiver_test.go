@@ -55,7 +55,7 @@ func (r *receiver) ServeHTTP(_ http.ResponseWriter, request *http.Request) {
 	r.requests++
 	is := fmt.Sprintf("%s %d", e.Data.OrderID, e.Data.Seq)
 	if was, known := r.events[id]; known {
-		assert.Equal(r.t, was, is, id, "is and was it would be dropped")
+		assert.Equal(r.t, was, is, id, "is not what came before: it would be dropped")
 		return
 	}
 	r.events[id] = is
