@@ -151,6 +151,23 @@ const (
 	HoldCountHoldScheduled HoldCountHold = "scheduled"
 )
 
+// Defines values for LineKind.
+const (
+	LineKindDiscount LineKind = "discount"
+	LineKindFee      LineKind = "fee"
+	LineKindShipping LineKind = "shipping"
+	LineKindTax      LineKind = "tax"
+)
+
+// Defines values for LineInputKind.
+const (
+	LineInputKindDiscount LineInputKind = "discount"
+	LineInputKindFee      LineInputKind = "fee"
+	LineInputKindItem     LineInputKind = "item"
+	LineInputKindShipping LineInputKind = "shipping"
+	LineInputKindTax      LineInputKind = "tax"
+)
+
 // Defines values for MovementKind.
 const (
 	MovementKindAdjustment MovementKind = "adjustment"
@@ -875,10 +892,13 @@ type EventData struct {
 	// Examples: confirming
 	From string `json:"from,omitempty,omitzero"`
 
-	// Item Item that was ordered, or whose stock changed.
+	// Item Item that was ordered, or whose stock changed. Absent if the order has lines.
 	//
 	// Examples: widget
-	Item string `json:"item"`
+	Item string `json:"item,omitempty,omitzero"`
+
+	// Lines Lines of the order, if it has any. Absent if they are longer than 4 kB.
+	Lines []EventLine `json:"lines,omitempty,omitzero"`
 
 	// OnBehalfOf Person for whom the actor acted, as stated by the actor.
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
@@ -891,7 +911,7 @@ type EventData struct {
 	// Examples: order-123
 	OrderID string `json:"orderId,omitempty,omitzero"`
 
-	// Quantity Number of units ordered.
+	// Quantity Number of units ordered, of all items.
 	//
 	// Examples: 1
 	Quantity int `json:"quantity,omitempty,omitzero"`
@@ -922,6 +942,21 @@ type EventData struct {
 
 	// Version Version of the item after a stock movement.
 	Version int64 `json:"version,omitempty,omitzero"`
+}
+
+// EventLine defines model for EventLine.
+type EventLine struct {
+	// Amount Of the whole line, a decimal.
+	//
+	// Examples: 9.99
+	Amount string `json:"amount,omitempty,omitzero"`
+
+	// Item Examples: widget
+	Item string `json:"item"`
+
+	// Kind Absent for an item.
+	Kind     string `json:"kind,omitempty,omitzero"`
+	Quantity int    `json:"quantity"`
 }
 
 // EventPage defines model for EventPage.
@@ -1042,6 +1077,46 @@ type ItemPage struct {
 	NextCursor string `json:"nextCursor,omitempty,omitzero"`
 }
 
+// Line defines model for Line.
+type Line struct {
+	// Amount A decimal number as a string, so that it is not rounded.
+	//
+	// Examples: -5.00
+	Amount SignedDecimal `json:"amount,omitempty,omitzero"`
+
+	// Item Examples: widget
+	Item string `json:"item"`
+
+	// Kind Absent for an item.
+	Kind     LineKind `json:"kind,omitempty,omitzero"`
+	Quantity int      `json:"quantity"`
+}
+
+// LineKind Absent for an item.
+type LineKind string
+
+// LineInput defines model for LineInput.
+type LineInput struct {
+	// Amount Of the whole line, with the digits of the order's amount. Either all lines have one or none, and their sum is the order's amount. Lines that are no items require it.
+	//
+	// Examples: 49.95
+	Amount string `json:"amount,omitempty,omitzero"`
+
+	// Item What is ordered, or the name of another kind of line. The same rules apply as for orderId.
+	//
+	// Examples: widget
+	Item string `json:"item"`
+
+	// Kind Only items have stock, and one line at least is an item, the default. Only a discount is negative.
+	Kind LineInputKind `json:"kind,omitempty,omitzero"`
+
+	// Quantity Defaults to 1.
+	Quantity *int `json:"quantity,omitempty"`
+}
+
+// LineInputKind Only items have stock, and one line at least is an item, the default. Only a discount is negative.
+type LineInputKind string
+
 // Movement defines model for Movement.
 type Movement struct {
 	// Actor Who requested it, as in the history of an order.
@@ -1129,8 +1204,13 @@ type Order struct {
 	// InDoubt A call was made, and its outcome is not known yet.
 	InDoubt bool `json:"inDoubt,omitempty,omitzero"`
 
-	// Item Examples: widget
-	Item string `json:"item"`
+	// Item Absent if the order has lines.
+	//
+	// Examples: widget
+	Item string `json:"item,omitempty,omitzero"`
+
+	// Lines What was ordered, if it was not one item.
+	Lines []Line `json:"lines,omitempty,omitzero"`
 
 	// Metadata As given with the first request.
 	Metadata map[string]string `json:"metadata,omitempty,omitzero"`
@@ -1141,8 +1221,10 @@ type Order struct {
 	OrderID string `json:"orderId"`
 
 	// Policy Policy version that the order started with. Absent if every step runs in the database.
-	Policy   int `json:"policy,omitempty,omitzero"`
-	Quantity int `json:"quantity"`
+	Policy int `json:"policy,omitempty,omitzero"`
+
+	// Quantity Absent if the order has lines.
+	Quantity int `json:"quantity,omitempty,omitzero"`
 
 	// Refunded The sum of the refunds that succeeded, as a decimal. Absent if no refund was requested.
 	Refunded string `json:"refunded,omitempty,omitzero"`
@@ -1353,10 +1435,13 @@ type ProcessBody struct {
 	// CustomerID The customer. Sent to providers, and usable in policy rules.
 	CustomerID string `json:"customerId,omitempty,omitzero"`
 
-	// Item What is ordered. The same rules apply as for orderId.
+	// Item What is ordered; or use lines. The same rules apply as for orderId.
 	//
 	// Examples: widget
-	Item string `json:"item"`
+	Item string `json:"item,omitempty,omitzero"`
+
+	// Lines What is ordered, if it is more than one item. The order gets all of them or none. One line without an amount is the same as item and quantity.
+	Lines []LineInput `json:"lines,omitempty,omitzero"`
 
 	// Metadata Your own strings, stored with the order: up to 50, with keys of up to 40 characters and values of up to 500.
 	Metadata map[string]string `json:"metadata,omitempty,omitzero"`
@@ -1369,7 +1454,7 @@ type ProcessBody struct {
 	// PaymentMethod The payment method, in the terms of the provider. Never logged or returned.
 	PaymentMethod string `json:"paymentMethod,omitempty,omitzero"`
 
-	// Quantity Defaults to 1.
+	// Quantity Number of units of the item. Defaults to 1.
 	Quantity *int `json:"quantity,omitempty"`
 
 	// ReservationTTL How many seconds a reservation may wait for its confirmation before the order is undone.
@@ -1584,6 +1669,11 @@ type SetInventoryBody struct {
 	// RequestID A name for this request, so that it is done once.
 	RequestID string `json:"requestId,omitempty,omitzero"`
 }
+
+// SignedDecimal A decimal number as a string, so that it is not rounded.
+//
+// Examples: -5.00
+type SignedDecimal = string
 
 // SkipBody defines model for SkipBody.
 type SkipBody struct {

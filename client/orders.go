@@ -3,8 +3,10 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -15,6 +17,22 @@ func (s Status) Final() bool {
 
 // ETag is the version of the order, for If-Match and If-None-Match.
 func (o *Order) ETag() string { return strconv.Quote(strconv.Itoa(o.Seq)) }
+
+// What says what was ordered, for people: the item and its quantity, or the first lines.
+func (o *Order) What() string {
+	const most = 3
+	if o.Lines == nil {
+		return fmt.Sprintf("%d × %s", o.Quantity, o.Item)
+	}
+	var text []string
+	for _, l := range o.Lines[:min(len(o.Lines), most)] {
+		text = append(text, fmt.Sprintf("%d × %s", l.Quantity, l.Item))
+	}
+	if more := len(o.Lines) - most; more > 0 {
+		text = append(text, fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(text, ", ")
+}
 
 // Process sends an order, and returns it when it is final, or when the service stops waiting for it. The order ID is
 // the idempotency key; if it is empty, Process creates one.

@@ -158,6 +158,31 @@ func (q *Queries) InventoryTracked(ctx context.Context) (bool, error) {
 	return tracked, err
 }
 
+const inventoryUnlocked = `-- name: InventoryUnlocked :many
+SELECT i.item FROM pawl.inventory AS i WHERE i.item = ANY($1::text[]) FOR NO KEY UPDATE SKIP LOCKED
+`
+
+// Returns the items whose rows no other transaction has locked or is inserting.
+func (q *Queries) InventoryUnlocked(ctx context.Context, names []string) ([]string, error) {
+	rows, err := q.db.Query(ctx, inventoryUnlocked, names)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var item string
+		if err := rows.Scan(&item); err != nil {
+			return nil, err
+		}
+		items = append(items, item)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const stockMovementByRequest = `-- name: StockMovementByRequest :one
 SELECT s.version, s.at, s.change, s.on_hand, s.sold, s.position, s.item, s.kind, s.actor, s.on_behalf_of, s.reason, s.request_id FROM pawl.stock_movements AS s
 WHERE s.item = $1 AND s.request_id = $2::text AND s.actor = $3::text AND s.kind <> 'restock'

@@ -74,6 +74,7 @@ type Order struct {
 	ConcurrencyKey       *string
 	Action               []byte
 	Refunds              *int32
+	Lines                []byte
 	ChargedAt            *time.Time
 	RefundedAt           *time.Time
 	ReservedAt           *time.Time
@@ -187,6 +188,7 @@ type WrittenOrder struct {
 	ConcurrencyKey       *string
 	Action               []byte
 	Refunds              *int32
+	Lines                []byte
 	ChargedAt            *time.Time
 	RefundedAt           *time.Time
 	ReservedAt           *time.Time

@@ -74,18 +74,20 @@ WITH looked AS (
      WHERE $11::boolean AND w.hold IS NOT NULL AND (w.hold, w.order_no) > (k.hold, $13::bigint) AND (w.hold, w.order_no) < (k.hold, $14::bigint)
      ORDER BY w.hold, w.order_no LIMIT $15::integer) AS h)
   UNION ALL
-  (SELECT i.order_no FROM pawl.orders AS i
-   WHERE $12::text = 'item' AND $17::boolean AND NOT $11::boolean AND i.hold IS NOT NULL
-     AND (i.item, i.order_no) > ($18::text, $13::bigint) AND (i.item, i.order_no) < ($18::text, $14::bigint)
-   ORDER BY i.item DESC, i.order_no DESC LIMIT $15::integer)
+  (SELECT h.order_no FROM unnest(ARRAY[$17::text, '']) AS n(item), LATERAL (
+     SELECT i.order_no FROM pawl.orders AS i
+     WHERE $12::text = 'item' AND $18::boolean AND NOT $11::boolean AND i.hold IS NOT NULL
+       AND (i.item, i.order_no) > (n.item, $13::bigint) AND (i.item, i.order_no) < (n.item, $14::bigint)
+     ORDER BY i.item DESC, i.order_no DESC LIMIT $15::integer) AS h)
   UNION ALL
-  (SELECT i.order_no FROM pawl.orders AS i
-   WHERE $12::text = 'item' AND $17::boolean AND $11::boolean AND i.hold IS NOT NULL
-     AND (i.item, i.order_no) > ($18::text, $13::bigint) AND (i.item, i.order_no) < ($18::text, $14::bigint)
-   ORDER BY i.item, i.order_no LIMIT $15::integer)
+  (SELECT h.order_no FROM unnest(ARRAY[$17::text, '']) AS n(item), LATERAL (
+     SELECT i.order_no FROM pawl.orders AS i
+     WHERE $12::text = 'item' AND $18::boolean AND $11::boolean AND i.hold IS NOT NULL
+       AND (i.item, i.order_no) > (n.item, $13::bigint) AND (i.item, i.order_no) < (n.item, $14::bigint)
+     ORDER BY i.item, i.order_no LIMIT $15::integer) AS h)
   UNION ALL
   (SELECT d.order_no FROM (
-     SELECT u.order_no FROM pawl.orders AS u WHERE $12::text IN ('uncompleted', 'item') AND $17::boolean
+     SELECT u.order_no FROM pawl.orders AS u WHERE $12::text IN ('uncompleted', 'item') AND $18::boolean
        AND u.due_at > (SELECT '-infinity'::timestamptz) AND u.due_at < (SELECT 'infinity'::timestamptz) AND u.hold IS NULL
      ORDER BY u.due_at LIMIT (SELECT 1000000)) AS d
    WHERE d.order_no > $13::bigint AND d.order_no < $14::bigint
@@ -93,24 +95,24 @@ WITH looked AS (
   UNION ALL
   (SELECT c.order_no FROM pawl.orders AS c
    WHERE $12::text = 'customer' AND NOT $11::boolean AND c.customer_id IS NOT NULL
-     AND (c.customer_id, c.order_no) > ($18::text, $13::bigint) AND (c.customer_id, c.order_no) < ($18::text, $14::bigint)
+     AND (c.customer_id, c.order_no) > ($17::text, $13::bigint) AND (c.customer_id, c.order_no) < ($17::text, $14::bigint)
    ORDER BY c.customer_id DESC, c.order_no DESC LIMIT $15::integer)
   UNION ALL
   (SELECT c.order_no FROM pawl.orders AS c
    WHERE $12::text = 'customer' AND $11::boolean AND c.customer_id IS NOT NULL
-     AND (c.customer_id, c.order_no) > ($18::text, $13::bigint) AND (c.customer_id, c.order_no) < ($18::text, $14::bigint)
+     AND (c.customer_id, c.order_no) > ($17::text, $13::bigint) AND (c.customer_id, c.order_no) < ($17::text, $14::bigint)
    ORDER BY c.customer_id, c.order_no LIMIT $15::integer)
   UNION ALL
   (SELECT r.order_no FROM (
      SELECT DISTINCT v.item, v.order_no FROM pawl.reservations AS v
      WHERE $12::text = 'item' AND 'completed' = ANY($1::text[]) AND NOT $11::boolean
-       AND (v.item, v.order_no) > ($18::text, $13::bigint) AND (v.item, v.order_no) < ($18::text, $14::bigint)
+       AND (v.item, v.order_no) > ($17::text, $13::bigint) AND (v.item, v.order_no) < ($17::text, $14::bigint)
      ORDER BY v.item DESC, v.order_no DESC LIMIT $15::integer) AS r)
   UNION ALL
   (SELECT r.order_no FROM (
      SELECT DISTINCT v.item, v.order_no FROM pawl.reservations AS v
      WHERE $12::text = 'item' AND 'completed' = ANY($1::text[]) AND $11::boolean
-       AND (v.item, v.order_no) > ($18::text, $13::bigint) AND (v.item, v.order_no) < ($18::text, $14::bigint)
+       AND (v.item, v.order_no) > ($17::text, $13::bigint) AND (v.item, v.order_no) < ($17::text, $14::bigint)
      ORDER BY v.item, v.order_no LIMIT $15::integer) AS r)
   UNION ALL
   (SELECT f.order_no FROM pawl.orders AS f
@@ -123,15 +125,17 @@ WITH looked AS (
      AND (f.ended_as, f.order_no) > ('failed', $13::bigint) AND (f.ended_as, f.order_no) < ('failed', $14::bigint)
    ORDER BY f.ended_as, f.order_no LIMIT $15::integer)
   UNION ALL
-  (SELECT f.order_no FROM pawl.orders AS f
-   WHERE $12::text = 'item' AND 'failed' = ANY($1::text[]) AND NOT $11::boolean AND f.ended_as = 'failed'
-     AND (f.item, f.order_no) > ($18::text, $13::bigint) AND (f.item, f.order_no) < ($18::text, $14::bigint)
-   ORDER BY f.item DESC, f.order_no DESC LIMIT $15::integer)
+  (SELECT h.order_no FROM unnest(ARRAY[$17::text, '']) AS n(item), LATERAL (
+     SELECT f.order_no FROM pawl.orders AS f
+     WHERE $12::text = 'item' AND 'failed' = ANY($1::text[]) AND NOT $11::boolean AND f.ended_as = 'failed'
+       AND (f.item, f.order_no) > (n.item, $13::bigint) AND (f.item, f.order_no) < (n.item, $14::bigint)
+     ORDER BY f.item DESC, f.order_no DESC LIMIT $15::integer) AS h)
   UNION ALL
-  (SELECT f.order_no FROM pawl.orders AS f
-   WHERE $12::text = 'item' AND 'failed' = ANY($1::text[]) AND $11::boolean AND f.ended_as = 'failed'
-     AND (f.item, f.order_no) > ($18::text, $13::bigint) AND (f.item, f.order_no) < ($18::text, $14::bigint)
-   ORDER BY f.item, f.order_no LIMIT $15::integer)
+  (SELECT h.order_no FROM unnest(ARRAY[$17::text, '']) AS n(item), LATERAL (
+     SELECT f.order_no FROM pawl.orders AS f
+     WHERE $12::text = 'item' AND 'failed' = ANY($1::text[]) AND $11::boolean AND f.ended_as = 'failed'
+       AND (f.item, f.order_no) > (n.item, $13::bigint) AND (f.item, f.order_no) < (n.item, $14::bigint)
+     ORDER BY f.item, f.order_no LIMIT $15::integer) AS h)
   UNION ALL
   (SELECT k.order_no FROM pawl.orders AS k
    WHERE $12::text = 'uncompleted' AND 'canceled' = ANY($1::text[]) AND NOT $11::boolean AND k.ended_as IN ('failed', 'canceled')
@@ -143,15 +147,17 @@ WITH looked AS (
      AND (k.ended_as, k.order_no) > ('canceled', $13::bigint) AND (k.ended_as, k.order_no) < ('canceled', $14::bigint)
    ORDER BY k.ended_as, k.order_no LIMIT $15::integer)
   UNION ALL
-  (SELECT k.order_no FROM pawl.orders AS k
-   WHERE $12::text = 'item' AND 'canceled' = ANY($1::text[]) AND NOT $11::boolean AND k.ended_as = 'canceled'
-     AND (k.item, k.order_no) > ($18::text, $13::bigint) AND (k.item, k.order_no) < ($18::text, $14::bigint)
-   ORDER BY k.item DESC, k.order_no DESC LIMIT $15::integer)
+  (SELECT h.order_no FROM unnest(ARRAY[$17::text, '']) AS n(item), LATERAL (
+     SELECT k.order_no FROM pawl.orders AS k
+     WHERE $12::text = 'item' AND 'canceled' = ANY($1::text[]) AND NOT $11::boolean AND k.ended_as = 'canceled'
+       AND (k.item, k.order_no) > (n.item, $13::bigint) AND (k.item, k.order_no) < (n.item, $14::bigint)
+     ORDER BY k.item DESC, k.order_no DESC LIMIT $15::integer) AS h)
   UNION ALL
-  (SELECT k.order_no FROM pawl.orders AS k
-   WHERE $12::text = 'item' AND 'canceled' = ANY($1::text[]) AND $11::boolean AND k.ended_as = 'canceled'
-     AND (k.item, k.order_no) > ($18::text, $13::bigint) AND (k.item, k.order_no) < ($18::text, $14::bigint)
-   ORDER BY k.item, k.order_no LIMIT $15::integer)
+  (SELECT h.order_no FROM unnest(ARRAY[$17::text, '']) AS n(item), LATERAL (
+     SELECT k.order_no FROM pawl.orders AS k
+     WHERE $12::text = 'item' AND 'canceled' = ANY($1::text[]) AND $11::boolean AND k.ended_as = 'canceled'
+       AND (k.item, k.order_no) > (n.item, $13::bigint) AND (k.item, k.order_no) < (n.item, $14::bigint)
+     ORDER BY k.item, k.order_no LIMIT $15::integer) AS h)
 ), page AS MATERIALIZED (
   SELECT l.order_no FROM looked AS l GROUP BY l.order_no
   ORDER BY CASE WHEN $11::boolean THEN l.order_no ELSE -l.order_no END LIMIT $15::integer
@@ -161,7 +167,8 @@ SELECT ARRAY(
     WHERE (
       SELECT o.status = ANY($1::text[]) AND o.created_at >= $2::timestamptz AND o.created_at < $3::timestamptz
         AND o.amount >= $4::pawl.money_amount AND o.amount <= $5::pawl.money_amount
-        AND ($6::text = '' OR o.item = $6::text) AND ($7::text = '' OR o.customer_id = $7::text)
+        AND ($6::text = '' OR o.item = $6::text
+          OR o.lines IS NOT NULL AND $6::text IN (SELECT l.item FROM pawl.items_of(o.item, o.quantity, o.lines) AS l(line, item, quantity))) AND ($7::text = '' OR o.customer_id = $7::text)
         AND ($8::text = '' OR o.hold_reason = $8::text OR starts_with(o.hold_reason, $8::text || ':'))
         AND ($9::text = '' OR o.failure_step = $9::text)
         AND ($10::text = '' OR o.failure_code = $10::text)
@@ -188,8 +195,8 @@ type OrdersFindParams struct {
 	Before      int64
 	Looks       int32
 	Holds       []string
-	Unfinished  bool
 	Name        string
+	Unfinished  bool
 }
 
 type OrdersFindRow struct {
@@ -200,7 +207,8 @@ type OrdersFindRow struct {
 
 // by is the index to search: number (the primary key, for lists that include completed orders), customer, item, or
 // uncompleted. An item's completed orders are found through its reservations; failed and canceled orders through
-// ended_as; held orders hold by hold (holds), or by item. Driven orders are few, and all are read, through orders_due
+// ended_as; held orders hold by hold (holds), or by item. Unless they are completed, orders with lines have no item in an
+// index (” is in its place), and all of them are looked at. Driven orders are few, and all are read, through orders_due
 // without the held ones.
 //
 // Each search returns its next numbers, as many as looks, so the next ones of all of them are among these.
@@ -226,8 +234,8 @@ func (q *Queries) OrdersFind(ctx context.Context, arg OrdersFindParams) (OrdersF
 		arg.Before,
 		arg.Looks,
 		arg.Holds,
-		arg.Unfinished,
 		arg.Name,
+		arg.Unfinished,
 	)
 	var i OrdersFindRow
 	err := row.Scan(&i.Found, &i.Looked, &i.Last)
@@ -235,7 +243,7 @@ func (q *Queries) OrdersFind(ctx context.Context, arg OrdersFindParams) (OrdersF
 }
 
 const ordersRead = `-- name: OrdersRead :many
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM pawl.full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.lines, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM pawl.full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT pawl.orders_within($1::bigint[], $2::bigint)))
 ORDER BY array_position($1::bigint[], o.order_no)
 `
@@ -299,6 +307,7 @@ func (q *Queries) OrdersRead(ctx context.Context, arg OrdersReadParams) ([]Order
 			&i.ConcurrencyKey,
 			&i.Action,
 			&i.Refunds,
+			&i.Lines,
 			&i.ChargedAt,
 			&i.RefundedAt,
 			&i.ReservedAt,

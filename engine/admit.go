@@ -36,6 +36,9 @@ func (e *remote) admit(runs []*run) []*run {
 
 func hasTerms(r *run) bool { return r.input.Terms != (Terms{}) }
 
+// hasOtherTerms reports whether the order has more terms than lines.
+func hasOtherTerms(r *run) bool { return r.input.Terms != (Terms{Lines: r.input.Lines}) }
+
 // remotePace is the time between two statements for results of providers. It is short compared with a call over a
 // network, and makes batches of what would be single orders: a statement costs as much for one order as for ten.
 const remotePace = 20 * time.Millisecond
@@ -232,6 +235,7 @@ func (e *remote) admitTo(version *int32, p *policy.Policy, with permits, runs []
 	with.asked = time.Now()
 	defer with.freeUnused()
 	params := e.admitWithTermsParams(version, p, runs)
+	params.Waits = version != nil || slices.ContainsFunc(runs, hasOtherTerms)
 	params.Begins, params.LeaseSeconds = with.pool != nil, max(e.cfg.Lease, with.lease()).Seconds()
 	rows, err := e.query.OrdersAdmitWithTerms(e.ctx, params)
 	if err != nil {
@@ -253,6 +257,7 @@ func (e *core) admitWithTermsParams(version *int32, start *policy.Policy, runs [
 		in, o := &r.input.Terms, &r.order
 		o.CustomerID = db.Optional(in.CustomerID)
 		p.Policies = append(p.Policies, or(version))
+		p.Lines = append(p.Lines, in.Lines)
 		p.CustomerIds = append(p.CustomerIds, in.CustomerID)
 		p.PaymentMethods = append(p.PaymentMethods, in.PaymentMethod)
 		p.StartAts = append(p.StartAts, in.StartAt)
@@ -282,7 +287,7 @@ func termsOf(in *Terms, o *orders.Order, p *policy.Policy) orderTerms {
 	if p == nil {
 		return t
 	}
-	t.concurrencyKey = p.Key(policy.Order{Amount: o.Amount, Currency: o.Currency, Item: o.Item,
+	t.concurrencyKey = p.Key(policy.Order{Amount: o.Amount, Currency: o.Currency, Items: orders.ItemsOf(o.Item, []byte(in.Lines)),
 		CustomerID: in.CustomerID, ConcurrencyKey: in.ConcurrencyKey})
 	t.completeWithin = p.CompleteWithin.Seconds()
 	t.reservationTTL = cmp.Or(t.reservationTTL, p.ReservationTTL.Seconds())

@@ -267,16 +267,16 @@ func resultAfter(r *run) destination {
 
 // overloaded reports whether work arrives faster than it is done: a queue moves, but its oldest run has waited for a
 // quarter of the lease. A queue whose statement hangs is not a sign of load, and delays only its own orders. Orders of an
-// item whose stock row is locked may take a quarter of the memory.
-func (e *Engine) overloaded(item string) bool {
+// item whose stock row is locked may take a quarter of the memory. in is nil if there is no request.
+func (e *Engine) overloaded(in *Input) bool {
 	most := e.cfg.MaxInFlight
-	if e.runs.size.Load() >= int64(most) || e.runs.bytes.Load() >= maxMetadata || e.hot.holds(item) > most/4 {
+	if e.runs.size.Load() >= int64(most) || e.runs.bytes.Load() >= maxMetadata || in != nil && e.hot.holds(in) > most/4 {
 		return true
 	}
 	return slices.ContainsFunc(e.all, func(q *queue) bool { return q.Behind(e.cfg.Lease / 4) })
 }
 
-// maxMetadata bounds the metadata of all orders in memory. While a batch is being sent, there are about six copies of it:
+// maxMetadata bounds the metadata and lines of all orders in memory. While a batch is being sent, there are about six copies of it:
 // bodies, arguments, the wire, and garbage.
 const maxMetadata = 32 << 20
 

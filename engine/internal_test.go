@@ -35,11 +35,11 @@ func TestQueuesThatTurnCallersAway(t *testing.T) {
 				e := New(nil, Config{})
 				defer e.cancel()
 				c.queue(e).Add(newRun("waits", Input{}))
-				if e.overloaded("") {
+				if e.overloaded(nil) {
 					t.Error("turned away at once")
 				}
 				<-time.After(time.Hour)
-				assert.Equal(t, e.overloaded(""), c.want)
+				assert.Equal(t, e.overloaded(nil), c.want)
 			})
 		})
 	}
@@ -55,7 +55,7 @@ func TestHotItemsAreWhatWritesStockRows(t *testing.T) {
 		return r
 	}
 	e.hot.add([]*run{of(fsm.Reserving, "locked")})
-	if n := e.hot.holds("locked"); n != 1 {
+	if n := e.hot.holds(&Input{Item: "locked"}); n != 1 {
 		t.Fatalf("%d orders of the locked item", n)
 	}
 	runs := []*run{of(fsm.Charging, "locked"), of(fsm.Confirming, "locked"), of(fsm.Reserving, "free"), of(fsm.Refunding, "locked")}
@@ -67,7 +67,7 @@ func TestHotItemsAreWhatWritesStockRows(t *testing.T) {
 	if fast := e.hot.divert([]*run{stale}); len(fast) != 0 {
 		t.Error("an order with the answer of the step before goes the fast way")
 	}
-	assert.Equal(t, e.hot.holds("locked"), 3, "orders of the locked item, want 3")
+	assert.Equal(t, e.hot.holds(&Input{Item: "locked"}), 3, "orders of the locked item, want 3")
 	e.hot.unblock("locked")
 	if fast := e.hot.divert(runs); len(fast) != 4 {
 		t.Errorf("%d go the fast way when the item is free", len(fast))

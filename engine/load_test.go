@@ -65,6 +65,9 @@ func orderForPlans(t testing.TB, e *engine.Engine, i int64) error {
 		}
 		_, _ = e.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: in.OrderID, RequestID: "1"}) // may come too late
 	}
+	if i%25 == 7 {
+		in = basket(in.OrderID, units(in.Item, 1), units("few", 1), units(fmt.Sprintf("item %d", i%7), 2))
+	}
 	if i%10 == 3 {
 		in = keyed(in, in.OrderID)
 	}

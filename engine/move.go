@@ -20,13 +20,21 @@ type version struct {
 	state fsm.State
 	fence int64
 	seq   int32
+	lines bool // the state has another statement for orders with lines, and they have some
 }
 
-func versionOf(r *run) version { return version{r.order.Status, r.order.Fence, r.order.Seq} }
+func versionOf(r *run) version {
+	o := &r.order
+	return version{o.Status, o.Fence, o.Seq, o.Lines != nil && ledger.LineMoves[o.Status] != nil}
+}
 
 // moveInLedger does a ledger step: it moves a batch out of its state.
 func (e *core) moveInLedger(at version, runs []*run) []*run {
-	e.move(mover{statement: ledger.Moves[at.state], ifLocked: toHot}, runs)
+	statement := ledger.Moves[at.state]
+	if at.lines {
+		statement = ledger.LineMoves[at.state]
+	}
+	e.move(mover{statement: statement, ifLocked: toHot}, runs)
 	return runs
 }
 

@@ -73,7 +73,7 @@ func (e *Engine) enter(ctx context.Context, in *Input) (r *run, made bool, err e
 	if e.stopping.Load() {
 		return nil, false, orders.ErrStopping
 	}
-	if e.overloaded(in.Item) && !e.runs.has(in.OrderID) {
+	if e.overloaded(in) && !e.runs.has(in.OrderID) {
 		r, err = e.enterKnown(ctx, in.OrderID)
 		return r, false, err
 	}
@@ -250,13 +250,17 @@ func (e *Engine) differences(stored *terms, in *Input) []orders.Difference {
 	if stored.Amount.Cmp(in.Amount) != 0 {
 		note(true, "/amount", stored.Amount.String(), in.Amount.String())
 	}
-	note(stored.Item != in.Item, "/item", stored.Item, in.Item)
+	if stored.Lines != nil || in.Lines != "" {
+		d = append(d, orders.LineDifferences(linesOf(stored.Item, stored.Quantity, stored.Lines), linesOf(in.Item, in.Quantity, []byte(in.Lines)), in.Lines == "")...)
+	} else {
+		note(stored.Item != in.Item, "/item", stored.Item, in.Item)
+	}
 	note(in.CustomerID != "" && stored.CustomerID != in.CustomerID, "/customerId", stored.CustomerID, in.CustomerID)
 	if in.PaymentMethod != "" && stored.PaymentMethod != in.PaymentMethod {
 		note(true, "/paymentMethod", "(another)", "(as sent)") // must not be shown
 	}
 	note(in.Currency != "" && stored.Currency != in.Currency, "/currency", stored.Currency, in.Currency)
-	if in.Quantity != 0 && stored.Quantity != in.Quantity {
+	if in.Quantity != 0 && stored.Quantity != in.Quantity && stored.Lines == nil && in.Lines == "" {
 		note(true, "/quantity", strconv.Itoa(int(stored.Quantity)), strconv.Itoa(int(in.Quantity)))
 	}
 	if in.Terms == (Terms{}) {
@@ -276,6 +280,14 @@ func (e *Engine) differences(stored *terms, in *Input) []orders.Difference {
 		note(in.ConcurrencyKey != key, "/concurrencyKey", key, in.ConcurrencyKey)
 	}
 	return d
+}
+
+// linesOf are the lines of an order, or its item as a line.
+func linesOf(item string, quantity int32, lines []byte) []orders.Line {
+	if len(lines) == 0 {
+		return []orders.Line{{Item: item, Quantity: quantity}}
+	}
+	return orders.ParseLines(lines)
 }
 
 // storedConcurrencyKey is the concurrencyKey of the request that made the order. It is stored only if the policy

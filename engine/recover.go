@@ -41,7 +41,7 @@ func (e *Engine) recoverLoop() {
 // recoverFrom claims and drives what has become due since floor. It returns the floor of the next scan, a little before
 // this one began, so that the next few scans find orders that were locked. The sweep finds the rest.
 func (e *Engine) recoverFrom(floor time.Time) (next time.Time, err error) {
-	if unfit := e.schemaHealth.still.Load() && e.fit(e.ctx) != nil; unfit || e.overloaded("") {
+	if unfit := e.schemaHealth.still.Load() && e.fit(e.ctx) != nil; unfit || e.overloaded(nil) {
 		return floor, nil
 	}
 	if next, err = e.query.LeasesDueFloor(e.ctx); err != nil {
@@ -77,7 +77,7 @@ func (e *Engine) recoverFrom(floor time.Time) (next time.Time, err error) {
 		switch {
 		case len(rows) < claimMost:
 			return next, nil
-		case e.overloaded(""):
+		case e.overloaded(nil):
 			return floor, nil
 		case n == 0: // all are locked: continue after them
 			from = rows[len(rows)-1].DueAt

@@ -230,7 +230,7 @@ func (e *remote) requestFor(ctx context.Context, o *orders.Order, of fsm.Step, g
 	target := newTarget(o.OrderNo, o.OrderID, generation, of)
 	return &provider.Call{
 		Installation: who.id, OrderID: o.OrderID, Step: of, Generation: generation,
-		Amount: o.Amount, Currency: o.Currency, Item: o.Item, Quantity: o.Quantity, Metadata: o.Metadata,
+		Amount: o.Amount, Currency: o.Currency, Item: o.Item, Quantity: o.Quantity, Lines: o.Lines, Metadata: o.Metadata,
 		CustomerID: or(o.CustomerID), PaymentMethod: paymentMethod, Fence: o.Fence, Clock: e.now,
 		CallbackURL: e.cfg.PublicURL + "/api/callbacks/" + who.token(target), Tokens: who.tokens(target),
 	}, nil

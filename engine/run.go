@@ -45,6 +45,9 @@ type Terms struct {
 	StartAt        time.Time
 	CompleteBy     time.Time     // the deadline
 	ReservationTTL time.Duration // how long a reservation waits for its confirmation
+
+	// Lines, as orders.FormatLines writes them. Item is empty then, and Quantity is the sum of their units.
+	Lines string
 }
 
 // IdempotencyKey is the name that a principal gave to one request for an order. No other request can use it.
@@ -58,14 +61,17 @@ type IdempotencyKey struct {
 func (in *Input) SetKey(principal, key string) {
 	in.Key = &IdempotencyKey{Principal: principal, Key: key, fingerprint: fingerprint(
 		in.OrderID, in.Amount.Trim(0).String(), in.Currency, in.Item, strconv.Itoa(int(in.Quantity)), string(in.Metadata),
-		in.CustomerID, in.PaymentMethod, in.ConcurrencyKey, shown(in.StartAt), shown(in.CompleteBy), in.ReservationTTL.String())}
+		in.CustomerID, in.PaymentMethod, in.ConcurrencyKey, shown(in.StartAt), shown(in.CompleteBy), in.ReservationTTL.String(), in.Lines)}
 }
+
+// size is the size of the parts that can be large, in bytes.
+func (in *Input) size() int64 { return int64(len(in.Metadata) + len(in.Lines)) }
 
 func shown(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
 // keyedMembers are the names of the parts that SetKey passes to fingerprint.
 var keyedMembers = []string{"orderId", "amount", "currency", "item", "quantity", "metadata",
-	"customerId", "paymentMethod", "concurrencyKey", "startAt", "completeBy", "reservationTtl"}
+	"customerId", "paymentMethod", "concurrencyKey", "startAt", "completeBy", "reservationTtl", "lines"}
 
 // fingerprint is a hash of the parts of a request. Different lists of parts have different hashes. Two bytes for each
 // part follow, which tell which parts differ.
@@ -110,7 +116,7 @@ func (k *IdempotencyKey) equals(other *IdempotencyKey) bool {
 // callers wait for the end of that run.
 type run struct {
 	orderID string
-	input   Input        // of the request that made the run; of a claimed order, only Metadata (see registry.bytes) and HTTPRequestID
+	input   Input        // of the request that made the run; of a claimed order, only Metadata, Lines (see registry.bytes) and HTTPRequestID
 	stored  terms        // constant, and valid once isStored is closed
 	order   orders.Order // belongs to the holder; readable by all once done is closed
 
@@ -124,6 +130,7 @@ type run struct {
 	call      *call        // of a remote step: under way, or answered and not committed
 	preflight *preflight   // what was read before its call; nil: nothing yet
 	hold      *hold        // what to hold the order for: see toHold
+	hotItem   string       // in the hot-key queue: the item whose stock row is locked
 	waiters   atomic.Int32 // callers that wait for the end of the run
 
 	kept atomic.Pointer[IdempotencyKey] // a key that is stored for this order
@@ -199,6 +206,7 @@ type terms struct {
 	Amount                    decimal.Decimal
 	Currency, Item            string
 	Quantity                  int32
+	Lines                     []byte
 	CustomerID, PaymentMethod string
 
 	StartAt, CompleteBy *time.Time
@@ -230,7 +238,7 @@ func (r *run) markStored() {
 		r.markedStored = true
 		o := &r.order
 		r.stored = terms{
-			OrderNo: o.OrderNo, Amount: o.Amount, Currency: o.Currency, Item: o.Item, Quantity: o.Quantity,
+			OrderNo: o.OrderNo, Amount: o.Amount, Currency: o.Currency, Item: o.Item, Quantity: o.Quantity, Lines: o.Lines,
 			CustomerID: or(o.CustomerID), PaymentMethod: or(o.PaymentMethod),
 			StartAt: o.StartAt, CompleteBy: o.CompleteBy, ReservationTTL: o.ReservationTtl,
 			ConcurrencyKey: o.ConcurrencyKey, Policy: o.Policy, Generation: o.Generation,
@@ -262,7 +270,7 @@ type registry struct {
 	closed bool                    // takes no more runs
 	empty  chan struct{}           // made by waitEmpty; closed when the last run has gone
 	size   atomic.Int64
-	bytes  atomic.Int64 // of metadata, the part of an order that can be large
+	bytes  atomic.Int64 // of metadata and lines, the parts of an order that can be large
 }
 
 func (reg *registry) init() {
@@ -288,7 +296,7 @@ func (reg *registry) add(orderID string, in Input) *run {
 	r := newRun(orderID, in)
 	reg.byID[orderID] = r
 	reg.size.Add(1)
-	reg.bytes.Add(int64(len(in.Metadata)))
+	reg.bytes.Add(in.size())
 	return r
 }
 
@@ -303,7 +311,7 @@ func (reg *registry) claimed(row orders.Order, httpRequestID string) (r *run, dr
 		_, driven = reg.driven[o.OrderNo]
 		return nil, driven
 	}
-	if r = reg.add(o.OrderID, Input{Metadata: o.Metadata, HTTPRequestID: httpRequestID}); r != nil {
+	if r = reg.add(o.OrderID, Input{Metadata: o.Metadata, Terms: Terms{Lines: string(o.Lines)}, HTTPRequestID: httpRequestID}); r != nil {
 		r.order = row
 	}
 	return r, false
@@ -394,7 +402,7 @@ func (reg *registry) remove(runs []*run) (removed []*run, claimed []orders.Order
 		}
 		delete(reg.byID, r.orderID)
 		delete(reg.driven, r.no())
-		reg.bytes.Add(-int64(len(r.input.Metadata)))
+		reg.bytes.Add(-r.input.size())
 		removed = append(removed, r)
 		row, ok := reg.claims[r.orderID]
 		delete(reg.claims, r.orderID)

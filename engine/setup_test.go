@@ -276,9 +276,10 @@ WITH moves AS NOT MATERIALIZED (
     (SELECT count(*) FROM moves AS m WHERE m.order_id = o.order_id AND m.from_status = 'refunding') AS refunding,
     (SELECT count(*) FROM books.refunds AS r WHERE r.order_id = o.order_id AND r.amount = o.amount) AS refunds,
     (SELECT count(*) FROM moves AS m WHERE m.order_id = o.order_id AND m.to_status = 'confirming') AS reserving,
-    (SELECT count(*) FROM books.reservations AS r WHERE r.order_id = o.order_id AND r.item = o.item AND r.quantity = o.quantity) AS reservations,
+    (SELECT count(DISTINCT r.generation) FROM books.reservations AS r WHERE r.order_id = o.order_id
+      AND (r.item = o.item AND r.quantity = o.quantity OR o.lines IS NOT NULL)) AS reservations,
     (SELECT count(*) FROM moves AS m WHERE m.order_id = o.order_id AND m.from_status = 'releasing') AS releasing,
-    (SELECT count(*) FROM books.reservations AS r WHERE r.order_id = o.order_id AND r.state = 'released') AS released
+    (SELECT count(DISTINCT r.generation) FROM books.reservations AS r WHERE r.order_id = o.order_id AND r.state = 'released') AS released
   FROM books.orders AS o
 ), paths AS (
   SELECT t.order_id, t.seq, row_number() OVER w AS place, t.from_status, lag(t.to_status) OVER w AS came_from

@@ -475,7 +475,7 @@ func (e *Engine) preview(o orders.Order, q *Request, c *change) orders.Order {
 func startedAnew(o orders.Order, c *change) orders.Order {
 	return orders.Order{
 		OrderNo: o.OrderNo, OrderID: o.OrderID, CreatedAt: o.CreatedAt, SubmittedBy: o.SubmittedBy, Seq: o.Seq,
-		Amount: o.Amount, Currency: o.Currency, Item: o.Item, Quantity: o.Quantity, Metadata: o.Metadata,
+		Amount: o.Amount, Currency: o.Currency, Item: o.Item, Quantity: o.Quantity, Lines: o.Lines, Metadata: o.Metadata,
 		CustomerID: o.CustomerID, StartAt: o.StartAt, CompleteBy: o.CompleteBy, Calls: o.Calls,
 		Status: fsm.Pending, Generation: o.Generation + 1, Policy: c.policy,
 	}

@@ -22,8 +22,9 @@ type order struct {
 	Steps       steps      `json:"steps"`
 	Amount      amount     `json:"amount" doc:"The amount, with the fraction digits of its currency." example:"99.99"`
 	Currency    string     `json:"currency" pattern:"^[A-Z]{3}$" doc:"ISO 4217." example:"USD"`
-	Item        string     `json:"item" minLength:"1" maxLength:"255" example:"widget"`
-	Quantity    int32      `json:"quantity" minimum:"1"`
+	Item        string     `json:"item,omitempty" minLength:"1" maxLength:"255" doc:"Absent if the order has lines." example:"widget"`
+	Quantity    int32      `json:"quantity,omitempty" minimum:"1" doc:"Absent if the order has lines."`
+	Lines       lineList   `json:"lines,omitempty" doc:"What was ordered, if it was not one item."`
 	Metadata    stringMap  `json:"metadata,omitempty" doc:"As given with the first request."`
 	Generation  int32      `json:"generation" minimum:"0" doc:"Raised by every redrive."`
 	Seq         int32      `json:"seq" minimum:"1" doc:"Raised by every write to the order; also its ETag."`
@@ -154,10 +155,13 @@ type movement struct {
 func orderOf(o *orders.Order) order {
 	out := order{
 		OrderID: o.OrderID, Status: state(o.Status), Steps: stepsOf(o),
-		Amount: amount(o.Amount), Currency: o.Currency, Item: o.Item, Quantity: o.Quantity, Metadata: compact(o.Metadata),
+		Amount: amount(o.Amount), Currency: o.Currency, Lines: o.Lines, Metadata: compact(o.Metadata),
 		Generation: o.Generation, Seq: o.Seq, CreatedAt: o.CreatedAt.UTC(), SubmittedBy: o.SubmittedBy,
 		Hold: o.Hold, HoldReason: o.HoldReason, StopRequested: o.StopRequested,
 		AllowedActions: orders.AllowedActions(o), OrderTerms: termsOf(o),
+	}
+	if o.Lines == nil {
+		out.Item, out.Quantity = o.Item, o.Quantity
 	}
 	out.FinishedAt = utc(o.FinishedAt)
 	if o.FailureCode != nil {
@@ -308,8 +312,12 @@ func (o *order) append(b []byte) []byte {
 	b = o.Steps.append(append(b, `,"steps":`...))
 	b = o.Amount.append(append(b, `,"amount":`...))
 	b = appendString(append(b, `,"currency":`...), o.Currency)
-	b = appendString(append(b, `,"item":`...), o.Item)
-	b = strconv.AppendInt(append(b, `,"quantity":`...), int64(o.Quantity), 10)
+	if o.Lines != nil {
+		b = append(append(b, `,"lines":`...), o.Lines...)
+	} else {
+		b = appendString(append(b, `,"item":`...), o.Item)
+		b = strconv.AppendInt(append(b, `,"quantity":`...), int64(o.Quantity), 10)
+	}
 	if len(o.Metadata) > 0 {
 		b = append(append(b, `,"metadata":`...), o.Metadata...)
 	}

@@ -22,10 +22,11 @@ func anyOrder(t *rapid.T) orders.Order {
 		return time.UnixMicro(rapid.Int64Range(0, 4e15).Draw(t, "at"))
 	})
 	return orders.Order{
-		OrderID: text.Draw(t, "id"), Item: text.Draw(t, "item"), Currency: text.Draw(t, "currency"),
+		OrderID: text.Draw(t, "id"), Item: "an item " + text.Draw(t, "item"), Lines: rapid.SampledFrom([][]byte{nil, nil, []byte(`[{"item":"<b>","quantity":1}]`)}).Draw(t, "lines"),
+		Currency: text.Draw(t, "currency"),
 		Status:   rapid.SampledFrom(fsm.States()).Draw(t, "status"),
 		Amount:   decimal.MustNew(rapid.Int64Min(0).Draw(t, "amount"), rapid.IntRange(0, 4).Draw(t, "scale")),
-		Quantity: rapid.Int32().Draw(t, "quantity"), Seq: rapid.Int32().Draw(t, "seq"), Generation: rapid.Int32().Draw(t, "generation"),
+		Quantity: rapid.Int32Min(1).Draw(t, "quantity"), Seq: rapid.Int32().Draw(t, "seq"), Generation: rapid.Int32().Draw(t, "generation"),
 		CreatedAt: at.Draw(t, "created"), FinishedAt: rapid.Ptr(at, true).Draw(t, "finished"),
 		Metadata:      rapid.SampledFrom([][]byte{nil, []byte(`{"a":"<b>"}`)}).Draw(t, "metadata"),
 		Hold:          rapid.Ptr(rapid.SampledFrom([]string{"", "retry", "attention"}), true).Draw(t, "hold"),

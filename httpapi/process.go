@@ -31,7 +31,7 @@ var processOperation = withBody(huma.Operation{
 	Summary: "Process an order",
 	Description: "Charges, reserves and confirms the order, each exactly once, and responds when it is final. " +
 		"An existing order is not started again: with the same input, the response is its current state, and an unfinished order continues; " +
-		"with a different amount, item, quantity, currency, customerId, paymentMethod, startAt, completeBy, reservationTtl or concurrencyKey it is a conflict. Omitted fields match what is stored. " +
+		"with a different amount, item, quantity, line, currency, customerId, paymentMethod, startAt, completeBy, reservationTtl or concurrencyKey it is a conflict. Omitted fields match what is stored. " +
 		"Metadata never conflicts: the stored metadata is kept, and ignoredFields names metadata if it differs. " +
 		"A field whose name is one letter off one of these is rejected. " +
 		"A failed order is a normal response: 200 with status failed. " +
@@ -54,8 +54,9 @@ type processRequest struct {
 type processBody struct {
 	OrderID  string       `json:"orderId" minLength:"1" maxLength:"255" doc:"The name of the order. Any visible Unicode text: no leading or trailing white space, no white space other than U+0020, and no control, invisible, private-use or unassigned characters. Not just a dot, two dots or a slash." example:"order-123"`
 	Amount   amountInput  `json:"amount" doc:"From 0 to 999999999999999, with no more fraction digits than the currency has; exact to the last digit. A string or a number; many clients round large numbers before sending them." example:"99.99"`
-	Item     string       `json:"item" minLength:"1" maxLength:"255" doc:"What is ordered. The same rules apply as for orderId." example:"widget"`
-	Quantity int32        `json:"quantity,omitempty" minimum:"1" maximum:"1000000" doc:"Defaults to 1."`
+	Item     string       `json:"item,omitempty" minLength:"1" maxLength:"255" doc:"What is ordered; or use lines. The same rules apply as for orderId." example:"widget"`
+	Quantity int32        `json:"quantity,omitempty" minimum:"1" maximum:"1000000" doc:"Number of units of the item. Defaults to 1."`
+	Lines    []lineInput  `json:"lines,omitempty" nullable:"false" minItems:"1" maxItems:"200" doc:"What is ordered, if it is more than one item. The order gets all of them or none. One line without an amount is the same as item and quantity."`
 	Currency currencyCode `json:"currency,omitempty" doc:"ISO 4217. Defaults to the currency of the service."`
 	Metadata metadata     `json:"metadata,omitempty" doc:"Your own strings, stored with the order: up to 50, with keys of up to 40 characters and values of up to 500."`
 
@@ -267,6 +268,7 @@ func decodeInput(data []byte, fallback iso4217.Currency, clock func() time.Time)
 		if body.Amount != nil {
 			onlyIfNew += checkAmount(d, body, fallback, &order.Amount)
 		}
+		onlyIfNew += checkItems(d, body, fallback, &order)
 	})
 	if err == nil {
 		return order, ignored, nil
@@ -300,14 +302,7 @@ func (b *processBody) input() engine.Input {
 // checkAmount parses the amount after the whole body was read, because the currency may follow it. It returns the
 // number of faults that only matter for a new order.
 func checkAmount(d *decoder, body *processBody, fallback iso4217.Currency, to *decimal.Decimal) (onlyIfNew int) {
-	currency := fallback
-	if d.has("currency") {
-		known, ok := iso4217.Find(string(body.Currency))
-		if currency = known; !ok { // reported as a fault of the currency
-			currency = iso4217.Currency{Digits: iso4217.MostDigits}
-		}
-	}
-	amount, code, detail := amountIn(body.Amount, currency)
+	amount, code, detail := amountIn(body.Amount, currencyOf(d, body, fallback))
 	if code != "" {
 		d.fault("/amount", code, detail+shownAmount(body.Amount))
 	}
@@ -319,6 +314,17 @@ func checkAmount(d *decoder, body *processBody, fallback iso4217.Currency, to *d
 	}
 	*to = amount
 	return onlyIfNew
+}
+
+// currencyOf is the currency in which amounts are checked.
+func currencyOf(d *decoder, body *processBody, fallback iso4217.Currency) iso4217.Currency {
+	if !d.has("currency") {
+		return fallback
+	}
+	if known, ok := iso4217.Find(string(body.Currency)); ok {
+		return known
+	}
+	return iso4217.Currency{Digits: iso4217.MostDigits} // reported as a fault of the currency
 }
 
 // shownAmount is the end of a fault: the number that was sent, if it was one.

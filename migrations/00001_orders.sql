@@ -75,7 +75,7 @@ CREATE TABLE pawl.orders (
   failure_detail text,
   order_id       pawl.given_name NOT NULL UNIQUE,
   currency       pawl.currency_code NOT NULL,
-  item           pawl.given_name NOT NULL,
+  item           text COLLATE "C" NOT NULL,       -- '' if the order has lines
   amount         pawl.money_amount NOT NULL,
   metadata       jsonb,
   submitted_by   text COLLATE "C",                -- the principal that sent it; null: the service was open
@@ -99,7 +99,8 @@ CREATE TABLE pawl.orders (
   payment_method  text,             -- opaque; never shown
   concurrency_key text COLLATE "C",
   action          jsonb,            -- what the customer must do
-  refunds         integer           -- number of requested refunds, and so the number of the last one; null: none
+  refunds         integer,          -- number of requested refunds, and so the number of the last one; null: none
+  lines           json              -- as the API writes them, to the byte; null: it is an order of one item
 ) WITH (
   -- There is room for three more versions of a row, so moves stay on its page (HOT).
   fillfactor = 50,
@@ -107,6 +108,19 @@ CREATE TABLE pawl.orders (
   autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000, autovacuum_vacuum_cost_delay = 0,
   vacuum_truncate = false
 );
+
+-- The units of each item of an order, numbered in the order of the items, in which stock rows are locked. Lines of
+-- another kind have no stock. The body is parsed here, so it depends on no search_path.
+-- +goose StatementBegin
+CREATE FUNCTION pawl.items_of(item text, quantity integer, lines json) RETURNS TABLE (number smallint, name text, units integer)
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+BEGIN ATOMIC
+  SELECT 1::smallint, items_of.item, items_of.quantity WHERE items_of.lines IS NULL
+  UNION ALL
+  SELECT (row_number() OVER (ORDER BY l.item COLLATE "C"))::smallint, l.item, sum(l.quantity)::integer
+  FROM json_to_recordset(items_of.lines) AS l(kind text, item text, quantity integer) WHERE l.kind IS NULL GROUP BY l.item;
+END;
+-- +goose StatementEnd
 
 -- Whether the sequence of order_no may give the next number. Orders are admitted without waiting for the disk, so a
 -- crash can lose the last orders with their numbers, while replicas still have them in memory. PostgreSQL empties an
@@ -154,6 +168,7 @@ CREATE INDEX orders_customer ON pawl.orders (customer_id, order_no) WHERE custom
 -- +goose Down
 DROP VIEW pawl.current_numbering;
 DROP TABLE pawl.order_numbering;
+DROP FUNCTION pawl.items_of(text, integer, json);
 DROP TABLE pawl.orders;
 DROP FUNCTION pawl.system_identifier();
 DROP TABLE pawl.installation;

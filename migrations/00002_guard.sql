@@ -95,11 +95,12 @@ FOR EACH ROW WHEN (
 
 -- This costs moves nothing: it fires only if a statement names one of the columns. A redrive may change the payment
 -- method.
-CREATE TRIGGER orders_guard_terms AFTER UPDATE OF customer_id, payment_method, concurrency_key ON pawl.orders
+CREATE TRIGGER orders_guard_terms AFTER UPDATE OF customer_id, payment_method, concurrency_key, lines ON pawl.orders
 FOR EACH ROW WHEN (
   NEW.customer_id IS DISTINCT FROM OLD.customer_id
   OR NEW.payment_method IS DISTINCT FROM OLD.payment_method AND NEW.generation = OLD.generation
   OR NEW.concurrency_key IS DISTINCT FROM OLD.concurrency_key
+  OR NEW.lines::text IS DISTINCT FROM OLD.lines::text
 ) EXECUTE FUNCTION pawl.refuse_order_change();
 
 -- Rows of the books are never changed or removed. The one exception is a setting, for moving old orders to an

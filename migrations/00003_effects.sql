@@ -53,20 +53,22 @@ CREATE TABLE pawl.charges (
 ) WITH (vacuum_truncate = false);
 CREATE UNIQUE INDEX charges_live ON pawl.charges (order_no) WHERE refunded_at IS NULL;
 
+-- One row for each item of the order, numbered by line. The first has the reference and the data.
 CREATE TABLE pawl.reservations (
   order_no    bigint NOT NULL,
   created_at  timestamptz NOT NULL DEFAULT now(),
   released_at timestamptz,
   generation  integer NOT NULL,
   quantity    pawl.item_quantity NOT NULL,
+  line        smallint NOT NULL DEFAULT 1,
   item        text COLLATE "C" NOT NULL,
   executor    text COLLATE "C",
   reference   text,
   data        jsonb,
   in_doubt    boolean,
-  CONSTRAINT reservations_pkey PRIMARY KEY (order_no, generation)
+  CONSTRAINT reservations_pkey PRIMARY KEY (order_no, generation, line)
 ) WITH (vacuum_truncate = false);
-CREATE UNIQUE INDEX reservations_live ON pawl.reservations (order_no) WHERE released_at IS NULL;
+CREATE UNIQUE INDEX reservations_live ON pawl.reservations (order_no) WHERE released_at IS NULL AND line = 1;
 CREATE INDEX reservations_item ON pawl.reservations (item, order_no);
 
 -- A remote confirmation. That of the ledger is the final move itself.
@@ -236,7 +238,7 @@ SELECT o.*, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_
     FROM pawl.refunds AS f WHERE f.order_no = o.order_no AND f.generation = o.generation AND f.number > 0) END)::jsonb AS refund_list
 FROM pawl.orders AS o
 LEFT JOIN pawl.charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
-LEFT JOIN pawl.reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation;
+LEFT JOIN pawl.reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation AND r.line = 1;
 
 -- The same columns without values: statements that write orders add them to the rows that they return.
 CREATE VIEW pawl.no_effects AS

@@ -7,7 +7,7 @@ CREATE SCHEMA books;
 -- refunded: by an undo or on request. kept: captured and not refunded; an authorization captures nothing. Summed over
 -- all orders, these are the totals of `pawl verify`.
 CREATE VIEW books.orders AS
-SELECT o.order_id::text, o.status::text, o.amount::numeric, o.currency::text, o.item::text, o.quantity::integer,
+SELECT o.order_id::text, o.status::text, o.amount::numeric, o.currency::text, nullif(o.item, '')::text AS item, CASE WHEN o.lines IS NULL THEN o.quantity END::integer AS quantity,
        o.generation, o.fence, o.seq, o.due_at::timestamptz, o.owner, o.hold::text, o.hold_reason, o.stop_requested::text,
        o.outcome::text, o.failure_step::text, o.failure_code, o.failure_detail, o.metadata,
        o.created_at::timestamptz, o.finished_at::timestamptz,
@@ -17,7 +17,7 @@ SELECT o.order_id::text, o.status::text, o.amount::numeric, o.currency::text, o.
        o.amount * 0 + coalesce((SELECT sum(c.amount) FROM pawl.charges c
          WHERE c.order_no = o.order_no AND c.refunded_at IS NULL AND (c.capture IS NULL OR c.captured_at IS NOT NULL)), 0)
        - coalesce((SELECT sum(f.amount) FROM pawl.refunds f
-         WHERE f.order_no = o.order_no AND f.number > 0 AND f.state = 'done'), 0) AS kept
+         WHERE f.order_no = o.order_no AND f.number > 0 AND f.state = 'done'), 0) AS kept, o.lines
 FROM pawl.orders o;
 
 CREATE VIEW books.transitions AS
@@ -44,7 +44,7 @@ SELECT o.order_id::text, r.generation, r.item, r.quantity::integer,
        CASE WHEN r.released_at IS NOT NULL THEN 'released'
             WHEN o.status = 'completed' THEN 'sold' ELSE 'held' END AS state,
        r.created_at, r.released_at,
-       coalesce(r.executor, 'ledger') AS executor, r.reference, coalesce(r.in_doubt, false) AS in_doubt
+       coalesce(r.executor, 'ledger') AS executor, r.reference, coalesce(r.in_doubt, false) AS in_doubt, r.line
 FROM pawl.orders o JOIN pawl.reservations r ON r.order_no = o.order_no;
 
 CREATE VIEW books.inventory AS

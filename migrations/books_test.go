@@ -18,7 +18,7 @@ var bookColumns = map[string]string{
 		"created_at timestamp with time zone, finished_at timestamp with time zone, policy integer, customer_id text, " +
 		"calls integer, retries integer, in_doubt_since timestamp with time zone, start_at timestamp with time zone, " +
 		"complete_by timestamp with time zone, reserved_until timestamp with time zone, " +
-		"approval_until timestamp with time zone, approved_at timestamp with time zone, concurrency_key text, submitted_by text, refunded numeric, kept numeric",
+		"approval_until timestamp with time zone, approved_at timestamp with time zone, concurrency_key text, submitted_by text, refunded numeric, kept numeric, lines json",
 	"transitions": "order_id text, seq integer, from_status text, to_status text, at timestamp with time zone, fence bigint, " +
 		"verb text, actor text, reason text, request_id text, payment_method text, on_behalf_of text",
 	"charges": "order_id text, generation integer, amount numeric, currency text, created_at timestamp with time zone, " +
@@ -27,7 +27,7 @@ var bookColumns = map[string]string{
 		"refund integer, state text, restock integer, executor text, reason text, request_id text, claims integer, " +
 		"due_at timestamp with time zone, sent_at timestamp with time zone, finished_at timestamp with time zone, code text, detail text",
 	"reservations": "order_id text, generation integer, item text, quantity integer, state text, " +
-		"created_at timestamp with time zone, released_at timestamp with time zone, executor text, reference text, in_doubt boolean",
+		"created_at timestamp with time zone, released_at timestamp with time zone, executor text, reference text, in_doubt boolean, line smallint",
 	"step_calls": "order_id text, step text, generation integer, call integer, operation text, fence bigint, policy integer, " +
 		"started_at timestamp with time zone, finished_at timestamp with time zone, outcome text, code text, detail text, " +
 		"reference text, fenced boolean, refund integer",

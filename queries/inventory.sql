@@ -9,6 +9,10 @@ SELECT EXISTS (SELECT FROM pawl.inventory AS i WHERE i.tracked)::boolean AS trac
 SELECT i.* FROM pawl.inventory AS i
 WHERE i.item > @after ORDER BY i.item LIMIT @most;
 
+-- name: InventoryUnlocked :many
+-- Returns the items whose rows no other transaction has locked or is inserting.
+SELECT i.item FROM pawl.inventory AS i WHERE i.item = ANY(@names::text[]) FOR NO KEY UPDATE SKIP LOCKED;
+
 -- name: InventoryMove :many
 -- Changes the stock of an item by some units, and records it. No row: a request of this actor with this id was
 -- recorded before; less than the reserved units or more than the limit would be left; or the version differs. Version

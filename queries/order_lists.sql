@@ -30,7 +30,8 @@ SELECT max(h.last_before)::bigint AS last_before, min(h.first_after)::bigint AS 
 -- name: OrdersFind :one
 -- by is the index to search: number (the primary key, for lists that include completed orders), customer, item, or
 -- uncompleted. An item's completed orders are found through its reservations; failed and canceled orders through
--- ended_as; held orders hold by hold (holds), or by item. Driven orders are few, and all are read, through orders_due
+-- ended_as; held orders hold by hold (holds), or by item. Unless they are completed, orders with lines have no item in an
+-- index ('' is in its place), and all of them are looked at. Driven orders are few, and all are read, through orders_due
 -- without the held ones.
 --
 -- Each search returns its next numbers, as many as looks, so the next ones of all of them are among these.
@@ -57,15 +58,17 @@ WITH looked AS (
      WHERE @oldest::boolean AND w.hold IS NOT NULL AND (w.hold, w.order_no) > (k.hold, @after::bigint) AND (w.hold, w.order_no) < (k.hold, @before::bigint)
      ORDER BY w.hold, w.order_no LIMIT @looks::integer) AS h)
   UNION ALL
-  (SELECT i.order_no FROM pawl.orders AS i
-   WHERE @by::text = 'item' AND @unfinished::boolean AND NOT @oldest::boolean AND i.hold IS NOT NULL
-     AND (i.item, i.order_no) > (@name::text, @after::bigint) AND (i.item, i.order_no) < (@name::text, @before::bigint)
-   ORDER BY i.item DESC, i.order_no DESC LIMIT @looks::integer)
+  (SELECT h.order_no FROM unnest(ARRAY[@name::text, '']) AS n(item), LATERAL (
+     SELECT i.order_no FROM pawl.orders AS i
+     WHERE @by::text = 'item' AND @unfinished::boolean AND NOT @oldest::boolean AND i.hold IS NOT NULL
+       AND (i.item, i.order_no) > (n.item, @after::bigint) AND (i.item, i.order_no) < (n.item, @before::bigint)
+     ORDER BY i.item DESC, i.order_no DESC LIMIT @looks::integer) AS h)
   UNION ALL
-  (SELECT i.order_no FROM pawl.orders AS i
-   WHERE @by::text = 'item' AND @unfinished::boolean AND @oldest::boolean AND i.hold IS NOT NULL
-     AND (i.item, i.order_no) > (@name::text, @after::bigint) AND (i.item, i.order_no) < (@name::text, @before::bigint)
-   ORDER BY i.item, i.order_no LIMIT @looks::integer)
+  (SELECT h.order_no FROM unnest(ARRAY[@name::text, '']) AS n(item), LATERAL (
+     SELECT i.order_no FROM pawl.orders AS i
+     WHERE @by::text = 'item' AND @unfinished::boolean AND @oldest::boolean AND i.hold IS NOT NULL
+       AND (i.item, i.order_no) > (n.item, @after::bigint) AND (i.item, i.order_no) < (n.item, @before::bigint)
+     ORDER BY i.item, i.order_no LIMIT @looks::integer) AS h)
   UNION ALL
   (SELECT d.order_no FROM (
      SELECT u.order_no FROM pawl.orders AS u WHERE @by::text IN ('uncompleted', 'item') AND @unfinished::boolean
@@ -106,15 +109,17 @@ WITH looked AS (
      AND (f.ended_as, f.order_no) > ('failed', @after::bigint) AND (f.ended_as, f.order_no) < ('failed', @before::bigint)
    ORDER BY f.ended_as, f.order_no LIMIT @looks::integer)
   UNION ALL
-  (SELECT f.order_no FROM pawl.orders AS f
-   WHERE @by::text = 'item' AND 'failed' = ANY(@statuses::text[]) AND NOT @oldest::boolean AND f.ended_as = 'failed'
-     AND (f.item, f.order_no) > (@name::text, @after::bigint) AND (f.item, f.order_no) < (@name::text, @before::bigint)
-   ORDER BY f.item DESC, f.order_no DESC LIMIT @looks::integer)
+  (SELECT h.order_no FROM unnest(ARRAY[@name::text, '']) AS n(item), LATERAL (
+     SELECT f.order_no FROM pawl.orders AS f
+     WHERE @by::text = 'item' AND 'failed' = ANY(@statuses::text[]) AND NOT @oldest::boolean AND f.ended_as = 'failed'
+       AND (f.item, f.order_no) > (n.item, @after::bigint) AND (f.item, f.order_no) < (n.item, @before::bigint)
+     ORDER BY f.item DESC, f.order_no DESC LIMIT @looks::integer) AS h)
   UNION ALL
-  (SELECT f.order_no FROM pawl.orders AS f
-   WHERE @by::text = 'item' AND 'failed' = ANY(@statuses::text[]) AND @oldest::boolean AND f.ended_as = 'failed'
-     AND (f.item, f.order_no) > (@name::text, @after::bigint) AND (f.item, f.order_no) < (@name::text, @before::bigint)
-   ORDER BY f.item, f.order_no LIMIT @looks::integer)
+  (SELECT h.order_no FROM unnest(ARRAY[@name::text, '']) AS n(item), LATERAL (
+     SELECT f.order_no FROM pawl.orders AS f
+     WHERE @by::text = 'item' AND 'failed' = ANY(@statuses::text[]) AND @oldest::boolean AND f.ended_as = 'failed'
+       AND (f.item, f.order_no) > (n.item, @after::bigint) AND (f.item, f.order_no) < (n.item, @before::bigint)
+     ORDER BY f.item, f.order_no LIMIT @looks::integer) AS h)
   UNION ALL
   (SELECT k.order_no FROM pawl.orders AS k
    WHERE @by::text = 'uncompleted' AND 'canceled' = ANY(@statuses::text[]) AND NOT @oldest::boolean AND k.ended_as IN ('failed', 'canceled')
@@ -126,15 +131,17 @@ WITH looked AS (
      AND (k.ended_as, k.order_no) > ('canceled', @after::bigint) AND (k.ended_as, k.order_no) < ('canceled', @before::bigint)
    ORDER BY k.ended_as, k.order_no LIMIT @looks::integer)
   UNION ALL
-  (SELECT k.order_no FROM pawl.orders AS k
-   WHERE @by::text = 'item' AND 'canceled' = ANY(@statuses::text[]) AND NOT @oldest::boolean AND k.ended_as = 'canceled'
-     AND (k.item, k.order_no) > (@name::text, @after::bigint) AND (k.item, k.order_no) < (@name::text, @before::bigint)
-   ORDER BY k.item DESC, k.order_no DESC LIMIT @looks::integer)
+  (SELECT h.order_no FROM unnest(ARRAY[@name::text, '']) AS n(item), LATERAL (
+     SELECT k.order_no FROM pawl.orders AS k
+     WHERE @by::text = 'item' AND 'canceled' = ANY(@statuses::text[]) AND NOT @oldest::boolean AND k.ended_as = 'canceled'
+       AND (k.item, k.order_no) > (n.item, @after::bigint) AND (k.item, k.order_no) < (n.item, @before::bigint)
+     ORDER BY k.item DESC, k.order_no DESC LIMIT @looks::integer) AS h)
   UNION ALL
-  (SELECT k.order_no FROM pawl.orders AS k
-   WHERE @by::text = 'item' AND 'canceled' = ANY(@statuses::text[]) AND @oldest::boolean AND k.ended_as = 'canceled'
-     AND (k.item, k.order_no) > (@name::text, @after::bigint) AND (k.item, k.order_no) < (@name::text, @before::bigint)
-   ORDER BY k.item, k.order_no LIMIT @looks::integer)
+  (SELECT h.order_no FROM unnest(ARRAY[@name::text, '']) AS n(item), LATERAL (
+     SELECT k.order_no FROM pawl.orders AS k
+     WHERE @by::text = 'item' AND 'canceled' = ANY(@statuses::text[]) AND @oldest::boolean AND k.ended_as = 'canceled'
+       AND (k.item, k.order_no) > (n.item, @after::bigint) AND (k.item, k.order_no) < (n.item, @before::bigint)
+     ORDER BY k.item, k.order_no LIMIT @looks::integer) AS h)
 ), page AS MATERIALIZED (
   SELECT l.order_no FROM looked AS l GROUP BY l.order_no
   ORDER BY CASE WHEN @oldest::boolean THEN l.order_no ELSE -l.order_no END LIMIT @looks::integer
@@ -144,7 +151,8 @@ SELECT ARRAY(
     WHERE (
       SELECT o.status = ANY(@statuses::text[]) AND o.created_at >= @created_from::timestamptz AND o.created_at < @created_to::timestamptz
         AND o.amount >= @amount_from::pawl.money_amount AND o.amount <= @amount_to::pawl.money_amount
-        AND (@item::text = '' OR o.item = @item::text) AND (@customer_id::text = '' OR o.customer_id = @customer_id::text)
+        AND (@item::text = '' OR o.item = @item::text
+          OR o.lines IS NOT NULL AND @item::text IN (SELECT l.item FROM pawl.items_of(o.item, o.quantity, o.lines) AS l(line, item, quantity))) AND (@customer_id::text = '' OR o.customer_id = @customer_id::text)
         AND (@reason::text = '' OR o.hold_reason = @reason::text OR starts_with(o.hold_reason, @reason::text || ':'))
         AND (@failure_step::text = '' OR o.failure_step = @failure_step::text)
         AND (@failure_code::text = '' OR o.failure_code = @failure_code::text)

@@ -214,6 +214,87 @@ INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'reserving', m.status, m.fence FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
+-- name: OrdersReserveLines :many
+-- Reserves all items of an order with lines, or none, in the order of arrival. An order fits if there is enough of each
+-- of its items for it and all orders before it. It is refused if there is not enough beside those before it that fit:
+-- this decides the first one that does not fit, at least. The others are left undecided, and come again with the next
+-- batch, as in OrdersReserve.
+--
+-- Stock rows are inserted or locked in the order of the items, in one pass. Otherwise two statements that insert one row
+-- and lock another could deadlock. A row that is not in the snapshot can't be read here, so its orders come again, too.
+-- Window functions take the place of joins, which would be planned for a few rows, and compare each with all.
+WITH asked AS (
+  SELECT @order_nos::bigint[] AS order_nos
+), locked AS MATERIALIZED (
+  SELECT o.order_no, o.item, o.quantity, o.lines, o.stop_requested,
+    (o.status = @expected AND o.fence = @fence AND o.seq = @seq) AS expected
+  FROM pawl.orders AS o
+  WHERE o.order_no = ANY((SELECT a.order_nos FROM asked AS a)::bigint[])
+  ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
+), wanted AS MATERIALIZED (
+  SELECT l.order_no, w.item, w.quantity FROM locked AS l CROSS JOIN LATERAL pawl.items_of(l.item, l.quantity, l.lines) AS w(line, item, quantity)
+  WHERE l.expected AND l.stop_requested IS NULL
+), held AS (
+  INSERT INTO pawl.inventory AS i (item)
+  SELECT w.item FROM wanted AS w WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  GROUP BY w.item ORDER BY w.item COLLATE "C"
+  ON CONFLICT (item) DO UPDATE SET reserved = i.reserved WHERE false -- locks the row
+  RETURNING i.item
+), stock AS MATERIALIZED (
+  SELECT i.item, CASE WHEN i.tracked THEN i.on_hand - i.reserved ELSE 9223372036854775807 END AS available
+  FROM pawl.inventory AS i
+  WHERE i.item = ANY(ARRAY(SELECT DISTINCT w.item FROM wanted AS w)) AND (SELECT count(*) FROM held AS h) >= 0
+  ORDER BY i.item FOR NO KEY UPDATE
+), queued AS (
+  SELECT u.order_no, u.item, u.quantity, max(u.available) OVER (PARTITION BY u.item) AS available,
+    sum(u.quantity) OVER (PARTITION BY u.item ORDER BY u.order_no) AS asked
+  FROM (
+    SELECT w.order_no, w.item, w.quantity, NULL::bigint AS available FROM wanted AS w
+    UNION ALL SELECT 0, s.item, 0, s.available FROM stock AS s) AS u
+), judged AS (
+  SELECT q.order_no, q.item, q.quantity, q.available,
+    bool_and(coalesce(q.asked <= q.available, false)) OVER (PARTITION BY q.order_no) AS fits
+  FROM queued AS q WHERE q.order_no > 0
+), decided AS MATERIALIZED (
+  SELECT d.order_no, d.fits, bool_or(d.taken + d.quantity > d.available) AS short
+  FROM (
+    SELECT j.*, coalesce(sum(j.quantity) FILTER (WHERE j.fits) OVER (PARTITION BY j.item ORDER BY j.order_no), 0) AS taken
+    FROM judged AS j) AS d
+  GROUP BY d.order_no, d.fits
+), moved AS (
+  UPDATE pawl.orders AS o SET status = 'confirming', seq = o.seq + 1, take_overs = 0,
+    reserved_until = now() + make_interval(secs => o.reservation_ttl)
+  WHERE o.order_no = ANY(ARRAY(SELECT d.order_no FROM decided AS d WHERE d.fits))
+    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity, o.lines
+), stopped AS (
+  UPDATE pawl.orders AS o SET
+    status = 'refunding', seq = o.seq + 1, take_overs = 0,
+    outcome = CASE WHEN o.stop_requested IS NULL THEN 'failed' ELSE 'canceled' END,
+    failure_step = CASE WHEN o.stop_requested IS NULL THEN 'reserve' END,
+    failure_code = CASE WHEN o.stop_requested IS NULL THEN 'out_of_stock' ELSE o.failure_code END
+  WHERE o.order_no = ANY(ARRAY(
+      SELECT d.order_no FROM decided AS d WHERE NOT d.fits AND d.short
+      UNION ALL SELECT l.order_no FROM locked AS l WHERE l.expected AND l.stop_requested IS NOT NULL))
+    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.failure_code
+), reserved AS (
+  INSERT INTO pawl.reservations (order_no, generation, line, item, quantity)
+  SELECT m.order_no, m.generation, i.line, i.item, i.quantity FROM moved AS m CROSS JOIN LATERAL pawl.items_of(m.item, m.quantity, m.lines) AS i(line, item, quantity)
+  RETURNING item, quantity
+), taken AS (
+  INSERT INTO pawl.inventory AS i (item, reserved)
+  SELECT r.item, sum(r.quantity) FROM reserved AS r GROUP BY r.item ORDER BY r.item
+  ON CONFLICT (item) DO UPDATE SET reserved = i.reserved + excluded.reserved
+)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, reason)
+SELECT m.order_no, m.seq, 'reserving', m.status, m.fence, NULL FROM moved AS m
+WHERE (SELECT set_config('synchronous_commit', 'off', true) FROM pawl.current_numbering AS r WHERE r.relaxed
+  AND NOT EXISTS (SELECT FROM stopped AS n)) IS DISTINCT FROM ''
+UNION ALL
+SELECT s.order_no, s.seq, 'reserving', s.status, s.fence, s.failure_code FROM stopped AS s
+RETURNING order_no, seq, to_status, at;
+
 -- name: OrdersConfirm :many
 -- Sells the reserved units. The row of each item exists since the reservation, so the upsert only updates. Unlike an
 -- update joined to the sums, it needs no plan, and it locks the rows in the order of the items.
@@ -232,12 +313,16 @@ WITH locked AS MATERIALIZED (
     owner = CASE WHEN o.stop_requested IS NOT NULL THEN o.owner END
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
-  RETURNING o.order_no, o.fence, o.seq, o.status, o.item, o.quantity
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.item, o.quantity, o.lines
 ), sold AS (
   INSERT INTO pawl.inventory AS i (item, reserved)
-  SELECT m.item, sum(m.quantity) FROM moved AS m
-  WHERE m.status = 'completed' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
-  GROUP BY m.item ORDER BY m.item
+  SELECT u.item, sum(u.quantity) FROM (
+    SELECT m.item, m.quantity, m.status FROM moved AS m WHERE m.lines IS NULL
+    UNION ALL
+    SELECT l.item, l.quantity, m.status FROM moved AS m CROSS JOIN LATERAL pawl.items_of(m.item, m.quantity, m.lines) AS l(line, item, quantity)
+    WHERE m.lines IS NOT NULL) AS u
+  WHERE u.status = 'completed' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  GROUP BY u.item ORDER BY u.item COLLATE "C"
   ON CONFLICT (item) DO UPDATE SET
     reserved = i.reserved - excluded.reserved,
     on_hand = CASE WHEN i.tracked THEN i.on_hand - excluded.reserved ELSE i.on_hand END,
@@ -269,7 +354,7 @@ RETURNING order_no, seq, to_status, at;
 
 -- name: OrdersRelease :many
 -- Undoes the reservation: the stock if the ledger reserved it; otherwise it closes the call that undid it. An order
--- has at most one reservation in effect.
+-- has at most one reservation in effect, with a row for each of its items.
 WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])

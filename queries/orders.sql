@@ -70,9 +70,10 @@ WITH admitted AS (
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a;
 
 -- name: OrdersAdmitWithTerms :many
--- The same for orders with a policy, a customer, times, a concurrency key, or a rule that requires approval. An order
+-- The same for orders with lines, a policy, a customer, times, a concurrency key, or a rule that requires approval. An order
 -- that has to wait is inserted as pending, with the first hold that applies. The others start at once. With begins,
--- the same statement records the call of their charge. The commit waits for the disk, because a call may have begun.
+-- the same statement records the call of their charge. The commit waits for the disk, because a call may have begun, or a
+-- caller is told what the order waits for; unless the orders have nothing but lines (waits is false).
 WITH incoming AS (
   SELECT x.*
   FROM ROWS FROM (unnest(@order_ids::text[]), unnest(@amounts::text[]), unnest(@currencies::text[]),
@@ -81,11 +82,12 @@ WITH incoming AS (
                   unnest(@start_ats::timestamptz[]), unnest(@complete_bys::timestamptz[]), unnest(@complete_seconds::float8[]),
                   unnest(@ttl_seconds::float8[]), unnest(@concurrency_keys::text[]),
                   unnest(@approvals::boolean[]), unnest(@approval_reasons::text[]), unnest(@approval_seconds::float8[]),
-                  unnest(@submitted_by::text[]), unnest(@principals::text[]), unnest(@keys::text[]), unnest(@fingerprints::bytea[]))
+                  unnest(@lines::text[]), unnest(@submitted_by::text[]), unnest(@principals::text[]), unnest(@keys::text[]), unnest(@fingerprints::bytea[]))
     AS x(order_id, amount, currency, item, quantity, metadata, policy, customer_id, payment_method,
          start_at, complete_by, complete_seconds, ttl_seconds, concurrency_key, approval, approval_reason, approval_seconds,
-         submitted_by, principal, key, fingerprint)
-  WHERE EXISTS (SELECT FROM pawl.current_numbering)
+         lines, submitted_by, principal, key, fingerprint)
+  WHERE EXISTS (SELECT FROM pawl.current_numbering AS n
+    WHERE @waits::boolean OR NOT n.relaxed OR set_config('synchronous_commit', 'off', true) <> '')
 ), judged AS (
   SELECT i.*, CASE WHEN i.start_at > now() THEN 'scheduled' WHEN i.approval THEN 'approval'
     WHEN i.concurrency_key <> '' THEN 'queued' END AS hold
@@ -100,7 +102,7 @@ WITH incoming AS (
 ), admitted AS (
   INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, hold, hold_reason, amount, currency, item, quantity, metadata, submitted_by,
     policy, customer_id, payment_method, start_at, complete_by, reservation_ttl, concurrency_key, approval_until,
-    calls, retry_window_started_at, in_doubt_since)
+    lines, calls, retry_window_started_at, in_doubt_since)
   SELECT j.order_id, CASE WHEN j.hold IS NULL THEN 'charging' ELSE 'pending' END,
     CASE WHEN j.hold IS NULL THEN 1 ELSE 0 END, CASE WHEN j.hold IS NULL THEN @owner::uuid END,
     CASE j.hold WHEN 'scheduled' THEN j.start_at WHEN 'queued' THEN NULL
@@ -112,7 +114,7 @@ WITH incoming AS (
     nullif(j.ttl_seconds, 0), nullif(j.concurrency_key, ''),
     CASE WHEN j.hold = 'approval' THEN
       CASE WHEN j.approval_seconds > 0 THEN now() + make_interval(secs => j.approval_seconds) ELSE '9999-01-01 00:00:00+00' END END,
-    CASE WHEN j.hold IS NULL AND @begins::boolean THEN 1 END,
+    nullif(j.lines, '')::json, CASE WHEN j.hold IS NULL AND @begins::boolean THEN 1 END,
     CASE WHEN j.hold IS NULL AND @begins::boolean THEN now() END, CASE WHEN j.hold IS NULL AND @begins::boolean THEN now() END
   FROM judged AS j WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
     AND (coalesce(j.key, '') = '' OR j.fingerprint IN (SELECT k.fingerprint FROM kept AS k))

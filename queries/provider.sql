@@ -25,7 +25,7 @@ FROM (
 JOIN (SELECT * FROM pawl.orders AS p WHERE p.order_no BETWEEN @first AND @last) AS o ON o.order_no = k.order_no
 LEFT JOIN (SELECT * FROM pawl.charges AS d WHERE d.order_no BETWEEN @first AND @last AND d.executor <> '') AS c
   ON k.step = 'charge' AND c.order_no = k.order_no AND c.generation = k.generation
-LEFT JOIN (SELECT * FROM pawl.reservations AS s WHERE s.order_no BETWEEN @first AND @last AND s.executor <> '') AS r
+LEFT JOIN (SELECT * FROM pawl.reservations AS s WHERE s.order_no BETWEEN @first AND @last AND s.executor <> '' AND s.line = 1) AS r
   ON k.step = 'reserve' AND r.order_no = k.order_no AND r.generation = k.generation
 LEFT JOIN (SELECT * FROM pawl.confirmations AS g WHERE g.order_no BETWEEN @first AND @last AND g.executor <> '') AS f
   ON k.step = 'confirm' AND f.order_no = k.order_no AND f.generation = k.generation

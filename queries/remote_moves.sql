@@ -70,11 +70,13 @@ WITH answers AS MATERIALIZED (
       ELSE clock_timestamp() + make_interval(secs => @lease_seconds::float8) END
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
-  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity, o.calls, o.policy, o.in_doubt_since
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity, o.lines, o.calls, o.policy, o.in_doubt_since
 ), reserved AS (
-  INSERT INTO pawl.reservations (order_no, generation, item, quantity, executor, reference, data)
-  SELECT m.order_no, m.generation, m.item, m.quantity, @executor::text, nullif(a.reference, ''), nullif(a.data, '')::jsonb
-  FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no ORDER BY m.order_no
+  INSERT INTO pawl.reservations (order_no, generation, line, item, quantity, executor, reference, data)
+  SELECT m.order_no, m.generation, i.line, i.item, i.quantity, @executor::text,
+    CASE WHEN i.line = 1 THEN nullif(a.reference, '') END, CASE WHEN i.line = 1 THEN nullif(a.data, '')::jsonb END
+  FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
+  CROSS JOIN LATERAL pawl.items_of(m.item, m.quantity, m.lines) AS i(line, item, quantity) ORDER BY m.order_no
 ), finished AS (
   UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = 'done', reference = nullif(a.reference, '')
   FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
@@ -109,12 +111,12 @@ WITH answers AS MATERIALIZED (
     seq = o.seq + 1, take_overs = 0, retries = NULL, retry_window_started_at = NULL, in_doubt_since = NULL, action = NULL
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
-  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity, o.calls
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity, o.lines, o.calls
 ), sold AS (
   INSERT INTO pawl.inventory AS i (item, reserved)
-  SELECT m.item, sum(m.quantity) FROM moved AS m
+  SELECT l.item, sum(l.quantity) FROM moved AS m CROSS JOIN LATERAL pawl.items_of(m.item, m.quantity, m.lines) AS l(line, item, quantity)
   WHERE @sells::boolean AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
-  GROUP BY m.item ORDER BY m.item
+  GROUP BY l.item ORDER BY l.item COLLATE "C"
   ON CONFLICT (item) DO UPDATE SET
     reserved = i.reserved - excluded.reserved,
     on_hand = CASE WHEN i.tracked THEN i.on_hand - excluded.reserved ELSE i.on_hand END,
@@ -169,15 +171,15 @@ WITH answers AS MATERIALIZED (
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l)) AND a.order_no = o.order_no
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
   RETURNING o.order_no, o.fence, o.seq, o.status, o.calls, o.failure_code, o.failure_detail,
-    o.generation, o.currency, o.amount, o.item, o.quantity
+    o.generation, o.currency, o.amount, o.item, o.quantity, o.lines
 ), charged AS (
   INSERT INTO pawl.charges (order_no, generation, currency, amount, executor, in_doubt)
   SELECT m.order_no, m.generation, m.currency, m.amount, @executor::text, true
   FROM moved AS m WHERE @step::text = 'charge' AND m.status = 'refunding' ORDER BY m.order_no
 ), reserved AS (
-  INSERT INTO pawl.reservations (order_no, generation, item, quantity, executor, in_doubt)
-  SELECT m.order_no, m.generation, m.item, m.quantity, @executor::text, true
-  FROM moved AS m WHERE @step::text = 'reserve' AND m.status = 'releasing' ORDER BY m.order_no
+  INSERT INTO pawl.reservations (order_no, generation, line, item, quantity, executor, in_doubt)
+  SELECT m.order_no, m.generation, i.line, i.item, i.quantity, @executor::text, true
+  FROM moved AS m CROSS JOIN LATERAL pawl.items_of(m.item, m.quantity, m.lines) AS i(line, item, quantity) WHERE @step::text = 'reserve' AND m.status = 'releasing' ORDER BY m.order_no
 ), finished AS (
   UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = 'refused', code = m.failure_code, detail = m.failure_detail
   FROM moved AS m
@@ -215,15 +217,16 @@ WITH locked AS MATERIALIZED (
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
     AND o.stop_requested <> 'pause' AND NOT (o.status = 'confirming' AND o.in_doubt_since IS NOT NULL)
-  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount, o.item, o.quantity
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount, o.item, o.quantity, o.lines
 ), charged AS (
   INSERT INTO pawl.charges (order_no, generation, currency, amount, executor, in_doubt)
   SELECT m.order_no, m.generation, m.currency, m.amount, @executor::text, true
   FROM moved AS m JOIN locked AS l ON l.order_no = m.order_no WHERE l.was = 'charging' AND m.status = 'refunding' ORDER BY m.order_no
 ), reserved AS (
-  INSERT INTO pawl.reservations (order_no, generation, item, quantity, executor, in_doubt)
-  SELECT m.order_no, m.generation, m.item, m.quantity, @executor::text, true
-  FROM moved AS m JOIN locked AS l ON l.order_no = m.order_no WHERE l.was = 'reserving' AND m.status = 'releasing' ORDER BY m.order_no
+  INSERT INTO pawl.reservations (order_no, generation, line, item, quantity, executor, in_doubt)
+  SELECT m.order_no, m.generation, i.line, i.item, i.quantity, @executor::text, true
+  FROM moved AS m JOIN locked AS l ON l.order_no = m.order_no
+  CROSS JOIN LATERAL pawl.items_of(m.item, m.quantity, m.lines) AS i(line, item, quantity) WHERE l.was = 'reserving' AND m.status = 'releasing' ORDER BY m.order_no
 ), handed_over AS (
   INSERT INTO pawl.late_undos (order_no, generation, step, reason)
   SELECT DISTINCT u.order_no, u.generation, u.step, 'an undo that was not done when the order was stopped'

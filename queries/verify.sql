@@ -44,7 +44,8 @@ SELECT n.order_no::bigint AS order_no FROM (
 -- Checks what each status promises about the charge and the reservation of the generation: absent (never done), in
 -- effect (done once, as ordered), or undone (undone, or never done). No other generation has anything in effect. A
 -- step in doubt is recorded by the move that goes back, so no order goes forward with it. An authorized charge is
--- captured by the confirmation, and by nothing else.
+-- captured by the confirmation, and by nothing else. (VerifyLines checks what the reservation of an order with lines
+-- has.)
 WITH promised AS (
   SELECT 'pending' AS status, 'none' AS charge, 'none' AS reservation
   UNION ALL SELECT 'charging', 'none', 'none'
@@ -62,7 +63,7 @@ WITH promised AS (
   UNION ALL
   SELECT r.order_no, false, r.generation, r.released_at IS NULL, r.quantity, r.item,
     coalesce(r.in_doubt, false), r.executor, false, false
-  FROM pawl.reservations AS r WHERE r.order_no BETWEEN @first AND @last
+  FROM pawl.reservations AS r WHERE r.order_no BETWEEN @first AND @last AND r.line = 1
 ), counted AS (
   SELECT o.order_no, o.order_id, o.status, o.policy,
     count(*) FILTER (WHERE e.is_charge AND e.stands) AS charges,
@@ -74,7 +75,7 @@ WITH promised AS (
     count(*) FILTER (WHERE NOT e.is_charge AND e.stands AND e.generation = o.generation) AS reservations_now,
     count(*) FILTER (WHERE NOT e.is_charge AND e.generation = o.generation) AS reserved_now,
     count(*) FILTER (WHERE NOT e.is_charge AND e.generation NOT BETWEEN 0 AND o.generation) AS reserved_never,
-    count(*) FILTER (WHERE NOT e.is_charge AND (e.size <> o.quantity OR e.of <> o.item)) AS reserved_other,
+    count(*) FILTER (WHERE NOT e.is_charge AND o.lines IS NULL AND (e.size <> o.quantity OR e.of <> o.item)) AS reserved_other,
     bool_or(e.stands AND e.doubted) AS doubted,
     bool_or(e.executor IS NOT NULL) AS remote, bool_or(e.executor IS NULL AND (e.doubted OR e.authorized)) AS beside,
     bool_or(e.stands AND e.authorized AND NOT e.captured) AS authorized, bool_or(e.captured) AS captured
@@ -150,8 +151,8 @@ WITH matched AS (
   SELECT g.order_no, g.generation, g.amount, g.currency, g.executor FROM pawl.charges AS g
   WHERE g.order_no BETWEEN @first AND @last AND g.refunded_at IS NULL
 ), sold AS (
-  SELECT r.order_no, r.generation, r.quantity FROM pawl.reservations AS r
-  WHERE r.order_no BETWEEN @first AND @last AND r.released_at IS NULL AND r.executor IS NULL
+  SELECT r.order_no, r.generation, sum(r.quantity) AS quantity FROM pawl.reservations AS r
+  WHERE r.order_no BETWEEN @first AND @last AND r.released_at IS NULL AND r.executor IS NULL GROUP BY r.order_no, r.generation
 ), limited AS (
   SELECT o.order_no, coalesce(w.refunds, 0) AS refunds, nullif(concat_ws(', ', w.fault,
     CASE WHEN coalesce(w.refunds, 0) <> coalesce(o.refunds, 0) OR w.last <> o.refunds
@@ -241,6 +242,47 @@ SELECT coalesce(sum(j.length), 0)::bigint AS checked, count(j.fault) AS violatio
   coalesce((array_agg(j.fault ORDER BY j.order_no) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS faults
 FROM judged AS j;
 
+-- name: VerifyLines :one
+-- The lines of an order agree with its item, quantity and amount. Each of its reservations has the units of all its items,
+-- which are all in effect or all released.
+WITH lined AS (
+  SELECT o.order_no, o.order_id, o.item, o.quantity, o.amount, o.lines FROM pawl.orders AS o
+  WHERE o.order_no BETWEEN @first AND @last AND (o.lines IS NOT NULL OR o.item = '' OR o.order_no IN (
+    SELECT v.order_no FROM pawl.reservations AS v WHERE v.order_no BETWEEN @first AND @last AND v.line <> 1))
+), summed AS (
+  SELECT n.order_no, count(*) AS lines, count(l.amount) AS amounts, sum(l.amount) AS amount,
+    sum(l.quantity) FILTER (WHERE l.kind IS NULL) AS quantity
+  FROM lined AS n CROSS JOIN LATERAL json_to_recordset(n.lines) AS l(kind text, quantity bigint, amount numeric)
+  GROUP BY n.order_no
+), items AS (
+  SELECT n.order_no, u.line, u.item, u.quantity
+  FROM lined AS n CROSS JOIN LATERAL pawl.items_of(n.item, n.quantity, n.lines) AS u(line, item, quantity)
+), reserved AS (
+  SELECT r.order_no, r.generation, count(*) AS rows, count(i.order_no) AS matching,
+    bool_or(r.released_at IS NULL) AND bool_or(r.released_at IS NOT NULL) AS divided
+  FROM pawl.reservations AS r
+  LEFT JOIN items AS i ON i.order_no = r.order_no AND i.line = r.line AND i.item = r.item AND i.quantity = r.quantity
+  WHERE r.order_no BETWEEN @first AND @last AND r.order_no IN (SELECT n.order_no FROM lined AS n)
+  GROUP BY r.order_no, r.generation
+), mismatched AS (
+  SELECT r.order_no, string_agg(concat('the reservation of generation ', r.generation,
+    CASE WHEN r.rows <> c.items OR r.matching <> c.items THEN ' has other items than the order' ELSE ' is released in part' END), ', ' ORDER BY r.generation) AS fault
+  FROM reserved AS r JOIN (SELECT i.order_no, count(*) AS items FROM items AS i GROUP BY i.order_no) AS c ON c.order_no = r.order_no
+  WHERE r.rows <> c.items OR r.matching <> c.items OR r.divided GROUP BY r.order_no
+), judged AS (
+  SELECT n.order_no, n.order_id, coalesce(s.lines, 0) AS lines, nullif(concat_ws(', ',
+    CASE WHEN (n.item = '') <> (n.lines IS NOT NULL) THEN 'has neither or both of an item and lines'
+      WHEN n.lines IS NOT NULL AND s.quantity IS DISTINCT FROM n.quantity THEN coalesce(s.quantity, 0) || ' units in lines, ' || n.quantity || ' in all' END,
+    CASE WHEN s.amounts NOT IN (0, s.lines) THEN s.amounts || ' of ' || s.lines || ' lines have an amount'
+      WHEN s.amount <> n.amount THEN 'lines of ' || s.amount || ', an amount of ' || n.amount END,
+    m.fault), '') AS fault
+  FROM lined AS n LEFT JOIN summed AS s ON s.order_no = n.order_no LEFT JOIN mismatched AS m ON m.order_no = n.order_no
+)
+SELECT coalesce(sum(j.lines), 0)::bigint AS checked, count(j.fault) AS violations,
+  coalesce((array_agg(j.order_id ORDER BY j.order_no) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS offenders,
+  coalesce((array_agg(j.fault ORDER BY j.order_no) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS faults
+FROM judged AS j;
+
 -- name: VerifyUndone :one
 -- Every undoing move undid one effect, and nothing else undid any.
 WITH moves AS (
@@ -255,7 +297,7 @@ WITH moves AS (
   WHERE c.order_no BETWEEN @first AND @last AND c.refunded_at IS NOT NULL GROUP BY c.order_no
 ), released AS (
   SELECT r.order_no, count(*) AS rows FROM pawl.reservations AS r
-  WHERE r.order_no BETWEEN @first AND @last AND r.released_at IS NOT NULL GROUP BY r.order_no
+  WHERE r.order_no BETWEEN @first AND @last AND r.released_at IS NOT NULL AND r.line = 1 GROUP BY r.order_no
 ), judged AS (
   SELECT o.order_no, o.order_id, coalesce(m.refunds, 0) + coalesce(m.releases, 0) AS undone, nullif(concat_ws(', ',
     CASE WHEN coalesce(c.rows, 0) <> coalesce(m.refunds, 0)
@@ -484,7 +526,7 @@ WITH answered AS (
   FROM pawl.charges AS c WHERE c.order_no BETWEEN @first AND @last AND c.executor IS NOT NULL
   UNION ALL
   SELECT r.order_no, r.generation, 'reserve', coalesce(r.in_doubt, false), r.released_at IS NOT NULL
-  FROM pawl.reservations AS r WHERE r.order_no BETWEEN @first AND @last AND r.executor IS NOT NULL
+  FROM pawl.reservations AS r WHERE r.order_no BETWEEN @first AND @last AND r.executor IS NOT NULL AND r.line = 1
   UNION ALL
   SELECT k.order_no, k.generation, 'confirm', false, false
   FROM pawl.confirmations AS k WHERE k.order_no BETWEEN @first AND @last

@@ -11,6 +11,7 @@ import (
 	"pawl/db"
 	"pawl/engine/ledger"
 	"pawl/fsm"
+	"pawl/internal/orders"
 	"pawl/test/assert"
 )
 
@@ -66,6 +67,25 @@ func TestWhichCommitsWait(t *testing.T) {
 			})
 		}
 	}
+	t.Run("orders with lines", func(t *testing.T) {
+		t.Parallel()
+		l := open(t)
+		l.stock("cup", 5)
+		l.stock("tea", 1)
+		for want, nos := range map[string][]int64{
+			"off": l.baskets([]orders.Line{units("cup", 1), units("tea", 1)}),
+			"on":  l.baskets([]orders.Line{units("cup", 1)}, []orders.Line{units("cup", 1), units("tea", 2)}),
+		} {
+			got := l.commitsWith(func(q *db.Queries, _ pgx.Tx) {
+				moved, err := ledger.LineMoves[fsm.Reserving](t.Context(), q, l.set(nos...))
+				l.must(err)
+				if len(moved) != len(nos) {
+					t.Fatalf("moved %+v", moved)
+				}
+			})
+			assert.Equal(t, got, want, len(nos), "orders")
+		}
+	})
 	t.Run("a batch in which one order is canceled", func(t *testing.T) {
 		t.Parallel()
 		l := open(t)
@@ -103,15 +123,23 @@ func (l *books) admissions() map[string]func(q *db.Queries) (setting string, sto
 	keyed := batch("keyed")
 	keyed.Principals, keyed.Keys, keyed.Fingerprints = []string{"shop"}, []string{"k"}, [][]byte{{1}}
 	terms := batch("with terms")
+	withTerms := func(q *db.Queries, waits bool) (int, error) {
+		rows, err := q.OrdersAdmitWithTerms(l.t.Context(), db.OrdersAdmitWithTermsParams{OrderIds: terms.OrderIds, Amounts: terms.Amounts,
+			Currencies: terms.Currencies, Items: terms.Items, Quantities: terms.Quantities, Metadata: terms.Metadata,
+			Owner: terms.Owner, LeaseSeconds: terms.LeaseSeconds, Waits: waits})
+		return len(rows), err
+	}
 	return map[string]func(q *db.Queries) (string, int, error){
 		"one":     plain(batch("one")),
 		"a batch": plain(batch("first", "second")),
 		"a key":   plain(keyed),
 		"terms": func(q *db.Queries) (string, int, error) { // a call may begin with it
-			rows, err := q.OrdersAdmitWithTerms(l.t.Context(), db.OrdersAdmitWithTermsParams{OrderIds: terms.OrderIds, Amounts: terms.Amounts,
-				Currencies: terms.Currencies, Items: terms.Items, Quantities: terms.Quantities, Metadata: terms.Metadata,
-				Owner: terms.Owner, LeaseSeconds: terms.LeaseSeconds})
-			return "on", len(rows), err
+			stored, err := withTerms(q, true)
+			return "on", stored, err
+		},
+		"lines": func(q *db.Queries) (string, int, error) {
+			stored, err := withTerms(q, false)
+			return "off", stored, err
 		},
 	}
 }

@@ -45,6 +45,12 @@ var Moves = map[fsm.State]Move{
 	},
 }
 
+// LineMoves has the moves that are other ones for orders with lines.
+var LineMoves = map[fsm.State]Move{
+	fsm.Reserving:  moveOf((*db.Queries).OrdersReserveLines),
+	fsm.Confirming: moveOf((*db.Queries).OrdersConfirm),
+}
+
 // All moves take the parameters of Batch and return the columns of Moved; those of one order take its number. sqlc
 // gives each statement its own types; one that differs from this shape does not compile.
 type (

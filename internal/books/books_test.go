@@ -69,7 +69,7 @@ func TestEveryFaultIsFoundByItsCheckAndNoOther(t *testing.T) { //nolint:tparalle
 			found{"completed": {"completed"}, "undone": {"completed"}, "refunds": {"completed"}, "money": {"EUR"}}},
 		{"completed without its reservation", "DELETE FROM reservations WHERE" + of("completed"),
 			found{"completed": {"completed"}, "stock": {"lamp"}}},
-		{"reserved twice", noSingles + "INSERT INTO reservations SELECT order_no, now(), NULL, 1, quantity, item FROM reservations WHERE" + of("completed"),
+		{"reserved twice", noSingles + "INSERT INTO reservations SELECT order_no, now(), NULL, 1, quantity, 1, item FROM reservations WHERE" + of("completed"),
 			found{"completed": {"completed"}, "stock": {"lamp"}}},
 		{"reserved another quantity", "UPDATE reservations SET quantity = 3 WHERE" + of("completed"),
 			found{"completed": {"completed"}, "stock": {"lamp"}}},
@@ -204,6 +204,20 @@ func TestEveryFaultIsFoundByItsCheckAndNoOther(t *testing.T) { //nolint:tparalle
 			found{"protocol": {"completed"}}},
 		{"completed after a request to stop", "UPDATE orders SET stop_requested = 'cancel' WHERE" + of("completed"),
 			found{"protocol": {"completed"}}},
+
+		// Lines.
+		{"other units in lines", "UPDATE orders SET item = '', lines = '[{\"item\":\"lamp\",\"quantity\":3}]' WHERE" + of("completed"),
+			found{"lines": {"completed"}}},
+		{"another sum of the lines", "UPDATE orders SET item = '', lines = '[{\"item\":\"lamp\",\"quantity\":2,\"amount\":\"9\"}]' WHERE" + of("completed"),
+			found{"lines": {"completed"}}},
+		{"lines beside an item", "UPDATE orders SET lines = '[{\"item\":\"lamp\",\"quantity\":2}]' WHERE" + of("completed"),
+			found{"lines": {"completed"}}},
+		{"neither lines nor an item", "UPDATE orders SET item = '' WHERE" + of("charging"),
+			found{"lines": {"charging"}}},
+		{"reserved another line", "INSERT INTO reservations (order_no, generation, line, item, quantity) SELECT order_no, 0, 2, 'rug', 1 FROM orders WHERE" + of("completed"),
+			found{"lines": {"completed"}, "stock": {"rug"}}},
+		{"reserved items of other lines", "UPDATE orders SET item = '', lines = '[{\"item\":\"lamp\",\"quantity\":1},{\"item\":\"rug\",\"quantity\":1}]' WHERE" + of("completed"),
+			found{"lines": {"completed"}}},
 
 		// Stock.
 		{"more reserved than reservations stand", "UPDATE inventory SET reserved = reserved + 1 WHERE item = 'lamp'",

@@ -82,6 +82,7 @@ const (
 	path      = "path"
 	undone    = "undone"
 	refunds   = "refunds"
+	lines     = "lines"
 	protocol  = "protocol"
 	money     = "money"
 	stock     = "stock"
@@ -137,6 +138,7 @@ func newLedger(most int32) *ledger {
 				"status of the order. Its fence rises by one at a time. Its times match the order and never decrease. " +
 				"The order has the ID that it was admitted with."},
 			{Name: undone, Proves: "Every refund and release in the history undid one charge or reservation, and nothing else was undone."},
+			{Name: lines, Proves: "The lines of every order agree with its amount and units, and its reservations with its lines."},
 			{Name: refunds, Proves: "Every refunded charge has one refund of its generation, amount and currency. Requested refunds " +
 				"are of completed orders, do not exceed the charge and the quantity, and are done if the books say so."},
 			{Name: protocol, Proves: "The columns that drive an order agree with its status: due, held, owned, ended, outcome, failure."},

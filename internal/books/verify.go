@@ -277,6 +277,7 @@ var orderProofs = [2][]proof{
 		plain(numbers, (*db.Queries).VerifyNumbers),
 		plain(protocol, (*db.Queries).VerifyProtocol),
 		plain(refunds, (*db.Queries).VerifyRefunds),
+		plain(lines, (*db.Queries).VerifyLines),
 	},
 }
 

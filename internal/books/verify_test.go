@@ -31,7 +31,7 @@ func TestVerify(t *testing.T) {
 	t.Run("an empty database is in order", func(t *testing.T) {
 		t.Parallel()
 		report := newShop(t).verify(books.Options{})
-		if !report.OK() || len(report.Checks) != 14 || len(report.Orders) != 0 || len(report.Money) != 0 {
+		if !report.OK() || len(report.Checks) != 15 || len(report.Orders) != 0 || len(report.Money) != 0 {
 			t.Errorf("report %+v", report)
 		}
 	})

@@ -288,6 +288,8 @@ func readPolicy(path string, in io.Reader) ([]byte, error) {
 type triedOrder struct {
 	policy.Order
 	Amount         *decimal.Decimal // a pointer, to detect a missing one
+	Item           string
+	Lines          []orders.Line
 	CompleteBy     *time.Time
 	ReservationTTL int64 // seconds; 0: by the policy
 
@@ -306,14 +308,17 @@ func parseOrder(text, currency string) (*triedOrder, error) {
 		return nil, errors.New("must be one JSON object")
 	case o.Amount == nil || o.Amount.IsNeg():
 		return nil, errors.New("amount must be a number of at least 0")
-	case o.Item == "":
-		return nil, errors.New("item must be a non-empty string")
+	case (o.Item == "") == (o.Lines == nil):
+		return nil, errors.New("either item or lines must be given")
 	case !iso4217.Known(o.Currency):
 		return nil, errors.New("currency must be an ISO 4217 code")
 	case o.ReservationTTL < 0:
 		return nil, errors.New("reservationTtl must be a number of seconds")
 	}
-	o.Order.Amount = *o.Amount
+	o.Order.Amount, o.Order.Items = *o.Amount, []string{o.Item}
+	if o.Lines != nil {
+		o.Order.Items = orders.ItemsOf("", []byte(orders.FormatLines(o.Lines)))
+	}
 	return &o, nil
 }
 

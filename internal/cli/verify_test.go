@@ -74,7 +74,7 @@ func TestVerifyCommand(t *testing.T) {
 		}
 		for _, want := range []string{
 			`(?m)^ok +completed +3$`, `(?m)^ok +path +12$`, `(?m)^ok +stock +1$`, `(?m)^ok +stuck +0$`,
-			`(?m)^ +completed +3$`, `(?m)^ +EUR +3 +15 +0 +0 +15$`, `14 checks in`,
+			`(?m)^ +completed +3$`, `(?m)^ +EUR +3 +15 +0 +0 +15$`, `15 checks in`,
 		} {
 			if !regexp.MustCompile(want).MatchString(stdout) {
 				t.Errorf("no %s in:\n%s", want, stdout)
@@ -86,7 +86,7 @@ func TestVerifyCommand(t *testing.T) {
 		t.Parallel()
 		database := completedOrders(t, 3, "SET LOCAL pawl.archive = on; DELETE FROM charges")
 		stdout, _, err := runVerify(t, database.URL, "--offenders", "2")
-		if err == nil || !strings.Contains(err.Error(), "2 of 14 checks") || exitCode(err) != exitFailure {
+		if err == nil || !strings.Contains(err.Error(), "2 of 15 checks") || exitCode(err) != exitFailure {
 			t.Errorf("error %v, exit code %d", err, exitCode(err))
 		}
 		for _, want := range []string{
@@ -171,7 +171,7 @@ func TestVerifyCommandWithAProvider(t *testing.T) {
 			t.Errorf("error %v, exit code %d", err, exitCode(err))
 		}
 		for _, want := range []string{`(?m)^WRONG +provider_known +1 +1 wrong$`,
-			`"order 9": charge of generation 0, live, 5 EUR: key "` + key, `22 checks in`} {
+			`"order 9": charge of generation 0, live, 5 EUR: key "` + key, `23 checks in`} {
 			if !regexp.MustCompile(want).MatchString(stdout) {
 				t.Errorf("no %s in:\n%s", want, stdout)
 			}

@@ -27,7 +27,7 @@ type orderPage struct {
 	Way        []string // its path, in words
 	Cut        bool     // the path is longer
 	History    *history
-	Item       *client.Item
+	Item       *client.Item // nil for an order with lines
 	Deliveries []client.Delivery
 	Raw        string // JSON
 }
@@ -90,7 +90,7 @@ func (p *orderPage) draw(moves []client.Transition) {
 // readAround reads the stock of the item, and the deliveries to webhook endpoints.
 func (v *visit) readAround(p *orderPage) error {
 	ctx := v.r.Context()
-	if v.may("getInventory") {
+	if v.may("getInventory") && p.Lines == nil {
 		item, err := v.api.GetInventory(ctx, p.Order.Item)
 		if err != nil && !hasStatus(err, http.StatusNotFound) {
 			return err

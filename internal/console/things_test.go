@@ -17,6 +17,18 @@ import (
 )
 
 // TestStock: a change is shown before it is made, made once, and not made of what has changed meanwhile.
+func TestOrderWithLines(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.process(t, client.ProcessBody{OrderID: "basket", Amount: "12.90", Lines: []client.LineInput{
+		{Item: "<tea>", Quantity: new(2), Amount: "8"}, {Item: "cup", Amount: "3"}, {Item: "by air", Amount: "4.90", Kind: client.LineInputKindShipping},
+		{Item: "spring", Amount: "-3", Kind: client.LineInputKindDiscount}}})
+	s.get(t, "/console/order?id=basket").want(t, 200, `<a href="/console/item?item=%3ctea%3e"><bdi>&lt;tea&gt;</bdi></a>`, "<td>shipping", ">-3.00<", "All items: sold", "!Item<dd>")
+	s.get(t, "/console/orders").want(t, 200, "<bdi>2 × &lt;tea&gt;, 1 × cup, 1 × by air, 1 more</bdi>")
+	s.get(t, "/console/orders?q=item:cup").want(t, 200, "basket")
+	s.get(t, "/console/item?item=cup").want(t, 200)
+}
+
 func TestStock(t *testing.T) {
 	t.Parallel()
 	s := setup(t)
@@ -221,7 +233,7 @@ func TestBooks(t *testing.T) {
 		return s.get(t, "/console/books")
 	}
 	before := s.get(t, "/console/books").want(t, 200, "has verified nothing", "Verify the books now")
-	prove().want(t, 200, "The books are right", "14 checks hold", "status:completed", ">6<", "!The books are wrong")
+	prove().want(t, 200, "The books are right", "15 checks hold", "status:completed", ">6<", "!The books are wrong")
 	s.listen(t, before.live(t)).poked(t) // though it listens late
 
 	s.sql(t, `SET session_replication_role = replica; UPDATE charges SET amount = 7; UPDATE inventory SET sold = 3;

@@ -204,7 +204,7 @@ func (q *ofOrder) preview(form url.Values) ([]change, []string, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	about := fmt.Sprintf("%s %s for %d × %s", q.order.Amount, q.order.Currency, q.order.Quantity, visible(q.order.Item))
+	about := fmt.Sprintf("%s %s for %s", q.order.Amount, q.order.Currency, visible(q.order.What()))
 	if q.order.CustomerID != "" {
 		about += ", customer " + visible(q.order.CustomerID)
 	}

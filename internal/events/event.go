@@ -42,8 +42,9 @@ type EventData struct {
 
 	RefundAmount string `json:"refundAmount,omitempty" doc:"Amount of that refund, a decimal." example:"2.50"`
 
-	Item     string `json:"item" doc:"Item that was ordered, or whose stock changed." example:"widget"`
-	Quantity int32  `json:"quantity,omitempty" doc:"Number of units ordered." example:"1"`
+	Item     string      `json:"item,omitempty" doc:"Item that was ordered, or whose stock changed. Absent if the order has lines." example:"widget"`
+	Quantity int32       `json:"quantity,omitempty" doc:"Number of units ordered, of all items." example:"1"`
+	Lines    []EventLine `json:"lines,omitempty" nullable:"false" doc:"Lines of the order, if it has any. Absent if they are longer than 4 kB."`
 
 	Version int64  `json:"version,omitempty" doc:"Version of the item after a stock movement."`
 	Change  *int64 `json:"change,omitempty" doc:"Change of the stock, in units."`
@@ -54,9 +55,20 @@ type EventData struct {
 	Reason     string `json:"reason,omitempty" doc:"Reason. A long one is truncated."`
 }
 
+// EventLine is a line of an order.
+type EventLine struct {
+	Item     string `json:"item" example:"widget"`
+	Quantity int32  `json:"quantity"`
+	Amount   string `json:"amount,omitempty" doc:"Of the whole line, a decimal." example:"9.99"`
+	Kind     string `json:"kind,omitempty" doc:"Absent for an item."`
+}
+
 // textMost is the maximum length of an actor or reason, in bytes. It keeps an event below 20 kB, however its characters
 // are escaped. Names have limits of their own.
 const textMost = 700
+
+// linesMost is the maximum length of the lines of an order in an event, in bytes. Longer ones are left out.
+const linesMost = 4 << 10
 
 func eventOf(row *db.EventsOfBatchRow) Event {
 	e := Event{
@@ -77,6 +89,9 @@ func eventOf(row *db.EventsOfBatchRow) Event {
 	d.OrderID, d.Seq, d.From, d.Status, d.Verb = row.OrderID, row.Seq, row.FromStatus, row.ToStatus, row.Verb
 	d.Amount, d.Currency, d.Item, d.Quantity, d.CustomerID = row.Amount, row.Currency, row.Item, row.Quantity, row.CustomerID
 	d.Refund, d.RefundAmount = row.Refund, row.RefundAmount
+	if n := len(row.Lines); n > 0 && n <= linesMost {
+		_ = json.Unmarshal(row.Lines, &d.Lines) // our own column
+	}
 	if row.Verb == "refund" && row.RefundInLedger {
 		e.Type = typesOfVerbs["refund_done"] // the ledger refunds at once
 	}

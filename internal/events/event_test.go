@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"pawl/db"
 	"pawl/fsm"
 	"pawl/internal/orders"
 	"pawl/test/assert"
@@ -69,12 +70,26 @@ func TestTypesAreDocumented(t *testing.T) {
 }
 
 // TestEventsAreShort: whatever is stored, and however it is escaped.
+// TestLinesOfAnEvent: they are those of the order, unless they are long.
+func TestLinesOfAnEvent(t *testing.T) {
+	t.Parallel()
+	lines := func(n int) []byte {
+		return []byte("[" + strings.TrimSuffix(strings.Repeat(`{"item":"tea","quantity":2,"amount":"-1.50","kind":"discount"},`, n), ",") + "]")
+	}
+	for n, want := range map[int]int{1: 1, 60: 60, 100: 0} {
+		e := eventOf(&db.EventsOfBatchRow{OrderNo: 1, OrderID: "a", Lines: lines(n)})
+		if len(e.Data.Lines) != want || want > 0 && e.Data.Lines[0] != (EventLine{Item: "tea", Quantity: 2, Amount: "-1.50", Kind: "discount"}) {
+			t.Errorf("%d lines: %+v", n, e.Data.Lines)
+		}
+	}
+}
+
 func TestEventsAreShort(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("\x01", 5000)
 	name := strings.Repeat("\U0001F600", 255)
 	e := Event{ID: "evt_1_1", Data: EventData{Actor: clip(long), OnBehalfOf: clip(long), Reason: clip(long),
-		OrderID: name, Item: name, CustomerID: name}}
+		OrderID: name, Lines: []EventLine{{Item: strings.Repeat("i", linesMost)}}, CustomerID: name}}
 	if n := len(e.JSON()); n >= 20_000 {
 		t.Errorf("%d bytes", n)
 	}

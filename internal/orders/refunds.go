@@ -61,9 +61,9 @@ func Refundable(o *Order) decimal.Decimal {
 }
 
 // Restockable is the number of units of a completed order that can still be returned to stock: none if another system
-// reserved them.
+// reserved them, or if the order has lines, because a refund does not say which.
 func Restockable(o *Order, reservedHere bool) int32 {
-	if !reservedHere {
+	if !reservedHere || o.Lines != nil {
 		return 0
 	}
 	left := o.Quantity

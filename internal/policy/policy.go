@@ -158,9 +158,10 @@ func (s Secret) valid() bool {
 // Order has the fields of an order that policies use.
 type Order struct {
 	Amount         decimal.Decimal
-	Currency, Item string
-	CustomerID     string // empty: not given
-	ConcurrencyKey string // empty: not given
+	Currency       string
+	Items          []string // of all lines, in their order
+	CustomerID     string   // empty: not given
+	ConcurrencyKey string   // empty: not given
 }
 
 // ApprovalOf returns the first matching rule and its index, or nil if the order needs no approval.
@@ -178,17 +179,21 @@ func (p *Policy) ApprovalOf(o Order) (*Approval, int) {
 func (a *Approval) fits(o Order) bool {
 	return (a.AmountOver == nil || o.Amount.Cmp(*a.AmountOver) > 0) &&
 		(a.Currency == "" || a.Currency == o.Currency) &&
-		(a.Items == nil || slices.Contains(a.Items, o.Item)) &&
+		(a.Items == nil || slices.ContainsFunc(o.Items, func(item string) bool { return slices.Contains(a.Items, item) })) &&
 		(a.Customers == nil || slices.Contains(a.Customers, o.CustomerID))
 }
 
 // Key is the concurrency key of the order, such as item:widget. It is empty if the policy has no limit, or if the order
-// lacks the field.
+// lacks the field. An order with lines has the key of its first item.
 func (p *Policy) Key(o Order) string {
 	if p.Concurrency == nil {
 		return ""
 	}
-	value := map[string]string{ByItem: o.Item, ByCustomer: o.CustomerID, ByKey: o.ConcurrencyKey}[p.Concurrency.By]
+	item := ""
+	if len(o.Items) > 0 {
+		item = o.Items[0]
+	}
+	value := map[string]string{ByItem: item, ByCustomer: o.CustomerID, ByKey: o.ConcurrencyKey}[p.Concurrency.By]
 	if value == "" {
 		return ""
 	}

@@ -168,8 +168,8 @@ approval:
 		{"more than the amount", policy.Order{Amount: decimal.MustParse("500.01"), Currency: "USD"}, 0},
 		{"the amount itself", policy.Order{Amount: decimal.MustParse("500.00"), Currency: "USD"}, -1},
 		{"more in another currency", policy.Order{Amount: decimal.MustParse("501"), Currency: "JPY"}, -1},
-		{"an item", policy.Order{Item: "boat", Currency: "EUR"}, 1},
-		{"an item in another currency", policy.Order{Item: "boat", Currency: "USD"}, -1},
+		{"an item", policy.Order{Items: []string{"boat"}, Currency: "EUR"}, 1},
+		{"an item in another currency", policy.Order{Items: []string{"boat"}, Currency: "USD"}, -1},
 		{"a customer", policy.Order{CustomerID: "mallory"}, 2},
 		{"nobody", policy.Order{}, -1},
 		{"the first of two", policy.Order{Amount: decimal.MustParse("999"), Currency: "USD", CustomerID: "mallory"}, 0},
@@ -183,7 +183,7 @@ approval:
 
 func TestKey(t *testing.T) {
 	t.Parallel()
-	order := policy.Order{Item: "widget", CustomerID: "bob", ConcurrencyKey: "k"}
+	order := policy.Order{Items: []string{"widget", "mug"}, CustomerID: "bob", ConcurrencyKey: "k"}
 	for by, want := range map[string]string{policy.ByItem: "item:widget", policy.ByCustomer: "customerId:bob", policy.ByKey: "concurrencyKey:k"} {
 		p := &policy.Policy{Concurrency: &policy.Concurrency{By: by, Limit: 1}}
 		assert.Equal(t, p.Key(order), want, "by", by)

@@ -45,6 +45,8 @@ func TestBodyOfARequest(t *testing.T) {
 		Amount: decimal.MustParse("2.50"), Reference: "ch_1"}
 	given := charged
 	given.RefundID, given.Reason = "ticket-1", "broken"
+	lined := plain
+	lined.Item, lined.Lines = "", []byte(`[{"item":"i","quantity":2,"amount":"5.00"},{"item":"by air","quantity":1,"amount":"-5.00","kind":"discount"}]`)
 	nameless := full
 	nameless.Reference = ""
 	for _, v := range []struct {
@@ -56,6 +58,7 @@ func TestBodyOfARequest(t *testing.T) {
 		{&full, provider.Undo, fullUndo + `,"reference":"ch_1"}`},
 		{&nameless, provider.Undo, fullUndo + `}`},
 		{&plain, provider.Do, `{"orderId":"order-123","step":"reserve","operation":"do","generation":0,"amount":"0","currency":"JPY","item":"i","quantity":1}`},
+		{&lined, provider.Do, `{"orderId":"order-123","step":"reserve","operation":"do","generation":0,"amount":"0","currency":"JPY","lines":` + string(lined.Lines) + `}`},
 		{&given, provider.Refund, `{"orderId":"order-123","step":"charge","operation":"refund","generation":0,"amount":"2.50","currency":"EUR","item":"i","quantity":1,` +
 			`"refundId":"ticket-1","reason":"broken","chargeKey":"` + charged.Key(provider.Do) + `","reference":"ch_1"}`},
 	} {

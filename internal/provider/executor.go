@@ -68,6 +68,7 @@ type Call struct {
 	Currency      string
 	Item          string
 	Quantity      int32
+	Lines         []byte          // as orders.FormatLines writes them, instead of Item and Quantity; nil: none
 	CustomerID    string          // empty: none
 	PaymentMethod string          // opaque; never logged
 	Metadata      json.RawMessage // a JSON object of strings, or nil
@@ -186,8 +187,12 @@ func (c *Call) Body(op Operation) ([]byte, error) {
 	b = strconv.AppendInt(append(b, `,"generation":`...), int64(c.Generation), 10)
 	b = appendMember(append(b, ','), "amount", c.Amount.String())
 	b = appendMember(append(b, ','), "currency", c.Currency)
-	b = appendMember(append(b, ','), "item", c.Item)
-	b = strconv.AppendInt(append(b, `,"quantity":`...), int64(c.Quantity), 10)
+	if c.Lines != nil {
+		b = append(append(b, `,"lines":`...), c.Lines...)
+	} else {
+		b = appendMember(append(b, ','), "item", c.Item)
+		b = strconv.AppendInt(append(b, `,"quantity":`...), int64(c.Quantity), 10)
+	}
 	b = appendOptional(b, "customerId", c.CustomerID)
 	b = appendOptional(b, "paymentMethod", c.PaymentMethod)
 	b, err := appendMetadata(b, c.Metadata)

@@ -32,7 +32,30 @@ type Subject struct {
 	Currency   string `json:"currency"`
 	Quantity   int32  `json:"quantity"`
 	Item       string `json:"item"`
+	Lines      []Line `json:"lines,omitempty"` // instead of item and quantity
 	RefundID   string `json:"refundId,omitempty"`
+}
+
+// Line is a line of an order, as sent.
+type Line struct {
+	Item     string `json:"item"`
+	Quantity int32  `json:"quantity"`
+	Amount   string `json:"amount,omitempty"`
+	Kind     string `json:"kind,omitempty"` // empty: an item
+}
+
+// items are the items of the order, or its item.
+func (s *Subject) items() []string {
+	if s.Lines == nil {
+		return []string{s.Item}
+	}
+	var items []string
+	for _, l := range s.Lines {
+		if l.Kind == "" {
+			items = append(items, l.Item)
+		}
+	}
+	return items
 }
 
 // Entry is the entry of a key in the books.

@@ -38,9 +38,7 @@ func TestBooks(t *testing.T) {
 		Key: "stock", Subject: simulator.Subject{OrderID: "other", Step: "reserve", Amount: "99.99", Currency: "USD", Quantity: 2, Item: "widget"},
 		State: simulator.Undone, Reference: "rs_2", Effects: 1, Requests: 1,
 	}
-	if entry != want {
-		t.Errorf("%+v", entry)
-	}
+	assert.Equal(t, entry, want)
 	assert.Equal(t, strings.Count(p.get("/books"), "\n")+1, 6, "lines")
 	assert.Equal(t, p.get("/books?orderId=nobody"), "", "books of nobody")
 

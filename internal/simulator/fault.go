@@ -135,7 +135,7 @@ func (r *Rule) does() bool {
 
 func (r *Rule) matches(q *request) bool {
 	return (r.Operation == q.operation || r.Operation == q.means) &&
-		(r.Item == "" || r.Item == q.body.Item) &&
+		(r.Item == "" || slices.Contains(q.body.items(), r.Item)) &&
 		(r.Amount == "" || r.amount.Cmp(q.amount) == 0) &&
 		strings.HasPrefix(q.body.OrderID, r.OrderPrefix) &&
 		(r.Step == "" || r.Step == q.step) &&
@@ -164,8 +164,10 @@ func (p *plan) pick(q *request, number int) Rule {
 			return *rule
 		}
 	}
-	if rule, ok := magic(q.body.Item); ok && rule.matches(q) && p.spend(use{-1, key}, rule.Times) {
-		return rule
+	for _, item := range q.body.items() {
+		if rule, ok := magic(item); ok && rule.matches(q) && p.spend(use{-1, key}, rule.Times) {
+			return rule
+		}
 	}
 	return Rule{}
 }

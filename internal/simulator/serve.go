@@ -426,6 +426,9 @@ func (e *entry) data() json.RawMessage {
 		data = map[string]any{"amount": e.Amount, "currency": e.Currency}
 	case "reserve":
 		data = map[string]any{"item": e.Item, "quantity": e.Quantity}
+		if e.Lines != nil {
+			data = map[string]any{"lines": e.Lines}
+		}
 	}
 	return encode(data)
 }

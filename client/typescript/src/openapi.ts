@@ -219,7 +219,7 @@ export interface paths {
         put?: never;
         /**
          * Process an order
-         * @description Charges, reserves and confirms the order, each exactly once, and responds when it is final. An existing order is not started again: with the same input, the response is its current state, and an unfinished order continues; with a different amount, item, quantity, currency, customerId, paymentMethod, startAt, completeBy, reservationTtl or concurrencyKey it is a conflict. Omitted fields match what is stored. Metadata never conflicts: the stored metadata is kept, and ignoredFields names metadata if it differs. A field whose name is one letter off one of these is rejected. A failed order is a normal response: 200 with status failed. An order that is not final in time gets 202 and continues without the caller. The 202 is sent at once if the order waits for a person, for a time after the limit, or for the customer to act, and if too many of your requests are waiting; a provider's callback is waited for. An Idempotency-Key cannot be used for a different request for 30 days; the same request gets the current state. With Content-Type: application/x-ndjson, each line of the body is an order, of up to 65536 bytes. The response has a line for each, in the order in which they end, while the request is still being sent. A line that is rejected does not affect the others. Prefer applies to each line; there must be no Idempotency-Key. A caller has up to 512 lines in progress, 16 while single orders come, and is not read from while it does not read. A response that ends early, or without a line for each order, was cut off: send the orders without a line again. Needs the role submit.
+         * @description Charges, reserves and confirms the order, each exactly once, and responds when it is final. An existing order is not started again: with the same input, the response is its current state, and an unfinished order continues; with a different amount, item, quantity, line, currency, customerId, paymentMethod, startAt, completeBy, reservationTtl or concurrencyKey it is a conflict. Omitted fields match what is stored. Metadata never conflicts: the stored metadata is kept, and ignoredFields names metadata if it differs. A field whose name is one letter off one of these is rejected. A failed order is a normal response: 200 with status failed. An order that is not final in time gets 202 and continues without the caller. The 202 is sent at once if the order waits for a person, for a time after the limit, or for the customer to act, and if too many of your requests are waiting; a provider's callback is waited for. An Idempotency-Key cannot be used for a different request for 30 days; the same request gets the current state. With Content-Type: application/x-ndjson, each line of the body is an order, of up to 65536 bytes. The response has a line for each, in the order in which they end, while the request is still being sent. A line that is rejected does not affect the others. Prefer applies to each line; there must be no Idempotency-Key. A caller has up to 512 lines in progress, 16 while single orders come, and is not read from while it does not read. A response that ends early, or without a line for each order, was cut off: send the orders without a line again. Needs the role submit.
          */
         post: operations["processOrder"];
         delete?: never;
@@ -1332,10 +1332,12 @@ export interface components {
              */
             from?: string;
             /**
-             * @description Item that was ordered, or whose stock changed.
+             * @description Item that was ordered, or whose stock changed. Absent if the order has lines.
              * @example widget
              */
-            item: string;
+            item?: string;
+            /** @description Lines of the order, if it has any. Absent if they are longer than 4 kB. */
+            lines?: components["schemas"]["EventLine"][];
             /** @description Person for whom the actor acted, as stated by the actor. */
             onBehalfOf?: string;
             /**
@@ -1350,7 +1352,7 @@ export interface components {
             orderId?: string;
             /**
              * Format: int32
-             * @description Number of units ordered.
+             * @description Number of units ordered, of all items.
              * @example 1
              */
             quantity?: number;
@@ -1384,6 +1386,19 @@ export interface components {
              * @description Version of the item after a stock movement.
              */
             version?: number;
+        };
+        EventLine: {
+            /**
+             * @description Of the whole line, a decimal.
+             * @example 9.99
+             */
+            amount?: string;
+            /** @example widget */
+            item: string;
+            /** @description Absent for an item. */
+            kind?: string;
+            /** Format: int32 */
+            quantity: number;
         };
         EventPage: {
             events: components["schemas"]["Event"][];
@@ -1483,6 +1498,42 @@ export interface components {
             items: components["schemas"]["Item"][];
             /** @description Absent on the last page. It does not expire. */
             nextCursor?: string;
+        };
+        Line: {
+            amount?: components["schemas"]["SignedDecimal"];
+            /** @example widget */
+            item: string;
+            /**
+             * @description Absent for an item.
+             * @enum {string}
+             */
+            kind?: "shipping" | "tax" | "fee" | "discount";
+            /** Format: int32 */
+            quantity: number;
+        } & {
+            [key: string]: unknown;
+        };
+        LineInput: {
+            /**
+             * @description Of the whole line, with the digits of the order's amount. Either all lines have one or none, and their sum is the order's amount. Lines that are no items require it.
+             * @example 49.95
+             */
+            amount?: components["schemas"]["SignedDecimal"] | number;
+            /**
+             * @description What is ordered, or the name of another kind of line. The same rules apply as for orderId.
+             * @example widget
+             */
+            item: string;
+            /**
+             * @description Only items have stock, and one line at least is an item, the default. Only a discount is negative.
+             * @enum {string}
+             */
+            kind?: "item" | "shipping" | "tax" | "fee" | "discount";
+            /**
+             * Format: int32
+             * @description Defaults to 1.
+             */
+            quantity?: number;
         };
         Movement: {
             /**
@@ -1588,8 +1639,13 @@ export interface components {
             ignoredFields?: string[];
             /** @description A call was made, and its outcome is not known yet. */
             inDoubt?: boolean;
-            /** @example widget */
-            item: string;
+            /**
+             * @description Absent if the order has lines.
+             * @example widget
+             */
+            item?: string;
+            /** @description What was ordered, if it was not one item. */
+            lines?: components["schemas"]["Line"][];
             /** @description As given with the first request. */
             metadata?: {
                 [key: string]: string;
@@ -1604,8 +1660,11 @@ export interface components {
              * @description Policy version that the order started with. Absent if every step runs in the database.
              */
             policy?: number;
-            /** Format: int32 */
-            quantity: number;
+            /**
+             * Format: int32
+             * @description Absent if the order has lines.
+             */
+            quantity?: number;
             /** @description The sum of the refunds that succeeded, as a decimal. Absent if no refund was requested. */
             refunded?: string;
             /** @description The requested refunds, oldest first. */
@@ -1804,10 +1863,12 @@ export interface components {
             /** @description The customer. Sent to providers, and usable in policy rules. */
             customerId?: string;
             /**
-             * @description What is ordered. The same rules apply as for orderId.
+             * @description What is ordered; or use lines. The same rules apply as for orderId.
              * @example widget
              */
-            item: string;
+            item?: string;
+            /** @description What is ordered, if it is more than one item. The order gets all of them or none. One line without an amount is the same as item and quantity. */
+            lines?: components["schemas"]["LineInput"][];
             /** @description Your own strings, stored with the order: up to 50, with keys of up to 40 characters and values of up to 500. */
             metadata?: {
                 [key: string]: string;
@@ -1821,7 +1882,7 @@ export interface components {
             paymentMethod?: string;
             /**
              * Format: int32
-             * @description Defaults to 1.
+             * @description Number of units of the item. Defaults to 1.
              */
             quantity?: number;
             /**
@@ -2050,6 +2111,11 @@ export interface components {
         } & {
             [key: string]: unknown;
         };
+        /**
+         * @description A decimal number as a string, so that it is not rounded.
+         * @example -5.00
+         */
+        SignedDecimal: string;
         SkipBody: {
             /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
             onBehalfOf?: string;

@@ -76,7 +76,16 @@ var orderRows = output.Columns[client.Order]{
 	Titles: []any{"order", "status", "hold", "amount", "item", "quantity", "customer", "created"},
 	Of: func(o *client.Order) []any {
 		amount := o.Amount + " " + o.Currency
-		return []any{o.OrderID, o.Status, dash(o.Hold), amount, o.Item, o.Quantity, dash(o.CustomerID), moment(o.CreatedAt)}
+		item, units := o.Item, o.Quantity
+		if o.Lines != nil {
+			item = o.What()
+			for _, l := range o.Lines {
+				if l.Kind == "" {
+					units += l.Quantity
+				}
+			}
+		}
+		return []any{o.OrderID, o.Status, dash(o.Hold), amount, item, units, dash(o.CustomerID), moment(o.CreatedAt)}
 	},
 }
 
@@ -113,12 +122,14 @@ func (s *session) printFields(o *client.Order) error {
 		"may do", strings.Join(o.AllowedActions, ", "),
 		"amount", o.Amount + " " + o.Currency,
 		"refunded", o.Refunded,
-		"item", fmt.Sprintf("%d of %s", o.Quantity, o.Item),
+	}
+	all = append(all, whatFields(o)...)
+	all = append(all,
 		"customer", o.CustomerID,
 		"submitted by", o.SubmittedBy,
 		"created", moment(o.CreatedAt),
 		"finished", moment(o.FinishedAt),
-	}
+	)
 	for _, name := range slices.Sorted(maps.Keys(o.Metadata)) {
 		all = append(all, "metadata", name+"="+o.Metadata[name])
 	}
@@ -126,6 +137,24 @@ func (s *session) printFields(o *client.Order) error {
 		all = append(all, fmt.Sprintf("refund %d", r.Refund), fmt.Sprintf("%s %s %s", r.State, r.Amount, r.Reason))
 	}
 	return s.fields(all...)
+}
+
+// whatFields are the item of an order, or its lines.
+func whatFields(o *client.Order) (all []string) {
+	if o.Lines == nil {
+		return []string{"item", fmt.Sprintf("%d of %s", o.Quantity, o.Item)}
+	}
+	for i, l := range o.Lines {
+		text := fmt.Sprintf("%d of %s", l.Quantity, l.Item)
+		if l.Kind != "" {
+			text = fmt.Sprintf("%s (%s)", l.Item, l.Kind)
+		}
+		if l.Amount != "" {
+			text += ", " + l.Amount + " " + o.Currency
+		}
+		all = append(all, fmt.Sprintf("line %d", i+1), text)
+	}
+	return all
 }
 
 // ended returns an error for an order that failed or was canceled.

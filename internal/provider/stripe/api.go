@@ -127,12 +127,15 @@ func (r *reply) tookIntent(intent *stripe.PaymentIntent, err error) error {
 
 // metadataOf identifies the order in objects of Stripe.
 func metadataOf(c *provider.Call) map[string]string {
-	return map[string]string{
+	data := map[string]string{
 		"pawl_installation": c.Installation.String(),
 		"pawl_order":        c.OrderID,
 		"pawl_generation":   strconv.Itoa(int(c.Generation)),
-		"pawl_item":         c.Item,
 	}
+	if c.Lines == nil {
+		data["pawl_item"] = c.Item
+	}
+	return data
 }
 
 // create creates the payment intent of a call, or returns the one that an earlier request created.
