@@ -126,7 +126,7 @@ func (d *database) check(ctx context.Context, after int64, answered int) (mismat
 	err = d.conn.QueryRow(ctx, `SELECT
 		(SELECT count(*) FROM orders WHERE order_no > $1 AND status = 'completed'),
 		(SELECT count(*) FROM charges WHERE order_no > $1),
-		(SELECT count(*) FROM reservations WHERE order_no > $1),
+		(SELECT count(DISTINCT order_no) FROM reservations WHERE order_no > $1),
 		(SELECT count(*) FROM transitions WHERE order_no > $1 AND from_status <> to_status)`, after).Scan(&orders, &charges, &reservations, &moves)
 	if err != nil {
 		return "", fmt.Errorf("check orders: %w", err)

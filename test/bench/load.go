@@ -23,7 +23,7 @@ func startLoad(to *server, s setup) *load.Running {
 		return startStream(to, s)
 	}
 	return load.Load{Callers: s.Callers, Rate: s.Rate, Caller: func(int) (send func(int) error, end func()) {
-		w := newWire(to.address, to.token, s.Target == keyedName)
+		w := newWire(to.address, to.token, s.Target == keyedName, s.Lines)
 		return func(int) error { return w.process(s.Items, s.Ordered) }, w.close
 	}}.Start()
 }
@@ -63,8 +63,11 @@ func (w *wire) close() {
 // The generator shares its cores with the service, so it uses no HTTP client: one request is built in advance, in which
 // only the order id, the item and the key change.
 const (
-	bodyFormat = `{"orderId":"%032d","amount":99.99,"item":"` + itemFormat + `"}`
-	itemFormat = "item-%05d"
+	bodyFormat = `{"orderId":"%032d","amount":99.99,%s}`
+	bodyItem   = `"item":"` + itemFormat + `"`
+	bodyLine   = `{"item":"` + itemFormat + `","quantity":1}`
+	itemFormat = itemPrefix + "%05d"
+	itemPrefix = "item-"
 	maxItems   = 100_000 // five digits: all requests are of one length
 
 	keyHeader = "Idempotency-Key: "
@@ -80,20 +83,24 @@ type wire struct {
 	conn    net.Conn
 	reader  *bufio.Reader
 	request []byte
-	length  int    // of its body
-	orderID []byte // in request
-	key     []byte // in request; empty: it has no Idempotency-Key
-	item    []byte // in request
+	length  int      // of its body
+	orderID []byte   // in request
+	key     []byte   // in request; empty: it has no Idempotency-Key
+	items   [][]byte // the numbers of the items in request
 	body    bytes.Buffer
 }
 
-// newWire returns a wire for requests with a token, or without one if it is empty.
-func newWire(address, token string, keyed bool) *wire {
+// newWire returns a wire for requests with a token, or without one if it is empty. Without lines, an order has an item.
+func newWire(address, token string, keyed bool, lines int) *wire {
 	credential := ""
 	if token != "" {
 		credential = "\r\nAuthorization: Bearer " + token
 	}
-	body := fmt.Sprintf(bodyFormat, 0, 0)
+	what := fmt.Sprintf(bodyItem, 0)
+	if lines > 0 {
+		what = `"lines":[` + strings.TrimSuffix(strings.Repeat(fmt.Sprintf(bodyLine, 0)+",", lines), ",") + "]"
+	}
+	body := fmt.Sprintf(bodyFormat, 0, what)
 	head := "POST /api/orders/process HTTP/1.1\r\nHost: " + address +
 		credential + "\r\nContent-Type: application/json\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n"
 	at := len(head) + len(keyHeader)
@@ -107,7 +114,14 @@ func newWire(address, token string, keyed bool) *wire {
 	}
 	id := len(head) + len(`{"orderId":"`)
 	w.orderID = w.request[id : id+32]
-	w.item = w.request[len(w.request)-len(`00000"}`) : len(w.request)-len(`"}`)]
+	for at := len(head); ; {
+		next := bytes.Index(w.request[at:], []byte(itemPrefix))
+		if next < 0 {
+			break
+		}
+		at += next + len(itemPrefix)
+		w.items = append(w.items, w.request[at:at+5])
+	}
 	return w
 }
 
@@ -125,10 +139,12 @@ func (w *wire) next(items int, ordered bool) {
 		binary.LittleEndian.PutUint64(id[:8], rand.Uint64())
 		hex.Encode(w.key, id[:])
 	}
-	n := rand.IntN(items)
-	for i := len(w.item) - 1; i >= 0; i-- {
-		w.item[i] = byte('0' + n%10)
-		n /= 10
+	for _, item := range w.items {
+		n := rand.IntN(items)
+		for i := len(item) - 1; i >= 0; i-- {
+			item[i] = byte('0' + n%10)
+			n /= 10
+		}
 	}
 }
 

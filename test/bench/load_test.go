@@ -15,7 +15,7 @@ func serve(t *testing.T, handle http.HandlerFunc) *wire {
 	t.Helper()
 	s := httptest.NewServer(handle)
 	t.Cleanup(s.Close)
-	w := newWire(strings.TrimPrefix(s.URL, "http://"), "pawl_1", true)
+	w := newWire(strings.TrimPrefix(s.URL, "http://"), "pawl_1", true, 0)
 	t.Cleanup(w.close)
 	if err := w.open(); err != nil {
 		t.Fatal(err)

@@ -118,7 +118,7 @@ func (p *plan) all(ctx context.Context) error {
 		for _, callers := range p.callers {
 			for round := range p.rounds {
 				for _, name := range inTurn(p.only, round) {
-					s := setup{Target: name, Callers: callers, Items: items}
+					s := setup{Target: name, Callers: callers, Items: items, Lines: p.lines}
 					if err := p.do(ctx, run{setup: s, window: p.window}); err != nil {
 						return err
 					}
@@ -182,6 +182,7 @@ type options struct {
 	rounds         int
 	stored         int64
 	ordered        bool
+	lines          int
 	targets        targets
 
 	remote        bool
@@ -222,6 +223,7 @@ func parseOptions(args []string) (options, error) {
 	flags.IntVar(&o.rounds, "rounds", 1, "how often to do every run, targets in turn")
 	flags.Int64Var(&o.stored, "stored", 0, "also measure the service with this many completed orders in the table; the window is then at least 90 s")
 	flags.StringVar(&o.targets.pawl, "pawl", "", "binary of the service; default: built from the parent folder")
+	flags.IntVar(&o.lines, "lines", 0, "orders of this many lines, each of an item")
 	flags.BoolVar(&o.remote, "remote", false, "measure instead with every step at a provider (pawl simulate): orders offered at each --rate, then each number of --callers (default 2000)")
 	flags.BoolVar(&o.events, "events", false, "measure instead how late events reach a reader, with orders offered at --rate")
 	flags.BoolVar(&o.stream, "stream", false, "measure instead orders that come in one request, beside those of 256 callers, and beside single orders offered at --rate")

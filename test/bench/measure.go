@@ -166,13 +166,18 @@ func (r run) inspect(ctx context.Context, seen load.Outcome, out *result) (err e
 type setup struct {
 	Target         string
 	Callers, Items int
+	Lines          int     // of each order; 0: it has an item
 	Ordered        bool    // ids
 	Rate           float64 // orders per second offered, instead of callers that wait
 	Beside         bool    // a stream of orders
 }
 
 func (s setup) String() string {
-	return fmt.Sprintf("%s, %s, %s", s.Target, s.load(), itemsName(s.Items))
+	text := fmt.Sprintf("%s, %s, %s", s.Target, s.load(), itemsName(s.Items))
+	if s.Lines > 0 {
+		text += fmt.Sprintf(", %d lines", s.Lines)
+	}
+	return text
 }
 
 func (s setup) load() string {

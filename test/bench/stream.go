@@ -42,7 +42,7 @@ func startStream(to *server, s setup) *load.Running {
 	stream.callers.Store(streamLines)
 	stream.open(to)
 	return load.Load{Callers: streamLines, Caller: func(int) (send func(int) error, end func()) {
-		w, answer := newWire(to.address, to.token, false), make(chan error, 1)
+		w, answer := newWire(to.address, to.token, false, s.Lines), make(chan error, 1)
 		return func(int) error {
 			w.next(s.Items, s.Ordered)
 			return stream.order(w.order(), answer)

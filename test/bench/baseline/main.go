@@ -76,6 +76,12 @@ type input struct {
 	OrderID string      `json:"orderId"`
 	Amount  json.Number `json:"amount"`
 	Item    string      `json:"item"`
+	Lines   []line      `json:"lines"`
+}
+
+type line struct {
+	Item     string `json:"item"`
+	Quantity int    `json:"quantity"`
 }
 
 type step struct {
@@ -101,7 +107,7 @@ func process(w http.ResponseWriter, r *http.Request, run func(context.Context, i
 		http.Error(w, "body is not an order", http.StatusBadRequest)
 		return
 	}
-	if in.OrderID == "" || in.Item == "" || !amountFormat.MatchString(in.Amount.String()) {
+	if in.OrderID == "" || in.Item == "" && in.Lines == nil || !amountFormat.MatchString(in.Amount.String()) {
 		http.Error(w, "orderId, amount and item are needed", http.StatusUnprocessableEntity)
 		return
 	}
@@ -180,6 +186,11 @@ func (s *server) admit(ctx context.Context, in input) error {
 		if err != nil {
 			return err
 		}
+		if in.Lines != nil {
+			if err := s.write(ctx, tx, lines(no, in.Lines)); err != nil {
+				return err
+			}
+		}
 		return s.write(ctx, tx, history(no, 1, "pending", "charging"))
 	})
 }
@@ -251,12 +262,36 @@ func charge(o order) write {
 	return write{sql: `INSERT INTO charges (order_no, amount) VALUES ($1, $2)`, args: []any{o.no, o.amount}}
 }
 
+func lines(no int64, lines []line) write {
+	items, quantities := make([]string, len(lines)), make([]int, len(lines))
+	for i, l := range lines {
+		items[i], quantities[i] = l.Item, l.Quantity
+	}
+	return write{sql: `INSERT INTO order_lines (order_no, line, item, quantity)
+		SELECT $1, l.line, l.item, l.quantity FROM unnest($2::text[], $3::integer[]) WITH ORDINALITY AS l(item, quantity, line)`,
+		args: []any{no, items, quantities}}
+}
+
+// reserve, take and sell do so for all lines of an order at once, in the order of the items, if it has no item.
 func reserve(o order) write {
+	if o.item == "" {
+		return write{sql: `INSERT INTO reservations (order_no, line, item, quantity)
+			SELECT order_no, line, item, quantity FROM order_lines WHERE order_no = $1`, args: []any{o.no}}
+	}
 	return write{sql: `INSERT INTO reservations (order_no, item, quantity) VALUES ($1, $2, $3)`, args: []any{o.no, o.item, o.quantity}}
 }
 
 // take reserves the units. An item without stock is not limited.
 func take(o order) write {
+	if o.item == "" {
+		return write{sql: `WITH wanted AS MATERIALIZED (
+				SELECT item, sum(quantity) AS quantity FROM order_lines WHERE order_no = $1 GROUP BY item
+			), taken AS (
+				INSERT INTO inventory AS i (item, reserved) SELECT item, quantity FROM wanted ORDER BY item
+				ON CONFLICT (item) DO UPDATE SET reserved = i.reserved + excluded.reserved
+				WHERE NOT i.tracked OR i.reserved + excluded.reserved <= i.on_hand RETURNING item)
+			SELECT 1 WHERE (SELECT count(*) FROM taken) = (SELECT count(*) FROM wanted)`, args: []any{o.no}, refuse: errOutOfStock}
+	}
 	return write{sql: `INSERT INTO inventory AS i (item, reserved) VALUES ($1, $2)
 		ON CONFLICT (item) DO UPDATE SET reserved = i.reserved + excluded.reserved
 		WHERE NOT i.tracked OR i.reserved + excluded.reserved <= i.on_hand`, args: []any{o.item, o.quantity}, refuse: errOutOfStock}
@@ -264,6 +299,12 @@ func take(o order) write {
 
 // sell removes the reserved units from the stock.
 func sell(o order) write {
+	if o.item == "" {
+		return write{sql: `INSERT INTO inventory AS i (item, reserved)
+			SELECT item, sum(quantity) FROM order_lines WHERE order_no = $1 GROUP BY item ORDER BY item
+			ON CONFLICT (item) DO UPDATE SET reserved = i.reserved - excluded.reserved,
+				on_hand = CASE WHEN i.tracked THEN i.on_hand - excluded.reserved ELSE i.on_hand END`, args: []any{o.no}}
+	}
 	return write{sql: `UPDATE inventory SET reserved = reserved - $2,
 		on_hand = CASE WHEN tracked THEN on_hand - $2 ELSE on_hand END WHERE item = $1`, args: []any{o.item, o.quantity}}
 }

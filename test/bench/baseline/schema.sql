@@ -30,12 +30,23 @@ CREATE TABLE charges (
 );
 
 CREATE TABLE reservations (
-  order_no    bigint PRIMARY KEY,
+  order_no    bigint NOT NULL,
   created_at  timestamptz NOT NULL DEFAULT now(),
   released_at timestamptz,
+  line        smallint NOT NULL DEFAULT 1,
   item        text NOT NULL,
   quantity    integer NOT NULL,
-  reference   text
+  reference   text,
+  PRIMARY KEY (order_no, line)
+);
+
+-- Of orders with lines, whose item is ''.
+CREATE TABLE order_lines (
+  order_no bigint NOT NULL,
+  line     smallint NOT NULL,
+  item     text NOT NULL,
+  quantity integer NOT NULL,
+  PRIMARY KEY (order_no, line)
 );
 
 CREATE TABLE inventory (
