@@ -39,7 +39,7 @@ func dropCalls(runs ...*run) {
 // call.
 func (r *run) begun(number int32, inDoubtSince *time.Time, at time.Time) {
 	o, c := &r.order, r.call
-	o.Calls, o.InDoubtSince, r.complete, r.vainTries = &number, inDoubtSince, false, 0
+	o.Calls, o.InDoubtSince, r.vainTries = &number, inDoubtSince, 0
 	if o.RetryWindowStartedAt == nil {
 		o.RetryWindowStartedAt = &at
 	}

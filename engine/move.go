@@ -123,7 +123,7 @@ func (e *core) apply(m *mover, runs []*run) (moved, lost []*run, err error) {
 }
 
 // applyVerdict updates the order of the run, and keeps pointers into v. It knows the effects of forward moves. An
-// order that is being undone is read again before it is returned (complete).
+// order that is being undone, or whose reservation has an end, is read again before it is returned (complete).
 func (r *run) applyVerdict(v *ledger.Moved) {
 	o := &r.order
 	event, _ := fsm.EventOf(o.Status, v.ToStatus)
@@ -132,7 +132,7 @@ func (r *run) applyVerdict(v *ledger.Moved) {
 	case fsm.Charged:
 		o.ChargedAt = &v.At
 	case fsm.Reserved:
-		o.ReservedAt = &v.At
+		o.ReservedAt, r.complete = &v.At, r.complete && o.ReservationTtl == nil
 	case fsm.Confirmed:
 		o.EndedAs, o.FinishedAt = &v.ToStatus, &v.At
 		o.Owner, o.DueAt = nil, nil

@@ -201,7 +201,7 @@ func (e *remote) suspend(key resultKey, runs []*run) {
 		if s.Hold == fsm.HoldAttention {
 			e.log.Warn("order held", "order_id", r.orderID, "status", r.status(), "reason", s.Reason)
 		}
-		r.order.Hold, r.call = &s.Hold, nil
+		r.order.Hold, r.call, r.complete = &s.Hold, nil, false
 		endRuns(nil, r)
 	}
 }
