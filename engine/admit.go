@@ -39,20 +39,16 @@ func hasTerms(r *run) bool { return r.input.Terms != (Terms{}) }
 // hasOtherTerms reports whether the order has more terms than lines.
 func hasOtherTerms(r *run) bool { return r.input.Terms != (Terms{Lines: r.input.Lines}) }
 
-// remotePace is the time between two statements for results of providers. It is short compared with a call over a
-// network, and makes batches of what would be single orders: a statement costs as much for one order as for ten.
-const remotePace = 20 * time.Millisecond
-
 // admissionWaits reports whether all admissions wait for the disk: with an active policy.
 func (e *core) admissionWaits() bool {
 	version, _ := e.policies.active()
 	return version != nil
 }
 
-// admissionPace is remotePace if the active policy has a remote charge: then admissions form batches, too.
+// admissionPace is callPace if the active policy has a remote charge: then admissions begin calls.
 func (e *core) admissionPace() time.Duration {
 	if _, p := e.policies.active(); p != nil && p.Charge.Executor.Remote() {
-		return remotePace
+		return callPace
 	}
 	return 0
 }

@@ -51,7 +51,6 @@ type queues struct {
 // with terms waits, in the turn of those without.)
 func (e *Engine) makeQueues() {
 	most := e.cfg.MaxBatch
-	remote := func() time.Duration { return remotePace }
 	turn := batch.NewTurn()
 	e.hot = &hotItems{remote: &e.remote, items: map[string]int{}}
 	e.hot.queue = e.newQueue("hot", batch.Options{Most: min(most, answersMost), NoBacklog: true}, // waits for locks
@@ -68,9 +67,9 @@ func (e *Engine) makeQueues() {
 		}
 	}
 	e.preflights = e.newQueue("preflight", batch.Options{Most: most}, e.then(e.preflightCalls))
-	e.begins = e.newQueue("begin_call", batch.Options{Most: most, Pace: remote}, inGroups(e, beginKeyOf, e.beginCalls))
+	e.begins = e.newQueue("begin_call", batch.Options{Most: most, Pace: func() time.Duration { return callPace }}, inGroups(e, beginKeyOf, e.beginCalls))
 	commit := inGroups(e, e.resultKey, e.commitResults)
-	e.results = e.newQueue("call_result", batch.Options{Most: min(most, answersMost), Pace: remote},
+	e.results = e.newQueue("call_result", batch.Options{Most: min(most, answersMost)},
 		func(runs []*run) { commit(e.hot.divert(runs)) })
 	e.waits = e.newQueue("hold", batch.Options{Most: most, NoBacklog: true}, inGroups(e, holdKeyOf, e.holdOrders))
 	e.leaves = e.newQueue("release", batch.Options{Most: most, NoBacklog: true}, e.then(e.leave))
@@ -176,12 +175,14 @@ func (e *Engine) tryHot(key hotKey, runs []*run) []*run {
 	return e.hot.tried(key.item, runs)
 }
 
-// startCalls makes committed calls, each in its own goroutine.
+// startCalls makes committed calls, each in its own goroutine. Calls that begin together often end together, and their
+// results then share a statement.
 func (e *Engine) startCalls(runs []*run) {
+	results := batch.NewCohort(len(runs), func(answered []*run) { e.results.Add(answered...) })
 	for _, r := range runs {
 		pool := r.call.permitFrom
 		e.wg.Go(func() {
-			e.results.Add(e.makeCall(r))
+			results.Add(e.makeCall(r))
 			pool.releaseAndPump()
 		})
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"pawl/db"
@@ -81,6 +82,10 @@ func (e *core) readPreflight(ctx context.Context, runs []*run) (map[int64]*prefl
 	}
 	return preflights(e.query.CallsPreflight(ctx, p))
 }
+
+// callPace is the time between two statements that begin calls. Calls that begin together mostly end together
+// (batch.Cohort), so this one pause makes batches of all the statements of an order. It is short compared with a call.
+const callPace = 10 * time.Millisecond
 
 // beginKey is what the calls of one statement have in common.
 type beginKey struct {
@@ -227,12 +232,12 @@ func (e *remote) requestFor(ctx context.Context, o *orders.Order, of fsm.Step, g
 	if err != nil {
 		return nil, err
 	}
-	target := newTarget(o.OrderNo, o.OrderID, generation, of)
+	tokens := who.tokens(newTarget(o.OrderNo, o.OrderID, generation, of))
 	return &provider.Call{
 		Installation: who.id, OrderID: o.OrderID, Step: of, Generation: generation,
 		Amount: o.Amount, Currency: o.Currency, Item: o.Item, Quantity: o.Quantity, Lines: o.Lines, Metadata: o.Metadata,
 		CustomerID: or(o.CustomerID), PaymentMethod: paymentMethod, Fence: o.Fence, Clock: e.now,
-		CallbackURL: e.cfg.PublicURL + "/api/callbacks/" + who.token(target), Tokens: who.tokens(target),
+		CallbackURL: e.cfg.PublicURL + "/api/callbacks/" + tokens[slices.Index(fsm.Steps(), of)], Tokens: tokens,
 	}, nil
 }
 
