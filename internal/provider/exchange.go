@@ -20,6 +20,7 @@ import (
 const (
 	handshakeTimeout = 10 * time.Second
 	maxHeader        = 64 << 10 // bytes of an answer's header
+	connectionBuffer = 1 << 10  // bytes; enough for most requests and answers, and kept for each connection
 )
 
 // NewTransport returns a transport for this many concurrent calls (0: 256). It connects only to the host of a URL: it
@@ -32,6 +33,8 @@ func NewTransport(inFlight int, private bool) *http.Transport {
 		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout:    handshakeTimeout,
 		MaxIdleConnsPerHost:    cmp.Or(inFlight, 256),
+		ReadBufferSize:         connectionBuffer,
+		WriteBufferSize:        connectionBuffer,
 		IdleConnTimeout:        90 * time.Second,
 		MaxResponseHeaderBytes: maxHeader,
 		DisableCompression:     true, // the limit of an answer counts what comes over the wire

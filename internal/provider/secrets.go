@@ -31,7 +31,10 @@ func (c *Call) Secrets(more ...string) Secrets {
 // NewSecrets returns some texts in all forms in which they may be repeated, longest first. Empty ones are ignored.
 func NewSecrets(texts ...string) (all Secrets) {
 	for _, text := range texts {
-		if text == "" {
+		if !strings.ContainsFunc(text, mayBeEscaped) {
+			if text != "" {
+				all = append(all, text)
+			}
 			continue
 		}
 		quoted := string(appendString(nil, text))
@@ -41,6 +44,12 @@ func NewSecrets(texts ...string) (all Secrets) {
 	}
 	slices.SortFunc(all, func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) })
 	return slices.Compact(all)
+}
+
+// mayBeEscaped is false for characters that look the same in JSON and in a URL.
+func mayBeEscaped(r rune) bool {
+	plain := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("-._~", r)
+	return !plain
 }
 
 // Text is the function Text, with secrets masked.
@@ -81,7 +90,7 @@ func (s Secrets) Name(name string) string {
 
 // repeatedIn reports whether a text is a secret, or contains one.
 func (s Secrets) repeatedIn(text string) bool {
-	return clientSecret.MatchString(text) || slices.ContainsFunc(s, func(secret string) bool {
+	return strings.Contains(text, "_secret_") && clientSecret.MatchString(text) || slices.ContainsFunc(s, func(secret string) bool {
 		return text == secret || len(secret) >= minMasked && strings.Contains(lower(text), lower(secret))
 	})
 }
@@ -107,12 +116,23 @@ func (s Secrets) MaskResult(r Result) Result {
 
 // Data masks a JSON object of StorableData, including client secrets.
 func (s Secrets) Data(raw json.RawMessage) json.RawMessage {
+	if s.absentIn(string(raw)) {
+		return raw
+	}
 	return rewrite(s.data(raw), func(value any) any {
 		if text, ok := value.(string); ok {
 			return clientSecret.ReplaceAllString(text, mask)
 		}
 		return value
 	})
+}
+
+// absentIn reports whether a JSON text certainly repeats no secret, which saves decoding it. Nothing in it may be escaped.
+func (s Secrets) absentIn(text string) bool {
+	if strings.ContainsRune(text, '\\') || s.repeatedIn(text) {
+		return false
+	}
+	return !slices.ContainsFunc(s, func(secret string) bool { return len(secret) < minMasked && strings.Contains(text, secret) })
 }
 
 // data masks a JSON object of StorableData, including the names and numbers in it.

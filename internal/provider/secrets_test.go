@@ -114,3 +114,22 @@ func TestNameServersAreNotShown(t *testing.T) {
 		}
 	}
 }
+
+// Data without a secret keeps its bytes; one that is escaped in it is found.
+func TestDataWithoutSecrets(t *testing.T) {
+	t.Parallel()
+	secrets := provider.NewSecrets("card", "tok_visa_4242", `a"quoted"one`)
+	for data, want := range map[string]string{
+		`{"a":[1.50,"tok_visa"]}`:              `{"a":[1.50,"tok_visa"]}`,
+		`{"a":"card"}`:                         `{"a":"***"}`,
+		`{"a":"a cardigan"}`:                   `{"a":"a cardigan"}`,
+		`{"TOK_VISA_4242":1}`:                  `{"***":1}`,
+		`{"a":"tok\u005fvisa_4242"}`:           `{"a":"***"}`,
+		`{"a":"a\"quoted\"one"}`:               `{"a":"***"}`,
+		`{"a":"pi_1_secret_2","b":"_secret_"}`: `{"a":"***","b":"_secret_"}`,
+	} {
+		if got := string(secrets.Data([]byte(data))); got != want {
+			t.Errorf("%s became %s, want %s", data, got, want)
+		}
+	}
+}
