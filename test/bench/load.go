@@ -17,13 +17,13 @@ import (
 	"pawl/internal/load"
 )
 
-// startLoad begins sending orders to a server, in a closed loop or at a rate.
-func startLoad(to *server, s setup) *load.Running {
+// startLoad begins sending orders to the replicas of a service, in a closed loop or at a rate.
+func startLoad(to []*server, s setup) *load.Running {
 	if s.Target == streamName {
-		return startStream(to, s)
+		return startStream(to[0], s)
 	}
-	return load.Load{Callers: s.Callers, Rate: s.Rate, Caller: func(int) (send func(int) error, end func()) {
-		w := newWire(to.address, to.token, s.Target == keyedName, s.Lines)
+	return load.Load{Callers: s.Callers, Rate: s.Rate, Caller: func(i int) (send func(int) error, end func()) {
+		w := newWire(to[i%len(to)].address, to[0].token, s.Target == keyedName, s.Lines)
 		return func(int) error { return w.process(s.Items, s.Ordered) }, w.close
 	}}.Start()
 }

@@ -191,6 +191,7 @@ type options struct {
 	rates         []int         // orders per second
 	latency       time.Duration // of the provider
 	commitLatency time.Duration
+	replicas      int
 }
 
 const help = `Measures the service and a hand-written baseline on the same PostgreSQL: closed loop,
@@ -229,6 +230,7 @@ func parseOptions(args []string) (options, error) {
 	flags.BoolVar(&o.stream, "stream", false, "measure instead orders that come in one request, beside those of 256 callers, and beside single orders offered at --rate")
 	flags.Func("rate", "orders per second that --remote, --events and --stream offer (default 500)", numbers(&o.rates))
 	flags.DurationVar(&o.latency, "provider-latency", 50*time.Millisecond, "how long the provider of --remote takes for a call")
+	flags.IntVar(&o.replicas, "replicas", 1, "how many replicas of the service --remote starts on one database; each is offered the --rate")
 	flags.StringVar(&o.targets.earlier, "against", "", "binary of an earlier version, to be measured in turn with this one and compared")
 	flags.DurationVar(&o.commitLatency, "commit-latency", 0, "add this to every commit, as a network disk does; needs gcc")
 	flags.BoolVar(&o.ordered, "uuidv7", false, "order ids that begin with the time, instead of random ones")

@@ -41,19 +41,30 @@ type sample struct {
 
 // measure starts the target, loads it, stops it and compares the database with the answers.
 func (r run) measure(ctx context.Context) (result, error) {
-	s, err := r.target.start(ctx, r.database.url, r.folder)
-	if err != nil {
-		return result{}, err
-	}
 	out := result{setup: r.setup}
-	seen, err := r.drive(ctx, s, &out)
-	if err := errors.Join(err, s.stop()); err != nil {
+	var replicas []*server
+	var err error
+	for len(replicas) < max(r.Replicas, 1) && err == nil {
+		var s *server
+		if s, err = r.target.start(ctx, r.database.url, r.folder); err == nil {
+			replicas = append(replicas, s)
+		}
+	}
+	var seen load.Outcome
+	if err == nil {
+		seen, err = r.drive(ctx, replicas, &out)
+	}
+	for _, s := range replicas {
+		err = errors.Join(err, s.stop())
+	}
+	if err != nil {
 		return out, err
 	}
 	return out, r.inspect(ctx, seen, &out)
 }
 
-func (r run) drive(ctx context.Context, s *server, out *result) (load.Outcome, error) {
+func (r run) drive(ctx context.Context, replicas []*server, out *result) (load.Outcome, error) {
+	s := replicas[0]
 	var err error
 	if out.Stored, err = r.database.lastOrder(ctx); err != nil {
 		return load.Outcome{}, err
@@ -69,8 +80,8 @@ func (r run) drive(ctx context.Context, s *server, out *result) (load.Outcome, e
 	if r.Beside {
 		stream = startStream(s, r.setup)
 	}
-	l := startLoad(s, r.setup)
-	from, to, err := r.watched(ctx, s, l, out)
+	l := startLoad(replicas, r.setup)
+	from, to, err := r.watched(ctx, replicas, l, out)
 	for _, l := range []*load.Running{l, stream} {
 		l.Halt()
 		l.Wait()
@@ -82,39 +93,44 @@ func (r run) drive(ctx context.Context, s *server, out *result) (load.Outcome, e
 	other := stream.Outcome(0, 0)
 	seen.All, seen.Errors, seen.First = seen.All+other.All, seen.Errors+other.Errors, cmp.Or(seen.First, other.First)
 	out.fill(seen, from, to)
-	peak, err := peakMemory(s.pid)
-	out.MemoryMiB = float64(peak) / (1 << 20)
-	return seen, err
+	for _, s := range replicas {
+		peak, err := peakMemory(s.pid)
+		if err != nil {
+			return seen, err
+		}
+		out.MemoryMiB = max(out.MemoryMiB, float64(peak)/(1<<20))
+	}
+	return seen, nil
 }
 
 // watched is watch, while a reader follows the events if that is wanted.
-func (r run) watched(ctx context.Context, s *server, l *load.Running, out *result) (from, to sample, err error) {
+func (r run) watched(ctx context.Context, replicas []*server, l *load.Running, out *result) (from, to sample, err error) {
 	if !r.follow {
-		return r.watch(ctx, s, l)
+		return r.watch(ctx, replicas, l)
 	}
-	f, err := follow(ctx, s, l)
+	f, err := follow(ctx, replicas[0], l)
 	if err != nil {
 		return from, to, err
 	}
 	if err = pause(ctx, catchUp); err == nil {
-		from, to, err = r.watch(ctx, s, l)
+		from, to, err = r.watch(ctx, replicas, l)
 	}
 	out.EventLags = f.stop(from.at, to.at)
 	return from, to, err
 }
 
 // watch waits for the warm-up and the window and samples at both ends of the window.
-func (r run) watch(ctx context.Context, s *server, l *load.Running) (from, to sample, err error) {
+func (r run) watch(ctx context.Context, replicas []*server, l *load.Running) (from, to sample, err error) {
 	if err = pause(ctx, r.window.warmUp); err != nil {
 		return from, to, err
 	}
-	if from, err = r.sample(ctx, s, l); err != nil {
+	if from, err = r.sample(ctx, replicas, l); err != nil {
 		return from, to, err
 	}
 	if err = pause(ctx, r.window.length); err != nil {
 		return from, to, err
 	}
-	to, err = r.sample(ctx, s, l)
+	to, err = r.sample(ctx, replicas, l)
 	return from, to, err
 }
 
@@ -127,16 +143,21 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func (r run) sample(ctx context.Context, s *server, l *load.Running) (now sample, err error) {
+func (r run) sample(ctx context.Context, replicas []*server, l *load.Running) (now sample, err error) {
 	now.at = l.Since()
-	trees := map[*time.Duration]int{&now.service: s.pid, &now.postgres: r.database.server}
-	if r.provider != nil {
-		trees[&now.provider] = r.provider.server.pid
+	trees := map[int]*time.Duration{r.database.server: &now.postgres}
+	for _, s := range replicas {
+		trees[s.pid] = &now.service
 	}
-	for used, pid := range trees {
-		if *used, err = treeTime(pid); err != nil {
+	if r.provider != nil {
+		trees[r.provider.server.pid] = &now.provider
+	}
+	for pid, sum := range trees {
+		used, err := treeTime(pid)
+		if err != nil {
 			return now, fmt.Errorf("read cpu: %w", err)
 		}
+		*sum += used
 	}
 	var own syscall.Rusage
 	if err = syscall.Getrusage(syscall.RUSAGE_SELF, &own); err != nil {
@@ -170,6 +191,7 @@ type setup struct {
 	Ordered        bool    // ids
 	Rate           float64 // orders per second offered, instead of callers that wait
 	Beside         bool    // a stream of orders
+	Replicas       int     // of the service, on one database; 0: one
 }
 
 func (s setup) String() string {
@@ -184,14 +206,19 @@ func (s setup) load() string {
 	if s.Beside {
 		return fmt.Sprintf("%g/s offered beside a stream", s.Rate)
 	}
+	text := fmt.Sprintf("%d callers", s.Callers)
 	if s.Rate > 0 {
-		return fmt.Sprintf("%g/s offered", s.Rate)
+		text = fmt.Sprintf("%g/s offered", s.Rate)
 	}
-	return fmt.Sprintf("%d callers", s.Callers)
+	if s.Replicas > 1 {
+		text += fmt.Sprintf(" to %d replicas", s.Replicas)
+	}
+	return text
 }
 
-// result is a row of the table. CPU is in seconds per 1,000 orders, latency in milliseconds. All values are of the
-// measured window, except answered, errors, memory and the provider's counts, which are of the whole run.
+// result is a row of the table. CPU is in seconds per 1,000 orders, latency in milliseconds, memory that of the largest
+// replica. All values are of the measured window, except answered, errors, memory and the provider's counts, which are of
+// the whole run.
 type result struct {
 	setup
 	Stored           int64 // orders in the table at the start

@@ -296,10 +296,11 @@ func newProvider(binary string, latency time.Duration) *provider {
 	return &provider{target: target{binary: binary, args: args, ready: "/summary"}}
 }
 
+// policy writes a policy that lets as many calls be under way at a time as there may be.
 func (p *provider) policy(folder string) (string, error) {
 	var text strings.Builder
 	for _, step := range steps {
-		fmt.Fprintf(&text, "%s: {executor: simulator, url: \"http://%s\"}\n", step, p.server.address)
+		fmt.Fprintf(&text, "%s: {executor: simulator, url: \"http://%s\", inFlight: %d}\n", step, p.server.address, remoteMost)
 	}
 	file := filepath.Join(folder, "remote.yaml")
 	return file, os.WriteFile(file, []byte(text.String()), 0o644)
@@ -347,7 +348,10 @@ func (s *summary) mismatch(orders int, known bool) string {
 	return strings.Join(wrong, "; ")
 }
 
-const remoteItems = 10_000
+const (
+	remoteItems = 10_000
+	remoteMost  = 10_000 // callers, and calls of a step under way
+)
 
 // remoteWarmUp is longer: callers that begin at the same moment make their steps in lockstep at first, and connections
 // to the provider must be made.
@@ -357,10 +361,10 @@ const remoteWarmUp = 5 * time.Second
 func (p *plan) withProvider(ctx context.Context) error {
 	var loads []setup
 	for _, rate := range p.rates {
-		loads = append(loads, setup{Rate: float64(rate)})
+		loads = append(loads, setup{Rate: float64(rate * p.replicas), Replicas: p.replicas})
 	}
 	for _, callers := range p.callers {
-		loads = append(loads, setup{Callers: callers})
+		loads = append(loads, setup{Callers: callers, Replicas: p.replicas})
 	}
 	w := p.window
 	w.warmUp = max(w.warmUp, remoteWarmUp)
@@ -391,7 +395,7 @@ func (r run) measureRemote(ctx context.Context) (out result, err error) {
 		if err != nil {
 			return out, err
 		}
-		r.target.args = append(slices.Clone(r.target.args), "--policy", policy)
+		r.target.args = append(slices.Clone(r.target.args), "--policy", policy, "--max-connections", strconv.Itoa(2*remoteMost))
 	}
 	if out, err = r.measure(ctx); err != nil {
 		return out, err
