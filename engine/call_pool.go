@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -29,7 +30,8 @@ type remote struct {
 
 // callPools are the pools of this replica. A pool is a queue that sends an order on as soon as it has a permit for it.
 type callPools struct {
-	send func([]*run) // Engine.dispatch: a permit may become free outside of any handler
+	send func([]*run)    // Engine.dispatch: a permit may become free outside of any handler
+	over *http.Transport // of all endpoints: connections to a host that does several steps serve them all
 
 	mu     sync.Mutex
 	byStep map[poolKey]*callPool
@@ -74,7 +76,7 @@ func (e *remote) callPool(version int32, of fsm.Step, p *policy.Policy) *callPoo
 	if p.Copied {
 		pool.unusable = errCopied
 	} else {
-		pool.exec, pool.unusable = newExecutor(cfg, of, e.cfg.Bounds)
+		pool.exec, pool.unusable = newExecutor(cfg, of, e.cfg.Bounds, e.callPools.over)
 	}
 	pool.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		Timeout:     cfg.Breaker.Open,
@@ -86,10 +88,10 @@ func (e *remote) callPool(version int32, of fsm.Step, p *policy.Policy) *callPoo
 }
 
 // newExecutor makes the executor that a policy names for a remote step. Its answers are masked.
-func newExecutor(s *policy.Step, of fsm.Step, within policy.Bounds) (provider.Executor, error) {
+func newExecutor(s *policy.Step, of fsm.Step, within policy.Bounds, over *http.Transport) (provider.Executor, error) {
 	switch s.Executor {
 	case policy.HTTP, policy.Simulator:
-		return provider.Masking(endpoint.New(s, of, within)), nil
+		return provider.Masking(endpoint.New(s, of, within, over)), nil
 	case policy.Stripe:
 		return provider.Masking(stripe.New(s, of, within)), nil
 	default:

@@ -178,7 +178,7 @@ func (e *Engine) tryHot(key hotKey, runs []*run) []*run {
 // startCalls makes committed calls, each in its own goroutine. Calls that begin together often end together, and their
 // results then share a statement.
 func (e *Engine) startCalls(runs []*run) {
-	results := batch.NewCohort(len(runs), func(answered []*run) { e.results.Add(answered...) })
+	results := batch.NewCohort(len(runs), e.dispatch)
 	for _, r := range runs {
 		pool := r.call.permitFrom
 		e.wg.Go(func() {

@@ -170,7 +170,7 @@ func TestStandstill(t *testing.T) {
 func TestUnknownExecutors(t *testing.T) {
 	t.Parallel()
 	for _, name := range []policy.Executor{policy.Ledger, "smoke", ""} {
-		if e, err := newExecutor(&policy.Step{Executor: name, URL: "http://shop.example/do"}, fsm.Charge, policy.Bounds{}); err == nil {
+		if e, err := newExecutor(&policy.Step{Executor: name, URL: "http://shop.example/do"}, fsm.Charge, policy.Bounds{}, nil); err == nil {
 			t.Errorf("%q is %v", name, e)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"pawl/internal/orders"
 	"pawl/internal/pg"
+	"pawl/internal/provider"
 )
 
 // New returns an engine that does nothing until Start.
@@ -17,8 +18,10 @@ func New(pool *pg.Pool, cfg Config) *Engine {
 		notReady: rate.Sometimes{Interval: time.Second}, badWebhooks: rate.Sometimes{Interval: time.Minute},
 		knownReads: make(chan struct{}, knownReadsMost),
 	}
-	e.init(pool, cfg.withDefaults())
+	cfg = cfg.withDefaults()
+	e.init(pool, cfg)
 	e.callPools.byStep, e.callPools.send = map[poolKey]*callPool{}, e.dispatch
+	e.callPools.over = provider.NewTransport(cfg.MaxInFlight, cfg.Bounds.AllowPrivate) // no more calls than orders
 	e.overdue.Store(&orders.Backlog{})
 	e.limiter = newConcurrencyLimiter(&e.core)
 	e.watches = newWatcher(&e.core)

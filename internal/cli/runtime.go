@@ -11,9 +11,9 @@ import (
 )
 
 // garbagePercent is how much garbage there may be, in percent of what is live (runtime/debug.SetGCPercent): twice as much
-// while that is little, because it saves much CPU time, then 64 MiB, and at least half.
+// while that is little, because it saves much CPU time, then 48 MiB, and at least half.
 func garbagePercent(live uint64) int {
-	const enough = 64 << 20
+	const enough = 48 << 20
 	return int(min(max(100*enough/max(live, 1), 50), 200))
 }
 

@@ -198,7 +198,7 @@ func TestAnswerToALookup(t *testing.T) {
 
 func lookerAt(t *testing.T, url string) provider.Looker {
 	t.Helper()
-	e := endpoint.New(&policy.Step{Executor: policy.HTTP, URL: url, UndoURL: url, LookupURL: url, Secret: secretOf(t, secretText)}, fsm.Charge, local)
+	e := endpoint.New(&policy.Step{Executor: policy.HTTP, URL: url, UndoURL: url, LookupURL: url, Secret: secretOf(t, secretText)}, fsm.Charge, local, provider.NewTransport(0, true))
 	looker, ok := e.(provider.Looker)
 	if !ok {
 		t.Fatalf("%T can't be asked", e)

@@ -188,7 +188,7 @@ func TestAnAddressThatCantBeUsedSendsNothing(t *testing.T) {
 		"none": "", "another scheme": "file:///etc/passwd", "no host": "http:///do", "what is no URL": "http://hidden\x7f",
 	} {
 		for _, executor := range []policy.Executor{policy.HTTP, policy.Simulator} {
-			e := endpoint.New(&policy.Step{Executor: executor, URL: url}, fsm.Charge, local)
+			e := endpoint.New(&policy.Step{Executor: executor, URL: url}, fsm.Charge, local, provider.NewTransport(0, true))
 			result, ok := e.Do(t.Context(), aCall(fsm.Charge)).(provider.Retry)
 			if !ok || !result.Counts || regexp.MustCompile("hidden").MatchString(result.Detail) {
 				t.Errorf("%s, by %s: %#v", name, executor, result)
@@ -204,11 +204,11 @@ func TestLookupURLMakesALooker(t *testing.T) {
 		false: {Executor: policy.HTTP, URL: url},
 		true:  {Executor: policy.HTTP, URL: url, LookupURL: url},
 	} {
-		if _, looks := endpoint.New(&s, fsm.Confirm, local).(provider.Looker); looks != of {
+		if _, looks := endpoint.New(&s, fsm.Confirm, local, provider.NewTransport(0, true)).(provider.Looker); looks != of {
 			t.Errorf("%+v is a Looker: %v", s, looks)
 		}
 	}
-	if _, looks := endpoint.New(&policy.Step{Executor: policy.Simulator, URL: url}, fsm.Charge, local).(provider.Looker); !looks {
+	if _, looks := endpoint.New(&policy.Step{Executor: policy.Simulator, URL: url}, fsm.Charge, local, provider.NewTransport(0, true)).(provider.Looker); !looks {
 		t.Error("the simulator can't be asked")
 	}
 }
@@ -236,5 +236,5 @@ func TestClockOfTheCall(t *testing.T) {
 // atURL is an http executor whose URLs are all below one address.
 func atURL(url string, of fsm.Step, secret policy.Secret) provider.Executor {
 	return endpoint.New(&policy.Step{Executor: policy.HTTP, URL: url + "/do", UndoURL: url + "/undo",
-		RefundURL: url + "/refund", Secret: secret}, of, local)
+		RefundURL: url + "/refund", Secret: secret}, of, local, provider.NewTransport(0, true))
 }

@@ -469,7 +469,7 @@ func simulated(of fsm.Step, policyOf func(url string) policy.Step) newSubject {
 		t.Helper()
 		sim := newSimulator(t, simulator.Config{Secret: secretText})
 		return subject{
-			Executor: endpoint.New(new(policyOf(serve(sim))), of, local), of: of,
+			Executor: endpoint.New(new(policyOf(serve(sim))), of, local, provider.NewTransport(0, true)), of: of,
 			decline: func(c *provider.Call) { c.Item = "decline" },
 			books:   counted(t, sim, func(c *provider.Call) string { return c.Key(provider.Do) }),
 		}

@@ -84,7 +84,7 @@ func TestMasking(t *testing.T) {
 		_, _ = w.Write([]byte(`{"state":"done","reference":"` + marked + `","data":{"a":"pm_marked ` + strings.ToUpper(marked) + `"}}`))
 	}))
 	how := policy.Step{Executor: policy.HTTP, URL: url, UndoURL: url, RefundURL: url, LookupURL: url, Secret: secretOf(t, marked)}
-	exec := provider.Masking(endpoint.New(&how, fsm.Charge, local))
+	exec := provider.Masking(endpoint.New(&how, fsm.Charge, local, provider.NewTransport(0, true)))
 	call := &provider.Call{Step: fsm.Charge, PaymentMethod: "pm_marked"}
 	for name, ask := range map[string]func(context.Context, *provider.Call) provider.Result{
 		"do": exec.Do, "undo": exec.Undo, "refund": exec.Refund, "lookup": exec.(provider.Looker).Lookup,
@@ -94,7 +94,7 @@ func TestMasking(t *testing.T) {
 		}
 	}
 	how.LookupURL = ""
-	if _, looks := provider.Masking(endpoint.New(&how, fsm.Charge, local)).(provider.Looker); looks {
+	if _, looks := provider.Masking(endpoint.New(&how, fsm.Charge, local, provider.NewTransport(0, true))).(provider.Looker); looks {
 		t.Error("an executor without look-ups became a Looker")
 	}
 }

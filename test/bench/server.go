@@ -287,20 +287,25 @@ func busyTime() (time.Duration, error) {
 // provider does the remote steps: pawl simulate in a process of its own, with its books in memory. At the end it
 // reports how often each step was done.
 type provider struct {
-	target target
-	server *server // during a run
+	target  target
+	latency time.Duration
+	server  *server // during a run
 }
 
 func newProvider(binary string, latency time.Duration) *provider {
 	args := []string{"simulate", "--file", "", "--latency", latency.String()}
-	return &provider{target: target{binary: binary, args: args, ready: "/summary"}}
+	return &provider{latency: latency, target: target{binary: binary, args: args, ready: "/summary"}}
 }
 
-// policy writes a policy that lets as many calls be under way at a time as there may be.
+// policy writes a policy with the default limit of calls under way, unless the provider is so slow that it needs more.
 func (p *provider) policy(folder string) (string, error) {
 	var text strings.Builder
+	inFlight := 256 // the default
+	if p.latency >= time.Second {
+		inFlight = remoteMost
+	}
 	for _, step := range steps {
-		fmt.Fprintf(&text, "%s: {executor: simulator, url: \"http://%s\", inFlight: %d}\n", step, p.server.address, remoteMost)
+		fmt.Fprintf(&text, "%s: {executor: simulator, url: \"http://%s\", inFlight: %d}\n", step, p.server.address, inFlight)
 	}
 	file := filepath.Join(folder, "remote.yaml")
 	return file, os.WriteFile(file, []byte(text.String()), 0o644)
@@ -350,7 +355,7 @@ func (s *summary) mismatch(orders int, known bool) string {
 
 const (
 	remoteItems = 10_000
-	remoteMost  = 10_000 // callers, and calls of a step under way
+	remoteMost  = 10_000 // calls of a step under way, as policies allow
 )
 
 // remoteWarmUp is longer: callers that begin at the same moment make their steps in lockstep at first, and connections
@@ -395,7 +400,7 @@ func (r run) measureRemote(ctx context.Context) (out result, err error) {
 		if err != nil {
 			return out, err
 		}
-		r.target.args = append(slices.Clone(r.target.args), "--policy", policy, "--max-connections", strconv.Itoa(2*remoteMost))
+		r.target.args = append(slices.Clone(r.target.args), "--policy", policy, "--max-connections", strconv.Itoa(2*max(remoteMost, r.Callers)))
 	}
 	if out, err = r.measure(ctx); err != nil {
 		return out, err

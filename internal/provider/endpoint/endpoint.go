@@ -28,9 +28,10 @@ type endpoint struct {
 }
 
 // New returns an executor of a step with the executor http or simulator. It is a Looker if there is a URL for look-ups.
-// Secrets are read at every call, so that they can be replaced.
-func New(s *policy.Step, of fsm.Step, within policy.Bounds) provider.Executor {
-	e := endpoint{provider.NewTransport(s.InFlight, within.AllowPrivate), *s, within}
+// Secrets are read at every call, so that they can be replaced. Steps may share a transport of provider.NewTransport, and
+// so the connections to a host that does several of them.
+func New(s *policy.Step, of fsm.Step, within policy.Bounds, over *http.Transport) provider.Executor {
+	e := endpoint{over, *s, within}
 	if s.Executor == policy.Simulator {
 		e.how.URL, e.how.LookupURL = below(s.URL, string(of)), below(s.URL, "lookup")
 		if of != fsm.Confirm {

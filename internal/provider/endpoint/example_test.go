@@ -24,7 +24,7 @@ func ExampleNew() {
 	}))
 	defer shop.Close()
 	charge := endpoint.New(&policy.Step{Executor: policy.HTTP, URL: shop.URL + "/do", UndoURL: shop.URL + "/undo"},
-		fsm.Charge, policy.Bounds{AllowPrivate: true})
+		fsm.Charge, policy.Bounds{AllowPrivate: true}, provider.NewTransport(0, true))
 	ctx, call := context.Background(), &provider.Call{OrderID: "order-123", Step: fsm.Charge}
 	fmt.Printf("%#v\n", charge.Do(ctx, call))
 	fmt.Printf("%#v\n", charge.Undo(ctx, call)) // undone or not: it is sent again, with the same key

@@ -22,7 +22,7 @@ var local = policy.Bounds{AllowPrivate: true}
 // endpointAt is an executor at an address, its transport in reach.
 func endpointAt(tb testing.TB, url string, inFlight int) *endpoint {
 	tb.Helper()
-	return New(&policy.Step{URL: url, InFlight: inFlight}, fsm.Confirm, local).(*endpoint)
+	return New(&policy.Step{URL: url}, fsm.Confirm, local, provider.NewTransport(inFlight, true)).(*endpoint)
 }
 
 func TestTransportUsesNoProxy(t *testing.T) {
@@ -86,7 +86,7 @@ func TestCallsToPrivateAddresses(t *testing.T) {
 	t.Cleanup(server.Close)
 	_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
 	for _, url := range []string{server.URL, "http://localhost:" + port, "http://[::ffff:127.0.0.1]:" + port} {
-		e := New(&policy.Step{URL: url}, fsm.Confirm, policy.Bounds{})
+		e := New(&policy.Step{URL: url}, fsm.Confirm, policy.Bounds{}, provider.NewTransport(0, false))
 		r, ok := e.Do(t.Context(), &provider.Call{Step: fsm.Confirm}).(provider.Retry)
 		if !ok || r.Code != "address_refused" || !r.Counts || !strings.Contains(r.Detail, "--allow-private") {
 			t.Errorf("%s: %#v", url, r)
