@@ -46,6 +46,7 @@ type callPool struct {
 	cfg     *policy.Step
 	exec    provider.Executor // nil: see unusable
 	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
+	opened  atomic.Pointer[time.Time] // when the breaker opened last; nil: never
 
 	mu       sync.Mutex
 	waiting  []*run
@@ -79,7 +80,12 @@ func (e *remote) callPool(version int32, of fsm.Step, p *policy.Policy) *callPoo
 		pool.exec, pool.unusable = newExecutor(cfg, of, e.cfg.Bounds, e.callPools.over)
 	}
 	pool.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
-		Timeout:     cfg.Breaker.Open,
+		Timeout: cfg.Breaker.Open,
+		OnStateChange: func(_ string, _, to gobreaker.State) {
+			if to == gobreaker.StateOpen {
+				pool.opened.Store(new(time.Now()))
+			}
+		},
 		IsExcluded:  func(err error) bool { return errors.Is(err, errUncalled) },
 		ReadyToTrip: func(c gobreaker.Counts) bool { return int(c.ConsecutiveFailures) >= cfg.Breaker.Failures },
 	})
@@ -174,11 +180,19 @@ func (p *callPool) prepareCall(r *run) destination {
 	report, err := p.breaker.Allow()
 	if err != nil {
 		p.release()
-		return r.withoutCall(p, provider.Retry{Code: "breaker_open", After: p.cfg.Breaker.Open})
+		return r.withoutCall(p, provider.Retry{Code: "breaker_open", After: p.openFor()})
 	}
 	r.call = p.newCall(r)
 	r.call.report = report
 	return toBegin
+}
+
+// openFor is how much longer the circuit breaker is open; 0 while the call that it lets through is under way.
+func (p *callPool) openFor() time.Duration {
+	if opened := p.opened.Load(); opened != nil {
+		return max(p.cfg.Breaker.Open-time.Since(*opened), 0)
+	}
+	return 0
 }
 
 // takePermitted takes free permits, and returns the orders that get them.

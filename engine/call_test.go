@@ -95,6 +95,22 @@ charge: {executor: simulator, url: SIM, inFlight: 1, retry: {initial: 5ms, cap: 
 	}
 }
 
+// Orders that come while the breaker is open are all due when it lets a call through, not a whole pause after they came.
+func TestBreakerDelaysNoOrderTwice(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 1, quick)
+	s.use(t, `
+charge: {executor: simulator, url: SIM, retry: {initial: 1ms, cap: 1ms}, breaker: {failures: 1, open: 1h}}`)
+	s.faults(t, "error:500")
+	for i := range 20 {
+		s.admit(t, request(fmt.Sprintf("o%d", i)))
+		s.until(t, fmt.Sprintf("o%d", i), "retry")
+	}
+	eventually(t, "they are held until the same moment", s.answers(t, true, `SELECT count(*) > 10
+		AND max(due_at) - min(due_at) < (max(created_at) - min(created_at)) / 2
+		FROM orders WHERE hold_reason = 'breaker_open'`))
+}
+
 // To ask for patience is no illness, and to refuse is none.
 func TestBreakerStaysClosed(t *testing.T) {
 	t.Parallel()
