@@ -284,6 +284,17 @@ const (
 	RetryBodyPolicyPinned RetryBodyPolicy = "pinned"
 )
 
+// Defines values for SearchMatchMatched.
+const (
+	SearchMatchMatchedChargeReference      SearchMatchMatched = "chargeReference"
+	SearchMatchMatchedCustomerID           SearchMatchMatched = "customerId"
+	SearchMatchMatchedMetadata             SearchMatchMatched = "metadata"
+	SearchMatchMatchedOrderID              SearchMatchMatched = "orderId"
+	SearchMatchMatchedOrderIDPrefix        SearchMatchMatched = "orderIdPrefix"
+	SearchMatchMatchedRefundReference      SearchMatchMatched = "refundReference"
+	SearchMatchMatchedReservationReference SearchMatchMatched = "reservationReference"
+)
+
 // Defines values for Status.
 const (
 	StatusCanceled   Status = "canceled"
@@ -1570,6 +1581,33 @@ type RotateSecretBody struct {
 	RequestID string `json:"requestId,omitempty,omitzero"`
 }
 
+// SearchMatch defines model for SearchMatch.
+type SearchMatch struct {
+	// Key With metadata: the key of the value that matched.
+	//
+	// Examples: email
+	Key string `json:"key,omitempty,omitzero"`
+
+	// Matched What matched.
+	//
+	// Examples: chargeReference
+	Matched SearchMatchMatched `json:"matched"`
+	Order   Order              `json:"order"`
+}
+
+// SearchMatchMatched What matched.
+//
+// Examples: chargeReference
+type SearchMatchMatched string
+
+// SearchResult defines model for SearchResult.
+type SearchResult struct {
+	Matches []SearchMatch `json:"matches"`
+
+	// More Other orders match, too. A longer term finds fewer; the filters of listOrders have pages.
+	More bool `json:"more"`
+}
+
 // SetInventoryBody defines model for SetInventoryBody.
 type SetInventoryBody struct {
 	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
@@ -2336,6 +2374,15 @@ type ActivatePolicyParams struct {
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 }
 
+// SearchOrdersParams defines parameters for SearchOrders.
+type SearchOrdersParams struct {
+	// Term What to look for.
+	Term string `form:"term" json:"term"`
+
+	// Limit Maximum number of orders.
+	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
+}
+
 // CreateWebhookEndpointParams defines parameters for CreateWebhookEndpoint.
 type CreateWebhookEndpointParams struct {
 	// IdempotencyKey The requestId, if the body has none; quoted or not.
@@ -2583,6 +2630,11 @@ func (c *Client) GetPolicy(ctx context.Context, version int, options ...CallOpti
 // ActivatePolicy is POST /api/policies/{version}/activate: Activate a policy version.
 func (c *Client) ActivatePolicy(ctx context.Context, version int, params *ActivatePolicyParams, body ActivatePolicyBody, options ...CallOption) (*PolicyVersion, error) {
 	return call[PolicyVersion](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/policies/%s/activate", url.PathEscape(fmt.Sprint(version))), params, body}, options)
+}
+
+// SearchOrders is GET /api/search: Find orders by one term.
+func (c *Client) SearchOrders(ctx context.Context, params *SearchOrdersParams, options ...CallOption) (*SearchResult, error) {
+	return call[SearchResult](ctx, c, request{http.MethodGet, "/api/search", params, nil}, options)
 }
 
 // GetVerification is GET /api/verification: Get the verification of the books.

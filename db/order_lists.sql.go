@@ -318,3 +318,66 @@ func (q *Queries) OrdersRead(ctx context.Context, arg OrdersReadParams) ([]Order
 	}
 	return items, nil
 }
+
+const ordersSearch = `-- name: OrdersSearch :many
+SELECT f.order_no, f.matched, f.key FROM (
+  (SELECT o.order_no, 1 AS place, 'orderId'::text AS matched, ''::text AS key, ''::text COLLATE "C" AS order_id
+   FROM pawl.orders AS o WHERE o.order_id = $1::text)
+  UNION ALL
+  (SELECT o.order_no, 2, 'orderIdPrefix', '', o.order_id::text FROM pawl.orders AS o
+   WHERE o.order_id > $1::text AND o.order_id < $1::text || chr(1114111) ORDER BY o.order_id LIMIT $2::integer)
+  UNION ALL
+  (SELECT o.order_no, 3, 'customerId', '', '' FROM pawl.orders AS o
+   WHERE o.customer_id IS NOT NULL AND (o.customer_id, o.order_no) > ($1::text, 0) AND (o.customer_id, o.order_no) < ($1::text, 9223372036854775807)
+   ORDER BY o.customer_id DESC, o.order_no DESC LIMIT $2::integer)
+  UNION ALL
+  (SELECT c.order_no, 4, 'chargeReference', '', '' FROM pawl.charges AS c
+   WHERE c.reference IS NOT NULL AND (c.reference, c.order_no) > ($1::text, 0) AND (c.reference, c.order_no) < ($1::text, 9223372036854775807)
+   ORDER BY c.reference DESC, c.order_no DESC LIMIT $2::integer)
+  UNION ALL
+  (SELECT r.order_no, 5, 'reservationReference', '', '' FROM pawl.reservations AS r
+   WHERE r.reference IS NOT NULL AND (r.reference, r.order_no) > ($1::text, 0) AND (r.reference, r.order_no) < ($1::text, 9223372036854775807)
+   ORDER BY r.reference DESC, r.order_no DESC LIMIT $2::integer)
+  UNION ALL
+  (SELECT u.order_no, 6, 'refundReference', '', '' FROM pawl.refunds AS u
+   WHERE u.reference IS NOT NULL AND (u.reference, u.order_no) > ($1::text, 0) AND (u.reference, u.order_no) < ($1::text, 9223372036854775807)
+   ORDER BY u.reference DESC, u.order_no DESC LIMIT $2::integer)
+  UNION ALL
+  (SELECT m.order_no, 7, 'metadata', m.key, '' FROM pawl.orders_by_metadata($1::text, $2::integer) AS m)
+) AS f
+ORDER BY f.place, f.order_id, f.key, f.order_no DESC
+`
+
+type OrdersSearchParams struct {
+	Term string
+	Most int32
+}
+
+type OrdersSearchRow struct {
+	OrderNo int64
+	Matched string
+	Key     string
+}
+
+// Finds orders by one term, as many as most for each thing that can match: the id of an order, the beginning of it, a
+// customer, a reference of a provider, a value of metadata. Each part uses an index of its own. The greatest character
+// ends the range of ids that begin with the term.
+func (q *Queries) OrdersSearch(ctx context.Context, arg OrdersSearchParams) ([]OrdersSearchRow, error) {
+	rows, err := q.db.Query(ctx, ordersSearch, arg.Term, arg.Most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OrdersSearchRow
+	for rows.Next() {
+		var i OrdersSearchRow
+		if err := rows.Scan(&i.OrderNo, &i.Matched, &i.Key); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}

@@ -46,6 +46,7 @@ var needed = map[string][]string{
 	"pawl.order_numbering":                         {"SELECT", "INSERT", "UPDATE"},
 	"pawl.orders":                                  {"SELECT", "INSERT", "UPDATE"},
 	"pawl.orders_order_no_seq":                     {"UPDATE"},
+	"pawl.orders_by_metadata(text, integer)":       {"EXECUTE"},
 	"pawl.orders_within(bigint[], bigint)":         {"EXECUTE"},
 	"pawl.policies":                                {"SELECT"},
 	"pawl.policy_activations":                      {"SELECT"},

@@ -41,6 +41,7 @@ var rules = map[string]rule{
 	"processOrder":    {inContract, access.Roles{access.Submit}},
 	"getOrder":        {inContract, readers}, // with submit alone: own orders
 	"listOrders":      needs(access.Read),
+	"searchOrders":    needs(access.Read),
 	"listTransitions": {closedToOthers, readers},
 	"listCalls":       {closedToOthers, readers},
 

@@ -193,7 +193,7 @@ func TestTheDocumentListsEveryRoute(t *testing.T) {
 		"GET /api/orders", "GET /api/orders/{orderId}",
 		"GET /api/orders/{orderId}/calls", "GET /api/orders/{orderId}/deliveries", "GET /api/orders/{orderId}/transitions",
 		"GET /api/overview",
-		"GET /api/policies", "GET /api/policies/{version}",
+		"GET /api/policies", "GET /api/policies/{version}", "GET /api/search",
 		"GET /api/verification", "GET /api/webhook-endpoints", "GET /api/webhook-endpoints/{endpointId}",
 		"GET /api/webhook-endpoints/{endpointId}/deliveries", "GET /api/webhook-endpoints/{endpointId}/deliveries/{delivery}", "GET /health", "GET /livez",
 		"POST /api/bulk/{verb}",

@@ -318,7 +318,17 @@ func (d *decoder) refuseMisspelled(deciding ...string) {
 	})
 }
 
-// oneEditApart reports whether a becomes b if one character is added, removed or replaced, or two neighbors are
+// suggestion ends a text with the word that was probably meant, if one of the known words is one letter off.
+func suggestion(given string, known []string) string {
+	for _, word := range known {
+		if oneEditApart(strings.ToLower(given), word) {
+			return "; did you mean " + word + "?"
+		}
+	}
+	return ""
+}
+
+// oneEditApart reports whether a becomes b if one character is added, removed or replaced, or two neighbours are
 // exchanged: a Damerau-Levenshtein distance of 1.
 func oneEditApart(a, b string) bool {
 	x, y := []rune(a), []rune(b)

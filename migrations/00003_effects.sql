@@ -44,7 +44,7 @@ CREATE TABLE pawl.charges (
   currency    text COLLATE "C" NOT NULL,
   amount      pawl.money_amount NOT NULL,
   executor    text COLLATE "C",
-  reference   text,
+  reference   text COLLATE "C",
   data        jsonb,
   in_doubt    boolean,
   capture     text COLLATE "C",
@@ -52,6 +52,7 @@ CREATE TABLE pawl.charges (
   CONSTRAINT charges_pkey PRIMARY KEY (order_no, generation)
 ) WITH (vacuum_truncate = false);
 CREATE UNIQUE INDEX charges_live ON pawl.charges (order_no) WHERE refunded_at IS NULL;
+CREATE INDEX charges_reference ON pawl.charges (reference, order_no) WHERE reference IS NOT NULL; -- for searches, like the two below
 
 CREATE TABLE pawl.reservations (
   order_no    bigint NOT NULL,
@@ -61,13 +62,14 @@ CREATE TABLE pawl.reservations (
   quantity    pawl.item_quantity NOT NULL,
   item        text COLLATE "C" NOT NULL,
   executor    text COLLATE "C",
-  reference   text,
+  reference   text COLLATE "C",
   data        jsonb,
   in_doubt    boolean,
   CONSTRAINT reservations_pkey PRIMARY KEY (order_no, generation)
 ) WITH (vacuum_truncate = false);
 CREATE UNIQUE INDEX reservations_live ON pawl.reservations (order_no) WHERE released_at IS NULL;
 CREATE INDEX reservations_item ON pawl.reservations (item, order_no);
+CREATE INDEX reservations_reference ON pawl.reservations (reference, order_no) WHERE reference IS NOT NULL;
 
 -- A remote confirmation. That of the ledger is the final move itself.
 CREATE TABLE pawl.confirmations (
@@ -90,7 +92,7 @@ CREATE TABLE pawl.refunds (
   generation  integer NOT NULL,
   currency    text COLLATE "C" NOT NULL,
   amount      pawl.money_amount NOT NULL,
-  reference   text,
+  reference   text COLLATE "C",
   number      integer NOT NULL DEFAULT 0 CONSTRAINT refunds_number CHECK (number >= 0),
   claims      integer NOT NULL DEFAULT 0,
   state       pawl.refund_state NOT NULL DEFAULT 'done',
@@ -107,6 +109,7 @@ CREATE TABLE pawl.refunds (
 ) WITH (vacuum_truncate = false);
 CREATE UNIQUE INDEX refunds_request ON pawl.refunds (order_no, request_id) WHERE request_id IS NOT NULL; -- part of its key
 CREATE INDEX refunds_due ON pawl.refunds (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX refunds_reference ON pawl.refunds (reference, order_no) WHERE reference IS NOT NULL;
 
 -- +goose StatementBegin
 CREATE FUNCTION pawl.guard_refund() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -258,7 +261,31 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   WHERE s.total - s.size < bytes
 $$;
 
+-- The newest orders with a value under one of the metadata keys that can be searched. There is an index for each key,
+-- which the owner makes (pawl migrate search-keys), and its comment is the key. The conditions are those of the index.
+-- Its values are cut, because a row of an index has a limit, so they are compared again.
+-- +goose StatementBegin
+CREATE FUNCTION pawl.orders_by_metadata(term text, most integer) RETURNS TABLE (order_no bigint, key text)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  FOR key IN
+    SELECT obj_description(i.indexrelid, 'pg_class') FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
+    WHERE i.indrelid = 'pawl.orders'::regclass AND i.indisvalid AND starts_with(c.relname, 'orders_metadata_') ORDER BY 1
+  LOOP
+    CONTINUE WHEN key IS NULL;
+    RETURN QUERY EXECUTE format($f$
+      SELECT f.order_no, %1$L::text FROM (
+        SELECT o.order_no, o.metadata ->> %1$L AS value FROM pawl.orders AS o
+        WHERE o.metadata ? %1$L AND (left(o.metadata ->> %1$L, 255) COLLATE "C", o.order_no) > (left($1, 255), 0)
+          AND (left(o.metadata ->> %1$L, 255) COLLATE "C", o.order_no) < (left($1, 255), 9223372036854775807)
+        ORDER BY left(o.metadata ->> %1$L, 255) COLLATE "C" DESC, o.order_no DESC LIMIT $2) AS f
+      WHERE f.value = $1$f$, key) USING term, most;
+  END LOOP;
+END $$;
+-- +goose StatementEnd
+
 -- +goose Down
+DROP FUNCTION pawl.orders_by_metadata(text, integer);
 DROP FUNCTION pawl.orders_within(bigint[], bigint);
 DROP VIEW pawl.no_effects, pawl.full_orders;
 DROP TABLE pawl.stock_movements;

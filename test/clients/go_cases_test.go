@@ -43,6 +43,7 @@ func runGo(t *testing.T, address string, c clientCase) []byte {
 // arguments are those of all calls together.
 type arguments struct {
 	Call, OrderID, Item string
+	Term                string
 	Body                json.RawMessage // a text of a webhook
 	ForSeconds, Count   int
 	Secrets             []string
@@ -88,6 +89,8 @@ func callGo(ctx context.Context, api *client.Client, call []byte) any {
 		return outcome(api.SetInventory(ctx, args.Item, &client.SetInventoryParams{IfNoneMatch: "*"}, decoded[client.SetInventoryBody](args.Body)))
 	case "adjustInventory":
 		return outcome(api.AdjustInventory(ctx, args.Item, nil, decoded[client.AdjustInventoryBody](args.Body)))
+	case "search":
+		return outcome(api.SearchOrders(ctx, &client.SearchOrdersParams{Term: args.Term}))
 	case "orders":
 		return collected(api.Orders(ctx, client.ListOrdersParams{CustomerID: args.Filter.CustomerID, Limit: args.Filter.Limit}))
 	case "events":

@@ -552,6 +552,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/search": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Find orders by one term
+         * @description Finds the order with this id; then those whose id begins with the term, and those whose customer, provider's reference, or value of a searchable metadata key is the term, newest first. Case matters. An order is listed once. Needs the role read.
+         */
+        get: operations["searchOrders"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/verification": {
         parameters: {
             query?: never;
@@ -2034,6 +2054,25 @@ export interface components {
             requestId?: string;
         } & {
             [key: string]: unknown;
+        };
+        SearchMatch: {
+            /**
+             * @description With metadata: the key of the value that matched.
+             * @example email
+             */
+            key?: string;
+            /**
+             * @description What matched.
+             * @example chargeReference
+             * @enum {string}
+             */
+            matched: "orderId" | "orderIdPrefix" | "customerId" | "chargeReference" | "reservationReference" | "refundReference" | "metadata";
+            order: components["schemas"]["Order"];
+        };
+        SearchResult: {
+            matches: components["schemas"]["SearchMatch"][];
+            /** @description Other orders match, too. A longer term finds fewer; the filters of listOrders have pages. */
+            more: boolean;
         };
         SetInventoryBody: {
             /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
@@ -4141,6 +4180,38 @@ export interface operations {
             429: components["responses"]["too_many_requests"];
             500: components["responses"]["internal"];
             503: components["responses"]["issuer_unavailable-overloaded-quarantined-unavailable"];
+        };
+    };
+    searchOrders: {
+        parameters: {
+            query: {
+                /** @description What to look for. */
+                term: string;
+                /** @description Maximum number of orders. */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SearchResult"];
+                };
+            };
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["forbidden-tls_required"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
         };
     };
     getVerification: {

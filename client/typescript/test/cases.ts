@@ -8,6 +8,7 @@ interface Call {
   order: NewOrder;
   orders: NewOrder[];
   orderId: string;
+  term: string;
   item: string;
   filter: OrderFilter & EventFilter;
   count: number;
@@ -79,6 +80,8 @@ async function make(call: Call): Promise<unknown> {
       return pawl.put("/api/inventory/{item}", { path: { item }, header: { "If-None-Match": "*" }, body });
     case "adjustInventory":
       return pawl.post("/api/inventory/{item}/adjustments", { path: { item }, body });
+    case "search":
+      return pawl.get("/api/search", { query: { term: call.term } });
     case "orders":
       return all(pawl.orders(call.filter));
     case "events":

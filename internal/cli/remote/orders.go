@@ -37,9 +37,15 @@ func ordersListCommand() *cobra.Command {
 	var since time.Duration
 	var limit int
 	cmd := asking(&cobra.Command{
-		Use: "list", Short: "List orders, newest first",
-		Example: "  pawl orders list --hold attention\n  pawl orders list --item widget --status completed --limit 0 -o json",
-	}, func(ctx context.Context, s *session, _ []string) error {
+		Use: "list [TERM]", Short: "List orders, newest first, or find them by one term", Args: cobra.MaximumNArgs(1),
+		Long: "Lists orders, newest first. With TERM, it finds the order with this id, and those whose id begins with it, or whose\n" +
+			"customer, provider's reference or searchable metadata it is (see pawl migrate search-keys); only --limit applies then.",
+		Example: "  pawl orders list --hold attention\n  pawl orders list --item widget --status completed --limit 0 -o json\n" +
+			"  pawl orders list ch_3P8xZq",
+	}, func(ctx context.Context, s *session, args []string) error {
+		if len(args) > 0 {
+			return s.search(ctx, args[0], limit)
+		}
 		for _, status := range statuses {
 			filter.Status = append(filter.Status, client.Status(status))
 		}
@@ -58,6 +64,30 @@ func ordersListCommand() *cobra.Command {
 	f.DurationVar(&since, "since", 0, "only orders created within this time, such as 24h; 0: all")
 	f.IntVar(&limit, "limit", 50, "maximum number of orders; 0: all")
 	return cmd
+}
+
+// search prints the orders that match a term. No order is not an error, as with a filter.
+func (s *session) search(ctx context.Context, term string, limit int) error {
+	found, err := s.SearchOrders(ctx, &client.SearchOrdersParams{Term: term, Limit: pageOf(limit)})
+	if err != nil {
+		return err
+	}
+	if err := matchRows.Print(s.out, s.format, output.All(found.Matches)); err != nil {
+		return err
+	}
+	if found.More && s.format == output.Table {
+		fmt.Fprintln(s.out, "and more: use a longer term")
+	}
+	return nil
+}
+
+var matchRows = output.Columns[client.SearchMatch]{
+	Titles: []any{"order", "matched", "status", "hold", "amount", "item", "customer", "created"},
+	Of: func(m *client.SearchMatch) []any {
+		o := &m.Order
+		matched := strings.TrimSuffix(string(m.Matched)+" "+m.Key, " ")
+		return []any{o.OrderID, matched, o.Status, dash(o.Hold), o.Amount + " " + o.Currency, o.Item, dash(o.CustomerID), moment(o.CreatedAt)}
+	},
 }
 
 const holdHelp = "only orders that wait for this: attention, approval, callback, paused, queued, retry or scheduled"
