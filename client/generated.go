@@ -54,11 +54,41 @@ const (
 	BulkFilterSortOldest BulkFilterSort = "oldest"
 )
 
+// Defines values for BulkRequestedHold.
+const (
+	BulkRequestedHoldApproval  BulkRequestedHold = "approval"
+	BulkRequestedHoldAttention BulkRequestedHold = "attention"
+	BulkRequestedHoldCallback  BulkRequestedHold = "callback"
+	BulkRequestedHoldPaused    BulkRequestedHold = "paused"
+	BulkRequestedHoldQueued    BulkRequestedHold = "queued"
+	BulkRequestedHoldRetry     BulkRequestedHold = "retry"
+	BulkRequestedHoldScheduled BulkRequestedHold = "scheduled"
+)
+
+// Defines values for BulkRequestedState.
+const (
+	BulkRequestedStateDone       BulkRequestedState = "done"
+	BulkRequestedStateFailed     BulkRequestedState = "failed"
+	BulkRequestedStateHeld       BulkRequestedState = "held"
+	BulkRequestedStateInProgress BulkRequestedState = "in_progress"
+	BulkRequestedStateWaiting    BulkRequestedState = "waiting"
+)
+
+// Defines values for BulkTotalState.
+const (
+	BulkTotalStateDone       BulkTotalState = "done"
+	BulkTotalStateFailed     BulkTotalState = "failed"
+	BulkTotalStateHeld       BulkTotalState = "held"
+	BulkTotalStateInProgress BulkTotalState = "in_progress"
+	BulkTotalStateWaiting    BulkTotalState = "waiting"
+)
+
 // Defines values for BulkVerb.
 const (
 	BulkVerbApprove    BulkVerb = "approve"
 	BulkVerbCancel     BulkVerb = "cancel"
 	BulkVerbPause      BulkVerb = "pause"
+	BulkVerbRefund     BulkVerb = "refund"
 	BulkVerbReject     BulkVerb = "reject"
 	BulkVerbResume     BulkVerb = "resume"
 	BulkVerbRetry      BulkVerb = "retry"
@@ -484,6 +514,9 @@ type BulkBody struct {
 	// Reason Why; recorded with the change.
 	Reason string `json:"reason,omitempty,omitzero"`
 
+	// Refunds For refund, instead of ids or a filter: what to give back of each order.
+	Refunds []BulkRefund `json:"refunds,omitempty,omitzero"`
+
 	// RequestID A name for this request, so that it is done once.
 	RequestID string `json:"requestId,omitempty,omitzero"`
 
@@ -563,7 +596,87 @@ type BulkOutcome struct {
 
 	// Results One result for each order, in the order of the ids or of the list.
 	Results []BulkResult `json:"results"`
+
+	// Totals The orders that the verb was applied to, or would be, by currency.
+	Totals []CurrencyTotal `json:"totals,omitempty,omitzero"`
 }
+
+// BulkRefund defines model for BulkRefund.
+type BulkRefund struct {
+	// Amount How much; more than 0. Defaults to all that is left.
+	//
+	// Examples: 12.5
+	Amount *string `json:"amount,omitempty"`
+
+	// OrderID Examples: order-123
+	OrderID string `json:"orderId"`
+
+	// Restock Units to return to stock at once.
+	Restock int `json:"restock,omitempty,omitzero"`
+}
+
+// BulkRequestPage defines model for BulkRequestPage.
+type BulkRequestPage struct {
+	// More The totals end at 10,000 orders, and there may be others.
+	More bool `json:"more"`
+
+	// NextCursor Absent on the last page.
+	NextCursor string `json:"nextCursor,omitempty,omitzero"`
+
+	// Results The orders of this page.
+	Results []BulkRequested `json:"results"`
+
+	// Totals All orders of the request, by currency and state.
+	Totals []BulkTotal `json:"totals"`
+}
+
+// BulkRequested defines model for BulkRequested.
+type BulkRequested struct {
+	// Actor Who requested it.
+	//
+	// Examples: token:support
+	Actor string `json:"actor"`
+
+	// Amount Of the order, or of the refund.
+	//
+	// Examples: 99.99
+	Amount string `json:"amount"`
+
+	// At When it was applied.
+	At time.Time `json:"at"`
+
+	// Code Why the order or the refund failed, or why the order is held.
+	Code string `json:"code,omitempty,omitzero"`
+
+	// Currency ISO 4217.
+	//
+	// Examples: USD
+	Currency string            `json:"currency"`
+	Detail   string            `json:"detail,omitempty,omitzero"`
+	Hold     BulkRequestedHold `json:"hold,omitempty,omitzero"`
+
+	// OnBehalfOf On whose behalf, as stated by the actor.
+	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
+
+	// OrderID Examples: order-123
+	OrderID string             `json:"orderId"`
+	Reason  string             `json:"reason,omitempty,omitzero"`
+	State   BulkRequestedState `json:"state"`
+
+	// Status The status of the order. completed, failed and canceled are final.
+	Status Status `json:"status"`
+
+	// Verb The last verb that was applied with this requestId.
+	//
+	// Examples: retry
+	Verb string `json:"verb"`
+}
+
+// BulkRequestedHold defines model for BulkRequested.Hold.
+type BulkRequestedHold string
+
+// BulkRequestedState defines model for BulkRequested.State.
+type BulkRequestedState string
 
 // BulkResult defines model for BulkResult.
 type BulkResult struct {
@@ -586,10 +699,31 @@ type BulkResult struct {
 	// OrderID Examples: order-123
 	OrderID  string `json:"orderId"`
 	Quantity int    `json:"quantity,omitempty,omitzero"`
+	Refund   Refund `json:"refund,omitempty,omitzero"`
 
 	// Status The status of the order. completed, failed and canceled are final.
 	Status Status `json:"status,omitempty,omitzero"`
 }
+
+// BulkTotal defines model for BulkTotal.
+type BulkTotal struct {
+	// Amount The sum of the orders, or of the refunds if they were requested.
+	//
+	// Examples: 128.50
+	Amount string `json:"amount"`
+
+	// Currency ISO 4217.
+	//
+	// Examples: USD
+	Currency string `json:"currency"`
+	Orders   int64  `json:"orders"`
+
+	// State done: what was requested has happened. failed: the order or the refund has failed. waiting: the order is on hold and continues by itself. held: it waits for a person.
+	State BulkTotalState `json:"state"`
+}
+
+// BulkTotalState done: what was requested has happened. failed: the order or the refund has failed. waiting: the order is on hold and continues by itself. held: it waits for a person.
+type BulkTotalState string
 
 // BulkVerb What to do with the orders.
 type BulkVerb string
@@ -690,6 +824,20 @@ type Caller struct {
 // Calls defines model for Calls.
 type Calls struct {
 	Calls []Call `json:"calls"`
+}
+
+// CurrencyTotal defines model for CurrencyTotal.
+type CurrencyTotal struct {
+	// Amount The sum of the orders, or of the refunds.
+	//
+	// Examples: 128.50
+	Amount string `json:"amount"`
+
+	// Currency ISO 4217.
+	//
+	// Examples: USD
+	Currency string `json:"currency"`
+	Orders   int64  `json:"orders"`
 }
 
 // Decimal A decimal number as a string, so that it is not rounded.
@@ -2017,6 +2165,15 @@ type WebhookEndpoints struct {
 	Endpoints []WebhookEndpoint `json:"endpoints"`
 }
 
+// GetBulkRequestParams defines parameters for GetBulkRequest.
+type GetBulkRequestParams struct {
+	// Limit Maximum number of orders.
+	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
+
+	// Cursor nextCursor of the previous page.
+	Cursor string `form:"cursor,omitempty" json:"cursor,omitempty,omitzero"`
+}
+
 // ApplyBulkVerbParams defines parameters for ApplyBulkVerb.
 type ApplyBulkVerbParams struct {
 	// DryRun Report for each order whether the verb applies, and do nothing.
@@ -2486,6 +2643,11 @@ type RotateWebhookSecretParams struct {
 }
 
 // The operations.
+
+// GetBulkRequest is GET /api/bulk/{requestId}: Get what a request did.
+func (c *Client) GetBulkRequest(ctx context.Context, requestID string, params *GetBulkRequestParams, options ...CallOption) (*BulkRequestPage, error) {
+	return call[BulkRequestPage](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/bulk/%s", url.PathEscape(requestID)), params, nil}, options)
+}
 
 // ApplyBulkVerb is POST /api/bulk/{verb}: Apply a verb to many orders.
 func (c *Client) ApplyBulkVerb(ctx context.Context, verb BulkVerb, params *ApplyBulkVerbParams, body BulkBody, options ...CallOption) (*BulkOutcome, error) {

@@ -12,6 +12,35 @@ import (
 	"github.com/govalues/decimal"
 )
 
+const orderCurrencies = `-- name: OrderCurrencies :many
+SELECT o.order_id, o.currency FROM pawl.orders AS o WHERE o.order_id = ANY((SELECT $1::text[])::text[])
+`
+
+type OrderCurrenciesRow struct {
+	OrderID  string
+	Currency string
+}
+
+func (q *Queries) OrderCurrencies(ctx context.Context, orderIds []string) ([]OrderCurrenciesRow, error) {
+	rows, err := q.db.Query(ctx, orderCurrencies, orderIds)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OrderCurrenciesRow
+	for rows.Next() {
+		var i OrderCurrenciesRow
+		if err := rows.Scan(&i.OrderID, &i.Currency); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const orderNoAt = `-- name: OrderNoAt :one
 
 WITH RECURSIVE halves AS (
@@ -57,104 +86,104 @@ func (q *Queries) OrderNoAt(ctx context.Context, at time.Time) (OrderNoAtRow, er
 const ordersFind = `-- name: OrdersFind :one
 WITH looked AS (
   (SELECT o.order_no FROM pawl.orders AS o
-   WHERE $12::text = 'number' AND NOT $11::boolean AND o.order_no > $13::bigint AND o.order_no < $14::bigint
-   ORDER BY o.order_no DESC LIMIT $15::integer)
+   WHERE $13::text = 'number' AND NOT $12::boolean AND o.order_no > $14::bigint AND o.order_no < $15::bigint
+   ORDER BY o.order_no DESC LIMIT $16::integer)
   UNION ALL
   (SELECT o.order_no FROM pawl.orders AS o
-   WHERE $12::text = 'number' AND $11::boolean AND o.order_no > $13::bigint AND o.order_no < $14::bigint
-   ORDER BY o.order_no LIMIT $15::integer)
+   WHERE $13::text = 'number' AND $12::boolean AND o.order_no > $14::bigint AND o.order_no < $15::bigint
+   ORDER BY o.order_no LIMIT $16::integer)
   UNION ALL
-  (SELECT h.order_no FROM unnest($16::text[]) AS k(hold), LATERAL (
+  (SELECT h.order_no FROM unnest($17::text[]) AS k(hold), LATERAL (
      SELECT w.order_no FROM pawl.orders AS w
-     WHERE NOT $11::boolean AND w.hold IS NOT NULL AND (w.hold, w.order_no) > (k.hold, $13::bigint) AND (w.hold, w.order_no) < (k.hold, $14::bigint)
-     ORDER BY w.hold DESC, w.order_no DESC LIMIT $15::integer) AS h)
+     WHERE NOT $12::boolean AND w.hold IS NOT NULL AND (w.hold, w.order_no) > (k.hold, $14::bigint) AND (w.hold, w.order_no) < (k.hold, $15::bigint)
+     ORDER BY w.hold DESC, w.order_no DESC LIMIT $16::integer) AS h)
   UNION ALL
-  (SELECT h.order_no FROM unnest($16::text[]) AS k(hold), LATERAL (
+  (SELECT h.order_no FROM unnest($17::text[]) AS k(hold), LATERAL (
      SELECT w.order_no FROM pawl.orders AS w
-     WHERE $11::boolean AND w.hold IS NOT NULL AND (w.hold, w.order_no) > (k.hold, $13::bigint) AND (w.hold, w.order_no) < (k.hold, $14::bigint)
-     ORDER BY w.hold, w.order_no LIMIT $15::integer) AS h)
+     WHERE $12::boolean AND w.hold IS NOT NULL AND (w.hold, w.order_no) > (k.hold, $14::bigint) AND (w.hold, w.order_no) < (k.hold, $15::bigint)
+     ORDER BY w.hold, w.order_no LIMIT $16::integer) AS h)
   UNION ALL
   (SELECT i.order_no FROM pawl.orders AS i
-   WHERE $12::text = 'item' AND $17::boolean AND NOT $11::boolean AND i.hold IS NOT NULL
-     AND (i.item, i.order_no) > ($18::text, $13::bigint) AND (i.item, i.order_no) < ($18::text, $14::bigint)
-   ORDER BY i.item DESC, i.order_no DESC LIMIT $15::integer)
+   WHERE $13::text = 'item' AND $18::boolean AND NOT $12::boolean AND i.hold IS NOT NULL
+     AND (i.item, i.order_no) > ($19::text, $14::bigint) AND (i.item, i.order_no) < ($19::text, $15::bigint)
+   ORDER BY i.item DESC, i.order_no DESC LIMIT $16::integer)
   UNION ALL
   (SELECT i.order_no FROM pawl.orders AS i
-   WHERE $12::text = 'item' AND $17::boolean AND $11::boolean AND i.hold IS NOT NULL
-     AND (i.item, i.order_no) > ($18::text, $13::bigint) AND (i.item, i.order_no) < ($18::text, $14::bigint)
-   ORDER BY i.item, i.order_no LIMIT $15::integer)
+   WHERE $13::text = 'item' AND $18::boolean AND $12::boolean AND i.hold IS NOT NULL
+     AND (i.item, i.order_no) > ($19::text, $14::bigint) AND (i.item, i.order_no) < ($19::text, $15::bigint)
+   ORDER BY i.item, i.order_no LIMIT $16::integer)
   UNION ALL
   (SELECT d.order_no FROM (
-     SELECT u.order_no FROM pawl.orders AS u WHERE $12::text IN ('uncompleted', 'item') AND $17::boolean
+     SELECT u.order_no FROM pawl.orders AS u WHERE $13::text IN ('uncompleted', 'item') AND $18::boolean
        AND u.due_at > (SELECT '-infinity'::timestamptz) AND u.due_at < (SELECT 'infinity'::timestamptz) AND u.hold IS NULL
      ORDER BY u.due_at LIMIT (SELECT 1000000)) AS d
-   WHERE d.order_no > $13::bigint AND d.order_no < $14::bigint
-   ORDER BY CASE WHEN $11::boolean THEN d.order_no ELSE -d.order_no END LIMIT $15::integer)
+   WHERE d.order_no > $14::bigint AND d.order_no < $15::bigint
+   ORDER BY CASE WHEN $12::boolean THEN d.order_no ELSE -d.order_no END LIMIT $16::integer)
   UNION ALL
   (SELECT c.order_no FROM pawl.orders AS c
-   WHERE $12::text = 'customer' AND NOT $11::boolean AND c.customer_id IS NOT NULL
-     AND (c.customer_id, c.order_no) > ($18::text, $13::bigint) AND (c.customer_id, c.order_no) < ($18::text, $14::bigint)
-   ORDER BY c.customer_id DESC, c.order_no DESC LIMIT $15::integer)
+   WHERE $13::text = 'customer' AND NOT $12::boolean AND c.customer_id IS NOT NULL
+     AND (c.customer_id, c.order_no) > ($19::text, $14::bigint) AND (c.customer_id, c.order_no) < ($19::text, $15::bigint)
+   ORDER BY c.customer_id DESC, c.order_no DESC LIMIT $16::integer)
   UNION ALL
   (SELECT c.order_no FROM pawl.orders AS c
-   WHERE $12::text = 'customer' AND $11::boolean AND c.customer_id IS NOT NULL
-     AND (c.customer_id, c.order_no) > ($18::text, $13::bigint) AND (c.customer_id, c.order_no) < ($18::text, $14::bigint)
-   ORDER BY c.customer_id, c.order_no LIMIT $15::integer)
+   WHERE $13::text = 'customer' AND $12::boolean AND c.customer_id IS NOT NULL
+     AND (c.customer_id, c.order_no) > ($19::text, $14::bigint) AND (c.customer_id, c.order_no) < ($19::text, $15::bigint)
+   ORDER BY c.customer_id, c.order_no LIMIT $16::integer)
   UNION ALL
   (SELECT r.order_no FROM (
      SELECT DISTINCT v.item, v.order_no FROM pawl.reservations AS v
-     WHERE $12::text = 'item' AND 'completed' = ANY($1::text[]) AND NOT $11::boolean
-       AND (v.item, v.order_no) > ($18::text, $13::bigint) AND (v.item, v.order_no) < ($18::text, $14::bigint)
-     ORDER BY v.item DESC, v.order_no DESC LIMIT $15::integer) AS r)
+     WHERE $13::text = 'item' AND 'completed' = ANY($1::text[]) AND NOT $12::boolean
+       AND (v.item, v.order_no) > ($19::text, $14::bigint) AND (v.item, v.order_no) < ($19::text, $15::bigint)
+     ORDER BY v.item DESC, v.order_no DESC LIMIT $16::integer) AS r)
   UNION ALL
   (SELECT r.order_no FROM (
      SELECT DISTINCT v.item, v.order_no FROM pawl.reservations AS v
-     WHERE $12::text = 'item' AND 'completed' = ANY($1::text[]) AND $11::boolean
-       AND (v.item, v.order_no) > ($18::text, $13::bigint) AND (v.item, v.order_no) < ($18::text, $14::bigint)
-     ORDER BY v.item, v.order_no LIMIT $15::integer) AS r)
+     WHERE $13::text = 'item' AND 'completed' = ANY($1::text[]) AND $12::boolean
+       AND (v.item, v.order_no) > ($19::text, $14::bigint) AND (v.item, v.order_no) < ($19::text, $15::bigint)
+     ORDER BY v.item, v.order_no LIMIT $16::integer) AS r)
   UNION ALL
   (SELECT f.order_no FROM pawl.orders AS f
-   WHERE $12::text = 'uncompleted' AND 'failed' = ANY($1::text[]) AND NOT $11::boolean AND f.ended_as IN ('failed', 'canceled')
-     AND (f.ended_as, f.order_no) > ('failed', $13::bigint) AND (f.ended_as, f.order_no) < ('failed', $14::bigint)
-   ORDER BY f.ended_as DESC, f.order_no DESC LIMIT $15::integer)
+   WHERE $13::text = 'uncompleted' AND 'failed' = ANY($1::text[]) AND NOT $12::boolean AND f.ended_as IN ('failed', 'canceled')
+     AND (f.ended_as, f.order_no) > ('failed', $14::bigint) AND (f.ended_as, f.order_no) < ('failed', $15::bigint)
+   ORDER BY f.ended_as DESC, f.order_no DESC LIMIT $16::integer)
   UNION ALL
   (SELECT f.order_no FROM pawl.orders AS f
-   WHERE $12::text = 'uncompleted' AND 'failed' = ANY($1::text[]) AND $11::boolean AND f.ended_as IN ('failed', 'canceled')
-     AND (f.ended_as, f.order_no) > ('failed', $13::bigint) AND (f.ended_as, f.order_no) < ('failed', $14::bigint)
-   ORDER BY f.ended_as, f.order_no LIMIT $15::integer)
+   WHERE $13::text = 'uncompleted' AND 'failed' = ANY($1::text[]) AND $12::boolean AND f.ended_as IN ('failed', 'canceled')
+     AND (f.ended_as, f.order_no) > ('failed', $14::bigint) AND (f.ended_as, f.order_no) < ('failed', $15::bigint)
+   ORDER BY f.ended_as, f.order_no LIMIT $16::integer)
   UNION ALL
   (SELECT f.order_no FROM pawl.orders AS f
-   WHERE $12::text = 'item' AND 'failed' = ANY($1::text[]) AND NOT $11::boolean AND f.ended_as = 'failed'
-     AND (f.item, f.order_no) > ($18::text, $13::bigint) AND (f.item, f.order_no) < ($18::text, $14::bigint)
-   ORDER BY f.item DESC, f.order_no DESC LIMIT $15::integer)
+   WHERE $13::text = 'item' AND 'failed' = ANY($1::text[]) AND NOT $12::boolean AND f.ended_as = 'failed'
+     AND (f.item, f.order_no) > ($19::text, $14::bigint) AND (f.item, f.order_no) < ($19::text, $15::bigint)
+   ORDER BY f.item DESC, f.order_no DESC LIMIT $16::integer)
   UNION ALL
   (SELECT f.order_no FROM pawl.orders AS f
-   WHERE $12::text = 'item' AND 'failed' = ANY($1::text[]) AND $11::boolean AND f.ended_as = 'failed'
-     AND (f.item, f.order_no) > ($18::text, $13::bigint) AND (f.item, f.order_no) < ($18::text, $14::bigint)
-   ORDER BY f.item, f.order_no LIMIT $15::integer)
+   WHERE $13::text = 'item' AND 'failed' = ANY($1::text[]) AND $12::boolean AND f.ended_as = 'failed'
+     AND (f.item, f.order_no) > ($19::text, $14::bigint) AND (f.item, f.order_no) < ($19::text, $15::bigint)
+   ORDER BY f.item, f.order_no LIMIT $16::integer)
   UNION ALL
   (SELECT k.order_no FROM pawl.orders AS k
-   WHERE $12::text = 'uncompleted' AND 'canceled' = ANY($1::text[]) AND NOT $11::boolean AND k.ended_as IN ('failed', 'canceled')
-     AND (k.ended_as, k.order_no) > ('canceled', $13::bigint) AND (k.ended_as, k.order_no) < ('canceled', $14::bigint)
-   ORDER BY k.ended_as DESC, k.order_no DESC LIMIT $15::integer)
+   WHERE $13::text = 'uncompleted' AND 'canceled' = ANY($1::text[]) AND NOT $12::boolean AND k.ended_as IN ('failed', 'canceled')
+     AND (k.ended_as, k.order_no) > ('canceled', $14::bigint) AND (k.ended_as, k.order_no) < ('canceled', $15::bigint)
+   ORDER BY k.ended_as DESC, k.order_no DESC LIMIT $16::integer)
   UNION ALL
   (SELECT k.order_no FROM pawl.orders AS k
-   WHERE $12::text = 'uncompleted' AND 'canceled' = ANY($1::text[]) AND $11::boolean AND k.ended_as IN ('failed', 'canceled')
-     AND (k.ended_as, k.order_no) > ('canceled', $13::bigint) AND (k.ended_as, k.order_no) < ('canceled', $14::bigint)
-   ORDER BY k.ended_as, k.order_no LIMIT $15::integer)
+   WHERE $13::text = 'uncompleted' AND 'canceled' = ANY($1::text[]) AND $12::boolean AND k.ended_as IN ('failed', 'canceled')
+     AND (k.ended_as, k.order_no) > ('canceled', $14::bigint) AND (k.ended_as, k.order_no) < ('canceled', $15::bigint)
+   ORDER BY k.ended_as, k.order_no LIMIT $16::integer)
   UNION ALL
   (SELECT k.order_no FROM pawl.orders AS k
-   WHERE $12::text = 'item' AND 'canceled' = ANY($1::text[]) AND NOT $11::boolean AND k.ended_as = 'canceled'
-     AND (k.item, k.order_no) > ($18::text, $13::bigint) AND (k.item, k.order_no) < ($18::text, $14::bigint)
-   ORDER BY k.item DESC, k.order_no DESC LIMIT $15::integer)
+   WHERE $13::text = 'item' AND 'canceled' = ANY($1::text[]) AND NOT $12::boolean AND k.ended_as = 'canceled'
+     AND (k.item, k.order_no) > ($19::text, $14::bigint) AND (k.item, k.order_no) < ($19::text, $15::bigint)
+   ORDER BY k.item DESC, k.order_no DESC LIMIT $16::integer)
   UNION ALL
   (SELECT k.order_no FROM pawl.orders AS k
-   WHERE $12::text = 'item' AND 'canceled' = ANY($1::text[]) AND $11::boolean AND k.ended_as = 'canceled'
-     AND (k.item, k.order_no) > ($18::text, $13::bigint) AND (k.item, k.order_no) < ($18::text, $14::bigint)
-   ORDER BY k.item, k.order_no LIMIT $15::integer)
+   WHERE $13::text = 'item' AND 'canceled' = ANY($1::text[]) AND $12::boolean AND k.ended_as = 'canceled'
+     AND (k.item, k.order_no) > ($19::text, $14::bigint) AND (k.item, k.order_no) < ($19::text, $15::bigint)
+   ORDER BY k.item, k.order_no LIMIT $16::integer)
 ), page AS MATERIALIZED (
   SELECT l.order_no FROM looked AS l GROUP BY l.order_no
-  ORDER BY CASE WHEN $11::boolean THEN l.order_no ELSE -l.order_no END LIMIT $15::integer
+  ORDER BY CASE WHEN $12::boolean THEN l.order_no ELSE -l.order_no END LIMIT $16::integer
 )
 SELECT ARRAY(
     SELECT p.order_no FROM page AS p
@@ -165,10 +194,11 @@ SELECT ARRAY(
         AND ($8::text = '' OR o.hold_reason = $8::text OR starts_with(o.hold_reason, $8::text || ':'))
         AND ($9::text = '' OR o.failure_step = $9::text)
         AND ($10::text = '' OR o.failure_code = $10::text)
+        AND ($11::text = '' OR o.submitted_by = $11::text)
       FROM pawl.orders AS o WHERE o.order_no = p.order_no)
-    ORDER BY CASE WHEN $11::boolean THEN p.order_no ELSE -p.order_no END)::bigint[] AS found,
+    ORDER BY CASE WHEN $12::boolean THEN p.order_no ELSE -p.order_no END)::bigint[] AS found,
   (SELECT count(*) FROM page AS p)::integer AS looked,
-  coalesce((SELECT CASE WHEN $11::boolean THEN max(p.order_no) ELSE min(p.order_no) END FROM page AS p), 0)::bigint AS last
+  coalesce((SELECT CASE WHEN $12::boolean THEN max(p.order_no) ELSE min(p.order_no) END FROM page AS p), 0)::bigint AS last
 `
 
 type OrdersFindParams struct {
@@ -182,6 +212,7 @@ type OrdersFindParams struct {
 	Reason      string
 	FailureStep string
 	FailureCode string
+	SubmittedBy string
 	Oldest      bool
 	By          string
 	After       int64
@@ -220,6 +251,7 @@ func (q *Queries) OrdersFind(ctx context.Context, arg OrdersFindParams) (OrdersF
 		arg.Reason,
 		arg.FailureStep,
 		arg.FailureCode,
+		arg.SubmittedBy,
 		arg.Oldest,
 		arg.By,
 		arg.After,

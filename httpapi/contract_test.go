@@ -187,7 +187,7 @@ func TestTheDocumentListsEveryRoute(t *testing.T) {
 	slices.Sort(documented)
 	want := []string{
 		"DELETE /api/webhook-endpoints/{endpointId}",
-		"GET /api/error-groups",
+		"GET /api/bulk/{requestId}", "GET /api/error-groups",
 		"GET /api/events", "GET /api/inventory", "GET /api/inventory/{item}", "GET /api/inventory/{item}/movements",
 		"GET /api/me",
 		"GET /api/orders", "GET /api/orders/{orderId}",

@@ -174,6 +174,7 @@ func (s *server) routes() {
 	postBody[verbRequest[refundBody], orderAnswer](s, refundOperation, nil, s.refund)
 	s.bound(bulkOperation, s.lists)
 	post[bulkRequest, plainAnswer[bulkOutcome]](s, bulkOperation, s.bulk)
+	list(s, getBulkRequestOperation, s.getBulkRequest)
 	list(s, listInventoryOperation, s.listInventory)
 	getWithin(s, getInventoryOperation, readWithin, s.getInventory)
 	postBody[setInventoryRequest, itemAnswer](s, setInventoryOperation, nil, s.setInventory)

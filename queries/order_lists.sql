@@ -148,6 +148,7 @@ SELECT ARRAY(
         AND (@reason::text = '' OR o.hold_reason = @reason::text OR starts_with(o.hold_reason, @reason::text || ':'))
         AND (@failure_step::text = '' OR o.failure_step = @failure_step::text)
         AND (@failure_code::text = '' OR o.failure_code = @failure_code::text)
+        AND (@submitted_by::text = '' OR o.submitted_by = @submitted_by::text)
       FROM pawl.orders AS o WHERE o.order_no = p.order_no)
     ORDER BY CASE WHEN @oldest::boolean THEN p.order_no ELSE -p.order_no END)::bigint[] AS found,
   (SELECT count(*) FROM page AS p)::integer AS looked,
@@ -190,3 +191,6 @@ SELECT f.order_no, f.matched, f.key FROM (
   (SELECT m.order_no, 7, 'metadata', m.key, '' FROM pawl.orders_by_metadata(@term::text, @most::integer) AS m)
 ) AS f
 ORDER BY f.place, f.order_id, f.key, f.order_no DESC;
+
+-- name: OrderCurrencies :many
+SELECT o.order_id, o.currency FROM pawl.orders AS o WHERE o.order_id = ANY((SELECT @order_ids::text[])::text[]);

@@ -189,12 +189,25 @@ VACUUM (ANALYZE) charges;
 CREATE INDEX orders_metadata_0c83f57c786a ON orders ((left(metadata ->> 'email', 255) COLLATE "C"), order_no) WHERE metadata ? 'email';
 COMMENT ON INDEX orders_metadata_0c83f57c786a IS 'email';`
 
+// requested adds the rows of a hundred bulk requests, each of a hundred orders.
+const requested = `
+SET session_replication_role = replica;
+INSERT INTO transitions (order_no, fence, seq, to_status, verb, actor, request_id)
+SELECT o.order_no, 1, o.seq + 1, o.status, 'retry', 'local', 'bulk ' || row_number() OVER () % 100 FROM orders AS o WHERE o.order_no % 20 = 0 LIMIT 10000;
+RESET session_replication_role;
+VACUUM (ANALYZE) transitions;`
+
 // searches finds orders by one term, whatever it matches, and however many.
 func searches(t *testing.T, conn planner) {
 	t.Helper()
 	script(t, conn, findable)
 	for _, term := range []string{"a", "found 77", "found", "large", "customer 7", "ch_7", "same", "user 77", "nobody", "'\U0010ffff'"} {
 		conn.cheap(t, 500, "OrdersSearch", args{"term": "'" + strings.Trim(term, "'") + "'", "most": "51"})
+	}
+	script(t, conn, requested)
+	for id, most := range map[string]int{"'bulk 7'": 500, "'nothing'": 20} {
+		conn.cheap(t, most, "RequestPage", args{"request_id": id, "after": "0", "most": "51"})
+		conn.cheap(t, 2*most, "RequestTotals", args{"request_id": id, "most": "10000"})
 	}
 }
 
@@ -227,7 +240,7 @@ func lists(t *testing.T, conn planner) {
 func wanted(by, name, statuses string) args {
 	values := args{
 		"by": "'" + by + "'", "name": name, "statuses": statuses, "looks": "50", "item": "''", "customer_id": "''", "reason": "''",
-		"amount_from": "0", "amount_to": "1000", "failure_step": "''", "failure_code": "''", "holds": "'{}'", "unfinished": "false",
+		"amount_from": "0", "amount_to": "1000", "failure_step": "''", "failure_code": "''", "submitted_by": "''", "holds": "'{}'", "unfinished": "false",
 	}
 	unfinished := strings.Contains(statuses, "ing") // the ending of all statuses that are not final
 	switch {

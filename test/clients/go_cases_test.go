@@ -43,7 +43,7 @@ func runGo(t *testing.T, address string, c clientCase) []byte {
 // arguments are those of all calls together.
 type arguments struct {
 	Call, OrderID, Item string
-	Term                string
+	Term, RequestID     string
 	Body                json.RawMessage // a text of a webhook
 	ForSeconds, Count   int
 	Secrets             []string
@@ -89,6 +89,10 @@ func callGo(ctx context.Context, api *client.Client, call []byte) any {
 		return outcome(api.SetInventory(ctx, args.Item, &client.SetInventoryParams{IfNoneMatch: "*"}, decoded[client.SetInventoryBody](args.Body)))
 	case "adjustInventory":
 		return outcome(api.AdjustInventory(ctx, args.Item, nil, decoded[client.AdjustInventoryBody](args.Body)))
+	case "bulkRefund":
+		return outcome(api.ApplyBulkVerb(ctx, client.BulkVerbRefund, nil, decoded[client.BulkBody](args.Body)))
+	case "bulkRequest":
+		return outcome(api.GetBulkRequest(ctx, args.RequestID, nil))
 	case "search":
 		return outcome(api.SearchOrders(ctx, &client.SearchOrdersParams{Term: args.Term}))
 	case "orders":

@@ -9,6 +9,7 @@ interface Call {
   orders: NewOrder[];
   orderId: string;
   term: string;
+  requestId: string;
   item: string;
   filter: OrderFilter & EventFilter;
   count: number;
@@ -80,6 +81,10 @@ async function make(call: Call): Promise<unknown> {
       return pawl.put("/api/inventory/{item}", { path: { item }, header: { "If-None-Match": "*" }, body });
     case "adjustInventory":
       return pawl.post("/api/inventory/{item}/adjustments", { path: { item }, body });
+    case "bulkRefund":
+      return pawl.post("/api/bulk/{verb}", { path: { verb: "refund" }, body });
+    case "bulkRequest":
+      return pawl.get("/api/bulk/{requestId}", { path: { requestId: call.requestId } });
     case "search":
       return pawl.get("/api/search", { query: { term: call.term } });
     case "orders":

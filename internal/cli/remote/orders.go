@@ -18,6 +18,7 @@ import (
 func ordersCommand() *cobra.Command {
 	commands := []*cobra.Command{
 		ordersListCommand(), ordersShowCommand(), ordersWatchCommand(), ordersProcessCommand(), ordersImportCommand(), ordersRefundCommand(),
+		ordersRequestCommand(),
 	}
 	for _, v := range verbs {
 		commands = append(commands, v.command())
@@ -337,6 +338,56 @@ func ordersRefundCommand() *cobra.Command {
 	f.IntVar(&body.Restock, "restock", 0, "number of units to return to stock")
 	dryRunFlag(f, &dryRun)
 	return requiring(cmd, "reason")
+}
+
+func ordersRequestCommand() *cobra.Command {
+	var limit int
+	cmd := asking(&cobra.Command{
+		Use: "request REQUEST-ID", Short: "Show what a bulk request did, and how far its orders are", Args: cobra.ExactArgs(1),
+		Long: "Shows the orders to which requests with this ID were applied, as they are now, and their totals. Orders that it did\n" +
+			"not apply to are not listed.",
+		Example: "  pawl orders request incident-42\n  pawl orders request incident-42 --limit 0 -o json | jq -r 'select(.state==\"failed\") | .orderId'",
+	}, func(ctx context.Context, s *session, args []string) error {
+		var totals []client.BulkTotal
+		rows := func(yield func(client.BulkRequested, error) bool) {
+			for params := (client.GetBulkRequestParams{Limit: pageOf(limit)}); ; {
+				page, err := s.GetBulkRequest(ctx, args[0], &params)
+				if err != nil {
+					yield(client.BulkRequested{}, err)
+					return
+				}
+				totals = page.Totals
+				for _, row := range page.Results {
+					if !yield(row, nil) {
+						return
+					}
+				}
+				if params.Cursor = page.NextCursor; params.Cursor == "" {
+					return
+				}
+			}
+		}
+		err := requestedRows.Print(s.out, s.format, first(limit, rows))
+		if err != nil || s.format == output.JSON {
+			return err
+		}
+		fmt.Fprintln(s.out)
+		return totalRows.Print(s.out, output.Table, output.All(totals))
+	})
+	cmd.Flags().IntVar(&limit, "limit", 50, "maximum number of orders; 0: all")
+	return cmd
+}
+
+var requestedRows = output.Columns[client.BulkRequested]{
+	Titles: []any{"order", "state", "status", "hold", "amount", "code", "detail"},
+	Of: func(r *client.BulkRequested) []any {
+		return []any{r.OrderID, r.State, r.Status, dash(r.Hold), r.Amount + " " + r.Currency, dash(r.Code), dash(r.Detail)}
+	},
+}
+
+var totalRows = output.Columns[client.BulkTotal]{
+	Titles: []any{"state", "orders", "amount"},
+	Of:     func(t *client.BulkTotal) []any { return []any{t.State, t.Orders, t.Amount + " " + t.Currency} },
 }
 
 // holds has all of them, beginning with those that wait for people.
