@@ -140,6 +140,20 @@ const (
 	DeliveryChangeVerbSkipped DeliveryChangeVerb = "skipped"
 )
 
+// Defines values for DisputeState.
+const (
+	DisputeStateLost   DisputeState = "lost"
+	DisputeStateOpened DisputeState = "opened"
+	DisputeStateWon    DisputeState = "won"
+)
+
+// Defines values for DisputeBodyState.
+const (
+	DisputeBodyStateLost   DisputeBodyState = "lost"
+	DisputeBodyStateOpened DisputeBodyState = "opened"
+	DisputeBodyStateWon    DisputeBodyState = "won"
+)
+
 // Defines values for EnableBodyFrom.
 const (
 	EnableBodyFromNow     EnableBodyFrom = "now"
@@ -318,6 +332,7 @@ const (
 const (
 	SearchMatchMatchedChargeReference      SearchMatchMatched = "chargeReference"
 	SearchMatchMatchedCustomerID           SearchMatchMatched = "customerId"
+	SearchMatchMatchedDisputeReference     SearchMatchMatched = "disputeReference"
 	SearchMatchMatchedMetadata             SearchMatchMatched = "metadata"
 	SearchMatchMatchedOrderID              SearchMatchMatched = "orderId"
 	SearchMatchMatchedOrderIDPrefix        SearchMatchMatched = "orderIdPrefix"
@@ -929,6 +944,62 @@ type DeliveryPage struct {
 	NextCursor string `json:"nextCursor,omitempty,omitzero"`
 }
 
+// Dispute defines model for Dispute.
+type Dispute struct {
+	// Amount A decimal.
+	//
+	// Examples: 99.99
+	Amount string `json:"amount"`
+
+	// At When it happened, as reported.
+	At time.Time `json:"at"`
+
+	// Reason Examples: fraudulent
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// Reference The provider's name for the dispute.
+	//
+	// Examples: dp_1P8xZq
+	Reference string `json:"reference"`
+
+	// State opened: it is open until another entry says won or lost.
+	State DisputeState `json:"state"`
+}
+
+// DisputeState opened: it is open until another entry says won or lost.
+type DisputeState string
+
+// DisputeBody defines model for DisputeBody.
+type DisputeBody struct {
+	// Amount How much is disputed; more than 0, in the currency of the order.
+	//
+	// Examples: 99.99
+	Amount string `json:"amount"`
+
+	// At When it happened (RFC 3339). Defaults to now.
+	At time.Time `json:"at,omitempty,omitzero"`
+
+	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
+	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
+
+	// Reason Why; recorded with the change.
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// Reference The provider's name for the dispute.
+	//
+	// Examples: dp_1P8xZq
+	Reference string `json:"reference"`
+
+	// RequestID A name for this request, so that it is done once.
+	RequestID string `json:"requestId,omitempty,omitzero"`
+
+	// State What has become of it, from the point of view of the seller.
+	State DisputeBodyState `json:"state"`
+}
+
+// DisputeBodyState What has become of it, from the point of view of the seller.
+type DisputeBodyState string
+
 // EnableBody defines model for EnableBody.
 type EnableBody struct {
 	// From stopped (the default): send everything since it was disabled that the feed still has. now: only new events.
@@ -1270,6 +1341,9 @@ type Order struct {
 	// CustomerID As given with the first request.
 	CustomerID string `json:"customerId,omitempty,omitzero"`
 
+	// Disputes What was reported about disputes of the charge, oldest first.
+	Disputes []Dispute `json:"disputes,omitempty,omitzero"`
+
 	// DryRun True for a dry run: nothing was done. The order is as the verb would leave it; its seq is the current one.
 	DryRun     bool      `json:"dryRun,omitempty,omitzero"`
 	Failure    Failure   `json:"failure,omitempty,omitzero"`
@@ -1360,6 +1434,9 @@ type OrderPage struct {
 type Overview struct {
 	// At When the numbers were read.
 	At time.Time `json:"at"`
+
+	// Disputes Disputes that were neither won nor lost.
+	Disputes int64 `json:"disputes"`
 
 	// Holds Orders by hold.
 	Holds []HoldCount `json:"holds"`
@@ -2393,6 +2470,21 @@ type ListDeliveriesOfOrderParams struct {
 	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
 }
 
+// RecordDisputeParams defines parameters for RecordDispute.
+type RecordDisputeParams struct {
+	// DryRun Report whether the verb applies and how it would leave the order, and do nothing.
+	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
+
+	// IfMatch Only if the order still has this ETag.
+	IfMatch string `json:"If-Match,omitempty,omitzero"`
+
+	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict rejects unknown fields.
+	Prefer string `json:"Prefer,omitempty,omitzero"`
+
+	// IdempotencyKey The requestId, if the body has none; quoted or not.
+	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
+}
+
 // PauseOrderParams defines parameters for PauseOrder.
 type PauseOrderParams struct {
 	// DryRun Report whether the verb applies and how it would leave the order, and do nothing.
@@ -2732,6 +2824,11 @@ func (c *Client) CancelOrder(ctx context.Context, orderID string, params *Cancel
 // ListDeliveriesOfOrder is GET /api/orders/{orderId}/deliveries: List the deliveries of an order, at all webhook endpoints.
 func (c *Client) ListDeliveriesOfOrder(ctx context.Context, orderID string, params *ListDeliveriesOfOrderParams, options ...CallOption) (*DeliveriesOfOrder, error) {
 	return call[DeliveriesOfOrder](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/orders/%s/deliveries", url.PathEscape(orderID)), params, nil}, options)
+}
+
+// RecordDispute is POST /api/orders/{orderId}/disputes: Record a dispute of an order's charge.
+func (c *Client) RecordDispute(ctx context.Context, orderID string, params *RecordDisputeParams, body DisputeBody, options ...CallOption) (*Order, error) {
+	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/disputes", url.PathEscape(orderID)), params, body}, options)
 }
 
 // PauseOrder is POST /api/orders/{orderId}/pause: Pause an order.

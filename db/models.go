@@ -74,6 +74,7 @@ type Order struct {
 	ConcurrencyKey       *string
 	Action               []byte
 	Refunds              *int32
+	Disputes             *int32
 	ChargedAt            *time.Time
 	RefundedAt           *time.Time
 	ReservedAt           *time.Time
@@ -83,6 +84,7 @@ type Order struct {
 	ChargeInDoubt        *bool
 	ReserveInDoubt       *bool
 	RefundList           []byte
+	DisputeList          []byte
 }
 
 type StockMovement struct {
@@ -187,6 +189,7 @@ type WrittenOrder struct {
 	ConcurrencyKey       *string
 	Action               []byte
 	Refunds              *int32
+	Disputes             *int32
 	ChargedAt            *time.Time
 	RefundedAt           *time.Time
 	ReservedAt           *time.Time
@@ -196,4 +199,5 @@ type WrittenOrder struct {
 	ChargeInDoubt        *bool
 	ReserveInDoubt       *bool
 	RefundList           []byte
+	DisputeList          []byte
 }

@@ -97,7 +97,7 @@ func (q *Request) refundIn(o *orders.Order) *orders.AskedRefund {
 
 // lean is an order without its large fields, because a bulk request keeps a thousand of them.
 func lean(o orders.Order) orders.Order {
-	o.Metadata, o.Action, o.RefundList = nil, nil, nil
+	o.Metadata, o.Action, o.RefundList, o.DisputeList = nil, nil, nil, nil
 	return o
 }
 

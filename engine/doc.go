@@ -42,7 +42,7 @@
 // The order in which to read the files. Calls between them run down this list; a test counts the few that don't.
 //
 //	start             begins and ends it
-//	bulk verbs callback refund process inventory policy_versions recover
+//	bulk verbs callback refund dispute process inventory policy_versions recover
 //	                  what callers request, and what happens by itself
 //	engine            the way of an order
 //	hot admit idempotency result side_calls remote watch gate read_back lease fenced move

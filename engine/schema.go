@@ -28,6 +28,7 @@ var needed = map[string][]string{
 	"pawl.charges":                                 {"SELECT", "INSERT", "UPDATE"},
 	"pawl.concurrency_keys":                        {"SELECT", "INSERT", "UPDATE"},
 	"pawl.confirmations":                           {"INSERT"},
+	"pawl.disputes":                                {"SELECT", "INSERT"},
 	"pawl.early_events":                            {"SELECT", "INSERT", "DELETE"},
 	"pawl.end_session(bytea, inet)":                {"EXECUTE"},
 	"pawl.event_batches":                           {"SELECT", "INSERT", "DELETE"},

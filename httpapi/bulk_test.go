@@ -318,19 +318,17 @@ func TestBulkRefunds(t *testing.T) {
 	const list = `{"refunds":[{"orderId":"a","amount":"2.50","restock":1},{"orderId":"b"},{"orderId":"c","amount":31},{"orderId":"open"},{"orderId":"none","amount":1}],
 		"reason":"recall","requestId":"r"}`
 	for _, target := range []string{"refund?dryRun=true", "refund"} {
-		t.Run(target, func(t *testing.T) { //nolint:paralleltest // one after the other
-			a := b.call(t, "POST /api/bulk/"+target, list)
-			var out struct{ Totals []currencyTotal }
-			assert.NoError(t, json.Unmarshal([]byte(a.body), &out))
-			if len(out.Totals) != 1 || out.Totals[0].Orders != 2 || out.Totals[0].Amount != "22.50" || out.Totals[0].Currency != "USD" {
-				t.Errorf("%s", a.body)
-			}
-			var codes []string
-			for _, r := range b.bulkOf(t, target, list).Results { // again
-				codes = append(codes, strings.TrimSuffix(r.OrderID+" "+r.Code, " "))
-			}
-			assert.Equal(t, strings.Join(codes, ", "), "a, b, c refund_too_large, open not_applicable, none not_found")
-		})
+		a := b.call(t, "POST /api/bulk/"+target, list)
+		var out struct{ Totals []currencyTotal }
+		assert.NoError(t, json.Unmarshal([]byte(a.body), &out))
+		if len(out.Totals) != 1 || out.Totals[0].Orders != 2 || out.Totals[0].Amount != "22.50" || out.Totals[0].Currency != "USD" {
+			t.Errorf("%s", a.body)
+		}
+		var codes []string
+		for _, r := range b.bulkOf(t, target, list).Results { // again
+			codes = append(codes, strings.TrimSuffix(r.OrderID+" "+r.Code, " "))
+		}
+		assert.Equal(t, strings.Join(codes, ", "), "a, b, c refund_too_large, open not_applicable, none not_found")
 	}
 	assert.Equal(t, b.count(t, `SELECT count(*) FROM books.refunds WHERE reason = 'recall'`), 2, "refunds")
 	assert.Equal(t, b.count(t, `SELECT on_hand FROM books.inventory WHERE item = 'widget'`), 6, "on hand: five sold, one put back")

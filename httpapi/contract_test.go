@@ -198,7 +198,7 @@ func TestTheDocumentListsEveryRoute(t *testing.T) {
 		"GET /api/webhook-endpoints/{endpointId}/deliveries", "GET /api/webhook-endpoints/{endpointId}/deliveries/{delivery}", "GET /health", "GET /livez",
 		"POST /api/bulk/{verb}",
 		"POST /api/callbacks/{token}", "POST /api/inventory/{item}/adjustments", "POST /api/orders/process",
-		"POST /api/orders/{orderId}/approve", "POST /api/orders/{orderId}/cancel", "POST /api/orders/{orderId}/pause",
+		"POST /api/orders/{orderId}/approve", "POST /api/orders/{orderId}/cancel", "POST /api/orders/{orderId}/disputes", "POST /api/orders/{orderId}/pause",
 		"POST /api/orders/{orderId}/refunds", "POST /api/orders/{orderId}/reject", "POST /api/orders/{orderId}/resume", "POST /api/orders/{orderId}/retry",
 		"POST /api/orders/{orderId}/step-result", "POST /api/policies", "POST /api/policies/{version}/activate",
 		"POST /api/verification", "POST /api/webhook-endpoints",

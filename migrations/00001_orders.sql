@@ -99,7 +99,8 @@ CREATE TABLE pawl.orders (
   payment_method  text,             -- opaque; never shown
   concurrency_key text COLLATE "C",
   action          jsonb,            -- what the customer must do
-  refunds         integer           -- number of requested refunds, and so the number of the last one; null: none
+  refunds         integer,          -- number of requested refunds, and so the number of the last one; null: none
+  disputes        integer           -- number of rows in disputes; null: none
 ) WITH (
   -- There is room for three more versions of a row, so moves stay on its page (HOT).
   fillfactor = 50,

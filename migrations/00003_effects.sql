@@ -160,6 +160,35 @@ CREATE TRIGGER refunds_guard_change AFTER UPDATE ON pawl.refunds FOR EACH ROW WH
   OR NEW.state <> OLD.state AND OLD.state = 'failed')
 ) EXECUTE FUNCTION pawl.refuse_refund_change();
 
+-- What was reported about disputes of charges: each state of each dispute once. They are facts: they move nothing, and
+-- never change. won and lost are from the point of view of the seller.
+CREATE DOMAIN pawl.dispute_state AS text COLLATE "C" CONSTRAINT dispute_state CHECK (VALUE IN ('opened', 'won', 'lost'));
+CREATE TABLE pawl.disputes (
+  order_no    bigint NOT NULL,
+  recorded_at timestamptz NOT NULL DEFAULT now(),
+  at          timestamptz NOT NULL,           -- when it happened, as reported
+  amount      pawl.money_amount NOT NULL CONSTRAINT disputes_amount CHECK (amount > 0),
+  state       pawl.dispute_state NOT NULL,
+  currency    text COLLATE "C" NOT NULL,
+  reference   text COLLATE "C" NOT NULL CONSTRAINT disputes_reference CHECK (reference <> ''), -- the provider's, of the dispute
+  reason      text,
+  CONSTRAINT disputes_pkey PRIMARY KEY (order_no, reference, state)
+) WITH (vacuum_truncate = false);
+CREATE INDEX disputes_reference ON pawl.disputes (reference, order_no);
+
+-- +goose StatementBegin
+CREATE FUNCTION pawl.guard_dispute() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF NOT EXISTS (SELECT FROM pawl.charges AS c WHERE c.order_no = NEW.order_no AND c.currency = NEW.currency) THEN
+    RAISE EXCEPTION 'order_no %: dispute % is about no charge in %', NEW.order_no, NEW.reference, NEW.currency
+      USING ERRCODE = 'check_violation', CONSTRAINT = 'disputes_guard';
+  END IF;
+  RETURN NULL;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER disputes_guard AFTER INSERT ON pawl.disputes FOR EACH ROW EXECUTE FUNCTION pawl.guard_dispute();
+CREATE TRIGGER kept BEFORE UPDATE OR DELETE OR TRUNCATE ON pawl.disputes FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
+
 -- One row per item that was ever reserved or given stock. Until it is given stock, an item is untracked and never
 -- runs out. Reserving raises reserved. Confirming is the sale, which lowers on_hand and reserved. on_hand - reserved
 -- is available. Sold units are counted even if the item is untracked.
@@ -236,7 +265,11 @@ SELECT o.*, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_
     SELECT jsonb_agg(jsonb_strip_nulls(jsonb_build_object('refund', f.number, 'state', f.state, 'amount', f.amount::text, 'restock', f.restock,
       'reason', f.reason, 'requestId', f.request_id, 'createdAt', f.created_at, 'finishedAt', f.finished_at,
       'reference', f.reference, 'code', f.code, 'detail', f.detail)) ORDER BY f.number)
-    FROM pawl.refunds AS f WHERE f.order_no = o.order_no AND f.generation = o.generation AND f.number > 0) END)::jsonb AS refund_list
+    FROM pawl.refunds AS f WHERE f.order_no = o.order_no AND f.generation = o.generation AND f.number > 0) END)::jsonb AS refund_list,
+  (CASE WHEN o.disputes IS NOT NULL THEN (
+    SELECT jsonb_agg(jsonb_strip_nulls(jsonb_build_object('reference', d.reference, 'state', d.state, 'amount', d.amount::text,
+      'reason', d.reason, 'at', d.at)) ORDER BY d.at, d.reference, array_position(ARRAY['opened', 'won', 'lost'], d.state::text))
+    FROM pawl.disputes AS d WHERE d.order_no = o.order_no) END)::jsonb AS dispute_list
 FROM pawl.orders AS o
 LEFT JOIN pawl.charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN pawl.reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation;
@@ -245,7 +278,7 @@ LEFT JOIN pawl.reservations AS r ON r.order_no = o.order_no AND r.generation = o
 CREATE VIEW pawl.no_effects AS
 SELECT NULL::timestamptz AS charged_at, NULL::timestamptz AS refunded_at, NULL::timestamptz AS reserved_at, NULL::timestamptz AS released_at,
   NULL::text AS charge_reference, NULL::text AS reserve_reference, NULL::boolean AS charge_in_doubt, NULL::boolean AS reserve_in_doubt,
-  NULL::jsonb AS refund_list;
+  NULL::jsonb AS refund_list, NULL::jsonb AS dispute_list;
 
 -- The orders of a page, in its order, up to a number of bytes; the last order may exceed it. Only compressed values
 -- are decompressed to be measured.
@@ -254,9 +287,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT s.order_no FROM (
     SELECT m.order_no, m.size, sum(m.size) OVER (ORDER BY array_position(page, m.order_no)) AS total
     FROM (
-      SELECT o.order_no, 1000 * coalesce(o.refunds, 0) + coalesce(octet_length(o.action::text), 0)
-        + coalesce(CASE WHEN pg_column_compression(o.metadata) IS NULL THEN pg_column_size(o.metadata)
-          ELSE octet_length(o.metadata::text) END, 0) AS size
+      SELECT o.order_no, 1000 * (coalesce(o.refunds, 0) + coalesce(o.disputes, 0)) + coalesce(octet_length(o.action::text), 0)
+        + coalesce(CASE WHEN pg_column_compression(o.metadata) IS NULL THEN pg_column_size(o.metadata) ELSE octet_length(o.metadata::text) END, 0) AS size
       FROM pawl.orders AS o WHERE o.order_no = ANY(page)) AS m) AS s
   WHERE s.total - s.size < bytes
 $$;
@@ -291,6 +323,9 @@ DROP VIEW pawl.no_effects, pawl.full_orders;
 DROP TABLE pawl.stock_movements;
 DROP TABLE pawl.inventory;
 DROP DOMAIN pawl.stock_count;
+DROP TABLE pawl.disputes;
+DROP FUNCTION pawl.guard_dispute();
+DROP DOMAIN pawl.dispute_state;
 DROP TABLE pawl.refunds;
 DROP FUNCTION pawl.refuse_refund_change();
 DROP FUNCTION pawl.guard_refund();

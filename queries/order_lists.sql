@@ -188,7 +188,11 @@ SELECT f.order_no, f.matched, f.key FROM (
    WHERE u.reference IS NOT NULL AND (u.reference, u.order_no) > (@term::text, 0) AND (u.reference, u.order_no) < (@term::text, 9223372036854775807)
    ORDER BY u.reference DESC, u.order_no DESC LIMIT @most::integer)
   UNION ALL
-  (SELECT m.order_no, 7, 'metadata', m.key, '' FROM pawl.orders_by_metadata(@term::text, @most::integer) AS m)
+  (SELECT d.order_no, 7, 'disputeReference', '', '' FROM pawl.disputes AS d
+   WHERE (d.reference, d.order_no) > (@term::text, 0) AND (d.reference, d.order_no) < (@term::text, 9223372036854775807)
+   ORDER BY d.reference DESC, d.order_no DESC LIMIT @most::integer)
+  UNION ALL
+  (SELECT m.order_no, 8, 'metadata', m.key, '' FROM pawl.orders_by_metadata(@term::text, @most::integer) AS m)
 ) AS f
 ORDER BY f.place, f.order_id, f.key, f.order_no DESC;
 

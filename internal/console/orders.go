@@ -109,7 +109,7 @@ func (v *visit) findByTerm(s *search, p *ordersPage) (only string, err error) {
 // matchNames are the titles of what a search matches.
 var matchNames = map[string]string{
 	"orderId": "id", "orderIdPrefix": "beginning of the id", "customerId": "customer", "chargeReference": "reference of the charge",
-	"reservationReference": "reference of the reservation", "refundReference": "reference of a refund", "metadata": "metadata",
+	"reservationReference": "reference of the reservation", "refundReference": "reference of a refund", "disputeReference": "reference of a dispute", "metadata": "metadata",
 }
 
 // findByID returns the first ID that an order has, or an empty one. An ID may look like a search, with quotes.

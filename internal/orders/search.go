@@ -21,6 +21,7 @@ const (
 	MatchedCharge      = "chargeReference" // the provider's
 	MatchedReservation = "reservationReference"
 	MatchedRefund      = "refundReference"
+	MatchedDispute     = "disputeReference"
 	MatchedMetadata    = "metadata" // under one of the keys that the owner has chosen
 )
 

@@ -89,6 +89,8 @@ func callGo(ctx context.Context, api *client.Client, call []byte) any {
 		return outcome(api.SetInventory(ctx, args.Item, &client.SetInventoryParams{IfNoneMatch: "*"}, decoded[client.SetInventoryBody](args.Body)))
 	case "adjustInventory":
 		return outcome(api.AdjustInventory(ctx, args.Item, nil, decoded[client.AdjustInventoryBody](args.Body)))
+	case "dispute":
+		return outcome(api.RecordDispute(ctx, args.OrderID, nil, decoded[client.DisputeBody](args.Body)))
 	case "bulkRefund":
 		return outcome(api.ApplyBulkVerb(ctx, client.BulkVerbRefund, nil, decoded[client.BulkBody](args.Body)))
 	case "bulkRequest":

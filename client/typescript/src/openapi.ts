@@ -239,7 +239,7 @@ export interface paths {
         put?: never;
         /**
          * Process an order
-         * @description Charges, reserves and confirms the order, each exactly once, and responds when it is final. An existing order is not started again: with the same input, the response is its current state, and an unfinished order continues; with a different amount, item, quantity, currency, customerId, paymentMethod, startAt, completeBy, reservationTtl or concurrencyKey it is a conflict. Omitted fields match what is stored. Metadata never conflicts: the stored metadata is kept, and ignoredFields names metadata if it differs. A field whose name is one letter off one of these is rejected. A failed order is a normal response: 200 with status failed. An order that is not final in time gets 202 and continues without the caller. The 202 is sent at once if the order waits for a person, for a time after the limit, or for the customer to act, and if too many of your requests are waiting; a provider's callback is waited for. An Idempotency-Key cannot be used for a different request for 30 days; the same request gets the current state. With Content-Type: application/x-ndjson, each line of the body is an order, of up to 65536 bytes. The response has a line for each, in the order in which they end, while the request is still being sent. A line that is rejected does not affect the others. Prefer applies to each line; there must be no Idempotency-Key. A caller has up to 512 lines in progress, and is not read from while it does not read. A response that ends early, or without a line for each order, was cut off: send the orders without a line again. Needs the role submit.
+         * @description Charges, reserves and confirms the order, each exactly once, and responds when it is final. An existing order is not started again: with the same input, the response is its current state, and an unfinished order continues; with a different amount, item, quantity, currency, customerId, paymentMethod, startAt, completeBy, reservationTtl or concurrencyKey it is a conflict. Omitted fields match what is stored. Metadata never conflicts: the stored metadata is kept, and ignoredFields names metadata if it differs. A field whose name is one letter off one of these is rejected. A failed order is a normal response: 200 with status failed. An order that is not final in time gets 202 and continues without the caller. The 202 is sent at once if the order waits for a person, for a time after the limit, or for the customer to act, and if too many of your requests are waiting; a provider's callback is waited for. An Idempotency-Key cannot be used for a different request for 30 days; the same request gets the current state. With Content-Type: application/x-ndjson, each line of the body is an order, of up to 65536 bytes. The response has a line for each, in the order in which they end, while the request is still being sent. A line that is rejected does not affect the others. Prefer applies to each line; there must be no Idempotency-Key. A caller has up to 512 lines in progress, 16 while single orders come, and is not read from while it does not read. A response that ends early, or without a line for each order, was cut off: send the orders without a line again. Needs the role submit.
          */
         post: operations["processOrder"];
         delete?: never;
@@ -342,6 +342,26 @@ export interface paths {
         get: operations["listDeliveriesOfOrder"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/orders/{orderId}/disputes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Record a dispute of an order's charge
+         * @description Records that the dispute with this reference was opened, won or lost. It is a fact: it moves nothing and never changes. Each state is recorded once: a repeated request has no further effect, and one with another amount is rejected. Stripe's charge.dispute events are recorded by themselves. Needs the role operate.
+         */
+        post: operations["recordDispute"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1372,6 +1392,60 @@ export interface components {
             /** @description Absent on the last page. It does not expire. */
             nextCursor?: string;
         };
+        Dispute: {
+            /**
+             * @description A decimal.
+             * @example 99.99
+             */
+            amount: string;
+            /**
+             * Format: date-time
+             * @description When it happened, as reported.
+             */
+            at: string;
+            /** @example fraudulent */
+            reason?: string;
+            /**
+             * @description The provider's name for the dispute.
+             * @example dp_1P8xZq
+             */
+            reference: string;
+            /**
+             * @description opened: it is open until another entry says won or lost.
+             * @enum {string}
+             */
+            state: "opened" | "won" | "lost";
+        };
+        DisputeBody: {
+            /**
+             * @description How much is disputed; more than 0, in the currency of the order.
+             * @example 99.99
+             */
+            amount: components["schemas"]["Decimal"] | components["schemas"]["Number"];
+            /**
+             * Format: date-time
+             * @description When it happened (RFC 3339). Defaults to now.
+             */
+            at?: string;
+            /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
+            onBehalfOf?: string;
+            /** @description Why; recorded with the change. */
+            reason?: string;
+            /**
+             * @description The provider's name for the dispute.
+             * @example dp_1P8xZq
+             */
+            reference: string;
+            /** @description A name for this request, so that it is done once. */
+            requestId?: string;
+            /**
+             * @description What has become of it, from the point of view of the seller.
+             * @enum {string}
+             */
+            state: "opened" | "won" | "lost";
+        } & {
+            [key: string]: unknown;
+        };
         EnableBody: {
             /**
              * @description stopped (the default): send everything since it was disabled that the feed still has. now: only new events.
@@ -1711,6 +1785,8 @@ export interface components {
             currency: string;
             /** @description As given with the first request. */
             customerId?: string;
+            /** @description What was reported about disputes of the charge, oldest first. */
+            disputes?: components["schemas"]["Dispute"][];
             /** @description True for a dry run: nothing was done. The order is as the verb would leave it; its seq is the current one. */
             dryRun?: boolean;
             /** @description Why the order failed, or is being undone. */
@@ -1805,6 +1881,11 @@ export interface components {
              * @description When the numbers were read.
              */
             at: string;
+            /**
+             * Format: int64
+             * @description Disputes that were neither won nor lost.
+             */
+            disputes: number;
             /** @description Orders by hold. */
             holds: components["schemas"]["HoldCount"][];
             /**
@@ -2190,7 +2271,7 @@ export interface components {
              * @example chargeReference
              * @enum {string}
              */
-            matched: "orderId" | "orderIdPrefix" | "customerId" | "chargeReference" | "reservationReference" | "refundReference" | "metadata";
+            matched: "orderId" | "orderIdPrefix" | "customerId" | "chargeReference" | "reservationReference" | "refundReference" | "disputeReference" | "metadata";
             order: components["schemas"]["Order"];
         };
         SearchResult: {
@@ -2789,6 +2870,15 @@ export interface components {
         };
         /** @description Problem: misdirected_request. */
         misdirected_request: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: not_applicable. */
+        not_applicable: {
             headers: {
                 [name: string]: unknown;
             };
@@ -3723,6 +3813,61 @@ export interface operations {
             429: components["responses"]["too_many_requests"];
             500: components["responses"]["internal"];
             503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
+        };
+    };
+    recordDispute: {
+        parameters: {
+            query?: {
+                /** @description Report whether the verb applies and how it would leave the order, and do nothing. */
+                dryRun?: boolean;
+            };
+            header?: {
+                /** @description Only if the order still has this ETag. */
+                "If-Match"?: string;
+                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict rejects unknown fields. */
+                Prefer?: string;
+                /** @description The requestId, if the body has none; quoted or not. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                /** @description The id, percent-encoded. */
+                orderId: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DisputeBody"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    ETag?: string;
+                    Location?: string;
+                    "Preference-Applied"?: string;
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Order"];
+                };
+            };
+            400: components["responses"]["invalid_idempotency_key-malformed_json"];
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["cross_origin-forbidden-tls_required"];
+            404: components["responses"]["not_found"];
+            408: components["responses"]["request_timeout"];
+            409: components["responses"]["not_applicable"];
+            412: components["responses"]["precondition_failed"];
+            413: components["responses"]["body_too_large"];
+            415: components["responses"]["unsupported_media_type"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["Service-Unavailable-5"];
         };
     };
     pauseOrder: {

@@ -81,6 +81,8 @@ async function make(call: Call): Promise<unknown> {
       return pawl.put("/api/inventory/{item}", { path: { item }, header: { "If-None-Match": "*" }, body });
     case "adjustInventory":
       return pawl.post("/api/inventory/{item}/adjustments", { path: { item }, body });
+    case "dispute":
+      return pawl.post("/api/orders/{orderId}/disputes", { path: { orderId }, body });
     case "bulkRefund":
       return pawl.post("/api/bulk/{verb}", { path: { verb: "refund" }, body });
     case "bulkRequest":

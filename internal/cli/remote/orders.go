@@ -156,6 +156,9 @@ func (s *session) printFields(o *client.Order) error {
 	for _, r := range o.Refunds {
 		all = append(all, fmt.Sprintf("refund %d", r.Refund), fmt.Sprintf("%s %s %s", r.State, r.Amount, r.Reason))
 	}
+	for _, d := range o.Disputes {
+		all = append(all, "dispute "+d.Reference, fmt.Sprintf("%s %s %s", d.State, d.Amount, d.Reason))
+	}
 	return s.fields(all...)
 }
 
