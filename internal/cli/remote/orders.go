@@ -18,7 +18,7 @@ import (
 func ordersCommand() *cobra.Command {
 	commands := []*cobra.Command{
 		ordersListCommand(), ordersShowCommand(), ordersWatchCommand(), ordersProcessCommand(), ordersImportCommand(), ordersRefundCommand(),
-		ordersRequestCommand(),
+		ordersRequestCommand(), ordersDisputeCommand(),
 	}
 	for _, v := range verbs {
 		commands = append(commands, v.command())
@@ -341,6 +341,27 @@ func ordersRefundCommand() *cobra.Command {
 	f.IntVar(&body.Restock, "restock", 0, "number of units to return to stock")
 	dryRunFlag(f, &dryRun)
 	return requiring(cmd, "reason")
+}
+
+func ordersDisputeCommand() *cobra.Command {
+	var body client.DisputeBody
+	var dryRun bool
+	cmd := asking(&cobra.Command{
+		Use: "dispute ORDER --reference REFERENCE --state STATE --amount AMOUNT", Short: "Record a dispute of an order's charge", Args: cobra.ExactArgs(1),
+		Long: "Records that a dispute was opened, won or lost. It moves nothing. Repeating the command is safe: each state of a\n" +
+			"dispute is recorded once. Stripe's disputes are recorded by themselves.",
+		Example: "  pawl orders dispute order-1 --reference dp_1P8xZq --state opened --amount 99.99 --reason fraudulent",
+	}, func(ctx context.Context, s *session, args []string) error {
+		order, err := s.RecordDispute(ctx, args[0], &client.RecordDisputeParams{DryRun: dryRun}, body)
+		return show(s, order, err, func(o *client.Order) error { return errors.Join(s.printFields(o), s.printDryRun(dryRun)) })
+	})
+	f := cmd.Flags()
+	f.StringVar(&body.Reference, "reference", "", "the provider's name for the dispute")
+	f.StringVar((*string)(&body.State), "state", "", "opened, won or lost")
+	f.StringVar(&body.Amount, "amount", "", "disputed amount, a decimal")
+	f.StringVar(&body.Reason, "reason", "", "reason, for the history")
+	dryRunFlag(f, &dryRun)
+	return requiring(cmd, "reference", "state", "amount")
 }
 
 func ordersRequestCommand() *cobra.Command {
