@@ -747,7 +747,8 @@ WITH matched AS (
     CASE WHEN coalesce(w.refunds, 0) <> coalesce(o.refunds, 0) OR w.last <> o.refunds
       THEN coalesce(w.refunds, 0) || ' refunds, the last one ' || coalesce(w.last, 0) || ', counted ' || coalesce(o.refunds, 0) END,
     CASE WHEN w.refunds > 0 AND o.status <> 'completed' THEN 'refunds of an order that is ' || o.status END,
-    CASE WHEN coalesce(t.verbs, 0) <> coalesce(o.refunds, 0) THEN coalesce(t.verbs, 0) || ' refunds in the history, counted ' || coalesce(o.refunds, 0) END,
+    CASE WHEN coalesce(t.verbs, 0) <> coalesce(o.refunds, 0)
+      THEN coalesce(t.verbs, 0) || ' refunds in the history, counted ' || coalesce(o.refunds, 0) END,
     CASE WHEN coalesce(d.disputes, 0) <> coalesce(o.disputes, 0) OR coalesce(t.disputes, 0) <> coalesce(o.disputes, 0)
       THEN coalesce(d.disputes, 0) || ' disputes, ' || coalesce(t.disputes, 0) || ' in the history, counted ' || coalesce(o.disputes, 0) END,
     CASE WHEN w.amount > coalesce(c.amount, 0) THEN 'refunds of ' || w.amount || ', charged ' || coalesce(c.amount, 0) END,

@@ -317,7 +317,7 @@ func secure(op *huma.Operation) {
 	switch {
 	case rule.class == alwaysOpen && len(rule.roles) > 0:
 		op.Security = []map[string][]string{{}, {tokenScheme: {}}}
-		op.Description += " Says more to those with the role " + anyOf(rule.roles) + "."
+		op.Description += " Shows more to callers with the role " + anyOf(rule.roles) + "."
 	case slices.Equal(rule.roles, readers):
 		op.Description += " Needs the role " + anyOf(rule.roles) + "; with submit alone, it is limited to orders that you submitted."
 		op.Security = []map[string][]string{{tokenScheme: {}}}

@@ -22,7 +22,8 @@ var listEventsOperation = failing(huma.Operation{
 	Description: "Every history entry of every order and every stock movement, once. The events of an order are in the order of their seq. " +
 		"Continue at nextCursor, even if the page is empty. With wait, the response is sent with the first matching event, " +
 		"or at once if too many of your requests are waiting. " +
-		"With Accept: text/event-stream, events are sent as they happen, as server-sent events, each with its cursor as id, and a heartbeat every 15 seconds. " +
+		"With Accept: text/event-stream, events are sent as they happen, as server-sent events, each with its cursor " +
+		"as id, and a heartbeat every 15 seconds. " +
 		"A stream continues after Last-Event-ID, or else after the parameter after. Without either, it starts now. " +
 		"With the role submit alone, the parameter order is required.",
 }, "not_found", "invalid_parameter", "cursor_expired", "overloaded", "stopping", "unavailable", "internal")

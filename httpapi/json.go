@@ -328,7 +328,7 @@ func suggestion(given string, known []string) string {
 	return ""
 }
 
-// oneEditApart reports whether a becomes b if one character is added, removed or replaced, or two neighbours are
+// oneEditApart reports whether a becomes b if one character is added, removed or replaced, or two neighbors are
 // exchanged: a Damerau-Levenshtein distance of 1.
 func oneEditApart(a, b string) bool {
 	x, y := []rune(a), []rune(b)

@@ -154,7 +154,7 @@ func parameterFault(d *huma.ErrorDetail) fieldError {
 // mustBeOneOf begins the detail of a word that is none of the known ones, which follow it.
 const mustBeOneOf = "must be one of "
 
-// accepted documents the 202 with an order that is not final. It has two more headers than the 200.
+// accepted documents the 202 with an order that is not final. Only the 202 has the headers Location and Retry-After.
 func accepted(op *huma.Operation) {
 	final := op.Responses["200"]
 	final.Description = "The order is final: completed, failed or canceled."

@@ -33,7 +33,7 @@ var ErrNotOwner = errors.New("this role may not change the schema: run pawl migr
 //go:embed *.sql
 var files embed.FS
 
-// The statements about the installation, roles and searchable metadata, which no query of the service uses.
+// The statements about the installation, roles and searchable metadata. The service does not use them.
 //
 //go:embed installation/*.sql roles/*.sql search/*.sql
 var statements embed.FS

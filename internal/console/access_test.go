@@ -40,7 +40,7 @@ func TestRoles(t *testing.T) {
 		{"reader", "/console/attention", 200, []string{"<bdi>one</bdi>", "None of your roles", "!Retry", "!Cancel"}},
 		{"reader", orderPath + "done", 200, []string{"12.50 USD", "!/console/order/refund"}},
 		{"reader", "/console/order/refund?id=done", 403, nil},
-		{"reader", "/console/bulk", 200, []string{"No role of yours", "!<option"}},
+		{"reader", "/console/bulk", 200, []string{"Your roles do not allow this", "!<option"}},
 		{"shop", "/console", 200, []string{"token:shop", "your roles do not include", ">Orders<", "!>Stock<", "!machine", "!is open"}},
 		{"shop", orderPath + "done", 200, []string{"12.50 USD", "!Deliveries", "!/console/item"}},
 		{"shop", "/console/attention", 200, []string{"token:shop", "!<bdi>one</bdi>"}}, // it lists only its own
