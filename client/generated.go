@@ -54,11 +54,41 @@ const (
 	BulkFilterSortOldest BulkFilterSort = "oldest"
 )
 
+// Defines values for BulkRequestedHold.
+const (
+	BulkRequestedHoldApproval  BulkRequestedHold = "approval"
+	BulkRequestedHoldAttention BulkRequestedHold = "attention"
+	BulkRequestedHoldCallback  BulkRequestedHold = "callback"
+	BulkRequestedHoldPaused    BulkRequestedHold = "paused"
+	BulkRequestedHoldQueued    BulkRequestedHold = "queued"
+	BulkRequestedHoldRetry     BulkRequestedHold = "retry"
+	BulkRequestedHoldScheduled BulkRequestedHold = "scheduled"
+)
+
+// Defines values for BulkRequestedState.
+const (
+	BulkRequestedStateDone       BulkRequestedState = "done"
+	BulkRequestedStateFailed     BulkRequestedState = "failed"
+	BulkRequestedStateHeld       BulkRequestedState = "held"
+	BulkRequestedStateInProgress BulkRequestedState = "in_progress"
+	BulkRequestedStateWaiting    BulkRequestedState = "waiting"
+)
+
+// Defines values for BulkTotalState.
+const (
+	BulkTotalStateDone       BulkTotalState = "done"
+	BulkTotalStateFailed     BulkTotalState = "failed"
+	BulkTotalStateHeld       BulkTotalState = "held"
+	BulkTotalStateInProgress BulkTotalState = "in_progress"
+	BulkTotalStateWaiting    BulkTotalState = "waiting"
+)
+
 // Defines values for BulkVerb.
 const (
 	BulkVerbApprove    BulkVerb = "approve"
 	BulkVerbCancel     BulkVerb = "cancel"
 	BulkVerbPause      BulkVerb = "pause"
+	BulkVerbRefund     BulkVerb = "refund"
 	BulkVerbReject     BulkVerb = "reject"
 	BulkVerbResume     BulkVerb = "resume"
 	BulkVerbRetry      BulkVerb = "retry"
@@ -108,6 +138,20 @@ const (
 const (
 	DeliveryChangeVerbResent  DeliveryChangeVerb = "resent"
 	DeliveryChangeVerbSkipped DeliveryChangeVerb = "skipped"
+)
+
+// Defines values for DisputeState.
+const (
+	DisputeStateLost   DisputeState = "lost"
+	DisputeStateOpened DisputeState = "opened"
+	DisputeStateWon    DisputeState = "won"
+)
+
+// Defines values for DisputeBodyState.
+const (
+	DisputeBodyStateLost   DisputeBodyState = "lost"
+	DisputeBodyStateOpened DisputeBodyState = "opened"
+	DisputeBodyStateWon    DisputeBodyState = "won"
 )
 
 // Defines values for EnableBodyFrom.
@@ -301,6 +345,18 @@ const (
 	RetryBodyPolicyPinned RetryBodyPolicy = "pinned"
 )
 
+// Defines values for SearchMatchMatched.
+const (
+	SearchMatchMatchedChargeReference      SearchMatchMatched = "chargeReference"
+	SearchMatchMatchedCustomerID           SearchMatchMatched = "customerId"
+	SearchMatchMatchedDisputeReference     SearchMatchMatched = "disputeReference"
+	SearchMatchMatchedMetadata             SearchMatchMatched = "metadata"
+	SearchMatchMatchedOrderID              SearchMatchMatched = "orderId"
+	SearchMatchMatchedOrderIDPrefix        SearchMatchMatched = "orderIdPrefix"
+	SearchMatchMatchedRefundReference      SearchMatchMatched = "refundReference"
+	SearchMatchMatchedReservationReference SearchMatchMatched = "reservationReference"
+)
+
 // Defines values for Status.
 const (
 	StatusCanceled   Status = "canceled"
@@ -490,6 +546,9 @@ type BulkBody struct {
 	// Reason Why; recorded with the change.
 	Reason string `json:"reason,omitempty,omitzero"`
 
+	// Refunds For refund, instead of ids or a filter: what to give back of each order.
+	Refunds []BulkRefund `json:"refunds,omitempty,omitzero"`
+
 	// RequestID A name for this request, so that it is done once.
 	RequestID string `json:"requestId,omitempty,omitzero"`
 
@@ -569,7 +628,87 @@ type BulkOutcome struct {
 
 	// Results One result for each order, in the order of the ids or of the list.
 	Results []BulkResult `json:"results"`
+
+	// Totals The orders that the verb was applied to, or would be, by currency.
+	Totals []CurrencyTotal `json:"totals,omitempty,omitzero"`
 }
+
+// BulkRefund defines model for BulkRefund.
+type BulkRefund struct {
+	// Amount How much; more than 0. Defaults to all that is left.
+	//
+	// Examples: 12.5
+	Amount *string `json:"amount,omitempty"`
+
+	// OrderID Examples: order-123
+	OrderID string `json:"orderId"`
+
+	// Restock Units to return to stock at once.
+	Restock int `json:"restock,omitempty,omitzero"`
+}
+
+// BulkRequestPage defines model for BulkRequestPage.
+type BulkRequestPage struct {
+	// More The totals end at 10,000 orders, and there may be others.
+	More bool `json:"more"`
+
+	// NextCursor Absent on the last page.
+	NextCursor string `json:"nextCursor,omitempty,omitzero"`
+
+	// Results The orders of this page.
+	Results []BulkRequested `json:"results"`
+
+	// Totals All orders of the request, by currency and state.
+	Totals []BulkTotal `json:"totals"`
+}
+
+// BulkRequested defines model for BulkRequested.
+type BulkRequested struct {
+	// Actor Who requested it.
+	//
+	// Examples: token:support
+	Actor string `json:"actor"`
+
+	// Amount Of the order, or of the refund.
+	//
+	// Examples: 99.99
+	Amount string `json:"amount"`
+
+	// At When it was applied.
+	At time.Time `json:"at"`
+
+	// Code Why the order or the refund failed, or why the order is held.
+	Code string `json:"code,omitempty,omitzero"`
+
+	// Currency ISO 4217.
+	//
+	// Examples: USD
+	Currency string            `json:"currency"`
+	Detail   string            `json:"detail,omitempty,omitzero"`
+	Hold     BulkRequestedHold `json:"hold,omitempty,omitzero"`
+
+	// OnBehalfOf On whose behalf, as stated by the actor.
+	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
+
+	// OrderID Examples: order-123
+	OrderID string             `json:"orderId"`
+	Reason  string             `json:"reason,omitempty,omitzero"`
+	State   BulkRequestedState `json:"state"`
+
+	// Status The status of the order. completed, failed and canceled are final.
+	Status Status `json:"status"`
+
+	// Verb The last verb that was applied with this requestId.
+	//
+	// Examples: retry
+	Verb string `json:"verb"`
+}
+
+// BulkRequestedHold defines model for BulkRequested.Hold.
+type BulkRequestedHold string
+
+// BulkRequestedState defines model for BulkRequested.State.
+type BulkRequestedState string
 
 // BulkResult defines model for BulkResult.
 type BulkResult struct {
@@ -592,10 +731,31 @@ type BulkResult struct {
 	// OrderID Examples: order-123
 	OrderID  string `json:"orderId"`
 	Quantity int    `json:"quantity,omitempty,omitzero"`
+	Refund   Refund `json:"refund,omitempty,omitzero"`
 
 	// Status The status of the order. completed, failed and canceled are final.
 	Status Status `json:"status,omitempty,omitzero"`
 }
+
+// BulkTotal defines model for BulkTotal.
+type BulkTotal struct {
+	// Amount The sum of the orders, or of the refunds if they were requested.
+	//
+	// Examples: 128.50
+	Amount string `json:"amount"`
+
+	// Currency ISO 4217.
+	//
+	// Examples: USD
+	Currency string `json:"currency"`
+	Orders   int64  `json:"orders"`
+
+	// State done: what was requested has happened. failed: the order or the refund has failed. waiting: the order is on hold and continues by itself. held: it waits for a person.
+	State BulkTotalState `json:"state"`
+}
+
+// BulkTotalState done: what was requested has happened. failed: the order or the refund has failed. waiting: the order is on hold and continues by itself. held: it waits for a person.
+type BulkTotalState string
 
 // BulkVerb What to do with the orders.
 type BulkVerb string
@@ -698,6 +858,20 @@ type Calls struct {
 	Calls []Call `json:"calls"`
 }
 
+// CurrencyTotal defines model for CurrencyTotal.
+type CurrencyTotal struct {
+	// Amount The sum of the orders, or of the refunds.
+	//
+	// Examples: 128.50
+	Amount string `json:"amount"`
+
+	// Currency ISO 4217.
+	//
+	// Examples: USD
+	Currency string `json:"currency"`
+	Orders   int64  `json:"orders"`
+}
+
 // Decimal A decimal number as a string, so that it is not rounded.
 //
 // Examples: 99.99
@@ -786,6 +960,62 @@ type DeliveryPage struct {
 	// NextCursor Absent on the last page. It does not expire.
 	NextCursor string `json:"nextCursor,omitempty,omitzero"`
 }
+
+// Dispute defines model for Dispute.
+type Dispute struct {
+	// Amount A decimal.
+	//
+	// Examples: 99.99
+	Amount string `json:"amount"`
+
+	// At When it happened, as reported.
+	At time.Time `json:"at"`
+
+	// Reason Examples: fraudulent
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// Reference The provider's name for the dispute.
+	//
+	// Examples: dp_1P8xZq
+	Reference string `json:"reference"`
+
+	// State opened: it is open until another entry says won or lost.
+	State DisputeState `json:"state"`
+}
+
+// DisputeState opened: it is open until another entry says won or lost.
+type DisputeState string
+
+// DisputeBody defines model for DisputeBody.
+type DisputeBody struct {
+	// Amount How much is disputed; more than 0, in the currency of the order.
+	//
+	// Examples: 99.99
+	Amount string `json:"amount"`
+
+	// At When it happened (RFC 3339). Defaults to now.
+	At time.Time `json:"at,omitempty,omitzero"`
+
+	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
+	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
+
+	// Reason Why; recorded with the change.
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// Reference The provider's name for the dispute.
+	//
+	// Examples: dp_1P8xZq
+	Reference string `json:"reference"`
+
+	// RequestID A name for this request, so that it is done once.
+	RequestID string `json:"requestId,omitempty,omitzero"`
+
+	// State What has become of it, from the point of view of the seller.
+	State DisputeBodyState `json:"state"`
+}
+
+// DisputeBodyState What has become of it, from the point of view of the seller.
+type DisputeBodyState string
 
 // EnableBody defines model for EnableBody.
 type EnableBody struct {
@@ -1186,6 +1416,9 @@ type Order struct {
 	// CustomerID As given with the first request.
 	CustomerID string `json:"customerId,omitempty,omitzero"`
 
+	// Disputes What was reported about disputes of the charge, oldest first.
+	Disputes []Dispute `json:"disputes,omitempty,omitzero"`
+
 	// DryRun True for a dry run: nothing was done. The order is as the verb would leave it; its seq is the current one.
 	DryRun     bool      `json:"dryRun,omitempty,omitzero"`
 	Failure    Failure   `json:"failure,omitempty,omitzero"`
@@ -1283,6 +1516,9 @@ type OrderPage struct {
 type Overview struct {
 	// At When the numbers were read.
 	At time.Time `json:"at"`
+
+	// Disputes Disputes that were neither won nor lost.
+	Disputes int64 `json:"disputes"`
 
 	// Holds Orders by hold.
 	Holds []HoldCount `json:"holds"`
@@ -1653,6 +1889,33 @@ type RotateSecretBody struct {
 
 	// RequestID A name for this request, so that it is done once.
 	RequestID string `json:"requestId,omitempty,omitzero"`
+}
+
+// SearchMatch defines model for SearchMatch.
+type SearchMatch struct {
+	// Key With metadata: the key of the value that matched.
+	//
+	// Examples: email
+	Key string `json:"key,omitempty,omitzero"`
+
+	// Matched What matched.
+	//
+	// Examples: chargeReference
+	Matched SearchMatchMatched `json:"matched"`
+	Order   Order              `json:"order"`
+}
+
+// SearchMatchMatched What matched.
+//
+// Examples: chargeReference
+type SearchMatchMatched string
+
+// SearchResult defines model for SearchResult.
+type SearchResult struct {
+	Matches []SearchMatch `json:"matches"`
+
+	// More Other orders match, too. A longer term finds fewer; the filters of listOrders have pages.
+	More bool `json:"more"`
 }
 
 // SetInventoryBody defines model for SetInventoryBody.
@@ -2069,6 +2332,15 @@ type WebhookEndpoints struct {
 	Endpoints []WebhookEndpoint `json:"endpoints"`
 }
 
+// GetBulkRequestParams defines parameters for GetBulkRequest.
+type GetBulkRequestParams struct {
+	// Limit Maximum number of orders.
+	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
+
+	// Cursor nextCursor of the previous page.
+	Cursor string `form:"cursor,omitempty" json:"cursor,omitempty,omitzero"`
+}
+
 // ApplyBulkVerbParams defines parameters for ApplyBulkVerb.
 type ApplyBulkVerbParams struct {
 	// DryRun Report for each order whether the verb applies, and do nothing.
@@ -2288,6 +2560,21 @@ type ListDeliveriesOfOrderParams struct {
 	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
 }
 
+// RecordDisputeParams defines parameters for RecordDispute.
+type RecordDisputeParams struct {
+	// DryRun Report whether the verb applies and how it would leave the order, and do nothing.
+	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
+
+	// IfMatch Only if the order still has this ETag.
+	IfMatch string `json:"If-Match,omitempty,omitzero"`
+
+	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict rejects unknown fields.
+	Prefer string `json:"Prefer,omitempty,omitzero"`
+
+	// IdempotencyKey The requestId, if the body has none; quoted or not.
+	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
+}
+
 // PauseOrderParams defines parameters for PauseOrder.
 type PauseOrderParams struct {
 	// DryRun Report whether the verb applies and how it would leave the order, and do nothing.
@@ -2426,6 +2713,15 @@ type ActivatePolicyParams struct {
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 }
 
+// SearchOrdersParams defines parameters for SearchOrders.
+type SearchOrdersParams struct {
+	// Term What to look for.
+	Term string `form:"term" json:"term"`
+
+	// Limit Maximum number of orders.
+	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
+}
+
 // CreateWebhookEndpointParams defines parameters for CreateWebhookEndpoint.
 type CreateWebhookEndpointParams struct {
 	// IdempotencyKey The requestId, if the body has none; quoted or not.
@@ -2530,6 +2826,11 @@ type RotateWebhookSecretParams struct {
 
 // The operations.
 
+// GetBulkRequest is GET /api/bulk/{requestId}: Get what a request did.
+func (c *Client) GetBulkRequest(ctx context.Context, requestID string, params *GetBulkRequestParams, options ...CallOption) (*BulkRequestPage, error) {
+	return call[BulkRequestPage](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/bulk/%s", url.PathEscape(requestID)), params, nil}, options)
+}
+
 // ApplyBulkVerb is POST /api/bulk/{verb}: Apply a verb to many orders.
 func (c *Client) ApplyBulkVerb(ctx context.Context, verb BulkVerb, params *ApplyBulkVerbParams, body BulkBody, options ...CallOption) (*BulkOutcome, error) {
 	return call[BulkOutcome](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/bulk/%s", url.PathEscape(fmt.Sprint(verb))), params, body}, options)
@@ -2615,6 +2916,11 @@ func (c *Client) ListDeliveriesOfOrder(ctx context.Context, orderID string, para
 	return call[DeliveriesOfOrder](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/orders/%s/deliveries", url.PathEscape(orderID)), params, nil}, options)
 }
 
+// RecordDispute is POST /api/orders/{orderId}/disputes: Record a dispute of an order's charge.
+func (c *Client) RecordDispute(ctx context.Context, orderID string, params *RecordDisputeParams, body DisputeBody, options ...CallOption) (*Order, error) {
+	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/disputes", url.PathEscape(orderID)), params, body}, options)
+}
+
 // PauseOrder is POST /api/orders/{orderId}/pause: Pause an order.
 func (c *Client) PauseOrder(ctx context.Context, orderID string, params *PauseOrderParams, body VerbBody, options ...CallOption) (*Order, error) {
 	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/pause", url.PathEscape(orderID)), params, body}, options)
@@ -2673,6 +2979,11 @@ func (c *Client) GetPolicy(ctx context.Context, version int, options ...CallOpti
 // ActivatePolicy is POST /api/policies/{version}/activate: Activate a policy version.
 func (c *Client) ActivatePolicy(ctx context.Context, version int, params *ActivatePolicyParams, body ActivatePolicyBody, options ...CallOption) (*PolicyVersion, error) {
 	return call[PolicyVersion](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/policies/%s/activate", url.PathEscape(fmt.Sprint(version))), params, body}, options)
+}
+
+// SearchOrders is GET /api/search: Find orders by one term.
+func (c *Client) SearchOrders(ctx context.Context, params *SearchOrdersParams, options ...CallOption) (*SearchResult, error) {
+	return call[SearchResult](ctx, c, request{http.MethodGet, "/api/search", params, nil}, options)
 }
 
 // GetVerification is GET /api/verification: Get the verification of the books.

@@ -64,6 +64,37 @@ func (q *Queries) InventoryList(ctx context.Context, arg InventoryListParams) ([
 	return items, nil
 }
 
+const inventoryLook = `-- name: InventoryLook :many
+SELECT i.item, (i.on_hand - i.reserved)::bigint AS available FROM pawl.inventory AS i
+WHERE i.item = ANY((SELECT $1::text[])::text[]) AND i.tracked
+`
+
+type InventoryLookRow struct {
+	Item      string
+	Available int64
+}
+
+// Returns what is left of those items whose stock is tracked.
+func (q *Queries) InventoryLook(ctx context.Context, names []string) ([]InventoryLookRow, error) {
+	rows, err := q.db.Query(ctx, inventoryLook, names)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []InventoryLookRow
+	for rows.Next() {
+		var i InventoryLookRow
+		if err := rows.Scan(&i.Item, &i.Available); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const inventoryMove = `-- name: InventoryMove :many
 WITH moved AS (
   INSERT INTO pawl.inventory AS i (item, on_hand, tracked)

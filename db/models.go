@@ -75,6 +75,7 @@ type Order struct {
 	Action               []byte
 	Refunds              *int32
 	Lines                []byte
+	Disputes             *int32
 	ChargedAt            *time.Time
 	RefundedAt           *time.Time
 	ReservedAt           *time.Time
@@ -84,6 +85,7 @@ type Order struct {
 	ChargeInDoubt        *bool
 	ReserveInDoubt       *bool
 	RefundList           []byte
+	DisputeList          []byte
 }
 
 type StockMovement struct {
@@ -189,6 +191,7 @@ type WrittenOrder struct {
 	Action               []byte
 	Refunds              *int32
 	Lines                []byte
+	Disputes             *int32
 	ChargedAt            *time.Time
 	RefundedAt           *time.Time
 	ReservedAt           *time.Time
@@ -198,4 +201,5 @@ type WrittenOrder struct {
 	ChargeInDoubt        *bool
 	ReserveInDoubt       *bool
 	RefundList           []byte
+	DisputeList          []byte
 }

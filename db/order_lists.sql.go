@@ -12,6 +12,35 @@ import (
 	"github.com/govalues/decimal"
 )
 
+const orderCurrencies = `-- name: OrderCurrencies :many
+SELECT o.order_id, o.currency FROM pawl.orders AS o WHERE o.order_id = ANY((SELECT $1::text[])::text[])
+`
+
+type OrderCurrenciesRow struct {
+	OrderID  string
+	Currency string
+}
+
+func (q *Queries) OrderCurrencies(ctx context.Context, orderIds []string) ([]OrderCurrenciesRow, error) {
+	rows, err := q.db.Query(ctx, orderCurrencies, orderIds)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OrderCurrenciesRow
+	for rows.Next() {
+		var i OrderCurrenciesRow
+		if err := rows.Scan(&i.OrderID, &i.Currency); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const orderNoAt = `-- name: OrderNoAt :one
 
 WITH RECURSIVE halves AS (
@@ -57,110 +86,110 @@ func (q *Queries) OrderNoAt(ctx context.Context, at time.Time) (OrderNoAtRow, er
 const ordersFind = `-- name: OrdersFind :one
 WITH looked AS (
   (SELECT o.order_no FROM pawl.orders AS o
-   WHERE $12::text = 'number' AND NOT $11::boolean AND o.order_no > $13::bigint AND o.order_no < $14::bigint
-   ORDER BY o.order_no DESC LIMIT $15::integer)
+   WHERE $13::text = 'number' AND NOT $12::boolean AND o.order_no > $14::bigint AND o.order_no < $15::bigint
+   ORDER BY o.order_no DESC LIMIT $16::integer)
   UNION ALL
   (SELECT o.order_no FROM pawl.orders AS o
-   WHERE $12::text = 'number' AND $11::boolean AND o.order_no > $13::bigint AND o.order_no < $14::bigint
-   ORDER BY o.order_no LIMIT $15::integer)
+   WHERE $13::text = 'number' AND $12::boolean AND o.order_no > $14::bigint AND o.order_no < $15::bigint
+   ORDER BY o.order_no LIMIT $16::integer)
   UNION ALL
-  (SELECT h.order_no FROM unnest($16::text[]) AS k(hold), LATERAL (
+  (SELECT h.order_no FROM unnest($17::text[]) AS k(hold), LATERAL (
      SELECT w.order_no FROM pawl.orders AS w
-     WHERE NOT $11::boolean AND w.hold IS NOT NULL AND (w.hold, w.order_no) > (k.hold, $13::bigint) AND (w.hold, w.order_no) < (k.hold, $14::bigint)
-     ORDER BY w.hold DESC, w.order_no DESC LIMIT $15::integer) AS h)
+     WHERE NOT $12::boolean AND w.hold IS NOT NULL AND (w.hold, w.order_no) > (k.hold, $14::bigint) AND (w.hold, w.order_no) < (k.hold, $15::bigint)
+     ORDER BY w.hold DESC, w.order_no DESC LIMIT $16::integer) AS h)
   UNION ALL
-  (SELECT h.order_no FROM unnest($16::text[]) AS k(hold), LATERAL (
+  (SELECT h.order_no FROM unnest($17::text[]) AS k(hold), LATERAL (
      SELECT w.order_no FROM pawl.orders AS w
-     WHERE $11::boolean AND w.hold IS NOT NULL AND (w.hold, w.order_no) > (k.hold, $13::bigint) AND (w.hold, w.order_no) < (k.hold, $14::bigint)
-     ORDER BY w.hold, w.order_no LIMIT $15::integer) AS h)
+     WHERE $12::boolean AND w.hold IS NOT NULL AND (w.hold, w.order_no) > (k.hold, $14::bigint) AND (w.hold, w.order_no) < (k.hold, $15::bigint)
+     ORDER BY w.hold, w.order_no LIMIT $16::integer) AS h)
   UNION ALL
-  (SELECT h.order_no FROM unnest(ARRAY[$17::text, '']) AS n(item), LATERAL (
+  (SELECT h.order_no FROM unnest(ARRAY[$18::text, '']) AS n(item), LATERAL (
      SELECT i.order_no FROM pawl.orders AS i
-     WHERE $12::text = 'item' AND $18::boolean AND NOT $11::boolean AND i.hold IS NOT NULL
-       AND (i.item, i.order_no) > (n.item, $13::bigint) AND (i.item, i.order_no) < (n.item, $14::bigint)
-     ORDER BY i.item DESC, i.order_no DESC LIMIT $15::integer) AS h)
+     WHERE $13::text = 'item' AND $19::boolean AND NOT $12::boolean AND i.hold IS NOT NULL
+       AND (i.item, i.order_no) > (n.item, $14::bigint) AND (i.item, i.order_no) < (n.item, $15::bigint)
+     ORDER BY i.item DESC, i.order_no DESC LIMIT $16::integer) AS h)
   UNION ALL
-  (SELECT h.order_no FROM unnest(ARRAY[$17::text, '']) AS n(item), LATERAL (
+  (SELECT h.order_no FROM unnest(ARRAY[$18::text, '']) AS n(item), LATERAL (
      SELECT i.order_no FROM pawl.orders AS i
-     WHERE $12::text = 'item' AND $18::boolean AND $11::boolean AND i.hold IS NOT NULL
-       AND (i.item, i.order_no) > (n.item, $13::bigint) AND (i.item, i.order_no) < (n.item, $14::bigint)
-     ORDER BY i.item, i.order_no LIMIT $15::integer) AS h)
+     WHERE $13::text = 'item' AND $19::boolean AND $12::boolean AND i.hold IS NOT NULL
+       AND (i.item, i.order_no) > (n.item, $14::bigint) AND (i.item, i.order_no) < (n.item, $15::bigint)
+     ORDER BY i.item, i.order_no LIMIT $16::integer) AS h)
   UNION ALL
   (SELECT d.order_no FROM (
-     SELECT u.order_no FROM pawl.orders AS u WHERE $12::text IN ('uncompleted', 'item') AND $18::boolean
+     SELECT u.order_no FROM pawl.orders AS u WHERE $13::text IN ('uncompleted', 'item') AND $19::boolean
        AND u.due_at > (SELECT '-infinity'::timestamptz) AND u.due_at < (SELECT 'infinity'::timestamptz) AND u.hold IS NULL
      ORDER BY u.due_at LIMIT (SELECT 1000000)) AS d
-   WHERE d.order_no > $13::bigint AND d.order_no < $14::bigint
-   ORDER BY CASE WHEN $11::boolean THEN d.order_no ELSE -d.order_no END LIMIT $15::integer)
+   WHERE d.order_no > $14::bigint AND d.order_no < $15::bigint
+   ORDER BY CASE WHEN $12::boolean THEN d.order_no ELSE -d.order_no END LIMIT $16::integer)
   UNION ALL
   (SELECT c.order_no FROM pawl.orders AS c
-   WHERE $12::text = 'customer' AND NOT $11::boolean AND c.customer_id IS NOT NULL
-     AND (c.customer_id, c.order_no) > ($17::text, $13::bigint) AND (c.customer_id, c.order_no) < ($17::text, $14::bigint)
-   ORDER BY c.customer_id DESC, c.order_no DESC LIMIT $15::integer)
+   WHERE $13::text = 'customer' AND NOT $12::boolean AND c.customer_id IS NOT NULL
+     AND (c.customer_id, c.order_no) > ($18::text, $14::bigint) AND (c.customer_id, c.order_no) < ($18::text, $15::bigint)
+   ORDER BY c.customer_id DESC, c.order_no DESC LIMIT $16::integer)
   UNION ALL
   (SELECT c.order_no FROM pawl.orders AS c
-   WHERE $12::text = 'customer' AND $11::boolean AND c.customer_id IS NOT NULL
-     AND (c.customer_id, c.order_no) > ($17::text, $13::bigint) AND (c.customer_id, c.order_no) < ($17::text, $14::bigint)
-   ORDER BY c.customer_id, c.order_no LIMIT $15::integer)
+   WHERE $13::text = 'customer' AND $12::boolean AND c.customer_id IS NOT NULL
+     AND (c.customer_id, c.order_no) > ($18::text, $14::bigint) AND (c.customer_id, c.order_no) < ($18::text, $15::bigint)
+   ORDER BY c.customer_id, c.order_no LIMIT $16::integer)
   UNION ALL
   (SELECT r.order_no FROM (
      SELECT DISTINCT v.item, v.order_no FROM pawl.reservations AS v
-     WHERE $12::text = 'item' AND 'completed' = ANY($1::text[]) AND NOT $11::boolean
-       AND (v.item, v.order_no) > ($17::text, $13::bigint) AND (v.item, v.order_no) < ($17::text, $14::bigint)
-     ORDER BY v.item DESC, v.order_no DESC LIMIT $15::integer) AS r)
+     WHERE $13::text = 'item' AND 'completed' = ANY($1::text[]) AND NOT $12::boolean
+       AND (v.item, v.order_no) > ($18::text, $14::bigint) AND (v.item, v.order_no) < ($18::text, $15::bigint)
+     ORDER BY v.item DESC, v.order_no DESC LIMIT $16::integer) AS r)
   UNION ALL
   (SELECT r.order_no FROM (
      SELECT DISTINCT v.item, v.order_no FROM pawl.reservations AS v
-     WHERE $12::text = 'item' AND 'completed' = ANY($1::text[]) AND $11::boolean
-       AND (v.item, v.order_no) > ($17::text, $13::bigint) AND (v.item, v.order_no) < ($17::text, $14::bigint)
-     ORDER BY v.item, v.order_no LIMIT $15::integer) AS r)
+     WHERE $13::text = 'item' AND 'completed' = ANY($1::text[]) AND $12::boolean
+       AND (v.item, v.order_no) > ($18::text, $14::bigint) AND (v.item, v.order_no) < ($18::text, $15::bigint)
+     ORDER BY v.item, v.order_no LIMIT $16::integer) AS r)
   UNION ALL
   (SELECT f.order_no FROM pawl.orders AS f
-   WHERE $12::text = 'uncompleted' AND 'failed' = ANY($1::text[]) AND NOT $11::boolean AND f.ended_as IN ('failed', 'canceled')
-     AND (f.ended_as, f.order_no) > ('failed', $13::bigint) AND (f.ended_as, f.order_no) < ('failed', $14::bigint)
-   ORDER BY f.ended_as DESC, f.order_no DESC LIMIT $15::integer)
+   WHERE $13::text = 'uncompleted' AND 'failed' = ANY($1::text[]) AND NOT $12::boolean AND f.ended_as IN ('failed', 'canceled')
+     AND (f.ended_as, f.order_no) > ('failed', $14::bigint) AND (f.ended_as, f.order_no) < ('failed', $15::bigint)
+   ORDER BY f.ended_as DESC, f.order_no DESC LIMIT $16::integer)
   UNION ALL
   (SELECT f.order_no FROM pawl.orders AS f
-   WHERE $12::text = 'uncompleted' AND 'failed' = ANY($1::text[]) AND $11::boolean AND f.ended_as IN ('failed', 'canceled')
-     AND (f.ended_as, f.order_no) > ('failed', $13::bigint) AND (f.ended_as, f.order_no) < ('failed', $14::bigint)
-   ORDER BY f.ended_as, f.order_no LIMIT $15::integer)
+   WHERE $13::text = 'uncompleted' AND 'failed' = ANY($1::text[]) AND $12::boolean AND f.ended_as IN ('failed', 'canceled')
+     AND (f.ended_as, f.order_no) > ('failed', $14::bigint) AND (f.ended_as, f.order_no) < ('failed', $15::bigint)
+   ORDER BY f.ended_as, f.order_no LIMIT $16::integer)
   UNION ALL
-  (SELECT h.order_no FROM unnest(ARRAY[$17::text, '']) AS n(item), LATERAL (
+  (SELECT h.order_no FROM unnest(ARRAY[$18::text, '']) AS n(item), LATERAL (
      SELECT f.order_no FROM pawl.orders AS f
-     WHERE $12::text = 'item' AND 'failed' = ANY($1::text[]) AND NOT $11::boolean AND f.ended_as = 'failed'
-       AND (f.item, f.order_no) > (n.item, $13::bigint) AND (f.item, f.order_no) < (n.item, $14::bigint)
-     ORDER BY f.item DESC, f.order_no DESC LIMIT $15::integer) AS h)
+     WHERE $13::text = 'item' AND 'failed' = ANY($1::text[]) AND NOT $12::boolean AND f.ended_as = 'failed'
+       AND (f.item, f.order_no) > (n.item, $14::bigint) AND (f.item, f.order_no) < (n.item, $15::bigint)
+     ORDER BY f.item DESC, f.order_no DESC LIMIT $16::integer) AS h)
   UNION ALL
-  (SELECT h.order_no FROM unnest(ARRAY[$17::text, '']) AS n(item), LATERAL (
+  (SELECT h.order_no FROM unnest(ARRAY[$18::text, '']) AS n(item), LATERAL (
      SELECT f.order_no FROM pawl.orders AS f
-     WHERE $12::text = 'item' AND 'failed' = ANY($1::text[]) AND $11::boolean AND f.ended_as = 'failed'
-       AND (f.item, f.order_no) > (n.item, $13::bigint) AND (f.item, f.order_no) < (n.item, $14::bigint)
-     ORDER BY f.item, f.order_no LIMIT $15::integer) AS h)
+     WHERE $13::text = 'item' AND 'failed' = ANY($1::text[]) AND $12::boolean AND f.ended_as = 'failed'
+       AND (f.item, f.order_no) > (n.item, $14::bigint) AND (f.item, f.order_no) < (n.item, $15::bigint)
+     ORDER BY f.item, f.order_no LIMIT $16::integer) AS h)
   UNION ALL
   (SELECT k.order_no FROM pawl.orders AS k
-   WHERE $12::text = 'uncompleted' AND 'canceled' = ANY($1::text[]) AND NOT $11::boolean AND k.ended_as IN ('failed', 'canceled')
-     AND (k.ended_as, k.order_no) > ('canceled', $13::bigint) AND (k.ended_as, k.order_no) < ('canceled', $14::bigint)
-   ORDER BY k.ended_as DESC, k.order_no DESC LIMIT $15::integer)
+   WHERE $13::text = 'uncompleted' AND 'canceled' = ANY($1::text[]) AND NOT $12::boolean AND k.ended_as IN ('failed', 'canceled')
+     AND (k.ended_as, k.order_no) > ('canceled', $14::bigint) AND (k.ended_as, k.order_no) < ('canceled', $15::bigint)
+   ORDER BY k.ended_as DESC, k.order_no DESC LIMIT $16::integer)
   UNION ALL
   (SELECT k.order_no FROM pawl.orders AS k
-   WHERE $12::text = 'uncompleted' AND 'canceled' = ANY($1::text[]) AND $11::boolean AND k.ended_as IN ('failed', 'canceled')
-     AND (k.ended_as, k.order_no) > ('canceled', $13::bigint) AND (k.ended_as, k.order_no) < ('canceled', $14::bigint)
-   ORDER BY k.ended_as, k.order_no LIMIT $15::integer)
+   WHERE $13::text = 'uncompleted' AND 'canceled' = ANY($1::text[]) AND $12::boolean AND k.ended_as IN ('failed', 'canceled')
+     AND (k.ended_as, k.order_no) > ('canceled', $14::bigint) AND (k.ended_as, k.order_no) < ('canceled', $15::bigint)
+   ORDER BY k.ended_as, k.order_no LIMIT $16::integer)
   UNION ALL
-  (SELECT h.order_no FROM unnest(ARRAY[$17::text, '']) AS n(item), LATERAL (
+  (SELECT h.order_no FROM unnest(ARRAY[$18::text, '']) AS n(item), LATERAL (
      SELECT k.order_no FROM pawl.orders AS k
-     WHERE $12::text = 'item' AND 'canceled' = ANY($1::text[]) AND NOT $11::boolean AND k.ended_as = 'canceled'
-       AND (k.item, k.order_no) > (n.item, $13::bigint) AND (k.item, k.order_no) < (n.item, $14::bigint)
-     ORDER BY k.item DESC, k.order_no DESC LIMIT $15::integer) AS h)
+     WHERE $13::text = 'item' AND 'canceled' = ANY($1::text[]) AND NOT $12::boolean AND k.ended_as = 'canceled'
+       AND (k.item, k.order_no) > (n.item, $14::bigint) AND (k.item, k.order_no) < (n.item, $15::bigint)
+     ORDER BY k.item DESC, k.order_no DESC LIMIT $16::integer) AS h)
   UNION ALL
-  (SELECT h.order_no FROM unnest(ARRAY[$17::text, '']) AS n(item), LATERAL (
+  (SELECT h.order_no FROM unnest(ARRAY[$18::text, '']) AS n(item), LATERAL (
      SELECT k.order_no FROM pawl.orders AS k
-     WHERE $12::text = 'item' AND 'canceled' = ANY($1::text[]) AND $11::boolean AND k.ended_as = 'canceled'
-       AND (k.item, k.order_no) > (n.item, $13::bigint) AND (k.item, k.order_no) < (n.item, $14::bigint)
-     ORDER BY k.item, k.order_no LIMIT $15::integer) AS h)
+     WHERE $13::text = 'item' AND 'canceled' = ANY($1::text[]) AND $12::boolean AND k.ended_as = 'canceled'
+       AND (k.item, k.order_no) > (n.item, $14::bigint) AND (k.item, k.order_no) < (n.item, $15::bigint)
+     ORDER BY k.item, k.order_no LIMIT $16::integer) AS h)
 ), page AS MATERIALIZED (
   SELECT l.order_no FROM looked AS l GROUP BY l.order_no
-  ORDER BY CASE WHEN $11::boolean THEN l.order_no ELSE -l.order_no END LIMIT $15::integer
+  ORDER BY CASE WHEN $12::boolean THEN l.order_no ELSE -l.order_no END LIMIT $16::integer
 )
 SELECT ARRAY(
     SELECT p.order_no FROM page AS p
@@ -172,10 +201,11 @@ SELECT ARRAY(
         AND ($8::text = '' OR o.hold_reason = $8::text OR starts_with(o.hold_reason, $8::text || ':'))
         AND ($9::text = '' OR o.failure_step = $9::text)
         AND ($10::text = '' OR o.failure_code = $10::text)
+        AND ($11::text = '' OR o.submitted_by = $11::text)
       FROM pawl.orders AS o WHERE o.order_no = p.order_no)
-    ORDER BY CASE WHEN $11::boolean THEN p.order_no ELSE -p.order_no END)::bigint[] AS found,
+    ORDER BY CASE WHEN $12::boolean THEN p.order_no ELSE -p.order_no END)::bigint[] AS found,
   (SELECT count(*) FROM page AS p)::integer AS looked,
-  coalesce((SELECT CASE WHEN $11::boolean THEN max(p.order_no) ELSE min(p.order_no) END FROM page AS p), 0)::bigint AS last
+  coalesce((SELECT CASE WHEN $12::boolean THEN max(p.order_no) ELSE min(p.order_no) END FROM page AS p), 0)::bigint AS last
 `
 
 type OrdersFindParams struct {
@@ -189,6 +219,7 @@ type OrdersFindParams struct {
 	Reason      string
 	FailureStep string
 	FailureCode string
+	SubmittedBy string
 	Oldest      bool
 	By          string
 	After       int64
@@ -228,6 +259,7 @@ func (q *Queries) OrdersFind(ctx context.Context, arg OrdersFindParams) (OrdersF
 		arg.Reason,
 		arg.FailureStep,
 		arg.FailureCode,
+		arg.SubmittedBy,
 		arg.Oldest,
 		arg.By,
 		arg.After,
@@ -243,7 +275,7 @@ func (q *Queries) OrdersFind(ctx context.Context, arg OrdersFindParams) (OrdersF
 }
 
 const ordersRead = `-- name: OrdersRead :many
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.lines, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list FROM pawl.full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.lines, o.disputes, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.refund_list, o.dispute_list FROM pawl.full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT pawl.orders_within($1::bigint[], $2::bigint)))
 ORDER BY array_position($1::bigint[], o.order_no)
 `
@@ -308,6 +340,7 @@ func (q *Queries) OrdersRead(ctx context.Context, arg OrdersReadParams) ([]Order
 			&i.Action,
 			&i.Refunds,
 			&i.Lines,
+			&i.Disputes,
 			&i.ChargedAt,
 			&i.RefundedAt,
 			&i.ReservedAt,
@@ -317,7 +350,75 @@ func (q *Queries) OrdersRead(ctx context.Context, arg OrdersReadParams) ([]Order
 			&i.ChargeInDoubt,
 			&i.ReserveInDoubt,
 			&i.RefundList,
+			&i.DisputeList,
 		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const ordersSearch = `-- name: OrdersSearch :many
+SELECT f.order_no, f.matched, f.key FROM (
+  (SELECT o.order_no, 1 AS place, 'orderId'::text AS matched, ''::text AS key, ''::text COLLATE "C" AS order_id
+   FROM pawl.orders AS o WHERE o.order_id = $1::text)
+  UNION ALL
+  (SELECT o.order_no, 2, 'orderIdPrefix', '', o.order_id::text FROM pawl.orders AS o
+   WHERE o.order_id > $1::text AND o.order_id < $1::text || chr(1114111) ORDER BY o.order_id LIMIT $2::integer)
+  UNION ALL
+  (SELECT o.order_no, 3, 'customerId', '', '' FROM pawl.orders AS o
+   WHERE o.customer_id IS NOT NULL AND (o.customer_id, o.order_no) > ($1::text, 0) AND (o.customer_id, o.order_no) < ($1::text, 9223372036854775807)
+   ORDER BY o.customer_id DESC, o.order_no DESC LIMIT $2::integer)
+  UNION ALL
+  (SELECT c.order_no, 4, 'chargeReference', '', '' FROM pawl.charges AS c
+   WHERE c.reference IS NOT NULL AND (c.reference, c.order_no) > ($1::text, 0) AND (c.reference, c.order_no) < ($1::text, 9223372036854775807)
+   ORDER BY c.reference DESC, c.order_no DESC LIMIT $2::integer)
+  UNION ALL
+  (SELECT r.order_no, 5, 'reservationReference', '', '' FROM pawl.reservations AS r
+   WHERE r.line = 1 AND r.reference IS NOT NULL AND (r.reference, r.order_no) > ($1::text, 0) AND (r.reference, r.order_no) < ($1::text, 9223372036854775807)
+   ORDER BY r.reference DESC, r.order_no DESC LIMIT $2::integer)
+  UNION ALL
+  (SELECT u.order_no, 6, 'refundReference', '', '' FROM pawl.refunds AS u
+   WHERE u.reference IS NOT NULL AND (u.reference, u.order_no) > ($1::text, 0) AND (u.reference, u.order_no) < ($1::text, 9223372036854775807)
+   ORDER BY u.reference DESC, u.order_no DESC LIMIT $2::integer)
+  UNION ALL
+  (SELECT d.order_no, 7, 'disputeReference', '', '' FROM pawl.disputes AS d
+   WHERE (d.reference, d.order_no) > ($1::text, 0) AND (d.reference, d.order_no) < ($1::text, 9223372036854775807)
+   ORDER BY d.reference DESC, d.order_no DESC LIMIT $2::integer)
+  UNION ALL
+  (SELECT m.order_no, 8, 'metadata', m.key, '' FROM pawl.orders_by_metadata($1::text, $2::integer) AS m)
+) AS f
+ORDER BY f.place, f.order_id, f.key, f.order_no DESC
+`
+
+type OrdersSearchParams struct {
+	Term string
+	Most int32
+}
+
+type OrdersSearchRow struct {
+	OrderNo int64
+	Matched string
+	Key     string
+}
+
+// Finds orders by one term, as many as most for each thing that can match: the id of an order, the beginning of it, a
+// customer, a reference of a provider, a value of metadata. Each part uses an index of its own. The greatest character
+// ends the range of ids that begin with the term.
+func (q *Queries) OrdersSearch(ctx context.Context, arg OrdersSearchParams) ([]OrdersSearchRow, error) {
+	rows, err := q.db.Query(ctx, ordersSearch, arg.Term, arg.Most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OrdersSearchRow
+	for rows.Next() {
+		var i OrdersSearchRow
+		if err := rows.Scan(&i.OrderNo, &i.Matched, &i.Key); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -7,6 +7,10 @@ package db
 
 import (
 	"context"
+	"time"
+
+	"github.com/govalues/decimal"
+	"pawl/fsm"
 )
 
 const ordersOfRequest = `-- name: OrdersOfRequest :many
@@ -76,6 +80,118 @@ func (q *Queries) PaymentMethodOf(ctx context.Context, arg PaymentMethodOfParams
 	var payment_method string
 	err := row.Scan(&payment_method)
 	return payment_method, err
+}
+
+const requestPage = `-- name: RequestPage :many
+WITH found AS MATERIALIZED (
+  SELECT t.order_no, t.seq, t.verb, t.actor, t.on_behalf_of, t.reason, t.at FROM pawl.transitions AS t
+  WHERE t.request_id = $3::text
+)
+SELECT DISTINCT ON (f.order_no) f.order_no, coalesce(f.verb, '')::text AS verb, coalesce(f.actor, '')::text AS actor,
+  coalesce(f.on_behalf_of, '')::text AS on_behalf_of, coalesce(f.reason, '')::text AS reason, f.at
+FROM found AS f WHERE f.order_no > $1::bigint
+ORDER BY f.order_no, f.seq DESC LIMIT $2
+`
+
+type RequestPageParams struct {
+	After     int64
+	Most      int32
+	RequestID string
+}
+
+type RequestPageRow struct {
+	OrderNo    int64
+	Verb       string
+	Actor      string
+	OnBehalfOf string
+	Reason     string
+	At         time.Time
+}
+
+// Returns the orders to which requests with an id were applied, by number, with the last verb of each. All rows of the id
+// are read first, by their index; the primary key would lead through all orders.
+func (q *Queries) RequestPage(ctx context.Context, arg RequestPageParams) ([]RequestPageRow, error) {
+	rows, err := q.db.Query(ctx, requestPage, arg.After, arg.Most, arg.RequestID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []RequestPageRow
+	for rows.Next() {
+		var i RequestPageRow
+		if err := rows.Scan(
+			&i.OrderNo,
+			&i.Verb,
+			&i.Actor,
+			&i.OnBehalfOf,
+			&i.Reason,
+			&i.At,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const requestTotals = `-- name: RequestTotals :many
+WITH found AS MATERIALIZED (
+  SELECT DISTINCT ON (t.order_no) t.order_no, t.verb FROM pawl.transitions AS t
+  WHERE t.request_id = $1::text ORDER BY t.order_no, t.seq DESC LIMIT $2
+)
+SELECT coalesce(f.verb, '')::text AS verb, o.status, o.hold, coalesce(r.state::text, '')::text AS refund, o.currency,
+  count(*) AS orders, sum(coalesce(r.amount, o.amount))::pawl.money_amount AS amount
+FROM found AS f JOIN pawl.orders AS o ON o.order_no = f.order_no
+LEFT JOIN pawl.refunds AS r ON f.verb = 'refund' AND r.order_no = f.order_no AND r.request_id = $1::text
+GROUP BY 1, 2, 3, 4, 5
+`
+
+type RequestTotalsParams struct {
+	RequestID string
+	Most      int32
+}
+
+type RequestTotalsRow struct {
+	Verb     string
+	Status   fsm.State
+	Hold     *string
+	Refund   string
+	Currency string
+	Orders   int64
+	Amount   decimal.Decimal
+}
+
+// Counts the orders of RequestPage, up to a number, by what the state of the request follows from. The amount is that of
+// the refund, if one was requested.
+func (q *Queries) RequestTotals(ctx context.Context, arg RequestTotalsParams) ([]RequestTotalsRow, error) {
+	rows, err := q.db.Query(ctx, requestTotals, arg.RequestID, arg.Most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []RequestTotalsRow
+	for rows.Next() {
+		var i RequestTotalsRow
+		if err := rows.Scan(
+			&i.Verb,
+			&i.Status,
+			&i.Hold,
+			&i.Refund,
+			&i.Currency,
+			&i.Orders,
+			&i.Amount,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const transitionByRequest = `-- name: TransitionByRequest :one

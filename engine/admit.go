@@ -214,10 +214,14 @@ func (e *remote) admitWithTerms(version *int32, p *policy.Policy, runs []*run) {
 		return
 	}
 	if p != nil && p.Charge.Executor.Remote() {
+		short := []*run(nil)
+		if looksAtStock(p) {
+			short, runs = e.divideByStock(runs)
+		}
 		first := e.callPool(*version, fsm.Charge, p)
 		n := first.acquire(len(runs))
 		e.admitTo(version, p, permits{pool: first, left: n}, runs[:n:n])
-		runs = runs[n:]
+		runs = append(short, runs[n:]...)
 	}
 	e.admitTo(version, p, permits{}, runs)
 }

@@ -23,6 +23,8 @@ type Bulk struct {
 	Request                 // without an OrderID; each order keeps its RequestID as its own
 	OrderIDs []string       // at most BulkMost; duplicates are ignored
 	Filter   *orders.Filter // instead of OrderIDs, with a Limit
+
+	Refunds map[string]*Refund // by order, instead of the Refund of the request
 }
 
 // BulkResult is the result of a verb for one order.
@@ -30,6 +32,7 @@ type BulkResult struct {
 	OrderID string
 	Order   orders.Order // as stored; after an error, as far as known
 	Err     error        // as of Do; nil: applied, or applicable in a dry run
+	Refund  *orders.AskedRefund
 }
 
 // DoAll applies a verb to many orders, and does not wait for them to end. The results are in the order of the ids, or
@@ -52,7 +55,7 @@ func (e *Engine) DoAll(ctx context.Context, b Bulk) ([]BulkResult, error) {
 	workers.SetLimit(bulkAtOnce)
 	for i, orderID := range orderIDs {
 		workers.Go(func() error {
-			results[i] = e.doOne(ctx, b.Request, orderID)
+			results[i] = e.doOne(ctx, b.forOrder(orderID))
 			return nil
 		})
 	}
@@ -60,22 +63,41 @@ func (e *Engine) DoAll(ctx context.Context, b Bulk) ([]BulkResult, error) {
 	return results, ctx.Err()
 }
 
-func (e *Engine) doOne(ctx context.Context, q Request, orderID string) BulkResult {
+// forOrder is the request for one of the orders.
+func (b *Bulk) forOrder(orderID string) Request {
+	q := b.Request
 	q.OrderID, q.Async = orderID, true
+	if own := b.Refunds[orderID]; own != nil {
+		q.Refund = own
+	}
+	return q
+}
+
+func (e *Engine) doOne(ctx context.Context, q Request) BulkResult {
 	if ctx.Err() != nil {
-		return BulkResult{OrderID: orderID, Err: ctx.Err()}
+		return BulkResult{OrderID: q.OrderID, Err: ctx.Err()}
 	}
 	order, err := e.Do(ctx, q)
 	if refusal, ok := errors.AsType[*orders.NotApplicable](err); ok {
 		order = refusal.Order
 		refusal.Order = lean(order)
 	}
-	return BulkResult{OrderID: orderID, Order: lean(order), Err: err}
+	return BulkResult{OrderID: q.OrderID, Order: lean(order), Err: err, Refund: q.refundIn(&order)}
+}
+
+// refundIn is the refund that the request has made, or would make, or nil.
+func (q *Request) refundIn(o *orders.Order) *orders.AskedRefund {
+	for _, r := range orders.Refunds(o) {
+		if q.Refund != nil && r.RequestID == q.RequestID {
+			return &r
+		}
+	}
+	return nil
 }
 
 // lean is an order without its large fields, because a bulk request keeps a thousand of them.
 func lean(o orders.Order) orders.Order {
-	o.Metadata, o.Action, o.RefundList = nil, nil, nil
+	o.Metadata, o.Action, o.RefundList, o.DisputeList = nil, nil, nil, nil
 	return o
 }
 
@@ -92,7 +114,7 @@ func (e *Engine) chosen(ctx context.Context, b *Bulk) (orderIDs []string, err er
 			orderIDs = append(orderIDs, order.OrderID)
 		}
 	}
-	listed, err := e.listed(ctx, *b.Filter)
+	listed, err := e.listed(ctx, b)
 	if err != nil {
 		return nil, err
 	}
@@ -100,15 +122,19 @@ func (e *Engine) chosen(ctx context.Context, b *Bulk) (orderIDs []string, err er
 	return orderIDs[:min(len(orderIDs), int(b.Filter.Limit))], nil
 }
 
-// listed are the ids of the orders that match a filter, read page by page.
-func (e *Engine) listed(ctx context.Context, f orders.Filter) (orderIDs []string, err error) {
+// listed are the ids of the orders that match the filter of a request, read page by page. A refund leaves the status as it
+// is, so orders that have nothing left are passed over: otherwise the next request would find the same ones.
+func (e *Engine) listed(ctx context.Context, b *Bulk) (orderIDs []string, err error) {
+	f := *b.Filter
 	for most := f.Limit; f.Limit > 0; f.Limit = most - int32(len(orderIDs)) {
 		page, next, err := e.Orders.List(ctx, f)
 		if err != nil {
 			return nil, err
 		}
 		for i := range page {
-			orderIDs = append(orderIDs, page[i].OrderID)
+			if b.Verb != orders.Refund || b.Verb.Applies(&page[i]) {
+				orderIDs = append(orderIDs, page[i].OrderID)
+			}
 		}
 		if f.After = next; next == 0 {
 			break

@@ -26,6 +26,7 @@ type remote struct {
 	core
 	callPools callPools
 	identity  atomic.Pointer[identity]
+	stock     stockLook
 }
 
 // callPools are the pools of this replica. A pool is a queue that sends an order on as soon as it has a permit for it.

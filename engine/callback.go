@@ -165,7 +165,8 @@ func (e *Engine) storeAnswer(ctx context.Context, of callbackTarget, outcome str
 var ErrSignature = errors.New("bad signature")
 
 // StripeEvent uses an event of Stripe as a hint: an order or refund whose outcome at Stripe is unknown is looked up at
-// once instead of later. The contents of the event are not trusted, and events about other orders have no effect.
+// once instead of later. The contents of the event are not trusted, and events about other orders have no effect. Only a
+// dispute is recorded as the event reports it, because it moves nothing.
 // payload is the exact body. Errors: ErrSignature, orders.ErrStopping, orders.ErrUnavailable.
 func (e *Engine) StripeEvent(ctx context.Context, payload []byte, signature string) error {
 	if e.stopping.Load() {
@@ -177,6 +178,9 @@ func (e *Engine) StripeEvent(ctx context.Context, payload []byte, signature stri
 	}
 	if err != nil {
 		return ErrSignature
+	}
+	if hint.Dispute != nil {
+		return e.onDisputeEvent(ctx, hint.Dispute, secret)
 	}
 	who, err := e.identify(ctx)
 	if err != nil {

@@ -67,7 +67,7 @@ func (e *Engine) makeQueues() {
 		}
 	}
 	e.preflights = e.newQueue("preflight", batch.Options{Most: most}, e.then(e.preflightCalls))
-	e.begins = e.newQueue("begin_call", batch.Options{Most: most, Pace: func() time.Duration { return callPace }}, inGroups(e, beginKeyOf, e.beginCalls))
+	e.begins = e.newQueue("begin_call", batch.Options{Most: most, Pace: func() time.Duration { return callPace }}, inGroups(e, beginKeyOf, e.beginLooking))
 	commit := inGroups(e, e.resultKey, e.commitResults)
 	e.results = e.newQueue("call_result", batch.Options{Most: min(most, answersMost)},
 		func(runs []*run) { commit(e.hot.divert(runs)) })

@@ -145,6 +145,35 @@ func TestStripeEventIsAHint(t *testing.T) {
 	}
 }
 
+// What Stripe reports about a dispute is recorded for the order of the charge, once, and only with the secret of its account.
+func TestStripeDisputes(t *testing.T) {
+	t.Parallel()
+	s, b := openShop(t, 1, quick), openBank(t, "succeeded")
+	s.useStripe(t, b, "}")
+	s.admit(t, paid("o"))
+	s.until(t, "o", "completed")
+	send := func(secret, intent, status, currency string) error {
+		payload := fmt.Appendf(nil, `{"object":"event","id":"evt_1","type":"charge.dispute.created","created":1790000000,"data":{"object":{"object":"dispute",
+			"id":"dp_1","payment_intent":%q,"status":%q,"amount":250,"currency":%q,"reason":"fraudulent"}}}`, intent, status, currency)
+		signed := webhook.GenerateTestSignedPayload(&webhook.UnsignedPayload{Payload: payload, Secret: secret, Timestamp: time.Now()})
+		return s.engine.StripeEvent(t.Context(), payload, signed.Header)
+	}
+	if err := send("whsec_of_somebody_else", "pi_1", "lost", "usd"); !errors.Is(err, engine.ErrSignature) {
+		t.Error(err)
+	}
+	for _, report := range [][3]string{
+		{"pi_1", "needs_response", "usd"}, {"pi_1", "under_review", "usd"}, {"pi_1", "lost", "usd"}, {"pi_1", "lost", "usd"},
+		{"pi_2", "lost", "usd"}, {"pi_1", "won", "eur"}, {"", "won", "usd"},
+	} {
+		assert.NoError(t, send("whsec_of_stripes_hook", report[0], report[1], report[2]))
+	}
+	facts := value[string](t, s.Pool, `SELECT string_agg(concat_ws(' ', order_id, reference, state, amount, currency, reason, extract(epoch FROM at)::bigint), ', ' ORDER BY state) FROM books.disputes`)
+	assert.Equal(t, facts, "o dp_1 lost 2.50 USD fraudulent 1790000000, o dp_1 opened 2.50 USD fraudulent 1790000000")
+	if o := s.get(t, "o"); o.Status != "completed" || *o.Disputes != 2 {
+		t.Error(brief(o))
+	}
+}
+
 // An order that was taken up while it reserved goes back in the same run. Its refund needs what Stripe calls the charge:
 // without it a day later, when the key is forgotten, an undo finds nothing to take back.
 func TestRefundKnowsTheCharge(t *testing.T) {

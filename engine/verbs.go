@@ -38,6 +38,7 @@ type Request struct {
 	PaymentMethod string   // Retry: a new payment method for a failed order; empty: as before
 	Settle        *Settled // StepResult
 	Refund        *Refund  // Refund
+	Dispute       *Dispute // with the verb of Dispute.Verb
 }
 
 // Settled is the result of a step, of a refund, or of the undo of a late effect, as recorded by a person. Without
@@ -149,13 +150,13 @@ func (e *Engine) overtaken(ctx context.Context, o *orders.Order, refusal error) 
 // request, orders.ErrUnavailable.
 func (e *Engine) seen(ctx context.Context, o *orders.Order, q *Request) (bool, error) {
 	if q.RequestID == "" {
-		return false, nil
+		return q.Dispute.recorded(o)
 	}
 	was, err := orders.Read(ctx, e.Orders, e.query.TransitionByRequest, db.TransitionByRequestParams{
 		OrderNo: o.OrderNo, RequestID: q.RequestID, Actor: q.Actor, Verb: string(q.Verb)})
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return false, nil
+		return q.Dispute.recorded(o)
 	case err != nil:
 		return false, orders.Unavailable("read history", err)
 	case !bytes.Equal(was, q.fingerprint()):
@@ -172,6 +173,9 @@ func (q *Request) fingerprint() []byte {
 	parts := []string{string(q.Verb), q.OnBehalfOf, q.Reason, strconv.FormatBool(q.ActivePolicy), digits(q.Generation), q.PaymentMethod}
 	if s := q.Settle; s != nil {
 		parts = append(parts, string(s.Step), digits(s.Generation), digits(s.Refund), s.Outcome, s.Reference, s.Code, s.Detail)
+	}
+	if d := q.Dispute; d != nil {
+		parts = append(parts, d.Reference, d.State, d.Amount.Trim(0).String())
 	}
 	if r := q.Refund; r != nil {
 		amount := "" // all that is left
@@ -190,6 +194,9 @@ func (q *Request) fingerprintNames() []string {
 	names := []string{verbPart, "onBehalfOf", "reason", "policy", "generation", "paymentMethod"}
 	if q.Settle != nil {
 		names = append(names, "step", "generation", "refund", "outcome", "reference", "code", "detail")
+	}
+	if q.Dispute != nil {
+		names = append(names, "reference", "state", "amount")
 	}
 	if q.Refund != nil {
 		names = append(names, "amount", "restock")
@@ -225,6 +232,8 @@ func (e *Engine) judge(ctx context.Context, o *orders.Order, q *Request) (*chang
 		return e.judgeLateUndo(ctx, o, q)
 	case q.aboutRefund():
 		return e.judgeRefund(o, q)
+	case q.Dispute != nil:
+		return q.judgeDispute(o)
 	}
 	if q.Generation != nil && *q.Generation != o.Generation {
 		return nil, &orders.NotApplicable{Verb: q.Verb, Code: orders.RefusedGeneration, Order: *o}
@@ -449,7 +458,7 @@ func (e *Engine) write(ctx context.Context, o *orders.Order, q *Request, c *chan
 	}
 	if q.aboutRefund() {
 		e.refunds.nudge()
-	} else if written[0].Hold == nil {
+	} else if q.Dispute == nil && written[0].Hold == nil {
 		e.goOn(q.HTTPRequestID, written)
 	}
 	return true, nil
@@ -458,7 +467,7 @@ func (e *Engine) write(ctx context.Context, o *orders.Order, q *Request, c *chan
 // preview is the order right after the verb, for a dry run. It keeps the seq at which it was judged.
 func (e *Engine) preview(o orders.Order, q *Request, c *change) orders.Order {
 	switch {
-	case c == nil || q.aboutLateUndo(): // the order does not change
+	case c == nil || q.aboutLateUndo() || q.Dispute != nil: // the order does not change
 	case q.aboutRefund():
 		refunds := e.refundsAfter(&o, q)
 		o.Refunds = new(int32(len(refunds)))
@@ -477,6 +486,7 @@ func startedAnew(o orders.Order, c *change) orders.Order {
 		OrderNo: o.OrderNo, OrderID: o.OrderID, CreatedAt: o.CreatedAt, SubmittedBy: o.SubmittedBy, Seq: o.Seq,
 		Amount: o.Amount, Currency: o.Currency, Item: o.Item, Quantity: o.Quantity, Lines: o.Lines, Metadata: o.Metadata,
 		CustomerID: o.CustomerID, StartAt: o.StartAt, CompleteBy: o.CompleteBy, Calls: o.Calls,
+		Disputes: o.Disputes, DisputeList: o.DisputeList,
 		Status: fsm.Pending, Generation: o.Generation + 1, Policy: c.policy,
 	}
 }
@@ -510,6 +520,12 @@ func (e *Engine) ask(ctx context.Context, o *orders.Order, q *Request, c *change
 	case q.aboutLateUndo():
 		rows, err := e.query.LateUndoSettle(ctx, db.LateUndoSettleParams{
 			OrderNo: o.OrderNo, Seq: o.Seq, Generation: *q.Settle.Generation, Step: string(q.Settle.Step),
+			Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: db.Optional(q.OnBehalfOf), Reason: db.Optional(q.Reason),
+			RequestID: db.Optional(q.RequestID), Fingerprint: q.fingerprint()})
+		return writtenOrders(rows), err
+	case q.Dispute != nil:
+		rows, err := e.query.DisputeRecord(ctx, db.DisputeRecordParams{
+			OrderNo: o.OrderNo, Seq: o.Seq, Reference: q.Dispute.Reference, State: q.Dispute.State, Amount: q.Dispute.Amount, At: q.Dispute.At,
 			Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: db.Optional(q.OnBehalfOf), Reason: db.Optional(q.Reason),
 			RequestID: db.Optional(q.RequestID), Fingerprint: q.fingerprint()})
 		return writtenOrders(rows), err

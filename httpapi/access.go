@@ -39,8 +39,9 @@ func needs(roles ...access.Role) rule { return rule{closedToOthers, roles} }
 // has no rule.
 var rules = map[string]rule{
 	"processOrder":    {inContract, access.Roles{access.Submit}},
-	"getOrder":        {inContract, readers}, // with submit alone: own orders
-	"listOrders":      needs(access.Read),
+	"getOrder":        {inContract, readers},
+	"listOrders":      needs(readers...),
+	"searchOrders":    needs(access.Read),
 	"listTransitions": {closedToOthers, readers},
 	"listCalls":       {closedToOthers, readers},
 
@@ -52,8 +53,10 @@ var rules = map[string]rule{
 	"rejectOrder":       needs(access.Approve),
 	"settleStepOfOrder": needs(access.Settle),
 	"refundOrder":       needs(access.Operate),
+	"recordDispute":     needs(access.Operate),
 
-	"applyBulkVerb": needs(access.Operate, access.Approve, access.Settle), // and the role of the verb
+	"applyBulkVerb":  needs(access.Operate, access.Approve, access.Settle), // and the role of the verb
+	"getBulkRequest": needs(access.Read),
 
 	"listInventory":      needs(access.Read, access.Stock),
 	"getInventory":       needs(access.Read, access.Stock),
@@ -64,7 +67,7 @@ var rules = map[string]rule{
 	"startVerification": needs(access.Operate),
 	"getVerification":   needs(access.Read),
 
-	"listEvents": needs(access.Read),
+	"listEvents": needs(readers...),
 
 	"getOverview":     needs(access.Read),
 	"listErrorGroups": needs(access.Read),
@@ -114,6 +117,7 @@ var rules = map[string]rule{
 	"/":                    {class: alwaysOpen}, // not found
 }
 
+// readers may read orders: with submit alone those that they submitted.
 var readers = access.Roles{access.Submit, access.Read}
 
 // allows returns nil if a principal may use the operation. Errors: *access.NotIdentified, *forbidden.
@@ -137,7 +141,7 @@ func AllowedTo(p *access.Principal) (operations []string) {
 			if s.ruleAt(pattern).allows(p) != nil {
 				continue
 			}
-			if slices.Contains(submittersRead, op.OperationID) && !p.Has(access.Read) {
+			if slices.Equal(s.ruleAt(pattern).roles, readers) && !p.Has(access.Read) {
 				pattern += " (of orders that it submitted)"
 			}
 			operations = append(operations, pattern)
@@ -145,9 +149,6 @@ func AllowedTo(p *access.Principal) (operations []string) {
 	}
 	return operations
 }
-
-// submittersRead are the operations that the role submit alone allows for own orders.
-var submittersRead = []string{"getOrder", "listTransitions", "listCalls"}
 
 // guarded identifies the caller, and rejects a request without permission before reading its body.
 func (s *server) guarded(pattern string, next http.HandlerFunc) http.HandlerFunc {
@@ -259,7 +260,7 @@ func nameOf(p *access.Principal) string {
 // ruleAt returns the rule of the route with a pattern. It panics if there is none.
 func (s *server) ruleAt(pattern string) rule {
 	id := s.operationAt(pattern).OperationID
-	if _, verb, bulk := strings.Cut(pattern, bulkPath); bulk { // the same role as for one order
+	if verb, bulk := strings.CutPrefix(pattern, bulkVerbPattern); bulk { // the same role as for one order
 		id = operationOf(orders.Verb(verb))
 	}
 	rule, known := rules[id]
@@ -317,6 +318,9 @@ func secure(op *huma.Operation) {
 	case rule.class == alwaysOpen && len(rule.roles) > 0:
 		op.Security = []map[string][]string{{}, {tokenScheme: {}}}
 		op.Description += " Shows more to callers with the role " + anyOf(rule.roles) + "."
+	case slices.Equal(rule.roles, readers):
+		op.Description += " Needs the role " + anyOf(rule.roles) + "; with submit alone, it is limited to orders that you submitted."
+		op.Security = []map[string][]string{{tokenScheme: {}}}
 	case rule.class != alwaysOpen && len(rule.roles) > 0:
 		op.Description += " Needs the role " + anyOf(rule.roles) + "."
 		fallthrough

@@ -289,7 +289,8 @@ func (d *decoder) word(pointer string, known []any) string {
 	raw, ok := d.stringOf(pointer)
 	word := string(raw)
 	if ok && !slices.Contains(known, any(word)) {
-		d.fault(pointer, "unknown_word", "must be one of "+strings.ReplaceAll(strings.Trim(fmt.Sprint(known), "[]"), " ", ", "))
+		words := strings.Fields(strings.Trim(fmt.Sprint(known), "[]"))
+		d.fault(pointer, "unknown_word", mustBeOneOf+strings.Join(words, ", ")+suggestion(word, words))
 	}
 	return word
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"reflect"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/govalues/decimal"
 
 	"pawl/engine"
 	"pawl/fsm"
@@ -20,17 +22,19 @@ import (
 // bulkLimit is the timeout of a bulk request. Orders that were not reached by then are unchanged.
 const bulkLimit = time.Minute
 
-// bulkVerbs can be applied to many orders at once: all but refund, which has an amount for one order.
-var bulkVerbs = slices.DeleteFunc(slices.Clone(orders.Verbs), func(v orders.Verb) bool { return v == orders.Refund })
-
 // bulkPath is the prefix of the routes of bulk verbs, which share one documented operation.
 const bulkPath = "/api/bulk/"
+
+// bulkVerbPattern begins the pattern of the route of a bulk verb.
+const bulkVerbPattern = "POST " + bulkPath
 
 var bulkOperation = withBody(huma.Operation{
 	OperationID: "applyBulkVerb", Method: http.MethodPost, Path: bulkPath + "{verb}", Tags: []string{"orders"},
 	Summary: "Apply a verb to many orders",
 	Description: "Applies the verb to up to 1,000 orders, given by their ids or by a filter, and reports the result for each. " +
 		"It does not wait for the orders to end. Each verb requires the role that it requires for one order. " +
+		"refund gives back the amounts of refunds, or, with ids or a filter, all that is left of each order; it requires reason and requestId, " +
+		"and rejects unknown fields. " +
 		"With the same requestId, the verb is applied to an order only once. " +
 		"If a request with a filter is repeated, the answer starts with the orders that the verb was applied to before, and continues with those that match now, up to limit in all.",
 }, "invalid_idempotency_key", "stopping", "unavailable", "internal")
@@ -48,6 +52,11 @@ func (s *server) bulk(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), bulkLimit)
 	defer cancel()
+	if verb == orders.Refund {
+		if err := s.readRefunds(ctx, q, &b); err != nil {
+			return err
+		}
+	}
 	results, err := s.engine.DoAll(ctx, b)
 	if err != nil && (results == nil || r.Context().Err() != nil) {
 		return err
@@ -55,15 +64,67 @@ func (s *server) bulk(w http.ResponseWriter, r *http.Request) error {
 	out := bulkOutcome{Matched: len(results), Results: make([]bulkResult, len(results)), DryRun: b.Request.DryRun, IgnoredFields: q.ignored}
 	for i := range results {
 		out.Results[i] = s.bulkResultOf(&results[i], w.Header().Get("X-Request-Id"))
-		if out.Results[i].Applied {
+		if r := &out.Results[i]; r.Applied {
 			out.Applied++
+			out.add(&results[i])
 		}
 	}
 	return answerJSON(w, &out)
 }
 
+// add adds an order to the totals.
+func (out *bulkOutcome) add(r *engine.BulkResult) {
+	amount := r.Order.Amount
+	if r.Refund != nil {
+		amount = r.Refund.Amount
+	}
+	i := slices.IndexFunc(out.Totals, func(t currencyTotal) bool { return t.Currency == r.Order.Currency })
+	if i < 0 {
+		i, out.Totals = len(out.Totals), append(out.Totals, currencyTotal{Currency: r.Order.Currency})
+	}
+	t := &out.Totals[i]
+	sum, _ := t.sum.Add(amount) // at most BulkMost amounts
+	t.Orders, t.sum, t.Amount = t.Orders+1, sum, sum.String()
+}
+
+// readRefunds reads what a bulk refund is about. Nothing is refunded if any amount is faulty.
+func (s *server) readRefunds(ctx context.Context, q *sent[bulkBody], b *engine.Bulk) error {
+	if err := (preference{handling: strict}).judge(q.ignored, nil); err != nil { // without its amount, a refund returns everything
+		return err
+	}
+	if b.RequestID == "" {
+		return refundWithoutID()
+	}
+	b.Refund, b.Refunds = &engine.Refund{}, map[string]*engine.Refund{}
+	for _, r := range q.body.Refunds {
+		b.OrderIDs = append(b.OrderIDs, r.OrderID)
+	}
+	currencies, err := s.engine.Orders.Currencies(ctx, b.OrderIDs)
+	if err != nil {
+		return err
+	}
+	var faults []fieldError
+	for i, r := range q.body.Refunds {
+		refund, fault := refundIn(r.Amount, or(r.Restock, 0), currencies[r.OrderID])
+		if fault == nil && b.Refunds[r.OrderID] != nil {
+			fault = &fieldError{Pointer: "/orderId", Code: "repeated", Detail: "must be in the list only once"}
+		}
+		if b.Refunds[r.OrderID] = refund; fault != nil && len(faults) < maxFaults {
+			fault.Pointer = fmt.Sprintf("/refunds/%d%s", i, fault.Pointer)
+			faults = append(faults, *fault)
+		}
+	}
+	if len(faults) > 0 {
+		return newProblem("invalid_input", "", faults...)
+	}
+	return nil
+}
+
 func (s *server) bulkResultOf(r *engine.BulkResult, requestID string) bulkResult {
 	out, order := bulkResult{OrderID: r.OrderID, Applied: r.Err == nil}, &r.Order
+	if r.Refund != nil && r.Err == nil {
+		out.Refund = new(refundOf(r.Refund))
+	}
 	if refusal, ok := errors.AsType[*orders.NotApplicable](r.Err); ok {
 		order = &refusal.Order
 	}
@@ -87,14 +148,21 @@ type bulkRequest struct {
 }
 
 type bulkBody struct {
-	IDs     []name      `json:"ids,omitempty" nullable:"false" minItems:"1" maxItems:"1000" doc:"The orders; or use a filter." example:"[\"order-123\",\"order-124\"]"`
-	Filter  *bulkFilter `json:"filter,omitempty" doc:"Which orders. At least one field besides sort and limit is required."`
-	Policy  string      `json:"policy,omitempty" enum:"pinned,active" doc:"For retry: the policy that the orders continue with; pinned by default."`
-	Step    string      `json:"step,omitempty" enum:"charge,reserve,confirm" doc:"For step-result, which requires it: the step that the orders are performing or undoing."`
-	Outcome string      `json:"outcome,omitempty" enum:"done,refused,not_done" doc:"For step-result, which requires it: the outcome, as for one order."`
-	Code    string      `json:"code,omitempty" minLength:"1" maxLength:"255" doc:"For step-result: why it is not done, for programs."`
-	Detail  string      `json:"detail,omitempty" minLength:"1" maxLength:"1000" doc:"For step-result: why it is not done, for people."`
+	IDs     []name       `json:"ids,omitempty" nullable:"false" minItems:"1" maxItems:"1000" doc:"The orders; or use a filter." example:"[\"order-123\",\"order-124\"]"`
+	Filter  *bulkFilter  `json:"filter,omitempty" doc:"Which orders. At least one field besides sort and limit is required."`
+	Refunds []bulkRefund `json:"refunds,omitempty" nullable:"false" minItems:"1" maxItems:"1000" doc:"For refund, instead of ids or a filter: what to give back of each order."`
+	Policy  string       `json:"policy,omitempty" enum:"pinned,active" doc:"For retry: the policy that the orders continue with; pinned by default."`
+	Step    string       `json:"step,omitempty" enum:"charge,reserve,confirm" doc:"For step-result, which requires it: the step that the orders are performing or undoing."`
+	Outcome string       `json:"outcome,omitempty" enum:"done,refused,not_done" doc:"For step-result, which requires it: the outcome, as for one order."`
+	Code    string       `json:"code,omitempty" minLength:"1" maxLength:"255" doc:"For step-result: why it is not done, for programs."`
+	Detail  string       `json:"detail,omitempty" minLength:"1" maxLength:"1000" doc:"For step-result: why it is not done, for people."`
 	VerbBody
+}
+
+type bulkRefund struct {
+	OrderID string      `json:"orderId" minLength:"1" maxLength:"255" example:"order-123"`
+	Amount  amountInput `json:"amount,omitempty" doc:"How much; more than 0. Defaults to all that is left." example:"12.50"`
+	Restock *int32      `json:"restock,omitempty" minimum:"1" maximum:"2147483647" doc:"Units to return to stock at once."`
 }
 
 type bulkFilter struct {
@@ -115,12 +183,21 @@ type bulkFilter struct {
 
 // bulkOutcome is the result of a bulk request.
 type bulkOutcome struct {
-	Matched int          `json:"matched" minimum:"0" doc:"Number of orders that the verb was tried on."`
-	Applied int          `json:"applied" minimum:"0" doc:"Number of orders that the verb was applied to, or would be in a dry run."`
-	Results []bulkResult `json:"results" nullable:"false" doc:"One result for each order, in the order of the ids or of the list."`
-	DryRun  bool         `json:"dryRun,omitempty" doc:"True for a dry run: nothing was done, and each status is what the verb would lead to."`
+	Matched int             `json:"matched" minimum:"0" doc:"Number of orders that the verb was tried on."`
+	Applied int             `json:"applied" minimum:"0" doc:"Number of orders that the verb was applied to, or would be in a dry run."`
+	Results []bulkResult    `json:"results" nullable:"false" doc:"One result for each order, in the order of the ids or of the list."`
+	Totals  []currencyTotal `json:"totals,omitempty" nullable:"false" doc:"The orders that the verb was applied to, or would be, by currency."`
+	DryRun  bool            `json:"dryRun,omitempty" doc:"True for a dry run: nothing was done, and each status is what the verb would lead to."`
 
 	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Unknown fields of the request, which had no effect."`
+}
+
+type currencyTotal struct {
+	Currency string `json:"currency" doc:"ISO 4217." example:"USD"`
+	Orders   int    `json:"orders" minimum:"1"`
+	Amount   string `json:"amount" pattern:"^[0-9]+([.][0-9]+)?$" doc:"The sum of the orders, or of the refunds." example:"128.50"`
+
+	sum decimal.Decimal
 }
 
 type bulkResult struct {
@@ -134,6 +211,7 @@ type bulkResult struct {
 	Currency string  `json:"currency,omitempty" doc:"ISO 4217."`
 	Item     string  `json:"item,omitempty"`
 	Quantity int32   `json:"quantity,omitempty"`
+	Refund   *refund `json:"refund,omitempty" doc:"The refund, if one was requested. It may be open; Pawl continues it."`
 }
 
 // bulkVerb documents the verbs that can be applied to many orders.
@@ -142,7 +220,7 @@ type bulkVerb string
 // Schema lists them.
 func (bulkVerb) Schema(r huma.Registry) *huma.Schema {
 	s := &huma.Schema{Type: huma.TypeString, Description: "What to do with the orders."}
-	for _, verb := range bulkVerbs {
+	for _, verb := range orders.Verbs {
 		s.Enum = append(s.Enum, string(verb))
 	}
 	s.PrecomputeMessages()
@@ -153,12 +231,24 @@ func (bulkVerb) Schema(r huma.Registry) *huma.Schema {
 func checkBulk(verb orders.Verb) func(*decoder, *bulkBody) {
 	return func(d *decoder, body *bulkBody) {
 		d.refuseMisspelled(decidingNames...)
-		if d.has("ids") == d.has("filter") {
+		chosen := 0
+		for _, name := range []string{"ids", "filter", "refunds"} {
+			if d.has(name) {
+				chosen++
+			}
+		}
+		switch {
+		case d.has("refunds") && verb != orders.Refund:
+			d.fault("/refunds", "not_a_refund", "is only for refund")
+		case chosen != 1 && verb == orders.Refund:
+			d.fault("/refunds", "required", "exactly one of refunds, ids and filter is required")
+		case chosen != 1:
 			d.fault("/ids", "required", "exactly one of ids and filter is required")
 		}
 		if body.Filter != nil {
 			body.Filter.check(d)
 		}
+		d.require(d.has("reason") || verb != orders.Refund, "/reason")
 		if verb == orders.StepResult {
 			for _, name := range []string{"step", "outcome", "reason"} {
 				d.require(d.has(name), "/"+name)

@@ -222,7 +222,7 @@ func TestBulkBodies(t *testing.T) {
 		}
 		assert.Equal(t, strings.Join(faults, ", "), c.faults, c.body)
 	}
-	b.call(t, "POST /api/bulk/process", `{"ids":["a"]}`).wantProblem(t, 404, "unknown_route")
+	b.call(t, "POST /api/bulk/process", `{"ids":["a"]}`).wantProblem(t, 405, "method_not_allowed") // it would be a request id
 	b.call(t, "POST /api/bulk/cancel?dryRun=no", `{"ids":["a"]}`).wantProblem(t, 422, "invalid_parameter")
 	b.call(t, "POST /api/bulk/cancel", "").wantProblem(t, 422, "invalid_input")
 	b.call(t, "POST /api/bulk/cancel", `{"ids":["a"`).wantProblem(t, 400, "malformed_json")
@@ -256,4 +256,115 @@ func TestListHeldOrders(t *testing.T) {
 		assert.Equal(t, strings.Join(ids, " "), want, query)
 	}
 	b.get(t, "/api/orders?hold=forever").wantProblem(t, 422, "invalid_parameter")
+}
+
+// TestBulkRequest: what a request did can be read later, by order and in all, as it is then.
+func TestBulkRequest(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.waitsFor(t, "attention", "charging", "a", "b", "c")
+	b.process(t, ask("sold")).wantStatus(t, 200)
+	const request = `"requestId":"r/1","reason":"all","onBehalfOf":"ann"}`
+	read := func(query string) (out bulkRequestPage) {
+		t.Helper()
+		a := b.get(t, "/api/bulk/r%2F1"+query)
+		assert.Equal(t, a.status, 200, a.body)
+		assert.NoError(t, json.Unmarshal([]byte(a.body), &out))
+		return out
+	}
+	b.get(t, "/api/bulk/r%2F1").wantProblem(t, 404, "not_found")
+	b.bulkOf(t, "pause", `{"filter":{"hold":"retry"},`+request)
+	b.bulkOf(t, "pause?dryRun=true", `{"ids":["a","sold"],`+request)
+	b.get(t, "/api/bulk/r%2F1").wantProblem(t, 404, "not_found") // nothing was done
+	if out := b.bulkOf(t, "cancel", `{"ids":["a","b","sold","none"],`+request); out.Applied != 2 {
+		t.Errorf("%+v", out)
+	}
+	eventually(t, "they are canceled", func() bool { return read("").Totals[0].Orders == 2 && read("").Totals[0].State == "done" })
+	all := read("")
+	assert.Equal(t, all.Totals, []bulkTotal{{"done", "USD", 2, "2"}})
+	for i, id := range []string{"a", "b"} {
+		if r := all.Results[i]; r.OrderID != id || r.State != "done" || r.Verb != "cancel" || r.OnBehalfOf != "ann" || r.Reason != "all" || r.Amount != "1" {
+			t.Errorf("%+v", r)
+		}
+	}
+	b.waitsFor(t, "attention", "charging", "d")
+	b.bulkOf(t, "retry", `{"ids":["c"],`+request)
+	b.exec(t, `INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, request_id)
+		SELECT order_no, seq + 1, status, status, fence, 'retry', 'local', 'r/1' FROM orders WHERE order_id = 'd'`)
+	b.exec(t, `UPDATE orders SET seq = seq + 1, hold_reason = 'retries_exhausted: 3 calls' WHERE order_id = 'd'`)
+	eventually(t, "one is done, one held", func() bool { return len(read("").Totals) == 2 && read("").Totals[0].Orders == 3 })
+	assert.Equal(t, read("").Totals, []bulkTotal{{"done", "USD", 3, "3"}, {"held", "USD", 1, "1"}})
+	if r := read("").Results[3]; r.OrderID != "d" || r.State != "held" || r.Code != "retries_exhausted" || r.Detail != "3 calls" {
+		t.Errorf("%+v", r)
+	}
+	first := read("?limit=3")
+	second := read("?limit=3&cursor=" + first.NextCursor)
+	if len(first.Results) != 3 || len(second.Results) != 1 || second.NextCursor != "" || second.Results[0].OrderID != "d" {
+		t.Errorf("%+v, then %+v", first, second)
+	}
+	b.get(t, "/api/bulk/other?cursor="+first.NextCursor).wantProblem(t, 422, "invalid_parameter")
+	b.get(t, "/api/bulk/%00").wantProblem(t, 404, "not_found")
+}
+
+// TestBulkRefunds: each order gets its amount back, or all that is left, once.
+func TestBulkRefunds(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.stock(t, "widget", `{"onHand":10}`).wantStatus(t, 200)
+	for _, order := range []string{`"orderId":"a","amount":10`, `"orderId":"b","amount":20`, `"orderId":"c","amount":30,"currency":"EUR"`, `"orderId":"d","amount":5,"customerId":"ann"`, `"orderId":"e","amount":6,"customerId":"ann"`} {
+		b.process(t, `{`+order+`,"item":"widget"}`).wantStatus(t, 200)
+	}
+	b.waitsFor(t, "attention", "charging", "open")
+	const list = `{"refunds":[{"orderId":"a","amount":"2.50","restock":1},{"orderId":"b"},{"orderId":"c","amount":31},{"orderId":"open"},{"orderId":"none","amount":1}],
+		"reason":"recall","requestId":"r"}`
+	for _, target := range []string{"refund?dryRun=true", "refund"} {
+		a := b.call(t, "POST /api/bulk/"+target, list)
+		var out struct{ Totals []currencyTotal }
+		assert.NoError(t, json.Unmarshal([]byte(a.body), &out))
+		if len(out.Totals) != 1 || out.Totals[0].Orders != 2 || out.Totals[0].Amount != "22.50" || out.Totals[0].Currency != "USD" {
+			t.Errorf("%s", a.body)
+		}
+		var codes []string
+		for _, r := range b.bulkOf(t, target, list).Results { // again
+			codes = append(codes, strings.TrimSuffix(r.OrderID+" "+r.Code, " "))
+		}
+		assert.Equal(t, strings.Join(codes, ", "), "a, b, c refund_too_large, open not_applicable, none not_found")
+	}
+	assert.Equal(t, b.count(t, `SELECT count(*) FROM books.refunds WHERE reason = 'recall'`), 2, "refunds")
+	assert.Equal(t, b.count(t, `SELECT on_hand FROM books.inventory WHERE item = 'widget'`), 6, "on hand: five sold, one put back")
+	// By filter: what has nothing left is passed over, and the same request does nothing more.
+	for range 2 {
+		if out := b.bulkOf(t, "refund", `{"filter":{"customerId":"ann","limit":1},"reason":"recall","requestId":"f1"}`); out.Applied != 1 || out.Results[0].OrderID != "e" {
+			t.Errorf("%+v", out)
+		}
+	}
+	if out := b.bulkOf(t, "refund", `{"filter":{"customerId":"ann","limit":1},"reason":"recall","requestId":"f2"}`); out.Applied != 1 || out.Results[0].OrderID != "d" {
+		t.Errorf("%+v", out)
+	}
+	if out := b.bulkOf(t, "refund", `{"filter":{"customerId":"ann"},"reason":"recall","requestId":"f3"}`); out.Matched != 0 {
+		t.Errorf("%+v", out)
+	}
+	page := b.get(t, "/api/bulk/f1")
+	if !strings.Contains(page.body, `"totals":[{"state":"done","currency":"USD","orders":1,"amount":"6.00"}]`) {
+		t.Errorf("%s", page.body)
+	}
+	for body, pointer := range map[string]string{
+		`{"refunds":[{"orderId":"a"}],"requestId":"x"}`:                                                              "/reason",
+		`{"refunds":[{"orderId":"a"}],"reason":"r"}`:                                                                 "/requestId",
+		`{"refunds":[{"orderId":"b"},{"orderId":"a","amount":"1.001"}],"reason":"r","requestId":"x"}`:                "/refunds/1/amount",
+		`{"refunds":[{"orderId":"a","amount":""}],"reason":"r","requestId":"x"}`:                                     "/refunds/0/amount",
+		`{"refunds":[{"orderId":"a","amount":0}],"reason":"r","requestId":"x"}`:                                      "/refunds/0/amount",
+		`{"refunds":[{"orderId":"a","amont":1}],"reason":"r","requestId":"x"}`:                                       "/refunds/0/amont",
+		`{"refunds":[{"orderId":"a","amount":1},{"orderId":"a","amount":1}],"reason":"r","requestId":"x"}`:           "/refunds/1/orderId",
+		`{"refunds":[{"orderId":"a"}],"ids":["a"],"reason":"r","requestId":"x"}`:                                     "/refunds",
+		`{"ids":["a"],"reason":"r","requestId":"x","amount":1}`:                                                      "/amount",
+		`{"refunds":[` + strings.Repeat(`{"orderId":"a"},`, 1000) + `{"orderId":"a"}],"reason":"r","requestId":"x"}`: "/refunds",
+	} {
+		p := b.call(t, "POST /api/bulk/refund", body).wantProblem(t, 422, "invalid_input")
+		if len(p.Errors) != 1 || p.Errors[0].Pointer != pointer {
+			t.Errorf("%.100s: %+v", body, p.Errors)
+		}
+	}
+	b.call(t, "POST /api/bulk/cancel", `{"refunds":[{"orderId":"a"}]}`).wantProblem(t, 422, "invalid_input")
+	assert.Equal(t, b.count(t, `SELECT count(*) FROM books.refunds WHERE reason = 'r'`), 0, "refunds of faulty requests")
 }

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"pawl/internal/access"
 	"pawl/internal/events"
 )
 
@@ -68,6 +69,9 @@ func (s *server) streamEvents(ctx context.Context, after events.Cursor, filter e
 	st := &stream{
 		server: s, listener: listener, rights: s.rightsOf(w, r, listEventsOperation.OperationID), place: place, payer: payerOf(w),
 		ends: time.Now().Add(streamLasts + rand.N(streamLasts/4)),
+	}
+	if principalOf(w).Has(access.Read) {
+		st.rights.rule = needs(access.Read) // the role submit would not do for all orders
 	}
 	if err := st.takeOver(w); err != nil {
 		place.leave()

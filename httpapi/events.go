@@ -24,8 +24,9 @@ var listEventsOperation = failing(huma.Operation{
 		"or at once if too many of your requests are waiting. " +
 		"With Accept: text/event-stream, events are sent as they happen, as server-sent events, each with its cursor " +
 		"as id, and a heartbeat every 15 seconds. " +
-		"A stream continues after Last-Event-ID, or else after the parameter after. Without either, it starts now.",
-}, "invalid_parameter", "cursor_expired", "overloaded", "stopping", "unavailable", "internal")
+		"A stream continues after Last-Event-ID, or else after the parameter after. Without either, it starts now. " +
+		"With the role submit alone, the parameter order is required.",
+}, "not_found", "invalid_parameter", "cursor_expired", "overloaded", "stopping", "unavailable", "internal")
 
 type listEventsRequest struct {
 	After  string   `query:"after" maxLength:"30" doc:"nextCursor of the previous page, or the cursor of an event. oldest: from the first event kept. latest: from now on." default:"oldest"`
@@ -64,6 +65,9 @@ func wireEventOf(e *events.Event) wireEvent { return wireEvent{e.JSON()} }
 
 func (s *server) listEvents(ctx context.Context, in *listEventsRequest) (*listEventsAnswer, error) {
 	filter, err := in.filter()
+	if err == nil {
+		err = s.followable(ctx, in.Order)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -332,8 +332,10 @@ func TestDetailsOfParameters(t *testing.T) {
 	for query, detail := range map[string]string{
 		"limit=201":              "expected number <= 200, not 201",
 		"limit=-9999999999":      "expected number >= 1, not -9999999999",
-		"hold=forever":           `expected value to be one of "retry, callback, scheduled, queued, approval, paused, attention"`,
-		"status=failed,finished": `expected value to be one of "pending, charging, reserving, confirming, completed, releasing, refunding, failed, canceled"`,
+		"hold=forever":           `must be one of retry, callback, scheduled, queued, approval, paused, attention`,
+		"status=failed,finished": `must be one of pending, charging, reserving, confirming, completed, releasing, refunding, failed, canceled`,
+		"hold=atention":          `must be one of retry, callback, scheduled, queued, approval, paused, attention; did you mean attention?`,
+		"status=faild":           `must be one of pending, charging, reserving, confirming, completed, releasing, refunding, failed, canceled; did you mean failed?`,
 		"holdReason=x":           "is required with holdReason",
 		"Status=failed":          "unknown parameter; must be one of status, customerId, item, hold, holdReason, failureStep, failureCode, amountFrom, amountTo, createdFrom, createdTo, sort, limit, cursor",
 	} {

@@ -43,6 +43,7 @@ var onceDone = map[string]done{
 	"rejectOrder":            {prepare: waitingFor("approval", "pending"), count: ofVerb},
 	"settleStepOfOrder":      {prepare: inDoubt, count: ofVerb},
 	"refundOrder":            {prepare: sold, count: `SELECT count(*) FROM books.refunds WHERE order_id = $1`},
+	"recordDispute":          {prepare: sold, count: `SELECT count(*) FROM books.disputes WHERE order_id = $1`},
 	"applyBulkVerb":          {prepare: waitingFor("attention", "charging"), count: ofVerb},
 	"setInventory":           {count: ofStock},
 	"adjustInventory":        {count: ofStock, prepare: inStock},

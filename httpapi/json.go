@@ -318,6 +318,16 @@ func (d *decoder) refuseMisspelled(deciding ...string) {
 	})
 }
 
+// suggestion ends a text with the word that was probably meant, if one of the known words is one letter off.
+func suggestion(given string, known []string) string {
+	for _, word := range known {
+		if oneEditApart(strings.ToLower(given), word) {
+			return "; did you mean " + word + "?"
+		}
+	}
+	return ""
+}
+
 // oneEditApart reports whether a becomes b if one character is added, removed or replaced, or two neighbors are
 // exchanged: a Damerau-Levenshtein distance of 1.
 func oneEditApart(a, b string) bool {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
+	"github.com/danielgtaylor/huma/v2/validation"
 
 	"pawl/fsm"
 	"pawl/internal/orders"
@@ -37,6 +38,7 @@ Every response has an X-Request-Id: the one of the request, or a new one.`
 
 // Huma creates errors through a package variable. Its own ones contain values of the request; ours never do.
 func init() {
+	validation.MsgExpectedOneOf = mustBeOneOf + "%s" // as for bodies
 	huma.NewError = func(status int, _ string, errs ...error) huma.StatusError { return humaProblem(status, errs) }
 }
 
@@ -136,6 +138,10 @@ func parameterFault(d *huma.ErrorDetail) fieldError {
 	if number, ok := d.Value.(int64); ok { // out of range; a text that is not a number is a string here
 		fault.Detail += ", not " + decimalText(number)
 	}
+	if words, ok := strings.CutPrefix(d.Message, mustBeOneOf); ok {
+		given, _ := d.Value.(string)
+		fault.Detail += suggestion(given, strings.Split(words, ", "))
+	}
 	place, name, _ := strings.Cut(d.Location, ".")
 	if place == "header" {
 		fault.Header = name
@@ -144,6 +150,9 @@ func parameterFault(d *huma.ErrorDetail) fieldError {
 	fault.Parameter, _, _ = strings.Cut(name, "[") // without the index of a list entry
 	return fault
 }
+
+// mustBeOneOf begins the detail of a word that is none of the known ones, which follow it.
+const mustBeOneOf = "must be one of "
 
 // accepted documents the 202 with an order that is not final. Only the 202 has the headers Location and Retry-After.
 func accepted(op *huma.Operation) {

@@ -56,6 +56,20 @@ type OrderTerms struct {
 	Action        object     `json:"action,omitempty" doc:"What the customer must do, as the provider described it."`
 	Refunded      string     `json:"refunded,omitempty" pattern:"^[0-9]+([.][0-9]+)?$" doc:"The sum of the refunds that succeeded, as a decimal. Absent if no refund was requested."`
 	Refunds       []refund   `json:"refunds,omitempty" nullable:"false" doc:"The requested refunds, oldest first."`
+	Disputes      []dispute  `json:"disputes,omitempty" nullable:"false" doc:"What was reported about disputes of the charge, oldest first."`
+}
+
+// dispute is a state that a dispute has had.
+type dispute struct {
+	Reference string    `json:"reference" doc:"The provider's name for the dispute." example:"dp_1P8xZq"`
+	State     string    `json:"state" enum:"opened,won,lost" doc:"opened: it is open until another entry says won or lost."`
+	Amount    string    `json:"amount" pattern:"^[0-9]+([.][0-9]+)?$" doc:"A decimal." example:"99.99"`
+	Reason    string    `json:"reason,omitempty" example:"fraudulent"`
+	At        time.Time `json:"at" doc:"When it happened, as reported."`
+}
+
+func disputeOf(d *orders.ReportedDispute) dispute {
+	return dispute{Reference: d.Reference, State: d.State, Amount: d.Amount.String(), Reason: d.Reason, At: d.At.UTC()}
 }
 
 // refund is a requested refund.
@@ -177,7 +191,7 @@ func orderOf(o *orders.Order) order {
 var forever = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func termsOf(row *orders.Order) *OrderTerms {
-	if row.Policy == nil && row.CustomerID == nil && row.StartAt == nil && row.CompleteBy == nil && row.ReservedUntil == nil && row.Refunds == nil {
+	if row.Policy == nil && row.CustomerID == nil && row.StartAt == nil && row.CompleteBy == nil && row.ReservedUntil == nil && row.Refunds == nil && row.Disputes == nil {
 		return nil // the others come with a policy
 	}
 	terms := &OrderTerms{
@@ -187,6 +201,9 @@ func termsOf(row *orders.Order) *OrderTerms {
 	if row.RefundList != nil {
 		refunds := orders.Refunds(row)
 		terms.Refunds, terms.Refunded = each(refunds, refundOf), orders.Refunded(row).String()
+	}
+	if row.DisputeList != nil {
+		terms.Disputes = each(orders.Disputes(row), disputeOf)
 	}
 	if row.Calls != nil {
 		terms.Calls = *row.Calls

@@ -103,6 +103,9 @@ func (s *server) listOrders(ctx context.Context, in *listOrdersRequest) (page or
 	if err != nil {
 		return page, err
 	}
+	if p := principalOf(writerOf(ctx)); !p.Has(access.Read) {
+		filter.SubmittedBy = p.Name
+	}
 	rows, next, err := s.engine.Orders.List(ctx, filter)
 	if next > 0 {
 		page.NextCursor = sealCursor(in.binding(), decimalText(next))
@@ -231,6 +234,19 @@ func (s *server) readable(ctx context.Context, orderID string) error {
 		return &orders.NotFound{What: "order", Name: orderID}
 	}
 	return err
+}
+
+// followable returns nil if the caller may follow the events of an order, or with an empty id all events. Errors:
+// *forbidden, and those of readable.
+func (s *server) followable(ctx context.Context, orderID string) error {
+	p := principalOf(writerOf(ctx))
+	switch {
+	case p.Has(access.Read):
+		return nil
+	case orderID == "":
+		return &forbidden{principal: p, roles: access.Roles{access.Read}}
+	}
+	return s.readable(ctx, orderID)
 }
 
 // withheld replaces an answer that would show an order of another submitter by an error, even if the input matches.

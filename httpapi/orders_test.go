@@ -275,6 +275,23 @@ func TestForeignOrders(t *testing.T) {
 		}
 		as("desk", "GET /api/orders/mine"+path, "").wantProblem(t, http.StatusForbidden, "forbidden")
 	}
+	for query, want := range map[string]string{"": "mine", "item=widget": "mine", "status=failed": "", "customerId=c": "", "sort=oldest&limit=1": "mine"} {
+		for name, want := range map[string]string{"shop": want, "other": ""} {
+			page := as(name, "GET /api/orders?"+query, "").wantStatus(t, http.StatusOK)
+			if ids := each(page.Orders, func(o *shape) string { return o.OrderID }); strings.Join(ids, " ") != want {
+				t.Errorf("%s lists %q with %s, want %q", name, ids, query, want)
+			}
+		}
+	}
+	assert.Equal(t, len(as("reader", "GET /api/orders", "").wantStatus(t, http.StatusOK).Orders), 2)
+	as("shop", "GET /api/search?term=mine", "").wantProblem(t, http.StatusForbidden, "forbidden")
+	as("shop", "GET /api/events", "").wantProblem(t, http.StatusForbidden, "forbidden")
+	b.number(t)
+	if page := as("shop", "GET /api/events?wait=60&order=mine&status=completed", ""); page.status != 200 || !strings.Contains(page.body, `"orderId":"mine"`) {
+		t.Errorf("events of an own order: %d %s", page.status, page.body)
+	}
+	as("other", "GET /api/events?order=mine", "").wantProblem(t, http.StatusNotFound, "not_found")
+	as("other", "GET /api/events?order=none", "").wantProblem(t, http.StatusNotFound, "not_found")
 	as("other", "GET /api/orders/old", "").wantStatus(t, http.StatusOK)
 	same := as("other", process, `{"orderId":"mine","amount":"7.77","item":"widget"}`)
 	different := as("other", process, `{"orderId":"mine","amount":"8.88","item":"widget"}`)

@@ -31,6 +31,7 @@ type overview struct {
 	LateUndos           int64            `json:"lateUndos" doc:"Late effects that are not undone yet."`
 	Refunds             int64            `json:"refunds" doc:"Open refunds."`
 	OldestRefundSeconds float64          `json:"oldestRefundSeconds" doc:"Age of the oldest open refund that its provider has not accepted; 0 if there is none."`
+	Disputes            int64            `json:"disputes" doc:"Disputes that were neither won nor lost."`
 	Replica             string           `json:"replica" doc:"Name of the replica that answers." example:"shop-1:4711"`
 	Replicas            []replica        `json:"replicas" nullable:"false" doc:"The replicas connected to the database."`
 	Steps               []providerStep   `json:"providerSteps" nullable:"false" doc:"Steps for which this replica has called providers."`
@@ -81,7 +82,7 @@ func (s *server) getOverview(ctx context.Context, _ *struct{}) (overview, error)
 func overviewOf(v *orders.Overview, pools []engine.CallPoolStats) overview {
 	out := overview{
 		At: v.At, Replica: pg.ReplicaName(),
-		OverdueSeconds: v.Overdue.Seconds(), LateUndos: v.LateUndos, Refunds: v.Refunds, OldestRefundSeconds: v.Refund.Seconds(),
+		OverdueSeconds: v.Overdue.Seconds(), LateUndos: v.LateUndos, Refunds: v.Refunds, OldestRefundSeconds: v.Refund.Seconds(), Disputes: v.Disputes,
 		Statuses: each(v.Statuses, func(c *orders.StatusCount) statusCount { return statusCount{state(c.Status), c.Orders, c.More} }),
 		Replicas: each(v.Replicas, func(r *orders.Replica) replica { return replica{r.Name, r.Connections, r.Since} }),
 		Steps: each(pools, func(p *engine.CallPoolStats) providerStep {

@@ -11,6 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"pawl/internal/access"
+	"pawl/internal/orders"
 )
 
 // readLimit is the time limit of requests that only wait for the database.
@@ -163,7 +164,7 @@ func patternsOf(documented string) (patterns []string) {
 	if !bulk {
 		return []string{documented}
 	}
-	for _, verb := range bulkVerbs {
+	for _, verb := range orders.Verbs {
 		patterns = append(patterns, method+bulkPath+string(verb))
 	}
 	return patterns
@@ -171,8 +172,8 @@ func patternsOf(documented string) (patterns []string) {
 
 // documentedAs is the pattern of a route in the API description.
 func documentedAs(pattern string) string {
-	if method, _, bulk := strings.Cut(pattern, bulkPath); bulk {
-		return method + bulkOperation.Path
+	if strings.HasPrefix(pattern, bulkVerbPattern) {
+		return bulkOperation.Method + " " + bulkOperation.Path
 	}
 	return pattern
 }

@@ -250,12 +250,10 @@ func (s *server) refund(w http.ResponseWriter, r *sent[refundBody]) error {
 // readRefund reads a refund. The currency of the order limits the digits of its amount.
 func (s *server) readRefund(ctx context.Context, body *refundBody, q *engine.Request) (*engine.Refund, error) {
 	if q.RequestID == "" {
-		return nil, newProblem("invalid_input", "", fieldError{Pointer: "/requestId", Code: "required",
-			Detail: "is required if there is no Idempotency-Key: without one, a repeated request would refund twice"})
+		return nil, refundWithoutID()
 	}
-	refund := &engine.Refund{Restock: or(body.Restock, 0)}
 	if body.Amount == nil {
-		return refund, nil
+		return &engine.Refund{Restock: or(body.Restock, 0)}, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
@@ -263,16 +261,36 @@ func (s *server) readRefund(ctx context.Context, body *refundBody, q *engine.Req
 	if err != nil {
 		return nil, err
 	}
-	currency, _ := iso4217.Find(o.Currency) // checked when the order was admitted
-	amount, code, detail := amountIn(body.Amount, currency)
-	if code == "" && !amount.IsPos() {
-		code, detail = "out_of_range", "must be greater than 0"
+	refund, fault := refundIn(body.Amount, or(body.Restock, 0), o.Currency)
+	if fault != nil {
+		return nil, newProblem("invalid_input", "", *fault)
 	}
-	if code != "" {
-		return nil, newProblem("invalid_input", "", fieldError{Pointer: "/amount", Code: code, Detail: detail})
-	}
-	refund.Amount = &amount
 	return refund, nil
+}
+
+func refundWithoutID() error {
+	return newProblem("invalid_input", "", fieldError{Pointer: "/requestId", Code: "required",
+		Detail: "is required if there is no Idempotency-Key: without one, a repeated request would refund twice"})
+}
+
+// refundIn reads a refund in the currency of its order, which was checked when the order was admitted. It is empty for an
+// order that does not exist.
+func refundIn(given amountInput, restock int32, code string) (*engine.Refund, *fieldError) {
+	if given == nil {
+		return &engine.Refund{Restock: restock}, nil
+	}
+	currency, known := iso4217.Find(code)
+	if !known {
+		currency.Digits = 4
+	}
+	amount, fault, detail := amountIn(given, currency)
+	if fault == "" && !amount.IsPos() {
+		fault, detail = "out_of_range", "must be greater than 0"
+	}
+	if fault != "" {
+		return nil, &fieldError{Pointer: "/amount", Code: fault, Detail: detail}
+	}
+	return &engine.Refund{Amount: &amount, Restock: restock}, nil
 }
 
 // refundOpen reports whether the refund of a request is unfinished.

@@ -100,7 +100,8 @@ CREATE TABLE pawl.orders (
   concurrency_key text COLLATE "C",
   action          jsonb,            -- what the customer must do
   refunds         integer,          -- number of requested refunds, and so the number of the last one; null: none
-  lines           json              -- as the API writes them, to the byte; null: it is an order of one item
+  lines           json,             -- as the API writes them, to the byte; null: it is an order of one item
+  disputes        integer           -- number of rows in disputes; null: none
 ) WITH (
   -- There is room for three more versions of a row, so moves stay on its page (HOT).
   fillfactor = 50,

@@ -44,7 +44,7 @@ CREATE TABLE pawl.charges (
   currency    text COLLATE "C" NOT NULL,
   amount      pawl.money_amount NOT NULL,
   executor    text COLLATE "C",
-  reference   text,
+  reference   text COLLATE "C",
   data        jsonb,
   in_doubt    boolean,
   capture     text COLLATE "C",
@@ -52,6 +52,7 @@ CREATE TABLE pawl.charges (
   CONSTRAINT charges_pkey PRIMARY KEY (order_no, generation)
 ) WITH (vacuum_truncate = false);
 CREATE UNIQUE INDEX charges_live ON pawl.charges (order_no) WHERE refunded_at IS NULL;
+CREATE INDEX charges_reference ON pawl.charges (reference, order_no) WHERE reference IS NOT NULL; -- for searches, like the two below
 
 -- One row for each item of the order, numbered by line. The first has the reference and the data.
 CREATE TABLE pawl.reservations (
@@ -63,13 +64,14 @@ CREATE TABLE pawl.reservations (
   line        smallint NOT NULL DEFAULT 1,
   item        text COLLATE "C" NOT NULL,
   executor    text COLLATE "C",
-  reference   text,
+  reference   text COLLATE "C",
   data        jsonb,
   in_doubt    boolean,
   CONSTRAINT reservations_pkey PRIMARY KEY (order_no, generation, line)
 ) WITH (vacuum_truncate = false);
 CREATE UNIQUE INDEX reservations_live ON pawl.reservations (order_no) WHERE released_at IS NULL AND line = 1;
 CREATE INDEX reservations_item ON pawl.reservations (item, order_no);
+CREATE INDEX reservations_reference ON pawl.reservations (reference, order_no) WHERE reference IS NOT NULL;
 
 -- A remote confirmation. That of the ledger is the final move itself.
 CREATE TABLE pawl.confirmations (
@@ -92,7 +94,7 @@ CREATE TABLE pawl.refunds (
   generation  integer NOT NULL,
   currency    text COLLATE "C" NOT NULL,
   amount      pawl.money_amount NOT NULL,
-  reference   text,
+  reference   text COLLATE "C",
   number      integer NOT NULL DEFAULT 0 CONSTRAINT refunds_number CHECK (number >= 0),
   claims      integer NOT NULL DEFAULT 0,
   state       pawl.refund_state NOT NULL DEFAULT 'done',
@@ -109,6 +111,7 @@ CREATE TABLE pawl.refunds (
 ) WITH (vacuum_truncate = false);
 CREATE UNIQUE INDEX refunds_request ON pawl.refunds (order_no, request_id) WHERE request_id IS NOT NULL; -- part of its key
 CREATE INDEX refunds_due ON pawl.refunds (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX refunds_reference ON pawl.refunds (reference, order_no) WHERE reference IS NOT NULL;
 
 -- +goose StatementBegin
 CREATE FUNCTION pawl.guard_refund() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -158,6 +161,35 @@ CREATE TRIGGER refunds_guard_change AFTER UPDATE ON pawl.refunds FOR EACH ROW WH
     coalesce(OLD.executor, ''), coalesce(OLD.request_id, ''))
   OR NEW.state <> OLD.state AND OLD.state = 'failed')
 ) EXECUTE FUNCTION pawl.refuse_refund_change();
+
+-- What was reported about disputes of charges: each state of each dispute once. They are facts: they move nothing, and
+-- never change. won and lost are from the point of view of the seller.
+CREATE DOMAIN pawl.dispute_state AS text COLLATE "C" CONSTRAINT dispute_state CHECK (VALUE IN ('opened', 'won', 'lost'));
+CREATE TABLE pawl.disputes (
+  order_no    bigint NOT NULL,
+  recorded_at timestamptz NOT NULL DEFAULT now(),
+  at          timestamptz NOT NULL,           -- when it happened, as reported
+  amount      pawl.money_amount NOT NULL CONSTRAINT disputes_amount CHECK (amount > 0),
+  state       pawl.dispute_state NOT NULL,
+  currency    text COLLATE "C" NOT NULL,
+  reference   text COLLATE "C" NOT NULL CONSTRAINT disputes_reference CHECK (reference <> ''), -- the provider's, of the dispute
+  reason      text,
+  CONSTRAINT disputes_pkey PRIMARY KEY (order_no, reference, state)
+) WITH (vacuum_truncate = false);
+CREATE INDEX disputes_reference ON pawl.disputes (reference, order_no);
+
+-- +goose StatementBegin
+CREATE FUNCTION pawl.guard_dispute() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF NOT EXISTS (SELECT FROM pawl.charges AS c WHERE c.order_no = NEW.order_no AND c.currency = NEW.currency) THEN
+    RAISE EXCEPTION 'order_no %: dispute % is about no charge in %', NEW.order_no, NEW.reference, NEW.currency
+      USING ERRCODE = 'check_violation', CONSTRAINT = 'disputes_guard';
+  END IF;
+  RETURN NULL;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER disputes_guard AFTER INSERT ON pawl.disputes FOR EACH ROW EXECUTE FUNCTION pawl.guard_dispute();
+CREATE TRIGGER kept BEFORE UPDATE OR DELETE OR TRUNCATE ON pawl.disputes FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 
 -- One row per item that was ever reserved or given stock. Until it is given stock, an item is untracked and never
 -- runs out. Reserving raises reserved. Confirming is the sale, which lowers on_hand and reserved. on_hand - reserved
@@ -235,7 +267,11 @@ SELECT o.*, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_
     SELECT jsonb_agg(jsonb_strip_nulls(jsonb_build_object('refund', f.number, 'state', f.state, 'amount', f.amount::text, 'restock', f.restock,
       'reason', f.reason, 'requestId', f.request_id, 'createdAt', f.created_at, 'finishedAt', f.finished_at,
       'reference', f.reference, 'code', f.code, 'detail', f.detail)) ORDER BY f.number)
-    FROM pawl.refunds AS f WHERE f.order_no = o.order_no AND f.generation = o.generation AND f.number > 0) END)::jsonb AS refund_list
+    FROM pawl.refunds AS f WHERE f.order_no = o.order_no AND f.generation = o.generation AND f.number > 0) END)::jsonb AS refund_list,
+  (CASE WHEN o.disputes IS NOT NULL THEN (
+    SELECT jsonb_agg(jsonb_strip_nulls(jsonb_build_object('reference', d.reference, 'state', d.state, 'amount', d.amount::text,
+      'reason', d.reason, 'at', d.at)) ORDER BY d.at, d.reference, array_position(ARRAY['opened', 'won', 'lost'], d.state::text))
+    FROM pawl.disputes AS d WHERE d.order_no = o.order_no) END)::jsonb AS dispute_list
 FROM pawl.orders AS o
 LEFT JOIN pawl.charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
 LEFT JOIN pawl.reservations AS r ON r.order_no = o.order_no AND r.generation = o.generation AND r.line = 1;
@@ -244,7 +280,7 @@ LEFT JOIN pawl.reservations AS r ON r.order_no = o.order_no AND r.generation = o
 CREATE VIEW pawl.no_effects AS
 SELECT NULL::timestamptz AS charged_at, NULL::timestamptz AS refunded_at, NULL::timestamptz AS reserved_at, NULL::timestamptz AS released_at,
   NULL::text AS charge_reference, NULL::text AS reserve_reference, NULL::boolean AS charge_in_doubt, NULL::boolean AS reserve_in_doubt,
-  NULL::jsonb AS refund_list;
+  NULL::jsonb AS refund_list, NULL::jsonb AS dispute_list;
 
 -- The orders of a page, in its order, up to a number of bytes; the last order may exceed it. Only compressed values
 -- are decompressed to be measured.
@@ -253,19 +289,46 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT s.order_no FROM (
     SELECT m.order_no, m.size, sum(m.size) OVER (ORDER BY array_position(page, m.order_no)) AS total
     FROM (
-      SELECT o.order_no, 1000 * coalesce(o.refunds, 0) + coalesce(octet_length(o.action::text), 0)
+      SELECT o.order_no, 1000 * (coalesce(o.refunds, 0) + coalesce(o.disputes, 0)) + coalesce(octet_length(o.action::text), 0)
         + coalesce(CASE WHEN pg_column_compression(o.metadata) IS NULL THEN pg_column_size(o.metadata)
           ELSE octet_length(o.metadata::text) END, 0) AS size
       FROM pawl.orders AS o WHERE o.order_no = ANY(page)) AS m) AS s
   WHERE s.total - s.size < bytes
 $$;
 
+-- The newest orders with a value under one of the metadata keys that can be searched. There is an index for each key,
+-- which the owner makes (pawl migrate search-keys), and its comment is the key. The conditions are those of the index.
+-- Its values are cut, because a row of an index has a limit, so they are compared again.
+-- +goose StatementBegin
+CREATE FUNCTION pawl.orders_by_metadata(term text, most integer) RETURNS TABLE (order_no bigint, key text)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  FOR key IN
+    SELECT obj_description(i.indexrelid, 'pg_class') FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
+    WHERE i.indrelid = 'pawl.orders'::regclass AND i.indisvalid AND starts_with(c.relname, 'orders_metadata_') ORDER BY 1
+  LOOP
+    CONTINUE WHEN key IS NULL;
+    RETURN QUERY EXECUTE format($f$
+      SELECT f.order_no, %1$L::text FROM (
+        SELECT o.order_no, o.metadata ->> %1$L AS value FROM pawl.orders AS o
+        WHERE o.metadata ? %1$L AND (left(o.metadata ->> %1$L, 255) COLLATE "C", o.order_no) > (left($1, 255), 0)
+          AND (left(o.metadata ->> %1$L, 255) COLLATE "C", o.order_no) < (left($1, 255), 9223372036854775807)
+        ORDER BY left(o.metadata ->> %1$L, 255) COLLATE "C" DESC, o.order_no DESC LIMIT $2) AS f
+      WHERE f.value = $1$f$, key) USING term, most;
+  END LOOP;
+END $$;
+-- +goose StatementEnd
+
 -- +goose Down
+DROP FUNCTION pawl.orders_by_metadata(text, integer);
 DROP FUNCTION pawl.orders_within(bigint[], bigint);
 DROP VIEW pawl.no_effects, pawl.full_orders;
 DROP TABLE pawl.stock_movements;
 DROP TABLE pawl.inventory;
 DROP DOMAIN pawl.stock_count;
+DROP TABLE pawl.disputes;
+DROP FUNCTION pawl.guard_dispute();
+DROP DOMAIN pawl.dispute_state;
 DROP TABLE pawl.refunds;
 DROP FUNCTION pawl.refuse_refund_change();
 DROP FUNCTION pawl.guard_refund();

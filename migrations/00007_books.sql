@@ -38,6 +38,11 @@ SELECT o.order_id::text, r.generation, r.amount::numeric, r.currency, r.created_
   r.claims, r.due_at, r.sent_at, CASE WHEN r.number = 0 THEN r.created_at ELSE r.finished_at END AS finished_at, r.code, r.detail
 FROM pawl.orders o JOIN pawl.refunds r ON r.order_no = o.order_no;
 
+-- What was reported about disputes, as it came. A dispute without a row that says won or lost is open.
+CREATE VIEW books.disputes AS
+SELECT o.order_id::text, d.reference, d.state::text, d.amount::numeric, d.currency, d.reason, d.at, d.recorded_at
+FROM pawl.orders o JOIN pawl.disputes d ON d.order_no = o.order_no;
+
 -- state: held (counts in inventory.reserved), sold (its order is completed), released.
 CREATE VIEW books.reservations AS
 SELECT o.order_id::text, r.generation, r.item, r.quantity::integer,
@@ -98,7 +103,7 @@ SELECT a.at, 'policy_activated', a.actor, a.on_behalf_of, NULL, NULL, a.version:
 UNION ALL
 SELECT t.at, t.verb, t.actor, t.on_behalf_of, NULL, NULL, o.order_id::text, t.reason, 1
 FROM pawl.orders o JOIN pawl.transitions t ON t.order_no = o.order_no
-WHERE t.verb IN ('cancel', 'retry', 'pause', 'resume', 'approve', 'reject', 'step-result', 'refund') AND t.actor <> 'system'
+WHERE t.verb IN ('cancel', 'retry', 'pause', 'resume', 'approve', 'reject', 'step-result', 'refund', 'dispute_opened', 'dispute_won', 'dispute_lost') AND t.actor <> 'system'
 UNION ALL
 SELECT m.at, 'stock_' || m.kind, m.actor, m.on_behalf_of, NULL, NULL, m.item, m.reason, 1 FROM pawl.stock_movements m WHERE m.kind <> 'restock'
 UNION ALL

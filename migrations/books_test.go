@@ -28,6 +28,8 @@ var bookColumns = map[string]string{
 		"due_at timestamp with time zone, sent_at timestamp with time zone, finished_at timestamp with time zone, code text, detail text",
 	"reservations": "order_id text, generation integer, item text, quantity integer, state text, " +
 		"created_at timestamp with time zone, released_at timestamp with time zone, executor text, reference text, in_doubt boolean, line smallint",
+	"disputes": "order_id text, reference text, state text, amount numeric, currency text, reason text, " +
+		"at timestamp with time zone, recorded_at timestamp with time zone",
 	"step_calls": "order_id text, step text, generation integer, call integer, operation text, fence bigint, policy integer, " +
 		"started_at timestamp with time zone, finished_at timestamp with time zone, outcome text, code text, detail text, " +
 		"reference text, fenced boolean, refund integer",

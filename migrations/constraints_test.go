@@ -229,6 +229,27 @@ func TestRefundsStayWithinTheOrder(t *testing.T) {
 	c.refused("23514 refund_state", `UPDATE refunds SET state = 'undone'`)
 }
 
+func TestDisputesAreFacts(t *testing.T) {
+	t.Parallel()
+	c := connect(t, dbtest.New(t))
+	const insert = `INSERT INTO disputes (order_no, reference, state, amount, currency, at) SELECT ` + numberOf + `, $1, $2, $3::text::numeric, $4, now()`
+	c.plant("planted", fsm.Completed)
+	c.refused("23514 disputes_guard", insert, "dp_1", "opened", "1", "USD") // there is no charge
+	c.do(`INSERT INTO charges (order_no, generation, currency, amount) SELECT ` + numberOf + `, 0, 'USD', 10`)
+	c.refused("23514 disputes_guard", insert, "dp_1", "opened", "1", "EUR")
+	c.refused("23514 disputes_amount", insert, "dp_1", "opened", "0", "USD")
+	c.refused("23514 disputes_reference", insert, "", "opened", "1", "USD")
+	c.refused("23514 dispute_state", insert, "dp_1", "settled", "1", "USD")
+	c.do(insert, "dp_1", "opened", "1", "USD")
+	c.refused("23505 disputes_pkey", insert, "dp_1", "opened", "2", "USD")
+	c.accepted(insert, "dp_1", "lost", "1", "USD")
+	for _, statement := range []string{`UPDATE disputes SET amount = 2`, `DELETE FROM disputes`, `TRUNCATE disputes`} {
+		if err := c.try(statement); err == nil {
+			t.Errorf("%s was accepted", statement)
+		}
+	}
+}
+
 func TestOnlyWhatWasSoldIsRefunded(t *testing.T) {
 	t.Parallel()
 	database := dbtest.New(t)

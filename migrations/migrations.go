@@ -33,9 +33,9 @@ var ErrNotOwner = errors.New("this role may not change the schema: run pawl migr
 //go:embed *.sql
 var files embed.FS
 
-// The statements about the installation and about roles. The service does not use them.
+// The statements about the installation, roles and searchable metadata. The service does not use them.
 //
-//go:embed installation/*.sql roles/*.sql
+//go:embed installation/*.sql roles/*.sql search/*.sql
 var statements embed.FS
 
 // versionTable is the table in which the goose command records the applied migrations.

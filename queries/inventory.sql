@@ -52,3 +52,8 @@ WHERE s.item = @item AND s.version > @after AND s.version < @before ORDER BY s.v
 -- name: StockMovementsOfNewest :many
 SELECT s.* FROM pawl.stock_movements AS s
 WHERE s.item = @item AND s.version > @after AND s.version < @before ORDER BY s.version DESC LIMIT @most;
+
+-- name: InventoryLook :many
+-- Returns what is left of those items whose stock is tracked.
+SELECT i.item, (i.on_hand - i.reserved)::bigint AS available FROM pawl.inventory AS i
+WHERE i.item = ANY((SELECT @names::text[])::text[]) AND i.tracked;

@@ -156,6 +156,7 @@ SELECT ARRAY(
         AND (@reason::text = '' OR o.hold_reason = @reason::text OR starts_with(o.hold_reason, @reason::text || ':'))
         AND (@failure_step::text = '' OR o.failure_step = @failure_step::text)
         AND (@failure_code::text = '' OR o.failure_code = @failure_code::text)
+        AND (@submitted_by::text = '' OR o.submitted_by = @submitted_by::text)
       FROM pawl.orders AS o WHERE o.order_no = p.order_no)
     ORDER BY CASE WHEN @oldest::boolean THEN p.order_no ELSE -p.order_no END)::bigint[] AS found,
   (SELECT count(*) FROM page AS p)::integer AS looked,
@@ -167,3 +168,41 @@ SELECT ARRAY(
 SELECT o.* FROM pawl.full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT pawl.orders_within(@order_nos::bigint[], @bytes::bigint)))
 ORDER BY array_position(@order_nos::bigint[], o.order_no);
+
+-- name: OrdersSearch :many
+-- Finds orders by one term, as many as most for each thing that can match: the id of an order, the beginning of it, a
+-- customer, a reference of a provider, a value of metadata. Each part uses an index of its own. The greatest character
+-- ends the range of ids that begin with the term.
+SELECT f.order_no, f.matched, f.key FROM (
+  (SELECT o.order_no, 1 AS place, 'orderId'::text AS matched, ''::text AS key, ''::text COLLATE "C" AS order_id
+   FROM pawl.orders AS o WHERE o.order_id = @term::text)
+  UNION ALL
+  (SELECT o.order_no, 2, 'orderIdPrefix', '', o.order_id::text FROM pawl.orders AS o
+   WHERE o.order_id > @term::text AND o.order_id < @term::text || chr(1114111) ORDER BY o.order_id LIMIT @most::integer)
+  UNION ALL
+  (SELECT o.order_no, 3, 'customerId', '', '' FROM pawl.orders AS o
+   WHERE o.customer_id IS NOT NULL AND (o.customer_id, o.order_no) > (@term::text, 0) AND (o.customer_id, o.order_no) < (@term::text, 9223372036854775807)
+   ORDER BY o.customer_id DESC, o.order_no DESC LIMIT @most::integer)
+  UNION ALL
+  (SELECT c.order_no, 4, 'chargeReference', '', '' FROM pawl.charges AS c
+   WHERE c.reference IS NOT NULL AND (c.reference, c.order_no) > (@term::text, 0) AND (c.reference, c.order_no) < (@term::text, 9223372036854775807)
+   ORDER BY c.reference DESC, c.order_no DESC LIMIT @most::integer)
+  UNION ALL
+  (SELECT r.order_no, 5, 'reservationReference', '', '' FROM pawl.reservations AS r
+   WHERE r.line = 1 AND r.reference IS NOT NULL AND (r.reference, r.order_no) > (@term::text, 0) AND (r.reference, r.order_no) < (@term::text, 9223372036854775807)
+   ORDER BY r.reference DESC, r.order_no DESC LIMIT @most::integer)
+  UNION ALL
+  (SELECT u.order_no, 6, 'refundReference', '', '' FROM pawl.refunds AS u
+   WHERE u.reference IS NOT NULL AND (u.reference, u.order_no) > (@term::text, 0) AND (u.reference, u.order_no) < (@term::text, 9223372036854775807)
+   ORDER BY u.reference DESC, u.order_no DESC LIMIT @most::integer)
+  UNION ALL
+  (SELECT d.order_no, 7, 'disputeReference', '', '' FROM pawl.disputes AS d
+   WHERE (d.reference, d.order_no) > (@term::text, 0) AND (d.reference, d.order_no) < (@term::text, 9223372036854775807)
+   ORDER BY d.reference DESC, d.order_no DESC LIMIT @most::integer)
+  UNION ALL
+  (SELECT m.order_no, 8, 'metadata', m.key, '' FROM pawl.orders_by_metadata(@term::text, @most::integer) AS m)
+) AS f
+ORDER BY f.place, f.order_id, f.key, f.order_no DESC;
+
+-- name: OrderCurrencies :many
+SELECT o.order_id, o.currency FROM pawl.orders AS o WHERE o.order_id = ANY((SELECT @order_ids::text[])::text[]);

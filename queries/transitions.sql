@@ -26,6 +26,31 @@ SELECT DISTINCT o.order_no, o.order_id FROM pawl.transitions AS t JOIN pawl.orde
 WHERE t.request_id = @request_id::text AND t.actor = @actor::text AND t.verb = @verb::text
 ORDER BY o.order_no DESC LIMIT @most;
 
+-- name: RequestPage :many
+-- Returns the orders to which requests with an id were applied, by number, with the last verb of each. All rows of the id
+-- are read first, by their index; the primary key would lead through all orders.
+WITH found AS MATERIALIZED (
+  SELECT t.order_no, t.seq, t.verb, t.actor, t.on_behalf_of, t.reason, t.at FROM pawl.transitions AS t
+  WHERE t.request_id = @request_id::text
+)
+SELECT DISTINCT ON (f.order_no) f.order_no, coalesce(f.verb, '')::text AS verb, coalesce(f.actor, '')::text AS actor,
+  coalesce(f.on_behalf_of, '')::text AS on_behalf_of, coalesce(f.reason, '')::text AS reason, f.at
+FROM found AS f WHERE f.order_no > @after::bigint
+ORDER BY f.order_no, f.seq DESC LIMIT @most;
+
+-- name: RequestTotals :many
+-- Counts the orders of RequestPage, up to a number, by what the state of the request follows from. The amount is that of
+-- the refund, if one was requested.
+WITH found AS MATERIALIZED (
+  SELECT DISTINCT ON (t.order_no) t.order_no, t.verb FROM pawl.transitions AS t
+  WHERE t.request_id = @request_id::text ORDER BY t.order_no, t.seq DESC LIMIT @most
+)
+SELECT coalesce(f.verb, '')::text AS verb, o.status, o.hold, coalesce(r.state::text, '')::text AS refund, o.currency,
+  count(*) AS orders, sum(coalesce(r.amount, o.amount))::pawl.money_amount AS amount
+FROM found AS f JOIN pawl.orders AS o ON o.order_no = f.order_no
+LEFT JOIN pawl.refunds AS r ON f.verb = 'refund' AND r.order_no = f.order_no AND r.request_id = @request_id::text
+GROUP BY 1, 2, 3, 4, 5;
+
 -- name: PaymentMethodOf :one
 -- Returns the payment method of an earlier generation: the one that the next change replaced, or else that in the
 -- row of the order. The nth redrive began generation n.

@@ -23,7 +23,7 @@ SELECT
     (SELECT max(c.order_no) FROM pawl.charges AS c), (SELECT max(f.order_no) FROM pawl.refunds AS f),
     (SELECT max(r.order_no) FROM pawl.reservations AS r), (SELECT max(k.order_no) FROM pawl.confirmations AS k),
     (SELECT max(a.order_no) FROM pawl.step_calls AS a), (SELECT max(w.order_no) FROM pawl.step_answers AS w),
-    (SELECT max(u.order_no) FROM pawl.late_undos AS u)), 0)::bigint AS last_number,
+    (SELECT max(u.order_no) FROM pawl.late_undos AS u), (SELECT max(d.order_no) FROM pawl.disputes AS d)), 0)::bigint AS last_number,
   (SELECT count(*) FROM pawl.inventory AS i)::bigint AS items;
 
 -- name: VerifyNextNumber :one
@@ -38,6 +38,7 @@ SELECT n.order_no::bigint AS order_no FROM (
   UNION ALL SELECT min(a.order_no) FROM pawl.step_calls AS a WHERE a.order_no >= @start
   UNION ALL SELECT min(w.order_no) FROM pawl.step_answers AS w WHERE w.order_no >= @start
   UNION ALL SELECT min(u.order_no) FROM pawl.late_undos AS u WHERE u.order_no >= @start
+  UNION ALL SELECT min(d.order_no) FROM pawl.disputes AS d WHERE d.order_no >= @start
 ) AS n WHERE n.order_no IS NOT NULL ORDER BY n.order_no LIMIT 1;
 
 -- name: VerifyEffects :many
@@ -145,8 +146,11 @@ WITH matched AS (
     string_agg('refund ' || s.number || ': ' || s.fault, ', ' ORDER BY s.number) AS fault
   FROM asked AS s GROUP BY s.order_no
 ), told AS (
-  SELECT t.order_no, count(*) AS verbs FROM pawl.transitions AS t
-  WHERE t.order_no BETWEEN @first AND @last AND t.verb = 'refund' GROUP BY t.order_no
+  SELECT t.order_no, count(*) FILTER (WHERE t.verb = 'refund') AS verbs, count(*) FILTER (WHERE t.verb <> 'refund') AS disputes
+  FROM pawl.transitions AS t
+  WHERE t.order_no BETWEEN @first AND @last AND t.verb IN ('refund', 'dispute_opened', 'dispute_won', 'dispute_lost') GROUP BY t.order_no
+), disputed AS (
+  SELECT d.order_no, count(*) AS disputes FROM pawl.disputes AS d WHERE d.order_no BETWEEN @first AND @last GROUP BY d.order_no
 ), charged AS (
   SELECT g.order_no, g.generation, g.amount, g.currency, g.executor FROM pawl.charges AS g
   WHERE g.order_no BETWEEN @first AND @last AND g.refunded_at IS NULL
@@ -160,6 +164,8 @@ WITH matched AS (
     CASE WHEN w.refunds > 0 AND o.status <> 'completed' THEN 'refunds of an order that is ' || o.status END,
     CASE WHEN coalesce(t.verbs, 0) <> coalesce(o.refunds, 0)
       THEN coalesce(t.verbs, 0) || ' refunds in the history, counted ' || coalesce(o.refunds, 0) END,
+    CASE WHEN coalesce(d.disputes, 0) <> coalesce(o.disputes, 0) OR coalesce(t.disputes, 0) <> coalesce(o.disputes, 0)
+      THEN coalesce(d.disputes, 0) || ' disputes, ' || coalesce(t.disputes, 0) || ' in the history, counted ' || coalesce(o.disputes, 0) END,
     CASE WHEN w.amount > coalesce(c.amount, 0) THEN 'refunds of ' || w.amount || ', charged ' || coalesce(c.amount, 0) END,
     CASE WHEN w.oldest <> o.generation OR w.newest <> o.generation THEN 'refunds of another generation' END,
     CASE WHEN w.currency <> c.currency OR w.other <> c.currency THEN 'refunds of another currency' END,
@@ -169,6 +175,7 @@ WITH matched AS (
   FROM pawl.orders AS o
   LEFT JOIN within AS w ON w.order_no = o.order_no
   LEFT JOIN told AS t ON t.order_no = o.order_no
+  LEFT JOIN disputed AS d ON d.order_no = o.order_no
   LEFT JOIN charged AS c ON c.order_no = o.order_no AND c.generation = o.generation
   LEFT JOIN sold AS s ON s.order_no = o.order_no AND s.generation = o.generation
   WHERE o.order_no BETWEEN @first AND @last
@@ -359,6 +366,8 @@ WITH children AS (
   SELECT 'step_answers', w.order_no, count(*) FROM pawl.step_answers AS w WHERE w.order_no BETWEEN @first AND @last GROUP BY w.order_no
   UNION ALL
   SELECT 'late_undos', u.order_no, count(*) FROM pawl.late_undos AS u WHERE u.order_no BETWEEN @first AND @last GROUP BY u.order_no
+  UNION ALL
+  SELECT 'disputes', d.order_no, count(*) FROM pawl.disputes AS d WHERE d.order_no BETWEEN @first AND @last GROUP BY d.order_no
 ), judged AS (
   SELECT n.order_no, n.rows, n.source,
     CASE WHEN o.order_no IS NULL THEN n.rows || ' rows in ' || n.source || ', no order' END AS fault

@@ -91,6 +91,8 @@ func TestCommands(t *testing.T) {
 		{"verify" + at, exitUnavailable, `^$`}, // an empty database has no books
 		{"migrate up" + at, 0, `^(applied \d{5}_\w+\.sql\n)+$`},
 		{"migrate up" + at, 0, `^nothing is pending\n$`},
+		{"migrate search-keys --add email --add invoice" + at, 0, `^email\ninvoice\n$`},
+		{"migrate search-keys --add email --remove invoice" + at, 0, `^email\n$`},
 		{"verify" + at, 0, `(?m)^ok +completed +0$`},
 		{"policy list" + at, 0, `^version +stored +last activated`},
 		{"policy activate 1" + at, exitFailure, `^$`}, // there is none

@@ -31,6 +31,7 @@ func migrateCommand() *cobra.Command {
 		migrateDownCommand(),
 		migrateStatusCommand(),
 		migrateRolesCommand(),
+		migrateSearchCommand(),
 	)
 	return cmd
 }
@@ -123,6 +124,34 @@ func migrateRolesCommand() *cobra.Command {
 		"superuser, or as the owner of the database if that may create roles. Later migrations keep the rights up to date."
 	cmd.Flags().StringVar(&prefix, "prefix", "pawl", "prefix of the names of the roles, which are shared by all databases of the server")
 	cmd.Flags().BoolVar(&printOnly, "print", false, "print the SQL for psql, without connecting")
+	return cmd
+}
+
+// migrateSearchCommand chooses the metadata keys that a search of orders finds.
+func migrateSearchCommand() *cobra.Command {
+	var add, remove []string
+	cmd := migration("search-keys", "Choose the metadata keys whose values can be searched", &config{}, func(ctx context.Context, url string, out io.Writer) error {
+		for _, key := range add {
+			if err := migrations.AddSearchKey(ctx, url, key); err != nil {
+				return err
+			}
+		}
+		for _, key := range remove {
+			if err := migrations.RemoveSearchKey(ctx, url, key); err != nil {
+				return err
+			}
+		}
+		keys, err := migrations.SearchKeys(ctx, url)
+		for _, key := range keys {
+			fmt.Fprintln(out, output.Clean(key))
+		}
+		return err
+	})
+	cmd.Long = "Adds and removes metadata keys whose values a search finds (GET /api/search), and lists those that there are now.\n" +
+		"A key is an index, which is made while orders are processed. Orders without the key have no entry in it."
+	cmd.Example = "  pawl migrate search-keys --add email --add invoice"
+	cmd.Flags().StringArrayVar(&add, "add", nil, "key to add; may be repeated")
+	cmd.Flags().StringArrayVar(&remove, "remove", nil, "key to remove; may be repeated")
 	return cmd
 }
 

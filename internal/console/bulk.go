@@ -25,12 +25,13 @@ type bulkPage struct {
 	Fields     []field
 	More       bool // a filter matches more orders than these
 	Problem    *client.Problem
-	Tried      bool                // there was a dry run
-	Would, Not []client.BulkResult // orders with and without the verb, in a dry run or for real
+	Tried      bool                   // there was a dry run
+	Would, Not []client.BulkResult    // orders with and without the verb, in a dry run or for real
+	Totals     []client.CurrencyTotal // of Would, for each of the requests that its length takes
 }
 
-// bulk shows the form, then what would be done, then does it. The results are a page and not a redirect, because a
-// thousand do not fit into a URL. A repeated form does nothing twice, because it keeps its request ID.
+// bulk shows the form, then what would be done, then does it, and leads to the page of the request. If some orders were
+// refused, the results are a page: no other knows them. A repeated form does nothing twice, because it keeps its request ID.
 func (v *visit) bulk() error {
 	if len(v.bulkVerbs()) == 0 {
 		if v.r.Method == http.MethodPost {
@@ -42,8 +43,7 @@ func (v *visit) bulk() error {
 	if err != nil {
 		return err
 	}
-	settles := p.Verb != nil && p.Verb.Name == "step-result"
-	complete := confirmed || !settles || p.Body.Step != "" && p.Body.Outcome != "" && p.Body.Reason != ""
+	complete := confirmed || p.complete()
 	switch {
 	case len(p.IDs) > bulkMost:
 		p.IDs = p.IDs[:bulkMost]
@@ -52,6 +52,9 @@ func (v *visit) bulk() error {
 		err := v.askAll(p, !confirmed)
 		if p.Problem = refusedInput(err); err != nil && p.Problem == nil {
 			return err
+		}
+		if err == nil && confirmed && len(p.Not) == 0 && v.may("getBulkRequest") {
+			return v.redirect(bulkRequestURL(p.Body.RequestID))
 		}
 		if err == nil && confirmed {
 			return v.show("bulk_results", page{Title: p.Verb.Label + ": results", Data: p})
@@ -62,6 +65,39 @@ func (v *visit) bulk() error {
 		p.Fields = p.Verb.bulkFields(p.Body)
 	}
 	return v.show("bulk", page{Title: "Many orders", Data: p})
+}
+
+// complete reports whether the form has what a dry run needs.
+func (p *bulkPage) complete() bool {
+	switch {
+	case p.Verb == nil:
+		return true
+	case p.Verb.Name == "step-result":
+		return p.Body.Step != "" && p.Body.Outcome != "" && p.Body.Reason != ""
+	case p.Verb.Name == "refund":
+		return p.Body.Reason != ""
+	}
+	return true
+}
+
+func bulkRequestURL(id string) string {
+	return address("/console/bulk/request", url.Values{"id": {id}})
+}
+
+// bulkRequestPage shows how far the orders of a request are.
+type bulkRequestPage struct {
+	ID   string
+	Page *client.BulkRequestPage
+	Next string // the URL of the next page
+}
+
+func (v *visit) showBulkRequest() error {
+	id := v.query("id")
+	found, err := v.api.GetBulkRequest(v.r.Context(), id, &client.GetBulkRequestParams{Cursor: v.query("cursor")})
+	if err != nil {
+		return err
+	}
+	return v.show("bulk_request", page{Title: "Request " + visible(id), Data: &bulkRequestPage{id, found, v.nextPage(found.NextCursor)}})
 }
 
 // readBulk reads a form, or the filter of a link.
@@ -153,6 +189,7 @@ func (v *visit) askAll(p *bulkPage, dryRun bool) error {
 		out, err := v.api.ApplyBulkVerb(v.r.Context(), client.BulkVerb(p.Verb.Name), &params, body)
 		switch {
 		case err == nil:
+			p.Totals = append(p.Totals, out.Totals...)
 			for _, r := range out.Results {
 				if r.Applied {
 					p.Would = append(p.Would, r)
@@ -197,7 +234,7 @@ func (a *verb) bulkFields(body client.BulkBody) (all []field) {
 	case "retry":
 		all = []field{with(policyField, string(body.Policy))}
 	}
-	return append(all, field{Name: "reason", Label: "Reason", Value: body.Reason, Required: a.Name == "step-result",
+	return append(all, field{Name: "reason", Label: "Reason", Value: body.Reason, Required: a.Name == "step-result" || a.Name == "refund",
 		Help: "It is kept in the history of each order."})
 }
 

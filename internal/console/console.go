@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 
 	"github.com/klauspost/compress/gzhttp"
@@ -59,6 +60,7 @@ func (c *console) screens() {
 	c.get("/console/order", (*visit).showOrder)
 	c.form("/console/order/{task}", (*visit).doVerb)
 	c.form("/console/bulk", (*visit).bulk)
+	c.getLive("/console/bulk/request", (*visit).showBulkRequest)
 	c.getLive("/console/errors", (*visit).errorGroups)
 	c.getLive("/console/webhooks", (*visit).showEndpoints)
 	c.getLive("/console/webhook", (*visit).showEndpoint)
@@ -99,7 +101,7 @@ func (c *console) get(path string, show func(*visit) error) {
 // getLive serves a screen that reloads after every event.
 func (c *console) getLive(path string, show func(*visit) error) {
 	c.get(path, func(v *visit) error {
-		if v.may("listEvents") {
+		if slices.Contains(v.me.Roles, "read") { // others may follow only their own orders
 			after, _ := v.latest(v.r.Context()) // without it, the page reloads once more
 			v.live = "/console/live?after=" + url.QueryEscape(after)
 		}

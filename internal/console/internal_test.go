@@ -50,12 +50,13 @@ func TestParseSearch(t *testing.T) {
 		{text: "to:2026-11-01T09:30Z from:soon", notes: "use a day,use a day"},
 		{text: "to:2026-11-01T09:30:00+01:00", filter: filter{CreatedTo: day(1).Add(8*time.Hour + 30*time.Minute)}},
 		{text: "step:reserve code:out_of_stock", filter: filter{FailureStep: "reserve", FailureCode: "out_of_stock"}},
-		{text: "status:done hold:never step:ship sort:up item:", notes: "completed,attention,reserve,oldest,has no value"},
+		{text: "status:done hold:Never step:ship sort:up item:", notes: "has no value",
+			filter: filter{Status: []client.Status{"done"}, Hold: "never", FailureStep: "ship", Sort: "up"}},
 	} {
 		s := parseSearch(c.text, now)
 		s.filter.CreatedFrom, s.filter.CreatedTo = s.filter.CreatedFrom.UTC(), s.filter.CreatedTo.UTC()
-		if s.id != c.id || !reflect.DeepEqual(s.filter, c.filter) {
-			t.Errorf("%s: %+v, id %q", c.text, s.filter, s.id)
+		if s.term != c.id || !reflect.DeepEqual(s.filter, c.filter) {
+			t.Errorf("%s: %+v, term %q", c.text, s.filter, s.term)
 		}
 		want := strings.FieldsFunc(c.notes, func(r rune) bool { return r == ',' })
 		if len(s.notes) != len(want) {

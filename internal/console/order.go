@@ -294,7 +294,7 @@ func (h *history) measure() {
 		if e.Move == nil {
 			continue
 		}
-		if slices.Contains(holds, e.Move.Verb) && e.Move.Actor == "system" && !next.IsZero() {
+		if slices.Contains(fsm.Holds(), e.Move.Verb) && e.Move.Actor == "system" && !next.IsZero() {
 			e.Lasted = next.Sub(e.At).Round(time.Millisecond)
 		}
 		next = e.At

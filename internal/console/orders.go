@@ -6,20 +6,22 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"pawl/client"
 )
 
 type ordersPage struct {
-	Search string
-	Notes  []string
-	Views  []view
-	Orders []client.Order
-	First  int     // the number of the first order on this page, from 1
-	Next   string  // the URL of the next page
-	Verbs  []*verb // for selected orders
-	Help   [][2]string
+	Search  string
+	Notes   []string
+	Views   []view
+	Orders  []client.Order
+	First   int               // the number of the first order on this page, from 1
+	Next    string            // the URL of the next page
+	Matched map[string]string // by order: what matched the term; nil: a filter was used
+	Verbs   []*verb           // for selected orders
+	Help    [][2]string
 }
 
 type view struct{ Name, Search string }
@@ -47,34 +49,67 @@ var searchHelp = [][2]string{
 	{`code:out_of_stock`, "failed or being undone, with this code"},
 	{`step:reserve`, "failed or being undone, because of this step"},
 	{`sort:oldest`, "oldest first"},
-	{`order-123`, "the order with this id; in quotes if it looks like one of the above, with quotes doubled"},
+	{`ch_3P8xZq`, "an id or its beginning, a customer, a provider's reference, or searchable metadata; in quotes if it looks like one of the above, with quotes doubled"},
 }
 
 const ordersOfPage = 50
 
-// orders shows a list, or redirects to the order whose ID was typed.
+// orders shows a list, or redirects to the one order that was searched for.
 func (v *visit) orders() error {
 	s := parseSearch(v.query("q"), time.Now())
-	if s.id != "" {
-		found, err := v.findByID(s.id, v.query("q"))
-		switch {
-		case err != nil:
-			return err
-		case found != "":
-			return v.redirect(orderURL(found))
-		}
-		s.note("There is no order %q.", s.id)
-	}
 	p := &ordersPage{
 		Search: v.query("q"), Views: views, Help: searchHelp, First: max(1, number(v.query("first"))), Verbs: v.bulkVerbs(),
 	}
-	if s.id == "" {
+	switch {
+	case s.term != "":
+		only, err := v.findByTerm(s, p)
+		if err != nil {
+			return err
+		}
+		if only != "" {
+			return v.redirect(orderURL(only))
+		}
+	case len(s.notes) == 0:
 		if err := v.find(s, p); err != nil {
 			return err
 		}
 	}
 	p.Notes = s.notes
 	return v.show("orders", page{Title: "Orders", Data: p})
+}
+
+// findByTerm finds orders by a term. only is the ID of the order that has it as its ID, or that is the only match.
+func (v *visit) findByTerm(s *search, p *ordersPage) (only string, err error) {
+	if only, err = v.findByID(s.term, p.Search); only != "" || err != nil {
+		return only, err
+	}
+	found, err := v.api.SearchOrders(v.r.Context(), &client.SearchOrdersParams{Term: s.term, Limit: ordersOfPage})
+	switch {
+	case refusedInput(err) != nil: // nothing can have this name
+		found = &client.SearchResult{}
+	case err != nil:
+		return "", err
+	case len(found.Matches) == 1:
+		return found.Matches[0].Order.OrderID, nil
+	}
+	p.Matched = map[string]string{}
+	for _, m := range found.Matches {
+		p.Orders = append(p.Orders, m.Order)
+		p.Matched[m.Order.OrderID] = strings.TrimSpace(matchNames[string(m.Matched)] + " " + m.Key)
+	}
+	if len(p.Orders) == 0 {
+		s.note("There is no order %q, and none with this customer or reference, or under a metadata key that can be searched.", s.term)
+	}
+	if found.More {
+		s.note("Other orders match, too. A longer term finds fewer.")
+	}
+	return "", nil
+}
+
+// matchNames are the titles of what a search matches.
+var matchNames = map[string]string{
+	"orderId": "id", "orderIdPrefix": "beginning of the id", "customerId": "customer", "chargeReference": "reference of the charge",
+	"reservationReference": "reference of the reservation", "refundReference": "reference of a refund", "disputeReference": "reference of a dispute", "metadata": "metadata",
 }
 
 // findByID returns the first ID that an order has, or an empty one. An ID may look like a search, with quotes.

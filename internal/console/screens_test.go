@@ -128,7 +128,9 @@ func TestOrders(t *testing.T) {
 		"status:failed from:today":             "",
 		"code:out_of_stock":                    "",
 		"item:lamp amount:>=600 nonsense:x":    "",
-		"status:nothing item:lamp":             "big",
+		"status:nothing item:lamp":             "",
+		"ann smith":                            "o3|o2|o1|o0",
+		"o":                                    "o0|o1|o2|o3",
 		"item:" + strings.Repeat("x", 300):     "",
 		"customer:nobody sort:oldest item:lag": "",
 	} {
@@ -136,12 +138,14 @@ func TestOrders(t *testing.T) {
 		assert.Equal(t, strings.Join(page.found(), "|"), want, search)
 	}
 	for search, note := range map[string]string{
-		"item:" + strings.Repeat("x", 300): "item must be an item name", "status:nothing": "was left out: use pending",
-		"shop:17": "There is no order &#34;shop:17&#34;.", `"` + strings.Repeat("x", 254) + `"`: "There is no order", // too long with its quotes
+		"item:" + strings.Repeat("x", 300): "item must be an item name", "status:faild": "canceled; did you mean failed?",
+		"hold:attent status:open": "hold must be one of", "amount:x": "is not understood: use a number",
+		"shop:17": "There is no order &#34;shop:17&#34;,", `"` + strings.Repeat("x", 254) + `"`: "There is no order", // too long with its quotes
 	} {
 		s.get(t, ordersOf(search)).want(t, 200, note)
 	}
-	for typed, id := range map[string]string{tricky: tricky, `"../o ""><img src=x>"`: tricky, "o1": "o1"} { // as it is, and in quotes
+	s.get(t, ordersOf("ann smith")).want(t, 200, `<th scope="col">Matched`, "<td>customer")
+	for typed, id := range map[string]string{tricky: tricky, `"../o ""><img src=x>"`: tricky, "o1": "o1", "bi": "big"} { // as it is, in quotes, and the only match
 		if to := s.get(t, ordersOf(typed)).want(t, 303).header.Get("Location"); to != "/console/order?"+(url.Values{"id": {id}}).Encode() {
 			t.Errorf("%s leads to %s", typed, to)
 		}

@@ -15,27 +15,37 @@ import (
 	"pawl/fsm"
 )
 
-// search is a parsed search. Nothing is an error: invalid parts are left out, with a note.
+// search is a parsed search. What is wrong with it is in the notes; it then finds nothing. The API checks the words of
+// statuses, holds, steps and orders.
 type search struct {
 	filter client.ListOrdersParams
-	id     string // of an order
+	term   string // instead of the filter
 	notes  []string
 	now    time.Time
 }
 
 // qualifiers has the words before a colon. Each function returns what is wrong with its value.
 var qualifiers = map[string]func(s *search, value string) (wrong string){
-	"status":   (*search).status,
-	"hold":     func(s *search, value string) string { return oneOf(holds, value, &s.filter.Hold) },
+	"status": (*search).status,
+	"hold": func(s *search, value string) string {
+		s.filter.Hold = client.ListOrdersParamsHold(strings.ToLower(value))
+		return ""
+	},
 	"reason":   func(s *search, value string) string { s.filter.HoldReason = value; return "" },
 	"item":     func(s *search, value string) string { s.filter.Item = value; return "" },
 	"customer": func(s *search, value string) string { s.filter.CustomerID = value; return "" },
-	"step":     func(s *search, value string) string { return oneOf(fsm.Steps(), value, &s.filter.FailureStep) },
-	"code":     func(s *search, value string) string { s.filter.FailureCode = value; return "" },
-	"amount":   (*search).amount,
-	"from":     (*search).from,
-	"to":       (*search).to,
-	"sort":     func(s *search, value string) string { return oneOf(sorts, value, &s.filter.Sort) },
+	"step": func(s *search, value string) string {
+		s.filter.FailureStep = client.ListOrdersParamsFailureStep(strings.ToLower(value))
+		return ""
+	},
+	"code":   func(s *search, value string) string { s.filter.FailureCode = value; return "" },
+	"amount": (*search).amount,
+	"from":   (*search).from,
+	"to":     (*search).to,
+	"sort": func(s *search, value string) string {
+		s.filter.Sort = client.ListOrdersParamsSort(strings.ToLower(value))
+		return ""
+	},
 }
 
 // otherNames has the names of the API's fields, and of other consoles.
@@ -45,27 +55,27 @@ var otherNames = map[string]string{
 	"before": "to", "order": "sort",
 }
 
-// parseSearch parses a text such as `status:failed amount:>100 customer:"ann smith"`. Words without a colon are the ID
-// of an order.
+// parseSearch parses a text such as `status:failed amount:>100 customer:"ann smith"`. Words without a colon are the
+// term: the ID of an order, or what else the API finds orders by.
 func parseSearch(text string, now time.Time) *search {
 	s := &search{now: now}
-	var id []string
+	var term []string
 	for _, word := range wordsOf(text) {
 		key, value, colon := strings.Cut(word.text, ":")
 		key = strings.ToLower(key)
 		key = cmp.Or(otherNames[key], key)
 		switch set := qualifiers[key]; {
 		case word.quoted || !colon || set == nil:
-			id = append(id, word.text)
+			term = append(term, word.text)
 		case value == "":
-			s.note("%s: has no value and was left out", key)
+			s.note("%s: has no value", key)
 		default:
 			if wrong := set(s, value); wrong != "" {
-				s.note("%s:%s was left out: %s", key, value, wrong)
+				s.note("%s:%s is not understood: %s", key, value, wrong)
 			}
 		}
 	}
-	s.id = strings.Join(id, " ")
+	s.term = strings.Join(term, " ")
 	if s.filter.HoldReason != "" && s.filter.Hold == "" {
 		s.filter.Hold = client.ListOrdersParamsHold(fsm.HoldAttention)
 	}
@@ -128,30 +138,12 @@ func (s *search) status(value string) (wrong string) {
 			s.filter.Status = append(s.filter.Status, openStates()...)
 		case name == "cancelled":
 			s.filter.Status = append(s.filter.Status, client.StatusCanceled)
-		case slices.Contains(fsm.States(), fsm.State(name)):
-			s.filter.Status = append(s.filter.Status, client.Status(name))
 		default:
-			wrong = "use " + wordList(fsm.States()) + " or open"
+			s.filter.Status = append(s.filter.Status, client.Status(name)) // the API says what is wrong with it
 		}
 	}
 	slices.Sort(s.filter.Status)
 	s.filter.Status = slices.Compact(s.filter.Status)
-	return wrong
-}
-
-var holds = []string{
-	fsm.HoldAttention, fsm.HoldApproval, fsm.HoldRetry, fsm.HoldCallback, fsm.HoldQueued, fsm.HoldScheduled, fsm.HoldPaused,
-}
-
-var sorts = []client.ListOrdersParamsSort{client.ListOrdersParamsSortNewest, client.ListOrdersParamsSortOldest}
-
-// oneOf sets a field of the filter to one of some words.
-func oneOf[W, F ~string](words []W, value string, field *F) (wrong string) {
-	value = strings.ToLower(value)
-	if !slices.Contains(words, W(value)) {
-		return "use " + wordList(words)
-	}
-	*field = F(value)
 	return ""
 }
 
@@ -236,14 +228,4 @@ func (s *search) time(value string) (at time.Time, day bool, wrong string) {
 		}
 	}
 	return at, false, "use a day such as 2026-11-01, a time such as 2026-11-01T09:30Z, today, yesterday, or an age such as 90m, 24h or 7d"
-}
-
-func wordList[T ~string](words []T) (text string) {
-	for i, w := range words {
-		if i > 0 {
-			text += ", "
-		}
-		text += string(w)
-	}
-	return text
 }

@@ -40,14 +40,16 @@ var functions = template.FuncMap{
 	"badge":     badge,
 	"orderURL":  orderURL,
 	"ordersURL": ordersURL,
-	"rowID":     rowID,
-	"actionURL": actionURL,
-	"holdURL":   holdURL,
-	"duration":  duration,
-	"atLeast":   atLeast,
-	"count":     count,
-	"upTo":      upTo,
-	"list":      func(values ...any) []any { return values },
+
+	"bulkRequestURL": bulkRequestURL,
+	"rowID":          rowID,
+	"actionURL":      actionURL,
+	"holdURL":        holdURL,
+	"duration":       duration,
+	"atLeast":        atLeast,
+	"count":          count,
+	"upTo":           upTo,
+	"list":           func(values ...any) []any { return values },
 }
 
 // ago says how long ago a time was. A script keeps it up to date.

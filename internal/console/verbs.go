@@ -81,6 +81,7 @@ var verbs = []*verb{
 	{
 		Name: "refund", Label: "Refund", operation: "refundOrder", Danger: true, needsReason: true,
 		Meaning: "Money goes back to the customer. The order stays completed.", done: "The refund is requested.",
+		Many: &ofMany{"Refund", "refunded", "All that is left of each charge goes back to its customer. The orders stay completed."},
 	},
 }
 

@@ -138,6 +138,8 @@ var typesOfVerbs = map[string]string{
 	// Results of refunds.
 	"refund_pending": "order.refund_pending", "refund_in_doubt": "order.refund_in_doubt", "refund_accepted": "order.refund_accepted",
 	"refund_done": "order.refund_done", "refund_failed": "order.refund_failed",
+	// Reports about disputes.
+	"dispute_opened": "order.dispute_opened", "dispute_won": "order.dispute_won", "dispute_lost": "order.dispute_lost",
 }
 
 const (

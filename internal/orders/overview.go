@@ -77,6 +77,7 @@ type Overview struct {
 	Statuses []StatusCount // one for each state, in their order
 	Oldest   *OldestOrder  // that has not ended; nil: none, or one that a crash may take back
 	Replicas []Replica     // by name
+	Disputes int64         // that are neither won nor lost, up to CountsMost
 }
 
 // StatusCount is how many orders are in a state.
@@ -125,6 +126,9 @@ func (r *Reader) readOverview(ctx context.Context, b Backlog) (v Overview, err e
 	replicas, err := Read(ctx, r, r.query.ServerReplicas, pg.ServiceName)
 	for _, row := range replicas {
 		v.Replicas = append(v.Replicas, Replica{strings.TrimSpace(strings.TrimPrefix(row.Name, pg.ServiceName)), row.Connections, row.Since})
+	}
+	if err == nil {
+		v.Disputes, err = Read(ctx, r, r.query.DisputesOpen, CountsMost)
 	}
 	v.At = b.At
 	return v, Unavailable("list replicas", err)

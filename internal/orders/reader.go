@@ -66,6 +66,16 @@ func (r *Reader) GetDurable(ctx context.Context, orderID string) (Order, error) 
 	return order, nil
 }
 
+// Currencies returns the currencies of orders by id, of those that exist. Errors: ErrUnavailable.
+func (r *Reader) Currencies(ctx context.Context, orderIDs []string) (map[string]string, error) {
+	rows, err := Read(ctx, r, r.query.OrderCurrencies, orderIDs)
+	found := make(map[string]string, len(rows))
+	for _, row := range rows {
+		found[row.OrderID] = row.Currency
+	}
+	return found, Unavailable("read currencies", err)
+}
+
 // Span selects numbered rows of an order, between two numbers that are themselves excluded.
 type Span struct {
 	After, Before int32
@@ -141,6 +151,7 @@ type Filter struct {
 	Oldest                 bool             // oldest first
 	After                  int64            // the cursor: the number of the last order of the previous page
 	Limit                  int32            // 1 or more
+	SubmittedBy            string           // the principal that submitted the order
 }
 
 const (
@@ -274,7 +285,7 @@ func (r *Reader) window(ctx context.Context, f Filter) (window, error) {
 func (f *Filter) query(w window) db.OrdersFindParams {
 	q := db.OrdersFindParams{
 		Statuses: statusesOf(f), Item: f.Item, CustomerID: f.CustomerID, Reason: f.HoldReason,
-		FailureStep: f.FailureStep, FailureCode: f.FailureCode, AmountTo: largest, Oldest: f.Oldest,
+		FailureStep: f.FailureStep, FailureCode: f.FailureCode, AmountTo: largest, Oldest: f.Oldest, SubmittedBy: f.SubmittedBy,
 		After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to,
 	}
 	if f.AmountFrom != nil {

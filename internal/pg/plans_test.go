@@ -170,6 +170,45 @@ func TestPlansInUse(t *testing.T) {
 	script(t, conn, stored)
 	lists(t, conn)
 	stats(t, conn)
+	searches(t, conn)
+}
+
+// findable adds orders of a remote provider, with metadata of which one key can be searched. A tenth of them has the same
+// value, and an index has no statistics yet when it is new.
+const findable = `
+SET session_replication_role = replica;
+WITH o AS (
+  INSERT INTO orders (order_id, created_at, currency, item, amount, status, seq, fence, ended_as, finished_at, metadata)
+  SELECT 'found ' || n, now() + make_interval(secs => 100000 + n), 'USD', 'hot', 10, 'completed', 4, 1, 'completed', now(),
+    jsonb_build_object('email', CASE WHEN n % 10 = 0 THEN 'same' ELSE 'user ' || n END, 'note', repeat('x', 100)) FROM generate_series(1, 30000) AS n
+  RETURNING order_no)
+INSERT INTO charges (order_no, generation, currency, amount, executor, reference) SELECT o.order_no, 0, 'USD', 10, 'http', 'ch_' || o.order_no % 20000 FROM o;
+RESET session_replication_role;
+VACUUM (ANALYZE) orders;
+VACUUM (ANALYZE) charges;
+CREATE INDEX orders_metadata_0c83f57c786a ON orders ((left(metadata ->> 'email', 255) COLLATE "C"), order_no) WHERE metadata ? 'email';
+COMMENT ON INDEX orders_metadata_0c83f57c786a IS 'email';`
+
+// requested adds the rows of a hundred bulk requests, each of a hundred orders.
+const requested = `
+SET session_replication_role = replica;
+INSERT INTO transitions (order_no, fence, seq, to_status, verb, actor, request_id)
+SELECT o.order_no, 1, o.seq + 1, o.status, 'retry', 'local', 'bulk ' || row_number() OVER () % 100 FROM orders AS o WHERE o.order_no % 20 = 0 LIMIT 10000;
+RESET session_replication_role;
+VACUUM (ANALYZE) transitions;`
+
+// searches finds orders by one term, whatever it matches, and however many.
+func searches(t *testing.T, conn planner) {
+	t.Helper()
+	script(t, conn, findable)
+	for _, term := range []string{"a", "found 77", "found", "large", "customer 7", "ch_7", "same", "user 77", "nobody", "'\U0010ffff'"} {
+		conn.cheap(t, 500, "OrdersSearch", args{"term": "'" + strings.Trim(term, "'") + "'", "most": "51"})
+	}
+	script(t, conn, requested)
+	for id, most := range map[string]int{"'bulk 7'": 500, "'nothing'": 20} {
+		conn.cheap(t, most, "RequestPage", args{"request_id": id, "after": "0", "most": "51"})
+		conn.cheap(t, 2*most, "RequestTotals", args{"request_id": id, "most": "10000"})
+	}
 }
 
 // lists finds fifty orders of every list, for the newest, the oldest and a window in between, from either end, and
@@ -201,7 +240,7 @@ func lists(t *testing.T, conn planner) {
 func wanted(by, name, statuses string) args {
 	values := args{
 		"by": "'" + by + "'", "name": name, "statuses": statuses, "looks": "50", "item": "''", "customer_id": "''", "reason": "''",
-		"amount_from": "0", "amount_to": "1000", "failure_step": "''", "failure_code": "''", "holds": "'{}'", "unfinished": "false",
+		"amount_from": "0", "amount_to": "1000", "failure_step": "''", "failure_code": "''", "submitted_by": "''", "holds": "'{}'", "unfinished": "false",
 	}
 	unfinished := strings.Contains(statuses, "ing") // the ending of all statuses that are not final
 	switch {

@@ -61,7 +61,7 @@ GRANT SELECT ON ALL TABLES IN SCHEMA books TO pawl_read;
 GRANT USAGE ON SCHEMA pawl, books TO pawl_serve;
 GRANT SELECT ON ALL TABLES IN SCHEMA pawl, books TO pawl_serve;
 GRANT SELECT ON public.goose_db_version TO pawl_serve;
-GRANT EXECUTE ON FUNCTION pawl.orders_within(bigint[], bigint), pawl.items_of(text, integer, json), pawl.system_identifier() TO pawl_serve;
+GRANT EXECUTE ON FUNCTION pawl.orders_within(bigint[], bigint), pawl.orders_by_metadata(text, integer), pawl.items_of(text, integer, json), pawl.system_identifier() TO pawl_serve;
 -- The first start stores where the database belongs. Only the owner changes its id and its secret.
 GRANT UPDATE (system_identifier, database_oid, name) ON pawl.installation TO pawl_serve;
 -- Only the owner decides who callers are and what they may do: the service changes sessions only by these functions.
@@ -70,6 +70,7 @@ GRANT EXECUTE ON FUNCTION pawl.note_token_use(text), pawl.open_session(bytea, by
 GRANT INSERT (order_no, seq, from_status, to_status, fence, previous_no, id_hash, verb, actor, on_behalf_of, reason, request_id, fingerprint,
   payment_method) ON pawl.transitions TO pawl_serve;
 GRANT INSERT (item, version, kind, change, on_hand, sold, actor, on_behalf_of, reason, request_id) ON pawl.stock_movements TO pawl_serve;
+GRANT INSERT (order_no, reference, state, amount, currency, reason, at) ON pawl.disputes TO pawl_serve;
 GRANT INSERT ON pawl.webhook_changes, pawl.confirmations, pawl.policies, pawl.policy_activations TO pawl_serve;
 GRANT INSERT (event, actor, address, operation, subject, detail, times) ON pawl.access_log TO pawl_serve;
 -- Orders and their effects: the columns that a move, a verb or an answer changes, not amount, item, customer or submitter.
@@ -77,7 +78,7 @@ GRANT INSERT, UPDATE (server_started_at, filenode, relaxed) ON pawl.order_number
 GRANT UPDATE ON SEQUENCE pawl.orders_order_no_seq TO pawl_serve; -- to move it ahead after a crash
 GRANT INSERT ON pawl.orders, pawl.charges, pawl.refunds, pawl.reservations, pawl.inventory, pawl.step_calls, pawl.step_answers,
   pawl.late_undos, pawl.concurrency_keys TO pawl_serve;
-GRANT UPDATE (action, approval_until, approved_at, calls, complete_by, due_at, ended_as, failure_code, failure_detail, failure_step, fence,
+GRANT UPDATE (action, approval_until, approved_at, calls, complete_by, disputes, due_at, ended_as, failure_code, failure_detail, failure_step, fence,
   finished_at, generation, hold, hold_reason, in_doubt_since, outcome, owner, payment_method, permit_at, policy, refunds, reserved_until, retries,
   retry_window_started_at, seq, status, stop_requested, take_overs) ON pawl.orders TO pawl_serve;
 GRANT UPDATE (refunded_at, captured_at) ON pawl.charges TO pawl_serve;

@@ -43,6 +43,7 @@ func runGo(t *testing.T, address string, c clientCase) []byte {
 // arguments are those of all calls together.
 type arguments struct {
 	Call, OrderID, Item string
+	Term, RequestID     string
 	Body                json.RawMessage // a text of a webhook
 	ForSeconds, Count   int
 	Secrets             []string
@@ -88,6 +89,14 @@ func callGo(ctx context.Context, api *client.Client, call []byte) any {
 		return outcome(api.SetInventory(ctx, args.Item, &client.SetInventoryParams{IfNoneMatch: "*"}, decoded[client.SetInventoryBody](args.Body)))
 	case "adjustInventory":
 		return outcome(api.AdjustInventory(ctx, args.Item, nil, decoded[client.AdjustInventoryBody](args.Body)))
+	case "dispute":
+		return outcome(api.RecordDispute(ctx, args.OrderID, nil, decoded[client.DisputeBody](args.Body)))
+	case "bulkRefund":
+		return outcome(api.ApplyBulkVerb(ctx, client.BulkVerbRefund, nil, decoded[client.BulkBody](args.Body)))
+	case "bulkRequest":
+		return outcome(api.GetBulkRequest(ctx, args.RequestID, nil))
+	case "search":
+		return outcome(api.SearchOrders(ctx, &client.SearchOrdersParams{Term: args.Term}))
 	case "orders":
 		return collected(api.Orders(ctx, client.ListOrdersParams{CustomerID: args.Filter.CustomerID, Limit: args.Filter.Limit}))
 	case "events":

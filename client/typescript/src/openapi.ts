@@ -4,6 +4,26 @@
  */
 
 export interface paths {
+    "/api/bulk/{requestId}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get what a request did
+         * @description The orders to which requests with this requestId were applied, oldest first, as they are now, and their totals. Use it to follow a bulk request, or if its response was lost. Orders that it did not apply to are absent, because nothing was stored for them. Needs the role read.
+         */
+        get: operations["getBulkRequest"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/bulk/{verb}": {
         parameters: {
             query?: never;
@@ -15,7 +35,7 @@ export interface paths {
         put?: never;
         /**
          * Apply a verb to many orders
-         * @description Applies the verb to up to 1,000 orders, given by their ids or by a filter, and reports the result for each. It does not wait for the orders to end. Each verb requires the role that it requires for one order. With the same requestId, the verb is applied to an order only once. If a request with a filter is repeated, the answer starts with the orders that the verb was applied to before, and continues with those that match now, up to limit in all. Needs the role operate or approve or settle.
+         * @description Applies the verb to up to 1,000 orders, given by their ids or by a filter, and reports the result for each. It does not wait for the orders to end. Each verb requires the role that it requires for one order. refund gives back the amounts of refunds, or, with ids or a filter, all that is left of each order; it requires reason and requestId, and rejects unknown fields. With the same requestId, the verb is applied to an order only once. If a request with a filter is repeated, the answer starts with the orders that the verb was applied to before, and continues with those that match now, up to limit in all. Needs the role operate or approve or settle.
          */
         post: operations["applyBulkVerb"];
         delete?: never;
@@ -73,7 +93,7 @@ export interface paths {
         };
         /**
          * List or stream events, in order
-         * @description Every history entry of every order and every stock movement, once. The events of an order are in the order of their seq. Continue at nextCursor, even if the page is empty. With wait, the response is sent with the first matching event, or at once if too many of your requests are waiting. With Accept: text/event-stream, events are sent as they happen, as server-sent events, each with its cursor as id, and a heartbeat every 15 seconds. A stream continues after Last-Event-ID, or else after the parameter after. Without either, it starts now. Needs the role read.
+         * @description Every history entry of every order and every stock movement, once. The events of an order are in the order of their seq. Continue at nextCursor, even if the page is empty. With wait, the response is sent with the first matching event, or at once if too many of your requests are waiting. With Accept: text/event-stream, events are sent as they happen, as server-sent events, each with its cursor as id, and a heartbeat every 15 seconds. A stream continues after Last-Event-ID, or else after the parameter after. Without either, it starts now. With the role submit alone, the parameter order is required. Needs the role submit or read; with submit alone, it is limited to orders that you submitted.
          */
         get: operations["listEvents"];
         put?: never;
@@ -197,7 +217,7 @@ export interface paths {
         };
         /**
          * List orders, newest first
-         * @description Filters can be combined. nextCursor leads to the next page. A page can have fewer orders than limit: if orders are large, or if few match, because a page examines at most 10,000 orders. Needs the role read.
+         * @description Filters can be combined. nextCursor leads to the next page. A page can have fewer orders than limit: if orders are large, or if few match, because a page examines at most 10,000 orders. Needs the role submit or read; with submit alone, it is limited to orders that you submitted.
          */
         get: operations["listOrders"];
         put?: never;
@@ -237,7 +257,7 @@ export interface paths {
         };
         /**
          * Get an order
-         * @description With wait, the response is sent when the order is final, or, with If-None-Match, when its ETag changes. When the time is up, the response is the order as it is, or 304 if its ETag is unchanged. If too many of your requests are waiting, it is sent at once. Needs the role submit or read.
+         * @description With wait, the response is sent when the order is final, or, with If-None-Match, when its ETag changes. When the time is up, the response is the order as it is, or 304 if its ETag is unchanged. If too many of your requests are waiting, it is sent at once. Needs the role submit or read; with submit alone, it is limited to orders that you submitted.
          */
         get: operations["getOrder"];
         put?: never;
@@ -277,7 +297,7 @@ export interface paths {
         };
         /**
          * List the provider calls of an order
-         * @description One row for each call to a provider, by number, stored before the call is made. Steps that run in the database make no calls. Needs the role submit or read.
+         * @description One row for each call to a provider, by number, stored before the call is made. Steps that run in the database make no calls. Needs the role submit or read; with submit alone, it is limited to orders that you submitted.
          */
         get: operations["listCalls"];
         put?: never;
@@ -322,6 +342,26 @@ export interface paths {
         get: operations["listDeliveriesOfOrder"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/orders/{orderId}/disputes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Record a dispute of an order's charge
+         * @description Records that the dispute with this reference was opened, won or lost. It is a fact: it moves nothing and never changes. Each state is recorded once: a repeated request has no further effect, and one with another amount is rejected. Stripe's charge.dispute events are recorded by themselves. Needs the role operate.
+         */
+        post: operations["recordDispute"];
         delete?: never;
         options?: never;
         head?: never;
@@ -457,7 +497,7 @@ export interface paths {
         };
         /**
          * List the history of an order
-         * @description One row for each write to the order, oldest first, without gaps. To page backward, use sort=newest and before. Needs the role submit or read.
+         * @description One row for each write to the order, oldest first, without gaps. To page backward, use sort=newest and before. Needs the role submit or read; with submit alone, it is limited to orders that you submitted.
          */
         get: operations["listTransitions"];
         put?: never;
@@ -546,6 +586,26 @@ export interface paths {
          * @description New orders start with this version, which may be an older one. Orders that have started keep theirs. The replica that answers uses it at once, others within seconds. Activating the active version has no effect. Needs the role admin.
          */
         post: operations["activatePolicy"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/search": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Find orders by one term
+         * @description Finds the order with this id; then those whose id begins with the term, and those whose customer, provider's reference, or value of a searchable metadata key is the term, newest first. Case matters. An order is listed once. Needs the role read.
+         */
+        get: operations["searchOrders"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -949,6 +1009,8 @@ export interface components {
             policy?: "pinned" | "active";
             /** @description Why; recorded with the change. */
             reason?: string;
+            /** @description For refund, instead of ids or a filter: what to give back of each order. */
+            refunds?: components["schemas"]["BulkRefund"][];
             /** @description A name for this request, so that it is done once. */
             requestId?: string;
             /**
@@ -1020,6 +1082,73 @@ export interface components {
             matched: number;
             /** @description One result for each order, in the order of the ids or of the list. */
             results: components["schemas"]["BulkResult"][];
+            /** @description The orders that the verb was applied to, or would be, by currency. */
+            totals?: components["schemas"]["CurrencyTotal"][];
+        };
+        BulkRefund: {
+            /**
+             * @description How much; more than 0. Defaults to all that is left.
+             * @example 12.5
+             */
+            amount?: components["schemas"]["Decimal"] | components["schemas"]["Number"];
+            /** @example order-123 */
+            orderId: string;
+            /**
+             * Format: int32
+             * @description Units to return to stock at once.
+             */
+            restock?: number;
+        };
+        BulkRequestPage: {
+            /** @description The totals end at 10,000 orders, and there may be others. */
+            more: boolean;
+            /** @description Absent on the last page. */
+            nextCursor?: string;
+            /** @description The orders of this page. */
+            results: components["schemas"]["BulkRequested"][];
+            /** @description All orders of the request, by currency and state. */
+            totals: components["schemas"]["BulkTotal"][];
+        };
+        BulkRequested: {
+            /**
+             * @description Who requested it.
+             * @example token:support
+             */
+            actor: string;
+            /**
+             * @description Of the order, or of the refund.
+             * @example 99.99
+             */
+            amount: string;
+            /**
+             * Format: date-time
+             * @description When it was applied.
+             */
+            at: string;
+            /** @description Why the order or the refund failed, or why the order is held. */
+            code?: string;
+            /**
+             * @description ISO 4217.
+             * @example USD
+             */
+            currency: string;
+            detail?: string;
+            /** @enum {string} */
+            hold?: "retry" | "callback" | "scheduled" | "queued" | "approval" | "paused" | "attention";
+            /** @description On whose behalf, as stated by the actor. */
+            onBehalfOf?: string;
+            /** @example order-123 */
+            orderId: string;
+            reason?: string;
+            /** @enum {string} */
+            state: "done" | "failed" | "in_progress" | "waiting" | "held";
+            /** @example completed */
+            status: components["schemas"]["Status"];
+            /**
+             * @description The last verb that was applied with this requestId.
+             * @example retry
+             */
+            verb: string;
         };
         BulkResult: {
             /** @description The amount of the order. Absent, like the fields below, if the order was not found or not read. */
@@ -1035,13 +1164,34 @@ export interface components {
             orderId: string;
             /** Format: int32 */
             quantity?: number;
+            /** @description The refund, if one was requested. It may be open; Pawl continues it. */
+            refund?: components["schemas"]["Refund"];
             status?: components["schemas"]["Status"];
+        };
+        BulkTotal: {
+            /**
+             * @description The sum of the orders, or of the refunds if they were requested.
+             * @example 128.50
+             */
+            amount: string;
+            /**
+             * @description ISO 4217.
+             * @example USD
+             */
+            currency: string;
+            /** Format: int64 */
+            orders: number;
+            /**
+             * @description done: what was requested has happened. failed: the order or the refund has failed. waiting: the order is on hold and continues by itself. held: it waits for a person.
+             * @enum {string}
+             */
+            state: "done" | "failed" | "in_progress" | "waiting" | "held";
         };
         /**
          * @description What to do with the orders.
          * @enum {string}
          */
-        BulkVerb: "cancel" | "retry" | "pause" | "resume" | "approve" | "reject" | "step-result";
+        BulkVerb: "cancel" | "retry" | "pause" | "resume" | "approve" | "reject" | "step-result" | "refund";
         Call: {
             /**
              * Format: int32
@@ -1143,6 +1293,20 @@ export interface components {
         Calls: {
             calls: components["schemas"]["Call"][];
         };
+        CurrencyTotal: {
+            /**
+             * @description The sum of the orders, or of the refunds.
+             * @example 128.50
+             */
+            amount: string;
+            /**
+             * @description ISO 4217.
+             * @example USD
+             */
+            currency: string;
+            /** Format: int64 */
+            orders: number;
+        };
         /**
          * @description A decimal number as a string, so that it is not rounded.
          * @example 99.99
@@ -1227,6 +1391,60 @@ export interface components {
             deliveries: components["schemas"]["Delivery"][];
             /** @description Absent on the last page. It does not expire. */
             nextCursor?: string;
+        };
+        Dispute: {
+            /**
+             * @description A decimal.
+             * @example 99.99
+             */
+            amount: string;
+            /**
+             * Format: date-time
+             * @description When it happened, as reported.
+             */
+            at: string;
+            /** @example fraudulent */
+            reason?: string;
+            /**
+             * @description The provider's name for the dispute.
+             * @example dp_1P8xZq
+             */
+            reference: string;
+            /**
+             * @description opened: it is open until another entry says won or lost.
+             * @enum {string}
+             */
+            state: "opened" | "won" | "lost";
+        };
+        DisputeBody: {
+            /**
+             * @description How much is disputed; more than 0, in the currency of the order.
+             * @example 99.99
+             */
+            amount: components["schemas"]["Decimal"] | components["schemas"]["Number"];
+            /**
+             * Format: date-time
+             * @description When it happened (RFC 3339). Defaults to now.
+             */
+            at?: string;
+            /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
+            onBehalfOf?: string;
+            /** @description Why; recorded with the change. */
+            reason?: string;
+            /**
+             * @description The provider's name for the dispute.
+             * @example dp_1P8xZq
+             */
+            reference: string;
+            /** @description A name for this request, so that it is done once. */
+            requestId?: string;
+            /**
+             * @description What has become of it, from the point of view of the seller.
+             * @enum {string}
+             */
+            state: "opened" | "won" | "lost";
+        } & {
+            [key: string]: unknown;
         };
         EnableBody: {
             /**
@@ -1618,6 +1836,8 @@ export interface components {
             currency: string;
             /** @description As given with the first request. */
             customerId?: string;
+            /** @description What was reported about disputes of the charge, oldest first. */
+            disputes?: components["schemas"]["Dispute"][];
             /** @description True for a dry run: nothing was done. The order is as the verb would leave it; its seq is the current one. */
             dryRun?: boolean;
             /** @description Why the order failed, or is being undone. */
@@ -1720,6 +1940,11 @@ export interface components {
              * @description When the numbers were read.
              */
             at: string;
+            /**
+             * Format: int64
+             * @description Disputes that were neither won nor lost.
+             */
+            disputes: number;
             /** @description Orders by hold. */
             holds: components["schemas"]["HoldCount"][];
             /**
@@ -2095,6 +2320,25 @@ export interface components {
             requestId?: string;
         } & {
             [key: string]: unknown;
+        };
+        SearchMatch: {
+            /**
+             * @description With metadata: the key of the value that matched.
+             * @example email
+             */
+            key?: string;
+            /**
+             * @description What matched.
+             * @example chargeReference
+             * @enum {string}
+             */
+            matched: "orderId" | "orderIdPrefix" | "customerId" | "chargeReference" | "reservationReference" | "refundReference" | "disputeReference" | "metadata";
+            order: components["schemas"]["Order"];
+        };
+        SearchResult: {
+            matches: components["schemas"]["SearchMatch"][];
+            /** @description Other orders match, too. A longer term finds fewer; the filters of listOrders have pages. */
+            more: boolean;
         };
         SetInventoryBody: {
             /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
@@ -2699,6 +2943,15 @@ export interface components {
                 "application/problem+json": components["schemas"]["Problem"];
             };
         };
+        /** @description Problem: not_applicable. */
+        not_applicable: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
         /** @description Problem: not_found. */
         not_found: {
             headers: {
@@ -2838,6 +3091,42 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
+    getBulkRequest: {
+        parameters: {
+            query?: {
+                /** @description Maximum number of orders. */
+                limit?: number;
+                /** @description nextCursor of the previous page. */
+                cursor?: string;
+            };
+            header?: never;
+            path: {
+                /** @description The requestId, percent-encoded. */
+                requestId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BulkRequestPage"];
+                };
+            };
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["forbidden-tls_required"];
+            404: components["responses"]["not_found"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
+        };
+    };
     applyBulkVerb: {
         parameters: {
             query?: {
@@ -2989,6 +3278,7 @@ export interface operations {
             };
             401: components["responses"]["unauthenticated"];
             403: components["responses"]["forbidden-tls_required"];
+            404: components["responses"]["not_found"];
             410: components["responses"]["cursor_expired"];
             421: components["responses"]["misdirected_request"];
             422: components["responses"]["invalid_parameter"];
@@ -3589,6 +3879,61 @@ export interface operations {
             429: components["responses"]["too_many_requests"];
             500: components["responses"]["internal"];
             503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
+        };
+    };
+    recordDispute: {
+        parameters: {
+            query?: {
+                /** @description Report whether the verb applies and how it would leave the order, and do nothing. */
+                dryRun?: boolean;
+            };
+            header?: {
+                /** @description Only if the order still has this ETag. */
+                "If-Match"?: string;
+                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict rejects unknown fields. */
+                Prefer?: string;
+                /** @description The requestId, if the body has none; quoted or not. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                /** @description The id, percent-encoded. */
+                orderId: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DisputeBody"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    ETag?: string;
+                    Location?: string;
+                    "Preference-Applied"?: string;
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Order"];
+                };
+            };
+            400: components["responses"]["invalid_idempotency_key-malformed_json"];
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["cross_origin-forbidden-tls_required"];
+            404: components["responses"]["not_found"];
+            408: components["responses"]["request_timeout"];
+            409: components["responses"]["not_applicable"];
+            412: components["responses"]["precondition_failed"];
+            413: components["responses"]["body_too_large"];
+            415: components["responses"]["unsupported_media_type"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["Service-Unavailable-5"];
         };
     };
     pauseOrder: {
@@ -4207,6 +4552,38 @@ export interface operations {
             429: components["responses"]["too_many_requests"];
             500: components["responses"]["internal"];
             503: components["responses"]["issuer_unavailable-overloaded-quarantined-unavailable"];
+        };
+    };
+    searchOrders: {
+        parameters: {
+            query: {
+                /** @description What to look for. */
+                term: string;
+                /** @description Maximum number of orders. */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SearchResult"];
+                };
+            };
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["forbidden-tls_required"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
         };
     };
     getVerification: {

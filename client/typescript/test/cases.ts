@@ -8,6 +8,8 @@ interface Call {
   order: NewOrder;
   orders: NewOrder[];
   orderId: string;
+  term: string;
+  requestId: string;
   item: string;
   filter: OrderFilter & EventFilter;
   count: number;
@@ -79,6 +81,14 @@ async function make(call: Call): Promise<unknown> {
       return pawl.put("/api/inventory/{item}", { path: { item }, header: { "If-None-Match": "*" }, body });
     case "adjustInventory":
       return pawl.post("/api/inventory/{item}/adjustments", { path: { item }, body });
+    case "dispute":
+      return pawl.post("/api/orders/{orderId}/disputes", { path: { orderId }, body });
+    case "bulkRefund":
+      return pawl.post("/api/bulk/{verb}", { path: { verb: "refund" }, body });
+    case "bulkRequest":
+      return pawl.get("/api/bulk/{requestId}", { path: { requestId: call.requestId } });
+    case "search":
+      return pawl.get("/api/search", { query: { term: call.term } });
     case "orders":
       return all(pawl.orders(call.filter));
     case "events":

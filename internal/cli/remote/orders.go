@@ -18,6 +18,7 @@ import (
 func ordersCommand() *cobra.Command {
 	commands := []*cobra.Command{
 		ordersListCommand(), ordersShowCommand(), ordersWatchCommand(), ordersProcessCommand(), ordersImportCommand(), ordersRefundCommand(),
+		ordersRequestCommand(), ordersDisputeCommand(),
 	}
 	for _, v := range verbs {
 		commands = append(commands, v.command())
@@ -37,9 +38,15 @@ func ordersListCommand() *cobra.Command {
 	var since time.Duration
 	var limit int
 	cmd := asking(&cobra.Command{
-		Use: "list", Short: "List orders, newest first",
-		Example: "  pawl orders list --hold attention\n  pawl orders list --item widget --status completed --limit 0 -o json",
-	}, func(ctx context.Context, s *session, _ []string) error {
+		Use: "list [TERM]", Short: "List orders, newest first, or find them by one term", Args: cobra.MaximumNArgs(1),
+		Long: "Lists orders, newest first. With TERM, it finds the order with this id, and those whose id begins with it, or whose\n" +
+			"customer, provider's reference or searchable metadata it is (see pawl migrate search-keys); only --limit applies then.",
+		Example: "  pawl orders list --hold attention\n  pawl orders list --item widget --status completed --limit 0 -o json\n" +
+			"  pawl orders list ch_3P8xZq",
+	}, func(ctx context.Context, s *session, args []string) error {
+		if len(args) > 0 {
+			return s.search(ctx, args[0], limit)
+		}
 		for _, status := range statuses {
 			filter.Status = append(filter.Status, client.Status(status))
 		}
@@ -58,6 +65,30 @@ func ordersListCommand() *cobra.Command {
 	f.DurationVar(&since, "since", 0, "only orders created within this time, such as 24h; 0: all")
 	f.IntVar(&limit, "limit", 50, "maximum number of orders; 0: all")
 	return cmd
+}
+
+// search prints the orders that match a term. No order is not an error, as with a filter.
+func (s *session) search(ctx context.Context, term string, limit int) error {
+	found, err := s.SearchOrders(ctx, &client.SearchOrdersParams{Term: term, Limit: pageOf(limit)})
+	if err != nil {
+		return err
+	}
+	if err := matchRows.Print(s.out, s.format, output.All(found.Matches)); err != nil {
+		return err
+	}
+	if found.More && s.format == output.Table {
+		fmt.Fprintln(s.out, "and more: use a longer term")
+	}
+	return nil
+}
+
+var matchRows = output.Columns[client.SearchMatch]{
+	Titles: []any{"order", "matched", "status", "hold", "amount", "item", "customer", "created"},
+	Of: func(m *client.SearchMatch) []any {
+		o := &m.Order
+		matched := strings.TrimSuffix(string(m.Matched)+" "+m.Key, " ")
+		return []any{o.OrderID, matched, o.Status, dash(o.Hold), o.Amount + " " + o.Currency, o.Item, dash(o.CustomerID), moment(o.CreatedAt)}
+	},
 }
 
 const holdHelp = "only orders that wait for this: attention, approval, callback, paused, queued, retry or scheduled"
@@ -135,6 +166,9 @@ func (s *session) printFields(o *client.Order) error {
 	}
 	for _, r := range o.Refunds {
 		all = append(all, fmt.Sprintf("refund %d", r.Refund), fmt.Sprintf("%s %s %s", r.State, r.Amount, r.Reason))
+	}
+	for _, d := range o.Disputes {
+		all = append(all, "dispute "+d.Reference, fmt.Sprintf("%s %s %s", d.State, d.Amount, d.Reason))
 	}
 	return s.fields(all...)
 }
@@ -336,6 +370,77 @@ func ordersRefundCommand() *cobra.Command {
 	f.IntVar(&body.Restock, "restock", 0, "number of units to return to stock")
 	dryRunFlag(f, &dryRun)
 	return requiring(cmd, "reason")
+}
+
+func ordersDisputeCommand() *cobra.Command {
+	var body client.DisputeBody
+	var dryRun bool
+	cmd := asking(&cobra.Command{
+		Use: "dispute ORDER --reference REFERENCE --state STATE --amount AMOUNT", Short: "Record a dispute of an order's charge", Args: cobra.ExactArgs(1),
+		Long: "Records that a dispute was opened, won or lost. It moves nothing. Repeating the command is safe: each state of a\n" +
+			"dispute is recorded once. Stripe's disputes are recorded by themselves.",
+		Example: "  pawl orders dispute order-1 --reference dp_1P8xZq --state opened --amount 99.99 --reason fraudulent",
+	}, func(ctx context.Context, s *session, args []string) error {
+		order, err := s.RecordDispute(ctx, args[0], &client.RecordDisputeParams{DryRun: dryRun}, body)
+		return show(s, order, err, func(o *client.Order) error { return errors.Join(s.printFields(o), s.printDryRun(dryRun)) })
+	})
+	f := cmd.Flags()
+	f.StringVar(&body.Reference, "reference", "", "the provider's name for the dispute")
+	f.StringVar((*string)(&body.State), "state", "", "opened, won or lost")
+	f.StringVar(&body.Amount, "amount", "", "disputed amount, a decimal")
+	f.StringVar(&body.Reason, "reason", "", "reason, for the history")
+	dryRunFlag(f, &dryRun)
+	return requiring(cmd, "reference", "state", "amount")
+}
+
+func ordersRequestCommand() *cobra.Command {
+	var limit int
+	cmd := asking(&cobra.Command{
+		Use: "request REQUEST-ID", Short: "Show what a bulk request did, and how far its orders are", Args: cobra.ExactArgs(1),
+		Long: "Shows the orders to which requests with this ID were applied, as they are now, and their totals. Orders that it did\n" +
+			"not apply to are not listed.",
+		Example: "  pawl orders request incident-42\n  pawl orders request incident-42 --limit 0 -o json | jq -r 'select(.state==\"failed\") | .orderId'",
+	}, func(ctx context.Context, s *session, args []string) error {
+		var totals []client.BulkTotal
+		rows := func(yield func(client.BulkRequested, error) bool) {
+			for params := (client.GetBulkRequestParams{Limit: pageOf(limit)}); ; {
+				page, err := s.GetBulkRequest(ctx, args[0], &params)
+				if err != nil {
+					yield(client.BulkRequested{}, err)
+					return
+				}
+				totals = page.Totals
+				for _, row := range page.Results {
+					if !yield(row, nil) {
+						return
+					}
+				}
+				if params.Cursor = page.NextCursor; params.Cursor == "" {
+					return
+				}
+			}
+		}
+		err := requestedRows.Print(s.out, s.format, first(limit, rows))
+		if err != nil || s.format == output.JSON {
+			return err
+		}
+		fmt.Fprintln(s.out)
+		return totalRows.Print(s.out, output.Table, output.All(totals))
+	})
+	cmd.Flags().IntVar(&limit, "limit", 50, "maximum number of orders; 0: all")
+	return cmd
+}
+
+var requestedRows = output.Columns[client.BulkRequested]{
+	Titles: []any{"order", "state", "status", "hold", "amount", "code", "detail"},
+	Of: func(r *client.BulkRequested) []any {
+		return []any{r.OrderID, r.State, r.Status, dash(r.Hold), r.Amount + " " + r.Currency, dash(r.Code), dash(r.Detail)}
+	},
+}
+
+var totalRows = output.Columns[client.BulkTotal]{
+	Titles: []any{"state", "orders", "amount"},
+	Of:     func(t *client.BulkTotal) []any { return []any{t.State, t.Orders, t.Amount + " " + t.Currency} },
 }
 
 // holds has all of them, beginning with those that wait for people.

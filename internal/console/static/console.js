@@ -213,15 +213,11 @@ function step(by) {
   rows[at < 0 ? (by > 0 ? 0 : rows.length - 1) : at + by]?.querySelector("a").focus();
 }
 
-// search focuses the search field of the page, or opens the orders.
+// search focuses the search field of the page.
 function search() {
-  const field = main.querySelector("input[type=search]");
-  if (field) {
-    field.focus();
-    field.select();
-  } else if (document.querySelector('nav a[href="/console/orders"]')) {
-    location.assign("/console/orders#search");
-  }
+  const field = document.querySelector("input[type=search]");
+  field?.focus();
+  field?.select();
 }
 
 function help() {
@@ -258,7 +254,6 @@ const helpButton = make("button", { class: "quiet", type: "button", "aria-haspop
 helpButton.addEventListener("click", help);
 const who = document.querySelector(".who");
 who.prepend(...main.dataset.live ? [liveButton] : [], helpButton);
-if (location.hash === "#search") search();
 addEventListener("resize", reachable);
 listen();
 arrange();

@@ -1,6 +1,7 @@
 package stripe
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/govalues/decimal"
+	"github.com/stripe/stripe-go/v85"
 	"github.com/stripe/stripe-go/v85/webhook"
 )
 
@@ -20,7 +23,33 @@ type Hint struct {
 	Generation   int32
 	Reference    string // the payment intent
 	RefundID     string // of the requested refund, if the event is about one
+
+	Dispute *Dispute // if the event is about one; the other fields are empty
 }
+
+// Dispute is what an event says about a dispute. Its metadata do not name the order.
+type Dispute struct {
+	Reference string // of the dispute
+	Intent    string // the payment intent
+	State     string // opened, won or lost
+	Reason    string // such as fraudulent
+	At        time.Time
+	units     int64
+	currency  string
+}
+
+// AmountIn is the amount, which is not ok if it is in another currency.
+func (d *Dispute) AmountIn(currency string) (amount decimal.Decimal, ok bool) {
+	unit, special := currencyUnits[currency]
+	if !special {
+		unit = currencyUnit{2, 1}
+	}
+	amount, err := decimal.New(d.units, unit.digits)
+	return amount, err == nil && strings.EqualFold(d.currency, currency) && unit.multiple > 0 && amount.IsPos()
+}
+
+// disputeStates are the states of disputes that are over. warning_closed: an inquiry that did not become a dispute.
+var disputeStates = map[string]string{"won": "won", "warning_closed": "won", "lost": "lost"}
 
 // ErrNotOurs is the error for a genuine event about no order of ours. It must be answered with success, or Stripe
 // repeats it for days.
@@ -56,11 +85,37 @@ func ReadEvent(payload []byte, signature, secret string, now time.Time) (Hint, e
 	if event.Data == nil || json.Unmarshal(event.Data.Raw, &object) != nil {
 		return Hint{}, ErrNotOurs
 	}
+	if object.Object == "dispute" {
+		return disputeOf(&event)
+	}
 	reference := object.ID
 	if object.Object != "payment_intent" { // a charge or refund, which has its intent or the ID of it
 		reference = idOf(object.PaymentIntent)
 	}
 	return hintOf(object.Metadata, reference)
+}
+
+// disputeOf reads a charge.dispute.* event. Its other states are those of an open dispute.
+func disputeOf(event *stripe.Event) (Hint, error) {
+	var object struct {
+		ID            string          `json:"id"`
+		PaymentIntent json.RawMessage `json:"payment_intent"`
+		Amount        int64           `json:"amount"`
+		Currency      string          `json:"currency"`
+		Reason        string          `json:"reason"`
+		Status        string          `json:"status"`
+	}
+	intent := ""
+	if json.Unmarshal(event.Data.Raw, &object) == nil {
+		intent = idOf(object.PaymentIntent)
+	}
+	if !isIntent(intent) || object.ID == "" || len(object.ID) > 255 || len(object.Reason) > 255 {
+		return Hint{}, ErrNotOurs
+	}
+	return Hint{Dispute: &Dispute{
+		Reference: object.ID, Intent: intent, State: cmp.Or(disputeStates[object.Status], "opened"), Reason: object.Reason,
+		At: time.Unix(event.Created, 0), units: object.Amount, currency: object.Currency,
+	}}, nil
 }
 
 // isAhead reports whether a signature is from the future. It would be accepted then, too, and the library rejects only
@@ -86,7 +141,7 @@ func hintOf(metadata map[string]string, reference string) (Hint, error) {
 	if err != nil || generation < 0 {
 		return Hint{}, ErrNotOurs
 	}
-	return Hint{installation, metadata["pawl_order"], int32(generation), reference, metadata[refundID]}, nil
+	return Hint{Installation: installation, OrderID: metadata["pawl_order"], Generation: int32(generation), Reference: reference, RefundID: metadata[refundID]}, nil
 }
 
 func idOf(reference json.RawMessage) string {

@@ -1,0 +1,96 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"pawl/internal/orders"
+)
+
+var getBulkRequestOperation = failing(huma.Operation{
+	OperationID: "getBulkRequest", Method: http.MethodGet, Path: bulkPath + "{requestId}", Tags: []string{"orders"},
+	Summary: "Get what a request did",
+	Description: "The orders to which requests with this requestId were applied, oldest first, as they are now, and their totals. " +
+		"Use it to follow a bulk request, or if its response was lost. Orders that it did not apply to are absent, because nothing was stored for them.",
+}, "not_found", "invalid_parameter", "unavailable", "internal")
+
+type getBulkRequestRequest struct {
+	RequestID string `path:"requestId" doc:"The requestId, percent-encoded." example:"ticket-4712"`
+	Limit     int32  `query:"limit" minimum:"1" maximum:"200" default:"100" doc:"Maximum number of orders."`
+	Cursor    string `query:"cursor" doc:"nextCursor of the previous page."`
+}
+
+type bulkRequestPage struct {
+	Totals     []bulkTotal     `json:"totals" nullable:"false" doc:"All orders of the request, by currency and state."`
+	More       bool            `json:"more" doc:"The totals end at 10,000 orders, and there may be others."`
+	Results    []bulkRequested `json:"results" nullable:"false" doc:"The orders of this page."`
+	NextCursor string          `json:"nextCursor,omitempty" doc:"Absent on the last page."`
+}
+
+type bulkTotal struct {
+	State    string `json:"state" enum:"done,failed,in_progress,waiting,held" doc:"done: what was requested has happened. failed: the order or the refund has failed. waiting: the order is on hold and continues by itself. held: it waits for a person."`
+	Currency string `json:"currency" doc:"ISO 4217." example:"USD"`
+	Orders   int64  `json:"orders" minimum:"1"`
+	Amount   string `json:"amount" pattern:"^[0-9]+([.][0-9]+)?$" doc:"The sum of the orders, or of the refunds if they were requested." example:"128.50"`
+}
+
+type bulkRequested struct {
+	OrderID    string    `json:"orderId" example:"order-123"`
+	State      string    `json:"state" enum:"done,failed,in_progress,waiting,held"`
+	Status     state     `json:"status" example:"completed"`
+	Hold       *string   `json:"hold,omitempty" enum:"retry,callback,scheduled,queued,approval,paused,attention"`
+	Code       string    `json:"code,omitempty" doc:"Why the order or the refund failed, or why the order is held."`
+	Detail     string    `json:"detail,omitempty"`
+	Amount     string    `json:"amount" pattern:"^[0-9]+([.][0-9]+)?$" doc:"Of the order, or of the refund." example:"99.99"`
+	Currency   string    `json:"currency" doc:"ISO 4217." example:"USD"`
+	Verb       string    `json:"verb" doc:"The last verb that was applied with this requestId." example:"retry"`
+	At         time.Time `json:"at" doc:"When it was applied."`
+	Actor      string    `json:"actor" doc:"Who requested it." example:"token:support"`
+	OnBehalfOf string    `json:"onBehalfOf,omitempty" doc:"On whose behalf, as stated by the actor."`
+	Reason     string    `json:"reason,omitempty"`
+}
+
+func (s *server) getBulkRequest(ctx context.Context, in *getBulkRequestRequest) (page bulkRequestPage, err error) {
+	if !storable(in.RequestID) {
+		return page, &orders.NotFound{What: "request"}
+	}
+	binding, after := []string{"request", in.RequestID}, int64(0)
+	if in.Cursor != "" {
+		position, ok := openCursor(binding, in.Cursor)
+		if after, _ = parseInteger([]byte(position)); !ok {
+			return page, errCursor()
+		}
+	}
+	totals, more, err := s.engine.Orders.RequestTotals(ctx, in.RequestID)
+	switch {
+	case err != nil:
+		return page, err
+	case len(totals) == 0:
+		return page, &orders.NotFound{What: "request", Name: in.RequestID}
+	}
+	rows, next, err := s.engine.Orders.OfRequest(ctx, in.RequestID, after, in.Limit)
+	if next > 0 {
+		page.NextCursor = sealCursor(binding, decimalText(next))
+	}
+	page.Totals, page.More, page.Results = each(totals, bulkTotalOf), more, each(rows, bulkRequestedOf)
+	return page, err
+}
+
+func bulkTotalOf(t *orders.RequestTotal) bulkTotal {
+	return bulkTotal{State: string(t.State), Currency: t.Currency, Orders: t.Orders, Amount: t.Amount.String()}
+}
+
+func bulkRequestedOf(r *orders.Requested) bulkRequested {
+	out := bulkRequested{
+		OrderID: r.Order.OrderID, State: string(r.State), Status: state(r.Order.Status), Hold: r.Order.Hold, Code: r.Code, Detail: r.Detail,
+		Amount: r.Order.Amount.String(), Currency: r.Order.Currency,
+		Verb: string(r.Verb), At: r.At.UTC(), Actor: r.Actor, OnBehalfOf: r.OnBehalfOf, Reason: r.Reason,
+	}
+	if r.Refund != nil {
+		out.Amount = r.Refund.Amount.String()
+	}
+	return out
+}

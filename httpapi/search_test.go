@@ -1,0 +1,82 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"pawl/migrations"
+	"pawl/test/assert"
+)
+
+// found searches and returns the ids, each with what matched, in one text.
+func (b *bundle) found(t testing.TB, query string) string {
+	t.Helper()
+	a := b.get(t, "/api/search?"+query)
+	assert.Equal(t, a.status, http.StatusOK, query, a.body)
+	var out searchResultRead
+	assert.NoError(t, json.Unmarshal([]byte(a.body), &out))
+	var all []string
+	for _, m := range out.Matches {
+		all = append(all, strings.TrimSuffix(m.Order.OrderID+" "+m.Matched+" "+m.Key, " "))
+	}
+	if out.More {
+		all = append(all, "more")
+	}
+	return strings.Join(all, ", ")
+}
+
+type searchResultRead struct {
+	Matches []struct {
+		Matched, Key string
+		Order        struct{ OrderID string }
+	}
+	More bool
+}
+
+func TestSearch(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for i, order := range []string{
+		`"orderId":"shop-1","customerId":"ann"`, `"orderId":"shop-10","customerId":"ann","metadata":{"email":"ann@example.com","shop":"x"}`,
+		`"orderId":"shop-2","metadata":{"email":"bob@example.com"}`, `"orderId":"ann","metadata":{"email":"shop-1"}`,
+		`"orderId":"shop","metadata":{"email":"` + strings.Repeat("é", 300) + `"}`,
+	} {
+		b.process(t, fmt.Sprintf(`{%s,"amount":%d,"item":"widget"}`, order, i+1)).wantStatus(t, 200)
+	}
+	for table, reference := range map[string]string{"charges": "ch_1", "reservations": "rs_1"} {
+		b.exec(t, `UPDATE `+table+` SET reference = $1 FROM orders AS o WHERE o.order_no = `+table+`.order_no AND o.order_id = 'shop-2'`, reference)
+	}
+	b.call(t, "POST /api/orders/shop-1/refunds", `{"amount":0.01,"reason":"r","requestId":"r1"}`)
+	b.exec(t, `UPDATE refunds SET reference = 'ch_1' FROM orders AS o WHERE o.order_no = refunds.order_no AND o.order_id = 'shop-1'`)
+	assert.Equal(t, b.found(t, "term=ann@example.com"), "", "before the key can be searched")
+	assert.NoError(t, migrations.AddSearchKey(t.Context(), b.AdminURL, "email"))
+	assert.NoError(t, migrations.AddSearchKey(t.Context(), b.AdminURL, "it's \"x\""))
+	for term, want := range map[string]string{
+		"ann":                    "ann orderId, shop-10 customerId, shop-1 customerId",
+		"shop-1":                 "shop-1 orderId, shop-10 orderIdPrefix, ann metadata email",
+		"shop":                   "shop orderId, shop-1 orderIdPrefix, shop-10 orderIdPrefix, shop-2 orderIdPrefix",
+		"sho":                    "shop orderIdPrefix, shop-1 orderIdPrefix, shop-10 orderIdPrefix, shop-2 orderIdPrefix",
+		"ch_1":                   "shop-2 chargeReference, shop-1 refundReference",
+		"rs_1":                   "shop-2 reservationReference",
+		"ann@example.com":        "shop-10 metadata email",
+		"x":                      "", // of a key that can't be searched
+		"SHOP":                   "",
+		"%":                      "",
+		strings.Repeat("é", 255): "", // a value begins so
+	} {
+		assert.Equal(t, b.found(t, "term="+url.QueryEscape(term)), want, term)
+	}
+	assert.Equal(t, b.found(t, "term=shop&limit=3"), "shop orderId, shop-1 orderIdPrefix, shop-10 orderIdPrefix, more")
+	assert.NoError(t, migrations.RemoveSearchKey(t.Context(), b.AdminURL, "email"))
+	assert.Equal(t, b.found(t, "term=bob@example.com"), "", "of a key that was removed")
+	for query, name := range map[string]string{"": "term", "term=%00": "term", "term=a%20": "term", "term=a&limit=201": "limit", "term=" + strings.Repeat("a", 256): "term"} {
+		p := b.get(t, "/api/search?"+query).wantProblem(t, 422, "invalid_parameter")
+		if len(p.Errors) != 1 || p.Errors[0].Parameter != name {
+			t.Errorf("%s: %+v", query, p.Errors)
+		}
+	}
+}

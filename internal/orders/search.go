@@ -1,0 +1,55 @@
+package orders
+
+import (
+	"context"
+
+	"pawl/db"
+)
+
+// Match is an order that a search has found.
+type Match struct {
+	Order   Order
+	Matched string // what is equal to the term: one of those below
+	Key     string // of the metadata
+}
+
+// What a search can match, in the order of its results.
+const (
+	MatchedID          = "orderId"
+	MatchedIDPrefix    = "orderIdPrefix" // the id begins with the term
+	MatchedCustomer    = "customerId"
+	MatchedCharge      = "chargeReference" // the provider's
+	MatchedReservation = "reservationReference"
+	MatchedRefund      = "refundReference"
+	MatchedDispute     = "disputeReference"
+	MatchedMetadata    = "metadata" // under one of the keys that the owner has chosen
+)
+
+// Search finds up to limit orders by one term of up to 255 characters. An order is in the result once, with the first
+// thing that matched. more: others were left out. Errors: ErrUnavailable.
+func (r *Reader) Search(ctx context.Context, term string, limit int32) (matches []Match, more bool, err error) {
+	found, err := Read(ctx, r, r.query.OrdersSearch, db.OrdersSearchParams{Term: term, Most: limit + 1})
+	if err != nil {
+		return nil, false, Unavailable("search orders", err)
+	}
+	how := map[int64]db.OrdersSearchRow{}
+	var numbers []int64
+	for _, row := range found {
+		if _, again := how[row.OrderNo]; !again {
+			how[row.OrderNo] = row
+			numbers = append(numbers, row.OrderNo)
+		}
+	}
+	more = len(numbers) > int(limit)
+	numbers = numbers[:min(len(numbers), int(limit))]
+	page, err := Read(ctx, r, r.query.OrdersRead, db.OrdersReadParams{OrderNos: numbers, Bytes: pageBytes})
+	if err != nil {
+		return nil, false, Unavailable("read found orders", err)
+	}
+	more = more || len(page) < len(numbers)
+	page, err = r.settled(ctx, page)
+	for _, order := range page {
+		matches = append(matches, Match{order, how[order.OrderNo].Matched, how[order.OrderNo].Key})
+	}
+	return matches, more, err
+}
