@@ -39,6 +39,7 @@ var needed = map[string][]string{
 	"pawl.idempotency_keys":                        {"SELECT", "INSERT", "UPDATE", "DELETE"}, // old ones are locked, and removed
 	"pawl.installation":                            {"SELECT", "UPDATE"},
 	"pawl.inventory":                               {"SELECT", "INSERT", "UPDATE"},
+	"pawl.items_of(text, integer, json)":           {"EXECUTE"},
 	"pawl.late_undos":                              {"SELECT", "INSERT", "UPDATE"},
 	"pawl.no_effects":                              {"SELECT"},
 	"pawl.note_token_use(text)":                    {"EXECUTE"},

@@ -506,7 +506,7 @@ func subscribe(t *testing.T, server *postgres) (url string) {
 	url = server.server.URL("reader")
 	change(t, url, `CREATE SCHEMA pawl;
 		CREATE TABLE pawl.orders (came bigserial, order_no bigint, order_id text, created_at text, amount text, currency text,
-			item text, quantity text);
+			item text, quantity text, lines text);
 		CREATE TABLE pawl.transitions (came bigserial, order_no bigint, seq int, at text, from_status text, to_status text,
 			verb text, actor text, on_behalf_of text, reason text);
 		CREATE TABLE pawl.stock_movements (came bigserial, item text, version int, at text, kind text, change text,
