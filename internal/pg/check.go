@@ -67,6 +67,9 @@ func FindSchema(ctx context.Context, on db.DBTX) error {
 	case found.Recorded:
 		state, err := db.New(on).SchemaState(ctx, db.SchemaStateParams{})
 		if err == nil && state.Version > 0 {
+			if now, err := db.New(on).SchemaFound(ctx); err == nil && now.Ours { // another replica has migrated it since the first look
+				return nil
+			}
 			return &NoSchema{Found: "schema pawl is missing, although public.goose_db_version says that migrations were applied",
 				Advice: "if that table belongs to another program, " + ownDatabase + ". If schema pawl was dropped, restore a backup, " +
 					"or to begin without data DROP SCHEMA IF EXISTS books CASCADE, DROP TABLE public.goose_db_version, and run pawl migrate up"}
