@@ -2332,15 +2332,6 @@ type WebhookEndpoints struct {
 	Endpoints []WebhookEndpoint `json:"endpoints"`
 }
 
-// GetBulkRequestParams defines parameters for GetBulkRequest.
-type GetBulkRequestParams struct {
-	// Limit Maximum number of orders.
-	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
-
-	// Cursor nextCursor of the previous page.
-	Cursor string `form:"cursor,omitempty" json:"cursor,omitempty,omitzero"`
-}
-
 // ApplyBulkVerbParams defines parameters for ApplyBulkVerb.
 type ApplyBulkVerbParams struct {
 	// DryRun Report for each order whether the verb applies, and do nothing.
@@ -2713,6 +2704,15 @@ type ActivatePolicyParams struct {
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 }
 
+// GetBulkRequestParams defines parameters for GetBulkRequest.
+type GetBulkRequestParams struct {
+	// Limit Maximum number of orders.
+	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
+
+	// Cursor nextCursor of the previous page.
+	Cursor string `form:"cursor,omitempty" json:"cursor,omitempty,omitzero"`
+}
+
 // SearchOrdersParams defines parameters for SearchOrders.
 type SearchOrdersParams struct {
 	// Term What to look for.
@@ -2825,11 +2825,6 @@ type RotateWebhookSecretParams struct {
 }
 
 // The operations.
-
-// GetBulkRequest is GET /api/bulk/{requestId}: Get what a request did.
-func (c *Client) GetBulkRequest(ctx context.Context, requestID string, params *GetBulkRequestParams, options ...CallOption) (*BulkRequestPage, error) {
-	return call[BulkRequestPage](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/bulk/%s", url.PathEscape(requestID)), params, nil}, options)
-}
 
 // ApplyBulkVerb is POST /api/bulk/{verb}: Apply a verb to many orders.
 func (c *Client) ApplyBulkVerb(ctx context.Context, verb BulkVerb, params *ApplyBulkVerbParams, body BulkBody, options ...CallOption) (*BulkOutcome, error) {
@@ -2979,6 +2974,11 @@ func (c *Client) GetPolicy(ctx context.Context, version int, options ...CallOpti
 // ActivatePolicy is POST /api/policies/{version}/activate: Activate a policy version.
 func (c *Client) ActivatePolicy(ctx context.Context, version int, params *ActivatePolicyParams, body ActivatePolicyBody, options ...CallOption) (*PolicyVersion, error) {
 	return call[PolicyVersion](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/policies/%s/activate", url.PathEscape(fmt.Sprint(version))), params, body}, options)
+}
+
+// GetBulkRequest is GET /api/requests/{requestId}: Get what a request did.
+func (c *Client) GetBulkRequest(ctx context.Context, requestID string, params *GetBulkRequestParams, options ...CallOption) (*BulkRequestPage, error) {
+	return call[BulkRequestPage](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/requests/%s", url.PathEscape(requestID)), params, nil}, options)
 }
 
 // SearchOrders is GET /api/search: Find orders by one term.

@@ -187,13 +187,13 @@ func TestTheDocumentListsEveryRoute(t *testing.T) {
 	slices.Sort(documented)
 	want := []string{
 		"DELETE /api/webhook-endpoints/{endpointId}",
-		"GET /api/bulk/{requestId}", "GET /api/error-groups",
+		"GET /api/error-groups",
 		"GET /api/events", "GET /api/inventory", "GET /api/inventory/{item}", "GET /api/inventory/{item}/movements",
 		"GET /api/me",
 		"GET /api/orders", "GET /api/orders/{orderId}",
 		"GET /api/orders/{orderId}/calls", "GET /api/orders/{orderId}/deliveries", "GET /api/orders/{orderId}/transitions",
 		"GET /api/overview",
-		"GET /api/policies", "GET /api/policies/{version}", "GET /api/search",
+		"GET /api/policies", "GET /api/policies/{version}", "GET /api/requests/{requestId}", "GET /api/search",
 		"GET /api/verification", "GET /api/webhook-endpoints", "GET /api/webhook-endpoints/{endpointId}",
 		"GET /api/webhook-endpoints/{endpointId}/deliveries", "GET /api/webhook-endpoints/{endpointId}/deliveries/{delivery}", "GET /health", "GET /livez",
 		"POST /api/bulk/{verb}",

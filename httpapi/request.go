@@ -11,7 +11,7 @@ import (
 )
 
 var getBulkRequestOperation = failing(huma.Operation{
-	OperationID: "getBulkRequest", Method: http.MethodGet, Path: bulkPath + "{requestId}", Tags: []string{"orders"},
+	OperationID: "getBulkRequest", Method: http.MethodGet, Path: "/api/requests/{requestId}", Tags: []string{"orders"},
 	Summary: "Get what a request did",
 	Description: "The orders to which requests with this requestId were applied, oldest first, as they are now, and their totals. " +
 		"Use it to follow a bulk request, or if its response was lost. Orders that it did not apply to are absent, because nothing was stored for them.",

@@ -4,26 +4,6 @@
  */
 
 export interface paths {
-    "/api/bulk/{requestId}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Get what a request did
-         * @description The orders to which requests with this requestId were applied, oldest first, as they are now, and their totals. Use it to follow a bulk request, or if its response was lost. Orders that it did not apply to are absent, because nothing was stored for them. Needs the role read.
-         */
-        get: operations["getBulkRequest"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/api/bulk/{verb}": {
         parameters: {
             query?: never;
@@ -586,6 +566,26 @@ export interface paths {
          * @description New orders start with this version, which may be an older one. Orders that have started keep theirs. The replica that answers uses it at once, others within seconds. Activating the active version has no effect. Needs the role admin.
          */
         post: operations["activatePolicy"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/requests/{requestId}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get what a request did
+         * @description The orders to which requests with this requestId were applied, oldest first, as they are now, and their totals. Use it to follow a bulk request, or if its response was lost. Orders that it did not apply to are absent, because nothing was stored for them. Needs the role read.
+         */
+        get: operations["getBulkRequest"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -3091,42 +3091,6 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
-    getBulkRequest: {
-        parameters: {
-            query?: {
-                /** @description Maximum number of orders. */
-                limit?: number;
-                /** @description nextCursor of the previous page. */
-                cursor?: string;
-            };
-            header?: never;
-            path: {
-                /** @description The requestId, percent-encoded. */
-                requestId: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description OK */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["BulkRequestPage"];
-                };
-            };
-            401: components["responses"]["unauthenticated"];
-            403: components["responses"]["forbidden-tls_required"];
-            404: components["responses"]["not_found"];
-            421: components["responses"]["misdirected_request"];
-            422: components["responses"]["invalid_parameter"];
-            429: components["responses"]["too_many_requests"];
-            500: components["responses"]["internal"];
-            503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
-        };
-    };
     applyBulkVerb: {
         parameters: {
             query?: {
@@ -4552,6 +4516,42 @@ export interface operations {
             429: components["responses"]["too_many_requests"];
             500: components["responses"]["internal"];
             503: components["responses"]["issuer_unavailable-overloaded-quarantined-unavailable"];
+        };
+    };
+    getBulkRequest: {
+        parameters: {
+            query?: {
+                /** @description Maximum number of orders. */
+                limit?: number;
+                /** @description nextCursor of the previous page. */
+                cursor?: string;
+            };
+            header?: never;
+            path: {
+                /** @description The requestId, percent-encoded. */
+                requestId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BulkRequestPage"];
+                };
+            };
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["forbidden-tls_required"];
+            404: components["responses"]["not_found"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
         };
     };
     searchOrders: {

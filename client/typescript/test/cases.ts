@@ -86,7 +86,7 @@ async function make(call: Call): Promise<unknown> {
     case "bulkRefund":
       return pawl.post("/api/bulk/{verb}", { path: { verb: "refund" }, body });
     case "bulkRequest":
-      return pawl.get("/api/bulk/{requestId}", { path: { requestId: call.requestId } });
+      return pawl.get("/api/requests/{requestId}", { path: { requestId: call.requestId } });
     case "search":
       return pawl.get("/api/search", { query: { term: call.term } });
     case "orders":
