@@ -140,8 +140,9 @@ func hotKeyOf(r *run) hotKey { return hotKey{r.hotItem, r.status()} }
 // until a statement got its stock row; otherwise its next order would stall the orders of all items again. Orders with
 // lines that met a locked row leave the queue, because it may be that of another item: add finds out.
 func (h *hotItems) tried(item string, runs []*run) (others []*run) {
-	waiting, _ := divide(runs, func(r *run) bool { return r.next == toHot })
-	locked, others := divide(runs, func(r *run) bool { return r.next == toHot && r.order.Lines == nil })
+	waiting, others := divide(runs, func(r *run) bool { return r.next == toHot })
+	locked, lined := divide(waiting, func(r *run) bool { return r.order.Lines == nil })
+	others = append(others, lined...)
 	if len(waiting) > 0 {
 		// Renew the leases while the rows are free: the next try locks them most of the time, and renewals skip locked rows.
 		h.renew(numbersOf(waiting))

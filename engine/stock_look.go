@@ -28,7 +28,7 @@ type seenStock struct {
 
 const (
 	stockFor     = 10 * time.Millisecond // how long the stock of a tracked item is good
-	untrackedFor = 5 * time.Second       // how long an item counts as untracked, which is nearly always for ever
+	untrackedFor = 5 * time.Second       // how long an item counts as untracked, which it nearly always remains
 	seenMost     = 10_000                // items that are kept
 )
 

@@ -40,11 +40,11 @@ func (s *server) recordDispute(w http.ResponseWriter, r *sent[disputeBody]) erro
 	if err != nil {
 		return err
 	}
-	about, fault := refundIn(r.body.Amount, 0, o.Currency)
+	amount, fault := positiveAmount(r.body.Amount, o.Currency)
 	if fault != nil {
 		return newProblem("invalid_input", "", *fault)
 	}
-	q.Dispute = &engine.Dispute{Reference: r.body.Reference, State: r.body.State, Amount: *about.Amount, At: r.body.At}
+	q.Dispute = &engine.Dispute{Reference: r.body.Reference, State: r.body.State, Amount: amount, At: r.body.At}
 	q.Verb, q.Async = q.Dispute.Verb(), true
 	if o, err = s.engine.Do(ctx, q); err != nil {
 		return err

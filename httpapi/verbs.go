@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/govalues/decimal"
 
 	"pawl/engine"
 	"pawl/fsm"
@@ -273,12 +274,21 @@ func refundWithoutID() error {
 		Detail: "is required if there is no Idempotency-Key: without one, a repeated request would refund twice"})
 }
 
-// refundIn reads a refund in the currency of its order, which was checked when the order was admitted. It is empty for an
-// order that does not exist.
+// refundIn reads a refund in the currency of its order.
 func refundIn(given amountInput, restock int32, code string) (*engine.Refund, *fieldError) {
 	if given == nil {
 		return &engine.Refund{Restock: restock}, nil
 	}
+	amount, fault := positiveAmount(given, code)
+	if fault != nil {
+		return nil, fault
+	}
+	return &engine.Refund{Amount: &amount, Restock: restock}, nil
+}
+
+// positiveAmount reads an amount in the currency of an order, which was checked when the order was admitted. It is empty
+// for an order that does not exist.
+func positiveAmount(given amountInput, code string) (decimal.Decimal, *fieldError) {
 	currency, known := iso4217.Find(code)
 	if !known {
 		currency.Digits = 4
@@ -288,9 +298,9 @@ func refundIn(given amountInput, restock int32, code string) (*engine.Refund, *f
 		fault, detail = "out_of_range", "must be greater than 0"
 	}
 	if fault != "" {
-		return nil, &fieldError{Pointer: "/amount", Code: fault, Detail: detail}
+		return amount, &fieldError{Pointer: "/amount", Code: fault, Detail: detail}
 	}
-	return &engine.Refund{Amount: &amount, Restock: restock}, nil
+	return amount, nil
 }
 
 // refundOpen reports whether the refund of a request is unfinished.

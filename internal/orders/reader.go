@@ -175,15 +175,22 @@ func (r *Reader) List(ctx context.Context, f Filter) (page []Order, next int64, 
 	if err != nil || len(numbers) == 0 {
 		return nil, next, Unavailable("find orders", err)
 	}
+	page, cut, err := r.readPage(ctx, numbers)
+	return page, cmp.Or(cut, next), err
+}
+
+// readPage reads orders by number, in that order, up to the size of a page. If that leaves some out, cut is the number of
+// the last one that was read. Those that are under way are read durably.
+func (r *Reader) readPage(ctx context.Context, numbers []int64) (page []Order, cut int64, err error) {
 	page, err = Read(ctx, r, r.query.OrdersRead, db.OrdersReadParams{OrderNos: numbers, Bytes: pageBytes})
 	if err != nil {
-		return nil, 0, Unavailable("list orders", err)
+		return nil, 0, Unavailable("read orders", err)
 	}
 	if len(page) > 0 && len(page) < len(numbers) {
-		next = page[len(page)-1].OrderNo
+		cut = page[len(page)-1].OrderNo
 	}
 	page, err = r.settled(ctx, page)
-	return page, next, err
+	return page, cut, err
 }
 
 // settled reads those of a page that are under way again, durably. Orders that a crash has taken are left out.

@@ -1,6 +1,7 @@
 package orders
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -81,18 +82,14 @@ func (r *Reader) OfRequest(ctx context.Context, requestID string, after int64, l
 		how[row.OrderNo] = row
 		numbers = append(numbers, row.OrderNo)
 	}
-	found, err := Read(ctx, r, r.query.OrdersRead, db.OrdersReadParams{OrderNos: numbers, Bytes: pageBytes})
-	if err != nil {
-		return nil, 0, Unavailable("read orders of request", err)
+	if more {
+		next = numbers[len(numbers)-1]
 	}
-	if len(found) > 0 && (more || len(found) < len(numbers)) {
-		next = found[len(found)-1].OrderNo
-	}
-	found, err = r.settled(ctx, found)
+	found, cut, err := r.readPage(ctx, numbers)
 	for _, order := range found {
 		page = append(page, requestedOf(order, how[order.OrderNo], requestID))
 	}
-	return page, next, err
+	return page, cmp.Or(cut, next), err
 }
 
 func requestedOf(o Order, row db.RequestPageRow, requestID string) Requested {

@@ -42,14 +42,9 @@ func (r *Reader) Search(ctx context.Context, term string, limit int32) (matches 
 	}
 	more = len(numbers) > int(limit)
 	numbers = numbers[:min(len(numbers), int(limit))]
-	page, err := Read(ctx, r, r.query.OrdersRead, db.OrdersReadParams{OrderNos: numbers, Bytes: pageBytes})
-	if err != nil {
-		return nil, false, Unavailable("read found orders", err)
-	}
-	more = more || len(page) < len(numbers)
-	page, err = r.settled(ctx, page)
+	page, cut, err := r.readPage(ctx, numbers)
 	for _, order := range page {
 		matches = append(matches, Match{order, how[order.OrderNo].Matched, how[order.OrderNo].Key})
 	}
-	return matches, more, err
+	return matches, more || cut != 0, err
 }
