@@ -54,35 +54,6 @@ const (
 	BulkFilterSortOldest BulkFilterSort = "oldest"
 )
 
-// Defines values for BulkRequestedHold.
-const (
-	BulkRequestedHoldApproval  BulkRequestedHold = "approval"
-	BulkRequestedHoldAttention BulkRequestedHold = "attention"
-	BulkRequestedHoldCallback  BulkRequestedHold = "callback"
-	BulkRequestedHoldPaused    BulkRequestedHold = "paused"
-	BulkRequestedHoldQueued    BulkRequestedHold = "queued"
-	BulkRequestedHoldRetry     BulkRequestedHold = "retry"
-	BulkRequestedHoldScheduled BulkRequestedHold = "scheduled"
-)
-
-// Defines values for BulkRequestedState.
-const (
-	BulkRequestedStateDone       BulkRequestedState = "done"
-	BulkRequestedStateFailed     BulkRequestedState = "failed"
-	BulkRequestedStateHeld       BulkRequestedState = "held"
-	BulkRequestedStateInProgress BulkRequestedState = "in_progress"
-	BulkRequestedStateWaiting    BulkRequestedState = "waiting"
-)
-
-// Defines values for BulkTotalState.
-const (
-	BulkTotalStateDone       BulkTotalState = "done"
-	BulkTotalStateFailed     BulkTotalState = "failed"
-	BulkTotalStateHeld       BulkTotalState = "held"
-	BulkTotalStateInProgress BulkTotalState = "in_progress"
-	BulkTotalStateWaiting    BulkTotalState = "waiting"
-)
-
 // Defines values for BulkVerb.
 const (
 	BulkVerbApprove    BulkVerb = "approve"
@@ -337,6 +308,35 @@ const (
 	RefundStateFailed   RefundState = "failed"
 	RefundStateInDoubt  RefundState = "in_doubt"
 	RefundStatePending  RefundState = "pending"
+)
+
+// Defines values for RequestTotalState.
+const (
+	RequestTotalStateDone       RequestTotalState = "done"
+	RequestTotalStateFailed     RequestTotalState = "failed"
+	RequestTotalStateHeld       RequestTotalState = "held"
+	RequestTotalStateInProgress RequestTotalState = "in_progress"
+	RequestTotalStateWaiting    RequestTotalState = "waiting"
+)
+
+// Defines values for RequestedOrderHold.
+const (
+	RequestedOrderHoldApproval  RequestedOrderHold = "approval"
+	RequestedOrderHoldAttention RequestedOrderHold = "attention"
+	RequestedOrderHoldCallback  RequestedOrderHold = "callback"
+	RequestedOrderHoldPaused    RequestedOrderHold = "paused"
+	RequestedOrderHoldQueued    RequestedOrderHold = "queued"
+	RequestedOrderHoldRetry     RequestedOrderHold = "retry"
+	RequestedOrderHoldScheduled RequestedOrderHold = "scheduled"
+)
+
+// Defines values for RequestedOrderState.
+const (
+	RequestedOrderStateDone       RequestedOrderState = "done"
+	RequestedOrderStateFailed     RequestedOrderState = "failed"
+	RequestedOrderStateHeld       RequestedOrderState = "held"
+	RequestedOrderStateInProgress RequestedOrderState = "in_progress"
+	RequestedOrderStateWaiting    RequestedOrderState = "waiting"
 )
 
 // Defines values for RetryBodyPolicy.
@@ -647,69 +647,6 @@ type BulkRefund struct {
 	Restock int `json:"restock,omitempty,omitzero"`
 }
 
-// BulkRequestPage defines model for BulkRequestPage.
-type BulkRequestPage struct {
-	// More The totals end at 10,000 orders, and there may be others.
-	More bool `json:"more"`
-
-	// NextCursor Absent on the last page.
-	NextCursor string `json:"nextCursor,omitempty,omitzero"`
-
-	// Results The orders of this page.
-	Results []BulkRequested `json:"results"`
-
-	// Totals All orders of the request, by currency and state.
-	Totals []BulkTotal `json:"totals"`
-}
-
-// BulkRequested defines model for BulkRequested.
-type BulkRequested struct {
-	// Actor Who requested it.
-	//
-	// Examples: token:support
-	Actor string `json:"actor"`
-
-	// Amount Of the order, or of the refund.
-	//
-	// Examples: 99.99
-	Amount string `json:"amount"`
-
-	// At When it was applied.
-	At time.Time `json:"at"`
-
-	// Code Why the order or the refund failed, or why the order is held.
-	Code string `json:"code,omitempty,omitzero"`
-
-	// Currency ISO 4217.
-	//
-	// Examples: USD
-	Currency string            `json:"currency"`
-	Detail   string            `json:"detail,omitempty,omitzero"`
-	Hold     BulkRequestedHold `json:"hold,omitempty,omitzero"`
-
-	// OnBehalfOf On whose behalf, as stated by the actor.
-	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
-
-	// OrderID Examples: order-123
-	OrderID string             `json:"orderId"`
-	Reason  string             `json:"reason,omitempty,omitzero"`
-	State   BulkRequestedState `json:"state"`
-
-	// Status The status of the order. completed, failed and canceled are final.
-	Status Status `json:"status"`
-
-	// Verb The last verb that was applied with this requestId.
-	//
-	// Examples: retry
-	Verb string `json:"verb"`
-}
-
-// BulkRequestedHold defines model for BulkRequested.Hold.
-type BulkRequestedHold string
-
-// BulkRequestedState defines model for BulkRequested.State.
-type BulkRequestedState string
-
 // BulkResult defines model for BulkResult.
 type BulkResult struct {
 	// Amount A decimal number as a string, so that it is not rounded.
@@ -736,26 +673,6 @@ type BulkResult struct {
 	// Status The status of the order. completed, failed and canceled are final.
 	Status Status `json:"status,omitempty,omitzero"`
 }
-
-// BulkTotal defines model for BulkTotal.
-type BulkTotal struct {
-	// Amount The sum of the orders, or of the refunds if they were requested.
-	//
-	// Examples: 128.50
-	Amount string `json:"amount"`
-
-	// Currency ISO 4217.
-	//
-	// Examples: USD
-	Currency string `json:"currency"`
-	Orders   int64  `json:"orders"`
-
-	// State done: what was requested has happened. failed: the order or the refund has failed. waiting: the order is on hold and continues by itself. held: it waits for a person.
-	State BulkTotalState `json:"state"`
-}
-
-// BulkTotalState done: what was requested has happened. failed: the order or the refund has failed. waiting: the order is on hold and continues by itself. held: it waits for a person.
-type BulkTotalState string
 
 // BulkVerb What to do with the orders.
 type BulkVerb string
@@ -1852,6 +1769,89 @@ type Replica struct {
 	Since time.Time `json:"since"`
 }
 
+// RequestPage defines model for RequestPage.
+type RequestPage struct {
+	// More The totals end at 10,000 orders, and there may be others.
+	More bool `json:"more"`
+
+	// NextCursor Absent on the last page.
+	NextCursor string `json:"nextCursor,omitempty,omitzero"`
+
+	// Results The orders of this page.
+	Results []RequestedOrder `json:"results"`
+
+	// Totals All orders of the request, by currency and state.
+	Totals []RequestTotal `json:"totals"`
+}
+
+// RequestTotal defines model for RequestTotal.
+type RequestTotal struct {
+	// Amount The sum of the orders, or of the refunds if they were requested.
+	//
+	// Examples: 128.50
+	Amount string `json:"amount"`
+
+	// Currency ISO 4217.
+	//
+	// Examples: USD
+	Currency string `json:"currency"`
+	Orders   int64  `json:"orders"`
+
+	// State done: what was requested has happened. failed: the order or the refund has failed. waiting: the order is on hold and continues by itself. held: it waits for a person.
+	State RequestTotalState `json:"state"`
+}
+
+// RequestTotalState done: what was requested has happened. failed: the order or the refund has failed. waiting: the order is on hold and continues by itself. held: it waits for a person.
+type RequestTotalState string
+
+// RequestedOrder defines model for RequestedOrder.
+type RequestedOrder struct {
+	// Actor Who requested it.
+	//
+	// Examples: token:support
+	Actor string `json:"actor"`
+
+	// Amount Of the order, or of the refund.
+	//
+	// Examples: 99.99
+	Amount string `json:"amount"`
+
+	// At When it was applied.
+	At time.Time `json:"at"`
+
+	// Code Why the order or the refund failed, or why the order is held.
+	Code string `json:"code,omitempty,omitzero"`
+
+	// Currency ISO 4217.
+	//
+	// Examples: USD
+	Currency string             `json:"currency"`
+	Detail   string             `json:"detail,omitempty,omitzero"`
+	Hold     RequestedOrderHold `json:"hold,omitempty,omitzero"`
+
+	// OnBehalfOf On whose behalf, as stated by the actor.
+	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
+
+	// OrderID Examples: order-123
+	OrderID string              `json:"orderId"`
+	Reason  string              `json:"reason,omitempty,omitzero"`
+	State   RequestedOrderState `json:"state"`
+
+	// Status The status of the order. completed, failed and canceled are final.
+	Status Status `json:"status"`
+
+	// Verb The last verb that was applied with this requestId.
+	//
+	// Examples: retry
+	Verb string `json:"verb"`
+}
+
+// RequestedOrderHold defines model for RequestedOrder.Hold.
+type RequestedOrderHold string
+
+// RequestedOrderState defines model for RequestedOrder.State.
+type RequestedOrderState string
+
 // RetryBody defines model for RetryBody.
 type RetryBody struct {
 	// Generation Only if the order is still at this generation. A failed order that was retried before is restarted only with this, If-Match or a requestId, so that a duplicate request does not restart it again.
@@ -2704,8 +2704,8 @@ type ActivatePolicyParams struct {
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 }
 
-// GetBulkRequestParams defines parameters for GetBulkRequest.
-type GetBulkRequestParams struct {
+// GetRequestParams defines parameters for GetRequest.
+type GetRequestParams struct {
 	// Limit Maximum number of orders.
 	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
 
@@ -2976,9 +2976,9 @@ func (c *Client) ActivatePolicy(ctx context.Context, version int, params *Activa
 	return call[PolicyVersion](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/policies/%s/activate", url.PathEscape(fmt.Sprint(version))), params, body}, options)
 }
 
-// GetBulkRequest is GET /api/requests/{requestId}: Get what a request did.
-func (c *Client) GetBulkRequest(ctx context.Context, requestID string, params *GetBulkRequestParams, options ...CallOption) (*BulkRequestPage, error) {
-	return call[BulkRequestPage](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/requests/%s", url.PathEscape(requestID)), params, nil}, options)
+// GetRequest is GET /api/requests/{requestId}: Get what a request did.
+func (c *Client) GetRequest(ctx context.Context, requestID string, params *GetRequestParams, options ...CallOption) (*RequestPage, error) {
+	return call[RequestPage](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/requests/%s", url.PathEscape(requestID)), params, nil}, options)
 }
 
 // SearchOrders is GET /api/search: Find orders by one term.

@@ -55,8 +55,8 @@ var rules = map[string]rule{
 	"refundOrder":       needs(access.Operate),
 	"recordDispute":     needs(access.Operate),
 
-	"applyBulkVerb":  needs(access.Operate, access.Approve, access.Settle), // and the role of the verb
-	"getBulkRequest": needs(access.Read),
+	"applyBulkVerb": needs(access.Operate, access.Approve, access.Settle), // and the role of the verb
+	"getRequest":    needs(access.Read),
 
 	"listInventory":      needs(access.Read, access.Stock),
 	"getInventory":       needs(access.Read, access.Stock),

@@ -265,7 +265,7 @@ func TestBulkRequest(t *testing.T) {
 	b.waitsFor(t, "attention", "charging", "a", "b", "c")
 	b.process(t, ask("sold")).wantStatus(t, 200)
 	const request = `"requestId":"r/1","reason":"all","onBehalfOf":"ann"}`
-	read := func(query string) (out bulkRequestPage) {
+	read := func(query string) (out requestPage) {
 		t.Helper()
 		a := b.get(t, "/api/requests/r%2F1"+query)
 		assert.Equal(t, a.status, 200, a.body)
@@ -279,11 +279,11 @@ func TestBulkRequest(t *testing.T) {
 	if out := b.bulkOf(t, "cancel", `{"ids":["a","b","sold","none"],`+request); out.Applied != 2 {
 		t.Errorf("%+v", out)
 	}
-	become := func(totals ...bulkTotal) { // of one read, because the orders go on between two
+	become := func(totals ...requestTotal) { // of one read, because the orders go on between two
 		t.Helper()
 		eventually(t, fmt.Sprint("the totals are ", totals), func() bool { return slices.Equal(read("").Totals, totals) })
 	}
-	become(bulkTotal{"done", "USD", 2, "2"})
+	become(requestTotal{"done", "USD", 2, "2"})
 	all := read("")
 	for i, id := range []string{"a", "b"} {
 		if r := all.Results[i]; r.OrderID != id || r.State != "done" || r.Verb != "cancel" || r.OnBehalfOf != "ann" || r.Reason != "all" || r.Amount != "1" {
@@ -295,7 +295,7 @@ func TestBulkRequest(t *testing.T) {
 	b.exec(t, `INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, request_id)
 		SELECT order_no, seq + 1, status, status, fence, 'retry', 'local', 'r/1' FROM orders WHERE order_id = 'd'`)
 	b.exec(t, `UPDATE orders SET seq = seq + 1, hold_reason = 'retries_exhausted: 3 calls' WHERE order_id = 'd'`)
-	become(bulkTotal{"done", "USD", 3, "3"}, bulkTotal{"held", "USD", 1, "1"})
+	become(requestTotal{"done", "USD", 3, "3"}, requestTotal{"held", "USD", 1, "1"})
 	if r := read("").Results[3]; r.OrderID != "d" || r.State != "held" || r.Code != "retries_exhausted" || r.Detail != "3 calls" {
 		t.Errorf("%+v", r)
 	}

@@ -10,34 +10,34 @@ import (
 	"pawl/internal/orders"
 )
 
-var getBulkRequestOperation = failing(huma.Operation{
-	OperationID: "getBulkRequest", Method: http.MethodGet, Path: "/api/requests/{requestId}", Tags: []string{"orders"},
+var getRequestOperation = failing(huma.Operation{
+	OperationID: "getRequest", Method: http.MethodGet, Path: "/api/requests/{requestId}", Tags: []string{"orders"},
 	Summary: "Get what a request did",
 	Description: "The orders to which requests with this requestId were applied, oldest first, as they are now, and their totals. " +
 		"Use it to follow a bulk request, or if its response was lost. Orders that it did not apply to are absent, because nothing was stored for them.",
 }, "not_found", "invalid_parameter", "unavailable", "internal")
 
-type getBulkRequestRequest struct {
+type getRequestRequest struct {
 	RequestID string `path:"requestId" doc:"The requestId, percent-encoded." example:"ticket-4712"`
 	Limit     int32  `query:"limit" minimum:"1" maximum:"200" default:"100" doc:"Maximum number of orders."`
 	Cursor    string `query:"cursor" doc:"nextCursor of the previous page."`
 }
 
-type bulkRequestPage struct {
-	Totals     []bulkTotal     `json:"totals" nullable:"false" doc:"All orders of the request, by currency and state."`
-	More       bool            `json:"more" doc:"The totals end at 10,000 orders, and there may be others."`
-	Results    []bulkRequested `json:"results" nullable:"false" doc:"The orders of this page."`
-	NextCursor string          `json:"nextCursor,omitempty" doc:"Absent on the last page."`
+type requestPage struct {
+	Totals     []requestTotal   `json:"totals" nullable:"false" doc:"All orders of the request, by currency and state."`
+	More       bool             `json:"more" doc:"The totals end at 10,000 orders, and there may be others."`
+	Results    []requestedOrder `json:"results" nullable:"false" doc:"The orders of this page."`
+	NextCursor string           `json:"nextCursor,omitempty" doc:"Absent on the last page."`
 }
 
-type bulkTotal struct {
+type requestTotal struct {
 	State    string `json:"state" enum:"done,failed,in_progress,waiting,held" doc:"done: what was requested has happened. failed: the order or the refund has failed. waiting: the order is on hold and continues by itself. held: it waits for a person."`
 	Currency string `json:"currency" doc:"ISO 4217." example:"USD"`
 	Orders   int64  `json:"orders" minimum:"1"`
 	Amount   string `json:"amount" pattern:"^[0-9]+([.][0-9]+)?$" doc:"The sum of the orders, or of the refunds if they were requested." example:"128.50"`
 }
 
-type bulkRequested struct {
+type requestedOrder struct {
 	OrderID    string    `json:"orderId" example:"order-123"`
 	State      string    `json:"state" enum:"done,failed,in_progress,waiting,held"`
 	Status     state     `json:"status" example:"completed"`
@@ -53,7 +53,7 @@ type bulkRequested struct {
 	Reason     string    `json:"reason,omitempty"`
 }
 
-func (s *server) getBulkRequest(ctx context.Context, in *getBulkRequestRequest) (page bulkRequestPage, err error) {
+func (s *server) getRequest(ctx context.Context, in *getRequestRequest) (page requestPage, err error) {
 	if !storable(in.RequestID) {
 		return page, &orders.NotFound{What: "request"}
 	}
@@ -75,16 +75,16 @@ func (s *server) getBulkRequest(ctx context.Context, in *getBulkRequestRequest) 
 	if next > 0 {
 		page.NextCursor = sealCursor(binding, decimalText(next))
 	}
-	page.Totals, page.More, page.Results = each(totals, bulkTotalOf), more, each(rows, bulkRequestedOf)
+	page.Totals, page.More, page.Results = each(totals, requestTotalOf), more, each(rows, requestedOrderOf)
 	return page, err
 }
 
-func bulkTotalOf(t *orders.RequestTotal) bulkTotal {
-	return bulkTotal{State: string(t.State), Currency: t.Currency, Orders: t.Orders, Amount: t.Amount.String()}
+func requestTotalOf(t *orders.RequestTotal) requestTotal {
+	return requestTotal{State: string(t.State), Currency: t.Currency, Orders: t.Orders, Amount: t.Amount.String()}
 }
 
-func bulkRequestedOf(r *orders.Requested) bulkRequested {
-	out := bulkRequested{
+func requestedOrderOf(r *orders.Requested) requestedOrder {
+	out := requestedOrder{
 		OrderID: r.Order.OrderID, State: string(r.State), Status: state(r.Order.Status), Hold: r.Order.Hold, Code: r.Code, Detail: r.Detail,
 		Amount: r.Order.Amount.String(), Currency: r.Order.Currency,
 		Verb: string(r.Verb), At: r.At.UTC(), Actor: r.Actor, OnBehalfOf: r.OnBehalfOf, Reason: r.Reason,

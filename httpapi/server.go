@@ -175,7 +175,7 @@ func (s *server) routes() {
 	postBody[verbRequest[disputeBody], orderAnswer](s, recordDisputeOperation, nil, s.recordDispute)
 	s.bound(bulkOperation, s.lists)
 	post[bulkRequest, plainAnswer[bulkOutcome]](s, bulkOperation, s.bulk)
-	list(s, getBulkRequestOperation, s.getBulkRequest)
+	list(s, getRequestOperation, s.getRequest)
 	list(s, listInventoryOperation, s.listInventory)
 	getWithin(s, getInventoryOperation, readWithin, s.getInventory)
 	postBody[setInventoryRequest, itemAnswer](s, setInventoryOperation, nil, s.setInventory)

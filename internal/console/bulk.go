@@ -53,8 +53,8 @@ func (v *visit) bulk() error {
 		if p.Problem = refusedInput(err); err != nil && p.Problem == nil {
 			return err
 		}
-		if err == nil && confirmed && len(p.Not) == 0 && v.may("getBulkRequest") {
-			return v.redirect(bulkRequestURL(p.Body.RequestID))
+		if err == nil && confirmed && len(p.Not) == 0 && v.may("getRequest") {
+			return v.redirect(requestURL(p.Body.RequestID))
 		}
 		if err == nil && confirmed {
 			return v.show("bulk_results", page{Title: p.Verb.Label + ": results", Data: p})
@@ -80,24 +80,24 @@ func (p *bulkPage) complete() bool {
 	return true
 }
 
-func bulkRequestURL(id string) string {
+func requestURL(id string) string {
 	return address("/console/bulk/request", url.Values{"id": {id}})
 }
 
-// bulkRequestPage shows how far the orders of a request are.
-type bulkRequestPage struct {
+// requestPage shows how far the orders of a request are.
+type requestPage struct {
 	ID   string
-	Page *client.BulkRequestPage
+	Page *client.RequestPage
 	Next string // the URL of the next page
 }
 
-func (v *visit) showBulkRequest() error {
+func (v *visit) showRequest() error {
 	id := v.query("id")
-	found, err := v.api.GetBulkRequest(v.r.Context(), id, &client.GetBulkRequestParams{Cursor: v.query("cursor")})
+	found, err := v.api.GetRequest(v.r.Context(), id, &client.GetRequestParams{Cursor: v.query("cursor")})
 	if err != nil {
 		return err
 	}
-	return v.show("bulk_request", page{Title: "Request " + visible(id), Data: &bulkRequestPage{id, found, v.nextPage(found.NextCursor)}})
+	return v.show("bulk_request", page{Title: "Request " + visible(id), Data: &requestPage{id, found, v.nextPage(found.NextCursor)}})
 }
 
 // readBulk reads a form, or the filter of a link.

@@ -60,7 +60,7 @@ func (c *console) screens() {
 	c.get("/console/order", (*visit).showOrder)
 	c.form("/console/order/{task}", (*visit).doVerb)
 	c.form("/console/bulk", (*visit).bulk)
-	c.getLive("/console/bulk/request", (*visit).showBulkRequest)
+	c.getLive("/console/bulk/request", (*visit).showRequest)
 	c.getLive("/console/errors", (*visit).errorGroups)
 	c.getLive("/console/webhooks", (*visit).showEndpoints)
 	c.getLive("/console/webhook", (*visit).showEndpoint)

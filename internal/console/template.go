@@ -41,15 +41,15 @@ var functions = template.FuncMap{
 	"orderURL":  orderURL,
 	"ordersURL": ordersURL,
 
-	"bulkRequestURL": bulkRequestURL,
-	"rowID":          rowID,
-	"actionURL":      actionURL,
-	"holdURL":        holdURL,
-	"duration":       duration,
-	"atLeast":        atLeast,
-	"count":          count,
-	"upTo":           upTo,
-	"list":           func(values ...any) []any { return values },
+	"requestURL": requestURL,
+	"rowID":      rowID,
+	"actionURL":  actionURL,
+	"holdURL":    holdURL,
+	"duration":   duration,
+	"atLeast":    atLeast,
+	"count":      count,
+	"upTo":       upTo,
+	"list":       func(values ...any) []any { return values },
 }
 
 // ago says how long ago a time was. A script keeps it up to date.

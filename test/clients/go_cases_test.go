@@ -93,8 +93,8 @@ func callGo(ctx context.Context, api *client.Client, call []byte) any {
 		return outcome(api.RecordDispute(ctx, args.OrderID, nil, decoded[client.DisputeBody](args.Body)))
 	case "bulkRefund":
 		return outcome(api.ApplyBulkVerb(ctx, client.BulkVerbRefund, nil, decoded[client.BulkBody](args.Body)))
-	case "bulkRequest":
-		return outcome(api.GetBulkRequest(ctx, args.RequestID, nil))
+	case "request":
+		return outcome(api.GetRequest(ctx, args.RequestID, nil))
 	case "search":
 		return outcome(api.SearchOrders(ctx, &client.SearchOrdersParams{Term: args.Term}))
 	case "orders":

@@ -583,7 +583,7 @@ export interface paths {
          * Get what a request did
          * @description The orders to which requests with this requestId were applied, oldest first, as they are now, and their totals. Use it to follow a bulk request, or if its response was lost. Orders that it did not apply to are absent, because nothing was stored for them. Needs the role read.
          */
-        get: operations["getBulkRequest"];
+        get: operations["getRequest"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1099,57 +1099,6 @@ export interface components {
              */
             restock?: number;
         };
-        BulkRequestPage: {
-            /** @description The totals end at 10,000 orders, and there may be others. */
-            more: boolean;
-            /** @description Absent on the last page. */
-            nextCursor?: string;
-            /** @description The orders of this page. */
-            results: components["schemas"]["BulkRequested"][];
-            /** @description All orders of the request, by currency and state. */
-            totals: components["schemas"]["BulkTotal"][];
-        };
-        BulkRequested: {
-            /**
-             * @description Who requested it.
-             * @example token:support
-             */
-            actor: string;
-            /**
-             * @description Of the order, or of the refund.
-             * @example 99.99
-             */
-            amount: string;
-            /**
-             * Format: date-time
-             * @description When it was applied.
-             */
-            at: string;
-            /** @description Why the order or the refund failed, or why the order is held. */
-            code?: string;
-            /**
-             * @description ISO 4217.
-             * @example USD
-             */
-            currency: string;
-            detail?: string;
-            /** @enum {string} */
-            hold?: "retry" | "callback" | "scheduled" | "queued" | "approval" | "paused" | "attention";
-            /** @description On whose behalf, as stated by the actor. */
-            onBehalfOf?: string;
-            /** @example order-123 */
-            orderId: string;
-            reason?: string;
-            /** @enum {string} */
-            state: "done" | "failed" | "in_progress" | "waiting" | "held";
-            /** @example completed */
-            status: components["schemas"]["Status"];
-            /**
-             * @description The last verb that was applied with this requestId.
-             * @example retry
-             */
-            verb: string;
-        };
         BulkResult: {
             /** @description The amount of the order. Absent, like the fields below, if the order was not found or not read. */
             amount?: components["schemas"]["Decimal"];
@@ -1167,25 +1116,6 @@ export interface components {
             /** @description The refund, if one was requested. It may be open; Pawl continues it. */
             refund?: components["schemas"]["Refund"];
             status?: components["schemas"]["Status"];
-        };
-        BulkTotal: {
-            /**
-             * @description The sum of the orders, or of the refunds if they were requested.
-             * @example 128.50
-             */
-            amount: string;
-            /**
-             * @description ISO 4217.
-             * @example USD
-             */
-            currency: string;
-            /** Format: int64 */
-            orders: number;
-            /**
-             * @description done: what was requested has happened. failed: the order or the refund has failed. waiting: the order is on hold and continues by itself. held: it waits for a person.
-             * @enum {string}
-             */
-            state: "done" | "failed" | "in_progress" | "waiting" | "held";
         };
         /**
          * @description What to do with the orders.
@@ -2283,6 +2213,76 @@ export interface components {
              * @description When the oldest of them was opened.
              */
             since: string;
+        };
+        RequestPage: {
+            /** @description The totals end at 10,000 orders, and there may be others. */
+            more: boolean;
+            /** @description Absent on the last page. */
+            nextCursor?: string;
+            /** @description The orders of this page. */
+            results: components["schemas"]["RequestedOrder"][];
+            /** @description All orders of the request, by currency and state. */
+            totals: components["schemas"]["RequestTotal"][];
+        };
+        RequestTotal: {
+            /**
+             * @description The sum of the orders, or of the refunds if they were requested.
+             * @example 128.50
+             */
+            amount: string;
+            /**
+             * @description ISO 4217.
+             * @example USD
+             */
+            currency: string;
+            /** Format: int64 */
+            orders: number;
+            /**
+             * @description done: what was requested has happened. failed: the order or the refund has failed. waiting: the order is on hold and continues by itself. held: it waits for a person.
+             * @enum {string}
+             */
+            state: "done" | "failed" | "in_progress" | "waiting" | "held";
+        };
+        RequestedOrder: {
+            /**
+             * @description Who requested it.
+             * @example token:support
+             */
+            actor: string;
+            /**
+             * @description Of the order, or of the refund.
+             * @example 99.99
+             */
+            amount: string;
+            /**
+             * Format: date-time
+             * @description When it was applied.
+             */
+            at: string;
+            /** @description Why the order or the refund failed, or why the order is held. */
+            code?: string;
+            /**
+             * @description ISO 4217.
+             * @example USD
+             */
+            currency: string;
+            detail?: string;
+            /** @enum {string} */
+            hold?: "retry" | "callback" | "scheduled" | "queued" | "approval" | "paused" | "attention";
+            /** @description On whose behalf, as stated by the actor. */
+            onBehalfOf?: string;
+            /** @example order-123 */
+            orderId: string;
+            reason?: string;
+            /** @enum {string} */
+            state: "done" | "failed" | "in_progress" | "waiting" | "held";
+            /** @example completed */
+            status: components["schemas"]["Status"];
+            /**
+             * @description The last verb that was applied with this requestId.
+             * @example retry
+             */
+            verb: string;
         };
         RetryBody: {
             /**
@@ -4518,7 +4518,7 @@ export interface operations {
             503: components["responses"]["issuer_unavailable-overloaded-quarantined-unavailable"];
         };
     };
-    getBulkRequest: {
+    getRequest: {
         parameters: {
             query?: {
                 /** @description Maximum number of orders. */
@@ -4541,7 +4541,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["BulkRequestPage"];
+                    "application/json": components["schemas"]["RequestPage"];
                 };
             };
             401: components["responses"]["unauthenticated"];

@@ -85,7 +85,7 @@ async function make(call: Call): Promise<unknown> {
       return pawl.post("/api/orders/{orderId}/disputes", { path: { orderId }, body });
     case "bulkRefund":
       return pawl.post("/api/bulk/{verb}", { path: { verb: "refund" }, body });
-    case "bulkRequest":
+    case "request":
       return pawl.get("/api/requests/{requestId}", { path: { requestId: call.requestId } });
     case "search":
       return pawl.get("/api/search", { query: { term: call.term } });

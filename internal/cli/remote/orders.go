@@ -401,12 +401,12 @@ func ordersRequestCommand() *cobra.Command {
 			"not apply to are not listed.",
 		Example: "  pawl orders request incident-42\n  pawl orders request incident-42 --limit 0 -o json | jq -r 'select(.state==\"failed\") | .orderId'",
 	}, func(ctx context.Context, s *session, args []string) error {
-		var totals []client.BulkTotal
-		rows := func(yield func(client.BulkRequested, error) bool) {
-			for params := (client.GetBulkRequestParams{Limit: pageOf(limit)}); ; {
-				page, err := s.GetBulkRequest(ctx, args[0], &params)
+		var totals []client.RequestTotal
+		rows := func(yield func(client.RequestedOrder, error) bool) {
+			for params := (client.GetRequestParams{Limit: pageOf(limit)}); ; {
+				page, err := s.GetRequest(ctx, args[0], &params)
 				if err != nil {
-					yield(client.BulkRequested{}, err)
+					yield(client.RequestedOrder{}, err)
 					return
 				}
 				totals = page.Totals
@@ -431,16 +431,16 @@ func ordersRequestCommand() *cobra.Command {
 	return cmd
 }
 
-var requestedRows = output.Columns[client.BulkRequested]{
+var requestedRows = output.Columns[client.RequestedOrder]{
 	Titles: []any{"order", "state", "status", "hold", "amount", "code", "detail"},
-	Of: func(r *client.BulkRequested) []any {
+	Of: func(r *client.RequestedOrder) []any {
 		return []any{r.OrderID, r.State, r.Status, dash(r.Hold), r.Amount + " " + r.Currency, dash(r.Code), dash(r.Detail)}
 	},
 }
 
-var totalRows = output.Columns[client.BulkTotal]{
+var totalRows = output.Columns[client.RequestTotal]{
 	Titles: []any{"state", "orders", "amount"},
-	Of:     func(t *client.BulkTotal) []any { return []any{t.State, t.Orders, t.Amount + " " + t.Currency} },
+	Of:     func(t *client.RequestTotal) []any { return []any{t.State, t.Orders, t.Amount + " " + t.Currency} },
 }
 
 // holds has all of them, beginning with those that wait for people.
