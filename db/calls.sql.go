@@ -141,7 +141,7 @@ func (q *Queries) CallsBegin(ctx context.Context, arg CallsBeginParams) ([]Calls
 }
 
 const callsOf = `-- name: CallsOf :many
-SELECT t.order_no, t.started_at, t.finished_at, t.fence, t.call, t.generation, t.policy, t.fenced, t.step, t.operation, t.outcome, t.code, t.detail, t.reference, t.undo_reference, t.refund, (t.call < 0 AND t.operation = 'undo' AND EXISTS (SELECT 1 FROM pawl.late_undos AS u
+SELECT t.order_no, t.started_at, t.finished_at, t.fence, t.call, t.generation, t.policy, t.fenced, t.step, t.operation, t.outcome, t.code, t.detail, t.reference, t.undo_reference, t.charge_operation, (t.call < 0 AND t.operation = 'undo' AND EXISTS (SELECT 1 FROM pawl.late_undos AS u
   WHERE u.order_no = $1 AND u.generation = t.generation AND u.step = t.step AND u.finished_at IS NULL))::boolean AS undo_open
 FROM pawl.step_calls AS t
 WHERE t.order_no = $1 AND t.call > $2 AND t.call < $3 ORDER BY t.call LIMIT $4
@@ -155,23 +155,23 @@ type CallsOfParams struct {
 }
 
 type CallsOfRow struct {
-	OrderNo       int64
-	StartedAt     time.Time
-	FinishedAt    *time.Time
-	Fence         int64
-	Call          int32
-	Generation    int32
-	Policy        *int32
-	Fenced        *bool
-	Step          string
-	Operation     string
-	Outcome       *string
-	Code          *string
-	Detail        *string
-	Reference     *string
-	UndoReference *string
-	Refund        *int32
-	UndoOpen      bool
+	OrderNo         int64
+	StartedAt       time.Time
+	FinishedAt      *time.Time
+	Fence           int64
+	Call            int32
+	Generation      int32
+	Policy          *int32
+	Fenced          *bool
+	Step            string
+	Operation       string
+	Outcome         *string
+	Code            *string
+	Detail          *string
+	Reference       *string
+	UndoReference   *string
+	ChargeOperation *int32
+	UndoOpen        bool
 }
 
 // Returns the calls of an order by number. undo_open: the call belongs to a late undo that is still open.
@@ -205,7 +205,7 @@ func (q *Queries) CallsOf(ctx context.Context, arg CallsOfParams) ([]CallsOfRow,
 			&i.Detail,
 			&i.Reference,
 			&i.UndoReference,
-			&i.Refund,
+			&i.ChargeOperation,
 			&i.UndoOpen,
 		); err != nil {
 			return nil, err
@@ -219,7 +219,7 @@ func (q *Queries) CallsOf(ctx context.Context, arg CallsOfParams) ([]CallsOfRow,
 }
 
 const callsOfNewest = `-- name: CallsOfNewest :many
-SELECT t.order_no, t.started_at, t.finished_at, t.fence, t.call, t.generation, t.policy, t.fenced, t.step, t.operation, t.outcome, t.code, t.detail, t.reference, t.undo_reference, t.refund, (t.call < 0 AND t.operation = 'undo' AND EXISTS (SELECT 1 FROM pawl.late_undos AS u
+SELECT t.order_no, t.started_at, t.finished_at, t.fence, t.call, t.generation, t.policy, t.fenced, t.step, t.operation, t.outcome, t.code, t.detail, t.reference, t.undo_reference, t.charge_operation, (t.call < 0 AND t.operation = 'undo' AND EXISTS (SELECT 1 FROM pawl.late_undos AS u
   WHERE u.order_no = $1 AND u.generation = t.generation AND u.step = t.step AND u.finished_at IS NULL))::boolean AS undo_open
 FROM pawl.step_calls AS t
 WHERE t.order_no = $1 AND t.call > $2 AND t.call < $3 ORDER BY t.call DESC LIMIT $4
@@ -233,23 +233,23 @@ type CallsOfNewestParams struct {
 }
 
 type CallsOfNewestRow struct {
-	OrderNo       int64
-	StartedAt     time.Time
-	FinishedAt    *time.Time
-	Fence         int64
-	Call          int32
-	Generation    int32
-	Policy        *int32
-	Fenced        *bool
-	Step          string
-	Operation     string
-	Outcome       *string
-	Code          *string
-	Detail        *string
-	Reference     *string
-	UndoReference *string
-	Refund        *int32
-	UndoOpen      bool
+	OrderNo         int64
+	StartedAt       time.Time
+	FinishedAt      *time.Time
+	Fence           int64
+	Call            int32
+	Generation      int32
+	Policy          *int32
+	Fenced          *bool
+	Step            string
+	Operation       string
+	Outcome         *string
+	Code            *string
+	Detail          *string
+	Reference       *string
+	UndoReference   *string
+	ChargeOperation *int32
+	UndoOpen        bool
 }
 
 func (q *Queries) CallsOfNewest(ctx context.Context, arg CallsOfNewestParams) ([]CallsOfNewestRow, error) {
@@ -282,7 +282,7 @@ func (q *Queries) CallsOfNewest(ctx context.Context, arg CallsOfNewestParams) ([
 			&i.Detail,
 			&i.Reference,
 			&i.UndoReference,
-			&i.Refund,
+			&i.ChargeOperation,
 			&i.UndoOpen,
 		); err != nil {
 			return nil, err
@@ -327,7 +327,7 @@ SELECT k.order_no::bigint AS order_no, k.generation::integer AS generation, k.st
     (SELECT c.reference FROM pawl.charges AS c WHERE k.effect = 'charge' AND c.order_no = k.order_no AND c.generation = k.generation),
     (SELECT r.reference FROM pawl.reservations AS r WHERE k.effect = 'reserve' AND r.order_no = k.order_no AND r.generation = k.generation AND r.line = 1),
     (SELECT t.reference FROM pawl.step_calls AS t WHERE t.order_no = k.order_no AND t.generation = k.generation AND t.step = k.effect
-       AND t.operation <> 'undo' AND t.refund IS NULL AND t.reference IS NOT NULL ORDER BY t.call DESC LIMIT 1),
+       AND t.operation <> 'undo' AND t.charge_operation IS NULL AND t.reference IS NOT NULL ORDER BY t.call DESC LIMIT 1),
     (SELECT l.reference FROM pawl.late_undos AS l WHERE l.order_no = k.order_no AND l.generation = k.generation AND l.step = k.effect),
     (SELECT w.reference FROM pawl.step_answers AS w WHERE w.order_no = k.order_no AND w.generation = k.generation AND w.step = k.effect
        AND w.operation = 'do'), '')::text AS reference,

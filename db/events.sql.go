@@ -413,7 +413,7 @@ LEFT JOIN LATERAL (
   FROM pawl.orders AS w WHERE w.order_no = k.order_no LIMIT 1
 ) AS o ON true
 LEFT JOIN LATERAL (
-  SELECT r.number, r.amount::text AS amount, r.executor IS NULL AS in_ledger FROM pawl.refunds AS r
+  SELECT r.number, r.amount::text AS amount, r.executor IS NULL AS in_ledger FROM pawl.charge_operations AS r
   WHERE e.verb ^@ 'refund' AND r.order_no = k.order_no AND r.number > 0
     AND CASE WHEN e.verb = 'refund' THEN r.request_id = e.request_id ELSE r.number = substring(e.reason FROM '^refund ([0-9]+)')::integer END LIMIT 1
 ) AS f ON true
@@ -520,7 +520,7 @@ LEFT JOIN LATERAL ( -- one at a time: how many there will be is not known to the
   FROM pawl.orders AS w WHERE w.order_no = e.order_no LIMIT 1
 ) AS o ON true
 LEFT JOIN LATERAL (
-  SELECT r.number, r.amount::text AS amount, r.executor IS NULL AS in_ledger FROM pawl.refunds AS r
+  SELECT r.number, r.amount::text AS amount, r.executor IS NULL AS in_ledger FROM pawl.charge_operations AS r
   WHERE e.verb ^@ 'refund' AND r.order_no = e.order_no AND r.number > 0
     AND CASE WHEN e.verb = 'refund' THEN r.request_id = e.request_id ELSE r.number = substring(e.reason FROM '^refund ([0-9]+)')::integer END LIMIT 1
 ) AS f ON true

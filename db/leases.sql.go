@@ -30,14 +30,14 @@ WITH due AS MATERIALIZED (
     owner = CASE WHEN o.take_overs < 3 OR o.hold IS NOT NULL THEN $3::uuid END,
     due_at = CASE WHEN o.take_overs < 3 OR o.hold IS NOT NULL THEN clock_timestamp() + make_interval(secs => $4::float8) END
   WHERE o.order_no = ANY(ARRAY(SELECT d.order_no FROM due AS d)) AND o.due_at <= now()
-  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.lines, o.disputes
+  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason)
   SELECT c.order_no, c.seq, c.status, c.status, c.fence,
     CASE WHEN c.hold IS NOT NULL THEN 'hold' WHEN d.hold IS NOT NULL THEN 'wake' ELSE 'take_over' END, c.hold_reason
   FROM claimed AS c JOIN due AS d ON d.order_no = c.order_no
 )
-SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.submitted_by, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.refunds, written_orders.lines, written_orders.disputes, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.refund_list, written_orders.dispute_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.submitted_by, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.refunds, w.lines, w.disputes, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.refund_list, e.dispute_list FROM claimed AS w, pawl.no_effects AS e) AS written_orders
+SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.submitted_by, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.charge_operations, written_orders.lines, written_orders.disputes, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.charge_operation_list, written_orders.dispute_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.submitted_by, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.charge_operations, w.lines, w.disputes, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.charge_operation_list, e.dispute_list FROM claimed AS w, pawl.no_effects AS e) AS written_orders
 `
 
 type LeasesClaimParams struct {
@@ -109,7 +109,7 @@ func (q *Queries) LeasesClaim(ctx context.Context, arg LeasesClaimParams) ([]Lea
 			&i.WrittenOrder.PaymentMethod,
 			&i.WrittenOrder.ConcurrencyKey,
 			&i.WrittenOrder.Action,
-			&i.WrittenOrder.Refunds,
+			&i.WrittenOrder.ChargeOperations,
 			&i.WrittenOrder.Lines,
 			&i.WrittenOrder.Disputes,
 			&i.WrittenOrder.ChargedAt,
@@ -120,7 +120,7 @@ func (q *Queries) LeasesClaim(ctx context.Context, arg LeasesClaimParams) ([]Lea
 			&i.WrittenOrder.ReserveReference,
 			&i.WrittenOrder.ChargeInDoubt,
 			&i.WrittenOrder.ReserveInDoubt,
-			&i.WrittenOrder.RefundList,
+			&i.WrittenOrder.ChargeOperationList,
 			&i.WrittenOrder.DisputeList,
 		); err != nil {
 			return nil, err
@@ -342,12 +342,12 @@ WITH held AS MATERIALIZED (
     fence = o.fence + 1, seq = o.seq + 1, owner = $3::uuid, hold = NULL, hold_reason = NULL,
     due_at = clock_timestamp() + make_interval(secs => $4::float8)
   WHERE o.order_no = ANY(ARRAY(SELECT h.order_no FROM held AS h)) AND o.hold = $2::text
-  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.refunds, o.lines, o.disputes
+  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb)
   SELECT t.order_no, t.seq, t.status, t.status, t.fence, 'wake' FROM taken AS t
 )
-SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.submitted_by, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.refunds, written_orders.lines, written_orders.disputes, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.refund_list, written_orders.dispute_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.submitted_by, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.refunds, w.lines, w.disputes, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.refund_list, e.dispute_list FROM taken AS w, pawl.no_effects AS e) AS written_orders
+SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.submitted_by, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.charge_operations, written_orders.lines, written_orders.disputes, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.charge_operation_list, written_orders.dispute_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.submitted_by, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.charge_operations, w.lines, w.disputes, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.charge_operation_list, e.dispute_list FROM taken AS w, pawl.no_effects AS e) AS written_orders
 `
 
 type LeasesTakeParams struct {
@@ -418,7 +418,7 @@ func (q *Queries) LeasesTake(ctx context.Context, arg LeasesTakeParams) ([]Lease
 			&i.WrittenOrder.PaymentMethod,
 			&i.WrittenOrder.ConcurrencyKey,
 			&i.WrittenOrder.Action,
-			&i.WrittenOrder.Refunds,
+			&i.WrittenOrder.ChargeOperations,
 			&i.WrittenOrder.Lines,
 			&i.WrittenOrder.Disputes,
 			&i.WrittenOrder.ChargedAt,
@@ -429,7 +429,7 @@ func (q *Queries) LeasesTake(ctx context.Context, arg LeasesTakeParams) ([]Lease
 			&i.WrittenOrder.ReserveReference,
 			&i.WrittenOrder.ChargeInDoubt,
 			&i.WrittenOrder.ReserveInDoubt,
-			&i.WrittenOrder.RefundList,
+			&i.WrittenOrder.ChargeOperationList,
 			&i.WrittenOrder.DisputeList,
 		); err != nil {
 			return nil, err
@@ -471,11 +471,11 @@ WITH undos AS (
   UPDATE pawl.late_undos AS u SET due_at = now() + make_interval(secs => $1::float8)
   WHERE u.finished_at IS NULL AND u.due_at > now() + make_interval(secs => $1::float8)
 )
-UPDATE pawl.refunds AS f SET due_at = now() + make_interval(secs => $1::float8)
+UPDATE pawl.charge_operations AS f SET due_at = now() + make_interval(secs => $1::float8)
 WHERE f.due_at > now() + make_interval(secs => $1::float8)
 `
 
-// Like LeasesShorten, for the claims and pauses of late undos and refunds.
+// Like LeasesShorten, for the claims and pauses of late undos and charge operations.
 func (q *Queries) SideCallsShorten(ctx context.Context, longestSeconds float64) (int64, error) {
 	result, err := q.db.Exec(ctx, sideCallsShorten, longestSeconds)
 	if err != nil {

@@ -73,7 +73,7 @@ type Order struct {
 	PaymentMethod        *string
 	ConcurrencyKey       *string
 	Action               []byte
-	Refunds              *int32
+	ChargeOperations     *int32
 	Lines                []byte
 	Disputes             *int32
 	ChargedAt            *time.Time
@@ -84,7 +84,7 @@ type Order struct {
 	ReserveReference     *string
 	ChargeInDoubt        *bool
 	ReserveInDoubt       *bool
-	RefundList           []byte
+	ChargeOperationList  []byte
 	DisputeList          []byte
 }
 
@@ -189,7 +189,7 @@ type WrittenOrder struct {
 	PaymentMethod        *string
 	ConcurrencyKey       *string
 	Action               []byte
-	Refunds              *int32
+	ChargeOperations     *int32
 	Lines                []byte
 	Disputes             *int32
 	ChargedAt            *time.Time
@@ -200,6 +200,6 @@ type WrittenOrder struct {
 	ReserveReference     *string
 	ChargeInDoubt        *bool
 	ReserveInDoubt       *bool
-	RefundList           []byte
+	ChargeOperationList  []byte
 	DisputeList          []byte
 }

@@ -59,7 +59,7 @@ WITH answered AS (
     bool_or(a.operation <> 'undo' AND a.outcome = 'done' AND a.fenced IS NOT TRUE) AS done,
     bool_or(a.operation = 'undo' AND a.outcome = 'done') AS undone,
     count(*) FILTER (WHERE a.call > 0) AS numbered, max(a.call) AS last
-  FROM pawl.step_calls AS a WHERE a.order_no BETWEEN $2 AND $3 AND a.refund IS NULL GROUP BY a.order_no, a.generation, a.step
+  FROM pawl.step_calls AS a WHERE a.order_no BETWEEN $2 AND $3 AND a.charge_operation IS NULL GROUP BY a.order_no, a.generation, a.step
 ), told AS (
   SELECT w.order_no, w.generation, w.step, bool_or(w.operation = 'do' AND w.outcome = 'done') AS done,
     bool_or(w.operation = 'undo' AND w.outcome = 'done') AS undone
@@ -252,7 +252,7 @@ SELECT
   coalesce((SELECT max(o.order_no) FROM pawl.orders AS o), 0)::bigint AS last_order,
   coalesce(greatest(
     (SELECT max(o.order_no) FROM pawl.orders AS o), (SELECT max(t.order_no) FROM pawl.transitions AS t),
-    (SELECT max(c.order_no) FROM pawl.charges AS c), (SELECT max(f.order_no) FROM pawl.refunds AS f),
+    (SELECT max(c.order_no) FROM pawl.charges AS c), (SELECT max(f.order_no) FROM pawl.charge_operations AS f),
     (SELECT max(r.order_no) FROM pawl.reservations AS r), (SELECT max(k.order_no) FROM pawl.confirmations AS k),
     (SELECT max(a.order_no) FROM pawl.step_calls AS a), (SELECT max(w.order_no) FROM pawl.step_answers AS w),
     (SELECT max(u.order_no) FROM pawl.late_undos AS u), (SELECT max(d.order_no) FROM pawl.disputes AS d)), 0)::bigint AS last_number,
@@ -309,7 +309,7 @@ WITH judged AS (
   SELECT o.order_id, f.created_at, CASE WHEN f.created_at < now() - make_interval(secs => $2::float8)
     THEN 'refund ' || f.number || ', ' || f.state || ' for ' || date_trunc('second', now() - f.created_at)
       || ', tried ' || f.claims || ' times' || coalesce(', last ' || f.code, '') END AS fault
-  FROM pawl.refunds AS f JOIN pawl.orders AS o ON o.order_no = f.order_no WHERE f.due_at IS NOT NULL
+  FROM pawl.charge_operations AS f JOIN pawl.orders AS o ON o.order_no = f.order_no WHERE f.due_at IS NOT NULL
     AND f.state <> 'done' AND (f.state <> 'accepted' OR f.code = 'outcome_unknown')
 )
 SELECT count(*) AS checked, count(j.fault) AS violations,
@@ -419,7 +419,7 @@ WITH entries AS (
   UNION ALL
   SELECT f.currency, 0, 0, CASE WHEN f.number = 0 THEN f.amount ELSE 0 END,
     CASE WHEN f.number <> 0 AND f.state = 'done' THEN f.amount ELSE 0 END, 0, 0, 0
-  FROM pawl.refunds AS f WHERE f.order_no BETWEEN $1 AND $2
+  FROM pawl.charge_operations AS f WHERE f.order_no BETWEEN $1 AND $2
   UNION ALL
   SELECT o.currency, 0, 0, 0, 0, o.amount, 0, 0 FROM pawl.orders AS o WHERE o.order_no BETWEEN $1 AND $2
     AND o.status IN ('reserving', 'confirming', 'completed', 'releasing', 'refunding')
@@ -488,7 +488,7 @@ SELECT n.order_no::bigint AS order_no FROM (
   SELECT min(o.order_no) AS order_no FROM pawl.orders AS o WHERE o.order_no >= $1
   UNION ALL SELECT min(t.order_no) FROM pawl.transitions AS t WHERE t.order_no >= $1
   UNION ALL SELECT min(c.order_no) FROM pawl.charges AS c WHERE c.order_no >= $1
-  UNION ALL SELECT min(f.order_no) FROM pawl.refunds AS f WHERE f.order_no >= $1
+  UNION ALL SELECT min(f.order_no) FROM pawl.charge_operations AS f WHERE f.order_no >= $1
   UNION ALL SELECT min(r.order_no) FROM pawl.reservations AS r WHERE r.order_no >= $1
   UNION ALL SELECT min(k.order_no) FROM pawl.confirmations AS k WHERE k.order_no >= $1
   UNION ALL SELECT min(a.order_no) FROM pawl.step_calls AS a WHERE a.order_no >= $1
@@ -559,7 +559,7 @@ WITH children AS (
   UNION ALL
   SELECT 'charges', c.order_no, count(*) FROM pawl.charges AS c WHERE c.order_no BETWEEN $2 AND $3 GROUP BY c.order_no
   UNION ALL
-  SELECT 'refunds', f.order_no, count(*) FROM pawl.refunds AS f WHERE f.order_no BETWEEN $2 AND $3 GROUP BY f.order_no
+  SELECT 'charge_operations', f.order_no, count(*) FROM pawl.charge_operations AS f WHERE f.order_no BETWEEN $2 AND $3 GROUP BY f.order_no
   UNION ALL
   SELECT 'reservations', r.order_no, count(*) FROM pawl.reservations AS r WHERE r.order_no BETWEEN $2 AND $3 GROUP BY r.order_no
   UNION ALL
@@ -773,14 +773,14 @@ WITH matched AS (
       WHEN c.amount <> f.amount OR c.currency <> f.currency THEN 'generation ' || f.generation || ': refunded '
         || f.amount || ' ' || f.currency || ', charged ' || c.amount || ' ' || c.currency END AS fault
   FROM (SELECT order_no, created_at, refunded_at, generation, currency, amount, executor, reference, data, in_doubt, capture, captured_at FROM pawl.charges AS g WHERE g.order_no BETWEEN $2 AND $3 AND g.refunded_at IS NOT NULL) AS c
-  FULL JOIN (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, state, due_at, sent_at, finished_at, restock, executor, reason, request_id, code, detail FROM pawl.refunds AS h WHERE h.order_no BETWEEN $2 AND $3 AND h.number = 0) AS f
+  FULL JOIN (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, kind, state, due_at, sent_at, finished_at, restock, executor, reason, request_id, code, detail FROM pawl.charge_operations AS h WHERE h.order_no BETWEEN $2 AND $3 AND h.number = 0) AS f
     ON f.order_no = c.order_no AND f.generation = c.generation
 ), answered AS (
-  SELECT a.order_no, a.generation, a.refund, bool_or(a.operation = 'refund') AS sent, bool_or(a.outcome = 'done') AS done,
+  SELECT a.order_no, a.generation, a.charge_operation, bool_or(a.operation = 'refund') AS sent, bool_or(a.outcome = 'done') AS done,
     (array_agg(a.outcome ORDER BY a.call) FILTER (WHERE a.outcome IN ('done', 'refused')))[1] AS last
-  FROM pawl.step_calls AS a WHERE a.order_no BETWEEN $2 AND $3 AND a.refund IS NOT NULL GROUP BY a.order_no, a.generation, a.refund
+  FROM pawl.step_calls AS a WHERE a.order_no BETWEEN $2 AND $3 AND a.charge_operation IS NOT NULL GROUP BY a.order_no, a.generation, a.charge_operation
 ), asked AS (
-  SELECT coalesce(f.order_no, a.order_no) AS order_no, coalesce(f.number, a.refund) AS number, f.generation,
+  SELECT coalesce(f.order_no, a.order_no) AS order_no, coalesce(f.number, a.charge_operation) AS number, f.generation,
     CASE WHEN f.state <> 'failed' THEN f.amount END AS amount, f.currency, f.restock, f.executor,
     CASE WHEN f.order_no IS NULL THEN 'called for, but not asked for'
       WHEN f.number < 0 OR f.amount = 0 THEN 'a refund of nothing'
@@ -790,8 +790,8 @@ WITH matched AS (
       WHEN f.executor IS NOT NULL AND f.state = 'done' AND a.done IS NOT TRUE AND f.code IS DISTINCT FROM 'step_result' THEN 'done without an answer'
       WHEN a.last = 'done' AND f.state <> 'done' THEN 'answered done, but ' || f.state
       WHEN f.state IN ('in_doubt', 'accepted') AND a.sent IS NOT TRUE THEN f.state || ' without a call' END AS fault
-  FROM (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, state, due_at, sent_at, finished_at, restock, executor, reason, request_id, code, detail FROM pawl.refunds AS h WHERE h.order_no BETWEEN $2 AND $3 AND h.number <> 0) AS f
-  FULL JOIN answered AS a ON a.order_no = f.order_no AND a.generation = f.generation AND a.refund = f.number
+  FROM (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, kind, state, due_at, sent_at, finished_at, restock, executor, reason, request_id, code, detail FROM pawl.charge_operations AS h WHERE h.order_no BETWEEN $2 AND $3 AND h.number <> 0) AS f
+  FULL JOIN answered AS a ON a.order_no = f.order_no AND a.generation = f.generation AND a.charge_operation = f.number
 ), within AS (
   SELECT s.order_no, count(*) AS refunds, max(s.number) AS last, coalesce(sum(s.amount), 0) AS amount, coalesce(sum(s.restock), 0) AS restock,
     min(s.generation) AS oldest, max(s.generation) AS newest, min(s.currency) AS currency, max(s.currency) AS other,
@@ -812,11 +812,11 @@ WITH matched AS (
   WHERE r.order_no BETWEEN $2 AND $3 AND r.released_at IS NULL AND r.executor IS NULL GROUP BY r.order_no, r.generation
 ), limited AS (
   SELECT o.order_no, coalesce(w.refunds, 0) AS refunds, nullif(concat_ws(', ', w.fault,
-    CASE WHEN coalesce(w.refunds, 0) <> coalesce(o.refunds, 0) OR w.last <> o.refunds
-      THEN coalesce(w.refunds, 0) || ' refunds, the last one ' || coalesce(w.last, 0) || ', counted ' || coalesce(o.refunds, 0) END,
+    CASE WHEN coalesce(w.refunds, 0) <> coalesce(o.charge_operations, 0) OR w.last <> o.charge_operations
+      THEN coalesce(w.refunds, 0) || ' refunds, the last one ' || coalesce(w.last, 0) || ', counted ' || coalesce(o.charge_operations, 0) END,
     CASE WHEN w.refunds > 0 AND o.status <> 'completed' THEN 'refunds of an order that is ' || o.status END,
-    CASE WHEN coalesce(t.verbs, 0) <> coalesce(o.refunds, 0)
-      THEN coalesce(t.verbs, 0) || ' refunds in the history, counted ' || coalesce(o.refunds, 0) END,
+    CASE WHEN coalesce(t.verbs, 0) <> coalesce(o.charge_operations, 0)
+      THEN coalesce(t.verbs, 0) || ' refunds in the history, counted ' || coalesce(o.charge_operations, 0) END,
     CASE WHEN coalesce(d.disputes, 0) <> coalesce(o.disputes, 0) OR coalesce(t.disputes, 0) <> coalesce(o.disputes, 0)
       THEN coalesce(d.disputes, 0) || ' disputes, ' || coalesce(t.disputes, 0) || ' in the history, counted ' || coalesce(o.disputes, 0) END,
     CASE WHEN w.amount > coalesce(c.amount, 0) THEN 'refunds of ' || w.amount || ', charged ' || coalesce(c.amount, 0) END,
@@ -935,7 +935,7 @@ WITH unfinished AS (
   FROM movements AS s GROUP BY s.item
 ), restocks AS (
   SELECT o.item, 'refund ' || f.number || ' of ' || o.order_id AS request_id, f.restock AS units, f.created_at
-  FROM pawl.refunds AS f JOIN pawl.orders AS o ON o.order_no = f.order_no
+  FROM pawl.charge_operations AS f JOIN pawl.orders AS o ON o.order_no = f.order_no
   WHERE f.restock IS NOT NULL AND o.item > $2 AND ($3::text = '' OR o.item <= $3::text)
 ), returned AS (
   SELECT coalesce(s.item, r.item) AS item, min(coalesce(s.request_id, r.request_id)) AS broken

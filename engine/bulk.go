@@ -24,7 +24,7 @@ type Bulk struct {
 	OrderIDs []string       // at most BulkMost; duplicates are ignored
 	Filter   *orders.Filter // instead of OrderIDs, with a Limit
 
-	Refunds map[string]*Refund // by order, instead of the Refund of the request
+	Refunds map[string]*ChargeOperation // by order, instead of the ChargeOperation of the request
 }
 
 // BulkResult is the result of a verb for one order.
@@ -32,7 +32,7 @@ type BulkResult struct {
 	OrderID string
 	Order   orders.Order // as stored; after an error, as far as known
 	Err     error        // as of Do; nil: applied, or applicable in a dry run
-	Refund  *orders.AskedRefund
+	Refund  *orders.ChargeOperation
 }
 
 // DoAll applies a verb to many orders, and does not wait for them to end. The results are in the order of the ids, or
@@ -68,7 +68,7 @@ func (b *Bulk) forOrder(orderID string) Request {
 	q := b.Request
 	q.OrderID, q.Async = orderID, true
 	if own := b.Refunds[orderID]; own != nil {
-		q.Refund = own
+		q.ChargeOperation = own
 	}
 	return q
 }
@@ -86,9 +86,9 @@ func (e *Engine) doOne(ctx context.Context, q Request) BulkResult {
 }
 
 // refundIn is the refund that the request has made, or would make, or nil.
-func (q *Request) refundIn(o *orders.Order) *orders.AskedRefund {
-	for _, r := range orders.Refunds(o) {
-		if q.Refund != nil && r.RequestID == q.RequestID {
+func (q *Request) refundIn(o *orders.Order) *orders.ChargeOperation {
+	for _, r := range orders.ChargeOperations(o) {
+		if q.ChargeOperation != nil && r.RequestID == q.RequestID {
 			return &r
 		}
 	}
@@ -97,7 +97,7 @@ func (q *Request) refundIn(o *orders.Order) *orders.AskedRefund {
 
 // lean is an order without its large fields, because a bulk request keeps a thousand of them.
 func lean(o orders.Order) orders.Order {
-	o.Metadata, o.Action, o.RefundList, o.DisputeList = nil, nil, nil, nil
+	o.Metadata, o.Action, o.ChargeOperationList, o.DisputeList = nil, nil, nil, nil
 	return o
 }
 

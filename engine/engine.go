@@ -22,9 +22,9 @@ type Engine struct {
 	limiter *concurrencyLimiter
 	hot     *hotItems
 
-	lateUndos *sideCalls
-	refunds   *sideCalls
-	overdue   atomic.Pointer[orders.Backlog] // the most overdue order of the last sweep
+	lateUndos        *sideCalls
+	chargeOperations *sideCalls
+	overdue          atomic.Pointer[orders.Backlog] // the most overdue order of the last sweep
 
 	notReady    rate.Sometimes // limits log lines
 	badWebhooks rate.Sometimes // limits log lines about unverified webhooks, which any client can cause

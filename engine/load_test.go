@@ -86,7 +86,7 @@ func orderForPlans(t testing.TB, e *engine.Engine, i int64) error {
 
 func scans(t testing.TB, pool *pgxpool.Pool) {
 	t.Helper()
-	for _, table := range []string{"orders", "charges", "reservations", "inventory", "transitions", "refunds", "late_undos", "idempotency_keys"} {
+	for _, table := range []string{"orders", "charges", "reservations", "inventory", "transitions", "charge_operations", "late_undos", "idempotency_keys"} {
 		if n := value[int](t, pool, `SELECT seq_scan FROM pg_stat_user_tables WHERE relname = $1`, table); n > 0 {
 			t.Errorf("%s was read from end to end %d times", table, n)
 		}

@@ -32,7 +32,7 @@ func TestReady(t *testing.T) {
 		{"an older one", `DELETE FROM goose_db_version WHERE version_id = (SELECT max(version_id) FROM goose_db_version)`, "this program needs"},
 		{"one that goose does not know", `DROP TABLE goose_db_version`, "restore it from the backup"},
 		{"one without our schema", `DROP SCHEMA pawl CASCADE; DELETE FROM goose_db_version WHERE version_id > 0`, "schema pawl is missing: run pawl migrate up"},
-		{"one without a table", `DROP TABLE refunds CASCADE`, "SELECT on pawl.refunds, INSERT on pawl.refunds, UPDATE on pawl.refunds"},
+		{"one without a table", `DROP TABLE charge_operations CASCADE`, "SELECT on pawl.charge_operations, INSERT on pawl.charge_operations, UPDATE on pawl.charge_operations"},
 		{"one whose orders can't be moved", `REVOKE UPDATE ON orders FROM ready`, "UPDATE on pawl.orders"},
 		{"one whose lists can't be read", `REVOKE EXECUTE ON FUNCTION orders_within FROM PUBLIC, ready`, "EXECUTE on pawl.orders_within"},
 		{"one whose versions can't be read", `REVOKE SELECT ON goose_db_version FROM ready`, "42501"},
@@ -387,7 +387,7 @@ func TestPlantedNamesAreNotRun(t *testing.T) {
 	b.work(t)
 	// Triggers run with the search_path of whoever fires them, if they have none of their own.
 	careless(`UPDATE pawl.orders SET seq = seq + 1, hold = NULL WHERE order_id = 'sold'`)
-	careless(`INSERT INTO pawl.refunds (order_no, generation, number, currency, amount, request_id)
+	careless(`INSERT INTO pawl.charge_operations (order_no, generation, number, currency, amount, request_id)
 		SELECT order_no, 0, 9, 'USD', 1, 'nine' FROM pawl.orders WHERE order_id = 'sold'`)
 	assert.Equal(t, looted(t, b), 0, "code of a role without rights was run times")
 }
@@ -413,7 +413,7 @@ func (b *bundle) work(t *testing.T) {
 	b.completes(t, ask(t, b.engine, requests("order", 50)...), 50)
 	b.process(t, request("sold"))
 	refund := engine.Request{Verb: orders.Refund, OrderID: "sold", Actor: "ann", Reason: "broken", RequestID: "one",
-		Refund: &engine.Refund{Amount: new(decimal.MustParse("1"))}}
+		ChargeOperation: &engine.ChargeOperation{Amount: new(decimal.MustParse("1"))}}
 	b.do(t, refund)
 	if found, _, err := b.engine.Orders.List(t.Context(), orders.Filter{Limit: 10}); err != nil || len(found) != 10 {
 		t.Errorf("%d orders: %v", len(found), err)

@@ -189,8 +189,8 @@ func (e *Engine) startDue() {
 	if due.LateUndos {
 		e.lateUndos.nudge()
 	}
-	if due.Refunds {
-		e.refunds.nudge()
+	if due.ChargeOperations {
+		e.chargeOperations.nudge()
 	}
 	if due.Deadlines {
 		e.expire()

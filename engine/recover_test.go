@@ -78,7 +78,7 @@ func TestLateWrites(t *testing.T) {
 // everythingStored is one text of all tables.
 const everythingStored = `SELECT concat(
 	(SELECT json_agg(o ORDER BY o.order_no) FROM orders AS o), (SELECT json_agg(t ORDER BY t.order_no, t.seq) FROM transitions AS t),
-	(SELECT json_agg(c ORDER BY c.order_no) FROM charges AS c), (SELECT json_agg(r ORDER BY r.order_no) FROM refunds AS r),
+	(SELECT json_agg(c ORDER BY c.order_no) FROM charges AS c), (SELECT json_agg(r ORDER BY r.order_no) FROM charge_operations AS r),
 	(SELECT json_agg(v ORDER BY v.order_no) FROM reservations AS v), (SELECT json_agg(i ORDER BY i.item) FROM inventory AS i))`
 
 // TestStalledReplica stops a replica with its statement in the wire, as SIGSTOP does, until another has its orders;

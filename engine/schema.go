@@ -52,7 +52,7 @@ var needed = map[string][]string{
 	"pawl.orders_within(bigint[], bigint)":         {"EXECUTE"},
 	"pawl.policies":                                {"SELECT"},
 	"pawl.policy_activations":                      {"SELECT"},
-	"pawl.refunds":                                 {"SELECT", "INSERT", "UPDATE"},
+	"pawl.charge_operations":                       {"SELECT", "INSERT", "UPDATE"},
 	"pawl.reservations":                            {"SELECT", "INSERT", "UPDATE"},
 	"pawl.sessions":                                {"SELECT"},
 	"pawl.step_answers":                            {"SELECT", "INSERT", "UPDATE"},

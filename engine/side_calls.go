@@ -16,7 +16,7 @@ const (
 	longestSidePause = time.Hour        // longest pause that an answer can request
 )
 
-// sideCalls makes one kind of calls that move no order: undos of late effects, or refunds. Due calls are claimed by
+// sideCalls makes one kind of calls that move no order: undos of late effects, or charge operations. Due calls are claimed by
 // their rows, like orders, and retried until there is an answer or a person settles them.
 type sideCalls struct {
 	*core

@@ -27,7 +27,7 @@ func New(pool *pg.Pool, cfg Config) *Engine {
 	e.watches = newWatcher(&e.core)
 	e.makeQueues()
 	e.lateUndos = newSideCalls(&e.core, e.claimLateUndos)
-	e.refunds = newSideCalls(&e.core, e.claimRefunds)
+	e.chargeOperations = newSideCalls(&e.core, e.claimChargeOperations)
 	return e
 }
 
@@ -55,7 +55,7 @@ func (e *Engine) Start() {
 	e.wg.Go(e.permitLoop)
 	e.wg.Go(e.timerLoop)
 	e.wg.Go(func() { e.lateUndos.loop(e.ctx) })
-	e.wg.Go(func() { e.refunds.loop(e.ctx) })
+	e.wg.Go(func() { e.chargeOperations.loop(e.ctx) })
 }
 
 func (e *Engine) watchLoop() {

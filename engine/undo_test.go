@@ -282,7 +282,7 @@ func TestAVoidSaysNothingAboutTheCharge(t *testing.T) {
 	ledger.ActivePolicy = true
 	play(t, []scene{
 		{"canceled it was not charged, and the void goes on", open, acts{cancel, is("canceled"),
-			shows(0, `SELECT (SELECT count(*) FROM charges) + (SELECT count(*) FROM refunds)`), says("charge/undo: done"), undoneLate,
+			shows(0, `SELECT (SELECT count(*) FROM charges) + (SELECT count(*) FROM charge_operations)`), says("charge/undo: done"), undoneLate,
 			shows(true, `SELECT EXISTS (SELECT FROM late_undos WHERE step = 'charge' AND generation = 0)`),
 			shows(0, `SELECT count(*) FROM step_calls WHERE generation > 0`), proven}},
 		{"nobody can say what became of it", open, acts{resultsRefused(orders.RefusedNotCalled)}},

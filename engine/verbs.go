@@ -33,23 +33,23 @@ type Request struct {
 
 	HTTPRequestID string // X-Request-Id of the request; only for the log
 
-	ActivePolicy  bool     // Retry: continue under the active policy instead of the pinned one
-	Generation    *int32   // Retry: apply only if the order is still at this generation
-	PaymentMethod string   // Retry: a new payment method for a failed order; empty: as before
-	Settle        *Settled // StepResult
-	Refund        *Refund  // Refund
-	Dispute       *Dispute // with the verb of Dispute.Verb
+	ActivePolicy    bool             // Retry: continue under the active policy instead of the pinned one
+	Generation      *int32           // Retry: apply only if the order is still at this generation
+	PaymentMethod   string           // Retry: a new payment method for a failed order; empty: as before
+	Settle          *Settled         // StepResult
+	ChargeOperation *ChargeOperation // Refund
+	Dispute         *Dispute         // with the verb of Dispute.Verb
 }
 
-// Settled is the result of a step, of a refund, or of the undo of a late effect, as recorded by a person. Without
-// Generation and Refund, it is the result of the step that the order is at.
+// Settled is the result of a step, of a charge operation, or of the undo of a late effect, as recorded by a person. Without
+// Generation and ChargeOperation, it is the result of the step that the order is at.
 type Settled struct {
-	Step         fsm.Step
-	Generation   *int32 // the generation of the late effect
-	Refund       *int32 // the number of the refund
-	Outcome      string // SettledDone, SettledRefused or SettledNotDone
-	Reference    string // SettledDone: the provider's reference
-	Code, Detail string // otherwise: the reason
+	Step            fsm.Step
+	Generation      *int32 // the generation of the late effect
+	ChargeOperation *int32 // its number
+	Outcome         string // SettledDone, SettledRefused or SettledNotDone
+	Reference       string // SettledDone: the provider's reference
+	Code, Detail    string // otherwise: the reason
 }
 
 // The outcomes that a person can record.
@@ -79,8 +79,8 @@ func (e *Engine) Do(ctx context.Context, q Request) (orders.Order, error) {
 			return orders.Order{}, err
 		case done && q.DryRun:
 			return order, nil
-		case done && q.aboutRefund():
-			return e.followRefund(ctx, &q)
+		case done && q.aboutCharge():
+			return e.followOperation(ctx, &q)
 		case done:
 			return e.follow(ctx, &order, q.Async)
 		}
@@ -172,12 +172,12 @@ func (q *Request) fingerprint() []byte {
 	}
 	parts := []string{string(q.Verb), q.OnBehalfOf, q.Reason, strconv.FormatBool(q.ActivePolicy), digits(q.Generation), q.PaymentMethod}
 	if s := q.Settle; s != nil {
-		parts = append(parts, string(s.Step), digits(s.Generation), digits(s.Refund), s.Outcome, s.Reference, s.Code, s.Detail)
+		parts = append(parts, string(s.Step), digits(s.Generation), digits(s.ChargeOperation), s.Outcome, s.Reference, s.Code, s.Detail)
 	}
 	if d := q.Dispute; d != nil {
 		parts = append(parts, d.Reference, d.State, d.Amount.Trim(0).String())
 	}
-	if r := q.Refund; r != nil {
+	if r := q.ChargeOperation; r != nil {
 		amount := "" // all that is left
 		if r.Amount != nil {
 			amount = r.Amount.Trim(0).String()
@@ -198,7 +198,7 @@ func (q *Request) fingerprintNames() []string {
 	if q.Dispute != nil {
 		names = append(names, "reference", "state", "amount")
 	}
-	if q.Refund != nil {
+	if q.ChargeOperation != nil {
 		names = append(names, "amount", "restock")
 	}
 	return names
@@ -230,8 +230,8 @@ func (e *Engine) judge(ctx context.Context, o *orders.Order, q *Request) (*chang
 	switch {
 	case q.aboutLateUndo():
 		return e.judgeLateUndo(ctx, o, q)
-	case q.aboutRefund():
-		return e.judgeRefund(o, q)
+	case q.aboutCharge():
+		return e.judgeChargeOperation(o, q)
 	case q.Dispute != nil:
 		return q.judgeDispute(o)
 	}
@@ -424,7 +424,7 @@ func changeOf(row *orders.Order, q *Request) *change {
 		if !orders.HeldFor(row, fsm.HoldPaused) { // else the answer waits for the end of the pause
 			c.resume()
 		}
-	case orders.Refund: // see judgeRefund
+	case orders.Refund: // see judgeChargeOperation
 	}
 	return c
 }
@@ -456,8 +456,8 @@ func (e *Engine) write(ctx context.Context, o *orders.Order, q *Request, c *chan
 	if hold := written[0].Hold; hold != nil && or(o.Hold) != *hold {
 		e.metrics.countHeld(*hold, 1)
 	}
-	if q.aboutRefund() {
-		e.refunds.nudge()
+	if q.aboutCharge() {
+		e.chargeOperations.nudge()
 	} else if q.Dispute == nil && written[0].Hold == nil {
 		e.goOn(q.HTTPRequestID, written)
 	}
@@ -468,10 +468,10 @@ func (e *Engine) write(ctx context.Context, o *orders.Order, q *Request, c *chan
 func (e *Engine) preview(o orders.Order, q *Request, c *change) orders.Order {
 	switch {
 	case c == nil || q.aboutLateUndo() || q.Dispute != nil: // the order does not change
-	case q.aboutRefund():
-		refunds := e.refundsAfter(&o, q)
-		o.Refunds = new(int32(len(refunds)))
-		o.RefundList, _ = json.Marshal(refunds) // our own type
+	case q.aboutCharge():
+		operations := e.operationsAfter(&o, q)
+		o.ChargeOperations = new(int32(len(operations)))
+		o.ChargeOperationList, _ = json.Marshal(operations) // our own type
 	case o.Status == fsm.Failed:
 		return startedAnew(o, c)
 	default:
@@ -530,14 +530,14 @@ func (e *Engine) ask(ctx context.Context, o *orders.Order, q *Request, c *change
 			RequestID: db.Optional(q.RequestID), Fingerprint: q.fingerprint()})
 		return writtenOrders(rows), err
 	case q.Verb == orders.Refund:
-		rows, err := e.query.RefundAsk(ctx, db.RefundAskParams{
-			OrderNo: o.OrderNo, Seq: o.Seq, Amount: q.Refund.amountOf(o), Restock: db.Optional(max(q.Refund.Restock, 0)),
+		rows, err := e.query.ChargeOperationAsk(ctx, db.ChargeOperationAskParams{
+			OrderNo: o.OrderNo, Seq: o.Seq, Amount: q.ChargeOperation.amountOf(o), Restock: db.Optional(max(q.ChargeOperation.Restock, 0)),
 			Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: db.Optional(q.OnBehalfOf), Reason: db.Optional(q.Reason),
 			RequestID: db.Optional(q.RequestID), Fingerprint: q.fingerprint()})
 		return writtenOrders(rows), err
-	case q.aboutRefund():
-		rows, err := e.query.RefundSettle(ctx, db.RefundSettleParams{
-			OrderNo: o.OrderNo, Seq: o.Seq, Number: *q.Settle.Refund, Outcome: q.Settle.Outcome,
+	case q.aboutCharge():
+		rows, err := e.query.ChargeOperationSettle(ctx, db.ChargeOperationSettleParams{
+			OrderNo: o.OrderNo, Seq: o.Seq, Number: *q.Settle.ChargeOperation, Outcome: q.Settle.Outcome,
 			Code: cmp.Or(q.Settle.Code, settledCode), Detail: q.Settle.Detail, Ref: q.Settle.Reference,
 			Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: db.Optional(q.OnBehalfOf), Reason: db.Optional(q.Reason),
 			RequestID: db.Optional(q.RequestID), Fingerprint: q.fingerprint()})

@@ -196,7 +196,7 @@ func of(verb orders.Verb, orderID string, at fsm.State) engine.Request {
 		q.Settle = &engine.Settled{Step: stepIn(at), Outcome: engine.SettledDone}
 	}
 	if verb == orders.Refund {
-		q.Refund = &engine.Refund{}
+		q.ChargeOperation = &engine.ChargeOperation{}
 	}
 	return q
 }
@@ -426,8 +426,8 @@ func TestDryRunShowsTheOrderAsItWouldBe(t *testing.T) {
 	half := decimal.MustParse("4")
 	for _, q := range []engine.Request{
 		{OrderID: "held", Verb: orders.Resume, Async: true},
-		{OrderID: "completed", Verb: orders.Refund, RequestID: "1", Reason: "broken", Refund: &engine.Refund{Amount: &half}},
-		{OrderID: "completed", Verb: orders.Refund, RequestID: "2", Reason: "all of it", Refund: &engine.Refund{}},
+		{OrderID: "completed", Verb: orders.Refund, RequestID: "1", Reason: "broken", ChargeOperation: &engine.ChargeOperation{Amount: &half}},
+		{OrderID: "completed", Verb: orders.Refund, RequestID: "2", Reason: "all of it", ChargeOperation: &engine.ChargeOperation{}},
 	} {
 		q.DryRun = true
 		would := b.do(t, q)
@@ -441,7 +441,7 @@ func TestDryRunShowsTheOrderAsItWouldBe(t *testing.T) {
 
 // shown is what a verb changes of an order.
 func shown(o *orders.Order) string {
-	refunds := orders.Refunds(o)
+	refunds := orders.ChargeOperations(o)
 	for i := range refunds {
 		refunds[i].CreatedAt, refunds[i].FinishedAt = o.CreatedAt, nil
 	}

@@ -236,7 +236,7 @@ func TestHealthIsForEverybody(t *testing.T) {
 			t.Errorf("with %s: %d %s", name, a.status, a.body)
 		}
 	}
-	b.exec(t, `DROP TABLE refunds CASCADE`)
+	b.exec(t, `DROP TABLE charge_operations CASCADE`)
 	for name := range sent {
 		a := ask(name)
 		a.wantProblem(t, http.StatusServiceUnavailable, "unavailable")

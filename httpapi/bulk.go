@@ -95,7 +95,7 @@ func (s *server) readRefunds(ctx context.Context, q *sent[bulkBody], b *engine.B
 	if b.RequestID == "" {
 		return refundWithoutID()
 	}
-	b.Refund, b.Refunds = &engine.Refund{}, map[string]*engine.Refund{}
+	b.ChargeOperation, b.Refunds = &engine.ChargeOperation{}, map[string]*engine.ChargeOperation{}
 	for _, r := range q.body.Refunds {
 		b.OrderIDs = append(b.OrderIDs, r.OrderID)
 	}

@@ -255,7 +255,7 @@ func TestHealthOfADatabaseThatIsNotMigrated(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.get(t, "/health").wantStatus(t, 200)
-	b.exec(t, `DROP TABLE refunds CASCADE`)
+	b.exec(t, `DROP TABLE charge_operations CASCADE`)
 	if p := b.get(t, "/health").wantProblem(t, 503, "unavailable"); !strings.Contains(p.Detail, "not migrated") {
 		t.Errorf("%+v", p)
 	}

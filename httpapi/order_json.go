@@ -191,15 +191,15 @@ func orderOf(o *orders.Order) order {
 var forever = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func termsOf(row *orders.Order) *OrderTerms {
-	if row.Policy == nil && row.CustomerID == nil && row.StartAt == nil && row.CompleteBy == nil && row.ReservedUntil == nil && row.Refunds == nil && row.Disputes == nil {
+	if row.Policy == nil && row.CustomerID == nil && row.StartAt == nil && row.CompleteBy == nil && row.ReservedUntil == nil && row.ChargeOperations == nil && row.Disputes == nil {
 		return nil // the others come with a policy
 	}
 	terms := &OrderTerms{
 		Policy: row.Policy, CustomerID: row.CustomerID, StartAt: utc(row.StartAt), CompleteBy: utc(row.CompleteBy),
 		ReservedUntil: utc(row.ReservedUntil), InDoubt: row.InDoubtSince != nil, Action: object(compact(row.Action)),
 	}
-	if row.RefundList != nil {
-		refunds := orders.Refunds(row)
+	if row.ChargeOperationList != nil {
+		refunds := orders.ChargeOperations(row)
 		terms.Refunds, terms.Refunded = each(refunds, refundOf), orders.Refunded(row).String()
 	}
 	if row.DisputeList != nil {
@@ -256,7 +256,7 @@ func transitionOf(row *db.Transition) transition {
 	return out
 }
 
-func refundOf(r *orders.AskedRefund) refund {
+func refundOf(r *orders.ChargeOperation) refund {
 	return refund{
 		Refund: r.Number, State: r.State, Amount: r.Amount.String(), Restock: r.Restock, Reason: r.Reason, RequestID: r.RequestID,
 		CreatedAt: r.CreatedAt.UTC(), FinishedAt: utc(r.FinishedAt), Reference: r.Reference, Code: r.Code, Detail: r.Detail,
@@ -265,7 +265,7 @@ func refundOf(r *orders.AskedRefund) refund {
 
 func callOf(row *db.CallsOfRow) call {
 	return call{
-		Call: row.Call, Step: row.Step, Operation: row.Operation, Refund: or(row.Refund, 0), Generation: row.Generation,
+		Call: row.Call, Step: row.Step, Operation: row.Operation, Refund: or(row.ChargeOperation, 0), Generation: row.Generation,
 		Policy: row.Policy, Fence: row.Fence,
 		StartedAt: row.StartedAt.UTC(), FinishedAt: utc(row.FinishedAt), Outcome: or(row.Outcome, ""), Fenced: or(row.Fenced, false),
 		Code: or(row.Code, ""), Detail: or(row.Detail, ""), Reference: or(row.Reference, ""), UndoOpen: row.UndoOpen,

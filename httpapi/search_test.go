@@ -51,7 +51,7 @@ func TestSearch(t *testing.T) {
 		b.exec(t, `UPDATE `+table+` SET reference = $1 FROM orders AS o WHERE o.order_no = `+table+`.order_no AND o.order_id = 'shop-2'`, reference)
 	}
 	b.call(t, "POST /api/orders/shop-1/refunds", `{"amount":0.01,"reason":"r","requestId":"r1"}`)
-	b.exec(t, `UPDATE refunds SET reference = 'ch_1' FROM orders AS o WHERE o.order_no = refunds.order_no AND o.order_id = 'shop-1'`)
+	b.exec(t, `UPDATE charge_operations SET reference = 'ch_1' FROM orders AS o WHERE o.order_no = charge_operations.order_no AND o.order_id = 'shop-1'`)
 	assert.Equal(t, b.found(t, "term=ann@example.com"), "", "before the key can be searched")
 	assert.NoError(t, migrations.AddSearchKey(t.Context(), b.AdminURL, "email"))
 	assert.NoError(t, migrations.AddSearchKey(t.Context(), b.AdminURL, "it's \"x\""))

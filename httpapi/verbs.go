@@ -114,7 +114,7 @@ func (b stepResultBody) asks() VerbBody { b.VerbBody.Reason = b.Reason; return b
 
 func (b stepResultBody) tell(q *engine.Request) {
 	q.Settle = &engine.Settled{
-		Step: fsm.Step(b.Step), Outcome: b.Outcome, Reference: b.Reference, Code: b.Code, Detail: b.Detail, Generation: b.Generation, Refund: b.Refund,
+		Step: fsm.Step(b.Step), Outcome: b.Outcome, Reference: b.Reference, Code: b.Code, Detail: b.Detail, Generation: b.Generation, ChargeOperation: b.Refund,
 	}
 }
 
@@ -242,19 +242,19 @@ func (s *server) refund(w http.ResponseWriter, r *sent[refundBody]) error {
 	if err != nil {
 		return err
 	}
-	if q.Refund, err = s.readRefund(r.Context(), &r.body, &q); err != nil {
+	if q.ChargeOperation, err = s.readRefund(r.Context(), &r.body, &q); err != nil {
 		return err
 	}
 	return s.do(w, r.Request, &q, nil)
 }
 
 // readRefund reads a refund. The currency of the order limits the digits of its amount.
-func (s *server) readRefund(ctx context.Context, body *refundBody, q *engine.Request) (*engine.Refund, error) {
+func (s *server) readRefund(ctx context.Context, body *refundBody, q *engine.Request) (*engine.ChargeOperation, error) {
 	if q.RequestID == "" {
 		return nil, refundWithoutID()
 	}
 	if body.Amount == nil {
-		return &engine.Refund{Restock: or(body.Restock, 0)}, nil
+		return &engine.ChargeOperation{Restock: or(body.Restock, 0)}, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
@@ -275,15 +275,15 @@ func refundWithoutID() error {
 }
 
 // refundIn reads a refund in the currency of its order.
-func refundIn(given amountInput, restock int32, code string) (*engine.Refund, *fieldError) {
+func refundIn(given amountInput, restock int32, code string) (*engine.ChargeOperation, *fieldError) {
 	if given == nil {
-		return &engine.Refund{Restock: restock}, nil
+		return &engine.ChargeOperation{Restock: restock}, nil
 	}
 	amount, fault := positiveAmount(given, code)
 	if fault != nil {
 		return nil, fault
 	}
-	return &engine.Refund{Amount: &amount, Restock: restock}, nil
+	return &engine.ChargeOperation{Amount: &amount, Restock: restock}, nil
 }
 
 // positiveAmount reads an amount in the currency of an order, which was checked when the order was admitted. It is empty
@@ -305,8 +305,8 @@ func positiveAmount(given amountInput, code string) (decimal.Decimal, *fieldErro
 
 // refundOpen reports whether the refund of a request is unfinished.
 func refundOpen(o *orders.Order, q *engine.Request) bool {
-	for _, r := range orders.Refunds(o) {
-		if q.Refund != nil && r.RequestID == q.RequestID || q.Settle != nil && q.Settle.Refund != nil && r.Number == *q.Settle.Refund {
+	for _, r := range orders.ChargeOperations(o) {
+		if q.ChargeOperation != nil && r.RequestID == q.RequestID || q.Settle != nil && q.Settle.ChargeOperation != nil && r.Number == *q.Settle.ChargeOperation {
 			return !r.Settled()
 		}
 	}

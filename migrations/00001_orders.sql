@@ -99,7 +99,7 @@ CREATE TABLE pawl.orders (
   payment_method  text,             -- opaque; never shown
   concurrency_key text COLLATE "C",
   action          jsonb,            -- what the customer must do
-  refunds         integer,          -- number of requested refunds, and so the number of the last one; null: none
+  charge_operations integer,        -- how many were requested, and so the number of the last one; null: none
   lines           json,             -- as the API writes them, to the byte; null: it is an order of one item
   disputes        integer           -- number of rows in disputes; null: none
 ) WITH (

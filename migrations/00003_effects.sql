@@ -84,20 +84,23 @@ CREATE TABLE pawl.confirmations (
   CONSTRAINT confirmations_pkey PRIMARY KEY (order_no)
 );
 
--- Refunds. The one that undoes a charge has number 0, and is done when it is written. Requested refunds of completed
--- orders have higher numbers.
-CREATE DOMAIN pawl.refund_state AS text COLLATE "C" CONSTRAINT refund_state CHECK (VALUE IN
+-- What is done to a charge after it was made. The refund that undoes a charge has number 0, and is done when it is
+-- written. Operations that were requested for a completed order are numbered from 1.
+CREATE DOMAIN pawl.charge_operation_kind AS text COLLATE "C" CONSTRAINT charge_operation_kind CHECK (VALUE IN
+  ('refund', 'capture', 'void'));
+CREATE DOMAIN pawl.charge_operation_state AS text COLLATE "C" CONSTRAINT charge_operation_state CHECK (VALUE IN
   ('pending', 'in_doubt', 'accepted', 'done', 'failed'));
-CREATE TABLE pawl.refunds (
+CREATE TABLE pawl.charge_operations (
   order_no    bigint NOT NULL,
   created_at  timestamptz NOT NULL DEFAULT now(),
   generation  integer NOT NULL,
   currency    text COLLATE "C" NOT NULL,
   amount      pawl.money_amount NOT NULL,
   reference   text COLLATE "C",
-  number      integer NOT NULL DEFAULT 0 CONSTRAINT refunds_number CHECK (number >= 0),
+  number      integer NOT NULL DEFAULT 0 CONSTRAINT charge_operations_number CHECK (number >= 0),
   claims      integer NOT NULL DEFAULT 0,
-  state       pawl.refund_state NOT NULL DEFAULT 'done',
+  kind        pawl.charge_operation_kind NOT NULL DEFAULT 'refund',
+  state       pawl.charge_operation_state NOT NULL DEFAULT 'done',
   due_at      timestamptz,          -- when to send it, or look it up; null: never
   sent_at     timestamptz,          -- when its key was sent, which may have taken effect
   finished_at timestamptz,          -- when it was done or failed
@@ -107,14 +110,14 @@ CREATE TABLE pawl.refunds (
   request_id  text,
   code        text,                 -- why it is not done, or step_result if a person said so
   detail      text,
-  CONSTRAINT refunds_pkey PRIMARY KEY (order_no, generation, number)
+  CONSTRAINT charge_operations_pkey PRIMARY KEY (order_no, generation, number)
 ) WITH (vacuum_truncate = false);
-CREATE UNIQUE INDEX refunds_request ON pawl.refunds (order_no, request_id) WHERE request_id IS NOT NULL; -- part of its key
-CREATE INDEX refunds_due ON pawl.refunds (due_at) WHERE due_at IS NOT NULL;
-CREATE INDEX refunds_reference ON pawl.refunds (reference, order_no) WHERE reference IS NOT NULL;
+CREATE UNIQUE INDEX charge_operations_request ON pawl.charge_operations (order_no, request_id) WHERE request_id IS NOT NULL; -- part of its key
+CREATE INDEX charge_operations_due ON pawl.charge_operations (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX charge_operations_reference ON pawl.charge_operations (reference, order_no) WHERE reference IS NOT NULL;
 
 -- +goose StatementBegin
-CREATE FUNCTION pawl.guard_refund() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+CREATE FUNCTION pawl.guard_charge_operation() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   charged numeric;
   asked numeric;
@@ -129,38 +132,38 @@ BEGIN
     AND EXISTS (SELECT FROM pawl.orders AS o WHERE o.order_no = NEW.order_no AND o.generation = NEW.generation AND o.status = 'completed')
   RETURNING c.amount INTO charged;
   SELECT sum(f.amount) FILTER (WHERE f.state <> 'failed'), coalesce(sum(f.restock), 0) INTO asked, restocked
-  FROM pawl.refunds AS f WHERE f.order_no = NEW.order_no AND f.generation = NEW.generation AND f.number > 0;
+  FROM pawl.charge_operations AS f WHERE f.order_no = NEW.order_no AND f.generation = NEW.generation AND f.number > 0;
   IF charged IS NULL OR asked > charged OR NEW.amount = 0 OR coalesce(NEW.request_id, '') = '' THEN
     RAISE EXCEPTION 'order_no %: refunds of % in all, of a charge of %', NEW.order_no, asked, coalesce(charged, 0)
-      USING ERRCODE = 'check_violation', CONSTRAINT = 'refunds_guard';
+      USING ERRCODE = 'check_violation', CONSTRAINT = 'charge_operations_guard';
   END IF;
   IF NEW.restock IS NOT NULL THEN
     SELECT coalesce(sum(r.quantity), 0) INTO sold FROM pawl.reservations AS r
     WHERE r.order_no = NEW.order_no AND r.generation = NEW.generation AND r.released_at IS NULL AND r.executor IS NULL;
     IF restocked > sold THEN
       RAISE EXCEPTION 'order_no %: % units put back, % sold from this stock', NEW.order_no, restocked, sold
-        USING ERRCODE = 'check_violation', CONSTRAINT = 'refunds_guard';
+        USING ERRCODE = 'check_violation', CONSTRAINT = 'charge_operations_guard';
     END IF;
   END IF;
   RETURN NULL;
 END $$;
 
-CREATE FUNCTION pawl.refuse_refund_change() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+CREATE FUNCTION pawl.refuse_charge_operation_change() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  RAISE EXCEPTION 'order_no %: what refund % is about does not change, nor what has failed', OLD.order_no, OLD.number
-    USING ERRCODE = 'check_violation', CONSTRAINT = 'refunds_guard';
+  RAISE EXCEPTION 'order_no %: what charge operation % is about does not change, nor what has failed', OLD.order_no, OLD.number
+    USING ERRCODE = 'check_violation', CONSTRAINT = 'charge_operations_guard';
 END $$;
 -- +goose StatementEnd
 
 -- The sum of the refunds that have not failed must not exceed the charge, nor their units the order.
-CREATE TRIGGER refunds_guard AFTER INSERT ON pawl.refunds FOR EACH ROW WHEN (NEW.number <> 0) EXECUTE FUNCTION pawl.guard_refund();
-CREATE TRIGGER refunds_guard_change AFTER UPDATE ON pawl.refunds FOR EACH ROW WHEN (OLD.number <> 0 AND (
-  (NEW.order_no, NEW.generation, NEW.number, NEW.amount, NEW.currency, coalesce(NEW.restock, 0),
+CREATE TRIGGER charge_operations_guard AFTER INSERT ON pawl.charge_operations FOR EACH ROW WHEN (NEW.number <> 0) EXECUTE FUNCTION pawl.guard_charge_operation();
+CREATE TRIGGER charge_operations_guard_change AFTER UPDATE ON pawl.charge_operations FOR EACH ROW WHEN (OLD.number <> 0 AND (
+  (NEW.order_no, NEW.generation, NEW.number, NEW.kind, NEW.amount, NEW.currency, coalesce(NEW.restock, 0),
     coalesce(NEW.executor, ''), coalesce(NEW.request_id, ''))
-  <> (OLD.order_no, OLD.generation, OLD.number, OLD.amount, OLD.currency, coalesce(OLD.restock, 0),
+  <> (OLD.order_no, OLD.generation, OLD.number, OLD.kind, OLD.amount, OLD.currency, coalesce(OLD.restock, 0),
     coalesce(OLD.executor, ''), coalesce(OLD.request_id, ''))
   OR NEW.state <> OLD.state AND OLD.state = 'failed')
-) EXECUTE FUNCTION pawl.refuse_refund_change();
+) EXECUTE FUNCTION pawl.refuse_charge_operation_change();
 
 -- What was reported about disputes of charges: each state of each dispute once. They are facts: they move nothing, and
 -- never change. won and lost are from the point of view of the seller.
@@ -234,40 +237,41 @@ CREATE INDEX stock_movements_position ON pawl.stock_movements (position);
 -- Empty pages, for the same reason as in pawl.orders.
 ALTER TABLE pawl.charges SET (fillfactor = 10);
 ALTER TABLE pawl.reservations SET (fillfactor = 10);
-ALTER TABLE pawl.refunds SET (fillfactor = 10);
+ALTER TABLE pawl.charge_operations SET (fillfactor = 10);
 ALTER TABLE pawl.inventory SET (fillfactor = 10);
 INSERT INTO pawl.charges (order_no, generation, currency, amount)
 SELECT page, 0, repeat('x', 900), 0 FROM generate_series(1, 128) AS page;
 INSERT INTO pawl.reservations (order_no, generation, quantity, item)
 SELECT page, 0, 1, repeat('x', 900) FROM generate_series(1, 128) AS page;
-INSERT INTO pawl.refunds (order_no, generation, currency, amount)
+INSERT INTO pawl.charge_operations (order_no, generation, currency, amount)
 SELECT page, 0, repeat('x', 900), 0 FROM generate_series(1, 128) AS page;
 INSERT INTO pawl.inventory (item) SELECT rpad(page::text, 900, 'x') FROM generate_series(1, 128) AS page;
 DELETE FROM pawl.charges;
 DELETE FROM pawl.reservations;
-DELETE FROM pawl.refunds;
+DELETE FROM pawl.charge_operations;
 DELETE FROM pawl.inventory;
 ALTER TABLE pawl.charges RESET (fillfactor);
 ALTER TABLE pawl.reservations RESET (fillfactor);
-ALTER TABLE pawl.refunds RESET (fillfactor);
+ALTER TABLE pawl.charge_operations RESET (fillfactor);
 ALTER TABLE pawl.inventory SET (fillfactor = 50);
 
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.charges FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.reservations FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.confirmations FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
-CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.refunds FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
+CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.charge_operations FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.inventory FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 CREATE TRIGGER kept BEFORE UPDATE OR DELETE OR TRUNCATE ON pawl.stock_movements FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 
--- An order as the service reads it: its row, the effects and undos of its generation, and its requested refunds.
+-- An order as the service reads it: its row, the effects and undos of its generation, and the operations of its
+-- charge that were requested.
 CREATE VIEW pawl.full_orders AS
 SELECT o.*, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
   c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt,
-  (CASE WHEN o.refunds IS NOT NULL THEN (
-    SELECT jsonb_agg(jsonb_strip_nulls(jsonb_build_object('refund', f.number, 'state', f.state, 'amount', f.amount::text, 'restock', f.restock,
+  (CASE WHEN o.charge_operations IS NOT NULL THEN (
+    SELECT jsonb_agg(jsonb_strip_nulls(jsonb_build_object('number', f.number, 'kind', f.kind, 'state', f.state, 'amount', f.amount::text, 'restock', f.restock,
       'reason', f.reason, 'requestId', f.request_id, 'createdAt', f.created_at, 'finishedAt', f.finished_at,
       'reference', f.reference, 'code', f.code, 'detail', f.detail)) ORDER BY f.number)
-    FROM pawl.refunds AS f WHERE f.order_no = o.order_no AND f.generation = o.generation AND f.number > 0) END)::jsonb AS refund_list,
+    FROM pawl.charge_operations AS f WHERE f.order_no = o.order_no AND f.generation = o.generation AND f.number > 0) END)::jsonb AS charge_operation_list,
   (CASE WHEN o.disputes IS NOT NULL THEN (
     SELECT jsonb_agg(jsonb_strip_nulls(jsonb_build_object('reference', d.reference, 'state', d.state, 'amount', d.amount::text,
       'reason', d.reason, 'at', d.at)) ORDER BY d.at, d.reference, array_position(ARRAY['opened', 'won', 'lost'], d.state::text))
@@ -280,7 +284,7 @@ LEFT JOIN pawl.reservations AS r ON r.order_no = o.order_no AND r.generation = o
 CREATE VIEW pawl.no_effects AS
 SELECT NULL::timestamptz AS charged_at, NULL::timestamptz AS refunded_at, NULL::timestamptz AS reserved_at, NULL::timestamptz AS released_at,
   NULL::text AS charge_reference, NULL::text AS reserve_reference, NULL::boolean AS charge_in_doubt, NULL::boolean AS reserve_in_doubt,
-  NULL::jsonb AS refund_list, NULL::jsonb AS dispute_list;
+  NULL::jsonb AS charge_operation_list, NULL::jsonb AS dispute_list;
 
 -- The orders of a page, in its order, up to a number of bytes; the last order may exceed it. Only compressed values
 -- are decompressed to be measured.
@@ -289,7 +293,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT s.order_no FROM (
     SELECT m.order_no, m.size, sum(m.size) OVER (ORDER BY array_position(page, m.order_no)) AS total
     FROM (
-      SELECT o.order_no, 1000 * (coalesce(o.refunds, 0) + coalesce(o.disputes, 0)) + coalesce(octet_length(o.action::text), 0)
+      SELECT o.order_no, 1000 * (coalesce(o.charge_operations, 0) + coalesce(o.disputes, 0)) + coalesce(octet_length(o.action::text), 0)
         + coalesce(CASE WHEN pg_column_compression(o.metadata) IS NULL THEN pg_column_size(o.metadata)
           ELSE octet_length(o.metadata::text) END, 0) AS size
       FROM pawl.orders AS o WHERE o.order_no = ANY(page)) AS m) AS s
@@ -329,10 +333,11 @@ DROP DOMAIN pawl.stock_count;
 DROP TABLE pawl.disputes;
 DROP FUNCTION pawl.guard_dispute();
 DROP DOMAIN pawl.dispute_state;
-DROP TABLE pawl.refunds;
-DROP FUNCTION pawl.refuse_refund_change();
-DROP FUNCTION pawl.guard_refund();
-DROP DOMAIN pawl.refund_state;
+DROP TABLE pawl.charge_operations;
+DROP FUNCTION pawl.refuse_charge_operation_change();
+DROP FUNCTION pawl.guard_charge_operation();
+DROP DOMAIN pawl.charge_operation_state;
+DROP DOMAIN pawl.charge_operation_kind;
 DROP TABLE pawl.confirmations;
 DROP TABLE pawl.reservations;
 DROP TABLE pawl.charges;

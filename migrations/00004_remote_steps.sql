@@ -42,7 +42,7 @@ FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_policy_change();
 -- The log of calls: a row is committed before its call and closed with the result. A row that was never closed
 -- belongs to a call whose process died or was stopped, or to one that was not made because the reply to its commit
 -- was lost. The calls of an order are numbered without gaps, over all its steps. Calls that move no order, such as
--- those of refunds, have numbers below zero.
+-- those of charge operations, have numbers below zero.
 CREATE TABLE pawl.step_calls (
   order_no    bigint NOT NULL,
   started_at  timestamptz NOT NULL DEFAULT now(),
@@ -62,7 +62,7 @@ CREATE TABLE pawl.step_calls (
   -- The reference of the provider in an undo request. The first request fixes it for all, because their bodies must
   -- be the same.
   undo_reference text,
-  refund      integer,           -- number of the refund, if the call is for one
+  charge_operation integer,      -- its number, if the call is for one
   CONSTRAINT step_calls_pkey PRIMARY KEY (order_no, call),
   CONSTRAINT step_calls_words CHECK (step IN ('charge', 'reserve', 'confirm')
     AND operation IN ('do', 'undo', 'lookup', 'refund')

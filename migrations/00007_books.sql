@@ -13,10 +13,10 @@ SELECT o.order_id::text, o.status::text, o.amount::numeric, o.currency::text, nu
        o.created_at::timestamptz, o.finished_at::timestamptz,
        o.policy, o.customer_id, coalesce(o.calls, 0) AS calls, coalesce(o.retries, 0) AS retries, o.in_doubt_since,
        o.start_at, o.complete_by, o.reserved_until, o.approval_until, o.approved_at, o.concurrency_key, o.submitted_by,
-       o.amount * 0 + coalesce((SELECT sum(f.amount) FROM pawl.refunds f WHERE f.order_no = o.order_no AND f.state = 'done'), 0) AS refunded,
+       o.amount * 0 + coalesce((SELECT sum(f.amount) FROM pawl.charge_operations f WHERE f.order_no = o.order_no AND f.state = 'done'), 0) AS refunded,
        o.amount * 0 + coalesce((SELECT sum(c.amount) FROM pawl.charges c
          WHERE c.order_no = o.order_no AND c.refunded_at IS NULL AND (c.capture IS NULL OR c.captured_at IS NOT NULL)), 0)
-       - coalesce((SELECT sum(f.amount) FROM pawl.refunds f
+       - coalesce((SELECT sum(f.amount) FROM pawl.charge_operations f
          WHERE f.order_no = o.order_no AND f.number > 0 AND f.state = 'done'), 0) AS kept, o.lines
 FROM pawl.orders o;
 
@@ -36,7 +36,7 @@ CREATE VIEW books.refunds AS
 SELECT o.order_id::text, r.generation, r.amount::numeric, r.currency, r.created_at, r.reference,
   r.number AS refund, r.state::text, r.restock::integer, coalesce(r.executor, 'ledger') AS executor, r.reason, r.request_id,
   r.claims, r.due_at, r.sent_at, CASE WHEN r.number = 0 THEN r.created_at ELSE r.finished_at END AS finished_at, r.code, r.detail
-FROM pawl.orders o JOIN pawl.refunds r ON r.order_no = o.order_no;
+FROM pawl.orders o JOIN pawl.charge_operations r ON r.order_no = o.order_no AND r.kind = 'refund';
 
 -- What was reported about disputes, as it came. A dispute without a row that says won or lost is open.
 CREATE VIEW books.disputes AS
@@ -64,7 +64,7 @@ FROM pawl.stock_movements m;
 
 CREATE VIEW books.step_calls AS
 SELECT o.order_id::text, a.step, a.generation, a.call, a.operation, a.fence, a.policy, a.started_at, a.finished_at,
-       a.outcome, a.code, a.detail, a.reference, coalesce(a.fenced, false) AS fenced, a.refund
+       a.outcome, a.code, a.detail, a.reference, coalesce(a.fenced, false) AS fenced, a.charge_operation
 FROM pawl.orders o JOIN pawl.step_calls a ON a.order_no = o.order_no;
 
 CREATE VIEW books.late_undos AS

@@ -32,7 +32,7 @@ var bookColumns = map[string]string{
 		"at timestamp with time zone, recorded_at timestamp with time zone",
 	"step_calls": "order_id text, step text, generation integer, call integer, operation text, fence bigint, policy integer, " +
 		"started_at timestamp with time zone, finished_at timestamp with time zone, outcome text, code text, detail text, " +
-		"reference text, fenced boolean, refund integer",
+		"reference text, fenced boolean, charge_operation integer",
 	"late_undos": "order_id text, step text, generation integer, reason text, claims integer, due_at timestamp with time zone, " +
 		"created_at timestamp with time zone, finished_at timestamp with time zone, code text, detail text, reference text",
 	"inventory": "item text, on_hand bigint, reserved bigint, tracked boolean, available bigint, sold bigint, version bigint",
@@ -102,7 +102,7 @@ func (c *client) fill(orders int) {
 			SELECT 'order ' || n, 'charging', now(), 'USD', 'item ' || n % 50, 10 FROM generate_series(1, $1::integer) AS n`,
 		`INSERT INTO transitions (order_no, seq, to_status, fence, position) SELECT order_no, n, 'charging', 1, order_no FROM orders, generate_series(1, 4) AS n WHERE $1 > 0`,
 		`INSERT INTO charges (order_no, generation, currency, amount) SELECT order_no, 0, 'USD', 10 FROM orders WHERE $1 > 0`,
-		`INSERT INTO refunds (order_no, generation, currency, amount) SELECT order_no, 0, 'USD', 10 FROM orders WHERE $1 > 0`,
+		`INSERT INTO charge_operations (order_no, generation, currency, amount) SELECT order_no, 0, 'USD', 10 FROM orders WHERE $1 > 0`,
 		`INSERT INTO reservations (order_no, generation, item, quantity) SELECT order_no, 0, item, 1 FROM orders WHERE $1 > 0`,
 		`INSERT INTO inventory (item) SELECT 'item ' || n FROM generate_series(1, $1::integer) AS n`,
 		`INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, request_id, position)
@@ -111,7 +111,7 @@ func (c *client) fill(orders int) {
 		assert.NoError(c.t, assert.Err(c.tx.Exec(c.t.Context(), statement, orders)), statement)
 	}
 	if orders > 0 {
-		if _, err := c.tx.Exec(c.t.Context(), `ANALYZE orders, transitions, charges, refunds, reservations, inventory, stock_movements`); err != nil {
+		if _, err := c.tx.Exec(c.t.Context(), `ANALYZE orders, transitions, charges, charge_operations, reservations, inventory, stock_movements`); err != nil {
 			c.t.Fatal(err)
 		}
 	}

@@ -47,9 +47,9 @@ func TestEffectsHappenOnce(t *testing.T) {
 		t.Parallel()
 		c := connect(t, database)
 		c.plant("planted", fsm.Refunding)
-		insert := `INSERT INTO refunds (order_no, generation, currency, amount) SELECT ` + numberOf + `, 0, 'USD', 10`
+		insert := `INSERT INTO charge_operations (order_no, generation, currency, amount) SELECT ` + numberOf + `, 0, 'USD', 10`
 		c.do(insert)
-		c.refused("23505 refunds_pkey", insert)
+		c.refused("23505 charge_operations_pkey", insert)
 	})
 }
 
@@ -58,7 +58,7 @@ func TestEffectsAreInBounds(t *testing.T) {
 	c := connect(t, dbtest.New(t))
 	c.plant("planted", fsm.Reserving)
 	c.refused("23514 money_amount", `INSERT INTO charges (order_no, generation, currency, amount) VALUES (1, 0, 'USD', -0.01)`)
-	c.refused("23514 money_amount", `INSERT INTO refunds (order_no, generation, currency, amount) VALUES (1, 0, 'USD', -1)`)
+	c.refused("23514 money_amount", `INSERT INTO charge_operations (order_no, generation, currency, amount) VALUES (1, 0, 'USD', -1)`)
 	c.refused("23514 item_quantity", `INSERT INTO reservations (order_no, generation, item, quantity) VALUES (1, 0, 'widget', 0)`)
 	for domain, sets := range map[string][]string{
 		"money_amount":    {"amount = -0.01", "amount = 1e15", "amount = 'NaN'", "amount = 'Infinity'", "amount = 1.00001"},
@@ -86,16 +86,16 @@ func TestBooksAreKept(t *testing.T) {
 	c.plant("kept", "completed")
 	for table, columns := range map[string]string{
 		"orders": "", "installation": "",
-		"transitions":     "(order_no, seq, to_status, fence) SELECT order_no, 1, 'pending', 0",
-		"charges":         "(order_no, generation, currency, amount) SELECT order_no, 0, 'USD', 10",
-		"refunds":         "(order_no, generation, currency, amount) SELECT order_no, 0, 'USD', 10",
-		"reservations":    "(order_no, generation, item, quantity) SELECT order_no, 0, 'widget', 1",
-		"confirmations":   "(order_no, generation, executor) SELECT order_no, 0, 'http'",
-		"step_calls":      "(order_no, call, fence, generation, step, operation) SELECT order_no, 1, 1, 0, 'charge', 'do'",
-		"step_answers":    "(order_no, generation, step, source, outcome) SELECT order_no, 0, 'charge', 'callback', 'done'",
-		"late_undos":      "(order_no, generation, step, reason) SELECT order_no, 0, 'charge', 'test'",
-		"inventory":       "(item) SELECT 'widget'",
-		"stock_movements": "(item, version, kind, change, on_hand, sold, actor, request_id) SELECT 'widget', 1, 'set', 5, 5, 0, 'local', 'x'",
+		"transitions":       "(order_no, seq, to_status, fence) SELECT order_no, 1, 'pending', 0",
+		"charges":           "(order_no, generation, currency, amount) SELECT order_no, 0, 'USD', 10",
+		"charge_operations": "(order_no, generation, currency, amount) SELECT order_no, 0, 'USD', 10",
+		"reservations":      "(order_no, generation, item, quantity) SELECT order_no, 0, 'widget', 1",
+		"confirmations":     "(order_no, generation, executor) SELECT order_no, 0, 'http'",
+		"step_calls":        "(order_no, call, fence, generation, step, operation) SELECT order_no, 1, 1, 0, 'charge', 'do'",
+		"step_answers":      "(order_no, generation, step, source, outcome) SELECT order_no, 0, 'charge', 'callback', 'done'",
+		"late_undos":        "(order_no, generation, step, reason) SELECT order_no, 0, 'charge', 'test'",
+		"inventory":         "(item) SELECT 'widget'",
+		"stock_movements":   "(item, version, kind, change, on_hand, sold, actor, request_id) SELECT 'widget', 1, 'set', 5, 5, 0, 'local', 'x'",
 	} {
 		if columns != "" {
 			c.do(`INSERT INTO ` + table + ` ` + columns + ` FROM orders`)
@@ -181,8 +181,8 @@ func TestOrdersAreDrivenHeldOrFinished(t *testing.T) {
 }
 
 const (
-	refundsGuard = "23514 refunds_guard"
-	askRefund    = `INSERT INTO refunds (order_no, generation, number, currency, amount, restock, request_id)
+	refundsGuard = "23514 charge_operations_guard"
+	askRefund    = `INSERT INTO charge_operations (order_no, generation, number, currency, amount, restock, request_id)
 		SELECT ` + numberOf + `, 0, $1::integer, 'USD', $2::text::numeric, nullif($3::integer, 0), 'id ' || $1`
 )
 
@@ -206,27 +206,27 @@ func TestRefundsStayWithinTheOrder(t *testing.T) {
 	c.refused(refundsGuard, askRefund, 1, "1", 3) // units of 2
 	c.accepted(askRefund, 1, "10", 2)
 	c.do(askRefund, 1, "4", 1)
-	c.refused("23505 refunds_pkey", askRefund, 1, "1", 0)
+	c.refused("23505 charge_operations_pkey", askRefund, 1, "1", 0)
 	c.refused(refundsGuard, askRefund, 2, "6.01", 0)
 	c.refused(refundsGuard, askRefund, 2, "6", 2)
 	for _, state := range []string{"pending", "in_doubt", "accepted", "done"} { // all of them count
-		c.do(`UPDATE refunds SET state = $1`, state)
+		c.do(`UPDATE charge_operations SET state = $1`, state)
 		c.refused(refundsGuard, askRefund, 2, "6.01", 0)
 	}
-	c.refused(refundsGuard, `UPDATE refunds SET amount = 3`)
-	c.refused(refundsGuard, `UPDATE refunds SET restock = NULL`)
-	c.refused(refundsGuard, `UPDATE refunds SET number = 2`)
-	c.refused(refundsGuard, `UPDATE refunds SET request_id = 'b'`)
-	c.refused("23505 refunds_request", `INSERT INTO refunds (order_no, generation, number, currency, amount, request_id) SELECT order_no, 0, 2, 'USD', 1, 'id 1' FROM refunds`)
-	c.refused(refundsGuard, `INSERT INTO refunds (order_no, generation, number, currency, amount) SELECT order_no, 0, 2, 'USD', 1 FROM refunds`)
-	c.do(`UPDATE refunds SET state = 'failed'`)
-	c.refused(refundsGuard, `UPDATE refunds SET state = 'done'`)
+	c.refused(refundsGuard, `UPDATE charge_operations SET amount = 3`)
+	c.refused(refundsGuard, `UPDATE charge_operations SET restock = NULL`)
+	c.refused(refundsGuard, `UPDATE charge_operations SET number = 2`)
+	c.refused(refundsGuard, `UPDATE charge_operations SET request_id = 'b'`)
+	c.refused("23505 charge_operations_request", `INSERT INTO charge_operations (order_no, generation, number, currency, amount, request_id) SELECT order_no, 0, 2, 'USD', 1, 'id 1' FROM charge_operations`)
+	c.refused(refundsGuard, `INSERT INTO charge_operations (order_no, generation, number, currency, amount) SELECT order_no, 0, 2, 'USD', 1 FROM charge_operations`)
+	c.do(`UPDATE charge_operations SET state = 'failed'`)
+	c.refused(refundsGuard, `UPDATE charge_operations SET state = 'done'`)
 	c.accepted(askRefund, 2, "10", 1)              // what failed does not count
 	c.refused(refundsGuard, askRefund, 2, "10", 2) // but its unit is back
 	c.plant("charging", fsm.Charging)
 	c.do(`INSERT INTO charges (order_no, generation, currency, amount) SELECT order_no, 0, 'USD', 10 FROM orders WHERE order_id = 'charging'`)
-	c.refused(refundsGuard, `INSERT INTO refunds (order_no, generation, number, currency, amount, request_id) SELECT order_no, 0, 1, 'USD', 1, 'a' FROM charges ORDER BY order_no DESC LIMIT 1`)
-	c.refused("23514 refund_state", `UPDATE refunds SET state = 'undone'`)
+	c.refused(refundsGuard, `INSERT INTO charge_operations (order_no, generation, number, currency, amount, request_id) SELECT order_no, 0, 1, 'USD', 1, 'a' FROM charges ORDER BY order_no DESC LIMIT 1`)
+	c.refused("23514 charge_operation_state", `UPDATE charge_operations SET state = 'undone'`)
 }
 
 func TestDisputesAreFacts(t *testing.T) {
@@ -296,7 +296,7 @@ func TestConcurrentRefundsStayWithinTheCharge(t *testing.T) {
 			}
 			clients.Wait()
 			c := connect(t, database)
-			assert.Equal(t, valueOf[string](c, `SELECT count(*) || ' of ' || sum(amount) FROM refunds`), "3 of 9.99")
+			assert.Equal(t, valueOf[string](c, `SELECT count(*) || ' of ' || sum(amount) FROM charge_operations`), "3 of 9.99")
 		})
 	}
 }

@@ -93,7 +93,7 @@ func refuseDown(t *testing.T, url, name string) {
 	if !errors.Is(err, no) || told.Name != name || len(told.Drops) == 0 || told.Orders != 0 || told.Services != 0 {
 		t.Errorf("%s: %v, told %+v", name, err, told)
 	}
-	if name == "00003_effects.sql" && !slices.Contains(told.Drops, "DROP TABLE pawl.refunds") {
+	if name == "00003_effects.sql" && !slices.Contains(told.Drops, "DROP TABLE pawl.charge_operations") {
 		t.Errorf("it does not say that refunds will be gone: %q", told.Drops)
 	}
 }

@@ -136,7 +136,7 @@ SELECT k.order_no::bigint AS order_no, k.generation::integer AS generation, k.st
     (SELECT c.reference FROM pawl.charges AS c WHERE k.effect = 'charge' AND c.order_no = k.order_no AND c.generation = k.generation),
     (SELECT r.reference FROM pawl.reservations AS r WHERE k.effect = 'reserve' AND r.order_no = k.order_no AND r.generation = k.generation AND r.line = 1),
     (SELECT t.reference FROM pawl.step_calls AS t WHERE t.order_no = k.order_no AND t.generation = k.generation AND t.step = k.effect
-       AND t.operation <> 'undo' AND t.refund IS NULL AND t.reference IS NOT NULL ORDER BY t.call DESC LIMIT 1),
+       AND t.operation <> 'undo' AND t.charge_operation IS NULL AND t.reference IS NOT NULL ORDER BY t.call DESC LIMIT 1),
     (SELECT l.reference FROM pawl.late_undos AS l WHERE l.order_no = k.order_no AND l.generation = k.generation AND l.step = k.effect),
     (SELECT w.reference FROM pawl.step_answers AS w WHERE w.order_no = k.order_no AND w.generation = k.generation AND w.step = k.effect
        AND w.operation = 'do'), '')::text AS reference,

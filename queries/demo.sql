@@ -7,5 +7,5 @@ FROM (SELECT count(*) AS unfinished FROM pawl.orders AS p WHERE p.finished_at IS
    WHERE a.refunded_at IS NULL AND a.currency = @currency) AS c,
   (SELECT count(*) AS reservations FROM pawl.reservations AS b WHERE b.released_at IS NULL AND b.line = 1) AS r,
   (SELECT count(*) AS confirmations FROM pawl.confirmations AS d) AS k,
-  (SELECT count(*) AS refunds, coalesce(sum(e.amount::numeric), 0) AS refunded FROM pawl.refunds AS e
+  (SELECT count(*) AS refunds, coalesce(sum(e.amount::numeric), 0) AS refunded FROM pawl.charge_operations AS e
    WHERE e.number > 0 AND e.state = 'done' AND e.currency = @currency) AS f;

@@ -44,12 +44,12 @@ WHERE o.order_no = ANY(ARRAY(SELECT k.order_no FROM locked AS k)) AND l.hold = c
 RETURNING o.order_no;
 
 -- name: SideCallsShorten :execrows
--- Like LeasesShorten, for the claims and pauses of late undos and refunds.
+-- Like LeasesShorten, for the claims and pauses of late undos and charge operations.
 WITH undos AS (
   UPDATE pawl.late_undos AS u SET due_at = now() + make_interval(secs => @longest_seconds::float8)
   WHERE u.finished_at IS NULL AND u.due_at > now() + make_interval(secs => @longest_seconds::float8)
 )
-UPDATE pawl.refunds AS f SET due_at = now() + make_interval(secs => @longest_seconds::float8)
+UPDATE pawl.charge_operations AS f SET due_at = now() + make_interval(secs => @longest_seconds::float8)
 WHERE f.due_at > now() + make_interval(secs => @longest_seconds::float8);
 
 -- name: ReservationsShorten :execrows

@@ -192,7 +192,7 @@ SELECT f.order_no, f.matched, f.key FROM (
    WHERE r.line = 1 AND r.reference IS NOT NULL AND (r.reference, r.order_no) > (@term::text, 0) AND (r.reference, r.order_no) < (@term::text, 9223372036854775807)
    ORDER BY r.reference DESC, r.order_no DESC LIMIT @most::integer)
   UNION ALL
-  (SELECT u.order_no, 6, 'refundReference', '', '' FROM pawl.refunds AS u
+  (SELECT u.order_no, 6, 'refundReference', '', '' FROM pawl.charge_operations AS u
    WHERE u.reference IS NOT NULL AND (u.reference, u.order_no) > (@term::text, 0) AND (u.reference, u.order_no) < (@term::text, 9223372036854775807)
    ORDER BY u.reference DESC, u.order_no DESC LIMIT @most::integer)
   UNION ALL

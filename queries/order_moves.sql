@@ -411,7 +411,7 @@ WITH answers AS MATERIALIZED (
   WHERE c.order_no = ANY(ARRAY(SELECT m.order_no FROM moved AS m)) AND c.refunded_at IS NULL
   RETURNING c.order_no, c.generation, c.currency, c.amount
 ), refunded AS (
-  INSERT INTO pawl.refunds (order_no, generation, currency, amount, reference)
+  INSERT INTO pawl.charge_operations (order_no, generation, currency, amount, reference)
   SELECT r.order_no, r.generation, r.currency, r.amount, nullif(a.reference, '')
   FROM returned AS r JOIN answers AS a ON a.order_no = r.order_no ORDER BY r.order_no
 ), finished AS (

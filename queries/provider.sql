@@ -39,10 +39,10 @@ SELECT f.order_no, ('refund ' || f.number)::text AS step, f.generation, coalesce
   coalesce(f.finished_at <= @before::timestamptz AND f.state IN ('done', 'failed'), false)::boolean AS settled,
   CASE f.state WHEN 'done' THEN 'stands' ELSE 'absent' END::text AS effect, coalesce(f.reference, '')::text AS reference
 FROM (
-  SELECT a.order_no, a.generation, a.refund, coalesce(max(a.policy), 0)::integer AS policy FROM pawl.step_calls AS a
-  WHERE a.order_no BETWEEN @first AND @last AND a.operation = 'refund' GROUP BY a.order_no, a.generation, a.refund
+  SELECT a.order_no, a.generation, a.charge_operation, coalesce(max(a.policy), 0)::integer AS policy FROM pawl.step_calls AS a
+  WHERE a.order_no BETWEEN @first AND @last AND a.operation = 'refund' GROUP BY a.order_no, a.generation, a.charge_operation
 ) AS k
 JOIN (SELECT * FROM pawl.orders AS p WHERE p.order_no BETWEEN @first AND @last) AS o ON o.order_no = k.order_no
-JOIN (SELECT * FROM pawl.refunds AS r WHERE r.order_no BETWEEN @first AND @last) AS f
-  ON f.order_no = k.order_no AND f.generation = k.generation AND f.number = k.refund
+JOIN (SELECT * FROM pawl.charge_operations AS r WHERE r.order_no BETWEEN @first AND @last) AS f
+  ON f.order_no = k.order_no AND f.generation = k.generation AND f.number = k.charge_operation
 ORDER BY f.order_no, f.generation, f.number;

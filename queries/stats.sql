@@ -25,7 +25,7 @@ SELECT
   (SELECT count(*) FROM (SELECT 1 FROM pawl.late_undos AS u WHERE u.finished_at IS NULL LIMIT @most) AS late) AS late_undos,
   count(*) AS refunds,
   coalesce(max(extract(epoch FROM now() - open.created_at)) FILTER (WHERE open.state <> 'accepted'), 0)::float8 AS oldest_refund
-FROM (SELECT f.created_at, f.state FROM pawl.refunds AS f WHERE f.due_at IS NOT NULL AND f.state <> 'done' LIMIT @most) AS open;
+FROM (SELECT f.created_at, f.state FROM pawl.charge_operations AS f WHERE f.due_at IS NOT NULL AND f.state <> 'done' LIMIT @most) AS open;
 
 -- name: OrdersUnfinished :many
 -- Counts unfinished orders by state and hold, with the oldest of each: among the driven orders that are due first,

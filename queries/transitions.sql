@@ -48,7 +48,7 @@ WITH found AS MATERIALIZED (
 SELECT coalesce(f.verb, '')::text AS verb, o.status, o.hold, coalesce(r.state::text, '')::text AS refund, o.currency,
   count(*) AS orders, sum(coalesce(r.amount, o.amount))::pawl.money_amount AS amount
 FROM found AS f JOIN pawl.orders AS o ON o.order_no = f.order_no
-LEFT JOIN pawl.refunds AS r ON f.verb = 'refund' AND r.order_no = f.order_no AND r.request_id = @request_id::text
+LEFT JOIN pawl.charge_operations AS r ON f.verb = 'refund' AND r.order_no = f.order_no AND r.request_id = @request_id::text
 GROUP BY 1, 2, 3, 4, 5;
 
 -- name: PaymentMethodOf :one

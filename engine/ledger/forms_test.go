@@ -21,7 +21,7 @@ func TestFormsOfAMoveAgree(t *testing.T) {
 	l := open(t)
 	outcomes, checks := map[fsm.State]int{}, 0
 	rapid.Check(t, func(r *rapid.T) {
-		l.exec(`SET LOCAL pawl.archive = on; TRUNCATE orders, transitions, charges, refunds, reservations, inventory, stock_movements RESTART IDENTITY`)
+		l.exec(`SET LOCAL pawl.archive = on; TRUNCATE orders, transitions, charges, charge_operations, reservations, inventory, stock_movements RESTART IDENTITY`)
 		set := l.random(r, checks)
 		checks++
 		locks := l.begin()
@@ -147,7 +147,7 @@ func (l *books) after(set ledger.Batch, move ledger.Move) (rows string, moved []
 		SELECT 'orders' AS name, to_jsonb(o) AS line FROM orders AS o
 		UNION ALL SELECT 'transitions', to_jsonb(t) - 'position' FROM transitions AS t -- that of the transaction
 		UNION ALL SELECT 'charges', to_jsonb(c) FROM charges AS c
-		UNION ALL SELECT 'refunds', to_jsonb(r) FROM refunds AS r
+		UNION ALL SELECT 'refunds', to_jsonb(r) FROM charge_operations AS r
 		UNION ALL SELECT 'reservations', to_jsonb(v) FROM reservations AS v
 		UNION ALL SELECT 'inventory', to_jsonb(i) - 'version' FROM inventory AS i -- one for each statement that sells
 	), told AS (

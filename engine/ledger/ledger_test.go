@@ -37,7 +37,7 @@ var moves = []struct {
 func (l *books) books() string {
 	l.t.Helper()
 	return value[string](l, `SELECT format('charges %s/%s reservations %s/%s stock %s of %s',
-		(SELECT count(*) FROM charges WHERE refunded_at IS NULL), (SELECT count(*) FROM refunds),
+		(SELECT count(*) FROM charges WHERE refunded_at IS NULL), (SELECT count(*) FROM charge_operations),
 		(SELECT count(*) FROM reservations WHERE released_at IS NULL), (SELECT count(*) FROM reservations WHERE released_at IS NOT NULL),
 		reserved, on_hand) FROM inventory WHERE item = 'widget'`)
 }

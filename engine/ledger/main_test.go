@@ -167,7 +167,7 @@ func (l *books) snapshot() string {
 		SELECT format('orders %s %s %s', o.xmin, o.ctid, o.*) FROM orders AS o
 		UNION ALL SELECT format('transitions %s %s %s', t.xmin, t.ctid, t.*) FROM transitions AS t
 		UNION ALL SELECT format('charges %s %s %s', c.xmin, c.ctid, c.*) FROM charges AS c
-		UNION ALL SELECT format('refunds %s %s %s', r.xmin, r.ctid, r.*) FROM refunds AS r
+		UNION ALL SELECT format('refunds %s %s %s', r.xmin, r.ctid, r.*) FROM charge_operations AS r
 		UNION ALL SELECT format('reservations %s %s %s', v.xmin, v.ctid, v.*) FROM reservations AS v
 		UNION ALL SELECT format('inventory %s %s %s', i.xmin, i.ctid, i.*) FROM inventory AS i) AS lines(line)`)
 }

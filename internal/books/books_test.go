@@ -21,7 +21,7 @@ func of(id string) string {
 
 // gone removes an order with all its rows.
 func gone(id string) (text string) {
-	for _, table := range []string{"transitions", "charges", "refunds", "reservations", "orders"} {
+	for _, table := range []string{"transitions", "charges", "charge_operations", "reservations", "orders"} {
 		text += "DELETE FROM " + table + " WHERE" + of(id) + "; "
 	}
 	return text
@@ -36,10 +36,10 @@ const (
 
 // asked inserts a requested refund of the completed order, past the rules of the database.
 func asked(amount string) string {
-	return "ALTER TABLE refunds DISABLE TRIGGER USER; ALTER TABLE transitions DISABLE TRIGGER USER; UPDATE orders SET refunds = 1, seq = seq + 1 WHERE" + of("completed") + `;
+	return "ALTER TABLE charge_operations DISABLE TRIGGER USER; ALTER TABLE transitions DISABLE TRIGGER USER; UPDATE orders SET charge_operations = 1, seq = seq + 1 WHERE" + of("completed") + `;
 		INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
 			SELECT order_no, seq, status, status, fence, 'refund' FROM orders WHERE` + of("completed") + `;
-		INSERT INTO refunds (order_no, generation, number, currency, amount, request_id, finished_at)
+		INSERT INTO charge_operations (order_no, generation, number, currency, amount, request_id, finished_at)
 		SELECT order_no, generation, 1, currency, ` + amount + `, 'r', now() FROM orders WHERE` + of("completed")
 }
 
@@ -97,7 +97,7 @@ func TestEveryFaultIsFoundByItsCheckAndNoOther(t *testing.T) { //nolint:tparalle
 			found{"states": {"refunding"}, "money": {"EUR"}}},
 		{"refunding and still reserved", "UPDATE reservations SET released_at = NULL WHERE" + of("refunding"),
 			found{"states": {"refunding"}, "undone": {"refunding"}, "stock": {"chair"}}},
-		{"failed and still charged", "UPDATE charges SET refunded_at = NULL WHERE" + of("failed") + "; DELETE FROM refunds WHERE" + of("failed"),
+		{"failed and still charged", "UPDATE charges SET refunded_at = NULL WHERE" + of("failed") + "; DELETE FROM charge_operations WHERE" + of("failed"),
 			found{"states": {"failed"}, "undone": {"failed"}, "money": {"EUR"}}},
 		{"canceled and still reserved", "UPDATE reservations SET released_at = NULL WHERE" + of("canceled"),
 			found{"states": {"canceled"}, "undone": {"canceled"}, "stock": {"chair"}}},
@@ -105,35 +105,35 @@ func TestEveryFaultIsFoundByItsCheckAndNoOther(t *testing.T) { //nolint:tparalle
 			found{"states": {"charging"}, "path": {"charging"}}},
 
 		// What was taken back.
-		{"charge and refund of a failed order gone", "DELETE FROM charges WHERE" + of("failed") + "; DELETE FROM refunds WHERE" + of("failed"),
+		{"charge and refund of a failed order gone", "DELETE FROM charges WHERE" + of("failed") + "; DELETE FROM charge_operations WHERE" + of("failed"),
 			found{"undone": {"failed"}}},
 		{"released reservation gone", "DELETE FROM reservations WHERE" + of("canceled"),
 			found{"undone": {"canceled"}}},
-		{"refund gone", "DELETE FROM refunds WHERE" + of("canceled"),
+		{"refund gone", "DELETE FROM charge_operations WHERE" + of("canceled"),
 			found{"refunds": {"canceled"}, "money": {"EUR"}}},
-		{"refund of a charge that stands", "INSERT INTO refunds (order_no, generation, currency, amount) SELECT order_no, 0, currency, amount FROM orders WHERE" + of("completed"),
+		{"refund of a charge that stands", "INSERT INTO charge_operations (order_no, generation, currency, amount) SELECT order_no, 0, currency, amount FROM orders WHERE" + of("completed"),
 			found{"refunds": {"completed"}, "money": {"EUR"}}},
-		{"refunded twice", "INSERT INTO refunds (order_no, generation, currency, amount) SELECT order_no, 1, currency, amount FROM orders WHERE" + of("failed"),
+		{"refunded twice", "INSERT INTO charge_operations (order_no, generation, currency, amount) SELECT order_no, 1, currency, amount FROM orders WHERE" + of("failed"),
 			found{"refunds": {"failed"}, "money": {"EUR"}}},
-		{"refunded another amount", "UPDATE refunds SET amount = 10.49 WHERE" + of("failed"),
+		{"refunded another amount", "UPDATE charge_operations SET amount = 10.49 WHERE" + of("failed"),
 			found{"refunds": {"failed"}, "money": {"EUR"}}},
 		{"refunded more than was charged", asked("10.51"), found{"refunds": {"completed"}}},
-		{"a refund that the order does not count", asked("1") + "; UPDATE orders SET refunds = NULL WHERE" +
+		{"a refund that the order does not count", asked("1") + "; UPDATE orders SET charge_operations = NULL WHERE" +
 			of("completed"), found{"refunds": {"completed"}}},
-		{"a refund that is gone", asked("1") + "; DELETE FROM refunds WHERE number = 1", found{"refunds": {"completed"}}},
+		{"a refund that is gone", asked("1") + "; DELETE FROM charge_operations WHERE number = 1", found{"refunds": {"completed"}}},
 		{"a refund without history", asked("1") + "; UPDATE transitions SET verb = 'rest' WHERE verb = 'refund'", found{"refunds": {"completed"}}},
-		{"refunded in another currency", asked("1") + "; UPDATE refunds SET currency = 'USD' WHERE number = 1", found{"refunds": {"completed"}}},
-		{"refunded of another generation", asked("1") + "; UPDATE refunds SET generation = 1 WHERE number = 1", found{"refunds": {"completed"}}},
+		{"refunded in another currency", asked("1") + "; UPDATE charge_operations SET currency = 'USD' WHERE number = 1", found{"refunds": {"completed"}}},
+		{"refunded of another generation", asked("1") + "; UPDATE charge_operations SET generation = 1 WHERE number = 1", found{"refunds": {"completed"}}},
 		{"refunded by a provider that was never called", asked("1") +
-			"; UPDATE refunds SET executor = 'http' WHERE number = 1", found{"refunds": {"completed"}}},
-		{"a pending refund in the ledger", asked("1") + "; UPDATE refunds SET state = 'pending', finished_at = NULL WHERE number = 1", found{"refunds": {"completed"}}},
-		{"settled as failed, and answered done", asked("1") + "; UPDATE refunds SET executor = 'http', state = 'failed', code = 'by_hand' WHERE number = 1; UPDATE charges SET executor = 'http' WHERE" + of("completed") +
-			"; INSERT INTO step_calls (order_no, call, fence, generation, step, operation, refund, outcome, finished_at) SELECT order_no, -1, fence, generation, 'charge', 'refund', 1, 'done', now() FROM orders WHERE" + of("completed"),
+			"; UPDATE charge_operations SET executor = 'http' WHERE number = 1", found{"refunds": {"completed"}}},
+		{"a pending refund in the ledger", asked("1") + "; UPDATE charge_operations SET state = 'pending', finished_at = NULL WHERE number = 1", found{"refunds": {"completed"}}},
+		{"settled as failed, and answered done", asked("1") + "; UPDATE charge_operations SET executor = 'http', state = 'failed', code = 'by_hand' WHERE number = 1; UPDATE charges SET executor = 'http' WHERE" + of("completed") +
+			"; INSERT INTO step_calls (order_no, call, fence, generation, step, operation, charge_operation, outcome, finished_at) SELECT order_no, -1, fence, generation, 'charge', 'refund', 1, 'done', now() FROM orders WHERE" + of("completed"),
 			found{"refunds": {"completed"}, "completed": {"completed"}, "calls": {"completed"}}},
-		{"accepted, without a result", asked("1") + "; UPDATE refunds SET state = 'accepted', finished_at = NULL, code = 'outcome_unknown', due_at = now(), created_at = now() - interval '61 minutes' WHERE number = 1",
+		{"accepted, without a result", asked("1") + "; UPDATE charge_operations SET state = 'accepted', finished_at = NULL, code = 'outcome_unknown', due_at = now(), created_at = now() - interval '61 minutes' WHERE number = 1",
 			found{"refunds": {"completed"}, "late": {"completed"}}},
-		{"more put back than was sold", asked("1") + "; UPDATE refunds SET restock = 3, created_at = now() - interval '1 hour' WHERE number = 1", found{"refunds": {"completed"}}},
-		{"refunded another generation", "UPDATE refunds SET generation = 1 WHERE" + of("failed"),
+		{"more put back than was sold", asked("1") + "; UPDATE charge_operations SET restock = 3, created_at = now() - interval '1 hour' WHERE number = 1", found{"refunds": {"completed"}}},
+		{"refunded another generation", "UPDATE charge_operations SET generation = 1 WHERE" + of("failed"),
 			found{"refunds": {"failed"}}},
 
 		// The path through the machine.
@@ -281,7 +281,7 @@ func TestEveryFaultIsFoundByItsCheckAndNoOther(t *testing.T) { //nolint:tparalle
 			found{"orphans": {"order_no 999"}}},
 		{"a charge without an order, far behind the last order", "INSERT INTO charges (order_no, generation, currency, amount) VALUES (9223372036854775807, 0, 'EUR', 5)",
 			found{"orphans": {"order_no 9223372036854775807"}, "money": {"EUR"}}},
-		{"a refund without an order", "INSERT INTO refunds (order_no, generation, currency, amount) VALUES (1000000000000, 0, 'EUR', 5)",
+		{"a refund without an order", "INSERT INTO charge_operations (order_no, generation, currency, amount) VALUES (1000000000000, 0, 'EUR', 5)",
 			found{"orphans": {"order_no 1000000000000"}, "money": {"EUR"}}},
 		{"a reservation without an order, before the first order", "INSERT INTO reservations (order_no, generation, item, quantity) VALUES (-9223372036854775808, 0, 'lamp', 1)",
 			found{"orphans": {"order_no -9223372036854775808"}, "stock": {"lamp"}}},
@@ -304,9 +304,9 @@ func TestEveryFaultIsFoundByItsCheckAndNoOther(t *testing.T) { //nolint:tparalle
 		{"stopped in doubt and the charge not put down", "DELETE FROM charges WHERE" + of("stopped"),
 			found{"undone": {"stopped"}, "refunds": {"stopped"}, "money": {"EUR"}}},
 		{"stopped in doubt and the charge still there", "UPDATE charges SET refunded_at = NULL WHERE" + of("stopped") +
-			"; DELETE FROM refunds WHERE" + of("stopped"),
+			"; DELETE FROM charge_operations WHERE" + of("stopped"),
 			found{"states": {"stopped"}, "undone": {"stopped"}, "money": {"EUR"}}},
-		{"stopped in doubt without a refund", "DELETE FROM refunds WHERE" + of("stopped"),
+		{"stopped in doubt without a refund", "DELETE FROM charge_operations WHERE" + of("stopped"),
 			found{"refunds": {"stopped"}, "money": {"EUR"}}},
 		{"releasing what was in doubt and not put down", "DELETE FROM reservations WHERE" + of("voiding"),
 			found{"states": {"voiding"}}},
@@ -392,7 +392,7 @@ func (s *shop) restock(id string) {
 	s.Helper()
 	o := s.order(id)
 	one, request := int32(1), "ticket-1"
-	rows, err := s.q.RefundAsk(s.ctx, db.RefundAskParams{
+	rows, err := s.q.ChargeOperationAsk(s.ctx, db.ChargeOperationAskParams{
 		OrderNo: o.OrderNo, Seq: o.Seq, Amount: decimal.MustParse("0.01"), Restock: &one, Verb: "refund", RequestID: &request})
 	s.must(err)
 	if len(rows) != 1 {
@@ -420,8 +420,8 @@ func TestRestocksAreProved(t *testing.T) { //nolint:tparallel // they share a da
 	}{
 		"as they should be":             {"", found{}},
 		"of another refund":             {"UPDATE stock_movements SET request_id = 'refund 2 of sold' WHERE " + made, found{"stock": {"lamp"}}},
-		"another number":                {"UPDATE refunds SET restock = 2 WHERE number = 1 AND" + of("sold"), found{"stock": {"lamp"}}},
-		"never asked for":               {"UPDATE refunds SET restock = NULL WHERE number = 1 AND" + of("sold"), found{"stock": {"lamp"}}},
+		"another number":                {"UPDATE charge_operations SET restock = 2 WHERE number = 1 AND" + of("sold"), found{"stock": {"lamp"}}},
+		"never asked for":               {"UPDATE charge_operations SET restock = NULL WHERE number = 1 AND" + of("sold"), found{"stock": {"lamp"}}},
 		"an adjustment after all":       {"UPDATE stock_movements SET kind = 'adjustment' WHERE " + made, found{"stock": {"lamp"}}},
 		"refund says so, not the stock": {"UPDATE inventory SET on_hand = on_hand - 1 WHERE item = 'lamp'; DELETE FROM stock_movements WHERE " + made, found{"stock": {"lamp"}}},
 	} {

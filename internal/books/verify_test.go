@@ -340,7 +340,7 @@ func TestEveryLegalHistoryVerifiesClean(t *testing.T) {
 	dbtest.Check(t, func(r *rapid.T) {
 		s := *base
 		s.failer = r
-		s.sql("SET LOCAL pawl.archive = on; TRUNCATE orders, transitions, charges, refunds, reservations, inventory, stock_movements RESTART IDENTITY")
+		s.sql("SET LOCAL pawl.archive = on; TRUNCATE orders, transitions, charges, charge_operations, reservations, inventory, stock_movements RESTART IDENTITY")
 		s.last = nil
 		var ids []string
 		pick := func() string { return rapid.SampledFrom(ids).Draw(r, "order") }

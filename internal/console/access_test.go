@@ -167,7 +167,7 @@ func TestLinksThatDecide(t *testing.T) {
 		}
 		s.count(t, 0, `SELECT count(*) FROM books.transitions WHERE verb = '`+verb+`'`)
 	}
-	s.count(t, 0, `SELECT count(*) FROM refunds`)
+	s.count(t, 0, `SELECT count(*) FROM charge_operations`)
 	bulk := "/console/bulk?verb=cancel&id=held&requestId=mine&confirm=yes&reason=theirs"
 	s.get(t, bulk).want(t, http.StatusUnprocessableEntity)
 	s.post(t, bulk, nil).want(t, 200, "Many orders")

@@ -104,7 +104,7 @@ func TestWrongForms(t *testing.T) {
 	s.post(t, "/console/order/refund?id=o", url.Values{"requestId": {"1"}}).want(t, 404)
 	header := s.token(t, "desk", access.Operate, access.Read, access.Delegate)
 	s.post(t, "/console/order/refund?id=o", nil, header...).want(t, 200, "On behalf of")
-	s.count(t, 0, `SELECT count(*) FROM refunds`)
+	s.count(t, 0, `SELECT count(*) FROM charge_operations`)
 	s.order(t, "held", "charging", "attention")
 	for path, first := range map[string]shown{
 		"refund?id=o":    s.post(t, "/console/order/refund?id=o", url.Values{"amount": {"4"}}, header...),
@@ -114,7 +114,7 @@ func TestWrongForms(t *testing.T) {
 		again := s.post(t, "/console/order/"+path, first.fill("reason", long), header...).want(t, 422, "What will change", "reason ", long)
 		s.post(t, "/console/order/"+path, again.fill("reason", "short"), header...).want(t, 303)
 	}
-	s.count(t, 1, `SELECT count(*) FROM refunds WHERE amount = 4`)
+	s.count(t, 1, `SELECT count(*) FROM charge_operations WHERE amount = 4`)
 }
 
 // TestSettling: a person records the result of a step, of a refund, and of an undo that came too late.
@@ -126,9 +126,9 @@ func TestSettling(t *testing.T) {
 	s.are(t, "completed", "step")
 
 	s.order(t, "refund", "completed", "")
-	s.sql(t, `UPDATE orders SET refunds = 1 WHERE order_id = 'refund'`)
+	s.sql(t, `UPDATE orders SET charge_operations = 1 WHERE order_id = 'refund'`)
 	s.sql(t, `UPDATE charges SET executor = 'http' WHERE order_no = (SELECT order_no FROM orders WHERE order_id = 'refund')`)
-	s.sql(t, `INSERT INTO refunds (order_no, generation, number, currency, amount, state, executor, request_id, sent_at)
+	s.sql(t, `INSERT INTO charge_operations (order_no, generation, number, currency, amount, state, executor, request_id, sent_at)
 		SELECT order_no, 0, 1, 'USD', 5, 'in_doubt', 'http', 'r', now() FROM orders WHERE order_id = 'refund'`)
 	s.get(t, orderPath+"refund").want(t, 200, "Record the result of refund 1")
 	s.settle(t, "refund&refund=1", "What happened to refund 1", "outcome", "refused", "code", "closed")

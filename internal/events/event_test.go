@@ -37,7 +37,7 @@ func TestEveryVerbHasAType(t *testing.T) {
 		verbs = append(verbs, string(verb))
 	}
 	verbs = append(verbs, fsm.HoldRetry, fsm.HoldCallback, fsm.HoldScheduled, fsm.HoldQueued, fsm.HoldApproval, fsm.HoldPaused, fsm.HoldAttention)
-	for _, state := range []string{orders.RefundPending, orders.RefundInDoubt, orders.RefundAccepted, orders.RefundDone, orders.RefundFailed} {
+	for _, state := range []string{orders.OperationPending, orders.OperationInDoubt, orders.OperationAccepted, orders.OperationDone, orders.OperationFailed} {
 		verbs = append(verbs, "refund_"+state)
 	}
 	slices.Sort(verbs)

@@ -86,7 +86,7 @@ func TestAllowedActions(t *testing.T) {
 	t.Parallel()
 	held := func(hold string) orders.Order { return orders.Order{Status: fsm.Charging, Hold: &hold} }
 	completed := func(refunds string) orders.Order {
-		return orders.Order{Status: fsm.Completed, Amount: decimal.Ten, RefundList: []byte(refunds)}
+		return orders.Order{Status: fsm.Completed, Amount: decimal.Ten, ChargeOperationList: []byte(refunds)}
 	}
 	now, one, cancel, pause, paused := time.Now(), int32(1), "cancel", "pause", fsm.HoldPaused
 	attention, unknown, void := fsm.HoldAttention, orders.RefusedUnknown+": asked", orders.VoidRefused+"closed"
@@ -102,10 +102,10 @@ func TestAllowedActions(t *testing.T) {
 		{"confirming, in doubt", orders.Order{Status: fsm.Confirming, InDoubtSince: &now}, []string{"pause"}},
 		{"completed", orders.Order{Status: fsm.Completed}, nil},
 		{"completed, paid", orders.Order{Status: fsm.Completed, Amount: decimal.Ten}, []string{"refund"}},
-		{"completed, a refund in doubt", completed(`[{"refund":1,"state":"in_doubt","amount":"7"}]`), []string{"step-result", "refund"}},
-		{"completed, all of it being refunded", completed(`[{"refund":1,"state":"accepted","amount":"10"}]`), []string{"step-result"}},
-		{"completed, all of it refunded", completed(`[{"refund":1,"state":"done","amount":"10"}]`), nil},
-		{"completed, a refund failed", completed(`[{"refund":1,"state":"failed","amount":"10"}]`), []string{"refund"}},
+		{"completed, a refund in doubt", completed(`[{"number":1,"kind":"refund","state":"in_doubt","amount":"7"}]`), []string{"step-result", "refund"}},
+		{"completed, all of it being refunded", completed(`[{"number":1,"kind":"refund","state":"accepted","amount":"10"}]`), []string{"step-result"}},
+		{"completed, all of it refunded", completed(`[{"number":1,"kind":"refund","state":"done","amount":"10"}]`), nil},
+		{"completed, a refund failed", completed(`[{"number":1,"kind":"refund","state":"failed","amount":"10"}]`), []string{"refund"}},
 		{"failed", orders.Order{Status: fsm.Failed}, []string{"retry"}},
 		{"canceled", orders.Order{Status: fsm.Canceled}, nil},
 		{"scheduled", held(fsm.HoldScheduled), []string{"cancel", "pause"}},

@@ -20,8 +20,8 @@ type Requested struct {
 	Actor, OnBehalfOf, Reason string
 	At                        time.Time
 	State                     RequestState
-	Code, Detail              string       // why it failed, or what it is held for
-	Refund                    *AskedRefund // of a refund
+	Code, Detail              string           // why it failed, or what it is held for
+	Refund                    *ChargeOperation // of a refund
 }
 
 // RequestState is how far an order is with what was requested.
@@ -50,9 +50,9 @@ type RequestTotal struct {
 func (v Verb) stateOf(status fsm.State, hold *string, refund string) RequestState {
 	stops := v == Cancel || v == Reject
 	switch {
-	case refund == RefundDone, status == fsm.Canceled, v == Pause && hold != nil && *hold == fsm.HoldPaused:
+	case refund == OperationDone, status == fsm.Canceled, v == Pause && hold != nil && *hold == fsm.HoldPaused:
 		return RequestDone
-	case refund == RefundFailed:
+	case refund == OperationFailed:
 		return RequestFailed
 	case refund != "":
 		return RequestInProgress
@@ -95,7 +95,7 @@ func (r *Reader) OfRequest(ctx context.Context, requestID string, after int64, l
 func requestedOf(o Order, row db.RequestPageRow, requestID string) Requested {
 	q := Requested{Order: o, Verb: Verb(row.Verb), Actor: row.Actor, OnBehalfOf: row.OnBehalfOf, Reason: row.Reason, At: row.At}
 	refund := ""
-	for _, asked := range Refunds(&o) {
+	for _, asked := range ChargeOperations(&o) {
 		if q.Verb == Refund && asked.RequestID == requestID {
 			q.Refund, refund = &asked, asked.State
 		}

@@ -70,10 +70,10 @@ func (v Verb) RefusalFor(o *Order) string {
 
 // AllowedActions lists the verbs that apply to the order or one of its refunds.
 func AllowedActions(o *Order) []string {
-	if o.Status == fsm.Completed && o.RefundList == nil && refundable(o) { // nearly every answer
+	if o.Status == fsm.Completed && o.ChargeOperationList == nil && refundable(o) { // nearly every answer
 		return onlyRefund
 	}
-	settles := slices.ContainsFunc(Refunds(o), func(r AskedRefund) bool { return !r.Settled() })
+	settles := slices.ContainsFunc(ChargeOperations(o), func(r ChargeOperation) bool { return !r.Settled() })
 	allowed := []string{}
 	for _, v := range Verbs {
 		if v.Applies(o) || v == StepResult && settles {
@@ -87,7 +87,7 @@ var onlyRefund = []string{string(Refund)}
 
 // refundable reports whether any of the amount can still be refunded.
 func refundable(o *Order) bool {
-	if o.RefundList == nil { // nearly every order
+	if o.ChargeOperationList == nil { // nearly every order
 		return o.Amount.IsPos()
 	}
 	return Refundable(o).IsPos()

@@ -147,8 +147,8 @@ func TestFaultsOfAServer(t *testing.T) {
 		holder, err := database.Pool.Begin(t.Context())
 		assert.NoError(t, err)
 		defer holder.Rollback(t.Context())
-		assert.NoError(t, assert.Err(holder.Exec(t.Context(), `LOCK TABLE refunds`)))
-		_, err = database.Pool.Exec(t.Context(), `SET lock_timeout = '1ms'; LOCK TABLE refunds`)
+		assert.NoError(t, assert.Err(holder.Exec(t.Context(), `LOCK TABLE charge_operations`)))
+		_, err = database.Pool.Exec(t.Context(), `SET lock_timeout = '1ms'; LOCK TABLE charge_operations`)
 		assert.Equal(t, pg.FaultOf(err), pg.Busy, err)
 	})
 	t.Run("a server that is not there", func(t *testing.T) {

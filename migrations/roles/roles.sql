@@ -76,13 +76,13 @@ GRANT INSERT (event, actor, address, operation, subject, detail, times) ON pawl.
 -- Orders and their effects: the columns that a move, a verb or an answer changes, not amount, item, customer or submitter.
 GRANT INSERT, UPDATE (server_started_at, filenode, relaxed) ON pawl.order_numbering TO pawl_serve;
 GRANT UPDATE ON SEQUENCE pawl.orders_order_no_seq TO pawl_serve; -- to move it ahead after a crash
-GRANT INSERT ON pawl.orders, pawl.charges, pawl.refunds, pawl.reservations, pawl.inventory, pawl.step_calls, pawl.step_answers,
+GRANT INSERT ON pawl.orders, pawl.charges, pawl.charge_operations, pawl.reservations, pawl.inventory, pawl.step_calls, pawl.step_answers,
   pawl.late_undos, pawl.concurrency_keys TO pawl_serve;
-GRANT UPDATE (action, approval_until, approved_at, calls, complete_by, disputes, due_at, ended_as, failure_code, failure_detail, failure_step, fence,
-  finished_at, generation, hold, hold_reason, in_doubt_since, outcome, owner, payment_method, permit_at, policy, refunds, reserved_until, retries,
+GRANT UPDATE (action, approval_until, approved_at, calls, charge_operations, complete_by, disputes, due_at, ended_as, failure_code, failure_detail, failure_step, fence,
+  finished_at, generation, hold, hold_reason, in_doubt_since, outcome, owner, payment_method, permit_at, policy, reserved_until, retries,
   retry_window_started_at, seq, status, stop_requested, take_overs) ON pawl.orders TO pawl_serve;
 GRANT UPDATE (refunded_at, captured_at) ON pawl.charges TO pawl_serve;
-GRANT UPDATE (state, claims, due_at, sent_at, finished_at, reference, code, detail) ON pawl.refunds TO pawl_serve;
+GRANT UPDATE (state, claims, due_at, sent_at, finished_at, reference, code, detail) ON pawl.charge_operations TO pawl_serve;
 GRANT UPDATE (released_at) ON pawl.reservations TO pawl_serve;
 GRANT UPDATE (on_hand, reserved, sold, version, tracked) ON pawl.inventory TO pawl_serve;
 GRANT UPDATE (finished_at, outcome, code, detail, reference, fenced) ON pawl.step_calls TO pawl_serve;

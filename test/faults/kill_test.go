@@ -149,7 +149,7 @@ func (p *proxy) watch(fatal int, after bool, kill func()) {
 
 // byTheClock are statements that belong to no order: they come when it is time, with a health check, or
 // when a machine stands still for so long that a statement may be lost.
-var byTheClock = []string{"SchemaState", "TimersDue", "OrdersExpired", "ConcurrencyKeysQueued", "LateUndosClaim", "RefundsClaim", "PolicyActive", "PoliciesUnknown",
+var byTheClock = []string{"SchemaState", "TimersDue", "OrdersExpired", "ConcurrencyKeysQueued", "LateUndosClaim", "ChargeOperationsClaim", "PolicyActive", "PoliciesUnknown",
 	"TokensExist", "TokenUsed", "AccessLogAdd", "IdempotencyKeysPurge", "StatementsRunning", "OrdersHeldStats", "InstallationPlace", "LeasesShorten", "SideCallsShorten", "ReservationsShorten", "-- ping"}
 
 // statements lists what was executed since watch. What the program does by the clock does not count.
@@ -477,7 +477,7 @@ var refundMoments = []struct {
 	statement string
 	after     bool
 }{
-	{"RefundAsk", false}, {"RefundAsk", true}, {"RefundsClaim", true}, {"RefundBegin", true}, {"RefundFinish", false}, {"RefundFinish", true},
+	{"ChargeOperationAsk", false}, {"ChargeOperationAsk", true}, {"ChargeOperationsClaim", true}, {"ChargeOperationBegin", true}, {"ChargeOperationFinish", false}, {"ChargeOperationFinish", true},
 }
 
 // TestKilledInARefund ends the program at every statement of a refund, and in its call. The caller asks again under the same
@@ -534,7 +534,7 @@ func (s *shop) endAt(p *dbtest.Proxy, victim *process, statement string, after b
 	var asked atomic.Bool
 	p.OnLost(victim.kill)
 	p.On(func(now string) dbtest.Fate {
-		asked.CompareAndSwap(false, now == "RefundAsk") // claims come all the time, and before it they find nothing
+		asked.CompareAndSwap(false, now == "ChargeOperationAsk") // claims come all the time, and before it they find nothing
 		switch {
 		case now != statement || !asked.Load():
 			return dbtest.Passes

@@ -114,7 +114,7 @@ var statementRules = []struct {
 	pattern *regexp.Regexp
 	why     string
 }{
-	{regexp.MustCompile(`(?i)\bdelete\s+from\s+(pawl\.)?(orders|transitions|charges|refunds|reservations|confirmations|step_calls|step_answers|late_undos|disputes|inventory|stock_movements)\b`), "the books are never deleted from"},
+	{regexp.MustCompile(`(?i)\bdelete\s+from\s+(pawl\.)?(orders|transitions|charges|charge_operations|reservations|confirmations|step_calls|step_answers|late_undos|disputes|inventory|stock_movements)\b`), "the books are never deleted from"},
 	{regexp.MustCompile(`(?i)\bmerge\s+into\b`), "sqlc silently drops the parameters of MERGE"},
 	{regexp.MustCompile(`(?i)\bpg_(try_)?advisory_lock|\blisten\s|\bset\s+(session|local)\b|\bset_config\([^)]*false\s*\)`), "a session does not exist behind a transaction pooler"},
 	{regexp.MustCompile(`(?i)\bjoin\s+(rows\s+from\s*\()?unnest\b|\bfrom\s+pawl\.orders\b[^;]*,\s*unnest\b`), "the planner reads the whole table: select by = ANY(array)"},

@@ -1,18 +1,19 @@
--- Requested refunds. They never move an order, but raise its seq, because the order shows them.
+-- Operations of charges that were requested: refunds. They never move an order, but raise its seq, because the order
+-- shows them.
 --
 -- A condition on set_config is always true. It sets lock_timeout for this statement only.
 
--- name: RefundAsk :many
+-- name: ChargeOperationAsk :many
 -- Records a refund of a completed order, if its seq has not changed. A charge of the ledger is refunded by this
 -- commit; any other refund is due at once. Returned units are in stock from now on, even if the refund of the money
 -- fails.
 WITH touched AS (
-  UPDATE pawl.orders AS o SET seq = o.seq + 1, refunds = coalesce(o.refunds, 0) + 1
+  UPDATE pawl.orders AS o SET seq = o.seq + 1, charge_operations = coalesce(o.charge_operations, 0) + 1
   WHERE o.order_no = @order_no AND o.seq = @seq AND o.ended_as = 'completed' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   RETURNING o.*
 ), asked AS (
-  INSERT INTO pawl.refunds (order_no, generation, number, currency, amount, state, executor, restock, reason, request_id, due_at, finished_at)
-  SELECT k.order_no, k.generation, k.refunds, c.currency, sqlc.arg('amount')::pawl.money_amount,
+  INSERT INTO pawl.charge_operations (order_no, generation, number, currency, amount, state, executor, restock, reason, request_id, due_at, finished_at)
+  SELECT k.order_no, k.generation, k.charge_operations, c.currency, sqlc.arg('amount')::pawl.money_amount,
     CASE WHEN c.executor IS NULL THEN 'done' ELSE 'pending' END, c.executor, sqlc.narg('restock')::integer,
     sqlc.narg('reason')::text, sqlc.narg('request_id')::text,
     CASE WHEN c.executor IS NOT NULL THEN now() END, CASE WHEN c.executor IS NULL THEN now() END
@@ -24,7 +25,7 @@ WITH touched AS (
 ), movement AS (
   INSERT INTO pawl.stock_movements (item, version, kind, change, on_hand, sold, actor, on_behalf_of, reason, request_id)
   SELECT r.item, r.version, 'restock', sqlc.narg('restock')::integer, r.on_hand, r.sold, @actor::text,
-    sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, 'refund ' || k.refunds || ' of ' || k.order_id FROM restocked AS r, touched AS k
+    sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, 'refund ' || k.charge_operations || ' of ' || k.order_id FROM restocked AS r, touched AS k
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, on_behalf_of, reason, request_id, fingerprint)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, @verb::text,
@@ -32,13 +33,13 @@ WITH touched AS (
 )
 SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM touched AS w, pawl.no_effects AS e) AS written_orders;
 
--- name: RefundsClaim :many
+-- name: ChargeOperationsClaim :many
 -- Like LateUndosClaim. A refund is made under the policy of the order, whose provider made the charge.
 WITH due AS MATERIALIZED (
-  SELECT f.order_no, f.generation, f.number FROM pawl.refunds AS f
+  SELECT f.order_no, f.generation, f.number FROM pawl.charge_operations AS f
   WHERE f.due_at <= now() ORDER BY f.due_at LIMIT @most FOR UPDATE SKIP LOCKED
 ), claimed AS (
-  UPDATE pawl.refunds AS f SET due_at = now() + make_interval(secs => @lease_seconds::float8), claims = f.claims + 1
+  UPDATE pawl.charge_operations AS f SET due_at = now() + make_interval(secs => @lease_seconds::float8), claims = f.claims + 1
   FROM due AS d WHERE f.order_no = d.order_no AND f.generation = d.generation AND f.number = d.number
   RETURNING f.order_no, f.generation, f.number, f.claims, f.state, f.amount, f.sent_at, f.reason, f.reference, f.code, f.request_id
 )
@@ -46,16 +47,16 @@ SELECT c.number, c.claims, c.state::text AS state, c.amount, c.sent_at, coalesce
   coalesce(c.reference, '')::text AS reference, coalesce(c.code, '')::text AS code, coalesce(c.request_id, '')::text AS request_id, sqlc.embed(o)
 FROM claimed AS c JOIN pawl.full_orders AS o ON o.order_no = c.order_no;
 
--- name: RefundBegin :many
+-- name: ChargeOperationBegin :many
 -- Records a call before it is made. From this commit on, the money may be refunded, unless the call is a look-up. No
 -- row: another replica has claimed the refund, or a person has settled it.
 WITH claimed AS MATERIALIZED (
-  SELECT f.order_no, f.generation, f.number, f.state FROM pawl.refunds AS f
+  SELECT f.order_no, f.generation, f.number, f.state FROM pawl.charge_operations AS f
   WHERE f.order_no = @order_no AND f.generation = @generation AND f.number = @number AND f.claims = @claims AND f.due_at IS NOT NULL
     AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR UPDATE
 ), begun AS (
-  UPDATE pawl.refunds AS f SET due_at = clock_timestamp() + make_interval(secs => @lease_seconds::float8),
+  UPDATE pawl.charge_operations AS f SET due_at = clock_timestamp() + make_interval(secs => @lease_seconds::float8),
     state = CASE WHEN @operation::text = 'refund' AND c.state = 'pending' THEN 'in_doubt' ELSE c.state END,
     sent_at = CASE WHEN @operation::text = 'refund' THEN coalesce(f.sent_at, now()) ELSE f.sent_at END
   FROM claimed AS c WHERE f.order_no = c.order_no AND f.generation = c.generation AND f.number = c.number
@@ -67,13 +68,13 @@ WITH claimed AS MATERIALIZED (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, 'refund_in_doubt', 'refund ' || @number::integer FROM touched AS k
 )
-INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation, refund)
+INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation, charge_operation)
 SELECT b.order_no, coalesce((SELECT min(t.call) FROM pawl.step_calls AS t WHERE t.order_no = @order_no AND t.call < 0), 0) - 1,
   @fence, b.generation, sqlc.narg('policy')::integer, 'charge', @operation::text, b.number
 FROM begun AS b
 RETURNING call, started_at;
 
--- name: RefundFinish :exec
+-- name: ChargeOperationFinish :exec
 -- Records the result of a call, or why there was none. It changes nothing else if the refund was settled or claimed
 -- by another replica meanwhile. unsent: no request with its key can take effect any more.
 WITH answered AS (
@@ -81,11 +82,11 @@ WITH answered AS (
     detail = nullif(@detail::text, ''), reference = nullif(@ref::text, '')
   WHERE t.order_no = @order_no AND t.call = @call
 ), claimed AS MATERIALIZED (
-  SELECT f.order_no, f.generation, f.number, f.state, f.reference FROM pawl.refunds AS f
+  SELECT f.order_no, f.generation, f.number, f.state, f.reference FROM pawl.charge_operations AS f
   WHERE f.order_no = @order_no AND f.generation = @generation AND f.number = @number AND f.claims = @claims
   FOR UPDATE
 ), finished AS (
-  UPDATE pawl.refunds AS f SET state = @state::text, code = nullif(@code::text, ''), detail = nullif(@detail::text, ''),
+  UPDATE pawl.charge_operations AS f SET state = @state::text, code = nullif(@code::text, ''), detail = nullif(@detail::text, ''),
     reference = coalesce(nullif(@ref::text, ''), f.reference), sent_at = CASE WHEN NOT @unsent::boolean THEN f.sent_at END,
     due_at = CASE WHEN NOT @settled::boolean THEN now() + make_interval(secs => @delay::float8) END,
     finished_at = CASE WHEN NOT @state::text IN ('done', 'failed') THEN NULL WHEN f.state = @state::text THEN f.finished_at ELSE now() END
@@ -99,11 +100,11 @@ INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb
 SELECT k.order_no, k.seq, k.status, k.status, k.fence, 'refund_' || k.refund_state, concat_ws(', ', 'refund ' || k.number || ': ' || k.refund_state, k.code)
 FROM touched AS k;
 
--- name: RefundSettle :many
+-- name: ChargeOperationSettle :many
 -- Records what a person has found out about a refund at the provider. not_done: it is sent again, and its key counts
 -- as never sent. No row: it is settled, or seq has changed since the order was read.
 WITH open AS MATERIALIZED (
-  SELECT f.order_no, f.generation, f.number FROM pawl.refunds AS f
+  SELECT f.order_no, f.generation, f.number FROM pawl.charge_operations AS f
   WHERE f.order_no = @order_no AND f.number = @number AND f.state IN ('pending', 'in_doubt', 'accepted')
     AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR UPDATE
@@ -112,7 +113,7 @@ WITH open AS MATERIALIZED (
   WHERE o.order_no = @order_no AND o.seq = @seq AND EXISTS (SELECT 1 FROM open AS f)
   RETURNING o.*
 ), settled AS (
-  UPDATE pawl.refunds AS f SET claims = f.claims + 1,
+  UPDATE pawl.charge_operations AS f SET claims = f.claims + 1,
     state = CASE @outcome::text WHEN 'done' THEN 'done' WHEN 'refused' THEN 'failed' ELSE 'pending' END,
     finished_at = CASE WHEN @outcome::text <> 'not_done' THEN now() END,
     due_at = CASE WHEN @outcome::text = 'not_done' THEN now() END,
@@ -127,10 +128,10 @@ WITH open AS MATERIALIZED (
 )
 SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM touched AS w, pawl.no_effects AS e) AS written_orders;
 
--- name: RefundHint :many
+-- name: ChargeOperationHint :many
 -- Makes a refund due because something has happened to it at its provider, so that the provider is asked about it.
 -- This includes refunds that are done: the customer's bank may have returned the money.
-UPDATE pawl.refunds AS f SET due_at = now()
+UPDATE pawl.charge_operations AS f SET due_at = now()
 WHERE f.order_no = @order_no AND f.generation = @generation AND f.request_id = @request_id::text
   AND f.executor = @executor::text AND f.state <> 'failed' AND f.sent_at IS NOT NULL
 RETURNING f.number;

@@ -29,9 +29,9 @@ import (
 // refund asks for a refund of the order, of all that is left where the amount is empty, under a request id.
 func (s *shop) refund(t *testing.T, id, amount string, restock int32) (orders.Order, error) {
 	t.Helper()
-	q := engine.Request{Verb: orders.Refund, OrderID: s.refunded, Actor: "ann", Reason: "broken", RequestID: id, Refund: &engine.Refund{Restock: restock}}
+	q := engine.Request{Verb: orders.Refund, OrderID: s.refunded, Actor: "ann", Reason: "broken", RequestID: id, ChargeOperation: &engine.ChargeOperation{Restock: restock}}
 	if amount != "" {
-		q.Refund.Amount = new(decimal.MustParse(amount))
+		q.ChargeOperation.Amount = new(decimal.MustParse(amount))
 	}
 	return s.anyone().Do(t.Context(), q)
 }
@@ -58,7 +58,7 @@ func (s *shop) refundRefused(t *testing.T, code, amount string, restock int32) {
 func (s *shop) refundsAre(t *testing.T, o orders.Order, want string) {
 	t.Helper()
 	var got []string
-	for _, r := range orders.Refunds(&o) {
+	for _, r := range orders.ChargeOperations(&o) {
 		got = append(got, fmt.Sprintf("%d %s %s", r.Number, r.State, r.Amount))
 	}
 	assert.Equal(t, strings.Join(got, ", "), want, "refunds", got)
@@ -74,8 +74,8 @@ func (s *shop) untilRefunds(t *testing.T, want string) {
 func (s *shop) hurryRefunds(t *testing.T, want string) {
 	t.Helper()
 	eventually(t, want, func() bool {
-		s.exec(t, `UPDATE refunds SET due_at = now() WHERE due_at > now() AND code IS NOT NULL
-			AND NOT EXISTS (SELECT FROM step_calls AS c WHERE c.order_no = refunds.order_no AND c.finished_at IS NULL)`)
+		s.exec(t, `UPDATE charge_operations SET due_at = now() WHERE due_at > now() AND code IS NOT NULL
+			AND NOT EXISTS (SELECT FROM step_calls AS c WHERE c.order_no = charge_operations.order_no AND c.finished_at IS NULL)`)
 		return s.refundsNow(t) == want
 	})
 }
@@ -209,7 +209,7 @@ func (s *shop) refundsWithFault(t *testing.T, policy, rule, want string) {
 	}
 	s.sold(t, strings.Replace(policy, "url: SIM", "timeout: "+timeout+", url: SIM", 1))
 	s.faults(t, rule+"@charge/refund")
-	s.do(t, engine.Request{Verb: orders.Refund, OrderID: s.refunded, RequestID: "a", Async: true, Refund: &engine.Refund{Amount: new(decimal.MustParse("40"))}})
+	s.do(t, engine.Request{Verb: orders.Refund, OrderID: s.refunded, RequestID: "a", Async: true, ChargeOperation: &engine.ChargeOperation{Amount: new(decimal.MustParse("40"))}})
 	s.hurryRefunds(t, want)
 	s.faults(t)
 	s.asks(t, "b", "")
@@ -321,7 +321,7 @@ func TestNoRefund(t *testing.T) {
 	in := request("later")
 	in.StartAt = time.Now().Add(time.Hour)
 	s.admit(t, in)
-	_, err := s.engine.Do(t.Context(), engine.Request{Verb: orders.Refund, OrderID: "later", RequestID: "x", Refund: &engine.Refund{}})
+	_, err := s.engine.Do(t.Context(), engine.Request{Verb: orders.Refund, OrderID: "later", RequestID: "x", ChargeOperation: &engine.ChargeOperation{}})
 	var refusal *orders.NotApplicable
 	if !errors.As(err, &refusal) || refusal.Code != orders.RefusedState {
 		t.Error(err)
@@ -348,16 +348,16 @@ func TestRefundIsSettledByAPerson(t *testing.T) {
 			s.provider.says("charge/refund: error")
 			s.refundAsync(t)
 			s.untilRefunds(t, "1 in_doubt")
-			s.exec(t, `UPDATE refunds SET sent_at = now() - interval '1 day', due_at = now()`)
-			comes(true, `SELECT coalesce(code = 'outcome_unknown', false) FROM refunds`)(t, s)
+			s.exec(t, `UPDATE charge_operations SET sent_at = now() - interval '1 day', due_at = now()`)
+			comes(true, `SELECT coalesce(code = 'outcome_unknown', false) FROM charge_operations`)(t, s)
 			sent := len(s.provider.made("charge/refund"))
-			s.exec(t, `UPDATE refunds SET due_at = now()`)
-			comes(true, `SELECT due_at > now() + interval '5 minutes' FROM refunds`)(t, s)
+			s.exec(t, `UPDATE charge_operations SET due_at = now()`)
+			comes(true, `SELECT due_at > now() + interval '5 minutes' FROM charge_operations`)(t, s)
 			made(sent, "charge/refund")(t, s)
 			s.openRefunds(t, 1)
 			s.provider.says("charge/refund: done")
 			q := engine.Request{Verb: orders.StepResult, OrderID: "o", Actor: "ann", Reason: "seen to it", RequestID: "settle",
-				Settle: &engine.Settled{Step: "charge", Refund: new(int32(1)), Outcome: outcome}}
+				Settle: &engine.Settled{Step: "charge", ChargeOperation: new(int32(1)), Outcome: outcome}}
 			for range 2 { // it comes again
 				s.do(t, q)
 			}
@@ -370,7 +370,7 @@ func TestRefundIsSettledByAPerson(t *testing.T) {
 }
 
 // refundOfAll asks for all that is left of an order, and waits for nothing.
-var refundOfAll = engine.Request{Verb: orders.Refund, OrderID: "o", RequestID: "a", Async: true, Refund: &engine.Refund{}}
+var refundOfAll = engine.Request{Verb: orders.Refund, OrderID: "o", RequestID: "a", Async: true, ChargeOperation: &engine.ChargeOperation{}}
 
 // refundAsync asks for all that is left, and waits for nothing.
 func (s *shop) refundAsync(t *testing.T) {
@@ -393,7 +393,7 @@ func TestRefundThatStripePaysLater(t *testing.T) {
 		t.Errorf("%d refunds are open, the oldest for %s, which a bank takes its time with: %v", w.Refunds, w.Refund, err)
 	}
 	for _, happens := range []struct{ what, state string }{{simulator.RefundPaid, "1 done"}, {simulator.RefundReturned, "1 failed"}} {
-		s.exec(t, `UPDATE refunds SET due_at = now() + interval '1 hour' WHERE due_at IS NOT NULL`)
+		s.exec(t, `UPDATE charge_operations SET due_at = now() + interval '1 hour' WHERE due_at IS NOT NULL`)
 		assert.NoError(t, s.sim.Happen(text(s.get(t, "o").ChargeReference), happens.what, ""))
 		payload, header := refundEvent(t, s)
 		eventually(t, happens.state, func() bool { // it may come while the refund is being asked after
@@ -443,16 +443,16 @@ func TestRefundThatIsReturnedIsHeardOf(t *testing.T) {
 	s.use(t, source+"\n")
 	payload, header := refundEvent(t, s)
 	assert.ErrorIs(t, s.engine.StripeEvent(t.Context(), payload, header), orders.ErrUnavailable, "an event that can't be heeded")
-	s.exec(t, `UPDATE refunds SET due_at = now()`) // another one has heeded it
-	eventually(t, "tried", s.answers(t, true, `SELECT coalesce(code = 'policy_unusable', false) FROM refunds`))
-	if !value[bool](t, s.Pool, `SELECT due_at IS NOT NULL FROM refunds`) {
+	s.exec(t, `UPDATE charge_operations SET due_at = now()`) // another one has heeded it
+	eventually(t, "tried", s.answers(t, true, `SELECT coalesce(code = 'policy_unusable', false) FROM charge_operations`))
+	if !value[bool](t, s.Pool, `SELECT due_at IS NOT NULL FROM charge_operations`) {
 		t.Error("nobody asks any more")
 	}
 	assert.NoError(t, s.sim.Happen(text(s.get(t, "o").ChargeReference), simulator.RefundReturned, ""))
 	stop(t, s.engine)
 	s.exec(t, write, source+" ")
 	s.only(s.replica(t, s.cfg))
-	s.exec(t, `UPDATE refunds SET due_at = now()`)
+	s.exec(t, `UPDATE charge_operations SET due_at = now()`)
 	s.untilRefunds(t, "1 failed")
 }
 
@@ -470,8 +470,8 @@ func refundEvent(t *testing.T, s *shop) (payload []byte, header string) {
 func TestRefundsWithoutTheirAnswer(t *testing.T) {
 	t.Parallel()
 	for charge, statements := range map[string][]string{
-		"{}": {"RefundAsk"},
-		"charge: {executor: simulator, url: SIM}": {"RefundAsk", "RefundsClaim", "RefundBegin", "RefundFinish"},
+		"{}": {"ChargeOperationAsk"},
+		"charge: {executor: simulator, url: SIM}": {"ChargeOperationAsk", "ChargeOperationsClaim", "ChargeOperationBegin", "ChargeOperationFinish"},
 	} {
 		t.Run(charge, func(t *testing.T) {
 			t.Parallel()
@@ -525,12 +525,12 @@ func (s *behind) refundUntilDone(t *testing.T) {
 	eventually(t, "it is refunded", func() bool {
 		o, err := s.engine.Do(t.Context(), engine.Request{Verb: orders.Refund, OrderID: s.refunded, Actor: "ann",
 			Reason: "broken", RequestID: "a", Async: true,
-			Refund: &engine.Refund{Amount: new(decimal.MustParse("40")), Restock: 2}})
+			ChargeOperation: &engine.ChargeOperation{Amount: new(decimal.MustParse("40")), Restock: 2}})
 		if err != nil && !errors.Is(err, orders.ErrUnavailable) {
 			t.Fatal(err)
 		}
-		s.exec(t, `UPDATE refunds SET due_at = now() WHERE state <> 'done'`)
-		return err == nil && len(orders.Refunds(&o)) == 1 && orders.Refunds(&o)[0].Settled()
+		s.exec(t, `UPDATE charge_operations SET due_at = now() WHERE state <> 'done'`)
+		return err == nil && len(orders.ChargeOperations(&o)) == 1 && orders.ChargeOperations(&o)[0].Settled()
 	})
 }
 
@@ -543,16 +543,16 @@ func TestRefundNotSeenIsStillInDoubt(t *testing.T) {
 	s.sold(t, "charge: {executor: http, url: SIM/charge, undoUrl: SIM/charge/undo, refundUrl: ENDPOINT/charge/refund, lookupUrl: ENDPOINT/charge/lookup}")
 	s.refundAsync(t)
 	s.untilRefunds(t, "1 in_doubt")
-	s.exec(t, `UPDATE refunds SET due_at = now()`)
+	s.exec(t, `UPDATE charge_operations SET due_at = now()`)
 	eventually(t, "sent again", func() bool { return len(s.provider.made("charge/refund")) == 2 })
-	comes(true, `SELECT coalesce(code = 'too_many_requests', false) FROM refunds`)(t, s)
+	comes(true, `SELECT coalesce(code = 'too_many_requests', false) FROM charge_operations`)(t, s)
 	s.untilRefunds(t, "1 in_doubt")
 	// The age of the key counts from when it was sent first.
-	s.counts(t, true, `SELECT r.sent_at <= (SELECT min(started_at) FROM step_calls WHERE operation = 'refund') FROM refunds r`)
-	for _, state := range []string{orders.RefundInDoubt,
-		orders.RefundPending} { // the second: the replica died before it sent it again
-		s.exec(t, `UPDATE refunds SET sent_at = now() - interval '1 day', due_at = now(), code = NULL, state = $1`, state)
-		comes(true, `SELECT coalesce(code = 'outcome_unknown', false) FROM refunds`)(t, s)
+	s.counts(t, true, `SELECT r.sent_at <= (SELECT min(started_at) FROM step_calls WHERE operation = 'refund') FROM charge_operations r`)
+	for _, state := range []string{orders.OperationInDoubt,
+		orders.OperationPending} { // the second: the replica died before it sent it again
+		s.exec(t, `UPDATE charge_operations SET sent_at = now() - interval '1 day', due_at = now(), code = NULL, state = $1`, state)
+		comes(true, `SELECT coalesce(code = 'outcome_unknown', false) FROM charge_operations`)(t, s)
 		s.untilRefunds(t, "1 in_doubt")
 	}
 	made(2, "charge/refund")(t, s)

@@ -17,31 +17,31 @@ import (
 	"pawl/internal/provider/stripe"
 )
 
-// Refund is a requested refund of a completed order.
-type Refund struct {
+// ChargeOperation is what a request asks to be done to the charge of a completed order: its Verb says what.
+type ChargeOperation struct {
 	Amount  *decimal.Decimal // nil: the rest of the charge
 	Restock int32            // units to return to stock
 }
 
-// amountOf is the amount to refund.
-func (r *Refund) amountOf(o *orders.Order) decimal.Decimal {
-	if r.Amount == nil {
+// amountOf is its amount.
+func (c *ChargeOperation) amountOf(o *orders.Order) decimal.Decimal {
+	if c.Amount == nil {
 		return orders.Refundable(o)
 	}
-	return *r.Amount
+	return *c.Amount
 }
 
-// aboutRefund reports whether the request asks for a refund or settles one.
-func (q *Request) aboutRefund() bool {
-	return q.Refund != nil || q.Settle != nil && q.Settle.Refund != nil
+// aboutCharge reports whether the request asks for a charge operation or settles one.
+func (q *Request) aboutCharge() bool {
+	return q.ChargeOperation != nil || q.Settle != nil && q.Settle.ChargeOperation != nil
 }
 
-// judgeRefund judges a request that asks for a refund or settles one. The order does not change.
-func (e *Engine) judgeRefund(o *orders.Order, q *Request) (*change, error) {
+// judgeChargeOperation judges a request that asks for a charge operation or settles one. The order does not change.
+func (e *Engine) judgeChargeOperation(o *orders.Order, q *Request) (*change, error) {
 	code := ""
-	if q.Refund != nil {
-		code = e.refundRefusal(o, q.Refund)
-	} else if !slices.ContainsFunc(orders.Refunds(o), q.isOpen) {
+	if q.ChargeOperation != nil {
+		code = e.refundRefusal(o, q.ChargeOperation)
+	} else if !slices.ContainsFunc(orders.ChargeOperations(o), q.isOpen) {
 		code = orders.RefusedNoRefund
 	}
 	if code != "" {
@@ -51,7 +51,7 @@ func (e *Engine) judgeRefund(o *orders.Order, q *Request) (*change, error) {
 }
 
 // refundRefusal is the code why an order can't be refunded, or empty.
-func (e *core) refundRefusal(o *orders.Order, r *Refund) string {
+func (e *core) refundRefusal(o *orders.Order, r *ChargeOperation) string {
 	p, known := e.policies.byVersion(o.Policy)
 	amount := r.amountOf(o)
 	switch {
@@ -67,49 +67,49 @@ func (e *core) refundRefusal(o *orders.Order, r *Refund) string {
 	return ""
 }
 
-// refundsAfter are the refunds of an order after the request, for a dry run.
-func (e *Engine) refundsAfter(o *orders.Order, q *Request) []orders.AskedRefund {
-	refunds := orders.Refunds(o)
-	if q.Refund != nil {
-		state := orders.RefundPending
+// operationsAfter are the charge operations of an order after the request, for a dry run.
+func (e *Engine) operationsAfter(o *orders.Order, q *Request) []orders.ChargeOperation {
+	operations := orders.ChargeOperations(o)
+	if q.ChargeOperation != nil {
+		state := orders.OperationPending
 		if p, known := e.policies.byVersion(o.Policy); known && !p.Step(fsm.Charge).Executor.Remote() {
-			state = orders.RefundDone
+			state = orders.OperationDone
 		}
-		return append(refunds, orders.AskedRefund{
-			Number: int32(len(refunds)) + 1, State: state, Amount: q.Refund.amountOf(o), Restock: q.Refund.Restock,
+		return append(operations, orders.ChargeOperation{
+			Number: int32(len(operations)) + 1, Kind: string(q.Verb), State: state, Amount: q.ChargeOperation.amountOf(o), Restock: q.ChargeOperation.Restock,
 			Reason: q.Reason, RequestID: q.RequestID, CreatedAt: e.now(),
 		})
 	}
 	states := map[string]string{
-		SettledDone: orders.RefundDone, SettledRefused: orders.RefundFailed, SettledNotDone: orders.RefundPending,
+		SettledDone: orders.OperationDone, SettledRefused: orders.OperationFailed, SettledNotDone: orders.OperationPending,
 	}
-	for i := range refunds {
-		if r := &refunds[i]; r.Number == *q.Settle.Refund {
+	for i := range operations {
+		if r := &operations[i]; r.Number == *q.Settle.ChargeOperation {
 			r.State, r.Reference = states[q.Settle.Outcome], cmp.Or(q.Settle.Reference, r.Reference)
 			r.Code, r.Detail = q.Settle.Code, q.Settle.Detail
 		}
 	}
-	return refunds
+	return operations
 }
 
-// refundPoll is the shortest interval at which a waiting caller polls a refund.
-const refundPoll = 250 * time.Millisecond
+// operationPoll is the shortest interval at which a waiting caller polls a charge operation.
+const operationPoll = 250 * time.Millisecond
 
-// followRefund waits until the refund is settled or the caller's time is up. It polls the database, because any replica
+// followOperation waits until the operation is settled or the caller's time is up. It polls the database, because any replica
 // may make the call.
-func (e *Engine) followRefund(ctx context.Context, q *Request) (orders.Order, error) {
+func (e *Engine) followOperation(ctx context.Context, q *Request) (orders.Order, error) {
 	for try := 0; ; try++ {
 		order, err := e.readFor(ctx, q.OrderID)
-		if err != nil || q.Async || ctx.Err() != nil || !slices.ContainsFunc(orders.Refunds(&order), q.isOpen) || e.stopping.Load() {
+		if err != nil || q.Async || ctx.Err() != nil || !slices.ContainsFunc(orders.ChargeOperations(&order), q.isOpen) || e.stopping.Load() {
 			return order, err
 		}
-		pg.Sleep(ctx, min(5*time.Millisecond<<min(try, 6), refundPoll))
+		pg.Sleep(ctx, min(5*time.Millisecond<<min(try, 6), operationPoll))
 	}
 }
 
-// isOpen reports whether the request is about this refund and it is not settled.
-func (q *Request) isOpen(r orders.AskedRefund) bool {
-	is := q.Refund != nil && r.RequestID == q.RequestID || q.Settle != nil && r.Number == *q.Settle.Refund
+// isOpen reports whether the request is about this operation and it is not settled.
+func (q *Request) isOpen(r orders.ChargeOperation) bool {
+	is := q.ChargeOperation != nil && r.RequestID == q.RequestID || q.Settle != nil && r.Number == *q.Settle.ChargeOperation
 	return is && !r.Settled()
 }
 
@@ -122,17 +122,17 @@ func (e *Engine) onRefundEvent(ctx context.Context, o *orders.Order, hint stripe
 	if p == nil || p.Charge.WebhookSecret != secret || o.Generation != hint.Generation {
 		return nil
 	}
-	found, err := e.query.RefundHint(ctx, db.RefundHintParams{OrderNo: o.OrderNo, Generation: hint.Generation, RequestID: hint.RefundID,
+	found, err := e.query.ChargeOperationHint(ctx, db.ChargeOperationHintParams{OrderNo: o.OrderNo, Generation: hint.Generation, RequestID: hint.RefundID,
 		Executor: string(policy.Stripe)})
 	if len(found) > 0 {
-		e.refunds.nudge()
+		e.chargeOperations.nudge()
 	}
 	return orders.Unavailable("heed an event of a refund", err)
 }
 
-// refundCall is a call for a claimed refund: the refund itself or a look-up.
-type refundCall struct {
-	row       db.RefundsClaimRow
+// operationCall is a call for a claimed charge operation: the operation itself or a look-up.
+type operationCall struct {
+	row       db.ChargeOperationsClaimRow
 	how       *policy.Step
 	exec      provider.Executor
 	operation provider.Operation
@@ -141,40 +141,40 @@ type refundCall struct {
 	result    provider.Result
 }
 
-// claimRefunds claims refunds that are due.
-func (e *remote) claimRefunds(most int32) (calls []func()) {
-	rows, err := e.query.RefundsClaim(e.ctx, db.RefundsClaimParams{Most: most, LeaseSeconds: e.cfg.Lease.Seconds()})
+// claimChargeOperations claims charge operations that are due.
+func (e *remote) claimChargeOperations(most int32) (calls []func()) {
+	rows, err := e.query.ChargeOperationsClaim(e.ctx, db.ChargeOperationsClaimParams{Most: most, LeaseSeconds: e.cfg.Lease.Seconds()})
 	if err != nil {
-		e.log.Warn("look for refunds", "error", err)
+		e.log.Warn("look for charge operations", "error", err)
 	}
 	for _, row := range rows {
-		calls = append(calls, func() { e.makeRefund(&refundCall{row: row}) })
+		calls = append(calls, func() { e.makeOperation(&operationCall{row: row}) })
 	}
 	return calls
 }
 
-// makeRefund makes the next call of a refund, and commits the result.
-func (e *remote) makeRefund(c *refundCall) {
-	c.result = e.callRefund(c)
+// makeOperation makes the next call of a charge operation, and commits the result.
+func (e *remote) makeOperation(c *operationCall) {
+	c.result = e.callProvider(c)
 	outcome, answer := namedResult(c.result)
 	if a, ok := c.result.(attention); ok {
 		answer.Code, answer.Detail = orders.RefusedUnknown, a.reason
 		if c.row.Code != orders.RefusedUnknown {
-			e.log.Error("a refund must be settled by a person", "order_id", c.row.Order.OrderID, "refund", c.row.Number, "reason", a.reason)
+			e.log.Error("a charge operation must be settled by a person", "order_id", c.row.Order.OrderID, "charge_operation", c.row.Number, "reason", a.reason)
 		}
 	}
 	state := c.state()
-	err := e.query.RefundFinish(e.ctx, db.RefundFinishParams{
+	err := e.query.ChargeOperationFinish(e.ctx, db.ChargeOperationFinishParams{
 		OrderNo: c.row.Order.OrderNo, Generation: c.row.Order.Generation, Number: c.row.Number, Claims: c.row.Claims, Call: c.number,
 		Outcome: outcome, Code: answer.Code, Detail: answer.Detail, Ref: answer.Reference,
 		State: state, Settled: c.settled(state), Unsent: c.unsent(state), Delay: c.delay().Seconds()})
 	if err != nil {
-		e.log.Warn("keep what came of a refund", "order_id", c.row.Order.OrderID, "refund", c.row.Number, "error", err)
+		e.log.Warn("keep what came of a charge operation", "order_id", c.row.Order.OrderID, "charge_operation", c.row.Number, "error", err)
 	}
 }
 
-// callRefund makes the call at the provider of the charge, unless its key may be forgotten.
-func (e *remote) callRefund(c *refundCall) provider.Result {
+// callProvider makes the call at the provider of the charge, unless its key may be forgotten.
+func (e *remote) callProvider(c *operationCall) provider.Result {
 	c.asked = e.now()
 	p, runs := e.policies.byVersion(c.row.Order.Policy)
 	if !runs || p == nil || !p.Charge.Executor.Remote() {
@@ -185,7 +185,7 @@ func (e *remote) callRefund(c *refundCall) provider.Result {
 		return provider.Retry{Code: "policy_unusable", Detail: pool.unusable.Error()}
 	}
 	c.how, c.exec, c.operation = pool.cfg, pool.exec, provider.Refund
-	if _, looks := c.exec.(provider.Looker); looks && (c.row.State != orders.RefundPending || c.keyOld(c.asked)) {
+	if _, looks := c.exec.(provider.Looker); looks && (c.row.State != orders.OperationPending || c.keyOld(c.asked)) {
 		c.operation = lookup
 	}
 	if c.expired(c.asked) {
@@ -193,24 +193,24 @@ func (e *remote) callRefund(c *refundCall) provider.Result {
 	}
 	ctx, cancel := context.WithTimeout(e.ctx, c.how.Timeout)
 	defer cancel()
-	return e.performRefund(ctx, c)
+	return e.performOperation(ctx, c)
 }
 
-// performRefund commits the call and makes it.
-func (e *remote) performRefund(ctx context.Context, c *refundCall) provider.Result {
-	request, err := e.refundRequest(ctx, &c.row)
+// performOperation commits the call and makes it.
+func (e *remote) performOperation(ctx context.Context, c *operationCall) provider.Result {
+	request, err := e.operationRequest(ctx, &c.row)
 	began := call{asked: time.Now()}
-	var begun []db.RefundBeginRow
+	var begun []db.ChargeOperationBeginRow
 	if err == nil {
-		begun, err = e.query.RefundBegin(ctx, db.RefundBeginParams{OrderNo: c.row.Order.OrderNo, Generation: c.row.Order.Generation,
+		begun, err = e.query.ChargeOperationBegin(ctx, db.ChargeOperationBeginParams{OrderNo: c.row.Order.OrderNo, Generation: c.row.Order.Generation,
 			Number: c.row.Number, Claims: c.row.Claims, Fence: c.row.Order.Fence, Policy: c.row.Order.Policy, Operation: string(c.operation),
 			LeaseSeconds: (c.how.Timeout + leaseMargin).Seconds()})
 	}
 	switch {
-	case err != nil: // if it was committed, the next claim finds the refund in doubt
+	case err != nil: // if it was committed, the next claim finds the operation in doubt
 		return provider.Retry{Code: "database_unavailable", Detail: err.Error()}
 	case len(begun) == 0:
-		return provider.Retry{Code: "overtaken", Detail: "the refund was settled or claimed meanwhile"}
+		return provider.Retry{Code: "overtaken", Detail: "the operation was settled or claimed meanwhile"}
 	}
 	c.number, request.Number = begun[0].Call, begun[0].Call
 	switch {
@@ -225,8 +225,8 @@ func (e *remote) performRefund(ctx context.Context, c *refundCall) provider.Resu
 	return result
 }
 
-// send sends the refund or looks it up. If the provider may have forgotten the key, not having seen it proves nothing.
-func (c *refundCall) send(ctx context.Context, request *provider.Call) provider.Result {
+// send sends the operation or looks it up. If the provider may have forgotten the key, not having seen it proves nothing.
+func (c *operationCall) send(ctx context.Context, request *provider.Call) provider.Result {
 	if c.operation != lookup {
 		return c.exec.Refund(ctx, request)
 	}
@@ -237,7 +237,7 @@ func (c *refundCall) send(ctx context.Context, request *provider.Call) provider.
 	return result
 }
 
-func (e *remote) refundRequest(ctx context.Context, row *db.RefundsClaimRow) (*provider.Call, error) {
+func (e *remote) operationRequest(ctx context.Context, row *db.ChargeOperationsClaimRow) (*provider.Call, error) {
 	request, err := e.requestFor(ctx, &row.Order, fsm.Charge, row.Order.Generation)
 	if err != nil {
 		return nil, err
@@ -247,78 +247,78 @@ func (e *remote) refundRequest(ctx context.Context, row *db.RefundsClaimRow) (*p
 	return request, nil
 }
 
-// expired reports whether the provider may have forgotten the key of a refund that was sent. Sending it again could
-// refund twice.
-func (c *refundCall) expired(now time.Time) bool {
+// expired reports whether the provider may have forgotten the key of an operation that was sent. Sending it again could
+// have its effect twice.
+func (c *operationCall) expired(now time.Time) bool {
 	return c.operation == provider.Refund && c.keyForgotten(now)
 }
 
 // keyForgotten reports whether the provider may have forgotten the key. Stripe finds refunds of any age by their
 // metadata.
-func (c *refundCall) keyForgotten(now time.Time) bool {
+func (c *operationCall) keyForgotten(now time.Time) bool {
 	return c.how.Executor != policy.Stripe && c.keyOld(now)
 }
 
-// keyOld reports whether the key was sent so long ago that sending it again could refund twice.
-func (c *refundCall) keyOld(now time.Time) bool {
+// keyOld reports whether the key was sent so long ago that sending it again could have its effect twice.
+func (c *operationCall) keyOld(now time.Time) bool {
 	return c.row.SentAt != nil && now.Sub(*c.row.SentAt) > c.how.KeyRetention-retentionMargin
 }
 
-// state is the state of the refund after the call. A refund in doubt stays so until its outcome is known. A finished
-// refund only changes if it fails.
-func (c *refundCall) state() string {
+// state is the state of the operation after the call. One in doubt stays so until its outcome is known. A finished one
+// only changes if it fails.
+func (c *operationCall) state() string {
 	before := c.row.State
-	done, pending := before == orders.RefundDone, before == orders.RefundPending
+	done, pending := before == orders.OperationDone, before == orders.OperationPending
 	switch c.result.(type) {
 	case provider.Done:
-		return orders.RefundDone
+		return orders.OperationDone
 	case provider.Refused: // as with steps, an earlier request may still have an effect, unless the provider remembers refusals
 		if _, remembers := c.exec.(provider.Looker); remembers || pending {
-			return orders.RefundFailed
+			return orders.OperationFailed
 		}
 		return before
 	case provider.Waiting:
 		if !done {
-			return orders.RefundAccepted
+			return orders.OperationAccepted
 		}
 	case provider.Retry:
 		if c.unseen() && !done {
-			return orders.RefundPending // send it again
+			return orders.OperationPending // send it again
 		}
 	case provider.Unknown:
 		if pending && c.number != 0 {
-			return orders.RefundInDoubt
+			return orders.OperationInDoubt
 		}
 	}
 	if pending && c.row.SentAt != nil { // an earlier request may still be on its way
-		return orders.RefundInDoubt
+		return orders.OperationInDoubt
 	}
 	return before
 }
 
 // unseen reports whether a look-up found that the provider has not seen the key.
-func (c *refundCall) unseen() bool {
+func (c *operationCall) unseen() bool {
 	r, ok := c.result.(provider.Retry)
 	return ok && c.number != 0 && c.operation == lookup && r.Code != stoodStillCode
 }
 
 // settled reports whether the provider need not be asked again.
-func (c *refundCall) settled(state string) bool {
+func (c *operationCall) settled(state string) bool {
 	_, unknown := c.result.(provider.Unknown)
 	_, person := c.result.(attention)
 	_, retry := c.result.(provider.Retry)
 	unheard := unknown || person || retry && !c.unseen()
-	return state == orders.RefundFailed || state == orders.RefundDone && !unheard
+	return state == orders.OperationFailed || state == orders.OperationDone && !unheard
 }
 
 // unsent reports whether no earlier request can still have an effect: there was none, or Stripe, which finds refunds of
 // any age, has seen none for as long as it remembers keys.
-func (c *refundCall) unsent(state string) bool {
-	return state == orders.RefundPending && (c.row.SentAt == nil || c.unseen() && c.keyOld(c.asked))
+func (c *operationCall) unsent(state string) bool {
+	return state == orders.OperationPending && (c.row.SentAt == nil || c.unseen() && c.keyOld(c.asked))
 }
 
 // delay is the time until the next call.
-func (c *refundCall) delay() time.Duration {
+func (c *operationCall) delay() time.Duration {
 	switch result := c.result.(type) {
 	case attention:
 		return sideCallPause
