@@ -2,12 +2,14 @@ package engine
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"pawl/db"
 	"pawl/fsm"
+	"pawl/internal/orders"
 	"pawl/internal/policy"
 	"pawl/internal/provider"
 )
@@ -45,24 +47,31 @@ func looksAtStock(p *policy.Policy) bool {
 // divideByStock divides orders into those that could not be served now, and the others. It reads what it has not seen just
 // before, in one statement; if the database does not answer, all could be served.
 func (e *remote) divideByStock(runs []*run) (short, others []*run) {
-	seen := e.stock.of(itemsOf(runs), e.readStock)
+	wanted, all := make(map[*run]map[string]int64, len(runs)), map[string]bool{}
+	for _, r := range runs {
+		wanted[r] = r.units()
+		for item := range wanted[r] {
+			all[item] = true
+		}
+	}
+	seen := e.stock.of(slices.Collect(maps.Keys(all)), e.readStock)
 	return divide(runs, func(r *run) bool {
-		stock, known := seen[r.item()]
-		quantity := cmp.Or(r.order.Quantity, r.input.Quantity, 1)
-		return known && stock.available != untracked && stock.available < int64(quantity)
+		for item, units := range wanted[r] {
+			if stock, known := seen[item]; known && stock.available != untracked && stock.available < units {
+				return true
+			}
+		}
+		return false
 	})
 }
 
-// item is the item of an order, which may not be stored yet.
-func (r *run) item() string { return cmp.Or(r.order.Item, r.input.Item) }
-
-func itemsOf(runs []*run) (items []string) {
-	for _, r := range runs {
-		if item := r.item(); item != "" && !slices.Contains(items, item) {
-			items = append(items, item)
-		}
+// units are the units of each item of an order, which may not be stored yet.
+func (r *run) units() map[string]int64 {
+	lines := r.order.Lines
+	if lines == nil {
+		lines = []byte(r.input.Lines)
 	}
-	return items
+	return orders.UnitsOf(cmp.Or(r.order.Item, r.input.Item), cmp.Or(r.order.Quantity, r.input.Quantity, 1), lines)
 }
 
 // of returns the stock of items, of those that are known.
@@ -128,7 +137,7 @@ func (e *remote) beginLooking(key beginKey, runs []*run) []*run {
 	for _, r := range short {
 		pool := r.call.pool
 		dropCalls(r)
-		r.next = r.withoutCall(pool, provider.Refused{Code: outOfStock, Detail: "the item was sold out before the charge"})
+		r.next = r.withoutCall(pool, provider.Refused{Code: outOfStock, Detail: "an item was sold out before the charge"})
 	}
 	if rest := append(served, others...); len(rest) > 0 {
 		e.beginCalls(key, rest)

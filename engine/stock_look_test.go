@@ -2,10 +2,12 @@ package engine_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"testing"
 
 	"pawl/engine"
+	"pawl/internal/orders"
 	"pawl/test/assert"
 )
 
@@ -28,6 +30,15 @@ func TestSoldOutIsNotCharged(t *testing.T) {
 	s.admit(t, order("both", "widget", 2))
 	s.until(t, "both", "completed")
 	s.setStock(t, "gone", 0)
+	s.setStock(t, "cup", 3)
+	s.admit(t, basket("basket", units("cup", 1), units("gone", 1)))
+	s.admit(t, basket("repeated", units("cup", 2), units("lamp", 1), units("cup", 2)))
+	s.admit(t, basket("served", units("cup", 2), units("lamp", 5), units("cup", 1)))
+	s.until(t, "served", "completed")
+	for _, short := range []string{"basket", "repeated"} {
+		assert.Equal(t, *s.until(t, short, "failed").FailureCode, "out_of_stock")
+		s.called(t, short)
+	}
 	s.admit(t, order("one", "gone", 1))
 	s.until(t, "one", "failed")
 	s.called(t, "one")
@@ -47,25 +58,61 @@ func TestSoldOutIsNotCharged(t *testing.T) {
 // are served.
 func TestFewAreChargedInVain(t *testing.T) {
 	t.Parallel()
-	const callers, units = 1000, 100
-	s := openShop(t, 1, engine.Config{RecoveryInterval: often})
+	s, charged := rush(t, []string{"widget"}, 100, request)
+	assert.Equal(t, s.count(t, `orders WHERE status = 'completed'`), 100)
+	assert.Equal(t, s.count(t, `orders WHERE status = 'failed' AND failure_code = 'out_of_stock'`), rushCallers-100)
+	if charged > rushCallers/2 {
+		t.Errorf("%d charges of %d orders for 100 units", charged, rushCallers)
+	}
+}
+
+// TestFewBasketsAreChargedInVain: the same for baskets of 1 to 5 of 20 scarce items.
+func TestFewBasketsAreChargedInVain(t *testing.T) {
+	t.Parallel()
+	items := make([]string, 20)
+	for i := range items {
+		items[i] = fmt.Sprintf("item-%d", i)
+	}
+	s, charged := rush(t, items, 20, func(orderID string) engine.Input {
+		var lines []orders.Line
+		for _, i := range rand.Perm(len(items))[:1+rand.IntN(5)] {
+			lines = append(lines, units(items[i], 1))
+		}
+		return basket(orderID, lines...)
+	})
+	completed := s.count(t, `orders WHERE status = 'completed'`)
+	assert.Equal(t, s.count(t, `orders WHERE status = 'failed' AND failure_code = 'out_of_stock'`), rushCallers-completed)
+	if t.Logf("%d of them were completed", completed); charged-completed > rushCallers/2 {
+		t.Errorf("%d charges of %d orders, of which %d were completed", charged, rushCallers, completed)
+	}
+}
+
+const rushCallers = 1000
+
+// rush has many callers ask for a few units of each item, and returns how many of them were charged.
+func rush(t *testing.T, items []string, stock int64, in func(orderID string) engine.Input) (s *shop, charged int) {
+	t.Helper()
+	s = openShop(t, 1, engine.Config{RecoveryInterval: often})
 	s.use(t, "charge: {executor: simulator, url: SIM, inFlight: 64}")
 	s.faults(t, "slow:20ms@charge")
-	s.setStock(t, "widget", units)
+	for _, item := range items {
+		s.setStock(t, item, stock)
+	}
 	var all sync.WaitGroup
-	for i := range callers {
+	for i := range rushCallers {
 		all.Go(func() {
-			if _, err := s.engine.Process(t.Context(), request(fmt.Sprintf("o%d", i))); err != nil {
+			if _, err := s.engine.Process(t.Context(), in(fmt.Sprintf("o%d", i))); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	all.Wait()
-	count := func(where string) int { return value[int](t, s.Pool, `SELECT count(*)::int FROM books.`+where) }
-	charged := count(`charges`)
-	assert.Equal(t, count(`orders WHERE status = 'completed'`), units)
-	assert.Equal(t, count(`orders WHERE status = 'failed' AND failure_code = 'out_of_stock'`), callers-units)
-	if t.Logf("%d of %d were charged for %d units", charged, callers, units); charged > callers/2 {
-		t.Errorf("%d charges of %d orders for %d units", charged, callers, units)
-	}
+	charged = s.count(t, `charges`)
+	t.Logf("%d of %d were charged for %d units each of %d items", charged, rushCallers, stock, len(items))
+	return s, charged
+}
+
+func (b *bundle) count(t *testing.T, where string) int {
+	t.Helper()
+	return value[int](t, b.Pool, `SELECT count(*)::int FROM books.`+where)
 }

@@ -60,6 +60,20 @@ func ItemsOf(item string, lines []byte) []string {
 	return items
 }
 
+// UnitsOf returns the units of each item of an order.
+func UnitsOf(item string, quantity int32, lines []byte) map[string]int64 {
+	if len(lines) == 0 {
+		return map[string]int64{item: int64(quantity)}
+	}
+	units := map[string]int64{}
+	for _, l := range ParseLines(lines) {
+		if l.KindName() == LineItem {
+			units[l.Item] += int64(l.Quantity)
+		}
+	}
+	return units
+}
+
 // differencesMost limits the differences in one answer.
 const differencesMost = 64
 
