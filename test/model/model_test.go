@@ -38,6 +38,9 @@ const (
 	atDisk        = "what is told is at the disk"
 	oneOrder      = "a number is that of one order"
 	namesStored   = "no order names one that is lost"
+	nothingBehind = "nothing of a failed or canceled order, or of a route that it left, is live"
+	ofItsRoute    = "completed is charged, by the provider of its route"
+	allRoutes     = "an order fails only if no route is left"
 )
 
 // safe variants hold. Of those with drivers, each statement of theirs is come to: what
@@ -46,6 +49,8 @@ var safe = []struct{ name, model, switches, drivers string }{
 	{"saga", "saga", "", "worker people network"},
 	{"saga, refusals are remembered and settle all", "saga", "KEEPS REFUSALCLEARS", ""},
 	{"saga, refusals are forgotten and settle all, old keys are voided, two charges", "saga", "CHARGEONLY REFUSALCLEARS", ""},
+	{"routes", "routes", "", "worker people providers"},
+	{"routes, refusals are not final, two charges", "routes", "LIES CHARGEONLY", ""},
 	{"lease", "lease", "", "people"},
 	{"callback, second look and sweep", "callback", "", "replica callback sweep"},
 	{"callback, seq raised", "callback", "RAISESEQ", "replica callback"},
@@ -71,6 +76,13 @@ var weakened = []struct {
 	{"saga", "RETRYCLEARS", []string{nothingLive}},
 	{"saga", "REFUSALCLEARS", []string{nothingLive}},
 	{"saga", "CHARGEONLY REFUSALCLEARS NOVOID", []string{single}},
+	{"routes", "FALLSINDOUBT", []string{nothingBehind}},
+	{"routes", "CHARGEONLY FALLSINDOUBT NOVOID", []string{single}},
+	{"routes", "ANYGENERATION", []string{nothingBehind, ofItsRoute}},
+	{"routes", "FIRSTUNDOES", []string{nothingBehind}},
+	{"routes", "KEEPSROUTE", []string{allRoutes}},
+	{"routes", "LIES CHARGEONLY NOVOID", []string{single}},
+	{"routes", "LIES CHARGEONLY VOIDSHERE", []string{single}},
 	{"lease", "NOOWNER", []string{oneDriver}},
 	{"lease", "NOFENCE", []string{ownerWrites}},
 	{"lease", "NOSEQ", []string{committedOnce}},
