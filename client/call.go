@@ -83,6 +83,9 @@ func (c *Client) prepare(r request) (*exchange, error) {
 	if c.token != "" {
 		e.header.Set("Authorization", "Bearer "+c.token)
 	}
+	if body, ok := r.body.(ProcessBody); ok && body.OrderID != "" {
+		e.header.Set("Pawl-Order", url.PathEscape(body.OrderID)) // for a proxy in front of cells
+	}
 	if takesKey && e.header.Get(keyHeader) == "" && !hasOwnID(r.body) {
 		e.header.Set(keyHeader, NewID())
 	}

@@ -66,6 +66,22 @@ func TestWhatIsTriedAgain(t *testing.T) {
 	}
 }
 
+// TestCells: each order goes to the cell that the service takes it for.
+func TestCells(t *testing.T) {
+	t.Parallel()
+	addresses := []string{"http://a.example", "http://b.example", "http://c.example", "http://d.example"}
+	cells, err := NewCells(addresses, Options{})
+	assert.NoError(t, err)
+	for id, want := range map[string]int{"order-123": 0, "a": 3, "Zürich 1": 0, "m": 1, "h": 2} {
+		assert.Equal(t, cells.For(id).base, addresses[want], id)
+	}
+	for _, n := range []int{0, 3} {
+		if _, err := NewCells(addresses[:n], Options{}); err == nil {
+			t.Errorf("%d cells", n)
+		}
+	}
+}
+
 // TestWhatIsSent: parameters where they belong, and a key where nothing else names the request.
 func TestWhatIsSent(t *testing.T) {
 	t.Parallel()

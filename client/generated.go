@@ -260,6 +260,7 @@ const (
 	ProblemCodeNotCalled             ProblemCode = "not_called"
 	ProblemCodeNotFound              ProblemCode = "not_found"
 	ProblemCodeOrderConflict         ProblemCode = "order_conflict"
+	ProblemCodeOtherCell             ProblemCode = "other_cell"
 	ProblemCodeOtherGeneration       ProblemCode = "other_generation"
 	ProblemCodeOtherStep             ProblemCode = "other_step"
 	ProblemCodeOutcomeUnknown        ProblemCode = "outcome_unknown"
@@ -1537,6 +1538,9 @@ type PolicyVersion struct {
 type ProblemBody struct {
 	// AllowedActions The verbs that currently apply to the order, or to a refund of it.
 	AllowedActions []string `json:"allowedActions,omitempty,omitzero"`
+
+	// Cell With other_cell: the cell of the order, such as 1/4 for the second of four.
+	Cell string `json:"cell,omitempty,omitzero"`
 
 	// Code A stable code, for programs.
 	Code ProblemCode `json:"code"`

@@ -81,7 +81,7 @@ func (q *Queries) InstallationID(ctx context.Context) (uuid.UUID, error) {
 }
 
 const installationPlace = `-- name: InstallationPlace :one
-SELECT i.id, coalesce(i.name, '')::text AS name,
+SELECT i.id, coalesce(i.name, '')::text AS name, i.cell,
   coalesce(i.system_identifier, 0)::bigint AS home_system, coalesce(i.database_oid, 0)::bigint AS home_database,
   coalesce(pawl.system_identifier(), 0)::bigint AS system, a.datid::bigint AS database
 FROM pawl.installation AS i JOIN pg_stat_activity AS a ON a.pid = pg_backend_pid()
@@ -90,6 +90,7 @@ FROM pawl.installation AS i JOIN pg_stat_activity AS a ON a.pid = pg_backend_pid
 type InstallationPlaceRow struct {
 	ID           uuid.UUID
 	Name         string
+	Cell         string
 	HomeSystem   int64
 	HomeDatabase int64
 	System       int64
@@ -103,6 +104,7 @@ func (q *Queries) InstallationPlace(ctx context.Context) (InstallationPlaceRow, 
 	err := row.Scan(
 		&i.ID,
 		&i.Name,
+		&i.Cell,
 		&i.HomeSystem,
 		&i.HomeDatabase,
 		&i.System,
@@ -132,13 +134,19 @@ const installationSettle = `-- name: InstallationSettle :execrows
 UPDATE pawl.installation AS i SET
   system_identifier = coalesce(i.system_identifier, pawl.system_identifier()),
   database_oid = coalesce(i.database_oid, (SELECT a.datid FROM pg_stat_activity AS a WHERE a.pid = pg_backend_pid())),
-  name = coalesce(i.name, nullif($1::text, ''))
+  name = coalesce(i.name, nullif($1::text, '')),
+  cell = CASE WHEN i.database_oid IS NULL THEN $2::text ELSE i.cell END
 WHERE i.database_oid IS NULL OR i.name IS NULL AND $1::text <> '' OR i.system_identifier IS NULL AND pawl.system_identifier() IS NOT NULL
 `
 
-// Stores where the database belongs, unless that is stored already.
-func (q *Queries) InstallationSettle(ctx context.Context, name string) (int64, error) {
-	result, err := q.db.Exec(ctx, installationSettle, name)
+type InstallationSettleParams struct {
+	Name string
+	Cell string
+}
+
+// Stores where the database belongs, unless that is stored already. The first service decides which orders it has.
+func (q *Queries) InstallationSettle(ctx context.Context, arg InstallationSettleParams) (int64, error) {
+	result, err := q.db.Exec(ctx, installationSettle, arg.Name, arg.Cell)
 	if err != nil {
 		return 0, err
 	}

@@ -19,12 +19,13 @@ type identity struct {
 	secret []byte
 }
 
-// A token lets a provider complete a step by callback. It consists of the number of the order, a hash of its id, the
-// generation, the step, and a MAC over them. It needs no row in the database, so forged tokens are detected before
+// A token lets a provider complete a step by callback. It consists of a hash of the id of the order, its number, the
+// generation, the step, and a MAC over them. The hash comes first, so that a proxy can tell the cell by the first
+// characters. It needs no row in the database, so forged tokens are detected before
 // anything is read, and it is the same in every call, as the body that contains it must be. The hash is needed because
 // in a restored database, the same number may belong to another order.
 const (
-	tokenFields = 8 + tokenHash + 4 + 1
+	tokenFields = tokenHash + 8 + 4 + 1
 	tokenHash   = 8
 	tokenCode   = 16
 )
@@ -49,11 +50,21 @@ func hashOf(orderID string) (hash [tokenHash]byte) {
 	return hash
 }
 
+// TokenHash returns the first byte of the hash of the order that a token is for, or false if it is not a token. It
+// proves nothing: the token may be forged.
+func TokenHash(token string) (first byte, ok bool) {
+	data, err := tokenText.DecodeString(strings.ToUpper(token))
+	if err != nil || len(data) != tokenFields+tokenCode {
+		return 0, false
+	}
+	return data[0], true
+}
+
 // token returns the token of a step: 60 lower-case letters and digits.
 func (who *identity) token(t callbackTarget) string {
 	fields := make([]byte, 0, tokenFields+tokenCode)
-	fields = binary.BigEndian.AppendUint64(fields, uint64(t.orderNo))
 	fields = append(fields, t.orderHash[:]...)
+	fields = binary.BigEndian.AppendUint64(fields, uint64(t.orderNo))
 	fields = binary.BigEndian.AppendUint32(fields, uint32(t.generation))
 	fields = append(fields, byte(slices.Index(fsm.Steps(), t.step)))
 	return strings.ToLower(tokenText.EncodeToString(append(fields, who.code(fields)...)))
@@ -84,8 +95,8 @@ func (who *identity) readToken(token string) (t callbackTarget, ok bool) {
 	if of >= len(fsm.Steps()) {
 		return t, false
 	}
-	t = callbackTarget{orderNo: int64(binary.BigEndian.Uint64(data)), step: fsm.Steps()[of],
-		generation: int32(binary.BigEndian.Uint32(data[8+tokenHash:]))}
-	copy(t.orderHash[:], data[8:])
+	t = callbackTarget{orderNo: int64(binary.BigEndian.Uint64(data[tokenHash:])), step: fsm.Steps()[of],
+		generation: int32(binary.BigEndian.Uint32(data[tokenHash+8:]))}
+	copy(t.orderHash[:], data)
 	return t, hmac.Equal([]byte(token), []byte(who.token(t)))
 }

@@ -47,6 +47,9 @@ func (s *server) bulk(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	b := bulkOf(&q.body, verb)
+	if err := s.ownOrder(b.OrderIDs...); err != nil {
+		return err
+	}
 	if err := readHead(w, r, q.body.asks(), &b.Request); err != nil {
 		return err
 	}
@@ -98,6 +101,9 @@ func (s *server) readRefunds(ctx context.Context, q *sent[bulkBody], b *engine.B
 	b.ChargeOperation, b.Refunds = &engine.ChargeOperation{}, map[string]*engine.ChargeOperation{}
 	for _, r := range q.body.Refunds {
 		b.OrderIDs = append(b.OrderIDs, r.OrderID)
+	}
+	if err := s.ownOrder(b.OrderIDs...); err != nil {
+		return err
 	}
 	currencies, err := s.engine.Orders.Currencies(ctx, b.OrderIDs)
 	if err != nil {

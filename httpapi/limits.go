@@ -202,6 +202,9 @@ func edgeProblems(op *huma.Operation, named []problemCode) []problemCode {
 	if op.Method != http.MethodGet {
 		codes = append(codes, "quarantined")
 	}
+	if namesOrder(op.Path) {
+		codes = append(codes, "other_cell")
+	}
 	return slices.DeleteFunc(codes, func(code problemCode) bool { return slices.Contains(named, code) })
 }
 

@@ -27,6 +27,7 @@ type problem struct {
 	AllowedActions []string     `json:"allowedActions,omitempty" nullable:"false" doc:"The verbs that currently apply to the order, or to a refund of it."`
 	IgnoredFields  []string     `json:"ignoredFields,omitempty" nullable:"false" doc:"With invalid_input: unknown fields of the request."`
 	NextCursor     string       `json:"nextCursor,omitempty" doc:"With cursor_expired: where to continue."`
+	Cell           string       `json:"cell,omitempty" doc:"With other_cell: the cell of the order, such as 1/4 for the second of four."`
 
 	kind      *kind
 	allow     string           // the Allow header of a 405
@@ -110,6 +111,8 @@ func (p *problem) explain(err error) {
 		if p.Detail = "The events after this cursor are no longer kept."; expired.Lost {
 			p.Detail = "The history of this cursor was lost. Events may be missing, and some may be repeated."
 		}
+	} else if other, ok := errors.AsType[*otherCell](err); ok {
+		p.Detail, p.Cell = other.Error(), other.order.String()
 	} else if exceeded, ok := errors.AsType[*access.Exceeded](err); ok {
 		p.Detail, p.exceeded = "The quota "+exceeded.Quota.Name+" is exceeded.", exceeded
 	} else if stranger, ok := errors.AsType[*access.NotIdentified](err); ok {
@@ -206,6 +209,10 @@ var kinds = []kind{
 		Title: "The host name in the Host header is not allowed.",
 		Advice: "This check prevents DNS rebinding, where a web page points its own host name at the service. Use " +
 			"localhost or the public URL, or add the host name to --allowed-hosts."},
+	{Code: "other_cell", Status: http.StatusMisdirectedRequest, matches: as[*otherCell],
+		Title: "The order belongs to another cell.",
+		Advice: "This service has a part of the orders, which their ids decide. Send the request to the service of the " +
+			"cell that the problem names. Nothing was read or stored."},
 	{Code: "tls_required", Status: http.StatusForbidden,
 		Title: "Credentials must be sent over HTTPS.",
 		Advice: "The token was sent in plain text, so treat it as compromised: replace it, and send the new one over " +

@@ -26,8 +26,10 @@ import (
 	"pawl/internal/provider"
 )
 
+const processPath = "/api/orders/process"
+
 var processOperation = withBody(huma.Operation{
-	OperationID: "processOrder", Method: http.MethodPost, Path: "/api/orders/process", Tags: []string{"orders"},
+	OperationID: "processOrder", Method: http.MethodPost, Path: processPath, Tags: []string{"orders"},
 	Summary: "Process an order",
 	Description: "Charges, reserves and confirms the order, each exactly once, and responds when it is final. " +
 		"An existing order is not started again: with the same input, the response is its current state, and an unfinished order continues; " +
@@ -130,6 +132,9 @@ func (s *submission) input(ctx context.Context, body []byte, header http.Header)
 	if errors.As(err, &onlyNew) {
 		in = onlyNew.order
 	} else if err != nil {
+		return in, nil, err
+	}
+	if err := s.ownOrder(in.OrderID); err != nil {
 		return in, nil, err
 	}
 	in.SubmittedBy, in.HTTPRequestID = submitterOf(s.principal), s.requestID

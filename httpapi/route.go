@@ -27,7 +27,7 @@ func (s *server) handle(pattern string, h http.HandlerFunc) {
 
 // handleAnyQuery serves a route that ignores its query string or checks it itself.
 func (s *server) handleAnyQuery(pattern string, h http.HandlerFunc) {
-	h = s.metrics.measured(pattern, s.guarded(pattern, s.sharing(pattern, h)))
+	h = s.metrics.measured(pattern, s.guarded(pattern, s.sharing(pattern, s.ofThisCell(pattern, h))))
 	for _, mux := range s.muxesOf(pattern) {
 		mux.HandleFunc(pattern, h)
 	}

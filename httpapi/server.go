@@ -28,6 +28,7 @@ import (
 	"pawl/engine"
 	"pawl/internal/access"
 	"pawl/internal/books"
+	"pawl/internal/cell"
 	"pawl/internal/events"
 	"pawl/internal/iso4217"
 	"pawl/internal/orders"
@@ -64,6 +65,8 @@ type Config struct {
 	// Quarantine is why the database may only be read, because it was restored or copied. Empty: it is not
 	// restricted.
 	Quarantine string
+	// Cell says which orders the service has; requests about others are refused. Zero: all.
+	Cell cell.Cell
 	// Log receives faults of the service, with the request id. Nil: they are not logged.
 	Log *slog.Logger
 
@@ -116,6 +119,7 @@ func newServer(e *engine.Engine, cfg Config) *server {
 	if !ok {
 		panic("httpapi: unknown currency " + cfg.Currency)
 	}
+	cfg.Cell = cmp.Or(cfg.Cell, cell.Whole)
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	cfg.ResponseTimeout = min(max(cfg.ResponseTimeout, 0), maxWait)
 	cfg.streams = streamTimes{cmp.Or(cfg.streams.heartbeat, heartbeat), cmp.Or(cfg.streams.rightsHold, rightsHold)}

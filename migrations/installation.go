@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pawl/db"
+	"pawl/internal/cell"
 	"pawl/internal/pg"
 )
 
@@ -47,6 +48,14 @@ func (p Place) Stranger(name string) string {
 	}
 }
 
+// Cell returns which orders the database has: all, until a service has stored its place.
+func (p Place) Cell() cell.Cell {
+	if c, err := cell.Parse(p.InstallationPlaceRow.Cell); err == nil && p.HomeDatabase != 0 {
+		return c
+	}
+	return cell.Whole
+}
+
 // Same reports whether both are the same database in the same place.
 func (p Place) Same(other Place) bool {
 	p.Name = other.Name // may be set while services run
@@ -55,13 +64,16 @@ func (p Place) Same(other Place) bool {
 
 // Settle stores where the database belongs, as far as that is not stored yet, and reads it. The database must not be a
 // stranger. Settle needs the rights of the service. On a standby, where a service may start during a failover,
-// everything is stored already.
-func Settle(ctx context.Context, query *db.Queries, name string) (Place, error) {
+// everything is stored already. The first service also stores the cell; the zero Cell is the one of all orders.
+func Settle(ctx context.Context, query *db.Queries, name string, c cell.Cell) (Place, error) {
 	now, err := ReadPlace(ctx, query)
 	if err != nil || now.HomeDatabase != 0 && (now.HomeSystem != 0 || now.System == 0) && (now.Name != "" || name == "") {
 		return now, err
 	}
-	if _, err := query.InstallationSettle(ctx, name); err != nil {
+	if c == (cell.Cell{}) {
+		c = cell.Whole
+	}
+	if _, err := query.InstallationSettle(ctx, db.InstallationSettleParams{Name: name, Cell: c.String()}); err != nil {
 		return Place{}, fmt.Errorf("store where the database belongs: %w", err)
 	}
 	return ReadPlace(ctx, query)

@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pawl/db"
+	"pawl/internal/cell"
 	"pawl/internal/pg"
 	"pawl/migrations"
 	"pawl/test/assert"
@@ -321,7 +322,7 @@ func TestSettleOnce(t *testing.T) {
 	pool := dbtest.Open(t, database.URL, pg.Options{MaxConns: 1})
 	settle := func(name, want string) migrations.Place {
 		t.Helper()
-		place, err := migrations.Settle(t.Context(), db.New(pool), name)
+		place, err := migrations.Settle(t.Context(), db.New(pool), name, cell.Cell{})
 		if err != nil || place.Name != want || place.HomeSystem != place.System || place.System == 0 || place.HomeDatabase != place.Database || place.Database == 0 {
 			t.Errorf("%+v, %v", place, err)
 		}
@@ -332,8 +333,11 @@ func TestSettleOnce(t *testing.T) {
 		t.Errorf("%+v, before %+v", second, first)
 	}
 	settle("staging", "prod")
+	if later, err := migrations.Settle(t.Context(), db.New(pool), "", cell.Cell{Number: 1, Of: 2}); err != nil || later.Cell() != cell.Whole {
+		t.Errorf("a later service changes the cell: %+v, %v", later, err)
+	}
 	ask(t, database.AdminURL, `UPDATE pawl.installation SET database_oid = 1 RETURNING ''`)
-	if place, err := migrations.Settle(t.Context(), db.New(pool), ""); err != nil || place.HomeDatabase != 1 || place.Same(first) {
+	if place, err := migrations.Settle(t.Context(), db.New(pool), "", cell.Cell{}); err != nil || place.HomeDatabase != 1 || place.Same(first) {
 		t.Errorf("a service moves a database by itself: %+v, %v", place, err)
 	}
 }

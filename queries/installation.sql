@@ -11,17 +11,18 @@ SELECT i.id, i.callback_secret FROM pawl.installation AS i;
 
 -- name: InstallationPlace :one
 -- Returns where the database belongs, and where it is. 0 and empty: not known, or not stored yet.
-SELECT i.id, coalesce(i.name, '')::text AS name,
+SELECT i.id, coalesce(i.name, '')::text AS name, i.cell,
   coalesce(i.system_identifier, 0)::bigint AS home_system, coalesce(i.database_oid, 0)::bigint AS home_database,
   coalesce(pawl.system_identifier(), 0)::bigint AS system, a.datid::bigint AS database
 FROM pawl.installation AS i JOIN pg_stat_activity AS a ON a.pid = pg_backend_pid();
 
 -- name: InstallationSettle :execrows
--- Stores where the database belongs, unless that is stored already.
+-- Stores where the database belongs, unless that is stored already. The first service decides which orders it has.
 UPDATE pawl.installation AS i SET
   system_identifier = coalesce(i.system_identifier, pawl.system_identifier()),
   database_oid = coalesce(i.database_oid, (SELECT a.datid FROM pg_stat_activity AS a WHERE a.pid = pg_backend_pid())),
-  name = coalesce(i.name, nullif(@name::text, ''))
+  name = coalesce(i.name, nullif(@name::text, '')),
+  cell = CASE WHEN i.database_oid IS NULL THEN @cell::text ELSE i.cell END
 WHERE i.database_oid IS NULL OR i.name IS NULL AND @name::text <> '' OR i.system_identifier IS NULL AND pawl.system_identifier() IS NOT NULL;
 
 -- name: InstallationDrivenUntil :one

@@ -22,6 +22,7 @@ import (
 
 	"pawl/httpapi"
 	"pawl/internal/access"
+	"pawl/internal/cell"
 	"pawl/internal/iso4217"
 	"pawl/internal/pg"
 	"pawl/internal/policy"
@@ -51,6 +52,8 @@ type config struct {
 	Policy          string
 
 	Installation string
+	Cell         cell.Cell // zero: not given
+	cellText     string
 
 	PublicURL string
 	Auth      string
@@ -116,6 +119,7 @@ func (c *config) serveFlags(f *pflag.FlagSet) {
 	c.boundsFlags(f)
 	f.StringVar(&c.Auth, "auth", authOnceThereIsAToken, "auto: open until the first token is created; required: do not start without one")
 	c.installationFlag(f)
+	f.StringVar(&c.cellText, "cell", "", "which orders this installation has, such as 0/4 for the first of four cells; stored in the database at first start")
 	f.StringVar(&c.PublicURL, "public-url", "", "base URL at which providers reach this service, for callbacks; empty: http://localhost and the port")
 	c.OIDC.addTo(f)
 	f.DurationVar(&c.Lease, "lease", 10*time.Second, "how long an order stays with a replica that has stopped responding")
@@ -257,6 +261,7 @@ var everyFlag = func() map[string]bool {
 
 func (c *config) validate(flags *pflag.FlagSet) error {
 	var errs []error
+	var badCell error
 	check := func(flag string, good bool, must string) {
 		if !good && flags.Lookup(flag) != nil {
 			errs = append(errs, fmt.Errorf("%s %s", flag, must))
@@ -278,6 +283,8 @@ func (c *config) validate(flags *pflag.FlagSet) error {
 	check("max-batch", c.MaxBatch >= 1 && c.MaxBatch <= 10_000, "must be from 1 to 10000")
 	check("max-in-flight", c.MaxInFlight >= 1, "must be at least 1")
 	check("max-conns", c.MaxConns >= 4 && c.MaxConns <= 10_000, "must be from 4 to 10000")
+	c.Cell, badCell = cell.Parse(c.cellText)
+	check("cell", c.cellText == "" || badCell == nil, fmt.Sprint(badCell))
 	check("grace", c.Grace >= 0, "must not be negative")
 	check("event-retention", c.EventRetention >= time.Hour, "must be at least 1h")
 	check("log-format", slices.Contains([]string{"auto", "text", "json"}, c.LogFormat), "must be auto, text or json")

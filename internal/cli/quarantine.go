@@ -16,6 +16,7 @@ import (
 
 	"pawl/db"
 	"pawl/engine"
+	"pawl/internal/cell"
 	"pawl/internal/pg"
 	"pawl/migrations"
 )
@@ -26,8 +27,9 @@ var errMoved = errors.New("the database was replaced or adopted")
 // standing says whether the database belongs to this service.
 type standing struct {
 	place        migrations.Place
-	installation string // the configured name; empty: none
-	stranger     string // why the database belongs elsewhere; empty: it does not
+	installation string    // the configured name; empty: none
+	cell         cell.Cell // the configured cell; zero: none
+	stranger     string    // why the database belongs elsewhere; empty: it does not
 
 	once  sync.Once
 	moved chan struct{} // closed when the database has changed
@@ -35,14 +37,14 @@ type standing struct {
 
 // findPlace reads where the database belongs.
 func findPlace(ctx context.Context, cfg *config, url string) (*standing, error) {
-	s := &standing{installation: cfg.Installation, moved: make(chan struct{})}
+	s := &standing{installation: cfg.Installation, cell: cfg.Cell, moved: make(chan struct{})}
 	return s, s.look(ctx, url, migrations.ReadPlace)
 }
 
 // settle stores where the database belongs, when the first service starts on it.
 func (s *standing) settle(ctx context.Context, url string) error {
 	return s.look(ctx, url, func(ctx context.Context, query *db.Queries) (migrations.Place, error) {
-		return migrations.Settle(ctx, query, s.installation)
+		return migrations.Settle(ctx, query, s.installation, s.cell)
 	})
 }
 
@@ -58,6 +60,9 @@ func (s *standing) look(ctx context.Context, url string,
 		return fmt.Errorf("%w: run pawl migrate up as its owner: %w", engine.ErrNotMigrated, err)
 	} else if err != nil {
 		return databaseError(err)
+	}
+	if stored := s.place.Cell(); s.cell != (cell.Cell{}) && s.place.HomeDatabase != 0 && stored != s.cell {
+		return configError{fmt.Errorf("cell is %s, but the database has the orders of cell %s", s.cell, stored)}
 	}
 	s.stranger = s.place.Stranger(s.installation) // a replica that starts at the same time may have stored another name
 	return nil

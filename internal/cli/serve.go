@@ -124,7 +124,7 @@ func (s start) serve(ctx context.Context, cfg *config, out io.Writer) error {
 	api, forOperations := handlers(cfg, orders, httpapi.Config{
 		Currency: cfg.Currency, ResponseTimeout: cfg.ResponseTimeout, Log: log, Access: control, Webhooks: outbound.endpoints,
 		Books: verification, Events: edge.tail, AllowedHosts: cfg.allowedHosts(), Proxies: cfg.proxies(),
-		Quarantine: place.stranger, Registerer: registry, Metrics: newScrapes(registry),
+		Quarantine: place.stranger, Cell: place.place.Cell(), Registerer: registry, Metrics: newScrapes(registry),
 		Console: func(api http.Handler) http.Handler { return console.New(console.Config{Client: console.InMemory(api)}) },
 	})
 	traces := startTracing(ctx, os.Getenv, log)

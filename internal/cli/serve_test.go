@@ -30,6 +30,7 @@ import (
 
 	"pawl/db"
 	"pawl/internal/access"
+	"pawl/internal/cell"
 	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
@@ -183,6 +184,30 @@ func TestAnOpenServiceSaysSo(t *testing.T) {
 		if log, open, err := start(auth); err != nil || open != 0 || log != "" {
 			t.Errorf("closed, with auth %s: %v, %v: %s", auth, err, open, log)
 		}
+	}
+}
+
+// TestServeRefusesAnotherCell: the first service stores the cell, and no other one starts.
+func TestServeRefusesAnotherCell(t *testing.T) {
+	t.Parallel()
+	url := dbtest.New(t).URL
+	second := cell.Cell{Number: 1, Of: 2}
+	place, err := findPlace(t.Context(), &config{Cell: second}, url)
+	assert.NoError(t, err)
+	assert.NoError(t, place.settle(t.Context(), url))
+	for _, same := range []cell.Cell{second, {}} {
+		place, err := findPlace(t.Context(), &config{Cell: same}, url)
+		if err != nil || place.place.Cell() != second {
+			t.Errorf("%v: %+v, %v", same, place, err)
+		}
+	}
+	for _, other := range []cell.Cell{cell.Whole, {Number: 0, Of: 2}, {Number: 2, Of: 4}} {
+		if _, err := findPlace(t.Context(), &config{Cell: other}, url); exitCode(err) != exitConfig {
+			t.Errorf("%v: %v", other, err)
+		}
+	}
+	if _, err := execute(t, "serve", "--cell", "2/2"); exitCode(err) != exitConfig {
+		t.Error(err)
 	}
 }
 

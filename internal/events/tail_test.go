@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pawl/db"
+	"pawl/internal/cell"
 	"pawl/internal/events"
 	"pawl/internal/orders"
 	"pawl/internal/pg"
@@ -317,7 +318,7 @@ func TestEventsAfterARestore(t *testing.T) {
 	t.Parallel()
 	dump := pgProgram(t, "pg_dump")
 	f := newFeed(t)
-	assert.NoError(t, assert.Err(migrations.Settle(t.Context(), f.query, "")))
+	assert.NoError(t, assert.Err(migrations.Settle(t.Context(), f.query, "", cell.Whole)))
 	f.hold()
 	for range 300 { // beyond where the other cluster stands
 		f.exec(`SELECT txid_current()`)

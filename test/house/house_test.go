@@ -23,7 +23,8 @@ import (
 var mayImport = map[string][]string{
 	"fsm":                 {},
 	"fsm/diagram":         {"fsm"},
-	"migrations":          {"db", "internal/pg"},
+	"migrations":          {"db", "internal/cell", "internal/pg"},
+	"internal/cell":       {},
 	"db":                  {"fsm"},
 	"internal/pg":         {"db"},
 	"internal/iso4217":    {},
@@ -39,7 +40,7 @@ var mayImport = map[string][]string{
 	"internal/events":     {"fsm", "db", "internal/pg", "internal/orders"},
 	"internal/books":      {"fsm", "db", "internal/pg"},
 	"internal/access":     {"db", "internal/pg"},
-	"httpapi":             {"internal/access", "internal/books", "internal/events", "fsm", "internal/iso4217", "db", "internal/pg", "internal/policy", "internal/policy/store", "internal/provider", "internal/orders", "engine", "internal/webhooks"},
+	"httpapi":             {"internal/access", "internal/cell", "internal/books", "internal/events", "fsm", "internal/iso4217", "db", "internal/pg", "internal/policy", "internal/policy/store", "internal/provider", "internal/orders", "engine", "internal/webhooks"},
 	"internal/console":    {"client", "docs", "fsm", "fsm/diagram"},
 	"docs":                {},
 	"internal/doctor":     {"db", "internal/pg", "engine", "migrations", "internal/pgembed"},
@@ -48,7 +49,7 @@ var mayImport = map[string][]string{
 	"internal/load":       {},
 	"internal/simulator":  {"internal/egress", "internal/signing"},
 	"main":                {"internal/cli"},
-	"internal/cli":        {"internal/access", "client", "internal/console", "internal/demo", "internal/events", "fsm", "fsm/diagram", "internal/iso4217", "internal/load", "migrations", "db", "internal/pg", "internal/policy", "internal/policy/store", "internal/provider", "internal/provider/stripe", "internal/orders", "engine", "internal/books", "internal/doctor", "httpapi", "internal/pgembed", "internal/simulator", "internal/webhooks", "internal/cli/output", "internal/cli/remote"},
+	"internal/cli":        {"internal/access", "internal/cell", "client", "internal/console", "internal/demo", "internal/events", "fsm", "fsm/diagram", "internal/iso4217", "internal/load", "migrations", "db", "internal/pg", "internal/policy", "internal/policy/store", "internal/provider", "internal/provider/stripe", "internal/orders", "engine", "internal/books", "internal/doctor", "httpapi", "internal/pgembed", "internal/simulator", "internal/webhooks", "internal/cli/output", "internal/cli/remote"},
 	"internal/cli/output": {},
 	"internal/cli/remote": {"client", "internal/console", "internal/cli/output"},
 

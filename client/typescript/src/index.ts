@@ -1,4 +1,5 @@
 export { Pawl, type PawlOptions, type ProcessOptions, type Reply, type WaitOptions } from "./pawl.js";
+export { PawlCells } from "./cells.js";
 export type { Processed } from "./process.js";
 export { PawlError } from "./problem.js";
 export { newId } from "./id.js";

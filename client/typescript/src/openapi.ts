@@ -1970,6 +1970,8 @@ export interface components {
         Problem: {
             /** @description The verbs that currently apply to the order, or to a refund of it. */
             allowedActions?: string[];
+            /** @description With other_cell: the cell of the order, such as 1/4 for the second of four. */
+            cell?: string;
             code: components["schemas"]["ProblemCode"];
             /** @description What happened this time. */
             detail?: string;
@@ -1999,7 +2001,7 @@ export interface components {
          * @description A stable code, for programs.
          * @enum {string}
          */
-        ProblemCode: "malformed_json" | "unauthenticated" | "forbidden" | "too_many_requests" | "request_timeout" | "body_too_large" | "unsupported_media_type" | "invalid_input" | "invalid_policy" | "invalid_parameter" | "invalid_idempotency_key" | "cross_origin" | "misdirected_request" | "tls_required" | "quarantined" | "bad_signature" | "not_found" | "unknown_route" | "method_not_allowed" | "cursor_expired" | "order_conflict" | "confirm_in_doubt" | "outcome_unknown" | "still_undoing" | "policy_switch_refused" | "busy" | "already_answered" | "no_late_undo" | "not_called" | "other_step" | "other_generation" | "retried_before" | "payment_method_in_use" | "own_order" | "refund_too_large" | "restock_too_large" | "no_refund_url" | "no_refund" | "not_applicable" | "idempotency_key_reused" | "stock_too_low" | "stock_too_high" | "too_many_endpoints" | "delivery_finished" | "precondition_failed" | "precondition_required" | "overloaded" | "stopping" | "unavailable" | "issuer_unavailable" | "internal";
+        ProblemCode: "malformed_json" | "unauthenticated" | "forbidden" | "too_many_requests" | "request_timeout" | "body_too_large" | "unsupported_media_type" | "invalid_input" | "invalid_policy" | "invalid_parameter" | "invalid_idempotency_key" | "cross_origin" | "misdirected_request" | "other_cell" | "tls_required" | "quarantined" | "bad_signature" | "not_found" | "unknown_route" | "method_not_allowed" | "cursor_expired" | "order_conflict" | "confirm_in_doubt" | "outcome_unknown" | "still_undoing" | "policy_switch_refused" | "busy" | "already_answered" | "no_late_undo" | "not_called" | "other_step" | "other_generation" | "retried_before" | "payment_method_in_use" | "own_order" | "refund_too_large" | "restock_too_large" | "no_refund_url" | "no_refund" | "not_applicable" | "idempotency_key_reused" | "stock_too_low" | "stock_too_high" | "too_many_endpoints" | "delivery_finished" | "precondition_failed" | "precondition_required" | "overloaded" | "stopping" | "unavailable" | "issuer_unavailable" | "internal";
         ProcessBody: {
             /**
              * @description From 0 to 999999999999999, with no more fraction digits than the currency has; exact to the last digit. A string or a number; many clients round large numbers before sending them.
@@ -2943,6 +2945,15 @@ export interface components {
                 "application/problem+json": components["schemas"]["Problem"];
             };
         };
+        /** @description Problem: misdirected_request, other_cell. */
+        "misdirected_request-other_cell": {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
         /** @description Problem: not_applicable. */
         not_applicable: {
             headers: {
@@ -3130,7 +3141,7 @@ export interface operations {
             408: components["responses"]["request_timeout"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
-            421: components["responses"]["misdirected_request"];
+            421: components["responses"]["misdirected_request-other_cell"];
             422: components["responses"]["invalid_input-invalid_parameter"];
             429: components["responses"]["too_many_requests"];
             500: components["responses"]["internal"];
@@ -3171,7 +3182,7 @@ export interface operations {
             408: components["responses"]["request_timeout"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
-            421: components["responses"]["misdirected_request"];
+            421: components["responses"]["misdirected_request-other_cell"];
             422: components["responses"]["invalid_input-invalid_parameter"];
             500: components["responses"]["internal"];
             503: components["responses"]["overloaded-quarantined-stopping-unavailable"];
@@ -3586,7 +3597,7 @@ export interface operations {
             409: components["responses"]["order_conflict"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
-            421: components["responses"]["misdirected_request"];
+            421: components["responses"]["misdirected_request-other_cell"];
             422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
             429: components["responses"]["too_many_requests"];
             500: components["responses"]["internal"];
@@ -3632,7 +3643,7 @@ export interface operations {
             401: components["responses"]["unauthenticated"];
             403: components["responses"]["forbidden-tls_required"];
             404: components["responses"]["not_found"];
-            421: components["responses"]["misdirected_request"];
+            421: components["responses"]["misdirected_request-other_cell"];
             422: components["responses"]["invalid_parameter"];
             429: components["responses"]["too_many_requests"];
             500: components["responses"]["internal"];
@@ -3698,7 +3709,7 @@ export interface operations {
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
-            421: components["responses"]["misdirected_request"];
+            421: components["responses"]["misdirected_request-other_cell"];
             422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
             429: components["responses"]["too_many_requests"];
             500: components["responses"]["internal"];
@@ -3738,7 +3749,7 @@ export interface operations {
             401: components["responses"]["unauthenticated"];
             403: components["responses"]["forbidden-tls_required"];
             404: components["responses"]["not_found"];
-            421: components["responses"]["misdirected_request"];
+            421: components["responses"]["misdirected_request-other_cell"];
             422: components["responses"]["invalid_parameter"];
             429: components["responses"]["too_many_requests"];
             500: components["responses"]["internal"];
@@ -3804,7 +3815,7 @@ export interface operations {
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
-            421: components["responses"]["misdirected_request"];
+            421: components["responses"]["misdirected_request-other_cell"];
             422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
             429: components["responses"]["too_many_requests"];
             500: components["responses"]["internal"];
@@ -3838,7 +3849,7 @@ export interface operations {
             401: components["responses"]["unauthenticated"];
             403: components["responses"]["forbidden-tls_required"];
             404: components["responses"]["not_found"];
-            421: components["responses"]["misdirected_request"];
+            421: components["responses"]["misdirected_request-other_cell"];
             422: components["responses"]["invalid_parameter"];
             429: components["responses"]["too_many_requests"];
             500: components["responses"]["internal"];
@@ -3893,7 +3904,7 @@ export interface operations {
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
-            421: components["responses"]["misdirected_request"];
+            421: components["responses"]["misdirected_request-other_cell"];
             422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
             429: components["responses"]["too_many_requests"];
             500: components["responses"]["internal"];
@@ -3959,7 +3970,7 @@ export interface operations {
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
-            421: components["responses"]["misdirected_request"];
+            421: components["responses"]["misdirected_request-other_cell"];
             422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
             429: components["responses"]["too_many_requests"];
             500: components["responses"]["internal"];
@@ -4025,7 +4036,7 @@ export interface operations {
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
-            421: components["responses"]["misdirected_request"];
+            421: components["responses"]["misdirected_request-other_cell"];
             422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
             429: components["responses"]["too_many_requests"];
             500: components["responses"]["internal"];
@@ -4091,7 +4102,7 @@ export interface operations {
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
-            421: components["responses"]["misdirected_request"];
+            421: components["responses"]["misdirected_request-other_cell"];
             422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
             429: components["responses"]["too_many_requests"];
             500: components["responses"]["internal"];
@@ -4157,7 +4168,7 @@ export interface operations {
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
-            421: components["responses"]["misdirected_request"];
+            421: components["responses"]["misdirected_request-other_cell"];
             422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
             429: components["responses"]["too_many_requests"];
             500: components["responses"]["internal"];
@@ -4223,7 +4234,7 @@ export interface operations {
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
-            421: components["responses"]["misdirected_request"];
+            421: components["responses"]["misdirected_request-other_cell"];
             422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
             429: components["responses"]["too_many_requests"];
             500: components["responses"]["internal"];
@@ -4289,7 +4300,7 @@ export interface operations {
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
-            421: components["responses"]["misdirected_request"];
+            421: components["responses"]["misdirected_request-other_cell"];
             422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
             429: components["responses"]["too_many_requests"];
             500: components["responses"]["internal"];
@@ -4329,7 +4340,7 @@ export interface operations {
             401: components["responses"]["unauthenticated"];
             403: components["responses"]["forbidden-tls_required"];
             404: components["responses"]["not_found"];
-            421: components["responses"]["misdirected_request"];
+            421: components["responses"]["misdirected_request-other_cell"];
             422: components["responses"]["invalid_parameter"];
             429: components["responses"]["too_many_requests"];
             500: components["responses"]["internal"];

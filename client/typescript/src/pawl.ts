@@ -195,6 +195,7 @@ export class Pawl {
     const token = typeof this.#options.token === "function" ? await this.#options.token() : this.#options.token;
     if (token) headers.set("Authorization", `Bearer ${token}`);
     if (body !== undefined) headers.set("Content-Type", "application/json");
+    if (template === "/api/orders/process" && body?.["orderId"]) headers.set("Pawl-Order", encodeURIComponent(`${body["orderId"]}`)); // for a proxy in front of cells
     const named = headers.has("Idempotency-Key") || body?.["orderId"] || body?.["requestId"];
     if (method !== "get" && !named) headers.set("Idempotency-Key", newId());
     return { method: method.toUpperCase(), url, headers, body: body && JSON.stringify(body), signal };

@@ -1,7 +1,7 @@
 // What the client does by itself, without a service. The cases of ../../cases.yaml are run on one (cases.ts).
 import assert from "node:assert/strict";
 import test, { mock } from "node:test";
-import { newId, Pawl, PawlError, SignatureError, verifyWebhook } from "pawl-client";
+import { newId, Pawl, PawlCells, PawlError, SignatureError, verifyWebhook } from "pawl-client";
 
 /** A client whose requests are answered by these functions in turn, and what it has sent. */
 function scripted(...answers: (() => Response)[]): { pawl: Pawl; sent: Request[] } {
@@ -33,6 +33,15 @@ test("requests are written as the document says", async () => {
   ]);
   assert(sent.every((request) => request.headers.get("Authorization") === "Bearer secret"));
   assert(sent.every((request) => !request.headers.has("Idempotency-Key")), "a request that has a name got a second one");
+});
+
+test("each order goes to its cell", async () => {
+  const sent: string[] = [];
+  const fetch = async (url: unknown) => { sent.push(new URL(`${url}`).host); return Response.json({}); };
+  const cells = new PawlCells(["http://a", "http://b", "http://c", "http://d"], { fetch });
+  for (const orderId of ["order-123", "a", "Zürich 1", "m", "h"]) await (await cells.for(orderId)).get("/api/orders/{orderId}", { path: { orderId } });
+  assert.deepEqual(sent, ["a", "d", "a", "b", "c"]);
+  assert.throws(() => new PawlCells(["http://a", "http://b", "http://c"]), RangeError);
 });
 
 test("a request keeps its key", async () => {

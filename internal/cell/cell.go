@@ -1,0 +1,55 @@
+// Package cell divides orders among cells. A cell is an installation of its own, with its own database; cells share
+// nothing. The id of an order decides its cell, so a service refuses the orders of other cells without asking anybody,
+// and no order can be in two of them.
+package cell
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"math/bits"
+	"strconv"
+	"strings"
+)
+
+// Most is the largest number of cells: the first byte of a hash has no more values.
+const Most = 256
+
+// Cell is one of a number of cells, which is a power of two up to Most. Its text is 0/4 for the first of four.
+type Cell struct {
+	Number int // from 0
+	Of     int
+}
+
+// Whole is the cell of an installation that has all orders.
+var Whole = Cell{0, 1}
+
+// Parse reads the text of a cell.
+func Parse(text string) (Cell, error) {
+	number, of, _ := strings.Cut(text, "/")
+	k, errK := strconv.Atoi(number)
+	n, errN := strconv.Atoi(of)
+	if c := (Cell{k, n}); errK == nil && errN == nil && c.valid() && c.String() == text {
+		return c, nil
+	}
+	return Cell{}, fmt.Errorf("must be a cell, such as 0/4 for the first of four; their number is a power of two up to %d", Most)
+}
+
+func (c Cell) valid() bool {
+	return c.Of >= 1 && c.Of <= Most && bits.OnesCount(uint(c.Of)) == 1 && c.Number >= 0 && c.Number < c.Of
+}
+
+func (c Cell) String() string { return fmt.Sprintf("%d/%d", c.Number, c.Of) }
+
+// Has reports whether an order belongs to the cell.
+func (c Cell) Has(orderID string) bool { return c.Of == 1 || Of(orderID, c.Of) == c }
+
+// HasHash is Has for the first byte of the SHA-256 of the id.
+func (c Cell) HasHash(first byte) bool { return OfHash(first, c.Of) == c }
+
+// Of returns the cell of an order among a number of cells: the highest bits of the first byte of the SHA-256 of its id.
+// Twice the number divides each cell into two, and no order moves between others. This never changes: clients and
+// proxies calculate the same.
+func Of(orderID string, of int) Cell { return OfHash(sha256.Sum256([]byte(orderID))[0], of) }
+
+// OfHash is Of for the first byte of the SHA-256 of the id.
+func OfHash(first byte, of int) Cell { return Cell{int(first) * of / Most, of} }

@@ -1,0 +1,36 @@
+package cell_test
+
+import (
+	"testing"
+
+	"pawl/internal/cell"
+	"pawl/test/assert"
+)
+
+// TestOf has literal values: another hash would put every order into two cells.
+func TestOf(t *testing.T) {
+	for id, first := range map[string]int{
+		"order-123": 0x3b, "a": 0xca, "Zürich 1": 0x0b, "00000000-0000-7000-8000-000000000000": 0x1e,
+	} {
+		for of := 1; of <= cell.Most; of *= 2 {
+			c := cell.Cell{Number: first * of / 256, Of: of}
+			assert.Equal(t, cell.Of(id, of), c, id)
+			if !c.Has(id) || !c.HasHash(byte(first)) || of > 1 && (cell.Cell{Number: c.Number ^ 1, Of: of}).Has(id) {
+				t.Errorf("%q belongs to %s only", id, c)
+			}
+		}
+	}
+}
+
+func TestParse(t *testing.T) {
+	for _, good := range []string{"0/1", "1/2", "3/4", "255/256"} {
+		c, err := cell.Parse(good)
+		assert.NoError(t, err)
+		assert.Equal(t, c.String(), good)
+	}
+	for _, bad := range []string{"", "1", "1/1", "2/2", "0/3", "-1/2", "0/512", "00/2", "0/0", "0/2/4", "a/b"} {
+		if c, err := cell.Parse(bad); err == nil {
+			t.Errorf("%q is read as %v", bad, c)
+		}
+	}
+}
