@@ -56,6 +56,14 @@ func (p Place) Cell() cell.Cell {
 	return cell.Whole
 }
 
+// OtherCell says why a service with this cell must not run on the database; empty: it may. The zero Cell is any.
+func (p Place) OtherCell(c cell.Cell) string {
+	if c == (cell.Cell{}) || p.HomeDatabase == 0 || c == p.Cell() {
+		return ""
+	}
+	return fmt.Sprintf("the database has the orders of cell %s, not of %s", p.Cell(), c)
+}
+
 // Same reports whether both are the same database in the same place.
 func (p Place) Same(other Place) bool {
 	p.Name = other.Name // may be set while services run

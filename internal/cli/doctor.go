@@ -44,7 +44,7 @@ func doctorCommand() *cobra.Command {
 	f := cmd.Flags()
 	cfg.databaseFlags(f)
 	cfg.serveFlags(f)
-	shown := strings.Fields("database-url data-dir pg-bin pg-user config max-conns allow-data-loss installation")
+	shown := strings.Fields("database-url data-dir pg-bin pg-user config max-conns allow-data-loss installation cell")
 	for name := range everyFlag {
 		if !slices.Contains(shown, name) {
 			_ = f.MarkHidden(name)
@@ -79,7 +79,7 @@ func examine(cmd *cobra.Command, cfg *config, r *doctor.Report) {
 	defer database.close()
 	r.Database(cmd.Context(), database.url, doctor.Service{
 		MaxConns: cfg.MaxConns, AllowDataLoss: cfg.AllowDataLoss, OwnServer: cfg.DatabaseURL == "",
-		Version: migrations.Version(), Installation: cfg.Installation,
+		Version: migrations.Version(), Installation: cfg.Installation, Cell: cfg.Cell,
 	})
 }
 

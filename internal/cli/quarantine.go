@@ -61,8 +61,8 @@ func (s *standing) look(ctx context.Context, url string,
 	} else if err != nil {
 		return databaseError(err)
 	}
-	if stored := s.place.Cell(); s.cell != (cell.Cell{}) && s.place.HomeDatabase != 0 && stored != s.cell {
-		return configError{fmt.Errorf("cell is %s, but the database has the orders of cell %s", s.cell, stored)}
+	if why := s.place.OtherCell(s.cell); why != "" {
+		return configError{errors.New(why)}
 	}
 	s.stranger = s.place.Stranger(s.installation) // a replica that starts at the same time may have stored another name
 	return nil

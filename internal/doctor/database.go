@@ -14,17 +14,19 @@ import (
 
 	"pawl/db"
 	"pawl/engine"
+	"pawl/internal/cell"
 	"pawl/internal/pg"
 	"pawl/migrations"
 )
 
 // Service describes the service that is to use a database.
 type Service struct {
-	MaxConns      int    // maximum number of connections of a replica
-	AllowDataLoss bool   // it serves on a database that may lose commits
-	OwnServer     bool   // the PostgreSQL is one of pgembed's, where the service is a superuser
-	Version       int64  // the newest migration that it has
-	Installation  string // its name; empty: none
+	MaxConns      int       // maximum number of connections of a replica
+	AllowDataLoss bool      // it serves on a database that may lose commits
+	OwnServer     bool      // the PostgreSQL is one of pgembed's, where the service is a superuser
+	Version       int64     // the newest migration that it has
+	Installation  string    // its name; empty: none
+	Cell          cell.Cell // zero: the stored one
 }
 
 // answerLimit bounds all questions to the database together.
@@ -270,6 +272,9 @@ func (d *database) installation(ctx context.Context) error {
 	place, err := migrations.ReadPlace(ctx, d.query)
 	if err != nil {
 		return err
+	}
+	if why := place.OtherCell(d.service.Cell); why != "" {
+		d.Fail("cell", "correct --cell or --database-url", "%s", why)
 	}
 	name := cmp.Or(place.Name, "no name")
 	switch why := place.Stranger(d.service.Installation); {

@@ -43,7 +43,7 @@ var mayImport = map[string][]string{
 	"httpapi":             {"internal/access", "internal/cell", "internal/books", "internal/events", "fsm", "internal/iso4217", "db", "internal/pg", "internal/policy", "internal/policy/store", "internal/provider", "internal/orders", "engine", "internal/webhooks"},
 	"internal/console":    {"client", "docs", "fsm", "fsm/diagram"},
 	"docs":                {},
-	"internal/doctor":     {"db", "internal/pg", "engine", "migrations", "internal/pgembed"},
+	"internal/doctor":     {"db", "internal/cell", "internal/pg", "engine", "migrations", "internal/pgembed"},
 	"internal/pgembed":    {},
 	"internal/demo":       {"internal/books", "client", "internal/console", "db", "internal/load", "internal/pg", "internal/pgembed", "internal/simulator"},
 	"internal/load":       {},
