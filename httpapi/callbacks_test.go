@@ -140,7 +140,7 @@ func TestCalls(t *testing.T) {
 	if page := b.get(t, "/api/orders/o/calls?after=1&limit=1"); page.body != `{"calls":[]}` {
 		t.Error(page.body)
 	}
-	b.exec(t, `INSERT INTO step_calls (order_no, call, fence, generation, step, operation, refund) SELECT order_no, -n, 1, 0, 'charge', 'refund', 1 FROM orders, generate_series(1, 3) AS n`)
+	b.exec(t, `INSERT INTO step_calls (order_no, call, fence, generation, step, operation, charge_operation) SELECT order_no, -n, 1, 0, 'charge', 'refund', 1 FROM orders, generate_series(1, 3) AS n`)
 	for query, want := range map[string]string{
 		"": "[-3 -2 -1 1]", "?sort=newest": "[1 -1 -2 -3]", "?before=0": "[-3 -2 -1]", "?before=0&sort=newest&limit=2": "[-1 -2]",
 		"?after=-2&before=0&sort=oldest": "[-1]", "?after=0": "[1]",
