@@ -9,6 +9,7 @@ import (
 
 // TestOf has literal values: another hash would put every order into two cells.
 func TestOf(t *testing.T) {
+	t.Parallel()
 	for id, first := range map[string]int{
 		"order-123": 0x3b, "a": 0xca, "Zürich 1": 0x0b, "00000000-0000-7000-8000-000000000000": 0x1e,
 	} {
@@ -23,6 +24,7 @@ func TestOf(t *testing.T) {
 }
 
 func TestParse(t *testing.T) {
+	t.Parallel()
 	for _, good := range []string{"0/1", "1/2", "3/4", "255/256"} {
 		c, err := cell.Parse(good)
 		assert.NoError(t, err)
