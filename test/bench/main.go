@@ -216,7 +216,7 @@ func parseOptions(args []string) (options, error) {
 	o := options{targets: targets{source: "../.."}, items: []int{1, 10_000}, rates: []int{500}}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.Usage = func() { fmt.Fprint(flags.Output(), help); flags.PrintDefaults() }
-	flags.Func("callers", "numbers of callers (default 1,16,64,256)", numbers(&o.callers))
+	flags.Func("callers", "numbers of callers, or none (default 1,16,64,256)", numbers(&o.callers))
 	flags.Func("items", "numbers of different items; hot is 1 (default hot,10000)", numbers(&o.items))
 	only := flags.String("only", "", "targets, in turn; default: baseline,pawl, or pawl,earlier with --against")
 	seconds := flags.Float64("seconds", 10, "length of the measured window")
@@ -292,10 +292,13 @@ func (o options) check() error {
 	return nil
 }
 
-// numbers reads a list of positive numbers.
+// numbers reads a list of positive numbers, or none.
 func numbers(into *[]int) func(string) error {
 	return func(list string) error {
-		*into = nil
+		*into = []int{}
+		if list == "none" {
+			return nil
+		}
 		for word := range strings.SplitSeq(list, ",") {
 			if word == "hot" {
 				word = "1"

@@ -5,6 +5,7 @@
 //
 //	go run ./statements                                             # as things are
 //	go run ./statements --variant lean=no_check.sql,charge.sql      # beside them
+//	go run ./statements --remote                                    # every step at a provider
 package main
 
 import (
@@ -51,6 +52,7 @@ type options struct {
 	orders int
 	rounds int
 	items  int
+	remote bool
 	files  [][]string // of each variant
 	names  []string
 }
@@ -78,6 +80,7 @@ func parse(args []string) (options, error) {
 	flags.IntVar(&o.orders, "orders", 2000, "most orders of one round; sets of one do a quarter of them")
 	flags.IntVar(&o.rounds, "rounds", 9, "how often every variant is measured with every size, in turn")
 	flags.IntVar(&o.items, "items", 10_000, "different items")
+	flags.BoolVar(&o.remote, "remote", false, "the statements of orders whose steps are all done by a provider")
 	flags.Func("variant", "name=file.sql[,file.sql…], to be measured beside the base; may be repeated", func(text string) error {
 		name, files, _ := strings.Cut(text, "=")
 		o.names, o.files = append(o.names, name), append(o.files, strings.FieldsFunc(files, func(r rune) bool { return r == ',' }))
@@ -132,6 +135,7 @@ type variant struct {
 	conn    *pgx.Conn
 	query   *db.Queries
 	items   int
+	remote  bool
 	made    int // orders so far
 	figures map[int][]figures
 }
@@ -160,7 +164,7 @@ func open(ctx context.Context, server *pgembed.Server, number int, o options) (*
 			return nil, err
 		}
 	}
-	return &variant{name: o.names[number], conn: conn, query: db.New(r), items: o.items, figures: map[int][]figures{}}, nil
+	return &variant{name: o.names[number], conn: conn, query: db.New(r), items: o.items, remote: o.remote, figures: map[int][]figures{}}, nil
 }
 
 // replacing is a connection that replaces some statements by others.
@@ -278,7 +282,7 @@ func (v *variant) set(ctx context.Context, size int, f *figures) error {
 		return err
 	}
 	for i, state := range []fsm.State{fsm.Charging, fsm.Reserving, fsm.Confirming} {
-		moved, err := ledger.Moves[state](ctx, v.query, ledger.Batch{OrderNos: nos, Expected: state, Fence: 1, Seq: int32(i) + 1})
+		moved, err := v.move(ctx, ledger.Batch{OrderNos: nos, Expected: state, Fence: 1, Seq: int32(i) + 1})
 		if err != nil {
 			return fmt.Errorf("%s: %w", steps[i+1], err)
 		}
@@ -292,9 +296,25 @@ func (v *variant) set(ctx context.Context, size int, f *figures) error {
 	return nil
 }
 
+// move moves orders out of their state, which ends the call of a remote step and begins the next.
+func (v *variant) move(ctx context.Context, batch ledger.Batch) ([]ledger.Moved, error) {
+	if !v.remote {
+		return ledger.Moves[batch.Expected](ctx, v.query, batch)
+	}
+	answers := make(map[int64]ledger.Answer, len(batch.OrderNos))
+	for _, no := range batch.OrderNos {
+		answers[no] = ledger.Answer{Reference: fmt.Sprintf("%s_%d", batch.Expected, no)}
+	}
+	return ledger.SaveResults(ctx, v.query, ledger.Results{Batch: batch, Outcome: fsm.Done, Step: batch.Expected.Step(),
+		Executor: "http", Begins: batch.Expected != fsm.Confirming, Call: time.Second, Lease: 10 * time.Second, Of: answers})
+}
+
 var owner = uuid.New()
 
 func (v *variant) admit(ctx context.Context, size int) ([]int64, error) {
+	if v.remote {
+		return v.admitRemote(ctx, size)
+	}
 	p := db.OrdersAdmitParams{Owner: owner, LeaseSeconds: 10}
 	for range size {
 		v.made++
@@ -313,6 +333,35 @@ func (v *variant) admit(ctx context.Context, size int) ([]int64, error) {
 	nos := make([]int64, size)
 	for i, row := range rows {
 		nos[i] = row.OrderNo
+	}
+	return nos, nil
+}
+
+// admitRemote is admit for orders whose charges are called for at once.
+func (v *variant) admitRemote(ctx context.Context, size int) ([]int64, error) {
+	p := db.OrdersAdmitWithTermsParams{Owner: owner, LeaseSeconds: 10, Begins: true, Waits: true}
+	for range size {
+		v.made++
+		p.OrderIds = append(p.OrderIds, fmt.Sprintf("%016x%016x", uint64(v.made)*0x9E3779B97F4A7C15, v.made))
+		p.Amounts, p.Currencies = append(p.Amounts, "99.99"), append(p.Currencies, "USD")
+		p.Items = append(p.Items, fmt.Sprintf("item %d", rand.IntN(v.items)))
+		p.Quantities, p.Metadata, p.Policies = append(p.Quantities, 1), append(p.Metadata, ""), append(p.Policies, 1)
+		p.Lines, p.CustomerIds, p.PaymentMethods = append(p.Lines, ""), append(p.CustomerIds, ""), append(p.PaymentMethods, "")
+		p.StartAts, p.CompleteBys = append(p.StartAts, time.Time{}), append(p.CompleteBys, time.Time{})
+		p.CompleteSeconds, p.TtlSeconds = append(p.CompleteSeconds, 0), append(p.TtlSeconds, 0)
+		p.ConcurrencyKeys, p.Approvals = append(p.ConcurrencyKeys, ""), append(p.Approvals, false)
+		p.ApprovalReasons, p.ApprovalSeconds = append(p.ApprovalReasons, ""), append(p.ApprovalSeconds, 0)
+	}
+	rows, err := v.query.OrdersAdmitWithTerms(ctx, p)
+	if err == nil && len(rows) != size {
+		err = fmt.Errorf("%d of %d orders admitted", len(rows), size)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("admit: %w", err)
+	}
+	nos := make([]int64, size)
+	for i, row := range rows {
+		nos[i] = row.WrittenOrder.OrderNo
 	}
 	return nos, nil
 }
