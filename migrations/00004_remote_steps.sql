@@ -43,6 +43,8 @@ FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_policy_change();
 -- belongs to a call whose process died or was stopped, or to one that was not made because the reply to its commit
 -- was lost. The calls of an order are numbered without gaps, over all its steps. Calls that move no order, such as
 -- those of charge operations, have numbers below zero.
+CREATE DOMAIN pawl.call_operation AS text COLLATE "C" CONSTRAINT call_operation CHECK (VALUE IN ('do', 'undo', 'lookup', 'refund'));
+CREATE DOMAIN pawl.call_outcome AS text COLLATE "C" CONSTRAINT call_outcome CHECK (VALUE IN ('done', 'refused', 'retry', 'waiting', 'unknown'));
 CREATE TABLE pawl.step_calls (
   order_no    bigint NOT NULL,
   started_at  timestamptz NOT NULL DEFAULT now(),
@@ -52,9 +54,9 @@ CREATE TABLE pawl.step_calls (
   generation  integer NOT NULL,
   policy      integer,
   fenced      boolean,           -- the answer arrived after another replica had claimed the order
-  step        text COLLATE "C" NOT NULL,
-  operation   text COLLATE "C" NOT NULL,
-  outcome     text COLLATE "C",
+  step        pawl.order_step NOT NULL,
+  operation   pawl.call_operation NOT NULL,
+  outcome     pawl.call_outcome,
   code        text,
   detail      text,
   reference   text,
@@ -64,11 +66,14 @@ CREATE TABLE pawl.step_calls (
   undo_reference text,
   charge_operation integer,      -- its number, if the call is for one
   CONSTRAINT step_calls_pkey PRIMARY KEY (order_no, call),
-  CONSTRAINT step_calls_words CHECK (step IN ('charge', 'reserve', 'confirm')
-    AND operation IN ('do', 'undo', 'lookup', 'refund')
-    AND outcome IN ('done', 'refused', 'retry', 'waiting', 'unknown')
-    AND (outcome IS NULL) = (finished_at IS NULL))
-) WITH (fillfactor = 70); -- closing a call stays on its page
+  CONSTRAINT step_calls_finished CHECK ((outcome IS NULL) = (finished_at IS NULL))
+) WITH (fillfactor = 70, vacuum_truncate = false); -- closing a call stays on its page
+-- Empty pages, as in pawl.orders.
+ALTER TABLE pawl.step_calls SET (fillfactor = 10);
+INSERT INTO pawl.step_calls (order_no, fence, call, generation, step, operation, code)
+SELECT page, 0, 0, 0, 'charge', 'do', repeat('x', 900) FROM generate_series(1, 128) AS page;
+DELETE FROM pawl.step_calls;
+ALTER TABLE pawl.step_calls SET (fillfactor = 70);
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.step_calls FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 
 -- Answers that arrived without a call: from a callback, a webhook or a person. The next owner of the order uses them
@@ -123,6 +128,8 @@ DROP TABLE pawl.concurrency_keys;
 DROP TABLE pawl.late_undos;
 DROP TABLE pawl.step_answers;
 DROP TABLE pawl.step_calls;
+DROP DOMAIN pawl.call_operation;
+DROP DOMAIN pawl.call_outcome;
 DROP TABLE pawl.policy_activations;
 DROP TABLE pawl.policies;
 DROP FUNCTION pawl.refuse_policy_change();

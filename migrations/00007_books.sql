@@ -63,8 +63,8 @@ SELECT m.item, m.version, m.kind, m.change, m.on_hand::bigint, m.sold::bigint, m
 FROM pawl.stock_movements m;
 
 CREATE VIEW books.step_calls AS
-SELECT o.order_id::text, a.step, a.generation, a.call, a.operation, a.fence, a.policy, a.started_at, a.finished_at,
-       a.outcome, a.code, a.detail, a.reference, coalesce(a.fenced, false) AS fenced, a.charge_operation
+SELECT o.order_id::text, a.step::text, a.generation, a.call, a.operation::text, a.fence, a.policy, a.started_at, a.finished_at,
+       a.outcome::text, a.code, a.detail, a.reference, coalesce(a.fenced, false) AS fenced, a.charge_operation
 FROM pawl.orders o JOIN pawl.step_calls a ON a.order_no = o.order_no;
 
 CREATE VIEW books.late_undos AS
