@@ -156,27 +156,15 @@ func TestReadsWaitForTheStandby(t *testing.T) {
 
 func TestBehindPooler(t *testing.T) {
 	t.Parallel()
-	t.Run("orders are completed", func(t *testing.T) {
-		t.Parallel()
-		b := &bundle{Database: dbtest.New(t)}
-		pool := openPool(t, dbtest.Pooler(t, b.URL))
-		b.engine = startOn(t, pool, engine.Config{})
-		for range 2 * int(pool.Stat().MaxConns()) { // one server after the other, by chance
-			assert.NoError(t, engine.CheckSchema(t.Context(), pool, migrations.Version()))
-		}
-		b.setStock(t, "few", 10)
-		b.completes(t, ask(t, b.engine, requests("order", 500)...), 500)
-		answers := ask(t, b.engine, withItem("few", requests("few", 20))...)
-		for range 20 {
-			if a := <-answers; a.err != nil || !a.order.Status.Final() {
-				t.Errorf("%s: told %s: %v", a.orderID, a.order.Status, a.err)
-			}
-		}
-		proveBooks(t, b.Pool)
-	})
+	for _, mode := range []string{"transaction", "session"} {
+		t.Run("orders are completed in the mode "+mode, func(t *testing.T) {
+			t.Parallel()
+			completesBehindPooler(t, mode)
+		})
+	}
 	t.Run("migrations are applied", func(t *testing.T) {
 		t.Parallel()
-		behind := dbtest.Pooler(t, dbtest.Empty(t))
+		behind := dbtest.Pooler(t, dbtest.Empty(t), "transaction")
 		for range 2 {
 			assert.NoError(t, assert.Err(migrations.Up(t.Context(), behind)))
 		}
@@ -190,6 +178,25 @@ func TestBehindPooler(t *testing.T) {
 			}
 		}
 	})
+}
+
+func completesBehindPooler(t *testing.T, mode string) {
+	t.Helper()
+	b := &bundle{Database: dbtest.New(t)}
+	pool := openPool(t, dbtest.Pooler(t, b.URL, mode))
+	b.engine = startOn(t, pool, engine.Config{})
+	for range 2 * int(pool.Stat().MaxConns()) { // one server after the other, by chance
+		assert.NoError(t, engine.CheckSchema(t.Context(), pool, migrations.Version()))
+	}
+	b.setStock(t, "few", 10)
+	b.completes(t, ask(t, b.engine, requests("order", 500)...), 500)
+	answers := ask(t, b.engine, withItem("few", requests("few", 20))...)
+	for range 20 {
+		if a := <-answers; a.err != nil || !a.order.Status.Final() {
+			t.Errorf("%s: told %s: %v", a.orderID, a.order.Status, a.err)
+		}
+	}
+	proveBooks(t, b.Pool)
 }
 
 const raise = `UPDATE pawl.counter SET n = n + 1 WHERE id = $1 RETURNING n`

@@ -112,7 +112,7 @@ func finding(subject string, state doctor.State, found string) doctor.Finding {
 func TestHealthyDatabase(t *testing.T) {
 	t.Parallel()
 	url := dbtest.New(t).URL
-	for at, connections := range map[string]string{url: "max_connections is", dbtest.Pooler(t, url): "a pooler shares them"} {
+	for at, connections := range map[string]string{url: "max_connections is", dbtest.Pooler(t, url, "transaction"): "a pooler shares them"} {
 		findings := examined(t, at, healthy)
 		var subjects []string
 		for _, f := range findings {

@@ -258,7 +258,7 @@ func TestTailBehindAPooler(t *testing.T) {
 	t.Parallel()
 	f := newFeed(t)
 	direct := f.query
-	f.query = db.New(dbtest.Open(t, dbtest.Pooler(t, f.URL), pg.Options{MaxConns: 2}))
+	f.query = db.New(dbtest.Open(t, dbtest.Pooler(t, f.URL, "transaction"), pg.Options{MaxConns: 2}))
 	f.reader = events.NewReader(f.query, orders.NewReader(t.Context(), f.query))
 	f.relay()
 	tail := f.tail(f.reader)

@@ -37,16 +37,22 @@ var again = map[string]bool{
 	"0A000": true, // cached plan must not change result type: a migration ran
 }
 
-// environment lists the classes of errors that say nothing about the data of the statement: the connection, the server,
-// its disk, a shutdown, a missing schema. All others, including codes that triggers raise, are about the data and will
-// recur.
-var environment = map[string]bool{
+// aboutData lists the classes of SQLSTATEs that PostgreSQL documents for faults of the data, which recur with the same
+// data. All others say nothing about it, such as those of the connection, the disk, a shutdown, a missing schema.
+var aboutData = map[string]bool{"09": true, "20": true, "21": true, "22": true, "23": true, "27": true, "44": true, "P0": true}
+
+// aboutServer lists the classes that say nothing about the data even if a trigger raises them. It may also raise a code
+// of its own.
+var aboutServer = map[string]bool{
 	"08": true, "0A": true, "25": true, "26": true, "28": true, "2D": true, "3D": true, "40": true, "42": true,
 	"53": true, "54": true, "55": true, "57": true, "58": true, "F0": true, "XX": true,
 }
 
-// FaultOf classifies the error of a single statement. An error without an SQLSTATE (a lost connection, a deadline) is
-// Unknown. The driver is not asked: pgx calls some lost replies safe to retry.
+// raise is the function of PostgreSQL that executes the RAISE of a trigger.
+const raise = "exec_stmt_raise"
+
+// FaultOf classifies the error of a single statement. An error that PostgreSQL itself did not report (a lost
+// connection, a deadline, a router) is Unknown. The driver is not asked: pgx calls some lost replies safe to retry.
 func FaultOf(err error) Fault {
 	if err == nil {
 		return None
@@ -54,22 +60,30 @@ func FaultOf(err error) Fault {
 	if errors.Is(err, ErrNotSent) || errors.Is(err, ErrAway) {
 		return Again
 	}
-	code := CodeOf(err)
+	e, reported := reportedByServer(err)
 	switch {
-	case len(code) != 5, onStandby(err):
+	case !reported, onStandby(err):
 		return Unknown
-	case again[code]:
+	case again[e.Code]:
 		return Again
-	case code == "55P03":
+	case e.Code == "55P03":
 		return Busy
-	case environment[code[:2]]:
-		return Unknown
-	default:
+	case aboutData[e.Code[:2]], e.Routine == raise && !aboutServer[e.Code[:2]]:
 		return Bad
+	default:
+		return Unknown
 	}
 }
 
-// CodeOf is the SQLSTATE of an error; empty: it is not from the server.
+// reportedByServer returns the error if PostgreSQL itself reported it: then it names a function of its source. Routers
+// in between, such as PgBouncer, don't. Their codes may be of their own, or mean something else than PostgreSQL's, and
+// the statement may have committed.
+func reportedByServer(err error) (e *pgconn.PgError, reported bool) {
+	e, reported = errors.AsType[*pgconn.PgError](err)
+	return e, reported && e.Routine != "" && len(e.Code) == 5
+}
+
+// CodeOf is the SQLSTATE of an error, also of a router's; empty: it has none.
 func CodeOf(err error) string {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return pg.Code
@@ -81,8 +95,8 @@ func CodeOf(err error) string {
 // (SQLSTATE class 42). The statement was certainly rolled back, and will be until the database is changed. Repeat it
 // rarely; its orders are not the cause.
 func SchemaMismatch(err error) bool {
-	code := CodeOf(err)
-	return strings.HasPrefix(code, "42") && !again[code]
+	e, reported := reportedByServer(err)
+	return reported && strings.HasPrefix(e.Code, "42") && !again[e.Code]
 }
 
 // Describe names the SQLSTATE and the constraint for a hold reason or a log line, without any data.

@@ -18,7 +18,14 @@ import (
 	"pawl/test/dbtest"
 )
 
-func sqlstate(code string) error { return &pgconn.PgError{Severity: "ERROR", Code: code} }
+// sqlstate is an error as PostgreSQL reports it, and routed one as a router in between does.
+func sqlstate(code string) error {
+	return &pgconn.PgError{Severity: "ERROR", Code: code, Routine: "some_function"}
+}
+func routed(code string) error { return &pgconn.PgError{Severity: "ERROR", Code: code} }
+
+// chosen is an error with a code that a trigger chose.
+func chosen(code string) error { return &pgconn.PgError{Code: code, Routine: "exec_stmt_raise"} }
 
 func TestFaultOf(t *testing.T) {
 	t.Parallel()
@@ -39,7 +46,7 @@ func TestFaultOf(t *testing.T) {
 			"unique violation":           sqlstate("23505"),
 			"check violation":            sqlstate("23514"),
 			"raised by a trigger":        sqlstate("P0001"),
-			"raised with a code":         sqlstate("ZZ001"),
+			"raised with a code":         chosen("ZZ001"),
 			"assertion in a trigger":     sqlstate("P0004"),
 			"policy of a row":            sqlstate("44000"),
 			"more than one row":          sqlstate("21000"),
@@ -56,6 +63,20 @@ func TestFaultOf(t *testing.T) {
 			"disk full":                      sqlstate("53100"),
 			"read-only after a failover":     sqlstate("25006"),
 			"internal error":                 sqlstate("XX000"),
+			"a trigger about the server":     chosen("57P03"),
+			"a code of an extension":         sqlstate("ZZ001"),
+			"snapshot too old":               sqlstate("72000"),
+			"foreign data wrapper":           sqlstate("HV00N"),
+			"schema does not exist":          sqlstate("3F000"),
+			"a router's own code":            routed("SPQRD"),
+			"a router's constraint":          routed("23505"),
+			"a router's value":               routed("22023"),
+			"a router's raise":               routed("P0001"),
+			"a router's lost statement":      routed("26000"),
+			"a router's deadlock":            routed("40P01"),
+			"a router's lock":                routed("55P03"),
+			"a router's syntax":              routed("42601"),
+			"wrapped, of a router":           fmt.Errorf("charge orders: %w", routed("23505")),
 			"no SQLSTATE":                    &pgconn.PgError{Message: "pooler error"},
 			"connection lost":                io.ErrUnexpectedEOF,
 			"connection closed":              net.ErrClosed,
@@ -95,7 +116,7 @@ func TestSchemaMismatch(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if pg.SchemaMismatch(nil) || pg.SchemaMismatch(sqlstate("42P05")) || pg.SchemaMismatch(io.EOF) {
+	if pg.SchemaMismatch(nil) || pg.SchemaMismatch(sqlstate("42P05")) || pg.SchemaMismatch(routed("42601")) || pg.SchemaMismatch(io.EOF) {
 		t.Error("not every error is that of a wrong schema")
 	}
 }

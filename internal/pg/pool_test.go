@@ -128,7 +128,7 @@ func TestSearchPathBehindPooler(t *testing.T) {
 	exec := func(sql string) {
 		assert.NoError(t, assert.Err(database.Pool.Exec(t.Context(), sql)), sql)
 	}
-	behind := dbtest.Pooler(t, database.URL)
+	behind := dbtest.Pooler(t, database.URL, "transaction")
 	for _, c := range []struct{ change, found string }{
 		{`GRANT CREATE ON SCHEMA public TO PUBLIC`, "public"}, // as in every database of PostgreSQL 14
 		{`REVOKE CREATE ON SCHEMA public FROM PUBLIC`, ""},

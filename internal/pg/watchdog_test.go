@@ -35,7 +35,7 @@ func ways(t *testing.T, run func(t *testing.T, database *dbtest.Database, proxy 
 			database := dbtest.New(t)
 			url := database.URL
 			if way == "pooled" {
-				url = dbtest.Pooler(t, url)
+				url = dbtest.Pooler(t, url, "transaction")
 			}
 			run(t, database, dbtest.NewProxy(t, url))
 		})

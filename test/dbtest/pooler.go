@@ -21,16 +21,17 @@ const poolerSettings = `
 [databases]
 * = host=%s port=%d %s
 [pgbouncer]
-pool_mode = transaction
-default_pool_size = 4
+pool_mode = %s
+default_pool_size = %d
 unix_socket_dir = %s
 listen_port = 6432
 auth_type = any
 `
 
-// Pooler starts PgBouncer in transaction mode in front of a database, with fewer connections than its clients have.
-// It returns the URL behind it, and ends with the test. Where there is no PgBouncer the test is skipped.
-func Pooler(t testing.TB, databaseURL string) string {
+// Pooler starts PgBouncer in front of a database, in the mode transaction with fewer connections than its clients have,
+// and in the mode session with enough. It returns the URL behind it, and ends with the test. Where there is no PgBouncer
+// the test is skipped.
+func Pooler(t testing.TB, databaseURL, mode string) string {
 	t.Helper()
 	binary, err := exec.LookPath("pgbouncer")
 	if err != nil {
@@ -53,7 +54,11 @@ func Pooler(t testing.TB, databaseURL string) string {
 	if role := asksFor(server.RuntimeParams["options"]); role != "" { // it knows no options
 		login += " connect_query='SET ROLE " + role + "'"
 	}
-	text := fmt.Sprintf(poolerSettings, server.Host, server.Port, login, folder)
+	size := 4
+	if mode == "session" {
+		size = 40
+	}
+	text := fmt.Sprintf(poolerSettings, server.Host, server.Port, login, mode, size, folder)
 	require(t, os.WriteFile(settings, []byte(text), 0o644))
 	var said bytes.Buffer
 	cmd := exec.Command(binary, settings)

@@ -31,10 +31,15 @@ const (
 	HushRequest
 	// HushReply: the server has executed and committed it; then the connection stays open without another word.
 	HushReply
+	// RouteRequest: the statement does not arrive, and the client gets a router's error. The connection goes on.
+	RouteRequest
+	// RouteReply: the server has executed and committed it, and the client gets a router's error instead of the reply.
+	RouteReply
 )
 
 func (f Fate) String() string {
-	return [...]string{"passes", "request lost", "reply lost", "client cut off", "request hushed", "reply hushed"}[f]
+	return [...]string{"passes", "request lost", "reply lost", "client cut off", "request hushed", "reply hushed",
+		"request refused by a router", "reply replaced by a router"}[f]
 }
 
 // Proxy stands between a client and the server and decides the fate of every statement. It knows the protocol well enough
@@ -55,6 +60,7 @@ type Proxy struct {
 	lost   func()
 	links  map[*link]bool
 	closed bool
+	routed int // errors of a router so far
 }
 
 // NewProxy listens in front of the server of a database. It ends with the test.
@@ -186,6 +192,7 @@ type link struct {
 	prepared       map[string]string // name of the prepared statement → name of the query
 	deaf           atomic.Bool       // no reply goes to the client any more
 	hushed         atomic.Bool       // deaf, and the client is not to learn of it
+	replaced       atomic.Bool       // deaf to one reply: the client gets a router's error instead
 }
 
 func (l *link) close() {
@@ -225,7 +232,8 @@ func (l *link) fromClient() {
 			l.close()
 			return
 		}
-		l.deaf.Store(f == LoseReply || f == LoseClient || f == HushReply)
+		l.replaced.Store(f == RouteReply)
+		l.deaf.Store(f == LoseReply || f == LoseClient || f == HushReply || f == RouteReply)
 		if _, err := l.server.Write(exchange); err != nil || f == LoseClient {
 			l.client.Close() // and the server's side when its answer is there
 			return
@@ -238,6 +246,10 @@ func (l *link) fromClient() {
 		exchange, f = next, Passes
 		if statement != "" {
 			f = l.proxy.fateOf(statement)
+		}
+		if f == RouteRequest {
+			exchange = nil
+			l.refuse()
 		}
 	}
 }
@@ -285,16 +297,37 @@ func (l *link) fromServer() {
 			return
 		}
 		if l.deaf.Load() {
-			if kind == 'Z' && !l.hushed.Load() { // ReadyForQuery: committed or rolled back
+			if kind != 'Z' || l.hushed.Load() { // ReadyForQuery: committed or rolled back
+				continue
+			}
+			if !l.replaced.Load() {
 				l.proxy.lose()
 				return
 			}
+			l.deaf.Store(false)
+			l.refuse()
 			continue
 		}
 		if _, err := l.client.Write(message); err != nil {
 			return
 		}
 	}
+}
+
+// routerCodes are those of routers: their own, and those of PostgreSQL, which routers use for what they like.
+var routerCodes = []string{"SPQRD", "23505", "58000", "22023", "40P01", "P0001", "42601", "08P01", "55P03", "26000"}
+
+// refuse answers a statement with an error as routers send it: it does not name a function of PostgreSQL.
+func (l *link) refuse() {
+	l.proxy.mu.Lock()
+	code := routerCodes[l.proxy.routed%len(routerCodes)]
+	l.proxy.routed++
+	l.proxy.mu.Unlock()
+	l.proxy.lose()
+	message := "SERROR\x00VERROR\x00C" + code + "\x00Mthe shard does not answer\x00\x00"
+	answer := binary.BigEndian.AppendUint32([]byte{'E'}, uint32(4+len(message)))
+	answer = append(append(answer, message...), 'Z', 0, 0, 0, 5, 'I')
+	_, _ = l.client.Write(answer) // a client that has gone needs none
 }
 
 func readMessage(from io.Reader) (kind byte, body, message []byte, err error) {
