@@ -1045,7 +1045,7 @@ type EventData struct {
 	// Examples: widget
 	Item string `json:"item,omitempty,omitzero"`
 
-	// Lines Lines of the order, if it has any. Absent if they are longer than 4 kB.
+	// Lines Lines of the order, if it has any. Absent if the lines of an event are longer than 4 kB.
 	Lines []EventLine `json:"lines,omitempty,omitzero"`
 
 	// OnBehalfOf Person for whom the actor acted, as stated by the actor.
@@ -1074,6 +1074,9 @@ type EventData struct {
 	//
 	// Examples: 2.50
 	RefundAmount string `json:"refundAmount,omitempty,omitzero"`
+
+	// RefundLines Lines that the refund is about, if it says so. Absent if they are longer than 4 kB.
+	RefundLines []RefundLine `json:"refundLines,omitempty,omitzero"`
 
 	// Seq Position in the history of the order: 1, 2, 3 …
 	//
@@ -1264,6 +1267,22 @@ type LineInput struct {
 
 // LineInputKind Only items have stock, and one line at least is an item, the default. Only a discount is negative.
 type LineInputKind string
+
+// LineUnits defines model for LineUnits.
+type LineUnits struct {
+	// Line The line, counted from 1 in the order of the order.
+	//
+	// Examples: 2
+	Line int `json:"line"`
+
+	// Quantity How many of its units.
+	//
+	// Examples: 1
+	Quantity int `json:"quantity"`
+
+	// Restock Return these units to stock at once, whatever the outcome of the refund.
+	Restock bool `json:"restock,omitempty,omitzero"`
+}
 
 // Movement defines model for Movement.
 type Movement struct {
@@ -1716,7 +1735,10 @@ type Refund struct {
 
 	// FinishedAt When it succeeded or failed.
 	FinishedAt time.Time `json:"finishedAt,omitempty,omitzero"`
-	Reason     string    `json:"reason,omitempty,omitzero"`
+
+	// Lines What was refunded, if the request named lines. Their amounts are what the units cost, even if the refund has another amount.
+	Lines  []RefundLine `json:"lines,omitempty,omitzero"`
+	Reason string       `json:"reason,omitempty,omitzero"`
 
 	// Reference The provider's name for the refund.
 	Reference string `json:"reference,omitempty,omitzero"`
@@ -1742,6 +1764,9 @@ type RefundBody struct {
 	// Examples: 12.5
 	Amount *string `json:"amount,omitempty"`
 
+	// Lines For an order with lines: what is refunded. Without an amount, the refund is of their amounts. Refunds of all units of a line add up to its amount; those of some are rounded half up.
+	Lines []LineUnits `json:"lines,omitempty,omitzero"`
+
 	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
@@ -1755,8 +1780,29 @@ type RefundBody struct {
 	// Examples: ticket-4712
 	RequestID string `json:"requestId,omitempty,omitzero"`
 
-	// Restock Units to return to stock at once, whatever the outcome of the refund.
+	// Restock Units to return to stock at once, whatever the outcome of the refund. For an order of one item.
 	Restock int `json:"restock,omitempty,omitzero"`
+}
+
+// RefundLine defines model for RefundLine.
+type RefundLine struct {
+	// Amount Of the whole line, a decimal.
+	//
+	// Examples: 9.99
+	Amount string `json:"amount,omitempty,omitzero"`
+
+	// Item Examples: widget
+	Item string `json:"item"`
+
+	// Kind Absent for an item.
+	Kind string `json:"kind,omitempty,omitzero"`
+
+	// Line Number of the line in the order, from 1.
+	Line     int64 `json:"line"`
+	Quantity int   `json:"quantity"`
+
+	// Restock The units were put back into stock.
+	Restock bool `json:"restock,omitempty,omitzero"`
 }
 
 // Replica defines model for Replica.

@@ -19,24 +19,32 @@ WITH touched AS (
   WHERE o.order_no = $1 AND o.seq = $2 AND o.ended_as = 'completed' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes
 ), asked AS (
-  INSERT INTO pawl.charge_operations (order_no, generation, number, currency, amount, state, executor, restock, reason, request_id, due_at, finished_at)
+  INSERT INTO pawl.charge_operations (order_no, generation, number, currency, amount, state, executor, restock, lines, reason, request_id, due_at, finished_at)
   SELECT k.order_no, k.generation, k.charge_operations, c.currency, $3::pawl.money_amount,
-    CASE WHEN c.executor IS NULL THEN 'done' ELSE 'pending' END, c.executor, $4::integer,
-    $5::text, $6::text,
+    CASE WHEN c.executor IS NULL THEN 'done' ELSE 'pending' END, c.executor, $4::integer, $5::json,
+    $6::text, $7::text,
     CASE WHEN c.executor IS NOT NULL THEN now() END, CASE WHEN c.executor IS NULL THEN now() END
   FROM touched AS k JOIN pawl.charges AS c ON c.order_no = k.order_no AND c.generation = k.generation
-), restocked AS ( -- only here are units put back
-  UPDATE pawl.inventory AS i SET on_hand = i.on_hand + $4::integer, version = i.version + 1
-  FROM touched AS k WHERE i.item = k.item AND i.tracked AND $4::integer > 0
+), returned AS (
+  SELECT k.item, $4::integer AS units FROM touched AS k WHERE k.lines IS NULL AND $4::integer > 0
+  UNION ALL
+  SELECT l.item, sum(l.quantity)::integer
+  FROM touched AS k CROSS JOIN LATERAL json_to_recordset($5::json) AS l(item text, quantity integer, restock boolean)
+  WHERE l.restock GROUP BY l.item
+), restocked AS ( -- only here are units put back; the rows exist since the reservation, and are locked in the order of the items
+  INSERT INTO pawl.inventory AS i (item, on_hand)
+  SELECT r.item, r.units FROM returned AS r ORDER BY r.item COLLATE "C"
+  ON CONFLICT (item) DO UPDATE SET on_hand = i.on_hand + excluded.on_hand, version = i.version + 1 WHERE i.tracked
   RETURNING i.item, i.version, i.on_hand, i.sold
 ), movement AS (
   INSERT INTO pawl.stock_movements (item, version, kind, change, on_hand, sold, actor, on_behalf_of, reason, request_id)
-  SELECT r.item, r.version, 'restock', $4::integer, r.on_hand, r.sold, $7::text,
-    $8::text, $5::text, 'refund ' || k.charge_operations || ' of ' || k.order_id FROM restocked AS r, touched AS k
+  SELECT r.item, r.version, 'restock', u.units, r.on_hand, r.sold, $8::text,
+    $9::text, $6::text, 'refund ' || k.charge_operations || ' of ' || k.order_id
+  FROM restocked AS r JOIN returned AS u ON u.item = r.item, touched AS k
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, on_behalf_of, reason, request_id, fingerprint)
-  SELECT k.order_no, k.seq, k.status, k.status, k.fence, $9::text,
-    $7::text, $8::text, $5::text, $6::text, $10::bytea FROM touched AS k
+  SELECT k.order_no, k.seq, k.status, k.status, k.fence, $10::text,
+    $8::text, $9::text, $6::text, $7::text, $11::bytea FROM touched AS k
 )
 SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.submitted_by, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.charge_operations, written_orders.lines, written_orders.disputes, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.charge_operation_list, written_orders.dispute_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.submitted_by, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.charge_operations, w.lines, w.disputes, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.charge_operation_list, e.dispute_list FROM touched AS w, pawl.no_effects AS e) AS written_orders
 `
@@ -46,6 +54,7 @@ type ChargeOperationAskParams struct {
 	Seq         int32
 	Amount      decimal.Decimal
 	Restock     *int32
+	Lines       []byte
 	Reason      *string
 	RequestID   *string
 	Actor       string
@@ -71,6 +80,7 @@ func (q *Queries) ChargeOperationAsk(ctx context.Context, arg ChargeOperationAsk
 		arg.Seq,
 		arg.Amount,
 		arg.Restock,
+		arg.Lines,
 		arg.Reason,
 		arg.RequestID,
 		arg.Actor,
@@ -472,9 +482,9 @@ WITH due AS MATERIALIZED (
 ), claimed AS (
   UPDATE pawl.charge_operations AS f SET due_at = now() + make_interval(secs => $2::float8), claims = f.claims + 1
   FROM due AS d WHERE f.order_no = d.order_no AND f.generation = d.generation AND f.number = d.number
-  RETURNING f.order_no, f.generation, f.number, f.claims, f.state, f.amount, f.sent_at, f.reason, f.reference, f.code, f.request_id
+  RETURNING f.order_no, f.generation, f.number, f.claims, f.state, f.amount, f.sent_at, f.reason, f.reference, f.code, f.request_id, f.lines
 )
-SELECT c.number, c.claims, c.state::text AS state, c.amount, c.sent_at, coalesce(c.reason, '')::text AS reason,
+SELECT c.number, c.claims, c.state::text AS state, c.amount, c.lines, c.sent_at, coalesce(c.reason, '')::text AS reason,
   coalesce(c.reference, '')::text AS reference, coalesce(c.code, '')::text AS code, coalesce(c.request_id, '')::text AS request_id, o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.charge_operation_list, o.dispute_list
 FROM claimed AS c JOIN pawl.full_orders AS o ON o.order_no = c.order_no
 `
@@ -489,6 +499,7 @@ type ChargeOperationsClaimRow struct {
 	Claims    int32
 	State     string
 	Amount    decimal.Decimal
+	Lines     []byte
 	SentAt    *time.Time
 	Reason    string
 	Reference string
@@ -512,6 +523,7 @@ func (q *Queries) ChargeOperationsClaim(ctx context.Context, arg ChargeOperation
 			&i.Claims,
 			&i.State,
 			&i.Amount,
+			&i.Lines,
 			&i.SentAt,
 			&i.Reason,
 			&i.Reference,

@@ -773,7 +773,7 @@ WITH matched AS (
       WHEN c.amount <> f.amount OR c.currency <> f.currency THEN 'generation ' || f.generation || ': refunded '
         || f.amount || ' ' || f.currency || ', charged ' || c.amount || ' ' || c.currency END AS fault
   FROM (SELECT order_no, created_at, refunded_at, generation, currency, amount, executor, reference, data, in_doubt, capture, captured_at FROM pawl.charges AS g WHERE g.order_no BETWEEN $2 AND $3 AND g.refunded_at IS NOT NULL) AS c
-  FULL JOIN (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, kind, state, due_at, sent_at, finished_at, restock, executor, reason, request_id, code, detail FROM pawl.charge_operations AS h WHERE h.order_no BETWEEN $2 AND $3 AND h.number = 0) AS f
+  FULL JOIN (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, kind, state, due_at, sent_at, finished_at, restock, executor, reason, request_id, code, detail, lines FROM pawl.charge_operations AS h WHERE h.order_no BETWEEN $2 AND $3 AND h.number = 0) AS f
     ON f.order_no = c.order_no AND f.generation = c.generation
 ), answered AS (
   SELECT a.order_no, a.generation, a.charge_operation, bool_or(a.operation = 'refund') AS sent, bool_or(a.outcome = 'done') AS done,
@@ -781,7 +781,7 @@ WITH matched AS (
   FROM pawl.step_calls AS a WHERE a.order_no BETWEEN $2 AND $3 AND a.charge_operation IS NOT NULL GROUP BY a.order_no, a.generation, a.charge_operation
 ), asked AS (
   SELECT coalesce(f.order_no, a.order_no) AS order_no, coalesce(f.number, a.charge_operation) AS number, f.generation,
-    CASE WHEN f.state <> 'failed' THEN f.amount END AS amount, f.currency, f.restock, f.executor,
+    CASE WHEN f.state <> 'failed' THEN f.amount END AS amount, f.currency, f.restock, f.lines, f.executor,
     CASE WHEN f.order_no IS NULL THEN 'called for, but not asked for'
       WHEN f.number < 0 OR f.amount = 0 THEN 'a refund of nothing'
       WHEN f.state IN ('done', 'failed') AND f.finished_at IS NULL THEN f.state || ', but not when'
@@ -790,12 +790,12 @@ WITH matched AS (
       WHEN f.executor IS NOT NULL AND f.state = 'done' AND a.done IS NOT TRUE AND f.code IS DISTINCT FROM 'step_result' THEN 'done without an answer'
       WHEN a.last = 'done' AND f.state <> 'done' THEN 'answered done, but ' || f.state
       WHEN f.state IN ('in_doubt', 'accepted') AND a.sent IS NOT TRUE THEN f.state || ' without a call' END AS fault
-  FROM (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, kind, state, due_at, sent_at, finished_at, restock, executor, reason, request_id, code, detail FROM pawl.charge_operations AS h WHERE h.order_no BETWEEN $2 AND $3 AND h.number <> 0) AS f
+  FROM (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, kind, state, due_at, sent_at, finished_at, restock, executor, reason, request_id, code, detail, lines FROM pawl.charge_operations AS h WHERE h.order_no BETWEEN $2 AND $3 AND h.number <> 0) AS f
   FULL JOIN answered AS a ON a.order_no = f.order_no AND a.generation = f.generation AND a.charge_operation = f.number
 ), within AS (
   SELECT s.order_no, count(*) AS refunds, max(s.number) AS last, coalesce(sum(s.amount), 0) AS amount, coalesce(sum(s.restock), 0) AS restock,
     min(s.generation) AS oldest, max(s.generation) AS newest, min(s.currency) AS currency, max(s.currency) AS other,
-    bool_or(s.executor IS NULL) AS ledger, max(s.executor) AS executor,
+    bool_or(s.lines IS NOT NULL) AS lined, bool_or(s.executor IS NULL) AS ledger, max(s.executor) AS executor,
     string_agg('refund ' || s.number || ': ' || s.fault, ', ' ORDER BY s.number) AS fault
   FROM asked AS s GROUP BY s.order_no
 ), told AS (
@@ -823,6 +823,7 @@ WITH matched AS (
     CASE WHEN w.oldest <> o.generation OR w.newest <> o.generation THEN 'refunds of another generation' END,
     CASE WHEN w.currency <> c.currency OR w.other <> c.currency THEN 'refunds of another currency' END,
     CASE WHEN w.ledger <> (c.executor IS NULL) OR w.executor <> c.executor THEN 'refunded elsewhere than charged' END,
+    CASE WHEN w.lined THEN pawl.operation_lines_fault(o.order_no, o.generation) END,
     CASE WHEN w.restock > coalesce(s.quantity, 0)
       THEN w.restock || ' units put back, ' || coalesce(s.quantity, 0) || ' sold from this stock' END), '') AS fault
   FROM pawl.orders AS o
@@ -936,7 +937,13 @@ WITH unfinished AS (
 ), restocks AS (
   SELECT o.item, 'refund ' || f.number || ' of ' || o.order_id AS request_id, f.restock AS units, f.created_at
   FROM pawl.charge_operations AS f JOIN pawl.orders AS o ON o.order_no = f.order_no
-  WHERE f.restock IS NOT NULL AND o.item > $2 AND ($3::text = '' OR o.item <= $3::text)
+  WHERE f.restock IS NOT NULL AND f.lines IS NULL AND o.item > $2 AND ($3::text = '' OR o.item <= $3::text)
+  UNION ALL
+  SELECT l.item, 'refund ' || f.number || ' of ' || o.order_id, sum(l.quantity)::integer, f.created_at
+  FROM pawl.charge_operations AS f JOIN pawl.orders AS o ON o.order_no = f.order_no
+  CROSS JOIN LATERAL json_to_recordset(f.lines) AS l(item text, quantity integer, restock boolean)
+  WHERE f.restock IS NOT NULL AND l.restock AND l.item > $2 AND ($3::text = '' OR l.item <= $3::text)
+  GROUP BY o.order_id, f.number, l.item, f.created_at
 ), returned AS (
   SELECT coalesce(s.item, r.item) AS item, min(coalesce(s.request_id, r.request_id)) AS broken
   FROM (SELECT item, version, at, kind, request_id, change, on_hand, sold, last_on_hand, last_sold FROM movements AS q WHERE q.kind = 'restock') AS s

@@ -3,7 +3,9 @@ package engine
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/govalues/decimal"
@@ -20,15 +22,45 @@ import (
 // ChargeOperation is what a request asks to be done to the charge of a completed order: its Verb says what.
 type ChargeOperation struct {
 	Amount  *decimal.Decimal // nil: the rest of the charge
-	Restock int32            // units to return to stock
+	Restock int32            // units to return to stock, of an order of one item
+
+	// Lines are what it is about, of an order with lines. Without an Amount, it is the sum of their amounts.
+	Lines []orders.LineUnits
 }
 
-// amountOf is its amount.
-func (c *ChargeOperation) amountOf(o *orders.Order) decimal.Decimal {
-	if c.Amount == nil {
-		return orders.Refundable(o)
+// demand is what a charge operation comes to, for an order as it is.
+type demand struct {
+	amount  decimal.Decimal
+	restock int32
+	lines   []orders.OperationLine
+	refusal string // why the order does not have its lines; empty: it has
+}
+
+func (c *ChargeOperation) of(o *orders.Order) demand {
+	d := demand{restock: c.Restock}
+	if c.Lines != nil {
+		d.lines, d.refusal = orders.OperationLines(o, orders.OperationRefund, c.Lines)
+		d.restock = orders.RestockOfLines(d.lines)
 	}
-	return *c.Amount
+	switch {
+	case c.Amount != nil:
+		d.amount = *c.Amount
+	case c.Lines != nil:
+		d.amount = orders.AmountOfLines(d.lines)
+	default:
+		d.amount = orders.Refundable(o)
+	}
+	return d
+}
+
+// parts distinguish it from others with the same request id.
+func (c *ChargeOperation) parts() []string {
+	amount := "" // all that is left
+	if c.Amount != nil {
+		amount = c.Amount.Trim(0).String()
+	}
+	lines, _ := json.Marshal(c.Lines) // our own type
+	return []string{amount, strconv.Itoa(int(c.Restock)), string(lines)}
 }
 
 // aboutCharge reports whether the request asks for a charge operation or settles one.
@@ -53,13 +85,16 @@ func (e *Engine) judgeChargeOperation(o *orders.Order, q *Request) (*change, err
 // refundRefusal is the code why an order can't be refunded, or empty.
 func (e *core) refundRefusal(o *orders.Order, r *ChargeOperation) string {
 	p, known := e.policies.byVersion(o.Policy)
-	amount := r.amountOf(o)
+	wants := r.of(o)
 	switch {
 	case o.Status != fsm.Completed:
 		return orders.RefusedState
-	case amount.Cmp(orders.Refundable(o)) > 0 || !amount.IsPos():
+	case wants.refusal != "":
+		return wants.refusal
+	case wants.amount.Cmp(orders.Refundable(o)) > 0 || !wants.amount.IsPos():
 		return orders.RefusedRefundTooLarge
-	case r.Restock > orders.Restockable(o, !known || !p.Step(fsm.Reserve).Executor.Remote()):
+	case o.Lines != nil && r.Restock > 0, // of which item?
+		wants.restock > orders.Restockable(o, !known || !p.Step(fsm.Reserve).Executor.Remote()):
 		return orders.RefusedRestockTooLarge
 	case known && p.Step(fsm.Charge).Executor == policy.HTTP && p.Step(fsm.Charge).RefundURL == "":
 		return orders.RefusedNoRefundURL
@@ -75,8 +110,9 @@ func (e *Engine) operationsAfter(o *orders.Order, q *Request) []orders.ChargeOpe
 		if p, known := e.policies.byVersion(o.Policy); known && !p.Step(fsm.Charge).Executor.Remote() {
 			state = orders.OperationDone
 		}
+		wants := q.ChargeOperation.of(o)
 		return append(operations, orders.ChargeOperation{
-			Number: int32(len(operations)) + 1, Kind: string(q.Verb), State: state, Amount: q.ChargeOperation.amountOf(o), Restock: q.ChargeOperation.Restock,
+			Number: int32(len(operations)) + 1, Kind: string(q.Verb), State: state, Amount: wants.amount, Restock: wants.restock, Lines: wants.lines,
 			Reason: q.Reason, RequestID: q.RequestID, CreatedAt: e.now(),
 		})
 	}
@@ -244,6 +280,7 @@ func (e *remote) operationRequest(ctx context.Context, row *db.ChargeOperationsC
 	}
 	request.Amount, request.Reference = row.Amount, or(row.Order.ChargeReference)
 	request.RefundID, request.Reason, request.RefundReference = row.RequestID, row.Reason, row.Reference
+	request.RefundLines = row.Lines
 	return request, nil
 }
 

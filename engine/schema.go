@@ -44,6 +44,7 @@ var needed = map[string][]string{
 	"pawl.no_effects":                              {"SELECT"},
 	"pawl.note_token_use(text)":                    {"EXECUTE"},
 	"pawl.open_session(bytea, bytea, bytea, inet)": {"EXECUTE"},
+	"pawl.operation_lines_fault(bigint, integer)":  {"EXECUTE"},
 	"pawl.current_numbering":                       {"SELECT"},
 	"pawl.order_numbering":                         {"SELECT", "INSERT", "UPDATE"},
 	"pawl.orders":                                  {"SELECT", "INSERT", "UPDATE"},

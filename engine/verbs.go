@@ -178,11 +178,7 @@ func (q *Request) fingerprint() []byte {
 		parts = append(parts, d.Reference, d.State, d.Amount.Trim(0).String())
 	}
 	if r := q.ChargeOperation; r != nil {
-		amount := "" // all that is left
-		if r.Amount != nil {
-			amount = r.Amount.Trim(0).String()
-		}
-		parts = append(parts, amount, strconv.Itoa(int(r.Restock)))
+		parts = append(parts, r.parts()...)
 	}
 	return fingerprint(parts...)
 }
@@ -199,7 +195,7 @@ func (q *Request) fingerprintNames() []string {
 		names = append(names, "reference", "state", "amount")
 	}
 	if q.ChargeOperation != nil {
-		names = append(names, "amount", "restock")
+		names = append(names, "amount", "restock", "lines")
 	}
 	return names
 }
@@ -530,8 +526,9 @@ func (e *Engine) ask(ctx context.Context, o *orders.Order, q *Request, c *change
 			RequestID: db.Optional(q.RequestID), Fingerprint: q.fingerprint()})
 		return writtenOrders(rows), err
 	case q.Verb == orders.Refund:
+		wants := q.ChargeOperation.of(o)
 		rows, err := e.query.ChargeOperationAsk(ctx, db.ChargeOperationAskParams{
-			OrderNo: o.OrderNo, Seq: o.Seq, Amount: q.ChargeOperation.amountOf(o), Restock: db.Optional(max(q.ChargeOperation.Restock, 0)),
+			OrderNo: o.OrderNo, Seq: o.Seq, Amount: wants.amount, Restock: db.Optional(wants.restock), Lines: orders.FormatOperationLines(wants.lines),
 			Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: db.Optional(q.OnBehalfOf), Reason: db.Optional(q.Reason),
 			RequestID: db.Optional(q.RequestID), Fingerprint: q.fingerprint()})
 		return writtenOrders(rows), err

@@ -273,6 +273,8 @@ func (d *decoder) value(pointer string, s *huma.Schema, v reflect.Value) {
 		v.SetString(d.text(pointer, *s.MaxLength))
 	case s.Type == huma.TypeString:
 		v.SetString(d.anyText(pointer))
+	case s.Type == huma.TypeBoolean:
+		v.SetBool(d.boolean(pointer))
 	case s.Type == huma.TypeInteger:
 		v.SetInt(d.integer(pointer, int64(*s.Minimum), int64(*s.Maximum)))
 	case s.Type == huma.TypeArray:
@@ -293,6 +295,14 @@ func (d *decoder) word(pointer string, known []any) string {
 		d.fault(pointer, "unknown_word", mustBeOneOf+strings.Join(words, ", ")+suggestion(word, words))
 	}
 	return word
+}
+
+func (d *decoder) boolean(pointer string) bool {
+	text := string(d.skip())
+	if text != "true" && text != "false" {
+		d.fault(pointer, "wrong_type", "must be true or false")
+	}
+	return text == "true"
 }
 
 // anyText reads any string, or null as an empty one: the answer of a provider must not be rejected for a field that
@@ -332,8 +342,10 @@ func (d *decoder) object(pointer string, v reflect.Value) {
 		return
 	}
 	known := fieldsOf(v.Type())
+	given := make([]string, 0, 4)
 	d.members(func(raw []byte) {
 		name := string(raw)
+		given = append(given, name)
 		if field, ok := known.named[name]; ok {
 			d.value(pointer+field.pointer, field.schema, v.FieldByIndex(field.index))
 			return
@@ -341,4 +353,7 @@ func (d *decoder) object(pointer string, v reflect.Value) {
 		d.fault(pointer+"/"+pointerEscape.Replace(name), unknownField, "is not a known field")
 		d.skip()
 	})
+	for _, name := range known.required {
+		d.require(slices.Contains(given, name), pointer+"/"+name)
+	}
 }

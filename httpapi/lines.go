@@ -98,7 +98,6 @@ func (r *lineCheck) read(at string, l *lineInput) {
 	if line.Kind == orders.LineItem {
 		line.Kind = ""
 	}
-	r.require(l.Item != "" || r.faulty(at+"/item"), at+"/item")
 	switch {
 	case l.Amount.amountInput != nil:
 		line.Amount = r.amount(at+"/amount", l)

@@ -11,6 +11,7 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
+	"pawl/internal/events"
 	"pawl/internal/orders"
 )
 
@@ -74,17 +75,19 @@ func disputeOf(d *orders.ReportedDispute) dispute {
 
 // refund is a requested refund.
 type refund struct {
-	Refund     int32      `json:"refund" minimum:"1" doc:"Its number, from 1."`
-	State      string     `json:"state" enum:"pending,in_doubt,accepted,done,failed" doc:"pending: not refunded yet. in_doubt: it was sent, and the outcome is unknown. accepted: the provider will do it. done and failed are final, except that done becomes failed if a bank returns the money."`
-	Amount     string     `json:"amount" pattern:"^[0-9]+([.][0-9]+)?$" doc:"A decimal." example:"12.50"`
-	Restock    int32      `json:"restock,omitempty" minimum:"1" doc:"Units returned to stock."`
-	Reason     string     `json:"reason,omitempty"`
-	RequestID  string     `json:"requestId,omitempty"`
-	CreatedAt  time.Time  `json:"createdAt"`
-	FinishedAt *time.Time `json:"finishedAt,omitempty" doc:"When it succeeded or failed."`
-	Reference  string     `json:"reference,omitempty" doc:"The provider's name for the refund."`
-	Code       string     `json:"code,omitempty" doc:"Why it is not done, for programs. step_result: a person reported the outcome."`
-	Detail     string     `json:"detail,omitempty" doc:"Why it is not done, for people."`
+	Refund  int32  `json:"refund" minimum:"1" doc:"Its number, from 1."`
+	State   string `json:"state" enum:"pending,in_doubt,accepted,done,failed" doc:"pending: not refunded yet. in_doubt: it was sent, and the outcome is unknown. accepted: the provider will do it. done and failed are final, except that done becomes failed if a bank returns the money."`
+	Amount  string `json:"amount" pattern:"^[0-9]+([.][0-9]+)?$" doc:"A decimal." example:"12.50"`
+	Restock int32  `json:"restock,omitempty" minimum:"1" doc:"Units returned to stock."`
+
+	Lines      []events.RefundLine `json:"lines,omitempty" nullable:"false" doc:"What was refunded, if the request named lines. Their amounts are what the units cost, even if the refund has another amount."`
+	Reason     string              `json:"reason,omitempty"`
+	RequestID  string              `json:"requestId,omitempty"`
+	CreatedAt  time.Time           `json:"createdAt"`
+	FinishedAt *time.Time          `json:"finishedAt,omitempty" doc:"When it succeeded or failed."`
+	Reference  string              `json:"reference,omitempty" doc:"The provider's name for the refund."`
+	Code       string              `json:"code,omitempty" doc:"Why it is not done, for programs. step_result: a person reported the outcome."`
+	Detail     string              `json:"detail,omitempty" doc:"Why it is not done, for people."`
 }
 
 type steps struct {
@@ -257,8 +260,15 @@ func transitionOf(row *db.Transition) transition {
 }
 
 func refundOf(r *orders.ChargeOperation) refund {
+	lines := each(r.Lines, func(l *orders.OperationLine) events.RefundLine {
+		line := events.RefundLine{Line: l.Number, EventLine: events.EventLine{Item: l.Item, Quantity: l.Quantity, Kind: l.Kind}, Restock: l.Restock}
+		if l.Amount != nil {
+			line.Amount = l.Amount.String()
+		}
+		return line
+	})
 	return refund{
-		Refund: r.Number, State: r.State, Amount: r.Amount.String(), Restock: r.Restock, Reason: r.Reason, RequestID: r.RequestID,
+		Lines: lines, Refund: r.Number, State: r.State, Amount: r.Amount.String(), Restock: r.Restock, Reason: r.Reason, RequestID: r.RequestID,
 		CreatedAt: r.CreatedAt.UTC(), FinishedAt: utc(r.FinishedAt), Reference: r.Reference, Code: r.Code, Detail: r.Detail,
 	}
 }

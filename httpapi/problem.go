@@ -294,7 +294,7 @@ var kinds = []kind{
 		Title:  "You cannot approve an order that you submitted.",
 		Advice: "The policy of the order has approver: another. Send the approval with a token of another name."},
 	{Code: "refund_too_large", Status: http.StatusConflict, matches: refused(orders.RefusedRefundTooLarge),
-		Title: "The refund exceeds what is left of the charge.",
+		Title: "The refund exceeds what is left of the charge, or of a line.",
 		Advice: "All refunds that have not failed count, including pending ones and those in doubt. The problem " +
 			"contains the order with its refunds. To refund all that is left, omit the amount."},
 	{Code: "restock_too_large", Status: http.StatusConflict, matches: refused(orders.RefusedRestockTooLarge),

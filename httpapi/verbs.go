@@ -222,10 +222,18 @@ var refundOperation = verbOperation(orders.Refund, "Refund a completed order",
 
 type refundBody struct {
 	Amount    amountInput `json:"amount,omitempty" doc:"How much; more than 0. Defaults to all that is left." example:"12.50"`
-	Restock   *int32      `json:"restock,omitempty" minimum:"1" maximum:"2147483647" doc:"Units to return to stock at once, whatever the outcome of the refund."`
+	Restock   *int32      `json:"restock,omitempty" minimum:"1" maximum:"2147483647" doc:"Units to return to stock at once, whatever the outcome of the refund. For an order of one item."`
+	Lines     []lineUnits `json:"lines,omitempty" nullable:"false" minItems:"1" maxItems:"200" doc:"For an order with lines: what is refunded. Without an amount, the refund is of their amounts. Refunds of all units of a line add up to its amount; those of some are rounded half up."`
 	Reason    string      `json:"reason" minLength:"1" maxLength:"1000" doc:"Why; recorded in the history, and sent to an http provider." example:"one is broken"`
 	RequestID string      `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this refund, so that it is done once. Required, here or as Idempotency-Key." example:"ticket-4712"`
 	VerbBody
+}
+
+// lineUnits are units of a line of an order.
+type lineUnits struct {
+	Line     int32 `json:"line" minimum:"1" maximum:"200" doc:"The line, counted from 1 in the order of the order." example:"2"`
+	Quantity int32 `json:"quantity" minimum:"1" maximum:"1000000" doc:"How many of its units." example:"1"`
+	Restock  bool  `json:"restock,omitempty" doc:"Return these units to stock at once, whatever the outcome of the refund."`
 }
 
 func (b refundBody) asks() VerbBody {
@@ -248,12 +256,15 @@ func (s *server) refund(w http.ResponseWriter, r *sent[refundBody]) error {
 	return s.do(w, r.Request, &q, nil)
 }
 
-// readRefund reads a refund. The currency of the order limits the digits of its amount.
+// readRefund reads a refund. The currency of the order limits the digits of its amount, and its lines may have none.
 func (s *server) readRefund(ctx context.Context, body *refundBody, q *engine.Request) (*engine.ChargeOperation, error) {
 	if q.RequestID == "" {
 		return nil, refundWithoutID()
 	}
-	if body.Amount == nil {
+	if body.Lines != nil && body.Restock != nil {
+		return nil, newProblem("invalid_input", "", fieldError{Pointer: "/restock", Code: "exclusive", Detail: "must not be given with lines, which say it themselves"})
+	}
+	if body.Amount == nil && body.Lines == nil {
 		return &engine.ChargeOperation{Restock: or(body.Restock, 0)}, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
@@ -263,8 +274,14 @@ func (s *server) readRefund(ctx context.Context, body *refundBody, q *engine.Req
 		return nil, err
 	}
 	refund, fault := refundIn(body.Amount, or(body.Restock, 0), o.Currency)
+	if lines := orders.ParseLines(o.Lines); body.Amount == nil && lines != nil && lines[0].Amount == nil {
+		fault = &fieldError{Pointer: "/amount", Code: "required", Detail: "is required, because the lines of the order have no amounts"}
+	}
 	if fault != nil {
 		return nil, newProblem("invalid_input", "", *fault)
+	}
+	for _, l := range body.Lines {
+		refund.Lines = append(refund.Lines, orders.LineUnits{Line: int(l.Line), Quantity: l.Quantity, Restock: l.Restock})
 	}
 	return refund, nil
 }

@@ -409,6 +409,47 @@ func (a answer) refunds(t testing.TB) string {
 	return strings.Join(text, "; ")
 }
 
+func TestRefundByLineOverHTTP(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.stock(t, "cup", `{"onHand":5}`).wantStatus(t, 200)
+	b.process(t, `{"orderId":"o","amount":"16.99","lines":[{"item":"cup","quantity":3,"amount":10},{"item":"tea","amount":2},{"item":"by air","kind":"shipping","amount":4.99}]}`).wantStatus(t, 200)
+	b.process(t, `{"orderId":"free","amount":"16.99","lines":[{"item":"cup"},{"item":"tea"}]}`).wantStatus(t, 200)
+	b.process(t, `{"orderId":"one","amount":"16.99","item":"cup"}`).wantStatus(t, 200)
+	for body, want := range map[string]string{
+		`{"reason":"r","requestId":"x","lines":[]}`:                                      "/lines",
+		`{"reason":"r","requestId":"x","lines":[{"quantity":1}]}`:                        "/lines/0/line",
+		`{"reason":"r","requestId":"x","lines":[{"line":1}]}`:                            "/lines/0/quantity",
+		`{"reason":"r","requestId":"x","lines":[{"line":0,"quantity":1}]}`:               "/lines/0/line",
+		`{"reason":"r","requestId":"x","lines":[{"line":1,"quantity":1}],"restock":1}`:   "/restock",
+		`{"reason":"r","requestId":"x","lines":[{"line":1,"quantity":1,"restok":true}]}`: "/lines/0/restok",
+	} {
+		if p := b.verb(t, "o/refunds", body).wantProblem(t, 422, "invalid_input"); p.Errors[0].Pointer != want {
+			t.Errorf("%s: %+v", body, p.Errors)
+		}
+	}
+	if p := b.verb(t, "free/refunds", `{"reason":"r","requestId":"x","lines":[{"line":1,"quantity":1}]}`).wantProblem(t, 422, "invalid_input"); p.Errors[0].Pointer != "/amount" {
+		t.Errorf("%+v", p.Errors)
+	}
+	for orderID, line := range map[string]string{
+		"o": `{"line":1,"quantity":4}`, "one": `{"line":1,"quantity":1}`,
+	} {
+		b.verb(t, orderID+"/refunds", `{"reason":"r","requestId":"x","lines":[`+line+`]}`).wantProblem(t, 409, "refund_too_large")
+	}
+	b.verb(t, "o/refunds", `{"reason":"r","requestId":"x","lines":[{"line":3,"quantity":1,"restock":true}]}`).wantProblem(t, 409, "restock_too_large")
+	b.verb(t, "o/refunds", `{"reason":"r","requestId":"x","amount":1,"restock":1}`).wantProblem(t, 409, "restock_too_large")
+	body := `{"reason":"r","requestId":"x","lines":[{"line":1,"quantity":2,"restock":true},{"line":3,"quantity":1}]}`
+	const lines = `"amount":"11.66","restock":2,"lines":[{"line":1,"item":"cup","quantity":2,"amount":"6.67","restock":true},{"line":3,"item":"by air","quantity":1,"amount":"4.99","kind":"shipping"}]`
+	assert.Contains(t, b.verb(t, "o/refunds?dryRun=true", body).body, lines)
+	assert.Contains(t, b.verb(t, "o/refunds", body).body, lines)
+	assert.Contains(t, b.get(t, "/api/orders/o").body, lines)
+	b.verb(t, "o/refunds", `{"reason":"r","requestId":"x","lines":[{"line":1,"quantity":2},{"line":3,"quantity":1}]}`).wantProblem(t, 422, "idempotency_key_reused")
+	if item := b.get(t, "/api/inventory/cup").decoded(t); item.OnHand != 2 {
+		t.Errorf("%+v", item)
+	}
+	b.verb(t, "free/refunds", `{"reason":"r","requestId":"x","amount":"9","lines":[{"line":1,"quantity":1,"restock":true}]}`).wantStatus(t, 200)
+}
+
 func TestRefundsOverHTTP(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -110,6 +110,7 @@ CREATE TABLE pawl.charge_operations (
   request_id  text,
   code        text,                 -- why it is not done, or step_result if a person said so
   detail      text,
+  lines       json,                 -- the lines of the order that it is about, with their units and amounts; null: it does not say
   CONSTRAINT charge_operations_pkey PRIMARY KEY (order_no, generation, number)
 ) WITH (vacuum_truncate = false);
 CREATE UNIQUE INDEX charge_operations_request ON pawl.charge_operations (order_no, request_id) WHERE request_id IS NOT NULL; -- part of its key
@@ -148,6 +149,42 @@ BEGIN
   RETURN NULL;
 END $$;
 
+-- What is wrong with the lines of the operations of an order, by kind: units that the order does not have, or amounts
+-- that are not those of the line. Units that were put back stay so if their refund fails. Null: nothing.
+CREATE FUNCTION pawl.operation_lines_fault(order_no bigint, generation integer) RETURNS text LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT string_agg(format('%s of line %s: %s units at %s, %s put back, ordered %s at %s', s.kind, s.line, s.units, s.amount, s.restocked,
+    coalesce(s.quantity, 0), s.ordered), ', ' ORDER BY s.kind, s.line)
+  FROM (
+    SELECT f.kind, l.line, b.quantity, b.amount AS ordered,
+      coalesce(sum(l.quantity) FILTER (WHERE f.state <> 'failed'), 0) AS units,
+      coalesce(sum(l.quantity) FILTER (WHERE l.restock), 0) AS restocked,
+      CASE WHEN b.amount IS NOT NULL THEN coalesce(sum(l.amount) FILTER (WHERE f.state <> 'failed'), 0) END AS amount,
+      bool_and(l.quantity > 0 AND l.item = b.item AND l.kind IS NOT DISTINCT FROM b.kind AND (l.amount IS NULL) = (b.amount IS NULL)
+        AND (l.restock IS NOT TRUE OR l.kind IS NULL AND f.kind = 'refund')) AS matches
+    FROM pawl.charge_operations AS f
+    CROSS JOIN LATERAL json_to_recordset(f.lines) AS l(line bigint, item text, kind text, quantity bigint, amount numeric, restock boolean)
+    LEFT JOIN (pawl.orders AS o CROSS JOIN LATERAL ROWS FROM (
+        json_to_recordset(o.lines) AS (item text, kind text, quantity bigint, amount numeric)) WITH ORDINALITY AS b(item, kind, quantity, amount, line))
+      ON o.order_no = f.order_no AND b.line = l.line
+    WHERE f.order_no = $1 AND f.generation = $2 AND f.number > 0
+    GROUP BY f.kind, l.line, b.quantity, b.amount) AS s
+  WHERE (s.matches AND s.units <= s.quantity AND s.restocked <= s.quantity
+    AND (s.ordered IS NULL OR CASE WHEN s.units = s.quantity THEN s.amount = s.ordered ELSE abs(s.amount) <= abs(s.ordered) END)) IS NOT TRUE
+$$;
+
+CREATE FUNCTION pawl.guard_operation_lines() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  fault text := pawl.operation_lines_fault(NEW.order_no, NEW.generation); -- charge_operations_guard has locked the charge
+  lined boolean := (SELECT o.lines IS NOT NULL FROM pawl.orders AS o WHERE o.order_no = NEW.order_no);
+  restocked bigint := (SELECT sum(l.quantity) FROM json_to_recordset(NEW.lines) AS l(quantity bigint, restock boolean) WHERE l.restock);
+BEGIN
+  IF fault IS NOT NULL OR lined AND NEW.restock IS DISTINCT FROM restocked THEN
+    RAISE EXCEPTION 'order_no %: %', NEW.order_no, coalesce(fault, 'the lines of operation ' || NEW.number || ' put back ' || coalesce(restocked, 0) || ' units')
+      USING ERRCODE = 'check_violation', CONSTRAINT = 'charge_operations_guard';
+  END IF;
+  RETURN NULL;
+END $$;
+
 CREATE FUNCTION pawl.refuse_charge_operation_change() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   RAISE EXCEPTION 'order_no %: what charge operation % is about does not change, nor what has failed', OLD.order_no, OLD.number
@@ -157,10 +194,12 @@ END $$;
 
 -- The sum of the refunds that have not failed must not exceed the charge, nor their units the order.
 CREATE TRIGGER charge_operations_guard AFTER INSERT ON pawl.charge_operations FOR EACH ROW WHEN (NEW.number <> 0) EXECUTE FUNCTION pawl.guard_charge_operation();
+CREATE TRIGGER charge_operations_guard_lines AFTER INSERT ON pawl.charge_operations FOR EACH ROW
+  WHEN (NEW.number <> 0 AND num_nonnulls(NEW.lines, NEW.restock) > 0) EXECUTE FUNCTION pawl.guard_operation_lines();
 CREATE TRIGGER charge_operations_guard_change AFTER UPDATE ON pawl.charge_operations FOR EACH ROW WHEN (OLD.number <> 0 AND (
-  (NEW.order_no, NEW.generation, NEW.number, NEW.kind, NEW.amount, NEW.currency, coalesce(NEW.restock, 0),
+  (NEW.order_no, NEW.generation, NEW.number, NEW.kind, NEW.amount, NEW.currency, coalesce(NEW.restock, 0), coalesce(NEW.lines::text, ''),
     coalesce(NEW.executor, ''), coalesce(NEW.request_id, ''))
-  <> (OLD.order_no, OLD.generation, OLD.number, OLD.kind, OLD.amount, OLD.currency, coalesce(OLD.restock, 0),
+  <> (OLD.order_no, OLD.generation, OLD.number, OLD.kind, OLD.amount, OLD.currency, coalesce(OLD.restock, 0), coalesce(OLD.lines::text, ''),
     coalesce(OLD.executor, ''), coalesce(OLD.request_id, ''))
   OR NEW.state <> OLD.state AND OLD.state = 'failed')
 ) EXECUTE FUNCTION pawl.refuse_charge_operation_change();
@@ -268,7 +307,7 @@ CREATE VIEW pawl.full_orders AS
 SELECT o.*, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
   c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt,
   (CASE WHEN o.charge_operations IS NOT NULL THEN (
-    SELECT jsonb_agg(jsonb_strip_nulls(jsonb_build_object('number', f.number, 'kind', f.kind, 'state', f.state, 'amount', f.amount::text, 'restock', f.restock,
+    SELECT jsonb_agg(jsonb_strip_nulls(jsonb_build_object('number', f.number, 'kind', f.kind, 'state', f.state, 'amount', f.amount::text, 'restock', f.restock, 'lines', f.lines,
       'reason', f.reason, 'requestId', f.request_id, 'createdAt', f.created_at, 'finishedAt', f.finished_at,
       'reference', f.reference, 'code', f.code, 'detail', f.detail)) ORDER BY f.number)
     FROM pawl.charge_operations AS f WHERE f.order_no = o.order_no AND f.generation = o.generation AND f.number > 0) END)::jsonb AS charge_operation_list,
@@ -294,6 +333,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT m.order_no, m.size, sum(m.size) OVER (ORDER BY array_position(page, m.order_no)) AS total
     FROM (
       SELECT o.order_no, 1000 * (coalesce(o.charge_operations, 0) + coalesce(o.disputes, 0)) + coalesce(octet_length(o.action::text), 0)
+        + (1 + coalesce(o.charge_operations, 0)) * coalesce(octet_length(o.lines::text), 0)
         + coalesce(CASE WHEN pg_column_compression(o.metadata) IS NULL THEN pg_column_size(o.metadata)
           ELSE octet_length(o.metadata::text) END, 0) AS size
       FROM pawl.orders AS o WHERE o.order_no = ANY(page)) AS m) AS s
@@ -335,6 +375,8 @@ DROP FUNCTION pawl.guard_dispute();
 DROP DOMAIN pawl.dispute_state;
 DROP TABLE pawl.charge_operations;
 DROP FUNCTION pawl.refuse_charge_operation_change();
+DROP FUNCTION pawl.guard_operation_lines();
+DROP FUNCTION pawl.operation_lines_fault(bigint, integer);
 DROP FUNCTION pawl.guard_charge_operation();
 DROP DOMAIN pawl.charge_operation_state;
 DROP DOMAIN pawl.charge_operation_kind;

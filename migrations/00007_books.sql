@@ -35,7 +35,7 @@ FROM pawl.orders o JOIN pawl.charges c ON c.order_no = o.order_no;
 CREATE VIEW books.refunds AS
 SELECT o.order_id::text, r.generation, r.amount::numeric, r.currency, r.created_at, r.reference,
   r.number AS refund, r.state::text, r.restock::integer, coalesce(r.executor, 'ledger') AS executor, r.reason, r.request_id,
-  r.claims, r.due_at, r.sent_at, CASE WHEN r.number = 0 THEN r.created_at ELSE r.finished_at END AS finished_at, r.code, r.detail
+  r.claims, r.due_at, r.sent_at, CASE WHEN r.number = 0 THEN r.created_at ELSE r.finished_at END AS finished_at, r.code, r.detail, r.lines
 FROM pawl.orders o JOIN pawl.charge_operations r ON r.order_no = o.order_no AND r.kind = 'refund';
 
 -- What was reported about disputes, as it came. A dispute without a row that says won or lost is open.

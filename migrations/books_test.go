@@ -25,7 +25,7 @@ var bookColumns = map[string]string{
 		"refunded_at timestamp with time zone, executor text, reference text, in_doubt boolean, captured_at timestamp with time zone",
 	"refunds": "order_id text, generation integer, amount numeric, currency text, created_at timestamp with time zone, reference text, " +
 		"refund integer, state text, restock integer, executor text, reason text, request_id text, claims integer, " +
-		"due_at timestamp with time zone, sent_at timestamp with time zone, finished_at timestamp with time zone, code text, detail text",
+		"due_at timestamp with time zone, sent_at timestamp with time zone, finished_at timestamp with time zone, code text, detail text, lines json",
 	"reservations": "order_id text, generation integer, item text, quantity integer, state text, " +
 		"created_at timestamp with time zone, released_at timestamp with time zone, executor text, reference text, in_doubt boolean, line smallint",
 	"disputes": "order_id text, reference text, state text, amount numeric, currency text, reason text, " +

@@ -229,6 +229,51 @@ func TestRefundsStayWithinTheOrder(t *testing.T) {
 	c.refused("23514 charge_operation_state", `UPDATE charge_operations SET state = 'undone'`)
 }
 
+// TestRefundsStayWithinTheLines: no more units of a line are refunded or put back than were ordered, and all of them for
+// its amount.
+func TestRefundsStayWithinTheLines(t *testing.T) {
+	t.Parallel()
+	c := connect(t, dbtest.New(t))
+	c.do(`INSERT INTO orders (order_id, status, due_at, currency, item, quantity, amount, lines)
+		SELECT 'planted', 'pending', now(), 'USD', '', 4, 12, $1::text::json`,
+		`[{"item":"tea","quantity":3,"amount":"10.00"},{"item":"cup","quantity":1,"amount":"3.00"},{"item":"by air","quantity":1,"amount":"-1.00","kind":"discount"}]`)
+	for _, state := range path(fsm.Completed) {
+		c.do(change, "planted", state, 0)
+	}
+	c.do(`INSERT INTO charges (order_no, generation, currency, amount) SELECT ` + numberOf + `, 0, 'USD', 12`)
+	c.do(`INSERT INTO reservations (order_no, generation, line, item, quantity) SELECT ` + numberOf + `, 0, x.line, x.item, x.quantity
+		FROM (VALUES (1, 'cup', 1), (2, 'tea', 3)) AS x(line, item, quantity)`)
+	const ask = `INSERT INTO charge_operations (order_no, generation, number, currency, amount, restock, request_id, lines)
+		SELECT ` + numberOf + `, 0, $1::integer, 'USD', 1, nullif($2::integer, 0), 'id ' || $1, $3::text::json`
+	for lines, restock := range map[string]int{
+		`[{"line":1,"item":"tea","quantity":4,"amount":"10.00"}]`:                                                     0,
+		`[{"line":1,"item":"tea","quantity":3,"amount":"9.99"}]`:                                                      0,
+		`[{"line":1,"item":"tea","quantity":1,"amount":"10.01"}]`:                                                     0,
+		`[{"line":1,"item":"tea","quantity":0,"amount":"1.00"}]`:                                                      0,
+		`[{"line":1,"item":"cup","quantity":1,"amount":"3.33"}]`:                                                      0,
+		`[{"line":1,"item":"tea","quantity":1}]`:                                                                      0,
+		`[{"line":1,"item":"tea","quantity":1,"amount":"3.33","restock":true}]`:                                       0,
+		`[{"line":1,"item":"tea","quantity":1,"amount":"3.33"}]`:                                                      1,
+		`[{"line":2,"item":"cup","quantity":1,"amount":"3.00"},{"line":2,"item":"cup","quantity":1,"amount":"0.00"}]`: 0,
+		`[{"line":3,"item":"by air","quantity":1,"amount":"-1.00","kind":"discount","restock":true}]`:                 1,
+		`[{"line":3,"item":"by air","quantity":1,"amount":"-1.00"}]`:                                                  0,
+		`[{"line":4,"item":"tea","quantity":1}]`:                                                                      0,
+		`[{"item":"tea","quantity":1}]`:                                                                               0,
+	} {
+		if err := c.try(ask, 1, restock, lines); err == nil || pg.Describe(err) != refundsGuard {
+			t.Errorf("%s: %v", lines, err)
+		}
+	}
+	c.refused(refundsGuard, askRefund, 1, "1", 1) // of which item?
+	c.do(ask, 1, 2, `[{"line":1,"item":"tea","quantity":2,"amount":"6.67","restock":true},{"line":3,"item":"by air","quantity":1,"amount":"-1.00","kind":"discount"}]`)
+	c.refused(refundsGuard, `UPDATE charge_operations SET lines = NULL`)
+	c.refused(refundsGuard, ask, 2, 0, `[{"line":1,"item":"tea","quantity":1,"amount":"3.34"}]`)
+	c.accepted(ask, 2, 1, `[{"line":1,"item":"tea","quantity":1,"amount":"3.33","restock":true}]`)
+	c.do(`UPDATE charge_operations SET state = 'failed'`)
+	c.refused(refundsGuard, ask, 2, 2, `[{"line":1,"item":"tea","quantity":2,"amount":"6.67","restock":true}]`) // these are back
+	c.accepted(ask, 2, 0, `[{"line":1,"item":"tea","quantity":3,"amount":"10.00"}]`)
+}
+
 func TestDisputesAreFacts(t *testing.T) {
 	t.Parallel()
 	c := connect(t, dbtest.New(t))

@@ -12,20 +12,28 @@ WITH touched AS (
   WHERE o.order_no = @order_no AND o.seq = @seq AND o.ended_as = 'completed' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   RETURNING o.*
 ), asked AS (
-  INSERT INTO pawl.charge_operations (order_no, generation, number, currency, amount, state, executor, restock, reason, request_id, due_at, finished_at)
+  INSERT INTO pawl.charge_operations (order_no, generation, number, currency, amount, state, executor, restock, lines, reason, request_id, due_at, finished_at)
   SELECT k.order_no, k.generation, k.charge_operations, c.currency, sqlc.arg('amount')::pawl.money_amount,
-    CASE WHEN c.executor IS NULL THEN 'done' ELSE 'pending' END, c.executor, sqlc.narg('restock')::integer,
+    CASE WHEN c.executor IS NULL THEN 'done' ELSE 'pending' END, c.executor, sqlc.narg('restock')::integer, sqlc.narg('lines')::json,
     sqlc.narg('reason')::text, sqlc.narg('request_id')::text,
     CASE WHEN c.executor IS NOT NULL THEN now() END, CASE WHEN c.executor IS NULL THEN now() END
   FROM touched AS k JOIN pawl.charges AS c ON c.order_no = k.order_no AND c.generation = k.generation
-), restocked AS ( -- only here are units put back
-  UPDATE pawl.inventory AS i SET on_hand = i.on_hand + sqlc.narg('restock')::integer, version = i.version + 1
-  FROM touched AS k WHERE i.item = k.item AND i.tracked AND sqlc.narg('restock')::integer > 0
+), returned AS (
+  SELECT k.item, sqlc.narg('restock')::integer AS units FROM touched AS k WHERE k.lines IS NULL AND sqlc.narg('restock')::integer > 0
+  UNION ALL
+  SELECT l.item, sum(l.quantity)::integer
+  FROM touched AS k CROSS JOIN LATERAL json_to_recordset(sqlc.narg('lines')::json) AS l(item text, quantity integer, restock boolean)
+  WHERE l.restock GROUP BY l.item
+), restocked AS ( -- only here are units put back; the rows exist since the reservation, and are locked in the order of the items
+  INSERT INTO pawl.inventory AS i (item, on_hand)
+  SELECT r.item, r.units FROM returned AS r ORDER BY r.item COLLATE "C"
+  ON CONFLICT (item) DO UPDATE SET on_hand = i.on_hand + excluded.on_hand, version = i.version + 1 WHERE i.tracked
   RETURNING i.item, i.version, i.on_hand, i.sold
 ), movement AS (
   INSERT INTO pawl.stock_movements (item, version, kind, change, on_hand, sold, actor, on_behalf_of, reason, request_id)
-  SELECT r.item, r.version, 'restock', sqlc.narg('restock')::integer, r.on_hand, r.sold, @actor::text,
-    sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, 'refund ' || k.charge_operations || ' of ' || k.order_id FROM restocked AS r, touched AS k
+  SELECT r.item, r.version, 'restock', u.units, r.on_hand, r.sold, @actor::text,
+    sqlc.narg('on_behalf_of')::text, sqlc.narg('reason')::text, 'refund ' || k.charge_operations || ' of ' || k.order_id
+  FROM restocked AS r JOIN returned AS u ON u.item = r.item, touched AS k
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, on_behalf_of, reason, request_id, fingerprint)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, @verb::text,
@@ -41,9 +49,9 @@ WITH due AS MATERIALIZED (
 ), claimed AS (
   UPDATE pawl.charge_operations AS f SET due_at = now() + make_interval(secs => @lease_seconds::float8), claims = f.claims + 1
   FROM due AS d WHERE f.order_no = d.order_no AND f.generation = d.generation AND f.number = d.number
-  RETURNING f.order_no, f.generation, f.number, f.claims, f.state, f.amount, f.sent_at, f.reason, f.reference, f.code, f.request_id
+  RETURNING f.order_no, f.generation, f.number, f.claims, f.state, f.amount, f.sent_at, f.reason, f.reference, f.code, f.request_id, f.lines
 )
-SELECT c.number, c.claims, c.state::text AS state, c.amount, c.sent_at, coalesce(c.reason, '')::text AS reason,
+SELECT c.number, c.claims, c.state::text AS state, c.amount, c.lines, c.sent_at, coalesce(c.reason, '')::text AS reason,
   coalesce(c.reference, '')::text AS reference, coalesce(c.code, '')::text AS code, coalesce(c.request_id, '')::text AS request_id, sqlc.embed(o)
 FROM claimed AS c JOIN pawl.full_orders AS o ON o.order_no = c.order_no;
 

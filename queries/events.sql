@@ -207,7 +207,7 @@ SELECT e.event_no, e.epoch, e.order_no, e.item::text AS stock_item, e.seq, e.at:
   coalesce(e.on_behalf_of, '')::text AS on_behalf_of, coalesce(left(e.reason, 2000), '')::text AS reason, e.change, e.on_hand,
   coalesce(o.order_id, '')::text AS order_id, coalesce(o.amount, '')::text AS amount, coalesce(o.currency, '')::text AS currency,
   coalesce(o.item, '')::text AS item, coalesce(o.quantity, 0)::integer AS quantity, o.lines, coalesce(o.customer_id, '')::text AS customer_id,
-  coalesce(f.number, 0)::integer AS refund, coalesce(f.amount, '')::text AS refund_amount,
+  coalesce(f.number, 0)::integer AS refund, coalesce(f.amount, '')::text AS refund_amount, f.lines AS refund_lines,
   coalesce(f.in_ledger, false)::boolean AS refund_in_ledger
 FROM pawl.events AS e
 LEFT JOIN LATERAL ( -- one at a time: how many there will be is not known to the planner, which would read all orders
@@ -215,7 +215,7 @@ LEFT JOIN LATERAL ( -- one at a time: how many there will be is not known to the
   FROM pawl.orders AS w WHERE w.order_no = e.order_no LIMIT 1
 ) AS o ON true
 LEFT JOIN LATERAL (
-  SELECT r.number, r.amount::text AS amount, r.executor IS NULL AS in_ledger FROM pawl.charge_operations AS r
+  SELECT r.number, r.amount::text AS amount, r.lines, r.executor IS NULL AS in_ledger FROM pawl.charge_operations AS r
   WHERE e.verb ^@ 'refund' AND r.order_no = e.order_no AND r.number > 0
     AND CASE WHEN e.verb = 'refund' THEN r.request_id = e.request_id ELSE r.number = substring(e.reason FROM '^refund ([0-9]+)')::integer END LIMIT 1
 ) AS f ON true
@@ -230,7 +230,7 @@ SELECT k.event_no::bigint AS event_no, k.epoch::integer AS epoch, k.order_no::bi
   coalesce(e.on_behalf_of, '')::text AS on_behalf_of, coalesce(left(e.reason, 2000), '')::text AS reason, e.change, e.on_hand,
   coalesce(o.order_id, '')::text AS order_id, coalesce(o.amount, '')::text AS amount, coalesce(o.currency, '')::text AS currency,
   coalesce(o.item, '')::text AS item, coalesce(o.quantity, 0)::integer AS quantity, o.lines, coalesce(o.customer_id, '')::text AS customer_id,
-  coalesce(f.number, 0)::integer AS refund, coalesce(f.amount, '')::text AS refund_amount,
+  coalesce(f.number, 0)::integer AS refund, coalesce(f.amount, '')::text AS refund_amount, f.lines AS refund_lines,
   coalesce(f.in_ledger, false)::boolean AS refund_in_ledger
 FROM ROWS FROM (unnest(@event_nos::bigint[]), unnest(@epochs::integer[]), unnest(@order_nos::bigint[]),
   unnest(@items::text[]), unnest(@seqs::bigint[]))
@@ -247,7 +247,7 @@ LEFT JOIN LATERAL (
   FROM pawl.orders AS w WHERE w.order_no = k.order_no LIMIT 1
 ) AS o ON true
 LEFT JOIN LATERAL (
-  SELECT r.number, r.amount::text AS amount, r.executor IS NULL AS in_ledger FROM pawl.charge_operations AS r
+  SELECT r.number, r.amount::text AS amount, r.lines, r.executor IS NULL AS in_ledger FROM pawl.charge_operations AS r
   WHERE e.verb ^@ 'refund' AND r.order_no = k.order_no AND r.number > 0
     AND CASE WHEN e.verb = 'refund' THEN r.request_id = e.request_id ELSE r.number = substring(e.reason FROM '^refund ([0-9]+)')::integer END LIMIT 1
 ) AS f ON true;

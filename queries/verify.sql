@@ -128,7 +128,7 @@ WITH matched AS (
   FROM pawl.step_calls AS a WHERE a.order_no BETWEEN @first AND @last AND a.charge_operation IS NOT NULL GROUP BY a.order_no, a.generation, a.charge_operation
 ), asked AS (
   SELECT coalesce(f.order_no, a.order_no) AS order_no, coalesce(f.number, a.charge_operation) AS number, f.generation,
-    CASE WHEN f.state <> 'failed' THEN f.amount END AS amount, f.currency, f.restock, f.executor,
+    CASE WHEN f.state <> 'failed' THEN f.amount END AS amount, f.currency, f.restock, f.lines, f.executor,
     CASE WHEN f.order_no IS NULL THEN 'called for, but not asked for'
       WHEN f.number < 0 OR f.amount = 0 THEN 'a refund of nothing'
       WHEN f.state IN ('done', 'failed') AND f.finished_at IS NULL THEN f.state || ', but not when'
@@ -142,7 +142,7 @@ WITH matched AS (
 ), within AS (
   SELECT s.order_no, count(*) AS refunds, max(s.number) AS last, coalesce(sum(s.amount), 0) AS amount, coalesce(sum(s.restock), 0) AS restock,
     min(s.generation) AS oldest, max(s.generation) AS newest, min(s.currency) AS currency, max(s.currency) AS other,
-    bool_or(s.executor IS NULL) AS ledger, max(s.executor) AS executor,
+    bool_or(s.lines IS NOT NULL) AS lined, bool_or(s.executor IS NULL) AS ledger, max(s.executor) AS executor,
     string_agg('refund ' || s.number || ': ' || s.fault, ', ' ORDER BY s.number) AS fault
   FROM asked AS s GROUP BY s.order_no
 ), told AS (
@@ -170,6 +170,7 @@ WITH matched AS (
     CASE WHEN w.oldest <> o.generation OR w.newest <> o.generation THEN 'refunds of another generation' END,
     CASE WHEN w.currency <> c.currency OR w.other <> c.currency THEN 'refunds of another currency' END,
     CASE WHEN w.ledger <> (c.executor IS NULL) OR w.executor <> c.executor THEN 'refunded elsewhere than charged' END,
+    CASE WHEN w.lined THEN pawl.operation_lines_fault(o.order_no, o.generation) END,
     CASE WHEN w.restock > coalesce(s.quantity, 0)
       THEN w.restock || ' units put back, ' || coalesce(s.quantity, 0) || ' sold from this stock' END), '') AS fault
   FROM pawl.orders AS o
@@ -475,7 +476,13 @@ WITH unfinished AS (
 ), restocks AS (
   SELECT o.item, 'refund ' || f.number || ' of ' || o.order_id AS request_id, f.restock AS units, f.created_at
   FROM pawl.charge_operations AS f JOIN pawl.orders AS o ON o.order_no = f.order_no
-  WHERE f.restock IS NOT NULL AND o.item > @after AND (@upto::text = '' OR o.item <= @upto::text)
+  WHERE f.restock IS NOT NULL AND f.lines IS NULL AND o.item > @after AND (@upto::text = '' OR o.item <= @upto::text)
+  UNION ALL
+  SELECT l.item, 'refund ' || f.number || ' of ' || o.order_id, sum(l.quantity)::integer, f.created_at
+  FROM pawl.charge_operations AS f JOIN pawl.orders AS o ON o.order_no = f.order_no
+  CROSS JOIN LATERAL json_to_recordset(f.lines) AS l(item text, quantity integer, restock boolean)
+  WHERE f.restock IS NOT NULL AND l.restock AND l.item > @after AND (@upto::text = '' OR l.item <= @upto::text)
+  GROUP BY o.order_id, f.number, l.item, f.created_at
 ), returned AS (
   SELECT coalesce(s.item, r.item) AS item, min(coalesce(s.request_id, r.request_id)) AS broken
   FROM (SELECT * FROM movements AS q WHERE q.kind = 'restock') AS s

@@ -387,6 +387,40 @@ func TestEveryFaultIsFoundByItsCheckAndNoOther(t *testing.T) { //nolint:tparalle
 	}
 }
 
+// TestRefundsByLineAreProved: their units are those of the order, and what they put back is in the stock.
+func TestRefundsByLineAreProved(t *testing.T) { //nolint:tparallel // they share a database, as below
+	t.Parallel()
+	s := newShop(t)
+	s.stock("lamp", 10)
+	s.stock("rug", 10)
+	s.admit("basket", "lamp")
+	s.sql(`ALTER TABLE orders DISABLE TRIGGER USER; UPDATE orders SET item = '', quantity = 3,
+		lines = '[{"item":"rug","quantity":1,"amount":"9.50"},{"item":"lamp","quantity":2,"amount":"1.00"}]' WHERE order_id = 'basket'; ALTER TABLE orders ENABLE TRIGGER USER`)
+	s.moveTo("basket", fsm.Completed)
+	o := s.order("basket")
+	rows, err := s.q.ChargeOperationAsk(s.ctx, db.ChargeOperationAskParams{OrderNo: o.OrderNo, Seq: o.Seq, Amount: decimal.MustParse("10.00"), Restock: new(int32(2)),
+		Lines: []byte(`[{"line":1,"item":"rug","quantity":1,"amount":"9.50","restock":true},{"line":2,"item":"lamp","quantity":1,"amount":"0.50","restock":true}]`),
+		Verb:  "refund", RequestID: new("ticket-1")})
+	s.must(err)
+	assert.Equal(t, len(rows), 1, "refunds")
+	const plant = noGuards + "UPDATE stock_movements SET at = at - interval '2 minutes' WHERE kind = 'set'; "
+	for name, fault := range map[string]struct { //nolint:paralleltest // as above
+		plant string
+		want  found
+	}{
+		"as they should be": {"", found{}},
+		"more units":        {`UPDATE charge_operations SET lines = '[{"line":2,"item":"lamp","quantity":3,"amount":"1.00"}]', restock = NULL`, found{"refunds": {"basket"}, "stock": {"lamp", "rug"}}},
+		"another amount":    {`UPDATE charge_operations SET lines = replace(lines::text, '9.50', '9.49')::json`, found{"refunds": {"basket"}}},
+		"another line":      {`UPDATE charge_operations SET lines = replace(lines::text, '"line":2', '"line":3')::json`, found{"refunds": {"basket"}}},
+		"other units back":  {`UPDATE charge_operations SET lines = replace(lines::text, '"quantity":1,"amount":"0.50"', '"quantity":2,"amount":"1.00"')::json`, found{"stock": {"lamp"}}},
+		"not back in stock": {`DELETE FROM stock_movements WHERE kind = 'restock' AND item = 'rug'; UPDATE inventory SET on_hand = on_hand - 1 WHERE item = 'rug'`, found{"stock": {"rug"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			assert.Equal(t, offenders(s.in(t).verifyWith(plant+fault.plant, books.Options{})), fault.want, "found")
+		})
+	}
+}
+
 // restock refunds one cent of a completed order, and puts a unit back.
 func (s *shop) restock(id string) {
 	s.Helper()

@@ -110,7 +110,11 @@ func (s *shop) order(id string) db.Order {
 func (s *shop) move(id string) fsm.State {
 	s.Helper()
 	o := s.order(id)
-	moved, err := ledger.Moves[o.Status](s.ctx, s.q, ledger.Batch{OrderNos: []int64{o.OrderNo}, Expected: o.Status, Fence: o.Fence, Seq: o.Seq})
+	way := ledger.Moves[o.Status]
+	if lined := ledger.LineMoves[o.Status]; o.Lines != nil && lined != nil {
+		way = lined
+	}
+	moved, err := way(s.ctx, s.q, ledger.Batch{OrderNos: []int64{o.OrderNo}, Expected: o.Status, Fence: o.Fence, Seq: o.Seq})
 	s.must(err)
 	if len(moved) != 1 {
 		s.Fatalf("order %q did not leave %s", id, o.Status)

@@ -40,11 +40,12 @@ type EventData struct {
 	CustomerID string `json:"customerId,omitempty"`
 	Refund     int32  `json:"refund,omitempty" doc:"Number of the refund that the event is about."`
 
-	RefundAmount string `json:"refundAmount,omitempty" doc:"Amount of that refund, a decimal." example:"2.50"`
+	RefundAmount string       `json:"refundAmount,omitempty" doc:"Amount of that refund, a decimal." example:"2.50"`
+	RefundLines  []RefundLine `json:"refundLines,omitempty" nullable:"false" doc:"Lines that the refund is about, if it says so. Absent if they are longer than 4 kB."`
 
 	Item     string      `json:"item,omitempty" doc:"Item that was ordered, or whose stock changed. Absent if the order has lines." example:"widget"`
 	Quantity int32       `json:"quantity,omitempty" doc:"Number of units ordered, of all items." example:"1"`
-	Lines    []EventLine `json:"lines,omitempty" nullable:"false" doc:"Lines of the order, if it has any. Absent if they are longer than 4 kB."`
+	Lines    []EventLine `json:"lines,omitempty" nullable:"false" doc:"Lines of the order, if it has any. Absent if the lines of an event are longer than 4 kB."`
 
 	Version int64  `json:"version,omitempty" doc:"Version of the item after a stock movement."`
 	Change  *int64 `json:"change,omitempty" doc:"Change of the stock, in units."`
@@ -63,11 +64,18 @@ type EventLine struct {
 	Kind     string `json:"kind,omitempty" doc:"Absent for an item."`
 }
 
+// RefundLine is a line that a refund is about.
+type RefundLine struct {
+	Line int `json:"line" minimum:"1" doc:"Number of the line in the order, from 1."`
+	EventLine
+	Restock bool `json:"restock,omitempty" doc:"The units were put back into stock."`
+}
+
 // textMost is the maximum length of an actor or reason, in bytes. It keeps an event below 20 kB, however its characters
 // are escaped. Names have limits of their own.
 const textMost = 700
 
-// linesMost is the maximum length of the lines of an order in an event, in bytes. Longer ones are left out.
+// linesMost is the maximum length of the lines in an event, in bytes. Longer ones are left out, those of the order first.
 const linesMost = 4 << 10
 
 func eventOf(row *db.EventsOfBatchRow) Event {
@@ -89,8 +97,11 @@ func eventOf(row *db.EventsOfBatchRow) Event {
 	d.OrderID, d.Seq, d.From, d.Status, d.Verb = row.OrderID, row.Seq, row.FromStatus, row.ToStatus, row.Verb
 	d.Amount, d.Currency, d.Item, d.Quantity, d.CustomerID = row.Amount, row.Currency, row.Item, row.Quantity, row.CustomerID
 	d.Refund, d.RefundAmount = row.Refund, row.RefundAmount
-	if n := len(row.Lines); n > 0 && n <= linesMost {
-		_ = json.Unmarshal(row.Lines, &d.Lines) // our own column
+	if n := len(row.RefundLines); n > 0 && n <= linesMost {
+		_ = json.Unmarshal(row.RefundLines, &d.RefundLines) // our own columns
+	}
+	if n := len(row.Lines); n > 0 && n+len(row.RefundLines) <= linesMost {
+		_ = json.Unmarshal(row.Lines, &d.Lines)
 	}
 	if row.Verb == "refund" && row.RefundInLedger {
 		e.Type = typesOfVerbs["refund_done"] // the ledger refunds at once

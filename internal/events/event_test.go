@@ -84,6 +84,17 @@ func TestLinesOfAnEvent(t *testing.T) {
 	}
 }
 
+// TestLinesOfARefund: an event of a refund has its lines.
+func TestLinesOfARefund(t *testing.T) {
+	t.Parallel()
+	e := eventOf(&db.EventsOfBatchRow{OrderNo: 1, OrderID: "a", Verb: "refund", Refund: 1,
+		RefundLines: []byte(`[{"line":2,"item":"tea","quantity":1,"amount":"1.50","restock":true}]`)})
+	assert.Equal(t, e.Data.RefundLines, []RefundLine{{Line: 2, EventLine: EventLine{Item: "tea", Quantity: 1, Amount: "1.50"}, Restock: true}})
+	assert.Contains(t, string(e.JSON()), `"refundLines":[{"line":2,"item":"tea","quantity":1,"amount":"1.50","restock":true}]`)
+	e = eventOf(&db.EventsOfBatchRow{Lines: slices.Repeat([]byte("["), linesMost), RefundLines: []byte(`[{"line":2}]`)})
+	assert.Equal(t, len(e.Data.Lines), 0, "lines beside those of the refund")
+}
+
 func TestEventsAreShort(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("\x01", 5000)

@@ -16,6 +16,7 @@ type ChargeOperation struct {
 	State      string          `json:"state"`  // one of those below
 	Amount     decimal.Decimal `json:"amount"`
 	Restock    int32           `json:"restock"` // units returned to stock
+	Lines      []OperationLine `json:"lines"`   // what it is about; nil: it does not say
 	Reason     string          `json:"reason"`
 	RequestID  string          `json:"requestId"`
 	CreatedAt  time.Time       `json:"createdAt"`
@@ -67,9 +68,9 @@ func Refundable(o *Order) decimal.Decimal {
 }
 
 // Restockable is the number of units of a completed order that can still be returned to stock: none if another system
-// reserved them, or if the order has lines, because a refund does not say which.
+// reserved them. OperationLines knows how many of each line.
 func Restockable(o *Order, reservedHere bool) int32 {
-	if !reservedHere || o.Lines != nil {
+	if !reservedHere {
 		return 0
 	}
 	left := o.Quantity

@@ -1,7 +1,6 @@
 package orders
 
 import (
-	"bytes"
 	"encoding/json"
 	"slices"
 	"strconv"
@@ -30,13 +29,7 @@ const (
 const LinesMost = 200
 
 // FormatLines returns lines as they are stored, and sent wherever the order is.
-func FormatLines(lines []Line) string {
-	var text bytes.Buffer
-	encoder := json.NewEncoder(&text)
-	encoder.SetEscapeHTML(false)
-	_ = encoder.Encode(lines) // our own type
-	return string(bytes.TrimSpace(text.Bytes()))
-}
+func FormatLines(lines []Line) string { return string(formatLines(lines)) }
 
 // ParseLines reads stored lines. There are none in an empty text, which stands for an order of one item.
 func ParseLines(text []byte) (lines []Line) {

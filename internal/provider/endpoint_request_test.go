@@ -45,6 +45,8 @@ func TestBodyOfARequest(t *testing.T) {
 		Amount: decimal.MustParse("2.50"), Reference: "ch_1"}
 	given := charged
 	given.RefundID, given.Reason = "ticket-1", "broken"
+	returned := given
+	returned.RefundLines = []byte(`[{"line":2,"item":"i","quantity":1,"amount":"2.50","restock":true}]`)
 	lined := plain
 	lined.Item, lined.Lines = "", []byte(`[{"item":"i","quantity":2,"amount":"5.00"},{"item":"by air","quantity":1,"amount":"-5.00","kind":"discount"}]`)
 	nameless := full
@@ -61,6 +63,9 @@ func TestBodyOfARequest(t *testing.T) {
 		{&lined, provider.Do, `{"orderId":"order-123","step":"reserve","operation":"do","generation":0,"amount":"0","currency":"JPY","lines":` + string(lined.Lines) + `}`},
 		{&given, provider.Refund, `{"orderId":"order-123","step":"charge","operation":"refund","generation":0,"amount":"2.50","currency":"EUR","item":"i","quantity":1,` +
 			`"refundId":"ticket-1","reason":"broken","chargeKey":"` + charged.Key(provider.Do) + `","reference":"ch_1"}`},
+		{&returned, provider.Refund, `{"orderId":"order-123","step":"charge","operation":"refund","generation":0,"amount":"2.50","currency":"EUR","item":"i","quantity":1,` +
+			`"refundId":"ticket-1","reason":"broken","refundLines":[{"line":2,"item":"i","quantity":1,"amount":"2.50","restock":true}],` +
+			`"chargeKey":"` + charged.Key(provider.Do) + `","reference":"ch_1"}`},
 	} {
 		w, url := lay(t, done)
 		e := atURL(url, v.call.Step, "")

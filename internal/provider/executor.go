@@ -82,6 +82,7 @@ type Call struct {
 
 	RefundID        string // the id of the refund, whose amount is Amount; empty: the call is about the step
 	Reason          string // of the refund
+	RefundLines     []byte // as orders.FormatOperationLines writes them; nil: the refund does not say
 	RefundReference string // the provider's reference of the refund, once known
 
 	secrets *[]string // where an Exchange records the secrets that it used, for Masking; nil: nowhere
@@ -206,6 +207,9 @@ func (c *Call) Body(op Operation) ([]byte, error) {
 	case Refund:
 		b = appendMember(append(b, ','), "refundId", c.RefundID)
 		b = appendOptional(b, "reason", c.Reason)
+		if c.RefundLines != nil {
+			b = append(append(b, `,"refundLines":`...), c.RefundLines...)
+		}
 		b = appendMember(append(b, ','), "chargeKey", c.chargeKey())
 		b = appendOptional(b, "reference", c.Reference)
 	default:

@@ -34,6 +34,8 @@ type Subject struct {
 	Item       string `json:"item"`
 	Lines      []Line `json:"lines,omitempty"` // instead of item and quantity
 	RefundID   string `json:"refundId,omitempty"`
+
+	RefundLines []RefundLine `json:"refundLines,omitempty"`
 }
 
 // Line is a line of an order, as sent.
@@ -42,6 +44,13 @@ type Line struct {
 	Quantity int32  `json:"quantity"`
 	Amount   string `json:"amount,omitempty"`
 	Kind     string `json:"kind,omitempty"` // empty: an item
+}
+
+// RefundLine is a line of a refund, as sent.
+type RefundLine struct {
+	Number int `json:"line"` // of the order, from 1
+	Line
+	Restock bool `json:"restock,omitempty"`
 }
 
 // items are the items of the order, or its item.

@@ -61,7 +61,8 @@ GRANT SELECT ON ALL TABLES IN SCHEMA books TO pawl_read;
 GRANT USAGE ON SCHEMA pawl, books TO pawl_serve;
 GRANT SELECT ON ALL TABLES IN SCHEMA pawl, books TO pawl_serve;
 GRANT SELECT ON public.goose_db_version TO pawl_serve;
-GRANT EXECUTE ON FUNCTION pawl.orders_within(bigint[], bigint), pawl.orders_by_metadata(text, integer), pawl.items_of(text, integer, json), pawl.system_identifier() TO pawl_serve;
+GRANT EXECUTE ON FUNCTION pawl.orders_within(bigint[], bigint), pawl.orders_by_metadata(text, integer), pawl.items_of(text, integer, json),
+  pawl.operation_lines_fault(bigint, integer), pawl.system_identifier() TO pawl_serve;
 -- The first start stores where the database belongs. Only the owner changes its id and its secret.
 GRANT UPDATE (system_identifier, database_oid, name, cell) ON pawl.installation TO pawl_serve;
 -- Only the owner decides who callers are and what they may do: the service changes sessions only by these functions.

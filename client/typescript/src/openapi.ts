@@ -1484,7 +1484,7 @@ export interface components {
              * @example widget
              */
             item?: string;
-            /** @description Lines of the order, if it has any. Absent if they are longer than 4 kB. */
+            /** @description Lines of the order, if it has any. Absent if the lines of an event are longer than 4 kB. */
             lines?: components["schemas"]["EventLine"][];
             /** @description Person for whom the actor acted, as stated by the actor. */
             onBehalfOf?: string;
@@ -1516,6 +1516,8 @@ export interface components {
              * @example 2.50
              */
             refundAmount?: string;
+            /** @description Lines that the refund is about, if it says so. Absent if they are longer than 4 kB. */
+            refundLines?: components["schemas"]["RefundLine"][];
             /**
              * Format: int64
              * @description Position in the history of the order: 1, 2, 3 …
@@ -1682,6 +1684,22 @@ export interface components {
              * @description Defaults to 1.
              */
             quantity?: number;
+        };
+        LineUnits: {
+            /**
+             * Format: int32
+             * @description The line, counted from 1 in the order of the order.
+             * @example 2
+             */
+            line: number;
+            /**
+             * Format: int32
+             * @description How many of its units.
+             * @example 1
+             */
+            quantity: number;
+            /** @description Return these units to stock at once, whatever the outcome of the refund. */
+            restock?: boolean;
         };
         Movement: {
             /**
@@ -2153,6 +2171,8 @@ export interface components {
              * @description When it succeeded or failed.
              */
             finishedAt?: string;
+            /** @description What was refunded, if the request named lines. Their amounts are what the units cost, even if the refund has another amount. */
+            lines?: components["schemas"]["RefundLine"][];
             reason?: string;
             /** @description The provider's name for the refund. */
             reference?: string;
@@ -2179,6 +2199,8 @@ export interface components {
              * @example 12.5
              */
             amount?: components["schemas"]["Decimal"] | components["schemas"]["Number"];
+            /** @description For an order with lines: what is refunded. Without an amount, the refund is of their amounts. Refunds of all units of a line add up to its amount; those of some are rounded half up. */
+            lines?: components["schemas"]["LineUnits"][];
             /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
             onBehalfOf?: string;
             /**
@@ -2193,11 +2215,31 @@ export interface components {
             requestId?: string;
             /**
              * Format: int32
-             * @description Units to return to stock at once, whatever the outcome of the refund.
+             * @description Units to return to stock at once, whatever the outcome of the refund. For an order of one item.
              */
             restock?: number;
         } & {
             [key: string]: unknown;
+        };
+        RefundLine: {
+            /**
+             * @description Of the whole line, a decimal.
+             * @example 9.99
+             */
+            amount?: string;
+            /** @example widget */
+            item: string;
+            /** @description Absent for an item. */
+            kind?: string;
+            /**
+             * Format: int64
+             * @description Number of the line in the order, from 1.
+             */
+            line: number;
+            /** Format: int32 */
+            quantity: number;
+            /** @description The units were put back into stock. */
+            restock?: boolean;
         };
         Replica: {
             /**
