@@ -16,7 +16,7 @@ import (
 	"pawl/test/assert"
 )
 
-// TestStock: a change is shown before it is made, made once, and not made of what has changed meanwhile.
+// TestOrderWithLines: its pages show what was ordered, and its units are refunded line by line.
 func TestOrderWithLines(t *testing.T) {
 	t.Parallel()
 	s := setup(t)
@@ -27,8 +27,17 @@ func TestOrderWithLines(t *testing.T) {
 	s.get(t, "/console/orders").want(t, 200, "<bdi>2 × &lt;tea&gt;, 1 × cup, 1 × by air, 1 more</bdi>")
 	s.get(t, "/console/orders?q=item:cup").want(t, 200, "basket")
 	s.get(t, "/console/item?item=cup").want(t, 200)
+	const refund = "/console/order/refund?id=basket"
+	s.get(t, refund).want(t, 200, "Units of &lt;tea&gt;", "Of 2 that are left. The line of 2 is 8.00 USD.", "Units of by air", "Put the units back into stock")
+	s.do(t, refund, "line1", "some").want(t, 422, "lines/0/quantity")
+	s.do(t, refund, "line1", "3").want(t, 409, "or of a line")
+	seen := s.do(t, refund, "line1", "1", "line3", "1", "restock", "yes").want(t, 200, "8.90 USD: done, 1 × &lt;tea&gt;, 1 × by air, 1 back in stock")
+	s.post(t, refund, seen.fill("reason", "broken")).want(t, 303)
+	s.get(t, "/console/order?id=basket").want(t, 200, ">8.90 <small>1 × <bdi>&lt;tea&gt;</bdi></small> <small>1 × <bdi>by air</bdi></small> <small>and 1 back in stock<")
+	s.get(t, refund).want(t, 200, "Of 1 that are left. The line of 2 is 8.00 USD.", "Of 0 that are left.")
 }
 
+// TestStock: a change is shown before it is made, made once, and not made of what has changed meanwhile.
 func TestStock(t *testing.T) {
 	t.Parallel()
 	s := setup(t)

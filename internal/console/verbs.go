@@ -182,6 +182,9 @@ func (q *ofOrder) questions() []field {
 		return []field{policyField, {Name: "paymentMethod", Label: "Another payment method", Help: "Empty: the same. It is not shown again.",
 			secret: true}}
 	case "refund":
+		if q.order.Lines != nil {
+			return q.refundOfLines()
+		}
 		return []field{
 			{Name: "amount", Label: "Amount in " + q.order.Currency, Help: "Empty: all that is left of " + q.order.Amount + "."},
 			{Name: "restock", Label: "Units to put back into stock", Type: "number", Help: "Empty: none."},
@@ -197,6 +200,51 @@ func (q *ofOrder) questions() []field {
 		}
 	}
 	return nil
+}
+
+// refundOfLines asks how many units of each line are refunded.
+func (q *ofOrder) refundOfLines() []field {
+	left := make([]int, len(q.order.Lines))
+	for i, line := range q.order.Lines {
+		left[i] = line.Quantity
+	}
+	for _, refund := range q.order.Refunds {
+		for _, line := range refund.Lines {
+			if refund.State != "failed" {
+				left[line.Line-1] -= line.Quantity
+			}
+		}
+	}
+	var fields []field
+	for i, line := range q.order.Lines {
+		help := fmt.Sprintf("Of %d that are left.", left[i])
+		if line.Amount != "" {
+			help = fmt.Sprintf("%s The line of %d is %s %s.", help, line.Quantity, line.Amount, q.order.Currency)
+		}
+		fields = append(fields, field{Name: lineField(i), Label: "Units of " + visible(line.Item), Type: "number", Help: help})
+	}
+	return append(fields,
+		field{Name: "restock", Label: "Put the units back into stock", Type: "select", Options: []string{"", "yes"}, Words: map[string]string{"": "No", "yes": "Yes"}},
+		field{Name: "amount", Label: "Amount in " + q.order.Currency, Help: "Empty: of the units above, or, without any, all that is left of " + q.order.Amount + "."})
+}
+
+// lineField is the name of the field for the units of a line.
+func lineField(i int) string { return "line" + strconv.Itoa(i+1) }
+
+// refundBody is the refund that a form asks for.
+func (q *ofOrder) refundBody(get func(string) string) (body client.RefundBody) {
+	if amount := strings.TrimSpace(get("amount")); amount != "" {
+		body.Amount = &amount
+	}
+	if q.order.Lines == nil {
+		body.Restock = numberOr(get("restock"), -1)
+	}
+	for i, line := range q.order.Lines {
+		if units := numberOr(get(lineField(i)), -1); units != 0 {
+			body.Lines = append(body.Lines, client.LineUnits{Line: i + 1, Quantity: units, Restock: get("restock") == "yes" && line.Kind == ""})
+		}
+	}
+	return body
 }
 
 // preview shows the order as it would be, and the given answers.
@@ -269,12 +317,8 @@ func (q *ofOrder) send(form url.Values, dryRun bool) (*client.Order, error) {
 			Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID,
 			Policy: client.RetryBodyPolicy(get("policy")), PaymentMethod: get("paymentMethod")})
 	case "refund":
-		body := client.RefundBody{
-			Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID, Restock: numberOr(get("restock"), -1),
-		}
-		if amount := strings.TrimSpace(get("amount")); amount != "" {
-			body.Amount = &amount
-		}
+		body := q.refundBody(get)
+		body.Reason, body.OnBehalfOf, body.RequestID = b.Reason, b.OnBehalfOf, b.RequestID
 		return api.RefundOrder(ctx, id, (*client.RefundOrderParams)(&to), body)
 	}
 	body := client.StepResultBody{Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID,
@@ -317,6 +361,9 @@ func refundsText(o *client.Order) string {
 	var all []string
 	for _, r := range o.Refunds {
 		text := fmt.Sprintf("%s %s: %s", r.Amount, o.Currency, strings.ReplaceAll(string(r.State), "_", " "))
+		for _, line := range r.Lines {
+			text += fmt.Sprintf(", %d × %s", line.Quantity, line.Item)
+		}
 		if r.Restock > 0 {
 			text += fmt.Sprintf(", %d back in stock", r.Restock)
 		}

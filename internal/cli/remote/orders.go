@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -166,6 +167,9 @@ func (s *session) printFields(o *client.Order) error {
 	}
 	for _, r := range o.Refunds {
 		all = append(all, fmt.Sprintf("refund %d", r.Refund), fmt.Sprintf("%s %s %s", r.State, r.Amount, r.Reason))
+		for _, l := range r.Lines {
+			all = append(all, fmt.Sprintf("refund %d", r.Refund), fmt.Sprintf("%d of line %d, %s", l.Quantity, l.Line, l.Item))
+		}
 	}
 	for _, d := range o.Disputes {
 		all = append(all, "dispute "+d.Reference, fmt.Sprintf("%s %s %s", d.State, d.Amount, d.Reason))
@@ -348,15 +352,22 @@ func (v verb) command() *cobra.Command {
 func ordersRefundCommand() *cobra.Command {
 	var body client.RefundBody
 	var amount string
+	var lines []string
+	var restock []int
 	var dryRun bool
 	cmd := asking(&cobra.Command{
 		Use: "refund ORDER --reason TEXT", Short: "Refund a completed order", Args: cobra.ExactArgs(1),
 		Long: "Refunds a completed order. With --request-id, repeating the command is safe.",
 		Example: "  pawl orders refund order-1 --amount 12.50 --reason \"one is broken\" --request-id ticket-1\n" +
-			"  pawl orders refund order-1 --reason \"sent back\" --restock 1 --dry-run",
+			"  pawl orders refund order-1 --reason \"sent back\" --restock 1 --dry-run\n" +
+			"  pawl orders refund order-2 --reason \"sent back\" --line 1=2 --line 3=1 --restock-line 1",
 	}, func(ctx context.Context, s *session, args []string) error {
 		if amount != "" { // an empty one was rejected
 			body.Amount = &amount
+		}
+		var err error
+		if body.Lines, err = linesIn(lines, restock); err != nil {
+			return err
 		}
 		order, err := s.RefundOrder(ctx, args[0], &client.RefundOrderParams{DryRun: dryRun}, body)
 		return show(s, order, err, func(o *client.Order) error {
@@ -367,9 +378,30 @@ func ordersRefundCommand() *cobra.Command {
 	f.StringVar(&amount, "amount", "", "amount, a decimal; by default everything that is left")
 	f.StringVar(&body.Reason, "reason", "", "reason, for the history and for http providers")
 	f.StringVar(&body.RequestID, "request-id", "", "ID of the refund, which makes repeating it safe; empty: a new one")
-	f.IntVar(&body.Restock, "restock", 0, "number of units to return to stock")
+	f.IntVar(&body.Restock, "restock", 0, "number of units to return to stock, of an order of one item")
+	f.StringSliceVar(&lines, "line", nil, "`LINE=UNITS` of an order with lines, comma-separated; the amount is by default theirs")
+	f.IntSliceVar(&restock, "restock-line", nil, "number of a --line whose units return to stock, comma-separated")
 	dryRunFlag(f, &dryRun)
 	return requiring(cmd, "reason")
+}
+
+// linesIn reads LINE=UNITS, and which of them return to stock.
+func linesIn(texts []string, restock []int) (lines []client.LineUnits, err error) {
+	for _, text := range texts {
+		line, units, _ := strings.Cut(text, "=")
+		number, faulty := strconv.Atoi(line)
+		quantity, wrong := strconv.Atoi(units)
+		if faulty != nil || wrong != nil {
+			return nil, usage("--line must be the number of a line and its units, such as 2=1")
+		}
+		lines = append(lines, client.LineUnits{Line: number, Quantity: quantity, Restock: slices.Contains(restock, number)})
+	}
+	for _, number := range restock {
+		if !slices.ContainsFunc(lines, func(l client.LineUnits) bool { return l.Line == number }) {
+			return nil, usage("--restock-line must be one of --line")
+		}
+	}
+	return lines, nil
 }
 
 func ordersDisputeCommand() *cobra.Command {

@@ -53,6 +53,26 @@ func (s step) try(t *testing.T, url string) {
 	}
 }
 
+// TestRefundOfLines refunds lines of an order.
+func TestRefundOfLines(t *testing.T) {
+	t.Parallel()
+	url := service(t)
+	shop, err := client.New(url, client.Options{})
+	assert.NoError(t, err)
+	assert.NoError(t, assert.Err(shop.ProcessAndWait(t.Context(), client.ProcessBody{OrderID: "basket", Amount: "12.99", Lines: []client.LineInput{
+		{Item: "cup", Quantity: new(3), Amount: "8.00"}, {Item: "by air", Kind: client.LineInputKindShipping, Amount: "4.99"}}})))
+	const refund = "orders refund basket --reason broken --line "
+	for _, s := range []step{
+		{refund + "1", "such as 2=1", `^$`},
+		{refund + "1=1 --restock-line 2", "must be one of --line", `^$`},
+		{refund + "1=4", "409", `^$`},
+		{refund + "1=2,2=1 --restock-line 1", "", `(?m)^refunded +10.32$`},
+		{"orders show basket", "", `(?m)^refund 1 +done 10.32 broken\nrefund 1 +2 of line 1, cup\nrefund 1 +1 of line 2, by air$`},
+	} {
+		s.try(t, url)
+	}
+}
+
 // TestCommands is what people type, one line after the other, and what comes of it.
 func TestCommands(t *testing.T) {
 	t.Parallel()
