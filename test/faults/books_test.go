@@ -30,11 +30,11 @@ type row struct {
 }
 
 const readBooks = `
-SELECT o.order_id, o.status, o.amount::text, o.item,
+SELECT o.order_id, o.status, o.amount::text, coalesce(o.item, ''),
   (SELECT count(*) FROM books.charges AS c WHERE c.order_id = o.order_id AND c.amount = o.amount AND c.currency = o.currency),
   (SELECT count(*) FROM books.refunds AS r WHERE r.order_id = o.order_id AND r.amount = o.amount),
-  (SELECT count(*) FROM books.reservations AS v WHERE v.order_id = o.order_id AND v.item = o.item),
-  (SELECT count(*) FROM books.reservations AS v WHERE v.order_id = o.order_id AND v.released_at IS NOT NULL),
+  (SELECT count(*) FROM books.reservations AS v WHERE v.order_id = o.order_id AND v.line = 1 AND (v.item = o.item OR o.lines IS NOT NULL)),
+  (SELECT count(*) FROM books.reservations AS v WHERE v.order_id = o.order_id AND v.line = 1 AND v.released_at IS NOT NULL),
   (SELECT count(*) FROM books.transitions AS t WHERE t.order_id = o.order_id),
   (SELECT count(*) - count(DISTINCT (t.from_status, t.to_status)) FROM books.transitions AS t
    WHERE t.order_id = o.order_id AND t.from_status IS DISTINCT FROM t.to_status)

@@ -23,12 +23,16 @@ import (
 type order struct {
 	id, amount, item string
 	card             string // or none
+	lines            string // in the place of an item; or none
 }
 
 func (o order) body() string {
 	terms := "" // most orders do without, and take another way for it
 	if o.card != "" {
 		terms = fmt.Sprintf(`,"paymentMethod":%q`, o.card)
+	}
+	if o.lines != "" {
+		return fmt.Sprintf(`{"orderId":%q,"amount":%s,"lines":%s%s}`, o.id, o.amount, o.lines, terms)
 	}
 	return fmt.Sprintf(`{"orderId":%q,"amount":%s,"item":%q%s}`, o.id, o.amount, o.item, terms)
 }
