@@ -73,12 +73,12 @@ WITH target AS MATERIALIZED (
     hold = CASE WHEN NOT t.wakes THEN o.hold END, hold_reason = CASE WHEN NOT t.wakes THEN o.hold_reason END
   FROM target AS t
   WHERE o.order_no = t.order_no AND EXISTS (SELECT 1 FROM stored AS s)
-  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes
+  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes, o.route
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, $5 FROM touched AS k WHERE k.ended_as IS NULL
 )
-SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.submitted_by, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.charge_operations, written_orders.lines, written_orders.disputes, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.charge_operation_list, written_orders.dispute_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.submitted_by, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.charge_operations, w.lines, w.disputes, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.charge_operation_list, e.dispute_list FROM touched AS w, pawl.no_effects AS e) AS written_orders
+SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.submitted_by, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.charge_operations, written_orders.lines, written_orders.disputes, written_orders.route, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.charge_operation_list, written_orders.dispute_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.submitted_by, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.charge_operations, w.lines, w.disputes, w.route, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.charge_operation_list, e.dispute_list FROM touched AS w, pawl.no_effects AS e) AS written_orders
 `
 
 type AnswerStoreParams struct {
@@ -172,6 +172,7 @@ func (q *Queries) AnswerStore(ctx context.Context, arg AnswerStoreParams) ([]Ans
 			&i.WrittenOrder.ChargeOperations,
 			&i.WrittenOrder.Lines,
 			&i.WrittenOrder.Disputes,
+			&i.WrittenOrder.Route,
 			&i.WrittenOrder.ChargedAt,
 			&i.WrittenOrder.RefundedAt,
 			&i.WrittenOrder.ReservedAt,
@@ -195,9 +196,9 @@ func (q *Queries) AnswerStore(ctx context.Context, arg AnswerStoreParams) ([]Ans
 
 const answerTarget = `-- name: AnswerTarget :many
 
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.charge_operation_list, o.dispute_list, t.started_at AS called_at, t.policy AS call_policy
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes, o.route, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.charge_operation_list, o.dispute_list, t.started_at AS called_at, t.policy AS call_policy, coalesce(t.route, '')::text AS call_route
 FROM pawl.full_orders AS o CROSS JOIN LATERAL (
-  SELECT c.started_at, c.policy FROM pawl.step_calls AS c
+  SELECT c.started_at, c.policy, c.route FROM pawl.step_calls AS c
   WHERE c.order_no = o.order_no AND c.generation = $1 AND c.step = $2 AND c.operation = 'do'
   ORDER BY c.call DESC LIMIT 1) AS t
 WHERE o.order_no = $3
@@ -213,6 +214,7 @@ type AnswerTargetRow struct {
 	Order      Order
 	CalledAt   time.Time
 	CallPolicy *int32
+	CallRoute  string
 }
 
 // Answers that arrive without a call.
@@ -274,6 +276,7 @@ func (q *Queries) AnswerTarget(ctx context.Context, arg AnswerTargetParams) ([]A
 			&i.Order.ChargeOperations,
 			&i.Order.Lines,
 			&i.Order.Disputes,
+			&i.Order.Route,
 			&i.Order.ChargedAt,
 			&i.Order.RefundedAt,
 			&i.Order.ReservedAt,
@@ -286,6 +289,7 @@ func (q *Queries) AnswerTarget(ctx context.Context, arg AnswerTargetParams) ([]A
 			&i.Order.DisputeList,
 			&i.CalledAt,
 			&i.CallPolicy,
+			&i.CallRoute,
 		); err != nil {
 			return nil, err
 		}
@@ -300,23 +304,23 @@ func (q *Queries) AnswerTarget(ctx context.Context, arg AnswerTargetParams) ([]A
 const lateUndoBegin = `-- name: LateUndoBegin :many
 WITH claimed AS MATERIALIZED (
   SELECT u.order_no FROM pawl.late_undos AS u
-  WHERE u.order_no = $1 AND u.generation = $2 AND u.step = $4 AND u.claims = $6 AND u.finished_at IS NULL
+  WHERE u.order_no = $1 AND u.generation = $2 AND u.step = $4 AND u.claims = $7 AND u.finished_at IS NULL
     AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR UPDATE
 ), touched AS (
   UPDATE pawl.orders AS o SET seq = o.seq + (o.ended_as IS NULL)::integer
-  WHERE o.order_no = $1 AND o.seq = $7 AND EXISTS (SELECT 1 FROM claimed AS c)
+  WHERE o.order_no = $1 AND o.seq = $8 AND EXISTS (SELECT 1 FROM claimed AS c)
   RETURNING o.order_no, o.fence, o.seq, o.status, o.ended_as
 ), extended AS (
-  UPDATE pawl.late_undos AS u SET due_at = clock_timestamp() + make_interval(secs => $8::float8)
+  UPDATE pawl.late_undos AS u SET due_at = clock_timestamp() + make_interval(secs => $9::float8)
   FROM touched AS k WHERE u.order_no = k.order_no AND u.order_no = $1 AND u.generation = $2 AND u.step = $4
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, 'late_undo' FROM touched AS k WHERE k.ended_as IS NULL
 )
-INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation, undo_reference)
+INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation, route, undo_reference)
 SELECT k.order_no, coalesce((SELECT min(t.call) FROM pawl.step_calls AS t WHERE t.order_no = $1 AND t.call < 0), 0) - 1,
-  k.fence, $2, $3::integer, $4, 'undo', nullif($5::text, '')
+  k.fence, $2, $3::integer, $4, 'undo', nullif($5::text, ''), nullif($6::text, '')
 FROM touched AS k
 ON CONFLICT (order_no, call) DO NOTHING -- a concurrent one of the same order has the number
 RETURNING call, started_at
@@ -327,6 +331,7 @@ type LateUndoBeginParams struct {
 	Generation    int32
 	Policy        *int32
 	Step          string
+	Route         string
 	UndoReference string
 	Claims        int32
 	Seq           int32
@@ -348,6 +353,7 @@ func (q *Queries) LateUndoBegin(ctx context.Context, arg LateUndoBeginParams) ([
 		arg.Generation,
 		arg.Policy,
 		arg.Step,
+		arg.Route,
 		arg.UndoReference,
 		arg.Claims,
 		arg.Seq,
@@ -491,7 +497,7 @@ WITH settled AS MATERIALIZED (
 ), touched AS (
   UPDATE pawl.orders AS o SET seq = o.seq + 1
   WHERE o.order_no = $1 AND o.seq = $4 AND EXISTS (SELECT 1 FROM settled AS s)
-  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes
+  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes, o.route
 ), closed AS (
   UPDATE pawl.late_undos AS u SET finished_at = now(), code = NULL, detail = 'undone by hand'
   FROM touched AS k WHERE u.order_no = k.order_no AND u.order_no = $1 AND u.generation = $2 AND u.step = $3
@@ -501,7 +507,7 @@ WITH settled AS MATERIALIZED (
     $6::text, $7::text, $8::text, $9::text,
     $10::bytea FROM touched AS k
 )
-SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.submitted_by, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.charge_operations, written_orders.lines, written_orders.disputes, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.charge_operation_list, written_orders.dispute_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.submitted_by, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.charge_operations, w.lines, w.disputes, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.charge_operation_list, e.dispute_list FROM touched AS w, pawl.no_effects AS e) AS written_orders
+SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.submitted_by, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.charge_operations, written_orders.lines, written_orders.disputes, written_orders.route, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.charge_operation_list, written_orders.dispute_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.submitted_by, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.charge_operations, w.lines, w.disputes, w.route, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.charge_operation_list, e.dispute_list FROM touched AS w, pawl.no_effects AS e) AS written_orders
 `
 
 type LateUndoSettleParams struct {
@@ -588,6 +594,7 @@ func (q *Queries) LateUndoSettle(ctx context.Context, arg LateUndoSettleParams) 
 			&i.WrittenOrder.ChargeOperations,
 			&i.WrittenOrder.Lines,
 			&i.WrittenOrder.Disputes,
+			&i.WrittenOrder.Route,
 			&i.WrittenOrder.ChargedAt,
 			&i.WrittenOrder.RefundedAt,
 			&i.WrittenOrder.ReservedAt,
@@ -618,10 +625,12 @@ WITH due AS MATERIALIZED (
   FROM due AS d WHERE u.order_no = d.order_no AND u.generation = d.generation AND u.step = d.step
   RETURNING u.order_no, u.generation, u.step, u.claims, u.code
 )
-SELECT c.generation AS undo_generation, c.step, c.claims, coalesce(c.code, '') AS code, o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.charge_operation_list, o.dispute_list,
-  (SELECT t.policy FROM pawl.step_calls AS t WHERE t.order_no = c.order_no AND t.generation = c.generation AND t.step = c.step
-   AND t.operation = 'do' ORDER BY t.call DESC LIMIT 1) AS undo_policy
+SELECT c.generation AS undo_generation, c.step, c.claims, coalesce(c.code, '') AS code, o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes, o.route, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.charge_operation_list, o.dispute_list,
+  d.policy AS undo_policy, coalesce(d.route, '')::text AS undo_route
 FROM claimed AS c JOIN pawl.full_orders AS o ON o.order_no = c.order_no
+LEFT JOIN LATERAL (SELECT t.policy, t.route FROM pawl.step_calls AS t
+  WHERE t.order_no = c.order_no AND t.generation = c.generation AND t.step = c.step AND t.operation = 'do'
+  ORDER BY t.call DESC LIMIT 1) AS d ON true
 `
 
 type LateUndosClaimParams struct {
@@ -636,11 +645,12 @@ type LateUndosClaimRow struct {
 	Code           string
 	Order          Order
 	UndoPolicy     *int32
+	UndoRoute      string
 }
 
 // Claims due late undos. The lease is short: it only lasts until the call is committed, which extends it beyond the
-// call. claims distinguishes one claim from the next. undo_policy is the policy of the call that did the step, not of
-// an earlier undo.
+// call. claims distinguishes one claim from the next. undo_policy and undo_route are those of the call that did the
+// step, not of an earlier undo.
 func (q *Queries) LateUndosClaim(ctx context.Context, arg LateUndosClaimParams) ([]LateUndosClaimRow, error) {
 	rows, err := q.db.Query(ctx, lateUndosClaim, arg.Most, arg.LeaseSeconds)
 	if err != nil {
@@ -699,6 +709,7 @@ func (q *Queries) LateUndosClaim(ctx context.Context, arg LateUndosClaimParams) 
 			&i.Order.ChargeOperations,
 			&i.Order.Lines,
 			&i.Order.Disputes,
+			&i.Order.Route,
 			&i.Order.ChargedAt,
 			&i.Order.RefundedAt,
 			&i.Order.ReservedAt,
@@ -710,6 +721,7 @@ func (q *Queries) LateUndosClaim(ctx context.Context, arg LateUndosClaimParams) 
 			&i.Order.ChargeOperationList,
 			&i.Order.DisputeList,
 			&i.UndoPolicy,
+			&i.UndoRoute,
 		); err != nil {
 			return nil, err
 		}

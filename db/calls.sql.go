@@ -61,9 +61,9 @@ WITH locked AS MATERIALIZED (
   RETURNING o.order_no, o.fence, o.seq, o.status, o.calls, o.policy, o.in_doubt_since,
     coalesce($2::integer, o.generation) AS generation
 ), begun AS (
-  INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation, undo_reference)
-  SELECT m.order_no, m.calls, m.fence, m.generation, m.policy, $9::text, $3::text,
-    CASE WHEN $3::text = 'undo' THEN nullif(($10::text[])[array_position($1::bigint[], m.order_no)], '') END
+  INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation, route, undo_reference)
+  SELECT m.order_no, m.calls, m.fence, m.generation, m.policy, $9::text, $3::text, nullif($10::text, ''),
+    CASE WHEN $3::text = 'undo' THEN nullif(($11::text[])[array_position($1::bigint[], m.order_no)], '') END
   FROM moved AS m
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb)
@@ -83,6 +83,7 @@ type CallsBeginParams struct {
 	Fence          int64
 	Seq            int32
 	Step           string
+	Route          string
 	UndoReferences []string
 }
 
@@ -114,6 +115,7 @@ func (q *Queries) CallsBegin(ctx context.Context, arg CallsBeginParams) ([]Calls
 		arg.Fence,
 		arg.Seq,
 		arg.Step,
+		arg.Route,
 		arg.UndoReferences,
 	)
 	if err != nil {
@@ -141,7 +143,7 @@ func (q *Queries) CallsBegin(ctx context.Context, arg CallsBeginParams) ([]Calls
 }
 
 const callsOf = `-- name: CallsOf :many
-SELECT t.order_no, t.started_at, t.finished_at, t.fence, t.call, t.generation, t.policy, t.fenced, t.step, t.operation, t.outcome, t.code, t.detail, t.reference, t.undo_reference, t.charge_operation, (t.call < 0 AND t.operation = 'undo' AND EXISTS (SELECT 1 FROM pawl.late_undos AS u
+SELECT t.order_no, t.started_at, t.finished_at, t.fence, t.call, t.generation, t.policy, t.fenced, t.step, t.operation, t.outcome, t.code, t.detail, t.reference, t.undo_reference, t.charge_operation, t.route, (t.call < 0 AND t.operation = 'undo' AND EXISTS (SELECT 1 FROM pawl.late_undos AS u
   WHERE u.order_no = $1 AND u.generation = t.generation AND u.step = t.step AND u.finished_at IS NULL))::boolean AS undo_open
 FROM pawl.step_calls AS t
 WHERE t.order_no = $1 AND t.call > $2 AND t.call < $3 ORDER BY t.call LIMIT $4
@@ -171,6 +173,7 @@ type CallsOfRow struct {
 	Reference       *string
 	UndoReference   *string
 	ChargeOperation *int32
+	Route           *string
 	UndoOpen        bool
 }
 
@@ -206,6 +209,7 @@ func (q *Queries) CallsOf(ctx context.Context, arg CallsOfParams) ([]CallsOfRow,
 			&i.Reference,
 			&i.UndoReference,
 			&i.ChargeOperation,
+			&i.Route,
 			&i.UndoOpen,
 		); err != nil {
 			return nil, err
@@ -219,7 +223,7 @@ func (q *Queries) CallsOf(ctx context.Context, arg CallsOfParams) ([]CallsOfRow,
 }
 
 const callsOfNewest = `-- name: CallsOfNewest :many
-SELECT t.order_no, t.started_at, t.finished_at, t.fence, t.call, t.generation, t.policy, t.fenced, t.step, t.operation, t.outcome, t.code, t.detail, t.reference, t.undo_reference, t.charge_operation, (t.call < 0 AND t.operation = 'undo' AND EXISTS (SELECT 1 FROM pawl.late_undos AS u
+SELECT t.order_no, t.started_at, t.finished_at, t.fence, t.call, t.generation, t.policy, t.fenced, t.step, t.operation, t.outcome, t.code, t.detail, t.reference, t.undo_reference, t.charge_operation, t.route, (t.call < 0 AND t.operation = 'undo' AND EXISTS (SELECT 1 FROM pawl.late_undos AS u
   WHERE u.order_no = $1 AND u.generation = t.generation AND u.step = t.step AND u.finished_at IS NULL))::boolean AS undo_open
 FROM pawl.step_calls AS t
 WHERE t.order_no = $1 AND t.call > $2 AND t.call < $3 ORDER BY t.call DESC LIMIT $4
@@ -249,6 +253,7 @@ type CallsOfNewestRow struct {
 	Reference       *string
 	UndoReference   *string
 	ChargeOperation *int32
+	Route           *string
 	UndoOpen        bool
 }
 
@@ -283,6 +288,7 @@ func (q *Queries) CallsOfNewest(ctx context.Context, arg CallsOfNewestParams) ([
 			&i.Reference,
 			&i.UndoReference,
 			&i.ChargeOperation,
+			&i.Route,
 			&i.UndoOpen,
 		); err != nil {
 			return nil, err
@@ -301,13 +307,13 @@ WITH asked AS (
   FROM ROWS FROM (unnest($1::bigint[]), unnest($2::integer[]), unnest($3::text[]), unnest($4::text[]))
     AS x(order_no, generation, step, operation)
 ), keys AS (
-  SELECT x.order_no, x.generation, x.step, x.operation, 0 AS policy, false AS voids,
+  SELECT x.order_no, x.generation, x.step, x.operation, 0 AS policy, '' AS route, false AS voids,
     CASE x.step WHEN 'confirm' THEN 'charge' ELSE x.step END AS effect
   FROM asked AS x
   UNION ALL
-  SELECT x.order_no, e.generation, e.step, 'undo', coalesce(e.policy, 0), true, e.step
+  SELECT x.order_no, e.generation, e.step, 'undo', coalesce(e.policy, 0), coalesce(e.route, ''), true, e.step
   FROM asked AS x CROSS JOIN LATERAL (
-    SELECT DISTINCT t.generation, t.step, t.policy FROM pawl.step_calls AS t
+    SELECT DISTINCT t.generation, t.step, t.policy, t.route FROM pawl.step_calls AS t
     WHERE t.order_no = x.order_no AND t.generation < x.generation AND t.operation = 'do' AND t.step IN ('charge', 'reserve')
       AND NOT EXISTS (
         SELECT 1 FROM pawl.step_calls AS u
@@ -322,7 +328,7 @@ WITH asked AS (
   WHERE x.operation = 'do' AND x.step <> 'confirm'
 )
 SELECT k.order_no::bigint AS order_no, k.generation::integer AS generation, k.step::text AS step,
-  k.policy::integer AS policy, k.voids::boolean AS voids,
+  k.policy::integer AS policy, k.route::text AS route, k.voids::boolean AS voids,
   coalesce(
     (SELECT c.reference FROM pawl.charges AS c WHERE k.effect = 'charge' AND c.order_no = k.order_no AND c.generation = k.generation),
     (SELECT r.reference FROM pawl.reservations AS r WHERE k.effect = 'reserve' AND r.order_no = k.order_no AND r.generation = k.generation AND r.line = 1),
@@ -360,6 +366,7 @@ type CallsPreflightRow struct {
 	Generation      int32
 	Step            string
 	Policy          int32
+	Route           string
 	Voids           bool
 	Reference       string
 	UndoBegun       bool
@@ -400,6 +407,7 @@ func (q *Queries) CallsPreflight(ctx context.Context, arg CallsPreflightParams) 
 			&i.Generation,
 			&i.Step,
 			&i.Policy,
+			&i.Route,
 			&i.Voids,
 			&i.Reference,
 			&i.UndoBegun,

@@ -17,7 +17,7 @@ const chargeOperationAsk = `-- name: ChargeOperationAsk :many
 WITH touched AS (
   UPDATE pawl.orders AS o SET seq = o.seq + 1, charge_operations = coalesce(o.charge_operations, 0) + 1
   WHERE o.order_no = $1 AND o.seq = $2 AND o.ended_as = 'completed' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
-  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes
+  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes, o.route
 ), asked AS (
   INSERT INTO pawl.charge_operations (order_no, generation, number, currency, amount, state, executor, restock, lines, reason, request_id, due_at, finished_at)
   SELECT k.order_no, k.generation, k.charge_operations, c.currency, $3::pawl.money_amount,
@@ -46,7 +46,7 @@ WITH touched AS (
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, $10::text,
     $8::text, $9::text, $6::text, $7::text, $11::bytea FROM touched AS k
 )
-SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.submitted_by, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.charge_operations, written_orders.lines, written_orders.disputes, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.charge_operation_list, written_orders.dispute_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.submitted_by, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.charge_operations, w.lines, w.disputes, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.charge_operation_list, e.dispute_list FROM touched AS w, pawl.no_effects AS e) AS written_orders
+SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.submitted_by, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.charge_operations, written_orders.lines, written_orders.disputes, written_orders.route, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.charge_operation_list, written_orders.dispute_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.submitted_by, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.charge_operations, w.lines, w.disputes, w.route, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.charge_operation_list, e.dispute_list FROM touched AS w, pawl.no_effects AS e) AS written_orders
 `
 
 type ChargeOperationAskParams struct {
@@ -140,6 +140,7 @@ func (q *Queries) ChargeOperationAsk(ctx context.Context, arg ChargeOperationAsk
 			&i.WrittenOrder.ChargeOperations,
 			&i.WrittenOrder.Lines,
 			&i.WrittenOrder.Disputes,
+			&i.WrittenOrder.Route,
 			&i.WrittenOrder.ChargedAt,
 			&i.WrittenOrder.RefundedAt,
 			&i.WrittenOrder.ReservedAt,
@@ -164,11 +165,11 @@ func (q *Queries) ChargeOperationAsk(ctx context.Context, arg ChargeOperationAsk
 const chargeOperationBegin = `-- name: ChargeOperationBegin :many
 WITH claimed AS MATERIALIZED (
   SELECT f.order_no, f.generation, f.number, f.state FROM pawl.charge_operations AS f
-  WHERE f.order_no = $1 AND f.generation = $5 AND f.number = $6 AND f.claims = $7 AND f.due_at IS NOT NULL
+  WHERE f.order_no = $1 AND f.generation = $6 AND f.number = $7 AND f.claims = $8 AND f.due_at IS NOT NULL
     AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR UPDATE
 ), begun AS (
-  UPDATE pawl.charge_operations AS f SET due_at = clock_timestamp() + make_interval(secs => $8::float8),
+  UPDATE pawl.charge_operations AS f SET due_at = clock_timestamp() + make_interval(secs => $9::float8),
     state = CASE WHEN $4::text = 'refund' AND c.state = 'pending' THEN 'in_doubt' ELSE c.state END,
     sent_at = CASE WHEN $4::text = 'refund' THEN coalesce(f.sent_at, now()) ELSE f.sent_at END
   FROM claimed AS c WHERE f.order_no = c.order_no AND f.generation = c.generation AND f.number = c.number
@@ -178,11 +179,11 @@ WITH claimed AS MATERIALIZED (
   RETURNING o.order_no, o.fence, o.seq, o.status
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason)
-  SELECT k.order_no, k.seq, k.status, k.status, k.fence, 'refund_in_doubt', 'refund ' || $6::integer FROM touched AS k
+  SELECT k.order_no, k.seq, k.status, k.status, k.fence, 'refund_in_doubt', 'refund ' || $7::integer FROM touched AS k
 )
-INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation, charge_operation)
+INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation, charge_operation, route)
 SELECT b.order_no, coalesce((SELECT min(t.call) FROM pawl.step_calls AS t WHERE t.order_no = $1 AND t.call < 0), 0) - 1,
-  $2, b.generation, $3::integer, 'charge', $4::text, b.number
+  $2, b.generation, $3::integer, 'charge', $4::text, b.number, $5::text
 FROM begun AS b
 RETURNING call, started_at
 `
@@ -192,6 +193,7 @@ type ChargeOperationBeginParams struct {
 	Fence        int64
 	Policy       *int32
 	Operation    string
+	Route        *string
 	Generation   int32
 	Number       int32
 	Claims       int32
@@ -211,6 +213,7 @@ func (q *Queries) ChargeOperationBegin(ctx context.Context, arg ChargeOperationB
 		arg.Fence,
 		arg.Policy,
 		arg.Operation,
+		arg.Route,
 		arg.Generation,
 		arg.Number,
 		arg.Claims,
@@ -346,7 +349,7 @@ WITH open AS MATERIALIZED (
 ), touched AS (
   UPDATE pawl.orders AS o SET seq = o.seq + 1
   WHERE o.order_no = $1 AND o.seq = $3 AND EXISTS (SELECT 1 FROM open AS f)
-  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes
+  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes, o.route
 ), settled AS (
   UPDATE pawl.charge_operations AS f SET claims = f.claims + 1,
     state = CASE $4::text WHEN 'done' THEN 'done' WHEN 'refused' THEN 'failed' ELSE 'pending' END,
@@ -361,7 +364,7 @@ WITH open AS MATERIALIZED (
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, $8::text,
     $9::text, $10::text, $11::text, $12::text, $13::bytea FROM touched AS k
 )
-SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.submitted_by, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.charge_operations, written_orders.lines, written_orders.disputes, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.charge_operation_list, written_orders.dispute_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.submitted_by, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.charge_operations, w.lines, w.disputes, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.charge_operation_list, e.dispute_list FROM touched AS w, pawl.no_effects AS e) AS written_orders
+SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.submitted_by, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.charge_operations, written_orders.lines, written_orders.disputes, written_orders.route, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.charge_operation_list, written_orders.dispute_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.submitted_by, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.charge_operations, w.lines, w.disputes, w.route, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.charge_operation_list, e.dispute_list FROM touched AS w, pawl.no_effects AS e) AS written_orders
 `
 
 type ChargeOperationSettleParams struct {
@@ -454,6 +457,7 @@ func (q *Queries) ChargeOperationSettle(ctx context.Context, arg ChargeOperation
 			&i.WrittenOrder.ChargeOperations,
 			&i.WrittenOrder.Lines,
 			&i.WrittenOrder.Disputes,
+			&i.WrittenOrder.Route,
 			&i.WrittenOrder.ChargedAt,
 			&i.WrittenOrder.RefundedAt,
 			&i.WrittenOrder.ReservedAt,
@@ -485,7 +489,7 @@ WITH due AS MATERIALIZED (
   RETURNING f.order_no, f.generation, f.number, f.claims, f.state, f.amount, f.sent_at, f.reason, f.reference, f.code, f.request_id, f.lines
 )
 SELECT c.number, c.claims, c.state::text AS state, c.amount, c.lines, c.sent_at, coalesce(c.reason, '')::text AS reason,
-  coalesce(c.reference, '')::text AS reference, coalesce(c.code, '')::text AS code, coalesce(c.request_id, '')::text AS request_id, o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.charge_operation_list, o.dispute_list
+  coalesce(c.reference, '')::text AS reference, coalesce(c.code, '')::text AS code, coalesce(c.request_id, '')::text AS request_id, o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes, o.route, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.charge_operation_list, o.dispute_list
 FROM claimed AS c JOIN pawl.full_orders AS o ON o.order_no = c.order_no
 `
 
@@ -573,6 +577,7 @@ func (q *Queries) ChargeOperationsClaim(ctx context.Context, arg ChargeOperation
 			&i.Order.ChargeOperations,
 			&i.Order.Lines,
 			&i.Order.Disputes,
+			&i.Order.Route,
 			&i.Order.ChargedAt,
 			&i.Order.RefundedAt,
 			&i.Order.ReservedAt,

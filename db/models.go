@@ -76,6 +76,7 @@ type Order struct {
 	ChargeOperations     *int32
 	Lines                []byte
 	Disputes             *int32
+	Route                *string
 	ChargedAt            *time.Time
 	RefundedAt           *time.Time
 	ReservedAt           *time.Time
@@ -192,6 +193,7 @@ type WrittenOrder struct {
 	ChargeOperations     *int32
 	Lines                []byte
 	Disputes             *int32
+	Route                *string
 	ChargedAt            *time.Time
 	RefundedAt           *time.Time
 	ReservedAt           *time.Time

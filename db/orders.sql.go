@@ -234,21 +234,22 @@ func (q *Queries) OrdersAdmitOne(ctx context.Context, arg OrdersAdmitOneParams) 
 
 const ordersAdmitWithTerms = `-- name: OrdersAdmitWithTerms :many
 WITH incoming AS (
-  SELECT x.order_id, x.amount, x.currency, x.item, x.quantity, x.metadata, x.policy, x.customer_id, x.payment_method, x.start_at, x.complete_by, x.complete_seconds, x.ttl_seconds, x.concurrency_key, x.approval, x.approval_reason, x.approval_seconds, x.lines, x.submitted_by, x.principal, x.key, x.fingerprint
+  SELECT x.order_id, x.amount, x.currency, x.item, x.quantity, x.metadata, x.policy, x.customer_id, x.payment_method, x.start_at, x.complete_by, x.complete_seconds, x.ttl_seconds, x.concurrency_key, x.approval, x.approval_reason, x.approval_seconds, x.lines, x.submitted_by, x.principal, x.key, x.fingerprint, x.route
   FROM ROWS FROM (unnest($1::text[]), unnest($2::text[]), unnest($3::text[]),
                   unnest($4::text[]), unnest($5::integer[]), unnest($6::text[]),
                   unnest($7::integer[]), unnest($8::text[]), unnest($9::text[]),
                   unnest($10::timestamptz[]), unnest($11::timestamptz[]), unnest($12::float8[]),
                   unnest($13::float8[]), unnest($14::text[]),
                   unnest($15::boolean[]), unnest($16::text[]), unnest($17::float8[]),
-                  unnest($18::text[]), unnest($19::text[]), unnest($20::text[]), unnest($21::text[]), unnest($22::bytea[]))
+                  unnest($18::text[]), unnest($19::text[]), unnest($20::text[]), unnest($21::text[]), unnest($22::bytea[]),
+                  unnest($23::text[]))
     AS x(order_id, amount, currency, item, quantity, metadata, policy, customer_id, payment_method,
          start_at, complete_by, complete_seconds, ttl_seconds, concurrency_key, approval, approval_reason, approval_seconds,
-         lines, submitted_by, principal, key, fingerprint)
+         lines, submitted_by, principal, key, fingerprint, route)
   WHERE EXISTS (SELECT FROM pawl.current_numbering AS n
-    WHERE $23::boolean OR NOT n.relaxed OR set_config('synchronous_commit', 'off', true) <> '')
+    WHERE $24::boolean OR NOT n.relaxed OR set_config('synchronous_commit', 'off', true) <> '')
 ), judged AS (
-  SELECT i.order_id, i.amount, i.currency, i.item, i.quantity, i.metadata, i.policy, i.customer_id, i.payment_method, i.start_at, i.complete_by, i.complete_seconds, i.ttl_seconds, i.concurrency_key, i.approval, i.approval_reason, i.approval_seconds, i.lines, i.submitted_by, i.principal, i.key, i.fingerprint, CASE WHEN i.start_at > now() THEN 'scheduled' WHEN i.approval THEN 'approval'
+  SELECT i.order_id, i.amount, i.currency, i.item, i.quantity, i.metadata, i.policy, i.customer_id, i.payment_method, i.start_at, i.complete_by, i.complete_seconds, i.ttl_seconds, i.concurrency_key, i.approval, i.approval_reason, i.approval_seconds, i.lines, i.submitted_by, i.principal, i.key, i.fingerprint, i.route, CASE WHEN i.start_at > now() THEN 'scheduled' WHEN i.approval THEN 'approval'
     WHEN i.concurrency_key <> '' THEN 'queued' END AS hold
   FROM incoming AS i
 ), kept AS (
@@ -261,37 +262,37 @@ WITH incoming AS (
 ), admitted AS (
   INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, hold, hold_reason, amount, currency, item, quantity, metadata, submitted_by,
     policy, customer_id, payment_method, start_at, complete_by, reservation_ttl, concurrency_key, approval_until,
-    lines, calls, retry_window_started_at, in_doubt_since)
+    lines, route, calls, retry_window_started_at, in_doubt_since)
   SELECT j.order_id, CASE WHEN j.hold IS NULL THEN 'charging' ELSE 'pending' END,
-    CASE WHEN j.hold IS NULL THEN 1 ELSE 0 END, CASE WHEN j.hold IS NULL THEN $24::uuid END,
+    CASE WHEN j.hold IS NULL THEN 1 ELSE 0 END, CASE WHEN j.hold IS NULL THEN $25::uuid END,
     CASE j.hold WHEN 'scheduled' THEN j.start_at WHEN 'queued' THEN NULL
       WHEN 'approval' THEN CASE WHEN j.approval_seconds > 0 THEN now() + make_interval(secs => j.approval_seconds) END
-      ELSE clock_timestamp() + make_interval(secs => $25::float8) END,
+      ELSE clock_timestamp() + make_interval(secs => $26::float8) END,
     j.hold, CASE WHEN j.hold = 'approval' THEN nullif(j.approval_reason, '') END, j.amount::numeric, j.currency, j.item, j.quantity, nullif(j.metadata, '')::jsonb, nullif(j.submitted_by, ''),
     nullif(j.policy, 0), nullif(j.customer_id, ''), nullif(j.payment_method, ''), nullif(j.start_at, '0001-01-01 00:00:00+00'),
     coalesce(nullif(j.complete_by, '0001-01-01 00:00:00+00'), now() + make_interval(secs => nullif(j.complete_seconds, 0))),
     nullif(j.ttl_seconds, 0), nullif(j.concurrency_key, ''),
     CASE WHEN j.hold = 'approval' THEN
       CASE WHEN j.approval_seconds > 0 THEN now() + make_interval(secs => j.approval_seconds) ELSE '9999-01-01 00:00:00+00' END END,
-    nullif(j.lines, '')::json, CASE WHEN j.hold IS NULL AND $26::boolean THEN 1 END,
-    CASE WHEN j.hold IS NULL AND $26::boolean THEN now() END, CASE WHEN j.hold IS NULL AND $26::boolean THEN now() END
+    nullif(j.lines, '')::json, nullif(j.route, ''), CASE WHEN j.hold IS NULL AND $27::boolean THEN 1 END,
+    CASE WHEN j.hold IS NULL AND $27::boolean THEN now() END, CASE WHEN j.hold IS NULL AND $27::boolean THEN now() END
   FROM judged AS j WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
     AND (coalesce(j.key, '') = '' OR j.fingerprint IN (SELECT k.fingerprint FROM kept AS k))
   ORDER BY j.order_id COLLATE "C"
   ON CONFLICT (order_id) DO NOTHING
-  RETURNING orders.order_no, orders.created_at, orders.due_at, orders.finished_at, orders.owner, orders.fence, orders.generation, orders.quantity, orders.seq, orders.take_overs, orders.status, orders.hold, orders.hold_reason, orders.stop_requested, orders.outcome, orders.ended_as, orders.failure_step, orders.failure_code, orders.failure_detail, orders.order_id, orders.currency, orders.item, orders.amount, orders.metadata, orders.submitted_by, orders.policy, orders.calls, orders.retries, orders.retry_window_started_at, orders.in_doubt_since, orders.start_at, orders.complete_by, orders.reservation_ttl, orders.reserved_until, orders.approval_until, orders.approved_at, orders.permit_at, orders.customer_id, orders.payment_method, orders.concurrency_key, orders.action, orders.charge_operations, orders.lines, orders.disputes
+  RETURNING orders.order_no, orders.created_at, orders.due_at, orders.finished_at, orders.owner, orders.fence, orders.generation, orders.quantity, orders.seq, orders.take_overs, orders.status, orders.hold, orders.hold_reason, orders.stop_requested, orders.outcome, orders.ended_as, orders.failure_step, orders.failure_code, orders.failure_detail, orders.order_id, orders.currency, orders.item, orders.amount, orders.metadata, orders.submitted_by, orders.policy, orders.calls, orders.retries, orders.retry_window_started_at, orders.in_doubt_since, orders.start_at, orders.complete_by, orders.reservation_ttl, orders.reserved_until, orders.approval_until, orders.approved_at, orders.permit_at, orders.customer_id, orders.payment_method, orders.concurrency_key, orders.action, orders.charge_operations, orders.lines, orders.disputes, orders.route
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason, id_hash, previous_no)
   SELECT a.order_no, 1, CASE WHEN a.hold IS NULL THEN 'pending' END, a.status, a.fence, a.hold, a.hold_reason, hashtext(a.order_id),
     lag(a.order_no, 1,
-      coalesce((SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = $27::bigint),
-        $28::bigint)) OVER (ORDER BY a.order_no)
+      coalesce((SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = $28::bigint),
+        $29::bigint)) OVER (ORDER BY a.order_no)
   FROM admitted AS a
 ), begun AS (
-  INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation)
-  SELECT a.order_no, 1, a.fence, 0, a.policy, 'charge', 'do' FROM admitted AS a WHERE a.calls IS NOT NULL
+  INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation, route)
+  SELECT a.order_no, 1, a.fence, 0, a.policy, 'charge', 'do', a.route FROM admitted AS a WHERE a.calls IS NOT NULL
 )
-SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.submitted_by, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.charge_operations, written_orders.lines, written_orders.disputes, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.charge_operation_list, written_orders.dispute_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.submitted_by, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.charge_operations, w.lines, w.disputes, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.charge_operation_list, e.dispute_list FROM admitted AS w, pawl.no_effects AS e) AS written_orders
+SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.submitted_by, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.charge_operations, written_orders.lines, written_orders.disputes, written_orders.route, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.charge_operation_list, written_orders.dispute_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.submitted_by, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.charge_operations, w.lines, w.disputes, w.route, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.charge_operation_list, e.dispute_list FROM admitted AS w, pawl.no_effects AS e) AS written_orders
 `
 
 type OrdersAdmitWithTermsParams struct {
@@ -317,6 +318,7 @@ type OrdersAdmitWithTermsParams struct {
 	Principals      []string
 	Keys            []string
 	Fingerprints    [][]byte
+	Routes          []string
 	Waits           bool
 	Owner           uuid.UUID
 	LeaseSeconds    float64
@@ -357,6 +359,7 @@ func (q *Queries) OrdersAdmitWithTerms(ctx context.Context, arg OrdersAdmitWithT
 		arg.Principals,
 		arg.Keys,
 		arg.Fingerprints,
+		arg.Routes,
 		arg.Waits,
 		arg.Owner,
 		arg.LeaseSeconds,
@@ -416,6 +419,7 @@ func (q *Queries) OrdersAdmitWithTerms(ctx context.Context, arg OrdersAdmitWithT
 			&i.WrittenOrder.ChargeOperations,
 			&i.WrittenOrder.Lines,
 			&i.WrittenOrder.Disputes,
+			&i.WrittenOrder.Route,
 			&i.WrittenOrder.ChargedAt,
 			&i.WrittenOrder.RefundedAt,
 			&i.WrittenOrder.ReservedAt,
@@ -438,7 +442,7 @@ func (q *Queries) OrdersAdmitWithTerms(ctx context.Context, arg OrdersAdmitWithT
 }
 
 const ordersByID = `-- name: OrdersByID :many
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.charge_operation_list, o.dispute_list FROM pawl.full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes, o.route, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.charge_operation_list, o.dispute_list FROM pawl.full_orders AS o
 WHERE o.order_id = ANY((SELECT $1::text[])::text[])
   AND (NOT $2::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
 `
@@ -509,6 +513,7 @@ func (q *Queries) OrdersByID(ctx context.Context, arg OrdersByIDParams) ([]Order
 			&i.ChargeOperations,
 			&i.Lines,
 			&i.Disputes,
+			&i.Route,
 			&i.ChargedAt,
 			&i.RefundedAt,
 			&i.ReservedAt,
@@ -531,7 +536,7 @@ func (q *Queries) OrdersByID(ctx context.Context, arg OrdersByIDParams) ([]Order
 }
 
 const ordersByNo = `-- name: OrdersByNo :many
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.charge_operation_list, o.dispute_list FROM pawl.full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes, o.route, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.charge_operation_list, o.dispute_list FROM pawl.full_orders AS o
 WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
   AND (NOT $2::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
 `
@@ -596,6 +601,7 @@ func (q *Queries) OrdersByNo(ctx context.Context, arg OrdersByNoParams) ([]Order
 			&i.ChargeOperations,
 			&i.Lines,
 			&i.Disputes,
+			&i.Route,
 			&i.ChargedAt,
 			&i.RefundedAt,
 			&i.ReservedAt,

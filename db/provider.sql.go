@@ -28,7 +28,7 @@ func (q *Queries) ProviderClock(ctx context.Context) (time.Time, error) {
 }
 
 const providerKeys = `-- name: ProviderKeys :many
-SELECT k.order_no, k.step, k.generation, ''::text AS refund_id, k.policy, o.order_id, o.status, o.amount, o.currency,
+SELECT k.order_no, k.step, k.generation, ''::text AS refund_id, k.policy, k.route, o.order_id, o.status, o.amount, o.currency,
   (o.in_doubt_since IS NOT NULL)::boolean AS in_doubt, coalesce(o.hold, '') AS hold,
   coalesce(o.finished_at <= $1::timestamptz AND o.ended_as IS NOT NULL AND NOT EXISTS (
     SELECT FROM pawl.late_undos AS u WHERE u.order_no = k.order_no
@@ -39,10 +39,10 @@ SELECT k.order_no, k.step, k.generation, ''::text AS refund_id, k.policy, o.orde
     ELSE CASE WHEN f.order_no IS NULL THEN 'absent' ELSE 'stands' END END::text AS effect,
   coalesce(c.reference, r.reference, f.reference, '')::text AS reference
 FROM (
-  SELECT a.order_no, a.step, a.generation, coalesce(max(a.policy), 0)::integer AS policy FROM pawl.step_calls AS a
+  SELECT a.order_no, a.step, a.generation, coalesce(max(a.policy), 0)::integer AS policy, coalesce(max(a.route), '')::text AS route FROM pawl.step_calls AS a
   WHERE a.order_no BETWEEN $2 AND $3 AND a.operation = 'do' GROUP BY a.order_no, a.step, a.generation
 ) AS k
-JOIN (SELECT order_no, created_at, due_at, finished_at, owner, fence, generation, quantity, seq, take_overs, status, hold, hold_reason, stop_requested, outcome, ended_as, failure_step, failure_code, failure_detail, order_id, currency, item, amount, metadata, submitted_by, policy, calls, retries, retry_window_started_at, in_doubt_since, start_at, complete_by, reservation_ttl, reserved_until, approval_until, approved_at, permit_at, customer_id, payment_method, concurrency_key, action, charge_operations, lines, disputes FROM pawl.orders AS p WHERE p.order_no BETWEEN $2 AND $3) AS o ON o.order_no = k.order_no
+JOIN (SELECT order_no, created_at, due_at, finished_at, owner, fence, generation, quantity, seq, take_overs, status, hold, hold_reason, stop_requested, outcome, ended_as, failure_step, failure_code, failure_detail, order_id, currency, item, amount, metadata, submitted_by, policy, calls, retries, retry_window_started_at, in_doubt_since, start_at, complete_by, reservation_ttl, reserved_until, approval_until, approved_at, permit_at, customer_id, payment_method, concurrency_key, action, charge_operations, lines, disputes, route FROM pawl.orders AS p WHERE p.order_no BETWEEN $2 AND $3) AS o ON o.order_no = k.order_no
 LEFT JOIN (SELECT order_no, created_at, refunded_at, generation, currency, amount, executor, reference, data, in_doubt, capture, captured_at FROM pawl.charges AS d WHERE d.order_no BETWEEN $2 AND $3 AND d.executor <> '') AS c
   ON k.step = 'charge' AND c.order_no = k.order_no AND c.generation = k.generation
 LEFT JOIN (SELECT order_no, created_at, released_at, generation, quantity, line, item, executor, reference, data, in_doubt FROM pawl.reservations AS s WHERE s.order_no BETWEEN $2 AND $3 AND s.executor <> '' AND s.line = 1) AS r
@@ -64,6 +64,7 @@ type ProviderKeysRow struct {
 	Generation int32
 	RefundID   string
 	Policy     int32
+	Route      string
 	OrderID    string
 	Status     fsm.State
 	Amount     decimal.Decimal
@@ -93,6 +94,7 @@ func (q *Queries) ProviderKeys(ctx context.Context, arg ProviderKeysParams) ([]P
 			&i.Generation,
 			&i.RefundID,
 			&i.Policy,
+			&i.Route,
 			&i.OrderID,
 			&i.Status,
 			&i.Amount,
@@ -115,7 +117,7 @@ func (q *Queries) ProviderKeys(ctx context.Context, arg ProviderKeysParams) ([]P
 
 const providerRefunds = `-- name: ProviderRefunds :many
 SELECT f.order_no, ('refund ' || f.number)::text AS step, f.generation, coalesce(f.request_id, '')::text AS refund_id,
-  k.policy, o.order_id, o.status, f.amount, f.currency::text AS currency,
+  k.policy, coalesce(o.route, '')::text AS route, o.order_id, o.status, f.amount, f.currency::text AS currency,
   (f.state = 'in_doubt')::boolean AS in_doubt, ''::text AS hold,
   coalesce(f.finished_at <= $1::timestamptz AND f.state IN ('done', 'failed'), false)::boolean AS settled,
   CASE f.state WHEN 'done' THEN 'stands' ELSE 'absent' END::text AS effect, coalesce(f.reference, '')::text AS reference
@@ -123,7 +125,7 @@ FROM (
   SELECT a.order_no, a.generation, a.charge_operation, coalesce(max(a.policy), 0)::integer AS policy FROM pawl.step_calls AS a
   WHERE a.order_no BETWEEN $2 AND $3 AND a.operation = 'refund' GROUP BY a.order_no, a.generation, a.charge_operation
 ) AS k
-JOIN (SELECT order_no, created_at, due_at, finished_at, owner, fence, generation, quantity, seq, take_overs, status, hold, hold_reason, stop_requested, outcome, ended_as, failure_step, failure_code, failure_detail, order_id, currency, item, amount, metadata, submitted_by, policy, calls, retries, retry_window_started_at, in_doubt_since, start_at, complete_by, reservation_ttl, reserved_until, approval_until, approved_at, permit_at, customer_id, payment_method, concurrency_key, action, charge_operations, lines, disputes FROM pawl.orders AS p WHERE p.order_no BETWEEN $2 AND $3) AS o ON o.order_no = k.order_no
+JOIN (SELECT order_no, created_at, due_at, finished_at, owner, fence, generation, quantity, seq, take_overs, status, hold, hold_reason, stop_requested, outcome, ended_as, failure_step, failure_code, failure_detail, order_id, currency, item, amount, metadata, submitted_by, policy, calls, retries, retry_window_started_at, in_doubt_since, start_at, complete_by, reservation_ttl, reserved_until, approval_until, approved_at, permit_at, customer_id, payment_method, concurrency_key, action, charge_operations, lines, disputes, route FROM pawl.orders AS p WHERE p.order_no BETWEEN $2 AND $3) AS o ON o.order_no = k.order_no
 JOIN (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, kind, state, due_at, sent_at, finished_at, restock, executor, reason, request_id, code, detail, lines FROM pawl.charge_operations AS r WHERE r.order_no BETWEEN $2 AND $3) AS f
   ON f.order_no = k.order_no AND f.generation = k.generation AND f.number = k.charge_operation
 ORDER BY f.order_no, f.generation, f.number
@@ -141,6 +143,7 @@ type ProviderRefundsRow struct {
 	Generation int32
 	RefundID   string
 	Policy     int32
+	Route      string
 	OrderID    string
 	Status     fsm.State
 	Amount     decimal.Decimal
@@ -168,6 +171,7 @@ func (q *Queries) ProviderRefunds(ctx context.Context, arg ProviderRefundsParams
 			&i.Generation,
 			&i.RefundID,
 			&i.Policy,
+			&i.Route,
 			&i.OrderID,
 			&i.Status,
 			&i.Amount,

@@ -64,26 +64,27 @@ WITH redriven AS (
     hold = NULL, hold_reason = NULL, stop_requested = NULL, retries = NULL, retry_window_started_at = NULL, in_doubt_since = NULL,
     action = NULL, permit_at = NULL, reserved_until = NULL,
     complete_by = CASE WHEN o.complete_by > now() THEN o.complete_by END,
-    policy = $1::integer, payment_method = coalesce($2::text, o.payment_method),
-    fence = o.fence + CASE WHEN $3::boolean THEN 1 ELSE 0 END,
-    owner = CASE WHEN $3::boolean THEN $4::uuid END,
-    due_at = CASE WHEN $3::boolean THEN clock_timestamp() + make_interval(secs => $5::float8) ELSE now() END
-  WHERE o.order_no = $6 AND o.seq = $7 AND o.status = 'failed' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+    policy = $1::integer, route = $2::text, payment_method = coalesce($3::text, o.payment_method),
+    fence = o.fence + CASE WHEN $4::boolean THEN 1 ELSE 0 END,
+    owner = CASE WHEN $4::boolean THEN $5::uuid END,
+    due_at = CASE WHEN $4::boolean THEN clock_timestamp() + make_interval(secs => $6::float8) ELSE now() END
+  WHERE o.order_no = $7 AND o.seq = $8 AND o.status = 'failed' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
     AND NOT EXISTS (SELECT 1 FROM pawl.charges AS c WHERE c.order_no = o.order_no AND c.refunded_at IS NULL)
     AND NOT EXISTS (SELECT 1 FROM pawl.reservations AS r WHERE r.order_no = o.order_no AND r.released_at IS NULL)
     AND NOT EXISTS (SELECT 1 FROM pawl.late_undos AS u WHERE u.order_no = o.order_no AND u.finished_at IS NULL)
-  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes
+  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes, o.route
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, on_behalf_of, reason,
     request_id, fingerprint, payment_method)
-  SELECT d.order_no, d.seq, 'failed', d.status, d.fence, $8::text, $9::text, $10::text, $11::text,
-    $12::text, $13::bytea, $14::text FROM redriven AS d
+  SELECT d.order_no, d.seq, 'failed', d.status, d.fence, $9::text, $10::text, $11::text, $12::text,
+    $13::text, $14::bytea, $15::text FROM redriven AS d
 )
-SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.submitted_by, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.charge_operations, written_orders.lines, written_orders.disputes, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.charge_operation_list, written_orders.dispute_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.submitted_by, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.charge_operations, w.lines, w.disputes, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.charge_operation_list, e.dispute_list FROM redriven AS w, pawl.no_effects AS e) AS written_orders
+SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.submitted_by, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.charge_operations, written_orders.lines, written_orders.disputes, written_orders.route, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.charge_operation_list, written_orders.dispute_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.submitted_by, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.charge_operations, w.lines, w.disputes, w.route, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.charge_operation_list, e.dispute_list FROM redriven AS w, pawl.no_effects AS e) AS written_orders
 `
 
 type OrderRedriveParams struct {
 	Policy                *int32
+	Route                 *string
 	PaymentMethod         *string
 	Claims                bool
 	Owner                 uuid.UUID
@@ -109,6 +110,7 @@ type OrderRedriveRow struct {
 func (q *Queries) OrderRedrive(ctx context.Context, arg OrderRedriveParams) ([]OrderRedriveRow, error) {
 	rows, err := q.db.Query(ctx, orderRedrive,
 		arg.Policy,
+		arg.Route,
 		arg.PaymentMethod,
 		arg.Claims,
 		arg.Owner,
@@ -175,6 +177,7 @@ func (q *Queries) OrderRedrive(ctx context.Context, arg OrderRedriveParams) ([]O
 			&i.WrittenOrder.ChargeOperations,
 			&i.WrittenOrder.Lines,
 			&i.WrittenOrder.Disputes,
+			&i.WrittenOrder.Route,
 			&i.WrittenOrder.ChargedAt,
 			&i.WrittenOrder.RefundedAt,
 			&i.WrittenOrder.ReservedAt,
@@ -220,14 +223,14 @@ WITH target AS MATERIALIZED (
     due_at = CASE $10::text WHEN 'claimed' THEN clock_timestamp() + make_interval(secs => $12::float8)
       WHEN 'due' THEN now() WHEN 'same' THEN o.due_at END
   WHERE o.order_no IN (SELECT s.order_no FROM stored AS s) AND o.seq = $2
-  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes
+  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes, o.route
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, on_behalf_of, reason, request_id, fingerprint)
   SELECT s.order_no, s.seq, s.status, s.status, s.fence, $13::text,
     $14::text, $15::text, $16::text, $17::text,
     $18::bytea FROM settled AS s
 )
-SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.submitted_by, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.charge_operations, written_orders.lines, written_orders.disputes, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.charge_operation_list, written_orders.dispute_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.submitted_by, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.charge_operations, w.lines, w.disputes, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.charge_operation_list, e.dispute_list FROM settled AS w, pawl.no_effects AS e) AS written_orders
+SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.submitted_by, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.charge_operations, written_orders.lines, written_orders.disputes, written_orders.route, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.charge_operation_list, written_orders.dispute_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.submitted_by, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.charge_operations, w.lines, w.disputes, w.route, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.charge_operation_list, e.dispute_list FROM settled AS w, pawl.no_effects AS e) AS written_orders
 `
 
 type OrderSettleParams struct {
@@ -330,6 +333,7 @@ func (q *Queries) OrderSettle(ctx context.Context, arg OrderSettleParams) ([]Ord
 			&i.WrittenOrder.ChargeOperations,
 			&i.WrittenOrder.Lines,
 			&i.WrittenOrder.Disputes,
+			&i.WrittenOrder.Route,
 			&i.WrittenOrder.ChargedAt,
 			&i.WrittenOrder.RefundedAt,
 			&i.WrittenOrder.ReservedAt,
@@ -357,25 +361,25 @@ WITH asked AS (
   UPDATE pawl.orders AS o SET
     seq = o.seq + 1, hold = $1::text, hold_reason = $2::text,
     stop_requested = $3::text, failure_code = $4::text,
-    policy = $5::integer,
-    approved_at = CASE WHEN $6::boolean THEN now() ELSE o.approved_at END,
+    policy = $5::integer, route = $6::text,
+    approved_at = CASE WHEN $7::boolean THEN now() ELSE o.approved_at END,
     -- In doubt, one retry stays counted: that of the call without an answer.
-    retries = CASE WHEN NOT $7::boolean THEN o.retries WHEN o.in_doubt_since IS NOT NULL THEN 1 END,
-    retry_window_started_at = CASE WHEN NOT $7::boolean THEN o.retry_window_started_at END,
-    fence = o.fence + CASE WHEN $8::text = 'claimed' THEN 1 ELSE 0 END,
-    owner = CASE $8::text WHEN 'claimed' THEN $9::uuid WHEN 'same' THEN o.owner END,
-    take_overs = CASE WHEN $8::text = 'same' THEN o.take_overs ELSE 0 END, -- otherwise it would be held again at once
-    due_at = CASE $8::text WHEN 'claimed' THEN clock_timestamp() + make_interval(secs => $10::float8)
+    retries = CASE WHEN NOT $8::boolean THEN o.retries WHEN o.in_doubt_since IS NOT NULL THEN 1 END,
+    retry_window_started_at = CASE WHEN NOT $8::boolean THEN o.retry_window_started_at END,
+    fence = o.fence + CASE WHEN $9::text = 'claimed' THEN 1 ELSE 0 END,
+    owner = CASE $9::text WHEN 'claimed' THEN $10::uuid WHEN 'same' THEN o.owner END,
+    take_overs = CASE WHEN $9::text = 'same' THEN o.take_overs ELSE 0 END, -- otherwise it would be held again at once
+    due_at = CASE $9::text WHEN 'claimed' THEN clock_timestamp() + make_interval(secs => $11::float8)
       WHEN 'due' THEN now() WHEN 'same' THEN o.due_at END
-  WHERE o.order_no = $11 AND o.seq = $12 AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
-  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes
+  WHERE o.order_no = $12 AND o.seq = $13 AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
+  RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes, o.route
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, on_behalf_of, reason, request_id, fingerprint)
-  SELECT a.order_no, a.seq, a.status, a.status, a.fence, $13::text,
-    $14::text, $15::text, $16::text, $17::text,
-    $18::bytea FROM asked AS a
+  SELECT a.order_no, a.seq, a.status, a.status, a.fence, $14::text,
+    $15::text, $16::text, $17::text, $18::text,
+    $19::bytea FROM asked AS a
 )
-SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.submitted_by, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.charge_operations, written_orders.lines, written_orders.disputes, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.charge_operation_list, written_orders.dispute_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.submitted_by, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.charge_operations, w.lines, w.disputes, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.charge_operation_list, e.dispute_list FROM asked AS w, pawl.no_effects AS e) AS written_orders
+SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.submitted_by, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.charge_operations, written_orders.lines, written_orders.disputes, written_orders.route, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.charge_operation_list, written_orders.dispute_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.submitted_by, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.charge_operations, w.lines, w.disputes, w.route, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.charge_operation_list, e.dispute_list FROM asked AS w, pawl.no_effects AS e) AS written_orders
 `
 
 type OrderVerbParams struct {
@@ -384,6 +388,7 @@ type OrderVerbParams struct {
 	StopRequested *string
 	FailureCode   *string
 	Policy        *int32
+	Route         *string
 	Approves      bool
 	Renews        bool
 	Next          string
@@ -416,6 +421,7 @@ func (q *Queries) OrderVerb(ctx context.Context, arg OrderVerbParams) ([]OrderVe
 		arg.StopRequested,
 		arg.FailureCode,
 		arg.Policy,
+		arg.Route,
 		arg.Approves,
 		arg.Renews,
 		arg.Next,
@@ -482,6 +488,7 @@ func (q *Queries) OrderVerb(ctx context.Context, arg OrderVerbParams) ([]OrderVe
 			&i.WrittenOrder.ChargeOperations,
 			&i.WrittenOrder.Lines,
 			&i.WrittenOrder.Disputes,
+			&i.WrittenOrder.Route,
 			&i.WrittenOrder.ChargedAt,
 			&i.WrittenOrder.RefundedAt,
 			&i.WrittenOrder.ReservedAt,

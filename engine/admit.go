@@ -218,10 +218,13 @@ func (e *remote) admitWithTerms(version *int32, p *policy.Policy, runs []*run) {
 		if looksAtStock(p) {
 			short, runs = e.divideByStock(runs)
 		}
-		first := e.callPool(*version, fsm.Charge, p)
-		n := first.acquire(len(runs))
-		e.admitTo(version, p, permits{pool: first, left: n}, runs[:n:n])
-		runs = append(short, runs[n:]...)
+		for _, group := range e.byRoute(p, runs) {
+			first := e.callPool(*version, p, fsm.Charge, or(group[0].order.Route))
+			n := first.acquire(len(group))
+			e.admitTo(version, p, permits{pool: first, left: n}, group[:n:n])
+			short = append(short, group[n:]...)
+		}
+		runs = short
 	}
 	e.admitTo(version, p, permits{}, runs)
 }
@@ -268,6 +271,9 @@ func (e *core) admitWithTermsParams(version *int32, start *policy.Policy, runs [
 		p.ConcurrencyKeys = append(p.ConcurrencyKeys, t.concurrencyKey)
 		p.Approvals = append(p.Approvals, t.approval != nil)
 		p.ApprovalReasons = append(p.ApprovalReasons, approvalReason(t.approval, o))
+		if start != nil && len(start.Routes) > 0 {
+			p.Routes = append(p.Routes, or(o.Route))
+		}
 		p.ApprovalSeconds = append(p.ApprovalSeconds, or(t.approval).Timeout.Seconds())
 	}
 	return p

@@ -220,6 +220,7 @@ type sentKey struct {
 	step          fsm.Step
 	generation    int32
 	policy        int32     // under which it was sent; set for earlier generations
+	route         string    // likewise; empty: the step has only one
 	reference     string    // the provider's reference of the effect
 	undoBegun     bool      // an undo request was sent before
 	undoReference string    // the reference in that request; empty: none
@@ -271,7 +272,7 @@ func preflights(rows []db.CallsPreflightRow, err error) (map[int64]*preflight, e
 			f = &preflight{}
 			found[row.OrderNo] = f
 		}
-		key := sentKey{fsm.Step(row.Step), row.Generation, row.Policy, row.Reference, row.UndoBegun, row.UndoNamed, row.SentAt}
+		key := sentKey{fsm.Step(row.Step), row.Generation, row.Policy, row.Route, row.Reference, row.UndoBegun, row.UndoNamed, row.SentAt}
 		if row.Voids {
 			f.voids = append(f.voids, key)
 			continue

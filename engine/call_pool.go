@@ -38,11 +38,12 @@ type callPools struct {
 	byStep map[poolKey]*callPool
 }
 
-// callPool is the bulkhead of one step of one policy. It limits the orders that wait for a call and, by permits, the
+// callPool is the bulkhead of one step of one policy, at a charge with several routes of one route. It limits the orders that wait for a call and, by permits, the
 // calls under way, so a slow provider fills only its own pool.
 type callPool struct {
 	e       *remote
 	step    fsm.Step
+	route   string // empty: the step has only one
 	policy  *policy.Policy
 	cfg     *policy.Step
 	exec    provider.Executor // nil: see unusable
@@ -58,23 +59,23 @@ type callPool struct {
 
 type poolKey struct {
 	version int32
-	step    fsm.Step
+	place   policy.Place
 }
 
 // errCopied is the error of policies in a copied database. The provider knows their orders by the keys of the original
 // installation, and would repeat the steps under ours.
 var errCopied = errors.New("the policy belongs to the installation that this database was copied from, whose providers are not called")
 
-// callPool returns the one pool of a step of a policy.
-func (e *remote) callPool(version int32, of fsm.Step, p *policy.Policy) *callPool {
+// callPool returns the one pool of a step of a policy, for orders with a route.
+func (e *remote) callPool(version int32, p *policy.Policy, of fsm.Step, route string) *callPool {
 	e.callPools.mu.Lock()
 	defer e.callPools.mu.Unlock()
-	key := poolKey{version, of}
+	key := poolKey{version, p.Place(of, route)}
 	if pool, ok := e.callPools.byStep[key]; ok {
 		return pool
 	}
-	cfg := p.Step(of)
-	pool := &callPool{e: e, step: of, policy: p, cfg: cfg}
+	cfg := p.Step(of, route)
+	pool := &callPool{e: e, step: of, route: key.place.Route, policy: p, cfg: cfg}
 	if p.Copied {
 		pool.unusable = errCopied
 	} else {
@@ -109,14 +110,26 @@ func newExecutor(s *policy.Step, of fsm.Step, within policy.Bounds, over *http.T
 // poolOf returns the pool of the step that an order is at. The step must be remote, and its policy loaded.
 func (e *remote) poolOf(o *orders.Order) *callPool {
 	p, _ := e.policies.byVersion(o.Policy)
-	return e.callPool(*o.Policy, o.Status.Step(), p)
+	return e.callPool(*o.Policy, p, o.Status.Step(), or(o.Route))
 }
 
-// waitForPermit adds orders to the pools of their steps. It returns those that a pool rejects, with the reason as their
+// poolOfCall returns the pool of the next call of an order, which may void a key at another provider. So a provider that
+// hangs delays only its own calls.
+func (e *remote) poolOfCall(r *run) *callPool {
+	if r.preflight != nil && len(r.preflight.voids) > 0 && !r.status().Undoing() {
+		key := &r.preflight.voids[0]
+		if p, ok := e.policies.byVersion(&key.policy); ok && p != nil && p.Step(key.step, key.route).Executor.Remote() {
+			return e.callPool(key.policy, p, key.step, key.route)
+		}
+	}
+	return e.poolOf(&r.order)
+}
+
+// waitForPermit adds orders to the pools of their calls. It returns those that a pool rejects, with the reason as their
 // result.
 func (e *remote) waitForPermit(runs []*run) (refused []*run) {
 	for _, r := range runs {
-		pool := e.poolOf(&r.order)
+		pool := e.poolOfCall(r)
 		if result := pool.enqueue(r); result != nil {
 			r.next = r.withoutCall(pool, result)
 			refused = append(refused, r)
@@ -152,7 +165,7 @@ func (p *callPool) usable() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if time.Since(p.checked) > time.Second {
-		p.unusable, p.checked = p.e.cfg.Bounds.Usable(p.policy, p.step), time.Now()
+		p.unusable, p.checked = p.e.cfg.Bounds.Usable(p.policy, policy.Place{Step: p.step, Route: p.route}), time.Now()
 	}
 	return p.unusable
 }
@@ -276,10 +289,10 @@ func (p *callPool) newCall(r *run) *call {
 func (c *call) toVoid(key *sentKey) {
 	e := c.pool.e
 	c.step, c.generation, c.operation, c.doubted, c.lookOnly = key.step, key.generation, provider.Undo, false, false
-	if p, ok := e.policies.byVersion(&key.policy); ok && p != nil && p.Step(key.step).Executor.Remote() {
-		c.pool = e.callPool(key.policy, key.step, p)
+	if p, ok := e.policies.byVersion(&key.policy); ok && p != nil && p.Step(key.step, key.route).Executor.Remote() {
+		c.pool = e.callPool(key.policy, p, key.step, key.route)
 	} else {
-		c.pool = &callPool{e: e, step: key.step, cfg: c.pool.cfg,
+		c.pool = &callPool{e: e, step: key.step, route: key.route, cfg: c.pool.cfg, breaker: c.pool.breaker,
 			unusable: fmt.Errorf("policy %d, which the undo of the %s needs, is not available", key.policy, key.step)}
 	}
 	c.undoReference = key.referenceToVoid(c.pool.cfg.Executor)
@@ -363,27 +376,28 @@ func (p *permits) freeUnused() {
 	}
 }
 
-// CallPoolStats is the load on one remote step of a policy, in this replica.
+// CallPoolStats is the load on one remote step of a policy, or on one of its routes, in this replica.
 type CallPoolStats struct {
 	Policy   int32
 	Step     fsm.Step
-	InFlight int // calls under way or about to begin
-	Queued   int // orders that wait for a call
+	Route    string // of a charge with several; otherwise empty
+	InFlight int    // calls under way or about to begin
+	Queued   int    // orders that wait for a call
 	Breaker  gobreaker.State
 }
 
-// CallPools returns the steps this replica has made calls for, by policy and step.
+// CallPools returns the steps this replica has made calls for, by policy, step and route.
 func (e *remote) CallPools() []CallPoolStats {
 	e.callPools.mu.Lock()
 	defer e.callPools.mu.Unlock()
 	all := make([]CallPoolStats, 0, len(e.callPools.byStep))
 	for key, p := range e.callPools.byStep {
 		p.mu.Lock()
-		all = append(all, CallPoolStats{Policy: key.version, Step: key.step, InFlight: p.calling, Queued: len(p.waiting), Breaker: p.breaker.State()})
+		all = append(all, CallPoolStats{Policy: key.version, Step: key.place.Step, Route: key.place.Route, InFlight: p.calling, Queued: len(p.waiting), Breaker: p.breaker.State()})
 		p.mu.Unlock()
 	}
 	slices.SortFunc(all, func(a, b CallPoolStats) int {
-		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Step, b.Step))
+		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Step, b.Step), cmp.Compare(a.Route, b.Route))
 	})
 	return all
 }

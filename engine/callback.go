@@ -64,7 +64,7 @@ func (e *Engine) Answer(ctx context.Context, token string, t CallbackResult) (Re
 		return Receipt{}, &orders.NotFound{What: "callback"}
 	}
 	key := (&provider.Call{Installation: who.id, OrderID: rows[0].Order.OrderID, Step: of.step, Generation: of.generation}).Key(provider.Do)
-	secret, err := e.checkSigned(of, rows[0].CallPolicy, key, &t)
+	secret, err := e.checkSigned(of, &rows[0], key, &t)
 	if err != nil {
 		return Receipt{}, err
 	}
@@ -86,12 +86,12 @@ func (e *Engine) Answer(ctx context.Context, token string, t CallbackResult) (Re
 // otherwise the secret of the step, which is empty if there is none or it can't be read. The signed id must be the key
 // of the call: one secret signs the callbacks of all orders, so that a callback could otherwise be replayed for another
 // order.
-func (e *Engine) checkSigned(of callbackTarget, version *int32, key string, t *CallbackResult) (secret string, err error) {
-	p, runs := e.policies.byVersion(version)
+func (e *Engine) checkSigned(of callbackTarget, row *db.AnswerTargetRow, key string, t *CallbackResult) (secret string, err error) {
+	p, runs := e.policies.byVersion(row.CallPolicy)
 	if !runs || p == nil {
 		return "", fmt.Errorf("%w: this replica can't read the policy of the call", orders.ErrUnavailable)
 	}
-	how := p.Step(of.step)
+	how := p.Step(of.step, row.CallRoute)
 	secret, unreadable := e.cfg.Bounds.ReadKey(how)
 	if how.SignedCallbacks && (unreadable != nil || t.Header.Get("Webhook-Id") != key || signing.Verify(secret, t.Header, t.Body, e.now()) != nil) {
 		return "", ErrSignature
@@ -232,7 +232,7 @@ func (e *Engine) stripeHint(payload []byte, signature string) (hint stripe.Hint,
 // unknown effect. A signature is valid only for orders of the same account.
 func (e *Engine) concerns(o *orders.Order, hint stripe.Hint, secret policy.Secret) bool {
 	p, _ := e.policies.byVersion(o.Policy)
-	return p != nil && p.Charge.WebhookSecret == secret && p.Step(o.Status.Step()).Executor == policy.Stripe &&
+	return p != nil && stepFor(p, o, fsm.Charge).WebhookSecret == secret && stepFor(p, o, o.Status.Step()).Executor == policy.Stripe &&
 		o.Generation == hint.Generation && o.InDoubtSince != nil &&
 		orders.HeldFor(o, fsm.HoldCallback, fsm.HoldRetry)
 }

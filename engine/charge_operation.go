@@ -94,9 +94,9 @@ func (e *core) refundRefusal(o *orders.Order, r *ChargeOperation) string {
 	case wants.amount.Cmp(orders.Refundable(o)) > 0 || !wants.amount.IsPos():
 		return orders.RefusedRefundTooLarge
 	case o.Lines != nil && r.Restock > 0, // of which item?
-		wants.restock > orders.Restockable(o, !known || !p.Step(fsm.Reserve).Executor.Remote()):
+		wants.restock > orders.Restockable(o, !known || !stepFor(p, o, fsm.Reserve).Executor.Remote()):
 		return orders.RefusedRestockTooLarge
-	case known && p.Step(fsm.Charge).Executor == policy.HTTP && p.Step(fsm.Charge).RefundURL == "":
+	case known && stepFor(p, o, fsm.Charge).Executor == policy.HTTP && stepFor(p, o, fsm.Charge).RefundURL == "":
 		return orders.RefusedNoRefundURL
 	}
 	return ""
@@ -107,7 +107,7 @@ func (e *Engine) operationsAfter(o *orders.Order, q *Request) []orders.ChargeOpe
 	operations := orders.ChargeOperations(o)
 	if q.ChargeOperation != nil {
 		state := orders.OperationPending
-		if p, known := e.policies.byVersion(o.Policy); known && !p.Step(fsm.Charge).Executor.Remote() {
+		if p, known := e.policies.byVersion(o.Policy); known && !stepFor(p, o, fsm.Charge).Executor.Remote() {
 			state = orders.OperationDone
 		}
 		wants := q.ChargeOperation.of(o)
@@ -155,7 +155,7 @@ func (e *Engine) onRefundEvent(ctx context.Context, o *orders.Order, hint stripe
 	if !known {
 		return orders.ErrUnavailable // so that Stripe retries: nothing else reports changes of a finished refund
 	}
-	if p == nil || p.Charge.WebhookSecret != secret || o.Generation != hint.Generation {
+	if p == nil || stepFor(p, o, fsm.Charge).WebhookSecret != secret || o.Generation != hint.Generation {
 		return nil
 	}
 	found, err := e.query.ChargeOperationHint(ctx, db.ChargeOperationHintParams{OrderNo: o.OrderNo, Generation: hint.Generation, RequestID: hint.RefundID,
@@ -216,7 +216,7 @@ func (e *remote) callProvider(c *operationCall) provider.Result {
 	if !runs || p == nil || !p.Charge.Executor.Remote() {
 		return provider.Retry{Code: "policy_unusable"}
 	}
-	pool := e.callPool(*c.row.Order.Policy, fsm.Charge, p)
+	pool := e.callPool(*c.row.Order.Policy, p, fsm.Charge, or(c.row.Order.Route))
 	if pool.exec == nil {
 		return provider.Retry{Code: "policy_unusable", Detail: pool.unusable.Error()}
 	}
@@ -239,7 +239,7 @@ func (e *remote) performOperation(ctx context.Context, c *operationCall) provide
 	var begun []db.ChargeOperationBeginRow
 	if err == nil {
 		begun, err = e.query.ChargeOperationBegin(ctx, db.ChargeOperationBeginParams{OrderNo: c.row.Order.OrderNo, Generation: c.row.Order.Generation,
-			Number: c.row.Number, Claims: c.row.Claims, Fence: c.row.Order.Fence, Policy: c.row.Order.Policy, Operation: string(c.operation),
+			Number: c.row.Number, Claims: c.row.Claims, Fence: c.row.Order.Fence, Policy: c.row.Order.Policy, Route: c.row.Order.Route, Operation: string(c.operation),
 			LeaseSeconds: (c.how.Timeout + leaseMargin).Seconds()})
 	}
 	switch {

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/govalues/decimal"
@@ -62,7 +63,7 @@ func (e *Engine) onDisputeEvent(ctx context.Context, d *stripe.Dispute, secret p
 		switch {
 		case !known:
 			return orders.ErrUnavailable // so that Stripe repeats it
-		case p == nil || p.Charge.WebhookSecret != secret:
+		case p == nil || !slices.ContainsFunc(p.Places(), func(at policy.Place) bool { return p.Step(at.Step, at.Route).WebhookSecret == secret }):
 			continue
 		case !counted:
 			e.log.Warn("a dispute in another currency than its order was not recorded", "order_id", o.OrderID, "reference", d.Reference)

@@ -248,7 +248,7 @@ func (e *remote) routeByPolicy(r *run) destination {
 		return e.gate(r, p)
 	case p == nil:
 		return toMove
-	case p.Step(o.Status.Step()).Executor.Remote():
+	case stepFor(p, o, o.Status.Step()).Executor.Remote():
 		return e.nextCall(r)
 	case o.Status == fsm.Confirming && p.Reserve.Executor.Remote():
 		return e.confirmInLedger(r)

@@ -40,7 +40,7 @@ func approvalOf(p *policy.Policy, o *orders.Order) *policy.Approval {
 	if p == nil {
 		return nil
 	}
-	rule, _ := p.ApprovalOf(policy.Order{Amount: o.Amount, Currency: o.Currency, Items: orders.ItemsOf(o.Item, o.Lines), CustomerID: or(o.CustomerID)})
+	rule, _ := p.ApprovalOf(policyOrder(o))
 	return rule
 }
 

@@ -78,12 +78,12 @@ func (m *metrics) countFinished(runs []*run, at time.Time, by *policies) {
 	}
 }
 
-// executorsOf is the label for the executors of a policy. Nil is the ledger.
+// executorsOf is the label for the executors of a policy. Nil is the ledger; a charge with routes is mixed.
 func executorsOf(p *policy.Policy) string {
 	switch {
 	case p == nil:
 		return string(policy.Ledger)
-	case p.Charge.Executor != p.Reserve.Executor || p.Charge.Executor != p.Confirm.Executor:
+	case p.Charge.Executor != p.Reserve.Executor || p.Charge.Executor != p.Confirm.Executor || len(p.Routes) > 0:
 		return "mixed"
 	default:
 		return string(p.Charge.Executor)

@@ -122,6 +122,17 @@ func (p *policies) byVersion(version *int32) (*policy.Policy, bool) {
 	return found, known
 }
 
+// policyOrder is an order as policies see it. It lacks the concurrency key of the request.
+func policyOrder(o *orders.Order) policy.Order {
+	return policy.Order{Amount: o.Amount, Currency: o.Currency, Items: orders.ItemsOf(o.Item, o.Lines),
+		CustomerID: or(o.CustomerID), PaymentMethod: or(o.PaymentMethod), Metadata: o.Metadata}
+}
+
+// stepFor is the configuration of a step of an order under a policy.
+func stepFor(p *policy.Policy, o *orders.Order, s fsm.Step) *policy.Step {
+	return p.Step(s, or(o.Route))
+}
+
 // versions are those that this process can run, in ascending order. The slice must not be changed.
 func (p *policies) versions() []int32 { return p.now.Load().versions }
 
@@ -130,20 +141,26 @@ func (p *policies) webhookSecrets() []policy.Secret {
 	now := p.now.Load()
 	var secrets []policy.Secret
 	for _, version := range slices.Backward(now.versions) {
-		secret := now.byVersion[version].Charge.WebhookSecret
-		if secret != "" && slices.Contains(now.recentlyActive, version) && !slices.Contains(secrets, secret) {
-			secrets = append(secrets, secret)
+		p := now.byVersion[version]
+		for _, place := range p.Places() {
+			secret := p.Step(place.Step, place.Route).WebhookSecret
+			if secret != "" && slices.Contains(now.recentlyActive, version) && !slices.Contains(secrets, secret) {
+				secrets = append(secrets, secret)
+			}
 		}
 	}
 	return secrets
 }
+
+// isCharged reports whether the charge of the current generation stands.
+func isCharged(o *orders.Order) bool { return o.ChargedAt != nil && o.RefundedAt == nil }
 
 // needsPinned reports whether a step that was done, or may have been, would be undone at a different place under the
 // other policy, or whether that policy assumes a longer key retention. The provider keeps the key as the pinned policy
 // says.
 func needsPinned(o *orders.Order, pinned, other *policy.Policy) bool {
 	var done []fsm.Step
-	if o.ChargedAt != nil && o.RefundedAt == nil {
+	if isCharged(o) {
 		done = append(done, fsm.Charge)
 	}
 	if o.ReservedAt != nil && o.ReleasedAt == nil {
@@ -153,7 +170,7 @@ func needsPinned(o *orders.Order, pinned, other *policy.Policy) bool {
 		done = append(done, o.Status.Step())
 	}
 	return slices.ContainsFunc(done, func(s fsm.Step) bool {
-		was, is := pinned.Step(s), other.Step(s)
+		was, is := stepFor(pinned, o, s), stepFor(other, o, s) // the order keeps its route
 		return was.Executor != is.Executor || was.URL != is.URL || was.UndoURL != is.UndoURL || was.Capture != is.Capture ||
 			was.Executor.Remote() && (pinned.Copied || was.KeyRetention < is.KeyRetention)
 	})

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"pawl/db"
-	"pawl/fsm"
 	"pawl/internal/orders"
 	"pawl/internal/policy"
 	"pawl/internal/policy/store"
@@ -108,8 +107,8 @@ func (e *Engine) ActivatePolicy(ctx context.Context, a store.Activation, dryRun 
 // PolicyWarnings returns why this process could not run steps under a policy: a secret is unreadable or not allowed, or
 // an address is not allowed. It also warns if tracked stock would be ignored. Errors: orders.ErrUnavailable.
 func (e *Engine) PolicyWarnings(ctx context.Context, p *policy.Policy) (why []error, err error) {
-	for _, step := range fsm.Steps() {
-		if err := e.cfg.Bounds.Usable(p, step); err != nil {
+	for _, place := range p.Places() {
+		if err := e.cfg.Bounds.Usable(p, place); err != nil {
 			why = append(why, err)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"pawl/db"
 	"pawl/fsm"
 	"pawl/internal/orders"
-	"pawl/internal/policy"
 )
 
 const (
@@ -120,7 +119,8 @@ func (e *Engine) longestWaits() map[string]time.Duration {
 	longest := map[string]time.Duration{driven: e.cfg.Lease}
 	atLeast := func(hold string, wait time.Duration) { longest[hold] = max(longest[hold], wait) }
 	for _, p := range known {
-		for _, step := range []*policy.Step{&p.Charge, &p.Reserve, &p.Confirm} {
+		for _, place := range p.Places() {
+			step := p.Step(place.Step, place.Route)
 			if !step.Executor.Remote() {
 				continue
 			}

@@ -93,6 +93,7 @@ type beginKey struct {
 	fence      int64
 	seq        int32
 	step       fsm.Step
+	route      string
 	operation  provider.Operation
 	voids      bool
 	generation int32
@@ -101,7 +102,7 @@ type beginKey struct {
 
 func beginKeyOf(r *run) beginKey {
 	o, c := &r.order, r.call
-	return beginKey{state: o.Status, fence: o.Fence, seq: o.Seq, step: c.step, operation: c.kind(),
+	return beginKey{state: o.Status, fence: o.Fence, seq: o.Seq, step: c.step, route: c.pool.route, operation: c.kind(),
 		voids: c.voids(o), generation: c.generation, call: c.pool.cfg.Timeout + leaseMargin}
 }
 
@@ -143,7 +144,7 @@ func (e *core) beginCalls(key beginKey, runs []*run) []*run {
 func (e *core) callsBeginParams(key beginKey, runs []*run) db.CallsBeginParams {
 	p := db.CallsBeginParams{
 		OrderNos: numbersOf(runs), Expected: key.state, Fence: key.fence, Seq: key.seq,
-		Step: string(key.step), Operation: string(key.operation), CallSeconds: key.call.Seconds(),
+		Step: string(key.step), Route: key.route, Operation: string(key.operation), CallSeconds: key.call.Seconds(),
 		LeaseSeconds: max(e.cfg.Lease, key.call).Seconds(),
 	}
 	if key.voids {
@@ -272,10 +273,10 @@ func (e *core) keyOf(ctx context.Context, orderNo int64, key sentKey, operation 
 // never looked up, but may use a reference.
 func (e *remote) unsafeToRepeat(ctx context.Context, o *orders.Order, version *int32) (bool, error) {
 	p, known := e.policies.byVersion(version)
-	if !known || p == nil || o.Status.Step() == "" || !p.Step(o.Status.Step()).Executor.Remote() {
+	if !known || p == nil || o.Status.Step() == "" || !stepFor(p, o, o.Status.Step()).Executor.Remote() {
 		return false, nil
 	}
-	pool := e.callPool(*version, o.Status.Step(), p)
+	pool := e.callPool(*version, p, o.Status.Step(), or(o.Route))
 	if o.Status.Undoing() {
 		known, err := e.keyOf(ctx, o.OrderNo, sentKey{step: pool.step, generation: o.Generation}, provider.Undo)
 		return err == nil && known.own.undoKeyExpired(pool.cfg, o, o.InDoubtSince, e.now()), err

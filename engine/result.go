@@ -25,6 +25,7 @@ type resultKey struct {
 	seq      int32
 	stop     bool
 	step     fsm.Step
+	route    string // of the order, which decides where the next step is
 	executor policy.Executor
 
 	capture                  string // these four as in ledger.Results
@@ -44,9 +45,9 @@ func (e *remote) resultKey(r *run) resultKey {
 	if key.outcome == suspends {
 		return key
 	}
-	key.policy = *o.Policy
+	key.policy, key.route = *o.Policy, or(o.Route)
 	p, _ := e.policies.byVersion(o.Policy)
-	how := p.Step(c.step)
+	how := stepFor(p, o, c.step)
 	if how.Executor.Remote() {
 		key.executor = how.Executor
 	}
@@ -120,10 +121,10 @@ func (e *remote) nextPool(key resultKey, r *run) *callPool {
 		return nil
 	}
 	p, _ := e.policies.byVersion(o.Policy)
-	if !p.Step(next.Step()).Executor.Remote() {
+	if !stepFor(p, o, next.Step()).Executor.Remote() {
 		return nil
 	}
-	return e.callPool(*o.Policy, next.Step(), p)
+	return e.callPool(*o.Policy, p, next.Step(), or(o.Route))
 }
 
 // commitMove moves a batch. With permits it begins the next calls of the orders that move forward.

@@ -95,22 +95,23 @@ func (e *remote) undoLate(row db.LateUndosClaimRow) {
 func (e *remote) callLate(row db.LateUndosClaimRow) (result provider.Result, number int32) {
 	of := fsm.Step(row.Step)
 	p, runs := e.policies.byVersion(row.UndoPolicy)
-	if !runs || p == nil || !p.Step(of).Executor.Remote() {
+	if !runs || p == nil || !p.Step(of, row.UndoRoute).Executor.Remote() {
 		return provider.Unknown{Code: "policy_unusable"}, 0
 	}
-	ctx, cancel := context.WithTimeout(e.ctx, p.Step(of).Timeout)
+	how := p.Step(of, row.UndoRoute)
+	ctx, cancel := context.WithTimeout(e.ctx, how.Timeout)
 	defer cancel()
 	known, err := e.keyOf(ctx, row.Order.OrderNo, sentKey{step: of, generation: row.UndoGeneration}, provider.Undo)
 	switch {
 	case err != nil:
 		return provider.Unknown{Code: "database_unavailable", Detail: err.Error()}, 0
-	case known.own.undoKeyExpired(p.Step(of), &row.Order, nil, e.now()):
+	case known.own.undoKeyExpired(how, &row.Order, nil, e.now()):
 		return attention{reason: outcomeUnknown}, 0
 	}
 	r := newRun(row.Order.OrderID, Input{})
 	r.order, r.preflight = row.Order, known
-	r.call = &call{pool: e.callPool(*row.UndoPolicy, of, p), step: of, generation: row.UndoGeneration, operation: provider.Undo,
-		fence: row.Order.Fence, undoReference: known.own.referenceToUndo(p.Step(of).Executor)}
+	r.call = &call{pool: e.callPool(*row.UndoPolicy, p, of, row.UndoRoute), step: of, generation: row.UndoGeneration, operation: provider.Undo,
+		fence: row.Order.Fence, undoReference: known.own.referenceToUndo(how.Executor)}
 	return e.beginLate(ctx, r, row)
 }
 
@@ -122,7 +123,7 @@ func (e *remote) beginLate(ctx context.Context, r *run, row db.LateUndosClaimRow
 	var begun []db.LateUndoBeginRow
 	if err == nil {
 		begun, err = e.query.LateUndoBegin(ctx, db.LateUndoBeginParams{OrderNo: r.no(), Seq: row.Order.Seq, Generation: c.generation, Step: string(c.step),
-			Claims: row.Claims, Policy: row.UndoPolicy, UndoReference: c.undoReference, LeaseSeconds: (c.pool.cfg.Timeout + leaseMargin).Seconds()})
+			Claims: row.Claims, Policy: row.UndoPolicy, Route: row.UndoRoute, UndoReference: c.undoReference, LeaseSeconds: (c.pool.cfg.Timeout + leaseMargin).Seconds()})
 	}
 	switch {
 	case err != nil:

@@ -245,6 +245,9 @@ func (e *Engine) judge(ctx context.Context, o *orders.Order, q *Request) (*chang
 			return nil, err
 		}
 	}
+	if err := e.reroute(o, q, c); err != nil {
+		return nil, err
+	}
 	code, err := e.refusal(ctx, o, q, c)
 	switch {
 	case err != nil:
@@ -337,32 +340,12 @@ func (e *Engine) refusal(ctx context.Context, o *orders.Order, q *Request, c *ch
 	return "", nil
 }
 
-// switchPolicy moves an order to the active policy, unless a step that was done under the pinned one, or may have been,
-// could then not be undone.
-func (e *Engine) switchPolicy(ctx context.Context, o *orders.Order, c *change) (err error) {
-	version, active := e.policies.active()
-	if version != nil && active == nil {
-		return orders.ErrUnavailable // this process has not loaded the policy, or can't run it
-	}
-	pinned, known := e.policies.byVersion(o.Policy)
-	refused := !known || needsPinned(o, pinned, active)
-	if !refused && !active.Step(fsm.Charge).Executor.Remote() {
-		if refused, err = e.hasKeysToVoid(ctx, o); err != nil {
-			return err
-		}
-	}
-	if refused {
-		return &orders.NotApplicable{Verb: orders.Retry, Code: orders.RefusedPolicySwitch, Order: *o}
-	}
-	c.policy = version
-	return nil
-}
-
 // change is the new state of an order's row, written as a whole.
 type change struct {
 	hold, holdReason, stopRequested, failureCode *string
 
 	policy   *int32
+	route    *string
 	approves bool
 	renews   bool // starts a new window of retries
 	next     string
@@ -379,7 +362,7 @@ const (
 // sameAs is the change of a verb that only adds to the history.
 func sameAs(o *orders.Order) *change {
 	return &change{hold: o.Hold, holdReason: o.HoldReason, stopRequested: o.StopRequested, failureCode: o.FailureCode,
-		policy: o.Policy, next: nextSame}
+		policy: o.Policy, route: o.Route, next: nextSame}
 }
 
 // changeOf is the change that a verb makes to an order it applies to.
@@ -553,14 +536,14 @@ func (e *Engine) ask(ctx context.Context, o *orders.Order, q *Request, c *change
 		return writtenOrders(rows), err
 	case o.Status == fsm.Failed:
 		return e.redrive(ctx, db.OrderRedriveParams{
-			OrderNo: o.OrderNo, Seq: o.Seq, Policy: c.policy, Claims: c.next == nextClaimed, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
+			OrderNo: o.OrderNo, Seq: o.Seq, Policy: c.policy, Route: c.route, Claims: c.next == nextClaimed, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
 			Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: db.Optional(q.OnBehalfOf), Reason: db.Optional(q.Reason),
 			RequestID: db.Optional(q.RequestID), Fingerprint: q.fingerprint(),
 			PaymentMethod: db.Optional(q.PaymentMethod), ReplacedPaymentMethod: replacedBy(o, q)})
 	}
 	rows, err := e.query.OrderVerb(ctx, db.OrderVerbParams{
 		OrderNo: o.OrderNo, Seq: o.Seq, Hold: c.hold, HoldReason: c.holdReason, StopRequested: c.stopRequested, FailureCode: c.failureCode,
-		Policy: c.policy, Approves: c.approves, Renews: c.renews, Next: c.next, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
+		Policy: c.policy, Route: c.route, Approves: c.approves, Renews: c.renews, Next: c.next, Owner: e.owner, LeaseSeconds: e.cfg.Lease.Seconds(),
 		Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: db.Optional(q.OnBehalfOf), Reason: db.Optional(q.Reason),
 		RequestID: db.Optional(q.RequestID), Fingerprint: q.fingerprint()})
 	return writtenOrders(rows), err

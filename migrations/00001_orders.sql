@@ -102,7 +102,8 @@ CREATE TABLE pawl.orders (
   action          jsonb,            -- what the customer must do
   charge_operations integer,        -- how many were requested, and so the number of the last one; null: none
   lines           json,             -- as the API writes them, to the byte; null: it is an order of one item
-  disputes        integer           -- number of rows in disputes; null: none
+  disputes        integer,          -- number of rows in disputes; null: none
+  route           text COLLATE "C"  -- the provider that charges its generation, by its name in the policy; null: there is only one
 ) WITH (
   -- There is room for three more versions of a row, so moves stay on its page (HOT).
   fillfactor = 50,

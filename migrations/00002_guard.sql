@@ -29,7 +29,10 @@ BEGIN
     RAISE EXCEPTION 'order %: counters stay or rise by one (fence % to %, seq % to %)',
       OLD.order_id, OLD.fence, NEW.fence, OLD.seq, NEW.seq
       USING ERRCODE = 'check_violation', CONSTRAINT = 'orders_guard';
-  ELSIF NEW.generation <> OLD.generation + (OLD.status = 'failed' AND NEW.status = 'pending')::integer
+  -- A generation begins when a failed order starts again, or at the next route of a charge.
+  ELSIF NEW.generation <> OLD.generation + (OLD.status = 'failed' AND NEW.status = 'pending'
+      OR OLD.status = 'charging' AND NEW.status = 'charging'
+        AND NEW.route IS DISTINCT FROM OLD.route AND NEW.policy IS NOT DISTINCT FROM OLD.policy)::integer
     OR OLD.status <> NEW.status AND (NEW.seq <> OLD.seq + 1 OR (OLD.status, NEW.status) NOT IN (
       ('pending', 'charging'),
       ('pending', 'canceled'),
@@ -94,13 +97,14 @@ FOR EACH ROW WHEN (
 ) EXECUTE FUNCTION pawl.refuse_order_change();
 
 -- This costs moves nothing: it fires only if a statement names one of the columns. A redrive may change the payment
--- method.
-CREATE TRIGGER orders_guard_terms AFTER UPDATE OF customer_id, payment_method, concurrency_key, lines ON pawl.orders
+-- method. The route changes with the generation or the policy.
+CREATE TRIGGER orders_guard_terms AFTER UPDATE OF customer_id, payment_method, concurrency_key, lines, route ON pawl.orders
 FOR EACH ROW WHEN (
   NEW.customer_id IS DISTINCT FROM OLD.customer_id
   OR NEW.payment_method IS DISTINCT FROM OLD.payment_method AND NEW.generation = OLD.generation
   OR NEW.concurrency_key IS DISTINCT FROM OLD.concurrency_key
   OR NEW.lines::text IS DISTINCT FROM OLD.lines::text
+  OR NEW.route IS DISTINCT FROM OLD.route AND NEW.generation = OLD.generation AND NEW.policy IS NOT DISTINCT FROM OLD.policy
 ) EXECUTE FUNCTION pawl.refuse_order_change();
 
 -- Rows of the books are never changed or removed. The one exception is a setting, for moving old orders to an

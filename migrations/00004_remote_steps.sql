@@ -65,6 +65,7 @@ CREATE TABLE pawl.step_calls (
   -- be the same.
   undo_reference text,
   charge_operation integer,      -- its number, if the call is for one
+  route       text COLLATE "C",  -- of a charge: the name of the provider that was called; null: there is only one
   CONSTRAINT step_calls_pkey PRIMARY KEY (order_no, call),
   CONSTRAINT step_calls_finished CHECK ((outcome IS NULL) = (finished_at IS NULL))
 ) WITH (fillfactor = 70, vacuum_truncate = false); -- closing a call stays on its page

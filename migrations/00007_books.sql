@@ -17,7 +17,7 @@ SELECT o.order_id::text, o.status::text, o.amount::numeric, o.currency::text, nu
        o.amount * 0 + coalesce((SELECT sum(c.amount) FROM pawl.charges c
          WHERE c.order_no = o.order_no AND c.refunded_at IS NULL AND (c.capture IS NULL OR c.captured_at IS NOT NULL)), 0)
        - coalesce((SELECT sum(f.amount) FROM pawl.charge_operations f
-         WHERE f.order_no = o.order_no AND f.number > 0 AND f.state = 'done'), 0) AS kept, o.lines
+         WHERE f.order_no = o.order_no AND f.number > 0 AND f.state = 'done'), 0) AS kept, o.lines, o.route
 FROM pawl.orders o;
 
 CREATE VIEW books.transitions AS
@@ -29,7 +29,9 @@ FROM pawl.orders o JOIN pawl.transitions t ON t.order_no = o.order_no;
 CREATE VIEW books.charges AS
 SELECT o.order_id::text, c.generation, c.amount::numeric, c.currency, c.created_at, c.refunded_at,
        coalesce(c.executor, 'ledger') AS executor, c.reference, coalesce(c.in_doubt, false) AS in_doubt,
-       CASE WHEN c.capture = 'on_confirm' THEN c.captured_at ELSE c.created_at END AS captured_at
+       CASE WHEN c.capture = 'on_confirm' THEN c.captured_at ELSE c.created_at END AS captured_at,
+       (SELECT max(a.route) FROM pawl.step_calls a WHERE a.order_no = c.order_no AND a.generation = c.generation
+          AND a.step = 'charge' AND a.operation = 'do') AS route
 FROM pawl.orders o JOIN pawl.charges c ON c.order_no = o.order_no;
 
 CREATE VIEW books.refunds AS
@@ -64,7 +66,7 @@ FROM pawl.stock_movements m;
 
 CREATE VIEW books.step_calls AS
 SELECT o.order_id::text, a.step::text, a.generation, a.call, a.operation::text, a.fence, a.policy, a.started_at, a.finished_at,
-       a.outcome::text, a.code, a.detail, a.reference, coalesce(a.fenced, false) AS fenced, a.charge_operation
+       a.outcome::text, a.code, a.detail, a.reference, coalesce(a.fenced, false) AS fenced, a.charge_operation, a.route
 FROM pawl.orders o JOIN pawl.step_calls a ON a.order_no = o.order_no;
 
 CREATE VIEW books.late_undos AS

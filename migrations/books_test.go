@@ -18,11 +18,11 @@ var bookColumns = map[string]string{
 		"created_at timestamp with time zone, finished_at timestamp with time zone, policy integer, customer_id text, " +
 		"calls integer, retries integer, in_doubt_since timestamp with time zone, start_at timestamp with time zone, " +
 		"complete_by timestamp with time zone, reserved_until timestamp with time zone, " +
-		"approval_until timestamp with time zone, approved_at timestamp with time zone, concurrency_key text, submitted_by text, refunded numeric, kept numeric, lines json",
+		"approval_until timestamp with time zone, approved_at timestamp with time zone, concurrency_key text, submitted_by text, refunded numeric, kept numeric, lines json, route text",
 	"transitions": "order_id text, seq integer, from_status text, to_status text, at timestamp with time zone, fence bigint, " +
 		"verb text, actor text, reason text, request_id text, payment_method text, on_behalf_of text",
 	"charges": "order_id text, generation integer, amount numeric, currency text, created_at timestamp with time zone, " +
-		"refunded_at timestamp with time zone, executor text, reference text, in_doubt boolean, captured_at timestamp with time zone",
+		"refunded_at timestamp with time zone, executor text, reference text, in_doubt boolean, captured_at timestamp with time zone, route text",
 	"refunds": "order_id text, generation integer, amount numeric, currency text, created_at timestamp with time zone, reference text, " +
 		"refund integer, state text, restock integer, executor text, reason text, request_id text, claims integer, " +
 		"due_at timestamp with time zone, sent_at timestamp with time zone, finished_at timestamp with time zone, code text, detail text, lines json",
@@ -32,7 +32,7 @@ var bookColumns = map[string]string{
 		"at timestamp with time zone, recorded_at timestamp with time zone",
 	"step_calls": "order_id text, step text, generation integer, call integer, operation text, fence bigint, policy integer, " +
 		"started_at timestamp with time zone, finished_at timestamp with time zone, outcome text, code text, detail text, " +
-		"reference text, fenced boolean, charge_operation integer",
+		"reference text, fenced boolean, charge_operation integer, route text",
 	"late_undos": "order_id text, step text, generation integer, reason text, claims integer, due_at timestamp with time zone, " +
 		"created_at timestamp with time zone, finished_at timestamp with time zone, code text, detail text, reference text",
 	"inventory": "item text, on_hand bigint, reserved bigint, tracked boolean, available bigint, sold bigint, version bigint",

@@ -5,9 +5,9 @@
 -- name: AnswerTarget :many
 -- Returns the order that a callback is about, and the last call for that step in that generation. No row: there was
 -- none.
-SELECT sqlc.embed(o), t.started_at AS called_at, t.policy AS call_policy
+SELECT sqlc.embed(o), t.started_at AS called_at, t.policy AS call_policy, coalesce(t.route, '')::text AS call_route
 FROM pawl.full_orders AS o CROSS JOIN LATERAL (
-  SELECT c.started_at, c.policy FROM pawl.step_calls AS c
+  SELECT c.started_at, c.policy, c.route FROM pawl.step_calls AS c
   WHERE c.order_no = o.order_no AND c.generation = @generation AND c.step = @step AND c.operation = 'do'
   ORDER BY c.call DESC LIMIT 1) AS t
 WHERE o.order_no = @order_no;
@@ -76,8 +76,8 @@ RETURNING order_no;
 
 -- name: LateUndosClaim :many
 -- Claims due late undos. The lease is short: it only lasts until the call is committed, which extends it beyond the
--- call. claims distinguishes one claim from the next. undo_policy is the policy of the call that did the step, not of
--- an earlier undo.
+-- call. claims distinguishes one claim from the next. undo_policy and undo_route are those of the call that did the
+-- step, not of an earlier undo.
 WITH due AS MATERIALIZED (
   SELECT u.order_no, u.generation, u.step FROM pawl.late_undos AS u
   WHERE u.finished_at IS NULL AND u.due_at <= now() ORDER BY u.due_at LIMIT @most FOR UPDATE SKIP LOCKED
@@ -87,9 +87,11 @@ WITH due AS MATERIALIZED (
   RETURNING u.order_no, u.generation, u.step, u.claims, u.code
 )
 SELECT c.generation AS undo_generation, c.step, c.claims, coalesce(c.code, '') AS code, sqlc.embed(o),
-  (SELECT t.policy FROM pawl.step_calls AS t WHERE t.order_no = c.order_no AND t.generation = c.generation AND t.step = c.step
-   AND t.operation = 'do' ORDER BY t.call DESC LIMIT 1) AS undo_policy
-FROM claimed AS c JOIN pawl.full_orders AS o ON o.order_no = c.order_no;
+  d.policy AS undo_policy, coalesce(d.route, '')::text AS undo_route
+FROM claimed AS c JOIN pawl.full_orders AS o ON o.order_no = c.order_no
+LEFT JOIN LATERAL (SELECT t.policy, t.route FROM pawl.step_calls AS t
+  WHERE t.order_no = c.order_no AND t.generation = c.generation AND t.step = c.step AND t.operation = 'do'
+  ORDER BY t.call DESC LIMIT 1) AS d ON true;
 
 -- name: LateUndoBegin :many
 -- Records the call of a late undo before it is made. Its number is below zero, because the driver of the order
@@ -112,9 +114,9 @@ WITH claimed AS MATERIALIZED (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, 'late_undo' FROM touched AS k WHERE k.ended_as IS NULL
 )
-INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation, undo_reference)
+INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation, route, undo_reference)
 SELECT k.order_no, coalesce((SELECT min(t.call) FROM pawl.step_calls AS t WHERE t.order_no = @order_no AND t.call < 0), 0) - 1,
-  k.fence, @generation, sqlc.narg('policy')::integer, @step, 'undo', nullif(@undo_reference::text, '')
+  k.fence, @generation, sqlc.narg('policy')::integer, @step, 'undo', nullif(@route::text, ''), nullif(@undo_reference::text, '')
 FROM touched AS k
 ON CONFLICT (order_no, call) DO NOTHING -- a concurrent one of the same order has the number
 RETURNING call, started_at;

@@ -26,8 +26,8 @@ WITH locked AS MATERIALIZED (
   RETURNING o.order_no, o.fence, o.seq, o.status, o.calls, o.policy, o.in_doubt_since,
     coalesce(sqlc.narg('generation')::integer, o.generation) AS generation
 ), begun AS (
-  INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation, undo_reference)
-  SELECT m.order_no, m.calls, m.fence, m.generation, m.policy, @step::text, @operation::text,
+  INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation, route, undo_reference)
+  SELECT m.order_no, m.calls, m.fence, m.generation, m.policy, @step::text, @operation::text, nullif(@route::text, ''),
     CASE WHEN @operation::text = 'undo' THEN nullif((@undo_references::text[])[array_position(@order_nos::bigint[], m.order_no)], '') END
   FROM moved AS m
 ), history AS (
@@ -110,13 +110,13 @@ WITH asked AS (
   FROM ROWS FROM (unnest(@order_nos::bigint[]), unnest(@generations::integer[]), unnest(@steps::text[]), unnest(@operations::text[]))
     AS x(order_no, generation, step, operation)
 ), keys AS (
-  SELECT x.order_no, x.generation, x.step, x.operation, 0 AS policy, false AS voids,
+  SELECT x.order_no, x.generation, x.step, x.operation, 0 AS policy, '' AS route, false AS voids,
     CASE x.step WHEN 'confirm' THEN 'charge' ELSE x.step END AS effect
   FROM asked AS x
   UNION ALL
-  SELECT x.order_no, e.generation, e.step, 'undo', coalesce(e.policy, 0), true, e.step
+  SELECT x.order_no, e.generation, e.step, 'undo', coalesce(e.policy, 0), coalesce(e.route, ''), true, e.step
   FROM asked AS x CROSS JOIN LATERAL (
-    SELECT DISTINCT t.generation, t.step, t.policy FROM pawl.step_calls AS t
+    SELECT DISTINCT t.generation, t.step, t.policy, t.route FROM pawl.step_calls AS t
     WHERE t.order_no = x.order_no AND t.generation < x.generation AND t.operation = 'do' AND t.step IN ('charge', 'reserve')
       AND NOT EXISTS (
         SELECT 1 FROM pawl.step_calls AS u
@@ -131,7 +131,7 @@ WITH asked AS (
   WHERE x.operation = 'do' AND x.step <> 'confirm'
 )
 SELECT k.order_no::bigint AS order_no, k.generation::integer AS generation, k.step::text AS step,
-  k.policy::integer AS policy, k.voids::boolean AS voids,
+  k.policy::integer AS policy, k.route::text AS route, k.voids::boolean AS voids,
   coalesce(
     (SELECT c.reference FROM pawl.charges AS c WHERE k.effect = 'charge' AND c.order_no = k.order_no AND c.generation = k.generation),
     (SELECT r.reference FROM pawl.reservations AS r WHERE k.effect = 'reserve' AND r.order_no = k.order_no AND r.generation = k.generation AND r.line = 1),

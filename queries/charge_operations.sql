@@ -76,9 +76,9 @@ WITH claimed AS MATERIALIZED (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, 'refund_in_doubt', 'refund ' || @number::integer FROM touched AS k
 )
-INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation, charge_operation)
+INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation, charge_operation, route)
 SELECT b.order_no, coalesce((SELECT min(t.call) FROM pawl.step_calls AS t WHERE t.order_no = @order_no AND t.call < 0), 0) - 1,
-  @fence, b.generation, sqlc.narg('policy')::integer, 'charge', @operation::text, b.number
+  @fence, b.generation, sqlc.narg('policy')::integer, 'charge', @operation::text, b.number, sqlc.narg('route')::text
 FROM begun AS b
 RETURNING call, started_at;
 

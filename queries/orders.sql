@@ -82,10 +82,11 @@ WITH incoming AS (
                   unnest(@start_ats::timestamptz[]), unnest(@complete_bys::timestamptz[]), unnest(@complete_seconds::float8[]),
                   unnest(@ttl_seconds::float8[]), unnest(@concurrency_keys::text[]),
                   unnest(@approvals::boolean[]), unnest(@approval_reasons::text[]), unnest(@approval_seconds::float8[]),
-                  unnest(@lines::text[]), unnest(@submitted_by::text[]), unnest(@principals::text[]), unnest(@keys::text[]), unnest(@fingerprints::bytea[]))
+                  unnest(@lines::text[]), unnest(@submitted_by::text[]), unnest(@principals::text[]), unnest(@keys::text[]), unnest(@fingerprints::bytea[]),
+                  unnest(@routes::text[]))
     AS x(order_id, amount, currency, item, quantity, metadata, policy, customer_id, payment_method,
          start_at, complete_by, complete_seconds, ttl_seconds, concurrency_key, approval, approval_reason, approval_seconds,
-         lines, submitted_by, principal, key, fingerprint)
+         lines, submitted_by, principal, key, fingerprint, route)
   WHERE EXISTS (SELECT FROM pawl.current_numbering AS n
     WHERE @waits::boolean OR NOT n.relaxed OR set_config('synchronous_commit', 'off', true) <> '')
 ), judged AS (
@@ -102,7 +103,7 @@ WITH incoming AS (
 ), admitted AS (
   INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, hold, hold_reason, amount, currency, item, quantity, metadata, submitted_by,
     policy, customer_id, payment_method, start_at, complete_by, reservation_ttl, concurrency_key, approval_until,
-    lines, calls, retry_window_started_at, in_doubt_since)
+    lines, route, calls, retry_window_started_at, in_doubt_since)
   SELECT j.order_id, CASE WHEN j.hold IS NULL THEN 'charging' ELSE 'pending' END,
     CASE WHEN j.hold IS NULL THEN 1 ELSE 0 END, CASE WHEN j.hold IS NULL THEN @owner::uuid END,
     CASE j.hold WHEN 'scheduled' THEN j.start_at WHEN 'queued' THEN NULL
@@ -114,7 +115,7 @@ WITH incoming AS (
     nullif(j.ttl_seconds, 0), nullif(j.concurrency_key, ''),
     CASE WHEN j.hold = 'approval' THEN
       CASE WHEN j.approval_seconds > 0 THEN now() + make_interval(secs => j.approval_seconds) ELSE '9999-01-01 00:00:00+00' END END,
-    nullif(j.lines, '')::json, CASE WHEN j.hold IS NULL AND @begins::boolean THEN 1 END,
+    nullif(j.lines, '')::json, nullif(j.route, ''), CASE WHEN j.hold IS NULL AND @begins::boolean THEN 1 END,
     CASE WHEN j.hold IS NULL AND @begins::boolean THEN now() END, CASE WHEN j.hold IS NULL AND @begins::boolean THEN now() END
   FROM judged AS j WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
     AND (coalesce(j.key, '') = '' OR j.fingerprint IN (SELECT k.fingerprint FROM kept AS k))
@@ -129,8 +130,8 @@ WITH incoming AS (
         sqlc.narg('ended_no')::bigint)) OVER (ORDER BY a.order_no)
   FROM admitted AS a
 ), begun AS (
-  INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation)
-  SELECT a.order_no, 1, a.fence, 0, a.policy, 'charge', 'do' FROM admitted AS a WHERE a.calls IS NOT NULL
+  INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation, route)
+  SELECT a.order_no, 1, a.fence, 0, a.policy, 'charge', 'do', a.route FROM admitted AS a WHERE a.calls IS NOT NULL
 )
 SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM admitted AS w, pawl.no_effects AS e) AS written_orders;
 

@@ -10,7 +10,7 @@ WITH asked AS (
   UPDATE pawl.orders AS o SET
     seq = o.seq + 1, hold = sqlc.narg('hold')::text, hold_reason = sqlc.narg('hold_reason')::text,
     stop_requested = sqlc.narg('stop_requested')::text, failure_code = sqlc.narg('failure_code')::text,
-    policy = sqlc.narg('policy')::integer,
+    policy = sqlc.narg('policy')::integer, route = sqlc.narg('route')::text,
     approved_at = CASE WHEN @approves::boolean THEN now() ELSE o.approved_at END,
     -- In doubt, one retry stays counted: that of the call without an answer.
     retries = CASE WHEN NOT @renews::boolean THEN o.retries WHEN o.in_doubt_since IS NOT NULL THEN 1 END,
@@ -41,7 +41,7 @@ WITH redriven AS (
     hold = NULL, hold_reason = NULL, stop_requested = NULL, retries = NULL, retry_window_started_at = NULL, in_doubt_since = NULL,
     action = NULL, permit_at = NULL, reserved_until = NULL,
     complete_by = CASE WHEN o.complete_by > now() THEN o.complete_by END,
-    policy = sqlc.narg('policy')::integer, payment_method = coalesce(sqlc.narg('payment_method')::text, o.payment_method),
+    policy = sqlc.narg('policy')::integer, route = sqlc.narg('route')::text, payment_method = coalesce(sqlc.narg('payment_method')::text, o.payment_method),
     fence = o.fence + CASE WHEN @claims::boolean THEN 1 ELSE 0 END,
     owner = CASE WHEN @claims::boolean THEN @owner::uuid END,
     due_at = CASE WHEN @claims::boolean THEN clock_timestamp() + make_interval(secs => @lease_seconds::float8) ELSE now() END

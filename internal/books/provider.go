@@ -39,6 +39,7 @@ type Sent struct {
 	RefundID   string          // a refund of the charge; empty: the step itself
 	Amount     decimal.Decimal // of the order, or of the refund
 	Policy     int32           // the policy version of the order
+	Route      string          // of a charge: the route of its generation; empty: there is only one
 }
 
 // account is a line of the provider's books.
@@ -207,7 +208,7 @@ func (c *comparison) take(row *db.ProviderKeysRow) (e entry, found, asked bool) 
 	if row.RefundID != "" {
 		step = fsm.Charge
 	}
-	key, asked := c.Key(Sent{row.OrderID, step, row.Generation, row.RefundID, row.Amount, row.Policy})
+	key, asked := c.Key(Sent{row.OrderID, step, row.Generation, row.RefundID, row.Amount, row.Policy, row.Route})
 	e, found = c.theirs[key]
 	delete(c.theirs, key)
 	return e, found, asked

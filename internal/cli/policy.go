@@ -163,14 +163,22 @@ func policyRow(p *listedPolicy) []any {
 	return row
 }
 
-// executors returns the executor of each step; nil: this release can't run the policy.
+// executors returns the executor of each step, and of a charge with routes each with its executor; nil: this release can't run the policy.
 func executors(p *policy.Policy) map[string]string {
 	if p == nil {
 		return nil
 	}
 	all := map[string]string{}
 	for _, s := range fsm.Steps() {
-		all[string(s)] = string(p.Step(s).Executor)
+		all[string(s)] = string(p.Step(s, "").Executor)
+	}
+	if len(p.Routes) > 0 {
+		var routes []string
+		for i := range p.Routes {
+			name := p.Routes[i].Name
+			routes = append(routes, name+": "+string(p.Step(fsm.Charge, name).Executor))
+		}
+		all[string(fsm.Charge)] = strings.Join(routes, ", ")
 	}
 	return all
 }
@@ -245,16 +253,16 @@ func checkPolicy(path string, in io.Reader, out io.Writer) (*policy.Policy, erro
 		return nil, fmt.Errorf("mistakes in %s: %d", path, len(problems))
 	}
 	if err == nil {
-		fmt.Fprintf(out, "%s is valid: charge %s, reserve %s, confirm %s\n",
-			path, p.Charge.Executor, p.Reserve.Executor, p.Confirm.Executor)
+		all := executors(p)
+		fmt.Fprintf(out, "%s is valid: charge %s, reserve %s, confirm %s\n", path, all["charge"], all["reserve"], all["confirm"])
 	}
 	return p, err
 }
 
 // explainHere prints what these settings do not allow, and that a remote reserve step ignores tracked stock.
 func explainHere(out io.Writer, p *policy.Policy, bounds policy.Bounds) {
-	for _, s := range fsm.Steps() {
-		if err := bounds.Usable(p, s); err != nil {
+	for _, place := range p.Places() {
+		if err := bounds.Usable(p, place); err != nil {
 			fmt.Fprintf(out, "not usable with these settings: %v\n", err)
 		}
 	}
@@ -293,7 +301,9 @@ type triedOrder struct {
 	CompleteBy     *time.Time
 	ReservationTTL int64 // seconds; 0: by the policy
 
-	OrderID, Quantity, Metadata, PaymentMethod, StartAt json.RawMessage
+	OrderID, Quantity, StartAt json.RawMessage
+	PaymentMethod              string
+	Metadata                   json.RawMessage
 }
 
 func parseOrder(text, currency string) (*triedOrder, error) {
@@ -315,6 +325,7 @@ func parseOrder(text, currency string) (*triedOrder, error) {
 	case o.ReservationTTL < 0:
 		return nil, errors.New("reservationTtl must be a number of seconds")
 	}
+	o.Order.PaymentMethod, o.Order.Metadata = o.PaymentMethod, o.Metadata
 	o.Order.Amount, o.Order.Items = *o.Amount, []string{o.Item}
 	if o.Lines != nil {
 		o.Order.Items = orders.ItemsOf("", []byte(orders.FormatLines(o.Lines)))
@@ -323,9 +334,9 @@ func parseOrder(text, currency string) (*triedOrder, error) {
 }
 
 func explainOrder(out io.Writer, p *policy.Policy, o *triedOrder) error {
-	rows := output.NewRows(out)
+	rows, route := output.NewRows(out), p.RouteOf(o.Order)
 	for _, s := range fsm.Steps() {
-		rows.Add(s, explainStep(p.Step(s)))
+		rows.Add(p.Place(s, route), explainStep(p.Step(s, route)))
 	}
 	rows.Add("approval", explainApproval(p.ApprovalOf(o.Order)))
 	concurrency, deadline, reservation := "no limit", "none", "no limit for the confirmation"
@@ -417,9 +428,9 @@ func usePolicy(ctx context.Context, query *db.Queries, of newPolicy, log *slog.L
 	if err != nil {
 		return err
 	}
-	for _, s := range fsm.Steps() {
-		if err := of.bounds.Usable(p, s); err != nil {
-			log.Warn("orders will be held at a step that is not usable", "step", s, "error", err)
+	for _, place := range p.Places() {
+		if err := of.bounds.Usable(p, place); err != nil {
+			log.Warn("orders will be held at a step that is not usable", "step", place.Step, "error", err)
 		}
 	}
 	if err := store.CheckStock(ctx, query, p); errors.Is(err, store.ErrStockIgnored) {

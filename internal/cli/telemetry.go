@@ -161,6 +161,9 @@ func (c waiting) Collect(to chan<- prometheus.Metric) {
 	}
 	for _, pool := range c.orders.CallPools() {
 		step := prometheus.Labels{"policy": strconv.Itoa(int(pool.Policy)), "step": string(pool.Step)}
+		if pool.Route != "" {
+			step["route"] = pool.Route
+		}
 		gauge("step_calls_in_flight", "Calls to providers in progress.", float64(pool.InFlight), step)
 		gauge("step_queue", "Orders that wait for a call in this replica's memory.", float64(pool.Queued), step)
 		gauge("step_breaker_state", "0: closed. 1: half open, one call is tried. 2: open, no calls are made.", float64(pool.Breaker), step)

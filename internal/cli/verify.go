@@ -55,7 +55,7 @@ func verifyCommand() *cobra.Command {
 	}
 	cfg.addTo(cmd)
 	format.AddTo(cmd.Flags())
-	cmd.Flags().StringArrayVar(&providers, "provider", nil, "compare with the books of a provider at `[STEP=]URL` (GET URL/books); can be repeated")
+	cmd.Flags().StringArrayVar(&providers, "provider", nil, "compare with the books of a provider at `[STEP[/ROUTE]=]URL` (GET URL/books); can be repeated")
 	cmd.Flags().Int32Var(&opt.MaxOffenders, "offenders", 20, "how many offenders to print for each check")
 	cmd.Flags().DurationVar(&opt.StuckAfter, "stuck-after", 5*time.Minute, "warn about orders that no replica has picked up for this long")
 	return cmd
@@ -176,8 +176,8 @@ func printTotals(out io.Writer, report books.Report) {
 	fmt.Fprintf(out, "\n%d checks in %.1f s of %s\n", len(report.Checks), report.Seconds, report.Database)
 }
 
-// providerAt returns the provider with books at some addresses, each for all steps or for one (STEP=URL); nil without
-// addresses.
+// providerAt returns the provider with books at some addresses, each for all steps, one of them (STEP=URL), or one route
+// of the charge (charge/ROUTE=URL); nil without addresses.
 func providerAt(ctx context.Context, query *db.Queries, addresses []string) (*books.Provider, error) {
 	if len(addresses) == 0 {
 		return nil, nil
@@ -202,27 +202,28 @@ func providerAt(ctx context.Context, query *db.Queries, addresses []string) (*bo
 		// A step is compared even if this release can't read its policy: a false difference is better than a missed one.
 		var how policy.Step
 		if p := versions[s.Policy]; p != nil {
-			how = *p.Step(s.Step)
+			how = *p.Step(s.Step, s.Route)
 		}
 		key, asked := keyAt(how, installation, s)
-		return key, asked && compared[s.Step]
+		return key, asked && (compared[policy.Place{Step: s.Step}] || compared[policy.Place{Step: s.Step, Route: s.Route}])
 	}}, nil
 }
 
 // parseProviders parses --provider: the URLs of books, and the steps to compare. Every key is looked up in all books,
 // so a step can have several providers.
-func parseProviders(addresses []string) (urls []string, compared map[fsm.Step]bool, err error) {
-	compared = map[fsm.Step]bool{}
+func parseProviders(addresses []string) (urls []string, compared map[policy.Place]bool, err error) {
+	compared = map[policy.Place]bool{}
 	for _, address := range addresses {
-		steps := fsm.Steps()
-		if name, url, named := strings.Cut(address, "="); named && slices.Contains(steps, fsm.Step(name)) {
-			steps, address = []fsm.Step{fsm.Step(name)}, url
+		steps, route := fsm.Steps(), ""
+		name, url, named := strings.Cut(address, "=")
+		if step, routed, _ := strings.Cut(name, "/"); named && slices.Contains(steps, fsm.Step(step)) {
+			steps, route, address = []fsm.Step{fsm.Step(step)}, routed, url
 		}
 		if _, err := policy.ParseURL(address); err != nil {
-			return nil, nil, fmt.Errorf("--provider must be a URL, or charge=URL, reserve=URL or confirm=URL: %w", err)
+			return nil, nil, fmt.Errorf("--provider must be a URL, or charge=URL, charge/ROUTE=URL, reserve=URL or confirm=URL: %w", err)
 		}
 		for _, step := range steps {
-			compared[step] = true
+			compared[policy.Place{Step: step, Route: route}] = true
 		}
 		if !slices.Contains(urls, address) {
 			urls = append(urls, address)

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"pawl/fsm"
 	"pawl/internal/egress"
 	"pawl/internal/signing"
 )
@@ -124,10 +123,10 @@ func testKey(key string) bool {
 	return strings.HasPrefix(key, "sk_test_") || strings.HasPrefix(key, "rk_test_")
 }
 
-// Usable returns nil if a step can be called now: its secrets can be read, and its addresses may be called. Names are
+// Usable returns nil if the step of a place can be called now: its secrets can be read, and its addresses may be called. Names are
 // resolved only when they are dialed. If it returns an error, the step must not be called.
-func (b Bounds) Usable(p *Policy, s fsm.Step) error {
-	how := p.Step(s)
+func (b Bounds) Usable(p *Policy, at Place) error {
+	how := p.Step(at.Step, at.Route)
 	_, err := b.ReadKey(how)
 	if err == nil && how.WebhookSecret != "" {
 		_, err = b.ReadWebhookKey(how.WebhookSecret)
@@ -138,7 +137,7 @@ func (b Bounds) Usable(p *Policy, s fsm.Step) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("use %s of %s: %w", how.Executor, s, err)
+		return fmt.Errorf("use %s of %s: %w", how.Executor, at, err)
 	}
 	return nil
 }

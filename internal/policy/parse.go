@@ -16,7 +16,6 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"pawl/fsm"
-	"pawl/internal/iso4217"
 )
 
 const (
@@ -40,11 +39,17 @@ func Parse(source []byte) (*Policy, error) {
 func (r *reader) policy(n *yaml.Node) *Policy {
 	m := r.mapping(n, "", []string{"charge", "reserve", "confirm", "approval", "reservationTtl", "completeWithin", "concurrency"})
 	p := &Policy{}
-	steps := map[fsm.Step]mapping{}
-	for _, s := range fsm.Steps() {
-		*p.Step(s), steps[s] = r.step(m, s)
+	var charges []mapping
+	if n := m.values[string(fsm.Charge)]; n != nil && n.Kind == yaml.SequenceNode {
+		charges = r.routes(p, m)
+	} else {
+		how, charge := r.step(m, fsm.Charge)
+		p.Charge, charges = how, []mapping{charge}
 	}
-	r.capture(p, steps)
+	p.Reserve, _ = r.step(m, fsm.Reserve)
+	how, confirm := r.step(m, fsm.Confirm)
+	p.Confirm = how
+	r.capture(p, charges, confirm)
 	m.duration("reservationTtl", &p.ReservationTTL, 0, maxTerm)
 	m.duration("completeWithin", &p.CompleteWithin, 0, maxTerm)
 	for i, entry := range m.list("approval", "a list of rules") {
@@ -58,31 +63,31 @@ func (r *reader) policy(n *yaml.Node) *Policy {
 
 // capture checks that an authorized charge is captured by the confirm step, and by nothing else: after a crash, two
 // effects in one step could not be told apart. The confirm step uses the account of the charge.
-func (r *reader) capture(p *Policy, steps map[fsm.Step]mapping) {
-	onConfirm := p.Charge.Executor == Stripe && p.Charge.Capture == CaptureOnConfirm
-	switch {
-	case onConfirm && p.Confirm.Executor != Stripe:
-		r.add(steps[fsm.Charge].at("capture"), "charge.capture",
-			"with on_confirm, the confirm step captures: confirm.executor must be stripe")
-	case !onConfirm && p.Confirm.Executor == Stripe:
-		r.add(steps[fsm.Confirm].at("executor"), "confirm.executor",
-			"stripe confirms by capturing what the charge authorized: charge.executor must be stripe, and charge.capture on_confirm")
-	case onConfirm:
-		p.Confirm.URL, p.Confirm.Secret, p.Confirm.WebhookSecret = p.Charge.URL, p.Charge.Secret, p.Charge.WebhookSecret
+func (r *reader) capture(p *Policy, charges []mapping, confirm mapping) {
+	for i, m := range charges {
+		charge, captures := &p.Charge, &p.Confirm
+		if p.Routes != nil {
+			p.Routes[i].confirm = p.Confirm
+			charge, captures = &p.Routes[i].charge, &p.Routes[i].confirm
+		}
+		onConfirm := charge.Executor == Stripe && charge.Capture == CaptureOnConfirm
+		switch {
+		case onConfirm && p.Confirm.Executor != Stripe:
+			r.add(m.at("capture"), m.pathOf("capture"), "with on_confirm, the confirm step captures: confirm.executor must be stripe")
+		case !onConfirm && p.Confirm.Executor == Stripe:
+			r.add(confirm.at("executor"), "confirm.executor",
+				"stripe confirms by capturing what the charge authorized: charge.executor must be stripe, and charge.capture on_confirm")
+			return // once for all routes
+		case onConfirm:
+			captures.URL, captures.Secret, captures.WebhookSecret = charge.URL, charge.Secret, charge.WebhookSecret
+		}
 	}
 }
 
 func (r *reader) approval(n *yaml.Node, path string) Approval {
 	m := r.mapping(n, path, []string{"amountOver", "currency", "items", "customers", "approver", "timeout", "onTimeout"})
-	a := Approval{AmountOver: m.amount("amountOver"), Items: m.texts("items"), Customers: m.texts("customers")}
-	if currency, ok := m.scalar("currency", "a currency such as USD", "!!str"); ok {
-		if a.Currency = currency; !iso4217.Known(currency) {
-			m.wants(m.values["currency"], m.pathOf("currency"), "a currency of ISO 4217, in capital letters")
-		}
-	}
-	if m.values["amountOver"] != nil && m.values["currency"] == nil {
-		m.wrong("amountOver", "requires currency")
-	}
+	a := Approval{Condition: m.condition()}
+	a.Items, a.Customers = m.texts("items"), m.texts("customers")
 	a.ByAnother = m.word("approver", "anybody", "anybody", "another") == "another"
 	m.duration("timeout", &a.Timeout, 0, maxTerm)
 	a.OnTimeout = m.word("onTimeout", ApprovalCancel, ApprovalCancel, ApprovalApprove)
@@ -149,13 +154,22 @@ func (r *reader) step(policy mapping, s fsm.Step) (Step, mapping) {
 	if n == nil {
 		return Step{Executor: Ledger}, mapping{reader: r, path: string(s), node: policy.node}
 	}
-	m := r.mapping(n, string(s), stepKeys)
-	names := executors(s)
-	executor := Executor(m.word("executor", string(Ledger), names...))
-	if given := m.values["executor"]; given != nil && given.Value != string(executor) {
+	return r.stepAt(n, string(s), s, nil)
+}
+
+// stepAt reads a step, or a route, which has more keys. A route must be remote.
+func (r *reader) stepAt(n *yaml.Node, path string, s fsm.Step, others []string) (Step, mapping) {
+	m := r.mapping(n, path, slices.Concat(stepKeys, others))
+	names, otherwise := executors(s), string(Ledger)
+	if others != nil {
+		names, otherwise = without(names, otherwise), ""
+		m.needs("executor")
+	}
+	executor := Executor(m.word("executor", otherwise, names...))
+	if given := m.values["executor"]; executor == "" || given != nil && given.Value != string(executor) {
 		return Step{Executor: Ledger}, m // the other keys depend on the executor
 	}
-	if !m.fits(s, executor) || executor == Ledger {
+	if !m.fits(s, executor, others) || executor == Ledger {
 		return Step{Executor: executor}, m
 	}
 	how := defaults(s, executor)
@@ -175,8 +189,8 @@ func executors(s fsm.Step) (names []string) {
 	return names
 }
 
-// fits checks that the step has all required keys of its executor, and only keys that it uses.
-func (m mapping) fits(s fsm.Step, executor Executor) bool {
+// fits checks that the step has all required keys of its executor, and only keys that it uses, or others.
+func (m mapping) fits(s fsm.Step, executor Executor, others []string) bool {
 	before := len(m.problems)
 	keys := executorKeys[executor]
 	must, may := keys.must, keys.may
@@ -192,7 +206,7 @@ func (m mapping) fits(s fsm.Step, executor Executor) bool {
 		must, may = nil, callKeys
 	}
 	for _, key := range slices.Sorted(maps.Keys(m.keys)) {
-		if key != "executor" && !slices.Contains(must, key) && !slices.Contains(may, key) {
+		if key != "executor" && !slices.Contains(must, key) && !slices.Contains(may, key) && !slices.Contains(others, key) {
 			m.add(m.keys[key], m.pathOf(key), m.unused(key, s, executor))
 		}
 	}

@@ -78,6 +78,23 @@ var refusals = []struct {
 		"line 4, column 3: confirm.secret: is not used by stripe in confirm, which uses the account of charge"},
 	{"another capture", "charge: {executor: stripe, secret: 'env:KEY', capture: later}\n", "charge.capture: must be immediately or on_confirm"},
 
+	// routes
+	{"a route without a name", "charge: [{executor: simulator, url: 'http://a'}]\n", "line 1, column 10: charge[0].name: is missing"},
+	{"a route in capital letters", "charge: [{name: EU, executor: simulator, url: 'http://a'}]\n", "charge[0].name: must be a name of up to 40"},
+	{"two routes of one name", "charge:\n- {name: a, currency: EUR, executor: simulator, url: 'http://a'}\n- {name: a, executor: simulator, url: 'http://a'}\n",
+		"line 3, column 10: charge[1].name: given twice"},
+	{"a route in the ledger", "charge: [{name: a, executor: ledger}]\n", "charge[0].executor: must be http or simulator or stripe"},
+	{"a route without an executor", "charge: [{name: a}]\n", "charge[0].executor: is missing"},
+	{"a last route with a condition", "charge: [{name: a, currency: EUR, executor: simulator, url: 'http://a'}]\n", "charge[0]: the last route must have no condition"},
+	{"a route that hides the next", "charge:\n- {name: a, executor: simulator, url: 'http://a'}\n- {name: b, executor: simulator, url: 'http://a'}\n",
+		"line 2, column 3: charge[0]: must have a condition"},
+	{"metadata that are a list", "charge:\n- {name: a, metadata: [web], executor: simulator, url: 'http://a'}\n- {name: b, executor: simulator, url: 'http://a'}\n", "charge[0].metadata: must be a mapping of metadata keys"},
+	{"a condition of a single charge", "charge: {currency: EUR, executor: simulator, url: 'http://a'}\n", "charge: unknown key currency"},
+	{"no routes", "charge: []\n", "charge: must be a list of 1 to 1000 entries"},
+	{"routes of reserve", "reserve: [{name: a, executor: simulator, url: 'http://a'}]\n", "reserve: must be a mapping with the keys"},
+	{"a route that authorizes and one that does not", "charge:\n- {name: a, currency: EUR, executor: stripe, secret: 'env:A', capture: on_confirm}\n" +
+		"- {name: b, executor: simulator, url: 'http://a'}\nconfirm: {executor: stripe}\n", "confirm.executor: stripe confirms by capturing"},
+
 	// URLs
 	{"a path", http("url: /do"), "line 4, column 8: charge.url: must be an absolute URL"},
 	{"a host alone", http("url: payments.internal"), "charge.url: must be an absolute URL"},
@@ -240,6 +257,7 @@ func FuzzParse(f *testing.F) {
 		}
 	}
 	f.Add([]byte("charge: {executor: stripe, secret: 'env:KEY', capture: on_confirm}\nconfirm: {executor: stripe}\n"))
+	f.Add([]byte(twoRoutes))
 	f.Add([]byte("confirm: {executor: http, url: 'http://a/do', retry: {maxRetries: 2}}\napproval: [{amountOver: 5, currency: USD}]\n"))
 	f.Fuzz(func(t *testing.T, source []byte) {
 		p, err := policy.Parse(source)
@@ -255,8 +273,8 @@ func FuzzParse(f *testing.F) {
 		if p == nil {
 			return
 		}
-		for _, s := range fsm.Steps() {
-			reliable(t, s, p.Step(s))
+		for _, at := range p.Places() {
+			reliable(t, at.Step, p.Step(at.Step, at.Route))
 		}
 		if p.ReservationTTL < 0 || p.CompleteWithin < 0 || p.Concurrency != nil && p.Concurrency.Limit < 1 {
 			t.Errorf("%+v", p)

@@ -9,7 +9,6 @@ import (
 	_ "embed" // for the line below
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -21,7 +20,8 @@ import (
 
 // Policy is a valid policy with all defaults filled in. It is immutable.
 type Policy struct {
-	Charge, Reserve, Confirm Step
+	Charge, Reserve, Confirm Step          // Charge: of the first route, if there are several
+	Routes                   []Route       // of a charge with several; the first whose condition holds charges an order
 	Approval                 []Approval    // the first matching rule applies
 	ReservationTTL           time.Duration // how long a reservation waits for its confirmation; 0: forever
 	CompleteWithin           time.Duration // default deadline of orders; 0: none
@@ -32,10 +32,15 @@ type Policy struct {
 	Copied bool
 }
 
-// Step returns the configuration of a step. Without a policy (nil), it is the ledger.
-func (p *Policy) Step(s fsm.Step) *Step {
+// Step returns the configuration of a step of an order with that route; empty: it has none. Without a policy (nil), it
+// is the ledger.
+func (p *Policy) Step(s fsm.Step, route string) *Step {
 	if p == nil {
 		return &Step{Executor: Ledger}
+	}
+	place := p.Place(s, route)
+	if place.Route != "" {
+		return p.at(place)
 	}
 	switch s {
 	case fsm.Charge:
@@ -109,15 +114,12 @@ type Breaker struct {
 	Open     time.Duration // how long it stays open; 5 s
 }
 
-// Approval is a rule: a matching order waits for a person before its charge. All given fields must match.
+// Approval is a rule: a matching order waits for a person before its charge.
 type Approval struct {
-	AmountOver *decimal.Decimal // with Currency
-	Currency   string
-	Items      []string
-	Customers  []string
-	Timeout    time.Duration // 0: none
-	OnTimeout  string        // ApprovalCancel or ApprovalApprove
-	ByAnother  bool          // the submitter of the order can't approve it
+	Condition
+	Timeout   time.Duration // 0: none
+	OnTimeout string        // ApprovalCancel or ApprovalApprove
+	ByAnother bool          // the submitter of the order can't approve it
 }
 
 // What happens when an approval times out.
@@ -162,6 +164,8 @@ type Order struct {
 	Items          []string // of all lines, in their order
 	CustomerID     string   // empty: not given
 	ConcurrencyKey string   // empty: not given
+	PaymentMethod  string   // empty: not given
+	Metadata       []byte   // a JSON object, or empty
 }
 
 // ApprovalOf returns the first matching rule and its index, or nil if the order needs no approval.
@@ -172,15 +176,6 @@ func (p *Policy) ApprovalOf(o Order) (*Approval, int) {
 		}
 	}
 	return nil, -1
-}
-
-// fits reports whether the rule matches the order. An empty rule matches every order; a rule with customers does not
-// match an order without a customer.
-func (a *Approval) fits(o Order) bool {
-	return (a.AmountOver == nil || o.Amount.Cmp(*a.AmountOver) > 0) &&
-		(a.Currency == "" || a.Currency == o.Currency) &&
-		(a.Items == nil || slices.ContainsFunc(o.Items, func(item string) bool { return slices.Contains(a.Items, item) })) &&
-		(a.Customers == nil || slices.Contains(a.Customers, o.CustomerID))
 }
 
 // Key is the concurrency key of the order, such as item:widget. It is empty if the policy has no limit, or if the order

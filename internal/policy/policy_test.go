@@ -114,8 +114,8 @@ concurrency: {by: concurrencyKey, limit: 1000000}`)
 		Reserve: policy.Step{Executor: policy.Ledger}, Confirm: policy.Step{Executor: policy.Ledger},
 		ReservationTTL: 30 * time.Minute, CompleteWithin: 24 * time.Hour,
 		Approval: []policy.Approval{
-			{AmountOver: &over, Currency: "USD", Items: []string{"car"}, Customers: []string{"17", "bob"}, ByAnother: true, Timeout: 2 * time.Hour, OnTimeout: policy.ApprovalApprove},
-			{Currency: "VED", OnTimeout: policy.ApprovalCancel},
+			{Condition: policy.Condition{AmountOver: &over, Currency: "USD", Items: []string{"car"}, Customers: []string{"17", "bob"}}, ByAnother: true, Timeout: 2 * time.Hour, OnTimeout: policy.ApprovalApprove},
+			{Condition: policy.Condition{Currency: "VED"}, OnTimeout: policy.ApprovalCancel},
 		},
 		Concurrency: &policy.Concurrency{By: policy.ByKey, Limit: 1_000_000},
 	})
@@ -147,7 +147,7 @@ func TestStep(t *testing.T) {
 	t.Parallel()
 	p := &policy.Policy{}
 	for s, want := range map[fsm.Step]*policy.Step{fsm.Charge: &p.Charge, fsm.Reserve: &p.Reserve, fsm.Confirm: &p.Confirm} {
-		if p.Step(s) != want {
+		if p.Step(s, "") != want {
 			t.Errorf("%s is another step", s)
 		}
 	}
@@ -264,7 +264,7 @@ func TestSecrets(t *testing.T) {
 		p := parse(t, "charge: {executor: stripe, secret: 'env:PAWL_SECRET_TEST_KEY', webhookSecret: 'env:PAWL_SECRET_TEST_HOOK'}")
 		usable := func(want string) {
 			t.Helper()
-			if err := within.Usable(p, fsm.Charge); (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
+			if err := within.Usable(p, policy.Place{Step: fsm.Charge}); (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
 				t.Errorf("error %v, want %q", err, want)
 			}
 		}
@@ -282,7 +282,7 @@ func TestSecrets(t *testing.T) {
 			t.Setenv("PAWL_SECRET_TEST_KEY", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
 			usable("")
 		}
-		assert.NoError(t, within.Usable(p, fsm.Reserve), "the ledger needs no secret")
+		assert.NoError(t, within.Usable(p, policy.Place{Step: fsm.Reserve}), "the ledger needs no secret")
 	})
 }
 
@@ -309,7 +309,7 @@ func TestLiveKeysAreForStripe(t *testing.T) { //nolint:paralleltest // it change
 	} {
 		t.Setenv("PAWL_SECRET_TEST_KEY", c.key)
 		how := policy.Policy{Charge: policy.Step{Executor: policy.Stripe, URL: c.url, Secret: "env:PAWL_SECRET_TEST_KEY"}}
-		err := within.Usable(&how, fsm.Charge)
+		err := within.Usable(&how, policy.Place{Step: fsm.Charge})
 		if (err == nil) != c.usable || err != nil && strings.Contains(err.Error(), c.key) {
 			t.Errorf("%s at %q: %v", c.key, c.url, err)
 		}
@@ -328,10 +328,10 @@ func TestAddressesOfAPolicy(t *testing.T) {
 		"http://[fe80::1%25eth0]/": {false, false}, "http://0.0.0.0/": {false, false},
 	} {
 		p := parse(t, "confirm: {executor: http, url: '"+url+"'}")
-		if err := (policy.Bounds{}).Usable(p, fsm.Confirm); (err == nil) != want.always {
+		if err := (policy.Bounds{}).Usable(p, policy.Place{Step: fsm.Confirm}); (err == nil) != want.always {
 			t.Errorf("%s: %v", url, err)
 		}
-		if err := (policy.Bounds{AllowPrivate: true}).Usable(p, fsm.Confirm); (err == nil) != want.private {
+		if err := (policy.Bounds{AllowPrivate: true}).Usable(p, policy.Place{Step: fsm.Confirm}); (err == nil) != want.private {
 			t.Errorf("%s, private allowed: %v", url, err)
 		}
 	}
@@ -340,4 +340,64 @@ func TestAddressesOfAPolicy(t *testing.T) {
 			t.Errorf("%s is taken", url)
 		}
 	}
+}
+
+const twoRoutes = `
+charge:
+  - {name: cards, currency: EUR, amountOver: 100, paymentMethod: pm_, metadata: {shop: web, level: 2, vip: true},
+     executor: stripe, secret: 'env:KEY'}
+  - {name: wallet, paymentMethod: wallet_, executor: http, url: 'http://a/do', undoUrl: 'http://a/undo', inFlight: 3}
+  - {name: rest, executor: simulator, url: 'http://b'}
+`
+
+func TestRoutes(t *testing.T) {
+	t.Parallel()
+	p := parse(t, twoRoutes)
+	eur := policy.Order{Amount: decimal.MustParse("100.01"), Currency: "EUR", PaymentMethod: "pm_1",
+		Metadata: []byte(`{"shop": "web", "level": 2, "vip": true, "other": null}`)}
+	for route, change := range map[string]func(o *policy.Order){
+		"cards":  func(*policy.Order) {},
+		"wallet": func(o *policy.Order) { o.PaymentMethod = "wallet_9" },
+		"rest":   func(o *policy.Order) { o.PaymentMethod = "" },
+	} {
+		o := eur
+		change(&o)
+		assert.Equal(t, p.RouteOf(o), route)
+	}
+	for what, change := range map[string]func(o *policy.Order){
+		"an amount":         func(o *policy.Order) { o.Amount = decimal.MustParse("100") },
+		"a currency":        func(o *policy.Order) { o.Currency = "USD" },
+		"a payment method":  func(o *policy.Order) { o.PaymentMethod = "PM_1" },
+		"no metadata":       func(o *policy.Order) { o.Metadata = nil },
+		"missing metadata":  func(o *policy.Order) { o.Metadata = []byte(`{"shop": "web", "level": 2}`) },
+		"another text":      func(o *policy.Order) { o.Metadata = []byte(`{"shop": "app", "level": 2, "vip": true}`) },
+		"another number":    func(o *policy.Order) { o.Metadata = []byte(`{"shop": "web", "level": 3, "vip": true}`) },
+		"a nested metadata": func(o *policy.Order) { o.Metadata = []byte(`{"shop": {"web": 1}, "level": 2, "vip": true}`) },
+	} {
+		o := eur
+		change(&o)
+		assert.Equal(t, p.RouteOf(o), "rest", what)
+	}
+	assert.Equal(t, p.Step(fsm.Charge, "wallet").InFlight, 3)
+	assert.Equal(t, p.Step(fsm.Reserve, "wallet").Executor, policy.Ledger)
+	assert.Equal(t, fmt.Sprint(p.Places()), "[charge/cards charge/wallet charge/rest reserve confirm]")
+	if how := p.Step(fsm.Charge, "gone"); !how.Executor.Remote() || how.URL != "" {
+		t.Errorf("a route that is not there is done by %+v", how)
+	}
+	single := parse(t, "{}")
+	assert.Equal(t, single.RouteOf(eur), "")
+	assert.Equal(t, fmt.Sprint(single.Places()), "[charge reserve confirm]")
+}
+
+func TestRoutesThatCapture(t *testing.T) {
+	t.Parallel()
+	p := parse(t, `
+charge:
+  - {name: eu, currency: EUR, executor: stripe, secret: 'env:EU', capture: on_confirm}
+  - {name: us, executor: stripe, secret: 'env:US', webhookSecret: 'env:HOOK', capture: on_confirm}
+confirm: {executor: stripe, inFlight: 7}`)
+	assert.Equal(t, p.Step(fsm.Confirm, "eu").Secret, policy.Secret("env:EU"))
+	assert.Equal(t, p.Step(fsm.Confirm, "us").Secret, policy.Secret("env:US"))
+	assert.Equal(t, p.Step(fsm.Confirm, "us").InFlight, 7)
+	assert.Equal(t, fmt.Sprint(p.Places()), "[charge/eu charge/us reserve confirm/eu confirm/us]")
 }

@@ -33,7 +33,7 @@ func instance(source string) (document any, err error) {
 
 // notInSchema are words in the refusals that speak of rules no schema can say.
 var notInSchema = []string{
-	"charge: unknown key; must", "must be one YAML document", "is empty", "not YAML", "UTF-8", "control character", "KiB", "alias", "duplicate key, first",
+	"charge: unknown key; must", "given twice", "the last route must", "must have a condition", "must be one YAML document", "is empty", "not YAML", "UTF-8", "control character", "KiB", "alias", "duplicate key, first",
 	"must be a duration", "as 90s", "the same as url", "the same as undoUrl", "with on_confirm, the confirm", "confirms by capturing", "must not be less than initial", "too short", "at most 24h",
 	"ISO 4217", "in octal", "must be a whole number", "must be an amount", "must be an absolute URL",
 }
@@ -92,6 +92,7 @@ func accepted(t *testing.T) []string {
 		"charge: {}\n",
 		http("url: HTTPS://a.b:8443?x=@1\n  secret: file:/run/secrets/key\n  timeout: 1.5m\n  callbackTimeout: 1h30m\n  retry: {factor: 1}"),
 		"charge: {executor: simulator, url: 'http://127.0.0.1:4000/', secret: 'env:KEY'}\n",
+		twoRoutes,
 		"confirm: {executor: http, url: 'http://[::1]:8080/do', lookupUrl: 'http://a/'}\n",
 		"approval: [{}, {amountOver: 0, currency: JPY}, {amountOver: 999999999999999.9999, currency: USD, approver: another, timeout: 1h, onTimeout: approve}]\n",
 		"reservationTtl: 0s\ncompleteWithin: 8760h\nconcurrency: {by: customerId, limit: 1}\n",

@@ -80,7 +80,7 @@ GRANT UPDATE ON SEQUENCE pawl.orders_order_no_seq TO pawl_serve; -- to move it a
 GRANT INSERT ON pawl.orders, pawl.charges, pawl.charge_operations, pawl.reservations, pawl.inventory, pawl.step_calls, pawl.step_answers,
   pawl.late_undos, pawl.concurrency_keys TO pawl_serve;
 GRANT UPDATE (action, approval_until, approved_at, calls, charge_operations, complete_by, disputes, due_at, ended_as, failure_code, failure_detail, failure_step, fence,
-  finished_at, generation, hold, hold_reason, in_doubt_since, outcome, owner, payment_method, permit_at, policy, reserved_until, retries,
+  finished_at, generation, hold, hold_reason, in_doubt_since, outcome, owner, payment_method, permit_at, policy, reserved_until, retries, route,
   retry_window_started_at, seq, status, stop_requested, take_overs) ON pawl.orders TO pawl_serve;
 GRANT UPDATE (refunded_at, captured_at) ON pawl.charges TO pawl_serve;
 GRANT UPDATE (state, claims, due_at, sent_at, finished_at, reference, code, detail) ON pawl.charge_operations TO pawl_serve;
