@@ -27,26 +27,56 @@ func (q *Queries) BackendPID(ctx context.Context) (int32, error) {
 const installationAdopt = `-- name: InstallationAdopt :execrows
 WITH logged AS (
   INSERT INTO pawl.access_log (event, actor, subject, detail)
-  SELECT $2::text, $3::text, i.id::text,
+  SELECT $3::text, $4::text, i.id::text,
     'belonged to cluster ' || coalesce(i.system_identifier::text, '?') || ', database ' || coalesce(i.database_oid::text, '?')
   FROM pawl.installation AS i
 )
 UPDATE pawl.installation AS i SET
   system_identifier = pawl.system_identifier(),
   database_oid = (SELECT a.datid FROM pg_stat_activity AS a WHERE a.pid = pg_backend_pid()),
-  name = coalesce(nullif($1::text, ''), i.name)
+  name = coalesce(nullif($1::text, ''), i.name),
+  cell = coalesce(nullif($2::text, ''), i.cell)
 WHERE i.singleton
 `
 
 type InstallationAdoptParams struct {
 	Name  string
+	Cell  string
 	Event string
 	Actor string
 }
 
-// Records that the database belongs where it is. Without a name, the name stays.
+// Records that the database belongs where it is. Without a name or a cell, those stay.
 func (q *Queries) InstallationAdopt(ctx context.Context, arg InstallationAdoptParams) (int64, error) {
-	result, err := q.db.Exec(ctx, installationAdopt, arg.Name, arg.Event, arg.Actor)
+	result, err := q.db.Exec(ctx, installationAdopt,
+		arg.Name,
+		arg.Cell,
+		arg.Event,
+		arg.Actor,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const installationDivide = `-- name: InstallationDivide :execrows
+WITH logged AS (
+  INSERT INTO pawl.access_log (event, actor, subject, detail)
+  SELECT 'database_divided', $3::text, i.id::text, i.cell || ' into ' || $1::text FROM pawl.installation AS i
+)
+UPDATE pawl.installation AS i SET cell = $1::text WHERE i.cell = $2::text
+`
+
+type InstallationDivideParams struct {
+	Halves string
+	Cell   string
+	Actor  string
+}
+
+// Says that the database has two cells, of which a copy will get one. No row: it is not the undivided cell.
+func (q *Queries) InstallationDivide(ctx context.Context, arg InstallationDivideParams) (int64, error) {
+	result, err := q.db.Exec(ctx, installationDivide, arg.Halves, arg.Cell, arg.Actor)
 	if err != nil {
 		return 0, err
 	}

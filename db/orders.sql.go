@@ -15,7 +15,7 @@ import (
 const orderNumberingRenew = `-- name: OrderNumberingRenew :one
 WITH here AS (
   SELECT pg_postmaster_start_time() AS server_started_at, pg_relation_filenode(c.oid) AS filenode, c.relpersistence = 'u' AS relaxed, $1::bigint AS skipped
-  FROM pg_catalog.pg_class AS c WHERE c.oid = 'pawl.order_numbering'::regclass
+  FROM pg_catalog.pg_class AS c, pawl.installation AS i WHERE c.oid = 'pawl.order_numbering'::regclass AND i.cell = $2::text
 ), renewed AS (
   INSERT INTO pawl.order_numbering AS n (server_started_at, filenode, relaxed)
   SELECT h.server_started_at, h.filenode, h.relaxed FROM here AS h
@@ -33,6 +33,11 @@ WITH here AS (
 SELECT h.relaxed::boolean AS relaxed, ((SELECT m.last_no FROM moved AS m) IS NOT NULL)::boolean AS renewed FROM here AS h
 `
 
+type OrderNumberingRenewParams struct {
+	Skipped int64
+	Cell    string
+}
+
 type OrderNumberingRenewRow struct {
 	Relaxed bool
 	Renewed bool
@@ -41,9 +46,10 @@ type OrderNumberingRenewRow struct {
 // Lets orders be admitted again after a crash, a failover or a restart: the next number is beyond all numbers that
 // can have been lost, if those are fewer than skipped. The random part is for a standby that also lacks a renewal.
 // The second of two concurrent renewals waits for the first, and changes nothing. The commit waits for the disk even
-// if the settings do not demand it: after a lost renewal, the next one would give the same numbers.
-func (q *Queries) OrderNumberingRenew(ctx context.Context, skipped int64) (OrderNumberingRenewRow, error) {
-	row := q.db.QueryRow(ctx, orderNumberingRenew, skipped)
+// if the settings do not demand it: after a lost renewal, the next one would give the same numbers. No row: the
+// database has been divided, and this is a replica of the former cell.
+func (q *Queries) OrderNumberingRenew(ctx context.Context, arg OrderNumberingRenewParams) (OrderNumberingRenewRow, error) {
+	row := q.db.QueryRow(ctx, orderNumberingRenew, arg.Skipped, arg.Cell)
 	var i OrderNumberingRenewRow
 	err := row.Scan(&i.Relaxed, &i.Renewed)
 	return i, err

@@ -181,7 +181,7 @@ const numbersSkipped = 1_000_000_000
 func (e *core) renewNumbering() {
 	ctx, cancel := context.WithTimeout(e.ctx, 5*time.Second)
 	defer cancel()
-	numbering, err := e.query.OrderNumberingRenew(ctx, numbersSkipped)
+	numbering, err := e.query.OrderNumberingRenew(ctx, db.OrderNumberingRenewParams{Skipped: numbersSkipped, Cell: e.cfg.Cell.String()})
 	switch {
 	case err != nil:
 		e.log.Warn("renew the numbering of orders", "error", err) // an admission that needs it tries again

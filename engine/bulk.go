@@ -123,7 +123,8 @@ func (e *Engine) chosen(ctx context.Context, b *Bulk) (orderIDs []string, err er
 }
 
 // listed are the ids of the orders that match the filter of a request, read page by page. A refund leaves the status as it
-// is, so orders that have nothing left are passed over: otherwise the next request would find the same ones.
+// is, so orders that have nothing left are passed over: otherwise the next request would find the same ones. A divided
+// database still has orders of the other cell.
 func (e *Engine) listed(ctx context.Context, b *Bulk) (orderIDs []string, err error) {
 	f := *b.Filter
 	for most := f.Limit; f.Limit > 0; f.Limit = most - int32(len(orderIDs)) {
@@ -132,7 +133,7 @@ func (e *Engine) listed(ctx context.Context, b *Bulk) (orderIDs []string, err er
 			return nil, err
 		}
 		for i := range page {
-			if b.Verb != orders.Refund || b.Verb.Applies(&page[i]) {
+			if e.cfg.Cell.Has(page[i].OrderID) && (b.Verb != orders.Refund || b.Verb.Applies(&page[i])) {
 				orderIDs = append(orderIDs, page[i].OrderID)
 			}
 		}

@@ -186,7 +186,7 @@ func (e *Engine) StripeEvent(ctx context.Context, payload []byte, signature stri
 	if err != nil {
 		return orders.Unavailable("read installation", err)
 	}
-	if hint.Installation != who.id {
+	if hint.Installation != who.id || !e.cfg.Cell.Has(hint.OrderID) {
 		return nil
 	}
 	order, err := e.Orders.Get(ctx, hint.OrderID)

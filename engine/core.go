@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"pawl/db"
+	"pawl/internal/cell"
 	"pawl/internal/orders"
 	"pawl/internal/pg"
 	"pawl/internal/policy"
@@ -27,6 +28,7 @@ type Config struct {
 	MaxInFlight      int           // orders in memory before new ones are rejected; 20,000
 	Currency         string        // default currency; USD
 	PublicURL        string        // where providers reach this service, for callbacks; http://localhost:3000
+	Cell             cell.Cell     // which orders it has; zero: all. It must be that of the database
 	Log              *slog.Logger
 
 	// Bounds restricts the secrets and addresses that policies may name. The default allows no files, no private
@@ -46,6 +48,7 @@ func (c Config) withDefaults() Config {
 	c.MaxBatch = cmp.Or(c.MaxBatch, 512)
 	c.MaxInFlight = cmp.Or(c.MaxInFlight, 20_000)
 	c.Currency = cmp.Or(c.Currency, "USD")
+	c.Cell = cmp.Or(c.Cell, cell.All)
 	c.Bounds.SecretEnvPrefix = cmp.Or(c.Bounds.SecretEnvPrefix, policy.SecretEnvPrefix)
 	c.PublicURL = strings.TrimSuffix(cmp.Or(c.PublicURL, "http://localhost:3000"), "/")
 	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))

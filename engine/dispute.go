@@ -58,6 +58,9 @@ func (e *Engine) onDisputeEvent(ctx context.Context, d *stripe.Dispute, secret p
 		return orders.Unavailable("find the order of a dispute", err)
 	}
 	for _, o := range found {
+		if !e.cfg.Cell.Has(o.OrderID) {
+			continue
+		}
 		p, known := e.policies.byVersion(o.Policy)
 		amount, counted := d.AmountIn(o.Currency)
 		switch {

@@ -44,7 +44,7 @@ func namesOrder(path string) bool {
 func (s *server) ofThisCell(pattern string, next http.HandlerFunc) http.HandlerFunc {
 	owns := func(r *http.Request) error { return s.ownOrder(r.PathValue("orderId")) }
 	switch {
-	case s.Cell == cell.Whole:
+	case s.Cell == cell.All:
 		return next
 	case strings.Contains(pattern, "{token}"):
 		owns = func(r *http.Request) error { return s.ownCallback(r.PathValue("token")) }

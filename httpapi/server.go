@@ -119,7 +119,7 @@ func newServer(e *engine.Engine, cfg Config) *server {
 	if !ok {
 		panic("httpapi: unknown currency " + cfg.Currency)
 	}
-	cfg.Cell = cmp.Or(cfg.Cell, cell.Whole)
+	cfg.Cell = cmp.Or(cfg.Cell, cell.All)
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	cfg.ResponseTimeout = min(max(cfg.ResponseTimeout, 0), maxWait)
 	cfg.streams = streamTimes{cmp.Or(cfg.streams.heartbeat, heartbeat), cmp.Or(cfg.streams.rightsHold, rightsHold)}

@@ -17,7 +17,7 @@ CREATE TABLE pawl.installation (
   system_identifier bigint,           -- of the cluster; null: unknown
   database_oid      oid,
   name              text COLLATE "C", -- given by the owner; null: none
-  cell              text COLLATE "C" NOT NULL DEFAULT '0/1' CHECK (cell ~ '^[0-9]+/[0-9]+$'), -- which orders it has
+  cell              text COLLATE "C" NOT NULL DEFAULT '0/1' CHECK (cell ~ '^[0-9]+(\+[0-9]+)?/[0-9]+$'), -- which orders it has
 
   -- Callback tokens are derived from it: a reader of it can answer for a provider.
   callback_secret   bytea NOT NULL DEFAULT decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex')

@@ -41,6 +41,8 @@ func (p Place) Stranger(name string) string {
 		return "it comes from another PostgreSQL cluster"
 	case p.HomeDatabase != 0 && p.HomeDatabase != p.Database:
 		return "it is a copy of another database of this cluster"
+	case p.divided() != "":
+		return "it is being divided into the cells " + p.divided() + ": say with pawl adopt --cell which of them this database is"
 	case p.Name != "" && name != "" && p.Name != name:
 		return fmt.Sprintf("it belongs to the installation %q, and this is %q", p.Name, name)
 	default:
@@ -48,17 +50,25 @@ func (p Place) Stranger(name string) string {
 	}
 }
 
+// divided says into which cells the database is being divided; empty: it is not.
+func (p Place) divided() string {
+	if text := p.InstallationPlaceRow.Cell; strings.Contains(text, "+") {
+		return text
+	}
+	return ""
+}
+
 // Cell returns which orders the database has: all, until a service has stored its place.
 func (p Place) Cell() cell.Cell {
 	if c, err := cell.Parse(p.InstallationPlaceRow.Cell); err == nil && p.HomeDatabase != 0 {
 		return c
 	}
-	return cell.Whole
+	return cell.All
 }
 
 // OtherCell says why a service with this cell must not run on the database; empty: it may. The zero Cell is any.
 func (p Place) OtherCell(c cell.Cell) string {
-	if c == (cell.Cell{}) || p.HomeDatabase == 0 || c == p.Cell() {
+	if c == (cell.Cell{}) || p.HomeDatabase == 0 || p.divided() != "" || c == p.Cell() {
 		return ""
 	}
 	return fmt.Sprintf("the database has the orders of cell %s, not of %s", p.Cell(), c)
@@ -79,7 +89,7 @@ func Settle(ctx context.Context, query *db.Queries, name string, c cell.Cell) (P
 		return now, err
 	}
 	if c == (cell.Cell{}) {
-		c = cell.Whole
+		c = cell.All
 	}
 	if _, err := query.InstallationSettle(ctx, db.InstallationSettleParams{Name: name, Cell: c.String()}); err != nil {
 		return Place{}, fmt.Errorf("store where the database belongs: %w", err)
@@ -89,9 +99,10 @@ func Settle(ctx context.Context, query *db.Queries, name string, c cell.Cell) (P
 
 // Adoption says what a database becomes.
 type Adoption struct {
-	Name   string // of the installation; empty: unchanged
-	AsCopy bool   // a separate installation, not a replacement of the original
-	Actor  string // the actor, for the access log
+	Name   string    // of the installation; empty: unchanged
+	AsCopy bool      // a separate installation, not a replacement of the original
+	Cell   cell.Cell // which half of a divided database this is; zero: it is not divided
+	Actor  string    // the actor, for the access log
 }
 
 // InUse is the error of Adopt while a service drives the database, or may drive it: until its leases end.
@@ -101,43 +112,108 @@ func (e *InUse) Error() string {
 	return "a service drives this database, or did so when it was copied: stop it, and try again after " + e.Until.UTC().Format(time.RFC3339)
 }
 
+// ErrNotDivided is the error of Adopt with a cell that is no half of the database.
+var ErrNotDivided = errors.New("the database is not being divided into this cell and another one: see pawl divide")
+
+// Divide prepares the database to become two cells: while it is divided, and a standby of it is promoted, services only read
+// both. Adopt then makes each of them one half. It needs the rights of the owner. Errors: ErrNotOwner, *InUse.
+func Divide(ctx context.Context, url, actor string) (halves [2]cell.Cell, err error) {
+	err = asOwner(ctx, url, "divide", func(tx pgx.Tx) error {
+		query := db.New(tx)
+		if err := refuseInUse(ctx, tx, query); err != nil {
+			return err
+		}
+		place, err := ReadPlace(ctx, query)
+		if err != nil {
+			return err
+		}
+		whole := place.Cell()
+		halves = whole.Halves()
+		switch n, err := query.InstallationDivide(ctx, db.InstallationDivideParams{Cell: whole.String(), Halves: whole.Divided(), Actor: actor}); {
+		case err != nil:
+			return err
+		case n == 0:
+			return fmt.Errorf("it is already divided into the cells %s", place.divided())
+		}
+		return nil
+	})
+	return halves, err
+}
+
 // Adopt makes the database belong where it is, as the same installation or as a separate one. It needs the rights of
-// the owner, and is one transaction. Errors: ErrNotOwner, *InUse.
+// the owner, and is one transaction. Errors: ErrNotOwner, ErrNotDivided, *InUse.
 func Adopt(ctx context.Context, url string, a Adoption) error {
+	return asOwner(ctx, url, "adopt", func(tx pgx.Tx) error {
+		query := db.New(tx)
+		if err := refuseInUse(ctx, tx, query); err != nil {
+			return err
+		}
+		return adopt(ctx, tx, query, a)
+	})
+}
+
+// asOwner runs a transaction with the rights of the owner.
+func asOwner(ctx context.Context, url, doing string, do func(pgx.Tx) error) error {
 	conn, err := connect(ctx, url, pgx.QueryExecModeCacheStatement)
 	if err != nil {
-		return fmt.Errorf("connect to adopt: %w", err)
+		return fmt.Errorf("connect to %s: %w", doing, err)
 	}
 	defer conn.Close(ctx)
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return adopt(ctx, tx, a) })
+	err = pgx.BeginFunc(ctx, conn, do)
 	if pg.CodeOf(err) == "42501" { // insufficient_privilege
 		err = ErrNotOwner
 	}
 	if err != nil {
-		return fmt.Errorf("adopt: %w", err)
+		return fmt.Errorf("%s: %w", doing, err)
 	}
 	return nil
 }
 
-func adopt(ctx context.Context, tx pgx.Tx, a Adoption) error {
-	if _, err := tx.Exec(ctx, statement("installation/positions")); err != nil { // this also keeps services from writing until the end
+// refuseInUse keeps services from writing until the end of the transaction, and returns *InUse if one has a lease.
+func refuseInUse(ctx context.Context, tx pgx.Tx, query *db.Queries) error {
+	if _, err := tx.Exec(ctx, statement("installation/lock")); err != nil {
 		return err
 	}
-	query := db.New(tx)
 	until, err := query.InstallationDrivenUntil(ctx)
-	if err == nil {
+	switch {
+	case err == nil:
 		return &InUse{until}
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
 	}
-	if !errors.Is(err, pgx.ErrNoRows) {
+	return err
+}
+
+func adopt(ctx context.Context, tx pgx.Tx, query *db.Queries, a Adoption) error {
+	place, err := ReadPlace(ctx, query)
+	if err != nil {
 		return err
 	}
-	event := "database_adopted"
-	if a.AsCopy {
-		event = "database_adopted_as_copy"
+	as := db.InstallationAdoptParams{Name: strings.TrimSpace(a.Name), Event: "database_adopted", Actor: a.Actor}
+	after := []string{"positions"} // a new epoch for the feed
+	switch both := place.divided(); {
+	case a.AsCopy:
+		as.Event = "database_adopted_as_copy"
 		if _, err := tx.Exec(ctx, statement("installation/copy")); err != nil {
 			return err
 		}
+	case a.Cell != (cell.Cell{}) || both != "":
+		if a.Cell == (cell.Cell{}) || a.Cell.Whole().Divided() != both {
+			return ErrNotDivided
+		}
+		as.Event, as.Cell = "database_adopted_as_cell", a.Cell.String()
+		if a.Cell.Number%2 == 0 {
+			after = nil // the lower half continues the feed
+		}
+		after = append(after, "divide")
 	}
-	_, err = query.InstallationAdopt(ctx, db.InstallationAdoptParams{Name: strings.TrimSpace(a.Name), Event: event, Actor: a.Actor})
-	return err
+	if _, err := query.InstallationAdopt(ctx, as); err != nil {
+		return err
+	}
+	for _, name := range after {
+		if _, err := tx.Exec(ctx, statement("installation/"+name)); err != nil {
+			return err
+		}
+	}
+	return nil
 }

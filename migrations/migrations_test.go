@@ -333,12 +333,61 @@ func TestSettleOnce(t *testing.T) {
 		t.Errorf("%+v, before %+v", second, first)
 	}
 	settle("staging", "prod")
-	if later, err := migrations.Settle(t.Context(), db.New(pool), "", cell.Cell{Number: 1, Of: 2}); err != nil || later.Cell() != cell.Whole {
+	if later, err := migrations.Settle(t.Context(), db.New(pool), "", cell.Cell{Number: 1, Of: 2}); err != nil || later.Cell() != cell.All {
 		t.Errorf("a later service changes the cell: %+v, %v", later, err)
 	}
 	ask(t, database.AdminURL, `UPDATE pawl.installation SET database_oid = 1 RETURNING ''`)
 	if place, err := migrations.Settle(t.Context(), db.New(pool), "", cell.Cell{}); err != nil || place.HomeDatabase != 1 || place.Same(first) {
 		t.Errorf("a service moves a database by itself: %+v, %v", place, err)
+	}
+}
+
+// TestDivide: a database and its copy become two cells. Each order goes on in one of them, and no unit of stock is in both.
+func TestDivide(t *testing.T) {
+	t.Parallel()
+	lower := dbtest.New(t)
+	pool := dbtest.Open(t, lower.URL, pg.Options{MaxConns: 1})
+	assert.NoError(t, assert.Err(migrations.Settle(t.Context(), db.New(pool), "", cell.Cell{})))
+	for _, sql := range []string{
+		`INSERT INTO pawl.inventory (item, on_hand, reserved, tracked) VALUES ('cup', 10, 3, true), ('pot', 0, 0, true), ('any', 0, 0, false)`,
+		`INSERT INTO pawl.orders (order_id, status, fence, due_at, amount, currency, item, complete_by, concurrency_key, owner)
+			SELECT id, 'charging', 1, now() - interval '1 hour', 1, 'USD', 'cup', now(), 'k', gen_random_uuid() FROM unnest(ARRAY['a', 'b', 'order-123']) AS id`,
+		`INSERT INTO pawl.late_undos (order_no, generation, step, reason) SELECT order_no, 0, 'charge', 'late' FROM pawl.orders`,
+	} {
+		ask(t, lower.AdminURL, `WITH x AS (`+sql+` RETURNING 1) SELECT count(*)::text FROM x`)
+	}
+	if err := migrations.Adopt(t.Context(), lower.AdminURL, migrations.Adoption{Cell: cell.Cell{Number: 0, Of: 2}}); !errors.Is(err, migrations.ErrNotDivided) {
+		t.Error(err)
+	}
+	halves, err := migrations.Divide(t.Context(), lower.AdminURL, "ann")
+	assert.NoError(t, err)
+	assert.Equal(t, halves, [2]cell.Cell{{Number: 0, Of: 2}, {Number: 1, Of: 2}})
+	place, err := migrations.ReadPlace(t.Context(), db.New(pool))
+	assert.NoError(t, err)
+	assert.Contains(t, place.Stranger(""), "0+1/2")
+	pool.Close()
+	upper := lower.Copy(t)
+	const state = `SELECT string_agg(order_id || ' ' || coalesce(hold_reason, 'goes on') || ' ' || fence, ', ' ORDER BY order_id)
+		|| '; ' || (SELECT string_agg(item || ' ' || on_hand || ' ' || reserved, ', ' ORDER BY item) FROM pawl.inventory)
+		|| '; ' || (SELECT count(*) FROM pawl.late_undos WHERE finished_at IS NULL) || '; ' || (SELECT count(*) FROM pawl.order_numbering)
+		FROM pawl.orders`
+	for i, database := range []*dbtest.Database{lower, upper} {
+		for _, wrong := range []cell.Cell{{}, {Number: 1, Of: 4}} {
+			if err := migrations.Adopt(t.Context(), database.AdminURL, migrations.Adoption{Cell: wrong}); !errors.Is(err, migrations.ErrNotDivided) {
+				t.Errorf("%v: %v", wrong, err)
+			}
+		}
+		assert.NoError(t, migrations.Adopt(t.Context(), database.AdminURL, migrations.Adoption{Cell: halves[i]}))
+		want := []string{
+			"a other_cell: 1/2 2, b goes on 1, order-123 goes on 1; any 0 0, cup 7 3, pot 0 0; 2; 0",
+			"a goes on 1, b other_cell: 0/2 2, order-123 other_cell: 0/2 2; any 0 0, cup 6 3, pot 0 0; 1; 0",
+		}[i]
+		assert.Equal(t, ask(t, database.AdminURL, state), want)
+		query := db.New(database.Pool)
+		if _, err := query.OrderNumberingRenew(t.Context(), db.OrderNumberingRenewParams{Skipped: 1, Cell: "0/1"}); !errors.Is(err, pgx.ErrNoRows) {
+			t.Errorf("a replica of the undivided cell could admit orders: %v", err)
+		}
+		assert.NoError(t, assert.Err(query.OrderNumberingRenew(t.Context(), db.OrderNumberingRenewParams{Skipped: 1, Cell: halves[i].String()})))
 	}
 }
 

@@ -34,7 +34,7 @@ SELECT l.due_at::timestamptz AS until FROM (
 ) AS l(due_at) ORDER BY l.due_at DESC LIMIT 1;
 
 -- name: InstallationAdopt :execrows
--- Records that the database belongs where it is. Without a name, the name stays.
+-- Records that the database belongs where it is. Without a name or a cell, those stay.
 WITH logged AS (
   INSERT INTO pawl.access_log (event, actor, subject, detail)
   SELECT @event::text, @actor::text, i.id::text,
@@ -44,5 +44,14 @@ WITH logged AS (
 UPDATE pawl.installation AS i SET
   system_identifier = pawl.system_identifier(),
   database_oid = (SELECT a.datid FROM pg_stat_activity AS a WHERE a.pid = pg_backend_pid()),
-  name = coalesce(nullif(@name::text, ''), i.name)
+  name = coalesce(nullif(@name::text, ''), i.name),
+  cell = coalesce(nullif(@cell::text, ''), i.cell)
 WHERE i.singleton;
+
+-- name: InstallationDivide :execrows
+-- Says that the database has two cells, of which a copy will get one. No row: it is not the undivided cell.
+WITH logged AS (
+  INSERT INTO pawl.access_log (event, actor, subject, detail)
+  SELECT 'database_divided', @actor::text, i.id::text, i.cell || ' into ' || @halves::text FROM pawl.installation AS i
+)
+UPDATE pawl.installation AS i SET cell = @halves::text WHERE i.cell = @cell::text;

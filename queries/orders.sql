@@ -139,10 +139,11 @@ SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM admitted AS w, pawl
 -- Lets orders be admitted again after a crash, a failover or a restart: the next number is beyond all numbers that
 -- can have been lost, if those are fewer than skipped. The random part is for a standby that also lacks a renewal.
 -- The second of two concurrent renewals waits for the first, and changes nothing. The commit waits for the disk even
--- if the settings do not demand it: after a lost renewal, the next one would give the same numbers.
+-- if the settings do not demand it: after a lost renewal, the next one would give the same numbers. No row: the
+-- database has been divided, and this is a replica of the former cell.
 WITH here AS (
   SELECT pg_postmaster_start_time() AS server_started_at, pg_relation_filenode(c.oid) AS filenode, c.relpersistence = 'u' AS relaxed, @skipped::bigint AS skipped
-  FROM pg_catalog.pg_class AS c WHERE c.oid = 'pawl.order_numbering'::regclass
+  FROM pg_catalog.pg_class AS c, pawl.installation AS i WHERE c.oid = 'pawl.order_numbering'::regclass AND i.cell = @cell::text
 ), renewed AS (
   INSERT INTO pawl.order_numbering AS n (server_started_at, filenode, relaxed)
   SELECT h.server_started_at, h.filenode, h.relaxed FROM here AS h

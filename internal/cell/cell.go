@@ -20,8 +20,8 @@ type Cell struct {
 	Of     int
 }
 
-// Whole is the cell of an installation that has all orders.
-var Whole = Cell{0, 1}
+// All is the cell of an installation that has all orders.
+var All = Cell{0, 1}
 
 // Parse reads the text of a cell.
 func Parse(text string) (Cell, error) {
@@ -39,6 +39,21 @@ func (c Cell) valid() bool {
 }
 
 func (c Cell) String() string { return fmt.Sprintf("%d/%d", c.Number, c.Of) }
+
+// Halves returns the two cells into which a cell is divided. It must be of fewer than Most.
+func (c Cell) Halves() [2]Cell {
+	return [2]Cell{{c.Number * 2, c.Of * 2}, {c.Number*2 + 1, c.Of * 2}}
+}
+
+// Whole returns the cell that the cell is one half of, or itself if there is only one.
+func (c Cell) Whole() Cell {
+	return Cell{c.Number / 2, max(c.Of/2, 1)}
+}
+
+// Divided is the text of both halves of a cell, such as 0+1/4: a database that has them, and of which a copy will get one.
+func (c Cell) Divided() string {
+	return fmt.Sprintf("%d+%d/%d", c.Number*2, c.Number*2+1, c.Of*2)
+}
 
 // Has reports whether an order belongs to the cell.
 func (c Cell) Has(orderID string) bool { return c.Of == 1 || Of(orderID, c.Of) == c }

@@ -52,7 +52,7 @@ func command() *cobra.Command {
 	root.Flags().AddFlagSet(serve.Flags())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(serve, migrateCommand(), diagramCommand(), verifyCommand(), loadCommand(), simulateCommand(), policyCommand(),
-		tokenCommand(), adoptCommand(), doctorCommand(), demoCommand(),
+		tokenCommand(), adoptCommand(), divideCommand(), doctorCommand(), demoCommand(),
 		printCommand("openapi", "Print the API description (OpenAPI 3.1, YAML)", httpapi.Document))
 	root.AddCommand(remote.Commands()...)
 	checkUsage(root)

@@ -116,6 +116,9 @@ func adoptCommand() *cobra.Command {
 	var a migrations.Adoption
 	cmd := migration("adopt", "Adopt a restored or copied database", &cfg, func(ctx context.Context, url string, out io.Writer) error {
 		a.Name = cfg.Installation
+		if a.Cell = cfg.Cell; a.AsCopy && a.Cell != (cell.Cell{}) {
+			return configError{errors.New("as-copy and cell exclude each other")}
+		}
 		if err := migrations.Adopt(ctx, url, a); err != nil {
 			return err
 		}
@@ -127,10 +130,30 @@ func adoptCommand() *cobra.Command {
 		"providers, without tokens and policy, and with disabled webhook endpoints. Stop the services on it first. The command\n" +
 		"needs the rights of the owner."
 	cmd.Example = "  pawl adopt                                    # after a restore, a pg_upgrade or a move\n" +
-		"  pawl adopt --as-copy --installation staging   # a copy of production, for tests"
+		"  pawl adopt --as-copy --installation staging   # a copy of production, for tests\n" +
+		"  pawl adopt --cell 1/4                         # after pawl divide: this database keeps the orders of the second of four cells"
 	f := cmd.Flags()
 	cfg.installationFlag(f)
+	f.StringVar(&cfg.cellText, "cell", "", "after pawl divide: the cell that this database is, such as 1/4")
 	f.BoolVar(&a.AsCopy, "as-copy", false, "the original stays in use: make this a new installation")
 	actorFlag(f, &a.Actor)
+	return cmd
+}
+
+func divideCommand() *cobra.Command {
+	var cfg config
+	var actor string
+	cmd := migration("divide", "Divide the orders of a database into two cells", &cfg, func(ctx context.Context, url string, out io.Writer) error {
+		halves, err := migrations.Divide(ctx, url, actor)
+		if err == nil {
+			fmt.Fprintf(out, "divided: promote a standby that has this, then run pawl adopt --cell %s on this database, and pawl adopt --cell %s on the other\n",
+				halves[0], halves[1])
+		}
+		return err
+	})
+	cmd.Long = "Each of the two cells gets one half of the orders, and continues in a database of its own: this one, and a standby of it that is\n" +
+		"promoted afterwards. Until pawl adopt --cell says which database is which cell, services only read both. Stop the services on it\n" +
+		"first. The command needs the rights of the owner. docs/operations.md has all steps."
+	actorFlag(cmd.Flags(), &actor)
 	return cmd
 }

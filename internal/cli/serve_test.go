@@ -201,7 +201,7 @@ func TestServeRefusesAnotherCell(t *testing.T) {
 			t.Errorf("%v: %+v, %v", same, place, err)
 		}
 	}
-	for _, other := range []cell.Cell{cell.Whole, {Number: 0, Of: 2}, {Number: 2, Of: 4}} {
+	for _, other := range []cell.Cell{cell.All, {Number: 0, Of: 2}, {Number: 2, Of: 4}} {
 		if _, err := findPlace(t.Context(), &config{Cell: other}, url); exitCode(err) != exitConfig {
 			t.Errorf("%v: %v", other, err)
 		}

@@ -318,7 +318,7 @@ func TestEventsAfterARestore(t *testing.T) {
 	t.Parallel()
 	dump := pgProgram(t, "pg_dump")
 	f := newFeed(t)
-	assert.NoError(t, assert.Err(migrations.Settle(t.Context(), f.query, "", cell.Whole)))
+	assert.NoError(t, assert.Err(migrations.Settle(t.Context(), f.query, "", cell.All)))
 	f.hold()
 	for range 300 { // beyond where the other cluster stands
 		f.exec(`SELECT txid_current()`)

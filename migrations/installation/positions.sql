@@ -6,7 +6,6 @@ DECLARE
   highest bigint;
   added bigint;
 BEGIN
-  LOCK TABLE pawl.transitions, pawl.stock_movements IN ACCESS EXCLUSIVE MODE;
   SELECT greatest((SELECT max(t.position) FROM pawl.transitions AS t), (SELECT max(m.position) FROM pawl.stock_movements AS m),
     (SELECT max(b.position_to) FROM pawl.event_batches AS b), 0) INTO highest;
   SELECT greatest(r.position_offset, highest + 1 - txid_current()) FROM pawl.event_relay AS r INTO added;

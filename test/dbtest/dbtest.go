@@ -18,6 +18,7 @@ import (
 	"os"
 	"runtime"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,6 +53,20 @@ func New(t testing.TB) *Database {
 	s := use(t)
 	template, err := s.template()
 	require(t, err)
+	return s.copyOf(t, template)
+}
+
+// Copy creates a copy of the database as it is. Nothing else may be connected to it.
+func (d *Database) Copy(t testing.TB) *Database {
+	t.Helper()
+	d.Pool.Reset()
+	u, err := url.Parse(d.AdminURL)
+	require(t, err)
+	return use(t).copyOf(t, strings.TrimPrefix(u.Path, "/"))
+}
+
+func (s *server) copyOf(t testing.TB, template string) *Database {
+	t.Helper()
 	made := s.url(s.database(t, template))
 	admin := withOptions(made, findsTables)
 	return &Database{URL: withOptions(made, "-crole="+s.serves()+"\t"+findsTables), AdminURL: admin, Pool: openPool(t, admin)}

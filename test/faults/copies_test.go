@@ -29,6 +29,7 @@ type original struct {
 	server   *postgres
 	provider *simulator.Simulator
 	policy   string // a file
+	url      string // of the provider
 	inbox    *receiver
 	client   *client
 }
@@ -50,6 +51,7 @@ func openOriginal(t *testing.T, settings ...string) *original {
 			t.Error(err)
 		}
 	})
+	o.url = server.URL
 	o.policy = filepath.Join(t.TempDir(), "policy.yaml")
 	text := ""
 	for step, executor := range map[string]string{"charge": refunds + "  retry: {initial: 200ms, cap: 200ms, maxRetries: 900, budget: 1h}\n  breaker: {failures: 1000000, open: 1ms}\n", "reserve": blind, "confirm": final} {
@@ -384,7 +386,7 @@ func TestFailoverIsNoCopy(t *testing.T) {
 func (o *original) backup(settings map[string]string) *postgres {
 	o.t.Helper()
 	rules := filepath.Join(o.server.dir, "data", "replication.conf") // the usual rules refuse replication
-	assert.NoError(o.t, os.WriteFile(rules, []byte("local  all,replication  pawl  peer  map=pawl\n"), 0o644))
+	assert.NoError(o.t, os.WriteFile(rules, []byte("local  replication  pawl  trust\nlocal  all  pawl  peer  map=pawl\n"), 0o644))
 	if o.server.settings["hba_file"] == "" {
 		o.server.settings["hba_file"] = rules
 		o.server.immediate()

@@ -34,7 +34,7 @@ var mayImport = map[string][]string{
 	"internal/provider":   {"fsm", "internal/egress"},
 	"engine/batch":        {},
 	"internal/orders":     {"fsm", "db", "internal/pg"},
-	"engine":              {"engine/batch", "fsm", "db", "internal/pg", "internal/policy", "internal/policy/store", "engine/ledger", "internal/orders", "internal/provider", "internal/provider/endpoint", "internal/provider/stripe", "internal/signing"},
+	"engine":              {"engine/batch", "internal/cell", "fsm", "db", "internal/pg", "internal/policy", "internal/policy/store", "engine/ledger", "internal/orders", "internal/provider", "internal/provider/endpoint", "internal/provider/stripe", "internal/signing"},
 	"internal/signing":    {},
 	"internal/webhooks":   {"db", "internal/pg", "internal/events", "internal/egress", "internal/orders", "internal/provider", "internal/signing"},
 	"internal/events":     {"fsm", "db", "internal/pg", "internal/orders"},
