@@ -182,7 +182,7 @@ func TestNumberingInDoubt(t *testing.T) {
 			assert.Equal(t, l.snapshot(), before)
 			assert.Equal(t, value[int](l, `SELECT count(*) FROM idempotency_keys`), 0)
 			for _, renews := range []bool{true, false} {
-				got, err := l.query.OrderNumberingRenew(t.Context(), 1_000_000_000)
+				got, err := l.query.OrderNumberingRenew(t.Context(), db.OrderNumberingRenewParams{Skipped: 1_000_000_000, Cell: "0/1"})
 				l.must(err)
 				assert.Equal(t, got, db.OrderNumberingRenewRow{Relaxed: true, Renewed: renews})
 			}
@@ -195,7 +195,7 @@ func TestNumberingInDoubt(t *testing.T) {
 		t.Parallel()
 		l := open(t)
 		l.exec(`ALTER TABLE order_numbering SET LOGGED`)
-		got, err := l.query.OrderNumberingRenew(t.Context(), 1_000_000_000)
+		got, err := l.query.OrderNumberingRenew(t.Context(), db.OrderNumberingRenewParams{Skipped: 1_000_000_000, Cell: "0/1"})
 		l.must(err)
 		assert.Equal(t, got, db.OrderNumberingRenewRow{Relaxed: false, Renewed: true})
 		for way, admit := range l.admissions() {
