@@ -36,7 +36,7 @@ const connectTimeout = 5 * time.Second
 
 func harden(config *pgx.ConnConfig) {
 	config.ConnectTimeout = connectTimeout
-	config.DialFunc = dial
+	config.DialFunc = dialerOf(config)
 	config.BuildContextWatcherHandler = func(c *pgconn.PgConn) ctxwatch.Handler { return closer{wireOf(c)} }
 	config.OnNotice = noteUnreplicated
 }
@@ -51,6 +51,8 @@ type wire struct {
 	watched atomic.Bool // the watchdog knows the current statement
 	cutOff  atomic.Bool
 	moved   atomic.Int64 // when data was last transferred, in nanoseconds since processStart
+	heard   atomic.Bool  // something was received
+	silent  func()       // called at the end if nothing was; nil: not called
 }
 
 // pieceMost bounds one write, so that a large statement in transfer can be told from a silent wire.
@@ -66,6 +68,7 @@ func (w *wire) note() { w.moved.Store(int64(time.Since(processStart))) }
 func (w *wire) Read(b []byte) (int, error) {
 	n, err := w.Conn.Read(b)
 	if n > 0 {
+		w.heard.Store(true)
 		w.note()
 	}
 	return n, err
@@ -89,10 +92,17 @@ func (w *wire) Close() error {
 	if w.cutOff.Load() {
 		return nil
 	}
-	return w.Conn.Close()
+	return w.end()
 }
 
-func (w *wire) drop() { w.Conn.Close() }
+func (w *wire) drop() { _ = w.end() }
+
+func (w *wire) end() error {
+	if w.silent != nil && !w.heard.Load() {
+		w.silent()
+	}
+	return w.Conn.Close()
+}
 
 const uncancelable = "uncancelable"
 
