@@ -187,7 +187,7 @@ func (e *remote) identify(ctx context.Context) (*identity, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read installation: %w", err)
 	}
-	e.identity.Store(&identity{row.ID, row.CallbackSecret})
+	e.identity.Store(&identity{id: row.ID, secret: row.CallbackSecret})
 	return e.identity.Load(), nil
 }
 

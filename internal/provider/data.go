@@ -25,6 +25,9 @@ func StorableData(raw json.RawMessage) (json.RawMessage, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, nil
 	}
+	if isPlain(raw) {
+		return raw, nil
+	}
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.UseNumber()
 	var object map[string]any
@@ -35,6 +38,27 @@ func StorableData(raw json.RawMessage) (json.RawMessage, error) {
 		return nil, err
 	}
 	return encodeData(object)
+}
+
+// isPlain reports whether a text is certainly an object that can be stored as it is, which saves decoding it: it has no
+// escapes and no exponents, is not too long, and has too few brackets to be nested too deeply.
+func isPlain(raw json.RawMessage) bool {
+	if raw[0] != '{' || len(raw) > maxData || bytes.IndexByte(raw, '\\') >= 0 || !utf8.Valid(raw) || !json.Valid(raw) {
+		return false
+	}
+	brackets, inString := 0, false
+	for i, c := range raw {
+		switch {
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{', c == '[':
+			brackets++
+		case (c == 'e' || c == 'E') && '0' <= raw[i-1] && raw[i-1] <= '9': // not that of true or false
+			return false
+		}
+	}
+	return brackets <= maxDepth
 }
 
 // encodeData encodes decoded JSON. Its only error is that the text is too long.

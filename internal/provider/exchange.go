@@ -59,7 +59,7 @@ type Exchange struct {
 	Ended    error       // how the call had ended by the time of Err, if it had
 	Sent     int         // on how many connections the request may have been written
 	Received time.Time   // when the answer arrived, by the clock of the call
-	Secrets  Secrets     // which no text may repeat
+	Private  []string    // texts that no result may repeat: see Secrets
 }
 
 // Perform makes the request of a call. send must send it with the context that it gets, read the answer, and set Status
@@ -68,7 +68,7 @@ func (x *Exchange) Perform(ctx context.Context, c *Call, secrets []string, send 
 	if c.secrets != nil {
 		*c.secrets = append(*c.secrets, secrets...)
 	}
-	x.Secrets = c.Secrets(secrets...)
+	x.Private = c.private(secrets)
 	var sent atomic.Int32
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		// Called before the first byte on every connection that is tried, even one that turns out to be closed: later
@@ -141,8 +141,11 @@ func lookUpFailed(e *net.DNSError) string {
 	return "look up " + e.Name + ": " + why
 }
 
+// Secrets are what no text from this answer may repeat. Most answers are done, and have none.
+func (x *Exchange) Secrets() Secrets { return NewSecrets(x.Private...) }
+
 // Text is the function Text for parts of this answer, with secrets masked.
-func (x *Exchange) Text(words string) string { return x.Secrets.Text(words) }
+func (x *Exchange) Text(words string) string { return x.Secrets().Text(words) }
 
 // maxRetryAfter bounds Retry-After, so that it fits a duration.
 const maxRetryAfter = 365 * 24 * time.Hour

@@ -24,12 +24,16 @@ const (
 )
 
 // Secrets returns the secrets of a call, with others, which may be empty.
-func (c *Call) Secrets(more ...string) Secrets {
-	return NewSecrets(slices.Concat(more, c.Tokens, []string{c.PaymentMethod})...)
+func (c *Call) Secrets(more ...string) Secrets { return NewSecrets(c.private(more)...) }
+
+func (c *Call) private(more []string) []string {
+	all := make([]string, 0, len(more)+len(c.Tokens)+1)
+	return append(append(append(all, more...), c.Tokens...), c.PaymentMethod)
 }
 
 // NewSecrets returns some texts in all forms in which they may be repeated, longest first. Empty ones are ignored.
-func NewSecrets(texts ...string) (all Secrets) {
+func NewSecrets(texts ...string) Secrets {
+	all := make(Secrets, 0, len(texts))
 	for _, text := range texts {
 		if !strings.ContainsFunc(text, mayBeEscaped) {
 			if text != "" {

@@ -191,7 +191,7 @@ func (a *answer) unreadable(why error) provider.Result {
 
 // code is the code of a reply, or otherwise if it has none that can be shown.
 func (a *answer) code(r *reply, otherwise string) string {
-	return cmp.Or(a.Secrets.Code(string(r.Code)), otherwise)
+	return cmp.Or(a.Secrets().Code(string(r.Code)), otherwise)
 }
 
 func (a *answer) statusText() string {

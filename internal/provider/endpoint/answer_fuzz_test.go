@@ -32,7 +32,7 @@ func FuzzAnswer(f *testing.F) {
 		}
 		for _, op := range []provider.Operation{provider.Do, provider.Undo} {
 			a := answer{body: body, Exchange: provider.Exchange{Status: status, Sent: sent,
-				Header: http.Header{"Retry-After": {after}}, Secrets: provider.NewSecrets("", "hidden")}}
+				Header: http.Header{"Retry-After": {after}}, Private: []string{"", "hidden"}}}
 			r := a.result(op)
 			wellFormed(t, r)
 			if !justified(r, op, &a) {
