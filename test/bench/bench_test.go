@@ -210,11 +210,13 @@ func TestMeasureRemoteCountsWhatTheProviderDid(t *testing.T) {
 		"at a rate":    {Target: "pawl", Items: 10, Rate: 100},
 		"with callers": {Target: "pawl", Items: 10, Callers: 20},
 		"the baseline": {Target: "baseline", Items: 10, Callers: 20},
+		"the provider": {Target: providerName, Items: 10, Rate: 100},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := run{setup: s, target: built[s.Target], database: testDatabase(t), folder: t.TempDir(),
-				window: window{warmUp: 300 * time.Millisecond, length: time.Second}, provider: newProvider(built["pawl"].binary, 50*time.Millisecond)}
+				window:   window{warmUp: 300 * time.Millisecond, length: time.Second},
+				provider: newProvider(built["pawl"].binary, 50*time.Millisecond, nil)}
 			out, err := r.measureRemote(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -230,7 +232,7 @@ func TestMeasureRemoteCountsWhatTheProviderDid(t *testing.T) {
 // Where the provider fails, loses answers and refuses, the baseline does each step once, and undoes what is refused.
 func TestRemoteBaselineDoesEachStepOnce(t *testing.T) {
 	t.Parallel()
-	d, provider := testDatabase(t), newProvider(testTarget(t, "pawl").binary, 5*time.Millisecond)
+	d, provider := testDatabase(t), newProvider(testTarget(t, "pawl").binary, 5*time.Millisecond, nil)
 	for _, fault := range []string{"error2@charge,fraction=0.3", "error-after2@reserve,fraction=0.3", "decline@confirm,fraction=0.3"} {
 		provider.target.args = append(provider.target.args, "--fault", fault)
 	}

@@ -77,6 +77,27 @@ const (
 
 var completed = []byte(`"status":"completed"`)
 
+// allSteps makes the calls of a new order to a provider.
+func (w *wire) allSteps(items int) error {
+	w.next(items, false)
+	for _, step := range steps {
+		if err := w.open(); err != nil {
+			return err
+		}
+		body := fmt.Sprintf(`{"orderId":"%s","step":"%s","operation":"do","generation":0,"amount":"99.99","currency":"USD","item":"%s%s","quantity":1}`,
+			w.orderID, step, itemPrefix, w.items[0])
+		if _, err := fmt.Fprintf(w.conn, "POST /%s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nIdempotency-Key: %s-%s\r\nContent-Length: %d\r\n\r\n%s",
+			step, w.address, w.orderID, step, len(body), body); err != nil {
+			w.close()
+			return fmt.Errorf("write request: %w", err)
+		}
+		if err := w.answered(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // wire is a keep-alive connection and its request.
 type wire struct {
 	address string
@@ -159,6 +180,17 @@ func (w *wire) send() error {
 	if _, err := w.conn.Write(w.request); err != nil {
 		return fmt.Errorf("write request: %w", err)
 	}
+	if err := w.answered(); err != nil {
+		return err
+	}
+	if !bytes.Contains(w.body.Bytes(), completed) {
+		return &refused{fmt.Sprintf("not completed: %.200s", w.body.Bytes())}
+	}
+	return nil
+}
+
+// answered reads an answer, which must be a 200, into body.
+func (w *wire) answered() error {
 	response, err := http.ReadResponse(w.reader, nil)
 	if err != nil {
 		return fmt.Errorf("read answer: %w", err)
@@ -170,9 +202,6 @@ func (w *wire) send() error {
 	}
 	if response.StatusCode != http.StatusOK {
 		return &refused{fmt.Sprintf("status %d: %.200s", response.StatusCode, w.body.Bytes())}
-	}
-	if !bytes.Contains(w.body.Bytes(), completed) {
-		return &refused{fmt.Sprintf("not completed: %.200s", w.body.Bytes())}
 	}
 	return nil
 }

@@ -190,6 +190,7 @@ type options struct {
 	stream        bool
 	rates         []int         // orders per second
 	latency       time.Duration // of the provider
+	faults        []string      // of the provider
 	commitLatency time.Duration
 	replicas      int
 }
@@ -205,7 +206,8 @@ keep-alive connections, random order ids (or --uuidv7), each run from an empty d
   go run . --against ./old --rounds 5       # instead: beside another version
   go run . --commit-latency 1ms             # on a disk that is a network away
 
-Targets: pawl, baseline, earlier (the binary of --against), ledger-policy (the service
+Targets: pawl, baseline, earlier (the binary of --against), provider
+(that of --remote alone), ledger-policy (the service
 with a stored policy that is {}), token (the service, which requires a token),
 keyed (the service, each order with an Idempotency-Key), stream (the service, with
 1,024 orders of one request sent and not answered, whatever the callers). Compared with each other if
@@ -230,6 +232,10 @@ func parseOptions(args []string) (options, error) {
 	flags.BoolVar(&o.stream, "stream", false, "measure instead orders that come in one request, beside those of 256 callers, and beside single orders offered at --rate")
 	flags.Func("rate", "orders per second that --remote, --events and --stream offer (default 500)", numbers(&o.rates))
 	flags.DurationVar(&o.latency, "provider-latency", 50*time.Millisecond, "how long the provider of --remote takes for a call")
+	flags.Func("provider-fault", "fault of that provider, as of pawl simulate --fault, such as slow:5s@charge,fraction=0.01; may be repeated", func(rule string) error {
+		o.faults = append(o.faults, rule)
+		return nil
+	})
 	flags.IntVar(&o.replicas, "replicas", 1, "how many replicas of the service --remote starts on one database; each is offered the --rate")
 	flags.StringVar(&o.targets.earlier, "against", "", "binary of an earlier version, to be measured in turn with this one and compared")
 	flags.DurationVar(&o.commitLatency, "commit-latency", 0, "add this to every commit, as a network disk does; needs gcc")
@@ -260,6 +266,8 @@ func (o options) names(only string) []string {
 		return strings.Split(only, ",")
 	case o.events:
 		return []string{"pawl"}
+	case o.remote && o.targets.earlier == "":
+		return []string{providerName, "baseline", "pawl"}
 	case o.stream:
 		return []string{"pawl", streamName}
 	case o.targets.earlier != "":

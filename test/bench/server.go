@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/prometheus/procfs"
+
+	"pawl/internal/load"
 )
 
 // target is a program to be measured.
@@ -39,13 +41,18 @@ type targets struct {
 	earlier string // binary of an earlier version of the service
 }
 
-var targetNames = []string{"pawl", "baseline", "earlier", "ledger-policy", "token", keyedName, streamName}
+var targetNames = []string{"pawl", providerName, "baseline", "earlier", "ledger-policy", "token", keyedName, streamName}
 
 // keyedName is the service, whose callers send an Idempotency-Key with each order.
 const keyedName = "keyed"
 
+// providerName is the provider of --remote alone, to which callers make the three calls of an order themselves.
+const providerName = "provider"
+
 func (t targets) build(ctx context.Context, name string) (target, error) {
 	switch name {
+	case providerName:
+		return target{}, nil
 	case "pawl", keyedName, streamName:
 		return t.service(ctx)
 	case "earlier":
@@ -292,8 +299,11 @@ type provider struct {
 	server  *server // during a run
 }
 
-func newProvider(binary string, latency time.Duration) *provider {
+func newProvider(binary string, latency time.Duration, faults []string) *provider {
 	args := []string{"simulate", "--file", "", "--latency", latency.String()}
+	for _, fault := range faults {
+		args = append(args, "--fault", fault)
+	}
 	return &provider{latency: latency, target: target{binary: binary, args: args, ready: "/summary"}}
 }
 
@@ -376,8 +386,11 @@ func (p *plan) withProvider(ctx context.Context) error {
 	for _, s := range loads {
 		for round := range p.rounds {
 			for _, s.Target = range inTurn(p.only, round) {
+				if s.Target == providerName && s.Rate == 0 {
+					continue // it would be busier than behind any service
+				}
 				s.Items = remoteItems
-				if err := p.do(ctx, run{setup: s, window: w, provider: newProvider(p.built["pawl"].binary, p.latency)}); err != nil {
+				if err := p.do(ctx, run{setup: s, window: w, provider: newProvider(p.built["pawl"].binary, p.latency, p.faults)}); err != nil {
 					return err
 				}
 			}
@@ -393,6 +406,9 @@ func (r run) measureRemote(ctx context.Context) (out result, err error) {
 		return out, fmt.Errorf("start provider: %w", err)
 	}
 	defer func() { err = errors.Join(err, r.provider.server.stop()) }()
+	if r.Target == providerName {
+		return r.measureProvider(ctx)
+	}
 	if r.Target == "baseline" {
 		r.target.env = []string{"PROVIDER=http://" + r.provider.server.address}
 	} else {
@@ -411,4 +427,22 @@ func (r run) measureRemote(ctx context.Context) (out result, err error) {
 	wrong := []string{out.BooksMismatch, out.Provider.mismatch(out.Answered, out.Errors == 0)}
 	out.BooksMismatch = strings.Join(slices.DeleteFunc(wrong, func(s string) bool { return s == "" }), "; ")
 	return out, nil
+}
+
+// measureProvider measures the provider alone.
+func (r run) measureProvider(ctx context.Context) (out result, err error) {
+	out.setup = r.setup
+	l := load.Load{Rate: r.Rate, Caller: func(int) (send func(int) error, end func()) {
+		w := newWire(r.provider.server.address, "", false, 0)
+		return func(int) error { return w.allSteps(r.Items) }, w.close
+	}}.Start()
+	from, to, err := r.watch(ctx, nil, l)
+	l.Halt()
+	l.Wait()
+	if err != nil {
+		return out, err
+	}
+	out.fill(l.Outcome(from.at, to.at), from, to)
+	out.Provider, err = r.provider.summary(ctx)
+	return out, err
 }
