@@ -706,6 +706,9 @@ type Call struct {
 	// Refund Number of the refund.
 	Refund int `json:"refund,omitempty,omitzero"`
 
+	// Route Provider of the charge that was called, by its name in the policy. Absent if there is only one.
+	Route string `json:"route,omitempty,omitzero"`
+
 	// StartedAt Recorded before the call was made.
 	StartedAt time.Time `json:"startedAt"`
 	Step      CallStep  `json:"step"`
@@ -1078,6 +1081,11 @@ type EventData struct {
 	// RefundLines Lines that the refund is about, if it says so. Absent if they are longer than 4 kB.
 	RefundLines []RefundLine `json:"refundLines,omitempty,omitzero"`
 
+	// Route Provider of the charge, by its name in the policy, if the policy has several: when the order is completed, and when it falls back to this route.
+	//
+	// Examples: cards
+	Route string `json:"route,omitempty,omitzero"`
+
 	// Seq Position in the history of the order: 1, 2, 3 …
 	//
 	// Examples: 5
@@ -1361,7 +1369,7 @@ type Order struct {
 	Failure    Failure   `json:"failure,omitempty,omitzero"`
 	FinishedAt time.Time `json:"finishedAt,omitempty,omitzero"`
 
-	// Generation Raised by every redrive.
+	// Generation Raised by every redrive, and when the charge falls back to its next route.
 	Generation int `json:"generation"`
 
 	// Hold What the order is waiting for. Absent while it is in progress or finished.
@@ -1407,6 +1415,11 @@ type Order struct {
 
 	// ResumesAt When a held order continues at the latest. Absent if it waits for a person, or for another order with its concurrency key.
 	ResumesAt time.Time `json:"resumesAt,omitempty,omitzero"`
+
+	// Route Provider that charges the order, by its name in the policy. Absent if the charge has only one.
+	//
+	// Examples: cards
+	Route string `json:"route,omitempty,omitzero"`
 
 	// Seq Raised by every write to the order; also its ETag.
 	Seq int `json:"seq"`
@@ -1668,8 +1681,11 @@ type ProviderStep struct {
 	Policy int `json:"policy"`
 
 	// Queued Orders waiting for a call.
-	Queued int64            `json:"queued"`
-	Step   ProviderStepStep `json:"step"`
+	Queued int64 `json:"queued"`
+
+	// Route Of a charge with several routes.
+	Route string           `json:"route,omitempty,omitzero"`
+	Step  ProviderStepStep `json:"step"`
 }
 
 // ProviderStepBreaker closed: calls are made. half_open: one call is tried. open: no calls are made.

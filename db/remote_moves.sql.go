@@ -225,6 +225,91 @@ func (q *Queries) RemoteConfirmed(ctx context.Context, arg RemoteConfirmedParams
 	return items, nil
 }
 
+const remoteFallback = `-- name: RemoteFallback :many
+WITH answers AS MATERIALIZED (
+  SELECT x.order_no, x.code, x.detail
+  FROM ROWS FROM (unnest($1::bigint[]), unnest($2::text[]), unnest($3::text[])) AS x(order_no, code, detail)
+), locked AS MATERIALIZED (
+  SELECT o.order_no FROM pawl.orders AS o
+  WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
+  ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
+), moved AS (
+  UPDATE pawl.orders AS o SET
+    generation = o.generation + 1, route = $4::text,
+    seq = o.seq + 1, take_overs = 0, retries = NULL, retry_window_started_at = NULL, in_doubt_since = NULL, action = NULL
+  WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
+    AND o.status = $5 AND o.fence = $6 AND o.seq = $7 AND (o.stop_requested IS NULL OR o.stop_requested = 'pause')
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.calls, o.route
+), finished AS (
+  UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = 'refused', code = a.code, detail = nullif(a.detail, '')
+  FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
+  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.call = m.calls
+    AND t.finished_at IS NULL
+), consumed AS (
+  UPDATE pawl.step_answers AS w SET consumed_at = now()
+  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND $8::boolean
+)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason)
+SELECT m.order_no, m.seq, m.status, m.status, m.fence, 'fallback', a.code || ': next route ' || m.route
+FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
+RETURNING order_no, seq, to_status, at
+`
+
+type RemoteFallbackParams struct {
+	OrderNos []int64
+	Codes    []string
+	Details  []string
+	Route    string
+	Expected fsm.State
+	Fence    int64
+	Seq      int32
+	Consumes bool
+}
+
+type RemoteFallbackRow struct {
+	OrderNo  int64
+	Seq      int32
+	ToStatus fsm.State
+	At       time.Time
+}
+
+// The charge was certainly refused, with a code after which another route is tried. It begins again on that route as
+// the next generation, with a key that no provider has seen. Before it is sent, the key of the refused charge is voided,
+// as after a redrive. An order that is to stop does not fall back: the request raised seq, and its driver reads it.
+func (q *Queries) RemoteFallback(ctx context.Context, arg RemoteFallbackParams) ([]RemoteFallbackRow, error) {
+	rows, err := q.db.Query(ctx, remoteFallback,
+		arg.OrderNos,
+		arg.Codes,
+		arg.Details,
+		arg.Route,
+		arg.Expected,
+		arg.Fence,
+		arg.Seq,
+		arg.Consumes,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []RemoteFallbackRow
+	for rows.Next() {
+		var i RemoteFallbackRow
+		if err := rows.Scan(
+			&i.OrderNo,
+			&i.Seq,
+			&i.ToStatus,
+			&i.At,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const remoteRefused = `-- name: RemoteRefused :many
 WITH answers AS MATERIALIZED (
   SELECT x.order_no, x.code, x.detail

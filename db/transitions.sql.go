@@ -61,7 +61,7 @@ const paymentMethodOf = `-- name: PaymentMethodOf :one
 SELECT coalesce((
     SELECT r.payment_method FROM (
       SELECT t.payment_method, row_number() OVER (ORDER BY t.seq) AS generation FROM pawl.transitions AS t
-      WHERE t.order_no = $1 AND t.from_status = 'failed' AND t.to_status = 'pending'
+      WHERE t.order_no = $1 AND (t.from_status = 'failed' AND t.to_status = 'pending' OR t.verb = 'fallback')
     ) AS r
     WHERE r.generation > $2::integer AND r.payment_method IS NOT NULL ORDER BY r.generation LIMIT 1
   ), o.payment_method, '')::text AS payment_method
@@ -74,7 +74,7 @@ type PaymentMethodOfParams struct {
 }
 
 // Returns the payment method of an earlier generation: the one that the next change replaced, or else that in the
-// row of the order. The nth redrive began generation n.
+// row of the order. The nth redrive or fallback began generation n.
 func (q *Queries) PaymentMethodOf(ctx context.Context, arg PaymentMethodOfParams) (string, error) {
 	row := q.db.QueryRow(ctx, paymentMethodOf, arg.OrderNo, arg.Generation)
 	var payment_method string

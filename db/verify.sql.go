@@ -616,7 +616,7 @@ WITH edges AS (
   SELECT e.from_status, e.to_status
   FROM ROWS FROM (unnest($2::text[]), unnest($3::text[])) AS e(from_status, to_status)
 ), steps AS (
-  SELECT t.order_no, t.seq, t.fence, t.from_status, t.to_status, t.at, t.id_hash,
+  SELECT t.order_no, t.seq, t.fence, t.from_status, t.to_status, t.at, t.id_hash, t.verb,
     row_number() OVER along AS place, lag(t.to_status) OVER along AS last_status, lag(t.fence) OVER along AS last_fence,
     lag(t.at) OVER along AS last_at, lead(t.seq) OVER along IS NULL AS ends
   FROM pawl.transitions AS t WHERE t.order_no BETWEEN $4 AND $5
@@ -630,7 +630,7 @@ WITH edges AS (
     min(s.seq) FILTER (WHERE s.from_status <> s.to_status
       AND NOT (s.from_status, s.to_status) IN (SELECT e.from_status, e.to_status FROM edges AS e)) AS illegal,
     min(s.seq) FILTER (WHERE s.fence NOT BETWEEN coalesce(s.last_fence, 0) AND coalesce(s.last_fence, 0) + 1) AS fence_jumped,
-    count(*) FILTER (WHERE s.from_status = 'failed' AND s.to_status = 'pending') AS redrives,
+    count(*) FILTER (WHERE s.from_status = 'failed' AND s.to_status = 'pending' OR s.verb = 'fallback') AS generations,
     max(s.to_status) FILTER (WHERE s.ends) AS end_status, max(s.fence) FILTER (WHERE s.ends) AS end_fence,
     max(s.fence) FILTER (WHERE s.from_status IS DISTINCT FROM s.to_status) AS moved_under,
     max(s.id_hash) FILTER (WHERE s.place = 1) AS id_hash, max(s.at) FILTER (WHERE s.place = 1) AS began,
@@ -651,7 +651,7 @@ WITH edges AS (
     CASE WHEN p.began <> o.created_at THEN 'began at ' || p.began || ', was made at ' || o.created_at END,
     CASE WHEN p.ended <> o.finished_at AND o.ended_as IS NOT NULL THEN 'ended at ' || p.ended || ', is finished at ' || o.finished_at END,
     CASE WHEN p.set_back IS NOT NULL THEN 'time goes back at seq ' || p.set_back END,
-    CASE WHEN p.redrives <> o.generation THEN p.redrives || ' redrives, generation ' || o.generation END,
+    CASE WHEN p.generations <> o.generation THEN p.generations || ' redrives and fallbacks, generation ' || o.generation END,
     CASE WHEN o.take_overs > o.fence - p.moved_under
       THEN o.take_overs || ' take-overs, claimed ' || o.fence - p.moved_under || ' times since the last move' END), '') END AS fault
   FROM pawl.orders AS o

@@ -41,6 +41,9 @@ func (e *core) moveInLedger(at version, runs []*run) []*run {
 // suspends is the outcome of a result after which the order stays in its state: on hold, or with another call.
 const suspends fsm.Outcome = "suspends"
 
+// fallsBack is the outcome of a refused charge that begins again on another route, as the next generation.
+const fallsBack fsm.Outcome = "falls_back"
+
 // mover is a move of orders at the same version.
 type mover struct {
 	statement ledger.Move
@@ -53,7 +56,7 @@ func (m *mover) allows(from, to fsm.State) bool {
 	switch m.outcome {
 	case "":
 		return fsm.Legal(from, to)
-	case suspends:
+	case suspends, fallsBack:
 		return from == to
 	default:
 		return from.Leads(m.outcome, to)

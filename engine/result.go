@@ -18,7 +18,8 @@ import (
 
 // resultKey is what the results of one statement have in common.
 type resultKey struct {
-	outcome  fsm.Outcome // or suspends
+	outcome  fsm.Outcome // or suspends, or fallsBack
+	next     string      // the route that it falls back to
 	policy   int32
 	state    fsm.State
 	fence    int64
@@ -44,6 +45,12 @@ func (e *remote) resultKey(r *run) resultKey {
 	}
 	if key.outcome == suspends {
 		return key
+	}
+	if key.outcome == fsm.Refused {
+		if key.next = nextRoute(c, o); key.next != "" {
+			key.outcome = fallsBack
+			return key
+		}
 	}
 	key.policy, key.route = *o.Policy, or(o.Route)
 	p, _ := e.policies.byVersion(o.Policy)
@@ -92,9 +99,12 @@ func (e *remote) sellsStock(r *run) bool {
 
 // commitResults commits the results of calls: the orders leave their state or are put on hold.
 func (e *remote) commitResults(key resultKey, runs []*run) []*run {
-	if key.outcome == suspends {
+	switch key.outcome {
+	case suspends:
 		e.suspend(key, runs)
-	} else {
+	case fallsBack:
+		e.fallBack(key, runs)
+	default:
 		e.advance(key, runs)
 	}
 	return runs

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"pawl/db"
+	"pawl/engine/ledger"
 	"pawl/fsm"
 	"pawl/internal/orders"
 	"pawl/internal/policy"
@@ -63,4 +64,31 @@ func (e *Engine) reroute(o *orders.Order, q *Request, c *change) error {
 	of.PaymentMethod = cmp.Or(q.PaymentMethod, of.PaymentMethod)
 	c.route = db.Optional(p.RouteOf(of))
 	return nil
+}
+
+// nextRoute is the route on which a refused charge begins again, or empty. Only a refusal of the provider that leaves
+// nothing in doubt leads to another one: an earlier call with the same key could still take effect.
+func nextRoute(c *call, o *orders.Order) string {
+	if c.step != fsm.Charge || c.doubted || c.uncalled || c.source == byOperator || o.Route == nil || orders.Stopping(o) || c.pool.policy == nil {
+		return ""
+	}
+	_, answer := namedResult(c.result)
+	return c.pool.policy.NextRoute(*o.Route, answer.Code, policyOrder(o))
+}
+
+// fallBack begins refused charges again on their next route.
+func (e *remote) fallBack(key resultKey, runs []*run) {
+	results := make(map[int64]ledger.Answer, len(runs))
+	for _, r := range runs {
+		_, results[r.no()] = namedResult(r.call.result)
+	}
+	statement := func(ctx context.Context, q *db.Queries, s ledger.Batch) ([]ledger.Moved, error) {
+		return ledger.FallBack(ctx, q, ledger.Fallbacks{Batch: s, Route: key.next, Consumes: key.consumes, Of: results})
+	}
+	for _, r := range e.move(mover{statement: statement, outcome: fallsBack, ifLocked: toRetry}, runs) {
+		o := &r.order
+		o.Generation, o.Route = o.Generation+1, &key.next
+		o.Retries, o.RetryWindowStartedAt, o.InDoubtSince, o.Action = nil, nil, nil, nil
+		r.call, r.preflight = nil, nil
+	}
 }

@@ -27,7 +27,7 @@ type order struct {
 	Quantity    int32      `json:"quantity,omitempty" minimum:"1" doc:"Absent if the order has lines."`
 	Lines       lineList   `json:"lines,omitempty" doc:"What was ordered, if it was not one item."`
 	Metadata    stringMap  `json:"metadata,omitempty" doc:"As given with the first request."`
-	Generation  int32      `json:"generation" minimum:"0" doc:"Raised by every redrive."`
+	Generation  int32      `json:"generation" minimum:"0" doc:"Raised by every redrive, and when the charge falls back to its next route."`
 	Seq         int32      `json:"seq" minimum:"1" doc:"Raised by every write to the order; also its ETag."`
 	CreatedAt   time.Time  `json:"createdAt"`
 	FinishedAt  *time.Time `json:"finishedAt,omitempty"`
@@ -47,6 +47,7 @@ type order struct {
 // and huma ignore embedded pointers to unexported types.
 type OrderTerms struct {
 	Policy        *int32     `json:"policy,omitempty" minimum:"1" doc:"Policy version that the order started with. Absent if every step runs in the database."`
+	Route         *string    `json:"route,omitempty" doc:"Provider that charges the order, by its name in the policy. Absent if the charge has only one." example:"cards"`
 	CustomerID    *string    `json:"customerId,omitempty" maxLength:"255" doc:"As given with the first request."`
 	StartAt       *time.Time `json:"startAt,omitempty" doc:"The order does not start before this time."`
 	CompleteBy    *time.Time `json:"completeBy,omitempty" doc:"The deadline: an order that is not completed by then is undone."`
@@ -132,6 +133,7 @@ type call struct {
 	Operation  string     `json:"operation" enum:"do,undo,lookup,refund"`
 	Refund     int32      `json:"refund,omitempty" minimum:"1" doc:"Number of the refund."`
 	Generation int32      `json:"generation" minimum:"0" doc:"The generation of the order."`
+	Route      string     `json:"route,omitempty" doc:"Provider of the charge that was called, by its name in the policy. Absent if there is only one."`
 	Policy     *int32     `json:"policy,omitempty" minimum:"1"`
 	Fence      int64      `json:"fence" minimum:"0" doc:"The fencing token of the caller."`
 	StartedAt  time.Time  `json:"startedAt" doc:"Recorded before the call was made."`
@@ -198,7 +200,7 @@ func termsOf(row *orders.Order) *OrderTerms {
 		return nil // the others come with a policy
 	}
 	terms := &OrderTerms{
-		Policy: row.Policy, CustomerID: row.CustomerID, StartAt: utc(row.StartAt), CompleteBy: utc(row.CompleteBy),
+		Policy: row.Policy, Route: row.Route, CustomerID: row.CustomerID, StartAt: utc(row.StartAt), CompleteBy: utc(row.CompleteBy),
 		ReservedUntil: utc(row.ReservedUntil), InDoubt: row.InDoubtSince != nil, Action: object(compact(row.Action)),
 	}
 	if row.ChargeOperationList != nil {
@@ -276,7 +278,7 @@ func refundOf(r *orders.ChargeOperation) refund {
 func callOf(row *db.CallsOfRow) call {
 	return call{
 		Call: row.Call, Step: row.Step, Operation: row.Operation, Refund: or(row.ChargeOperation, 0), Generation: row.Generation,
-		Policy: row.Policy, Fence: row.Fence,
+		Policy: row.Policy, Route: or(row.Route, ""), Fence: row.Fence,
 		StartedAt: row.StartedAt.UTC(), FinishedAt: utc(row.FinishedAt), Outcome: or(row.Outcome, ""), Fenced: or(row.Fenced, false),
 		Code: or(row.Code, ""), Detail: or(row.Detail, ""), Reference: or(row.Reference, ""), UndoOpen: row.UndoOpen,
 	}

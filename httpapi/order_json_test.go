@@ -32,7 +32,7 @@ func anyOrder(t *rapid.T) orders.Order {
 		Hold:          rapid.Ptr(rapid.SampledFrom([]string{"", "retry", "attention"}), true).Draw(t, "hold"),
 		HoldReason:    rapid.Ptr(text, true).Draw(t, "hold reason"),
 		StopRequested: rapid.Ptr(text, true).Draw(t, "stop"), FailureStep: rapid.Ptr(text, true).Draw(t, "failed step"),
-		Policy: rapid.Ptr(rapid.Int32(), true).Draw(t, "policy"), CustomerID: rapid.Ptr(text, true).Draw(t, "customer"),
+		Policy: rapid.Ptr(rapid.Int32(), true).Draw(t, "policy"), Route: rapid.Ptr(text, true).Draw(t, "route"), CustomerID: rapid.Ptr(text, true).Draw(t, "customer"),
 		Calls: rapid.Ptr(rapid.Int32(), true).Draw(t, "calls"), InDoubtSince: rapid.Ptr(at, true).Draw(t, "in doubt"),
 		StartAt: rapid.Ptr(at, true).Draw(t, "start"), CompleteBy: rapid.Ptr(at, true).Draw(t, "deadline"), DueAt: rapid.Ptr(at, true).Draw(t, "due"),
 		ReservedUntil: rapid.Ptr(at, true).Draw(t, "reserved until"), ApprovalUntil: rapid.Ptr(at, true).Draw(t, "approval until"),

@@ -66,6 +66,7 @@ type replica struct {
 type providerStep struct {
 	Policy   int32  `json:"policy" doc:"The version of the policy."`
 	Step     string `json:"step" enum:"charge,reserve,confirm"`
+	Route    string `json:"route,omitempty" doc:"Of a charge with several routes."`
 	Breaker  string `json:"breaker" enum:"closed,half_open,open" doc:"closed: calls are made. half_open: one call is tried. open: no calls are made."`
 	InFlight int    `json:"inFlight" doc:"Calls in progress."`
 	Queued   int    `json:"queued" doc:"Orders waiting for a call."`
@@ -86,7 +87,7 @@ func overviewOf(v *orders.Overview, pools []engine.CallPoolStats) overview {
 		Statuses: each(v.Statuses, func(c *orders.StatusCount) statusCount { return statusCount{state(c.Status), c.Orders, c.More} }),
 		Replicas: each(v.Replicas, func(r *orders.Replica) replica { return replica{r.Name, r.Connections, r.Since} }),
 		Steps: each(pools, func(p *engine.CallPoolStats) providerStep {
-			return providerStep{p.Policy, string(p.Step), breakerWord(p.Breaker.String()), p.InFlight, p.Queued}
+			return providerStep{p.Policy, string(p.Step), p.Route, breakerWord(p.Breaker.String()), p.InFlight, p.Queued}
 		}),
 	}
 	for _, hold := range fsm.Holds() {

@@ -207,11 +207,12 @@ SELECT e.event_no, e.epoch, e.order_no, e.item::text AS stock_item, e.seq, e.at:
   coalesce(e.on_behalf_of, '')::text AS on_behalf_of, coalesce(left(e.reason, 2000), '')::text AS reason, e.change, e.on_hand,
   coalesce(o.order_id, '')::text AS order_id, coalesce(o.amount, '')::text AS amount, coalesce(o.currency, '')::text AS currency,
   coalesce(o.item, '')::text AS item, coalesce(o.quantity, 0)::integer AS quantity, o.lines, coalesce(o.customer_id, '')::text AS customer_id,
+  CASE WHEN e.to_status = 'completed' THEN coalesce(o.route, '') ELSE '' END::text AS route, -- until then it may change
   coalesce(f.number, 0)::integer AS refund, coalesce(f.amount, '')::text AS refund_amount, f.lines AS refund_lines,
   coalesce(f.in_ledger, false)::boolean AS refund_in_ledger
 FROM pawl.events AS e
 LEFT JOIN LATERAL ( -- one at a time: how many there will be is not known to the planner, which would read all orders
-  SELECT w.order_id::text, w.amount::text, w.currency::text, w.item::text, w.quantity::integer, w.lines, w.customer_id::text
+  SELECT w.order_id::text, w.amount::text, w.currency::text, w.item::text, w.quantity::integer, w.lines, w.customer_id::text, w.route
   FROM pawl.orders AS w WHERE w.order_no = e.order_no LIMIT 1
 ) AS o ON true
 LEFT JOIN LATERAL (
@@ -230,6 +231,7 @@ SELECT k.event_no::bigint AS event_no, k.epoch::integer AS epoch, k.order_no::bi
   coalesce(e.on_behalf_of, '')::text AS on_behalf_of, coalesce(left(e.reason, 2000), '')::text AS reason, e.change, e.on_hand,
   coalesce(o.order_id, '')::text AS order_id, coalesce(o.amount, '')::text AS amount, coalesce(o.currency, '')::text AS currency,
   coalesce(o.item, '')::text AS item, coalesce(o.quantity, 0)::integer AS quantity, o.lines, coalesce(o.customer_id, '')::text AS customer_id,
+  CASE WHEN e.to_status = 'completed' THEN coalesce(o.route, '') ELSE '' END::text AS route, -- until then it may change
   coalesce(f.number, 0)::integer AS refund, coalesce(f.amount, '')::text AS refund_amount, f.lines AS refund_lines,
   coalesce(f.in_ledger, false)::boolean AS refund_in_ledger
 FROM ROWS FROM (unnest(@event_nos::bigint[]), unnest(@epochs::integer[]), unnest(@order_nos::bigint[]),
@@ -243,7 +245,7 @@ CROSS JOIN LATERAL (
    FROM pawl.stock_movements AS s WHERE k.item <> '' AND s.item = k.item AND s.version = k.seq LIMIT 1)
 ) AS e
 LEFT JOIN LATERAL (
-  SELECT w.order_id::text, w.amount::text, w.currency::text, w.item::text, w.quantity::integer, w.lines, w.customer_id::text
+  SELECT w.order_id::text, w.amount::text, w.currency::text, w.item::text, w.quantity::integer, w.lines, w.customer_id::text, w.route
   FROM pawl.orders AS w WHERE w.order_no = k.order_no LIMIT 1
 ) AS o ON true
 LEFT JOIN LATERAL (

@@ -190,6 +190,38 @@ INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, reas
 SELECT m.order_no, m.seq, l.was, m.status, m.fence, m.failure_code FROM moved AS m JOIN locked AS l ON l.order_no = m.order_no
 RETURNING order_no, seq, to_status, at;
 
+-- name: RemoteFallback :many
+-- The charge was certainly refused, with a code after which another route is tried. It begins again on that route as
+-- the next generation, with a key that no provider has seen. Before it is sent, the key of the refused charge is voided,
+-- as after a redrive. An order that is to stop does not fall back: the request raised seq, and its driver reads it.
+WITH answers AS MATERIALIZED (
+  SELECT x.order_no, x.code, x.detail
+  FROM ROWS FROM (unnest(@order_nos::bigint[]), unnest(@codes::text[]), unnest(@details::text[])) AS x(order_no, code, detail)
+), locked AS MATERIALIZED (
+  SELECT o.order_no FROM pawl.orders AS o
+  WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
+  ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
+), moved AS (
+  UPDATE pawl.orders AS o SET
+    generation = o.generation + 1, route = @route::text,
+    seq = o.seq + 1, take_overs = 0, retries = NULL, retry_window_started_at = NULL, in_doubt_since = NULL, action = NULL
+  WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
+    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq AND (o.stop_requested IS NULL OR o.stop_requested = 'pause')
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.calls, o.route
+), finished AS (
+  UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = 'refused', code = a.code, detail = nullif(a.detail, '')
+  FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
+  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.call = m.calls
+    AND t.finished_at IS NULL
+), consumed AS (
+  UPDATE pawl.step_answers AS w SET consumed_at = now()
+  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND @consumes::boolean
+)
+INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason)
+SELECT m.order_no, m.seq, m.status, m.status, m.fence, 'fallback', a.code || ': next route ' || m.route
+FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
+RETURNING order_no, seq, to_status, at;
+
 -- name: RemoteStopped :many
 -- Leaves a state because of a stop, without an answer. If nothing is in doubt, the step was not done. In doubt it is
 -- recorded as done, and undone: the undo of a key that the provider has never seen makes a late call fail.

@@ -53,11 +53,11 @@ GROUP BY 1, 2, 3, 4, 5;
 
 -- name: PaymentMethodOf :one
 -- Returns the payment method of an earlier generation: the one that the next change replaced, or else that in the
--- row of the order. The nth redrive began generation n.
+-- row of the order. The nth redrive or fallback began generation n.
 SELECT coalesce((
     SELECT r.payment_method FROM (
       SELECT t.payment_method, row_number() OVER (ORDER BY t.seq) AS generation FROM pawl.transitions AS t
-      WHERE t.order_no = @order_no AND t.from_status = 'failed' AND t.to_status = 'pending'
+      WHERE t.order_no = @order_no AND (t.from_status = 'failed' AND t.to_status = 'pending' OR t.verb = 'fallback')
     ) AS r
     WHERE r.generation > @generation::integer AND r.payment_method IS NOT NULL ORDER BY r.generation LIMIT 1
   ), o.payment_method, '')::text AS payment_method

@@ -115,6 +115,22 @@ func Suspend(ctx context.Context, q *db.Queries, batch Suspensions) ([]Moved, er
 	return movedBy(q.CallsSuspend(ctx, p))
 }
 
+// Fallbacks is a batch of orders whose charge was refused, and begins again on another route.
+type Fallbacks struct {
+	Batch
+	Route    string           // the next route
+	Consumes bool             // the answers came without a call
+	Of       map[int64]Answer // by order number
+}
+
+// FallBack closes the calls of a batch, and begins the next generation of its orders.
+func FallBack(ctx context.Context, q *db.Queries, f Fallbacks) ([]Moved, error) {
+	all := Results{Batch: f.Batch, Of: f.Of}
+	return movedBy(q.RemoteFallback(ctx, db.RemoteFallbackParams{
+		OrderNos: f.OrderNos, Expected: f.Expected, Fence: f.Fence, Seq: f.Seq, Route: f.Route, Consumes: f.Consumes,
+		Codes: all.each(func(x Answer) string { return x.Code }), Details: all.each(func(x Answer) string { return x.Detail })}))
+}
+
 // movedBy turns the rows of a statement into verdicts.
 func movedBy[R row](rows []R, err error) ([]Moved, error) {
 	if err != nil {

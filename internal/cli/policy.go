@@ -338,6 +338,9 @@ func explainOrder(out io.Writer, p *policy.Policy, o *triedOrder) error {
 	for _, s := range fsm.Steps() {
 		rows.Add(p.Place(s, route), explainStep(p.Step(s, route)))
 	}
+	if codes := p.FallbackOf(route); codes != nil {
+		rows.Add("fallback", fmt.Sprintf("the next route, after a refusal with %s", strings.Join(codes, " or ")))
+	}
 	rows.Add("approval", explainApproval(p.ApprovalOf(o.Order)))
 	concurrency, deadline, reservation := "no limit", "none", "no limit for the confirmation"
 	if key := p.Key(o.Order); key != "" {

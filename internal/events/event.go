@@ -38,6 +38,7 @@ type EventData struct {
 	Amount     string `json:"amount,omitempty" doc:"Amount of the order, a decimal." example:"9.99"`
 	Currency   string `json:"currency,omitempty" doc:"ISO 4217." example:"USD"`
 	CustomerID string `json:"customerId,omitempty"`
+	Route      string `json:"route,omitempty" doc:"Provider of the charge, by its name in the policy, if the policy has several: when the order is completed, and when it falls back to this route." example:"cards"`
 	Refund     int32  `json:"refund,omitempty" doc:"Number of the refund that the event is about."`
 
 	RefundAmount string       `json:"refundAmount,omitempty" doc:"Amount of that refund, a decimal." example:"2.50"`
@@ -55,6 +56,9 @@ type EventData struct {
 	OnBehalfOf string `json:"onBehalfOf,omitempty" doc:"Person for whom the actor acted, as stated by the actor."`
 	Reason     string `json:"reason,omitempty" doc:"Reason. A long one is truncated."`
 }
+
+// fallbackReason comes before the route in the reason of a fallback: see RemoteFallback.
+const fallbackReason = ": next route "
 
 // EventLine is a line of an order.
 type EventLine struct {
@@ -97,6 +101,10 @@ func eventOf(row *db.EventsOfBatchRow) Event {
 	d.OrderID, d.Seq, d.From, d.Status, d.Verb = row.OrderID, row.Seq, row.FromStatus, row.ToStatus, row.Verb
 	d.Amount, d.Currency, d.Item, d.Quantity, d.CustomerID = row.Amount, row.Currency, row.Item, row.Quantity, row.CustomerID
 	d.Refund, d.RefundAmount = row.Refund, row.RefundAmount
+	d.Route = row.Route
+	if i := strings.LastIndex(row.Reason, fallbackReason); row.Verb == "fallback" && i >= 0 {
+		d.Route = row.Reason[i+len(fallbackReason):]
+	}
 	if n := len(row.RefundLines); n > 0 && n <= linesMost {
 		_ = json.Unmarshal(row.RefundLines, &d.RefundLines) // our own columns
 	}
@@ -144,7 +152,8 @@ var typesOfVerbs = map[string]string{
 	"callback": "order.awaiting_callback", "scheduled": "order.awaiting_start", "queued": "order.awaiting_permit",
 	"approval": "order.awaiting_approval", "paused": "order.paused", "hold": "order.needs_attention", "attention": "order.needs_attention",
 	// Actions of the service.
-	"call": "order.step_called", "answer": "order.step_answered", "deadline": "order.deadline_exceeded", "permit": "order.permit_granted",
+	"fallback": "order.route_changed",
+	"call":     "order.step_called", "answer": "order.step_answered", "deadline": "order.deadline_exceeded", "permit": "order.permit_granted",
 	"wake": "order.woken", "take_over": "order.taken_over", "release_lease": "order.released", "late_undo": "order.late_undo_requested",
 	// Results of refunds.
 	"refund_pending": "order.refund_pending", "refund_in_doubt": "order.refund_in_doubt", "refund_accepted": "order.refund_accepted",

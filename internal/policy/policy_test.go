@@ -345,7 +345,7 @@ func TestAddressesOfAPolicy(t *testing.T) {
 const twoRoutes = `
 charge:
   - {name: cards, currency: EUR, amountOver: 100, paymentMethod: pm_, metadata: {shop: web, level: 2, vip: true},
-     executor: stripe, secret: 'env:KEY'}
+     fallback: [card_declined], executor: stripe, secret: 'env:KEY'}
   - {name: wallet, paymentMethod: wallet_, executor: http, url: 'http://a/do', undoUrl: 'http://a/undo', inFlight: 3}
   - {name: rest, executor: simulator, url: 'http://b'}
 `
@@ -378,6 +378,9 @@ func TestRoutes(t *testing.T) {
 		change(&o)
 		assert.Equal(t, p.RouteOf(o), "rest", what)
 	}
+	assert.Equal(t, p.NextRoute("cards", "card_declined", eur), "rest", "wallet does not fit")
+	assert.Equal(t, p.NextRoute("cards", "fraud", eur), "", "a code that is not listed")
+	assert.Equal(t, p.NextRoute("rest", "card_declined", eur), "", "after the last route")
 	assert.Equal(t, p.Step(fsm.Charge, "wallet").InFlight, 3)
 	assert.Equal(t, p.Step(fsm.Reserve, "wallet").Executor, policy.Ledger)
 	assert.Equal(t, fmt.Sprint(p.Places()), "[charge/cards charge/wallet charge/rest reserve confirm]")
@@ -385,7 +388,7 @@ func TestRoutes(t *testing.T) {
 		t.Errorf("a route that is not there is done by %+v", how)
 	}
 	single := parse(t, "{}")
-	assert.Equal(t, single.RouteOf(eur), "")
+	assert.Equal(t, single.RouteOf(eur)+single.NextRoute("", "card_declined", eur), "")
 	assert.Equal(t, fmt.Sprint(single.Places()), "[charge reserve confirm]")
 }
 

@@ -17,8 +17,9 @@ import (
 
 // Route is one of several providers that can charge an order.
 type Route struct {
-	Name string
-	When Condition // of the orders that it charges; the last route has none
+	Name     string
+	When     Condition // of the orders that it charges; the last route has none
+	Fallback []string  // codes of refusals after which the next route is tried
 
 	charge, confirm Step
 }
@@ -74,6 +75,22 @@ func firstFor(routes []Route, o Order) string {
 		}
 	}
 	return ""
+}
+
+// NextRoute is the name of the route that charges an order after a route has refused it with a code; empty: none does.
+func (p *Policy) NextRoute(after, code string, o Order) string {
+	if !slices.Contains(p.FallbackOf(after), code) {
+		return ""
+	}
+	return firstFor(p.Routes[p.routeNamed(after)+1:], o)
+}
+
+// FallbackOf are the codes of refusals of a route after which the next route is tried.
+func (p *Policy) FallbackOf(route string) []string {
+	if i := p.routeNamed(route); i >= 0 {
+		return p.Routes[i].Fallback
+	}
+	return nil
 }
 
 func (p *Policy) routeNamed(name string) int {
@@ -135,16 +152,16 @@ func (p *Policy) at(place Place) *Step {
 }
 
 // routeKeys are the keys that a route has besides those of its step.
-var routeKeys = []string{"name", "currency", "amountOver", "paymentMethod", "metadata"}
+var routeKeys = []string{"name", "currency", "amountOver", "paymentMethod", "metadata", "fallback"}
 
 // conditionKeys are those of them that are a condition.
-var conditionKeys = routeKeys[1:]
+var conditionKeys = routeKeys[1:5]
 
 // routes reads a charge that is a list. The first route is the charge of the policy.
 func (r *reader) routes(p *Policy, list mapping) (steps []mapping) {
 	for i, entry := range list.list(string(fsm.Charge), "a step, or a list of routes") {
 		how, m := r.stepAt(entry, fmt.Sprintf("charge[%d]", i), fsm.Charge, routeKeys)
-		route := Route{Name: m.routeName(), When: m.routeCondition(), charge: how}
+		route := Route{Name: m.routeName(), When: m.routeCondition(), Fallback: m.texts("fallback"), charge: how}
 		if route.Name != "" && p.routeNamed(route.Name) >= 0 {
 			m.wrong("name", "given twice")
 		}
@@ -160,8 +177,10 @@ func (r *reader) routes(p *Policy, list mapping) (steps []mapping) {
 		switch {
 		case last && given:
 			r.add(m.at(conditionKeys...), m.path, "the last route must have no condition, so that every order has a route")
-		case !last && !given:
-			r.add(m.node, m.path, "must have a condition, or the routes after it are never used")
+		case !last && !given && m.values["fallback"] == nil:
+			r.add(m.node, m.path, "must have a condition or fallback, or the routes after it are never used")
+		case last && m.values["fallback"] != nil:
+			m.wrong("fallback", "there is no route after the last one")
 		}
 	}
 	return steps

@@ -1162,6 +1162,8 @@ export interface components {
              * @description Number of the refund.
              */
             refund?: number;
+            /** @description Provider of the charge that was called, by its name in the policy. Absent if there is only one. */
+            route?: string;
             /**
              * Format: date-time
              * @description Recorded before the call was made.
@@ -1519,6 +1521,11 @@ export interface components {
             /** @description Lines that the refund is about, if it says so. Absent if they are longer than 4 kB. */
             refundLines?: components["schemas"]["RefundLine"][];
             /**
+             * @description Provider of the charge, by its name in the policy, if the policy has several: when the order is completed, and when it falls back to this route.
+             * @example cards
+             */
+            route?: string;
+            /**
              * Format: int64
              * @description Position in the history of the order: 1, 2, 3 …
              * @example 5
@@ -1794,7 +1801,7 @@ export interface components {
             finishedAt?: string;
             /**
              * Format: int32
-             * @description Raised by every redrive.
+             * @description Raised by every redrive, and when the charge falls back to its next route.
              */
             generation: number;
             /**
@@ -1847,6 +1854,11 @@ export interface components {
              * @description When a held order continues at the latest. Absent if it waits for a person, or for another order with its concurrency key.
              */
             resumesAt?: string;
+            /**
+             * @description Provider that charges the order, by its name in the policy. Absent if the charge has only one.
+             * @example cards
+             */
+            route?: string;
             /**
              * Format: int32
              * @description Raised by every write to the order; also its ETag.
@@ -2116,6 +2128,8 @@ export interface components {
              * @description Orders waiting for a call.
              */
             queued: number;
+            /** @description Of a charge with several routes. */
+            route?: string;
             /** @enum {string} */
             step: "charge" | "reserve" | "confirm";
         };
