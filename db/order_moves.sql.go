@@ -738,13 +738,13 @@ const ordersReserveLines = `-- name: OrdersReserveLines :many
 WITH asked AS (
   SELECT $1::bigint[] AS order_nos
 ), locked AS MATERIALIZED (
-  SELECT o.order_no, o.item, o.quantity, o.lines, o.stop_requested,
+  SELECT o.order_no, o.generation, o.item, o.quantity, o.lines, o.stop_requested,
     (o.status = $2 AND o.fence = $3 AND o.seq = $4) AS expected
   FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT a.order_nos FROM asked AS a)::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), wanted AS MATERIALIZED (
-  SELECT l.order_no, w.item, w.quantity FROM locked AS l CROSS JOIN LATERAL pawl.items_of(l.item, l.quantity, l.lines) AS w(line, item, quantity)
+  SELECT l.order_no, l.generation, w.line, w.item, w.quantity FROM locked AS l CROSS JOIN LATERAL pawl.items_of(l.item, l.quantity, l.lines) AS w(line, item, quantity)
   WHERE l.expected AND l.stop_requested IS NULL
 ), held AS (
   INSERT INTO pawl.inventory AS i (item)
@@ -778,7 +778,7 @@ WITH asked AS (
     reserved_until = now() + make_interval(secs => o.reservation_ttl)
   WHERE o.order_no = ANY(ARRAY(SELECT d.order_no FROM decided AS d WHERE d.fits))
     AND o.status = $2 AND o.fence = $3 AND o.seq = $4
-  RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.item, o.quantity, o.lines
+  RETURNING o.order_no, o.fence, o.seq, o.status
 ), stopped AS (
   UPDATE pawl.orders AS o SET
     status = 'refunding', seq = o.seq + 1, take_overs = 0,
@@ -792,7 +792,7 @@ WITH asked AS (
   RETURNING o.order_no, o.fence, o.seq, o.status, o.failure_code
 ), reserved AS (
   INSERT INTO pawl.reservations (order_no, generation, line, item, quantity)
-  SELECT m.order_no, m.generation, i.line, i.item, i.quantity FROM moved AS m CROSS JOIN LATERAL pawl.items_of(m.item, m.quantity, m.lines) AS i(line, item, quantity)
+  SELECT w.order_no, w.generation, w.line, w.item, w.quantity FROM wanted AS w WHERE (w.order_no IN (SELECT m.order_no FROM moved AS m)) = true
   RETURNING item, quantity
 ), taken AS (
   INSERT INTO pawl.inventory AS i (item, reserved)
