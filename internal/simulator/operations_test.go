@@ -78,7 +78,7 @@ func TestBadRequests(t *testing.T) {
 		"an amount in powers":     strings.Replace(good, `1.50`, `1e2`, 1),
 		"a negative generation":   strings.Replace(good, `"generation":0`, `"generation":-1`, 1),
 		"a callback to a file":    strings.Replace(good, `"quantity"`, `"callbackUrl":"file:///etc","quantity"`, 1),
-		"a long body":             good + strings.Repeat(" ", 70_000),
+		"a long body":             good + strings.Repeat(" ", 300_000),
 		"no key":                  good,
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -163,7 +163,7 @@ const (
 	operationUndo   = "undo"
 	operationRefund = "refund"
 
-	maxBody = 64 << 10
+	maxBody = 256 << 10 // an order of 64 KiB, and a refund of all its lines
 	maxKey  = 255
 )
 
