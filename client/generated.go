@@ -68,10 +68,12 @@ const (
 
 // Defines values for CallOperation.
 const (
-	CallOperationDo     CallOperation = "do"
-	CallOperationLookup CallOperation = "lookup"
-	CallOperationRefund CallOperation = "refund"
-	CallOperationUndo   CallOperation = "undo"
+	CallOperationCapture CallOperation = "capture"
+	CallOperationDo      CallOperation = "do"
+	CallOperationLookup  CallOperation = "lookup"
+	CallOperationRefund  CallOperation = "refund"
+	CallOperationUndo    CallOperation = "undo"
+	CallOperationVoid    CallOperation = "void"
 )
 
 // Defines values for CallOutcome.
@@ -95,6 +97,15 @@ const (
 	CallbackBodyOutcomeDone    CallbackBodyOutcome = "done"
 	CallbackBodyOutcomeNotDone CallbackBodyOutcome = "not_done"
 	CallbackBodyOutcomeRefused CallbackBodyOutcome = "refused"
+)
+
+// Defines values for CaptureState.
+const (
+	CaptureStateAccepted CaptureState = "accepted"
+	CaptureStateDone     CaptureState = "done"
+	CaptureStateFailed   CaptureState = "failed"
+	CaptureStateInDoubt  CaptureState = "in_doubt"
+	CaptureStatePending  CaptureState = "pending"
 )
 
 // Defines values for DeliveryState.
@@ -238,6 +249,8 @@ const (
 	ProblemCodeBadSignature          ProblemCode = "bad_signature"
 	ProblemCodeBodyTooLarge          ProblemCode = "body_too_large"
 	ProblemCodeBusy                  ProblemCode = "busy"
+	ProblemCodeCaptureOpen           ProblemCode = "capture_open"
+	ProblemCodeCaptureTooLarge       ProblemCode = "capture_too_large"
 	ProblemCodeConfirmInDoubt        ProblemCode = "confirm_in_doubt"
 	ProblemCodeCrossOrigin           ProblemCode = "cross_origin"
 	ProblemCodeCursorExpired         ProblemCode = "cursor_expired"
@@ -253,6 +266,7 @@ const (
 	ProblemCodeMalformedJSON         ProblemCode = "malformed_json"
 	ProblemCodeMethodNotAllowed      ProblemCode = "method_not_allowed"
 	ProblemCodeMisdirectedRequest    ProblemCode = "misdirected_request"
+	ProblemCodeNoCaptureURL          ProblemCode = "no_capture_url"
 	ProblemCodeNoLateUndo            ProblemCode = "no_late_undo"
 	ProblemCodeNoRefund              ProblemCode = "no_refund"
 	ProblemCodeNoRefundURL           ProblemCode = "no_refund_url"
@@ -680,10 +694,13 @@ type BulkVerb string
 
 // Call defines model for Call.
 type Call struct {
-	// Call Number of the call, over all steps of the order. Negative for refunds and undos of late effects, which do not move the order.
-	Call   int    `json:"call"`
-	Code   string `json:"code,omitempty,omitzero"`
-	Detail string `json:"detail,omitempty,omitzero"`
+	// Call Number of the call, over all steps of the order. Negative for refunds, captures, voids and undos of late effects, which do not move the order.
+	Call int `json:"call"`
+
+	// Capture Number of the capture.
+	Capture int    `json:"capture,omitempty,omitzero"`
+	Code    string `json:"code,omitempty,omitzero"`
+	Detail  string `json:"detail,omitempty,omitzero"`
 
 	// Fence The fencing token of the caller.
 	Fence int64 `json:"fence"`
@@ -703,7 +720,7 @@ type Call struct {
 	Policy    int         `json:"policy,omitempty,omitzero"`
 	Reference string      `json:"reference,omitempty,omitzero"`
 
-	// Refund Number of the refund.
+	// Refund Number of the refund, if the call is about one.
 	Refund int `json:"refund,omitempty,omitzero"`
 
 	// Route Provider of the charge that was called, by its name in the policy. Absent if there is only one.
@@ -715,6 +732,9 @@ type Call struct {
 
 	// UndoOpen The late effect that this call should undo still stands. It is retried until it is undone, or a person reports that it was undone by hand.
 	UndoOpen bool `json:"undoOpen,omitempty,omitzero"`
+
+	// Void Number of the void.
+	Void int `json:"void,omitempty,omitzero"`
 }
 
 // CallOperation defines model for Call.Operation.
@@ -777,6 +797,68 @@ type Caller struct {
 // Calls defines model for Calls.
 type Calls struct {
 	Calls []Call `json:"calls"`
+}
+
+// Capture defines model for Capture.
+type Capture struct {
+	// Amount A decimal.
+	//
+	// Examples: 12.50
+	Amount string `json:"amount"`
+
+	// Code Why it is not done, for programs. step_result: a person reported the outcome.
+	Code      string    `json:"code,omitempty,omitzero"`
+	CreatedAt time.Time `json:"createdAt"`
+
+	// Detail Why it is not done, for people.
+	Detail string `json:"detail,omitempty,omitzero"`
+
+	// Final The capture voids what it leaves of the authorization.
+	Final bool `json:"final,omitempty,omitzero"`
+
+	// FinishedAt When it succeeded or failed.
+	FinishedAt time.Time `json:"finishedAt,omitempty,omitzero"`
+
+	// Number Its number, over all refunds, captures and voids of the order.
+	Number int    `json:"number"`
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// Reference The provider's name for it.
+	Reference string `json:"reference,omitempty,omitzero"`
+	RequestID string `json:"requestId,omitempty,omitzero"`
+
+	// State pending: not done yet. in_doubt: it was sent, and the outcome is unknown. accepted: the provider will do it. done and failed are final.
+	State CaptureState `json:"state"`
+}
+
+// CaptureState pending: not done yet. in_doubt: it was sent, and the outcome is unknown. accepted: the provider will do it. done and failed are final.
+type CaptureState string
+
+// CaptureBody defines model for CaptureBody.
+type CaptureBody struct {
+	// Amount How much; more than 0. Defaults to all that is left.
+	//
+	// Examples: 12.5
+	Amount *string `json:"amount,omitempty"`
+
+	// Final Void the rest.
+	Final bool `json:"final,omitempty,omitzero"`
+
+	// Lines For an order with lines: what leaves. Without an amount, the capture is of their amounts. No unit is captured twice.
+	Lines []LineUnits `json:"lines,omitempty,omitzero"`
+
+	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
+	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
+
+	// Reason Why; recorded in the history, and sent to an http provider.
+	//
+	// Examples: parcel 1 of 2
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// RequestID A name for this capture, so that it is done once. Required, here or as Idempotency-Key.
+	//
+	// Examples: parcel-1
+	RequestID string `json:"requestId,omitempty,omitzero"`
 }
 
 // CurrencyTotal defines model for CurrencyTotal.
@@ -1029,6 +1111,14 @@ type EventData struct {
 	// Examples: 9.99
 	Amount string `json:"amount,omitempty,omitzero"`
 
+	// Capture Number of the capture that the event is about.
+	Capture int `json:"capture,omitempty,omitzero"`
+
+	// CaptureAmount Amount of that capture, a decimal.
+	//
+	// Examples: 2.50
+	CaptureAmount string `json:"captureAmount,omitempty,omitzero"`
+
 	// Change Change of the stock, in units.
 	Change *int64 `json:"change,omitempty"`
 
@@ -1101,6 +1191,14 @@ type EventData struct {
 
 	// Version Version of the item after a stock movement.
 	Version int64 `json:"version,omitempty,omitzero"`
+
+	// Void Number of the void that the event is about.
+	Void int `json:"void,omitempty,omitzero"`
+
+	// VoidAmount Amount of that void, a decimal.
+	//
+	// Examples: 2.50
+	VoidAmount string `json:"voidAmount,omitempty,omitzero"`
 }
 
 // EventLine defines model for EventLine.
@@ -1333,7 +1431,7 @@ type Order struct {
 	// Action What the customer must do, as the provider described it.
 	Action map[string]interface{} `json:"action,omitempty,omitzero"`
 
-	// AllowedActions The verbs that currently apply to the order, or to a refund of it.
+	// AllowedActions The verbs that currently apply to the order, or to a refund, capture or void of it.
 	//
 	// Examples: ["cancel"]
 	AllowedActions []string `json:"allowedActions"`
@@ -1346,8 +1444,20 @@ type Order struct {
 	// ApprovalUntil When the approval times out and the policy decides. Absent if it does not.
 	ApprovalUntil time.Time `json:"approvalUntil,omitempty,omitzero"`
 
+	// Authorized What the charge authorized, as a decimal. Absent, like the next five, unless the policy has capture: later.
+	Authorized string `json:"authorized,omitempty,omitzero"`
+
 	// Calls Number of calls made to providers.
 	Calls int `json:"calls,omitempty,omitzero"`
+
+	// CaptureBy When the authorization ends, as far as the policy says. Absent if nothing is left to capture.
+	CaptureBy time.Time `json:"captureBy,omitempty,omitzero"`
+
+	// Captured The sum of the captures that succeeded.
+	Captured string `json:"captured,omitempty,omitzero"`
+
+	// Captures The requested captures, oldest first.
+	Captures []Capture `json:"captures,omitempty,omitzero"`
 
 	// CompleteBy The deadline: an order that is not completed by then is undone.
 	CompleteBy time.Time `json:"completeBy,omitempty,omitzero"`
@@ -1438,6 +1548,12 @@ type Order struct {
 	//
 	// Examples: token:shop-web
 	SubmittedBy string `json:"submittedBy,omitempty,omitzero"`
+
+	// Voided The part of the authorization that was given up or has ended.
+	Voided string `json:"voided,omitempty,omitzero"`
+
+	// Voids The requested voids, oldest first. One without requestId asks the provider whether the authorization has ended.
+	Voids []Capture `json:"voids,omitempty,omitzero"`
 }
 
 // OrderHold What the order is waiting for. Absent while it is in progress or finished.
@@ -1568,7 +1684,7 @@ type PolicyVersion struct {
 
 // ProblemBody defines model for Problem.
 type ProblemBody struct {
-	// AllowedActions The verbs that currently apply to the order, or to a refund of it.
+	// AllowedActions The verbs that currently apply to the order, or to a refund, capture or void of it.
 	AllowedActions []string `json:"allowedActions,omitempty,omitzero"`
 
 	// Cell With other_cell: the cell of the order, such as 1/4 for the second of four.
@@ -2033,6 +2149,9 @@ type StatusCount struct {
 
 // StepResultBody defines model for StepResultBody.
 type StepResultBody struct {
+	// Capture Likewise of this open capture.
+	Capture int `json:"capture,omitempty,omitzero"`
+
 	// Code Why it is not done, for programs.
 	Code string `json:"code,omitempty,omitzero"`
 
@@ -2064,6 +2183,9 @@ type StepResultBody struct {
 
 	// Step The step that the order is performing or undoing.
 	Step StepResultBodyStep `json:"step"`
+
+	// Void Likewise of this open void. For one without requestId, done says that the authorization has ended.
+	Void int `json:"void,omitempty,omitzero"`
 }
 
 // StepResultBodyOutcome Of the step, or of its undo if the order is being undone. done: it has taken effect. refused: it has not, and never will. not_done: it has not, and may be tried again.
@@ -2282,6 +2404,9 @@ type VerificationMoney struct {
 
 	// Refunded The sum refunded, as a decimal.
 	Refunded string `json:"refunded"`
+
+	// Voided Authorized by completed orders, and given up or ended.
+	Voided string `json:"voided"`
 }
 
 // VerificationOffender defines model for VerificationOffender.
@@ -2310,6 +2435,22 @@ type VerificationReport struct {
 
 	// Seconds How long it took.
 	Seconds float64 `json:"seconds"`
+}
+
+// VoidBody defines model for VoidBody.
+type VoidBody struct {
+	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
+	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
+
+	// Reason Why; recorded in the history, and sent to an http provider.
+	//
+	// Examples: the rest is sold out
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// RequestID A name for this void, so that it is done once. Required, here or as Idempotency-Key.
+	//
+	// Examples: rest
+	RequestID string `json:"requestId,omitempty,omitzero"`
 }
 
 // WebhookEndpoint defines model for WebhookEndpoint.
@@ -2611,6 +2752,21 @@ type CancelOrderParams struct {
 	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
 }
 
+// CaptureOrderParams defines parameters for CaptureOrder.
+type CaptureOrderParams struct {
+	// DryRun Report whether the verb applies and how it would leave the order, and do nothing.
+	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
+
+	// IfMatch Only if the order still has this ETag.
+	IfMatch string `json:"If-Match,omitempty,omitzero"`
+
+	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict rejects unknown fields.
+	Prefer string `json:"Prefer,omitempty,omitzero"`
+
+	// IdempotencyKey The requestId, if the body has none; quoted or not.
+	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
+}
+
 // ListDeliveriesOfOrderParams defines parameters for ListDeliveriesOfOrder.
 type ListDeliveriesOfOrderParams struct {
 	// Limit Maximum number of deliveries, not counting those that others wait for.
@@ -2739,6 +2895,21 @@ type ListTransitionsParams struct {
 
 // ListTransitionsParamsSort defines parameters for ListTransitions.
 type ListTransitionsParamsSort string
+
+// VoidOrderParams defines parameters for VoidOrder.
+type VoidOrderParams struct {
+	// DryRun Report whether the verb applies and how it would leave the order, and do nothing.
+	DryRun bool `form:"dryRun,omitempty" json:"dryRun,omitempty,omitzero"`
+
+	// IfMatch Only if the order still has this ETag.
+	IfMatch string `json:"If-Match,omitempty,omitzero"`
+
+	// Prefer How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict rejects unknown fields.
+	Prefer string `json:"Prefer,omitempty,omitzero"`
+
+	// IdempotencyKey The requestId, if the body has none; quoted or not.
+	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
+}
 
 // ListPoliciesParams defines parameters for ListPolicies.
 type ListPoliciesParams struct {
@@ -2972,6 +3143,11 @@ func (c *Client) CancelOrder(ctx context.Context, orderID string, params *Cancel
 	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/cancel", url.PathEscape(orderID)), params, body}, options)
 }
 
+// CaptureOrder is POST /api/orders/{orderId}/captures: Capture a part of an authorization.
+func (c *Client) CaptureOrder(ctx context.Context, orderID string, params *CaptureOrderParams, body CaptureBody, options ...CallOption) (*Order, error) {
+	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/captures", url.PathEscape(orderID)), params, body}, options)
+}
+
 // ListDeliveriesOfOrder is GET /api/orders/{orderId}/deliveries: List the deliveries of an order, at all webhook endpoints.
 func (c *Client) ListDeliveriesOfOrder(ctx context.Context, orderID string, params *ListDeliveriesOfOrderParams, options ...CallOption) (*DeliveriesOfOrder, error) {
 	return call[DeliveriesOfOrder](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/orders/%s/deliveries", url.PathEscape(orderID)), params, nil}, options)
@@ -3015,6 +3191,11 @@ func (c *Client) SettleStepOfOrder(ctx context.Context, orderID string, params *
 // ListTransitions is GET /api/orders/{orderId}/transitions: List the history of an order.
 func (c *Client) ListTransitions(ctx context.Context, orderID string, params *ListTransitionsParams, options ...CallOption) (*History, error) {
 	return call[History](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/orders/%s/transitions", url.PathEscape(orderID)), params, nil}, options)
+}
+
+// VoidOrder is POST /api/orders/{orderId}/void: Void the rest of an authorization.
+func (c *Client) VoidOrder(ctx context.Context, orderID string, params *VoidOrderParams, body VoidBody, options ...CallOption) (*Order, error) {
+	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/void", url.PathEscape(orderID)), params, body}, options)
 }
 
 // GetOverview is GET /api/overview: Get an overview of the service.

@@ -144,7 +144,8 @@ func (q *Queries) CallsBegin(ctx context.Context, arg CallsBeginParams) ([]Calls
 
 const callsOf = `-- name: CallsOf :many
 SELECT t.order_no, t.started_at, t.finished_at, t.fence, t.call, t.generation, t.policy, t.fenced, t.step, t.operation, t.outcome, t.code, t.detail, t.reference, t.undo_reference, t.charge_operation, t.route, (t.call < 0 AND t.operation = 'undo' AND EXISTS (SELECT 1 FROM pawl.late_undos AS u
-  WHERE u.order_no = $1 AND u.generation = t.generation AND u.step = t.step AND u.finished_at IS NULL))::boolean AS undo_open
+  WHERE u.order_no = $1 AND u.generation = t.generation AND u.step = t.step AND u.finished_at IS NULL))::boolean AS undo_open, coalesce((SELECT f.kind::text FROM pawl.charge_operations AS f
+  WHERE f.order_no = $1 AND f.generation = t.generation AND f.number = t.charge_operation), '')::text AS kind
 FROM pawl.step_calls AS t
 WHERE t.order_no = $1 AND t.call > $2 AND t.call < $3 ORDER BY t.call LIMIT $4
 `
@@ -175,6 +176,7 @@ type CallsOfRow struct {
 	ChargeOperation *int32
 	Route           *string
 	UndoOpen        bool
+	Kind            string
 }
 
 // Returns the calls of an order by number. undo_open: the call belongs to a late undo that is still open.
@@ -211,6 +213,7 @@ func (q *Queries) CallsOf(ctx context.Context, arg CallsOfParams) ([]CallsOfRow,
 			&i.ChargeOperation,
 			&i.Route,
 			&i.UndoOpen,
+			&i.Kind,
 		); err != nil {
 			return nil, err
 		}
@@ -224,7 +227,8 @@ func (q *Queries) CallsOf(ctx context.Context, arg CallsOfParams) ([]CallsOfRow,
 
 const callsOfNewest = `-- name: CallsOfNewest :many
 SELECT t.order_no, t.started_at, t.finished_at, t.fence, t.call, t.generation, t.policy, t.fenced, t.step, t.operation, t.outcome, t.code, t.detail, t.reference, t.undo_reference, t.charge_operation, t.route, (t.call < 0 AND t.operation = 'undo' AND EXISTS (SELECT 1 FROM pawl.late_undos AS u
-  WHERE u.order_no = $1 AND u.generation = t.generation AND u.step = t.step AND u.finished_at IS NULL))::boolean AS undo_open
+  WHERE u.order_no = $1 AND u.generation = t.generation AND u.step = t.step AND u.finished_at IS NULL))::boolean AS undo_open, coalesce((SELECT f.kind::text FROM pawl.charge_operations AS f
+  WHERE f.order_no = $1 AND f.generation = t.generation AND f.number = t.charge_operation), '')::text AS kind
 FROM pawl.step_calls AS t
 WHERE t.order_no = $1 AND t.call > $2 AND t.call < $3 ORDER BY t.call DESC LIMIT $4
 `
@@ -255,6 +259,7 @@ type CallsOfNewestRow struct {
 	ChargeOperation *int32
 	Route           *string
 	UndoOpen        bool
+	Kind            string
 }
 
 func (q *Queries) CallsOfNewest(ctx context.Context, arg CallsOfNewestParams) ([]CallsOfNewestRow, error) {
@@ -290,6 +295,7 @@ func (q *Queries) CallsOfNewest(ctx context.Context, arg CallsOfNewestParams) ([
 			&i.ChargeOperation,
 			&i.Route,
 			&i.UndoOpen,
+			&i.Kind,
 		); err != nil {
 			return nil, err
 		}

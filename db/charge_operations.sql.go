@@ -12,6 +12,92 @@ import (
 	"github.com/govalues/decimal"
 )
 
+const authorizationHint = `-- name: AuthorizationHint :execrows
+UPDATE pawl.charges AS c SET capture_by = least(c.capture_by, now()), capture_due_at = now()
+WHERE c.order_no = $1 AND c.generation = $2 AND c.capture = 'later' AND c.capture_by IS NOT NULL
+`
+
+type AuthorizationHintParams struct {
+	OrderNo    int64
+	Generation int32
+}
+
+// Has the provider asked about an authorization now, because it seems to have ended.
+func (q *Queries) AuthorizationHint(ctx context.Context, arg AuthorizationHintParams) (int64, error) {
+	result, err := q.db.Exec(ctx, authorizationHint, arg.OrderNo, arg.Generation)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const authorizationsEnding = `-- name: AuthorizationsEnding :many
+WITH due AS MATERIALIZED (
+  SELECT c.order_no, c.generation, c.currency, c.amount, c.executor, c.capture_by FROM pawl.charges AS c
+  WHERE c.capture_due_at <= now() ORDER BY c.capture_due_at LIMIT $1
+), judged AS MATERIALIZED (
+  SELECT d.order_no, d.generation, d.currency, d.executor, d.capture_by, d.capture_by <= now() AS ended, o.status, o.seq,
+    d.amount - coalesce(sum(f.amount + coalesce(f.voided, 0)) FILTER (WHERE f.state <> 'failed'), 0) AS rest,
+    coalesce(bool_or(f.state NOT IN ('done', 'failed')), false) OR o.ended_as IS NULL AS under_way
+  FROM due AS d JOIN pawl.orders AS o ON o.order_no = d.order_no
+  LEFT JOIN pawl.charge_operations AS f ON f.order_no = d.order_no AND f.generation = d.generation AND f.kind <> 'refund' AND f.number > 0
+  WHERE o.order_no = ANY(ARRAY(SELECT e.order_no FROM due AS e))
+  GROUP BY d.order_no, d.generation, d.currency, d.amount, d.executor, d.capture_by, o.order_no
+), locked AS MATERIALIZED ( -- the order before its charge, as everywhere
+  SELECT o.order_no FROM pawl.orders AS o WHERE o.order_no = ANY(ARRAY(SELECT e.order_no FROM due AS e))
+  ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
+), touched AS (
+  UPDATE pawl.orders AS o SET seq = o.seq + 1,
+    charge_operations = CASE WHEN j.ended THEN coalesce(o.charge_operations, 0) + 1 ELSE o.charge_operations END
+  FROM judged AS j
+  WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l)) AND o.order_no = j.order_no AND o.seq = j.seq
+    AND o.status = 'completed' AND j.rest > 0 AND (NOT j.ended OR NOT j.under_way)
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.charge_operations, j.generation, j.currency, j.rest, j.executor, j.ended, j.capture_by
+), asked AS (
+  INSERT INTO pawl.charge_operations (order_no, generation, number, kind, currency, amount, state, executor, due_at)
+  SELECT t.order_no, t.generation, t.charge_operations, 'void', t.currency, t.rest, 'pending', t.executor, now() FROM touched AS t WHERE t.ended
+), history AS (
+  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason)
+  SELECT t.order_no, t.seq, t.status, t.status, t.fence, CASE WHEN t.ended THEN 'void' ELSE 'capture_due' END,
+    CASE WHEN t.ended THEN concat('void ', t.charge_operations, ': the authorization should have ended')
+      ELSE concat(t.rest, ' ', t.currency, ' can be captured until ', to_char(t.capture_by AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) END
+  FROM touched AS t
+)
+UPDATE pawl.charges AS c SET
+  capture_by = CASE WHEN j.rest = 0 AND NOT j.under_way OR j.status IN ('failed', 'canceled') THEN NULL ELSE c.capture_by END,
+  capture_due_at = CASE
+    WHEN j.rest = 0 AND NOT j.under_way OR j.status IN ('failed', 'canceled') THEN NULL
+    WHEN t.order_no IS NULL THEN now() + interval '1 minute' -- under way, or written to at this moment
+    WHEN NOT j.ended THEN c.capture_by END
+FROM judged AS j LEFT JOIN touched AS t ON t.order_no = j.order_no
+WHERE c.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l)) AND c.order_no = j.order_no AND c.generation = j.generation
+  AND c.capture_due_at <= now()
+RETURNING c.order_no
+`
+
+// Looks at authorizations that are about to end, or have ended, and of which something is neither captured nor voided.
+// The first time, the history says so. At the end, a void without a request asks the provider whether the authorization
+// has ended: the rest then counts as voided. While an order or an operation is under way, they are looked at again.
+func (q *Queries) AuthorizationsEnding(ctx context.Context, most int32) ([]int64, error) {
+	rows, err := q.db.Query(ctx, authorizationsEnding, most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int64
+	for rows.Next() {
+		var order_no int64
+		if err := rows.Scan(&order_no); err != nil {
+			return nil, err
+		}
+		items = append(items, order_no)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const chargeOperationAsk = `-- name: ChargeOperationAsk :many
 
 WITH touched AS (
@@ -19,17 +105,17 @@ WITH touched AS (
   WHERE o.order_no = $1 AND o.seq = $2 AND o.ended_as = 'completed' AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes, o.route
 ), asked AS (
-  INSERT INTO pawl.charge_operations (order_no, generation, number, currency, amount, state, executor, restock, lines, reason, request_id, due_at, finished_at)
-  SELECT k.order_no, k.generation, k.charge_operations, c.currency, $3::pawl.money_amount,
-    CASE WHEN c.executor IS NULL THEN 'done' ELSE 'pending' END, c.executor, $4::integer, $5::json,
-    $6::text, $7::text,
+  INSERT INTO pawl.charge_operations (order_no, generation, number, kind, currency, amount, voided, state, executor, restock, lines, reason, request_id, due_at, finished_at)
+  SELECT k.order_no, k.generation, k.charge_operations, $3::text, c.currency, $4::pawl.money_amount, $5::pawl.money_amount,
+    CASE WHEN c.executor IS NULL THEN 'done' ELSE 'pending' END, c.executor, $6::integer, $7::json,
+    $8::text, $9::text,
     CASE WHEN c.executor IS NOT NULL THEN now() END, CASE WHEN c.executor IS NULL THEN now() END
   FROM touched AS k JOIN pawl.charges AS c ON c.order_no = k.order_no AND c.generation = k.generation
 ), returned AS (
-  SELECT k.item, $4::integer AS units FROM touched AS k WHERE k.lines IS NULL AND $4::integer > 0
+  SELECT k.item, $6::integer AS units FROM touched AS k WHERE k.lines IS NULL AND $6::integer > 0
   UNION ALL
   SELECT l.item, sum(l.quantity)::integer
-  FROM touched AS k CROSS JOIN LATERAL json_to_recordset($5::json) AS l(item text, quantity integer, restock boolean)
+  FROM touched AS k CROSS JOIN LATERAL json_to_recordset($7::json) AS l(item text, quantity integer, restock boolean)
   WHERE l.restock GROUP BY l.item
 ), restocked AS ( -- only here are units put back; the rows exist since the reservation, and are locked in the order of the items
   INSERT INTO pawl.inventory AS i (item, on_hand)
@@ -38,28 +124,29 @@ WITH touched AS (
   RETURNING i.item, i.version, i.on_hand, i.sold
 ), movement AS (
   INSERT INTO pawl.stock_movements (item, version, kind, change, on_hand, sold, actor, on_behalf_of, reason, request_id)
-  SELECT r.item, r.version, 'restock', u.units, r.on_hand, r.sold, $8::text,
-    $9::text, $6::text, 'refund ' || k.charge_operations || ' of ' || k.order_id
+  SELECT r.item, r.version, 'restock', u.units, r.on_hand, r.sold, $10::text,
+    $11::text, $8::text, 'refund ' || k.charge_operations || ' of ' || k.order_id
   FROM restocked AS r JOIN returned AS u ON u.item = r.item, touched AS k
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, on_behalf_of, reason, request_id, fingerprint)
-  SELECT k.order_no, k.seq, k.status, k.status, k.fence, $10::text,
-    $8::text, $9::text, $6::text, $7::text, $11::bytea FROM touched AS k
+  SELECT k.order_no, k.seq, k.status, k.status, k.fence, $3::text,
+    $10::text, $11::text, $8::text, $9::text, $12::bytea FROM touched AS k
 )
-SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.submitted_by, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.charge_operations, written_orders.lines, written_orders.disputes, written_orders.route, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.charge_operation_list, written_orders.dispute_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.submitted_by, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.charge_operations, w.lines, w.disputes, w.route, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.charge_operation_list, e.dispute_list FROM touched AS w, pawl.no_effects AS e) AS written_orders
+SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.submitted_by, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.charge_operations, written_orders.lines, written_orders.disputes, written_orders.route, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.charge_capture, written_orders.capture_by, written_orders.charge_operation_list, written_orders.dispute_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.submitted_by, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.charge_operations, w.lines, w.disputes, w.route, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.charge_capture, e.capture_by, e.charge_operation_list, e.dispute_list FROM touched AS w, pawl.no_effects AS e) AS written_orders
 `
 
 type ChargeOperationAskParams struct {
 	OrderNo     int64
 	Seq         int32
+	Verb        string
 	Amount      decimal.Decimal
+	Voided      interface{}
 	Restock     *int32
 	Lines       []byte
 	Reason      *string
 	RequestID   *string
 	Actor       string
 	OnBehalfOf  *string
-	Verb        string
 	Fingerprint []byte
 }
 
@@ -67,25 +154,26 @@ type ChargeOperationAskRow struct {
 	WrittenOrder WrittenOrder
 }
 
-// Operations of charges that were requested: refunds. They never move an order, but raise its seq, because the order
-// shows them.
+// Operations of charges that were requested: refunds, and captures and voids of a charge that only authorized. They
+// never move an order, but raise its seq, because the order shows them.
 //
 // A condition on set_config is always true. It sets lock_timeout for this statement only.
-// Records a refund of a completed order, if its seq has not changed. A charge of the ledger is refunded by this
-// commit; any other refund is due at once. Returned units are in stock from now on, even if the refund of the money
-// fails.
+// Records an operation on the charge of a completed order, if its seq has not changed. A charge of the ledger is
+// refunded by this commit; any other operation is due at once. Returned units are in stock from now on, even if the
+// refund of the money fails.
 func (q *Queries) ChargeOperationAsk(ctx context.Context, arg ChargeOperationAskParams) ([]ChargeOperationAskRow, error) {
 	rows, err := q.db.Query(ctx, chargeOperationAsk,
 		arg.OrderNo,
 		arg.Seq,
+		arg.Verb,
 		arg.Amount,
+		arg.Voided,
 		arg.Restock,
 		arg.Lines,
 		arg.Reason,
 		arg.RequestID,
 		arg.Actor,
 		arg.OnBehalfOf,
-		arg.Verb,
 		arg.Fingerprint,
 	)
 	if err != nil {
@@ -149,6 +237,8 @@ func (q *Queries) ChargeOperationAsk(ctx context.Context, arg ChargeOperationAsk
 			&i.WrittenOrder.ReserveReference,
 			&i.WrittenOrder.ChargeInDoubt,
 			&i.WrittenOrder.ReserveInDoubt,
+			&i.WrittenOrder.ChargeCapture,
+			&i.WrittenOrder.CaptureBy,
 			&i.WrittenOrder.ChargeOperationList,
 			&i.WrittenOrder.DisputeList,
 		); err != nil {
@@ -170,16 +260,16 @@ WITH claimed AS MATERIALIZED (
   FOR UPDATE
 ), begun AS (
   UPDATE pawl.charge_operations AS f SET due_at = clock_timestamp() + make_interval(secs => $9::float8),
-    state = CASE WHEN $4::text = 'refund' AND c.state = 'pending' THEN 'in_doubt' ELSE c.state END,
-    sent_at = CASE WHEN $4::text = 'refund' THEN coalesce(f.sent_at, now()) ELSE f.sent_at END
+    state = CASE WHEN $4::text <> 'lookup' AND c.state = 'pending' THEN 'in_doubt' ELSE c.state END,
+    sent_at = CASE WHEN $4::text <> 'lookup' THEN coalesce(f.sent_at, now()) ELSE f.sent_at END
   FROM claimed AS c WHERE f.order_no = c.order_no AND f.generation = c.generation AND f.number = c.number
-  RETURNING f.order_no, f.generation, f.number, f.sent_at, f.state <> c.state AS changed
+  RETURNING f.order_no, f.generation, f.number, f.kind, f.sent_at, f.state <> c.state AS changed
 ), touched AS (
   UPDATE pawl.orders AS o SET seq = o.seq + 1 FROM begun AS b WHERE o.order_no = $1 AND b.changed
-  RETURNING o.order_no, o.fence, o.seq, o.status
+  RETURNING o.order_no, o.fence, o.seq, o.status, b.kind
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason)
-  SELECT k.order_no, k.seq, k.status, k.status, k.fence, 'refund_in_doubt', 'refund ' || $7::integer FROM touched AS k
+  SELECT k.order_no, k.seq, k.status, k.status, k.fence, k.kind || '_in_doubt', concat_ws(' ', k.kind, $7::integer) FROM touched AS k
 )
 INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation, charge_operation, route)
 SELECT b.order_no, coalesce((SELECT min(t.call) FROM pawl.step_calls AS t WHERE t.order_no = $1 AND t.call < 0), 0) - 1,
@@ -205,8 +295,8 @@ type ChargeOperationBeginRow struct {
 	StartedAt time.Time
 }
 
-// Records a call before it is made. From this commit on, the money may be refunded, unless the call is a look-up. No
-// row: another replica has claimed the refund, or a person has settled it.
+// Records a call before it is made. From this commit on, the operation may have its effect, unless the call is a
+// look-up. No row: another replica has claimed the operation, or a person has settled it.
 func (q *Queries) ChargeOperationBegin(ctx context.Context, arg ChargeOperationBeginParams) ([]ChargeOperationBeginRow, error) {
 	rows, err := q.db.Query(ctx, chargeOperationBegin,
 		arg.OrderNo,
@@ -252,13 +342,17 @@ WITH answered AS (
     due_at = CASE WHEN NOT $12::boolean THEN now() + make_interval(secs => $13::float8) END,
     finished_at = CASE WHEN NOT $10::text IN ('done', 'failed') THEN NULL WHEN f.state = $10::text THEN f.finished_at ELSE now() END
   FROM claimed AS c WHERE f.order_no = c.order_no AND f.generation = c.generation AND f.number = c.number
-  RETURNING f.order_no, f.number, f.state, f.code, f.state <> c.state OR f.reference IS DISTINCT FROM c.reference AS changed
+  RETURNING f.order_no, f.generation, f.number, f.kind, f.request_id, f.state, f.code, f.state <> c.state OR f.reference IS DISTINCT FROM c.reference AS changed
 ), touched AS (
   UPDATE pawl.orders AS o SET seq = o.seq + 1 FROM finished AS f WHERE o.order_no = $5 AND f.changed
-  RETURNING o.order_no, o.fence, o.seq, o.status, f.number, f.state AS refund_state, f.code
+  RETURNING o.order_no, o.fence, o.seq, o.status, f.number, f.kind, f.state AS operation_state, f.code
+), authorized AS ( -- the provider was asked: the authorization has not ended yet
+  UPDATE pawl.charges AS c SET capture_due_at = now() + interval '1 day'
+  FROM finished AS f WHERE f.kind = 'void' AND f.request_id IS NULL AND f.state = 'failed'
+    AND c.order_no = f.order_no AND c.generation = f.generation
 )
 INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason)
-SELECT k.order_no, k.seq, k.status, k.status, k.fence, 'refund_' || k.refund_state, concat_ws(', ', 'refund ' || k.number || ': ' || k.refund_state, k.code)
+SELECT k.order_no, k.seq, k.status, k.status, k.fence, k.kind || '_' || k.operation_state, concat_ws(', ', concat(k.kind, ' ', k.number, ': ', k.operation_state), k.code)
 FROM touched AS k
 `
 
@@ -278,8 +372,8 @@ type ChargeOperationFinishParams struct {
 	Delay      float64
 }
 
-// Records the result of a call, or why there was none. It changes nothing else if the refund was settled or claimed
-// by another replica meanwhile. unsent: no request with its key can take effect any more.
+// Records the result of a call, or why there was none. It changes nothing else if the operation was settled or
+// claimed by another replica meanwhile. unsent: no request with its key can take effect any more.
 func (q *Queries) ChargeOperationFinish(ctx context.Context, arg ChargeOperationFinishParams) error {
 	_, err := q.db.Exec(ctx, chargeOperationFinish,
 		arg.Outcome,
@@ -301,26 +395,28 @@ func (q *Queries) ChargeOperationFinish(ctx context.Context, arg ChargeOperation
 
 const chargeOperationHint = `-- name: ChargeOperationHint :many
 UPDATE pawl.charge_operations AS f SET due_at = now()
-WHERE f.order_no = $1 AND f.generation = $2 AND f.request_id = $3::text
-  AND f.executor = $4::text AND f.state <> 'failed' AND f.sent_at IS NOT NULL
+WHERE f.order_no = $1 AND f.generation = $2 AND f.executor = $3::text AND f.sent_at IS NOT NULL
+  AND CASE WHEN $4::text <> '' THEN f.request_id = $4::text AND f.state <> 'failed' AND (f.kind = 'refund' OR f.state <> 'done')
+    ELSE f.kind <> 'refund' AND f.state NOT IN ('done', 'failed') END
 RETURNING f.number
 `
 
 type ChargeOperationHintParams struct {
 	OrderNo    int64
 	Generation int32
-	RequestID  string
 	Executor   string
+	RequestID  string
 }
 
-// Makes a refund due because something has happened to it at its provider, so that the provider is asked about it.
-// This includes refunds that are done: the customer's bank may have returned the money.
+// Makes an operation due because something has happened to it at its provider, so that the provider is asked about it.
+// This includes refunds that are done: the customer's bank may have returned the money. Without a request id, it is
+// about all captures and voids that are open.
 func (q *Queries) ChargeOperationHint(ctx context.Context, arg ChargeOperationHintParams) ([]int32, error) {
 	rows, err := q.db.Query(ctx, chargeOperationHint,
 		arg.OrderNo,
 		arg.Generation,
-		arg.RequestID,
 		arg.Executor,
+		arg.RequestID,
 	)
 	if err != nil {
 		return nil, err
@@ -364,7 +460,7 @@ WITH open AS MATERIALIZED (
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, $8::text,
     $9::text, $10::text, $11::text, $12::text, $13::bytea FROM touched AS k
 )
-SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.submitted_by, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.charge_operations, written_orders.lines, written_orders.disputes, written_orders.route, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.charge_operation_list, written_orders.dispute_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.submitted_by, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.charge_operations, w.lines, w.disputes, w.route, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.charge_operation_list, e.dispute_list FROM touched AS w, pawl.no_effects AS e) AS written_orders
+SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.submitted_by, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.charge_operations, written_orders.lines, written_orders.disputes, written_orders.route, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.charge_capture, written_orders.capture_by, written_orders.charge_operation_list, written_orders.dispute_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.submitted_by, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.charge_operations, w.lines, w.disputes, w.route, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.charge_capture, e.capture_by, e.charge_operation_list, e.dispute_list FROM touched AS w, pawl.no_effects AS e) AS written_orders
 `
 
 type ChargeOperationSettleParams struct {
@@ -387,7 +483,7 @@ type ChargeOperationSettleRow struct {
 	WrittenOrder WrittenOrder
 }
 
-// Records what a person has found out about a refund at the provider. not_done: it is sent again, and its key counts
+// Records what a person has found out about an operation at the provider. not_done: it is sent again, and its key counts
 // as never sent. No row: it is settled, or seq has changed since the order was read.
 func (q *Queries) ChargeOperationSettle(ctx context.Context, arg ChargeOperationSettleParams) ([]ChargeOperationSettleRow, error) {
 	rows, err := q.db.Query(ctx, chargeOperationSettle,
@@ -466,6 +562,8 @@ func (q *Queries) ChargeOperationSettle(ctx context.Context, arg ChargeOperation
 			&i.WrittenOrder.ReserveReference,
 			&i.WrittenOrder.ChargeInDoubt,
 			&i.WrittenOrder.ReserveInDoubt,
+			&i.WrittenOrder.ChargeCapture,
+			&i.WrittenOrder.CaptureBy,
 			&i.WrittenOrder.ChargeOperationList,
 			&i.WrittenOrder.DisputeList,
 		); err != nil {
@@ -486,10 +584,10 @@ WITH due AS MATERIALIZED (
 ), claimed AS (
   UPDATE pawl.charge_operations AS f SET due_at = now() + make_interval(secs => $2::float8), claims = f.claims + 1
   FROM due AS d WHERE f.order_no = d.order_no AND f.generation = d.generation AND f.number = d.number
-  RETURNING f.order_no, f.generation, f.number, f.claims, f.state, f.amount, f.sent_at, f.reason, f.reference, f.code, f.request_id, f.lines
+  RETURNING f.order_no, f.generation, f.number, f.kind, f.claims, f.state, f.amount, f.voided, f.sent_at, f.reason, f.reference, f.code, f.request_id, f.lines
 )
-SELECT c.number, c.claims, c.state::text AS state, c.amount, c.lines, c.sent_at, coalesce(c.reason, '')::text AS reason,
-  coalesce(c.reference, '')::text AS reference, coalesce(c.code, '')::text AS code, coalesce(c.request_id, '')::text AS request_id, o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes, o.route, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.charge_operation_list, o.dispute_list
+SELECT c.number, c.kind::text AS kind, c.claims, c.state::text AS state, c.amount, c.lines, (c.voided IS NOT NULL)::boolean AS final, c.sent_at, coalesce(c.reason, '')::text AS reason,
+  coalesce(c.reference, '')::text AS reference, coalesce(c.code, '')::text AS code, coalesce(c.request_id, '')::text AS request_id, o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes, o.route, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.charge_capture, o.capture_by, o.charge_operation_list, o.dispute_list
 FROM claimed AS c JOIN pawl.full_orders AS o ON o.order_no = c.order_no
 `
 
@@ -500,10 +598,12 @@ type ChargeOperationsClaimParams struct {
 
 type ChargeOperationsClaimRow struct {
 	Number    int32
+	Kind      string
 	Claims    int32
 	State     string
 	Amount    decimal.Decimal
 	Lines     []byte
+	Final     bool
 	SentAt    *time.Time
 	Reason    string
 	Reference string
@@ -512,7 +612,7 @@ type ChargeOperationsClaimRow struct {
 	Order     Order
 }
 
-// Like LateUndosClaim. A refund is made under the policy of the order, whose provider made the charge.
+// Like LateUndosClaim. An operation is made under the policy of the order, whose provider made the charge.
 func (q *Queries) ChargeOperationsClaim(ctx context.Context, arg ChargeOperationsClaimParams) ([]ChargeOperationsClaimRow, error) {
 	rows, err := q.db.Query(ctx, chargeOperationsClaim, arg.Most, arg.LeaseSeconds)
 	if err != nil {
@@ -524,10 +624,12 @@ func (q *Queries) ChargeOperationsClaim(ctx context.Context, arg ChargeOperation
 		var i ChargeOperationsClaimRow
 		if err := rows.Scan(
 			&i.Number,
+			&i.Kind,
 			&i.Claims,
 			&i.State,
 			&i.Amount,
 			&i.Lines,
+			&i.Final,
 			&i.SentAt,
 			&i.Reason,
 			&i.Reference,
@@ -586,6 +688,8 @@ func (q *Queries) ChargeOperationsClaim(ctx context.Context, arg ChargeOperation
 			&i.Order.ReserveReference,
 			&i.Order.ChargeInDoubt,
 			&i.Order.ReserveInDoubt,
+			&i.Order.ChargeCapture,
+			&i.Order.CaptureBy,
 			&i.Order.ChargeOperationList,
 			&i.Order.DisputeList,
 		); err != nil {

@@ -85,6 +85,8 @@ type Order struct {
 	ReserveReference     *string
 	ChargeInDoubt        *bool
 	ReserveInDoubt       *bool
+	ChargeCapture        *string
+	CaptureBy            *time.Time
 	ChargeOperationList  []byte
 	DisputeList          []byte
 }
@@ -202,6 +204,8 @@ type WrittenOrder struct {
 	ReserveReference     *string
 	ChargeInDoubt        *bool
 	ReserveInDoubt       *bool
+	ChargeCapture        *string
+	CaptureBy            *time.Time
 	ChargeOperationList  []byte
 	DisputeList          []byte
 }

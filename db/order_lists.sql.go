@@ -275,7 +275,7 @@ func (q *Queries) OrdersFind(ctx context.Context, arg OrdersFindParams) (OrdersF
 }
 
 const ordersRead = `-- name: OrdersRead :many
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes, o.route, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.charge_operation_list, o.dispute_list FROM pawl.full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes, o.route, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.charge_capture, o.capture_by, o.charge_operation_list, o.dispute_list FROM pawl.full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT pawl.orders_within($1::bigint[], $2::bigint)))
 ORDER BY array_position($1::bigint[], o.order_no)
 `
@@ -350,6 +350,8 @@ func (q *Queries) OrdersRead(ctx context.Context, arg OrdersReadParams) ([]Order
 			&i.ReserveReference,
 			&i.ChargeInDoubt,
 			&i.ReserveInDoubt,
+			&i.ChargeCapture,
+			&i.CaptureBy,
 			&i.ChargeOperationList,
 			&i.DisputeList,
 		); err != nil {

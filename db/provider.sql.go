@@ -13,86 +13,61 @@ import (
 	"pawl/fsm"
 )
 
-const providerClock = `-- name: ProviderClock :one
-
-SELECT now()::timestamptz AS at
-`
-
-// The books for a comparison with those of a provider.
-// Orders that ended before now no longer change, unless they are retried.
-func (q *Queries) ProviderClock(ctx context.Context) (time.Time, error) {
-	row := q.db.QueryRow(ctx, providerClock)
-	var at time.Time
-	err := row.Scan(&at)
-	return at, err
-}
-
-const providerKeys = `-- name: ProviderKeys :many
-SELECT k.order_no, k.step, k.generation, ''::text AS refund_id, k.policy, k.route, o.order_id, o.status, o.amount, o.currency,
-  (o.in_doubt_since IS NOT NULL)::boolean AS in_doubt, coalesce(o.hold, '') AS hold,
-  coalesce(o.finished_at <= $1::timestamptz AND o.ended_as IS NOT NULL AND NOT EXISTS (
-    SELECT FROM pawl.late_undos AS u WHERE u.order_no = k.order_no
-      AND (u.finished_at IS NULL OR u.finished_at > $1)), false)::boolean AS settled,
-  CASE k.step
-    WHEN 'charge' THEN CASE WHEN c.order_no IS NULL THEN 'absent' WHEN c.refunded_at IS NULL THEN 'stands' ELSE 'undone' END
-    WHEN 'reserve' THEN CASE WHEN r.order_no IS NULL THEN 'absent' WHEN r.released_at IS NULL THEN 'stands' ELSE 'undone' END
-    ELSE CASE WHEN f.order_no IS NULL THEN 'absent' ELSE 'stands' END END::text AS effect,
-  coalesce(c.reference, r.reference, f.reference, '')::text AS reference
+const providerChargeOperations = `-- name: ProviderChargeOperations :many
+SELECT f.order_no, (f.kind || ' ' || f.number)::text AS step, f.generation, coalesce(f.request_id, '')::text AS operation_id,
+  k.policy, coalesce(o.route, '')::text AS route, o.order_id, o.status, f.amount, f.currency::text AS currency,
+  (f.state = 'in_doubt')::boolean AS in_doubt, ''::text AS hold,
+  coalesce(f.finished_at <= $1::timestamptz AND f.state IN ('done', 'failed'), false)::boolean AS settled,
+  CASE f.state WHEN 'done' THEN 'stands' ELSE 'absent' END::text AS effect, coalesce(f.reference, '')::text AS reference
 FROM (
-  SELECT a.order_no, a.step, a.generation, coalesce(max(a.policy), 0)::integer AS policy, coalesce(max(a.route), '')::text AS route FROM pawl.step_calls AS a
-  WHERE a.order_no BETWEEN $2 AND $3 AND a.operation = 'do' GROUP BY a.order_no, a.step, a.generation
+  SELECT a.order_no, a.generation, a.charge_operation, coalesce(max(a.policy), 0)::integer AS policy FROM pawl.step_calls AS a
+  WHERE a.order_no BETWEEN $2 AND $3 AND a.operation IN ('refund', 'capture', 'void') GROUP BY a.order_no, a.generation, a.charge_operation
 ) AS k
 JOIN (SELECT order_no, created_at, due_at, finished_at, owner, fence, generation, quantity, seq, take_overs, status, hold, hold_reason, stop_requested, outcome, ended_as, failure_step, failure_code, failure_detail, order_id, currency, item, amount, metadata, submitted_by, policy, calls, retries, retry_window_started_at, in_doubt_since, start_at, complete_by, reservation_ttl, reserved_until, approval_until, approved_at, permit_at, customer_id, payment_method, concurrency_key, action, charge_operations, lines, disputes, route FROM pawl.orders AS p WHERE p.order_no BETWEEN $2 AND $3) AS o ON o.order_no = k.order_no
-LEFT JOIN (SELECT order_no, created_at, refunded_at, generation, currency, amount, executor, reference, data, in_doubt, capture, captured_at FROM pawl.charges AS d WHERE d.order_no BETWEEN $2 AND $3 AND d.executor <> '') AS c
-  ON k.step = 'charge' AND c.order_no = k.order_no AND c.generation = k.generation
-LEFT JOIN (SELECT order_no, created_at, released_at, generation, quantity, line, item, executor, reference, data, in_doubt FROM pawl.reservations AS s WHERE s.order_no BETWEEN $2 AND $3 AND s.executor <> '' AND s.line = 1) AS r
-  ON k.step = 'reserve' AND r.order_no = k.order_no AND r.generation = k.generation
-LEFT JOIN (SELECT order_no, created_at, generation, executor, reference, data FROM pawl.confirmations AS g WHERE g.order_no BETWEEN $2 AND $3 AND g.executor <> '') AS f
-  ON k.step = 'confirm' AND f.order_no = k.order_no AND f.generation = k.generation
-ORDER BY k.order_no, k.generation, k.step
+JOIN (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, kind, state, due_at, sent_at, finished_at, restock, voided, executor, reason, request_id, code, detail, lines FROM pawl.charge_operations AS r WHERE r.order_no BETWEEN $2 AND $3) AS f
+  ON f.order_no = k.order_no AND f.generation = k.generation AND f.number = k.charge_operation
+ORDER BY f.order_no, f.generation, f.number
 `
 
-type ProviderKeysParams struct {
+type ProviderChargeOperationsParams struct {
 	Before time.Time
 	First  int64
 	Last   int64
 }
 
-type ProviderKeysRow struct {
-	OrderNo    int64
-	Step       string
-	Generation int32
-	RefundID   string
-	Policy     int32
-	Route      string
-	OrderID    string
-	Status     fsm.State
-	Amount     decimal.Decimal
-	Currency   string
-	InDoubt    bool
-	Hold       string
-	Settled    bool
-	Effect     string
-	Reference  string
+type ProviderChargeOperationsRow struct {
+	OrderNo     int64
+	Step        string
+	Generation  int32
+	OperationID string
+	Policy      int32
+	Route       string
+	OrderID     string
+	Status      fsm.State
+	Amount      decimal.Decimal
+	Currency    string
+	InDoubt     bool
+	Hold        string
+	Settled     bool
+	Effect      string
+	Reference   string
 }
 
-// Lists the keys that were sent to providers, and what the books say about each. settled: the order had ended before
-// the provider's books were read, and no late undo has changed it since. If the order switched to a policy whose
-// ledger did the step, the key counts as absent: the provider did not do it.
-func (q *Queries) ProviderKeys(ctx context.Context, arg ProviderKeysParams) ([]ProviderKeysRow, error) {
-	rows, err := q.db.Query(ctx, providerKeys, arg.Before, arg.First, arg.Last)
+// The same for the keys of charge operations. One is settled when a call for it was answered as done or failed.
+func (q *Queries) ProviderChargeOperations(ctx context.Context, arg ProviderChargeOperationsParams) ([]ProviderChargeOperationsRow, error) {
+	rows, err := q.db.Query(ctx, providerChargeOperations, arg.Before, arg.First, arg.Last)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []ProviderKeysRow
+	var items []ProviderChargeOperationsRow
 	for rows.Next() {
-		var i ProviderKeysRow
+		var i ProviderChargeOperationsRow
 		if err := rows.Scan(
 			&i.OrderNo,
 			&i.Step,
 			&i.Generation,
-			&i.RefundID,
+			&i.OperationID,
 			&i.Policy,
 			&i.Route,
 			&i.OrderID,
@@ -115,61 +90,86 @@ func (q *Queries) ProviderKeys(ctx context.Context, arg ProviderKeysParams) ([]P
 	return items, nil
 }
 
-const providerRefunds = `-- name: ProviderRefunds :many
-SELECT f.order_no, ('refund ' || f.number)::text AS step, f.generation, coalesce(f.request_id, '')::text AS refund_id,
-  k.policy, coalesce(o.route, '')::text AS route, o.order_id, o.status, f.amount, f.currency::text AS currency,
-  (f.state = 'in_doubt')::boolean AS in_doubt, ''::text AS hold,
-  coalesce(f.finished_at <= $1::timestamptz AND f.state IN ('done', 'failed'), false)::boolean AS settled,
-  CASE f.state WHEN 'done' THEN 'stands' ELSE 'absent' END::text AS effect, coalesce(f.reference, '')::text AS reference
-FROM (
-  SELECT a.order_no, a.generation, a.charge_operation, coalesce(max(a.policy), 0)::integer AS policy FROM pawl.step_calls AS a
-  WHERE a.order_no BETWEEN $2 AND $3 AND a.operation = 'refund' GROUP BY a.order_no, a.generation, a.charge_operation
-) AS k
-JOIN (SELECT order_no, created_at, due_at, finished_at, owner, fence, generation, quantity, seq, take_overs, status, hold, hold_reason, stop_requested, outcome, ended_as, failure_step, failure_code, failure_detail, order_id, currency, item, amount, metadata, submitted_by, policy, calls, retries, retry_window_started_at, in_doubt_since, start_at, complete_by, reservation_ttl, reserved_until, approval_until, approved_at, permit_at, customer_id, payment_method, concurrency_key, action, charge_operations, lines, disputes, route FROM pawl.orders AS p WHERE p.order_no BETWEEN $2 AND $3) AS o ON o.order_no = k.order_no
-JOIN (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, kind, state, due_at, sent_at, finished_at, restock, executor, reason, request_id, code, detail, lines FROM pawl.charge_operations AS r WHERE r.order_no BETWEEN $2 AND $3) AS f
-  ON f.order_no = k.order_no AND f.generation = k.generation AND f.number = k.charge_operation
-ORDER BY f.order_no, f.generation, f.number
+const providerClock = `-- name: ProviderClock :one
+
+SELECT now()::timestamptz AS at
 `
 
-type ProviderRefundsParams struct {
+// The books for a comparison with those of a provider.
+// Orders that ended before now no longer change, unless they are retried.
+func (q *Queries) ProviderClock(ctx context.Context) (time.Time, error) {
+	row := q.db.QueryRow(ctx, providerClock)
+	var at time.Time
+	err := row.Scan(&at)
+	return at, err
+}
+
+const providerKeys = `-- name: ProviderKeys :many
+SELECT k.order_no, k.step, k.generation, ''::text AS operation_id, k.policy, k.route, o.order_id, o.status, o.amount, o.currency,
+  (o.in_doubt_since IS NOT NULL)::boolean AS in_doubt, coalesce(o.hold, '') AS hold,
+  coalesce(o.finished_at <= $1::timestamptz AND o.ended_as IS NOT NULL AND NOT EXISTS (
+    SELECT FROM pawl.late_undos AS u WHERE u.order_no = k.order_no
+      AND (u.finished_at IS NULL OR u.finished_at > $1)), false)::boolean AS settled,
+  CASE k.step
+    WHEN 'charge' THEN CASE WHEN c.order_no IS NULL THEN 'absent' WHEN c.refunded_at IS NULL THEN 'stands' ELSE 'undone' END
+    WHEN 'reserve' THEN CASE WHEN r.order_no IS NULL THEN 'absent' WHEN r.released_at IS NULL THEN 'stands' ELSE 'undone' END
+    ELSE CASE WHEN f.order_no IS NULL THEN 'absent' ELSE 'stands' END END::text AS effect,
+  coalesce(c.reference, r.reference, f.reference, '')::text AS reference
+FROM (
+  SELECT a.order_no, a.step, a.generation, coalesce(max(a.policy), 0)::integer AS policy, coalesce(max(a.route), '')::text AS route FROM pawl.step_calls AS a
+  WHERE a.order_no BETWEEN $2 AND $3 AND a.operation = 'do' GROUP BY a.order_no, a.step, a.generation
+) AS k
+JOIN (SELECT order_no, created_at, due_at, finished_at, owner, fence, generation, quantity, seq, take_overs, status, hold, hold_reason, stop_requested, outcome, ended_as, failure_step, failure_code, failure_detail, order_id, currency, item, amount, metadata, submitted_by, policy, calls, retries, retry_window_started_at, in_doubt_since, start_at, complete_by, reservation_ttl, reserved_until, approval_until, approved_at, permit_at, customer_id, payment_method, concurrency_key, action, charge_operations, lines, disputes, route FROM pawl.orders AS p WHERE p.order_no BETWEEN $2 AND $3) AS o ON o.order_no = k.order_no
+LEFT JOIN (SELECT order_no, created_at, refunded_at, generation, currency, amount, executor, reference, data, in_doubt, capture, captured_at, capture_by, capture_due_at FROM pawl.charges AS d WHERE d.order_no BETWEEN $2 AND $3 AND d.executor <> '') AS c
+  ON k.step = 'charge' AND c.order_no = k.order_no AND c.generation = k.generation
+LEFT JOIN (SELECT order_no, created_at, released_at, generation, quantity, line, item, executor, reference, data, in_doubt FROM pawl.reservations AS s WHERE s.order_no BETWEEN $2 AND $3 AND s.executor <> '' AND s.line = 1) AS r
+  ON k.step = 'reserve' AND r.order_no = k.order_no AND r.generation = k.generation
+LEFT JOIN (SELECT order_no, created_at, generation, executor, reference, data FROM pawl.confirmations AS g WHERE g.order_no BETWEEN $2 AND $3 AND g.executor <> '') AS f
+  ON k.step = 'confirm' AND f.order_no = k.order_no AND f.generation = k.generation
+ORDER BY k.order_no, k.generation, k.step
+`
+
+type ProviderKeysParams struct {
 	Before time.Time
 	First  int64
 	Last   int64
 }
 
-type ProviderRefundsRow struct {
-	OrderNo    int64
-	Step       string
-	Generation int32
-	RefundID   string
-	Policy     int32
-	Route      string
-	OrderID    string
-	Status     fsm.State
-	Amount     decimal.Decimal
-	Currency   string
-	InDoubt    bool
-	Hold       string
-	Settled    bool
-	Effect     string
-	Reference  string
+type ProviderKeysRow struct {
+	OrderNo     int64
+	Step        string
+	Generation  int32
+	OperationID string
+	Policy      int32
+	Route       string
+	OrderID     string
+	Status      fsm.State
+	Amount      decimal.Decimal
+	Currency    string
+	InDoubt     bool
+	Hold        string
+	Settled     bool
+	Effect      string
+	Reference   string
 }
 
-// The same for the keys of refunds. A refund is settled when a call for it was answered as done or failed.
-func (q *Queries) ProviderRefunds(ctx context.Context, arg ProviderRefundsParams) ([]ProviderRefundsRow, error) {
-	rows, err := q.db.Query(ctx, providerRefunds, arg.Before, arg.First, arg.Last)
+// Lists the keys that were sent to providers, and what the books say about each. settled: the order had ended before
+// the provider's books were read, and no late undo has changed it since. If the order switched to a policy whose
+// ledger did the step, the key counts as absent: the provider did not do it.
+func (q *Queries) ProviderKeys(ctx context.Context, arg ProviderKeysParams) ([]ProviderKeysRow, error) {
+	rows, err := q.db.Query(ctx, providerKeys, arg.Before, arg.First, arg.Last)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []ProviderRefundsRow
+	var items []ProviderKeysRow
 	for rows.Next() {
-		var i ProviderRefundsRow
+		var i ProviderKeysRow
 		if err := rows.Scan(
 			&i.OrderNo,
 			&i.Step,
 			&i.Generation,
-			&i.RefundID,
+			&i.OperationID,
 			&i.Policy,
 			&i.Route,
 			&i.OrderID,

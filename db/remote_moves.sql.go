@@ -33,9 +33,10 @@ WITH locked AS MATERIALIZED (
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount, o.calls, o.policy, o.in_doubt_since,
     array_position((SELECT $1::bigint[]), o.order_no) AS place
 ), charged AS (
-  INSERT INTO pawl.charges (order_no, generation, currency, amount, executor, reference, data, capture)
+  INSERT INTO pawl.charges (order_no, generation, currency, amount, executor, reference, data, capture, capture_by, capture_due_at)
   SELECT m.order_no, m.generation, m.currency, m.amount, $8::text, nullif((SELECT $9::text[])[m.place], ''), nullif((SELECT $10::text[])[m.place], '')::jsonb,
-    nullif($11::text, '')
+    nullif($11::text, ''), CASE WHEN $11::text = 'later' THEN now() + make_interval(secs => $12::float8) END,
+    CASE WHEN $11::text = 'later' THEN now() + make_interval(secs => $13::float8) END
   FROM moved AS m ORDER BY m.order_no
 ), finished AS (
   UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = 'done', reference = nullif((SELECT $9::text[])[m.place], '')
@@ -47,7 +48,7 @@ WITH locked AS MATERIALIZED (
   SELECT m.order_no, m.calls, m.fence, m.generation, m.policy, 'reserve', 'do' FROM moved AS m WHERE m.in_doubt_since IS NOT NULL
 ), consumed AS (
   UPDATE pawl.step_answers AS w SET consumed_at = now()
-  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND (SELECT $12::boolean)
+  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND (SELECT $14::boolean)
 )
 INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence)
 SELECT m.order_no, m.seq, 'charging', m.status, m.fence FROM moved AS m
@@ -55,18 +56,20 @@ RETURNING order_no, seq, to_status, at
 `
 
 type RemoteChargedParams struct {
-	OrderNos     []int64
-	Begins       bool
-	CallSeconds  float64
-	LeaseSeconds float64
-	Expected     fsm.State
-	Fence        int64
-	Seq          int32
-	Executor     string
-	Refs         []string
-	Data         []string
-	Capture      string
-	Consumes     bool
+	OrderNos          []int64
+	Begins            bool
+	CallSeconds       float64
+	LeaseSeconds      float64
+	Expected          fsm.State
+	Fence             int64
+	Seq               int32
+	Executor          string
+	Refs              []string
+	Data              []string
+	Capture           string
+	CaptureSeconds    float64
+	CaptureDueSeconds float64
+	Consumes          bool
 }
 
 type RemoteChargedRow struct {
@@ -99,6 +102,8 @@ func (q *Queries) RemoteCharged(ctx context.Context, arg RemoteChargedParams) ([
 		arg.Refs,
 		arg.Data,
 		arg.Capture,
+		arg.CaptureSeconds,
+		arg.CaptureDueSeconds,
 		arg.Consumes,
 	)
 	if err != nil {
@@ -153,7 +158,7 @@ WITH locked AS MATERIALIZED (
   FROM moved AS m WHERE $6::text <> '' ORDER BY m.order_no
 ), captured AS (
   UPDATE pawl.charges AS c SET captured_at = now()
-  WHERE c.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND c.refunded_at IS NULL AND c.capture IS NOT NULL
+  WHERE c.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND c.refunded_at IS NULL AND c.capture = 'on_confirm'
 ), finished AS (
   UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = 'done', reference = nullif((SELECT $7::text[])[m.place], '')
   FROM moved AS m

@@ -135,13 +135,15 @@ SELECT
     ORDER BY least(o.complete_by, o.reserved_until) LIMIT 1) IS NOT NULL)::boolean AS deadlines,
   ((SELECT u.due_at FROM pawl.late_undos AS u
     WHERE u.finished_at IS NULL AND u.due_at <= now() ORDER BY u.due_at LIMIT 1) IS NOT NULL)::boolean AS late_undos,
-  ((SELECT f.due_at FROM pawl.charge_operations AS f WHERE f.due_at <= now() ORDER BY f.due_at LIMIT 1) IS NOT NULL)::boolean AS charge_operations
+  ((SELECT f.due_at FROM pawl.charge_operations AS f WHERE f.due_at <= now() ORDER BY f.due_at LIMIT 1) IS NOT NULL)::boolean AS charge_operations,
+  ((SELECT c.capture_due_at FROM pawl.charges AS c WHERE c.capture_due_at <= now() ORDER BY c.capture_due_at LIMIT 1) IS NOT NULL)::boolean AS authorizations
 `
 
 type TimersDueRow struct {
 	Deadlines        bool
 	LateUndos        bool
 	ChargeOperations bool
+	Authorizations   bool
 }
 
 // Deadlines. These statements move no order: they ask it to stop, as a person would, and its driver or next owner
@@ -152,6 +154,11 @@ type TimersDueRow struct {
 func (q *Queries) TimersDue(ctx context.Context) (TimersDueRow, error) {
 	row := q.db.QueryRow(ctx, timersDue)
 	var i TimersDueRow
-	err := row.Scan(&i.Deadlines, &i.LateUndos, &i.ChargeOperations)
+	err := row.Scan(
+		&i.Deadlines,
+		&i.LateUndos,
+		&i.ChargeOperations,
+		&i.Authorizations,
+	)
 	return i, err
 }

@@ -145,7 +145,7 @@ WITH found AS MATERIALIZED (
 SELECT coalesce(f.verb, '')::text AS verb, o.status, o.hold, coalesce(r.state::text, '')::text AS refund, o.currency,
   count(*) AS orders, sum(coalesce(r.amount, o.amount))::pawl.money_amount AS amount
 FROM found AS f JOIN pawl.orders AS o ON o.order_no = f.order_no
-LEFT JOIN pawl.charge_operations AS r ON f.verb = 'refund' AND r.order_no = f.order_no AND r.request_id = $1::text
+LEFT JOIN pawl.charge_operations AS r ON f.verb = r.kind AND r.order_no = f.order_no AND r.request_id = $1::text
 GROUP BY 1, 2, 3, 4, 5
 `
 
@@ -197,7 +197,7 @@ func (q *Queries) RequestTotals(ctx context.Context, arg RequestTotalsParams) ([
 const transitionByRequest = `-- name: TransitionByRequest :one
 SELECT t.fingerprint FROM pawl.transitions AS t
 WHERE t.order_no = $1 AND t.request_id = $2::text
-  AND (t.actor = $3::text OR $4::text = 'refund' AND t.verb = 'refund')
+  AND (t.actor = $3::text OR $4::text IN ('refund', 'capture', 'void') AND t.verb IN ('refund', 'capture', 'void'))
   AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
 ORDER BY t.seq LIMIT 1
 `

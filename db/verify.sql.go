@@ -150,7 +150,7 @@ WITH promised AS (
   UNION ALL SELECT 'canceled', 'undone', 'undone'
 ), effects AS (
   SELECT c.order_no, true AS is_charge, c.generation, c.refunded_at IS NULL AS stands, c.amount AS size, c.currency AS of,
-    coalesce(c.in_doubt, false) AS doubted, c.executor, c.capture IS NOT NULL AS authorized, c.captured_at IS NOT NULL AS captured
+    coalesce(c.in_doubt, false) AS doubted, c.executor, coalesce(c.capture = 'on_confirm', false) AS authorized, c.captured_at IS NOT NULL AS captured
   FROM pawl.charges AS c WHERE c.order_no BETWEEN $2 AND $3
   UNION ALL
   SELECT r.order_no, false, r.generation, r.released_at IS NULL, r.quantity, r.item,
@@ -217,8 +217,8 @@ type VerifyEffectsRow struct {
 
 // Checks what each status promises about the charge and the reservation of the generation: absent (never done), in
 // effect (done once, as ordered), or undone (undone, or never done). No other generation has anything in effect. A
-// step in doubt is recorded by the move that goes back, so no order goes forward with it. An authorized charge is
-// captured by the confirmation, and by nothing else. (VerifyLines checks what the reservation of an order with lines
+// step in doubt is recorded by the move that goes back, so no order goes forward with it. A charge that is captured on
+// confirmation is captured by that, and by nothing else. (VerifyLines checks what the reservation of an order with lines
 // has.)
 func (q *Queries) VerifyEffects(ctx context.Context, arg VerifyEffectsParams) ([]VerifyEffectsRow, error) {
 	rows, err := q.db.Query(ctx, verifyEffects, arg.Most, arg.First, arg.Last)
@@ -307,7 +307,7 @@ WITH judged AS (
   FROM pawl.late_undos AS u JOIN pawl.orders AS o ON o.order_no = u.order_no WHERE u.finished_at IS NULL
   UNION ALL
   SELECT o.order_id, f.created_at, CASE WHEN f.created_at < now() - make_interval(secs => $2::float8)
-    THEN 'refund ' || f.number || ', ' || f.state || ' for ' || date_trunc('second', now() - f.created_at)
+    THEN f.kind || ' ' || f.number || ', ' || f.state || ' for ' || date_trunc('second', now() - f.created_at)
       || ', tried ' || f.claims || ' times' || coalesce(', last ' || f.code, '') END AS fault
   FROM pawl.charge_operations AS f JOIN pawl.orders AS o ON o.order_no = f.order_no WHERE f.due_at IS NOT NULL
     AND f.state <> 'done' AND (f.state <> 'accepted' OR f.code = 'outcome_unknown')
@@ -330,7 +330,7 @@ type VerifyLateRow struct {
 	Faults     []string
 }
 
-// Lists unfinished side calls: late undos, and refunds.
+// Lists unfinished side calls: late undos, and charge operations.
 func (q *Queries) VerifyLate(ctx context.Context, arg VerifyLateParams) (VerifyLateRow, error) {
 	row := q.db.QueryRow(ctx, verifyLate, arg.Most, arg.LateSeconds)
 	var i VerifyLateRow
@@ -412,22 +412,24 @@ func (q *Queries) VerifyLines(ctx context.Context, arg VerifyLinesParams) (Verif
 
 const verifyMoney = `-- name: VerifyMoney :many
 WITH entries AS (
-  SELECT c.currency, 1 AS charges, c.amount AS charged, 0 AS refunded, 0 AS given, 0 AS held,
+  SELECT c.currency, 1 AS charges, c.amount AS charged, 0 AS refunded, 0 AS given, 0 AS voided, 0 AS held,
     CASE WHEN c.refunded_at IS NULL THEN c.amount ELSE 0 END AS standing,
     CASE WHEN c.refunded_at IS NULL AND c.capture IS NOT NULL AND c.captured_at IS NULL THEN c.amount ELSE 0 END AS authorized
   FROM pawl.charges AS c WHERE c.order_no BETWEEN $1 AND $2
   UNION ALL
   SELECT f.currency, 0, 0, CASE WHEN f.number = 0 THEN f.amount ELSE 0 END,
-    CASE WHEN f.number <> 0 AND f.state = 'done' THEN f.amount ELSE 0 END, 0, 0, 0
+    CASE WHEN f.number <> 0 AND f.kind = 'refund' AND f.state = 'done' THEN f.amount ELSE 0 END,
+    CASE WHEN f.state <> 'done' THEN 0 WHEN f.kind = 'void' THEN f.amount ELSE coalesce(f.voided, 0) END, 0, 0,
+    CASE WHEN f.kind <> 'refund' AND f.state = 'done' THEN - f.amount - coalesce(f.voided, 0) ELSE 0 END
   FROM pawl.charge_operations AS f WHERE f.order_no BETWEEN $1 AND $2
   UNION ALL
-  SELECT o.currency, 0, 0, 0, 0, o.amount, 0, 0 FROM pawl.orders AS o WHERE o.order_no BETWEEN $1 AND $2
+  SELECT o.currency, 0, 0, 0, 0, 0, o.amount, 0, 0 FROM pawl.orders AS o WHERE o.order_no BETWEEN $1 AND $2
     AND o.status IN ('reserving', 'confirming', 'completed', 'releasing', 'refunding')
 )
 SELECT e.currency, sum(e.charges)::bigint AS charges,
   sum(e.charged)::text AS charged, (0 * sum(e.charged) + sum(e.refunded) + sum(e.given))::text AS refunded,
-  sum(e.standing)::text AS standing, (0 * sum(e.charged) + sum(e.authorized))::text AS authorized,
-  (sum(e.standing) - sum(e.authorized) - sum(e.given))::text AS kept, sum(e.held)::text AS held,
+  sum(e.standing)::text AS standing, (0 * sum(e.charged) + sum(e.authorized))::text AS authorized, (0 * sum(e.charged) + sum(e.voided))::text AS voided,
+  (sum(e.standing) - sum(e.authorized) - sum(e.voided) - sum(e.given))::text AS kept, sum(e.held)::text AS held,
   (sum(e.standing) = sum(e.held) AND sum(e.charged) - sum(e.refunded) = sum(e.standing))::boolean AS balanced
 FROM entries AS e GROUP BY e.currency ORDER BY e.currency
 `
@@ -444,6 +446,7 @@ type VerifyMoneyRow struct {
 	Refunded   string
 	Standing   string
 	Authorized string
+	Voided     string
 	Kept       string
 	Held       string
 	Balanced   bool
@@ -452,7 +455,7 @@ type VerifyMoneyRow struct {
 // Returns money by currency, summed on three sides that share no row: charges, refunds, and the orders whose status
 // says that they hold money. A refund commits with the final move, so an order in refunding still holds it. An
 // authorized charge is in effect, but is not money. Requested refunds of a completed order (given) leave its charge
-// in effect, and are not kept. Sums of nothing have the fraction digits of the charges.
+// in effect, and are not kept; nor is what was voided of an authorization. Sums of nothing have the fraction digits of the charges.
 func (q *Queries) VerifyMoney(ctx context.Context, arg VerifyMoneyParams) ([]VerifyMoneyRow, error) {
 	rows, err := q.db.Query(ctx, verifyMoney, arg.First, arg.Last)
 	if err != nil {
@@ -469,6 +472,7 @@ func (q *Queries) VerifyMoney(ctx context.Context, arg VerifyMoneyParams) ([]Ver
 			&i.Refunded,
 			&i.Standing,
 			&i.Authorized,
+			&i.Voided,
 			&i.Kept,
 			&i.Held,
 			&i.Balanced,
@@ -772,57 +776,62 @@ WITH matched AS (
       WHEN c.order_no IS NULL THEN 'generation ' || f.generation || ': refund without a refunded charge'
       WHEN c.amount <> f.amount OR c.currency <> f.currency THEN 'generation ' || f.generation || ': refunded '
         || f.amount || ' ' || f.currency || ', charged ' || c.amount || ' ' || c.currency END AS fault
-  FROM (SELECT order_no, created_at, refunded_at, generation, currency, amount, executor, reference, data, in_doubt, capture, captured_at FROM pawl.charges AS g WHERE g.order_no BETWEEN $2 AND $3 AND g.refunded_at IS NOT NULL) AS c
-  FULL JOIN (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, kind, state, due_at, sent_at, finished_at, restock, executor, reason, request_id, code, detail, lines FROM pawl.charge_operations AS h WHERE h.order_no BETWEEN $2 AND $3 AND h.number = 0) AS f
+  FROM (SELECT order_no, created_at, refunded_at, generation, currency, amount, executor, reference, data, in_doubt, capture, captured_at, capture_by, capture_due_at FROM pawl.charges AS g WHERE g.order_no BETWEEN $2 AND $3 AND g.refunded_at IS NOT NULL) AS c
+  FULL JOIN (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, kind, state, due_at, sent_at, finished_at, restock, voided, executor, reason, request_id, code, detail, lines FROM pawl.charge_operations AS h WHERE h.order_no BETWEEN $2 AND $3 AND h.number = 0) AS f
     ON f.order_no = c.order_no AND f.generation = c.generation
 ), answered AS (
-  SELECT a.order_no, a.generation, a.charge_operation, bool_or(a.operation = 'refund') AS sent, bool_or(a.outcome = 'done') AS done,
+  SELECT a.order_no, a.generation, a.charge_operation, bool_or(a.operation <> 'lookup') AS sent, bool_or(a.outcome = 'done') AS done,
     (array_agg(a.outcome ORDER BY a.call) FILTER (WHERE a.outcome IN ('done', 'refused')))[1] AS last
   FROM pawl.step_calls AS a WHERE a.order_no BETWEEN $2 AND $3 AND a.charge_operation IS NOT NULL GROUP BY a.order_no, a.generation, a.charge_operation
 ), asked AS (
-  SELECT coalesce(f.order_no, a.order_no) AS order_no, coalesce(f.number, a.charge_operation) AS number, f.generation,
+  SELECT coalesce(f.order_no, a.order_no) AS order_no, coalesce(f.number, a.charge_operation) AS number, f.kind, f.state, f.generation, f.voided,
     CASE WHEN f.state <> 'failed' THEN f.amount END AS amount, f.currency, f.restock, f.lines, f.executor,
     CASE WHEN f.order_no IS NULL THEN 'called for, but not asked for'
-      WHEN f.number < 0 OR f.amount = 0 THEN 'a refund of nothing'
+      WHEN f.number < 0 OR f.amount = 0 THEN 'an operation of nothing'
       WHEN f.state IN ('done', 'failed') AND f.finished_at IS NULL THEN f.state || ', but not when'
       WHEN f.state NOT IN ('done', 'failed') AND (f.due_at IS NULL OR f.finished_at IS NOT NULL) THEN f.state || ', and nothing continues it'
       WHEN f.executor IS NULL AND (f.state <> 'done' OR a.sent) THEN 'by the ledger, but not done by it'
       WHEN f.executor IS NOT NULL AND f.state = 'done' AND a.done IS NOT TRUE AND f.code IS DISTINCT FROM 'step_result' THEN 'done without an answer'
       WHEN a.last = 'done' AND f.state <> 'done' THEN 'answered done, but ' || f.state
       WHEN f.state IN ('in_doubt', 'accepted') AND a.sent IS NOT TRUE THEN f.state || ' without a call' END AS fault
-  FROM (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, kind, state, due_at, sent_at, finished_at, restock, executor, reason, request_id, code, detail, lines FROM pawl.charge_operations AS h WHERE h.order_no BETWEEN $2 AND $3 AND h.number <> 0) AS f
+  FROM (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, kind, state, due_at, sent_at, finished_at, restock, voided, executor, reason, request_id, code, detail, lines FROM pawl.charge_operations AS h WHERE h.order_no BETWEEN $2 AND $3 AND h.number <> 0) AS f
   FULL JOIN answered AS a ON a.order_no = f.order_no AND a.generation = f.generation AND a.charge_operation = f.number
 ), within AS (
-  SELECT s.order_no, count(*) AS refunds, max(s.number) AS last, coalesce(sum(s.amount), 0) AS amount, coalesce(sum(s.restock), 0) AS restock,
+  SELECT s.order_no, count(*) AS operations, max(s.number) AS last, coalesce(sum(s.restock), 0) AS restock,
+    coalesce(sum(s.amount) FILTER (WHERE s.kind = 'refund'), 0) AS refunded, coalesce(sum(s.amount) FILTER (WHERE s.kind = 'capture' AND s.state = 'done'), 0) AS captured,
+    coalesce(sum(s.amount + coalesce(s.voided, 0)) FILTER (WHERE s.kind <> 'refund'), 0) AS taken,
     min(s.generation) AS oldest, max(s.generation) AS newest, min(s.currency) AS currency, max(s.currency) AS other,
     bool_or(s.lines IS NOT NULL) AS lined, bool_or(s.executor IS NULL) AS ledger, max(s.executor) AS executor,
-    string_agg('refund ' || s.number || ': ' || s.fault, ', ' ORDER BY s.number) AS fault
+    string_agg(concat(coalesce(s.kind, 'operation'), ' ', s.number, ': ', s.fault), ', ' ORDER BY s.number) FILTER (WHERE s.fault IS NOT NULL) AS fault
   FROM asked AS s GROUP BY s.order_no
 ), told AS (
-  SELECT t.order_no, count(*) FILTER (WHERE t.verb = 'refund') AS verbs, count(*) FILTER (WHERE t.verb <> 'refund') AS disputes
+  SELECT t.order_no, count(*) FILTER (WHERE t.verb IN ('refund', 'capture', 'void')) AS verbs, count(*) FILTER (WHERE t.verb ^@ 'dispute') AS disputes
   FROM pawl.transitions AS t
-  WHERE t.order_no BETWEEN $2 AND $3 AND t.verb IN ('refund', 'dispute_opened', 'dispute_won', 'dispute_lost') GROUP BY t.order_no
+  WHERE t.order_no BETWEEN $2 AND $3 AND t.verb IN ('refund', 'capture', 'void', 'dispute_opened', 'dispute_won', 'dispute_lost') GROUP BY t.order_no
 ), disputed AS (
   SELECT d.order_no, count(*) AS disputes FROM pawl.disputes AS d WHERE d.order_no BETWEEN $2 AND $3 GROUP BY d.order_no
 ), charged AS (
-  SELECT g.order_no, g.generation, g.amount, g.currency, g.executor FROM pawl.charges AS g
+  SELECT g.order_no, g.generation, g.amount, g.currency, g.executor, coalesce(g.capture = 'later', false) AS later FROM pawl.charges AS g
   WHERE g.order_no BETWEEN $2 AND $3 AND g.refunded_at IS NULL
 ), sold AS (
   SELECT r.order_no, r.generation, sum(r.quantity) AS quantity FROM pawl.reservations AS r
   WHERE r.order_no BETWEEN $2 AND $3 AND r.released_at IS NULL AND r.executor IS NULL GROUP BY r.order_no, r.generation
 ), limited AS (
-  SELECT o.order_no, coalesce(w.refunds, 0) AS refunds, nullif(concat_ws(', ', w.fault,
-    CASE WHEN coalesce(w.refunds, 0) <> coalesce(o.charge_operations, 0) OR w.last <> o.charge_operations
-      THEN coalesce(w.refunds, 0) || ' refunds, the last one ' || coalesce(w.last, 0) || ', counted ' || coalesce(o.charge_operations, 0) END,
-    CASE WHEN w.refunds > 0 AND o.status <> 'completed' THEN 'refunds of an order that is ' || o.status END,
+  SELECT o.order_no, coalesce(w.operations, 0) AS operations, nullif(concat_ws(', ', w.fault,
+    CASE WHEN coalesce(w.operations, 0) <> coalesce(o.charge_operations, 0) OR w.last <> o.charge_operations
+      THEN coalesce(w.operations, 0) || ' charge operations, the last one ' || coalesce(w.last, 0) || ', counted ' || coalesce(o.charge_operations, 0) END,
+    CASE WHEN w.operations > 0 AND o.status <> 'completed' THEN 'charge operations of an order that is ' || o.status END,
     CASE WHEN coalesce(t.verbs, 0) <> coalesce(o.charge_operations, 0)
-      THEN coalesce(t.verbs, 0) || ' refunds in the history, counted ' || coalesce(o.charge_operations, 0) END,
+      THEN coalesce(t.verbs, 0) || ' charge operations in the history, counted ' || coalesce(o.charge_operations, 0) END,
     CASE WHEN coalesce(d.disputes, 0) <> coalesce(o.disputes, 0) OR coalesce(t.disputes, 0) <> coalesce(o.disputes, 0)
       THEN coalesce(d.disputes, 0) || ' disputes, ' || coalesce(t.disputes, 0) || ' in the history, counted ' || coalesce(o.disputes, 0) END,
-    CASE WHEN w.amount > coalesce(c.amount, 0) THEN 'refunds of ' || w.amount || ', charged ' || coalesce(c.amount, 0) END,
-    CASE WHEN w.oldest <> o.generation OR w.newest <> o.generation THEN 'refunds of another generation' END,
-    CASE WHEN w.currency <> c.currency OR w.other <> c.currency THEN 'refunds of another currency' END,
-    CASE WHEN w.ledger <> (c.executor IS NULL) OR w.executor <> c.executor THEN 'refunded elsewhere than charged' END,
+    CASE WHEN w.refunded > coalesce(CASE WHEN c.later THEN w.captured ELSE c.amount END, 0)
+      THEN 'refunds of ' || w.refunded || ', captured ' || coalesce(CASE WHEN c.later THEN w.captured ELSE c.amount END, 0) END,
+    CASE WHEN w.taken > CASE WHEN c.later THEN c.amount ELSE 0 END
+      THEN 'captures and voids of ' || w.taken || ', authorized ' || CASE WHEN c.later THEN c.amount ELSE 0 END END,
+    CASE WHEN w.oldest <> o.generation OR w.newest <> o.generation THEN 'charge operations of another generation' END,
+    CASE WHEN w.currency <> c.currency OR w.other <> c.currency THEN 'charge operations of another currency' END,
+    CASE WHEN w.ledger <> (c.executor IS NULL) OR w.executor <> c.executor THEN 'done elsewhere than charged' END,
     CASE WHEN w.lined THEN pawl.operation_lines_fault(o.order_no, o.generation) END,
     CASE WHEN w.restock > coalesce(s.quantity, 0)
       THEN w.restock || ' units put back, ' || coalesce(s.quantity, 0) || ' sold from this stock' END), '') AS fault
@@ -834,7 +843,7 @@ WITH matched AS (
   LEFT JOIN sold AS s ON s.order_no = o.order_no AND s.generation = o.generation
   WHERE o.order_no BETWEEN $2 AND $3
 ), judged AS (
-  SELECT o.order_no, o.order_id, coalesce(p.pairs, 0) + l.refunds AS pairs, nullif(concat_ws(', ', p.fault, l.fault), '') AS fault
+  SELECT o.order_no, o.order_id, coalesce(p.pairs, 0) + l.operations AS pairs, nullif(concat_ws(', ', p.fault, l.fault), '') AS fault
   FROM pawl.orders AS o
   JOIN limited AS l ON l.order_no = o.order_no
   LEFT JOIN (SELECT m.order_no, count(*) AS pairs, string_agg(m.fault, ', ') AS fault FROM matched AS m
@@ -860,9 +869,9 @@ type VerifyRefundsRow struct {
 	Faults     []string
 }
 
-// Each charge marked as refunded has its refund, and each undo of a charge its charge. Requested refunds belong to a
-// completed order, are numbered without gaps, stay within the charge and the units, and are in the history. A refund
-// by a provider was answered done, by the provider or a person.
+// Each charge marked as refunded has its refund, and each undo of a charge its charge. Requested operations
+// belong to a completed order, are numbered without gaps, stay within the charge, what was captured of it and the units,
+// and are in the history. One of a provider was answered done, by the provider or a person.
 func (q *Queries) VerifyRefunds(ctx context.Context, arg VerifyRefundsParams) (VerifyRefundsRow, error) {
 	row := q.db.QueryRow(ctx, verifyRefunds, arg.Most, arg.First, arg.Last)
 	var i VerifyRefundsRow

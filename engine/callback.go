@@ -193,8 +193,8 @@ func (e *Engine) StripeEvent(ctx context.Context, payload []byte, signature stri
 	if errors.Is(err, orders.ErrNotFound) {
 		return nil
 	}
-	if err == nil && hint.RefundID != "" {
-		return e.onRefundEvent(ctx, &order, hint, secret)
+	if err == nil && (hint.RefundID != "" || order.Status == fsm.Completed && orders.CapturedLater(&order)) {
+		return e.onChargeEvent(ctx, &order, hint, secret)
 	}
 	if err != nil || !e.concerns(&order, hint, secret) {
 		return err

@@ -21,8 +21,9 @@ import (
 
 // ChargeOperation is what a request asks to be done to the charge of a completed order: its Verb says what.
 type ChargeOperation struct {
-	Amount  *decimal.Decimal // nil: the rest of the charge
-	Restock int32            // units to return to stock, of an order of one item
+	Amount  *decimal.Decimal // nil: all that is left, and always for a void
+	Final   bool             // of a capture: it voids the rest
+	Restock int32            // units that a refund returns to stock, of an order of one item
 
 	// Lines are what it is about, of an order with lines. Without an Amount, it is the sum of their amounts.
 	Lines []orders.LineUnits
@@ -31,26 +32,46 @@ type ChargeOperation struct {
 // demand is what a charge operation comes to, for an order as it is.
 type demand struct {
 	amount  decimal.Decimal
+	voided  *decimal.Decimal // of a capture: what it voids of the authorization; nil: more captures may follow
 	restock int32
 	lines   []orders.OperationLine
 	refusal string // why the order does not have its lines; empty: it has
 }
 
-func (c *ChargeOperation) of(o *orders.Order) demand {
+func (q *Request) demand(o *orders.Order) demand {
+	c := q.ChargeOperation
 	d := demand{restock: c.Restock}
 	if c.Lines != nil {
-		d.lines, d.refusal = orders.OperationLines(o, orders.OperationRefund, c.Lines)
+		d.lines, d.refusal = orders.OperationLines(o, string(q.Verb), c.Lines)
 		d.restock = orders.RestockOfLines(d.lines)
+	}
+	if d.refusal == orders.RefusedRefundTooLarge && q.Verb == orders.Capture {
+		d.refusal = orders.RefusedCaptureTooLarge
 	}
 	switch {
 	case c.Amount != nil:
 		d.amount = *c.Amount
 	case c.Lines != nil:
 		d.amount = orders.AmountOfLines(d.lines)
-	default:
+	case q.Verb == orders.Refund:
 		d.amount = orders.Refundable(o)
+	default:
+		d.amount = orders.Capturable(o)
+	}
+	if q.Verb == orders.Capture {
+		d.voided = c.voids(o, d.amount)
 	}
 	return d
+}
+
+// voids is what a capture of an amount voids. The last capture is final if nothing else is open: a provider that allows
+// only one capture accepts it.
+func (c *ChargeOperation) voids(o *orders.Order, amount decimal.Decimal) *decimal.Decimal {
+	rest, err := orders.Capturable(o).Sub(amount)
+	if err != nil || !c.Final && (!rest.IsZero() || orders.Capturing(o)) {
+		return nil
+	}
+	return &rest
 }
 
 // parts distinguish it from others with the same request id.
@@ -71,10 +92,14 @@ func (q *Request) aboutCharge() bool {
 // judgeChargeOperation judges a request that asks for a charge operation or settles one. The order does not change.
 func (e *Engine) judgeChargeOperation(o *orders.Order, q *Request) (*change, error) {
 	code := ""
-	if q.ChargeOperation != nil {
-		code = e.refundRefusal(o, q.ChargeOperation)
-	} else if !slices.ContainsFunc(orders.ChargeOperations(o), q.isOpen) {
+	switch {
+	case q.ChargeOperation == nil && !q.Open(o):
 		code = orders.RefusedNoRefund
+	case q.ChargeOperation == nil:
+	case q.Verb == orders.Refund:
+		code = e.refundRefusal(o, q)
+	default:
+		code = e.captureRefusal(o, q)
 	}
 	if code != "" {
 		return nil, &orders.NotApplicable{Verb: q.Verb, Code: code, Order: *o}
@@ -83,9 +108,9 @@ func (e *Engine) judgeChargeOperation(o *orders.Order, q *Request) (*change, err
 }
 
 // refundRefusal is the code why an order can't be refunded, or empty.
-func (e *core) refundRefusal(o *orders.Order, r *ChargeOperation) string {
+func (e *core) refundRefusal(o *orders.Order, q *Request) string {
 	p, known := e.policies.byVersion(o.Policy)
-	wants := r.of(o)
+	wants := q.demand(o)
 	switch {
 	case o.Status != fsm.Completed:
 		return orders.RefusedState
@@ -93,11 +118,31 @@ func (e *core) refundRefusal(o *orders.Order, r *ChargeOperation) string {
 		return wants.refusal
 	case wants.amount.Cmp(orders.Refundable(o)) > 0 || !wants.amount.IsPos():
 		return orders.RefusedRefundTooLarge
-	case o.Lines != nil && r.Restock > 0, // of which item?
+	case o.Lines != nil && q.ChargeOperation.Restock > 0, // of which item?
 		wants.restock > orders.Restockable(o, !known || !stepFor(p, o, fsm.Reserve).Executor.Remote()):
 		return orders.RefusedRestockTooLarge
 	case known && stepFor(p, o, fsm.Charge).Executor == policy.HTTP && stepFor(p, o, fsm.Charge).RefundURL == "":
 		return orders.RefusedNoRefundURL
+	}
+	return ""
+}
+
+// captureRefusal is the code why the charge of an order can't be captured or voided, or empty. What an open capture takes
+// is not known, so nothing voids the rest meanwhile.
+func (e *core) captureRefusal(o *orders.Order, q *Request) string {
+	p, known := e.policies.byVersion(o.Policy)
+	wants, how := q.demand(o), stepFor(p, o, fsm.Charge)
+	switch {
+	case o.Status != fsm.Completed || !orders.CapturedLater(o):
+		return orders.RefusedState
+	case wants.refusal != "":
+		return wants.refusal
+	case wants.amount.Cmp(orders.Capturable(o)) > 0 || !wants.amount.IsPos():
+		return orders.RefusedCaptureTooLarge
+	case (q.Verb == orders.Void || q.ChargeOperation.Final) && orders.Capturing(o):
+		return orders.RefusedCaptureOpen
+	case known && how.Executor == policy.HTTP && (how.CaptureURL == "" || how.VoidURL == ""):
+		return orders.RefusedNoCaptureURL
 	}
 	return ""
 }
@@ -110,9 +155,9 @@ func (e *Engine) operationsAfter(o *orders.Order, q *Request) []orders.ChargeOpe
 		if p, known := e.policies.byVersion(o.Policy); known && !stepFor(p, o, fsm.Charge).Executor.Remote() {
 			state = orders.OperationDone
 		}
-		wants := q.ChargeOperation.of(o)
+		wants := q.demand(o)
 		return append(operations, orders.ChargeOperation{
-			Number: int32(len(operations)) + 1, Kind: string(q.Verb), State: state, Amount: wants.amount, Restock: wants.restock, Lines: wants.lines,
+			Number: int32(len(operations)) + 1, Kind: string(q.Verb), State: state, Amount: wants.amount, Voided: wants.voided, Restock: wants.restock, Lines: wants.lines,
 			Reason: q.Reason, RequestID: q.RequestID, CreatedAt: e.now(),
 		})
 	}
@@ -120,9 +165,9 @@ func (e *Engine) operationsAfter(o *orders.Order, q *Request) []orders.ChargeOpe
 		SettledDone: orders.OperationDone, SettledRefused: orders.OperationFailed, SettledNotDone: orders.OperationPending,
 	}
 	for i := range operations {
-		if r := &operations[i]; r.Number == *q.Settle.ChargeOperation {
-			r.State, r.Reference = states[q.Settle.Outcome], cmp.Or(q.Settle.Reference, r.Reference)
-			r.Code, r.Detail = q.Settle.Code, q.Settle.Detail
+		if c := &operations[i]; c.Number == *q.Settle.ChargeOperation {
+			c.State, c.Reference = states[q.Settle.Outcome], cmp.Or(q.Settle.Reference, c.Reference)
+			c.Code, c.Detail = q.Settle.Code, q.Settle.Detail
 		}
 	}
 	return operations
@@ -136,7 +181,7 @@ const operationPoll = 250 * time.Millisecond
 func (e *Engine) followOperation(ctx context.Context, q *Request) (orders.Order, error) {
 	for try := 0; ; try++ {
 		order, err := e.readFor(ctx, q.OrderID)
-		if err != nil || q.Async || ctx.Err() != nil || !slices.ContainsFunc(orders.ChargeOperations(&order), q.isOpen) || e.stopping.Load() {
+		if err != nil || q.Async || ctx.Err() != nil || !q.Open(&order) || e.stopping.Load() {
 			return order, err
 		}
 		pg.Sleep(ctx, min(5*time.Millisecond<<min(try, 6), operationPoll))
@@ -144,13 +189,26 @@ func (e *Engine) followOperation(ctx context.Context, q *Request) (orders.Order,
 }
 
 // isOpen reports whether the request is about this operation and it is not settled.
-func (q *Request) isOpen(r orders.ChargeOperation) bool {
-	is := q.ChargeOperation != nil && r.RequestID == q.RequestID || q.Settle != nil && r.Number == *q.Settle.ChargeOperation
-	return is && !r.Settled()
+func (q *Request) isOpen(c orders.ChargeOperation) bool {
+	return q.isAbout(&c) && !c.Settled()
 }
 
-// onRefundEvent makes a refund due at once, if the event is signed for the account that charged the order.
-func (e *Engine) onRefundEvent(ctx context.Context, o *orders.Order, hint stripe.Hint, secret policy.Secret) error {
+// Open reports whether the request asks for a charge operation of the order, or settles one, that is not settled.
+func (q *Request) Open(o *orders.Order) bool {
+	return slices.ContainsFunc(orders.ChargeOperations(o), q.isOpen)
+}
+
+// isAbout reports whether the request asks for this operation or settles it.
+func (q *Request) isAbout(c *orders.ChargeOperation) bool {
+	if q.ChargeOperation != nil {
+		return c.RequestID == q.RequestID
+	}
+	return q.aboutCharge() && c.Number == *q.Settle.ChargeOperation && c.Kind == q.Settle.Kind
+}
+
+// onChargeEvent makes a refund due at once, or the open captures and voids of the charge, if the event is signed for the
+// account that charged the order. If the authorization has ended, the provider is asked about it.
+func (e *Engine) onChargeEvent(ctx context.Context, o *orders.Order, hint stripe.Hint, secret policy.Secret) error {
 	p, known := e.policies.byVersion(o.Policy)
 	if !known {
 		return orders.ErrUnavailable // so that Stripe retries: nothing else reports changes of a finished refund
@@ -160,10 +218,13 @@ func (e *Engine) onRefundEvent(ctx context.Context, o *orders.Order, hint stripe
 	}
 	found, err := e.query.ChargeOperationHint(ctx, db.ChargeOperationHintParams{OrderNo: o.OrderNo, Generation: hint.Generation, RequestID: hint.RefundID,
 		Executor: string(policy.Stripe)})
+	if err == nil && hint.Ended {
+		_, err = e.query.AuthorizationHint(ctx, db.AuthorizationHintParams{OrderNo: o.OrderNo, Generation: hint.Generation})
+	}
 	if len(found) > 0 {
 		e.chargeOperations.nudge()
 	}
-	return orders.Unavailable("heed an event of a refund", err)
+	return orders.Unavailable("heed an event of a charge", err)
 }
 
 // operationCall is a call for a claimed charge operation: the operation itself or a look-up.
@@ -220,11 +281,12 @@ func (e *remote) callProvider(c *operationCall) provider.Result {
 	if pool.exec == nil {
 		return provider.Retry{Code: "policy_unusable", Detail: pool.unusable.Error()}
 	}
-	c.how, c.exec, c.operation = pool.cfg, pool.exec, provider.Refund
-	if _, looks := c.exec.(provider.Looker); looks && (c.row.State != orders.OperationPending || c.keyOld(c.asked)) {
+	c.how, c.exec, c.operation = pool.cfg, pool.exec, provider.Operation(c.row.Kind)
+	_, looks := c.exec.(provider.Looker)
+	if c.asks() || looks && (c.row.State != orders.OperationPending || c.keyOld(c.asked)) {
 		c.operation = lookup
 	}
-	if c.expired(c.asked) {
+	if c.expired(c.asked) || c.asks() && !looks {
 		return attention{reason: outcomeUnknown}
 	}
 	ctx, cancel := context.WithTimeout(e.ctx, c.how.Timeout)
@@ -264,13 +326,33 @@ func (e *remote) performOperation(ctx context.Context, c *operationCall) provide
 // send sends the operation or looks it up. If the provider may have forgotten the key, not having seen it proves nothing.
 func (c *operationCall) send(ctx context.Context, request *provider.Call) provider.Result {
 	if c.operation != lookup {
-		return c.exec.Refund(ctx, request)
+		return c.exec.Operate(ctx, request)
 	}
 	result := c.exec.(provider.Looker).Lookup(ctx, request)
+	if c.asks() {
+		return c.ended(result)
+	}
 	if _, unseen := result.(provider.Retry); unseen && c.keyForgotten(request.Now()) {
 		return attention{reason: outcomeUnknown}
 	}
 	return result
+}
+
+// asks reports whether the operation asks whether the authorization has ended, and sends nothing.
+func (c *operationCall) asks() bool { return c.row.RequestID == "" }
+
+// ended is the result of the look-up of an authorization that should have ended: while the charge is as it was, it has
+// not. If it can't be captured any more, the rest is voided.
+func (c *operationCall) ended(charge provider.Result) provider.Result {
+	switch result := charge.(type) {
+	case provider.Done:
+		return provider.Refused{Code: "still_authorized", Detail: "the authorization has not ended yet"}
+	case provider.Refused:
+		return provider.Done{}
+	case provider.Retry:
+		return provider.InDoubt(result)
+	}
+	return charge
 }
 
 func (e *remote) operationRequest(ctx context.Context, row *db.ChargeOperationsClaimRow) (*provider.Call, error) {
@@ -278,8 +360,9 @@ func (e *remote) operationRequest(ctx context.Context, row *db.ChargeOperationsC
 	if err != nil {
 		return nil, err
 	}
-	request.Amount, request.Reference = row.Amount, or(row.Order.ChargeReference)
-	request.RefundID, request.Reason, request.RefundReference = row.RequestID, row.Reason, row.Reference
+	request.Amount, request.Final, request.Reference = row.Amount, row.Final, or(row.Order.ChargeReference)
+	request.OperationKind, request.OperationID = provider.Operation(row.Kind), row.RequestID
+	request.OperationReference, request.Reason = row.Reference, row.Reason
 	request.RefundLines = row.Lines
 	return request, nil
 }
@@ -287,11 +370,11 @@ func (e *remote) operationRequest(ctx context.Context, row *db.ChargeOperationsC
 // expired reports whether the provider may have forgotten the key of an operation that was sent. Sending it again could
 // have its effect twice.
 func (c *operationCall) expired(now time.Time) bool {
-	return c.operation == provider.Refund && c.keyForgotten(now)
+	return c.operation != lookup && c.keyForgotten(now)
 }
 
 // keyForgotten reports whether the provider may have forgotten the key. Stripe finds refunds of any age by their
-// metadata.
+// metadata, and an intent that is captured or canceled stays so.
 func (c *operationCall) keyForgotten(now time.Time) bool {
 	return c.how.Executor != policy.Stripe && c.keyOld(now)
 }

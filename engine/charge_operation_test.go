@@ -128,7 +128,7 @@ func (s *shop) compare(t *testing.T) {
 	t.Helper()
 	installation := uuid.MustParse(value[string](t, s.Pool, `SELECT id::text FROM installation`))
 	at := &books.Provider{URLs: []string{s.urls.Replace("SIM")}, Key: func(sent books.Sent) (string, bool) {
-		c := provider.Call{Installation: installation, OrderID: sent.OrderID, Step: sent.Step, Generation: sent.Generation, RefundID: sent.RefundID}
+		c := provider.Call{Installation: installation, OrderID: sent.OrderID, Step: sent.Step, Generation: sent.Generation, OperationKind: provider.Operation(sent.OperationKind), OperationID: sent.OperationID}
 		if s.stripe {
 			return stripe.EffectKey(&c), true
 		}
@@ -160,7 +160,7 @@ func TestRefunds(t *testing.T) {
 			o := s.asks(t, "rest", "")
 			s.refundsAre(t, o, "1 done 12.50, 2 done 87.49")
 			s.refundRefused(t, orders.RefusedRefundTooLarge, "", 0)
-			if o.Status != "completed" || orders.Refunded(&o).String() != "99.99" || len(orders.AllowedActions(&o)) > 0 {
+			if o.Status != "completed" || orders.Totals(&o).Refunded.String() != "99.99" || len(orders.AllowedActions(&o)) > 0 {
 				t.Errorf("%s, allowed %q", brief(o), orders.AllowedActions(&o))
 			}
 			if asked := value[string](t, s.Pool, `SELECT string_agg(concat_ws(' ', actor, reason, request_id), ', ' ORDER BY seq) FROM books.transitions WHERE verb = 'refund'`); asked != "ann broken first, ann broken rest" {
@@ -357,7 +357,7 @@ func TestRefundIsSettledByAPerson(t *testing.T) {
 			s.openRefunds(t, 1)
 			s.provider.says("charge/refund: done")
 			q := engine.Request{Verb: orders.StepResult, OrderID: "o", Actor: "ann", Reason: "seen to it", RequestID: "settle",
-				Settle: &engine.Settled{Step: "charge", ChargeOperation: new(int32(1)), Outcome: outcome}}
+				Settle: &engine.Settled{Step: "charge", Kind: orders.OperationRefund, ChargeOperation: new(int32(1)), Outcome: outcome}}
 			for range 2 { // it comes again
 				s.do(t, q)
 			}

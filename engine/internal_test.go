@@ -125,7 +125,7 @@ func (c caller) Do(context.Context, *provider.Call) provider.Result {
 	return provider.Done{}
 }
 
-func (c caller) Refund(context.Context, *provider.Call) provider.Result {
+func (c caller) Operate(context.Context, *provider.Call) provider.Result {
 	c()
 	return provider.Done{}
 }

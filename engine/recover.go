@@ -192,6 +192,9 @@ func (e *Engine) startDue() {
 	if due.ChargeOperations {
 		e.chargeOperations.nudge()
 	}
+	if due.Authorizations {
+		e.endAuthorizations()
+	}
 	if due.Deadlines {
 		e.expire()
 	}
@@ -204,6 +207,15 @@ func (e *Engine) expire() {
 		e.log.Warn("look for expired orders", "error", err)
 	}
 	e.Stats.Expired.Add(int64(len(rows)))
+}
+
+// endAuthorizations warns of authorizations that are about to end, and has the provider asked about those that should
+// have ended.
+func (e *Engine) endAuthorizations() {
+	if _, err := e.query.AuthorizationsEnding(e.ctx, expiredMost); err != nil {
+		e.log.Warn("look for authorizations that end", "error", err)
+	}
+	e.chargeOperations.nudge()
 }
 
 // askForPermits finds keys with free permits that were not granted.

@@ -208,6 +208,14 @@ func (e *remote) callOf(ctx context.Context, r *run) (*provider.Call, error) {
 		return nil, err
 	}
 	request.Number = c.number
+	if c.operation == provider.Do && c.step == fsm.Charge {
+		request.CaptureLater = c.pool.cfg.Capture == policy.CaptureLater
+	}
+	if c.operation == provider.Do && c.step != fsm.Charge {
+		if err := e.addCharge(ctx, request, o); err != nil {
+			return nil, err
+		}
+	}
 	switch {
 	case c.operation == provider.Undo:
 		request.Reference = c.undoReference
@@ -221,6 +229,27 @@ func (e *remote) callOf(ctx context.Context, r *run) (*provider.Call, error) {
 		request.Reference = r.preflight.own.reference
 	}
 	return request, nil
+}
+
+// addCharge adds what a later step may want to know about the charge of a provider. Stripe's has no key of ours. An order
+// that was taken over does not have its effects, and every call with a key must have the same body, so they are read.
+func (e *remote) addCharge(ctx context.Context, request *provider.Call, o *orders.Order) error {
+	p, known := e.policies.byVersion(o.Policy)
+	if !known || !stepFor(p, o, fsm.Charge).Executor.Remote() {
+		return nil
+	}
+	if stepFor(p, o, fsm.Charge).Executor != policy.Stripe {
+		request.ChargeKey = request.KeyOfCharge()
+	}
+	if o.ChargedAt == nil {
+		read, err := e.Orders.Get(ctx, o.OrderID)
+		if err != nil {
+			return err
+		}
+		o.ChargedAt, o.ChargeReference = read.ChargedAt, read.ChargeReference
+	}
+	request.ChargeReference = or(o.ChargeReference)
+	return nil
 }
 
 // requestFor is what all requests about a step of one generation of an order have in common.

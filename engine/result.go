@@ -30,8 +30,13 @@ type resultKey struct {
 	executor policy.Executor
 
 	capture                  string // these four as in ledger.Results
+	captureWithin            time.Duration
 	sells, doubted, consumes bool
 }
+
+// captureNotice is how long before the end of an authorization the history says that it ends. It is shorter for short
+// authorizations.
+const captureNotice = 24 * time.Hour
 
 // answersMost is the maximum number of results in one statement. PostgreSQL joins them to their rows with a nested
 // loop, so four batches of 128 are four times as fast as one of 512.
@@ -58,8 +63,8 @@ func (e *remote) resultKey(r *run) resultKey {
 	if how.Executor.Remote() {
 		key.executor = how.Executor
 	}
-	if c.step == fsm.Charge && how.Capture == policy.CaptureOnConfirm {
-		key.capture = how.Capture
+	if c.step == fsm.Charge && (how.Capture == policy.CaptureOnConfirm || how.Capture == policy.CaptureLater) {
+		key.capture, key.captureWithin = how.Capture, how.CaptureWithin
 	}
 	key.doubted = c.refusedInDoubt()
 	key.sells = !p.Reserve.Executor.Remote()
@@ -150,13 +155,14 @@ func (e *remote) commitMove(with permits, key resultKey, runs []*run) {
 	defer with.freeUnused()
 	statement := func(ctx context.Context, q *db.Queries, s ledger.Batch) ([]ledger.Moved, error) {
 		return ledger.SaveResults(ctx, q, ledger.Results{
-			Batch: s, Outcome: key.outcome, Step: key.step, Executor: string(key.executor), Capture: key.capture,
+			Batch: s, Outcome: key.outcome, Step: key.step, Executor: string(key.executor), Capture: key.capture, CaptureWithin: key.captureWithin, CaptureDue: key.captureWithin - min(key.captureWithin/4, captureNotice),
 			Sells: key.sells, Doubted: key.doubted, Consumes: key.consumes,
 			Begins: with.pool != nil, Call: with.leastLease(), Lease: with.lease(), Of: results,
 		})
 	}
 	for _, r := range e.move(mover{statement: statement, outcome: key.outcome, ifLocked: toHot}, runs) {
 		r.applyResult()
+		r.complete = r.complete && key.capture == "" // the order shows what can be captured
 		if with.pool != nil && !r.status().Undoing() {
 			with.use(r)
 			now := e.now()

@@ -37,7 +37,7 @@ type Request struct {
 	Generation      *int32           // Retry: apply only if the order is still at this generation
 	PaymentMethod   string           // Retry: a new payment method for a failed order; empty: as before
 	Settle          *Settled         // StepResult
-	ChargeOperation *ChargeOperation // Refund
+	ChargeOperation *ChargeOperation // Refund, Capture and Void
 	Dispute         *Dispute         // with the verb of Dispute.Verb
 }
 
@@ -47,6 +47,7 @@ type Settled struct {
 	Step            fsm.Step
 	Generation      *int32 // the generation of the late effect
 	ChargeOperation *int32 // its number
+	Kind            string // of the charge operation
 	Outcome         string // SettledDone, SettledRefused or SettledNotDone
 	Reference       string // SettledDone: the provider's reference
 	Code, Detail    string // otherwise: the reason
@@ -179,6 +180,9 @@ func (q *Request) fingerprint() []byte {
 	}
 	if r := q.ChargeOperation; r != nil {
 		parts = append(parts, r.parts()...)
+		if q.Verb == orders.Capture {
+			parts = append(parts, strconv.FormatBool(r.Final))
+		}
 	}
 	return fingerprint(parts...)
 }
@@ -196,6 +200,9 @@ func (q *Request) fingerprintNames() []string {
 	}
 	if q.ChargeOperation != nil {
 		names = append(names, "amount", "restock", "lines")
+		if q.Verb == orders.Capture {
+			names = append(names, "final")
+		}
 	}
 	return names
 }
@@ -403,7 +410,7 @@ func changeOf(row *orders.Order, q *Request) *change {
 		if !orders.HeldFor(row, fsm.HoldPaused) { // else the answer waits for the end of the pause
 			c.resume()
 		}
-	case orders.Refund: // see judgeChargeOperation
+	case orders.Refund, orders.Capture, orders.Void: // see judgeChargeOperation
 	}
 	return c
 }
@@ -508,11 +515,12 @@ func (e *Engine) ask(ctx context.Context, o *orders.Order, q *Request, c *change
 			Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: db.Optional(q.OnBehalfOf), Reason: db.Optional(q.Reason),
 			RequestID: db.Optional(q.RequestID), Fingerprint: q.fingerprint()})
 		return writtenOrders(rows), err
-	case q.Verb == orders.Refund:
-		wants := q.ChargeOperation.of(o)
+	case q.ChargeOperation != nil:
+		wants := q.demand(o)
 		rows, err := e.query.ChargeOperationAsk(ctx, db.ChargeOperationAskParams{
-			OrderNo: o.OrderNo, Seq: o.Seq, Amount: wants.amount, Restock: db.Optional(wants.restock), Lines: orders.FormatOperationLines(wants.lines),
-			Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: db.Optional(q.OnBehalfOf), Reason: db.Optional(q.Reason),
+			OrderNo: o.OrderNo, Seq: o.Seq, Amount: wants.amount, Voided: db.Optional(wants.voided), Restock: db.Optional(wants.restock),
+			Lines: orders.FormatOperationLines(wants.lines),
+			Verb:  string(q.Verb), Actor: q.Actor, OnBehalfOf: db.Optional(q.OnBehalfOf), Reason: db.Optional(q.Reason),
 			RequestID: db.Optional(q.RequestID), Fingerprint: q.fingerprint()})
 		return writtenOrders(rows), err
 	case q.aboutCharge():

@@ -53,6 +53,8 @@ var rules = map[string]rule{
 	"rejectOrder":       needs(access.Approve),
 	"settleStepOfOrder": needs(access.Settle),
 	"refundOrder":       needs(access.Operate),
+	"captureOrder":      needs(access.Operate),
+	"voidOrder":         needs(access.Operate),
 	"recordDispute":     needs(access.Operate),
 
 	"applyBulkVerb": needs(access.Operate, access.Approve, access.Settle), // and the role of the verb

@@ -96,7 +96,7 @@ func (s *server) readRefunds(ctx context.Context, q *sent[bulkBody], b *engine.B
 		return err
 	}
 	if b.RequestID == "" {
-		return refundWithoutID()
+		return operationWithoutID()
 	}
 	b.ChargeOperation, b.Refunds = &engine.ChargeOperation{}, map[string]*engine.ChargeOperation{}
 	for _, r := range q.body.Refunds {
@@ -226,7 +226,7 @@ type bulkVerb string
 // Schema lists them.
 func (bulkVerb) Schema(r huma.Registry) *huma.Schema {
 	s := &huma.Schema{Type: huma.TypeString, Description: "What to do with the orders."}
-	for _, verb := range orders.Verbs {
+	for _, verb := range orders.BulkVerbs {
 		s.Enum = append(s.Enum, string(verb))
 	}
 	s.PrecomputeMessages()

@@ -43,6 +43,8 @@ var onceDone = map[string]done{
 	"rejectOrder":            {prepare: waitingFor("approval", "pending"), count: ofVerb},
 	"settleStepOfOrder":      {prepare: inDoubt, count: ofVerb},
 	"refundOrder":            {prepare: sold, count: `SELECT count(*) FROM books.refunds WHERE order_id = $1`},
+	"captureOrder":           {prepare: authorized, count: `SELECT count(*) FROM books.captures WHERE order_id = $1`},
+	"voidOrder":              {prepare: authorized, count: `SELECT count(*) FROM books.captures WHERE order_id = $1`},
 	"recordDispute":          {prepare: sold, count: `SELECT count(*) FROM books.disputes WHERE order_id = $1`},
 	"applyBulkVerb":          {prepare: waitingFor("attention", "charging"), count: ofVerb},
 	"setInventory":           {count: ofStock},
@@ -80,6 +82,12 @@ func inDoubt(t *testing.T, b *bundle, name string) {
 func sold(t *testing.T, b *bundle, name string) {
 	t.Helper()
 	b.process(t, payload(t, theServer().operationAt("POST /api/orders/process"), name)).wantStatus(t, http.StatusOK)
+}
+
+func authorized(t *testing.T, b *bundle, name string) {
+	t.Helper()
+	sold(t, b, name)
+	b.exec(t, `UPDATE charges SET capture = 'later', executor = 'simulator' WHERE order_no = (SELECT order_no FROM orders WHERE order_id = $1)`, name)
 }
 
 func inStock(t *testing.T, b *bundle, name string) {

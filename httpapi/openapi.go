@@ -240,8 +240,11 @@ func (s *server) publish() {
 		accepted(document.Paths[verbPath(verb)].Post)
 	}
 	streams(document.Paths[processOperation.Path].Post, document.Components.Schemas)
-	refund := document.Paths[refundOperation.Path].Post.Responses
-	refund["200"].Description, refund["202"].Description = "The refund has succeeded or failed.", "The refund is open; Pawl continues it."
+	for _, op := range []huma.Operation{refundOperation, captureOperation, voidOperation} {
+		responses, name := document.Paths[op.Path].Post.Responses, strings.TrimSuffix(op.OperationID, "Order")
+		responses["200"].Description = "The " + name + " has succeeded or failed."
+		responses["202"].Description = "The " + name + " is open; Pawl continues it."
+	}
 	for _, op := range s.documented {
 		explain(op)
 		ignoreUnknown(document.Components, op)

@@ -38,7 +38,7 @@ type order struct {
 	ResumesAt      *time.Time `json:"resumesAt,omitempty" doc:"When a held order continues at the latest. Absent if it waits for a person, or for another order with its concurrency key."`
 	StopRequested  *string    `json:"stopRequested,omitempty" enum:"cancel,pause,deadline" doc:"A requested stop of the order."`
 	Failure        *failure   `json:"failure,omitempty" doc:"Why the order failed, or is being undone."`
-	AllowedActions []string   `json:"allowedActions" nullable:"false" doc:"The verbs that currently apply to the order, or to a refund of it." example:"[\"cancel\"]"`
+	AllowedActions []string   `json:"allowedActions" nullable:"false" doc:"The verbs that currently apply to the order, or to a refund, capture or void of it." example:"[\"cancel\"]"`
 	DryRun         bool       `json:"dryRun,omitempty" doc:"True for a dry run: nothing was done. The order is as the verb would leave it; its seq is the current one."`
 	IgnoredFields  []string   `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that had no effect: unknown ones, and metadata if the stored metadata differs."`
 }
@@ -58,6 +58,12 @@ type OrderTerms struct {
 	Action        object     `json:"action,omitempty" doc:"What the customer must do, as the provider described it."`
 	Refunded      string     `json:"refunded,omitempty" pattern:"^[0-9]+([.][0-9]+)?$" doc:"The sum of the refunds that succeeded, as a decimal. Absent if no refund was requested."`
 	Refunds       []refund   `json:"refunds,omitempty" nullable:"false" doc:"The requested refunds, oldest first."`
+	Authorized    string     `json:"authorized,omitempty" pattern:"^[0-9]+([.][0-9]+)?$" doc:"What the charge authorized, as a decimal. Absent, like the next five, unless the policy has capture: later."`
+	Captured      string     `json:"captured,omitempty" pattern:"^[0-9]+([.][0-9]+)?$" doc:"The sum of the captures that succeeded."`
+	Voided        string     `json:"voided,omitempty" pattern:"^[0-9]+([.][0-9]+)?$" doc:"The part of the authorization that was given up or has ended."`
+	CaptureBy     *time.Time `json:"captureBy,omitempty" doc:"When the authorization ends, as far as the policy says. Absent if nothing is left to capture."`
+	Captures      []capture  `json:"captures,omitempty" nullable:"false" doc:"The requested captures, oldest first."`
+	Voids         []capture  `json:"voids,omitempty" nullable:"false" doc:"The requested voids, oldest first. One without requestId asks the provider whether the authorization has ended."`
 	Disputes      []dispute  `json:"disputes,omitempty" nullable:"false" doc:"What was reported about disputes of the charge, oldest first."`
 }
 
@@ -89,6 +95,28 @@ type refund struct {
 	Reference  string              `json:"reference,omitempty" doc:"The provider's name for the refund."`
 	Code       string              `json:"code,omitempty" doc:"Why it is not done, for programs. step_result: a person reported the outcome."`
 	Detail     string              `json:"detail,omitempty" doc:"Why it is not done, for people."`
+}
+
+// capture is a requested capture or void.
+type capture struct {
+	Number     int32      `json:"number" minimum:"1" doc:"Its number, over all refunds, captures and voids of the order."`
+	State      string     `json:"state" enum:"pending,in_doubt,accepted,done,failed" doc:"pending: not done yet. in_doubt: it was sent, and the outcome is unknown. accepted: the provider will do it. done and failed are final."`
+	Amount     string     `json:"amount" pattern:"^[0-9]+([.][0-9]+)?$" doc:"A decimal." example:"12.50"`
+	Final      bool       `json:"final,omitempty" doc:"The capture voids what it leaves of the authorization."`
+	Reason     string     `json:"reason,omitempty"`
+	RequestID  string     `json:"requestId,omitempty"`
+	CreatedAt  time.Time  `json:"createdAt"`
+	FinishedAt *time.Time `json:"finishedAt,omitempty" doc:"When it succeeded or failed."`
+	Reference  string     `json:"reference,omitempty" doc:"The provider's name for it."`
+	Code       string     `json:"code,omitempty" doc:"Why it is not done, for programs. step_result: a person reported the outcome."`
+	Detail     string     `json:"detail,omitempty" doc:"Why it is not done, for people."`
+}
+
+func captureOf(c *orders.ChargeOperation) capture {
+	return capture{
+		Number: c.Number, State: c.State, Amount: c.Amount.String(), Final: c.Voided != nil, Reason: c.Reason, RequestID: c.RequestID,
+		CreatedAt: c.CreatedAt.UTC(), FinishedAt: utc(c.FinishedAt), Reference: c.Reference, Code: c.Code, Detail: c.Detail,
+	}
 }
 
 type steps struct {
@@ -128,10 +156,12 @@ type transition struct {
 
 // call is one call of a remote step.
 type call struct {
-	Call       int32      `json:"call" doc:"Number of the call, over all steps of the order. Negative for refunds and undos of late effects, which do not move the order."`
+	Call       int32      `json:"call" doc:"Number of the call, over all steps of the order. Negative for refunds, captures, voids and undos of late effects, which do not move the order."`
 	Step       string     `json:"step" enum:"charge,reserve,confirm"`
-	Operation  string     `json:"operation" enum:"do,undo,lookup,refund"`
-	Refund     int32      `json:"refund,omitempty" minimum:"1" doc:"Number of the refund."`
+	Operation  string     `json:"operation" enum:"do,undo,lookup,refund,capture,void"`
+	Refund     int32      `json:"refund,omitempty" minimum:"1" doc:"Number of the refund, if the call is about one."`
+	Capture    int32      `json:"capture,omitempty" minimum:"1" doc:"Number of the capture."`
+	Void       int32      `json:"void,omitempty" minimum:"1" doc:"Number of the void."`
 	Generation int32      `json:"generation" minimum:"0" doc:"The generation of the order."`
 	Route      string     `json:"route,omitempty" doc:"Provider of the charge that was called, by its name in the policy. Absent if there is only one."`
 	Policy     *int32     `json:"policy,omitempty" minimum:"1"`
@@ -203,9 +233,8 @@ func termsOf(row *orders.Order) *OrderTerms {
 		Policy: row.Policy, Route: row.Route, CustomerID: row.CustomerID, StartAt: utc(row.StartAt), CompleteBy: utc(row.CompleteBy),
 		ReservedUntil: utc(row.ReservedUntil), InDoubt: row.InDoubtSince != nil, Action: object(compact(row.Action)),
 	}
-	if row.ChargeOperationList != nil {
-		refunds := orders.ChargeOperations(row)
-		terms.Refunds, terms.Refunded = each(refunds, refundOf), orders.Refunded(row).String()
+	if row.ChargeOperationList != nil || row.ChargeCapture != nil {
+		terms.addCharge(row)
 	}
 	if row.DisputeList != nil {
 		terms.Disputes = each(orders.Disputes(row), disputeOf)
@@ -217,6 +246,23 @@ func termsOf(row *orders.Order) *OrderTerms {
 		terms.ApprovalUntil = utc(until)
 	}
 	return terms
+}
+
+// addCharge adds what was done to the charge since it was made.
+func (t *OrderTerms) addCharge(row *orders.Order) {
+	totals := orders.Totals(row)
+	if refunds := orders.ChargeOperations(row, orders.OperationRefund); len(refunds) > 0 {
+		t.Refunds, t.Refunded = each(refunds, refundOf), totals.Refunded.String()
+	}
+	if !orders.CapturedLater(row) {
+		return
+	}
+	t.Captures = each(orders.ChargeOperations(row, orders.OperationCapture), captureOf)
+	t.Voids = each(orders.ChargeOperations(row, orders.OperationVoid), captureOf)
+	t.Authorized, t.Captured, t.Voided = row.Amount.String(), totals.Captured.String(), totals.Voided.String()
+	if row.RefundedAt == nil && !(row.Status == fsm.Completed && orders.Capturable(row).IsZero()) {
+		t.CaptureBy = utc(row.CaptureBy)
+	}
 }
 
 func utc(t *time.Time) *time.Time {
@@ -275,9 +321,18 @@ func refundOf(r *orders.ChargeOperation) refund {
 	}
 }
 
+// numberOf is the number of the charge operation of a kind that a call is about, or 0.
+func numberOf(row *db.CallsOfRow, kind string) int32 {
+	if row.Kind != kind {
+		return 0
+	}
+	return or(row.ChargeOperation, 0)
+}
+
 func callOf(row *db.CallsOfRow) call {
 	return call{
-		Call: row.Call, Step: row.Step, Operation: row.Operation, Refund: or(row.ChargeOperation, 0), Generation: row.Generation,
+		Call: row.Call, Step: row.Step, Operation: row.Operation, Generation: row.Generation,
+		Refund: numberOf(row, orders.OperationRefund), Capture: numberOf(row, orders.OperationCapture), Void: numberOf(row, orders.OperationVoid),
 		Policy: row.Policy, Route: or(row.Route, ""), Fence: row.Fence,
 		StartedAt: row.StartedAt.UTC(), FinishedAt: utc(row.FinishedAt), Outcome: or(row.Outcome, ""), Fenced: or(row.Fenced, false),
 		Code: or(row.Code, ""), Detail: or(row.Detail, ""), Reference: or(row.Reference, ""), UndoOpen: row.UndoOpen,

@@ -24,7 +24,7 @@ type problem struct {
 	Detail         string       `json:"detail,omitempty" doc:"What happened this time."`
 	Errors         []fieldError `json:"errors,omitempty" nullable:"false" doc:"What is wrong with the request, field by field."`
 	Order          *order       `json:"order,omitempty" doc:"The order, if it is the reason."`
-	AllowedActions []string     `json:"allowedActions,omitempty" nullable:"false" doc:"The verbs that currently apply to the order, or to a refund of it."`
+	AllowedActions []string     `json:"allowedActions,omitempty" nullable:"false" doc:"The verbs that currently apply to the order, or to a refund, capture or void of it."`
 	IgnoredFields  []string     `json:"ignoredFields,omitempty" nullable:"false" doc:"With invalid_input: unknown fields of the request."`
 	NextCursor     string       `json:"nextCursor,omitempty" doc:"With cursor_expired: where to continue."`
 	Cell           string       `json:"cell,omitempty" doc:"With other_cell: the cell of the order, such as 1/4 for the second of four."`
@@ -297,6 +297,17 @@ var kinds = []kind{
 		Title: "The refund exceeds what is left of the charge, or of a line.",
 		Advice: "All refunds that have not failed count, including pending ones and those in doubt. The problem " +
 			"contains the order with its refunds. To refund all that is left, omit the amount."},
+	{Code: "capture_too_large", Status: http.StatusConflict, matches: refused(orders.RefusedCaptureTooLarge),
+		Title: "The capture exceeds what is left of the authorization.",
+		Advice: "All captures and voids that have not failed count, including pending ones and those in doubt. The problem " +
+			"contains the order with its captures. To capture all that is left, omit the amount."},
+	{Code: "capture_open", Status: http.StatusConflict, matches: refused(orders.RefusedCaptureOpen),
+		Title: "The rest can't be voided while a capture or void is open.",
+		Advice: "What an open capture takes is not known yet. Wait until it has succeeded or failed; if it is in doubt, " +
+			"settle it by a step-result."},
+	{Code: "no_capture_url", Status: http.StatusConflict, matches: refused(orders.RefusedNoCaptureURL),
+		Title:  "The policy of the order has no captureUrl or voidUrl for its charge.",
+		Advice: "An order keeps the policy that it started with. Capture or void this order at the provider."},
 	{Code: "restock_too_large", Status: http.StatusConflict, matches: refused(orders.RefusedRestockTooLarge),
 		Title: "The restock exceeds the units that the order took from this stock.",
 		Advice: "The restocks of all refunds of the order count. Units that another system reserved were not taken " +
@@ -305,8 +316,8 @@ var kinds = []kind{
 		Title:  "The policy of the order has no refundUrl for its charge.",
 		Advice: "An order keeps the policy that it started with. Refund this order at the provider, and add a refundUrl to the charge for new orders."},
 	{Code: "no_refund", Status: http.StatusConflict, matches: refused(orders.RefusedNoRefund),
-		Title:  "There is no open refund with this number.",
-		Advice: "The refund does not exist, or has already succeeded or failed. To repeat a failed refund, request a new one with a new requestId."},
+		Title:  "There is no open refund, capture or void with this number.",
+		Advice: "It does not exist, or has already succeeded or failed. To repeat a failed one, request a new one with a new requestId."},
 	{Code: "not_applicable", Status: http.StatusConflict, matches: as[*orders.NotApplicable],
 		Title:  "The verb is not allowed in the order's current state.",
 		Advice: "The problem contains the order and the verbs that are allowed."},

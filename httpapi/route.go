@@ -164,7 +164,7 @@ func patternsOf(documented string) (patterns []string) {
 	if !bulk {
 		return []string{documented}
 	}
-	for _, verb := range orders.Verbs {
+	for _, verb := range orders.BulkVerbs {
 		patterns = append(patterns, method+bulkPath+string(verb))
 	}
 	return patterns

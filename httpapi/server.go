@@ -176,6 +176,8 @@ func (s *server) routes() {
 	postVerb[VerbBody](s, rejectOperation, orders.Reject)
 	postVerb[stepResultBody](s, stepResultOperation, orders.StepResult)
 	postBody[verbRequest[refundBody], orderAnswer](s, refundOperation, nil, s.refund)
+	postBody[verbRequest[captureBody], orderAnswer](s, captureOperation, nil, s.capture)
+	postBody[verbRequest[voidBody], orderAnswer](s, voidOperation, nil, s.void)
 	postBody[verbRequest[disputeBody], orderAnswer](s, recordDisputeOperation, nil, s.recordDispute)
 	s.bound(bulkOperation, s.lists)
 	post[bulkRequest, plainAnswer[bulkOutcome]](s, bulkOperation, s.bulk)

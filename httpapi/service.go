@@ -175,6 +175,7 @@ type verificationMoney struct {
 	Charged    string `json:"charged" doc:"Their sum, as a decimal." example:"99.99"`
 	Refunded   string `json:"refunded" doc:"The sum refunded, as a decimal."`
 	Authorized string `json:"authorized" doc:"Authorized and not captured yet."`
+	Voided     string `json:"voided" doc:"Authorized by completed orders, and given up or ended."`
 	Kept       string `json:"kept" doc:"Captured and not refunded."`
 }
 

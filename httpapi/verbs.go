@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -14,10 +15,10 @@ import (
 	"pawl/internal/orders"
 )
 
-// verbPath is the path of a verb. One order can have many refunds.
+// verbPath is the path of a verb. One order can have many refunds and captures.
 func verbPath(verb orders.Verb) string {
 	path := "/api/orders/{orderId}/" + string(verb)
-	if verb == orders.Refund {
+	if verb == orders.Refund || verb == orders.Capture {
 		path += "s"
 	}
 	return path
@@ -30,7 +31,7 @@ func verbOperation(verb orders.Verb, summary, description string) huma.Operation
 		Summary: summary,
 		Description: description + " Waits and responds as for processing. If the verb does not apply, the response is 409 with the verbs that do. " +
 			"A repeated request with the same requestId has no further effect.",
-	}, "not_found", "not_applicable", "refund_too_large", "restock_too_large", "no_refund_url", "no_refund",
+	}, "not_found", "not_applicable", "refund_too_large", "capture_too_large", "capture_open", "no_capture_url", "restock_too_large", "no_refund_url", "no_refund",
 		"confirm_in_doubt", "outcome_unknown", "still_undoing", "policy_switch_refused", "busy", "already_answered",
 		"no_late_undo", "not_called", "other_step",
 		"other_generation", "retried_before", "payment_method_in_use", "own_order",
@@ -64,7 +65,7 @@ var (
 	stepResultOperation = verbOperation(orders.StepResult, "Report the outcome of a step",
 		"Settles a step whose outcome is unknown, or that waits for a callback or a retry, after a person has looked at the provider. "+
 			"The order continues as if the provider had reported it. While the step is in progress, the response is 409. "+
-			"With a refund number, it settles that refund; not_done sends it again. "+
+			"With the number of a refund, capture or void, it settles that; not_done sends it again. "+
 			"With a generation, it closes the open undo of a late effect that was undone by hand; "+
 			"the order itself does not change, and may have ended.")
 )
@@ -101,6 +102,8 @@ func (b retryBody) tell(q *engine.Request) {
 type stepResultBody struct {
 	Step       string `json:"step" enum:"charge,reserve,confirm" doc:"The step that the order is performing or undoing."`
 	Refund     *int32 `json:"refund,omitempty" minimum:"1" maximum:"2147483647" doc:"Report the outcome of this open refund, not of the order's current step. The step must be charge."`
+	Capture    *int32 `json:"capture,omitempty" minimum:"1" maximum:"2147483647" doc:"Likewise of this open capture."`
+	Void       *int32 `json:"void,omitempty" minimum:"1" maximum:"2147483647" doc:"Likewise of this open void. For one without requestId, done says that the authorization has ended."`
 	Generation *int32 `json:"generation,omitempty" minimum:"0" maximum:"2147483647" doc:"Close the open undo of a late effect of the step in this generation, instead of settling the order's current step. The outcome must be done: it was undone by hand."`
 	Outcome    string `json:"outcome" enum:"done,refused,not_done" doc:"Of the step, or of its undo if the order is being undone. done: it has taken effect. refused: it has not, and never will. not_done: it has not, and may be tried again."`
 	Reference  string `json:"reference,omitempty" minLength:"1" maxLength:"255" doc:"The provider's name for the effect."`
@@ -114,14 +117,40 @@ func (b stepResultBody) asks() VerbBody { b.VerbBody.Reason = b.Reason; return b
 
 func (b stepResultBody) tell(q *engine.Request) {
 	q.Settle = &engine.Settled{
-		Step: fsm.Step(b.Step), Outcome: b.Outcome, Reference: b.Reference, Code: b.Code, Detail: b.Detail, Generation: b.Generation, ChargeOperation: b.Refund,
+		Step: fsm.Step(b.Step), Outcome: b.Outcome, Reference: b.Reference, Code: b.Code, Detail: b.Detail, Generation: b.Generation,
 	}
+	q.Settle.Kind, q.Settle.ChargeOperation = b.operation()
+}
+
+// operation is the kind and number of the charge operation to settle.
+func (b *stepResultBody) operation() (kind string, number *int32) {
+	switch {
+	case b.Refund != nil:
+		return orders.OperationRefund, b.Refund
+	case b.Capture != nil:
+		return orders.OperationCapture, b.Capture
+	case b.Void != nil:
+		return orders.OperationVoid, b.Void
+	}
+	return "", nil
+}
+
+func numbersOf(given ...*int32) (n int) {
+	for _, number := range given {
+		if number != nil {
+			n++
+		}
+	}
+	return n
 }
 
 // check rejects combinations of fields.
 func (b *stepResultBody) check(d *decoder) {
-	if b.Refund != nil && b.Step != "" && (b.Step != string(fsm.Charge) || b.Generation != nil) {
-		d.fault("/refund", "not_a_charge", "requires the step charge and no generation")
+	if kind, number := b.operation(); number != nil && b.Step != "" && (b.Step != string(fsm.Charge) || b.Generation != nil) {
+		d.fault("/"+kind, "not_a_charge", "requires the step charge and no generation")
+	}
+	if numbersOf(b.Refund, b.Capture, b.Void) > 1 {
+		d.fault("/void", "not_alone", "only one of refund, capture and void can be given")
 	}
 	if b.Generation != nil && b.Outcome != "" && b.Outcome != engine.SettledDone {
 		d.fault("/outcome", "not_done", "must be done if a generation is given: an undo is closed once it was done by hand")
@@ -129,7 +158,7 @@ func (b *stepResultBody) check(d *decoder) {
 }
 
 // decidingNames are the fields of verbs whose misspelling would change what is done.
-var decidingNames = []string{"generation", "outcome", "paymentMethod", "policy", "refund", "step"}
+var decidingNames = []string{"capture", "generation", "outcome", "paymentMethod", "policy", "refund", "step", "void"}
 
 func checkVerb[B any](d *decoder, body *B) {
 	d.refuseMisspelled(decidingNames...)
@@ -171,7 +200,7 @@ func (s *server) do(w http.ResponseWriter, r *http.Request, q *engine.Request, i
 		wire := answerOf(&o, ignored)
 		wire.DryRun = true
 		writeOrderStatus(w, wire, http.StatusOK)
-	case refundOpen(&o, q):
+	case q.Open(&o):
 		s.writeAccepted(w, &o, want, ignored)
 	default:
 		s.writeOrder(w, &o, want, ignored)
@@ -242,30 +271,78 @@ func (b refundBody) asks() VerbBody {
 
 func (refundBody) tell(*engine.Request) {}
 
-func (s *server) refund(w http.ResponseWriter, r *sent[refundBody]) error {
-	if err := (preference{handling: strict}).judge(r.ignored, nil); err != nil { // without its amount, a refund returns everything
-		return err
-	}
-	q, err := readVerb(w, r, orders.Refund)
+var captureOperation = verbOperation(orders.Capture, "Capture a part of an authorization",
+	"Takes a part of what the charge of a completed order authorized, or all that is left of it, through the provider that "+
+		"authorized it. It can be requested as often as goods leave. With final, the rest is voided; without it, a provider that "+
+		"allows only one capture refuses one that leaves something. captured and captures report what was captured. Unknown fields are rejected. "+
+		"The response is 200 once the capture has succeeded or failed, and 202 while it is open; Pawl continues it.")
+
+var voidOperation = verbOperation(orders.Void, "Void the rest of an authorization",
+	"Gives up what is not captured of the charge of a completed order. voided and voids report what was voided. Unknown fields are rejected. "+
+		"The response is 200 once the void has succeeded or failed, and 202 while it is open; Pawl continues it.")
+
+type captureBody struct {
+	Amount    amountInput `json:"amount,omitempty" doc:"How much; more than 0. Defaults to all that is left." example:"12.50"`
+	Lines     []lineUnits `json:"lines,omitempty" nullable:"false" minItems:"1" maxItems:"200" doc:"For an order with lines: what leaves. Without an amount, the capture is of their amounts. No unit is captured twice."`
+	Final     bool        `json:"final,omitempty" doc:"Void the rest."`
+	Reason    string      `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; recorded in the history, and sent to an http provider." example:"parcel 1 of 2"`
+	RequestID string      `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this capture, so that it is done once. Required, here or as Idempotency-Key." example:"parcel-1"`
+	VerbBody
+}
+
+func (b captureBody) asks() VerbBody {
+	return VerbBody{OnBehalfOf: b.OnBehalfOf, Reason: b.Reason, RequestID: b.RequestID}
+}
+
+type voidBody struct {
+	Reason    string `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; recorded in the history, and sent to an http provider." example:"the rest is sold out"`
+	RequestID string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this void, so that it is done once. Required, here or as Idempotency-Key." example:"rest"`
+	VerbBody
+}
+
+func (b voidBody) asks() VerbBody {
+	return VerbBody{OnBehalfOf: b.OnBehalfOf, Reason: b.Reason, RequestID: b.RequestID}
+}
+
+func (s *server) capture(w http.ResponseWriter, r *sent[captureBody]) error {
+	q, err := readOperation(w, r, orders.Capture)
 	if err != nil {
 		return err
 	}
-	if q.ChargeOperation, err = s.readRefund(r.Context(), &r.body, &q); err != nil {
+	if q.ChargeOperation, err = s.operationOf(r.Context(), r.body.Amount, r.body.Lines, &q); err != nil {
 		return err
 	}
+	q.ChargeOperation.Final = r.body.Final
 	return s.do(w, r.Request, &q, nil)
 }
 
-// readRefund reads a refund. The currency of the order limits the digits of its amount, and its lines may have none.
-func (s *server) readRefund(ctx context.Context, body *refundBody, q *engine.Request) (*engine.ChargeOperation, error) {
-	if q.RequestID == "" {
-		return nil, refundWithoutID()
+func (s *server) void(w http.ResponseWriter, r *sent[voidBody]) error {
+	q, err := readOperation(w, r, orders.Void)
+	if err != nil {
+		return err
 	}
-	if body.Lines != nil && body.Restock != nil {
-		return nil, newProblem("invalid_input", "", fieldError{Pointer: "/restock", Code: "exclusive", Detail: "must not be given with lines, which say it themselves"})
+	q.ChargeOperation = &engine.ChargeOperation{}
+	return s.do(w, r.Request, &q, nil)
+}
+
+// readOperation reads a request for a charge operation. It needs an id; and without its amount, it would be about all
+// that is left, so unknown fields are rejected.
+func readOperation[B verbBody](w http.ResponseWriter, r *sent[B], verb orders.Verb) (engine.Request, error) {
+	if err := (preference{handling: strict}).judge(r.ignored, nil); err != nil {
+		return engine.Request{}, err
 	}
-	if body.Amount == nil && body.Lines == nil {
-		return &engine.ChargeOperation{Restock: or(body.Restock, 0)}, nil
+	q, err := readVerb(w, r, verb)
+	if err == nil && q.RequestID == "" {
+		err = operationWithoutID()
+	}
+	return q, err
+}
+
+// operationOf reads a charge operation. The currency of the order limits the digits of its amount, and its lines may have
+// none.
+func (s *server) operationOf(ctx context.Context, given amountInput, of []lineUnits, q *engine.Request) (*engine.ChargeOperation, error) {
+	if given == nil && of == nil {
+		return &engine.ChargeOperation{}, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
@@ -273,22 +350,40 @@ func (s *server) readRefund(ctx context.Context, body *refundBody, q *engine.Req
 	if err != nil {
 		return nil, err
 	}
-	refund, fault := refundIn(body.Amount, or(body.Restock, 0), o.Currency)
-	if lines := orders.ParseLines(o.Lines); body.Amount == nil && lines != nil && lines[0].Amount == nil {
+	operation, fault := refundIn(given, 0, o.Currency)
+	if lines := orders.ParseLines(o.Lines); given == nil && lines != nil && lines[0].Amount == nil {
 		fault = &fieldError{Pointer: "/amount", Code: "required", Detail: "is required, because the lines of the order have no amounts"}
 	}
 	if fault != nil {
 		return nil, newProblem("invalid_input", "", *fault)
 	}
-	for _, l := range body.Lines {
-		refund.Lines = append(refund.Lines, orders.LineUnits{Line: int(l.Line), Quantity: l.Quantity, Restock: l.Restock})
+	for i, l := range of {
+		if l.Restock && q.Verb != orders.Refund {
+			return nil, newProblem("invalid_input", "", fieldError{Pointer: fmt.Sprintf("/lines/%d/restock", i), Code: "not_a_refund", Detail: "is only for refunds"})
+		}
+		operation.Lines = append(operation.Lines, orders.LineUnits{Line: int(l.Line), Quantity: l.Quantity, Restock: l.Restock})
 	}
-	return refund, nil
+	return operation, nil
 }
 
-func refundWithoutID() error {
+func (s *server) refund(w http.ResponseWriter, r *sent[refundBody]) error {
+	q, err := readOperation(w, r, orders.Refund)
+	if err != nil {
+		return err
+	}
+	if r.body.Lines != nil && r.body.Restock != nil {
+		return newProblem("invalid_input", "", fieldError{Pointer: "/restock", Code: "exclusive", Detail: "must not be given with lines, which say it themselves"})
+	}
+	if q.ChargeOperation, err = s.operationOf(r.Context(), r.body.Amount, r.body.Lines, &q); err != nil {
+		return err
+	}
+	q.ChargeOperation.Restock = or(r.body.Restock, 0)
+	return s.do(w, r.Request, &q, nil)
+}
+
+func operationWithoutID() error {
 	return newProblem("invalid_input", "", fieldError{Pointer: "/requestId", Code: "required",
-		Detail: "is required if there is no Idempotency-Key: without one, a repeated request would refund twice"})
+		Detail: "is required if there is no Idempotency-Key: without one, a repeated request would be done twice"})
 }
 
 // refundIn reads a refund in the currency of its order.
@@ -318,14 +413,4 @@ func positiveAmount(given amountInput, code string) (decimal.Decimal, *fieldErro
 		return amount, &fieldError{Pointer: "/amount", Code: fault, Detail: detail}
 	}
 	return amount, nil
-}
-
-// refundOpen reports whether the refund of a request is unfinished.
-func refundOpen(o *orders.Order, q *engine.Request) bool {
-	for _, r := range orders.ChargeOperations(o) {
-		if q.ChargeOperation != nil && r.RequestID == q.RequestID || q.Settle != nil && q.Settle.ChargeOperation != nil && r.Number == *q.Settle.ChargeOperation {
-			return !r.Settled()
-		}
-	}
-	return false
 }

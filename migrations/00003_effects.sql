@@ -47,11 +47,15 @@ CREATE TABLE pawl.charges (
   reference   text COLLATE "C",
   data        jsonb,
   in_doubt    boolean,
-  capture     text COLLATE "C",
-  captured_at timestamptz,
+  capture     text COLLATE "C",     -- on_confirm or later: the charge authorizes; null: it takes the money
+  captured_at timestamptz,          -- of on_confirm
+  capture_by  timestamptz,          -- of later: when the policy says that the authorization ends; null: never, or nothing is left
+  capture_due_at timestamptz,       -- when to warn of that, and then when to ask the provider; null: never
   CONSTRAINT charges_pkey PRIMARY KEY (order_no, generation)
 ) WITH (vacuum_truncate = false);
 CREATE UNIQUE INDEX charges_live ON pawl.charges (order_no) WHERE refunded_at IS NULL;
+CREATE INDEX charges_capture_due ON pawl.charges (capture_due_at) WHERE capture_due_at IS NOT NULL;
+CREATE INDEX charges_capture_by ON pawl.charges (capture_by) WHERE capture_by IS NOT NULL AND (capture_due_at IS NULL OR capture_due_at >= capture_by);
 CREATE INDEX charges_reference ON pawl.charges (reference, order_no) WHERE reference IS NOT NULL; -- for searches, like the two below
 
 -- One row for each item of the order, numbered by line. The first has the reference and the data.
@@ -105,9 +109,10 @@ CREATE TABLE pawl.charge_operations (
   sent_at     timestamptz,          -- when its key was sent, which may have taken effect
   finished_at timestamptz,          -- when it was done or failed
   restock     pawl.item_quantity,   -- units that were returned to stock
+  voided      pawl.money_amount,    -- of a final capture: what it voids of the authorization; null: more captures may follow
   executor    text COLLATE "C",     -- null: the ledger
   reason      text,
-  request_id  text,
+  request_id  text,                 -- null: a void that only asks the provider whether the authorization has ended
   code        text,                 -- why it is not done, or step_result if a person said so
   detail      text,
   lines       json,                 -- the lines of the order that it is about, with their units and amounts; null: it does not say
@@ -121,7 +126,10 @@ CREATE INDEX charge_operations_reference ON pawl.charge_operations (reference, o
 CREATE FUNCTION pawl.guard_charge_operation() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   charged numeric;
-  asked numeric;
+  authorized numeric;
+  refunded numeric;
+  captured numeric;
+  taken numeric;
   sold bigint;
   restocked bigint;
 BEGIN
@@ -131,11 +139,18 @@ BEGIN
   WHERE c.order_no = NEW.order_no AND c.generation = NEW.generation AND c.currency = NEW.currency AND c.refunded_at IS NULL
     AND c.executor IS NOT DISTINCT FROM NEW.executor
     AND EXISTS (SELECT FROM pawl.orders AS o WHERE o.order_no = NEW.order_no AND o.generation = NEW.generation AND o.status = 'completed')
-  RETURNING c.amount INTO charged;
-  SELECT sum(f.amount) FILTER (WHERE f.state <> 'failed'), coalesce(sum(f.restock), 0) INTO asked, restocked
+  RETURNING c.amount, CASE WHEN c.capture = 'later' THEN c.amount ELSE 0 END INTO charged, authorized;
+  SELECT coalesce(sum(f.amount) FILTER (WHERE f.kind = 'refund' AND f.state <> 'failed'), 0),
+    coalesce(sum(f.amount) FILTER (WHERE f.kind = 'capture' AND f.state = 'done'), 0),
+    coalesce(sum(f.amount + coalesce(f.voided, 0)) FILTER (WHERE f.kind <> 'refund' AND f.state <> 'failed'), 0),
+    coalesce(sum(f.restock), 0) INTO refunded, captured, taken, restocked
   FROM pawl.charge_operations AS f WHERE f.order_no = NEW.order_no AND f.generation = NEW.generation AND f.number > 0;
-  IF charged IS NULL OR asked > charged OR NEW.amount = 0 OR coalesce(NEW.request_id, '') = '' THEN
-    RAISE EXCEPTION 'order_no %: refunds of % in all, of a charge of %', NEW.order_no, asked, coalesce(charged, 0)
+  captured := CASE WHEN authorized > 0 THEN captured ELSE charged END;
+  IF charged IS NULL OR NEW.amount = 0 OR NEW.request_id = '' OR NEW.request_id IS NULL AND NEW.kind <> 'void'
+    OR refunded > captured OR taken > authorized
+    OR NEW.voided IS NOT NULL AND NEW.kind <> 'capture' OR NEW.restock IS NOT NULL AND NEW.kind <> 'refund' THEN
+    RAISE EXCEPTION 'order_no %: captures and voids of %, refunds of % in all, of a charge of %, captured %',
+      NEW.order_no, taken, refunded, coalesce(charged, 0), coalesce(captured, 0)
       USING ERRCODE = 'check_violation', CONSTRAINT = 'charge_operations_guard';
   END IF;
   IF NEW.restock IS NOT NULL THEN
@@ -187,21 +202,24 @@ END $$;
 
 CREATE FUNCTION pawl.refuse_charge_operation_change() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  RAISE EXCEPTION 'order_no %: what charge operation % is about does not change, nor what has failed', OLD.order_no, OLD.number
+  RAISE EXCEPTION 'order_no %: what charge operation % is about does not change, nor one that has failed, nor a done capture or void',
+    OLD.order_no, OLD.number
     USING ERRCODE = 'check_violation', CONSTRAINT = 'charge_operations_guard';
 END $$;
 -- +goose StatementEnd
 
--- The sum of the refunds that have not failed must not exceed the charge, nor their units the order.
+-- What was captured and voided, and has not failed, must not exceed the authorization. Refunds that have not failed
+-- must not exceed what was captured, nor their units the order. What a charge took at once can't be captured again.
 CREATE TRIGGER charge_operations_guard AFTER INSERT ON pawl.charge_operations FOR EACH ROW WHEN (NEW.number <> 0) EXECUTE FUNCTION pawl.guard_charge_operation();
 CREATE TRIGGER charge_operations_guard_lines AFTER INSERT ON pawl.charge_operations FOR EACH ROW
   WHEN (NEW.number <> 0 AND num_nonnulls(NEW.lines, NEW.restock) > 0) EXECUTE FUNCTION pawl.guard_operation_lines();
 CREATE TRIGGER charge_operations_guard_change AFTER UPDATE ON pawl.charge_operations FOR EACH ROW WHEN (OLD.number <> 0 AND (
-  (NEW.order_no, NEW.generation, NEW.number, NEW.kind, NEW.amount, NEW.currency, coalesce(NEW.restock, 0), coalesce(NEW.lines::text, ''),
-    coalesce(NEW.executor, ''), coalesce(NEW.request_id, ''))
-  <> (OLD.order_no, OLD.generation, OLD.number, OLD.kind, OLD.amount, OLD.currency, coalesce(OLD.restock, 0), coalesce(OLD.lines::text, ''),
+  (NEW.order_no, NEW.generation, NEW.number, NEW.kind, NEW.amount, NEW.currency, coalesce(NEW.restock, 0), coalesce(NEW.voided, -1),
+    coalesce(NEW.lines::text, ''), coalesce(NEW.executor, ''), coalesce(NEW.request_id, ''))
+  <> (OLD.order_no, OLD.generation, OLD.number, OLD.kind, OLD.amount, OLD.currency, coalesce(OLD.restock, 0), coalesce(OLD.voided, -1),
+    coalesce(OLD.lines::text, ''),
     coalesce(OLD.executor, ''), coalesce(OLD.request_id, ''))
-  OR NEW.state <> OLD.state AND OLD.state = 'failed')
+  OR NEW.state <> OLD.state AND (OLD.state = 'failed' OR OLD.state = 'done' AND OLD.kind <> 'refund'))
 ) EXECUTE FUNCTION pawl.refuse_charge_operation_change();
 
 -- What was reported about disputes of charges: each state of each dispute once. They are facts: they move nothing, and
@@ -306,8 +324,10 @@ CREATE TRIGGER kept BEFORE UPDATE OR DELETE OR TRUNCATE ON pawl.stock_movements 
 CREATE VIEW pawl.full_orders AS
 SELECT o.*, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
   c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt,
+  c.capture AS charge_capture, c.capture_by,
   (CASE WHEN o.charge_operations IS NOT NULL THEN (
-    SELECT jsonb_agg(jsonb_strip_nulls(jsonb_build_object('number', f.number, 'kind', f.kind, 'state', f.state, 'amount', f.amount::text, 'restock', f.restock, 'lines', f.lines,
+    SELECT jsonb_agg(jsonb_strip_nulls(jsonb_build_object('number', f.number, 'kind', f.kind, 'state', f.state, 'amount', f.amount::text,
+      'restock', f.restock, 'voided', f.voided::text, 'lines', f.lines,
       'reason', f.reason, 'requestId', f.request_id, 'createdAt', f.created_at, 'finishedAt', f.finished_at,
       'reference', f.reference, 'code', f.code, 'detail', f.detail)) ORDER BY f.number)
     FROM pawl.charge_operations AS f WHERE f.order_no = o.order_no AND f.generation = o.generation AND f.number > 0) END)::jsonb AS charge_operation_list,
@@ -323,6 +343,7 @@ LEFT JOIN pawl.reservations AS r ON r.order_no = o.order_no AND r.generation = o
 CREATE VIEW pawl.no_effects AS
 SELECT NULL::timestamptz AS charged_at, NULL::timestamptz AS refunded_at, NULL::timestamptz AS reserved_at, NULL::timestamptz AS released_at,
   NULL::text AS charge_reference, NULL::text AS reserve_reference, NULL::boolean AS charge_in_doubt, NULL::boolean AS reserve_in_doubt,
+  NULL::text AS charge_capture, NULL::timestamptz AS capture_by,
   NULL::jsonb AS charge_operation_list, NULL::jsonb AS dispute_list;
 
 -- The orders of a page, in its order, up to a number of bytes; the last order may exceed it. Only compressed values

@@ -43,7 +43,7 @@ FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_policy_change();
 -- belongs to a call whose process died or was stopped, or to one that was not made because the reply to its commit
 -- was lost. The calls of an order are numbered without gaps, over all its steps. Calls that move no order, such as
 -- those of charge operations, have numbers below zero.
-CREATE DOMAIN pawl.call_operation AS text COLLATE "C" CONSTRAINT call_operation CHECK (VALUE IN ('do', 'undo', 'lookup', 'refund'));
+CREATE DOMAIN pawl.call_operation AS text COLLATE "C" CONSTRAINT call_operation CHECK (VALUE IN ('do', 'undo', 'lookup', 'refund', 'capture', 'void'));
 CREATE DOMAIN pawl.call_outcome AS text COLLATE "C" CONSTRAINT call_outcome CHECK (VALUE IN ('done', 'refused', 'retry', 'waiting', 'unknown'));
 CREATE TABLE pawl.step_calls (
   order_no    bigint NOT NULL,

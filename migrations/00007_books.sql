@@ -13,10 +13,10 @@ SELECT o.order_id::text, o.status::text, o.amount::numeric, o.currency::text, nu
        o.created_at::timestamptz, o.finished_at::timestamptz,
        o.policy, o.customer_id, coalesce(o.calls, 0) AS calls, coalesce(o.retries, 0) AS retries, o.in_doubt_since,
        o.start_at, o.complete_by, o.reserved_until, o.approval_until, o.approved_at, o.concurrency_key, o.submitted_by,
-       o.amount * 0 + coalesce((SELECT sum(f.amount) FROM pawl.charge_operations f WHERE f.order_no = o.order_no AND f.state = 'done'), 0) AS refunded,
+       o.amount * 0 + coalesce((SELECT sum(f.amount) FROM pawl.charge_operations f WHERE f.order_no = o.order_no AND f.kind = 'refund' AND f.state = 'done'), 0) AS refunded,
        o.amount * 0 + coalesce((SELECT sum(c.amount) FROM pawl.charges c
          WHERE c.order_no = o.order_no AND c.refunded_at IS NULL AND (c.capture IS NULL OR c.captured_at IS NOT NULL)), 0)
-       - coalesce((SELECT sum(f.amount) FROM pawl.charge_operations f
+       + coalesce((SELECT sum(CASE f.kind WHEN 'refund' THEN - f.amount WHEN 'capture' THEN f.amount ELSE 0 END) FROM pawl.charge_operations f
          WHERE f.order_no = o.order_no AND f.number > 0 AND f.state = 'done'), 0) AS kept, o.lines, o.route
 FROM pawl.orders o;
 
@@ -29,9 +29,9 @@ FROM pawl.orders o JOIN pawl.transitions t ON t.order_no = o.order_no;
 CREATE VIEW books.charges AS
 SELECT o.order_id::text, c.generation, c.amount::numeric, c.currency, c.created_at, c.refunded_at,
        coalesce(c.executor, 'ledger') AS executor, c.reference, coalesce(c.in_doubt, false) AS in_doubt,
-       CASE WHEN c.capture = 'on_confirm' THEN c.captured_at ELSE c.created_at END AS captured_at,
+       CASE WHEN c.capture IS NOT NULL THEN c.captured_at ELSE c.created_at END AS captured_at,
        (SELECT max(a.route) FROM pawl.step_calls a WHERE a.order_no = c.order_no AND a.generation = c.generation
-          AND a.step = 'charge' AND a.operation = 'do') AS route
+          AND a.step = 'charge' AND a.operation = 'do') AS route, coalesce(c.capture, 'immediately') AS capture, c.capture_by
 FROM pawl.orders o JOIN pawl.charges c ON c.order_no = o.order_no;
 
 CREATE VIEW books.refunds AS
@@ -39,6 +39,12 @@ SELECT o.order_id::text, r.generation, r.amount::numeric, r.currency, r.created_
   r.number AS refund, r.state::text, r.restock::integer, coalesce(r.executor, 'ledger') AS executor, r.reason, r.request_id,
   r.claims, r.due_at, r.sent_at, CASE WHEN r.number = 0 THEN r.created_at ELSE r.finished_at END AS finished_at, r.code, r.detail, r.lines
 FROM pawl.orders o JOIN pawl.charge_operations r ON r.order_no = o.order_no AND r.kind = 'refund';
+
+-- Captures and voids of charges that only authorized. voided: what a final capture gives up besides.
+CREATE VIEW books.captures AS
+SELECT o.order_id::text, c.generation, c.number, c.kind::text, c.amount::numeric, c.voided::numeric, c.currency, c.created_at, c.reference,
+  c.state::text, c.executor, c.reason, c.request_id, c.claims, c.due_at, c.sent_at, c.finished_at, c.code, c.detail
+FROM pawl.orders o JOIN pawl.charge_operations c ON c.order_no = o.order_no AND c.kind <> 'refund';
 
 -- What was reported about disputes, as it came. A dispute without a row that says won or lost is open.
 CREATE VIEW books.disputes AS
@@ -105,7 +111,7 @@ SELECT a.at, 'policy_activated', a.actor, a.on_behalf_of, NULL, NULL, a.version:
 UNION ALL
 SELECT t.at, t.verb, t.actor, t.on_behalf_of, NULL, NULL, o.order_id::text, t.reason, 1
 FROM pawl.orders o JOIN pawl.transitions t ON t.order_no = o.order_no
-WHERE t.verb IN ('cancel', 'retry', 'pause', 'resume', 'approve', 'reject', 'step-result', 'refund', 'dispute_opened', 'dispute_won', 'dispute_lost') AND t.actor <> 'system'
+WHERE t.verb IN ('cancel', 'retry', 'pause', 'resume', 'approve', 'reject', 'step-result', 'refund', 'capture', 'void', 'dispute_opened', 'dispute_won', 'dispute_lost') AND t.actor <> 'system'
 UNION ALL
 SELECT m.at, 'stock_' || m.kind, m.actor, m.on_behalf_of, NULL, NULL, m.item, m.reason, 1 FROM pawl.stock_movements m WHERE m.kind <> 'restock'
 UNION ALL

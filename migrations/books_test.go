@@ -22,7 +22,11 @@ var bookColumns = map[string]string{
 	"transitions": "order_id text, seq integer, from_status text, to_status text, at timestamp with time zone, fence bigint, " +
 		"verb text, actor text, reason text, request_id text, payment_method text, on_behalf_of text",
 	"charges": "order_id text, generation integer, amount numeric, currency text, created_at timestamp with time zone, " +
-		"refunded_at timestamp with time zone, executor text, reference text, in_doubt boolean, captured_at timestamp with time zone, route text",
+		"refunded_at timestamp with time zone, executor text, reference text, in_doubt boolean, captured_at timestamp with time zone, route text, " +
+		"capture text, capture_by timestamp with time zone",
+	"captures": "order_id text, generation integer, number integer, kind text, amount numeric, voided numeric, currency text, " +
+		"created_at timestamp with time zone, reference text, state text, executor text, reason text, request_id text, claims integer, " +
+		"due_at timestamp with time zone, sent_at timestamp with time zone, finished_at timestamp with time zone, code text, detail text",
 	"refunds": "order_id text, generation integer, amount numeric, currency text, created_at timestamp with time zone, reference text, " +
 		"refund integer, state text, restock integer, executor text, reason text, request_id text, claims integer, " +
 		"due_at timestamp with time zone, sent_at timestamp with time zone, finished_at timestamp with time zone, code text, detail text, lines json",

@@ -86,13 +86,15 @@ WHERE t.order_no = @order_no AND t.call = @call AND t.fence = @fence AND t.finis
 -- name: CallsOf :many
 -- Returns the calls of an order by number. undo_open: the call belongs to a late undo that is still open.
 SELECT t.*, (t.call < 0 AND t.operation = 'undo' AND EXISTS (SELECT 1 FROM pawl.late_undos AS u
-  WHERE u.order_no = @order_no AND u.generation = t.generation AND u.step = t.step AND u.finished_at IS NULL))::boolean AS undo_open
+  WHERE u.order_no = @order_no AND u.generation = t.generation AND u.step = t.step AND u.finished_at IS NULL))::boolean AS undo_open, coalesce((SELECT f.kind::text FROM pawl.charge_operations AS f
+  WHERE f.order_no = @order_no AND f.generation = t.generation AND f.number = t.charge_operation), '')::text AS kind
 FROM pawl.step_calls AS t
 WHERE t.order_no = @order_no AND t.call > @after AND t.call < @before ORDER BY t.call LIMIT @most;
 
 -- name: CallsOfNewest :many
 SELECT t.*, (t.call < 0 AND t.operation = 'undo' AND EXISTS (SELECT 1 FROM pawl.late_undos AS u
-  WHERE u.order_no = @order_no AND u.generation = t.generation AND u.step = t.step AND u.finished_at IS NULL))::boolean AS undo_open
+  WHERE u.order_no = @order_no AND u.generation = t.generation AND u.step = t.step AND u.finished_at IS NULL))::boolean AS undo_open, coalesce((SELECT f.kind::text FROM pawl.charge_operations AS f
+  WHERE f.order_no = @order_no AND f.generation = t.generation AND f.number = t.charge_operation), '')::text AS kind
 FROM pawl.step_calls AS t
 WHERE t.order_no = @order_no AND t.call > @after AND t.call < @before ORDER BY t.call DESC LIMIT @most;
 

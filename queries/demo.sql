@@ -8,4 +8,4 @@ FROM (SELECT count(*) AS unfinished FROM pawl.orders AS p WHERE p.finished_at IS
   (SELECT count(*) AS reservations FROM pawl.reservations AS b WHERE b.released_at IS NULL AND b.line = 1) AS r,
   (SELECT count(*) AS confirmations FROM pawl.confirmations AS d) AS k,
   (SELECT count(*) AS refunds, coalesce(sum(e.amount::numeric), 0) AS refunded FROM pawl.charge_operations AS e
-   WHERE e.number > 0 AND e.state = 'done' AND e.currency = @currency) AS f;
+   WHERE e.number > 0 AND e.kind = 'refund' AND e.state = 'done' AND e.currency = @currency) AS f;

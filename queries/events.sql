@@ -208,17 +208,18 @@ SELECT e.event_no, e.epoch, e.order_no, e.item::text AS stock_item, e.seq, e.at:
   coalesce(o.order_id, '')::text AS order_id, coalesce(o.amount, '')::text AS amount, coalesce(o.currency, '')::text AS currency,
   coalesce(o.item, '')::text AS item, coalesce(o.quantity, 0)::integer AS quantity, o.lines, coalesce(o.customer_id, '')::text AS customer_id,
   CASE WHEN e.to_status = 'completed' THEN coalesce(o.route, '') ELSE '' END::text AS route, -- until then it may change
-  coalesce(f.number, 0)::integer AS refund, coalesce(f.amount, '')::text AS refund_amount, f.lines AS refund_lines,
-  coalesce(f.in_ledger, false)::boolean AS refund_in_ledger
+  coalesce(f.kind, '')::text AS operation_kind, coalesce(f.number, 0)::integer AS operation, coalesce(f.amount, '')::text AS operation_amount, f.lines AS operation_lines,
+  coalesce(f.in_ledger, false)::boolean AS in_ledger
 FROM pawl.events AS e
 LEFT JOIN LATERAL ( -- one at a time: how many there will be is not known to the planner, which would read all orders
   SELECT w.order_id::text, w.amount::text, w.currency::text, w.item::text, w.quantity::integer, w.lines, w.customer_id::text, w.route
   FROM pawl.orders AS w WHERE w.order_no = e.order_no LIMIT 1
 ) AS o ON true
 LEFT JOIN LATERAL (
-  SELECT r.number, r.amount::text AS amount, r.lines, r.executor IS NULL AS in_ledger FROM pawl.charge_operations AS r
-  WHERE e.verb ^@ 'refund' AND r.order_no = e.order_no AND r.number > 0
-    AND CASE WHEN e.verb = 'refund' THEN r.request_id = e.request_id ELSE r.number = substring(e.reason FROM '^refund ([0-9]+)')::integer END LIMIT 1
+  SELECT r.kind::text AS kind, r.number, r.amount::text AS amount, r.lines, r.executor IS NULL AS in_ledger FROM pawl.charge_operations AS r
+  WHERE e.verb ~ '^(refund|capture|void)' AND r.order_no = e.order_no AND r.number > 0
+    AND CASE WHEN e.request_id IS NOT NULL THEN r.request_id = e.request_id
+      ELSE r.number = substring(e.reason FROM '^(?:refund|capture|void) ([0-9]+)')::integer END LIMIT 1
 ) AS f ON true
 WHERE e.first_event_no = @first_event_no AND e.event_no > @after
 ORDER BY e.event_no LIMIT @most;
@@ -232,8 +233,8 @@ SELECT k.event_no::bigint AS event_no, k.epoch::integer AS epoch, k.order_no::bi
   coalesce(o.order_id, '')::text AS order_id, coalesce(o.amount, '')::text AS amount, coalesce(o.currency, '')::text AS currency,
   coalesce(o.item, '')::text AS item, coalesce(o.quantity, 0)::integer AS quantity, o.lines, coalesce(o.customer_id, '')::text AS customer_id,
   CASE WHEN e.to_status = 'completed' THEN coalesce(o.route, '') ELSE '' END::text AS route, -- until then it may change
-  coalesce(f.number, 0)::integer AS refund, coalesce(f.amount, '')::text AS refund_amount, f.lines AS refund_lines,
-  coalesce(f.in_ledger, false)::boolean AS refund_in_ledger
+  coalesce(f.kind, '')::text AS operation_kind, coalesce(f.number, 0)::integer AS operation, coalesce(f.amount, '')::text AS operation_amount, f.lines AS operation_lines,
+  coalesce(f.in_ledger, false)::boolean AS in_ledger
 FROM ROWS FROM (unnest(@event_nos::bigint[]), unnest(@epochs::integer[]), unnest(@order_nos::bigint[]),
   unnest(@items::text[]), unnest(@seqs::bigint[]))
   AS k(event_no, epoch, order_no, item, seq)
@@ -249,9 +250,10 @@ LEFT JOIN LATERAL (
   FROM pawl.orders AS w WHERE w.order_no = k.order_no LIMIT 1
 ) AS o ON true
 LEFT JOIN LATERAL (
-  SELECT r.number, r.amount::text AS amount, r.lines, r.executor IS NULL AS in_ledger FROM pawl.charge_operations AS r
-  WHERE e.verb ^@ 'refund' AND r.order_no = k.order_no AND r.number > 0
-    AND CASE WHEN e.verb = 'refund' THEN r.request_id = e.request_id ELSE r.number = substring(e.reason FROM '^refund ([0-9]+)')::integer END LIMIT 1
+  SELECT r.kind::text AS kind, r.number, r.amount::text AS amount, r.lines, r.executor IS NULL AS in_ledger FROM pawl.charge_operations AS r
+  WHERE e.verb ~ '^(refund|capture|void)' AND r.order_no = k.order_no AND r.number > 0
+    AND CASE WHEN e.request_id IS NOT NULL THEN r.request_id = e.request_id
+      ELSE r.number = substring(e.reason FROM '^(?:refund|capture|void) ([0-9]+)')::integer END LIMIT 1
 ) AS f ON true;
 
 -- name: EventBatchesPurge :execrows

@@ -8,7 +8,7 @@ SELECT now()::timestamptz AS at;
 -- Lists the keys that were sent to providers, and what the books say about each. settled: the order had ended before
 -- the provider's books were read, and no late undo has changed it since. If the order switched to a policy whose
 -- ledger did the step, the key counts as absent: the provider did not do it.
-SELECT k.order_no, k.step, k.generation, ''::text AS refund_id, k.policy, k.route, o.order_id, o.status, o.amount, o.currency,
+SELECT k.order_no, k.step, k.generation, ''::text AS operation_id, k.policy, k.route, o.order_id, o.status, o.amount, o.currency,
   (o.in_doubt_since IS NOT NULL)::boolean AS in_doubt, coalesce(o.hold, '') AS hold,
   coalesce(o.finished_at <= @before::timestamptz AND o.ended_as IS NOT NULL AND NOT EXISTS (
     SELECT FROM pawl.late_undos AS u WHERE u.order_no = k.order_no
@@ -31,16 +31,16 @@ LEFT JOIN (SELECT * FROM pawl.confirmations AS g WHERE g.order_no BETWEEN @first
   ON k.step = 'confirm' AND f.order_no = k.order_no AND f.generation = k.generation
 ORDER BY k.order_no, k.generation, k.step;
 
--- name: ProviderRefunds :many
--- The same for the keys of refunds. A refund is settled when a call for it was answered as done or failed.
-SELECT f.order_no, ('refund ' || f.number)::text AS step, f.generation, coalesce(f.request_id, '')::text AS refund_id,
+-- name: ProviderChargeOperations :many
+-- The same for the keys of charge operations. One is settled when a call for it was answered as done or failed.
+SELECT f.order_no, (f.kind || ' ' || f.number)::text AS step, f.generation, coalesce(f.request_id, '')::text AS operation_id,
   k.policy, coalesce(o.route, '')::text AS route, o.order_id, o.status, f.amount, f.currency::text AS currency,
   (f.state = 'in_doubt')::boolean AS in_doubt, ''::text AS hold,
   coalesce(f.finished_at <= @before::timestamptz AND f.state IN ('done', 'failed'), false)::boolean AS settled,
   CASE f.state WHEN 'done' THEN 'stands' ELSE 'absent' END::text AS effect, coalesce(f.reference, '')::text AS reference
 FROM (
   SELECT a.order_no, a.generation, a.charge_operation, coalesce(max(a.policy), 0)::integer AS policy FROM pawl.step_calls AS a
-  WHERE a.order_no BETWEEN @first AND @last AND a.operation = 'refund' GROUP BY a.order_no, a.generation, a.charge_operation
+  WHERE a.order_no BETWEEN @first AND @last AND a.operation IN ('refund', 'capture', 'void') GROUP BY a.order_no, a.generation, a.charge_operation
 ) AS k
 JOIN (SELECT * FROM pawl.orders AS p WHERE p.order_no BETWEEN @first AND @last) AS o ON o.order_no = k.order_no
 JOIN (SELECT * FROM pawl.charge_operations AS r WHERE r.order_no BETWEEN @first AND @last) AS f

@@ -29,9 +29,10 @@ WITH locked AS MATERIALIZED (
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount, o.calls, o.policy, o.in_doubt_since,
     array_position((SELECT @order_nos::bigint[]), o.order_no) AS place
 ), charged AS (
-  INSERT INTO pawl.charges (order_no, generation, currency, amount, executor, reference, data, capture)
+  INSERT INTO pawl.charges (order_no, generation, currency, amount, executor, reference, data, capture, capture_by, capture_due_at)
   SELECT m.order_no, m.generation, m.currency, m.amount, @executor::text, nullif((SELECT @refs::text[])[m.place], ''), nullif((SELECT @data::text[])[m.place], '')::jsonb,
-    nullif(@capture::text, '')
+    nullif(@capture::text, ''), CASE WHEN @capture::text = 'later' THEN now() + make_interval(secs => @capture_seconds::float8) END,
+    CASE WHEN @capture::text = 'later' THEN now() + make_interval(secs => @capture_due_seconds::float8) END
   FROM moved AS m ORDER BY m.order_no
 ), finished AS (
   UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = 'done', reference = nullif((SELECT @refs::text[])[m.place], '')
@@ -124,7 +125,7 @@ WITH locked AS MATERIALIZED (
   FROM moved AS m WHERE @executor::text <> '' ORDER BY m.order_no
 ), captured AS (
   UPDATE pawl.charges AS c SET captured_at = now()
-  WHERE c.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND c.refunded_at IS NULL AND c.capture IS NOT NULL
+  WHERE c.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND c.refunded_at IS NULL AND c.capture = 'on_confirm'
 ), finished AS (
   UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = 'done', reference = nullif((SELECT @refs::text[])[m.place], '')
   FROM moved AS m

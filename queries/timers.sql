@@ -11,7 +11,8 @@ SELECT
     ORDER BY least(o.complete_by, o.reserved_until) LIMIT 1) IS NOT NULL)::boolean AS deadlines,
   ((SELECT u.due_at FROM pawl.late_undos AS u
     WHERE u.finished_at IS NULL AND u.due_at <= now() ORDER BY u.due_at LIMIT 1) IS NOT NULL)::boolean AS late_undos,
-  ((SELECT f.due_at FROM pawl.charge_operations AS f WHERE f.due_at <= now() ORDER BY f.due_at LIMIT 1) IS NOT NULL)::boolean AS charge_operations;
+  ((SELECT f.due_at FROM pawl.charge_operations AS f WHERE f.due_at <= now() ORDER BY f.due_at LIMIT 1) IS NOT NULL)::boolean AS charge_operations,
+  ((SELECT c.capture_due_at FROM pawl.charges AS c WHERE c.capture_due_at <= now() ORDER BY c.capture_due_at LIMIT 1) IS NOT NULL)::boolean AS authorizations;
 
 -- name: OrdersExpired :many
 -- Stops orders past their deadline, and reservations that waited too long for their confirmation. A confirmation in

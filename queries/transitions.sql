@@ -16,7 +16,7 @@ ORDER BY t.seq DESC LIMIT @most;
 -- is told that it was done.
 SELECT t.fingerprint FROM pawl.transitions AS t
 WHERE t.order_no = @order_no AND t.request_id = @request_id::text
-  AND (t.actor = @actor::text OR @verb::text = 'refund' AND t.verb = 'refund')
+  AND (t.actor = @actor::text OR @verb::text IN ('refund', 'capture', 'void') AND t.verb IN ('refund', 'capture', 'void'))
   AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
 ORDER BY t.seq LIMIT 1;
 
@@ -48,7 +48,7 @@ WITH found AS MATERIALIZED (
 SELECT coalesce(f.verb, '')::text AS verb, o.status, o.hold, coalesce(r.state::text, '')::text AS refund, o.currency,
   count(*) AS orders, sum(coalesce(r.amount, o.amount))::pawl.money_amount AS amount
 FROM found AS f JOIN pawl.orders AS o ON o.order_no = f.order_no
-LEFT JOIN pawl.charge_operations AS r ON f.verb = 'refund' AND r.order_no = f.order_no AND r.request_id = @request_id::text
+LEFT JOIN pawl.charge_operations AS r ON f.verb = r.kind AND r.order_no = f.order_no AND r.request_id = @request_id::text
 GROUP BY 1, 2, 3, 4, 5;
 
 -- name: PaymentMethodOf :one

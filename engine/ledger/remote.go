@@ -15,8 +15,11 @@ type Results struct {
 	Batch
 	Outcome  fsm.Outcome
 	Step     fsm.Step
-	Executor string           // empty: the ledger did the step
-	Capture  string           // set for a charge that only authorizes
+	Executor string // empty: the ledger did the step
+	Capture  string // set for a charge that only authorizes
+	// CaptureWithin is how long an authorization lasts whose captures are requested, and CaptureDue when to warn of its end.
+	CaptureWithin, CaptureDue time.Duration
+
 	Sells    bool             // the ledger made the reservation, and confirming sells it
 	Consumes bool             // the answers came without a call
 	Doubted  bool             // a call before the refused one is still in doubt
@@ -50,7 +53,7 @@ func SaveResults(ctx context.Context, q *db.Queries, a Results) ([]Moved, error)
 	case fsm.Charging:
 		return movedBy(q.RemoteCharged(ctx, db.RemoteChargedParams{
 			OrderNos: a.OrderNos, Refs: refs, Data: data, Expected: a.Expected, Fence: a.Fence, Seq: a.Seq,
-			Executor: a.Executor, Capture: a.Capture, Consumes: a.Consumes,
+			Executor: a.Executor, Capture: a.Capture, CaptureSeconds: a.CaptureWithin.Seconds(), CaptureDueSeconds: a.CaptureDue.Seconds(), Consumes: a.Consumes,
 			Begins: a.Begins, CallSeconds: a.Call.Seconds(), LeaseSeconds: a.Lease.Seconds()}))
 	case fsm.Reserving:
 		return movedBy(q.RemoteReserved(ctx, db.RemoteReservedParams{

@@ -33,13 +33,14 @@ type Provider struct {
 
 // Sent is a step of an order that was sent to a provider.
 type Sent struct {
-	OrderID    string
-	Step       fsm.Step
-	Generation int32
-	RefundID   string          // a refund of the charge; empty: the step itself
-	Amount     decimal.Decimal // of the order, or of the refund
-	Policy     int32           // the policy version of the order
-	Route      string          // of a charge: the route of its generation; empty: there is only one
+	OrderID       string
+	Step          fsm.Step
+	Generation    int32
+	OperationKind string // of a charge operation: refund, capture or void; empty: the step itself
+	OperationID   string
+	Amount        decimal.Decimal // of the order, or of the charge operation
+	Policy        int32           // the policy version of the order
+	Route         string          // of a charge: the route of its generation; empty: there is only one
 }
 
 // account is a line of the provider's books.
@@ -156,12 +157,12 @@ func (c *comparison) span(ctx context.Context, q *db.Queries, r span, before tim
 	if err != nil {
 		return fmt.Errorf("read keys: %w", err)
 	}
-	refunds, err := q.ProviderRefunds(ctx, db.ProviderRefundsParams{First: r.First, Last: r.Last, Before: before})
+	operations, err := q.ProviderChargeOperations(ctx, db.ProviderChargeOperationsParams{First: r.First, Last: r.Last, Before: before})
 	if err != nil {
-		return fmt.Errorf("read refunds: %w", err)
+		return fmt.Errorf("read charge operations: %w", err)
 	}
-	for _, refund := range refunds {
-		keys = append(keys, db.ProviderKeysRow(refund))
+	for _, operation := range operations {
+		keys = append(keys, db.ProviderKeysRow(operation))
 	}
 	slices.SortStableFunc(keys, func(a, b db.ProviderKeysRow) int { return cmp.Compare(a.OrderNo, b.OrderNo) })
 	for len(keys) > 0 {
@@ -204,11 +205,12 @@ func (c *comparison) order(keys []db.ProviderKeysRow) {
 
 // take removes the provider's entry of a key. asked is false if it is not compared; it is a known key nevertheless.
 func (c *comparison) take(row *db.ProviderKeysRow) (e entry, found, asked bool) {
-	step := fsm.Step(row.Step)
-	if row.RefundID != "" {
+	step, kind := fsm.Step(row.Step), ""
+	if row.OperationID != "" {
+		kind, _, _ = strings.Cut(row.Step, " ")
 		step = fsm.Charge
 	}
-	key, asked := c.Key(Sent{row.OrderID, step, row.Generation, row.RefundID, row.Amount, row.Policy, row.Route})
+	key, asked := c.Key(Sent{row.OrderID, step, row.Generation, kind, row.OperationID, row.Amount, row.Policy, row.Route})
 	e, found = c.theirs[key]
 	delete(c.theirs, key)
 	return e, found, asked

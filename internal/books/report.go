@@ -57,9 +57,11 @@ type Money struct {
 	Charges  int64  `json:"charges"`
 	Charged  string `json:"charged"`
 	Refunded string `json:"refunded"`
-	// Authorized is the total of the charges that are not captured yet: Charged - Refunded = Authorized + Kept.
+	// Authorized is the total of what is authorized and neither captured nor voided: Charged - Refunded - Voided =
+	// Authorized + Kept.
 	Authorized string `json:"authorized"`
-	Kept       string `json:"kept"` // captured and not refunded
+	Voided     string `json:"voided"` // of authorizations of completed orders: given up, or ended
+	Kept       string `json:"kept"`   // captured and not refunded
 }
 
 // OK reports whether there are no violations. Warnings do not count.
@@ -132,15 +134,16 @@ func newLedger(most int32) *ledger {
 		most: int(most), orders: map[string]int64{}, money: map[string]Money{},
 		checks: []Check{
 			{Name: completed, Proves: "Every completed order has one charge of its generation, amount and currency, " +
-				"and one reservation of its generation, item and quantity, and neither is undone. Authorized money is captured."},
+				"and one reservation of its generation, item and quantity, and neither is undone. What is captured on confirmation is captured."},
 			{Name: states, Proves: "Every other order has the charge and the reservation that its status requires, and no other."},
 			{Name: path, Proves: "The history of every order has no gap, follows edges of the state machine, and ends with the " +
 				"status of the order. Its fence rises by one at a time. Its times match the order and never decrease. " +
 				"The order has the ID that it was admitted with."},
 			{Name: undone, Proves: "Every refund and release in the history undid one charge or reservation, and nothing else was undone."},
 			{Name: lines, Proves: "The lines of every order agree with its amount and units, and its reservations with its lines."},
-			{Name: refunds, Proves: "Every refunded charge has one refund of its generation, amount and currency. Requested refunds " +
-				"are of completed orders, do not exceed the charge and the quantity, and are done if the books say so."},
+			{Name: refunds, Proves: "Every refunded charge has one refund of its generation, amount and currency. Requested refunds, " +
+				"captures and voids are of completed orders, do not exceed what was captured, what was authorized and the quantity, " +
+				"and are done if the books say so."},
 			{Name: protocol, Proves: "The columns that drive an order agree with its status: due, held, owned, ended, outcome, failure."},
 			{Name: money, About: AboutCurrencies, Proves: "In every currency, charges less refunds are the sum of the orders that hold money."},
 			{Name: stock, About: AboutItems, Proves: "The reserved units of every item are the sum of its unsold reservations, and its sold " +
@@ -196,6 +199,7 @@ func (l *ledger) sum(m Money) {
 	total.Charges += m.Charges
 	total.Charged = plus(total.Charged, m.Charged)
 	total.Refunded = plus(total.Refunded, m.Refunded)
+	total.Voided = plus(total.Voided, m.Voided)
 	total.Authorized = plus(total.Authorized, m.Authorized)
 	total.Kept = plus(total.Kept, m.Kept)
 	l.money[m.Currency] = total

@@ -339,7 +339,7 @@ func proveMoney(ctx context.Context, q *db.Queries, r span, l *ledger) error {
 		l.add(money, found)
 		l.sum(Money{
 			Currency: m.Currency, Charges: m.Charges,
-			Charged: m.Charged, Refunded: m.Refunded, Authorized: m.Authorized, Kept: m.Kept,
+			Charged: m.Charged, Refunded: m.Refunded, Authorized: m.Authorized, Voided: m.Voided, Kept: m.Kept,
 		})
 	}
 	return nil

@@ -167,10 +167,10 @@ func printTotals(out io.Writer, report books.Report) {
 		fmt.Fprintf(table, "%s\t%d\t\n", status, report.Orders[status])
 	}
 	if len(report.Money) > 0 {
-		fmt.Fprintf(table, "\t\t\t\t\t\n\tcharges\tcharged\trefunded\tauthorized\tkept\t\n")
+		fmt.Fprintf(table, "\t\t\t\t\t\n\tcharges\tcharged\trefunded\tvoided\tauthorized\tkept\t\n")
 	}
 	for _, m := range report.Money {
-		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t\n", m.Currency, m.Charges, m.Charged, m.Refunded, m.Authorized, m.Kept)
+		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t\n", m.Currency, m.Charges, m.Charged, m.Refunded, m.Voided, m.Authorized, m.Kept)
 	}
 	_ = table.Flush()
 	fmt.Fprintf(out, "\n%d checks in %.1f s of %s\n", len(report.Checks), report.Seconds, report.Database)
@@ -236,7 +236,8 @@ func parseProviders(addresses []string) (urls []string, compared map[policy.Plac
 // does; it is not called for an amount of zero.
 func keyAt(how policy.Step, installation uuid.UUID, s books.Sent) (key string, asked bool) {
 	call := provider.Call{
-		Installation: installation, OrderID: s.OrderID, Step: s.Step, Generation: s.Generation, RefundID: s.RefundID,
+		Installation: installation, OrderID: s.OrderID, Step: s.Step, Generation: s.Generation,
+		OperationKind: provider.Operation(s.OperationKind), OperationID: s.OperationID,
 	}
 	switch {
 	case how.Executor != policy.Stripe:

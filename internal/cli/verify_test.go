@@ -74,7 +74,7 @@ func TestVerifyCommand(t *testing.T) {
 		}
 		for _, want := range []string{
 			`(?m)^ok +completed +3$`, `(?m)^ok +path +12$`, `(?m)^ok +stock +1$`, `(?m)^ok +stuck +0$`,
-			`(?m)^ +completed +3$`, `(?m)^ +EUR +3 +15 +0 +0 +15$`, `15 checks in`,
+			`(?m)^ +completed +3$`, `(?m)^ +EUR +3 +15 +0 +0 +0 +15$`, `15 checks in`,
 		} {
 			if !regexp.MustCompile(want).MatchString(stdout) {
 				t.Errorf("no %s in:\n%s", want, stdout)

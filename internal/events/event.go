@@ -41,8 +41,12 @@ type EventData struct {
 	Route      string `json:"route,omitempty" doc:"Provider of the charge, by its name in the policy, if the policy has several: when the order is completed, and when it falls back to this route." example:"cards"`
 	Refund     int32  `json:"refund,omitempty" doc:"Number of the refund that the event is about."`
 
-	RefundAmount string       `json:"refundAmount,omitempty" doc:"Amount of that refund, a decimal." example:"2.50"`
-	RefundLines  []RefundLine `json:"refundLines,omitempty" nullable:"false" doc:"Lines that the refund is about, if it says so. Absent if they are longer than 4 kB."`
+	RefundAmount  string       `json:"refundAmount,omitempty" doc:"Amount of that refund, a decimal." example:"2.50"`
+	RefundLines   []RefundLine `json:"refundLines,omitempty" nullable:"false" doc:"Lines that the refund is about, if it says so. Absent if they are longer than 4 kB."`
+	Capture       int32        `json:"capture,omitempty" doc:"Number of the capture that the event is about."`
+	CaptureAmount string       `json:"captureAmount,omitempty" doc:"Amount of that capture, a decimal." example:"2.50"`
+	Void          int32        `json:"void,omitempty" doc:"Number of the void that the event is about."`
+	VoidAmount    string       `json:"voidAmount,omitempty" doc:"Amount of that void, a decimal." example:"2.50"`
 
 	Item     string      `json:"item,omitempty" doc:"Item that was ordered, or whose stock changed. Absent if the order has lines." example:"widget"`
 	Quantity int32       `json:"quantity,omitempty" doc:"Number of units ordered, of all items." example:"1"`
@@ -100,18 +104,25 @@ func eventOf(row *db.EventsOfBatchRow) Event {
 	d := &e.Data
 	d.OrderID, d.Seq, d.From, d.Status, d.Verb = row.OrderID, row.Seq, row.FromStatus, row.ToStatus, row.Verb
 	d.Amount, d.Currency, d.Item, d.Quantity, d.CustomerID = row.Amount, row.Currency, row.Item, row.Quantity, row.CustomerID
-	d.Refund, d.RefundAmount = row.Refund, row.RefundAmount
 	d.Route = row.Route
 	if i := strings.LastIndex(row.Reason, fallbackReason); row.Verb == "fallback" && i >= 0 {
 		d.Route = row.Reason[i+len(fallbackReason):]
 	}
-	if n := len(row.RefundLines); n > 0 && n <= linesMost {
-		_ = json.Unmarshal(row.RefundLines, &d.RefundLines) // our own columns
+	switch row.OperationKind {
+	case "refund":
+		d.Refund, d.RefundAmount = row.Operation, row.OperationAmount
+	case "capture":
+		d.Capture, d.CaptureAmount = row.Operation, row.OperationAmount
+	case "void":
+		d.Void, d.VoidAmount = row.Operation, row.OperationAmount
 	}
-	if n := len(row.Lines); n > 0 && n+len(row.RefundLines) <= linesMost {
+	if n := len(row.OperationLines); n > 0 && n <= linesMost && row.OperationKind == "refund" {
+		_ = json.Unmarshal(row.OperationLines, &d.RefundLines) // our own columns
+	}
+	if n := len(row.Lines); n > 0 && n+len(row.OperationLines) <= linesMost {
 		_ = json.Unmarshal(row.Lines, &d.Lines)
 	}
-	if row.Verb == "refund" && row.RefundInLedger {
+	if row.Verb == "refund" && row.InLedger {
 		e.Type = typesOfVerbs["refund_done"] // the ledger refunds at once
 	}
 	return e
@@ -148,6 +159,7 @@ var typesOfVerbs = map[string]string{
 	// Requests.
 	"cancel": "order.cancel_requested", "pause": "order.pause_requested", "resume": "order.resumed", "approve": "order.approved",
 	"reject": "order.rejected", "step-result": "order.step_result", "refund": "order.refund_requested",
+	"capture": "order.capture_requested", "void": "order.void_requested",
 	// Holds.
 	"callback": "order.awaiting_callback", "scheduled": "order.awaiting_start", "queued": "order.awaiting_permit",
 	"approval": "order.awaiting_approval", "paused": "order.paused", "hold": "order.needs_attention", "attention": "order.needs_attention",
@@ -155,9 +167,13 @@ var typesOfVerbs = map[string]string{
 	"fallback": "order.route_changed",
 	"call":     "order.step_called", "answer": "order.step_answered", "deadline": "order.deadline_exceeded", "permit": "order.permit_granted",
 	"wake": "order.woken", "take_over": "order.taken_over", "release_lease": "order.released", "late_undo": "order.late_undo_requested",
-	// Results of refunds.
+	// Results of charge operations, and the end of an authorization.
 	"refund_pending": "order.refund_pending", "refund_in_doubt": "order.refund_in_doubt", "refund_accepted": "order.refund_accepted",
 	"refund_done": "order.refund_done", "refund_failed": "order.refund_failed",
+	"capture_pending": "order.capture_pending", "capture_in_doubt": "order.capture_in_doubt", "capture_accepted": "order.capture_accepted",
+	"capture_done": "order.capture_done", "capture_failed": "order.capture_failed", "capture_due": "order.capture_due",
+	"void_pending": "order.void_pending", "void_in_doubt": "order.void_in_doubt", "void_accepted": "order.void_accepted",
+	"void_done": "order.void_done", "void_failed": "order.void_failed",
 	// Reports about disputes.
 	"dispute_opened": "order.dispute_opened", "dispute_won": "order.dispute_won", "dispute_lost": "order.dispute_lost",
 }

@@ -38,11 +38,11 @@ func TestEveryVerbHasAType(t *testing.T) {
 	}
 	verbs = append(verbs, fsm.HoldRetry, fsm.HoldCallback, fsm.HoldScheduled, fsm.HoldQueued, fsm.HoldApproval, fsm.HoldPaused, fsm.HoldAttention)
 	for _, state := range []string{orders.OperationPending, orders.OperationInDoubt, orders.OperationAccepted, orders.OperationDone, orders.OperationFailed} {
-		verbs = append(verbs, "refund_"+state)
+		verbs = append(verbs, "refund_"+state, "capture_"+state, "void_"+state)
 	}
 	slices.Sort(verbs)
 	for _, verb := range slices.Compact(verbs) {
-		if slices.Contains([]string{"failed", "pending", "refund_"}, verb) { // a status, or the beginning of a word
+		if slices.Contains([]string{"failed", "pending", "_", "_in_doubt", "refund_"}, verb) { // a status, or the beginning of a word
 			continue
 		}
 		if name := typeOf("charging", "charging", verb, ""); name == typeChanged {
@@ -87,11 +87,11 @@ func TestLinesOfAnEvent(t *testing.T) {
 // TestLinesOfARefund: an event of a refund has its lines.
 func TestLinesOfARefund(t *testing.T) {
 	t.Parallel()
-	e := eventOf(&db.EventsOfBatchRow{OrderNo: 1, OrderID: "a", Verb: "refund", Refund: 1,
-		RefundLines: []byte(`[{"line":2,"item":"tea","quantity":1,"amount":"1.50","restock":true}]`)})
+	e := eventOf(&db.EventsOfBatchRow{OrderNo: 1, OrderID: "a", Verb: "refund", OperationKind: "refund", Operation: 1,
+		OperationLines: []byte(`[{"line":2,"item":"tea","quantity":1,"amount":"1.50","restock":true}]`)})
 	assert.Equal(t, e.Data.RefundLines, []RefundLine{{Line: 2, EventLine: EventLine{Item: "tea", Quantity: 1, Amount: "1.50"}, Restock: true}})
 	assert.Contains(t, string(e.JSON()), `"refundLines":[{"line":2,"item":"tea","quantity":1,"amount":"1.50","restock":true}]`)
-	e = eventOf(&db.EventsOfBatchRow{Lines: slices.Repeat([]byte("["), linesMost), RefundLines: []byte(`[{"line":2}]`)})
+	e = eventOf(&db.EventsOfBatchRow{Lines: slices.Repeat([]byte("["), linesMost), OperationLines: []byte(`[{"line":2}]`)})
 	assert.Equal(t, len(e.Data.Lines), 0, "lines beside those of the refund")
 }
 

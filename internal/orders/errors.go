@@ -94,10 +94,13 @@ const (
 	RefusedRetried         = "retried_before"        // the failed order was retried before: the request must say which retry it means
 	RefusedPaymentMethod   = "payment_method_in_use" // what was sent with it is not void: only a failed order can have another one
 	RefusedRefundTooLarge  = "refund_too_large"      // more was to be given back than is left of the charge
+	RefusedCaptureTooLarge = "capture_too_large"     // more was to be captured than is left of the authorization
+	RefusedCaptureOpen     = "capture_open"          // the rest can't be voided while a capture or void is open
+	RefusedNoCaptureURL    = "no_capture_url"        // the policy of the order does not say where its charge is captured or voided
 	RefusedRestockTooLarge = "restock_too_large"     // more units were to be put back than the order took from this stock
 	RefusedNoRefundURL     = "no_refund_url"         // the policy of the order does not say where its charge is refunded
 	RefusedOwnOrder        = "own_order"             // the approver has submitted the order, and the policy requires another one
-	RefusedNoRefund        = "no_refund"             // there is no refund of that number which is not settled
+	RefusedNoRefund        = "no_refund"             // there is no refund, capture or void of that number which is not settled
 )
 
 // sentences say so to people, where it is not just the state of the order.
@@ -115,10 +118,13 @@ var sentences = map[string]string{
 		"the ETag in If-Match, or a requestId",
 	RefusedPaymentMethod:   "the payment method can only be changed once the order has failed",
 	RefusedRefundTooLarge:  "all refunds of the order that have not failed count",
+	RefusedCaptureTooLarge: "all captures and voids of the order that have not failed count",
+	RefusedCaptureOpen:     "a capture or void of the order is not settled yet",
+	RefusedNoCaptureURL:    "the policy of the order has no captureUrl or voidUrl for its charge",
 	RefusedRestockTooLarge: "the restocks of all refunds of the order count",
 	RefusedNoRefundURL:     "the policy of the order has no refundUrl for its charge",
 	RefusedOwnOrder:        "the policy requires approval by someone other than the submitter",
-	RefusedNoRefund:        "there is no open refund with this number: it does not exist, or has already succeeded or failed",
+	RefusedNoRefund:        "there is no open refund, capture or void with this number: it does not exist, or has already succeeded or failed",
 }
 
 func (n *NotApplicable) Error() string {

@@ -45,7 +45,7 @@ type RequestTotal struct {
 	Amount   decimal.Decimal
 }
 
-// stateOf follows from the verb, the order and the state of the refund. An order that was to be canceled, rejected or
+// stateOf follows from the verb, the order and the state of its charge operation. An order that was to be canceled, rejected or
 // paused is done when it is.
 func (v Verb) stateOf(status fsm.State, hold *string, refund string) RequestState {
 	stops := v == Cancel || v == Reject
@@ -96,7 +96,7 @@ func requestedOf(o Order, row db.RequestPageRow, requestID string) Requested {
 	q := Requested{Order: o, Verb: Verb(row.Verb), Actor: row.Actor, OnBehalfOf: row.OnBehalfOf, Reason: row.Reason, At: row.At}
 	refund := ""
 	for _, asked := range ChargeOperations(&o) {
-		if q.Verb == Refund && asked.RequestID == requestID {
+		if asked.Kind == string(q.Verb) && asked.RequestID == requestID {
 			q.Refund, refund = &asked, asked.State
 		}
 	}

@@ -26,10 +26,15 @@ const (
 	Reject     Verb = "reject"      // cancel an order that waits for approval
 	StepResult Verb = "step-result" // record the result of a step whose outcome is unknown
 	Refund     Verb = "refund"      // refund a completed order, or a part of it
+	Capture    Verb = "capture"     // take a part of what the charge authorized
+	Void       Verb = "void"        // give up the rest of what the charge authorized
 )
 
 // Verbs lists the verbs in display order.
-var Verbs = []Verb{Cancel, Retry, Pause, Resume, Approve, Reject, StepResult, Refund}
+var Verbs = []Verb{Cancel, Retry, Pause, Resume, Approve, Reject, StepResult, Capture, Void, Refund}
+
+// BulkVerbs are those that can be applied to many orders at once.
+var BulkVerbs = slices.DeleteFunc(slices.Clone(Verbs), func(v Verb) bool { return v == Capture || v == Void })
 
 // Applies reports whether the verb applies to an order, as far as its row shows. The rest is checked when the verb is
 // requested.
@@ -53,6 +58,8 @@ var applicable = map[Verb]func(*Order) bool{
 	Reject:     func(o *Order) bool { return HeldFor(o, fsm.HoldApproval) },
 	StepResult: canBeSettled,
 	Refund:     func(o *Order) bool { return o.Status == fsm.Completed && refundable(o) },
+	Capture:    func(o *Order) bool { return Capturable(o).IsPos() },
+	Void:       func(o *Order) bool { return Capturable(o).IsPos() && !Capturing(o) },
 }
 
 // RefusalFor is the code for a verb that does not apply to an order, as far as its row shows.
@@ -68,9 +75,9 @@ func (v Verb) RefusalFor(o *Order) string {
 	return RefusedState
 }
 
-// AllowedActions lists the verbs that apply to the order or one of its refunds.
+// AllowedActions lists the verbs that apply to the order or one of its charge operations.
 func AllowedActions(o *Order) []string {
-	if o.Status == fsm.Completed && o.ChargeOperationList == nil && refundable(o) { // nearly every answer
+	if o.Status == fsm.Completed && o.ChargeOperationList == nil && o.ChargeCapture == nil && refundable(o) { // nearly every answer
 		return onlyRefund
 	}
 	settles := slices.ContainsFunc(ChargeOperations(o), func(r ChargeOperation) bool { return !r.Settled() })
@@ -87,7 +94,7 @@ var onlyRefund = []string{string(Refund)}
 
 // refundable reports whether any of the amount can still be refunded.
 func refundable(o *Order) bool {
-	if o.ChargeOperationList == nil { // nearly every order
+	if o.ChargeOperationList == nil && o.ChargeCapture == nil { // nearly every order
 		return o.Amount.IsPos()
 	}
 	return Refundable(o).IsPos()

@@ -135,17 +135,17 @@ func (m mapping) needs(keys ...string) {
 
 // The keys of a step.
 var (
-	stepKeys = slices.Concat([]string{"executor", "url", "undoUrl", "refundUrl", "lookupUrl", "secret", "signedCallbacks",
-		"webhookSecret", "capture"}, callKeys)
+	stepKeys = slices.Concat([]string{"executor", "url", "undoUrl", "refundUrl", "captureUrl", "voidUrl", "lookupUrl", "secret", "signedCallbacks",
+		"webhookSecret", "capture", "captureWithin"}, callKeys)
 	callKeys = []string{"timeout", "keyRetention", "callbackTimeout", "inFlight", "queue", "retry", "breaker"}
 )
 
 // executorKeys are the required and optional keys of a step, by executor.
 var executorKeys = map[Executor]struct{ must, may []string }{
 	Ledger:    {},
-	HTTP:      {[]string{"url"}, slices.Concat([]string{"undoUrl", "refundUrl", "lookupUrl", "secret", "signedCallbacks"}, callKeys)},
-	Stripe:    {[]string{"secret"}, slices.Concat([]string{"url", "webhookSecret", "capture"}, callKeys)},
-	Simulator: {[]string{"url"}, slices.Concat([]string{"secret", "signedCallbacks"}, callKeys)},
+	HTTP:      {[]string{"url"}, slices.Concat([]string{"undoUrl", "refundUrl", "captureUrl", "voidUrl", "lookupUrl", "secret", "signedCallbacks", "capture", "captureWithin"}, callKeys)},
+	Stripe:    {[]string{"secret"}, slices.Concat([]string{"url", "webhookSecret", "capture", "captureWithin"}, callKeys)},
+	Simulator: {[]string{"url"}, slices.Concat([]string{"secret", "signedCallbacks", "capture", "captureWithin"}, callKeys)},
 }
 
 // step reads a step of a policy. The default executor is the ledger.
@@ -195,7 +195,7 @@ func (m mapping) fits(s fsm.Step, executor Executor, others []string) bool {
 	keys := executorKeys[executor]
 	must, may := keys.must, keys.may
 	if s != fsm.Charge {
-		may = without(may, "refundUrl") // only money is refunded
+		may = slices.DeleteFunc(slices.Clone(may), func(key string) bool { return slices.Contains(onlyOfCharge, key) })
 	}
 	switch {
 	case executor == HTTP && s == fsm.Confirm:
@@ -218,6 +218,9 @@ func (m mapping) fits(s fsm.Step, executor Executor, others []string) bool {
 	return len(m.problems) == before
 }
 
+// onlyOfCharge are keys about money, which only a charge takes.
+var onlyOfCharge = []string{"refundUrl", "captureUrl", "voidUrl", "capture", "captureWithin"}
+
 func without(keys []string, key string) []string {
 	return slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return k == key })
 }
@@ -227,8 +230,8 @@ func (m mapping) unused(key string, s fsm.Step, executor Executor) string {
 	switch {
 	case m.values["executor"] == nil:
 		return "is not used by the ledger; requires executor: " + strings.Join(without(executors(s), string(Ledger)), ", ")
-	case executor == HTTP && key == "refundUrl":
-		return "only a charge is refunded; leave it out"
+	case executor == HTTP && slices.Contains(onlyOfCharge, key):
+		return "only a charge takes money; leave it out"
 	case executor == HTTP && key == "undoUrl":
 		return "nothing undoes a confirmation; leave it out"
 	case executor == Stripe && s == fsm.Confirm:
@@ -262,10 +265,14 @@ func defaults(s fsm.Step, executor Executor) Step {
 // reach reads the addresses and secrets of a step.
 func (m mapping) reach(how *Step) {
 	how.URL, how.UndoURL, how.LookupURL = m.address("url"), m.address("undoUrl"), m.address("lookupUrl")
-	how.RefundURL = m.address("refundUrl")
+	how.RefundURL, how.CaptureURL, how.VoidURL = m.address("refundUrl"), m.address("captureUrl"), m.address("voidUrl")
 	for _, c := range []struct{ key, address, other, same, or string }{
 		{"refundUrl", how.RefundURL, "url", how.URL, "a refund would charge again"},
 		{"refundUrl", how.RefundURL, "undoUrl", how.UndoURL, "a refund of a part would undo all"},
+		{"captureUrl", how.CaptureURL, "url", how.URL, "a capture would charge again"},
+		{"voidUrl", how.VoidURL, "url", how.URL, "a void would charge again"},
+		{"voidUrl", how.VoidURL, "captureUrl", how.CaptureURL, "a void would capture"},
+		{"voidUrl", how.VoidURL, "undoUrl", how.UndoURL, "a void of the rest would undo all"},
 		{"undoUrl", how.UndoURL, "url", how.URL, "an undo would do the step again"},
 	} {
 		if c.address != "" && c.address == c.same {
@@ -279,8 +286,32 @@ func (m mapping) reach(how *Step) {
 	if how.SignedCallbacks && m.values["secret"] == nil {
 		m.wrong("signedCallbacks", "requires secret")
 	}
+	m.captures(how)
+}
+
+// captures reads when the money is taken.
+func (m mapping) captures(how *Step) {
+	words := []string{CaptureImmediately, CaptureLater}
+	if how.Executor == Stripe {
+		words = []string{CaptureImmediately, CaptureOnConfirm, CaptureLater}
+	}
 	if m.values["capture"] != nil {
-		how.Capture = m.word("capture", how.Capture, CaptureImmediately, CaptureOnConfirm)
+		how.Capture = m.word("capture", how.Capture, words...)
+	}
+	if how.Executor != Stripe && how.Capture == CaptureImmediately {
+		how.Capture = "" // what it is anyway
+	}
+	if how.Capture == CaptureLater {
+		how.CaptureWithin = 168 * time.Hour
+		m.duration("captureWithin", &how.CaptureWithin, time.Minute, maxTerm)
+	}
+	for _, key := range []string{"captureWithin", "captureUrl", "voidUrl"} {
+		switch given := m.values[key] != nil; {
+		case given && how.Capture != CaptureLater:
+			m.wrong(key, "requires capture: later")
+		case !given && how.Capture == CaptureLater && how.Executor == HTTP && key != "captureWithin":
+			m.add(m.at("capture"), m.pathOf(key), "is missing; capture: later needs it")
+		}
 	}
 }
 

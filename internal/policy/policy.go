@@ -66,10 +66,11 @@ const (
 // Remote reports whether the executor runs outside the database.
 func (e Executor) Remote() bool { return e != "" && e != Ledger }
 
-// When Stripe takes the money of a charge.
+// When the money of a charge is taken.
 const (
 	CaptureImmediately = "immediately"
-	CaptureOnConfirm   = "on_confirm" // the charge authorizes; the confirm step captures
+	CaptureOnConfirm   = "on_confirm" // stripe: the charge authorizes; the confirm step captures
+	CaptureLater       = "later"      // the charge authorizes; captures are requested
 )
 
 // Step is the configuration of a step. Fields that its executor does not use are empty. The confirm step of Stripe has
@@ -77,16 +78,20 @@ const (
 type Step struct {
 	Executor Executor
 
-	URL       string // http: of the step; simulator: the base URL of pawl simulate; stripe: of the API, or empty
-	UndoURL   string // http: of the undo; required for charge and reserve
-	RefundURL string // http, charge: of refunds; empty: not supported
-	LookupURL string // http: of look-ups; empty: not supported
-	Secret    Secret // http, simulator: signs requests (Standard Webhooks), empty: unsigned; stripe: the API key
+	URL        string // http: of the step; simulator: the base URL of pawl simulate; stripe: of the API, or empty
+	UndoURL    string // http: of the undo; required for charge and reserve
+	RefundURL  string // http, charge: of refunds; empty: not supported
+	CaptureURL string // http, charge: of captures; required with CaptureLater, as is VoidURL
+	VoidURL    string // http, charge: of voids
+	LookupURL  string // http: of look-ups; empty: not supported
+	Secret     Secret // http, simulator: signs requests (Standard Webhooks), empty: unsigned; stripe: the API key
 
 	SignedCallbacks bool // http, simulator: callbacks must be signed with the secret
 
 	WebhookSecret Secret // stripe: signs Stripe's events
-	Capture       string // stripe, charge: CaptureImmediately or CaptureOnConfirm
+	Capture       string // charge: CaptureImmediately, CaptureOnConfirm or CaptureLater
+
+	CaptureWithin time.Duration // with CaptureLater: how long an authorization lasts; 168 h
 
 	Timeout         time.Duration // of one call; charge 30 s, reserve 5 s, confirm 10 s
 	KeyRetention    time.Duration // how long the provider remembers a key; 24 h

@@ -34,7 +34,7 @@ func instance(source string) (document any, err error) {
 // notInSchema are words in the refusals that speak of rules no schema can say.
 var notInSchema = []string{
 	"charge: unknown key; must", "given twice", "the last route must", "must have a condition", "no route after the last", "must be one YAML document", "is empty", "not YAML", "UTF-8", "control character", "KiB", "alias", "duplicate key, first",
-	"must be a duration", "as 90s", "the same as url", "the same as undoUrl", "with on_confirm, the confirm", "confirms by capturing", "must not be less than initial", "too short", "at most 24h",
+	"must be a duration", "as 90s", "the same as url", "the same as undoUrl", "the same as captureUrl", "with on_confirm, the confirm", "confirms by capturing", "must not be less than initial", "too short", "at most 24h",
 	"ISO 4217", "in octal", "must be a whole number", "must be an amount", "must be an absolute URL",
 }
 

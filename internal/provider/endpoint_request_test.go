@@ -44,7 +44,7 @@ func TestBodyOfARequest(t *testing.T) {
 	charged := provider.Call{Installation: installation, OrderID: "order-123", Step: fsm.Charge, Currency: "EUR", Item: "i", Quantity: 1,
 		Amount: decimal.MustParse("2.50"), Reference: "ch_1"}
 	given := charged
-	given.RefundID, given.Reason = "ticket-1", "broken"
+	given.OperationKind, given.OperationID, given.Reason = provider.Refund, "ticket-1", "broken"
 	returned := given
 	returned.RefundLines = []byte(`[{"line":2,"item":"i","quantity":1,"amount":"2.50","restock":true}]`)
 	lined := plain
@@ -71,7 +71,7 @@ func TestBodyOfARequest(t *testing.T) {
 		e := atURL(url, v.call.Step, "")
 		act := map[provider.Operation]string{provider.Do: "/do", provider.Undo: "/undo", provider.Refund: "/refund"}
 		map[provider.Operation]func(context.Context, *provider.Call) provider.Result{
-			provider.Do: e.Do, provider.Undo: e.Undo, provider.Refund: e.Refund}[v.op](t.Context(), v.call)
+			provider.Do: e.Do, provider.Undo: e.Undo, provider.Refund: e.Operate}[v.op](t.Context(), v.call)
 		r := w.seen()[0]
 		if r.body != v.body || r.uri != act[v.op] || r.method != http.MethodPost {
 			t.Errorf("%s %s\n%s\nwant\n%s", r.method, r.uri, r.body, v.body)

@@ -41,9 +41,10 @@ type Executor interface {
 	// effect remains, and a late Do with that key must fail. It is never called for confirm. If there is a Reference,
 	// it identifies the effect, even if the key was forgotten.
 	Undo(ctx context.Context, c *Call) Result
-	// Refund refunds a part of a charge, or the rest of it, once for each RefundID. Done has the provider's reference
-	// of the refund; Waiting means that it is accepted and not done yet. It is called only for charge.
-	Refund(ctx context.Context, c *Call) Result
+	// Operate does the charge operation of the call, once for each OperationID: it refunds a part of a charge, captures a
+	// part of an authorization, or voids the rest of it. Done has the provider's reference of the operation; Waiting
+	// means that it is accepted and not done yet. It is called only for charge.
+	Operate(ctx context.Context, c *Call) Result
 }
 
 // Looker is an Executor that can look up a key without any effect. The provider remembers refused keys: a later Do with
@@ -52,8 +53,9 @@ type Looker interface {
 	Executor
 	// Lookup returns Done, Refused or Waiting for a Do that arrived; Unknown with the code InProgress for one in
 	// progress, which must be looked up again; Retry for one that has not arrived (it may still be on its way); and
-	// otherwise Unknown. An undone key is Refused, whether its Do arrived or not. With a RefundID, the look-up is about
-	// the refund.
+	// otherwise Unknown. An undone key is Refused, whether its Do arrived or not. With an OperationID, the look-up is
+	// about the charge operation. With the kind Void and no OperationID, it is about an authorization: Done while the
+	// rest of it can still be captured, and Refused once it has ended.
 	Lookup(ctx context.Context, c *Call) Result
 }
 
@@ -80,10 +82,15 @@ type Call struct {
 	Reference string           // the provider's reference of the charge (charge, confirm) or reservation, once known
 	Clock     func() time.Time // for signatures and dates; nil: the clock of this machine
 
-	RefundID        string // the id of the refund, whose amount is Amount; empty: the call is about the step
-	Reason          string // of the refund
-	RefundLines     []byte // as orders.FormatOperationLines writes them; nil: the refund does not say
-	RefundReference string // the provider's reference of the refund, once known
+	OperationKind      Operation // of the charge operation, whose amount is Amount; empty: the call is about the step
+	OperationID        string    // the id of the charge operation
+	OperationReference string    // the provider's reference of it, once known
+	Final              bool      // of a capture: the rest is voided
+	CaptureLater       bool      // of a charge: it only authorizes
+	Reason             string    // of the charge operation
+	RefundLines        []byte    // as orders.FormatOperationLines writes them; nil: the operation does not say
+
+	ChargeKey, ChargeReference string // in a later step: of the charge, as far as it has them
 
 	secrets *[]string // where an Exchange records the secrets that it used, for Masking; nil: nowhere
 }
@@ -100,17 +107,19 @@ func (c *Call) Now() time.Time {
 // would get the stored answer of the do. Executors that make several requests for one operation define more.
 type Operation string
 
-// The operations. Refund is only for charges.
+// The operations. The last three are the charge operations.
 const (
-	Do     Operation = "do"
-	Undo   Operation = "undo"
-	Refund Operation = "refund"
+	Do      Operation = "do"
+	Undo    Operation = "undo"
+	Refund  Operation = "refund"
+	Capture Operation = "capture" // a part of an authorization
+	Void    Operation = "void"    // the rest of an authorization
 )
 
 // LookupKey is the key to look up.
 func (c *Call) LookupKey() string {
-	if c.RefundID != "" {
-		return c.Key(Refund)
+	if c.OperationID != "" {
+		return c.Key(c.OperationKind)
 	}
 	return c.Key(Do)
 }
@@ -175,7 +184,7 @@ func InDoubt(r Result) Result {
 	return r
 }
 
-// Body is the JSON body of Do, Undo or Refund for an endpoint. It has the same bytes in every call, from every replica
+// Body is the JSON body of Do, Undo or a charge operation for an endpoint. It has the same bytes in every call, from every replica
 // and version of this program, because providers compare it with the one they have for the key and reject a different
 // one. So it contains nothing that changes between calls, the amount is written as it is stored, metadata has one
 // order, and no library decides how characters are escaped. It returns an error if the metadata is not an object of
@@ -204,23 +213,32 @@ func (c *Call) Body(op Operation) ([]byte, error) {
 	case Undo:
 		b = appendMember(append(b, ','), "undoKey", c.Key(Do))
 		b = appendOptional(b, "reference", c.Reference)
-	case Refund:
-		b = appendMember(append(b, ','), "refundId", c.RefundID)
+	case Refund, Capture, Void:
+		b = appendMember(append(b, ','), string(op)+"Id", c.OperationID)
+		if op == Capture {
+			b = strconv.AppendBool(append(b, `,"final":`...), c.Final)
+		}
 		b = appendOptional(b, "reason", c.Reason)
 		if c.RefundLines != nil {
-			b = append(append(b, `,"refundLines":`...), c.RefundLines...)
+			b = append(append(b, `,"`+string(op)+`Lines":`...), c.RefundLines...)
 		}
-		b = appendMember(append(b, ','), "chargeKey", c.chargeKey())
+		b = appendMember(append(b, ','), "chargeKey", c.KeyOfCharge())
 		b = appendOptional(b, "reference", c.Reference)
 	default:
+		if c.CaptureLater {
+			b = appendMember(append(b, ','), "capture", "later")
+		}
+		b = appendOptional(b, "chargeKey", c.ChargeKey)
+		b = appendOptional(b, "chargeReference", c.ChargeReference)
 		b = appendOptional(b, "callbackUrl", c.CallbackURL)
 	}
 	return append(b, '}'), nil
 }
 
-func (c *Call) chargeKey() string {
+// KeyOfCharge is the key of the charge of the same generation.
+func (c *Call) KeyOfCharge() string {
 	charge := *c
-	charge.RefundID = ""
+	charge.Step, charge.OperationID = fsm.Charge, ""
 	return charge.Key(Do)
 }
 
@@ -287,7 +305,7 @@ func appendString(b []byte, s string) []byte {
 
 // Key is the idempotency key of an operation of this call: `pawl-` and 52 characters of lower-case base32, the SHA-256
 // of what identifies the operation. It is the same on every call, and differs between installations, orders, steps,
-// generations, operations and refunds. An order ID would be no key: providers take 255 ASCII characters, and HTTP drops
+// generations, operations and the ids of charge operations. An order ID would be no key: providers take 255 ASCII characters, and HTTP drops
 // blanks around the value of a header.
 func (c *Call) Key(op Operation) string {
 	b := make([]byte, 0, 256)
@@ -297,8 +315,8 @@ func (c *Call) Key(op Operation) string {
 	b = appendField(b, c.Step)
 	b = appendField(b, op)
 	b = appendField(b, binary.BigEndian.AppendUint32(nil, uint32(c.Generation)))
-	if c.RefundID != "" { // not its number: if commits are lost, the same request gets the same key, whatever its number
-		b = appendField(b, c.RefundID)
+	if c.OperationID != "" { // not its number: if commits are lost, the same request gets the same key, whatever its number
+		b = appendField(b, c.OperationID)
 	}
 	sum := sha256.Sum256(b)
 	return "pawl-" + keyEncoding.EncodeToString(sum[:])

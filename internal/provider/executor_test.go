@@ -32,7 +32,7 @@ func TestKeyStaysWhatItIs(t *testing.T) {
 		{" ordre \U0001f600", fsm.Reserve, provider.Do, 7, "", "pawl-hmhib3p464dfmmcijspc7c7sd6in6kytfsjpjl5kv4ytf6d7bzia"},
 		{"order-123", fsm.Charge, provider.Refund, 0, "ticket-1", "pawl-3htc5do4guasx4k2xhbqra5h6726ejqdleo4g3vjzexr7isf66ja"},
 	} {
-		c := provider.Call{Installation: installation, OrderID: v.orderID, Step: v.of, Generation: v.generation, RefundID: v.refundID}
+		c := provider.Call{Installation: installation, OrderID: v.orderID, Step: v.of, Generation: v.generation, OperationKind: provider.Refund, OperationID: v.refundID}
 		c.Fence, c.Number, c.Reference = rand.Int64(), rand.Int32(), "ch_1"
 		if key := c.Key(v.operation); key != v.key {
 			t.Errorf("%q %s %s %d has key %s", v.orderID, v.of, v.operation, v.generation, key)
@@ -55,9 +55,9 @@ func TestKeysAreDistinctAndFitForAnyProvider(t *testing.T) {
 					for _, generation := range []int32{0, 1, 256, 1 << 30} {
 						c := provider.Call{Installation: place, OrderID: id, Step: of, Generation: generation}
 						if op == provider.Refund {
-							c.RefundID = ids[rand.IntN(len(ids))]
+							c.OperationID = ids[rand.IntN(len(ids))]
 						}
-						key, about := c.Key(op), fmt.Sprintf("%s %q %q %q %d %q", place, id, of, op, generation, c.RefundID)
+						key, about := c.Key(op), fmt.Sprintf("%s %q %q %q %d %q", place, id, of, op, generation, c.OperationID)
 						if !fit.MatchString(key) {
 							t.Fatalf("key %q", key)
 						}

@@ -280,9 +280,9 @@ func masked(ctx context.Context, c *Call, call func(context.Context, *Call) Resu
 	return c.Secrets(used...).MaskResult(result)
 }
 
-func (m masking) Do(ctx context.Context, c *Call) Result     { return masked(ctx, c, m.exec.Do) }
-func (m masking) Undo(ctx context.Context, c *Call) Result   { return masked(ctx, c, m.exec.Undo) }
-func (m masking) Refund(ctx context.Context, c *Call) Result { return masked(ctx, c, m.exec.Refund) }
+func (m masking) Do(ctx context.Context, c *Call) Result      { return masked(ctx, c, m.exec.Do) }
+func (m masking) Undo(ctx context.Context, c *Call) Result    { return masked(ctx, c, m.exec.Undo) }
+func (m masking) Operate(ctx context.Context, c *Call) Result { return masked(ctx, c, m.exec.Operate) }
 
 type maskingLooker struct {
 	masking

@@ -83,11 +83,11 @@ func TestMasking(t *testing.T) {
 	_, url := lay(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte(`{"state":"done","reference":"` + marked + `","data":{"a":"pm_marked ` + strings.ToUpper(marked) + `"}}`))
 	}))
-	how := policy.Step{Executor: policy.HTTP, URL: url, UndoURL: url, RefundURL: url, LookupURL: url, Secret: secretOf(t, marked)}
+	how := policy.Step{Executor: policy.HTTP, URL: url, UndoURL: url, LookupURL: url, CaptureURL: url, Secret: secretOf(t, marked)}
 	exec := provider.Masking(endpoint.New(&how, fsm.Charge, local, provider.NewTransport(0, true)))
-	call := &provider.Call{Step: fsm.Charge, PaymentMethod: "pm_marked"}
+	call := &provider.Call{Step: fsm.Charge, PaymentMethod: "pm_marked", OperationKind: provider.Capture}
 	for name, ask := range map[string]func(context.Context, *provider.Call) provider.Result{
-		"do": exec.Do, "undo": exec.Undo, "refund": exec.Refund, "lookup": exec.(provider.Looker).Lookup,
+		"do": exec.Do, "undo": exec.Undo, "capture": exec.Operate, "lookup": exec.(provider.Looker).Lookup,
 	} {
 		if got := ask(t.Context(), call); !reflect.DeepEqual(got, provider.Done{Data: []byte(`{"a":"*** ***"}`)}) {
 			t.Errorf("%s: %#v", name, got)

@@ -34,6 +34,8 @@ type Subject struct {
 	Item       string `json:"item"`
 	Lines      []Line `json:"lines,omitempty"` // instead of item and quantity
 	RefundID   string `json:"refundId,omitempty"`
+	CaptureID  string `json:"captureId,omitempty"`
+	VoidID     string `json:"voidId,omitempty"`
 
 	RefundLines []RefundLine `json:"refundLines,omitempty"`
 }
@@ -78,6 +80,9 @@ type Entry struct {
 	// Effects is how often the effect happened under this key, undone or not. More than one is a double charge or the
 	// like.
 	Effects int `json:"effects"`
+	// Captured and Voided are what was done to a charge that only authorizes.
+	Captured decimal.Decimal `json:"captured,omitzero"`
+	Voided   decimal.Decimal `json:"voided,omitzero"`
 	// Requests is how often the do was requested since the simulator started.
 	Requests int       `json:"requests"`
 	At       time.Time `json:"at"` // when the state last changed
@@ -91,6 +96,7 @@ type entry struct {
 	UndoName string          `json:"undoName,omitempty"`
 	Promise  *promise        `json:"promise,omitempty"`
 	Refunded decimal.Decimal `json:"refunded,omitzero"` // of a charge: the sum of its refunds
+	Later    bool            `json:"later,omitempty"`   // a charge that only authorizes
 
 	running bool // a request has checked the key, and its effect follows
 }
@@ -188,7 +194,7 @@ func (s *state) apply(r record) error {
 // enter updates an entry of the books. It counts effects that happen while another one is live.
 func (s *state) enter(e, now *entry) {
 	live := func(other *entry) bool { return other.Step == now.Step && other.State == Live } // also under the key itself
-	if now.Effects > e.Effects && now.Step != stepRefund && slices.ContainsFunc(s.orders[now.OrderID], live) {
+	if now.Effects > e.Effects && !slices.Contains(chargeOperations, now.Step) && slices.ContainsFunc(s.orders[now.OrderID], live) {
 		s.overlaps++
 	}
 	number := e.Number
@@ -223,7 +229,7 @@ func (s *Simulator) Books(orderID string) []Entry {
 
 // Summary is the summary of the books.
 type Summary struct {
-	Steps map[string]Tally `json:"steps"` // charge, reserve, confirm, and refund if there are any
+	Steps map[string]Tally `json:"steps"` // charge, reserve, confirm, and refund, capture and void if there are any
 	Money []Money          `json:"money"` // of charges, by currency
 
 	DoubleLive      int `json:"doubleLive"`      // orders with two live charges or more
@@ -271,7 +277,7 @@ func (s *Simulator) Summary() Summary {
 	totals, charges := map[string]*total{}, map[string]int{}
 	for _, e := range s.state.entries {
 		sum.count(e)
-		if e.Step != "charge" && e.Step != stepRefund {
+		if e.Step != "charge" && e.Step != operationRefund {
 			continue
 		}
 		if totals[e.Currency] == nil {
@@ -310,15 +316,18 @@ type total struct {
 	scale         int // the most decimals of any amount
 }
 
-// add adds a charge or refund. Each effect took the amount; all that is not live was returned.
+// add adds a charge or refund. Each effect took the amount, or what was captured of it; all that is not live was returned.
 func (t *total) add(e *entry) {
 	amount, ok := new(big.Rat).SetString(e.Amount)
 	if !ok {
 		return // impossible: amounts are checked on arrival
 	}
+	if e.Later && e.Step == "charge" {
+		amount.SetString(e.Captured.String())
+	}
 	_, decimals, _ := strings.Cut(e.Amount, ".")
 	t.scale = max(t.scale, len(decimals))
-	if e.Step == stepRefund {
+	if e.Step == operationRefund {
 		if e.State == Live {
 			t.kept.Sub(&t.kept, amount)
 		}

@@ -125,7 +125,7 @@ func (r Rule) checked() (Rule, error) {
 }
 
 var operations = []string{
-	operationDo, operationUndo, stripeCreate, stripeConfirm, stripeCapture, stripeCancel, stripeRefund, stripeRead,
+	operationDo, operationUndo, operationVoid, stripeCreate, stripeConfirm, stripeCapture, stripeCancel, stripeRefund, stripeRead,
 }
 
 // does reports whether the rule is about requests that have an effect.

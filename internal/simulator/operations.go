@@ -2,6 +2,7 @@ package simulator
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 
 	"github.com/govalues/decimal"
@@ -132,7 +133,7 @@ func (s *Simulator) decide(q *request, e *entry) reply {
 func (q *request) entry(e *entry) *entry {
 	now := *e
 	if e.State == "" {
-		now.Subject = q.body.Subject
+		now.Subject, now.Later = q.body.Subject, q.body.Capture == "later"
 	}
 	return &now
 }
@@ -208,10 +209,11 @@ func (s *Simulator) meant(q *request) (*entry, *reply) {
 	return e, nil
 }
 
-const stepRefund = "refund" // in the books
+// chargeOperations are what can be done to a live charge; also their steps in the books.
+var chargeOperations = []string{operationRefund, operationCapture, operationVoid}
 
-// decideRefund refunds a part of a live charge, or refuses for good.
-func (s *Simulator) decideRefund(q *request, e *entry) reply {
+// decideOperation refunds or captures a part of a live charge, voids the rest of it, or refuses for good.
+func (s *Simulator) decideOperation(q *request, e *entry) reply {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e.running = false
@@ -222,31 +224,92 @@ func (s *Simulator) decideRefund(q *request, e *entry) reply {
 	if charge == nil {
 		charge = s.state.keys[q.body.ChargeKey]
 	}
-	now.Step = stepRefund
-	if code, detail := q.refundFault(charge); code != "" {
+	now.Step = q.operation
+	after, code, detail := q.operate(charge)
+	if code != "" {
 		now.refuse(code, detail)
 		s.record(record{Entries: []*entry{now}})
 		return e.answer()
 	}
-	left := *charge
-	left.Refunded, _ = charge.Refunded.Add(q.amount) // refundFault has added them
-	now.State, now.Reference, now.Effects = Live, s.state.name("re"), 1
-	s.record(record{Entries: []*entry{now, &left}})
+	prefix := map[string]string{operationRefund: "re", operationCapture: "cp", operationVoid: "vd"}[q.operation]
+	now.State, now.Reference, now.Effects = Live, s.state.name(prefix), 1
+	s.record(record{Entries: []*entry{now, after}})
 	return e.answer()
 }
 
-// refundFault says why a refund of a charge is refused.
-func (q *request) refundFault(charge *entry) (code, detail string) {
+// operate returns a charge after a charge operation, or why it is refused.
+func (q *request) operate(charge *entry) (after *entry, code, detail string) {
 	switch {
 	case q.rule.Code != "":
-		return q.rule.Code, byPlan
-	case charge == nil || charge.State != Live || charge.Step != "charge" || charge.OrderID != q.body.OrderID:
-		return "unknown_charge", "neither the reference nor the chargeKey belongs to a live charge of the order"
+		return nil, q.rule.Code, byPlan
+	case charge == nil || charge.State != Live || charge.Step != "charge" || charge.OrderID != q.body.OrderID || charge.Currency != q.body.Currency:
+		return nil, "unknown_charge", "neither the reference nor the chargeKey belongs to a live charge of the order"
+	case q.operation == operationRefund && q.amount.Cmp(minus(charge.taken(), charge.Refunded)) > 0:
+		return nil, "refund_too_large", "exceeds what is left of the charge"
+	case q.operation != operationRefund && charge.rest().IsZero() && !charge.Voided.IsZero():
+		return nil, codeAuthorizationExpired, "nothing of the authorization is left"
+	case q.operation != operationRefund && q.amount.Cmp(charge.rest()) > 0:
+		return nil, q.operation + "_too_large", "exceeds what is left of the authorization"
 	}
-	whole, _ := decimal.Parse(charge.Amount) // it was checked on arrival
-	refunded, err := charge.Refunded.Add(q.amount)
-	if err != nil || refunded.Cmp(whole) > 0 || charge.Currency != q.body.Currency {
-		return "refund_too_large", "exceeds what is left of the charge"
+	now := *charge
+	switch {
+	case q.operation == operationRefund:
+		now.Refunded = plus(charge.Refunded, q.amount)
+	case q.operation == operationCapture:
+		now.Captured = plus(charge.Captured, q.amount)
 	}
-	return "", ""
+	if q.operation == operationVoid || q.operation == operationCapture && q.body.Final {
+		now.Voided = plus(now.Voided, now.rest())
+	}
+	return &now, "", ""
+}
+
+const codeAuthorizationExpired = "authorization_expired"
+
+// Expire ends the authorization of an order, as time does: what is not captured is voided. It returns an error if the
+// order has none.
+func (s *Simulator) Expire(orderID string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.state.orders[orderID] {
+		if e.Step == "charge" && e.State == Live && e.rest().IsPos() {
+			now := *e
+			now.Voided = plus(e.Voided, e.rest())
+			s.record(record{Entries: []*entry{&now}})
+			return nil
+		}
+	}
+	return fmt.Errorf("order %q has no authorization", orderID)
+}
+
+// taken is the money that a live charge has taken.
+func (e *entry) taken() decimal.Decimal {
+	if e.Later {
+		return e.Captured
+	}
+	return e.whole()
+}
+
+// rest is what can still be captured of a live charge.
+func (e *entry) rest() decimal.Decimal {
+	if !e.Later {
+		return decimal.Zero
+	}
+	return minus(minus(e.whole(), e.Captured), e.Voided)
+}
+
+func (e *entry) whole() decimal.Decimal {
+	whole, _ := decimal.Parse(e.Amount) // it was checked on arrival
+	return whole
+}
+
+// plus and minus are exact for amounts, which have few digits.
+func plus(a, b decimal.Decimal) decimal.Decimal {
+	sum, _ := a.Add(b)
+	return sum
+}
+
+func minus(a, b decimal.Decimal) decimal.Decimal {
+	difference, _ := a.Sub(b)
+	return difference
 }

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -29,7 +30,10 @@ func (s *Simulator) routes() *http.ServeMux {
 			mux.HandleFunc("POST /"+step+"/undo", s.post(step, operationUndo))
 		}
 	}
-	mux.HandleFunc("POST /charge/refund", s.post("charge", operationRefund))
+	for _, operation := range chargeOperations {
+		mux.HandleFunc("POST /charge/"+operation, s.post("charge", operation))
+	}
+	mux.HandleFunc("POST /charge/expire", s.postExpire)
 	mux.HandleFunc("GET /lookup", func(w http.ResponseWriter, r *http.Request) {
 		s.deliver(w, r, s.durable(s.lookup(r.URL.Query().Get("key"))))
 	})
@@ -87,8 +91,8 @@ func (s *Simulator) post(step, operation string) http.HandlerFunc {
 			}
 			e, known := s.begin(q)
 			decide := s.decide
-			if operation == operationRefund {
-				decide = s.decideRefund
+			if slices.Contains(chargeOperations, operation) {
+				decide = s.decideOperation
 			}
 			return s.attempt(r.Context(), q, known, ending{func() { s.abandon(e) }, func() reply { return decide(q, e) }})
 		})
@@ -127,11 +131,21 @@ func (s *Simulator) lookup(key string) reply {
 		found.State = "in_progress"
 	case e.State == Voided, e.State == Undone:
 		found = said{State: "undone", Reference: e.Reference, Code: "voided"}
+	case e.Later && !e.Voided.IsZero() && e.rest().IsZero():
+		found = said{State: "expired", Reference: e.Reference}
 	default:
 		found = e.says()
 		found.State, found.Outcome, found.Reference = found.Outcome, "", e.Reference
 	}
 	return ok(found)
+}
+
+func (s *Simulator) postExpire(w http.ResponseWriter, r *http.Request) {
+	if err := s.Expire(r.URL.Query().Get("orderId")); err != nil {
+		s.deliver(w, r, reply{status: http.StatusConflict, body: said{Code: "bad_request", Detail: err.Error()}})
+		return
+	}
+	s.deliver(w, r, s.durable(ok(map[string]string{"at": time.Now().UTC().Format(time.RFC3339)})))
 }
 
 func (s *Simulator) postFaults(w http.ResponseWriter, r *http.Request) {
@@ -159,9 +173,11 @@ func lines[T any](w http.ResponseWriter, all []T) {
 }
 
 const (
-	operationDo     = "do"
-	operationUndo   = "undo"
-	operationRefund = "refund"
+	operationDo      = "do"
+	operationUndo    = "undo"
+	operationRefund  = "refund"
+	operationCapture = "capture"
+	operationVoid    = "void"
 
 	maxBody = 256 << 10 // an order of 64 KiB, and a refund of all its lines
 	maxKey  = 255
@@ -183,7 +199,9 @@ type request struct {
 		Metadata    json.RawMessage `json:"metadata"`
 		CallbackURL string          `json:"callbackUrl"`
 		UndoKey     string          `json:"undoKey"`
-		ChargeKey   string          `json:"chargeKey"` // of the charge to refund
+		ChargeKey   string          `json:"chargeKey"` // of the charge
+		Capture     string          `json:"capture"`   // later: the charge only authorizes
+		Final       bool            `json:"final"`     // of a capture: the rest is voided
 		Reference   string          `json:"reference"` // of the effect to undo or refund
 	}
 	rule   Rule     // the fault; zero: none
@@ -225,6 +243,7 @@ func (q *request) check() (err error) {
 		return errors.New("amount: must be a decimal number in a string")
 	}
 	callback, err := url.Parse(q.body.CallbackURL)
+	operates := slices.Contains(chargeOperations, q.operation)
 	for _, rule := range []struct {
 		good bool
 		text string
@@ -236,9 +255,9 @@ func (q *request) check() (err error) {
 		{q.body.Generation >= 0, "generation: must not be negative"},
 		{!strings.ContainsAny(q.body.Amount, "+-eE"), "amount: must be digits and a point"},
 		{q.operation != operationUndo || q.body.UndoKey != "", "undoKey: must be the Idempotency-Key of the do"},
-		{q.operation != operationRefund || q.body.RefundID != "", "refundId: must not be empty"},
-		{q.operation != operationRefund || q.amount.IsPos(), "amount: must be more than zero"},
-		{q.operation != operationRefund || q.body.ChargeKey != "", "chargeKey: must be the Idempotency-Key of the charge"},
+		{!operates || q.body.RefundID+q.body.CaptureID+q.body.VoidID != "", q.operation + "Id: must not be empty"},
+		{!operates || q.amount.IsPos(), "amount: must be more than zero"},
+		{!operates || q.body.ChargeKey != "", "chargeKey: must be the Idempotency-Key of the charge"},
 		{q.operation != operationUndo || q.body.UndoKey != q.key, "undoKey: must not be the Idempotency-Key of the undo"},
 		{q.body.CallbackURL == "" || err == nil && (callback.Scheme == "http" || callback.Scheme == "https"),
 			"callbackUrl: must be an http or https URL"},

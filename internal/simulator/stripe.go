@@ -18,7 +18,7 @@ import (
 const (
 	stripeCreate  = "create"  // a payment intent
 	stripeConfirm = "confirm" // an intent, which charges or authorizes it
-	stripeCapture = "capture" // an authorized intent
+	stripeCapture = "capture" // an authorized intent or a part of it
 	stripeCancel  = "cancel"  // an intent
 	stripeRefund  = "refund"  // a charge or a part of it
 	stripeRead    = "read"    // an intent or refunds
@@ -131,9 +131,9 @@ type stripeRequest struct {
 // stripeParameters are the known parameters. Others are rejected, as by Stripe.
 var stripeParameters = map[string][]string{
 	stripeCreate: {"amount", "currency", "payment_method", "capture_method", "customer", "confirm", "description", "expand", "metadata",
-		"payment_method_types", "automatic_payment_methods"},
+		"payment_method_types", "automatic_payment_methods", "payment_method_options"},
 	stripeConfirm: {"payment_method", "expand"},
-	stripeCapture: {"expand"},
+	stripeCapture: {"amount_to_capture", "final_capture", "metadata", "expand"},
 	stripeCancel:  {"cancellation_reason", "expand"},
 	stripeRefund:  {"payment_intent", "amount", "reason", "metadata"},
 	stripeRead:    {"expand", "payment_intent", "limit"},
@@ -165,7 +165,7 @@ func (s *Simulator) readStripe(w http.ResponseWriter, r *http.Request, call stri
 	switch {
 	case call == stripeConfirm, call == stripeCreate && q.form.Get("confirm") == "true":
 		q.means = operationDo
-	case call == stripeCapture:
+	case call == stripeCapture && !q.form.Has("amount_to_capture"): // others are of a part
 		q.means, q.step = operationDo, "confirm"
 	case call == stripeCancel, call == stripeRefund && q.form.Get("metadata[pawl_refund]") == "": // other refunds undo nothing
 		q.means = operationUndo
@@ -193,12 +193,16 @@ func (q *stripeRequest) checkParameters() *stripeFault {
 		return q.checkCreate()
 	case q.intent == "" && q.refund == "": // Stripe would list the refunds of all intents
 		return invalid("parameter_missing", "payment_intent", "Missing required param: payment_intent.")
-	case q.operation == stripeRefund && q.form.Get("amount") != "":
-		if units, err := strconv.ParseInt(q.form.Get("amount"), 10, 64); err == nil && units > 0 {
-			q.amount = units
-			return nil
+	}
+	for _, name := range []string{"amount", "amount_to_capture"} {
+		if q.form.Get(name) == "" {
+			continue
 		}
-		return invalid("parameter_invalid_integer", "amount", "Invalid integer: "+q.form.Get("amount"))
+		units, err := strconv.ParseInt(q.form.Get(name), 10, 64)
+		if err != nil || units <= 0 {
+			return invalid("parameter_invalid_integer", name, "Invalid integer: "+q.form.Get(name))
+		}
+		q.amount = units
 	}
 	return nil
 }

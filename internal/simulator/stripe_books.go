@@ -42,6 +42,7 @@ func (s *state) enterIntent(now *intent, at time.Time) {
 		s.references++
 	}
 	s.enterRefunds(now, was, at)
+	s.enterParts(now, was, at)
 	s.intents[now.ID] = now
 	now.charge, now.capture = was.charge, was.capture
 	for _, step := range []struct {
@@ -61,6 +62,12 @@ func (s *state) enterIntent(now *intent, at time.Time) {
 		}
 		e := &entry{Entry: Entry{Key: cmp.Or((*step.entry).Key, step.key), Subject: now.subject(step.name, now.Amount), State: step.state,
 			Effects: step.effects, At: at, Reference: now.ID}}
+		if step.name == "charge" && now.Multicapture {
+			e.Later, e.Captured = true, stripeDecimal(now.Captured, now.Currency)
+			if now.Status == canceled || now.Status == succeeded {
+				e.Voided = stripeDecimal(now.Amount-now.Captured, now.Currency)
+			}
+		}
 		if step.state == Refused && now.LastError != nil {
 			e.Code, e.Detail = cmp.Or(now.LastError.DeclineCode, now.LastError.Code), now.LastError.Message
 		}
@@ -159,7 +166,7 @@ func (i *intent) given() (units int64) {
 
 // refund refunds a part of a charge, or the rest of it.
 func (s *Simulator) refund(q *stripeRequest, i *intent) verdict {
-	left := i.Amount - i.given()
+	left := i.taken() - i.given()
 	units := left
 	if q.amount > 0 {
 		units = q.amount
@@ -179,7 +186,7 @@ func (s *Simulator) refund(q *stripeRequest, i *intent) verdict {
 
 func refundStripeFault(q *stripeRequest, i *intent, left, units int64) *stripeFault {
 	switch {
-	case i.Status != succeeded:
+	case i.Status != succeeded && i.taken() == 0:
 		return invalid("", "payment_intent", "This PaymentIntent ("+i.ID+") does not have a successful charge to refund.")
 	case left == 0:
 		return invalid("charge_already_refunded", "", "Charge "+i.Charge+" has already been refunded.")
@@ -232,7 +239,7 @@ func (s *state) enterRefunds(now, was *intent, at time.Time) {
 			e = &entry{Entry: Entry{At: at}}
 			s.refunds[g.ID] = e
 		}
-		then := &entry{Entry: Entry{Key: g.Key, Subject: now.subject(stepRefund, g.Amount), Reference: g.ID, At: e.At, Effects: e.Effects,
+		then := &entry{Entry: Entry{Key: g.Key, Subject: now.subject(operationRefund, g.Amount), Reference: g.ID, At: e.At, Effects: e.Effects,
 			State: map[string]State{refundPending: Pending, refundSucceeded: Live, refundFailed: Refused}[g.Status]}}
 		if then.State == Live {
 			then.Effects = 1

@@ -42,6 +42,11 @@ type intent struct {
 	Charge   string `json:"charge,omitempty"` // the latest
 	Charges  int    `json:"charges,omitempty"`
 	Captures int    `json:"captures,omitempty"`
+	Captured int64  `json:"captured,omitempty"` // the sum of its captures
+	// Multicapture is set if several captures were asked for. Parts are its captures, and what voided the rest.
+	Multicapture bool         `json:"multicapture,omitempty"`
+	Parts        []stripePart `json:"parts,omitempty"`
+	VoidKey      string       `json:"voidKey,omitempty"` // of the first request to void
 	// CaptureKey is the key of the first request to capture. Later ones with other keys are about the same capture.
 	CaptureKey string `json:"captureKey,omitempty"`
 	Refunded   bool   `json:"refunded,omitempty"` // in full, as the undo of the charge
@@ -75,7 +80,8 @@ func (i *intent) orderID() string {
 
 // standing reports whether money is charged or authorized.
 func (i *intent) standing() bool {
-	return i.Charges > 0 && !i.Refunded && i.Status != canceled
+	voided := i.Multicapture && (i.Captured > 0 || i.CanceledFor != "") // not undone: only the rest is gone
+	return i.Charges > 0 && !i.Refunded && (i.Status != canceled || voided)
 }
 
 // json is the intent as Stripe shows it, without what is not simulated.
@@ -92,13 +98,14 @@ func (i *intent) json(expand []string) map[string]any {
 	}
 	switch i.Status {
 	case needsCapture:
-		object["amount_capturable"] = i.Amount
-	case succeeded:
-		object["amount_received"] = i.Amount
+		object["amount_capturable"] = i.Amount - i.Captured
 	case canceled:
 		object["canceled_at"] = i.CanceledAt
 	case needsAction:
 		object["next_action"] = map[string]any{"type": "use_stripe_sdk", "use_stripe_sdk": map[string]any{}}
+	}
+	if i.Status != needsCapture || i.Captured > 0 {
+		object["amount_received"] = i.taken()
 	}
 	if i.Charge != "" && slices.Contains(expand, "latest_charge") {
 		object["latest_charge"] = i.charged()
@@ -108,16 +115,13 @@ func (i *intent) json(expand []string) map[string]any {
 
 // charged is the charge of the intent as Stripe shows it.
 func (i *intent) charged() map[string]any {
-	captured, refunded := int64(0), i.given()
-	if i.Captures > 0 || !i.Manual {
-		captured = i.Amount
-	}
+	captured, refunded := i.taken(), i.given()
 	if i.Status == canceled {
-		refunded = i.Amount
+		refunded += i.Amount - captured
 	}
 	return map[string]any{
 		"id": i.Charge, "object": "charge", "payment_intent": i.ID, "amount": i.Amount, "currency": i.Currency, "amount_captured": captured,
-		"amount_refunded": refunded, "captured": captured == i.Amount, "refunded": refunded == i.Amount, "disputed": i.Disputed, "paid": true,
+		"amount_refunded": refunded, "captured": captured == i.Amount, "refunded": refunded == i.Amount && i.Amount > 0, "disputed": i.Disputed, "paid": true,
 		"status": "succeeded", "metadata": i.Metadata, "livemode": false, "created": i.Created,
 	}
 }
@@ -186,8 +190,13 @@ func (s *Simulator) verdict(q *stripeRequest) (v verdict) {
 	return v
 }
 
-// asked records that a capture was begun with this key, whatever its result.
+// asked records that a capture or void was begun with this key, whatever its result.
 func (s *Simulator) asked(q *stripeRequest) *intent {
+	if q.operation == stripeCancel && q.form.Get("cancellation_reason") != "" {
+		i := s.state.intents[q.intent].next()
+		i.VoidKey = cmp.Or(i.VoidKey, q.key)
+		return i
+	}
 	if q.operation != stripeCapture || s.state.intents[q.intent].CaptureKey != "" {
 		return nil
 	}
@@ -206,6 +215,7 @@ func (s *Simulator) create(q *stripeRequest) verdict {
 		ID: s.state.name("pi"), Key: q.key, Status: needsConfirmation, Amount: q.amount, Currency: q.currency,
 		Manual: q.form.Get("capture_method") == "manual", PaymentMethod: q.form.Get("payment_method"), Customer: q.form.Get("customer"),
 		Metadata: q.metadata(), Created: time.Now().Unix(), Version: 1,
+		Multicapture: q.form.Get("payment_method_options[card][request_multicapture]") == "if_available",
 	}
 	if i.PaymentMethod == "" {
 		i.Status = needsMethod
@@ -285,6 +295,9 @@ func hidden(q *stripeRequest, v verdict) verdict {
 // capture captures an authorization. If it is declined, the authorization has expired, and the intent is canceled:
 // https://docs.stripe.com/payments/place-a-hold-on-a-payment-method.
 func (s *Simulator) capture(q *stripeRequest, i *intent) verdict {
+	if q.form.Has("amount_to_capture") {
+		return s.capturePart(q, i)
+	}
 	if i.CaptureKey == "" {
 		i.CaptureKey = q.key
 	}
@@ -302,7 +315,7 @@ func (s *Simulator) capture(q *stripeRequest, i *intent) verdict {
 
 func take(i *intent) {
 	i.Captures++
-	i.Status, i.Promise = succeeded, nil
+	i.Status, i.Captured, i.Promise = succeeded, i.Amount, nil
 }
 
 func expire(i *intent) verdict {
@@ -320,9 +333,14 @@ func (s *Simulator) cancel(q *stripeRequest, i *intent) verdict {
 	case !slices.Contains(cancelable, i.Status) && (i.Status != processing || i.PaymentMethod != methodProcessing):
 		return refused(unexpected(i, "canceled"), s.state.intents[i.ID])
 	case q.rule.Code != "":
-		return refused(invalid(q.rule.Code, "", "By the fault plan."), s.state.intents[i.ID])
+		v := refused(invalid(q.rule.Code, "", "By the fault plan."), s.state.intents[i.ID])
+		v.after = s.asked(q)
+		return v
 	}
 	i.Status, i.CanceledAt, i.CanceledFor, i.Promise = canceled, time.Now().Unix(), q.form.Get("cancellation_reason"), nil
+	if i.Multicapture && i.CanceledFor != "" { // the others undo the charge
+		i.Parts = append(slices.Clone(i.Parts), stripePart{cmp.Or(i.VoidKey, q.key), operationVoid, i.Amount - i.Captured})
+	}
 	return verdict{after: i, shown: i, outcome: string(Voided)}
 }
 
@@ -402,6 +420,7 @@ func (s *Simulator) postHappening(w http.ResponseWriter, r *http.Request) {
 const (
 	methodDisputed      = "pm_card_createDispute"       // charged, and then disputed
 	methodPendingRefund = "pm_card_pendingRefund"       // charged; its refund is pending
+	methodOneCapture    = "pm_card_oneCapture"          // charged; allows only one capture (not one of Stripe's)
 	methodProcessing    = "pm_usBankAccount_processing" // processing until it is canceled or Happen decides
 )
 
@@ -447,6 +466,8 @@ func eventOf(before, after *intent) (kind string, object map[string]any) {
 		return kind, object
 	case after.Refunded && !before.Refunded:
 		return "charge.refunded", after.charged()
+	case after.Status == before.Status && after.Captured > before.Captured:
+		return "charge.captured", after.charged()
 	case after.Status != before.Status:
 		return eventTypes[after.Status], after.json(nil)
 	}

@@ -308,6 +308,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/orders/{orderId}/captures": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Capture a part of an authorization
+         * @description Takes a part of what the charge of a completed order authorized, or all that is left of it, through the provider that authorized it. It can be requested as often as goods leave. With final, the rest is voided; without it, a provider that allows only one capture refuses one that leaves something. captured and captures report what was captured. Unknown fields are rejected. The response is 200 once the capture has succeeded or failed, and 202 while it is open; Pawl continues it. Waits and responds as for processing. If the verb does not apply, the response is 409 with the verbs that do. A repeated request with the same requestId has no further effect. Needs the role operate.
+         */
+        post: operations["captureOrder"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/orders/{orderId}/deliveries": {
         parameters: {
             query?: never;
@@ -459,7 +479,7 @@ export interface paths {
         put?: never;
         /**
          * Report the outcome of a step
-         * @description Settles a step whose outcome is unknown, or that waits for a callback or a retry, after a person has looked at the provider. The order continues as if the provider had reported it. While the step is in progress, the response is 409. With a refund number, it settles that refund; not_done sends it again. With a generation, it closes the open undo of a late effect that was undone by hand; the order itself does not change, and may have ended. Waits and responds as for processing. If the verb does not apply, the response is 409 with the verbs that do. A repeated request with the same requestId has no further effect. Needs the role settle.
+         * @description Settles a step whose outcome is unknown, or that waits for a callback or a retry, after a person has looked at the provider. The order continues as if the provider had reported it. While the step is in progress, the response is 409. With the number of a refund, capture or void, it settles that; not_done sends it again. With a generation, it closes the open undo of a late effect that was undone by hand; the order itself does not change, and may have ended. Waits and responds as for processing. If the verb does not apply, the response is 409 with the verbs that do. A repeated request with the same requestId has no further effect. Needs the role settle.
          */
         post: operations["settleStepOfOrder"];
         delete?: never;
@@ -482,6 +502,26 @@ export interface paths {
         get: operations["listTransitions"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/orders/{orderId}/void": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Void the rest of an authorization
+         * @description Gives up what is not captured of the charge of a completed order. voided and voids report what was voided. Unknown fields are rejected. The response is 200 once the void has succeeded or failed, and 202 while it is open; Pawl continues it. Waits and responds as for processing. If the verb does not apply, the response is 409 with the verbs that do. A repeated request with the same requestId has no further effect. Needs the role operate.
+         */
+        post: operations["voidOrder"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1125,9 +1165,14 @@ export interface components {
         Call: {
             /**
              * Format: int32
-             * @description Number of the call, over all steps of the order. Negative for refunds and undos of late effects, which do not move the order.
+             * @description Number of the call, over all steps of the order. Negative for refunds, captures, voids and undos of late effects, which do not move the order.
              */
             call: number;
+            /**
+             * Format: int32
+             * @description Number of the capture.
+             */
+            capture?: number;
             code?: string;
             detail?: string;
             /**
@@ -1148,7 +1193,7 @@ export interface components {
              */
             generation: number;
             /** @enum {string} */
-            operation: "do" | "undo" | "lookup" | "refund";
+            operation: "do" | "undo" | "lookup" | "refund" | "capture" | "void";
             /**
              * @description retry: not done. unknown: may have been done.
              * @enum {string}
@@ -1159,7 +1204,7 @@ export interface components {
             reference?: string;
             /**
              * Format: int32
-             * @description Number of the refund.
+             * @description Number of the refund, if the call is about one.
              */
             refund?: number;
             /** @description Provider of the charge that was called, by its name in the policy. Absent if there is only one. */
@@ -1173,6 +1218,11 @@ export interface components {
             step: "charge" | "reserve" | "confirm";
             /** @description The late effect that this call should undo still stands. It is retried until it is undone, or a person reports that it was undone by hand. */
             undoOpen?: boolean;
+            /**
+             * Format: int32
+             * @description Number of the void.
+             */
+            void?: number;
         };
         CallbackBody: {
             /** @description Why it was refused or not done, for programs. */
@@ -1224,6 +1274,65 @@ export interface components {
         };
         Calls: {
             calls: components["schemas"]["Call"][];
+        };
+        Capture: {
+            /**
+             * @description A decimal.
+             * @example 12.50
+             */
+            amount: string;
+            /** @description Why it is not done, for programs. step_result: a person reported the outcome. */
+            code?: string;
+            /** Format: date-time */
+            createdAt: string;
+            /** @description Why it is not done, for people. */
+            detail?: string;
+            /** @description The capture voids what it leaves of the authorization. */
+            final?: boolean;
+            /**
+             * Format: date-time
+             * @description When it succeeded or failed.
+             */
+            finishedAt?: string;
+            /**
+             * Format: int32
+             * @description Its number, over all refunds, captures and voids of the order.
+             */
+            number: number;
+            reason?: string;
+            /** @description The provider's name for it. */
+            reference?: string;
+            requestId?: string;
+            /**
+             * @description pending: not done yet. in_doubt: it was sent, and the outcome is unknown. accepted: the provider will do it. done and failed are final.
+             * @enum {string}
+             */
+            state: "pending" | "in_doubt" | "accepted" | "done" | "failed";
+        };
+        CaptureBody: {
+            /**
+             * @description How much; more than 0. Defaults to all that is left.
+             * @example 12.5
+             */
+            amount?: components["schemas"]["Decimal"] | components["schemas"]["Number"];
+            /** @description Void the rest. */
+            final?: boolean;
+            /** @description For an order with lines: what leaves. Without an amount, the capture is of their amounts. No unit is captured twice. */
+            lines?: components["schemas"]["LineUnits"][];
+            /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
+            onBehalfOf?: string;
+            /**
+             * @description Why; recorded in the history, and sent to an http provider.
+             * @example parcel 1 of 2
+             */
+            reason?: string;
+            /**
+             * @description A name for this capture, so that it is done once. Required, here or as Idempotency-Key.
+             * @example parcel-1
+             */
+            requestId?: string;
+        } & {
+            [key: string]: unknown;
         };
         CurrencyTotal: {
             /**
@@ -1466,6 +1575,16 @@ export interface components {
              */
             amount?: string;
             /**
+             * Format: int32
+             * @description Number of the capture that the event is about.
+             */
+            capture?: number;
+            /**
+             * @description Amount of that capture, a decimal.
+             * @example 2.50
+             */
+            captureAmount?: string;
+            /**
              * Format: int64
              * @description Change of the stock, in units.
              */
@@ -1543,6 +1662,16 @@ export interface components {
              * @description Version of the item after a stock movement.
              */
             version?: number;
+            /**
+             * Format: int32
+             * @description Number of the void that the event is about.
+             */
+            void?: number;
+            /**
+             * @description Amount of that void, a decimal.
+             * @example 2.50
+             */
+            voidAmount?: string;
         };
         EventLine: {
             /**
@@ -1756,7 +1885,7 @@ export interface components {
                 [key: string]: unknown;
             };
             /**
-             * @description The verbs that currently apply to the order, or to a refund of it.
+             * @description The verbs that currently apply to the order, or to a refund, capture or void of it.
              * @example [
              *       "cancel"
              *     ]
@@ -1772,11 +1901,22 @@ export interface components {
              * @description When the approval times out and the policy decides. Absent if it does not.
              */
             approvalUntil?: string;
+            /** @description What the charge authorized, as a decimal. Absent, like the next five, unless the policy has capture: later. */
+            authorized?: string;
             /**
              * Format: int32
              * @description Number of calls made to providers.
              */
             calls?: number;
+            /**
+             * Format: date-time
+             * @description When the authorization ends, as far as the policy says. Absent if nothing is left to capture.
+             */
+            captureBy?: string;
+            /** @description The sum of the captures that succeeded. */
+            captured?: string;
+            /** @description The requested captures, oldest first. */
+            captures?: components["schemas"]["Capture"][];
             /**
              * Format: date-time
              * @description The deadline: an order that is not completed by then is undone.
@@ -1882,6 +2022,10 @@ export interface components {
              * @example token:shop-web
              */
             submittedBy?: string;
+            /** @description The part of the authorization that was given up or has ended. */
+            voided?: string;
+            /** @description The requested voids, oldest first. One without requestId asks the provider whether the authorization has ended. */
+            voids?: components["schemas"]["Capture"][];
         };
         OrderError: {
             /** @description Detail of its failure, or the reason of its hold. */
@@ -1998,7 +2142,7 @@ export interface components {
             warnings?: string[];
         };
         Problem: {
-            /** @description The verbs that currently apply to the order, or to a refund of it. */
+            /** @description The verbs that currently apply to the order, or to a refund, capture or void of it. */
             allowedActions?: string[];
             /** @description With other_cell: the cell of the order, such as 1/4 for the second of four. */
             cell?: string;
@@ -2031,7 +2175,7 @@ export interface components {
          * @description A stable code, for programs.
          * @enum {string}
          */
-        ProblemCode: "malformed_json" | "unauthenticated" | "forbidden" | "too_many_requests" | "request_timeout" | "body_too_large" | "unsupported_media_type" | "invalid_input" | "invalid_policy" | "invalid_parameter" | "invalid_idempotency_key" | "cross_origin" | "misdirected_request" | "other_cell" | "tls_required" | "quarantined" | "bad_signature" | "not_found" | "unknown_route" | "method_not_allowed" | "cursor_expired" | "order_conflict" | "confirm_in_doubt" | "outcome_unknown" | "still_undoing" | "policy_switch_refused" | "busy" | "already_answered" | "no_late_undo" | "not_called" | "other_step" | "other_generation" | "retried_before" | "payment_method_in_use" | "own_order" | "refund_too_large" | "restock_too_large" | "no_refund_url" | "no_refund" | "not_applicable" | "idempotency_key_reused" | "stock_too_low" | "stock_too_high" | "too_many_endpoints" | "delivery_finished" | "precondition_failed" | "precondition_required" | "overloaded" | "stopping" | "unavailable" | "issuer_unavailable" | "internal";
+        ProblemCode: "malformed_json" | "unauthenticated" | "forbidden" | "too_many_requests" | "request_timeout" | "body_too_large" | "unsupported_media_type" | "invalid_input" | "invalid_policy" | "invalid_parameter" | "invalid_idempotency_key" | "cross_origin" | "misdirected_request" | "other_cell" | "tls_required" | "quarantined" | "bad_signature" | "not_found" | "unknown_route" | "method_not_allowed" | "cursor_expired" | "order_conflict" | "confirm_in_doubt" | "outcome_unknown" | "still_undoing" | "policy_switch_refused" | "busy" | "already_answered" | "no_late_undo" | "not_called" | "other_step" | "other_generation" | "retried_before" | "payment_method_in_use" | "own_order" | "refund_too_large" | "capture_too_large" | "capture_open" | "no_capture_url" | "restock_too_large" | "no_refund_url" | "no_refund" | "not_applicable" | "idempotency_key_reused" | "stock_too_low" | "stock_too_high" | "too_many_endpoints" | "delivery_finished" | "precondition_failed" | "precondition_required" | "overloaded" | "stopping" | "unavailable" | "issuer_unavailable" | "internal";
         ProcessBody: {
             /**
              * @description From 0 to 999999999999999, with no more fraction digits than the currency has; exact to the last digit. A string or a number; many clients round large numbers before sending them.
@@ -2444,6 +2588,11 @@ export interface components {
             status: components["schemas"]["Status"];
         };
         StepResultBody: {
+            /**
+             * Format: int32
+             * @description Likewise of this open capture.
+             */
+            capture?: number;
             /** @description Why it is not done, for programs. */
             code?: string;
             /** @description Why it is not done, for people. */
@@ -2479,6 +2628,11 @@ export interface components {
              * @enum {string}
              */
             step: "charge" | "reserve" | "confirm";
+            /**
+             * Format: int32
+             * @description Likewise of this open void. For one without requestId, done says that the authorization has ended.
+             */
+            void?: number;
         } & {
             [key: string]: unknown;
         };
@@ -2682,6 +2836,8 @@ export interface components {
             kept: string;
             /** @description The sum refunded, as a decimal. */
             refunded: string;
+            /** @description Authorized by completed orders, and given up or ended. */
+            voided: string;
         };
         VerificationOffender: {
             /** @description What is wrong, in words. */
@@ -2707,6 +2863,22 @@ export interface components {
              * @description How long it took.
              */
             seconds: number;
+        };
+        VoidBody: {
+            /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
+            onBehalfOf?: string;
+            /**
+             * @description Why; recorded in the history, and sent to an http provider.
+             * @example the rest is sold out
+             */
+            reason?: string;
+            /**
+             * @description A name for this void, so that it is done once. Required, here or as Idempotency-Key.
+             * @example rest
+             */
+            requestId?: string;
+        } & {
+            [key: string]: unknown;
         };
         WebhookEndpoint: {
             /** Format: date-time */
@@ -2799,8 +2971,8 @@ export interface components {
         };
     };
     responses: {
-        /** @description Problem: not_applicable, refund_too_large, restock_too_large, no_refund_url, no_refund, confirm_in_doubt, outcome_unknown, still_undoing, policy_switch_refused, busy, already_answered, no_late_undo, not_called, other_step, other_generation, retried_before, payment_method_in_use. */
-        "Conflict-17": {
+        /** @description Problem: not_applicable, refund_too_large, capture_too_large, capture_open, no_capture_url, restock_too_large, no_refund_url, no_refund, confirm_in_doubt, outcome_unknown, still_undoing, policy_switch_refused, busy, already_answered, no_late_undo, not_called, other_step, other_generation, retried_before, payment_method_in_use. */
+        "Conflict-20": {
             headers: {
                 [name: string]: unknown;
             };
@@ -3761,7 +3933,7 @@ export interface operations {
             403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
-            409: components["responses"]["Conflict-17"];
+            409: components["responses"]["Conflict-20"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
@@ -3867,7 +4039,73 @@ export interface operations {
             403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
-            409: components["responses"]["Conflict-17"];
+            409: components["responses"]["Conflict-20"];
+            412: components["responses"]["precondition_failed"];
+            413: components["responses"]["body_too_large"];
+            415: components["responses"]["unsupported_media_type"];
+            421: components["responses"]["misdirected_request-other_cell"];
+            422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["Service-Unavailable-5"];
+        };
+    };
+    captureOrder: {
+        parameters: {
+            query?: {
+                /** @description Report whether the verb applies and how it would leave the order, and do nothing. */
+                dryRun?: boolean;
+            };
+            header?: {
+                /** @description Only if the order still has this ETag. */
+                "If-Match"?: string;
+                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict rejects unknown fields. */
+                Prefer?: string;
+                /** @description The requestId, if the body has none; quoted or not. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                /** @description The id, percent-encoded. */
+                orderId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["CaptureBody"];
+            };
+        };
+        responses: {
+            /** @description The capture has succeeded or failed. */
+            200: {
+                headers: {
+                    ETag?: string;
+                    "Preference-Applied"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Order"];
+                };
+            };
+            /** @description The capture is open; Pawl continues it. */
+            202: {
+                headers: {
+                    ETag?: string;
+                    Location?: string;
+                    "Preference-Applied"?: string;
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Order"];
+                };
+            };
+            400: components["responses"]["invalid_idempotency_key-malformed_json"];
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
+            404: components["responses"]["not_found"];
+            408: components["responses"]["request_timeout"];
+            409: components["responses"]["Conflict-20"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
@@ -4022,7 +4260,7 @@ export interface operations {
             403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
-            409: components["responses"]["Conflict-17"];
+            409: components["responses"]["Conflict-20"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
@@ -4088,7 +4326,7 @@ export interface operations {
             403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
-            409: components["responses"]["Conflict-17"];
+            409: components["responses"]["Conflict-20"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
@@ -4154,7 +4392,7 @@ export interface operations {
             403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
-            409: components["responses"]["Conflict-17"];
+            409: components["responses"]["Conflict-20"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
@@ -4220,7 +4458,7 @@ export interface operations {
             403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
-            409: components["responses"]["Conflict-17"];
+            409: components["responses"]["Conflict-20"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
@@ -4286,7 +4524,7 @@ export interface operations {
             403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
-            409: components["responses"]["Conflict-17"];
+            409: components["responses"]["Conflict-20"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
@@ -4352,7 +4590,7 @@ export interface operations {
             403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
-            409: components["responses"]["Conflict-17"];
+            409: components["responses"]["Conflict-20"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
@@ -4401,6 +4639,72 @@ export interface operations {
             429: components["responses"]["too_many_requests"];
             500: components["responses"]["internal"];
             503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
+        };
+    };
+    voidOrder: {
+        parameters: {
+            query?: {
+                /** @description Report whether the verb applies and how it would leave the order, and do nothing. */
+                dryRun?: boolean;
+            };
+            header?: {
+                /** @description Only if the order still has this ETag. */
+                "If-Match"?: string;
+                /** @description How long to wait for the end: wait=N (seconds, up to 60), or respond-async (RFC 7240). handling=strict rejects unknown fields. */
+                Prefer?: string;
+                /** @description The requestId, if the body has none; quoted or not. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                /** @description The id, percent-encoded. */
+                orderId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["VoidBody"];
+            };
+        };
+        responses: {
+            /** @description The void has succeeded or failed. */
+            200: {
+                headers: {
+                    ETag?: string;
+                    "Preference-Applied"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Order"];
+                };
+            };
+            /** @description The void is open; Pawl continues it. */
+            202: {
+                headers: {
+                    ETag?: string;
+                    Location?: string;
+                    "Preference-Applied"?: string;
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Order"];
+                };
+            };
+            400: components["responses"]["invalid_idempotency_key-malformed_json"];
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
+            404: components["responses"]["not_found"];
+            408: components["responses"]["request_timeout"];
+            409: components["responses"]["Conflict-20"];
+            412: components["responses"]["precondition_failed"];
+            413: components["responses"]["body_too_large"];
+            415: components["responses"]["unsupported_media_type"];
+            421: components["responses"]["misdirected_request-other_cell"];
+            422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["Service-Unavailable-5"];
         };
     };
     getOverview: {

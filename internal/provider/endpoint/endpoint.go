@@ -38,6 +38,7 @@ func New(s *policy.Step, of fsm.Step, within policy.Bounds, over *http.Transport
 			e.how.UndoURL = below(s.URL, string(of), "undo")
 		}
 		e.how.RefundURL = below(s.URL, string(of), "refund")
+		e.how.CaptureURL, e.how.VoidURL = below(s.URL, string(of), "capture"), below(s.URL, string(of), "void")
 	}
 	if e.how.LookupURL == "" {
 		return &e
@@ -64,12 +65,19 @@ func (e *endpoint) Undo(ctx context.Context, c *provider.Call) provider.Result {
 	return e.post(ctx, c, provider.Undo, e.how.UndoURL)
 }
 
-// Refund posts the call to the refund URL. It has its own key, and that of the charge as chargeKey.
-func (e *endpoint) Refund(ctx context.Context, c *provider.Call) provider.Result {
-	if e.how.RefundURL == "" {
-		return provider.Retry{Code: "no_refund_url", Detail: "the policy has no refundUrl for the charge", Counts: true}
+// Operate posts the call to the URL of its charge operation. It has its own key, and that of the charge as chargeKey.
+func (e *endpoint) Operate(ctx context.Context, c *provider.Call) provider.Result {
+	address, missing := e.how.RefundURL, "no_refund_url"
+	switch op := c.OperationKind; {
+	case op == provider.Capture:
+		address, missing = e.how.CaptureURL, "no_capture_url"
+	case op == provider.Void:
+		address, missing = e.how.VoidURL, "no_void_url"
 	}
-	return e.post(ctx, c, provider.Refund, e.how.RefundURL)
+	if address == "" {
+		return provider.Retry{Code: missing, Detail: "the policy has no URL for it", Counts: true}
+	}
+	return e.post(ctx, c, c.OperationKind, address)
 }
 
 func (e *endpoint) post(ctx context.Context, c *provider.Call, op provider.Operation, address string) provider.Result {
@@ -126,7 +134,7 @@ func (e *endpoint) exchange(c *provider.Call, request *http.Request, m signing.M
 // lookEndpoint is an endpoint with a URL for look-ups.
 type lookEndpoint struct{ endpoint }
 
-// Lookup looks up the key of the Do, or of the refund.
+// Lookup looks up the key of the Do, or of the charge operation.
 func (e *lookEndpoint) Lookup(ctx context.Context, c *provider.Call) provider.Result {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, e.how.LookupURL, nil)
 	if err != nil {
@@ -172,6 +180,8 @@ func (a *answer) lookup() provider.Result {
 		return a.accepted(&r, provider.Do)
 	case "unseen":
 		return provider.Retry{Code: "unseen", Counts: true}
+	case "expired": // an authorization that was not captured, or not as a whole
+		return provider.Refused{Code: "authorization_expired", Detail: a.Text(string(r.Detail))}
 	case "undone": // nothing can happen under this key any more
 		return provider.Refused{Code: "undone", Detail: a.Text(string(r.Detail))}
 	}

@@ -169,11 +169,15 @@ func (a *api) capture(ctx context.Context, c *provider.Call, id string) reply {
 		})
 }
 
-// cancel cancels an intent, so that it can never be confirmed or captured.
+// cancel cancels an intent, so that it can never be confirmed or captured. A void says why; an undo does not.
 func (a *api) cancel(ctx context.Context, c *provider.Call, id string) reply {
 	return a.again(ctx, c, repeatable{opCancel, (*reply).stale},
 		func(ctx context.Context, client *stripe.Client, with stripe.Params, r *reply) error {
-			intent, err := client.V1PaymentIntents.Cancel(ctx, id, &stripe.PaymentIntentCancelParams{Params: with})
+			params := &stripe.PaymentIntentCancelParams{Params: with}
+			if c.OperationKind == provider.Void {
+				params.CancellationReason = stripe.String(string(stripe.PaymentIntentCancellationReasonAbandoned))
+			}
+			intent, err := client.V1PaymentIntents.Cancel(ctx, id, params)
 			if err = r.tookIntent(intent, err); err == nil && intent.Status != stripe.PaymentIntentStatusCanceled {
 				return errors.New("the answer is not a canceled payment intent")
 			}

@@ -52,9 +52,9 @@ func (s *capture) Undo(context.Context, *provider.Call) provider.Result {
 	return provider.Unknown{Code: "no_undo", Detail: "a capture can't be undone"}
 }
 
-// Refund is never called.
-func (s *capture) Refund(context.Context, *provider.Call) provider.Result {
-	return provider.Unknown{Code: "no_refund", Detail: "a refund is made of the charge"}
+// Operate is never called.
+func (s *capture) Operate(context.Context, *provider.Call) provider.Result {
+	return provider.Unknown{Code: "no_refund", Detail: "charge operations are about the charge"}
 }
 
 func (s *capture) settle(ctx context.Context, c *provider.Call, fault *stripe.Error) provider.Result {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stripe/stripe-go/v85"
 
+	"pawl/internal/policy"
 	"pawl/internal/provider"
 )
 
@@ -16,8 +17,13 @@ import (
 // Stripe repeats the first answer to a key, whatever became of the intent since. So a replayed answer only names the
 // intent, and its state is read.
 type charge struct {
-	api       *api
-	onConfirm bool // authorize only
+	api     *api
+	capture string // when the money is taken, as in the policy; empty: immediately
+}
+
+// authorizes reports whether the charge does not take the money.
+func (s *charge) authorizes() bool {
+	return s.capture == policy.CaptureOnConfirm || s.capture == policy.CaptureLater
 }
 
 // intentToCreate returns the intent to create, or the result if no request is needed. It depends only on what does not
@@ -44,8 +50,12 @@ func (s *charge) intentToCreate(c *provider.Call) (*stripe.PaymentIntentCreatePa
 			Enabled: stripe.Bool(true), AllowRedirects: stripe.String("never"),
 		},
 	}
-	if s.onConfirm {
+	if s.authorizes() {
 		order.CaptureMethod = stripe.String(stripe.PaymentIntentCaptureMethodManual)
+	}
+	if s.capture == policy.CaptureLater {
+		order.PaymentMethodOptions = &stripe.PaymentIntentCreatePaymentMethodOptionsParams{
+			Card: &stripe.PaymentIntentCreatePaymentMethodOptionsCardParams{RequestMulticapture: stripe.String("if_available")}}
 	}
 	if strings.HasPrefix(c.CustomerID, "cus_") { // the shop may have other IDs of customers
 		order.Customer = stripe.String(c.CustomerID)
@@ -112,7 +122,7 @@ func (s *charge) result(ctx context.Context, c *provider.Call, r *reply) provide
 		}
 		return provider.Done{Reference: intent.ID}
 	case stripe.PaymentIntentStatusRequiresCapture:
-		if s.onConfirm {
+		if s.authorizes() {
 			return provider.Done{Reference: intent.ID}
 		}
 	case stripe.PaymentIntentStatusRequiresAction:
@@ -143,8 +153,8 @@ func (s *charge) refuse(ctx context.Context, c *provider.Call, id string, why pr
 // because Stripe's search finds only objects that are about a minute old. At worst this creates an unconfirmed intent,
 // which a Do on its way will find and confirm. A declined intent is canceled, as by Do.
 func (s *charge) Lookup(ctx context.Context, c *provider.Call) provider.Result {
-	if c.RefundID != "" {
-		return s.lookupRefund(ctx, c)
+	if c.OperationKind != "" {
+		return s.lookupOperation(ctx, c)
 	}
 	order, known := s.intentToCreate(c)
 	if known != nil {

@@ -23,6 +23,7 @@ type Hint struct {
 	Generation   int32
 	Reference    string // the payment intent
 	RefundID     string // of the requested refund, if the event is about one
+	Ended        bool   // the event says that an authorization has ended
 
 	Dispute *Dispute // if the event is about one; the other fields are empty
 }
@@ -92,7 +93,9 @@ func ReadEvent(payload []byte, signature, secret string, now time.Time) (Hint, e
 	if object.Object != "payment_intent" { // a charge or refund, which has its intent or the ID of it
 		reference = idOf(object.PaymentIntent)
 	}
-	return hintOf(object.Metadata, reference)
+	hint, err := hintOf(object.Metadata, reference)
+	hint.Ended = event.Type == stripe.EventTypePaymentIntentCanceled || event.Type == stripe.EventTypeChargeExpired
+	return hint, err
 }
 
 // disputeOf reads a charge.dispute.* event. Its other states are those of an open dispute.

@@ -10,16 +10,16 @@ import (
 	"pawl/internal/provider"
 )
 
-// Refund refunds a part of a charge, always under its own key: unlike an undo, an intent can have several. A refund
+// refundPart refunds a part of a charge, always under its own key: unlike an undo, an intent can have several. A refund
 // with a known reference is only read.
-func (s *charge) Refund(ctx context.Context, c *provider.Call) provider.Result {
+func (s *charge) refundPart(ctx context.Context, c *provider.Call) provider.Result {
 	units, ok := minorUnits(c.Amount, c.Currency)
 	switch {
 	case !ok:
 		return notRepresentable("refund", c)
 	case intentOf(c) == "":
 		return provider.Unsent("reference_missing", errors.New("the order has no reference of its charge"))
-	case c.RefundReference != "":
+	case c.OperationReference != "":
 		return s.lookupRefund(ctx, c)
 	}
 	made := s.api.refund(ctx, c, units)
@@ -65,7 +65,7 @@ func refundResult(refund *stripe.Refund) provider.Result {
 
 func (a *api) refund(ctx context.Context, c *provider.Call, units int64) reply {
 	metadata := metadataOf(c)
-	metadata[refundID] = c.RefundID
+	metadata[refundID] = c.OperationID
 	return a.send(ctx, c, func(ctx context.Context, client *stripe.Client, r *reply) error {
 		return r.tookRefund(client.V1Refunds.Create(ctx, &stripe.RefundCreateParams{
 			Params: stripe.Params{IdempotencyKey: stripe.String(c.Key(opRefund))}, PaymentIntent: stripe.String(c.Reference),
@@ -79,8 +79,8 @@ const refundID = "pawl_refund"
 // readRefund reads the refund of a call, if there is one.
 func (a *api) readRefund(ctx context.Context, c *provider.Call) reply {
 	return a.send(ctx, c, func(ctx context.Context, client *stripe.Client, r *reply) error {
-		if c.RefundReference != "" {
-			return r.tookRefund(client.V1Refunds.Retrieve(ctx, c.RefundReference, nil))
+		if c.OperationReference != "" {
+			return r.tookRefund(client.V1Refunds.Retrieve(ctx, c.OperationReference, nil))
 		}
 		of := &stripe.RefundListParams{PaymentIntent: stripe.String(c.Reference)}
 		of.Limit = stripe.Int64(100) // a page
@@ -88,7 +88,7 @@ func (a *api) readRefund(ctx context.Context, c *provider.Call) reply {
 			if err != nil {
 				return err
 			}
-			if refund.Metadata[refundID] == c.RefundID && refund.Metadata["pawl_installation"] == c.Installation.String() {
+			if refund.Metadata[refundID] == c.OperationID && refund.Metadata["pawl_installation"] == c.Installation.String() {
 				return r.tookRefund(refund, nil)
 			}
 		}

@@ -13,13 +13,13 @@ import (
 
 // refund refunds a part under an id.
 func (s *stripeShop) refund(id, amount string) string {
-	return words(s.charge.Refund(s.t.Context(), s.refunding(id, amount)))
+	return words(s.charge.Operate(s.t.Context(), s.refunding(id, amount)))
 }
 
 // refunding is the call for a refund.
 func (s *stripeShop) refunding(id, amount string) *provider.Call {
 	c := s.as(fsm.Charge)
-	c.RefundID, c.Amount = id, decimal.MustParse(amount)
+	c.OperationKind, c.OperationID, c.Amount = provider.Refund, id, decimal.MustParse(amount)
 	return c
 }
 

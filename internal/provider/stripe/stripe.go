@@ -22,23 +22,26 @@ func New(s *policy.Step, of fsm.Step, within policy.Bounds) provider.Looker {
 	if of == fsm.Confirm {
 		return &capture{newAPI(s, within)}
 	}
-	return &charge{newAPI(s, within), s.Capture == policy.CaptureOnConfirm}
+	return &charge{newAPI(s, within), s.Capture}
 }
 
 // The operations at Stripe, each with a key of its own.
 const (
 	opCreate  provider.Operation = "create"
 	opConfirm provider.Operation = "confirm"
-	opCapture provider.Operation = "capture"
+	opCapture                    = provider.Capture
 	opCancel  provider.Operation = "cancel"
 	opRefund                     = provider.Refund // of all that is left (undo), or of a part
 )
 
 // EffectKey is the key under which the effect of a call is found: that of the request that created the payment intent,
-// or captured it, whatever keys were used on it since. A refund has a key of its own.
+// or captured it, whatever keys were used on it since. A charge operation has a key of its own.
 func EffectKey(c *provider.Call) string {
-	if c.RefundID != "" {
-		return c.Key(opRefund)
+	switch {
+	case c.OperationID != "" && c.OperationKind == provider.Void:
+		return c.Key(opCancel)
+	case c.OperationID != "":
+		return c.Key(c.OperationKind)
 	}
 	if c.Step == fsm.Confirm {
 		return c.Key(opCapture)
