@@ -15,7 +15,10 @@ import (
 
 // byRoute sets the routes of new orders, and groups the orders by them.
 func (e *core) byRoute(p *policy.Policy, runs []*run) [][]*run {
-	if len(p.Routes) == 0 || len(runs) == 0 {
+	switch {
+	case len(runs) == 0: // all of them were short of stock
+		return nil
+	case len(p.Routes) == 0:
 		return [][]*run{runs}
 	}
 	groups := map[string][]*run{}
