@@ -352,6 +352,8 @@ func TestDivide(t *testing.T) {
 		`INSERT INTO pawl.inventory (item, on_hand, reserved, tracked) VALUES ('cup', 10, 3, true), ('pot', 0, 0, true), ('any', 0, 0, false)`,
 		`INSERT INTO pawl.orders (order_id, status, fence, due_at, amount, currency, item, complete_by, concurrency_key, owner)
 			SELECT id, 'charging', 1, now() - interval '1 hour', 1, 'USD', 'cup', now(), 'k', gen_random_uuid() FROM unnest(ARRAY['a', 'b', 'order-123']) AS id`,
+		`INSERT INTO pawl.charges (order_no, generation, currency, amount, executor, capture, capture_by, capture_due_at)
+			SELECT order_no, 0, 'USD', 1, 'http', 'later', now(), now() FROM pawl.orders`,
 		`INSERT INTO pawl.late_undos (order_no, generation, step, reason) SELECT order_no, 0, 'charge', 'late' FROM pawl.orders`,
 	} {
 		ask(t, lower.AdminURL, `WITH x AS (`+sql+` RETURNING 1) SELECT count(*)::text FROM x`)
@@ -369,7 +371,7 @@ func TestDivide(t *testing.T) {
 	upper := lower.Copy(t)
 	const state = `SELECT string_agg(order_id || ' ' || coalesce(hold_reason, 'goes on') || ' ' || fence, ', ' ORDER BY order_id)
 		|| '; ' || (SELECT string_agg(item || ' ' || on_hand || ' ' || reserved, ', ' ORDER BY item) FROM pawl.inventory)
-		|| '; ' || (SELECT count(*) FROM pawl.late_undos WHERE finished_at IS NULL) || '; ' || (SELECT count(*) FROM pawl.order_numbering)
+		|| '; ' || (SELECT count(*) FROM pawl.late_undos WHERE finished_at IS NULL) || '; ' || (SELECT count(capture_due_at) FROM pawl.charges) || '; ' || (SELECT count(*) FROM pawl.order_numbering)
 		FROM pawl.orders`
 	for i, database := range []*dbtest.Database{lower, upper} {
 		for _, wrong := range []cell.Cell{{}, {Number: 1, Of: 4}} {
@@ -379,8 +381,8 @@ func TestDivide(t *testing.T) {
 		}
 		assert.NoError(t, migrations.Adopt(t.Context(), database.AdminURL, migrations.Adoption{Cell: halves[i]}))
 		want := []string{
-			"a other_cell: 1/2 2, b goes on 1, order-123 goes on 1; any 0 0, cup 7 3, pot 0 0; 2; 0",
-			"a goes on 1, b other_cell: 0/2 2, order-123 other_cell: 0/2 2; any 0 0, cup 6 3, pot 0 0; 1; 0",
+			"a other_cell: 1/2 2, b goes on 1, order-123 goes on 1; any 0 0, cup 7 3, pot 0 0; 2; 2; 0",
+			"a goes on 1, b other_cell: 0/2 2, order-123 other_cell: 0/2 2; any 0 0, cup 6 3, pot 0 0; 1; 1; 0",
 		}[i]
 		assert.Equal(t, ask(t, database.AdminURL, state), want)
 		query := db.New(database.Pool)

@@ -1,7 +1,7 @@
 -- Keeps one half of the orders that this database and a copy of it have: the cell that the installation has now. Orders of the
 -- other half that have not ended are held here for good, under a raised fence, so that no replica drives them. They get no
--- row of history, because their next one is in the other cell, with the same seq. Their charge operations and late undos
--- are not sent from here. One half of the free units of each tracked item stays.
+-- row of history, because their next one is in the other cell, with the same seq. Their charge operations, late undos and
+-- questions about authorizations are not sent from here. One half of the free units of each tracked item stays.
 DO $$
 DECLARE
   of integer;
@@ -23,6 +23,8 @@ BEGIN
 
   UPDATE pawl.charge_operations AS f SET due_at = NULL, claims = f.claims + 1 FROM others AS x
   WHERE f.order_no = x.order_no AND f.due_at IS NOT NULL;
+  UPDATE pawl.charges AS c SET capture_by = NULL, capture_due_at = NULL FROM others AS x
+  WHERE c.order_no = x.order_no AND c.capture_by IS NOT NULL;
   UPDATE pawl.late_undos AS u SET finished_at = now(), claims = u.claims + 1, code = 'other_cell' FROM others AS x
   WHERE u.order_no = x.order_no AND u.finished_at IS NULL;
 
