@@ -1583,6 +1583,9 @@ type Overview struct {
 	// At When the numbers were read.
 	At time.Time `json:"at"`
 
+	// Authorizations Authorizations that are about to end, or should have ended, and of which something is neither captured nor voided.
+	Authorizations int64 `json:"authorizations"`
+
 	// Disputes Disputes that were neither won nor lost.
 	Disputes int64 `json:"disputes"`
 
@@ -1593,7 +1596,7 @@ type Overview struct {
 	LateUndos int64           `json:"lateUndos"`
 	Oldest    UnfinishedOrder `json:"oldest,omitempty,omitzero"`
 
-	// OldestRefundSeconds Age of the oldest open refund that its provider has not accepted; 0 if there is none.
+	// OldestRefundSeconds Age of the oldest open refund, capture or void that its provider has not accepted; 0 if there is none.
 	OldestRefundSeconds float64 `json:"oldestRefundSeconds"`
 
 	// OverdueSeconds How long the most overdue order had not been picked up when this replica last looked; 0 if none.
@@ -1602,7 +1605,7 @@ type Overview struct {
 	// ProviderSteps Steps for which this replica has called providers.
 	ProviderSteps []ProviderStep `json:"providerSteps"`
 
-	// Refunds Open refunds.
+	// Refunds Open refunds, captures and voids.
 	Refunds int64 `json:"refunds"`
 
 	// Replica Name of the replica that answers.

@@ -16,6 +16,11 @@ const openWork = `-- name: OpenWork :one
 SELECT
   coalesce((SELECT extract(epoch FROM now() - o.created_at) FROM pawl.orders AS o WHERE o.order_no = $1), 0)::float8 AS oldest_order,
   (SELECT count(*) FROM (SELECT 1 FROM pawl.late_undos AS u WHERE u.finished_at IS NULL LIMIT $2) AS late) AS late_undos,
+  (SELECT count(*) FROM (SELECT 1 FROM pawl.charges AS c
+    WHERE c.capture_by IS NOT NULL AND (c.capture_due_at IS NULL OR c.capture_due_at >= c.capture_by)
+      AND c.amount > (SELECT coalesce(sum(p.amount + coalesce(p.voided, 0)), 0) FROM pawl.charge_operations AS p
+        WHERE p.order_no = c.order_no AND p.generation = c.generation AND p.number > 0 AND p.kind <> 'refund' AND p.state <> 'failed')
+    ORDER BY c.capture_by LIMIT $2) AS ending) AS authorizations,
   count(*) AS refunds,
   coalesce(max(extract(epoch FROM now() - open.created_at)) FILTER (WHERE open.state <> 'accepted'), 0)::float8 AS oldest_refund
 FROM (SELECT f.created_at, f.state FROM pawl.charge_operations AS f WHERE f.due_at IS NOT NULL AND f.state <> 'done' LIMIT $2) AS open
@@ -27,21 +32,24 @@ type OpenWorkParams struct {
 }
 
 type OpenWorkRow struct {
-	OldestOrder  float64
-	LateUndos    int64
-	Refunds      int64
-	OldestRefund float64
+	OldestOrder    float64
+	LateUndos      int64
+	Authorizations int64
+	Refunds        int64
+	OldestRefund   float64
 }
 
-// Returns the age of an order, or 0 if it does not exist; the number of open late undos; and the number of refunds
-// that are neither done nor failed, with the age of the oldest one that its provider has not accepted, or 0. A bank
-// may take days for an accepted one.
+// Returns the age of an order, or 0 if it does not exist; the number of open late undos; the number of authorizations
+// that are about to end, or should have ended, and of which something is neither captured nor voided; and the number of
+// charge operations that are neither done nor failed, with the age of the oldest one that its provider has not accepted,
+// or 0. A bank may take days for an accepted one.
 func (q *Queries) OpenWork(ctx context.Context, arg OpenWorkParams) (OpenWorkRow, error) {
 	row := q.db.QueryRow(ctx, openWork, arg.OrderNo, arg.Most)
 	var i OpenWorkRow
 	err := row.Scan(
 		&i.OldestOrder,
 		&i.LateUndos,
+		&i.Authorizations,
 		&i.Refunds,
 		&i.OldestRefund,
 	)

@@ -258,6 +258,9 @@ func TestAuthorizationEnds(t *testing.T) {
 			}
 			s.exec(t, `UPDATE charges SET capture_by = now() + interval '20 hours', capture_due_at = now()`)
 			eventually(t, "warned", func() bool { return verbs() == "capture_due" })
+			if w, err := s.engine.Orders.Waiting(t.Context(), s.engine.Backlog()); err != nil || w.Authorizations != 1 {
+				t.Errorf("%d authorizations end: %v", w.Authorizations, err)
+			}
 			s.exec(t, `UPDATE charges SET capture_by = now(), capture_due_at = now()`)
 			s.hurry(t, "capture 1 done, void 2 failed") // it has not ended
 			s.sums(t, "40.00 captured, 0.00 voided, 0.00 refunded, 59.99 and 40.00 left")

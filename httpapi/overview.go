@@ -29,8 +29,9 @@ type overview struct {
 	Oldest              *unfinishedOrder `json:"oldest,omitempty" doc:"The oldest unfinished order. Absent if there is none, or while it is not known to be durable."`
 	OverdueSeconds      float64          `json:"overdueSeconds" doc:"How long the most overdue order had not been picked up when this replica last looked; 0 if none."`
 	LateUndos           int64            `json:"lateUndos" doc:"Late effects that are not undone yet."`
-	Refunds             int64            `json:"refunds" doc:"Open refunds."`
-	OldestRefundSeconds float64          `json:"oldestRefundSeconds" doc:"Age of the oldest open refund that its provider has not accepted; 0 if there is none."`
+	Refunds             int64            `json:"refunds" doc:"Open refunds, captures and voids."`
+	Authorizations      int64            `json:"authorizations" doc:"Authorizations that are about to end, or should have ended, and of which something is neither captured nor voided."`
+	OldestRefundSeconds float64          `json:"oldestRefundSeconds" doc:"Age of the oldest open refund, capture or void that its provider has not accepted; 0 if there is none."`
 	Disputes            int64            `json:"disputes" doc:"Disputes that were neither won nor lost."`
 	Replica             string           `json:"replica" doc:"Name of the replica that answers." example:"shop-1:4711"`
 	Replicas            []replica        `json:"replicas" nullable:"false" doc:"The replicas connected to the database."`
@@ -83,7 +84,7 @@ func (s *server) getOverview(ctx context.Context, _ *struct{}) (overview, error)
 func overviewOf(v *orders.Overview, pools []engine.CallPoolStats) overview {
 	out := overview{
 		At: v.At, Replica: pg.ReplicaName(),
-		OverdueSeconds: v.Overdue.Seconds(), LateUndos: v.LateUndos, Refunds: v.Refunds, OldestRefundSeconds: v.Refund.Seconds(), Disputes: v.Disputes,
+		OverdueSeconds: v.Overdue.Seconds(), LateUndos: v.LateUndos, Authorizations: v.Authorizations, Refunds: v.Refunds, OldestRefundSeconds: v.Refund.Seconds(), Disputes: v.Disputes,
 		Statuses: each(v.Statuses, func(c *orders.StatusCount) statusCount { return statusCount{state(c.Status), c.Orders, c.More} }),
 		Replicas: each(v.Replicas, func(r *orders.Replica) replica { return replica{r.Name, r.Connections, r.Since} }),
 		Steps: each(pools, func(p *engine.CallPoolStats) providerStep {

@@ -186,7 +186,9 @@ func (c waiting) Collect(to chan<- prometheus.Metric) {
 	gauge("oldest_overdue_age_seconds", "How long the most overdue order had waited to be claimed when this replica last looked at all orders, "+
 		"once a minute; 0: there was none.", waiting.Overdue.Seconds(), nil)
 	gauge("late_undos_open", "Late effects that are not undone yet."+upTo, float64(waiting.LateUndos), nil)
-	gauge("refunds_open", "Refunds that are neither done nor failed."+upTo, float64(waiting.Refunds), nil)
-	gauge("oldest_refund_age_seconds", "Age of the oldest refund that is neither done, failed nor accepted by its provider; "+
+	gauge("authorizations_ending", "Authorizations that are about to end, or should have ended, and of which something is neither captured nor voided."+upTo,
+		float64(waiting.Authorizations), nil)
+	gauge("refunds_open", "Refunds, captures and voids that are neither done nor failed."+upTo, float64(waiting.Refunds), nil)
+	gauge("oldest_refund_age_seconds", "Age of the oldest refund, capture or void that is neither done, failed nor accepted by its provider; "+
 		"0: there is none. Of all replicas.", waiting.Refund.Seconds(), nil)
 }

@@ -2046,6 +2046,11 @@ export interface components {
             at: string;
             /**
              * Format: int64
+             * @description Authorizations that are about to end, or should have ended, and of which something is neither captured nor voided.
+             */
+            authorizations: number;
+            /**
+             * Format: int64
              * @description Disputes that were neither won nor lost.
              */
             disputes: number;
@@ -2060,7 +2065,7 @@ export interface components {
             oldest?: components["schemas"]["UnfinishedOrder"];
             /**
              * Format: double
-             * @description Age of the oldest open refund that its provider has not accepted; 0 if there is none.
+             * @description Age of the oldest open refund, capture or void that its provider has not accepted; 0 if there is none.
              */
             oldestRefundSeconds: number;
             /**
@@ -2072,7 +2077,7 @@ export interface components {
             providerSteps: components["schemas"]["ProviderStep"][];
             /**
              * Format: int64
-             * @description Open refunds.
+             * @description Open refunds, captures and voids.
              */
             refunds: number;
             /**

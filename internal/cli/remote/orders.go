@@ -18,7 +18,7 @@ import (
 
 func ordersCommand() *cobra.Command {
 	commands := []*cobra.Command{
-		ordersListCommand(), ordersShowCommand(), ordersWatchCommand(), ordersProcessCommand(), ordersImportCommand(), ordersRefundCommand(),
+		ordersListCommand(), ordersShowCommand(), ordersWatchCommand(), ordersProcessCommand(), ordersImportCommand(), ordersRefundCommand(), ordersCaptureCommand(), ordersVoidCommand(),
 		ordersRequestCommand(), ordersDisputeCommand(),
 	}
 	for _, v := range verbs {
@@ -153,7 +153,7 @@ func (s *session) printFields(o *client.Order) error {
 		"resumes", moment(o.ResumesAt),
 		"may do", strings.Join(o.AllowedActions, ", "),
 		"amount", o.Amount + " " + o.Currency,
-		"refunded", o.Refunded,
+		"authorized", o.Authorized, "captured", o.Captured, "voided", o.Voided, "refunded", o.Refunded,
 	}
 	all = append(all, whatFields(o)...)
 	all = append(all,
@@ -164,6 +164,12 @@ func (s *session) printFields(o *client.Order) error {
 	)
 	for _, name := range slices.Sorted(maps.Keys(o.Metadata)) {
 		all = append(all, "metadata", name+"="+o.Metadata[name])
+	}
+	for _, c := range o.Captures {
+		all = append(all, fmt.Sprintf("capture %d", c.Number), fmt.Sprintf("%s %s %s", c.State, c.Amount, c.Reason))
+	}
+	for _, v := range o.Voids {
+		all = append(all, fmt.Sprintf("void %d", v.Number), fmt.Sprintf("%s %s %s", v.State, v.Amount, v.Reason))
 	}
 	for _, r := range o.Refunds {
 		all = append(all, fmt.Sprintf("refund %d", r.Refund), fmt.Sprintf("%s %s %s", r.State, r.Amount, r.Reason))
@@ -529,4 +535,51 @@ var heldRows = output.Columns[client.Order]{
 		actions := strings.Join(o.AllowedActions, ",")
 		return []any{o.OrderID, o.Hold, moment(o.CreatedAt), dash(moment(o.ResumesAt)), dash(actions), dash(o.HoldReason)}
 	},
+}
+
+func ordersCaptureCommand() *cobra.Command {
+	var body client.CaptureBody
+	var amount string
+	var dryRun bool
+	cmd := asking(&cobra.Command{
+		Use: "capture ORDER", Short: "Capture a part of an authorization", Args: cobra.ExactArgs(1),
+		Long: "Captures a part of what the charge of a completed order authorized. With --request-id, repeating the command is safe.",
+		Example: "  pawl orders capture order-1 --amount 40 --request-id parcel-1\n" +
+			"  pawl orders capture order-1 --amount 20 --final",
+	}, func(ctx context.Context, s *session, args []string) error {
+		if amount != "" { // an empty one was rejected
+			body.Amount = &amount
+		}
+		order, err := s.CaptureOrder(ctx, args[0], &client.CaptureOrderParams{DryRun: dryRun}, body)
+		return show(s, order, err, func(o *client.Order) error {
+			return errors.Join(s.printFields(o), s.printDryRun(dryRun))
+		})
+	})
+	f := cmd.Flags()
+	f.StringVar(&amount, "amount", "", "amount, a decimal; by default everything that is left")
+	f.BoolVar(&body.Final, "final", false, "void the rest")
+	f.StringVar(&body.Reason, "reason", "", "reason, for the history and for http providers")
+	f.StringVar(&body.RequestID, "request-id", "", "ID of the capture, which makes repeating it safe; empty: a new one")
+	dryRunFlag(f, &dryRun)
+	return cmd
+}
+
+func ordersVoidCommand() *cobra.Command {
+	var body client.VoidBody
+	var dryRun bool
+	cmd := asking(&cobra.Command{
+		Use: "void ORDER", Short: "Void the rest of an authorization", Args: cobra.ExactArgs(1),
+		Long:    "Gives up what is not captured of the charge of a completed order. With --request-id, repeating the command is safe.",
+		Example: "  pawl orders void order-1 --request-id rest",
+	}, func(ctx context.Context, s *session, args []string) error {
+		order, err := s.VoidOrder(ctx, args[0], &client.VoidOrderParams{DryRun: dryRun}, body)
+		return show(s, order, err, func(o *client.Order) error {
+			return errors.Join(s.printFields(o), s.printDryRun(dryRun))
+		})
+	})
+	f := cmd.Flags()
+	f.StringVar(&body.Reason, "reason", "", "reason, for the history and for http providers")
+	f.StringVar(&body.RequestID, "request-id", "", "ID of the void, which makes repeating it safe; empty: a new one")
+	dryRunFlag(f, &dryRun)
+	return cmd
 }
