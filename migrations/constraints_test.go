@@ -502,3 +502,33 @@ func (c *client) counters(id string) {
 	}
 	c.refused("428C9", "UPDATE orders SET order_no = order_no + 1 WHERE order_id = $1", id) // generated always
 }
+
+// TestCapturesStayWithinTheAuthorization: captures and voids that have not failed stay within what was authorized, and
+// refunds within what was certainly captured. What was taken at once is not captured again.
+func TestCapturesStayWithinTheAuthorization(t *testing.T) {
+	t.Parallel()
+	c := connect(t, dbtest.New(t))
+	c.plantSold()
+	const ask = `INSERT INTO charge_operations (order_no, generation, number, kind, currency, amount, voided, executor, state, request_id)
+		SELECT ` + numberOf + `, 0, $1::integer, $2::text, 'USD', $3::text::numeric, $4::text::numeric, 'http', 'pending', 'id ' || $1`
+	c.do(`UPDATE charges SET executor = 'http'`)
+	c.refused(refundsGuard, ask, 1, "capture", "1", nil)
+	c.do(`UPDATE charges SET capture = 'later'`)
+	c.refused(refundsGuard, ask, 1, "capture", "10.01", nil)
+	c.refused(refundsGuard, ask, 1, "capture", "4", "6.01")
+	c.refused(refundsGuard, ask, 1, "void", "4", "1")
+	c.do(ask, 1, "capture", "4", nil)
+	c.refused(refundsGuard, ask, 2, "refund", "1", nil) // it is not done yet
+	c.refused(refundsGuard, ask, 2, "void", "6.01", nil)
+	c.do(`UPDATE charge_operations SET state = 'done'`)
+	c.refused(refundsGuard, `UPDATE charge_operations SET state = 'failed'`)
+	c.refused(refundsGuard, `UPDATE charge_operations SET voided = 1`)
+	c.refused(refundsGuard, `UPDATE charge_operations SET kind = 'void'`)
+	c.refused(refundsGuard, ask, 2, "refund", "4.01", nil)
+	c.do(ask, 2, "refund", "4", nil)
+	c.do(ask, 3, "void", "6", nil)
+	c.refused(refundsGuard, ask, 4, "capture", "0.01", nil)
+	c.do(`UPDATE charge_operations SET state = 'failed' WHERE number = 3`)
+	c.do(ask, 4, "capture", "2", "4")
+	c.refused(refundsGuard, ask, 5, "capture", "0.01", nil)
+}
