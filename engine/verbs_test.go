@@ -170,7 +170,10 @@ const combined = `WITH stored AS (
 		nullif(ended, 'completed'), CASE WHEN ended = 'failed' THEN 'charge' END, CASE WHEN ended = 'failed' THEN 'declined' END, 'USD', 'widget', 1
 	FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::boolean[]) AS x(order_id, status, hold, stop, doubted, tried),
 	LATERAL (SELECT CASE WHEN status IN ('completed', 'failed', 'canceled') THEN status END) AS e(ended)
-	RETURNING order_no, status)
+	RETURNING order_no, order_id, status
+	), authorized AS (
+		INSERT INTO charges (order_no, generation, currency, amount, executor, capture)
+		SELECT order_no, 0, 'USD', 1, 'simulator', 'later' FROM stored WHERE status = 'completed' AND order_id ~ ': (capture|void)$')
 	INSERT INTO transitions (order_no, seq, to_status, fence) SELECT order_no, 1, status, 1 FROM stored`
 
 func (b *bundle) combine(t testing.TB) (orderIDs []string) {
@@ -195,8 +198,8 @@ func of(verb orders.Verb, orderID string, at fsm.State) engine.Request {
 	if verb == orders.StepResult {
 		q.Settle = &engine.Settled{Step: stepIn(at), Outcome: engine.SettledDone}
 	}
-	if verb == orders.Refund {
-		q.ChargeOperation = &engine.ChargeOperation{}
+	if slices.Contains([]orders.Verb{orders.Refund, orders.Capture, orders.Void}, verb) {
+		q.ChargeOperation, q.RequestID = &engine.ChargeOperation{}, "a request"
 	}
 	return q
 }
