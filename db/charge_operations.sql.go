@@ -34,7 +34,7 @@ func (q *Queries) AuthorizationHint(ctx context.Context, arg AuthorizationHintPa
 const authorizationsEnding = `-- name: AuthorizationsEnding :many
 WITH due AS MATERIALIZED (
   SELECT c.order_no, c.generation, c.currency, c.amount, c.executor, c.capture_by FROM pawl.charges AS c
-  WHERE c.capture_due_at <= now() ORDER BY c.capture_due_at LIMIT $1
+  WHERE c.capture_due_at <= now() AND c.refunded_at IS NULL ORDER BY c.capture_due_at LIMIT $1
 ), judged AS MATERIALIZED (
   SELECT d.order_no, d.generation, d.currency, d.executor, d.capture_by, d.capture_by <= now() AS ended, o.status, o.seq,
     d.amount - coalesce(sum(f.amount + coalesce(f.voided, 0)) FILTER (WHERE f.state <> 'failed'), 0) AS rest,
@@ -259,7 +259,7 @@ WITH claimed AS MATERIALIZED (
     AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR UPDATE
 ), begun AS (
-  UPDATE pawl.charge_operations AS f SET due_at = clock_timestamp() + make_interval(secs => $9::float8),
+  UPDATE pawl.charge_operations AS f SET due_at = clock_timestamp() + make_interval(secs => $9::float8), calling = true,
     state = CASE WHEN $4::text <> 'lookup' AND c.state = 'pending' THEN 'in_doubt' ELSE c.state END,
     sent_at = CASE WHEN $4::text <> 'lookup' THEN coalesce(f.sent_at, now()) ELSE f.sent_at END
   FROM claimed AS c WHERE f.order_no = c.order_no AND f.generation = c.generation AND f.number = c.number
@@ -337,7 +337,7 @@ WITH answered AS (
   WHERE f.order_no = $5 AND f.generation = $7 AND f.number = $8 AND f.claims = $9
   FOR UPDATE
 ), finished AS (
-  UPDATE pawl.charge_operations AS f SET state = $10::text, code = nullif($2::text, ''), detail = nullif($3::text, ''),
+  UPDATE pawl.charge_operations AS f SET state = $10::text, calling = NULL, code = nullif($2::text, ''), detail = nullif($3::text, ''),
     reference = coalesce(nullif($4::text, ''), f.reference), sent_at = CASE WHEN NOT $11::boolean THEN f.sent_at END,
     due_at = CASE WHEN NOT $12::boolean THEN now() + make_interval(secs => $13::float8) END,
     finished_at = CASE WHEN NOT $10::text IN ('done', 'failed') THEN NULL WHEN f.state = $10::text THEN f.finished_at ELSE now() END
@@ -438,8 +438,9 @@ func (q *Queries) ChargeOperationHint(ctx context.Context, arg ChargeOperationHi
 
 const chargeOperationSettle = `-- name: ChargeOperationSettle :many
 WITH open AS MATERIALIZED (
-  SELECT f.order_no, f.generation, f.number FROM pawl.charge_operations AS f
+  SELECT f.order_no, f.generation, f.number, f.kind, f.request_id FROM pawl.charge_operations AS f
   WHERE f.order_no = $1 AND f.number = $2 AND f.state IN ('pending', 'in_doubt', 'accepted')
+    AND (f.calling AND f.due_at > now()) IS NOT TRUE
     AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR UPDATE
 ), touched AS (
@@ -455,6 +456,10 @@ WITH open AS MATERIALIZED (
     code = nullif($5::text, ''), detail = nullif($6::text, ''), reference = coalesce(nullif($7::text, ''), f.reference)
   FROM touched AS k JOIN open AS p ON p.order_no = k.order_no
   WHERE f.order_no = p.order_no AND f.generation = p.generation AND f.number = p.number
+), authorized AS ( -- as in ChargeOperationFinish
+  UPDATE pawl.charges AS c SET capture_due_at = now() + interval '1 day'
+  FROM touched AS k JOIN open AS p ON p.order_no = k.order_no
+  WHERE p.kind = 'void' AND p.request_id IS NULL AND $4::text = 'refused' AND c.order_no = p.order_no AND c.generation = p.generation
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, on_behalf_of, reason, request_id, fingerprint)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, $8::text,
@@ -484,7 +489,8 @@ type ChargeOperationSettleRow struct {
 }
 
 // Records what a person has found out about an operation at the provider. not_done: it is sent again, and its key counts
-// as never sent. No row: it is settled, or seq has changed since the order was read.
+// as never sent. No row: it is settled, a call is under way, whose answer may differ, or seq has changed since the
+// order was read.
 func (q *Queries) ChargeOperationSettle(ctx context.Context, arg ChargeOperationSettleParams) ([]ChargeOperationSettleRow, error) {
 	rows, err := q.db.Query(ctx, chargeOperationSettle,
 		arg.OrderNo,
@@ -582,7 +588,7 @@ WITH due AS MATERIALIZED (
   SELECT f.order_no, f.generation, f.number FROM pawl.charge_operations AS f
   WHERE f.due_at <= now() ORDER BY f.due_at LIMIT $1 FOR UPDATE SKIP LOCKED
 ), claimed AS (
-  UPDATE pawl.charge_operations AS f SET due_at = now() + make_interval(secs => $2::float8), claims = f.claims + 1
+  UPDATE pawl.charge_operations AS f SET due_at = now() + make_interval(secs => $2::float8), claims = f.claims + 1, calling = NULL
   FROM due AS d WHERE f.order_no = d.order_no AND f.generation = d.generation AND f.number = d.number
   RETURNING f.order_no, f.generation, f.number, f.kind, f.claims, f.state, f.amount, f.voided, f.sent_at, f.reason, f.reference, f.code, f.request_id, f.lines
 )

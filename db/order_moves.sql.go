@@ -389,7 +389,7 @@ WITH answers AS MATERIALIZED (
     AND o.status = $3 AND o.fence = $4 AND o.seq = $5
   RETURNING o.order_no, o.fence, o.seq, o.status, o.calls
 ), returned AS (
-  UPDATE pawl.charges AS c SET refunded_at = now()
+  UPDATE pawl.charges AS c SET refunded_at = now(), capture_by = NULL, capture_due_at = NULL
   WHERE c.order_no = ANY(ARRAY(SELECT m.order_no FROM moved AS m)) AND c.refunded_at IS NULL
   RETURNING c.order_no, c.generation, c.currency, c.amount
 ), refunded AS (

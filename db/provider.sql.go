@@ -24,7 +24,7 @@ FROM (
   WHERE a.order_no BETWEEN $2 AND $3 AND a.operation IN ('refund', 'capture', 'void') GROUP BY a.order_no, a.generation, a.charge_operation
 ) AS k
 JOIN (SELECT order_no, created_at, due_at, finished_at, owner, fence, generation, quantity, seq, take_overs, status, hold, hold_reason, stop_requested, outcome, ended_as, failure_step, failure_code, failure_detail, order_id, currency, item, amount, metadata, submitted_by, policy, calls, retries, retry_window_started_at, in_doubt_since, start_at, complete_by, reservation_ttl, reserved_until, approval_until, approved_at, permit_at, customer_id, payment_method, concurrency_key, action, charge_operations, lines, disputes, route FROM pawl.orders AS p WHERE p.order_no BETWEEN $2 AND $3) AS o ON o.order_no = k.order_no
-JOIN (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, kind, state, due_at, sent_at, finished_at, restock, voided, executor, reason, request_id, code, detail, lines FROM pawl.charge_operations AS r WHERE r.order_no BETWEEN $2 AND $3) AS f
+JOIN (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, kind, state, due_at, sent_at, finished_at, restock, calling, voided, executor, reason, request_id, code, detail, lines FROM pawl.charge_operations AS r WHERE r.order_no BETWEEN $2 AND $3) AS f
   ON f.order_no = k.order_no AND f.generation = k.generation AND f.number = k.charge_operation
 ORDER BY f.order_no, f.generation, f.number
 `

@@ -203,3 +203,16 @@ func (q *Queries) SearchPathUntrusted(ctx context.Context) ([]string, error) {
 	}
 	return items, nil
 }
+
+const servicesDisconnect = `-- name: ServicesDisconnect :one
+SELECT count(*) FILTER (WHERE pg_terminate_backend(a.pid)) AS connections FROM pg_stat_activity AS a
+WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() AND starts_with(a.application_name, $1::text)
+`
+
+// Ends the connections of services to this database. They connect anew, and then check where they are.
+func (q *Queries) ServicesDisconnect(ctx context.Context, service string) (int64, error) {
+	row := q.db.QueryRow(ctx, servicesDisconnect, service)
+	var connections int64
+	err := row.Scan(&connections)
+	return connections, err
+}

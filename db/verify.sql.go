@@ -777,7 +777,7 @@ WITH matched AS (
       WHEN c.amount <> f.amount OR c.currency <> f.currency THEN 'generation ' || f.generation || ': refunded '
         || f.amount || ' ' || f.currency || ', charged ' || c.amount || ' ' || c.currency END AS fault
   FROM (SELECT order_no, created_at, refunded_at, generation, currency, amount, executor, reference, data, in_doubt, capture, captured_at, capture_by, capture_due_at FROM pawl.charges AS g WHERE g.order_no BETWEEN $2 AND $3 AND g.refunded_at IS NOT NULL) AS c
-  FULL JOIN (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, kind, state, due_at, sent_at, finished_at, restock, voided, executor, reason, request_id, code, detail, lines FROM pawl.charge_operations AS h WHERE h.order_no BETWEEN $2 AND $3 AND h.number = 0) AS f
+  FULL JOIN (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, kind, state, due_at, sent_at, finished_at, restock, calling, voided, executor, reason, request_id, code, detail, lines FROM pawl.charge_operations AS h WHERE h.order_no BETWEEN $2 AND $3 AND h.number = 0) AS f
     ON f.order_no = c.order_no AND f.generation = c.generation
 ), answered AS (
   SELECT a.order_no, a.generation, a.charge_operation, bool_or(a.operation <> 'lookup') AS sent, bool_or(a.outcome = 'done') AS done,
@@ -789,12 +789,12 @@ WITH matched AS (
     CASE WHEN f.order_no IS NULL THEN 'called for, but not asked for'
       WHEN f.number < 0 OR f.amount = 0 THEN 'an operation of nothing'
       WHEN f.state IN ('done', 'failed') AND f.finished_at IS NULL THEN f.state || ', but not when'
-      WHEN f.state NOT IN ('done', 'failed') AND (f.due_at IS NULL OR f.finished_at IS NOT NULL) THEN f.state || ', and nothing continues it'
+      WHEN f.state NOT IN ('done', 'failed') AND f.code IS DISTINCT FROM 'other_cell' AND (f.due_at IS NULL OR f.finished_at IS NOT NULL) THEN f.state || ', and nothing continues it'
       WHEN f.executor IS NULL AND (f.state <> 'done' OR a.sent) THEN 'by the ledger, but not done by it'
       WHEN f.executor IS NOT NULL AND f.state = 'done' AND a.done IS NOT TRUE AND f.code IS DISTINCT FROM 'step_result' THEN 'done without an answer'
       WHEN a.last = 'done' AND f.state <> 'done' THEN 'answered done, but ' || f.state
       WHEN f.state IN ('in_doubt', 'accepted') AND a.sent IS NOT TRUE THEN f.state || ' without a call' END AS fault
-  FROM (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, kind, state, due_at, sent_at, finished_at, restock, voided, executor, reason, request_id, code, detail, lines FROM pawl.charge_operations AS h WHERE h.order_no BETWEEN $2 AND $3 AND h.number <> 0) AS f
+  FROM (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, kind, state, due_at, sent_at, finished_at, restock, calling, voided, executor, reason, request_id, code, detail, lines FROM pawl.charge_operations AS h WHERE h.order_no BETWEEN $2 AND $3 AND h.number <> 0) AS f
   FULL JOIN answered AS a ON a.order_no = f.order_no AND a.generation = f.generation AND a.charge_operation = f.number
 ), within AS (
   SELECT s.order_no, count(*) AS operations, max(s.number) AS last, coalesce(sum(s.restock), 0) AS restock,

@@ -111,7 +111,9 @@ func (e *Engine) chosen(ctx context.Context, b *Bulk) (orderIDs []string, err er
 			return nil, orders.Unavailable("read orders of request", err)
 		}
 		for _, order := range before {
-			orderIDs = append(orderIDs, order.OrderID)
+			if e.cfg.Cell.Has(order.OrderID) {
+				orderIDs = append(orderIDs, order.OrderID)
+			}
 		}
 	}
 	listed, err := e.listed(ctx, b)

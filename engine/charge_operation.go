@@ -96,6 +96,9 @@ func (e *Engine) judgeChargeOperation(o *orders.Order, q *Request) (*change, err
 	case q.ChargeOperation == nil && !q.Open(o):
 		code = orders.RefusedNoRefund
 	case q.ChargeOperation == nil:
+		if slices.ContainsFunc(orders.ChargeOperations(o), func(c orders.ChargeOperation) bool { return q.isOpen(c) && c.Calling }) {
+			code = orders.RefusedBusy // its answer may differ
+		}
 	case q.Verb == orders.Refund:
 		code = e.refundRefusal(o, q)
 	default:

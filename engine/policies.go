@@ -172,6 +172,7 @@ func needsPinned(o *orders.Order, pinned, other *policy.Policy) bool {
 	return slices.ContainsFunc(done, func(s fsm.Step) bool {
 		was, is := stepFor(pinned, o, s), stepFor(other, o, s) // the order keeps its route
 		return was.Executor != is.Executor || was.URL != is.URL || was.UndoURL != is.UndoURL || was.Capture != is.Capture ||
+			was.Executor == policy.Stripe && was.Secret != is.Secret || // of another account
 			was.Executor.Remote() && (pinned.Copied || was.KeyRetention < is.KeyRetention)
 	})
 }

@@ -109,6 +109,7 @@ CREATE TABLE pawl.charge_operations (
   sent_at     timestamptz,          -- when its key was sent, which may have taken effect
   finished_at timestamptz,          -- when it was done or failed
   restock     pawl.item_quantity,   -- units that were returned to stock
+  calling     boolean,              -- until due_at, a call is under way
   voided      pawl.money_amount,    -- of a final capture: what it voids of the authorization; null: more captures may follow
   executor    text COLLATE "C",     -- null: the ledger
   reason      text,
@@ -328,6 +329,7 @@ SELECT o.*, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_
   (CASE WHEN o.charge_operations IS NOT NULL THEN (
     SELECT jsonb_agg(jsonb_strip_nulls(jsonb_build_object('number', f.number, 'kind', f.kind, 'state', f.state, 'amount', f.amount::text,
       'restock', f.restock, 'voided', f.voided::text, 'lines', f.lines,
+      'calling', CASE WHEN f.calling AND f.due_at > now() THEN true END,
       'reason', f.reason, 'requestId', f.request_id, 'createdAt', f.created_at, 'finishedAt', f.finished_at,
       'reference', f.reference, 'code', f.code, 'detail', f.detail)) ORDER BY f.number)
     FROM pawl.charge_operations AS f WHERE f.order_no = o.order_no AND f.generation = o.generation AND f.number > 0) END)::jsonb AS charge_operation_list,

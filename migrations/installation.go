@@ -116,11 +116,15 @@ func (e *InUse) Error() string {
 var ErrNotDivided = errors.New("the database is not being divided into this cell and another one: see pawl divide")
 
 // Divide prepares the database to become two cells: while it is divided, and a standby of it is promoted, services only read
-// both. Adopt then makes each of them one half. It needs the rights of the owner. Errors: ErrNotOwner, *InUse.
+// both. Adopt then makes each of them one half. It needs the rights of the owner, and to end the connections of services
+// (pg_signal_backend). Errors: ErrNotOwner, *InUse.
 func Divide(ctx context.Context, url, actor string) (halves [2]cell.Cell, err error) {
 	err = asOwner(ctx, url, "divide", func(tx pgx.Tx) error {
 		query := db.New(tx)
 		if err := refuseInUse(ctx, tx, query); err != nil {
+			return err
+		}
+		if _, err := query.ServicesDisconnect(ctx, pg.ServiceName); err != nil { // nothing is divided without the right to do so
 			return err
 		}
 		place, err := ReadPlace(ctx, query)
@@ -137,6 +141,12 @@ func Divide(ctx context.Context, url, actor string) (halves [2]cell.Cell, err er
 		}
 		return nil
 	})
+	if err == nil { // a replica that stood still must not go on with a connection of the undivided cell
+		err = asOwner(ctx, url, "disconnect services", func(tx pgx.Tx) error {
+			_, err := db.New(tx).ServicesDisconnect(ctx, pg.ServiceName)
+			return err
+		})
+	}
 	return halves, err
 }
 

@@ -47,7 +47,7 @@ WITH due AS MATERIALIZED (
   SELECT f.order_no, f.generation, f.number FROM pawl.charge_operations AS f
   WHERE f.due_at <= now() ORDER BY f.due_at LIMIT @most FOR UPDATE SKIP LOCKED
 ), claimed AS (
-  UPDATE pawl.charge_operations AS f SET due_at = now() + make_interval(secs => @lease_seconds::float8), claims = f.claims + 1
+  UPDATE pawl.charge_operations AS f SET due_at = now() + make_interval(secs => @lease_seconds::float8), claims = f.claims + 1, calling = NULL
   FROM due AS d WHERE f.order_no = d.order_no AND f.generation = d.generation AND f.number = d.number
   RETURNING f.order_no, f.generation, f.number, f.kind, f.claims, f.state, f.amount, f.voided, f.sent_at, f.reason, f.reference, f.code, f.request_id, f.lines
 )
@@ -64,7 +64,7 @@ WITH claimed AS MATERIALIZED (
     AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR UPDATE
 ), begun AS (
-  UPDATE pawl.charge_operations AS f SET due_at = clock_timestamp() + make_interval(secs => @lease_seconds::float8),
+  UPDATE pawl.charge_operations AS f SET due_at = clock_timestamp() + make_interval(secs => @lease_seconds::float8), calling = true,
     state = CASE WHEN @operation::text <> 'lookup' AND c.state = 'pending' THEN 'in_doubt' ELSE c.state END,
     sent_at = CASE WHEN @operation::text <> 'lookup' THEN coalesce(f.sent_at, now()) ELSE f.sent_at END
   FROM claimed AS c WHERE f.order_no = c.order_no AND f.generation = c.generation AND f.number = c.number
@@ -94,7 +94,7 @@ WITH answered AS (
   WHERE f.order_no = @order_no AND f.generation = @generation AND f.number = @number AND f.claims = @claims
   FOR UPDATE
 ), finished AS (
-  UPDATE pawl.charge_operations AS f SET state = @state::text, code = nullif(@code::text, ''), detail = nullif(@detail::text, ''),
+  UPDATE pawl.charge_operations AS f SET state = @state::text, calling = NULL, code = nullif(@code::text, ''), detail = nullif(@detail::text, ''),
     reference = coalesce(nullif(@ref::text, ''), f.reference), sent_at = CASE WHEN NOT @unsent::boolean THEN f.sent_at END,
     due_at = CASE WHEN NOT @settled::boolean THEN now() + make_interval(secs => @delay::float8) END,
     finished_at = CASE WHEN NOT @state::text IN ('done', 'failed') THEN NULL WHEN f.state = @state::text THEN f.finished_at ELSE now() END
@@ -114,10 +114,12 @@ FROM touched AS k;
 
 -- name: ChargeOperationSettle :many
 -- Records what a person has found out about an operation at the provider. not_done: it is sent again, and its key counts
--- as never sent. No row: it is settled, or seq has changed since the order was read.
+-- as never sent. No row: it is settled, a call is under way, whose answer may differ, or seq has changed since the
+-- order was read.
 WITH open AS MATERIALIZED (
-  SELECT f.order_no, f.generation, f.number FROM pawl.charge_operations AS f
+  SELECT f.order_no, f.generation, f.number, f.kind, f.request_id FROM pawl.charge_operations AS f
   WHERE f.order_no = @order_no AND f.number = @number AND f.state IN ('pending', 'in_doubt', 'accepted')
+    AND (f.calling AND f.due_at > now()) IS NOT TRUE
     AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   FOR UPDATE
 ), touched AS (
@@ -133,6 +135,10 @@ WITH open AS MATERIALIZED (
     code = nullif(@code::text, ''), detail = nullif(@detail::text, ''), reference = coalesce(nullif(@ref::text, ''), f.reference)
   FROM touched AS k JOIN open AS p ON p.order_no = k.order_no
   WHERE f.order_no = p.order_no AND f.generation = p.generation AND f.number = p.number
+), authorized AS ( -- as in ChargeOperationFinish
+  UPDATE pawl.charges AS c SET capture_due_at = now() + interval '1 day'
+  FROM touched AS k JOIN open AS p ON p.order_no = k.order_no
+  WHERE p.kind = 'void' AND p.request_id IS NULL AND @outcome::text = 'refused' AND c.order_no = p.order_no AND c.generation = p.generation
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, on_behalf_of, reason, request_id, fingerprint)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, @verb::text,
@@ -156,7 +162,7 @@ RETURNING f.number;
 -- has ended: the rest then counts as voided. While an order or an operation is under way, they are looked at again.
 WITH due AS MATERIALIZED (
   SELECT c.order_no, c.generation, c.currency, c.amount, c.executor, c.capture_by FROM pawl.charges AS c
-  WHERE c.capture_due_at <= now() ORDER BY c.capture_due_at LIMIT @most
+  WHERE c.capture_due_at <= now() AND c.refunded_at IS NULL ORDER BY c.capture_due_at LIMIT @most
 ), judged AS MATERIALIZED (
   SELECT d.order_no, d.generation, d.currency, d.executor, d.capture_by, d.capture_by <= now() AS ended, o.status, o.seq,
     d.amount - coalesce(sum(f.amount + coalesce(f.voided, 0)) FILTER (WHERE f.state <> 'failed'), 0) AS rest,

@@ -41,6 +41,11 @@ SELECT count(*) AS orders FROM pawl.orders;
 SELECT count(*) AS connections FROM pg_stat_activity AS a
 WHERE a.datname = current_database() AND starts_with(a.application_name, @service::text);
 
+-- name: ServicesDisconnect :one
+-- Ends the connections of services to this database. They connect anew, and then check where they are.
+SELECT count(*) FILTER (WHERE pg_terminate_backend(a.pid)) AS connections FROM pg_stat_activity AS a
+WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() AND starts_with(a.application_name, @service::text);
+
 -- name: SearchPathUntrusted :many
 -- Lists the schemas on the search path of this connection in which others may create objects: roles other than this
 -- one, the owners of the database and of our schema, and superusers. Operators are qualified, because such a schema

@@ -132,7 +132,7 @@ WITH matched AS (
     CASE WHEN f.order_no IS NULL THEN 'called for, but not asked for'
       WHEN f.number < 0 OR f.amount = 0 THEN 'an operation of nothing'
       WHEN f.state IN ('done', 'failed') AND f.finished_at IS NULL THEN f.state || ', but not when'
-      WHEN f.state NOT IN ('done', 'failed') AND (f.due_at IS NULL OR f.finished_at IS NOT NULL) THEN f.state || ', and nothing continues it'
+      WHEN f.state NOT IN ('done', 'failed') AND f.code IS DISTINCT FROM 'other_cell' AND (f.due_at IS NULL OR f.finished_at IS NOT NULL) THEN f.state || ', and nothing continues it'
       WHEN f.executor IS NULL AND (f.state <> 'done' OR a.sent) THEN 'by the ledger, but not done by it'
       WHEN f.executor IS NOT NULL AND f.state = 'done' AND a.done IS NOT TRUE AND f.code IS DISTINCT FROM 'step_result' THEN 'done without an answer'
       WHEN a.last = 'done' AND f.state <> 'done' THEN 'answered done, but ' || f.state

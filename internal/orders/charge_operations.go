@@ -20,6 +20,7 @@ type ChargeOperation struct {
 	Voided     *decimal.Decimal `json:"voided"`  // of a final capture: what it voids of the authorization; nil: more captures may follow
 	Restock    int32            `json:"restock"` // units that a refund returned to stock
 	Lines      []OperationLine  `json:"lines"`   // what it is about; nil: it does not say
+	Calling    bool             `json:"calling"` // a call is under way
 	Reason     string           `json:"reason"`
 	RequestID  string           `json:"requestId"` // empty: the service asks the provider whether the authorization has ended
 	CreatedAt  time.Time        `json:"createdAt"`

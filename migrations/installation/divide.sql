@@ -21,7 +21,7 @@ BEGIN
   FROM others AS x WHERE o.order_no = x.order_no AND o.ended_as IS NULL;
   ALTER TABLE pawl.orders ENABLE TRIGGER orders_guard_terms;
 
-  UPDATE pawl.charge_operations AS f SET due_at = NULL, claims = f.claims + 1 FROM others AS x
+  UPDATE pawl.charge_operations AS f SET due_at = NULL, claims = f.claims + 1, code = 'other_cell' FROM others AS x
   WHERE f.order_no = x.order_no AND f.due_at IS NOT NULL;
   UPDATE pawl.charges AS c SET capture_by = NULL, capture_due_at = NULL FROM others AS x
   WHERE c.order_no = x.order_no AND c.capture_by IS NOT NULL;

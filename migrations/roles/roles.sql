@@ -83,7 +83,7 @@ GRANT UPDATE (action, approval_until, approved_at, calls, charge_operations, com
   finished_at, generation, hold, hold_reason, in_doubt_since, outcome, owner, payment_method, permit_at, policy, reserved_until, retries, route,
   retry_window_started_at, seq, status, stop_requested, take_overs) ON pawl.orders TO pawl_serve;
 GRANT UPDATE (refunded_at, captured_at, capture_by, capture_due_at) ON pawl.charges TO pawl_serve;
-GRANT UPDATE (state, claims, due_at, sent_at, finished_at, reference, code, detail) ON pawl.charge_operations TO pawl_serve;
+GRANT UPDATE (state, claims, calling, due_at, sent_at, finished_at, reference, code, detail) ON pawl.charge_operations TO pawl_serve;
 GRANT UPDATE (released_at) ON pawl.reservations TO pawl_serve;
 GRANT UPDATE (on_hand, reserved, sold, version, tracked) ON pawl.inventory TO pawl_serve;
 GRANT UPDATE (finished_at, outcome, code, detail, reference, fenced) ON pawl.step_calls TO pawl_serve;

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -32,7 +33,7 @@ func TestCellIsDivided(t *testing.T) {
 	assert.NoError(t, os.WriteFile(policy, []byte(charge), 0o600))
 	standby := o.backup(nil)
 	standby.settings["primary_conninfo"] = fmt.Sprintf("host=%s port=5432 user=pawl", filepath.Join(o.server.dir, "run"))
-	first := []*service{o.serve(o.server.url, "--policy", policy), o.serve(o.server.url, "--policy", policy)}
+	first := []*service{o.serve(o.server.url, "--policy", policy), o.serve(o.server.url, "--policy", policy), o.serve(o.server.url, "--policy", policy)}
 	first[0].must(http.MethodPost, "/api/inventory/boat/adjustments", fmt.Sprintf(`{"change":%d,"reason":"test","requestId":"stock"}`, units))
 	assert.NoError(t, os.WriteFile(filepath.Join(standby.dir, "data", "standby.signal"), nil, 0o644))
 	standby.start()
@@ -42,8 +43,9 @@ func TestCellIsDivided(t *testing.T) {
 	calls.reach(200)
 	past := latest(first[0])
 
-	// Both replicas stop, one of them by a kill in the middle of its orders.
+	// The replicas stop, one of them by a kill in the middle of its orders, and one stands still until both cells run.
 	stopped := time.Now()
+	first[2].signal(syscall.SIGSTOP)
 	first[1].kill()
 	first[0].terminate()
 	eventually(t, patience, "the leases of the killed replica have ended", func() bool {
@@ -70,6 +72,12 @@ func TestCellIsDivided(t *testing.T) {
 		second[i] = [2]*service{o.serve(database, "--policy", policy, "--cell", cell), o.serve(database, "--policy", policy, "--cell", cell)}
 	}
 	calls.use(second[0][0].address, second[1][0].address)
+	first[2].signal(syscall.SIGCONT)
+	for _, id := range []string{"caller-9-other", "a", "h"} { // of the second cell
+		if a := first[2].send(http.MethodPost, "/api/orders/process", fmt.Sprintf(`{"orderId":%q,"amount":9.99,"item":"boat"}`, id)); ofCell(id) == 1 && a.code/100 == 2 {
+			t.Errorf("a replica that stood still takes an order of another cell: %s", a)
+		}
+	}
 	calls.reach(calls.answered.Load() + 1)
 	t.Logf("callers waited for %s", time.Since(stopped).Round(100*time.Millisecond))
 	calls.reach(calls.answered.Load() + 200)
