@@ -79,6 +79,14 @@ var verbs = []*verb{
 		Many:    &ofMany{"Cancel", "canceled", "The orders stop, and everything that was done is undone."},
 	},
 	{
+		Name: "capture", Label: "Capture", operation: "captureOrder",
+		Meaning: "A part of what was authorized is taken. The order stays completed.", done: "The capture is requested.",
+	},
+	{
+		Name: "void", Label: "Void", operation: "voidOrder", Danger: true,
+		Meaning: "What is not captured is given up. It can't be captured later.", done: "The void is requested.",
+	},
+	{
 		Name: "refund", Label: "Refund", operation: "refundOrder", Danger: true, needsReason: true,
 		Meaning: "Money goes back to the customer. The order stays completed.", done: "The refund is requested.",
 		Many: &ofMany{"Refund", "refunded", "All that is left of each charge goes back to its customer. The orders stay completed."},
@@ -188,6 +196,10 @@ func (q *ofOrder) questions() []field {
 		return []field{
 			{Name: "amount", Label: "Amount in " + q.order.Currency, Help: "Empty: all that is left of " + q.order.Amount + "."},
 			{Name: "restock", Label: "Units to put back into stock", Type: "number", Help: "Empty: none."},
+		}
+	case "capture":
+		return []field{
+			{Name: "amount", Label: "Amount in " + q.order.Currency, Help: "Empty: all that is left of " + q.order.Authorized + "."},
 		}
 	case "step-result":
 		outcome := outcomeField
@@ -320,6 +332,14 @@ func (q *ofOrder) send(form url.Values, dryRun bool) (*client.Order, error) {
 		body := q.refundBody(get)
 		body.Reason, body.OnBehalfOf, body.RequestID = b.Reason, b.OnBehalfOf, b.RequestID
 		return api.RefundOrder(ctx, id, (*client.RefundOrderParams)(&to), body)
+	case "capture":
+		body := client.CaptureBody{Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID}
+		if amount := get("amount"); amount != "" {
+			body.Amount = &amount
+		}
+		return api.CaptureOrder(ctx, id, (*client.CaptureOrderParams)(&to), body)
+	case "void":
+		return api.VoidOrder(ctx, id, (*client.VoidOrderParams)(&to), client.VoidBody(b))
 	}
 	body := client.StepResultBody{Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID,
 		Step: client.StepResultBodyStep(q.step()), Outcome: client.StepResultBodyOutcome(get("outcome")),
@@ -340,6 +360,8 @@ func changesOf(is, would *client.Order) []change {
 		change{"Reason for waiting", is.HoldReason, would.HoldReason},
 		change{"Asked to stop", string(is.StopRequested), string(would.StopRequested)},
 		change{"Failure", is.Failure.Code, would.Failure.Code},
+		change{"Captured", is.Captured, would.Captured},
+		change{"Voided", is.Voided, would.Voided},
 		change{"Refunded", is.Refunded, would.Refunded},
 		change{"Refunds", refundsText(is), refundsText(would)},
 		change{"Possible actions", strings.Join(is.AllowedActions, ", "), strings.Join(would.AllowedActions, ", ")},

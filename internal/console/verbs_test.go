@@ -117,6 +117,22 @@ func TestWrongForms(t *testing.T) {
 	s.count(t, 1, `SELECT count(*) FROM charge_operations WHERE amount = 4`)
 }
 
+// TestCaptureAndVoid: a person captures a part of an authorization, and voids the rest.
+func TestCaptureAndVoid(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.order(t, "o", "completed", "")
+	s.sql(t, `UPDATE charges SET capture = 'later', executor = 'http'`)
+	s.get(t, "/console/order?id=o").want(t, 200, "Captured: 0.00, voided: 0.00 of 9.00")
+	shown := s.post(t, "/console/order/capture?id=o", url.Values{"amount": {"4"}})
+	s.post(t, "/console/order/capture?id=o", shown.fill("reason", "parcel")).want(t, 303)
+	s.count(t, 1, `SELECT count(*) FROM charge_operations WHERE kind = 'capture' AND amount = 4`)
+	s.sql(t, `UPDATE charge_operations SET state = 'done'`)
+	shown = s.post(t, "/console/order/void?id=o", url.Values{})
+	s.post(t, "/console/order/void?id=o", shown.fill("reason", "rest")).want(t, 303)
+	s.count(t, 1, `SELECT count(*) FROM charge_operations WHERE kind = 'void'`)
+}
+
 // TestSettling: a person records the result of a step, of a refund, and of an undo that came too late.
 func TestSettling(t *testing.T) {
 	t.Parallel()
