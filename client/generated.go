@@ -819,6 +819,9 @@ type Capture struct {
 	// FinishedAt When it succeeded or failed.
 	FinishedAt time.Time `json:"finishedAt,omitempty,omitzero"`
 
+	// Lines What was captured, if the request named lines. Their amounts are what the units cost, even if the capture has another amount.
+	Lines []RefundLine `json:"lines,omitempty,omitzero"`
+
 	// Number Its number, over all refunds, captures and voids of the order.
 	Number int    `json:"number"`
 	Reason string `json:"reason,omitempty,omitzero"`

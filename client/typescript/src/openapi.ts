@@ -1294,6 +1294,8 @@ export interface components {
              * @description When it succeeded or failed.
              */
             finishedAt?: string;
+            /** @description What was captured, if the request named lines. Their amounts are what the units cost, even if the capture has another amount. */
+            lines?: components["schemas"]["RefundLine"][];
             /**
              * Format: int32
              * @description Its number, over all refunds, captures and voids of the order.
