@@ -94,7 +94,7 @@ func (e *Engine) judgeChargeOperation(o *orders.Order, q *Request) (*change, err
 	code := ""
 	switch {
 	case q.ChargeOperation == nil && !q.Open(o):
-		code = orders.RefusedNoRefund
+		code = orders.RefusedNoChargeOperation
 	case q.ChargeOperation == nil:
 	case q.Verb == orders.Refund:
 		code = e.refundRefusal(o, q)
