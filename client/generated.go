@@ -267,8 +267,8 @@ const (
 	ProblemCodeMethodNotAllowed      ProblemCode = "method_not_allowed"
 	ProblemCodeMisdirectedRequest    ProblemCode = "misdirected_request"
 	ProblemCodeNoCaptureURL          ProblemCode = "no_capture_url"
+	ProblemCodeNoChargeOperation     ProblemCode = "no_charge_operation"
 	ProblemCodeNoLateUndo            ProblemCode = "no_late_undo"
-	ProblemCodeNoRefund              ProblemCode = "no_refund"
 	ProblemCodeNoRefundURL           ProblemCode = "no_refund_url"
 	ProblemCodeNotApplicable         ProblemCode = "not_applicable"
 	ProblemCodeNotCalled             ProblemCode = "not_called"
@@ -818,6 +818,9 @@ type Capture struct {
 
 	// FinishedAt When it succeeded or failed.
 	FinishedAt time.Time `json:"finishedAt,omitempty,omitzero"`
+
+	// Lines What was captured, if the request named lines. Their amounts are what the units cost, even if the capture has another amount.
+	Lines []RefundLine `json:"lines,omitempty,omitzero"`
 
 	// Number Its number, over all refunds, captures and voids of the order.
 	Number int    `json:"number"`
@@ -1586,6 +1589,9 @@ type Overview struct {
 	// Authorizations Authorizations that are about to end, or should have ended, and of which something is neither captured nor voided.
 	Authorizations int64 `json:"authorizations"`
 
+	// ChargeOperations Open refunds, captures and voids.
+	ChargeOperations int64 `json:"chargeOperations"`
+
 	// Disputes Disputes that were neither won nor lost.
 	Disputes int64 `json:"disputes"`
 
@@ -1596,17 +1602,14 @@ type Overview struct {
 	LateUndos int64           `json:"lateUndos"`
 	Oldest    UnfinishedOrder `json:"oldest,omitempty,omitzero"`
 
-	// OldestRefundSeconds Age of the oldest open refund, capture or void that its provider has not accepted; 0 if there is none.
-	OldestRefundSeconds float64 `json:"oldestRefundSeconds"`
+	// OldestChargeOperationSeconds Age of the oldest open refund, capture or void that its provider has not accepted; 0 if there is none.
+	OldestChargeOperationSeconds float64 `json:"oldestChargeOperationSeconds"`
 
 	// OverdueSeconds How long the most overdue order had not been picked up when this replica last looked; 0 if none.
 	OverdueSeconds float64 `json:"overdueSeconds"`
 
 	// ProviderSteps Steps for which this replica has called providers.
 	ProviderSteps []ProviderStep `json:"providerSteps"`
-
-	// Refunds Open refunds, captures and voids.
-	Refunds int64 `json:"refunds"`
 
 	// Replica Name of the replica that answers.
 	//

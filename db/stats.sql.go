@@ -21,8 +21,8 @@ SELECT
       AND c.amount > (SELECT coalesce(sum(p.amount + coalesce(p.voided, 0)), 0) FROM pawl.charge_operations AS p
         WHERE p.order_no = c.order_no AND p.generation = c.generation AND p.number > 0 AND p.kind <> 'refund' AND p.state <> 'failed')
     ORDER BY c.capture_by LIMIT $2) AS ending) AS authorizations,
-  count(*) AS refunds,
-  coalesce(max(extract(epoch FROM now() - open.created_at)) FILTER (WHERE open.state <> 'accepted'), 0)::float8 AS oldest_refund
+  count(*) AS charge_operations,
+  coalesce(max(extract(epoch FROM now() - open.created_at)) FILTER (WHERE open.state <> 'accepted'), 0)::float8 AS oldest_charge_operation
 FROM (SELECT f.created_at, f.state FROM pawl.charge_operations AS f WHERE f.due_at IS NOT NULL AND f.state <> 'done' LIMIT $2) AS open
 `
 
@@ -32,11 +32,11 @@ type OpenWorkParams struct {
 }
 
 type OpenWorkRow struct {
-	OldestOrder    float64
-	LateUndos      int64
-	Authorizations int64
-	Refunds        int64
-	OldestRefund   float64
+	OldestOrder           float64
+	LateUndos             int64
+	Authorizations        int64
+	ChargeOperations      int64
+	OldestChargeOperation float64
 }
 
 // Returns the age of an order, or 0 if it does not exist; the number of open late undos; the number of authorizations
@@ -50,8 +50,8 @@ func (q *Queries) OpenWork(ctx context.Context, arg OpenWorkParams) (OpenWorkRow
 		&i.OldestOrder,
 		&i.LateUndos,
 		&i.Authorizations,
-		&i.Refunds,
-		&i.OldestRefund,
+		&i.ChargeOperations,
+		&i.OldestChargeOperation,
 	)
 	return i, err
 }

@@ -94,7 +94,7 @@ func (e *Engine) judgeChargeOperation(o *orders.Order, q *Request) (*change, err
 	code := ""
 	switch {
 	case q.ChargeOperation == nil && !q.Open(o):
-		code = orders.RefusedNoRefund
+		code = orders.RefusedNoChargeOperation
 	case q.ChargeOperation == nil:
 		if slices.ContainsFunc(orders.ChargeOperations(o), func(c orders.ChargeOperation) bool { return q.isOpen(c) && c.Calling }) {
 			code = orders.RefusedBusy // its answer may differ

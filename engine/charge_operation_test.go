@@ -312,7 +312,7 @@ func TestRestockAndRequestIDs(t *testing.T) {
 }
 
 // An order that is not completed has nothing to refund, nor one whose provider has no place for it.
-func TestNoRefund(t *testing.T) {
+func TestNoChargeOperation(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, 1, quick)
 	s.use(t, "charge: {executor: http, url: SIM/charge, undoUrl: SIM/charge/undo}")
@@ -332,8 +332,8 @@ func TestNoRefund(t *testing.T) {
 func (s *shop) openRefunds(t *testing.T, want int64) {
 	t.Helper()
 	if w, err := s.engine.Orders.Waiting(t.Context(),
-		s.engine.Backlog()); err != nil || w.Refunds != want || (w.Refund > 0) != (want > 0) {
-		t.Errorf("%d refunds are open, the oldest for %s: %v", w.Refunds, w.Refund, err)
+		s.engine.Backlog()); err != nil || w.ChargeOperations != want || (w.OldestChargeOperation > 0) != (want > 0) {
+		t.Errorf("%d refunds are open, the oldest for %s: %v", w.ChargeOperations, w.OldestChargeOperation, err)
 	}
 }
 
@@ -364,7 +364,7 @@ func TestRefundIsSettledByAPerson(t *testing.T) {
 			s.untilRefunds(t, want)
 			s.openRefunds(t, 0)
 			q.RequestID = "again"
-			s.bundle.refused(t, q, orders.RefusedNoRefund)
+			s.bundle.refused(t, q, orders.RefusedNoChargeOperation)
 		})
 	}
 }
@@ -389,8 +389,8 @@ func TestRefundThatStripePaysLater(t *testing.T) {
 	s.process(t, in)
 	s.refundAsync(t)
 	s.untilRefunds(t, "1 accepted")
-	if w, err := s.engine.Orders.Waiting(t.Context(), s.engine.Backlog()); err != nil || w.Refunds != 1 || w.Refund != 0 {
-		t.Errorf("%d refunds are open, the oldest for %s, which a bank takes its time with: %v", w.Refunds, w.Refund, err)
+	if w, err := s.engine.Orders.Waiting(t.Context(), s.engine.Backlog()); err != nil || w.ChargeOperations != 1 || w.OldestChargeOperation != 0 {
+		t.Errorf("%d refunds are open, the oldest for %s, which a bank takes its time with: %v", w.ChargeOperations, w.OldestChargeOperation, err)
 	}
 	for _, happens := range []struct{ what, state string }{{simulator.RefundPaid, "1 done"}, {simulator.RefundReturned, "1 failed"}} {
 		s.exec(t, `UPDATE charge_operations SET due_at = now() + interval '1 hour' WHERE due_at IS NOT NULL`)

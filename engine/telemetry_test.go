@@ -106,8 +106,8 @@ func TestLookUpsAndRefundsAreCounted(t *testing.T) {
 		"pawl_step_calls_total":           {"do unknown charge": 1, "lookup retry charge": 1, "do done charge": 1, "refund refused charge": 1, "refund done charge": 1},
 		"pawl_step_call_duration_seconds": {"do charge": 2, "lookup charge": 1, "refund charge": 2},
 	})
-	if waiting, err := s.engine.Orders.Waiting(t.Context(), s.engine.Backlog()); err != nil || waiting.Refunds != 0 {
-		t.Errorf("%d refunds are open, %v", waiting.Refunds, err)
+	if waiting, err := s.engine.Orders.Waiting(t.Context(), s.engine.Backlog()); err != nil || waiting.ChargeOperations != 0 {
+		t.Errorf("%d refunds are open, %v", waiting.ChargeOperations, err)
 	}
 }
 

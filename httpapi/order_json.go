@@ -99,23 +99,25 @@ type refund struct {
 
 // capture is a requested capture or void.
 type capture struct {
-	Number     int32      `json:"number" minimum:"1" doc:"Its number, over all refunds, captures and voids of the order."`
-	State      string     `json:"state" enum:"pending,in_doubt,accepted,done,failed" doc:"pending: not done yet. in_doubt: it was sent, and the outcome is unknown. accepted: the provider will do it. done and failed are final."`
-	Amount     string     `json:"amount" pattern:"^[0-9]+([.][0-9]+)?$" doc:"A decimal." example:"12.50"`
-	Final      bool       `json:"final,omitempty" doc:"The capture voids what it leaves of the authorization."`
-	Reason     string     `json:"reason,omitempty"`
-	RequestID  string     `json:"requestId,omitempty"`
-	CreatedAt  time.Time  `json:"createdAt"`
-	FinishedAt *time.Time `json:"finishedAt,omitempty" doc:"When it succeeded or failed."`
-	Reference  string     `json:"reference,omitempty" doc:"The provider's name for it."`
-	Code       string     `json:"code,omitempty" doc:"Why it is not done, for programs. step_result: a person reported the outcome."`
-	Detail     string     `json:"detail,omitempty" doc:"Why it is not done, for people."`
+	Number int32  `json:"number" minimum:"1" doc:"Its number, over all refunds, captures and voids of the order."`
+	State  string `json:"state" enum:"pending,in_doubt,accepted,done,failed" doc:"pending: not done yet. in_doubt: it was sent, and the outcome is unknown. accepted: the provider will do it. done and failed are final."`
+	Amount string `json:"amount" pattern:"^[0-9]+([.][0-9]+)?$" doc:"A decimal." example:"12.50"`
+	Final  bool   `json:"final,omitempty" doc:"The capture voids what it leaves of the authorization."`
+
+	Lines      []events.RefundLine `json:"lines,omitempty" nullable:"false" doc:"What was captured, if the request named lines. Their amounts are what the units cost, even if the capture has another amount."`
+	Reason     string              `json:"reason,omitempty"`
+	RequestID  string              `json:"requestId,omitempty"`
+	CreatedAt  time.Time           `json:"createdAt"`
+	FinishedAt *time.Time          `json:"finishedAt,omitempty" doc:"When it succeeded or failed."`
+	Reference  string              `json:"reference,omitempty" doc:"The provider's name for it."`
+	Code       string              `json:"code,omitempty" doc:"Why it is not done, for programs. step_result: a person reported the outcome."`
+	Detail     string              `json:"detail,omitempty" doc:"Why it is not done, for people."`
 }
 
 func captureOf(c *orders.ChargeOperation) capture {
 	return capture{
-		Number: c.Number, State: c.State, Amount: c.Amount.String(), Final: c.Voided != nil, Reason: c.Reason, RequestID: c.RequestID,
-		CreatedAt: c.CreatedAt.UTC(), FinishedAt: utc(c.FinishedAt), Reference: c.Reference, Code: c.Code, Detail: c.Detail,
+		Number: c.Number, State: c.State, Amount: c.Amount.String(), Final: c.Voided != nil, Lines: linesOf(c), Reason: c.Reason,
+		RequestID: c.RequestID, CreatedAt: c.CreatedAt.UTC(), FinishedAt: utc(c.FinishedAt), Reference: c.Reference, Code: c.Code, Detail: c.Detail,
 	}
 }
 
@@ -307,16 +309,20 @@ func transitionOf(row *db.Transition) transition {
 	return out
 }
 
-func refundOf(r *orders.ChargeOperation) refund {
-	lines := each(r.Lines, func(l *orders.OperationLine) events.RefundLine {
+// linesOf are the lines that a refund or capture named.
+func linesOf(c *orders.ChargeOperation) []events.RefundLine {
+	return each(c.Lines, func(l *orders.OperationLine) events.RefundLine {
 		line := events.RefundLine{Line: l.Number, EventLine: events.EventLine{Item: l.Item, Quantity: l.Quantity, Kind: l.Kind}, Restock: l.Restock}
 		if l.Amount != nil {
 			line.Amount = l.Amount.String()
 		}
 		return line
 	})
+}
+
+func refundOf(r *orders.ChargeOperation) refund {
 	return refund{
-		Lines: lines, Refund: r.Number, State: r.State, Amount: r.Amount.String(), Restock: r.Restock, Reason: r.Reason, RequestID: r.RequestID,
+		Lines: linesOf(r), Refund: r.Number, State: r.State, Amount: r.Amount.String(), Restock: r.Restock, Reason: r.Reason, RequestID: r.RequestID,
 		CreatedAt: r.CreatedAt.UTC(), FinishedAt: utc(r.FinishedAt), Reference: r.Reference, Code: r.Code, Detail: r.Detail,
 	}
 }

@@ -23,19 +23,19 @@ var getOverviewOperation = failing(huma.Operation{
 }, "invalid_parameter", "unavailable", "internal")
 
 type overview struct {
-	At                  time.Time        `json:"at" doc:"When the numbers were read."`
-	Statuses            []statusCount    `json:"statuses" nullable:"false" doc:"Orders by status."`
-	Holds               []holdCount      `json:"holds" nullable:"false" doc:"Orders by hold."`
-	Oldest              *unfinishedOrder `json:"oldest,omitempty" doc:"The oldest unfinished order. Absent if there is none, or while it is not known to be durable."`
-	OverdueSeconds      float64          `json:"overdueSeconds" doc:"How long the most overdue order had not been picked up when this replica last looked; 0 if none."`
-	LateUndos           int64            `json:"lateUndos" doc:"Late effects that are not undone yet."`
-	Refunds             int64            `json:"refunds" doc:"Open refunds, captures and voids."`
-	Authorizations      int64            `json:"authorizations" doc:"Authorizations that are about to end, or should have ended, and of which something is neither captured nor voided."`
-	OldestRefundSeconds float64          `json:"oldestRefundSeconds" doc:"Age of the oldest open refund, capture or void that its provider has not accepted; 0 if there is none."`
-	Disputes            int64            `json:"disputes" doc:"Disputes that were neither won nor lost."`
-	Replica             string           `json:"replica" doc:"Name of the replica that answers." example:"shop-1:4711"`
-	Replicas            []replica        `json:"replicas" nullable:"false" doc:"The replicas connected to the database."`
-	Steps               []providerStep   `json:"providerSteps" nullable:"false" doc:"Steps for which this replica has called providers."`
+	At                           time.Time        `json:"at" doc:"When the numbers were read."`
+	Statuses                     []statusCount    `json:"statuses" nullable:"false" doc:"Orders by status."`
+	Holds                        []holdCount      `json:"holds" nullable:"false" doc:"Orders by hold."`
+	Oldest                       *unfinishedOrder `json:"oldest,omitempty" doc:"The oldest unfinished order. Absent if there is none, or while it is not known to be durable."`
+	OverdueSeconds               float64          `json:"overdueSeconds" doc:"How long the most overdue order had not been picked up when this replica last looked; 0 if none."`
+	LateUndos                    int64            `json:"lateUndos" doc:"Late effects that are not undone yet."`
+	ChargeOperations             int64            `json:"chargeOperations" doc:"Open refunds, captures and voids."`
+	Authorizations               int64            `json:"authorizations" doc:"Authorizations that are about to end, or should have ended, and of which something is neither captured nor voided."`
+	OldestChargeOperationSeconds float64          `json:"oldestChargeOperationSeconds" doc:"Age of the oldest open refund, capture or void that its provider has not accepted; 0 if there is none."`
+	Disputes                     int64            `json:"disputes" doc:"Disputes that were neither won nor lost."`
+	Replica                      string           `json:"replica" doc:"Name of the replica that answers." example:"shop-1:4711"`
+	Replicas                     []replica        `json:"replicas" nullable:"false" doc:"The replicas connected to the database."`
+	Steps                        []providerStep   `json:"providerSteps" nullable:"false" doc:"Steps for which this replica has called providers."`
 }
 
 type statusCount struct {
@@ -84,7 +84,8 @@ func (s *server) getOverview(ctx context.Context, _ *struct{}) (overview, error)
 func overviewOf(v *orders.Overview, pools []engine.CallPoolStats) overview {
 	out := overview{
 		At: v.At, Replica: pg.ReplicaName(),
-		OverdueSeconds: v.Overdue.Seconds(), LateUndos: v.LateUndos, Authorizations: v.Authorizations, Refunds: v.Refunds, OldestRefundSeconds: v.Refund.Seconds(), Disputes: v.Disputes,
+		OverdueSeconds: v.Overdue.Seconds(), LateUndos: v.LateUndos, Authorizations: v.Authorizations, Disputes: v.Disputes,
+		ChargeOperations: v.ChargeOperations, OldestChargeOperationSeconds: v.OldestChargeOperation.Seconds(),
 		Statuses: each(v.Statuses, func(c *orders.StatusCount) statusCount { return statusCount{state(c.Status), c.Orders, c.More} }),
 		Replicas: each(v.Replicas, func(r *orders.Replica) replica { return replica{r.Name, r.Connections, r.Since} }),
 		Steps: each(pools, func(p *engine.CallPoolStats) providerStep {

@@ -315,7 +315,7 @@ var kinds = []kind{
 	{Code: "no_refund_url", Status: http.StatusConflict, matches: refused(orders.RefusedNoRefundURL),
 		Title:  "The policy of the order has no refundUrl for its charge.",
 		Advice: "An order keeps the policy that it started with. Refund this order at the provider, and add a refundUrl to the charge for new orders."},
-	{Code: "no_refund", Status: http.StatusConflict, matches: refused(orders.RefusedNoRefund),
+	{Code: "no_charge_operation", Status: http.StatusConflict, matches: refused(orders.RefusedNoChargeOperation),
 		Title:  "There is no open refund, capture or void with this number.",
 		Advice: "It does not exist, or has already succeeded or failed. To repeat a failed one, request a new one with a new requestId."},
 	{Code: "not_applicable", Status: http.StatusConflict, matches: as[*orders.NotApplicable],

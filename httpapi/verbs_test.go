@@ -499,6 +499,6 @@ func TestRefundsOverHTTP(t *testing.T) {
 		t.Error("the ETag has not changed")
 	}
 	b.verb(t, "o/refunds", `{"reason":"r","requestId":"x"}`).wantProblem(t, 409, "refund_too_large")
-	b.verb(t, "o/step-result", `{"step":"charge","refund":1,"outcome":"done","onBehalfOf":"ann","reason":"r"}`).wantProblem(t, 409, "no_refund")
+	b.verb(t, "o/step-result", `{"step":"charge","refund":1,"outcome":"done","onBehalfOf":"ann","reason":"r"}`).wantProblem(t, 409, "no_charge_operation")
 	b.verb(t, "o/step-result", `{"step":"reserve","refund":1,"outcome":"done","onBehalfOf":"ann","reason":"r"}`).wantProblem(t, 422, "invalid_input")
 }

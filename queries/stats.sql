@@ -29,8 +29,8 @@ SELECT
       AND c.amount > (SELECT coalesce(sum(p.amount + coalesce(p.voided, 0)), 0) FROM pawl.charge_operations AS p
         WHERE p.order_no = c.order_no AND p.generation = c.generation AND p.number > 0 AND p.kind <> 'refund' AND p.state <> 'failed')
     ORDER BY c.capture_by LIMIT @most) AS ending) AS authorizations,
-  count(*) AS refunds,
-  coalesce(max(extract(epoch FROM now() - open.created_at)) FILTER (WHERE open.state <> 'accepted'), 0)::float8 AS oldest_refund
+  count(*) AS charge_operations,
+  coalesce(max(extract(epoch FROM now() - open.created_at)) FILTER (WHERE open.state <> 'accepted'), 0)::float8 AS oldest_charge_operation
 FROM (SELECT f.created_at, f.state FROM pawl.charge_operations AS f WHERE f.due_at IS NOT NULL AND f.state <> 'done' LIMIT @most) AS open;
 
 -- name: OrdersUnfinished :many

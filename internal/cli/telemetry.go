@@ -188,7 +188,7 @@ func (c waiting) Collect(to chan<- prometheus.Metric) {
 	gauge("late_undos_open", "Late effects that are not undone yet."+upTo, float64(waiting.LateUndos), nil)
 	gauge("authorizations_ending", "Authorizations that are about to end, or should have ended, and of which something is neither captured nor voided."+upTo,
 		float64(waiting.Authorizations), nil)
-	gauge("refunds_open", "Refunds, captures and voids that are neither done nor failed."+upTo, float64(waiting.Refunds), nil)
-	gauge("oldest_refund_age_seconds", "Age of the oldest refund, capture or void that is neither done, failed nor accepted by its provider; "+
-		"0: there is none. Of all replicas.", waiting.Refund.Seconds(), nil)
+	gauge("charge_operations_open", "Refunds, captures and voids that are neither done nor failed."+upTo, float64(waiting.ChargeOperations), nil)
+	gauge("oldest_charge_operation_age_seconds", "Age of the oldest refund, capture or void that is neither done, failed nor accepted by its provider; "+
+		"0: there is none. Of all replicas.", waiting.OldestChargeOperation.Seconds(), nil)
 }

@@ -118,7 +118,7 @@ func TestMetricsOfSteps(t *testing.T) {
 		`pawl_step_calls_total{operation="do",outcome="retry",step="charge"} 1`, `pawl_step_call_duration_seconds_count{operation="do",step="charge"} 1`,
 		"pawl_step_breaker_state"+labels+"2", "pawl_step_calls_in_flight"+labels+"0", "pawl_step_queue"+labels+"0",
 		`pawl_orders_on_hold{hold="retry"} 1`, `pawl_orders_on_hold{hold="attention"} 0`, `pawl_oldest_hold_age_seconds{hold="attention"} 0`,
-		`pawl_orders_held_total{hold="attention"} 0`, `pawl_orders_finished_total{status="failed"} 0`, "pawl_late_undos_open 0", "pawl_authorizations_ending 0", "pawl_refunds_open 0", "pawl_oldest_refund_age_seconds 0", "pawl_leases_held 0",
+		`pawl_orders_held_total{hold="attention"} 0`, `pawl_orders_finished_total{status="failed"} 0`, "pawl_late_undos_open 0", "pawl_authorizations_ending 0", "pawl_charge_operations_open 0", "pawl_oldest_charge_operation_age_seconds 0", "pawl_leases_held 0",
 		"pawl_step_answers_fenced_total 0", "pawl_orders_expired_total 0", "pawl_orders_unknown_policy_total 0",
 	)
 	for _, line := range []string{

@@ -142,7 +142,7 @@ func TestOverviewOfALot(t *testing.T) {
 		Oldest:   client.UnfinishedOrder{OrderID: trick, Status: "charging", Hold: "attention", CreatedAt: time.Now()},
 		ProviderSteps: []client.ProviderStep{{Policy: 3, Step: "charge", Breaker: "half_open", InFlight: 5, Queued: 6},
 			{Policy: 4, Step: "charge", Breaker: "open"}, {Policy: 4, Step: "reserve", Breaker: "closed"}},
-		Refunds: 2, OldestRefundSeconds: 60, LateUndos: 3, OverdueSeconds: 90,
+		ChargeOperations: 2, OldestChargeOperationSeconds: 60, LateUndos: 3, OverdueSeconds: 90,
 	}
 	data := overviewPage{Overview: found, Orders: true, Persons: 1234, Machine: machineOf(found)}
 	text := render(t, "overview", client.Caller{Open: true}, data)

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/govalues/decimal"
+
 	"pawl/client"
 	"pawl/fsm"
 	"pawl/fsm/diagram"
@@ -30,6 +32,52 @@ type orderPage struct {
 	Item       *client.Item // nil for an order with lines
 	Deliveries []client.Delivery
 	Raw        string // JSON
+}
+
+// operation is a refund, capture or void of an order.
+type operation struct {
+	Kind string
+	client.Capture
+	Restock int
+}
+
+// Operations are the charge operations of the order, in the order of their requests.
+func (p *orderPage) Operations() []operation { return operationsOf(p.Order) }
+
+func operationsOf(o *client.Order) (all []operation) {
+	for _, r := range o.Refunds {
+		all = append(all, operation{Kind: "refund", Restock: r.Restock, Capture: client.Capture{
+			Number: r.Refund, State: client.CaptureState(r.State), Amount: r.Amount, Lines: r.Lines, Reason: r.Reason,
+			RequestID: r.RequestID, CreatedAt: r.CreatedAt, Reference: r.Reference, Code: r.Code, Detail: r.Detail,
+		}})
+	}
+	for _, c := range o.Captures {
+		all = append(all, operation{Kind: "capture", Capture: c})
+	}
+	for _, c := range o.Voids {
+		all = append(all, operation{Kind: "void", Capture: c})
+	}
+	slices.SortFunc(all, func(a, b operation) int { return a.Number - b.Number })
+	return all
+}
+
+// Left is the part of an authorization that no capture or void has, or may have, taken.
+func (p *orderPage) Left() decimal.Decimal {
+	left, _ := decimal.Parse(p.Authorized) // zero if nothing was authorized
+	if p.Status != client.StatusCompleted {
+		return left.Zero()
+	}
+	for _, o := range p.Operations() {
+		amount, err := decimal.Parse(o.Amount)
+		switch {
+		case err != nil || o.Kind == "refund" || o.State == client.CaptureStateFailed:
+		case o.Final:
+			return left.Zero()
+		default:
+			left, _ = left.Sub(amount)
+		}
+	}
+	return left
 }
 
 func (v *visit) showOrder() error {

@@ -79,6 +79,14 @@ var verbs = []*verb{
 		Many:    &ofMany{"Cancel", "canceled", "The orders stop, and everything that was done is undone."},
 	},
 	{
+		Name: "capture", Label: "Capture", operation: "captureOrder",
+		Meaning: "A part of what was authorized is taken. The order stays completed.", done: "The capture is requested.",
+	},
+	{
+		Name: "void", Label: "Void", operation: "voidOrder", Danger: true,
+		Meaning: "What is not captured is given up. It can't be captured later.", done: "The void is requested.",
+	},
+	{
 		Name: "refund", Label: "Refund", operation: "refundOrder", Danger: true, needsReason: true,
 		Meaning: "Money goes back to the customer. The order stays completed.", done: "The refund is requested.",
 		Many: &ofMany{"Refund", "refunded", "All that is left of each charge goes back to its customer. The orders stay completed."},
@@ -149,8 +157,8 @@ func (v *visit) doVerb() error {
 
 func (q *ofOrder) task() *task {
 	heading := q.verb.Label + ": order " + visible(q.order.OrderID)
-	if n := q.query("refund"); n != "" {
-		heading += ", refund " + n
+	if operation := q.operation(); operation != "" {
+		heading += ", " + operation
 	}
 	t := &task{
 		Name: q.verb.Name, operation: q.verb.operation,
@@ -188,6 +196,10 @@ func (q *ofOrder) questions() []field {
 		return []field{
 			{Name: "amount", Label: "Amount in " + q.order.Currency, Help: "Empty: all that is left of " + q.order.Amount + "."},
 			{Name: "restock", Label: "Units to put back into stock", Type: "number", Help: "Empty: none."},
+		}
+	case "capture":
+		return []field{
+			{Name: "amount", Label: "Amount in " + q.order.Currency, Help: "Empty: all that is left of " + q.order.Authorized + "."},
 		}
 	case "step-result":
 		outcome := outcomeField
@@ -266,12 +278,22 @@ func (q *ofOrder) preview(form url.Values) ([]change, []string, error) {
 	return changesOf(q.order, would), notes, nil
 }
 
-// subject is what step-result is about: a refund, the undo of a late effect, or the current step.
+// operation is the kind and number of the charge operation that step-result is about, or empty.
+func (q *ofOrder) operation() string {
+	for _, kind := range []string{"refund", "capture", "void"} {
+		if number := q.query(kind); number != "" {
+			return kind + " " + number
+		}
+	}
+	return ""
+}
+
+// subject is what step-result is about: a charge operation, the undo of a late effect, or the current step.
 func (q *ofOrder) subject() string {
-	refund, generation := q.query("refund"), q.query("generation")
+	operation, generation := q.operation(), q.query("generation")
 	switch {
-	case refund != "":
-		return "refund " + refund
+	case operation != "":
+		return operation
 	case generation != "":
 		return fmt.Sprintf("the undo of the %s in generation %s", q.step(), generation)
 	case q.order.Status == "releasing" || q.order.Status == "refunding":
@@ -320,10 +342,18 @@ func (q *ofOrder) send(form url.Values, dryRun bool) (*client.Order, error) {
 		body := q.refundBody(get)
 		body.Reason, body.OnBehalfOf, body.RequestID = b.Reason, b.OnBehalfOf, b.RequestID
 		return api.RefundOrder(ctx, id, (*client.RefundOrderParams)(&to), body)
+	case "capture":
+		body := client.CaptureBody{Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID}
+		if amount := get("amount"); amount != "" {
+			body.Amount = &amount
+		}
+		return api.CaptureOrder(ctx, id, (*client.CaptureOrderParams)(&to), body)
+	case "void":
+		return api.VoidOrder(ctx, id, (*client.VoidOrderParams)(&to), client.VoidBody(b))
 	}
 	body := client.StepResultBody{Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID,
 		Step: client.StepResultBodyStep(q.step()), Outcome: client.StepResultBodyOutcome(get("outcome")),
-		Refund: numberOr(q.query("refund"), -1), Reference: get("reference"), Code: get("code"), Detail: get("detail")}
+		Refund: numberOr(q.query("refund"), -1), Capture: numberOr(q.query("capture"), -1), Void: numberOr(q.query("void"), -1), Reference: get("reference"), Code: get("code"), Detail: get("detail")}
 	if generation := q.query("generation"); generation != "" {
 		body.Generation = new(numberOr(generation, -1))
 	}
@@ -340,8 +370,10 @@ func changesOf(is, would *client.Order) []change {
 		change{"Reason for waiting", is.HoldReason, would.HoldReason},
 		change{"Asked to stop", string(is.StopRequested), string(would.StopRequested)},
 		change{"Failure", is.Failure.Code, would.Failure.Code},
+		change{"Captured", is.Captured, would.Captured},
+		change{"Voided", is.Voided, would.Voided},
 		change{"Refunded", is.Refunded, would.Refunded},
-		change{"Refunds", refundsText(is), refundsText(would)},
+		change{"Refunds, captures and voids", operationsText(is), operationsText(would)},
 		change{"Possible actions", strings.Join(is.AllowedActions, ", "), strings.Join(would.AllowedActions, ", ")},
 	)
 	for i, c := range changes {
@@ -357,10 +389,10 @@ func policyText(version int) string {
 	return strconv.Itoa(version)
 }
 
-func refundsText(o *client.Order) string {
+func operationsText(o *client.Order) string {
 	var all []string
-	for _, r := range o.Refunds {
-		text := fmt.Sprintf("%s %s: %s", r.Amount, o.Currency, strings.ReplaceAll(string(r.State), "_", " "))
+	for _, r := range operationsOf(o) {
+		text := fmt.Sprintf("%s of %s %s: %s", r.Kind, r.Amount, o.Currency, strings.ReplaceAll(string(r.State), "_", " "))
 		for _, line := range r.Lines {
 			text += fmt.Sprintf(", %d × %s", line.Quantity, line.Item)
 		}

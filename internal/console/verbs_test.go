@@ -33,7 +33,7 @@ func TestVerbs(t *testing.T) {
 		{"resume", "charging", "paused", nil, "<bdi>paused</bdi><td><bdi>–</bdi>", "completed"},
 		{"approve", "pending", "approval", nil, "<bdi>approval</bdi><td><bdi>–</bdi>", "completed"},
 		{"reject", "pending", "approval", nil, "<bdi>rejected</bdi>", "canceled"},
-		{"refund", "completed", "", url.Values{"amount": {"4"}}, "<bdi>4.00 USD: done</bdi>", "completed"},
+		{"refund", "completed", "", url.Values{"amount": {"4"}}, "<bdi>refund of 4.00 USD: done</bdi>", "completed"},
 	} {
 		t.Run(c.verb, func(t *testing.T) {
 			t.Parallel()
@@ -115,6 +115,33 @@ func TestWrongForms(t *testing.T) {
 		s.post(t, "/console/order/"+path, again.fill("reason", "short"), header...).want(t, 303)
 	}
 	s.count(t, 1, `SELECT count(*) FROM charge_operations WHERE amount = 4`)
+}
+
+// TestCaptureAndVoid: a person captures a part of an authorization, and voids the rest.
+func TestCaptureAndVoid(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.order(t, "o", "completed", "")
+	s.process(t, client.ProcessBody{OrderID: "lines", Amount: "7", Lines: []client.LineInput{{Item: "cup", Quantity: new(2), Amount: "6"}, {Item: "tea", Amount: "1"}}})
+	s.sql(t, `UPDATE charges SET capture = 'later', executor = 'http'`)
+	s.get(t, "/console/order?id=o").want(t, 200, "Authorized: 9.00, captured: 0.00, voided: 0.00, left: 9.00 USD.", "!The authorization ends")
+	shown := s.post(t, "/console/order/capture?id=o", url.Values{"amount": {"4"}})
+	s.post(t, "/console/order/capture?id=o", shown.fill("reason", "parcel")).want(t, 303)
+	s.count(t, 1, `SELECT count(*) FROM charge_operations WHERE kind = 'capture' AND amount = 4`)
+	s.sql(t, `UPDATE charge_operations SET state = 'in_doubt', sent_at = now()`)
+	s.sql(t, `UPDATE charges SET capture_by = now() + interval '2 days'`)
+	s.get(t, "/console/order?id=o").want(t, 200, "capture 1", "<bdi>parcel</bdi>", "Record the result of capture 1", "The authorization ends")
+	s.settle(t, "o&capture=1", "What happened to capture 1", "outcome", "done")
+	s.get(t, "/console/order?id=o").want(t, 200, "captured: 4.00, voided: 0.00, left: 5.00 USD", "!Record the result")
+	shown = s.post(t, "/console/order/void?id=o", url.Values{})
+	s.post(t, "/console/order/void?id=o", shown.fill("reason", "rest")).want(t, 303)
+	s.count(t, 1, `SELECT count(*) FROM charge_operations WHERE kind = 'void' AND amount = 5`)
+	s.sql(t, `UPDATE charge_operations SET state = 'in_doubt', sent_at = now() WHERE kind = 'void'`)
+	s.settle(t, "o&void=2", "What happened to void 2", "outcome", "done")
+	s.get(t, "/console/order?id=o").want(t, 200, "captured: 4.00, voided: 5.00, left: 0.00 USD", "void 2", "!Record the result", "!The authorization ends")
+	lines := client.CaptureBody{Lines: []client.LineUnits{{Line: 1, Quantity: 1}}, Final: true, RequestID: "parcel"}
+	assert.NoError(t, assert.Err(s.api.CaptureOrder(t.Context(), "lines", nil, lines)))
+	s.get(t, "/console/order?id=lines").want(t, 200, "capture 1 <small>voids the rest</small>", ">3.00 <small>1 × <bdi>cup</bdi></small><", "left: 0.00 USD")
 }
 
 // TestSettling: a person records the result of a step, of a refund, and of an undo that came too late.

@@ -80,27 +80,27 @@ type NotApplicable struct {
 
 // Why a verb does not apply.
 const (
-	RefusedState           = "not_applicable"        // it is not a verb for an order like this
-	RefusedConfirmInDoubt  = "confirm_in_doubt"      // the confirmation may have been done, and can't be undone
-	RefusedUnknown         = "outcome_unknown"       // the provider may have forgotten the key of a step in doubt
-	RefusedStillUndoing    = "still_undoing"         // an effect of the order stands, or is still being undone
-	RefusedPolicySwitch    = "policy_switch_refused" // a step that stands has to be undone under the pinned policy
-	RefusedBusy            = "busy"                  // the step is being done right now
-	RefusedAnswered        = "already_answered"      // an answer is there, and was not used yet
-	RefusedNoLateUndo      = "no_late_undo"          // no undo of a late effect is open for that step and generation
-	RefusedNotCalled       = "not_called"            // the step was not called for yet, in this generation
-	RefusedOtherStep       = "other_step"            // the order is at another step than the one that was named
-	RefusedGeneration      = "other_generation"      // the order is at another generation than the one that was named
-	RefusedRetried         = "retried_before"        // the failed order was retried before: the request must say which retry it means
-	RefusedPaymentMethod   = "payment_method_in_use" // what was sent with it is not void: only a failed order can have another one
-	RefusedRefundTooLarge  = "refund_too_large"      // more was to be given back than is left of the charge
-	RefusedCaptureTooLarge = "capture_too_large"     // more was to be captured than is left of the authorization
-	RefusedCaptureOpen     = "capture_open"          // the rest can't be voided while a capture or void is open
-	RefusedNoCaptureURL    = "no_capture_url"        // the policy of the order does not say where its charge is captured or voided
-	RefusedRestockTooLarge = "restock_too_large"     // more units were to be put back than the order took from this stock
-	RefusedNoRefundURL     = "no_refund_url"         // the policy of the order does not say where its charge is refunded
-	RefusedOwnOrder        = "own_order"             // the approver has submitted the order, and the policy requires another one
-	RefusedNoRefund        = "no_refund"             // there is no refund, capture or void of that number which is not settled
+	RefusedState             = "not_applicable"        // it is not a verb for an order like this
+	RefusedConfirmInDoubt    = "confirm_in_doubt"      // the confirmation may have been done, and can't be undone
+	RefusedUnknown           = "outcome_unknown"       // the provider may have forgotten the key of a step in doubt
+	RefusedStillUndoing      = "still_undoing"         // an effect of the order stands, or is still being undone
+	RefusedPolicySwitch      = "policy_switch_refused" // a step that stands has to be undone under the pinned policy
+	RefusedBusy              = "busy"                  // the step is being done right now
+	RefusedAnswered          = "already_answered"      // an answer is there, and was not used yet
+	RefusedNoLateUndo        = "no_late_undo"          // no undo of a late effect is open for that step and generation
+	RefusedNotCalled         = "not_called"            // the step was not called for yet, in this generation
+	RefusedOtherStep         = "other_step"            // the order is at another step than the one that was named
+	RefusedGeneration        = "other_generation"      // the order is at another generation than the one that was named
+	RefusedRetried           = "retried_before"        // the failed order was retried before: the request must say which retry it means
+	RefusedPaymentMethod     = "payment_method_in_use" // what was sent with it is not void: only a failed order can have another one
+	RefusedRefundTooLarge    = "refund_too_large"      // more was to be given back than is left of the charge
+	RefusedCaptureTooLarge   = "capture_too_large"     // more was to be captured than is left of the authorization
+	RefusedCaptureOpen       = "capture_open"          // the rest can't be voided while a capture or void is open
+	RefusedNoCaptureURL      = "no_capture_url"        // the policy of the order does not say where its charge is captured or voided
+	RefusedRestockTooLarge   = "restock_too_large"     // more units were to be put back than the order took from this stock
+	RefusedNoRefundURL       = "no_refund_url"         // the policy of the order does not say where its charge is refunded
+	RefusedOwnOrder          = "own_order"             // the approver has submitted the order, and the policy requires another one
+	RefusedNoChargeOperation = "no_charge_operation"   // there is no refund, capture or void of that number which is not settled
 )
 
 // sentences say so to people, where it is not just the state of the order.
@@ -116,15 +116,15 @@ var sentences = map[string]string{
 	RefusedNotCalled:    "the step has not been called in this generation of the order",
 	RefusedRetried: "the order was retried before: to say which retry is meant, send the generation that failed, " +
 		"the ETag in If-Match, or a requestId",
-	RefusedPaymentMethod:   "the payment method can only be changed once the order has failed",
-	RefusedRefundTooLarge:  "all refunds of the order that have not failed count",
-	RefusedCaptureTooLarge: "all captures and voids of the order that have not failed count",
-	RefusedCaptureOpen:     "a capture or void of the order is not settled yet",
-	RefusedNoCaptureURL:    "the policy of the order has no captureUrl or voidUrl for its charge",
-	RefusedRestockTooLarge: "the restocks of all refunds of the order count",
-	RefusedNoRefundURL:     "the policy of the order has no refundUrl for its charge",
-	RefusedOwnOrder:        "the policy requires approval by someone other than the submitter",
-	RefusedNoRefund:        "there is no open refund, capture or void with this number: it does not exist, or has already succeeded or failed",
+	RefusedPaymentMethod:     "the payment method can only be changed once the order has failed",
+	RefusedRefundTooLarge:    "all refunds of the order that have not failed count",
+	RefusedCaptureTooLarge:   "all captures and voids of the order that have not failed count",
+	RefusedCaptureOpen:       "a capture or void of the order is not settled yet",
+	RefusedNoCaptureURL:      "the policy of the order has no captureUrl or voidUrl for its charge",
+	RefusedRestockTooLarge:   "the restocks of all refunds of the order count",
+	RefusedNoRefundURL:       "the policy of the order has no refundUrl for its charge",
+	RefusedOwnOrder:          "the policy requires approval by someone other than the submitter",
+	RefusedNoChargeOperation: "there is no open refund, capture or void with this number: it does not exist, or has already succeeded or failed",
 }
 
 func (n *NotApplicable) Error() string {

@@ -29,12 +29,12 @@ type Backlog struct {
 
 // Waiting counts the work that waits in the database, for all replicas together. Each number goes up to CountsMost.
 type Waiting struct {
-	Held       map[string]Held // by hold, also those that no order has
-	Overdue    time.Duration   // as in Backlog
-	Unfinished time.Duration   // age of the oldest order that is held, overdue, or driven by this replica; 0: none
-	LateUndos  int64           // effects that were reported too late and are not undone yet
-	Refunds    int64           // refunds, captures and voids that are neither done nor failed
-	Refund     time.Duration   // age of the oldest of them that its provider has not accepted; 0: none
+	Held                  map[string]Held // by hold, also those that no order has
+	Overdue               time.Duration   // as in Backlog
+	Unfinished            time.Duration   // age of the oldest order that is held, overdue, or driven by this replica; 0: none
+	LateUndos             int64           // effects that were reported too late and are not undone yet
+	ChargeOperations      int64           // refunds, captures and voids that are neither done nor failed
+	OldestChargeOperation time.Duration   // age of the oldest of them that its provider has not accepted; 0: none
 
 	Authorizations int64 // that are about to end, or should have ended, with something that is neither captured nor voided
 }
@@ -60,7 +60,8 @@ func (r *Reader) waiting(ctx context.Context, b Backlog, most int32) (w Waiting,
 	if err != nil {
 		return w, Unavailable("count open work", err)
 	}
-	w = Waiting{Held: map[string]Held{}, Overdue: b.Overdue, LateUndos: open.LateUndos, Authorizations: open.Authorizations, Refunds: open.Refunds, Refund: seconds(open.OldestRefund)}
+	w = Waiting{Held: map[string]Held{}, Overdue: b.Overdue, LateUndos: open.LateUndos, Authorizations: open.Authorizations,
+		ChargeOperations: open.ChargeOperations, OldestChargeOperation: seconds(open.OldestChargeOperation)}
 	oldest := open.OldestOrder
 	for _, row := range held {
 		w.Held[row.Hold] = Held{Orders: row.Orders, Longest: seconds(row.Longest)}

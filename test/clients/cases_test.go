@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"reflect"
 	"regexp"
@@ -57,7 +58,7 @@ func runCases(t *testing.T, language string, client func(t *testing.T, address s
 	t.Helper()
 	s := serve(t)
 	p := startProxy(t, s)
-	for _, c := range readCases(t, language) {
+	for _, c := range readCases(t, language, provider(t)) {
 		t.Run(c.Name, func(t *testing.T) {
 			runBefore(t, s.url, c)
 			address, done := p.begin(t, c.Faults)
@@ -68,13 +69,25 @@ func runCases(t *testing.T, language string, client func(t *testing.T, address s
 	}
 }
 
-// readCases reads the table for a run, whose name replaces the $.
-func readCases(t *testing.T, run string) (cases []clientCase) {
+// provider is the URL of a provider that does whatever it is asked for. The reference says what.
+func provider(t *testing.T) string {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"outcome":"done","reference":%q}`, strings.TrimPrefix(r.URL.Path, "/"))
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// readCases reads the table for a run, whose name replaces the $, as the URL of its provider does PROVIDER.
+func readCases(t *testing.T, run, provider string) (cases []clientCase) {
 	t.Helper()
 	text, err := os.ReadFile("../../client/cases.json")
 	if err != nil {
 		t.Fatal(err)
 	}
+	text = bytes.ReplaceAll(text, []byte("PROVIDER"), []byte(provider))
 	decoder := json.NewDecoder(bytes.NewReader(bytes.ReplaceAll(text, []byte("$-"), []byte(run+"-"))))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&cases); err != nil {

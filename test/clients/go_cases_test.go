@@ -44,6 +44,7 @@ func runGo(t *testing.T, address string, c clientCase) []byte {
 type arguments struct {
 	Call, OrderID, Item string
 	Term, RequestID     string
+	Source              string          // of a policy, for orders from now on
 	Body                json.RawMessage // a text of a webhook
 	ForSeconds, Count   int
 	Secrets             []string
@@ -81,6 +82,16 @@ func callGo(ctx context.Context, api *client.Client, call []byte) any {
 		return outcome(api.GetOrder(ctx, args.OrderID, nil))
 	case "refund":
 		return outcome(api.RefundOrder(ctx, args.OrderID, nil, decoded[client.RefundBody](args.Body)))
+	case "capture":
+		return outcome(api.CaptureOrder(ctx, args.OrderID, nil, decoded[client.CaptureBody](args.Body)))
+	case "void":
+		return outcome(api.VoidOrder(ctx, args.OrderID, nil, decoded[client.VoidBody](args.Body)))
+	case "policy":
+		stored, err := api.StorePolicy(ctx, nil, client.StorePolicyBody{Source: args.Source})
+		if err != nil {
+			return outcome(stored, err)
+		}
+		return outcome(api.ActivatePolicy(ctx, stored.Version, nil, client.ActivatePolicyBody{}))
 	case "cancel":
 		return outcome(api.CancelOrder(ctx, args.OrderID, nil, decoded[client.VerbBody](args.Body)))
 	case "retry":

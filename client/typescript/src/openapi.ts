@@ -1294,6 +1294,8 @@ export interface components {
              * @description When it succeeded or failed.
              */
             finishedAt?: string;
+            /** @description What was captured, if the request named lines. Their amounts are what the units cost, even if the capture has another amount. */
+            lines?: components["schemas"]["RefundLine"][];
             /**
              * Format: int32
              * @description Its number, over all refunds, captures and voids of the order.
@@ -2051,6 +2053,11 @@ export interface components {
             authorizations: number;
             /**
              * Format: int64
+             * @description Open refunds, captures and voids.
+             */
+            chargeOperations: number;
+            /**
+             * Format: int64
              * @description Disputes that were neither won nor lost.
              */
             disputes: number;
@@ -2067,7 +2074,7 @@ export interface components {
              * Format: double
              * @description Age of the oldest open refund, capture or void that its provider has not accepted; 0 if there is none.
              */
-            oldestRefundSeconds: number;
+            oldestChargeOperationSeconds: number;
             /**
              * Format: double
              * @description How long the most overdue order had not been picked up when this replica last looked; 0 if none.
@@ -2075,11 +2082,6 @@ export interface components {
             overdueSeconds: number;
             /** @description Steps for which this replica has called providers. */
             providerSteps: components["schemas"]["ProviderStep"][];
-            /**
-             * Format: int64
-             * @description Open refunds, captures and voids.
-             */
-            refunds: number;
             /**
              * @description Name of the replica that answers.
              * @example shop-1:4711
@@ -2180,7 +2182,7 @@ export interface components {
          * @description A stable code, for programs.
          * @enum {string}
          */
-        ProblemCode: "malformed_json" | "unauthenticated" | "forbidden" | "too_many_requests" | "request_timeout" | "body_too_large" | "unsupported_media_type" | "invalid_input" | "invalid_policy" | "invalid_parameter" | "invalid_idempotency_key" | "cross_origin" | "misdirected_request" | "other_cell" | "tls_required" | "quarantined" | "bad_signature" | "not_found" | "unknown_route" | "method_not_allowed" | "cursor_expired" | "order_conflict" | "confirm_in_doubt" | "outcome_unknown" | "still_undoing" | "policy_switch_refused" | "busy" | "already_answered" | "no_late_undo" | "not_called" | "other_step" | "other_generation" | "retried_before" | "payment_method_in_use" | "own_order" | "refund_too_large" | "capture_too_large" | "capture_open" | "no_capture_url" | "restock_too_large" | "no_refund_url" | "no_refund" | "not_applicable" | "idempotency_key_reused" | "stock_too_low" | "stock_too_high" | "too_many_endpoints" | "delivery_finished" | "precondition_failed" | "precondition_required" | "overloaded" | "stopping" | "unavailable" | "issuer_unavailable" | "internal";
+        ProblemCode: "malformed_json" | "unauthenticated" | "forbidden" | "too_many_requests" | "request_timeout" | "body_too_large" | "unsupported_media_type" | "invalid_input" | "invalid_policy" | "invalid_parameter" | "invalid_idempotency_key" | "cross_origin" | "misdirected_request" | "other_cell" | "tls_required" | "quarantined" | "bad_signature" | "not_found" | "unknown_route" | "method_not_allowed" | "cursor_expired" | "order_conflict" | "confirm_in_doubt" | "outcome_unknown" | "still_undoing" | "policy_switch_refused" | "busy" | "already_answered" | "no_late_undo" | "not_called" | "other_step" | "other_generation" | "retried_before" | "payment_method_in_use" | "own_order" | "refund_too_large" | "capture_too_large" | "capture_open" | "no_capture_url" | "restock_too_large" | "no_refund_url" | "no_charge_operation" | "not_applicable" | "idempotency_key_reused" | "stock_too_low" | "stock_too_high" | "too_many_endpoints" | "delivery_finished" | "precondition_failed" | "precondition_required" | "overloaded" | "stopping" | "unavailable" | "issuer_unavailable" | "internal";
         ProcessBody: {
             /**
              * @description From 0 to 999999999999999, with no more fraction digits than the currency has; exact to the last digit. A string or a number; many clients round large numbers before sending them.
@@ -2976,7 +2978,7 @@ export interface components {
         };
     };
     responses: {
-        /** @description Problem: not_applicable, refund_too_large, capture_too_large, capture_open, no_capture_url, restock_too_large, no_refund_url, no_refund, confirm_in_doubt, outcome_unknown, still_undoing, policy_switch_refused, busy, already_answered, no_late_undo, not_called, other_step, other_generation, retried_before, payment_method_in_use. */
+        /** @description Problem: not_applicable, refund_too_large, capture_too_large, capture_open, no_capture_url, restock_too_large, no_refund_url, no_charge_operation, confirm_in_doubt, outcome_unknown, still_undoing, policy_switch_refused, busy, already_answered, no_late_undo, not_called, other_step, other_generation, retried_before, payment_method_in_use. */
         "Conflict-20": {
             headers: {
                 [name: string]: unknown;

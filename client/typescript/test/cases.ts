@@ -73,6 +73,10 @@ async function make(call: Call): Promise<unknown> {
       return pawl.get("/api/orders/{orderId}", { path: { orderId } });
     case "refund":
       return pawl.post("/api/orders/{orderId}/refunds", { path: { orderId }, body });
+    case "capture":
+      return pawl.post("/api/orders/{orderId}/captures", { path: { orderId }, body });
+    case "void":
+      return pawl.post("/api/orders/{orderId}/void", { path: { orderId }, body });
     case "cancel":
       return pawl.post("/api/orders/{orderId}/cancel", { path: { orderId }, body });
     case "retry":

@@ -54,7 +54,7 @@ func (s *capture) Undo(context.Context, *provider.Call) provider.Result {
 
 // Operate is never called.
 func (s *capture) Operate(context.Context, *provider.Call) provider.Result {
-	return provider.Unknown{Code: "no_refund", Detail: "charge operations are about the charge"}
+	return provider.Unknown{Code: "no_charge_operation", Detail: "charge operations are about the charge"}
 }
 
 func (s *capture) settle(ctx context.Context, c *provider.Call, fault *stripe.Error) provider.Result {

@@ -44,6 +44,12 @@ func TestReadEvent(t *testing.T) {
 	if got, err := stripe.ReadEvent(ours, sign(ours), secret, at.Add(-4*time.Minute)); err != nil || got != hint {
 		t.Errorf("by a clock that goes a little behind: %+v, %v", got, err)
 	}
+	for kind, ended := range map[string]bool{"payment_intent.canceled": true, "charge.expired": true, "charge.captured": false} {
+		payload := []byte(strings.Replace(string(ours), `"any"`, `"`+kind+`"`, 1))
+		if got, err := stripe.ReadEvent(payload, sign(payload), secret, at); err != nil || got.Ended != ended || got.OrderID != hint.OrderID {
+			t.Errorf("%s: %+v, %v; want that the authorization has ended: %v", kind, got, err, ended)
+		}
+	}
 	for name, object := range map[string]string{
 		"without our metadata": `{"object":"payment_intent","id":"pi_1","metadata":{"order":"a"}}`,
 		"without an intent":    `{"object":"charge","id":"ch_1","payment_intent":null,"metadata":` + metadata + `}`,

@@ -18,9 +18,32 @@ func (s *stripeShop) refund(id, amount string) string {
 
 // refunding is the call for a refund.
 func (s *stripeShop) refunding(id, amount string) *provider.Call {
+	return s.operating(provider.Refund, id, amount)
+}
+
+// operating is the call for a charge operation.
+func (s *stripeShop) operating(kind provider.Operation, id, amount string) *provider.Call {
 	c := s.as(fsm.Charge)
-	c.OperationKind, c.OperationID, c.Amount = provider.Refund, id, decimal.MustParse(amount)
+	c.OperationKind, c.OperationID, c.Amount = kind, id, decimal.MustParse(amount)
 	return c
+}
+
+// A payment without multicapture: Stripe refuses a capture that leaves something, and takes a final one, once.
+func TestStripeWithoutMulticapture(t *testing.T) {
+	t.Parallel()
+	f, shop := stripeAt(t, policy.CaptureLater)
+	shop.call.PaymentMethod = "pm_card_oneCapture"
+	want(t, "charge", shop.do(), "done pi_1")
+	shop.call.Reference = "pi_1"
+	want(t, "a part", words(shop.charge.Operate(t.Context(), shop.operating(provider.Capture, "a", "4"))), "refused invalid_request_error")
+	want(t, "looked up", words(shop.charge.Lookup(t.Context(), shop.operating(provider.Capture, "a", "4"))), "retry not_seen after 0s, counts true")
+	final := shop.operating(provider.Capture, "b", "4")
+	final.Final = true
+	for _, what := range []string{"a final part", "again"} {
+		want(t, what, words(shop.charge.Operate(t.Context(), final)), "done")
+	}
+	want(t, "another", words(shop.charge.Operate(t.Context(), shop.operating(provider.Capture, "c", "1"))), "refused authorization_expired")
+	want(t, "books", f.books(), "[succeeded:1]")
 }
 
 // refundLookup asks what became of it, without knowing its name.
