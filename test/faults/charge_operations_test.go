@@ -51,10 +51,14 @@ var killedOperations = []struct {
 	stripe string
 	books  string
 }{
-	{"refund", []string{looking, blind}, chargeOperation{"refunds", "0.50", false, "ticket", ""}, "refund", "refund", "refund 1 done 0.50 ticket"},
-	{"capture", []string{blindParts, lookingParts, stripeParts}, chargeOperation{"captures", "0.50", false, "ticket", ""}, "capture", "capture", "capture 1 done 0.50 ticket"},
-	{"final capture", []string{stripeParts, blindParts, lookingParts}, chargeOperation{"captures", "0.50", true, "ticket", ""}, "capture", "capture", "capture 1 done 0.50 ticket"},
-	{"void", []string{lookingParts, stripeParts, blindParts}, chargeOperation{"void", "", false, "ticket", ""}, "void", "cancel", "void 1 done all ticket"},
+	{"refund", []string{looking, blind},
+		chargeOperation{path: "refunds", amount: "0.50", requestID: "ticket"}, "refund", "refund", "refund 1 done 0.50 ticket"},
+	{"capture", []string{blindParts, lookingParts, stripeParts},
+		chargeOperation{path: "captures", amount: "0.50", requestID: "ticket"}, "capture", "capture", "capture 1 done 0.50 ticket"},
+	{"final capture", []string{stripeParts, blindParts, lookingParts},
+		chargeOperation{path: "captures", amount: "0.50", final: true, requestID: "ticket"}, "capture", "capture", "capture 1 done 0.50 ticket"},
+	{"void", []string{lookingParts, stripeParts, blindParts},
+		chargeOperation{path: "void", requestID: "ticket"}, "void", "cancel", "void 1 done all ticket"},
 }
 
 // operationMoments are where a process ends that was asked for a charge operation. Between its last two statements it
@@ -73,7 +77,8 @@ var operationMoments = []struct {
 func TestKilledInAChargeOperation(t *testing.T) {
 	build(t)
 	t.Parallel()
-	names := map[string]string{looking: "looked up", lookingParts: "looked up", blind: "sent again", blindParts: "sent again", stripeParts: "at Stripe"}
+	names := map[string]string{looking: "looked up", lookingParts: "looked up", blind: "sent again", blindParts: "sent again",
+		stripeParts: "at Stripe"}
 	for k := range killedOperations {
 		kind := &killedOperations[k]
 		for e, executor := range kind.executors {
@@ -155,7 +160,8 @@ func (s *shop) operateAfter(victim *process, c *chargeOperation, want string) {
 	if a := s.operate(s.t.Context(), s.open(1).addresses()[0], "one", c); a.state() != "completed" {
 		s.t.Errorf("the caller comes again and gets %s", a)
 	}
-	const one = `SELECT format('%s %s %s %s %s', f.kind, f.number, f.state, CASE WHEN f.kind = 'void' THEN 'all' ELSE f.amount::text END, f.request_id) FROM (` + operations + `) AS f`
+	const one = `SELECT format('%s %s %s %s %s', f.kind, f.number, f.state,
+		CASE WHEN f.kind = 'void' THEN 'all' ELSE f.amount::text END, f.request_id) FROM (` + operations + `) AS f`
 	if rows := query[string](s.t, s.database.URL, one); len(rows) != 1 || rows[0] != want {
 		s.t.Errorf("the books have %q\n%s", rows, s.trace("one"))
 	}
@@ -267,7 +273,8 @@ func matrixOfChargeOperations(t *testing.T, executor string) {
 		SELECT CASE WHEN f.voided > 0 THEN 'final ' ELSE '' END || f.kind AS kind, f.state, count(*) AS n FROM (` + operations + `) AS f GROUP BY 1, 2) AS x`
 	eventually(t, 3*patience, "all charge operations end", func() bool {
 		// Pauses grow. What is due so late is no lease of a replica that has ended.
-		_, err := s.database.Pool.Exec(t.Context(), `UPDATE charge_operations SET due_at = now() WHERE due_at > now() + interval '4 seconds' AND state IN ('pending', 'in_doubt')`)
+		_, err := s.database.Pool.Exec(t.Context(), `UPDATE charge_operations SET due_at = now()
+			WHERE due_at > now() + interval '4 seconds' AND state IN ('pending', 'in_doubt')`)
 		assert.NoError(t, err)
 		return count(t, s.database.URL, `SELECT count(*) FROM (`+operations+`) AS f WHERE f.state NOT IN ('done', 'failed')`) == 0
 	})
@@ -295,11 +302,13 @@ func ended(done <-chan struct{}, limit time.Duration) bool {
 func operationFaults(executor string) (rules []simulator.Rule) {
 	void := map[bool]string{false: "void", true: "cancel"}[executor == stripeParts]
 	for _, operation := range []string{"refund", "capture", void} {
-		for _, fault := range []simulator.Fault{simulator.CutAfter, simulator.ErrorAfter, simulator.RefuseConnection, simulator.NotDone, simulator.TimeoutBefore, simulator.Slow, simulator.Decline} {
+		for _, fault := range []simulator.Fault{simulator.CutAfter, simulator.ErrorAfter, simulator.RefuseConnection, simulator.NotDone,
+			simulator.TimeoutBefore, simulator.Slow, simulator.Decline} {
 			if fault == simulator.Decline && executor == blindParts {
 				continue
 			}
-			rules = append(rules, simulator.Rule{Fault: fault, Step: "charge", Operation: operation, Fraction: .06, Times: 1, Delay: callLimit})
+			rules = append(rules, simulator.Rule{Fault: fault, Step: "charge", Operation: operation, Fraction: .06, Times: 1,
+				Delay: callLimit})
 		}
 	}
 	return rules
