@@ -274,7 +274,7 @@ WITH moves AS NOT MATERIALIZED (
     (SELECT count(*) FROM books.charges AS c WHERE c.order_id = o.order_id AND c.amount = o.amount AND c.currency = o.currency) AS charges,
     (SELECT count(*) FROM books.charges AS c WHERE c.order_id = o.order_id AND c.refunded_at IS NOT NULL) AS refunded,
     (SELECT count(*) FROM moves AS m WHERE m.order_id = o.order_id AND m.from_status = 'refunding') AS refunding,
-    (SELECT count(*) FROM books.refunds AS r WHERE r.order_id = o.order_id AND r.amount = o.amount) AS refunds,
+    (SELECT count(*) FROM books.refunds AS r WHERE r.order_id = o.order_id AND r.amount = o.amount AND r.refund = 0) AS refunds,
     (SELECT count(*) FROM moves AS m WHERE m.order_id = o.order_id AND m.to_status = 'confirming') AS reserving,
     (SELECT count(DISTINCT r.generation) FROM books.reservations AS r WHERE r.order_id = o.order_id
       AND (r.item = o.item AND r.quantity = o.quantity OR o.lines IS NOT NULL)) AS reservations,

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -59,18 +60,25 @@ const (
 	stripeNow   = "  executor: stripe # for %[1]s\n  url: %[2]s\n  secret: file:%[3]s/key\n  webhookSecret: file:%[3]s/hook\n"
 	stripeLater = stripeNow + "  capture: on_confirm\n"
 	captures    = "  executor: stripe # for %[1]s\n"
+
+	// Charges that only authorize, and are captured as they are asked to be.
+	lookingParts = looking + "  capture: later\n"
+	blindParts   = refunds + "  capture: later\n  captureUrl: %[2]s/%[1]s/capture\n  voidUrl: %[2]s/%[1]s/void\n"
+	stripeParts  = stripeNow + "  capture: later\n"
 )
 
 // executorOf is who does a step in a shop. What Stripe can't do the simulator does.
 func executorOf(executor, step string) string {
 	switch {
+	case executor == blindParts && step != "charge":
+		return executorOf(blind, step)
 	case executor == blind && step == "charge":
 		return refunds
 	case executor == blind && step == "confirm":
 		return final
 	case executor == stripeLater && step == "confirm":
 		return captures
-	case (executor == stripeNow || executor == stripeLater) && step != "charge":
+	case step != "charge" && slices.Contains([]string{stripeNow, stripeLater, stripeParts, lookingParts}, executor):
 		return looking
 	}
 	return executor

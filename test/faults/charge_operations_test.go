@@ -1,0 +1,367 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/govalues/decimal"
+
+	"pawl/internal/simulator"
+	"pawl/test/assert"
+	"pawl/test/dbtest"
+)
+
+// chargeOperation is a request for a refund, a capture or a void.
+type chargeOperation struct {
+	path, amount string // without an amount: all that is left
+	final        bool
+	requestID    string
+	prefer       string
+}
+
+func (c *chargeOperation) body() string {
+	text := fmt.Sprintf(`"reason":"test","requestId":%q`, c.requestID)
+	if c.amount != "" {
+		text += fmt.Sprintf(`,"amount":%q`, c.amount)
+	}
+	if c.final {
+		text += `,"final":true`
+	}
+	return "{" + text + "}"
+}
+
+func (s *shop) operate(ctx context.Context, url, id string, c *chargeOperation) *answer {
+	return s.client.send(ctx, request{method: http.MethodPost, url: url + "/api/orders/" + id + "/" + c.path, body: c.body(), prefer: c.prefer})
+}
+
+// killedOperations are what a process ends in, with the executors of the charge.
+var killedOperations = []struct {
+	name      string
+	executors []string
+	chargeOperation
+	called string // the provider's name for it, and Stripe's
+	stripe string
+	books  string
+}{
+	{"refund", []string{looking, blind},
+		chargeOperation{path: "refunds", amount: "0.50", requestID: "ticket"}, "refund", "refund", "refund 1 done 0.50 ticket"},
+	{"capture", []string{blindParts, lookingParts, stripeParts},
+		chargeOperation{path: "captures", amount: "0.50", requestID: "ticket"}, "capture", "capture", "capture 1 done 0.50 ticket"},
+	{"final capture", []string{stripeParts, blindParts, lookingParts},
+		chargeOperation{path: "captures", amount: "0.50", final: true, requestID: "ticket"}, "capture", "capture", "capture 1 done 0.50 ticket"},
+	{"void", []string{lookingParts, stripeParts, blindParts},
+		chargeOperation{path: "void", requestID: "ticket"}, "void", "cancel", "void 1 done all ticket"},
+}
+
+// operationMoments are where a process ends that was asked for a charge operation. Between its last two statements it
+// calls the provider.
+var operationMoments = []struct {
+	statement string
+	after     bool
+}{
+	{"ChargeOperationAsk", false}, {"ChargeOperationAsk", true}, {"ChargeOperationsClaim", true},
+	{"ChargeOperationBegin", true}, {"ChargeOperationFinish", false}, {"ChargeOperationFinish", true},
+}
+
+// TestKilledInAChargeOperation ends the program at every statement of a refund, a capture and a void, and in its call. The
+// caller asks again under the same request id, as callers do who were not answered: another replica has done it, or does
+// it, once. The statements are the same for all kinds: a usual run comes to each moment once.
+func TestKilledInAChargeOperation(t *testing.T) {
+	build(t)
+	t.Parallel()
+	names := map[string]string{looking: "looked up", lookingParts: "looked up", blind: "sent again", blindParts: "sent again",
+		stripeParts: "at Stripe"}
+	for k := range killedOperations {
+		kind := &killedOperations[k]
+		for e, executor := range kind.executors {
+			for i, m := range operationMoments {
+				if !repeated() && (i%len(killedOperations) != k || e != i/len(killedOperations)) {
+					continue
+				}
+				when := map[bool]string{false: "before", true: "after"}[m.after]
+				t.Run(fmt.Sprintf("%s, %s, %s %s", kind.name, names[executor], when, m.statement), func(t *testing.T) {
+					t.Parallel()
+					s := openShop(t, executor, callLimit)
+					p := dbtest.NewProxy(t, s.database.URL)
+					victim := s.sellOne(p.URL)
+					s.endAt(p, victim, m.statement, m.after)
+					s.operateAfter(victim, &kind.chargeOperation, kind.books)
+				})
+			}
+			if !repeated() && e > 0 {
+				continue
+			}
+			t.Run(kind.name+", "+names[executor]+", in the call", func(t *testing.T) {
+				t.Parallel()
+				s := openShop(t, executor, 2*callLimit)
+				victim := s.sellOne(s.database.URL)
+				called := map[bool]string{false: kind.called, true: kind.stripe}[executor == stripeParts]
+				s.faults(simulator.Rule{Fault: simulator.TimeoutAfter, Step: "charge", Operation: called, Times: 1})
+				go s.endInCall(victim, called)
+				s.operateAfter(victim, &kind.chargeOperation, kind.books)
+			})
+		}
+	}
+}
+
+// endInCall ends a process when the provider has done what it was called for.
+func (s *shop) endInCall(victim *process, operation string) {
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	_, err := s.provider.Await(ctx, func(r simulator.Request) bool {
+		return r.Operation == operation && slices.Contains([]string{"done", "voided"}, r.Outcome)
+	})
+	if err != nil {
+		s.t.Error(err)
+	}
+	victim.kill()
+}
+
+// sellOne starts a replica that reaches the database at an address, and has it complete the order "one".
+func (s *shop) sellOne(databaseURL string) *process {
+	s.t.Helper()
+	r := s.openAt(databaseURL, 1)
+	s.order("one")
+	s.until("one", "completed", "")
+	return r.all[0]
+}
+
+// endAt ends a process before the next statement of a name, or after it was committed.
+func (s *shop) endAt(p *dbtest.Proxy, victim *process, statement string, after bool) {
+	var asked atomic.Bool
+	p.OnLost(victim.kill)
+	p.On(func(now string) dbtest.Fate {
+		asked.CompareAndSwap(false, now == "ChargeOperationAsk") // claims come all the time, and before it they find nothing
+		switch {
+		case now != statement || !asked.Load():
+			return dbtest.Passes
+		case after:
+			return dbtest.LoseReply
+		}
+		return dbtest.LoseRequest
+	})
+}
+
+// operateAfter asks for an operation of the order "one", and again when the process that was asked has ended.
+func (s *shop) operateAfter(victim *process, c *chargeOperation, want string) {
+	s.t.Helper()
+	for url := s.any(); victim.running(); { // a lost reply does not show that the process has ended
+		s.operate(s.t.Context(), url, "one", c)
+		<-time.After(pace)
+	}
+	if a := s.operate(s.t.Context(), s.open(1).addresses()[0], "one", c); a.state() != "completed" {
+		s.t.Errorf("the caller comes again and gets %s", a)
+	}
+	const one = `SELECT format('%s %s %s %s %s', f.kind, f.number, f.state,
+		CASE WHEN f.kind = 'void' THEN 'all' ELSE f.amount::text END, f.request_id) FROM (` + operations + `) AS f`
+	if rows := query[string](s.t, s.database.URL, one); len(rows) != 1 || rows[0] != want {
+		s.t.Errorf("the books have %q\n%s", rows, s.trace("one"))
+	}
+	s.proveOperations()
+}
+
+// operations are all charge operations that were asked for.
+const operations = `SELECT c.order_id, c.kind, c.number, c.state, c.amount, c.voided, c.request_id FROM books.captures AS c
+	UNION ALL SELECT r.order_id, 'refund', r.refund, r.state, r.amount, NULL, r.request_id FROM books.refunds AS r WHERE r.refund > 0`
+
+// proveOperations compares what was captured, voided and refunded with the provider's books, order by order, and proves
+// that neither is more than it may be.
+func (s *shop) proveOperations() {
+	s.t.Helper()
+	ours := query[string](s.t, s.database.URL, `SELECT format('%s: captured %s, voided %s, refunded %s, operations %s', c.order_id, f.captured, f.voided, f.refunded, f.n)
+		|| CASE WHEN c.capture <> 'later' OR f.captured + f.voided <= c.amount AND f.refunded <= f.captured THEN '' ELSE ', which is too much' END
+		FROM books.charges AS c CROSS JOIN LATERAL (
+			SELECT round(coalesce(sum(f.amount) FILTER (WHERE f.kind = 'capture'), 0), 2) AS captured,
+				round(coalesce(sum(CASE f.kind WHEN 'void' THEN f.amount ELSE f.voided END), 0), 2) AS voided,
+				round(coalesce(sum(f.amount) FILTER (WHERE f.kind = 'refund'), 0), 2) AS refunded, count(*) AS n
+			FROM (`+operations+`) AS f WHERE f.order_id = c.order_id AND f.state = 'done') AS f
+		ORDER BY c.order_id COLLATE "C"`)
+	var theirs []string
+	for _, id := range query[string](s.t, s.database.URL, `SELECT c.order_id FROM books.charges AS c ORDER BY c.order_id COLLATE "C"`) {
+		theirs = append(theirs, s.operatedAt(id))
+	}
+	assert.Equal(s.t, strings.Join(theirs, "\n"), strings.Join(ours, "\n"), "the provider has")
+	s.prove()
+}
+
+// operatedAt is what the provider has captured, voided and refunded of an order. No request is done twice, under any key.
+func (s *shop) operatedAt(id string) string {
+	s.t.Helper()
+	var captured, voided, refunded decimal.Decimal
+	done, requests := 0, map[string]bool{}
+	for _, e := range s.provider.Books(id) {
+		request := e.RefundID + e.CaptureID + e.VoidID
+		switch {
+		case e.State != simulator.Live:
+			continue
+		case e.Step == "charge":
+			captured, voided = e.Captured, e.Voided
+			continue
+		case !slices.Contains([]string{"refund", "capture", "void"}, e.Step):
+			continue
+		case e.Step == "refund":
+			var err error
+			refunded, err = refunded.Add(decimal.MustParse(e.Amount))
+			assert.NoError(s.t, err)
+		}
+		if done++; e.Effects != 1 || requests[request] && request != "" {
+			s.t.Errorf("order %s: %s %s was done %d times\n%s", id, e.Step, request, e.Effects, s.trace(id))
+		}
+		requests[request] = true
+	}
+	return fmt.Sprintf("%s: captured %s, voided %s, refunded %s, operations %d", id, captured.Pad(2), voided.Pad(2), refunded.Pad(2), done)
+}
+
+// TestMatrixOfChargeOperations ends replicas while callers ask all of them, each request twice at once and until it is
+// answered, for captures, voids and refunds of the same orders. Meanwhile the provider loses answers, and refuses some.
+func TestMatrixOfChargeOperations(t *testing.T) {
+	build(t)
+	t.Parallel()
+	for name, executor := range map[string]string{"looked up": lookingParts, "sent again": blindParts, "at Stripe": stripeParts} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			matrixOfChargeOperations(t, executor)
+		})
+	}
+}
+
+func matrixOfChargeOperations(t *testing.T, executor string) {
+	t.Helper()
+	random := rand.New(rand.NewPCG(seed(t), 1))
+	s := openShop(t, executor, callLimit/2)
+	r := s.open(several())
+	var ids []string
+	for i := range 3 * rounds(t, 1) {
+		ids = append(ids, fmt.Sprintf("parts-%d", i))
+		s.order(ids[i])
+	}
+	s.settle(patience)
+	s.faults(operationFaults(executor)...)
+
+	var callers sync.WaitGroup
+	var answered atomic.Int64
+	for id, o := range s.outcomes() {
+		for worker := range 3 {
+			list := someOperations(random, worker, decimal.MustParse(o.Amount))
+			callers.Go(func() {
+				for i := range list {
+					answered.Add(s.insistTwice(id, &list[i]))
+				}
+			})
+		}
+	}
+	asked := make(chan struct{})
+	go func() { callers.Wait(); close(asked) }()
+	kills := 0
+	for ; kills < 4*rounds(t, 1) && !ended(asked, 300*time.Millisecond); kills++ {
+		i := kills % len(r.all)
+		r.all[i].kill()
+		r.all[i].exitCode()
+		r.replace(i)
+	}
+	<-asked
+	s.faults()
+	const states = `SELECT coalesce(string_agg(x.n || ' ' || x.kind || ' ' || x.state, ', ' ORDER BY x.kind, x.state), 'none') FROM (
+		SELECT CASE WHEN f.voided > 0 THEN 'final ' ELSE '' END || f.kind AS kind, f.state, count(*) AS n FROM (` + operations + `) AS f GROUP BY 1, 2) AS x`
+	eventually(t, 3*patience, "all charge operations end", func() bool {
+		// Pauses grow. What is due so late is no lease of a replica that has ended.
+		_, err := s.database.Pool.Exec(t.Context(), `UPDATE charge_operations SET due_at = now()
+			WHERE due_at > now() + interval '4 seconds' AND state IN ('pending', 'in_doubt')`)
+		assert.NoError(t, err)
+		return count(t, s.database.URL, `SELECT count(*) FROM (`+operations+`) AS f WHERE f.state NOT IN ('done', 'failed')`) == 0
+	})
+	recorded := count(t, s.database.URL, `SELECT count(*) FROM (`+operations+`) AS f`)
+	t.Logf("%d orders, %d kills, %d of %d requests accepted: %s", len(ids), kills, answered.Load(), recorded, query[string](t, s.database.URL, states)[0])
+	assert.Equal(t, answered.Load(), recorded, "requests that were accepted")
+	if kills == 0 || recorded < int64(len(ids)) {
+		t.Error("the faults did not bite")
+	}
+	s.proveOperations()
+}
+
+// ended waits for a while, or until something has ended, and tells which.
+func ended(done <-chan struct{}, limit time.Duration) bool {
+	select {
+	case <-done:
+		return true
+	case <-time.After(limit):
+		return false
+	}
+}
+
+// operationFaults are the provider's faults of charge operations. One that can't be asked refuses nothing: after a lost
+// answer a person would have to settle it.
+func operationFaults(executor string) (rules []simulator.Rule) {
+	void := map[bool]string{false: "void", true: "cancel"}[executor == stripeParts]
+	for _, operation := range []string{"refund", "capture", void} {
+		for _, fault := range []simulator.Fault{simulator.CutAfter, simulator.ErrorAfter, simulator.RefuseConnection, simulator.NotDone,
+			simulator.TimeoutBefore, simulator.Slow, simulator.Decline} {
+			if fault == simulator.Decline && executor == blindParts {
+				continue
+			}
+			rules = append(rules, simulator.Rule{Fault: fault, Step: "charge", Operation: operation, Fraction: .06, Times: 1,
+				Delay: callLimit})
+		}
+	}
+	return rules
+}
+
+// someOperations are requests of one caller for a charge: at first for captures of parts.
+func someOperations(random *rand.Rand, worker int, amount decimal.Decimal) (list []chargeOperation) {
+	for i := range 5 {
+		c := chargeOperation{path: "captures", requestID: fmt.Sprintf("%d-%d", worker, i), prefer: "wait=2"}
+		part, err := amount.Mul(decimal.MustNew(random.Int64N(20)+1, 2))
+		if err == nil {
+			c.amount = part.Ceil(2).String()
+		}
+		switch n := random.IntN(20); {
+		case i == 0:
+		case i == 4 && n < 7:
+			c.path, c.amount = "void", ""
+		case i == 4 && n < 14:
+			c.final = true
+		case n < 8:
+			c.path = "refunds"
+		case n < 9:
+			c.path, c.amount = "refunds", ""
+		}
+		list = append(list, c)
+	}
+	return list
+}
+
+// insistTwice sends a request to any replicas, twice at once, until both are answered. It returns 1 if it was accepted.
+func (s *shop) insistTwice(id string, c *chargeOperation) (accepted int64) {
+	var both sync.WaitGroup
+	var yes atomic.Bool
+	for range 2 {
+		both.Go(func() {
+			for end := time.Now().Add(patience); ; <-time.After(pace) {
+				a := s.operate(s.t.Context(), s.any(), id, c)
+				switch {
+				case a.err == nil && a.code/100 == 2:
+					yes.Store(true)
+					return
+				case a.err == nil && a.code == http.StatusConflict:
+					return
+				case a.err == nil && a.code != http.StatusServiceUnavailable && a.code != http.StatusTooManyRequests || time.Now().After(end):
+					s.t.Errorf("order %s: %s %s: %s", id, c.path, c.body(), a)
+					return
+				}
+			}
+		})
+	}
+	both.Wait()
+	if yes.Load() {
+		return 1
+	}
+	return 0
+}
