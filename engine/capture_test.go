@@ -284,3 +284,17 @@ func TestAuthorizationEnds(t *testing.T) {
 		})
 	}
 }
+
+// An authorization that was undone has no end: a redrive authorizes anew.
+func TestUndoneAuthorizationDoesNotEnd(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 1, quick)
+	s.use(t, capturesLater(t, s, "simulator")+"\nreserve: {executor: simulator, url: SIM}")
+	s.faults(t, "decline@reserve")
+	isNow(t, s.process(t, paid("o")), "failed")
+	s.faults(t)
+	s.do(t, engine.Request{Verb: orders.Retry, OrderID: "o", Actor: "ann", Reason: "again"})
+	s.until(t, "o", "completed")
+	assert.Equal(t, value[string](t, s.Pool, `SELECT string_agg(generation || ' ' || (capture_due_at IS NOT NULL), ', ' ORDER BY generation) FROM charges`), "0 false, 1 true")
+	s.settled(t)
+}

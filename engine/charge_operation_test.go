@@ -358,6 +358,9 @@ func TestRefundIsSettledByAPerson(t *testing.T) {
 			s.provider.says("charge/refund: done")
 			q := engine.Request{Verb: orders.StepResult, OrderID: "o", Actor: "ann", Reason: "seen to it", RequestID: "settle",
 				Settle: &engine.Settled{Step: "charge", Kind: orders.OperationRefund, ChargeOperation: new(int32(1)), Outcome: outcome}}
+			s.exec(t, `UPDATE charge_operations SET calling = true, due_at = now() + interval '1 hour'`) // its answer may still come
+			s.bundle.refused(t, q, orders.RefusedBusy)
+			s.exec(t, `UPDATE charge_operations SET calling = NULL`)
 			for range 2 { // it comes again
 				s.do(t, q)
 			}
