@@ -220,7 +220,7 @@ func parseOptions(args []string) (options, error) {
 	flags.Usage = func() { fmt.Fprint(flags.Output(), help); flags.PrintDefaults() }
 	flags.Func("callers", "numbers of callers, or none (default 1,16,64,256)", numbers(&o.callers))
 	flags.Func("items", "numbers of different items; hot is 1 (default hot,10000)", numbers(&o.items))
-	only := flags.String("only", "", "targets, in turn; default: baseline,pawl, or pawl,earlier with --against")
+	only := flags.String("only", "", "targets, in turn; default: baseline,pawl (with --remote, provider first), or pawl,earlier with --against")
 	seconds := flags.Float64("seconds", 10, "length of the measured window")
 	flags.DurationVar(&o.window.warmUp, "warmup", 2*time.Second, "warm-up before it, 2s at most: the runs are to begin with an empty database")
 	flags.IntVar(&o.rounds, "rounds", 1, "how often to do every run, targets in turn")

@@ -50,7 +50,7 @@ func TestOptionsChooseTargets(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
 		"":                                "baseline,pawl",
-		"--remote":                        "baseline,pawl",
+		"--remote":                        "provider,baseline,pawl",
 		"--only pawl,ledger-policy,token": "pawl,ledger-policy,token",
 		"--against /old":                  "pawl,earlier",
 		"--against /old --only earlier":   "earlier",
