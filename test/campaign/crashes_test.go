@@ -161,6 +161,12 @@ func (p *postgres) provePower(t *testing.T) {
 	t.Helper()
 	for name, lose := range map[string]func(){"a crash": func() { p.end(syscall.SIGQUIT) }, "the loss of power": p.losePower} {
 		p.exec("CREATE TABLE IF NOT EXISTS power (); TRUNCATE power; CHECKPOINT; SELECT pg_switch_wal()")
+		// At its start, the process that writes the log flushes it once, however late that is on a busy machine.
+		if !await(t.Context(), startLimit, func() bool {
+			return p.ask(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'walwriter' AND wait_event = 'WalWriterMain'") == 1
+		}) {
+			t.Fatal("the log is written by nobody")
+		}
 		conn, err := p.session(t.Context())
 		if err != nil {
 			t.Fatal(err)
