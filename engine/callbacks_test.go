@@ -131,6 +131,11 @@ func TestCallbacks(t *testing.T) {
 			}
 		}
 	}
+	late := func(t *testing.T, s *shop) {
+		t.Helper()
+		s.exec(t, `UPDATE orders SET due_at = now()`)
+		comes(true, `SELECT count(*) = 2 FROM step_calls WHERE finished_at IS NOT NULL`)(t, s)
+	}
 	play(t, []scene{
 		{"take an order through all its steps", waiting(""), acts{
 			admits(), is("charging callback"), tells("charge", "done", "ref-charge"),
@@ -145,6 +150,9 @@ func TestCallbacks(t *testing.T) {
 		{"that say not done let the step be tried again", waiting(soon), acts{
 			admits(), is("callback"), tells("charge", "not_done", ""),
 			madeAgain("charge/do"), sameToken, is("callback"), shows(true, `SELECT in_doubt_since IS NOT NULL FROM orders`)}},
+		{"that do not come in time leave a doubt, which not done about one of two calls does not end", waiting(""), acts{
+			admits(), is("callback"), late, made(2, "charge/do"), is("callback"), tells("charge", "not_done", ""),
+			comes(true, `SELECT count(*) = 3 FROM step_calls`), shows(true, `SELECT retries > 0 AND in_doubt_since < (SELECT started_at FROM step_calls WHERE call = 2) FROM orders`)}},
 		{"that come before their answer are used when it comes", waiting(""), acts{
 			during, processes("completed"), made(1, "charge/do")}},
 		{"that come twice count once, and another one does not count", waiting(""), acts{admits(), tells("charge", "done", "r"),
