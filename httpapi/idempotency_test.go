@@ -141,7 +141,11 @@ func (b *bundle) doneOnce(t *testing.T, op *huma.Operation, once done) {
 	target := op.Method + " " + strings.NewReplacer("{orderId}", url.PathEscape(name), "{item}", url.PathEscape(name),
 		"{endpointId}", b.endpointCalled(t, name), "{delivery}", "1", "{verb}", "cancel").Replace(op.Path)
 	sent := func(key, body string) answer {
-		return b.call(t, target, body, append(sampleHeaders(op), "Idempotency-Key", key)...)
+		headers := append(sampleHeaders(op), "Idempotency-Key", key)
+		if op.OperationID == "captureOrder" || op.OperationID == "voidOrder" { // there is no provider to wait for
+			headers = append(headers, "Prefer", "respond-async")
+		}
+		return b.call(t, target, body, headers...)
 	}
 	first := sent(name+" key", body)
 	again := sent(`"`+name+` key"`, body)

@@ -140,7 +140,7 @@ func TestCaptureAndVoid(t *testing.T) {
 	s.settle(t, "o&void=2", "What happened to void 2", "outcome", "done")
 	s.get(t, "/console/order?id=o").want(t, 200, "captured: 4.00, voided: 5.00, left: 0.00 USD", "void 2", "!Record the result", "!The authorization ends")
 	lines := client.CaptureBody{Lines: []client.LineUnits{{Line: 1, Quantity: 1}}, Final: true, RequestID: "parcel"}
-	assert.NoError(t, assert.Err(s.api.CaptureOrder(t.Context(), "lines", nil, lines)))
+	assert.NoError(t, assert.Err(s.api.CaptureOrder(t.Context(), "lines", &client.CaptureOrderParams{Prefer: "respond-async"}, lines)))
 	s.get(t, "/console/order?id=lines").want(t, 200, "capture 1 <small>voids the rest</small>", ">3.00 <small>1 × <bdi>cup</bdi></small><", "left: 0.00 USD")
 }
 
