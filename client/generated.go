@@ -819,7 +819,7 @@ type Capture struct {
 	// FinishedAt When it succeeded or failed.
 	FinishedAt time.Time `json:"finishedAt,omitempty,omitzero"`
 
-	// Lines What was captured, if the request named lines. Their amounts are what the units cost, even if the capture has another amount.
+	// Lines What it is about, if the request named lines. Their amounts are what the units cost, even if another amount was requested.
 	Lines []RefundLine `json:"lines,omitempty,omitzero"`
 
 	// Number Its number, over all refunds, captures and voids of the order.
@@ -1874,11 +1874,11 @@ type Refund struct {
 	// FinishedAt When it succeeded or failed.
 	FinishedAt time.Time `json:"finishedAt,omitempty,omitzero"`
 
-	// Lines What was refunded, if the request named lines. Their amounts are what the units cost, even if the refund has another amount.
+	// Lines What it is about, if the request named lines. Their amounts are what the units cost, even if another amount was requested.
 	Lines  []RefundLine `json:"lines,omitempty,omitzero"`
 	Reason string       `json:"reason,omitempty,omitzero"`
 
-	// Reference The provider's name for the refund.
+	// Reference The provider's name for it.
 	Reference string `json:"reference,omitempty,omitzero"`
 
 	// Refund Its number, from 1.

@@ -45,9 +45,6 @@ func (q *Request) demand(o *orders.Order) demand {
 		d.lines, d.refusal = orders.OperationLines(o, string(q.Verb), c.Lines)
 		d.restock = orders.RestockOfLines(d.lines)
 	}
-	if d.refusal == orders.RefusedRefundTooLarge && q.Verb == orders.Capture {
-		d.refusal = orders.RefusedCaptureTooLarge
-	}
 	switch {
 	case c.Amount != nil:
 		d.amount = *c.Amount
@@ -93,12 +90,8 @@ func (q *Request) aboutCharge() bool {
 func (e *Engine) judgeChargeOperation(o *orders.Order, q *Request) (*change, error) {
 	code := ""
 	switch {
-	case q.ChargeOperation == nil && !q.Open(o):
-		code = orders.RefusedNoChargeOperation
 	case q.ChargeOperation == nil:
-		if slices.ContainsFunc(orders.ChargeOperations(o), func(c orders.ChargeOperation) bool { return q.isOpen(c) && c.Calling }) {
-			code = orders.RefusedBusy // its answer may differ
-		}
+		code = q.settlingRefusal(o)
 	case q.Verb == orders.Refund:
 		code = e.refundRefusal(o, q)
 	default:
@@ -108,6 +101,19 @@ func (e *Engine) judgeChargeOperation(o *orders.Order, q *Request) (*change, err
 		return nil, &orders.NotApplicable{Verb: q.Verb, Code: code, Order: *o}
 	}
 	return sameAs(o), nil
+}
+
+// settlingRefusal is the code why a person can't settle a charge operation, or empty. While a call is under way, its
+// answer may differ from what the person has found out.
+func (q *Request) settlingRefusal(o *orders.Order) string {
+	operations := orders.ChargeOperations(o)
+	switch i := slices.IndexFunc(operations, q.isOpen); {
+	case i < 0:
+		return orders.RefusedNoChargeOperation
+	case operations[i].Calling:
+		return orders.RefusedBusy
+	}
+	return ""
 }
 
 // refundRefusal is the code why an order can't be refunded, or empty.
@@ -130,8 +136,8 @@ func (e *core) refundRefusal(o *orders.Order, q *Request) string {
 	return ""
 }
 
-// captureRefusal is the code why the charge of an order can't be captured or voided, or empty. What an open capture takes
-// is not known, so nothing voids the rest meanwhile.
+// captureRefusal is the code why the charge of an order can't be captured or voided, or empty. What an open capture
+// takes is not known, so nothing voids the rest meanwhile.
 func (e *core) captureRefusal(o *orders.Order, q *Request) string {
 	p, known := e.policies.byVersion(o.Policy)
 	wants, how := q.demand(o), stepFor(p, o, fsm.Charge)
@@ -179,8 +185,8 @@ func (e *Engine) operationsAfter(o *orders.Order, q *Request) []orders.ChargeOpe
 // operationPoll is the shortest interval at which a waiting caller polls a charge operation.
 const operationPoll = 250 * time.Millisecond
 
-// followOperation waits until the operation is settled or the caller's time is up. It polls the database, because any replica
-// may make the call.
+// followOperation waits until the operation is settled or the caller's time is up. It polls the database, because any
+// replica may make the call.
 func (e *Engine) followOperation(ctx context.Context, q *Request) (orders.Order, error) {
 	for try := 0; ; try++ {
 		order, err := e.readFor(ctx, q.OrderID)
@@ -209,8 +215,8 @@ func (q *Request) isAbout(c *orders.ChargeOperation) bool {
 	return q.aboutCharge() && c.Number == *q.Settle.ChargeOperation && c.Kind == q.Settle.Kind
 }
 
-// onChargeEvent makes a refund due at once, or the open captures and voids of the charge, if the event is signed for the
-// account that charged the order. If the authorization has ended, the provider is asked about it.
+// onChargeEvent makes a refund due at once, or the open captures and voids of the charge, if the event is signed for
+// the account that charged the order. If the authorization has ended, the provider is asked about it.
 func (e *Engine) onChargeEvent(ctx context.Context, o *orders.Order, hint stripe.Hint, secret policy.Secret) error {
 	p, known := e.policies.byVersion(o.Policy)
 	if !known {
@@ -326,7 +332,8 @@ func (e *remote) performOperation(ctx context.Context, c *operationCall) provide
 	return result
 }
 
-// send sends the operation or looks it up. If the provider may have forgotten the key, not having seen it proves nothing.
+// send sends the operation or looks it up. If the provider may have forgotten the key, not having seen it proves
+// nothing.
 func (c *operationCall) send(ctx context.Context, request *provider.Call) provider.Result {
 	if c.operation != lookup {
 		return c.exec.Operate(ctx, request)

@@ -56,11 +56,16 @@ func hashOf(orderID string) (hash [tokenHash]byte) {
 // TokenHash returns the first byte of the hash of the order that a token is for, or false if it is not a token. It
 // proves nothing: the token may be forged.
 func TokenHash(token string) (first byte, ok bool) {
-	data, err := tokenText.DecodeString(strings.ToUpper(token))
-	if err != nil || len(data) != tokenFields+tokenCode {
+	data, ok := decodeToken(token)
+	if !ok {
 		return 0, false
 	}
 	return data[0], true
+}
+
+func decodeToken(token string) (data []byte, ok bool) {
+	data, err := tokenText.DecodeString(strings.ToUpper(token))
+	return data, err == nil && len(data) == tokenFields+tokenCode
 }
 
 // token returns the token of a step: 60 lower-case letters and digits.
@@ -95,8 +100,8 @@ func (who *identity) code(fields []byte) []byte {
 
 // readToken returns the step that a token is for, or false for a forged token. It compares the MAC in constant time.
 func (who *identity) readToken(token string) (t callbackTarget, ok bool) {
-	data, err := tokenText.DecodeString(strings.ToUpper(token))
-	if err != nil || len(data) != tokenFields+tokenCode {
+	data, ok := decodeToken(token)
+	if !ok {
 		return t, false
 	}
 	of := int(data[tokenFields-1])

@@ -99,12 +99,6 @@ func (s *server) readRefunds(ctx context.Context, q *sent[bulkBody], b *engine.B
 		return operationWithoutID()
 	}
 	b.ChargeOperation, b.Refunds = &engine.ChargeOperation{}, map[string]*engine.ChargeOperation{}
-	for _, r := range q.body.Refunds {
-		b.OrderIDs = append(b.OrderIDs, r.OrderID)
-	}
-	if err := s.ownOrder(b.OrderIDs...); err != nil {
-		return err
-	}
 	currencies, err := s.engine.Orders.Currencies(ctx, b.OrderIDs)
 	if err != nil {
 		return err
@@ -273,6 +267,9 @@ func bulkOf(body *bulkBody, verb orders.Verb) engine.Bulk {
 	}
 	for _, id := range body.IDs {
 		b.OrderIDs = append(b.OrderIDs, string(id))
+	}
+	for _, r := range body.Refunds {
+		b.OrderIDs = append(b.OrderIDs, r.OrderID)
 	}
 	if f := body.Filter; f != nil {
 		b.Filter = &orders.Filter{

@@ -29,8 +29,9 @@ func (s *server) ownOrder(orderIDs ...string) error {
 
 // ownCallback is ownOrder for the order of a callback. A token that can't be read is for the handler to refuse.
 func (s *server) ownCallback(token string) error {
-	if first, ok := engine.TokenHash(token); ok && !s.Cell.HasHash(first) {
-		return &otherCell{cell.OfHash(first, s.Cell.Of), s.Cell}
+	first, ok := engine.TokenHash(token)
+	if of := cell.OfHash(first, s.Cell.Of); ok && of != s.Cell {
+		return &otherCell{of, s.Cell}
 	}
 	return nil
 }

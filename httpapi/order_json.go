@@ -87,14 +87,7 @@ type refund struct {
 	Amount  string `json:"amount" pattern:"^[0-9]+([.][0-9]+)?$" doc:"A decimal." example:"12.50"`
 	Restock int32  `json:"restock,omitempty" minimum:"1" doc:"Units returned to stock."`
 
-	Lines      []events.RefundLine `json:"lines,omitempty" nullable:"false" doc:"What was refunded, if the request named lines. Their amounts are what the units cost, even if the refund has another amount."`
-	Reason     string              `json:"reason,omitempty"`
-	RequestID  string              `json:"requestId,omitempty"`
-	CreatedAt  time.Time           `json:"createdAt"`
-	FinishedAt *time.Time          `json:"finishedAt,omitempty" doc:"When it succeeded or failed."`
-	Reference  string              `json:"reference,omitempty" doc:"The provider's name for the refund."`
-	Code       string              `json:"code,omitempty" doc:"Why it is not done, for programs. step_result: a person reported the outcome."`
-	Detail     string              `json:"detail,omitempty" doc:"Why it is not done, for people."`
+	OperationResult
 }
 
 // capture is a requested capture or void.
@@ -104,7 +97,13 @@ type capture struct {
 	Amount string `json:"amount" pattern:"^[0-9]+([.][0-9]+)?$" doc:"A decimal." example:"12.50"`
 	Final  bool   `json:"final,omitempty" doc:"The capture voids what it leaves of the authorization."`
 
-	Lines      []events.RefundLine `json:"lines,omitempty" nullable:"false" doc:"What was captured, if the request named lines. Their amounts are what the units cost, even if the capture has another amount."`
+	OperationResult
+}
+
+// OperationResult is what refunds, captures and voids have in common. It is exported because huma skips unexported
+// embedded types.
+type OperationResult struct {
+	Lines      []events.RefundLine `json:"lines,omitempty" nullable:"false" doc:"What it is about, if the request named lines. Their amounts are what the units cost, even if another amount was requested."`
 	Reason     string              `json:"reason,omitempty"`
 	RequestID  string              `json:"requestId,omitempty"`
 	CreatedAt  time.Time           `json:"createdAt"`
@@ -114,11 +113,15 @@ type capture struct {
 	Detail     string              `json:"detail,omitempty" doc:"Why it is not done, for people."`
 }
 
-func captureOf(c *orders.ChargeOperation) capture {
-	return capture{
-		Number: c.Number, State: c.State, Amount: c.Amount.String(), Final: c.Voided != nil, Lines: linesOf(c), Reason: c.Reason,
-		RequestID: c.RequestID, CreatedAt: c.CreatedAt.UTC(), FinishedAt: utc(c.FinishedAt), Reference: c.Reference, Code: c.Code, Detail: c.Detail,
+func resultOf(c *orders.ChargeOperation) OperationResult {
+	return OperationResult{
+		Lines: linesOf(c), Reason: c.Reason, RequestID: c.RequestID, CreatedAt: c.CreatedAt.UTC(), FinishedAt: utc(c.FinishedAt),
+		Reference: c.Reference, Code: c.Code, Detail: c.Detail,
 	}
+}
+
+func captureOf(c *orders.ChargeOperation) capture {
+	return capture{Number: c.Number, State: c.State, Amount: c.Amount.String(), Final: c.Voided != nil, OperationResult: resultOf(c)}
 }
 
 type steps struct {
@@ -320,11 +323,8 @@ func linesOf(c *orders.ChargeOperation) []events.RefundLine {
 	})
 }
 
-func refundOf(r *orders.ChargeOperation) refund {
-	return refund{
-		Lines: linesOf(r), Refund: r.Number, State: r.State, Amount: r.Amount.String(), Restock: r.Restock, Reason: r.Reason, RequestID: r.RequestID,
-		CreatedAt: r.CreatedAt.UTC(), FinishedAt: utc(r.FinishedAt), Reference: r.Reference, Code: r.Code, Detail: r.Detail,
-	}
+func refundOf(c *orders.ChargeOperation) refund {
+	return refund{Refund: c.Number, State: c.State, Amount: c.Amount.String(), Restock: c.Restock, OperationResult: resultOf(c)}
 }
 
 // numberOf is the number of the charge operation of a kind that a call is about, or 0.

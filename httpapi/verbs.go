@@ -338,8 +338,8 @@ func readOperation[B verbBody](w http.ResponseWriter, r *sent[B], verb orders.Ve
 	return q, err
 }
 
-// operationOf reads a charge operation. The currency of the order limits the digits of its amount, and its lines may have
-// none.
+// operationOf reads a charge operation. The currency of the order limits the digits of its amount, and its lines may
+// have none.
 func (s *server) operationOf(ctx context.Context, given amountInput, of []lineUnits, q *engine.Request) (*engine.ChargeOperation, error) {
 	if given == nil && of == nil {
 		return &engine.ChargeOperation{}, nil

@@ -50,16 +50,14 @@ func (c Cell) Whole() Cell {
 	return Cell{c.Number / 2, max(c.Of/2, 1)}
 }
 
-// Divided is the text of both halves of a cell, such as 0+1/4: a database that has them, and of which a copy will get one.
+// Divided is the text of both halves of a cell, such as 0+1/4: a database that has them, and of which a copy will get
+// one.
 func (c Cell) Divided() string {
 	return fmt.Sprintf("%d+%d/%d", c.Number*2, c.Number*2+1, c.Of*2)
 }
 
 // Has reports whether an order belongs to the cell.
 func (c Cell) Has(orderID string) bool { return c.Of == 1 || Of(orderID, c.Of) == c }
-
-// HasHash is Has for the first byte of the SHA-256 of the id.
-func (c Cell) HasHash(first byte) bool { return OfHash(first, c.Of) == c }
 
 // Of returns the cell of an order among a number of cells: the highest bits of the first byte of the SHA-256 of its id.
 // Twice the number divides each cell into two, and no order moves between others. This never changes: clients and

@@ -16,7 +16,7 @@ func TestOf(t *testing.T) {
 		for of := 1; of <= cell.Most; of *= 2 {
 			c := cell.Cell{Number: first * of / 256, Of: of}
 			assert.Equal(t, cell.Of(id, of), c, id)
-			if !c.Has(id) || !c.HasHash(byte(first)) || of > 1 && (cell.Cell{Number: c.Number ^ 1, Of: of}).Has(id) {
+			if !c.Has(id) || cell.OfHash(byte(first), of) != c || of > 1 && (cell.Cell{Number: c.Number ^ 1, Of: of}).Has(id) {
 				t.Errorf("%q belongs to %s only", id, c)
 			}
 		}

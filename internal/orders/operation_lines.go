@@ -25,16 +25,19 @@ type OperationLine struct {
 // line with its amount for as many of its units as they have, rounded half up: so operations for all units add up to
 // its amount. It returns the code of the refusal if the order does not have the units.
 func OperationLines(o *Order, kind string, asked []LineUnits) (lines []OperationLine, refusal string) {
-	ordered, before := ParseLines(o.Lines), operatedLines(o, kind)
+	ordered, before, tooLarge := ParseLines(o.Lines), operatedLines(o, kind), RefusedRefundTooLarge
+	if kind == OperationCapture {
+		tooLarge = RefusedCaptureTooLarge
+	}
 	for _, units := range asked {
 		if units.Line < 1 || units.Line > len(ordered) {
-			return nil, RefusedRefundTooLarge
+			return nil, tooLarge
 		}
 		line, done := ordered[units.Line-1], &before[units.Line-1]
 		whole := line
 		done.units += int64(units.Quantity)
 		if done.units > int64(whole.Quantity) {
-			return nil, RefusedRefundTooLarge
+			return nil, tooLarge
 		}
 		if units.Restock {
 			done.restocked += int64(units.Quantity)
@@ -82,16 +85,6 @@ func operatedLines(o *Order, kind string) []operatedLine {
 		}
 	}
 	return done
-}
-
-// UnitsLeft is the number of units of each line that no operation of a kind is about.
-func UnitsLeft(o *Order, kind string) []int32 {
-	lines, done := ParseLines(o.Lines), operatedLines(o, kind)
-	left := make([]int32, len(lines))
-	for i := range lines {
-		left[i] = lines[i].Quantity - int32(done[i].units)
-	}
-	return left
 }
 
 // amountOf is the amount of some units of the line, rounded half up to the digits of its amount.

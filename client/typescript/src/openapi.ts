@@ -1294,7 +1294,7 @@ export interface components {
              * @description When it succeeded or failed.
              */
             finishedAt?: string;
-            /** @description What was captured, if the request named lines. Their amounts are what the units cost, even if the capture has another amount. */
+            /** @description What it is about, if the request named lines. Their amounts are what the units cost, even if another amount was requested. */
             lines?: components["schemas"]["RefundLine"][];
             /**
              * Format: int32
@@ -2336,10 +2336,10 @@ export interface components {
              * @description When it succeeded or failed.
              */
             finishedAt?: string;
-            /** @description What was refunded, if the request named lines. Their amounts are what the units cost, even if the refund has another amount. */
+            /** @description What it is about, if the request named lines. Their amounts are what the units cost, even if another amount was requested. */
             lines?: components["schemas"]["RefundLine"][];
             reason?: string;
-            /** @description The provider's name for the refund. */
+            /** @description The provider's name for it. */
             reference?: string;
             /**
              * Format: int32

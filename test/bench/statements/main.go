@@ -317,13 +317,17 @@ func (v *variant) admit(ctx context.Context, size int) ([]int64, error) {
 	}
 	p := db.OrdersAdmitParams{Owner: owner, LeaseSeconds: 10}
 	for range size {
-		v.made++
-		p.OrderIds = append(p.OrderIds, fmt.Sprintf("%016x%016x", uint64(v.made)*0x9E3779B97F4A7C15, v.made))
+		p.OrderIds = append(p.OrderIds, v.nextID())
 		p.Amounts, p.Currencies = append(p.Amounts, "99.99"), append(p.Currencies, "USD")
 		p.Items = append(p.Items, fmt.Sprintf("item %d", rand.IntN(v.items)))
 		p.Quantities, p.Metadata = append(p.Quantities, 1), append(p.Metadata, "")
 	}
 	rows, err := ledger.Admit(ctx, v.query, p)
+	return numbersOf(rows, err, size, func(row db.OrdersAdmitRow) int64 { return row.OrderNo })
+}
+
+// numbersOf are the numbers of the orders that an admission returned, which must be all.
+func numbersOf[R any](rows []R, err error, size int, no func(R) int64) ([]int64, error) {
 	if err == nil && len(rows) != size {
 		err = fmt.Errorf("%d of %d orders admitted", len(rows), size)
 	}
@@ -332,17 +336,22 @@ func (v *variant) admit(ctx context.Context, size int) ([]int64, error) {
 	}
 	nos := make([]int64, size)
 	for i, row := range rows {
-		nos[i] = row.OrderNo
+		nos[i] = no(row)
 	}
 	return nos, nil
+}
+
+// nextID is the id of the next order.
+func (v *variant) nextID() string {
+	v.made++
+	return fmt.Sprintf("%016x%016x", uint64(v.made)*0x9E3779B97F4A7C15, v.made)
 }
 
 // admitRemote is admit for orders whose charges are called for at once.
 func (v *variant) admitRemote(ctx context.Context, size int) ([]int64, error) {
 	p := db.OrdersAdmitWithTermsParams{Owner: owner, LeaseSeconds: 10, Begins: true, Waits: true}
 	for range size {
-		v.made++
-		p.OrderIds = append(p.OrderIds, fmt.Sprintf("%016x%016x", uint64(v.made)*0x9E3779B97F4A7C15, v.made))
+		p.OrderIds = append(p.OrderIds, v.nextID())
 		p.Amounts, p.Currencies = append(p.Amounts, "99.99"), append(p.Currencies, "USD")
 		p.Items = append(p.Items, fmt.Sprintf("item %d", rand.IntN(v.items)))
 		p.Quantities, p.Metadata, p.Policies = append(p.Quantities, 1), append(p.Metadata, ""), append(p.Policies, 1)
@@ -353,17 +362,7 @@ func (v *variant) admitRemote(ctx context.Context, size int) ([]int64, error) {
 		p.ApprovalReasons, p.ApprovalSeconds = append(p.ApprovalReasons, ""), append(p.ApprovalSeconds, 0)
 	}
 	rows, err := v.query.OrdersAdmitWithTerms(ctx, p)
-	if err == nil && len(rows) != size {
-		err = fmt.Errorf("%d of %d orders admitted", len(rows), size)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("admit: %w", err)
-	}
-	nos := make([]int64, size)
-	for i, row := range rows {
-		nos[i] = row.WrittenOrder.OrderNo
-	}
-	return nos, nil
+	return numbersOf(rows, err, size, func(row db.OrdersAdmitWithTermsRow) int64 { return row.WrittenOrder.OrderNo })
 }
 
 // cpu is the processor time of the connection's process so far, in nanoseconds.
