@@ -488,9 +488,9 @@ type ChargeOperationSettleRow struct {
 	WrittenOrder WrittenOrder
 }
 
-// Records what a person has found out about an operation at the provider. not_done: it is sent again, and its key counts
-// as never sent. No row: it is settled, a call is under way, whose answer may differ, or seq has changed since the
-// order was read.
+// Records what a person has found out about an operation at the provider. not_done: it is sent again, and its key
+// counts as never sent. No row: it is settled, a call is under way, whose answer may differ, or seq has changed since
+// the order was read.
 func (q *Queries) ChargeOperationSettle(ctx context.Context, arg ChargeOperationSettleParams) ([]ChargeOperationSettleRow, error) {
 	rows, err := q.db.Query(ctx, chargeOperationSettle,
 		arg.OrderNo,

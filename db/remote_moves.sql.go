@@ -279,8 +279,9 @@ type RemoteFallbackRow struct {
 }
 
 // The charge was certainly refused, with a code after which another route is tried. It begins again on that route as
-// the next generation, with a key that no provider has seen. Before it is sent, the key of the refused charge is voided,
-// as after a redrive. An order that is to stop does not fall back: the request raised seq, and its driver reads it.
+// the next generation, with a key that no provider has seen. Before it is sent, the key of the refused charge is
+// voided, as after a redrive. An order that is to stop does not fall back: the request raised seq, and its driver reads
+// it.
 func (q *Queries) RemoteFallback(ctx context.Context, arg RemoteFallbackParams) ([]RemoteFallbackRow, error) {
 	rows, err := q.db.Query(ctx, remoteFallback,
 		arg.OrderNos,

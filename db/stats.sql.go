@@ -41,8 +41,8 @@ type OpenWorkRow struct {
 
 // Returns the age of an order, or 0 if it does not exist; the number of open late undos; the number of authorizations
 // that are about to end, or should have ended, and of which something is neither captured nor voided; and the number of
-// charge operations that are neither done nor failed, with the age of the oldest one that its provider has not accepted,
-// or 0. A bank may take days for an accepted one.
+// charge operations that are neither done nor failed, with the age of the oldest one that its provider has not
+// accepted, or 0. A bank may take days for an accepted one.
 func (q *Queries) OpenWork(ctx context.Context, arg OpenWorkParams) (OpenWorkRow, error) {
 	row := q.db.QueryRow(ctx, openWork, arg.OrderNo, arg.Most)
 	var i OpenWorkRow

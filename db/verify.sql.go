@@ -216,10 +216,10 @@ type VerifyEffectsRow struct {
 }
 
 // Checks what each status promises about the charge and the reservation of the generation: absent (never done), in
-// effect (done once, as ordered), or undone (undone, or never done). No other generation has anything in effect. A
-// step in doubt is recorded by the move that goes back, so no order goes forward with it. A charge that is captured on
-// confirmation is captured by that, and by nothing else. (VerifyLines checks what the reservation of an order with lines
-// has.)
+// effect (done once, as ordered), or undone (undone, or never done). No other generation has anything in effect. A step
+// in doubt is recorded by the move that goes back, so no order goes forward with it. A charge that is captured on
+// confirmation is captured by that, and by nothing else. (VerifyLines checks what the reservation of an order with
+// lines has.)
 func (q *Queries) VerifyEffects(ctx context.Context, arg VerifyEffectsParams) ([]VerifyEffectsRow, error) {
 	rows, err := q.db.Query(ctx, verifyEffects, arg.Most, arg.First, arg.Last)
 	if err != nil {
@@ -454,8 +454,9 @@ type VerifyMoneyRow struct {
 
 // Returns money by currency, summed on three sides that share no row: charges, refunds, and the orders whose status
 // says that they hold money. A refund commits with the final move, so an order in refunding still holds it. An
-// authorized charge is in effect, but is not money. Requested refunds of a completed order (given) leave its charge
-// in effect, and are not kept; nor is what was voided of an authorization. Sums of nothing have the fraction digits of the charges.
+// authorized charge is in effect, but is not money. Requested refunds of a completed order (given) leave its charge in
+// effect, and are not kept; nor is what was voided of an authorization. Sums of nothing have the fraction digits of the
+// charges.
 func (q *Queries) VerifyMoney(ctx context.Context, arg VerifyMoneyParams) ([]VerifyMoneyRow, error) {
 	rows, err := q.db.Query(ctx, verifyMoney, arg.First, arg.Last)
 	if err != nil {
@@ -869,9 +870,9 @@ type VerifyRefundsRow struct {
 	Faults     []string
 }
 
-// Each charge marked as refunded has its refund, and each undo of a charge its charge. Requested operations
-// belong to a completed order, are numbered without gaps, stay within the charge, what was captured of it and the units,
-// and are in the history. One of a provider was answered done, by the provider or a person.
+// Each charge marked as refunded has its refund, and each undo of a charge its charge. Requested operations belong to a
+// completed order, are numbered without gaps, stay within the charge, what was captured of it and the units, and are in
+// the history. One of a provider was answered done, by the provider or a person.
 func (q *Queries) VerifyRefunds(ctx context.Context, arg VerifyRefundsParams) (VerifyRefundsRow, error) {
 	row := q.db.QueryRow(ctx, verifyRefunds, arg.Most, arg.First, arg.Last)
 	var i VerifyRefundsRow

@@ -38,8 +38,8 @@ type callPools struct {
 	byStep map[poolKey]*callPool
 }
 
-// callPool is the bulkhead of one step of one policy, at a charge with several routes of one route. It limits the orders that wait for a call and, by permits, the
-// calls under way, so a slow provider fills only its own pool.
+// callPool is the bulkhead of one step of one policy, or of one route of its charge. It limits the orders that wait for
+// a call and, by permits, the calls under way, so a slow provider fills only its own pool.
 type callPool struct {
 	e       *remote
 	step    fsm.Step
@@ -113,8 +113,8 @@ func (e *remote) poolOf(o *orders.Order) *callPool {
 	return e.callPool(*o.Policy, p, o.Status.Step(), or(o.Route))
 }
 
-// poolOfCall returns the pool of the next call of an order, which may void a key at another provider. So a provider that
-// hangs delays only its own calls.
+// poolOfCall returns the pool of the next call of an order, which may void a key at another provider. So a provider
+// that hangs delays only its own calls.
 func (e *remote) poolOfCall(r *run) *callPool {
 	if r.preflight != nil && len(r.preflight.voids) > 0 && !r.status().Undoing() {
 		key := &r.preflight.voids[0]

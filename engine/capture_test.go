@@ -27,8 +27,8 @@ func capturesLater(t *testing.T, s *shop, name string) string {
 	}[name]
 }
 
-// operate requests a charge operation, of all that is left where the amount is empty. A final capture is said by an id that
-// begins so.
+// operate requests a charge operation, of all that is left where the amount is empty. A final capture is said by an id
+// that begins so.
 func (s *shop) operate(t *testing.T, verb orders.Verb, id, amount string) (orders.Order, error) {
 	t.Helper()
 	q := engine.Request{Verb: verb, OrderID: s.refunded, Actor: "ann", Reason: "parcel", RequestID: id,
@@ -197,8 +197,8 @@ func TestCaptureFaults(t *testing.T) {
 	}
 }
 
-// A hundred callers ask two replicas at once for captures, voids and refunds: never more is taken than was authorized, nor
-// given back than was captured.
+// A hundred callers ask two replicas at once for captures, voids and refunds: never more is taken than was authorized,
+// nor given back than was captured.
 func TestCapturesOfManyCallers(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"simulator", "stripe"} {

@@ -140,8 +140,8 @@ func (s *shop) compare(t *testing.T) {
 	}
 }
 
-// TestRefunds refunds an order in two parts with every executor: the answer, the books, the history and the provider say so, and
-// nothing more than the charge can be asked for.
+// TestRefunds refunds an order in two parts with every executor: the answer, the books, the history and the provider
+// say so, and nothing more than the charge can be asked for.
 func TestRefunds(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"ledger", "simulator", "http", "stripe", "stripe, captured on confirm"} {
@@ -175,7 +175,8 @@ func TestRefunds(t *testing.T) {
 	}
 }
 
-// What goes wrong with one request for a refund: it is done once, or refused for good and asked for again as another one.
+// What goes wrong with one request for a refund: it is done once, or refused for good and asked for again as another
+// one.
 func TestRefundFaults(t *testing.T) {
 	t.Parallel()
 	for _, executor := range []string{"simulator", "http", "stripe"} {
@@ -221,7 +222,8 @@ func (s *shop) refundsWithFault(t *testing.T, policy, rule, want string) {
 	}
 }
 
-// Twenty callers ask two replicas at once: for different refunds, as many are done as the charge has room for; for the same one, it is done once.
+// Twenty callers ask two replicas at once: for different refunds, as many are done as the charge has room for; for the
+// same one, it is done once.
 func TestRefundsOfManyCallers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ same, executor, want, given string }{
@@ -291,7 +293,8 @@ func TestRestock(t *testing.T) {
 	elsewhere.refundRefused(t, orders.RefusedRestockTooLarge, "1", 1)
 }
 
-// Who chooses the request ids of stock changes does not keep units from coming back, nor does what came back stand in his way.
+// Who chooses the request ids of stock changes does not keep units from coming back, nor does what came back stand in
+// his way.
 func TestRestockAndRequestIDs(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, 1, quick)
@@ -337,7 +340,8 @@ func (s *shop) openRefunds(t *testing.T, want int64) {
 	}
 }
 
-// A provider without look-ups that never answers: nothing is sent once it may have forgotten the key, and a person settles it.
+// A provider without look-ups that never answers: nothing is sent once it may have forgotten the key, and a person
+// settles it.
 func TestRefundIsSettledByAPerson(t *testing.T) {
 	t.Parallel()
 	for outcome, want := range map[string]string{engine.SettledDone: "1 done", engine.SettledRefused: "1 failed", engine.SettledNotDone: "1 done"} {
@@ -410,7 +414,8 @@ func TestRefundThatStripePaysLater(t *testing.T) {
 	s.compare(t)
 }
 
-// An order is refunded under the policy that it goes by, which may have the refundUrl that the one that charged it lacks.
+// An order is refunded under the policy that it goes by, which may have the refundUrl that the one that charged it
+// lacks.
 func TestRefundGoesByThePolicyOfTheOrder(t *testing.T) {
 	t.Parallel()
 	const charge = "charge: {executor: http, url: SIM/charge, undoUrl: SIM/charge/undo"
@@ -427,8 +432,8 @@ func TestRefundGoesByThePolicyOfTheOrder(t *testing.T) {
 	s.given(t, "1 of 99.99")
 }
 
-// Of a refund that is done, nobody but its provider tells that the bank has returned it. Pawl asks until it has an answer, and
-// takes no event of an order whose policy this process can't run.
+// Of a refund that is done, nobody but its provider tells that the bank has returned it. Pawl asks until it has an
+// answer, and takes no event of an order whose policy this process can't run.
 func TestRefundThatIsReturnedIsHeardOf(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, 1, quick)
@@ -468,8 +473,8 @@ func refundEvent(t *testing.T, s *shop) (payload []byte, header string) {
 	return payload, webhook.GenerateTestSignedPayload(&webhook.UnsignedPayload{Payload: payload, Secret: "whsec_of_stripes_hook", Timestamp: time.Now()}).Header
 }
 
-// A statement of a refund, or its answer, is lost: whoever asks again with the same id is told what came of it, the money
-// is back once, and so are the units.
+// A statement of a refund, or its answer, is lost: whoever asks again with the same id is told what came of it, the
+// money is back once, and so are the units.
 func TestRefundsWithoutTheirAnswer(t *testing.T) {
 	t.Parallel()
 	for charge, statements := range map[string][]string{
@@ -537,8 +542,9 @@ func (s *behind) refundUntilDone(t *testing.T) {
 	})
 }
 
-// A request is still on its way when the look-up says that the key was not seen, and those that follow are turned away. The first one
-// arrives; a day later the provider has forgotten the key. To send it again would give the money back twice.
+// A request is still on its way when the look-up says that the key was not seen, and those that follow are turned away.
+// The first one arrives; a day later the provider has forgotten the key. To send it again would give the money back
+// twice.
 func TestRefundNotSeenIsStillInDoubt(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, 1, quick)

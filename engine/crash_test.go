@@ -261,10 +261,10 @@ func times(usual, thoroughly int) int {
 	return usual
 }
 
-// TestLostConnections loses every statement of every journey in turn, each in five ways, until a journey passes without a
-// loss. A router that answers instead, with a code that says nothing about the statement, is no more than a loss: no order
-// waits for a person. Where its reply is lost, the two statements after it are lost as well; with PAWL_FAULT_ROUNDS also where it is lost
-// in another way that takes no time, and in journeys that are part of another.
+// TestLostConnections loses every statement of every journey in turn, each in five ways, until a journey passes without
+// a loss. A router that answers instead, with a code that says nothing about the statement, is no more than a loss: no
+// order waits for a person. Where its reply is lost, the two statements after it are lost as well; with
+// PAWL_FAULT_ROUNDS also where it is lost in another way that takes no time, and in journeys that are part of another.
 func TestLostConnections(t *testing.T) {
 	t.Parallel()
 	for _, f := range []fate{loseRequest, loseReply, loseClient, dbtest.HushRequest, dbtest.HushReply, dbtest.RouteRequest, dbtest.RouteReply} {

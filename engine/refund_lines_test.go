@@ -114,7 +114,8 @@ func TestUnitsOfAFailedRefund(t *testing.T) {
 	s.verifies(t)
 }
 
-// TestManyRefundALine has a hundred callers refund one of twenty units at the same time, at two replicas: twenty get it.
+// TestManyRefundALine has a hundred callers refund one of twenty units at the same time, at two replicas: twenty get
+// it.
 func TestManyRefundALine(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -16,8 +16,8 @@ const (
 	longestSidePause = time.Hour        // longest pause that an answer can request
 )
 
-// sideCalls makes one kind of calls that move no order: undos of late effects, or charge operations. Due calls are claimed by
-// their rows, like orders, and retried until there is an answer or a person settles them.
+// sideCalls makes one kind of calls that move no order: undos of late effects, or charge operations. Due calls are
+// claimed by their rows, like orders, and retried until there is an answer or a person settles them.
 type sideCalls struct {
 	*core
 	claimDue func(most int32) (calls []func()) // claims due calls

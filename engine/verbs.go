@@ -41,8 +41,8 @@ type Request struct {
 	Dispute         *Dispute         // with the verb of Dispute.Verb
 }
 
-// Settled is the result of a step, of a charge operation, or of the undo of a late effect, as recorded by a person. Without
-// Generation and ChargeOperation, it is the result of the step that the order is at.
+// Settled is the result of a step, of a charge operation, or of the undo of a late effect, as recorded by a person.
+// Without Generation and ChargeOperation, it is the result of the step that the order is at.
 type Settled struct {
 	Step            fsm.Step
 	Generation      *int32 // the generation of the late effect

@@ -229,8 +229,8 @@ func TestRefundsStayWithinTheOrder(t *testing.T) {
 	c.refused("23514 charge_operation_state", `UPDATE charge_operations SET state = 'undone'`)
 }
 
-// TestRefundsStayWithinTheLines: no more units of a line are refunded or put back than were ordered, and all of them for
-// its amount.
+// TestRefundsStayWithinTheLines: no more units of a line are refunded or put back than were ordered, and all of them
+// for its amount.
 func TestRefundsStayWithinTheLines(t *testing.T) {
 	t.Parallel()
 	c := connect(t, dbtest.New(t))

@@ -115,9 +115,9 @@ func (e *InUse) Error() string {
 // ErrNotDivided is the error of Adopt with a cell that is no half of the database.
 var ErrNotDivided = errors.New("the database is not being divided into this cell and another one: see pawl divide")
 
-// Divide prepares the database to become two cells: while it is divided, and a standby of it is promoted, services only read
-// both. Adopt then makes each of them one half. It needs the rights of the owner, and to end the connections of services
-// (pg_signal_backend). Errors: ErrNotOwner, *InUse.
+// Divide prepares the database to become two cells: while it is divided, and a standby of it is promoted, services only
+// read both. Adopt then makes each of them one half. It needs the rights of the owner, and to end the connections of
+// services (pg_signal_backend). Errors: ErrNotOwner, *InUse.
 func Divide(ctx context.Context, url, actor string) (halves [2]cell.Cell, err error) {
 	err = asOwner(ctx, url, "divide", func(tx pgx.Tx) error {
 		query := db.New(tx)

@@ -342,7 +342,8 @@ func TestSettleOnce(t *testing.T) {
 	}
 }
 
-// TestDivide: a database and its copy become two cells. Each order goes on in one of them, and no unit of stock is in both.
+// TestDivide: a database and its copy become two cells. Each order goes on in one of them, and no unit of stock is in
+// both.
 func TestDivide(t *testing.T) {
 	t.Parallel()
 	lower := dbtest.New(t)

@@ -113,9 +113,9 @@ SELECT k.order_no, k.seq, k.status, k.status, k.fence, k.kind || '_' || k.operat
 FROM touched AS k;
 
 -- name: ChargeOperationSettle :many
--- Records what a person has found out about an operation at the provider. not_done: it is sent again, and its key counts
--- as never sent. No row: it is settled, a call is under way, whose answer may differ, or seq has changed since the
--- order was read.
+-- Records what a person has found out about an operation at the provider. not_done: it is sent again, and its key
+-- counts as never sent. No row: it is settled, a call is under way, whose answer may differ, or seq has changed since
+-- the order was read.
 WITH open AS MATERIALIZED (
   SELECT f.order_no, f.generation, f.number, f.kind, f.request_id FROM pawl.charge_operations AS f
   WHERE f.order_no = @order_no AND f.number = @number AND f.state IN ('pending', 'in_doubt', 'accepted')

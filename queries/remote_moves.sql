@@ -193,8 +193,9 @@ RETURNING order_no, seq, to_status, at;
 
 -- name: RemoteFallback :many
 -- The charge was certainly refused, with a code after which another route is tried. It begins again on that route as
--- the next generation, with a key that no provider has seen. Before it is sent, the key of the refused charge is voided,
--- as after a redrive. An order that is to stop does not fall back: the request raised seq, and its driver reads it.
+-- the next generation, with a key that no provider has seen. Before it is sent, the key of the refused charge is
+-- voided, as after a redrive. An order that is to stop does not fall back: the request raised seq, and its driver reads
+-- it.
 WITH answers AS MATERIALIZED (
   SELECT x.order_no, x.code, x.detail
   FROM ROWS FROM (unnest(@order_nos::bigint[]), unnest(@codes::text[]), unnest(@details::text[])) AS x(order_no, code, detail)

@@ -19,8 +19,8 @@ FROM unnest(ARRAY['retry', 'callback', 'scheduled', 'queued', 'approval', 'pause
 -- name: OpenWork :one
 -- Returns the age of an order, or 0 if it does not exist; the number of open late undos; the number of authorizations
 -- that are about to end, or should have ended, and of which something is neither captured nor voided; and the number of
--- charge operations that are neither done nor failed, with the age of the oldest one that its provider has not accepted,
--- or 0. A bank may take days for an accepted one.
+-- charge operations that are neither done nor failed, with the age of the oldest one that its provider has not
+-- accepted, or 0. A bank may take days for an accepted one.
 SELECT
   coalesce((SELECT extract(epoch FROM now() - o.created_at) FROM pawl.orders AS o WHERE o.order_no = @order_no), 0)::float8 AS oldest_order,
   (SELECT count(*) FROM (SELECT 1 FROM pawl.late_undos AS u WHERE u.finished_at IS NULL LIMIT @most) AS late) AS late_undos,

@@ -43,10 +43,10 @@ SELECT n.order_no::bigint AS order_no FROM (
 
 -- name: VerifyEffects :many
 -- Checks what each status promises about the charge and the reservation of the generation: absent (never done), in
--- effect (done once, as ordered), or undone (undone, or never done). No other generation has anything in effect. A
--- step in doubt is recorded by the move that goes back, so no order goes forward with it. A charge that is captured on
--- confirmation is captured by that, and by nothing else. (VerifyLines checks what the reservation of an order with lines
--- has.)
+-- effect (done once, as ordered), or undone (undone, or never done). No other generation has anything in effect. A step
+-- in doubt is recorded by the move that goes back, so no order goes forward with it. A charge that is captured on
+-- confirmation is captured by that, and by nothing else. (VerifyLines checks what the reservation of an order with
+-- lines has.)
 WITH promised AS (
   SELECT 'pending' AS status, 'none' AS charge, 'none' AS reservation
   UNION ALL SELECT 'charging', 'none', 'none'
@@ -110,9 +110,9 @@ SELECT j.status, count(*) AS checked, count(j.fault) AS violations,
 FROM judged AS j GROUP BY j.status;
 
 -- name: VerifyRefunds :one
--- Each charge marked as refunded has its refund, and each undo of a charge its charge. Requested operations
--- belong to a completed order, are numbered without gaps, stay within the charge, what was captured of it and the units,
--- and are in the history. One of a provider was answered done, by the provider or a person.
+-- Each charge marked as refunded has its refund, and each undo of a charge its charge. Requested operations belong to a
+-- completed order, are numbered without gaps, stay within the charge, what was captured of it and the units, and are in
+-- the history. One of a provider was answered done, by the provider or a person.
 WITH matched AS (
   SELECT coalesce(c.order_no, f.order_no) AS order_no,
     CASE WHEN f.order_no IS NULL THEN 'generation ' || c.generation || ': charge refunded without a refund'
@@ -331,8 +331,9 @@ FROM judged AS j;
 -- name: VerifyMoney :many
 -- Returns money by currency, summed on three sides that share no row: charges, refunds, and the orders whose status
 -- says that they hold money. A refund commits with the final move, so an order in refunding still holds it. An
--- authorized charge is in effect, but is not money. Requested refunds of a completed order (given) leave its charge
--- in effect, and are not kept; nor is what was voided of an authorization. Sums of nothing have the fraction digits of the charges.
+-- authorized charge is in effect, but is not money. Requested refunds of a completed order (given) leave its charge in
+-- effect, and are not kept; nor is what was voided of an authorization. Sums of nothing have the fraction digits of the
+-- charges.
 WITH entries AS (
   SELECT c.currency, 1 AS charges, c.amount AS charged, 0 AS refunded, 0 AS given, 0 AS voided, 0 AS held,
     CASE WHEN c.refunded_at IS NULL THEN c.amount ELSE 0 END AS standing,

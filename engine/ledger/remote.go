@@ -17,7 +17,8 @@ type Results struct {
 	Step     fsm.Step
 	Executor string // empty: the ledger did the step
 	Capture  string // set for a charge that only authorizes
-	// CaptureWithin is how long an authorization lasts whose captures are requested, and CaptureDue when to warn of its end.
+	// CaptureWithin is how long an authorization lasts whose captures are requested, and CaptureDue when to warn of its
+	// end.
 	CaptureWithin, CaptureDue time.Duration
 
 	Sells    bool             // the ledger made the reservation, and confirming sells it

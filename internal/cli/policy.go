@@ -163,7 +163,8 @@ func policyRow(p *listedPolicy) []any {
 	return row
 }
 
-// executors returns the executor of each step, and of a charge with routes each with its executor; nil: this release can't run the policy.
+// executors returns the executor of each step, and of a charge with routes each with its executor; nil: this release
+// can't run the policy.
 func executors(p *policy.Policy) map[string]string {
 	if p == nil {
 		return nil

@@ -176,8 +176,8 @@ func printTotals(out io.Writer, report books.Report) {
 	fmt.Fprintf(out, "\n%d checks in %.1f s of %s\n", len(report.Checks), report.Seconds, report.Database)
 }
 
-// providerAt returns the provider with books at some addresses, each for all steps, one of them (STEP=URL), or one route
-// of the charge (charge/ROUTE=URL); nil without addresses.
+// providerAt returns the provider with books at some addresses, each for all steps, one of them (STEP=URL), or one
+// route of the charge (charge/ROUTE=URL); nil without addresses.
 func providerAt(ctx context.Context, query *db.Queries, addresses []string) (*books.Provider, error) {
 	if len(addresses) == 0 {
 		return nil, nil

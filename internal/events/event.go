@@ -83,7 +83,8 @@ type RefundLine struct {
 // are escaped. Names have limits of their own.
 const textMost = 700
 
-// linesMost is the maximum length of the lines in an event, in bytes. Longer ones are left out, those of the order first.
+// linesMost is the maximum length of the lines in an event, in bytes. Longer ones are left out, those of the order
+// first.
 const linesMost = 4 << 10
 
 func eventOf(row *db.EventsOfBatchRow) Event {

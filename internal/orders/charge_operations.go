@@ -10,8 +10,8 @@ import (
 	"pawl/fsm"
 )
 
-// ChargeOperation is what was requested to be done to the charge of a completed order: a refund, or a capture or void of
-// a charge that only authorized.
+// ChargeOperation is what was requested to be done to the charge of a completed order: a refund, or a capture or void
+// of a charge that only authorized.
 type ChargeOperation struct {
 	Number     int32            `json:"number"` // 1 for the first of the order, over all kinds
 	Kind       string           `json:"kind"`   // one of those below
@@ -51,8 +51,8 @@ func (c *ChargeOperation) Settled() bool {
 	return c.State == OperationDone || c.State == OperationFailed
 }
 
-// ChargeOperations returns the requested operations of these kinds, or of all without any, oldest first. Orders returned
-// by statements that write have none.
+// ChargeOperations returns the requested operations of these kinds, or of all without any, oldest first. Orders
+// returned by statements that write have none.
 func ChargeOperations(o *Order, kinds ...string) []ChargeOperation {
 	var operations []ChargeOperation
 	if o.ChargeOperationList != nil {

@@ -45,8 +45,8 @@ type RequestTotal struct {
 	Amount   decimal.Decimal
 }
 
-// stateOf follows from the verb, the order and the state of its charge operation. An order that was to be canceled, rejected or
-// paused is done when it is.
+// stateOf follows from the verb, the order and the state of its charge operation. An order that was to be canceled,
+// rejected or paused is done when it is.
 func (v Verb) stateOf(status fsm.State, hold *string, refund string) RequestState {
 	stops := v == Cancel || v == Reject
 	switch {

@@ -123,8 +123,8 @@ func testKey(key string) bool {
 	return strings.HasPrefix(key, "sk_test_") || strings.HasPrefix(key, "rk_test_")
 }
 
-// Usable returns nil if the step of a place can be called now: its secrets can be read, and its addresses may be called. Names are
-// resolved only when they are dialed. If it returns an error, the step must not be called.
+// Usable returns nil if the step of a place can be called now: its secrets can be read, and its addresses may be
+// called. Names are resolved only when they are dialed. If it returns an error, the step must not be called.
 func (b Bounds) Usable(p *Policy, at Place) error {
 	how := p.Step(at.Step, at.Route)
 	_, err := b.ReadKey(how)

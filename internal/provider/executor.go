@@ -41,8 +41,8 @@ type Executor interface {
 	// effect remains, and a late Do with that key must fail. It is never called for confirm. If there is a Reference,
 	// it identifies the effect, even if the key was forgotten.
 	Undo(ctx context.Context, c *Call) Result
-	// Operate does the charge operation of the call, once for each OperationID: it refunds a part of a charge, captures a
-	// part of an authorization, or voids the rest of it. Done has the provider's reference of the operation; Waiting
+	// Operate does the charge operation of the call, once for each OperationID: it refunds a part of a charge, captures
+	// a part of an authorization, or voids the rest of it. Done has the provider's reference of the operation; Waiting
 	// means that it is accepted and not done yet. It is called only for charge.
 	Operate(ctx context.Context, c *Call) Result
 }
@@ -184,11 +184,11 @@ func InDoubt(r Result) Result {
 	return r
 }
 
-// Body is the JSON body of Do, Undo or a charge operation for an endpoint. It has the same bytes in every call, from every replica
-// and version of this program, because providers compare it with the one they have for the key and reject a different
-// one. So it contains nothing that changes between calls, the amount is written as it is stored, metadata has one
-// order, and no library decides how characters are escaped. It returns an error if the metadata is not an object of
-// strings.
+// Body is the JSON body of Do, Undo or a charge operation for an endpoint. It has the same bytes in every call, from
+// every replica and version of this program, because providers compare it with the one they have for the key and reject
+// a different one. So it contains nothing that changes between calls, the amount is written as it is stored, metadata
+// has one order, and no library decides how characters are escaped. It returns an error if the metadata is not an
+// object of strings.
 func (c *Call) Body(op Operation) ([]byte, error) {
 	b := make([]byte, 0, 512)
 	b = appendMember(append(b, '{'), "orderId", c.OrderID)
@@ -305,8 +305,8 @@ func appendString(b []byte, s string) []byte {
 
 // Key is the idempotency key of an operation of this call: `pawl-` and 52 characters of lower-case base32, the SHA-256
 // of what identifies the operation. It is the same on every call, and differs between installations, orders, steps,
-// generations, operations and the ids of charge operations. An order ID would be no key: providers take 255 ASCII characters, and HTTP drops
-// blanks around the value of a header.
+// generations, operations and the ids of charge operations. An order ID would be no key: providers take 255 ASCII
+// characters, and HTTP drops blanks around the value of a header.
 func (c *Call) Key(op Operation) string {
 	b := make([]byte, 0, 256)
 	b = appendField(b, c.Installation[:])

@@ -316,7 +316,8 @@ type total struct {
 	scale         int // the most decimals of any amount
 }
 
-// add adds a charge or refund. Each effect took the amount, or what was captured of it; all that is not live was returned.
+// add adds a charge or refund. Each effect took the amount, or what was captured of it; all that is not live was
+// returned.
 func (t *total) add(e *entry) {
 	amount, ok := new(big.Rat).SetString(e.Amount)
 	if !ok {

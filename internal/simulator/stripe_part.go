@@ -24,8 +24,8 @@ func (i *intent) taken() int64 {
 	return i.Amount
 }
 
-// capturePart captures a part of an authorization: https://docs.stripe.com/payments/multicapture. Unless it is the final
-// one, more captures may follow, if the card allows it.
+// capturePart captures a part of an authorization: https://docs.stripe.com/payments/multicapture. Unless it is the
+// final one, more captures may follow, if the card allows it.
 func (s *Simulator) capturePart(q *stripeRequest, i *intent) verdict {
 	final := q.form.Get("final_capture") != "false"
 	var fault *stripeFault

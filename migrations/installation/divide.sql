@@ -1,7 +1,8 @@
--- Keeps one half of the orders that this database and a copy of it have: the cell that the installation has now. Orders of the
--- other half that have not ended are held here for good, under a raised fence, so that no replica drives them. They get no
--- row of history, because their next one is in the other cell, with the same seq. Their charge operations, late undos and
--- questions about authorizations are not sent from here. One half of the free units of each tracked item stays.
+-- Keeps one half of the orders that this database and a copy of it have: the cell that the installation has now. Orders
+-- of the other half that have not ended are held here for good, under a raised fence, so that no replica drives them.
+-- They get no row of history, because their next one is in the other cell, with the same seq. Their charge operations,
+-- late undos and questions about authorizations are not sent from here. One half of the free units of each tracked item
+-- stays.
 DO $$
 DECLARE
   of integer;

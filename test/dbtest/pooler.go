@@ -29,8 +29,8 @@ auth_type = any
 `
 
 // Pooler starts PgBouncer in front of a database, in the mode transaction with fewer connections than its clients have,
-// and in the mode session with enough. It returns the URL behind it, and ends with the test. Where there is no PgBouncer
-// the test is skipped.
+// and in the mode session with enough. It returns the URL behind it, and ends with the test. Where there is no
+// PgBouncer the test is skipped.
 func Pooler(t testing.TB, databaseURL, mode string) string {
 	t.Helper()
 	binary, err := exec.LookPath("pgbouncer")

@@ -12,8 +12,8 @@ import (
 )
 
 // TestScarceBaskets has many callers fill baskets with 1 to 8 of 20 scarce items, in any order, at two replicas, while
-// replicas are killed, and PostgreSQL ends connections. Nothing comes back, so a refused basket must want more of an item
-// than is left in the end: otherwise it was refused although it fitted.
+// replicas are killed, and PostgreSQL ends connections. Nothing comes back, so a refused basket must want more of an
+// item than is left in the end: otherwise it was refused although it fitted.
 func TestScarceBaskets(t *testing.T) {
 	build(t)
 	t.Parallel()

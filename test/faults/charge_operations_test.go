@@ -71,9 +71,9 @@ var operationMoments = []struct {
 	{"ChargeOperationBegin", true}, {"ChargeOperationFinish", false}, {"ChargeOperationFinish", true},
 }
 
-// TestKilledInAChargeOperation ends the program at every statement of a refund, a capture and a void, and in its call. The
-// caller asks again under the same request id, as callers do who were not answered: another replica has done it, or does
-// it, once. The statements are the same for all kinds: a usual run comes to each moment once.
+// TestKilledInAChargeOperation ends the program at every statement of a refund, a capture and a void, and in its call.
+// The caller asks again under the same request id, as callers do who were not answered: another replica has done it, or
+// does it, once. The statements are the same for all kinds: a usual run comes to each moment once.
 func TestKilledInAChargeOperation(t *testing.T) {
 	build(t)
 	t.Parallel()
@@ -192,7 +192,8 @@ func (s *shop) proveOperations() {
 	s.prove()
 }
 
-// operatedAt is what the provider has captured, voided and refunded of an order. No request is done twice, under any key.
+// operatedAt is what the provider has captured, voided and refunded of an order. No request is done twice, under any
+// key.
 func (s *shop) operatedAt(id string) string {
 	s.t.Helper()
 	var captured, voided, refunded decimal.Decimal

@@ -21,17 +21,17 @@ import (
 // apart is set in the environment of the test that runs in namespaces of its own.
 const apart = "PAWL_FAULT_APART"
 
-// resumeLimit is how long after the new leader can commit callers have answers again. A URL with all hosts may first lead
-// to one that hangs: for the five seconds of a connection, and the pauses between two attempts.
+// resumeLimit is how long after the new leader can commit callers have answers again. A URL with all hosts may first
+// lead to one that hangs: for the five seconds of a connection, and the pauses between two attempts.
 const (
 	resumeLimit = time.Second
 	hangLimit   = 7 * time.Second
 )
 
-// TestManagedFailover runs the cluster of docs/operations/failover.md, with the files that the page shows, and takes its
-// leader away: it loses power, stops until its watchdog resets it, sleeps as a virtual machine does and continues later,
-// and is cut off. Callers go on at two replicas: one has a URL with all hosts, the other HAProxy. What they were told is
-// true, the feed and the webhooks have each event, and the books are right.
+// TestManagedFailover runs the cluster of docs/operations/failover.md, with the files that the page shows, and takes
+// its leader away: it loses power, stops until its watchdog resets it, sleeps as a virtual machine does and continues
+// later, and is cut off. Callers go on at two replicas: one has a URL with all hosts, the other HAProxy. What they were
+// told is true, the feed and the webhooks have each event, and the books are right.
 func TestManagedFailover(t *testing.T) { //nolint:paralleltest // it measures how long callers wait
 	if !repeated() {
 		t.Skip("takes minutes: it runs with PAWL_FAULT_ROUNDS")
@@ -84,8 +84,8 @@ func missingForMachines() string {
 	return ""
 }
 
-// runApart runs the test again in its own network, with its own processes: at the end, nothing is left. The shell is the
-// first process, so it buries those whose parents have ended.
+// runApart runs the test again in its own network, with its own processes: at the end, nothing is left. The shell is
+// the first process, so it buries those whose parents have ended.
 func runApart(t *testing.T) {
 	t.Helper()
 	cmd := exec.Command("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", `"$@"; exit $?`, "sh",
@@ -180,8 +180,8 @@ func (c *cluster) other(than *machine) *machine {
 	return nil
 }
 
-// suffers has something befall the leader, and undoes it when another machine leads. The limit is for the callers of the
-// replica with all hosts.
+// suffers has something befall the leader, and undoes it when another machine leads. The limit is for the callers of
+// the replica with all hosts.
 func (c *cluster) suffers(what string, limit time.Duration, befall func(*machine) (undo func())) {
 	c.t.Helper()
 	old := c.other(nil)

@@ -131,8 +131,8 @@ func (m *machine) kill() {
 	m.dog.disarm()
 }
 
-// stop stops the machine, until goOn is called. Its watchdog goes on, unless it is stopped as well, as when a hypervisor
-// pauses a virtual machine.
+// stop stops the machine, until goOn is called. Its watchdog goes on, unless it is stopped as well, as when a
+// hypervisor pauses a virtual machine.
 func (m *machine) stop() (goOn func()) {
 	m.t.Helper()
 	var stopped []int
@@ -181,8 +181,8 @@ func (m *machine) log(name string) string {
 	return string(text[max(0, len(text)-3000):])
 }
 
-// watchdog does to a machine what /dev/watchdog does: without a sign of life it resets the machine. Patroni tells it by a
-// pipe what it would tell the device: its driver "testing" is for this.
+// watchdog does to a machine what /dev/watchdog does: without a sign of life it resets the machine. Patroni tells it by
+// a pipe what it would tell the device: its driver "testing" is for this.
 type watchdog struct {
 	machine *machine
 	pipe    string

@@ -17,9 +17,9 @@ import (
 	"pawl/test/assert"
 )
 
-// TestTwoProviders charges orders by two routes whose providers refuse, lose answers and call back late and twice, while
-// replicas end, people stop orders, and start failed ones again. No order ever has two live charges, over the books of
-// both; in the end a completed one has one, at the provider of its route, and the others have none.
+// TestTwoProviders charges orders by two routes whose providers refuse, lose answers and call back late and twice,
+// while replicas end, people stop orders, and start failed ones again. No order ever has two live charges, over the
+// books of both; in the end a completed one has one, at the provider of its route, and the others have none.
 func TestTwoProviders(t *testing.T) {
 	build(t)
 	t.Parallel()

@@ -49,8 +49,8 @@ func noIntent() provider.Result {
 	return provider.Unsent("reference_missing", errors.New("the order has no reference of its charge"))
 }
 
-// capturePart captures a part of an intent, always under its own key: an intent can have several captures, if the account
-// has multicapture. Otherwise Stripe refuses every capture but a final one.
+// capturePart captures a part of an intent, always under its own key: an intent can have several captures, if the
+// account has multicapture. Otherwise Stripe refuses every capture but a final one.
 func (s *charge) capturePart(ctx context.Context, c *provider.Call) provider.Result {
 	units, ok := minorUnits(c.Amount, c.Currency)
 	if !ok {
