@@ -88,7 +88,7 @@ func (q *Request) aboutCharge() bool {
 
 // judgeChargeOperation judges a request that asks for a charge operation or settles one. The order does not change.
 func (e *Engine) judgeChargeOperation(o *orders.Order, q *Request) (*change, error) {
-	code := ""
+	var code string
 	switch {
 	case q.ChargeOperation == nil:
 		code = q.settlingRefusal(o)
