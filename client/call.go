@@ -17,27 +17,33 @@ import (
 	"time"
 )
 
-// request is made by the method of an operation: body is nil or a struct for JSON, and params is nil or a pointer,
-// which may be nil, to a struct whose tags say where each field goes.
+// request is made by the method of an operation: body is nil or a struct for JSON, and params is nil or the empty
+// struct of its parameters, whose tags say where each field goes.
 type request struct {
 	method, path string
 	params, body any
 }
 
-// CallOption changes one call.
-type CallOption func(*exchange)
+// CallOption changes one call. It is WithResponse, or the parameters of the operation in the query and the headers: the
+// struct with the name of the operation and Params, such as RefundOrderParams. Another operation rejects them.
+type CallOption interface{ apply(e *exchange) }
+
+type callOption func(*exchange)
+
+func (o callOption) apply(e *exchange) { o(e) }
 
 // WithResponse copies the status and headers of the answer, such as the ETag. The body is closed.
 func WithResponse(into *http.Response) CallOption {
-	return func(e *exchange) { e.response = into }
+	return callOption(func(e *exchange) { e.response = into })
 }
 
-func retryForever(e *exchange) { e.retryFor = forever }
+var retryForever callOption = func(e *exchange) { e.retryFor = forever }
 
 // exchange is one call with all of its attempts.
 type exchange struct {
 	method, url string
 	header      http.Header
+	params      any // nil: the operation has none
 	body        []byte
 	retryFor    time.Duration
 	response    *http.Response
@@ -58,24 +64,28 @@ func call[T any](ctx context.Context, c *Client, r request, options []CallOption
 
 // do sends a request until there is an answer, and decodes it into out.
 func (c *Client) do(ctx context.Context, r request, out any, options []CallOption) error {
-	e, err := c.prepare(r)
+	e, err := c.prepare(r, options)
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", r.method, r.path, err)
-	}
-	for _, option := range options {
-		option(e)
 	}
 	return e.repeat(ctx, func() error { return c.attempt(ctx, e, out) })
 }
 
 // prepare builds the part that all attempts of a call share. If the operation takes an Idempotency-Key, and neither the
 // caller nor the body identifies the request, it makes one: attempts with different keys could be done twice.
-func (c *Client) prepare(r request) (*exchange, error) {
+func (c *Client) prepare(r request, options []CallOption) (*exchange, error) {
 	e := &exchange{
-		method: r.method, header: http.Header{"Accept": {"application/json"}}, retryFor: c.retryFor, response: new(http.Response),
+		method: r.method, header: http.Header{"Accept": {"application/json"}}, params: r.params, retryFor: c.retryFor,
+		response: new(http.Response),
+	}
+	for _, option := range options {
+		option.apply(e)
+	}
+	if reflect.TypeOf(e.params) != reflect.TypeOf(r.params) {
+		return nil, fmt.Errorf("%T are the parameters of another operation", e.params)
 	}
 	query := url.Values{}
-	takesKey := e.addParams(r.params, query)
+	takesKey := e.addParams(query)
 	e.url = c.base + r.path
 	if len(query) > 0 {
 		e.url += "?" + query.Encode()
@@ -116,22 +126,21 @@ func hasOwnID(body any) bool {
 }
 
 // addParams adds the given parameters, and reports whether the operation takes an Idempotency-Key.
-func (e *exchange) addParams(params any, query url.Values) (takesKey bool) {
-	if params == nil {
+func (e *exchange) addParams(query url.Values) (takesKey bool) {
+	if e.params == nil {
 		return false
 	}
-	pointer := reflect.ValueOf(params)
-	kind := pointer.Type().Elem()
-	for i := range kind.NumField() {
-		tag := kind.Field(i).Tag
+	params := reflect.ValueOf(e.params)
+	for i := range params.NumField() {
+		tag := params.Type().Field(i).Tag
 		name, _, _ := strings.Cut(tag.Get("json"), ",")
 		takesKey = takesKey || name == keyHeader
 		switch {
-		case pointer.IsNil() || pointer.Elem().Field(i).IsZero():
+		case params.Field(i).IsZero():
 		case tag.Get("form") != "": // only parameters of the query have this tag
-			query.Set(name, paramText(pointer.Elem().Field(i)))
+			query.Set(name, paramText(params.Field(i)))
 		default:
-			e.header.Set(name, paramText(pointer.Elem().Field(i)))
+			e.header.Set(name, paramText(params.Field(i)))
 		}
 	}
 	return takesKey

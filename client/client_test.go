@@ -57,7 +57,7 @@ func TestWhatIsTriedAgain(t *testing.T) {
 				}
 				fmt.Fprint(w, `{"orderId":"a"}`)
 			})
-			_, err := c.GetOrder(t.Context(), "a", nil)
+			_, err := c.GetOrder(t.Context(), "a")
 			var problem *Problem
 			if again && (err != nil || tries.Load() != 2) || !again && (!errors.As(err, &problem) || problem.Status != int64(status) || tries.Load() != 1) {
 				t.Errorf("%d tries, and then %v", tries.Load(), err)
@@ -97,31 +97,31 @@ func TestWhatIsSent(t *testing.T) {
 		key  string // "-": one that was made
 	}{
 		"a list": {func(ctx context.Context) error {
-			_, err := c.ListOrders(ctx, &ListOrdersParams{Status: []Status{StatusFailed, StatusCanceled}, CreatedTo: at, Limit: 3})
+			_, err := c.ListOrders(ctx, ListOrdersParams{Status: []Status{StatusFailed, StatusCanceled}, CreatedTo: at, Limit: 3})
 			return err
 		}, "/shop/api/orders?createdTo=2026-11-22T01%3A02%3A03.000004Z&limit=3&status=failed%2Ccanceled", ""},
 		"an order": {func(ctx context.Context) error {
-			_, err := c.ProcessOrder(ctx, nil, ProcessBody{OrderID: "a", Amount: "1", Item: "b"})
+			_, err := c.ProcessOrder(ctx, ProcessBody{OrderID: "a", Amount: "1", Item: "b"})
 			return err
 		}, "/shop/api/orders/process", ""},
 		"an order with a key": {func(ctx context.Context) error {
-			_, err := c.ProcessOrder(ctx, &ProcessOrderParams{IdempotencyKey: "mine"}, ProcessBody{OrderID: "a", Amount: "1", Item: "b"})
+			_, err := c.ProcessOrder(ctx, ProcessBody{OrderID: "a", Amount: "1", Item: "b"}, ProcessOrderParams{IdempotencyKey: "mine"})
 			return err
 		}, "/shop/api/orders/process", "mine"},
 		"a verb": {func(ctx context.Context) error {
-			_, err := c.CancelOrder(ctx, "a/b", nil, VerbBody{})
+			_, err := c.CancelOrder(ctx, "a/b", VerbBody{})
 			return err
 		}, "/shop/api/orders/a%2Fb/cancel", "-"},
 		"a dry run": {func(ctx context.Context) error {
-			_, err := c.CancelOrder(ctx, "a", &CancelOrderParams{DryRun: true}, VerbBody{})
+			_, err := c.CancelOrder(ctx, "a", VerbBody{}, CancelOrderParams{DryRun: true})
 			return err
 		}, "/shop/api/orders/a/cancel?dryRun=true", "-"},
 		"without a body": {func(ctx context.Context) error {
-			_, err := call[Order](ctx, c, request{http.MethodPost, "/api/x", (*CancelOrderParams)(nil), nil}, nil)
+			_, err := call[Order](ctx, c, request{http.MethodPost, "/api/x", CancelOrderParams{}, nil}, nil)
 			return err
 		}, "/shop/api/x", "-"},
 		"a verb with a name": {func(ctx context.Context) error {
-			_, err := c.CancelOrder(ctx, "a", nil, VerbBody{RequestID: "mine"})
+			_, err := c.CancelOrder(ctx, "a", VerbBody{RequestID: "mine"})
 			return err
 		}, "/shop/api/orders/a/cancel", ""},
 	} {
@@ -268,6 +268,18 @@ func TestEventsEndWithTheirContext(t *testing.T) {
 	assert.Equal(t, tries, 3, "tries")
 }
 
+// TestParametersOfAnotherOperation: they are rejected, and nothing is sent.
+func TestParametersOfAnotherOperation(t *testing.T) {
+	t.Parallel()
+	c := clientOf(t, Options{}, func(http.ResponseWriter, *http.Request) { t.Error("a request") })
+	if _, err := c.GetOrder(t.Context(), "o-1", RefundOrderParams{DryRun: true}); err == nil || retryable(err) {
+		t.Error(err)
+	}
+	if _, err := c.GetOverview(t.Context(), RefundOrderParams{}); err == nil {
+		t.Error("an operation without parameters takes some")
+	}
+}
+
 // TestVerifyWebhook has the example of the specification, and what must not pass for it.
 func TestVerifyWebhook(t *testing.T) {
 	t.Parallel()
@@ -296,11 +308,11 @@ func TestVerifyWebhook(t *testing.T) {
 		{"from the future", signature, body, []string{secret}, at.Add(-6 * time.Minute), false},
 	} {
 		header := http.Header{"Webhook-Id": {"msg_p5jXN8AQM9LWM0D4loKWxJek"}, "Webhook-Timestamp": {"1614265330"}, "Webhook-Signature": {c.signature}}
-		if err := VerifyWebhook(c.secrets, header, []byte(c.body), c.now); (err == nil) != c.good {
+		if event, err := VerifyWebhook(c.secrets, header, []byte(c.body), c.now); (err == nil) != c.good || (event == nil) == c.good {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
-	if VerifyWebhook([]string{secret}, http.Header{}, nil, at) == nil {
+	if _, err := VerifyWebhook([]string{secret}, http.Header{}, nil, at); err == nil {
 		t.Error("a request without the headers is taken for a webhook")
 	}
 }

@@ -6,7 +6,9 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"iter"
 	"net/http"
 	"strconv"
@@ -26,7 +28,7 @@ func (c *Client) Events(ctx context.Context, filter ListEventsParams) iter.Seq2[
 				params.Wait = "" // to get a cursor at once, from which to continue after a lost answer
 			}
 			began := time.Now()
-			page, err := c.ListEvents(ctx, &params, retryForever)
+			page, err := c.ListEvents(ctx, retryForever, params)
 			if err != nil {
 				yield(Event{}, err)
 				return
@@ -57,10 +59,21 @@ const webhookTolerance = 5 * time.Minute
 // minWebhookKey is the shortest key, in bytes. A shorter one could be guessed.
 const minWebhookKey = 16
 
-// VerifyWebhook returns nil if a webhook was recently signed with one of the secrets (whsec_…), as defined by Standard
-// Webhooks 1.0.0. body is the body of the request, byte by byte. While a secret is being rotated, pass both. A webhook
+// VerifyWebhook returns the event of a webhook that was recently signed with one of the secrets (whsec_…), as defined by
+// Standard Webhooks 1.0.0, and otherwise ErrSignature. body is the body of the request, byte by byte. While a secret is being rotated, pass both. A webhook
 // may arrive more than once, each time with the same header Webhook-Id.
-func VerifyWebhook(secrets []string, header http.Header, body []byte, now time.Time) error {
+func VerifyWebhook(secrets []string, header http.Header, body []byte, now time.Time) (*Event, error) {
+	if err := verify(secrets, header, body, now); err != nil {
+		return nil, err
+	}
+	event := new(Event)
+	if err := json.Unmarshal(body, event); err != nil {
+		return nil, fmt.Errorf("decode webhook: %w", err)
+	}
+	return event, nil
+}
+
+func verify(secrets []string, header http.Header, body []byte, now time.Time) error {
 	id, at := header.Get("Webhook-Id"), header.Get("Webhook-Timestamp")
 	seconds, err := strconv.ParseInt(at, 10, 64)
 	if err != nil || id == "" || now.Sub(time.Unix(seconds, 0)).Abs() > webhookTolerance {

@@ -3069,14 +3069,18 @@ type RotateWebhookSecretParams struct {
 
 // The operations.
 
-// ApplyBulkVerb is POST /api/bulk/{verb}: Apply a verb to many orders.
-func (c *Client) ApplyBulkVerb(ctx context.Context, verb BulkVerb, params *ApplyBulkVerbParams, body BulkBody, options ...CallOption) (*BulkOutcome, error) {
-	return call[BulkOutcome](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/bulk/%s", url.PathEscape(fmt.Sprint(verb))), params, body}, options)
+func (p ApplyBulkVerbParams) apply(e *exchange) { e.params = p }
+
+// ApplyBulkVerb is POST /api/bulk/{verb}: Apply a verb to many orders. It takes ApplyBulkVerbParams.
+func (c *Client) ApplyBulkVerb(ctx context.Context, verb BulkVerb, body BulkBody, options ...CallOption) (*BulkOutcome, error) {
+	return call[BulkOutcome](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/bulk/%s", url.PathEscape(fmt.Sprint(verb))), ApplyBulkVerbParams{}, body}, options)
 }
 
-// AnswerStep is POST /api/callbacks/{token}: Report the result of a step.
-func (c *Client) AnswerStep(ctx context.Context, token string, params *AnswerStepParams, body CallbackBody, options ...CallOption) (*Receipt, error) {
-	return call[Receipt](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/callbacks/%s", url.PathEscape(token)), params, body}, options)
+func (p AnswerStepParams) apply(e *exchange) { e.params = p }
+
+// AnswerStep is POST /api/callbacks/{token}: Report the result of a step. It takes AnswerStepParams.
+func (c *Client) AnswerStep(ctx context.Context, token string, body CallbackBody, options ...CallOption) (*Receipt, error) {
+	return call[Receipt](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/callbacks/%s", url.PathEscape(token)), AnswerStepParams{}, body}, options)
 }
 
 // ListErrorGroups is GET /api/error-groups: List groups of failed and held orders.
@@ -3084,14 +3088,18 @@ func (c *Client) ListErrorGroups(ctx context.Context, options ...CallOption) (*E
 	return call[ErrorGroups](ctx, c, request{http.MethodGet, "/api/error-groups", nil, nil}, options)
 }
 
-// ListEvents is GET /api/events: List or stream events, in order.
-func (c *Client) ListEvents(ctx context.Context, params *ListEventsParams, options ...CallOption) (*EventPage, error) {
-	return call[EventPage](ctx, c, request{http.MethodGet, "/api/events", params, nil}, options)
+func (p ListEventsParams) apply(e *exchange) { e.params = p }
+
+// ListEvents is GET /api/events: List or stream events, in order. It takes ListEventsParams.
+func (c *Client) ListEvents(ctx context.Context, options ...CallOption) (*EventPage, error) {
+	return call[EventPage](ctx, c, request{http.MethodGet, "/api/events", ListEventsParams{}, nil}, options)
 }
 
-// ListInventory is GET /api/inventory: List stock.
-func (c *Client) ListInventory(ctx context.Context, params *ListInventoryParams, options ...CallOption) (*ItemPage, error) {
-	return call[ItemPage](ctx, c, request{http.MethodGet, "/api/inventory", params, nil}, options)
+func (p ListInventoryParams) apply(e *exchange) { e.params = p }
+
+// ListInventory is GET /api/inventory: List stock. It takes ListInventoryParams.
+func (c *Client) ListInventory(ctx context.Context, options ...CallOption) (*ItemPage, error) {
+	return call[ItemPage](ctx, c, request{http.MethodGet, "/api/inventory", ListInventoryParams{}, nil}, options)
 }
 
 // GetInventory is GET /api/inventory/{item}: Get the stock of an item.
@@ -3099,19 +3107,25 @@ func (c *Client) GetInventory(ctx context.Context, item string, options ...CallO
 	return call[Item](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/inventory/%s", url.PathEscape(item)), nil, nil}, options)
 }
 
-// SetInventory is PUT /api/inventory/{item}: Set the stock of an item.
-func (c *Client) SetInventory(ctx context.Context, item string, params *SetInventoryParams, body SetInventoryBody, options ...CallOption) (*Item, error) {
-	return call[Item](ctx, c, request{http.MethodPut, fmt.Sprintf("/api/inventory/%s", url.PathEscape(item)), params, body}, options)
+func (p SetInventoryParams) apply(e *exchange) { e.params = p }
+
+// SetInventory is PUT /api/inventory/{item}: Set the stock of an item. It takes SetInventoryParams.
+func (c *Client) SetInventory(ctx context.Context, item string, body SetInventoryBody, options ...CallOption) (*Item, error) {
+	return call[Item](ctx, c, request{http.MethodPut, fmt.Sprintf("/api/inventory/%s", url.PathEscape(item)), SetInventoryParams{}, body}, options)
 }
 
-// AdjustInventory is POST /api/inventory/{item}/adjustments: Add or remove units of an item.
-func (c *Client) AdjustInventory(ctx context.Context, item string, params *AdjustInventoryParams, body AdjustInventoryBody, options ...CallOption) (*Item, error) {
-	return call[Item](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/inventory/%s/adjustments", url.PathEscape(item)), params, body}, options)
+func (p AdjustInventoryParams) apply(e *exchange) { e.params = p }
+
+// AdjustInventory is POST /api/inventory/{item}/adjustments: Add or remove units of an item. It takes AdjustInventoryParams.
+func (c *Client) AdjustInventory(ctx context.Context, item string, body AdjustInventoryBody, options ...CallOption) (*Item, error) {
+	return call[Item](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/inventory/%s/adjustments", url.PathEscape(item)), AdjustInventoryParams{}, body}, options)
 }
 
-// ListStockMovements is GET /api/inventory/{item}/movements: List the stock movements of an item.
-func (c *Client) ListStockMovements(ctx context.Context, item string, params *ListStockMovementsParams, options ...CallOption) (*StockMovements, error) {
-	return call[StockMovements](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/inventory/%s/movements", url.PathEscape(item)), params, nil}, options)
+func (p ListStockMovementsParams) apply(e *exchange) { e.params = p }
+
+// ListStockMovements is GET /api/inventory/{item}/movements: List the stock movements of an item. It takes ListStockMovementsParams.
+func (c *Client) ListStockMovements(ctx context.Context, item string, options ...CallOption) (*StockMovements, error) {
+	return call[StockMovements](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/inventory/%s/movements", url.PathEscape(item)), ListStockMovementsParams{}, nil}, options)
 }
 
 // GetCaller is GET /api/me: Get your identity and permissions.
@@ -3119,89 +3133,123 @@ func (c *Client) GetCaller(ctx context.Context, options ...CallOption) (*Caller,
 	return call[Caller](ctx, c, request{http.MethodGet, "/api/me", nil, nil}, options)
 }
 
-// ListOrders is GET /api/orders: List orders, newest first.
-func (c *Client) ListOrders(ctx context.Context, params *ListOrdersParams, options ...CallOption) (*OrderPage, error) {
-	return call[OrderPage](ctx, c, request{http.MethodGet, "/api/orders", params, nil}, options)
+func (p ListOrdersParams) apply(e *exchange) { e.params = p }
+
+// ListOrders is GET /api/orders: List orders, newest first. It takes ListOrdersParams.
+func (c *Client) ListOrders(ctx context.Context, options ...CallOption) (*OrderPage, error) {
+	return call[OrderPage](ctx, c, request{http.MethodGet, "/api/orders", ListOrdersParams{}, nil}, options)
 }
 
-// ProcessOrder is POST /api/orders/process: Process an order.
-func (c *Client) ProcessOrder(ctx context.Context, params *ProcessOrderParams, body ProcessBody, options ...CallOption) (*Order, error) {
-	return call[Order](ctx, c, request{http.MethodPost, "/api/orders/process", params, body}, options)
+func (p ProcessOrderParams) apply(e *exchange) { e.params = p }
+
+// ProcessOrder is POST /api/orders/process: Process an order. It takes ProcessOrderParams.
+func (c *Client) ProcessOrder(ctx context.Context, body ProcessBody, options ...CallOption) (*Order, error) {
+	return call[Order](ctx, c, request{http.MethodPost, "/api/orders/process", ProcessOrderParams{}, body}, options)
 }
 
-// GetOrder is GET /api/orders/{orderId}: Get an order.
-func (c *Client) GetOrder(ctx context.Context, orderID string, params *GetOrderParams, options ...CallOption) (*Order, error) {
-	return call[Order](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/orders/%s", url.PathEscape(orderID)), params, nil}, options)
+func (p GetOrderParams) apply(e *exchange) { e.params = p }
+
+// GetOrder is GET /api/orders/{orderId}: Get an order. It takes GetOrderParams.
+func (c *Client) GetOrder(ctx context.Context, orderID string, options ...CallOption) (*Order, error) {
+	return call[Order](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/orders/%s", url.PathEscape(orderID)), GetOrderParams{}, nil}, options)
 }
 
-// ApproveOrder is POST /api/orders/{orderId}/approve: Approve an order.
-func (c *Client) ApproveOrder(ctx context.Context, orderID string, params *ApproveOrderParams, body VerbBody, options ...CallOption) (*Order, error) {
-	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/approve", url.PathEscape(orderID)), params, body}, options)
+func (p ApproveOrderParams) apply(e *exchange) { e.params = p }
+
+// ApproveOrder is POST /api/orders/{orderId}/approve: Approve an order. It takes ApproveOrderParams.
+func (c *Client) ApproveOrder(ctx context.Context, orderID string, body VerbBody, options ...CallOption) (*Order, error) {
+	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/approve", url.PathEscape(orderID)), ApproveOrderParams{}, body}, options)
 }
 
-// ListCalls is GET /api/orders/{orderId}/calls: List the provider calls of an order.
-func (c *Client) ListCalls(ctx context.Context, orderID string, params *ListCallsParams, options ...CallOption) (*Calls, error) {
-	return call[Calls](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/orders/%s/calls", url.PathEscape(orderID)), params, nil}, options)
+func (p ListCallsParams) apply(e *exchange) { e.params = p }
+
+// ListCalls is GET /api/orders/{orderId}/calls: List the provider calls of an order. It takes ListCallsParams.
+func (c *Client) ListCalls(ctx context.Context, orderID string, options ...CallOption) (*Calls, error) {
+	return call[Calls](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/orders/%s/calls", url.PathEscape(orderID)), ListCallsParams{}, nil}, options)
 }
 
-// CancelOrder is POST /api/orders/{orderId}/cancel: Cancel an order.
-func (c *Client) CancelOrder(ctx context.Context, orderID string, params *CancelOrderParams, body VerbBody, options ...CallOption) (*Order, error) {
-	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/cancel", url.PathEscape(orderID)), params, body}, options)
+func (p CancelOrderParams) apply(e *exchange) { e.params = p }
+
+// CancelOrder is POST /api/orders/{orderId}/cancel: Cancel an order. It takes CancelOrderParams.
+func (c *Client) CancelOrder(ctx context.Context, orderID string, body VerbBody, options ...CallOption) (*Order, error) {
+	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/cancel", url.PathEscape(orderID)), CancelOrderParams{}, body}, options)
 }
 
-// CaptureOrder is POST /api/orders/{orderId}/captures: Capture a part of an authorization.
-func (c *Client) CaptureOrder(ctx context.Context, orderID string, params *CaptureOrderParams, body CaptureBody, options ...CallOption) (*Order, error) {
-	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/captures", url.PathEscape(orderID)), params, body}, options)
+func (p CaptureOrderParams) apply(e *exchange) { e.params = p }
+
+// CaptureOrder is POST /api/orders/{orderId}/captures: Capture a part of an authorization. It takes CaptureOrderParams.
+func (c *Client) CaptureOrder(ctx context.Context, orderID string, body CaptureBody, options ...CallOption) (*Order, error) {
+	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/captures", url.PathEscape(orderID)), CaptureOrderParams{}, body}, options)
 }
 
-// ListDeliveriesOfOrder is GET /api/orders/{orderId}/deliveries: List the deliveries of an order, at all webhook endpoints.
-func (c *Client) ListDeliveriesOfOrder(ctx context.Context, orderID string, params *ListDeliveriesOfOrderParams, options ...CallOption) (*DeliveriesOfOrder, error) {
-	return call[DeliveriesOfOrder](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/orders/%s/deliveries", url.PathEscape(orderID)), params, nil}, options)
+func (p ListDeliveriesOfOrderParams) apply(e *exchange) { e.params = p }
+
+// ListDeliveriesOfOrder is GET /api/orders/{orderId}/deliveries: List the deliveries of an order, at all webhook endpoints. It takes ListDeliveriesOfOrderParams.
+func (c *Client) ListDeliveriesOfOrder(ctx context.Context, orderID string, options ...CallOption) (*DeliveriesOfOrder, error) {
+	return call[DeliveriesOfOrder](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/orders/%s/deliveries", url.PathEscape(orderID)), ListDeliveriesOfOrderParams{}, nil}, options)
 }
 
-// RecordDispute is POST /api/orders/{orderId}/disputes: Record a dispute of an order's charge.
-func (c *Client) RecordDispute(ctx context.Context, orderID string, params *RecordDisputeParams, body DisputeBody, options ...CallOption) (*Order, error) {
-	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/disputes", url.PathEscape(orderID)), params, body}, options)
+func (p RecordDisputeParams) apply(e *exchange) { e.params = p }
+
+// RecordDispute is POST /api/orders/{orderId}/disputes: Record a dispute of an order's charge. It takes RecordDisputeParams.
+func (c *Client) RecordDispute(ctx context.Context, orderID string, body DisputeBody, options ...CallOption) (*Order, error) {
+	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/disputes", url.PathEscape(orderID)), RecordDisputeParams{}, body}, options)
 }
 
-// PauseOrder is POST /api/orders/{orderId}/pause: Pause an order.
-func (c *Client) PauseOrder(ctx context.Context, orderID string, params *PauseOrderParams, body VerbBody, options ...CallOption) (*Order, error) {
-	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/pause", url.PathEscape(orderID)), params, body}, options)
+func (p PauseOrderParams) apply(e *exchange) { e.params = p }
+
+// PauseOrder is POST /api/orders/{orderId}/pause: Pause an order. It takes PauseOrderParams.
+func (c *Client) PauseOrder(ctx context.Context, orderID string, body VerbBody, options ...CallOption) (*Order, error) {
+	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/pause", url.PathEscape(orderID)), PauseOrderParams{}, body}, options)
 }
 
-// RefundOrder is POST /api/orders/{orderId}/refunds: Refund a completed order.
-func (c *Client) RefundOrder(ctx context.Context, orderID string, params *RefundOrderParams, body RefundBody, options ...CallOption) (*Order, error) {
-	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/refunds", url.PathEscape(orderID)), params, body}, options)
+func (p RefundOrderParams) apply(e *exchange) { e.params = p }
+
+// RefundOrder is POST /api/orders/{orderId}/refunds: Refund a completed order. It takes RefundOrderParams.
+func (c *Client) RefundOrder(ctx context.Context, orderID string, body RefundBody, options ...CallOption) (*Order, error) {
+	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/refunds", url.PathEscape(orderID)), RefundOrderParams{}, body}, options)
 }
 
-// RejectOrder is POST /api/orders/{orderId}/reject: Reject an order.
-func (c *Client) RejectOrder(ctx context.Context, orderID string, params *RejectOrderParams, body VerbBody, options ...CallOption) (*Order, error) {
-	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/reject", url.PathEscape(orderID)), params, body}, options)
+func (p RejectOrderParams) apply(e *exchange) { e.params = p }
+
+// RejectOrder is POST /api/orders/{orderId}/reject: Reject an order. It takes RejectOrderParams.
+func (c *Client) RejectOrder(ctx context.Context, orderID string, body VerbBody, options ...CallOption) (*Order, error) {
+	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/reject", url.PathEscape(orderID)), RejectOrderParams{}, body}, options)
 }
 
-// ResumeOrder is POST /api/orders/{orderId}/resume: Resume a paused order.
-func (c *Client) ResumeOrder(ctx context.Context, orderID string, params *ResumeOrderParams, body VerbBody, options ...CallOption) (*Order, error) {
-	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/resume", url.PathEscape(orderID)), params, body}, options)
+func (p ResumeOrderParams) apply(e *exchange) { e.params = p }
+
+// ResumeOrder is POST /api/orders/{orderId}/resume: Resume a paused order. It takes ResumeOrderParams.
+func (c *Client) ResumeOrder(ctx context.Context, orderID string, body VerbBody, options ...CallOption) (*Order, error) {
+	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/resume", url.PathEscape(orderID)), ResumeOrderParams{}, body}, options)
 }
 
-// RetryOrder is POST /api/orders/{orderId}/retry: Retry a held or failed order.
-func (c *Client) RetryOrder(ctx context.Context, orderID string, params *RetryOrderParams, body RetryBody, options ...CallOption) (*Order, error) {
-	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/retry", url.PathEscape(orderID)), params, body}, options)
+func (p RetryOrderParams) apply(e *exchange) { e.params = p }
+
+// RetryOrder is POST /api/orders/{orderId}/retry: Retry a held or failed order. It takes RetryOrderParams.
+func (c *Client) RetryOrder(ctx context.Context, orderID string, body RetryBody, options ...CallOption) (*Order, error) {
+	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/retry", url.PathEscape(orderID)), RetryOrderParams{}, body}, options)
 }
 
-// SettleStepOfOrder is POST /api/orders/{orderId}/step-result: Report the outcome of a step.
-func (c *Client) SettleStepOfOrder(ctx context.Context, orderID string, params *SettleStepOfOrderParams, body StepResultBody, options ...CallOption) (*Order, error) {
-	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/step-result", url.PathEscape(orderID)), params, body}, options)
+func (p SettleStepOfOrderParams) apply(e *exchange) { e.params = p }
+
+// SettleStepOfOrder is POST /api/orders/{orderId}/step-result: Report the outcome of a step. It takes SettleStepOfOrderParams.
+func (c *Client) SettleStepOfOrder(ctx context.Context, orderID string, body StepResultBody, options ...CallOption) (*Order, error) {
+	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/step-result", url.PathEscape(orderID)), SettleStepOfOrderParams{}, body}, options)
 }
 
-// ListTransitions is GET /api/orders/{orderId}/transitions: List the history of an order.
-func (c *Client) ListTransitions(ctx context.Context, orderID string, params *ListTransitionsParams, options ...CallOption) (*History, error) {
-	return call[History](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/orders/%s/transitions", url.PathEscape(orderID)), params, nil}, options)
+func (p ListTransitionsParams) apply(e *exchange) { e.params = p }
+
+// ListTransitions is GET /api/orders/{orderId}/transitions: List the history of an order. It takes ListTransitionsParams.
+func (c *Client) ListTransitions(ctx context.Context, orderID string, options ...CallOption) (*History, error) {
+	return call[History](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/orders/%s/transitions", url.PathEscape(orderID)), ListTransitionsParams{}, nil}, options)
 }
 
-// VoidOrder is POST /api/orders/{orderId}/void: Void the rest of an authorization.
-func (c *Client) VoidOrder(ctx context.Context, orderID string, params *VoidOrderParams, body VoidBody, options ...CallOption) (*Order, error) {
-	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/void", url.PathEscape(orderID)), params, body}, options)
+func (p VoidOrderParams) apply(e *exchange) { e.params = p }
+
+// VoidOrder is POST /api/orders/{orderId}/void: Void the rest of an authorization. It takes VoidOrderParams.
+func (c *Client) VoidOrder(ctx context.Context, orderID string, body VoidBody, options ...CallOption) (*Order, error) {
+	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/void", url.PathEscape(orderID)), VoidOrderParams{}, body}, options)
 }
 
 // GetOverview is GET /api/overview: Get an overview of the service.
@@ -3209,14 +3257,18 @@ func (c *Client) GetOverview(ctx context.Context, options ...CallOption) (*Overv
 	return call[Overview](ctx, c, request{http.MethodGet, "/api/overview", nil, nil}, options)
 }
 
-// ListPolicies is GET /api/policies: List policy versions.
-func (c *Client) ListPolicies(ctx context.Context, params *ListPoliciesParams, options ...CallOption) (*PolicyList, error) {
-	return call[PolicyList](ctx, c, request{http.MethodGet, "/api/policies", params, nil}, options)
+func (p ListPoliciesParams) apply(e *exchange) { e.params = p }
+
+// ListPolicies is GET /api/policies: List policy versions. It takes ListPoliciesParams.
+func (c *Client) ListPolicies(ctx context.Context, options ...CallOption) (*PolicyList, error) {
+	return call[PolicyList](ctx, c, request{http.MethodGet, "/api/policies", ListPoliciesParams{}, nil}, options)
 }
 
-// StorePolicy is POST /api/policies: Check and store a policy.
-func (c *Client) StorePolicy(ctx context.Context, params *StorePolicyParams, body StorePolicyBody, options ...CallOption) (*StoredPolicy, error) {
-	return call[StoredPolicy](ctx, c, request{http.MethodPost, "/api/policies", params, body}, options)
+func (p StorePolicyParams) apply(e *exchange) { e.params = p }
+
+// StorePolicy is POST /api/policies: Check and store a policy. It takes StorePolicyParams.
+func (c *Client) StorePolicy(ctx context.Context, body StorePolicyBody, options ...CallOption) (*StoredPolicy, error) {
+	return call[StoredPolicy](ctx, c, request{http.MethodPost, "/api/policies", StorePolicyParams{}, body}, options)
 }
 
 // GetPolicy is GET /api/policies/{version}: Get a policy version.
@@ -3224,19 +3276,25 @@ func (c *Client) GetPolicy(ctx context.Context, version int, options ...CallOpti
 	return call[PolicyVersion](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/policies/%s", url.PathEscape(fmt.Sprint(version))), nil, nil}, options)
 }
 
-// ActivatePolicy is POST /api/policies/{version}/activate: Activate a policy version.
-func (c *Client) ActivatePolicy(ctx context.Context, version int, params *ActivatePolicyParams, body ActivatePolicyBody, options ...CallOption) (*PolicyVersion, error) {
-	return call[PolicyVersion](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/policies/%s/activate", url.PathEscape(fmt.Sprint(version))), params, body}, options)
+func (p ActivatePolicyParams) apply(e *exchange) { e.params = p }
+
+// ActivatePolicy is POST /api/policies/{version}/activate: Activate a policy version. It takes ActivatePolicyParams.
+func (c *Client) ActivatePolicy(ctx context.Context, version int, body ActivatePolicyBody, options ...CallOption) (*PolicyVersion, error) {
+	return call[PolicyVersion](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/policies/%s/activate", url.PathEscape(fmt.Sprint(version))), ActivatePolicyParams{}, body}, options)
 }
 
-// GetRequest is GET /api/requests/{requestId}: Get what a request did.
-func (c *Client) GetRequest(ctx context.Context, requestID string, params *GetRequestParams, options ...CallOption) (*RequestPage, error) {
-	return call[RequestPage](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/requests/%s", url.PathEscape(requestID)), params, nil}, options)
+func (p GetRequestParams) apply(e *exchange) { e.params = p }
+
+// GetRequest is GET /api/requests/{requestId}: Get what a request did. It takes GetRequestParams.
+func (c *Client) GetRequest(ctx context.Context, requestID string, options ...CallOption) (*RequestPage, error) {
+	return call[RequestPage](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/requests/%s", url.PathEscape(requestID)), GetRequestParams{}, nil}, options)
 }
 
-// SearchOrders is GET /api/search: Find orders by one term.
-func (c *Client) SearchOrders(ctx context.Context, params *SearchOrdersParams, options ...CallOption) (*SearchResult, error) {
-	return call[SearchResult](ctx, c, request{http.MethodGet, "/api/search", params, nil}, options)
+func (p SearchOrdersParams) apply(e *exchange) { e.params = p }
+
+// SearchOrders is GET /api/search: Find orders by one term. It takes SearchOrdersParams.
+func (c *Client) SearchOrders(ctx context.Context, options ...CallOption) (*SearchResult, error) {
+	return call[SearchResult](ctx, c, request{http.MethodGet, "/api/search", SearchOrdersParams{}, nil}, options)
 }
 
 // GetVerification is GET /api/verification: Get the verification of the books.
@@ -3254,14 +3312,18 @@ func (c *Client) ListWebhookEndpoints(ctx context.Context, options ...CallOption
 	return call[WebhookEndpoints](ctx, c, request{http.MethodGet, "/api/webhook-endpoints", nil, nil}, options)
 }
 
-// CreateWebhookEndpoint is POST /api/webhook-endpoints: Create a webhook endpoint.
-func (c *Client) CreateWebhookEndpoint(ctx context.Context, params *CreateWebhookEndpointParams, body WebhookEndpointBody, options ...CallOption) (*WebhookEndpoint, error) {
-	return call[WebhookEndpoint](ctx, c, request{http.MethodPost, "/api/webhook-endpoints", params, body}, options)
+func (p CreateWebhookEndpointParams) apply(e *exchange) { e.params = p }
+
+// CreateWebhookEndpoint is POST /api/webhook-endpoints: Create a webhook endpoint. It takes CreateWebhookEndpointParams.
+func (c *Client) CreateWebhookEndpoint(ctx context.Context, body WebhookEndpointBody, options ...CallOption) (*WebhookEndpoint, error) {
+	return call[WebhookEndpoint](ctx, c, request{http.MethodPost, "/api/webhook-endpoints", CreateWebhookEndpointParams{}, body}, options)
 }
 
-// DeleteWebhookEndpoint is DELETE /api/webhook-endpoints/{endpointId}: Delete a webhook endpoint.
-func (c *Client) DeleteWebhookEndpoint(ctx context.Context, endpointID string, params *DeleteWebhookEndpointParams, options ...CallOption) error {
-	_, err := call[struct{}](ctx, c, request{http.MethodDelete, fmt.Sprintf("/api/webhook-endpoints/%s", url.PathEscape(endpointID)), params, nil}, options)
+func (p DeleteWebhookEndpointParams) apply(e *exchange) { e.params = p }
+
+// DeleteWebhookEndpoint is DELETE /api/webhook-endpoints/{endpointId}: Delete a webhook endpoint. It takes DeleteWebhookEndpointParams.
+func (c *Client) DeleteWebhookEndpoint(ctx context.Context, endpointID string, options ...CallOption) error {
+	_, err := call[struct{}](ctx, c, request{http.MethodDelete, fmt.Sprintf("/api/webhook-endpoints/%s", url.PathEscape(endpointID)), DeleteWebhookEndpointParams{}, nil}, options)
 	return err
 }
 
@@ -3270,14 +3332,18 @@ func (c *Client) GetWebhookEndpoint(ctx context.Context, endpointID string, opti
 	return call[WebhookEndpoint](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/webhook-endpoints/%s", url.PathEscape(endpointID)), nil, nil}, options)
 }
 
-// ChangeWebhookEndpoint is PUT /api/webhook-endpoints/{endpointId}: Update a webhook endpoint.
-func (c *Client) ChangeWebhookEndpoint(ctx context.Context, endpointID string, params *ChangeWebhookEndpointParams, body WebhookEndpointBody, options ...CallOption) (*WebhookEndpoint, error) {
-	return call[WebhookEndpoint](ctx, c, request{http.MethodPut, fmt.Sprintf("/api/webhook-endpoints/%s", url.PathEscape(endpointID)), params, body}, options)
+func (p ChangeWebhookEndpointParams) apply(e *exchange) { e.params = p }
+
+// ChangeWebhookEndpoint is PUT /api/webhook-endpoints/{endpointId}: Update a webhook endpoint. It takes ChangeWebhookEndpointParams.
+func (c *Client) ChangeWebhookEndpoint(ctx context.Context, endpointID string, body WebhookEndpointBody, options ...CallOption) (*WebhookEndpoint, error) {
+	return call[WebhookEndpoint](ctx, c, request{http.MethodPut, fmt.Sprintf("/api/webhook-endpoints/%s", url.PathEscape(endpointID)), ChangeWebhookEndpointParams{}, body}, options)
 }
 
-// ListDeliveries is GET /api/webhook-endpoints/{endpointId}/deliveries: List the deliveries of a webhook endpoint, newest first.
-func (c *Client) ListDeliveries(ctx context.Context, endpointID string, params *ListDeliveriesParams, options ...CallOption) (*DeliveryPage, error) {
-	return call[DeliveryPage](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/webhook-endpoints/%s/deliveries", url.PathEscape(endpointID)), params, nil}, options)
+func (p ListDeliveriesParams) apply(e *exchange) { e.params = p }
+
+// ListDeliveries is GET /api/webhook-endpoints/{endpointId}/deliveries: List the deliveries of a webhook endpoint, newest first. It takes ListDeliveriesParams.
+func (c *Client) ListDeliveries(ctx context.Context, endpointID string, options ...CallOption) (*DeliveryPage, error) {
+	return call[DeliveryPage](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/webhook-endpoints/%s/deliveries", url.PathEscape(endpointID)), ListDeliveriesParams{}, nil}, options)
 }
 
 // GetDelivery is GET /api/webhook-endpoints/{endpointId}/deliveries/{delivery}: Get a delivery.
@@ -3285,34 +3351,46 @@ func (c *Client) GetDelivery(ctx context.Context, endpointID string, delivery in
 	return call[Delivery](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/webhook-endpoints/%s/deliveries/%s", url.PathEscape(endpointID), url.PathEscape(fmt.Sprint(delivery))), nil, nil}, options)
 }
 
-// ResendDelivery is POST /api/webhook-endpoints/{endpointId}/deliveries/{delivery}/resend: Send a delivery again.
-func (c *Client) ResendDelivery(ctx context.Context, endpointID string, delivery int64, params *ResendDeliveryParams, body VerbBody, options ...CallOption) (*Delivery, error) {
-	return call[Delivery](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/webhook-endpoints/%s/deliveries/%s/resend", url.PathEscape(endpointID), url.PathEscape(fmt.Sprint(delivery))), params, body}, options)
+func (p ResendDeliveryParams) apply(e *exchange) { e.params = p }
+
+// ResendDelivery is POST /api/webhook-endpoints/{endpointId}/deliveries/{delivery}/resend: Send a delivery again. It takes ResendDeliveryParams.
+func (c *Client) ResendDelivery(ctx context.Context, endpointID string, delivery int64, body VerbBody, options ...CallOption) (*Delivery, error) {
+	return call[Delivery](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/webhook-endpoints/%s/deliveries/%s/resend", url.PathEscape(endpointID), url.PathEscape(fmt.Sprint(delivery))), ResendDeliveryParams{}, body}, options)
 }
 
-// SkipDelivery is POST /api/webhook-endpoints/{endpointId}/deliveries/{delivery}/skip: Skip a delivery.
-func (c *Client) SkipDelivery(ctx context.Context, endpointID string, delivery int64, params *SkipDeliveryParams, body SkipBody, options ...CallOption) (*Delivery, error) {
-	return call[Delivery](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/webhook-endpoints/%s/deliveries/%s/skip", url.PathEscape(endpointID), url.PathEscape(fmt.Sprint(delivery))), params, body}, options)
+func (p SkipDeliveryParams) apply(e *exchange) { e.params = p }
+
+// SkipDelivery is POST /api/webhook-endpoints/{endpointId}/deliveries/{delivery}/skip: Skip a delivery. It takes SkipDeliveryParams.
+func (c *Client) SkipDelivery(ctx context.Context, endpointID string, delivery int64, body SkipBody, options ...CallOption) (*Delivery, error) {
+	return call[Delivery](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/webhook-endpoints/%s/deliveries/%s/skip", url.PathEscape(endpointID), url.PathEscape(fmt.Sprint(delivery))), SkipDeliveryParams{}, body}, options)
 }
 
-// DisableWebhookEndpoint is POST /api/webhook-endpoints/{endpointId}/disable: Disable a webhook endpoint.
-func (c *Client) DisableWebhookEndpoint(ctx context.Context, endpointID string, params *DisableWebhookEndpointParams, body VerbBody, options ...CallOption) (*WebhookEndpoint, error) {
-	return call[WebhookEndpoint](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/webhook-endpoints/%s/disable", url.PathEscape(endpointID)), params, body}, options)
+func (p DisableWebhookEndpointParams) apply(e *exchange) { e.params = p }
+
+// DisableWebhookEndpoint is POST /api/webhook-endpoints/{endpointId}/disable: Disable a webhook endpoint. It takes DisableWebhookEndpointParams.
+func (c *Client) DisableWebhookEndpoint(ctx context.Context, endpointID string, body VerbBody, options ...CallOption) (*WebhookEndpoint, error) {
+	return call[WebhookEndpoint](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/webhook-endpoints/%s/disable", url.PathEscape(endpointID)), DisableWebhookEndpointParams{}, body}, options)
 }
 
-// EnableWebhookEndpoint is POST /api/webhook-endpoints/{endpointId}/enable: Enable a webhook endpoint.
-func (c *Client) EnableWebhookEndpoint(ctx context.Context, endpointID string, params *EnableWebhookEndpointParams, body EnableBody, options ...CallOption) (*WebhookEndpoint, error) {
-	return call[WebhookEndpoint](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/webhook-endpoints/%s/enable", url.PathEscape(endpointID)), params, body}, options)
+func (p EnableWebhookEndpointParams) apply(e *exchange) { e.params = p }
+
+// EnableWebhookEndpoint is POST /api/webhook-endpoints/{endpointId}/enable: Enable a webhook endpoint. It takes EnableWebhookEndpointParams.
+func (c *Client) EnableWebhookEndpoint(ctx context.Context, endpointID string, body EnableBody, options ...CallOption) (*WebhookEndpoint, error) {
+	return call[WebhookEndpoint](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/webhook-endpoints/%s/enable", url.PathEscape(endpointID)), EnableWebhookEndpointParams{}, body}, options)
 }
 
-// RecoverDeliveries is POST /api/webhook-endpoints/{endpointId}/recover: Resend exhausted deliveries.
-func (c *Client) RecoverDeliveries(ctx context.Context, endpointID string, params *RecoverDeliveriesParams, body RecoverBody, options ...CallOption) (*Recovery, error) {
-	return call[Recovery](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/webhook-endpoints/%s/recover", url.PathEscape(endpointID)), params, body}, options)
+func (p RecoverDeliveriesParams) apply(e *exchange) { e.params = p }
+
+// RecoverDeliveries is POST /api/webhook-endpoints/{endpointId}/recover: Resend exhausted deliveries. It takes RecoverDeliveriesParams.
+func (c *Client) RecoverDeliveries(ctx context.Context, endpointID string, body RecoverBody, options ...CallOption) (*Recovery, error) {
+	return call[Recovery](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/webhook-endpoints/%s/recover", url.PathEscape(endpointID)), RecoverDeliveriesParams{}, body}, options)
 }
 
-// RotateWebhookSecret is POST /api/webhook-endpoints/{endpointId}/rotate-secret: Rotate the secret of a webhook endpoint.
-func (c *Client) RotateWebhookSecret(ctx context.Context, endpointID string, params *RotateWebhookSecretParams, body RotateSecretBody, options ...CallOption) (*WebhookEndpoint, error) {
-	return call[WebhookEndpoint](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/webhook-endpoints/%s/rotate-secret", url.PathEscape(endpointID)), params, body}, options)
+func (p RotateWebhookSecretParams) apply(e *exchange) { e.params = p }
+
+// RotateWebhookSecret is POST /api/webhook-endpoints/{endpointId}/rotate-secret: Rotate the secret of a webhook endpoint. It takes RotateWebhookSecretParams.
+func (c *Client) RotateWebhookSecret(ctx context.Context, endpointID string, body RotateSecretBody, options ...CallOption) (*WebhookEndpoint, error) {
+	return call[WebhookEndpoint](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/webhook-endpoints/%s/rotate-secret", url.PathEscape(endpointID)), RotateWebhookSecretParams{}, body}, options)
 }
 
 // TestWebhookEndpoint is POST /api/webhook-endpoints/{endpointId}/test: Send a test event to a webhook endpoint.

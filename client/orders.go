@@ -40,7 +40,7 @@ func (c *Client) Process(ctx context.Context, body ProcessBody) (*Order, error) 
 	if body.OrderID == "" {
 		body.OrderID = NewID()
 	}
-	return c.ProcessOrder(ctx, nil, body)
+	return c.ProcessOrder(ctx, body)
 }
 
 // ProcessAndWait sends an order and waits until it is final, even if that takes an approval. When ctx ends first, it
@@ -75,7 +75,7 @@ func (c *Client) Watch(ctx context.Context, order *Order) iter.Seq2[*Order, erro
 		changed := true
 		for (!changed || yield(order, nil)) && !order.Status.Final() {
 			began := time.Now()
-			next, err := c.GetOrder(ctx, order.OrderID, &GetOrderParams{Wait: longPoll, IfNoneMatch: order.ETag()}, retryForever)
+			next, err := c.GetOrder(ctx, order.OrderID, retryForever, GetOrderParams{Wait: longPoll, IfNoneMatch: order.ETag()})
 			switch changed = err == nil; {
 			case changed:
 				order = next
@@ -95,7 +95,7 @@ func (c *Client) Watch(ctx context.Context, order *Order) iter.Seq2[*Order, erro
 func (c *Client) Orders(ctx context.Context, filter ListOrdersParams) iter.Seq2[Order, error] {
 	return pages(filter.Cursor, func(cursor string) ([]Order, string, error) {
 		filter.Cursor = cursor
-		page, err := c.ListOrders(ctx, &filter)
+		page, err := c.ListOrders(ctx, filter)
 		if err != nil {
 			return nil, "", err
 		}
@@ -106,7 +106,7 @@ func (c *Client) Orders(ctx context.Context, filter ListOrdersParams) iter.Seq2[
 // Items yields the items with known stock, by name. It ends after the first error.
 func (c *Client) Items(ctx context.Context) iter.Seq2[Item, error] {
 	return pages("", func(cursor string) ([]Item, string, error) {
-		page, err := c.ListInventory(ctx, &ListInventoryParams{Cursor: cursor})
+		page, err := c.ListInventory(ctx, ListInventoryParams{Cursor: cursor})
 		if err != nil {
 			return nil, "", err
 		}
@@ -118,7 +118,7 @@ func (c *Client) Items(ctx context.Context) iter.Seq2[Item, error] {
 func (c *Client) Deliveries(ctx context.Context, endpoint string, filter ListDeliveriesParams) iter.Seq2[Delivery, error] {
 	return pages(filter.Cursor, func(cursor string) ([]Delivery, string, error) {
 		filter.Cursor = cursor
-		page, err := c.ListDeliveries(ctx, endpoint, &filter)
+		page, err := c.ListDeliveries(ctx, endpoint, filter)
 		if err != nil {
 			return nil, "", err
 		}
@@ -130,7 +130,7 @@ func (c *Client) Deliveries(ctx context.Context, endpoint string, filter ListDel
 // it.
 func (c *Client) Transitions(ctx context.Context, orderID string, after int) iter.Seq2[Transition, error] {
 	return pages(after, func(after int) ([]Transition, int, error) {
-		page, err := c.ListTransitions(ctx, orderID, &ListTransitionsParams{After: after})
+		page, err := c.ListTransitions(ctx, orderID, ListTransitionsParams{After: after})
 		if err != nil || len(page.Transitions) == 0 { // a history has no nextCursor: an empty page ends it
 			return nil, 0, err
 		}

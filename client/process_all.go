@@ -141,7 +141,7 @@ func gather(first sentLine, lines <-chan sentLine) []sentLine {
 
 // processLines sends lines until each has an answer.
 func (c *Client) processLines(ctx context.Context, lines []sentLine, give func(Processed)) error {
-	e, err := c.prepare(request{method: http.MethodPost, path: "/api/orders/process"})
+	e, err := c.prepare(request{method: http.MethodPost, path: "/api/orders/process"}, nil)
 	if err != nil {
 		return err
 	}

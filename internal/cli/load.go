@@ -150,7 +150,7 @@ func (l *orderLoad) order(n int) client.ProcessBody {
 // unknown.
 func (l *orderLoad) send(ctx context.Context, service *client.Client, n int) (answer string, err error) {
 	var response http.Response
-	order, err := service.ProcessOrder(ctx, nil, l.order(n), client.WithResponse(&response))
+	order, err := service.ProcessOrder(ctx, l.order(n), client.WithResponse(&response))
 	problem, rejected := errors.AsType[*client.Problem](err)
 	switch {
 	case rejected:

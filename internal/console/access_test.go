@@ -83,7 +83,7 @@ func TestFormsOfOthers(t *testing.T) {
 	t.Parallel()
 	s := setup(t)
 	s.wait(t, "o")
-	endpoint, err := s.api.CreateWebhookEndpoint(t.Context(), nil, client.WebhookEndpointBody{URL: "https://shop.example"})
+	endpoint, err := s.api.CreateWebhookEndpoint(t.Context(), client.WebhookEndpointBody{URL: "https://shop.example"})
 	assert.NoError(t, err)
 	const done = `SELECT count(*) FROM books.access_log WHERE event NOT IN ('forbidden', 'unauthenticated')`
 	for _, role := range append(slices.Clone(access.AllRoles), "") {
@@ -235,7 +235,7 @@ func TestLive(t *testing.T) {
 	s.process(t, client.ProcessBody{OrderID: "small", Amount: "6", Item: "lamp"})
 	s.listen(t, list.live(t)).poked(t)
 	s.count(t, 0, `SELECT count(*) FROM event_relay WHERE wanted_until IS NOT NULL`)
-	assert.NoError(t, assert.Err(s.api.ApproveOrder(t.Context(), "big", nil, client.VerbBody{Reason: "fine"})))
+	assert.NoError(t, assert.Err(s.api.ApproveOrder(t.Context(), "big", client.VerbBody{Reason: "fine"})))
 	one.poked(t)
 	s.listen(t, order.live(t)).poked(t)
 	s.get(t, "/console/live?order=none").want(t, 404)

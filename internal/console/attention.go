@@ -87,7 +87,7 @@ func (v *visit) waitingGroups() (groups []waitingGroup, err error) {
 		{Hold: client.ListOrdersParamsHoldApproval, Sort: client.ListOrdersParamsSortOldest},
 	} {
 		look.Limit = waitingLooked
-		list, err := v.api.ListOrders(v.r.Context(), &look)
+		list, err := v.api.ListOrders(v.r.Context(), look)
 		if err != nil {
 			return nil, err
 		}
@@ -130,7 +130,7 @@ func (r reason) query() url.Values {
 
 func (v *visit) waiting(p *attentionPage) error {
 	why := p.Chosen.reason
-	list, err := v.api.ListOrders(v.r.Context(), &client.ListOrdersParams{
+	list, err := v.api.ListOrders(v.r.Context(), client.ListOrdersParams{
 		Hold: client.ListOrdersParamsHold(why.Hold()), HoldReason: why.Key, Sort: client.ListOrdersParamsSortOldest,
 		Limit: waitingOfPage, Cursor: v.query("cursor"),
 	})
@@ -164,8 +164,7 @@ func (v *visit) withCalls(list []client.Order, why reason) ([]waitingOrder, erro
 			continue
 		}
 		readers.Go(func() error {
-			last, err := v.api.ListCalls(v.r.Context(), one.OrderID,
-				&client.ListCallsParams{Sort: client.ListCallsParamsSortNewest, Limit: callsOfOrder})
+			last, err := v.api.ListCalls(v.r.Context(), one.OrderID, client.ListCallsParams{Sort: client.ListCallsParamsSortNewest, Limit: callsOfOrder})
 			if err == nil {
 				one.Made = last.Calls
 			}

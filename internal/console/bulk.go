@@ -93,7 +93,7 @@ type requestPage struct {
 
 func (v *visit) showRequest() error {
 	id := v.query("id")
-	found, err := v.api.GetRequest(v.r.Context(), id, &client.GetRequestParams{Cursor: v.query("cursor")})
+	found, err := v.api.GetRequest(v.r.Context(), id, client.GetRequestParams{Cursor: v.query("cursor")})
 	if err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ const maxPages = 20
 func (v *visit) collect(ctx context.Context, filter client.ListOrdersParams) (ids []string, more bool, err error) {
 	for range maxPages {
 		filter.Limit = min(bulkMost-len(ids), 200)
-		found, err := v.api.ListOrders(ctx, &filter)
+		found, err := v.api.ListOrders(ctx, filter)
 		if err != nil {
 			return nil, false, err
 		}
@@ -186,7 +186,7 @@ func (v *visit) askAll(p *bulkPage, dryRun bool) error {
 		}
 		body.IDs, rest = rest[:n], rest[n:]
 		params := client.ApplyBulkVerbParams{DryRun: dryRun}
-		out, err := v.api.ApplyBulkVerb(v.r.Context(), client.BulkVerb(p.Verb.Name), &params, body)
+		out, err := v.api.ApplyBulkVerb(v.r.Context(), client.BulkVerb(p.Verb.Name), body, params)
 		switch {
 		case err == nil:
 			p.Totals = append(p.Totals, out.Totals...)

@@ -55,7 +55,7 @@ func (v *visit) stream(sign func(context.Context) (string, error), shown string)
 func (v *visit) sign() (now func(context.Context) (string, error), shown string) {
 	if id := v.query("order"); id != "" {
 		return func(ctx context.Context) (string, error) {
-			order, err := v.api.GetOrder(ctx, id, nil)
+			order, err := v.api.GetOrder(ctx, id)
 			if err != nil {
 				return "", err
 			}
@@ -76,7 +76,7 @@ func (v *visit) sign() (now func(context.Context) (string, error), shown string)
 
 // latest is the cursor after all events.
 func (v *visit) latest(ctx context.Context) (string, error) {
-	page, err := v.api.ListEvents(ctx, &client.ListEventsParams{After: "latest", Limit: 1})
+	page, err := v.api.ListEvents(ctx, client.ListEventsParams{After: "latest", Limit: 1})
 	if err != nil {
 		return "", err
 	}

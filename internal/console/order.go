@@ -81,7 +81,7 @@ func (p *orderPage) Left() decimal.Decimal {
 }
 
 func (v *visit) showOrder() error {
-	order, err := v.api.GetOrder(v.r.Context(), v.query("id"), nil)
+	order, err := v.api.GetOrder(v.r.Context(), v.query("id"))
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (v *visit) showOrder() error {
 func (v *visit) readPast(p *orderPage) (err error) {
 	const drawn = 200 // moves; hardly any order has more
 	params := client.ListTransitionsParams{Sort: "newest", Limit: drawn}
-	moves, err := v.api.ListTransitions(v.r.Context(), p.OrderID, &params)
+	moves, err := v.api.ListTransitions(v.r.Context(), p.OrderID, params)
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (v *visit) readAround(p *orderPage) error {
 	if !v.may("listDeliveriesOfOrder") {
 		return nil
 	}
-	list, err := v.api.ListDeliveriesOfOrder(ctx, p.OrderID, &client.ListDeliveriesOfOrderParams{Limit: 20})
+	list, err := v.api.ListDeliveriesOfOrder(ctx, p.OrderID, client.ListDeliveriesOfOrderParams{Limit: 20})
 	if err == nil {
 		p.Deliveries = list.Deliveries
 	}
@@ -211,7 +211,7 @@ func (v *visit) offerByHand(orderID string, entries []entry) error {
 		return nil
 	}
 	// These calls count down, so the newest come first.
-	newest, err := v.api.ListCalls(v.r.Context(), orderID, &client.ListCallsParams{Before: 1, Limit: 200})
+	newest, err := v.api.ListCalls(v.r.Context(), orderID, client.ListCallsParams{Before: 1, Limit: 200})
 	if err != nil {
 		return err
 	}
@@ -228,7 +228,7 @@ func (v *visit) offerByHand(orderID string, entries []entry) error {
 func (v *visit) entries(order *client.Order, at past) ([]entry, error) {
 	ctx := v.r.Context()
 	params := at.params()
-	moves, err := v.api.ListTransitions(ctx, order.OrderID, &params)
+	moves, err := v.api.ListTransitions(ctx, order.OrderID, params)
 	if err != nil {
 		return nil, err
 	}
@@ -237,7 +237,7 @@ func (v *visit) entries(order *client.Order, at past) ([]entry, error) {
 		if order.Policy == 0 && order.Calls == 0 {
 			break // everything was done in the database
 		}
-		list, err := v.api.ListCalls(ctx, order.OrderID, &params)
+		list, err := v.api.ListCalls(ctx, order.OrderID, params)
 		if err != nil {
 			return nil, err
 		}

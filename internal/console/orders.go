@@ -83,7 +83,7 @@ func (v *visit) findByTerm(s *search, p *ordersPage) (only string, err error) {
 	if only, err = v.findByID(s.term, p.Search); only != "" || err != nil {
 		return only, err
 	}
-	found, err := v.api.SearchOrders(v.r.Context(), &client.SearchOrdersParams{Term: s.term, Limit: ordersOfPage})
+	found, err := v.api.SearchOrders(v.r.Context(), client.SearchOrdersParams{Term: s.term, Limit: ordersOfPage})
 	switch {
 	case refusedInput(err) != nil: // nothing can have this name
 		found = &client.SearchResult{}
@@ -115,7 +115,7 @@ var matchNames = map[string]string{
 // findByID returns the first ID that an order has, or an empty one. An ID may look like a search, with quotes.
 func (v *visit) findByID(ids ...string) (string, error) {
 	for _, id := range slices.Compact(ids) {
-		_, err := v.api.GetOrder(v.r.Context(), id, nil)
+		_, err := v.api.GetOrder(v.r.Context(), id)
 		if err == nil || !hasStatus(err, http.StatusNotFound) && refusedInput(err) == nil {
 			return id, err
 		}
@@ -127,7 +127,7 @@ func (v *visit) findByID(ids ...string) (string, error) {
 func (v *visit) find(s *search, p *ordersPage) error {
 	filter := s.filter
 	filter.Limit, filter.Cursor = ordersOfPage, v.query("cursor")
-	list, err := v.api.ListOrders(v.r.Context(), &filter)
+	list, err := v.api.ListOrders(v.r.Context(), filter)
 	if problem := refusedInput(err); problem != nil {
 		for _, field := range problem.Errors {
 			s.note("%s %s", field.Parameter, field.Detail)

@@ -16,7 +16,7 @@ import (
 func (v *visit) policies() error {
 	const most = 50
 	params := client.ListPoliciesParams{Before: max(number(v.query("before")), 0), Limit: most}
-	list, err := v.api.ListPolicies(v.r.Context(), &params)
+	list, err := v.api.ListPolicies(v.r.Context(), params)
 	if err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (v *visit) checkPolicy() error {
 	source := text("source")
 	store := text("store") != "" && text("checked") == source
 	body := client.StorePolicyBody{Source: source}
-	stored, err := v.api.StorePolicy(v.r.Context(), &client.StorePolicyParams{DryRun: !store}, body)
+	stored, err := v.api.StorePolicy(v.r.Context(), body, client.StorePolicyParams{DryRun: !store})
 	form := policyForm{Source: source}
 	form.Problem, _ = errors.AsType[*client.Problem](err) // the text must not be lost
 	if err != nil && form.Problem == nil {
@@ -125,7 +125,7 @@ type comparison struct {
 // compared compares a policy with a version; 0: the active one.
 func (v *visit) compared(against int, p *client.PolicyVersion) (c comparison, err error) {
 	if against == 0 {
-		list, err := v.api.ListPolicies(v.r.Context(), &client.ListPoliciesParams{Limit: 1})
+		list, err := v.api.ListPolicies(v.r.Context(), client.ListPoliciesParams{Limit: 1})
 		if err != nil {
 			return c, err
 		}
@@ -159,7 +159,7 @@ func (v *visit) activatePolicy() error {
 		do: func(form url.Values) error {
 			seen := client.ActivatePolicyParams{IfMatch: form.Get("etag")}
 			body := client.ActivatePolicyBody{Reason: form.Get("reason")}
-			_, err := v.api.ActivatePolicy(v.r.Context(), p.Version, &seen, body)
+			_, err := v.api.ActivatePolicy(v.r.Context(), p.Version, body, seen)
 			return v.backTo(policyURL(p.Version))(nil, err)
 		},
 	}
@@ -167,7 +167,7 @@ func (v *visit) activatePolicy() error {
 		return v.tell(result{Heading: fmt.Sprintf("Policy %d is already the active version", p.Version), Back: policyURL(p.Version)})
 	}
 	dryRun := client.ActivatePolicyParams{DryRun: true}
-	tried, err := v.api.ActivatePolicy(v.r.Context(), p.Version, &dryRun, client.ActivatePolicyBody{})
+	tried, err := v.api.ActivatePolicy(v.r.Context(), p.Version, client.ActivatePolicyBody{}, dryRun)
 	if err != nil {
 		return err
 	}

@@ -48,7 +48,7 @@ func TestErrors(t *testing.T) {
 	t.Parallel()
 	s := setup(t)
 	none := client.SetInventoryBody{OnHand: 0, Reason: "sold"}
-	assert.NoError(t, assert.Err(s.api.SetInventory(t.Context(), "gone", &client.SetInventoryParams{IfNoneMatch: "*"}, none)))
+	assert.NoError(t, assert.Err(s.api.SetInventory(t.Context(), "gone", none, client.SetInventoryParams{IfNoneMatch: "*"})))
 	for _, id := range []string{"first", `<i>second`} {
 		if o := s.process(t, client.ProcessBody{OrderID: id, Amount: "5", Item: "gone"}); o.Status != client.StatusFailed {
 			t.Fatalf("%+v", o)
@@ -91,7 +91,7 @@ func TestAttention(t *testing.T) {
 		"Waits for approval", "<bdi>u &lt;i&gt;")
 	s.get(t, "/console/attention?hold=attention&reason=retries_exhausted").want(t, 200, "37 calls in 10 minutes", "no answer in time to try 7",
 		"no answer in time to try 5", "ch_7", ">of 7<", "In doubt", "Don't: tell the customer", `href="/console/runbook#retries_exhausted"`)
-	assert.NoError(t, assert.Err(s.api.ApproveOrder(t.Context(), "big", nil, client.VerbBody{})))
+	assert.NoError(t, assert.Err(s.api.ApproveOrder(t.Context(), "big", client.VerbBody{})))
 	s.get(t, "/console/attention?hold=approval").want(t, 200, "No order waits for this any more")
 	s.get(t, "/console/attention?hold=attention&reason=nothing+like+it").want(t, 200, "No order waits for this any more")
 

@@ -15,7 +15,7 @@ type stockPage struct {
 }
 
 func (v *visit) showStock() error {
-	list, err := v.api.ListInventory(v.r.Context(), &client.ListInventoryParams{Cursor: v.query("cursor")})
+	list, err := v.api.ListInventory(v.r.Context(), client.ListInventoryParams{Cursor: v.query("cursor")})
 	if err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func (v *visit) showItem() error {
 	}
 	p := itemPage{stockItem: item, Tasks: v.offered(v.itemTasks(item))}
 	if item.Known() {
-		list, err := v.api.ListStockMovements(v.r.Context(), item.Item.Item, &client.ListStockMovementsParams{
+		list, err := v.api.ListStockMovements(v.r.Context(), item.Item.Item, client.ListStockMovementsParams{
 			Sort: client.ListStockMovementsParamsSortNewest, Before: int64(number(v.query("before"))), Limit: movementsOnPage})
 		if err != nil {
 			return err
@@ -101,7 +101,7 @@ func (v *visit) itemTasks(i *stockItem) []*task {
 				if err != nil {
 					return err
 				}
-				return done(v.api.AdjustInventory(ctx, name, nil, client.AdjustInventoryBody{
+				return done(v.api.AdjustInventory(ctx, name, client.AdjustInventoryBody{
 					Change: units, Reason: form.Get("reason"), RequestID: form.Get("requestId")}))
 			},
 		},
@@ -127,8 +127,8 @@ func (v *visit) itemTasks(i *stockItem) []*task {
 				if params.IfMatch == "" {
 					params.IfNoneMatch = "*"
 				}
-				return done(v.api.SetInventory(ctx, name, &params, client.SetInventoryBody{
-					OnHand: units, Reason: form.Get("reason"), RequestID: form.Get("requestId")}))
+				return done(v.api.SetInventory(ctx, name, client.SetInventoryBody{
+					OnHand: units, Reason: form.Get("reason"), RequestID: form.Get("requestId")}, params))
 			},
 		},
 	)

@@ -60,7 +60,7 @@ func TestStock(t *testing.T) {
 	seen = s.do(t, adjust, "change", "-11").want(t, 200)
 	s.post(t, adjust, seen.fill("reason", "broken")).want(t, 409, "The units on hand cannot be fewer than those reserved")
 	asked, counted := s.get(t, set), s.do(t, set, "onHand", "9").want(t, 200)
-	if _, err := s.api.AdjustInventory(t.Context(), "../<b>", nil, client.AdjustInventoryBody{Change: 5, Reason: "found"}); err != nil {
+	if _, err := s.api.AdjustInventory(t.Context(), "../<b>", client.AdjustInventoryBody{Change: 5, Reason: "found"}); err != nil {
 		t.Fatal(err)
 	}
 	for _, form := range []url.Values{counted.fill(), s.post(t, set, asked.fill("onHand", "9")).want(t, 200).fill()} { // since either page
@@ -136,7 +136,7 @@ func TestWebhooks(t *testing.T) {
 // exhausted gives an endpoint sixty deliveries whose attempts are used up.
 func (s *service) exhausted(t *testing.T) {
 	t.Helper()
-	if _, err := s.api.CreateWebhookEndpoint(t.Context(), nil, client.WebhookEndpointBody{URL: "http://127.0.0.1:9"}); err != nil {
+	if _, err := s.api.CreateWebhookEndpoint(t.Context(), client.WebhookEndpointBody{URL: "http://127.0.0.1:9"}); err != nil {
 		t.Fatal(err)
 	}
 	s.sql(t, `INSERT INTO webhook_deliveries (endpoint_no, delivery_no, type, event_id, subject, state, body, attempts, attempted_at, log)

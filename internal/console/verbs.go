@@ -147,7 +147,7 @@ func (v *visit) doVerb() error {
 	if a == nil {
 		return errNoPage
 	}
-	order, err := v.api.GetOrder(v.r.Context(), v.query("id"), nil)
+	order, err := v.api.GetOrder(v.r.Context(), v.query("id"))
 	if err != nil {
 		return err
 	}
@@ -325,31 +325,31 @@ func (q *ofOrder) send(form url.Values, dryRun bool) (*client.Order, error) {
 	}
 	switch q.verb.Name {
 	case "approve":
-		return api.ApproveOrder(ctx, id, (*client.ApproveOrderParams)(&to), b)
+		return api.ApproveOrder(ctx, id, b, client.ApproveOrderParams(to))
 	case "reject":
-		return api.RejectOrder(ctx, id, (*client.RejectOrderParams)(&to), b)
+		return api.RejectOrder(ctx, id, b, client.RejectOrderParams(to))
 	case "resume":
-		return api.ResumeOrder(ctx, id, (*client.ResumeOrderParams)(&to), b)
+		return api.ResumeOrder(ctx, id, b, client.ResumeOrderParams(to))
 	case "pause":
-		return api.PauseOrder(ctx, id, (*client.PauseOrderParams)(&to), b)
+		return api.PauseOrder(ctx, id, b, client.PauseOrderParams(to))
 	case "cancel":
-		return api.CancelOrder(ctx, id, &to, b)
+		return api.CancelOrder(ctx, id, b, to)
 	case "retry":
-		return api.RetryOrder(ctx, id, (*client.RetryOrderParams)(&to), client.RetryBody{
+		return api.RetryOrder(ctx, id, client.RetryBody{
 			Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID,
-			Policy: client.RetryBodyPolicy(get("policy")), PaymentMethod: get("paymentMethod")})
+			Policy: client.RetryBodyPolicy(get("policy")), PaymentMethod: get("paymentMethod")}, client.RetryOrderParams(to))
 	case "refund":
 		body := q.refundBody(get)
 		body.Reason, body.OnBehalfOf, body.RequestID = b.Reason, b.OnBehalfOf, b.RequestID
-		return api.RefundOrder(ctx, id, (*client.RefundOrderParams)(&to), body)
+		return api.RefundOrder(ctx, id, body, client.RefundOrderParams(to))
 	case "capture":
 		body := client.CaptureBody{Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID}
 		if amount := get("amount"); amount != "" {
 			body.Amount = &amount
 		}
-		return api.CaptureOrder(ctx, id, (*client.CaptureOrderParams)(&to), body)
+		return api.CaptureOrder(ctx, id, body, client.CaptureOrderParams(to))
 	case "void":
-		return api.VoidOrder(ctx, id, (*client.VoidOrderParams)(&to), client.VoidBody(b))
+		return api.VoidOrder(ctx, id, client.VoidBody(b), client.VoidOrderParams(to))
 	}
 	body := client.StepResultBody{Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID,
 		Step: client.StepResultBodyStep(q.step()), Outcome: client.StepResultBodyOutcome(get("outcome")),
@@ -357,7 +357,7 @@ func (q *ofOrder) send(form url.Values, dryRun bool) (*client.Order, error) {
 	if generation := q.query("generation"); generation != "" {
 		body.Generation = new(numberOr(generation, -1))
 	}
-	return api.SettleStepOfOrder(ctx, id, (*client.SettleStepOfOrderParams)(&to), body)
+	return api.SettleStepOfOrder(ctx, id, body, client.SettleStepOfOrderParams(to))
 }
 
 // changesOf returns the differences between an order as it is and as it would be.
@@ -415,14 +415,14 @@ type refusal struct {
 // conflict shows that the order has changed since it was seen, or that it is the person's own.
 func (q *ofOrder) conflict(problem *client.Problem) (err error) {
 	r, ctx := refusal{Problem: problem}, q.r.Context()
-	if r.Order, err = q.api.GetOrder(ctx, q.order.OrderID, nil); err != nil {
+	if r.Order, err = q.api.GetOrder(ctx, q.order.OrderID); err != nil {
 		return err
 	}
 	if q.applies(q.verb, r.Order) && problem.Status == http.StatusPreconditionFailed {
 		r.Again = actionURL(q.verb.Name, q.order.OrderID)
 	}
 	since := client.ListTransitionsParams{After: q.order.Seq, Limit: 20}
-	moves, err := q.api.ListTransitions(ctx, q.order.OrderID, &since)
+	moves, err := q.api.ListTransitions(ctx, q.order.OrderID, since)
 	if err != nil {
 		return err
 	}

@@ -61,7 +61,7 @@ func TestVerbs(t *testing.T) {
 func (s *service) are(t *testing.T, status client.Status, ids ...string) {
 	t.Helper()
 	for _, id := range ids {
-		params := &client.GetOrderParams{}
+		params := client.GetOrderParams{}
 		if fsm.State(status).Final() {
 			params.Wait = "20s"
 		}
@@ -78,7 +78,7 @@ func TestAnOrderThatHasChanged(t *testing.T) {
 	s.order(t, "o", "charging", "retry")
 	path := "/console/order/cancel?id=o"
 	cancel, retry := s.get(t, path).want(t, 200), s.get(t, "/console/order/retry?id=o").want(t, 200)
-	assert.NoError(t, assert.Err(s.api.PauseOrder(t.Context(), "o", nil, client.VerbBody{Reason: "somebody else"})))
+	assert.NoError(t, assert.Err(s.api.PauseOrder(t.Context(), "o", client.VerbBody{Reason: "somebody else"})))
 	for page, form := range map[string]url.Values{
 		path: cancel.fill("reason", "a test"), "/console/order/retry?id=o": retry.fill("policy", "pinned"),
 	} {
@@ -140,7 +140,7 @@ func TestCaptureAndVoid(t *testing.T) {
 	s.settle(t, "o&void=2", "What happened to void 2", "outcome", "done")
 	s.get(t, "/console/order?id=o").want(t, 200, "captured: 4.00, voided: 5.00, left: 0.00 USD", "void 2", "!Record the result", "!The authorization ends")
 	lines := client.CaptureBody{Lines: []client.LineUnits{{Line: 1, Quantity: 1}}, Final: true, RequestID: "parcel"}
-	assert.NoError(t, assert.Err(s.api.CaptureOrder(t.Context(), "lines", &client.CaptureOrderParams{Prefer: "respond-async"}, lines)))
+	assert.NoError(t, assert.Err(s.api.CaptureOrder(t.Context(), "lines", lines, client.CaptureOrderParams{Prefer: "respond-async"})))
 	s.get(t, "/console/order?id=lines").want(t, 200, "capture 1 <small>voids the rest</small>", ">3.00 <small>1 × <bdi>cup</bdi></small><", "left: 0.00 USD")
 }
 
@@ -159,7 +159,7 @@ func TestSettling(t *testing.T) {
 		SELECT order_no, 0, 1, 'USD', 5, 'in_doubt', 'http', 'r', now() FROM orders WHERE order_id = 'refund'`)
 	s.get(t, orderPath+"refund").want(t, 200, "Record the result of refund 1")
 	s.settle(t, "refund&refund=1", "What happened to refund 1", "outcome", "refused", "code", "closed")
-	if o, err := s.api.GetOrder(t.Context(), "refund", nil); err != nil || o.Refunds[0].State != "failed" || o.Refunds[0].Code != "closed" {
+	if o, err := s.api.GetOrder(t.Context(), "refund"); err != nil || o.Refunds[0].State != "failed" || o.Refunds[0].Code != "closed" {
 		t.Errorf("%+v, %v", o, err)
 	}
 

@@ -43,7 +43,7 @@ func (v *visit) showEndpoint() error {
 		return err
 	}
 	p := endpointPage{WebhookEndpoint: endpoint, Tasks: v.offered(v.endpointTasks(endpoint)), States: deliveryStates}
-	list, err := v.api.ListDeliveries(ctx, id, &client.ListDeliveriesParams{
+	list, err := v.api.ListDeliveries(ctx, id, client.ListDeliveriesParams{
 		State: client.ListDeliveriesParamsState(v.query("state")), OrderID: v.query("orderId"),
 		Item: v.query("item"), Cursor: v.query("cursor")})
 	if p.Problem = refusedInput(err); p.Problem != nil {
@@ -53,7 +53,7 @@ func (v *visit) showEndpoint() error {
 	}
 	p.Deliveries, p.Next = list.Deliveries, v.nextPage(list.NextCursor)
 	exhausted := client.ListDeliveriesParams{State: client.ListDeliveriesParamsStateExhausted, Limit: 1}
-	if list, err = v.api.ListDeliveries(ctx, id, &exhausted); err != nil {
+	if list, err = v.api.ListDeliveries(ctx, id, exhausted); err != nil {
 		return err
 	}
 	p.Exhausted = len(list.Deliveries) > 0
@@ -81,7 +81,7 @@ func (v *visit) newEndpoint() *task {
 		Notes:  []string{"Every event from now on is sent to the URL until it answers with 2xx. Events of an order are sent in order."},
 		fields: append(endpointFields(&client.WebhookEndpoint{}), whyField),
 		do: func(form url.Values) error {
-			made, err := v.api.CreateWebhookEndpoint(v.r.Context(), nil, endpointBody(form))
+			made, err := v.api.CreateWebhookEndpoint(v.r.Context(), endpointBody(form))
 			return v.tellSecret("The endpoint is created", made, err)
 		},
 	}
@@ -163,7 +163,7 @@ func (v *visit) endpointTasks(e *client.WebhookEndpoint) []*task {
 			},
 			do: func(form url.Values) error {
 				params := client.ChangeWebhookEndpointParams{IfMatch: strconv.Quote(form.Get("version"))}
-				return done(v.api.ChangeWebhookEndpoint(ctx, e.ID, &params, endpointBody(form)))
+				return done(v.api.ChangeWebhookEndpoint(ctx, e.ID, endpointBody(form), params))
 			},
 		},
 		v.rotateTask(e),
@@ -172,7 +172,7 @@ func (v *visit) endpointTasks(e *client.WebhookEndpoint) []*task {
 			Heading: "Disable the endpoint?", Button: "Disable it",
 			Notes:  []string{"Nothing is sent to it. Its events are kept for as long as the feed keeps them."},
 			fields: []field{whyField},
-			do:     func(form url.Values) error { return done(v.api.DisableWebhookEndpoint(ctx, e.ID, nil, verbBody(form))) },
+			do:     func(form url.Values) error { return done(v.api.DisableWebhookEndpoint(ctx, e.ID, verbBody(form))) },
 		},
 		&task{
 			Name: "delete", Label: "Delete", operation: "deleteWebhookEndpoint", Danger: true,
@@ -181,7 +181,7 @@ func (v *visit) endpointTasks(e *client.WebhookEndpoint) []*task {
 			seen:  version,
 			do: func(form url.Values) error {
 				params := client.DeleteWebhookEndpointParams{IfMatch: strconv.Quote(form.Get("version"))}
-				return v.backTo("/console/webhooks")(nil, v.api.DeleteWebhookEndpoint(ctx, e.ID, &params))
+				return v.backTo("/console/webhooks")(nil, v.api.DeleteWebhookEndpoint(ctx, e.ID, params))
 			},
 		},
 	)
@@ -200,7 +200,7 @@ func (v *visit) enableTask(e *client.WebhookEndpoint) *task {
 			if form.Get("from") == fromNow {
 				body.From = client.EnableBodyFromNow
 			}
-			return v.backTo(endpointURL(e.ID))(v.api.EnableWebhookEndpoint(v.r.Context(), e.ID, nil, body))
+			return v.backTo(endpointURL(e.ID))(v.api.EnableWebhookEndpoint(v.r.Context(), e.ID, body))
 		},
 	}
 }
@@ -223,7 +223,7 @@ func (v *visit) rotateTask(e *client.WebhookEndpoint) *task {
 					body.OverlapSeconds = new(o.seconds)
 				}
 			}
-			rotated, err := v.api.RotateWebhookSecret(v.r.Context(), e.ID, nil, body)
+			rotated, err := v.api.RotateWebhookSecret(v.r.Context(), e.ID, body)
 			return v.tellSecret("The endpoint has a new secret", rotated, err)
 		},
 	}
@@ -251,7 +251,7 @@ func (v *visit) recoverDeliveries(e *client.WebhookEndpoint, form url.Values) er
 	if err != nil {
 		return unusable("The time must be like 2026-11-22T15:04.")
 	}
-	out, err := v.api.RecoverDeliveries(v.r.Context(), e.ID, nil, client.RecoverBody{
+	out, err := v.api.RecoverDeliveries(v.r.Context(), e.ID, client.RecoverBody{
 		Since: since, Reason: form.Get("reason"), RequestID: form.Get("requestId")})
 	if err != nil {
 		return err
@@ -313,7 +313,7 @@ func (v *visit) deliveryTasks(p *deliveryPage) []*task {
 				"Later deliveries of the same order or item wait for it."},
 			fields: []field{whyField},
 			do: func(form url.Values) error {
-				return done(v.api.ResendDelivery(ctx, p.Endpoint, no, nil, verbBody(form)))
+				return done(v.api.ResendDelivery(ctx, p.Endpoint, no, verbBody(form)))
 			},
 		},
 		&task{
@@ -325,7 +325,7 @@ func (v *visit) deliveryTasks(p *deliveryPage) []*task {
 			fields: []field{required(whyField)},
 			do: func(form url.Values) error {
 				body := client.SkipBody{Reason: form.Get("reason"), RequestID: form.Get("requestId")}
-				return done(v.api.SkipDelivery(ctx, p.Endpoint, no, nil, body))
+				return done(v.api.SkipDelivery(ctx, p.Endpoint, no, body))
 			},
 		},
 	)

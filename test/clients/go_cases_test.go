@@ -79,35 +79,35 @@ func callGo(ctx context.Context, api *client.Client, call []byte) any {
 	case "processAll":
 		return processAllGo(ctx, api, args.Orders)
 	case "getOrder":
-		return outcome(api.GetOrder(ctx, args.OrderID, nil))
+		return outcome(api.GetOrder(ctx, args.OrderID))
 	case "refund":
-		return outcome(api.RefundOrder(ctx, args.OrderID, nil, decoded[client.RefundBody](args.Body)))
+		return outcome(api.RefundOrder(ctx, args.OrderID, decoded[client.RefundBody](args.Body)))
 	case "capture":
-		return outcome(api.CaptureOrder(ctx, args.OrderID, nil, decoded[client.CaptureBody](args.Body)))
+		return outcome(api.CaptureOrder(ctx, args.OrderID, decoded[client.CaptureBody](args.Body)))
 	case "void":
-		return outcome(api.VoidOrder(ctx, args.OrderID, nil, decoded[client.VoidBody](args.Body)))
+		return outcome(api.VoidOrder(ctx, args.OrderID, decoded[client.VoidBody](args.Body)))
 	case "policy":
-		stored, err := api.StorePolicy(ctx, nil, client.StorePolicyBody{Source: args.Source})
+		stored, err := api.StorePolicy(ctx, client.StorePolicyBody{Source: args.Source})
 		if err != nil {
 			return outcome(stored, err)
 		}
-		return outcome(api.ActivatePolicy(ctx, stored.Version, nil, client.ActivatePolicyBody{}))
+		return outcome(api.ActivatePolicy(ctx, stored.Version, client.ActivatePolicyBody{}))
 	case "cancel":
-		return outcome(api.CancelOrder(ctx, args.OrderID, nil, decoded[client.VerbBody](args.Body)))
+		return outcome(api.CancelOrder(ctx, args.OrderID, decoded[client.VerbBody](args.Body)))
 	case "retry":
-		return outcome(api.RetryOrder(ctx, args.OrderID, nil, decoded[client.RetryBody](args.Body)))
+		return outcome(api.RetryOrder(ctx, args.OrderID, decoded[client.RetryBody](args.Body)))
 	case "setInventory":
-		return outcome(api.SetInventory(ctx, args.Item, &client.SetInventoryParams{IfNoneMatch: "*"}, decoded[client.SetInventoryBody](args.Body)))
+		return outcome(api.SetInventory(ctx, args.Item, decoded[client.SetInventoryBody](args.Body), client.SetInventoryParams{IfNoneMatch: "*"}))
 	case "adjustInventory":
-		return outcome(api.AdjustInventory(ctx, args.Item, nil, decoded[client.AdjustInventoryBody](args.Body)))
+		return outcome(api.AdjustInventory(ctx, args.Item, decoded[client.AdjustInventoryBody](args.Body)))
 	case "dispute":
-		return outcome(api.RecordDispute(ctx, args.OrderID, nil, decoded[client.DisputeBody](args.Body)))
+		return outcome(api.RecordDispute(ctx, args.OrderID, decoded[client.DisputeBody](args.Body)))
 	case "bulkRefund":
-		return outcome(api.ApplyBulkVerb(ctx, client.BulkVerbRefund, nil, decoded[client.BulkBody](args.Body)))
+		return outcome(api.ApplyBulkVerb(ctx, client.BulkVerbRefund, decoded[client.BulkBody](args.Body)))
 	case "request":
-		return outcome(api.GetRequest(ctx, args.RequestID, nil))
+		return outcome(api.GetRequest(ctx, args.RequestID))
 	case "search":
-		return outcome(api.SearchOrders(ctx, &client.SearchOrdersParams{Term: args.Term}))
+		return outcome(api.SearchOrders(ctx, client.SearchOrdersParams{Term: args.Term}))
 	case "orders":
 		return collected(api.Orders(ctx, client.ListOrdersParams{CustomerID: args.Filter.CustomerID, Limit: args.Filter.Limit}))
 	case "events":
@@ -119,7 +119,8 @@ func callGo(ctx context.Context, api *client.Client, call []byte) any {
 		for name, value := range args.Headers {
 			header.Set(name, value)
 		}
-		return map[string]any{"verified": client.VerifyWebhook(args.Secrets, header, []byte(decoded[string](args.Body)), time.Now()) == nil}
+		event, err := client.VerifyWebhook(args.Secrets, header, []byte(decoded[string](args.Body)), time.Now())
+		return map[string]any{"verified": err == nil, "event": event}
 	}
 	return map[string]any{"lost": fmt.Sprintf("no such call: %q", args.Call)}
 }

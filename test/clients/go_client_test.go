@@ -41,9 +41,9 @@ func useMoney(t *testing.T, api *client.Client) {
 	for _, sent := range []string{"16777217.25", "999999999999999.99", "99.90"} {
 		done, err := api.Process(ctx, client.ProcessBody{Amount: sent, Item: "gold", CustomerID: "rich"})
 		must(t, err == nil && done.Amount == sent && done.Status == client.StatusCompleted, err, done)
-		read, err := api.GetOrder(ctx, done.OrderID, nil)
+		read, err := api.GetOrder(ctx, done.OrderID)
 		must(t, err == nil && read.Amount == sent, err, read)
-		page, err := api.ListOrders(ctx, &client.ListOrdersParams{CustomerID: "rich", Limit: 1, Status: []client.Status{client.StatusCompleted, client.StatusFailed}, CreatedFrom: done.CreatedAt})
+		page, err := api.ListOrders(ctx, client.ListOrdersParams{CustomerID: "rich", Limit: 1, Status: []client.Status{client.StatusCompleted, client.StatusFailed}, CreatedFrom: done.CreatedAt})
 		must(t, err == nil && page.Orders[0].Amount == sent, err, page)
 	}
 }
@@ -53,18 +53,18 @@ func useStock(t *testing.T, api *client.Client) {
 	t.Helper()
 	ctx := t.Context()
 	var answer http.Response
-	set, err := api.SetInventory(ctx, "go-boat", &client.SetInventoryParams{IfNoneMatch: "*"}, client.SetInventoryBody{Reason: "count"}, client.WithResponse(&answer))
+	set, err := api.SetInventory(ctx, "go-boat", client.SetInventoryBody{Reason: "count"}, client.WithResponse(&answer), client.SetInventoryParams{IfNoneMatch: "*"})
 	must(t, err == nil && set.Tracked && *set.Available == 0, err, set)
-	_, err = api.SetInventory(ctx, "go-boat", nil, client.SetInventoryBody{OnHand: 5})
+	_, err = api.SetInventory(ctx, "go-boat", client.SetInventoryBody{OnHand: 5})
 	must(t, problem(err).Code == client.ProblemCodePreconditionRequired, err)
 	failed := process(t, api, client.ProcessBody{OrderID: "go-none", Item: "go-boat"})
 	must(t, failed.Status == client.StatusFailed && failed.Failure.Code == "out_of_stock" && failed.Steps.Charge.Undone, failed)
-	set, err = api.SetInventory(ctx, "go-boat", &client.SetInventoryParams{IfMatch: answer.Header.Get("ETag")}, client.SetInventoryBody{OnHand: 1})
+	set, err = api.SetInventory(ctx, "go-boat", client.SetInventoryBody{OnHand: 1}, client.SetInventoryParams{IfMatch: answer.Header.Get("ETag")})
 	must(t, err == nil && *set.Available == 1, err, set)
-	retried, err := api.RetryOrder(ctx, "go-none", &client.RetryOrderParams{IdempotencyKey: "go-retry"}, client.RetryBody{OnBehalfOf: "ann", Generation: new(int)})
+	retried, err := api.RetryOrder(ctx, "go-none", client.RetryBody{OnBehalfOf: "ann", Generation: new(int)}, client.RetryOrderParams{IdempotencyKey: "go-retry"})
 	must(t, err == nil && retried.Status == client.StatusCompleted, err, retried)
 	for range 2 {
-		found, err := api.AdjustInventory(ctx, "go-boat", &client.AdjustInventoryParams{IdempotencyKey: "go-found"}, client.AdjustInventoryBody{Change: 2, Reason: "found"})
+		found, err := api.AdjustInventory(ctx, "go-boat", client.AdjustInventoryBody{Change: 2, Reason: "found"}, client.AdjustInventoryParams{IdempotencyKey: "go-found"})
 		must(t, err == nil && found.OnHand == 2, err, found)
 	}
 	item, err := api.GetInventory(ctx, "go-boat")
@@ -77,9 +77,9 @@ func useStock(t *testing.T, api *client.Client) {
 		}
 	}
 	must(t, listed == 1, listed)
-	moved, err := api.ListStockMovements(ctx, "go-boat", &client.ListStockMovementsParams{Limit: 9})
+	moved, err := api.ListStockMovements(ctx, "go-boat", client.ListStockMovementsParams{Limit: 9})
 	must(t, err == nil && len(moved.Movements) == 3 && moved.Movements[2].Change == 2, err, moved)
-	calls, err := api.ListCalls(ctx, "go-none", nil)
+	calls, err := api.ListCalls(ctx, "go-none")
 	must(t, err == nil && len(calls.Calls) == 0, err, calls)
 }
 
@@ -89,13 +89,13 @@ func useRefunds(t *testing.T, api *client.Client) {
 	ctx := t.Context()
 	process(t, api, client.ProcessBody{OrderID: "go-broken", Item: "gold"})
 	for range 2 {
-		once, err := api.RefundOrder(ctx, "go-broken", nil, client.RefundBody{Amount: new("0.40"), Reason: "scratched", RequestID: "go-first"})
+		once, err := api.RefundOrder(ctx, "go-broken", client.RefundBody{Amount: new("0.40"), Reason: "scratched", RequestID: "go-first"})
 		must(t, err == nil && once.Refunded == "0.40" && len(once.Refunds) == 1, err, once)
 	}
-	rest, err := api.RefundOrder(ctx, "go-broken", &client.RefundOrderParams{IdempotencyKey: "go-second"}, client.RefundBody{Reason: "broken"})
+	rest, err := api.RefundOrder(ctx, "go-broken", client.RefundBody{Reason: "broken"}, client.RefundOrderParams{IdempotencyKey: "go-second"})
 	must(t, err == nil && rest.Refunded == "1.50" && rest.Status == client.StatusCompleted, err, rest)
 	must(t, rest.Refunds[1].Amount == "1.10" && rest.Refunds[1].State == client.RefundStateDone, rest)
-	_, err = api.RefundOrder(ctx, "go-broken", nil, client.RefundBody{Amount: new("0.40"), Reason: "more"})
+	_, err = api.RefundOrder(ctx, "go-broken", client.RefundBody{Amount: new("0.40"), Reason: "more"})
 	must(t, problem(err).Code == client.ProblemCodeRefundTooLarge, err)
 }
 
@@ -105,27 +105,27 @@ func useVerbs(t *testing.T, api *client.Client) {
 	ctx := t.Context()
 	waits := process(t, api, client.ProcessBody{OrderID: "go-waits", Item: "car", StartAt: time.Now().Add(time.Hour)})
 	must(t, waits.Hold == client.OrderHoldScheduled, waits)
-	_, err := api.GetOrder(ctx, "go-waits", &client.GetOrderParams{IfNoneMatch: waits.ETag()})
+	_, err := api.GetOrder(ctx, "go-waits", client.GetOrderParams{IfNoneMatch: waits.ETag()})
 	must(t, errors.Is(err, client.ErrNotModified), err)
-	dry, err := api.PauseOrder(ctx, "go-waits", &client.PauseOrderParams{DryRun: true}, client.VerbBody{})
+	dry, err := api.PauseOrder(ctx, "go-waits", client.VerbBody{}, client.PauseOrderParams{DryRun: true})
 	must(t, err == nil && dry.Hold == client.OrderHoldPaused && dry.DryRun, err, dry)
-	_, err = api.PauseOrder(ctx, "go-waits", &client.PauseOrderParams{IfMatch: `"77"`}, client.VerbBody{})
+	_, err = api.PauseOrder(ctx, "go-waits", client.VerbBody{}, client.PauseOrderParams{IfMatch: `"77"`})
 	must(t, problem(err).Status == http.StatusPreconditionFailed, err)
 	var answer http.Response
-	paused, err := api.PauseOrder(ctx, "go-waits", &client.PauseOrderParams{Prefer: "respond-async"}, client.VerbBody{}, client.WithResponse(&answer))
+	paused, err := api.PauseOrder(ctx, "go-waits", client.VerbBody{}, client.WithResponse(&answer), client.PauseOrderParams{Prefer: "respond-async"})
 	must(t, err == nil && answer.StatusCode == http.StatusAccepted && paused.Hold == client.OrderHoldPaused, err, paused)
-	resumed, err := api.ResumeOrder(ctx, "go-waits", &client.ResumeOrderParams{Prefer: "wait=1"}, client.VerbBody{})
+	resumed, err := api.ResumeOrder(ctx, "go-waits", client.VerbBody{}, client.ResumeOrderParams{Prefer: "wait=1"})
 	must(t, err == nil && resumed.Hold == client.OrderHoldScheduled, err, resumed)
-	canceled, err := api.CancelOrder(ctx, "go-waits", nil, client.VerbBody{Reason: "too late"})
+	canceled, err := api.CancelOrder(ctx, "go-waits", client.VerbBody{Reason: "too late"})
 	must(t, err == nil && canceled.Status == client.StatusCanceled && canceled.Status.Final(), err, canceled)
-	_, err = api.SettleStepOfOrder(ctx, "go-waits", nil, client.StepResultBody{Step: "charge", Outcome: "done", Reason: "seen"})
+	_, err = api.SettleStepOfOrder(ctx, "go-waits", client.StepResultBody{Step: "charge", Outcome: "done", Reason: "seen"})
 	must(t, problem(err).Order.Status == client.StatusCanceled, err)
 
 	process(t, api, client.ProcessBody{OrderID: "go-large", Item: "yacht"})
-	approved, err := api.ApproveOrder(ctx, "go-large", nil, client.VerbBody{OnBehalfOf: "ann"})
+	approved, err := api.ApproveOrder(ctx, "go-large", client.VerbBody{OnBehalfOf: "ann"})
 	must(t, err == nil && approved.Status == client.StatusCompleted, err, approved)
 	process(t, api, client.ProcessBody{OrderID: "go-larger", Item: "yacht"})
-	rejected, err := api.RejectOrder(ctx, "go-larger", nil, client.VerbBody{OnBehalfOf: "ann"})
+	rejected, err := api.RejectOrder(ctx, "go-larger", client.VerbBody{OnBehalfOf: "ann"})
 	must(t, err == nil && rejected.Failure.Code == "rejected", err, rejected)
 }
 
@@ -133,7 +133,7 @@ func useBulk(t *testing.T, api *client.Client) {
 	t.Helper()
 	ctx := t.Context()
 	process(t, api, client.ProcessBody{OrderID: "go-many", Item: "yacht"})
-	out, err := api.ApplyBulkVerb(ctx, client.BulkVerbReject, nil, client.BulkBody{IDs: []string{"go-many", "go-nobody"}, OnBehalfOf: "ann"})
+	out, err := api.ApplyBulkVerb(ctx, client.BulkVerbReject, client.BulkBody{IDs: []string{"go-many", "go-nobody"}, OnBehalfOf: "ann"})
 	must(t, err == nil && out.Applied == 1 && out.Results[1].Code == client.ProblemCodeNotFound, err, out)
 	health, err := api.Health(ctx)
 	must(t, err == nil && health.Status == client.HealthStatusOk, err, health)

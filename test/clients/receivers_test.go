@@ -127,7 +127,7 @@ func (r *receiver) wait(t *testing.T, orderID string) {
 	r.until(t, "has got "+orderID, func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		return strings.Contains(r.said.String(), `"type":"order.completed"`) && strings.Contains(r.said.String(), fmt.Sprintf(`"orderId":%q`, orderID))
+		return strings.Contains(r.said.String(), "order.completed "+orderID+"\n")
 	})
 }
 

@@ -145,7 +145,7 @@ func TestWallClockStepsBack(t *testing.T) {
 	s.exec(`UPDATE orders SET in_doubt_since = in_doubt_since - interval '24 hours'`)
 	s.exec(`UPDATE step_calls SET started_at = started_at - interval '24 hours', finished_at = finished_at - interval '24 hours'`)
 	var problem *pawl.Problem
-	_, err := s.api(r.addresses()[0]).RetryOrder(t.Context(), "one", nil, pawl.RetryBody{OnBehalfOf: "test", Reason: "test"})
+	_, err := s.api(r.addresses()[0]).RetryOrder(t.Context(), "one", pawl.RetryBody{OnBehalfOf: "test", Reason: "test"})
 	if !errors.As(err, &problem) || problem.Code != pawl.ProblemCodeOutcomeUnknown {
 		t.Errorf("retry: %v", err)
 	}

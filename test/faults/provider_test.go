@@ -170,7 +170,7 @@ func TestTheLedgerAfterAProvider(t *testing.T) {
 	write(t, policy, "charge: {executor: ledger}\nreserve: {executor: ledger}\nconfirm: {executor: ledger}\n")
 	newest := s.open(1, "--policy", policy).addresses()[0] // the other one may not have heard yet which policy is active
 	eventually(t, patience, "it goes on under the other policy", func() bool {
-		_, err := s.api(newest).RetryOrder(t.Context(), "one", &pawl.RetryOrderParams{Prefer: "respond-async"}, pawl.RetryBody{OnBehalfOf: "test", Policy: "active"})
+		_, err := s.api(newest).RetryOrder(t.Context(), "one", pawl.RetryBody{OnBehalfOf: "test", Policy: "active"}, pawl.RetryOrderParams{Prefer: "respond-async"})
 		return err == nil
 	})
 	s.until("one", "completed", "")

@@ -53,7 +53,7 @@ async function processAll(orders: NewOrder[]): Promise<unknown> {
 
 function verify({ secrets, headers, body }: Call): unknown {
   try {
-    return { verified: verifyWebhook(secrets, headers, body) !== undefined };
+    return { verified: true, event: verifyWebhook(secrets, headers, body) };
   } catch (error) {
     if (error instanceof SignatureError) return { verified: false };
     throw error;

@@ -65,7 +65,7 @@ func (s *session) printEvents(ctx context.Context, params client.ListEventsParam
 		if params.Wait = ""; !follow && soon > 0 {
 			params.Wait = fmt.Sprintf("%.0fs", math.Ceil(soon.Seconds()))
 		}
-		page, err := s.ListEvents(ctx, &params)
+		page, err := s.ListEvents(ctx, params)
 		if err != nil {
 			return err
 		}

@@ -70,7 +70,7 @@ func ordersListCommand() *cobra.Command {
 
 // search prints the orders that match a term. No order is not an error, as with a filter.
 func (s *session) search(ctx context.Context, term string, limit int) error {
-	found, err := s.SearchOrders(ctx, &client.SearchOrdersParams{Term: term, Limit: pageOf(limit)})
+	found, err := s.SearchOrders(ctx, client.SearchOrdersParams{Term: term, Limit: pageOf(limit)})
 	if err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func ordersShowCommand() *cobra.Command {
 		Use: "show ORDER", Short: "Show an order, what it waits for, and its history", Args: cobra.ExactArgs(1),
 		Example: "  pawl orders show order-1\n  pawl orders show order-1 -o json | jq .allowedActions",
 	}, func(ctx context.Context, s *session, args []string) error {
-		order, err := s.GetOrder(ctx, args[0], nil)
+		order, err := s.GetOrder(ctx, args[0])
 		return show(s, order, err, func(o *client.Order) error {
 			if err := s.printFields(o); err != nil {
 				return err
@@ -255,7 +255,7 @@ func ordersWatchCommand() *cobra.Command {
 		Long:    "Prints an order now and whenever it changes, until it is final.\nExits with 1 if the order failed or was canceled.",
 		Example: "  pawl orders watch order-1\n  pawl orders watch order-1 -o json | jq --unbuffered .status",
 	}, func(ctx context.Context, s *session, args []string) error {
-		order, err := s.GetOrder(ctx, args[0], nil)
+		order, err := s.GetOrder(ctx, args[0])
 		if err != nil {
 			return err
 		}
@@ -297,30 +297,31 @@ type verbRequest struct {
 }
 
 var verbs = []verb{
-	{"cancel", "Cancel an order, and undo its completed steps", by((*client.Client).CancelOrder)},
+	{"cancel", "Cancel an order, and undo its completed steps", by[client.CancelOrderParams]((*client.Client).CancelOrder)},
 	{"retry", "Try the step of an order again now, or start a failed order again", retry},
-	{"pause", "Pause an order", by((*client.Client).PauseOrder)},
-	{"resume", "Resume a paused order", by((*client.Client).ResumeOrder)},
-	{"approve", "Approve an order that waits for approval", by((*client.Client).ApproveOrder)},
-	{"reject", "Reject an order that waits for approval", by((*client.Client).RejectOrder)},
+	{"pause", "Pause an order", by[client.PauseOrderParams]((*client.Client).PauseOrder)},
+	{"resume", "Resume a paused order", by[client.ResumeOrderParams]((*client.Client).ResumeOrder)},
+	{"approve", "Approve an order that waits for approval", by[client.ApproveOrderParams]((*client.Client).ApproveOrder)},
+	{"reject", "Reject an order that waits for approval", by[client.RejectOrderParams]((*client.Client).RejectOrder)},
 }
 
 type verbParams interface {
+	client.CallOption
 	client.CancelOrderParams | client.PauseOrderParams | client.ResumeOrderParams | client.ApproveOrderParams | client.RejectOrderParams
 }
 
 // by sends a verb by a method of the client. The methods differ only in the type of their parameters.
 func by[P verbParams](
-	method func(*client.Client, context.Context, string, *P, client.VerbBody, ...client.CallOption) (*client.Order, error),
+	method func(*client.Client, context.Context, string, client.VerbBody, ...client.CallOption) (*client.Order, error),
 ) func(context.Context, *client.Client, string, verbRequest) (*client.Order, error) {
 	return func(ctx context.Context, c *client.Client, orderID string, r verbRequest) (*client.Order, error) {
-		return method(c, ctx, orderID, &P{DryRun: r.dryRun}, r.VerbBody)
+		return method(c, ctx, orderID, r.VerbBody, P{DryRun: r.dryRun})
 	}
 }
 
 func retry(ctx context.Context, c *client.Client, orderID string, r verbRequest) (*client.Order, error) {
 	body := client.RetryBody{Reason: r.Reason, RequestID: r.RequestID}
-	return c.RetryOrder(ctx, orderID, &client.RetryOrderParams{DryRun: r.dryRun}, body)
+	return c.RetryOrder(ctx, orderID, body, client.RetryOrderParams{DryRun: r.dryRun})
 }
 
 // command sends a verb for several orders, one after the other. It continues after an error.
@@ -375,7 +376,7 @@ func ordersRefundCommand() *cobra.Command {
 		if body.Lines, err = linesIn(lines, restock); err != nil {
 			return err
 		}
-		order, err := s.RefundOrder(ctx, args[0], &client.RefundOrderParams{DryRun: dryRun}, body)
+		order, err := s.RefundOrder(ctx, args[0], body, client.RefundOrderParams{DryRun: dryRun})
 		return show(s, order, err, func(o *client.Order) error {
 			return errors.Join(s.printFields(o), s.printDryRun(dryRun))
 		})
@@ -419,7 +420,7 @@ func ordersDisputeCommand() *cobra.Command {
 			"dispute is recorded once. Stripe's disputes are recorded by themselves.",
 		Example: "  pawl orders dispute order-1 --reference dp_1P8xZq --state opened --amount 99.99 --reason fraudulent",
 	}, func(ctx context.Context, s *session, args []string) error {
-		order, err := s.RecordDispute(ctx, args[0], &client.RecordDisputeParams{DryRun: dryRun}, body)
+		order, err := s.RecordDispute(ctx, args[0], body, client.RecordDisputeParams{DryRun: dryRun})
 		return show(s, order, err, func(o *client.Order) error { return errors.Join(s.printFields(o), s.printDryRun(dryRun)) })
 	})
 	f := cmd.Flags()
@@ -442,7 +443,7 @@ func ordersRequestCommand() *cobra.Command {
 		var totals []client.RequestTotal
 		rows := func(yield func(client.RequestedOrder, error) bool) {
 			for params := (client.GetRequestParams{Limit: pageOf(limit)}); ; {
-				page, err := s.GetRequest(ctx, args[0], &params)
+				page, err := s.GetRequest(ctx, args[0], params)
 				if err != nil {
 					yield(client.RequestedOrder{}, err)
 					return
@@ -550,7 +551,7 @@ func ordersCaptureCommand() *cobra.Command {
 		if amount != "" { // an empty one was rejected
 			body.Amount = &amount
 		}
-		order, err := s.CaptureOrder(ctx, args[0], &client.CaptureOrderParams{DryRun: dryRun}, body)
+		order, err := s.CaptureOrder(ctx, args[0], body, client.CaptureOrderParams{DryRun: dryRun})
 		return show(s, order, err, func(o *client.Order) error {
 			return errors.Join(s.printFields(o), s.printDryRun(dryRun))
 		})
@@ -572,7 +573,7 @@ func ordersVoidCommand() *cobra.Command {
 		Long:    "Gives up what is not captured of the charge of a completed order. With --request-id, repeating the command is safe.",
 		Example: "  pawl orders void order-1 --request-id rest",
 	}, func(ctx context.Context, s *session, args []string) error {
-		order, err := s.VoidOrder(ctx, args[0], &client.VoidOrderParams{DryRun: dryRun}, body)
+		order, err := s.VoidOrder(ctx, args[0], body, client.VoidOrderParams{DryRun: dryRun})
 		return show(s, order, err, func(o *client.Order) error {
 			return errors.Join(s.printFields(o), s.printDryRun(dryRun))
 		})

@@ -29,13 +29,13 @@ func webhooksCommand() *cobra.Command {
 			}),
 		onEndpoint("disable ENDPOINT", "Disable an endpoint",
 			func(ctx context.Context, s *session, id string) (*client.WebhookEndpoint, error) {
-				return s.DisableWebhookEndpoint(ctx, id, nil, client.VerbBody{})
+				return s.DisableWebhookEndpoint(ctx, id, client.VerbBody{})
 			}),
 		asking(&cobra.Command{
 			Use: "delete ENDPOINT", Short: "Delete an endpoint and its deliveries", Args: cobra.ExactArgs(1),
 			Long: "Deletes an endpoint and its deliveries. To stop deliveries for a while, disable it.",
 		}, func(ctx context.Context, s *session, args []string) error {
-			return s.DeleteWebhookEndpoint(ctx, args[0], nil)
+			return s.DeleteWebhookEndpoint(ctx, args[0])
 		}),
 		deliveriesCommand(), resendCommand(), skipCommand(), recoverCommand())
 }
@@ -91,7 +91,7 @@ func createCommand() *cobra.Command {
 			"  pawl webhooks create https://shop.example/pawl --type 'order.*' -o json | jq -r .secret",
 	}, func(ctx context.Context, s *session, args []string) error {
 		body.URL = args[0]
-		return s.printEndpoint(s.CreateWebhookEndpoint(ctx, nil, body))
+		return s.printEndpoint(s.CreateWebhookEndpoint(ctx, body))
 	})
 	cmd.Flags().StringSliceVar(&body.Types, "type", nil, typesHelp)
 	cmd.Flags().StringVar(&body.Description, "description", "", "purpose of the endpoint")
@@ -123,7 +123,7 @@ func changeCommand() *cobra.Command {
 			body.Types = types
 		}
 		params := client.ChangeWebhookEndpointParams{IfMatch: was.Header.Get("ETag")}
-		return s.printEndpoint(s.ChangeWebhookEndpoint(ctx, args[0], &params, body))
+		return s.printEndpoint(s.ChangeWebhookEndpoint(ctx, args[0], body, params))
 	})
 	f := cmd.Flags()
 	f.StringSliceVar(&types, "type", nil, typesHelp)
@@ -141,7 +141,7 @@ func enableCommand() *cobra.Command {
 			if fromNow {
 				body.From = client.EnableBodyFromNow
 			}
-			return s.EnableWebhookEndpoint(ctx, id, nil, body)
+			return s.EnableWebhookEndpoint(ctx, id, body)
 		})
 	cmd.Flags().BoolVar(&fromNow, "from-now", false, "skip the events that occurred while it was disabled")
 	return cmd
@@ -151,7 +151,7 @@ func rotateCommand() *cobra.Command {
 	var overlap time.Duration
 	cmd := onEndpoint("rotate ENDPOINT", "Rotate the secret of an endpoint, and print the new one",
 		func(ctx context.Context, s *session, id string) (*client.WebhookEndpoint, error) {
-			return s.RotateWebhookSecret(ctx, id, nil, client.RotateSecretBody{OverlapSeconds: new(int(overlap / time.Second))})
+			return s.RotateWebhookSecret(ctx, id, client.RotateSecretBody{OverlapSeconds: new(int(overlap / time.Second))})
 		})
 	cmd.Flags().DurationVar(&overlap, "overlap", 24*time.Hour, "how long deliveries are also signed with the previous secret")
 	return cmd
@@ -257,7 +257,7 @@ func resendCommand() *cobra.Command {
 	var body client.VerbBody
 	cmd := asking(&cobra.Command{Use: "resend ENDPOINT DELIVERY", Short: "Send a delivery again", Args: cobra.ExactArgs(2)},
 		onDelivery(func(ctx context.Context, s *session, endpoint string, number int64) (*client.Delivery, error) {
-			return s.ResendDelivery(ctx, endpoint, number, nil, body)
+			return s.ResendDelivery(ctx, endpoint, number, body)
 		}))
 	cmd.Flags().StringVar(&body.Reason, "reason", "", "reason, for the log of the delivery")
 	return cmd
@@ -268,7 +268,7 @@ func skipCommand() *cobra.Command {
 	cmd := asking(&cobra.Command{
 		Use: "skip ENDPOINT DELIVERY --reason TEXT", Short: "Skip a delivery, so that the ones behind it proceed", Args: cobra.ExactArgs(2),
 	}, onDelivery(func(ctx context.Context, s *session, endpoint string, number int64) (*client.Delivery, error) {
-		return s.SkipDelivery(ctx, endpoint, number, nil, body)
+		return s.SkipDelivery(ctx, endpoint, number, body)
 	}))
 	cmd.Flags().StringVar(&body.Reason, "reason", "", "reason, for the log of the delivery")
 	return requiring(cmd, "reason")
@@ -282,7 +282,7 @@ func recoverCommand() *cobra.Command {
 			body.Since = time.Now().Add(-since)
 			sum := client.Recovery{More: true}
 			for sum.More {
-				some, err := s.RecoverDeliveries(ctx, args[0], nil, body)
+				some, err := s.RecoverDeliveries(ctx, args[0], body)
 				if err != nil {
 					return err
 				}

@@ -78,7 +78,7 @@ func TestHostileTexts(t *testing.T) {
 		waiting := trick + " 1"
 		b.visit("/console/order?id=" + escaped(waiting))
 		b.wait("is live", isLive)
-		if _, err := shared.api.PauseOrder(t.Context(), waiting, nil, client.VerbBody{Reason: "paused: " + trick}); err != nil {
+		if _, err := shared.api.PauseOrder(t.Context(), waiting, client.VerbBody{Reason: "paused: " + trick}); err != nil {
 			t.Fatal(err)
 		}
 		b.shows("paused: " + trick)
@@ -105,17 +105,17 @@ func storeHostile(t *testing.T, trick string) (ids []string) {
 		}
 		ids = append(ids, body.OrderID)
 	}
-	_, err := shared.api.RefundOrder(ctx, trick, nil, client.RefundBody{Amount: new("1"), Reason: trick, RequestID: trick, OnBehalfOf: trick})
+	_, err := shared.api.RefundOrder(ctx, trick, client.RefundBody{Amount: new("1"), Reason: trick, RequestID: trick, OnBehalfOf: trick})
 	if err != nil {
 		t.Fatal(err)
 	}
 	counted := client.SetInventoryBody{OnHand: 1, Reason: trick, OnBehalfOf: trick}
-	if _, err := shared.api.SetInventory(ctx, trick, &client.SetInventoryParams{IfNoneMatch: "*"}, counted); err != nil {
+	if _, err := shared.api.SetInventory(ctx, trick, counted, client.SetInventoryParams{IfNoneMatch: "*"}); err != nil {
 		t.Fatal(err)
 	}
 	endpoint := client.WebhookEndpointBody{URL: "http://" + shared.shop.address() + "/hook?" + escaped(trick), Description: trick,
 		Types: []string{"stock.*"}, Reason: trick}
-	if _, err := shared.api.CreateWebhookEndpoint(ctx, nil, endpoint); err != nil {
+	if _, err := shared.api.CreateWebhookEndpoint(ctx, endpoint); err != nil {
 		t.Fatal(err)
 	}
 	return ids

@@ -104,11 +104,11 @@ func TestMoreHappensMeanwhile(t *testing.T) {
 		await new Promise((go) => window.deliver = go);
 		return answer;
 	} }`)
-	if _, err := shared.api.PauseOrder(t.Context(), order.OrderID, nil, client.VerbBody{}); err != nil {
+	if _, err := shared.api.PauseOrder(t.Context(), order.OrderID, client.VerbBody{}); err != nil {
 		t.Fatal(err)
 	}
 	b.wait("has its page on the way", "window.deliver")
-	if _, err := shared.api.ResumeOrder(t.Context(), order.OrderID, nil, client.VerbBody{}); err != nil {
+	if _, err := shared.api.ResumeOrder(t.Context(), order.OrderID, client.VerbBody{}); err != nil {
 		t.Fatal(err)
 	}
 	b.wait("has heard of it", `document.querySelector(".live").dataset.state === "stale"`)
@@ -152,7 +152,7 @@ func process(t *testing.T, body client.ProcessBody) *client.Order {
 
 func approve(t *testing.T, order *client.Order) {
 	t.Helper()
-	_, err := shared.api.ApproveOrder(t.Context(), order.OrderID, nil, client.VerbBody{Reason: "fine"})
+	_, err := shared.api.ApproveOrder(t.Context(), order.OrderID, client.VerbBody{Reason: "fine"})
 	if err != nil && !strings.Contains(err.Error(), "202") {
 		t.Fatal(err)
 	}

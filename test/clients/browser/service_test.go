@@ -214,9 +214,9 @@ func fill() error {
 
 func fillStock(ctx context.Context) error {
 	counted := client.SetInventoryBody{OnHand: 40, Reason: "counted"}
-	_, err := shared.api.SetInventory(ctx, "lamp", &client.SetInventoryParams{IfNoneMatch: "*"}, counted)
+	_, err := shared.api.SetInventory(ctx, "lamp", counted, client.SetInventoryParams{IfNoneMatch: "*"})
 	if err == nil {
-		_, err = shared.api.AdjustInventory(ctx, "lamp", nil, client.AdjustInventoryBody{Change: -2, Reason: "two are broken"})
+		_, err = shared.api.AdjustInventory(ctx, "lamp", client.AdjustInventoryBody{Change: -2, Reason: "two are broken"})
 	}
 	return err
 }
@@ -224,7 +224,7 @@ func fillStock(ctx context.Context) error {
 func fillWebhooks(ctx context.Context) error {
 	for path, about := range map[string]string{"/hook": "the shop", "/broken": "the warehouse, which is away"} {
 		body := client.WebhookEndpointBody{URL: "http://" + shared.shop.address() + path, Description: about}
-		made, err := shared.api.CreateWebhookEndpoint(ctx, nil, body)
+		made, err := shared.api.CreateWebhookEndpoint(ctx, body)
 		if err != nil {
 			return err
 		}
@@ -248,10 +248,10 @@ func fillOrders(ctx context.Context) error {
 		{OrderID: "later-1", Amount: "15", Item: "later"},
 		{OrderID: "scheduled-1", Amount: "15", Item: "widget", StartAt: time.Now().Add(100 * time.Hour)},
 	} {
-		if _, err := shared.api.ProcessOrder(ctx, &client.ProcessOrderParams{Prefer: "wait=1"}, body); err != nil {
+		if _, err := shared.api.ProcessOrder(ctx, body, client.ProcessOrderParams{Prefer: "wait=1"}); err != nil {
 			return err
 		}
 	}
-	_, err := shared.api.RefundOrder(ctx, "done-1", nil, client.RefundBody{Amount: new("12.50"), Reason: "one is broken", RequestID: "ticket-1"})
+	_, err := shared.api.RefundOrder(ctx, "done-1", client.RefundBody{Amount: new("12.50"), Reason: "one is broken", RequestID: "ticket-1"})
 	return err
 }
