@@ -99,6 +99,21 @@ func (q *Queries) InstallationDrivenUntil(ctx context.Context) (time.Time, error
 	return until, err
 }
 
+const installationHistoryContinues = `-- name: InstallationHistoryContinues :one
+SELECT (coalesce(r.history, '') = left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || a.datid::text
+  AND coalesce(i.system_identifier <> pawl.system_identifier(), false) = false)::boolean AS continues
+FROM pawl.installation AS i, pawl.event_relay AS r, pg_stat_activity AS a WHERE a.pid = pg_backend_pid()
+`
+
+// Reports whether this is the database on which the event relay recorded its history, and no copy of it or standby that
+// was promoted since: it is in the same cluster, with the same number, and on the same timeline of the log.
+func (q *Queries) InstallationHistoryContinues(ctx context.Context) (bool, error) {
+	row := q.db.QueryRow(ctx, installationHistoryContinues)
+	var continues bool
+	err := row.Scan(&continues)
+	return continues, err
+}
+
 const installationID = `-- name: InstallationID :one
 SELECT i.id FROM pawl.installation AS i
 `

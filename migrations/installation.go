@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"pawl/db"
@@ -101,7 +102,7 @@ func Settle(ctx context.Context, query *db.Queries, name string, c cell.Cell) (P
 type Adoption struct {
 	Name   string    // of the installation; empty: unchanged
 	AsCopy bool      // a separate installation, not a replacement of the original
-	Cell   cell.Cell // which half of a divided database this is; zero: it is not divided
+	Cell   cell.Cell // which half of a divided database this becomes; zero: it is not divided
 	Actor  string    // the actor, for the access log
 }
 
@@ -116,8 +117,9 @@ func (e *InUse) Error() string {
 var ErrNotDivided = errors.New("the database is not being divided into this cell and another one: see pawl divide")
 
 // Divide prepares the database to become two cells: while it is divided, and a standby of it is promoted, services only
-// read both. Adopt then makes each of them one half. It needs the rights of the owner, and to end the connections of
-// services (pg_signal_backend). Errors: ErrNotOwner, *InUse.
+// read both. Adopt then makes this database the lower half, and the promoted one the upper. If a failover replaces this
+// database in between, Divide must be called on the new one, too, before the standby is promoted. It needs the rights of
+// the owner, and to end the connections of services (pg_signal_backend). Errors: ErrNotOwner, *InUse.
 func Divide(ctx context.Context, url, actor string) (halves [2]cell.Cell, err error) {
 	err = asOwner(ctx, url, "divide", func(tx pgx.Tx) error {
 		query := db.New(tx)
@@ -131,15 +133,22 @@ func Divide(ctx context.Context, url, actor string) (halves [2]cell.Cell, err er
 		if err != nil {
 			return err
 		}
-		whole := place.Cell()
-		halves = whole.Halves()
-		switch n, err := query.InstallationDivide(ctx, db.InstallationDivideParams{Cell: whole.String(), Halves: whole.Divided(), Actor: actor}); {
-		case err != nil:
-			return err
-		case n == 0:
-			return fmt.Errorf("it is already divided into the cells %s", place.divided())
+		if why := place.Stranger(""); why != "" && place.divided() == "" {
+			return fmt.Errorf("%s: see pawl adopt", why)
 		}
-		return nil
+		// Adopt tells the divided database from a promoted standby by the history of its log, which the relay keeps.
+		if _, err := query.EventRelayHold(ctx, db.EventRelayHoldParams{Owner: uuid.New()}); err != nil {
+			return fmt.Errorf("record the history: %w", err)
+		}
+		whole := place.Cell()
+		if _, upper, divided := strings.Cut(place.divided(), "+"); divided {
+			half, err := cell.Parse(upper)
+			halves = half.Whole().Halves()
+			return err
+		}
+		halves = whole.Halves()
+		_, err = query.InstallationDivide(ctx, db.InstallationDivideParams{Cell: whole.String(), Halves: whole.Divided(), Actor: actor})
+		return err
 	})
 	if err == nil { // a replica that stood still must not go on with a connection of the undivided cell
 		err = asOwner(ctx, url, "disconnect services", func(tx pgx.Tx) error {
@@ -194,6 +203,22 @@ func refuseInUse(ctx context.Context, tx pgx.Tx, query *db.Queries) error {
 	return err
 }
 
+// checkHalf returns an error unless a database may become a half. Without this, both could become the same one, and both
+// would drive its orders.
+func checkHalf(ctx context.Context, query *db.Queries, half cell.Cell) error {
+	divided, err := query.InstallationHistoryContinues(ctx)
+	halves := half.Whole().Halves()
+	switch {
+	case err != nil:
+		return fmt.Errorf("read the history: %w", err)
+	case divided && half != halves[0]:
+		return fmt.Errorf("the database that was divided becomes cell %s, and the promoted standby %s", halves[0], half)
+	case !divided && half != halves[1]:
+		return fmt.Errorf("a database that was promoted or copied since it was divided becomes cell %s, and the divided one %s", halves[1], half)
+	}
+	return nil
+}
+
 func adopt(ctx context.Context, tx pgx.Tx, query *db.Queries, a Adoption) error {
 	place, err := ReadPlace(ctx, query)
 	if err != nil {
@@ -210,6 +235,9 @@ func adopt(ctx context.Context, tx pgx.Tx, query *db.Queries, a Adoption) error 
 	case a.Cell != (cell.Cell{}) || both != "":
 		if a.Cell == (cell.Cell{}) || a.Cell.Whole().Divided() != both {
 			return ErrNotDivided
+		}
+		if err := checkHalf(ctx, query, a.Cell); err != nil {
+			return err
 		}
 		as.Event, as.Cell = "database_adopted_as_cell", a.Cell.String()
 		if a.Cell.Number%2 == 0 {

@@ -55,3 +55,10 @@ WITH logged AS (
   SELECT 'database_divided', @actor::text, i.id::text, i.cell || ' into ' || @halves::text FROM pawl.installation AS i
 )
 UPDATE pawl.installation AS i SET cell = @halves::text WHERE i.cell = @cell::text;
+
+-- name: InstallationHistoryContinues :one
+-- Reports whether this is the database on which the event relay recorded its history, and no copy of it or standby that
+-- was promoted since: it is in the same cluster, with the same number, and on the same timeline of the log.
+SELECT (coalesce(r.history, '') = left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || a.datid::text
+  AND coalesce(i.system_identifier <> pawl.system_identifier(), false) = false)::boolean AS continues
+FROM pawl.installation AS i, pawl.event_relay AS r, pg_stat_activity AS a WHERE a.pid = pg_backend_pid();
