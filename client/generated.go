@@ -769,6 +769,11 @@ type CallbackBodyOutcome string
 
 // Caller defines model for Caller.
 type Caller struct {
+	// Cell Which orders the service has, as cell of cells: 0/1 all of them, 1/4 those of the second of four cells.
+	//
+	// Examples: 0/1
+	Cell string `json:"cell"`
+
 	// Email Your email address, if the OpenID Connect issuer has verified it. For display only.
 	Email string `json:"email,omitempty,omitzero"`
 

@@ -354,6 +354,7 @@ type getCallerAnswer struct {
 		Roles       []string `json:"roles" nullable:"false" doc:"Any of submit, read, operate, approve, settle, stock, delegate, metrics and admin." example:"[\"approve\"]"`
 		Open        bool     `json:"open" doc:"Whether the service can be used from this machine without a token, because none was created yet."`
 		Quarantined bool     `json:"quarantined" doc:"Whether the service is read-only, because its database was restored or copied."`
+		Cell        string   `json:"cell" doc:"Which orders the service has, as cell of cells: 0/1 all of them, 1/4 those of the second of four cells." example:"0/1"`
 		Operations  []string `json:"operations" nullable:"false" doc:"Ids of the operations that you may use at this address, except public ones. With submit but not read, some are limited to orders that you submitted; applyBulkVerb is for the verbs that you may apply to one order." example:"[\"approveOrder\",\"rejectOrder\",\"applyBulkVerb\"]"`
 	} `nameHint:"Caller"`
 }
@@ -372,7 +373,7 @@ func (s *server) getCaller(ctx context.Context, _ *struct{}) (*getCallerAnswer, 
 		return nil, err
 	}
 	out := callerOf(p, s.Access.Open(ctx), s.operationsAt(recordOf(w).mux, p))
-	out.Body.Quarantined = s.Quarantine != ""
+	out.Body.Quarantined, out.Body.Cell = s.Quarantine != "", s.Cell.String()
 	return out, nil
 }
 

@@ -59,6 +59,28 @@ func (c Cell) Divided() string {
 // Has reports whether an order belongs to the cell.
 func (c Cell) Has(orderID string) bool { return c.Of == 1 || Of(orderID, c.Of) == c }
 
+// Together returns an error unless each order belongs to exactly one of some cells. Their numbers may differ, as while
+// cells are divided one after the other.
+func Together(cells []Cell) error {
+	var owners [Most]int // by the first byte of the hash
+	finest := 1
+	for _, c := range cells {
+		finest = max(finest, c.Of)
+		for first := c.Number * Most / c.Of; first < (c.Number+1)*Most/c.Of; first++ {
+			owners[first]++
+		}
+	}
+	for first, n := range owners {
+		switch orders := OfHash(byte(first), finest); {
+		case n == 0:
+			return fmt.Errorf("the orders of cell %s are in none of these cells", orders)
+		case n > 1:
+			return fmt.Errorf("the orders of cell %s are in %d of these cells", orders, n)
+		}
+	}
+	return nil
+}
+
 // Of returns the cell of an order among a number of cells: the highest bits of the first byte of the SHA-256 of its id.
 // Twice the number divides each cell into two, and no order moves between others. This never changes: clients and
 // proxies calculate the same.

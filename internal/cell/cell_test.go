@@ -1,6 +1,7 @@
 package cell_test
 
 import (
+	"strings"
 	"testing"
 
 	"pawl/internal/cell"
@@ -19,6 +20,23 @@ func TestOf(t *testing.T) {
 			if !c.Has(id) || cell.OfHash(byte(first), of) != c || of > 1 && (cell.Cell{Number: c.Number ^ 1, Of: of}).Has(id) {
 				t.Errorf("%q belongs to %s only", id, c)
 			}
+		}
+	}
+}
+
+func TestTogether(t *testing.T) {
+	t.Parallel()
+	for texts, says := range map[string]string{
+		"0/1": "", "1/2 0/2": "", "0/4 1/4 1/2": "", "0/2 2/4": "3/4 are in none", "0/2 0/2": "0/2 are in 2", "0/1 3/4": "3/4 are in 2", "": "0/1 are in none",
+	} {
+		var cells []cell.Cell
+		for _, text := range strings.Fields(texts) {
+			c, err := cell.Parse(text)
+			assert.NoError(t, err)
+			cells = append(cells, c)
+		}
+		if err := cell.Together(cells); (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", texts, err)
 		}
 	}
 }

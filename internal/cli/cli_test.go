@@ -19,7 +19,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/pflag"
 
+	"pawl/db"
 	"pawl/fsm/diagram"
+	"pawl/internal/cell"
 	"pawl/internal/cli/remote"
 	"pawl/internal/doctor"
 	"pawl/internal/pg"
@@ -69,11 +71,7 @@ func matches(t *testing.T, got, want string) {
 func checkLine(t *testing.T, line string, code int, prints string) {
 	t.Helper()
 	out, err := execute(t, strings.Fields(line)...)
-	got := 0
-	if err != nil {
-		got = exitCode(err)
-	}
-	if got != code || !regexp.MustCompile(prints).MatchString(out) {
+	if got := codeOf(err); got != code || !regexp.MustCompile(prints).MatchString(out) {
 		t.Errorf("pawl %s: error %v, exit code %d, want %d, printed\n%s", line, err, got, code, out)
 	}
 }
@@ -118,6 +116,62 @@ func TestCommands(t *testing.T) {
 	} {
 		checkLine(t, c.line, c.code, c.prints)
 	}
+}
+
+// TestAllCells: --all runs a command for each cell, and notices what is missing or there twice. What is certainly wrong
+// in one cell counts more than another that does not answer.
+func TestAllCells(t *testing.T) {
+	t.Parallel()
+	databases := [2]*dbtest.Database{dbtest.New(t), dbtest.New(t)}
+	for i, database := range databases {
+		query := db.New(database.Pool)
+		assert.NoError(t, assert.Err(migrations.Settle(t.Context(), query, "", cell.Cell{Number: i, Of: 2})))
+		served(t, query, firstPolicy)
+		served(t, query, strings.Replace(secondPolicy, "45m", fmt.Sprint(45+i, "m"), 1))
+	}
+	lower, upper := databases[0].URL, databases[1].URL
+	both := lower + " " + upper
+	const head = `cell 0/2, postgres://.*\n(.*\n)+\ncell 1/2, postgres://.*\n(.*\n)+`
+	for _, c := range []struct {
+		line, urls string
+		code       int
+		prints     string
+		says       string
+	}{
+		{"verify", both, 0, `^` + head + `$`, ""},
+		{"verify -o json", both, 0, `^{"cell":"0/2","url":"postgres://.*}\n{\n`, ""},
+		{"verify", lower, exitFailure, `^cell 0/2`, "the orders of cell 1/2 are in none of these cells"},
+		{"verify", lower + " " + lower, exitFailure, `^cell 0/2`, "the orders of cell 0/2 are in 2 of these cells"},
+		{"verify", upper + " postgres://127.0.0.1:1/pawl " + lower, exitUnavailable, `(?m)^cell 0/2`, "@127.0.0.1:1/pawl: no verdict"},
+		{"verify", "", exitUsage, `^$`, "--all needs --database-url"},
+		{"doctor --allow-data-loss", both, 0, `^` + head + `$`, ""},
+		{"policy list", both, 0, `^` + head + `$`, ""},
+		{"policy activate 2", both, exitFailure, `^$`, "nothing was activated: cell 1/2, postgres://"},
+		{"policy activate 1", lower, exitFailure, `^$`, "cell 1/2 are in none"},
+		{"policy activate 1", both, 0, `^` + head + `$`, ""},
+		{"policy activate 9", both, exitFailure, `^$`, "there is no policy 9"},
+	} {
+		out, err := execute(t, append(strings.Fields(c.line), "--all", "--data-dir", dataFolder(t), "--database-url", c.urls)...)
+		if code := codeOf(err); code != c.code || !regexp.MustCompile(c.prints).MatchString(out) || !strings.Contains(fmt.Sprint(err), c.says) {
+			t.Errorf("pawl %s --all: error %v, exit code %d, want %d, printed\n%s", c.line, err, code, c.code, out)
+		}
+	}
+	for _, database := range databases {
+		matches(t, printed(t, "policy", "list", "--database-url", database.URL), `.*\n1\* .*\n2 .*\n`)
+	}
+	admitted(t, databases[1])
+	_, err := databases[1].Pool.Exec(t.Context(), `INSERT INTO charges (order_no, generation, currency, amount) VALUES (99, 0, 'EUR', 5)`)
+	assert.NoError(t, err)
+	_, err = execute(t, "verify", "--all", "--database-url", "postgres://127.0.0.1:1/pawl "+upper)
+	assert.Equal(t, codeOf(err), exitFailure, err)
+}
+
+// codeOf is the exit code after a command.
+func codeOf(err error) int {
+	if err == nil {
+		return 0
+	}
+	return exitCode(err)
 }
 
 func whole(text string) string { return "^" + regexp.QuoteMeta(text) + "$" }

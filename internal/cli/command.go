@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -18,6 +19,7 @@ import (
 
 	"pawl/fsm/diagram"
 	"pawl/httpapi"
+	"pawl/internal/cli/output"
 	"pawl/internal/cli/remote"
 )
 
@@ -138,7 +140,14 @@ var (
 )
 
 func exitCode(err error) int {
+	several, _ := errors.AsType[output.CellErrors](err)
 	switch {
+	case len(several) > 0: // a failure counts more than a cell that could not be asked
+		codes := make([]int, len(several))
+		for i, err := range several {
+			codes[i] = exitCode(err)
+		}
+		return slices.Min(codes)
 	case is[usageError](err), errors.Is(err, remote.ErrUsage):
 		return exitUsage
 	case is[configError](err), is[*pgconn.ParseConfigError](err):

@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
 	"pawl/db"
+	"pawl/internal/cell"
+	"pawl/internal/cli/output"
 	"pawl/internal/doctor"
 	"pawl/internal/pg"
 	"pawl/internal/pgembed"
@@ -102,6 +105,51 @@ func withDatabase(cmd *cobra.Command, cfg *config, do func(pool *pg.Pool, place 
 	return err
 }
 
+// allFlag lets a command with the flags of the database run for all cells.
+func allFlag(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().Bool("all", false, "run for each cell: --database-url lists the databases of all cells, separated by spaces")
+	return cmd
+}
+
+// cells returns the settings of the command for each cell of --all, and an error if they are not all cells, each once. A
+// database that can't be asked, or does not belong where it is, has no number.
+func (c *config) cells(cmd *cobra.Command) (each []config, names []output.Cell, err error) {
+	var found []cell.Cell
+	for _, url := range strings.Fields(c.DatabaseURL) {
+		one, name := *c, output.Cell{URL: masked(url)}
+		one.DatabaseURL, one.Cell = url, cell.Cell{}
+		if s, err := findPlace(cmd.Context(), &one, url); err == nil && s.stranger == "" {
+			found = append(found, s.place.Cell())
+			name.Cell = s.place.Cell().String()
+		}
+		each, names = append(each, one), append(names, name)
+	}
+	if len(each) == 0 {
+		return nil, nil, usageError{errors.New("--all needs --database-url with the databases of all cells")}
+	}
+	if len(found) == len(each) {
+		err = cell.Together(found)
+	}
+	return each, names, err
+}
+
+// eachCell runs do once, or with --all for each cell.
+func (c *config) eachCell(cmd *cobra.Command, format output.Format, do func(one *config) error) error {
+	if all, _ := cmd.Flags().GetBool("all"); !all {
+		return do(c)
+	}
+	each, names, wrong := c.cells(cmd)
+	if each == nil {
+		return wrong
+	}
+	err := output.EachCell(cmd.OutOrStdout(), format, names, func(i int) error { return do(&each[i]) })
+	if wrong == nil {
+		return err
+	}
+	failed, _ := errors.AsType[output.CellErrors](err)
+	return append(failed, wrong)
+}
+
 // onDatabase returns a command that runs statements on the database.
 func onDatabase(use, short string, args cobra.PositionalArgs,
 	run func(cmd *cobra.Command, args []string, query *db.Queries) error,
@@ -110,7 +158,13 @@ func onDatabase(use, short string, args cobra.PositionalArgs,
 	cmd := &cobra.Command{
 		Use: use, Short: short, Args: args,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return withDatabase(cmd, &cfg, func(pool *pg.Pool, _ string) error { return run(cmd, args, db.New(pool)) })
+			format := output.Table
+			if f := cmd.Flags().Lookup("output"); f != nil {
+				format = output.Format(f.Value.String())
+			}
+			return cfg.eachCell(cmd, format, func(one *config) error {
+				return withDatabase(cmd, one, func(pool *pg.Pool, _ string) error { return run(cmd, args, db.New(pool)) })
+			})
 		},
 	}
 	cfg.addTo(cmd)

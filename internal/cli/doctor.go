@@ -30,15 +30,18 @@ func doctorCommand() *cobra.Command {
 			"  pawl doctor --database-url \"$DATABASE_URL\"\n" +
 			"  pawl doctor -o json | jq '.findings[] | select(.state != \"ok\")'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var report doctor.Report
-			examine(cmd, &cfg, &report)
-			if err := printFindings(cmd.OutOrStdout(), &report, format); err != nil {
-				return err
-			}
-			if n := report.Wrong(); n > 0 {
-				return fmt.Errorf("%d of %d findings are wrong", n, len(report.Findings))
-			}
-			return nil
+			badSettings := cfg.load(cmd)
+			return cfg.eachCell(cmd, format, func(one *config) error {
+				var report doctor.Report
+				examine(cmd, one, badSettings, &report)
+				if err := printFindings(cmd.OutOrStdout(), &report, format); err != nil {
+					return err
+				}
+				if n := report.Wrong(); n > 0 {
+					return fmt.Errorf("%d of %d findings are wrong", n, len(report.Findings))
+				}
+				return nil
+			})
 		},
 	}
 	f := cmd.Flags()
@@ -51,11 +54,11 @@ func doctorCommand() *cobra.Command {
 		}
 	}
 	format.AddTo(f)
-	return cmd
+	return allFlag(cmd)
 }
 
-func examine(cmd *cobra.Command, cfg *config, r *doctor.Report) {
-	checkSettings(cmd, cfg, r)
+func examine(cmd *cobra.Command, cfg *config, badSettings error, r *doctor.Report) {
+	checkSettings(cfg, badSettings, r)
 	if possible := connections(cfg, slog.New(slog.DiscardHandler)); possible < cfg.MaxConnections {
 		r.Warn("files", "raise the limit (ulimit -n), or lower --max-connections",
 			"the open file limit allows %d client connections instead of %d", possible, cfg.MaxConnections)
@@ -84,9 +87,9 @@ func examine(cmd *cobra.Command, cfg *config, r *doctor.Report) {
 }
 
 // checkSettings looks for settings that serve would refuse, and for unknown variables.
-func checkSettings(cmd *cobra.Command, cfg *config, r *doctor.Report) {
+func checkSettings(cfg *config, err error, r *doctor.Report) {
 	_, policyErr := loadPolicy(cfg.Policy)
-	err := errors.Join(cfg.load(cmd), cfg.OIDC.check(), policyErr)
+	err = errors.Join(err, cfg.OIDC.check(), policyErr)
 	if cfg.TLSCert != "" {
 		_, tlsErr := tlsConfig(cfg.TLSCert, cfg.TLSKey, slog.New(slog.DiscardHandler))
 		err = errors.Join(err, tlsErr)

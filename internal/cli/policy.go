@@ -24,6 +24,7 @@ import (
 	"pawl/internal/cli/output"
 	"pawl/internal/iso4217"
 	"pawl/internal/orders"
+	"pawl/internal/pg"
 	"pawl/internal/policy"
 	"pawl/internal/policy/store"
 )
@@ -38,21 +39,75 @@ func policyCommand() *cobra.Command {
 			"  pawl policy list              # which version is active?\n" +
 			"  pawl policy activate 2        # go back to version 2",
 	}
-	var actor string
-	activate := policyQuery("activate N", "Activate version N for new orders", cobra.ExactArgs(1),
-		func(ctx context.Context, query *db.Queries, versions []int32, out io.Writer) error {
-			if err := store.Activate(ctx, query, store.Activation{Version: versions[0], Actor: actor}); err != nil {
-				return err
-			}
-			fmt.Fprintf(out, "policy %d is active; running services see it within seconds\n", versions[0])
-			return warnOfStock(ctx, query, versions[0], out)
-		})
-	actorFlag(activate.Flags(), &actor)
-	cmd.AddCommand(policyListCommand(), activate, policyCheckCommand(),
+	cmd.AddCommand(policyListCommand(), policyActivateCommand(), policyCheckCommand(),
 		policyQuery("show N", "Print version N", cobra.ExactArgs(1), showPolicy),
 		policyQuery("diff N M", "Print what changed from version N to version M", cobra.ExactArgs(2), diffPolicies),
 		printCommand("schema", "Print the JSON schema of policies, for editors", policy.Schema))
 	return cmd
+}
+
+func policyActivateCommand() *cobra.Command {
+	var cfg config
+	var actor string
+	cmd := &cobra.Command{
+		Use: "activate N", Short: "Activate version N for new orders",
+		Long: "Activates version N for new orders. With --all, N must be the same policy in all cells, which number their versions\n" +
+			"separately; otherwise nothing is activated.",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			versions, err := parseVersions(args)
+			if err != nil {
+				return usageError{err}
+			}
+			if err := samePolicy(cmd, &cfg, versions[0]); err != nil {
+				return err
+			}
+			return cfg.eachCell(cmd, output.Table, func(one *config) error {
+				return withDatabase(cmd, one, func(pool *pg.Pool, _ string) error {
+					return activatePolicy(cmd.Context(), db.New(pool), store.Activation{Version: versions[0], Actor: actor}, cmd.OutOrStdout())
+				})
+			})
+		},
+	}
+	cfg.addTo(cmd)
+	actorFlag(cmd.Flags(), &actor)
+	return allFlag(cmd)
+}
+
+// samePolicy returns an error if a version is not the same policy in all cells of --all.
+func samePolicy(cmd *cobra.Command, cfg *config, version int32) error {
+	if all, _ := cmd.Flags().GetBool("all"); !all {
+		return nil
+	}
+	each, names, err := cfg.cells(cmd)
+	first := ""
+	for i := range each {
+		var source string
+		read := withDatabase(cmd, &each[i], func(pool *pg.Pool, _ string) (err error) {
+			source, err = store.Source(cmd.Context(), db.New(pool), version)
+			return err
+		})
+		switch {
+		case read != nil:
+			err = errors.Join(err, fmt.Errorf("%s: %w", names[i], read))
+		case i == 0:
+			first = source
+		case source != first:
+			err = errors.Join(err, fmt.Errorf("%s: version %d is not the policy that it is in %s", names[i], version, names[0]))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("nothing was activated: %w", err)
+	}
+	return nil
+}
+
+func activatePolicy(ctx context.Context, query *db.Queries, a store.Activation, out io.Writer) error {
+	if err := store.Activate(ctx, query, a); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "policy %d is active; running services see it within seconds\n", a.Version)
+	return warnOfStock(ctx, query, a.Version, out)
 }
 
 // warnOfStock prints a warning if a version ignores the stock that is tracked here.
@@ -117,7 +172,7 @@ func policyListCommand() *cobra.Command {
 			return output.Columns[listedPolicy]{Titles: titles, Of: policyRow}.Print(out, format, output.All(list))
 		})
 	format.AddTo(cmd.Flags())
-	return cmd
+	return allFlag(cmd)
 }
 
 func listPolicies(ctx context.Context, query *db.Queries) (list []listedPolicy, _ error) {

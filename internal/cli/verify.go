@@ -40,17 +40,20 @@ func verifyCommand() *cobra.Command {
 			"wrong, and with 69 if the books could not be read.\n\n" +
 			"With --provider it also compares the books with those of providers, for the steps that the URLs name, or all steps.",
 		Example: "  pawl verify --provider https://payments.example.com\n" +
-			"  pawl verify --provider charge=https://payments.example.com --provider reserve=https://warehouse.example.com",
+			"  pawl verify --provider charge=https://payments.example.com --provider reserve=https://warehouse.example.com\n" +
+			"  pawl verify --all --database-url \"postgres://cell0/pawl postgres://cell1/pawl\"",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			report, err := proveBooks(cmd, &cfg, opt, providers)
-			if err != nil && report.OK() {
-				return err
-			}
-			wrong := printReport(cmd.OutOrStdout(), report, format)
-			if err != nil { // not wrapped, because our books are wrong in any case
-				return fmt.Errorf("%w; %s", wrong, err.Error())
-			}
-			return wrong
+			return cfg.eachCell(cmd, format, func(one *config) error {
+				report, err := proveBooks(cmd, one, opt, providers)
+				if err != nil && report.OK() {
+					return err
+				}
+				wrong := printReport(cmd.OutOrStdout(), report, format)
+				if err != nil { // not wrapped, because our books are wrong in any case
+					return fmt.Errorf("%w; %s", wrong, err.Error())
+				}
+				return wrong
+			})
 		},
 	}
 	cfg.addTo(cmd)
@@ -58,7 +61,7 @@ func verifyCommand() *cobra.Command {
 	cmd.Flags().StringArrayVar(&providers, "provider", nil, "compare with the books of a provider at `[STEP[/ROUTE]=]URL` (GET URL/books); can be repeated")
 	cmd.Flags().Int32Var(&opt.MaxOffenders, "offenders", 20, "how many offenders to print for each check")
 	cmd.Flags().DurationVar(&opt.StuckAfter, "stuck-after", 5*time.Minute, "warn about orders that no replica has picked up for this long")
-	return cmd
+	return allFlag(cmd)
 }
 
 // errNoVerdict means that the books could not be read completely. It has its own exit code, because the books may be

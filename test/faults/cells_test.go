@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -66,6 +67,9 @@ func TestCellIsDivided(t *testing.T) {
 	var second [2][2]*service
 	for i, database := range databases {
 		cell := fmt.Sprintf("%d/2", i)
+		if code, said := run(t, "adopt", "--cell", fmt.Sprintf("%d/2", 1-i), "--database-url", database); code == 0 || !strings.Contains(said, "becomes cell "+cell) {
+			t.Errorf("both databases can become the same half: %s", said)
+		}
 		if code, said := run(t, "adopt", "--cell", cell, "--database-url", database); code != 0 {
 			t.Fatal(said)
 		}
@@ -119,6 +123,9 @@ func TestCellIsDivided(t *testing.T) {
 				assert.Equal(t, entry.Effects, 1, id)
 			}
 		}
+	}
+	if code, said := run(t, "verify", "--all", "--database-url", databases[0]+" "+databases[1]); code != 0 || !strings.Contains(said, "\ncell 1/2, ") {
+		t.Errorf("verify --all: %d %s", code, said)
 	}
 	const free = `SELECT on_hand - reserved FROM pawl.inventory WHERE item = 'boat'`
 	left := count(t, databases[0], free) + count(t, databases[1], free)

@@ -1244,6 +1244,11 @@ export interface components {
             [key: string]: unknown;
         };
         Caller: {
+            /**
+             * @description Which orders the service has, as cell of cells: 0/1 all of them, 1/4 those of the second of four cells.
+             * @example 0/1
+             */
+            cell: string;
             /** @description Your email address, if the OpenID Connect issuer has verified it. For display only. */
             email?: string;
             /**

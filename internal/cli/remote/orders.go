@@ -491,11 +491,12 @@ var holds = []client.OrderHold{
 func holdsCommand() *cobra.Command {
 	var only string
 	var limit int
-	cmd := asking(&cobra.Command{
+	cmd := askingAll(&cobra.Command{
 		Use: "holds", Short: "List orders on hold, with reasons and allowed actions",
 		Long: "Lists orders on hold, oldest first, with reasons and allowed actions. The runbook\n" +
 			"(docs/runbook.md) has a section on each hold and reason.",
-		Example: "  pawl holds --hold attention\n  pawl holds --limit 0 -o json | jq -r 'select(.hold==\"attention\") | .orderId'",
+		Example: "  pawl holds --hold attention\n  pawl holds --limit 0 -o json | jq -r 'select(.hold==\"attention\") | .orderId'\n" +
+			"  pawl holds --all --url \"http://cell0:3000 http://cell1:3000\"",
 	}, func(ctx context.Context, s *session, _ []string) error {
 		wanted := holds
 		if only != "" {

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"pawl/client"
+	"pawl/internal/cell"
 	"pawl/internal/cli/output"
 )
 
@@ -31,15 +32,16 @@ var (
 
 // Commands returns the commands that use the API.
 func Commands() []*cobra.Command {
-	return []*cobra.Command{ordersCommand(), holdsCommand(), eventsCommand(), webhooksCommand(), consoleCommand()}
+	return []*cobra.Command{ordersCommand(), holdsCommand(), stockCommand(), eventsCommand(), webhooksCommand(), consoleCommand()}
 }
 
 // session connects a command to a service and to its output.
 type session struct {
 	*client.Client
-	address string
-	out     io.Writer
-	format  output.Format
+	address, token string
+	all            bool // address lists the URLs of all cells, and token may list a token for each
+	out            io.Writer
+	format         output.Format
 }
 
 const defaultURL = "http://127.0.0.1:3000"
@@ -48,14 +50,29 @@ const defaultURL = "http://127.0.0.1:3000"
 const retryFor = 5 * time.Second
 
 // asking adds the flags of a session to a command, which do then runs with.
-func asking(cmd *cobra.Command, do func(ctx context.Context, s *session, args []string) error) *cobra.Command {
+func asking(cmd *cobra.Command, do action) *cobra.Command { return (&session{}).command(cmd, do) }
+
+// askingAll is asking for a command that --all runs for each cell.
+func askingAll(cmd *cobra.Command, do action) *cobra.Command {
 	s := &session{}
+	cmd.Flags().BoolVar(&s.all, "all", false,
+		"run for each cell: --url lists the URLs of all cells, separated by spaces, and PAWL_TOKEN a token for all or for each")
+	return s.command(cmd, do)
+}
+
+type action func(ctx context.Context, s *session, args []string) error
+
+func (s *session) command(cmd *cobra.Command, do action) *cobra.Command {
 	cmd.Flags().StringVar(&s.address, "url", "", "URL of the service; default: PAWL_URL, or "+defaultURL)
 	s.format.AddTo(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		s.out, s.address = cmd.OutOrStdout(), cmp.Or(s.address, os.Getenv("PAWL_URL"), defaultURL)
+		s.token = os.Getenv("PAWL_TOKEN")
 		if err = rejectEmpty(cmd, args); err != nil {
 			return err
+		}
+		if s.all {
+			return s.eachCell(cmd.Context(), args, do)
 		}
 		if s.Client, err = s.connect(retryFor); err != nil {
 			return err
@@ -65,9 +82,51 @@ func asking(cmd *cobra.Command, do func(ctx context.Context, s *session, args []
 	return cmd
 }
 
+// cells returns a session for each of the URLs, with the cell of its service. errs has why a service could not be asked.
+func (s *session) cells(ctx context.Context) (each []session, names []output.Cell, errs []error) {
+	urls, tokens := strings.Fields(s.address), strings.Fields(s.token)
+	for i, url := range urls {
+		one, name := *s, output.Cell{URL: url}
+		if one.address = url; len(tokens) == len(urls) {
+			one.token = tokens[i]
+		}
+		var err error
+		if one.Client, err = one.connect(retryFor); err == nil {
+			var me *client.Caller
+			if me, err = one.GetCaller(ctx); err == nil {
+				name.Cell = me.Cell
+			}
+		}
+		each, names, errs = append(each, one), append(names, name), append(errs, explained(err))
+	}
+	return each, names, errs
+}
+
+// eachCell runs do for each cell. It is an error if they are not all cells, each once.
+func (s *session) eachCell(ctx context.Context, args []string, do action) error {
+	each, names, errs := s.cells(ctx)
+	err := output.EachCell(s.out, s.format, names, func(i int) error {
+		if errs[i] != nil {
+			return errs[i]
+		}
+		return explained(do(ctx, &each[i], args))
+	})
+	var found []cell.Cell
+	for _, name := range names {
+		if c, err := cell.Parse(name.Cell); err == nil {
+			found = append(found, c)
+		}
+	}
+	if wrong := cell.Together(found); wrong != nil && len(found) == len(names) {
+		failed, _ := errors.AsType[output.CellErrors](err)
+		return append(failed, wrong)
+	}
+	return err
+}
+
 // connect makes a client that retries for some time while the service does not answer.
 func (s *session) connect(retryFor time.Duration) (*client.Client, error) {
-	c, err := client.New(s.address, client.Options{Token: os.Getenv("PAWL_TOKEN"), RetryFor: retryFor})
+	c, err := client.New(s.address, client.Options{Token: s.token, RetryFor: retryFor})
 	if err != nil {
 		return nil, usage("%w", err)
 	}
