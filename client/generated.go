@@ -145,6 +145,7 @@ const (
 // Defines values for ErrorGroupHold.
 const (
 	ErrorGroupHoldAttention ErrorGroupHold = "attention"
+	ErrorGroupHoldRetry     ErrorGroupHold = "retry"
 )
 
 // Defines values for ErrorGroupStep.
@@ -175,6 +176,23 @@ const (
 	HoldCountHoldQueued    HoldCountHold = "queued"
 	HoldCountHoldRetry     HoldCountHold = "retry"
 	HoldCountHoldScheduled HoldCountHold = "scheduled"
+)
+
+// Defines values for IncidentKind.
+const (
+	IncidentKindApproval        IncidentKind = "approval"
+	IncidentKindAttention       IncidentKind = "attention"
+	IncidentKindOverdue         IncidentKind = "overdue"
+	IncidentKindProviderFailing IncidentKind = "provider_failing"
+	IncidentKindWebhookDisabled IncidentKind = "webhook_disabled"
+	IncidentKindWebhookFailing  IncidentKind = "webhook_failing"
+)
+
+// Defines values for IncidentStep.
+const (
+	IncidentStepCharge  IncidentStep = "charge"
+	IncidentStepConfirm IncidentStep = "confirm"
+	IncidentStepReserve IncidentStep = "reserve"
 )
 
 // Defines values for LineKind.
@@ -871,7 +889,7 @@ type CaptureBody struct {
 
 // CurrencyTotal defines model for CurrencyTotal.
 type CurrencyTotal struct {
-	// Amount The sum of the orders, or of the refunds.
+	// Amount The sum of the orders, or of their refunds.
 	//
 	// Examples: 128.50
 	Amount string `json:"amount"`
@@ -1313,6 +1331,56 @@ type HoldCount struct {
 // HoldCountHold defines model for HoldCount.Hold.
 type HoldCountHold string
 
+// Incident defines model for Incident.
+type Incident struct {
+	// Detail Of a webhook endpoint: its last failure, or why it is disabled.
+	Detail string `json:"detail,omitempty,omitzero"`
+
+	// EndpointID Of a webhook endpoint.
+	//
+	// Examples: whe_1
+	EndpointID string `json:"endpointId,omitempty,omitzero"`
+
+	// Kind provider_failing: the circuit breaker of a step is not closed; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint.
+	//
+	// Examples: provider_failing
+	Kind IncidentKind `json:"kind"`
+
+	// More More orders may wait.
+	More bool `json:"more"`
+
+	// Orders How many orders wait. 0 with overdue and for webhook endpoints.
+	Orders int64 `json:"orders"`
+
+	// Reason With attention: the holdReason, up to a colon.
+	//
+	// Examples: retries_exhausted
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// Route With provider_failing: of a charge with several routes.
+	Route string `json:"route,omitempty,omitzero"`
+
+	// Since When it began; with attention and approval, when the oldest order was created.
+	Since time.Time `json:"since,omitempty,omitzero"`
+
+	// Step With provider_failing.
+	Step IncidentStep `json:"step,omitempty,omitzero"`
+
+	// Totals These orders, by currency.
+	Totals []CurrencyTotal `json:"totals"`
+
+	// Until With webhook_failing: nothing is sent before this time.
+	Until time.Time `json:"until,omitempty,omitzero"`
+}
+
+// IncidentKind provider_failing: the circuit breaker of a step is not closed; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint.
+//
+// Examples: provider_failing
+type IncidentKind string
+
+// IncidentStep With provider_failing.
+type IncidentStep string
+
 // Item defines model for Item.
 type Item struct {
 	// Available onHand - reserved: what is left to sell. Null if the item is not tracked.
@@ -1581,9 +1649,15 @@ type OrderError struct {
 
 // OrderPage defines model for OrderPage.
 type OrderPage struct {
+	// More With count: more orders may match.
+	More bool `json:"more,omitempty,omitzero"`
+
 	// NextCursor Absent on the last page. It does not expire.
 	NextCursor string  `json:"nextCursor,omitempty,omitzero"`
 	Orders     []Order `json:"orders"`
+
+	// Total With count: how many orders match on all pages, among the first 10,000 that are examined.
+	Total int64 `json:"total,omitempty,omitzero"`
 }
 
 // Overview defines model for Overview.
@@ -1603,6 +1677,9 @@ type Overview struct {
 	// Holds Orders by hold.
 	Holds []HoldCount `json:"holds"`
 
+	// Incidents What is wrong, and what waits for a person. Empty: nothing.
+	Incidents []Incident `json:"incidents"`
+
 	// LateUndos Late effects that are not undone yet.
 	LateUndos int64           `json:"lateUndos"`
 	Oldest    UnfinishedOrder `json:"oldest,omitempty,omitzero"`
@@ -1610,10 +1687,13 @@ type Overview struct {
 	// OldestChargeOperationSeconds Age of the oldest open refund, capture or void that its provider has not accepted; 0 if there is none.
 	OldestChargeOperationSeconds float64 `json:"oldestChargeOperationSeconds"`
 
+	// OrdersPerSecond Orders that the replicas finish per second.
+	OrdersPerSecond float64 `json:"ordersPerSecond"`
+
 	// OverdueSeconds How long the most overdue order had not been picked up when this replica last looked; 0 if none.
 	OverdueSeconds float64 `json:"overdueSeconds"`
 
-	// ProviderSteps Steps for which this replica has called providers.
+	// ProviderSteps Steps for which replicas have called providers in the last minute, added up.
 	ProviderSteps []ProviderStep `json:"providerSteps"`
 
 	// Replica Name of the replica that answers.
@@ -1798,8 +1878,11 @@ type ProcessedLine struct {
 
 // ProviderStep defines model for ProviderStep.
 type ProviderStep struct {
-	// Breaker closed: calls are made. half_open: one call is tried. open: no calls are made.
+	// Breaker The worst of the replicas. closed: calls are made. half_open: one call is tried. open: no calls are made.
 	Breaker ProviderStepBreaker `json:"breaker"`
+
+	// FailingSince When the breaker opened. Absent if it is closed.
+	FailingSince time.Time `json:"failingSince,omitempty,omitzero"`
 
 	// InFlight Calls in progress.
 	InFlight int64 `json:"inFlight"`
@@ -1815,7 +1898,7 @@ type ProviderStep struct {
 	Step  ProviderStepStep `json:"step"`
 }
 
-// ProviderStepBreaker closed: calls are made. half_open: one call is tried. open: no calls are made.
+// ProviderStepBreaker The worst of the replicas. closed: calls are made. half_open: one call is tried. open: no calls are made.
 type ProviderStepBreaker string
 
 // ProviderStepStep defines model for ProviderStep.Step.
@@ -2492,6 +2575,7 @@ type WebhookEndpoint struct {
 
 	// IgnoredFields Unknown fields of the request, which had no effect.
 	IgnoredFields []string `json:"ignoredFields,omitempty,omitzero"`
+	LastFailure   Attempt  `json:"lastFailure,omitempty,omitzero"`
 
 	// PausedUntil Nothing is sent until then, because attempts failed or the endpoint asked to wait.
 	PausedUntil time.Time `json:"pausedUntil,omitempty,omitzero"`
@@ -2686,6 +2770,9 @@ type ListOrdersParams struct {
 
 	// Cursor nextCursor of the previous page, with the same filters.
 	Cursor string `form:"cursor,omitempty" json:"cursor,omitempty,omitzero"`
+
+	// Count Also count the orders that match.
+	Count bool `form:"count,omitempty" json:"count,omitempty,omitzero"`
 }
 
 // ListOrdersParamsHold defines parameters for ListOrders.

@@ -145,6 +145,7 @@ type WebhookEndpoint struct {
 	CreatedBy           string
 	Secret              string
 	PreviousSecret      *string
+	LastFailure         []byte
 	Url                 string
 	Description         *string
 	Types               []string

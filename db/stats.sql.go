@@ -9,6 +9,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/google/uuid"
 	"pawl/fsm"
 )
 
@@ -152,30 +153,41 @@ WITH driven AS MATERIALIZED (
   WHERE d.due_at > (SELECT '-infinity'::timestamptz) AND d.due_at < (SELECT 'infinity'::timestamptz) AND d.hold IS NULL
   ORDER BY d.due_at LIMIT $1
 ), held AS MATERIALIZED (
-  SELECT w.order_no, w.status, w.hold
+  SELECT w.order_no, w.status, w.hold, w.reason, w.route, w.currency, w.amount
   FROM unnest(ARRAY['retry', 'callback', 'scheduled', 'queued', 'approval', 'paused', 'attention']) AS k(hold), LATERAL (
-    SELECT h.order_no, h.status, h.hold FROM pawl.orders AS h
+    SELECT h.order_no, h.status, h.hold, CASE WHEN h.hold = 'attention' THEN split_part(h.hold_reason, ':', 1) END AS reason,
+      h.route, h.currency, h.amount
+    FROM pawl.orders AS h
     WHERE h.hold BETWEEN k.hold AND k.hold ORDER BY h.hold, h.order_no LIMIT $1) AS w
 ), counted AS (
-  SELECT u.status, u.hold, count(*) AS orders, min(u.order_no) AS oldest
-  FROM (SELECT order_no, status, hold FROM driven UNION ALL SELECT order_no, status, hold FROM held) AS u GROUP BY u.status, u.hold
+  SELECT u.status, u.hold, u.reason, u.route, u.currency, count(*) AS orders, sum(u.amount) AS amount, min(u.order_no) AS oldest
+  FROM (SELECT d.order_no, d.status, d.hold, NULL AS reason, NULL AS route, NULL AS currency, 0 AS amount FROM driven AS d
+    UNION ALL SELECT h.order_no, h.status, h.hold, h.reason, h.route, h.currency, h.amount FROM held AS h) AS u
+  GROUP BY u.status, u.hold, u.reason, u.route, u.currency
 )
-SELECT o.status, o.hold, c.orders, o.order_id, o.created_at, ((SELECT count(*) FROM driven) >= $1)::boolean AS driven_cut
+SELECT o.status, o.hold, coalesce(c.reason, '')::text AS reason, coalesce(c.route, '')::text AS route,
+  coalesce(c.currency, '')::text AS currency, c.orders, c.amount::text AS amount, o.order_id, o.created_at,
+  ((SELECT count(*) FROM driven) >= $1)::boolean AS driven_cut
 FROM counted AS c JOIN pawl.orders AS o ON o.order_no = c.oldest ORDER BY o.order_no
 `
 
 type OrdersUnfinishedRow struct {
 	Status    fsm.State
 	Hold      *string
+	Reason    string
+	Route     string
+	Currency  string
 	Orders    int64
+	Amount    string
 	OrderID   string
 	CreatedAt time.Time
 	DrivenCut bool
 }
 
 // Counts unfinished orders by state and hold, with the oldest of each: among the driven orders that are due first,
-// and the oldest of each hold, up to a limit each. (The range is hidden from the planner, which would otherwise sort
-// all driven orders.)
+// and the oldest of each hold, up to a limit each. Held ones are divided by currency, with their amount, and by route;
+// those for a person also by reason, up to its colon. (The range is hidden from the planner, which would otherwise
+// sort all driven orders.)
 func (q *Queries) OrdersUnfinished(ctx context.Context, most interface{}) ([]OrdersUnfinishedRow, error) {
 	rows, err := q.db.Query(ctx, ordersUnfinished, most)
 	if err != nil {
@@ -188,11 +200,71 @@ func (q *Queries) OrdersUnfinished(ctx context.Context, most interface{}) ([]Ord
 		if err := rows.Scan(
 			&i.Status,
 			&i.Hold,
+			&i.Reason,
+			&i.Route,
+			&i.Currency,
 			&i.Orders,
+			&i.Amount,
 			&i.OrderID,
 			&i.CreatedAt,
 			&i.DrivenCut,
 		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const replicaReport = `-- name: ReplicaReport :exec
+INSERT INTO pawl.replica_reports AS r (owner, at, orders_per_second, steps)
+SELECT $1, now(), $2, $3 WHERE (SELECT set_config('synchronous_commit', 'off', true)) <> ''
+ON CONFLICT (owner) DO UPDATE SET at = excluded.at, orders_per_second = excluded.orders_per_second, steps = excluded.steps
+`
+
+type ReplicaReportParams struct {
+	Owner           uuid.UUID
+	OrdersPerSecond float64
+	Steps           []byte
+}
+
+func (q *Queries) ReplicaReport(ctx context.Context, arg ReplicaReportParams) error {
+	_, err := q.db.Exec(ctx, replicaReport, arg.Owner, arg.OrdersPerSecond, arg.Steps)
+	return err
+}
+
+const replicaReportRemove = `-- name: ReplicaReportRemove :exec
+DELETE FROM pawl.replica_reports AS r WHERE r.owner = $1 OR r.at < now() - interval '1 hour'
+`
+
+// Removes the report of a replica, and of those that ended long ago.
+func (q *Queries) ReplicaReportRemove(ctx context.Context, owner uuid.UUID) error {
+	_, err := q.db.Exec(ctx, replicaReportRemove, owner)
+	return err
+}
+
+const replicaReports = `-- name: ReplicaReports :many
+SELECT r.orders_per_second, r.steps FROM pawl.replica_reports AS r WHERE r.at > now() - interval '20 seconds'
+`
+
+type ReplicaReportsRow struct {
+	OrdersPerSecond float64
+	Steps           []byte
+}
+
+func (q *Queries) ReplicaReports(ctx context.Context) ([]ReplicaReportsRow, error) {
+	rows, err := q.db.Query(ctx, replicaReports)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ReplicaReportsRow
+	for rows.Next() {
+		var i ReplicaReportsRow
+		if err := rows.Scan(&i.OrdersPerSecond, &i.Steps); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -272,9 +272,10 @@ UPDATE pawl.webhook_endpoints AS e SET version = e.version + 1, seq = e.seq + 1,
     WHEN $3::text NOT IN ('enabled', 'deleted') THEN e.disabled_reason END,
   failures = CASE WHEN $3::text <> 'enabled' THEN e.failures ELSE 0 END,
   failing_since = CASE WHEN $3::text <> 'enabled' THEN e.failing_since END,
+  last_failure = CASE WHEN $3::text <> 'enabled' THEN e.last_failure END,
   event_no = greatest(e.event_no, CASE WHEN $9::boolean THEN $10::bigint END)
 FROM asked AS a WHERE e.endpoint_no = a.endpoint_no
-RETURNING e.endpoint_no, e.version, e.failures, e.seq, e.event_no, e.delivery_no, e.fence, e.due_at, e.paused_until, e.failing_since, e.disabled_at, e.created_at, e.previous_secret_until, e.owner, e.state, e.disabled_reason, e.created_by, e.secret, e.previous_secret, e.url, e.description, e.types
+RETURNING e.endpoint_no, e.version, e.failures, e.seq, e.event_no, e.delivery_no, e.fence, e.due_at, e.paused_until, e.failing_since, e.disabled_at, e.created_at, e.previous_secret_until, e.owner, e.state, e.disabled_reason, e.created_by, e.secret, e.previous_secret, e.last_failure, e.url, e.description, e.types
 `
 
 type WebhookEndpointChangeParams struct {
@@ -338,6 +339,7 @@ func (q *Queries) WebhookEndpointChange(ctx context.Context, arg WebhookEndpoint
 		&i.CreatedBy,
 		&i.Secret,
 		&i.PreviousSecret,
+		&i.LastFailure,
 		&i.Url,
 		&i.Description,
 		&i.Types,
@@ -352,13 +354,13 @@ WITH made AS (
   SELECT $1::text, $2::text, $3::text[], $4::text, $5::bigint, $6::text
   WHERE (SELECT count(*) FROM pawl.webhook_endpoints AS f WHERE f.state <> 'deleted') < $7::integer
     AND NOT EXISTS (SELECT FROM pawl.webhook_changes AS c WHERE c.request_id = $8::text AND c.actor = $6::text)
-  RETURNING e.endpoint_no, e.version, e.failures, e.seq, e.event_no, e.delivery_no, e.fence, e.due_at, e.paused_until, e.failing_since, e.disabled_at, e.created_at, e.previous_secret_until, e.owner, e.state, e.disabled_reason, e.created_by, e.secret, e.previous_secret, e.url, e.description, e.types
+  RETURNING e.endpoint_no, e.version, e.failures, e.seq, e.event_no, e.delivery_no, e.fence, e.due_at, e.paused_until, e.failing_since, e.disabled_at, e.created_at, e.previous_secret_until, e.owner, e.state, e.disabled_reason, e.created_by, e.secret, e.previous_secret, e.last_failure, e.url, e.description, e.types
 ), asked AS (
   INSERT INTO pawl.webhook_changes (verb, endpoint_no, actor, on_behalf_of, reason, request_id, fingerprint)
   SELECT 'created', m.endpoint_no, $6::text, $9::text, $10::text, $8::text, $11::bytea
   FROM made AS m
 )
-SELECT m.endpoint_no, m.version, m.failures, m.seq, m.event_no, m.delivery_no, m.fence, m.due_at, m.paused_until, m.failing_since, m.disabled_at, m.created_at, m.previous_secret_until, m.owner, m.state, m.disabled_reason, m.created_by, m.secret, m.previous_secret, m.url, m.description, m.types FROM made AS m
+SELECT m.endpoint_no, m.version, m.failures, m.seq, m.event_no, m.delivery_no, m.fence, m.due_at, m.paused_until, m.failing_since, m.disabled_at, m.created_at, m.previous_secret_until, m.owner, m.state, m.disabled_reason, m.created_by, m.secret, m.previous_secret, m.last_failure, m.url, m.description, m.types FROM made AS m
 `
 
 type WebhookEndpointCreateParams struct {
@@ -395,6 +397,7 @@ type WebhookEndpointCreateRow struct {
 	CreatedBy           string
 	Secret              string
 	PreviousSecret      *string
+	LastFailure         []byte
 	Url                 string
 	Description         *string
 	Types               []string
@@ -440,6 +443,7 @@ func (q *Queries) WebhookEndpointCreate(ctx context.Context, arg WebhookEndpoint
 		&i.CreatedBy,
 		&i.Secret,
 		&i.PreviousSecret,
+		&i.LastFailure,
 		&i.Url,
 		&i.Description,
 		&i.Types,
@@ -448,7 +452,7 @@ func (q *Queries) WebhookEndpointCreate(ctx context.Context, arg WebhookEndpoint
 }
 
 const webhookEndpointGet = `-- name: WebhookEndpointGet :one
-SELECT e.endpoint_no, e.version, e.failures, e.seq, e.event_no, e.delivery_no, e.fence, e.due_at, e.paused_until, e.failing_since, e.disabled_at, e.created_at, e.previous_secret_until, e.owner, e.state, e.disabled_reason, e.created_by, e.secret, e.previous_secret, e.url, e.description, e.types FROM pawl.webhook_endpoints AS e WHERE e.endpoint_no = $1 AND e.state <> 'deleted'
+SELECT e.endpoint_no, e.version, e.failures, e.seq, e.event_no, e.delivery_no, e.fence, e.due_at, e.paused_until, e.failing_since, e.disabled_at, e.created_at, e.previous_secret_until, e.owner, e.state, e.disabled_reason, e.created_by, e.secret, e.previous_secret, e.last_failure, e.url, e.description, e.types FROM pawl.webhook_endpoints AS e WHERE e.endpoint_no = $1 AND e.state <> 'deleted'
 `
 
 func (q *Queries) WebhookEndpointGet(ctx context.Context, endpointNo int32) (WebhookEndpoint, error) {
@@ -474,6 +478,7 @@ func (q *Queries) WebhookEndpointGet(ctx context.Context, endpointNo int32) (Web
 		&i.CreatedBy,
 		&i.Secret,
 		&i.PreviousSecret,
+		&i.LastFailure,
 		&i.Url,
 		&i.Description,
 		&i.Types,
@@ -482,7 +487,7 @@ func (q *Queries) WebhookEndpointGet(ctx context.Context, endpointNo int32) (Web
 }
 
 const webhookEndpointsList = `-- name: WebhookEndpointsList :many
-SELECT e.endpoint_no, e.version, e.failures, e.seq, e.event_no, e.delivery_no, e.fence, e.due_at, e.paused_until, e.failing_since, e.disabled_at, e.created_at, e.previous_secret_until, e.owner, e.state, e.disabled_reason, e.created_by, e.secret, e.previous_secret, e.url, e.description, e.types FROM pawl.webhook_endpoints AS e WHERE e.state <> 'deleted' ORDER BY e.endpoint_no
+SELECT e.endpoint_no, e.version, e.failures, e.seq, e.event_no, e.delivery_no, e.fence, e.due_at, e.paused_until, e.failing_since, e.disabled_at, e.created_at, e.previous_secret_until, e.owner, e.state, e.disabled_reason, e.created_by, e.secret, e.previous_secret, e.last_failure, e.url, e.description, e.types FROM pawl.webhook_endpoints AS e WHERE e.state <> 'deleted' ORDER BY e.endpoint_no
 `
 
 func (q *Queries) WebhookEndpointsList(ctx context.Context) ([]WebhookEndpoint, error) {
@@ -514,6 +519,7 @@ func (q *Queries) WebhookEndpointsList(ctx context.Context) ([]WebhookEndpoint, 
 			&i.CreatedBy,
 			&i.Secret,
 			&i.PreviousSecret,
+			&i.LastFailure,
 			&i.Url,
 			&i.Description,
 			&i.Types,

@@ -252,18 +252,20 @@ func (q *Queries) WebhookDeliveriesPurge(ctx context.Context, arg WebhookDeliver
 }
 
 const webhookDeliveriesRecord = `-- name: WebhookDeliveriesRecord :many
-WITH endpoint AS (
-  UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1, failures = $1::integer,
-    failing_since = CASE WHEN $1::integer > 0 THEN coalesce(CASE WHEN NOT $2::boolean THEN e.failing_since END, now()) END,
-    paused_until = greatest(CASE WHEN e.paused_until > now() THEN e.paused_until END,
-      CASE WHEN $3::float8 > 0 THEN now() + make_interval(secs => $3::float8) END)
-  WHERE e.endpoint_no = $4 AND e.owner = $5::uuid AND e.fence = $6 AND e.seq = $7
-  RETURNING e.endpoint_no, e.failing_since
-), results AS MATERIALIZED (
+WITH results AS MATERIALIZED (
   SELECT x.delivery_no, x.attempts, x.state, x.delay, x.entry
-  FROM ROWS FROM (unnest($8::bigint[]), unnest($9::smallint[]), unnest($10::text[]),
-    unnest($11::float8[]), unnest($12::text[]))
+  FROM ROWS FROM (unnest($1::bigint[]), unnest($2::smallint[]), unnest($3::text[]),
+    unnest($4::float8[]), unnest($5::text[]))
     AS x(delivery_no, attempts, state, delay, entry)
+), endpoint AS (
+  UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1, failures = $6::integer,
+    failing_since = CASE WHEN $6::integer > 0 THEN coalesce(CASE WHEN NOT $7::boolean THEN e.failing_since END, now()) END,
+    last_failure = CASE WHEN $6::integer > 0 THEN coalesce(
+      (SELECT r.entry::jsonb FROM results AS r WHERE r.state IN ('pending', 'exhausted') LIMIT 1), e.last_failure) END,
+    paused_until = greatest(CASE WHEN e.paused_until > now() THEN e.paused_until END,
+      CASE WHEN $8::float8 > 0 THEN now() + make_interval(secs => $8::float8) END)
+  WHERE e.endpoint_no = $9 AND e.owner = $10::uuid AND e.fence = $11 AND e.seq = $12
+  RETURNING e.endpoint_no, e.failing_since
 ), recorded AS (
   UPDATE pawl.webhook_deliveries AS d SET
     state = r.state, attempts = d.attempts + 1, attempted_at = now(),
@@ -272,7 +274,7 @@ WITH endpoint AS (
     finished_at = CASE WHEN r.state IN ('delivered', 'skipped') THEN now() END,
     log = (CASE WHEN jsonb_array_length(d.log) >= 20 THEN d.log - 0 ELSE d.log END) || r.entry::jsonb
   FROM endpoint AS e, results AS r
-  WHERE d.endpoint_no = e.endpoint_no AND d.delivery_no = ANY((SELECT $8::bigint[])::bigint[]) AND r.delivery_no = d.delivery_no
+  WHERE d.endpoint_no = e.endpoint_no AND d.delivery_no = ANY((SELECT $1::bigint[])::bigint[]) AND r.delivery_no = d.delivery_no
     AND d.state = 'pending' AND d.attempts = r.attempts
   RETURNING d.endpoint_no, d.delivery_no, d.subject, d.finished_at
 ), finished AS MATERIALIZED (
@@ -285,7 +287,7 @@ WITH endpoint AS (
   FROM finished AS f
 ), woken AS (
   UPDATE pawl.webhook_deliveries AS d SET due_at = now()
-  WHERE d.endpoint_no = $4 AND d.delivery_no = ANY(ARRAY(SELECT n.delivery_no FROM behind AS n))
+  WHERE d.endpoint_no = $9 AND d.delivery_no = ANY(ARRAY(SELECT n.delivery_no FROM behind AS n))
     AND d.state = 'pending' AND d.due_at IS NULL
   RETURNING d.delivery_no, d.event_no, d.seq, d.created_at, d.due_at, d.attempted_at, d.finished_at, d.endpoint_no, d.attempts, d.state, d.type, d.event_id, d.subject, d.body, d.log
 )
@@ -296,6 +298,11 @@ FROM endpoint AS e LEFT JOIN woken AS w ON true
 `
 
 type WebhookDeliveriesRecordParams struct {
+	DeliveryNos  []int64
+	Attempts     []int16
+	States       []string
+	Delays       []float64
+	Entries      []string
 	Failures     int32
 	Succeeded    bool
 	PauseSeconds float64
@@ -303,11 +310,6 @@ type WebhookDeliveriesRecordParams struct {
 	Owner        uuid.UUID
 	Fence        int64
 	Seq          int64
-	DeliveryNos  []int64
-	Attempts     []int16
-	States       []string
-	Delays       []float64
-	Entries      []string
 }
 
 type WebhookDeliveriesRecordRow struct {
@@ -327,6 +329,11 @@ type WebhookDeliveriesRecordRow struct {
 // or has changed.
 func (q *Queries) WebhookDeliveriesRecord(ctx context.Context, arg WebhookDeliveriesRecordParams) ([]WebhookDeliveriesRecordRow, error) {
 	rows, err := q.db.Query(ctx, webhookDeliveriesRecord,
+		arg.DeliveryNos,
+		arg.Attempts,
+		arg.States,
+		arg.Delays,
+		arg.Entries,
 		arg.Failures,
 		arg.Succeeded,
 		arg.PauseSeconds,
@@ -334,11 +341,6 @@ func (q *Queries) WebhookDeliveriesRecord(ctx context.Context, arg WebhookDelive
 		arg.Owner,
 		arg.Fence,
 		arg.Seq,
-		arg.DeliveryNos,
-		arg.Attempts,
-		arg.States,
-		arg.Delays,
-		arg.Entries,
 	)
 	if err != nil {
 		return nil, err
@@ -464,7 +466,7 @@ func (q *Queries) WebhookEndpointRemove(ctx context.Context, arg WebhookEndpoint
 
 const webhookEndpointsLook = `-- name: WebhookEndpointsLook :many
 
-SELECT e.endpoint_no, e.version, e.failures, e.seq, e.event_no, e.delivery_no, e.fence, e.due_at, e.paused_until, e.failing_since, e.disabled_at, e.created_at, e.previous_secret_until, e.owner, e.state, e.disabled_reason, e.created_by, e.secret, e.previous_secret, e.url, e.description, e.types, now()::timestamptz AS at,
+SELECT e.endpoint_no, e.version, e.failures, e.seq, e.event_no, e.delivery_no, e.fence, e.due_at, e.paused_until, e.failing_since, e.disabled_at, e.created_at, e.previous_secret_until, e.owner, e.state, e.disabled_reason, e.created_by, e.secret, e.previous_secret, e.last_failure, e.url, e.description, e.types, now()::timestamptz AS at,
   coalesce((SELECT b.last_event_no FROM pawl.event_batches AS b ORDER BY b.first_event_no DESC LIMIT 1), 0)::bigint AS last_event_no,
   (SELECT d.due_at FROM pawl.webhook_deliveries AS d
    WHERE d.endpoint_no = e.endpoint_no AND d.due_at > now() ORDER BY d.due_at LIMIT 1) AS next_due_at
@@ -512,6 +514,7 @@ func (q *Queries) WebhookEndpointsLook(ctx context.Context) ([]WebhookEndpointsL
 			&i.WebhookEndpoint.CreatedBy,
 			&i.WebhookEndpoint.Secret,
 			&i.WebhookEndpoint.PreviousSecret,
+			&i.WebhookEndpoint.LastFailure,
 			&i.WebhookEndpoint.Url,
 			&i.WebhookEndpoint.Description,
 			&i.WebhookEndpoint.Types,

@@ -49,10 +49,12 @@ type callPool struct {
 	exec    provider.Executor // nil: see unusable
 	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
 	opened  atomic.Pointer[time.Time] // when the breaker opened last; nil: never
+	failing atomic.Pointer[time.Time] // when it opened first since it was closed, by the database's clock; nil: it is closed
 
 	mu       sync.Mutex
 	waiting  []*run
-	calling  int // permits in use, by calls and by statements that begin calls
+	calling  int       // permits in use, by calls and by statements that begin calls
+	used     time.Time // when the last call ended
 	unusable error
 	checked  time.Time
 }
@@ -84,8 +86,12 @@ func (e *remote) callPool(version int32, p *policy.Policy, of fsm.Step, route st
 	pool.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		Timeout: cfg.Breaker.Open,
 		OnStateChange: func(_ string, _, to gobreaker.State) {
-			if to == gobreaker.StateOpen {
+			switch to {
+			case gobreaker.StateOpen:
 				pool.opened.Store(new(time.Now()))
+				pool.failing.CompareAndSwap(nil, new(e.now()))
+			case gobreaker.StateClosed:
+				pool.failing.Store(nil)
 			}
 		},
 		IsExcluded:  func(err error) bool { return errors.Is(err, errUncalled) },
@@ -243,6 +249,7 @@ func (p *callPool) release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.calling--
+	p.used = time.Now()
 }
 
 // stepKeyExpired reports whether the provider may have forgotten the key of a step in doubt. Sending the key again could
@@ -376,28 +383,34 @@ func (p *permits) freeUnused() {
 	}
 }
 
-// CallPoolStats is the load on one remote step of a policy, or on one of its routes, in this replica.
-type CallPoolStats struct {
-	Policy   int32
-	Step     fsm.Step
-	Route    string // of a charge with several; otherwise empty
-	InFlight int    // calls under way or about to begin
-	Queued   int    // orders that wait for a call
-	Breaker  gobreaker.State
-}
-
 // CallPools returns the steps this replica has made calls for, by policy, step and route.
-func (e *remote) CallPools() []CallPoolStats {
-	e.callPools.mu.Lock()
-	defer e.callPools.mu.Unlock()
-	all := make([]CallPoolStats, 0, len(e.callPools.byStep))
-	for key, p := range e.callPools.byStep {
-		p.mu.Lock()
-		all = append(all, CallPoolStats{Policy: key.version, Step: key.place.Step, Route: key.place.Route, InFlight: p.calling, Queued: len(p.waiting), Breaker: p.breaker.State()})
-		p.mu.Unlock()
+func (e *remote) CallPools() []orders.ProviderStep { return e.callPools.loads(0) }
+
+// loads returns the load of the pools, or only of those that were in use within some time.
+func (all *callPools) loads(within time.Duration) []orders.ProviderStep {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	loads := make([]orders.ProviderStep, 0, len(all.byStep))
+	for key, p := range all.byStep {
+		if load, used := p.load(key.version); within == 0 || time.Since(used) < within {
+			loads = append(loads, load)
+		}
 	}
-	slices.SortFunc(all, func(a, b CallPoolStats) int {
+	slices.SortFunc(loads, func(a, b orders.ProviderStep) int {
 		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Step, b.Step), cmp.Compare(a.Route, b.Route))
 	})
-	return all
+	return loads
+}
+
+// load returns the load of the pool, and when it was used last.
+func (p *callPool) load(version int32) (load orders.ProviderStep, used time.Time) {
+	breaker := p.breaker.State()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	load = orders.ProviderStep{Policy: version, Step: p.step, Route: p.route, InFlight: p.calling, Queued: len(p.waiting),
+		Breaker: orders.BreakerStates[breaker], FailingSince: p.failing.Load()}
+	if p.calling+len(p.waiting) > 0 || breaker == gobreaker.StateOpen {
+		return load, time.Now()
+	}
+	return load, p.used
 }

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/sony/gobreaker/v2"
 
 	"pawl/db"
 	"pawl/engine"
@@ -26,12 +25,12 @@ import (
 )
 
 // poolOf reads how busy a replica is with a step of a policy.
-func poolOf(e *engine.Engine, version int32, of fsm.Step) engine.CallPoolStats {
+func poolOf(e *engine.Engine, version int32, of fsm.Step) orders.ProviderStep {
 	pools := e.CallPools()
-	if i := slices.IndexFunc(pools, func(l engine.CallPoolStats) bool { return l.Policy == version && l.Step == of }); i >= 0 {
+	if i := slices.IndexFunc(pools, func(l orders.ProviderStep) bool { return l.Policy == version && l.Step == of }); i >= 0 {
 		return pools[i]
 	}
-	return engine.CallPoolStats{}
+	return orders.ProviderStep{}
 }
 
 // A provider that hangs fills its own call pool, and holds up nobody else.
@@ -78,14 +77,14 @@ charge: {executor: simulator, url: SIM, inFlight: 1, retry: {initial: 5ms, cap: 
 	for i := range 6 {
 		s.admit(t, request(fmt.Sprintf("o%d", i)))
 	}
-	eventually(t, "it opens", func() bool { return poolOf(s.engine, version, fsm.Charge).Breaker == gobreaker.StateOpen })
+	eventually(t, "it opens", func() bool { return poolOf(s.engine, version, fsm.Charge).Breaker == "open" })
 	eventually(t, "orders are held for it", func() bool {
 		return value[int64](t, s.Pool, `SELECT count(*) FROM orders WHERE hold = 'retry' AND hold_reason = 'breaker_open'`) > 0
 	})
 	s.faults(t)
 	eventually(t, "all go on when the provider is well", s.answers(t, 6,
 		`SELECT count(*) FROM orders WHERE ended_as = 'completed'`))
-	if pool := poolOf(s.engine, version, fsm.Charge); pool.Breaker != gobreaker.StateClosed || pool.InFlight != 0 || pool.Queued != 0 {
+	if pool := poolOf(s.engine, version, fsm.Charge); pool.Breaker != "closed" || pool.InFlight != 0 || pool.Queued != 0 {
 		t.Errorf("%+v", pool)
 	}
 	counted := value[int64](t, s.Pool, `SELECT count(*) FROM step_calls WHERE outcome = 'unknown'`)
@@ -121,7 +120,7 @@ charge: {executor: simulator, url: SIM, retry: {initial: 1ms, cap: 2ms}, breaker
 	for id, want := range map[string]fsm.State{"patient": "completed", "poor": "failed"} {
 		isNow(t, s.process(t, request(id)), want)
 	}
-	if pool := poolOf(s.engine, version, fsm.Charge); pool.Breaker != gobreaker.StateClosed {
+	if pool := poolOf(s.engine, version, fsm.Charge); pool.Breaker != "closed" {
 		t.Errorf("%+v", pool)
 	}
 }

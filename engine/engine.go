@@ -292,6 +292,9 @@ func (e *Engine) newQueue(name string, options batch.Options, flush func([]*run)
 	return q
 }
 
+// Lease is how long a lease lasts.
+func (e *core) Lease() time.Duration { return e.cfg.Lease }
+
 // InFlight is the number of orders in this replica's memory.
 func (e *core) InFlight() int64 { return e.runs.size.Load() }
 

@@ -21,6 +21,7 @@ type metrics struct {
 	calls        *prometheus.CounterVec   // step, operation, outcome
 	callSeconds  *prometheus.HistogramVec // step, operation
 	batchOrders  *prometheus.HistogramVec // queue
+	ended        atomic.Int64             // all of finished
 }
 
 // orderBuckets are the histogram buckets for the duration of orders, in seconds.
@@ -74,6 +75,7 @@ func (m *metrics) countFinished(runs []*run, at time.Time, by *policies) {
 			like = o
 		}
 		count.Inc()
+		m.ended.Add(1)
 		seconds.Observe(at.Sub(o.CreatedAt).Seconds())
 	}
 }

@@ -38,7 +38,7 @@ func TestAnySequenceOfAnswers(t *testing.T) {
 	})
 	for _, e := range s.engines {
 		eventually(t, "every permit is free", func() bool {
-			return !slices.ContainsFunc(e.CallPools(), func(p engine.CallPoolStats) bool { return p.InFlight != 0 || p.Queued != 0 })
+			return !slices.ContainsFunc(e.CallPools(), func(p orders.ProviderStep) bool { return p.InFlight != 0 || p.Queued != 0 })
 		})
 	}
 }

@@ -54,6 +54,7 @@ var needed = map[string][]string{
 	"pawl.policies":                                {"SELECT"},
 	"pawl.policy_activations":                      {"SELECT"},
 	"pawl.charge_operations":                       {"SELECT", "INSERT", "UPDATE"},
+	"pawl.replica_reports":                         {"SELECT", "INSERT", "UPDATE", "DELETE"},
 	"pawl.reservations":                            {"SELECT", "INSERT", "UPDATE"},
 	"pawl.sessions":                                {"SELECT"},
 	"pawl.step_answers":                            {"SELECT", "INSERT", "UPDATE"},

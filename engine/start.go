@@ -54,6 +54,7 @@ func (e *Engine) Start() {
 	e.wg.Go(func() { e.every(e.cfg.Lease/6, e.renewAll) })
 	e.wg.Go(e.permitLoop)
 	e.wg.Go(e.timerLoop)
+	e.wg.Go(e.reportLoop)
 	e.wg.Go(func() { e.lateUndos.loop(e.ctx) })
 	e.wg.Go(func() { e.chargeOperations.loop(e.ctx) })
 }

@@ -240,7 +240,7 @@ func TestErrorGroups(t *testing.T) {
 	for _, g := range found.Groups {
 		got += fmt.Sprintf(", %s %s %s %d", g.Status, g.Step, g.Code, g.Orders)
 	}
-	assert.Equal(t, "3, failed reserve out_of_stock 2, charging charge retries_exhausted 1, failed charge card_declined 1", got)
+	assert.Equal(t, "3, charging charge retries_exhausted 1, failed charge card_declined 1, failed reserve out_of_stock 2", got)
 }
 
 // The log says why an order is held, in words.

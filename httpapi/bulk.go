@@ -195,7 +195,7 @@ type bulkOutcome struct {
 type currencyTotal struct {
 	Currency string `json:"currency" doc:"ISO 4217." example:"USD"`
 	Orders   int    `json:"orders" minimum:"1"`
-	Amount   string `json:"amount" pattern:"^[0-9]+([.][0-9]+)?$" doc:"The sum of the orders, or of the refunds." example:"128.50"`
+	Amount   string `json:"amount" pattern:"^[0-9]+([.][0-9]+)?$" doc:"The sum of the orders, or of their refunds." example:"128.50"`
 
 	sum decimal.Decimal
 }

@@ -91,11 +91,14 @@ type listOrdersRequest struct {
 	Sort        string      `query:"sort" enum:"newest,oldest" default:"newest" doc:"Sort order, by creation."`
 	Limit       int32       `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"Maximum number of orders."`
 	Cursor      string      `query:"cursor" doc:"nextCursor of the previous page, with the same filters."`
+	Count       bool        `query:"count" doc:"Also count the orders that match."`
 }
 
 type orderPage struct {
 	Orders     []order `json:"orders" nullable:"false"`
 	NextCursor string  `json:"nextCursor,omitempty" doc:"Absent on the last page. It does not expire."`
+	Total      *int64  `json:"total,omitempty" doc:"With count: how many orders match on all pages, among the first 10,000 that are examined."`
+	More       bool    `json:"more,omitempty" doc:"With count: more orders may match."`
 }
 
 func (s *server) listOrders(ctx context.Context, in *listOrdersRequest) (page orderPage, err error) {
@@ -111,6 +114,11 @@ func (s *server) listOrders(ctx context.Context, in *listOrdersRequest) (page or
 		page.NextCursor = sealCursor(in.binding(), decimalText(next))
 	}
 	page.Orders = each(rows, orderOf)
+	if err != nil || !in.Count {
+		return page, err
+	}
+	total, more, err := s.engine.Orders.Count(ctx, filter)
+	page.Total, page.More = &total, more
 	return page, err
 }
 

@@ -3,12 +3,10 @@ package httpapi
 import (
 	"context"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"pawl/engine"
 	"pawl/fsm"
 	"pawl/internal/orders"
 	"pawl/internal/pg"
@@ -17,13 +15,15 @@ import (
 var getOverviewOperation = failing(huma.Operation{
 	OperationID: "getOverview", Method: http.MethodGet, Path: "/api/overview", Tags: []string{"service"},
 	Summary: "Get an overview of the service",
-	Description: "Orders by status and by what they wait for, the oldest unfinished order, the replicas, and the " +
-		"provider steps of the replica that answers. " +
+	Description: "What is wrong or needs a person, orders by status and by what they wait for, the oldest unfinished order, " +
+		"the replicas, and the provider steps that they have called in the last minute. Replicas report every five seconds. " +
 		"Counts stop at 10000, which means that many or more. They are usually at most a second old.",
 }, "invalid_parameter", "unavailable", "internal")
 
 type overview struct {
 	At                           time.Time        `json:"at" doc:"When the numbers were read."`
+	Incidents                    []incident       `json:"incidents" nullable:"false" doc:"What is wrong, and what waits for a person. Empty: nothing."`
+	OrdersPerSecond              float64          `json:"ordersPerSecond" doc:"Orders that the replicas finish per second."`
 	Statuses                     []statusCount    `json:"statuses" nullable:"false" doc:"Orders by status."`
 	Holds                        []holdCount      `json:"holds" nullable:"false" doc:"Orders by hold."`
 	Oldest                       *unfinishedOrder `json:"oldest,omitempty" doc:"The oldest unfinished order. Absent if there is none, or while it is not known to be durable."`
@@ -35,7 +35,7 @@ type overview struct {
 	Disputes                     int64            `json:"disputes" doc:"Disputes that were neither won nor lost."`
 	Replica                      string           `json:"replica" doc:"Name of the replica that answers." example:"shop-1:4711"`
 	Replicas                     []replica        `json:"replicas" nullable:"false" doc:"The replicas connected to the database."`
-	Steps                        []providerStep   `json:"providerSteps" nullable:"false" doc:"Steps for which this replica has called providers."`
+	Steps                        []providerStep   `json:"providerSteps" nullable:"false" doc:"Steps for which replicas have called providers in the last minute, added up."`
 }
 
 type statusCount struct {
@@ -68,9 +68,11 @@ type providerStep struct {
 	Policy   int32  `json:"policy" doc:"The version of the policy."`
 	Step     string `json:"step" enum:"charge,reserve,confirm"`
 	Route    string `json:"route,omitempty" doc:"Of a charge with several routes."`
-	Breaker  string `json:"breaker" enum:"closed,half_open,open" doc:"closed: calls are made. half_open: one call is tried. open: no calls are made."`
+	Breaker  string `json:"breaker" enum:"closed,half_open,open" doc:"The worst of the replicas. closed: calls are made. half_open: one call is tried. open: no calls are made."`
 	InFlight int    `json:"inFlight" doc:"Calls in progress."`
 	Queued   int    `json:"queued" doc:"Orders waiting for a call."`
+
+	FailingSince *time.Time `json:"failingSince,omitempty" doc:"When the breaker opened. Absent if it is closed."`
 }
 
 func (s *server) getOverview(ctx context.Context, _ *struct{}) (overview, error) {
@@ -78,18 +80,20 @@ func (s *server) getOverview(ctx context.Context, _ *struct{}) (overview, error)
 	if err != nil {
 		return overview{}, err
 	}
-	return overviewOf(&v, s.engine.CallPools()), nil
+	out := overviewOf(&v)
+	out.Incidents, err = s.incidents(ctx, &v)
+	return out, err
 }
 
-func overviewOf(v *orders.Overview, pools []engine.CallPoolStats) overview {
+func overviewOf(v *orders.Overview) overview {
 	out := overview{
-		At: v.At, Replica: pg.ReplicaName(),
+		At: v.At, Replica: pg.ReplicaName(), OrdersPerSecond: v.OrdersPerSecond,
 		OverdueSeconds: v.Overdue.Seconds(), LateUndos: v.LateUndos, Authorizations: v.Authorizations, Disputes: v.Disputes,
 		ChargeOperations: v.ChargeOperations, OldestChargeOperationSeconds: v.OldestChargeOperation.Seconds(),
 		Statuses: each(v.Statuses, func(c *orders.StatusCount) statusCount { return statusCount{state(c.Status), c.Orders, c.More} }),
 		Replicas: each(v.Replicas, func(r *orders.Replica) replica { return replica{r.Name, r.Connections, r.Since} }),
-		Steps: each(pools, func(p *engine.CallPoolStats) providerStep {
-			return providerStep{p.Policy, string(p.Step), p.Route, breakerWord(p.Breaker.String()), p.InFlight, p.Queued}
+		Steps: each(v.Steps, func(p *orders.ProviderStep) providerStep {
+			return providerStep{p.Policy, string(p.Step), p.Route, p.Breaker, p.InFlight, p.Queued, utc(p.FailingSince)}
 		}),
 	}
 	for _, hold := range fsm.Holds() {
@@ -102,13 +106,10 @@ func overviewOf(v *orders.Overview, pools []engine.CallPoolStats) overview {
 	return out
 }
 
-// breakerWord is the state of a breaker as the API names it.
-func breakerWord(name string) string { return strings.ReplaceAll(name, "-", "_") }
-
 var listErrorGroupsOperation = failing(huma.Operation{
 	OperationID: "listErrorGroups", Method: http.MethodGet, Path: "/api/error-groups", Tags: []string{"orders"},
 	Summary: "List groups of failed and held orders",
-	Description: "Orders that failed and orders held for attention, grouped by step and cause; the largest group first, up to 200. " +
+	Description: "Orders that failed, are held for attention, or are retried, grouped by step and cause; the one with the last error first, up to 200. " +
 		"Covers the newest 10000 orders of each kind. Groups are usually at most a second old.",
 }, "invalid_parameter", "unavailable", "internal")
 
@@ -119,7 +120,7 @@ type errorGroups struct {
 
 type errorGroup struct {
 	Status  state      `json:"status" doc:"failed, or the status in which the orders are held."`
-	Hold    string     `json:"hold,omitempty" enum:"attention" doc:"Absent if the orders failed."`
+	Hold    string     `json:"hold,omitempty" enum:"attention,retry" doc:"Absent if the orders failed."`
 	Step    string     `json:"step,omitempty" enum:"charge,reserve,confirm" doc:"The step that failed or is held."`
 	Code    string     `json:"code" doc:"The failure code, or the hold reason up to a colon; usable as a filter for orders." example:"card_declined"`
 	Orders  int64      `json:"orders"`
@@ -139,9 +140,5 @@ func (s *server) listErrorGroups(ctx context.Context, _ *struct{}) (errorGroups,
 }
 
 func errorGroupOf(g *orders.ErrorGroup) errorGroup {
-	group := errorGroup{state(g.Status), "", string(g.Step), g.Code, g.Orders, g.First, g.Last, orderError{g.Example, g.Detail}}
-	if !g.Status.Final() {
-		group.Hold = "attention"
-	}
-	return group
+	return errorGroup{state(g.Status), g.Hold, string(g.Step), g.Code, g.Orders, g.First, g.Last, orderError{g.Example, g.Detail}}
 }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/http"
+	"net/url"
+	"strings"
 	"time"
 
 	"pawl/internal/access"
@@ -36,6 +38,19 @@ func (s *server) sessionOf(w http.ResponseWriter, r *http.Request) string {
 	return cookie.Value
 }
 
+// returnCookie has the page that a person asked for before the login, as the console sets it.
+const returnCookie = "__Host-pawl-return"
+
+// askedFor is the page of the console in the cookie, or the start page.
+func askedFor(r *http.Request) string {
+	if cookie, err := r.Cookie(returnCookie); err == nil {
+		if page, err := url.QueryUnescape(cookie.Value); err == nil && strings.HasPrefix(page, "/console") {
+			return page
+		}
+	}
+	return "/"
+}
+
 func (s *server) sessionRoutes() {
 	s.handle("GET /login", s.answered(s.showLogin))                         // people: who am I?
 	s.handle("GET /login/{link}", s.answered(s.showLink))                   // people with a link of pawl token link
@@ -47,7 +62,8 @@ func (s *server) sessionRoutes() {
 type login struct {
 	Name  string // of the principal
 	Until time.Time
-	Link  bool // the page asks to confirm a link
+	Link  bool   // the page asks to confirm a link
+	To    string // the page to go on to
 	Text  string
 }
 
@@ -76,7 +92,7 @@ func (s *server) showLogin(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return login{Name: p.Name}.show(w, http.StatusOK)
+	return login{Name: p.Name, To: "/"}.show(w, http.StatusOK)
 }
 
 // showLink does not use up the link, because programs that preview messages open it. The form is sent to the URL of the
@@ -97,7 +113,7 @@ func (s *server) openSession(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	setSession(w, session.Cookie)
-	return login{Name: session.Name, Until: session.ExpiresAt}.show(w, http.StatusOK)
+	return login{Name: session.Name, Until: session.ExpiresAt, To: askedFor(r)}.show(w, http.StatusOK)
 }
 
 func (s *server) endSession(w http.ResponseWriter, r *http.Request) error {

@@ -287,6 +287,7 @@ type webhookEndpoint struct {
 	DisabledReason string     `json:"disabledReason,omitempty" doc:"Why it is disabled."`
 	Failures       int32      `json:"failures" minimum:"0" doc:"Failed attempts since the last success."`
 	FailingSince   *time.Time `json:"failingSince,omitempty" doc:"When the first of them was. After five days without success the endpoint is disabled."`
+	LastFailure    *attempt   `json:"lastFailure,omitempty" doc:"The last failed attempt. Absent if the last one succeeded."`
 	PausedUntil    *time.Time `json:"pausedUntil,omitempty" doc:"Nothing is sent until then, because attempts failed or the endpoint asked to wait."`
 	EventNo        int64      `json:"eventNo" minimum:"0" doc:"Events of the feed up to this number have deliveries."`
 	Version        int32      `json:"version" minimum:"1" doc:"Raised by every change; also its ETag."`
@@ -340,10 +341,14 @@ type deliveryChange struct {
 }
 
 func webhookEndpointOf(e *db.WebhookEndpoint) webhookEndpoint {
+	var last *attempt
+	if failure := webhooks.LastFailure(e); failure != nil {
+		last = new(attemptOf(failure))
+	}
 	return webhookEndpoint{
 		ID: webhooks.EndpointID(e.EndpointNo), URL: e.Url, Description: or(e.Description, ""), Types: e.Types, State: e.State,
 		DisabledAt: utc(e.DisabledAt), DisabledReason: or(e.DisabledReason, ""), Failures: e.Failures, FailingSince: utc(e.FailingSince),
-		PausedUntil: utc(e.PausedUntil), EventNo: e.EventNo, Version: e.Version, CreatedAt: e.CreatedAt.UTC(), CreatedBy: e.CreatedBy,
+		LastFailure: last, PausedUntil: utc(e.PausedUntil), EventNo: e.EventNo, Version: e.Version, CreatedAt: e.CreatedAt.UTC(), CreatedBy: e.CreatedBy,
 		Secret: e.Secret, PreviousSecretUntil: utc(e.PreviousSecretUntil),
 	}
 }

@@ -124,7 +124,17 @@ CREATE TABLE pawl.concurrency_keys (
   version bigint NOT NULL DEFAULT 0
 );
 
+-- What a replica knows of itself, for the overview of all replicas. It is written every few seconds, and only while
+-- there is something to tell. An old row is of a replica that has ended without removing it.
+CREATE TABLE pawl.replica_reports (
+  owner             uuid PRIMARY KEY,     -- the process
+  at                timestamptz NOT NULL,
+  orders_per_second float8 NOT NULL,      -- that it finished since its report before
+  steps             jsonb NOT NULL        -- of providers that it calls: their circuit breakers, and what waits
+);
+
 -- +goose Down
+DROP TABLE pawl.replica_reports;
 DROP TABLE pawl.concurrency_keys;
 DROP TABLE pawl.late_undos;
 DROP TABLE pawl.step_answers;

@@ -142,6 +142,7 @@ CREATE TABLE pawl.webhook_endpoints (
   created_by      text NOT NULL,                -- the principal
   secret          text NOT NULL,                -- whsec_ and a key in base64; signs deliveries
   previous_secret text,                         -- also signs deliveries, until then
+  last_failure    jsonb,                        -- the attempt, as in the log of a delivery; null: the last one succeeded
   url             text NOT NULL,
   description     text,
   types           text[] NOT NULL DEFAULT '{}', -- of events, such as order.completed or order.*; none: all

@@ -1,32 +1,32 @@
 -- Problems that many orders share.
 
 -- name: ErrorGroups :many
--- Groups the newest failed orders and the newest orders that wait for a person, by status and cause: step and code of
--- the failure, or the hold reason up to the colon. first_at and last_at are times of failures. For a hold, they are
--- when the holds of the oldest and the newest order began.
+-- Groups the newest failed orders, and the newest orders that wait for a person or are retried, by status, hold and
+-- cause: step and code of the failure, or the hold reason up to the colon. first_at and last_at are times of failures.
+-- For a hold, they are when the holds of the oldest and the newest order began.
 --
 -- BETWEEN instead of =: with =, the planner may walk the primary key instead of the index.
 WITH looked AS MATERIALIZED (
-  (SELECT f.order_no, f.status::text AS status, f.failure_step::text AS step, coalesce(f.failure_code, '') AS code, f.finished_at AS at
+  (SELECT f.order_no, f.status::text AS status, NULL AS hold, f.failure_step::text AS step, coalesce(f.failure_code, '') AS code, f.finished_at AS at
    FROM pawl.orders AS f
    WHERE f.ended_as IN ('failed', 'canceled') AND f.ended_as BETWEEN 'failed' AND 'failed'
    ORDER BY f.ended_as DESC, f.order_no DESC LIMIT @most)
   UNION ALL
-  (SELECT h.order_no, h.status::text, NULL,
+  (SELECT h.order_no, h.status, h.hold, NULL,
      split_part(coalesce(h.hold_reason, ''), ':', 1) || CASE WHEN starts_with(h.hold_reason, 'non_retryable:')
        THEN ':' || split_part(h.hold_reason, ':', 2) ELSE '' END, NULL
-   FROM pawl.orders AS h
-   WHERE h.hold BETWEEN 'attention' AND 'attention'
-   ORDER BY h.hold DESC, h.order_no DESC LIMIT @most)
+   FROM unnest(ARRAY['attention', 'retry']) AS k(hold), LATERAL (
+     SELECT w.order_no, w.status::text AS status, w.hold::text AS hold, w.hold_reason FROM pawl.orders AS w
+     WHERE w.hold BETWEEN k.hold AND k.hold ORDER BY w.hold DESC, w.order_no DESC LIMIT @most) AS h)
 ), grouped AS (
-  SELECT l.status, l.step, l.code, count(*) AS orders, min(l.order_no) AS oldest, max(l.order_no) AS newest,
+  SELECT l.status, l.hold, l.step, l.code, count(*) AS orders, min(l.order_no) AS oldest, max(l.order_no) AS newest,
     min(l.at) AS first_at, max(l.at) AS last_at
-  FROM looked AS l GROUP BY l.status, l.step, l.code ORDER BY orders DESC, newest DESC LIMIT @groups
+  FROM looked AS l GROUP BY l.status, l.hold, l.step, l.code ORDER BY newest DESC LIMIT @groups
 )
-SELECT g.status::text AS status, coalesce(g.step, '')::text AS step, g.code::text AS code, g.orders,
+SELECT g.status::text AS status, coalesce(g.hold, '')::text AS hold, coalesce(g.step, '')::text AS step, g.code::text AS code, g.orders,
   coalesce(g.first_at, (SELECT t.at FROM pawl.transitions AS t
     JOIN pawl.orders AS o ON o.order_no = t.order_no AND o.seq = t.seq WHERE t.order_no = g.oldest), now())::timestamptz AS first_at,
   coalesce(g.last_at, (SELECT t.at FROM pawl.transitions AS t WHERE t.order_no = n.order_no AND t.seq = n.seq), now())::timestamptz AS last_at,
   n.order_id AS example, coalesce(n.failure_detail, n.hold_reason, '')::text AS detail
 FROM grouped AS g JOIN pawl.orders AS n ON n.order_no = g.newest
-ORDER BY g.orders DESC, g.newest DESC;
+ORDER BY last_at DESC, g.newest DESC;

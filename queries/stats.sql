@@ -35,22 +35,29 @@ FROM (SELECT f.created_at, f.state FROM pawl.charge_operations AS f WHERE f.due_
 
 -- name: OrdersUnfinished :many
 -- Counts unfinished orders by state and hold, with the oldest of each: among the driven orders that are due first,
--- and the oldest of each hold, up to a limit each. (The range is hidden from the planner, which would otherwise sort
--- all driven orders.)
+-- and the oldest of each hold, up to a limit each. Held ones are divided by currency, with their amount, and by route;
+-- those for a person also by reason, up to its colon. (The range is hidden from the planner, which would otherwise
+-- sort all driven orders.)
 WITH driven AS MATERIALIZED (
   SELECT d.order_no, d.status, d.hold FROM pawl.orders AS d
   WHERE d.due_at > (SELECT '-infinity'::timestamptz) AND d.due_at < (SELECT 'infinity'::timestamptz) AND d.hold IS NULL
   ORDER BY d.due_at LIMIT @most
 ), held AS MATERIALIZED (
-  SELECT w.order_no, w.status, w.hold
+  SELECT w.order_no, w.status, w.hold, w.reason, w.route, w.currency, w.amount
   FROM unnest(ARRAY['retry', 'callback', 'scheduled', 'queued', 'approval', 'paused', 'attention']) AS k(hold), LATERAL (
-    SELECT h.order_no, h.status, h.hold FROM pawl.orders AS h
+    SELECT h.order_no, h.status, h.hold, CASE WHEN h.hold = 'attention' THEN split_part(h.hold_reason, ':', 1) END AS reason,
+      h.route, h.currency, h.amount
+    FROM pawl.orders AS h
     WHERE h.hold BETWEEN k.hold AND k.hold ORDER BY h.hold, h.order_no LIMIT @most) AS w
 ), counted AS (
-  SELECT u.status, u.hold, count(*) AS orders, min(u.order_no) AS oldest
-  FROM (SELECT order_no, status, hold FROM driven UNION ALL SELECT order_no, status, hold FROM held) AS u GROUP BY u.status, u.hold
+  SELECT u.status, u.hold, u.reason, u.route, u.currency, count(*) AS orders, sum(u.amount) AS amount, min(u.order_no) AS oldest
+  FROM (SELECT d.order_no, d.status, d.hold, NULL AS reason, NULL AS route, NULL AS currency, 0 AS amount FROM driven AS d
+    UNION ALL SELECT h.order_no, h.status, h.hold, h.reason, h.route, h.currency, h.amount FROM held AS h) AS u
+  GROUP BY u.status, u.hold, u.reason, u.route, u.currency
 )
-SELECT o.status, o.hold, c.orders, o.order_id, o.created_at, ((SELECT count(*) FROM driven) >= @most)::boolean AS driven_cut
+SELECT o.status, o.hold, coalesce(c.reason, '')::text AS reason, coalesce(c.route, '')::text AS route,
+  coalesce(c.currency, '')::text AS currency, c.orders, c.amount::text AS amount, o.order_id, o.created_at,
+  ((SELECT count(*) FROM driven) >= @most)::boolean AS driven_cut
 FROM counted AS c JOIN pawl.orders AS o ON o.order_no = c.oldest ORDER BY o.order_no;
 
 -- name: OrdersEnded :one
@@ -74,3 +81,15 @@ SELECT a.application_name::text AS name, count(*) AS connections, min(a.backend_
 FROM pg_stat_activity AS a
 WHERE a.datname = current_database() AND starts_with(a.application_name, @service::text)
 GROUP BY a.application_name ORDER BY a.application_name LIMIT 100;
+
+-- name: ReplicaReport :exec
+INSERT INTO pawl.replica_reports AS r (owner, at, orders_per_second, steps)
+SELECT @owner, now(), @orders_per_second, @steps WHERE (SELECT set_config('synchronous_commit', 'off', true)) <> ''
+ON CONFLICT (owner) DO UPDATE SET at = excluded.at, orders_per_second = excluded.orders_per_second, steps = excluded.steps;
+
+-- name: ReplicaReportRemove :exec
+-- Removes the report of a replica, and of those that ended long ago.
+DELETE FROM pawl.replica_reports AS r WHERE r.owner = @owner OR r.at < now() - interval '1 hour';
+
+-- name: ReplicaReports :many
+SELECT r.orders_per_second, r.steps FROM pawl.replica_reports AS r WHERE r.at > now() - interval '20 seconds';

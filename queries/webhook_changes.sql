@@ -60,6 +60,7 @@ UPDATE pawl.webhook_endpoints AS e SET version = e.version + 1, seq = e.seq + 1,
     WHEN @verb::text NOT IN ('enabled', 'deleted') THEN e.disabled_reason END,
   failures = CASE WHEN @verb::text <> 'enabled' THEN e.failures ELSE 0 END,
   failing_since = CASE WHEN @verb::text <> 'enabled' THEN e.failing_since END,
+  last_failure = CASE WHEN @verb::text <> 'enabled' THEN e.last_failure END,
   event_no = greatest(e.event_no, CASE WHEN @from_now::boolean THEN @event_no::bigint END)
 FROM asked AS a WHERE e.endpoint_no = a.endpoint_no
 RETURNING e.*;

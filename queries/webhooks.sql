@@ -75,18 +75,20 @@ SELECT count(*) FROM (
 -- Records the results of attempts. A finished delivery makes the next one of its subject due. Returns the deliveries
 -- that became due, or one row with delivery_no 0 if there are none. No row: the endpoint belongs to another process,
 -- or has changed.
-WITH endpoint AS (
-  UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1, failures = @failures::integer,
-    failing_since = CASE WHEN @failures::integer > 0 THEN coalesce(CASE WHEN NOT @succeeded::boolean THEN e.failing_since END, now()) END,
-    paused_until = greatest(CASE WHEN e.paused_until > now() THEN e.paused_until END,
-      CASE WHEN @pause_seconds::float8 > 0 THEN now() + make_interval(secs => @pause_seconds::float8) END)
-  WHERE e.endpoint_no = @endpoint_no AND e.owner = @owner::uuid AND e.fence = @fence AND e.seq = @seq
-  RETURNING e.endpoint_no, e.failing_since
-), results AS MATERIALIZED (
+WITH results AS MATERIALIZED (
   SELECT x.delivery_no, x.attempts, x.state, x.delay, x.entry
   FROM ROWS FROM (unnest(@delivery_nos::bigint[]), unnest(@attempts::smallint[]), unnest(@states::text[]),
     unnest(@delays::float8[]), unnest(@entries::text[]))
     AS x(delivery_no, attempts, state, delay, entry)
+), endpoint AS (
+  UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1, failures = @failures::integer,
+    failing_since = CASE WHEN @failures::integer > 0 THEN coalesce(CASE WHEN NOT @succeeded::boolean THEN e.failing_since END, now()) END,
+    last_failure = CASE WHEN @failures::integer > 0 THEN coalesce(
+      (SELECT r.entry::jsonb FROM results AS r WHERE r.state IN ('pending', 'exhausted') LIMIT 1), e.last_failure) END,
+    paused_until = greatest(CASE WHEN e.paused_until > now() THEN e.paused_until END,
+      CASE WHEN @pause_seconds::float8 > 0 THEN now() + make_interval(secs => @pause_seconds::float8) END)
+  WHERE e.endpoint_no = @endpoint_no AND e.owner = @owner::uuid AND e.fence = @fence AND e.seq = @seq
+  RETURNING e.endpoint_no, e.failing_since
 ), recorded AS (
   UPDATE pawl.webhook_deliveries AS d SET
     state = r.state, attempts = d.attempts + 1, attempted_at = now(),

@@ -19,6 +19,8 @@ type ordersPage struct {
 	Orders  []client.Order
 	First   int               // the number of the first order on this page, from 1
 	Next    string            // the URL of the next page
+	Total   int64             // of all pages
+	More    bool              // there may be more than Total
 	Matched map[string]string // by order: what matched the term; nil: a filter was used
 	Verbs   []*verb           // for selected orders
 	Help    [][2]string
@@ -95,7 +97,7 @@ func (v *visit) findByTerm(s *search, p *ordersPage) (only string, err error) {
 	p.Matched = map[string]string{}
 	for _, m := range found.Matches {
 		p.Orders = append(p.Orders, m.Order)
-		p.Matched[m.Order.OrderID] = strings.TrimSpace(matchNames[string(m.Matched)] + " " + m.Key)
+		p.Matched[m.Order.OrderID] = strings.TrimSpace("Found by " + matchNames[string(m.Matched)] + " " + m.Key)
 	}
 	if len(p.Orders) == 0 {
 		s.note("There is no order %q, and none with this customer or reference, or under a metadata key that can be searched.", s.term)
@@ -126,7 +128,7 @@ func (v *visit) findByID(ids ...string) (string, error) {
 // find reads a page of matching orders. What the API rejects becomes a note.
 func (v *visit) find(s *search, p *ordersPage) error {
 	filter := s.filter
-	filter.Limit, filter.Cursor = ordersOfPage, v.query("cursor")
+	filter.Limit, filter.Cursor, filter.Count = ordersOfPage, v.query("cursor"), true
 	list, err := v.api.ListOrders(v.r.Context(), filter)
 	if problem := refusedInput(err); problem != nil {
 		for _, field := range problem.Errors {
@@ -137,7 +139,7 @@ func (v *visit) find(s *search, p *ordersPage) error {
 	if err != nil {
 		return err
 	}
-	p.Orders = list.Orders
+	p.Orders, p.More, p.Total = list.Orders, list.More, list.Total
 	if list.NextCursor != "" {
 		first := strconv.Itoa(p.First + len(list.Orders))
 		p.Next = address("/console/orders", url.Values{"q": {p.Search}, "cursor": {list.NextCursor}, "first": {first}})
@@ -145,16 +147,22 @@ func (v *visit) find(s *search, p *ordersPage) error {
 	return nil
 }
 
-// Range says which orders are on the page. Counting all of them would take too long.
+// Short reports whether the page ended before it was full.
+func (p *ordersPage) Short() bool { return len(p.Orders) < ordersOfPage }
+
+// Range says which orders are on the page, and of how many.
 func (p *ordersPage) Range() string {
 	n := len(p.Orders)
 	switch {
 	case n == 0:
 		return ""
-	case p.First > 1 || p.Next != "":
-		return fmt.Sprintf("Orders %d to %d", p.First, p.First+n-1)
-	case n == 1:
-		return "1 order"
+	case p.Matched != nil || p.Next == "" && p.First == 1:
+		if n == 1 {
+			return "1 order"
+		}
+		return fmt.Sprintf("%d orders", n)
+	case p.More:
+		return fmt.Sprintf("Orders %s to %s of %s or more", count(p.First), count(p.First+n-1), count(p.Total))
 	}
-	return fmt.Sprintf("%d orders", n)
+	return fmt.Sprintf("Orders %s to %s of %s", count(p.First), count(p.First+n-1), count(p.Total))
 }

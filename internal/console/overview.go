@@ -15,10 +15,18 @@ import (
 
 type overviewPage struct {
 	*client.Overview
-	Host    string // as in the request
-	Orders  bool   // there are orders
-	Persons int64  // orders that wait for a person
+	Orders  bool // there are orders
+	Wrong   []wrong
 	Machine template.HTML
+}
+
+// wrong is an incident as the overview shows it.
+type wrong struct {
+	client.Incident
+	Title string
+	URL   string // of the orders or the endpoint
+	Link  string // what is behind it
+	Warns bool   // it needs nobody, or is no fault
 }
 
 // overview is the start page, also for people who may open only other screens.
@@ -31,15 +39,43 @@ func (v *visit) overview() error {
 		return err
 	}
 	p := overviewPage{
-		Overview: found, Host: v.r.Host, Machine: machineOf(found),
+		Overview: found, Machine: machineOf(found),
 		Orders: slices.ContainsFunc(found.Statuses, func(c client.StatusCount) bool { return c.Orders > 0 }),
 	}
-	for _, hold := range found.Holds {
-		if hold.Hold == fsm.HoldAttention || hold.Hold == fsm.HoldApproval {
-			p.Persons = min(p.Persons+hold.Orders, countedTo)
-		}
+	for _, i := range found.Incidents {
+		p.Wrong = append(p.Wrong, wrongOf(i))
 	}
 	return v.show("overview", page{Title: "Overview", Data: p})
+}
+
+func wrongOf(i client.Incident) wrong {
+	w := wrong{Incident: i}
+	switch i.Kind {
+	case client.IncidentKindAttention:
+		why := reasonOf(client.OrderHoldAttention, i.Reason)
+		w.Title, w.Link, w.URL = why.Title, "Look and act", address("/console/attention", why.query())
+	case client.IncidentKindApproval:
+		w.Title, w.Link, w.URL, w.Warns = "To approve", "Look and decide", address("/console/attention", approval.query()), true
+	case client.IncidentKindProviderFailing:
+		step := string(i.Step)
+		w.Title, w.Link, w.Warns = strings.ToUpper(step[:1])+step[1:], "Show them", true
+		w.URL = ordersURL("status:" + strings.Join(statusesAt(fsm.Step(step)), ",") + " hold:retry")
+	case client.IncidentKindOverdue:
+		w.Title, w.Link, w.URL = "Overdue", "Runbook", "/console/runbook#pawlordersnottakenup"
+	default:
+		w.Title, w.Link, w.URL = "Endpoint "+i.EndpointID, "Show it", endpointURL(i.EndpointID)
+	}
+	return w
+}
+
+// statusesAt are the states in which a step is done or undone.
+func statusesAt(step fsm.Step) (statuses []string) {
+	for _, state := range fsm.States() {
+		if state.Step() == step {
+			statuses = append(statuses, string(state))
+		}
+	}
+	return statuses
 }
 
 // machineOf draws the machine with the number of orders in each state.
@@ -103,7 +139,7 @@ func (v *visit) errorGroups() error {
 	p := errorsPage{More: found.More}
 	for _, g := range found.Groups {
 		group := errorGroup{ErrorGroup: g, List: ordersURL(searchOf(&g))}
-		if g.Code != "" && v.may("retryOrder") && retryHelps(&g) {
+		if g.Code != "" && g.Hold != client.ErrorGroupHoldRetry && v.may("retryOrder") && retryHelps(&g) {
 			group.Retry = bulkURL("retry", filterOf(&g))
 		}
 		p.Groups = append(p.Groups, group)
@@ -138,7 +174,7 @@ func filterOf(g *client.ErrorGroup) url.Values {
 
 // searchOf returns the search for the orders of a group.
 func searchOf(g *client.ErrorGroup) string {
-	search, code := "status:"+string(g.Status), `"`+strings.ReplaceAll(g.Code, `"`, `""`)+`"`
+	search, code := "status:"+string(g.Status), quoted(g.Code)
 	switch {
 	case g.Hold != "":
 		return search + " hold:" + string(g.Hold) + " reason:" + code

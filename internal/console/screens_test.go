@@ -25,7 +25,7 @@ func TestEmptyScreens(t *testing.T) {
 		s.get(t, path).want(t, 200, text)
 	}
 	s.get(t, "/console").want(t, 200, "The service is open.", "curl "+strings.TrimPrefix(s.url, "http://"),
-		"has called no provider")
+		"No provider was called", "Nothing needs you.")
 	s.get(t, "/console/nothing").want(t, 404, "There is no such page.", `href="/console"`)
 	s.get(t, orderPath+"none").want(t, 404, "There is no order", "!data-live")
 	s.get(t, "/console/webhook?id=none").want(t, 404, "!data-live")
@@ -40,7 +40,7 @@ func TestOverview(t *testing.T) {
 		return strings.Contains(s.get(t, "/console").body, "1 orders are completed")
 	})
 	s.get(t, "/console").want(t, 200, "1 orders are pending", `href="/console/orders?q=status%3Apending"`,
-		`<strong class="bad">1</strong> need a person`,
+		"<strong>To approve</strong>", "<strong>1</strong> order (600.00 USD)", `href="/console/attention?hold=approval"`,
 		`href="/console/order?id=%3Cb%3E%22big"`, `<bdi>&lt;b&gt;&#34;big</bdi>`, "!There are no orders yet.", `!<b>"big`)
 }
 
@@ -144,7 +144,7 @@ func TestOrders(t *testing.T) {
 	} {
 		s.get(t, ordersOf(search)).want(t, 200, note)
 	}
-	s.get(t, ordersOf("ann smith")).want(t, 200, `<th scope="col">Matched`, "<td>customer")
+	s.get(t, ordersOf("ann smith")).want(t, 200, ">Found by customer<", "4 orders", `<a href="/console/orders?q=customer%3A%22ann&#43;smith%22"><bdi>ann smith</bdi></a>`)
 	for typed, id := range map[string]string{tricky: tricky, `"../o ""><img src=x>"`: tricky, "o1": "o1", "bi": "big"} { // as it is, in quotes, and the only match
 		if to := s.get(t, ordersOf(typed)).want(t, 303).header.Get("Location"); to != "/console/order?"+(url.Values{"id": {id}}).Encode() {
 			t.Errorf("%s leads to %s", typed, to)
@@ -159,9 +159,9 @@ func TestOrdersPageByPage(t *testing.T) {
 	for i := range 120 {
 		s.plant(t, "paused", "", fmt.Sprintf("p%03d", i))
 	}
-	first := s.get(t, ordersOf("hold:paused")).want(t, 200, "Orders 1 to 50", `value="hold:paused"`)
+	first := s.get(t, ordersOf("hold:paused")).want(t, 200, "Orders 1 to 50 of 120", `value="hold:paused"`)
 	s.plant(t, "paused", "", "meanwhile")
-	second := s.get(t, first.link(t, "Next page")).want(t, 200, "Orders 51 to 100", `value="hold:paused"`)
+	second := s.get(t, first.link(t, "Next page")).want(t, 200, "Orders 51 to 100 of 121", `value="hold:paused"`)
 	third := s.get(t, second.link(t, "Next page")).want(t, 200, "Orders 101 to 120", "!Next page")
 	if all := append(append(first.found(), second.found()...), third.found()...); len(all) != 120 || all[0] != "p119" || all[119] != "p000" {
 		t.Errorf("%d orders: %q", len(all), all)

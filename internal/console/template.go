@@ -41,15 +41,17 @@ var functions = template.FuncMap{
 	"orderURL":  orderURL,
 	"ordersURL": ordersURL,
 
-	"requestURL": requestURL,
-	"rowID":      rowID,
-	"actionURL":  actionURL,
-	"holdURL":    holdURL,
-	"duration":   duration,
-	"atLeast":    atLeast,
-	"count":      count,
-	"upTo":       upTo,
-	"list":       func(values ...any) []any { return values },
+	"requestURL":  requestURL,
+	"rowID":       rowID,
+	"actionURL":   actionURL,
+	"customerURL": customerURL,
+	"holdURL":     holdURL,
+	"duration":    duration,
+	"atLeast":     atLeast,
+	"count":       count,
+	"upTo":        upTo,
+	"short":       short,
+	"list":        func(values ...any) []any { return values },
 }
 
 // ago says how long ago a time was. A script keeps it up to date.
@@ -97,11 +99,18 @@ func rowID(orderID string) string { return fmt.Sprintf("order-%x", orderID) }
 // countedTo is where the API stops counting.
 const countedTo = 10_000
 
-// count formats a number with thousands separators.
+// count formats a number or a decimal with thousands separators.
 func count(n any) string {
-	text := fmt.Sprint(n)
+	text, fraction, point := strings.Cut(fmt.Sprint(n), ".")
+	text, negative := strings.CutPrefix(text, "-")
 	for i := len(text) - 3; i > 0; i -= 3 {
 		text = text[:i] + "," + text[i:]
+	}
+	if negative {
+		text = "−" + text
+	}
+	if point {
+		text += "." + fraction
 	}
 	return text
 }

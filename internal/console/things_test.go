@@ -209,7 +209,7 @@ func TestPolicyScreens(t *testing.T) {
 	s.count(t, 1, `SELECT count(*) FROM policy_activations WHERE version = 2 AND actor = 'local' AND reason = 'agreed <i>'`)
 	s.count(t, 2, `SELECT count(*) FROM policy_activations`)
 	s.get(t, "/console/policies").want(t, 200, "agreed &lt;i&gt;")
-	s.get(t, activate+"2").want(t, 200, "already the active version", "!<button")
+	s.get(t, activate+"2").want(t, 200, "already the active version", "!<button>", "!class=\"stacked\"")
 
 	// A text must not look other than it reads.
 	turned := "# \u202e }h1 :niWetelpmoc{ \u202c\ncompleteWithin: 2h\n"

@@ -3,6 +3,7 @@ package console
 import (
 	"bytes"
 	"errors"
+	"html/template"
 	"maps"
 	"net/http"
 	"net/url"
@@ -70,10 +71,25 @@ type frame struct {
 	Query    func(name string) string
 	Lab      bool // there is one
 	SignedIn bool
+	Address  string // of the service, as in the request
+}
+
+// docsAddress is the address of the service in documents.
+const docsAddress = "localhost:3000"
+
+// Here is a document with the address of this service.
+func (f frame) Here(document template.HTML) template.HTML {
+	return template.HTML(strings.ReplaceAll(string(document), docsAddress, template.HTMLEscapeString(f.Address)))
 }
 
 // sessionCookie is the cookie of a login, as the API sets it.
 const sessionCookie = "__Host-pawl-session"
+
+// returnCookie is the cookie of the page that a person without a session asked for. The page after the login leads there.
+const (
+	returnCookie  = "__Host-pawl-return"
+	returnSeconds = 900
+)
 
 func (v *visit) show(name string, p page) error { return v.showAs(http.StatusOK, name, p) }
 
@@ -82,6 +98,7 @@ func (v *visit) showAs(status int, name string, p page) error {
 		page: p, Me: v.me, Path: v.r.URL.Path, Live: v.live, Reload: v.r.URL.RequestURI(),
 		Asset: v.console.assets.path, May: v.may, Query: v.query, Lab: v.console.Lab != nil,
 	}
+	f.Address = v.address()
 	_, err := v.r.Cookie(sessionCookie) // other cookies may belong to another service on this machine
 	f.SignedIn = err == nil && len(v.me.Roles) > 0
 	var body bytes.Buffer
@@ -94,6 +111,14 @@ func (v *visit) showAs(status int, name string, p page) error {
 	v.w.WriteHeader(status)
 	v.w.Write(body.Bytes()) //nolint:errcheck // fails if the browser has disconnected
 	return nil
+}
+
+// address is where the service was reached, as commands name it.
+func (v *visit) address() string {
+	if v.r.TLS != nil || v.r.Header.Get("X-Forwarded-Proto") == "https" {
+		return "https://" + v.r.Host
+	}
+	return v.r.Host
 }
 
 func (v *visit) redirect(to string) error {
@@ -159,6 +184,12 @@ func actionURL(verb, id string) string {
 	return address("/console/order/"+verb, url.Values{"id": {id}})
 }
 
+// customerURL is the list of the orders of a customer.
+func customerURL(id string) string { return ordersURL("customer:" + quoted(id)) }
+
+// quoted is a text in the quotes of a search.
+func quoted(text string) string { return `"` + strings.ReplaceAll(text, `"`, `""`) + `"` }
+
 // bulkURL is the page of a verb for the orders of a filter, in the parameters of the API.
 func bulkURL(verb string, filter url.Values) string {
 	query := url.Values{"verb": {verb}}
@@ -182,14 +213,34 @@ func newProblem(status int64, title, detail string) *client.Problem {
 // unusable is the error of an invalid form.
 func unusable(why string) error { return newProblem(http.StatusUnprocessableEntity, why, "") }
 
-// showError shows a problem. Other errors mean that the API did not answer.
+// problemPage is a problem, with what was typed into the form that met it.
+type problemPage struct {
+	*client.Problem
+	Typed   url.Values
+	Retries bool // the browser loads the page again after a while
+}
+
+// showError shows a problem. Other errors mean that the API did not answer. Whoever is not signed in comes back to the
+// page after that.
 func (v *visit) showError(err error) {
 	problem, ok := errors.AsType[*client.Problem](err)
 	if !ok {
 		problem = newProblem(http.StatusBadGateway, "The service did not answer.", err.Error())
 	}
+	p := problemPage{Problem: problem}
+	switch away := problem.Status >= http.StatusBadGateway && problem.Status <= http.StatusGatewayTimeout; {
+	case v.r.Method == http.MethodPost && (away || problem.Status == http.StatusUnauthorized):
+		_ = v.r.ParseForm() // what can't be read was not typed
+		p.Typed = v.r.PostForm
+	case problem.Status == http.StatusUnauthorized:
+		http.SetCookie(v.w, &http.Cookie{Name: returnCookie, Value: url.QueryEscape(v.r.URL.RequestURI()), Path: "/",
+			MaxAge: returnSeconds, HttpOnly: true, Secure: true, SameSite: http.SameSiteLaxMode})
+	case away:
+		p.Retries = true
+		v.w.Header().Set("Refresh", "10")
+	}
 	v.live = ""
-	if err := v.showAs(int(problem.Status), "problem", page{Title: problem.Title, Data: problem}); err != nil {
+	if err := v.showAs(int(problem.Status), "problem", page{Title: problem.Title, Data: p}); err != nil {
 		http.Error(v.w, "The page could not be rendered: "+err.Error(), http.StatusInternalServerError)
 	}
 }

@@ -1,7 +1,11 @@
 package orders
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -81,7 +85,37 @@ type Overview struct {
 	Oldest   *OldestOrder  // that has not ended; nil: none, or one that a crash may take back
 	Replicas []Replica     // by name
 	Disputes int64         // that are neither won nor lost, up to CountsMost
+	Groups   []HeldGroup   // of the held orders; the one with the oldest order first
+
+	OrdersPerSecond float64        // that the replicas finish
+	Steps           []ProviderStep // that the replicas have made calls for lately; by policy, step and route
 }
+
+// HeldGroup counts held orders that wait for the same.
+type HeldGroup struct {
+	Status          fsm.State
+	Hold            string
+	Reason          string // of those held for attention, up to a colon
+	Route, Currency string
+	Orders          int64
+	Amount          string // of all of them; a decimal with the fraction digits of the currency
+	Oldest          time.Time
+}
+
+// ProviderStep is a step that a provider does under a policy, or one route of its charge, in one replica or in all.
+// The tags are those of a report in the database.
+type ProviderStep struct {
+	Policy       int32      `json:"policy"`
+	Step         fsm.Step   `json:"step"`
+	Route        string     `json:"route,omitempty"`        // of a charge with several; otherwise empty
+	InFlight     int        `json:"inFlight"`               // calls under way or about to begin
+	Queued       int        `json:"queued"`                 // orders that wait for a call
+	Breaker      string     `json:"breaker"`                // one of BreakerStates; in all replicas: the worst
+	FailingSince *time.Time `json:"failingSince,omitempty"` // when the breaker opened first since it was closed; nil: it is closed
+}
+
+// BreakerStates are the states of a circuit breaker, the best first.
+var BreakerStates = []string{"closed", "half_open", "open"}
 
 // StatusCount is how many orders are in a state.
 type StatusCount struct {
@@ -133,8 +167,52 @@ func (r *Reader) readOverview(ctx context.Context, b Backlog) (v Overview, err e
 	if err == nil {
 		v.Disputes, err = Read(ctx, r, r.query.DisputesOpen, CountsMost)
 	}
+	if err == nil {
+		err = r.addReports(ctx, &v)
+	}
 	v.At = b.At
 	return v, Unavailable("list replicas", err)
+}
+
+// addReports adds up what the replicas have reported.
+func (r *Reader) addReports(ctx context.Context, v *Overview) error {
+	rows, err := Read(ctx, r, func(ctx context.Context, _ struct{}) ([]db.ReplicaReportsRow, error) {
+		return r.query.ReplicaReports(ctx)
+	}, struct{}{})
+	for _, row := range rows {
+		v.OrdersPerSecond += row.OrdersPerSecond
+		var steps []ProviderStep
+		if err := json.Unmarshal(row.Steps, &steps); err != nil {
+			return fmt.Errorf("read report of a replica: %w", err)
+		}
+		for _, step := range steps {
+			v.Steps = addStep(v.Steps, step)
+		}
+	}
+	slices.SortFunc(v.Steps, func(a, b ProviderStep) int {
+		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Step, b.Step), cmp.Compare(a.Route, b.Route))
+	})
+	return err
+}
+
+// addStep adds the step of a replica to the sum of the replicas before.
+func addStep(sum []ProviderStep, step ProviderStep) []ProviderStep {
+	i := slices.IndexFunc(sum, func(s ProviderStep) bool {
+		return s.Policy == step.Policy && s.Step == step.Step && s.Route == step.Route
+	})
+	if i < 0 {
+		return append(sum, step)
+	}
+	s := &sum[i]
+	s.InFlight += step.InFlight
+	s.Queued += step.Queued
+	if slices.Index(BreakerStates, step.Breaker) > slices.Index(BreakerStates, s.Breaker) {
+		s.Breaker = step.Breaker
+	}
+	if s.FailingSince == nil || step.FailingSince != nil && step.FailingSince.Before(*s.FailingSince) {
+		s.FailingSince = step.FailingSince
+	}
+	return sum
 }
 
 func (r *Reader) countUnfinished(ctx context.Context, v *Overview, counts map[fsm.State]StatusCount) error {
@@ -154,6 +232,7 @@ func (r *Reader) countUnfinished(ctx context.Context, v *Overview, counts map[fs
 			held.Orders = min(held.Orders+row.Orders, CountsMost)
 			v.Held[*row.Hold] = held
 			cut = cut || held.Orders == CountsMost
+			v.Groups = append(v.Groups, HeldGroup{row.Status, *row.Hold, row.Reason, row.Route, row.Currency, row.Orders, row.Amount, row.CreatedAt})
 		}
 	}
 	for _, state := range fsm.States() {
@@ -199,13 +278,14 @@ func (r *Reader) countEnded(ctx context.Context, counts map[fsm.State]StatusCoun
 }
 
 const (
-	errorOrdersMost = 10_000 // of failed orders, and of held ones
+	errorOrdersMost = 10_000 // of failed orders, and of those with either hold
 	errorGroupsMost = 200
 )
 
-// ErrorGroup counts the orders that failed, or are held for attention, at the same step for the same reason.
+// ErrorGroup counts the orders that failed, are held for attention, or are retried, at the same step for the same reason.
 type ErrorGroup struct {
 	Status      fsm.State // failed, or the state in which they are held
+	Hold        string    // empty: they failed
 	Step        fsm.Step  // empty: no step failed
 	Code        string    // of the failure; of a hold, its reason up to a colon
 	Orders      int64
@@ -214,7 +294,7 @@ type ErrorGroup struct {
 	Detail      string // of the newest: what the failure says, or the whole reason of the hold
 }
 
-// ErrorGroups are the groups of the newest orders, the largest first.
+// ErrorGroups are the groups of the newest orders, that with the last error first.
 type ErrorGroups struct {
 	Groups []ErrorGroup
 	More   bool // older orders, or smaller groups, were left out
@@ -227,18 +307,17 @@ func (r *Reader) ErrorGroups(ctx context.Context) (ErrorGroups, error) {
 
 func (r *Reader) readErrorGroups(ctx context.Context) (found ErrorGroups, err error) {
 	rows, err := Read(ctx, r, r.query.ErrorGroups, db.ErrorGroupsParams{Most: errorOrdersMost, Groups: errorGroupsMost})
-	failed, held := int64(0), int64(0)
+	counted := map[string]int64{} // by hold
 	for _, row := range rows {
-		g := ErrorGroup{fsm.State(row.Status), fsm.Step(row.Step), row.Code, row.Orders, row.FirstAt, row.LastAt, row.Example, row.Detail}
-		if g.Status == fsm.Failed {
-			failed += g.Orders
-		} else {
-			held += g.Orders
+		g := ErrorGroup{fsm.State(row.Status), row.Hold, fsm.Step(row.Step), row.Code, row.Orders, row.FirstAt, row.LastAt, row.Example, row.Detail}
+		if g.Hold != "" {
 			g.Step = g.Status.Step()
 		}
+		counted[g.Hold] += g.Orders
+		found.More = found.More || counted[g.Hold] >= errorOrdersMost
 		found.Groups = append(found.Groups, g)
 	}
-	found.More = len(rows) == errorGroupsMost || max(failed, held) >= errorOrdersMost
+	found.More = found.More || len(rows) == errorGroupsMost
 	return found, Unavailable("group errors", err)
 }
 

@@ -179,6 +179,20 @@ func (r *Reader) List(ctx context.Context, f Filter) (page []Order, next int64, 
 	return page, cmp.Or(cut, next), err
 }
 
+// Count counts the orders that match a filter, from the first page on, among as many orders as a page examines at most.
+// more: others may match. Errors: ErrUnavailable.
+func (r *Reader) Count(ctx context.Context, f Filter) (n int64, more bool, err error) {
+	f.After = 0
+	w, err := r.window(ctx, f)
+	if err != nil {
+		return 0, false, Unavailable("find orders by time", err)
+	}
+	q := f.query(w)
+	q.Looks = looksAtMost
+	found, err := Read(ctx, r, r.query.OrdersFind, q)
+	return int64(len(found.Found)), found.Looked >= looksAtMost, Unavailable("count orders", err)
+}
+
 // readPage reads orders by number, in that order, up to the size of a page. If that leaves some out, cut is the number of
 // the last one that was read. Those that are under way are read durably.
 func (r *Reader) readPage(ctx context.Context, numbers []int64) (page []Order, cut int64, err error) {

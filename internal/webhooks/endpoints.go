@@ -67,6 +67,18 @@ type Entry struct {
 	Error     string    `json:"error,omitempty"`     // why there was no answer
 }
 
+// ByPerson is how the reason of an endpoint begins that a person has disabled.
+const ByPerson = "by "
+
+// LastFailure is the last failed attempt of an endpoint, or nil if its last attempt succeeded.
+func LastFailure(e *db.WebhookEndpoint) *Entry {
+	var last *Entry
+	if json.Unmarshal(e.LastFailure, &last) != nil { // there is none
+		return nil
+	}
+	return last
+}
+
 const orderPrefix, itemPrefix = "order ", "item "
 
 // OrderSubject is the subject of an order's events, which are delivered in order.

@@ -90,12 +90,13 @@ GRANT UPDATE (finished_at, outcome, code, detail, reference, fenced) ON pawl.ste
 GRANT UPDATE (source, outcome, code, detail, reference, data, answered_at, consumed_at) ON pawl.step_answers TO pawl_serve;
 GRANT UPDATE (claims, due_at, finished_at, reason, reference, code, detail) ON pawl.late_undos TO pawl_serve;
 GRANT UPDATE (version) ON pawl.concurrency_keys TO pawl_serve;
+GRANT INSERT, UPDATE (at, orders_per_second, steps), DELETE ON pawl.replica_reports TO pawl_serve;
 -- Idempotency keys are removed after a month. Locking rows requires the right to change a column.
 GRANT INSERT, UPDATE (created_at), DELETE ON pawl.idempotency_keys TO pawl_serve;
 -- Deliveries are removed with the events.
 GRANT INSERT, DELETE ON pawl.webhook_endpoints, pawl.webhook_deliveries TO pawl_serve;
 GRANT UPDATE (version, failures, seq, event_no, delivery_no, fence, due_at, paused_until, failing_since, disabled_at, previous_secret_until, owner,
-  state, disabled_reason, secret, previous_secret, url, description, types) ON pawl.webhook_endpoints TO pawl_serve;
+  state, disabled_reason, secret, previous_secret, last_failure, url, description, types) ON pawl.webhook_endpoints TO pawl_serve;
 GRANT UPDATE (due_at, attempted_at, finished_at, attempts, state, log) ON pawl.webhook_deliveries TO pawl_serve;
 -- Events get numbers, which are removed after a while.
 GRANT INSERT, DELETE ON pawl.event_batches, pawl.early_events TO pawl_serve;

@@ -53,7 +53,7 @@ export interface paths {
         };
         /**
          * List groups of failed and held orders
-         * @description Orders that failed and orders held for attention, grouped by step and cause; the largest group first, up to 200. Covers the newest 10000 orders of each kind. Groups are usually at most a second old. Needs the role read.
+         * @description Orders that failed, are held for attention, or are retried, grouped by step and cause; the one with the last error first, up to 200. Covers the newest 10000 orders of each kind. Groups are usually at most a second old. Needs the role read.
          */
         get: operations["listErrorGroups"];
         put?: never;
@@ -537,7 +537,7 @@ export interface paths {
         };
         /**
          * Get an overview of the service
-         * @description Orders by status and by what they wait for, the oldest unfinished order, the replicas, and the provider steps of the replica that answers. Counts stop at 10000, which means that many or more. They are usually at most a second old. Needs the role read.
+         * @description What is wrong or needs a person, orders by status and by what they wait for, the oldest unfinished order, the replicas, and the provider steps that they have called in the last minute. Replicas report every five seconds. Counts stop at 10000, which means that many or more. They are usually at most a second old. Needs the role read.
          */
         get: operations["getOverview"];
         put?: never;
@@ -1343,7 +1343,7 @@ export interface components {
         };
         CurrencyTotal: {
             /**
-             * @description The sum of the orders, or of the refunds.
+             * @description The sum of the orders, or of their refunds.
              * @example 128.50
              */
             amount: string;
@@ -1526,7 +1526,7 @@ export interface components {
              * @description Absent if the orders failed.
              * @enum {string}
              */
-            hold?: "attention";
+            hold?: "attention" | "retry";
             /**
              * Format: date-time
              * @description When the last order failed or was held.
@@ -1763,6 +1763,52 @@ export interface components {
             more: boolean;
             /** Format: int64 */
             orders: number;
+        };
+        Incident: {
+            /** @description Of a webhook endpoint: its last failure, or why it is disabled. */
+            detail?: string;
+            /**
+             * @description Of a webhook endpoint.
+             * @example whe_1
+             */
+            endpointId?: string;
+            /**
+             * @description provider_failing: the circuit breaker of a step is not closed; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint.
+             * @example provider_failing
+             * @enum {string}
+             */
+            kind: "provider_failing" | "overdue" | "attention" | "approval" | "webhook_failing" | "webhook_disabled";
+            /** @description More orders may wait. */
+            more: boolean;
+            /**
+             * Format: int64
+             * @description How many orders wait. 0 with overdue and for webhook endpoints.
+             */
+            orders: number;
+            /**
+             * @description With attention: the holdReason, up to a colon.
+             * @example retries_exhausted
+             */
+            reason?: string;
+            /** @description With provider_failing: of a charge with several routes. */
+            route?: string;
+            /**
+             * Format: date-time
+             * @description When it began; with attention and approval, when the oldest order was created.
+             */
+            since?: string;
+            /**
+             * @description With provider_failing.
+             * @enum {string}
+             */
+            step?: "charge" | "reserve" | "confirm";
+            /** @description These orders, by currency. */
+            totals: components["schemas"]["CurrencyTotal"][];
+            /**
+             * Format: date-time
+             * @description With webhook_failing: nothing is sent before this time.
+             */
+            until?: string;
         };
         Item: {
             /**
@@ -2041,9 +2087,16 @@ export interface components {
             orderId: string;
         };
         OrderPage: {
+            /** @description With count: more orders may match. */
+            more?: boolean;
             /** @description Absent on the last page. It does not expire. */
             nextCursor?: string;
             orders: components["schemas"]["Order"][];
+            /**
+             * Format: int64
+             * @description With count: how many orders match on all pages, among the first 10,000 that are examined.
+             */
+            total?: number;
         };
         Overview: {
             /**
@@ -2068,6 +2121,8 @@ export interface components {
             disputes: number;
             /** @description Orders by hold. */
             holds: components["schemas"]["HoldCount"][];
+            /** @description What is wrong, and what waits for a person. Empty: nothing. */
+            incidents: components["schemas"]["Incident"][];
             /**
              * Format: int64
              * @description Late effects that are not undone yet.
@@ -2082,10 +2137,15 @@ export interface components {
             oldestChargeOperationSeconds: number;
             /**
              * Format: double
+             * @description Orders that the replicas finish per second.
+             */
+            ordersPerSecond: number;
+            /**
+             * Format: double
              * @description How long the most overdue order had not been picked up when this replica last looked; 0 if none.
              */
             overdueSeconds: number;
-            /** @description Steps for which this replica has called providers. */
+            /** @description Steps for which replicas have called providers in the last minute, added up. */
             providerSteps: components["schemas"]["ProviderStep"][];
             /**
              * @description Name of the replica that answers.
@@ -2265,10 +2325,15 @@ export interface components {
         };
         ProviderStep: {
             /**
-             * @description closed: calls are made. half_open: one call is tried. open: no calls are made.
+             * @description The worst of the replicas. closed: calls are made. half_open: one call is tried. open: no calls are made.
              * @enum {string}
              */
             breaker: "closed" | "half_open" | "open";
+            /**
+             * Format: date-time
+             * @description When the breaker opened. Absent if it is closed.
+             */
+            failingSince?: string;
             /**
              * Format: int64
              * @description Calls in progress.
@@ -2924,6 +2989,8 @@ export interface components {
             id: string;
             /** @description Unknown fields of the request, which had no effect. */
             ignoredFields?: string[];
+            /** @description The last failed attempt. Absent if the last one succeeded. */
+            lastFailure?: components["schemas"]["Attempt"];
             /**
              * Format: date-time
              * @description Nothing is sent until then, because attempts failed or the endpoint asked to wait.
@@ -3759,6 +3826,8 @@ export interface operations {
                 limit?: number;
                 /** @description nextCursor of the previous page, with the same filters. */
                 cursor?: string;
+                /** @description Also count the orders that match. */
+                count?: boolean;
             };
             header?: never;
             path?: never;

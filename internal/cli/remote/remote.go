@@ -32,7 +32,9 @@ var (
 
 // Commands returns the commands that use the API.
 func Commands() []*cobra.Command {
-	return []*cobra.Command{ordersCommand(), holdsCommand(), stockCommand(), eventsCommand(), webhooksCommand(), consoleCommand()}
+	return []*cobra.Command{
+		overviewCommand(), ordersCommand(), holdsCommand(), stockCommand(), eventsCommand(), webhooksCommand(), consoleCommand(),
+	}
 }
 
 // session connects a command to a service and to its output.

@@ -23,7 +23,7 @@ function make(kind, attributes = {}, ...content) {
 
 // The stream at data-live reports changes, and the page then loads its URL again. It does not while it is hidden or
 // paused, or while a person fills in a form or has selected rows.
-let source, stale = false, loading = false, lost = false;
+let source, stale = false, loading = false, lost = false, lostSince;
 let paused = sessionStorage.getItem("paused") === "yes";
 
 function changed(field) {
@@ -50,8 +50,12 @@ async function refresh() {
       const fresh = new DOMParser().parseFromString(text, "text/html").getElementById("main");
       keep(fresh);
       if (fresh.dataset.live) main.dataset.live = fresh.dataset.live; // a new stream begins with this version
+      const at = rows().indexOf(row()), focused = main.contains(document.activeElement);
       htmx.swap({ target: main, swap: "innerMorph", text: fresh.innerHTML });
       arrange();
+      if (focused && !main.contains(document.activeElement)) { // its row is gone
+        (rows()[Math.min(at, rows().length - 1)]?.querySelector("a") ?? main).focus();
+      }
     }
   } catch {
     lost = true; // the stream reconnects by itself, and then the page is loaded
@@ -109,10 +113,14 @@ function pause() {
   listen();
 }
 
-// label shows whether the page is up to date.
+// label shows whether the page is up to date. What reads the page aloud says it only when it changes for long.
 function label() {
+  if (lost !== Boolean(lostSince)) {
+    lostSince = lost && new Date().toTimeString().slice(0, 5);
+    document.getElementById("news").textContent = lost ? `Not live since ${lostSince}` : "Live again";
+  }
   const [state, text, title] = paused ? ["paused", "Paused", "Resume live updates"]
-    : lost ? ["lost", "Not live", "The service does not answer, or you are signed out. The page retries by itself; reload it to see the error"]
+    : lost ? ["lost", `Not live since ${lostSince}`, "The service does not answer, or you are signed out. The page retries by itself; reload it to see the error"]
     : stale ? ["stale", "Changed", "Something has changed. It will be shown when you leave the form and clear the selection"]
     : ["live", "Live", "Pause live updates"];
   liveButton.dataset.state = state;
@@ -152,6 +160,11 @@ function arrange() {
   showViews();
   for (const cell of main.querySelectorAll("th[data-all]:not(:has(input))")) {
     cell.append(make("input", { type: "checkbox", "aria-label": "Choose all that are shown" }));
+  }
+  for (const name of main.querySelectorAll("h1 bdi:not(:has(+ .copy))")) {
+    const button = make("button", { type: "button", class: "quiet copy" }, "Copy");
+    button.addEventListener("click", () => copy(name));
+    name.after(button);
   }
   reachable();
 }
@@ -198,6 +211,7 @@ const keys = {
   "/": ["search", search],
   j: ["the next row", () => step(1)],
   k: ["the previous row", () => step(-1)],
+  c: ["copy the id of the row, or of the page", () => copy(row()?.querySelector("bdi") ?? main.querySelector("h1 bdi"))],
   Enter: ["open the row"], // its link has the focus
   x: ["choose the row, or not", () => row()?.querySelector("input[type=checkbox]")?.click()],
   p: ["pause or resume live updates", () => main.dataset.live && pause()],
@@ -206,11 +220,23 @@ const keys = {
 
 const row = () => document.activeElement.closest("tbody tr, article");
 
+const rows = () => [...main.querySelectorAll("tbody tr, article")].filter((other) => other.querySelector("a") && other.checkVisibility());
+
 // step focuses the next or previous row with a link.
 function step(by) {
-  const rows = [...main.querySelectorAll("tbody tr, article")].filter((other) => other.querySelector("a") && other.checkVisibility());
-  const at = rows.indexOf(row());
-  rows[at < 0 ? (by > 0 ? 0 : rows.length - 1) : at + by]?.querySelector("a").focus();
+  const all = rows(), at = all.indexOf(row());
+  all[at < 0 ? (by > 0 ? 0 : all.length - 1) : at + by]?.querySelector("a").focus();
+}
+
+// copy copies the text of an element. Browsers allow it only over TLS, or from this machine.
+async function copy(element) {
+  if (!element) return;
+  try {
+    await navigator.clipboard.writeText(element.textContent);
+    document.getElementById("news").textContent = `Copied ${element.textContent}`;
+  } catch {
+    getSelection().selectAllChildren(element);
+  }
 }
 
 // search focuses the search field of the page.
@@ -253,7 +279,8 @@ document.addEventListener("keydown", (event) => {
 const helpButton = make("button", { class: "quiet", type: "button", "aria-haspopup": "dialog", title: "Keys and times" }, "Keys");
 helpButton.addEventListener("click", help);
 const who = document.querySelector(".who");
-who.prepend(...main.dataset.live ? [liveButton] : [], helpButton);
+who.prepend(helpButton);
+if (main.dataset.live) document.querySelector("button.menu").before(liveButton);
 addEventListener("resize", reachable);
 listen();
 arrange();

@@ -1,0 +1,39 @@
+package engine_test
+
+import (
+	"testing"
+
+	"pawl/fsm"
+	"pawl/internal/orders"
+	"pawl/test/assert"
+)
+
+// What one replica knows of its provider, another one shows; and a replica with nothing to tell has no report.
+func TestReports(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 2, quick)
+	isNow(t, s.process(t, request("before")), "completed")
+	eventually(t, "an idle replica has no report", s.answers(t, 0, `SELECT count(*) FROM replica_reports`))
+	version := s.use(t, `
+charge: {executor: simulator, url: SIM, retry: {initial: 30m, cap: 30m}, breaker: {failures: 1, open: 1h}}`)
+	s.faults(t, "error:500")
+	shows, calls := s.engines[0], s.engines[1]
+	_, err := insist(func() (orders.Order, error) { return deref(calls.Admit(t.Context(), request("waits"))) })
+	assert.NoError(t, err)
+	s.until(t, "waits", "retry")
+	var v orders.Overview
+	eventually(t, "the other replica shows the breaker", func() bool {
+		v, err = shows.Orders.Overview(t.Context(), shows.Backlog())
+		return err == nil && len(v.Steps) == 1 && v.Steps[0].Breaker == "open" && len(v.Groups) == 1
+	})
+	step, group := v.Steps[0], v.Groups[0]
+	if step.Policy != version || step.Step != fsm.Charge || step.FailingSince == nil || poolOf(shows, version, fsm.Charge).Step != "" {
+		t.Errorf("%+v", step)
+	}
+	if group.Status != fsm.Charging || group.Hold != "retry" || group.Orders != 1 || group.Amount != "99.99" || group.Currency != "USD" {
+		t.Errorf("%+v", group)
+	}
+	s.faults(t)
+	stop(t, calls)
+	s.counts(t, 0, `SELECT count(*) FROM replica_reports`)
+}

@@ -1,0 +1,127 @@
+package httpapi
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/big"
+	"slices"
+	"strings"
+	"time"
+
+	"pawl/db"
+	"pawl/fsm"
+	"pawl/internal/orders"
+	"pawl/internal/webhooks"
+)
+
+// incident is something that is wrong, or that waits for a person.
+type incident struct {
+	Kind       string     `json:"kind" enum:"provider_failing,overdue,attention,approval,webhook_failing,webhook_disabled" doc:"provider_failing: the circuit breaker of a step is not closed; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint." example:"provider_failing"`
+	Step       string     `json:"step,omitempty" enum:"charge,reserve,confirm" doc:"With provider_failing."`
+	Route      string     `json:"route,omitempty" doc:"With provider_failing: of a charge with several routes."`
+	Reason     string     `json:"reason,omitempty" doc:"With attention: the holdReason, up to a colon." example:"retries_exhausted"`
+	EndpointID string     `json:"endpointId,omitempty" doc:"Of a webhook endpoint." example:"whe_1"`
+	Detail     string     `json:"detail,omitempty" doc:"Of a webhook endpoint: its last failure, or why it is disabled."`
+	Since      *time.Time `json:"since,omitempty" doc:"When it began; with attention and approval, when the oldest order was created."`
+	Until      *time.Time `json:"until,omitempty" doc:"With webhook_failing: nothing is sent before this time."`
+	Orders     int64      `json:"orders" doc:"How many orders wait. 0 with overdue and for webhook endpoints."`
+	More       bool       `json:"more" doc:"More orders may wait."`
+
+	Totals []currencyTotal `json:"totals" nullable:"false" doc:"These orders, by currency."`
+}
+
+// failingAttempts is how many attempts in a row make a webhook endpoint an incident.
+const failingAttempts = 3
+
+// incidents lists what is wrong, the worst first.
+func (s *server) incidents(ctx context.Context, v *orders.Overview) (all []incident, err error) {
+	for _, step := range v.Steps {
+		if step.FailingSince != nil && !slices.ContainsFunc(all, func(i incident) bool { return i.isOf(&step) }) {
+			all = append(all, providerFailing(v, &step))
+		}
+	}
+	if lease := s.engine.Lease(); v.Overdue > lease {
+		all = append(all, incident{Kind: "overdue", Since: new(v.At.Add(-v.Overdue).UTC())})
+	}
+	for _, hold := range []string{fsm.HoldAttention, fsm.HoldApproval} {
+		for _, group := range v.Groups {
+			if at := slices.IndexFunc(all, func(i incident) bool { return i.Kind == hold && i.Reason == group.Reason }); group.Hold == hold {
+				if at < 0 {
+					at = len(all)
+					all = append(all, incident{Kind: hold, Reason: group.Reason, More: v.Held[hold].Orders >= orders.CountsMost})
+				}
+				all[at].add(&group)
+			}
+		}
+	}
+	endpoints, err := s.Webhooks.List(ctx)
+	for i := range endpoints {
+		all = append(all, endpointIncidents(&endpoints[i])...)
+	}
+	for i := range all {
+		all[i].Totals = append([]currencyTotal{}, all[i].Totals...)
+	}
+	return append([]incident{}, all...), err
+}
+
+func (i *incident) isOf(step *orders.ProviderStep) bool {
+	return i.Kind == "provider_failing" && i.Step == string(step.Step) && i.Route == step.Route
+}
+
+// providerFailing is the incident of a step and route, under all policies, with the orders that are retried at it.
+func providerFailing(v *orders.Overview, of *orders.ProviderStep) incident {
+	i := incident{Kind: "provider_failing", Step: string(of.Step), Route: of.Route, More: v.Held[fsm.HoldRetry].Orders >= orders.CountsMost}
+	for _, step := range v.Steps {
+		if i.isOf(&step) && step.FailingSince != nil && (i.Since == nil || step.FailingSince.Before(*i.Since)) {
+			i.Since = utc(step.FailingSince)
+		}
+	}
+	began := i.Since
+	for _, group := range v.Groups {
+		if group.Hold == fsm.HoldRetry && group.Status.Step() == of.Step && (of.Route == "" || group.Route == of.Route) {
+			i.add(&group)
+		}
+	}
+	i.Since = began
+	return i
+}
+
+// add adds orders to the incident.
+func (i *incident) add(group *orders.HeldGroup) {
+	i.Orders += group.Orders
+	if at := group.Oldest.UTC(); i.Since == nil || at.Before(*i.Since) {
+		i.Since = &at
+	}
+	total := slices.IndexFunc(i.Totals, func(t currencyTotal) bool { return t.Currency == group.Currency })
+	if total < 0 {
+		i.Totals = append(i.Totals, currencyTotal{Currency: group.Currency, Orders: int(group.Orders), Amount: group.Amount})
+		return
+	}
+	i.Totals[total].Orders += int(group.Orders)
+	i.Totals[total].Amount = added(i.Totals[total].Amount, group.Amount)
+}
+
+// added is the sum of two decimals of one currency. It may have more digits than an amount.
+func added(a, b string) string {
+	sum, _ := new(big.Rat).SetString(a)
+	other, _ := new(big.Rat).SetString(b)
+	_, fraction, _ := strings.Cut(a, ".")
+	return sum.Add(sum, other).FloatString(len(fraction))
+}
+
+func endpointIncidents(e *db.WebhookEndpoint) []incident {
+	i := incident{EndpointID: webhooks.EndpointID(e.EndpointNo), Detail: or(e.DisabledReason, "")}
+	switch {
+	case e.State == webhooks.Disabled && !strings.HasPrefix(i.Detail, webhooks.ByPerson):
+		i.Kind, i.Since = "webhook_disabled", utc(e.DisabledAt)
+	case e.State == webhooks.Enabled && e.Failures >= failingAttempts:
+		i.Kind, i.Since, i.Until = "webhook_failing", utc(e.FailingSince), utc(e.PausedUntil)
+		if last := webhooks.LastFailure(e); last != nil {
+			i.Detail = cmp.Or(last.Error, fmt.Sprintf("answered %d", last.Status))
+		}
+	default:
+		return nil
+	}
+	return []incident{i}
+}

@@ -1,0 +1,53 @@
+package remote
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"pawl/client"
+	"pawl/internal/cli/output"
+)
+
+func overviewCommand() *cobra.Command {
+	return askingAll(&cobra.Command{
+		Use: "overview", Short: "Show what is wrong, and what needs a person",
+		Long:    "Shows what is wrong in the whole installation, and what waits for a person. -o json prints the whole overview.",
+		Example: "  pawl overview\n  pawl overview -o json | jq '.statuses'",
+	}, func(ctx context.Context, s *session, _ []string) error {
+		found, err := s.GetOverview(ctx)
+		return show(s, found, err, func(o *client.Overview) error {
+			if len(o.Incidents) == 0 {
+				fmt.Fprintln(s.out, "Nothing needs you.")
+				return nil
+			}
+			return incidentRows.Print(s.out, output.Table, output.All(o.Incidents))
+		})
+	})
+}
+
+var incidentRows = output.Columns[client.Incident]{
+	Titles: []any{"what", "of", "since", "orders", "amount", "detail"},
+	Of: func(i *client.Incident) []any {
+		of := cmp.Or(strings.TrimSpace(string(i.Step)+" "+i.Route), i.Reason, i.EndpointID)
+		return []any{i.Kind, dash(of), dash(moment(i.Since)), ordersOf(i), dash(totalsOf(i)), dash(i.Detail)}
+	},
+}
+
+func ordersOf(i *client.Incident) string {
+	if i.More {
+		return fmt.Sprintf("%d+", i.Orders)
+	}
+	return fmt.Sprint(i.Orders)
+}
+
+func totalsOf(i *client.Incident) string {
+	var all []string
+	for _, total := range i.Totals {
+		all = append(all, total.Amount+" "+total.Currency)
+	}
+	return strings.Join(all, ", ")
+}
