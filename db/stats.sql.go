@@ -161,8 +161,8 @@ WITH driven AS MATERIALIZED (
     WHERE h.hold BETWEEN k.hold AND k.hold ORDER BY h.hold, h.order_no LIMIT $1) AS w
 ), counted AS (
   SELECT u.status, u.hold, u.reason, u.route, u.currency, count(*) AS orders, sum(u.amount) AS amount, min(u.order_no) AS oldest
-  FROM (SELECT d.order_no, d.status, d.hold, NULL AS reason, NULL AS route, NULL AS currency, 0 AS amount FROM driven AS d
-    UNION ALL SELECT h.order_no, h.status, h.hold, h.reason, h.route, h.currency, h.amount FROM held AS h) AS u
+  FROM (SELECT a.order_no, a.status, a.hold, NULL AS reason, NULL AS route, NULL AS currency, 0 AS amount FROM driven AS a
+    UNION ALL SELECT b.order_no, b.status, b.hold, b.reason, b.route, b.currency, b.amount FROM held AS b) AS u
   GROUP BY u.status, u.hold, u.reason, u.route, u.currency
 )
 SELECT o.status, o.hold, coalesce(c.reason, '')::text AS reason, coalesce(c.route, '')::text AS route,

@@ -16,7 +16,7 @@ func TestKeys(t *testing.T) {
 	b.visit("/console/orders?q=item:declined")
 	b.shows("declined-1")
 	b.wait("has keys", isLive)
-	rows := eval[[]string](b, `[...document.querySelectorAll("tbody a")].map(a => a.innerText)`)
+	rows := eval[[]string](b, `[...document.querySelectorAll("tbody th a")].map(a => a.innerText)`)
 	b.keys("jj")
 	b.focused("the second order", rows[1])
 	b.keys("k")

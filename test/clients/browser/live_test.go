@@ -117,6 +117,20 @@ func TestMoreHappensMeanwhile(t *testing.T) {
 	b.press("Pause") // which a paused order does not have
 }
 
+// TestFocusStays: where a row that has the focus goes away, the next one has it.
+func TestFocusStays(t *testing.T) {
+	t.Parallel()
+	b := maria(t)
+	first := process(t, client.ProcessBody{Item: "yacht", CustomerID: "focus"})
+	second := process(t, client.ProcessBody{Item: "yacht", CustomerID: "focus"})
+	b.visit("/console/orders?q=customer:focus+hold:approval+sort:oldest")
+	b.wait("is live", isLive)
+	b.keys("j")
+	b.focused("the first order", first.OrderID)
+	approve(t, first)
+	b.focused("the second order", second.OrderID)
+}
+
 // TestSessionThatEnds: a page whose session has ended says that it is not live any more.
 func TestSessionThatEnds(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,37 @@
+package browser
+
+import (
+	"testing"
+
+	"github.com/chromedp/chromedp/kb"
+
+	"pawl/client"
+)
+
+// TestTelephone: on a telephone, somebody finds the order of a customer, refunds a part of it, and goes on by the menu.
+func TestTelephone(t *testing.T) {
+	t.Parallel()
+	process(t, client.ProcessBody{OrderID: "by-thumb", Item: "lamp", Amount: "20", CustomerID: "thumb"})
+	b := maria(t)
+	b.look(look{"light", 390})
+	b.visit("/console")
+	if top := eval[float64](b, `document.querySelector("main").getBoundingClientRect().top`); top > 150 {
+		t.Errorf("the page begins %v px below the top", top)
+	}
+	b.keys("/thumb" + kb.Enter)
+	b.shows("Order by-thumb")
+	b.press("Refund")
+	b.fill("amount", "2.50")
+	b.fill("reason", "a dent")
+	b.wait("all that is pressed is large enough", `[...document.querySelectorAll("main button, main input:not([type=hidden]), main .button")]
+		.every(e => e.getBoundingClientRect().height >= 44)`)
+	eval[any](b, `document.querySelector("main form button").click()`)
+	b.shows("2.50")
+	order, err := shared.api.GetOrder(t.Context(), "by-thumb", nil)
+	if err != nil || len(order.Refunds) != 1 || order.Refunds[0].Amount != "2.50" {
+		t.Errorf("%+v, %v", order, err)
+	}
+	b.press("Menu")
+	b.press("Webhooks")
+	b.shows("Endpoints that get events")
+}
