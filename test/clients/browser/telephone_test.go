@@ -18,7 +18,8 @@ func TestTelephone(t *testing.T) {
 	if top := eval[float64](b, `document.querySelector("main").getBoundingClientRect().top`); top > 150 {
 		t.Errorf("the page begins %v px below the top", top)
 	}
-	b.keys("/thumb" + kb.Enter)
+	eval[any](b, `document.querySelector("header input[name=q]").focus()`)
+	b.keys("thumb" + kb.Enter)
 	b.shows("Order by-thumb")
 	b.press("Refund")
 	b.fill("amount", "2.50")
