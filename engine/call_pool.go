@@ -86,11 +86,10 @@ func (e *remote) callPool(version int32, p *policy.Policy, of fsm.Step, route st
 	pool.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		Timeout: cfg.Breaker.Open,
 		OnStateChange: func(_ string, _, to gobreaker.State) {
-			switch to {
-			case gobreaker.StateOpen:
+			if to == gobreaker.StateOpen {
 				pool.opened.Store(new(time.Now()))
 				pool.failing.CompareAndSwap(nil, new(e.now()))
-			case gobreaker.StateClosed:
+			} else if to == gobreaker.StateClosed {
 				pool.failing.Store(nil)
 			}
 		},

@@ -23,6 +23,8 @@ func TestTelephone(t *testing.T) {
 	b.shows("Order by-thumb")
 	b.press("Refund")
 	b.fill("amount", "2.50")
+	b.press("Show what will change")
+	b.shows("What will change")
 	b.fill("reason", "a dent")
 	b.wait("all that is pressed is large enough", `[...document.querySelectorAll("main button, main input:not([type=hidden]), main .button")]
 		.every(e => e.getBoundingClientRect().height >= 44)`)
