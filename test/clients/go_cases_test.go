@@ -151,7 +151,7 @@ func outcome[T any](answer *T, err error) any {
 	var problem *client.Problem
 	switch {
 	case errors.As(err, &problem):
-		return map[string]any{"problem": problem.ProblemBody}
+		return map[string]any{"problem": problem.ProblemBody, "message": err.Error()}
 	case err != nil:
 		return map[string]any{"lost": err.Error()}
 	}

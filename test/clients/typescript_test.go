@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"testing"
@@ -43,10 +44,14 @@ func TestTypeScript(t *testing.T) {
 func typescript(t *testing.T) string {
 	t.Helper()
 	dir := packages(t, "../../client/typescript")
-	fresh := filepath.Join(dir, "fresh.ts")
-	run(t, dir, "./node_modules/.bin/openapi-typescript", absolute(t, "../../httpapi/openapi.yaml"), "-o", fresh)
-	if !bytes.Equal(read(t, fresh), read(t, filepath.Join(dir, "src/openapi.ts"))) {
-		t.Error("src/openapi.ts is not what openapi.yaml says; run npm run generate in client/typescript")
+	document := absolute(t, "../../httpapi/openapi.yaml")
+	for file, command := range map[string]*exec.Cmd{
+		"src/openapi.ts":   command(t, dir, "./node_modules/.bin/openapi-typescript", document),
+		"src/resources.ts": command(t, dir, "node", "resources.js", document),
+	} {
+		if said, err := command.Output(); err != nil || !bytes.Equal(said, read(t, filepath.Join(dir, file))) {
+			t.Errorf("%s is not what openapi.yaml says; run npm run generate in client/typescript: %v", file, err)
+		}
 	}
 	write(t, filepath.Join(dir, "test/readme.ts"), block(t, filepath.Join(dir, "README.md"), "ts"))
 	write(t, filepath.Join(dir, "test/receiver.ts"), block(t, "../../docs/events.md", "ts"))

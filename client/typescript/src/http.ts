@@ -20,10 +20,25 @@ export interface Retrying {
 const firstPause = 100;
 const mostPause = 5_000;
 
+/** No attempt was answered, so the outcome is unknown. Its cause is the error of the last attempt. */
+export class PawlConnectionError extends Error {
+  override readonly name = "PawlConnectionError";
+
+  constructor(
+    /** How often the request was sent. */
+    readonly attempts: number,
+    milliseconds: number,
+    cause: unknown,
+  ) {
+    const reason = cause instanceof Error && cause.cause instanceof Error ? cause.cause : cause; // fetch only says that it failed
+    super(`no answer (tried ${attempts} times in ${milliseconds} ms): ${reason instanceof Error ? reason.message : reason}`, { cause });
+  }
+}
+
 /**
  * Sends a request until a retry would not help, and reads the answer with `read`. Every attempt is the same and has the
- * same idempotency key, so that nothing is done twice. Throws a PawlError for an unsuccessful answer, or the error of
- * `fetch` if there was none.
+ * same idempotency key, so that nothing is done twice. Throws a PawlError for an unsuccessful answer, a
+ * PawlConnectionError if there was none, or the reason of the signal.
  */
 export async function send<T>(request: Request, how: Retrying, read: (response: Response) => Promise<T>): Promise<T> {
   const began = Date.now();
@@ -39,8 +54,9 @@ export async function send<T>(request: Request, how: Retrying, read: (response: 
       failure = error;
     }
     const wait = pauseAfter(failure, attempt);
-    if (request.signal?.aborted || wait === undefined || Date.now() - began + wait > how.retryFor) throw failure;
-    await pause(wait, request.signal);
+    const spent = Date.now() - began;
+    if (!request.signal?.aborted && wait !== undefined && spent + wait <= how.retryFor) await pause(wait, request.signal);
+    else throw failure instanceof PawlError || request.signal?.aborted ? failure : new PawlConnectionError(attempt, spent, failure);
   }
 }
 

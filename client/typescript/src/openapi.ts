@@ -1745,6 +1745,8 @@ export interface components {
         Health: {
             /** @enum {string} */
             status: "ok";
+            /** @description The release that answers. Only for callers with the role read. */
+            version?: string;
             /** @description Shown while the service is open because no token was created. */
             warning?: string;
         };

@@ -2,6 +2,7 @@ import { follow } from "./events.js";
 import { pause, type Request, type Retrying, send } from "./http.js";
 import { newId } from "./id.js";
 import { type Give, type Line, processLines, type Processed, sendLines } from "./process.js";
+import { Resources } from "./resources.js";
 import type * as api from "./types.js";
 
 export interface PawlOptions {
@@ -16,7 +17,7 @@ export interface PawlOptions {
 }
 
 export interface ProcessOptions extends api.CallOptions {
-  /** Seconds to wait for the end of the order, up to 60. Default: the setting of the service. */
+  /** Milliseconds to wait for the end of the order, up to 60,000. Default: the setting of the service. */
   wait?: number;
 }
 
@@ -32,18 +33,24 @@ export interface Reply<T> {
   headers: Headers;
 }
 
+/** The header that says how long the answer may take, in whole seconds. */
+function prefer(wait: number | undefined): string | undefined {
+  return wait === undefined ? undefined : `wait=${Math.ceil(wait / 1000)}`;
+}
+
 const final: readonly api.Status[] = ["completed", "failed", "canceled"];
 
 /**
  * A client of the order service. It retries requests if there is no answer or the service is busy, each with one
  * idempotency key, so that nothing is done twice. It throws a PawlError if the service rejects a request.
  */
-export class Pawl {
+export class Pawl extends Resources {
   readonly #base: URL;
   readonly #options: PawlOptions;
   readonly #how: Retrying;
 
   constructor(url: string | URL, options: PawlOptions = {}) {
+    super();
     this.#base = new URL(url, globalThis.location?.href); // in a page, it may be a path of the same origin
     this.#options = options;
     const { fetch: sending = fetch, timeout = 90_000, retryFor = 60_000 } = options;
@@ -55,8 +62,8 @@ export class Pawl {
    * ID is the idempotency key; if there is none, a new one is made.
    */
   process(order: api.NewOrder, { wait, signal }: ProcessOptions = {}): Promise<api.Order> {
-    const header = wait === undefined ? {} : { Prefer: `wait=${wait}` };
-    return this.post("/api/orders/process", { body: { ...order, orderId: order.orderId ?? newId() }, header, signal });
+    const body = { ...order, orderId: order.orderId ?? newId() };
+    return this.call<"processOrder">("post", "/api/orders/process", { body, header: { Prefer: prefer(wait) }, signal });
   }
 
   /**
@@ -68,7 +75,7 @@ export class Pawl {
    * them again. An order without one would get another, and be charged again.
    */
   async *processAll(orders: AsyncIterable<api.NewOrder> | Iterable<api.NewOrder>, { wait, signal }: ProcessOptions = {}): AsyncGenerator<Processed, void> {
-    const header = { "Content-Type": "application/x-ndjson", Prefer: wait === undefined ? undefined : `wait=${wait}` };
+    const header = { "Content-Type": "application/x-ndjson", Prefer: prefer(wait) };
     const stop = new AbortController();
     const all = signal ? AbortSignal.any([signal, stop.signal]) : stop.signal;
     const texts = async function* () {
@@ -106,28 +113,10 @@ export class Pawl {
     return order;
   }
 
-  /** Iterates over the orders, newest first, page by page. */
-  async *orders(filter: api.OrderFilter = {}, { signal }: api.CallOptions = {}): AsyncGenerator<api.Order, void> {
-    for (let cursor: string | undefined, more = true; more; more = cursor !== undefined) {
-      const page = await this.get("/api/orders", { query: { ...filter, cursor }, signal });
-      yield* page.orders;
-      cursor = page.nextCursor;
-    }
-  }
-
-  /** Iterates over the items with known stock, by name. */
-  async *items({ signal }: api.CallOptions = {}): AsyncGenerator<api.Item, void> {
-    for (let cursor: string | undefined, more = true; more; more = cursor !== undefined) {
-      const page = await this.get("/api/inventory", { query: { cursor }, signal });
-      yield* page.items;
-      cursor = page.nextCursor;
-    }
-  }
-
   /** Iterates over the history of an order, oldest first. */
   async *transitions(orderId: string, { signal }: api.CallOptions = {}): AsyncGenerator<api.Transition, void> {
     for (let after = 0, more = true; more; ) {
-      const { transitions } = await this.get("/api/orders/{orderId}/transitions", { path: { orderId }, query: { after }, signal });
+      const { transitions } = await this.call<"listTransitions">("get", "/api/orders/{orderId}/transitions", { path: { orderId }, query: { after }, signal });
       yield* transitions;
       after = transitions.at(-1)?.seq ?? after;
       more = transitions.length > 0;
@@ -148,44 +137,38 @@ export class Pawl {
     return follow(open, signal);
   }
 
-  get<P extends api.PathWith<"get">>(path: P, ...[input]: api.InputArgument<api.Operation<"get", P>>): Promise<api.Answer<api.Operation<"get", P>>> {
-    return this.#data("get", path, input);
+  /** Sends a request of any operation, and returns the status and headers, too, such as the ETag. */
+  request<M extends api.Method, P extends api.PathWith<M>>(method: M, path: P, ...[input]: api.InputArgument<M, P>): Promise<Reply<api.AnswerOf<api.Operation<M, P>>>> {
+    return this.#send(method, path, input as api.RawInput);
   }
 
-  post<P extends api.PathWith<"post">>(path: P, ...[input]: api.InputArgument<api.Operation<"post", P>>): Promise<api.Answer<api.Operation<"post", P>>> {
-    return this.#data("post", path, input);
+  protected async call<O extends api.OperationId>(method: string, path: string, input: api.RawInput): Promise<api.Answer<O>> {
+    return (await this.#send<api.Answer<O>>(method, path, input)).data as api.Answer<O>;
   }
 
-  put<P extends api.PathWith<"put">>(path: P, ...[input]: api.InputArgument<api.Operation<"put", P>>): Promise<api.Answer<api.Operation<"put", P>>> {
-    return this.#data("put", path, input);
+  protected pages<O extends api.OperationId>(method: string, path: string, input: api.RawInput): api.Pages<api.Answer<O>> {
+    const first = this.call<O>(method, path, input);
+    const rows = async function* (this: Pawl) {
+      for (let page: unknown = await first; ; ) {
+        const { nextCursor, ...fields } = page as { nextCursor?: string };
+        yield* Object.values(fields).find(Array.isArray) ?? [];
+        if (nextCursor === undefined) return;
+        page = await this.call<O>(method, path, { ...input, query: { ...input.query, cursor: nextCursor } });
+      }
+    };
+    return Object.assign(first, { [Symbol.asyncIterator]: rows.bind(this) });
   }
 
-  patch<P extends api.PathWith<"patch">>(path: P, ...[input]: api.InputArgument<api.Operation<"patch", P>>): Promise<api.Answer<api.Operation<"patch", P>>> {
-    return this.#data("patch", path, input);
-  }
-
-  delete<P extends api.PathWith<"delete">>(path: P, ...[input]: api.InputArgument<api.Operation<"delete", P>>): Promise<api.Answer<api.Operation<"delete", P>>> {
-    return this.#data("delete", path, input);
-  }
-
-  /** Sends a request of any operation. It returns the status and headers, too; get, post and the others only the data. */
-  request<M extends api.Method, P extends api.PathWith<M>>(method: M, path: P, ...[input]: api.InputArgument<api.Operation<M, P>>): Promise<Reply<api.Answer<api.Operation<M, P>>>> {
-    return this.#send(method, path, input);
-  }
-
-  async #data(method: api.Method, path: string, input: unknown): Promise<never> {
-    return (await this.#send(method, path, input)).data as never;
-  }
-
-  async #send<T>(method: api.Method, path: string, input: unknown, how: Partial<Retrying> = {}): Promise<Reply<T>> {
+  async #send<T>(method: string, path: string, input: api.RawInput | undefined, how: Partial<Retrying> = {}): Promise<Reply<T>> {
     return send(await this.#prepare(method, path, input), { ...this.#how, ...how }, async (response) => {
       const text = await response.text();
       return { data: text === "" || !response.ok ? undefined : JSON.parse(text), status: response.status, headers: response.headers };
     });
   }
 
-  async #prepare(method: string, template: string, input: unknown): Promise<Request> {
-    const { path = {}, query = {}, header = {}, body, signal } = (input ?? {}) as RawInput;
+  async #prepare(method: string, template: string, input: api.RawInput = {}): Promise<Request> {
+    const { path = {}, query = {}, header = {}, signal } = input;
+    const body = input.body as Record<string, unknown> | undefined;
     // JSON would omit it, and a refund without an amount refunds everything.
     if (body && "amount" in body && body["amount"] === undefined) throw new TypeError("amount is undefined: leave it out, or give it a value");
     const url = new URL(this.#base);
@@ -200,12 +183,4 @@ export class Pawl {
     if (method !== "get" && !named) headers.set("Idempotency-Key", newId());
     return { method: method.toUpperCase(), url, headers, body: body && JSON.stringify(body), signal };
   }
-}
-
-interface RawInput {
-  path?: Record<string, string>;
-  query?: Record<string, unknown>;
-  header?: Record<string, string | undefined>;
-  body?: Record<string, unknown>;
-  signal?: AbortSignal;
 }

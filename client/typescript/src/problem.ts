@@ -21,7 +21,9 @@ export class PawlError extends Error {
 
   constructor(status: number, problem: Problem | undefined, headers = new Headers()) {
     const code: PawlError["code"] = problem?.code ?? `http_${status}`;
-    super([code, problem?.detail ?? problem?.title].filter(Boolean).join(": "));
+    const fields = (problem?.errors ?? []).map((field) => `${field.pointer ?? field.parameter ?? field.header ?? ""} ${field.detail}.`);
+    const said = [problem?.title, problem?.detail, ...fields].filter(Boolean).join(" ");
+    super(said ? `${code}: ${said}` : code);
     this.code = code;
     this.status = status;
     this.problem = problem;

@@ -1,4 +1,4 @@
-import type { components, paths } from "./openapi.js";
+import type { components, operations, paths } from "./openapi.js";
 
 type Schemas = components["schemas"];
 
@@ -43,18 +43,40 @@ export interface CallOptions {
 export type Input<O> = (O extends { parameters: infer P } ? Omit<P, "cookie"> : unknown) & BodyOf<O> & CallOptions;
 
 /** The argument for an input, which is optional if nothing in it is required. */
-export type InputArgument<O> = {} extends Input<O> ? [input?: Input<O>] : [input: Input<O>];
+export type InputArgument<M extends Method, P extends PathWith<M>> = {} extends Input<Operation<M, P>> ? [input?: Input<Operation<M, P>>] : [input: Input<Operation<M, P>>];
 
 type Content<O> = O extends { responses: infer R } ? JSONContent<R[keyof R & (200 | 201 | 202)]> : never;
 
+export type AnswerOf<O> = [Content<O>] extends [never] ? undefined : Content<O>;
+
+export type OperationId = keyof operations;
+
 /** The body of a successful answer, or undefined. */
-export type Answer<O> = [Content<O>] extends [never] ? undefined : Content<O>;
+export type Answer<O extends OperationId> = AnswerOf<operations[O]>;
+
+/** A parameter in the path. */
+export type Id<O extends OperationId, Name extends string> = operations[O] extends { parameters: { path: { [N in Name]: infer T } } } ? T : never;
+
+export type Query<O extends OperationId> = NonNullable<operations[O]["parameters"]["query"]>;
+
+export type Body<O extends OperationId> = Sent<JSONContent<NonNullable<operations[O]["requestBody"]>>>;
+
+/** The headers of an operation, its query if it has a body, and the `signal`. */
+export type Options<O extends OperationId> = Omit<Input<operations[O]>, "path" | "body" | ([NonNullable<operations[O]["requestBody"]>] extends [never] ? "query" : never)>;
+
+/** The input of any operation. */
+export interface RawInput extends CallOptions {
+  path?: Record<string, string | number>;
+  query?: object;
+  header?: object;
+  body?: object;
+}
+
+/** A page, or, in `for await`, the rows of this and all later pages. */
+export type Pages<Page> = Promise<Page> & AsyncIterable<{ [K in keyof Page]-?: NonNullable<Page[K]> extends readonly (infer Row)[] ? Row : never }[keyof Page]>;
 
 /** The body of a new order. */
 export type NewOrder = Omit<Sent<Schemas["ProcessBody"]>, "orderId"> & { orderId?: string };
 
-/** The filter of a list of orders. */
-export type OrderFilter = Omit<NonNullable<paths["/api/orders"]["get"]["parameters"]["query"]>, "cursor">;
-
 /** The filter of events, and the cursor to begin after. */
-export type EventFilter = Omit<NonNullable<paths["/api/events"]["get"]["parameters"]["query"]>, "limit" | "wait">;
+export type EventFilter = Omit<Query<"listEvents">, "limit" | "wait">;

@@ -1,7 +1,7 @@
 // Makes the calls of one case of ../../cases.json, which comes on standard input, and prints what they returned, as
 // ../../README.md says. The argument is the address of the service.
 import { text } from "node:stream/consumers";
-import { type EventFilter, type NewOrder, type Order, type OrderFilter, Pawl, PawlError, SignatureError, verifyWebhook } from "pawl-client";
+import { type EventFilter, type NewOrder, type Order, Pawl, PawlConnectionError, PawlError, type Query, SignatureError, verifyWebhook } from "pawl-client";
 
 interface Call {
   call: string;
@@ -11,7 +11,7 @@ interface Call {
   term: string;
   requestId: string;
   item: string;
-  filter: OrderFilter & EventFilter;
+  filter: Query<"listOrders"> & EventFilter;
   count: number;
   forSeconds?: number;
   secrets: string[];
@@ -70,31 +70,31 @@ async function make(call: Call): Promise<unknown> {
     case "processAll":
       return processAll(call.orders);
     case "getOrder":
-      return pawl.get("/api/orders/{orderId}", { path: { orderId } });
+      return pawl.orders.get(orderId);
     case "refund":
-      return pawl.post("/api/orders/{orderId}/refunds", { path: { orderId }, body });
+      return pawl.refunds.create(orderId, body);
     case "capture":
-      return pawl.post("/api/orders/{orderId}/captures", { path: { orderId }, body });
+      return pawl.captures.create(orderId, body);
     case "void":
-      return pawl.post("/api/orders/{orderId}/void", { path: { orderId }, body });
+      return pawl.orders.void(orderId, body);
     case "cancel":
-      return pawl.post("/api/orders/{orderId}/cancel", { path: { orderId }, body });
+      return pawl.orders.cancel(orderId, body);
     case "retry":
-      return pawl.post("/api/orders/{orderId}/retry", { path: { orderId }, body });
+      return pawl.orders.retry(orderId, body);
     case "setInventory":
-      return pawl.put("/api/inventory/{item}", { path: { item }, header: { "If-None-Match": "*" }, body });
+      return pawl.inventory.update(item, body, { header: { "If-None-Match": "*" } });
     case "adjustInventory":
-      return pawl.post("/api/inventory/{item}/adjustments", { path: { item }, body });
+      return pawl.adjustments.create(item, body);
     case "dispute":
-      return pawl.post("/api/orders/{orderId}/disputes", { path: { orderId }, body });
+      return pawl.disputes.create(orderId, body);
     case "bulkRefund":
-      return pawl.post("/api/bulk/{verb}", { path: { verb: "refund" }, body });
+      return pawl.bulk.apply("refund", body);
     case "request":
-      return pawl.get("/api/requests/{requestId}", { path: { requestId: call.requestId } });
+      return pawl.requests.get(call.requestId);
     case "search":
-      return pawl.get("/api/search", { query: { term: call.term } });
+      return pawl.search.get({ term: call.term });
     case "orders":
-      return all(pawl.orders(call.filter));
+      return all(pawl.orders.list(call.filter));
     case "events":
       return all(pawl.events(call.filter), call.count);
     case "transitions":
@@ -105,9 +105,12 @@ async function make(call: Call): Promise<unknown> {
   throw new Error(`no such call: ${call.call}`);
 }
 
-const returned: unknown[] = [];
-for (const call of calls) {
-  const made = make(call).catch((error: unknown) => (error instanceof PawlError ? { problem: error.problem ?? { status: error.status } } : { lost: String(error) }));
-  returned.push(await made);
+/** What a call that failed is said to have returned. */
+function failed(error: unknown): unknown {
+  if (error instanceof PawlError) return { problem: error.problem ?? { status: error.status }, message: error.message };
+  return error instanceof PawlConnectionError ? { lost: error.message } : { lost: undefined, error: String(error) };
 }
+
+const returned: unknown[] = [];
+for (const call of calls) returned.push(await make(call).catch(failed));
 console.log(JSON.stringify(returned));

@@ -1,7 +1,7 @@
-// What the client does by itself, without a service. The cases of ../../cases.yaml are run on one (cases.ts).
+// What the client does by itself, without a service. The cases of ../../cases.json are run on one (cases.ts).
 import assert from "node:assert/strict";
 import test, { mock } from "node:test";
-import { newId, Pawl, PawlCells, PawlError, SignatureError, verifyWebhook } from "pawl-client";
+import { newId, Pawl, PawlCells, PawlConnectionError, PawlError, SignatureError, verifyWebhook } from "pawl-client";
 
 /** A client whose requests are answered by these functions in turn, and what it has sent. */
 function scripted(...answers: (() => Response)[]): { pawl: Pawl; sent: Request[] } {
@@ -23,9 +23,9 @@ const problem = (status: number, code: string, headers = {}) =>
 
 test("requests are written as the document says", async () => {
   const { pawl, sent } = scripted(() => Response.json({ orders: [] }), () => Response.json({}), () => Response.json({}));
-  await pawl.get("/api/orders", { query: { status: ["completed", "failed"], customerId: undefined } });
-  await pawl.get("/api/orders/{orderId}", { path: { orderId: "a/b ?" } });
-  await pawl.post("/api/orders/{orderId}/cancel", { path: { orderId: "a" }, body: { requestId: "mine" } });
+  await pawl.orders.list({ status: ["completed", "failed"], customerId: undefined });
+  await pawl.orders.get("a/b ?");
+  await pawl.orders.cancel("a", { requestId: "mine" });
   assert.deepEqual(sent.map((request) => `${request.method} ${request.url}`), [
     "GET http://pawl.test/under/api/orders?status=completed%2Cfailed",
     "GET http://pawl.test/under/api/orders/a%2Fb%20%3F",
@@ -39,7 +39,7 @@ test("each order goes to its cell", async () => {
   const sent: string[] = [];
   const fetch = async (url: unknown) => { sent.push(new URL(`${url}`).host); return Response.json({}); };
   const cells = new PawlCells(["http://a", "http://b", "http://c", "http://d"], { fetch });
-  for (const orderId of ["order-123", "a", "Zürich 1", "m", "h"]) await (await cells.for(orderId)).get("/api/orders/{orderId}", { path: { orderId } });
+  for (const orderId of ["order-123", "a", "Zürich 1", "m", "h"]) await (await cells.for(orderId)).orders.get(orderId);
   assert.deepEqual(sent, ["a", "d", "a", "b", "c"]);
   assert.throws(() => new PawlCells(["http://a", "http://b", "http://c"]), RangeError);
 });
@@ -48,7 +48,7 @@ test("a request keeps its key", async () => {
   const lost = () => { throw new TypeError("fetch failed"); };
   const cut = () => new Response('{"orderI', { headers: { "Content-Type": "application/json" } });
   const { pawl, sent } = scripted(lost, () => problem(503, "unavailable", { "Retry-After": "0" }), cut, () => Response.json({ seq: 3 }));
-  const done = await pawl.post("/api/orders/{orderId}/cancel", { path: { orderId: "a" }, body: { reason: "why" } });
+  const done = await pawl.orders.cancel("a", { reason: "why" });
   assert.equal(done.seq, 3);
   const keys = new Set(sent.map((request) => request.headers.get("Idempotency-Key")));
   assert(sent.length === 4 && keys.size === 1 && !keys.has(null));
@@ -57,17 +57,35 @@ test("a request keeps its key", async () => {
 
 test("a refusal is not repeated", async () => {
   const { pawl } = scripted(() => problem(409, "busy"), () => new Response("<h1>Moved</h1>", { status: 500 }));
-  const busy = await pawl.post("/api/orders/{orderId}/cancel", { path: { orderId: "a" } }).catch((error: unknown) => error);
+  const busy = await pawl.orders.cancel("a").catch((error: unknown) => error);
   assert(busy instanceof PawlError && busy.code === "busy" && busy.status === 409 && busy.requestId === "r1");
   assert.equal(busy.message, "busy: A title.");
-  const page = await pawl.get("/health").catch((error: unknown) => error);
+  const page = await pawl.health.get().catch((error: unknown) => error);
   assert(page instanceof PawlError && page.code === "http_500" && page.problem === undefined);
 });
 
 test("a pause that is too long is not waited for", async () => {
   const { pawl } = scripted(() => problem(429, "too_many_requests", { "Retry-After": new Date(Date.now() + 90_000).toUTCString() }));
-  const error = await pawl.get("/health").catch((error: unknown) => error);
+  const error = await pawl.health.get().catch((error: unknown) => error);
   assert(error instanceof PawlError && error.code === "too_many_requests" && error.retryAfter > 80_000);
+});
+
+test("a request without an answer says how often it was tried", async () => {
+  const fetch = async () => { throw new TypeError("fetch failed", { cause: new Error("connect ECONNREFUSED") }); };
+  const error = await new Pawl("http://pawl.test", { fetch, retryFor: 400 }).health.get().catch((error: unknown) => error);
+  assert(error instanceof PawlConnectionError && error.attempts > 1 && error.cause instanceof TypeError);
+  assert.match(error.message, new RegExp(`^no answer \\(tried ${error.attempts} times in \\d+ ms\\): connect ECONNREFUSED$`));
+});
+
+test("a list is a page, and the rows of all pages", async () => {
+  const pages = [{ orders: [{ orderId: "a" }, { orderId: "b" }], nextCursor: "c1" }, { orders: [] , nextCursor: "c2" }, { orders: [{ orderId: "c" }] }];
+  const { pawl, sent } = scripted(...pages.map((page) => () => Response.json(page)), () => Response.json(pages[0]), () => problem(503, "overloaded", { "Retry-After": "99" }));
+  const ids: string[] = [];
+  for await (const order of pawl.orders.list({ limit: 2 })) ids.push(order.orderId);
+  assert.deepEqual(ids, ["a", "b", "c"]);
+  assert.deepEqual(sent.map((request) => new URL(request.url).search), ["?limit=2", "?limit=2&cursor=c1", "?limit=2&cursor=c2"]);
+  assert.equal((await pawl.orders.list()).orders.length, 2);
+  await assert.rejects(async () => { for await (const _ of pawl.orders.list()) assert.fail(); }, PawlError);
 });
 
 test("ids are UUIDs of version 7", () => {
