@@ -1304,6 +1304,9 @@ type FieldError struct {
 type Health struct {
 	Status HealthStatus `json:"status"`
 
+	// Version The release that answers. Only for callers with the role read.
+	Version string `json:"version,omitempty,omitzero"`
+
 	// Warning Shown while the service is open because no token was created.
 	Warning string `json:"warning,omitempty,omitzero"`
 }

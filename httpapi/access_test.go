@@ -15,6 +15,7 @@ import (
 	"pawl/db"
 	"pawl/engine"
 	"pawl/internal/access"
+	"pawl/internal/version"
 	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
@@ -232,7 +233,11 @@ func TestHealthIsForEverybody(t *testing.T) {
 		return send(t, b.api, r)
 	}
 	for name := range sent {
-		if a := ask(name); a.status != http.StatusOK || strings.TrimSpace(a.body) != `{"status":"ok"}` {
+		want := `{"status":"ok"}`
+		if name == "read" {
+			want = `{"status":"ok","version":"` + version.Number + `"}`
+		}
+		if a := ask(name); a.status != http.StatusOK || strings.TrimSpace(a.body) != want {
 			t.Errorf("with %s: %d %s", name, a.status, a.body)
 		}
 	}

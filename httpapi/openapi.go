@@ -20,10 +20,8 @@ import (
 
 	"pawl/fsm"
 	"pawl/internal/orders"
+	"pawl/internal/version"
 )
-
-// apiVersion is raised when the API changes; its major number if callers must change, too.
-const apiVersion = "1.0.0"
 
 const problemMedia = "application/problem+json"
 
@@ -49,8 +47,8 @@ func newAPI(s *server) huma.API {
 		OpenAPI: &huma.OpenAPI{
 			OpenAPI: "3.1.0",
 			Info: &huma.Info{
-				Title: "Pawl", Version: apiVersion, Description: apiDescription,
-				Contact: &huma.Contact{Name: "Pawl"}, License: &huma.License{Name: "UNLICENSED", Identifier: "LicenseRef-UNLICENSED"},
+				Title: "Pawl", Version: version.Number, Description: apiDescription,
+				Contact: &huma.Contact{Name: "Pawl"}, License: &huma.License{Name: "Apache License 2.0", Identifier: "Apache-2.0"},
 			},
 			Servers:  []*huma.Server{{URL: "/", Description: "The service that served this document."}},
 			Security: []map[string][]string{}, // each operation has its own; linters require this

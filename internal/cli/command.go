@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -21,6 +20,7 @@ import (
 	"pawl/httpapi"
 	"pawl/internal/cli/output"
 	"pawl/internal/cli/remote"
+	"pawl/internal/version"
 )
 
 // Main runs the command that the arguments name, and returns its exit code. SIGTERM or SIGINT shuts it down gracefully;
@@ -45,7 +45,7 @@ func command() *cobra.Command {
 		Short: "A retry-safe order service on PostgreSQL",
 		Long: "Pawl charges, reserves and confirms each order exactly once, whatever fails.\n" +
 			"Without a command it runs serve.",
-		Version:       version(),
+		Version:       version.Build(),
 		PreRunE:       serve.PreRunE,
 		RunE:          serve.RunE,
 		SilenceUsage:  true,
@@ -110,14 +110,6 @@ func printCommand(use, short string, text func() string) *cobra.Command {
 		_, err := io.WriteString(cmd.OutOrStdout(), text())
 		return err
 	}}
-}
-
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok || info.Main.Version == "" {
-		return "(devel)"
-	}
-	return info.Main.Version
 }
 
 // Exit codes, after sysexits(3).

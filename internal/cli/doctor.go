@@ -15,6 +15,7 @@ import (
 	"pawl/internal/cli/output"
 	"pawl/internal/doctor"
 	"pawl/internal/pgembed"
+	"pawl/internal/version"
 	"pawl/migrations"
 )
 
@@ -102,7 +103,7 @@ func checkSettings(cfg *config, err error, r *doctor.Report) {
 	case err != nil:
 		r.Fail("settings", "see pawl serve --help", "%s", err)
 	case len(unknown) == 0:
-		r.OK("settings", "valid for pawl %s", version())
+		r.OK("settings", "valid for pawl %s", version.Build())
 	}
 }
 

@@ -26,6 +26,7 @@ import (
 	"pawl/internal/console"
 	"pawl/internal/events"
 	"pawl/internal/pg"
+	"pawl/internal/version"
 	"pawl/internal/webhooks"
 	"pawl/migrations"
 )
@@ -56,7 +57,7 @@ func serveCommand() *cobra.Command {
 // orders, orders in flight, connections, database.
 func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	log := newLogger(cfg)
-	log.Info("starting", slog.String("version", version()), slog.Group("settings", cfg.settings...))
+	log.Info("starting", slog.String("version", version.Build()), slog.Group("settings", cfg.settings...))
 	source, err := loadPolicy(cfg.Policy)
 	if err != nil {
 		return configError{err}

@@ -20,6 +20,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"pawl/httpapi"
+	"pawl/internal/version"
 )
 
 // tracing sends a span for each request to an OpenTelemetry collector. A nil tracing sends none.
@@ -68,7 +69,7 @@ func newTracerProvider(ctx context.Context) (*sdktrace.TracerProvider, error) {
 	}
 	// Later ones win: OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES over ours.
 	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithHost(),
-		resource.WithAttributes(attribute.String("service.name", "pawl"), attribute.String("service.version", version())),
+		resource.WithAttributes(attribute.String("service.name", "pawl"), attribute.String("service.version", version.Number)),
 		resource.WithFromEnv())
 	if err != nil && !errors.Is(err, resource.ErrPartialResource) {
 		return nil, fmt.Errorf("describe trace source: %w", err)

@@ -8,13 +8,12 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
-	"runtime/debug"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"pawl/internal/egress"
+	"pawl/internal/version"
 )
 
 const (
@@ -43,13 +42,7 @@ func NewTransport(inFlight int, private bool) *http.Transport {
 }
 
 // UserAgent is `pawl/` and the version of this program.
-var UserAgent = func() string {
-	version := "devel"
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		version = strings.Trim(info.Main.Version, "()")
-	}
-	return "pawl/" + version
-}()
+const UserAgent = "pawl/" + version.Number
 
 // Exchange is the outcome of one HTTP request: an answer or an error.
 type Exchange struct {

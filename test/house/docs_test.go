@@ -77,6 +77,24 @@ func TestNamesInDocsExist(t *testing.T) {
 	}
 }
 
+// TestVersion: what can't read the version of the program agrees with it.
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	number := regexp.MustCompile(`Number = "(\d+\.\d+\.\d+)"`).FindStringSubmatch(read(t, "internal/version/version.go"))[1]
+	for file, want := range map[string]string{
+		"httpapi/openapi.yaml":           "\n  version: " + number + "\n",
+		"client/typescript/package.json": `"version": "` + number + `"`,
+		"client/typescript/README.md":    "pawl-client-" + number + ".tgz",
+	} {
+		if !strings.Contains(read(t, file), want) {
+			t.Errorf("%s does not say %q", file, want)
+		}
+	}
+	if read(t, "LICENSE") != read(t, "client/typescript/LICENSE") {
+		t.Error("client/typescript/LICENSE is not a copy of LICENSE")
+	}
+}
+
 // TestThreatsHaveTests: each threat in docs/security.md names a test that repeats it.
 func TestThreatsHaveTests(t *testing.T) {
 	t.Parallel()
