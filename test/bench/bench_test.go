@@ -286,3 +286,33 @@ func TestProviderMismatchIsNamed(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// Two cells do what one does: every order once, in the cell that it belongs to. The death of one is no error of the other.
+func TestCellsAreMeasuredTogether(t *testing.T) {
+	t.Parallel()
+	folder, err := os.MkdirTemp("", "pawl-bench-test-")
+	if err == nil {
+		err = os.Chmod(folder, 0o711) // the user of the second PostgreSQL must be able to enter it
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(folder) })
+	p := &plan{cluster: shared, folder: folder, built: map[string]target{"pawl": testTarget(t, "pawl")}}
+	p.cells, p.callers, p.items, p.rates, p.rounds = []int{1, 2}, []int{8}, []int{10}, []int{20}, 1
+	p.window = window{warmUp: 200 * time.Millisecond, length: time.Second}
+	if err := p.withCells(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	p.report.print(&text)
+	for _, x := range p.report.Results {
+		if x.Orders == 0 || x.Errors != 0 || x.BooksMismatch != "" || x.Callers != 8 || x.PostgresCPU <= 0 {
+			t.Errorf("result %+v", x)
+		}
+	}
+	if len(p.report.Results) != 2 || !strings.Contains(text.String(), "cells: 2, against one cell: CPU per order ") ||
+		strings.Count(text.String(), ", errors in all 0") != 2 {
+		t.Error(&text)
+	}
+}

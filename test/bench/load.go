@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"pawl/internal/cell"
 	"pawl/internal/load"
 )
 
@@ -24,6 +25,7 @@ func startLoad(to []*server, s setup) *load.Running {
 	}
 	return load.Load{Callers: s.Callers, Rate: s.Rate, Caller: func(i int) (send func(int) error, end func()) {
 		w := newWire(to[i%len(to)].address, to[0].token, s.Target == keyedName, s.Lines)
+		w.cell = cell.Cell{Number: s.Cell, Of: max(s.Cells, 1)}
 		return func(int) error { return w.process(s.Items, s.Ordered) }, w.close
 	}}.Start()
 }
@@ -104,10 +106,11 @@ type wire struct {
 	conn    net.Conn
 	reader  *bufio.Reader
 	request []byte
-	length  int      // of its body
-	orderID []byte   // in request
-	key     []byte   // in request; empty: it has no Idempotency-Key
-	items   [][]byte // the numbers of the items in request
+	length  int       // of its body
+	orderID []byte    // in request
+	key     []byte    // in request; empty: it has no Idempotency-Key
+	items   [][]byte  // the numbers of the items in request
+	cell    cell.Cell // to which its orders belong
 	body    bytes.Buffer
 }
 
@@ -146,19 +149,15 @@ func newWire(address, token string, keyed bool, lines int) *wire {
 	return w
 }
 
-// next changes the request to a new order. Its id is 32 random hex digits, so that inserts hit random places of the
-// unique index; or, if ordered, it begins with the time in milliseconds, like a UUIDv7 (RFC 9562).
+// next changes the request to a new order of its cell.
 func (w *wire) next(items int, ordered bool) {
-	var id [16]byte
-	binary.LittleEndian.PutUint64(id[:8], rand.Uint64())
-	binary.LittleEndian.PutUint64(id[8:], rand.Uint64())
-	if ordered {
-		binary.BigEndian.PutUint64(id[:8], uint64(time.Now().UnixMilli())<<16|rand.Uint64N(1<<16))
+	for ours := false; !ours; ours = w.cell.Of <= 1 || w.cell.Has(string(w.orderID)) {
+		id := newID(ordered)
+		hex.Encode(w.orderID, id[:])
 	}
-	hex.Encode(w.orderID, id[:])
 	if len(w.key) > 0 {
-		binary.LittleEndian.PutUint64(id[:8], rand.Uint64())
-		hex.Encode(w.key, id[:])
+		key := newID(false)
+		hex.Encode(w.key, key[:])
 	}
 	for _, item := range w.items {
 		n := rand.IntN(items)
@@ -167,6 +166,17 @@ func (w *wire) next(items int, ordered bool) {
 			n /= 10
 		}
 	}
+}
+
+// newID is random, so that inserts hit random places of the unique index; or, if ordered, it begins with the time in
+// milliseconds, like a UUIDv7 (RFC 9562).
+func newID(ordered bool) (id [16]byte) {
+	binary.LittleEndian.PutUint64(id[:8], rand.Uint64())
+	binary.LittleEndian.PutUint64(id[8:], rand.Uint64())
+	if ordered {
+		binary.BigEndian.PutUint64(id[:8], uint64(time.Now().UnixMilli())<<16|rand.Uint64N(1<<16))
+	}
+	return id
 }
 
 // order is the body of the request.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math/bits"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"pawl/internal/cell"
 	"pawl/internal/pgembed"
 )
 
@@ -114,6 +116,9 @@ func (p *plan) all(ctx context.Context) error {
 	if p.stream {
 		return p.withStream(ctx)
 	}
+	if p.cells != nil {
+		return p.withCells(ctx)
+	}
 	for _, items := range p.items {
 		for _, callers := range p.callers {
 			for round := range p.rounds {
@@ -132,7 +137,7 @@ func (p *plan) all(ctx context.Context) error {
 	return nil
 }
 
-func inTurn(names []string, round int) []string {
+func inTurn[T any](names []T, round int) []T {
 	names = slices.Clone(names)
 	if round%2 == 1 {
 		slices.Reverse(names)
@@ -188,6 +193,7 @@ type options struct {
 	remote        bool
 	events        bool
 	stream        bool
+	cells         []int
 	rates         []int         // orders per second
 	latency       time.Duration // of the provider
 	faults        []string      // of the provider
@@ -203,6 +209,7 @@ keep-alive connections, random order ids (or --uuidv7), each run from an empty d
   go run . --stored 5000000                 # also with so many orders in the table
   go run . --remote --rate 20,200,500      # instead: every step at a provider
   go run . --stream                         # instead: orders in one request, one a line
+  go run . --cells 1,2,4 --callers 2048     # instead: so many cells beside each other
   go run . --against ./old --rounds 5       # instead: beside another version
   go run . --commit-latency 1ms             # on a disk that is a network away
 
@@ -230,7 +237,8 @@ func parseOptions(args []string) (options, error) {
 	flags.BoolVar(&o.remote, "remote", false, "measure instead with every step at a provider (pawl simulate): orders offered at each --rate, then each number of --callers (default 2000)")
 	flags.BoolVar(&o.events, "events", false, "measure instead how late events reach a reader, with orders offered at --rate")
 	flags.BoolVar(&o.stream, "stream", false, "measure instead orders that come in one request, beside those of 256 callers, and beside single orders offered at --rate")
-	flags.Func("rate", "orders per second that --remote, --events and --stream offer (default 500)", numbers(&o.rates))
+	flags.Func("cells", "measure instead so many cells that share the callers, each with a PostgreSQL of its own, in turn; then, with the most of them, kill one while orders are offered to each at --rate", numbers(&o.cells))
+	flags.Func("rate", "orders per second that --remote, --events, --stream and --cells offer (default 500)", numbers(&o.rates))
 	flags.DurationVar(&o.latency, "provider-latency", 50*time.Millisecond, "how long the provider of --remote takes for a call")
 	flags.Func("provider-fault", "fault of that provider, as of pawl simulate --fault, such as slow:5s@charge,fraction=0.01; may be repeated", func(rule string) error {
 		o.faults = append(o.faults, rule)
@@ -264,7 +272,7 @@ func (o options) names(only string) []string {
 	switch {
 	case only != "":
 		return strings.Split(only, ",")
-	case o.events:
+	case o.events, o.cells != nil:
 		return []string{"pawl"}
 	case o.remote && o.targets.earlier == "":
 		return []string{providerName, "baseline", "pawl"}
@@ -277,6 +285,11 @@ func (o options) names(only string) []string {
 }
 
 func (o options) check() error {
+	for _, n := range o.cells {
+		if n > cell.Most || bits.OnesCount(uint(n)) != 1 {
+			return errors.New("numbers of cells are powers of two up to 256")
+		}
+	}
 	if (o.remote || o.events || o.stream) && (!slices.Contains(o.only, "pawl") || o.stored > 0) {
 		return errors.New("--remote, --events and --stream measure pawl, from an empty database")
 	}

@@ -29,6 +29,8 @@ type run struct {
 	window   window
 	provider *provider // nil: the ledger does every step
 	follow   bool      // the events are followed meanwhile
+
+	together *sync.WaitGroup // of runs that begin their loads at the same moment; nil: it runs alone
 }
 
 // sample is the usage up to one moment.
@@ -49,6 +51,10 @@ func (r run) measure(ctx context.Context) (result, error) {
 		if s, err = r.target.start(ctx, r.database.url, r.folder); err == nil {
 			replicas = append(replicas, s)
 		}
+	}
+	if r.together != nil {
+		r.together.Done()
+		r.together.Wait()
 	}
 	var seen load.Outcome
 	if err == nil {
@@ -192,12 +198,17 @@ type setup struct {
 	Rate           float64 // orders per second offered, instead of callers that wait
 	Beside         bool    // a stream of orders
 	Replicas       int     // of the service, on one database; 0: one
+	Cells          int     // that share the load, each with a PostgreSQL of its own; 0: it is not about cells
+	Cell           int     // the number of this one; of a row for all cells, 0
 }
 
 func (s setup) String() string {
 	text := fmt.Sprintf("%s, %s, %s", s.Target, s.load(), itemsName(s.Items))
 	if s.Lines > 0 {
 		text += fmt.Sprintf(", %d lines", s.Lines)
+	}
+	if s.Cells > 0 {
+		text += fmt.Sprintf(", cells: %d", s.Cells)
 	}
 	return text
 }

@@ -14,6 +14,7 @@ type report struct {
 	Cores        int
 	Go, Postgres string
 	Results      []result
+	Survivors    string // what the callers of other cells saw when one was killed
 }
 
 // column is a column of a table. CPU is in seconds per 1,000 orders.
@@ -49,7 +50,7 @@ var (
 		{"items", func(_ report, x result) string { return itemsName(x.Items) }},
 		{"callers", number("%.0f", func(x result) float64 { return float64(x.Callers) })},
 		{"stored", number("%.0f", func(x result) float64 { return float64(x.Stored) })},
-		{"target", func(_ report, x result) string { return x.Target }},
+		{"target", func(_ report, x result) string { return x.target() }},
 	}, speed...)
 	remoteColumns = append([]column{
 		{"load", func(_ report, x result) string { return x.load() }},
@@ -81,6 +82,7 @@ func (r report) print(w io.Writer) {
 	r.printStored(w)
 	r.printComparisons(w)
 	r.printBeside(w)
+	r.printCells(w)
 }
 
 // printTable writes the runs of a table, if there are any.
