@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"path"
 	"strings"
 	"time"
 
@@ -44,7 +45,8 @@ const returnCookie = "__Host-pawl-return"
 // askedFor is the page of the console in the cookie, or the start page.
 func askedFor(r *http.Request) string {
 	if cookie, err := r.Cookie(returnCookie); err == nil {
-		if page, err := url.QueryUnescape(cookie.Value); err == nil && strings.HasPrefix(page, "/console") {
+		page, err := url.QueryUnescape(cookie.Value)
+		if to, wrong := url.Parse(page); err == nil && wrong == nil && strings.HasPrefix(page, "/console") && path.Clean(to.Path) == to.Path {
 			return page
 		}
 	}

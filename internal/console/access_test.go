@@ -277,6 +277,24 @@ func TestLiveUntilTheSessionEnds(t *testing.T) {
 	}
 }
 
+// TestAfterTheSession: a person without a session loses nothing: neither the page that was asked for, nor what was typed.
+func TestAfterTheSession(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.token(t, "maria", access.Read)
+	eventually(t, "the service is closed", func() bool { return s.get(t, "/console/orders").status == 401 })
+	asked, _, _ := strings.Cut(s.get(t, "/console/orders?q=item:lamp").want(t, 401, "Open this page again").header.Get("Set-Cookie"), ";")
+	s.post(t, "/console/order/refund?id=o", url.Values{"amount": {"2.50"}, "reason": {`"><b>dent`}}).want(t, 401,
+		`action="/console/order/refund?id=o"`, `name="amount" value="2.50"`, `value="&#34;&gt;&lt;b&gt;dent"`, "Send it again")
+	for cookie, leads := range map[string]string{
+		asked: "/console/orders?q=item:lamp", "__Host-pawl-return=%2F%2Fevil.example%2Fconsole": "/", "__Host-pawl-return=%2Fconsole%2F..%2F%2Fevil": "/",
+	} {
+		link, _, err := access.MakeLink(t.Context(), db.New(s.Pool), "maria", "test")
+		assert.NoError(t, err)
+		s.post(t, "/login/"+link, nil, "Cookie", cookie).want(t, 200, `<a class="go" href="`+leads+`">`)
+	}
+}
+
 // TestLiveEnds: pages that listen do not keep the service from stopping.
 func TestLiveEnds(t *testing.T) {
 	t.Parallel()

@@ -132,7 +132,7 @@ func (v *visit) waiting(p *attentionPage) error {
 	why := p.Chosen.reason
 	list, err := v.api.ListOrders(v.r.Context(), client.ListOrdersParams{
 		Hold: client.ListOrdersParamsHold(why.Hold()), HoldReason: why.Key, Sort: client.ListOrdersParamsSortOldest,
-		Limit: waitingOfPage, Cursor: v.query("cursor"),
+		Limit: waitingOfPage, Cursor: v.query("cursor"), Count: true,
 	})
 	if err != nil {
 		return err
@@ -148,6 +148,7 @@ func (v *visit) waiting(p *attentionPage) error {
 	}
 	if why.Hold() != fsm.HoldAttention || why.Key != "" { // otherwise it would include orders with other reasons
 		p.ForAll = why.ranked(v.bulkActions(list.Orders))
+		p.Chosen.Count, p.Chosen.More = int(list.Total), list.More
 	}
 	return nil
 }

@@ -158,9 +158,9 @@ func TestOverviewOfALot(t *testing.T) {
 	text := render(t, "overview", client.Caller{Open: true}, data)
 	for _, want := range []string{
 		"The service is open.", ">7&#43;<", ">10,000&#43;<", `href="/console/orders?q=status%3Acharging"`, "90 min", "shop-2:8", "(this one)",
-		"<strong>Charge</strong>\n<span>its provider is failing since", "1 h ago", "<strong>416</strong> orders (98,400.00 USD) wait, and go on by themselves",
-		`href="/console/orders?q=status%3Acharging%2Crefunding&#43;hold%3Aretry"`, `href="/console/runbook#a-provider-is-away"`, "overdue since",
-		"<strong>Retries are used up</strong>\n<span><strong>1</strong> order (98,400.00 USD)</span>", `href="/console/attention?hold=attention&amp;reason=retries_exhausted"`,
+		"<strong>Charge</strong>\n<span>its provider began to fail", "1 h ago", "<strong>416</strong> orders (98,400.00 USD) wait, and go on by themselves",
+		`href="/console/orders?q=status%3Acharging%2Crefunding&#43;hold%3Aretry"`, `href="/console/runbook#a-provider-is-away"`, "an order was due",
+		"<strong>Needs you</strong>\n<span>Retries are used up</span> <span><strong>1</strong> order (98,400.00 USD)</span>", `href="/console/attention?hold=attention&amp;reason=retries_exhausted"`,
 		"<strong>10,000&#43;</strong> orders", "<strong>To approve</strong>", "<strong>Endpoint whe_2</strong>", "next attempt", `href="/console/webhook?id=whe_2"`,
 		"was disabled", `<span class="badge open">open</span>`, `<strong>13</strong> orders finished per second`,
 	} {

@@ -24,6 +24,7 @@ type overviewPage struct {
 type wrong struct {
 	client.Incident
 	Title string
+	Why   string // why orders need a person
 	URL   string // of the orders or the endpoint
 	Link  string // what is behind it
 	Warns bool   // it needs nobody, or is no fault
@@ -53,7 +54,7 @@ func wrongOf(i client.Incident) wrong {
 	switch i.Kind {
 	case client.IncidentKindAttention:
 		why := reasonOf(client.OrderHoldAttention, i.Reason)
-		w.Title, w.Link, w.URL = why.Title, "Look and act", address("/console/attention", why.query())
+		w.Title, w.Why, w.Link, w.URL = "Needs you", why.Title, "Look and act", address("/console/attention", why.query())
 	case client.IncidentKindApproval:
 		w.Title, w.Link, w.URL, w.Warns = "To approve", "Look and decide", address("/console/attention", approval.query()), true
 	case client.IncidentKindProviderFailing:

@@ -100,7 +100,7 @@ func TestAttention(t *testing.T) {
 		SELECT 'many-' || n, 'charging', 'attention', 'retry_after: later', 1, 5, 'USD', 'widget', now() - interval '1 day'
 		FROM generate_series(1, 300) AS n`)
 	s.plant(t, "attention", "policy_unusable: no secret", "new")
-	s.get(t, "/console/attention").want(t, 200, "+</strong> The provider asks to wait", "+</strong> The policy can&#39;t be used",
+	s.get(t, "/console/attention").want(t, 200, "<strong>300</strong> The provider asks to wait", "+</strong> The policy can&#39;t be used",
 		"<bdi>many-1</bdi>")
 	s.get(t, "/console/attention?hold=attention&reason=policy_unusable").want(t, 200, "<bdi>new</bdi>", "!<bdi>many-1</bdi>")
 }

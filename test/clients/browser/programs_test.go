@@ -23,8 +23,8 @@ func TestSigningIn(t *testing.T) {
 	b.visit(link)
 	b.press("Sign in")
 	b.shows("token:maria")
-	b.visit("/console")
-	b.shows("Overview")
+	b.press("Go on")
+	b.shows("With the chosen orders") // the page that was asked for
 	b.press("Sign out")
 	b.shows("You are signed out.")
 	b.visit("/console/orders")

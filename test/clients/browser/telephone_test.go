@@ -30,7 +30,7 @@ func TestTelephone(t *testing.T) {
 		.every(e => e.getBoundingClientRect().height >= 44)`)
 	eval[any](b, `document.querySelector("main form button").click()`)
 	b.shows("2.50")
-	order, err := shared.api.GetOrder(t.Context(), "by-thumb", nil)
+	order, err := shared.api.GetOrder(t.Context(), "by-thumb")
 	if err != nil || len(order.Refunds) != 1 || order.Refunds[0].Amount != "2.50" {
 		t.Errorf("%+v, %v", order, err)
 	}
