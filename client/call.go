@@ -195,6 +195,10 @@ func read(answer *http.Response, text []byte, out any) error {
 	case len(text) == 0:
 		return nil
 	}
+	if raw, ok := out.(*[]byte); ok {
+		*raw = text
+		return nil
+	}
 	if err := json.Unmarshal(text, out); err != nil {
 		return fmt.Errorf("decode answer %s: %w", answer.Status, err)
 	}

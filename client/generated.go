@@ -417,6 +417,13 @@ const (
 	StepResultBodyStepReserve StepResultBodyStep = "reserve"
 )
 
+// Defines values for StoredVerificationState.
+const (
+	StoredVerificationStateDone    StoredVerificationState = "done"
+	StoredVerificationStateFailed  StoredVerificationState = "failed"
+	StoredVerificationStateRunning StoredVerificationState = "running"
+)
+
 // Defines values for TransitionPaymentMethod.
 const (
 	TransitionPaymentMethodChanged TransitionPaymentMethod = "changed"
@@ -449,6 +456,16 @@ const (
 	VerificationCheckAboutKeys       VerificationCheckAbout = "keys"
 	VerificationCheckAboutNumbers    VerificationCheckAbout = "numbers"
 	VerificationCheckAboutOrders     VerificationCheckAbout = "orders"
+)
+
+// Defines values for VerificationStepStep.
+const (
+	VerificationStepStepCapture VerificationStepStep = "capture"
+	VerificationStepStepCharge  VerificationStepStep = "charge"
+	VerificationStepStepConfirm VerificationStepStep = "confirm"
+	VerificationStepStepRefund  VerificationStepStep = "refund"
+	VerificationStepStepReserve VerificationStepStep = "reserve"
+	VerificationStepStepVoid    VerificationStepStep = "void"
 )
 
 // Defines values for WebhookEndpointState.
@@ -487,6 +504,12 @@ const (
 	ListOrdersParamsSortOldest ListOrdersParamsSort = "oldest"
 )
 
+// Defines values for ListOrdersParamsFormat.
+const (
+	ListOrdersParamsFormatCsv  ListOrdersParamsFormat = "csv"
+	ListOrdersParamsFormatJSON ListOrdersParamsFormat = "json"
+)
+
 // Defines values for ListCallsParamsSort.
 const (
 	ListCallsParamsSortNewest ListCallsParamsSort = "newest"
@@ -497,6 +520,21 @@ const (
 const (
 	ListTransitionsParamsSortNewest ListTransitionsParamsSort = "newest"
 	ListTransitionsParamsSortOldest ListTransitionsParamsSort = "oldest"
+)
+
+// Defines values for GetRequestParamsState.
+const (
+	GetRequestParamsStateDone       GetRequestParamsState = "done"
+	GetRequestParamsStateFailed     GetRequestParamsState = "failed"
+	GetRequestParamsStateHeld       GetRequestParamsState = "held"
+	GetRequestParamsStateInProgress GetRequestParamsState = "in_progress"
+	GetRequestParamsStateWaiting    GetRequestParamsState = "waiting"
+)
+
+// Defines values for GetVerificationReportParamsFormat.
+const (
+	GetVerificationReportParamsFormatCsv  GetVerificationReportParamsFormat = "csv"
+	GetVerificationReportParamsFormatJSON GetVerificationReportParamsFormat = "json"
 )
 
 // Defines values for ListDeliveriesParamsState.
@@ -2034,6 +2072,32 @@ type RefundLine struct {
 	Restock bool `json:"restock,omitempty,omitzero"`
 }
 
+// RefusedOrder defines model for RefusedOrder.
+type RefusedOrder struct {
+	// Actor Who requested it.
+	//
+	// Examples: token:support
+	Actor string `json:"actor"`
+
+	// At When it was requested.
+	At time.Time `json:"at"`
+
+	// Code A stable code, for programs.
+	Code ProblemCode `json:"code,omitempty,omitzero"`
+
+	// Detail Why the verb was not applied.
+	Detail string `json:"detail,omitempty,omitzero"`
+
+	// OrderID Examples: order-123
+	OrderID string `json:"orderId"`
+	Reason  string `json:"reason,omitempty,omitzero"`
+
+	// Verb The verb of the last request.
+	//
+	// Examples: retry
+	Verb string `json:"verb"`
+}
+
 // Replica defines model for Replica.
 type Replica struct {
 	// Connections Number of connections to the database.
@@ -2055,6 +2119,9 @@ type RequestPage struct {
 
 	// NextCursor Absent on the last page.
 	NextCursor string `json:"nextCursor,omitempty,omitzero"`
+
+	// Refused Orders to which bulk requests with this requestId did not apply. Only on the first page.
+	Refused []RefusedOrder `json:"refused,omitempty,omitzero"`
 
 	// Results The orders of this page.
 	Results []RequestedOrder `json:"results"`
@@ -2344,6 +2411,29 @@ type StoredPolicy struct {
 	Warnings []string `json:"warnings,omitempty,omitzero"`
 }
 
+// StoredVerification defines model for StoredVerification.
+type StoredVerification struct {
+	// Compared Whether the books were compared with those of providers.
+	Compared   bool      `json:"compared"`
+	FinishedAt time.Time `json:"finishedAt,omitempty,omitzero"`
+	Number     int64     `json:"number"`
+	StartedAt  time.Time `json:"startedAt"`
+
+	// StartedBy Examples: token:operations
+	StartedBy string `json:"startedBy"`
+
+	// State failed: it could not read everything, or its process ended.
+	State StoredVerificationState `json:"state"`
+
+	// Wrong The checks that failed, not counting warnings.
+	//
+	// Examples: ["stock"]
+	Wrong []string `json:"wrong"`
+}
+
+// StoredVerificationState failed: it could not read everything, or its process ended.
+type StoredVerificationState string
+
 // TestOutcome defines model for TestOutcome.
 type TestOutcome struct {
 	// Answer The beginning of the response, up to 1 KiB.
@@ -2445,14 +2535,14 @@ type Verification struct {
 	// Examples: token:operations
 	StartedBy string `json:"startedBy,omitempty,omitzero"`
 
-	// State State of the last verification. none: not started on this server. failed: it could not read everything, which says nothing about the books; see the log.
+	// State State of the newest verification. none: there is none. failed: it could not read everything, or its process ended, which says nothing about the books; see the log.
 	State VerificationState `json:"state"`
 
 	// Total Orders and items in total.
 	Total int64 `json:"total"`
 }
 
-// VerificationState State of the last verification. none: not started on this server. failed: it could not read everything, which says nothing about the books; see the log.
+// VerificationState State of the newest verification. none: there is none. failed: it could not read everything, or its process ended, which says nothing about the books; see the log.
 type VerificationState string
 
 // VerificationCheck defines model for VerificationCheck.
@@ -2470,6 +2560,8 @@ type VerificationCheck struct {
 	Offenders []VerificationOffender `json:"offenders"`
 
 	// Proves A sentence that is true if there are no violations.
+	//
+	// Examples: No effect happened twice under one key.
 	Proves     string `json:"proves"`
 	Violations int64  `json:"violations"`
 
@@ -2480,9 +2572,53 @@ type VerificationCheck struct {
 // VerificationCheckAbout What the ids of the offenders are. numbers: order_no, without an order. keys: keys at a provider. entries: entry_no of the access log.
 type VerificationCheckAbout string
 
+// VerificationDay defines model for VerificationDay.
+type VerificationDay struct {
+	// Authorized Authorized and not captured yet.
+	//
+	// Examples: 0.00
+	Authorized string `json:"authorized"`
+
+	// Charged Their sum, as a decimal.
+	//
+	// Examples: 99.99
+	Charged string `json:"charged"`
+
+	// Charges Number of charges.
+	Charges int64 `json:"charges"`
+
+	// Currency Examples: USD
+	Currency string `json:"currency"`
+
+	// Day Examples: 2026-11-26
+	Day string `json:"day"`
+
+	// Kept Captured and not refunded.
+	//
+	// Examples: 90.00
+	Kept string `json:"kept"`
+
+	// Refunded The sum refunded, as a decimal.
+	//
+	// Examples: 9.99
+	Refunded string `json:"refunded"`
+
+	// UnderWay The part of kept that belongs to orders that have not ended.
+	//
+	// Examples: 0.00
+	UnderWay string `json:"underWay"`
+
+	// Voided Authorized by completed orders, and given up or ended.
+	//
+	// Examples: 0.00
+	Voided string `json:"voided"`
+}
+
 // VerificationMoney defines model for VerificationMoney.
 type VerificationMoney struct {
 	// Authorized Authorized and not captured yet.
+	//
+	// Examples: 0.00
 	Authorized string `json:"authorized"`
 
 	// Charged Their sum, as a decimal.
@@ -2497,32 +2633,56 @@ type VerificationMoney struct {
 	Currency string `json:"currency"`
 
 	// Kept Captured and not refunded.
+	//
+	// Examples: 90.00
 	Kept string `json:"kept"`
 
 	// Refunded The sum refunded, as a decimal.
+	//
+	// Examples: 9.99
 	Refunded string `json:"refunded"`
 
+	// UnderWay The part of kept that belongs to orders that have not ended.
+	//
+	// Examples: 0.00
+	UnderWay string `json:"underWay"`
+
 	// Voided Authorized by completed orders, and given up or ended.
+	//
+	// Examples: 0.00
 	Voided string `json:"voided"`
 }
 
 // VerificationOffender defines model for VerificationOffender.
 type VerificationOffender struct {
 	// Fault What is wrong, in words.
+	//
+	// Examples: charge of generation 0 happened 2 times
 	Fault string `json:"fault"`
 
 	// ID Examples: order-123
 	ID string `json:"id"`
 }
 
+// VerificationPage defines model for VerificationPage.
+type VerificationPage struct {
+	Verifications []StoredVerification `json:"verifications"`
+}
+
 // VerificationReport defines model for VerificationReport.
 type VerificationReport struct {
 	// Checks The checks and their results.
-	Checks     []VerificationCheck `json:"checks"`
-	FinishedAt time.Time           `json:"finishedAt"`
+	Checks []VerificationCheck `json:"checks"`
+
+	// Days The same by the day (UTC) on which the orders were placed, newest first; up to 400.
+	Days       []VerificationDay `json:"days"`
+	FinishedAt time.Time         `json:"finishedAt"`
 
 	// Money What was charged and refunded, by currency.
 	Money []VerificationMoney `json:"money"`
+
+	// Number Of the verification.
+	Number int64 `json:"number"`
 
 	// Orders Number of orders by status.
 	Orders map[string]int64 `json:"orders"`
@@ -2532,7 +2692,23 @@ type VerificationReport struct {
 
 	// Seconds How long it took.
 	Seconds float64 `json:"seconds"`
+
+	// Steps The comparison with providers, by step. Absent if the books were not compared.
+	Steps []VerificationStep `json:"steps,omitempty,omitzero"`
 }
+
+// VerificationStep defines model for VerificationStep.
+type VerificationStep struct {
+	// Compared Number of idempotency keys compared.
+	Compared int64                `json:"compared"`
+	Step     VerificationStepStep `json:"step"`
+
+	// Wrong Number of keys with a violation.
+	Wrong int64 `json:"wrong"`
+}
+
+// VerificationStepStep defines model for VerificationStep.Step.
+type VerificationStepStep string
 
 // VoidBody defines model for VoidBody.
 type VoidBody struct {
@@ -2759,6 +2935,12 @@ type ListOrdersParams struct {
 	// AmountTo Only orders of at most this amount, in any currency.
 	AmountTo string `form:"amountTo,omitempty" json:"amountTo,omitempty,omitzero"`
 
+	// Currency Only orders in this currency (ISO 4217).
+	Currency string `form:"currency,omitempty" json:"currency,omitempty,omitzero"`
+
+	// Refunded Only orders of which something was refunded.
+	Refunded bool `form:"refunded,omitempty" json:"refunded,omitempty,omitzero"`
+
 	// CreatedFrom Only orders created at this time or later (RFC 3339).
 	CreatedFrom time.Time `form:"createdFrom,omitempty" json:"createdFrom,omitempty,omitzero"`
 
@@ -2776,6 +2958,9 @@ type ListOrdersParams struct {
 
 	// Count Also count the orders that match.
 	Count bool `form:"count,omitempty" json:"count,omitempty,omitzero"`
+
+	// Format Format of the response; JSON by default.
+	Format ListOrdersParamsFormat `form:"format,omitempty" json:"format,omitempty,omitzero"`
 }
 
 // ListOrdersParamsHold defines parameters for ListOrders.
@@ -2786,6 +2971,9 @@ type ListOrdersParamsFailureStep string
 
 // ListOrdersParamsSort defines parameters for ListOrders.
 type ListOrdersParamsSort string
+
+// ListOrdersParamsFormat defines parameters for ListOrders.
+type ListOrdersParamsFormat string
 
 // ProcessOrderParams defines parameters for ProcessOrder.
 type ProcessOrderParams struct {
@@ -3044,12 +3232,18 @@ type ActivatePolicyParams struct {
 
 // GetRequestParams defines parameters for GetRequest.
 type GetRequestParams struct {
+	// State Only orders in this state.
+	State GetRequestParamsState `form:"state,omitempty" json:"state,omitempty,omitzero"`
+
 	// Limit Maximum number of orders.
 	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
 
 	// Cursor nextCursor of the previous page.
 	Cursor string `form:"cursor,omitempty" json:"cursor,omitempty,omitzero"`
 }
+
+// GetRequestParamsState defines parameters for GetRequest.
+type GetRequestParamsState string
 
 // SearchOrdersParams defines parameters for SearchOrders.
 type SearchOrdersParams struct {
@@ -3059,6 +3253,24 @@ type SearchOrdersParams struct {
 	// Limit Maximum number of orders.
 	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
 }
+
+// ListVerificationsParams defines parameters for ListVerifications.
+type ListVerificationsParams struct {
+	// Before Only verifications with smaller numbers.
+	Before int64 `form:"before,omitempty" json:"before,omitempty,omitzero"`
+
+	// Limit Maximum number of verifications.
+	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
+}
+
+// GetVerificationReportParams defines parameters for GetVerificationReport.
+type GetVerificationReportParams struct {
+	// Format Format of the response; JSON by default.
+	Format GetVerificationReportParamsFormat `form:"format,omitempty" json:"format,omitempty,omitzero"`
+}
+
+// GetVerificationReportParamsFormat defines parameters for GetVerificationReport.
+type GetVerificationReportParamsFormat string
 
 // CreateWebhookEndpointParams defines parameters for CreateWebhookEndpoint.
 type CreateWebhookEndpointParams struct {
@@ -3400,6 +3612,20 @@ func (c *Client) GetVerification(ctx context.Context, options ...CallOption) (*V
 // StartVerification is POST /api/verification: Start a verification of the books.
 func (c *Client) StartVerification(ctx context.Context, options ...CallOption) (*Verification, error) {
 	return call[Verification](ctx, c, request{http.MethodPost, "/api/verification", nil, nil}, options)
+}
+
+func (p ListVerificationsParams) apply(e *exchange) { e.params = p }
+
+// ListVerifications is GET /api/verifications: List verifications of the books. It takes ListVerificationsParams.
+func (c *Client) ListVerifications(ctx context.Context, options ...CallOption) (*VerificationPage, error) {
+	return call[VerificationPage](ctx, c, request{http.MethodGet, "/api/verifications", ListVerificationsParams{}, nil}, options)
+}
+
+func (p GetVerificationReportParams) apply(e *exchange) { e.params = p }
+
+// GetVerificationReport is GET /api/verifications/{number}: Get the report of a verification of the books. It takes GetVerificationReportParams.
+func (c *Client) GetVerificationReport(ctx context.Context, number int64, options ...CallOption) (*VerificationReport, error) {
+	return call[VerificationReport](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/verifications/%s", url.PathEscape(fmt.Sprint(number))), GetVerificationReportParams{}, nil}, options)
 }
 
 // ListWebhookEndpoints is GET /api/webhook-endpoints: List webhook endpoints.

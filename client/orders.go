@@ -1,10 +1,13 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
+	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -101,6 +104,34 @@ func (c *Client) Orders(ctx context.Context, filter ListOrdersParams) iter.Seq2[
 		}
 		return page.Orders, page.NextCursor, nil
 	})
+}
+
+// OrdersCSV yields the orders of a filter as CSV, newest first, from its cursor on: each text has some lines, and only
+// the first begins with the names of the columns. It ends after the first error.
+func (c *Client) OrdersCSV(ctx context.Context, filter ListOrdersParams) iter.Seq2[[]byte, error] {
+	filter.Format = "csv"
+	return func(yield func([]byte, error) bool) {
+		for first := true; first || filter.Cursor != ""; first = false {
+			var text []byte
+			var answer http.Response
+			err := c.do(ctx, request{http.MethodGet, "/api/orders", ListOrdersParams{}, nil}, &text, []CallOption{filter, WithResponse(&answer)})
+			if _, lines, named := bytes.Cut(text, []byte("\r\n")); named && !first {
+				text = lines
+			}
+			if !yield(text, err) || err != nil {
+				return
+			}
+			next, _ := url.Parse(strings.TrimPrefix(strings.TrimSuffix(answer.Header.Get("Link"), `>; rel="next"`), "<"))
+			filter.Cursor = next.Query().Get("cursor")
+		}
+	}
+}
+
+// DaysCSV returns the money of a stored verification of the books as CSV, a line for each day and currency.
+func (c *Client) DaysCSV(ctx context.Context, number int64) (text []byte, err error) {
+	path := fmt.Sprintf("/api/verifications/%d", number)
+	err = c.do(ctx, request{http.MethodGet, path, GetVerificationReportParams{}, nil}, &text, []CallOption{GetVerificationReportParams{Format: "csv"}})
+	return text, err
 }
 
 // Items yields the items with known stock, by name. It ends after the first error.

@@ -10,37 +10,50 @@ import (
 )
 
 const demoBooks = `-- name: DemoBooks :one
-SELECT o.unfinished, c.charges, r.reservations, k.confirmations, f.refunds, (c.charged - f.refunded)::text AS kept
-FROM (SELECT count(*) AS unfinished FROM pawl.orders AS p WHERE p.finished_at IS NULL) AS o,
-  (SELECT count(*) AS charges, coalesce(sum(a.amount::numeric), 0) AS charged FROM pawl.charges AS a
+SELECT o.completed, o.failed, (o.sold - f.refunded)::text AS kept, (c.charged - o.sold)::text AS under_way
+FROM (SELECT count(*) FILTER (WHERE p.status = 'completed') AS completed, count(*) FILTER (WHERE p.status IN ('failed', 'canceled')) AS failed,
+    coalesce(sum(p.amount::numeric) FILTER (WHERE p.status = 'completed' AND p.currency = $1), 0) AS sold FROM pawl.orders AS p) AS o,
+  (SELECT coalesce(sum(a.amount::numeric), 0) AS charged FROM pawl.charges AS a
    WHERE a.refunded_at IS NULL AND a.currency = $1) AS c,
-  (SELECT count(*) AS reservations FROM pawl.reservations AS b WHERE b.released_at IS NULL AND b.line = 1) AS r,
-  (SELECT count(*) AS confirmations FROM pawl.confirmations AS d) AS k,
-  (SELECT count(*) AS refunds, coalesce(sum(e.amount::numeric), 0) AS refunded FROM pawl.charge_operations AS e
+  (SELECT coalesce(sum(e.amount::numeric), 0) AS refunded FROM pawl.charge_operations AS e
    WHERE e.number > 0 AND e.kind = 'refund' AND e.state = 'done' AND e.currency = $1) AS f
 `
 
 type DemoBooksRow struct {
-	Unfinished    int64
-	Charges       int64
-	Reservations  int64
-	Confirmations int64
-	Refunds       int64
-	Kept          string
+	Completed int64
+	Failed    int64
+	Kept      string
+	UnderWay  string
 }
 
-// Returns totals of the demo's books that must match its provider, in one snapshot. It reads all rows; there are not
-// many.
+// Returns totals of the demo's books, in one snapshot. It reads all rows; there are not many. What is refunded on request
+// is not kept.
 func (q *Queries) DemoBooks(ctx context.Context, currency string) (DemoBooksRow, error) {
 	row := q.db.QueryRow(ctx, demoBooks, currency)
 	var i DemoBooksRow
 	err := row.Scan(
-		&i.Unfinished,
-		&i.Charges,
-		&i.Reservations,
-		&i.Confirmations,
-		&i.Refunds,
+		&i.Completed,
+		&i.Failed,
 		&i.Kept,
+		&i.UnderWay,
 	)
+	return i, err
+}
+
+const demoOrders = `-- name: DemoOrders :one
+SELECT count(*) AS orders, (SELECT count(*) FROM pawl.late_undos AS u WHERE u.finished_at IS NULL AND u.step = 'charge') AS late
+FROM pawl.orders AS o
+`
+
+type DemoOrdersRow struct {
+	Orders int64
+	Late   int64
+}
+
+// Counts the orders, and the late charges that are not undone yet: their orders have ended.
+func (q *Queries) DemoOrders(ctx context.Context) (DemoOrdersRow, error) {
+	row := q.db.QueryRow(ctx, demoOrders)
+	var i DemoOrdersRow
+	err := row.Scan(&i.Orders, &i.Late)
 	return i, err
 }

@@ -86,110 +86,110 @@ func (q *Queries) OrderNoAt(ctx context.Context, at time.Time) (OrderNoAtRow, er
 const ordersFind = `-- name: OrdersFind :one
 WITH looked AS (
   (SELECT o.order_no FROM pawl.orders AS o
-   WHERE $13::text = 'number' AND NOT $12::boolean AND o.order_no > $14::bigint AND o.order_no < $15::bigint
-   ORDER BY o.order_no DESC LIMIT $16::integer)
+   WHERE $15::text = 'number' AND NOT $14::boolean AND o.order_no > $16::bigint AND o.order_no < $17::bigint
+   ORDER BY o.order_no DESC LIMIT $18::integer)
   UNION ALL
   (SELECT o.order_no FROM pawl.orders AS o
-   WHERE $13::text = 'number' AND $12::boolean AND o.order_no > $14::bigint AND o.order_no < $15::bigint
-   ORDER BY o.order_no LIMIT $16::integer)
+   WHERE $15::text = 'number' AND $14::boolean AND o.order_no > $16::bigint AND o.order_no < $17::bigint
+   ORDER BY o.order_no LIMIT $18::integer)
   UNION ALL
-  (SELECT h.order_no FROM unnest($17::text[]) AS k(hold), LATERAL (
+  (SELECT h.order_no FROM unnest($19::text[]) AS k(hold), LATERAL (
      SELECT w.order_no FROM pawl.orders AS w
-     WHERE NOT $12::boolean AND w.hold IS NOT NULL AND (w.hold, w.order_no) > (k.hold, $14::bigint) AND (w.hold, w.order_no) < (k.hold, $15::bigint)
-     ORDER BY w.hold DESC, w.order_no DESC LIMIT $16::integer) AS h)
+     WHERE NOT $14::boolean AND w.hold IS NOT NULL AND (w.hold, w.order_no) > (k.hold, $16::bigint) AND (w.hold, w.order_no) < (k.hold, $17::bigint)
+     ORDER BY w.hold DESC, w.order_no DESC LIMIT $18::integer) AS h)
   UNION ALL
-  (SELECT h.order_no FROM unnest($17::text[]) AS k(hold), LATERAL (
+  (SELECT h.order_no FROM unnest($19::text[]) AS k(hold), LATERAL (
      SELECT w.order_no FROM pawl.orders AS w
-     WHERE $12::boolean AND w.hold IS NOT NULL AND (w.hold, w.order_no) > (k.hold, $14::bigint) AND (w.hold, w.order_no) < (k.hold, $15::bigint)
-     ORDER BY w.hold, w.order_no LIMIT $16::integer) AS h)
+     WHERE $14::boolean AND w.hold IS NOT NULL AND (w.hold, w.order_no) > (k.hold, $16::bigint) AND (w.hold, w.order_no) < (k.hold, $17::bigint)
+     ORDER BY w.hold, w.order_no LIMIT $18::integer) AS h)
   UNION ALL
-  (SELECT h.order_no FROM unnest(ARRAY[$18::text, '']) AS n(item), LATERAL (
+  (SELECT h.order_no FROM unnest(ARRAY[$20::text, '']) AS n(item), LATERAL (
      SELECT i.order_no FROM pawl.orders AS i
-     WHERE $13::text = 'item' AND $19::boolean AND NOT $12::boolean AND i.hold IS NOT NULL
-       AND (i.item, i.order_no) > (n.item, $14::bigint) AND (i.item, i.order_no) < (n.item, $15::bigint)
-     ORDER BY i.item DESC, i.order_no DESC LIMIT $16::integer) AS h)
+     WHERE $15::text = 'item' AND $21::boolean AND NOT $14::boolean AND i.hold IS NOT NULL
+       AND (i.item, i.order_no) > (n.item, $16::bigint) AND (i.item, i.order_no) < (n.item, $17::bigint)
+     ORDER BY i.item DESC, i.order_no DESC LIMIT $18::integer) AS h)
   UNION ALL
-  (SELECT h.order_no FROM unnest(ARRAY[$18::text, '']) AS n(item), LATERAL (
+  (SELECT h.order_no FROM unnest(ARRAY[$20::text, '']) AS n(item), LATERAL (
      SELECT i.order_no FROM pawl.orders AS i
-     WHERE $13::text = 'item' AND $19::boolean AND $12::boolean AND i.hold IS NOT NULL
-       AND (i.item, i.order_no) > (n.item, $14::bigint) AND (i.item, i.order_no) < (n.item, $15::bigint)
-     ORDER BY i.item, i.order_no LIMIT $16::integer) AS h)
+     WHERE $15::text = 'item' AND $21::boolean AND $14::boolean AND i.hold IS NOT NULL
+       AND (i.item, i.order_no) > (n.item, $16::bigint) AND (i.item, i.order_no) < (n.item, $17::bigint)
+     ORDER BY i.item, i.order_no LIMIT $18::integer) AS h)
   UNION ALL
   (SELECT d.order_no FROM (
-     SELECT u.order_no FROM pawl.orders AS u WHERE $13::text IN ('uncompleted', 'item') AND $19::boolean
+     SELECT u.order_no FROM pawl.orders AS u WHERE $15::text IN ('uncompleted', 'item') AND $21::boolean
        AND u.due_at > (SELECT '-infinity'::timestamptz) AND u.due_at < (SELECT 'infinity'::timestamptz) AND u.hold IS NULL
      ORDER BY u.due_at LIMIT (SELECT 1000000)) AS d
-   WHERE d.order_no > $14::bigint AND d.order_no < $15::bigint
-   ORDER BY CASE WHEN $12::boolean THEN d.order_no ELSE -d.order_no END LIMIT $16::integer)
+   WHERE d.order_no > $16::bigint AND d.order_no < $17::bigint
+   ORDER BY CASE WHEN $14::boolean THEN d.order_no ELSE -d.order_no END LIMIT $18::integer)
   UNION ALL
   (SELECT c.order_no FROM pawl.orders AS c
-   WHERE $13::text = 'customer' AND NOT $12::boolean AND c.customer_id IS NOT NULL
-     AND (c.customer_id, c.order_no) > ($18::text, $14::bigint) AND (c.customer_id, c.order_no) < ($18::text, $15::bigint)
-   ORDER BY c.customer_id DESC, c.order_no DESC LIMIT $16::integer)
+   WHERE $15::text = 'customer' AND NOT $14::boolean AND c.customer_id IS NOT NULL
+     AND (c.customer_id, c.order_no) > ($20::text, $16::bigint) AND (c.customer_id, c.order_no) < ($20::text, $17::bigint)
+   ORDER BY c.customer_id DESC, c.order_no DESC LIMIT $18::integer)
   UNION ALL
   (SELECT c.order_no FROM pawl.orders AS c
-   WHERE $13::text = 'customer' AND $12::boolean AND c.customer_id IS NOT NULL
-     AND (c.customer_id, c.order_no) > ($18::text, $14::bigint) AND (c.customer_id, c.order_no) < ($18::text, $15::bigint)
-   ORDER BY c.customer_id, c.order_no LIMIT $16::integer)
+   WHERE $15::text = 'customer' AND $14::boolean AND c.customer_id IS NOT NULL
+     AND (c.customer_id, c.order_no) > ($20::text, $16::bigint) AND (c.customer_id, c.order_no) < ($20::text, $17::bigint)
+   ORDER BY c.customer_id, c.order_no LIMIT $18::integer)
   UNION ALL
   (SELECT r.order_no FROM (
      SELECT DISTINCT v.item, v.order_no FROM pawl.reservations AS v
-     WHERE $13::text = 'item' AND 'completed' = ANY($1::text[]) AND NOT $12::boolean
-       AND (v.item, v.order_no) > ($18::text, $14::bigint) AND (v.item, v.order_no) < ($18::text, $15::bigint)
-     ORDER BY v.item DESC, v.order_no DESC LIMIT $16::integer) AS r)
+     WHERE $15::text = 'item' AND 'completed' = ANY($1::text[]) AND NOT $14::boolean
+       AND (v.item, v.order_no) > ($20::text, $16::bigint) AND (v.item, v.order_no) < ($20::text, $17::bigint)
+     ORDER BY v.item DESC, v.order_no DESC LIMIT $18::integer) AS r)
   UNION ALL
   (SELECT r.order_no FROM (
      SELECT DISTINCT v.item, v.order_no FROM pawl.reservations AS v
-     WHERE $13::text = 'item' AND 'completed' = ANY($1::text[]) AND $12::boolean
-       AND (v.item, v.order_no) > ($18::text, $14::bigint) AND (v.item, v.order_no) < ($18::text, $15::bigint)
-     ORDER BY v.item, v.order_no LIMIT $16::integer) AS r)
+     WHERE $15::text = 'item' AND 'completed' = ANY($1::text[]) AND $14::boolean
+       AND (v.item, v.order_no) > ($20::text, $16::bigint) AND (v.item, v.order_no) < ($20::text, $17::bigint)
+     ORDER BY v.item, v.order_no LIMIT $18::integer) AS r)
   UNION ALL
   (SELECT f.order_no FROM pawl.orders AS f
-   WHERE $13::text = 'uncompleted' AND 'failed' = ANY($1::text[]) AND NOT $12::boolean AND f.ended_as IN ('failed', 'canceled')
-     AND (f.ended_as, f.order_no) > ('failed', $14::bigint) AND (f.ended_as, f.order_no) < ('failed', $15::bigint)
-   ORDER BY f.ended_as DESC, f.order_no DESC LIMIT $16::integer)
+   WHERE $15::text = 'uncompleted' AND 'failed' = ANY($1::text[]) AND NOT $14::boolean AND f.ended_as IN ('failed', 'canceled')
+     AND (f.ended_as, f.order_no) > ('failed', $16::bigint) AND (f.ended_as, f.order_no) < ('failed', $17::bigint)
+   ORDER BY f.ended_as DESC, f.order_no DESC LIMIT $18::integer)
   UNION ALL
   (SELECT f.order_no FROM pawl.orders AS f
-   WHERE $13::text = 'uncompleted' AND 'failed' = ANY($1::text[]) AND $12::boolean AND f.ended_as IN ('failed', 'canceled')
-     AND (f.ended_as, f.order_no) > ('failed', $14::bigint) AND (f.ended_as, f.order_no) < ('failed', $15::bigint)
-   ORDER BY f.ended_as, f.order_no LIMIT $16::integer)
+   WHERE $15::text = 'uncompleted' AND 'failed' = ANY($1::text[]) AND $14::boolean AND f.ended_as IN ('failed', 'canceled')
+     AND (f.ended_as, f.order_no) > ('failed', $16::bigint) AND (f.ended_as, f.order_no) < ('failed', $17::bigint)
+   ORDER BY f.ended_as, f.order_no LIMIT $18::integer)
   UNION ALL
-  (SELECT h.order_no FROM unnest(ARRAY[$18::text, '']) AS n(item), LATERAL (
+  (SELECT h.order_no FROM unnest(ARRAY[$20::text, '']) AS n(item), LATERAL (
      SELECT f.order_no FROM pawl.orders AS f
-     WHERE $13::text = 'item' AND 'failed' = ANY($1::text[]) AND NOT $12::boolean AND f.ended_as = 'failed'
-       AND (f.item, f.order_no) > (n.item, $14::bigint) AND (f.item, f.order_no) < (n.item, $15::bigint)
-     ORDER BY f.item DESC, f.order_no DESC LIMIT $16::integer) AS h)
+     WHERE $15::text = 'item' AND 'failed' = ANY($1::text[]) AND NOT $14::boolean AND f.ended_as = 'failed'
+       AND (f.item, f.order_no) > (n.item, $16::bigint) AND (f.item, f.order_no) < (n.item, $17::bigint)
+     ORDER BY f.item DESC, f.order_no DESC LIMIT $18::integer) AS h)
   UNION ALL
-  (SELECT h.order_no FROM unnest(ARRAY[$18::text, '']) AS n(item), LATERAL (
+  (SELECT h.order_no FROM unnest(ARRAY[$20::text, '']) AS n(item), LATERAL (
      SELECT f.order_no FROM pawl.orders AS f
-     WHERE $13::text = 'item' AND 'failed' = ANY($1::text[]) AND $12::boolean AND f.ended_as = 'failed'
-       AND (f.item, f.order_no) > (n.item, $14::bigint) AND (f.item, f.order_no) < (n.item, $15::bigint)
-     ORDER BY f.item, f.order_no LIMIT $16::integer) AS h)
+     WHERE $15::text = 'item' AND 'failed' = ANY($1::text[]) AND $14::boolean AND f.ended_as = 'failed'
+       AND (f.item, f.order_no) > (n.item, $16::bigint) AND (f.item, f.order_no) < (n.item, $17::bigint)
+     ORDER BY f.item, f.order_no LIMIT $18::integer) AS h)
   UNION ALL
   (SELECT k.order_no FROM pawl.orders AS k
-   WHERE $13::text = 'uncompleted' AND 'canceled' = ANY($1::text[]) AND NOT $12::boolean AND k.ended_as IN ('failed', 'canceled')
-     AND (k.ended_as, k.order_no) > ('canceled', $14::bigint) AND (k.ended_as, k.order_no) < ('canceled', $15::bigint)
-   ORDER BY k.ended_as DESC, k.order_no DESC LIMIT $16::integer)
+   WHERE $15::text = 'uncompleted' AND 'canceled' = ANY($1::text[]) AND NOT $14::boolean AND k.ended_as IN ('failed', 'canceled')
+     AND (k.ended_as, k.order_no) > ('canceled', $16::bigint) AND (k.ended_as, k.order_no) < ('canceled', $17::bigint)
+   ORDER BY k.ended_as DESC, k.order_no DESC LIMIT $18::integer)
   UNION ALL
   (SELECT k.order_no FROM pawl.orders AS k
-   WHERE $13::text = 'uncompleted' AND 'canceled' = ANY($1::text[]) AND $12::boolean AND k.ended_as IN ('failed', 'canceled')
-     AND (k.ended_as, k.order_no) > ('canceled', $14::bigint) AND (k.ended_as, k.order_no) < ('canceled', $15::bigint)
-   ORDER BY k.ended_as, k.order_no LIMIT $16::integer)
+   WHERE $15::text = 'uncompleted' AND 'canceled' = ANY($1::text[]) AND $14::boolean AND k.ended_as IN ('failed', 'canceled')
+     AND (k.ended_as, k.order_no) > ('canceled', $16::bigint) AND (k.ended_as, k.order_no) < ('canceled', $17::bigint)
+   ORDER BY k.ended_as, k.order_no LIMIT $18::integer)
   UNION ALL
-  (SELECT h.order_no FROM unnest(ARRAY[$18::text, '']) AS n(item), LATERAL (
+  (SELECT h.order_no FROM unnest(ARRAY[$20::text, '']) AS n(item), LATERAL (
      SELECT k.order_no FROM pawl.orders AS k
-     WHERE $13::text = 'item' AND 'canceled' = ANY($1::text[]) AND NOT $12::boolean AND k.ended_as = 'canceled'
-       AND (k.item, k.order_no) > (n.item, $14::bigint) AND (k.item, k.order_no) < (n.item, $15::bigint)
-     ORDER BY k.item DESC, k.order_no DESC LIMIT $16::integer) AS h)
+     WHERE $15::text = 'item' AND 'canceled' = ANY($1::text[]) AND NOT $14::boolean AND k.ended_as = 'canceled'
+       AND (k.item, k.order_no) > (n.item, $16::bigint) AND (k.item, k.order_no) < (n.item, $17::bigint)
+     ORDER BY k.item DESC, k.order_no DESC LIMIT $18::integer) AS h)
   UNION ALL
-  (SELECT h.order_no FROM unnest(ARRAY[$18::text, '']) AS n(item), LATERAL (
+  (SELECT h.order_no FROM unnest(ARRAY[$20::text, '']) AS n(item), LATERAL (
      SELECT k.order_no FROM pawl.orders AS k
-     WHERE $13::text = 'item' AND 'canceled' = ANY($1::text[]) AND $12::boolean AND k.ended_as = 'canceled'
-       AND (k.item, k.order_no) > (n.item, $14::bigint) AND (k.item, k.order_no) < (n.item, $15::bigint)
-     ORDER BY k.item, k.order_no LIMIT $16::integer) AS h)
+     WHERE $15::text = 'item' AND 'canceled' = ANY($1::text[]) AND $14::boolean AND k.ended_as = 'canceled'
+       AND (k.item, k.order_no) > (n.item, $16::bigint) AND (k.item, k.order_no) < (n.item, $17::bigint)
+     ORDER BY k.item, k.order_no LIMIT $18::integer) AS h)
 ), page AS MATERIALIZED (
   SELECT l.order_no FROM looked AS l GROUP BY l.order_no
-  ORDER BY CASE WHEN $12::boolean THEN l.order_no ELSE -l.order_no END LIMIT $16::integer
+  ORDER BY CASE WHEN $14::boolean THEN l.order_no ELSE -l.order_no END LIMIT $18::integer
 )
 SELECT ARRAY(
     SELECT p.order_no FROM page AS p
@@ -202,10 +202,13 @@ SELECT ARRAY(
         AND ($9::text = '' OR o.failure_step = $9::text)
         AND ($10::text = '' OR o.failure_code = $10::text)
         AND ($11::text = '' OR o.submitted_by = $11::text)
+        AND ($12::text = '' OR o.currency = $12::text)
+        AND (NOT $13::boolean OR EXISTS (
+          SELECT 1 FROM pawl.charge_operations AS u WHERE u.order_no = o.order_no AND u.kind = 'refund' AND u.state = 'done'))
       FROM pawl.orders AS o WHERE o.order_no = p.order_no)
-    ORDER BY CASE WHEN $12::boolean THEN p.order_no ELSE -p.order_no END)::bigint[] AS found,
+    ORDER BY CASE WHEN $14::boolean THEN p.order_no ELSE -p.order_no END)::bigint[] AS found,
   (SELECT count(*) FROM page AS p)::integer AS looked,
-  coalesce((SELECT CASE WHEN $12::boolean THEN max(p.order_no) ELSE min(p.order_no) END FROM page AS p), 0)::bigint AS last
+  coalesce((SELECT CASE WHEN $14::boolean THEN max(p.order_no) ELSE min(p.order_no) END FROM page AS p), 0)::bigint AS last
 `
 
 type OrdersFindParams struct {
@@ -220,6 +223,8 @@ type OrdersFindParams struct {
 	FailureStep string
 	FailureCode string
 	SubmittedBy string
+	Currency    string
+	Refunded    bool
 	Oldest      bool
 	By          string
 	After       int64
@@ -260,6 +265,8 @@ func (q *Queries) OrdersFind(ctx context.Context, arg OrdersFindParams) (OrdersF
 		arg.FailureStep,
 		arg.FailureCode,
 		arg.SubmittedBy,
+		arg.Currency,
+		arg.Refunded,
 		arg.Oldest,
 		arg.By,
 		arg.After,

@@ -13,6 +13,98 @@ import (
 	"pawl/fsm"
 )
 
+const bulkRefusals = `-- name: BulkRefusals :many
+SELECT b.at, b.verb, b.actor, coalesce(b.reason, '')::text AS reason, r.key::text AS order_id,
+  coalesce(r.value->>'code', '')::text AS code, coalesce(r.value->>'detail', '')::text AS detail
+FROM pawl.bulk_refusals AS b, jsonb_each(b.refused - ARRAY(
+  SELECT o.order_id::text FROM pawl.transitions AS t JOIN pawl.orders AS o ON o.order_no = t.order_no
+  WHERE t.request_id = $1::text)) AS r
+WHERE b.request_id = $1::text
+ORDER BY r.key COLLATE "C" LIMIT $2
+`
+
+type BulkRefusalsParams struct {
+	RequestID string
+	Most      int32
+}
+
+type BulkRefusalsRow struct {
+	At      time.Time
+	Verb    string
+	Actor   string
+	Reason  string
+	OrderID string
+	Code    string
+	Detail  string
+}
+
+// Returns what bulk requests with an id were refused, by order id, without the orders to which one of them was applied.
+func (q *Queries) BulkRefusals(ctx context.Context, arg BulkRefusalsParams) ([]BulkRefusalsRow, error) {
+	rows, err := q.db.Query(ctx, bulkRefusals, arg.RequestID, arg.Most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []BulkRefusalsRow
+	for rows.Next() {
+		var i BulkRefusalsRow
+		if err := rows.Scan(
+			&i.At,
+			&i.Verb,
+			&i.Actor,
+			&i.Reason,
+			&i.OrderID,
+			&i.Code,
+			&i.Detail,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const bulkRefusalsKeep = `-- name: BulkRefusalsKeep :exec
+WITH old AS (
+  DELETE FROM pawl.bulk_refusals AS b WHERE b.ctid = ANY(ARRAY(
+    SELECT c.ctid FROM pawl.bulk_refusals AS c WHERE c.at < now() - interval '30 days' AND c.request_id <> $1::text
+    FOR UPDATE SKIP LOCKED))
+)
+INSERT INTO pawl.bulk_refusals AS b (request_id, verb, actor, reason, refused)
+SELECT $1::text, $2::text, $3::text, $4::text, jsonb_object_agg(r.order_id, jsonb_build_object('code', r.code, 'detail', r.detail))
+FROM ROWS FROM (unnest($5::text[]), unnest($6::text[]), unnest($7::text[])) AS r(order_id, code, detail)
+ON CONFLICT (request_id) DO UPDATE SET at = now(), verb = excluded.verb, actor = excluded.actor, reason = excluded.reason,
+  refused = b.refused || excluded.refused
+`
+
+type BulkRefusalsKeepParams struct {
+	RequestID string
+	Verb      string
+	Actor     string
+	Reason    *string
+	OrderIds  []string
+	Codes     []string
+	Details   []string
+}
+
+// Stores what a bulk request was refused, by order id, and removes what is older than a month. A repeated request
+// replaces what it was refused before.
+func (q *Queries) BulkRefusalsKeep(ctx context.Context, arg BulkRefusalsKeepParams) error {
+	_, err := q.db.Exec(ctx, bulkRefusalsKeep,
+		arg.RequestID,
+		arg.Verb,
+		arg.Actor,
+		arg.Reason,
+		arg.OrderIds,
+		arg.Codes,
+		arg.Details,
+	)
+	return err
+}
+
 const ordersOfRequest = `-- name: OrdersOfRequest :many
 SELECT DISTINCT o.order_no, o.order_id FROM pawl.transitions AS t JOIN pawl.orders AS o ON o.order_no = t.order_no
 WHERE t.request_id = $1::text AND t.actor = $2::text AND t.verb = $3::text
@@ -85,18 +177,23 @@ func (q *Queries) PaymentMethodOf(ctx context.Context, arg PaymentMethodOfParams
 const requestPage = `-- name: RequestPage :many
 WITH found AS MATERIALIZED (
   SELECT t.order_no, t.seq, t.verb, t.actor, t.on_behalf_of, t.reason, t.at FROM pawl.transitions AS t
-  WHERE t.request_id = $3::text
+  WHERE t.request_id = $1::text
+), page AS (
+  SELECT DISTINCT ON (f.order_no) f.order_no, f.seq, f.verb, f.actor, f.on_behalf_of, f.reason, f.at FROM found AS f WHERE f.order_no > $2::bigint
+  ORDER BY f.order_no, f.seq DESC LIMIT $3
 )
-SELECT DISTINCT ON (f.order_no) f.order_no, coalesce(f.verb, '')::text AS verb, coalesce(f.actor, '')::text AS actor,
-  coalesce(f.on_behalf_of, '')::text AS on_behalf_of, coalesce(f.reason, '')::text AS reason, f.at
-FROM found AS f WHERE f.order_no > $1::bigint
-ORDER BY f.order_no, f.seq DESC LIMIT $2
+SELECT p.order_no, coalesce(p.verb, '')::text AS verb, coalesce(p.actor, '')::text AS actor,
+  coalesce(p.on_behalf_of, '')::text AS on_behalf_of, coalesce(p.reason, '')::text AS reason, p.at,
+  o.status, o.hold, coalesce(r.state::text, '')::text AS refund
+FROM page AS p JOIN pawl.orders AS o ON o.order_no = p.order_no
+LEFT JOIN pawl.charge_operations AS r ON p.verb = r.kind AND r.order_no = p.order_no AND r.request_id = $1::text
+ORDER BY p.order_no
 `
 
 type RequestPageParams struct {
+	RequestID string
 	After     int64
 	Most      int32
-	RequestID string
 }
 
 type RequestPageRow struct {
@@ -106,12 +203,16 @@ type RequestPageRow struct {
 	OnBehalfOf string
 	Reason     string
 	At         time.Time
+	Status     fsm.State
+	Hold       *string
+	Refund     string
 }
 
-// Returns the orders to which requests with an id were applied, by number, with the last verb of each. All rows of the id
-// are read first, by their index; the primary key would lead through all orders.
+// Returns the orders to which requests with an id were applied, by number, with the last verb of each, and what the
+// state of the request follows from. All rows of the id are read first, by their index; the primary key would lead
+// through all orders.
 func (q *Queries) RequestPage(ctx context.Context, arg RequestPageParams) ([]RequestPageRow, error) {
-	rows, err := q.db.Query(ctx, requestPage, arg.After, arg.Most, arg.RequestID)
+	rows, err := q.db.Query(ctx, requestPage, arg.RequestID, arg.After, arg.Most)
 	if err != nil {
 		return nil, err
 	}
@@ -126,6 +227,9 @@ func (q *Queries) RequestPage(ctx context.Context, arg RequestPageParams) ([]Req
 			&i.OnBehalfOf,
 			&i.Reason,
 			&i.At,
+			&i.Status,
+			&i.Hold,
+			&i.Refund,
 		); err != nil {
 			return nil, err
 		}

@@ -10,6 +10,7 @@ import (
 
 	"pawl/db"
 	"pawl/internal/orders"
+	"pawl/internal/pg"
 )
 
 // BulkMost is the maximum number of orders in a bulk request.
@@ -61,6 +62,22 @@ func (e *Engine) DoAll(ctx context.Context, b Bulk) ([]BulkResult, error) {
 	}
 	_ = workers.Wait() // each result has an error of its own
 	return results, ctx.Err()
+}
+
+// KeepRefusals stores what a bulk request was refused, so that it can be read later by the id of the request. Errors:
+// orders.ErrUnavailable.
+func (e *Engine) KeepRefusals(ctx context.Context, q *Request, refused []orders.Refusal) error {
+	if q.RequestID == "" || len(refused) == 0 {
+		return nil
+	}
+	params := db.BulkRefusalsKeepParams{
+		RequestID: q.RequestID, Verb: string(q.Verb), Actor: cmp.Or(q.Actor, orders.ActorAnonymous), Reason: db.Optional(q.Reason),
+	}
+	for _, r := range refused {
+		params.OrderIds, params.Codes, params.Details = append(params.OrderIds, r.OrderID), append(params.Codes, r.Code), append(params.Details, r.Detail)
+	}
+	_, err := pg.Repeat(ctx, ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, e.query.BulkRefusalsKeep(ctx, params) })
+	return orders.Unavailable("store refusals", err)
 }
 
 // forOrder is the request for one of the orders.

@@ -25,6 +25,7 @@ var ErrNotMigrated = errors.New("the schema of the database is not the one this 
 // not execute its functions.
 var needed = map[string][]string{
 	"pawl.access_log":                              {"INSERT"},
+	"pawl.bulk_refusals":                           {"SELECT", "INSERT", "UPDATE", "DELETE"},
 	"pawl.charges":                                 {"SELECT", "INSERT", "UPDATE"},
 	"pawl.concurrency_keys":                        {"SELECT", "INSERT", "UPDATE"},
 	"pawl.confirmations":                           {"INSERT"},
@@ -63,6 +64,7 @@ var needed = map[string][]string{
 	"pawl.system_identifier()":                     {"EXECUTE"},
 	"pawl.tokens":                                  {"SELECT"},
 	"pawl.transitions":                             {"SELECT", "INSERT"},
+	"pawl.verifications":                           {"SELECT", "INSERT", "UPDATE", "DELETE"},
 	"pawl.webhook_changes":                         {"SELECT", "INSERT"},
 	"pawl.webhook_deliveries":                      {"SELECT", "INSERT", "UPDATE", "DELETE"},
 	"pawl.webhook_endpoints":                       {"SELECT", "INSERT", "UPDATE", "DELETE"},

@@ -57,8 +57,8 @@ var rules = map[string]rule{
 	"voidOrder":         needs(access.Operate),
 	"recordDispute":     needs(access.Operate),
 
-	"applyBulkVerb": needs(access.Operate, access.Approve, access.Settle), // and the role of the verb
-	"getRequest":    needs(access.Read),
+	"applyBulkVerb": needs(access.Operate, access.Approve, access.Settle),              // and the role of the verb
+	"getRequest":    needs(access.Read, access.Operate, access.Approve, access.Settle), // whoever may make one
 
 	"listInventory":      needs(access.Read, access.Stock),
 	"getInventory":       needs(access.Read, access.Stock),
@@ -66,8 +66,10 @@ var rules = map[string]rule{
 	"adjustInventory":    needs(access.Stock),
 	"listStockMovements": needs(access.Read, access.Stock),
 
-	"startVerification": needs(access.Operate),
-	"getVerification":   needs(access.Read),
+	"startVerification":     needs(access.Operate),
+	"getVerification":       needs(access.Read),
+	"listVerifications":     needs(access.Read),
+	"getVerificationReport": needs(access.Read),
 
 	"listEvents": needs(readers...),
 

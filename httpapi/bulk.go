@@ -35,7 +35,7 @@ var bulkOperation = withBody(huma.Operation{
 		"It does not wait for the orders to end. Each verb requires the role that it requires for one order. " +
 		"refund gives back the amounts of refunds, or, with ids or a filter, all that is left of each order; it requires reason and requestId, " +
 		"and rejects unknown fields. " +
-		"With the same requestId, the verb is applied to an order only once. " +
+		"With the same requestId, the verb is applied to an order only once, and what was done and refused can be read at /api/requests/{requestId}. " +
 		"If a request with a filter is repeated, the answer starts with the orders that the verb was applied to before, and continues with those that match now, up to limit in all.",
 }, "invalid_idempotency_key", "stopping", "unavailable", "internal")
 
@@ -65,11 +65,19 @@ func (s *server) bulk(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	out := bulkOutcome{Matched: len(results), Results: make([]bulkResult, len(results)), DryRun: b.Request.DryRun, IgnoredFields: q.ignored}
+	var refused []orders.Refusal
 	for i := range results {
 		out.Results[i] = s.bulkResultOf(&results[i], w.Header().Get("X-Request-Id"))
 		if r := &out.Results[i]; r.Applied {
 			out.Applied++
 			out.add(&results[i])
+		} else {
+			refused = append(refused, orders.Refusal{OrderID: r.OrderID, Code: string(r.Code), Detail: r.Detail})
+		}
+	}
+	if !out.DryRun {
+		if err := s.engine.KeepRefusals(r.Context(), &b.Request, refused); err != nil {
+			return err
 		}
 	}
 	return answerJSON(w, &out)

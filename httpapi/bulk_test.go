@@ -305,6 +305,30 @@ func TestBulkRequest(t *testing.T) {
 		t.Errorf("%+v, then %+v", first, second)
 	}
 	b.get(t, "/api/requests/other?cursor="+first.NextCursor).wantProblem(t, 422, "invalid_parameter")
+	if held := read("?state=held"); len(held.Results) != 1 || held.Results[0].OrderID != "d" || held.NextCursor != "" {
+		t.Errorf("%+v", held)
+	}
+
+	// What was refused is told, too, until it is done, and also if nothing else was done.
+	refused := func(target string) (all []string) {
+		t.Helper()
+		var out requestPage
+		assert.NoError(t, json.Unmarshal([]byte(b.get(t, target).body), &out))
+		for _, r := range out.Refused {
+			all = append(all, r.OrderID+" "+r.Verb+" "+string(r.Code)+" "+r.Reason)
+		}
+		return all
+	}
+	assert.Equal(t, strings.Join(refused("/api/requests/r%2F1"), ", "), "none cancel not_found all, sold cancel not_applicable all")
+	const only = `"requestId":"r2"}`
+	b.waitsFor(t, "retry", "charging", "e")
+	b.bulkOf(t, "resume", `{"ids":["e","none"],`+only)
+	assert.Equal(t, strings.Join(refused("/api/requests/r2"), ", "), "e resume not_applicable , none resume not_found ")
+	b.bulkOf(t, "pause", `{"ids":["e"],`+only)
+	assert.Equal(t, strings.Join(refused("/api/requests/r2"), ", "), "none resume not_found ")
+	b.exec(t, `UPDATE bulk_refusals SET at = now() - interval '31 days'`)
+	b.bulkOf(t, "resume", `{"ids":["none"],"requestId":"r3"}`)
+	assert.Equal(t, b.count(t, `SELECT count(*) FROM bulk_refusals`), 1, "requests with refusals of the last month")
 	b.get(t, "/api/requests/%00").wantProblem(t, 404, "not_found")
 }
 

@@ -210,7 +210,7 @@ func (s *server) sampleAnswers(op *huma.Operation) map[string]string {
 }
 
 // samplePath replaces the parameters of a path by values.
-var samplePath = strings.NewReplacer("{orderId}", "order-123", "{requestId}", "ticket-4712", "{item}", "widget", "{endpointId}", "whe_1", "{delivery}", "1042", "{version}", "1",
+var samplePath = strings.NewReplacer("{orderId}", "order-123", "{requestId}", "ticket-4712", "{item}", "widget", "{endpointId}", "whe_1", "{delivery}", "1042", "{version}", "1", "{number}", "1",
 	"{verb}", "cancel", "{token}", "aaaaaaaaaaaad3dv4yz7k5ym2qaaaaaaaaaaazc6ahqy7m2v3fpd7x6yuebq")
 
 // sampleRequest is the command that sends an example of an operation.

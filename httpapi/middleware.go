@@ -103,6 +103,9 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMu
 
 // recordOf returns the Recorder that serve has put around w.
 func recordOf(w http.ResponseWriter) *Recorder {
+	if kept, ok := w.(*keptAnswer); ok {
+		w = kept.ResponseWriter
+	}
 	rec, _ := w.(*Recorder)
 	return rec
 }

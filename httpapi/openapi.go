@@ -252,6 +252,10 @@ func (s *server) publish() {
 		}
 	}
 	document.Paths[bulkOperation.Path].Post.RequestBody.Required = true // ids or a filter
+	for pattern := range csvTables {
+		table := &huma.Schema{Type: huma.TypeString, Description: "A table with a line of names. The header Link has the next page."}
+		document.Paths[strings.TrimPrefix(pattern, "GET ")].Get.Responses["200"].Content[csvMedia] = &huma.MediaType{Schema: table}
+	}
 	document.Paths[getOrderOperation.Path].Get.Responses["304"] = &huma.Response{
 		Description: "The order has not changed since the ETag in If-None-Match."}
 	document.Paths[listEventsOperation.Path].Get.Responses["200"].Content[eventStream] = &huma.MediaType{Schema: &huma.Schema{

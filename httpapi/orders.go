@@ -73,7 +73,8 @@ var listOrdersOperation = failing(huma.Operation{
 	OperationID: "listOrders", Method: http.MethodGet, Path: "/api/orders", Tags: []string{"orders"},
 	Summary: "List orders, newest first",
 	Description: "Filters can be combined. nextCursor leads to the next page. A page can have fewer orders than limit: " +
-		"if orders are large, or if few match, because a page examines at most 10,000 orders.",
+		"if orders are large, or if few match, because a page examines at most 10,000 orders. " +
+		"With format=csv, or Accept: text/csv, the page is a table, and the header Link leads to the next one.",
 }, "invalid_parameter", "unavailable", "internal")
 
 type listOrdersRequest struct {
@@ -86,12 +87,15 @@ type listOrdersRequest struct {
 	FailureCode string      `query:"failureCode" doc:"Only orders that failed, or are being undone, with this code."`
 	AmountFrom  amountBound `query:"amountFrom" doc:"Only orders of at least this amount, in any currency."`
 	AmountTo    amountBound `query:"amountTo" doc:"Only orders of at most this amount, in any currency."`
+	Currency    string      `query:"currency" doc:"Only orders in this currency (ISO 4217)." example:"USD"`
+	Refunded    bool        `query:"refunded" doc:"Only orders of which something was refunded."`
 	CreatedFrom time.Time   `query:"createdFrom" doc:"Only orders created at this time or later (RFC 3339)."`
 	CreatedTo   time.Time   `query:"createdTo" doc:"Only orders created before this time (RFC 3339)."`
 	Sort        string      `query:"sort" enum:"newest,oldest" default:"newest" doc:"Sort order, by creation."`
 	Limit       int32       `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"Maximum number of orders."`
 	Cursor      string      `query:"cursor" doc:"nextCursor of the previous page, with the same filters."`
 	Count       bool        `query:"count" doc:"Also count the orders that match."`
+	Format      csvFormat   `query:"format" doc:"Format of the response; JSON by default."`
 }
 
 type orderPage struct {
@@ -127,6 +131,7 @@ func (in *listOrdersRequest) filter() (orders.Filter, error) {
 		Statuses: statesOf(in.Status), CustomerID: in.CustomerID, Item: in.Item, Hold: in.Hold, HoldReason: in.HoldReason,
 		FailureStep: in.FailureStep, FailureCode: in.FailureCode, AmountFrom: in.AmountFrom.decimal(), AmountTo: in.AmountTo.decimal(),
 		CreatedFrom: in.CreatedFrom, CreatedTo: in.CreatedTo, Oldest: in.Sort == oldestFirst, Limit: in.Limit,
+		Currency: in.Currency, Refunded: in.Refunded,
 	}
 	if err := in.check(); err != nil || in.Cursor == "" {
 		return f, err
@@ -146,6 +151,8 @@ func (in *listOrdersRequest) check() error {
 		return invalidParameter("item", "invalid", "must be an item name")
 	case in.CustomerID != "" && !possible(in.CustomerID):
 		return invalidParameter("customerId", "invalid", "must be the id of a customer")
+	case in.Currency != "" && !storable(in.Currency):
+		return invalidParameter("currency", "invalid", "must be an ISO 4217 code")
 	case in.HoldReason != "" && !storable(in.HoldReason):
 		return invalidParameter("holdReason", "invalid", "must have up to 255 characters, without control characters")
 	case in.FailureCode != "" && !storable(in.FailureCode):
@@ -160,7 +167,7 @@ func (in *listOrdersRequest) check() error {
 func (in *listOrdersRequest) binding() []string {
 	return []string{"orders", fmt.Sprint(in.Status), in.CustomerID, in.Item, in.Hold, in.HoldReason,
 		in.CreatedFrom.UTC().String(), in.CreatedTo.UTC().String(),
-		in.FailureStep, in.FailureCode, string(in.AmountFrom), string(in.AmountTo), in.Sort}
+		in.FailureStep, in.FailureCode, string(in.AmountFrom), string(in.AmountTo), in.Sort, in.Currency, fmt.Sprint(in.Refunded)}
 }
 
 // oldestFirst is the value of sort that is not the default.

@@ -354,3 +354,28 @@ func TestPagesOfLargeOrders(t *testing.T) {
 		}
 	})
 }
+
+// TestOrdersAsCSV: each page is a table, whose next page is in a header, and no cell is a formula.
+func TestOrdersAsCSV(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, order := range []string{`"orderId":"=1+1","amount":"5"`, `"orderId":"b","amount":"2.50","currency":"EUR"`, `"orderId":"c","amount":"7"`} {
+		b.process(t, `{`+order+`,"item":"lamp, \"red\""}`).wantStatus(t, 200)
+	}
+	first := b.get(t, "/api/orders?format=csv&limit=2")
+	lines := strings.Split(first.body, "\r\n")
+	if len(lines) != 4 || !strings.HasPrefix(lines[0], "orderId,status,") || !strings.HasPrefix(lines[1], "c,completed,,,,7.00,USD,") ||
+		!strings.Contains(lines[2], `,"lamp, ""red""",1,`) {
+		t.Errorf("%q", lines)
+	}
+	next, found := strings.CutSuffix(strings.TrimPrefix(first.header.Get("Link"), "<"), `>; rel="next"`)
+	if second := b.get(t, next); !found || !strings.Contains(second.body, "\n'=1+1,completed") || second.header.Get("Link") != "" {
+		t.Errorf("%s: %s", next, second.body)
+	}
+	assert.Equal(t, strings.Count(b.call(t, "GET /api/orders?currency=EUR", "", "Accept", "text/csv").body, "\n"), 2)
+	b.get(t, "/api/orders?format=csv&status=lost").wantProblem(t, 422, "invalid_parameter")
+	b.get(t, "/api/orders?format=xml").wantProblem(t, 422, "invalid_parameter")
+	b.call(t, "POST /api/orders/b/refunds", `{"amount":"1","reason":"broken","requestId":"r"}`).wantStatus(t, 200)
+	assert.Equal(t, b.get(t, "/api/orders?refunded=true&currency=EUR").wantStatus(t, 200).Orders[0].OrderID, "b")
+	assert.Equal(t, len(b.get(t, "/api/orders?refunded=true&currency=USD").wantStatus(t, 200).Orders), 0)
+}

@@ -14,11 +14,13 @@ var getRequestOperation = failing(huma.Operation{
 	OperationID: "getRequest", Method: http.MethodGet, Path: "/api/requests/{requestId}", Tags: []string{"orders"},
 	Summary: "Get what a request did",
 	Description: "The orders to which requests with this requestId were applied, oldest first, as they are now, and their totals. " +
-		"Use it to follow a bulk request, or if its response was lost. Orders that it did not apply to are absent, because nothing was stored for them.",
+		"Use it to follow a bulk request, or if its response was lost. What a bulk request was refused is kept for a month. " +
+		"With state, a page can have fewer orders than limit, because it examines at most 1,000.",
 }, "not_found", "invalid_parameter", "unavailable", "internal")
 
 type getRequestRequest struct {
 	RequestID string `path:"requestId" doc:"The requestId, percent-encoded." example:"ticket-4712"`
+	State     string `query:"state" enum:"done,failed,in_progress,waiting,held" doc:"Only orders in this state."`
 	Limit     int32  `query:"limit" minimum:"1" maximum:"200" default:"100" doc:"Maximum number of orders."`
 	Cursor    string `query:"cursor" doc:"nextCursor of the previous page."`
 }
@@ -27,7 +29,18 @@ type requestPage struct {
 	Totals     []requestTotal   `json:"totals" nullable:"false" doc:"All orders of the request, by currency and state."`
 	More       bool             `json:"more" doc:"The totals end at 10,000 orders, and there may be others."`
 	Results    []requestedOrder `json:"results" nullable:"false" doc:"The orders of this page."`
+	Refused    []refusedOrder   `json:"refused,omitempty" nullable:"false" doc:"Orders to which bulk requests with this requestId did not apply. Only on the first page."`
 	NextCursor string           `json:"nextCursor,omitempty" doc:"Absent on the last page."`
+}
+
+type refusedOrder struct {
+	OrderID string      `json:"orderId" example:"order-123"`
+	Verb    string      `json:"verb" doc:"The verb of the last request." example:"retry"`
+	At      time.Time   `json:"at" doc:"When it was requested."`
+	Actor   string      `json:"actor" doc:"Who requested it." example:"token:support"`
+	Reason  string      `json:"reason,omitempty"`
+	Code    problemCode `json:"code,omitempty"`
+	Detail  string      `json:"detail,omitempty" doc:"Why the verb was not applied."`
 }
 
 type requestTotal struct {
@@ -57,7 +70,7 @@ func (s *server) getRequest(ctx context.Context, in *getRequestRequest) (page re
 	if !storable(in.RequestID) {
 		return page, &orders.NotFound{What: "request"}
 	}
-	binding, after := []string{"request", in.RequestID}, int64(0)
+	binding, after := []string{"request", in.RequestID, in.State}, int64(0)
 	if in.Cursor != "" {
 		position, ok := openCursor(binding, in.Cursor)
 		if after, _ = parseInteger([]byte(position)); !ok {
@@ -65,18 +78,28 @@ func (s *server) getRequest(ctx context.Context, in *getRequestRequest) (page re
 		}
 	}
 	totals, more, err := s.engine.Orders.RequestTotals(ctx, in.RequestID)
+	if err == nil && in.Cursor == "" {
+		page.Refused, err = s.refusedBy(ctx, in.RequestID)
+	}
 	switch {
 	case err != nil:
 		return page, err
-	case len(totals) == 0:
+	case len(totals)+len(page.Refused) == 0:
 		return page, &orders.NotFound{What: "request", Name: in.RequestID}
 	}
-	rows, next, err := s.engine.Orders.OfRequest(ctx, in.RequestID, after, in.Limit)
+	rows, next, err := s.engine.Orders.OfRequest(ctx, in.RequestID, orders.RequestFilter{State: orders.RequestState(in.State), After: after, Limit: in.Limit})
 	if next > 0 {
 		page.NextCursor = sealCursor(binding, decimalText(next))
 	}
 	page.Totals, page.More, page.Results = each(totals, requestTotalOf), more, each(rows, requestedOrderOf)
 	return page, err
+}
+
+func (s *server) refusedBy(ctx context.Context, requestID string) ([]refusedOrder, error) {
+	refused, err := s.engine.Orders.RefusalsOf(ctx, requestID)
+	return each(refused.Orders, func(r *orders.Refusal) refusedOrder {
+		return refusedOrder{r.OrderID, string(refused.Verb), refused.At.UTC(), refused.Actor, refused.Reason, problemCode(r.Code), r.Detail}
+	}), err
 }
 
 func requestTotalOf(t *orders.RequestTotal) requestTotal {

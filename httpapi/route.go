@@ -22,6 +22,9 @@ type handler func(http.ResponseWriter, *http.Request) error
 
 // handle serves a route with the query parameters that the API description lists.
 func (s *server) handle(pattern string, h http.HandlerFunc) {
+	if table, ok := csvTables[pattern]; ok {
+		h = table.orCSV(h)
+	}
 	s.handleAnyQuery(pattern, s.checked(pattern, h))
 }
 

@@ -113,7 +113,19 @@ DELETE FROM pawl.idempotency_keys;
 ALTER TABLE pawl.idempotency_keys RESET (fillfactor);
 CREATE INDEX idempotency_keys_created ON pawl.idempotency_keys (created_at); -- for IdempotencyKeysPurge
 
+-- What bulk requests were refused, by their id, for a month: no order has it in its history.
+CREATE TABLE pawl.bulk_refusals (
+  at         timestamptz NOT NULL DEFAULT now(),
+  request_id text COLLATE "C" NOT NULL,
+  verb       text NOT NULL,
+  actor      text NOT NULL,
+  reason     text,
+  refused    jsonb NOT NULL, -- by order id: {"code": …, "detail": …}
+  CONSTRAINT bulk_refusals_pkey PRIMARY KEY (request_id)
+);
+
 -- +goose Down
+DROP TABLE pawl.bulk_refusals;
 DROP TABLE pawl.idempotency_keys;
 DROP FUNCTION pawl.end_session(bytea, inet);
 DROP FUNCTION pawl.open_session(bytea, bytea, bytea, inet);

@@ -1,5 +1,19 @@
 -- +goose Up
 
+-- Verifications of the books. One that is under way raises seen_at; if it stops doing so, its process has ended.
+CREATE TABLE pawl.verifications (
+  started_at  timestamptz NOT NULL DEFAULT now(),
+  seen_at     timestamptz NOT NULL DEFAULT now(),
+  finished_at timestamptz,
+  number      bigint GENERATED ALWAYS AS IDENTITY,
+  done        bigint NOT NULL DEFAULT 0, -- orders and items
+  total       bigint NOT NULL DEFAULT 0,
+  started_by  text NOT NULL,
+  wrong       text[],                    -- the checks that failed
+  report      json,                      -- NULL: not finished, or it could not read everything
+  CONSTRAINT verifications_pkey PRIMARY KEY (number)
+);
+
 -- Views for people, reports and checks. They stay the same while the tables below change. They use order_id; a filter
 -- on it uses an index.
 CREATE SCHEMA books;
@@ -136,3 +150,4 @@ CREATE TRIGGER read_only INSTEAD OF INSERT OR UPDATE OR DELETE ON books.webhook_
 
 -- +goose Down
 DROP SCHEMA books CASCADE;
+DROP TABLE pawl.verifications;

@@ -157,6 +157,9 @@ SELECT ARRAY(
         AND (@failure_step::text = '' OR o.failure_step = @failure_step::text)
         AND (@failure_code::text = '' OR o.failure_code = @failure_code::text)
         AND (@submitted_by::text = '' OR o.submitted_by = @submitted_by::text)
+        AND (@currency::text = '' OR o.currency = @currency::text)
+        AND (NOT @refunded::boolean OR EXISTS (
+          SELECT 1 FROM pawl.charge_operations AS u WHERE u.order_no = o.order_no AND u.kind = 'refund' AND u.state = 'done'))
       FROM pawl.orders AS o WHERE o.order_no = p.order_no)
     ORDER BY CASE WHEN @oldest::boolean THEN p.order_no ELSE -p.order_no END)::bigint[] AS found,
   (SELECT count(*) FROM page AS p)::integer AS looked,

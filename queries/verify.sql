@@ -329,32 +329,37 @@ SELECT coalesce(sum(j.undone), 0)::bigint AS checked, count(j.fault) AS violatio
 FROM judged AS j;
 
 -- name: VerifyMoney :many
--- Returns money by currency, summed on three sides that share no row: charges, refunds, and the orders whose status
--- says that they hold money. A refund commits with the final move, so an order in refunding still holds it. An
--- authorized charge is in effect, but is not money. Requested refunds of a completed order (given) leave its charge in
--- effect, and are not kept; nor is what was voided of an authorization. Sums of nothing have the fraction digits of the
--- charges.
-WITH entries AS (
-  SELECT c.currency, 1 AS charges, c.amount AS charged, 0 AS refunded, 0 AS given, 0 AS voided, 0 AS held,
+-- Returns money by currency and by the day (UTC) on which the order was placed, summed on three sides that share no row:
+-- charges, refunds, and the orders whose status says that they hold money. A refund commits with the final move, so an
+-- order in refunding still holds it. An authorized charge is in effect, but is not money. Requested refunds of a
+-- completed order (given) leave its charge in effect, and are not kept; nor is what was voided of an authorization.
+-- under_way is what unfinished orders keep. Sums of nothing have the fraction digits of the charges.
+WITH placed AS MATERIALIZED (
+  SELECT o.order_no, o.status, o.currency, o.amount, (o.created_at AT TIME ZONE 'UTC')::date AS day
+  FROM pawl.orders AS o WHERE o.order_no BETWEEN @first AND @last
+), entries AS (
+  SELECT p.day, c.currency, 1 AS charges, c.amount AS charged, 0 AS refunded, 0 AS given, 0 AS voided, 0 AS held,
     CASE WHEN c.refunded_at IS NULL THEN c.amount ELSE 0 END AS standing,
-    CASE WHEN c.refunded_at IS NULL AND c.capture IS NOT NULL AND c.captured_at IS NULL THEN c.amount ELSE 0 END AS authorized
-  FROM pawl.charges AS c WHERE c.order_no BETWEEN @first AND @last
+    CASE WHEN c.refunded_at IS NULL AND c.capture IS NOT NULL AND c.captured_at IS NULL THEN c.amount ELSE 0 END AS authorized,
+    CASE WHEN c.refunded_at IS NULL AND (c.capture IS NULL OR c.captured_at IS NOT NULL) AND p.status <> 'completed' THEN c.amount ELSE 0 END AS under_way
+  FROM pawl.charges AS c LEFT JOIN placed AS p ON p.order_no = c.order_no WHERE c.order_no BETWEEN @first AND @last
   UNION ALL
-  SELECT f.currency, 0, 0, CASE WHEN f.number = 0 THEN f.amount ELSE 0 END,
+  SELECT p.day, f.currency, 0, 0, CASE WHEN f.number = 0 THEN f.amount ELSE 0 END,
     CASE WHEN f.number <> 0 AND f.kind = 'refund' AND f.state = 'done' THEN f.amount ELSE 0 END,
     CASE WHEN f.state <> 'done' THEN 0 WHEN f.kind = 'void' THEN f.amount ELSE coalesce(f.voided, 0) END, 0, 0,
-    CASE WHEN f.kind <> 'refund' AND f.state = 'done' THEN - f.amount - coalesce(f.voided, 0) ELSE 0 END
-  FROM pawl.charge_operations AS f WHERE f.order_no BETWEEN @first AND @last
+    CASE WHEN f.kind <> 'refund' AND f.state = 'done' THEN - f.amount - coalesce(f.voided, 0) ELSE 0 END, 0
+  FROM pawl.charge_operations AS f LEFT JOIN placed AS p ON p.order_no = f.order_no WHERE f.order_no BETWEEN @first AND @last
   UNION ALL
-  SELECT o.currency, 0, 0, 0, 0, 0, o.amount, 0, 0 FROM pawl.orders AS o WHERE o.order_no BETWEEN @first AND @last
-    AND o.status IN ('reserving', 'confirming', 'completed', 'releasing', 'refunding')
+  SELECT p.day, p.currency, 0, 0, 0, 0, 0, p.amount, 0, 0, 0 FROM placed AS p
+  WHERE p.status IN ('reserving', 'confirming', 'completed', 'releasing', 'refunding')
 )
-SELECT e.currency, sum(e.charges)::bigint AS charges,
+SELECT coalesce(e.day::text, '')::text AS day, e.currency, sum(e.charges)::bigint AS charges,
   sum(e.charged)::text AS charged, (0 * sum(e.charged) + sum(e.refunded) + sum(e.given))::text AS refunded,
   sum(e.standing)::text AS standing, (0 * sum(e.charged) + sum(e.authorized))::text AS authorized, (0 * sum(e.charged) + sum(e.voided))::text AS voided,
   (sum(e.standing) - sum(e.authorized) - sum(e.voided) - sum(e.given))::text AS kept, sum(e.held)::text AS held,
+  (0 * sum(e.charged) + sum(e.under_way))::text AS under_way,
   (sum(e.standing) = sum(e.held) AND sum(e.charged) - sum(e.refunded) = sum(e.standing))::boolean AS balanced
-FROM entries AS e GROUP BY e.currency ORDER BY e.currency;
+FROM entries AS e GROUP BY e.day, e.currency ORDER BY e.day, e.currency;
 
 -- name: VerifyOrphans :one
 -- There are no foreign keys, so rows without an order are searched.

@@ -187,14 +187,14 @@ func (c *comparison) order(keys []db.ProviderKeysRow) {
 		if found && e.state == live && key.Step == string(fsm.Charge) {
 			charges++
 		}
-		if found {
-			c.compare(key, e)
-		}
+		wrong := found && c.compare(key, e)
 		if key.Settled {
-			c.settled(key, e)
+			wrong = c.settled(key, e) || wrong
 		} else {
 			waiting += ", " + key.Step + " " + cmp.Or(e.state, "nothing")
 		}
+		step, _, _ := strings.Cut(key.Step, " ") // without the number of a charge operation
+		c.ledger.compared(step, wrong)
 	}
 	first := &keys[0]
 	c.judge(single, first.OrderID, charges > 1, fmt.Sprintf("%d live charges", charges))
@@ -216,37 +216,38 @@ func (c *comparison) take(row *db.ProviderKeysRow) (e entry, found, asked bool) 
 	return e, found, asked
 }
 
-// compare checks what must be true at any time.
-func (c *comparison) compare(key *db.ProviderKeysRow, e entry) {
+// compare checks what must be true at any time, and reports whether something is wrong.
+func (c *comparison) compare(key *db.ProviderKeysRow, e entry) (wrong bool) {
 	step := fmt.Sprintf("%s of generation %d", key.Step, key.Generation)
-	c.judge(once, key.OrderID, e.effects > 1, fmt.Sprintf("%s happened %d times", step, e.effects))
-	c.judge(amounts, key.OrderID, e.amount.Cmp(key.Amount) != 0 || e.currency != key.Currency,
-		fmt.Sprintf("%s: %s %s at the provider, %s %s here", step, e.amount, e.currency, key.Amount, key.Currency))
+	wrong = c.judge(once, key.OrderID, e.effects > 1, fmt.Sprintf("%s happened %d times", step, e.effects))
+	wrong = c.judge(amounts, key.OrderID, e.amount.Cmp(key.Amount) != 0 || e.currency != key.Currency,
+		fmt.Sprintf("%s: %s %s at the provider, %s %s here", step, e.amount, e.currency, key.Amount, key.Currency)) || wrong
 	// An undo names the effect by its reference: a wrong one undoes the effect of another order. If the effect happened
 	// twice, the provider tells only the later reference, and the check above reports it.
 	if e.reference != "" && key.Reference != "" && e.effects <= 1 {
-		c.judge(references, key.OrderID, e.reference != key.Reference,
-			fmt.Sprintf("%s: %q at the provider, %q here", step, e.reference, key.Reference))
+		wrong = c.judge(references, key.OrderID, e.reference != key.Reference,
+			fmt.Sprintf("%s: %q at the provider, %q here", step, e.reference, key.Reference)) || wrong
 	}
+	return wrong
 }
 
-// settled checks what must be true once an order is final.
-func (c *comparison) settled(key *db.ProviderKeysRow, e entry) {
+// settled checks what must be true once an order is final, and reports whether it is wrong.
+func (c *comparison) settled(key *db.ProviderKeysRow, e entry) (wrong bool) {
 	says := fmt.Sprintf("%s, %s of generation %d: %s here, %s at the provider",
 		key.Status, key.Step, key.Generation, key.Effect, cmp.Or(e.state, "nothing"))
 	if key.Effect == "stands" {
-		c.judge(standing, key.OrderID, e.state != live, says)
-		return
+		return c.judge(standing, key.OrderID, e.state != live, says)
 	}
-	c.judge(livings, key.OrderID, e.state == live || e.state == pending, says)
+	return c.judge(livings, key.OrderID, e.state == live || e.state == pending, says)
 }
 
-func (c *comparison) judge(check, id string, wrong bool, fault string) {
+func (c *comparison) judge(check, id string, wrong bool, fault string) bool {
 	found := finding{Checked: 1}
 	if wrong {
 		found.Violations, found.Offenders, found.Faults = 1, []string{id}, []string{fault}
 	}
 	c.ledger.add(check, found)
+	return wrong
 }
 
 // whereabouts describes the state of an unfinished order.

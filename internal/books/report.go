@@ -18,7 +18,25 @@ type Report struct {
 	Checks  []Check          `json:"checks"`
 	Orders  map[string]int64 `json:"orders"` // by status
 	Money   []Money          `json:"money"`  // by currency, sorted
+	Days    []Day            `json:"days"`   // newest first, up to maxDays
+	Steps   []ProviderStep   `json:"steps,omitempty"`
 	Seconds float64          `json:"seconds"`
+}
+
+// Day is the money of the orders that were placed on a day, in one currency.
+type Day struct {
+	Day string `json:"day"` // such as 2026-11-26, in UTC
+	Money
+}
+
+// maxDays limits the days of a report.
+const maxDays = 400
+
+// ProviderStep is the comparison of one step with the books of its provider.
+type ProviderStep struct {
+	Step     string `json:"step"`     // charge, reserve, confirm, refund, capture or void
+	Compared int64  `json:"compared"` // keys
+	Wrong    int64  `json:"wrong"`    // keys with a violation
 }
 
 // Check is one check of the books.
@@ -62,13 +80,15 @@ type Money struct {
 	Authorized string `json:"authorized"`
 	Voided     string `json:"voided"` // of authorizations of completed orders: given up, or ended
 	Kept       string `json:"kept"`   // captured and not refunded
+	// UnderWay is the part of Kept that belongs to orders that have not ended.
+	UnderWay string `json:"underWay"`
 }
 
 // OK reports whether there are no violations. Warnings do not count.
-func (r Report) OK() bool { return len(r.wrong()) == 0 }
+func (r Report) OK() bool { return len(r.Wrong()) == 0 }
 
-// wrong returns the names of the checks that failed.
-func (r Report) wrong() (names []string) {
+// Wrong returns the names of the checks that failed.
+func (r Report) Wrong() (names []string) {
 	for _, c := range r.Checks {
 		if c.Violations > 0 && !c.Warning {
 			names = append(names, c.Name)
@@ -126,12 +146,13 @@ type ledger struct {
 	mu     sync.Mutex
 	checks []Check
 	orders map[string]int64
-	money  map[string]Money
+	days   map[[2]string]Money // by day and currency
+	steps  map[string]*ProviderStep
 }
 
 func newLedger(most int32) *ledger {
 	return &ledger{
-		most: int(most), orders: map[string]int64{}, money: map[string]Money{},
+		most: int(most), orders: map[string]int64{}, days: map[[2]string]Money{}, steps: map[string]*ProviderStep{},
 		checks: []Check{
 			{Name: completed, Proves: "Every completed order has one charge of its generation, amount and currency, " +
 				"and one reservation of its generation, item and quantity, and neither is undone. What is captured on confirmation is captured."},
@@ -188,21 +209,35 @@ func (l *ledger) count(status string, orders int64) {
 	l.orders[status] += orders
 }
 
-func (l *ledger) sum(m Money) {
+func (l *ledger) sum(day string, m Money) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	total, seen := l.money[m.Currency]
-	if !seen {
-		l.money[m.Currency] = m
-		return
+	key := [2]string{day, m.Currency}
+	l.days[key] = l.days[key].and(m)
+}
+
+// and adds two totals of one currency. The first may be empty.
+func (m Money) and(more Money) Money {
+	if m.Currency == "" {
+		return more
 	}
-	total.Charges += m.Charges
-	total.Charged = plus(total.Charged, m.Charged)
-	total.Refunded = plus(total.Refunded, m.Refunded)
-	total.Voided = plus(total.Voided, m.Voided)
-	total.Authorized = plus(total.Authorized, m.Authorized)
-	total.Kept = plus(total.Kept, m.Kept)
-	l.money[m.Currency] = total
+	return Money{
+		Currency: m.Currency, Charges: m.Charges + more.Charges, Charged: plus(m.Charged, more.Charged), Refunded: plus(m.Refunded, more.Refunded),
+		Authorized: plus(m.Authorized, more.Authorized), Voided: plus(m.Voided, more.Voided), Kept: plus(m.Kept, more.Kept),
+		UnderWay: plus(m.UnderWay, more.UnderWay),
+	}
+}
+
+func (l *ledger) compared(step string, wrong bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.steps[step] == nil {
+		l.steps[step] = &ProviderStep{Step: step}
+	}
+	l.steps[step].Compared++
+	if wrong {
+		l.steps[step].Wrong++
+	}
 }
 
 func (l *ledger) report(took time.Duration) Report {
@@ -214,9 +249,20 @@ func (l *ledger) report(took time.Duration) Report {
 			check.Offenders = []Offender{}
 		}
 	}
-	r.Money = []Money{}
-	for _, currency := range slices.Sorted(maps.Keys(l.money)) {
-		r.Money = append(r.Money, l.money[currency])
+	r.Money, r.Days = []Money{}, []Day{}
+	total := map[string]Money{}
+	for _, key := range slices.SortedFunc(maps.Keys(l.days), func(a, b [2]string) int { return cmp.Or(cmp.Compare(b[0], a[0]), cmp.Compare(a[1], b[1])) }) {
+		day, money := key[0], l.days[key]
+		total[money.Currency] = total[money.Currency].and(money)
+		if day != "" && len(r.Days) < maxDays { // a charge without an order has no day
+			r.Days = append(r.Days, Day{day, money})
+		}
+	}
+	for _, currency := range slices.Sorted(maps.Keys(total)) {
+		r.Money = append(r.Money, total[currency])
+	}
+	for _, step := range slices.Sorted(maps.Keys(l.steps)) {
+		r.Steps = append(r.Steps, *l.steps[step])
 	}
 	return r
 }

@@ -3,14 +3,22 @@ package books
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"pawl/db"
+	"pawl/internal/pg"
 )
 
-// Verification runs Verify in the background of a service, one at a time, and keeps the last result in memory. Its
-// methods are safe for concurrent use.
+// Verification runs Verify in the background of a service. It stores its progress and its reports in the database, for
+// all replicas. Its methods are safe for concurrent use.
 type Verification struct {
 	pool Database
 	cfg  VerificationConfig
@@ -18,28 +26,33 @@ type Verification struct {
 	life    context.Context
 	end     context.CancelFunc
 	running sync.WaitGroup
-
-	mu    sync.Mutex // guards state
-	state VerificationState
+	mu      sync.Mutex // held by Start and Stop
 }
 
 // VerificationConfig configures a Verification.
 type VerificationConfig struct {
-	Options Options          // without Background and Progress
-	Now     func() time.Time // nil: the clock of this machine
-	Log     *slog.Logger     // nil: discarded
+	Options Options      // without Background and Progress
+	Log     *slog.Logger // nil: discarded
 }
 
-// VerificationState is the progress of the last verification, and the report of the last complete one.
-type VerificationState struct {
-	Running     bool
-	StartedAt   time.Time // zero: none was started
+// Stored is a stored verification, without its report.
+type Stored struct {
+	Number      int64
+	StartedAt   time.Time
 	StartedBy   string
-	Done, Total int64 // see Options.Progress
-	Failed      bool  // it could not read everything, which says nothing about the books
+	FinishedAt  *time.Time // nil: it runs, or its process has ended
+	Running     bool
+	Done, Total int64    // see Options.Progress
+	Reported    bool     // otherwise, and if it does not run, it could not read everything, which says nothing about the books
+	Compared    bool     // with a provider
+	Wrong       []string // the checks that failed
+}
 
-	Report     *Report // nil: none was complete
-	ReportedAt time.Time
+// StoredReport is the report of a stored verification.
+type StoredReport struct {
+	Number     int64
+	FinishedAt time.Time
+	Report
 }
 
 // ErrStopped is returned by Start after Stop.
@@ -47,39 +60,28 @@ var ErrStopped = errors.New("verification was stopped")
 
 // NewVerification returns a verification that does nothing until Start.
 func NewVerification(pool Database, cfg VerificationConfig) *Verification {
-	if cfg.Now == nil {
-		cfg.Now = time.Now
-	}
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	v := &Verification{pool: pool, cfg: cfg}
 	v.life, v.end = context.WithCancel(context.Background())
 	return v
 }
 
-// Start begins a verification on behalf of a principal, unless one is running, and returns its state. Errors:
-// ErrStopped.
-func (v *Verification) Start(by string) (VerificationState, error) {
+// Start begins a verification on behalf of a principal, unless one is under way on any replica. Errors: ErrStopped, and
+// those of the database.
+func (v *Verification) Start(ctx context.Context, by string) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.life.Err() != nil {
-		return v.state, ErrStopped
+		return ErrStopped
 	}
-	if !v.state.Running {
-		last := v.state
-		v.state = VerificationState{Running: true, StartedAt: v.cfg.Now(), StartedBy: by, Report: last.Report, ReportedAt: last.ReportedAt}
-		v.running.Go(v.run)
+	started, err := begin(ctx, v.pool, db.VerificationStartParams{StartedBy: by})
+	if err == nil && started.number != 0 {
+		v.running.Go(func() { v.run(started) })
 	}
-	return v.state, nil
+	return err
 }
 
-// State returns the current state. Its report must not be changed.
-func (v *Verification) State() VerificationState {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.state
-}
-
-// Stop ends a running verification, and waits for it. Start then returns ErrStopped.
+// Stop ends a verification of this process, and waits for it. Start then returns ErrStopped.
 func (v *Verification) Stop() {
 	v.mu.Lock()
 	v.end()
@@ -87,28 +89,138 @@ func (v *Verification) Stop() {
 	v.running.Wait()
 }
 
-func (v *Verification) run() {
+// List returns up to most stored verifications with smaller numbers than before, newest first. Errors: those of the
+// database.
+func (v *Verification) List(ctx context.Context, before int64, most int32) (list []Stored, err error) {
+	rows, err := read(ctx, db.New(v.pool).Verifications, db.VerificationsParams{Before: before, Most: most})
+	for _, row := range rows {
+		list = append(list, Stored{
+			Number: row.Number, StartedAt: row.StartedAt, StartedBy: row.StartedBy, FinishedAt: row.FinishedAt, Running: row.Running,
+			Done: row.Done, Total: row.Total, Reported: row.Reported, Compared: row.Compared, Wrong: row.Wrong,
+		})
+	}
+	return list, err
+}
+
+// Last returns the newest verification, or nil.
+func (v *Verification) Last(ctx context.Context) (*Stored, error) {
+	list, err := v.List(ctx, math.MaxInt64, 1)
+	if len(list) == 0 {
+		return nil, err
+	}
+	return &list[0], nil
+}
+
+// Report returns the report of a verification, with number 0 the newest report; nil: there is none. Errors: those of the
+// database.
+func (v *Verification) Report(ctx context.Context, number int64) (*StoredReport, error) {
+	row, err := read(ctx, db.New(v.pool).VerificationReport, number)
+	if err != nil {
+		if errors.Is(err, pgx.ErrNoRows) {
+			err = nil
+		}
+		return nil, err
+	}
+	found := &StoredReport{Number: row.Number, FinishedAt: *row.FinishedAt}
+	if err := json.Unmarshal(row.Report, &found.Report); err != nil {
+		return nil, fmt.Errorf("decode report %d: %w", number, err)
+	}
+	return found, nil
+}
+
+func (v *Verification) run(started *storing) {
 	options := v.cfg.Options
-	options.Background, options.Progress = true, v.progress
-	report, err := Verify(v.life, v.pool, options)
+	options.Background = true
+	report, err := started.verify(v.life, options)
 	switch {
 	case err == nil && report.OK():
 		v.cfg.Log.Info("the books are right", "seconds", report.Seconds)
 	case err == nil:
-		v.cfg.Log.Error("the books are wrong", "checks", report.wrong())
+		v.cfg.Log.Error("the books are wrong", "checks", report.Wrong())
 	case v.life.Err() == nil:
 		v.cfg.Log.Error("verify books", "error", err)
 	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.state.Running, v.state.Failed = false, err != nil
-	if err == nil {
-		v.state.Report, v.state.ReportedAt = &report, v.cfg.Now()
-	}
 }
 
-func (v *Verification) progress(done, total int64) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.state.Done, v.state.Total = done, total
+// VerifyAndStore is Verify, and stores its report, beside those of other processes. The role needs the privileges of the
+// service.
+func VerifyAndStore(ctx context.Context, pool Database, by string, opt Options) (Report, error) {
+	started, err := begin(ctx, pool, db.VerificationStartParams{StartedBy: by, Beside: true})
+	if err != nil {
+		return Report{}, err
+	}
+	return started.verify(ctx, opt)
+}
+
+// storing is a verification that is under way.
+type storing struct {
+	pool   Database
+	number int64
+
+	mu          sync.Mutex // guards:
+	done, total int64
+}
+
+func begin(ctx context.Context, pool Database, params db.VerificationStartParams) (*storing, error) {
+	number, err := db.New(pool).VerificationStart(ctx, params)
+	if err != nil {
+		return nil, fmt.Errorf("store verification: %w", err)
+	}
+	return &storing{pool: pool, number: number}, nil
+}
+
+const (
+	storeEvery = time.Second
+	storeLimit = 5 * time.Second
+)
+
+// verify runs Verify. It stores the end even if ctx has ended, unless the database is away for long.
+func (s *storing) verify(ctx context.Context, opt Options) (Report, error) {
+	told := opt.Progress
+	opt.Progress = func(done, total int64) {
+		s.mu.Lock()
+		s.done, s.total = done, total
+		s.mu.Unlock()
+		if told != nil {
+			told(done, total)
+		}
+	}
+	telling, stop := context.WithCancel(ctx)
+	var teller sync.WaitGroup
+	teller.Go(func() { s.tell(telling) })
+	report, err := Verify(ctx, s.pool, opt)
+	stop()
+	teller.Wait()
+	params := db.VerificationFinishParams{Number: s.number, Done: s.done, Total: s.total, Wrong: report.Wrong()}
+	if err == nil {
+		text, _ := json.Marshal(report) //nolint:errchkjson // strings and numbers
+		params.Report = db.Optional(string(text))
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeLimit)
+	defer cancel()
+	_, stored := pg.Repeat(ctx, ctx, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, db.New(s.pool).VerificationFinish(ctx, params)
+	})
+	if stored != nil {
+		err = errors.Join(err, fmt.Errorf("store report: %w", stored))
+	}
+	return report, err
+}
+
+// tell stores every second how far the verification is, which also shows that it is under way. It may have to wait for
+// the one connection of the pool.
+func (s *storing) tell(ctx context.Context) {
+	tick := time.NewTicker(storeEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		s.mu.Lock()
+		params := db.VerificationProgressParams{Number: s.number, Done: s.done, Total: s.total}
+		s.mu.Unlock()
+		_ = db.New(s.pool).VerificationProgress(ctx, params)
+	}
 }

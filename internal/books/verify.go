@@ -333,13 +333,13 @@ func proveMoney(ctx context.Context, q *db.Queries, r span, l *ledger) error {
 		if !m.Balanced {
 			found.Violations = 1
 			found.Offenders = []string{m.Currency}
-			found.Faults = []string{fmt.Sprintf("order_no %d to %d: charged %s, refunded %s, not refunded %s, held by orders %s",
-				r.First, r.Last, m.Charged, m.Refunded, m.Standing, m.Held)}
+			found.Faults = []string{fmt.Sprintf("order_no %d to %d, placed on %s: charged %s, refunded %s, not refunded %s, held by orders %s",
+				r.First, r.Last, cmp.Or(m.Day, "no day"), m.Charged, m.Refunded, m.Standing, m.Held)}
 		}
 		l.add(money, found)
-		l.sum(Money{
-			Currency: m.Currency, Charges: m.Charges,
-			Charged: m.Charged, Refunded: m.Refunded, Authorized: m.Authorized, Voided: m.Voided, Kept: m.Kept,
+		l.sum(m.Day, Money{
+			Currency: m.Currency, Charges: m.Charges, Charged: m.Charged, Refunded: m.Refunded,
+			Authorized: m.Authorized, Voided: m.Voided, Kept: m.Kept, UnderWay: m.UnderWay,
 		})
 	}
 	return nil

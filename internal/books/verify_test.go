@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -108,7 +109,7 @@ func TestVerifyOfOrdersWithRemoteSteps(t *testing.T) {
 		if got := offenders(report); len(got) > 0 || !report.OK() {
 			t.Errorf("ranges of %d: found %v", size, report)
 		}
-		want := []books.Money{{Currency: "EUR", Charges: 6, Charged: "63.00", Refunded: "21.00", Authorized: "31.50", Voided: "0.00", Kept: "10.50"}}
+		want := []books.Money{{Currency: "EUR", Charges: 6, Charged: "63.00", Refunded: "21.00", Authorized: "31.50", Voided: "0.00", Kept: "10.50", UnderWay: "0.00"}}
 		assert.Equal(t, report.Money, want, "money")
 		i := slices.IndexFunc(report.Checks, func(c books.Check) bool { return c.Name == "calls" })
 		assert.Equal(t, report.Checks[i].Checked, 17, "judged calls, want 17")
@@ -123,7 +124,7 @@ func checkTotals(t *testing.T, report books.Report) {
 		"releasing": 1, "refunding": 1, "failed": 1, "canceled": 2,
 	}
 	assert.Equal(t, report.Orders, wantOrders, "orders")
-	wantMoney := []books.Money{{Currency: "EUR", Charges: 10, Charged: "105.00", Refunded: "31.50", Authorized: "0.00", Voided: "0.00", Kept: "73.50"}}
+	wantMoney := []books.Money{{Currency: "EUR", Charges: 10, Charged: "105.00", Refunded: "31.50", Authorized: "0.00", Voided: "0.00", Kept: "73.50", UnderWay: "52.50"}}
 	assert.Equal(t, report.Money, wantMoney, "money")
 	want := map[string]int64{
 		"completed": 2, "states": 10, "path": 51, "undone": 5, "refunds": 3, "protocol": 12,
@@ -205,9 +206,19 @@ func TestVerifyAddsMoneyExactly(t *testing.T) {
 	}
 	report := s.verify(books.Options{RangeSize: 1})
 	want := []books.Money{{Currency: "EUR", Charges: 3, Charged: "2999999999999999.997", Refunded: "0.000",
-		Authorized: "0.000", Voided: "0.000", Kept: "2999999999999999.997"}}
+		Authorized: "0.000", Voided: "0.000", Kept: "2999999999999999.997", UnderWay: "0.000"}}
 	if !report.OK() || !reflect.DeepEqual(report.Money, want) {
 		t.Errorf("money %v, want %v", report.Money, want)
+	}
+
+	// By day, newest first: what an unfinished order has been charged is under way.
+	s.admit("old", "lamp")
+	s.sql(noGuards + "UPDATE orders SET amount = 5, created_at = '2026-01-31 23:59:59+00' WHERE order_id = 'old'")
+	s.moveTo("old", "reserving")
+	report = s.verify(books.Options{RangeSize: 2})
+	if days := report.Days; len(days) != 2 || days[0].Kept != want[0].Kept || days[1].Day != "2026-01-31" ||
+		days[1].Kept != "5" || days[1].UnderWay != "5" || days[1].Charges != 1 {
+		t.Errorf("days %+v", days)
 	}
 }
 
@@ -219,43 +230,60 @@ func TestVerification(t *testing.T) {
 	s.must(err)
 	defer pool.Close()
 	v := books.NewVerification(pool, books.VerificationConfig{Options: books.Options{RangeSize: 3}})
-	if state := v.State(); state.Running || !state.StartedAt.IsZero() {
-		t.Errorf("it runs by itself: %+v", state)
-	}
-
 	defer v.Stop()
+	last := func() books.Stored {
+		t.Helper()
+		found, err := v.Last(s.ctx)
+		s.must(err)
+		if found == nil {
+			return books.Stored{}
+		}
+		return *found
+	}
+	assert.Equal(t, last().Number, 0, "verifications before the first one is started")
+
 	release := s.lock("late_undos")
 	defer release()
-	first, err := v.Start("ann")
-	s.must(err)
-	again, err := v.Start("bob")
-	s.must(err)
-	if !first.Running || !again.Running || again.StartedBy != "ann" || !again.StartedAt.Equal(first.StartedAt) {
+	s.must(v.Start(s.ctx, "ann"))
+	first := last()
+	other := books.NewVerification(s.pool, books.VerificationConfig{}) // of another replica
+	s.must(other.Start(s.ctx, "bob"))
+	if again := last(); !first.Running || again.Number != first.Number || again.StartedBy != "ann" {
 		t.Errorf("started %+v, then %+v", first, again)
 	}
 	release()
-	until(t, func() bool { return !v.State().Running })
-	state := v.State()
-	if state.Failed || state.Report == nil || !state.Report.OK() || state.Done != state.Total {
+	until(t, func() bool { return !last().Running })
+	right, err := other.Report(s.ctx, 0)
+	s.must(err)
+	if state := last(); !state.Reported || !right.OK() || right.Number != first.Number || state.Done != state.Total || state.Done == 0 || len(state.Wrong) > 0 {
 		t.Errorf("state %+v", state)
 	}
-	assert.Equal(t, pool.Stat().TotalConns(), 1, "connections")
 
 	s.sql(noGuards + "UPDATE inventory SET sold = sold + 1 WHERE item = 'lamp'")
-	_, err = v.Start("bob")
+	s.must(v.Start(s.ctx, "bob"))
+	until(t, func() bool { return !last().Running })
+	wrong, err := v.Report(s.ctx, 0)
 	s.must(err)
-	until(t, func() bool { return !v.State().Running })
-	wrong := v.State()
-	if wrong.Report.OK() || wrong.StartedBy != "bob" || len(offenders(*wrong.Report)["stock"]) != 1 {
+	if wrong.OK() || last().StartedBy != "bob" || len(offenders(wrong.Report)["stock"]) != 1 || strings.Join(last().Wrong, " ") != "stock" {
 		t.Errorf("state %+v", wrong)
 	}
 
 	s.sql("ALTER TABLE late_undos RENAME TO gone")
-	_, err = v.Start("bob")
+	s.must(v.Start(s.ctx, "bob"))
+	until(t, func() bool { return !last().Running })
+	again, err := v.Report(s.ctx, 0)
 	s.must(err)
-	until(t, func() bool { return !v.State().Running })
-	if state := v.State(); !state.Failed || state.Report != wrong.Report {
-		t.Errorf("it was not read to the end, and says %+v", state)
+	if last().Reported || again.Number != wrong.Number {
+		t.Errorf("it was not read to the end, and says %+v", again)
+	}
+	// One whose process has ended does not run, and does not keep another from running.
+	s.sql("UPDATE verifications SET finished_at = NULL, seen_at = now() - interval '2 minutes' WHERE report IS NULL")
+	assert.Equal(t, last().Running, false, "runs")
+	s.sql("ALTER TABLE gone RENAME TO late_undos")
+	report, err := books.VerifyAndStore(s.ctx, s.pool, "the owner", books.Options{})
+	s.must(err)
+	if state := last(); report.OK() || state.StartedBy != "the owner" || !state.Reported {
+		t.Errorf("stored %+v", state)
 	}
 }
 
@@ -265,13 +293,14 @@ func TestVerificationStops(t *testing.T) {
 	s := newShop(t)
 	v := books.NewVerification(s.pool, books.VerificationConfig{})
 	defer s.lock("late_undos")()
-	_, err := v.Start("ann")
-	s.must(err)
+	s.must(v.Start(s.ctx, "ann"))
 	v.Stop()
-	if state := v.State(); state.Running || !state.Failed {
-		t.Errorf("state %+v", state)
+	last, err := v.Last(s.ctx)
+	s.must(err)
+	if last.Running || last.Reported {
+		t.Errorf("state %+v", last)
 	}
-	assert.ErrorIs(t, assert.Err(v.Start("ann")), books.ErrStopped, "error")
+	assert.ErrorIs(t, v.Start(s.ctx, "ann"), books.ErrStopped, "error")
 }
 
 // lock keeps everybody from a table until it is released.

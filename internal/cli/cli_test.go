@@ -352,6 +352,11 @@ func TestCompletion(t *testing.T) {
 			t.Errorf("%s: error %v, printed %d bytes", shell, err, len(out))
 		}
 	}
+	for flag, value := range map[string]string{"--status": "completed", "--hold": "attention", "-o": "csv"} {
+		if out := printed(t, "__complete", "orders", "list", flag, ""); !strings.Contains(out, value+"\n") {
+			t.Errorf("%s is not completed: %s", flag, out)
+		}
+	}
 	for line, want := range map[string][]string{
 		"":         {"serve", "migrate", "verify", "load", "diagram"},
 		"migrate ": {"up", "down", "status"},

@@ -197,7 +197,9 @@ func (l *orderLoad) proveBooks(cmd *cobra.Command, cfg *config, answered int) (r
 		case stored < int64(answered):
 			return fmt.Errorf("%s has only %d of the %d orders that were answered", place, stored, answered)
 		}
-		report, err = readBooks(cmd.Context(), pool, books.Options{}, cmd.ErrOrStderr())
+		report, err = readBooks(books.Options{}, cmd.ErrOrStderr(), func(opt books.Options) (books.Report, error) {
+			return books.Verify(cmd.Context(), pool, opt)
+		})
 		report.Database = place
 		return noVerdict(err)
 	})

@@ -119,7 +119,7 @@ func (s start) serve(ctx context.Context, cfg *config, out io.Writer) error {
 	})
 	registerMetrics(registry, orders, pool)
 	outbound := newOutbound(cfg, db.New(pool), orders, telemetry{registry, log})
-	verification := books.NewVerification(pool, books.VerificationConfig{Now: orders.Now, Log: log})
+	verification := books.NewVerification(pool, books.VerificationConfig{Log: log})
 	defer verification.Stop()
 	edge.tail = events.NewTail(outbound.feed, events.TailConfig{Log: log, Registerer: registry})
 	api, forOperations := handlers(cfg, orders, httpapi.Config{

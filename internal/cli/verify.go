@@ -32,6 +32,7 @@ func verifyCommand() *cobra.Command {
 	var opt books.Options
 	var format output.Format
 	var providers []string
+	var store bool
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "Verify the books by reading the whole database",
@@ -39,12 +40,12 @@ func verifyCommand() *cobra.Command {
 			"confirmed once, that nothing is left of the others, and that money and stock add up. Exits with 1 if something is\n" +
 			"wrong, and with 69 if the books could not be read.\n\n" +
 			"With --provider it also compares the books with those of providers, for the steps that the URLs name, or all steps.",
-		Example: "  pawl verify --provider https://payments.example.com\n" +
+		Example: "  pawl verify --provider https://payments.example.com --store\n" +
 			"  pawl verify --provider charge=https://payments.example.com --provider reserve=https://warehouse.example.com\n" +
 			"  pawl verify --all --database-url \"postgres://cell0/pawl postgres://cell1/pawl\"",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cfg.eachCell(cmd, format, func(one *config) error {
-				report, err := proveBooks(cmd, one, opt, providers)
+				report, err := proveBooks(cmd, one, opt, proving{providers, store})
 				if err != nil && report.OK() {
 					return err
 				}
@@ -59,6 +60,7 @@ func verifyCommand() *cobra.Command {
 	cfg.addTo(cmd)
 	format.AddTo(cmd.Flags())
 	cmd.Flags().StringArrayVar(&providers, "provider", nil, "compare with the books of a provider at `[STEP[/ROUTE]=]URL` (GET URL/books); can be repeated")
+	cmd.Flags().BoolVar(&store, "store", false, "store the report, for the console and GET /api/verifications")
 	cmd.Flags().Int32Var(&opt.MaxOffenders, "offenders", 20, "how many offenders to print for each check")
 	cmd.Flags().DurationVar(&opt.StuckAfter, "stuck-after", 5*time.Minute, "warn about orders that no replica has picked up for this long")
 	return allFlag(cmd)
@@ -68,13 +70,24 @@ func verifyCommand() *cobra.Command {
 // right.
 var errNoVerdict = errors.New("no verdict on the books")
 
+// proving is what to do besides reading the books.
+type proving struct {
+	providers []string
+	store     bool
+}
+
 // proveBooks verifies the configured database. Its errors wrap errNoVerdict.
-func proveBooks(cmd *cobra.Command, cfg *config, opt books.Options, providers []string) (report books.Report, err error) {
+func proveBooks(cmd *cobra.Command, cfg *config, opt books.Options, how proving) (report books.Report, err error) {
 	err = withDatabase(cmd, cfg, func(pool *pg.Pool, place string) error {
-		if opt.Provider, err = providerAt(cmd.Context(), db.New(pool), providers); err != nil {
+		if opt.Provider, err = providerAt(cmd.Context(), db.New(pool), how.providers); err != nil {
 			return err
 		}
-		report, err = readBooks(cmd.Context(), pool, opt, cmd.ErrOrStderr())
+		report, err = readBooks(opt, cmd.ErrOrStderr(), func(opt books.Options) (books.Report, error) {
+			if how.store {
+				return books.VerifyAndStore(cmd.Context(), pool, "pawl verify", opt)
+			}
+			return books.Verify(cmd.Context(), pool, opt)
+		})
 		report.Database = place
 		return err
 	})
@@ -89,11 +102,11 @@ func noVerdict(err error) error {
 }
 
 // readBooks verifies a database, with a progress bar on a terminal.
-func readBooks(ctx context.Context, pool *pg.Pool, opt books.Options, bars io.Writer) (books.Report, error) {
+func readBooks(opt books.Options, bars io.Writer, verify func(books.Options) (books.Report, error)) (books.Report, error) {
 	show, exit := bookBar(func(total int64) *progressbar.ProgressBar { return output.Progress(total, "books", bars) })
 	defer exit()
 	opt.Progress = show
-	return books.Verify(ctx, pool, opt)
+	return verify(opt)
 }
 
 // bookBar starts a bar when the total is known: one without a total draws in a goroutine that outlives it.
@@ -170,10 +183,16 @@ func printTotals(out io.Writer, report books.Report) {
 		fmt.Fprintf(table, "%s\t%d\t\n", status, report.Orders[status])
 	}
 	if len(report.Money) > 0 {
-		fmt.Fprintf(table, "\t\t\t\t\t\n\tcharges\tcharged\trefunded\tvoided\tauthorized\tkept\t\n")
+		fmt.Fprintf(table, "\t\t\t\t\t\n\tcharges\tcharged\trefunded\tvoided\tauthorized\tkept\tunder way\t\n")
 	}
 	for _, m := range report.Money {
-		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t\n", m.Currency, m.Charges, m.Charged, m.Refunded, m.Voided, m.Authorized, m.Kept)
+		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t\n", m.Currency, m.Charges, m.Charged, m.Refunded, m.Voided, m.Authorized, m.Kept, m.UnderWay)
+	}
+	if len(report.Steps) > 0 {
+		fmt.Fprintf(table, "\t\t\t\n\tcompared\twrong\t\n")
+	}
+	for _, s := range report.Steps {
+		fmt.Fprintf(table, "%s\t%d\t%d\t\n", s.Step, s.Compared, s.Wrong)
 	}
 	_ = table.Flush()
 	fmt.Fprintf(out, "\n%d checks in %.1f s of %s\n", len(report.Checks), report.Seconds, report.Database)

@@ -6,9 +6,12 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/govalues/decimal"
 
 	"pawl/client"
 )
@@ -26,18 +29,22 @@ type bulkPage struct {
 	More       bool // a filter matches more orders than these
 	Problem    *client.Problem
 	Tried      bool                   // there was a dry run
-	Would, Not []client.BulkResult    // orders with and without the verb, in a dry run or for real
-	Totals     []client.CurrencyTotal // of Would, for each of the requests that its length takes
+	Would, Not []client.BulkResult    // orders with and without the verb, in a dry run
+	Totals     []client.CurrencyTotal // of Would, by currency
+	Begun      bool                   // a part of the orders was done, but not those of IDs
 }
 
-// bulk shows the form, then what would be done, then does it, and leads to the page of the request. If some orders were
-// refused, the results are a page: no other knows them. A repeated form does nothing twice, because it keeps its request ID.
+// bulk shows the form, then what would be done, then does it, and leads to the page of the request. A repeated form does
+// nothing twice, because it keeps its request ID.
 func (v *visit) bulk() error {
 	if len(v.bulkVerbs()) == 0 {
 		if v.r.Method == http.MethodPost {
 			return errForbidden
 		}
 		return v.show("bulk", page{Title: "Many orders", Data: &bulkPage{}}) // says which roles are needed
+	}
+	if search := v.query("all"); search != "" { // all orders of a list, instead of the chosen ones
+		return v.redirect(bulkURL(v.query("verb"), url.Values{"q": {search}}))
 	}
 	p, confirmed, err := v.readBulk()
 	if err != nil {
@@ -50,14 +57,12 @@ func (v *visit) bulk() error {
 		p.Problem = newProblem(0, "At most 1,000 orders at a time.", "The first 1,000 of these are below. Come back for the others.")
 	case p.Verb != nil && len(p.IDs) > 0 && complete:
 		err := v.askAll(p, !confirmed)
-		if p.Problem = refusedInput(err); err != nil && p.Problem == nil {
-			return err
-		}
-		if err == nil && confirmed && len(p.Not) == 0 && v.may("getRequest") {
-			return v.redirect(requestURL(p.Body.RequestID))
-		}
 		if err == nil && confirmed {
-			return v.show("bulk_results", page{Title: p.Verb.Label + ": results", Data: p})
+			return v.redirect(requestURL(p.Body.RequestID, ""))
+		}
+		problem, _ := errors.AsType[*client.Problem](err)
+		if p.Problem = problem; err != nil && (problem == nil || !p.Begun && refusedInput(err) == nil) {
+			return err
 		}
 		p.Tried = err == nil
 	}
@@ -80,24 +85,66 @@ func (p *bulkPage) complete() bool {
 	return true
 }
 
-func requestURL(id string) string {
-	return address("/console/bulk/request", url.Values{"id": {id}})
+func requestURL(id, state string) string {
+	query := url.Values{"id": {id}}
+	if state != "" {
+		query.Set("state", state)
+	}
+	return address("/console/bulk/request", query)
 }
 
 // requestPage shows how far the orders of a request are.
 type requestPage struct {
-	ID   string
-	Page *client.RequestPage
-	Next string // the URL of the next page
+	ID     string
+	Page   *client.RequestPage
+	Verb   *verb         // nil: none of the known ones
+	States []requestTile // that some of its orders are in
+	Orders int64
+	Ended  int64  // orders that are done or failed
+	Next   string // the URL of the next page
+}
+
+// requestTile has the orders of a request that are in a state, and their amounts.
+type requestTile struct {
+	Name, Words, URL string
+	Orders           int64
+	Amounts          []string
+}
+
+// requestStates are the states of the orders of a request, in the order of the page, and what people call them.
+var requestStates = []requestTile{
+	{Name: "done", Words: "done"}, {Name: "in_progress", Words: "under way"}, {Name: "waiting", Words: "waiting, continue by themselves"},
+	{Name: "held", Words: "held again, need a person"}, {Name: "failed", Words: "failed"},
 }
 
 func (v *visit) showRequest() error {
-	id := v.query("id")
-	found, err := v.api.GetRequest(v.r.Context(), id, client.GetRequestParams{Cursor: v.query("cursor")})
+	id, state := v.query("id"), v.query("state")
+	found, err := v.api.GetRequest(v.r.Context(), id, client.GetRequestParams{State: client.GetRequestParamsState(state), Cursor: v.query("cursor")})
 	if err != nil {
 		return err
 	}
-	return v.show("bulk_request", page{Title: "Request " + visible(id), Data: &requestPage{id, found, v.nextPage(found.NextCursor)}})
+	p := &requestPage{ID: id, Page: found, Next: v.nextPage(found.NextCursor)}
+	if len(found.Results) > 0 {
+		p.Verb = verbByName(verbs, found.Results[0].Verb)
+	} else if len(found.Refused) > 0 {
+		p.Verb = verbByName(verbs, found.Refused[0].Verb)
+	}
+	for _, tile := range requestStates {
+		tile.URL = requestURL(id, tile.Name)
+		for _, total := range found.Totals {
+			if string(total.State) == tile.Name {
+				tile.Orders += total.Orders
+				tile.Amounts = append(tile.Amounts, count(total.Amount)+" "+total.Currency)
+			}
+		}
+		if p.Orders += tile.Orders; tile.Orders > 0 {
+			p.States = append(p.States, tile)
+		}
+		if tile.Name == "done" || tile.Name == "failed" {
+			p.Ended += tile.Orders
+		}
+	}
+	return v.show("bulk_request", page{Title: "Request " + visible(id), Data: p})
 }
 
 // readBulk reads a form, or the filter of a link.
@@ -187,33 +234,38 @@ func (v *visit) askAll(p *bulkPage, dryRun bool) error {
 		body.IDs, rest = rest[:n], rest[n:]
 		params := client.ApplyBulkVerbParams{DryRun: dryRun}
 		out, err := v.api.ApplyBulkVerb(v.r.Context(), client.BulkVerb(p.Verb.Name), body, params)
-		switch {
-		case err == nil:
-			p.Totals = append(p.Totals, out.Totals...)
-			for _, r := range out.Results {
-				if r.Applied {
-					p.Would = append(p.Would, r)
-				} else {
-					p.Not = append(p.Not, r)
-				}
-			}
-		case dryRun || len(p.Would)+len(p.Not) == 0:
+		if err != nil {
+			p.IDs, p.Begun = slices.Concat(body.IDs, rest), p.Begun && !dryRun
 			return err
-		default: // the person must see that others are done
-			for _, id := range body.IDs {
-				p.Not = append(p.Not, unanswered(id, err))
+		}
+		p.Begun = true
+		p.addTotals(out.Totals)
+		for _, r := range out.Results {
+			if r.Applied {
+				p.Would = append(p.Would, r)
+			} else {
+				p.Not = append(p.Not, r)
 			}
 		}
 	}
 	return nil
 }
 
-func unanswered(id string, err error) client.BulkResult {
-	r := client.BulkResult{OrderID: id, Detail: err.Error()}
-	if problem, ok := errors.AsType[*client.Problem](err); ok {
-		r.Code, r.Detail = problem.Code, problem.Title+" "+problem.Detail
+// addTotals adds the totals of one of several requests.
+func (p *bulkPage) addTotals(totals []client.CurrencyTotal) {
+	for _, more := range totals {
+		i := slices.IndexFunc(p.Totals, func(t client.CurrencyTotal) bool { return t.Currency == more.Currency })
+		if i < 0 {
+			p.Totals = append(p.Totals, more)
+			continue
+		}
+		a, errA := decimal.Parse(p.Totals[i].Amount)
+		b, errB := decimal.Parse(more.Amount)
+		sum, err := a.Add(b)
+		if errors.Join(errA, errB, err) == nil {
+			p.Totals[i].Amount, p.Totals[i].Orders = sum.String(), p.Totals[i].Orders+more.Orders
+		}
 	}
-	return r
 }
 
 // bulkFields are the fields of a verb for many orders.
@@ -252,6 +304,9 @@ func bulkFilter(q url.Values) (f client.ListOrdersParams, given bool, err error)
 		"failureStep": (*string)(&f.FailureStep), "failureCode": &f.FailureCode, "amountFrom": &f.AmountFrom, "amountTo": &f.AmountTo,
 	}
 	times := map[string]*time.Time{"createdFrom": &f.CreatedFrom, "createdTo": &f.CreatedTo}
+	if len(q["q"]) > 0 { // a search of the list, which is a whole filter
+		q = url.Values{"q": q["q"]}
+	}
 	for name := range q {
 		value := q.Get(name)
 		switch {
@@ -260,6 +315,12 @@ func bulkFilter(q url.Values) (f client.ListOrdersParams, given bool, err error)
 		case name == "sort":
 			f.Sort = client.ListOrdersParamsSort(value)
 			continue
+		case name == "q":
+			found := parseSearch(value, time.Now())
+			if len(q["q"]) > 1 || len(found.notes) > 0 || found.term != "" || reflect.ValueOf(found.filter).IsZero() {
+				return f, false, errFilter
+			}
+			f = found.filter
 		case name == "status":
 			for status := range strings.SplitSeq(value, ",") {
 				f.Status = append(f.Status, client.Status(status))

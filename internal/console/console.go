@@ -75,7 +75,9 @@ func (c *console) screens() {
 	c.getLive("/console/stock", (*visit).showStock)
 	c.getLive("/console/item", (*visit).showItem)
 	c.form("/console/item/{task}", (*visit).doItem)
+	c.get("/console/orders.csv", (*visit).ordersCSV)
 	c.get("/console/books", (*visit).showBooks)
+	c.get("/console/books.csv", (*visit).booksCSV)
 	c.post("/console/books", (*visit).proveBooks)
 	c.get("/console/runbook", (*visit).showRunbook)
 }

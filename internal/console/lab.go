@@ -45,8 +45,7 @@ type LabState struct {
 	Replicas []LabReplica
 	Faults   []LabFault // of the provider, each with a button
 	Rules    []string   // of the provider now
-	Orders   LabOrders
-	ByHand   bool // no faults by themselves
+	ByHand   bool       // no faults by themselves
 	Books    LabBooks
 	Proof    LabProof
 }
@@ -65,20 +64,26 @@ type LabFault struct {
 	Rules  []string
 }
 
-// LabOrders are the results of the callers.
-type LabOrders struct{ Sent, Completed, Failed int }
-
-// LabBooks are the books of both sides, read at almost the same time.
+// LabBooks are the books of both sides, read one after the other. Amounts are decimals in Currency.
 type LabBooks struct {
-	Lines      []LabLine
-	Unfinished int64  // orders that have not ended
-	Repeated   int    // requests to the provider
-	Twice      int    // effects at the provider
-	Wrong      string // why the books can't be read
+	Completed, Failed, UnderWay, Orders int64 // orders of Pawl
+	Charged, ChargedUnderWay            int64 // live charges of the provider: all, and those of orders that are not completed
+	Late                                int64 // charges that came too late, and are not undone yet
+
+	Currency                     string
+	Kept, KeptUnderWay, KeptAll  string // by Pawl's books
+	KeptThereUnderWay, KeptThere string // by those of the provider
+
+	Repeated int    // requests to the provider
+	Twice    int    // effects at the provider
+	Wrong    string // why the books can't be read
 }
 
-// LabLine is a line of both books.
-type LabLine struct{ What, Pawl, Provider string }
+// AddUp reports whether every completed order is charged at the provider, and each other charge can be of an order that
+// is under way.
+func (b LabBooks) AddUp() bool {
+	return b.ChargedUnderWay >= 0 && b.ChargedUnderWay <= b.UnderWay+b.Late
+}
 
 // LabProof is the last result of pawl verify for both books.
 type LabProof struct {

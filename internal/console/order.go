@@ -13,8 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/govalues/decimal"
-
 	"pawl/client"
 	"pawl/fsm"
 	"pawl/fsm/diagram"
@@ -61,23 +59,18 @@ func operationsOf(o *client.Order) (all []operation) {
 	return all
 }
 
-// Left is the part of an authorization that no capture or void has, or may have, taken.
-func (p *orderPage) Left() decimal.Decimal {
-	left, _ := decimal.Parse(p.Authorized) // zero if nothing was authorized
-	if p.Status != client.StatusCompleted {
-		return left.Zero()
+// Refundable is what can still be refunded.
+func (p *orderPage) Refundable() string { return count(refundable(p.Order)) }
+
+// Capturable is what can still be captured.
+func (p *orderPage) Capturable() string { return count(capturable(p.Order)) }
+
+// Why is the reason of an order that waits for a person, or nil.
+func (p *orderPage) Why() *reason {
+	if p.Hold != client.OrderHoldAttention && p.Hold != client.OrderHoldApproval {
+		return nil
 	}
-	for _, o := range p.Operations() {
-		amount, err := decimal.Parse(o.Amount)
-		switch {
-		case err != nil || o.Kind == "refund" || o.State == client.CaptureStateFailed:
-		case o.Final:
-			return left.Zero()
-		default:
-			left, _ = left.Sub(amount)
-		}
-	}
-	return left
+	return new(reasonOf(p.Hold, p.HoldReason))
 }
 
 func (v *visit) showOrder() error {
@@ -162,9 +155,12 @@ type history struct {
 	Next    string // the URL of the next page
 }
 
-// entry is a move, a call, or a move and the call that it recorded.
+// entry is a move, a call, or a move and the call that it recorded. Many in a row that only try again are one entry.
 type entry struct {
 	At     time.Time
+	Day    bool    // it is the first entry of its day
+	After  float64 // seconds since the order was created
+	Folded *folded
 	Move   *client.Transition
 	Call   *client.Call
 	Lasted time.Duration // how long the order waited afterwards; 0: it did not, or is waiting
@@ -179,7 +175,7 @@ func (e *entry) Took() time.Duration {
 	return e.Call.FinishedAt.Sub(e.Call.StartedAt).Round(time.Millisecond)
 }
 
-const historyPage = 50
+const historyPage = 150
 
 // past is the cursor of a history, in three numberings: of moves, of calls that moved the order, and of other calls,
 // which count down from -1. None starts at 0.
@@ -201,7 +197,80 @@ func (v *visit) history(order *client.Order) (*history, error) {
 	}
 	h.Entries = entries
 	h.measure()
-	return h, v.offerByHand(order.OrderID, entries)
+	err = v.offerByHand(order.OrderID, entries)
+	h.Entries = folding(h.Entries)
+	for i := range h.Entries {
+		e := &h.Entries[i]
+		e.After = e.At.Sub(order.CreatedAt).Seconds()
+		e.Day = i == 0 || e.At.UTC().YearDay() != h.Entries[i-1].At.UTC().YearDay()
+	}
+	return h, err
+}
+
+// folded are entries that are shown as one.
+type folded struct {
+	Entries     []entry
+	What        string // such as "11 tries of the charge: 9 × unknown timeout, 2 × breaker_open"
+	First, Last time.Time
+}
+
+// foldFrom is how many entries in a row become one.
+const foldFrom = 4
+
+// folding folds entries in a row that leave the order where it is.
+func folding(entries []entry) (all []entry) {
+	for len(entries) > 0 {
+		n, at := 0, client.Status("")
+		for n < len(entries) && entries[n].again() {
+			if m := entries[n].Move; m != nil && at != "" && m.To != at {
+				break
+			} else if m != nil {
+				at = m.To
+			}
+			n++
+		}
+		if n < foldFrom {
+			all, entries = append(all, entries[:max(n, 1)]...), entries[max(n, 1):]
+			continue
+		}
+		all, entries = append(all, entry{At: entries[0].At, Folded: foldedOf(entries[:n])}), entries[n:]
+	}
+	return all
+}
+
+// again reports whether an entry leaves the order where it is, and nobody asked for it.
+func (e *entry) again() bool {
+	return !e.ByHand && (e.Move == nil || e.Move.From == e.Move.To && e.Move.Actor == "system")
+}
+
+func foldedOf(entries []entry) *folded {
+	f := &folded{Entries: entries, First: entries[0].At, Last: entries[len(entries)-1].At}
+	if f.Last.Before(f.First) {
+		f.First, f.Last = f.Last, f.First
+	}
+	calls, times := 0, map[string]int{}
+	var order []string
+	for _, e := range entries {
+		why := ""
+		switch {
+		case e.Call != nil:
+			calls++
+			why = strings.TrimSpace(strings.ReplaceAll(string(e.Call.Outcome), "_", " ") + " " + e.Call.Code)
+		case e.Move.Reason != "":
+			why, _, _ = strings.Cut(e.Move.Reason, ":")
+		}
+		if times[why]++; times[why] == 1 && why != "" {
+			order = append(order, why)
+		}
+	}
+	f.What = fmt.Sprintf("%d entries", len(entries))
+	if calls > 0 {
+		f.What = fmt.Sprintf("%d tries", calls)
+	}
+	for i, why := range order {
+		f.What += map[bool]string{true: ": ", false: ", "}[i == 0] + fmt.Sprintf("%d × %s", times[why], visible(why))
+	}
+	return f
 }
 
 // offerByHand finds the last call of each open undo: all of its calls say that it is open, but one link is enough.

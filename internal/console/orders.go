@@ -46,6 +46,8 @@ var searchHelp = [][2]string{
 	{`item:widget`, "for the item"},
 	{`customer:"ann smith"`, "of the customer; use quotes for blanks"},
 	{`amount:>100`, "also >=100, <100, 100..200, in any currency"},
+	{`currency:USD`, "in this currency"},
+	{`refunded:yes`, "something of it was refunded"},
 	{`from:2026-11-01`, "created on or after that day; also a time, today, yesterday, 90m, 24h, 7d (UTC)"},
 	{`to:2026-11-01`, "created on or before that day"},
 	{`code:out_of_stock`, "failed or being undone, with this code"},

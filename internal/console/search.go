@@ -38,10 +38,17 @@ var qualifiers = map[string]func(s *search, value string) (wrong string){
 		s.filter.FailureStep = client.ListOrdersParamsFailureStep(strings.ToLower(value))
 		return ""
 	},
-	"code":   func(s *search, value string) string { s.filter.FailureCode = value; return "" },
-	"amount": (*search).amount,
-	"from":   (*search).from,
-	"to":     (*search).to,
+	"code":     func(s *search, value string) string { s.filter.FailureCode = value; return "" },
+	"amount":   (*search).amount,
+	"currency": func(s *search, value string) string { s.filter.Currency = strings.ToUpper(value); return "" },
+	"refunded": func(s *search, value string) string {
+		if s.filter.Refunded = strings.EqualFold(value, "yes"); !s.filter.Refunded {
+			return "use refunded:yes"
+		}
+		return ""
+	},
+	"from": (*search).from,
+	"to":   (*search).to,
 	"sort": func(s *search, value string) string {
 		s.filter.Sort = client.ListOrdersParamsSort(strings.ToLower(value))
 		return ""

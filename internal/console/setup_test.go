@@ -211,7 +211,13 @@ func (s *service) post(t *testing.T, path string, form url.Values, header ...str
 // do opens the page of a task, fills it in, and presses its button.
 func (s *service) do(t *testing.T, path string, filled ...string) shown {
 	t.Helper()
-	return s.post(t, path, s.get(t, path).want(t, 200, "<button").fill(filled...))
+	page := s.get(t, path).want(t, 200, "<button")
+	if form := page.fill(filled...); strings.Contains(page.body, `<form method="GET"`) {
+		page, _, _ := strings.Cut(path, "?")
+		return s.get(t, page+"?"+form.Encode())
+	} else {
+		return s.post(t, path, form)
+	}
 }
 
 func (s *service) request(t *testing.T, method, path string, form url.Values) *http.Request {

@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"errors"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -12,8 +13,9 @@ import (
 )
 
 // task is something that a person can do to an order, an item, an endpoint or a delivery. Its first page asks
-// questions. The second shows what will change, asks for the other fields, and has the button that does it. Without
-// questions, there is only the second page.
+// questions. The second shows what will be so afterwards, asks for the other fields, and has the button that does it.
+// The answers are in its URL, so that it can be reloaded, shared and gone back to. Without questions, there is only the
+// second page.
 type task struct {
 	Name      string // the last part of the path of its pages
 	Label     string // of the link to it
@@ -27,13 +29,16 @@ type task struct {
 	fields          []field
 	seen            map[string]string // the state that the person saw, such as a version; a hidden field of both pages
 
+	Outcomes   []string // what will be so afterwards, set by preview
 	comparison          // of policies
 	Warnings   []string // of a policy
 	Link, Back string   // the URLs of its page, and of the page before it
+	details    []string // parameters of its URL, besides those of Link
 
 	preview  func(form url.Values) ([]change, []string, error) // what will change, and notes on it; nil: nothing to show
 	do       func(form url.Values) error                       // does it, and sends the next page
 	conflict func(*client.Problem) error                       // handles a change in between; nil: shows the form again
+	faults   func(*client.Problem) map[string]string           // what is wrong with fields, by name; nil: by the pointers of the problem
 }
 
 // tasksOf sets the URLs of tasks: below a path, with the query of the page before them.
@@ -62,13 +67,49 @@ func (v *visit) perform(tasks []*task) error {
 	if err := v.r.ParseForm(); err != nil {
 		return unusable("The form could not be read.")
 	}
+	v.form = v.r.PostForm
+	if v.r.Method == http.MethodGet {
+		v.form = t.answersIn(v.r.URL.Query())
+	}
 	switch {
-	case v.r.Method == http.MethodGet && t.questions != nil:
+	case v.r.Method == http.MethodGet && t.questions != nil && !v.r.Form.Has(previewed):
 		return v.ask(t, nil)
 	case !v.r.PostForm.Has("requestId"):
 		return v.confirm(t, nil)
 	}
 	return v.mend(t, t.do(v.r.PostForm), v.confirm)
+}
+
+// previewed is in the URL of a page that shows what will change, beside the answers to the questions.
+const previewed = "preview"
+
+// answersIn are the fields that the URL of a page may fill in: the page shows them, and the others are of the person.
+func (t *task) answersIn(query url.Values) url.Values {
+	answers := url.Values{}
+	for name, values := range query {
+		_, seen := t.seen[name]
+		if t.asks(name) || name == whyField.Name || seen && t.questions != nil && query.Has(previewed) {
+			answers[name] = values[:1]
+		}
+	}
+	return answers
+}
+
+// place is the part of the URL that says what the task is about.
+func (v *visit) place(t *task) url.Values {
+	_, query, _ := strings.Cut(t.Link, "?")
+	about, _ := url.ParseQuery(query) // tasksOf made it
+	for _, name := range t.details {
+		if value := v.query(name); value != "" {
+			about.Set(name, value)
+		}
+	}
+	return about
+}
+
+// asks reports whether a field is a question.
+func (t *task) asks(name string) bool {
+	return slices.ContainsFunc(t.questions, func(f field) bool { return f.Name == name })
 }
 
 // ask shows the questions of a task. After a refusal, it shows the reason and the given answers.
@@ -77,16 +118,29 @@ func (v *visit) ask(t *task, refused *client.Problem) error {
 		return v.confirm(t, refused)
 	}
 	p := v.formOf(t, t.questions, refused)
-	p.Button = "Show what will change"
+	p.Method, p.Button = http.MethodGet, "Show what will change"
+	for name, values := range v.place(t) { // a form replaces the query
+		p.Hidden[name] = values[0]
+	}
+	p.Hidden[previewed] = "yes"
 	return v.showAs(p.status, "confirm", page{Title: t.Heading, Data: p})
 }
 
 // confirm shows what will change, and the button that does it.
 func (v *visit) confirm(t *task, refused *client.Problem) error {
-	p, form := v.formOf(t, t.fields, refused), v.r.PostForm
+	p, form := v.formOf(t, t.fields, refused), v.form
 	p.Hidden["requestId"] = client.NewID() // a repeated form has no further effect
 	for _, question := range t.questions {
 		p.Hidden[question.Name] = form.Get(question.Name)
+	}
+	if t.questions != nil {
+		answers := v.place(t)
+		for name, values := range form {
+			if t.asks(name) {
+				answers.Set(name, values[0])
+			}
+		}
+		p.Answers = address(v.r.URL.Path, answers)
 	}
 	if t.preview != nil {
 		changes, notes, err := t.preview(form)
@@ -98,7 +152,7 @@ func (v *visit) confirm(t *task, refused *client.Problem) error {
 				return v.ask(t, refused)
 			})
 		}
-		p.Changes, p.Notes = changes, slices.Concat(p.Notes, notes)
+		p.Changes, p.Notes = changes, notes
 	}
 	p.Notes = slices.Concat(p.Notes, t.Notes)
 	return v.showAs(p.status, "confirm", page{Title: t.Heading, Data: p})
@@ -112,11 +166,13 @@ func (v *visit) mend(t *task, err error, again func(*task, *client.Problem) erro
 	}
 	changed := problem.Status == http.StatusConflict || problem.Status == http.StatusPreconditionFailed
 	switch {
+	case t.faults != nil && len(t.faults(problem)) > 0:
+		return again(t, problem)
 	case t.conflict != nil && (changed || problem.Code == "own_order"):
 		return t.conflict(problem)
 	case changed:
 		for name := range t.seen {
-			v.r.PostForm.Del(name) // outdated
+			v.form.Del(name) // outdated
 		}
 		return v.ask(t, problem)
 	case problem.Status == http.StatusBadRequest || problem.Status == http.StatusUnprocessableEntity:
@@ -128,29 +184,57 @@ func (v *visit) mend(t *task, err error, again func(*task, *client.Problem) erro
 // formPage is a page of a task. Its form is sent to the URL of the page.
 type formPage struct {
 	*task
+	Method  string
 	Button  string
+	Refused []string // why it was not done, as far as it is not about a field
 	Changes []change
 	Notes   []string
 	Hidden  map[string]string // earlier answers, the request ID and seen
 	Fields  []field
+	Answers string // the URL of the questions, with the answers
 	status  int
 }
 
 func (v *visit) formOf(t *task, fields []field, refused *client.Problem) formPage {
-	p := formPage{task: t, Button: t.Button, Hidden: map[string]string{}, Fields: slices.Clone(fields), status: http.StatusOK}
-	form := v.r.PostForm
+	p := formPage{
+		task: t, Method: http.MethodPost, Button: t.Button, Hidden: map[string]string{}, Fields: slices.Clone(fields), status: http.StatusOK,
+	}
+	form := v.form
 	for name, value := range t.seen {
 		p.Hidden[name] = cmp.Or(form.Get(name), value)
 	}
-	for i := range p.Fields {
-		if f := &p.Fields[i]; form.Has(f.Name) {
-			f.Value = form.Get(f.Name)
+	var wrong map[string]string
+	if refused != nil {
+		wrong = faultsOf(refused)
+		if t.faults != nil {
+			maps.Copy(wrong, t.faults(refused))
 		}
 	}
+	known := false
+	for i := range p.Fields {
+		f := &p.Fields[i]
+		if form.Has(f.Name) && f.Type != "password" {
+			f.Value = form.Get(f.Name)
+		}
+		f.Wrong = wrong[f.Name]
+		known = known || f.Wrong != ""
+	}
 	if refused != nil {
-		p.status, p.Notes = int(refused.Status), sentences(refused)
+		p.status, p.Refused = int(refused.Status), sentences(refused)
+		if known && len(refused.Errors) <= len(wrong) {
+			p.Refused = p.Refused[:1] // the others are beside their fields
+		}
 	}
 	return p
+}
+
+// faultsOf are the details of a problem, by the name of the field.
+func faultsOf(p *client.Problem) map[string]string {
+	wrong := map[string]string{}
+	for _, fault := range p.Errors {
+		wrong[strings.TrimPrefix(fault.Pointer, "/")] = fault.Detail
+	}
+	return wrong
 }
 
 // sentences says why something was refused.
@@ -185,7 +269,7 @@ type field struct {
 	Options                  []string
 	Words                    map[string]string // labels of options, if they differ from the option
 	Required                 bool
-	secret                   bool // not shown again
+	Wrong                    string // what is wrong with the value
 }
 
 // whyField asks for the reason.

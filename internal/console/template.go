@@ -37,6 +37,7 @@ var functions = template.FuncMap{
 	"id": func(id string) template.HTML {
 		return template.HTML("<bdi>" + template.HTMLEscapeString(visible(id)) + "</bdi>")
 	},
+	"clock":     clock,
 	"badge":     badge,
 	"orderURL":  orderURL,
 	"ordersURL": ordersURL,
@@ -62,6 +63,16 @@ func ago(at time.Time) template.HTML {
 	text, utc := distance(time.Since(at)), at.UTC()
 	return template.HTML(fmt.Sprintf(`<time datetime="%s" title="%s">%s</time>`,
 		utc.Format(time.RFC3339Nano), utc.Format("2006-01-02 15:04:05 UTC"), text))
+}
+
+// clock is a time of a history by the clock, in UTC, with its day if that is not clear.
+func clock(at time.Time, day bool) template.HTML {
+	utc := at.UTC()
+	text := utc.Format("15:04:05.000")
+	if day {
+		text = utc.Format("2006-01-02 15:04:05.000")
+	}
+	return template.HTML(fmt.Sprintf(`<time class="clock" datetime="%s">%s</time>`, utc.Format(time.RFC3339Nano), text))
 }
 
 // distance formats the time since an event; if negative, the time until it.

@@ -29,8 +29,8 @@ func TestOrderWithLines(t *testing.T) {
 	s.get(t, "/console/item?item=cup").want(t, 200)
 	const refund = "/console/order/refund?id=basket"
 	s.get(t, refund).want(t, 200, "Units of &lt;tea&gt;", "Of 2 that are left. The line of 2 is 8.00 USD.", "Units of by air", "Put the units back into stock")
-	s.do(t, refund, "line1", "some").want(t, 422, "lines/0/quantity")
-	s.do(t, refund, "line1", "3").want(t, 409, "or of a line")
+	s.do(t, refund, "line1", "some").want(t, 422, `id="wrong-line1"`)
+	s.do(t, refund, "line1", "3").want(t, 409, "or of a line", `id="wrong-amount"`, "12.90 USD can still be refunded.")
 	seen := s.do(t, refund, "line1", "1", "line3", "1", "restock", "yes").want(t, 200, "8.90 USD: done, 1 × &lt;tea&gt;, 1 × by air, 1 back in stock")
 	s.post(t, refund, seen.fill("reason", "broken")).want(t, 303)
 	s.get(t, "/console/order?id=basket").want(t, 200, ">8.90 <small>1 × <bdi>&lt;tea&gt;</bdi></small> <small>1 × <bdi>by air</bdi></small> <small>and 1 back in stock<")
@@ -63,9 +63,10 @@ func TestStock(t *testing.T) {
 	if _, err := s.api.AdjustInventory(t.Context(), "../<b>", client.AdjustInventoryBody{Change: 5, Reason: "found"}); err != nil {
 		t.Fatal(err)
 	}
-	for _, form := range []url.Values{counted.fill(), s.post(t, set, asked.fill("onHand", "9")).want(t, 200).fill()} { // since either page
+	look := s.get(t, "/console/item/set?"+asked.fill("onHand", "9").Encode()).want(t, 200)
+	for _, form := range []url.Values{counted.fill(), look.fill()} { // since either page
 		again := s.post(t, set, form).want(t, 412, "The resource has changed", "on the shelf", `value="9"`)
-		s.post(t, set, again.fill("onHand", "15")).want(t, 422, "Nothing would change.")
+		s.get(t, "/console/item/set?"+again.fill("onHand", "15").Encode()).want(t, 422, "Nothing would change.")
 	}
 
 	// A long history is read from its end.
@@ -93,7 +94,7 @@ func TestWebhooks(t *testing.T) {
 	// The secret is shown once: to the form that made it, however often that is sent.
 	page := s.get(t, "/console/webhook/new").want(t, 200)
 	s.post(t, "/console/webhook/new", page.fill("url", "ftp://x", "description", "the shop", "types", "order.*")).
-		want(t, 422, "url must be", `value="the shop"`, ">order.*<")
+		want(t, 422, `id="wrong-url"`, `value="the shop"`, ">order.*<")
 	form := page.fill("url", receiver.URL, "description", "the <shop>", "types", "order.*")
 	secret := regexp.MustCompile(`whsec_[A-Za-z0-9&#;+/=]+`)
 	first := s.post(t, "/console/webhook/new", form).want(t, 200, "whsec_")
@@ -241,14 +242,22 @@ func TestBooks(t *testing.T) {
 		})
 		return s.get(t, "/console/books")
 	}
-	before := s.get(t, "/console/books").want(t, 200, "has verified nothing", "Verify the books now")
-	prove().want(t, 200, "The books are right", "15 checks hold", "status:completed", ">6<", "!The books are wrong")
+	before := s.get(t, "/console/books").want(t, 200, "were never verified", "Verify the books now")
+	today := time.Now().UTC().Format(time.DateOnly)
+	prove().want(t, 200, "The books are right", "15 checks hold", "status:completed", ">6.00<", "!The books are wrong",
+		strings.ReplaceAll(ordersOf("from:"+today+" to:"+today+" currency:USD refunded:yes sort:oldest"), "+", "&#43;"), "/console/books.csv?number=1")
+	s.get(t, "/console/books.csv?number=1").want(t, 200, "day,currency,", today+",USD,1,6.00,0.00,")
+	s.get(t, "/console/orders.csv?q=currency:usd+item:lamp").want(t, 200, "orderId,status,", "../1 <b>,completed,,,,6.00,USD,")
+	s.get(t, "/console/orders.csv?q=refunded:yes").want(t, 200, "orderId,status,", "!lamp")
+	s.get(t, "/console/orders.csv?q=lamp").want(t, 422, "can be downloaded")
 	s.listen(t, before.live(t)).poked(t) // though it listens late
 
 	s.sql(t, `SET session_replication_role = replica; UPDATE charges SET amount = 7; UPDATE inventory SET sold = 3;
 		RESET session_replication_role`)
 	prove().want(t, 200, "The books are wrong", `/console/order?id=..%2f1%20%3cb%3e`, "<bdi>../1 &lt;b&gt;</bdi>", "/console/item?item=lamp",
-		"charged another amount", "!The books are right", "!<b>")
+		"charged another amount", "!The books are right", "!<b>", `href="/console/books?number=1"`)
+	s.get(t, "/console/books?number=1").want(t, 200, "The books are right", "This is not the newest report")
+	s.get(t, "/console/books?number=9").want(t, 404)
 }
 
 // TestReadersChangeNothing: the pages of things offer a reader nothing, and their forms are refused.

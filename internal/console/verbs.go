@@ -135,6 +135,9 @@ var (
 	detailField = field{Name: "detail", Label: "Why it did not happen, in words"}
 )
 
+// stepDetails say in a URL what step-result is about, if it is not the current step.
+var stepDetails = []string{"step", "generation", "refund", "capture", "void"}
+
 type ofOrder struct {
 	*visit
 	verb  *verb
@@ -164,7 +167,7 @@ func (q *ofOrder) task() *task {
 		Name: q.verb.Name, operation: q.verb.operation,
 		Heading: heading, Button: cmp.Or(q.verb.button, q.verb.Label), Danger: q.verb.Danger, Notes: []string{q.verb.Meaning},
 		questions: q.questions(), seen: map[string]string{"seq": strconv.Itoa(q.order.Seq)},
-		preview: q.preview, conflict: q.conflict,
+		conflict: q.conflict, faults: q.faults, details: stepDetails,
 		do: func(form url.Values) error {
 			if !form.Has("seq") {
 				return errNoPage
@@ -173,8 +176,19 @@ func (q *ofOrder) task() *task {
 			return q.backTo(orderURL(q.order.OrderID)+"&done="+q.verb.Name)(nil, err)
 		},
 	}
-	t.fields = []field{{Name: "reason", Label: "Reason", Help: "It is kept in the history of the order.", Type: "textarea",
-		Required: q.verb.needsReason}}
+	t.preview = func(form url.Values) ([]change, []string, error) {
+		would, err := q.send(form, true)
+		if err != nil {
+			return nil, nil, err
+		}
+		t.Outcomes = q.outcomes(would, form.Get("outcome"))
+		return changesOf(q.order, would), q.about(form), nil
+	}
+	if q.verb.Name == "retry" && q.order.Status == client.StatusFailed {
+		t.fields = []field{{Name: "paymentMethod", Label: "Another payment method", Type: "password", Help: "Empty: the same. It is not shown again."}}
+	}
+	t.fields = append(t.fields, field{Name: "reason", Label: "Reason", Help: "It is kept in the history of the order.", Type: "textarea",
+		Required: q.verb.needsReason})
 	if slices.Contains(q.me.Roles, "delegate") {
 		t.fields = append(t.fields, field{Name: "onBehalfOf", Label: "On behalf of", Help: "It is kept beside your own name."})
 	}
@@ -184,23 +198,27 @@ func (q *ofOrder) task() *task {
 func (q *ofOrder) questions() []field {
 	switch q.verb.Name {
 	case "retry":
-		if q.order.Status != client.StatusFailed {
-			return []field{policyField}
-		}
-		return []field{policyField, {Name: "paymentMethod", Label: "Another payment method", Help: "Empty: the same. It is not shown again.",
-			secret: true}}
+		return []field{policyField}
 	case "refund":
+		left := refundable(q.order).String()
+		amount := field{Name: "amount", Label: "Amount in " + q.order.Currency, Help: "Empty: all of the " + left + " that can still be refunded."}
 		if q.order.Lines != nil {
-			return q.refundOfLines()
+			amount.Help = "Empty: of the units above, or, without any, all of the " + left + " that can still be refunded."
+			return append(q.units(q.unitsLeft("refund"), "left"),
+				field{Name: "restock", Label: "Put the units back into stock", Type: "select", Options: []string{"", "yes"}, Words: map[string]string{"": "No", "yes": "Yes"}},
+				amount)
 		}
-		return []field{
-			{Name: "amount", Label: "Amount in " + q.order.Currency, Help: "Empty: all that is left of " + q.order.Amount + "."},
-			{Name: "restock", Label: "Units to put back into stock", Type: "number", Help: "Empty: none."},
-		}
+		return []field{amount, {Name: "restock", Label: "Units to put back into stock", Type: "number", Help: "Empty: none."}}
 	case "capture":
-		return []field{
-			{Name: "amount", Label: "Amount in " + q.order.Currency, Help: "Empty: all that is left of " + q.order.Authorized + "."},
+		left := capturable(q.order).String()
+		amount := field{Name: "amount", Label: "Amount in " + q.order.Currency, Help: "Empty: all of the " + left + " that can still be captured."}
+		final := field{Name: "final", Label: "Void the rest", Type: "select", Options: []string{"", "yes"}, Words: map[string]string{"": "No", "yes": "Yes"},
+			Help: "What is voided can't be captured later."}
+		if q.order.Lines != nil {
+			amount.Help = "Empty: of the units above, or, without any, all of the " + left + " that can still be captured."
+			return append(q.units(q.unitsLeft("capture"), "not captured"), amount, final)
 		}
+		return []field{amount, final}
 	case "step-result":
 		outcome := outcomeField
 		outcome.Label = "What happened to " + q.subject()
@@ -214,68 +232,82 @@ func (q *ofOrder) questions() []field {
 	return nil
 }
 
-// refundOfLines asks how many units of each line are refunded.
-func (q *ofOrder) refundOfLines() []field {
+// unitsLeft are the units of each line that no refund, or no capture, has, or may have.
+func (q *ofOrder) unitsLeft(kind string) []int {
 	left := make([]int, len(q.order.Lines))
 	for i, line := range q.order.Lines {
 		left[i] = line.Quantity
 	}
-	for _, refund := range q.order.Refunds {
-		for _, line := range refund.Lines {
-			if refund.State != "failed" {
+	for _, o := range operationsOf(q.order) {
+		for _, line := range o.Lines {
+			if o.Kind == kind && o.State != client.CaptureStateFailed {
 				left[line.Line-1] -= line.Quantity
 			}
 		}
 	}
-	var fields []field
+	return left
+}
+
+// units asks how many units of each line.
+func (q *ofOrder) units(left []int, words string) (fields []field) {
 	for i, line := range q.order.Lines {
-		help := fmt.Sprintf("Of %d that are left.", left[i])
+		help := fmt.Sprintf("Of %d that are %s.", left[i], words)
 		if line.Amount != "" {
 			help = fmt.Sprintf("%s The line of %d is %s %s.", help, line.Quantity, line.Amount, q.order.Currency)
 		}
 		fields = append(fields, field{Name: lineField(i), Label: "Units of " + visible(line.Item), Type: "number", Help: help})
 	}
-	return append(fields,
-		field{Name: "restock", Label: "Put the units back into stock", Type: "select", Options: []string{"", "yes"}, Words: map[string]string{"": "No", "yes": "Yes"}},
-		field{Name: "amount", Label: "Amount in " + q.order.Currency, Help: "Empty: of the units above, or, without any, all that is left of " + q.order.Amount + "."})
+	return fields
 }
 
 // lineField is the name of the field for the units of a line.
 func lineField(i int) string { return "line" + strconv.Itoa(i+1) }
 
-// refundBody is the refund that a form asks for.
-func (q *ofOrder) refundBody(get func(string) string) (body client.RefundBody) {
-	if amount := strings.TrimSpace(get("amount")); amount != "" {
-		body.Amount = &amount
-	}
-	if q.order.Lines == nil {
-		body.Restock = numberOr(get("restock"), -1)
-	}
+// linesOf are the units that a form asks for, by line.
+func (q *ofOrder) linesOf(form url.Values) (lines []client.LineUnits) {
 	for i, line := range q.order.Lines {
-		if units := numberOr(get(lineField(i)), -1); units != 0 {
-			body.Lines = append(body.Lines, client.LineUnits{Line: i + 1, Quantity: units, Restock: get("restock") == "yes" && line.Kind == ""})
+		if units := numberOr(form.Get(lineField(i)), -1); units != 0 {
+			lines = append(lines, client.LineUnits{Line: i + 1, Quantity: units, Restock: form.Get("restock") == "yes" && line.Kind == ""})
 		}
 	}
-	return body
+	return lines
 }
 
-// preview shows the order as it would be, and the given answers.
-func (q *ofOrder) preview(form url.Values) ([]change, []string, error) {
-	would, err := q.send(form, true)
-	if err != nil {
-		return nil, nil, err
+// faults puts what is wrong with a line or an amount beside its field.
+func (q *ofOrder) faults(p *client.Problem) map[string]string {
+	wrong, lines := map[string]string{}, q.linesOf(q.form)
+	for _, fault := range p.Errors {
+		var n int
+		if _, err := fmt.Sscanf(fault.Pointer, "/lines/%d/", &n); err == nil && n < len(lines) {
+			wrong[lineField(lines[n].Line-1)] = fault.Detail
+		}
 	}
+	left := map[client.ProblemCode]string{
+		client.ProblemCodeRefundTooLarge:  fmt.Sprintf("%s %s can still be refunded.", refundable(q.order), q.order.Currency),
+		client.ProblemCodeCaptureTooLarge: fmt.Sprintf("%s %s can still be captured.", capturable(q.order), q.order.Currency),
+	}[p.Code]
+	if left != "" {
+		wrong["amount"] = left
+	}
+	if p.Code == client.ProblemCodeRestockTooLarge {
+		wrong["restock"] = p.Title
+	}
+	return wrong
+}
+
+// about says what a verb is about, and the given answers.
+func (q *ofOrder) about(form url.Values) []string {
 	about := fmt.Sprintf("%s %s for %s", q.order.Amount, q.order.Currency, visible(q.order.What()))
 	if q.order.CustomerID != "" {
 		about += ", customer " + visible(q.order.CustomerID)
 	}
 	notes := []string{about + "."}
 	for _, f := range q.questions() {
-		if value := form.Get(f.Name); value != "" && !f.secret {
+		if value := form.Get(f.Name); value != "" {
 			notes = append(notes, f.Label+": "+visible(cmp.Or(f.Words[value], value)))
 		}
 	}
-	return changesOf(q.order, would), notes, nil
+	return notes
 }
 
 // operation is the kind and number of the charge operation that step-result is about, or empty.
@@ -339,14 +371,14 @@ func (q *ofOrder) send(form url.Values, dryRun bool) (*client.Order, error) {
 			Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID,
 			Policy: client.RetryBodyPolicy(get("policy")), PaymentMethod: get("paymentMethod")}, client.RetryOrderParams(to))
 	case "refund":
-		body := q.refundBody(get)
-		body.Reason, body.OnBehalfOf, body.RequestID = b.Reason, b.OnBehalfOf, b.RequestID
+		body := client.RefundBody{Amount: given(get("amount")), Lines: q.linesOf(form), Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID}
+		if q.order.Lines == nil {
+			body.Restock = numberOr(get("restock"), -1)
+		}
 		return api.RefundOrder(ctx, id, body, client.RefundOrderParams(to))
 	case "capture":
-		body := client.CaptureBody{Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID}
-		if amount := get("amount"); amount != "" {
-			body.Amount = &amount
-		}
+		body := client.CaptureBody{Amount: given(get("amount")), Lines: q.linesOf(form), Final: get("final") == "yes",
+			Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID}
 		return api.CaptureOrder(ctx, id, body, client.CaptureOrderParams(to))
 	case "void":
 		return api.VoidOrder(ctx, id, client.VoidBody(b), client.VoidOrderParams(to))
@@ -358,6 +390,14 @@ func (q *ofOrder) send(form url.Values, dryRun bool) (*client.Order, error) {
 		body.Generation = new(numberOr(generation, -1))
 	}
 	return api.SettleStepOfOrder(ctx, id, body, client.SettleStepOfOrderParams(to))
+}
+
+// given is a text, or nil if it is empty.
+func given(text string) *string {
+	if text = strings.TrimSpace(text); text == "" {
+		return nil
+	}
+	return &text
 }
 
 // changesOf returns the differences between an order as it is and as it would be.
@@ -412,6 +452,22 @@ type refusal struct {
 	Happens []client.Transition
 }
 
+// againURL is the page of the verb with what was typed.
+func (q *ofOrder) againURL() string {
+	query := url.Values{"id": {q.order.OrderID}}
+	for _, name := range stepDetails {
+		if value := q.query(name); value != "" {
+			query.Set(name, value)
+		}
+	}
+	for _, f := range append(q.questions(), whyField) {
+		if q.form.Get(f.Name) != "" {
+			query.Set(f.Name, q.form.Get(f.Name))
+		}
+	}
+	return address(q.r.URL.Path, query)
+}
+
 // conflict shows that the order has changed since it was seen, or that it is the person's own.
 func (q *ofOrder) conflict(problem *client.Problem) (err error) {
 	r, ctx := refusal{Problem: problem}, q.r.Context()
@@ -419,7 +475,7 @@ func (q *ofOrder) conflict(problem *client.Problem) (err error) {
 		return err
 	}
 	if q.applies(q.verb, r.Order) && problem.Status == http.StatusPreconditionFailed {
-		r.Again = actionURL(q.verb.Name, q.order.OrderID)
+		r.Again = q.againURL()
 	}
 	since := client.ListTransitionsParams{After: q.order.Seq, Limit: 20}
 	moves, err := q.api.ListTransitions(ctx, q.order.OrderID, since)

@@ -24,16 +24,16 @@ func TestVerbs(t *testing.T) {
 	for _, c := range []struct {
 		verb, is, hold string
 		answers        url.Values // to its questions
-		shows          string     // of what would change
+		shows, says    string     // of what would change
 		leaves         client.Status
 	}{
-		{"cancel", "charging", "attention", nil, "<bdi>cancel</bdi>", "canceled"},
-		{"retry", "charging", "attention", url.Values{"policy": {"pinned"}}, "<bdi>attention</bdi><td><bdi>–</bdi>", "completed"},
-		{"pause", "charging", "retry", nil, "<bdi>retry</bdi><td><bdi>paused</bdi>", "charging"},
-		{"resume", "charging", "paused", nil, "<bdi>paused</bdi><td><bdi>–</bdi>", "completed"},
-		{"approve", "pending", "approval", nil, "<bdi>approval</bdi><td><bdi>–</bdi>", "completed"},
-		{"reject", "pending", "approval", nil, "<bdi>rejected</bdi>", "canceled"},
-		{"refund", "completed", "", url.Values{"amount": {"4"}}, "<bdi>refund of 4.00 USD: done</bdi>", "completed"},
+		{"cancel", "charging", "attention", nil, "<bdi>cancel</bdi>", "<li>The order ends canceled.", "canceled"},
+		{"retry", "charging", "attention", url.Values{"policy": {"pinned"}}, "<bdi>attention</bdi><td><bdi>–</bdi>", "<li>The step charge is tried again at once.", "completed"},
+		{"pause", "charging", "retry", nil, "<bdi>retry</bdi><td><bdi>paused</bdi>", "no money and no goods move", "charging"},
+		{"resume", "charging", "paused", nil, "<bdi>paused</bdi><td><bdi>–</bdi>", "continues at the step charge", "completed"},
+		{"approve", "pending", "approval", nil, "<bdi>approval</bdi><td><bdi>–</bdi>", "9 USD is charged, and 1 × i are taken from stock", "completed"},
+		{"reject", "pending", "approval", nil, "<bdi>rejected</bdi>", "Nothing was charged, and nothing will be.", "canceled"},
+		{"refund", "completed", "", url.Values{"amount": {"4"}}, "<bdi>refund of 4.00 USD: done</bdi>", "<li>4.00 USD goes back to the customer, 5.00 USD remains.", "completed"},
 	} {
 		t.Run(c.verb, func(t *testing.T) {
 			t.Parallel()
@@ -44,9 +44,9 @@ func TestVerbs(t *testing.T) {
 			page := s.get(t, path)
 			if c.answers != nil {
 				page.want(t, 200, "Show what will change")
-				page = s.post(t, path, page.fill("amount", c.answers.Get("amount"), "policy", c.answers.Get("policy")))
+				page = s.get(t, path+"&preview=yes&"+page.fill("amount", c.answers.Get("amount"), "policy", c.answers.Get("policy")).Encode())
 			}
-			form := page.want(t, 200, "What will change", c.shows, `name="reason"`).fill("reason", "a test")
+			form := page.want(t, 200, "What will change", c.shows, c.says, `name="reason"`).fill("reason", "a test")
 			for range 2 { // a double click
 				done := s.post(t, path, form).want(t, 303)
 				s.get(t, done.header.Get("Location")).want(t, 200, `role="status"`, "a test")
@@ -78,13 +78,15 @@ func TestAnOrderThatHasChanged(t *testing.T) {
 	s.order(t, "o", "charging", "retry")
 	path := "/console/order/cancel?id=o"
 	cancel, retry := s.get(t, path).want(t, 200), s.get(t, "/console/order/retry?id=o").want(t, 200)
+	const answers = "/console/order/retry?id=o&policy=active"
+	seen := s.get(t, answers+"&preview=yes").want(t, 200, `href="`+html.EscapeString(answers)+`"`)
 	assert.NoError(t, assert.Err(s.api.PauseOrder(t.Context(), "o", client.VerbBody{Reason: "somebody else"})))
-	for page, form := range map[string]url.Values{
-		path: cancel.fill("reason", "a test"), "/console/order/retry?id=o": retry.fill("policy", "pinned"),
-	} {
-		s.post(t, page, form).want(t, 412, "has changed since you looked", "somebody else")
-	}
-	s.post(t, path, cancel.fill("reason", "a test")).want(t, 412, `href="`+path+`"`)
+	s.post(t, path, cancel.fill("reason", "a test")).want(t, 412, "has changed since you looked", "somebody else")
+	s.get(t, "/console/order/retry?"+retry.fill("policy", "pinned").Encode()).want(t, 412, "has changed since you looked", "somebody else")
+	again := s.post(t, path, cancel.fill("reason", "a test")).want(t, 412).link(t, "Look at it again") // with what was typed
+	assert.Equal(t, again, "/console/order/cancel?id=o&reason=a+test")
+	s.get(t, again).want(t, 200, ">a test</textarea>")
+	s.post(t, answers+"&preview=yes", seen.fill("reason", "a test")).want(t, 412, "!Look at it again") // it can't be retried any more
 	s.count(t, 1, `SELECT count(*) FROM orders WHERE stop_requested IS NULL AND hold = 'paused'`)
 	s.get(t, "/console/order/approve?id=o").want(t, 409, "is not allowed when the order is")
 	s.get(t, "/console/order/process?id=o").want(t, 404)
@@ -95,19 +97,19 @@ func TestWrongForms(t *testing.T) {
 	t.Parallel()
 	s := setup(t)
 	s.order(t, "o", "completed", "")
-	for form, want := range map[string]string{"amount=x": "amount ", "restock=some": "restock ", "amount=1.234": "amount "} {
-		values, _ := url.ParseQuery(form)
-		s.post(t, "/console/order/refund?id=o", values).want(t, 422, "Show what will change", want)
+	const refund = "/console/order/refund?id=o&preview=yes"
+	for form, want := range map[string]string{"amount=x": "wrong-amount", "restock=some": "wrong-restock", "amount=1.234": "wrong-amount"} {
+		s.get(t, refund+"&"+form).want(t, 422, "Show what will change", `aria-describedby="`+want+" help-", `value="`+form[strings.Index(form, "=")+1:])
 	}
-	s.post(t, "/console/order/refund?id=o", url.Values{"amount": {"10"}}).want(t, 409, "The refund exceeds what is left of the charge")
+	s.get(t, refund+"&amount=10").want(t, 409, "exceeds what is left of the charge", "9.00 USD can still be refunded.", `value="10" aria-invalid="true"`)
 	s.post(t, "/console/order/refund?id=o", url.Values{"requestId": {"1"}, "seq": {"x"}}).want(t, 404)
 	s.post(t, "/console/order/refund?id=o", url.Values{"requestId": {"1"}}).want(t, 404)
 	header := s.token(t, "desk", access.Operate, access.Read, access.Delegate)
-	s.post(t, "/console/order/refund?id=o", nil, header...).want(t, 200, "On behalf of")
+	s.get(t, refund, header...).want(t, 200, "On behalf of")
 	s.count(t, 0, `SELECT count(*) FROM charge_operations`)
 	s.order(t, "held", "charging", "attention")
 	for path, first := range map[string]shown{
-		"refund?id=o":    s.post(t, "/console/order/refund?id=o", url.Values{"amount": {"4"}}, header...),
+		"refund?id=o":    s.get(t, refund+"&amount=4", header...),
 		"cancel?id=held": s.get(t, "/console/order/cancel?id=held", header...),
 	} {
 		long := strings.Repeat("long ", 201)
@@ -124,24 +126,29 @@ func TestCaptureAndVoid(t *testing.T) {
 	s.order(t, "o", "completed", "")
 	s.process(t, client.ProcessBody{OrderID: "lines", Amount: "7", Lines: []client.LineInput{{Item: "cup", Quantity: new(2), Amount: "6"}, {Item: "tea", Amount: "1"}}})
 	s.sql(t, `UPDATE charges SET capture = 'later', executor = 'http'`)
-	s.get(t, "/console/order?id=o").want(t, 200, "Authorized: 9.00, captured: 0.00, voided: 0.00, left: 9.00 USD.", "!The authorization ends")
-	shown := s.post(t, "/console/order/capture?id=o", url.Values{"amount": {"4"}})
+	s.get(t, "/console/order?id=o").want(t, 200, "<strong>9.00</strong> USD authorized", "<strong>0.00</strong> captured", "<strong>9.00</strong> left to capture<", "<strong>0.00</strong> left to refund")
+	shown := s.get(t, "/console/order/capture?id=o&preview=yes&amount=4").want(t, 200, "4.00 USD is captured, 5.00 USD can still be captured.")
 	s.post(t, "/console/order/capture?id=o", shown.fill("reason", "parcel")).want(t, 303)
 	s.count(t, 1, `SELECT count(*) FROM charge_operations WHERE kind = 'capture' AND amount = 4`)
 	s.sql(t, `UPDATE charge_operations SET state = 'in_doubt', sent_at = now()`)
 	s.sql(t, `UPDATE charges SET capture_by = now() + interval '2 days'`)
-	s.get(t, "/console/order?id=o").want(t, 200, "capture 1", "<bdi>parcel</bdi>", "Record the result of capture 1", "The authorization ends")
+	s.get(t, "/console/order?id=o").want(t, 200, "capture 1", "<bdi>parcel</bdi>", "Record the result of capture 1", "left to capture, until")
 	s.settle(t, "o&capture=1", "What happened to capture 1", "outcome", "done")
-	s.get(t, "/console/order?id=o").want(t, 200, "captured: 4.00, voided: 0.00, left: 5.00 USD", "!Record the result")
-	shown = s.post(t, "/console/order/void?id=o", url.Values{})
+	s.get(t, "/console/order?id=o").want(t, 200, "<strong>4.00</strong> captured", "<strong>5.00</strong> left to capture", "!Record the result")
+	shown = s.get(t, "/console/order/void?id=o").want(t, 200, "5.00 USD is voided")
 	s.post(t, "/console/order/void?id=o", shown.fill("reason", "rest")).want(t, 303)
 	s.count(t, 1, `SELECT count(*) FROM charge_operations WHERE kind = 'void' AND amount = 5`)
 	s.sql(t, `UPDATE charge_operations SET state = 'in_doubt', sent_at = now() WHERE kind = 'void'`)
 	s.settle(t, "o&void=2", "What happened to void 2", "outcome", "done")
-	s.get(t, "/console/order?id=o").want(t, 200, "captured: 4.00, voided: 5.00, left: 0.00 USD", "void 2", "!Record the result", "!The authorization ends")
-	lines := client.CaptureBody{Lines: []client.LineUnits{{Line: 1, Quantity: 1}}, Final: true, RequestID: "parcel"}
-	assert.NoError(t, assert.Err(s.api.CaptureOrder(t.Context(), "lines", lines, client.CaptureOrderParams{Prefer: "respond-async"})))
-	s.get(t, "/console/order?id=lines").want(t, 200, "capture 1 <small>voids the rest</small>", ">3.00 <small>1 × <bdi>cup</bdi></small><", "left: 0.00 USD")
+	s.get(t, "/console/order?id=o").want(t, 200, "USD authorized, 5.00 voided", "<strong>0.00</strong> left to capture<", "void 2", "!Record the result")
+	// By lines, and the rest is voided.
+	const capture = "/console/order/capture?id=lines"
+	s.get(t, capture).want(t, 200, "Units of cup", "Of 2 that are not captured. The line of 2 is 6.00 USD.", "Void the rest")
+	s.get(t, capture+"&preview=yes&line1=3").want(t, 409)
+	s.get(t, capture+"&preview=yes&amount=8").want(t, 409, "7.00 USD can still be captured.")
+	shown = s.get(t, capture+"&preview=yes&line1=1&final=yes").want(t, 200, "3.00 USD is captured. The rest is voided", "It is for 1 × cup.")
+	s.post(t, capture, shown.fill("reason", "parcel")).want(t, 303)
+	s.get(t, "/console/order?id=lines").want(t, 200, "capture 1 <small>voids the rest</small>", ">3.00 <small>1 × <bdi>cup</bdi></small><", "<strong>0.00</strong> left to capture<")
 }
 
 // TestSettling: a person records the result of a step, of a refund, and of an undo that came too late.
@@ -170,7 +177,7 @@ func TestSettling(t *testing.T) {
 	s.sql(t, `INSERT INTO step_calls (order_no, call, fence, generation, step, operation, started_at)
 		SELECT order_no, -n, 0, 0, 'charge', 'undo', now() - (60 - n) * interval '1 s' FROM orders, generate_series(1, 60) AS n
 		WHERE order_id = 'late'`)
-	for page, links := range map[string]int{"": 1, "&aside=-50": 0, "&sort=oldest": 0} { // the last try is on the first page
+	for page, links := range map[string]int{"": 1, "&aside=-50": 0, "&sort=oldest": 1} { // the page with the last try
 		shown := s.get(t, orderPath+"late"+page).want(t, 200, "charge undo")
 		assert.Equal(t, strings.Count(shown.body, "Record that it was undone by hand"), links,
 			page, "has links to settle the undo")
@@ -187,7 +194,7 @@ func (s *service) settle(t *testing.T, about, question string, answers ...string
 	path := "/console/order/step-result?id=" + about
 	first := s.get(t, path).want(t, 200, question, `name="outcome" required`, "! selected>It")
 	words := map[string]string{"done": "It happened (done)", "refused": "It did not happen, and never will (refused)"}[answers[1]]
-	page := s.post(t, path, first.fill(answers...)).want(t, 200, `name="reason"`, question+": "+words, "!preview")
+	page := s.get(t, "/console/order/step-result?"+first.fill(answers...).Encode()).want(t, 200, `name="reason"`, question+": "+words, "From now on")
 	s.post(t, path, page.fill("reason", "seen there")).want(t, 303)
 }
 
@@ -228,19 +235,19 @@ func TestBulk(t *testing.T) {
 	form := look.fill("confirm", "yes", "reason", "the shop is closed")
 	assert.Equal(t, strings.Join(form["id"], " "), "c a b", "offered")
 	form["id"] = []string{"a", "b", "done"} // c was left out, and one has ended meanwhile
-	first := s.post(t, "/console/bulk", form).want(t, 200, "2 orders canceled, 1 not", `href="/console/order?id=done"`, "Try these again")
-	if failed, done := strings.Index(first.body, "Not done"), strings.Index(first.body, `id="done"`); failed < 0 || failed > done {
-		t.Error("failures are not first")
-	}
-	s.post(t, "/console/bulk", form).want(t, 200, "2 orders canceled, 1 not")
+	to := s.post(t, "/console/bulk", form).want(t, 303).header.Get("Location")
+	s.post(t, "/console/bulk", form).want(t, 303)
 	s.are(t, "canceled", "a", "b")
+	first := s.get(t, to).want(t, 200, "<h1>Cancel 2 orders</h1>", "2 of 2 have ended", "<strong>2</strong> done", "1,200.00 USD", "<strong>1</strong> refused",
+		"the shop is closed", `href="/console/order?id=done"`, "Try these again", "data-live")
+	s.get(t, to+"&state=done").want(t, 200, `state=done" aria-current="true"`, "<bdi>a</bdi>")
+	s.get(t, to+"&state=held").want(t, 200, "None of its orders is in this state", "!<bdi>a</bdi>")
 	s.are(t, "pending", "c")
 	request := form.Get("requestId")
 	s.count(t, 2, `SELECT count(*) FROM books.transitions
 		WHERE verb = 'cancel' AND reason = 'the shop is closed' AND request_id = '`+request+`'`)
 	again := first.fill()
-	if got := []string{again.Get("requestId"), again.Get("id"), again.Get("reason"), again.Get("confirm")}; !slices.Equal(got,
-		[]string{request, "done", "the shop is closed", ""}) {
+	if again.Get("id") != "done" || again.Has("requestId") || again.Has("confirm") {
 		t.Errorf("the others are tried again with %v", again)
 	}
 	s.post(t, "/console/bulk", again).want(t, 200, "Not possible for 1", "There is nothing to do", `!name="confirm"`)
@@ -286,7 +293,7 @@ func TestBulkVerbs(t *testing.T) {
 		page := s.post(t, "/console/bulk", form).want(t, 200, c.button+"?", ">"+c.button+"<", "Not possible for 1")
 		confirmed := page.fill("confirm", "yes", "reason", "seen by hand", "step", "charge", "outcome", form.Get("outcome"))
 		follow := s.post(t, "/console/bulk", confirmed).want(t, 303).header.Get("Location")
-		s.get(t, follow).want(t, 200, "Request ", "<bdi>seen by hand</bdi>", ids[0], ids[1])
+		s.get(t, follow).want(t, 200, "<bdi>seen by hand</bdi>", ids[0], ids[1])
 		s.are(t, client.Status(c.becomes), ids...)
 		s.count(t, 2, `SELECT count(*) FROM books.transitions WHERE verb = '`+c.verb+`' AND reason = 'seen by hand' AND actor = 'local'`)
 	}
@@ -305,6 +312,13 @@ func TestBulkOfAFilter(t *testing.T) {
 		s.get(t, "/console/bulk?verb=cancel&"+link).want(t, 422, "does not say which orders")
 	}
 	s.get(t, "/console/bulk?verb=cancel&status=none").want(t, 422)
+	// All that a list shows, and the chosen ones, are links, too.
+	all := s.get(t, "/console/bulk?id=a&verb=approve&all=item%3Alamp+hold%3Aapproval").want(t, 303).header.Get("Location")
+	s.get(t, all).want(t, 200, "Approve 2 orders?", "<strong>1,200.00 USD</strong> (2)", "!other")
+	s.get(t, "/console/bulk?id=a&verb=approve").want(t, 200, "Approve 1 order?")
+	for _, search := range []string{"", "lamp", "item:lamp+lamp", "colour:red", "amount:x"} {
+		s.get(t, "/console/bulk?verb=approve&q="+search).want(t, 422, "does not say which orders")
+	}
 	s.get(t, "/console/bulk?verb=cancel&item=none").want(t, 200, "Many orders")
 }
 
@@ -323,7 +337,7 @@ func TestBulkOfMany(t *testing.T) {
 	pause(append(ids, "one more")...).want(t, 200, "At most 1,000 orders")
 	form := pause(ids...).want(t, 200, "Pause 2 orders?", "Not possible for 998").fill("confirm", "yes")
 	form["id"] = ids
-	s.post(t, "/console/bulk", form).want(t, 200, "2 orders paused, 998 not")
+	s.get(t, s.post(t, "/console/bulk", form).want(t, 303).header.Get("Location")).want(t, 200, "Pause 2 orders", "<strong>998</strong> refused")
 }
 
 // TestLookingAgain: refused orders are tried again with what was chosen since, and nothing is done to them before that.

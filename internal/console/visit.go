@@ -21,6 +21,7 @@ type visit struct {
 	api     *client.Client
 	me      *client.Caller // without rights until identify
 	live    string         // the URL of the stream of changes; empty: none
+	form    url.Values     // what was typed into the pages of a task
 }
 
 // may reports whether the person may do an operation of the API, by its operationId.

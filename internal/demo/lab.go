@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/govalues/decimal"
+
 	"pawl/db"
 	"pawl/internal/books"
 	"pawl/internal/console"
@@ -125,13 +127,11 @@ func (s *stage) mend() {
 }
 
 func (s *stage) look(ctx context.Context) console.LabState {
-	seen := s.tally.look(false)
 	s.mu.Lock()
 	rules := s.rules
 	s.mu.Unlock()
 	return console.LabState{
 		Replicas: s.states(), Faults: labFaults, Rules: rules, ByHand: s.byHand.Load(), Books: s.readBooks(ctx), Proof: s.lastProof(),
-		Orders: console.LabOrders{Sent: seen.sent, Completed: seen.completed, Failed: seen.failed},
 	}
 }
 
@@ -207,7 +207,9 @@ const (
 // currency is the currency of all orders.
 const currency = "USD"
 
-// readBooks reads the books of both sides, which may differ by what happened in between.
+// readBooks reads the books of both sides, one after the other. An order that ends or begins in between must not look like
+// a fault: ours are read first, so every order that they call completed is charged at the provider, and orders are
+// counted last, so every charge there is of one of them.
 func (s *stage) readBooks(ctx context.Context) console.LabBooks {
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
@@ -219,26 +221,35 @@ func (s *stage) readBooks(ctx context.Context) console.LabBooks {
 	if err != nil {
 		return console.LabBooks{Wrong: "the provider's: " + err.Error()}
 	}
-	kept := "0"
+	all, err := db.New(s.pool).DemoOrders(ctx)
+	if err != nil {
+		return console.LabBooks{Wrong: "Pawl's: " + err.Error()}
+	}
+	charged, kept := int64(theirs.Steps["charge"].Live), "0"
 	for _, m := range theirs.Money {
 		if m.Currency == currency {
 			kept = m.Kept
 		}
 	}
-	line := func(what string, ours, theirs any) console.LabLine {
-		return console.LabLine{What: what, Pawl: fmt.Sprint(ours), Provider: fmt.Sprint(theirs)}
+	books := console.LabBooks{
+		Completed: ours.Completed, Failed: ours.Failed, UnderWay: all.Orders - ours.Completed - ours.Failed, Orders: all.Orders, Late: all.Late,
+		Charged: charged, ChargedUnderWay: charged - ours.Completed,
+		Currency: currency, Kept: ours.Kept, KeptUnderWay: ours.UnderWay, KeptThere: kept, KeptThereUnderWay: difference(kept, ours.Kept),
+		Repeated: theirs.DuplicatesSuppressed, Twice: theirs.DoubleLive + theirs.Overlaps + theirs.RepeatedEffects,
 	}
-	return console.LabBooks{
-		Lines: []console.LabLine{
-			line("live charges", ours.Charges, theirs.Steps["charge"].Live),
-			line("live reservations", ours.Reservations, theirs.Steps["reserve"].Live),
-			line("confirmations", ours.Confirmations, theirs.Steps["confirm"].Live),
-			line("requested refunds", ours.Refunds, theirs.Steps["refund"].Live),
-			line("money kept, "+currency, ours.Kept, kept),
-		},
-		Unfinished: ours.Unfinished, Repeated: theirs.DuplicatesSuppressed,
-		Twice: theirs.DoubleLive + theirs.Overlaps + theirs.RepeatedEffects,
+	books.KeptAll = difference(ours.Kept, difference("0", ours.UnderWay))
+	return books
+}
+
+// difference of two decimals; empty if they are not numbers.
+func difference(a, b string) string {
+	x, errX := decimal.Parse(a)
+	y, errY := decimal.Parse(b)
+	d, err := x.Sub(y)
+	if errX != nil || errY != nil || err != nil {
+		return ""
 	}
+	return d.String()
 }
 
 func (s *stage) summary(ctx context.Context) (sum simulator.Summary, err error) {

@@ -152,6 +152,8 @@ type Filter struct {
 	After                  int64            // the cursor: the number of the last order of the previous page
 	Limit                  int32            // 1 or more
 	SubmittedBy            string           // the principal that submitted the order
+	Currency               string
+	Refunded               bool // something of it was refunded
 }
 
 const (
@@ -307,6 +309,7 @@ func (f *Filter) query(w window) db.OrdersFindParams {
 	q := db.OrdersFindParams{
 		Statuses: statusesOf(f), Item: f.Item, CustomerID: f.CustomerID, Reason: f.HoldReason,
 		FailureStep: f.FailureStep, FailureCode: f.FailureCode, AmountTo: largest, Oldest: f.Oldest, SubmittedBy: f.SubmittedBy,
+		Currency: f.Currency, Refunded: f.Refunded,
 		After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to,
 	}
 	if f.AmountFrom != nil {

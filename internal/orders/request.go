@@ -68,22 +68,40 @@ func (v Verb) stateOf(status fsm.State, hold *string, refund string) RequestStat
 	return RequestWaiting
 }
 
-// OfRequest reads the orders to which a request was applied, by number, after a given one, as they are now. next is 0 after
-// the last page. What was refused is not there: nothing was written. Errors: ErrUnavailable.
-func (r *Reader) OfRequest(ctx context.Context, requestID string, after int64, limit int32) (page []Requested, next int64, err error) {
-	rows, err := Read(ctx, r, r.query.RequestPage, db.RequestPageParams{RequestID: requestID, After: after, Most: limit + 1})
+// requestLooked is how many orders of a request are looked at for a page in one state.
+const requestLooked = 1000
+
+// RequestFilter selects orders of a request.
+type RequestFilter struct {
+	State RequestState // empty: any
+	After int64        // the cursor: the number of the last order of the previous page
+	Limit int32        // 1 or more
+}
+
+// OfRequest reads the orders to which a request was applied, by number, as they are now. next is 0 after the last page; a page may be short, because it looks at a thousand orders.
+// Errors: ErrUnavailable.
+func (r *Reader) OfRequest(ctx context.Context, requestID string, f RequestFilter) (page []Requested, next int64, err error) {
+	most := f.Limit + 1
+	if f.State != "" {
+		most = requestLooked
+	}
+	rows, err := Read(ctx, r, r.query.RequestPage, db.RequestPageParams{RequestID: requestID, After: f.After, Most: most})
 	if err != nil {
 		return nil, 0, Unavailable("read orders of request", err)
 	}
-	more := len(rows) > int(limit)
-	rows = rows[:min(len(rows), int(limit))]
 	how, numbers := map[int64]db.RequestPageRow{}, []int64{}
-	for _, row := range rows {
-		how[row.OrderNo] = row
-		numbers = append(numbers, row.OrderNo)
+	for i, row := range rows {
+		if len(numbers) == int(f.Limit) {
+			next = rows[i-1].OrderNo
+			break
+		}
+		if f.State == "" || Verb(row.Verb).stateOf(row.Status, row.Hold, row.Refund) == f.State {
+			how[row.OrderNo] = row
+			numbers = append(numbers, row.OrderNo)
+		}
 	}
-	if more {
-		next = numbers[len(numbers)-1]
+	if next == 0 && f.State != "" && len(rows) == requestLooked {
+		next = rows[len(rows)-1].OrderNo
 	}
 	found, cut, err := r.readPage(ctx, numbers)
 	for _, order := range found {
@@ -133,6 +151,28 @@ func (r *Reader) RequestTotals(ctx context.Context, requestID string) (totals []
 		return strings.Compare(a.Currency+" "+string(a.State), b.Currency+" "+string(b.State))
 	})
 	return totals, all >= CountsMost, nil
+}
+
+// Refusals are what a bulk request was refused.
+type Refusals struct {
+	Verb          Verb
+	At            time.Time // of the last request with this id
+	Actor, Reason string
+	Orders        []Refusal // by id
+}
+
+// Refusal is an order to which a verb was not applied, and the code and detail of the problem.
+type Refusal struct{ OrderID, Code, Detail string }
+
+// RefusalsOf reads what bulk requests with an id were refused in the last month, without the orders to which one of them
+// was applied since. Errors: ErrUnavailable.
+func (r *Reader) RefusalsOf(ctx context.Context, requestID string) (refused Refusals, err error) {
+	rows, err := Read(ctx, r, r.query.BulkRefusals, db.BulkRefusalsParams{RequestID: requestID, Most: CountsMost})
+	for _, row := range rows {
+		refused.Verb, refused.At, refused.Actor, refused.Reason = Verb(row.Verb), row.At, row.Actor, row.Reason
+		refused.Orders = append(refused.Orders, Refusal{row.OrderID, row.Code, row.Detail})
+	}
+	return refused, Unavailable("read refusals of request", err)
 }
 
 func addTotal(totals []RequestTotal, t RequestTotal) []RequestTotal {

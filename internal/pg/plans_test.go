@@ -240,7 +240,7 @@ func lists(t *testing.T, conn planner) {
 func wanted(by, name, statuses string) args {
 	values := args{
 		"by": "'" + by + "'", "name": name, "statuses": statuses, "looks": "50", "item": "''", "customer_id": "''", "reason": "''",
-		"amount_from": "0", "amount_to": "1000", "failure_step": "''", "failure_code": "''", "submitted_by": "''", "holds": "'{}'", "unfinished": "false",
+		"amount_from": "0", "amount_to": "1000", "failure_step": "''", "failure_code": "''", "submitted_by": "''", "currency": "''", "refunded": "false", "holds": "'{}'", "unfinished": "false",
 	}
 	unfinished := strings.Contains(statuses, "ing") // the ending of all statuses that are not final
 	switch {

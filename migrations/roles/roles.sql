@@ -93,6 +93,9 @@ GRANT UPDATE (version) ON pawl.concurrency_keys TO pawl_serve;
 GRANT INSERT, UPDATE (at, orders_per_second, steps), DELETE ON pawl.replica_reports TO pawl_serve;
 -- Idempotency keys are removed after a month. Locking rows requires the right to change a column.
 GRANT INSERT, UPDATE (created_at), DELETE ON pawl.idempotency_keys TO pawl_serve;
+GRANT INSERT, UPDATE, DELETE ON pawl.bulk_refusals TO pawl_serve;
+-- The service keeps the newest verifications.
+GRANT INSERT (started_by), UPDATE (seen_at, finished_at, done, total, wrong, report), DELETE ON pawl.verifications TO pawl_serve;
 -- Deliveries are removed with the events.
 GRANT INSERT, DELETE ON pawl.webhook_endpoints, pawl.webhook_deliveries TO pawl_serve;
 GRANT UPDATE (version, failures, seq, event_no, delivery_no, fence, due_at, paused_until, failing_since, disabled_at, previous_secret_until, owner,

@@ -15,7 +15,7 @@ export interface paths {
         put?: never;
         /**
          * Apply a verb to many orders
-         * @description Applies the verb to up to 1,000 orders, given by their ids or by a filter, and reports the result for each. It does not wait for the orders to end. Each verb requires the role that it requires for one order. refund gives back the amounts of refunds, or, with ids or a filter, all that is left of each order; it requires reason and requestId, and rejects unknown fields. With the same requestId, the verb is applied to an order only once. If a request with a filter is repeated, the answer starts with the orders that the verb was applied to before, and continues with those that match now, up to limit in all. Needs the role operate or approve or settle.
+         * @description Applies the verb to up to 1,000 orders, given by their ids or by a filter, and reports the result for each. It does not wait for the orders to end. Each verb requires the role that it requires for one order. refund gives back the amounts of refunds, or, with ids or a filter, all that is left of each order; it requires reason and requestId, and rejects unknown fields. With the same requestId, the verb is applied to an order only once, and what was done and refused can be read at /api/requests/{requestId}. If a request with a filter is repeated, the answer starts with the orders that the verb was applied to before, and continues with those that match now, up to limit in all. Needs the role operate or approve or settle.
          */
         post: operations["applyBulkVerb"];
         delete?: never;
@@ -197,7 +197,7 @@ export interface paths {
         };
         /**
          * List orders, newest first
-         * @description Filters can be combined. nextCursor leads to the next page. A page can have fewer orders than limit: if orders are large, or if few match, because a page examines at most 10,000 orders. Needs the role submit or read; with submit alone, it is limited to orders that you submitted.
+         * @description Filters can be combined. nextCursor leads to the next page. A page can have fewer orders than limit: if orders are large, or if few match, because a page examines at most 10,000 orders. With format=csv, or Accept: text/csv, the page is a table, and the header Link leads to the next one. Needs the role submit or read; with submit alone, it is limited to orders that you submitted.
          */
         get: operations["listOrders"];
         put?: never;
@@ -621,7 +621,7 @@ export interface paths {
         };
         /**
          * Get what a request did
-         * @description The orders to which requests with this requestId were applied, oldest first, as they are now, and their totals. Use it to follow a bulk request, or if its response was lost. Orders that it did not apply to are absent, because nothing was stored for them. Needs the role read.
+         * @description The orders to which requests with this requestId were applied, oldest first, as they are now, and their totals. Use it to follow a bulk request, or if its response was lost. What a bulk request was refused is kept for a month. With state, a page can have fewer orders than limit, because it examines at most 1,000. Needs the role read or operate or approve or settle.
          */
         get: operations["getRequest"];
         put?: never;
@@ -661,15 +661,55 @@ export interface paths {
         };
         /**
          * Get the verification of the books
-         * @description The progress of the current verification, and the last report. Each server keeps its own in memory, until it is restarted. Needs the role read.
+         * @description The progress of the newest verification, and the newest report, of any server or of `pawl verify --store`. Needs the role read.
          */
         get: operations["getVerification"];
         put?: never;
         /**
          * Start a verification of the books
-         * @description Like `pawl verify`: reads the whole database and looks for violations. The server that takes the request does it in the background, on one connection, unless one is already running. It writes nothing. Needs the role operate.
+         * @description Like `pawl verify`: reads the whole database and looks for violations. The server that takes the request does it in the background, on one connection, unless one is already running. The report is stored. Needs the role operate.
          */
         post: operations["startVerification"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/verifications": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List verifications of the books
+         * @description Newest first, without their reports. The newest 100 are kept. Needs the role read.
+         */
+        get: operations["listVerifications"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/verifications/{number}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get the report of a verification of the books
+         * @description As CSV (format=csv, or Accept: text/csv), its days and currencies. Needs the role read.
+         */
+        get: operations["getVerificationReport"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -2478,6 +2518,29 @@ export interface components {
             /** @description The units were put back into stock. */
             restock?: boolean;
         };
+        RefusedOrder: {
+            /**
+             * @description Who requested it.
+             * @example token:support
+             */
+            actor: string;
+            /**
+             * Format: date-time
+             * @description When it was requested.
+             */
+            at: string;
+            code?: components["schemas"]["ProblemCode"];
+            /** @description Why the verb was not applied. */
+            detail?: string;
+            /** @example order-123 */
+            orderId: string;
+            reason?: string;
+            /**
+             * @description The verb of the last request.
+             * @example retry
+             */
+            verb: string;
+        };
         Replica: {
             /**
              * Format: int64
@@ -2500,6 +2563,8 @@ export interface components {
             more: boolean;
             /** @description Absent on the last page. */
             nextCursor?: string;
+            /** @description Orders to which bulk requests with this requestId did not apply. Only on the first page. */
+            refused?: components["schemas"]["RefusedOrder"][];
             /** @description The orders of this page. */
             results: components["schemas"]["RequestedOrder"][];
             /** @description All orders of the request, by currency and state. */
@@ -2759,6 +2824,30 @@ export interface components {
             /** @description Steps that the replica that answers cannot perform, and why: their orders would wait for a person. And whether orders would not use the stock that is tracked here. */
             warnings?: string[];
         };
+        StoredVerification: {
+            /** @description Whether the books were compared with those of providers. */
+            compared: boolean;
+            /** Format: date-time */
+            finishedAt?: string;
+            /** Format: int64 */
+            number: number;
+            /** Format: date-time */
+            startedAt: string;
+            /** @example token:operations */
+            startedBy: string;
+            /**
+             * @description failed: it could not read everything, or its process ended.
+             * @enum {string}
+             */
+            state: "running" | "done" | "failed";
+            /**
+             * @description The checks that failed, not counting warnings.
+             * @example [
+             *       "stock"
+             *     ]
+             */
+            wrong: string[];
+        };
         TestOutcome: {
             /** @description The beginning of the response, up to 1 KiB. */
             answer?: string;
@@ -2854,7 +2943,7 @@ export interface components {
              * @description Orders and items read.
              */
             done: number;
-            /** @description The report of the last verification that finished. Absent if there is none. */
+            /** @description The newest report. Absent if there is none. */
             report?: components["schemas"]["VerificationReport"];
             /** Format: date-time */
             startedAt?: string;
@@ -2864,7 +2953,7 @@ export interface components {
              */
             startedBy?: string;
             /**
-             * @description State of the last verification. none: not started on this server. failed: it could not read everything, which says nothing about the books; see the log.
+             * @description State of the newest verification. none: there is none. failed: it could not read everything, or its process ended, which says nothing about the books; see the log.
              * @enum {string}
              */
             state: "none" | "running" | "done" | "failed";
@@ -2889,15 +2978,21 @@ export interface components {
             name: string;
             /** @description The first 20 violations. */
             offenders: components["schemas"]["VerificationOffender"][];
-            /** @description A sentence that is true if there are no violations. */
+            /**
+             * @description A sentence that is true if there are no violations.
+             * @example No effect happened twice under one key.
+             */
             proves: string;
             /** Format: int64 */
             violations: number;
             /** @description Violations do not make the books wrong. */
             warning: boolean;
         };
-        VerificationMoney: {
-            /** @description Authorized and not captured yet. */
+        VerificationDay: {
+            /**
+             * @description Authorized and not captured yet.
+             * @example 0.00
+             */
             authorized: string;
             /**
              * @description Their sum, as a decimal.
@@ -2911,26 +3006,94 @@ export interface components {
             charges: number;
             /** @example USD */
             currency: string;
-            /** @description Captured and not refunded. */
+            /** @example 2026-11-26 */
+            day: string;
+            /**
+             * @description Captured and not refunded.
+             * @example 90.00
+             */
             kept: string;
-            /** @description The sum refunded, as a decimal. */
+            /**
+             * @description The sum refunded, as a decimal.
+             * @example 9.99
+             */
             refunded: string;
-            /** @description Authorized by completed orders, and given up or ended. */
+            /**
+             * @description The part of kept that belongs to orders that have not ended.
+             * @example 0.00
+             */
+            underWay: string;
+            /**
+             * @description Authorized by completed orders, and given up or ended.
+             * @example 0.00
+             */
+            voided: string;
+        };
+        VerificationMoney: {
+            /**
+             * @description Authorized and not captured yet.
+             * @example 0.00
+             */
+            authorized: string;
+            /**
+             * @description Their sum, as a decimal.
+             * @example 99.99
+             */
+            charged: string;
+            /**
+             * Format: int64
+             * @description Number of charges.
+             */
+            charges: number;
+            /** @example USD */
+            currency: string;
+            /**
+             * @description Captured and not refunded.
+             * @example 90.00
+             */
+            kept: string;
+            /**
+             * @description The sum refunded, as a decimal.
+             * @example 9.99
+             */
+            refunded: string;
+            /**
+             * @description The part of kept that belongs to orders that have not ended.
+             * @example 0.00
+             */
+            underWay: string;
+            /**
+             * @description Authorized by completed orders, and given up or ended.
+             * @example 0.00
+             */
             voided: string;
         };
         VerificationOffender: {
-            /** @description What is wrong, in words. */
+            /**
+             * @description What is wrong, in words.
+             * @example charge of generation 0 happened 2 times
+             */
             fault: string;
             /** @example order-123 */
             id: string;
         };
+        VerificationPage: {
+            verifications: components["schemas"]["StoredVerification"][];
+        };
         VerificationReport: {
             /** @description The checks and their results. */
             checks: components["schemas"]["VerificationCheck"][];
+            /** @description The same by the day (UTC) on which the orders were placed, newest first; up to 400. */
+            days: components["schemas"]["VerificationDay"][];
             /** Format: date-time */
             finishedAt: string;
             /** @description What was charged and refunded, by currency. */
             money: components["schemas"]["VerificationMoney"][];
+            /**
+             * Format: int64
+             * @description Of the verification.
+             */
+            number: number;
             /** @description Number of orders by status. */
             orders: {
                 [key: string]: number;
@@ -2942,6 +3105,22 @@ export interface components {
              * @description How long it took.
              */
             seconds: number;
+            /** @description The comparison with providers, by step. Absent if the books were not compared. */
+            steps?: components["schemas"]["VerificationStep"][];
+        };
+        VerificationStep: {
+            /**
+             * Format: int64
+             * @description Number of idempotency keys compared.
+             */
+            compared: number;
+            /** @enum {string} */
+            step: "charge" | "reserve" | "confirm" | "refund" | "capture" | "void";
+            /**
+             * Format: int64
+             * @description Number of keys with a violation.
+             */
+            wrong: number;
         };
         VoidBody: {
             /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
@@ -3818,6 +3997,10 @@ export interface operations {
                 amountFrom?: string;
                 /** @description Only orders of at most this amount, in any currency. */
                 amountTo?: string;
+                /** @description Only orders in this currency (ISO 4217). */
+                currency?: string;
+                /** @description Only orders of which something was refunded. */
+                refunded?: boolean;
                 /** @description Only orders created at this time or later (RFC 3339). */
                 createdFrom?: string;
                 /** @description Only orders created before this time (RFC 3339). */
@@ -3830,6 +4013,8 @@ export interface operations {
                 cursor?: string;
                 /** @description Also count the orders that match. */
                 count?: boolean;
+                /** @description Format of the response; JSON by default. */
+                format?: "json" | "csv";
             };
             header?: never;
             path?: never;
@@ -3844,6 +4029,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["OrderPage"];
+                    "text/csv": string;
                 };
             };
             401: components["responses"]["unauthenticated"];
@@ -4975,6 +5161,8 @@ export interface operations {
     getRequest: {
         parameters: {
             query?: {
+                /** @description Only orders in this state. */
+                state?: "done" | "failed" | "in_progress" | "waiting" | "held";
                 /** @description Maximum number of orders. */
                 limit?: number;
                 /** @description nextCursor of the previous page. */
@@ -5092,6 +5280,73 @@ export interface operations {
             429: components["responses"]["too_many_requests"];
             500: components["responses"]["internal"];
             503: components["responses"]["Service-Unavailable-5"];
+        };
+    };
+    listVerifications: {
+        parameters: {
+            query?: {
+                /** @description Only verifications with smaller numbers. */
+                before?: number;
+                /** @description Maximum number of verifications. */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VerificationPage"];
+                };
+            };
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["forbidden-tls_required"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
+        };
+    };
+    getVerificationReport: {
+        parameters: {
+            query?: {
+                /** @description Format of the response; JSON by default. */
+                format?: "json" | "csv";
+            };
+            header?: never;
+            path: {
+                /** @description The number of the verification. */
+                number: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VerificationReport"];
+                    "text/csv": string;
+                };
+            };
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["forbidden-tls_required"];
+            404: components["responses"]["not_found"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
         };
     };
     listWebhookEndpoints: {

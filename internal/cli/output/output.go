@@ -21,12 +21,42 @@ type Format string
 const (
 	Table Format = "table"
 	JSON  Format = "json"
+	CSV   Format = "csv" // only where AllowCSV was called
 )
 
 // AddTo adds the flag -o, with the default Table.
 func (f *Format) AddTo(flags *pflag.FlagSet) {
 	*f = Table
 	flags.VarP(f, "output", "o", "`table` or json")
+}
+
+// listFormat is a Format that can be CSV.
+type listFormat struct{ *Format }
+
+// AllowCSV lets the flag that AddTo added be CSV, too.
+func AllowCSV(flags *pflag.FlagSet) {
+	flag := flags.Lookup("output")
+	if format, ok := flag.Value.(*Format); ok {
+		flag.Value, flag.Usage = listFormat{format}, "`table`, json or csv"
+	}
+}
+
+// Formats are the values of the flag that AddTo added.
+func Formats(flags *pflag.FlagSet) []string {
+	all := []string{string(Table), string(JSON)}
+	if _, list := flags.Lookup("output").Value.(listFormat); list {
+		all = append(all, string(CSV))
+	}
+	return all
+}
+
+// Set implements pflag.Value.
+func (l listFormat) Set(value string) error {
+	if value == string(CSV) {
+		*l.Format = CSV
+		return nil
+	}
+	return l.Format.Set(value)
 }
 
 // Set implements pflag.Value.
@@ -60,12 +90,15 @@ func newEncoder(out io.Writer) *json.Encoder {
 	return encoder
 }
 
-// Rows is a table.
-type Rows struct{ writer *tabwriter.Writer }
+// Rows is a table. On a terminal, words for states have colors.
+type Rows struct {
+	writer  *tabwriter.Writer
+	colored bool
+}
 
 // NewRows begins a table, with a line of titles if there are any.
 func NewRows(out io.Writer, titles ...any) Rows {
-	rows := Rows{tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)}
+	rows := Rows{tabwriter.NewWriter(out, 0, 0, 2, ' ', 0), Colored(out)}
 	if len(titles) > 0 {
 		rows.Add(titles...)
 	}
@@ -78,7 +111,11 @@ func (r Rows) Add(cells ...any) {
 		if i > 0 {
 			fmt.Fprint(r.writer, "\t")
 		}
-		fmt.Fprint(r.writer, Clean(fmt.Sprint(cell)))
+		text := Clean(fmt.Sprint(cell))
+		if r.colored { // every cell, because the width of a cell includes its color
+			text = color(text)
+		}
+		fmt.Fprint(r.writer, text)
 	}
 	fmt.Fprintln(r.writer)
 }

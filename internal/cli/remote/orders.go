@@ -1,6 +1,8 @@
 package remote
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,7 +21,7 @@ import (
 func ordersCommand() *cobra.Command {
 	commands := []*cobra.Command{
 		ordersListCommand(), ordersShowCommand(), ordersWatchCommand(), ordersProcessCommand(), ordersImportCommand(), ordersRefundCommand(), ordersCaptureCommand(), ordersVoidCommand(),
-		ordersRequestCommand(), ordersDisputeCommand(),
+		ordersRequestCommand(), ordersDisputeCommand(), ordersStepResultCommand(),
 	}
 	for _, v := range verbs {
 		commands = append(commands, v.command())
@@ -45,7 +47,10 @@ func ordersListCommand() *cobra.Command {
 		Example: "  pawl orders list --hold attention\n  pawl orders list --item widget --status completed --limit 0 -o json\n" +
 			"  pawl orders list ch_3P8xZq",
 	}, func(ctx context.Context, s *session, args []string) error {
-		if len(args) > 0 {
+		switch {
+		case len(args) > 0 && s.format == output.CSV:
+			return usage("-o csv is for orders by conditions, not for a term")
+		case len(args) > 0:
 			return s.search(ctx, args[0], limit)
 		}
 		for _, status := range statuses {
@@ -55,17 +60,53 @@ func ordersListCommand() *cobra.Command {
 			filter.CreatedFrom = time.Now().Add(-since)
 		}
 		filter.Limit = pageOf(limit)
-		return orderRows.Print(s.out, s.format, first(limit, s.Orders(ctx, filter)))
+		if s.format == output.CSV {
+			return s.printCSV(ctx, filter, limit)
+		}
+		return listedRows.Print(s.out, s.format, first(limit, s.Orders(ctx, filter)))
 	})
 	f := cmd.Flags()
+	output.AllowCSV(f)
 	f.StringSliceVar(&statuses, "status", nil, "only orders in these statuses, comma-separated")
 	f.StringVar((*string)(&filter.Hold), "hold", "", holdHelp)
 	f.StringVar(&filter.HoldReason, "hold-reason", "", "with --hold: only orders with this reason, or with this part of it before a colon")
 	f.StringVar(&filter.CustomerID, "customer", "", "only orders of this customer")
 	f.StringVar(&filter.Item, "item", "", "only orders for this item")
 	f.DurationVar(&since, "since", 0, "only orders created within this time, such as 24h; 0: all")
+	f.StringVar(&filter.Currency, "currency", "", "only orders in this currency")
+	f.BoolVar(&filter.Refunded, "refunded", false, "only orders of which something was refunded")
 	f.IntVar(&limit, "limit", 50, "maximum number of orders; 0: all")
+	completing(cmd, "status", statusWords...)
+	completing(cmd, "hold", fixed(holds)...)
 	return cmd
+}
+
+// printCSV prints orders as CSV, with a line of names.
+func (s *session) printCSV(ctx context.Context, filter client.ListOrdersParams, limit int) error {
+	lines := 0
+	for text, err := range s.OrdersCSV(ctx, filter) {
+		if err != nil {
+			return err
+		}
+		for line := range bytes.Lines(text) {
+			if lines++; limit > 0 && lines > limit+1 {
+				return nil
+			}
+			if _, err := s.out.Write(line); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// listedRows are orderRows, with why an order failed or is held.
+var listedRows = output.Columns[client.Order]{
+	Titles: append(slices.Clone(orderRows.Titles), "why"),
+	Of: func(o *client.Order) []any {
+		why, _, _ := strings.Cut(o.HoldReason, ":")
+		return append(orderRows.Of(o), dash(cmp.Or(o.Failure.Code, why)))
+	},
 }
 
 // search prints the orders that match a term. No order is not an error, as with a filter.
@@ -260,6 +301,9 @@ func ordersWatchCommand() *cobra.Command {
 			return err
 		}
 		for next, err := range s.Watch(ctx, order) {
+			if ctx.Err() != nil {
+				return nil // an interrupt is the normal end
+			}
 			if err != nil {
 				return err
 			}
@@ -275,14 +319,15 @@ func (s *session) printChange(o *client.Order) {
 		_ = output.Line(s.out, o)
 		return
 	}
-	line := fmt.Sprintf("%s  %-10s", moment(time.Now()), o.Status)
+	line := ""
 	if o.Hold != "" {
 		line += fmt.Sprintf("  %s %s", o.Hold, o.HoldReason)
 	}
 	if o.Failure.Code != "" {
 		line += fmt.Sprintf("  %s %s", o.Failure.Code, o.Failure.Detail)
 	}
-	fmt.Fprintln(s.out, output.Clean(line))
+	status := output.Paint(s.out, string(o.Status)) + strings.Repeat(" ", max(0, 10-len(o.Status)))
+	fmt.Fprintln(s.out, strings.TrimRight(fmt.Sprintf("%s  %s  %s", moment(time.Now()), status, output.Clean(line)), " "))
 }
 
 // verb is a change that people request.
@@ -432,56 +477,6 @@ func ordersDisputeCommand() *cobra.Command {
 	return requiring(cmd, "reference", "state", "amount")
 }
 
-func ordersRequestCommand() *cobra.Command {
-	var limit int
-	cmd := asking(&cobra.Command{
-		Use: "request REQUEST-ID", Short: "Show what a bulk request did, and how far its orders are", Args: cobra.ExactArgs(1),
-		Long: "Shows the orders to which requests with this ID were applied, as they are now, and their totals. Orders that it did\n" +
-			"not apply to are not listed.",
-		Example: "  pawl orders request incident-42\n  pawl orders request incident-42 --limit 0 -o json | jq -r 'select(.state==\"failed\") | .orderId'",
-	}, func(ctx context.Context, s *session, args []string) error {
-		var totals []client.RequestTotal
-		rows := func(yield func(client.RequestedOrder, error) bool) {
-			for params := (client.GetRequestParams{Limit: pageOf(limit)}); ; {
-				page, err := s.GetRequest(ctx, args[0], params)
-				if err != nil {
-					yield(client.RequestedOrder{}, err)
-					return
-				}
-				totals = page.Totals
-				for _, row := range page.Results {
-					if !yield(row, nil) {
-						return
-					}
-				}
-				if params.Cursor = page.NextCursor; params.Cursor == "" {
-					return
-				}
-			}
-		}
-		err := requestedRows.Print(s.out, s.format, first(limit, rows))
-		if err != nil || s.format == output.JSON {
-			return err
-		}
-		fmt.Fprintln(s.out)
-		return totalRows.Print(s.out, output.Table, output.All(totals))
-	})
-	cmd.Flags().IntVar(&limit, "limit", 50, "maximum number of orders; 0: all")
-	return cmd
-}
-
-var requestedRows = output.Columns[client.RequestedOrder]{
-	Titles: []any{"order", "state", "status", "hold", "amount", "code", "detail"},
-	Of: func(r *client.RequestedOrder) []any {
-		return []any{r.OrderID, r.State, r.Status, dash(r.Hold), r.Amount + " " + r.Currency, dash(r.Code), dash(r.Detail)}
-	},
-}
-
-var totalRows = output.Columns[client.RequestTotal]{
-	Titles: []any{"state", "orders", "amount"},
-	Of:     func(t *client.RequestTotal) []any { return []any{t.State, t.Orders, t.Amount + " " + t.Currency} },
-}
-
 // holds has all of them, beginning with those that wait for people.
 var holds = []client.OrderHold{
 	client.OrderHoldAttention, client.OrderHoldApproval, client.OrderHoldPaused, client.OrderHoldCallback,
@@ -513,6 +508,7 @@ func holdsCommand() *cobra.Command {
 		return err
 	})
 	cmd.Flags().StringVar(&only, "hold", "", holdHelp)
+	completing(cmd, "hold", fixed(holds)...)
 	cmd.Flags().IntVar(&limit, "limit", 50, "maximum number of orders; 0: all")
 	return cmd
 }

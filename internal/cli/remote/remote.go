@@ -33,7 +33,8 @@ var (
 // Commands returns the commands that use the API.
 func Commands() []*cobra.Command {
 	return []*cobra.Command{
-		overviewCommand(), ordersCommand(), holdsCommand(), stockCommand(), eventsCommand(), webhooksCommand(), consoleCommand(),
+		overviewCommand(), ordersCommand(), holdsCommand(), stockCommand(), eventsCommand(), webhooksCommand(), booksCommand(),
+		consoleCommand(),
 	}
 }
 
@@ -67,6 +68,9 @@ type action func(ctx context.Context, s *session, args []string) error
 func (s *session) command(cmd *cobra.Command, do action) *cobra.Command {
 	cmd.Flags().StringVar(&s.address, "url", "", "URL of the service; default: PAWL_URL, or "+defaultURL)
 	s.format.AddTo(cmd.Flags())
+	_ = cmd.RegisterFlagCompletionFunc("output", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return output.Formats(cmd.Flags()), cobra.ShellCompDirectiveNoFileComp
+	})
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		s.out, s.address = cmd.OutOrStdout(), cmp.Or(s.address, os.Getenv("PAWL_URL"), defaultURL)
 		s.token = os.Getenv("PAWL_TOKEN")
@@ -179,6 +183,24 @@ func explained(err error) error {
 	}
 	return err
 }
+
+// completing lets shells complete the values of a flag.
+func completing(cmd *cobra.Command, flag string, values ...string) {
+	_ = cmd.RegisterFlagCompletionFunc(flag, func(_ *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return values, cobra.ShellCompDirectiveNoFileComp
+	})
+}
+
+// fixed are words as strings.
+func fixed[T ~string](words []T) (all []string) {
+	for _, word := range words {
+		all = append(all, string(word))
+	}
+	return all
+}
+
+// statusWords are all statuses of orders.
+var statusWords = []string{"pending", "charging", "reserving", "confirming", "completed", "releasing", "refunding", "failed", "canceled"}
 
 func group(use, short, example string, commands ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{

@@ -27,6 +27,7 @@ import (
 	"pawl/engine"
 	"pawl/httpapi"
 	"pawl/internal/access"
+	"pawl/internal/books"
 	"pawl/internal/cli/remote"
 	"pawl/internal/events"
 	"pawl/internal/pg"
@@ -101,6 +102,13 @@ func TestCommands(t *testing.T) {
 		{"orders list ann", "", `^order +matched +status .*\norder-2 +customerId +completed .*\n$`},
 		{"orders list order --limit 2", "", `^order .*\norder-1 +orderIdPrefix .*\norder-2 .*\nand more: use a longer term\n$`},
 		{"orders list nothing", "", `^order .*\n$`},
+		{"orders list --status failed,canceled", "", `^order .* why\norder-3 .* rejected\n$`},
+		{"orders list --item lamp --limit 1 -o csv", "", `^orderId,status,[^\n]*\r\norder-3,canceled,[^\n]*\r\n$`},
+		{"orders list --limit 0 -o csv", "", `^orderId,[^\n]*\r\norder-3,[^\n]*\r\norder-2,[^\n]*\r\norder-1,[^\n]*\r\n$`},
+		{"orders list ann -o csv", "not for a term", `^$`},
+		{"orders show order-1 -o csv", "must be table or json", `^$`},
+		{"orders step-result order-1 --step charge --outcome done --reason seen", "409", `^$`},
+		{"orders step-result order-1 --step charge --outcome done", `"reason" not set`, `^$`},
 		{"orders refund order-1 --amount 12.50 --reason broken --request-id ticket-1", "", `(?m)^refunded +12.50$`},
 		{"orders refund order-1 --amount 12.50 --reason broken --request-id ticket-1", "", `(?m)^refunded +12.50$`},
 		{"orders show order-1", "", `(?s)^order +order-1\nstatus +completed\n.*amount +99.99 USD\nrefunded +12.50\n.*metadata +shop=a\nrefund 1 +done 12.50 broken\n\nseq +at.*completed .*refund`},
@@ -263,12 +271,39 @@ func serviceAndBooks(t *testing.T) (url string, owner *db.Queries) {
 	control, err := access.New(context.WithoutCancel(t.Context()), db.New(pool), access.Config{})
 	assert.NoError(t, err)
 	t.Cleanup(control.Stop)
+	verification := books.NewVerification(pool, books.VerificationConfig{})
+	t.Cleanup(verification.Stop)
 	server := httptest.NewServer(httpapi.New(orders, httpapi.Config{
-		ResponseTimeout: 30 * time.Second, Events: tail, Access: control,
+		ResponseTimeout: 30 * time.Second, Events: tail, Access: control, Books: verification,
 		Webhooks: webhooks.NewEndpoints(db.New(pool), orders.Orders, webhooks.Options{Private: true, Latest: feed.Latest, Now: time.Now}),
 	}))
 	t.Cleanup(server.Close)
 	return server.URL, db.New(d.Pool)
+}
+
+// TestBooks lists stored verifications, and shows the money of one by day.
+func TestBooks(t *testing.T) {
+	t.Parallel()
+	url := service(t)
+	shop, err := client.New(url, client.Options{})
+	assert.NoError(t, err)
+	(step{"books", "", `^number .*\n$`}).try(t, url)
+	assert.NoError(t, assert.Err(shop.Process(t.Context(), client.ProcessBody{OrderID: "o", Amount: "5", Item: "lamp"})))
+	assert.NoError(t, assert.Err(shop.StartVerification(t.Context())))
+	assert.Eventually(t, "the verification ends", func() bool {
+		state, err := shop.GetVerification(t.Context())
+		return err == nil && state.State == client.VerificationStateDone
+	})
+	for _, s := range []step{
+		{"books", "", `(?m)^1 +\S+Z +local +right +- +-$`},
+		{"books 1", "", `(?m)^20\S+ +USD +1 +5.00 +0.00 +0.00 +0.00 +5.00 +0.00$`},
+		{"books 1 -o csv", "", `^day,[^\n]*\r\n20\S+,USD,1,5.00,0.00,0.00,0.00,5.00,0.00\r\n$`},
+		{"books -o csv", "needs the NUMBER", `^$`},
+		{"books one", "must be a number", `^$`},
+		{"books 2", "404", `^$`},
+	} {
+		s.try(t, url)
+	}
 }
 
 // TestImport imports a file, again after it was changed.

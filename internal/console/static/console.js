@@ -147,7 +147,7 @@ const clocks = {
 
 function tick() {
   const clock = clocks[settings.get("times", "ago")] ?? clocks.ago;
-  for (const time of main.querySelectorAll("time[datetime]")) {
+  for (const time of main.querySelectorAll("time[datetime]:not(.clock)")) {
     const at = new Date(time.dateTime), text = isNaN(at) ? time.textContent : clock(at);
     if (time.textContent !== text) time.textContent = text;
   }
@@ -205,6 +205,20 @@ main.addEventListener("change", ({ target }) => {
   if (!target.matches("thead input[type=checkbox]")) return;
   for (const box of target.closest("table").querySelectorAll("tbody input[type=checkbox]")) box.checked = target.checked;
 });
+
+// What was typed into a form comes back with the Back button. The pages are not stored, so the browser forgets it.
+const typed = `typed ${location.pathname}${location.search}`;
+const fields = () => main.querySelectorAll("form.stacked :is(input:not([type=hidden], [type=password]), textarea, select)");
+addEventListener("pagehide", () => {
+  const values = [...fields()].filter(changed).map((field) => [field.name, field.value]);
+  if (values.length) sessionStorage.setItem(typed, JSON.stringify(values));
+  else sessionStorage.removeItem(typed);
+});
+if (performance.getEntriesByType("navigation")[0]?.type === "back_forward") {
+  for (const [name, value] of JSON.parse(sessionStorage.getItem(typed) ?? "[]")) {
+    for (const field of fields()) if (field.name === name && !field.matches("[type=checkbox], [type=radio]")) field.value = value;
+  }
+}
 
 // Keyboard shortcuts. They can be turned off, for speech input and accidental keys.
 const keys = {

@@ -34,6 +34,7 @@ var screens = []struct {
 	{"cancel", "/console/order/cancel?id=waits-1", []string{"What will change", "Reason"}},
 	{"step-result", "/console/order/step-result?id=stuck-1", []string{"What happened to the charge"}},
 	{"refund", "/console/order/refund?id=done-1", []string{"Amount in USD"}},
+	{"refund preview", "/console/order/refund?id=done-1&amount=1&preview=yes", []string{"1.00 USD goes back to the customer"}},
 	{"bulk", "/console/bulk", []string{"Many orders"}},
 	{"bulk preview", "/console/bulk?verb=retry&status=failed&item=declined", []string{"declined-1"}},
 	{"errors", "/console/errors", []string{"card_declined", "Retry all of these"}},

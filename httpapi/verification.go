@@ -1,0 +1,212 @@
+package httpapi
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"pawl/internal/books"
+	"pawl/internal/orders"
+)
+
+var startVerificationOperation = failing(huma.Operation{
+	OperationID: "startVerification", Method: http.MethodPost, Path: "/api/verification", Tags: []string{"service"}, DefaultStatus: http.StatusAccepted,
+	Summary: "Start a verification of the books",
+	Description: "Like `pawl verify`: reads the whole database and looks for violations. The server that takes the request does it in the background, on one connection, " +
+		"unless one is already running. The report is stored.",
+}, "cross_origin", "invalid_parameter", "stopping", "unavailable", "internal")
+
+func (s *server) startVerification(w http.ResponseWriter, r *http.Request) error {
+	err := s.Books.Start(r.Context(), principalOf(w).Name)
+	if errors.Is(err, books.ErrStopped) {
+		return orders.ErrStopping
+	}
+	if err != nil {
+		return orders.Unavailable("start verification", err)
+	}
+	state, err := s.getVerification(r.Context(), nil)
+	if err != nil {
+		return err
+	}
+	w.Header()["Content-Type"] = jsonType
+	w.WriteHeader(http.StatusAccepted)
+	return writeJSON(w, state)
+}
+
+var getVerificationOperation = failing(huma.Operation{
+	OperationID: "getVerification", Method: http.MethodGet, Path: "/api/verification", Tags: []string{"service"},
+	Summary:     "Get the verification of the books",
+	Description: "The progress of the newest verification, and the newest report, of any server or of `pawl verify --store`.",
+}, "invalid_parameter", "unavailable", "internal")
+
+func (s *server) getVerification(ctx context.Context, _ *struct{}) (out verification, err error) {
+	last, err := s.Books.Last(ctx)
+	if err != nil || last == nil {
+		return verification{State: "none"}, orders.Unavailable("read verification", err)
+	}
+	report, err := s.Books.Report(ctx, 0)
+	out = verification{State: stateOfVerification(last), StartedAt: utc(&last.StartedAt), StartedBy: last.StartedBy, Done: last.Done, Total: last.Total}
+	if report != nil {
+		out.Report = new(verificationReportOf(report))
+	}
+	return out, orders.Unavailable("read report", err)
+}
+
+var listVerificationsOperation = failing(huma.Operation{
+	OperationID: "listVerifications", Method: http.MethodGet, Path: "/api/verifications", Tags: []string{"service"},
+	Summary:     "List verifications of the books",
+	Description: "Newest first, without their reports. The newest 100 are kept.",
+}, "invalid_parameter", "unavailable", "internal")
+
+type listVerificationsRequest struct {
+	Before int64 `query:"before" minimum:"1" doc:"Only verifications with smaller numbers."`
+	Limit  int32 `query:"limit" minimum:"1" maximum:"100" default:"50" doc:"Maximum number of verifications."`
+}
+
+type verificationPage struct {
+	Verifications []storedVerification `json:"verifications" nullable:"false"`
+}
+
+// storedVerification is a verification without its report.
+type storedVerification struct {
+	Number     int64      `json:"number" minimum:"1"`
+	State      string     `json:"state" enum:"running,done,failed" doc:"failed: it could not read everything, or its process ended."`
+	StartedAt  time.Time  `json:"startedAt"`
+	StartedBy  string     `json:"startedBy" example:"token:operations"`
+	FinishedAt *time.Time `json:"finishedAt,omitempty"`
+	Compared   bool       `json:"compared" doc:"Whether the books were compared with those of providers."`
+	Wrong      []string   `json:"wrong" nullable:"false" doc:"The checks that failed, not counting warnings." example:"[\"stock\"]"`
+}
+
+func (s *server) listVerifications(ctx context.Context, in *listVerificationsRequest) (verificationPage, error) {
+	list, err := s.Books.List(ctx, cmp.Or(in.Before, math.MaxInt64), in.Limit)
+	return verificationPage{each(list, func(v *books.Stored) storedVerification {
+		return storedVerification{v.Number, stateOfVerification(v), v.StartedAt.UTC(), v.StartedBy, utc(v.FinishedAt), v.Compared, v.Wrong}
+	})}, orders.Unavailable("list verifications", err)
+}
+
+var getVerificationReportOperation = failing(huma.Operation{
+	OperationID: "getVerificationReport", Method: http.MethodGet, Path: "/api/verifications/{number}", Tags: []string{"service"},
+	Summary:     "Get the report of a verification of the books",
+	Description: "As CSV (format=csv, or Accept: text/csv), its days and currencies.",
+}, "not_found", "invalid_parameter", "unavailable", "internal")
+
+type getVerificationReportRequest struct {
+	Number int64     `path:"number" minimum:"1" example:"1" doc:"The number of the verification."`
+	Format csvFormat `query:"format" doc:"Format of the response; JSON by default."`
+}
+
+func (s *server) getVerificationReport(ctx context.Context, in *getVerificationReportRequest) (out verificationReport, err error) {
+	report, err := s.Books.Report(ctx, in.Number)
+	switch {
+	case err != nil:
+		return out, orders.Unavailable("read report", err)
+	case report == nil:
+		return out, &orders.NotFound{What: "report"}
+	}
+	return verificationReportOf(report), nil
+}
+
+// verificationRoutes registers the routes of the verification of the books.
+func (s *server) verificationRoutes() {
+	post[struct{}, plainAnswer[verification]](s, startVerificationOperation, s.startVerification)
+	get(s, getVerificationOperation, s.getVerification)
+	list(s, listVerificationsOperation, s.listVerifications)
+	list(s, getVerificationReportOperation, s.getVerificationReport)
+}
+
+// verification is the progress of a verification of the books, and the newest report.
+type verification struct {
+	State     string     `json:"state" enum:"none,running,done,failed" doc:"State of the newest verification. none: there is none. failed: it could not read everything, or its process ended, which says nothing about the books; see the log."`
+	StartedAt *time.Time `json:"startedAt,omitempty"`
+	StartedBy string     `json:"startedBy,omitempty" doc:"Who requested it, as in the history of an order." example:"token:operations"`
+	Done      int64      `json:"done" minimum:"0" doc:"Orders and items read."`
+	Total     int64      `json:"total" minimum:"0" doc:"Orders and items in total."`
+
+	Report *verificationReport `json:"report,omitempty" doc:"The newest report. Absent if there is none."`
+}
+
+func stateOfVerification(v *books.Stored) string {
+	switch {
+	case v.Running:
+		return "running"
+	case v.Reported:
+		return "done"
+	}
+	return "failed"
+}
+
+// verificationReport is the result of a verification.
+type verificationReport struct {
+	Number     int64               `json:"number" minimum:"1" doc:"Of the verification."`
+	FinishedAt time.Time           `json:"finishedAt"`
+	Seconds    float64             `json:"seconds" minimum:"0" doc:"How long it took."`
+	Right      bool                `json:"right" doc:"Whether all checks passed, not counting warnings."`
+	Checks     []verificationCheck `json:"checks" nullable:"false" doc:"The checks and their results."`
+	Orders     map[string]int64    `json:"orders" doc:"Number of orders by status."`
+	Money      []VerificationMoney `json:"money" nullable:"false" doc:"What was charged and refunded, by currency."`
+	Days       []verificationDay   `json:"days" nullable:"false" doc:"The same by the day (UTC) on which the orders were placed, newest first; up to 400."`
+	Steps      []verificationStep  `json:"steps,omitempty" nullable:"false" doc:"The comparison with providers, by step. Absent if the books were not compared."`
+}
+
+// verificationCheck is the result of one check.
+type verificationCheck struct {
+	Name       string                 `json:"name" example:"completed"`
+	Proves     string                 `json:"proves" doc:"A sentence that is true if there are no violations." example:"No effect happened twice under one key."`
+	About      string                 `json:"about" enum:"orders,items,currencies,numbers,keys,entries" doc:"What the ids of the offenders are. numbers: order_no, without an order. keys: keys at a provider. entries: entry_no of the access log."`
+	Checked    int64                  `json:"checked" minimum:"0" doc:"Number of rows checked."`
+	Violations int64                  `json:"violations" minimum:"0"`
+	Offenders  []verificationOffender `json:"offenders" nullable:"false" doc:"The first 20 violations."`
+	Warning    bool                   `json:"warning" doc:"Violations do not make the books wrong."`
+}
+
+// verificationOffender is one violation.
+type verificationOffender struct {
+	ID    string `json:"id" example:"order-123"`
+	Fault string `json:"fault" doc:"What is wrong, in words." example:"charge of generation 0 happened 2 times"`
+}
+
+// VerificationMoney is the total of one currency.
+type VerificationMoney struct {
+	Currency   string `json:"currency" example:"USD"`
+	Charges    int64  `json:"charges" minimum:"0" doc:"Number of charges."`
+	Charged    string `json:"charged" doc:"Their sum, as a decimal." example:"99.99"`
+	Refunded   string `json:"refunded" doc:"The sum refunded, as a decimal." example:"9.99"`
+	Authorized string `json:"authorized" doc:"Authorized and not captured yet." example:"0.00"`
+	Voided     string `json:"voided" doc:"Authorized by completed orders, and given up or ended." example:"0.00"`
+	Kept       string `json:"kept" doc:"Captured and not refunded." example:"90.00"`
+	UnderWay   string `json:"underWay" doc:"The part of kept that belongs to orders that have not ended." example:"0.00"`
+}
+
+// verificationDay is the money of the orders of one day in one currency.
+type verificationDay struct {
+	Day string `json:"day" pattern:"^[0-9]{4}-[0-9]{2}-[0-9]{2}$" example:"2026-11-26"`
+	VerificationMoney
+}
+
+// verificationStep is the comparison of one step with its provider.
+type verificationStep struct {
+	Step     string `json:"step" enum:"charge,reserve,confirm,refund,capture,void"`
+	Compared int64  `json:"compared" minimum:"0" doc:"Number of idempotency keys compared."`
+	Wrong    int64  `json:"wrong" minimum:"0" doc:"Number of keys with a violation."`
+}
+
+func verificationReportOf(r *books.StoredReport) verificationReport {
+	return verificationReport{
+		Number: r.Number, FinishedAt: r.FinishedAt.UTC(), Seconds: r.Seconds, Right: r.OK(), Orders: r.Orders,
+		Checks: each(r.Checks, func(c *books.Check) verificationCheck {
+			return verificationCheck{
+				Name: c.Name, Proves: c.Proves, About: string(c.About), Checked: c.Checked, Violations: c.Violations, Warning: c.Warning,
+				Offenders: each(c.Offenders, func(o *books.Offender) verificationOffender { return verificationOffender(*o) }),
+			}
+		}),
+		Money: each(r.Money, func(m *books.Money) VerificationMoney { return VerificationMoney(*m) }),
+		Days:  each(r.Days, func(d *books.Day) verificationDay { return verificationDay{d.Day, VerificationMoney(d.Money)} }),
+		Steps: each(r.Steps, func(s *books.ProviderStep) verificationStep { return verificationStep(*s) }),
+	}
+}

@@ -1,0 +1,73 @@
+package remote
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"pawl/client"
+	"pawl/internal/cli/output"
+)
+
+func booksCommand() *cobra.Command {
+	cmd := asking(&cobra.Command{
+		Use: "books [NUMBER]", Short: "List stored verifications of the books, or show the money of one by day", Args: cobra.MaximumNArgs(1),
+		Long: "Lists the verifications of the books that servers or pawl verify --store have stored, newest first. With NUMBER, shows\n" +
+			"what was charged, refunded and kept of the orders of each day.",
+		Example: "  pawl books\n  pawl books 12 -o csv",
+	}, func(ctx context.Context, s *session, args []string) error {
+		if len(args) == 0 {
+			list, err := s.ListVerifications(ctx)
+			if err != nil {
+				return err
+			}
+			if s.format == output.CSV {
+				return usage("-o csv needs the NUMBER of a verification")
+			}
+			return verificationRows.Print(s.out, s.format, output.All(list.Verifications))
+		}
+		number, err := strconv.ParseInt(args[0], 10, 64)
+		if err != nil {
+			return usage("NUMBER must be a number")
+		}
+		if s.format == output.CSV {
+			text, err := s.DaysCSV(ctx, number)
+			if err == nil {
+				_, err = s.out.Write(text)
+			}
+			return err
+		}
+		report, err := s.GetVerificationReport(ctx, number)
+		return show(s, report, err, func(r *client.VerificationReport) error {
+			return dayRows.Print(s.out, output.Table, output.All(r.Days))
+		})
+	})
+	output.AllowCSV(cmd.Flags())
+	return cmd
+}
+
+var verificationRows = output.Columns[client.StoredVerification]{
+	Titles: []any{"number", "started", "by", "result", "provider", "wrong"},
+	Of: func(v *client.StoredVerification) []any {
+		result, compared := string(v.State), "-"
+		if v.State == client.StoredVerificationStateDone {
+			result = "right"
+		}
+		if len(v.Wrong) > 0 {
+			result = "wrong"
+		}
+		if v.Compared {
+			compared = "compared"
+		}
+		return []any{v.Number, moment(v.StartedAt), v.StartedBy, result, compared, dash(strings.Join(v.Wrong, ","))}
+	},
+}
+
+var dayRows = output.Columns[client.VerificationDay]{
+	Titles: []any{"day", "currency", "charges", "charged", "refunded", "authorized", "voided", "kept", "under way"},
+	Of: func(d *client.VerificationDay) []any {
+		return []any{d.Day, d.Currency, d.Charges, d.Charged, d.Refunded, d.Authorized, d.Voided, d.Kept, d.UnderWay}
+	},
+}

@@ -1,0 +1,123 @@
+package console
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"pawl/client"
+)
+
+// booksPage is the progress of the verification of the books, and a report.
+type booksPage struct {
+	*client.Verification
+	Wrong  []client.VerificationCheck // warnings last
+	Right  []client.VerificationCheck
+	Stored []client.StoredVerification
+	Older  bool // the report is not the newest
+}
+
+// storedShown is how many stored verifications a page has.
+const storedShown = 20
+
+func (v *visit) showBooks() error {
+	state, err := v.api.GetVerification(v.r.Context())
+	if err != nil {
+		return err
+	}
+	p := booksPage{Verification: state}
+	if n := int64(number(v.query("number"))); n != 0 && n != state.Report.Number {
+		report, err := v.api.GetVerificationReport(v.r.Context(), n)
+		if err != nil {
+			return err
+		}
+		p.Report, p.Older = *report, true
+	}
+	stored, err := v.api.ListVerifications(v.r.Context(), client.ListVerificationsParams{Limit: storedShown})
+	if err != nil {
+		return err
+	}
+	p.Stored = stored.Verifications
+	var warnings []client.VerificationCheck
+	for _, check := range p.Report.Checks {
+		switch {
+		case check.Violations == 0:
+			p.Right = append(p.Right, check)
+		case check.Warning:
+			warnings = append(warnings, check)
+		default:
+			p.Wrong = append(p.Wrong, check)
+		}
+	}
+	p.Wrong = append(p.Wrong, warnings...)
+	v.live = "/console/live?books=" + url.QueryEscape(proofStep(state))
+	return v.show("books", page{Title: "Books", Data: p})
+}
+
+// OfDay is the URL of the orders of a day in a currency, with more terms of a search.
+func (p booksPage) OfDay(d client.VerificationDay, more string) string {
+	return ordersURL(fmt.Sprintf("from:%s to:%s currency:%s%s sort:oldest", d.Day, d.Day, d.Currency, more))
+}
+
+// OfCurrency is the URL of the orders in a currency.
+func (p booksPage) OfCurrency(currency, more string) string {
+	return ordersURL("currency:" + currency + more)
+}
+
+func (v *visit) proveBooks() error {
+	return v.backTo("/console/books")(v.api.StartVerification(v.r.Context()))
+}
+
+// proofStep is the progress of a verification.
+func proofStep(v *client.Verification) string {
+	return fmt.Sprint(v.StartedAt.UnixMicro(), " ", v.State, " ", v.Done)
+}
+
+// booksCSV sends the days of a report.
+func (v *visit) booksCSV() error {
+	text, err := v.api.DaysCSV(v.r.Context(), int64(number(v.query("number"))))
+	if err != nil {
+		return err
+	}
+	v.beginCSV("books")
+	_, _ = v.w.Write(text) // the browser may have gone
+	return nil
+}
+
+func (v *visit) beginCSV(name string) {
+	header := v.w.Header()
+	header.Set("Content-Type", "text/csv; charset=utf-8")
+	header.Set("Content-Disposition", `attachment; filename="`+name+`.csv"`)
+	header.Set("Cache-Control", "no-store")
+	v.w.WriteHeader(http.StatusOK)
+}
+
+// ordersCSV sends all orders of a search.
+func (v *visit) ordersCSV() error {
+	s := parseSearch(v.query("q"), time.Now())
+	if s.term != "" || len(s.notes) > 0 {
+		return unusable("Only a search by conditions such as status:failed can be downloaded.")
+	}
+	filter, begun := s.filter, false
+	filter.Limit = ordersOfCSV
+	for text, err := range v.api.OrdersCSV(v.r.Context(), filter) {
+		if err != nil && begun {
+			panic(http.ErrAbortHandler) // the browser must not take a part for the whole
+		}
+		if err != nil {
+			return err
+		}
+		if !begun {
+			v.beginCSV("orders")
+			begun = true
+		}
+		if _, err := v.w.Write(text); err != nil {
+			return nil // the browser has gone
+		}
+	}
+	return nil
+}
+
+// ordersOfCSV is how many orders are read at a time.
+const ordersOfCSV = 200

@@ -1,0 +1,162 @@
+package console
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/govalues/decimal"
+
+	"pawl/client"
+)
+
+// What will be so after a verb, in money and goods. It follows from the order as it is, and from the order that a dry run
+// returns.
+
+// refundable is what can still be refunded of an order.
+func refundable(o *client.Order) decimal.Decimal {
+	taken := o.Amount
+	if o.Authorized != "" {
+		taken = o.Captured
+	}
+	left := parsed(taken)
+	if o.Status != client.StatusCompleted {
+		return left.Zero()
+	}
+	for _, r := range o.Refunds {
+		if r.State != client.RefundStateFailed {
+			left, _ = left.Sub(parsed(r.Amount))
+		}
+	}
+	return left
+}
+
+// capturable is the part of an authorization that no capture or void has, or may have, taken.
+func capturable(o *client.Order) decimal.Decimal {
+	left := parsed(o.Authorized) // zero if nothing was authorized
+	if o.Status != client.StatusCompleted {
+		return left.Zero()
+	}
+	for _, operation := range operationsOf(o) {
+		switch {
+		case operation.Kind == "refund" || operation.State == client.CaptureStateFailed:
+		case operation.Final:
+			return left.Zero()
+		default:
+			left, _ = left.Sub(parsed(operation.Amount))
+		}
+	}
+	return left
+}
+
+// parsed is an amount of the API; an empty one is zero.
+func parsed(amount string) decimal.Decimal {
+	d, _ := decimal.Parse(amount)
+	return d
+}
+
+// outcomes says what will be so after a verb, in sentences. outcome is the answer to step-result.
+func (q *ofOrder) outcomes(would *client.Order, outcome string) []string {
+	all := func(sentences ...string) []string { return sentences }
+	switch q.verb.Name {
+	case "cancel":
+		return all("The order ends canceled.", q.moneyBack(), q.goodsBack())
+	case "reject":
+		return all("The order ends canceled.", "Nothing was charged, and nothing will be.")
+	case "approve":
+		return all("The order starts: " + q.money(q.order.Amount) + " is charged, and " + q.goods() + " are taken from stock, if both succeed.")
+	case "pause":
+		return all("After the step under way, no money and no goods move until a person resumes the order.")
+	case "resume":
+		return all("The order continues at the step " + q.step() + ".")
+	case "retry":
+		return all(q.retried(would))
+	case "refund", "capture", "void":
+		return q.operated(would)
+	}
+	return all(q.settled(would, outcome))
+}
+
+func (q *ofOrder) money(amount string) string { return count(amount) + " " + q.order.Currency }
+
+func (q *ofOrder) goods() string { return visible(q.order.What()) }
+
+func (q *ofOrder) moneyBack() string {
+	switch {
+	case q.order.Steps.Charge.Completed && q.order.Authorized != "" && parsed(q.order.Captured).IsZero():
+		return "The authorization of " + q.money(q.order.Amount) + " is given up. The customer pays nothing."
+	case q.order.Steps.Charge.Completed:
+		return q.money(q.order.Amount) + " goes back to the customer."
+	case q.order.InDoubt && q.step() == "charge":
+		return "If it was charged, " + q.money(q.order.Amount) + " goes back to the customer."
+	}
+	return "Nothing was charged."
+}
+
+func (q *ofOrder) goodsBack() string {
+	switch {
+	case q.order.Steps.Reserve.Completed:
+		return q.goods() + " go back to stock."
+	case q.order.InDoubt && q.step() == "reserve":
+		return "If they were reserved, " + q.goods() + " go back to stock."
+	}
+	return "No goods were reserved."
+}
+
+func (q *ofOrder) retried(would *client.Order) string {
+	if would.Generation > q.order.Generation {
+		return fmt.Sprintf("The order starts again, with new keys: %s is charged, and %s are taken from stock, if both succeed.", q.money(q.order.Amount), q.goods())
+	}
+	again := "The step " + q.step() + " is tried again at once"
+	if q.order.Status == client.StatusReleasing || q.order.Status == client.StatusRefunding {
+		return "The undo of the " + q.step() + " is tried again at once. Then the order ends."
+	}
+	if q.order.InDoubt {
+		again += ", under the same key: if it was done, it is not done twice"
+	}
+	return again + "."
+}
+
+// operated says what a refund, capture or void does: the last operation of the order as it would be.
+func (q *ofOrder) operated(would *client.Order) (all []string) {
+	operations := operationsOf(would)
+	if len(operations) == 0 {
+		return nil
+	}
+	last := operations[len(operations)-1]
+	amount := q.money(last.Amount)
+	var remains string
+	switch q.verb.Name {
+	case "refund":
+		remains = fmt.Sprintf("%s goes back to the customer, %s remains.", amount, q.money(refundable(would).String()))
+	case "capture":
+		remains = fmt.Sprintf("%s is captured, %s can still be captured.", amount, q.money(capturable(would).String()))
+		if last.Final {
+			remains = amount + " is captured. The rest is voided: the customer does not pay it."
+		}
+	default:
+		remains = amount + " is voided: the customer does not pay it."
+	}
+	all = append(all, remains)
+	if last.Restock > 0 {
+		all = append(all, fmt.Sprintf("%d units go back to stock.", last.Restock))
+	}
+	for _, line := range last.Lines {
+		all = append(all, fmt.Sprintf("It is for %d × %s.", line.Quantity, visible(line.Item)))
+	}
+	return all
+}
+
+// settled says what a recorded result means.
+func (q *ofOrder) settled(would *client.Order, outcome string) string {
+	subject := q.subject()
+	if operation := q.operation(); operation == "" && q.query("generation") == "" && subject == "the charge" {
+		subject = "the charge of " + q.money(q.order.Amount)
+	}
+	switch outcome {
+	case "done":
+		return "From now on, " + subject + " counts as done. Nothing is sent to the provider for it."
+	case "refused":
+		return fmt.Sprintf("From now on, %s counts as refused, and nothing is sent for it. The order becomes %s.", subject, cmp.Or(string(would.Status), "failed"))
+	}
+	return "It is retried at the provider: " + subject + " counts as not done."
+}

@@ -1,0 +1,40 @@
+-- Verifications of the books. What they check is in verify.sql.
+
+-- name: VerificationStart :one
+-- Stores the beginning of a verification, unless another one is under way, and returns its number, or 0. Two that begin
+-- at the same moment do no harm. With beside, it begins in any case.
+WITH started AS (
+  INSERT INTO pawl.verifications AS v (started_by) SELECT @started_by::text
+  WHERE @beside::boolean OR NOT EXISTS (
+    SELECT 1 FROM pawl.verifications AS w WHERE w.finished_at IS NULL AND w.seen_at > now() - interval '1 minute')
+  RETURNING v.number
+)
+SELECT coalesce((SELECT s.number FROM started AS s), 0)::bigint AS number;
+
+-- name: VerificationProgress :exec
+UPDATE pawl.verifications AS v SET seen_at = now(), done = @done, total = @total
+WHERE v.number = @number::bigint AND v.finished_at IS NULL;
+
+-- name: VerificationFinish :exec
+-- Stores the end of a verification: without a report, it could not read everything. The newest hundred are kept.
+WITH this AS (
+  SELECT @number::bigint AS number
+), old AS (
+  DELETE FROM pawl.verifications AS o WHERE o.number <= (SELECT t.number FROM this AS t) - 100
+)
+UPDATE pawl.verifications AS v SET seen_at = now(), finished_at = now(), done = @done, total = @total,
+  wrong = CASE WHEN sqlc.narg('report')::text IS NOT NULL THEN @wrong::text[] END, report = sqlc.narg('report')::json
+WHERE v.number = (SELECT t.number FROM this AS t) AND v.finished_at IS NULL;
+
+-- name: Verifications :many
+-- Returns verifications, newest first, without their reports.
+SELECT v.number, v.started_at, v.started_by, v.finished_at, v.done, v.total, coalesce(v.wrong, '{}')::text[] AS wrong,
+  (v.report IS NOT NULL)::boolean AS reported, (v.report->'steps' IS NOT NULL)::boolean AS compared,
+  (v.finished_at IS NULL AND v.seen_at > now() - interval '1 minute')::boolean AS running
+FROM pawl.verifications AS v WHERE v.number < @before::bigint ORDER BY v.number DESC LIMIT @most;
+
+-- name: VerificationReport :one
+-- Returns a report, or the newest one with number 0.
+SELECT v.number, v.finished_at, v.report FROM pawl.verifications AS v
+WHERE v.report IS NOT NULL AND (@number::bigint = 0 OR v.number = @number::bigint)
+ORDER BY v.number DESC LIMIT 1;
