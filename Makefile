@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help baseline generate check test faults bench build
+.PHONY: help baseline generate check test faults bench build release module
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,15 @@ bench: ## the service against a hand-written baseline on one PostgreSQL; minutes
 
 build: ## the program, into ./pawl
 	go build -trimpath -o pawl .
+
+release: ## everything of a release, into ./dist, from the commit that is checked out (with npm)
+	go -C release run . -out ../dist
+
+module: ## put the tree under an import path: make module MODULE=example.com/pawl
+	@test -n "$(MODULE)" || { echo "make module MODULE=example.com/pawl" >&2; exit 2; }
+	git ls-files -z '*.go' '*.md' sqlc.yaml | xargs -0 perl -pi -e 's!"pawl/(?=\w)!"$(MODULE)/!g; s!import: pawl/!import: $(MODULE)/!'
+	git ls-files -z '*go.mod' | xargs -0 perl -pi -e 's!^(module |replace |require |\t)pawl(?=[/\s])!$$1$(MODULE)!'
+	gofmt -s -w $$(git ls-files '*.go')
 
 baseline: ## at a release: the API as it is becomes the one that later changes may not break
 	cp httpapi/openapi.yaml httpapi/released.yaml

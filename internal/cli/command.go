@@ -29,7 +29,7 @@ func Main() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	context.AfterFunc(ctx, stop)
-	err := command().ExecuteContext(ctx)
+	err := Command().ExecuteContext(ctx)
 	if err == nil {
 		return 0
 	}
@@ -37,8 +37,8 @@ func Main() int {
 	return exitCode(err)
 }
 
-// command returns the command line. Without a command it serves.
-func command() *cobra.Command {
+// Command returns the command line. Without a command it serves. A release makes its manual pages from it.
+func Command() *cobra.Command {
 	serve := serveCommand()
 	root := &cobra.Command{
 		Use:   "pawl",

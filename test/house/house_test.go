@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -68,6 +69,9 @@ var mayImport = map[string][]string{
 	"test/dbtest": {"migrations", "internal/pg", "internal/pgembed"},
 	"test/faults": {"internal/access", "client", "internal/demo", "fsm", "migrations", "db", "internal/pg", "internal/policy", "engine/ledger", "internal/orders", "internal/provider", "engine", "internal/books", "httpapi", "internal/load", "internal/pgembed", "internal/simulator", "test/clocks", "test/dbtest"},
 	"test/model":  {"fsm"},
+
+	// A module of its own, which knows the program's command line, for the manual.
+	"release": {"internal/cli", "internal/version"},
 
 	// For programs of others, too: whatever it imported, they would import.
 	"client": {},
@@ -162,10 +166,13 @@ func TestToolchainIsNamed(t *testing.T) {
 	}
 }
 
+// module begins the paths of all packages here.
+var module = strings.TrimSuffix(reflect.TypeFor[repository]().PkgPath(), "test/house")
+
 func checkImports(r repository) (broken []string) {
 	for _, f := range r.goFiles {
 		for _, spec := range f.tree.Imports {
-			target, ours := strings.CutPrefix(strings.Trim(spec.Path.Value, `"`), "pawl/")
+			target, ours := strings.CutPrefix(strings.Trim(spec.Path.Value, `"`), module)
 			if ours && (!f.test || slices.Contains(strangers, f.folder)) && !f.within("test/bench") && !slices.Contains(mayImport[f.folder], target) {
 				broken = append(broken, fmt.Sprintf("%s: %s must not import %s", f.at(spec), f.folder, target))
 			}
