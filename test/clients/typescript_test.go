@@ -28,9 +28,20 @@ func TestTypeScript(t *testing.T) {
 		t.Parallel()
 		runCases(t, "ts", runTypeScript(dir))
 	})
-	t.Run("the program of its README", func(t *testing.T) {
+	t.Run("packed and installed, the program of its README", func(t *testing.T) {
 		t.Parallel()
-		program := command(t, dir, "node", "test/readme.js")
+		elsewhere := folder(t)
+		run(t, dir, "npm", "pack", "--ignore-scripts", "--pack-destination", elsewhere)
+		packed, err := filepath.Glob(filepath.Join(elsewhere, "pawl-client-*.tgz"))
+		if err != nil || len(packed) != 1 {
+			t.Fatal(packed, err)
+		}
+		run(t, elsewhere, "npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", packed[0])
+		if read(t, filepath.Join(elsewhere, "node_modules/pawl-client/LICENSE")) == nil {
+			t.Error("it has no license")
+		}
+		write(t, filepath.Join(elsewhere, "readme.mjs"), read(t, filepath.Join(dir, "test/readme.js")))
+		program := command(t, elsewhere, "node", "readme.mjs")
 		program.Env = append(program.Env, "PAWL_URL="+url)
 		said, err := program.CombinedOutput()
 		if want := block(t, filepath.Join(dir, "README.md"), "text"); err != nil || !bytes.Equal(said, want) {

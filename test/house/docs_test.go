@@ -85,6 +85,9 @@ func TestVersion(t *testing.T) {
 		"httpapi/openapi.yaml":           "\n  version: " + number + "\n",
 		"client/typescript/package.json": `"version": "` + number + `"`,
 		"client/typescript/README.md":    "pawl-client-" + number + ".tgz",
+		"README.md":                      "dist/pawl_" + number + "_image.tar",
+		"docs/security.md":               "dist/pawl_" + number + "_image.tar",
+		"release/chart/Chart.yaml":       "\nversion: " + number + "\nappVersion: " + number + "\n",
 	} {
 		if !strings.Contains(read(t, file), want) {
 			t.Errorf("%s does not say %q", file, want)
