@@ -218,6 +218,12 @@ func (p *callPool) takePermitted() []*run {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := min(max(p.cfg.InFlight-p.calling, 0), len(p.waiting))
+	if p.breaker.State() == gobreaker.StateHalfOpen {
+		n = min(n, 1)
+		if c := p.breaker.Counts(); c.Requests > c.TotalExclusions {
+			n = 0 // they wait for the call that tries whether the provider is back, and no longer
+		}
+	}
 	taken := p.waiting[:n:n]
 	p.waiting = p.waiting[n:]
 	if len(p.waiting) == 0 {
