@@ -57,13 +57,13 @@ WITH locked AS MATERIALIZED (
     due_at = CASE WHEN o.due_at >= clock_timestamp() + make_interval(secs => $4::float8) THEN o.due_at
       ELSE clock_timestamp() + make_interval(secs => $5::float8) END
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
-    AND o.status = $6 AND o.fence = $7 AND o.seq = $8
+    AND o.status = (SELECT $6::pawl.order_status) AND o.fence = (SELECT $7::bigint) AND o.seq = (SELECT $8::integer)
   RETURNING o.order_no, o.fence, o.seq, o.status, o.calls, o.policy, o.in_doubt_since,
     coalesce($2::integer, o.generation) AS generation
 ), begun AS (
   INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation, route, undo_reference)
   SELECT m.order_no, m.calls, m.fence, m.generation, m.policy, $9::text, $3::text, nullif($10::text, ''),
-    CASE WHEN $3::text = 'undo' THEN nullif(($11::text[])[array_position($1::bigint[], m.order_no)], '') END
+    CASE WHEN $3::text = 'undo' THEN nullif((SELECT $11::text[])[array_position((SELECT $1::bigint[]), m.order_no)], '') END
   FROM moved AS m
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb)
@@ -439,9 +439,10 @@ func (q *Queries) CallsPreflight(ctx context.Context, arg CallsPreflightParams) 
 const callsSuspend = `-- name: CallsSuspend :many
 WITH answers AS MATERIALIZED (
   SELECT x.order_no, x.hold, x.reason, x.delay, x.counts, x.cleared, x.outcome, x.code, x.detail, x.reference, x.action
-  FROM ROWS FROM (unnest($1::bigint[]), unnest($2::text[]), unnest($3::text[]), unnest($4::float8[]),
-      unnest($5::boolean[]), unnest($6::boolean[]), unnest($7::text[]), unnest($8::text[]),
-      unnest($9::text[]), unnest($10::text[]), unnest($11::text[]))
+  FROM ROWS FROM (unnest((SELECT $1::bigint[])), unnest((SELECT $2::text[])), unnest((SELECT $3::text[])),
+      unnest((SELECT $4::float8[])), unnest((SELECT $5::boolean[])), unnest((SELECT $6::boolean[])),
+      unnest((SELECT $7::text[])), unnest((SELECT $8::text[])), unnest((SELECT $9::text[])),
+      unnest((SELECT $10::text[])), unnest((SELECT $11::text[])))
     AS x(order_no, hold, reason, delay, counts, cleared, outcome, code, detail, reference, action)
 ), locked AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
@@ -458,17 +459,16 @@ WITH answers AS MATERIALIZED (
     action = nullif(a.action, '')::jsonb
   FROM answers AS a
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l)) AND a.order_no = o.order_no
-    AND o.status = $12 AND o.fence = $13 AND o.seq = $14
+    AND o.status = (SELECT $12::pawl.order_status) AND o.fence = (SELECT $13::bigint) AND o.seq = (SELECT $14::integer)
   RETURNING o.order_no, o.fence, o.seq, o.status, o.hold, o.hold_reason, o.calls
 ), finished AS (
   UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = a.outcome, code = nullif(a.code, ''),
     detail = nullif(a.detail, ''), reference = nullif(a.reference, '')
   FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
-  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.call = m.calls
-    AND t.finished_at IS NULL AND a.outcome <> ''
+  WHERE t.order_no = m.order_no AND t.call = m.calls AND t.finished_at IS NULL AND a.outcome <> ''
 ), consumed AS (
   UPDATE pawl.step_answers AS w SET consumed_at = now()
-  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND $15::boolean
+  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND (SELECT $15::boolean)
 )
 INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason)
 SELECT m.order_no, m.seq, m.status, m.status, m.fence, coalesce(m.hold, 'answer'), m.hold_reason FROM moved AS m

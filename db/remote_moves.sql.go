@@ -231,43 +231,40 @@ func (q *Queries) RemoteConfirmed(ctx context.Context, arg RemoteConfirmedParams
 }
 
 const remoteFallback = `-- name: RemoteFallback :many
-WITH answers AS MATERIALIZED (
-  SELECT x.order_no, x.code, x.detail
-  FROM ROWS FROM (unnest($1::bigint[]), unnest($2::text[]), unnest($3::text[])) AS x(order_no, code, detail)
-), locked AS MATERIALIZED (
+WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
-  WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
+  WHERE o.order_no = ANY((SELECT $2::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE pawl.orders AS o SET
-    generation = o.generation + 1, route = $4::text,
+    generation = o.generation + 1, route = $3::text,
     seq = o.seq + 1, take_overs = 0, retries = NULL, retry_window_started_at = NULL, in_doubt_since = NULL, action = NULL
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
-    AND o.status = $5 AND o.fence = $6 AND o.seq = $7 AND (o.stop_requested IS NULL OR o.stop_requested = 'pause')
-  RETURNING o.order_no, o.fence, o.seq, o.status, o.calls, o.route
+    AND o.status = (SELECT $4::pawl.order_status) AND o.fence = (SELECT $5::bigint) AND o.seq = (SELECT $6::integer) AND (o.stop_requested IS NULL OR o.stop_requested = 'pause')
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.calls, o.route, array_position((SELECT $2::bigint[]), o.order_no) AS place
 ), finished AS (
-  UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = 'refused', code = a.code, detail = nullif(a.detail, '')
-  FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
-  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.call = m.calls
-    AND t.finished_at IS NULL
+  UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = 'refused', code = (SELECT $1::text[])[m.place],
+    detail = nullif((SELECT $7::text[])[m.place], '')
+  FROM moved AS m
+  WHERE t.order_no = m.order_no AND t.call = m.calls AND t.finished_at IS NULL
 ), consumed AS (
   UPDATE pawl.step_answers AS w SET consumed_at = now()
-  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND $8::boolean
+  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND (SELECT $8::boolean)
 )
 INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason)
-SELECT m.order_no, m.seq, m.status, m.status, m.fence, 'fallback', a.code || ': next route ' || m.route
-FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
+SELECT m.order_no, m.seq, m.status, m.status, m.fence, 'fallback', (SELECT $1::text[])[m.place] || ': next route ' || m.route
+FROM moved AS m
 RETURNING order_no, seq, to_status, at
 `
 
 type RemoteFallbackParams struct {
-	OrderNos []int64
 	Codes    []string
-	Details  []string
+	OrderNos []int64
 	Route    string
 	Expected fsm.State
 	Fence    int64
 	Seq      int32
+	Details  []string
 	Consumes bool
 }
 
@@ -284,13 +281,13 @@ type RemoteFallbackRow struct {
 // it.
 func (q *Queries) RemoteFallback(ctx context.Context, arg RemoteFallbackParams) ([]RemoteFallbackRow, error) {
 	rows, err := q.db.Query(ctx, remoteFallback,
-		arg.OrderNos,
 		arg.Codes,
-		arg.Details,
+		arg.OrderNos,
 		arg.Route,
 		arg.Expected,
 		arg.Fence,
 		arg.Seq,
+		arg.Details,
 		arg.Consumes,
 	)
 	if err != nil {
@@ -317,48 +314,45 @@ func (q *Queries) RemoteFallback(ctx context.Context, arg RemoteFallbackParams) 
 }
 
 const remoteRefused = `-- name: RemoteRefused :many
-WITH answers AS MATERIALIZED (
-  SELECT x.order_no, x.code, x.detail
-  FROM ROWS FROM (unnest($1::bigint[]), unnest($2::text[]), unnest($3::text[])) AS x(order_no, code, detail)
-), locked AS MATERIALIZED (
+WITH locked AS MATERIALIZED (
   SELECT o.order_no, o.status AS was FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
 ), moved AS (
   UPDATE pawl.orders AS o SET
-    status = CASE WHEN o.status = 'confirming' OR o.status = 'reserving' AND $4::boolean THEN 'releasing'
-      WHEN o.status = 'reserving' OR $4::boolean THEN 'refunding'
+    status = CASE WHEN o.status = 'confirming' OR o.status = 'reserving' AND $2::boolean THEN 'releasing'
+      WHEN o.status = 'reserving' OR $2::boolean THEN 'refunding'
       WHEN o.stop_requested <> 'pause' THEN 'canceled' ELSE 'failed' END,
     outcome = CASE WHEN o.stop_requested <> 'pause' THEN 'canceled' ELSE 'failed' END,
-    ended_as = CASE WHEN o.status <> 'charging' OR $4::boolean THEN NULL
+    ended_as = CASE WHEN o.status <> 'charging' OR $2::boolean THEN NULL
       WHEN o.stop_requested <> 'pause' THEN 'canceled' ELSE 'failed' END,
-    finished_at = CASE WHEN o.status = 'charging' AND NOT $4::boolean THEN now() END,
-    due_at = CASE WHEN o.status <> 'charging' OR $4::boolean THEN o.due_at END,
-    owner = CASE WHEN o.status <> 'charging' OR $4::boolean THEN o.owner END,
-    failure_step = $5::text, failure_code = a.code, failure_detail = nullif(a.detail, ''),
+    finished_at = CASE WHEN o.status = 'charging' AND NOT $2::boolean THEN now() END,
+    due_at = CASE WHEN o.status <> 'charging' OR $2::boolean THEN o.due_at END,
+    owner = CASE WHEN o.status <> 'charging' OR $2::boolean THEN o.owner END,
+    failure_step = $3::text,
+    failure_code = (SELECT $4::text[])[array_position((SELECT $1::bigint[]), o.order_no)],
+    failure_detail = nullif((SELECT $5::text[])[array_position((SELECT $1::bigint[]), o.order_no)], ''),
     seq = o.seq + 1, take_overs = 0, retries = NULL, retry_window_started_at = NULL, action = NULL,
-    in_doubt_since = CASE WHEN $4::boolean AND o.status <> 'confirming' THEN o.in_doubt_since END
-  FROM answers AS a
-  WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l)) AND a.order_no = o.order_no
-    AND o.status = $6 AND o.fence = $7 AND o.seq = $8
+    in_doubt_since = CASE WHEN $2::boolean AND o.status <> 'confirming' THEN o.in_doubt_since END
+  WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
+    AND o.status = (SELECT $6::pawl.order_status) AND o.fence = (SELECT $7::bigint) AND o.seq = (SELECT $8::integer)
   RETURNING o.order_no, o.fence, o.seq, o.status, o.calls, o.failure_code, o.failure_detail,
     o.generation, o.currency, o.amount, o.item, o.quantity, o.lines
 ), charged AS (
   INSERT INTO pawl.charges (order_no, generation, currency, amount, executor, in_doubt)
   SELECT m.order_no, m.generation, m.currency, m.amount, $9::text, true
-  FROM moved AS m WHERE $5::text = 'charge' AND m.status = 'refunding' ORDER BY m.order_no
+  FROM moved AS m WHERE (SELECT $3::text) = 'charge' AND m.status = 'refunding' ORDER BY m.order_no
 ), reserved AS (
   INSERT INTO pawl.reservations (order_no, generation, line, item, quantity, executor, in_doubt)
   SELECT m.order_no, m.generation, i.line, i.item, i.quantity, $9::text, true
-  FROM moved AS m CROSS JOIN LATERAL pawl.items_of(m.item, m.quantity, m.lines) AS i(line, item, quantity) WHERE $5::text = 'reserve' AND m.status = 'releasing' ORDER BY m.order_no
+  FROM moved AS m CROSS JOIN LATERAL pawl.items_of(m.item, m.quantity, m.lines) AS i(line, item, quantity) WHERE (SELECT $3::text) = 'reserve' AND m.status = 'releasing' ORDER BY m.order_no
 ), finished AS (
   UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = 'refused', code = m.failure_code, detail = m.failure_detail
   FROM moved AS m
-  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.call = m.calls
-    AND t.finished_at IS NULL
+  WHERE t.order_no = m.order_no AND t.call = m.calls AND t.finished_at IS NULL
 ), consumed AS (
   UPDATE pawl.step_answers AS w SET consumed_at = now()
-  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND $10::boolean
+  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND (SELECT $10::boolean)
 )
 INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, reason)
 SELECT m.order_no, m.seq, l.was, m.status, m.fence, m.failure_code FROM moved AS m JOIN locked AS l ON l.order_no = m.order_no
@@ -367,10 +361,10 @@ RETURNING order_no, seq, to_status, at
 
 type RemoteRefusedParams struct {
 	OrderNos []int64
-	Codes    []string
-	Details  []string
 	Doubted  bool
 	Step     string
+	Codes    []string
+	Details  []string
 	Expected fsm.State
 	Fence    int64
 	Seq      int32
@@ -392,10 +386,10 @@ type RemoteRefusedRow struct {
 func (q *Queries) RemoteRefused(ctx context.Context, arg RemoteRefusedParams) ([]RemoteRefusedRow, error) {
 	rows, err := q.db.Query(ctx, remoteRefused,
 		arg.OrderNos,
-		arg.Codes,
-		arg.Details,
 		arg.Doubted,
 		arg.Step,
+		arg.Codes,
+		arg.Details,
 		arg.Expected,
 		arg.Fence,
 		arg.Seq,
@@ -544,7 +538,7 @@ WITH locked AS MATERIALIZED (
     seq = o.seq + 1, take_overs = 0, retries = NULL, retry_window_started_at = NULL, action = NULL,
     in_doubt_since = CASE WHEN o.status IN ('charging', 'reserving') THEN o.in_doubt_since END
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
-    AND o.status = $2 AND o.fence = $3 AND o.seq = $4
+    AND o.status = (SELECT $2::pawl.order_status) AND o.fence = (SELECT $3::bigint) AND o.seq = (SELECT $4::integer)
     AND o.stop_requested <> 'pause' AND NOT (o.status = 'confirming' AND o.in_doubt_since IS NOT NULL)
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount, o.item, o.quantity, o.lines
 ), charged AS (

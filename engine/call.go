@@ -151,32 +151,35 @@ func (c *call) perform(ctx context.Context, request *provider.Call) provider.Res
 	if c.stoodStill() {
 		return provider.Retry{Code: stoodStillCode, Detail: "this replica stood still before the call, which was not made"}
 	}
-	exec := c.pool.exec
-	if exec == nil {
+	switch {
+	case c.pool.exec == nil:
 		return attention{reason: "policy_unusable: " + c.pool.unusable.Error()}
-	}
-	if c.operation == provider.Undo && c.lookOnly {
+	case c.looksUp():
+		return c.lookUp(ctx, request)
+	case c.lookOnly:
 		return attention{reason: outcomeUnknown}
+	case c.operation == provider.Undo:
+		return c.undo(ctx, request)
 	}
-	if c.operation == provider.Undo {
-		result := exec.Undo(ctx, request)
-		if _, ok := result.(provider.Waiting); ok {
-			return provider.Unknown{Code: "undo_pending"}
-		}
-		return result
-	}
-	if c.looksUp() {
-		result := exec.(provider.Looker).Lookup(ctx, request)
-		if retry, ok := result.(provider.Retry); !ok {
-			return result
-		} else if !c.lookOnly {
-			return unseen{retry}
-		}
-	}
-	if c.lookOnly {
+	return c.pool.exec.Do(ctx, request)
+}
+
+func (c *call) lookUp(ctx context.Context, request *provider.Call) provider.Result {
+	result := c.pool.exec.(provider.Looker).Lookup(ctx, request)
+	if retry, ok := result.(provider.Retry); ok && c.lookOnly {
 		return attention{reason: outcomeUnknown}
+	} else if ok {
+		return unseen{retry}
 	}
-	return exec.Do(ctx, request)
+	return result
+}
+
+func (c *call) undo(ctx context.Context, request *provider.Call) provider.Result {
+	result := c.pool.exec.Undo(ctx, request)
+	if _, ok := result.(provider.Waiting); ok {
+		return provider.Unknown{Code: "undo_pending"}
+	}
+	return result
 }
 
 // looksUp reports whether the call only looks up a step in doubt.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -31,8 +30,8 @@ type remote struct {
 
 // callPools are the pools of this replica. A pool is a queue that sends an order on as soon as it has a permit for it.
 type callPools struct {
-	send func([]*run)    // Engine.dispatch: a permit may become free outside of any handler
-	over *http.Transport // of all endpoints: connections to a host that does several steps serve them all
+	send func([]*run)        // Engine.dispatch: a permit may become free outside of any handler
+	over *provider.Transport // of all endpoints: connections to a host that does several steps serve them all
 
 	mu     sync.Mutex
 	byStep map[poolKey]*callPool
@@ -101,7 +100,7 @@ func (e *remote) callPool(version int32, p *policy.Policy, of fsm.Step, route st
 }
 
 // newExecutor makes the executor that a policy names for a remote step. Its answers are masked.
-func newExecutor(s *policy.Step, of fsm.Step, within policy.Bounds, over *http.Transport) (provider.Executor, error) {
+func newExecutor(s *policy.Step, of fsm.Step, within policy.Bounds, over *provider.Transport) (provider.Executor, error) {
 	switch s.Executor {
 	case policy.HTTP, policy.Simulator:
 		return provider.Masking(endpoint.New(s, of, within, over)), nil
@@ -219,6 +218,12 @@ func (p *callPool) takePermitted() []*run {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := min(max(p.cfg.InFlight-p.calling, 0), len(p.waiting))
+	if p.breaker.State() == gobreaker.StateHalfOpen {
+		n = min(n, 1)
+		if c := p.breaker.Counts(); c.Requests > c.TotalExclusions {
+			n = 0 // they wait for the call that tries whether the provider is back, and no longer
+		}
+	}
 	taken := p.waiting[:n:n]
 	p.waiting = p.waiting[n:]
 	if len(p.waiting) == 0 {

@@ -110,6 +110,28 @@ charge: {executor: simulator, url: SIM, retry: {initial: 1ms, cap: 1ms}, breaker
 		FROM orders WHERE hold_reason = 'breaker_open'`))
 }
 
+// While one call tries whether the provider is back, other orders wait for its result, and no longer.
+func TestBreakerThatCloses(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 1, quick)
+	version := s.use(t, `
+charge: {executor: simulator, url: SIM, retry: {initial: 30m, cap: 30m}, breaker: {failures: 1, open: 1ms}}`)
+	s.faults(t, "error:500,order=first")
+	s.admit(t, request("first"))
+	s.until(t, "first", "retry")
+	eventually(t, "it is half-open", func() bool { return poolOf(s.engine, version, fsm.Charge).Breaker == "half_open" })
+	called, open := s.door.shut(t, "/charge")
+	for i := range 5 {
+		s.admit(t, request(fmt.Sprintf("o%d", i)))
+	}
+	eventually(t, "one is called, and the others wait", func() bool {
+		return called.Load() == 1 && poolOf(s.engine, version, fsm.Charge).Queued == 4
+	})
+	open()
+	eventually(t, "all are completed", s.answers(t, 5, `SELECT count(*) FROM orders WHERE ended_as = 'completed'`))
+	s.counts(t, 0, `SELECT count(*) FROM transitions WHERE reason = 'breaker_open'`)
+}
+
 // To ask for patience is no illness, and to refuse is none.
 func TestBreakerStaysClosed(t *testing.T) {
 	t.Parallel()

@@ -173,8 +173,7 @@ func (e *Engine) outcome(ctx context.Context, r *run, in *Input) (*orders.Order,
 	var again *startOver
 	switch {
 	case errors.As(r.err, &again) && in == nil: // another replica may have admitted an order with this id
-		order, err := e.readFor(ctx, r.orderID)
-		return &order, err
+		return e.readAgain(ctx, r.orderID)
 	case errors.As(r.err, &again):
 		return nil, again.answerTo(in)
 	case errors.Is(r.err, orders.ErrStopping) && r.no() != 0:
@@ -183,10 +182,24 @@ func (e *Engine) outcome(ctx context.Context, r *run, in *Input) (*orders.Order,
 		return nil, r.err
 	case in != nil:
 		if d, err := e.conflicts(ctx, r, in); err != nil || d != nil {
-			return nil, cmp.Or[error](err, &orders.Conflict{Order: r.order, Differences: d})
+			return nil, cmp.Or(err, conflict(&r.order, d))
 		}
 	}
 	return &r.order, nil
+}
+
+// The next two are not inlined because thousands of callers wait for an outcome, and the order would be on the stack of
+// each.
+//
+//go:noinline
+func (e *core) readAgain(ctx context.Context, orderID string) (*orders.Order, error) {
+	order, err := e.readFor(ctx, orderID)
+	return &order, err
+}
+
+//go:noinline
+func conflict(o *orders.Order, d []orders.Difference) error {
+	return &orders.Conflict{Order: *o, Differences: d}
 }
 
 // asStored returns the stored order to a caller whose time is up.
@@ -214,7 +227,7 @@ func (e *Engine) checkInput(ctx context.Context, r *run, in *Input) error {
 	if err != nil {
 		return err
 	}
-	return &orders.Conflict{Order: *order, Differences: d}
+	return conflict(order, d)
 }
 
 // conflicts stores the key of the request for this order, and returns how its input differs. If a retry has replaced

@@ -172,11 +172,16 @@ func (e *remote) makeCall(r *run) *run {
 	} else {
 		made := time.Now()
 		c.result = c.perform(ctx, request)
-		c.report(failureOf(c.result))
-		e.noteCall(&answeredCall{r.orderID, r.input.HTTPRequestID, c.step, c.kind(), c.number, c.fence, c.result, time.Since(made)})
+		e.answered(r, time.Since(made))
 	}
 	r.next = toResult
 	return r
+}
+
+func (e *core) answered(r *run, took time.Duration) {
+	c := r.call
+	c.report(failureOf(c.result))
+	e.noteCall(&answeredCall{r.orderID, r.input.HTTPRequestID, c.step, c.kind(), c.number, c.fence, c.result, took})
 }
 
 // identify reads our identity towards providers, once. It never changes.
@@ -244,14 +249,21 @@ func (e *remote) addCharge(ctx context.Context, request *provider.Call, o *order
 		request.ChargeKey = request.KeyOfCharge()
 	}
 	if o.ChargedAt == nil {
-		read, err := e.Orders.Get(ctx, o.OrderID)
-		if err != nil {
+		if err := e.readCharge(ctx, o); err != nil {
 			return err
 		}
-		o.ChargedAt, o.ChargeReference = read.ChargedAt, read.ChargeReference
 	}
 	request.ChargeReference = or(o.ChargeReference)
 	return nil
+}
+
+// readCharge is a function of its own because thousands of calls wait, and the order would be on the stack of each.
+func (e *remote) readCharge(ctx context.Context, o *orders.Order) error {
+	read, err := e.Orders.Get(ctx, o.OrderID)
+	if err == nil {
+		o.ChargedAt, o.ChargeReference = read.ChargedAt, read.ChargeReference
+	}
+	return err
 }
 
 // requestFor is what all requests about a step of one generation of an order have in common.

@@ -108,8 +108,7 @@ func (s *submission) read(w http.ResponseWriter, r *http.Request) (in *engine.In
 	if err := body.read(w, r); err != nil {
 		return nil, nil, err
 	}
-	decoded, ignored, err := s.input(r.Context(), body.Bytes(), r.Header)
-	return &decoded, ignored, err
+	return s.input(r.Context(), body.Bytes(), r.Header)
 }
 
 // submission is what a request says beside its orders.
@@ -125,46 +124,46 @@ func (s *server) submissionOf(w http.ResponseWriter, r *http.Request) submission
 }
 
 // input reads an order from a body, or from a line of it. header has the Idempotency-Key; it is nil for a line.
-func (s *submission) input(ctx context.Context, body []byte, header http.Header) (in engine.Input, ignored []string, err error) {
+func (s *submission) input(ctx context.Context, body []byte, header http.Header) (in *engine.Input, ignored []string, err error) {
 	in, ignored, err = decodeInput(body, s.currency, s.clock)
 	err = s.want.judge(ignored, err)
 	var onlyNew *rejectIfNew
 	if errors.As(err, &onlyNew) {
 		in = onlyNew.order
 	} else if err != nil {
-		return in, nil, err
+		return nil, nil, err
 	}
 	if err := s.ownOrder(in.OrderID); err != nil {
-		return in, nil, err
+		return nil, nil, err
 	}
 	in.SubmittedBy, in.HTTPRequestID = submitterOf(s.principal), s.requestID
 	key, keyErr := idempotencyKey(header)
 	switch {
 	case keyErr != nil:
-		return in, nil, keyErr
+		return nil, nil, keyErr
 	case key != "":
 		in.SetKey(s.principal.Name, key)
 	}
 	if onlyNew != nil {
-		in, err = s.inputIfStored(ctx, in, err)
+		err = s.onlyIfStored(ctx, in, err)
 	}
 	return in, ignored, err
 }
 
-// inputIfStored returns the input if the order is stored, and otherwise the error, whose faults only matter for a new
-// order. The input is compared in the currency of the stored order.
-func (s *server) inputIfStored(ctx context.Context, in engine.Input, refused error) (engine.Input, error) {
+// onlyIfStored returns nil if the order is stored, and otherwise the error, whose faults only matter for a new order. The
+// input is then compared in the currency of the stored order.
+func (s *server) onlyIfStored(ctx context.Context, in *engine.Input, refused error) error {
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
 	stored, err := s.engine.Orders.Get(ctx, in.OrderID)
 	switch {
 	case errors.Is(err, orders.ErrNotFound):
-		return engine.Input{}, refused
+		return refused
 	case err != nil:
-		return engine.Input{}, err
+		return err
 	}
 	in.Currency = cmp.Or(in.Currency, stored.Currency)
-	return in, nil
+	return nil
 }
 
 // run processes the order and waits for its end. With no time to wait, it returns as soon as the order is stored,
@@ -261,19 +260,20 @@ var termNames = slices.DeleteFunc(slices.Clone(fieldsOf(reflect.TypeFor[processB
 // decodeInput reads and checks the body of a process request. Without a currency, the amount is checked in the
 // fallback currency, and Currency stays empty. Times are compared with the clock. ignored are the unknown fields. If
 // all faults matter only for a new order, the error is a *rejectIfNew. The result does not alias data.
-func decodeInput(data []byte, fallback iso4217.Currency, clock func() time.Time) (order engine.Input, ignored []string, err error) {
+func decodeInput(data []byte, fallback iso4217.Currency, clock func() time.Time) (order *engine.Input, ignored []string, err error) {
 	var body processBody
+	order = &engine.Input{}
 	onlyIfNew := 0 // faults that only matter for a new order
 	ignored, err = decodeFields(data, &body, func(d *decoder, body *processBody) {
 		d.refuseMisspelled(termNames...)
-		order = body.input()
+		body.fill(order)
 		if d.has("startAt") || d.has("completeBy") {
 			onlyIfNew += checkTimes(d, &order.Terms, clock())
 		}
 		if body.Amount != nil {
 			onlyIfNew += checkAmount(d, body, fallback, &order.Amount)
 		}
-		onlyIfNew += checkItems(d, body, fallback, &order)
+		onlyIfNew += checkItems(d, body, fallback, order)
 	})
 	if err == nil {
 		return order, ignored, nil
@@ -282,20 +282,20 @@ func decodeInput(data []byte, fallback iso4217.Currency, clock func() time.Time)
 	if p := problemOf(err); p.Code == "invalid_input" && len(p.Errors) == onlyIfNew {
 		err = &rejectIfNew{order: order, error: err}
 	}
-	return engine.Input{}, ignored, err
+	return nil, ignored, err
 }
 
 // rejectIfNew is an error that applies only if the order is new. A stored order may have a deadline that has passed
 // since, or an amount with the digits of a former default currency.
 type rejectIfNew struct {
-	order engine.Input
+	order *engine.Input
 	error
 }
 
 func (n *rejectIfNew) Unwrap() error { return n.error }
 
-func (b *processBody) input() engine.Input {
-	return engine.Input{
+func (b *processBody) fill(order *engine.Input) {
+	*order = engine.Input{
 		OrderID: b.OrderID, Item: b.Item, Quantity: b.Quantity, Currency: string(b.Currency), Metadata: b.Metadata,
 		Terms: engine.Terms{
 			CustomerID: b.CustomerID, PaymentMethod: b.PaymentMethod, ConcurrencyKey: b.ConcurrencyKey,

@@ -296,11 +296,11 @@ func (st *orderStream) order(text []byte) (o *orders.Order, ignored []string, er
 	if err != nil {
 		return nil, nil, err
 	}
-	o, err = st.run(st.ctx, &in)
+	o, err = st.run(st.ctx, in)
 	if err != nil {
 		return nil, nil, err
 	}
-	return o, withMetadata(ignored, &in, o), nil
+	return o, withMetadata(ignored, in, o), nil
 }
 
 // give queues an answer for write.

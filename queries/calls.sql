@@ -22,13 +22,13 @@ WITH locked AS MATERIALIZED (
     due_at = CASE WHEN o.due_at >= clock_timestamp() + make_interval(secs => @call_seconds::float8) THEN o.due_at
       ELSE clock_timestamp() + make_interval(secs => @lease_seconds::float8) END
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
-    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+    AND o.status = (SELECT @expected::pawl.order_status) AND o.fence = (SELECT @fence::bigint) AND o.seq = (SELECT @seq::integer)
   RETURNING o.order_no, o.fence, o.seq, o.status, o.calls, o.policy, o.in_doubt_since,
     coalesce(sqlc.narg('generation')::integer, o.generation) AS generation
 ), begun AS (
   INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation, route, undo_reference)
   SELECT m.order_no, m.calls, m.fence, m.generation, m.policy, @step::text, @operation::text, nullif(@route::text, ''),
-    CASE WHEN @operation::text = 'undo' THEN nullif((@undo_references::text[])[array_position(@order_nos::bigint[], m.order_no)], '') END
+    CASE WHEN @operation::text = 'undo' THEN nullif((SELECT @undo_references::text[])[array_position((SELECT @order_nos::bigint[]), m.order_no)], '') END
   FROM moved AS m
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb)
@@ -42,9 +42,10 @@ FROM moved AS m;
 -- negative delay it is held until a person acts.
 WITH answers AS MATERIALIZED (
   SELECT x.order_no, x.hold, x.reason, x.delay, x.counts, x.cleared, x.outcome, x.code, x.detail, x.reference, x.action
-  FROM ROWS FROM (unnest(@order_nos::bigint[]), unnest(@holds::text[]), unnest(@reasons::text[]), unnest(@delays::float8[]),
-      unnest(@counts::boolean[]), unnest(@cleared::boolean[]), unnest(@outcomes::text[]), unnest(@codes::text[]),
-      unnest(@details::text[]), unnest(@refs::text[]), unnest(@actions::text[]))
+  FROM ROWS FROM (unnest((SELECT @order_nos::bigint[])), unnest((SELECT @holds::text[])), unnest((SELECT @reasons::text[])),
+      unnest((SELECT @delays::float8[])), unnest((SELECT @counts::boolean[])), unnest((SELECT @cleared::boolean[])),
+      unnest((SELECT @outcomes::text[])), unnest((SELECT @codes::text[])), unnest((SELECT @details::text[])),
+      unnest((SELECT @refs::text[])), unnest((SELECT @actions::text[])))
     AS x(order_no, hold, reason, delay, counts, cleared, outcome, code, detail, reference, action)
 ), locked AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
@@ -61,17 +62,16 @@ WITH answers AS MATERIALIZED (
     action = nullif(a.action, '')::jsonb
   FROM answers AS a
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l)) AND a.order_no = o.order_no
-    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+    AND o.status = (SELECT @expected::pawl.order_status) AND o.fence = (SELECT @fence::bigint) AND o.seq = (SELECT @seq::integer)
   RETURNING o.order_no, o.fence, o.seq, o.status, o.hold, o.hold_reason, o.calls
 ), finished AS (
   UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = a.outcome, code = nullif(a.code, ''),
     detail = nullif(a.detail, ''), reference = nullif(a.reference, '')
   FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
-  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.call = m.calls
-    AND t.finished_at IS NULL AND a.outcome <> ''
+  WHERE t.order_no = m.order_no AND t.call = m.calls AND t.finished_at IS NULL AND a.outcome <> ''
 ), consumed AS (
   UPDATE pawl.step_answers AS w SET consumed_at = now()
-  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND @consumes::boolean
+  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND (SELECT @consumes::boolean)
 )
 INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason)
 SELECT m.order_no, m.seq, m.status, m.status, m.fence, coalesce(m.hold, 'answer'), m.hold_reason FROM moved AS m

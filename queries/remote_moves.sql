@@ -144,10 +144,7 @@ RETURNING order_no, seq, to_status, at;
 -- ends. If an earlier call is in doubt, however, a refusal of a later one does not mean that the earlier one will
 -- never arrive: not every provider remembers refusals. Such a step is recorded as done, and undone, as when an order
 -- is stopped.
-WITH answers AS MATERIALIZED (
-  SELECT x.order_no, x.code, x.detail
-  FROM ROWS FROM (unnest(@order_nos::bigint[]), unnest(@codes::text[]), unnest(@details::text[])) AS x(order_no, code, detail)
-), locked AS MATERIALIZED (
+WITH locked AS MATERIALIZED (
   SELECT o.order_no, o.status AS was FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
@@ -162,30 +159,30 @@ WITH answers AS MATERIALIZED (
     finished_at = CASE WHEN o.status = 'charging' AND NOT @doubted::boolean THEN now() END,
     due_at = CASE WHEN o.status <> 'charging' OR @doubted::boolean THEN o.due_at END,
     owner = CASE WHEN o.status <> 'charging' OR @doubted::boolean THEN o.owner END,
-    failure_step = @step::text, failure_code = a.code, failure_detail = nullif(a.detail, ''),
+    failure_step = @step::text,
+    failure_code = (SELECT @codes::text[])[array_position((SELECT @order_nos::bigint[]), o.order_no)],
+    failure_detail = nullif((SELECT @details::text[])[array_position((SELECT @order_nos::bigint[]), o.order_no)], ''),
     seq = o.seq + 1, take_overs = 0, retries = NULL, retry_window_started_at = NULL, action = NULL,
     in_doubt_since = CASE WHEN @doubted::boolean AND o.status <> 'confirming' THEN o.in_doubt_since END
-  FROM answers AS a
-  WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l)) AND a.order_no = o.order_no
-    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+  WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
+    AND o.status = (SELECT @expected::pawl.order_status) AND o.fence = (SELECT @fence::bigint) AND o.seq = (SELECT @seq::integer)
   RETURNING o.order_no, o.fence, o.seq, o.status, o.calls, o.failure_code, o.failure_detail,
     o.generation, o.currency, o.amount, o.item, o.quantity, o.lines
 ), charged AS (
   INSERT INTO pawl.charges (order_no, generation, currency, amount, executor, in_doubt)
   SELECT m.order_no, m.generation, m.currency, m.amount, @executor::text, true
-  FROM moved AS m WHERE @step::text = 'charge' AND m.status = 'refunding' ORDER BY m.order_no
+  FROM moved AS m WHERE (SELECT @step::text) = 'charge' AND m.status = 'refunding' ORDER BY m.order_no
 ), reserved AS (
   INSERT INTO pawl.reservations (order_no, generation, line, item, quantity, executor, in_doubt)
   SELECT m.order_no, m.generation, i.line, i.item, i.quantity, @executor::text, true
-  FROM moved AS m CROSS JOIN LATERAL pawl.items_of(m.item, m.quantity, m.lines) AS i(line, item, quantity) WHERE @step::text = 'reserve' AND m.status = 'releasing' ORDER BY m.order_no
+  FROM moved AS m CROSS JOIN LATERAL pawl.items_of(m.item, m.quantity, m.lines) AS i(line, item, quantity) WHERE (SELECT @step::text) = 'reserve' AND m.status = 'releasing' ORDER BY m.order_no
 ), finished AS (
   UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = 'refused', code = m.failure_code, detail = m.failure_detail
   FROM moved AS m
-  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.call = m.calls
-    AND t.finished_at IS NULL
+  WHERE t.order_no = m.order_no AND t.call = m.calls AND t.finished_at IS NULL
 ), consumed AS (
   UPDATE pawl.step_answers AS w SET consumed_at = now()
-  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND @consumes::boolean
+  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND (SELECT @consumes::boolean)
 )
 INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, reason)
 SELECT m.order_no, m.seq, l.was, m.status, m.fence, m.failure_code FROM moved AS m JOIN locked AS l ON l.order_no = m.order_no
@@ -196,10 +193,7 @@ RETURNING order_no, seq, to_status, at;
 -- the next generation, with a key that no provider has seen. Before it is sent, the key of the refused charge is
 -- voided, as after a redrive. An order that is to stop does not fall back: the request raised seq, and its driver reads
 -- it.
-WITH answers AS MATERIALIZED (
-  SELECT x.order_no, x.code, x.detail
-  FROM ROWS FROM (unnest(@order_nos::bigint[]), unnest(@codes::text[]), unnest(@details::text[])) AS x(order_no, code, detail)
-), locked AS MATERIALIZED (
+WITH locked AS MATERIALIZED (
   SELECT o.order_no FROM pawl.orders AS o
   WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
   ORDER BY o.order_no FOR NO KEY UPDATE SKIP LOCKED
@@ -208,20 +202,20 @@ WITH answers AS MATERIALIZED (
     generation = o.generation + 1, route = @route::text,
     seq = o.seq + 1, take_overs = 0, retries = NULL, retry_window_started_at = NULL, in_doubt_since = NULL, action = NULL
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
-    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq AND (o.stop_requested IS NULL OR o.stop_requested = 'pause')
-  RETURNING o.order_no, o.fence, o.seq, o.status, o.calls, o.route
+    AND o.status = (SELECT @expected::pawl.order_status) AND o.fence = (SELECT @fence::bigint) AND o.seq = (SELECT @seq::integer) AND (o.stop_requested IS NULL OR o.stop_requested = 'pause')
+  RETURNING o.order_no, o.fence, o.seq, o.status, o.calls, o.route, array_position((SELECT @order_nos::bigint[]), o.order_no) AS place
 ), finished AS (
-  UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = 'refused', code = a.code, detail = nullif(a.detail, '')
-  FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
-  WHERE t.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND t.order_no = m.order_no AND t.call = m.calls
-    AND t.finished_at IS NULL
+  UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = 'refused', code = (SELECT @codes::text[])[m.place],
+    detail = nullif((SELECT @details::text[])[m.place], '')
+  FROM moved AS m
+  WHERE t.order_no = m.order_no AND t.call = m.calls AND t.finished_at IS NULL
 ), consumed AS (
   UPDATE pawl.step_answers AS w SET consumed_at = now()
-  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND @consumes::boolean
+  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND (SELECT @consumes::boolean)
 )
 INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason)
-SELECT m.order_no, m.seq, m.status, m.status, m.fence, 'fallback', a.code || ': next route ' || m.route
-FROM moved AS m JOIN answers AS a ON a.order_no = m.order_no
+SELECT m.order_no, m.seq, m.status, m.status, m.fence, 'fallback', (SELECT @codes::text[])[m.place] || ': next route ' || m.route
+FROM moved AS m
 RETURNING order_no, seq, to_status, at;
 
 -- name: RemoteStopped :many
@@ -246,7 +240,7 @@ WITH locked AS MATERIALIZED (
     seq = o.seq + 1, take_overs = 0, retries = NULL, retry_window_started_at = NULL, action = NULL,
     in_doubt_since = CASE WHEN o.status IN ('charging', 'reserving') THEN o.in_doubt_since END
   WHERE o.order_no = ANY(ARRAY(SELECT l.order_no FROM locked AS l))
-    AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
+    AND o.status = (SELECT @expected::pawl.order_status) AND o.fence = (SELECT @fence::bigint) AND o.seq = (SELECT @seq::integer)
     AND o.stop_requested <> 'pause' AND NOT (o.status = 'confirming' AND o.in_doubt_since IS NOT NULL)
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount, o.item, o.quantity, o.lines
 ), charged AS (

@@ -11,10 +11,10 @@ import (
 )
 
 // garbagePercent is how much garbage there may be, in percent of what is live (runtime/debug.SetGCPercent): twice as much
-// while that is little, because it saves much CPU time, then 48 MiB, and at least half.
+// while that is little, because it saves much CPU time, then 48 MiB, and at least a quarter.
 func garbagePercent(live uint64) int {
 	const enough = 48 << 20
-	return int(min(max(100*enough/max(live, 1), 50), 200))
+	return int(min(max(100*enough/max(live, 1), 25), 200))
 }
 
 // collectGarbage adapts the amount of garbage to a heap that has grown or shrunk by a fifth, and returns the percent in use.
