@@ -35,26 +35,13 @@ type incident struct {
 const failingAttempts = 3
 
 // incidents lists what is wrong, the worst first.
-func (s *server) incidents(ctx context.Context, v *orders.Overview) (all []incident, err error) {
-	for _, step := range v.Steps {
-		if step.FailingSince != nil && !slices.ContainsFunc(all, func(i incident) bool { return i.isOf(&step) }) {
-			all = append(all, providerFailing(v, &step))
-		}
-	}
-	if lease := s.engine.Lease(); v.Overdue > lease {
+func (s *server) incidents(ctx context.Context, v *orders.Overview) ([]incident, error) {
+	all := failingProviders(v)
+	if v.Overdue > s.engine.Lease() {
 		all = append(all, incident{Kind: "overdue", Since: new(v.At.Add(-v.Overdue).UTC())})
 	}
-	for _, hold := range []string{fsm.HoldAttention, fsm.HoldApproval} {
-		for _, group := range v.Groups {
-			if at := slices.IndexFunc(all, func(i incident) bool { return i.Kind == hold && i.Reason == group.Reason }); group.Hold == hold {
-				if at < 0 {
-					at = len(all)
-					all = append(all, incident{Kind: hold, Reason: group.Reason, More: v.Held[hold].Orders >= orders.CountsMost})
-				}
-				all[at].add(&group)
-			}
-		}
-	}
+	all = append(all, waitingForPeople(v, fsm.HoldAttention)...)
+	all = append(all, waitingForPeople(v, fsm.HoldApproval)...)
 	endpoints, err := s.Webhooks.List(ctx)
 	for i := range endpoints {
 		all = append(all, endpointIncidents(&endpoints[i])...)
@@ -63,6 +50,31 @@ func (s *server) incidents(ctx context.Context, v *orders.Overview) (all []incid
 		all[i].Totals = append([]currencyTotal{}, all[i].Totals...)
 	}
 	return append([]incident{}, all...), err
+}
+
+// waitingForPeople has an incident for each reason of a hold.
+func waitingForPeople(v *orders.Overview, hold string) (all []incident) {
+	for _, group := range v.Groups {
+		if group.Hold != hold {
+			continue
+		}
+		at := slices.IndexFunc(all, func(i incident) bool { return i.Reason == group.Reason })
+		if at < 0 {
+			at = len(all)
+			all = append(all, incident{Kind: hold, Reason: group.Reason, More: v.Held[hold].Orders >= orders.CountsMost})
+		}
+		all[at].add(&group)
+	}
+	return all
+}
+
+func failingProviders(v *orders.Overview) (all []incident) {
+	for _, step := range v.Steps {
+		if step.FailingSince != nil && !slices.ContainsFunc(all, func(i incident) bool { return i.isOf(&step) }) {
+			all = append(all, providerFailing(v, &step))
+		}
+	}
+	return all
 }
 
 func (i *incident) isOf(step *orders.ProviderStep) bool {

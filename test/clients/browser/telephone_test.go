@@ -29,7 +29,7 @@ func TestTelephone(t *testing.T) {
 	b.wait("all that is pressed is large enough", `[...document.querySelectorAll("main button, main input:not([type=hidden]), main .button")]
 		.every(e => e.getBoundingClientRect().height >= 44)`)
 	eval[any](b, `document.querySelector("main form button").click()`)
-	b.shows("2.50")
+	b.shows("Order by-thumb")
 	order, err := shared.api.GetOrder(t.Context(), "by-thumb")
 	if err != nil || len(order.Refunds) != 1 || order.Refunds[0].Amount != "2.50" {
 		t.Errorf("%+v, %v", order, err)

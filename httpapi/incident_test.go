@@ -1,0 +1,37 @@
+package httpapi
+
+import (
+	"testing"
+	"time"
+
+	"pawl/fsm"
+	"pawl/internal/orders"
+	"pawl/test/assert"
+)
+
+// A provider that fails under several policies is one incident, with the orders of both directions that are retried at it.
+func TestFailingProviders(t *testing.T) {
+	t.Parallel()
+	first, later := time.Unix(100, 0), time.Unix(200, 0)
+	all := failingProviders(&orders.Overview{
+		Steps: []orders.ProviderStep{
+			{Policy: 1, Step: fsm.Charge, Breaker: "open", FailingSince: &later}, {Policy: 2, Step: fsm.Charge, Breaker: "half_open", FailingSince: &first},
+			{Policy: 2, Step: fsm.Reserve, Breaker: "closed"},
+		},
+		Groups: []orders.HeldGroup{
+			{Status: fsm.Charging, Hold: "retry", Currency: "USD", Orders: 2, Amount: "999999999999999.99"},
+			{Status: fsm.Refunding, Hold: "retry", Currency: "USD", Orders: 1, Amount: "999999999999999.99"},
+			{Status: fsm.Charging, Hold: "retry", Currency: "JPY", Orders: 1, Amount: "500"},
+			{Status: fsm.Charging, Hold: "attention", Currency: "USD", Orders: 1, Amount: "1.00"},
+			{Status: fsm.Reserving, Hold: "retry", Currency: "USD", Orders: 1, Amount: "1.00"},
+		},
+	})
+	if len(all) != 1 {
+		t.Fatalf("%+v", all)
+	}
+	i := all[0]
+	assert.Equal(t, i.Step, "charge")
+	assert.Equal(t, i.Since.Unix(), first.Unix())
+	assert.Equal(t, i.Orders, int64(4))
+	assert.Equal(t, i.Totals[0].Amount+" "+i.Totals[1].Amount, "1999999999999999.98 500")
+}
