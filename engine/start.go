@@ -46,6 +46,7 @@ func (e *Engine) Start() {
 	e.StartReading()
 	e.readIdentity()
 	e.renewNumbering()
+	e.learnForgotten()
 	e.readLastAdmitted()
 	for _, q := range e.all {
 		e.wg.Go(func() { q.Run(e.ctx) })
@@ -55,6 +56,10 @@ func (e *Engine) Start() {
 	e.wg.Go(e.permitLoop)
 	e.wg.Go(e.timerLoop)
 	e.wg.Go(e.reportLoop)
+	e.wg.Go(func() { e.every(e.cfg.RecoveryInterval, e.learnForgotten) })
+	if e.cfg.OrderRetention > 0 {
+		e.wg.Go(e.forgetLoop)
+	}
 	e.wg.Go(func() { e.lateUndos.loop(e.ctx) })
 	e.wg.Go(func() { e.chargeOperations.loop(e.ctx) })
 }
