@@ -48,7 +48,8 @@ type ForgottenBatchesAfterRow struct {
 	Prefixes []byte
 }
 
-// Returns the batches after one that is known. If that is not there, an older state of the database was restored: then all.
+// Returns the batches after one that is known. If that is not there, an older state of the database was restored: then
+// all.
 func (q *Queries) ForgottenBatchesAfter(ctx context.Context, arg ForgottenBatchesAfterParams) ([]ForgottenBatchesAfterRow, error) {
 	rows, err := q.db.Query(ctx, forgottenBatchesAfter, arg.BatchNo, arg.Known, arg.Most)
 	if err != nil {

@@ -139,9 +139,9 @@ type OrdersAdmitRow struct {
 // first order, sorted by key, so that replicas can't deadlock. The fingerprint covers the order id, so it identifies
 // the order that a key belongs to.
 //
-// Forgotten orders are left out with their keys. known is the newest batch of them that the process has learned from, and
-// suspects are the hashes of those ids that may be in it or in an earlier one: nearly none. If there is a newer batch, all
-// ids are looked up. (The zero uuid: no batch.)
+// Forgotten orders are left out with their keys. known is the newest batch of them that the process has learned from,
+// and suspects are the hashes of those ids that may be in it or in an earlier one: nearly none. If there is a newer
+// batch, all ids are looked up. (The zero uuid: no batch.)
 func (q *Queries) OrdersAdmit(ctx context.Context, arg OrdersAdmitParams) ([]OrdersAdmitRow, error) {
 	rows, err := q.db.Query(ctx, ordersAdmit,
 		arg.Known,

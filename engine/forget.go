@@ -33,8 +33,8 @@ func (e *Engine) forgetLoop() {
 	}
 }
 
-// forget goes once through the orders that are old enough. An open batch belongs to another replica or to an archive. If a
-// replica has it for longer than a lease, it has died.
+// forget goes once through the orders that are old enough. An open batch belongs to another replica or to an archive.
+// If a replica has it for longer than a lease, it has died.
 func (e *Engine) forget() error {
 	for after, more := int64(0), true; more; {
 		began := time.Now()
@@ -118,8 +118,8 @@ func (f *forgottenIDs) add(batch *db.ForgottenBatchesAfterRow) {
 	f.newest.Store(batch)
 }
 
-// learnForgotten reads the batches that are not known yet. Until then, admissions have all their ids looked up. Only one
-// goroutine calls it.
+// learnForgotten reads the batches that are not known yet. Until then, admissions have all their ids looked up. Only
+// one goroutine calls it.
 func (e *core) learnForgotten() {
 	for {
 		p := db.ForgottenBatchesAfterParams{Most: batchesMost}

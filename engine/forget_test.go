@@ -43,8 +43,8 @@ func (b *bundle) forgets(t *testing.T, remaining ...string) {
 	})
 }
 
-// TestForgottenOrders forgets orders of every kind, and keeps those that are open in any way. Then nothing may happen for
-// their ids again, and what is left must answer and prove what the orders did.
+// TestForgottenOrders forgets orders of every kind, and keeps those that are open in any way. Then nothing may happen
+// for their ids again, and what is left must answer and prove what the orders did.
 func TestForgottenOrders(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -145,8 +145,8 @@ func (b *bundle) conflicts(t *testing.T, in engine.Input, pointer string) {
 	}
 }
 
-// TestForgettingWhileOrdersAreRepeated has callers repeat requests, with keys and in batches with new orders, while their
-// orders are forgotten: each is answered as before or as forgotten, and none is charged again.
+// TestForgettingWhileOrdersAreRepeated has callers repeat requests, with keys and in batches with new orders, while
+// their orders are forgotten: each is answered as before or as forgotten, and none is charged again.
 func TestForgettingWhileOrdersAreRepeated(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -188,7 +188,8 @@ func TestForgettingWhileOrdersAreRepeated(t *testing.T) {
 	}
 }
 
-// TestRemovalWaitsForOlderStatements: a statement that may have begun before the mark was visible could admit the id again.
+// TestRemovalWaitsForOlderStatements: a statement that may have begun before the mark was visible could admit the id
+// again.
 func TestRemovalWaitsForOlderStatements(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -206,7 +207,8 @@ func TestRemovalWaitsForOlderStatements(t *testing.T) {
 	b.totals(t)
 }
 
-// TestOtherHalfOfADividedCell removes the orders of the other half without a trace, except for the units that they sold.
+// TestOtherHalfOfADividedCell removes the orders of the other half without a trace, except for the units that they
+// sold.
 func TestOtherHalfOfADividedCell(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -46,7 +46,6 @@ func (e *Engine) Start() {
 	e.StartReading()
 	e.readIdentity()
 	e.renewNumbering()
-	e.learnForgotten()
 	e.readLastAdmitted()
 	for _, q := range e.all {
 		e.wg.Go(func() { q.Run(e.ctx) })
@@ -56,7 +55,10 @@ func (e *Engine) Start() {
 	e.wg.Go(e.permitLoop)
 	e.wg.Go(e.timerLoop)
 	e.wg.Go(e.reportLoop)
-	e.wg.Go(func() { e.every(e.cfg.RecoveryInterval, e.learnForgotten) })
+	e.wg.Go(func() {
+		e.learnForgotten()
+		e.every(e.cfg.RecoveryInterval, e.learnForgotten)
+	})
 	if e.cfg.OrderRetention > 0 {
 		e.wg.Go(e.forgetLoop)
 	}

@@ -34,7 +34,7 @@ func TestForgottenOrder(t *testing.T) {
 		[]string{"1 200 o completed", "2 409 order_conflict", "3 200 new completed"})
 	for request, body := range map[string]string{
 		"GET /api/orders/o": "", "GET /api/orders/o?wait=1": "", "GET /api/orders/o/transitions": "", "GET /api/orders/o/calls": "",
-		"GET /api/orders/o/deliveries": "", "POST /api/orders/o/retry": "{}", "POST /api/orders/o/refunds": `{"amount":"1.00","reason":"x"}`,
+		"GET /api/orders/o/deliveries": "", "POST /api/orders/o/retry": "{}", "POST /api/orders/o/refunds": `{"amount":"1.00","reason":"x","requestId":"r2"}`,
 		"POST /api/orders/o/disputes": `{"reference":"d","state":"opened","amount":"1.00"}`,
 	} {
 		if a := b.call(t, request, body); a.status != http.StatusGone || !strings.Contains(a.body, `"code":"order_forgotten"`) {

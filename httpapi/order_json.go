@@ -229,8 +229,8 @@ func orderOf(o *orders.Order) order {
 	return out
 }
 
-// forgottenOrder is the answer to a repetition of the request for an order that was forgotten: how it ended, and what the
-// request says.
+// forgottenOrder is the answer to a repetition of the request for an order that was forgotten: how it ended, and what
+// the request says.
 func forgottenOrder(f *orders.Forgotten, in *engine.Input, ignored []string) *order {
 	done := stepState{Completed: f.Status == fsm.Completed}
 	out := &order{

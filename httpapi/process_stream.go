@@ -281,7 +281,8 @@ func secondsOf(header string) int32 {
 	return int32(seconds)
 }
 
-// order processes the order of a line. Of an order that was forgotten, only the status is in o. It recovers from panics, which would end the service outside of the handler.
+// order processes the order of a line. Of an order that was forgotten, only the status is in o. It recovers from
+// panics, which would end the service outside of the handler.
 func (st *orderStream) order(text []byte) (o *orders.Order, answer *order, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {

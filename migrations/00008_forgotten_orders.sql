@@ -81,8 +81,8 @@ BEGIN ATOMIC
 END;
 
 -- The input of a request, or of an order, as hashes: eight bytes for what was bought, and for each optional term that
--- is there its number and four bytes. The order id is in each of them, so that equal terms of two orders look different.
--- An order may have had two payment methods.
+-- is there its number and four bytes. The order id is in each of them, so that equal terms of two orders look
+-- different. An order may have had two payment methods.
 CREATE FUNCTION pawl.input_hash(order_id text, amount numeric, item text, quantity integer, lines json, customer_id text,
   payment_methods text[], start_at timestamptz, complete_by timestamptz, reservation_ttl double precision, concurrency_key text, submitted_by text)
 RETURNS bytea LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -104,8 +104,8 @@ $$;
 
 -- Those of some orders that can be forgotten: they ended before a time, nothing has happened to them since, and nothing
 -- is open or still to be told about them. An order stays while the feed has one of its events, a webhook delivery of it
--- is kept, a refund, capture or late undo is open, money is authorized and neither captured nor voided, or a dispute has
--- no outcome.
+-- is kept, a refund, capture or late undo is open, money is authorized and neither captured nor voided, or a dispute
+-- has no outcome.
 CREATE FUNCTION pawl.forgettable_orders(numbers bigint[], before timestamptz) RETURNS SETOF bigint
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT o.order_no FROM pawl.orders AS o
@@ -124,8 +124,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
       SELECT FROM pawl.webhook_deliveries AS d WHERE d.endpoint_no = e.endpoint_no AND d.subject = 'order ' || o.order_no LIMIT 1) AS d)
 $$;
 
--- Marks those of the next orders after a number that can be forgotten, unless a batch is open. last is the number of the
--- last order that was looked at; null: no order after it is old enough. open_for is the age of the open batch, in
+-- Marks those of the next orders after a number that can be forgotten, unless a batch is open. last is the number of
+-- the last order that was looked at; null: no order after it is old enough. open_for is the age of the open batch, in
 -- seconds, after the call; null: there is none. Callers decide how old orders are forgotten, but no less than 31 days:
 -- that long, callbacks are valid and idempotency keys are kept.
 CREATE FUNCTION pawl.mark_forgotten(after bigint, looks integer, older_than interval, archive boolean)

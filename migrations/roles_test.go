@@ -367,7 +367,8 @@ func ordinaryOwner(t *testing.T, empty, prefix string) {
 	})
 }
 
-// stockGoose takes the three newest migrations back, with the tables of sessions, and applies them again with goose itself.
+// stockGoose takes the three newest migrations back, with the tables of sessions, and applies them again with goose
+// itself.
 func stockGoose(t *testing.T, url string) {
 	t.Helper()
 	config, err := pgx.ParseConfig(url)

@@ -29,7 +29,8 @@ SELECT pawl.input_hash(@order_id::text, (@amount::text)::numeric, @item::text, @
 SELECT b.batch_no, pawl.numbers_in(b.order_nos)::bigint[] AS order_nos FROM pawl.forgotten_batches AS b WHERE b.removed_at IS NULL AND b.archive;
 
 -- name: ForgottenBatchesAfter :many
--- Returns the batches after one that is known. If that is not there, an older state of the database was restored: then all.
+-- Returns the batches after one that is known. If that is not there, an older state of the database was restored: then
+-- all.
 SELECT b.batch_no, b.id, b.prefixes FROM pawl.forgotten_batches AS b
 WHERE b.batch_no > coalesce((SELECT k.batch_no FROM pawl.forgotten_batches AS k WHERE k.batch_no = @batch_no AND k.id = @known::uuid), 0)
 ORDER BY b.batch_no LIMIT @most;

@@ -17,9 +17,9 @@
 -- first order, sorted by key, so that replicas can't deadlock. The fingerprint covers the order id, so it identifies
 -- the order that a key belongs to.
 --
--- Forgotten orders are left out with their keys. known is the newest batch of them that the process has learned from, and
--- suspects are the hashes of those ids that may be in it or in an earlier one: nearly none. If there is a newer batch, all
--- ids are looked up. (The zero uuid: no batch.)
+-- Forgotten orders are left out with their keys. known is the newest batch of them that the process has learned from,
+-- and suspects are the hashes of those ids that may be in it or in an earlier one: nearly none. If there is a newer
+-- batch, all ids are looked up. (The zero uuid: no batch.)
 WITH forgotten AS MATERIALIZED (
   SELECT f.id_hash FROM pawl.forgotten_orders AS f WHERE f.id_hash = ANY((
     SELECT CASE WHEN coalesce((SELECT b.id FROM pawl.forgotten_batches AS b ORDER BY b.batch_no DESC LIMIT 1), '00000000-0000-0000-0000-000000000000') = @known::uuid

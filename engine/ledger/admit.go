@@ -8,8 +8,8 @@ import (
 )
 
 // Admit inserts the new orders of a batch, charging, with fence 1 and seq 1, and returns them. It leaves out orders
-// that exist or were forgotten, and orders whose key belongs to another request. After an error, pg.FaultOf says what is
-// known. SubmittedBy and the three slices of keys may be nil.
+// that exist or were forgotten, and orders whose key belongs to another request. After an error, pg.FaultOf says what
+// is known. SubmittedBy and the three slices of keys may be nil.
 func Admit(ctx context.Context, q *db.Queries, p db.OrdersAdmitParams) ([]db.OrdersAdmitRow, error) {
 	if p.Keys != nil || len(p.OrderIds) != 1 {
 		return q.OrdersAdmit(ctx, p)

@@ -262,8 +262,8 @@ func whereabouts(key *db.ProviderKeysRow) string {
 	return text
 }
 
-// leftOver reports the keys that the provider has and we never sent, usually none but those of forgotten orders. It reads
-// the books again to describe them, and reports them even if that fails.
+// leftOver reports the keys that the provider has and we never sent, usually none but those of forgotten orders. It
+// reads the books again to describe them, and reports them even if that fails.
 func (c *comparison) leftOver(ctx context.Context, q *db.Queries) error {
 	if len(c.theirs) == 0 {
 		return nil
@@ -300,8 +300,8 @@ func (c *comparison) leftOver(ctx context.Context, q *db.Queries) error {
 // leftMost is how many keys are looked up at a time.
 const leftMost = 1000
 
-// leftBy judges keys that are in no order of ours. The order may have been forgotten: then nothing may be live if it did
-// not complete.
+// leftBy judges keys that are in no order of ours. The order may have been forgotten: then nothing may be live if it
+// did not complete.
 func (c *comparison) leftBy(ctx context.Context, q *db.Queries, left []account) error {
 	if len(left) == 0 {
 		return nil

@@ -68,8 +68,8 @@ const (
 	sumsFile     = "SHA256SUMS"
 )
 
-// run archives one batch after the other. A batch that is open when it begins was left by an archive that was interrupted:
-// its orders are marked, and still there.
+// run archives one batch after the other. A batch that is open when it begins was left by an archive that was
+// interrupted: its orders are marked, and still there.
 func (a *archive) run(ctx context.Context) error {
 	if err := os.MkdirAll(a.dir, 0o750); err != nil {
 		return fmt.Errorf("make directory: %w", err)
@@ -120,8 +120,8 @@ func (a *archive) move(ctx context.Context, batch db.ForgottenBatchOpenRow) erro
 	return ctx.Err()
 }
 
-// write writes the file of a batch, unless it is there. The name of the file shows the batch, so a file that was written
-// before an interruption is replaced, and no order is in two files.
+// write writes the file of a batch, unless it is there. The name of the file shows the batch, so a file that was
+// written before an interruption is replaced, and no order is in two files.
 func (a *archive) write(ctx context.Context, batch db.ForgottenBatchOpenRow) error {
 	name := fmt.Sprintf("orders-%08d.ndjson", batch.BatchNo)
 	if a.has(name) {

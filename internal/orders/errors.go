@@ -72,8 +72,8 @@ func (e *KeyReused) Error() string { return ErrKeyReused.Error() }
 // Is reports whether target is ErrKeyReused.
 func (e *KeyReused) Is(target error) bool { return target == ErrKeyReused }
 
-// Conflict says that the order exists with other input. Nothing was written. Of an order that was forgotten, only the id
-// is known.
+// Conflict says that the order exists with other input. Nothing was written. Of an order that was forgotten, only the
+// id is known.
 type Conflict struct {
 	Order       Order
 	Differences []Difference

@@ -255,7 +255,8 @@ func (r *Reader) settles(ctx context.Context, orderID string) bool {
 // settleLimit is short: while a standby is away, people need the overview most.
 const settleLimit = 200 * time.Millisecond
 
-// countEnded looks for completed orders among twice as many of the newest, unless it has found CountsMost within the last hour.
+// countEnded looks for completed orders among twice as many of the newest, unless it has found CountsMost within the
+// last hour.
 func (r *Reader) countEnded(ctx context.Context, counts map[fsm.State]StatusCount) error {
 	p := db.OrdersEndedParams{Most: CountsMost}
 	many := time.Now().Unix() < r.manyCompleted.Load()

@@ -13,8 +13,8 @@ import (
 	"pawl/test/dbtest"
 )
 
-// TestKilledWhileForgetting ends the service, or an archive, before and after each statement that forgets orders. The next
-// one goes on; then every order is forgotten, once, and no repetition is processed again.
+// TestKilledWhileForgetting ends the service, or an archive, before and after each statement that forgets orders. The
+// next one goes on; then every order is forgotten, once, and no repetition is processed again.
 func TestKilledWhileForgetting(t *testing.T) {
 	build(t)
 	t.Parallel()

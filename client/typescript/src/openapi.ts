@@ -219,7 +219,7 @@ export interface paths {
         put?: never;
         /**
          * Process an order
-         * @description Charges, reserves and confirms the order, each exactly once, and responds when it is final. An existing order is not started again: with the same input, the response is its current state, and an unfinished order continues; with a different amount, item, quantity, line, currency, customerId, paymentMethod, startAt, completeBy, reservationTtl or concurrencyKey it is a conflict. Omitted fields match what is stored. Metadata never conflicts: the stored metadata is kept, and ignoredFields names metadata if it differs. A field whose name is one letter off one of these is rejected. A failed order is a normal response: 200 with status failed. An order that is not final in time gets 202 and continues without the caller. The 202 is sent at once if the order waits for a person, for a time after the limit, or for the customer to act, and if too many of your requests are waiting; a provider's callback is waited for. An Idempotency-Key cannot be used for a different request for 30 days; the same request gets the current state. With Content-Type: application/x-ndjson, each line of the body is an order, of up to 65536 bytes. The response has a line for each, in the order in which they end, while the request is still being sent. A line that is rejected does not affect the others. Prefer applies to each line; there must be no Idempotency-Key. A caller has up to 512 lines in progress, 16 while single orders come, and is not read from while it does not read. A response that ends early, or without a line for each order, was cut off: send the orders without a line again. Needs the role submit.
+         * @description Charges, reserves and confirms the order, each exactly once, and responds when it is final. An existing order is not started again: with the same input, the response is its current state, and an unfinished order continues; with a different amount, item, quantity, line, currency, customerId, paymentMethod, startAt, completeBy, reservationTtl or concurrencyKey it is a conflict. Omitted fields match what is stored. Metadata never conflicts: the stored metadata is kept, and ignoredFields names metadata if it differs. A field whose name is one letter off one of these is rejected. A failed order is a normal response: 200 with status failed. An order that is not final in time gets 202 and continues without the caller. The 202 is sent at once if the order waits for a person, for a time after the limit, or for the customer to act, and if too many of your requests are waiting; a provider's callback is waited for. An Idempotency-Key cannot be used for a different request for 30 days; the same request gets the current state. If the order ended so long ago that it was forgotten, the response has forgotten: true, its final status, and what the same request says. With Content-Type: application/x-ndjson, each line of the body is an order, of up to 65536 bytes. The response has a line for each, in the order in which they end, while the request is still being sent. A line that is rejected does not affect the others. Prefer applies to each line; there must be no Idempotency-Key. A caller has up to 512 lines in progress, 16 while single orders come, and is not read from while it does not read. A response that ends early, or without a line for each order, was cut off: send the orders without a line again. Needs the role submit.
          */
         post: operations["processOrder"];
         delete?: never;
@@ -3471,6 +3471,15 @@ export interface components {
                 "application/problem+json": components["schemas"]["Problem"];
             };
         };
+        /** @description Problem: order_forgotten. */
+        order_forgotten: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
         /** @description Problem: stopping, unavailable, overloaded, quarantined. */
         "overloaded-quarantined-stopping-unavailable": {
             headers: {
@@ -4142,6 +4151,7 @@ export interface operations {
             401: components["responses"]["unauthenticated"];
             403: components["responses"]["forbidden-tls_required"];
             404: components["responses"]["not_found"];
+            410: components["responses"]["order_forgotten"];
             421: components["responses"]["misdirected_request-other_cell"];
             422: components["responses"]["invalid_parameter"];
             429: components["responses"]["too_many_requests"];
@@ -4205,6 +4215,7 @@ export interface operations {
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
             409: components["responses"]["Conflict-20"];
+            410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
@@ -4248,6 +4259,7 @@ export interface operations {
             401: components["responses"]["unauthenticated"];
             403: components["responses"]["forbidden-tls_required"];
             404: components["responses"]["not_found"];
+            410: components["responses"]["order_forgotten"];
             421: components["responses"]["misdirected_request-other_cell"];
             422: components["responses"]["invalid_parameter"];
             429: components["responses"]["too_many_requests"];
@@ -4311,6 +4323,7 @@ export interface operations {
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
             409: components["responses"]["Conflict-20"];
+            410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
@@ -4377,6 +4390,7 @@ export interface operations {
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
             409: components["responses"]["Conflict-20"];
+            410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
@@ -4414,6 +4428,7 @@ export interface operations {
             401: components["responses"]["unauthenticated"];
             403: components["responses"]["forbidden-tls_required"];
             404: components["responses"]["not_found"];
+            410: components["responses"]["order_forgotten"];
             421: components["responses"]["misdirected_request-other_cell"];
             422: components["responses"]["invalid_parameter"];
             429: components["responses"]["too_many_requests"];
@@ -4466,6 +4481,7 @@ export interface operations {
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
             409: components["responses"]["not_applicable"];
+            410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
@@ -4532,6 +4548,7 @@ export interface operations {
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
             409: components["responses"]["Conflict-20"];
+            410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
@@ -4598,6 +4615,7 @@ export interface operations {
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
             409: components["responses"]["Conflict-20"];
+            410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
@@ -4664,6 +4682,7 @@ export interface operations {
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
             409: components["responses"]["Conflict-20"];
+            410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
@@ -4730,6 +4749,7 @@ export interface operations {
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
             409: components["responses"]["Conflict-20"];
+            410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
@@ -4796,6 +4816,7 @@ export interface operations {
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
             409: components["responses"]["Conflict-20"];
+            410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
@@ -4862,6 +4883,7 @@ export interface operations {
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
             409: components["responses"]["Conflict-20"];
+            410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
@@ -4905,6 +4927,7 @@ export interface operations {
             401: components["responses"]["unauthenticated"];
             403: components["responses"]["forbidden-tls_required"];
             404: components["responses"]["not_found"];
+            410: components["responses"]["order_forgotten"];
             421: components["responses"]["misdirected_request-other_cell"];
             422: components["responses"]["invalid_parameter"];
             429: components["responses"]["too_many_requests"];
@@ -4968,6 +4991,7 @@ export interface operations {
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
             409: components["responses"]["Conflict-20"];
+            410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
