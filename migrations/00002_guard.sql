@@ -108,7 +108,8 @@ FOR EACH ROW WHEN (
 ) EXECUTE FUNCTION pawl.refuse_order_change();
 
 -- Rows of the books are never changed, and removed only by pawl.remove_forgotten: its transaction writes the newest
--- batch of forgotten orders first. +goose StatementBegin
+-- batch of forgotten orders first.
+-- +goose StatementBegin
 CREATE FUNCTION pawl.refuse_removal() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF TG_OP = 'UPDATE' THEN
