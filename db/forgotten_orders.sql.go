@@ -113,7 +113,7 @@ func (q *Queries) InputHash(ctx context.Context, arg InputHashParams) ([]byte, e
 }
 
 const ordersForgotten = `-- name: OrdersForgotten :many
-SELECT i.order_id::text AS order_id, s.status, s.currency, s.ended_on::text AS ended_on, f.created_at, f.seq, f.generation,
+SELECT i.order_id::text AS order_id, s.status, s.currency, s.placed_on::text AS placed_on, f.created_at, f.seq, f.generation,
   coalesce(f.refunded::text, '')::text AS refunded, coalesce(f.voided::text, '')::text AS voided, f.input
 FROM unnest($1::text[]) AS i(order_id)
 JOIN pawl.forgotten_orders AS f ON f.id_hash = pawl.order_id_hash(i.order_id) JOIN pawl.forgotten_sums AS s ON s.sum_no = f.sum_no
@@ -124,7 +124,7 @@ type OrdersForgottenRow struct {
 	OrderID    string
 	Status     fsm.State
 	Currency   string
-	EndedOn    string
+	PlacedOn   string
 	CreatedAt  time.Time
 	Seq        int32
 	Generation int32
@@ -147,7 +147,7 @@ func (q *Queries) OrdersForgotten(ctx context.Context, orderIds []string) ([]Ord
 			&i.OrderID,
 			&i.Status,
 			&i.Currency,
-			&i.EndedOn,
+			&i.PlacedOn,
 			&i.CreatedAt,
 			&i.Seq,
 			&i.Generation,

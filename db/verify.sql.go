@@ -288,11 +288,11 @@ WITH rows AS (
   JOIN pawl.forgotten_orders AS f ON f.id_hash = pawl.order_id_hash(o.order_id)
   WHERE b.removed_at IS NULL GROUP BY f.sum_no
 ), judged AS (
-  SELECT s.ended_on, s.currency::text AS id, s.orders, nullif(concat_ws(', ',
+  SELECT s.placed_on, s.currency::text AS id, s.orders, nullif(concat_ws(', ',
     CASE WHEN s.orders <> coalesce(r.orders, 0) - coalesce(m.orders, 0)
-      THEN s.orders || ' orders ' || s.status || ' on ' || s.ended_on || ', ' || coalesce(r.orders, 0) - coalesce(m.orders, 0) || ' are known by their hash' END,
+      THEN s.orders || ' orders of ' || s.placed_on || ' ' || s.status || ', ' || coalesce(r.orders, 0) - coalesce(m.orders, 0) || ' are known by their hash' END,
     CASE WHEN s.charged <> s.refunded + s.voided + s.kept OR s.status <> 'completed' AND s.kept <> 0
-      THEN s.status || ' on ' || s.ended_on || ': charged ' || s.charged || ', refunded ' || s.refunded || ', voided ' || s.voided || ', kept ' || s.kept END), '') AS fault
+      THEN s.status || ', of ' || s.placed_on || ': charged ' || s.charged || ', refunded ' || s.refunded || ', voided ' || s.voided || ', kept ' || s.kept END), '') AS fault
   FROM pawl.forgotten_sums AS s LEFT JOIN rows AS r ON r.sum_no = s.sum_no LEFT JOIN marked AS m ON m.sum_no = s.sum_no
   UNION ALL
   SELECT NULL, 'all', 0, CASE WHEN b.orders <> s.orders OR b.numbers <> b.all_orders
@@ -302,8 +302,8 @@ WITH rows AS (
     (SELECT coalesce(sum(t.orders), 0) AS orders FROM pawl.forgotten_sums AS t) AS s
 )
 SELECT coalesce(sum(j.orders), 0)::bigint AS checked, count(j.fault) AS violations,
-  coalesce((array_agg(j.id ORDER BY j.ended_on, j.id) FILTER (WHERE j.fault IS NOT NULL))[1:$1::integer], '{}')::text[] AS offenders,
-  coalesce((array_agg(j.fault ORDER BY j.ended_on, j.id) FILTER (WHERE j.fault IS NOT NULL))[1:$1::integer], '{}')::text[] AS faults
+  coalesce((array_agg(j.id ORDER BY j.placed_on, j.id) FILTER (WHERE j.fault IS NOT NULL))[1:$1::integer], '{}')::text[] AS offenders,
+  coalesce((array_agg(j.fault ORDER BY j.placed_on, j.id) FILTER (WHERE j.fault IS NOT NULL))[1:$1::integer], '{}')::text[] AS faults
 FROM judged AS j
 `
 
@@ -329,12 +329,13 @@ func (q *Queries) VerifyForgotten(ctx context.Context, most int32) (VerifyForgot
 }
 
 const verifyForgottenSums = `-- name: VerifyForgottenSums :many
-SELECT s.status, s.currency, sum(s.orders)::bigint AS orders, sum(s.charges)::bigint AS charges, sum(s.charged)::text AS charged,
+SELECT s.placed_on::text AS day, s.status, s.currency, sum(s.orders)::bigint AS orders, sum(s.charges)::bigint AS charges, sum(s.charged)::text AS charged,
   sum(s.refunded)::text AS refunded, sum(s.voided)::text AS voided, sum(s.kept)::text AS kept
-FROM pawl.forgotten_sums AS s WHERE s.orders > 0 GROUP BY s.status, s.currency ORDER BY s.currency, s.status
+FROM pawl.forgotten_sums AS s WHERE s.orders > 0 GROUP BY s.placed_on, s.status, s.currency ORDER BY s.placed_on, s.currency, s.status
 `
 
 type VerifyForgottenSumsRow struct {
+	Day      string
 	Status   fsm.State
 	Currency string
 	Orders   int64
@@ -356,6 +357,7 @@ func (q *Queries) VerifyForgottenSums(ctx context.Context) ([]VerifyForgottenSum
 	for rows.Next() {
 		var i VerifyForgottenSumsRow
 		if err := rows.Scan(
+			&i.Day,
 			&i.Status,
 			&i.Currency,
 			&i.Orders,

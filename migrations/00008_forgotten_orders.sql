@@ -12,7 +12,7 @@
 -- What forgotten orders come to. Removed orders of the other half of a divided cell are not among them.
 CREATE TABLE pawl.forgotten_sums (
   sum_no   integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  ended_on date NOT NULL,                 -- UTC
+  placed_on date NOT NULL,                 -- UTC, when the order was made
   orders   bigint NOT NULL DEFAULT 0,
   charges  bigint NOT NULL DEFAULT 0,
   currency pawl.currency_code NOT NULL,
@@ -23,7 +23,7 @@ CREATE TABLE pawl.forgotten_sums (
   kept     numeric NOT NULL DEFAULT 0,    -- captured and not refunded
   CONSTRAINT forgotten_sums_money CHECK (charged = refunded + voided + kept)
 );
-CREATE UNIQUE INDEX forgotten_sums_day ON pawl.forgotten_sums (ended_on, currency, status);
+CREATE UNIQUE INDEX forgotten_sums_day ON pawl.forgotten_sums (placed_on, currency, status);
 
 -- The units that removed orders had sold from this stock, and those that their refunds had put back.
 CREATE TABLE pawl.forgotten_stock (
@@ -167,8 +167,8 @@ BEGIN
     marked := cardinality(eligible);
     open_for := 0;
     open_archive := archive;
-    INSERT INTO pawl.forgotten_sums (ended_on, currency, status)
-    SELECT DISTINCT (o.finished_at AT TIME ZONE 'UTC')::date, o.currency, o.status FROM pawl.orders AS o WHERE o.order_no = ANY(own)
+    INSERT INTO pawl.forgotten_sums (placed_on, currency, status)
+    SELECT DISTINCT (o.created_at AT TIME ZONE 'UTC')::date, o.currency, o.status FROM pawl.orders AS o WHERE o.order_no = ANY(own)
     ON CONFLICT DO NOTHING;
     INSERT INTO pawl.forgotten_orders (id_hash, created_at, sum_no, seq, generation, refunded, voided, input)
     SELECT pawl.order_id_hash(o.order_id), o.created_at, s.sum_no, o.seq, o.generation, nullif(f.refunded, 0), nullif(f.voided, 0),
@@ -176,7 +176,7 @@ BEGIN
         ARRAY[o.payment_method, (SELECT t.payment_method FROM pawl.transitions AS t WHERE t.order_no = o.order_no AND t.payment_method <> '' ORDER BY t.seq LIMIT 1)],
         o.start_at, o.complete_by, o.reservation_ttl, substring(o.concurrency_key FROM '^key:(.*)$'), o.submitted_by)
     FROM pawl.orders AS o
-    JOIN pawl.forgotten_sums AS s ON s.ended_on = (o.finished_at AT TIME ZONE 'UTC')::date AND s.currency = o.currency AND s.status = o.status
+    JOIN pawl.forgotten_sums AS s ON s.placed_on = (o.created_at AT TIME ZONE 'UTC')::date AND s.currency = o.currency AND s.status = o.status
     CROSS JOIN LATERAL (
       SELECT sum(f.amount) FILTER (WHERE f.kind = 'refund') AS refunded,
         sum(CASE WHEN f.kind = 'void' THEN f.amount ELSE coalesce(f.voided, 0) END) AS voided
@@ -278,7 +278,7 @@ END $$;
 -- +goose StatementEnd
 
 CREATE VIEW books.forgotten AS
-SELECT s.ended_on, s.currency::text, s.status::text, s.orders, s.charges, s.charged, s.refunded, s.voided, s.kept FROM pawl.forgotten_sums s;
+SELECT s.placed_on, s.currency::text, s.status::text, s.orders, s.charges, s.charged, s.refunded, s.voided, s.kept FROM pawl.forgotten_sums s;
 CREATE TRIGGER read_only INSTEAD OF INSERT OR UPDATE OR DELETE ON books.forgotten FOR EACH ROW EXECUTE FUNCTION books.refuse_write();
 
 -- +goose Down

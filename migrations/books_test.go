@@ -39,7 +39,7 @@ var bookColumns = map[string]string{
 		"reference text, fenced boolean, charge_operation integer, route text",
 	"late_undos": "order_id text, step text, generation integer, reason text, claims integer, due_at timestamp with time zone, " +
 		"created_at timestamp with time zone, finished_at timestamp with time zone, code text, detail text, reference text",
-	"forgotten": "ended_on date, currency text, status text, orders bigint, charges bigint, charged numeric, refunded numeric, voided numeric, kept numeric",
+	"forgotten": "placed_on date, currency text, status text, orders bigint, charges bigint, charged numeric, refunded numeric, voided numeric, kept numeric",
 	"inventory": "item text, on_hand bigint, reserved bigint, tracked boolean, available bigint, sold bigint, version bigint",
 	"stock_movements": "item text, version bigint, kind text, change bigint, on_hand bigint, sold bigint, " +
 		"at timestamp with time zone, actor text, reason text, request_id text, on_behalf_of text",

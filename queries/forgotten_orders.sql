@@ -12,7 +12,7 @@ SELECT coalesce(r.removed, 0)::integer AS removed, coalesce(r.waiting, false)::b
 
 -- name: OrdersForgotten :many
 -- Returns those of some ids whose orders were forgotten, with what is left of them.
-SELECT i.order_id::text AS order_id, s.status, s.currency, s.ended_on::text AS ended_on, f.created_at, f.seq, f.generation,
+SELECT i.order_id::text AS order_id, s.status, s.currency, s.placed_on::text AS placed_on, f.created_at, f.seq, f.generation,
   coalesce(f.refunded::text, '')::text AS refunded, coalesce(f.voided::text, '')::text AS voided, f.input
 FROM unnest(@order_ids::text[]) AS i(order_id)
 JOIN pawl.forgotten_orders AS f ON f.id_hash = pawl.order_id_hash(i.order_id) JOIN pawl.forgotten_sums AS s ON s.sum_no = f.sum_no

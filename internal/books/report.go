@@ -212,8 +212,8 @@ func (l *ledger) enter(name string, found finding, err error) error {
 func (l *ledger) addForgotten(rows []db.VerifyForgottenSumsRow) {
 	for _, row := range rows {
 		l.count(string(row.Status), row.Orders)
-		l.sum(Money{Currency: row.Currency, Charges: row.Charges, Charged: row.Charged, Refunded: row.Refunded, Authorized: "0",
-			Voided: row.Voided, Kept: row.Kept})
+		l.sum(row.Day, Money{Currency: row.Currency, Charges: row.Charges, Charged: row.Charged, Refunded: row.Refunded,
+			Authorized: "0", Voided: row.Voided, Kept: row.Kept, UnderWay: "0"})
 	}
 }
 

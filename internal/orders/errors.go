@@ -55,7 +55,7 @@ type Forgotten struct {
 }
 
 func (f *Forgotten) Error() string {
-	return fmt.Sprintf("order %q was %s on %s, and its details were removed since", f.OrderID, f.Status, f.EndedOn)
+	return fmt.Sprintf("order %q of %s was %s, and its details were removed since", f.OrderID, f.PlacedOn, f.Status)
 }
 
 // Is reports whether target is ErrForgotten.
