@@ -292,6 +292,7 @@ const (
 	ProblemCodeNotCalled             ProblemCode = "not_called"
 	ProblemCodeNotFound              ProblemCode = "not_found"
 	ProblemCodeOrderConflict         ProblemCode = "order_conflict"
+	ProblemCodeOrderForgotten        ProblemCode = "order_forgotten"
 	ProblemCodeOtherCell             ProblemCode = "other_cell"
 	ProblemCodeOtherGeneration       ProblemCode = "other_generation"
 	ProblemCodeOtherStep             ProblemCode = "other_step"
@@ -1595,6 +1596,9 @@ type Order struct {
 	DryRun     bool      `json:"dryRun,omitempty,omitzero"`
 	Failure    Failure   `json:"failure,omitempty,omitzero"`
 	FinishedAt time.Time `json:"finishedAt,omitempty,omitzero"`
+
+	// Forgotten True if the order ended longer ago than orders are kept. What was bought is then as in this request, which is the same as the first one; fields that are not kept are absent.
+	Forgotten bool `json:"forgotten,omitempty,omitzero"`
 
 	// Generation Raised by every redrive, and when the charge falls back to its next route.
 	Generation int `json:"generation"`

@@ -279,6 +279,104 @@ func (q *Queries) VerifyExtent(ctx context.Context) (VerifyExtentRow, error) {
 	return i, err
 }
 
+const verifyForgotten = `-- name: VerifyForgotten :one
+WITH rows AS (
+  SELECT f.sum_no, count(*) AS orders FROM pawl.forgotten_orders AS f GROUP BY f.sum_no
+), marked AS (
+  SELECT f.sum_no, count(*) AS orders FROM pawl.forgotten_batches AS b
+  JOIN pawl.orders AS o ON o.order_no = ANY(pawl.numbers_in(b.order_nos))
+  JOIN pawl.forgotten_orders AS f ON f.id_hash = pawl.order_id_hash(o.order_id)
+  WHERE b.removed_at IS NULL GROUP BY f.sum_no
+), judged AS (
+  SELECT s.placed_on, s.currency::text AS id, s.orders, nullif(concat_ws(', ',
+    CASE WHEN s.orders <> coalesce(r.orders, 0) - coalesce(m.orders, 0)
+      THEN s.orders || ' orders of ' || s.placed_on || ' ' || s.status || ', ' || coalesce(r.orders, 0) - coalesce(m.orders, 0) || ' are known by their hash' END,
+    CASE WHEN s.charged <> s.refunded + s.voided + s.kept OR s.status <> 'completed' AND s.kept <> 0
+      THEN s.status || ', of ' || s.placed_on || ': charged ' || s.charged || ', refunded ' || s.refunded || ', voided ' || s.voided || ', kept ' || s.kept END), '') AS fault
+  FROM pawl.forgotten_sums AS s LEFT JOIN rows AS r ON r.sum_no = s.sum_no LEFT JOIN marked AS m ON m.sum_no = s.sum_no
+  UNION ALL
+  SELECT NULL, 'all', 0, CASE WHEN b.orders <> s.orders OR b.numbers <> b.all_orders
+    THEN s.orders || ' orders in sums, ' || b.orders || ' in batches with ' || b.numbers || ' numbers of ' || b.all_orders || ' orders' END
+  FROM (SELECT coalesce(sum(a.orders), 0) AS orders, coalesce(sum(a.orders + a.others), 0) AS all_orders,
+      coalesce(sum(cardinality(pawl.numbers_in(a.order_nos))), 0) AS numbers FROM pawl.forgotten_batches AS a WHERE a.removed_at IS NOT NULL) AS b,
+    (SELECT coalesce(sum(t.orders), 0) AS orders FROM pawl.forgotten_sums AS t) AS s
+)
+SELECT coalesce(sum(j.orders), 0)::bigint AS checked, count(j.fault) AS violations,
+  coalesce((array_agg(j.id ORDER BY j.placed_on, j.id) FILTER (WHERE j.fault IS NOT NULL))[1:$1::integer], '{}')::text[] AS offenders,
+  coalesce((array_agg(j.fault ORDER BY j.placed_on, j.id) FILTER (WHERE j.fault IS NOT NULL))[1:$1::integer], '{}')::text[] AS faults
+FROM judged AS j
+`
+
+type VerifyForgottenRow struct {
+	Checked    int64
+	Violations int64
+	Offenders  []string
+	Faults     []string
+}
+
+// Each forgotten order is in a sum of its day, currency and status, in a batch, and among the rows that answer its
+// repetitions. Those of the open batch are still there.
+func (q *Queries) VerifyForgotten(ctx context.Context, most int32) (VerifyForgottenRow, error) {
+	row := q.db.QueryRow(ctx, verifyForgotten, most)
+	var i VerifyForgottenRow
+	err := row.Scan(
+		&i.Checked,
+		&i.Violations,
+		&i.Offenders,
+		&i.Faults,
+	)
+	return i, err
+}
+
+const verifyForgottenSums = `-- name: VerifyForgottenSums :many
+SELECT s.placed_on::text AS day, s.status, s.currency, sum(s.orders)::bigint AS orders, sum(s.charges)::bigint AS charges, sum(s.charged)::text AS charged,
+  sum(s.refunded)::text AS refunded, sum(s.voided)::text AS voided, sum(s.kept)::text AS kept
+FROM pawl.forgotten_sums AS s WHERE s.orders > 0 GROUP BY s.placed_on, s.status, s.currency ORDER BY s.placed_on, s.currency, s.status
+`
+
+type VerifyForgottenSumsRow struct {
+	Day      string
+	Status   fsm.State
+	Currency string
+	Orders   int64
+	Charges  int64
+	Charged  string
+	Refunded string
+	Voided   string
+	Kept     string
+}
+
+// Returns what forgotten orders come to.
+func (q *Queries) VerifyForgottenSums(ctx context.Context) ([]VerifyForgottenSumsRow, error) {
+	rows, err := q.db.Query(ctx, verifyForgottenSums)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []VerifyForgottenSumsRow
+	for rows.Next() {
+		var i VerifyForgottenSumsRow
+		if err := rows.Scan(
+			&i.Day,
+			&i.Status,
+			&i.Currency,
+			&i.Orders,
+			&i.Charges,
+			&i.Charged,
+			&i.Refunded,
+			&i.Voided,
+			&i.Kept,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const verifyItemsEnd = `-- name: VerifyItemsEnd :one
 SELECT coalesce(least(
   (SELECT i.item FROM pawl.inventory AS i WHERE i.item > $1 ORDER BY i.item OFFSET $2 LIMIT 1),
@@ -528,6 +626,7 @@ WITH named AS (
   SELECT n.order_no,
     CASE WHEN o.order_no IS NULL
       AND (n.order_no >= $2 OR (SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = n.order_no) IS NULL)
+      AND NOT EXISTS (SELECT FROM pawl.forgotten_batches AS b WHERE b.order_nos @> n.order_no)
       THEN 'no order, and order_no ' || n.follower || ' came after it' END AS fault
   FROM named AS n
   LEFT JOIN (SELECT q.order_no FROM pawl.orders AS q WHERE q.order_no BETWEEN $2 AND $3) AS o ON o.order_no = n.order_no
@@ -553,7 +652,7 @@ type VerifyNumbersRow struct {
 }
 
 // The first history row of an order names the order that was admitted before, so each number that is named has its
-// order. Nearly all are in the same range; the others are looked up one by one.
+// order, or was forgotten. Nearly all are in the same range; the others are looked up one by one.
 func (q *Queries) VerifyNumbers(ctx context.Context, arg VerifyNumbersParams) (VerifyNumbersRow, error) {
 	row := q.db.QueryRow(ctx, verifyNumbers, arg.Most, arg.First, arg.Last)
 	var i VerifyNumbersRow
@@ -968,8 +1067,13 @@ WITH unfinished AS (
   FROM (SELECT item, version, at, kind, request_id, change, on_hand, sold, last_on_hand, last_sold FROM movements AS q WHERE q.kind = 'restock') AS s
   FULL JOIN restocks AS r ON r.item = s.item AND r.request_id = s.request_id
   LEFT JOIN moved AS m ON m.item = r.item
-  WHERE s.change IS DISTINCT FROM r.units AND (s.item IS NOT NULL OR r.created_at > m.began + interval '1 minute')
+  WHERE s.change IS DISTINCT FROM r.units AND (r.item IS NOT NULL AND s.item IS NOT NULL OR r.created_at > m.began + interval '1 minute')
   GROUP BY coalesce(s.item, r.item)
+), unmatched AS ( -- put back by refunds of orders that are not there
+  SELECT s.item, sum(s.change) AS units, min(s.request_id) AS request_id FROM movements AS s
+  WHERE s.kind = 'restock' AND NOT EXISTS (SELECT FROM restocks AS r WHERE r.item = s.item AND r.request_id = s.request_id) GROUP BY s.item
+), forgotten AS (
+  SELECT f.item, f.sold, f.restocked FROM pawl.forgotten_stock AS f WHERE f.item > $2 AND ($3::text = '' OR f.item <= $3::text)
 ), stocked AS (
   SELECT i.item, i.tracked, i.on_hand, i.reserved, i.sold, i.version FROM pawl.inventory AS i
   WHERE i.item > $2 AND ($3::text = '' OR i.item <= $3::text)
@@ -980,12 +1084,15 @@ WITH unfinished AS (
     ELSE nullif(concat_ws(', ',
       CASE WHEN i.reserved <> coalesce(h.quantity, 0)
         THEN i.reserved || ' reserved, reservations of ' || coalesce(h.quantity, 0) || ' stand' END,
-      CASE WHEN i.sold <> coalesce(d.quantity, 0) - coalesce(h.quantity, 0)
-        THEN i.sold || ' sold, completed orders have ' || coalesce(d.quantity, 0) - coalesce(h.quantity, 0) END,
+      CASE WHEN i.sold <> coalesce(d.quantity, 0) - coalesce(h.quantity, 0) + coalesce(f.sold, 0)
+        THEN i.sold || ' sold, completed orders have ' || coalesce(d.quantity, 0) - coalesce(h.quantity, 0) + coalesce(f.sold, 0) END,
       CASE WHEN i.on_hand <> coalesce(m.change - (i.sold - m.sold_before), 0)
         THEN i.on_hand || ' on hand, movements less sales are ' || coalesce(m.change - (i.sold - m.sold_before), 0) END,
       CASE WHEN m.broken IS NOT NULL THEN 'movement ' || m.broken || ' does not start where the one before it ended' END,
       CASE WHEN b.broken IS NOT NULL THEN 'units of ' || b.broken || ' were not put back as it says' END,
+      CASE WHEN coalesce(x.units, 0) <> coalesce(f.restocked, 0)
+        THEN concat('units of ', coalesce(x.request_id, 'refunds'), ' or others have no refund: ', coalesce(x.units, 0), ' put back, ', coalesce(f.restocked, 0),
+          ' by forgotten orders') END,
       CASE WHEN m.version > i.version THEN 'movement ' || m.version || ' at version ' || i.version END,
       CASE WHEN m.item IS NOT NULL AND NOT i.tracked THEN 'not tracked, though its stock was set' END,
       CASE WHEN i.tracked AND i.reserved > i.on_hand THEN i.reserved || ' reserved, ' || i.on_hand || ' on hand' END,
@@ -994,6 +1101,8 @@ WITH unfinished AS (
   FULL JOIN moved AS m ON m.item = coalesce(i.item, d.item)
   LEFT JOIN held AS h ON h.item = coalesce(i.item, d.item, m.item)
   LEFT JOIN returned AS b ON b.item = coalesce(i.item, d.item, m.item)
+  LEFT JOIN unmatched AS x ON x.item = coalesce(i.item, d.item, m.item)
+  LEFT JOIN forgotten AS f ON f.item = coalesce(i.item, d.item, m.item)
 )
 SELECT count(*) AS checked, count(j.fault) AS violations,
   coalesce((array_agg(j.item ORDER BY j.item) FILTER (WHERE j.fault IS NOT NULL))[1:$1::integer], '{}')::text[] AS offenders,
@@ -1018,7 +1127,7 @@ type VerifyStockRow struct {
 // Remote reservations are not stock of Pawl. Unfinished orders are few, and found by due_at and hold; the array keeps
 // the planner from reading all reservations for them. on_hand is the sum of the stock movements, less what was sold
 // since the first of them. Units returned by a refund are a movement of their own if the item was tracked by then. If
-// the first movement is of the same minute, that is not known.
+// the first movement is of the same minute, that is not known. What forgotten orders sold and put back is in sums.
 func (q *Queries) VerifyStock(ctx context.Context, arg VerifyStockParams) (VerifyStockRow, error) {
 	row := q.db.QueryRow(ctx, verifyStock, arg.Most, arg.After, arg.Upto)
 	var i VerifyStockRow

@@ -317,7 +317,7 @@ func TestKeys(t *testing.T) {
 		}
 	})
 	then("an order that an archive took is not done again", func() {
-		b.exec(t, `SET pawl.archive = 'on'; DELETE FROM orders WHERE order_id = 'one'; RESET pawl.archive`)
+		b.exec(t, `SET session_replication_role = replica; DELETE FROM orders WHERE order_id = 'one'; RESET session_replication_role`)
 		assert.ErrorIs(t, assert.Err(b.engine.Process(t.Context(), keyed(request("one"), "k"))), orders.ErrNotFound)
 	})
 }

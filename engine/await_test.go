@@ -156,7 +156,7 @@ func TestAwaitAChange(t *testing.T) {
 		newGhost(b.Pool).admit(t, time.Minute, "one")
 		told := awaiting(t, b.engine, "one", final)
 		eventually(t, "somebody waits", func() bool { return b.engine.Onlookers() == 1 })
-		b.exec(t, `SET LOCAL pawl.archive = on; DELETE FROM transitions; DELETE FROM orders`)
+		b.exec(t, `SET LOCAL session_replication_role = replica; DELETE FROM transitions; DELETE FROM orders`)
 		assert.ErrorIs(t, (<-told).err, orders.ErrNotFound)
 	})
 	t.Run("who waits when the service stops is told how far it is", func(t *testing.T) {

@@ -31,6 +31,9 @@ type Config struct {
 	Cell             cell.Cell     // which orders it has; zero: all. It must be that of the database
 	Log              *slog.Logger
 
+	// OrderRetention is how long ended orders are kept, at least 31 days. Zero: they are never forgotten.
+	OrderRetention time.Duration
+
 	// Bounds restricts the secrets and addresses that policies may name. The default allows no files, no private
 	// addresses, and only variables with policy.SecretEnvPrefix.
 	Bounds policy.Bounds
@@ -71,6 +74,7 @@ type core struct {
 	schemaHealth *schemaHealth
 	runs         registry
 	policies     *policies
+	forgottenIDs forgottenIDs
 	clock        atomic.Pointer[reading] // of the database; nil: never read
 	lastAdmitted atomic.Pointer[int64]   // number of the last admitted order, which the next one refers to
 	lastEnded    atomic.Pointer[int64]   // number of an order that was seen to end, for when a crash has taken that one

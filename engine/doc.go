@@ -42,10 +42,10 @@
 // The order in which to read the files. Calls between them run down this list; a test counts the few that don't.
 //
 //	start             begins and ends it
-//	bulk verbs callback charge_operation dispute process inventory policy_versions recover
+//	bulk verbs callback charge_operation dispute process inventory policy_versions recover report
 //	                  what callers request, and what happens by itself
 //	engine            the way of an order
-//	hot admit idempotency result route side_calls stock_look remote watch gate read_back lease fenced move
+//	hot admit idempotency result route side_calls stock_look remote watch gate read_back forget lease fenced move
 //	                  handlers: each takes runs, does one thing, and sets where they go next
 //	call_pool call    permits, and one call
 //	core              what every handler uses

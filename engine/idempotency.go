@@ -84,7 +84,7 @@ func anew(ctx context.Context, do func() (*orders.Order, error)) (*orders.Order,
 // caller without input gets whichever order has the id now.
 func (e *core) readStored(ctx context.Context, r *run, in *Input) (*orders.Order, error) {
 	order, err := e.Orders.GetDurable(ctx, r.orderID)
-	if in != nil && (errors.Is(err, orders.ErrNotFound) || err == nil && order.OrderNo != r.stored.OrderNo) {
+	if in != nil && (errors.Is(err, orders.ErrNotFound) || errors.Is(err, orders.ErrForgotten) || err == nil && order.OrderNo != r.stored.OrderNo) {
 		select {
 		case <-r.done:
 		case <-ctx.Done():

@@ -113,4 +113,5 @@ type Stats struct {
 	UnknownPolicy  atomic.Int64 // due orders left to others because their policy is not loaded here
 	FencedAnswers  atomic.Int64 // answers of providers that arrived after the order was lost
 	Expired        atomic.Int64 // orders that were stopped by their deadline
+	Forgotten      atomic.Int64 // orders that were removed after their retention
 }

@@ -15,7 +15,8 @@ import (
 
 // Process takes an order through its steps, and returns it when it is final or waits for a person. If ctx ends first,
 // it returns the stored order, which continues. An existing order is not started again: all its callers wait for the
-// same run. Errors: *orders.Conflict, orders.ErrKeyReused, orders.ErrOverloaded, orders.ErrStopping,
+// same run. Errors: *orders.Conflict, *orders.Forgotten for a repetition with the input of an order that was forgotten,
+// orders.ErrKeyReused, orders.ErrOverloaded, orders.ErrStopping,
 // orders.ErrUnavailable, that of ctx if it was canceled, or orders.ErrNotFound if the key belongs to this request and
 // its order was removed.
 //
@@ -104,7 +105,7 @@ func (e *Engine) enterKnown(ctx context.Context, orderID string) (*run, error) {
 		return nil, orders.ErrOverloaded
 	}
 	order, err := e.Orders.GetDurable(ctx, orderID)
-	if errors.Is(err, orders.ErrNotFound) {
+	if errors.Is(err, orders.ErrNotFound) || errors.Is(err, orders.ErrForgotten) {
 		e.Stats.Overloaded.Add(1)
 		return nil, orders.ErrOverloaded
 	}
@@ -178,6 +179,8 @@ func (e *Engine) outcome(ctx context.Context, r *run, in *Input) (*orders.Order,
 		return nil, again.answerTo(in)
 	case errors.Is(r.err, orders.ErrStopping) && r.no() != 0:
 		return e.asStored(ctx, r, in)
+	case errors.Is(r.err, orders.ErrForgotten) && in != nil:
+		return nil, e.forgotten(ctx, in)
 	case r.err != nil:
 		return nil, r.err
 	case in != nil:

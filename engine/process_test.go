@@ -332,7 +332,7 @@ func TestOrderDeletedWhileWatched(t *testing.T) {
 		outcome <- err
 	}()
 	eventually(t, "the stop is written", b.answers(t, 1, `SELECT count(*) FROM orders WHERE stop_requested IS NOT NULL`))
-	b.exec(t, `SET LOCAL pawl.archive = on; DELETE FROM transitions; DELETE FROM orders`)
+	b.exec(t, `SET LOCAL session_replication_role = replica; DELETE FROM transitions; DELETE FROM orders`)
 	assert.ErrorIs(t, <-outcome, orders.ErrNotFound, "the watcher is told")
 	isNow(t, b.process(t, request("watched")), fsm.Completed)
 }

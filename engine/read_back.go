@@ -72,8 +72,8 @@ func (e *core) byLostAnswer(r *run, row *orders.Order) bool {
 	return row.Fence == r.order.Fence && row.Seq != r.order.Seq && e.runs.owns(row.OrderNo)
 }
 
-// absent decides about orders that are not stored. One that never was is admitted again, after the numbering was
-// renewed: without a numbering, the admission leaves out all orders.
+// absent decides about orders that are not stored. One that was forgotten has ended. One that never was stored is
+// admitted again, after the numbering was renewed: without a numbering, the admission leaves out all orders.
 func (e *core) absent(runs []*run) {
 	if e.ctx.Err() != nil { // nothing was read
 		goTo(toHandBack, runs...)
@@ -82,6 +82,7 @@ func (e *core) absent(runs []*run) {
 	lost, unstored := divide(runs, func(r *run) bool { return r.no() != 0 })
 	e.runs.disown(lost)
 	endRuns(errLost, lost...)
+	unstored = e.withoutForgotten(unstored)
 	for _, r := range unstored {
 		if r.next = toReadmit; r.input.Key != nil {
 			r.next = toKeyCheck

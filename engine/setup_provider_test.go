@@ -355,7 +355,7 @@ func (p *proxy) cut(first, last int, f fate) (lost func() []string) {
 	var names []string
 	count := 0
 	p.On(func(statement string) fate {
-		if strings.HasPrefix(statement, "LeasesDue") || slices.Contains([]string{"LeasesRenew", "LateUndosClaim", "ChargeOperationsClaim", "OrdersExpired", "OrdersHeldStats", "TimersDue"}, statement) {
+		if strings.HasPrefix(statement, "LeasesDue") || slices.Contains([]string{"LeasesRenew", "LateUndosClaim", "ChargeOperationsClaim", "OrdersExpired", "OrdersHeldStats", "TimersDue", "ForgottenBatchesAfter"}, statement) {
 			return passes
 		}
 		mu.Lock()

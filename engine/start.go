@@ -55,6 +55,13 @@ func (e *Engine) Start() {
 	e.wg.Go(e.permitLoop)
 	e.wg.Go(e.timerLoop)
 	e.wg.Go(e.reportLoop)
+	e.wg.Go(func() {
+		e.learnForgotten()
+		e.every(e.cfg.RecoveryInterval, e.learnForgotten)
+	})
+	if e.cfg.OrderRetention > 0 {
+		e.wg.Go(e.forgetLoop)
+	}
 	e.wg.Go(func() { e.lateUndos.loop(e.ctx) })
 	e.wg.Go(func() { e.chargeOperations.loop(e.ctx) })
 }

@@ -78,7 +78,7 @@ var listDeliveriesOfOrderOperation = failing(huma.Operation{
 	Description: "Newest events first. The first unfinished delivery of each endpoint is always included, regardless " +
 		"of the limit: the order's other deliveries wait for it. " +
 		"For older ones, list the deliveries of an endpoint with this orderId.",
-}, "not_found", "invalid_parameter", "unavailable", "internal")
+}, "not_found", "order_forgotten", "invalid_parameter", "unavailable", "internal")
 
 type listDeliveriesOfOrderRequest struct {
 	OrderID string `path:"orderId" doc:"The id, percent-encoded."`

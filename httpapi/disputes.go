@@ -16,7 +16,7 @@ var recordDisputeOperation = withBody(huma.Operation{
 	Description: "Records that the dispute with this reference was opened, won or lost. It is a fact: it moves nothing and never changes. " +
 		"Each state is recorded once: a repeated request has no further effect, and one with another amount is rejected. " +
 		"Stripe's charge.dispute events are recorded by themselves.",
-}, "not_found", "not_applicable", "invalid_idempotency_key", "idempotency_key_reused", "precondition_failed", "stopping", "unavailable", "internal")
+}, "not_found", "order_forgotten", "not_applicable", "invalid_idempotency_key", "idempotency_key_reused", "precondition_failed", "stopping", "unavailable", "internal")
 
 type disputeBody struct {
 	Reference string      `json:"reference" minLength:"1" maxLength:"255" doc:"The provider's name for the dispute." example:"dp_1P8xZq"`

@@ -10,6 +10,7 @@ import (
 	"github.com/govalues/decimal"
 
 	"pawl/db"
+	"pawl/engine"
 	"pawl/fsm"
 	"pawl/internal/events"
 	"pawl/internal/orders"
@@ -40,6 +41,7 @@ type order struct {
 	Failure        *failure   `json:"failure,omitempty" doc:"Why the order failed, or is being undone."`
 	AllowedActions []string   `json:"allowedActions" nullable:"false" doc:"The verbs that currently apply to the order, or to a refund, capture or void of it." example:"[\"cancel\"]"`
 	DryRun         bool       `json:"dryRun,omitempty" doc:"True for a dry run: nothing was done. The order is as the verb would leave it; its seq is the current one."`
+	Forgotten      bool       `json:"forgotten,omitempty" doc:"True if the order ended longer ago than orders are kept. What was bought is then as in this request, which is the same as the first one; fields that are not kept are absent."`
 	IgnoredFields  []string   `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that had no effect: unknown ones, and metadata if the stored metadata differs."`
 }
 
@@ -223,6 +225,24 @@ func orderOf(o *orders.Order) order {
 	}
 	if o.Hold != nil && slices.Contains([]string{fsm.HoldRetry, fsm.HoldCallback, fsm.HoldScheduled, fsm.HoldApproval}, *o.Hold) {
 		out.ResumesAt = utc(o.DueAt)
+	}
+	return out
+}
+
+// forgottenOrder is the answer to a repetition of the request for an order that was forgotten: how it ended, and what
+// the request says.
+func forgottenOrder(f *orders.Forgotten, in *engine.Input, ignored []string) *order {
+	done := stepState{Completed: f.Status == fsm.Completed}
+	out := &order{
+		OrderID: in.OrderID, Status: state(f.Status), Steps: steps{done, done, done}, Amount: amount(in.Amount), Currency: f.Currency,
+		Item: in.Item, Quantity: max(in.Quantity, 1), Generation: f.Generation, Seq: f.Seq, CreatedAt: f.CreatedAt.UTC(),
+		AllowedActions: []string{}, Forgotten: true, IgnoredFields: ignored,
+	}
+	if in.Lines != "" {
+		out.Lines, out.Item, out.Quantity = []byte(in.Lines), "", 0
+	}
+	if f.Refunded != "" || f.Voided != "" {
+		out.OrderTerms = &OrderTerms{Refunded: f.Refunded, Voided: f.Voided}
 	}
 	return out
 }
@@ -437,6 +457,9 @@ func (o *order) append(b []byte) []byte {
 	b = append(b, ']')
 	if o.DryRun {
 		b = append(b, `,"dryRun":true`...)
+	}
+	if o.Forgotten {
+		b = append(b, `,"forgotten":true`...)
 	}
 	if len(o.IgnoredFields) > 0 {
 		b = appendRare(append(b, `,"ignoredFields":`...), o.IgnoredFields)

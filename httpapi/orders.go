@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"pawl/db"
 	"pawl/internal/access"
 	"pawl/internal/orders"
 )
@@ -18,7 +20,7 @@ var getOrderOperation = failing(huma.Operation{
 	Summary: "Get an order",
 	Description: "With wait, the response is sent when the order is final, or, with If-None-Match, when its ETag changes. " +
 		"When the time is up, the response is the order as it is, or 304 if its ETag is unchanged. If too many of your requests are waiting, it is sent at once.",
-}, "not_found", "invalid_parameter", "unavailable", "internal")
+}, "not_found", "order_forgotten", "invalid_parameter", "unavailable", "internal")
 
 type getOrderRequest struct {
 	OrderID     string   `path:"orderId" doc:"The id, percent-encoded."`
@@ -177,7 +179,7 @@ var listTransitionsOperation = failing(huma.Operation{
 	OperationID: "listTransitions", Method: http.MethodGet, Path: "/api/orders/{orderId}/transitions", Tags: []string{"orders"},
 	Summary:     "List the history of an order",
 	Description: "One row for each write to the order, oldest first, without gaps. To page backward, use sort=newest and before.",
-}, "not_found", "invalid_parameter", "unavailable", "internal")
+}, "not_found", "order_forgotten", "invalid_parameter", "unavailable", "internal")
 
 type listTransitionsRequest struct {
 	OrderID string `path:"orderId" doc:"The id, percent-encoded."`
@@ -205,7 +207,7 @@ var listCallsOperation = failing(huma.Operation{
 	Summary: "List the provider calls of an order",
 	Description: "One row for each call to a provider, by number, stored before the call is made. " +
 		"Steps that run in the database make no calls.",
-}, "not_found", "invalid_parameter", "unavailable", "internal")
+}, "not_found", "order_forgotten", "invalid_parameter", "unavailable", "internal")
 
 type listCallsRequest struct {
 	OrderID string `path:"orderId" doc:"The id, percent-encoded."`
@@ -245,7 +247,7 @@ func (s *server) readable(ctx context.Context, orderID string) error {
 		return nil
 	}
 	o, err := s.engine.Orders.Get(ctx, orderID)
-	if err == nil && !mayRead(p, &o) {
+	if errors.Is(err, orders.ErrForgotten) || err == nil && !mayRead(p, &o) { // of a forgotten order, the submitter is not known
 		return &orders.NotFound{What: "order", Name: orderID}
 	}
 	return err
@@ -267,7 +269,9 @@ func (s *server) followable(ctx context.Context, orderID string) error {
 // withheld replaces an answer that would show an order of another submitter by an error, even if the input matches.
 // Otherwise it returns err.
 func withheld(p *access.Principal, o *orders.Order, err error) error {
-	if conflict, ok := errors.AsType[*orders.Conflict](err); ok {
+	if forgotten, ok := errors.AsType[*orders.Forgotten](err); ok && (forgotten.Own || p.Has(access.Read)) {
+		return err
+	} else if conflict, ok := errors.AsType[*orders.Conflict](err); ok {
 		o = &conflict.Order
 	} else if err != nil {
 		return err
@@ -276,4 +280,17 @@ func withheld(p *access.Principal, o *orders.Order, err error) error {
 		return err
 	}
 	return newProblem("order_conflict", "An order with this id was submitted by another caller.")
+}
+
+// ArchiveLine is a line of an archive: an order as the API shows it, with its history and its calls.
+func ArchiveLine(o *orders.Order, history []db.Transition, rows []db.CallsOfRow) ([]byte, error) {
+	line, err := json.Marshal(struct {
+		Order       order        `json:"order"`
+		Transitions []transition `json:"transitions"`
+		Calls       []call       `json:"calls"`
+	}{orderOf(o), each(history, transitionOf), each(rows, callOf)})
+	if err != nil {
+		return nil, fmt.Errorf("write order %q: %w", o.OrderID, err)
+	}
+	return append(line, '\n'), nil
 }

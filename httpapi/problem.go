@@ -122,8 +122,12 @@ func (p *problem) explain(err error) {
 		}
 	} else if lacking, ok := errors.AsType[*forbidden](err); ok {
 		p.Detail = lacking.Error()
+	} else if forgotten, ok := errors.AsType[*orders.Forgotten](err); ok {
+		p.Detail = "O" + strings.TrimPrefix(forgotten.Error(), "o") + "."
 	} else if conflict, ok := errors.AsType[*orders.Conflict](err); ok {
-		p.Order = new(orderOf(&conflict.Order))
+		if conflict.Order.OrderNo != 0 { // or it was forgotten
+			p.Order = new(orderOf(&conflict.Order))
+		}
 		for _, d := range conflict.Differences {
 			p.Errors = append(p.Errors, fieldError{
 				Pointer: d.Pointer, Code: "differs", Detail: "differs from the stored order", Stored: &d.Stored, Sent: &d.Sent,
@@ -243,6 +247,11 @@ var kinds = []kind{
 		Advice: "The events after it are no longer kept, or they were lost, for example when a standby took over that " +
 			"did not have all of them. Continue at the problem's nextCursor. To find out what was missed, read the " +
 			"orders: GET /api/orders/{orderId}/transitions."},
+	{Code: "order_forgotten", Status: http.StatusGone, matches: is(orders.ErrForgotten),
+		Title: "The order has ended, and its details were removed.",
+		Advice: "Orders are removed when --order-retention has passed since they ended. What is left says how the order " +
+			"ended, and keeps its id from being used again: a repetition of its request to process gets the same answer. " +
+			"Nothing else can be done with it. An archive, if you keep one, has the details."},
 	{Code: "order_conflict", Status: http.StatusConflict, matches: as[*orders.Conflict],
 		Title: "An order with this id and different input already exists.",
 		Advice: "An order id is never reused: a request with the same id and different input is refused, and nothing " +

@@ -41,6 +41,7 @@ var processOperation = withBody(huma.Operation{
 		"The 202 is sent at once if the order waits for a person, for a time after the limit, or for the customer to act, " +
 		"and if too many of your requests are waiting; a provider's callback is waited for. " +
 		"An Idempotency-Key cannot be used for a different request for 30 days; the same request gets the current state. " +
+		"If the order ended so long ago that it was forgotten, the response has forgotten: true, its final status, and what the same request says. " +
 		"With Content-Type: application/x-ndjson, each line of the body is an order, of up to 65536 bytes. The response has a line for each, in the order in which they end, while the request is still being sent. " +
 		"A line that is rejected does not affect the others. Prefer applies to each line; there must be no Idempotency-Key. " +
 		"A caller has up to 512 lines in progress, 16 while single orders come, and is not read from while it does not read. " +
@@ -94,6 +95,10 @@ func (s *server) process(w http.ResponseWriter, r *http.Request) error {
 	place := q.want.placeToWait(w, r)
 	defer place.leave()
 	o, err := q.run(r.Context(), in)
+	if f, ok := errors.AsType[*orders.Forgotten](err); ok {
+		writeOrderStatus(w, forgottenOrder(f, in, ignored), http.StatusOK)
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -156,7 +161,10 @@ func (s *server) onlyIfStored(ctx context.Context, in *engine.Input, refused err
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
 	stored, err := s.engine.Orders.Get(ctx, in.OrderID)
+	forgotten, ended := errors.AsType[*orders.Forgotten](err)
 	switch {
+	case ended:
+		stored.Currency = forgotten.Currency
 	case errors.Is(err, orders.ErrNotFound):
 		return refused
 	case err != nil:

@@ -243,9 +243,9 @@ func (st *orderStream) leastShare() int64 {
 // process appends the answer to a line.
 func (st *orderStream) process(b []byte, n int, text []byte, denied error) []byte {
 	began := time.Now()
-	o, ignored, err := (*orders.Order)(nil), []string(nil), denied
+	o, answer, err := (*orders.Order)(nil), (*order)(nil), denied
 	if denied == nil {
-		o, ignored, err = st.order(text)
+		o, answer, err = st.order(text)
 	}
 	line := processedLine{Line: int32(n), Status: http.StatusOK}
 	switch {
@@ -271,7 +271,7 @@ func (st *orderStream) process(b []byte, n int, text []byte, denied error) []byt
 	if line.RetryAfter > 0 {
 		b = strconv.AppendInt(append(b, `,"retryAfter":`...), int64(line.RetryAfter), 10)
 	}
-	b = answerOf(o, ignored).append(append(b, `,"order":`...))
+	b = answer.append(append(b, `,"order":`...))
 	return append(b, "}\n"...)
 }
 
@@ -281,8 +281,9 @@ func secondsOf(header string) int32 {
 	return int32(seconds)
 }
 
-// order processes the order of a line. It recovers from panics, which would end the service outside of the handler.
-func (st *orderStream) order(text []byte) (o *orders.Order, ignored []string, err error) {
+// order processes the order of a line. Of an order that was forgotten, only the status is in o. It recovers from
+// panics, which would end the service outside of the handler.
+func (st *orderStream) order(text []byte) (o *orders.Order, answer *order, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			st.logPanic(st.requestID, st.r, cause)
@@ -297,10 +298,13 @@ func (st *orderStream) order(text []byte) (o *orders.Order, ignored []string, er
 		return nil, nil, err
 	}
 	o, err = st.run(st.ctx, in)
+	if f, ok := errors.AsType[*orders.Forgotten](err); ok {
+		return &orders.Order{Status: f.Status}, forgottenOrder(f, in, ignored), nil
+	}
 	if err != nil {
 		return nil, nil, err
 	}
-	return o, withMetadata(ignored, in, o), nil
+	return o, answerOf(o, withMetadata(ignored, in, o)), nil
 }
 
 // give queues an answer for write.

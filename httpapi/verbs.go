@@ -31,7 +31,7 @@ func verbOperation(verb orders.Verb, summary, description string) huma.Operation
 		Summary: summary,
 		Description: description + " Waits and responds as for processing. If the verb does not apply, the response is 409 with the verbs that do. " +
 			"A repeated request with the same requestId has no further effect.",
-	}, "not_found", "not_applicable", "refund_too_large", "capture_too_large", "capture_open", "no_capture_url", "restock_too_large",
+	}, "not_found", "order_forgotten", "not_applicable", "refund_too_large", "capture_too_large", "capture_open", "no_capture_url", "restock_too_large",
 		"no_refund_url", "no_charge_operation", "confirm_in_doubt", "outcome_unknown", "still_undoing", "policy_switch_refused", "busy", "already_answered",
 		"no_late_undo", "not_called", "other_step",
 		"other_generation", "retried_before", "payment_method_in_use", "own_order",

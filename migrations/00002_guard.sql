@@ -107,16 +107,19 @@ FOR EACH ROW WHEN (
   OR NEW.route IS DISTINCT FROM OLD.route AND NEW.generation = OLD.generation AND NEW.policy IS NOT DISTINCT FROM OLD.policy
 ) EXECUTE FUNCTION pawl.refuse_order_change();
 
--- Rows of the books are never changed or removed. The one exception is a setting, for moving old orders to an
--- archive: SET LOCAL pawl.archive = 'on'. It does not permit rewriting history.
+-- Rows of the books are never changed, and removed only by pawl.remove_forgotten: its transaction writes the newest
+-- batch of forgotten orders first.
 -- +goose StatementBegin
 CREATE FUNCTION pawl.refuse_removal() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF TG_OP = 'UPDATE' THEN
     RAISE EXCEPTION 'rows of % are never changed', TG_TABLE_NAME USING ERRCODE = 'object_not_in_prerequisite_state';
-  ELSIF coalesce(current_setting('pawl.archive', true), '') <> 'on' THEN
-    RAISE EXCEPTION 'rows of % are never removed', TG_TABLE_NAME USING ERRCODE = 'object_not_in_prerequisite_state',
-      HINT = 'The setting pawl.archive allows it to an archive.';
+  ELSIF TG_OP = 'TRUNCATE' OR TG_TABLE_NAME NOT IN ('orders', 'transitions', 'charges', 'reservations', 'confirmations', 'charge_operations',
+      'disputes', 'step_calls', 'step_answers', 'late_undos', 'forgotten_orders')
+    OR NOT EXISTS (SELECT FROM pawl.forgotten_batches AS b
+      WHERE b.batch_no = (SELECT max(n.batch_no) FROM pawl.forgotten_batches AS n) AND b.removed_at IS NOT NULL AND b.xmin = pg_current_xact_id()::xid)
+  THEN
+    RAISE EXCEPTION 'rows of % are never removed', TG_TABLE_NAME USING ERRCODE = 'object_not_in_prerequisite_state';
   END IF;
   RETURN NULL;
 END $$;

@@ -19,7 +19,7 @@ CREATE TABLE pawl.verifications (
 CREATE SCHEMA books;
 
 -- refunded: by an undo or on request. kept: captured and not refunded; an authorization captures nothing. Summed over
--- all orders, these are the totals of `pawl verify`.
+-- all orders and books.forgotten, these are the totals of `pawl verify`.
 CREATE VIEW books.orders AS
 SELECT o.order_id::text, o.status::text, o.amount::numeric, o.currency::text, nullif(o.item, '')::text AS item, CASE WHEN o.lines IS NULL THEN o.quantity END::integer AS quantity,
        o.generation, o.fence, o.seq, o.due_at::timestamptz, o.owner, o.hold::text, o.hold_reason, o.stop_requested::text,

@@ -16,13 +16,22 @@
 -- exists is left out: the order is stored, or the key belongs to another request. All keys are inserted before the
 -- first order, sorted by key, so that replicas can't deadlock. The fingerprint covers the order id, so it identifies
 -- the order that a key belongs to.
-WITH incoming AS (
+--
+-- Forgotten orders are left out with their keys. known is the newest batch of them that the process has learned from,
+-- and suspects are the hashes of those ids that may be in it or in an earlier one: nearly none. If there is a newer
+-- batch, all ids are looked up. (The zero uuid: no batch.)
+WITH forgotten AS MATERIALIZED (
+  SELECT f.id_hash FROM pawl.forgotten_orders AS f WHERE f.id_hash = ANY((
+    SELECT CASE WHEN coalesce((SELECT b.id FROM pawl.forgotten_batches AS b ORDER BY b.batch_no DESC LIMIT 1), '00000000-0000-0000-0000-000000000000') = @known::uuid
+      THEN @suspects::uuid[] ELSE ARRAY(SELECT pawl.order_id_hash(n) FROM unnest(@order_ids::text[]) AS n) END)::uuid[])
+), incoming AS (
   SELECT x.order_id, x.amount, x.currency, x.item, x.quantity, x.metadata, x.submitted_by, x.principal, x.key, x.fingerprint
   FROM ROWS FROM (unnest(@order_ids::text[]), unnest(@amounts::text[]), unnest(@currencies::text[]),
                   unnest(@items::text[]), unnest(@quantities::integer[]), unnest(@metadata::text[]),
                   unnest(@submitted_by::text[]), unnest(@principals::text[]), unnest(@keys::text[]), unnest(@fingerprints::bytea[]))
     AS x(order_id, amount, currency, item, quantity, metadata, submitted_by, principal, key, fingerprint)
   WHERE EXISTS (SELECT FROM pawl.current_numbering AS n WHERE NOT n.relaxed OR set_config('synchronous_commit', 'off', true) <> '')
+    AND (NOT EXISTS (SELECT FROM forgotten) OR pawl.order_id_hash(x.order_id) NOT IN (SELECT f.id_hash FROM forgotten AS f))
 ), kept AS (
   INSERT INTO pawl.idempotency_keys (principal, key, fingerprint)
   SELECT i.principal, i.key, i.fingerprint FROM incoming AS i
@@ -59,6 +68,9 @@ WITH admitted AS (
     nullif(@submitted_by::text, '')
   WHERE set_config('lock_timeout', '500ms', true) <> ''
     AND EXISTS (SELECT FROM pawl.current_numbering AS n WHERE NOT n.relaxed OR set_config('synchronous_commit', 'off', true) <> '')
+    AND (NOT @suspect::boolean
+        AND coalesce((SELECT b.id FROM pawl.forgotten_batches AS b ORDER BY b.batch_no DESC LIMIT 1), '00000000-0000-0000-0000-000000000000') = @known::uuid
+      OR (SELECT f.id_hash FROM pawl.forgotten_orders AS f WHERE f.id_hash = pawl.order_id_hash(@order_id::text) LIMIT 1) IS NULL)
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.order_no, orders.order_id, orders.created_at
 ), history AS (
@@ -74,7 +86,11 @@ SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a;
 -- that has to wait is inserted as pending, with the first hold that applies. The others start at once. With begins,
 -- the same statement records the call of their charge. The commit waits for the disk, because a call may have begun, or a
 -- caller is told what the order waits for; unless the orders have nothing but lines (waits is false).
-WITH incoming AS (
+WITH forgotten AS MATERIALIZED (
+  SELECT f.id_hash FROM pawl.forgotten_orders AS f WHERE f.id_hash = ANY((
+    SELECT CASE WHEN coalesce((SELECT b.id FROM pawl.forgotten_batches AS b ORDER BY b.batch_no DESC LIMIT 1), '00000000-0000-0000-0000-000000000000') = @known::uuid
+      THEN @suspects::uuid[] ELSE ARRAY(SELECT pawl.order_id_hash(n) FROM unnest(@order_ids::text[]) AS n) END)::uuid[])
+), incoming AS (
   SELECT x.*
   FROM ROWS FROM (unnest(@order_ids::text[]), unnest(@amounts::text[]), unnest(@currencies::text[]),
                   unnest(@items::text[]), unnest(@quantities::integer[]), unnest(@metadata::text[]),
@@ -89,6 +105,7 @@ WITH incoming AS (
          lines, submitted_by, principal, key, fingerprint, route)
   WHERE EXISTS (SELECT FROM pawl.current_numbering AS n
     WHERE @waits::boolean OR NOT n.relaxed OR set_config('synchronous_commit', 'off', true) <> '')
+    AND (NOT EXISTS (SELECT FROM forgotten) OR pawl.order_id_hash(x.order_id) NOT IN (SELECT f.id_hash FROM forgotten AS f))
 ), judged AS (
   SELECT i.*, CASE WHEN i.start_at > now() THEN 'scheduled' WHEN i.approval THEN 'approval'
     WHEN i.concurrency_key <> '' THEN 'queued' END AS hold

@@ -433,7 +433,7 @@ FROM judged AS j;
 
 -- name: VerifyNumbers :one
 -- The first history row of an order names the order that was admitted before, so each number that is named has its
--- order. Nearly all are in the same range; the others are looked up one by one.
+-- order, or was forgotten. Nearly all are in the same range; the others are looked up one by one.
 WITH named AS (
   SELECT t.previous_no AS order_no, min(t.order_no) AS follower FROM pawl.transitions AS t
   WHERE t.order_no BETWEEN @first AND @last AND t.previous_no IS NOT NULL GROUP BY t.previous_no
@@ -441,6 +441,7 @@ WITH named AS (
   SELECT n.order_no,
     CASE WHEN o.order_no IS NULL
       AND (n.order_no >= @first OR (SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = n.order_no) IS NULL)
+      AND NOT EXISTS (SELECT FROM pawl.forgotten_batches AS b WHERE b.order_nos @> n.order_no)
       THEN 'no order, and order_no ' || n.follower || ' came after it' END AS fault
   FROM named AS n
   LEFT JOIN (SELECT q.order_no FROM pawl.orders AS q WHERE q.order_no BETWEEN @first AND @last) AS o ON o.order_no = n.order_no
@@ -450,6 +451,41 @@ SELECT count(*) AS checked, count(j.fault) AS violations,
     FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS offenders,
   coalesce((array_agg(j.fault ORDER BY j.order_no) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS faults
 FROM judged AS j;
+
+-- name: VerifyForgotten :one
+-- Each forgotten order is in a sum of its day, currency and status, in a batch, and among the rows that answer its
+-- repetitions. Those of the open batch are still there.
+WITH rows AS (
+  SELECT f.sum_no, count(*) AS orders FROM pawl.forgotten_orders AS f GROUP BY f.sum_no
+), marked AS (
+  SELECT f.sum_no, count(*) AS orders FROM pawl.forgotten_batches AS b
+  JOIN pawl.orders AS o ON o.order_no = ANY(pawl.numbers_in(b.order_nos))
+  JOIN pawl.forgotten_orders AS f ON f.id_hash = pawl.order_id_hash(o.order_id)
+  WHERE b.removed_at IS NULL GROUP BY f.sum_no
+), judged AS (
+  SELECT s.placed_on, s.currency::text AS id, s.orders, nullif(concat_ws(', ',
+    CASE WHEN s.orders <> coalesce(r.orders, 0) - coalesce(m.orders, 0)
+      THEN s.orders || ' orders of ' || s.placed_on || ' ' || s.status || ', ' || coalesce(r.orders, 0) - coalesce(m.orders, 0) || ' are known by their hash' END,
+    CASE WHEN s.charged <> s.refunded + s.voided + s.kept OR s.status <> 'completed' AND s.kept <> 0
+      THEN s.status || ', of ' || s.placed_on || ': charged ' || s.charged || ', refunded ' || s.refunded || ', voided ' || s.voided || ', kept ' || s.kept END), '') AS fault
+  FROM pawl.forgotten_sums AS s LEFT JOIN rows AS r ON r.sum_no = s.sum_no LEFT JOIN marked AS m ON m.sum_no = s.sum_no
+  UNION ALL
+  SELECT NULL, 'all', 0, CASE WHEN b.orders <> s.orders OR b.numbers <> b.all_orders
+    THEN s.orders || ' orders in sums, ' || b.orders || ' in batches with ' || b.numbers || ' numbers of ' || b.all_orders || ' orders' END
+  FROM (SELECT coalesce(sum(a.orders), 0) AS orders, coalesce(sum(a.orders + a.others), 0) AS all_orders,
+      coalesce(sum(cardinality(pawl.numbers_in(a.order_nos))), 0) AS numbers FROM pawl.forgotten_batches AS a WHERE a.removed_at IS NOT NULL) AS b,
+    (SELECT coalesce(sum(t.orders), 0) AS orders FROM pawl.forgotten_sums AS t) AS s
+)
+SELECT coalesce(sum(j.orders), 0)::bigint AS checked, count(j.fault) AS violations,
+  coalesce((array_agg(j.id ORDER BY j.placed_on, j.id) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS offenders,
+  coalesce((array_agg(j.fault ORDER BY j.placed_on, j.id) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS faults
+FROM judged AS j;
+
+-- name: VerifyForgottenSums :many
+-- Returns what forgotten orders come to.
+SELECT s.placed_on::text AS day, s.status, s.currency, sum(s.orders)::bigint AS orders, sum(s.charges)::bigint AS charges, sum(s.charged)::text AS charged,
+  sum(s.refunded)::text AS refunded, sum(s.voided)::text AS voided, sum(s.kept)::text AS kept
+FROM pawl.forgotten_sums AS s WHERE s.orders > 0 GROUP BY s.placed_on, s.status, s.currency ORDER BY s.placed_on, s.currency, s.status;
 
 -- name: VerifyItemsEnd :one
 -- Returns the last item of the next range, after a number of items or reservations. Empty: both have fewer.
@@ -462,7 +498,7 @@ SELECT coalesce(least(
 -- Remote reservations are not stock of Pawl. Unfinished orders are few, and found by due_at and hold; the array keeps
 -- the planner from reading all reservations for them. on_hand is the sum of the stock movements, less what was sold
 -- since the first of them. Units returned by a refund are a movement of their own if the item was tracked by then. If
--- the first movement is of the same minute, that is not known.
+-- the first movement is of the same minute, that is not known. What forgotten orders sold and put back is in sums.
 WITH unfinished AS (
   SELECT o.order_no FROM pawl.orders AS o WHERE o.due_at IS NOT NULL AND o.status <> 'completed'
   UNION ALL
@@ -501,8 +537,13 @@ WITH unfinished AS (
   FROM (SELECT * FROM movements AS q WHERE q.kind = 'restock') AS s
   FULL JOIN restocks AS r ON r.item = s.item AND r.request_id = s.request_id
   LEFT JOIN moved AS m ON m.item = r.item
-  WHERE s.change IS DISTINCT FROM r.units AND (s.item IS NOT NULL OR r.created_at > m.began + interval '1 minute')
+  WHERE s.change IS DISTINCT FROM r.units AND (r.item IS NOT NULL AND s.item IS NOT NULL OR r.created_at > m.began + interval '1 minute')
   GROUP BY coalesce(s.item, r.item)
+), unmatched AS ( -- put back by refunds of orders that are not there
+  SELECT s.item, sum(s.change) AS units, min(s.request_id) AS request_id FROM movements AS s
+  WHERE s.kind = 'restock' AND NOT EXISTS (SELECT FROM restocks AS r WHERE r.item = s.item AND r.request_id = s.request_id) GROUP BY s.item
+), forgotten AS (
+  SELECT f.item, f.sold, f.restocked FROM pawl.forgotten_stock AS f WHERE f.item > @after AND (@upto::text = '' OR f.item <= @upto::text)
 ), stocked AS (
   SELECT i.item, i.tracked, i.on_hand, i.reserved, i.sold, i.version FROM pawl.inventory AS i
   WHERE i.item > @after AND (@upto::text = '' OR i.item <= @upto::text)
@@ -513,12 +554,15 @@ WITH unfinished AS (
     ELSE nullif(concat_ws(', ',
       CASE WHEN i.reserved <> coalesce(h.quantity, 0)
         THEN i.reserved || ' reserved, reservations of ' || coalesce(h.quantity, 0) || ' stand' END,
-      CASE WHEN i.sold <> coalesce(d.quantity, 0) - coalesce(h.quantity, 0)
-        THEN i.sold || ' sold, completed orders have ' || coalesce(d.quantity, 0) - coalesce(h.quantity, 0) END,
+      CASE WHEN i.sold <> coalesce(d.quantity, 0) - coalesce(h.quantity, 0) + coalesce(f.sold, 0)
+        THEN i.sold || ' sold, completed orders have ' || coalesce(d.quantity, 0) - coalesce(h.quantity, 0) + coalesce(f.sold, 0) END,
       CASE WHEN i.on_hand <> coalesce(m.change - (i.sold - m.sold_before), 0)
         THEN i.on_hand || ' on hand, movements less sales are ' || coalesce(m.change - (i.sold - m.sold_before), 0) END,
       CASE WHEN m.broken IS NOT NULL THEN 'movement ' || m.broken || ' does not start where the one before it ended' END,
       CASE WHEN b.broken IS NOT NULL THEN 'units of ' || b.broken || ' were not put back as it says' END,
+      CASE WHEN coalesce(x.units, 0) <> coalesce(f.restocked, 0)
+        THEN concat('units of ', coalesce(x.request_id, 'refunds'), ' or others have no refund: ', coalesce(x.units, 0), ' put back, ', coalesce(f.restocked, 0),
+          ' by forgotten orders') END,
       CASE WHEN m.version > i.version THEN 'movement ' || m.version || ' at version ' || i.version END,
       CASE WHEN m.item IS NOT NULL AND NOT i.tracked THEN 'not tracked, though its stock was set' END,
       CASE WHEN i.tracked AND i.reserved > i.on_hand THEN i.reserved || ' reserved, ' || i.on_hand || ' on hand' END,
@@ -527,6 +571,8 @@ WITH unfinished AS (
   FULL JOIN moved AS m ON m.item = coalesce(i.item, d.item)
   LEFT JOIN held AS h ON h.item = coalesce(i.item, d.item, m.item)
   LEFT JOIN returned AS b ON b.item = coalesce(i.item, d.item, m.item)
+  LEFT JOIN unmatched AS x ON x.item = coalesce(i.item, d.item, m.item)
+  LEFT JOIN forgotten AS f ON f.item = coalesce(i.item, d.item, m.item)
 )
 SELECT count(*) AS checked, count(j.fault) AS violations,
   coalesce((array_agg(j.item ORDER BY j.item) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS offenders,

@@ -21,7 +21,7 @@ func TestFormsOfAMoveAgree(t *testing.T) {
 	l := open(t)
 	outcomes, checks := map[fsm.State]int{}, 0
 	rapid.Check(t, func(r *rapid.T) {
-		l.exec(`SET LOCAL pawl.archive = on; TRUNCATE orders, transitions, charges, charge_operations, reservations, inventory, stock_movements RESTART IDENTITY`)
+		l.exec(`SET LOCAL session_replication_role = replica; TRUNCATE orders, transitions, charges, charge_operations, reservations, inventory, stock_movements RESTART IDENTITY`)
 		set := l.random(r, checks)
 		checks++
 		locks := l.begin()

@@ -79,7 +79,7 @@ func (l *books) plant(state fsm.State, outcome string) int64 {
 	switch state {
 	case fsm.Pending:
 		no = l.order("widget", 2)
-		l.exec(fmt.Sprintf(`SET LOCAL pawl.archive = on; DELETE FROM transitions WHERE order_no = %[1]d; DELETE FROM orders WHERE order_no = %[1]d`, no))
+		l.exec(fmt.Sprintf(`SET LOCAL session_replication_role = replica; DELETE FROM transitions WHERE order_no = %[1]d; DELETE FROM orders WHERE order_no = %[1]d`, no))
 		l.exec(`INSERT INTO orders (order_id, status, fence, due_at, owner, currency, item, quantity, amount)
 			VALUES ('waits', 'pending', 1, now() + interval '1 minute', gen_random_uuid(), 'USD', 'widget', 2, 10.50)`)
 		no = value[int64](l, `SELECT order_no FROM orders WHERE order_id = 'waits'`)

@@ -92,7 +92,7 @@ func (l *books) reserveDuring(item string, nos []int64) {
 		l.must(setting.Commit(l.t.Context()))
 		err = <-verdict
 		if pg.FaultOf(err) == pg.Busy {
-			l.exec(fmt.Sprintf(`SET LOCAL pawl.archive = on; DELETE FROM inventory WHERE item = '%s' AND reserved = 0`, item))
+			l.exec(fmt.Sprintf(`SET LOCAL session_replication_role = replica; DELETE FROM inventory WHERE item = '%s' AND reserved = 0`, item))
 			l.exec(`UPDATE inventory SET on_hand = 0, tracked = false WHERE item = $1`, item)
 			continue
 		}

@@ -139,7 +139,7 @@ func (v *verifier) reconcile(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.leftOver(ctx)
+	return c.leftOver(ctx, db.New(v.pool))
 }
 
 // comparison removes from theirs each key that is in our books.
@@ -262,22 +262,27 @@ func whereabouts(key *db.ProviderKeysRow) string {
 	return text
 }
 
-// leftOver reports the keys that the provider has and we never sent, usually none. It reads the books again to describe
-// them, and reports them even if that fails.
-func (c *comparison) leftOver(ctx context.Context) error {
+// leftOver reports the keys that the provider has and we never sent, usually none but those of forgotten orders. It
+// reads the books again to describe them, and reports them even if that fails.
+func (c *comparison) leftOver(ctx context.Context, q *db.Queries) error {
 	if len(c.theirs) == 0 {
 		return nil
 	}
 	var err error
 	for _, url := range c.URLs {
-		err = errors.Join(err, eachAccount(ctx, url, func(a *account) error {
-			if _, left := c.theirs[a.Key]; left {
+		var left []account
+		err = errors.Join(err, eachAccount(ctx, url, func(a *account) (err error) {
+			if _, ok := c.theirs[a.Key]; ok {
 				delete(c.theirs, a.Key)
-				c.stranger(a.OrderID, fmt.Sprintf("%s of generation %d, %s, %s %s: key %q was never sent from these books",
-					a.Step, a.Generation, a.State, a.Amount, a.Currency, a.Key))
+				left = append(left, *a)
 			}
-			return nil
+			if len(left) == leftMost {
+				err = c.leftBy(ctx, q, left)
+				left = nil
+			}
+			return err
 		}))
+		err = errors.Join(err, c.leftBy(ctx, q, left))
 	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("read the provider's books again: %w", ctx.Err())
@@ -290,6 +295,37 @@ func (c *comparison) leftOver(ctx context.Context) error {
 		c.stranger(key, "this key was never sent from these books; "+why)
 	}
 	return nil
+}
+
+// leftMost is how many keys are looked up at a time.
+const leftMost = 1000
+
+// leftBy judges keys that are in no order of ours. The order may have been forgotten: then nothing may be live if it
+// did not complete.
+func (c *comparison) leftBy(ctx context.Context, q *db.Queries, left []account) error {
+	if len(left) == 0 {
+		return nil
+	}
+	ids := make([]string, len(left))
+	for i := range left {
+		ids[i] = left[i].OrderID
+	}
+	rows, err := read(ctx, q.OrdersForgotten, ids)
+	ended := map[string]fsm.State{}
+	for _, row := range rows {
+		ended[row.OrderID] = row.Status
+	}
+	for _, a := range left {
+		status, forgotten := ended[a.OrderID]
+		if forgotten {
+			c.judge(livings, a.OrderID, status != fsm.Completed && (a.State == live || a.State == pending),
+				fmt.Sprintf("%s and forgotten, %s of generation %d: %s at the provider", status, a.Step, a.Generation, a.State))
+			continue
+		}
+		c.stranger(a.OrderID, fmt.Sprintf("%s of generation %d, %s, %s %s: key %q was never sent from these books",
+			a.Step, a.Generation, a.State, a.Amount, a.Currency, a.Key))
+	}
+	return err
 }
 
 func (c *comparison) stranger(id, fault string) {

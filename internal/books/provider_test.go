@@ -331,7 +331,7 @@ func TestProviderWhoseBooksCanNotBeRead(t *testing.T) { //nolint:tparallel // th
 			s := empty.in(t)
 			report, err := books.Verify(s.ctx, s.pool, books.Options{Provider: &books.Provider{URLs: []string{server.URL}, Key: everyKey}})
 			assert.ErrorIs(t, err, books.ErrProvider, "error")
-			if len(report.Checks) != 15 || !report.OK() {
+			if len(report.Checks) != 16 || !report.OK() {
 				t.Errorf("of our own books: %+v", report.Checks)
 			}
 		})

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"pawl/db"
 )
 
 // Report is the result of Verify.
@@ -113,6 +115,7 @@ const (
 	calls     = "calls"
 	late      = "late"
 	entries   = "access_log"
+	forgotten = "forgotten"
 	stuck     = "stuck"
 )
 
@@ -176,6 +179,7 @@ func newLedger(most int32) *ledger {
 			{Name: calls, Proves: "Every completed remote step has its call and answer, and every answered effect is in the books."},
 			{Name: late, Proves: "Every effect that was reported too late is undone within an hour, and no refund is open for longer."},
 			{Name: entries, About: AboutEntries, Proves: "Every entry of the access log about a token, a link or a session is of something that was done."},
+			{Name: forgotten, About: AboutCurrencies, Proves: "Every forgotten order is in the sums of its day, in a batch, and among the rows that answer its repetitions."},
 			{Name: stuck, Proves: "No order is due for long without being picked up.", Warning: true},
 		},
 	}
@@ -201,6 +205,16 @@ func (l *ledger) enter(name string, found finding, err error) error {
 	}
 	l.add(name, found)
 	return nil
+}
+
+// addForgotten adds the orders and the money of forgotten orders to the totals. Those that were forgotten during the
+// verification may be counted twice.
+func (l *ledger) addForgotten(rows []db.VerifyForgottenSumsRow) {
+	for _, row := range rows {
+		l.count(string(row.Status), row.Orders)
+		l.sum(row.Day, Money{Currency: row.Currency, Charges: row.Charges, Charged: row.Charged, Refunded: row.Refunded,
+			Authorized: "0", Voided: row.Voided, Kept: row.Kept, UnderWay: "0"})
+	}
 }
 
 func (l *ledger) count(status string, orders int64) {

@@ -179,6 +179,15 @@ func (v *verifier) whole(ctx context.Context) error {
 	if err := v.ledger.enter(entries, finding(logged), err); err != nil {
 		return err
 	}
+	gone, err := read(ctx, q.VerifyForgotten, most)
+	if err := v.ledger.enter(forgotten, finding(gone), err); err != nil {
+		return err
+	}
+	sums, err := pg.Repeat(ctx, ctx, q.VerifyForgottenSums)
+	if err != nil {
+		return fmt.Errorf("read sums of forgotten orders: %w", err)
+	}
+	v.ledger.addForgotten(sums)
 	due, err := read(ctx, q.VerifyStuck, db.VerifyStuckParams{Most: most, StuckSeconds: v.opt.StuckAfter.Seconds()})
 	return v.ledger.enter(stuck, finding(due), err)
 }

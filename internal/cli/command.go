@@ -54,7 +54,7 @@ func Command() *cobra.Command {
 	root.Flags().AddFlagSet(serve.Flags())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(serve, migrateCommand(), diagramCommand(), verifyCommand(), loadCommand(), simulateCommand(), policyCommand(),
-		tokenCommand(), adoptCommand(), divideCommand(), doctorCommand(), demoCommand(),
+		tokenCommand(), adoptCommand(), divideCommand(), archiveCommand(), doctorCommand(), demoCommand(),
 		printCommand("openapi", "Print the API description (OpenAPI 3.1, YAML)", httpapi.Document))
 	root.AddCommand(remote.Commands()...)
 	checkUsage(root)

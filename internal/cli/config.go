@@ -67,6 +67,7 @@ type config struct {
 	MaxConns         int
 	Grace            time.Duration
 	EventRetention   time.Duration
+	OrderRetention   time.Duration
 
 	LogFormat string
 	LogLevel  string
@@ -129,6 +130,7 @@ func (c *config) serveFlags(f *pflag.FlagSet) {
 	f.IntVar(&c.MaxConns, "max-conns", 12, "maximum number of connections to the database")
 	f.DurationVar(&c.Grace, "grace", 20*time.Second, "how long shutdown may take after SIGTERM; unfinished orders are then released")
 	f.DurationVar(&c.EventRetention, "event-retention", 30*24*time.Hour, "how long events are kept in the feed")
+	f.DurationVar(&c.OrderRetention, "order-retention", 0, "how long ended orders are kept, at least 744h; 0: forever")
 	f.BoolVar(&c.AllowDataLoss, "allow-data-loss", false, "serve on a database that may lose committed data")
 }
 
@@ -287,6 +289,7 @@ func (c *config) validate(flags *pflag.FlagSet) error {
 	check("cell", c.cellText == "" || badCell == nil, fmt.Sprint(badCell))
 	check("grace", c.Grace >= 0, "must not be negative")
 	check("event-retention", c.EventRetention >= time.Hour, "must be at least 1h")
+	check("order-retention", c.OrderRetention == 0 || c.OrderRetention >= 31*24*time.Hour, "must be 0s (forever) or at least 744h")
 	check("log-format", slices.Contains([]string{"auto", "text", "json"}, c.LogFormat), "must be auto, text or json")
 	check("log-level", new(slog.Level).UnmarshalText([]byte(c.LogLevel)) == nil, "must be debug, info, warn or error")
 	return errors.Join(errs...)

@@ -96,7 +96,7 @@ func TestLoadProvesTheBooks(t *testing.T) {
 	if err != nil || !strings.Contains(out, "books      right") || !strings.Contains(out, "200 OK completed: 300\n") {
 		t.Fatalf("error %v; printed:\n%s", err, out)
 	}
-	if _, err := database.Pool.Exec(t.Context(), "SET LOCAL pawl.archive = on; DELETE FROM charges WHERE order_no = (SELECT min(order_no) FROM charges)"); err != nil {
+	if _, err := database.Pool.Exec(t.Context(), "SET LOCAL session_replication_role = replica; DELETE FROM charges WHERE order_no = (SELECT min(order_no) FROM charges)"); err != nil {
 		t.Fatal(err)
 	}
 	out, err = runLoad(t, url, send...)

@@ -114,7 +114,7 @@ func (s start) serve(ctx context.Context, cfg *config, out io.Writer) error {
 	}
 	orders := engine.New(pool, engine.Config{
 		Lease: cfg.Lease, RecoveryInterval: cfg.RecoveryInterval, MaxBatch: cfg.MaxBatch, MaxInFlight: cfg.MaxInFlight,
-		Currency: cfg.Currency, Cell: place.place.Cell(), SchemaVersion: migrations.Version(), PublicURL: cfg.publicURL(edge.address()), Bounds: cfg.Bounds,
+		Currency: cfg.Currency, OrderRetention: cfg.OrderRetention, Cell: place.place.Cell(), SchemaVersion: migrations.Version(), PublicURL: cfg.publicURL(edge.address()), Bounds: cfg.Bounds,
 		Log: log, Registerer: registry,
 	})
 	registerMetrics(registry, orders, pool)

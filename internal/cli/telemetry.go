@@ -79,6 +79,7 @@ func registerMetrics(registry *prometheus.Registry, orders *engine.Engine, pool 
 	gauge("pawl_db_connections", "Open connections to the database.", func() int64 { return int64(pool.Stat().TotalConns()) })
 	gauge("pawl_db_connections_in_use", "Connections running a statement.", func() int64 { return int64(pool.Stat().AcquiredConns()) })
 	counter("pawl_orders_expired_total", "Orders stopped because their time limit was reached.", stats.Expired.Load)
+	counter("pawl_orders_forgotten_total", "Ended orders removed after --order-retention.", stats.Forgotten.Load)
 	counter("pawl_orders_unknown_policy_total", "How often a due order was skipped, because this replica can't run its policy.",
 		stats.UnknownPolicy.Load)
 	counter("pawl_step_answers_fenced_total", "Provider answers that arrived after another replica had taken over the order.",

@@ -3,6 +3,8 @@ package orders
 import (
 	"errors"
 	"fmt"
+
+	"pawl/db"
 )
 
 // The answers that are not an order. Each is a normal outcome for a caller to
@@ -10,6 +12,8 @@ import (
 var (
 	// ErrNotFound: what was asked for is not there; which thing, NotFound says.
 	ErrNotFound = errors.New("not found")
+	// ErrForgotten: the order has ended, and its details were removed after the retention of orders. See Forgotten.
+	ErrForgotten = errors.New("order was forgotten")
 	// ErrOverloaded: the backlog is too long to take another order now. Nothing
 	// was stored; try again later.
 	ErrOverloaded = errors.New("overloaded")
@@ -43,6 +47,20 @@ func (e *NotFound) Error() string {
 // Is reports whether target is ErrNotFound.
 func (e *NotFound) Is(target error) bool { return target == ErrNotFound }
 
+// Forgotten is what is left of an order that was forgotten. It is an ErrForgotten.
+type Forgotten struct {
+	db.OrdersForgottenRow
+
+	Own bool // whoever asks has submitted it, or it had no submitter; only set for a request to process it
+}
+
+func (f *Forgotten) Error() string {
+	return fmt.Sprintf("order %q of %s was %s, and its details were removed since", f.OrderID, f.PlacedOn, f.Status)
+}
+
+// Is reports whether target is ErrForgotten.
+func (f *Forgotten) Is(target error) bool { return target == ErrForgotten }
+
 // KeyReused says in what a request differs from the first one with its idempotency key, or request id. It is an ErrKeyReused.
 type KeyReused struct {
 	Members []string // of the request body; none where it is not known
@@ -54,7 +72,8 @@ func (e *KeyReused) Error() string { return ErrKeyReused.Error() }
 // Is reports whether target is ErrKeyReused.
 func (e *KeyReused) Is(target error) bool { return target == ErrKeyReused }
 
-// Conflict says that the order exists with other input. Nothing was written.
+// Conflict says that the order exists with other input. Nothing was written. Of an order that was forgotten, only the
+// id is known.
 type Conflict struct {
 	Order       Order
 	Differences []Difference

@@ -255,10 +255,11 @@ func (r *Reader) settles(ctx context.Context, orderID string) bool {
 // settleLimit is short: while a standby is away, people need the overview most.
 const settleLimit = 200 * time.Millisecond
 
-// countEnded looks for completed orders among twice as many of the newest, until it has once found CountsMost.
+// countEnded looks for completed orders among twice as many of the newest, unless it has found CountsMost within the
+// last hour.
 func (r *Reader) countEnded(ctx context.Context, counts map[fsm.State]StatusCount) error {
 	p := db.OrdersEndedParams{Most: CountsMost}
-	many := r.manyCompleted.Load()
+	many := time.Now().Unix() < r.manyCompleted.Load()
 	if !many {
 		p.Newest = 2 * CountsMost
 	}
@@ -267,7 +268,9 @@ func (r *Reader) countEnded(ctx context.Context, counts map[fsm.State]StatusCoun
 		return err
 	}
 	if many || row.Completed >= CountsMost {
-		r.manyCompleted.Store(true)
+		if !many {
+			r.manyCompleted.Store(time.Now().Add(time.Hour).Unix())
+		}
 		row.Completed = CountsMost
 	}
 	all := row.Completed + row.Failed + row.Canceled

@@ -30,7 +30,7 @@ type Reader struct {
 
 	overview      shared[Overview]
 	errorGroups   shared[ErrorGroups]
-	manyCompleted atomic.Bool // there were CountsMost completed orders, which never become fewer
+	manyCompleted atomic.Int64 // until this time, in Unix seconds, there are CountsMost completed orders: only forgetting makes them fewer
 }
 
 // NewReader returns a reader. After life has ended, because the process is stopping, reads are no longer repeated, so
@@ -39,14 +39,14 @@ func NewReader(life context.Context, query *db.Queries) *Reader {
 	return &Reader{query: query, life: life}
 }
 
-// Get reads one order. One that is under way is read again, durably. Errors: ErrNotFound, ErrUnavailable.
+// Get reads one order. One that is under way is read again, durably. Errors: ErrNotFound, *Forgotten, ErrUnavailable.
 func (r *Reader) Get(ctx context.Context, orderID string) (Order, error) {
 	rows, err := Read(ctx, r, r.query.OrdersByID, db.OrdersByIDParams{OrderIds: []string{orderID}})
 	switch {
 	case err != nil:
 		return Order{}, Unavailable("read order", err)
 	case len(rows) == 0:
-		return Order{}, &NotFound{"order", orderID}
+		return Order{}, r.absent(ctx, orderID)
 	case UnderWay(rows[0]):
 		return r.GetDurable(ctx, orderID)
 	}
@@ -61,9 +61,21 @@ func (r *Reader) GetDurable(ctx context.Context, orderID string) (Order, error) 
 	}
 	order, ok := found[orderID]
 	if !ok {
-		return Order{}, &NotFound{"order", orderID}
+		return Order{}, r.absent(ctx, orderID)
 	}
 	return order, nil
+}
+
+// absent is the error for an order that is not stored.
+func (r *Reader) absent(ctx context.Context, orderID string) error {
+	rows, err := Read(ctx, r, r.query.OrdersForgotten, []string{orderID})
+	switch {
+	case err != nil:
+		return Unavailable("look for forgotten order", err)
+	case len(rows) == 0:
+		return &NotFound{"order", orderID}
+	}
+	return &Forgotten{OrdersForgottenRow: rows[0]}
 }
 
 // Currencies returns the currencies of orders by id, of those that exist. Errors: ErrUnavailable.

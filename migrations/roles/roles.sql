@@ -1,7 +1,7 @@
 -- The roles of a database. Run it as a superuser, or as the owner of the database if that may create roles. Each
 -- `pawl migrate up` that adds something runs it again, to grant what is new. These roles can't log in: grant them to others.
 --
---   pawl_owner  owns the tables: for migrations, tokens, and an archive of old orders
+--   pawl_owner  owns the tables: for migrations and tokens
 --   pawl_serve  the service: it can't change the schema, or change or remove history
 --   pawl_read   people and reports: the views of `books`, which show no payment methods and no secrets
 --
@@ -62,7 +62,11 @@ GRANT USAGE ON SCHEMA pawl, books TO pawl_serve;
 GRANT SELECT ON ALL TABLES IN SCHEMA pawl, books TO pawl_serve;
 GRANT SELECT ON public.goose_db_version TO pawl_serve;
 GRANT EXECUTE ON FUNCTION pawl.orders_within(bigint[], bigint), pawl.orders_by_metadata(text, integer), pawl.items_of(text, integer, json),
-  pawl.operation_lines_fault(bigint, integer), pawl.system_identifier() TO pawl_serve;
+  pawl.operation_lines_fault(bigint, integer), pawl.system_identifier(), pawl.order_id_hash(text), pawl.numbers_in(int8multirange),
+  pawl.forgettable_orders(bigint[], timestamptz),
+  pawl.input_hash(text, numeric, text, integer, json, text, text[], timestamptz, timestamptz, double precision, text, text) TO pawl_serve;
+-- Orders that ended at least 31 days ago may be forgotten, only by these functions.
+GRANT EXECUTE ON FUNCTION pawl.mark_forgotten(bigint, integer, interval, boolean), pawl.remove_forgotten(boolean) TO pawl_serve;
 -- The first start stores where the database belongs. Only the owner changes its id and its secret.
 GRANT UPDATE (system_identifier, database_oid, name, cell) ON pawl.installation TO pawl_serve;
 -- Only the owner decides who callers are and what they may do: the service changes sessions only by these functions.

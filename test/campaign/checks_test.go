@@ -348,13 +348,13 @@ func checksFindWhatIsWrong(t *testing.T, yard *yard, template *postgres) {
 			func() []string { return f.checkCallbacks(t.Context()) }},
 		{"stock that was sold twice", func() { f.server.exec("UPDATE inventory SET on_hand = on_hand + 1 WHERE item = 'scarce-0'") }, f.checkStock},
 		{"a call without a record", func() {
-			f.server.exec("SET LOCAL pawl.archive = on; DELETE FROM step_calls AS c USING orders AS o WHERE o.order_no = c.order_no AND o.order_id = '" + o + "'")
+			f.server.exec("SET LOCAL session_replication_role = replica; DELETE FROM step_calls AS c USING orders AS o WHERE o.order_no = c.order_no AND o.order_id = '" + o + "'")
 		}, func() []string { return f.checkProvider(f.readBooks()) }},
 		{"a gap in a history", func() {
-			f.server.exec("SET LOCAL pawl.archive = on; DELETE FROM transitions AS t USING orders AS o WHERE o.order_no = t.order_no AND t.seq = 2 AND o.order_id = '" + o + "'")
+			f.server.exec("SET LOCAL session_replication_role = replica; DELETE FROM transitions AS t USING orders AS o WHERE o.order_no = t.order_no AND t.seq = 2 AND o.order_id = '" + o + "'")
 		}, func() []string { return f.checkOrders(f.readBooks()) }},
 		{"a charge that is gone", func() {
-			f.server.exec("SET LOCAL pawl.archive = on; DELETE FROM charges AS c USING orders AS o WHERE o.order_no = c.order_no AND o.order_id = '" + o + "'")
+			f.server.exec("SET LOCAL session_replication_role = replica; DELETE FROM charges AS c USING orders AS o WHERE o.order_no = c.order_no AND o.order_id = '" + o + "'")
 		}, func() []string { return f.checkOrders(f.readBooks()) }},
 	} {
 		before := c.found()

@@ -2,6 +2,7 @@ package dbtest
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"regexp"
 	"strings"
@@ -106,4 +107,28 @@ func Explain(ctx context.Context, conn *pgx.Conn, name, sql string) (plan string
 	rows, _ := conn.Query(ctx, execute) // CollectRows returns its error
 	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	return strings.Join(lines, "\n"), err
+}
+
+// Age makes orders and stock as old as if nothing had happened for a while, and their events no longer kept.
+func (d *Database) Age(t testing.TB, by time.Duration) {
+	t.Helper()
+	_, err := d.Pool.Exec(t.Context(), fmt.Sprintf(`DO $$
+DECLARE
+  change text;
+BEGIN
+  SET LOCAL session_replication_role = replica; -- no guards
+  FOR change IN
+    SELECT format('UPDATE %%s SET %%s', c.oid::regclass, string_agg(format('%%1$I = %%1$I - make_interval(secs => %[1]f)', a.attname), ', '))
+    FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid
+    WHERE c.relnamespace = 'pawl'::regnamespace AND c.relname IN ('orders', 'transitions', 'charges', 'reservations', 'confirmations',
+      'charge_operations', 'disputes', 'step_calls', 'step_answers', 'late_undos', 'stock_movements')
+      AND a.atttypid IN ('timestamptz'::regtype, 'pawl.moment'::regtype) GROUP BY c.oid
+  LOOP
+    EXECUTE change;
+  END LOOP;
+  DELETE FROM pawl.event_batches;
+  INSERT INTO pawl.event_batches (first_event_no, last_event_no, position_from, position_to, epoch, whole)
+  VALUES (1, 1, txid_current(), txid_current() + 1, 0, true);
+END $$`, by.Seconds()))
+	require(t, err)
 }

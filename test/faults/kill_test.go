@@ -148,7 +148,7 @@ func (p *proxy) watch(fatal int, after bool, kill func()) {
 // byTheClock are statements that belong to no order: they come when it is time, with a health check, or
 // when a machine stands still for so long that a statement may be lost.
 var byTheClock = []string{"SchemaState", "TimersDue", "OrdersExpired", "ConcurrencyKeysQueued", "LateUndosClaim", "ChargeOperationsClaim", "PolicyActive", "PoliciesUnknown",
-	"TokensExist", "TokenUsed", "AccessLogAdd", "IdempotencyKeysPurge", "StatementsRunning", "OrdersHeldStats", "InstallationPlace", "LeasesShorten", "SideCallsShorten", "ReservationsShorten", "-- ping"}
+	"TokensExist", "TokenUsed", "AccessLogAdd", "IdempotencyKeysPurge", "ForgottenBatchesAfter", "StatementsRunning", "OrdersHeldStats", "InstallationPlace", "LeasesShorten", "SideCallsShorten", "ReservationsShorten", "-- ping"}
 
 // statements lists what was executed since watch. What the program does by the clock does not count.
 func (p *proxy) statements() []string {

@@ -230,7 +230,7 @@ func TestVerifyThatCanNotFindOut(t *testing.T) {
 	t.Run("books that are wrong, and a provider that is away", func(t *testing.T) {
 		t.Parallel()
 		database := oneCharging(t)
-		if _, err := database.Pool.Exec(t.Context(), "SET LOCAL pawl.archive = on; DELETE FROM transitions"); err != nil {
+		if _, err := database.Pool.Exec(t.Context(), "SET LOCAL session_replication_role = replica; DELETE FROM transitions"); err != nil {
 			t.Fatal(err)
 		}
 		code, said := run(t, "verify", "--database-url", database.URL, "--provider", "http://127.0.0.1:1")

@@ -219,7 +219,7 @@ export interface paths {
         put?: never;
         /**
          * Process an order
-         * @description Charges, reserves and confirms the order, each exactly once, and responds when it is final. An existing order is not started again: with the same input, the response is its current state, and an unfinished order continues; with a different amount, item, quantity, line, currency, customerId, paymentMethod, startAt, completeBy, reservationTtl or concurrencyKey it is a conflict. Omitted fields match what is stored. Metadata never conflicts: the stored metadata is kept, and ignoredFields names metadata if it differs. A field whose name is one letter off one of these is rejected. A failed order is a normal response: 200 with status failed. An order that is not final in time gets 202 and continues without the caller. The 202 is sent at once if the order waits for a person, for a time after the limit, or for the customer to act, and if too many of your requests are waiting; a provider's callback is waited for. An Idempotency-Key cannot be used for a different request for 30 days; the same request gets the current state. With Content-Type: application/x-ndjson, each line of the body is an order, of up to 65536 bytes. The response has a line for each, in the order in which they end, while the request is still being sent. A line that is rejected does not affect the others. Prefer applies to each line; there must be no Idempotency-Key. A caller has up to 512 lines in progress, 16 while single orders come, and is not read from while it does not read. A response that ends early, or without a line for each order, was cut off: send the orders without a line again. Needs the role submit.
+         * @description Charges, reserves and confirms the order, each exactly once, and responds when it is final. An existing order is not started again: with the same input, the response is its current state, and an unfinished order continues; with a different amount, item, quantity, line, currency, customerId, paymentMethod, startAt, completeBy, reservationTtl or concurrencyKey it is a conflict. Omitted fields match what is stored. Metadata never conflicts: the stored metadata is kept, and ignoredFields names metadata if it differs. A field whose name is one letter off one of these is rejected. A failed order is a normal response: 200 with status failed. An order that is not final in time gets 202 and continues without the caller. The 202 is sent at once if the order waits for a person, for a time after the limit, or for the customer to act, and if too many of your requests are waiting; a provider's callback is waited for. An Idempotency-Key cannot be used for a different request for 30 days; the same request gets the current state. If the order ended so long ago that it was forgotten, the response has forgotten: true, its final status, and what the same request says. With Content-Type: application/x-ndjson, each line of the body is an order, of up to 65536 bytes. The response has a line for each, in the order in which they end, while the request is still being sent. A line that is rejected does not affect the others. Prefer applies to each line; there must be no Idempotency-Key. A caller has up to 512 lines in progress, 16 while single orders come, and is not read from while it does not read. A response that ends early, or without a line for each order, was cut off: send the orders without a line again. Needs the role submit.
          */
         post: operations["processOrder"];
         delete?: never;
@@ -2034,6 +2034,8 @@ export interface components {
             failure?: components["schemas"]["Failure"];
             /** Format: date-time */
             finishedAt?: string;
+            /** @description True if the order ended longer ago than orders are kept. What was bought is then as in this request, which is the same as the first one; fields that are not kept are absent. */
+            forgotten?: boolean;
             /**
              * Format: int32
              * @description Raised by every redrive, and when the charge falls back to its next route.
@@ -2289,7 +2291,7 @@ export interface components {
          * @description A stable code, for programs.
          * @enum {string}
          */
-        ProblemCode: "malformed_json" | "unauthenticated" | "forbidden" | "too_many_requests" | "request_timeout" | "body_too_large" | "unsupported_media_type" | "invalid_input" | "invalid_policy" | "invalid_parameter" | "invalid_idempotency_key" | "cross_origin" | "misdirected_request" | "other_cell" | "tls_required" | "quarantined" | "bad_signature" | "not_found" | "unknown_route" | "method_not_allowed" | "cursor_expired" | "order_conflict" | "confirm_in_doubt" | "outcome_unknown" | "still_undoing" | "policy_switch_refused" | "busy" | "already_answered" | "no_late_undo" | "not_called" | "other_step" | "other_generation" | "retried_before" | "payment_method_in_use" | "own_order" | "refund_too_large" | "capture_too_large" | "capture_open" | "no_capture_url" | "restock_too_large" | "no_refund_url" | "no_charge_operation" | "not_applicable" | "idempotency_key_reused" | "stock_too_low" | "stock_too_high" | "too_many_endpoints" | "delivery_finished" | "precondition_failed" | "precondition_required" | "overloaded" | "stopping" | "unavailable" | "issuer_unavailable" | "internal";
+        ProblemCode: "malformed_json" | "unauthenticated" | "forbidden" | "too_many_requests" | "request_timeout" | "body_too_large" | "unsupported_media_type" | "invalid_input" | "invalid_policy" | "invalid_parameter" | "invalid_idempotency_key" | "cross_origin" | "misdirected_request" | "other_cell" | "tls_required" | "quarantined" | "bad_signature" | "not_found" | "unknown_route" | "method_not_allowed" | "cursor_expired" | "order_forgotten" | "order_conflict" | "confirm_in_doubt" | "outcome_unknown" | "still_undoing" | "policy_switch_refused" | "busy" | "already_answered" | "no_late_undo" | "not_called" | "other_step" | "other_generation" | "retried_before" | "payment_method_in_use" | "own_order" | "refund_too_large" | "capture_too_large" | "capture_open" | "no_capture_url" | "restock_too_large" | "no_refund_url" | "no_charge_operation" | "not_applicable" | "idempotency_key_reused" | "stock_too_low" | "stock_too_high" | "too_many_endpoints" | "delivery_finished" | "precondition_failed" | "precondition_required" | "overloaded" | "stopping" | "unavailable" | "issuer_unavailable" | "internal";
         ProcessBody: {
             /**
              * @description From 0 to 999999999999999, with no more fraction digits than the currency has; exact to the last digit. A string or a number; many clients round large numbers before sending them.
@@ -3469,6 +3471,15 @@ export interface components {
                 "application/problem+json": components["schemas"]["Problem"];
             };
         };
+        /** @description Problem: order_forgotten. */
+        order_forgotten: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
         /** @description Problem: stopping, unavailable, overloaded, quarantined. */
         "overloaded-quarantined-stopping-unavailable": {
             headers: {
@@ -4140,6 +4151,7 @@ export interface operations {
             401: components["responses"]["unauthenticated"];
             403: components["responses"]["forbidden-tls_required"];
             404: components["responses"]["not_found"];
+            410: components["responses"]["order_forgotten"];
             421: components["responses"]["misdirected_request-other_cell"];
             422: components["responses"]["invalid_parameter"];
             429: components["responses"]["too_many_requests"];
@@ -4203,6 +4215,7 @@ export interface operations {
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
             409: components["responses"]["Conflict-20"];
+            410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
@@ -4246,6 +4259,7 @@ export interface operations {
             401: components["responses"]["unauthenticated"];
             403: components["responses"]["forbidden-tls_required"];
             404: components["responses"]["not_found"];
+            410: components["responses"]["order_forgotten"];
             421: components["responses"]["misdirected_request-other_cell"];
             422: components["responses"]["invalid_parameter"];
             429: components["responses"]["too_many_requests"];
@@ -4309,6 +4323,7 @@ export interface operations {
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
             409: components["responses"]["Conflict-20"];
+            410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
@@ -4375,6 +4390,7 @@ export interface operations {
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
             409: components["responses"]["Conflict-20"];
+            410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
@@ -4412,6 +4428,7 @@ export interface operations {
             401: components["responses"]["unauthenticated"];
             403: components["responses"]["forbidden-tls_required"];
             404: components["responses"]["not_found"];
+            410: components["responses"]["order_forgotten"];
             421: components["responses"]["misdirected_request-other_cell"];
             422: components["responses"]["invalid_parameter"];
             429: components["responses"]["too_many_requests"];
@@ -4464,6 +4481,7 @@ export interface operations {
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
             409: components["responses"]["not_applicable"];
+            410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
@@ -4530,6 +4548,7 @@ export interface operations {
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
             409: components["responses"]["Conflict-20"];
+            410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
@@ -4596,6 +4615,7 @@ export interface operations {
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
             409: components["responses"]["Conflict-20"];
+            410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
@@ -4662,6 +4682,7 @@ export interface operations {
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
             409: components["responses"]["Conflict-20"];
+            410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
@@ -4728,6 +4749,7 @@ export interface operations {
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
             409: components["responses"]["Conflict-20"];
+            410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
@@ -4794,6 +4816,7 @@ export interface operations {
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
             409: components["responses"]["Conflict-20"];
+            410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
@@ -4860,6 +4883,7 @@ export interface operations {
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
             409: components["responses"]["Conflict-20"];
+            410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];
@@ -4903,6 +4927,7 @@ export interface operations {
             401: components["responses"]["unauthenticated"];
             403: components["responses"]["forbidden-tls_required"];
             404: components["responses"]["not_found"];
+            410: components["responses"]["order_forgotten"];
             421: components["responses"]["misdirected_request-other_cell"];
             422: components["responses"]["invalid_parameter"];
             429: components["responses"]["too_many_requests"];
@@ -4966,6 +4991,7 @@ export interface operations {
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
             409: components["responses"]["Conflict-20"];
+            410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
             415: components["responses"]["unsupported_media_type"];

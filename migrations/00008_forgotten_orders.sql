@@ -1,0 +1,292 @@
+-- +goose Up
+
+-- Orders that ended long ago can be forgotten: their rows are removed, with history and effects. What stays of an order
+-- is a row of forgotten_orders, so that a late repetition of its request is answered and never processed again. Sums by
+-- day, and by item, keep the proof of the books whole.
+--
+-- An order is forgotten in two transactions. The first one marks a batch (pawl.mark_forgotten): it writes these rows.
+-- The second one removes the orders (pawl.remove_forgotten), but only after every statement has ended that may have
+-- begun before the mark was visible. Otherwise such a statement could admit the id again: it would see neither the mark
+-- nor, in the unique index, the order.
+
+-- What forgotten orders come to. Removed orders of the other half of a divided cell are not among them.
+CREATE TABLE pawl.forgotten_sums (
+  sum_no   integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  placed_on date NOT NULL,                 -- UTC, when the order was made
+  orders   bigint NOT NULL DEFAULT 0,
+  charges  bigint NOT NULL DEFAULT 0,
+  currency pawl.currency_code NOT NULL,
+  status   pawl.order_status NOT NULL,
+  charged  numeric NOT NULL DEFAULT 0,
+  refunded numeric NOT NULL DEFAULT 0,    -- by undos, and on request
+  voided   numeric NOT NULL DEFAULT 0,    -- of authorizations
+  kept     numeric NOT NULL DEFAULT 0,    -- captured and not refunded
+  CONSTRAINT forgotten_sums_money CHECK (charged = refunded + voided + kept)
+);
+CREATE UNIQUE INDEX forgotten_sums_day ON pawl.forgotten_sums (placed_on, currency, status);
+
+-- The units that removed orders had sold from this stock, and those that their refunds had put back.
+CREATE TABLE pawl.forgotten_stock (
+  item      text COLLATE "C" PRIMARY KEY,
+  sold      bigint NOT NULL,
+  restocked bigint NOT NULL
+);
+
+-- One row per forgotten order. Its id is not stored, nor anything else that a person wrote.
+CREATE TABLE pawl.forgotten_orders (
+  id_hash    uuid PRIMARY KEY,    -- pawl.order_id_hash
+  created_at timestamptz NOT NULL,
+  sum_no     integer NOT NULL,    -- of its day, currency and status
+  seq        integer NOT NULL,
+  generation integer NOT NULL,
+  input      bytea NOT NULL,      -- pawl.input_hash of the order
+  refunded   numeric,             -- by requested refunds; null: nothing
+  voided     numeric              -- of its authorization; null: nothing
+) WITH (vacuum_truncate = false);
+
+-- One row per batch. At most one is open.
+CREATE TABLE pawl.forgotten_batches (
+  batch_no   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  marked_at  timestamptz NOT NULL DEFAULT now(),
+  removed_at timestamptz,         -- null: the orders are marked, and still there
+  orders     integer NOT NULL DEFAULT 0, -- how many were forgotten
+  others     integer NOT NULL DEFAULT 0, -- how many of the other half of a divided cell were removed
+  archive    boolean NOT NULL,    -- an archive stores the orders before it removes them
+  order_nos  int8multirange NOT NULL,
+  -- Replicas keep the first bits of all hashes in memory, so that an admission looks for few ids in the table: see
+  -- OrdersAdmit. They have learned from all batches if they know the id of the newest.
+  id         uuid NOT NULL DEFAULT gen_random_uuid(),
+  prefixes   bytea NOT NULL       -- the first four bytes of each hash
+);
+CREATE UNIQUE INDEX forgotten_batches_open ON pawl.forgotten_batches ((true)) WHERE removed_at IS NULL;
+CREATE INDEX forgotten_batches_numbers ON pawl.forgotten_batches USING gist (order_nos);
+
+-- Empty pages, as in pawl.orders: admissions look for ids here.
+ALTER TABLE pawl.forgotten_orders SET (fillfactor = 10);
+INSERT INTO pawl.forgotten_orders (id_hash, created_at, sum_no, seq, generation, input)
+SELECT gen_random_uuid(), now(), 0, 0, 0, convert_to(repeat('x', 900), 'UTF8') FROM generate_series(1, 128) AS page;
+DELETE FROM pawl.forgotten_orders;
+ALTER TABLE pawl.forgotten_orders RESET (fillfactor);
+
+CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.forgotten_sums FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
+CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.forgotten_stock FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
+CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.forgotten_orders FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
+CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.forgotten_batches FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
+
+-- +goose StatementBegin
+-- The first half of the SHA-256 of the id. The service calculates the same.
+CREATE FUNCTION pawl.order_id_hash(order_id text) RETURNS uuid LANGUAGE sql IMMUTABLE PARALLEL SAFE
+BEGIN ATOMIC
+  SELECT encode(substr(sha256(convert_to(order_id_hash.order_id, 'UTF8')), 1, 16), 'hex')::uuid;
+END;
+
+-- The input of a request, or of an order, as hashes: eight bytes for what was bought, and for each optional term that
+-- is there its number and four bytes. The order id is in each of them, so that equal terms of two orders look
+-- different. An order may have had two payment methods.
+CREATE FUNCTION pawl.input_hash(order_id text, amount numeric, item text, quantity integer, lines json, customer_id text,
+  payment_methods text[], start_at timestamptz, complete_by timestamptz, reservation_ttl double precision, concurrency_key text, submitted_by text)
+RETURNS bytea LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT substr(sha256(convert_to(jsonb_build_array(input_hash.order_id, trim_scale(input_hash.amount)::text, (
+      SELECT jsonb_agg(jsonb_build_array(l.kind, l.item, coalesce(l.quantity, 1), trim_scale(l.amount)::text) ORDER BY l.line)
+      FROM ROWS FROM (json_to_recordset(coalesce(input_hash.lines, json_build_array(json_build_object('item', input_hash.item, 'quantity', input_hash.quantity))))
+        AS (kind text, item text, quantity integer, amount numeric)) WITH ORDINALITY AS l(kind, item, quantity, amount, line)))::text, 'UTF8')), 1, 8)
+    || coalesce((
+      SELECT string_agg(set_byte('\x00', 0, t.term) || substr(sha256(convert_to(jsonb_build_array(input_hash.order_id, t.value)::text, 'UTF8')), 1, 4), '' ORDER BY t.term)
+      FROM (VALUES (1, input_hash.customer_id), (3, extract(epoch FROM input_hash.start_at)::text), (4, extract(epoch FROM input_hash.complete_by)::text),
+        (5, input_hash.reservation_ttl::text), (6, input_hash.concurrency_key), (7, input_hash.submitted_by)
+        UNION ALL SELECT 2, m FROM unnest(input_hash.payment_methods) AS m) AS t(term, value)
+      WHERE t.value <> ''), '')
+$$;
+
+CREATE FUNCTION pawl.numbers_in(numbers int8multirange) RETURNS bigint[] LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT coalesce(array_agg(n ORDER BY n), '{}') FROM unnest(numbers_in.numbers) AS r, generate_series(lower(r), upper(r) - 1) AS n
+$$;
+
+-- Those of some orders that can be forgotten: they ended before a time, nothing has happened to them since, and nothing
+-- is open or still to be told about them. An order stays while the feed has one of its events, a webhook delivery of it
+-- is kept, a refund, capture or late undo is open, money is authorized and neither captured nor voided, or a dispute
+-- has no outcome.
+CREATE FUNCTION pawl.forgettable_orders(numbers bigint[], before timestamptz) RETURNS SETOF bigint
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT o.order_no FROM pawl.orders AS o
+  WHERE o.order_no = ANY(forgettable_orders.numbers) AND o.ended_as IS NOT NULL
+    AND NOT EXISTS (SELECT FROM pawl.transitions AS t WHERE t.order_no = o.order_no
+      AND (t.at >= forgettable_orders.before OR t.position >= coalesce((SELECT min(b.position_from) FROM pawl.event_batches AS b), 0)))
+    AND NOT EXISTS (SELECT FROM pawl.charge_operations AS f WHERE f.order_no = o.order_no
+      AND (f.due_at IS NOT NULL OR f.state NOT IN ('done', 'failed')))
+    AND NOT EXISTS (SELECT FROM pawl.charges AS c WHERE c.order_no = o.order_no AND c.refunded_at IS NULL AND (c.capture_due_at IS NOT NULL
+      OR c.capture = 'later' AND c.amount > (SELECT coalesce(sum(f.amount + coalesce(f.voided, 0)), 0) FROM pawl.charge_operations AS f
+        WHERE f.order_no = c.order_no AND f.generation = c.generation AND f.kind <> 'refund' AND f.state = 'done')))
+    AND NOT EXISTS (SELECT FROM pawl.late_undos AS u WHERE u.order_no = o.order_no AND u.finished_at IS NULL)
+    AND NOT EXISTS (SELECT FROM pawl.disputes AS d WHERE d.order_no = o.order_no AND d.state = 'opened' AND NOT EXISTS (
+      SELECT FROM pawl.disputes AS e WHERE e.order_no = d.order_no AND e.reference = d.reference AND e.state <> 'opened'))
+    AND NOT EXISTS (SELECT FROM pawl.webhook_endpoints AS e CROSS JOIN LATERAL (
+      SELECT FROM pawl.webhook_deliveries AS d WHERE d.endpoint_no = e.endpoint_no AND d.subject = 'order ' || o.order_no LIMIT 1) AS d)
+$$;
+
+-- Marks those of the next orders after a number that can be forgotten, unless a batch is open. last is the number of
+-- the last order that was looked at; null: no order after it is old enough. open_for is the age of the open batch, in
+-- seconds, after the call; null: there is none. Callers decide how old orders are forgotten, but no less than 31 days:
+-- that long, callbacks are valid and idempotency keys are kept.
+CREATE FUNCTION pawl.mark_forgotten(after bigint, looks integer, older_than interval, archive boolean)
+RETURNS TABLE (last bigint, marked integer, open_for double precision, open_archive boolean)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  cell text := (SELECT i.cell FROM pawl.installation AS i);
+  cells integer := split_part(cell, '/', 2)::integer;
+  looked bigint[];
+  eligible bigint[];
+  own bigint[];
+BEGIN
+  IF older_than < interval '31 days' OR cell LIKE '%+%' THEN
+    RAISE EXCEPTION 'orders are forgotten after 31 days at the earliest, and not while the database is divided' USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  SELECT extract(epoch FROM clock_timestamp() - b.marked_at)::double precision, b.archive INTO open_for, open_archive
+  FROM pawl.forgotten_batches AS b WHERE b.removed_at IS NULL;
+  marked := 0;
+  IF open_for IS NOT NULL THEN
+    RETURN NEXT;
+    RETURN;
+  END IF;
+  SELECT coalesce(array_agg(w.order_no) FILTER (WHERE w.created_at < now() - older_than), '{}'),
+    CASE WHEN count(*) = looks AND bool_and(w.created_at < now() - older_than) THEN max(w.order_no) END INTO looked, last
+  FROM (SELECT o.order_no, o.created_at FROM pawl.orders AS o WHERE o.order_no > after ORDER BY o.order_no LIMIT looks) AS w;
+  eligible := ARRAY(SELECT f FROM pawl.forgettable_orders(looked, now() - older_than) AS f);
+  IF eligible <> '{}' THEN
+    own := ARRAY(SELECT o.order_no FROM pawl.orders AS o WHERE o.order_no = ANY(eligible)
+      AND get_byte(sha256(convert_to(o.order_id, 'UTF8')), 0) * cells / 256 = split_part(cell, '/', 1)::integer);
+    INSERT INTO pawl.forgotten_batches (archive, order_nos, prefixes) SELECT mark_forgotten.archive, range_agg(int8range(n, n, '[]')),
+      coalesce((SELECT string_agg(substr(sha256(convert_to(o.order_id, 'UTF8')), 1, 4), '') FROM pawl.orders AS o WHERE o.order_no = ANY(own)), '')
+    FROM unnest(eligible) AS n
+    ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN -- another process has just marked one
+      open_for := 0;
+      RETURN NEXT;
+      RETURN;
+    END IF;
+    marked := cardinality(eligible);
+    open_for := 0;
+    open_archive := archive;
+    INSERT INTO pawl.forgotten_sums (placed_on, currency, status)
+    SELECT DISTINCT (o.created_at AT TIME ZONE 'UTC')::date, o.currency, o.status FROM pawl.orders AS o WHERE o.order_no = ANY(own)
+    ON CONFLICT DO NOTHING;
+    INSERT INTO pawl.forgotten_orders (id_hash, created_at, sum_no, seq, generation, refunded, voided, input)
+    SELECT pawl.order_id_hash(o.order_id), o.created_at, s.sum_no, o.seq, o.generation, nullif(f.refunded, 0), nullif(f.voided, 0),
+      pawl.input_hash(o.order_id, o.amount, o.item, o.quantity, o.lines, o.customer_id,
+        ARRAY[o.payment_method, (SELECT t.payment_method FROM pawl.transitions AS t WHERE t.order_no = o.order_no AND t.payment_method <> '' ORDER BY t.seq LIMIT 1)],
+        o.start_at, o.complete_by, o.reservation_ttl, substring(o.concurrency_key FROM '^key:(.*)$'), o.submitted_by)
+    FROM pawl.orders AS o
+    JOIN pawl.forgotten_sums AS s ON s.placed_on = (o.created_at AT TIME ZONE 'UTC')::date AND s.currency = o.currency AND s.status = o.status
+    CROSS JOIN LATERAL (
+      SELECT sum(f.amount) FILTER (WHERE f.kind = 'refund') AS refunded,
+        sum(CASE WHEN f.kind = 'void' THEN f.amount ELSE coalesce(f.voided, 0) END) AS voided
+      FROM pawl.charge_operations AS f WHERE f.order_no = o.order_no AND f.number > 0 AND f.state = 'done') AS f
+    WHERE o.order_no = ANY(own);
+  END IF;
+  RETURN NEXT;
+END $$;
+
+-- Removes the orders of the open batch, of an archive or not, which another transaction has marked. waiting: statements
+-- that may not know of the mark are still running, so nothing was done. An order to which something has happened since
+-- stays.
+CREATE FUNCTION pawl.remove_forgotten(archive boolean) RETURNS TABLE (removed integer, waiting boolean)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  batch bigint;
+  numbers bigint[];
+  writers text[];
+  gone bigint[];
+BEGIN
+  removed := 0;
+  waiting := false;
+  SELECT b.batch_no, pawl.numbers_in(b.order_nos) INTO batch, numbers FROM pawl.forgotten_batches AS b
+  WHERE b.removed_at IS NULL AND b.archive = remove_forgotten.archive AND b.xmin IS DISTINCT FROM pg_current_xact_id_if_assigned()::xid;
+  IF batch IS NULL THEN
+    RETURN NEXT;
+    RETURN;
+  END IF;
+  -- A statement locks its tables before it takes the snapshot that it runs with. So one that does not hold the lock
+  -- now will see the mark.
+  FOR try IN 0..100 LOOP
+    writers := ARRAY(SELECT l.virtualtransaction FROM pg_locks AS l
+      WHERE l.locktype = 'relation' AND l.relation = 'pawl.orders'::regclass AND l.mode = 'RowExclusiveLock' AND l.pid IS DISTINCT FROM pg_backend_pid()
+        AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
+        AND (try = 0 OR l.virtualtransaction = ANY(writers)));
+    EXIT WHEN writers = '{}';
+    PERFORM pg_sleep(.005);
+  END LOOP;
+  waiting := writers <> '{}';
+  IF NOT waiting THEN
+    PERFORM FROM pawl.forgotten_batches AS b WHERE b.batch_no = batch AND b.removed_at IS NULL FOR UPDATE SKIP LOCKED;
+  END IF;
+  IF waiting OR NOT FOUND THEN
+    RETURN NEXT;
+    RETURN;
+  END IF;
+  gone := ARRAY(SELECT o.order_no FROM pawl.orders AS o WHERE o.order_no = ANY(numbers) ORDER BY o.order_no FOR UPDATE SKIP LOCKED);
+  gone := ARRAY(SELECT f FROM pawl.forgettable_orders(gone, now() - interval '31 days') AS f);
+  removed := cardinality(gone);
+
+  UPDATE pawl.forgotten_batches AS b SET removed_at = now(), order_nos = coalesce((SELECT range_agg(int8range(n, n, '[]')) FROM unnest(gone) AS n), '{}')
+  WHERE b.batch_no = batch; -- from here on, this transaction may remove rows
+  WITH forgotten AS (
+    SELECT f.sum_no, o.order_no FROM pawl.orders AS o JOIN pawl.forgotten_orders AS f ON f.id_hash = pawl.order_id_hash(o.order_id)
+    WHERE o.order_no = ANY(gone)
+  ), entries AS (
+    SELECT f.sum_no, 1 AS orders, 0 AS charges, 0 AS charged, 0 AS refunded, 0 AS voided FROM forgotten AS f
+    UNION ALL
+    SELECT f.sum_no, 0, 1, c.amount, 0, 0 FROM forgotten AS f JOIN pawl.charges AS c ON c.order_no = f.order_no
+    UNION ALL
+    SELECT f.sum_no, 0, 0, 0, CASE WHEN r.kind = 'refund' THEN r.amount ELSE 0 END,
+      CASE WHEN r.kind = 'void' THEN r.amount ELSE coalesce(r.voided, 0) END
+    FROM forgotten AS f JOIN pawl.charge_operations AS r ON r.order_no = f.order_no AND r.state = 'done'
+  ), summed AS (
+    UPDATE pawl.forgotten_sums AS s SET orders = s.orders + e.orders, charges = s.charges + e.charges, charged = s.charged + e.charged,
+      refunded = s.refunded + e.refunded, voided = s.voided + e.voided, kept = s.kept + e.charged - e.refunded - e.voided
+    FROM (SELECT a.sum_no, sum(a.orders) AS orders, sum(a.charges) AS charges, sum(a.charged) AS charged, sum(a.refunded) AS refunded, sum(a.voided) AS voided
+      FROM entries AS a GROUP BY a.sum_no) AS e
+    WHERE s.sum_no = e.sum_no
+  )
+  UPDATE pawl.forgotten_batches AS b SET orders = (SELECT count(*) FROM forgotten), others = cardinality(gone) - (SELECT count(*) FROM forgotten)
+  WHERE b.batch_no = batch;
+  INSERT INTO pawl.forgotten_stock AS k (item, sold, restocked)
+  SELECT u.item, sum(u.sold), sum(u.restocked) FROM (
+    SELECT r.item, r.quantity AS sold, 0 AS restocked FROM pawl.reservations AS r
+    WHERE r.order_no = ANY(gone) AND r.released_at IS NULL AND r.executor IS NULL
+    UNION ALL
+    SELECT m.item, 0, m.change FROM pawl.charge_operations AS f JOIN pawl.orders AS o ON o.order_no = f.order_no
+    CROSS JOIN LATERAL pawl.items_of(o.item, o.quantity, o.lines) AS i
+    JOIN pawl.stock_movements AS m ON m.item = i.name AND m.kind = 'restock' AND m.request_id = 'refund ' || f.number || ' of ' || o.order_id
+    WHERE f.order_no = ANY(gone) AND f.restock IS NOT NULL) AS u
+  GROUP BY u.item ORDER BY u.item
+  ON CONFLICT (item) DO UPDATE SET sold = k.sold + excluded.sold, restocked = k.restocked + excluded.restocked;
+
+  DELETE FROM pawl.transitions AS t WHERE t.order_no = ANY(gone);
+  DELETE FROM pawl.charges AS c WHERE c.order_no = ANY(gone);
+  DELETE FROM pawl.reservations AS r WHERE r.order_no = ANY(gone);
+  DELETE FROM pawl.confirmations AS k WHERE k.order_no = ANY(gone);
+  DELETE FROM pawl.charge_operations AS f WHERE f.order_no = ANY(gone);
+  DELETE FROM pawl.disputes AS d WHERE d.order_no = ANY(gone);
+  DELETE FROM pawl.step_calls AS a WHERE a.order_no = ANY(gone);
+  DELETE FROM pawl.step_answers AS w WHERE w.order_no = ANY(gone);
+  DELETE FROM pawl.late_undos AS u WHERE u.order_no = ANY(gone);
+  DELETE FROM pawl.orders AS o WHERE o.order_no = ANY(gone);
+  DELETE FROM pawl.forgotten_orders AS f WHERE f.id_hash IN (
+    SELECT pawl.order_id_hash(o.order_id) FROM pawl.orders AS o WHERE o.order_no = ANY(numbers)); -- those that stay
+  RETURN NEXT;
+END $$;
+-- +goose StatementEnd
+
+CREATE VIEW books.forgotten AS
+SELECT s.placed_on, s.currency::text, s.status::text, s.orders, s.charges, s.charged, s.refunded, s.voided, s.kept FROM pawl.forgotten_sums s;
+CREATE TRIGGER read_only INSTEAD OF INSERT OR UPDATE OR DELETE ON books.forgotten FOR EACH ROW EXECUTE FUNCTION books.refuse_write();
+
+-- +goose Down
+DROP VIEW books.forgotten;
+DROP FUNCTION pawl.remove_forgotten(boolean);
+DROP FUNCTION pawl.mark_forgotten(bigint, integer, interval, boolean);
+DROP FUNCTION pawl.forgettable_orders(bigint[], timestamptz);
+DROP FUNCTION pawl.numbers_in(int8multirange);
+DROP FUNCTION pawl.input_hash(text, numeric, text, integer, json, text, text[], timestamptz, timestamptz, double precision, text, text);
+DROP FUNCTION pawl.order_id_hash(text);
+DROP TABLE pawl.forgotten_batches, pawl.forgotten_orders, pawl.forgotten_stock, pawl.forgotten_sums;

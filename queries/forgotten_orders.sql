@@ -1,0 +1,36 @@
+-- Forgotten orders. The statements that admit orders leave them out.
+
+-- name: OrdersMarkForgotten :one
+-- Marks the next orders that can be forgotten. after_last: no later order is old enough.
+SELECT coalesce(m.last, 0)::bigint AS last, (m.last IS NULL)::boolean AS after_last, coalesce(m.marked, 0)::integer AS marked,
+  coalesce(m.open_for, -1)::float8 AS open_for, coalesce(m.open_archive, false)::boolean AS open_archive
+FROM pawl.mark_forgotten(@after::bigint, @looks::integer, make_interval(secs => @older_seconds::float8), @archive::boolean) AS m;
+
+-- name: OrdersRemoveForgotten :one
+-- Removes the orders that an earlier statement marked.
+SELECT coalesce(r.removed, 0)::integer AS removed, coalesce(r.waiting, false)::boolean AS waiting FROM pawl.remove_forgotten(@archive::boolean) AS r;
+
+-- name: OrdersForgotten :many
+-- Returns those of some ids whose orders were forgotten, with what is left of them.
+SELECT i.order_id::text AS order_id, s.status, s.currency, s.placed_on::text AS placed_on, f.created_at, f.seq, f.generation,
+  coalesce(f.refunded::text, '')::text AS refunded, coalesce(f.voided::text, '')::text AS voided, f.input
+FROM unnest(@order_ids::text[]) AS i(order_id)
+JOIN pawl.forgotten_orders AS f ON f.id_hash = pawl.order_id_hash(i.order_id) JOIN pawl.forgotten_sums AS s ON s.sum_no = f.sum_no
+WHERE NOT EXISTS (SELECT FROM pawl.orders AS o WHERE o.order_id = i.order_id);
+
+-- name: InputHash :one
+-- Returns the hash of a request, as it is stored with a forgotten order.
+SELECT pawl.input_hash(@order_id::text, (@amount::text)::numeric, @item::text, @quantity::integer, nullif(@lines::text, '')::json, @customer_id::text,
+  ARRAY[@payment_method::text], nullif(@start_at::timestamptz, '0001-01-01 00:00:00+00'), nullif(@complete_by::timestamptz, '0001-01-01 00:00:00+00'),
+  nullif(@ttl_seconds::float8, 0), @concurrency_key::text, @submitted_by::text)::bytea AS input;
+
+-- name: ForgottenBatchOpen :one
+-- Returns the batch that an archive has marked and not removed yet. No row: there is none.
+SELECT b.batch_no, pawl.numbers_in(b.order_nos)::bigint[] AS order_nos FROM pawl.forgotten_batches AS b WHERE b.removed_at IS NULL AND b.archive;
+
+-- name: ForgottenBatchesAfter :many
+-- Returns the batches after one that is known. If that is not there, an older state of the database was restored: then
+-- all.
+SELECT b.batch_no, b.id, b.prefixes FROM pawl.forgotten_batches AS b
+WHERE b.batch_no > coalesce((SELECT k.batch_no FROM pawl.forgotten_batches AS k WHERE k.batch_no = @batch_no AND k.id = @known::uuid), 0)
+ORDER BY b.batch_no LIMIT @most;
