@@ -7,7 +7,8 @@ import (
 )
 
 // Cells are the clients of the cells that share the orders of one shop, the first cell first. What is not about one
-// order, such as a list, the stock or the events, each cell has for itself.
+// order, such as a list, the stock or the events, each cell has for itself. If each cell has a token of its own, make
+// Cells of a client for each.
 type Cells []*Client
 
 // NewCells returns clients for the services at the URLs of all cells, in their order. Their number is a power of two,

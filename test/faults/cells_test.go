@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -115,6 +116,16 @@ func TestCellIsDivided(t *testing.T) {
 			}
 		}
 		verify(t, database)
+		var heard map[string]int
+		eventually(t, patience, "the feed of the cell has all", func() bool {
+			heard = completions(t, (*calls.cells.Load())[i])
+			return !slices.ContainsFunc(all, func(id string) bool { return ofCell(id) == i && heard[id] == 0 })
+		})
+		for _, id := range all {
+			if ofCell(id) == i {
+				assert.Equal(t, heard[id], 1, id, "is in the feed of its cell")
+			}
+		}
 	}
 	for _, id := range all {
 		assert.Equal(t, ended[id], 1, id)
@@ -136,6 +147,22 @@ func TestCellIsDivided(t *testing.T) {
 func latest(s *service) string {
 	s.t.Helper()
 	return regexp.MustCompile(`"nextCursor":"([^"]+)"`).FindStringSubmatch(s.must(http.MethodGet, "/api/events?after=latest", "").text)[1]
+}
+
+// completions counts the events of completed orders in a feed, from the first event on.
+func completions(t *testing.T, c *api.Client) map[string]int {
+	t.Helper()
+	heard := map[string]int{}
+	for after := "oldest"; ; {
+		page, err := c.ListEvents(t.Context(), api.ListEventsParams{After: after, Type: []string{"order.completed"}, Limit: 1000})
+		assert.NoError(t, err)
+		for _, event := range page.Events {
+			heard[event.Data.OrderID]++
+		}
+		if after = page.NextCursor; !page.More {
+			return heard
+		}
+	}
 }
 
 func ofCell(id string) int {

@@ -38,7 +38,7 @@ test("requests are written as the document says", async () => {
 test("each order goes to its cell", async () => {
   const sent: string[] = [];
   const fetch = async (url: unknown) => { sent.push(new URL(`${url}`).host); return Response.json({}); };
-  const cells = new PawlCells(["http://a", "http://b", "http://c", "http://d"], { fetch });
+  const cells = new PawlCells(["http://a", "http://b", new Pawl("http://c", { fetch }), "http://d"], { fetch });
   for (const orderId of ["order-123", "a", "Zürich 1", "m", "h"]) await (await cells.for(orderId)).orders.get(orderId);
   assert.deepEqual(sent, ["a", "d", "a", "b", "c"]);
   assert.throws(() => new PawlCells(["http://a", "http://b", "http://c"]), RangeError);
