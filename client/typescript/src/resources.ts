@@ -118,6 +118,13 @@ export abstract class Resources {
     start: (options?: Options<"startVerification">) => this.call<"startVerification">("post", "/api/verification", { ...options }),
   };
 
+  readonly verifications = {
+    /** List verifications of the books. */
+    list: (query?: Query<"listVerifications">, options?: Options<"listVerifications">) => this.call<"listVerifications">("get", "/api/verifications", { query, ...options }),
+    /** Get the report of a verification of the books. */
+    get: (number: Id<"getVerificationReport", "number">, query?: Query<"getVerificationReport">, options?: Options<"getVerificationReport">) => this.call<"getVerificationReport">("get", "/api/verifications/{number}", { path: { number }, query, ...options }),
+  };
+
   readonly webhookEndpoints = {
     /** List webhook endpoints. */
     list: (options?: Options<"listWebhookEndpoints">) => this.call<"listWebhookEndpoints">("get", "/api/webhook-endpoints", { ...options }),
