@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"pawl/internal/simulator"
@@ -32,6 +33,7 @@ type original struct {
 	url      string // of the provider
 	inbox    *receiver
 	client   *client
+	folder   string // where the commands of the page run
 }
 
 func openOriginal(t *testing.T, settings ...string) *original {
@@ -41,7 +43,8 @@ func openOriginal(t *testing.T, settings ...string) *original {
 			t.Skipf("NOT TESTED: there is no %s here", name)
 		}
 	}
-	o := &original{t: t, server: startPostgres(t, settings...), provider: openProvider(t, ""), inbox: openReceiver(t), client: newClient(4, false)}
+	o := &original{t: t, server: startPostgres(t, settings...), provider: openProvider(t, ""), inbox: openReceiver(t),
+		client: newClient(4, false), folder: t.TempDir()}
 	t.Cleanup(o.client.close)
 	server := httptest.NewServer(o.provider)
 	t.Cleanup(func() {
@@ -52,16 +55,22 @@ func openOriginal(t *testing.T, settings ...string) *original {
 		}
 	})
 	o.url = server.URL
-	o.policy = filepath.Join(t.TempDir(), "policy.yaml")
-	text := ""
-	for step, executor := range map[string]string{"charge": refunds + "  retry: {initial: 200ms, cap: 200ms, maxRetries: 900, budget: 1h}\n  breaker: {failures: 1000000, open: 1ms}\n", "reserve": blind, "confirm": final} {
-		text += step + ":\n" + fmt.Sprintf(executor, step, server.URL)
-	}
-	assert.NoError(t, os.WriteFile(o.policy, []byte(text), 0o600))
+	o.policy = o.policyOf(map[string]string{"charge": refunds + "  retry: {initial: 200ms, cap: 200ms, maxRetries: 900, budget: 1h}\n  breaker: {failures: 1000000, open: 1ms}\n", "reserve": blind, "confirm": final})
 	if err := o.provider.SetFaults(simulator.Rule{Fault: simulator.ErrorAfter, Step: "charge", OrderPrefix: "doubt"}); err != nil {
 		t.Fatal(err)
 	}
 	return o
+}
+
+// policyOf is a file with a policy that has these steps at the provider.
+func (o *original) policyOf(executors map[string]string) string {
+	o.t.Helper()
+	file, text := filepath.Join(o.t.TempDir(), "policy.yaml"), ""
+	for step, executor := range executors {
+		text += step + ":\n" + fmt.Sprintf(executor, step, o.url)
+	}
+	assert.NoError(o.t, os.WriteFile(file, []byte(text), 0o600))
+	return file
 }
 
 // postgresPrograms is the folder of the newest PostgreSQL here.
@@ -187,18 +196,24 @@ func (o *original) quarantined(s *service) {
 	}
 }
 
-// shell runs the commands of docs/operations.md that a text begins, less the first few lines.
-func (o *original) shell(begin string, less int, variables ...string) string {
-	o.t.Helper()
-	page, err := os.ReadFile("../../docs/operations.md")
-	assert.NoError(o.t, err)
-	printed := regexp.MustCompile("(?s)\n" + regexp.QuoteMeta(begin) + ".*?```sh\n(.*?)```").FindSubmatch(page)
+// block is the first block of a kind after a text of docs/operations/restore.md.
+func block(t *testing.T, after, kind string) string {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/operations/restore.md")
+	assert.NoError(t, err)
+	printed := regexp.MustCompile("(?s)\n" + regexp.QuoteMeta(after) + ".*?```" + kind + "\n(.*?)```").FindSubmatch(page)
 	if printed == nil {
-		o.t.Fatalf("docs/operations.md has no commands after %q", begin)
+		t.Fatalf("the page has no %s after %q", kind, after)
 	}
-	lines := strings.SplitAfterN(string(printed[1]), "\n", less+1)
+	return string(printed[1])
+}
+
+// shell runs the commands of the page after a text, less the first few lines, and returns what they print.
+func (o *original) shell(after string, less int, variables ...string) string {
+	o.t.Helper()
+	lines := strings.SplitAfterN(block(o.t, after, "sh"), "\n", less+1)
 	cmd := exec.CommandContext(o.t.Context(), "sh", "-ec", lines[less])
-	cmd.Dir = o.t.TempDir()
+	cmd.Dir = o.folder
 	cmd.Env = append(append(neutral(os.Environ()), "PATH="+filepath.Dir(program())+":"+postgresPrograms(o.t)+":"+os.Getenv("PATH")), variables...)
 	said, err := cmd.CombinedOutput()
 	if err != nil {
@@ -207,25 +222,39 @@ func (o *original) shell(begin string, less int, variables ...string) string {
 	return string(said)
 }
 
-// TestRestoredDatabase does what docs/operations.md says of a restore drill. A service on what was restored does
-// nothing. Once that was adopted, it goes on where the dump was taken, and its new events are not taken for those that
-// were lost.
+// dumpInto restores a dump on another server.
+func (o *original) dumpInto(restored *postgres) {
+	o.t.Helper()
+	o.shell("## A dump", 0, "DATABASE_URL="+o.server.url)
+	o.shell("Restore it into an empty database", 0, "RESTORED_URL="+restored.url)
+}
+
+// TestRestoredDatabase does what docs/operations/restore.md says of a dump. A service on what was restored does nothing.
+// Once that was adopted, it goes on where the dump was taken, and its new events are not taken for those that were lost.
+// Orders that only the provider knows come back without a second charge, or are undone.
 func TestRestoredDatabase(t *testing.T) {
 	build(t)
 	t.Parallel()
+	if _, err := exec.LookPath("jq"); err != nil {
+		t.Skip("NOT TESTED: there is no jq here")
+	}
 	o := openOriginal(t)
 	first := o.serve(o.server.url, "--policy", o.policy)
 	o.work(first)
 	restored := startPostgres(t)
-	addresses := []string{"DATABASE_URL=" + o.server.url, "DRILL_DATABASE_URL=" + restored.url}
-	o.shell("### A restore drill", 0, addresses...)
+	o.dumpInto(restored)
 	first.order("lost")
+	assert.NoError(t, o.provider.SetFaults(simulator.Rule{Fault: simulator.Error, Step: "reserve"}, simulator.Rule{Fault: simulator.ErrorAfter, Step: "charge", OrderPrefix: "doubt"}))
+	for _, id := range []string{"unwanted", "compared"} {
+		first.must(http.MethodPost, "/api/orders/process", fmt.Sprintf(`{"orderId":%q,"amount":9.99,"item":"boat"}`, id))
+		eventually(t, patience, id+" is charged", func() bool { return len(o.provider.Books(id)) > 0 })
+	}
 	o.inbox.awaits(first)
 	first.terminate()
 
-	second := o.serve(restored.url, "--policy", o.policy)
+	second := o.serve(restored.url, "--policy", o.policyOf(map[string]string{"charge": looking, "reserve": looking, "confirm": looking}))
 	o.quarantined(second)
-	o.shell("`pawl serve --database-url \"$DRILL_DATABASE_URL\"`", 0, addresses...)
+	o.shell("3. Adopt it.", 0, "RESTORED_URL="+restored.url)
 	eventually(t, patience, "it goes on by itself", func() bool { return second.get("/health").code == http.StatusOK })
 	assert.NoError(t, o.provider.SetFaults())
 	second.until("doubt", "completed", "")
@@ -233,11 +262,58 @@ func TestRestoredDatabase(t *testing.T) {
 	if lost, instead := numberOf(t, o.server.url, "lost"), numberOf(t, restored.url, "instead"); instead <= lost {
 		t.Errorf("the lost order had number %d, and the next one has %d", lost, instead)
 	}
-	o.inbox.awaits(second)
-	for _, entry := range o.provider.Books("doubt") {
-		assert.Equal(t, entry.Effects, 1, entry)
-	}
+	o.bringBack(second)
 	verify(t, restored.url)
+}
+
+// bringBack does what the page says of orders that only the provider knows.
+func (o *original) bringBack(s *service) {
+	o.t.Helper()
+	known := func() string {
+		o.shell("Orders that were charged after the backup", 0, "PROVIDER="+o.url, "RESTORED_URL="+s.database)
+		ids, err := os.ReadFile(filepath.Join(o.folder, "lost-orders"))
+		assert.NoError(o.t, err)
+		return string(ids)
+	}
+	assert.Equal(o.t, known(), "compared\nlost\nunwanted\n")
+	assert.NoError(o.t, os.WriteFile(filepath.Join(o.folder, "orders.ndjson"), []byte(`{"orderId":"lost","amount":9.99,"item":"boat"}`+"\n"), 0o600))
+	o.shell("**Send them again**", 0, "PAWL_URL="+s.address)
+	s.until("lost", "completed", "")
+	eventually(o.t, patience, "its new events are not taken for the lost ones", func() bool {
+		o.inbox.mu.Lock()
+		defer o.inbox.mu.Unlock()
+		return o.inbox.numbers["lost"] == numberOf(o.t, s.database, "lost")
+	})
+	s.terminate()
+
+	_, said := run(o.t, "token", "create", "operator", "--roles", "submit,read,operate", "--database-url", s.database)
+	blinded := o.serve(s.database, "--policy", o.policyOf(map[string]string{"charge": blind}))
+	blinded.token = tokenIn(said)
+	calls := len(o.provider.Requests("compared"))
+	blinded.must(http.MethodPost, "/api/orders/process", `{"orderId":"compared","amount":9.99,"item":"boat"}`)
+	eventually(o.t, patience, "the provider answers 422", func() bool { return len(o.provider.Requests("compared")) > calls })
+	blinded.must(http.MethodPost, "/api/orders/compared/cancel", `{"reason":"the provider compares bodies"}`)
+	blinded.until("compared", "canceled", "")
+	blinded.terminate()
+
+	assert.NoError(o.t, o.provider.SetFaults(simulator.Rule{Fault: simulator.Decline, Step: "reserve"}))
+	s = o.serve(s.database, "--policy", o.policyOf(map[string]string{"charge": looking, "reserve": looking}))
+	said = o.shell("**An order that nobody wants any more**", 0, "PAWL_URL="+s.address, "PAWL_TOKEN="+tokenIn(said), "LOST_ORDER=unwanted", "AMOUNT=9.99", "CURRENCY=USD")
+	if !strings.Contains(said, "failed") {
+		o.t.Error(said)
+	}
+	assert.Equal(o.t, known(), "")
+	for id, state := range map[string]simulator.State{"doubt": simulator.Live, "lost": simulator.Live, "unwanted": simulator.Undone, "compared": simulator.Undone} {
+		charges := 0
+		for _, entry := range o.provider.Books(id) {
+			if entry.Step == "charge" {
+				charges++
+				assert.Equal(o.t, entry.Effects, 1, id)
+				assert.Equal(o.t, entry.State, state, id)
+			}
+		}
+		assert.Equal(o.t, charges, 1, "charges of", id)
+	}
 }
 
 // TestServerIsReplaced puts another server, with what was restored, where that of a running service was.
@@ -248,7 +324,7 @@ func TestServerIsReplaced(t *testing.T) {
 	s := o.serve(o.server.url, "--policy", o.policy)
 	o.work(s)
 	restored := startPostgres(t)
-	o.shell("### A restore drill", 0, "DATABASE_URL="+o.server.url, "DRILL_DATABASE_URL="+restored.url)
+	o.dumpInto(restored)
 	for _, server := range []*postgres{restored, o.server} {
 		server.immediate()
 	}
@@ -264,7 +340,7 @@ func TestServerIsReplaced(t *testing.T) {
 }
 
 // TestCopyOfTheFiles is about a copy that only its name tells, and that becomes a database for tests, as
-// docs/operations.md says. It never calls a provider for an order that the original has.
+// docs/operations/restore.md says. It never calls a provider for an order that the original has.
 func TestCopyOfTheFiles(t *testing.T) {
 	build(t)
 	t.Parallel()
@@ -284,7 +360,7 @@ func TestCopyOfTheFiles(t *testing.T) {
 	first.terminate()
 	o.quarantined(second)
 
-	said := o.shell("### Staging from a copy", 2, "STAGING_DATABASE_URL="+copied.url)
+	said := o.shell("## Staging from a copy", 2, "STAGING_DATABASE_URL="+copied.url)
 	eventually(t, patience, "it goes on by itself", func() bool { return second.get("/health").code == http.StatusOK })
 	if a := second.get("/api/orders/done"); a.code != http.StatusUnauthorized {
 		t.Errorf("with the token of the original: %s", a)
@@ -337,18 +413,21 @@ func TestFailoverIsNoCopy(t *testing.T) {
 	if err := os.Chmod(archive, 0o777); err != nil { //nolint:gosec // the server runs as another user
 		t.Fatal(err)
 	}
-	o := openOriginal(t, "archive_mode", "on", "archive_command", "cp %p "+archive+"/%f")
+	var settings []string
+	for _, line := range regexp.MustCompile(`(?m)^(\w+) = '?(.*?)'?$`).FindAllStringSubmatch(block(t, "## A point in time", "ini"), -1) {
+		settings = append(settings, line[1], strings.ReplaceAll(line[2], "/backup/wal", archive))
+	}
+	o := openOriginal(t, settings...)
 	named := []string{"--policy", o.policy, "--installation", "prod"}
 	first := o.serve(o.server.url, named...)
 	standby := o.backup(map[string]string{"restore_command": "cp " + archive + "/%f %p"})
-	restored := o.backup(map[string]string{"restore_command": "cp " + archive + "/%f %p", "recovery_target_name": "drill", "recovery_target_action": "promote"})
+	restored := o.backup(nil)
 	o.work(first)
-	for _, statement := range []string{"SELECT pg_create_restore_point('drill')::text", "SELECT pg_walfile_name(pg_switch_wal())"} {
-		name := query[string](t, o.server.url, statement)[0]
-		if strings.HasPrefix(statement, "SELECT pg_walfile") {
-			eventually(t, patience, "the log is in the archive", func() bool { _, err := os.Stat(filepath.Join(archive, name)); return err == nil })
-		}
-	}
+	target := query[string](t, o.server.url, "SELECT clock_timestamp()::text")[0]
+	first.order("later") // than the point in time; the standby has it
+	name := query[string](t, o.server.url, "SELECT pg_walfile_name(pg_switch_wal())")[0]
+	eventually(t, patience, "the log is in the archive", func() bool { _, err := os.Stat(filepath.Join(archive, name)); return err == nil })
+	o.shell("Restore the newest [base backup]", 0, "PGDATA="+filepath.Join(restored.dir, "data"), "ARCHIVE="+archive, "TARGET="+target)
 	for n := range 40 { // a sequence may skip 32 numbers
 		first.order(fmt.Sprintf("lost-%d", n))
 	}
@@ -356,7 +435,9 @@ func TestFailoverIsNoCopy(t *testing.T) {
 	first.kill()
 	o.server.kill()
 	for name, server := range map[string]*postgres{"standby": standby, "recovery": restored} {
-		assert.NoError(t, os.WriteFile(filepath.Join(server.dir, "data", name+".signal"), nil, 0o644))
+		if name == "standby" {
+			assert.NoError(t, os.WriteFile(filepath.Join(server.dir, "data", "standby.signal"), nil, 0o644))
+		}
 		server.start()
 		server.url = server.server.URL("postgres")
 		if name == "standby" {
@@ -369,6 +450,9 @@ func TestFailoverIsNoCopy(t *testing.T) {
 		}
 		if lost := count(t, server.url, `SELECT count(*) FROM pawl.orders WHERE order_id ^@ 'lost-'`); lost > 0 {
 			t.Errorf("%s: %d orders that were to be lost are there", name, lost)
+		}
+		if later := s.get("/api/orders/later").code == http.StatusOK; later != (name == "standby") {
+			t.Errorf("%s: the order after the point in time is there: %t", name, later)
 		}
 		for n := range 40 {
 			s.order(fmt.Sprintf("%s-%d", name, n))
@@ -396,12 +480,12 @@ func (o *original) backup(settings map[string]string) *postgres {
 	for name, value := range settings {
 		copied.settings[name] = value
 	}
-	commands := `pg_basebackup -d "$FROM" -D "$TO/data" -c fast && chown -R --reference="$FROM_DATA" "$TO/data" && chmod 700 "$TO/data"`
-	cmd := exec.CommandContext(o.t.Context(), "sh", "-ec", commands)
-	cmd.Env = append(neutral(os.Environ()), "PATH="+postgresPrograms(o.t)+":"+os.Getenv("PATH"), "FROM="+o.server.url, "TO="+copied.dir, "FROM_DATA="+filepath.Join(o.server.dir, "data"))
-	if said, err := cmd.CombinedOutput(); err != nil {
-		o.t.Fatalf("%v\n%s", err, said)
-	}
+	data, err := os.Stat(filepath.Join(o.server.dir, "data"))
+	assert.NoError(o.t, err)
+	variables := []string{"DATABASE_URL=" + o.server.url, "BACKUP=" + filepath.Join(o.t.TempDir(), "backup"), "PGDATA=" + filepath.Join(copied.dir, "data"),
+		fmt.Sprintf("OWNER=%d", data.Sys().(*syscall.Stat_t).Uid)}
+	o.shell("## A base backup", 0, variables...)
+	o.shell("To restore it, copy it", 0, variables...)
 	o.t.Cleanup(func() {
 		if copied.server != nil {
 			_ = copied.server.Stop(context.WithoutCancel(o.t.Context()))
