@@ -90,7 +90,7 @@ var others = map[string]string{"string": "other", "int": "7", "int32": "7", "int
 // otherOf is a value of a flag that is good and not its default.
 func otherOf(f *pflag.Flag) string {
 	if value, special := map[string]string{"currency": "JPY", "public-url": "https://shop.example/pawl", "log-format": "json", "log-level": "debug",
-		"ops-listen": "127.0.0.1:9090", "behind-proxy": "10.0.0.0/8", "secrets-dir": "/run/secrets", "auth": "required", "max-connections": "77", "event-retention": "9h0m0s", "cell": "1/2"}[f.Name]; special {
+		"ops-listen": "127.0.0.1:9090", "behind-proxy": "10.0.0.0/8", "secrets-dir": "/run/secrets", "auth": "required", "max-connections": "77", "event-retention": "9h0m0s", "order-retention": "9600h0m0s", "cell": "1/2"}[f.Name]; special {
 		return value
 	}
 	return others[f.Value.Type()]
