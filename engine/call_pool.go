@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -30,8 +31,8 @@ type remote struct {
 
 // callPools are the pools of this replica. A pool is a queue that sends an order on as soon as it has a permit for it.
 type callPools struct {
-	send func([]*run)        // Engine.dispatch: a permit may become free outside of any handler
-	over *provider.Transport // of all endpoints: connections to a host that does several steps serve them all
+	send func([]*run)    // Engine.dispatch: a permit may become free outside of any handler
+	over *http.Transport // of all endpoints: connections to a host that does several steps serve them all
 
 	mu     sync.Mutex
 	byStep map[poolKey]*callPool
@@ -100,7 +101,7 @@ func (e *remote) callPool(version int32, p *policy.Policy, of fsm.Step, route st
 }
 
 // newExecutor makes the executor that a policy names for a remote step. Its answers are masked.
-func newExecutor(s *policy.Step, of fsm.Step, within policy.Bounds, over *provider.Transport) (provider.Executor, error) {
+func newExecutor(s *policy.Step, of fsm.Step, within policy.Bounds, over *http.Transport) (provider.Executor, error) {
 	switch s.Executor {
 	case policy.HTTP, policy.Simulator:
 		return provider.Masking(endpoint.New(s, of, within, over)), nil

@@ -152,36 +152,6 @@ func TestRequestSentTwiceIsInDoubt(t *testing.T) {
 	}
 }
 
-// An answer that nobody has asked for is not taken for the answer to the next request.
-func TestAnswerAfterTheAnswer(t *testing.T) {
-	t.Parallel()
-	const refusal = "HTTP/1.1 402 No\r\nContent-Length: 0\r\n\r\n"
-	sent := make(chan struct{})
-	for name, more := range map[string]func(*bufio.ReadWriter){
-		"at once": answering(wholeDone + refusal),
-		"later": func(b *bufio.ReadWriter) {
-			answering(wholeDone)(b)
-			_, _ = b.WriteString(refusal)
-			_ = b.Flush() // the client may have left
-			close(sent)
-			_, _ = b.Peek(1)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e := atURL(talk(t, more, answering(wholeDone)), fsm.Charge, "")
-			for range 2 {
-				if r := e.Do(t.Context(), aCall(fsm.Charge)); kind(r) != "done" {
-					t.Errorf("%#v", r)
-				}
-				if name == "later" {
-					<-sent
-				}
-			}
-		})
-	}
-}
-
 func TestRedirectsAreNotFollowed(t *testing.T) {
 	t.Parallel()
 	elsewhere, target := lay(t, done)

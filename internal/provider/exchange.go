@@ -1,7 +1,9 @@
 package provider
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"net/http"
@@ -13,6 +15,31 @@ import (
 	"pawl/internal/egress"
 	"pawl/internal/version"
 )
+
+const (
+	handshakeTimeout = 10 * time.Second
+	maxHeader        = 64 << 10 // bytes of an answer's header
+	connectionBuffer = 1 << 10  // bytes; enough for most requests and answers, and kept for each connection
+)
+
+// NewTransport returns a transport for this many concurrent calls (0: 256). It connects only to the host of a URL: it
+// uses no proxy from the environment and follows no redirects. It connects to private addresses only if private is set.
+func NewTransport(inFlight int, private bool) *http.Transport {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true) // one connection per call, so that its end tells which answer was lost
+	return &http.Transport{
+		DialContext:            egress.Dialer(private).DialContext,
+		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
+		TLSHandshakeTimeout:    handshakeTimeout,
+		MaxIdleConnsPerHost:    cmp.Or(inFlight, 256),
+		ReadBufferSize:         connectionBuffer,
+		WriteBufferSize:        connectionBuffer,
+		IdleConnTimeout:        90 * time.Second,
+		MaxResponseHeaderBytes: maxHeader,
+		DisableCompression:     true, // the limit of an answer counts what comes over the wire
+		Protocols:              protocols,
+	}
+}
 
 // UserAgent is `pawl/` and the version of this program.
 const UserAgent = "pawl/" + version.Number

@@ -237,7 +237,9 @@ func (c *Call) Body(op Operation) ([]byte, error) {
 
 // KeyOfCharge is the key of the charge of the same generation.
 func (c *Call) KeyOfCharge() string {
-	return c.key(fsm.Charge, Do, "")
+	charge := *c
+	charge.Step, charge.OperationID = fsm.Charge, ""
+	return charge.Key(Do)
 }
 
 func appendMember(b []byte, name, value string) []byte {
@@ -305,18 +307,16 @@ func appendString(b []byte, s string) []byte {
 // of what identifies the operation. It is the same on every call, and differs between installations, orders, steps,
 // generations, operations and the ids of charge operations. An order ID would be no key: providers take 255 ASCII
 // characters, and HTTP drops blanks around the value of a header.
-func (c *Call) Key(op Operation) string { return c.key(c.Step, op, c.OperationID) }
-
-func (c *Call) key(of fsm.Step, op Operation, operationID string) string {
+func (c *Call) Key(op Operation) string {
 	b := make([]byte, 0, 256)
 	b = appendField(b, c.Installation[:])
 	b = appendField(b, "") // reserved for the owner of the order, if an installation serves several
 	b = appendField(b, c.OrderID)
-	b = appendField(b, of)
+	b = appendField(b, c.Step)
 	b = appendField(b, op)
 	b = appendField(b, binary.BigEndian.AppendUint32(nil, uint32(c.Generation)))
-	if operationID != "" { // not its number: if commits are lost, the same request gets the same key, whatever its number
-		b = appendField(b, operationID)
+	if c.OperationID != "" { // not its number: if commits are lost, the same request gets the same key, whatever its number
+		b = appendField(b, c.OperationID)
 	}
 	sum := sha256.Sum256(b)
 	return "pawl-" + keyEncoding.EncodeToString(sum[:])

@@ -38,7 +38,7 @@ const (
 )
 
 // Sender sends messages to endpoints. Its methods are safe for concurrent use.
-type Sender struct{ transport *provider.Transport }
+type Sender struct{ transport *http.Transport }
 
 // NewSender returns a sender. It connects to private addresses only if private is set, and follows no redirects.
 func NewSender(private bool) *Sender {

@@ -22,7 +22,7 @@ import (
 
 // endpoint is an Executor that posts to the URLs of a step.
 type endpoint struct {
-	transport *provider.Transport
+	transport *http.Transport
 	how       policy.Step
 	bounds    policy.Bounds
 }
@@ -30,7 +30,7 @@ type endpoint struct {
 // New returns an executor of a step with the executor http or simulator. It is a Looker if there is a URL for look-ups.
 // Secrets are read at every call, so that they can be replaced. Steps may share a transport of provider.NewTransport, and
 // so the connections to a host that does several of them.
-func New(s *policy.Step, of fsm.Step, within policy.Bounds, over *provider.Transport) provider.Executor {
+func New(s *policy.Step, of fsm.Step, within policy.Bounds, over *http.Transport) provider.Executor {
 	e := endpoint{over, *s, within}
 	if s.Executor == policy.Simulator {
 		e.how.URL, e.how.LookupURL = below(s.URL, string(of)), below(s.URL, "lookup")
@@ -107,9 +107,16 @@ var errAddress = errors.New("the URL can't be used")
 
 // exchange signs a request, sends it and reads the answer. An error means that nothing was sent.
 func (e *endpoint) exchange(c *provider.Call, request *http.Request, m signing.Message) (*answer, error) {
-	secret, err := e.sign(c, request, m)
+	secret, err := e.bounds.ReadKey(&e.how) // its text must never be shown
 	if err != nil {
 		return nil, err
+	}
+	if secret != "" { // otherwise, nothing is signed
+		key, err := signing.Key(secret)
+		if err != nil {
+			return nil, err
+		}
+		signing.Sign(request.Header, m, c.Now(), key)
 	}
 	request.Header["User-Agent"] = []string{provider.UserAgent}
 	request.Header["Traceparent"] = []string{c.TraceParent()}
@@ -122,19 +129,6 @@ func (e *endpoint) exchange(c *provider.Call, request *http.Request, m signing.M
 		return a.read(response)
 	})
 	return a, nil
-}
-
-// sign signs a request, if the policy names a secret, and returns that. Its text must never be shown.
-func (e *endpoint) sign(c *provider.Call, request *http.Request, m signing.Message) (secret string, err error) {
-	if secret, err = e.bounds.ReadKey(&e.how); err != nil || secret == "" {
-		return "", err
-	}
-	key, err := signing.Key(secret)
-	if err != nil {
-		return "", err
-	}
-	signing.Sign(request.Header, m, c.Now(), key)
-	return secret, nil
 }
 
 // lookEndpoint is an endpoint with a URL for look-ups.

@@ -25,6 +25,14 @@ func endpointAt(tb testing.TB, url string, inFlight int) *endpoint {
 	return New(&policy.Step{URL: url}, fsm.Confirm, local, provider.NewTransport(inFlight, true)).(*endpoint)
 }
 
+func TestTransportUsesNoProxy(t *testing.T) {
+	t.Parallel()
+	// Addresses of this machine never go through a proxy, so that the wire can't show it.
+	if provider.NewTransport(1, true).Proxy != nil {
+		t.Error("a proxy of the environment would see every order")
+	}
+}
+
 func TestTransportTrustsWhoIsVouchedFor(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -34,8 +42,8 @@ func TestTransportTrustsWhoIsVouchedFor(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	e := endpointAt(t, server.URL, 1)
-	e.transport.TLS.RootCAs = x509.NewCertPool()
-	e.transport.TLS.RootCAs.AddCert(server.Certificate())
+	e.transport.TLSClientConfig.RootCAs = x509.NewCertPool()
+	e.transport.TLSClientConfig.RootCAs.AddCert(server.Certificate())
 	if r, ok := e.Do(t.Context(), &provider.Call{Step: fsm.Confirm}).(provider.Done); !ok {
 		t.Errorf("%#v", r)
 	}

@@ -45,7 +45,7 @@ func newAPI(s *policy.Step, within policy.Bounds) *api {
 
 // transport limits the size of an answer, which the library reads to its end, and sets the length of a request, which
 // the library does not.
-type transport struct{ base *provider.Transport }
+type transport struct{ base *http.Transport }
 
 func (t transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	if request.GetBody != nil {
