@@ -344,10 +344,13 @@ const (
 
 // get returns the last result while it is good, or reads. A caller that leaves does not end the read for the others.
 func (s *shared[T]) get(ctx context.Context, read func(context.Context) (T, error)) (T, error) {
-	if last := s.last.Load(); last != nil && time.Now().Before(last.until) {
-		return last.value, nil
+	if value, good := s.kept(); good {
+		return value, nil
 	}
 	found, err, _ := s.reads.Do("", func() (any, error) {
+		if value, good := s.kept(); good { // another read has just ended
+			return value, nil
+		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sharedLimit)
 		defer cancel()
 		began := time.Now()
@@ -359,4 +362,11 @@ func (s *shared[T]) get(ctx context.Context, read func(context.Context) (T, erro
 	})
 	value, _ := found.(T)
 	return value, err
+}
+
+func (s *shared[T]) kept() (value T, good bool) {
+	if last := s.last.Load(); last != nil && time.Now().Before(last.until) {
+		return last.value, true
+	}
+	return value, false
 }
