@@ -126,8 +126,8 @@ $$;
 
 -- Marks those of the next orders after a number that can be forgotten, unless a batch is open. last is the number of
 -- the last order that was looked at; null: no order after it is old enough. open_for is the age of the open batch, in
--- seconds, after the call; null: there is none. Callers decide how old orders are forgotten, but no less than 31 days:
--- that long, callbacks are valid and idempotency keys are kept.
+-- seconds, after the call; null: there is none. Callers decide how old orders are forgotten, but no less than 31 days,
+-- because callbacks of a call are valid for 31 days, and idempotency keys are kept for 30.
 CREATE FUNCTION pawl.mark_forgotten(after bigint, looks integer, older_than interval, archive boolean)
 RETURNS TABLE (last bigint, marked integer, open_for double precision, open_archive boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$

@@ -30,9 +30,9 @@ func archiveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "archive --to DIR --older-than DURATION",
 		Short: "Write ended orders to files, and remove them from the database",
-		Long: "Writes each order that ended longer ago as a line of JSON, with its history and calls, and then has the database\n" +
-			"forget it. A file, orders-NUMBER.ndjson, has up to 1,000 orders; SHA256SUMS has the checksums (sha256sum -c). The orders\n" +
-			"of a file are removed once it is on the disk. The command can be interrupted and run again.",
+		Long: "Writes each order that ended at least that long ago as a line of JSON, with its history and calls, and then has the\n" +
+			"database forget it. A file, orders-NUMBER.ndjson, has up to 1,000 orders; SHA256SUMS has the checksums (sha256sum -c).\n" +
+			"The orders of a file are removed once it is on the disk. The command can be interrupted and run again.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.dir == "" || a.olderThan < 31*24*time.Hour {
@@ -49,7 +49,7 @@ func archiveCommand() *cobra.Command {
 	}
 	cfg.addTo(cmd)
 	cmd.Flags().StringVar(&a.dir, "to", "", "directory of the files; created if it does not exist")
-	cmd.Flags().DurationVar(&a.olderThan, "older-than", 0, "archive orders that ended longer ago, such as 9600h; at least 744h")
+	cmd.Flags().DurationVar(&a.olderThan, "older-than", 0, "archive orders that ended at least this long ago, such as 9600h; at least 744h")
 	return cmd
 }
 

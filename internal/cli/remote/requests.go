@@ -78,7 +78,7 @@ func ordersStepResultCommand() *cobra.Command {
 	var body client.StepResultBody
 	var dryRun bool
 	cmd := asking(&cobra.Command{
-		Use: "step-result ORDER --step STEP --outcome OUTCOME --reason TEXT", Short: "Record the outcome of a step that is not known", Args: cobra.ExactArgs(1),
+		Use: "step-result ORDER --step STEP --outcome OUTCOME --reason TEXT", Short: "Record the outcome of a step for which Pawl has no answer", Args: cobra.ExactArgs(1),
 		Long: "Records the outcome of a step, or of its undo, as if the provider had answered. Look at the provider first: if you\n" +
 			"record a charge that never happened, the order is not paid. It requires the role settle.",
 		Example: "  pawl orders step-result order-1 --step charge --outcome done --reference ch_3P8xZq --reason \"seen in the dashboard\"\n" +
@@ -97,9 +97,9 @@ func ordersStepResultCommand() *cobra.Command {
 	f.StringVar(&body.Reference, "reference", "", "the provider's reference, such as the ID of the charge")
 	f.StringVar(&body.Code, "code", "", "why it is not done, for programs")
 	f.StringVar(&body.Detail, "detail", "", "why it is not done, for people")
-	f.IntVar(&body.Refund, "refund", 0, "number of an open refund, whose outcome it is")
-	f.IntVar(&body.Capture, "capture", 0, "number of an open capture, likewise")
-	f.IntVar(&body.Void, "void", 0, "number of an open void, likewise")
+	f.IntVar(&body.Refund, "refund", 0, "the outcome is that of this open refund, by its number")
+	f.IntVar(&body.Capture, "capture", 0, "the outcome is that of this open capture, by its number")
+	f.IntVar(&body.Void, "void", 0, "the outcome is that of this open void, by its number")
 	f.StringVar(&body.RequestID, "request-id", "", "ID of the request, which makes repeating it safe; empty: a new one")
 	dryRunFlag(f, &dryRun)
 	completing(cmd, "step", "charge", "reserve", "confirm")
