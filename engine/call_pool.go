@@ -414,7 +414,8 @@ func (p *callPool) load(version int32) (load orders.ProviderStep, used time.Time
 	defer p.mu.Unlock()
 	load = orders.ProviderStep{Policy: version, Step: p.step, Route: p.route, InFlight: p.calling, Queued: len(p.waiting),
 		Breaker: orders.BreakerStates[breaker], FailingSince: p.failing.Load()}
-	if p.calling+len(p.waiting) > 0 || breaker == gobreaker.StateOpen {
+	failing := load.FailingSince != nil && time.Since(p.used) < failingFor // also while it is half-open and nothing is due
+	if p.calling+len(p.waiting) > 0 || failing {
 		return load, time.Now()
 	}
 	return load, p.used

@@ -12,6 +12,7 @@ import (
 const (
 	reportTimes = 10          // intervals of recovery between two reports: 5 s by default
 	reportAfter = time.Minute // after its last call, a step is no longer reported
+	failingFor  = time.Hour   // unless its breaker is not closed: then after this
 )
 
 // reportLoop stores what only this replica knows, so that every replica can show an overview of all: how many orders
