@@ -13,12 +13,26 @@ import (
 	"pawl/fsm"
 )
 
+const archiveLock = `-- name: ArchiveLock :one
+SELECT pg_try_advisory_xact_lock(hashtextextended('pawl archive', 0))::boolean AS held
+`
+
+// Locks out other archives until the transaction ends. held: no other one has the lock. A transaction that has it may
+// take it again.
+func (q *Queries) ArchiveLock(ctx context.Context) (bool, error) {
+	row := q.db.QueryRow(ctx, archiveLock)
+	var held bool
+	err := row.Scan(&held)
+	return held, err
+}
+
 const forgottenBatchOpen = `-- name: ForgottenBatchOpen :one
-SELECT b.batch_no, pawl.numbers_in(b.order_nos)::bigint[] AS order_nos FROM pawl.forgotten_batches AS b WHERE b.removed_at IS NULL AND b.archive
+SELECT b.batch_no, b.id, pawl.numbers_in(b.order_nos)::bigint[] AS order_nos FROM pawl.forgotten_batches AS b WHERE b.removed_at IS NULL AND b.archive
 `
 
 type ForgottenBatchOpenRow struct {
 	BatchNo  int64
+	ID       uuid.UUID
 	OrderNos []int64
 }
 
@@ -26,7 +40,7 @@ type ForgottenBatchOpenRow struct {
 func (q *Queries) ForgottenBatchOpen(ctx context.Context) (ForgottenBatchOpenRow, error) {
 	row := q.db.QueryRow(ctx, forgottenBatchOpen)
 	var i ForgottenBatchOpenRow
-	err := row.Scan(&i.BatchNo, &i.OrderNos)
+	err := row.Scan(&i.BatchNo, &i.ID, &i.OrderNos)
 	return i, err
 }
 
@@ -208,7 +222,7 @@ func (q *Queries) OrdersMarkForgotten(ctx context.Context, arg OrdersMarkForgott
 }
 
 const ordersRemoveForgotten = `-- name: OrdersRemoveForgotten :one
-SELECT coalesce(r.removed, 0)::integer AS removed, coalesce(r.waiting, false)::boolean AS waiting FROM pawl.remove_forgotten($1::boolean) AS r
+SELECT coalesce(r.removed, 0)::integer AS removed, coalesce(r.waiting, false)::boolean AS waiting FROM pawl.remove_forgotten($1::uuid) AS r
 `
 
 type OrdersRemoveForgottenRow struct {
@@ -216,9 +230,9 @@ type OrdersRemoveForgottenRow struct {
 	Waiting bool
 }
 
-// Removes the orders that an earlier statement marked.
-func (q *Queries) OrdersRemoveForgotten(ctx context.Context, archive bool) (OrdersRemoveForgottenRow, error) {
-	row := q.db.QueryRow(ctx, ordersRemoveForgotten, archive)
+// Removes the orders that an earlier statement marked. archived: the id of the batch; null: it is one of the service.
+func (q *Queries) OrdersRemoveForgotten(ctx context.Context, archived *uuid.UUID) (OrdersRemoveForgottenRow, error) {
+	row := q.db.QueryRow(ctx, ordersRemoveForgotten, archived)
 	var i OrdersRemoveForgottenRow
 	err := row.Scan(&i.Removed, &i.Waiting)
 	return i, err

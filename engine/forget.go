@@ -22,6 +22,8 @@ const (
 	forgetInterval = 20  // between searches for orders that can be forgotten, as a multiple of the recovery interval
 	forgetMost     = 200 // orders in a batch: a short transaction
 	forgetRest     = 3   // how long to rest after a batch, as a multiple of what it took
+
+	archiveOverdue = time.Hour // until an archive's open batch, which keeps the service from forgetting, is logged
 )
 
 // forgetLoop forgets orders that ended longer ago than the retention, in small batches with rests.
@@ -44,6 +46,9 @@ func (e *Engine) forget() error {
 			return fmt.Errorf("mark orders: %w", err)
 		}
 		others := m.Marked == 0 && m.OpenFor >= 0
+		if open := time.Duration(m.OpenFor * float64(time.Second)); m.OpenArchive && open > archiveOverdue {
+			e.log.Warn("an archive has marked orders and not removed them: run pawl archive again", "open_for", open)
+		}
 		if m.OpenArchive || others && m.OpenFor < e.cfg.Lease.Seconds() {
 			return nil
 		}
@@ -62,7 +67,7 @@ func (e *Engine) forget() error {
 // it did.
 func (e *Engine) removeMarked() bool {
 	for try := range 100 {
-		r, err := e.query.OrdersRemoveForgotten(e.ctx, false)
+		r, err := e.query.OrdersRemoveForgotten(e.ctx, nil)
 		switch {
 		case err != nil && e.ctx.Err() == nil:
 			e.log.Warn("remove old orders", "error", err)

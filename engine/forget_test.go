@@ -3,6 +3,8 @@ package engine_test
 import (
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"pawl/internal/books"
 	"pawl/internal/orders"
 	"pawl/test/assert"
+	"pawl/test/dbtest"
 )
 
 const (
@@ -197,13 +200,40 @@ func TestRemovalWaitsForOlderStatements(t *testing.T) {
 	b.Age(t, longSince)
 	unlock := b.lock(t, `LOCK TABLE orders IN ROW EXCLUSIVE MODE`)
 	b.exec(t, `SELECT mark_forgotten(0, 9, interval '31 days', false)`)
-	const remove = `SELECT removed::text || ' ' || waiting FROM remove_forgotten(false)`
+	const remove = `SELECT removed::text || ' ' || waiting FROM remove_forgotten(NULL)`
 	assert.Equal(t, value[string](t, b.Pool, remove), "0 true")
 	unlock()
 	younger := b.lock(t, `SELECT FROM orders`) // only reads
 	defer younger()
 	assert.Equal(t, value[string](t, b.Pool, remove), "1 false")
 	assert.Equal(t, value[string](t, b.Pool, remove), "0 false")
+	b.totals(t)
+}
+
+// TestRefundAfterTheMark refunds an order of a batch that an archive marked and left open for longer than orders are
+// kept: the order stays, because what was marked and written does not show the refund.
+func TestRefundAfterTheMark(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.completes(t, ask(t, b.engine, request("quiet"), request("refunded")), 2)
+	b.Age(t, 2*longSince)
+	b.exec(t, `SELECT mark_forgotten(0, 9, interval '31 days', true)`)
+	assert.NoError(t, assert.Err(b.engine.Do(t.Context(), engine.Request{OrderID: "refunded", Verb: orders.Refund, RequestID: "r", Actor: "me",
+		ChargeOperation: &engine.ChargeOperation{Amount: new(decimal.MustParse("40"))}})))
+	b.Age(t, longSince)
+	b.exec(t, `UPDATE forgotten_batches SET marked_at = marked_at - make_interval(secs => $1)`, (longSince + time.Hour).Seconds())
+	log := new(dbtest.Log)
+	b.replica(t, engine.Config{OrderRetention: month, RecoveryInterval: 10 * time.Millisecond, Log: slog.New(slog.NewTextHandler(log, nil))})
+	eventually(t, "the open batch is logged", func() bool { return strings.Contains(log.String(), "run pawl archive again") })
+
+	assert.Equal(t, value[int](t, b.Pool, `SELECT removed FROM remove_forgotten(gen_random_uuid())`), 0, "another batch")
+	assert.Equal(t, value[int](t, b.Pool, `SELECT r.removed FROM forgotten_batches AS b CROSS JOIN LATERAL remove_forgotten(b.id) AS r`), 1)
+	b.totals(t)
+	b.forgets(t)
+	left, ok := errors.AsType[*orders.Forgotten](assert.Err(b.engine.Orders.Get(t.Context(), "refunded")))
+	if !ok || left.Refunded != "40" {
+		t.Errorf("%+v", left)
+	}
 	b.totals(t)
 }
 

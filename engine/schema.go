@@ -65,7 +65,7 @@ var needed = map[string][]string{
 	"pawl.policy_activations":                      {"SELECT"},
 	"pawl.charge_operations":                       {"SELECT", "INSERT", "UPDATE"},
 	"pawl.replica_reports":                         {"SELECT", "INSERT", "UPDATE", "DELETE"},
-	"pawl.remove_forgotten(boolean)":               {"EXECUTE"},
+	"pawl.remove_forgotten(uuid)":                  {"EXECUTE"},
 	"pawl.reservations":                            {"SELECT", "INSERT", "UPDATE"},
 	"pawl.sessions":                                {"SELECT"},
 	"pawl.step_answers":                            {"SELECT", "INSERT", "UPDATE"},

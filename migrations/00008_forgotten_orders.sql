@@ -141,6 +141,9 @@ BEGIN
   IF older_than < interval '31 days' OR cell LIKE '%+%' THEN
     RAISE EXCEPTION 'orders are forgotten after 31 days at the earliest, and not while the database is divided' USING ERRCODE = 'invalid_parameter_value';
   END IF;
+  -- One mark at a time, until it is committed: replicas learn batches by number, and must not see a later one first.
+  -- Nobody who only reads the table waits.
+  LOCK TABLE pawl.forgotten_batches IN SHARE ROW EXCLUSIVE MODE;
   SELECT extract(epoch FROM clock_timestamp() - b.marked_at)::double precision, b.archive INTO open_for, open_archive
   FROM pawl.forgotten_batches AS b WHERE b.removed_at IS NULL;
   marked := 0;
@@ -157,13 +160,7 @@ BEGIN
       AND get_byte(sha256(convert_to(o.order_id, 'UTF8')), 0) * cells / 256 = split_part(cell, '/', 1)::integer);
     INSERT INTO pawl.forgotten_batches (archive, order_nos, prefixes) SELECT mark_forgotten.archive, range_agg(int8range(n, n, '[]')),
       coalesce((SELECT string_agg(substr(sha256(convert_to(o.order_id, 'UTF8')), 1, 4), '') FROM pawl.orders AS o WHERE o.order_no = ANY(own)), '')
-    FROM unnest(eligible) AS n
-    ON CONFLICT DO NOTHING;
-    IF NOT FOUND THEN -- another process has just marked one
-      open_for := 0;
-      RETURN NEXT;
-      RETURN;
-    END IF;
+    FROM unnest(eligible) AS n;
     marked := cardinality(eligible);
     open_for := 0;
     open_archive := archive;
@@ -186,21 +183,24 @@ BEGIN
   RETURN NEXT;
 END $$;
 
--- Removes the orders of the open batch, of an archive or not, which another transaction has marked. waiting: statements
--- that may not know of the mark are still running, so nothing was done. An order to which something has happened since
--- stays.
-CREATE FUNCTION pawl.remove_forgotten(archive boolean) RETURNS TABLE (removed integer, waiting boolean)
+-- Removes the orders of the open batch, which another transaction has marked: the batch of an archive with this id, or if
+-- it is null, one of the service. waiting: statements that may not know of the mark are still running, so nothing was
+-- done. An order to which something has happened since the mark stays, because its row, and the file of an archive, may
+-- not show it.
+CREATE FUNCTION pawl.remove_forgotten(archived uuid) RETURNS TABLE (removed integer, waiting boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   batch bigint;
   numbers bigint[];
   writers text[];
   gone bigint[];
+  marked timestamptz;
 BEGIN
   removed := 0;
   waiting := false;
-  SELECT b.batch_no, pawl.numbers_in(b.order_nos) INTO batch, numbers FROM pawl.forgotten_batches AS b
-  WHERE b.removed_at IS NULL AND b.archive = remove_forgotten.archive AND b.xmin IS DISTINCT FROM pg_current_xact_id_if_assigned()::xid;
+  SELECT b.batch_no, pawl.numbers_in(b.order_nos), b.marked_at INTO batch, numbers, marked FROM pawl.forgotten_batches AS b
+  WHERE b.removed_at IS NULL AND CASE WHEN archived IS NULL THEN NOT b.archive ELSE b.archive AND b.id = archived END
+    AND b.xmin IS DISTINCT FROM pg_current_xact_id_if_assigned()::xid;
   IF batch IS NULL THEN
     RETURN NEXT;
     RETURN;
@@ -224,7 +224,7 @@ BEGIN
     RETURN;
   END IF;
   gone := ARRAY(SELECT o.order_no FROM pawl.orders AS o WHERE o.order_no = ANY(numbers) ORDER BY o.order_no FOR UPDATE SKIP LOCKED);
-  gone := ARRAY(SELECT f FROM pawl.forgettable_orders(gone, now() - interval '31 days') AS f);
+  gone := ARRAY(SELECT f FROM pawl.forgettable_orders(gone, least(marked, now()) - interval '31 days') AS f); -- as when they were marked
   removed := cardinality(gone);
 
   UPDATE pawl.forgotten_batches AS b SET removed_at = now(), order_nos = coalesce((SELECT range_agg(int8range(n, n, '[]')) FROM unnest(gone) AS n), '{}')
@@ -283,7 +283,7 @@ CREATE TRIGGER read_only INSTEAD OF INSERT OR UPDATE OR DELETE ON books.forgotte
 
 -- +goose Down
 DROP VIEW books.forgotten;
-DROP FUNCTION pawl.remove_forgotten(boolean);
+DROP FUNCTION pawl.remove_forgotten(uuid);
 DROP FUNCTION pawl.mark_forgotten(bigint, integer, interval, boolean);
 DROP FUNCTION pawl.forgettable_orders(bigint[], timestamptz);
 DROP FUNCTION pawl.numbers_in(int8multirange);

@@ -110,7 +110,7 @@ func TestBooksAreKept(t *testing.T) {
 		c.refused("55000", statement)
 	}
 	c.do(`SELECT pawl.mark_forgotten(0, 9, interval '31 days', false)`)
-	c.do(`SELECT pawl.remove_forgotten(false)`) // nothing is old enough
+	c.do(`SELECT pawl.remove_forgotten(NULL)`) // nothing is old enough
 	c.refused("55000", `DELETE FROM orders`)
 	c.refused("22023", `SELECT pawl.mark_forgotten(0, 9, interval '30 days', false)`)
 }

@@ -7,8 +7,8 @@ SELECT coalesce(m.last, 0)::bigint AS last, (m.last IS NULL)::boolean AS after_l
 FROM pawl.mark_forgotten(@after::bigint, @looks::integer, make_interval(secs => @older_seconds::float8), @archive::boolean) AS m;
 
 -- name: OrdersRemoveForgotten :one
--- Removes the orders that an earlier statement marked.
-SELECT coalesce(r.removed, 0)::integer AS removed, coalesce(r.waiting, false)::boolean AS waiting FROM pawl.remove_forgotten(@archive::boolean) AS r;
+-- Removes the orders that an earlier statement marked. archived: the id of the batch; null: it is one of the service.
+SELECT coalesce(r.removed, 0)::integer AS removed, coalesce(r.waiting, false)::boolean AS waiting FROM pawl.remove_forgotten(sqlc.narg('archived')::uuid) AS r;
 
 -- name: OrdersForgotten :many
 -- Returns those of some ids whose orders were forgotten, with what is left of them.
@@ -26,7 +26,12 @@ SELECT pawl.input_hash(@order_id::text, (@amount::text)::numeric, @item::text, @
 
 -- name: ForgottenBatchOpen :one
 -- Returns the batch that an archive has marked and not removed yet. No row: there is none.
-SELECT b.batch_no, pawl.numbers_in(b.order_nos)::bigint[] AS order_nos FROM pawl.forgotten_batches AS b WHERE b.removed_at IS NULL AND b.archive;
+SELECT b.batch_no, b.id, pawl.numbers_in(b.order_nos)::bigint[] AS order_nos FROM pawl.forgotten_batches AS b WHERE b.removed_at IS NULL AND b.archive;
+
+-- name: ArchiveLock :one
+-- Locks out other archives until the transaction ends. held: no other one has the lock. A transaction that has it may
+-- take it again.
+SELECT pg_try_advisory_xact_lock(hashtextextended('pawl archive', 0))::boolean AS held;
 
 -- name: ForgottenBatchesAfter :many
 -- Returns the batches after one that is known. If that is not there, an older state of the database was restored: then
