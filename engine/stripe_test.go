@@ -17,6 +17,7 @@ import (
 	"github.com/stripe/stripe-go/v85/webhook"
 
 	"pawl/engine"
+	"pawl/internal/cell"
 	"pawl/test/assert"
 )
 
@@ -141,6 +142,23 @@ func TestStripeEventIsAHint(t *testing.T) {
 	assert.NoError(t, send("o", "whsec_of_stripes_hook"))
 	done := s.until(t, "o", "completed")
 	if err := send("o", "whsec_of_stripes_hook"); err != nil || s.get(t, "o").Seq != done.Seq {
+		t.Errorf("%v, %s", err, brief(s.get(t, "o")))
+	}
+}
+
+// A cell ignores an event about an order of another cell, even if a division has left it the row.
+func TestStripeEventOfOtherCell(t *testing.T) {
+	t.Parallel()
+	cfg := quick
+	cfg.Cell = cell.Of("o", 2)
+	cfg.Cell.Number = 1 - cfg.Cell.Number
+	s, b := openShop(t, 1, cfg), openBank(t, "processing")
+	s.useStripe(t, b, "}")
+	s.admit(t, paid("o"))
+	held := s.until(t, "o", "callback")
+	b.set("succeeded")
+	payload, signature := s.event(t, "o", "whsec_of_stripes_hook")
+	if err := s.engine.StripeEvent(t.Context(), payload, signature); err != nil || s.get(t, "o").Seq != held.Seq {
 		t.Errorf("%v, %s", err, brief(s.get(t, "o")))
 	}
 }
