@@ -26,6 +26,7 @@ build: ## the program, into ./pawl
 	go build -trimpath -o pawl .
 
 release: ## everything of a release, into ./dist, from the commit that is checked out (with npm)
+	go -C release test -tags helm -run Chart .
 	go -C release run . -out ../dist
 
 module: ## put the tree under an import path: make module MODULE=example.com/pawl
