@@ -28,20 +28,26 @@ func (e *Engine) reportLoop() {
 			reported = true
 			e.report(float64(ended-before)/since.Seconds(), steps)
 		case reported:
-			reported = !e.removeReport(e.ctx)
+			reported = !e.removeReport()
 		}
 	}
 	if reported {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(e.ctx), handBackLimit)
-		defer cancel()
-		e.removeReport(ctx)
+		e.removeReport()
 	}
 }
 
+// reporting returns a context that the end of the replica does not cancel. A report whose statement was canceled could
+// still be stored after it was removed.
+func (e *Engine) reporting() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(e.ctx), handBackLimit)
+}
+
 func (e *Engine) report(ordersPerSecond float64, steps []orders.ProviderStep) {
+	ctx, cancel := e.reporting()
+	defer cancel()
 	text, err := json.Marshal(steps)
 	if err == nil {
-		err = e.query.ReplicaReport(e.ctx, db.ReplicaReportParams{Owner: e.owner, OrdersPerSecond: ordersPerSecond, Steps: text})
+		err = e.query.ReplicaReport(ctx, db.ReplicaReportParams{Owner: e.owner, OrdersPerSecond: ordersPerSecond, Steps: text})
 	}
 	if err != nil && e.ctx.Err() == nil {
 		e.log.Warn("store the report of this replica", "error", err)
@@ -49,7 +55,9 @@ func (e *Engine) report(ordersPerSecond float64, steps []orders.ProviderStep) {
 }
 
 // removeReport reports whether it succeeded.
-func (e *Engine) removeReport(ctx context.Context) bool {
+func (e *Engine) removeReport() bool {
+	ctx, cancel := e.reporting()
+	defer cancel()
 	err := e.query.ReplicaReportRemove(ctx, e.owner)
 	if err != nil && e.ctx.Err() == nil {
 		e.log.Warn("remove the report of this replica", "error", err)

@@ -35,5 +35,5 @@ charge: {executor: simulator, url: SIM, retry: {initial: 30m, cap: 30m}, breaker
 	}
 	s.faults(t)
 	stop(t, calls)
-	s.counts(t, 0, `SELECT count(*) FROM replica_reports`)
+	s.counts(t, 0, `SELECT count(*) FROM replica_reports WHERE steps::text <> '[]'`) // the other one may still have finished an order
 }
