@@ -192,7 +192,7 @@ func (e *core) forgotten(ctx context.Context, in *Input) error {
 	if err != nil {
 		return orders.Unavailable("hash input", err)
 	}
-	known.Own = inputHas(known.Input, hashedSubmitter, nil) || inputHas(known.Input, hashedSubmitter, sent)
+	known.Own = termOf(known.Input, hashedSubmitter) == nil || inputHas(known.Input, hashedSubmitter, sent)
 	if d := forgottenDifferences(known, in, sent); d != nil {
 		return &orders.Conflict{Order: orders.Order{OrderID: in.OrderID}, Differences: d}
 	}
@@ -251,11 +251,8 @@ func forgottenDifferences(known *orders.Forgotten, in *Input, sent []byte) (d []
 	return d
 }
 
-// inputHas reports whether a stored hash has the same term as a sent one; if sent is nil, whether it lacks the term.
+// inputHas reports whether a stored hash has the same term as a sent one.
 func inputHas(stored []byte, number byte, sent []byte) bool {
-	if sent == nil {
-		return termOf(stored, number) == nil
-	}
 	given := termOf(sent, number)
 	for terms := stored[boughtSize:]; len(terms) >= termSize; terms = terms[termSize:] {
 		if given != nil && bytes.Equal(terms[:termSize], given) {

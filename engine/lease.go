@@ -120,11 +120,16 @@ func (e *core) leave(runs []*run) []*run {
 
 const handBackLimit = 2 * time.Second
 
+// handingBack returns a context for the last statements of this replica, which its end does not cancel.
+func (e *core) handingBack() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(e.ctx), handBackLimit)
+}
+
 // giveBack ends the runs of orders whose statement can't run, and returns the error to their callers. It releases the
 // leases, so that a replica that can run the statement drives the orders at once. If that fails too, the leases expire.
 func (e *core) giveBack(runs []*run) []*run {
 	removed, _ := e.runs.remove(runs) // releases rows that were claimed meanwhile, too
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.ctx), handBackLimit)
+	ctx, cancel := e.handingBack()
 	defer cancel()
 	e.release(ctx, numbersOf(removed))
 	for _, r := range removed {
@@ -140,7 +145,7 @@ func (e *core) handBack() {
 	if len(left) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), handBackLimit)
+	ctx, cancel := e.handingBack()
 	defer cancel()
 	e.findInDoubt(ctx, left)
 	e.release(ctx, numbersOf(left))

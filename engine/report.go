@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"encoding/json"
 	"time"
 
@@ -36,14 +35,8 @@ func (e *Engine) reportLoop() {
 	}
 }
 
-// reporting returns a context that the end of the replica does not cancel. A report whose statement was canceled could
-// still be stored after it was removed.
-func (e *Engine) reporting() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(e.ctx), handBackLimit)
-}
-
 func (e *Engine) report(ordersPerSecond float64, steps []orders.ProviderStep) {
-	ctx, cancel := e.reporting()
+	ctx, cancel := e.handingBack() // a canceled report could be stored after it was removed
 	defer cancel()
 	text, err := json.Marshal(steps)
 	if err == nil {
@@ -56,7 +49,7 @@ func (e *Engine) report(ordersPerSecond float64, steps []orders.ProviderStep) {
 
 // removeReport reports whether it succeeded.
 func (e *Engine) removeReport() bool {
-	ctx, cancel := e.reporting()
+	ctx, cancel := e.handingBack()
 	defer cancel()
 	err := e.query.ReplicaReportRemove(ctx, e.owner)
 	if err != nil && e.ctx.Err() == nil {

@@ -37,7 +37,7 @@ func archiveCommand() *cobra.Command {
 			"The orders of a file are removed once it is on the disk. The command can be interrupted and run again.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if a.dir == "" || a.olderThan < 31*24*time.Hour {
+			if a.dir == "" || a.olderThan < leastOrderRetention {
 				return usageError{errors.New("archive needs --to, and --older-than of at least 744h")}
 			}
 			return withDatabase(cmd, &cfg, func(pool *pg.Pool, _ string) error {
@@ -56,6 +56,9 @@ func archiveCommand() *cobra.Command {
 	cmd.Flags().DurationVar(&a.olderThan, "older-than", 0, "archive orders that ended at least this long ago, such as 9600h; at least 744h")
 	return cmd
 }
+
+// leastOrderRetention is that of pawl.mark_forgotten.
+const leastOrderRetention = 31 * 24 * time.Hour
 
 // archive moves orders from the database to files.
 type archive struct {

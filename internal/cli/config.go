@@ -289,7 +289,7 @@ func (c *config) validate(flags *pflag.FlagSet) error {
 	check("cell", c.cellText == "" || badCell == nil, fmt.Sprint(badCell))
 	check("grace", c.Grace >= 0, "must not be negative")
 	check("event-retention", c.EventRetention >= time.Hour, "must be at least 1h")
-	check("order-retention", c.OrderRetention == 0 || c.OrderRetention >= 31*24*time.Hour, "must be 0s (forever) or at least 744h")
+	check("order-retention", c.OrderRetention == 0 || c.OrderRetention >= leastOrderRetention, "must be 0s (forever) or at least 744h")
 	check("log-format", slices.Contains([]string{"auto", "text", "json"}, c.LogFormat), "must be auto, text or json")
 	check("log-level", new(slog.Level).UnmarshalText([]byte(c.LogLevel)) == nil, "must be debug, info, warn or error")
 	return errors.Join(errs...)
