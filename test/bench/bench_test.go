@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"pawl/internal/pgembed"
+	"pawl/test/bench/machine"
 )
 
 // shared is one private PostgreSQL for all tests of the package.
@@ -28,7 +29,7 @@ func withCluster(m *testing.M) int {
 		panic(err)
 	}
 	defer os.RemoveAll(folder)
-	if shared, err = startCluster(context.Background(), folder, nil, 0); err != nil {
+	if shared, err = machine.StartPostgres(context.Background(), folder, nil, 0); err != nil {
 		panic(err)
 	}
 	defer shared.Stop(context.Background())
@@ -178,7 +179,7 @@ func TestStoredOrdersAreAsTheServiceLeavesThem(t *testing.T) {
 
 func TestTreeTimeCountsChildrenThatHaveEnded(t *testing.T) {
 	t.Parallel()
-	before, err := treeTime(os.Getpid())
+	before, err := machine.TreeTime(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,11 +188,11 @@ func TestTreeTimeCountsChildrenThatHaveEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	used := child.ProcessState.UserTime() + child.ProcessState.SystemTime()
-	after, err := treeTime(os.Getpid())
+	after, err := machine.TreeTime(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if after-before < used-2*tick {
+	if after-before < used-2*machine.Tick {
 		t.Errorf("tree used %v more, the child alone %v", after-before, used)
 	}
 }

@@ -20,6 +20,7 @@ import (
 
 	"pawl/internal/cell"
 	"pawl/internal/pgembed"
+	"pawl/test/bench/machine"
 )
 
 func main() {
@@ -79,11 +80,11 @@ func (o options) cluster(ctx context.Context, folder string) (*pgembed.Server, e
 	if o.stored > 0 {
 		extra = storedSettings
 	}
-	c, err := startCluster(ctx, folder, extra, o.commitLatency)
+	c, err := machine.StartPostgres(ctx, folder, extra, o.commitLatency)
 	if err != nil {
 		return nil, err
 	}
-	if err := age(ctx, c); err != nil {
+	if err := machine.Age(ctx, c); err != nil {
 		return nil, errors.Join(err, c.Stop(context.WithoutCancel(ctx)))
 	}
 	return c, nil

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"pawl/internal/load"
+	"pawl/test/bench/machine"
 )
 
 // window is how long to measure, and how long to warm up before.
@@ -38,7 +39,7 @@ type sample struct {
 	at                            time.Duration // on the load's clock
 	service, postgres, load, busy time.Duration
 	provider                      time.Duration
-	counters
+	machine.Counters
 }
 
 // measure starts the target, loads it, stops it and compares the database with the answers.
@@ -159,7 +160,7 @@ func (r run) sample(ctx context.Context, replicas []*server, l *load.Running) (n
 		trees[r.provider.server.pid] = &now.provider
 	}
 	for pid, sum := range trees {
-		used, err := treeTime(pid)
+		used, err := machine.TreeTime(pid)
 		if err != nil {
 			return now, fmt.Errorf("read cpu: %w", err)
 		}
@@ -170,10 +171,10 @@ func (r run) sample(ctx context.Context, replicas []*server, l *load.Running) (n
 		return now, fmt.Errorf("read cpu of load: %w", err)
 	}
 	now.load = time.Duration(own.Utime.Nano() + own.Stime.Nano())
-	if now.busy, err = busyTime(); err != nil {
+	if now.busy, err = machine.BusyTime(); err != nil {
 		return now, fmt.Errorf("read cpu of machine: %w", err)
 	}
-	now.counters, err = r.database.counters(ctx)
+	now.Counters, err = machine.ReadCounters(ctx, r.database.conn)
 	return now, err
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/procfs"
 
 	"pawl/internal/load"
+	"pawl/test/bench/machine"
 )
 
 // target is a program to be measured.
@@ -122,7 +123,7 @@ type server struct {
 
 // start runs the target on a free port and waits until it is ready.
 func (t target) start(ctx context.Context, databaseURL, folder string) (*server, error) {
-	port, err := freePort()
+	port, err := machine.FreePort()
 	if err != nil {
 		return nil, err
 	}
@@ -221,54 +222,6 @@ func (s *server) tail() string {
 	return string(text[max(0, len(text)-2000):])
 }
 
-func freePort() (int, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("find free port: %w", err)
-	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port, nil
-}
-
-// The kernel counts processor time in ticks of 1/100 s on every platform Linux
-// runs Go on (USER_HZ, proc(5)).
-const tick = 10 * time.Millisecond
-
-// treeTime is the processor time of a process and of all its descendants, including those that have ended: PostgreSQL
-// starts a process per connection.
-func treeTime(root int) (time.Duration, error) {
-	processes, err := procfs.AllProcs()
-	if err != nil {
-		return 0, err
-	}
-	all := map[int]procfs.ProcStat{}
-	for _, p := range processes {
-		if s, err := p.Stat(); err == nil { // otherwise it has just ended
-			all[p.PID] = s
-		}
-	}
-	if _, there := all[root]; !there {
-		return 0, fmt.Errorf("process %d has ended", root)
-	}
-	var sum time.Duration
-	for pid, s := range all {
-		if under(all, pid, root) {
-			sum += time.Duration(int(s.UTime+s.STime)+s.CUTime+s.CSTime) * tick
-		}
-	}
-	return sum, nil
-}
-
-func under(all map[int]procfs.ProcStat, pid, root int) bool {
-	for pid > 1 {
-		if pid == root {
-			return true
-		}
-		pid = all[pid].PPID
-	}
-	return false
-}
-
 // peakMemory is the peak resident memory of a process, in bytes.
 func peakMemory(pid int) (uint64, error) {
 	p, err := procfs.NewProc(pid)
@@ -277,18 +230,6 @@ func peakMemory(pid int) (uint64, error) {
 	}
 	status, err := p.NewStatus()
 	return status.VmHWM, err
-}
-
-// busyTime is the processor time of the whole machine except idle time, including the time that its host took (proc(5),
-// "steal").
-func busyTime() (time.Duration, error) {
-	machine, err := procfs.NewDefaultFS()
-	if err != nil {
-		return 0, err
-	}
-	stat, err := machine.Stat()
-	cpu := stat.CPUTotal
-	return time.Duration((cpu.User + cpu.Nice + cpu.System + cpu.IRQ + cpu.SoftIRQ + cpu.Steal) * float64(time.Second)), err
 }
 
 // provider does the remote steps: pawl simulate in a process of its own, with its books in memory. At the end it
