@@ -106,7 +106,7 @@ func (r *release) makeDocuments() (files []file, err error) {
 		}
 		files = append(files, file{name, 0o644, text})
 	}
-	root := cli.Command()
+	root := cli.Command(nil)
 	root.InitDefaultCompletionCmd("completion")
 	root.DisableAutoGenTag = true
 	for _, c := range []struct {

@@ -43,7 +43,7 @@ func execute(t *testing.T, args ...string) (string, error) {
 func executeBoth(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	cmd := Command()
+	cmd := Command(os.DirFS("../.."))
 	cmd.SetArgs(args)
 	cmd.SetOut(&out)
 	cmd.SetErr(&errs)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"slices"
@@ -24,12 +25,12 @@ import (
 )
 
 // Main runs the command that the arguments name, and returns its exit code. SIGTERM or SIGINT shuts it down gracefully;
-// a second signal ends the process at once.
-func Main() int {
+// a second signal ends the process at once. pages has the documentation, by its paths in the repository.
+func Main(pages fs.FS) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	context.AfterFunc(ctx, stop)
-	err := Command().ExecuteContext(ctx)
+	err := Command(pages).ExecuteContext(ctx)
 	if err == nil {
 		return 0
 	}
@@ -37,8 +38,9 @@ func Main() int {
 	return exitCode(err)
 }
 
-// Command returns the command line. Without a command it serves. A release makes its manual pages from it.
-func Command() *cobra.Command {
+// Command returns the command line. Without a command it serves. A release makes its manual pages from it, without the
+// documentation (nil).
+func Command(pages fs.FS) *cobra.Command {
 	serve := serveCommand()
 	root := &cobra.Command{
 		Use:   "pawl",
@@ -54,7 +56,7 @@ func Command() *cobra.Command {
 	root.Flags().AddFlagSet(serve.Flags())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(serve, migrateCommand(), diagramCommand(), verifyCommand(), loadCommand(), simulateCommand(), policyCommand(),
-		tokenCommand(), adoptCommand(), divideCommand(), archiveCommand(), doctorCommand(), demoCommand(),
+		tokenCommand(), adoptCommand(), divideCommand(), archiveCommand(), doctorCommand(), demoCommand(), docsCommand(pages),
 		printCommand("openapi", "Print the API description (OpenAPI 3.1, YAML)", httpapi.Document))
 	root.AddCommand(remote.Commands()...)
 	checkUsage(root)

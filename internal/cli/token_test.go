@@ -73,7 +73,7 @@ func TestTokenCommands(t *testing.T) {
 func testToken(t *testing.T, database *dbtest.Database, token string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
-	cmd := Command()
+	cmd := Command(nil)
 	cmd.SetArgs([]string{"token", "test", "--database-url", database.AdminURL})
 	cmd.SetIn(strings.NewReader(token))
 	cmd.SetOut(&out)

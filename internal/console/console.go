@@ -132,6 +132,15 @@ func (c *console) form(path string, serve func(*visit) error) {
 //go:embed static
 var staticFiles embed.FS
 
+// Stylesheet is the style sheet of the pages.
+func Stylesheet() string {
+	text, err := staticFiles.ReadFile("static/console.css")
+	if err != nil {
+		panic("console: " + err.Error()) // it is embedded
+	}
+	return string(text)
+}
+
 // assets are the static files and a part of their hash, which is in their URLs so that browsers cache them forever.
 type assets map[string]string
 

@@ -87,6 +87,7 @@ func TestVersion(t *testing.T) {
 		"client/typescript/README.md":    "pawl-client-" + number + ".tgz",
 		"README.md":                      "dist/pawl_" + number + "_image.tar",
 		"docs/security.md":               "dist/pawl_" + number + "_image.tar",
+		"docs/tutorial.md":               "pawl_" + number + "_linux_amd64.tar.gz",
 		"release/chart/Chart.yaml":       "\nversion: " + number + "\nappVersion: " + number + "\n",
 	} {
 		if !strings.Contains(read(t, file), want) {

@@ -69,6 +69,17 @@ func TestElsewhere(t *testing.T) {
 	b.shows("The order is approved.")
 }
 
+// TestDocumentation reads pages of pawl docs: with pictures, wide tables, and commands.
+func TestDocumentation(t *testing.T) {
+	t.Parallel()
+	b := program(t, `(http://127[\d.]+:\d+)(/)`, syscall.SIGTERM, "docs", "--listen", "127.0.0.1:0")
+	b.shows("A retry-safe order service")
+	for _, page := range []string{"/", "/docs/operations.html", "/docs/guarantees.html", "/docs/tutorial.html"} {
+		b.visit(page)
+		b.hasNoBarriers()
+	}
+}
+
 // TestLab opens the lab of a demonstration, kills a replica there and starts it again.
 func TestLab(t *testing.T) {
 	t.Parallel()
