@@ -272,6 +272,7 @@ const (
 	ProblemCodeConfirmInDoubt        ProblemCode = "confirm_in_doubt"
 	ProblemCodeCrossOrigin           ProblemCode = "cross_origin"
 	ProblemCodeCursorExpired         ProblemCode = "cursor_expired"
+	ProblemCodeCustomerErased        ProblemCode = "customer_erased"
 	ProblemCodeDeliveryFinished      ProblemCode = "delivery_finished"
 	ProblemCodeForbidden             ProblemCode = "forbidden"
 	ProblemCodeIdempotencyKeyReused  ProblemCode = "idempotency_key_reused"
@@ -293,6 +294,7 @@ const (
 	ProblemCodeNotFound              ProblemCode = "not_found"
 	ProblemCodeOrderConflict         ProblemCode = "order_conflict"
 	ProblemCodeOrderForgotten        ProblemCode = "order_forgotten"
+	ProblemCodeOrdersOpen            ProblemCode = "orders_open"
 	ProblemCodeOtherCell             ProblemCode = "other_cell"
 	ProblemCodeOtherGeneration       ProblemCode = "other_generation"
 	ProblemCodeOtherStep             ProblemCode = "other_step"
@@ -389,6 +391,13 @@ const (
 	SearchMatchMatchedOrderIDPrefix        SearchMatchMatched = "orderIdPrefix"
 	SearchMatchMatchedRefundReference      SearchMatchMatched = "refundReference"
 	SearchMatchMatchedReservationReference SearchMatchMatched = "reservationReference"
+)
+
+// Defines values for SentToProviderStep.
+const (
+	SentToProviderStepCharge  SentToProviderStep = "charge"
+	SentToProviderStepConfirm SentToProviderStep = "confirm"
+	SentToProviderStepReserve SentToProviderStep = "reserve"
 )
 
 // Defines values for Status.
@@ -850,7 +859,7 @@ type Caller struct {
 	// Quarantined Whether the service is read-only, because its database was restored or copied.
 	Quarantined bool `json:"quarantined"`
 
-	// Roles Any of submit, read, operate, approve, settle, stock, delegate, metrics and admin.
+	// Roles Any of submit, read, operate, approve, settle, stock, erase, delegate, metrics and admin.
 	//
 	// Examples: ["approve"]
 	Roles []string `json:"roles"`
@@ -1102,6 +1111,62 @@ type EnableBody struct {
 
 // EnableBodyFrom stopped (the default): send everything since it was disabled that the feed still has. now: only new events.
 type EnableBodyFrom string
+
+// Erasure defines model for Erasure.
+type Erasure struct {
+	// Actor Who requested it.
+	//
+	// Examples: token:privacy
+	Actor string `json:"actor"`
+
+	// FinishedAt Absent if orders of the customer are left.
+	FinishedAt time.Time `json:"finishedAt,omitempty,omitzero"`
+
+	// IgnoredFields Unknown fields of the request.
+	IgnoredFields []string `json:"ignoredFields,omitempty,omitzero"`
+	Number        int      `json:"number"`
+
+	// OnBehalfOf On whose behalf, as stated by the actor.
+	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
+
+	// Orders Number of orders that were erased.
+	Orders int `json:"orders"`
+
+	// Pseudonym What the customer id was replaced by. It is random.
+	//
+	// Examples: erased_5c1f6f0c9c1e4a0f8a53c4f4b9f7f3f2
+	Pseudonym   string    `json:"pseudonym"`
+	Reason      string    `json:"reason"`
+	RequestID   string    `json:"requestId"`
+	RequestedAt time.Time `json:"requestedAt"`
+	Sent        SentData  `json:"sent,omitempty,omitzero"`
+}
+
+// ErasureBody defines model for ErasureBody.
+type ErasureBody struct {
+	// CustomerID The customer. It is not stored with the request.
+	//
+	// Examples: customer-9
+	CustomerID string `json:"customerId"`
+
+	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
+	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
+
+	// Reason Why. It is kept, so it must not name the customer.
+	//
+	// Examples: request 4711 of 2026-11-26
+	Reason string `json:"reason"`
+
+	// RequestID A name for this request. It must not name the customer. Required, here or as Idempotency-Key.
+	//
+	// Examples: erasure-4711
+	RequestID string `json:"requestId,omitempty,omitzero"`
+}
+
+// ErasurePage defines model for ErasurePage.
+type ErasurePage struct {
+	Erasures []Erasure `json:"erasures"`
+}
 
 // ErrorGroup defines model for ErrorGroup.
 type ErrorGroup struct {
@@ -2268,6 +2333,50 @@ type SearchResult struct {
 	More bool `json:"more"`
 }
 
+// SentData defines model for SentData.
+type SentData struct {
+	// ArchiveFiles Number of files that pawl archive has written so far. They may have other orders of the customer.
+	ArchiveFiles int64 `json:"archiveFiles"`
+
+	// Providers Providers that were called, by step and policy.
+	Providers []SentToProvider `json:"providers"`
+
+	// WebhookEndpoints Webhook endpoints that got events, as far as their deliveries are kept.
+	WebhookEndpoints []SentToEndpoint `json:"webhookEndpoints"`
+}
+
+// SentToEndpoint defines model for SentToEndpoint.
+type SentToEndpoint struct {
+	// ID Examples: whe_1
+	ID     string `json:"id"`
+	Orders int64  `json:"orders"`
+
+	// URL Examples: https://shop.example/pawl
+	URL string `json:"url"`
+}
+
+// SentToProvider defines model for SentToProvider.
+type SentToProvider struct {
+	Orders int64 `json:"orders"`
+
+	// Policy The version of the policy.
+	//
+	// Examples: 3
+	Policy int `json:"policy"`
+
+	// Provider The executor and the address of the step.
+	//
+	// Examples: http https://pay.example/charge
+	Provider string `json:"provider,omitempty,omitzero"`
+
+	// Route Of a charge with several providers.
+	Route string             `json:"route,omitempty,omitzero"`
+	Step  SentToProviderStep `json:"step"`
+}
+
+// SentToProviderStep defines model for SentToProvider.Step.
+type SentToProviderStep string
+
 // SetInventoryBody defines model for SetInventoryBody.
 type SetInventoryBody struct {
 	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
@@ -2835,6 +2944,24 @@ type AnswerStepParams struct {
 	Prefer string `json:"Prefer,omitempty,omitzero"`
 }
 
+// ListErasuresParams defines parameters for ListErasures.
+type ListErasuresParams struct {
+	// Before Only erasures with smaller numbers.
+	Before int `form:"before,omitempty" json:"before,omitempty,omitzero"`
+
+	// Limit Maximum number of erasures.
+	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
+}
+
+// CreateErasureParams defines parameters for CreateErasure.
+type CreateErasureParams struct {
+	// IdempotencyKey The requestId, if the body has none; quoted or not.
+	IdempotencyKey string `json:"Idempotency-Key,omitempty,omitzero"`
+
+	// Prefer handling=strict rejects unknown fields (RFC 7240).
+	Prefer string `json:"Prefer,omitempty,omitzero"`
+}
+
 // ListEventsParams defines parameters for ListEvents.
 type ListEventsParams struct {
 	// After nextCursor of the previous page, or the cursor of an event. oldest: from the first event kept. latest: from now on.
@@ -3392,6 +3519,20 @@ func (p AnswerStepParams) apply(e *exchange) { e.params = p }
 // AnswerStep is POST /api/callbacks/{token}: Report the result of a step. It takes AnswerStepParams.
 func (c *Client) AnswerStep(ctx context.Context, token string, body CallbackBody, options ...CallOption) (*Receipt, error) {
 	return call[Receipt](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/callbacks/%s", url.PathEscape(token)), AnswerStepParams{}, body}, options)
+}
+
+func (p ListErasuresParams) apply(e *exchange) { e.params = p }
+
+// ListErasures is GET /api/erasures: List erasures of customers. It takes ListErasuresParams.
+func (c *Client) ListErasures(ctx context.Context, options ...CallOption) (*ErasurePage, error) {
+	return call[ErasurePage](ctx, c, request{http.MethodGet, "/api/erasures", ListErasuresParams{}, nil}, options)
+}
+
+func (p CreateErasureParams) apply(e *exchange) { e.params = p }
+
+// CreateErasure is POST /api/erasures: Erase a customer. It takes CreateErasureParams.
+func (c *Client) CreateErasure(ctx context.Context, body ErasureBody, options ...CallOption) (*Erasure, error) {
+	return call[Erasure](ctx, c, request{http.MethodPost, "/api/erasures", CreateErasureParams{}, body}, options)
 }
 
 // ListErrorGroups is GET /api/error-groups: List groups of failed and held orders.

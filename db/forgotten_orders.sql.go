@@ -128,7 +128,9 @@ func (q *Queries) InputHash(ctx context.Context, arg InputHashParams) ([]byte, e
 
 const ordersForgotten = `-- name: OrdersForgotten :many
 SELECT i.order_id::text AS order_id, s.status, s.currency, s.placed_on::text AS placed_on, f.created_at, f.seq, f.generation,
-  coalesce(f.refunded::text, '')::text AS refunded, coalesce(f.voided::text, '')::text AS voided, f.input
+  coalesce(f.refunded::text, '')::text AS refunded, coalesce(f.voided::text, '')::text AS voided, f.input,
+  EXISTS (SELECT FROM pawl.erasures AS e WHERE substr(f.input, 9, 5) = substr(
+    pawl.input_hash(i.order_id, 0, '', 1, NULL, e.pseudonym, NULL, NULL, NULL, NULL, NULL, NULL), 9, 5)) AS erased
 FROM unnest($1::text[]) AS i(order_id)
 JOIN pawl.forgotten_orders AS f ON f.id_hash = pawl.order_id_hash(i.order_id) JOIN pawl.forgotten_sums AS s ON s.sum_no = f.sum_no
 WHERE NOT EXISTS (SELECT FROM pawl.orders AS o WHERE o.order_id = i.order_id)
@@ -145,9 +147,11 @@ type OrdersForgottenRow struct {
 	Refunded   string
 	Voided     string
 	Input      []byte
+	Erased     bool
 }
 
-// Returns those of some ids whose orders were forgotten, with what is left of them.
+// Returns those of some ids whose orders were forgotten, with what is left of them. erased: the input has the hash of a
+// pseudonym as its customer.
 func (q *Queries) OrdersForgotten(ctx context.Context, orderIds []string) ([]OrdersForgottenRow, error) {
 	rows, err := q.db.Query(ctx, ordersForgotten, orderIds)
 	if err != nil {
@@ -168,6 +172,7 @@ func (q *Queries) OrdersForgotten(ctx context.Context, orderIds []string) ([]Ord
 			&i.Refunded,
 			&i.Voided,
 			&i.Input,
+			&i.Erased,
 		); err != nil {
 			return nil, err
 		}

@@ -255,7 +255,7 @@ func (e *Engine) conflicts(ctx context.Context, r *run, in *Input) ([]orders.Dif
 }
 
 // differences compares a request with the stored order: the fields that say what is bought, and when. Metadata is not
-// compared, and a field that was left out matches anything.
+// compared, and a field that was left out matches anything, as does one that was erased with its customer.
 func (e *Engine) differences(stored *terms, in *Input) []orders.Difference {
 	var d []orders.Difference
 	note := func(differ bool, pointer, was, sent string) {
@@ -271,8 +271,9 @@ func (e *Engine) differences(stored *terms, in *Input) []orders.Difference {
 	} else {
 		note(stored.Item != in.Item, "/item", stored.Item, in.Item)
 	}
-	note(in.CustomerID != "" && stored.CustomerID != in.CustomerID, "/customerId", stored.CustomerID, in.CustomerID)
-	if in.PaymentMethod != "" && stored.PaymentMethod != in.PaymentMethod {
+	erased := orders.Pseudonym(stored.CustomerID)
+	note(in.CustomerID != "" && stored.CustomerID != in.CustomerID && !erased, "/customerId", stored.CustomerID, in.CustomerID)
+	if in.PaymentMethod != "" && stored.PaymentMethod != in.PaymentMethod && !erased {
 		note(true, "/paymentMethod", "(another)", "(as sent)") // must not be shown
 	}
 	note(in.Currency != "" && stored.Currency != in.Currency, "/currency", stored.Currency, in.Currency)
@@ -310,7 +311,7 @@ func linesOf(item string, quantity int32, lines []byte) []orders.Line {
 // limits orders by it; otherwise compared is false.
 func (e *Engine) storedConcurrencyKey(stored *terms) (key string, compared bool) {
 	if key, kept := strings.CutPrefix(or(stored.ConcurrencyKey), policy.ByKey+":"); kept {
-		return key, true
+		return key, !orders.Pseudonym(key)
 	}
 	p, _ := e.policies.byVersion(stored.Policy)
 	first := stored.Generation == 0 // a retry may have changed the policy

@@ -66,6 +66,9 @@ var rules = map[string]rule{
 	"adjustInventory":    needs(access.Stock),
 	"listStockMovements": needs(access.Read, access.Stock),
 
+	"createErasure": needs(access.Erase),
+	"listErasures":  needs(access.Erase, access.Read),
+
 	"startVerification":     needs(access.Operate),
 	"getVerification":       needs(access.Read),
 	"listVerifications":     needs(access.Read),
@@ -353,7 +356,7 @@ type getCallerAnswer struct {
 	Body struct {
 		Name        string   `json:"name" doc:"As in the history: token:NAME, oidc:ISSUER#SUBJECT, local or anonymous." example:"token:support"`
 		Email       string   `json:"email,omitempty" doc:"Your email address, if the OpenID Connect issuer has verified it. For display only."`
-		Roles       []string `json:"roles" nullable:"false" doc:"Any of submit, read, operate, approve, settle, stock, delegate, metrics and admin." example:"[\"approve\"]"`
+		Roles       []string `json:"roles" nullable:"false" doc:"Any of submit, read, operate, approve, settle, stock, erase, delegate, metrics and admin." example:"[\"approve\"]"`
 		Open        bool     `json:"open" doc:"Whether the service can be used from this machine without a token, because none was created yet."`
 		Quarantined bool     `json:"quarantined" doc:"Whether the service is read-only, because its database was restored or copied."`
 		Cell        string   `json:"cell" doc:"Which orders the service has, as cell of cells: 0/1 all of them, 1/4 those of the second of four cells." example:"0/1"`

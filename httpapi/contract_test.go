@@ -189,7 +189,7 @@ func TestTheDocumentListsEveryRoute(t *testing.T) {
 	slices.Sort(documented)
 	want := []string{
 		"DELETE /api/webhook-endpoints/{endpointId}",
-		"GET /api/error-groups",
+		"GET /api/erasures", "GET /api/error-groups",
 		"GET /api/events", "GET /api/inventory", "GET /api/inventory/{item}", "GET /api/inventory/{item}/movements",
 		"GET /api/me",
 		"GET /api/orders", "GET /api/orders/{orderId}",
@@ -199,7 +199,7 @@ func TestTheDocumentListsEveryRoute(t *testing.T) {
 		"GET /api/verification", "GET /api/verifications", "GET /api/verifications/{number}", "GET /api/webhook-endpoints", "GET /api/webhook-endpoints/{endpointId}",
 		"GET /api/webhook-endpoints/{endpointId}/deliveries", "GET /api/webhook-endpoints/{endpointId}/deliveries/{delivery}", "GET /health", "GET /livez",
 		"POST /api/bulk/{verb}",
-		"POST /api/callbacks/{token}", "POST /api/inventory/{item}/adjustments", "POST /api/orders/process",
+		"POST /api/callbacks/{token}", "POST /api/erasures", "POST /api/inventory/{item}/adjustments", "POST /api/orders/process",
 		"POST /api/orders/{orderId}/approve", "POST /api/orders/{orderId}/cancel", "POST /api/orders/{orderId}/captures", "POST /api/orders/{orderId}/disputes", "POST /api/orders/{orderId}/pause",
 		"POST /api/orders/{orderId}/refunds", "POST /api/orders/{orderId}/reject", "POST /api/orders/{orderId}/resume", "POST /api/orders/{orderId}/retry",
 		"POST /api/orders/{orderId}/step-result", "POST /api/orders/{orderId}/void", "POST /api/policies", "POST /api/policies/{version}/activate",

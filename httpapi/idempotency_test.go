@@ -46,6 +46,7 @@ var onceDone = map[string]done{
 	"captureOrder":           {prepare: authorized, count: `SELECT count(*) FROM books.captures WHERE order_id = $1`},
 	"voidOrder":              {prepare: authorized, count: `SELECT count(*) FROM books.captures WHERE order_id = $1`},
 	"recordDispute":          {prepare: sold, count: `SELECT count(*) FROM books.disputes WHERE order_id = $1`},
+	"createErasure":          {prepare: ofCustomer, count: `SELECT count(*) FROM books.erasures WHERE request_id = $1 || ' key'`},
 	"applyBulkVerb":          {prepare: waitingFor("attention", "charging"), count: ofVerb},
 	"setInventory":           {count: ofStock},
 	"adjustInventory":        {count: ofStock, prepare: inStock},
@@ -82,6 +83,11 @@ func inDoubt(t *testing.T, b *bundle, name string) {
 func sold(t *testing.T, b *bundle, name string) {
 	t.Helper()
 	b.process(t, payload(t, theServer().operationAt("POST /api/orders/process"), name)).wantStatus(t, http.StatusOK)
+}
+
+func ofCustomer(t *testing.T, b *bundle, name string) {
+	t.Helper()
+	b.process(t, `{"orderId":"o","amount":"1","item":"cup","customerId":"customer `+name+`"}`).wantStatus(t, http.StatusOK)
 }
 
 func authorized(t *testing.T, b *bundle, name string) {
@@ -172,7 +178,7 @@ func payload(t *testing.T, operation *huma.Operation, name string) string {
 	t.Helper()
 	var fields map[string]any
 	assert.NoError(t, json.Unmarshal([]byte(theServer().sampleBody(operation)), &fields))
-	for field, value := range map[string]any{"orderId": name, "ids": []string{name}} {
+	for field, value := range map[string]any{"orderId": name, "ids": []string{name}, "customerId": "customer " + name} {
 		if _, ok := fields[field]; ok {
 			fields[field] = value
 		}

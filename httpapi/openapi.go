@@ -60,6 +60,7 @@ func newAPI(s *server) huma.API {
 			OnAddOperation: []huma.AddOpFunc{func(_ *huma.OpenAPI, op *huma.Operation) { s.documented = append(s.documented, op) }},
 			Tags: []*huma.Tag{
 				{Name: "orders", Description: "Orders and their history."},
+				{Name: "customers", Description: "Erasing customers."},
 				{Name: "providers", Description: "Requests from providers."},
 				{Name: "inventory", Description: "Stock."},
 				{Name: "events", Description: "Events, as they happen."},

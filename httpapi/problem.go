@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"pawl/engine"
@@ -147,6 +148,10 @@ func (p *problem) explain(err error) {
 		}
 		p.AllowedActions = p.Order.AllowedActions
 		p.Detail = refusal.Error() + "."
+	} else if blocked, ok := errors.AsType[*orders.OrdersOpen](err); ok {
+		for _, id := range blocked.OrderIDs {
+			p.Errors = append(p.Errors, fieldError{Pointer: "/customerId", Code: "order_open", Detail: "has the open order " + strconv.Quote(id)})
+		}
 	} else if mistakes, ok := errors.AsType[policy.Problems](err); ok {
 		p.Errors = policyFaults(mistakes)
 	} else if low, ok := errors.AsType[*orders.StockTooLow](err); ok {
@@ -324,6 +329,13 @@ var kinds = []kind{
 	{Code: "no_refund_url", Status: http.StatusConflict, matches: refused(orders.RefusedNoRefundURL),
 		Title:  "The policy of the order has no refundUrl for its charge.",
 		Advice: "An order keeps the policy that it started with. Refund this order at the provider, and add a refundUrl to the charge for new orders."},
+	{Code: "customer_erased", Status: http.StatusConflict, matches: refused(orders.RefusedErased),
+		Title:  "The customer of the order was erased.",
+		Advice: "The payment method was erased, too, so the order cannot be started again. Refunds still work."},
+	{Code: "orders_open", Status: http.StatusConflict, matches: as[*orders.OrdersOpen],
+		Title: "Orders of the customer are still open.",
+		Advice: "Each entry of errors names one, up to 20: it has not ended, or a refund, capture, void or late undo of it is open. " +
+			"Cancel or settle them, or wait, and send the same request again."},
 	{Code: "no_charge_operation", Status: http.StatusConflict, matches: refused(orders.RefusedNoChargeOperation),
 		Title:  "There is no open refund, capture or void with this number.",
 		Advice: "It does not exist, or has already succeeded or failed. To repeat a failed one, request a new one with a new requestId."},

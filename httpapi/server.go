@@ -182,6 +182,8 @@ func (s *server) routes() {
 	s.bound(bulkOperation, s.lists)
 	post[bulkRequest, plainAnswer[bulkOutcome]](s, bulkOperation, s.bulk)
 	list(s, getRequestOperation, s.getRequest)
+	postBody[Keyed[erasureBody], plainAnswer[erasure]](s, createErasureOperation, nil, s.createErasure)
+	list(s, listErasuresOperation, s.listErasures)
 	list(s, listInventoryOperation, s.listInventory)
 	getWithin(s, getInventoryOperation, readWithin, s.getInventory)
 	postBody[setInventoryRequest, itemAnswer](s, setInventoryOperation, nil, s.setInventory)

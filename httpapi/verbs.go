@@ -33,7 +33,7 @@ func verbOperation(verb orders.Verb, summary, description string) huma.Operation
 			"A repeated request with the same requestId has no further effect.",
 	}, "not_found", "order_forgotten", "not_applicable", "refund_too_large", "capture_too_large", "capture_open", "no_capture_url", "restock_too_large",
 		"no_refund_url", "no_charge_operation", "confirm_in_doubt", "outcome_unknown", "still_undoing", "policy_switch_refused", "busy", "already_answered",
-		"no_late_undo", "not_called", "other_step",
+		"no_late_undo", "not_called", "other_step", "customer_erased",
 		"other_generation", "retried_before", "payment_method_in_use", "own_order",
 		"invalid_idempotency_key", "idempotency_key_reused", "precondition_failed", "stopping", "unavailable", "internal")
 }

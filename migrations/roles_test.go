@@ -105,6 +105,7 @@ func TestRolesAreDenied(t *testing.T) {
 			`UPDATE pawl.access_log SET actor = 'x'`: noRight, `DELETE FROM pawl.access_log`: noRight,
 			`DELETE FROM pawl.orders`: noRight, `DELETE FROM pawl.charges`: noRight, `DELETE FROM pawl.charge_operations`: noRight,
 			`DELETE FROM pawl.reservations`: noRight, `DELETE FROM pawl.confirmations`: noRight, `DELETE FROM pawl.step_calls`: noRight,
+			`UPDATE pawl.erasures SET orders = 1`: noRight, `SELECT pawl.erase_orders('{}', '', '', '', NULL)`: noRight,
 			`INSERT INTO pawl.forgotten_orders (id_hash) VALUES (gen_random_uuid())`: noRight, `UPDATE pawl.forgotten_sums SET orders = 0`: noRight,
 			`INSERT INTO pawl.forgotten_batches (archive, order_nos) VALUES (false, '{}')`: noRight, `UPDATE pawl.confirmations SET generation = 1`: noRight,
 			`UPDATE pawl.installation SET callback_secret = ''`: noRight, `UPDATE pawl.policies SET source = ''`: noRight,
@@ -134,7 +135,7 @@ func TestRolesAreDenied(t *testing.T) {
 		},
 		"owner": { // owns the tables, and still writes no history anew
 			`UPDATE pawl.transitions SET actor = 'somebody else'`: kept, `DELETE FROM pawl.transitions`: kept, `TRUNCATE pawl.transitions`: kept,
-			`DELETE FROM pawl.forgotten_orders`: kept, `DELETE FROM pawl.forgotten_sums`: kept, `DELETE FROM pawl.forgotten_batches`: kept,
+			`DELETE FROM pawl.erasures`: kept, `DELETE FROM pawl.forgotten_orders`: kept, `DELETE FROM pawl.forgotten_sums`: kept, `DELETE FROM pawl.forgotten_batches`: kept,
 			`UPDATE pawl.stock_movements SET change = 1`: kept, `DELETE FROM pawl.stock_movements`: kept,
 			`UPDATE pawl.access_log SET actor = 'x'`: kept, `DELETE FROM pawl.access_log`: kept, `DELETE FROM pawl.orders`: kept,
 			`DELETE FROM pawl.charges`: kept, `DELETE FROM pawl.charge_operations`: kept, `DELETE FROM pawl.reservations`: kept, `DELETE FROM pawl.confirmations`: kept,
@@ -367,7 +368,7 @@ func ordinaryOwner(t *testing.T, empty, prefix string) {
 	})
 }
 
-// stockGoose takes the three newest migrations back, with the tables of sessions, and applies them again with goose
+// stockGoose takes the four newest migrations back, with the tables of sessions, and applies them again with goose
 // itself.
 func stockGoose(t *testing.T, url string) {
 	t.Helper()
@@ -377,7 +378,7 @@ func stockGoose(t *testing.T, url string) {
 	defer conn.Close()
 	provider, err := goose.NewProvider(goose.DialectPostgres, conn, os.DirFS("."))
 	if err == nil {
-		_, err = provider.DownTo(t.Context(), migrations.Version()-3)
+		_, err = provider.DownTo(t.Context(), migrations.Version()-4)
 	}
 	if err == nil {
 		_, err = provider.Up(t.Context())

@@ -34,6 +34,7 @@ const (
 	Approve  Role = "approve"  // approve and reject orders
 	Settle   Role = "settle"   // record the result of a step, which decides about money
 	Stock    Role = "stock"    // change the stock
+	Erase    Role = "erase"    // erase customers
 	Delegate Role = "delegate" // act on behalf of others
 	Metrics  Role = "metrics"  // read the metrics, and nothing else
 	Admin    Role = "admin"    // tokens, policies, endpoints
@@ -43,7 +44,7 @@ const (
 type Roles []Role
 
 // AllRoles are all roles, in display order.
-var AllRoles = Roles{Submit, Read, Operate, Approve, Settle, Stock, Delegate, Metrics, Admin}
+var AllRoles = Roles{Submit, Read, Operate, Approve, Settle, Stock, Erase, Delegate, Metrics, Admin}
 
 // Has reports whether the set contains a role.
 func (r Roles) Has(role Role) bool { return slices.Contains(r, role) }

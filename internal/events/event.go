@@ -175,6 +175,7 @@ var typesOfVerbs = map[string]string{
 	"capture_done": "order.capture_done", "capture_failed": "order.capture_failed", "capture_due": "order.capture_due",
 	"void_pending": "order.void_pending", "void_in_doubt": "order.void_in_doubt", "void_accepted": "order.void_accepted",
 	"void_done": "order.void_done", "void_failed": "order.void_failed",
+	"erase": "order.erased",
 	// Reports about disputes.
 	"dispute_opened": "order.dispute_opened", "dispute_won": "order.dispute_won", "dispute_lost": "order.dispute_lost",
 }

@@ -119,6 +119,7 @@ const (
 	RefusedRestockTooLarge   = "restock_too_large"     // more units were to be put back than the order took from this stock
 	RefusedNoRefundURL       = "no_refund_url"         // the policy of the order does not say where its charge is refunded
 	RefusedOwnOrder          = "own_order"             // the approver has submitted the order, and the policy requires another one
+	RefusedErased            = "customer_erased"       // the customer was erased, and with it what the order would be charged to
 	RefusedNoChargeOperation = "no_charge_operation"   // there is no refund, capture or void of that number which is not settled
 )
 
@@ -143,6 +144,7 @@ var sentences = map[string]string{
 	RefusedRestockTooLarge:   "the restocks of all refunds of the order count",
 	RefusedNoRefundURL:       "the policy of the order has no refundUrl for its charge",
 	RefusedOwnOrder:          "the policy requires approval by someone other than the submitter",
+	RefusedErased:            "the customer of the order was erased, and with it the payment method",
 	RefusedNoChargeOperation: "there is no open refund, capture or void with this number: it does not exist, or has already succeeded or failed",
 }
 

@@ -46,7 +46,7 @@ var applicable = map[Verb]func(*Order) bool{
 			(o.Hold != nil || !o.Status.Undoing() && !Stopping(o)) // an order that is being undone continues if it is on hold
 	},
 	Retry: func(o *Order) bool {
-		return o.Status == fsm.Failed || HeldFor(o, fsm.HoldAttention, fsm.HoldRetry, fsm.HoldCallback) && !HeldAsUnknown(o)
+		return o.Status == fsm.Failed && !erased(o) || HeldFor(o, fsm.HoldAttention, fsm.HoldRetry, fsm.HoldCallback) && !HeldAsUnknown(o)
 	},
 	Pause: func(o *Order) bool {
 		return !o.Status.Final() && o.StopRequested == nil && !HeldFor(o, fsm.HoldPaused, fsm.HoldAttention)
@@ -67,6 +67,8 @@ func (v Verb) RefusalFor(o *Order) string {
 	switch {
 	case v == Cancel && confirmInDoubt(o):
 		return RefusedConfirmInDoubt
+	case v == Retry && o.Status == fsm.Failed:
+		return RefusedErased
 	case v == Retry && HeldFor(o, fsm.HoldAttention, fsm.HoldRetry):
 		return RefusedUnknown
 	case v == StepResult && o.Hold == nil && called(o):

@@ -67,6 +67,8 @@ GRANT EXECUTE ON FUNCTION pawl.orders_within(bigint[], bigint), pawl.orders_by_m
   pawl.input_hash(text, numeric, text, integer, json, text, text[], timestamptz, timestamptz, double precision, text, text) TO pawl_serve;
 -- Orders that ended at least 31 days ago may be forgotten, only by these functions.
 GRANT EXECUTE ON FUNCTION pawl.mark_forgotten(bigint, integer, interval, boolean), pawl.remove_forgotten(uuid) TO pawl_serve;
+-- Customers may be erased, only by the first of these functions. Triggers call the second one.
+GRANT EXECUTE ON FUNCTION pawl.erase_customer(text, text, text, text, text, integer), pawl.erases(text) TO pawl_serve;
 -- The first start stores where the database belongs. Only the owner changes its id and its secret.
 GRANT UPDATE (system_identifier, database_oid, name, cell) ON pawl.installation TO pawl_serve;
 -- Only the owner decides who callers are and what they may do: the service changes sessions only by these functions.

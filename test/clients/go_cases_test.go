@@ -102,6 +102,8 @@ func callGo(ctx context.Context, api *client.Client, call []byte) any {
 		return outcome(api.AdjustInventory(ctx, args.Item, decoded[client.AdjustInventoryBody](args.Body)))
 	case "dispute":
 		return outcome(api.RecordDispute(ctx, args.OrderID, decoded[client.DisputeBody](args.Body)))
+	case "erase":
+		return outcome(api.CreateErasure(ctx, decoded[client.ErasureBody](args.Body)))
 	case "bulkRefund":
 		return outcome(api.ApplyBulkVerb(ctx, client.BulkVerbRefund, decoded[client.BulkBody](args.Body)))
 	case "request":

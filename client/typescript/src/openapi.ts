@@ -44,6 +44,30 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/erasures": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List erasures of customers
+         * @description Newest first. One without finishedAt was interrupted: send its request again. Needs the role erase or read.
+         */
+        get: operations["listErasures"];
+        put?: never;
+        /**
+         * Erase a customer
+         * @description Replaces the customer's id, payment methods, metadata, and all texts about the customer's orders by a pseudonym. Amounts, statuses and order ids stay. It cannot be undone. All orders of the customer must have ended, and no refund, capture, void or late undo may be open. The answer, which is kept, lists to whom data of the customer was sent. A repeated request with the same requestId continues one that was interrupted, and otherwise has no further effect. Needs the role erase.
+         */
+        post: operations["createErasure"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/error-groups": {
         parameters: {
             query?: never;
@@ -1310,7 +1334,7 @@ export interface components {
             /** @description Whether the service is read-only, because its database was restored or copied. */
             quarantined: boolean;
             /**
-             * @description Any of submit, read, operate, approve, settle, stock, delegate, metrics and admin.
+             * @description Any of submit, read, operate, approve, settle, stock, erase, delegate, metrics and admin.
              * @example [
              *       "approve"
              *     ]
@@ -1548,6 +1572,64 @@ export interface components {
             requestId?: string;
         } & {
             [key: string]: unknown;
+        };
+        Erasure: {
+            /**
+             * @description Who requested it.
+             * @example token:privacy
+             */
+            actor: string;
+            /**
+             * Format: date-time
+             * @description Absent if orders of the customer are left.
+             */
+            finishedAt?: string;
+            /** @description Unknown fields of the request. */
+            ignoredFields?: string[];
+            /** Format: int32 */
+            number: number;
+            /** @description On whose behalf, as stated by the actor. */
+            onBehalfOf?: string;
+            /**
+             * Format: int32
+             * @description Number of orders that were erased.
+             */
+            orders: number;
+            /**
+             * @description What the customer id was replaced by. It is random.
+             * @example erased_5c1f6f0c9c1e4a0f8a53c4f4b9f7f3f2
+             */
+            pseudonym: string;
+            reason: string;
+            requestId: string;
+            /** Format: date-time */
+            requestedAt: string;
+            /** @description To whom Pawl sent data of the customer, as far as it still knows. They must erase it themselves. Absent until finishedAt. */
+            sent?: components["schemas"]["SentData"];
+        };
+        ErasureBody: {
+            /**
+             * @description The customer. It is not stored with the request.
+             * @example customer-9
+             */
+            customerId: string;
+            /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
+            onBehalfOf?: string;
+            /**
+             * @description Why. It is kept, so it must not name the customer.
+             * @example request 4711 of 2026-11-26
+             */
+            reason: string;
+            /**
+             * @description A name for this request. It must not name the customer. Required, here or as Idempotency-Key.
+             * @example erasure-4711
+             */
+            requestId?: string;
+        } & {
+            [key: string]: unknown;
+        };
+        ErasurePage: {
+            erasures: components["schemas"]["Erasure"][];
         };
         ErrorGroup: {
             /**
@@ -2291,7 +2373,7 @@ export interface components {
          * @description A stable code, for programs.
          * @enum {string}
          */
-        ProblemCode: "malformed_json" | "unauthenticated" | "forbidden" | "too_many_requests" | "request_timeout" | "body_too_large" | "unsupported_media_type" | "invalid_input" | "invalid_policy" | "invalid_parameter" | "invalid_idempotency_key" | "cross_origin" | "misdirected_request" | "other_cell" | "tls_required" | "quarantined" | "bad_signature" | "not_found" | "unknown_route" | "method_not_allowed" | "cursor_expired" | "order_forgotten" | "order_conflict" | "confirm_in_doubt" | "outcome_unknown" | "still_undoing" | "policy_switch_refused" | "busy" | "already_answered" | "no_late_undo" | "not_called" | "other_step" | "other_generation" | "retried_before" | "payment_method_in_use" | "own_order" | "refund_too_large" | "capture_too_large" | "capture_open" | "no_capture_url" | "restock_too_large" | "no_refund_url" | "no_charge_operation" | "not_applicable" | "idempotency_key_reused" | "stock_too_low" | "stock_too_high" | "too_many_endpoints" | "delivery_finished" | "precondition_failed" | "precondition_required" | "overloaded" | "stopping" | "unavailable" | "issuer_unavailable" | "internal";
+        ProblemCode: "malformed_json" | "unauthenticated" | "forbidden" | "too_many_requests" | "request_timeout" | "body_too_large" | "unsupported_media_type" | "invalid_input" | "invalid_policy" | "invalid_parameter" | "invalid_idempotency_key" | "cross_origin" | "misdirected_request" | "other_cell" | "tls_required" | "quarantined" | "bad_signature" | "not_found" | "unknown_route" | "method_not_allowed" | "cursor_expired" | "order_forgotten" | "order_conflict" | "confirm_in_doubt" | "outcome_unknown" | "still_undoing" | "policy_switch_refused" | "busy" | "already_answered" | "no_late_undo" | "not_called" | "other_step" | "other_generation" | "retried_before" | "payment_method_in_use" | "own_order" | "refund_too_large" | "capture_too_large" | "capture_open" | "no_capture_url" | "restock_too_large" | "no_refund_url" | "customer_erased" | "orders_open" | "no_charge_operation" | "not_applicable" | "idempotency_key_reused" | "stock_too_low" | "stock_too_high" | "too_many_endpoints" | "delivery_finished" | "precondition_failed" | "precondition_required" | "overloaded" | "stopping" | "unavailable" | "issuer_unavailable" | "internal";
         ProcessBody: {
             /**
              * @description From 0 to 999999999999999, with no more fraction digits than the currency has; exact to the last digit. A string or a number; many clients round large numbers before sending them.
@@ -2687,6 +2769,44 @@ export interface components {
             matches: components["schemas"]["SearchMatch"][];
             /** @description Other orders match, too. A longer term finds fewer; the filters of listOrders have pages. */
             more: boolean;
+        };
+        SentData: {
+            /**
+             * Format: int64
+             * @description Number of files that pawl archive has written so far. They may have other orders of the customer.
+             */
+            archiveFiles: number;
+            /** @description Providers that were called, by step and policy. */
+            providers: components["schemas"]["SentToProvider"][];
+            /** @description Webhook endpoints that got events, as far as their deliveries are kept. */
+            webhookEndpoints: components["schemas"]["SentToEndpoint"][];
+        };
+        SentToEndpoint: {
+            /** @example whe_1 */
+            id: string;
+            /** Format: int64 */
+            orders: number;
+            /** @example https://shop.example/pawl */
+            url: string;
+        };
+        SentToProvider: {
+            /** Format: int64 */
+            orders: number;
+            /**
+             * Format: int32
+             * @description The version of the policy.
+             * @example 3
+             */
+            policy: number;
+            /**
+             * @description The executor and the address of the step.
+             * @example http https://pay.example/charge
+             */
+            provider?: string;
+            /** @description Of a charge with several providers. */
+            route?: string;
+            /** @enum {string} */
+            step: "charge" | "reserve" | "confirm";
         };
         SetInventoryBody: {
             /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
@@ -3233,8 +3353,8 @@ export interface components {
         };
     };
     responses: {
-        /** @description Problem: not_applicable, refund_too_large, capture_too_large, capture_open, no_capture_url, restock_too_large, no_refund_url, no_charge_operation, confirm_in_doubt, outcome_unknown, still_undoing, policy_switch_refused, busy, already_answered, no_late_undo, not_called, other_step, other_generation, retried_before, payment_method_in_use. */
-        "Conflict-20": {
+        /** @description Problem: not_applicable, refund_too_large, capture_too_large, capture_open, no_capture_url, restock_too_large, no_refund_url, no_charge_operation, confirm_in_doubt, outcome_unknown, still_undoing, policy_switch_refused, busy, already_answered, no_late_undo, not_called, other_step, customer_erased, other_generation, retried_before, payment_method_in_use. */
+        "Conflict-21": {
             headers: {
                 [name: string]: unknown;
             };
@@ -3480,6 +3600,15 @@ export interface components {
                 "application/problem+json": components["schemas"]["Problem"];
             };
         };
+        /** @description Problem: orders_open. */
+        orders_open: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
         /** @description Problem: stopping, unavailable, overloaded, quarantined. */
         "overloaded-quarantined-stopping-unavailable": {
             headers: {
@@ -3685,6 +3814,80 @@ export interface operations {
             422: components["responses"]["invalid_input-invalid_parameter"];
             500: components["responses"]["internal"];
             503: components["responses"]["overloaded-quarantined-stopping-unavailable"];
+        };
+    };
+    listErasures: {
+        parameters: {
+            query?: {
+                /** @description Only erasures with smaller numbers. */
+                before?: number;
+                /** @description Maximum number of erasures. */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErasurePage"];
+                };
+            };
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["forbidden-tls_required"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
+        };
+    };
+    createErasure: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The requestId, if the body has none; quoted or not. */
+                "Idempotency-Key"?: string;
+                /** @description handling=strict rejects unknown fields (RFC 7240). */
+                Prefer?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ErasureBody"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Erasure"];
+                };
+            };
+            400: components["responses"]["invalid_idempotency_key-malformed_json"];
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["cross_origin-forbidden-tls_required"];
+            404: components["responses"]["not_found"];
+            408: components["responses"]["request_timeout"];
+            409: components["responses"]["orders_open"];
+            413: components["responses"]["body_too_large"];
+            415: components["responses"]["unsupported_media_type"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["idempotency_key_reused-invalid_input-invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["Service-Unavailable-5"];
         };
     };
     listErrorGroups: {
@@ -4214,7 +4417,7 @@ export interface operations {
             403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
-            409: components["responses"]["Conflict-20"];
+            409: components["responses"]["Conflict-21"];
             410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
@@ -4322,7 +4525,7 @@ export interface operations {
             403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
-            409: components["responses"]["Conflict-20"];
+            409: components["responses"]["Conflict-21"];
             410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
@@ -4389,7 +4592,7 @@ export interface operations {
             403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
-            409: components["responses"]["Conflict-20"];
+            409: components["responses"]["Conflict-21"];
             410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
@@ -4547,7 +4750,7 @@ export interface operations {
             403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
-            409: components["responses"]["Conflict-20"];
+            409: components["responses"]["Conflict-21"];
             410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
@@ -4614,7 +4817,7 @@ export interface operations {
             403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
-            409: components["responses"]["Conflict-20"];
+            409: components["responses"]["Conflict-21"];
             410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
@@ -4681,7 +4884,7 @@ export interface operations {
             403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
-            409: components["responses"]["Conflict-20"];
+            409: components["responses"]["Conflict-21"];
             410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
@@ -4748,7 +4951,7 @@ export interface operations {
             403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
-            409: components["responses"]["Conflict-20"];
+            409: components["responses"]["Conflict-21"];
             410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
@@ -4815,7 +5018,7 @@ export interface operations {
             403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
-            409: components["responses"]["Conflict-20"];
+            409: components["responses"]["Conflict-21"];
             410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
@@ -4882,7 +5085,7 @@ export interface operations {
             403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
-            409: components["responses"]["Conflict-20"];
+            409: components["responses"]["Conflict-21"];
             410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
@@ -4990,7 +5193,7 @@ export interface operations {
             403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
-            409: components["responses"]["Conflict-20"];
+            409: components["responses"]["Conflict-21"];
             410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];

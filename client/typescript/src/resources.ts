@@ -11,6 +11,13 @@ export abstract class Resources {
     apply: (verb: Id<"applyBulkVerb", "verb">, body: Body<"applyBulkVerb">, options?: Options<"applyBulkVerb">) => this.call<"applyBulkVerb">("post", "/api/bulk/{verb}", { path: { verb }, body, ...options }),
   };
 
+  readonly erasures = {
+    /** List erasures of customers. */
+    list: (query?: Query<"listErasures">, options?: Options<"listErasures">) => this.call<"listErasures">("get", "/api/erasures", { query, ...options }),
+    /** Erase a customer. */
+    create: (body: Body<"createErasure">, options?: Options<"createErasure">) => this.call<"createErasure">("post", "/api/erasures", { body, ...options }),
+  };
+
   readonly errorGroups = {
     /** List groups of failed and held orders. */
     list: (options?: Options<"listErrorGroups">) => this.call<"listErrorGroups">("get", "/api/error-groups", { ...options }),

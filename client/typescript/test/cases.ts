@@ -87,6 +87,8 @@ async function make(call: Call): Promise<unknown> {
       return pawl.adjustments.create(item, body);
     case "dispute":
       return pawl.disputes.create(orderId, body);
+    case "erase":
+      return pawl.erasures.create(body);
     case "bulkRefund":
       return pawl.bulk.apply("refund", body);
     case "request":

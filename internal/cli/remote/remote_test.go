@@ -281,6 +281,22 @@ func serviceAndBooks(t *testing.T) (url string, owner *db.Queries) {
 	return server.URL, db.New(d.Pool)
 }
 
+// TestCustomers erases one, and lists the erasures.
+func TestCustomers(t *testing.T) {
+	t.Parallel()
+	url := service(t)
+	shop, err := client.New(url, client.Options{})
+	assert.NoError(t, err)
+	assert.NoError(t, assert.Err(shop.Process(t.Context(), client.ProcessBody{OrderID: "o", Amount: "5", Item: "lamp", CustomerID: "anna"})))
+	for _, s := range []step{
+		{"customers erase anna --reason asked --request-id r", "", `^1 orders are now of erased_\w+\. Others`},
+		{"customers erase anna --reason asked --request-id r2", "no such customer", `^$`},
+		{"customers erasures", "", `(?m)^1 +\S+Z +local +\S+Z +1 +erased_\w+ +asked$`},
+	} {
+		s.try(t, url)
+	}
+}
+
 // TestBooks lists stored verifications, and shows the money of one by day.
 func TestBooks(t *testing.T) {
 	t.Parallel()
