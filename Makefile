@@ -35,5 +35,5 @@ module: ## put the tree under an import path: make module MODULE=example.com/paw
 	git ls-files -z '*go.mod' | xargs -0 perl -pi -e 's!^(module |replace |require |\t)pawl(?=[/\s])!$$1$(MODULE)!'
 	gofmt -s -w $$(git ls-files '*.go')
 
-baseline: ## at a release: the API as it is becomes the one that later changes may not break
-	cp httpapi/openapi.yaml httpapi/released.yaml
+baseline: ## at a release: what the commit promises is kept in test/released, and later changes may not break it
+	PAWL_BASELINE=$$(git rev-parse $(or $(COMMIT),HEAD)) go test ./test/faults -run '^TestMakeBaseline$$' -count=1

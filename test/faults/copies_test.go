@@ -43,7 +43,7 @@ func openOriginal(t *testing.T, settings ...string) *original {
 			t.Skipf("NOT TESTED: there is no %s here", name)
 		}
 	}
-	o := &original{t: t, server: startPostgres(t, settings...), provider: openProvider(t, ""), inbox: openReceiver(t),
+	o := &original{t: t, server: startPostgres(t, settings...), provider: openProvider(t, "", ""), inbox: openReceiver(t),
 		client: newClient(4, false), folder: t.TempDir()}
 	t.Cleanup(o.client.close)
 	server := httptest.NewServer(o.provider)
@@ -199,13 +199,16 @@ func (o *original) quarantined(s *service) {
 // block is the first block of a kind after a text of docs/operations/restore.md.
 func block(t *testing.T, after, kind string) string {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/operations/restore.md")
-	assert.NoError(t, err)
-	printed := regexp.MustCompile("(?s)\n" + regexp.QuoteMeta(after) + ".*?```" + kind + "\n(.*?)```").FindSubmatch(page)
+	return blockOf(t, "restore.md", after, kind)
+}
+
+func blockOf(t *testing.T, name, after, kind string) string {
+	t.Helper()
+	printed := regexp.MustCompile("(?s)\n" + regexp.QuoteMeta(after) + ".*?```" + kind + "\n(.*?)```").FindStringSubmatch(page(t, name))
 	if printed == nil {
-		t.Fatalf("the page has no %s after %q", kind, after)
+		t.Fatalf("%s has no %s after %q", name, kind, after)
 	}
-	return string(printed[1])
+	return printed[1]
 }
 
 // shell runs the commands of the page after a text, less the first few lines, and returns what they print.

@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"net/url"
@@ -166,7 +167,12 @@ func (p *process) announced() (url, place string) {
 // run runs a command of the program to its end.
 func run(t testing.TB, args ...string) (code int, output string) {
 	t.Helper()
-	p := launch(t, nil, args...)
+	return runProgram(t, program(), args...)
+}
+
+func runProgram(t testing.TB, path string, args ...string) (code int, output string) {
+	t.Helper()
+	p := launchProgram(t, path, nil, args...)
 	code = p.exitCode()
 	return code, p.stdout() + p.stderr()
 }
@@ -185,6 +191,7 @@ type replicas struct {
 	database string
 	flags    []string
 	clock    *clocks.Wall // of their machine; nil: it is right
+	program  string       // empty: the one under test
 
 	mu      sync.Mutex
 	all     []*process
@@ -224,7 +231,7 @@ func (r *replicas) launch() *process {
 	if r.clock != nil {
 		return launchProgram(r.t, stepped(), r.clock.Env(), args...)
 	}
-	return launch(r.t, nil, args...)
+	return launchProgram(r.t, cmp.Or(r.program, program()), nil, args...)
 }
 
 // serves waits until a process serves as the i-th replica.

@@ -66,7 +66,7 @@ type pair struct {
 
 func openPair(s *shop) *pair {
 	s.t.Helper()
-	p := &pair{shop: s, providers: map[string]*simulator.Simulator{"first": s.provider, "second": openProvider(s.t, "")}, urls: map[string]string{}}
+	p := &pair{shop: s, providers: map[string]*simulator.Simulator{"first": s.provider, "second": openProvider(s.t, "", "")}, urls: map[string]string{}}
 	charge := "charge:\n"
 	for _, name := range []string{"first", "second"} {
 		provider := p.providers[name]

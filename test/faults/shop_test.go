@@ -30,6 +30,7 @@ type shop struct {
 	database *dbtest.Database
 	provider *simulator.Simulator
 	url      string // of the provider
+	journal  string // file of its books; empty: they are in memory
 	policy   string // a file
 	public   string // where the provider calls back
 	client   *client
@@ -95,10 +96,19 @@ const (
 // openShop makes a shop without replicas. A call to its provider may take the time-out.
 func openShop(t *testing.T, executor string, timeout time.Duration) *shop {
 	t.Helper()
-	s := &shop{t: t, database: dbtest.New(t), client: newClient(64, true)}
+	s := &shop{t: t, database: dbtest.New(t)}
+	s.furnish(executor, timeout)
+	return s
+}
+
+// furnish gives a shop its provider and its policy.
+func (s *shop) furnish(executor string, timeout time.Duration) {
+	t := s.t
+	t.Helper()
+	s.client = newClient(64, true)
 	t.Cleanup(s.client.close)
 	s.public = s.balancer()
-	s.provider = openProvider(t, s.public+"/api/webhooks/stripe")
+	s.provider = openProvider(t, s.public+"/api/webhooks/stripe", s.journal)
 	server := httptest.NewServer(s.provider)
 	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
 	t.Cleanup(func() {
@@ -117,7 +127,6 @@ func openShop(t *testing.T, executor string, timeout time.Duration) *shop {
 		text += fmt.Sprintf(brief, step, how, timeout)
 	}
 	assert.NoError(t, os.WriteFile(s.policy, []byte(text), 0o600))
-	return s
 }
 
 const (
@@ -125,9 +134,9 @@ const (
 	visa       = "pm_card_visa"
 )
 
-func openProvider(t *testing.T, webhook string) *simulator.Simulator {
+func openProvider(t *testing.T, webhook, journal string) *simulator.Simulator {
 	t.Helper()
-	provider, err := simulator.Open(simulator.Config{StripeWebhook: webhook, StripeWebhookSecret: hookSecret})
+	provider, err := simulator.Open(simulator.Config{File: journal, StripeWebhook: webhook, StripeWebhookSecret: hookSecret})
 	assert.NoError(t, err)
 	return provider
 }
