@@ -23,6 +23,7 @@ import (
 
 // TestMakeBaseline makes the baseline of the commit in PAWL_BASELINE, with its program: make baseline.
 func TestMakeBaseline(t *testing.T) {
+	t.Parallel()
 	commit := os.Getenv("PAWL_BASELINE")
 	if commit == "" {
 		t.Skip("make baseline sets PAWL_BASELINE")

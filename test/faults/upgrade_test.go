@@ -288,7 +288,7 @@ func (u *upgrade) halfWay() {
 func (u *upgrade) awaits(id, step, operation string) {
 	u.t.Helper()
 	eventually(u.t, patience, id+" is at the provider", func() bool {
-		return slices.ContainsFunc(u.provider.Requests(id), func(r simulator.Request) bool { return r.Step == step && string(r.Operation) == operation })
+		return slices.ContainsFunc(u.provider.Requests(id), func(r simulator.Request) bool { return r.Step == step && r.Operation == operation })
 	})
 }
 

@@ -21,7 +21,8 @@ func pages(t *testing.T) []string {
 		t.Fatal(found, err)
 	}
 	return append(found, "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "test/model/README.md", "client/README.md",
-		"test/clients/README.md", "client/typescript/README.md", "docs/operations/failover.md", "docs/operations/restore.md", "docs/operations/upgrading.md")
+		"test/clients/README.md", "client/typescript/README.md", "docs/operations/failover.md", "docs/operations/restore.md",
+		"docs/operations/upgrading.md")
 }
 
 func TestLinksLeadSomewhere(t *testing.T) {
