@@ -18,6 +18,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"pawl/internal/spelling"
 	"pawl/internal/webhooks"
 )
 
@@ -292,7 +293,7 @@ func (d *decoder) word(pointer string, known []any) string {
 	word := string(raw)
 	if ok && !slices.Contains(known, any(word)) {
 		words := strings.Fields(strings.Trim(fmt.Sprint(known), "[]"))
-		d.fault(pointer, "unknown_word", mustBeOneOf+strings.Join(words, ", ")+suggestion(word, words))
+		d.fault(pointer, "unknown_word", mustBeOneOf+strings.Join(words, ", ")+spelling.Suggestion(word, words))
 	}
 	return word
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"pawl/internal/orders"
+	"pawl/internal/spelling"
 )
 
 // maxWait is the longest time that a caller can wait.
@@ -212,7 +213,7 @@ func checkParameter(name string, values, known []string) (code, detail string) {
 	case !slices.Contains(known, name) && len(known) == 0:
 		return "unknown_parameter", "unknown parameter; this route has none"
 	case !slices.Contains(known, name):
-		return "unknown_parameter", "unknown parameter; must be one of " + strings.Join(known, ", ")
+		return "unknown_parameter", "unknown parameter; must be one of " + strings.Join(known, ", ") + spelling.Suggestion(name, known)
 	case len(values) > 1:
 		return "repeated", "must be sent only once"
 	case values[0] == "":

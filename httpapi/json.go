@@ -7,11 +7,12 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"pawl/internal/spelling"
 )
 
 // maxDepth is the maximum nesting of objects and arrays, including the body itself.
@@ -308,38 +309,13 @@ func lookup(known []string, name []byte) (at string, found bool) {
 // the request would be executed in another way than intended before the caller reads ignoredFields.
 func (d *decoder) refuseMisspelled(deciding ...string) {
 	d.ignored = slices.DeleteFunc(d.ignored, func(name string) bool {
-		for _, meant := range deciding {
-			if slices.Contains(d.known, meant) && oneEditApart(strings.ToLower(name), strings.ToLower(meant)) {
-				d.fault("/"+pointerEscape.Replace(name), "misspelled", "unknown field "+name+"; did you mean "+meant+"?")
-				return true
-			}
+		meant := spelling.Meant(name, deciding)
+		if meant == "" || !slices.Contains(d.known, meant) {
+			return false
 		}
-		return false
+		d.fault("/"+pointerEscape.Replace(name), "misspelled", "unknown field "+name+"; did you mean "+meant+"?")
+		return true
 	})
-}
-
-// suggestion ends a text with the word that was probably meant, if one of the known words is one letter off.
-func suggestion(given string, known []string) string {
-	for _, word := range known {
-		if oneEditApart(strings.ToLower(given), word) {
-			return "; did you mean " + word + "?"
-		}
-	}
-	return ""
-}
-
-// oneEditApart reports whether a becomes b if one character is added, removed or replaced, or two neighbors are
-// exchanged: a Damerau-Levenshtein distance of 1.
-func oneEditApart(a, b string) bool {
-	x, y := []rune(a), []rune(b)
-	for len(x) > 0 && len(y) > 0 && x[0] == y[0] {
-		x, y = x[1:], y[1:]
-	}
-	for len(x) > 0 && len(y) > 0 && x[len(x)-1] == y[len(y)-1] {
-		x, y = x[:len(x)-1], y[:len(y)-1]
-	}
-	exchanged := len(x) == 2 && len(y) == 2 && x[0] == y[1] && x[1] == y[0]
-	return exchanged || max(len(x), len(y)) == 1
 }
 
 // has reports whether the body has a field, even with a faulty value.

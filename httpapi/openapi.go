@@ -20,6 +20,7 @@ import (
 
 	"pawl/fsm"
 	"pawl/internal/orders"
+	"pawl/internal/spelling"
 	"pawl/internal/version"
 )
 
@@ -139,7 +140,7 @@ func parameterFault(d *huma.ErrorDetail) fieldError {
 	}
 	if words, ok := strings.CutPrefix(d.Message, mustBeOneOf); ok {
 		given, _ := d.Value.(string)
-		fault.Detail += suggestion(given, strings.Split(words, ", "))
+		fault.Detail += spelling.Suggestion(given, strings.Split(words, ", "))
 	}
 	place, name, _ := strings.Cut(d.Location, ".")
 	if place == "header" {

@@ -16,11 +16,13 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"pawl/fsm/diagram"
 	"pawl/httpapi"
 	"pawl/internal/cli/output"
 	"pawl/internal/cli/remote"
+	"pawl/internal/spelling"
 	"pawl/internal/version"
 )
 
@@ -54,7 +56,9 @@ func Command(pages fs.FS) *cobra.Command {
 		SilenceErrors: true,
 	}
 	root.Flags().AddFlagSet(serve.Flags())
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usageError{fmt.Errorf("%w%s", err, flagHint(cmd, err))}
+	})
 	root.AddCommand(serve, migrateCommand(), diagramCommand(), verifyCommand(), loadCommand(), simulateCommand(), policyCommand(),
 		tokenCommand(), adoptCommand(), divideCommand(), archiveCommand(), doctorCommand(), demoCommand(), docsCommand(pages),
 		printCommand("openapi", "Print the API description (OpenAPI 3.1, YAML)", httpapi.Document))
@@ -103,6 +107,20 @@ func hint(cmd *cobra.Command, args []string, err error) string {
 	cmd.SuggestionsMinimumDistance = 2 // the default of cobra
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 		return "; did you mean " + strings.Join(near, " or ") + "?"
+	}
+	return ""
+}
+
+// flagHint suggests a flag for a misspelled one.
+func flagHint(cmd *cobra.Command, err error) string {
+	unknown, ok := errors.AsType[*pflag.NotExistError](err)
+	if !ok {
+		return ""
+	}
+	var known []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
+	if meant := spelling.Meant(unknown.GetSpecifiedName(), known); meant != "" {
+		return "; did you mean --" + meant + "?"
 	}
 	return ""
 }

@@ -142,7 +142,7 @@ func TestSuggestions(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
 		"serv": "did you mean serve?", "varify": "did you mean verify?", "migrate stats": "did you mean status?", "policy shw 1": "did you mean show?",
-		"frobnicate": "", "serve twice": "",
+		"frobnicate": "", "serve twice": "", "orders list --statsu failed": "did you mean --status?", "orders list --frob x": "",
 	} {
 		_, err := execute(t, strings.Fields(line)...)
 		if exitCode(err) != exitUsage || want != "" && !strings.HasSuffix(err.Error(), want) || want == "" && strings.Contains(err.Error(), "mean") {

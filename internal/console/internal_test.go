@@ -50,7 +50,7 @@ func TestParseSearch(t *testing.T) {
 		{text: "to:2026-11-01T09:30Z from:soon", notes: "use a day,use a day"},
 		{text: "to:2026-11-01T09:30:00+01:00", filter: filter{CreatedTo: day(1).Add(8*time.Hour + 30*time.Minute)}},
 		{text: "step:reserve code:out_of_stock", filter: filter{FailureStep: "reserve", FailureCode: "out_of_stock"}},
-		{text: "status:done hold:Never step:ship sort:up item:", notes: "has no value",
+		{text: "status:done hold:Never step:ship sort:up item:", notes: "use pending,use retry,use charge,use newest,has no value",
 			filter: filter{Status: []client.Status{"done"}, Hold: "never", FailureStep: "ship", Sort: "up"}},
 	} {
 		s := parseSearch(c.text, now)

@@ -15,6 +15,7 @@ import (
 type ordersPage struct {
 	Search  string
 	Notes   []string
+	Meant   string // the search that was probably meant
 	Views   []view
 	Orders  []client.Order
 	First   int               // the number of the first order on this page, from 1
@@ -79,6 +80,9 @@ func (v *visit) orders() error {
 		}
 	}
 	p.Notes = s.notes
+	if len(p.Orders) == 0 {
+		p.Meant = s.meant
+	}
 	return v.show("orders", page{Title: "Orders", Data: p})
 }
 
@@ -103,6 +107,9 @@ func (v *visit) findByTerm(s *search, p *ordersPage) (only string, err error) {
 	}
 	if len(p.Orders) == 0 {
 		s.note("There is no order %q, and none with this customer or reference, or under a metadata key that can be searched.", s.term)
+	}
+	if len(s.filters) > 0 {
+		s.note("Only %q was looked for. Conditions such as %s are for searches without other words.", s.term, s.filters[0])
 	}
 	if found.More {
 		s.note("Other orders match, too. A longer term finds fewer.")

@@ -138,11 +138,22 @@ func TestOrders(t *testing.T) {
 		assert.Equal(t, strings.Join(page.found(), "|"), want, search)
 	}
 	for search, note := range map[string]string{
-		"item:" + strings.Repeat("x", 300): "item must be an item name", "status:faild": "canceled; did you mean failed?",
-		"hold:attent status:open": "hold must be one of", "amount:x": "is not understood: use a number",
+		"item:" + strings.Repeat("x", 300): "item must be an item name",
+		"hold:attent status:open":          "hold:attent is not understood: use retry, callback", "amount:x": "is not understood: use a number",
 		"shop:17": "There is no order &#34;shop:17&#34;,", `"` + strings.Repeat("x", 254) + `"`: "There is no order", // too long with its quotes
+		"ann amount:>100": "Only &#34;ann&#34; was looked for",
 	} {
 		s.get(t, ordersOf(search)).want(t, 200, note)
+	}
+	for search, meant := range map[string]string{
+		"status:faild,canceled item:lamp": "status:failed,canceled item:lamp", `stats:faild customer:"ann smith"`: `status:failed customer:"ann smith"`,
+		`custmer:"ann smith"`: `customer:"ann smith"`, "creatd:7d": "from:7d", "HOLD:atention": "hold:attention",
+	} {
+		page := s.get(t, ordersOf(search)).want(t, 200, "Did you mean", "No orders found")
+		assert.Equal(t, page.link(t, "<bdi>"+html.EscapeString(meant)+"</bdi>"), ordersOf(meant), search)
+	}
+	for _, search := range []string{"shop:17", "status:xyz", "amount:x", "status:failed"} {
+		s.get(t, ordersOf(search)).want(t, 200, "!Did you mean")
 	}
 	s.get(t, ordersOf("ann smith")).want(t, 200, ">Found by customer<", "4 orders", `<a href="/console/orders?q=customer%3A%22ann&#43;smith%22"><bdi>ann smith</bdi></a>`)
 	for typed, id := range map[string]string{tricky: tricky, `"../o ""><img src=x>"`: tricky, "o1": "o1", "bi": "big"} { // as it is, in quotes, and the only match

@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -13,15 +14,17 @@ import (
 
 	"pawl/client"
 	"pawl/fsm"
+	"pawl/internal/spelling"
 )
 
-// search is a parsed search. What is wrong with it is in the notes; it then finds nothing. The API checks the words of
-// statuses, holds, steps and orders.
+// search is a parsed search. What is wrong with it is in the notes; it then finds nothing.
 type search struct {
-	filter client.ListOrdersParams
-	term   string // instead of the filter
-	notes  []string
-	now    time.Time
+	filter  client.ListOrdersParams
+	filters []string // the words that make the filter, as they were typed
+	term    string   // instead of the filter
+	notes   []string
+	meant   string // the search that was probably meant, if words are misspelled; otherwise empty
+	now     time.Time
 }
 
 // qualifiers has the words before a colon. Each function returns what is wrong with its value.
@@ -29,30 +32,54 @@ var qualifiers = map[string]func(s *search, value string) (wrong string){
 	"status": (*search).status,
 	"hold": func(s *search, value string) string {
 		s.filter.Hold = client.ListOrdersParamsHold(strings.ToLower(value))
-		return ""
+		return notOneOf("hold", value)
 	},
 	"reason":   func(s *search, value string) string { s.filter.HoldReason = value; return "" },
 	"item":     func(s *search, value string) string { s.filter.Item = value; return "" },
 	"customer": func(s *search, value string) string { s.filter.CustomerID = value; return "" },
 	"step": func(s *search, value string) string {
 		s.filter.FailureStep = client.ListOrdersParamsFailureStep(strings.ToLower(value))
-		return ""
+		return notOneOf("step", value)
 	},
 	"code":     func(s *search, value string) string { s.filter.FailureCode = value; return "" },
 	"amount":   (*search).amount,
 	"currency": func(s *search, value string) string { s.filter.Currency = strings.ToUpper(value); return "" },
 	"refunded": func(s *search, value string) string {
-		if s.filter.Refunded = strings.EqualFold(value, "yes"); !s.filter.Refunded {
-			return "use refunded:yes"
-		}
-		return ""
+		s.filter.Refunded = true
+		return notOneOf("refunded", value)
 	},
 	"from": (*search).from,
 	"to":   (*search).to,
 	"sort": func(s *search, value string) string {
 		s.filter.Sort = client.ListOrdersParamsSort(strings.ToLower(value))
-		return ""
+		return notOneOf("sort", value)
 	},
+}
+
+// valuesOf has the values of qualifiers that take only these.
+var valuesOf = map[string][]string{
+	"status":   append(fixed(fsm.States()), "open"),
+	"hold":     fsm.Holds(),
+	"step":     fixed(fsm.Steps()),
+	"refunded": {"yes"},
+	"sort":     {"newest", "oldest"},
+}
+
+func fixed[T ~string](words []T) (all []string) {
+	for _, word := range words {
+		all = append(all, string(word))
+	}
+	return all
+}
+
+// notOneOf says what is wrong with values of a qualifier that takes only some.
+func notOneOf(key string, values ...string) (wrong string) {
+	for _, value := range values {
+		if !slices.Contains(valuesOf[key], strings.ToLower(value)) {
+			return "use " + strings.Join(valuesOf[key], ", ")
+		}
+	}
+	return ""
 }
 
 // otherNames has the names of the API's fields, and of other consoles.
@@ -66,21 +93,33 @@ var otherNames = map[string]string{
 // term: the ID of an order, or what else the API finds orders by.
 func parseSearch(text string, now time.Time) *search {
 	s := &search{now: now}
-	var term []string
+	var term, meant []string
 	for _, word := range wordsOf(text) {
 		key, value, colon := strings.Cut(word.text, ":")
 		key = strings.ToLower(key)
 		key = cmp.Or(otherNames[key], key)
+		better := word.typed
 		switch set := qualifiers[key]; {
-		case word.quoted || !colon || set == nil:
+		case word.quoted || !colon:
 			term = append(term, word.text)
+		case set == nil:
+			term = append(term, word.text)
+			better = respelled(key, value, word.typed)
 		case value == "":
 			s.note("%s: has no value", key)
 		default:
+			s.filters = append(s.filters, word.typed)
 			if wrong := set(s, value); wrong != "" {
 				s.note("%s:%s is not understood: %s", key, value, wrong)
+				better = respelled(key, value, word.typed)
 			}
 		}
+		if meant = append(meant, better); better != word.typed {
+			s.meant = "yes"
+		}
+	}
+	if s.meant != "" {
+		s.meant = strings.Join(meant, " ")
 	}
 	s.term = strings.Join(term, " ")
 	if s.filter.HoldReason != "" && s.filter.Hold == "" {
@@ -89,13 +128,37 @@ func parseSearch(text string, now time.Time) *search {
 	return s
 }
 
+// respelled is a qualifier with the name and value that were probably meant, or else what was typed.
+func respelled(key, value, typed string) string {
+	if qualifiers[key] == nil {
+		meant := spelling.Meant(key, slices.Concat(slices.Sorted(maps.Keys(qualifiers)), slices.Sorted(maps.Keys(otherNames))))
+		if meant == "" {
+			return typed
+		}
+		_, rest, _ := strings.Cut(typed, ":")
+		key = cmp.Or(otherNames[meant], meant)
+		typed = key + ":" + rest
+	}
+	values := strings.Split(strings.ToLower(value), ",")
+	for i := range values {
+		if notOneOf(key, values[i]) != "" {
+			values[i] = spelling.Meant(values[i], valuesOf[key])
+		}
+	}
+	if valuesOf[key] == nil || slices.Contains(values, "") {
+		return typed
+	}
+	return key + ":" + strings.Join(values, ",")
+}
+
 func (s *search) note(format string, values ...any) {
 	s.notes = append(s.notes, fmt.Sprintf(format, values...))
 }
 
 type word struct {
 	text   string
-	quoted bool // from its beginning
+	typed  string // with its quotes
+	quoted bool   // from its beginning
 }
 
 // wordsOf splits a text at blanks outside of double quotes. Inside, two quotes stand for one. The last quote may be
@@ -103,13 +166,18 @@ type word struct {
 func wordsOf(text string) (words []word) {
 	var w word
 	var open, begun, doubled bool
-	end := func() {
+	from := 0
+	end := func(at int) {
 		if begun {
+			w.typed = text[from:at]
 			words = append(words, w)
 		}
 		w, begun = word{}, false
 	}
 	for i, r := range text {
+		if !begun {
+			from = i
+		}
 		again := strings.HasPrefix(text[i:], `""`)
 		switch {
 		case doubled:
@@ -120,12 +188,12 @@ func wordsOf(text string) (words []word) {
 			w.quoted = w.quoted || !begun
 			open, begun = !open, true
 		case (r == ' ' || r == '\t' || r == '\n' || r == '\r') && !open:
-			end()
+			end(i)
 		default:
 			w.text, begun = w.text+string(r), true
 		}
 	}
-	end()
+	end(len(text))
 	return words
 }
 
@@ -139,19 +207,17 @@ func openStates() (open []client.Status) {
 }
 
 func (s *search) status(value string) (wrong string) {
-	for _, name := range strings.Split(strings.ToLower(value), ",") {
-		switch {
-		case name == "open" || name == "unfinished":
+	names := strings.Split(strings.ReplaceAll(strings.ToLower(value), "cancelled", "canceled"), ",")
+	for _, name := range names {
+		if name == "open" {
 			s.filter.Status = append(s.filter.Status, openStates()...)
-		case name == "cancelled":
-			s.filter.Status = append(s.filter.Status, client.StatusCanceled)
-		default:
-			s.filter.Status = append(s.filter.Status, client.Status(name)) // the API says what is wrong with it
+		} else {
+			s.filter.Status = append(s.filter.Status, client.Status(name))
 		}
 	}
 	slices.Sort(s.filter.Status)
 	s.filter.Status = slices.Compact(s.filter.Status)
-	return ""
+	return notOneOf("status", names...)
 }
 
 var (

@@ -14,6 +14,8 @@ import (
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
+
+	"pawl/internal/spelling"
 )
 
 // reader reads values from a document and collects all mistakes.
@@ -62,10 +64,8 @@ func unknownKey(key *yaml.Node, known []string) string {
 	if key.Kind != yaml.ScalarNode || !plainKey.MatchString(key.Value) {
 		return "unknown key; must be one of " + strings.Join(known, ", ")
 	}
-	for _, k := range known {
-		if strings.EqualFold(k, strings.NewReplacer("_", "", "-", "").Replace(key.Value)) {
-			return fmt.Sprintf("unknown key %s; did you mean %s?", key.Value, k)
-		}
+	if k := spelling.Meant(strings.NewReplacer("_", "", "-", "").Replace(key.Value), known); k != "" {
+		return fmt.Sprintf("unknown key %s; did you mean %s?", key.Value, k)
 	}
 	return fmt.Sprintf("unknown key %s; must be one of %s", key.Value, strings.Join(known, ", "))
 }
