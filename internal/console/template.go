@@ -46,6 +46,8 @@ var functions = template.FuncMap{
 	"rowID":       rowID,
 	"actionURL":   actionURL,
 	"customerURL": customerURL,
+	"itemURL":     func(item string) string { return ordersURL("item:" + quoted(item)) },
+	"termURL":     func(term string) string { return ordersURL(quoted(term)) },
 	"holdURL":     holdURL,
 	"duration":    duration,
 	"atLeast":     atLeast,

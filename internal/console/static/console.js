@@ -161,10 +161,12 @@ function arrange() {
   for (const cell of main.querySelectorAll("th[data-all]:not(:has(input))")) {
     cell.append(make("input", { type: "checkbox", "aria-label": "Choose all that are shown" }));
   }
-  for (const name of main.querySelectorAll("h1 bdi:not(:has(+ .copy))")) {
-    const button = make("button", { type: "button", class: "quiet copy" }, "Copy");
+  for (const name of main.querySelectorAll("h1 bdi, dd > bdi:first-child, dd > a:first-child > bdi, p > .reference > bdi")) {
+    const place = name.closest("a") ?? name;
+    if (place.nextElementSibling?.matches(".copy")) continue;
+    const button = make("button", { type: "button", class: "quiet copy", "aria-label": `Copy ${name.textContent}` }, "Copy");
     button.addEventListener("click", () => copy(name));
-    name.after(button);
+    place.after(button);
   }
   reachable();
 }
