@@ -3,14 +3,9 @@
 package browser
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/chromedp/cdproto/page"
 )
 
 // screens are the pages of the console, and those beside it, with what each must show of what fill has stored.
@@ -95,7 +90,7 @@ func (b *tab) hasNoBarriers() {
 	b.look(looks[0])
 }
 
-// TestFirstLoad: the page people begin with takes under 60 kB over the wire, and the next one next to nothing.
+// TestFirstLoad: the page people begin with takes under 40 kB over the wire, and the next one next to nothing.
 func TestFirstLoad(t *testing.T) {
 	t.Parallel()
 	b := maria(t)
@@ -103,7 +98,7 @@ func TestFirstLoad(t *testing.T) {
 	b.wait("is live", `document.querySelector(".live")?.dataset.state === "live"`)
 	first := b.bytes()
 	t.Logf("the first page takes %.1f kB", first/1000)
-	if first > 60_000 {
+	if first > 40_000 {
 		t.Errorf("the first page takes %.0f bytes: %q", first, b.sent())
 	}
 	b.visit("/console")
@@ -133,46 +128,4 @@ func (b *tab) axe(rules string) (found []string) {
 		found = append(found, fmt.Sprintf("%s: %s (%d times)\n%s\n%s", v.ID, v.Help, len(v.Nodes), node.HTML, node.FailureSummary))
 	}
 	return found
-}
-
-var update = flag.Bool("update", false,
-	"write the pictures in docs/console, with -run 'TestPictures|TestLab' alone")
-
-// TestPictures writes the pictures in docs/console that show what fill has stored, with -update.
-func TestPictures(t *testing.T) {
-	t.Parallel()
-	if !*update {
-		t.Skip("it is asked for with -update")
-	}
-	for _, picture := range []struct {
-		file, path, shows string
-		look              look
-		ends              string // what the picture goes down to, if it is below the window
-	}{
-		{"attention", "/console/attention", "stuck-1", look{"light", 1280}, "header"},
-		{"orders", "/console/orders", "declined-1", look{"dark", 1280}, "header"},
-		{"order", "/console/order?id=done-1", "12.50", look{"light", 1280}, "section:has(#history)"},
-		{"telephone", "/console/order?id=stuck-1", "back on Monday", look{"light", 390}, "header"},
-		{"action", "/console/order/cancel?id=stuck-2", "What will change", look{"light", 1280}, "header"},
-	} {
-		b := maria(t)
-		b.look(picture.look)
-		b.visit(picture.path)
-		b.shows(picture.shows)
-		b.picture(picture.file, picture.ends)
-	}
-}
-
-// picture writes what the window shows, and what is below it down to the end of an element, with -update.
-func (b *tab) picture(name, selector string) {
-	b.t.Helper()
-	if !*update {
-		return
-	}
-	view := eval[page.Viewport](b, fmt.Sprintf(`({x: 0, y: 0, width: innerWidth, scale: 1,
-		height: Math.max(innerHeight, document.querySelector(%q).getBoundingClientRect().bottom + scrollY)})`, selector))
-	made := call(b, page.CaptureScreenshot, page.CaptureScreenshotParams{Clip: &view, CaptureBeyondViewport: new(true)})
-	if err := os.WriteFile(filepath.Join("../../../docs/console", name+".png"), made.Data, 0o644); err != nil {
-		b.t.Fatal(err)
-	}
 }

@@ -89,14 +89,17 @@ func TestLab(t *testing.T) {
 	b.hasNoBarriers()
 	b.press("Kill")
 	b.wait("a replica is dead", arrived+`document.querySelector("main .badge.dead")`)
-	b.picture("lab", "header")
+	for _, l := range pictureLooks[1] {
+		b.look(l)
+		b.picture("lab", "header")
+	}
+	b.look(looks[0])
 	b.press("Start")
 	b.wait("no replica is dead", arrived+`document.querySelector("main .badge") && !document.querySelector("main .badge.dead")`)
 	b.wait("both replicas serve", `document.querySelectorAll("main .badge.serves").length === 2`)
 	b.visit("/console")
 	b.shows("The machine")
 	b.hasNoBarriers()
-	b.picture("overview", "section:has(#waiting)")
 }
 
 // program runs a command of the program until the end of the test, and opens the console that it announces.

@@ -222,13 +222,13 @@ func fillStock(ctx context.Context) error {
 }
 
 func fillWebhooks(ctx context.Context) error {
-	for path, about := range map[string]string{"/hook": "the shop", "/broken": "the warehouse, which is away"} {
-		body := client.WebhookEndpointBody{URL: "http://" + shared.shop.address() + path, Description: about}
+	for _, of := range [][2]string{{"/hook", "the shop"}, {"/broken", "the warehouse, which is away"}} {
+		body := client.WebhookEndpointBody{URL: "http://" + shared.shop.address() + of[0], Description: of[1]}
 		made, err := shared.api.CreateWebhookEndpoint(ctx, body)
 		if err != nil {
 			return err
 		}
-		if path == "/broken" {
+		if of[0] == "/broken" {
 			shared.broken = made.ID
 		}
 	}
