@@ -157,7 +157,7 @@ func TestStoredOrdersAreAsTheServiceLeavesThem(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 { // the second time, some events have numbers
-		if err := d.fill(t.Context(), 1000, 10, false); err != nil {
+		if err := d.fill(t.Context(), 1000, fillSQL, 10, false); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -121,7 +121,7 @@ const storedItems = 10_000
 // withStored measures the service alternately on an empty database and on one with many orders, under the same load and
 // for the same time.
 func (p *plan) withStored(ctx context.Context) (err error) {
-	d, err := p.filled(ctx)
+	d, err := p.filled(ctx, p.stored, fillSQL, storedItems, p.ordered)
 	if err != nil {
 		return err
 	}
@@ -145,8 +145,8 @@ func (p *plan) withStored(ctx context.Context) (err error) {
 	return nil
 }
 
-// filled creates a database with the schema and completed orders, as the service would have written them.
-func (p *plan) filled(ctx context.Context) (*database, error) {
+// filled creates a database with the schema and orders, as the service would have written them.
+func (p *plan) filled(ctx context.Context, orders int64, sql string, shape ...any) (*database, error) {
 	d, err := p.database(ctx)
 	if err != nil {
 		return nil, err
@@ -156,7 +156,7 @@ func (p *plan) filled(ctx context.Context) (*database, error) {
 		err = s.stop()
 	}
 	if err == nil {
-		err = d.fill(ctx, p.stored, storedItems, p.ordered)
+		err = d.fill(ctx, orders, sql, shape...)
 	}
 	if err != nil {
 		return nil, errors.Join(err, d.drop(ctx))
@@ -167,15 +167,15 @@ func (p *plan) filled(ctx context.Context) (*database, error) {
 // fillSize orders are one transaction.
 const fillSize = 250_000
 
-// fill adds completed orders while no service runs. Their ids are uuidv7 (ordered) or random.
-func (d *database) fill(ctx context.Context, orders int64, items int, ordered bool) error {
+// fill adds orders while no service runs. The statement gets how many to store now, how many are missing, and the shape.
+func (d *database) fill(ctx context.Context, orders int64, sql string, shape ...any) error {
 	// The triggers would reject orders that begin as completed.
 	if err := execAll(ctx, d.conn, "SET session_replication_role = replica"); err != nil {
 		return err
 	}
 	for done := int64(0); done < orders; done += fillSize {
 		fmt.Fprintf(os.Stderr, "\rstoring orders: %d of %d", done, orders)
-		if _, err := d.conn.Exec(ctx, fillSQL, min(fillSize, orders-done), items, ordered); err != nil {
+		if _, err := d.conn.Exec(ctx, sql, append([]any{min(fillSize, orders-done), orders - done}, shape...)...); err != nil {
 			return fmt.Errorf("store orders: %w", err)
 		}
 	}
@@ -183,14 +183,15 @@ func (d *database) fill(ctx context.Context, orders int64, items int, ordered bo
 	return execAll(ctx, d.conn, "RESET session_replication_role", fillItemsSQL, fillBatchesSQL, "VACUUM (ANALYZE)", "SELECT pg_stat_reset()")
 }
 
+// fillSQL stores completed orders, whose ids are uuidv7 ($4) or random.
 const fillSQL = `
 WITH stored AS (
   INSERT INTO orders (order_id, status, ended_as, fence, seq, created_at, finished_at, amount, currency, item)
-  SELECT CASE WHEN $3::boolean THEN lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0') ELSE '' END
-      || right(encode(uuid_send(gen_random_uuid()), 'hex'), CASE WHEN $3::boolean THEN 20 ELSE 32 END),
+  SELECT CASE WHEN $4::boolean THEN lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0') ELSE '' END
+      || right(encode(uuid_send(gen_random_uuid()), 'hex'), CASE WHEN $4::boolean THEN 20 ELSE 32 END),
     'completed', 'completed', 1, 4, now(), now(), 99.99, 'USD',
-    'item-' || lpad((floor(random() * $2::integer))::text, 5, '0')
-  FROM generate_series(1, $1::bigint)
+    'item-' || lpad((floor(random() * $3::integer))::text, 5, '0')
+  FROM generate_series(1, $1::bigint) WHERE $2::bigint > 0
   RETURNING order_no, order_id, item, quantity, amount, currency
 ), charged AS (
   INSERT INTO charges (order_no, generation, currency, amount) SELECT order_no, 0, currency, amount FROM stored

@@ -120,6 +120,9 @@ func (p *plan) all(ctx context.Context) error {
 	if p.cells != nil {
 		return p.withCells(ctx)
 	}
+	if p.console > 0 {
+		return p.withConsole(ctx)
+	}
 	for _, items := range p.items {
 		for _, callers := range p.callers {
 			for round := range p.rounds {
@@ -195,6 +198,7 @@ type options struct {
 	events        bool
 	stream        bool
 	cells         []int
+	console       int64         // orders stored
 	rates         []int         // orders per second
 	latency       time.Duration // of the provider
 	faults        []string      // of the provider
@@ -211,6 +215,7 @@ keep-alive connections, random order ids (or --uuidv7), each run from an empty d
   go run . --remote --rate 20,200,500      # instead: every step at a provider
   go run . --stream                         # instead: orders in one request, one a line
   go run . --cells 1,2,4 --callers 2048     # instead: so many cells beside each other
+  go run . --console 1000000 --rounds 6     # instead: the screens of the console
   go run . --against ./old --rounds 5       # instead: beside another version
   go run . --commit-latency 1ms             # on a disk that is a network away
 
@@ -239,6 +244,7 @@ func parseOptions(args []string) (options, error) {
 	flags.BoolVar(&o.events, "events", false, "measure instead how late events reach a reader, with orders offered at --rate")
 	flags.BoolVar(&o.stream, "stream", false, "measure instead orders that come in one request, beside those of 256 callers, and beside single orders offered at --rate")
 	flags.Func("cells", "measure instead so many cells that share the callers, each with a PostgreSQL of its own, in turn; then, with the most of them, kill one while orders are offered to each at --rate", numbers(&o.cells))
+	flags.Int64Var(&o.console, "console", 0, "measure instead the screens of the console with this many orders stored, of which a tenth wait; and callers with and without a person there")
 	flags.Func("rate", "orders per second that --remote, --events, --stream and --cells offer (default 500)", numbers(&o.rates))
 	flags.DurationVar(&o.latency, "provider-latency", 50*time.Millisecond, "how long the provider of --remote takes for a call")
 	flags.Func("provider-fault", "fault of that provider, as of pawl simulate --fault, such as slow:5s@charge,fraction=0.01; may be repeated", func(rule string) error {
@@ -273,7 +279,7 @@ func (o options) names(only string) []string {
 	switch {
 	case only != "":
 		return strings.Split(only, ",")
-	case o.events, o.cells != nil:
+	case o.events, o.cells != nil, o.console > 0:
 		return []string{"pawl"}
 	case o.remote && o.targets.earlier == "":
 		return []string{providerName, "baseline", "pawl"}
