@@ -45,6 +45,11 @@ func (p *plan) withConsole(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.stop()) }()
+	search := exec.CommandContext(ctx, r.target.binary, "migrate", "search-keys", "--add", "email", "--database-url", d.url)
+	search.Env = inherited()
+	if out, err := search.CombinedOutput(); err != nil {
+		return fmt.Errorf("add search key: %w: %s", err, out)
+	}
 	if s.token, err = r.target.makeToken(ctx, d.url); err != nil {
 		return err
 	}
@@ -71,8 +76,14 @@ func (p *plan) beside(ctx context.Context, r run, s *server, v *visitor) (err er
 	measured := map[bool][]result{}
 	for round := range p.rounds {
 		for _, visited := range inTurn([]bool{false, true}, round) {
-			out, err := p.besideOnce(ctx, r, l, s, map[bool]*visitor{true: v}[visited])
-			if err != nil {
+			leave := func() {}
+			if visited {
+				leave = v.visit(ctx)
+			}
+			var out result
+			from, to, err := run{database: r.database, window: window{settling, p.window.length}}.watch(ctx, []*server{s}, l)
+			leave()
+			if out.fill(l.Outcome(from.at, to.at), from, to); err != nil {
 				return err
 			}
 			measured[visited] = append(measured[visited], out)
@@ -85,24 +96,6 @@ func (p *plan) beside(ctx context.Context, r run, s *server, v *visitor) (err er
 }
 
 func cpu(x result) float64 { return x.ServiceCPU + x.PostgresCPU }
-
-// besideOnce is a window of the load, with a visitor or none.
-func (p *plan) besideOnce(ctx context.Context, r run, l *load.Running, s *server, v *visitor) (out result, err error) {
-	here, leave := context.WithCancel(ctx)
-	var visiting sync.WaitGroup
-	defer visiting.Wait()
-	defer leave()
-	if v != nil {
-		visiting.Go(func() { v.follow(here) })
-		visiting.Go(func() { v.click(here) })
-	}
-	from, to, err := run{database: r.database, window: window{settling, p.window.length}}.watch(ctx, []*server{s}, l)
-	if err != nil {
-		return out, err
-	}
-	out.fill(l.Outcome(from.at, to.at), from, to)
-	return out, nil
-}
 
 // visitor is a person in a browser who is signed in.
 type visitor struct {
@@ -243,6 +236,18 @@ func (v *visitor) measure(ctx context.Context) error {
 		fmt.Fprintf(out, "%s\t%.1f\t%.1f\t%.1f\t\n", s.name, milliseconds(load.Percentile(took[i], 50)), milliseconds(load.Percentile(took[i], 95)), milliseconds(load.Percentile(took[i], 100)))
 	}
 	return out.Flush()
+}
+
+// visit has the overview open and clicks through the screens, until leave is called.
+func (v *visitor) visit(ctx context.Context) (leave func()) {
+	here, stop := context.WithCancel(ctx)
+	var visiting sync.WaitGroup
+	visiting.Go(func() { v.follow(here) })
+	visiting.Go(func() { v.click(here) })
+	return func() {
+		stop()
+		visiting.Wait()
+	}
 }
 
 var streamOfPage = regexp.MustCompile(`data-live="([^"]+)"`)
