@@ -19,8 +19,8 @@ import (
 	"testing/fstest"
 )
 
-// mayImport says which folder may import which; docs/design.md tells the main lines. Tests import what they need. test/bench is a
-// module of its own that uses the service as a customer does.
+// mayImport says which folder may import which; docs/design.md tells the main lines. Tests import what they need, and so do
+// measurements.
 var mayImport = map[string][]string{
 	"fsm":                 {},
 	"fsm/diagram":         {"fsm"},
@@ -91,8 +91,11 @@ var strangers = []string{"test/campaign", "test/clients", "test/clients/browser"
 // statusDoors are the only callers of the statements that set orders.status.
 var statusDoors = []string{"engine/admit.go", "engine/move.go", "engine/ledger"}
 
+// measurements are modules of their own that use the service as a customer does.
+var measurements = []string{"test/bench", "test/peers"}
+
 // sqlSpeakers may have SQL in Go: they use servers and databases that the service does not know yet.
-var sqlSpeakers = []string{"test/bench", "test/dbtest", "internal/pgembed"}
+var sqlSpeakers = append([]string{"test/dbtest", "internal/pgembed"}, measurements...)
 
 // houseRules are checked against the repository, and each against a sample that must break it.
 var houseRules = []struct {
@@ -174,7 +177,7 @@ func checkImports(r repository) (broken []string) {
 	for _, f := range r.goFiles {
 		for _, spec := range f.tree.Imports {
 			target, ours := strings.CutPrefix(strings.Trim(spec.Path.Value, `"`), module)
-			if ours && (!f.test || slices.Contains(strangers, f.folder)) && !f.within("test/bench") && !slices.Contains(mayImport[f.folder], target) {
+			if ours && (!f.test || slices.Contains(strangers, f.folder)) && !f.within(measurements...) && !slices.Contains(mayImport[f.folder], target) {
 				broken = append(broken, fmt.Sprintf("%s: %s must not import %s", f.at(spec), f.folder, target))
 			}
 		}
@@ -184,7 +187,7 @@ func checkImports(r repository) (broken []string) {
 
 func checkFolders(r repository) (broken []string) {
 	for _, f := range r.goFiles {
-		if _, known := mayImport[f.folder]; !known && !f.within("test/bench") {
+		if _, known := mayImport[f.folder]; !known && !f.within(measurements...) {
 			broken = append(broken, fmt.Sprintf("%s: folder %s is new: give it a place in mayImport", f.path, f.folder))
 		}
 	}

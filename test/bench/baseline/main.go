@@ -55,7 +55,7 @@ func main() {
 // poolSize is how many connections the baseline has.
 const poolSize = 32
 
-// open opens the pool and creates the tables.
+// open opens the pool and creates the tables, unless an earlier process has.
 func open(ctx context.Context) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(os.Getenv("DATABASE_URL"))
 	if err != nil {
@@ -65,6 +65,13 @@ func open(ctx context.Context) (*pgxpool.Pool, error) {
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
+	}
+	var there bool
+	if err := pool.QueryRow(ctx, "SELECT to_regclass('orders') IS NOT NULL").Scan(&there); err != nil {
+		return nil, fmt.Errorf("look for tables: %w", err)
+	}
+	if there {
+		return pool, nil
 	}
 	if _, err := pool.Exec(ctx, schema); err != nil {
 		return nil, fmt.Errorf("create tables: %w", err)
