@@ -1,10 +1,12 @@
 package faults
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -87,7 +89,11 @@ func (s *shop) reopen(program, charge, more string, flags ...string) {
 // post sends a request that is answered with 2xx, and does not wait for the end of an order.
 func (s *shop) post(path, body string) string {
 	s.t.Helper()
-	a := s.client.send(s.t.Context(), request{method: http.MethodPost, url: s.any() + path, body: body, prefer: "respond-async"})
+	r := request{method: http.MethodPost, url: s.any() + path, body: body, prefer: "respond-async"}
+	if !strings.Contains(body, "requestId") {
+		r.header = [2]string{"Idempotency-Key", rand.Text()}
+	}
+	a := s.client.send(s.t.Context(), r)
 	if a.err != nil || a.code/100 != 2 {
 		s.t.Fatalf("POST %s %s: %s", path, body, a)
 	}
@@ -160,7 +166,7 @@ func (b *baseline) fill(s *shop, program string) {
 
 	s.faults(strandingFaults()...)
 	s.reopen(program, lookingParts+"  captureWithin: 8760h\n", "")
-	for _, url := range []string{openReceiver(t).url, s.url + "/nowhere"} {
+	for _, url := range []string{openReceiver(t).url, s.url + "/nowhere"} { // the second answers 404
 		s.post("/api/webhook-endpoints", fmt.Sprintf(`{"url":%q}`, url))
 	}
 	s.sell(soldEarlier)
@@ -260,15 +266,19 @@ func (b *baseline) dump(s *shop, program string) {
 	b.write(t, "orders.ndjson", []byte(lines.String()))
 }
 
-// restore makes a database of the dump, whose provider is the one of the shop.
+// restore makes a database of the dump, whose provider is the one of the shop, and as if it had been dumped five minutes
+// ago: all leases have ended, and nothing is too old. Its webhooks go to the test.
 func (b *baseline) restore(s *shop) *dbtest.Database {
 	t := s.t
 	t.Helper()
 	url := dbtest.Empty(t)
+	sink := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(sink.Close)
 	conn, err := pgx.Connect(t.Context(), url)
 	assert.NoError(t, err)
 	defer conn.Close(t.Context())
-	for _, sql := range []string{b.read(t, "database.sql"), "RESET ALL; SET session_replication_role = replica",
+	for _, sql := range []string{b.read(t, "database.sql"), "RESET ALL; SET session_replication_role = replica", rejuvenate,
+		`UPDATE pawl.webhook_endpoints SET url = '` + sink.URL + `'`,
 		`UPDATE pawl.policies AS p SET source = now.source, hash = sha256(convert_to(now.source, 'UTF8'))
 			FROM (SELECT version, regexp_replace(source, 'http://127.0.0.1:\d+', '` + s.url + `', 'g') AS source FROM pawl.policies) AS now
 			WHERE now.version = p.version`} {
@@ -276,6 +286,21 @@ func (b *baseline) restore(s *shop) *dbtest.Database {
 	}
 	return &dbtest.Database{URL: url, AdminURL: url, Pool: reader(t, url)}
 }
+
+const rejuvenate = `DO $$
+DECLARE
+  age interval := now() - interval '5 minutes' - (SELECT max(at) FROM pawl.transitions);
+  change text;
+BEGIN
+  FOR change IN
+    SELECT format('UPDATE %s SET %s', c.oid::regclass, string_agg(format('%1$I = %1$I + %2$L', a.attname, age), ', '))
+    FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+    WHERE c.relnamespace = 'pawl'::regnamespace AND c.relkind = 'r' AND a.atttypid IN ('timestamptz'::regtype, 'pawl.moment'::regtype)
+    GROUP BY c.oid
+  LOOP
+    EXECUTE change;
+  END LOOP;
+END $$`
 
 // read serves the restored database, which belongs elsewhere, so that nothing moves, and reads all orders.
 func (s *shop) read(program string) map[string]string {
