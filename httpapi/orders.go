@@ -1,11 +1,13 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -115,17 +117,20 @@ func (s *server) listOrders(ctx context.Context, in *listOrdersRequest) (page or
 	if p := principalOf(writerOf(ctx)); !p.Has(access.Read) {
 		filter.SubmittedBy = p.Name
 	}
+	var counting sync.WaitGroup
+	var total int64
+	var uncounted error
+	if in.Count { // meanwhile: it can take longer than the page
+		counting.Go(func() { total, page.More, uncounted = s.engine.Orders.Count(ctx, filter) })
+		page.Total = &total
+	}
 	rows, next, err := s.engine.Orders.List(ctx, filter)
+	counting.Wait()
 	if next > 0 {
 		page.NextCursor = sealCursor(in.binding(), decimalText(next))
 	}
 	page.Orders = each(rows, orderOf)
-	if err != nil || !in.Count {
-		return page, err
-	}
-	total, more, err := s.engine.Orders.Count(ctx, filter)
-	page.Total, page.More = &total, more
-	return page, err
+	return page, cmp.Or(err, uncounted)
 }
 
 func (in *listOrdersRequest) filter() (orders.Filter, error) {

@@ -29,6 +29,9 @@ func TestRoles(t *testing.T) {
 		"reader": s.token(t, "reader", access.Read), "shop": s.token(t, "shop", access.Submit), "clerk": s.token(t, "clerk", access.Stock),
 		"approver": s.token(t, "approver", access.Read, access.Approve),
 	}
+	eventually(t, "the order is counted", func() bool {
+		return strings.Contains(s.get(t, "/console/attention", tokens["reader"]...).body, "<bdi>one</bdi>")
+	})
 	for _, c := range []struct {
 		name, path string
 		status     int

@@ -29,7 +29,7 @@ type attentionPage struct {
 // waitingGroup has the orders that wait for the same reason.
 type waitingGroup struct {
 	reason
-	Count  int
+	Count  int64
 	More   bool // there may be more
 	Oldest time.Time
 	URL    string
@@ -42,7 +42,6 @@ type waitingOrder struct {
 }
 
 const (
-	waitingLooked = 100 // orders read from either end of a hold, for their reasons
 	waitingOfPage = 10
 	callsOfOrder  = 3
 	callsAtOnce   = 4
@@ -77,46 +76,25 @@ func chosen(groups []waitingGroup, hold, key string) *waitingGroup {
 	return &waitingGroup{reason: reasonOf(client.OrderHold(hold), key)}
 }
 
-// waitingGroups groups the orders that have waited longest, and the newest ones, which may have other reasons. The
-// group with the oldest order comes first.
+// waitingGroups are the incidents that need a person. The group with the oldest order comes first. Who may not read the
+// overview has one group of all own orders.
 func (v *visit) waitingGroups() (groups []waitingGroup, err error) {
-	seen := map[string]bool{}
-	for _, look := range []client.ListOrdersParams{
-		{Hold: client.ListOrdersParamsHoldAttention, Sort: client.ListOrdersParamsSortOldest},
-		{Hold: client.ListOrdersParamsHoldAttention, Sort: client.ListOrdersParamsSortNewest},
-		{Hold: client.ListOrdersParamsHoldApproval, Sort: client.ListOrdersParamsSortOldest},
-	} {
-		look.Limit = waitingLooked
-		list, err := v.api.ListOrders(v.r.Context(), look)
-		if err != nil {
-			return nil, err
-		}
-		for i := range list.Orders {
-			if order := &list.Orders[i]; !seen[order.OrderID] {
-				seen[order.OrderID] = true
-				groups = counted(groups, order, list.NextCursor != "")
-			}
+	if !v.may("getOverview") {
+		own := reason{Title: "Your orders that need a person", Section: fsm.HoldAttention}
+		return []waitingGroup{{reason: own, URL: address("/console/attention", own.query())}}, nil
+	}
+	found, err := v.api.GetOverview(v.r.Context())
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range found.Incidents {
+		if hold := client.OrderHold(i.Kind); hold == client.OrderHoldAttention || hold == client.OrderHoldApproval {
+			why := reasonOf(hold, i.Reason)
+			groups = append(groups, waitingGroup{why, i.Orders, i.More, i.Since, address("/console/attention", why.query())})
 		}
 	}
 	slices.SortStableFunc(groups, func(a, b waitingGroup) int { return a.Oldest.Compare(b.Oldest) })
 	return groups, nil
-}
-
-func counted(groups []waitingGroup, order *client.Order, more bool) []waitingGroup {
-	why := reasonOf(order.Hold, order.HoldReason)
-	i := slices.IndexFunc(groups, func(g waitingGroup) bool { return g.Hold() == why.Hold() && g.Key == why.Key })
-	if i < 0 {
-		i = len(groups)
-		groups = append(groups, waitingGroup{
-			reason: why, Oldest: order.CreatedAt, URL: address("/console/attention", why.query()),
-		})
-	}
-	groups[i].Count++
-	groups[i].More = groups[i].More || more
-	if order.CreatedAt.Before(groups[i].Oldest) {
-		groups[i].Oldest = order.CreatedAt
-	}
-	return groups
 }
 
 // query is the reason as parameters of the page.
@@ -148,7 +126,7 @@ func (v *visit) waiting(p *attentionPage) error {
 	}
 	if why.Hold() != fsm.HoldAttention || why.Key != "" { // otherwise it would include orders with other reasons
 		p.ForAll = why.ranked(v.bulkActions(list.Orders))
-		p.Chosen.Count, p.Chosen.More = int(list.Total), list.More
+		p.Chosen.Count, p.Chosen.More = list.Total, list.More
 	}
 	return nil
 }

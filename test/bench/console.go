@@ -24,11 +24,14 @@ import (
 	"pawl/internal/load"
 )
 
+// Filling the database writes much log at once, which is not to fill the disk.
+var consoleSettings = map[string]string{"max_wal_size": "1GB"}
+
 const (
 	consoleLoads   = 30 // of each screen
 	consoleCallers = 64
-	consoleClick   = 2 * time.Second // between two screens of the person
-	settling       = time.Second     // after the person came or went
+	consoleClick   = 2 * time.Second        // between two screens of the person
+	settling       = 500 * time.Millisecond // after the person came or went
 )
 
 // withConsole measures how long each screen of the console takes beside many orders, of which a tenth wait; and then, in

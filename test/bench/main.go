@@ -80,6 +80,9 @@ func (o options) cluster(ctx context.Context, folder string) (*pgembed.Server, e
 	if o.stored > 0 {
 		extra = storedSettings
 	}
+	if o.console > 0 {
+		extra = consoleSettings
+	}
 	c, err := machine.StartPostgres(ctx, folder, extra, o.commitLatency)
 	if err != nil {
 		return nil, err
