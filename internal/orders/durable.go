@@ -29,7 +29,16 @@ type durableRead struct {
 // UnderWay reports whether a replica drives the order. Its last steps may not be on the disk yet (queries/order_moves.sql).
 func UnderWay(o Order) bool { return o.Owner != nil }
 
-// Wait waits, once life has ended, for durable reads whose callers have left.
+// later does something in the background, unless life has ended.
+func (r *Reader) later(do func()) {
+	r.durable.mu.Lock()
+	defer r.durable.mu.Unlock()
+	if r.life.Err() == nil {
+		r.durable.wait.Go(do)
+	}
+}
+
+// Wait waits, once life has ended, for reads whose callers have left.
 func (r *Reader) Wait() {
 	r.durable.mu.Lock()
 	r.durable.mu.Unlock() //nolint:staticcheck // empty, but after it every reader that saw life go on has been counted

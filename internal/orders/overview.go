@@ -141,7 +141,7 @@ type Replica struct {
 
 // Overview asks the database at most once a second for all callers. Errors: ErrUnavailable.
 func (r *Reader) Overview(ctx context.Context, b Backlog) (Overview, error) {
-	return r.overview.get(ctx, func(ctx context.Context) (Overview, error) { return r.readOverview(ctx, b) })
+	return r.overview.get(ctx, r.later, func(ctx context.Context) (Overview, error) { return r.readOverview(ctx, b) })
 }
 
 func (r *Reader) readOverview(ctx context.Context, b Backlog) (v Overview, err error) {
@@ -305,7 +305,7 @@ type ErrorGroups struct {
 
 // ErrorGroups asks the database at most once a second for all callers. Errors: ErrUnavailable.
 func (r *Reader) ErrorGroups(ctx context.Context) (ErrorGroups, error) {
-	return r.errorGroups.get(ctx, r.readErrorGroups)
+	return r.errorGroups.get(ctx, r.later, r.readErrorGroups)
 }
 
 func (r *Reader) readErrorGroups(ctx context.Context) (found ErrorGroups, err error) {
@@ -325,48 +325,58 @@ func (r *Reader) readErrorGroups(ctx context.Context) (found ErrorGroups, err er
 }
 
 // shared is a read whose result serves all callers for a while, so that many viewers of a large database cost a replica
-// little.
+// little. Callers do not wait for a read that takes long, as long as the last result is not too old.
 type shared[T any] struct {
 	reads singleflight.Group
 	last  atomic.Pointer[result[T]]
 }
 
 type result[T any] struct {
-	value T
-	until time.Time
+	value        T
+	until, stale time.Time // it is good until then; then it is given to callers while it is read again, and later not at all
 }
 
 const (
-	sharedFor   = time.Second      // how long a result is good, at least
-	sharedTimes = 50               // and at least this many times as long as the read took
-	sharedLimit = 10 * time.Second // how long a read may take
+	sharedFor   = time.Second            // how long a result is good, at least
+	sharedTimes = 50                     // and at least this many times as long as the read took
+	sharedSlow  = 100 * time.Millisecond // a read that nobody is to wait for twice: its result may be twice as old
+	sharedLimit = 10 * time.Second       // how long a read may take
 )
 
 // get returns the last result while it is good, or reads. A caller that leaves does not end the read for the others.
-func (s *shared[T]) get(ctx context.Context, read func(context.Context) (T, error)) (T, error) {
-	if value, good := s.kept(); good {
-		return value, nil
+// later does something in the background.
+func (s *shared[T]) get(ctx context.Context, later func(func()), read func(context.Context) (T, error)) (T, error) {
+	last, now := s.last.Load(), time.Now()
+	switch {
+	case last == nil || !now.Before(last.stale):
+		return s.again(ctx, read)
+	case !now.Before(last.until):
+		later(func() { _, _ = s.again(ctx, read) }) // after an error, the last result becomes too old
 	}
+	return last.value, nil
+}
+
+// again reads, unless another read is under way or has just ended.
+func (s *shared[T]) again(ctx context.Context, read func(context.Context) (T, error)) (T, error) {
 	found, err, _ := s.reads.Do("", func() (any, error) {
-		if value, good := s.kept(); good { // another read has just ended
-			return value, nil
+		if last := s.last.Load(); last != nil && time.Now().Before(last.until) {
+			return last.value, nil
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sharedLimit)
 		defer cancel()
 		began := time.Now()
 		value, err := read(ctx)
 		if err == nil {
-			s.last.Store(&result[T]{value, time.Now().Add(max(sharedFor, sharedTimes*time.Since(began)))})
+			now, took := time.Now(), time.Since(began)
+			good := max(sharedFor, sharedTimes*took)
+			last := &result[T]{value, now.Add(good), now.Add(good)}
+			if took > sharedSlow {
+				last.stale = now.Add(2 * good)
+			}
+			s.last.Store(last)
 		}
 		return value, err
 	})
 	value, _ := found.(T)
 	return value, err
-}
-
-func (s *shared[T]) kept() (value T, good bool) {
-	if last := s.last.Load(); last != nil && time.Now().Before(last.until) {
-		return last.value, true
-	}
-	return value, false
 }
