@@ -1130,13 +1130,19 @@ type Erasure struct {
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
 	// Orders Number of orders that were erased.
+	//
+	// Examples: 3
 	Orders int `json:"orders"`
 
 	// Pseudonym What the customer id was replaced by. It is random.
 	//
 	// Examples: erased_5c1f6f0c9c1e4a0f8a53c4f4b9f7f3f2
-	Pseudonym   string    `json:"pseudonym"`
-	Reason      string    `json:"reason"`
+	Pseudonym string `json:"pseudonym"`
+
+	// Reason Examples: request 4711 of 2026-11-26
+	Reason string `json:"reason"`
+
+	// RequestID Examples: erasure-4711
 	RequestID   string    `json:"requestId"`
 	RequestedAt time.Time `json:"requestedAt"`
 	Sent        SentData  `json:"sent,omitempty,omitzero"`

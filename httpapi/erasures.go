@@ -92,13 +92,13 @@ type erasurePage struct {
 type erasure struct {
 	Number        int32      `json:"number" minimum:"1"`
 	Pseudonym     string     `json:"pseudonym" doc:"What the customer id was replaced by. It is random." example:"erased_5c1f6f0c9c1e4a0f8a53c4f4b9f7f3f2"`
-	Orders        int32      `json:"orders" minimum:"0" doc:"Number of orders that were erased."`
+	Orders        int32      `json:"orders" minimum:"0" doc:"Number of orders that were erased." example:"3"`
 	RequestedAt   time.Time  `json:"requestedAt"`
 	FinishedAt    *time.Time `json:"finishedAt,omitempty" doc:"Absent if orders of the customer are left."`
 	Actor         string     `json:"actor" doc:"Who requested it." example:"token:privacy"`
 	OnBehalfOf    string     `json:"onBehalfOf,omitempty" doc:"On whose behalf, as stated by the actor."`
-	Reason        string     `json:"reason"`
-	RequestID     string     `json:"requestId"`
+	Reason        string     `json:"reason" example:"request 4711 of 2026-11-26"`
+	RequestID     string     `json:"requestId" example:"erasure-4711"`
 	Sent          *sentData  `json:"sent,omitempty" doc:"To whom Pawl sent data of the customer, as far as it still knows. They must erase it themselves. Absent until finishedAt."`
 	IgnoredFields []string   `json:"ignoredFields,omitempty" nullable:"false" doc:"Unknown fields of the request."`
 }

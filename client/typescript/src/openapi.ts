@@ -1593,6 +1593,7 @@ export interface components {
             /**
              * Format: int32
              * @description Number of orders that were erased.
+             * @example 3
              */
             orders: number;
             /**
@@ -1600,7 +1601,9 @@ export interface components {
              * @example erased_5c1f6f0c9c1e4a0f8a53c4f4b9f7f3f2
              */
             pseudonym: string;
+            /** @example request 4711 of 2026-11-26 */
             reason: string;
+            /** @example erasure-4711 */
             requestId: string;
             /** Format: date-time */
             requestedAt: string;
