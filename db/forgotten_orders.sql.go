@@ -129,8 +129,8 @@ func (q *Queries) InputHash(ctx context.Context, arg InputHashParams) ([]byte, e
 const ordersForgotten = `-- name: OrdersForgotten :many
 SELECT i.order_id::text AS order_id, s.status, s.currency, s.placed_on::text AS placed_on, f.created_at, f.seq, f.generation,
   coalesce(f.refunded::text, '')::text AS refunded, coalesce(f.voided::text, '')::text AS voided, f.input,
-  EXISTS (SELECT FROM pawl.erasures AS e WHERE substr(f.input, 9, 5) = substr(
-    pawl.input_hash(i.order_id, 0, '', 1, NULL, e.pseudonym, NULL, NULL, NULL, NULL, NULL, NULL), 9, 5)) AS erased
+  (get_byte(f.input || '\x00', 8) = 1 AND EXISTS (SELECT FROM pawl.erasures AS e
+    WHERE substr(f.input, 10, 4) = substr(sha256(convert_to(jsonb_build_array(i.order_id, e.pseudonym)::text, 'UTF8')), 1, 4)))::boolean AS erased
 FROM unnest($1::text[]) AS i(order_id)
 JOIN pawl.forgotten_orders AS f ON f.id_hash = pawl.order_id_hash(i.order_id) JOIN pawl.forgotten_sums AS s ON s.sum_no = f.sum_no
 WHERE NOT EXISTS (SELECT FROM pawl.orders AS o WHERE o.order_id = i.order_id)
@@ -150,8 +150,8 @@ type OrdersForgottenRow struct {
 	Erased     bool
 }
 
-// Returns those of some ids whose orders were forgotten, with what is left of them. erased: the input has the hash of a
-// pseudonym as its customer.
+// Returns those of some ids whose orders were forgotten, with what is left of them. erased: the customer
+// in the input is a pseudonym. Its hash is made as in pawl.input_hash.
 func (q *Queries) OrdersForgotten(ctx context.Context, orderIds []string) ([]OrdersForgottenRow, error) {
 	rows, err := q.db.Query(ctx, ordersForgotten, orderIds)
 	if err != nil {
