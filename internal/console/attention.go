@@ -110,7 +110,7 @@ func (v *visit) waiting(p *attentionPage) error {
 	why := p.Chosen.reason
 	list, err := v.api.ListOrders(v.r.Context(), client.ListOrdersParams{
 		Hold: client.ListOrdersParamsHold(why.Hold()), HoldReason: why.Key, Sort: client.ListOrdersParamsSortOldest,
-		Limit: waitingOfPage, Cursor: v.query("cursor"), Count: true,
+		Limit: waitingOfPage, Cursor: v.query("cursor"),
 	})
 	if err != nil {
 		return err
@@ -126,7 +126,6 @@ func (v *visit) waiting(p *attentionPage) error {
 	}
 	if why.Hold() != fsm.HoldAttention || why.Key != "" { // otherwise it would include orders with other reasons
 		p.ForAll = why.ranked(v.bulkActions(list.Orders))
-		p.Chosen.Count, p.Chosen.More = list.Total, list.More
 	}
 	return nil
 }
