@@ -18,7 +18,7 @@ var contents = []struct {
 }{
 	{"Begin", []string{"README.md", "docs/tutorial.md", "docs/guarantees.md", "docs/glossary.md", "CHANGELOG.md"}},
 	{"Integrating", []string{"docs/policy.md", "docs/http-endpoints.md", "docs/simulator.md", "docs/events.md", "client/README.md", "client/*/README.md"}},
-	{"Operating", []string{"docs/operations.md", "docs/runbook.md", "docs/operations/*.md", "docs/security.md", "docs/performance.md"}},
+	{"Operating", []string{"docs/operations.md", "docs/runbook.md", "docs/*/*.md", "docs/security.md", "docs/performance.md"}},
 	{"Design", []string{"docs/design.md", "docs/state-machine.md"}},
 }
 
