@@ -293,7 +293,7 @@ DECLARE
   change text;
 BEGIN
   FOR change IN
-    SELECT format('UPDATE %s SET %s', c.oid::regclass, string_agg(format('%1$I = %1$I + %2$L', a.attname, age), ', '))
+    SELECT format('UPDATE %s SET %s', c.oid::regclass, string_agg(format('%1$I = CASE WHEN %1$I < ''3000-01-01'' THEN %1$I + %2$L ELSE %1$I END', a.attname, age), ', ')) -- later is never
     FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
     WHERE c.relnamespace = 'pawl'::regnamespace AND c.relkind = 'r' AND a.atttypid IN ('timestamptz'::regtype, 'pawl.moment'::regtype)
     GROUP BY c.oid
