@@ -132,13 +132,14 @@ func (p *plan) ready() error {
 }
 
 func (p *plan) all(ctx context.Context) error {
+	var failed error
 	for i, ms := range p.commit {
-		err := p.withCommits(ctx, time.Duration(ms)*time.Millisecond, i == 0)
-		if err != nil {
-			return err
+		failed = errors.Join(failed, p.withCommits(ctx, time.Duration(ms)*time.Millisecond, i == 0))
+		if ctx.Err() != nil {
+			break
 		}
 	}
-	return nil
+	return failed
 }
 
 // withCommits measures all peers on a server whose flushes take longer by a latency. The first server also sees them
@@ -161,28 +162,31 @@ func (p *plan) withCommits(ctx context.Context, latency time.Duration, first boo
 	if !first {
 		callers = callers[len(callers)-1:]
 	}
+	var failed error // of a peer, which leaves the others to be measured
 	for round := range p.rounds {
 		for i := range p.peers {
 			if round%2 == 1 { // other work of the machine then affects all of them
 				i = len(p.peers) - 1 - i
 			}
 			s := &site{peer: p.peers[i], cluster: cluster, tools: p.tools, latency: latency}
-			if err := s.visit(ctx, folder, func() error { return p.measure(ctx, s, callers) }); err != nil {
-				return err
+			failed = errors.Join(failed, s.visit(ctx, folder, func() error { return p.measure(ctx, s, callers) }))
+			if ctx.Err() != nil {
+				return failed
 			}
 		}
 	}
 	if !first {
-		return nil
+		return failed
 	}
 	for i := range p.kills * len(p.peers) {
 		peer := p.peers[i%len(p.peers)]
 		s := &site{peer: peer, cluster: cluster, tools: p.tools, latency: latency}
-		if err := s.visit(ctx, folder, func() error { return p.killed(ctx, s) }); err != nil {
-			return err
+		failed = errors.Join(failed, s.visit(ctx, folder, func() error { return p.killed(ctx, s) }))
+		if ctx.Err() != nil {
+			return failed
 		}
 	}
-	return nil
+	return failed
 }
 
 // visit does something with a running peer.

@@ -200,7 +200,7 @@ func (s *site) run(ctx context.Context, command *exec.Cmd, ready func(context.Co
 	return p, nil
 }
 
-// stop asks the process to end, and kills it after ten seconds: engines wait long for what is under way.
+// stop asks the process to end, and kills it after two seconds: engines wait long, and their databases are dropped.
 func (p *process) stop() {
 	if p == nil {
 		return
@@ -208,7 +208,7 @@ func (p *process) stop() {
 	_ = p.command.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-p.ended:
-	case <-time.After(10 * time.Second):
+	case <-time.After(2 * time.Second):
 		p.kill()
 	}
 }
