@@ -42,7 +42,7 @@ func TestRoles(t *testing.T) {
 		{"reader", "/console/orders", 200, []string{"<bdi>one</bdi>", "!checkbox", "!<option"}},
 		{"reader", "/console/attention", 200, []string{"<bdi>one</bdi>", "None of your roles", "!Retry", "!Cancel"}},
 		{"reader", orderPath + "done", 200, []string{"12.50 USD", "!/console/order/refund"}},
-		{"reader", "/console/order/refund?id=done", 403, nil},
+		{"reader", "/console/order/refund?id=done&preview=yes", 403, []string{"needs the role operate", `<a href="/console/order?id=done">Order`}},
 		{"reader", "/console/bulk", 200, []string{"Your roles do not allow this", "!<option"}},
 		{"shop", "/console", 200, []string{"token:shop", "your roles do not include", ">Orders<", "!>Stock<", "!machine", "!is open"}},
 		{"shop", orderPath + "done", 200, []string{"12.50 USD", "!Deliveries", "!/console/item"}},
@@ -285,6 +285,8 @@ func TestAfterTheSession(t *testing.T) {
 	s := setup(t)
 	s.token(t, "maria", access.Read)
 	eventually(t, "the service is closed", func() bool { return s.get(t, "/console/orders").status == 401 })
+	s.get(t, "/console").want(t, 401, "<h1>Sign in</h1>", "You are not signed in.", "!another site")
+	s.get(t, "/console/orders", "Sec-Fetch-Site", "cross-site").want(t, 401, "You came from a page of another site.")
 	asked, _, _ := strings.Cut(s.get(t, "/console/orders?q=item:lamp").want(t, 401, "Open this page again").header.Get("Set-Cookie"), ";")
 	s.post(t, "/console/order/refund?id=o", url.Values{"amount": {"2.50"}, "reason": {`"><b>dent`}}).want(t, 401,
 		`action="/console/order/refund?id=o"`, `name="amount" value="2.50"`, `value="&#34;&gt;&lt;b&gt;dent"`, "Send it again")

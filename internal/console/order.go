@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/govalues/decimal"
+
 	"pawl/client"
 	"pawl/fsm"
 	"pawl/fsm/diagram"
@@ -21,7 +23,8 @@ import (
 // orderPage is an order, with a page of its history.
 type orderPage struct {
 	*client.Order
-	Done       string // the last action of the person, in a sentence
+	Done       string             // the last action of the person, in a sentence
+	Stop       *client.Transition // the move that asked it to stop, if it is among the last ones
 	Actions    []*verb
 	Picture    template.HTML
 	Way        []string // its path, in words
@@ -59,6 +62,23 @@ func operationsOf(o *client.Order) (all []operation) {
 	return all
 }
 
+// OpenDisputes are the disputes that were neither won nor lost.
+func (p *orderPage) OpenDisputes() []client.Dispute { return openDisputes(p.Order) }
+
+// GoingBack is what refunds that are neither done nor failed may give back; empty: nothing.
+func (p *orderPage) GoingBack() string {
+	var sum decimal.Decimal
+	for _, r := range p.Refunds {
+		if r.State != client.RefundStateDone && r.State != client.RefundStateFailed {
+			sum, _ = sum.Add(parsed(r.Amount))
+		}
+	}
+	if sum.IsZero() {
+		return ""
+	}
+	return count(sum)
+}
+
 // Refundable is what can still be refunded.
 func (p *orderPage) Refundable() string { return count(refundable(p.Order)) }
 
@@ -80,7 +100,7 @@ func (v *visit) showOrder() error {
 	}
 	p := &orderPage{Order: order, Actions: v.actions(order)}
 	if done := verbByName(verbs, v.query("done")); done != nil {
-		p.Done = done.done
+		p.Done = done.doneTo(order)
 	}
 	if err := errors.Join(v.readPast(p), v.readAround(p)); err != nil {
 		return err
@@ -103,6 +123,10 @@ func (v *visit) readPast(p *orderPage) (err error) {
 		return err
 	}
 	p.draw(moves.Transitions)
+	asked := func(m client.Transition) bool { return m.Verb == string(p.StopRequested) }
+	if i := slices.IndexFunc(moves.Transitions, asked); i >= 0 && p.StopRequested != "" {
+		p.Stop = &moves.Transitions[i]
+	}
 	p.Cut = len(moves.Transitions) == drawn
 	p.History, err = v.history(p.Order)
 	return err
@@ -198,7 +222,7 @@ func (v *visit) history(order *client.Order) (*history, error) {
 	h.Entries = entries
 	h.measure()
 	err = v.offerByHand(order.OrderID, entries)
-	h.Entries = folding(h.Entries)
+	h.Entries = folding(h.Entries, operationsOf(order))
 	for i := range h.Entries {
 		e := &h.Entries[i]
 		e.After = e.At.Sub(order.CreatedAt).Seconds()
@@ -217,10 +241,20 @@ type folded struct {
 // foldFrom is how many entries in a row become one.
 const foldFrom = 4
 
-// folding folds entries in a row that leave the order where it is.
-func folding(entries []entry) (all []entry) {
+// folding folds entries in a row that are about one of the operations, or leave the order where it is.
+func folding(entries []entry, operations []operation) (all []entry) {
 	for len(entries) > 0 {
-		n, at := 0, client.Status("")
+		n, at, of := 0, client.Status(""), entries[0].operation(operations)
+		for of != nil && n < len(entries) && entries[n].operation(operations) == of {
+			n++
+		}
+		if n > 1 {
+			one := foldedOf(entries[:n])
+			one.What = of.tell(entries[:n])
+			all, entries = append(all, entry{At: entries[0].At, Folded: one}), entries[n:]
+			continue
+		}
+		n = 0
 		for n < len(entries) && entries[n].again() {
 			if m := entries[n].Move; m != nil && at != "" && m.To != at {
 				break
@@ -236,6 +270,42 @@ func folding(entries []entry) (all []entry) {
 		all, entries = append(all, entry{At: entries[0].At, Folded: foldedOf(entries[:n])}), entries[n:]
 	}
 	return all
+}
+
+// operation is the refund, capture or void that an entry is about, or nil. The move that asked for one has its time.
+func (e *entry) operation(all []operation) *operation {
+	for i := range all {
+		switch o := &all[i]; {
+		case e.Call != nil && e.Move == nil:
+			if map[string]int{"refund": e.Call.Refund, "capture": e.Call.Capture, "void": e.Call.Void}[o.Kind] == o.Number {
+				return o
+			}
+		case e.Move != nil && e.Move.Verb == o.Kind && e.At.Equal(o.CreatedAt):
+			return o
+		case e.Move != nil && strings.HasPrefix(e.Move.Verb, o.Kind+"_"):
+			if name, _, _ := strings.Cut(e.Move.Reason, ":"); name == o.name() {
+				return o
+			}
+		}
+	}
+	return nil
+}
+
+func (o *operation) name() string { return fmt.Sprintf("%s %d", o.Kind, o.Number) }
+
+// tell says in a line who asked for an operation, and what has become of it.
+func (o *operation) tell(entries []entry) string {
+	text := o.name() + " of " + count(o.Amount)
+	for _, e := range entries {
+		if m := e.Move; m != nil && m.Verb == o.Kind && m.Actor != "system" {
+			text += " by " + visible(m.Actor)
+		}
+	}
+	text += ": " + strings.ReplaceAll(string(o.State), "_", " ")
+	if o.RequestID != "" && o.Reason != "" {
+		text += " (" + visible(o.Reason) + ")"
+	}
+	return text
 }
 
 // again reports whether an entry leaves the order where it is, and nobody asked for it.

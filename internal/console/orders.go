@@ -54,7 +54,8 @@ var searchHelp = [][2]string{
 	{`code:out_of_stock`, "failed or being undone, with this code"},
 	{`step:reserve`, "failed or being undone, because of this step"},
 	{`sort:oldest`, "oldest first"},
-	{`ch_3P8xZq`, "an id or its beginning, a customer, a provider's reference, or searchable metadata; in quotes if it looks like one of the above, with quotes doubled"},
+	{`pi_3P8xZq`, "the beginning of an id, or a whole customer, provider's reference (of Stripe: pi_, re_ and dp_, not ch_) or value of searchable " +
+		"metadata. Capital letters count. In quotes if it looks like one of the above, with quotes doubled"},
 }
 
 const ordersOfPage = 50
@@ -107,6 +108,12 @@ func (v *visit) findByTerm(s *search, p *ordersPage) (only string, err error) {
 	}
 	if len(p.Orders) == 0 {
 		s.note("There is no order %q, and none with this customer or reference, or under a metadata key that can be searched.", s.term)
+		if key, value, ok := strings.Cut(s.term, ":"); ok && value != "" {
+			s.note("%q is not a condition of searches (see Search help). A value of metadata is found by itself: %s", key+":", value)
+		}
+		if strings.HasPrefix(s.term, "ch_") {
+			s.note("Of a charge at Stripe, orders have the payment intent (pi_…), not the charge (ch_…).")
+		}
 	}
 	if len(s.filters) > 0 {
 		s.note("Only %q was looked for. Conditions such as %s are for searches without other words.", s.term, s.filters[0])

@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/govalues/decimal"
 
@@ -46,6 +47,27 @@ func capturable(o *client.Order) decimal.Decimal {
 		}
 	}
 	return left
+}
+
+// openDisputes are the disputes of an order that were neither won nor lost.
+func openDisputes(o *client.Order) []client.Dispute {
+	return slices.DeleteFunc(slices.Clone(o.Disputes), func(d client.Dispute) bool {
+		return d.State != client.DisputeStateOpened || slices.ContainsFunc(o.Disputes, func(other client.Dispute) bool {
+			return other.Reference == d.Reference && other.State != d.State
+		})
+	})
+}
+
+// caution warns before money goes back that a dispute may take back as well.
+func (q *ofOrder) caution() (warnings []string) {
+	if q.verb.Name != "refund" && q.verb.Name != "cancel" {
+		return nil
+	}
+	for _, d := range openDisputes(q.order) {
+		warnings = append(warnings, fmt.Sprintf("A dispute of %s is open (%s): a refund as well could pay the customer twice.",
+			q.money(d.Amount), visible(d.Reference)))
+	}
+	return warnings
 }
 
 // parsed is an amount of the API; an empty one is zero.

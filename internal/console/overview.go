@@ -32,6 +32,9 @@ type wrong struct {
 
 // overview is the start page, also for people who may open only other screens.
 func (v *visit) overview() error {
+	if len(v.me.Roles) == 0 {
+		return errUnknown
+	}
 	if !v.may("getOverview") {
 		return v.show("overview", page{Title: "Overview"})
 	}

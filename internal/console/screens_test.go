@@ -78,7 +78,7 @@ func TestAttention(t *testing.T) {
 		t.Error(to)
 	}
 	assert.Equal(t, page.link(t, "Cancel"), "/console/order/cancel?id=u+%3Ci%3E%26")
-	page = s.get(t, "/console/attention?hold=approval").want(t, 200, "<bdi>big</bdi>", "600", "the policy decides", ">Approve<", ">Reject<")
+	page = s.get(t, "/console/attention?hold=approval").want(t, 200, "<bdi>big</bdi>", "600", "without a decision, the policy cancels or approves it", ">Approve<", ">Reject<")
 	if strings.Index(page.body, ">Approve<") > strings.Index(page.body, ">Reject<") {
 		t.Error("reject comes first")
 	}
@@ -144,7 +144,8 @@ func TestOrders(t *testing.T) {
 		"item:" + strings.Repeat("x", 300): "item must be an item name",
 		"hold:attent status:open":          "hold:attent is not understood: use retry, callback", "amount:x": "is not understood: use a number",
 		"shop:17": "There is no order &#34;shop:17&#34;,", `"` + strings.Repeat("x", 254) + `"`: "There is no order", // too long with its quotes
-		"ann amount:>100": "Only &#34;ann&#34; was looked for",
+		"ann amount:>100":       "Only &#34;ann&#34; was looked for",
+		"email:ann@example.com": "&#34;email:&#34; is not a condition", "ch_1": "orders have the payment intent (pi_…)",
 	} {
 		s.get(t, ordersOf(search)).want(t, 200, note)
 	}

@@ -25,6 +25,7 @@ type task struct {
 	Heading, Button string
 	Danger          bool     // it can't be undone
 	Notes           []string // what to know before
+	Cautions        []string // what to know before anything else
 	questions       []field
 	fields          []field
 	seen            map[string]string // the state that the person saw, such as a version; a hidden field of both pages
@@ -239,11 +240,21 @@ func faultsOf(p *client.Problem) map[string]string {
 
 // sentences says why something was refused.
 func sentences(p *client.Problem) []string {
-	said := []string{strings.TrimSpace(p.Title + " " + p.Detail)}
+	said := []string{strings.TrimSpace(p.Title + " " + sentence(p.Detail))}
 	for _, fault := range p.Errors {
 		said = append(said, strings.TrimPrefix(fault.Pointer, "/")+fault.Parameter+fault.Header+" "+fault.Detail+".")
 	}
 	return said
+}
+
+// sentence is a detail of a problem after its title: with a capital letter, unless it begins with a name such as orderId,
+// and a full stop.
+func sentence(detail string) string {
+	first, _, more := strings.Cut(detail, " ")
+	if !more || strings.ContainsFunc(first, func(r rune) bool { return r < 'a' || r > 'z' }) {
+		return detail
+	}
+	return strings.ToUpper(detail[:1]) + strings.TrimSuffix(detail[1:], ".") + "."
 }
 
 // change is a value before and after.

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"pawl/fsm"
 )
 
 //go:embed templates/*.html
@@ -32,8 +34,12 @@ func parseTemplates() map[string]*template.Template {
 }
 
 var functions = template.FuncMap{
-	"ago":   ago,
-	"lines": visibleLines,
+	"ago": ago,
+	"due": due,
+	"why": inWords,
+
+	"sentence": sentence,
+	"lines":    visibleLines,
 	"id": func(id string) template.HTML {
 		return template.HTML("<bdi>" + template.HTMLEscapeString(visible(id)) + "</bdi>")
 	},
@@ -58,13 +64,32 @@ var functions = template.FuncMap{
 }
 
 // ago says how long ago a time was. A script keeps it up to date.
-func ago(at time.Time) template.HTML {
+func ago(at time.Time) template.HTML { return moment(at, "", time.Since(at)) }
+
+// due says when something is due: now, if it was before.
+func due(at time.Time) template.HTML { return moment(at, " data-due", min(0, time.Since(at))) }
+
+func moment(at time.Time, attribute string, since time.Duration) template.HTML {
 	if at.IsZero() {
 		return ""
 	}
-	text, utc := distance(time.Since(at)), at.UTC()
-	return template.HTML(fmt.Sprintf(`<time datetime="%s" title="%s">%s</time>`,
-		utc.Format(time.RFC3339Nano), utc.Format("2006-01-02 15:04:05 UTC"), text))
+	utc := at.UTC()
+	return template.HTML(fmt.Sprintf(`<time%s datetime="%s" title="%s">%s</time>`,
+		attribute, utc.Format(time.RFC3339Nano), utc.Format("2006-01-02 15:04:05 UTC"), distance(since)))
+}
+
+// inWords is a reason that the service gives as a code, for people.
+func inWords(reason string) string {
+	code, rest, _ := strings.Cut(reason, ": ")
+	switch code {
+	case "breaker_open":
+		return "the provider keeps failing, so no call is made for now"
+	case "queue_full":
+		return "too many calls wait for the provider"
+	case fsm.AnotherApprover:
+		return rest
+	}
+	return reason
 }
 
 // clock is a time of a history by the clock, in UTC, with its day if that is not clear.

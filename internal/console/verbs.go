@@ -93,6 +93,22 @@ var verbs = []*verb{
 	},
 }
 
+// doneTo says that it was requested, or what has become of that since.
+func (a *verb) doneTo(o *client.Order) string {
+	operations := operationsOf(o)
+	slices.Reverse(operations)
+	i := slices.IndexFunc(operations, func(o operation) bool { return o.Kind == a.Name })
+	switch {
+	case a.Name == "cancel" && o.Status == client.StatusCanceled:
+		return "The order is canceled."
+	case i >= 0 && operations[i].State == client.CaptureStateDone:
+		return "The " + a.Name + " is done."
+	case i >= 0 && operations[i].State == client.CaptureStateFailed:
+		return "The " + a.Name + " has failed."
+	}
+	return a.done
+}
+
 func verbByName(verbs []*verb, name string) *verb {
 	if i := slices.IndexFunc(verbs, func(a *verb) bool { return a.Name == name }); i >= 0 {
 		return verbs[i]
@@ -155,6 +171,10 @@ func (v *visit) doVerb() error {
 		return err
 	}
 	q := &ofOrder{v, a, order}
+	if !v.may(a.operation) {
+		_, err := q.send(url.Values{}, true) // it says which role is needed
+		return cmp.Or(err, error(errForbidden))
+	}
 	return v.perform(tasksOf("/console/order", url.Values{"id": {order.OrderID}}, q.task()))
 }
 
@@ -168,6 +188,7 @@ func (q *ofOrder) task() *task {
 		Heading: heading, Button: cmp.Or(q.verb.button, q.verb.Label), Danger: q.verb.Danger, Notes: []string{q.verb.Meaning},
 		questions: q.questions(), seen: map[string]string{"seq": strconv.Itoa(q.order.Seq)},
 		conflict: q.conflict, faults: q.faults, details: stepDetails,
+		Cautions: q.caution(),
 		do: func(form url.Values) error {
 			if !form.Has("seq") {
 				return errNoPage
@@ -203,7 +224,7 @@ func (q *ofOrder) questions() []field {
 		left := refundable(q.order).String()
 		amount := field{Name: "amount", Label: "Amount in " + q.order.Currency, Help: "Empty: all of the " + left + " that can still be refunded."}
 		if q.order.Lines != nil {
-			amount.Help = "Empty: of the units above, or, without any, all of the " + left + " that can still be refunded."
+			amount.Help = "If this is empty, the units above are refunded; without units, all of the " + left + " that can still be refunded."
 			return append(q.units(q.unitsLeft("refund"), "left"),
 				field{Name: "restock", Label: "Put the units back into stock", Type: "select", Options: []string{"", "yes"}, Words: map[string]string{"": "No", "yes": "Yes"}},
 				amount)
@@ -215,7 +236,7 @@ func (q *ofOrder) questions() []field {
 		final := field{Name: "final", Label: "Void the rest", Type: "select", Options: []string{"", "yes"}, Words: map[string]string{"": "No", "yes": "Yes"},
 			Help: "What is voided can't be captured later."}
 		if q.order.Lines != nil {
-			amount.Help = "Empty: of the units above, or, without any, all of the " + left + " that can still be captured."
+			amount.Help = "If this is empty, the units above are captured; without units, all of the " + left + " that can still be captured."
 			return append(q.units(q.unitsLeft("capture"), "not captured"), amount, final)
 		}
 		return []field{amount, final}

@@ -151,6 +151,40 @@ func TestCaptureAndVoid(t *testing.T) {
 	s.get(t, "/console/order?id=lines").want(t, 200, "capture 1 <small>voids the rest</small>", ">3.00 <small>1 × <bdi>cup</bdi></small><", "<strong>0.00</strong> left to capture<")
 }
 
+// TestDisputesAndRefunds: an open dispute is seen before money goes back, and a refund on its way is one line and a total.
+func TestDisputesAndRefunds(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.order(t, "o", "completed", "")
+	dispute := func(reference string, state client.DisputeBodyState) {
+		t.Helper()
+		body := client.DisputeBody{Reference: reference, State: state, Amount: "5.50", Reason: "fraudulent"}
+		assert.NoError(t, assert.Err(s.api.RecordDispute(t.Context(), "o", body)))
+	}
+	dispute("dp_1", client.DisputeBodyStateOpened)
+	dispute("dp_2", client.DisputeBodyStateOpened)
+	dispute("dp_2", client.DisputeBodyStateLost)
+	const warns = "could pay the customer twice"
+	s.get(t, orderPath+"o").want(t, 200, "A dispute of 5.50 USD is open", "(<bdi>dp_1</bdi>,", "!(<bdi>dp_2</bdi>,", `id="disputes"`)
+	for _, page := range []string{"", "&preview=yes&amount=4"} {
+		s.get(t, "/console/order/refund?id=o"+page).want(t, 200, "A dispute of 5.50 USD is open (dp_1)", warns, "!(dp_2)")
+	}
+	dispute("dp_1", client.DisputeBodyStateWon)
+	s.get(t, orderPath+"o").want(t, 200, "!"+warns, `id="disputes"`)
+	s.get(t, "/console/order/refund?id=o&preview=yes").want(t, 200, "!"+warns)
+
+	refund := s.get(t, "/console/order/refund?id=o&preview=yes&amount=4").fill("reason", "dent <b>")
+	shown := s.post(t, "/console/order/refund?id=o", refund).want(t, 303).header.Get("Location")
+	s.get(t, shown).want(t, 200, `role="status">The refund is done.<`, "!on its way back")
+	s.sql(t, `SET session_replication_role = replica; UPDATE charge_operations SET state = 'accepted'; UPDATE orders SET seq = seq + 2;
+		RESET session_replication_role`)
+	s.sql(t, `INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)
+		SELECT o.order_no, o.seq - 1 + n, 'completed', 'completed', o.fence, (ARRAY['refund_in_doubt', 'refund_accepted'])[1 + n],
+			(ARRAY['refund 1', 'refund 1: accepted'])[1 + n] FROM orders AS o, generate_series(0, 1) AS n`)
+	s.get(t, shown).want(t, 200, `role="status">The refund is requested.<`, "<strong>4.00</strong> on its way back", "<strong>5.00</strong> left to refund",
+		"<summary>refund 1 of 4.00 by local: accepted (dent &lt;b&gt;), until", "!2 tries")
+}
+
 // TestSettling: a person records the result of a step, of a refund, and of an undo that came too late.
 func TestSettling(t *testing.T) {
 	t.Parallel()
@@ -208,7 +242,7 @@ func TestAnotherApprover(t *testing.T) {
 	assert.NoError(t, err)
 	assert.NoError(t, assert.Err(shop.Process(t.Context(), client.ProcessBody{OrderID: "o", Amount: "9", Item: "i"})))
 	for _, page := range []string{orderPath + "o", "/console/attention"} {
-		s.get(t, page, own...).want(t, 200, ">Reject<", "another_approver: the policy requires an approver other than the submitter",
+		s.get(t, page, own...).want(t, 200, ">Reject<", "the policy requires an approver other than the submitter",
 			"!>Approve<", "!>Approve all<")
 		s.get(t, page, other...).want(t, 200, ">Reject<", ">Approve<")
 	}

@@ -217,8 +217,10 @@ func unusable(why string) error { return newProblem(http.StatusUnprocessableEnti
 // problemPage is a problem, with what was typed into the form that met it.
 type problemPage struct {
 	*client.Problem
-	Typed   url.Values
-	Retries bool // the browser loads the page again after a while
+	Typed     url.Values
+	Retries   bool   // the browser loads the page again after a while
+	Elsewhere bool   // the person came from a page of another site: the session does not count
+	OrderID   string // the order that the page is about, or empty
 }
 
 // showError shows a problem. Other errors mean that the API did not answer. Whoever is not signed in comes back to the
@@ -228,7 +230,11 @@ func (v *visit) showError(err error) {
 	if !ok {
 		problem = newProblem(http.StatusBadGateway, "The service did not answer.", err.Error())
 	}
-	p := problemPage{Problem: problem}
+	from := v.r.Header.Get("Sec-Fetch-Site")
+	p := problemPage{Problem: problem, Elsewhere: from == "cross-site" || from == "same-site"}
+	if strings.HasPrefix(v.r.URL.Path, "/console/order/") {
+		p.OrderID = v.query("id")
+	}
 	switch away := problem.Status >= http.StatusBadGateway && problem.Status <= http.StatusGatewayTimeout; {
 	case v.r.Method == http.MethodPost && (away || problem.Status == http.StatusUnauthorized):
 		_ = v.r.ParseForm() // what can't be read was not typed

@@ -23,7 +23,7 @@ function make(kind, attributes = {}, ...content) {
 
 // The stream at data-live reports changes, and the page then loads its URL again. It does not while it is hidden or
 // paused, or while a person fills in a form or has selected rows.
-let source, stale = false, loading = false, lost = false, lostSince;
+let source, stale = false, loading = false, lost = false, signedOut = false, lostSince;
 let paused = sessionStorage.getItem("paused") === "yes";
 
 function changed(field) {
@@ -43,6 +43,7 @@ async function refresh() {
   try {
     const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
     lost = !answer.ok;
+    signedOut = answer.status === 401;
     const text = await answer.text();
     if (editing()) { // since the request
       stale = true;
@@ -83,12 +84,13 @@ function listen() {
   } else if (!source) {
     source = new EventSource(main.dataset.live);
     source.addEventListener("poke", refresh);
-    source.addEventListener("open", () => { lost = false; stale ? refresh() : label(); });
+    source.addEventListener("open", () => { lost = signedOut = false; stale ? refresh() : label(); });
     source.addEventListener("error", () => {
       [lost, stale] = [true, true];
       if (source?.readyState === EventSource.CLOSED) { // it was refused; a lost connection reconnects by itself
         source = undefined;
         setTimeout(listen, 10_000);
+        fetch(location.href, { method: "HEAD" }).then((answer) => { signedOut = answer.status === 401; label(); }, () => {});
       }
       label();
     });
@@ -104,6 +106,7 @@ main.addEventListener("focusout", () => setTimeout(() => stale && refresh()));
 main.addEventListener("change", () => stale && refresh());
 
 const liveButton = make("button", { class: "quiet live", type: "button" });
+const signedOutLink = make("a", { class: "live", "data-state": "lost", href: location.href, hidden: "" }, "You are signed out");
 liveButton.addEventListener("click", pause);
 
 function pause() {
@@ -119,8 +122,10 @@ function label() {
     lostSince = lost && new Date().toTimeString().slice(0, 5);
     document.getElementById("news").textContent = lost ? `Not live since ${lostSince}` : "Live again";
   }
+  if (signedOut && signedOutLink.hidden) document.getElementById("news").textContent = "You are signed out";
+  [liveButton.hidden, signedOutLink.hidden] = [signedOut, !signedOut];
   const [state, text, title] = paused ? ["paused", "Paused", "Resume live updates"]
-    : lost ? ["lost", `Not live since ${lostSince}`, "The service does not answer, or you are signed out. The page retries by itself; reload it to see the error"]
+    : lost ? ["lost", `Not live since ${lostSince}`, "The service does not answer. The page retries by itself; reload it to see the error"]
     : stale ? ["stale", "Changed", "Something has changed. It will be shown when you leave the form and clear the selection"]
     : ["live", "Live", "Pause live updates"];
   liveButton.dataset.state = state;
@@ -148,7 +153,8 @@ const clocks = {
 function tick() {
   const clock = clocks[settings.get("times", "ago")] ?? clocks.ago;
   for (const time of main.querySelectorAll("time[datetime]:not(.clock)")) {
-    const at = new Date(time.dateTime), text = isNaN(at) ? time.textContent : clock(at);
+    const at = new Date(time.dateTime), due = clock === clocks.ago && time.hasAttribute("data-due");
+    const text = isNaN(at) ? time.textContent : clock(due && at < Date.now() ? new Date() : at);
     if (time.textContent !== text) time.textContent = text;
   }
 }
@@ -296,7 +302,7 @@ const helpButton = make("button", { class: "quiet", type: "button", "aria-haspop
 helpButton.addEventListener("click", help);
 const who = document.querySelector(".who");
 who.prepend(helpButton);
-if (main.dataset.live) document.querySelector("button.menu").before(liveButton);
+if (main.dataset.live) document.querySelector("button.menu").before(liveButton, signedOutLink);
 addEventListener("resize", reachable);
 listen();
 arrange();
