@@ -42,10 +42,16 @@ type targets struct {
 	earlier string // binary of an earlier version of the service
 }
 
-var targetNames = []string{"pawl", providerName, "baseline", "earlier", "ledger-policy", "token", keyedName, streamName}
+var targetNames = []string{"pawl", providerName, "baseline", "earlier", "ledger-policy", "token", keyedName, streamName, forgottenName, forgettingName}
 
 // keyedName is the service, whose callers send an Idempotency-Key with each order.
 const keyedName = "keyed"
+
+// forgottenName is the service with --forgotten orders, and forgettingName forgets others meanwhile.
+const (
+	forgottenName  = "forgotten"
+	forgettingName = "forgetting"
+)
 
 // providerName is the provider of --remote alone, to which callers make the three calls of an order themselves.
 const providerName = "provider"
@@ -54,8 +60,12 @@ func (t targets) build(ctx context.Context, name string) (target, error) {
 	switch name {
 	case providerName:
 		return target{}, nil
-	case "pawl", keyedName, streamName:
+	case "pawl", keyedName, streamName, forgottenName:
 		return t.service(ctx)
+	case forgettingName:
+		built, err := t.service(ctx)
+		built.args = append(built.args, "--order-retention", "744h")
+		return built, err
 	case "earlier":
 		return target{binary: t.earlier, args: []string{"serve"}}, nil
 	case "ledger-policy":
