@@ -207,11 +207,11 @@ var reasons = []reason{
 		"The charge or reservation remains until it is undone at the provider."},
 	{"void_refused", "The provider refuses to void an earlier try", "void_refused", "whose void is refused", "retry cancel",
 		"Nothing of the current try was sent. The effects of the earlier one must be undone first."},
-	{"refused_in_doubt", "Refused, but perhaps confirmed before", "refused_in_doubt", "that were refused in doubt", "step-result retry",
+	{"refused_in_doubt", "Refused, but perhaps confirmed before", "refused_in_doubt", "refused in doubt", "step-result retry",
 		"The confirmation was refused, and an earlier call of it got no answer. Look at the provider first."},
 	{"retry_after", "The provider asks to wait", "retry_after", "that the provider asks to wait", "retry cancel",
 		"It asks for a longer pause than the policy allows."},
-	{"non_retryable", "Not to be retried", "non_retryable", "that are not to be retried", "retry cancel step-result",
+	{"non_retryable", "Not to be retried", "non_retryable", "not to be retried", "retry cancel step-result",
 		"The step may have been done or not. The policy says not to retry after this answer."},
 	{"taken over three times without a move", "Replicas fail on it", "taken-over-three-times-without-a-move", "that replicas fail on", "retry cancel",
 		"Three replicas in a row took it over and did not move it. See their logs first."},
@@ -221,7 +221,7 @@ var reasons = []reason{
 		"The statement that moves it fails each time, because of rows that the service did not write."},
 }
 
-var approval = reason{"", "Waits for approval", "approval", "that wait for approval", "approve reject",
+var approval = reason{"", "Waits for approval", "approval", "that must be approved", "approve reject",
 	"A rule of the policy requires a person to look at it before anything is charged."}
 
 var anSQLState = regexp.MustCompile(`^[0-9A-Z]{5}$`)

@@ -243,10 +243,10 @@ func TestAnotherApprover(t *testing.T) {
 	assert.NoError(t, assert.Err(shop.Process(t.Context(), client.ProcessBody{OrderID: "o", Amount: "9", Item: "i"})))
 	for _, page := range []string{orderPath + "o", "/console/attention"} {
 		s.get(t, page, own...).want(t, 200, ">Reject<", "the policy requires an approver other than the submitter",
-			"!>Approve<", "!>Approve all<")
+			"!>Approve<", "!>Approve 1 that")
 		s.get(t, page, other...).want(t, 200, ">Reject<", ">Approve<")
 	}
-	s.get(t, "/console/attention", other...).want(t, 200, ">Approve all<")
+	s.get(t, "/console/attention", other...).want(t, 200, ">Approve 1 that must be approved<")
 	approve := "/console/order/approve?id=o"
 	s.get(t, approve, own...).want(t, 403, "Nothing was done", "someone other than the submitter", "!Look at it again")
 	s.post(t, approve, s.get(t, approve, other...).want(t, 200, "What will change").fill(), other...).want(t, 303)
