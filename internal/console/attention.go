@@ -209,7 +209,7 @@ var reasons = []reason{
 		"Nothing of the current try was sent. The effects of the earlier one must be undone first."},
 	{"refused_in_doubt", "Refused, but perhaps confirmed before", "refused_in_doubt", "refused in doubt", "step-result retry",
 		"The confirmation was refused, and an earlier call of it got no answer. Look at the provider first."},
-	{"retry_after", "The provider asks to wait", "retry_after", "that the provider asks to wait", "retry cancel",
+	{"retry_after", "The provider asks to wait", "retry_after", "whose provider asks to wait", "retry cancel",
 		"It asks for a longer pause than the policy allows."},
 	{"non_retryable", "Not to be retried", "non_retryable", "not to be retried", "retry cancel step-result",
 		"The step may have been done or not. The policy says not to retry after this answer."},
