@@ -3,7 +3,8 @@
 -- name: ErrorGroups :many
 -- Groups the newest failed orders, and the newest orders that wait for a person or are retried, by status, hold and
 -- cause: step and code of the failure, or the hold reason up to the colon. first_at and last_at are times of failures.
--- For a hold, they are when the holds of the oldest and the newest order began.
+-- For a hold, they are when the oldest or the newest order was first held there, and when the hold of the newest began:
+-- an order that is retried is held again and again.
 --
 -- BETWEEN instead of =: with =, the planner may walk the primary key instead of the index.
 WITH looked AS MATERIALIZED (
@@ -24,8 +25,10 @@ WITH looked AS MATERIALIZED (
   FROM looked AS l GROUP BY l.status, l.hold, l.step, l.code ORDER BY newest DESC LIMIT @groups
 )
 SELECT g.status::text AS status, coalesce(g.hold, '')::text AS hold, coalesce(g.step, '')::text AS step, g.code::text AS code, g.orders,
-  coalesce(g.first_at, (SELECT t.at FROM pawl.transitions AS t
-    JOIN pawl.orders AS o ON o.order_no = t.order_no AND o.seq = t.seq WHERE t.order_no = g.oldest), now())::timestamptz AS first_at,
+  coalesce(g.first_at, (SELECT min(t.at) FROM pawl.transitions AS t
+    WHERE t.order_no IN (g.oldest, g.newest) AND t.to_status = g.status AND t.actor IS NULL
+      AND t.verb = CASE g.hold WHEN 'attention' THEN 'hold' ELSE g.hold END
+    OR t.order_no = n.order_no AND t.seq = n.seq), now())::timestamptz AS first_at,
   coalesce(g.last_at, (SELECT t.at FROM pawl.transitions AS t WHERE t.order_no = n.order_no AND t.seq = n.seq), now())::timestamptz AS last_at,
   n.order_id AS example, coalesce(n.failure_detail, n.hold_reason, '')::text AS detail
 FROM grouped AS g JOIN pawl.orders AS n ON n.order_no = g.newest

@@ -2,6 +2,7 @@ package console
 
 import (
 	"cmp"
+	"fmt"
 	"html/template"
 	"net/url"
 	"regexp"
@@ -61,7 +62,7 @@ func (v *visit) attention() error {
 	return v.show("attention", page{Title: "Needs a person", Data: p})
 }
 
-// chosen is the group in the URL, even if no order is left in it, or else the one with the oldest order.
+// chosen is the group in the URL, even if no order is left in it, or else the most urgent one.
 func chosen(groups []waitingGroup, hold, key string) *waitingGroup {
 	named := hold != "" || key != ""
 	hold = cmp.Or(hold, fsm.HoldAttention)
@@ -76,8 +77,8 @@ func chosen(groups []waitingGroup, hold, key string) *waitingGroup {
 	return &waitingGroup{reason: reasonOf(client.OrderHold(hold), key)}
 }
 
-// waitingGroups are the incidents that need a person. The group with the oldest order comes first. Who may not read the
-// overview has one group of all own orders.
+// waitingGroups are the incidents that need a person, the most urgent first. The order is fixed, so that the page does
+// not turn to other orders while a person reads it. Who may not read the overview has one group of all own orders.
 func (v *visit) waitingGroups() (groups []waitingGroup, err error) {
 	if !v.may("getOverview") {
 		own := reason{Title: "Your orders that need a person", Section: fsm.HoldAttention}
@@ -93,8 +94,21 @@ func (v *visit) waitingGroups() (groups []waitingGroup, err error) {
 			groups = append(groups, waitingGroup{why, i.Orders, i.More, i.Since, address("/console/attention", why.query())})
 		}
 	}
-	slices.SortStableFunc(groups, func(a, b waitingGroup) int { return a.Oldest.Compare(b.Oldest) })
+	slices.SortStableFunc(groups, func(a, b waitingGroup) int {
+		return cmp.Or(cmp.Compare(a.urgency(), b.urgency()), cmp.Compare(a.Key, b.Key))
+	})
 	return groups, nil
+}
+
+// urgency sorts reasons: those of reasons in their order, then unknown ones, then approvals.
+func (r reason) urgency() int {
+	if r.Section == approval.Section {
+		return len(reasons) + 1
+	}
+	if at := slices.IndexFunc(reasons, func(known reason) bool { return known.Section == r.Section }); at >= 0 {
+		return at
+	}
+	return len(reasons)
 }
 
 // query is the reason as parameters of the page.
@@ -152,6 +166,14 @@ func (v *visit) withCalls(list []client.Order, why reason) ([]waitingOrder, erro
 	return all, readers.Wait()
 }
 
+// AllLabel names a verb for all orders of the group, as far as one request can have them.
+func (g *waitingGroup) AllLabel(many *ofMany) string {
+	if g.Count > bulkMost {
+		return fmt.Sprintf("%s the oldest %s %s", many.Label, count(bulkMost), g.whose)
+	}
+	return fmt.Sprintf("%s %s %s", many.Label, atLeast(g.Count, g.More), cmp.Or(g.whose, "of these"))
+}
+
 // AllURL is the page of a verb for all orders of the group.
 func (g *waitingGroup) AllURL(verb string) string {
 	filter := url.Values{"hold": {g.Hold()}, "sort": {"oldest"}}
@@ -166,39 +188,40 @@ type reason struct {
 	Key     string // the part of holdReason before the colon
 	Title   string
 	Section string // of the runbook
+	whose   string // after "3 orders"
 	try     string // verbs, in the order of the runbook
 	Meaning string // in a sentence
 }
 
 const dataRefused = "sqlstate"
 
-// reasons have a section in the runbook.
+// reasons have a section in the runbook. The most urgent comes first.
 var reasons = []reason{
-	{"retries_exhausted", "Retries are used up", "retries_exhausted", "retry cancel step-result",
+	{"retries_exhausted", "Retries are used up", "retries_exhausted", "whose retries are used up", "retry cancel step-result",
 		"Every call of the step failed or got no answer. It may have been done, so the customer may have been charged."},
-	{"outcome_unknown", "The outcome is unknown", "outcome_unknown", "step-result cancel",
+	{"outcome_unknown", "The outcome is unknown", "outcome_unknown", "whose outcome is unknown", "step-result cancel",
 		"The step may have been done or not. The provider may have forgotten the key, so nothing is sent again. Look at the provider first."},
-	{"policy_unusable", "The policy can't be used", "policy_unusable", "retry cancel",
+	{"policy_unusable", "The policy can't be used", "policy_unusable", "whose policy can't be used", "retry cancel",
 		"A secret is missing, or the policy names a step that can't be done. Nothing was sent."},
-	{"undo_refused", "The provider refuses the undo", "undo_refused", "step-result retry cancel",
+	{"undo_refused", "The provider refuses the undo", "undo_refused", "whose undo is refused", "step-result retry cancel",
 		"The charge or reservation remains until it is undone at the provider."},
-	{"void_refused", "The provider refuses to void an earlier try", "void_refused", "retry cancel",
+	{"void_refused", "The provider refuses to void an earlier try", "void_refused", "whose void is refused", "retry cancel",
 		"Nothing of the current try was sent. The effects of the earlier one must be undone first."},
-	{"refused_in_doubt", "Refused, but perhaps confirmed before", "refused_in_doubt", "step-result retry",
+	{"refused_in_doubt", "Refused, but perhaps confirmed before", "refused_in_doubt", "refused in doubt", "step-result retry",
 		"The confirmation was refused, and an earlier call of it got no answer. Look at the provider first."},
-	{"retry_after", "The provider asks to wait", "retry_after", "retry cancel",
+	{"retry_after", "The provider asks to wait", "retry_after", "whose provider asks to wait", "retry cancel",
 		"It asks for a longer pause than the policy allows."},
-	{"non_retryable", "Not to be retried", "non_retryable", "retry cancel step-result",
+	{"non_retryable", "Not to be retried", "non_retryable", "not to be retried", "retry cancel step-result",
 		"The step may have been done or not. The policy says not to retry after this answer."},
-	{"taken over three times without a move", "Replicas fail on it", "taken-over-three-times-without-a-move", "retry cancel",
+	{"taken over three times without a move", "Replicas fail on it", "taken-over-three-times-without-a-move", "that replicas fail on", "retry cancel",
 		"Three replicas in a row took it over and did not move it. See their logs first."},
-	{"unknown_move", "An unknown move", "unknown_move", "retry cancel",
+	{"unknown_move", "An unknown move", "unknown_move", "with an unknown move", "retry cancel",
 		"The program and the schema of the database do not agree. Find out first which of them is wrong."},
-	{dataRefused, "The database refuses its data", "an-sqlstate", "retry cancel",
+	{dataRefused, "The database refuses its data", "an-sqlstate", "whose data the database refuses", "retry cancel",
 		"The statement that moves it fails each time, because of rows that the service did not write."},
 }
 
-var approval = reason{"", "Waits for approval", "approval", "approve reject",
+var approval = reason{"", "Waits for approval", "approval", "that must be approved", "approve reject",
 	"A rule of the policy requires a person to look at it before anything is charged."}
 
 var anSQLState = regexp.MustCompile(`^[0-9A-Z]{5}$`)

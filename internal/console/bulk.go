@@ -32,6 +32,8 @@ type bulkPage struct {
 	Would, Not []client.BulkResult    // orders with and without the verb, in a dry run
 	Totals     []client.CurrencyTotal // of Would, by currency
 	Begun      bool                   // a part of the orders was done, but not those of IDs
+	Away       []string               // what is known about providers that do not answer
+	Back       string                 // the URL of the page before
 }
 
 // bulk shows the form, then what would be done, then does it, and leads to the page of the request. A repeated form does
@@ -50,6 +52,10 @@ func (v *visit) bulk() error {
 	if err != nil {
 		return err
 	}
+	var unexplained *client.Problem
+	if confirmed && strings.TrimSpace(p.Body.Reason) == "" {
+		confirmed, unexplained = false, newProblem(0, "Nothing was done yet.", "Say why: the reason is kept in the history of each order.")
+	}
 	complete := confirmed || p.complete()
 	switch {
 	case len(p.IDs) > bulkMost:
@@ -64,7 +70,12 @@ func (v *visit) bulk() error {
 		if p.Problem = problem; err != nil && (problem == nil || !p.Begun && refusedInput(err) == nil) {
 			return err
 		}
-		p.Tried = err == nil
+		if p.Tried = err == nil; p.Tried {
+			p.Away = v.away(p)
+		}
+	}
+	if p.Problem == nil {
+		p.Problem = unexplained
 	}
 	if p.Verb != nil {
 		p.Fields = p.Verb.bulkFields(p.Body)
@@ -168,6 +179,7 @@ func (v *visit) readBulk() (p *bulkPage, confirmed bool, err error) {
 			Reason: get("reason"), RequestID: get("requestId"), Policy: client.BulkBodyPolicy(get("policy")),
 			Step: client.BulkBodyStep(get("step")), Outcome: client.BulkBodyOutcome(get("outcome")), Code: get("code"), Detail: get("detail"),
 		},
+		Back: cameFrom(v.r),
 	}
 	if p.Body.RequestID == "" {
 		p.Body.RequestID = client.NewID()
@@ -180,6 +192,18 @@ func (v *visit) readBulk() (p *bulkPage, confirmed bool, err error) {
 		p.IDs, p.More, err = v.collect(v.r.Context(), filter)
 	}
 	return p, false, err
+}
+
+// cameFrom is the page of the console that led to a request, as its forms and the browser say.
+func cameFrom(r *http.Request) string {
+	if back := r.PostForm.Get("back"); strings.HasPrefix(back, "/console/") {
+		return back
+	}
+	from, err := url.Parse(r.Referer())
+	if err != nil || from.Host != r.Host || !strings.HasPrefix(from.Path, "/console/") || from.Path == r.URL.Path {
+		return "/console/orders"
+	}
+	return from.RequestURI()
 }
 
 // pastedIDs returns the IDs in texts, one per line, without duplicates, and at most one more than a request can have: a
@@ -286,7 +310,7 @@ func (a *verb) bulkFields(body client.BulkBody) (all []field) {
 	case "retry":
 		all = []field{with(policyField, string(body.Policy))}
 	}
-	return append(all, field{Name: "reason", Label: "Reason", Value: body.Reason, Required: a.Name == "step-result" || a.Name == "refund",
+	return append(all, field{Name: "reason", Label: "Reason", Value: body.Reason, Required: true,
 		Help: "It is kept in the history of each order."})
 }
 

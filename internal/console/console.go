@@ -100,7 +100,7 @@ func (c *console) get(path string, show func(*visit) error) {
 	c.mux.HandleFunc("GET "+path, c.answered(show))
 }
 
-// getLive serves a screen that reloads after every event.
+// getLive serves a screen that reloads after every event, and every few seconds.
 func (c *console) getLive(path string, show func(*visit) error) {
 	c.get(path, func(v *visit) error {
 		if slices.Contains(v.me.Roles, "read") { // others may follow only their own orders

@@ -17,6 +17,10 @@ import (
 // throughput fell by 3 to 8 %.
 const pokeEvery = time.Second
 
+// againEvery is how often a page is loaded without an event: not all that it shows has one, such as a breaker or the
+// attempts of a delivery, and a count may have been read just before the last event.
+const againEvery = 5 * time.Second
+
 // pokes tells a page when it is outdated.
 func (v *visit) pokes() error { return v.stream(v.sign()) }
 
@@ -34,9 +38,13 @@ func (v *visit) stream(sign func(context.Context) (string, error), shown string)
 	header.Set("X-Accel-Buffering", "no") // for nginx
 	text, next := "retry: 3000\n\n", time.NewTicker(pokeEvery)
 	defer next.Stop()
+	again := time.Now().Add(againEvery)
 	for ctx := v.r.Context(); err == nil; now, err = sign(ctx) { // after an error the browser reconnects, and gets it
-		if now != shown {
+		switch {
+		case now != shown:
 			text, shown = text+"event: poke\ndata:\n\n", now
+		case v.r.URL.Query().Has("after") && time.Now().After(again):
+			text, again = text+"event: again\ndata:\n\n", time.Now().Add(againEvery)
 		}
 		if _, err := io.WriteString(v.w, text); err != nil || stream.Flush() != nil {
 			return nil // the page is closed

@@ -3,11 +3,13 @@ package console
 import (
 	"cmp"
 	"fmt"
+	"html/template"
 	"slices"
 
 	"github.com/govalues/decimal"
 
 	"pawl/client"
+	"pawl/fsm"
 )
 
 // What will be so after a verb, in money and goods. It follows from the order as it is, and from the order that a dry run
@@ -96,6 +98,50 @@ func (q *ofOrder) outcomes(would *client.Order, outcome string) []string {
 		return q.operated(would)
 	}
 	return all(q.settled(would, outcome))
+}
+
+// Becomes says what will be so with an order that a dry run has allowed the verb for. Its status is the one it has now.
+func (p *bulkPage) Becomes(r client.BulkResult) template.HTML {
+	step := string(fsm.State(r.Status).Step())
+	undoing := r.Status == client.StatusReleasing || r.Status == client.StatusRefunding
+	switch name := p.Verb.Name; {
+	case name == "reject", name == "cancel" && r.Status == client.StatusPending:
+		return badge(client.StatusCanceled)
+	case name == "cancel":
+		return "undone, then " + badge(client.StatusCanceled)
+	case name == "approve", name == "retry" && r.Status == client.StatusFailed:
+		return "starts at charge"
+	case name == "retry" && undoing:
+		return template.HTML("undo of " + step + " tried again")
+	case name == "retry":
+		return template.HTML("tried again at " + cmp.Or(step, "charge"))
+	case name == "resume":
+		return template.HTML("continues at " + cmp.Or(step, "charge"))
+	case name == "pause":
+		return "paused"
+	}
+	return badge(r.Status)
+}
+
+// away says which providers that the orders of a request need do not answer, if the person may know.
+func (v *visit) away(p *bulkPage) (all []string) {
+	if len(p.Would) == 0 || !v.may("getOverview") || p.Verb.Name == "pause" || p.Verb.Name == "reject" || p.Verb.Name == "refund" {
+		return nil
+	}
+	found, err := v.api.GetOverview(v.r.Context())
+	if err != nil {
+		return nil // the request is possible without
+	}
+	for _, i := range found.Incidents {
+		needs := func(r client.BulkResult) bool {
+			return cmp.Or(string(fsm.State(r.Status).Step()), "charge") == string(i.Step)
+		}
+		if i.Kind == client.IncidentKindProviderFailing && slices.ContainsFunc(p.Would, needs) {
+			all = append(all, fmt.Sprintf("The provider of %s has been failing since %s UTC: orders will wait again.",
+				i.Step, i.Since.UTC().Format("15:04")))
+		}
+	}
+	return all
 }
 
 func (q *ofOrder) money(amount string) string { return count(amount) + " " + q.order.Currency }

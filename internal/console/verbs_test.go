@@ -243,10 +243,10 @@ func TestAnotherApprover(t *testing.T) {
 	assert.NoError(t, assert.Err(shop.Process(t.Context(), client.ProcessBody{OrderID: "o", Amount: "9", Item: "i"})))
 	for _, page := range []string{orderPath + "o", "/console/attention"} {
 		s.get(t, page, own...).want(t, 200, ">Reject<", "the policy requires an approver other than the submitter",
-			"!>Approve<", "!>Approve all<")
+			"!>Approve<", "!>Approve 1 that")
 		s.get(t, page, other...).want(t, 200, ">Reject<", ">Approve<")
 	}
-	s.get(t, "/console/attention", other...).want(t, 200, ">Approve all<")
+	s.get(t, "/console/attention", other...).want(t, 200, ">Approve 1 that must be approved<")
 	approve := "/console/order/approve?id=o"
 	s.get(t, approve, own...).want(t, 403, "Nothing was done", "someone other than the submitter", "!Look at it again")
 	s.post(t, approve, s.get(t, approve, other...).want(t, 200, "What will change").fill(), other...).want(t, 303)
@@ -292,15 +292,15 @@ func TestBulkVerbs(t *testing.T) {
 	t.Parallel()
 	s := setup(t)
 	s.order(t, "ended", "completed", "")
-	for _, c := range []struct{ verb, is, hold, button, becomes string }{
-		{"retry", "charging", "attention", "Retry 2 orders", "completed"},
-		{"approve", "pending", "approval", "Approve 2 orders", "completed"},
-		{"reject", "pending", "approval", "Reject 2 orders", "canceled"},
-		{"pause", "charging", "retry", "Pause 2 orders", "charging"},
-		{"resume", "charging", "paused", "Resume 2 orders", "completed"},
-		{"cancel", "charging", "retry", "Cancel 2 orders", "canceled"},
-		{"refund", "completed", "", "Refund 2 orders", "completed"},
-		{"step-result", "charging", "attention", "Record a step&#39;s result for 2 orders", "completed"},
+	for _, c := range []struct{ verb, is, hold, button, becomes, afterwards string }{
+		{"retry", "charging", "attention", "Retry 2 orders", "completed", "<td>tried again at charge"},
+		{"approve", "pending", "approval", "Approve 2 orders", "completed", "<td>starts at charge"},
+		{"reject", "pending", "approval", "Reject 2 orders", "canceled", `<td><span class="badge canceled">`},
+		{"pause", "charging", "retry", "Pause 2 orders", "charging", "<td>paused"},
+		{"resume", "charging", "paused", "Resume 2 orders", "completed", "<td>continues at charge"},
+		{"cancel", "charging", "retry", "Cancel 2 orders", "canceled", `<td>undone, then <span class="badge canceled">`},
+		{"refund", "completed", "", "Refund 2 orders", "completed", `<td><span class="badge completed">`},
+		{"step-result", "charging", "attention", "Record a step&#39;s result for 2 orders", "completed", `class="badge`},
 	} {
 		ids := []string{c.verb + "-1", c.verb + "-2"}
 		for _, id := range ids {
@@ -324,7 +324,9 @@ func TestBulkVerbs(t *testing.T) {
 			s.post(t, "/console/bulk", form).want(t, 200, `role="alert"`, "/outcome", "must be one of")
 			form.Set("outcome", "done")
 		}
-		page := s.post(t, "/console/bulk", form).want(t, 200, c.button+"?", ">"+c.button+"<", "Not possible for 1")
+		page := s.post(t, "/console/bulk", form).want(t, 200, c.button+"?", ">"+c.button+"<", "Not possible for 1", c.afterwards)
+		s.post(t, "/console/bulk", page.fill("confirm", "yes", "reason", " ")).want(t, 200, `role="alert"`, "/console/")
+		s.count(t, 0, `SELECT count(*) FROM books.transitions WHERE verb = '`+c.verb+`' AND actor = 'local'`)
 		confirmed := page.fill("confirm", "yes", "reason", "seen by hand", "step", "charge", "outcome", form.Get("outcome"))
 		follow := s.post(t, "/console/bulk", confirmed).want(t, 303).header.Get("Location")
 		s.get(t, follow).want(t, 200, "<bdi>seen by hand</bdi>", ids[0], ids[1])
@@ -369,7 +371,7 @@ func TestBulkOfMany(t *testing.T) {
 		return s.post(t, "/console/bulk", url.Values{"verb": {"pause"}, "ids": {strings.Join(ids, "\n")}})
 	}
 	pause(append(ids, "one more")...).want(t, 200, "At most 1,000 orders")
-	form := pause(ids...).want(t, 200, "Pause 2 orders?", "Not possible for 998").fill("confirm", "yes")
+	form := pause(ids...).want(t, 200, "Pause 2 orders?", "Not possible for 998", "<td>paused").fill("confirm", "yes", "reason", "too many")
 	form["id"] = ids
 	s.get(t, s.post(t, "/console/bulk", form).want(t, 303).header.Get("Location")).want(t, 200, "Pause 2 orders", "<strong>998</strong> refused")
 }
@@ -381,7 +383,7 @@ func TestLookingAgain(t *testing.T) {
 	s.doubt(t, "a")
 	s.doubt(t, "b")
 	form := s.post(t, "/console/bulk", url.Values{"verb": {"retry"}, "id": {"a", "b"}}).
-		want(t, 200, "Not possible for 2", "Look again").fill("policy", "active")
+		want(t, 200, "Not possible for 2", "Check again").fill("policy", "active")
 	s.post(t, "/console/bulk", form).want(t, 200, "Retry 2 orders?", `!name="refused"`)
 	form.Set("confirm", "yes")
 	s.post(t, "/console/bulk", form).want(t, 200, "Many orders")

@@ -84,6 +84,7 @@ function listen() {
   } else if (!source) {
     source = new EventSource(main.dataset.live);
     source.addEventListener("poke", refresh);
+    source.addEventListener("again", () => editing() || refresh());
     source.addEventListener("open", () => { lost = signedOut = false; stale ? refresh() : label(); });
     source.addEventListener("error", () => {
       [lost, stale] = [true, true];
