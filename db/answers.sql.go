@@ -632,7 +632,9 @@ WITH due AS MATERIALIZED (
   RETURNING u.order_no, u.generation, u.step, u.claims, u.code
 )
 SELECT c.generation AS undo_generation, c.step, c.claims, coalesce(c.code, '') AS code, o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes, o.route, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.charge_capture, o.capture_by, o.charge_operation_list, o.dispute_list,
-  d.policy AS undo_policy, coalesce(d.route, '')::text AS undo_route
+  d.policy AS undo_policy, coalesce(d.route, '')::text AS undo_route,
+  coalesce((SELECT true FROM pawl.step_calls AS v JOIN pawl.transitions AS e ON e.order_no = v.order_no AND e.verb = 'erase' AND e.at > v.started_at
+    WHERE v.order_no = c.order_no AND v.generation = c.generation AND v.step = c.step AND v.operation = 'undo' LIMIT 1), false)::boolean AS sent_unerased
 FROM claimed AS c JOIN pawl.full_orders AS o ON o.order_no = c.order_no
 LEFT JOIN LATERAL (SELECT t.policy, t.route FROM pawl.step_calls AS t
   WHERE t.order_no = c.order_no AND t.generation = c.generation AND t.step = c.step AND t.operation = 'do'
@@ -652,11 +654,13 @@ type LateUndosClaimRow struct {
 	Order          Order
 	UndoPolicy     *int32
 	UndoRoute      string
+	SentUnerased   bool
 }
 
 // Claims due late undos. The lease is short: it only lasts until the call is committed, which extends it beyond the
 // call. claims distinguishes one claim from the next. undo_policy and undo_route are those of the call that did the
-// step, not of an earlier undo.
+// step, not of an earlier undo. sent_unerased: an undo was sent before the customer was erased. Not EXISTS, as in
+// CallsPreflight.
 func (q *Queries) LateUndosClaim(ctx context.Context, arg LateUndosClaimParams) ([]LateUndosClaimRow, error) {
 	rows, err := q.db.Query(ctx, lateUndosClaim, arg.Most, arg.LeaseSeconds)
 	if err != nil {
@@ -730,6 +734,7 @@ func (q *Queries) LateUndosClaim(ctx context.Context, arg LateUndosClaimParams) 
 			&i.Order.DisputeList,
 			&i.UndoPolicy,
 			&i.UndoRoute,
+			&i.SentUnerased,
 		); err != nil {
 			return nil, err
 		}

@@ -45,6 +45,12 @@ func (p *person) asks(of string, verb orders.Verb) engine.Request {
 	return engine.Request{OrderID: p.name[:1] + "-" + of, Verb: verb, Actor: "ann", Reason: p.name + " has called", RequestID: of + " " + string(verb)}
 }
 
+// kept is a stock change for the person.
+func (p *person) kept() engine.StockChange {
+	return engine.StockChange{Item: "cup", Kind: engine.StockAdjustment, Units: 1, Actor: "ann", Reason: "kept for customer/" + p.name,
+		OnBehalfOf: "customer/" + p.name, RequestID: "kept for " + p.name[:1]}
+}
+
 // buys makes the orders and returns their inputs, with the statuses that they end with.
 func (p *person) buys(t *testing.T) (inputs []engine.Input, ends []string) {
 	t.Helper()
@@ -56,7 +62,7 @@ func (p *person) buys(t *testing.T) (inputs []engine.Input, ends []string) {
 	says("confirm", `200 {"reference":"parcel of customer/NAME","data":{"for":"NAME"}}`)
 	sold := p.process(t, p.input("sold"))
 	refund := p.asks("sold", orders.Refund)
-	refund.ChargeOperation = &engine.ChargeOperation{Amount: new(decimal.MustParse("40"))}
+	refund.ChargeOperation, refund.OnBehalfOf = &engine.ChargeOperation{Amount: new(decimal.MustParse("40"))}, "customer/"+p.name
 	p.do(t, refund)
 	p.do(t, engine.Request{OrderID: sold.OrderID, Verb: "dispute_opened", Actor: "ann", RequestID: "d", Reason: p.name + " says so",
 		Dispute: &engine.Dispute{Reference: "dp_1", State: "opened", Amount: decimal.MustParse("1")}})
@@ -88,8 +94,7 @@ func (p *person) buys(t *testing.T) (inputs []engine.Input, ends []string) {
 	}
 	assert.NoError(t, p.engine.KeepRefusals(t.Context(), &engine.Request{RequestID: "bulk " + p.name[:1], Verb: orders.Cancel, Reason: "as " + p.name + " wants"},
 		[]orders.Refusal{{OrderID: sold.OrderID, Code: "not_applicable", Detail: "not of " + p.name}, {OrderID: "other", Code: "not_found"}}))
-	assert.NoError(t, assert.Err(p.engine.ChangeStock(t.Context(), engine.StockChange{Item: "cup", Kind: engine.StockAdjustment, Units: 1,
-		Actor: "ann", Reason: "kept for customer/" + p.name})))
+	assert.NoError(t, assert.Err(p.engine.ChangeStock(t.Context(), p.kept())))
 	return []engine.Input{p.input("sold"), p.input("declined"), p.input("retried"), p.input("canceled")},
 		[]string{"completed", "failed", "completed", "failed"}
 }
@@ -162,8 +167,15 @@ func TestErasedCustomer(t *testing.T) {
 		change(&q)
 		assert.ErrorIs(t, assert.Err(s.engine.EraseCustomer(t.Context(), q)), orders.ErrKeyReused, field)
 	}
+	assert.NoError(t, assert.Err(s.engine.ChangeStock(t.Context(), maria.kept())), "a stock change is repeated")
+	s.counts(t, true, `SELECT bool_and(reason ~ '^refund 1: erased_') FROM books.transitions WHERE order_id = 'm-sold' AND verb = 'refund_done'`)
+	s.counts(t, 1, `SELECT count(*) FROM books.access_log WHERE event = 'customer_erased'`)
 	erase.RequestID = "erasure 2"
 	assert.ErrorIs(t, assert.Err(s.engine.EraseCustomer(t.Context(), erase)), orders.ErrNotFound)
+	s.exec(t, `UPDATE step_calls SET reference = 'maria' WHERE step = 'reserve'`) // told late
+	erase.CustomerID = done.Pseudonym
+	assert.NoError(t, assert.Err(s.engine.EraseCustomer(t.Context(), erase)), "the pseudonym")
+	s.counts(t, 0, `SELECT count(*) FROM step_calls AS c JOIN orders AS o USING (order_no) WHERE c.reference = 'maria' AND o.order_id ~ '^m-'`)
 	for _, change := range []string{`UPDATE pawl.transitions SET reason = 'x'`, `UPDATE pawl.disputes SET reason = 'x'`, `UPDATE pawl.orders SET customer_id = 'x'`} {
 		if assert.Err(s.Pool.Exec(t.Context(), change)) == nil {
 			t.Error("not refused:", change)
@@ -184,8 +196,12 @@ func TestErasedAndForgotten(t *testing.T) {
 	b := setup(t)
 	in := request("o")
 	in.CustomerID, in.PaymentMethod = "anna", "card"
+	b.setStock(t, in.Item, 5)
 	b.process(t, in)
+	b.do(t, engine.Request{OrderID: "o", Verb: orders.Refund, Actor: "ann", Reason: "anna wants", OnBehalfOf: "anna", RequestID: "back",
+		ChargeOperation: &engine.ChargeOperation{Restock: 1}})
 	assert.NoError(t, assert.Err(b.engine.EraseCustomer(t.Context(), engine.Erasure{CustomerID: "anna", Reason: "asked", RequestID: "r"})))
+	b.counts(t, "erased erased", `SELECT left(reason, 6) || ' ' || left(on_behalf_of, 6) FROM stock_movements WHERE kind = 'restock'`)
 	b.Age(t, longSince)
 	b.forgets(t)
 	assert.ErrorIs(t, assert.Err(b.engine.Process(t.Context(), in)), orders.ErrForgotten)

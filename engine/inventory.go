@@ -108,7 +108,8 @@ func (e *Engine) stockNotMoved(ctx context.Context, q *StockChange) (orders.Stoc
 	return orders.Stock{}, q.refusal(now)
 }
 
-// asksFor returns nil if a movement matches the request, and *orders.KeyReused otherwise.
+// asksFor returns nil if a movement matches the request, and *orders.KeyReused otherwise. Texts that were erased are not
+// compared.
 func (q *StockChange) asksFor(m *db.StockMovement) error {
 	refusal := &orders.KeyReused{Verb: m.Kind != q.Kind}
 	note := func(differs bool, member string) {
@@ -116,8 +117,8 @@ func (q *StockChange) asksFor(m *db.StockMovement) error {
 			refusal.Members = append(refusal.Members, member)
 		}
 	}
-	note(or(m.Reason) != q.Reason, "reason")
-	note(or(m.OnBehalfOf) != q.OnBehalfOf, "onBehalfOf")
+	note(or(m.Reason) != q.Reason && !orders.Pseudonym(or(m.Reason)), "reason")
+	note(or(m.OnBehalfOf) != q.OnBehalfOf && !orders.Pseudonym(or(m.OnBehalfOf)), "onBehalfOf")
 	if !refusal.Verb {
 		note(q.Kind == StockSet && m.OnHand != q.Units, "onHand")
 		note(q.Kind == StockAdjustment && m.Change != q.Units, "change")

@@ -72,6 +72,8 @@ func (e *remote) claimLateUndos(most int32) (calls []func()) {
 	return calls
 }
 
+const sentUnerased = "outcome_unknown: the undo was sent before the customer was erased, and can't be repeated as it was"
+
 func (e *remote) undoLate(row db.LateUndosClaimRow) {
 	result, call := e.callLate(row)
 	outcome, answer := namedResult(result)
@@ -91,7 +93,8 @@ func (e *remote) undoLate(row db.LateUndosClaimRow) {
 }
 
 // callLate undoes one key, whether or not the order has a driver. It does not send an undo with an expired key, which
-// would find nothing and report success. It returns number 0 if no call was made.
+// would find nothing and report success, nor one that was sent before its customer was erased: with a pseudonym in its
+// body, it would be another request with the same key. It returns number 0 if no call was made.
 func (e *remote) callLate(row db.LateUndosClaimRow) (result provider.Result, number int32) {
 	of := fsm.Step(row.Step)
 	p, runs := e.policies.byVersion(row.UndoPolicy)
@@ -107,6 +110,8 @@ func (e *remote) callLate(row db.LateUndosClaimRow) (result provider.Result, num
 		return provider.Unknown{Code: "database_unavailable", Detail: err.Error()}, 0
 	case known.own.undoKeyExpired(how, &row.Order, nil, e.now()):
 		return attention{reason: outcomeUnknown}, 0
+	case row.SentUnerased:
+		return attention{reason: sentUnerased}, 0
 	}
 	r := newRun(row.Order.OrderID, Input{})
 	r.order, r.preflight = row.Order, known

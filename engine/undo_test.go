@@ -51,6 +51,16 @@ func reported(reference string) act {
 	return func(t *testing.T, s *shop) { t.Helper(); s.tell(t, s.tokenOf(t, "order"), "done", reference) }
 }
 
+// erased erases the customer of the order, who had no id until now.
+func erased(t *testing.T, s *shop) {
+	t.Helper()
+	for _, do := range []act{sql(`ALTER TABLE orders DISABLE TRIGGER orders_guard_terms`), sql(`UPDATE orders SET customer_id = 'anna'`),
+		sql(`ALTER TABLE orders ENABLE TRIGGER orders_guard_terms`)} {
+		do(t, s)
+	}
+	assert.NoError(t, assert.Err(s.engine.EraseCustomer(t.Context(), engine.Erasure{CustomerID: "anna", Reason: "asked", RequestID: "r"})))
+}
+
 // lateUndo opens the undo of the charge of an order that is over.
 var lateUndo = sql(`INSERT INTO late_undos (order_no, generation, step, reason) SELECT order_no, 0, 'charge', 'test' FROM orders`)
 
@@ -156,6 +166,8 @@ func TestAnOldLateUndo(t *testing.T) {
 	play(t, []scene{
 		{"that goes by a forgotten key is not sent, and says so", resting(quick, "charge/do: lost"), acts{
 			cancel, is("canceled"), aDay, reset, lateUndo, comes(true, byPerson), undidBy()}},
+		{"that was sent before the customer was erased is not sent with a pseudonym", resting(quick, "charge/do: lost"), acts{
+			cancel, is("canceled"), erased, reset, reported("ch_1"), comes(true, byPerson), undidBy()}},
 		{"of what has a name goes by it", resting(quick), acts{
 			says("reserve/do: refused"), due, is("failed"),
 			sql(`UPDATE step_calls SET operation = 'lookup' WHERE operation = 'undo'`), // as if none had been sent

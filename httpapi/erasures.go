@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"math"
 	"net/http"
-	"strings"
+	"regexp"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -60,13 +60,14 @@ func (s *server) createErasure(w http.ResponseWriter, r *sent[erasureBody]) erro
 	return answerJSON(w, &out)
 }
 
-// faultOfErasure finds the customer in what is kept of the request.
+// faultOfErasure finds the customer in what is kept of the request, as a word of its own, as pawl.erase_customer does.
 func faultOfErasure(q *engine.Erasure) *fieldError {
 	if q.RequestID == "" {
 		return &fieldError{Pointer: "/requestId", Code: "required", Detail: "is required if there is no Idempotency-Key: it continues a request that was interrupted"}
 	}
+	names := regexp.MustCompile(`(^|[^\pL\pN])` + regexp.QuoteMeta(q.CustomerID) + `($|[^\pL\pN])`)
 	for pointer, text := range map[string]string{"/reason": q.Reason, "/requestId": q.RequestID, "/onBehalfOf": q.OnBehalfOf} {
-		if strings.Contains(text, q.CustomerID) {
+		if names.MatchString(text) {
 			return &fieldError{Pointer: pointer, Code: "names_customer", Detail: "must not contain the customerId, because it is kept"}
 		}
 	}

@@ -275,6 +275,12 @@ func decodeInput(data []byte, fallback iso4217.Currency, clock func() time.Time)
 	ignored, err = decodeFields(data, &body, func(d *decoder, body *processBody) {
 		d.refuseMisspelled(termNames...)
 		body.fill(order)
+		for _, term := range [][2]string{{"/customerId", body.CustomerID}, {"/paymentMethod", body.PaymentMethod}} {
+			if orders.Pseudonym(term[1]) {
+				d.fault(term[0], "reserved", "has the form of a pseudonym of an erased customer")
+				onlyIfNew++
+			}
+		}
 		if d.has("startAt") || d.has("completeBy") {
 			onlyIfNew += checkTimes(d, &order.Terms, clock())
 		}

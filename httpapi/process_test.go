@@ -314,7 +314,8 @@ func TestDecodeTerms(t *testing.T) {
 	})
 	for _, c := range []struct{ name, value, fault string }{
 		{"customerId", `""`, "empty"}, {"customerId", `1`, "wrong_type"}, {"customerId", `"` + strings.Repeat("é", 256) + `"`, "too_long"},
-		{"customerId", `"a\u0000"`, "control_character"}, {"paymentMethod", `"` + strings.Repeat("x", 256) + `"`, "too_long"},
+		{"customerId", `"a\u0000"`, "control_character"}, {"paymentMethod", `"erased_` + strings.Repeat("0", 32) + `"`, "reserved"},
+		{"customerId", `"erased_` + strings.Repeat("f", 32) + `"`, "reserved"}, {"paymentMethod", `"` + strings.Repeat("x", 256) + `"`, "too_long"},
 		{"paymentMethod", `{}`, "wrong_type"}, {"concurrencyKey", `""`, "empty"}, {"concurrencyKey", `null`, "wrong_type"},
 		{"reservationTtl", `0`, "out_of_range"}, {"reservationTtl", `31536001`, "out_of_range"}, {"reservationTtl", `1.5`, "not_integer"},
 		{"reservationTtl", `"60"`, "wrong_type"},

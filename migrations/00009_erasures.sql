@@ -82,42 +82,52 @@ $$;
 
 -- Replaces what the rows of some orders say about their customer, and writes a row of the history for each. Texts are
 -- replaced as a whole, because nothing tells which of them name a person. A reference of a provider is removed if it
--- names the customer; that of a charge stays, because refunds need it.
+-- names the customer, or if a pseudonym is erased again, whose customer id is not known any more; that of a charge stays,
+-- because refunds need it.
 CREATE FUNCTION pawl.erase_orders(numbers bigint[], names text, pseudonym text, actor text, on_behalf_of text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan AS $$
 DECLARE
   p CONSTANT text := pseudonym;
   ids text[] := ARRAY(SELECT o.order_id::text FROM pawl.orders AS o WHERE o.order_no = ANY(numbers));
+  -- The names in references: all of them, if a pseudonym is erased.
+  refs CONSTANT text := CASE WHEN EXISTS (SELECT FROM pawl.orders AS o WHERE o.order_no = ANY(numbers) AND o.customer_id ~ '^erased_[0-9a-f]{32}$')
+    THEN '' ELSE names END;
+  items text[];
+  restocks text[];
   endpoints integer[];
 BEGIN
-  UPDATE pawl.stock_movements AS m SET reason = p
-  FROM pawl.charge_operations AS f JOIN pawl.orders AS o ON o.order_no = f.order_no
-  CROSS JOIN LATERAL pawl.items_of(o.item, o.quantity, o.lines) AS i
-  WHERE f.order_no = ANY(numbers) AND f.restock IS NOT NULL AND m.item = i.name AND m.kind = 'restock'
-    AND m.request_id = 'refund ' || f.number || ' of ' || o.order_id AND m.reason IS NOT NULL;
+  -- By arrays, so that the movements of an item are read once, with statistics or without.
+  SELECT array_agg(DISTINCT i.name), array_agg(DISTINCT 'refund ' || f.number || ' of ' || o.order_id) INTO items, restocks
+  FROM pawl.charge_operations AS f JOIN pawl.orders AS o ON o.order_no = f.order_no CROSS JOIN LATERAL pawl.items_of(o.item, o.quantity, o.lines) AS i
+  WHERE f.order_no = ANY(numbers) AND f.restock IS NOT NULL;
+  UPDATE pawl.stock_movements AS m SET reason = CASE WHEN m.reason IS NOT NULL THEN p END,
+    on_behalf_of = CASE WHEN m.on_behalf_of ~ names THEN p ELSE m.on_behalf_of END
+  WHERE m.item = ANY(items) AND m.request_id = ANY(restocks) AND m.kind = 'restock' AND num_nonnulls(m.reason, m.on_behalf_of) > 0;
   UPDATE pawl.transitions AS t SET
-    -- The route of a fallback is read from its reason.
-    reason = CASE WHEN t.verb = 'fallback' THEN p || coalesce(substring(t.reason FROM ': next route [^:]*$'), '') WHEN t.reason IS NOT NULL THEN p END,
+    -- Readers take the route of a fallback, and the number of a charge operation without a request id, from the reason.
+    reason = CASE WHEN t.verb = 'fallback' THEN p || coalesce(substring(t.reason FROM ': next route [^:]*$'), '')
+      WHEN t.reason IS NOT NULL THEN coalesce(substring(t.reason FROM CASE WHEN t.request_id IS NULL AND t.verb ~ '^(refund|capture|void)'
+        THEN '^(?:refund|capture|void) [0-9]+' END) || ': ', '') || p END,
     payment_method = CASE WHEN t.payment_method <> '' THEN p ELSE t.payment_method END,
     on_behalf_of = CASE WHEN t.on_behalf_of ~ names THEN p ELSE t.on_behalf_of END
   WHERE t.order_no = ANY(numbers) AND (num_nonnulls(t.reason, t.on_behalf_of) > 0 OR t.payment_method <> '');
   UPDATE pawl.charges AS c SET data = NULL WHERE c.order_no = ANY(numbers) AND c.data IS NOT NULL;
-  UPDATE pawl.reservations AS r SET data = NULL, reference = CASE WHEN r.reference !~ names THEN r.reference END
+  UPDATE pawl.reservations AS r SET data = NULL, reference = CASE WHEN r.reference !~ refs THEN r.reference END
   WHERE r.order_no = ANY(numbers) AND num_nonnulls(r.data, r.reference) > 0;
-  UPDATE pawl.confirmations AS k SET data = NULL, reference = CASE WHEN k.reference !~ names THEN k.reference END
+  UPDATE pawl.confirmations AS k SET data = NULL, reference = CASE WHEN k.reference !~ refs THEN k.reference END
   WHERE k.order_no = ANY(numbers);
   UPDATE pawl.charge_operations AS f SET reason = CASE WHEN f.reason IS NOT NULL THEN p END, detail = CASE WHEN f.detail IS NOT NULL THEN p END
   WHERE f.order_no = ANY(numbers) AND num_nonnulls(f.reason, f.detail) > 0;
   UPDATE pawl.disputes AS d SET reason = p WHERE d.order_no = ANY(numbers) AND d.reason IS NOT NULL;
   UPDATE pawl.step_calls AS a SET detail = CASE WHEN a.detail IS NOT NULL THEN p END,
-    reference = CASE WHEN a.step = 'charge' OR a.reference !~ names THEN a.reference END,
-    undo_reference = CASE WHEN a.step = 'charge' OR a.undo_reference !~ names THEN a.undo_reference END
+    reference = CASE WHEN a.step = 'charge' OR a.reference !~ refs THEN a.reference END,
+    undo_reference = CASE WHEN a.step = 'charge' OR a.undo_reference !~ refs THEN a.undo_reference END
   WHERE a.order_no = ANY(numbers) AND (a.detail IS NOT NULL OR a.step <> 'charge');
   UPDATE pawl.step_answers AS w SET data = NULL, detail = CASE WHEN w.detail IS NOT NULL THEN p END,
-    reference = CASE WHEN w.step = 'charge' OR w.reference !~ names THEN w.reference END
+    reference = CASE WHEN w.step = 'charge' OR w.reference !~ refs THEN w.reference END
   WHERE w.order_no = ANY(numbers);
   UPDATE pawl.late_undos AS u SET reason = p, detail = CASE WHEN u.detail IS NOT NULL THEN p END,
-    reference = CASE WHEN u.step = 'charge' OR u.reference !~ names THEN u.reference END
+    reference = CASE WHEN u.step = 'charge' OR u.reference !~ refs THEN u.reference END
   WHERE u.order_no = ANY(numbers);
 
   -- Answers of webhook endpoints may repeat what they were sent. Senders lock an endpoint before its deliveries.
@@ -145,8 +155,9 @@ BEGIN
       concurrency_key = CASE WHEN o.concurrency_key ~ names THEN split_part(o.concurrency_key, ':', 1) || ':' || p ELSE o.concurrency_key END
     WHERE o.order_no = ANY(numbers) RETURNING o.order_no, o.seq, o.status, o.fence
   )
-  INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, on_behalf_of)
-  SELECT e.order_no, e.seq, e.status, e.status, e.fence, 'erase', erase_orders.actor, erase_orders.on_behalf_of FROM erased AS e;
+  -- The transaction may have waited for a lock since now(). Calls that began before the erasure are told from later ones.
+  INSERT INTO pawl.transitions (order_no, seq, at, from_status, to_status, fence, verb, actor, on_behalf_of)
+  SELECT e.order_no, e.seq, clock_timestamp(), e.status, e.status, e.fence, 'erase', erase_orders.actor, erase_orders.on_behalf_of FROM erased AS e;
 END $$;
 
 -- Erases the next orders of a customer, up to a number, for the request with this id; the first call makes its row.
@@ -186,7 +197,8 @@ BEGIN
   erasure := e.number;
   finished := e.finished_at IS NOT NULL;
   reused := substr(sha256(convert_to(e.pseudonym || customer, 'UTF8')), 1, length(e.customer_hash)) <> e.customer_hash
-    OR e.reason <> erase_customer.reason OR e.on_behalf_of IS DISTINCT FROM erase_customer.on_behalf_of;
+    OR e.reason <> erase_customer.reason AND e.reason !~ '^erased_[0-9a-f]{32}$'
+    OR e.on_behalf_of IS DISTINCT FROM erase_customer.on_behalf_of AND coalesce(e.on_behalf_of !~ '^erased_[0-9a-f]{32}$', true);
   IF finished OR reused THEN
     RETURN NEXT;
     RETURN;
@@ -205,11 +217,18 @@ BEGIN
 
   finished := NOT EXISTS (SELECT FROM pawl.orders AS o WHERE o.customer_id = customer);
   IF finished THEN
-    -- Texts that are about no order of the customer.
-    UPDATE pawl.stock_movements AS m SET reason = e.pseudonym WHERE m.reason ~ names;
-    UPDATE pawl.webhook_changes AS c SET reason = e.pseudonym WHERE c.reason ~ names;
-    UPDATE pawl.policy_activations AS a SET reason = e.pseudonym WHERE a.reason ~ names;
-    UPDATE pawl.bulk_refusals AS b SET reason = e.pseudonym WHERE b.reason ~ names;
+    -- Texts that are about no order of the customer. A short id would be found in many of them that name somebody else.
+    IF length(customer) >= 4 THEN
+      UPDATE pawl.stock_movements AS m SET reason = CASE WHEN m.reason ~ names THEN e.pseudonym ELSE m.reason END,
+        on_behalf_of = CASE WHEN m.on_behalf_of ~ names THEN e.pseudonym ELSE m.on_behalf_of END WHERE m.reason ~ names OR m.on_behalf_of ~ names;
+      UPDATE pawl.webhook_changes AS c SET reason = CASE WHEN c.reason ~ names THEN e.pseudonym ELSE c.reason END,
+        on_behalf_of = CASE WHEN c.on_behalf_of ~ names THEN e.pseudonym ELSE c.on_behalf_of END WHERE c.reason ~ names OR c.on_behalf_of ~ names;
+      UPDATE pawl.policy_activations AS a SET reason = CASE WHEN a.reason ~ names THEN e.pseudonym ELSE a.reason END,
+        on_behalf_of = CASE WHEN a.on_behalf_of ~ names THEN e.pseudonym ELSE a.on_behalf_of END WHERE a.reason ~ names OR a.on_behalf_of ~ names;
+      UPDATE pawl.erasures AS x SET reason = CASE WHEN x.reason ~ names THEN e.pseudonym ELSE x.reason END,
+        on_behalf_of = CASE WHEN x.on_behalf_of ~ names THEN e.pseudonym ELSE x.on_behalf_of END WHERE x.reason ~ names OR x.on_behalf_of ~ names;
+      UPDATE pawl.bulk_refusals AS b SET reason = e.pseudonym WHERE b.reason ~ names;
+    END IF;
     UPDATE pawl.erasures AS x SET finished_at = now(), customer_hash = substr(x.customer_hash, 1, 2), sent = jsonb_build_object(
       'providers', (SELECT coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('step', s.step, 'policy', s.policy, 'route', s.route, 'orders', s.orders))
         ORDER BY s.step, s.policy, s.route), '[]') FROM (
@@ -234,7 +253,21 @@ CREATE VIEW books.erasures AS
 SELECT e.number, e.requested_at, e.finished_at, e.actor, e.on_behalf_of, e.reason, e.request_id, e.pseudonym, e.orders, e.sent FROM pawl.erasures e;
 CREATE TRIGGER read_only INSTEAD OF INSERT OR UPDATE OR DELETE ON books.erasures FOR EACH ROW EXECUTE FUNCTION books.refuse_write();
 
+-- The access log gets the erasures, after what it has.
+-- +goose StatementBegin
+DO $$ BEGIN
+  EXECUTE 'CREATE OR REPLACE VIEW books.access_log AS ' || rtrim(pg_get_viewdef('books.access_log'::regclass), ';') ||
+    ' UNION ALL SELECT e.requested_at, ''customer_erased'', e.actor, e.on_behalf_of, NULL, NULL, e.pseudonym, e.reason, 1 FROM pawl.erasures e';
+END $$;
+-- +goose StatementEnd
+
 -- +goose Down
+-- +goose StatementBegin
+DO $$ BEGIN
+  EXECUTE 'CREATE OR REPLACE VIEW books.access_log AS ' ||
+    regexp_replace(pg_get_viewdef('books.access_log'::regclass), 'UNION ALL\s+SELECT e\.requested_at.*$', '');
+END $$;
+-- +goose StatementEnd
 DROP VIEW books.erasures;
 UPDATE pawl.tokens SET roles = array_remove(roles, 'erase') WHERE 'erase' = ANY(roles);
 ALTER TABLE pawl.tokens DROP CONSTRAINT tokens_roles, ADD CONSTRAINT tokens_roles

@@ -77,7 +77,8 @@ RETURNING order_no;
 -- name: LateUndosClaim :many
 -- Claims due late undos. The lease is short: it only lasts until the call is committed, which extends it beyond the
 -- call. claims distinguishes one claim from the next. undo_policy and undo_route are those of the call that did the
--- step, not of an earlier undo.
+-- step, not of an earlier undo. sent_unerased: an undo was sent before the customer was erased. Not EXISTS, as in
+-- CallsPreflight.
 WITH due AS MATERIALIZED (
   SELECT u.order_no, u.generation, u.step FROM pawl.late_undos AS u
   WHERE u.finished_at IS NULL AND u.due_at <= now() ORDER BY u.due_at LIMIT @most FOR UPDATE SKIP LOCKED
@@ -87,7 +88,9 @@ WITH due AS MATERIALIZED (
   RETURNING u.order_no, u.generation, u.step, u.claims, u.code
 )
 SELECT c.generation AS undo_generation, c.step, c.claims, coalesce(c.code, '') AS code, sqlc.embed(o),
-  d.policy AS undo_policy, coalesce(d.route, '')::text AS undo_route
+  d.policy AS undo_policy, coalesce(d.route, '')::text AS undo_route,
+  coalesce((SELECT true FROM pawl.step_calls AS v JOIN pawl.transitions AS e ON e.order_no = v.order_no AND e.verb = 'erase' AND e.at > v.started_at
+    WHERE v.order_no = c.order_no AND v.generation = c.generation AND v.step = c.step AND v.operation = 'undo' LIMIT 1), false)::boolean AS sent_unerased
 FROM claimed AS c JOIN pawl.full_orders AS o ON o.order_no = c.order_no
 LEFT JOIN LATERAL (SELECT t.policy, t.route FROM pawl.step_calls AS t
   WHERE t.order_no = c.order_no AND t.generation = c.generation AND t.step = c.step AND t.operation = 'do'

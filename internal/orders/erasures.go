@@ -31,7 +31,7 @@ func (o *OrdersOpen) Error() string {
 // pseudonym is the form of those that pawl.erase_customer makes.
 var pseudonym = regexp.MustCompile(`^erased_[0-9a-f]{32}$`)
 
-// Pseudonym reports whether a customer id stands for a customer that was erased.
-func Pseudonym(customerID string) bool { return pseudonym.MatchString(customerID) }
+// Pseudonym reports whether a customer id, or another text, was replaced when a customer was erased.
+func Pseudonym(text string) bool { return pseudonym.MatchString(text) }
 
 func erased(o *Order) bool { return o.CustomerID != nil && Pseudonym(*o.CustomerID) }
