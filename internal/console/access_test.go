@@ -56,7 +56,9 @@ func TestRoles(t *testing.T) {
 	} {
 		s.get(t, c.path, tokens[c.name]...).want(t, c.status, c.texts...)
 	}
-	confirmed := func(verb string) url.Values { return url.Values{"verb": {verb}, "id": {"a"}, "confirm": {"yes"}, "reason": {"r"}} }
+	confirmed := func(verb string) url.Values {
+		return url.Values{"verb": {verb}, "id": {"a"}, "confirm": {"yes"}, "reason": {"r"}}
+	}
 	s.post(t, "/console/bulk", confirmed("cancel"), tokens["approver"]...).want(t, 200, "Many orders")
 	s.post(t, "/console/bulk", confirmed("approve"), tokens["approver"]...).want(t, 303)
 }
