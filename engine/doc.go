@@ -42,7 +42,7 @@
 // The order in which to read the files. Calls between them run down this list; a test counts the few that don't.
 //
 //	start             begins and ends it
-//	bulk verbs callback charge_operation dispute process inventory policy_versions recover report
+//	bulk verbs callback charge_operation dispute erase process inventory policy_versions recover report
 //	                  what callers request, and what happens by itself
 //	engine            the way of an order
 //	hot admit idempotency result route side_calls stock_look remote watch gate read_back forget lease fenced move

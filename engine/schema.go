@@ -33,6 +33,7 @@ var needed = map[string][]string{
 	"pawl.early_events":             {"SELECT", "INSERT", "DELETE"},
 	"pawl.end_session(bytea, inet)": {"EXECUTE"},
 	"pawl.erase_customer(text, text, text, text, text, integer)": {"EXECUTE"},
+	"pawl.erase_orders(bigint[], text, text, text, text)":        {}, // only by pawl.erase_customer
 	"pawl.erases(text)":  {"EXECUTE"},
 	"pawl.erasures":      {"SELECT"},
 	"pawl.event_batches": {"SELECT", "INSERT", "DELETE"},
@@ -61,6 +62,7 @@ var needed = map[string][]string{
 	"pawl.order_numbering":                         {"SELECT", "INSERT", "UPDATE"},
 	"pawl.order_id_hash(text)":                     {"EXECUTE"},
 	"pawl.orders":                                  {"SELECT", "INSERT", "UPDATE"},
+	"pawl.orders_open(bigint[])":                   {}, // likewise
 	"pawl.orders_order_no_seq":                     {"UPDATE"},
 	"pawl.orders_by_metadata(text, integer)":       {"EXECUTE"},
 	"pawl.orders_within(bigint[], bigint)":         {"EXECUTE"},

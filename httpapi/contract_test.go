@@ -315,6 +315,7 @@ func TestExamplesAreUnderstood(t *testing.T) {
 	b.call(t, "PUT /api/inventory/widget", `{"onHand":12}`, "If-None-Match", "*").wantStatus(t, http.StatusOK)
 	b.process(t, s.sampleBody(s.operationAt("POST /api/orders/process"))).wantStatus(t, http.StatusOK)
 	b.exec(t, `INSERT INTO policies (source, hash, created_by) VALUES ('completeWithin: 48h', sha256('completeWithin: 48h'), 'test')`)
+	b.process(t, `{"orderId":"erased","amount":1,"item":"cup","customerId":"customer-9"}`).wantStatus(t, http.StatusOK)
 	withEndpoint(t, b, "shop")
 	b.exec(t, `UPDATE webhook_deliveries SET delivery_no = 1042`)
 	b.exec(t, `INSERT INTO verifications (started_by, finished_at, report) VALUES ('test', now(), '{"orders":{}}')`)
