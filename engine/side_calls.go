@@ -110,7 +110,7 @@ func (e *remote) callLate(row db.LateUndosClaimRow) (result provider.Result, num
 		return provider.Unknown{Code: "database_unavailable", Detail: err.Error()}, 0
 	case known.own.undoKeyExpired(how, &row.Order, nil, e.now()):
 		return attention{reason: outcomeUnknown}, 0
-	case false && row.SentUnerased:
+	case row.SentUnerased:
 		return attention{reason: sentUnerased}, 0
 	}
 	r := newRun(row.Order.OrderID, Input{})
