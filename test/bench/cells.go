@@ -185,7 +185,8 @@ func (p *plan) killCell(ctx context.Context, s setup, clusters []*pgembed.Server
 		killed = time.Now()
 	}
 	if err == nil {
-		err = errors.Join(servers[last].process.Process.Kill(), syscall.Kill(parts[last].database.server, syscall.SIGKILL), pause(ctx, p.window.length))
+		servers[last].Kill()
+		err = errors.Join(syscall.Kill(parts[last].database.server, syscall.SIGKILL), pause(ctx, p.window.length))
 	}
 	ended := time.Now()
 	for _, l := range loads {

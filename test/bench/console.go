@@ -22,6 +22,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pawl/internal/load"
+	"pawl/test/bench/machine"
 )
 
 // Filling the database writes much log at once, which is not to fill the disk.
@@ -49,7 +50,7 @@ func (p *plan) withConsole(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.stop()) }()
 	search := exec.CommandContext(ctx, r.target.binary, "migrate", "search-keys", "--add", "email", "--database-url", d.url)
-	search.Env = inherited()
+	search.Env = machine.Inherited()
 	if out, err := search.CombinedOutput(); err != nil {
 		return fmt.Errorf("add search key: %w: %s", err, out)
 	}
@@ -125,7 +126,7 @@ func (t target) visitor(ctx context.Context, d *database, s *server) (*visitor, 
 		{"token", "link", "visitor", "--url", "http://" + s.address},
 	} {
 		cmd := exec.CommandContext(ctx, t.binary, append(args, "--database-url", d.url)...)
-		cmd.Env = inherited()
+		cmd.Env = machine.Inherited()
 		said, err := cmd.Output()
 		if err != nil {
 			return nil, fmt.Errorf("sign in: %w", err)

@@ -101,7 +101,7 @@ func (r run) drive(ctx context.Context, replicas []*server, out *result) (load.O
 	seen.All, seen.Errors, seen.First = seen.All+other.All, seen.Errors+other.Errors, cmp.Or(seen.First, other.First)
 	out.fill(seen, from, to)
 	for _, s := range replicas {
-		peak, err := peakMemory(s.pid)
+		peak, err := peakMemory(s.PID)
 		if err != nil {
 			return seen, err
 		}
@@ -154,10 +154,10 @@ func (r run) sample(ctx context.Context, replicas []*server, l *load.Running) (n
 	now.at = l.Since()
 	trees := map[int]*time.Duration{r.database.server: &now.postgres}
 	for _, s := range replicas {
-		trees[s.pid] = &now.service
+		trees[s.PID] = &now.service
 	}
 	if r.provider != nil {
-		trees[r.provider.server.pid] = &now.provider
+		trees[r.provider.server.PID] = &now.provider
 	}
 	for pid, sum := range trees {
 		used, err := machine.TreeTime(pid)

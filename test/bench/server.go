@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/procfs"
@@ -102,7 +101,7 @@ func (t targets) ledgerPolicy(ctx context.Context) (target, error) {
 // makeToken creates a token that may send orders, which closes the service.
 func (t target) makeToken(ctx context.Context, databaseURL string) (string, error) {
 	cmd := exec.CommandContext(ctx, t.binary, "token", "create", "bench", "--roles", "submit", "--database-url", databaseURL)
-	cmd.Env = inherited()
+	cmd.Env = machine.Inherited()
 	token, err := cmd.Output()
 	if err != nil {
 		return "", fmt.Errorf("make token: %w", err)
@@ -124,11 +123,7 @@ func (t targets) compile(ctx context.Context, folder, path, name string) (string
 type server struct {
 	address string
 	token   string // that callers must send, if any
-	ready   string
-	pid     int
-	process *exec.Cmd
-	log     string
-	ended   chan struct{}
+	*machine.Process
 }
 
 // start runs the target on a free port and waits until it is ready.
@@ -137,61 +132,23 @@ func (t target) start(ctx context.Context, databaseURL, folder string) (*server,
 	if err != nil {
 		return nil, err
 	}
-	log, err := os.CreateTemp(folder, filepath.Base(t.binary)+"-*.log")
-	if err != nil {
-		return nil, err
-	}
-	defer log.Close()
 	// The baseline has no flags, and the simulator reads no PORT.
 	cmd := exec.Command(t.binary, append(slices.Clone(t.args), "--port", strconv.Itoa(port))...)
-	cmd.Env = append(inherited(), "DATABASE_URL="+databaseURL, "PAWL_LISTEN=127.0.0.1", "PORT="+strconv.Itoa(port))
+	cmd.Env = append(machine.Inherited(), "DATABASE_URL="+databaseURL, "PAWL_LISTEN=127.0.0.1", "PORT="+strconv.Itoa(port))
 	cmd.Env = append(cmd.Env, t.env...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = folder, log, log
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start server: %w", err)
-	}
-	s := &server{
-		address: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), pid: cmd.Process.Pid, ready: cmp.Or(t.ready, "/health"),
-		process: cmd, log: log.Name(), ended: make(chan struct{}),
-	}
-	go func() { // ends with the server, which stop waits for
-		_ = cmd.Wait() // ProcessState has the result
-		close(s.ended)
-	}()
-	if err := s.wait(ctx); err != nil {
-		return nil, errors.Join(err, s.stop())
+	s := &server{address: net.JoinHostPort("127.0.0.1", strconv.Itoa(port))}
+	ctx, cancel := context.WithTimeout(ctx, serverLimit)
+	defer cancel()
+	if s.Process, err = machine.Start(ctx, cmd, folder, machine.Answers("http://"+s.address+cmp.Or(t.ready, "/health"))); err != nil {
+		return nil, err
 	}
 	return s, nil
 }
 
-// inherited is the environment without the settings of the service, so that its defaults are measured.
-func inherited() []string {
-	return slices.DeleteFunc(os.Environ(), func(line string) bool { return strings.HasPrefix(line, "PAWL_") })
-}
+// serverLimit is how long a server may take to start, and to stop.
+const serverLimit = 30 * time.Second
 
-func (s *server) wait(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	for !s.healthy(ctx) {
-		select {
-		case <-s.ended:
-			return fmt.Errorf("server ended at its start (%s): %s", s.process.ProcessState, s.tail())
-		case <-ctx.Done():
-			return fmt.Errorf("wait for %s: %w: %s", s.ready, ctx.Err(), s.tail())
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-	return nil
-}
-
-func (s *server) healthy(ctx context.Context) bool {
-	body, err := s.get(ctx, s.ready, anything)
-	if err != nil {
-		return false
-	}
-	_ = body.Close()
-	return true
-}
+func (s *server) stop() error { return s.Stop(serverLimit) }
 
 // anything accepts any kind of answer.
 const anything = "*/*"
@@ -212,24 +169,6 @@ func (s *server) get(ctx context.Context, path, accept string) (io.ReadCloser, e
 		return nil, errors.New(response.Status)
 	}
 	return response.Body, nil
-}
-
-// stop asks the server to end, and kills it after half a minute.
-func (s *server) stop() error {
-	_ = s.process.Process.Signal(syscall.SIGTERM)
-	select {
-	case <-s.ended:
-		return nil
-	case <-time.After(30 * time.Second):
-		_ = s.process.Process.Kill()
-		<-s.ended
-		return errors.New("server did not stop within 30 s")
-	}
-}
-
-func (s *server) tail() string {
-	text, _ := os.ReadFile(s.log)
-	return string(text[max(0, len(text)-2000):])
 }
 
 // peakMemory is the peak resident memory of a process, in bytes.

@@ -51,7 +51,7 @@ func (s *site) kill(ctx context.Context) (out aftermath, err error) {
 		return out, err
 	}
 	l.Halt()
-	s.codeProcess.kill()
+	s.codeProcess.Kill()
 	answered, ids := l.orders(true), l.orders(false)
 	killed := time.Now()
 	out.underWay = len(ids)

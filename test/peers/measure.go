@@ -41,9 +41,9 @@ type sample struct {
 func (s *site) sample(ctx context.Context, l *callers) (now sample, err error) {
 	now.at = l.Since()
 	trees := map[int]*time.Duration{s.cluster.PID(): &now.postgres, os.Getpid(): &now.load}
-	for _, p := range []*process{s.codeProcess, s.engineProcess} {
+	for _, p := range []*machine.Process{s.codeProcess, s.engineProcess} {
 		if p != nil {
-			trees[p.command.Process.Pid] = &now.peer
+			trees[p.PID] = &now.peer
 		}
 	}
 	for pid, sum := range trees {
@@ -58,7 +58,7 @@ func (s *site) sample(ctx context.Context, l *callers) (now sample, err error) {
 		return now, fmt.Errorf("read cpu of machine: %w", err)
 	}
 	if s.engineProcess != nil {
-		engine, err := procfs.NewProc(s.engineProcess.command.Process.Pid)
+		engine, err := procfs.NewProc(s.engineProcess.PID)
 		if err != nil {
 			return now, err
 		}

@@ -7,28 +7,26 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"pawl/internal/pgembed"
+	"pawl/test/bench/machine"
 )
 
 // peer is a way to process orders.
 type peer struct {
 	name   string
-	engine func(context.Context, *site) (*process, error) // starts a server that the code needs besides PostgreSQL; nil: none
-	code   func(context.Context) error                    // runs in a process of its own; nil: binary does
-	binary string                                         // that prepare builds
-	joined func(context.Context, *site) error             // is repeated until the code is ready; nil: its /health says so
+	engine func(context.Context, *site) (*machine.Process, error) // starts a server that the code needs besides PostgreSQL; nil: none
+	code   func(context.Context) error                            // runs in a process of its own; nil: binary does
+	binary string                                                 // that prepare builds
+	joined func(context.Context, *site) error                     // is repeated until the code is ready; nil: its /health says so
 
 	path     func(orderID string) string // of a request; nil: /api/orders/process of the code
 	attach   func(orderID string) string // answers for an order that a request has begun before; nil: a request does
@@ -73,7 +71,7 @@ type site struct {
 	engineAddress string // of the engine, for the code
 	front         string // to which callers send; the code, if the engine has set none
 
-	engineProcess, codeProcess *process
+	engineProcess, codeProcess *machine.Process
 }
 
 const database = "peers"
@@ -136,9 +134,8 @@ func (s *site) startCode(ctx context.Context) (err error) {
 		}
 		command = exec.Command(self, "code", s.name)
 	}
-	inherited := slices.DeleteFunc(os.Environ(), func(line string) bool { return strings.HasPrefix(line, "PAWL_") })
-	command.Env = append(inherited, "DATABASE_URL="+s.url, "PAWL_LISTEN=127.0.0.1", "PORT="+strconv.Itoa(s.port), "ENGINE="+s.engineAddress)
-	ready := answers("http://" + at(s.port) + "/health")
+	command.Env = append(machine.Inherited(), "DATABASE_URL="+s.url, "PAWL_LISTEN=127.0.0.1", "PORT="+strconv.Itoa(s.port), "ENGINE="+s.engineAddress)
+	ready := machine.Answers("http://" + at(s.port) + "/health")
 	if s.joined != nil {
 		ready = func(ctx context.Context) error { return s.joined(ctx, s) }
 	}
@@ -152,8 +149,11 @@ func (s *site) startCode(ctx context.Context) (err error) {
 func (s *site) stop(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
-	s.codeProcess.stop()
-	s.engineProcess.stop()
+	for _, p := range []*machine.Process{s.codeProcess, s.engineProcess} {
+		if p != nil {
+			_ = p.Stop(2 * time.Second) // engines wait long, and their databases are dropped
+		}
+	}
 	for _, conn := range []*pgx.Conn{s.conn, s.admin} {
 		if conn != nil {
 			err = errors.Join(err, conn.Close(ctx))
@@ -162,84 +162,12 @@ func (s *site) stop(ctx context.Context) (err error) {
 	return err
 }
 
-// process is a process that runs.
-type process struct {
-	command *exec.Cmd
-	log     string
-	ended   chan struct{}
-}
-
 // run starts a command, and waits until ready returns nil.
-func (s *site) run(ctx context.Context, command *exec.Cmd, ready func(context.Context) error) (*process, error) {
-	log, err := os.CreateTemp(s.folder, filepath.Base(command.Path)+"-*.log")
-	if err != nil {
-		return nil, err
-	}
-	defer log.Close()
-	command.Dir, command.Stdout, command.Stderr = s.folder, log, log
+func (s *site) run(ctx context.Context, command *exec.Cmd, ready func(context.Context) error) (*machine.Process, error) {
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that Ctrl-C reaches only this program, which stops them
-	if err := command.Start(); err != nil {
-		return nil, fmt.Errorf("start: %w", err)
-	}
-	p := &process{command: command, log: log.Name(), ended: make(chan struct{})}
-	go func() { // ends with the process, for which stop waits
-		_ = command.Wait() // nobody asks how it ended
-		close(p.ended)
-	}()
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	for err := ready(ctx); err != nil; err = ready(ctx) {
-		select {
-		case <-p.ended:
-			return p, fmt.Errorf("%s ended at its start: %s", command.Path, p.tail())
-		case <-ctx.Done():
-			return p, fmt.Errorf("wait for %s: %w: %s", command.Path, err, p.tail())
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
-	return p, nil
-}
-
-// stop asks the process to end, and kills it after two seconds: engines wait long, and their databases are dropped.
-func (p *process) stop() {
-	if p == nil {
-		return
-	}
-	_ = p.command.Process.Signal(syscall.SIGTERM)
-	select {
-	case <-p.ended:
-	case <-time.After(2 * time.Second):
-		p.kill()
-	}
-}
-
-func (p *process) kill() {
-	_ = p.command.Process.Kill()
-	<-p.ended
-}
-
-func (p *process) tail() string {
-	text, _ := os.ReadFile(p.log)
-	return string(text[max(0, len(text)-2000):])
-}
-
-// answers returns a function that succeeds when a GET is answered with 200.
-func answers(url string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-		if err != nil {
-			return err
-		}
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			return err
-		}
-		response.Body.Close()
-		if response.StatusCode != http.StatusOK {
-			return errors.New(response.Status)
-		}
-		return nil
-	}
+	return machine.Start(ctx, command, s.folder, ready)
 }
 
 // freePorts are free at the moment, and under 32,768: Temporal stores its own as int2.

@@ -14,6 +14,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	restate "github.com/restatedev/sdk-go"
 	"github.com/restatedev/sdk-go/server"
+
+	"pawl/test/bench/machine"
 )
 
 // Restate is a server with a log of its own, which calls the code. An order is a workflow
@@ -30,7 +32,7 @@ const restateServer = "restate/node_modules/@restatedev/restate-server-linux-x64
 // partitions are 24 by default. Fewer serve two cores better (https://docs.restate.dev/references/server_config).
 const partitions = 2
 
-func startRestate(ctx context.Context, s *site) (*process, error) {
+func startRestate(ctx context.Context, s *site) (*machine.Process, error) {
 	ports := freePorts(3)
 	s.engineAddress, s.front = at(ports[0]), at(ports[1])
 	config := filepath.Join(s.folder, "restate.toml")
@@ -57,7 +59,7 @@ bind-address = %q
 		command = append([]string{"strace", "-D", "-f", "--seccomp-bpf", "-qqq", "-o", os.DevNull,
 			"-e", "trace=fdatasync,fsync", "-e", "inject=fdatasync,fsync" + late}, command...)
 	}
-	return s.run(ctx, exec.Command(command[0], command[1:]...), answers("http://"+s.engineAddress+"/health"))
+	return s.run(ctx, exec.Command(command[0], command[1:]...), machine.Answers("http://"+s.engineAddress+"/health"))
 }
 
 // registerRestate tells the server where the code is.

@@ -22,6 +22,8 @@ import (
 	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"pawl/test/bench/machine"
 )
 
 // Temporal is a server that keeps its histories in PostgreSQL, and a worker with the code. An order is a workflow of
@@ -76,7 +78,7 @@ var temporalLimits = []string{
 	"history.persistenceMaxQPS", "matching.rps", "matching.persistenceMaxQPS", "system.visibilityPersistenceMaxWriteQPS",
 }
 
-func startTemporal(ctx context.Context, s *site) (*process, error) {
+func startTemporal(ctx context.Context, s *site) (*machine.Process, error) {
 	if err := s.temporalDatabases(ctx); err != nil {
 		return nil, err
 	}
