@@ -43,8 +43,12 @@ func aDay(t *testing.T, s *shop) {
 // reset forgets what the endpoint was called for.
 func reset(_ *testing.T, s *shop) { s.provider.reset() }
 
-// sleeps does to the machine what a day of sleep does.
-func sleeps(_ *testing.T, s *shop) { s.engine.Sleeps(26 * time.Hour) }
+// sleeps does to the machine what a day of sleep does, once the engine has heard the last reply, which has the time.
+func sleeps(t *testing.T, s *shop) {
+	t.Helper()
+	assert.Eventually(t, "no order is in memory", func() bool { return s.engine.InFlight() == 0 })
+	s.engine.Sleeps(26 * time.Hour)
+}
 
 // reported is a callback that says that the charge is done.
 func reported(reference string) act {
