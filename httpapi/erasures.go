@@ -66,9 +66,9 @@ func faultOfErasure(q *engine.Erasure) *fieldError {
 		return &fieldError{Pointer: "/requestId", Code: "required", Detail: "is required if there is no Idempotency-Key: it continues a request that was interrupted"}
 	}
 	names := regexp.MustCompile(`(^|[^\pL\pN])` + regexp.QuoteMeta(q.CustomerID) + `($|[^\pL\pN])`)
-	for pointer, text := range map[string]string{"/reason": q.Reason, "/requestId": q.RequestID, "/onBehalfOf": q.OnBehalfOf} {
-		if names.MatchString(text) {
-			return &fieldError{Pointer: pointer, Code: "names_customer", Detail: "must not contain the customerId, because it is kept"}
+	for _, kept := range [][2]string{{"/reason", q.Reason}, {"/requestId", q.RequestID}, {"/onBehalfOf", q.OnBehalfOf}} {
+		if names.MatchString(kept[1]) {
+			return &fieldError{Pointer: kept[0], Code: "names_customer", Detail: "must not contain the customerId, because it is kept"}
 		}
 	}
 	return nil

@@ -32,6 +32,8 @@ func (o *OrdersOpen) Error() string {
 var pseudonym = regexp.MustCompile(`^erased_[0-9a-f]{32}$`)
 
 // Pseudonym reports whether a customer id, or another text, was replaced when a customer was erased.
-func Pseudonym(text string) bool { return pseudonym.MatchString(text) }
+func Pseudonym(text string) bool {
+	return strings.HasPrefix(text, "erased_") && pseudonym.MatchString(text) // every admission asks
+}
 
 func erased(o *Order) bool { return o.CustomerID != nil && Pseudonym(*o.CustomerID) }
