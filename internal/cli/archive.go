@@ -57,7 +57,7 @@ func archiveCommand() *cobra.Command {
 	return cmd
 }
 
-// leastOrderRetention is that of pawl.mark_forgotten.
+// leastOrderRetention is the least age of orders that pawl.mark_forgotten accepts.
 const leastOrderRetention = 31 * 24 * time.Hour
 
 // archive moves orders from the database to files.

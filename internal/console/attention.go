@@ -78,7 +78,8 @@ func chosen(groups []waitingGroup, hold, key string) *waitingGroup {
 }
 
 // waitingGroups are the incidents that need a person, the most urgent first. The order is fixed, so that the page does
-// not turn to other orders while a person reads it. Who may not read the overview has one group of all own orders.
+// not turn to other orders while a person reads it. A person who may not read the overview gets one group of their own
+// orders.
 func (v *visit) waitingGroups() (groups []waitingGroup, err error) {
 	if !v.may("getOverview") {
 		own := reason{Title: "Your orders that need a person", Section: fsm.HoldAttention}

@@ -24,7 +24,8 @@ const againEvery = 5 * time.Second
 // pokes tells a page when it is outdated.
 func (v *visit) pokes() error { return v.stream(v.sign()) }
 
-// stream sends an event whenever the sign differs from the one shown, until the page or the service is closed.
+// stream sends an event whenever the sign differs from the one shown, until the page or the service is closed. A page
+// about all orders also gets one every few seconds.
 func (v *visit) stream(sign func(context.Context) (string, error), shown string) error {
 	now, err := sign(v.r.Context())
 	if err != nil {
@@ -38,12 +39,12 @@ func (v *visit) stream(sign func(context.Context) (string, error), shown string)
 	header.Set("X-Accel-Buffering", "no") // for nginx
 	text, next := "retry: 3000\n\n", time.NewTicker(pokeEvery)
 	defer next.Stop()
-	again := time.Now().Add(againEvery)
-	for ctx := v.r.Context(); err == nil; now, err = sign(ctx) { // after an error the browser reconnects, and gets it
+	again, followsAll := time.Now().Add(againEvery), v.r.URL.Query().Has("after") // not only an order, or the books
+	for ctx := v.r.Context(); err == nil; now, err = sign(ctx) {                  // after an error the browser reconnects, and gets it
 		switch {
 		case now != shown:
 			text, shown = text+"event: poke\ndata:\n\n", now
-		case v.r.URL.Query().Has("after") && time.Now().After(again):
+		case followsAll && time.Now().After(again):
 			text, again = text+"event: again\ndata:\n\n", time.Now().Add(againEvery)
 		}
 		if _, err := io.WriteString(v.w, text); err != nil || stream.Flush() != nil {

@@ -49,15 +49,9 @@ func (v *visit) overview() error {
 	for _, i := range found.Incidents {
 		p.Wrong = append(p.Wrong, wrongOf(i))
 	}
-	slices.SortStableFunc(p.Wrong, func(a, b wrong) int { // what needs a person comes first
-		switch {
-		case a.Warns == b.Warns:
-			return 0
-		case b.Warns:
-			return -1
-		}
-		return 1
-	})
+	goesOn := slices.DeleteFunc(slices.Clone(p.Wrong), func(w wrong) bool { return !w.Warns })
+	needs := slices.DeleteFunc(p.Wrong, func(w wrong) bool { return w.Warns })
+	p.Wrong = slices.Concat(needs, goesOn) // what needs a person comes first
 	return v.show("overview", page{Title: "Overview", Data: p})
 }
 
