@@ -128,14 +128,12 @@ type server struct {
 
 // start runs the target on a free port and waits until it is ready.
 func (t target) start(ctx context.Context, databaseURL, folder string) (*server, error) {
-	port, err := machine.FreePort()
-	if err != nil {
-		return nil, err
-	}
+	port := machine.FreePort()
 	// The baseline has no flags, and the simulator reads no PORT.
 	cmd := exec.Command(t.binary, append(slices.Clone(t.args), "--port", strconv.Itoa(port))...)
 	cmd.Env = append(machine.Inherited(), "DATABASE_URL="+databaseURL, "PAWL_LISTEN=127.0.0.1", "PORT="+strconv.Itoa(port))
 	cmd.Env = append(cmd.Env, t.env...)
+	var err error
 	s := &server{address: net.JoinHostPort("127.0.0.1", strconv.Itoa(port))}
 	ctx, cancel := context.WithTimeout(ctx, serverLimit)
 	defer cancel()

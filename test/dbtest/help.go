@@ -3,8 +3,11 @@ package dbtest
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"net"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -131,4 +134,18 @@ BEGIN
   VALUES (1, 1, txid_current(), txid_current() + 1, 0, true);
 END $$`, by.Seconds()))
 	require(t, err)
+}
+
+// FreePort returns a TCP port of the loopback interface that is free, for a server that starts later or starts again. It
+// is below those that the system gives to connections and to listeners on port 0, so none of them takes it meanwhile.
+func FreePort(t testing.TB) string {
+	t.Helper()
+	for {
+		port := strconv.Itoa(20_000 + rand.IntN(12_000))
+		listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", port))
+		if err == nil {
+			require(t, listener.Close())
+			return port
+		}
+	}
 }

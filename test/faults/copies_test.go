@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -95,11 +94,7 @@ type service struct {
 
 func (o *original) serve(database string, flags ...string) *service {
 	o.t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	assert.NoError(o.t, err)
-	port := strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)
-	listener.Close()
-	args := append([]string{"serve", "--database-url", database, "--listen", "127.0.0.1", "--port", port, "--public-url", "http://127.0.0.1:1"}, hasty...) // it is in what providers are sent
+	args := append([]string{"serve", "--database-url", database, "--listen", "127.0.0.1", "--port", dbtest.FreePort(o.t), "--public-url", "http://127.0.0.1:1"}, hasty...) // it is in what providers are sent
 	s := &service{process: launch(o.t, nil, append(args, flags...)...), database: database, client: o.client}
 	s.address = s.url()
 	return s

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -42,6 +41,15 @@ func TestTutorial(t *testing.T) {
 	for _, block := range regexp.MustCompile("(?ms)^```(sh|console)\n(.*?)^```$").FindAllStringSubmatch(string(page), -1) {
 		if block[1] == "sh" {
 			n.types(block[2])
+			if strings.Contains(block[2], "receiver=$!") { // a webhook that comes before it listens is sent again after minutes
+				eventually(t, patience, "the receiver listens", func() bool {
+					conn, err := net.Dial("tcp", n.here.Replace("127.0.0.1:8080"))
+					if err == nil {
+						conn.Close()
+					}
+					return err == nil
+				})
+			}
 			continue
 		}
 		for command := range strings.SplitSeq(strings.TrimPrefix(block[2], "$ "), "\n$ ") {
@@ -66,13 +74,7 @@ func openShell(t *testing.T, page string) *newcomer {
 	assert.NoError(t, pack.Run())
 	assert.NoError(t, os.RemoveAll(filepath.Join(dir, release)))
 
-	ports := make([]string, 3)
-	for i := range ports {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		assert.NoError(t, err)
-		defer listener.Close()
-		ports[i] = strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)
-	}
+	ports := []string{dbtest.FreePort(t), dbtest.FreePort(t), dbtest.FreePort(t)}
 	n := &newcomer{t: t, shell: exec.Command("sh")}
 	n.here = strings.NewReplacer("localhost:3000", "localhost:"+ports[0], "127.0.0.1:4000", "127.0.0.1:"+ports[1], "localhost:4000", "localhost:"+ports[1],
 		"pawl simulate", "pawl simulate --port "+ports[1], "8080", ports[2], "~/.local/share/pawl", dir+"/data",
@@ -89,6 +91,12 @@ func openShell(t *testing.T, page string) *newcomer {
 	assert.NoError(t, keys.Close())
 	assert.NoError(t, out.Close())
 	t.Cleanup(func() {
+		logs, _ := filepath.Glob(filepath.Join(dir, "*.log"))
+		for _, log := range logs {
+			if text, _ := os.ReadFile(log); t.Failed() {
+				t.Logf("%s:\n%s", filepath.Base(log), text)
+			}
+		}
 		_ = syscall.Kill(-n.shell.Process.Pid, syscall.SIGKILL) // with all that it has started
 		_ = n.shell.Wait()
 		write.Close()
@@ -101,7 +109,7 @@ func openShell(t *testing.T, page string) *newcomer {
 func (n *newcomer) types(commands string) string {
 	n.t.Helper()
 	const end = "-- ended with "
-	assert.NoError(n.t, assert.Err(fmt.Fprintf(n.keys, "%s\necho; echo '%s'$?\n", n.here.Replace(commands), end)))
+	assert.NoError(n.t, assert.Err(fmt.Fprintf(n.keys, "%s\nstatus=$?; echo; echo '%s'$status\n", n.here.Replace(commands), end)))
 	var said strings.Builder
 	for n.lines.Scan() {
 		if code, ok := strings.CutPrefix(n.lines.Text(), end); ok {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -98,7 +97,7 @@ func (s *site) start(ctx context.Context) (err error) {
 			return fmt.Errorf("create tables: %w", err)
 		}
 	}
-	s.port = freePorts(1)[0]
+	s.port = machine.FreePort()
 	if s.engine != nil {
 		if s.engineProcess, err = s.engine(ctx, s); err != nil {
 			return fmt.Errorf("start engine: %w", err)
@@ -170,15 +169,9 @@ func (s *site) run(ctx context.Context, command *exec.Cmd, ready func(context.Co
 	return machine.Start(ctx, command, s.folder, ready)
 }
 
-// freePorts are free at the moment, and under 32,768: Temporal stores its own as int2.
 func freePorts(n int) (ports []int) {
-	for len(ports) < n {
-		port := 20_000 + rand.IntN(12_000)
-		listener, err := net.Listen("tcp", at(port))
-		if err == nil {
-			listener.Close()
-			ports = append(ports, port)
-		}
+	for range n {
+		ports = append(ports, machine.FreePort())
 	}
 	return ports
 }

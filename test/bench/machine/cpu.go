@@ -4,7 +4,9 @@ package machine
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/procfs"
@@ -61,12 +63,15 @@ func BusyTime() (time.Duration, error) {
 	return time.Duration((cpu.User + cpu.Nice + cpu.System + cpu.IRQ + cpu.SoftIRQ + cpu.Steal) * float64(time.Second)), err
 }
 
-// FreePort returns a TCP port of the loopback interface that is free at the moment.
-func FreePort() (int, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("find free port: %w", err)
+// FreePort returns a TCP port of the loopback interface that is free. It is below those that the system gives to
+// connections, so none of them takes it before a server starts, and under 32,768: Temporal stores its own as int2.
+func FreePort() int {
+	for {
+		port := 20_000 + rand.IntN(12_000)
+		listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err == nil {
+			listener.Close()
+			return port
+		}
 	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port, nil
 }
