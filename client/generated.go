@@ -508,6 +508,19 @@ const (
 	ListOrdersParamsFailureStepReserve ListOrdersParamsFailureStep = "reserve"
 )
 
+// Defines values for ListOrdersParamsRefund.
+const (
+	ListOrdersParamsRefundFailed ListOrdersParamsRefund = "failed"
+	ListOrdersParamsRefundOpen   ListOrdersParamsRefund = "open"
+)
+
+// Defines values for ListOrdersParamsDispute.
+const (
+	ListOrdersParamsDisputeLost ListOrdersParamsDispute = "lost"
+	ListOrdersParamsDisputeOpen ListOrdersParamsDispute = "open"
+	ListOrdersParamsDisputeWon  ListOrdersParamsDispute = "won"
+)
+
 // Defines values for ListOrdersParamsSort.
 const (
 	ListOrdersParamsSortNewest ListOrdersParamsSort = "newest"
@@ -933,6 +946,29 @@ type CaptureBody struct {
 	//
 	// Examples: parcel-1
 	RequestID string `json:"requestId,omitempty,omitzero"`
+}
+
+// Comparison defines model for Comparison.
+type Comparison struct {
+	FinishedAt time.Time `json:"finishedAt"`
+
+	// Number Of the verification, which has the whole report.
+	Number int64 `json:"number"`
+
+	// Providers Where the books of the providers are, by step and route.
+	//
+	// Examples: ["charge=https://payments.example.com"]
+	Providers []string `json:"providers"`
+
+	// Right Whether the books agreed with these, not counting warnings.
+	Right bool `json:"right"`
+
+	// StartedBy Examples: shell:anna
+	StartedBy string             `json:"startedBy"`
+	Steps     []VerificationStep `json:"steps"`
+
+	// Wrong The checks against providers that failed.
+	Wrong []VerificationCheck `json:"wrong"`
 }
 
 // CurrencyTotal defines model for CurrencyTotal.
@@ -1579,6 +1615,85 @@ type LineUnits struct {
 	Restock bool `json:"restock,omitempty,omitzero"`
 }
 
+// Money defines model for Money.
+type Money struct {
+	// Authorized Authorized and not captured yet.
+	//
+	// Examples: 0.00
+	Authorized string `json:"authorized"`
+
+	// Charged The sum of the charges, also of those that were undone, and of authorizations.
+	//
+	// Examples: 99.99
+	Charged string `json:"charged"`
+
+	// Disputed The amounts of open disputes, which are part of kept.
+	//
+	// Examples: 0.00
+	Disputed string `json:"disputed"`
+
+	// Kept Captured and not refunded.
+	//
+	// Examples: 90.00
+	Kept string `json:"kept"`
+
+	// Lost The amounts of lost disputes. The provider took them back, but kept has them, too.
+	//
+	// Examples: 0.00
+	Lost string `json:"lost"`
+
+	// Refunded The sum of the refunds that succeeded, and of the charges that were undone.
+	//
+	// Examples: 9.99
+	Refunded string `json:"refunded"`
+
+	// Voided Authorized by completed orders, and given up or ended.
+	//
+	// Examples: 0.00
+	Voided string `json:"voided"`
+}
+
+// MoneyTotal defines model for MoneyTotal.
+type MoneyTotal struct {
+	// Authorized Authorized and not captured yet.
+	//
+	// Examples: 0.00
+	Authorized string `json:"authorized"`
+
+	// Charged The sum of the charges, also of those that were undone, and of authorizations.
+	//
+	// Examples: 99.99
+	Charged string `json:"charged"`
+
+	// Currency Examples: USD
+	Currency string `json:"currency"`
+
+	// Disputed The amounts of open disputes, which are part of kept.
+	//
+	// Examples: 0.00
+	Disputed string `json:"disputed"`
+
+	// Kept Captured and not refunded.
+	//
+	// Examples: 90.00
+	Kept string `json:"kept"`
+
+	// Lost The amounts of lost disputes. The provider took them back, but kept has them, too.
+	//
+	// Examples: 0.00
+	Lost string `json:"lost"`
+
+	// Refunded The sum of the refunds that succeeded, and of the charges that were undone.
+	//
+	// Examples: 9.99
+	Refunded string `json:"refunded"`
+
+	// Voided Authorized by completed orders, and given up or ended.
+	//
+	// Examples: 0.00
+	Voided string `json:"voided"`
+}
+
 // Movement defines model for Movement.
 type Movement struct {
 	// Actor Who requested it, as in the history of an order.
@@ -1694,6 +1809,7 @@ type Order struct {
 
 	// Metadata As given with the first request.
 	Metadata map[string]string `json:"metadata,omitempty,omitzero"`
+	Money    Money             `json:"money,omitempty,omitzero"`
 
 	// OrderID The caller's name for the order.
 	//
@@ -1774,6 +1890,9 @@ type OrderPage struct {
 
 	// Total With count: how many orders match on all pages, among the first 10,000 that are examined.
 	Total int64 `json:"total,omitempty,omitzero"`
+
+	// Totals With money: the sums by currency of the orders that match on all pages, among the first 10,000 that are examined, which total counts and more is about, too. Absent if none of them was charged.
+	Totals []MoneyTotal `json:"totals,omitempty,omitzero"`
 }
 
 // Overview defines model for Overview.
@@ -2644,12 +2763,15 @@ type VerbBody struct {
 
 // Verification defines model for Verification.
 type Verification struct {
+	// Comparisons The newest comparison with each provider, newest first. A difference stays here until a newer comparison finds none.
+	Comparisons []Comparison `json:"comparisons,omitempty,omitzero"`
+
 	// Done Orders and items read.
 	Done      int64              `json:"done"`
 	Report    VerificationReport `json:"report,omitempty,omitzero"`
 	StartedAt time.Time          `json:"startedAt,omitempty,omitzero"`
 
-	// StartedBy Who requested it, as in the history of an order.
+	// StartedBy Who requested it, as in the history of an order; shell:NAME is a user of the operating system.
 	//
 	// Examples: token:operations
 	StartedBy string `json:"startedBy,omitempty,omitzero"`
@@ -2698,7 +2820,7 @@ type VerificationDay struct {
 	// Examples: 0.00
 	Authorized string `json:"authorized"`
 
-	// Charged Their sum, as a decimal.
+	// Charged The sum of the charges, also of those that were undone, and of authorizations.
 	//
 	// Examples: 99.99
 	Charged string `json:"charged"`
@@ -2712,12 +2834,28 @@ type VerificationDay struct {
 	// Day Examples: 2026-11-26
 	Day string `json:"day"`
 
+	// Disputed The amounts of open disputes, which are part of kept.
+	//
+	// Examples: 0.00
+	Disputed string `json:"disputed"`
+
+	// Forgotten Number of these orders that were forgotten. Lists do not have them.
+	Forgotten int64 `json:"forgotten"`
+
 	// Kept Captured and not refunded.
 	//
 	// Examples: 90.00
 	Kept string `json:"kept"`
 
-	// Refunded The sum refunded, as a decimal.
+	// Lost The amounts of lost disputes. The provider took them back, but kept has them, too.
+	//
+	// Examples: 0.00
+	Lost string `json:"lost"`
+
+	// Orders Number of orders.
+	Orders int64 `json:"orders"`
+
+	// Refunded The sum of the refunds that succeeded, and of the charges that were undone.
 	//
 	// Examples: 9.99
 	Refunded string `json:"refunded"`
@@ -2740,7 +2878,7 @@ type VerificationMoney struct {
 	// Examples: 0.00
 	Authorized string `json:"authorized"`
 
-	// Charged Their sum, as a decimal.
+	// Charged The sum of the charges, also of those that were undone, and of authorizations.
 	//
 	// Examples: 99.99
 	Charged string `json:"charged"`
@@ -2751,12 +2889,28 @@ type VerificationMoney struct {
 	// Currency Examples: USD
 	Currency string `json:"currency"`
 
+	// Disputed The amounts of open disputes, which are part of kept.
+	//
+	// Examples: 0.00
+	Disputed string `json:"disputed"`
+
+	// Forgotten Number of these orders that were forgotten. Lists do not have them.
+	Forgotten int64 `json:"forgotten"`
+
 	// Kept Captured and not refunded.
 	//
 	// Examples: 90.00
 	Kept string `json:"kept"`
 
-	// Refunded The sum refunded, as a decimal.
+	// Lost The amounts of lost disputes. The provider took them back, but kept has them, too.
+	//
+	// Examples: 0.00
+	Lost string `json:"lost"`
+
+	// Orders Number of orders.
+	Orders int64 `json:"orders"`
+
+	// Refunded The sum of the refunds that succeeded, and of the charges that were undone.
 	//
 	// Examples: 9.99
 	Refunded string `json:"refunded"`
@@ -2811,6 +2965,9 @@ type VerificationReport struct {
 
 	// Seconds How long it took.
 	Seconds float64 `json:"seconds"`
+
+	// StartedBy Examples: token:operations
+	StartedBy string `json:"startedBy"`
 
 	// Steps The comparison with providers, by step. Absent if the books were not compared.
 	Steps []VerificationStep `json:"steps,omitempty,omitzero"`
@@ -3075,8 +3232,17 @@ type ListOrdersParams struct {
 	// Currency Only orders in this currency (ISO 4217).
 	Currency string `form:"currency,omitempty" json:"currency,omitempty,omitzero"`
 
-	// Refunded Only orders of which something was refunded.
+	// Charged Only orders that were charged, also if the charge was undone since.
+	Charged bool `form:"charged,omitempty" json:"charged,omitempty,omitzero"`
+
+	// Refunded Only orders of which something was refunded, or whose charge was undone.
 	Refunded bool `form:"refunded,omitempty" json:"refunded,omitempty,omitzero"`
+
+	// Refund open: only orders with a requested refund that is neither done nor failed. failed: with a refund that failed, and none requested since.
+	Refund ListOrdersParamsRefund `form:"refund,omitempty" json:"refund,omitempty,omitzero"`
+
+	// Dispute Only orders with a dispute that is open, or was won or lost.
+	Dispute ListOrdersParamsDispute `form:"dispute,omitempty" json:"dispute,omitempty,omitzero"`
 
 	// CreatedFrom Only orders created at this time or later (RFC 3339).
 	CreatedFrom time.Time `form:"createdFrom,omitempty" json:"createdFrom,omitempty,omitzero"`
@@ -3096,6 +3262,9 @@ type ListOrdersParams struct {
 	// Count Also count the orders that match.
 	Count bool `form:"count,omitempty" json:"count,omitempty,omitzero"`
 
+	// Money Also say what was charged and refunded of each order, and add it up. CSV always has it of each order.
+	Money bool `form:"money,omitempty" json:"money,omitempty,omitzero"`
+
 	// Format Format of the response; JSON by default.
 	Format ListOrdersParamsFormat `form:"format,omitempty" json:"format,omitempty,omitzero"`
 }
@@ -3105,6 +3274,12 @@ type ListOrdersParamsHold string
 
 // ListOrdersParamsFailureStep defines parameters for ListOrders.
 type ListOrdersParamsFailureStep string
+
+// ListOrdersParamsRefund defines parameters for ListOrders.
+type ListOrdersParamsRefund string
+
+// ListOrdersParamsDispute defines parameters for ListOrders.
+type ListOrdersParamsDispute string
 
 // ListOrdersParamsSort defines parameters for ListOrders.
 type ListOrdersParamsSort string

@@ -86,110 +86,121 @@ func (q *Queries) OrderNoAt(ctx context.Context, at time.Time) (OrderNoAtRow, er
 const ordersFind = `-- name: OrdersFind :one
 WITH looked AS (
   (SELECT o.order_no FROM pawl.orders AS o
-   WHERE $15::text = 'number' AND NOT $14::boolean AND o.order_no > $16::bigint AND o.order_no < $17::bigint
-   ORDER BY o.order_no DESC LIMIT $18::integer)
+   WHERE $18::text = 'number' AND NOT $17::boolean AND o.order_no > $19::bigint AND o.order_no < $20::bigint
+   ORDER BY o.order_no DESC LIMIT $21::integer)
   UNION ALL
   (SELECT o.order_no FROM pawl.orders AS o
-   WHERE $15::text = 'number' AND $14::boolean AND o.order_no > $16::bigint AND o.order_no < $17::bigint
-   ORDER BY o.order_no LIMIT $18::integer)
+   WHERE $18::text = 'number' AND $17::boolean AND o.order_no > $19::bigint AND o.order_no < $20::bigint
+   ORDER BY o.order_no LIMIT $21::integer)
   UNION ALL
-  (SELECT h.order_no FROM unnest($19::text[]) AS k(hold), LATERAL (
+  (SELECT h.order_no FROM unnest($22::text[]) AS k(hold), LATERAL (
      SELECT w.order_no FROM pawl.orders AS w
-     WHERE NOT $14::boolean AND w.hold IS NOT NULL AND (w.hold, w.order_no) > (k.hold, $16::bigint) AND (w.hold, w.order_no) < (k.hold, $17::bigint)
-     ORDER BY w.hold DESC, w.order_no DESC LIMIT $18::integer) AS h)
+     WHERE NOT $17::boolean AND w.hold IS NOT NULL AND (w.hold, w.order_no) > (k.hold, $19::bigint) AND (w.hold, w.order_no) < (k.hold, $20::bigint)
+     ORDER BY w.hold DESC, w.order_no DESC LIMIT $21::integer) AS h)
   UNION ALL
-  (SELECT h.order_no FROM unnest($19::text[]) AS k(hold), LATERAL (
+  (SELECT h.order_no FROM unnest($22::text[]) AS k(hold), LATERAL (
      SELECT w.order_no FROM pawl.orders AS w
-     WHERE $14::boolean AND w.hold IS NOT NULL AND (w.hold, w.order_no) > (k.hold, $16::bigint) AND (w.hold, w.order_no) < (k.hold, $17::bigint)
-     ORDER BY w.hold, w.order_no LIMIT $18::integer) AS h)
+     WHERE $17::boolean AND w.hold IS NOT NULL AND (w.hold, w.order_no) > (k.hold, $19::bigint) AND (w.hold, w.order_no) < (k.hold, $20::bigint)
+     ORDER BY w.hold, w.order_no LIMIT $21::integer) AS h)
   UNION ALL
-  (SELECT h.order_no FROM unnest(ARRAY[$20::text, '']) AS n(item), LATERAL (
+  (SELECT h.order_no FROM unnest(ARRAY[$23::text, '']) AS n(item), LATERAL (
      SELECT i.order_no FROM pawl.orders AS i
-     WHERE $15::text = 'item' AND $21::boolean AND NOT $14::boolean AND i.hold IS NOT NULL
-       AND (i.item, i.order_no) > (n.item, $16::bigint) AND (i.item, i.order_no) < (n.item, $17::bigint)
-     ORDER BY i.item DESC, i.order_no DESC LIMIT $18::integer) AS h)
+     WHERE $18::text = 'item' AND $24::boolean AND NOT $17::boolean AND i.hold IS NOT NULL
+       AND (i.item, i.order_no) > (n.item, $19::bigint) AND (i.item, i.order_no) < (n.item, $20::bigint)
+     ORDER BY i.item DESC, i.order_no DESC LIMIT $21::integer) AS h)
   UNION ALL
-  (SELECT h.order_no FROM unnest(ARRAY[$20::text, '']) AS n(item), LATERAL (
+  (SELECT h.order_no FROM unnest(ARRAY[$23::text, '']) AS n(item), LATERAL (
      SELECT i.order_no FROM pawl.orders AS i
-     WHERE $15::text = 'item' AND $21::boolean AND $14::boolean AND i.hold IS NOT NULL
-       AND (i.item, i.order_no) > (n.item, $16::bigint) AND (i.item, i.order_no) < (n.item, $17::bigint)
-     ORDER BY i.item, i.order_no LIMIT $18::integer) AS h)
+     WHERE $18::text = 'item' AND $24::boolean AND $17::boolean AND i.hold IS NOT NULL
+       AND (i.item, i.order_no) > (n.item, $19::bigint) AND (i.item, i.order_no) < (n.item, $20::bigint)
+     ORDER BY i.item, i.order_no LIMIT $21::integer) AS h)
   UNION ALL
   (SELECT d.order_no FROM (
-     SELECT u.order_no FROM pawl.orders AS u WHERE $15::text IN ('uncompleted', 'item') AND $21::boolean
+     SELECT u.order_no FROM pawl.orders AS u WHERE $18::text IN ('uncompleted', 'item') AND $24::boolean
        AND u.due_at > (SELECT '-infinity'::timestamptz) AND u.due_at < (SELECT 'infinity'::timestamptz) AND u.hold IS NULL
      ORDER BY u.due_at LIMIT (SELECT 1000000)) AS d
-   WHERE d.order_no > $16::bigint AND d.order_no < $17::bigint
-   ORDER BY CASE WHEN $14::boolean THEN d.order_no ELSE -d.order_no END LIMIT $18::integer)
+   WHERE d.order_no > $19::bigint AND d.order_no < $20::bigint
+   ORDER BY CASE WHEN $17::boolean THEN d.order_no ELSE -d.order_no END LIMIT $21::integer)
   UNION ALL
   (SELECT c.order_no FROM pawl.orders AS c
-   WHERE $15::text = 'customer' AND NOT $14::boolean AND c.customer_id IS NOT NULL
-     AND (c.customer_id, c.order_no) > ($20::text, $16::bigint) AND (c.customer_id, c.order_no) < ($20::text, $17::bigint)
-   ORDER BY c.customer_id DESC, c.order_no DESC LIMIT $18::integer)
+   WHERE $18::text = 'customer' AND NOT $17::boolean AND c.customer_id IS NOT NULL
+     AND (c.customer_id, c.order_no) > ($23::text, $19::bigint) AND (c.customer_id, c.order_no) < ($23::text, $20::bigint)
+   ORDER BY c.customer_id DESC, c.order_no DESC LIMIT $21::integer)
   UNION ALL
   (SELECT c.order_no FROM pawl.orders AS c
-   WHERE $15::text = 'customer' AND $14::boolean AND c.customer_id IS NOT NULL
-     AND (c.customer_id, c.order_no) > ($20::text, $16::bigint) AND (c.customer_id, c.order_no) < ($20::text, $17::bigint)
-   ORDER BY c.customer_id, c.order_no LIMIT $18::integer)
+   WHERE $18::text = 'customer' AND $17::boolean AND c.customer_id IS NOT NULL
+     AND (c.customer_id, c.order_no) > ($23::text, $19::bigint) AND (c.customer_id, c.order_no) < ($23::text, $20::bigint)
+   ORDER BY c.customer_id, c.order_no LIMIT $21::integer)
   UNION ALL
   (SELECT r.order_no FROM (
      SELECT DISTINCT v.item, v.order_no FROM pawl.reservations AS v
-     WHERE $15::text = 'item' AND 'completed' = ANY($1::text[]) AND NOT $14::boolean
-       AND (v.item, v.order_no) > ($20::text, $16::bigint) AND (v.item, v.order_no) < ($20::text, $17::bigint)
-     ORDER BY v.item DESC, v.order_no DESC LIMIT $18::integer) AS r)
+     WHERE $18::text = 'item' AND 'completed' = ANY($1::text[]) AND NOT $17::boolean
+       AND (v.item, v.order_no) > ($23::text, $19::bigint) AND (v.item, v.order_no) < ($23::text, $20::bigint)
+     ORDER BY v.item DESC, v.order_no DESC LIMIT $21::integer) AS r)
   UNION ALL
   (SELECT r.order_no FROM (
      SELECT DISTINCT v.item, v.order_no FROM pawl.reservations AS v
-     WHERE $15::text = 'item' AND 'completed' = ANY($1::text[]) AND $14::boolean
-       AND (v.item, v.order_no) > ($20::text, $16::bigint) AND (v.item, v.order_no) < ($20::text, $17::bigint)
-     ORDER BY v.item, v.order_no LIMIT $18::integer) AS r)
+     WHERE $18::text = 'item' AND 'completed' = ANY($1::text[]) AND $17::boolean
+       AND (v.item, v.order_no) > ($23::text, $19::bigint) AND (v.item, v.order_no) < ($23::text, $20::bigint)
+     ORDER BY v.item, v.order_no LIMIT $21::integer) AS r)
   UNION ALL
   (SELECT f.order_no FROM pawl.orders AS f
-   WHERE $15::text = 'uncompleted' AND 'failed' = ANY($1::text[]) AND NOT $14::boolean AND f.ended_as IN ('failed', 'canceled')
-     AND (f.ended_as, f.order_no) > ('failed', $16::bigint) AND (f.ended_as, f.order_no) < ('failed', $17::bigint)
-   ORDER BY f.ended_as DESC, f.order_no DESC LIMIT $18::integer)
+   WHERE $18::text = 'uncompleted' AND 'failed' = ANY($1::text[]) AND NOT $17::boolean AND f.ended_as IN ('failed', 'canceled')
+     AND (f.ended_as, f.order_no) > ('failed', $19::bigint) AND (f.ended_as, f.order_no) < ('failed', $20::bigint)
+   ORDER BY f.ended_as DESC, f.order_no DESC LIMIT $21::integer)
   UNION ALL
   (SELECT f.order_no FROM pawl.orders AS f
-   WHERE $15::text = 'uncompleted' AND 'failed' = ANY($1::text[]) AND $14::boolean AND f.ended_as IN ('failed', 'canceled')
-     AND (f.ended_as, f.order_no) > ('failed', $16::bigint) AND (f.ended_as, f.order_no) < ('failed', $17::bigint)
-   ORDER BY f.ended_as, f.order_no LIMIT $18::integer)
+   WHERE $18::text = 'uncompleted' AND 'failed' = ANY($1::text[]) AND $17::boolean AND f.ended_as IN ('failed', 'canceled')
+     AND (f.ended_as, f.order_no) > ('failed', $19::bigint) AND (f.ended_as, f.order_no) < ('failed', $20::bigint)
+   ORDER BY f.ended_as, f.order_no LIMIT $21::integer)
   UNION ALL
-  (SELECT h.order_no FROM unnest(ARRAY[$20::text, '']) AS n(item), LATERAL (
+  (SELECT h.order_no FROM unnest(ARRAY[$23::text, '']) AS n(item), LATERAL (
      SELECT f.order_no FROM pawl.orders AS f
-     WHERE $15::text = 'item' AND 'failed' = ANY($1::text[]) AND NOT $14::boolean AND f.ended_as = 'failed'
-       AND (f.item, f.order_no) > (n.item, $16::bigint) AND (f.item, f.order_no) < (n.item, $17::bigint)
-     ORDER BY f.item DESC, f.order_no DESC LIMIT $18::integer) AS h)
+     WHERE $18::text = 'item' AND 'failed' = ANY($1::text[]) AND NOT $17::boolean AND f.ended_as = 'failed'
+       AND (f.item, f.order_no) > (n.item, $19::bigint) AND (f.item, f.order_no) < (n.item, $20::bigint)
+     ORDER BY f.item DESC, f.order_no DESC LIMIT $21::integer) AS h)
   UNION ALL
-  (SELECT h.order_no FROM unnest(ARRAY[$20::text, '']) AS n(item), LATERAL (
+  (SELECT h.order_no FROM unnest(ARRAY[$23::text, '']) AS n(item), LATERAL (
      SELECT f.order_no FROM pawl.orders AS f
-     WHERE $15::text = 'item' AND 'failed' = ANY($1::text[]) AND $14::boolean AND f.ended_as = 'failed'
-       AND (f.item, f.order_no) > (n.item, $16::bigint) AND (f.item, f.order_no) < (n.item, $17::bigint)
-     ORDER BY f.item, f.order_no LIMIT $18::integer) AS h)
+     WHERE $18::text = 'item' AND 'failed' = ANY($1::text[]) AND $17::boolean AND f.ended_as = 'failed'
+       AND (f.item, f.order_no) > (n.item, $19::bigint) AND (f.item, f.order_no) < (n.item, $20::bigint)
+     ORDER BY f.item, f.order_no LIMIT $21::integer) AS h)
   UNION ALL
   (SELECT k.order_no FROM pawl.orders AS k
-   WHERE $15::text = 'uncompleted' AND 'canceled' = ANY($1::text[]) AND NOT $14::boolean AND k.ended_as IN ('failed', 'canceled')
-     AND (k.ended_as, k.order_no) > ('canceled', $16::bigint) AND (k.ended_as, k.order_no) < ('canceled', $17::bigint)
-   ORDER BY k.ended_as DESC, k.order_no DESC LIMIT $18::integer)
+   WHERE $18::text = 'uncompleted' AND 'canceled' = ANY($1::text[]) AND NOT $17::boolean AND k.ended_as IN ('failed', 'canceled')
+     AND (k.ended_as, k.order_no) > ('canceled', $19::bigint) AND (k.ended_as, k.order_no) < ('canceled', $20::bigint)
+   ORDER BY k.ended_as DESC, k.order_no DESC LIMIT $21::integer)
   UNION ALL
   (SELECT k.order_no FROM pawl.orders AS k
-   WHERE $15::text = 'uncompleted' AND 'canceled' = ANY($1::text[]) AND $14::boolean AND k.ended_as IN ('failed', 'canceled')
-     AND (k.ended_as, k.order_no) > ('canceled', $16::bigint) AND (k.ended_as, k.order_no) < ('canceled', $17::bigint)
-   ORDER BY k.ended_as, k.order_no LIMIT $18::integer)
+   WHERE $18::text = 'uncompleted' AND 'canceled' = ANY($1::text[]) AND $17::boolean AND k.ended_as IN ('failed', 'canceled')
+     AND (k.ended_as, k.order_no) > ('canceled', $19::bigint) AND (k.ended_as, k.order_no) < ('canceled', $20::bigint)
+   ORDER BY k.ended_as, k.order_no LIMIT $21::integer)
   UNION ALL
-  (SELECT h.order_no FROM unnest(ARRAY[$20::text, '']) AS n(item), LATERAL (
+  (SELECT h.order_no FROM unnest(ARRAY[$23::text, '']) AS n(item), LATERAL (
      SELECT k.order_no FROM pawl.orders AS k
-     WHERE $15::text = 'item' AND 'canceled' = ANY($1::text[]) AND NOT $14::boolean AND k.ended_as = 'canceled'
-       AND (k.item, k.order_no) > (n.item, $16::bigint) AND (k.item, k.order_no) < (n.item, $17::bigint)
-     ORDER BY k.item DESC, k.order_no DESC LIMIT $18::integer) AS h)
+     WHERE $18::text = 'item' AND 'canceled' = ANY($1::text[]) AND NOT $17::boolean AND k.ended_as = 'canceled'
+       AND (k.item, k.order_no) > (n.item, $19::bigint) AND (k.item, k.order_no) < (n.item, $20::bigint)
+     ORDER BY k.item DESC, k.order_no DESC LIMIT $21::integer) AS h)
   UNION ALL
-  (SELECT h.order_no FROM unnest(ARRAY[$20::text, '']) AS n(item), LATERAL (
+  (SELECT h.order_no FROM unnest(ARRAY[$23::text, '']) AS n(item), LATERAL (
      SELECT k.order_no FROM pawl.orders AS k
-     WHERE $15::text = 'item' AND 'canceled' = ANY($1::text[]) AND $14::boolean AND k.ended_as = 'canceled'
-       AND (k.item, k.order_no) > (n.item, $16::bigint) AND (k.item, k.order_no) < (n.item, $17::bigint)
-     ORDER BY k.item, k.order_no LIMIT $18::integer) AS h)
+     WHERE $18::text = 'item' AND 'canceled' = ANY($1::text[]) AND $17::boolean AND k.ended_as = 'canceled'
+       AND (k.item, k.order_no) > (n.item, $19::bigint) AND (k.item, k.order_no) < (n.item, $20::bigint)
+     ORDER BY k.item, k.order_no LIMIT $21::integer) AS h)
+  UNION ALL
+  (SELECT d.order_no FROM (SELECT DISTINCT v.order_no FROM pawl.disputes AS v
+     WHERE $18::text = 'dispute' AND v.order_no > $19::bigint AND v.order_no < $20::bigint) AS d
+   ORDER BY CASE WHEN $17::boolean THEN d.order_no ELSE -d.order_no END LIMIT $21::integer)
+  UNION ALL
+  (SELECT u.order_no FROM (
+     SELECT q.order_no FROM pawl.charge_operations AS q WHERE $18::text = 'refund' AND $15::text = 'open' AND q.due_at IS NOT NULL
+     UNION
+     SELECT w.order_no FROM pawl.charge_operations AS w WHERE $18::text = 'refund' AND $15::text = 'failed' AND w.state = 'failed') AS u
+   WHERE u.order_no > $19::bigint AND u.order_no < $20::bigint
+   ORDER BY CASE WHEN $17::boolean THEN u.order_no ELSE -u.order_no END LIMIT $21::integer)
 ), page AS MATERIALIZED (
   SELECT l.order_no FROM looked AS l GROUP BY l.order_no
-  ORDER BY CASE WHEN $14::boolean THEN l.order_no ELSE -l.order_no END LIMIT $18::integer
+  ORDER BY CASE WHEN $17::boolean THEN l.order_no ELSE -l.order_no END LIMIT $21::integer
 )
 SELECT ARRAY(
     SELECT p.order_no FROM page AS p
@@ -203,12 +214,22 @@ SELECT ARRAY(
         AND ($10::text = '' OR o.failure_code = $10::text)
         AND ($11::text = '' OR o.submitted_by = $11::text)
         AND ($12::text = '' OR o.currency = $12::text)
-        AND (NOT $13::boolean OR EXISTS (
+        AND (NOT $13::boolean OR EXISTS (SELECT 1 FROM pawl.charges AS g WHERE g.order_no = o.order_no))
+        AND (NOT $14::boolean OR EXISTS (
           SELECT 1 FROM pawl.charge_operations AS u WHERE u.order_no = o.order_no AND u.kind = 'refund' AND u.state = 'done'))
+        AND ($15::text = '' OR o.charge_operations IS NOT NULL AND EXISTS (
+          SELECT 1 FROM pawl.charge_operations AS u WHERE u.order_no = o.order_no AND u.kind = 'refund' AND u.number > 0
+            AND CASE WHEN $15::text = 'open' THEN u.state NOT IN ('done', 'failed') ELSE u.state = 'failed' AND NOT EXISTS (
+              SELECT 1 FROM pawl.charge_operations AS n WHERE n.order_no = u.order_no AND n.kind = 'refund' AND n.number > u.number) END))
+        AND ($16::text = '' OR o.disputes IS NOT NULL AND EXISTS (
+          SELECT 1 FROM pawl.disputes AS d WHERE d.order_no = o.order_no
+            AND CASE WHEN $16::text = 'open' THEN d.state = 'opened' AND NOT EXISTS (
+              SELECT 1 FROM pawl.disputes AS e WHERE e.order_no = d.order_no AND e.reference = d.reference AND e.state <> 'opened')
+            ELSE d.state = $16::text END))
       FROM pawl.orders AS o WHERE o.order_no = p.order_no)
-    ORDER BY CASE WHEN $14::boolean THEN p.order_no ELSE -p.order_no END)::bigint[] AS found,
+    ORDER BY CASE WHEN $17::boolean THEN p.order_no ELSE -p.order_no END)::bigint[] AS found,
   (SELECT count(*) FROM page AS p)::integer AS looked,
-  coalesce((SELECT CASE WHEN $14::boolean THEN max(p.order_no) ELSE min(p.order_no) END FROM page AS p), 0)::bigint AS last
+  coalesce((SELECT CASE WHEN $17::boolean THEN max(p.order_no) ELSE min(p.order_no) END FROM page AS p), 0)::bigint AS last
 `
 
 type OrdersFindParams struct {
@@ -224,7 +245,10 @@ type OrdersFindParams struct {
 	FailureCode string
 	SubmittedBy string
 	Currency    string
+	Charged     bool
 	Refunded    bool
+	Refund      string
+	Dispute     string
 	Oldest      bool
 	By          string
 	After       int64
@@ -241,8 +265,8 @@ type OrdersFindRow struct {
 	Last   int64
 }
 
-// by is the index to search: number (the primary key, for lists that include completed orders), customer, item, or
-// uncompleted. An item's completed orders are found through its reservations; failed and canceled orders through
+// by is the index to search: number (the primary key, for lists that include completed orders), customer, item,
+// dispute, refund (both are small tables), or uncompleted. An item's completed orders are found through its reservations; failed and canceled orders through
 // ended_as; held orders hold by hold (holds), or by item. Unless they are completed, orders with lines have no item in an
 // index (” is in its place), and all of them are looked at. Driven orders are few, and all are read, through orders_due
 // without the held ones.
@@ -266,7 +290,10 @@ func (q *Queries) OrdersFind(ctx context.Context, arg OrdersFindParams) (OrdersF
 		arg.FailureCode,
 		arg.SubmittedBy,
 		arg.Currency,
+		arg.Charged,
 		arg.Refunded,
+		arg.Refund,
+		arg.Dispute,
 		arg.Oldest,
 		arg.By,
 		arg.After,
@@ -279,6 +306,78 @@ func (q *Queries) OrdersFind(ctx context.Context, arg OrdersFindParams) (OrdersF
 	var i OrdersFindRow
 	err := row.Scan(&i.Found, &i.Looked, &i.Last)
 	return i, err
+}
+
+const ordersMoney = `-- name: OrdersMoney :many
+SELECT (CASE WHEN $1::boolean THEN e.order_no ELSE 0 END)::bigint AS order_no, e.currency,
+  sum(e.charged)::text AS charged, (0 * sum(e.charged) + sum(e.refunded))::text AS refunded,
+  (0 * sum(e.charged) + sum(e.authorized))::text AS authorized, (0 * sum(e.charged) + sum(e.voided))::text AS voided,
+  (sum(e.charged) - sum(e.refunded) - sum(e.authorized) - sum(e.voided))::text AS kept,
+  (0 * sum(e.charged) + sum(e.disputed))::text AS disputed, (0 * sum(e.charged) + sum(e.lost))::text AS lost
+FROM (
+  SELECT c.order_no, c.currency, c.amount AS charged, 0 AS refunded, 0 AS voided, 0 AS disputed, 0 AS lost,
+    CASE WHEN c.refunded_at IS NULL AND c.capture IS NOT NULL AND c.captured_at IS NULL THEN c.amount ELSE 0 END AS authorized
+  FROM pawl.charges AS c WHERE c.order_no = ANY((SELECT $2::bigint[])::bigint[])
+  UNION ALL
+  SELECT f.order_no, f.currency, 0, CASE WHEN f.kind = 'refund' THEN f.amount ELSE 0 END,
+    CASE WHEN f.kind = 'void' THEN f.amount ELSE coalesce(f.voided, 0) END, 0, 0,
+    CASE WHEN f.kind <> 'refund' THEN - f.amount - coalesce(f.voided, 0) ELSE 0 END
+  FROM pawl.charge_operations AS f WHERE f.order_no = ANY((SELECT $2::bigint[])::bigint[]) AND f.state = 'done'
+  UNION ALL
+  SELECT d.order_no, d.currency, 0, 0, 0, CASE WHEN d.state = 'opened' AND NOT EXISTS (
+      SELECT FROM pawl.disputes AS x WHERE x.order_no = d.order_no AND x.reference = d.reference AND x.state <> 'opened') THEN d.amount ELSE 0 END,
+    CASE WHEN d.state = 'lost' THEN d.amount ELSE 0 END, 0
+  FROM pawl.disputes AS d WHERE d.order_no = ANY((SELECT $2::bigint[])::bigint[])
+) AS e GROUP BY 1, e.currency ORDER BY 1, e.currency
+`
+
+type OrdersMoneyParams struct {
+	Each     bool
+	OrderNos []int64
+}
+
+type OrdersMoneyRow struct {
+	OrderNo    int64
+	Currency   string
+	Charged    string
+	Refunded   string
+	Authorized string
+	Voided     string
+	Kept       string
+	Disputed   string
+	Lost       string
+}
+
+// Adds up the money of some orders by currency, as VerifyMoney does: of each order, or of all of them, with order_no 0.
+// Orders that were never charged have none.
+func (q *Queries) OrdersMoney(ctx context.Context, arg OrdersMoneyParams) ([]OrdersMoneyRow, error) {
+	rows, err := q.db.Query(ctx, ordersMoney, arg.Each, arg.OrderNos)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OrdersMoneyRow
+	for rows.Next() {
+		var i OrdersMoneyRow
+		if err := rows.Scan(
+			&i.OrderNo,
+			&i.Currency,
+			&i.Charged,
+			&i.Refunded,
+			&i.Authorized,
+			&i.Voided,
+			&i.Kept,
+			&i.Disputed,
+			&i.Lost,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const ordersRead = `-- name: OrdersRead :many

@@ -10,32 +10,77 @@ import (
 	"time"
 )
 
+const verificationComparisons = `-- name: VerificationComparisons :many
+SELECT v.number, v.started_by, v.finished_at, c.providers::text[] AS providers, v.report
+FROM pawl.newest_comparisons AS c JOIN pawl.verifications AS v ON v.number = c.number ORDER BY v.number DESC
+`
+
+type VerificationComparisonsRow struct {
+	Number     int64
+	StartedBy  string
+	FinishedAt *time.Time
+	Providers  []string
+	Report     []byte
+}
+
+// Returns the newest comparison with each provider.
+func (q *Queries) VerificationComparisons(ctx context.Context) ([]VerificationComparisonsRow, error) {
+	rows, err := q.db.Query(ctx, verificationComparisons)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []VerificationComparisonsRow
+	for rows.Next() {
+		var i VerificationComparisonsRow
+		if err := rows.Scan(
+			&i.Number,
+			&i.StartedBy,
+			&i.FinishedAt,
+			&i.Providers,
+			&i.Report,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const verificationFinish = `-- name: VerificationFinish :exec
 WITH this AS (
-  SELECT $5::bigint AS number
+  SELECT $6::bigint AS number
 ), old AS (
   DELETE FROM pawl.verifications AS o WHERE o.number <= (SELECT t.number FROM this AS t) - 100
+    AND NOT EXISTS (SELECT FROM pawl.newest_comparisons AS c WHERE c.number = o.number)
 )
 UPDATE pawl.verifications AS v SET seen_at = now(), finished_at = now(), done = $1, total = $2,
-  wrong = CASE WHEN $3::text IS NOT NULL THEN $4::text[] END, report = $3::json
+  wrong = CASE WHEN $3::text IS NOT NULL THEN $4::text[] END, report = $3::json,
+  compared = CASE WHEN $3::text IS NOT NULL THEN $5::text[] END
 WHERE v.number = (SELECT t.number FROM this AS t) AND v.finished_at IS NULL
 `
 
 type VerificationFinishParams struct {
-	Done   int64
-	Total  int64
-	Report *string
-	Wrong  []string
-	Number int64
+	Done     int64
+	Total    int64
+	Report   *string
+	Wrong    []string
+	Compared []string
+	Number   int64
 }
 
-// Stores the end of a verification: without a report, it could not read everything. The newest hundred are kept.
+// Stores the end of a verification: without a report, it could not read everything. The newest hundred are kept, and the
+// newest comparison with each provider.
 func (q *Queries) VerificationFinish(ctx context.Context, arg VerificationFinishParams) error {
 	_, err := q.db.Exec(ctx, verificationFinish,
 		arg.Done,
 		arg.Total,
 		arg.Report,
 		arg.Wrong,
+		arg.Compared,
 		arg.Number,
 	)
 	return err
@@ -58,13 +103,14 @@ func (q *Queries) VerificationProgress(ctx context.Context, arg VerificationProg
 }
 
 const verificationReport = `-- name: VerificationReport :one
-SELECT v.number, v.finished_at, v.report FROM pawl.verifications AS v
+SELECT v.number, v.started_by, v.finished_at, v.report FROM pawl.verifications AS v
 WHERE v.report IS NOT NULL AND ($1::bigint = 0 OR v.number = $1::bigint)
 ORDER BY v.number DESC LIMIT 1
 `
 
 type VerificationReportRow struct {
 	Number     int64
+	StartedBy  string
 	FinishedAt *time.Time
 	Report     []byte
 }
@@ -73,7 +119,12 @@ type VerificationReportRow struct {
 func (q *Queries) VerificationReport(ctx context.Context, number int64) (VerificationReportRow, error) {
 	row := q.db.QueryRow(ctx, verificationReport, number)
 	var i VerificationReportRow
-	err := row.Scan(&i.Number, &i.FinishedAt, &i.Report)
+	err := row.Scan(
+		&i.Number,
+		&i.StartedBy,
+		&i.FinishedAt,
+		&i.Report,
+	)
 	return i, err
 }
 
@@ -105,7 +156,7 @@ func (q *Queries) VerificationStart(ctx context.Context, arg VerificationStartPa
 
 const verifications = `-- name: Verifications :many
 SELECT v.number, v.started_at, v.started_by, v.finished_at, v.done, v.total, coalesce(v.wrong, '{}')::text[] AS wrong,
-  (v.report IS NOT NULL)::boolean AS reported, (v.report->'steps' IS NOT NULL)::boolean AS compared,
+  (v.report IS NOT NULL)::boolean AS reported, (v.compared IS NOT NULL)::boolean AS compared,
   (v.finished_at IS NULL AND v.seen_at > now() - interval '1 minute')::boolean AS running
 FROM pawl.verifications AS v WHERE v.number < $1::bigint ORDER BY v.number DESC LIMIT $2
 `

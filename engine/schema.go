@@ -53,6 +53,7 @@ var needed = map[string][]string{
 	"pawl.items_of(text, integer, json)": {"EXECUTE"},
 	"pawl.late_undos":                    {"SELECT", "INSERT", "UPDATE"},
 	"pawl.mark_forgotten(bigint, integer, interval, boolean)": {"EXECUTE"},
+	"pawl.newest_comparisons":                      {"SELECT"},
 	"pawl.no_effects":                              {"SELECT"},
 	"pawl.note_token_use(text)":                    {"EXECUTE"},
 	"pawl.open_session(bytea, bytea, bytea, inet)": {"EXECUTE"},

@@ -15,16 +15,17 @@ import (
 // csvTable is how an answer in JSON becomes a table: a row for each element of a list, with these fields.
 type csvTable struct {
 	list    string
-	columns []string // the name of a field, or failure.code for the code in failure
+	columns []string // the name of a field, or failure.code for the code in failure; those in money are named without it
 }
 
 // csvTables has the operations whose answer can be CSV.
 var csvTables = map[string]csvTable{
 	"GET " + listOrdersOperation.Path: {"orders", []string{
-		"orderId", "status", "hold", "holdReason", "failure.code", "amount", "currency", "authorized", "captured", "voided", "refunded",
+		"orderId", "status", "hold", "holdReason", "failure.code", "amount", "currency",
+		"money.charged", "money.refunded", "money.authorized", "money.voided", "money.kept", "money.disputed", "money.lost",
 		"customerId", "item", "quantity", "submittedBy", "createdAt", "finishedAt"}},
 	"GET " + getVerificationReportOperation.Path: {"days", []string{
-		"day", "currency", "charges", "charged", "refunded", "authorized", "voided", "kept", "underWay"}},
+		"day", "currency", "orders", "charges", "charged", "refunded", "authorized", "voided", "kept", "underWay", "disputed", "lost", "forgotten"}},
 }
 
 // csvFormat documents the format of an answer.
@@ -92,8 +93,10 @@ func (t csvTable) table(answer map[string]any) []byte {
 	record := make([]string, len(t.columns))
 	for i, column := range t.columns {
 		outer, inner, _ := strings.Cut(column, ".")
-		record[i] = outer
-		if inner != "" {
+		switch record[i] = outer; {
+		case outer == "money":
+			record[i] = inner
+		case inner != "":
 			record[i] += strings.ToUpper(inner[:1]) + inner[1:]
 		}
 	}

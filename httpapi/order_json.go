@@ -34,6 +34,7 @@ type order struct {
 	FinishedAt  *time.Time `json:"finishedAt,omitempty"`
 	SubmittedBy *string    `json:"submittedBy,omitempty" doc:"Who submitted the order: token:NAME or oidc:ISSUER#SUBJECT. Absent if the caller was not identified." example:"token:shop-web"`
 	*OrderTerms
+	Money          *Money     `json:"money,omitempty" doc:"What was charged and refunded of it. Only in lists that asked for it, and absent if it was never charged."`
 	Hold           *string    `json:"hold,omitempty" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"What the order is waiting for. Absent while it is in progress or finished."`
 	HoldReason     *string    `json:"holdReason,omitempty"`
 	ResumesAt      *time.Time `json:"resumesAt,omitempty" doc:"When a held order continues at the latest. Absent if it waits for a person, or for another order with its concurrency key."`
@@ -67,6 +68,22 @@ type OrderTerms struct {
 	Captures      []capture  `json:"captures,omitempty" nullable:"false" doc:"The requested captures, oldest first."`
 	Voids         []capture  `json:"voids,omitempty" nullable:"false" doc:"The requested voids, oldest first. One without requestId asks the provider whether the authorization has ended."`
 	Disputes      []dispute  `json:"disputes,omitempty" nullable:"false" doc:"What was reported about disputes of the charge, oldest first."`
+}
+
+// Money is what was charged and given back, as the books count it. All are decimals: charged - refunded - voided =
+// authorized + kept. It is exported because huma skips unexported embedded types.
+type Money struct {
+	Charged    string `json:"charged" doc:"The sum of the charges, also of those that were undone, and of authorizations." example:"99.99"`
+	Refunded   string `json:"refunded" doc:"The sum of the refunds that succeeded, and of the charges that were undone." example:"9.99"`
+	Authorized string `json:"authorized" doc:"Authorized and not captured yet." example:"0.00"`
+	Voided     string `json:"voided" doc:"Authorized by completed orders, and given up or ended." example:"0.00"`
+	Kept       string `json:"kept" doc:"Captured and not refunded." example:"90.00"`
+	Disputed   string `json:"disputed" doc:"The amounts of open disputes, which are part of kept." example:"0.00"`
+	Lost       string `json:"lost" doc:"The amounts of lost disputes. The provider took them back, but kept has them, too." example:"0.00"`
+}
+
+func moneyOf(m *orders.Money) Money {
+	return Money{m.Charged, m.Refunded, m.Authorized, m.Voided, m.Kept, m.Disputed, m.Lost}
 }
 
 // dispute is a state that a dispute has had.
@@ -439,6 +456,9 @@ func (o *order) append(b []byte) []byte {
 	if o.OrderTerms != nil {
 		terms := appendRare(nil, o.OrderTerms)
 		b = append(append(b, ','), terms[1:len(terms)-1]...) // there is one at least
+	}
+	if o.Money != nil {
+		b = appendRare(append(b, `,"money":`...), o.Money)
 	}
 	b = appendOptional(b, `,"hold":`, o.Hold)
 	b = appendOptional(b, `,"holdReason":`, o.HoldReason)

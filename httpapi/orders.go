@@ -92,13 +92,17 @@ type listOrdersRequest struct {
 	AmountFrom  amountBound `query:"amountFrom" doc:"Only orders of at least this amount, in any currency."`
 	AmountTo    amountBound `query:"amountTo" doc:"Only orders of at most this amount, in any currency."`
 	Currency    string      `query:"currency" doc:"Only orders in this currency (ISO 4217)." example:"USD"`
-	Refunded    bool        `query:"refunded" doc:"Only orders of which something was refunded."`
+	Charged     bool        `query:"charged" doc:"Only orders that were charged, also if the charge was undone since."`
+	Refunded    bool        `query:"refunded" doc:"Only orders of which something was refunded, or whose charge was undone."`
+	Refund      string      `query:"refund" enum:"open,failed" doc:"open: only orders with a requested refund that is neither done nor failed. failed: with a refund that failed, and none requested since."`
+	Dispute     string      `query:"dispute" enum:"open,won,lost" doc:"Only orders with a dispute that is open, or was won or lost."`
 	CreatedFrom time.Time   `query:"createdFrom" doc:"Only orders created at this time or later (RFC 3339)."`
 	CreatedTo   time.Time   `query:"createdTo" doc:"Only orders created before this time (RFC 3339)."`
 	Sort        string      `query:"sort" enum:"newest,oldest" default:"newest" doc:"Sort order, by creation."`
 	Limit       int32       `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"Maximum number of orders."`
 	Cursor      string      `query:"cursor" doc:"nextCursor of the previous page, with the same filters."`
 	Count       bool        `query:"count" doc:"Also count the orders that match."`
+	Money       bool        `query:"money" doc:"Also say what was charged and refunded of each order, and add it up. CSV always has it of each order."`
 	Format      csvFormat   `query:"format" doc:"Format of the response; JSON by default."`
 }
 
@@ -107,6 +111,14 @@ type orderPage struct {
 	NextCursor string  `json:"nextCursor,omitempty" doc:"Absent on the last page. It does not expire."`
 	Total      *int64  `json:"total,omitempty" doc:"With count: how many orders match on all pages, among the first 10,000 that are examined."`
 	More       bool    `json:"more,omitempty" doc:"With count: more orders may match."`
+
+	Totals []moneyTotal `json:"totals,omitempty" nullable:"false" doc:"With money: the sums by currency of the orders that match on all pages, among the first 10,000 that are examined, which total counts and more is about, too. Absent if none of them was charged."`
+}
+
+// moneyTotal is the money of orders in one currency.
+type moneyTotal struct {
+	Currency string `json:"currency" example:"USD"`
+	Money
 }
 
 func (s *server) listOrders(ctx context.Context, in *listOrdersRequest) (page orderPage, err error) {
@@ -119,9 +131,16 @@ func (s *server) listOrders(ctx context.Context, in *listOrdersRequest) (page or
 	}
 	var counting sync.WaitGroup
 	var total int64
+	var totals []orders.Money
 	var uncounted error
-	if in.Count { // meanwhile: it can take longer than the page
-		counting.Go(func() { total, page.More, uncounted = s.engine.Orders.Count(ctx, filter) })
+	if in.Money || in.Count { // meanwhile: it can take longer than the page
+		counting.Go(func() {
+			if in.Money {
+				totals, total, page.More, uncounted = s.engine.Orders.Totals(ctx, filter)
+			} else {
+				total, page.More, uncounted = s.engine.Orders.Count(ctx, filter)
+			}
+		})
 		page.Total = &total
 	}
 	rows, next, err := s.engine.Orders.List(ctx, filter)
@@ -130,7 +149,24 @@ func (s *server) listOrders(ctx context.Context, in *listOrdersRequest) (page or
 		page.NextCursor = sealCursor(in.binding(), decimalText(next))
 	}
 	page.Orders = each(rows, orderOf)
-	return page, cmp.Or(err, uncounted)
+	if err = cmp.Or(err, uncounted); err != nil || !in.Money && !wantsCSV(httpRequestOf(ctx)) {
+		return page, err
+	}
+	for _, m := range totals {
+		page.Totals = append(page.Totals, moneyTotal{m.Currency, moneyOf(&m)})
+	}
+	return page, s.addMoney(ctx, page.Orders, rows)
+}
+
+// addMoney adds to orders what was charged and refunded of them.
+func (s *server) addMoney(ctx context.Context, page []order, rows []orders.Order) error {
+	found, err := s.engine.Orders.MoneyOf(ctx, rows)
+	for i := range page {
+		if m, charged := found[rows[i].OrderNo]; charged {
+			page[i].Money = new(moneyOf(&m))
+		}
+	}
+	return err
 }
 
 func (in *listOrdersRequest) filter() (orders.Filter, error) {
@@ -138,7 +174,7 @@ func (in *listOrdersRequest) filter() (orders.Filter, error) {
 		Statuses: statesOf(in.Status), CustomerID: in.CustomerID, Item: in.Item, Hold: in.Hold, HoldReason: in.HoldReason,
 		FailureStep: in.FailureStep, FailureCode: in.FailureCode, AmountFrom: in.AmountFrom.decimal(), AmountTo: in.AmountTo.decimal(),
 		CreatedFrom: in.CreatedFrom, CreatedTo: in.CreatedTo, Oldest: in.Sort == oldestFirst, Limit: in.Limit,
-		Currency: in.Currency, Refunded: in.Refunded,
+		Currency: in.Currency, Charged: in.Charged, Refunded: in.Refunded, Refund: in.Refund, Dispute: in.Dispute,
 	}
 	if err := in.check(); err != nil || in.Cursor == "" {
 		return f, err
@@ -174,7 +210,7 @@ func (in *listOrdersRequest) check() error {
 func (in *listOrdersRequest) binding() []string {
 	return []string{"orders", fmt.Sprint(in.Status), in.CustomerID, in.Item, in.Hold, in.HoldReason,
 		in.CreatedFrom.UTC().String(), in.CreatedTo.UTC().String(),
-		in.FailureStep, in.FailureCode, string(in.AmountFrom), string(in.AmountTo), in.Sort, in.Currency, fmt.Sprint(in.Refunded)}
+		in.FailureStep, in.FailureCode, string(in.AmountFrom), string(in.AmountTo), in.Sort, in.Currency, fmt.Sprint(in.Charged, in.Refunded), in.Refund, in.Dispute}
 }
 
 // oldestFirst is the value of sort that is not the default.

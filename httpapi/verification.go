@@ -41,7 +41,7 @@ func (s *server) startVerification(w http.ResponseWriter, r *http.Request) error
 var getVerificationOperation = failing(huma.Operation{
 	OperationID: "getVerification", Method: http.MethodGet, Path: "/api/verification", Tags: []string{"service"},
 	Summary:     "Get the verification of the books",
-	Description: "The progress of the newest verification, and the newest report, of any server or of `pawl verify --store`.",
+	Description: "The progress of the newest verification, the newest report, of any server or of `pawl verify --store`, and the newest comparison with each provider.",
 }, "invalid_parameter", "unavailable", "internal")
 
 func (s *server) getVerification(ctx context.Context, _ *struct{}) (out verification, err error) {
@@ -50,11 +50,16 @@ func (s *server) getVerification(ctx context.Context, _ *struct{}) (out verifica
 		return verification{State: "none"}, orders.Unavailable("read verification", err)
 	}
 	report, err := s.Books.Report(ctx, 0)
+	if err != nil {
+		return out, orders.Unavailable("read report", err)
+	}
+	compared, err := s.Books.Comparisons(ctx)
 	out = verification{State: stateOfVerification(last), StartedAt: utc(&last.StartedAt), StartedBy: last.StartedBy, Done: last.Done, Total: last.Total}
 	if report != nil {
 		out.Report = new(verificationReportOf(report))
 	}
-	return out, orders.Unavailable("read report", err)
+	out.Comparisons = each(compared, comparisonOf)
+	return out, orders.Unavailable("read comparisons", err)
 }
 
 var listVerificationsOperation = failing(huma.Operation{
@@ -124,11 +129,36 @@ func (s *server) verificationRoutes() {
 type verification struct {
 	State     string     `json:"state" enum:"none,running,done,failed" doc:"State of the newest verification. none: there is none. failed: it could not read everything, or its process ended, which says nothing about the books; see the log."`
 	StartedAt *time.Time `json:"startedAt,omitempty"`
-	StartedBy string     `json:"startedBy,omitempty" doc:"Who requested it, as in the history of an order." example:"token:operations"`
+	StartedBy string     `json:"startedBy,omitempty" doc:"Who requested it, as in the history of an order; shell:NAME is a user of the operating system." example:"token:operations"`
 	Done      int64      `json:"done" minimum:"0" doc:"Orders and items read."`
 	Total     int64      `json:"total" minimum:"0" doc:"Orders and items in total."`
 
 	Report *verificationReport `json:"report,omitempty" doc:"The newest report. Absent if there is none."`
+
+	Comparisons []comparison `json:"comparisons,omitempty" nullable:"false" doc:"The newest comparison with each provider, newest first. A difference stays here until a newer comparison finds none."`
+}
+
+// comparison is what a verification found at a provider.
+type comparison struct {
+	Number     int64               `json:"number" minimum:"1" doc:"Of the verification, which has the whole report."`
+	FinishedAt time.Time           `json:"finishedAt"`
+	StartedBy  string              `json:"startedBy" example:"shell:anna"`
+	Providers  []string            `json:"providers" nullable:"false" doc:"Where the books of the providers are, by step and route." example:"[\"charge=https://payments.example.com\"]"`
+	Right      bool                `json:"right" doc:"Whether the books agreed with these, not counting warnings."`
+	Wrong      []verificationCheck `json:"wrong" nullable:"false" doc:"The checks against providers that failed."`
+	Steps      []verificationStep  `json:"steps" nullable:"false"`
+}
+
+func comparisonOf(c *books.Comparison) comparison {
+	out := comparison{Number: c.Number, FinishedAt: c.FinishedAt.UTC(), StartedBy: c.StartedBy, Providers: c.Providers, Right: true,
+		Wrong: []verificationCheck{}, Steps: each(c.Steps, stepOf)}
+	for i := range c.Checks {
+		if check := &c.Checks[i]; check.OfProvider() && check.Violations > 0 {
+			out.Wrong = append(out.Wrong, checkOf(check))
+			out.Right = out.Right && check.Warning
+		}
+	}
+	return out
 }
 
 func stateOfVerification(v *books.Stored) string {
@@ -145,6 +175,7 @@ func stateOfVerification(v *books.Stored) string {
 type verificationReport struct {
 	Number     int64               `json:"number" minimum:"1" doc:"Of the verification."`
 	FinishedAt time.Time           `json:"finishedAt"`
+	StartedBy  string              `json:"startedBy" example:"token:operations"`
 	Seconds    float64             `json:"seconds" minimum:"0" doc:"How long it took."`
 	Right      bool                `json:"right" doc:"Whether all checks passed, not counting warnings."`
 	Checks     []verificationCheck `json:"checks" nullable:"false" doc:"The checks and their results."`
@@ -173,14 +204,18 @@ type verificationOffender struct {
 
 // VerificationMoney is the total of one currency.
 type VerificationMoney struct {
-	Currency   string `json:"currency" example:"USD"`
-	Charges    int64  `json:"charges" minimum:"0" doc:"Number of charges."`
-	Charged    string `json:"charged" doc:"Their sum, as a decimal." example:"99.99"`
-	Refunded   string `json:"refunded" doc:"The sum refunded, as a decimal." example:"9.99"`
-	Authorized string `json:"authorized" doc:"Authorized and not captured yet." example:"0.00"`
-	Voided     string `json:"voided" doc:"Authorized by completed orders, and given up or ended." example:"0.00"`
-	Kept       string `json:"kept" doc:"Captured and not refunded." example:"90.00"`
-	UnderWay   string `json:"underWay" doc:"The part of kept that belongs to orders that have not ended." example:"0.00"`
+	Currency string `json:"currency" example:"USD"`
+	Orders   int64  `json:"orders" minimum:"0" doc:"Number of orders."`
+	Charges  int64  `json:"charges" minimum:"0" doc:"Number of charges."`
+	Money
+	UnderWay  string `json:"underWay" doc:"The part of kept that belongs to orders that have not ended." example:"0.00"`
+	Forgotten int64  `json:"forgotten" minimum:"0" doc:"Number of these orders that were forgotten. Lists do not have them."`
+}
+
+func verificationMoneyOf(m *books.Money) VerificationMoney {
+	return VerificationMoney{
+		m.Currency, m.Orders, m.Charges, Money{m.Charged, m.Refunded, m.Authorized, m.Voided, m.Kept, m.Disputed, m.Lost}, m.UnderWay, m.Forgotten,
+	}
 }
 
 // verificationDay is the money of the orders of one day in one currency.
@@ -198,15 +233,19 @@ type verificationStep struct {
 
 func verificationReportOf(r *books.StoredReport) verificationReport {
 	return verificationReport{
-		Number: r.Number, FinishedAt: r.FinishedAt.UTC(), Seconds: r.Seconds, Right: r.OK(), Orders: r.Orders,
-		Checks: each(r.Checks, func(c *books.Check) verificationCheck {
-			return verificationCheck{
-				Name: c.Name, Proves: c.Proves, About: string(c.About), Checked: c.Checked, Violations: c.Violations, Warning: c.Warning,
-				Offenders: each(c.Offenders, func(o *books.Offender) verificationOffender { return verificationOffender(*o) }),
-			}
-		}),
-		Money: each(r.Money, func(m *books.Money) VerificationMoney { return VerificationMoney(*m) }),
-		Days:  each(r.Days, func(d *books.Day) verificationDay { return verificationDay{d.Day, VerificationMoney(d.Money)} }),
-		Steps: each(r.Steps, func(s *books.ProviderStep) verificationStep { return verificationStep(*s) }),
+		Number: r.Number, FinishedAt: r.FinishedAt.UTC(), StartedBy: r.StartedBy, Seconds: r.Seconds, Right: r.OK(), Orders: r.Orders,
+		Checks: each(r.Checks, checkOf),
+		Money: each(r.Money, verificationMoneyOf),
+		Days:  each(r.Days, func(d *books.Day) verificationDay { return verificationDay{d.Day, verificationMoneyOf(&d.Money)} }),
+		Steps: each(r.Steps, stepOf),
+	}
+}
+
+func stepOf(s *books.ProviderStep) verificationStep { return verificationStep(*s) }
+
+func checkOf(c *books.Check) verificationCheck {
+	return verificationCheck{
+		Name: c.Name, Proves: c.Proves, About: string(c.About), Checked: c.Checked, Violations: c.Violations, Warning: c.Warning,
+		Offenders: each(c.Offenders, func(o *books.Offender) verificationOffender { return verificationOffender(*o) }),
 	}
 }

@@ -121,6 +121,7 @@ CREATE TABLE pawl.charge_operations (
 ) WITH (vacuum_truncate = false);
 CREATE UNIQUE INDEX charge_operations_request ON pawl.charge_operations (order_no, request_id) WHERE request_id IS NOT NULL; -- part of its key
 CREATE INDEX charge_operations_due ON pawl.charge_operations (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX charge_operations_failed ON pawl.charge_operations (order_no) WHERE state = 'failed'; -- for lists
 CREATE INDEX charge_operations_reference ON pawl.charge_operations (reference, order_no) WHERE reference IS NOT NULL;
 
 -- +goose StatementBegin

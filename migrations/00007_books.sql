@@ -10,9 +10,19 @@ CREATE TABLE pawl.verifications (
   total       bigint NOT NULL DEFAULT 0,
   started_by  text NOT NULL,
   wrong       text[],                    -- the checks that failed
+  compared    text[],                    -- with which providers, such as charge=https://pay.example; NULL: with none
   report      json,                      -- NULL: not finished, or it could not read everything
   CONSTRAINT verifications_pkey PRIMARY KEY (number)
 );
+
+-- The comparisons with providers that are the newest with some, and with which. A comparison of a step covers each of its
+-- routes.
+CREATE VIEW pawl.newest_comparisons AS
+SELECT v.number, array_agg(p.provider ORDER BY p.provider) AS providers
+FROM pawl.verifications AS v CROSS JOIN unnest(v.compared) AS p(provider)
+WHERE NOT EXISTS (SELECT FROM pawl.verifications AS n
+  WHERE n.number > v.number AND (p.provider = ANY(n.compared) OR regexp_replace(p.provider, '^charge/[^=]*=', 'charge=') = ANY(n.compared)))
+GROUP BY v.number;
 
 -- Views for people, reports and checks. They stay the same while the tables below change. They use order_id; a filter
 -- on it uses an index.
@@ -150,4 +160,5 @@ CREATE TRIGGER read_only INSTEAD OF INSERT OR UPDATE OR DELETE ON books.webhook_
 
 -- +goose Down
 DROP SCHEMA books CASCADE;
+DROP VIEW pawl.newest_comparisons;
 DROP TABLE pawl.verifications;

@@ -28,8 +28,8 @@ WITH RECURSIVE halves AS (
 SELECT max(h.last_before)::bigint AS last_before, min(h.first_after)::bigint AS first_after FROM halves AS h;
 
 -- name: OrdersFind :one
--- by is the index to search: number (the primary key, for lists that include completed orders), customer, item, or
--- uncompleted. An item's completed orders are found through its reservations; failed and canceled orders through
+-- by is the index to search: number (the primary key, for lists that include completed orders), customer, item,
+-- dispute, refund (both are small tables), or uncompleted. An item's completed orders are found through its reservations; failed and canceled orders through
 -- ended_as; held orders hold by hold (holds), or by item. Unless they are completed, orders with lines have no item in an
 -- index ('' is in its place), and all of them are looked at. Driven orders are few, and all are read, through orders_due
 -- without the held ones.
@@ -142,6 +142,17 @@ WITH looked AS (
      WHERE @by::text = 'item' AND 'canceled' = ANY(@statuses::text[]) AND @oldest::boolean AND k.ended_as = 'canceled'
        AND (k.item, k.order_no) > (n.item, @after::bigint) AND (k.item, k.order_no) < (n.item, @before::bigint)
      ORDER BY k.item, k.order_no LIMIT @looks::integer) AS h)
+  UNION ALL
+  (SELECT d.order_no FROM (SELECT DISTINCT v.order_no FROM pawl.disputes AS v
+     WHERE @by::text = 'dispute' AND v.order_no > @after::bigint AND v.order_no < @before::bigint) AS d
+   ORDER BY CASE WHEN @oldest::boolean THEN d.order_no ELSE -d.order_no END LIMIT @looks::integer)
+  UNION ALL
+  (SELECT u.order_no FROM (
+     SELECT q.order_no FROM pawl.charge_operations AS q WHERE @by::text = 'refund' AND @refund::text = 'open' AND q.due_at IS NOT NULL
+     UNION
+     SELECT w.order_no FROM pawl.charge_operations AS w WHERE @by::text = 'refund' AND @refund::text = 'failed' AND w.state = 'failed') AS u
+   WHERE u.order_no > @after::bigint AND u.order_no < @before::bigint
+   ORDER BY CASE WHEN @oldest::boolean THEN u.order_no ELSE -u.order_no END LIMIT @looks::integer)
 ), page AS MATERIALIZED (
   SELECT l.order_no FROM looked AS l GROUP BY l.order_no
   ORDER BY CASE WHEN @oldest::boolean THEN l.order_no ELSE -l.order_no END LIMIT @looks::integer
@@ -158,8 +169,18 @@ SELECT ARRAY(
         AND (@failure_code::text = '' OR o.failure_code = @failure_code::text)
         AND (@submitted_by::text = '' OR o.submitted_by = @submitted_by::text)
         AND (@currency::text = '' OR o.currency = @currency::text)
+        AND (NOT @charged::boolean OR EXISTS (SELECT 1 FROM pawl.charges AS g WHERE g.order_no = o.order_no))
         AND (NOT @refunded::boolean OR EXISTS (
           SELECT 1 FROM pawl.charge_operations AS u WHERE u.order_no = o.order_no AND u.kind = 'refund' AND u.state = 'done'))
+        AND (@refund::text = '' OR o.charge_operations IS NOT NULL AND EXISTS (
+          SELECT 1 FROM pawl.charge_operations AS u WHERE u.order_no = o.order_no AND u.kind = 'refund' AND u.number > 0
+            AND CASE WHEN @refund::text = 'open' THEN u.state NOT IN ('done', 'failed') ELSE u.state = 'failed' AND NOT EXISTS (
+              SELECT 1 FROM pawl.charge_operations AS n WHERE n.order_no = u.order_no AND n.kind = 'refund' AND n.number > u.number) END))
+        AND (@dispute::text = '' OR o.disputes IS NOT NULL AND EXISTS (
+          SELECT 1 FROM pawl.disputes AS d WHERE d.order_no = o.order_no
+            AND CASE WHEN @dispute::text = 'open' THEN d.state = 'opened' AND NOT EXISTS (
+              SELECT 1 FROM pawl.disputes AS e WHERE e.order_no = d.order_no AND e.reference = d.reference AND e.state <> 'opened')
+            ELSE d.state = @dispute::text END))
       FROM pawl.orders AS o WHERE o.order_no = p.order_no)
     ORDER BY CASE WHEN @oldest::boolean THEN p.order_no ELSE -p.order_no END)::bigint[] AS found,
   (SELECT count(*) FROM page AS p)::integer AS looked,
@@ -171,6 +192,30 @@ SELECT ARRAY(
 SELECT o.* FROM pawl.full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT pawl.orders_within(@order_nos::bigint[], @bytes::bigint)))
 ORDER BY array_position(@order_nos::bigint[], o.order_no);
+
+-- name: OrdersMoney :many
+-- Adds up the money of some orders by currency, as VerifyMoney does: of each order, or of all of them, with order_no 0.
+-- Orders that were never charged have none.
+SELECT (CASE WHEN @each::boolean THEN e.order_no ELSE 0 END)::bigint AS order_no, e.currency,
+  sum(e.charged)::text AS charged, (0 * sum(e.charged) + sum(e.refunded))::text AS refunded,
+  (0 * sum(e.charged) + sum(e.authorized))::text AS authorized, (0 * sum(e.charged) + sum(e.voided))::text AS voided,
+  (sum(e.charged) - sum(e.refunded) - sum(e.authorized) - sum(e.voided))::text AS kept,
+  (0 * sum(e.charged) + sum(e.disputed))::text AS disputed, (0 * sum(e.charged) + sum(e.lost))::text AS lost
+FROM (
+  SELECT c.order_no, c.currency, c.amount AS charged, 0 AS refunded, 0 AS voided, 0 AS disputed, 0 AS lost,
+    CASE WHEN c.refunded_at IS NULL AND c.capture IS NOT NULL AND c.captured_at IS NULL THEN c.amount ELSE 0 END AS authorized
+  FROM pawl.charges AS c WHERE c.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
+  UNION ALL
+  SELECT f.order_no, f.currency, 0, CASE WHEN f.kind = 'refund' THEN f.amount ELSE 0 END,
+    CASE WHEN f.kind = 'void' THEN f.amount ELSE coalesce(f.voided, 0) END, 0, 0,
+    CASE WHEN f.kind <> 'refund' THEN - f.amount - coalesce(f.voided, 0) ELSE 0 END
+  FROM pawl.charge_operations AS f WHERE f.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]) AND f.state = 'done'
+  UNION ALL
+  SELECT d.order_no, d.currency, 0, 0, 0, CASE WHEN d.state = 'opened' AND NOT EXISTS (
+      SELECT FROM pawl.disputes AS x WHERE x.order_no = d.order_no AND x.reference = d.reference AND x.state <> 'opened') THEN d.amount ELSE 0 END,
+    CASE WHEN d.state = 'lost' THEN d.amount ELSE 0 END, 0
+  FROM pawl.disputes AS d WHERE d.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
+) AS e GROUP BY 1, e.currency ORDER BY 1, e.currency;
 
 -- name: OrdersSearch :many
 -- Finds orders by one term, as many as most for each thing that can match: the id of an order, the beginning of it, a

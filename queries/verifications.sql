@@ -16,25 +16,33 @@ UPDATE pawl.verifications AS v SET seen_at = now(), done = @done, total = @total
 WHERE v.number = @number::bigint AND v.finished_at IS NULL;
 
 -- name: VerificationFinish :exec
--- Stores the end of a verification: without a report, it could not read everything. The newest hundred are kept.
+-- Stores the end of a verification: without a report, it could not read everything. The newest hundred are kept, and the
+-- newest comparison with each provider.
 WITH this AS (
   SELECT @number::bigint AS number
 ), old AS (
   DELETE FROM pawl.verifications AS o WHERE o.number <= (SELECT t.number FROM this AS t) - 100
+    AND NOT EXISTS (SELECT FROM pawl.newest_comparisons AS c WHERE c.number = o.number)
 )
 UPDATE pawl.verifications AS v SET seen_at = now(), finished_at = now(), done = @done, total = @total,
-  wrong = CASE WHEN sqlc.narg('report')::text IS NOT NULL THEN @wrong::text[] END, report = sqlc.narg('report')::json
+  wrong = CASE WHEN sqlc.narg('report')::text IS NOT NULL THEN @wrong::text[] END, report = sqlc.narg('report')::json,
+  compared = CASE WHEN sqlc.narg('report')::text IS NOT NULL THEN sqlc.narg('compared')::text[] END
 WHERE v.number = (SELECT t.number FROM this AS t) AND v.finished_at IS NULL;
 
 -- name: Verifications :many
 -- Returns verifications, newest first, without their reports.
 SELECT v.number, v.started_at, v.started_by, v.finished_at, v.done, v.total, coalesce(v.wrong, '{}')::text[] AS wrong,
-  (v.report IS NOT NULL)::boolean AS reported, (v.report->'steps' IS NOT NULL)::boolean AS compared,
+  (v.report IS NOT NULL)::boolean AS reported, (v.compared IS NOT NULL)::boolean AS compared,
   (v.finished_at IS NULL AND v.seen_at > now() - interval '1 minute')::boolean AS running
 FROM pawl.verifications AS v WHERE v.number < @before::bigint ORDER BY v.number DESC LIMIT @most;
 
 -- name: VerificationReport :one
 -- Returns a report, or the newest one with number 0.
-SELECT v.number, v.finished_at, v.report FROM pawl.verifications AS v
+SELECT v.number, v.started_by, v.finished_at, v.report FROM pawl.verifications AS v
 WHERE v.report IS NOT NULL AND (@number::bigint = 0 OR v.number = @number::bigint)
 ORDER BY v.number DESC LIMIT 1;
+
+-- name: VerificationComparisons :many
+-- Returns the newest comparison with each provider.
+SELECT v.number, v.started_by, v.finished_at, c.providers::text[] AS providers, v.report
+FROM pawl.newest_comparisons AS c JOIN pawl.verifications AS v ON v.number = c.number ORDER BY v.number DESC;

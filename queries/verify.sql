@@ -333,31 +333,42 @@ FROM judged AS j;
 -- charges, refunds, and the orders whose status says that they hold money. A refund commits with the final move, so an
 -- order in refunding still holds it. An authorized charge is in effect, but is not money. Requested refunds of a
 -- completed order (given) leave its charge in effect, and are not kept; nor is what was voided of an authorization.
--- under_way is what unfinished orders keep. Sums of nothing have the fraction digits of the charges.
+-- under_way is what unfinished orders keep. disputed is what open disputes are about. Sums of nothing have the fraction
+-- digits of the orders.
 WITH placed AS MATERIALIZED (
   SELECT o.order_no, o.status, o.currency, o.amount, (o.created_at AT TIME ZONE 'UTC')::date AS day
   FROM pawl.orders AS o WHERE o.order_no BETWEEN @first AND @last
 ), entries AS (
-  SELECT p.day, c.currency, 1 AS charges, c.amount AS charged, 0 AS refunded, 0 AS given, 0 AS voided, 0 AS held,
+  SELECT p.day, c.currency, 0 AS orders, 1 AS charges, c.amount AS charged, 0 AS refunded, 0 AS given, 0 AS voided, 0 AS held,
     CASE WHEN c.refunded_at IS NULL THEN c.amount ELSE 0 END AS standing,
     CASE WHEN c.refunded_at IS NULL AND c.capture IS NOT NULL AND c.captured_at IS NULL THEN c.amount ELSE 0 END AS authorized,
-    CASE WHEN c.refunded_at IS NULL AND (c.capture IS NULL OR c.captured_at IS NOT NULL) AND p.status <> 'completed' THEN c.amount ELSE 0 END AS under_way
+    CASE WHEN c.refunded_at IS NULL AND (c.capture IS NULL OR c.captured_at IS NOT NULL) AND p.status <> 'completed' THEN c.amount ELSE 0 END AS under_way,
+    0 AS disputed, 0 AS lost
   FROM pawl.charges AS c LEFT JOIN placed AS p ON p.order_no = c.order_no WHERE c.order_no BETWEEN @first AND @last
   UNION ALL
-  SELECT p.day, f.currency, 0, 0, CASE WHEN f.number = 0 THEN f.amount ELSE 0 END,
+  SELECT p.day, f.currency, 0, 0, 0, CASE WHEN f.number = 0 THEN f.amount ELSE 0 END,
     CASE WHEN f.number <> 0 AND f.kind = 'refund' AND f.state = 'done' THEN f.amount ELSE 0 END,
     CASE WHEN f.state <> 'done' THEN 0 WHEN f.kind = 'void' THEN f.amount ELSE coalesce(f.voided, 0) END, 0, 0,
-    CASE WHEN f.kind <> 'refund' AND f.state = 'done' THEN - f.amount - coalesce(f.voided, 0) ELSE 0 END, 0
+    CASE WHEN f.kind <> 'refund' AND f.state = 'done' THEN - f.amount - coalesce(f.voided, 0) ELSE 0 END, 0, 0, 0
   FROM pawl.charge_operations AS f LEFT JOIN placed AS p ON p.order_no = f.order_no WHERE f.order_no BETWEEN @first AND @last
   UNION ALL
-  SELECT p.day, p.currency, 0, 0, 0, 0, 0, p.amount, 0, 0, 0 FROM placed AS p
-  WHERE p.status IN ('reserving', 'confirming', 'completed', 'releasing', 'refunding')
+  SELECT p.day, p.currency, 1, 0, 0 * p.amount, 0, 0, 0,
+    CASE WHEN p.status IN ('reserving', 'confirming', 'completed', 'releasing', 'refunding') THEN p.amount ELSE 0 END, 0, 0, 0, 0, 0
+  FROM placed AS p
+  UNION ALL
+  SELECT p.day, d.currency, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, CASE WHEN d.state = 'opened' AND x.order_no IS NULL THEN d.amount ELSE 0 END,
+    CASE WHEN d.state = 'lost' THEN d.amount ELSE 0 END
+  FROM pawl.disputes AS d LEFT JOIN placed AS p ON p.order_no = d.order_no
+  LEFT JOIN (SELECT DISTINCT e.order_no, e.reference FROM pawl.disputes AS e WHERE e.order_no BETWEEN @first AND @last AND e.state <> 'opened') AS x
+    ON x.order_no = d.order_no AND x.reference = d.reference
+  WHERE d.order_no BETWEEN @first AND @last
 )
-SELECT coalesce(e.day::text, '')::text AS day, e.currency, sum(e.charges)::bigint AS charges,
+SELECT coalesce(e.day::text, '')::text AS day, e.currency, sum(e.orders)::bigint AS orders, sum(e.charges)::bigint AS charges,
   sum(e.charged)::text AS charged, (0 * sum(e.charged) + sum(e.refunded) + sum(e.given))::text AS refunded,
   sum(e.standing)::text AS standing, (0 * sum(e.charged) + sum(e.authorized))::text AS authorized, (0 * sum(e.charged) + sum(e.voided))::text AS voided,
-  (sum(e.standing) - sum(e.authorized) - sum(e.voided) - sum(e.given))::text AS kept, sum(e.held)::text AS held,
+  (0 * sum(e.charged) + sum(e.standing) - sum(e.authorized) - sum(e.voided) - sum(e.given))::text AS kept, sum(e.held)::text AS held,
   (0 * sum(e.charged) + sum(e.under_way))::text AS under_way,
+  (0 * sum(e.charged) + sum(e.disputed))::text AS disputed, (0 * sum(e.charged) + sum(e.lost))::text AS lost,
   (sum(e.standing) = sum(e.held) AND sum(e.charged) - sum(e.refunded) = sum(e.standing))::boolean AS balanced
 FROM entries AS e GROUP BY e.day, e.currency ORDER BY e.day, e.currency;
 

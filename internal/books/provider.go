@@ -26,6 +26,9 @@ type Provider struct {
 	// URLs of the books. GET URL/books returns a line of JSON for each key (docs/simulator.md). A key that is in several
 	// books had its effect at each provider.
 	URLs []string
+	// Compared names what is compared, such as charge=https://pay.example or charge/cards=https://pay.example. It is
+	// stored with the report.
+	Compared []string
 	// Key returns the idempotency key under which a step is in these books. asked is false if the step is not compared;
 	// an empty key is in no books.
 	Key func(s Sent) (key string, asked bool)

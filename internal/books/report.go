@@ -52,6 +52,11 @@ type Check struct {
 	Warning    bool       `json:"warning"`   // violations do not make the books wrong
 }
 
+// OfProvider reports whether it compares the books with those of a provider.
+func (c *Check) OfProvider() bool {
+	return slices.ContainsFunc(providerChecks, func(p Check) bool { return p.Name == c.Name })
+}
+
 // About is the kind of the IDs of offenders.
 type About string
 
@@ -74,6 +79,7 @@ type Offender struct {
 // Money is the total of one currency. Amounts are exact decimals.
 type Money struct {
 	Currency string `json:"currency"`
+	Orders   int64  `json:"orders"`
 	Charges  int64  `json:"charges"`
 	Charged  string `json:"charged"`
 	Refunded string `json:"refunded"`
@@ -84,6 +90,10 @@ type Money struct {
 	Kept       string `json:"kept"`   // captured and not refunded
 	// UnderWay is the part of Kept that belongs to orders that have not ended.
 	UnderWay string `json:"underWay"`
+	Disputed string `json:"disputed"` // what open disputes are about: a part of Kept
+	// Lost is what lost disputes were about. The provider took it back, but Kept has it, too.
+	Lost      string `json:"lost"`
+	Forgotten int64  `json:"forgotten"` // how many of the orders were forgotten: lists do not have them
 }
 
 // OK reports whether there are no violations. Warnings do not count.
@@ -212,8 +222,8 @@ func (l *ledger) enter(name string, found finding, err error) error {
 func (l *ledger) addForgotten(rows []db.VerifyForgottenSumsRow) {
 	for _, row := range rows {
 		l.count(string(row.Status), row.Orders)
-		l.sum(row.Day, Money{Currency: row.Currency, Charges: row.Charges, Charged: row.Charged, Refunded: row.Refunded,
-			Authorized: "0", Voided: row.Voided, Kept: row.Kept, UnderWay: "0"})
+		l.sum(row.Day, Money{Currency: row.Currency, Orders: row.Orders, Charges: row.Charges, Charged: row.Charged, Refunded: row.Refunded,
+			Authorized: "0", Voided: row.Voided, Kept: row.Kept, UnderWay: "0", Disputed: "0", Lost: "0", Forgotten: row.Orders})
 	}
 }
 
@@ -236,9 +246,10 @@ func (m Money) and(more Money) Money {
 		return more
 	}
 	return Money{
-		Currency: m.Currency, Charges: m.Charges + more.Charges, Charged: plus(m.Charged, more.Charged), Refunded: plus(m.Refunded, more.Refunded),
+		Currency: m.Currency, Orders: m.Orders + more.Orders, Charges: m.Charges + more.Charges, Charged: plus(m.Charged, more.Charged), Refunded: plus(m.Refunded, more.Refunded),
 		Authorized: plus(m.Authorized, more.Authorized), Voided: plus(m.Voided, more.Voided), Kept: plus(m.Kept, more.Kept),
-		UnderWay: plus(m.UnderWay, more.UnderWay),
+		UnderWay: plus(m.UnderWay, more.UnderWay), Disputed: plus(m.Disputed, more.Disputed), Lost: plus(m.Lost, more.Lost),
+		Forgotten: m.Forgotten + more.Forgotten,
 	}
 }
 

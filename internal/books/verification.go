@@ -51,6 +51,7 @@ type Stored struct {
 // StoredReport is the report of a stored verification.
 type StoredReport struct {
 	Number     int64
+	StartedBy  string
 	FinishedAt time.Time
 	Report
 }
@@ -121,11 +122,30 @@ func (v *Verification) Report(ctx context.Context, number int64) (*StoredReport,
 		}
 		return nil, err
 	}
-	found := &StoredReport{Number: row.Number, FinishedAt: *row.FinishedAt}
+	found := &StoredReport{Number: row.Number, StartedBy: row.StartedBy, FinishedAt: *row.FinishedAt}
 	if err := json.Unmarshal(row.Report, &found.Report); err != nil {
 		return nil, fmt.Errorf("decode report %d: %w", number, err)
 	}
 	return found, nil
+}
+
+// Comparison is the newest comparison with some providers.
+type Comparison struct {
+	Providers []string // see Provider.Compared; without those that a newer comparison is about, too
+	StoredReport
+}
+
+// Comparisons returns the newest comparison with each provider, newest first. Errors: those of the database.
+func (v *Verification) Comparisons(ctx context.Context) (list []Comparison, err error) {
+	rows, err := pg.Repeat(ctx, ctx, db.New(v.pool).VerificationComparisons)
+	for _, row := range rows {
+		c := Comparison{row.Providers, StoredReport{Number: row.Number, StartedBy: row.StartedBy, FinishedAt: *row.FinishedAt}}
+		if err := json.Unmarshal(row.Report, &c.Report); err != nil {
+			return nil, fmt.Errorf("decode report %d: %w", row.Number, err)
+		}
+		list = append(list, c)
+	}
+	return list, err
 }
 
 func (v *Verification) run(started *storing) {
@@ -195,6 +215,9 @@ func (s *storing) verify(ctx context.Context, opt Options) (Report, error) {
 	if err == nil {
 		text, _ := json.Marshal(report) //nolint:errchkjson // strings and numbers
 		params.Report = db.Optional(string(text))
+		if opt.Provider != nil {
+			params.Compared = opt.Provider.Compared
+		}
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeLimit)
 	defer cancel()

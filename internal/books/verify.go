@@ -347,8 +347,8 @@ func proveMoney(ctx context.Context, q *db.Queries, r span, l *ledger) error {
 		}
 		l.add(money, found)
 		l.sum(m.Day, Money{
-			Currency: m.Currency, Charges: m.Charges, Charged: m.Charged, Refunded: m.Refunded,
-			Authorized: m.Authorized, Voided: m.Voided, Kept: m.Kept, UnderWay: m.UnderWay,
+			Currency: m.Currency, Orders: m.Orders, Charges: m.Charges, Charged: m.Charged, Refunded: m.Refunded,
+			Authorized: m.Authorized, Voided: m.Voided, Kept: m.Kept, UnderWay: m.UnderWay, Disputed: m.Disputed, Lost: m.Lost,
 		})
 	}
 	return nil

@@ -109,7 +109,8 @@ func TestVerifyOfOrdersWithRemoteSteps(t *testing.T) {
 		if got := offenders(report); len(got) > 0 || !report.OK() {
 			t.Errorf("ranges of %d: found %v", size, report)
 		}
-		want := []books.Money{{Currency: "EUR", Charges: 6, Charged: "63.00", Refunded: "21.00", Authorized: "31.50", Voided: "0.00", Kept: "10.50", UnderWay: "0.00"}}
+		want := []books.Money{{Currency: "EUR", Orders: 8, Charges: 6, Charged: "63.00", Refunded: "21.00", Authorized: "31.50", Voided: "0.00", Kept: "10.50",
+			UnderWay: "0.00", Disputed: "0.00", Lost: "0.00"}}
 		assert.Equal(t, report.Money, want, "money")
 		i := slices.IndexFunc(report.Checks, func(c books.Check) bool { return c.Name == "calls" })
 		assert.Equal(t, report.Checks[i].Checked, 17, "judged calls, want 17")
@@ -124,7 +125,8 @@ func checkTotals(t *testing.T, report books.Report) {
 		"releasing": 1, "refunding": 1, "failed": 1, "canceled": 2,
 	}
 	assert.Equal(t, report.Orders, wantOrders, "orders")
-	wantMoney := []books.Money{{Currency: "EUR", Charges: 10, Charged: "105.00", Refunded: "31.50", Authorized: "0.00", Voided: "0.00", Kept: "73.50", UnderWay: "52.50"}}
+	wantMoney := []books.Money{{Currency: "EUR", Orders: 12, Charges: 10, Charged: "105.00", Refunded: "31.50", Authorized: "0.00", Voided: "0.00", Kept: "73.50",
+		UnderWay: "52.50", Disputed: "0.00", Lost: "0.00"}}
 	assert.Equal(t, report.Money, wantMoney, "money")
 	want := map[string]int64{
 		"completed": 2, "states": 10, "path": 51, "undone": 5, "refunds": 3, "protocol": 12,
@@ -205,8 +207,8 @@ func TestVerifyAddsMoneyExactly(t *testing.T) {
 		s.moveTo(id, "completed")
 	}
 	report := s.verify(books.Options{RangeSize: 1})
-	want := []books.Money{{Currency: "EUR", Charges: 3, Charged: "2999999999999999.997", Refunded: "0.000",
-		Authorized: "0.000", Voided: "0.000", Kept: "2999999999999999.997", UnderWay: "0.000"}}
+	want := []books.Money{{Currency: "EUR", Orders: 3, Charges: 3, Charged: "2999999999999999.997", Refunded: "0.000",
+		Authorized: "0.000", Voided: "0.000", Kept: "2999999999999999.997", UnderWay: "0.000", Disputed: "0.000", Lost: "0.000"}}
 	if !report.OK() || !reflect.DeepEqual(report.Money, want) {
 		t.Errorf("money %v, want %v", report.Money, want)
 	}

@@ -46,11 +46,16 @@ func tokenFlags(f *pflag.FlagSet, t *access.Template) {
 }
 
 func actorFlag(f *pflag.FlagSet, actor *string) {
-	*actor = "uid " + strconv.Itoa(os.Getuid())
-	if current, err := user.Current(); err == nil && current.Username != "" {
-		*actor = current.Username
-	}
+	*actor = operatingUser()
 	f.Var((*nonEmpty)(actor), "actor", "name to record in the history")
+}
+
+// operatingUser is the name of the user of the operating system who runs the command.
+func operatingUser() string {
+	if current, err := user.Current(); err == nil && current.Username != "" {
+		return current.Username
+	}
+	return "uid " + strconv.Itoa(os.Getuid())
 }
 
 type nonEmpty string

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -84,7 +85,7 @@ func proveBooks(cmd *cobra.Command, cfg *config, opt books.Options, how proving)
 		}
 		report, err = readBooks(opt, cmd.ErrOrStderr(), func(opt books.Options) (books.Report, error) {
 			if how.store {
-				return books.VerifyAndStore(cmd.Context(), pool, "pawl verify", opt)
+				return books.VerifyAndStore(cmd.Context(), pool, "shell:"+operatingUser(), opt)
 			}
 			return books.Verify(cmd.Context(), pool, opt)
 		})
@@ -183,10 +184,11 @@ func printTotals(out io.Writer, report books.Report) {
 		fmt.Fprintf(table, "%s\t%d\t\n", status, report.Orders[status])
 	}
 	if len(report.Money) > 0 {
-		fmt.Fprintf(table, "\t\t\t\t\t\n\tcharges\tcharged\trefunded\tvoided\tauthorized\tkept\tunder way\t\n")
+		fmt.Fprintf(table, "\t\t\t\t\t\n\tcharges\tcharged\trefunded\tvoided\tauthorized\tkept\tunder way\tdisputed\tlost\t\n")
 	}
 	for _, m := range report.Money {
-		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t\n", m.Currency, m.Charges, m.Charged, m.Refunded, m.Voided, m.Authorized, m.Kept, m.UnderWay)
+		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n",
+			m.Currency, m.Charges, m.Charged, m.Refunded, m.Voided, m.Authorized, m.Kept, m.UnderWay, m.Disputed, m.Lost)
 	}
 	if len(report.Steps) > 0 {
 		fmt.Fprintf(table, "\t\t\t\n\tcompared\twrong\t\n")
@@ -204,7 +206,7 @@ func providerAt(ctx context.Context, query *db.Queries, addresses []string) (*bo
 	if len(addresses) == 0 {
 		return nil, nil
 	}
-	urls, compared, err := parseProviders(addresses)
+	urls, compared, names, err := parseProviders(addresses)
 	if err != nil {
 		return nil, configError{err}
 	}
@@ -220,7 +222,7 @@ func providerAt(ctx context.Context, query *db.Queries, addresses []string) (*bo
 	for _, v := range stored {
 		versions[v.Number] = v.Policy
 	}
-	return &books.Provider{URLs: urls, Key: func(s books.Sent) (string, bool) {
+	return &books.Provider{URLs: urls, Compared: names, Key: func(s books.Sent) (string, bool) {
 		// A step is compared even if this release can't read its policy: a false difference is better than a missed one.
 		var how policy.Step
 		if p := versions[s.Policy]; p != nil {
@@ -231,27 +233,30 @@ func providerAt(ctx context.Context, query *db.Queries, addresses []string) (*bo
 	}}, nil
 }
 
-// parseProviders parses --provider: the URLs of books, and the steps to compare. Every key is looked up in all books,
-// so a step can have several providers.
-func parseProviders(addresses []string) (urls []string, compared map[policy.Place]bool, err error) {
+// parseProviders parses --provider: the URLs of books, and the steps to compare, also by name. Every key is looked up in
+// all books, so a step can have several providers.
+func parseProviders(addresses []string) (urls []string, compared map[policy.Place]bool, names []string, err error) {
 	compared = map[policy.Place]bool{}
 	for _, address := range addresses {
 		steps, route := fsm.Steps(), ""
-		name, url, named := strings.Cut(address, "=")
+		name, at, named := strings.Cut(address, "=")
 		if step, routed, _ := strings.Cut(name, "/"); named && slices.Contains(steps, fsm.Step(step)) {
-			steps, route, address = []fsm.Step{fsm.Step(step)}, routed, url
+			steps, route, address = []fsm.Step{fsm.Step(step)}, routed, at
 		}
-		if _, err := policy.ParseURL(address); err != nil {
-			return nil, nil, fmt.Errorf("--provider must be a URL, or charge=URL, charge/ROUTE=URL, reserve=URL or confirm=URL: %w", err)
+		parsed, err := policy.ParseURL(address)
+		if err != nil {
+			return nil, nil, nil, fmt.Errorf("--provider must be a URL, or charge=URL, charge/ROUTE=URL, reserve=URL or confirm=URL: %w", err)
 		}
 		for _, step := range steps {
 			compared[policy.Place{Step: step, Route: route}] = true
+			place := strings.TrimSuffix(string(step)+"/"+route, "/")
+			names = append(names, place+"="+(&url.URL{Scheme: parsed.Scheme, Host: parsed.Host, Path: parsed.Path}).String()) // without secrets
 		}
 		if !slices.Contains(urls, address) {
 			urls = append(urls, address)
 		}
 	}
-	return urls, compared, nil
+	return urls, compared, names, nil
 }
 
 // keyAt is the key of a step in the books of its provider. Stripe has no such books, but a replacement at another URL

@@ -74,7 +74,7 @@ func TestVerifyCommand(t *testing.T) {
 		}
 		for _, want := range []string{
 			`(?m)^ok +completed +3$`, `(?m)^ok +path +12$`, `(?m)^ok +stock +1$`, `(?m)^ok +stuck +0$`,
-			`(?m)^ +completed +3$`, `(?m)^ +EUR +3 +15 +0 +0 +0 +15 +0$`, `16 checks in`,
+			`(?m)^ +completed +3$`, `(?m)^ +EUR +3 +15 +0 +0 +0 +15 +0 +0 +0$`, `16 checks in`,
 		} {
 			if !regexp.MustCompile(want).MatchString(stdout) {
 				t.Errorf("no %s in:\n%s", want, stdout)
@@ -176,6 +176,35 @@ func TestVerifyCommandWithAProvider(t *testing.T) {
 				t.Errorf("no %s in:\n%s", want, stdout)
 			}
 		}
+	})
+
+	t.Run("a difference stays until a newer comparison finds none", func(t *testing.T) {
+		t.Parallel()
+		database := completedOrders(t, 1, "SELECT")
+		differs, key := true, (&provider.Call{OrderID: "order 9", Step: fsm.Reserve}).Key(provider.Do)
+		provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if differs {
+				fmt.Fprintf(w, `{"key":%q,"orderId":"order 9","step":"reserve","amount":"5","currency":"EUR","state":"live","effects":1}`, key)
+			}
+		}))
+		t.Cleanup(provider.Close)
+		newest := func() (found string) {
+			t.Helper()
+			assert.NoError(t, database.Pool.QueryRow(t.Context(), `SELECT string_agg(concat_ws(' ', v.number, v.wrong, c.providers), ', ' ORDER BY v.number)
+				FROM verifications AS v JOIN newest_comparisons AS c ON c.number = v.number WHERE v.started_by LIKE 'shell:_%'`).Scan(&found))
+			return strings.ReplaceAll(found, provider.URL, "URL")
+		}
+		verify := func(more ...string) { _, _, _ = runVerify(t, database.URL, append(more, "--store")...) } // whether it finds any
+		verify("--provider", "reserve="+provider.URL, "--provider", "charge/cards="+provider.URL)
+		verify()
+		assert.NoError(t, assert.Err(database.Pool.Exec(t.Context(), `SELECT setval(pg_get_serial_sequence('verifications', 'number'), 200)`)))
+		verify()
+		assert.Equal(t, newest(), "1 {provider_known} {charge/cards=URL,reserve=URL}")
+		differs = false
+		verify("--provider", "charge="+provider.URL)
+		assert.Equal(t, newest(), "1 {provider_known} {reserve=URL}, 202 {charge=URL}")
+		verify("--provider", provider.URL)
+		assert.Equal(t, newest(), "203 {charge=URL,confirm=URL,reserve=URL}")
 	})
 
 	t.Run("a provider that does not answer is no verdict", func(t *testing.T) {

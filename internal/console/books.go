@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"pawl/client"
@@ -16,6 +17,7 @@ type booksPage struct {
 	Right  []client.VerificationCheck
 	Stored []client.StoredVerification
 	Older  bool // the report is not the newest
+	Differ bool // books and providers, in a newest comparison that is not this report
 }
 
 // storedShown is how many stored verifications a page has.
@@ -33,6 +35,9 @@ func (v *visit) showBooks() error {
 			return err
 		}
 		p.Report, p.Older = *report, true
+	}
+	for _, c := range p.Comparisons {
+		p.Differ = p.Differ || !c.Right && c.Number != p.Report.Number
 	}
 	stored, err := v.api.ListVerifications(v.r.Context(), client.ListVerificationsParams{Limit: storedShown})
 	if err != nil {
@@ -55,14 +60,43 @@ func (v *visit) showBooks() error {
 	return v.show("books", page{Title: "Books", Data: p})
 }
 
-// OfDay is the URL of the orders of a day in a currency, with more terms of a search.
-func (p booksPage) OfDay(d client.VerificationDay, more string) string {
-	return ordersURL(fmt.Sprintf("from:%s to:%s currency:%s%s sort:oldest", d.Day, d.Day, d.Currency, more))
+// OfDay is the search for the orders of a day in a currency; empty if no list adds up to its figures.
+func (p booksPage) OfDay(d client.VerificationDay) string {
+	orders, forgotten := int64(0), int64(0)
+	for _, day := range p.Report.Days {
+		if day.Day == d.Day {
+			orders += day.Orders
+			forgotten += day.Forgotten
+		}
+	}
+	return addingUp(orders, forgotten, fmt.Sprintf("from:%s to:%s currency:%s sort:oldest", d.Day, d.Day, d.Currency))
 }
 
-// OfCurrency is the URL of the orders in a currency.
-func (p booksPage) OfCurrency(currency, more string) string {
-	return ordersURL("currency:" + currency + more)
+// OfCurrency is the search for the orders in a currency; empty if no list adds up to its figures.
+func (p booksPage) OfCurrency(currency string) string {
+	orders, forgotten := int64(0), int64(0)
+	for _, money := range p.Report.Money {
+		orders += money.Orders
+		forgotten += money.Forgotten
+	}
+	return addingUp(orders, forgotten, "currency:"+currency)
+}
+
+// addingUp is the search, if its list can add up to the figures of a report: it looks at only so many orders, in all
+// currencies, and does not have those that were forgotten.
+func addingUp(orders, forgotten int64, search string) string {
+	if orders >= countedTo || forgotten > 0 {
+		return ""
+	}
+	return search
+}
+
+// figureURL is the URL of the orders that make a figure; empty without a search, and for nothing.
+func figureURL(figure, search, more string) string {
+	if search == "" || strings.Trim(figure, "0.") == "" {
+		return ""
+	}
+	return ordersURL(search + " " + more)
 }
 
 func (v *visit) proveBooks() error {

@@ -55,6 +55,7 @@ func (c *console) screens() {
 	c.mux.Handle("GET /console/static/{name}", c.assets)
 	c.mux.HandleFunc("/", c.answered(func(*visit) error { return errNoPage }))
 	c.getLive("/console", (*visit).overview)
+	c.mux.Handle("GET /console/{$}", http.RedirectHandler("/console", http.StatusPermanentRedirect))
 	c.getLive("/console/attention", (*visit).attention)
 	c.getLive("/console/orders", (*visit).orders)
 	c.get("/console/order", (*visit).showOrder)

@@ -22,6 +22,7 @@ type ordersPage struct {
 	Next    string            // the URL of the next page
 	Total   int64             // of all pages
 	More    bool              // there may be more than Total
+	Totals  []client.MoneyTotal
 	Matched map[string]string // by order: what matched the term; nil: a filter was used
 	Verbs   []*verb           // for selected orders
 	Help    [][2]string
@@ -38,6 +39,7 @@ var views = []view{
 	{Name: "Failed today", Search: "status:failed from:today"},
 	{Name: "Failed this week", Search: "status:failed from:7d"},
 	{Name: "Canceled this week", Search: "status:canceled from:7d"},
+	{Name: "Refunds failed", Search: "refund:failed"},
 }
 
 var searchHelp = [][2]string{
@@ -48,7 +50,10 @@ var searchHelp = [][2]string{
 	{`customer:"ann smith"`, "of the customer; use quotes for blanks"},
 	{`amount:>100`, "also >=100, <100, 100..200, in any currency"},
 	{`currency:USD`, "in this currency"},
-	{`refunded:yes`, "something of it was refunded"},
+	{`charged:yes`, "it was charged, also if that was undone"},
+	{`refunded:yes`, "something of it was refunded, or its charge was undone"},
+	{`refund:open`, "a refund is under way; failed: one failed, and none was requested since"},
+	{`dispute:open`, "the customer disputes the charge; also won, lost"},
 	{`from:2026-11-01`, "created on or after that day; also a time, today, yesterday, 90m, 24h, 7d (UTC)"},
 	{`to:2026-11-01`, "created on or before that day"},
 	{`code:out_of_stock`, "failed or being undone, with this code"},
@@ -145,6 +150,7 @@ func (v *visit) findByID(ids ...string) (string, error) {
 func (v *visit) find(s *search, p *ordersPage) error {
 	filter := s.filter
 	filter.Limit, filter.Cursor, filter.Count = ordersOfPage, v.query("cursor"), true
+	filter.Money = filter.Charged || filter.Refunded || filter.Refund != "" || filter.Dispute != "" || filter.Currency != ""
 	list, err := v.api.ListOrders(v.r.Context(), filter)
 	if problem := refusedInput(err); problem != nil {
 		for _, field := range problem.Errors {
@@ -155,7 +161,7 @@ func (v *visit) find(s *search, p *ordersPage) error {
 	if err != nil {
 		return err
 	}
-	p.Orders, p.More, p.Total = list.Orders, list.More, list.Total
+	p.Orders, p.More, p.Total, p.Totals = list.Orders, list.More, list.Total, list.Totals
 	if list.NextCursor != "" {
 		first := strconv.Itoa(p.First + len(list.Orders))
 		p.Next = address("/console/orders", url.Values{"q": {p.Search}, "cursor": {list.NextCursor}, "first": {first}})
@@ -181,4 +187,15 @@ func (p *ordersPage) Range() string {
 		return fmt.Sprintf("Orders %s to %s of %s or more", count(p.First), count(p.First+n-1), count(p.Total))
 	}
 	return fmt.Sprintf("Orders %s to %s of %s", count(p.First), count(p.First+n-1), count(p.Total))
+}
+
+// refundedOf says what of an order was refunded, or is disputed; empty: nothing, or it was not asked.
+func refundedOf(o client.Order) string {
+	var parts []string
+	for _, part := range [][2]string{{"refunded", o.Money.Refunded}, {"in dispute", o.Money.Disputed}, {"lost", o.Money.Lost}} {
+		if strings.Trim(part[1], "0.") != "" {
+			parts = append(parts, part[0]+" "+count(part[1]))
+		}
+	}
+	return strings.Join(parts, ", ")
 }

@@ -44,9 +44,21 @@ var qualifiers = map[string]func(s *search, value string) (wrong string){
 	"code":     func(s *search, value string) string { s.filter.FailureCode = value; return "" },
 	"amount":   (*search).amount,
 	"currency": func(s *search, value string) string { s.filter.Currency = strings.ToUpper(value); return "" },
+	"charged": func(s *search, value string) string {
+		s.filter.Charged = true
+		return notOneOf("charged", value)
+	},
 	"refunded": func(s *search, value string) string {
 		s.filter.Refunded = true
 		return notOneOf("refunded", value)
+	},
+	"refund": func(s *search, value string) string {
+		s.filter.Refund = client.ListOrdersParamsRefund(strings.ToLower(value))
+		return notOneOf("refund", value)
+	},
+	"dispute": func(s *search, value string) string {
+		s.filter.Dispute = client.ListOrdersParamsDispute(strings.ToLower(value))
+		return notOneOf("dispute", value)
 	},
 	"from": (*search).from,
 	"to":   (*search).to,
@@ -61,7 +73,10 @@ var valuesOf = map[string][]string{
 	"status":   append(fixed(fsm.States()), "open"),
 	"hold":     fsm.Holds(),
 	"step":     fixed(fsm.Steps()),
+	"charged":  {"yes"},
 	"refunded": {"yes"},
+	"refund":   {"open", "failed"},
+	"dispute":  {"open", "won", "lost"},
 	"sort":     {"newest", "oldest"},
 }
 

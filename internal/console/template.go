@@ -55,6 +55,8 @@ var functions = template.FuncMap{
 	"itemURL":     func(item string) string { return ordersURL("item:" + quoted(item)) },
 	"termURL":     func(term string) string { return ordersURL(quoted(term)) },
 	"holdURL":     holdURL,
+	"figureURL":   figureURL,
+	"refundedOf":  refundedOf,
 	"duration":    duration,
 	"atLeast":     atLeast,
 	"count":       count,

@@ -165,8 +165,18 @@ type Filter struct {
 	Limit                  int32            // 1 or more
 	SubmittedBy            string           // the principal that submitted the order
 	Currency               string
-	Refunded               bool // something of it was refunded
+	Charged                bool   // also if the charge was undone
+	Refunded               bool   // something of it was refunded, or its charge was undone
+	Refund                 string // RefundOpen or RefundFailed
+	Dispute                string // DisputeOpen, or the state of one of its disputes: won or lost
 }
+
+// Values of a Filter.
+const (
+	RefundOpen   = "open"   // a refund that was requested is neither done nor failed
+	RefundFailed = "failed" // a refund failed, and no other was requested since
+	DisputeOpen  = "open"
+)
 
 const (
 	// pageBytes is the size at which a page ends, even if more orders were requested.
@@ -321,7 +331,7 @@ func (f *Filter) query(w window) db.OrdersFindParams {
 	q := db.OrdersFindParams{
 		Statuses: statusesOf(f), Item: f.Item, CustomerID: f.CustomerID, Reason: f.HoldReason,
 		FailureStep: f.FailureStep, FailureCode: f.FailureCode, AmountTo: largest, Oldest: f.Oldest, SubmittedBy: f.SubmittedBy,
-		Currency: f.Currency, Refunded: f.Refunded,
+		Currency: f.Currency, Charged: f.Charged, Refunded: f.Refunded, Refund: f.Refund, Dispute: f.Dispute,
 		After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to,
 	}
 	if f.AmountFrom != nil {
@@ -332,6 +342,10 @@ func (f *Filter) query(w window) db.OrdersFindParams {
 	}
 	q.Unfinished = slices.ContainsFunc(q.Statuses, unfinished)
 	switch {
+	case f.Dispute != "":
+		q.By = "dispute"
+	case f.Refund != "":
+		q.By = "refund"
 	case f.Hold != "":
 		q.By, q.Holds = "hold", []string{f.Hold}
 	case f.CustomerID != "":
@@ -347,6 +361,40 @@ func (f *Filter) query(w window) db.OrdersFindParams {
 		}
 	}
 	return q
+}
+
+// Money is what was charged and given back, in one currency, as the books count it. Amounts are exact decimals.
+type Money = db.OrdersMoneyRow
+
+// MoneyOf is the money of each of some orders that were charged, by number. Errors: ErrUnavailable.
+func (r *Reader) MoneyOf(ctx context.Context, page []Order) (map[int64]Money, error) {
+	p := db.OrdersMoneyParams{Each: true}
+	for _, o := range page {
+		p.OrderNos = append(p.OrderNos, o.OrderNo)
+	}
+	rows, err := Read(ctx, r, r.query.OrdersMoney, p)
+	found := make(map[int64]Money, len(rows))
+	for _, row := range rows {
+		found[row.OrderNo] = row
+	}
+	return found, Unavailable("read money", err)
+}
+
+// Totals adds up the money of the orders that match a filter, by currency, from the first page on, among as many orders
+// as a page examines at most. n is how many they are; more: others may match. Errors: ErrUnavailable.
+func (r *Reader) Totals(ctx context.Context, f Filter) (totals []Money, n int64, more bool, err error) {
+	f.After = 0
+	w, err := r.window(ctx, f)
+	if err != nil {
+		return nil, 0, false, Unavailable("find orders by time", err)
+	}
+	q := f.query(w)
+	q.Looks = looksAtMost
+	found, err := Read(ctx, r, r.query.OrdersFind, q)
+	if err == nil && len(found.Found) > 0 {
+		totals, err = Read(ctx, r, r.query.OrdersMoney, db.OrdersMoneyParams{OrderNos: found.Found})
+	}
+	return totals, int64(len(found.Found)), found.Looked >= looksAtMost, Unavailable("add up money", err)
 }
 
 func unfinished(status string) bool { return !fsm.State(status).Final() }

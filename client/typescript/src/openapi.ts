@@ -685,7 +685,7 @@ export interface paths {
         };
         /**
          * Get the verification of the books
-         * @description The progress of the newest verification, and the newest report, of any server or of `pawl verify --store`. Needs the role read.
+         * @description The progress of the newest verification, the newest report, of any server or of `pawl verify --store`, and the newest comparison with each provider. Needs the role read.
          */
         get: operations["getVerification"];
         put?: never;
@@ -1405,6 +1405,29 @@ export interface components {
         } & {
             [key: string]: unknown;
         };
+        Comparison: {
+            /** Format: date-time */
+            finishedAt: string;
+            /**
+             * Format: int64
+             * @description Of the verification, which has the whole report.
+             */
+            number: number;
+            /**
+             * @description Where the books of the providers are, by step and route.
+             * @example [
+             *       "charge=https://payments.example.com"
+             *     ]
+             */
+            providers: string[];
+            /** @description Whether the books agreed with these, not counting warnings. */
+            right: boolean;
+            /** @example shell:anna */
+            startedBy: string;
+            steps: components["schemas"]["VerificationStep"][];
+            /** @description The checks against providers that failed. */
+            wrong: components["schemas"]["VerificationCheck"][];
+        };
         CurrencyTotal: {
             /**
              * @description The sum of the orders, or of their refunds.
@@ -2017,6 +2040,82 @@ export interface components {
             /** @description Return these units to stock at once, whatever the outcome of the refund. */
             restock?: boolean;
         };
+        Money: {
+            /**
+             * @description Authorized and not captured yet.
+             * @example 0.00
+             */
+            authorized: string;
+            /**
+             * @description The sum of the charges, also of those that were undone, and of authorizations.
+             * @example 99.99
+             */
+            charged: string;
+            /**
+             * @description The amounts of open disputes, which are part of kept.
+             * @example 0.00
+             */
+            disputed: string;
+            /**
+             * @description Captured and not refunded.
+             * @example 90.00
+             */
+            kept: string;
+            /**
+             * @description The amounts of lost disputes. The provider took them back, but kept has them, too.
+             * @example 0.00
+             */
+            lost: string;
+            /**
+             * @description The sum of the refunds that succeeded, and of the charges that were undone.
+             * @example 9.99
+             */
+            refunded: string;
+            /**
+             * @description Authorized by completed orders, and given up or ended.
+             * @example 0.00
+             */
+            voided: string;
+        };
+        MoneyTotal: {
+            /**
+             * @description Authorized and not captured yet.
+             * @example 0.00
+             */
+            authorized: string;
+            /**
+             * @description The sum of the charges, also of those that were undone, and of authorizations.
+             * @example 99.99
+             */
+            charged: string;
+            /** @example USD */
+            currency: string;
+            /**
+             * @description The amounts of open disputes, which are part of kept.
+             * @example 0.00
+             */
+            disputed: string;
+            /**
+             * @description Captured and not refunded.
+             * @example 90.00
+             */
+            kept: string;
+            /**
+             * @description The amounts of lost disputes. The provider took them back, but kept has them, too.
+             * @example 0.00
+             */
+            lost: string;
+            /**
+             * @description The sum of the refunds that succeeded, and of the charges that were undone.
+             * @example 9.99
+             */
+            refunded: string;
+            /**
+             * @description Authorized by completed orders, and given up or ended.
+             * @example 0.00
+             */
+            voided: string;
+        };
         Movement: {
             /**
              * @description Who requested it, as in the history of an order.
@@ -2147,6 +2246,8 @@ export interface components {
             metadata?: {
                 [key: string]: string;
             };
+            /** @description What was charged and refunded of it. Only in lists that asked for it, and absent if it was never charged. */
+            money?: components["schemas"]["Money"];
             /**
              * @description The caller's name for the order.
              * @example order-123
@@ -2226,6 +2327,8 @@ export interface components {
              * @description With count: how many orders match on all pages, among the first 10,000 that are examined.
              */
             total?: number;
+            /** @description With money: the sums by currency of the orders that match on all pages, among the first 10,000 that are examined, which total counts and more is about, too. Absent if none of them was charged. */
+            totals?: components["schemas"]["MoneyTotal"][];
         };
         Overview: {
             /**
@@ -3063,6 +3166,8 @@ export interface components {
             [key: string]: unknown;
         };
         Verification: {
+            /** @description The newest comparison with each provider, newest first. A difference stays here until a newer comparison finds none. */
+            comparisons?: components["schemas"]["Comparison"][];
             /**
              * Format: int64
              * @description Orders and items read.
@@ -3073,7 +3178,7 @@ export interface components {
             /** Format: date-time */
             startedAt?: string;
             /**
-             * @description Who requested it, as in the history of an order.
+             * @description Who requested it, as in the history of an order; shell:NAME is a user of the operating system.
              * @example token:operations
              */
             startedBy?: string;
@@ -3120,7 +3225,7 @@ export interface components {
              */
             authorized: string;
             /**
-             * @description Their sum, as a decimal.
+             * @description The sum of the charges, also of those that were undone, and of authorizations.
              * @example 99.99
              */
             charged: string;
@@ -3134,12 +3239,32 @@ export interface components {
             /** @example 2026-11-26 */
             day: string;
             /**
+             * @description The amounts of open disputes, which are part of kept.
+             * @example 0.00
+             */
+            disputed: string;
+            /**
+             * Format: int64
+             * @description Number of these orders that were forgotten. Lists do not have them.
+             */
+            forgotten: number;
+            /**
              * @description Captured and not refunded.
              * @example 90.00
              */
             kept: string;
             /**
-             * @description The sum refunded, as a decimal.
+             * @description The amounts of lost disputes. The provider took them back, but kept has them, too.
+             * @example 0.00
+             */
+            lost: string;
+            /**
+             * Format: int64
+             * @description Number of orders.
+             */
+            orders: number;
+            /**
+             * @description The sum of the refunds that succeeded, and of the charges that were undone.
              * @example 9.99
              */
             refunded: string;
@@ -3161,7 +3286,7 @@ export interface components {
              */
             authorized: string;
             /**
-             * @description Their sum, as a decimal.
+             * @description The sum of the charges, also of those that were undone, and of authorizations.
              * @example 99.99
              */
             charged: string;
@@ -3173,12 +3298,32 @@ export interface components {
             /** @example USD */
             currency: string;
             /**
+             * @description The amounts of open disputes, which are part of kept.
+             * @example 0.00
+             */
+            disputed: string;
+            /**
+             * Format: int64
+             * @description Number of these orders that were forgotten. Lists do not have them.
+             */
+            forgotten: number;
+            /**
              * @description Captured and not refunded.
              * @example 90.00
              */
             kept: string;
             /**
-             * @description The sum refunded, as a decimal.
+             * @description The amounts of lost disputes. The provider took them back, but kept has them, too.
+             * @example 0.00
+             */
+            lost: string;
+            /**
+             * Format: int64
+             * @description Number of orders.
+             */
+            orders: number;
+            /**
+             * @description The sum of the refunds that succeeded, and of the charges that were undone.
              * @example 9.99
              */
             refunded: string;
@@ -3230,6 +3375,8 @@ export interface components {
              * @description How long it took.
              */
             seconds: number;
+            /** @example token:operations */
+            startedBy: string;
             /** @description The comparison with providers, by step. Absent if the books were not compared. */
             steps?: components["schemas"]["VerificationStep"][];
         };
@@ -4216,8 +4363,14 @@ export interface operations {
                 amountTo?: string;
                 /** @description Only orders in this currency (ISO 4217). */
                 currency?: string;
-                /** @description Only orders of which something was refunded. */
+                /** @description Only orders that were charged, also if the charge was undone since. */
+                charged?: boolean;
+                /** @description Only orders of which something was refunded, or whose charge was undone. */
                 refunded?: boolean;
+                /** @description open: only orders with a requested refund that is neither done nor failed. failed: with a refund that failed, and none requested since. */
+                refund?: "open" | "failed";
+                /** @description Only orders with a dispute that is open, or was won or lost. */
+                dispute?: "open" | "won" | "lost";
                 /** @description Only orders created at this time or later (RFC 3339). */
                 createdFrom?: string;
                 /** @description Only orders created before this time (RFC 3339). */
@@ -4230,6 +4383,8 @@ export interface operations {
                 cursor?: string;
                 /** @description Also count the orders that match. */
                 count?: boolean;
+                /** @description Also say what was charged and refunded of each order, and add it up. CSV always has it of each order. */
+                money?: boolean;
                 /** @description Format of the response; JSON by default. */
                 format?: "json" | "csv";
             };

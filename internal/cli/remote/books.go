@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -14,8 +15,8 @@ import (
 func booksCommand() *cobra.Command {
 	cmd := asking(&cobra.Command{
 		Use: "books [NUMBER]", Short: "List stored verifications of the books, or show the money of one by day", Args: cobra.MaximumNArgs(1),
-		Long: "Lists the verifications of the books that servers or pawl verify --store have stored, newest first. With NUMBER, shows\n" +
-			"what was charged, refunded and kept of the orders of each day.",
+		Long: "Lists the verifications of the books that servers or pawl verify --store have stored, newest first, and\n" +
+			"the newest comparison with each provider. With NUMBER, shows what was charged, refunded and kept of the orders of each day.",
 		Example: "  pawl books\n  pawl books 12 -o csv",
 	}, func(ctx context.Context, s *session, args []string) error {
 		if len(args) == 0 {
@@ -26,7 +27,15 @@ func booksCommand() *cobra.Command {
 			if s.format == output.CSV {
 				return usage("-o csv needs the NUMBER of a verification")
 			}
-			return verificationRows.Print(s.out, s.format, output.All(list.Verifications))
+			if err := verificationRows.Print(s.out, s.format, output.All(list.Verifications)); err != nil || s.format != output.Table {
+				return err
+			}
+			state, err := s.GetVerification(ctx)
+			if err != nil || len(state.Comparisons) == 0 {
+				return err
+			}
+			fmt.Fprintln(s.out)
+			return comparisonRows.Print(s.out, output.Table, output.All(state.Comparisons))
 		}
 		number, err := strconv.ParseInt(args[0], 10, 64)
 		if err != nil {
@@ -65,9 +74,24 @@ var verificationRows = output.Columns[client.StoredVerification]{
 	},
 }
 
+var comparisonRows = output.Columns[client.Comparison]{
+	Titles: []any{"number", "compared", "by", "result", "wrong", "with"},
+	Of: func(c *client.Comparison) []any {
+		result := "right"
+		if !c.Right {
+			result = "wrong"
+		}
+		var wrong []string
+		for _, check := range c.Wrong {
+			wrong = append(wrong, fmt.Sprintf("%s:%d", check.Name, check.Violations))
+		}
+		return []any{c.Number, moment(c.FinishedAt), c.StartedBy, result, dash(strings.Join(wrong, ",")), strings.Join(c.Providers, " ")}
+	},
+}
+
 var dayRows = output.Columns[client.VerificationDay]{
-	Titles: []any{"day", "currency", "charges", "charged", "refunded", "authorized", "voided", "kept", "under way"},
+	Titles: []any{"day", "currency", "orders", "charges", "charged", "refunded", "authorized", "voided", "kept", "under way", "disputed", "lost", "forgotten"},
 	Of: func(d *client.VerificationDay) []any {
-		return []any{d.Day, d.Currency, d.Charges, d.Charged, d.Refunded, d.Authorized, d.Voided, d.Kept, d.UnderWay}
+		return []any{d.Day, d.Currency, d.Orders, d.Charges, d.Charged, d.Refunded, d.Authorized, d.Voided, d.Kept, d.UnderWay, d.Disputed, d.Lost, d.Forgotten}
 	},
 }

@@ -74,10 +74,15 @@ func ordersListCommand() *cobra.Command {
 	f.StringVar(&filter.Item, "item", "", "only orders for this item")
 	f.DurationVar(&since, "since", 0, "only orders created within this time, such as 24h; 0: all")
 	f.StringVar(&filter.Currency, "currency", "", "only orders in this currency")
-	f.BoolVar(&filter.Refunded, "refunded", false, "only orders of which something was refunded")
+	f.BoolVar(&filter.Charged, "charged", false, "only orders that were charged, also if that was undone")
+	f.BoolVar(&filter.Refunded, "refunded", false, "only orders of which something was refunded, or whose charge was undone")
+	f.StringVar((*string)(&filter.Refund), "refund", "", "only orders with a refund that is open, or has failed and was not repeated: open or failed")
+	f.StringVar((*string)(&filter.Dispute), "dispute", "", "only orders with a dispute in this state: open, won or lost")
 	f.IntVar(&limit, "limit", 50, "maximum number of orders; 0: all")
 	completing(cmd, "status", statusWords...)
 	completing(cmd, "hold", fixed(holds)...)
+	completing(cmd, "refund", "open", "failed")
+	completing(cmd, "dispute", "open", "won", "lost")
 	return cmd
 }
 

@@ -1,0 +1,200 @@
+package console_test
+
+import (
+	"encoding/csv"
+	"fmt"
+	"html"
+	"math/big"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+
+	"pawl/client"
+	"pawl/internal/simulator"
+	"pawl/test/assert"
+)
+
+// figures are the columns of the books, as the CSV of orders has them, and as a page does.
+var figures = map[string]string{
+	"charged": "Charged:", "refunded": "Refunded:", "voided": "Voided:", "authorized": "Authorized:", "kept": "Kept:",
+	"disputed": "In dispute:", "lost": "Lost in disputes:",
+}
+
+// TestFiguresAddUp: of orders in every state, the CSV adds up to the days of the report, and each figure of the page leads
+// to a list whose totals say the same.
+func TestFiguresAddUp(t *testing.T) {
+	t.Parallel()
+	s := setupWith(t, "")
+	s.ordersOfTwoDays(t)
+	s.post(t, "/console/books", nil).want(t, 303)
+	var report client.VerificationReport
+	eventually(t, "the verification ends", func() bool {
+		state, err := s.api.GetVerification(t.Context())
+		report = state.Report
+		return err != nil || state.State == client.VerificationStateDone
+	})
+	if !report.Right || len(report.Days) != 3 {
+		t.Fatalf("%+v", report)
+	}
+
+	text, err := s.api.DaysCSV(t.Context(), report.Number)
+	assert.NoError(t, err)
+	days := rowsOf(t, text)
+	sums := map[string]*big.Rat{} // of the orders, by day, currency and figure
+	var orders []byte
+	for text, err := range s.api.OrdersCSV(t.Context(), client.ListOrdersParams{Limit: 3}) {
+		assert.NoError(t, err)
+		orders = append(orders, text...)
+	}
+	for _, order := range rowsOf(t, orders) {
+		for figure := range figures {
+			key := fmt.Sprint(order["createdAt"][:len("2026-11-01")], order["currency"], figure)
+			if sums[key] == nil {
+				sums[key] = new(big.Rat)
+			}
+			sums[key].Add(sums[key], amountOf(order[figure]))
+		}
+	}
+	for _, day := range days {
+		for figure := range figures {
+			if sum := sums[day["day"]+day["currency"]+figure]; sum.Cmp(amountOf(day[figure])) != 0 {
+				t.Errorf("%s of %s %s is %s, and of its orders %s", figure, day["day"], day["currency"], day[figure], sum.FloatString(2))
+			}
+		}
+	}
+
+	page, links := s.get(t, "/console/books").want(t, 200, "The books are right"), 0
+	row, cell := regexp.MustCompile(`(?s)<tr><th scope="row"[^>]*>([^<]*)(?:<td>(\w+))?<td class="number" data-label="Orders:">.*?</tr>`),
+		regexp.MustCompile(`data-label="([^"]*)"><a href="([^"]*)">([^<]*)</a>`)
+	for _, found := range row.FindAllStringSubmatch(page.body, -1) {
+		currency := found[1]
+		if found[2] != "" {
+			currency = found[2]
+		}
+		for _, figure := range cell.FindAllStringSubmatch(found[0], -1) {
+			label := strings.TrimSuffix(figure[1], ", under way:")
+			label = strings.TrimSuffix(label, ":") + ":"
+			list := s.get(t, html.UnescapeString(figure[2])).want(t, 200)
+			if total := totalOf(list.body, currency, label); total != figure[3] {
+				t.Errorf("%s of %s is %s, and its list says %q: %s", figure[1], found[1], figure[3], total, figure[2])
+			}
+			links++
+		}
+	}
+	if links < 20 {
+		t.Errorf("%d links: %s", links, page.body)
+	}
+	s.get(t, "/console").want(t, 200, `href="/console/orders?q=dispute%3Aopen"`)
+
+	s.sql(t, `SET session_replication_role = replica; INSERT INTO forgotten_sums (placed_on, currency, status, orders, charges, charged, kept)
+		VALUES ('2020-01-01', 'USD', 'completed', 1, 1, 5, 5); RESET session_replication_role`)
+	s.post(t, "/console/books", nil).want(t, 303)
+	eventually(t, "another verification ends", func() bool {
+		state, err := s.api.GetVerification(t.Context())
+		return err != nil || state.State == client.VerificationStateDone && state.Report.Number > report.Number
+	})
+	s.get(t, "/console/books").want(t, 200, "2020-01-01", "!from%3A2020-01-01", "!q=currency%3AUSD")
+}
+
+func amountOf(text string) *big.Rat {
+	sum, ok := new(big.Rat).SetString("0" + text)
+	if !ok {
+		panic(text)
+	}
+	return sum
+}
+
+// totalOf is a figure of the totals of a list.
+func totalOf(page, currency, label string) string {
+	found := regexp.MustCompile(`(?s)<caption>Totals of .*?<th scope="row">` + currency + `.*?data-label="` + label + `">([^<]*)`).FindStringSubmatch(page)
+	if found == nil {
+		return ""
+	}
+	return strings.TrimSpace(found[1])
+}
+
+// rowsOf are the rows of a CSV, by the names of their columns.
+func rowsOf(t *testing.T, text []byte) (rows []map[string]string) {
+	t.Helper()
+	lines, err := csv.NewReader(strings.NewReader(string(text))).ReadAll()
+	assert.NoError(t, err)
+	for _, line := range lines[1:] {
+		row := map[string]string{}
+		for i, name := range lines[0] {
+			row[name] = line[i]
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// ordersOfTwoDays places orders in every state of their money, some of them yesterday.
+func (s *service) ordersOfTwoDays(t *testing.T) {
+	t.Helper()
+	ctx := t.Context()
+	place := func(id, amount, currency, item string) {
+		t.Helper()
+		s.process(t, client.ProcessBody{OrderID: id, Amount: amount, Currency: currency, Item: item})
+	}
+	refund := func(id, amount string) {
+		t.Helper()
+		assert.NoError(t, assert.Err(s.api.RefundOrder(ctx, id, client.RefundBody{Amount: &amount, Reason: "broken"})))
+	}
+	dispute := func(id, reference, amount string, states ...client.DisputeBodyState) {
+		t.Helper()
+		for _, state := range states {
+			assert.NoError(t, assert.Err(s.api.RecordDispute(ctx, id, client.DisputeBody{Reference: reference, State: state, Amount: amount})))
+		}
+	}
+	assert.NoError(t, assert.Err(s.api.SetInventory(ctx, "gone", client.SetInventoryBody{OnHand: 0}, client.SetInventoryParams{IfNoneMatch: "*"})))
+	place("kept", "10.00", "USD", "lamp")
+	place("refunded", "20.00", "USD", "lamp")
+	place("undone", "7.25", "USD", "gone")
+	place("undone and kept", "3.50", "USD", "gone")
+	assert.NoError(t, assert.Err(s.api.AdjustInventory(ctx, "gone", client.AdjustInventoryBody{Change: 1, Reason: "found"})))
+	assert.NoError(t, assert.Err(s.api.RetryOrder(ctx, "undone and kept", client.RetryBody{Reason: "stocked"})))
+	eventually(t, "it is completed", func() bool {
+		o, err := s.api.GetOrder(ctx, "undone and kept")
+		return err == nil && o.Status == client.StatusCompleted
+	})
+	s.sql(t, `SET session_replication_role = replica; UPDATE orders SET created_at = created_at - interval '1 day', finished_at = finished_at - interval '1 day';
+		UPDATE transitions SET at = at - interval '1 day'; UPDATE charges SET created_at = created_at - interval '1 day';
+		RESET session_replication_role`)
+	refund("refunded", "5.50")
+	place("euros", "3.10", "EUR", "lamp")
+	place("disputed", "4.00", "USD", "lamp")
+	dispute("kept", "d1", "2.00", client.DisputeBodyStateOpened)
+	dispute("refunded", "d2", "1.00", client.DisputeBodyStateOpened, client.DisputeBodyStateLost)
+	dispute("disputed", "d3", "4.00", client.DisputeBodyStateOpened, client.DisputeBodyStateWon)
+
+	sim := simulator.New()
+	provider := httptest.NewServer(sim)
+	t.Cleanup(provider.Close)
+	s.usePolicy(t, "charge: {executor: simulator, url: "+provider.URL+", capture: later}")
+	for _, id := range []string{"authorized", "captured in part", "captured at last", "voided"} {
+		place(id, "30.00", "USD", "lamp")
+	}
+	capture := func(id, amount string, final bool) {
+		t.Helper()
+		assert.NoError(t, assert.Err(s.api.CaptureOrder(ctx, id, client.CaptureBody{Amount: &amount, Final: final, Reason: "sent"})))
+	}
+	capture("captured in part", "12.00", false)
+	refund("captured in part", "2.00")
+	capture("captured at last", "20.00", true)
+	assert.NoError(t, assert.Err(s.api.VoidOrder(ctx, "voided", client.VoidBody{Reason: "not sent"})))
+	s.usePolicy(t, "reserve: {executor: simulator, url: 'http://127.0.0.1:1'}")
+	_, _ = s.api.ProcessOrder(ctx, client.ProcessBody{OrderID: "under way", Amount: "6.60", Item: "lamp"}, client.ProcessOrderParams{Prefer: "respond-async"})
+	eventually(t, "the order is charged, and waits for its reservation", func() bool {
+		o, err := s.api.GetOrder(ctx, "under way")
+		return err == nil && o.Hold == client.OrderHoldRetry
+	})
+}
+
+// usePolicy activates a policy for new orders.
+func (s *service) usePolicy(t *testing.T, source string) {
+	t.Helper()
+	stored, err := s.api.StorePolicy(t.Context(), client.StorePolicyBody{Source: source})
+	assert.NoError(t, err)
+	assert.NoError(t, assert.Err(s.api.ActivatePolicy(t.Context(), stored.Version, client.ActivatePolicyBody{Reason: "a test"})))
+}
