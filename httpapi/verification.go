@@ -235,9 +235,9 @@ func verificationReportOf(r *books.StoredReport) verificationReport {
 	return verificationReport{
 		Number: r.Number, FinishedAt: r.FinishedAt.UTC(), StartedBy: r.StartedBy, Seconds: r.Seconds, Right: r.OK(), Orders: r.Orders,
 		Checks: each(r.Checks, checkOf),
-		Money: each(r.Money, verificationMoneyOf),
-		Days:  each(r.Days, func(d *books.Day) verificationDay { return verificationDay{d.Day, verificationMoneyOf(&d.Money)} }),
-		Steps: each(r.Steps, stepOf),
+		Money:  each(r.Money, verificationMoneyOf),
+		Days:   each(r.Days, func(d *books.Day) verificationDay { return verificationDay{d.Day, verificationMoneyOf(&d.Money)} }),
+		Steps:  each(r.Steps, stepOf),
 	}
 }
 

@@ -18,10 +18,10 @@ type ordersPage struct {
 	Meant   string // the search that was probably meant
 	Views   []view
 	Orders  []client.Order
-	First   int               // the number of the first order on this page, from 1
-	Next    string            // the URL of the next page
-	Total   int64             // of all pages
-	More    bool              // there may be more than Total
+	First   int    // the number of the first order on this page, from 1
+	Next    string // the URL of the next page
+	Total   int64  // of all pages
+	More    bool   // there may be more than Total
 	Totals  []client.MoneyTotal
 	Matched map[string]string // by order: what matched the term; nil: a filter was used
 	Verbs   []*verb           // for selected orders
