@@ -45,7 +45,7 @@ func (q *Queries) ForgottenBatchOpen(ctx context.Context) (ForgottenBatchOpenRow
 }
 
 const forgottenBatchesAfter = `-- name: ForgottenBatchesAfter :many
-SELECT b.batch_no, b.id, b.prefixes FROM pawl.forgotten_batches AS b
+SELECT b.batch_no, b.id, b.id_hashes FROM pawl.forgotten_batches AS b
 WHERE b.batch_no > coalesce((SELECT k.batch_no FROM pawl.forgotten_batches AS k WHERE k.batch_no = $1 AND k.id = $2::uuid), 0)
 ORDER BY b.batch_no LIMIT $3
 `
@@ -59,7 +59,7 @@ type ForgottenBatchesAfterParams struct {
 type ForgottenBatchesAfterRow struct {
 	BatchNo  int64
 	ID       uuid.UUID
-	Prefixes []byte
+	IDHashes []uuid.UUID
 }
 
 // Returns the batches after one that is known. If that is not there, an older state of the database was restored: then
@@ -73,7 +73,7 @@ func (q *Queries) ForgottenBatchesAfter(ctx context.Context, arg ForgottenBatche
 	var items []ForgottenBatchesAfterRow
 	for rows.Next() {
 		var i ForgottenBatchesAfterRow
-		if err := rows.Scan(&i.BatchNo, &i.ID, &i.Prefixes); err != nil {
+		if err := rows.Scan(&i.BatchNo, &i.ID, &i.IDHashes); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -127,14 +127,18 @@ func (q *Queries) InputHash(ctx context.Context, arg InputHashParams) ([]byte, e
 }
 
 const ordersForgotten = `-- name: OrdersForgotten :many
-SELECT i.order_id::text AS order_id, s.status, s.currency, s.placed_on::text AS placed_on, f.created_at, f.seq, f.generation,
-  coalesce(f.refunded::text, '')::text AS refunded, coalesce(f.voided::text, '')::text AS voided, f.input,
-  (get_byte(f.input || '\x00', 8) = 1 AND EXISTS (SELECT FROM pawl.erasures AS e
-    WHERE substr(f.input, 10, 4) = substr(sha256(convert_to(jsonb_build_array(i.order_id, e.pseudonym)::text, 'UTF8')), 1, 4)))::boolean AS erased
+SELECT i.order_id::text AS order_id, s.status, s.currency, s.placed_on::text AS placed_on, f.created_at::timestamptz AS created_at,
+  f.seq::integer AS seq, f.generation::integer AS generation, coalesce(f.refunded::text, '')::text AS refunded,
+  coalesce(f.voided::text, '')::text AS voided, f.input::bytea AS input, f.erased::boolean AS erased
 FROM unnest($1::text[]) AS i(order_id)
 JOIN pawl.forgotten_orders AS f ON f.id_hash = pawl.order_id_hash(i.order_id) JOIN pawl.forgotten_sums AS s ON s.sum_no = f.sum_no
-WHERE NOT EXISTS (SELECT FROM pawl.orders AS o WHERE o.order_id = i.order_id)
+WHERE f.batch_no = ANY((SELECT $2::bigint[])::bigint[]) AND NOT EXISTS (SELECT FROM pawl.orders AS o WHERE o.order_id = i.order_id)
 `
+
+type OrdersForgottenParams struct {
+	OrderIds []string
+	BatchNos []int64
+}
 
 type OrdersForgottenRow struct {
 	OrderID    string
@@ -150,10 +154,10 @@ type OrdersForgottenRow struct {
 	Erased     bool
 }
 
-// Returns those of some ids whose orders were forgotten, with what is left of them. erased: the customer
-// in the input is a pseudonym. Its hash is made as in pawl.input_hash.
-func (q *Queries) OrdersForgotten(ctx context.Context, orderIds []string) ([]OrdersForgottenRow, error) {
-	rows, err := q.db.Query(ctx, ordersForgotten, orderIds)
+// Returns those of some ids whose orders were forgotten in these batches, with what is left of them. erased: the customer
+// in the input is a pseudonym.
+func (q *Queries) OrdersForgotten(ctx context.Context, arg OrdersForgottenParams) ([]OrdersForgottenRow, error) {
+	rows, err := q.db.Query(ctx, ordersForgotten, arg.OrderIds, arg.BatchNos)
 	if err != nil {
 		return nil, err
 	}

@@ -57,9 +57,8 @@ func (q *Queries) OrderNumberingRenew(ctx context.Context, arg OrderNumberingRen
 
 const ordersAdmit = `-- name: OrdersAdmit :many
 WITH forgotten AS MATERIALIZED (
-  SELECT f.id_hash FROM pawl.forgotten_orders AS f WHERE f.id_hash = ANY((
-    SELECT CASE WHEN coalesce((SELECT b.id FROM pawl.forgotten_batches AS b ORDER BY b.batch_no DESC LIMIT 1), '00000000-0000-0000-0000-000000000000') = $1::uuid
-      THEN $2::uuid[] ELSE ARRAY(SELECT pawl.order_id_hash(n) FROM unnest($3::text[]) AS n) END)::uuid[])
+  SELECT h.id_hash FROM pawl.forgotten_batches AS b CROSS JOIN LATERAL unnest(b.id_hashes) AS h(id_hash)
+  WHERE b.batch_no = ANY((SELECT $1::bigint[])::bigint[]) AND h.id_hash = ANY((SELECT $2::uuid[])::uuid[])
 ), incoming AS (
   SELECT x.order_id, x.amount, x.currency, x.item, x.quantity, x.metadata, x.submitted_by, x.principal, x.key, x.fingerprint
   FROM ROWS FROM (unnest($3::text[]), unnest($4::text[]), unnest($5::text[]),
@@ -67,6 +66,7 @@ WITH forgotten AS MATERIALIZED (
                   unnest($9::text[]), unnest($10::text[]), unnest($11::text[]), unnest($12::bytea[]))
     AS x(order_id, amount, currency, item, quantity, metadata, submitted_by, principal, key, fingerprint)
   WHERE EXISTS (SELECT FROM pawl.current_numbering AS n WHERE NOT n.relaxed OR set_config('synchronous_commit', 'off', true) <> '')
+    AND coalesce((SELECT b.id FROM pawl.forgotten_batches AS b ORDER BY b.batch_no DESC LIMIT 1), '00000000-0000-0000-0000-000000000000') = $13::uuid
     AND (NOT EXISTS (SELECT FROM forgotten) OR pawl.order_id_hash(x.order_id) NOT IN (SELECT f.id_hash FROM forgotten AS f))
 ), kept AS (
   INSERT INTO pawl.idempotency_keys (principal, key, fingerprint)
@@ -77,7 +77,7 @@ WITH forgotten AS MATERIALIZED (
   RETURNING idempotency_keys.fingerprint
 ), admitted AS (
   INSERT INTO pawl.orders (order_id, status, fence, owner, due_at, amount, currency, item, quantity, metadata, submitted_by)
-  SELECT i.order_id, 'charging', 1, $13::uuid, clock_timestamp() + make_interval(secs => $14::float8),
+  SELECT i.order_id, 'charging', 1, $14::uuid, clock_timestamp() + make_interval(secs => $15::float8),
     i.amount::numeric, i.currency, i.item, i.quantity, nullif(i.metadata, '')::jsonb, nullif(i.submitted_by, '')
   FROM incoming AS i
   WHERE (coalesce(i.key, '') = '' OR i.fingerprint IN (SELECT k.fingerprint FROM kept AS k))
@@ -89,15 +89,15 @@ WITH forgotten AS MATERIALIZED (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, id_hash, previous_no)
   SELECT a.order_no, 1, 'pending', 'charging', 1, hashtext(a.order_id),
     lag(a.order_no, 1,
-      coalesce((SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = $15::bigint),
-        $16::bigint)) OVER (ORDER BY a.order_no)
+      coalesce((SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = $16::bigint),
+        $17::bigint)) OVER (ORDER BY a.order_no)
   FROM admitted AS a
 )
 SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a
 `
 
 type OrdersAdmitParams struct {
-	Known        uuid.UUID
+	Suspected    []int64
 	Suspects     []uuid.UUID
 	OrderIds     []string
 	Amounts      []string
@@ -109,6 +109,7 @@ type OrdersAdmitParams struct {
 	Principals   []string
 	Keys         []string
 	Fingerprints [][]byte
+	Known        uuid.UUID
 	Owner        uuid.UUID
 	LeaseSeconds float64
 	PreviousNo   *int64
@@ -140,11 +141,11 @@ type OrdersAdmitRow struct {
 // the order that a key belongs to.
 //
 // Forgotten orders are left out with their keys. known is the newest batch of them that the process has learned from,
-// and suspects are the hashes of those ids that may be in it or in an earlier one: nearly none. If there is a newer
-// batch, all ids are looked up. (The zero uuid: no batch.)
+// and suspects are the hashes of those ids that may be in the batches suspected: nearly none. If there is a newer batch,
+// all orders are left out, and the process learns from it before it tries again. (The zero uuid: no batch.)
 func (q *Queries) OrdersAdmit(ctx context.Context, arg OrdersAdmitParams) ([]OrdersAdmitRow, error) {
 	rows, err := q.db.Query(ctx, ordersAdmit,
-		arg.Known,
+		arg.Suspected,
 		arg.Suspects,
 		arg.OrderIds,
 		arg.Amounts,
@@ -156,6 +157,7 @@ func (q *Queries) OrdersAdmit(ctx context.Context, arg OrdersAdmitParams) ([]Ord
 		arg.Principals,
 		arg.Keys,
 		arg.Fingerprints,
+		arg.Known,
 		arg.Owner,
 		arg.LeaseSeconds,
 		arg.PreviousNo,
@@ -187,9 +189,10 @@ WITH admitted AS (
     nullif($9::text, '')
   WHERE set_config('lock_timeout', '500ms', true) <> ''
     AND EXISTS (SELECT FROM pawl.current_numbering AS n WHERE NOT n.relaxed OR set_config('synchronous_commit', 'off', true) <> '')
-    AND (NOT $10::boolean
-        AND coalesce((SELECT b.id FROM pawl.forgotten_batches AS b ORDER BY b.batch_no DESC LIMIT 1), '00000000-0000-0000-0000-000000000000') = $11::uuid
-      OR (SELECT f.id_hash FROM pawl.forgotten_orders AS f WHERE f.id_hash = pawl.order_id_hash($1::text) LIMIT 1) IS NULL)
+    AND coalesce((SELECT b.id FROM pawl.forgotten_batches AS b ORDER BY b.batch_no DESC LIMIT 1), '00000000-0000-0000-0000-000000000000') = $10::uuid
+    AND ($11::bigint[] IS NULL
+      OR (SELECT true FROM pawl.forgotten_batches AS b
+        WHERE b.batch_no = ANY((SELECT $11::bigint[])::bigint[]) AND pawl.order_id_hash($1::text) = ANY(b.id_hashes) LIMIT 1) IS NULL)
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.order_no, orders.order_id, orders.created_at
 ), history AS (
@@ -211,8 +214,8 @@ type OrdersAdmitOneParams struct {
 	Quantity     int32
 	Metadata     string
 	SubmittedBy  string
-	Suspect      bool
 	Known        uuid.UUID
+	Suspected    []int64
 	PreviousNo   *int64
 	EndedNo      *int64
 }
@@ -235,8 +238,8 @@ func (q *Queries) OrdersAdmitOne(ctx context.Context, arg OrdersAdmitOneParams) 
 		arg.Quantity,
 		arg.Metadata,
 		arg.SubmittedBy,
-		arg.Suspect,
 		arg.Known,
+		arg.Suspected,
 		arg.PreviousNo,
 		arg.EndedNo,
 	)
@@ -260,9 +263,8 @@ func (q *Queries) OrdersAdmitOne(ctx context.Context, arg OrdersAdmitOneParams) 
 
 const ordersAdmitWithTerms = `-- name: OrdersAdmitWithTerms :many
 WITH forgotten AS MATERIALIZED (
-  SELECT f.id_hash FROM pawl.forgotten_orders AS f WHERE f.id_hash = ANY((
-    SELECT CASE WHEN coalesce((SELECT b.id FROM pawl.forgotten_batches AS b ORDER BY b.batch_no DESC LIMIT 1), '00000000-0000-0000-0000-000000000000') = $1::uuid
-      THEN $2::uuid[] ELSE ARRAY(SELECT pawl.order_id_hash(n) FROM unnest($3::text[]) AS n) END)::uuid[])
+  SELECT h.id_hash FROM pawl.forgotten_batches AS b CROSS JOIN LATERAL unnest(b.id_hashes) AS h(id_hash)
+  WHERE b.batch_no = ANY((SELECT $1::bigint[])::bigint[]) AND h.id_hash = ANY((SELECT $2::uuid[])::uuid[])
 ), incoming AS (
   SELECT x.order_id, x.amount, x.currency, x.item, x.quantity, x.metadata, x.policy, x.customer_id, x.payment_method, x.start_at, x.complete_by, x.complete_seconds, x.ttl_seconds, x.concurrency_key, x.approval, x.approval_reason, x.approval_seconds, x.lines, x.submitted_by, x.principal, x.key, x.fingerprint, x.route
   FROM ROWS FROM (unnest($3::text[]), unnest($4::text[]), unnest($5::text[]),
@@ -278,6 +280,7 @@ WITH forgotten AS MATERIALIZED (
          lines, submitted_by, principal, key, fingerprint, route)
   WHERE EXISTS (SELECT FROM pawl.current_numbering AS n
     WHERE $26::boolean OR NOT n.relaxed OR set_config('synchronous_commit', 'off', true) <> '')
+    AND coalesce((SELECT b.id FROM pawl.forgotten_batches AS b ORDER BY b.batch_no DESC LIMIT 1), '00000000-0000-0000-0000-000000000000') = $27::uuid
     AND (NOT EXISTS (SELECT FROM forgotten) OR pawl.order_id_hash(x.order_id) NOT IN (SELECT f.id_hash FROM forgotten AS f))
 ), judged AS (
   SELECT i.order_id, i.amount, i.currency, i.item, i.quantity, i.metadata, i.policy, i.customer_id, i.payment_method, i.start_at, i.complete_by, i.complete_seconds, i.ttl_seconds, i.concurrency_key, i.approval, i.approval_reason, i.approval_seconds, i.lines, i.submitted_by, i.principal, i.key, i.fingerprint, i.route, CASE WHEN i.start_at > now() THEN 'scheduled' WHEN i.approval THEN 'approval'
@@ -295,18 +298,18 @@ WITH forgotten AS MATERIALIZED (
     policy, customer_id, payment_method, start_at, complete_by, reservation_ttl, concurrency_key, approval_until,
     lines, route, calls, retry_window_started_at, in_doubt_since)
   SELECT j.order_id, CASE WHEN j.hold IS NULL THEN 'charging' ELSE 'pending' END,
-    CASE WHEN j.hold IS NULL THEN 1 ELSE 0 END, CASE WHEN j.hold IS NULL THEN $27::uuid END,
+    CASE WHEN j.hold IS NULL THEN 1 ELSE 0 END, CASE WHEN j.hold IS NULL THEN $28::uuid END,
     CASE j.hold WHEN 'scheduled' THEN j.start_at WHEN 'queued' THEN NULL
       WHEN 'approval' THEN CASE WHEN j.approval_seconds > 0 THEN now() + make_interval(secs => j.approval_seconds) END
-      ELSE clock_timestamp() + make_interval(secs => $28::float8) END,
+      ELSE clock_timestamp() + make_interval(secs => $29::float8) END,
     j.hold, CASE WHEN j.hold = 'approval' THEN nullif(j.approval_reason, '') END, j.amount::numeric, j.currency, j.item, j.quantity, nullif(j.metadata, '')::jsonb, nullif(j.submitted_by, ''),
     nullif(j.policy, 0), nullif(j.customer_id, ''), nullif(j.payment_method, ''), nullif(j.start_at, '0001-01-01 00:00:00+00'),
     coalesce(nullif(j.complete_by, '0001-01-01 00:00:00+00'), now() + make_interval(secs => nullif(j.complete_seconds, 0))),
     nullif(j.ttl_seconds, 0), nullif(j.concurrency_key, ''),
     CASE WHEN j.hold = 'approval' THEN
       CASE WHEN j.approval_seconds > 0 THEN now() + make_interval(secs => j.approval_seconds) ELSE '9999-01-01 00:00:00+00' END END,
-    nullif(j.lines, '')::json, nullif(j.route, ''), CASE WHEN j.hold IS NULL AND $29::boolean THEN 1 END,
-    CASE WHEN j.hold IS NULL AND $29::boolean THEN now() END, CASE WHEN j.hold IS NULL AND $29::boolean THEN now() END
+    nullif(j.lines, '')::json, nullif(j.route, ''), CASE WHEN j.hold IS NULL AND $30::boolean THEN 1 END,
+    CASE WHEN j.hold IS NULL AND $30::boolean THEN now() END, CASE WHEN j.hold IS NULL AND $30::boolean THEN now() END
   FROM judged AS j WHERE (SELECT set_config('lock_timeout', '500ms', true)) <> ''
     AND (coalesce(j.key, '') = '' OR j.fingerprint IN (SELECT k.fingerprint FROM kept AS k))
   ORDER BY j.order_id COLLATE "C"
@@ -316,8 +319,8 @@ WITH forgotten AS MATERIALIZED (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason, id_hash, previous_no)
   SELECT a.order_no, 1, CASE WHEN a.hold IS NULL THEN 'pending' END, a.status, a.fence, a.hold, a.hold_reason, hashtext(a.order_id),
     lag(a.order_no, 1,
-      coalesce((SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = $30::bigint),
-        $31::bigint)) OVER (ORDER BY a.order_no)
+      coalesce((SELECT p.order_no FROM pawl.orders AS p WHERE p.order_no = $31::bigint),
+        $32::bigint)) OVER (ORDER BY a.order_no)
   FROM admitted AS a
 ), begun AS (
   INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation, route)
@@ -327,7 +330,7 @@ SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at
 `
 
 type OrdersAdmitWithTermsParams struct {
-	Known           uuid.UUID
+	Suspected       []int64
 	Suspects        []uuid.UUID
 	OrderIds        []string
 	Amounts         []string
@@ -353,6 +356,7 @@ type OrdersAdmitWithTermsParams struct {
 	Fingerprints    [][]byte
 	Routes          []string
 	Waits           bool
+	Known           uuid.UUID
 	Owner           uuid.UUID
 	LeaseSeconds    float64
 	Begins          bool
@@ -370,7 +374,7 @@ type OrdersAdmitWithTermsRow struct {
 // caller is told what the order waits for; unless the orders have nothing but lines (waits is false).
 func (q *Queries) OrdersAdmitWithTerms(ctx context.Context, arg OrdersAdmitWithTermsParams) ([]OrdersAdmitWithTermsRow, error) {
 	rows, err := q.db.Query(ctx, ordersAdmitWithTerms,
-		arg.Known,
+		arg.Suspected,
 		arg.Suspects,
 		arg.OrderIds,
 		arg.Amounts,
@@ -396,6 +400,7 @@ func (q *Queries) OrdersAdmitWithTerms(ctx context.Context, arg OrdersAdmitWithT
 		arg.Fingerprints,
 		arg.Routes,
 		arg.Waits,
+		arg.Known,
 		arg.Owner,
 		arg.LeaseSeconds,
 		arg.Begins,

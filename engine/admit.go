@@ -100,7 +100,8 @@ func (e *core) admitParams(runs []*run) db.OrdersAdmitParams {
 		p.Items[i], p.Quantities[i], p.Metadata[i] = o.Item, o.Quantity, string(o.Metadata)
 		o.SubmittedBy = db.Optional(r.input.SubmittedBy)
 	}
-	p.Known, p.Suspects = e.forgottenIDs.suspects(p.OrderIds)
+	s := e.Orders.Suspects(p.OrderIds)
+	p.Known, p.Suspects, p.Suspected = s.Known, s.Hashes, s.BatchNos
 	addSubmitters(&p, runs)
 	addKeys(&p, runs)
 	return p
@@ -252,7 +253,7 @@ func (e *remote) admitTo(version *int32, p *policy.Policy, with permits, runs []
 func (e *core) admitWithTermsParams(version *int32, start *policy.Policy, runs []*run) db.OrdersAdmitWithTermsParams {
 	base := e.admitParams(runs)
 	p := db.OrdersAdmitWithTermsParams{
-		OrderIds: base.OrderIds, Known: base.Known, Suspects: base.Suspects, Amounts: base.Amounts, Currencies: base.Currencies, Items: base.Items,
+		OrderIds: base.OrderIds, Known: base.Known, Suspects: base.Suspects, Suspected: base.Suspected, Amounts: base.Amounts, Currencies: base.Currencies, Items: base.Items,
 		Quantities: base.Quantities, Metadata: base.Metadata, Owner: base.Owner, LeaseSeconds: base.LeaseSeconds,
 		PreviousNo: base.PreviousNo, EndedNo: base.EndedNo, SubmittedBy: base.SubmittedBy,
 		Principals: base.Principals, Keys: base.Keys, Fingerprints: base.Fingerprints,

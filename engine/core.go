@@ -74,7 +74,6 @@ type core struct {
 	schemaHealth *schemaHealth
 	runs         registry
 	policies     *policies
-	forgottenIDs forgottenIDs
 	clock        atomic.Pointer[reading] // of the database; nil: never read
 	lastAdmitted atomic.Pointer[int64]   // number of the last admitted order, which the next one refers to
 	lastEnded    atomic.Pointer[int64]   // number of an order that was seen to end, for when a crash has taken that one

@@ -4,15 +4,10 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"time"
-
-	"github.com/google/uuid"
 
 	"pawl/db"
 	"pawl/internal/orders"
@@ -54,6 +49,7 @@ func (e *Engine) forget() error {
 		}
 		if !others {
 			after, more = m.Last, !m.AfterLast
+			e.learnForgotten()
 		}
 		if m.OpenFor >= 0 && !e.removeMarked() {
 			return nil
@@ -83,66 +79,13 @@ func (e *Engine) removeMarked() bool {
 	return false // the next search goes on with it
 }
 
-// forgottenIDs is what a replica knows of the ids of forgotten orders: one bit for the first bits of each hash. So an
-// admission has few ids looked up in the table of millions. The bits only say which ids may be there, and the statement
-// compares the newest batch with the one that they include.
-type forgottenIDs struct {
-	newest atomic.Pointer[db.ForgottenBatchesAfterRow] // nil: none
-	bits   atomic.Pointer[[]atomic.Uint64]             // nil: none
-}
-
-// forgottenBits is the logarithm of their number: 16 MiB, once an order was forgotten.
-const forgottenBits = 27
-
-// suspects are the hashes of those ids that may be forgotten, if known is the newest batch.
-func (f *forgottenIDs) suspects(orderIDs []string) (known uuid.UUID, suspects []uuid.UUID) {
-	newest := f.newest.Load() // before the bits, which are set first
-	if newest == nil {
-		return known, nil
-	}
-	bits := *f.bits.Load()
-	for _, id := range orderIDs {
-		sum := sha256.Sum256([]byte(id))
-		if at := binary.BigEndian.Uint32(sum[:]) >> (32 - forgottenBits); bits[at/64].Load()&(1<<(at%64)) != 0 {
-			suspects = append(suspects, uuid.UUID(sum[:16]))
-		}
-	}
-	return newest.ID, suspects
-}
-
-func (f *forgottenIDs) add(batch *db.ForgottenBatchesAfterRow) {
-	if f.bits.Load() == nil {
-		f.bits.Store(new(make([]atomic.Uint64, 1<<forgottenBits/64)))
-	}
-	bits := *f.bits.Load()
-	for prefixes := batch.Prefixes; len(prefixes) >= 4; prefixes = prefixes[4:] {
-		at := binary.BigEndian.Uint32(prefixes) >> (32 - forgottenBits)
-		bits[at/64].Or(1 << (at % 64))
-	}
-	batch.Prefixes = nil
-	f.newest.Store(batch)
-}
-
-// learnForgotten reads the batches that are not known yet. Until then, admissions have all their ids looked up. Only
-// one goroutine calls it.
+// learnForgotten reads which orders were forgotten since it was called last. Until it has, admissions leave out all
+// orders, and each one that was left out learns again.
 func (e *core) learnForgotten() {
-	for {
-		p := db.ForgottenBatchesAfterParams{Most: batchesMost}
-		if newest := e.forgottenIDs.newest.Load(); newest != nil {
-			p.BatchNo, p.Known = newest.BatchNo, newest.ID
-		}
-		rows, err := e.query.ForgottenBatchesAfter(e.ctx, p)
-		for i := range rows {
-			e.forgottenIDs.add(&rows[i])
-		}
-		if err != nil || len(rows) < batchesMost {
-			return
-		}
-	}
+	ctx, cancel := context.WithTimeout(e.ctx, 5*time.Second)
+	defer cancel()
+	_ = e.Orders.LearnForgotten(ctx)
 }
-
-// batchesMost is how many batches are read at a time.
-const batchesMost = 1000
 
 // withoutForgotten ends the runs of orders that were forgotten, and returns the others.
 func (e *core) withoutForgotten(runs []*run) []*run {
@@ -154,7 +97,7 @@ func (e *core) withoutForgotten(runs []*run) []*run {
 		ids[i] = r.orderID
 	}
 	rows, err := untilKnown(e, "look for forgotten orders", func() ([]db.OrdersForgottenRow, error) {
-		return e.query.OrdersForgotten(e.ctx, ids)
+		return e.Orders.Forgotten(e.ctx, ids)
 	})
 	if e.standsDown("look for forgotten orders", err, runs) {
 		return nil

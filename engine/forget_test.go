@@ -94,6 +94,9 @@ func TestForgottenOrders(t *testing.T) {
 		orphans := value[int](t, b.Pool, `SELECT count(*) FROM `+table+` AS c WHERE NOT EXISTS (SELECT FROM orders AS o WHERE o.order_no = c.order_no)`)
 		assert.Equal(t, orphans, 0, table)
 	}
+	if assert.Err(b.Pool.Exec(t.Context(), `UPDATE forgotten_batches SET id_hashes = '{}'`)) == nil {
+		t.Error("a batch can be changed")
+	}
 	b.repeatForgotten(t, inputs)
 	b.forgets(t, "disputed", "held", "open", "recent", "told", "unread")
 }

@@ -37,6 +37,7 @@ func New(pool *pg.Pool, cfg Config) *Engine {
 func (e *Engine) StartReading() {
 	e.readClock()
 	e.startPolicies()
+	e.learnForgotten()
 	e.wg.Go(e.watchLoop)
 }
 
@@ -55,10 +56,7 @@ func (e *Engine) Start() {
 	e.wg.Go(e.permitLoop)
 	e.wg.Go(e.timerLoop)
 	e.wg.Go(e.reportLoop)
-	e.wg.Go(func() {
-		e.learnForgotten()
-		e.every(e.cfg.RecoveryInterval, e.learnForgotten)
-	})
+	e.wg.Go(func() { e.every(e.cfg.RecoveryInterval, e.learnForgotten) })
 	if e.cfg.OrderRetention > 0 {
 		e.wg.Go(e.forgetLoop)
 	}

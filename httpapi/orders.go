@@ -3,7 +3,6 @@ package httpapi
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"pawl/db"
 	"pawl/internal/access"
 	"pawl/internal/orders"
 )
@@ -321,17 +319,4 @@ func withheld(p *access.Principal, o *orders.Order, err error) error {
 		return err
 	}
 	return newProblem("order_conflict", "An order with this id was submitted by another caller.")
-}
-
-// ArchiveLine is a line of an archive: an order as the API shows it, with its history and its calls.
-func ArchiveLine(o *orders.Order, history []db.Transition, rows []db.CallsOfRow) ([]byte, error) {
-	line, err := json.Marshal(struct {
-		Order       order        `json:"order"`
-		Transitions []transition `json:"transitions"`
-		Calls       []call       `json:"calls"`
-	}{orderOf(o), each(history, transitionOf), each(rows, callOf)})
-	if err != nil {
-		return nil, fmt.Errorf("write order %q: %w", o.OrderID, err)
-	}
-	return append(line, '\n'), nil
 }

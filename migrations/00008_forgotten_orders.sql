@@ -1,10 +1,10 @@
 -- +goose Up
 
 -- Orders that ended long ago can be forgotten: their rows are removed, with history and effects. What stays of an order
--- is a row of forgotten_orders, so that a late repetition of its request is answered and never processed again. Sums by
+-- is in the row of its batch, so that a late repetition of its request is answered and never processed again. Sums by
 -- day, and by item, keep the proof of the books whole.
 --
--- An order is forgotten in two transactions. The first one marks a batch (pawl.mark_forgotten): it writes these rows.
+-- An order is forgotten in two transactions. The first one marks a batch (pawl.mark_forgotten): it writes that row.
 -- The second one removes the orders (pawl.remove_forgotten), but only after every statement has ended that may have
 -- begun before the mark was visible. Otherwise such a statement could admit the id again: it would see neither the mark
 -- nor, in the unique index, the order.
@@ -32,19 +32,12 @@ CREATE TABLE pawl.forgotten_stock (
   restocked bigint NOT NULL
 );
 
--- One row per forgotten order. Its id is not stored, nor anything else that a person wrote.
-CREATE TABLE pawl.forgotten_orders (
-  id_hash    uuid PRIMARY KEY,    -- pawl.order_id_hash
-  created_at timestamptz NOT NULL,
-  sum_no     integer NOT NULL,    -- of its day, currency and status
-  seq        integer NOT NULL,
-  generation integer NOT NULL,
-  input      bytea NOT NULL,      -- pawl.input_hash of the order
-  refunded   numeric,             -- by requested refunds; null: nothing
-  voided     numeric              -- of its authorization; null: nothing
-) WITH (vacuum_truncate = false);
-
--- One row per batch. At most one is open.
+-- One row per batch, with arrays of what is left of its orders, all in the same sequence: a row for each order, with an
+-- index of its hash, would take more than twice the space. The ids of orders are not stored, nor anything else that a
+-- person wrote. At most one batch is open.
+--
+-- Replicas keep the first bits of all hashes in memory, with their batch: see OrdersAdmit. They have learned from all
+-- batches if they know the id of the newest.
 CREATE TABLE pawl.forgotten_batches (
   batch_no   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   marked_at  timestamptz NOT NULL DEFAULT now(),
@@ -53,25 +46,47 @@ CREATE TABLE pawl.forgotten_batches (
   others     integer NOT NULL DEFAULT 0, -- how many of the other half of a divided cell were removed
   archive    boolean NOT NULL,    -- an archive stores the orders before it removes them
   order_nos  int8multirange NOT NULL,
-  -- Replicas keep the first bits of all hashes in memory, so that an admission looks for few ids in the table: see
-  -- OrdersAdmit. They have learned from all batches if they know the id of the newest.
   id         uuid NOT NULL DEFAULT gen_random_uuid(),
-  prefixes   bytea NOT NULL       -- the first four bytes of each hash
-);
+  id_hashes   uuid[] NOT NULL,    -- pawl.order_id_hash; zero: the order was not removed in the end
+  created_at  timestamptz[] NOT NULL,
+  sum_nos     integer[] NOT NULL, -- of its day, currency and status
+  seqs        integer[] NOT NULL,
+  generations integer[] NOT NULL,
+  inputs      bytea NOT NULL,     -- pawl.input_hash of each order, all made as long as the longest by zeros
+  refunded    numeric[],          -- by requested refunds. In this array and the next two, null is nothing
+  voided      numeric[],          -- of authorizations
+  erased      boolean[]           -- the customer in the input is a pseudonym
+) WITH (vacuum_truncate = false);
+-- Hashes can't be compressed.
+ALTER TABLE pawl.forgotten_batches ALTER COLUMN id_hashes SET STORAGE EXTERNAL;
 CREATE UNIQUE INDEX forgotten_batches_open ON pawl.forgotten_batches ((true)) WHERE removed_at IS NULL;
 CREATE INDEX forgotten_batches_numbers ON pawl.forgotten_batches USING gist (order_nos);
 
--- Empty pages, as in pawl.orders: admissions look for ids here.
-ALTER TABLE pawl.forgotten_orders SET (fillfactor = 10);
-INSERT INTO pawl.forgotten_orders (id_hash, created_at, sum_no, seq, generation, input)
-SELECT gen_random_uuid(), now(), 0, 0, 0, convert_to(repeat('x', 900), 'UTF8') FROM generate_series(1, 128) AS page;
-DELETE FROM pawl.forgotten_orders;
-ALTER TABLE pawl.forgotten_orders RESET (fillfactor);
+-- Empty pages, as in pawl.orders: admissions look for batches here.
+ALTER TABLE pawl.forgotten_batches SET (fillfactor = 10);
+INSERT INTO pawl.forgotten_batches (batch_no, removed_at, archive, order_nos, id_hashes, created_at, sum_nos, seqs, generations, inputs)
+OVERRIDING SYSTEM VALUE
+SELECT -page, now(), false, '{}', array_fill(gen_random_uuid(), ARRAY[50]), '{}', '{}', '{}', '{}', '' FROM generate_series(1, 128) AS page;
+DELETE FROM pawl.forgotten_batches;
+ALTER TABLE pawl.forgotten_batches RESET (fillfactor);
+ALTER TABLE pawl.forgotten_batches SET (toast_tuple_target = 128); -- so that an update does not write the arrays again
+
+-- The orders of the batches. A reader that does not say the batch reads all of them.
+CREATE VIEW pawl.forgotten_orders AS
+SELECT b.batch_no, f.id_hash, f.created_at, f.sum_no, f.seq, f.generation,
+  substr(b.inputs, ((f.place - 1) * w.width + 1)::integer, w.width) AS input, f.refunded, f.voided, coalesce(f.erased, false) AS erased
+FROM pawl.forgotten_batches AS b CROSS JOIN LATERAL ROWS FROM (unnest(b.id_hashes), unnest(b.created_at), unnest(b.sum_nos), unnest(b.seqs),
+  unnest(b.generations), unnest(b.refunded), unnest(b.voided), unnest(b.erased))
+  WITH ORDINALITY AS f(id_hash, created_at, sum_no, seq, generation, refunded, voided, erased, place)
+CROSS JOIN LATERAL (SELECT length(b.inputs) / cardinality(b.id_hashes) AS width) AS w
+WHERE f.id_hash <> '00000000-0000-0000-0000-000000000000';
 
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.forgotten_sums FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.forgotten_stock FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
-CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.forgotten_orders FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.forgotten_batches FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
+CREATE TRIGGER never_changed BEFORE UPDATE ON pawl.forgotten_batches FOR EACH ROW
+  WHEN (OLD.removed_at <> now()) -- by another transaction
+  EXECUTE FUNCTION pawl.refuse_removal();
 
 -- +goose StatementBegin
 -- The first half of the SHA-256 of the id. The service calculates the same.
@@ -158,27 +173,34 @@ BEGIN
   IF eligible <> '{}' THEN
     own := ARRAY(SELECT o.order_no FROM pawl.orders AS o WHERE o.order_no = ANY(eligible)
       AND get_byte(sha256(convert_to(o.order_id, 'UTF8')), 0) * cells / 256 = split_part(cell, '/', 1)::integer);
-    INSERT INTO pawl.forgotten_batches (archive, order_nos, prefixes) SELECT mark_forgotten.archive, range_agg(int8range(n, n, '[]')),
-      coalesce((SELECT string_agg(substr(sha256(convert_to(o.order_id, 'UTF8')), 1, 4), '') FROM pawl.orders AS o WHERE o.order_no = ANY(own)), '')
-    FROM unnest(eligible) AS n;
     marked := cardinality(eligible);
     open_for := 0;
     open_archive := archive;
     INSERT INTO pawl.forgotten_sums (placed_on, currency, status)
     SELECT DISTINCT (o.created_at AT TIME ZONE 'UTC')::date, o.currency, o.status FROM pawl.orders AS o WHERE o.order_no = ANY(own)
     ON CONFLICT DO NOTHING;
-    INSERT INTO pawl.forgotten_orders (id_hash, created_at, sum_no, seq, generation, refunded, voided, input)
-    SELECT pawl.order_id_hash(o.order_id), o.created_at, s.sum_no, o.seq, o.generation, nullif(f.refunded, 0), nullif(f.voided, 0),
-      pawl.input_hash(o.order_id, o.amount, o.item, o.quantity, o.lines, o.customer_id,
-        ARRAY[o.payment_method, (SELECT t.payment_method FROM pawl.transitions AS t WHERE t.order_no = o.order_no AND t.payment_method <> '' ORDER BY t.seq LIMIT 1)],
-        o.start_at, o.complete_by, o.reservation_ttl, substring(o.concurrency_key FROM '^key:(.*)$'), o.submitted_by)
-    FROM pawl.orders AS o
-    JOIN pawl.forgotten_sums AS s ON s.placed_on = (o.created_at AT TIME ZONE 'UTC')::date AND s.currency = o.currency AND s.status = o.status
-    CROSS JOIN LATERAL (
-      SELECT sum(f.amount) FILTER (WHERE f.kind = 'refund') AS refunded,
-        sum(CASE WHEN f.kind = 'void' THEN f.amount ELSE coalesce(f.voided, 0) END) AS voided
-      FROM pawl.charge_operations AS f WHERE f.order_no = o.order_no AND f.number > 0 AND f.state = 'done') AS f
-    WHERE o.order_no = ANY(own);
+    INSERT INTO pawl.forgotten_batches (archive, order_nos, id_hashes, created_at, sum_nos, seqs, generations, inputs, refunded, voided, erased)
+    SELECT mark_forgotten.archive, (SELECT range_agg(int8range(n, n, '[]')) FROM unnest(eligible) AS n),
+      coalesce(array_agg(pawl.order_id_hash(l.order_id) ORDER BY l.order_no), '{}'), coalesce(array_agg(l.created_at ORDER BY l.order_no), '{}'),
+      coalesce(array_agg(l.sum_no ORDER BY l.order_no), '{}'), coalesce(array_agg(l.seq ORDER BY l.order_no), '{}'),
+      coalesce(array_agg(l.generation ORDER BY l.order_no), '{}'),
+      coalesce(string_agg(l.input || decode(repeat('00', l.width - length(l.input)), 'hex'), '' ORDER BY l.order_no), ''),
+      CASE WHEN count(l.refunded) > 0 THEN array_agg(l.refunded ORDER BY l.order_no) END,
+      CASE WHEN count(l.voided) > 0 THEN array_agg(l.voided ORDER BY l.order_no) END,
+      CASE WHEN bool_or(l.erased) THEN array_agg(l.erased ORDER BY l.order_no) END
+    FROM (SELECT h.*, max(length(h.input)) OVER () AS width FROM (
+      SELECT o.order_no, o.order_id, o.created_at, s.sum_no, o.seq, o.generation, nullif(f.refunded, 0) AS refunded, nullif(f.voided, 0) AS voided,
+        pawl.input_hash(o.order_id, o.amount, o.item, o.quantity, o.lines, o.customer_id,
+          ARRAY[o.payment_method, (SELECT t.payment_method FROM pawl.transitions AS t WHERE t.order_no = o.order_no AND t.payment_method <> '' ORDER BY t.seq LIMIT 1)],
+          o.start_at, o.complete_by, o.reservation_ttl, substring(o.concurrency_key FROM '^key:(.*)$'), o.submitted_by) AS input,
+        EXISTS (SELECT FROM pawl.erasures AS e WHERE e.pseudonym = o.customer_id) AS erased
+      FROM pawl.orders AS o
+      JOIN pawl.forgotten_sums AS s ON s.placed_on = (o.created_at AT TIME ZONE 'UTC')::date AND s.currency = o.currency AND s.status = o.status
+      CROSS JOIN LATERAL (
+        SELECT sum(f.amount) FILTER (WHERE f.kind = 'refund') AS refunded,
+          sum(CASE WHEN f.kind = 'void' THEN f.amount ELSE coalesce(f.voided, 0) END) AS voided
+        FROM pawl.charge_operations AS f WHERE f.order_no = o.order_no AND f.number > 0 AND f.state = 'done') AS f
+      WHERE o.order_no = ANY(own)) AS h) AS l;
   END IF;
   RETURN NEXT;
 END $$;
@@ -194,6 +216,7 @@ DECLARE
   numbers bigint[];
   writers text[];
   gone bigint[];
+  stay uuid[];
   marked timestamptz;
 BEGIN
   removed := 0;
@@ -231,7 +254,7 @@ BEGIN
   WHERE b.batch_no = batch; -- from here on, this transaction may remove rows
   WITH forgotten AS (
     SELECT f.sum_no, o.order_no FROM pawl.orders AS o JOIN pawl.forgotten_orders AS f ON f.id_hash = pawl.order_id_hash(o.order_id)
-    WHERE o.order_no = ANY(gone)
+    WHERE o.order_no = ANY(gone) AND f.batch_no = batch
   ), entries AS (
     SELECT f.sum_no, 1 AS orders, 0 AS charges, 0 AS charged, 0 AS refunded, 0 AS voided FROM forgotten AS f
     UNION ALL
@@ -271,8 +294,13 @@ BEGIN
   DELETE FROM pawl.step_answers AS w WHERE w.order_no = ANY(gone);
   DELETE FROM pawl.late_undos AS u WHERE u.order_no = ANY(gone);
   DELETE FROM pawl.orders AS o WHERE o.order_no = ANY(gone);
-  DELETE FROM pawl.forgotten_orders AS f WHERE f.id_hash IN (
-    SELECT pawl.order_id_hash(o.order_id) FROM pawl.orders AS o WHERE o.order_no = ANY(numbers)); -- those that stay
+  stay := ARRAY(SELECT pawl.order_id_hash(o.order_id) FROM pawl.orders AS o WHERE o.order_no = ANY(numbers));
+  IF stay <> '{}' THEN
+    UPDATE pawl.forgotten_batches AS b SET id_hashes = ARRAY(
+      SELECT CASE WHEN h.id_hash = ANY(stay) THEN '00000000-0000-0000-0000-000000000000' ELSE h.id_hash END
+      FROM unnest(b.id_hashes) WITH ORDINALITY AS h(id_hash, place) ORDER BY h.place)
+    WHERE b.batch_no = batch;
+  END IF;
   RETURN NEXT;
 END $$;
 -- +goose StatementEnd
@@ -289,4 +317,5 @@ DROP FUNCTION pawl.forgettable_orders(bigint[], timestamptz);
 DROP FUNCTION pawl.numbers_in(int8multirange);
 DROP FUNCTION pawl.input_hash(text, numeric, text, integer, json, text, text[], timestamptz, timestamptz, double precision, text, text);
 DROP FUNCTION pawl.order_id_hash(text);
-DROP TABLE pawl.forgotten_batches, pawl.forgotten_orders, pawl.forgotten_stock, pawl.forgotten_sums;
+DROP VIEW pawl.forgotten_orders;
+DROP TABLE pawl.forgotten_batches, pawl.forgotten_stock, pawl.forgotten_sums;

@@ -49,7 +49,7 @@ BEGIN
       RAISE EXCEPTION 'rows of % are never changed', TG_TABLE_NAME USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
   ELSIF TG_OP = 'TRUNCATE' OR TG_TABLE_NAME NOT IN ('orders', 'transitions', 'charges', 'reservations', 'confirmations', 'charge_operations',
-      'disputes', 'step_calls', 'step_answers', 'late_undos', 'forgotten_orders')
+      'disputes', 'step_calls', 'step_answers', 'late_undos')
     OR NOT EXISTS (SELECT FROM pawl.forgotten_batches AS b
       WHERE b.batch_no = (SELECT max(n.batch_no) FROM pawl.forgotten_batches AS n) AND b.removed_at IS NOT NULL AND b.xmin = pg_current_xact_id()::xid)
   THEN
@@ -288,7 +288,7 @@ BEGIN
   IF TG_OP = 'UPDATE' THEN
     RAISE EXCEPTION 'rows of % are never changed', TG_TABLE_NAME USING ERRCODE = 'object_not_in_prerequisite_state';
   ELSIF TG_OP = 'TRUNCATE' OR TG_TABLE_NAME NOT IN ('orders', 'transitions', 'charges', 'reservations', 'confirmations', 'charge_operations',
-      'disputes', 'step_calls', 'step_answers', 'late_undos', 'forgotten_orders')
+      'disputes', 'step_calls', 'step_answers', 'late_undos')
     OR NOT EXISTS (SELECT FROM pawl.forgotten_batches AS b
       WHERE b.batch_no = (SELECT max(n.batch_no) FROM pawl.forgotten_batches AS n) AND b.removed_at IS NOT NULL AND b.xmin = pg_current_xact_id()::xid)
   THEN

@@ -106,7 +106,7 @@ func TestRolesAreDenied(t *testing.T) {
 			`DELETE FROM pawl.orders`: noRight, `DELETE FROM pawl.charges`: noRight, `DELETE FROM pawl.charge_operations`: noRight,
 			`DELETE FROM pawl.reservations`: noRight, `DELETE FROM pawl.confirmations`: noRight, `DELETE FROM pawl.step_calls`: noRight,
 			`UPDATE pawl.erasures SET orders = 1`: noRight, `SELECT pawl.erase_orders('{}', '', '', '', NULL)`: noRight,
-			`INSERT INTO pawl.forgotten_orders (id_hash) VALUES (gen_random_uuid())`: noRight, `UPDATE pawl.forgotten_sums SET orders = 0`: noRight,
+			`UPDATE pawl.forgotten_batches SET id_hashes = '{}'`: noRight, `UPDATE pawl.forgotten_sums SET orders = 0`: noRight,
 			`INSERT INTO pawl.forgotten_batches (archive, order_nos) VALUES (false, '{}')`: noRight, `UPDATE pawl.confirmations SET generation = 1`: noRight,
 			`UPDATE pawl.installation SET callback_secret = ''`: noRight, `UPDATE pawl.policies SET source = ''`: noRight,
 			`UPDATE pawl.policy_activations SET actor = 'x'`: noRight, `DELETE FROM pawl.policies`: noRight,
@@ -135,7 +135,7 @@ func TestRolesAreDenied(t *testing.T) {
 		},
 		"owner": { // owns the tables, and still writes no history anew
 			`UPDATE pawl.transitions SET actor = 'somebody else'`: kept, `DELETE FROM pawl.transitions`: kept, `TRUNCATE pawl.transitions`: kept,
-			`DELETE FROM pawl.erasures`: kept, `DELETE FROM pawl.forgotten_orders`: kept, `DELETE FROM pawl.forgotten_sums`: kept, `DELETE FROM pawl.forgotten_batches`: kept,
+			`DELETE FROM pawl.erasures`: kept, `DELETE FROM pawl.forgotten_sums`: kept, `DELETE FROM pawl.forgotten_batches`: kept,
 			`UPDATE pawl.stock_movements SET change = 1`: kept, `DELETE FROM pawl.stock_movements`: kept,
 			`UPDATE pawl.access_log SET actor = 'x'`: kept, `DELETE FROM pawl.access_log`: kept, `DELETE FROM pawl.orders`: kept,
 			`DELETE FROM pawl.charges`: kept, `DELETE FROM pawl.charge_operations`: kept, `DELETE FROM pawl.reservations`: kept, `DELETE FROM pawl.confirmations`: kept,

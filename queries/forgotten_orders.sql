@@ -11,15 +11,14 @@ FROM pawl.mark_forgotten(@after::bigint, @looks::integer, make_interval(secs => 
 SELECT coalesce(r.removed, 0)::integer AS removed, coalesce(r.waiting, false)::boolean AS waiting FROM pawl.remove_forgotten(sqlc.narg('archived')::uuid) AS r;
 
 -- name: OrdersForgotten :many
--- Returns those of some ids whose orders were forgotten, with what is left of them. erased: the customer
--- in the input is a pseudonym. Its hash is made as in pawl.input_hash.
-SELECT i.order_id::text AS order_id, s.status, s.currency, s.placed_on::text AS placed_on, f.created_at, f.seq, f.generation,
-  coalesce(f.refunded::text, '')::text AS refunded, coalesce(f.voided::text, '')::text AS voided, f.input,
-  (get_byte(f.input || '\x00', 8) = 1 AND EXISTS (SELECT FROM pawl.erasures AS e
-    WHERE substr(f.input, 10, 4) = substr(sha256(convert_to(jsonb_build_array(i.order_id, e.pseudonym)::text, 'UTF8')), 1, 4)))::boolean AS erased
+-- Returns those of some ids whose orders were forgotten in these batches, with what is left of them. erased: the customer
+-- in the input is a pseudonym.
+SELECT i.order_id::text AS order_id, s.status, s.currency, s.placed_on::text AS placed_on, f.created_at::timestamptz AS created_at,
+  f.seq::integer AS seq, f.generation::integer AS generation, coalesce(f.refunded::text, '')::text AS refunded,
+  coalesce(f.voided::text, '')::text AS voided, f.input::bytea AS input, f.erased::boolean AS erased
 FROM unnest(@order_ids::text[]) AS i(order_id)
 JOIN pawl.forgotten_orders AS f ON f.id_hash = pawl.order_id_hash(i.order_id) JOIN pawl.forgotten_sums AS s ON s.sum_no = f.sum_no
-WHERE NOT EXISTS (SELECT FROM pawl.orders AS o WHERE o.order_id = i.order_id);
+WHERE f.batch_no = ANY((SELECT @batch_nos::bigint[])::bigint[]) AND NOT EXISTS (SELECT FROM pawl.orders AS o WHERE o.order_id = i.order_id);
 
 -- name: InputHash :one
 -- Returns the hash of a request, as it is stored with a forgotten order.
@@ -39,6 +38,6 @@ SELECT pg_try_advisory_xact_lock(hashtextextended('pawl archive', 0))::boolean A
 -- name: ForgottenBatchesAfter :many
 -- Returns the batches after one that is known. If that is not there, an older state of the database was restored: then
 -- all.
-SELECT b.batch_no, b.id, b.prefixes FROM pawl.forgotten_batches AS b
+SELECT b.batch_no, b.id, b.id_hashes FROM pawl.forgotten_batches AS b
 WHERE b.batch_no > coalesce((SELECT k.batch_no FROM pawl.forgotten_batches AS k WHERE k.batch_no = @batch_no AND k.id = @known::uuid), 0)
 ORDER BY b.batch_no LIMIT @most;

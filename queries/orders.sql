@@ -18,12 +18,11 @@
 -- the order that a key belongs to.
 --
 -- Forgotten orders are left out with their keys. known is the newest batch of them that the process has learned from,
--- and suspects are the hashes of those ids that may be in it or in an earlier one: nearly none. If there is a newer
--- batch, all ids are looked up. (The zero uuid: no batch.)
+-- and suspects are the hashes of those ids that may be in the batches suspected: nearly none. If there is a newer batch,
+-- all orders are left out, and the process learns from it before it tries again. (The zero uuid: no batch.)
 WITH forgotten AS MATERIALIZED (
-  SELECT f.id_hash FROM pawl.forgotten_orders AS f WHERE f.id_hash = ANY((
-    SELECT CASE WHEN coalesce((SELECT b.id FROM pawl.forgotten_batches AS b ORDER BY b.batch_no DESC LIMIT 1), '00000000-0000-0000-0000-000000000000') = @known::uuid
-      THEN @suspects::uuid[] ELSE ARRAY(SELECT pawl.order_id_hash(n) FROM unnest(@order_ids::text[]) AS n) END)::uuid[])
+  SELECT h.id_hash FROM pawl.forgotten_batches AS b CROSS JOIN LATERAL unnest(b.id_hashes) AS h(id_hash)
+  WHERE b.batch_no = ANY((SELECT @suspected::bigint[])::bigint[]) AND h.id_hash = ANY((SELECT @suspects::uuid[])::uuid[])
 ), incoming AS (
   SELECT x.order_id, x.amount, x.currency, x.item, x.quantity, x.metadata, x.submitted_by, x.principal, x.key, x.fingerprint
   FROM ROWS FROM (unnest(@order_ids::text[]), unnest(@amounts::text[]), unnest(@currencies::text[]),
@@ -31,6 +30,7 @@ WITH forgotten AS MATERIALIZED (
                   unnest(@submitted_by::text[]), unnest(@principals::text[]), unnest(@keys::text[]), unnest(@fingerprints::bytea[]))
     AS x(order_id, amount, currency, item, quantity, metadata, submitted_by, principal, key, fingerprint)
   WHERE EXISTS (SELECT FROM pawl.current_numbering AS n WHERE NOT n.relaxed OR set_config('synchronous_commit', 'off', true) <> '')
+    AND coalesce((SELECT b.id FROM pawl.forgotten_batches AS b ORDER BY b.batch_no DESC LIMIT 1), '00000000-0000-0000-0000-000000000000') = @known::uuid
     AND (NOT EXISTS (SELECT FROM forgotten) OR pawl.order_id_hash(x.order_id) NOT IN (SELECT f.id_hash FROM forgotten AS f))
 ), kept AS (
   INSERT INTO pawl.idempotency_keys (principal, key, fingerprint)
@@ -68,9 +68,10 @@ WITH admitted AS (
     nullif(@submitted_by::text, '')
   WHERE set_config('lock_timeout', '500ms', true) <> ''
     AND EXISTS (SELECT FROM pawl.current_numbering AS n WHERE NOT n.relaxed OR set_config('synchronous_commit', 'off', true) <> '')
-    AND (NOT @suspect::boolean
-        AND coalesce((SELECT b.id FROM pawl.forgotten_batches AS b ORDER BY b.batch_no DESC LIMIT 1), '00000000-0000-0000-0000-000000000000') = @known::uuid
-      OR (SELECT f.id_hash FROM pawl.forgotten_orders AS f WHERE f.id_hash = pawl.order_id_hash(@order_id::text) LIMIT 1) IS NULL)
+    AND coalesce((SELECT b.id FROM pawl.forgotten_batches AS b ORDER BY b.batch_no DESC LIMIT 1), '00000000-0000-0000-0000-000000000000') = @known::uuid
+    AND (@suspected::bigint[] IS NULL
+      OR (SELECT true FROM pawl.forgotten_batches AS b
+        WHERE b.batch_no = ANY((SELECT @suspected::bigint[])::bigint[]) AND pawl.order_id_hash(@order_id::text) = ANY(b.id_hashes) LIMIT 1) IS NULL)
   ON CONFLICT (order_id) DO NOTHING
   RETURNING orders.order_no, orders.order_id, orders.created_at
 ), history AS (
@@ -87,9 +88,8 @@ SELECT a.order_no, a.order_id, a.created_at FROM admitted AS a;
 -- the same statement records the call of their charge. The commit waits for the disk, because a call may have begun, or a
 -- caller is told what the order waits for; unless the orders have nothing but lines (waits is false).
 WITH forgotten AS MATERIALIZED (
-  SELECT f.id_hash FROM pawl.forgotten_orders AS f WHERE f.id_hash = ANY((
-    SELECT CASE WHEN coalesce((SELECT b.id FROM pawl.forgotten_batches AS b ORDER BY b.batch_no DESC LIMIT 1), '00000000-0000-0000-0000-000000000000') = @known::uuid
-      THEN @suspects::uuid[] ELSE ARRAY(SELECT pawl.order_id_hash(n) FROM unnest(@order_ids::text[]) AS n) END)::uuid[])
+  SELECT h.id_hash FROM pawl.forgotten_batches AS b CROSS JOIN LATERAL unnest(b.id_hashes) AS h(id_hash)
+  WHERE b.batch_no = ANY((SELECT @suspected::bigint[])::bigint[]) AND h.id_hash = ANY((SELECT @suspects::uuid[])::uuid[])
 ), incoming AS (
   SELECT x.*
   FROM ROWS FROM (unnest(@order_ids::text[]), unnest(@amounts::text[]), unnest(@currencies::text[]),
@@ -105,6 +105,7 @@ WITH forgotten AS MATERIALIZED (
          lines, submitted_by, principal, key, fingerprint, route)
   WHERE EXISTS (SELECT FROM pawl.current_numbering AS n
     WHERE @waits::boolean OR NOT n.relaxed OR set_config('synchronous_commit', 'off', true) <> '')
+    AND coalesce((SELECT b.id FROM pawl.forgotten_batches AS b ORDER BY b.batch_no DESC LIMIT 1), '00000000-0000-0000-0000-000000000000') = @known::uuid
     AND (NOT EXISTS (SELECT FROM forgotten) OR pawl.order_id_hash(x.order_id) NOT IN (SELECT f.id_hash FROM forgotten AS f))
 ), judged AS (
   SELECT i.*, CASE WHEN i.start_at > now() THEN 'scheduled' WHEN i.approval THEN 'approval'

@@ -471,7 +471,7 @@ WITH rows AS (
 ), marked AS (
   SELECT f.sum_no, count(*) AS orders FROM pawl.forgotten_batches AS b
   JOIN pawl.orders AS o ON o.order_no = ANY(pawl.numbers_in(b.order_nos))
-  JOIN pawl.forgotten_orders AS f ON f.id_hash = pawl.order_id_hash(o.order_id)
+  JOIN pawl.forgotten_orders AS f ON f.batch_no = b.batch_no AND f.id_hash = pawl.order_id_hash(o.order_id)
   WHERE b.removed_at IS NULL GROUP BY f.sum_no
 ), judged AS (
   SELECT s.placed_on, s.currency::text AS id, s.orders, nullif(concat_ws(', ',

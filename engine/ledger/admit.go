@@ -15,7 +15,7 @@ func Admit(ctx context.Context, q *db.Queries, p db.OrdersAdmitParams) ([]db.Ord
 		return q.OrdersAdmit(ctx, p)
 	}
 	rows, err := q.OrdersAdmitOne(ctx, db.OrdersAdmitOneParams{
-		OrderID: p.OrderIds[0], Suspect: len(p.Suspects) > 0, Known: p.Known, Amount: p.Amounts[0], Currency: p.Currencies[0], Item: p.Items[0], Quantity: p.Quantities[0],
+		OrderID: p.OrderIds[0], Suspected: p.Suspected, Known: p.Known, Amount: p.Amounts[0], Currency: p.Currencies[0], Item: p.Items[0], Quantity: p.Quantities[0],
 		Metadata: p.Metadata[0], SubmittedBy: strings.Join(p.SubmittedBy, ""), Owner: p.Owner,
 		LeaseSeconds: p.LeaseSeconds, PreviousNo: p.PreviousNo, EndedNo: p.EndedNo,
 	})

@@ -18,6 +18,7 @@ import (
 
 	"pawl/db"
 	"pawl/fsm"
+	"pawl/internal/orders"
 	"pawl/internal/pg"
 )
 
@@ -142,7 +143,7 @@ func (v *verifier) reconcile(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.leftOver(ctx, db.New(v.pool))
+	return c.leftOver(ctx, orders.NewReader(ctx, db.New(v.pool)))
 }
 
 // comparison removes from theirs each key that is in our books.
@@ -267,7 +268,7 @@ func whereabouts(key *db.ProviderKeysRow) string {
 
 // leftOver reports the keys that the provider has and we never sent, usually none but those of forgotten orders. It
 // reads the books again to describe them, and reports them even if that fails.
-func (c *comparison) leftOver(ctx context.Context, q *db.Queries) error {
+func (c *comparison) leftOver(ctx context.Context, reader *orders.Reader) error {
 	if len(c.theirs) == 0 {
 		return nil
 	}
@@ -280,12 +281,12 @@ func (c *comparison) leftOver(ctx context.Context, q *db.Queries) error {
 				left = append(left, *a)
 			}
 			if len(left) == leftMost {
-				err = c.leftBy(ctx, q, left)
+				err = c.leftBy(ctx, reader, left)
 				left = nil
 			}
 			return err
 		}))
-		err = errors.Join(err, c.leftBy(ctx, q, left))
+		err = errors.Join(err, c.leftBy(ctx, reader, left))
 	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("read the provider's books again: %w", ctx.Err())
@@ -305,7 +306,7 @@ const leftMost = 1000
 
 // leftBy judges keys that are in no order of ours. The order may have been forgotten: then nothing may be live if it
 // did not complete.
-func (c *comparison) leftBy(ctx context.Context, q *db.Queries, left []account) error {
+func (c *comparison) leftBy(ctx context.Context, reader *orders.Reader, left []account) error {
 	if len(left) == 0 {
 		return nil
 	}
@@ -313,7 +314,7 @@ func (c *comparison) leftBy(ctx context.Context, q *db.Queries, left []account) 
 	for i := range left {
 		ids[i] = left[i].OrderID
 	}
-	rows, err := read(ctx, q.OrdersForgotten, ids)
+	rows, err := read(ctx, reader.Forgotten, ids)
 	ended := map[string]fsm.State{}
 	for _, row := range rows {
 		ended[row.OrderID] = row.Status

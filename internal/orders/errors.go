@@ -3,8 +3,6 @@ package orders
 import (
 	"errors"
 	"fmt"
-
-	"pawl/db"
 )
 
 // The answers that are not an order. Each is a normal outcome for a caller to
@@ -46,20 +44,6 @@ func (e *NotFound) Error() string {
 
 // Is reports whether target is ErrNotFound.
 func (e *NotFound) Is(target error) bool { return target == ErrNotFound }
-
-// Forgotten is what is left of an order that was forgotten. It is an ErrForgotten.
-type Forgotten struct {
-	db.OrdersForgottenRow
-
-	Own bool // whoever asks has submitted it, or it had no submitter; only set for a request to process it
-}
-
-func (f *Forgotten) Error() string {
-	return fmt.Sprintf("order %q of %s was %s, and its details were removed since", f.OrderID, f.PlacedOn, f.Status)
-}
-
-// Is reports whether target is ErrForgotten.
-func (f *Forgotten) Is(target error) bool { return target == ErrForgotten }
 
 // KeyReused says in what a request differs from the first one with its idempotency key, or request id. It is an ErrKeyReused.
 type KeyReused struct {

@@ -28,6 +28,8 @@ type Reader struct {
 	life    context.Context
 	durable durableReads
 
+	forgotten forgottenIDs
+
 	overview      shared[Overview]
 	errorGroups   shared[ErrorGroups]
 	manyCompleted atomic.Int64 // until this time, in Unix seconds, there are CountsMost completed orders: only forgetting makes them fewer
@@ -68,7 +70,7 @@ func (r *Reader) GetDurable(ctx context.Context, orderID string) (Order, error) 
 
 // absent is the error for an order that is not stored.
 func (r *Reader) absent(ctx context.Context, orderID string) error {
-	rows, err := Read(ctx, r, r.query.OrdersForgotten, []string{orderID})
+	rows, err := Read(ctx, r, r.Forgotten, []string{orderID})
 	switch {
 	case err != nil:
 		return Unavailable("look for forgotten order", err)

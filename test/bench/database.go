@@ -213,7 +213,7 @@ const oldOrders = 300_000
 // forgotten, except the last transaction of fill.
 func (d *database) fillForgotten(ctx context.Context, rows int64, used bool) error {
 	if err := execAll(ctx, d.conn, "SET session_replication_role = replica",
-		"CREATE TABLE unused_orders (LIKE forgotten_orders INCLUDING INDEXES)", "CREATE TABLE unused_batches (LIKE forgotten_batches INCLUDING ALL EXCLUDING INDEXES)",
+		"CREATE TABLE unused_batches (LIKE forgotten_batches INCLUDING ALL EXCLUDING INDEXES)",
 		"UPDATE orders SET created_at = created_at - interval '40 days', finished_at = finished_at - interval '40 days'",
 		"UPDATE transitions SET at = at - interval '40 days'",
 		"DELETE FROM event_batches WHERE last_event_no < (SELECT max(b.last_event_no) FROM event_batches AS b)"); err != nil {
@@ -221,7 +221,7 @@ func (d *database) fillForgotten(ctx context.Context, rows int64, used bool) err
 	}
 	sql := fillForgottenSQL
 	if !used {
-		sql = strings.ReplaceAll(sql, "forgotten_", "unused_")
+		sql = strings.ReplaceAll(sql, "forgotten_batches", "unused_batches")
 	}
 	for done := int64(0); done < rows; done += fillSize {
 		if _, err := d.conn.Exec(ctx, sql, min(fillSize, rows-done)); err != nil {
@@ -233,14 +233,10 @@ func (d *database) fillForgotten(ctx context.Context, rows int64, used bool) err
 
 // Batches are of 200 orders.
 const fillForgottenSQL = `
-WITH added AS (
-  INSERT INTO forgotten_orders (id_hash, created_at, sum_no, seq, generation, input)
-  SELECT gen_random_uuid(), now() - interval '40 days', 1, 5, 0, decode(md5(n::text), 'hex') FROM generate_series(1, $1::bigint) AS n
-  RETURNING id_hash
-)
-INSERT INTO forgotten_batches (marked_at, removed_at, orders, archive, order_nos, prefixes)
-SELECT now(), now(), count(*), false, '{}', string_agg(substr(uuid_send(a.id_hash), 1, 4), '')
-FROM (SELECT id_hash, row_number() OVER () / 200 AS batch FROM added) AS a GROUP BY a.batch`
+INSERT INTO forgotten_batches (marked_at, removed_at, orders, archive, order_nos, id_hashes, created_at, sum_nos, seqs, generations, inputs)
+SELECT now(), now(), count(*), false, '{}', array_agg(gen_random_uuid()), array_agg(now() - interval '40 days' + make_interval(secs => random())),
+  array_agg(1), array_agg(5), array_agg(0), string_agg(substr(decode(md5(n::text), 'hex'), 1, 8), '')
+FROM generate_series(1, $1::bigint) AS n GROUP BY n / 200`
 
 // fillSize orders are one transaction.
 const fillSize = 250_000

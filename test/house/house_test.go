@@ -41,7 +41,7 @@ var mayImport = map[string][]string{
 	"internal/version":    {},
 	"internal/webhooks":   {"db", "internal/pg", "internal/events", "internal/egress", "internal/orders", "internal/provider", "internal/signing"},
 	"internal/events":     {"fsm", "db", "internal/pg", "internal/orders"},
-	"internal/books":      {"fsm", "db", "internal/pg"},
+	"internal/books":      {"fsm", "db", "internal/pg", "internal/orders"},
 	"internal/access":     {"db", "internal/pg"},
 	"httpapi":             {"internal/access", "internal/cell", "internal/books", "internal/events", "fsm", "internal/iso4217", "db", "internal/pg", "internal/policy", "internal/policy/store", "internal/provider", "internal/orders", "engine", "internal/spelling", "internal/webhooks", "internal/version"},
 	"internal/console":    {"client", "docs", "fsm", "fsm/diagram", "internal/spelling"},
