@@ -1482,13 +1482,23 @@ type HoldCountHold string
 
 // Incident defines model for Incident.
 type Incident struct {
-	// Detail Of a webhook endpoint: its last failure, or why it is disabled.
+	// Detail With provider_failing, the code of the last failed call, or why there was no connection. Of a webhook endpoint, its last failure, or why it is disabled.
+	//
+	// Examples: connection refused
 	Detail string `json:"detail,omitempty,omitzero"`
 
 	// EndpointID Of a webhook endpoint.
 	//
 	// Examples: whe_1
 	EndpointID string `json:"endpointId,omitempty,omitzero"`
+
+	// Events Of a webhook endpoint: as its undelivered.
+	Events int64 `json:"events,omitempty,omitzero"`
+
+	// Host With provider_failing: the host that fails. Several are separated by commas.
+	//
+	// Examples: payments.internal
+	Host string `json:"host,omitempty,omitzero"`
 
 	// Kind provider_failing: the circuit breaker of a step is not closed; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint.
 	//
@@ -1500,6 +1510,9 @@ type Incident struct {
 
 	// Orders How many orders wait. 0 with overdue and for webhook endpoints.
 	Orders int64 `json:"orders"`
+
+	// Policy With provider_failing: the policy under which it began to fail first.
+	Policy int `json:"policy,omitempty,omitzero"`
 
 	// Reason With attention: the holdReason, up to a colon.
 	//
@@ -2119,6 +2132,16 @@ type ProviderStep struct {
 	// FailingSince When the breaker opened. Absent if it is closed.
 	FailingSince time.Time `json:"failingSince,omitempty,omitzero"`
 
+	// Failure While the breaker is not closed: the code of the last failed call, or why there was no connection.
+	//
+	// Examples: connection refused
+	Failure string `json:"failure,omitempty,omitzero"`
+
+	// Host The host that is called.
+	//
+	// Examples: payments.internal
+	Host string `json:"host,omitempty,omitzero"`
+
 	// InFlight Calls in progress.
 	InFlight int64 `json:"inFlight"`
 
@@ -2273,11 +2296,21 @@ type RefusedOrder struct {
 	// Examples: token:support
 	Actor string `json:"actor"`
 
+	// Amount Of the order. Absent if there is none.
+	//
+	// Examples: 99.99
+	Amount string `json:"amount,omitempty,omitzero"`
+
 	// At When it was requested.
 	At time.Time `json:"at"`
 
 	// Code A stable code, for programs.
 	Code ProblemCode `json:"code,omitempty,omitzero"`
+
+	// Currency ISO 4217.
+	//
+	// Examples: USD
+	Currency string `json:"currency,omitempty,omitzero"`
 
 	// Detail Why the verb was not applied.
 	Detail string `json:"detail,omitempty,omitzero"`
@@ -2316,6 +2349,9 @@ type RequestPage struct {
 
 	// Refused Orders to which bulk requests with this requestId did not apply. Only on the first page.
 	Refused []RefusedOrder `json:"refused,omitempty,omitzero"`
+
+	// RefusedTotals The refused orders that exist, by currency.
+	RefusedTotals []CurrencyTotal `json:"refusedTotals,omitempty,omitzero"`
 
 	// Results The orders of this page.
 	Results []RequestedOrder `json:"results"`
@@ -3048,6 +3084,9 @@ type WebhookEndpoint struct {
 	//
 	// Examples: ["order.*"]
 	Types []string `json:"types"`
+
+	// Undelivered Events that are not delivered yet, up to 10000: that many or more. Of those that have no deliveries yet, all types count. Absent in responses to changes.
+	Undelivered int64 `json:"undelivered,omitempty,omitzero"`
 
 	// URL The URL that events are posted to.
 	//

@@ -15,10 +15,12 @@ import (
 
 const bulkRefusals = `-- name: BulkRefusals :many
 SELECT b.at, b.verb, b.actor, coalesce(b.reason, '')::text AS reason, r.key::text AS order_id,
-  coalesce(r.value->>'code', '')::text AS code, coalesce(r.value->>'detail', '')::text AS detail
-FROM pawl.bulk_refusals AS b, jsonb_each(b.refused - ARRAY(
+  coalesce(r.value->>'code', '')::text AS code, coalesce(r.value->>'detail', '')::text AS detail,
+  coalesce(p.amount::text, '')::text AS amount, coalesce(p.currency, '')::text AS currency
+FROM pawl.bulk_refusals AS b CROSS JOIN LATERAL jsonb_each(b.refused - ARRAY(
   SELECT o.order_id::text FROM pawl.transitions AS t JOIN pawl.orders AS o ON o.order_no = t.order_no
   WHERE t.request_id = $1::text)) AS r
+LEFT JOIN pawl.orders AS p ON p.order_id = r.key
 WHERE b.request_id = $1::text
 ORDER BY r.key COLLATE "C" LIMIT $2
 `
@@ -29,16 +31,19 @@ type BulkRefusalsParams struct {
 }
 
 type BulkRefusalsRow struct {
-	At      time.Time
-	Verb    string
-	Actor   string
-	Reason  string
-	OrderID string
-	Code    string
-	Detail  string
+	At       time.Time
+	Verb     string
+	Actor    string
+	Reason   string
+	OrderID  string
+	Code     string
+	Detail   string
+	Amount   string
+	Currency string
 }
 
 // Returns what bulk requests with an id were refused, by order id, without the orders to which one of them was applied.
+// Without an amount, there is no such order.
 func (q *Queries) BulkRefusals(ctx context.Context, arg BulkRefusalsParams) ([]BulkRefusalsRow, error) {
 	rows, err := q.db.Query(ctx, bulkRefusals, arg.RequestID, arg.Most)
 	if err != nil {
@@ -56,6 +61,8 @@ func (q *Queries) BulkRefusals(ctx context.Context, arg BulkRefusalsParams) ([]B
 			&i.OrderID,
 			&i.Code,
 			&i.Detail,
+			&i.Amount,
+			&i.Currency,
 		); err != nil {
 			return nil, err
 		}

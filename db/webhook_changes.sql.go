@@ -12,6 +12,47 @@ import (
 	"github.com/google/uuid"
 )
 
+const webhookBacklogs = `-- name: WebhookBacklogs :many
+SELECT e.endpoint_no,
+  ((SELECT count(*) FROM (SELECT FROM pawl.webhook_deliveries AS d
+    WHERE d.endpoint_no = e.endpoint_no AND d.finished_at IS NULL LIMIT $1) AS unfinished)
+  + greatest(least(coalesce((SELECT b.last_event_no FROM pawl.event_batches AS b ORDER BY b.first_event_no DESC LIMIT 1), 0) - e.event_no, $1::bigint), 0)
+  )::bigint AS undelivered
+FROM pawl.webhook_endpoints AS e WHERE e.endpoint_no = ANY((SELECT $2::integer[])::integer[])
+`
+
+type WebhookBacklogsParams struct {
+	Most        int32
+	EndpointNos []int32
+}
+
+type WebhookBacklogsRow struct {
+	EndpointNo  int32
+	Undelivered int64
+}
+
+// Counts for endpoints what is not delivered yet: stored deliveries, and events of the feed that have none yet, up to a
+// limit each.
+func (q *Queries) WebhookBacklogs(ctx context.Context, arg WebhookBacklogsParams) ([]WebhookBacklogsRow, error) {
+	rows, err := q.db.Query(ctx, webhookBacklogs, arg.Most, arg.EndpointNos)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WebhookBacklogsRow
+	for rows.Next() {
+		var i WebhookBacklogsRow
+		if err := rows.Scan(&i.EndpointNo, &i.Undelivered); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const webhookChangeByRequest = `-- name: WebhookChangeByRequest :one
 SELECT c.change_no, c.delivery_no, c.at, c.endpoint_no, c.deliveries, c.verb, c.actor, c.on_behalf_of, c.reason, c.request_id, c.fingerprint, (c.verb IN ('created', 'secret_rotated') AND NOT EXISTS (
   SELECT FROM pawl.webhook_changes AS later

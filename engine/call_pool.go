@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -50,6 +51,7 @@ type callPool struct {
 	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
 	opened  atomic.Pointer[time.Time] // when the breaker opened last; nil: never
 	failing atomic.Pointer[time.Time] // when it opened first since it was closed, by the database's clock; nil: it is closed
+	failure atomic.Pointer[string]    // the code of the last failed call; nil: none
 
 	mu       sync.Mutex
 	waiting  []*run
@@ -204,6 +206,16 @@ func (p *callPool) prepareCall(r *run) destination {
 	r.call = p.newCall(r)
 	r.call.report = report
 	return toBegin
+}
+
+// noteFailure keeps why a call failed. Only codes: what a provider says may name a customer, whom an erasure would not
+// find here.
+func (p *callPool) noteFailure(result provider.Result) {
+	_, answer := namedResult(result)
+	if answer.Code == "connection_failed" { // whose detail is ours, and ends with the cause
+		answer.Code = answer.Detail[strings.LastIndex(answer.Detail, ": ")+1:]
+	}
+	p.failure.Store(new(strings.TrimSpace(answer.Code)))
 }
 
 // openFor is how much longer the circuit breaker is open; 0 while the call that it lets through is under way.
@@ -413,7 +425,10 @@ func (p *callPool) load(version int32) (load orders.ProviderStep, used time.Time
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	load = orders.ProviderStep{Policy: version, Step: p.step, Route: p.route, InFlight: p.calling, Queued: len(p.waiting),
-		Breaker: orders.BreakerStates[breaker], FailingSince: p.failing.Load()}
+		Breaker: orders.BreakerStates[breaker], FailingSince: p.failing.Load(), Host: p.cfg.Host()}
+	if load.FailingSince != nil {
+		load.Failure = or(p.failure.Load())
+	}
 	failing := load.FailingSince != nil && time.Since(p.used) < failingFor // also while it is half-open and nothing is due
 	if p.calling+len(p.waiting) > 0 || failing {
 		return load, time.Now()

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"time"
 
 	"pawl/db"
@@ -11,6 +12,7 @@ import (
 const (
 	claimMost     = 500         // orders per scan
 	sweepInterval = time.Minute // between scans of everything that is due, however old
+	sweepTimes    = 10          // intervals of recovery between them while an order is overdue, so that it is known when none is
 )
 
 // recoverLoop claims orders that are due and have no driver, because a replica died or because a wait has ended. It
@@ -18,7 +20,11 @@ const (
 func (e *Engine) recoverLoop() {
 	var floor, swept time.Time
 	for e.lastsFor(e.cfg.RecoveryInterval) {
-		if time.Since(swept) >= sweepInterval {
+		every := sweepInterval
+		if e.overdue.Load().Overdue > 0 {
+			every = min(every, sweepTimes*e.cfg.RecoveryInterval)
+		}
+		if time.Since(swept) >= every {
 			floor = time.Time{} // from the beginning
 		}
 		next, err := e.recoverFrom(floor)
@@ -58,9 +64,6 @@ func (e *Engine) recoverFrom(floor time.Time) (next time.Time, err error) {
 		if err != nil {
 			return floor, err
 		}
-		if from.IsZero() {
-			e.noteOverdue(rows)
-		}
 		var due []int64
 		for _, row := range rows {
 			if _, known := e.policies.byVersion(row.Policy); !known {
@@ -72,6 +75,9 @@ func (e *Engine) recoverFrom(floor time.Time) (next time.Time, err error) {
 			}
 		}
 		claimed, n := e.claim(due)
+		if from.IsZero() {
+			e.noteOverdue(rows)
+		}
 		e.dispatch(claimed)
 		switch {
 		case len(rows) < claimMost:
@@ -135,12 +141,13 @@ func (e *Engine) longestWaits() map[string]time.Duration {
 	return longest
 }
 
-// noteOverdue records the most overdue order, for the metrics. They don't search for it, because under load the index
-// begins with many dead entries.
+// noteOverdue records the most overdue order that this replica did not take up, for the metrics. They don't search for
+// it, because under load the index begins with many dead entries. Orders that it drives do not count: after a pause, such
+// as that of its machine, many are long due, until the first scan claims them.
 func (e *Engine) noteOverdue(rows []db.LeasesDueRow) {
 	first := &orders.Backlog{}
-	if len(rows) > 0 {
-		first.Oldest, first.Overdue = rows[0].OrderNo, max(e.now().Sub(rows[0].DueAt), 0)
+	if i := slices.IndexFunc(rows, func(row db.LeasesDueRow) bool { return !e.runs.owns(row.OrderNo) }); i >= 0 {
+		first.Oldest, first.Overdue = rows[i].OrderNo, max(e.now().Sub(rows[i].DueAt), 0)
 	}
 	e.overdue.Store(first)
 }

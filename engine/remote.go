@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -180,7 +181,11 @@ func (e *remote) makeCall(r *run) *run {
 
 func (e *core) answered(r *run, took time.Duration) {
 	c := r.call
-	c.report(failureOf(c.result))
+	err := failureOf(c.result)
+	if errors.Is(err, errProviderFailing) {
+		c.pool.noteFailure(c.result)
+	}
+	c.report(err)
 	e.noteCall(&answeredCall{r.orderID, r.input.HTTPRequestID, c.step, c.kind(), c.number, c.fence, c.result, took})
 }
 

@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"strings"
 	"testing"
 
 	"pawl/fsm"
@@ -27,7 +28,8 @@ charge: {executor: simulator, url: SIM, retry: {initial: 30m, cap: 30m}, breaker
 		return err == nil && len(v.Steps) == 1 && v.Steps[0].Breaker == "open" && len(v.Groups) == 1
 	})
 	step, group := v.Steps[0], v.Groups[0]
-	if step.Policy != version || step.Step != fsm.Charge || step.FailingSince == nil || poolOf(shows, version, fsm.Charge).Step != "" {
+	if step.Policy != version || step.Step != fsm.Charge || step.FailingSince == nil ||
+		!strings.HasPrefix(step.Host, "127.0.0.1:") || step.Failure != "error" || poolOf(shows, version, fsm.Charge).Step != "" {
 		t.Errorf("%+v", step)
 	}
 	if group.Status != fsm.Charging || group.Hold != "retry" || group.Orders != 1 || group.Amount != "99.99" || group.Currency != "USD" {

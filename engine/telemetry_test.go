@@ -111,12 +111,14 @@ func TestLookUpsAndRefundsAreCounted(t *testing.T) {
 	}
 }
 
-// An order that nobody takes up is seen, with how long it has been due and how old it is.
+// An order that nobody takes up is seen, with how long it has been due and how old it is, until somebody does. One that
+// is taken up at the first look was never overdue.
 func TestOrdersThatNobodyTakesUp(t *testing.T) {
 	t.Parallel()
 	b := &bundle{Database: dbtest.New(t)}
 	b.exec(t, `INSERT INTO orders (order_id, status, fence, owner, created_at, due_at, amount, currency, item, policy)
-		VALUES ('newer', 'charging', 1, gen_random_uuid(), now() - interval '2 hours', now() - interval '1 hour', 1, 'USD', 'i', 4711)`)
+		VALUES ('newer', 'charging', 1, gen_random_uuid(), now() - interval '2 hours', now() - interval '1 hour', 1, 'USD', 'i', 4711),
+		  ('taken', 'charging', 1, gen_random_uuid(), now() - interval '4 hours', now() - interval '3 hours', 1, 'USD', 'i', NULL)`)
 	b.engine = startEngine(t, b.URL, quick)
 	var waiting orders.Waiting
 	eventually(t, "it is seen", func() (seen bool) {
@@ -129,6 +131,8 @@ func TestOrdersThatNobodyTakesUp(t *testing.T) {
 	if waiting.Overdue.Round(time.Minute) != time.Hour || waiting.Unfinished.Round(time.Minute) != 2*time.Hour {
 		t.Errorf("%+v", waiting)
 	}
+	b.exec(t, `UPDATE orders SET due_at = now() + interval '1 hour' WHERE order_id = 'newer'`)
+	eventually(t, "it is seen no more", func() bool { return b.engine.Backlog().Overdue == 0 })
 }
 
 // A call that is refused or fails is a line in the log at info, one that is done or waited for at debug.

@@ -317,13 +317,16 @@ func TestBulkRequest(t *testing.T) {
 		for _, r := range out.Refused {
 			all = append(all, r.OrderID+" "+r.Verb+" "+string(r.Code)+" "+r.Reason)
 		}
+		for _, total := range out.NotApplied {
+			all = append(all, fmt.Sprint(total.Orders, " for ", total.Amount, " ", total.Currency))
+		}
 		return all
 	}
-	assert.Equal(t, strings.Join(refused("/api/requests/r%2F1"), ", "), "none cancel not_found all, sold cancel not_applicable all")
+	assert.Equal(t, strings.Join(refused("/api/requests/r%2F1"), ", "), "none cancel not_found all, sold cancel not_applicable all, 1 for 1.00 USD")
 	const only = `"requestId":"r2"}`
 	b.waitsFor(t, "retry", "charging", "e")
 	b.bulkOf(t, "resume", `{"ids":["e","none"],`+only)
-	assert.Equal(t, strings.Join(refused("/api/requests/r2"), ", "), "e resume not_applicable , none resume not_found ")
+	assert.Equal(t, strings.Join(refused("/api/requests/r2"), ", "), "e resume not_applicable , none resume not_found , 1 for 1 USD")
 	b.bulkOf(t, "pause", `{"ids":["e"],`+only)
 	assert.Equal(t, strings.Join(refused("/api/requests/r2"), ", "), "none resume not_found ")
 	b.exec(t, `UPDATE bulk_refusals SET at = now() - interval '31 days'`)

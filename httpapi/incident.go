@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"pawl/db"
 	"pawl/fsm"
 	"pawl/internal/orders"
 	"pawl/internal/webhooks"
@@ -20,13 +19,16 @@ type incident struct {
 	Kind       string     `json:"kind" enum:"provider_failing,overdue,attention,approval,webhook_failing,webhook_disabled" doc:"provider_failing: the circuit breaker of a step is not closed; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint." example:"provider_failing"`
 	Step       string     `json:"step,omitempty" enum:"charge,reserve,confirm" doc:"With provider_failing."`
 	Route      string     `json:"route,omitempty" doc:"With provider_failing: of a charge with several routes."`
+	Policy     int32      `json:"policy,omitempty" doc:"With provider_failing: the policy under which it began to fail first."`
+	Host       string     `json:"host,omitempty" doc:"With provider_failing: the host that fails. Several are separated by commas." example:"payments.internal"`
 	Reason     string     `json:"reason,omitempty" doc:"With attention: the holdReason, up to a colon." example:"retries_exhausted"`
 	EndpointID string     `json:"endpointId,omitempty" doc:"Of a webhook endpoint." example:"whe_1"`
-	Detail     string     `json:"detail,omitempty" doc:"Of a webhook endpoint: its last failure, or why it is disabled."`
+	Detail     string     `json:"detail,omitempty" doc:"With provider_failing, the code of the last failed call, or why there was no connection. Of a webhook endpoint, its last failure, or why it is disabled." example:"connection refused"`
 	Since      *time.Time `json:"since,omitempty" doc:"When it began; with attention and approval, when the oldest order was created."`
 	Until      *time.Time `json:"until,omitempty" doc:"With webhook_failing: nothing is sent before this time."`
 	Orders     int64      `json:"orders" doc:"How many orders wait. 0 with overdue and for webhook endpoints."`
 	More       bool       `json:"more" doc:"More orders may wait."`
+	Events     int64      `json:"events,omitempty" doc:"Of a webhook endpoint: as its undelivered."`
 
 	Totals []currencyTotal `json:"totals" nullable:"false" doc:"These orders, by currency."`
 }
@@ -42,7 +44,7 @@ func (s *server) incidents(ctx context.Context, v *orders.Overview) ([]incident,
 	}
 	all = append(all, waitingForPeople(v, fsm.HoldAttention)...)
 	all = append(all, waitingForPeople(v, fsm.HoldApproval)...)
-	endpoints, err := s.Webhooks.List(ctx)
+	endpoints, err := s.endpoints(ctx)
 	for i := range endpoints {
 		all = append(all, endpointIncidents(&endpoints[i])...)
 	}
@@ -84,11 +86,19 @@ func (i *incident) isOf(step *orders.ProviderStep) bool {
 // providerFailing is the incident of a step and route, under all policies, with the orders that are retried at it.
 func providerFailing(v *orders.Overview, of *orders.ProviderStep) incident {
 	i := incident{Kind: "provider_failing", Step: string(of.Step), Route: of.Route, More: v.Held[fsm.HoldRetry].Orders >= orders.CountsMost}
+	var hosts []string
 	for _, step := range v.Steps {
-		if i.isOf(&step) && step.FailingSince != nil && (i.Since == nil || step.FailingSince.Before(*i.Since)) {
-			i.Since = utc(step.FailingSince)
+		if !i.isOf(&step) || step.FailingSince == nil {
+			continue
+		}
+		if !slices.Contains(hosts, step.Host) {
+			hosts = append(hosts, step.Host)
+		}
+		if i.Since == nil || step.FailingSince.Before(*i.Since) {
+			i.Since, i.Policy, i.Detail = utc(step.FailingSince), step.Policy, step.Failure
 		}
 	}
+	i.Host = strings.Join(hosts, ", ")
 	began := i.Since
 	for _, group := range v.Groups {
 		if group.Hold == fsm.HoldRetry && group.Status.Step() == of.Step && (of.Route == "" || group.Route == of.Route) {
@@ -105,13 +115,18 @@ func (i *incident) add(group *orders.HeldGroup) {
 	if at := group.Oldest.UTC(); i.Since == nil || at.Before(*i.Since) {
 		i.Since = &at
 	}
-	total := slices.IndexFunc(i.Totals, func(t currencyTotal) bool { return t.Currency == group.Currency })
-	if total < 0 {
-		i.Totals = append(i.Totals, currencyTotal{Currency: group.Currency, Orders: int(group.Orders), Amount: group.Amount})
-		return
+	i.Totals = addAmount(i.Totals, currencyTotal{Currency: group.Currency, Orders: int(group.Orders), Amount: group.Amount})
+}
+
+// addAmount adds orders to the total of their currency.
+func addAmount(totals []currencyTotal, of currencyTotal) []currencyTotal {
+	at := slices.IndexFunc(totals, func(t currencyTotal) bool { return t.Currency == of.Currency })
+	if at < 0 {
+		return append(totals, of)
 	}
-	i.Totals[total].Orders += int(group.Orders)
-	i.Totals[total].Amount = added(i.Totals[total].Amount, group.Amount)
+	totals[at].Orders += of.Orders
+	totals[at].Amount = added(totals[at].Amount, of.Amount)
+	return totals
 }
 
 // added is the sum of two decimals of one currency. It may have more digits than an amount.
@@ -122,14 +137,14 @@ func added(a, b string) string {
 	return sum.Add(sum, other).FloatString(len(fraction))
 }
 
-func endpointIncidents(e *db.WebhookEndpoint) []incident {
-	i := incident{EndpointID: webhooks.EndpointID(e.EndpointNo), Detail: or(e.DisabledReason, "")}
+func endpointIncidents(e *webhookEndpoint) []incident {
+	i := incident{EndpointID: e.ID, Detail: e.DisabledReason, Events: or(e.Undelivered, 0)}
 	switch {
 	case e.State == webhooks.Disabled && !strings.HasPrefix(i.Detail, webhooks.ByPerson):
-		i.Kind, i.Since = "webhook_disabled", utc(e.DisabledAt)
+		i.Kind, i.Since = "webhook_disabled", e.DisabledAt
 	case e.State == webhooks.Enabled && e.Failures >= failingAttempts:
-		i.Kind, i.Since, i.Until = "webhook_failing", utc(e.FailingSince), utc(e.PausedUntil)
-		if last := webhooks.LastFailure(e); last != nil {
+		i.Kind, i.Since, i.Until = "webhook_failing", e.FailingSince, e.PausedUntil
+		if last := e.LastFailure; last != nil {
 			i.Detail = cmp.Or(last.Error, fmt.Sprintf("answered %d", last.Status))
 		}
 	default:

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -15,7 +16,8 @@ func TestFailingProviders(t *testing.T) {
 	first, later := time.Unix(100, 0), time.Unix(200, 0)
 	all := failingProviders(&orders.Overview{
 		Steps: []orders.ProviderStep{
-			{Policy: 1, Step: fsm.Charge, Breaker: "open", FailingSince: &later}, {Policy: 2, Step: fsm.Charge, Breaker: "half_open", FailingSince: &first},
+			{Policy: 1, Step: fsm.Charge, Breaker: "open", FailingSince: &later, Host: "old.example", Failure: "http_503"},
+			{Policy: 2, Step: fsm.Charge, Breaker: "half_open", FailingSince: &first, Host: "pay.example", Failure: "connection refused"},
 			{Policy: 2, Step: fsm.Reserve, Breaker: "closed"},
 		},
 		Groups: []orders.HeldGroup{
@@ -33,5 +35,6 @@ func TestFailingProviders(t *testing.T) {
 	assert.Equal(t, i.Step, "charge")
 	assert.Equal(t, i.Since.Unix(), first.Unix())
 	assert.Equal(t, i.Orders, int64(4))
+	assert.Equal(t, fmt.Sprint(i.Host, ": ", i.Detail, ", policy ", i.Policy), "old.example, pay.example: connection refused, policy 2")
 	assert.Equal(t, i.Totals[0].Amount+" "+i.Totals[1].Amount, "1999999999999999.98 500")
 }

@@ -73,6 +73,8 @@ type providerStep struct {
 	Queued   int    `json:"queued" doc:"Orders waiting for a call."`
 
 	FailingSince *time.Time `json:"failingSince,omitempty" doc:"When the breaker opened. Absent if it is closed."`
+	Host         string     `json:"host,omitempty" doc:"The host that is called." example:"payments.internal"`
+	Failure      string     `json:"failure,omitempty" doc:"While the breaker is not closed: the code of the last failed call, or why there was no connection." example:"connection refused"`
 }
 
 func (s *server) getOverview(ctx context.Context, _ *struct{}) (overview, error) {
@@ -93,7 +95,7 @@ func overviewOf(v *orders.Overview) overview {
 		Statuses: each(v.Statuses, func(c *orders.StatusCount) statusCount { return statusCount{state(c.Status), c.Orders, c.More} }),
 		Replicas: each(v.Replicas, func(r *orders.Replica) replica { return replica{r.Name, r.Connections, r.Since} }),
 		Steps: each(v.Steps, func(p *orders.ProviderStep) providerStep {
-			return providerStep{p.Policy, string(p.Step), p.Route, p.Breaker, p.InFlight, p.Queued, utc(p.FailingSince)}
+			return providerStep{p.Policy, string(p.Step), p.Route, p.Breaker, p.InFlight, p.Queued, utc(p.FailingSince), p.Host, p.Failure}
 		}),
 	}
 	for _, hold := range fsm.Holds() {

@@ -30,6 +30,7 @@ type requestPage struct {
 	More       bool             `json:"more" doc:"The totals end at 10,000 orders, and there may be others."`
 	Results    []requestedOrder `json:"results" nullable:"false" doc:"The orders of this page."`
 	Refused    []refusedOrder   `json:"refused,omitempty" nullable:"false" doc:"Orders to which bulk requests with this requestId did not apply. Only on the first page."`
+	NotApplied []currencyTotal  `json:"refusedTotals,omitempty" nullable:"false" doc:"The refused orders that exist, by currency."`
 	NextCursor string           `json:"nextCursor,omitempty" doc:"Absent on the last page."`
 }
 
@@ -41,6 +42,9 @@ type refusedOrder struct {
 	Reason  string      `json:"reason,omitempty"`
 	Code    problemCode `json:"code,omitempty"`
 	Detail  string      `json:"detail,omitempty" doc:"Why the verb was not applied."`
+
+	Amount   string `json:"amount,omitempty" pattern:"^[0-9]+([.][0-9]+)?$" doc:"Of the order. Absent if there is none." example:"99.99"`
+	Currency string `json:"currency,omitempty" doc:"ISO 4217." example:"USD"`
 }
 
 type requestTotal struct {
@@ -91,6 +95,11 @@ func (s *server) getRequest(ctx context.Context, in *getRequestRequest) (page re
 	if next > 0 {
 		page.NextCursor = sealCursor(binding, decimalText(next))
 	}
+	for _, r := range page.Refused {
+		if r.Currency != "" {
+			page.NotApplied = addAmount(page.NotApplied, currencyTotal{Currency: r.Currency, Orders: 1, Amount: r.Amount})
+		}
+	}
 	page.Totals, page.More, page.Results = each(totals, requestTotalOf), more, each(rows, requestedOrderOf)
 	return page, err
 }
@@ -98,7 +107,7 @@ func (s *server) getRequest(ctx context.Context, in *getRequestRequest) (page re
 func (s *server) refusedBy(ctx context.Context, requestID string) ([]refusedOrder, error) {
 	refused, err := s.engine.Orders.RefusalsOf(ctx, requestID)
 	return each(refused.Orders, func(r *orders.Refusal) refusedOrder {
-		return refusedOrder{r.OrderID, string(refused.Verb), refused.At.UTC(), refused.Actor, refused.Reason, problemCode(r.Code), r.Detail}
+		return refusedOrder{r.OrderID, string(refused.Verb), refused.At.UTC(), refused.Actor, refused.Reason, problemCode(r.Code), r.Detail, r.Amount, r.Currency}
 	}), err
 }
 

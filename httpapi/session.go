@@ -54,19 +54,37 @@ func askedFor(r *http.Request) string {
 }
 
 func (s *server) sessionRoutes() {
-	s.handle("GET /login", s.answered(s.showLogin))                         // people: who am I?
-	s.handle("GET /login/{link}", s.answered(s.showLink))                   // people with a link of pawl token link
-	s.handle("POST /login/{link}", s.answered(s.sameOrigin(s.openSession))) // its button
-	s.handle("POST /logout", s.answered(s.sameOrigin(s.endSession)))
+	s.handle("GET /login", s.page(s.showLogin))                         // people: who am I?
+	s.handle("GET /login/{link}", s.page(s.showLink))                   // people with a link of pawl token link
+	s.handle("POST /login/{link}", s.page(s.sameOrigin(s.openSession))) // its button
+	s.handle("POST /logout", s.page(s.sameOrigin(s.endSession)))
+}
+
+// page shows errors as a page to browsers, and as a problem to others.
+func (s *server) page(h handler) http.HandlerFunc {
+	return s.answered(func(w http.ResponseWriter, r *http.Request) error {
+		err := h(w, r)
+		if err == nil || !strings.Contains(r.Header.Get("Accept"), "text/html") {
+			return err
+		}
+		p := problemOf(err)
+		s.logFault(w.Header().Get("X-Request-Id"), p, err)
+		for name, values := range p.GetHeaders() {
+			w.Header()[name] = values
+		}
+		return login{Title: p.Title, Text: p.Detail, Away: p.Status >= http.StatusInternalServerError}.show(w, p.Status)
+	})
 }
 
 // login is the data of the pages about sessions.
 type login struct {
+	Title string
 	Name  string // of the principal
 	Until time.Time
 	Link  bool   // the page asks to confirm a link
 	To    string // the page to go on to
 	Text  string
+	Away  bool // the service or its database does not answer
 }
 
 // show writes a page with a form. It must not be cached, because it is for one person.
@@ -85,22 +103,22 @@ func (l login) show(w http.ResponseWriter, status int) error {
 func (s *server) showLogin(w http.ResponseWriter, r *http.Request) error {
 	caller := s.credentialsOf(w, r)
 	if caller.Session == "" {
-		return login{Text: "You are not signed in."}.show(w, http.StatusOK)
+		return login{Title: "You are not signed in."}.show(w, http.StatusOK)
 	}
 	p, err := s.Access.Identify(r.Context(), caller)
 	if _, refused := errors.AsType[*access.NotIdentified](err); refused {
-		return login{Text: "You are signed out."}.show(w, http.StatusOK)
+		return login{Title: "You are signed out."}.show(w, http.StatusOK)
 	}
 	if err != nil {
 		return err
 	}
-	return login{Name: p.Name, To: "/"}.show(w, http.StatusOK)
+	return login{Title: "You are signed in", Name: p.Name, To: "/"}.show(w, http.StatusOK)
 }
 
 // showLink does not use up the link, because programs that preview messages open it. The form is sent to the URL of the
 // page: with the link in its action, a link such as ..%2Fapi%2F… could make it lead anywhere.
 func (s *server) showLink(w http.ResponseWriter, _ *http.Request) error {
-	return login{Link: true}.show(w, http.StatusOK)
+	return login{Title: "Sign in to Pawl", Link: true}.show(w, http.StatusOK)
 }
 
 func (s *server) openSession(w http.ResponseWriter, r *http.Request) error {
@@ -109,13 +127,13 @@ func (s *server) openSession(w http.ResponseWriter, r *http.Request) error {
 	}
 	session, err := s.Access.OpenSession(r.Context(), r.PathValue("link"), s.sessionOf(w, r), fromOf(w).address)
 	if errors.Is(err, access.ErrLink) {
-		return login{Text: "This link was used, has expired, or does not exist."}.show(w, http.StatusNotFound)
+		return login{Title: "This link does not work", Text: "It was used, has expired, or does not exist."}.show(w, http.StatusNotFound)
 	}
 	if err != nil {
 		return err
 	}
 	setSession(w, session.Cookie)
-	return login{Name: session.Name, Until: session.ExpiresAt, To: askedFor(r)}.show(w, http.StatusOK)
+	return login{Title: "You are signed in", Name: session.Name, Until: session.ExpiresAt, To: askedFor(r)}.show(w, http.StatusOK)
 }
 
 func (s *server) endSession(w http.ResponseWriter, r *http.Request) error {
@@ -123,7 +141,7 @@ func (s *server) endSession(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	setSession(w, "")
-	return login{Text: "You are signed out."}.show(w, http.StatusOK)
+	return login{Title: "You are signed out."}.show(w, http.StatusOK)
 }
 
 // setSession sets the session cookie, or removes it. Only the service knows when a session expires.

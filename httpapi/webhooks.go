@@ -26,8 +26,21 @@ type webhookEndpoints struct {
 }
 
 func (s *server) listWebhookEndpoints(ctx context.Context, _ *struct{}) (webhookEndpoints, error) {
+	all, err := s.endpoints(ctx)
+	return webhookEndpoints{append([]webhookEndpoint{}, all...)}, err
+}
+
+func (s *server) endpoints(ctx context.Context) ([]webhookEndpoint, error) {
 	rows, err := s.Webhooks.List(ctx)
-	return webhookEndpoints{each(rows, webhookEndpointOf)}, err
+	if err != nil || len(rows) == 0 {
+		return nil, err
+	}
+	undelivered, err := s.Webhooks.Undelivered(ctx, each(rows, func(e *db.WebhookEndpoint) int32 { return e.EndpointNo })...)
+	return each(rows, func(e *db.WebhookEndpoint) webhookEndpoint {
+		out := webhookEndpointOf(e)
+		out.Undelivered = new(undelivered[e.EndpointNo])
+		return out
+	}), err
 }
 
 var getWebhookEndpointOperation = failing(huma.Operation{
@@ -51,7 +64,10 @@ func (s *server) getWebhookEndpoint(ctx context.Context, in *endpointRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	return &webhookEndpointAnswer{ETag: entityTag(row.Version), Body: webhookEndpointOf(&row)}, nil
+	undelivered, err := s.Webhooks.Undelivered(ctx, row.EndpointNo)
+	out := webhookEndpointOf(&row)
+	out.Undelivered = new(undelivered[row.EndpointNo])
+	return &webhookEndpointAnswer{ETag: entityTag(row.Version), Body: out}, err
 }
 
 var createWebhookEndpointOperation = withBody(huma.Operation{
@@ -290,6 +306,7 @@ type webhookEndpoint struct {
 	LastFailure    *attempt   `json:"lastFailure,omitempty" doc:"The last failed attempt. Absent if the last one succeeded."`
 	PausedUntil    *time.Time `json:"pausedUntil,omitempty" doc:"Nothing is sent until then, because attempts failed or the endpoint asked to wait."`
 	EventNo        int64      `json:"eventNo" minimum:"0" doc:"Events of the feed up to this number have deliveries."`
+	Undelivered    *int64     `json:"undelivered,omitempty" minimum:"0" doc:"Events that are not delivered yet, up to 10000: that many or more. Of those that have no deliveries yet, all types count. Absent in responses to changes."`
 	Version        int32      `json:"version" minimum:"1" doc:"Raised by every change; also its ETag."`
 	CreatedAt      time.Time  `json:"createdAt"`
 	CreatedBy      string     `json:"createdBy" doc:"Who created it, as in the history of an order." example:"token:operations"`

@@ -59,6 +59,12 @@ func TestWebhookEndpointOverHTTP(t *testing.T) {
 		!strings.Contains(changed.body, `"types":[]`) {
 		t.Errorf("%d %s", changed.status, changed.body)
 	}
+	b.exec(t, `INSERT INTO webhook_deliveries (endpoint_no, delivery_no, event_id, type, subject, body, state, finished_at)
+		VALUES (1, 100, 'evt_1', 'test', 'evt_1', '{}', 'pending', NULL), (1, 101, 'evt_2', 'test', 'evt_2', '{}', 'delivered', now())`)
+	for _, target := range []string{one, "/api/webhook-endpoints"} {
+		assert.Contains(t, b.get(t, target).body, `"undelivered":1`)
+	}
+	b.exec(t, `DELETE FROM webhook_deliveries`)
 	b.call(t, "POST "+one+"/deliveries/1/skip", `{"reason":"none"}`).wantProblem(t, http.StatusNotFound, "not_found")
 	b.call(t, "POST "+one+"/deliveries/x/skip", `{"reason":"none"}`).wantProblem(t, http.StatusNotFound, "not_found")
 	b.call(t, "POST "+one+"/deliveries/1/skip", `{}`).wantProblem(t, http.StatusUnprocessableEntity, "invalid_input")

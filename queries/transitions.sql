@@ -73,11 +73,14 @@ ON CONFLICT (request_id) DO UPDATE SET at = now(), verb = excluded.verb, actor =
 
 -- name: BulkRefusals :many
 -- Returns what bulk requests with an id were refused, by order id, without the orders to which one of them was applied.
+-- Without an amount, there is no such order.
 SELECT b.at, b.verb, b.actor, coalesce(b.reason, '')::text AS reason, r.key::text AS order_id,
-  coalesce(r.value->>'code', '')::text AS code, coalesce(r.value->>'detail', '')::text AS detail
-FROM pawl.bulk_refusals AS b, jsonb_each(b.refused - ARRAY(
+  coalesce(r.value->>'code', '')::text AS code, coalesce(r.value->>'detail', '')::text AS detail,
+  coalesce(p.amount::text, '')::text AS amount, coalesce(p.currency, '')::text AS currency
+FROM pawl.bulk_refusals AS b CROSS JOIN LATERAL jsonb_each(b.refused - ARRAY(
   SELECT o.order_id::text FROM pawl.transitions AS t JOIN pawl.orders AS o ON o.order_no = t.order_no
   WHERE t.request_id = @request_id::text)) AS r
+LEFT JOIN pawl.orders AS p ON p.order_id = r.key
 WHERE b.request_id = @request_id::text
 ORDER BY r.key COLLATE "C" LIMIT @most;
 

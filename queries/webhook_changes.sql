@@ -85,6 +85,16 @@ SELECT e.* FROM pawl.webhook_endpoints AS e WHERE e.endpoint_no = @endpoint_no A
 -- name: WebhookEndpointsList :many
 SELECT e.* FROM pawl.webhook_endpoints AS e WHERE e.state <> 'deleted' ORDER BY e.endpoint_no;
 
+-- name: WebhookBacklogs :many
+-- Counts for endpoints what is not delivered yet: stored deliveries, and events of the feed that have none yet, up to a
+-- limit each.
+SELECT e.endpoint_no,
+  ((SELECT count(*) FROM (SELECT FROM pawl.webhook_deliveries AS d
+    WHERE d.endpoint_no = e.endpoint_no AND d.finished_at IS NULL LIMIT @most) AS unfinished)
+  + greatest(least(coalesce((SELECT b.last_event_no FROM pawl.event_batches AS b ORDER BY b.first_event_no DESC LIMIT 1), 0) - e.event_no, @most::bigint), 0)
+  )::bigint AS undelivered
+FROM pawl.webhook_endpoints AS e WHERE e.endpoint_no = ANY((SELECT @endpoint_nos::integer[])::integer[]);
+
 -- name: WebhookDeliveriesResend :one
 -- Sends deliveries again as if they were new: one of them (resent), or the oldest of those that were exhausted since
 -- a time, up to a limit (recovered). Each is due at once, unless an earlier one of its subject is unfinished. Later

@@ -26,7 +26,7 @@ func TestRoles(t *testing.T) {
 	s.process(t, client.ProcessBody{OrderID: "done", Amount: "12.50", Item: "i"})
 	s.get(t, "/console/orders").want(t, 200, `type="checkbox" name="id" value="one"`, `<option value="cancel">`)
 	tokens := map[string][]string{
-		"reader": s.token(t, "reader", access.Read), "shop": s.token(t, "shop", access.Submit), "clerk": s.token(t, "clerk", access.Stock),
+		"reader": s.token(t, "reader", access.Read), "gauge": s.token(t, "gauge", access.Metrics), "shop": s.token(t, "shop", access.Submit), "clerk": s.token(t, "clerk", access.Stock),
 		"approver": s.token(t, "approver", access.Read, access.Approve),
 	}
 	eventually(t, "the order is counted", func() bool {
@@ -49,6 +49,7 @@ func TestRoles(t *testing.T) {
 		{"shop", "/console/attention", 200, []string{"token:shop", "!<bdi>one</bdi>"}}, // it lists only its own
 		{"shop", "/console/orders", 200, []string{"!<bdi>done</bdi>"}},
 		{"shop", "/console/errors", 403, []string{"needs the role read"}},
+		{"gauge", "/console", 200, []string{"token:gauge", "(metrics)", "No screen here", "--roles read", "!screens above"}},
 		{"clerk", "/console", 200, []string{">Stock<", "!>Orders<"}},
 		{"clerk", "/console/orders", 403, []string{"token:clerk"}},
 		{"approver", "/console/orders", 200, []string{`<option value="approve">`, `!<option value="cancel">`}},
@@ -287,7 +288,7 @@ func TestAfterTheSession(t *testing.T) {
 	s := setup(t)
 	s.token(t, "maria", access.Read)
 	eventually(t, "the service is closed", func() bool { return s.get(t, "/console/orders").status == 401 })
-	s.get(t, "/console").want(t, 401, "<h1>Sign in</h1>", "You are not signed in.", "!another site")
+	s.get(t, "/console").want(t, 401, "<h1>Sign in to Pawl</h1>", "You are not signed in.", "pawl token link NAME", "!another site", "!Overview")
 	s.get(t, "/console/orders", "Sec-Fetch-Site", "cross-site").want(t, 401, "You came from a page of another site.")
 	asked, _, _ := strings.Cut(s.get(t, "/console/orders?q=item:lamp").want(t, 401, "Open this page again").header.Get("Set-Cookie"), ";")
 	s.post(t, "/console/order/refund?id=o", url.Values{"amount": {"2.50"}, "reason": {`"><b>dent`}}).want(t, 401,

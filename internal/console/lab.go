@@ -1,7 +1,9 @@
 package console
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -22,6 +24,11 @@ type LabAction struct {
 	Replica int      // from 1; not with LabProvider
 	Rules   []string // with LabProvider: its new faults, in the short form of docs/simulator.md
 }
+
+// LabRulesWrong is the error of Lab.Do if rules of the provider are wrong: which, and why.
+type LabRulesWrong string
+
+func (w LabRulesWrong) Error() string { return string(w) }
 
 // The verbs of the lab.
 const (
@@ -46,6 +53,7 @@ type LabState struct {
 	Faults   []LabFault // of the provider, each with a button
 	Rules    []string   // of the provider now
 	ByHand   bool       // no faults by themselves
+	Stalled  string     // why no order ends, and what to press; empty: they end
 	Books    LabBooks
 	Proof    LabProof
 }
@@ -74,7 +82,8 @@ type LabBooks struct {
 	Kept, KeptUnderWay, KeptAll  string // by Pawl's books
 	KeptThereUnderWay, KeptThere string // by those of the provider
 
-	Repeated int    // requests to the provider
+	Repeated int    // requests to the provider, with the key of an earlier one
+	Found    int    // answers that were lost, and found by asking the provider
 	Twice    int    // effects at the provider
 	Wrong    string // why the books can't be read
 }
@@ -107,24 +116,29 @@ func (c *console) inLab(serve func(*visit) error) http.HandlerFunc {
 type labPage struct {
 	LabState
 	Refused string // why the action failed
-	Typed   string // the rules in the form
+	Own     field  // for rules
 }
 
-func (v *visit) showLab() error {
-	return v.showLabWith("", "")
-}
+func (v *visit) showLab() error { return v.showLabWith(nil, "") }
 
-func (v *visit) showLabWith(refused, typed string) error {
+func (v *visit) showLabWith(refused error, typed string) error {
 	state := v.console.Lab.State(v.r.Context())
-	if typed == "" {
-		typed = strings.Join(state.Rules, "\n")
+	p := labPage{LabState: state, Own: field{
+		Name: "rules", Label: "Or your own rules, one per line", Type: "textarea", Value: cmp.Or(typed, strings.Join(state.Rules, "\n")),
+		Help: "As in docs/simulator.md: timeout-after@charge,fraction=0.5 or decline:stolen_card@charge,item=teapot",
+	}}
+	wrong, ok := errors.AsType[LabRulesWrong](refused)
+	switch {
+	case ok:
+		p.Own.Wrong = string(wrong)
+	case refused != nil:
+		p.Refused = refused.Error()
 	}
-	p := page{Title: "Lab", Data: labPage{state, refused, typed}}
-	if refused != "" { // no reloads, which would remove the error and the typed rules
-		return v.showAs(http.StatusConflict, "lab", p)
+	if refused != nil { // no reloads, which would remove the error and the typed rules
+		return v.showAs(http.StatusConflict, "lab", page{Title: "Lab", Data: p})
 	}
 	v.live = "/console/lab/live"
-	return v.show("lab", p)
+	return v.show("lab", page{Title: "Lab", Data: p})
 }
 
 // doInLab does the action of a button, without confirmation: faults are the purpose of the lab.
@@ -140,7 +154,7 @@ func (v *visit) doInLab() error {
 		}
 	}
 	if err := v.console.Lab.Do(v.r.Context(), action); err != nil {
-		return v.showLabWith(err.Error(), typed)
+		return v.showLabWith(err, typed)
 	}
 	return v.redirect("/console/lab")
 }

@@ -13,6 +13,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"pawl/client"
 )
 
 // Local serves a console without login on this machine (pawl console, pawl demo), to the person who sees its address in
@@ -92,6 +94,14 @@ func thisMachine(next http.Handler) http.Handler {
 	})
 }
 
+// keyless shows the page for people without the key.
+var keyless = &console{assets: newAssets(), Config: Config{
+	Client: func(*http.Request) (*client.Client, error) { return nil, errNoKey },
+}}
+
+var errNoKey = newProblem(http.StatusForbidden, "This console has a key.",
+	"Open the address that the command printed, with its key: a port of this machine is open to all its users.")
+
 // Private requires the key. The handler sees neither key nor cookie.
 func (l *Local) Private(next http.Handler) http.Handler {
 	_, port, _ := net.SplitHostPort(l.listener.Addr().String())
@@ -105,7 +115,11 @@ func (l *Local) Private(next http.Handler) http.Handler {
 			return
 		}
 		if cookie, err := r.Cookie(name); err != nil || !l.opens(cookie.Value) {
-			http.Error(w, "Open the address that the command printed, with its key.", http.StatusForbidden)
+			if r.Method == http.MethodGet && strings.HasPrefix(r.URL.Path, "/console/static/") {
+				next.ServeHTTP(w, r) // the style of this page
+				return
+			}
+			secured(keyless.answered(func(*visit) error { return errNoKey })).ServeHTTP(w, r)
 			return
 		}
 		w.Header().Del("Cache-Control")

@@ -149,7 +149,7 @@ func TestLab(t *testing.T) {
 				defer mu.Unlock()
 				asked = append(asked, action)
 				if len(action.Rules) == 1 && action.Rules[0] == "nonsense" {
-					return errors.New("unknown <nonsense>")
+					return console.LabRulesWrong("unknown <nonsense>")
 				}
 				return nil
 			},
@@ -171,7 +171,7 @@ func TestLab(t *testing.T) {
 		}
 	}
 	if status, body := ask(http.MethodPost, "/console/lab", "do=provider&rules=nonsense"); status != http.StatusConflict ||
-		!strings.Contains(body, "unknown &lt;nonsense&gt;") || !strings.Contains(body, ">nonsense</textarea>") ||
+		!strings.Contains(body, `id="wrong-rules">unknown &lt;nonsense&gt;`) || !strings.Contains(body, ">nonsense</textarea>") ||
 		strings.Contains(body, "data-live") {
 		t.Errorf("%d %s", status, body)
 	}

@@ -203,7 +203,7 @@ func ordersURL(search string) string { return address("/console/orders", url.Val
 var (
 	errUnknown   = newProblem(http.StatusUnauthorized, "Authentication is required.", "")
 	errForbidden = newProblem(http.StatusForbidden, "Your roles do not allow this.", "")
-	errNoPage    = newProblem(http.StatusNotFound, "There is no such page.", "") // the path has no screen
+	errNoPage    = newProblem(http.StatusNotFound, "There is no such page.", "The address may be mistyped.") // the path has no screen
 )
 
 // newProblem is a problem found by the console itself.
@@ -218,6 +218,7 @@ func unusable(why string) error { return newProblem(http.StatusUnprocessableEnti
 type problemPage struct {
 	*client.Problem
 	Typed     url.Values
+	Away      bool   // the service or its database does not answer
 	Retries   bool   // the browser loads the page again after a while
 	Elsewhere bool   // the person came from a page of another site: the session does not count
 	OrderID   string // the order that the page is about, or empty
@@ -235,14 +236,15 @@ func (v *visit) showError(err error) {
 	if strings.HasPrefix(v.r.URL.Path, "/console/order/") {
 		p.OrderID = v.query("id")
 	}
-	switch away := problem.Status >= http.StatusBadGateway && problem.Status <= http.StatusGatewayTimeout; {
-	case v.r.Method == http.MethodPost && (away || problem.Status == http.StatusUnauthorized):
+	p.Away = problem.Status >= http.StatusBadGateway && problem.Status <= http.StatusGatewayTimeout
+	switch {
+	case v.r.Method == http.MethodPost && (p.Away || problem.Status == http.StatusUnauthorized):
 		_ = v.r.ParseForm() // what can't be read was not typed
 		p.Typed = v.r.PostForm
 	case problem.Status == http.StatusUnauthorized:
 		http.SetCookie(v.w, &http.Cookie{Name: returnCookie, Value: url.QueryEscape(v.r.URL.RequestURI()), Path: "/",
 			MaxAge: returnSeconds, HttpOnly: true, Secure: true, SameSite: http.SameSiteLaxMode})
-	case away:
+	case p.Away:
 		p.Retries = true
 		v.w.Header().Set("Refresh", "10")
 	}

@@ -83,6 +83,9 @@ type stage struct {
 	rules    []string // of the provider, without usual
 	proof    console.LabProof
 	proving  bool
+	ended    int64     // orders, when the lab last looked
+	endedAt  time.Time // when there were fewer
+	lookedAt time.Time
 
 	proveNext  time.Time
 	proofs     context.Context

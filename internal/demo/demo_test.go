@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"pawl/internal/console"
 	"pawl/internal/pgembed"
@@ -26,6 +27,35 @@ func TestProofThatFails(t *testing.T) {
 		if proof := s.prove(t.Context()); proof.Checks != 0 || !strings.Contains(proof.Wrong, c.says) {
 			t.Errorf("%s: %+v", c.program, proof)
 		}
+	}
+}
+
+// TestStalled: the lab says why no order ends and what to press, and nothing while orders end.
+func TestStalled(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		states [2]string
+		rules  []string
+		since  time.Duration
+		says   string
+	}{
+		{[2]string{console.LabServes, console.LabDead}, away.Rules, time.Second, ""},
+		{[2]string{console.LabServes, console.LabDead}, away.Rules, time.Minute, "Press Works"},
+		{[2]string{console.LabServes, console.LabServes}, []string{"hang"}, time.Minute, "your own rules"},
+		{[2]string{console.LabServes, console.LabServes}, nil, time.Minute, "until the provider answers"},
+		{[2]string{console.LabDead, console.LabStopped}, nil, time.Second, "Press Start or Go on"},
+		{[2]string{console.LabDead, console.LabStarting}, nil, time.Second, "One is starting"},
+	} {
+		now := &console.LabState{Rules: c.rules, Books: console.LabBooks{UnderWay: 16}}
+		for _, state := range c.states {
+			now.Replicas = append(now.Replicas, console.LabReplica{State: state})
+		}
+		if says := stalled(now, c.since); c.says == "" && says != "" || !strings.Contains(says, c.says) {
+			t.Errorf("%+v: %q", c, says)
+		}
+	}
+	if err := checkRules([]string{"hang", "nonsense"}); err == nil || !strings.Contains(err.Error(), `rule "nonsense"`) {
+		t.Error(err)
 	}
 }
 

@@ -127,12 +127,42 @@ func (s *stage) mend() {
 }
 
 func (s *stage) look(ctx context.Context) console.LabState {
-	s.mu.Lock()
-	rules := s.rules
-	s.mu.Unlock()
-	return console.LabState{
-		Replicas: s.states(), Faults: labFaults, Rules: rules, ByHand: s.byHand.Load(), Books: s.readBooks(ctx), Proof: s.lastProof(),
+	state := console.LabState{
+		Replicas: s.states(), Faults: labFaults, ByHand: s.byHand.Load(), Books: s.readBooks(ctx), Proof: s.lastProof(),
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	state.Rules = s.rules
+	now := time.Now()
+	if ended := state.Books.Completed + state.Books.Failed; ended != s.ended || now.Sub(s.lookedAt) > stallAfter {
+		s.ended, s.endedAt = ended, now
+	}
+	s.lookedAt = now
+	state.Stalled = stalled(&state, now.Sub(s.endedAt))
+	return state
+}
+
+// stallAfter is longer than it takes to take over the orders of a dead replica, and than a page takes to look again.
+const stallAfter = 4 * time.Second
+
+// stalled says why orders have not ended for a while, and what to press; empty: they do.
+func stalled(now *console.LabState, since time.Duration) string {
+	in := func(state string) bool {
+		return slices.ContainsFunc(now.Replicas, func(r console.LabReplica) bool { return r.State == state })
+	}
+	switch fault := slices.IndexFunc(labFaults, func(f console.LabFault) bool { return f.Is(now.Rules) }); {
+	case in(console.LabServes) && (since < stallAfter || now.Books.UnderWay == 0):
+		return ""
+	case !in(console.LabServes) && in(console.LabStarting):
+		return "No replica serves yet. One is starting, and continues the orders of the other."
+	case !in(console.LabServes):
+		return "No replica serves, so all orders wait, and the callers try again. Press Start or Go on at a replica: it continues them."
+	case fault < 0:
+		return "No order ends, because of your own rules. Press Works, and all of them end."
+	case len(now.Rules) > 0:
+		return "No order ends: " + labFaults[fault].Effect + ". Pawl keeps trying. Press Works, and all of them end."
+	}
+	return "No order ends yet: Pawl tries one call at a time until the provider answers."
 }
 
 var errOver = errors.New("the demonstration is ending: no more faults")
@@ -155,6 +185,20 @@ func (s *stage) act(_ context.Context, action console.LabAction) error {
 	return nil
 }
 
+// checkRules names each rule that is wrong.
+func checkRules(rules []string) error {
+	var wrong []string
+	for _, text := range rules {
+		if _, err := simulator.ParseRule(text); err != nil {
+			wrong = append(wrong, err.Error())
+		}
+	}
+	if wrong == nil {
+		return nil
+	}
+	return console.LabRulesWrong(strings.Join(wrong, "; "))
+}
+
 // possible are the states of a replica in which a verb is possible.
 var possible = map[string][]string{
 	console.LabKill:  {console.LabServes, console.LabStopped},
@@ -166,6 +210,9 @@ var possible = map[string][]string{
 func (s *stage) do(action console.LabAction) (says string, err error) {
 	if action.Verb == console.LabProvider {
 		s.struck++
+		if err := checkRules(action.Rules); err != nil {
+			return "", err
+		}
 		says = "the faults of the provider are now " + strings.Join(action.Rules, "; ")
 		if i := slices.IndexFunc(labFaults, func(f console.LabFault) bool { return f.Is(action.Rules) }); i >= 0 {
 			says = labFaults[i].Effect
@@ -235,7 +282,7 @@ func (s *stage) readBooks(ctx context.Context) console.LabBooks {
 		Completed: ours.Completed, Failed: ours.Failed, UnderWay: all.Orders - ours.Completed - ours.Failed, Orders: all.Orders, Late: all.Late,
 		Charged: charged, ChargedUnderWay: charged - ours.Completed,
 		Currency: currency, Kept: ours.Kept, KeptUnderWay: ours.UnderWay, KeptThere: kept, KeptThereUnderWay: difference(kept, ours.Kept),
-		Repeated: theirs.DuplicatesSuppressed, Twice: theirs.DoubleLive + theirs.Overlaps + theirs.RepeatedEffects,
+		Repeated: theirs.Repeated, Found: theirs.AnswersFound, Twice: theirs.DoubleLive + theirs.Overlaps + theirs.RepeatedEffects,
 	}
 	books.KeptAll = difference(ours.Kept, difference("0", ours.UnderWay))
 	return books

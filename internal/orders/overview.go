@@ -112,6 +112,8 @@ type ProviderStep struct {
 	Queued       int        `json:"queued"`                 // orders that wait for a call
 	Breaker      string     `json:"breaker"`                // one of BreakerStates; in all replicas: the worst
 	FailingSince *time.Time `json:"failingSince,omitempty"` // when the breaker opened first since it was closed; nil: it is closed
+	Host         string     `json:"host,omitempty"`         // that is called, with the port if the policy names one
+	Failure      string     `json:"failure,omitempty"`      // the code of the last failed call, while the breaker is not closed
 }
 
 // BreakerStates are the states of a circuit breaker, the best first.
@@ -209,6 +211,7 @@ func addStep(sum []ProviderStep, step ProviderStep) []ProviderStep {
 	if slices.Index(BreakerStates, step.Breaker) > slices.Index(BreakerStates, s.Breaker) {
 		s.Breaker = step.Breaker
 	}
+	s.Failure = cmp.Or(step.Failure, s.Failure)
 	if s.FailingSince == nil || step.FailingSince != nil && step.FailingSince.Before(*s.FailingSince) {
 		s.FailingSince = step.FailingSince
 	}

@@ -161,8 +161,9 @@ type Refusals struct {
 	Orders        []Refusal // by id
 }
 
-// Refusal is an order to which a verb was not applied, and the code and detail of the problem.
-type Refusal struct{ OrderID, Code, Detail string }
+// Refusal is an order to which a verb was not applied, and the code and detail of the problem. Only RefusalsOf knows the
+// amount; if it is empty, there is no such order.
+type Refusal struct{ OrderID, Code, Detail, Amount, Currency string }
 
 // RefusalsOf reads what bulk requests with an id were refused in the last month, without the orders to which one of them
 // was applied since. Errors: ErrUnavailable.
@@ -170,7 +171,7 @@ func (r *Reader) RefusalsOf(ctx context.Context, requestID string) (refused Refu
 	rows, err := Read(ctx, r, r.query.BulkRefusals, db.BulkRefusalsParams{RequestID: requestID, Most: CountsMost})
 	for _, row := range rows {
 		refused.Verb, refused.At, refused.Actor, refused.Reason = Verb(row.Verb), row.At, row.Actor, row.Reason
-		refused.Orders = append(refused.Orders, Refusal{row.OrderID, row.Code, row.Detail})
+		refused.Orders = append(refused.Orders, Refusal{row.OrderID, row.Code, row.Detail, row.Amount, row.Currency})
 	}
 	return refused, Unavailable("read refusals of request", err)
 }

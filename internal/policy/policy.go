@@ -7,6 +7,7 @@ package policy
 
 import (
 	_ "embed" // for the line below
+	"net/url"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -100,6 +101,18 @@ type Step struct {
 	Queue           int           // orders waiting for a call, per replica; 10,000
 	Retry           Retry
 	Breaker         Breaker
+}
+
+// Host is the host that the step calls, with the port if its URL has one; empty: none.
+func (s *Step) Host() string {
+	u, err := url.Parse(s.URL)
+	switch {
+	case s.Executor == Stripe && s.URL == "":
+		return "api.stripe.com"
+	case err != nil:
+		return ""
+	}
+	return u.Host
 }
 
 // Retry configures the retries of a step. Both the retries and the budget of a window must be used up before a person is

@@ -238,6 +238,8 @@ type Summary struct {
 
 	// Since the start:
 	Requests             int `json:"requests"`
+	Repeated             int `json:"repeated"`             // requests with a key that was requested before
+	AnswersFound         int `json:"answersFound"`         // look-ups that were told what had become of a request
 	DuplicatesSuppressed int `json:"duplicatesSuppressed"` // requests with a key that was in progress, or answered before
 	RefusedAfterUndo     int `json:"refusedAfterUndo"`     // dos whose key was already undone
 }
@@ -269,6 +271,7 @@ func (s *Simulator) Summary() Summary {
 	defer s.mu.Unlock()
 	sum := Summary{
 		Steps: map[string]Tally{}, Overlaps: s.state.overlaps, Requests: s.counts.requests,
+		Repeated: s.counts.repeated, AnswersFound: s.counts.answersFound,
 		DuplicatesSuppressed: s.counts.suppressed, RefusedAfterUndo: s.counts.refusedAfterUndo,
 	}
 	for step := range prefixes {

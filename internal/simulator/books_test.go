@@ -46,7 +46,7 @@ func TestBooks(t *testing.T) {
 		`"confirm":{"effects":0,"live":0,"undone":0,"refused":0,"voided":0,"pending":0},` +
 		`"reserve":{"effects":1,"live":0,"undone":1,"refused":0,"voided":0,"pending":0}},` +
 		`"money":[{"currency":"USD","charged":"100.005","refunded":"0.015","kept":"99.990"}],` +
-		`"doubleLive":0,"overlaps":0,"repeatedEffects":0,"requests":8,"duplicatesSuppressed":0,"refusedAfterUndo":0}`
+		`"doubleLive":0,"overlaps":0,"repeatedEffects":0,"requests":8,"repeated":0,"answersFound":0,"duplicatesSuppressed":0,"refusedAfterUndo":0}`
 	assert.Equal(t, p.get("/summary"), sum)
 }
 

@@ -106,7 +106,7 @@ func (r Rule) checked() (Rule, error) {
 		is   bool
 		text string
 	}{
-		{!slices.Contains(faults, r.Fault), fmt.Sprintf("fault %q: not known", r.Fault)},
+		{!slices.Contains(faults, r.Fault), fmt.Sprintf("there is no fault %q", r.Fault)},
 		{err != nil, "amount: must be a decimal number"},
 		{r.Step != "" && prefixes[r.Step] == [2]string{}, "step: must be charge, reserve or confirm"},
 		{!slices.Contains(operations, r.Operation), "operation: must be one of " + strings.Join(operations, ", ")},
@@ -118,7 +118,7 @@ func (r Rule) checked() (Rule, error) {
 		{r.Times < 0, "times: must not be negative"},
 	} {
 		if wrong.is {
-			return r, fmt.Errorf("check rule: %s", wrong.text)
+			return r, errors.New(wrong.text)
 		}
 	}
 	return r, nil
@@ -205,17 +205,20 @@ var short = regexp.MustCompile(`^([a-z]+(?:[-_][a-z]+)*)([0-9]{0,6})(?::([^@,]+)
 // The argument is the code of decline and forget-declines, the status of error and error-after, and the delay of others.
 func ParseRule(text string) (Rule, error) {
 	rule, err := parseRule(text)
-	if err != nil {
-		return Rule{}, fmt.Errorf("parse rule %q: %w", text, err)
+	if err == nil {
+		rule, err = rule.checked()
 	}
-	return rule.checked()
+	if err != nil {
+		return Rule{}, fmt.Errorf("rule %q: %w", text, err)
+	}
+	return rule, nil
 }
 
 func parseRule(text string) (Rule, error) {
 	head, rest, more := strings.Cut(text, ",")
 	part := short.FindStringSubmatch(head)
 	if part == nil {
-		return Rule{}, errors.New("must begin with fault[times][:argument][@step[/operation]]")
+		return Rule{}, errors.New("does not begin with fault[times][:argument][@step[/operation]]")
 	}
 	rule := Rule{Fault: Fault(strings.ReplaceAll(part[1], "-", "_")), Step: part[4]}
 	rule.Times, _ = strconv.Atoi(part[2])

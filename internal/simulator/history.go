@@ -49,6 +49,9 @@ func (s *Simulator) arrive(q *request) {
 	s.counts.requests++
 	s.requests[q.key]++
 	sent := s.requests[q.key]
+	if sent > 1 {
+		s.counts.repeated++
+	}
 	number := sent
 	if q.counted != "" && q.counted != q.key {
 		s.requests[q.counted]++

@@ -137,6 +137,9 @@ func (s *Simulator) lookup(key string) reply {
 		found = e.says()
 		found.State, found.Outcome, found.Reference = found.Outcome, "", e.Reference
 	}
+	if found.State != "unseen" && found.State != "in_progress" {
+		s.counts.answersFound++
+	}
 	return ok(found)
 }
 

@@ -62,7 +62,7 @@ type Simulator struct {
 	counts   counts
 }
 
-type counts struct{ requests, suppressed, refusedAfterUndo int }
+type counts struct{ requests, repeated, suppressed, refusedAfterUndo, answersFound int }
 
 // New returns a simulator that keeps everything in memory and has no faults.
 func New() *Simulator {

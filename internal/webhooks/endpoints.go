@@ -257,6 +257,18 @@ func (s *Endpoints) Get(ctx context.Context, id string) (db.WebhookEndpoint, err
 	return shown(s.endpoint(ctx, numberOf(id)))
 }
 
+// Undelivered counts the events that endpoints have not got yet, by the numbers of the endpoints, up to
+// orders.CountsMost each. Of the newest events, which have no deliveries yet, those of all types count. Errors:
+// ErrUnavailable.
+func (s *Endpoints) Undelivered(ctx context.Context, endpointNos ...int32) (map[int32]int64, error) {
+	rows, err := orders.Read(ctx, s.reader, s.query.WebhookBacklogs, db.WebhookBacklogsParams{Most: orders.CountsMost, EndpointNos: endpointNos})
+	counts := map[int32]int64{}
+	for _, row := range rows {
+		counts[row.EndpointNo] = min(row.Undelivered, orders.CountsMost)
+	}
+	return counts, orders.Unavailable("count undelivered events", err)
+}
+
 // endpoint reads an endpoint with its secrets. No endpoint has number 0.
 func (s *Endpoints) endpoint(ctx context.Context, no int32) (db.WebhookEndpoint, error) {
 	row, err := orders.Read(ctx, s.reader, s.query.WebhookEndpointGet, no)

@@ -1915,13 +1915,26 @@ export interface components {
             orders: number;
         };
         Incident: {
-            /** @description Of a webhook endpoint: its last failure, or why it is disabled. */
+            /**
+             * @description With provider_failing, the code of the last failed call, or why there was no connection. Of a webhook endpoint, its last failure, or why it is disabled.
+             * @example connection refused
+             */
             detail?: string;
             /**
              * @description Of a webhook endpoint.
              * @example whe_1
              */
             endpointId?: string;
+            /**
+             * Format: int64
+             * @description Of a webhook endpoint: as its undelivered.
+             */
+            events?: number;
+            /**
+             * @description With provider_failing: the host that fails. Several are separated by commas.
+             * @example payments.internal
+             */
+            host?: string;
             /**
              * @description provider_failing: the circuit breaker of a step is not closed; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint.
              * @example provider_failing
@@ -1935,6 +1948,11 @@ export interface components {
              * @description How many orders wait. 0 with overdue and for webhook endpoints.
              */
             orders: number;
+            /**
+             * Format: int32
+             * @description With provider_failing: the policy under which it began to fail first.
+             */
+            policy?: number;
             /**
              * @description With attention: the holdReason, up to a colon.
              * @example retries_exhausted
@@ -2567,6 +2585,16 @@ export interface components {
              */
             failingSince?: string;
             /**
+             * @description While the breaker is not closed: the code of the last failed call, or why there was no connection.
+             * @example connection refused
+             */
+            failure?: string;
+            /**
+             * @description The host that is called.
+             * @example payments.internal
+             */
+            host?: string;
+            /**
              * Format: int64
              * @description Calls in progress.
              */
@@ -2715,11 +2743,21 @@ export interface components {
              */
             actor: string;
             /**
+             * @description Of the order. Absent if there is none.
+             * @example 99.99
+             */
+            amount?: string;
+            /**
              * Format: date-time
              * @description When it was requested.
              */
             at: string;
             code?: components["schemas"]["ProblemCode"];
+            /**
+             * @description ISO 4217.
+             * @example USD
+             */
+            currency?: string;
             /** @description Why the verb was not applied. */
             detail?: string;
             /** @example order-123 */
@@ -2755,6 +2793,8 @@ export interface components {
             nextCursor?: string;
             /** @description Orders to which bulk requests with this requestId did not apply. Only on the first page. */
             refused?: components["schemas"]["RefusedOrder"][];
+            /** @description The refused orders that exist, by currency. */
+            refusedTotals?: components["schemas"]["CurrencyTotal"][];
             /** @description The orders of this page. */
             results: components["schemas"]["RequestedOrder"][];
             /** @description All orders of the request, by currency and state. */
@@ -3468,6 +3508,11 @@ export interface components {
              *     ]
              */
             types: string[];
+            /**
+             * Format: int64
+             * @description Events that are not delivered yet, up to 10000: that many or more. Of those that have no deliveries yet, all types count. Absent in responses to changes.
+             */
+            undelivered?: number;
             /**
              * @description The URL that events are posted to.
              * @example https://shop.example/pawl

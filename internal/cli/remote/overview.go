@@ -33,8 +33,26 @@ var incidentRows = output.Columns[client.Incident]{
 	Titles: []any{"what", "of", "since", "orders", "amount", "detail"},
 	Of: func(i *client.Incident) []any {
 		of := cmp.Or(strings.TrimSpace(string(i.Step)+" "+i.Route), i.Reason, i.EndpointID)
-		return []any{i.Kind, dash(of), dash(moment(i.Since)), ordersOf(i), dash(totalsOf(i)), dash(i.Detail)}
+		return []any{i.Kind, dash(of), dash(moment(i.Since)), ordersOf(i), dash(totalsOf(i)), dash(detailOf(i))}
 	},
+}
+
+// detailOf is what is known about the cause.
+func detailOf(i *client.Incident) string {
+	var parts []string
+	if i.Host != "" {
+		parts = append(parts, i.Host)
+	}
+	if i.Detail != "" {
+		parts = append(parts, i.Detail)
+	}
+	if i.Policy > 0 {
+		parts = append(parts, fmt.Sprintf("policy %d", i.Policy))
+	}
+	if i.Events > 0 {
+		parts = append(parts, fmt.Sprintf("%d events undelivered", i.Events))
+	}
+	return strings.Join(parts, ", ")
 }
 
 func ordersOf(i *client.Incident) string {

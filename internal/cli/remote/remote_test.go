@@ -410,7 +410,7 @@ func TestWebhooks(t *testing.T) {
 		{"webhooks create " + at.url + " --type order.completed --description shop", "",
 			`(?s)^endpoint +whe_1\nurl +http://127.0.0.1:.*types +order.completed\n.*\nsecret +whsec_\S+\n$`},
 		{"webhooks create ftp://127.0.0.1", "422", `^$`},
-		{"webhooks list", "", `^endpoint .*\nwhe_1 +enabled +http://127.0.0.1:\d+ +order.completed +0 +-\n$`},
+		{"webhooks list", "", `^endpoint .*\nwhe_1 +enabled +http://127.0.0.1:\d+ +order.completed +\d+ +0 +-\n$`},
 		{"webhooks change whe_1 --type order.failed,order.completed", "",
 			`(?s)\nurl +http://127.0.0.1:\d+\ndescription +shop\ntypes +order.failed,order.completed\n`},
 		{"webhooks change whe_1 " + at.url + "/hook --all-types", "", `(?s)\nurl +http://127.0.0.1:\d+/hook\ndescription +shop\ntypes +all\n`},

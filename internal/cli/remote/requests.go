@@ -21,6 +21,7 @@ func ordersRequestCommand() *cobra.Command {
 	}, func(ctx context.Context, s *session, args []string) error {
 		var totals []client.RequestTotal
 		var refused []client.RefusedOrder
+		var refusedTotals []client.CurrencyTotal
 		rows := func(yield func(client.RequestedOrder, error) bool) {
 			for params := (client.GetRequestParams{Limit: pageOf(limit)}); ; {
 				page, err := s.GetRequest(ctx, args[0], params)
@@ -29,7 +30,7 @@ func ordersRequestCommand() *cobra.Command {
 					return
 				}
 				if totals = page.Totals; params.Cursor == "" {
-					refused = page.Refused
+					refused, refusedTotals = page.Refused, page.RefusedTotals
 				}
 				for _, row := range page.Results {
 					if !yield(row, nil) {
@@ -46,6 +47,9 @@ func ordersRequestCommand() *cobra.Command {
 			return err
 		}
 		fmt.Fprintln(s.out)
+		for _, t := range refusedTotals {
+			totals = append(totals, client.RequestTotal{State: "refused", Currency: t.Currency, Orders: t.Orders, Amount: t.Amount})
+		}
 		err = totalRows.Print(s.out, output.Table, output.All(totals))
 		if err != nil || len(refused) == 0 {
 			return err

@@ -59,10 +59,18 @@ func endpointsCommand() *cobra.Command {
 }
 
 var endpointRows = output.Columns[client.WebhookEndpoint]{
-	Titles: []any{"endpoint", "state", "url", "types", "failures", "failing since"},
+	Titles: []any{"endpoint", "state", "url", "types", "undelivered", "failures", "failing since"},
 	Of: func(e *client.WebhookEndpoint) []any {
-		return []any{e.ID, e.State, e.URL, typesOf(e), e.Failures, dash(moment(e.FailingSince))}
+		return []any{e.ID, e.State, e.URL, typesOf(e), undeliveredOf(e), e.Failures, dash(moment(e.FailingSince))}
 	},
+}
+
+// undeliveredOf is the number of events that an endpoint has not got yet. The API stops counting at 10,000.
+func undeliveredOf(e *client.WebhookEndpoint) string {
+	if e.Undelivered >= 10_000 {
+		return "10000+"
+	}
+	return fmt.Sprint(e.Undelivered)
 }
 
 func typesOf(e *client.WebhookEndpoint) string { return cmp.Or(strings.Join(e.Types, ","), "all") }
@@ -76,7 +84,7 @@ func (s *session) printEndpoint(endpoint *client.WebhookEndpoint, err error) err
 		}
 		return s.fields("endpoint", e.ID, "url", e.URL, "description", e.Description, "types", typesOf(e),
 			"state", strings.TrimSpace(string(e.State)+" "+e.DisabledReason), "failing since", moment(e.FailingSince),
-			"paused until", moment(e.PausedUntil), "event", fmt.Sprint(e.EventNo),
+			"paused until", moment(e.PausedUntil), "event", fmt.Sprint(e.EventNo), "undelivered", undeliveredOf(e),
 			"created", moment(e.CreatedAt)+" by "+e.CreatedBy, "secret", e.Secret, "previous secret", previous)
 	})
 }

@@ -175,8 +175,15 @@ function arrange() {
     button.addEventListener("click", () => copy(name));
     place.after(button);
   }
+  countTicked();
+  for (const details of main.querySelectorAll("details.kept")) {
+    details.open = settings.get(details.id, details.open ? "open" : "closed") === "open";
+  }
   reachable();
 }
+
+// What a person has folded away stays so.
+main.addEventListener("toggle", ({ target }) => target.matches("details.kept") && settings.set(target.id, target.open ? "open" : "closed"), true);
 
 function reachable() {
   for (const box of main.querySelectorAll("table, pre")) {
@@ -211,9 +218,35 @@ function showViews() {
 
 // The checkbox in the header selects all rows of the page.
 main.addEventListener("change", ({ target }) => {
-  if (!target.matches("thead input[type=checkbox]")) return;
-  for (const box of target.closest("table").querySelectorAll("tbody input[type=checkbox]")) box.checked = target.checked;
+  if (target.matches("thead input[type=checkbox]")) {
+    for (const box of target.closest("table").querySelectorAll("tbody input[type=checkbox]")) box.checked = target.checked;
+  }
+  countTicked();
 });
+
+// countTicked says how many rows are chosen, in the button that acts on them, and their amounts.
+function countTicked() {
+  for (const place of main.querySelectorAll("[data-ticked]")) {
+    const chosen = [...place.closest("form").querySelectorAll("tbody input:checked")], before = place.dataset.ticked;
+    const orders = `${chosen.length.toLocaleString("en")} ${chosen.length === 1 ? "order" : "orders"}`;
+    place.textContent = before && !chosen.length ? "" : before + orders;
+    if (!before) place.closest("button").disabled = !chosen.length;
+    for (const sum of main.querySelectorAll("[data-sum]")) sum.textContent = sumOf(chosen);
+  }
+}
+
+// sumOf adds up amounts by currency, as whole numbers of the smallest unit.
+function sumOf(boxes) {
+  const sums = new Map();
+  for (const { dataset: { amount, currency } } of boxes) {
+    const [whole, fraction = ""] = amount.split("."), sum = sums.get(currency) ?? { digits: fraction.length, units: 0n };
+    sums.set(currency, { ...sum, units: sum.units + BigInt(whole + fraction.padEnd(sum.digits, "0")) });
+  }
+  return [...sums].map(([currency, { digits, units }]) => {
+    const text = String(units).padStart(digits + 1, "0"), whole = text.slice(0, text.length - digits);
+    return `${BigInt(whole).toLocaleString("en")}${digits ? "." + text.slice(-digits) : ""} ${currency}`;
+  }).join(", ");
+}
 
 // What was typed into a form comes back with the Back button. The pages are not stored, so the browser forgets it.
 const typed = `typed ${location.pathname}${location.search}`;

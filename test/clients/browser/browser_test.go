@@ -15,7 +15,7 @@ var screens = []struct {
 }{
 	{"problem of the API", "/problems/order_conflict", []string{"409"}},
 	{"who am I", "/login", []string{"token:maria"}},
-	{"overview", "/console", []string{"To approve", "The machine", "What orders wait for"}},
+	{"overview", "/console", []string{"To approve", "Orders by state", "What orders wait for"}},
 	{"needs a person", "/console/attention", []string{"stuck-1", "Retry", "What the runbook says"}},
 	{"approvals", "/console/attention?hold=approval", []string{"waits-1", "Approve"}},
 	{"runbook", "/console/runbook", []string{"Runbook"}},
