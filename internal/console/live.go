@@ -10,22 +10,23 @@ import (
 	"pawl/client"
 )
 
-// A page reloads when a stream tells it of changes, at most once a second, so that a busy service costs a page no more
-// than a quiet one. The URL of the stream has the version on the page, so that no change is missed while it loads.
+// A page reloads when a stream tells it of changes, so that a busy service costs a page no more than a quiet one. The
+// URL of the stream has the version on the page, so that no change is missed while it loads.
 //
 // Changes are polled. A listener to the feed would have every event numbered and read at once: with one page open,
 // throughput fell by 3 to 8 %.
 const pokeEvery = time.Second
 
-// againEvery is how often a page is loaded without an event: not all that it shows has one, such as a breaker or the
-// attempts of a delivery, and a count may have been read just before the last event.
+// againEvery is how often a page about all orders is loaded: no more often if there are always changes, because nobody
+// reads faster, nor less often without any: not all that it shows has an event, such as a breaker or the attempts of a
+// delivery, and a count may have been read just before the last event.
 const againEvery = 5 * time.Second
 
 // pokes tells a page when it is outdated.
 func (v *visit) pokes() error { return v.stream(v.sign()) }
 
 // stream sends an event whenever the sign differs from the one shown, until the page or the service is closed. A page
-// about all orders also gets one every few seconds.
+// about all orders gets the first at once, and one every few seconds from then on.
 func (v *visit) stream(sign func(context.Context) (string, error), shown string) error {
 	now, err := sign(v.r.Context())
 	if err != nil {
@@ -36,16 +37,19 @@ func (v *visit) stream(sign func(context.Context) (string, error), shown string)
 	header := v.w.Header()
 	header.Set("Content-Type", "text/event-stream")
 	header.Set("Cache-Control", "no-store")
-	header.Set("X-Accel-Buffering", "no") // for nginx
-	text, next := "retry: 3000\n\n", time.NewTicker(pokeEvery)
-	defer next.Stop()
-	again, followsAll := time.Now().Add(againEvery), v.r.URL.Query().Has("after") // not only an order, or the books
-	for ctx := v.r.Context(); err == nil; now, err = sign(ctx) {                  // after an error the browser reconnects, and gets it
+	header.Set("X-Accel-Buffering", "no")                        // for nginx
+	text, last := "retry: 3000\n\n", time.Now()                  // last: when the page was loaded
+	followsAll := v.r.URL.Query().Has("after")                   // not only an order, or the books
+	for ctx := v.r.Context(); err == nil; now, err = sign(ctx) { // after an error the browser reconnects, and gets it
+		pause := pokeEvery
 		switch {
 		case now != shown:
-			text, shown = text+"event: poke\ndata:\n\n", now
-		case followsAll && time.Now().After(again):
-			text, again = text+"event: again\ndata:\n\n", time.Now().Add(againEvery)
+			text, shown, last = text+"event: poke\ndata:\n\n", now, time.Now()
+			if followsAll {
+				pause = againEvery
+			}
+		case followsAll && time.Since(last) >= againEvery:
+			text, last = text+"event: again\ndata:\n\n", time.Now()
 		}
 		if _, err := io.WriteString(v.w, text); err != nil || stream.Flush() != nil {
 			return nil // the page is closed
@@ -54,7 +58,7 @@ func (v *visit) stream(sign func(context.Context) (string, error), shown string)
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-next.C:
+		case <-time.After(pause):
 		}
 	}
 	return nil
