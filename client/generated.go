@@ -1226,7 +1226,10 @@ type ErrorGroup struct {
 
 	// LastAt When the last order failed or was held.
 	LastAt time.Time `json:"lastAt"`
-	Orders int64     `json:"orders"`
+
+	// More More orders may be in the group.
+	More   bool  `json:"more"`
+	Orders int64 `json:"orders"`
 
 	// Status The status of the order. completed, failed and canceled are final.
 	Status Status `json:"status"`
@@ -1469,7 +1472,7 @@ type History struct {
 type HoldCount struct {
 	Hold HoldCountHold `json:"hold"`
 
-	// LongestSeconds The longest wait among the 1000 oldest orders.
+	// LongestSeconds The longest wait among the 100 oldest orders.
 	LongestSeconds float64 `json:"longestSeconds"`
 
 	// More There may be more.
@@ -1901,7 +1904,7 @@ type OrderPage struct {
 	NextCursor string  `json:"nextCursor,omitempty,omitzero"`
 	Orders     []Order `json:"orders"`
 
-	// Total With count: how many orders match on all pages, among the first 10,000 that are examined.
+	// Total With count: how many orders match on all pages, up to 1,000 among the first 10,000 that are examined.
 	Total int64 `json:"total,omitempty,omitzero"`
 
 	// Totals With money: the sums by currency of the orders that match on all pages, among the first 10,000 that are examined, which total counts and more is about, too. Absent if none of them was charged.

@@ -41,6 +41,37 @@ func (q *Queries) OrderCurrencies(ctx context.Context, orderIds []string) ([]Ord
 	return items, nil
 }
 
+const orderIDs = `-- name: OrderIDs :many
+SELECT o.order_id FROM pawl.orders AS o WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
+ORDER BY CASE WHEN $2::boolean THEN o.order_no ELSE -o.order_no END
+`
+
+type OrderIDsParams struct {
+	OrderNos []int64
+	Oldest   bool
+}
+
+// Reads the ids of orders by number, in their order.
+func (q *Queries) OrderIDs(ctx context.Context, arg OrderIDsParams) ([]string, error) {
+	rows, err := q.db.Query(ctx, orderIDs, arg.OrderNos, arg.Oldest)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var order_id string
+		if err := rows.Scan(&order_id); err != nil {
+			return nil, err
+		}
+		items = append(items, order_id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const orderNoAt = `-- name: OrderNoAt :one
 
 WITH RECURSIVE halves AS (

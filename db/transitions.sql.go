@@ -305,34 +305,52 @@ func (q *Queries) RequestTotals(ctx context.Context, arg RequestTotalsParams) ([
 	return items, nil
 }
 
-const transitionByRequest = `-- name: TransitionByRequest :one
-SELECT t.fingerprint FROM pawl.transitions AS t
-WHERE t.order_no = $1 AND t.request_id = $2::text
+const transitionsByRequest = `-- name: TransitionsByRequest :many
+SELECT DISTINCT ON (t.order_no) t.order_no, t.fingerprint FROM pawl.transitions AS t
+WHERE t.order_no = ANY((SELECT $1::bigint[])::bigint[]) AND t.request_id = $2::text
   AND (t.actor = $3::text OR $4::text IN ('refund', 'capture', 'void') AND t.verb IN ('refund', 'capture', 'void'))
   AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
-ORDER BY t.seq LIMIT 1
+ORDER BY t.order_no, t.seq
 `
 
-type TransitionByRequestParams struct {
-	OrderNo   int64
+type TransitionsByRequestParams struct {
+	OrderNos  []int64
 	RequestID string
 	Actor     string
 	Verb      string
 }
 
-// Returns the fingerprint of the request of this actor with this id that was applied to the order. A refund is
-// identified by its id alone, for all actors, because providers know it by that. Durable, as OrdersByID: the caller
-// is told that it was done.
-func (q *Queries) TransitionByRequest(ctx context.Context, arg TransitionByRequestParams) ([]byte, error) {
-	row := q.db.QueryRow(ctx, transitionByRequest,
-		arg.OrderNo,
+type TransitionsByRequestRow struct {
+	OrderNo     int64
+	Fingerprint []byte
+}
+
+// Returns the fingerprint of the request of this actor with this id for each of the orders that it was applied to. A
+// refund is identified by its id alone, for all actors, because providers know it by that. Durable, as OrdersByID: the
+// caller is told that it was done.
+func (q *Queries) TransitionsByRequest(ctx context.Context, arg TransitionsByRequestParams) ([]TransitionsByRequestRow, error) {
+	rows, err := q.db.Query(ctx, transitionsByRequest,
+		arg.OrderNos,
 		arg.RequestID,
 		arg.Actor,
 		arg.Verb,
 	)
-	var fingerprint []byte
-	err := row.Scan(&fingerprint)
-	return fingerprint, err
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []TransitionsByRequestRow
+	for rows.Next() {
+		var i TransitionsByRequestRow
+		if err := rows.Scan(&i.OrderNo, &i.Fingerprint); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const transitionsOf = `-- name: TransitionsOf :many

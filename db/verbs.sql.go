@@ -11,49 +11,66 @@ import (
 	"github.com/google/uuid"
 )
 
-const orderFacts = `-- name: OrderFacts :one
-SELECT
-  (EXISTS (SELECT 1 FROM pawl.charges AS c WHERE c.order_no = $1 AND c.refunded_at IS NULL)
-    OR EXISTS (SELECT 1 FROM pawl.reservations AS r WHERE r.order_no = $1 AND r.released_at IS NULL)
-    OR EXISTS (SELECT 1 FROM pawl.late_undos AS u WHERE u.order_no = $1 AND u.finished_at IS NULL))::boolean AS standing,
-  EXISTS (SELECT 1 FROM pawl.transitions AS t WHERE t.order_no = $1 AND t.verb = 'retry') AS retried,
-  EXISTS (SELECT 1 FROM pawl.step_calls AS t WHERE t.order_no = $1 AND t.generation = $2 AND t.step = $3
+const orderFacts = `-- name: OrderFacts :many
+SELECT k.order_no::bigint AS order_no,
+  (EXISTS (SELECT 1 FROM pawl.charges AS c WHERE c.order_no = k.order_no AND c.refunded_at IS NULL)
+    OR EXISTS (SELECT 1 FROM pawl.reservations AS r WHERE r.order_no = k.order_no AND r.released_at IS NULL)
+    OR EXISTS (SELECT 1 FROM pawl.late_undos AS u WHERE u.order_no = k.order_no AND u.finished_at IS NULL))::boolean AS standing,
+  EXISTS (SELECT 1 FROM pawl.transitions AS t WHERE t.order_no = k.order_no AND t.verb = 'retry') AS retried,
+  EXISTS (SELECT 1 FROM pawl.step_calls AS t WHERE t.order_no = k.order_no AND t.generation = k.generation AND t.step = k.step
     AND t.operation = 'do') AS called,
-  EXISTS (SELECT 1 FROM pawl.step_answers AS w WHERE w.order_no = $1 AND w.generation = $2 AND w.step = $3
-    AND w.operation = $4 AND w.consumed_at IS NULL) AS answered
+  EXISTS (SELECT 1 FROM pawl.step_answers AS w WHERE w.order_no = k.order_no AND w.generation = k.generation AND w.step = k.step
+    AND w.operation = k.operation AND w.consumed_at IS NULL) AS answered
+FROM ROWS FROM (unnest((SELECT $1::bigint[])), unnest((SELECT $2::integer[])),
+  unnest((SELECT $3::text[])), unnest((SELECT $4::text[]))) AS k(order_no, generation, step, operation)
 `
 
 type OrderFactsParams struct {
-	OrderNo    int64
-	Generation int32
-	Step       string
-	Operation  string
+	OrderNos    []int64
+	Generations []int32
+	Steps       []string
+	Operations  []string
 }
 
 type OrderFactsRow struct {
+	OrderNo  int64
 	Standing bool
 	Retried  bool
 	Called   bool
 	Answered bool
 }
 
-// Returns facts about an order that its row lacks: whether a step is in effect or being undone, whether the order was
+// Returns facts about orders that their rows lack: whether a step is in effect or being undone, whether the order was
 // retried, whether a step of its generation was ever called for, and whether an answer waits for it.
-func (q *Queries) OrderFacts(ctx context.Context, arg OrderFactsParams) (OrderFactsRow, error) {
-	row := q.db.QueryRow(ctx, orderFacts,
-		arg.OrderNo,
-		arg.Generation,
-		arg.Step,
-		arg.Operation,
+func (q *Queries) OrderFacts(ctx context.Context, arg OrderFactsParams) ([]OrderFactsRow, error) {
+	rows, err := q.db.Query(ctx, orderFacts,
+		arg.OrderNos,
+		arg.Generations,
+		arg.Steps,
+		arg.Operations,
 	)
-	var i OrderFactsRow
-	err := row.Scan(
-		&i.Standing,
-		&i.Retried,
-		&i.Called,
-		&i.Answered,
-	)
-	return i, err
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OrderFactsRow
+	for rows.Next() {
+		var i OrderFactsRow
+		if err := rows.Scan(
+			&i.OrderNo,
+			&i.Standing,
+			&i.Retried,
+			&i.Called,
+			&i.Answered,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const orderRedrive = `-- name: OrderRedrive :many

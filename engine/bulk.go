@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 
 	"golang.org/x/sync/errgroup"
 
 	"pawl/db"
+	"pawl/fsm"
 	"pawl/internal/orders"
 	"pawl/internal/pg"
 )
@@ -18,6 +20,12 @@ const BulkMost = 1000
 
 // bulkAtOnce is how many orders are written concurrently, each by its own statement. Other orders need connections, too.
 const bulkAtOnce = 8
+
+// A dry run reads as many orders at once, and judges them beside so many others.
+const (
+	foreseenAtOnce = 100
+	foreseers      = 2
+)
 
 // Bulk is one verb for many orders.
 type Bulk struct {
@@ -53,15 +61,97 @@ func (e *Engine) DoAll(ctx context.Context, b Bulk) ([]BulkResult, error) {
 	}
 	results := make([]BulkResult, len(orderIDs))
 	var workers errgroup.Group
-	workers.SetLimit(bulkAtOnce)
-	for i, orderID := range orderIDs {
-		workers.Go(func() error {
-			results[i] = e.doOne(ctx, b.forOrder(orderID))
-			return nil
-		})
+	if b.DryRun {
+		workers.SetLimit(foreseers)
+		for from := 0; from < len(orderIDs); from += foreseenAtOnce {
+			to := min(from+foreseenAtOnce, len(orderIDs))
+			workers.Go(func() error {
+				e.foresee(ctx, &b, orderIDs[from:to], results[from:to])
+				return nil
+			})
+		}
+	} else {
+		workers.SetLimit(bulkAtOnce)
+		for i, orderID := range orderIDs {
+			workers.Go(func() error {
+				results[i] = e.doOne(ctx, b.forOrder(orderID))
+				return nil
+			})
+		}
 	}
 	_ = workers.Wait() // each result has an error of its own
 	return results, ctx.Err()
+}
+
+// known is what was read of many orders at once. Nil: it is read of each.
+type known struct {
+	orders   map[string]orders.Order
+	requests map[int64][]byte // fingerprints of the request, by order
+	facts    map[int64]db.OrderFactsRow
+}
+
+// foresee judges a dry run of some orders. What most verbs need is read of all of them at once. A refusal may mix facts
+// from before and after a change of its order.
+func (e *Engine) foresee(ctx context.Context, b *Bulk, orderIDs []string, results []BulkResult) {
+	found, err := e.knownOf(ctx, b, orderIDs)
+	for i, orderID := range orderIDs {
+		q := b.forOrder(orderID)
+		if _, there := found.orders[orderID]; there {
+			q.known = found
+		}
+		if results[i] = (BulkResult{OrderID: orderID, Err: err}); err == nil {
+			results[i] = e.doOne(ctx, q)
+		}
+	}
+}
+
+// knownOf reads what the dry run of a verb needs of orders.
+func (e *Engine) knownOf(ctx context.Context, b *Bulk, orderIDs []string) (found known, err error) {
+	if found.orders, err = e.Orders.GetAll(ctx, orderIDs); err != nil || len(found.orders) == 0 {
+		return found, err
+	}
+	rows := slices.Collect(maps.Values(found.orders))
+	if q := b.forOrder(""); q.RequestID != "" {
+		numbers := make([]int64, len(rows))
+		for i := range rows {
+			numbers[i] = rows[i].OrderNo
+		}
+		q.Actor = cmp.Or(q.Actor, orders.ActorAnonymous)
+		if found.requests, err = e.applied(ctx, &q, numbers...); err != nil {
+			return found, err
+		}
+	}
+	if b.Verb == orders.Retry || b.Verb == orders.StepResult {
+		found.facts, err = e.facts(ctx, rows...)
+	}
+	return found, err
+}
+
+// applied are the fingerprints of the request, by the orders that it was applied to before.
+func (e *Engine) applied(ctx context.Context, q *Request, orderNos ...int64) (map[int64][]byte, error) {
+	rows, err := orders.Read(ctx, e.Orders, e.query.TransitionsByRequest, db.TransitionsByRequestParams{
+		OrderNos: orderNos, RequestID: q.RequestID, Actor: q.Actor, Verb: string(q.Verb)})
+	found := make(map[int64][]byte, len(rows))
+	for _, row := range rows {
+		found[row.OrderNo] = row.Fingerprint
+	}
+	return found, orders.Unavailable("read history", err)
+}
+
+// facts are what the rows of orders do not show.
+func (e *Engine) facts(ctx context.Context, of ...orders.Order) (map[int64]db.OrderFactsRow, error) {
+	var p db.OrderFactsParams
+	for _, o := range of {
+		p.OrderNos, p.Generations = append(p.OrderNos, o.OrderNo), append(p.Generations, o.Generation)
+		p.Steps = append(p.Steps, string(cmp.Or(o.Status.Step(), fsm.Charge)))
+		p.Operations = append(p.Operations, string(operationIn(o.Status)))
+	}
+	rows, err := orders.Read(ctx, e.Orders, e.query.OrderFacts, p)
+	found := make(map[int64]db.OrderFactsRow, len(rows))
+	for _, row := range rows {
+		found[row.OrderNo] = row
+	}
+	return found, orders.Unavailable("read effects", err)
 }
 
 // KeepRefusals stores what a bulk request was refused, so that it can be read later by the id of the request. Errors:
@@ -141,19 +231,22 @@ func (e *Engine) chosen(ctx context.Context, b *Bulk) (orderIDs []string, err er
 	return orderIDs[:min(len(orderIDs), int(b.Filter.Limit))], nil
 }
 
-// listed are the ids of the orders that match the filter of a request, read page by page. A refund leaves the status as it
-// is, so orders that have nothing left are passed over: otherwise the next request would find the same ones. A divided
-// database still has orders of the other cell.
+// listed are the ids of the orders that match the filter of a request, read page by page. A divided database still has
+// orders of the other cell.
 func (e *Engine) listed(ctx context.Context, b *Bulk) (orderIDs []string, err error) {
+	list := e.Orders.ListIDs
+	if b.Verb == orders.Refund {
+		list = e.refundable
+	}
 	f := *b.Filter
 	for most := f.Limit; f.Limit > 0; f.Limit = most - int32(len(orderIDs)) {
-		page, next, err := e.Orders.List(ctx, f)
+		page, next, err := list(ctx, f)
 		if err != nil {
 			return nil, err
 		}
-		for i := range page {
-			if e.cfg.Cell.Has(page[i].OrderID) && (b.Verb != orders.Refund || b.Verb.Applies(&page[i])) {
-				orderIDs = append(orderIDs, page[i].OrderID)
+		for _, orderID := range page {
+			if e.cfg.Cell.Has(orderID) {
+				orderIDs = append(orderIDs, orderID)
 			}
 		}
 		if f.After = next; next == 0 {
@@ -161,6 +254,18 @@ func (e *Engine) listed(ctx context.Context, b *Bulk) (orderIDs []string, err er
 		}
 	}
 	return orderIDs, nil
+}
+
+// refundable is ListIDs for refunds. They leave the status as it is, so orders that have nothing left are passed over:
+// otherwise the next request would find the same ones.
+func (e *Engine) refundable(ctx context.Context, f orders.Filter) (orderIDs []string, next int64, err error) {
+	page, next, err := e.Orders.List(ctx, f)
+	for i := range page {
+		if orders.Refund.Applies(&page[i]) {
+			orderIDs = append(orderIDs, page[i].OrderID)
+		}
+	}
+	return orderIDs, next, err
 }
 
 func unique(ids []string) []string {

@@ -9,8 +9,6 @@ import (
 	"math"
 	"strconv"
 
-	"github.com/jackc/pgx/v5"
-
 	"pawl/db"
 	"pawl/fsm"
 	"pawl/internal/orders"
@@ -39,6 +37,8 @@ type Request struct {
 	Settle          *Settled         // StepResult
 	ChargeOperation *ChargeOperation // Refund, Capture and Void
 	Dispute         *Dispute         // with the verb of Dispute.Verb
+
+	known known // in a dry run of many orders
 }
 
 // Settled is the result of a step, of a charge operation, or of the undo of a late effect, as recorded by a person.
@@ -91,9 +91,11 @@ func (e *Engine) Do(ctx context.Context, q Request) (orders.Order, error) {
 
 // try reads the order, judges the verb and writes it. done is false if the order changed between the read and the write.
 func (e *Engine) try(ctx context.Context, q *Request) (order orders.Order, done bool, err error) {
-	order, err = e.Orders.GetDurable(ctx, q.OrderID)
-	if err != nil {
-		return order, false, err
+	order, read := q.known.orders[q.OrderID]
+	if !read {
+		if order, err = e.Orders.GetDurable(ctx, q.OrderID); err != nil {
+			return order, false, err
+		}
 	}
 	if err := e.withhold(ctx, q, &order); err != nil {
 		return order, false, err
@@ -105,7 +107,7 @@ func (e *Engine) try(ctx context.Context, q *Request) (order orders.Order, done 
 		return order, false, orders.ErrPrecondition
 	}
 	c, err := e.judge(ctx, &order, q)
-	if e.overtaken(ctx, &order, err) {
+	if !read && e.overtaken(ctx, &order, err) {
 		return order, false, nil
 	}
 	switch {
@@ -153,13 +155,16 @@ func (e *Engine) seen(ctx context.Context, o *orders.Order, q *Request) (bool, e
 	if q.RequestID == "" {
 		return q.Dispute.recorded(o)
 	}
-	was, err := orders.Read(ctx, e.Orders, e.query.TransitionByRequest, db.TransitionByRequestParams{
-		OrderNo: o.OrderNo, RequestID: q.RequestID, Actor: q.Actor, Verb: string(q.Verb)})
+	applied, err := q.known.requests, error(nil)
+	if applied == nil {
+		applied, err = e.applied(ctx, q, o.OrderNo)
+	}
+	was, again := applied[o.OrderNo]
 	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return q.Dispute.recorded(o)
 	case err != nil:
-		return false, orders.Unavailable("read history", err)
+		return false, err
+	case !again:
+		return q.Dispute.recorded(o)
 	case !bytes.Equal(was, q.fingerprint()):
 		return false, reused(was, q.fingerprint(), q.fingerprintNames())
 	}
@@ -328,11 +333,14 @@ func (e *Engine) refusal(ctx context.Context, o *orders.Order, q *Request, c *ch
 	if !redrives && !unsafe && q.Verb != orders.StepResult {
 		return "", nil
 	}
-	facts, err := orders.Read(ctx, e.Orders, e.query.OrderFacts, db.OrderFactsParams{OrderNo: o.OrderNo, Generation: o.Generation,
-		Step: string(cmp.Or(o.Status.Step(), fsm.Charge)), Operation: string(operationIn(o.Status))})
+	known := q.known.facts
+	if known == nil {
+		known, err = e.facts(ctx, *o)
+	}
+	facts := known[o.OrderNo]
 	switch {
 	case err != nil:
-		return "", orders.Unavailable("read effects", err)
+		return "", err
 	case redrives && facts.Retried && !q.isDistinct():
 		return orders.RefusedRetried, nil
 	case redrives && facts.Standing:

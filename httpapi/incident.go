@@ -63,7 +63,7 @@ func waitingForPeople(v *orders.Overview, hold string) (all []incident) {
 		at := slices.IndexFunc(all, func(i incident) bool { return i.Reason == group.Reason })
 		if at < 0 {
 			at = len(all)
-			all = append(all, incident{Kind: hold, Reason: group.Reason, More: v.Held[hold].Orders >= orders.CountsMost})
+			all = append(all, incident{Kind: hold, Reason: group.Reason, More: v.MoreThanGrouped(hold)})
 		}
 		all[at].add(&group)
 	}
@@ -85,7 +85,7 @@ func (i *incident) isOf(step *orders.ProviderStep) bool {
 
 // providerFailing is the incident of a step and route, under all policies, with the orders that are retried at it.
 func providerFailing(v *orders.Overview, of *orders.ProviderStep) incident {
-	i := incident{Kind: "provider_failing", Step: string(of.Step), Route: of.Route, More: v.Held[fsm.HoldRetry].Orders >= orders.CountsMost}
+	i := incident{Kind: "provider_failing", Step: string(of.Step), Route: of.Route, More: v.MoreThanGrouped(fsm.HoldRetry)}
 	var hosts []string
 	for _, step := range v.Steps {
 		if !i.isOf(&step) || step.FailingSince == nil {

@@ -107,7 +107,7 @@ type listOrdersRequest struct {
 type orderPage struct {
 	Orders     []order `json:"orders" nullable:"false"`
 	NextCursor string  `json:"nextCursor,omitempty" doc:"Absent on the last page. It does not expire."`
-	Total      *int64  `json:"total,omitempty" doc:"With count: how many orders match on all pages, among the first 10,000 that are examined."`
+	Total      *int64  `json:"total,omitempty" doc:"With count: how many orders match on all pages, up to 1,000 among the first 10,000 that are examined."`
 	More       bool    `json:"more,omitempty" doc:"With count: more orders may match."`
 
 	Totals []moneyTotal `json:"totals,omitempty" nullable:"false" doc:"With money: the sums by currency of the orders that match on all pages, among the first 10,000 that are examined, which total counts and more is about, too. Absent if none of them was charged."`

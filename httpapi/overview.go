@@ -17,7 +17,8 @@ var getOverviewOperation = failing(huma.Operation{
 	Summary: "Get an overview of the service",
 	Description: "What is wrong or needs a person, orders by status and by what they wait for, the oldest unfinished order, " +
 		"the replicas, and the provider steps that they have called in the last minute. Replicas report every five seconds. " +
-		"Counts stop at 10000, which means that many or more. They are usually at most a second old.",
+		"Counts stop at 10000, or where more says so. They are usually at most a second old; if they take long, at is a minute or two ago, " +
+		"and those of orders that had not been counted for long stop at 1000 of each hold, until all are counted.",
 }, "invalid_parameter", "unavailable", "internal")
 
 type overview struct {
@@ -48,7 +49,7 @@ type holdCount struct {
 	Hold           string  `json:"hold" enum:"retry,callback,scheduled,queued,approval,paused,attention"`
 	Orders         int64   `json:"orders"`
 	More           bool    `json:"more" doc:"There may be more."`
-	LongestSeconds float64 `json:"longestSeconds" doc:"The longest wait among the 1000 oldest orders."`
+	LongestSeconds float64 `json:"longestSeconds" doc:"The longest wait among the 100 oldest orders."`
 }
 
 type unfinishedOrder struct {
@@ -112,7 +113,8 @@ var listErrorGroupsOperation = failing(huma.Operation{
 	OperationID: "listErrorGroups", Method: http.MethodGet, Path: "/api/error-groups", Tags: []string{"orders"},
 	Summary: "List groups of failed and held orders",
 	Description: "Orders that failed, are held for attention, or are retried, grouped by step and cause; the one with the last error first, up to 200. " +
-		"Covers the newest 10000 orders of each kind. Groups are usually at most a second old.",
+		"Covers the newest 10000 orders of each kind. Groups are usually at most a second old; if they take long, a minute or two, " +
+		"and those that had not been read for long cover the newest 1000 orders, until all are read.",
 }, "invalid_parameter", "unavailable", "internal")
 
 type errorGroups struct {
@@ -126,6 +128,7 @@ type errorGroup struct {
 	Step    string     `json:"step,omitempty" enum:"charge,reserve,confirm" doc:"The step that failed or is held."`
 	Code    string     `json:"code" doc:"The failure code, or the hold reason up to a colon; usable as a filter for orders." example:"card_declined"`
 	Orders  int64      `json:"orders"`
+	More    bool       `json:"more" doc:"More orders may be in the group."`
 	FirstAt time.Time  `json:"firstAt" doc:"When the first order failed or was held."`
 	LastAt  time.Time  `json:"lastAt" doc:"When the last order failed or was held."`
 	Example orderError `json:"example" doc:"The newest order."`
@@ -142,5 +145,5 @@ func (s *server) listErrorGroups(ctx context.Context, _ *struct{}) (errorGroups,
 }
 
 func errorGroupOf(g *orders.ErrorGroup) errorGroup {
-	return errorGroup{state(g.Status), g.Hold, string(g.Step), g.Code, g.Orders, g.First, g.Last, orderError{g.Example, g.Detail}}
+	return errorGroup{state(g.Status), g.Hold, string(g.Step), g.Code, g.Orders, g.More, g.First, g.Last, orderError{g.Example, g.Detail}}
 }

@@ -217,6 +217,11 @@ FROM (
   FROM pawl.disputes AS d WHERE d.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
 ) AS e GROUP BY 1, e.currency ORDER BY 1, e.currency;
 
+-- name: OrderIDs :many
+-- Reads the ids of orders by number, in their order.
+SELECT o.order_id FROM pawl.orders AS o WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
+ORDER BY CASE WHEN @oldest::boolean THEN o.order_no ELSE -o.order_no END;
+
 -- name: OrdersSearch :many
 -- Finds orders by one term, as many as most for each thing that can match: the id of an order, the beginning of it, a
 -- customer, a reference of a provider, a value of metadata. Each part uses an index of its own. The greatest character

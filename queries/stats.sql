@@ -41,14 +41,14 @@ FROM (SELECT f.created_at, f.state FROM pawl.charge_operations AS f WHERE f.due_
 WITH driven AS MATERIALIZED (
   SELECT d.order_no, d.status, d.hold FROM pawl.orders AS d
   WHERE d.due_at > (SELECT '-infinity'::timestamptz) AND d.due_at < (SELECT 'infinity'::timestamptz) AND d.hold IS NULL
-  ORDER BY d.due_at LIMIT @most
+  ORDER BY d.due_at LIMIT @most::integer
 ), held AS MATERIALIZED (
   SELECT w.order_no, w.status, w.hold, w.reason, w.route, w.currency, w.amount
   FROM unnest(ARRAY['retry', 'callback', 'scheduled', 'queued', 'approval', 'paused', 'attention']) AS k(hold), LATERAL (
     SELECT h.order_no, h.status, h.hold, CASE WHEN h.hold = 'attention' THEN split_part(h.hold_reason, ':', 1) END AS reason,
       h.route, h.currency, h.amount
     FROM pawl.orders AS h
-    WHERE h.hold BETWEEN k.hold AND k.hold ORDER BY h.hold, h.order_no LIMIT @most) AS w
+    WHERE h.hold BETWEEN k.hold AND k.hold ORDER BY h.hold, h.order_no LIMIT @most::integer) AS w
 ), counted AS (
   SELECT u.status, u.hold, u.reason, u.route, u.currency, count(*) AS orders, sum(u.amount) AS amount, min(u.order_no) AS oldest
   FROM (SELECT a.order_no, a.status, a.hold, NULL AS reason, NULL AS route, NULL AS currency, 0 AS amount FROM driven AS a
@@ -57,7 +57,7 @@ WITH driven AS MATERIALIZED (
 )
 SELECT o.status, o.hold, coalesce(c.reason, '')::text AS reason, coalesce(c.route, '')::text AS route,
   coalesce(c.currency, '')::text AS currency, c.orders, c.amount::text AS amount, o.order_id, o.created_at,
-  ((SELECT count(*) FROM driven) >= @most)::boolean AS driven_cut
+  ((SELECT count(*) FROM driven) >= @most::integer)::boolean AS driven_cut
 FROM counted AS c JOIN pawl.orders AS o ON o.order_no = c.oldest ORDER BY o.order_no;
 
 -- name: OrdersEnded :one

@@ -93,15 +93,17 @@ WITH target AS MATERIALIZED (
 )
 SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM settled AS w, pawl.no_effects AS e) AS written_orders;
 
--- name: OrderFacts :one
--- Returns facts about an order that its row lacks: whether a step is in effect or being undone, whether the order was
+-- name: OrderFacts :many
+-- Returns facts about orders that their rows lack: whether a step is in effect or being undone, whether the order was
 -- retried, whether a step of its generation was ever called for, and whether an answer waits for it.
-SELECT
-  (EXISTS (SELECT 1 FROM pawl.charges AS c WHERE c.order_no = @order_no AND c.refunded_at IS NULL)
-    OR EXISTS (SELECT 1 FROM pawl.reservations AS r WHERE r.order_no = @order_no AND r.released_at IS NULL)
-    OR EXISTS (SELECT 1 FROM pawl.late_undos AS u WHERE u.order_no = @order_no AND u.finished_at IS NULL))::boolean AS standing,
-  EXISTS (SELECT 1 FROM pawl.transitions AS t WHERE t.order_no = @order_no AND t.verb = 'retry') AS retried,
-  EXISTS (SELECT 1 FROM pawl.step_calls AS t WHERE t.order_no = @order_no AND t.generation = @generation AND t.step = @step
+SELECT k.order_no::bigint AS order_no,
+  (EXISTS (SELECT 1 FROM pawl.charges AS c WHERE c.order_no = k.order_no AND c.refunded_at IS NULL)
+    OR EXISTS (SELECT 1 FROM pawl.reservations AS r WHERE r.order_no = k.order_no AND r.released_at IS NULL)
+    OR EXISTS (SELECT 1 FROM pawl.late_undos AS u WHERE u.order_no = k.order_no AND u.finished_at IS NULL))::boolean AS standing,
+  EXISTS (SELECT 1 FROM pawl.transitions AS t WHERE t.order_no = k.order_no AND t.verb = 'retry') AS retried,
+  EXISTS (SELECT 1 FROM pawl.step_calls AS t WHERE t.order_no = k.order_no AND t.generation = k.generation AND t.step = k.step
     AND t.operation = 'do') AS called,
-  EXISTS (SELECT 1 FROM pawl.step_answers AS w WHERE w.order_no = @order_no AND w.generation = @generation AND w.step = @step
-    AND w.operation = @operation AND w.consumed_at IS NULL) AS answered;
+  EXISTS (SELECT 1 FROM pawl.step_answers AS w WHERE w.order_no = k.order_no AND w.generation = k.generation AND w.step = k.step
+    AND w.operation = k.operation AND w.consumed_at IS NULL) AS answered
+FROM ROWS FROM (unnest((SELECT @order_nos::bigint[])), unnest((SELECT @generations::integer[])),
+  unnest((SELECT @steps::text[])), unnest((SELECT @operations::text[]))) AS k(order_no, generation, step, operation);

@@ -61,6 +61,11 @@ func (v *visit) bulk() error {
 	case len(p.IDs) > bulkMost:
 		p.IDs = p.IDs[:bulkMost]
 		p.Problem = newProblem(0, "At most 1,000 orders at a time.", "The first 1,000 of these are below. Come back for the others.")
+	case p.filtered():
+		if err := v.applyTo(p, p.Body, true); err != nil {
+			return err
+		}
+		p.More = len(p.Would)+len(p.Not) == bulkMost
 	case p.Verb != nil && len(p.IDs) > 0 && complete:
 		err := v.askAll(p, !confirmed)
 		if err == nil && confirmed {
@@ -70,9 +75,9 @@ func (v *visit) bulk() error {
 		if p.Problem = problem; err != nil && (problem == nil || !p.Begun && refusedInput(err) == nil) {
 			return err
 		}
-		if p.Tried = err == nil; p.Tried {
-			p.Away = v.away(p)
-		}
+	}
+	if p.Tried = p.Problem == nil && len(p.Would)+len(p.Not) > 0; p.Tried {
+		p.Away = v.away(p)
 	}
 	if p.Problem == nil {
 		p.Problem = unexplained
@@ -82,6 +87,9 @@ func (v *visit) bulk() error {
 	}
 	return v.show("bulk", page{Title: "Many orders", Data: p})
 }
+
+// filtered reports whether the orders are those of a filter, which the dry run finds.
+func (p *bulkPage) filtered() bool { return !reflect.ValueOf(p.Body.Filter).IsZero() }
 
 // complete reports whether the form has what a dry run needs.
 func (p *bulkPage) complete() bool {
@@ -188,10 +196,28 @@ func (v *visit) readBulk() (p *bulkPage, confirmed bool, err error) {
 		return p, confirmed, nil
 	}
 	filter, given, err := bulkFilter(v.r.URL.Query())
-	if err == nil && given {
-		p.IDs, p.More, err = v.collect(v.r.Context(), filter)
+	if err != nil || !given {
+		return p, false, err
 	}
+	if of, whole := filterOfBulk(&filter); whole && p.Verb != nil && p.complete() {
+		p.Body.Filter = of
+		return p, false, nil
+	}
+	p.IDs, p.More, err = v.collect(v.r.Context(), filter)
 	return p, false, err
+}
+
+// filterOfBulk is the filter of a list as one for many orders. whole: that has all its conditions.
+func filterOfBulk(list *client.ListOrdersParams) (of client.BulkFilter, whole bool) {
+	rest := *list
+	of = client.BulkFilter{
+		Status: rest.Status, CustomerID: rest.CustomerID, Item: rest.Item, Hold: client.BulkFilterHold(rest.Hold), HoldReason: rest.HoldReason,
+		FailureStep: client.BulkFilterFailureStep(rest.FailureStep), FailureCode: rest.FailureCode, AmountFrom: rest.AmountFrom, AmountTo: rest.AmountTo,
+		CreatedFrom: rest.CreatedFrom, CreatedTo: rest.CreatedTo, Sort: client.BulkFilterSort(rest.Sort),
+	}
+	rest.Status, rest.CustomerID, rest.Item, rest.Hold, rest.HoldReason, rest.FailureStep, rest.FailureCode = nil, "", "", "", "", "", ""
+	rest.AmountFrom, rest.AmountTo, rest.CreatedFrom, rest.CreatedTo, rest.Sort = "", "", time.Time{}, time.Time{}, ""
+	return of, reflect.ValueOf(rest).IsZero()
 }
 
 // cameFrom is the page of the console that led to a request, as its forms and the browser say.
@@ -256,20 +282,27 @@ func (v *visit) askAll(p *bulkPage, dryRun bool) error {
 			}
 		}
 		body.IDs, rest = rest[:n], rest[n:]
-		params := client.ApplyBulkVerbParams{DryRun: dryRun}
-		out, err := v.api.ApplyBulkVerb(v.r.Context(), client.BulkVerb(p.Verb.Name), body, params)
-		if err != nil {
-			p.IDs, p.Begun = slices.Concat(body.IDs, rest), p.Begun && !dryRun
+		if err := v.applyTo(p, body, dryRun); err != nil {
+			p.IDs = slices.Concat(body.IDs, rest)
 			return err
 		}
-		p.Begun = true
-		p.addTotals(out.Totals)
-		for _, r := range out.Results {
-			if r.Applied {
-				p.Would = append(p.Would, r)
-			} else {
-				p.Not = append(p.Not, r)
-			}
+		p.Begun = !dryRun
+	}
+	return nil
+}
+
+// applyTo requests the verb once.
+func (v *visit) applyTo(p *bulkPage, body client.BulkBody, dryRun bool) error {
+	out, err := v.api.ApplyBulkVerb(v.r.Context(), client.BulkVerb(p.Verb.Name), body, client.ApplyBulkVerbParams{DryRun: dryRun})
+	if err != nil {
+		return err
+	}
+	p.addTotals(out.Totals)
+	for _, r := range out.Results {
+		if r.Applied {
+			p.Would = append(p.Would, r)
+		} else {
+			p.Not = append(p.Not, r)
 		}
 	}
 	return nil

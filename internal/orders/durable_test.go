@@ -192,12 +192,12 @@ func TestOverviewWhileReadsWait(t *testing.T) {
 	t.Parallel()
 	d := drivenOrder(t)
 	assert.Eventually(t, "it names the order", func() bool {
-		v, err := d.readOverview(t.Context(), Backlog{})
+		v, err := d.readOverview(t.Context(), Backlog{}, CountsMost)
 		assert.NoError(t, err)
 		return v.Oldest != nil && v.Oldest.OrderID == "driven"
 	})
 	defer d.waits(t)()
-	v, err := d.readOverview(t.Context(), Backlog{})
+	v, err := d.readOverview(t.Context(), Backlog{}, CountsMost)
 	if err != nil || v.Oldest != nil {
 		t.Errorf("%+v, %v", v.Oldest, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -20,8 +21,10 @@ import (
 const (
 	// CountsMost is where the counts of Waiting and Overview stop.
 	CountsMost = 10_000
+	// firstMost is where those stop that look at each order, if a caller waits and they may take long.
+	firstMost = 1000
 	// OldestMost is how many of the oldest orders of each hold Waiting reads to find the longest wait.
-	OldestMost = 1000
+	OldestMost = 100
 )
 
 // Backlog is what one replica knows about unfinished orders and no statement can cheaply find.
@@ -50,13 +53,8 @@ type Held struct {
 }
 
 // Waiting asks the database. Errors: ErrUnavailable.
-func (r *Reader) Waiting(ctx context.Context, b Backlog) (Waiting, error) {
-	return r.waiting(ctx, b, CountsMost)
-}
-
-// waiting counts held orders up to a number. With 0, the caller counts them.
-func (r *Reader) waiting(ctx context.Context, b Backlog, most int32) (w Waiting, err error) {
-	held, err := Read(ctx, r, r.query.OrdersHeldStats, db.OrdersHeldStatsParams{Most: most, Oldest: OldestMost})
+func (r *Reader) Waiting(ctx context.Context, b Backlog) (w Waiting, err error) {
+	held, err := Read(ctx, r, r.query.OrdersHeldStats, db.OrdersHeldStatsParams{Most: CountsMost, Oldest: OldestMost})
 	if err != nil {
 		return w, Unavailable("count held orders", err)
 	}
@@ -85,7 +83,8 @@ type Overview struct {
 	Oldest   *OldestOrder  // that has not ended; nil: none, or one that a crash may take back
 	Replicas []Replica     // by name
 	Disputes int64         // that are neither won nor lost, up to CountsMost
-	Groups   []HeldGroup   // of the held orders; the one with the oldest order first
+	Groups   []HeldGroup   // of the oldest orders of each hold; the one with the oldest order first
+	Grouped  int64         // how many of each hold are in Groups and Statuses at most
 
 	OrdersPerSecond float64        // that the replicas finish
 	Steps           []ProviderStep // that the replicas have made calls for lately; by policy, step and route
@@ -143,18 +142,22 @@ type Replica struct {
 
 // Overview asks the database at most once a second for all callers. Errors: ErrUnavailable.
 func (r *Reader) Overview(ctx context.Context, b Backlog) (Overview, error) {
-	return r.overview.get(ctx, r.later, func(ctx context.Context) (Overview, error) { return r.readOverview(ctx, b) })
+	return r.overview.get(ctx, r.later, func(ctx context.Context, most int32) (v Overview, cut bool, err error) {
+		v, err = r.readOverview(ctx, b, most)
+		return v, slices.ContainsFunc(v.Statuses, func(c StatusCount) bool { return c.More && c.Orders < CountsMost }), err
+	})
 }
 
-func (r *Reader) readOverview(ctx context.Context, b Backlog) (v Overview, err error) {
-	if v.Waiting, err = r.waiting(ctx, b, 0); err != nil {
+// readOverview looks at as many orders of each hold, and of those that are driven.
+func (r *Reader) readOverview(ctx context.Context, b Backlog, most int32) (v Overview, err error) {
+	if v.Waiting, err = r.Waiting(ctx, b); err != nil {
 		return v, err
 	}
 	counts := map[fsm.State]StatusCount{}
-	if err := r.countUnfinished(ctx, &v, counts); err != nil {
+	if err := r.countUnfinished(ctx, &v, counts, most); err != nil {
 		return v, Unavailable("count unfinished orders", err)
 	}
-	if err := r.countEnded(ctx, counts); err != nil {
+	if err := r.countEnded(ctx, counts, most); err != nil {
 		return v, Unavailable("count orders that have ended", err)
 	}
 	for _, state := range fsm.States() {
@@ -218,8 +221,9 @@ func addStep(sum []ProviderStep, step ProviderStep) []ProviderStep {
 	return sum
 }
 
-func (r *Reader) countUnfinished(ctx context.Context, v *Overview, counts map[fsm.State]StatusCount) error {
-	rows, err := Read(ctx, r, r.query.OrdersUnfinished, CountsMost)
+func (r *Reader) countUnfinished(ctx context.Context, v *Overview, counts map[fsm.State]StatusCount, most int32) error {
+	v.Grouped = int64(most)
+	rows, err := Read(ctx, r, r.query.OrdersUnfinished, most)
 	if err != nil || len(rows) == 0 {
 		return err
 	}
@@ -231,10 +235,7 @@ func (r *Reader) countUnfinished(ctx context.Context, v *Overview, counts map[fs
 		counts[row.Status] = StatusCount{Orders: min(counts[row.Status].Orders+row.Orders, CountsMost)}
 		cut = cut || row.DrivenCut
 		if row.Hold != nil {
-			held := v.Held[*row.Hold]
-			held.Orders = min(held.Orders+row.Orders, CountsMost)
-			v.Held[*row.Hold] = held
-			cut = cut || held.Orders == CountsMost
+			cut = cut || v.MoreThanGrouped(*row.Hold)
 			v.Groups = append(v.Groups, HeldGroup{row.Status, *row.Hold, row.Reason, row.Route, row.Currency, row.Orders, row.Amount, row.CreatedAt})
 		}
 	}
@@ -246,6 +247,9 @@ func (r *Reader) countUnfinished(ctx context.Context, v *Overview, counts map[fs
 	}
 	return nil
 }
+
+// MoreThanGrouped reports whether there may be more orders with a hold than in its groups.
+func (v *Overview) MoreThanGrouped(hold string) bool { return v.Held[hold].Orders >= v.Grouped }
 
 // settles reports whether an order that was seen is soon durable, with all that was seen of it.
 func (r *Reader) settles(ctx context.Context, orderID string) bool {
@@ -260,11 +264,11 @@ const settleLimit = 200 * time.Millisecond
 
 // countEnded looks for completed orders among twice as many of the newest, unless it has found CountsMost within the
 // last hour.
-func (r *Reader) countEnded(ctx context.Context, counts map[fsm.State]StatusCount) error {
+func (r *Reader) countEnded(ctx context.Context, counts map[fsm.State]StatusCount, most int32) error {
 	p := db.OrdersEndedParams{Most: CountsMost}
 	many := time.Now().Unix() < r.manyCompleted.Load()
 	if !many {
-		p.Newest = 2 * CountsMost
+		p.Newest = 2 * most
 	}
 	row, err := Read(ctx, r, r.query.OrdersEnded, p)
 	if err != nil {
@@ -279,14 +283,11 @@ func (r *Reader) countEnded(ctx context.Context, counts map[fsm.State]StatusCoun
 	all := row.Completed + row.Failed + row.Canceled
 	counts[fsm.Failed] = StatusCount{Orders: row.Failed, More: row.Failed >= CountsMost}
 	counts[fsm.Canceled] = StatusCount{Orders: row.Canceled, More: row.Canceled >= CountsMost}
-	counts[fsm.Completed] = StatusCount{Orders: row.Completed, More: all >= CountsMost}
+	counts[fsm.Completed] = StatusCount{Orders: row.Completed, More: all >= int64(most)}
 	return nil
 }
 
-const (
-	errorOrdersMost = 10_000 // of failed orders, and of those with either hold
-	errorGroupsMost = 200
-)
+const errorGroupsMost = 200
 
 // ErrorGroup counts the orders that failed, are held for attention, or are retried, at the same step for the same reason.
 type ErrorGroup struct {
@@ -295,6 +296,7 @@ type ErrorGroup struct {
 	Step        fsm.Step  // empty: no step failed
 	Code        string    // of the failure; of a hold, its reason up to a colon
 	Orders      int64
+	More        bool // older orders of its kind were not counted
 	First, Last time.Time
 	Example     string // id of the newest
 	Detail      string // of the newest: what the failure says, or the whole reason of the hold
@@ -311,28 +313,36 @@ func (r *Reader) ErrorGroups(ctx context.Context) (ErrorGroups, error) {
 	return r.errorGroups.get(ctx, r.later, r.readErrorGroups)
 }
 
-func (r *Reader) readErrorGroups(ctx context.Context) (found ErrorGroups, err error) {
-	rows, err := Read(ctx, r, r.query.ErrorGroups, db.ErrorGroupsParams{Most: errorOrdersMost, Groups: errorGroupsMost})
+// readErrorGroups looks at as many failed orders, and of each hold.
+func (r *Reader) readErrorGroups(ctx context.Context, most int32) (found ErrorGroups, cut bool, err error) {
+	rows, err := Read(ctx, r, r.query.ErrorGroups, db.ErrorGroupsParams{Most: most, Groups: errorGroupsMost})
 	counted := map[string]int64{} // by hold
 	for _, row := range rows {
-		g := ErrorGroup{fsm.State(row.Status), row.Hold, fsm.Step(row.Step), row.Code, row.Orders, row.FirstAt, row.LastAt, row.Example, row.Detail}
+		counted[row.Hold] += row.Orders
+	}
+	for _, row := range rows {
+		more := counted[row.Hold] >= int64(most)
+		g := ErrorGroup{fsm.State(row.Status), row.Hold, fsm.Step(row.Step), row.Code, row.Orders, more, row.FirstAt, row.LastAt, row.Example, row.Detail}
 		if g.Hold != "" {
 			g.Step = g.Status.Step()
 		}
-		counted[g.Hold] += g.Orders
-		found.More = found.More || counted[g.Hold] >= errorOrdersMost
+		cut = cut || more
 		found.Groups = append(found.Groups, g)
 	}
-	found.More = found.More || len(rows) == errorGroupsMost
-	return found, Unavailable("group errors", err)
+	found.More = cut || len(rows) == errorGroupsMost
+	return found, cut, Unavailable("group errors", err)
 }
 
 // shared is a read whose result serves all callers for a while, so that many viewers of a large database cost a replica
-// little. Callers do not wait for a read that takes long, as long as the last result is not too old.
+// little. Nobody waits for one that takes long: a caller gets the last result, as long as it is not too old, or one that
+// counts less far, and meanwhile it is read.
 type shared[T any] struct {
 	reads singleflight.Group
 	last  atomic.Pointer[result[T]]
 }
+
+// reading reads a value whose counts stop at a number. cut: at least one did.
+type reading[T any] func(ctx context.Context, most int32) (value T, cut bool, err error)
 
 type result[T any] struct {
 	value        T
@@ -340,46 +350,62 @@ type result[T any] struct {
 }
 
 const (
-	sharedFor   = time.Second            // how long a result is good, at least
-	sharedTimes = 50                     // and at least this many times as long as the read took
-	sharedSlow  = 100 * time.Millisecond // a read that nobody is to wait for twice: its result may be twice as old
-	sharedLimit = 10 * time.Second       // how long a read may take
+	sharedFor   = time.Second           // how long a result is good, at least
+	sharedTimes = 100                   // and at least this many times as long as the read took
+	sharedSlow  = 50 * time.Millisecond // a read that nobody is to wait for: its result may be twice as old
+	sharedLimit = 10 * time.Second      // how long a read may take
 )
 
 // get returns the last result while it is good, or reads. A caller that leaves does not end the read for the others.
 // later does something in the background.
-func (s *shared[T]) get(ctx context.Context, later func(func()), read func(context.Context) (T, error)) (T, error) {
+func (s *shared[T]) get(ctx context.Context, later func(func()), read reading[T]) (T, error) {
 	last, now := s.last.Load(), time.Now()
-	switch {
-	case last == nil || !now.Before(last.stale):
-		return s.again(ctx, read)
-	case !now.Before(last.until):
-		later(func() { _, _ = s.again(ctx, read) }) // after an error, the last result becomes too old
+	if last == nil || !now.Before(last.stale) {
+		most := int32(CountsMost)
+		if last == nil || last.slow() {
+			most = firstMost
+		}
+		var err error
+		if last, err = s.again(ctx, read, most); err != nil {
+			var none T
+			return none, err
+		}
+	}
+	if !now.Before(last.until) {
+		later(func() { _, _ = s.again(ctx, read, CountsMost) }) // after an error, the last result becomes too old
 	}
 	return last.value, nil
 }
 
-// again reads, unless another read is under way or has just ended.
-func (s *shared[T]) again(ctx context.Context, read func(context.Context) (T, error)) (T, error) {
-	found, err, _ := s.reads.Do("", func() (any, error) {
+// slow reports whether nobody is to wait until it is read again.
+func (r *result[T]) slow() bool { return r.stale.After(r.until) }
+
+// again reads, unless another read is under way or has just ended. A result that is cut is good for nobody else if one
+// that counts further is possible.
+func (s *shared[T]) again(ctx context.Context, read reading[T], most int32) (*result[T], error) {
+	found, err, _ := s.reads.Do(strconv.Itoa(int(most)), func() (any, error) {
 		if last := s.last.Load(); last != nil && time.Now().Before(last.until) {
-			return last.value, nil
+			return last, nil
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sharedLimit)
 		defer cancel()
 		began := time.Now()
-		value, err := read(ctx)
-		if err == nil {
-			now, took := time.Now(), time.Since(began)
-			good := max(sharedFor, sharedTimes*took)
-			last := &result[T]{value, now.Add(good), now.Add(good)}
-			if took > sharedSlow {
-				last.stale = now.Add(2 * good)
-			}
-			s.last.Store(last)
+		value, cut, err := read(ctx, most)
+		if err != nil {
+			return nil, err
 		}
-		return value, err
+		now, took := time.Now(), time.Since(began)
+		good := max(sharedFor, sharedTimes*took)
+		last := &result[T]{value, now.Add(good), now.Add(good)}
+		switch {
+		case cut && most < CountsMost:
+			last.until = time.Time{}
+		case took > sharedSlow:
+			last.stale = now.Add(2 * good)
+		}
+		s.last.Store(last)
+		return last, nil
 	})
-	value, _ := found.(T)
-	return value, err
+	last, _ := found.(*result[T])
+	return last, err
 }

@@ -18,10 +18,10 @@ func TestReadsAreShared(t *testing.T) {
 	var kept shared[int64]
 	var reads atomic.Int64
 	slow, release := make(chan struct{}), make(chan struct{})
-	read := func(ctx context.Context) (int64, error) {
+	read := func(ctx context.Context, _ int32) (int64, bool, error) {
 		close(slow)
 		<-release
-		return reads.Add(1), ctx.Err()
+		return reads.Add(1), false, ctx.Err()
 	}
 	gone, leave := context.WithCancel(t.Context())
 	var callers sync.WaitGroup
@@ -42,28 +42,40 @@ func TestReadsAreShared(t *testing.T) {
 	var failing shared[int64]
 	broken := errors.New("broken")
 	for range 2 {
-		if _, err := failing.get(t.Context(), never, func(context.Context) (int64, error) { reads.Add(1); return 0, broken }); !errors.Is(err, broken) {
+		if _, err := failing.get(t.Context(), never, func(context.Context, int32) (int64, bool, error) { reads.Add(1); return 0, false, broken }); !errors.Is(err, broken) {
 			t.Error(err)
 		}
 	}
 	assert.Equal(t, reads.Load(), 3, "reads: what failed is not kept")
 }
 
-// A result that took long to read is given once more while it is read again.
-func TestNobodyWaitsTwiceForASlowRead(t *testing.T) {
+// A caller gets what counts less far, or the last result of a read that takes long, while it is read to the end.
+func TestNobodyWaitsForASlowRead(t *testing.T) {
 	t.Parallel()
-	now, background := time.Now(), 0
-	var kept shared[int]
-	get := func() int {
-		value, err := kept.get(t.Context(), func(do func()) { background++; do() }, func(context.Context) (int, error) { return 2, nil })
+	now := time.Now()
+	var kept shared[int32]
+	var background int
+	get := func(stored int32) int32 {
+		value, err := kept.get(t.Context(), func(do func()) { background++; do() }, func(_ context.Context, most int32) (int32, bool, error) {
+			return min(stored, most), stored >= most, nil
+		})
 		assert.NoError(t, err)
 		return value
 	}
-	kept.last.Store(&result[int]{1, now.Add(-time.Second), now.Add(time.Hour)})
-	assert.Equal(t, get(), 1, "the last one")
-	assert.Equal(t, get(), 2, "the next one")
+	keep := func(until, stale time.Duration) { kept.last.Store(&result[int32]{1, now.Add(until), now.Add(stale)}) }
+	assert.Equal(t, get(5000), firstMost, "at first")
+	assert.Equal(t, get(5000), 5000, "then all of them")
 	assert.Equal(t, background, 1, "reads")
-	kept.last.Store(&result[int]{1, now.Add(-time.Hour), now.Add(-time.Second)})
-	assert.Equal(t, get(), 2, "instead of one that is too old")
-	assert.Equal(t, background, 1, "reads")
+	keep(-time.Second, time.Hour)
+	assert.Equal(t, get(2), 1, "the last one")
+	assert.Equal(t, get(2), 2, "the next one")
+	assert.Equal(t, background, 2, "reads")
+	keep(-time.Hour, -time.Second)
+	assert.Equal(t, get(20_000), firstMost, "instead of one that is too old")
+	assert.Equal(t, get(20_000), CountsMost, "as far as is counted")
+	assert.Equal(t, background, 3, "reads")
+	keep(-time.Second, -time.Second)
+	assert.Equal(t, get(5000), 5000, "of a read that was quick")
+	assert.Equal(t, get(5000), 5000, "again")
+	assert.Equal(t, background, 3, "reads")
 }

@@ -68,6 +68,21 @@ func (r *Reader) GetDurable(ctx context.Context, orderID string) (Order, error) 
 	return order, nil
 }
 
+// GetAll reads orders by id, of those that exist. Those that are under way are read again, durably. Errors:
+// ErrUnavailable.
+func (r *Reader) GetAll(ctx context.Context, orderIDs []string) (map[string]Order, error) {
+	rows, err := Read(ctx, r, r.query.OrdersByID, db.OrdersByIDParams{OrderIds: orderIDs})
+	if err != nil {
+		return nil, Unavailable("read orders", err)
+	}
+	rows, err = r.settled(ctx, rows)
+	found := make(map[string]Order, len(rows))
+	for _, order := range rows {
+		found[order.OrderID] = order
+	}
+	return found, err
+}
+
 // absent is the error for an order that is not stored.
 func (r *Reader) absent(ctx context.Context, orderID string) error {
 	rows, err := Read(ctx, r, r.Forgotten, []string{orderID})
@@ -186,6 +201,10 @@ const (
 	// looksAtMost is how many orders are examined for one page. Some filters, such as amounts, have no index, and may
 	// match none of a million orders.
 	looksAtMost = 10_000
+	// looksMore is how many more orders than expected are examined when some of a page are missing.
+	looksMore = 50
+	// countAtMost is where Count stops. A bulk request can't have more, and each costs a look at its row.
+	countAtMost = 1000
 )
 
 // List reads a page of orders, newest or oldest first. Next is the cursor of the next page, or 0 after the last one. A
@@ -193,11 +212,7 @@ const (
 // long, and when enough orders were examined. It reads the tables that the moves write, so callers see their own
 // orders.
 func (r *Reader) List(ctx context.Context, f Filter) (page []Order, next int64, err error) {
-	w, err := r.window(ctx, f)
-	if err != nil {
-		return nil, 0, Unavailable("find orders by time", err)
-	}
-	numbers, next, err := r.find(ctx, f, w)
+	numbers, next, err := r.find(ctx, f)
 	if err != nil || len(numbers) == 0 {
 		return nil, next, Unavailable("find orders", err)
 	}
@@ -205,18 +220,21 @@ func (r *Reader) List(ctx context.Context, f Filter) (page []Order, next int64, 
 	return page, cmp.Or(cut, next), err
 }
 
-// Count counts the orders that match a filter, from the first page on, among as many orders as a page examines at most.
-// more: others may match. Errors: ErrUnavailable.
-func (r *Reader) Count(ctx context.Context, f Filter) (n int64, more bool, err error) {
-	f.After = 0
-	w, err := r.window(ctx, f)
-	if err != nil {
-		return 0, false, Unavailable("find orders by time", err)
+// ListIDs is List without the orders: a page has as many ids as requested, unless enough orders were examined.
+func (r *Reader) ListIDs(ctx context.Context, f Filter) (ids []string, next int64, err error) {
+	numbers, next, err := r.find(ctx, f)
+	if err == nil && len(numbers) > 0 {
+		ids, err = Read(ctx, r, r.query.OrderIDs, db.OrderIDsParams{OrderNos: numbers, Oldest: f.Oldest})
 	}
-	q := f.query(w)
-	q.Looks = looksAtMost
-	found, err := Read(ctx, r, r.query.OrdersFind, q)
-	return int64(len(found.Found)), found.Looked >= looksAtMost, Unavailable("count orders", err)
+	return ids, next, Unavailable("find orders", err)
+}
+
+// Count counts the orders that match a filter, from the first page on, up to a thousand, among as many orders as a page
+// examines at most. more: others may match. Errors: ErrUnavailable.
+func (r *Reader) Count(ctx context.Context, f Filter) (n int64, more bool, err error) {
+	f.After, f.Limit = 0, countAtMost
+	numbers, next, err := r.find(ctx, f)
+	return int64(len(numbers)), next != 0, Unavailable("count orders", err)
 }
 
 // readPage reads orders by number, in that order, up to the size of a page. If that leaves some out, cut is the number of
@@ -262,17 +280,21 @@ func (r *Reader) settled(ctx context.Context, page []Order) ([]Order, error) {
 }
 
 // find returns the numbers of a page, and the number to continue after. It first examines as many orders as the page
-// has, and more each time that too few match.
-func (r *Reader) find(ctx context.Context, f Filter, w window) (numbers []int64, next int64, err error) {
+// has, and then as many as should have the rest, by how many have matched.
+func (r *Reader) find(ctx context.Context, f Filter) (numbers []int64, next int64, err error) {
+	w, err := r.window(ctx, f)
+	if err != nil {
+		return nil, 0, err
+	}
 	limit := int(f.Limit)
 	q := f.query(w)
 	q.Looks = f.Limit + 1 // is there one more?
-	for left := int32(looksAtMost); ; q.Looks = min(8*q.Looks, left) {
+	for left := looksAtMost; ; {
 		found, err := Read(ctx, r, r.query.OrdersFind, q)
 		if err != nil {
 			return nil, 0, err
 		}
-		numbers, left = append(numbers, found.Found...), left-found.Looked
+		numbers, left = append(numbers, found.Found...), left-int(found.Looked)
 		switch {
 		case len(numbers) > limit:
 			return numbers[:limit], numbers[limit-1], nil
@@ -281,6 +303,8 @@ func (r *Reader) find(ctx context.Context, f Filter, w window) (numbers []int64,
 		case left <= 0:
 			return numbers, found.Last, nil
 		}
+		rest := (limit + 1 - len(numbers)) * (looksAtMost - left) / max(1, len(numbers))
+		q.Looks = int32(min(rest+rest/4+looksMore, 10*int(q.Looks), left))
 		if f.Oldest {
 			q.After = found.Last
 		} else {

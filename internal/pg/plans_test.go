@@ -288,7 +288,7 @@ func stats(t *testing.T, conn planner) {
 	script(t, conn, history)
 	metrics := func(most map[string]int) {
 		for name, values := range map[string]args{
-			"OrdersHeldStats":  {"most": "10000", "oldest": "1000"},
+			"OrdersHeldStats":  {"most": "10000", "oldest": "100"},
 			"OpenWork":         {"order_no": "1000", "most": "10000"},
 			"OrdersUnfinished": {"most": "10000"},
 			"OrdersEnded":      {"most": "10000", "newest": "20000"},

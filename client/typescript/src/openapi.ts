@@ -77,7 +77,7 @@ export interface paths {
         };
         /**
          * List groups of failed and held orders
-         * @description Orders that failed, are held for attention, or are retried, grouped by step and cause; the one with the last error first, up to 200. Covers the newest 10000 orders of each kind. Groups are usually at most a second old. Needs the role read.
+         * @description Orders that failed, are held for attention, or are retried, grouped by step and cause; the one with the last error first, up to 200. Covers the newest 10000 orders of each kind. Groups are usually at most a second old; if they take long, a minute or two, and those that had not been read for long cover the newest 1000 orders, until all are read. Needs the role read.
          */
         get: operations["listErrorGroups"];
         put?: never;
@@ -561,7 +561,7 @@ export interface paths {
         };
         /**
          * Get an overview of the service
-         * @description What is wrong or needs a person, orders by status and by what they wait for, the oldest unfinished order, the replicas, and the provider steps that they have called in the last minute. Replicas report every five seconds. Counts stop at 10000, which means that many or more. They are usually at most a second old. Needs the role read.
+         * @description What is wrong or needs a person, orders by status and by what they wait for, the oldest unfinished order, the replicas, and the provider steps that they have called in the last minute. Replicas report every five seconds. Counts stop at 10000, or where more says so. They are usually at most a second old; if they take long, at is a minute or two ago, and those of orders that had not been counted for long stop at 1000 of each hold, until all are counted. Needs the role read.
          */
         get: operations["getOverview"];
         put?: never;
@@ -1680,6 +1680,8 @@ export interface components {
              * @description When the last order failed or was held.
              */
             lastAt: string;
+            /** @description More orders may be in the group. */
+            more: boolean;
             /** Format: int64 */
             orders: number;
             /** @description failed, or the status in which the orders are held. */
@@ -1906,7 +1908,7 @@ export interface components {
             hold: "retry" | "callback" | "scheduled" | "queued" | "approval" | "paused" | "attention";
             /**
              * Format: double
-             * @description The longest wait among the 1000 oldest orders.
+             * @description The longest wait among the 100 oldest orders.
              */
             longestSeconds: number;
             /** @description There may be more. */
@@ -2342,7 +2344,7 @@ export interface components {
             orders: components["schemas"]["Order"][];
             /**
              * Format: int64
-             * @description With count: how many orders match on all pages, among the first 10,000 that are examined.
+             * @description With count: how many orders match on all pages, up to 1,000 among the first 10,000 that are examined.
              */
             total?: number;
             /** @description With money: the sums by currency of the orders that match on all pages, among the first 10,000 that are examined, which total counts and more is about, too. Absent if none of them was charged. */
