@@ -37,7 +37,11 @@ func (v *visit) stream(sign func(context.Context) (string, error), shown string)
 	header := v.w.Header()
 	header.Set("Content-Type", "text/event-stream")
 	header.Set("Cache-Control", "no-store")
-	header.Set("X-Accel-Buffering", "no")                        // for nginx
+	header.Set("X-Accel-Buffering", "no") // for nginx
+	send := func(text string) bool {
+		_, err := io.WriteString(v.w, text)
+		return err == nil && stream.Flush() == nil
+	}
 	text, last := "retry: 3000\n\n", time.Now()                  // last: when the page was loaded
 	followsAll := v.r.URL.Query().Has("after")                   // not only an order, or the books
 	for ctx := v.r.Context(); err == nil; now, err = sign(ctx) { // after an error the browser reconnects, and gets it
@@ -51,7 +55,7 @@ func (v *visit) stream(sign func(context.Context) (string, error), shown string)
 		case followsAll && time.Since(last) >= againEvery:
 			text, last = text+"event: again\ndata:\n\n", time.Now()
 		}
-		if _, err := io.WriteString(v.w, text); err != nil || stream.Flush() != nil {
+		if !send(text) {
 			return nil // the page is closed
 		}
 		text = ": still here\n\n"
