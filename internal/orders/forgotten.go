@@ -92,8 +92,9 @@ type forgottenIDs struct {
 	buckets [][]uint64                  // by the first bits of the hash, sorted: its first four bytes, and the batch
 }
 
-// bucketBits is the logarithm of the number of buckets: with five million orders, one has about ten kilobytes.
-const bucketBits = 12
+// bucketBits is the logarithm of the number of buckets: with fifty million orders, one has six kilobytes to move for each
+// order that is added.
+const bucketBits = 16
 
 func (f *forgottenIDs) known() (batchNo int64, id uuid.UUID) {
 	f.mu.RLock()
