@@ -231,6 +231,13 @@ func lists(t *testing.T, conn planner) {
 			}
 		}
 	}
+	for _, by := range []string{"refund", "dispute"} {
+		values := wanted(by, "''", "'{completed}'")
+		values[by] = "'open'"
+		values["oldest"] = "false"
+		maps.Copy(values, span(t, conn, "", ""))
+		conn.cheap(t, pagesOfList, "OrdersFind", values)
+	}
 	conn.cheap(t, pagesOfList, "OrdersRead", args{
 		"order_nos": "'{199950,190000,180050,170000,160050,150000,140050,130000,120050,110000}'", "bytes": "1048576",
 	})
@@ -240,7 +247,8 @@ func lists(t *testing.T, conn planner) {
 func wanted(by, name, statuses string) args {
 	values := args{
 		"by": "'" + by + "'", "name": name, "statuses": statuses, "looks": "50", "item": "''", "customer_id": "''", "reason": "''",
-		"amount_from": "0", "amount_to": "1000", "failure_step": "''", "failure_code": "''", "submitted_by": "''", "currency": "''", "refunded": "false", "holds": "'{}'", "unfinished": "false",
+		"amount_from": "0", "amount_to": "1000", "failure_step": "''", "failure_code": "''", "submitted_by": "''", "currency": "''",
+		"charged": "false", "refunded": "false", "refund": "''", "dispute": "''", "holds": "'{}'", "unfinished": "false",
 	}
 	unfinished := strings.Contains(statuses, "ing") // the ending of all statuses that are not final
 	switch {
