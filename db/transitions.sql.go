@@ -309,7 +309,7 @@ const transitionsByRequest = `-- name: TransitionsByRequest :many
 SELECT DISTINCT ON (t.order_no) t.order_no, t.fingerprint FROM pawl.transitions AS t
 WHERE t.order_no = ANY((SELECT $1::bigint[])::bigint[]) AND t.request_id = $2::text
   AND (t.actor = $3::text OR $4::text IN ('refund', 'capture', 'void') AND t.verb IN ('refund', 'capture', 'void'))
-  AND (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL
+  AND (NOT $5::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
 ORDER BY t.order_no, t.seq
 `
 
@@ -318,6 +318,7 @@ type TransitionsByRequestParams struct {
 	RequestID string
 	Actor     string
 	Verb      string
+	Durable   bool
 }
 
 type TransitionsByRequestRow struct {
@@ -326,7 +327,7 @@ type TransitionsByRequestRow struct {
 }
 
 // Returns the fingerprint of the request of this actor with this id for each of the orders that it was applied to. A
-// refund is identified by its id alone, for all actors, because providers know it by that. Durable, as OrdersByID: the
+// refund is identified by its id alone, for all actors, because providers know it by that. Durable, as OrdersByID, if the
 // caller is told that it was done.
 func (q *Queries) TransitionsByRequest(ctx context.Context, arg TransitionsByRequestParams) ([]TransitionsByRequestRow, error) {
 	rows, err := q.db.Query(ctx, transitionsByRequest,
@@ -334,6 +335,7 @@ func (q *Queries) TransitionsByRequest(ctx context.Context, arg TransitionsByReq
 		arg.RequestID,
 		arg.Actor,
 		arg.Verb,
+		arg.Durable,
 	)
 	if err != nil {
 		return nil, err

@@ -130,7 +130,7 @@ func (e *Engine) knownOf(ctx context.Context, b *Bulk, orderIDs []string) (found
 // applied are the fingerprints of the request, by the orders that it was applied to before.
 func (e *Engine) applied(ctx context.Context, q *Request, orderNos ...int64) (map[int64][]byte, error) {
 	rows, err := orders.Read(ctx, e.Orders, e.query.TransitionsByRequest, db.TransitionsByRequestParams{
-		OrderNos: orderNos, RequestID: q.RequestID, Actor: q.Actor, Verb: string(q.Verb)})
+		OrderNos: orderNos, RequestID: q.RequestID, Actor: q.Actor, Verb: string(q.Verb), Durable: !q.DryRun})
 	found := make(map[int64][]byte, len(rows))
 	for _, row := range rows {
 		found[row.OrderNo] = row.Fingerprint

@@ -40,9 +40,8 @@ var functions = template.FuncMap{
 
 	"sentence": sentence,
 	"lines":    visibleLines,
-	"id": func(id string) template.HTML {
-		return template.HTML("<bdi>" + template.HTMLEscapeString(visible(id)) + "</bdi>")
-	},
+	"id":        isolated,
+	"orderLink": func(id string) template.HTML { return `<a href="` + template.HTML(orderURL(id)) + `">` + isolated(id) + `</a>` },
 	"clock":     clock,
 	"badge":     badge,
 	"orderURL":  orderURL,
@@ -63,6 +62,11 @@ var functions = template.FuncMap{
 	"upTo":        upTo,
 	"short":       short,
 	"list":        func(values ...any) []any { return values },
+}
+
+// isolated shows a name, whose direction does not change that of the text around it.
+func isolated(name string) template.HTML {
+	return template.HTML("<bdi>" + template.HTMLEscapeString(visible(name)) + "</bdi>")
 }
 
 // ago says how long ago a time was. A script keeps it up to date.

@@ -304,7 +304,7 @@ func (r *Reader) find(ctx context.Context, f Filter) (numbers []int64, next int6
 			return numbers, found.Last, nil
 		}
 		rest := (limit + 1 - len(numbers)) * (looksAtMost - left) / max(1, len(numbers))
-		q.Looks = int32(min(rest+rest/4+looksMore, 10*int(q.Looks), left))
+		q.Looks = int32(min(rest+rest/8+looksMore, 10*int(q.Looks), left))
 		if f.Oldest {
 			q.After = found.Last
 		} else {
