@@ -40,8 +40,10 @@ var functions = template.FuncMap{
 
 	"sentence": sentence,
 	"lines":    visibleLines,
-	"id":        isolated,
-	"orderLink": func(id string) template.HTML { return `<a href="` + template.HTML(orderURL(id)) + `">` + isolated(id) + `</a>` },
+	"id":       isolated,
+	"orderLink": func(id string) template.HTML {
+		return `<a href="` + template.HTML(orderURL(id)) + `">` + isolated(id) + `</a>`
+	},
 	"clock":     clock,
 	"badge":     badge,
 	"orderURL":  orderURL,
