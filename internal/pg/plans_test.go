@@ -238,9 +238,12 @@ func lists(t *testing.T, conn planner) {
 		maps.Copy(values, span(t, conn, "", ""))
 		conn.cheap(t, pagesOfList, "OrdersFind", values)
 	}
-	conn.cheap(t, pagesOfList, "OrdersRead", args{
-		"order_nos": "'{199950,190000,180050,170000,160050,150000,140050,130000,120050,110000}'", "bytes": "1048576",
-	})
+	const far = "'{199950,190000,180050,170000,160050,150000,140050,130000,120050,110000}'"
+	conn.cheap(t, pagesOfList, "OrdersRead", args{"order_nos": far, "bytes": "1048576"})
+	conn.cheap(t, 60, "OrderIDs", args{"order_nos": far, "oldest": "false"})
+	conn.cheap(t, 200, "OrderFacts", args{"order_nos": far, "generations": "array_fill(0, ARRAY[10])",
+		"steps": "array_fill('charge'::text, ARRAY[10])", "operations": "array_fill('do'::text, ARRAY[10])"})
+	conn.cheap(t, 60, "TransitionsByRequest", args{"order_nos": far, "request_id": "'r'", "actor": "'local'", "verb": "'retry'", "durable": "false"})
 }
 
 // wanted are arguments for fifty orders of a list, without a window.
