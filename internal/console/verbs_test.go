@@ -324,7 +324,7 @@ func TestBulkVerbs(t *testing.T) {
 			s.post(t, "/console/bulk", form).want(t, 200, `role="alert"`, "/outcome", "must be one of")
 			form.Set("outcome", "done")
 		}
-		page := s.post(t, "/console/bulk", form).want(t, 200, c.button+"?", strings.Replace(c.button, "2 orders", "<span data-ticked>2 orders</span></button>", 1), "Not possible for 1", c.afterwards)
+		page := s.post(t, "/console/bulk", form).want(t, 200, c.button+"?", strings.Replace(c.button, "2 orders", "<span data-ticked>2 orders</span></span></button>", 1), "Not possible for 1", c.afterwards)
 		s.post(t, "/console/bulk", page.fill("confirm", "yes", "reason", " ")).want(t, 200, `role="alert"`, "/console/")
 		s.count(t, 0, `SELECT count(*) FROM books.transitions WHERE verb = '`+c.verb+`' AND actor = 'local'`)
 		confirmed := page.fill("confirm", "yes", "reason", "seen by hand", "step", "charge", "outcome", form.Get("outcome"))

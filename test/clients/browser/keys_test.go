@@ -45,9 +45,13 @@ func TestKeys(t *testing.T) {
 	b.wait("keys do nothing", `!document.activeElement.matches("input, tbody a")`)
 	b.visit("/console/orders?q=item:declined") // chosen rows are sent
 	b.fill("verb", "retry")
-	eval[any](b, `document.querySelector("main input[name=id]").click()`)
-	b.press("See what would be done")
-	b.shows("Retry 1 order?")
+	eval[any](b, `document.querySelectorAll("main input[value=declined-1], main input[value=declined-2]").forEach(e => e.click())`)
+	b.press("See what would be done to 2 orders")
+	b.shows("Retry 2 orders?")
+	b.wait("the money of both", `document.querySelector("[data-sum]").innerText === "349.00 USD"`)
+	eval[any](b, `document.querySelector("main input[value=declined-1]").click()`)
+	b.wait("the button and the money follow", `document.querySelector("[name=confirm]").innerText === "Retry 1 order" &&
+		document.querySelector("[data-sum]").innerText === "99.00 USD"`)
 }
 
 // TestKeyboardAlone approves an order with Tab and Enter alone, and always sees the focus.
